@@ -1,0 +1,2 @@
+//! `hwsim`: run programs on virtual hardware.
+fn main() {}

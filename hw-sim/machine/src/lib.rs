@@ -1,0 +1,1 @@
+//! Virtual machines: GPUs, copy engines, streams and their memory.

@@ -1,0 +1,146 @@
+//! What the interpreter asks of memory. The machine implements it; the interpreter is generic over
+//! it (static dispatch), so a checking or weak-memory model costs the fast one nothing.
+//!
+//! Only the *global* space (and generic addresses that fall into it) passes through this trait.
+//! Shared, local and parameter memory belong to the block and stay inside the interpreter.
+
+/// How strong an access is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Order {
+    /// Plain: no ordering, may tear.
+    Weak,
+    /// Single-copy atomic. `.volatile` is relaxed at system scope.
+    Relaxed,
+    /// Acquire load.
+    Acquire,
+    /// Release store.
+    Release,
+    /// Both, for atomics.
+    AcquireRelease,
+}
+
+/// Who an ordered access is ordered with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Scope {
+    /// `.cta`
+    Block,
+    /// `.cluster`
+    Cluster,
+    /// `.gpu`
+    Gpu,
+    /// `.sys`
+    System,
+}
+
+/// An order with its scope.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Strength {
+    /// How strong.
+    pub order: Order,
+    /// With whom.
+    pub scope: Scope,
+}
+
+impl Strength {
+    /// A plain access.
+    pub const WEAK: Self = Self { order: Order::Weak, scope: Scope::Block };
+}
+
+/// A read-modify-write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)] // The names are PTX's own.
+pub enum AtomicOp {
+    Add,
+    And,
+    Or,
+    Xor,
+    Min,
+    Max,
+    Inc,
+    Dec,
+    Exch,
+    Cas,
+}
+
+/// How an atomic reads its operands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)] // The names are PTX's own.
+pub enum AtomicType {
+    B16,
+    B32,
+    B64,
+    U32,
+    U64,
+    S32,
+    S64,
+    F16,
+    F16x2,
+    BF16,
+    BF16x2,
+    F32,
+    F64,
+}
+
+impl AtomicType {
+    /// Bytes of the word.
+    pub const fn size_bytes(self) -> usize {
+        match self {
+            Self::B16 | Self::F16 | Self::BF16 => 2,
+            Self::B32 | Self::U32 | Self::S32 | Self::F16x2 | Self::BF16x2 | Self::F32 => 4,
+            Self::B64 | Self::U64 | Self::S64 | Self::F64 => 8,
+        }
+    }
+}
+
+/// Why an access cannot be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MemoryFault {
+    /// No allocation holds all of the bytes.
+    OutOfBounds,
+    /// The address is not a multiple of the access's size.
+    Misaligned,
+    /// The memory exists but may not be accessed so (no peer access, read only).
+    Forbidden,
+}
+
+/// Global memory, as one kernel sees it.
+pub trait Memory {
+    /// What a warp remembers between accesses, so that most bounds checks are two comparisons.
+    type Cursor: Default + Send;
+
+    /// Reads `bytes.len()` bytes from `address` on. `word` is the size of the accesses that make
+    /// it up (1 to 8): strong words are read whole. Alignment was checked by the caller.
+    fn read(
+        &self,
+        cursor: &mut Self::Cursor,
+        address: u64,
+        word: usize,
+        strength: Strength,
+        bytes: &mut [u8],
+    ) -> Result<(), MemoryFault>;
+
+    /// Writes `bytes` from `address` on; otherwise as [`Memory::read`].
+    fn write(
+        &self,
+        cursor: &mut Self::Cursor,
+        address: u64,
+        word: usize,
+        strength: Strength,
+        bytes: &[u8],
+    ) -> Result<(), MemoryFault>;
+
+    /// One read-modify-write; gives the old value. `compare` counts for [`AtomicOp::Cas`] only.
+    fn atomic(
+        &self,
+        cursor: &mut Self::Cursor,
+        address: u64,
+        op: AtomicOp,
+        ty: AtomicType,
+        strength: Strength,
+        operand: u64,
+        compare: u64,
+    ) -> Result<u64, MemoryFault>;
+
+    /// A fence.
+    fn fence(&self, cursor: &mut Self::Cursor, strength: Strength);
+}

@@ -1,0 +1,1 @@
+//! The vendor ABI: `libcuda.so.1` and `libnvidia-ml.so.1`, answered by a virtual machine.

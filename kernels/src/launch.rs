@@ -1,0 +1,137 @@
+//! What a launch of the executor is given, and what an expired wait leaves behind.
+
+use crate::op::BUFFERS_MAX;
+use bytemuck::{Pod, Zeroable};
+
+/// What every launch of one communicator shares; one per rank, in device memory, written once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct DeviceCommunicator {
+    /// Device address of ring slot 0 (pinned host memory that the engine polls).
+    pub ring_slots: u64,
+    /// Device address of `head`, the next free position (device memory; producers fetch-add it).
+    pub ring_head: u64,
+    /// Device address of `tail`, the first position not yet freed (written by the engine).
+    pub ring_tail: u64,
+    /// Device address of the producers' cached copy of `tail` (device memory).
+    pub ring_tail_cache: u64,
+    /// The ring has `1 << ring_log2` slots.
+    pub ring_log2: u32,
+    /// This rank.
+    pub rank: u32,
+    /// Number of ranks.
+    pub rank_count: u32,
+    /// Number of entries in the port table.
+    pub port_count: u32,
+    /// Device address of the [`Port`](crate::port::Port) table.
+    pub ports: u64,
+    /// Device address of the abort word (pinned host memory, `u32`): non-zero stops every wait.
+    pub abort: u64,
+    /// Device address of the claim word of the record (device memory, `u32`): one thread wins it.
+    pub record_claim: u64,
+    /// Device address of the [`WaitRecord`] (pinned host memory).
+    pub record: u64,
+    /// How long one wait may last, in nanoseconds.
+    pub timeout_ns: u64,
+    /// Zero.
+    pub reserved: u64,
+}
+
+/// The parameter of the executor kernel, by value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct LaunchArguments {
+    /// Device address of the [`DeviceCommunicator`].
+    pub communicator: u64,
+    /// Device address of the encoded plan.
+    pub plan: u64,
+    /// Device addresses of the launch's buffers: 0 input, 1 output, others as the plan says.
+    pub buffers: [u64; BUFFERS_MAX],
+    /// For buffers that are registered: bytes from the start of the registered region, the same
+    /// on every rank.
+    pub region_offsets: [u64; BUFFERS_MAX],
+    /// First route of the pair (source buffer, destination buffer); a put adds its port's
+    /// `route_index`. Index: `source * BUFFERS_MAX + destination`.
+    pub route_bases: [u32; BUFFERS_MAX * BUFFERS_MAX],
+    /// Counts the launches of this communicator; reported in the record of an expired wait.
+    pub sequence: u64,
+    /// The scalar of `PreMulSum`: the bits of an f64 for f64, of an f32 for the other floats
+    /// (f16 and bf16 too), the integer's bits, sign-extended, for integers.
+    pub scalar: u64,
+    /// A [`DataType`](crate::element::DataType) code.
+    pub data_type: u32,
+    /// A [`ReduceOp`](crate::element::ReduceOp) code.
+    pub reduce_op: u32,
+}
+
+/// What an expired or aborted wait was waiting for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum WaitKind {
+    /// Data from `peer`.
+    Arrival = 1,
+    /// A credit (or grant) from `peer`.
+    Credit = 2,
+    /// The local engine, to finish reading a source that goes to `peer`.
+    Completion = 3,
+    /// The local engine, to free a ring slot.
+    RingSpace = 4,
+    /// Not a wait: the executor refused the plan (wrong magic, unknown op, port out of range).
+    BadPlan = 5,
+}
+
+impl WaitKind {
+    /// The kind with this code.
+    pub const fn from_code(code: u32) -> Option<Self> {
+        Some(match code {
+            1 => Self::Arrival,
+            2 => Self::Credit,
+            3 => Self::Completion,
+            4 => Self::RingSpace,
+            5 => Self::BadPlan,
+            _ => return None,
+        })
+    }
+}
+
+/// The record of R10, in pinned host memory. The winning thread writes every field, then `state`
+/// with system-scope release.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct WaitRecord {
+    /// 0: no record. 1: complete, the wait's deadline passed. 2: complete, the wait saw the abort
+    /// word.
+    pub state: u32,
+    /// A [`WaitKind`].
+    pub kind: u32,
+    /// Block that waited.
+    pub block: u32,
+    /// Segment of the block's program.
+    pub segment: u32,
+    /// Op within the segment.
+    pub op: u32,
+    /// Round of the segment.
+    pub round: u32,
+    /// Port (index into the communicator's port table).
+    pub port: u32,
+    /// The rank at the other end, or `u32::MAX` where there is none.
+    pub peer: u32,
+    /// Signal value that was waited for (for `RingSpace`: the tail that was needed).
+    pub expected: u64,
+    /// Signal value seen last.
+    pub seen: u64,
+    /// The port's position when the wait began (for `RingSpace`: the ring position taken).
+    pub position: u64,
+    /// `sequence` of the launch.
+    pub sequence: u64,
+    /// How long the wait had lasted, in nanoseconds.
+    pub waited_ns: u64,
+    /// Zero.
+    pub reserved: [u64; 3],
+}
+
+const _: () = {
+    assert!(size_of::<DeviceCommunicator>() == 96);
+    assert!(size_of::<LaunchArguments>() == 168);
+    assert!(size_of::<WaitRecord>() == 96);
+};

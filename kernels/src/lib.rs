@@ -1,0 +1,18 @@
+//! Device code of ringdove, and the memory layouts that GPU threads, hosts and engines share.
+//!
+//! Every layout is written once in Rust (here) and once in CUDA (`kernels/cuda/layout.cuh`); both
+//! sides assert sizes and offsets, so neither can drift alone.
+//!
+//! * [`descriptor`]: the 16-byte request that a GPU thread rings
+//! * [`op`]: the encoded plan that the executor kernel runs
+//! * [`port`]: one end of a lane: signals and slots
+//! * [`launch`]: what a kernel launch is given, and the record that an expired wait leaves
+//! * [`element`]: data types and reductions, with the codes that both sides use
+//! * [`ptx`]: the compiled device code
+
+pub mod descriptor;
+pub mod element;
+pub mod launch;
+pub mod op;
+pub mod port;
+pub mod ptx;

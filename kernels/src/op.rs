@@ -1,0 +1,187 @@
+//! The encoded plan: what one rank's executor kernel runs.
+//!
+//! One contiguous piece of device memory, all offsets in bytes from its start, all records 16-byte
+//! aligned:
+//!
+//! ```text
+//! PlanHeader | BlockProgram x block_count | port lists (u32) | segments | ops
+//! ```
+//!
+//! Block `b` of the launch runs `BlockProgram` `b`: its segments in order; a segment's ops
+//! `rounds` times. In round `r` every offset into a *buffer* is moved by `r * round_stride` bytes
+//! (offsets into slots are not), and the op's length is clipped:
+//! `clamp(limit - (extent + r * round_stride), 0, length)`. An op whose clipped length is 0 moves
+//! nothing, but a put still raises its signals, so that counts stay equal on both sides.
+
+use bytemuck::{Pod, Zeroable};
+
+/// "RDPLAN" and the layout's version; the executor refuses anything else.
+pub const PLAN_MAGIC: u64 = 0x0001_4e41_4c50_4452;
+/// The most ports that one block may use (they are cached in shared memory).
+pub const BLOCK_PORTS_MAX: usize = 32;
+/// The most buffers that a launch can bind by number.
+pub const BUFFERS_MAX: usize = 4;
+
+/// Start of an encoded plan.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct PlanHeader {
+    /// [`PLAN_MAGIC`].
+    pub magic: u64,
+    /// Bytes of the whole encoded plan.
+    pub size_bytes: u32,
+    /// Blocks of the launch.
+    pub block_count: u32,
+    /// Threads of each block, a multiple of 32.
+    pub thread_count: u32,
+    /// Zero.
+    pub reserved: [u32; 3],
+}
+
+/// One block's program.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct BlockProgram {
+    /// Byte offset of the block's first [`Segment`].
+    pub segments: u32,
+    /// Number of segments.
+    pub segment_count: u32,
+    /// Byte offset of the block's list of port numbers (`u32` each, indices into the
+    /// communicator's port table). Ops name ports by their place in this list.
+    pub ports: u32,
+    /// Number of ports, at most [`BLOCK_PORTS_MAX`].
+    pub port_count: u32,
+}
+
+/// Ops that run `rounds` times over successive pieces of the buffers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct Segment {
+    /// Byte offset of the first [`Op`].
+    pub ops: u32,
+    /// Number of ops.
+    pub op_count: u32,
+    /// How often they run.
+    pub rounds: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// Bytes that buffer offsets move by from one round to the next.
+    pub round_stride: u64,
+    /// Bytes at which lengths are clipped.
+    pub limit: u64,
+}
+
+/// What an op does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum OpCode {
+    /// `destination = a`.
+    Copy = 1,
+    /// `destination = a (op) b`, elementwise, with the launch's data type and reduction.
+    Reduce = 2,
+    /// Ring a doorbell: move `a` to `destination` at the peer of `port` (a send port).
+    Put = 3,
+    /// Ring a doorbell without data: return one credit on `port` (a receive port).
+    Credit = 4,
+    /// Wait until the port's signal has reached `position + value` (signed).
+    WaitSignal = 5,
+    /// Wait until the port's completion signal has reached `completion_position + value`.
+    WaitCompletion = 6,
+    /// Advance the port: `position += value`, `completion_position += destination.offset`.
+    Advance = 7,
+}
+
+impl OpCode {
+    /// The code with this number.
+    pub const fn from_code(code: u8) -> Option<Self> {
+        Some(match code {
+            1 => Self::Copy,
+            2 => Self::Reduce,
+            3 => Self::Put,
+            4 => Self::Credit,
+            5 => Self::WaitSignal,
+            6 => Self::WaitCompletion,
+            7 => Self::Advance,
+            _ => return None,
+        })
+    }
+}
+
+/// Flags of an op.
+pub mod flags {
+    /// `Put`: raise the arrival signal at the peer.
+    pub const ARRIVAL: u8 = 1;
+    /// `Put`: raise this port's completion signal when the source may be overwritten.
+    pub const COMPLETION: u8 = 2;
+    /// `Copy`: multiply by the launch's scalar. `Reduce`: multiply operand `b` by it first.
+    /// Only with `ReduceOp::PreMulSum`; ignored for other reductions.
+    pub const SCALE: u8 = 4;
+    /// `Reduce`: this is the last contribution; apply what the reduction needs at its end (the
+    /// division of `ReduceOp::Avg`). `Copy` with this flag does so too (one rank alone).
+    pub const FINISH: u8 = 8;
+}
+
+/// Where an operand lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Space {
+    /// No operand.
+    None = 0,
+    /// Buffer `number` of the launch, `offset` bytes into it; moves with the round.
+    Buffer = 1,
+    /// The slot of message `position + number` at port `port`, `offset` bytes into it.
+    Slot = 2,
+    /// The device address `offset`; moves with the round. Only local operands of copies and
+    /// reductions may use it, never a put.
+    Address = 3,
+}
+
+/// One operand of an op.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct Operand {
+    /// Bytes from the start of the buffer or slot, or a device address.
+    pub offset: u64,
+    /// Buffer number, or message number relative to the port's position.
+    pub number: u32,
+    /// Place of the port in the block's list ([`Space::Slot`] only).
+    pub port: u16,
+    /// A [`Space`].
+    pub space: u8,
+    /// Zero.
+    pub reserved: u8,
+}
+
+/// One op, 80 bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct Op {
+    /// An [`OpCode`].
+    pub code: u8,
+    /// [`flags`].
+    pub flags: u8,
+    /// Place of the op's port in the block's list (`Put`, `Credit`, `Wait*`, `Advance`).
+    pub port: u16,
+    /// Bytes, before clipping.
+    pub length: u32,
+    /// Where the op's bytes stand in the collective's element range, for clipping. Bytes.
+    pub extent: u64,
+    /// `Wait*`: expected signal relative to the position. `Advance`: how far.
+    pub value: i64,
+    /// Zero.
+    pub reserved: u64,
+    /// Where data goes. For a `Put` this is memory of the peer.
+    pub destination: Operand,
+    /// First source.
+    pub a: Operand,
+    /// Second source (`Reduce`).
+    pub b: Operand,
+}
+
+const _: () = {
+    assert!(size_of::<PlanHeader>() == 32);
+    assert!(size_of::<BlockProgram>() == 16);
+    assert!(size_of::<Segment>() == 32);
+    assert!(size_of::<Operand>() == 16);
+    assert!(size_of::<Op>() == 80);
+};

@@ -1,0 +1,2 @@
+//! The `ringdove` command.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Ringdove: GPU-driven collective communication.
