@@ -22,6 +22,11 @@ const BUILT_IN: [(&str, &str); 4] = [
     ("dgx-a100", include_str!("../machines/dgx-a100.toml")),
 ];
 
+/// The environment variable that names the machine of a process: a built-in name or a path.
+pub const MACHINE_VARIABLE: &str = "HWSIM_MACHINE";
+/// The machine of a process whose environment names none.
+pub const MACHINE_DEFAULT: &str = "pcie4";
+
 /// A virtual machine, as its file describes it: resolved and checked.
 ///
 /// Indices ([`Node`]) point into the lists of the same description.
@@ -330,6 +335,18 @@ impl Description {
             return Self::load(path);
         }
         Self::builtin(name_or_path)
+    }
+
+    /// The machine that [`MACHINE_VARIABLE`] names, or [`MACHINE_DEFAULT`].
+    pub fn from_environment() -> Result<Self, DescriptionError> {
+        match std::env::var_os(MACHINE_VARIABLE) {
+            Some(name) if !name.is_empty() => match name.to_str() {
+                Some(name) => Self::find(name),
+                // A path need not be UTF-8; a built-in name is.
+                None => Self::load(Path::new(&name)),
+            },
+            _ => Self::builtin(MACHINE_DEFAULT),
+        }
     }
 
     /// Reads a description from text. `origin` names the text in errors.
