@@ -3,8 +3,7 @@
 use super::world::Seat;
 use crate::error::{Error, Result};
 use crate::gpu::{Executor, Upload};
-use crate::plan::Transfer;
-use crate::plan::{ENCODED_BYTES_MAX, Request};
+use crate::plan::{Request, Transfer};
 use cudarc::driver::{CudaEvent, CudaStream};
 use ringdove_kernels::launch::LaunchArguments;
 use std::collections::HashMap;
@@ -13,6 +12,9 @@ use std::time::{Duration, Instant};
 
 /// Alignment of an encoded plan, for the executor's 16-byte loads.
 const PLAN_ALIGN: usize = 256;
+
+/// Device memory for encoded plans, and as much pinned memory. A plan takes a few KiB.
+const PLAN_MEMORY_BYTES: usize = 4 << 20;
 
 /// What a plan on the device was made for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -77,7 +79,7 @@ impl Launcher {
     pub fn new(seat: &Seat) -> Result<Self> {
         Ok(Self {
             executor: Executor::load(&seat.context)?,
-            upload: Upload::new(&seat.context, 2 * ENCODED_BYTES_MAX)?,
+            upload: Upload::new(&seat.context, PLAN_MEMORY_BYTES)?,
             halves: Default::default(),
             current: 0,
             launches: 0,

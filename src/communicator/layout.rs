@@ -27,6 +27,9 @@ pub(crate) struct Geometry {
 }
 
 impl Geometry {
+    /// The most ranks of a communicator: every pair of ranks has lanes of its own.
+    pub const RANKS_MAX: u32 = 64;
+
     /// The geometry that `settings` ask for.
     pub fn new(rank_count: u32, settings: &Settings) -> Self {
         Self {

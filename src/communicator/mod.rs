@@ -34,6 +34,7 @@ use cudarc::driver::CudaContext;
 use launcher::Launcher;
 use layout::Geometry;
 use memory::RankMemory;
+use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use world::{Seat, World, lock};
@@ -47,13 +48,12 @@ use world::{Seat, World, lock};
 ///
 /// Dropping it waits a bounded time for its own launches
 /// ([`Settings::drop_timeout`]), then aborts them.
-#[derive(Debug)]
 pub struct Communicator {
     rank: Rank,
     settings: Settings,
     world: Arc<World>,
     seat: Arc<Seat>,
-    launcher: Mutex<Launcher>,
+    launcher: Arc<Mutex<Launcher>>,
     /// `None` only while the communicator is being dropped.
     attached: Option<Attached>,
     /// Keeps the proxy threads running.
@@ -154,7 +154,7 @@ impl Communicator {
             rank,
             settings: settings.clone(),
             world: world.clone(),
-            launcher: Mutex::new(Launcher::new(&seat)?),
+            launcher: Arc::new(Mutex::new(Launcher::new(&seat)?)),
             seat,
             attached: Some(attached),
             _proxies: proxies,
@@ -238,6 +238,16 @@ impl Communicator {
     }
 }
 
+impl fmt::Debug for Communicator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Communicator")
+            .field("rank", &self.rank.0)
+            .field("rank_count", &self.rank_count())
+            .field("device", &self.seat.context.ordinal())
+            .finish_non_exhaustive()
+    }
+}
+
 impl Drop for Communicator {
     fn drop(&mut self) {
         if !self.drained(self.settings.drop_timeout) {
@@ -245,7 +255,7 @@ impl Drop for Communicator {
             if !self.drained(self.settings.drop_timeout) {
                 // A kernel that ignores its abort word still uses all of this memory.
                 tracing::error!(rank = self.rank.0, "a kernel does not end; its memory is leaked");
-                std::mem::forget((self.seat.clone(), self.world.clone()));
+                std::mem::forget((self.launcher.clone(), self.world.clone()));
             }
         }
         if let Some(attached) = self.attached.take()
