@@ -1,9 +1,11 @@
 //! Transports: they move bytes to a peer and raise signals, and know nothing of rings or plans.
 //!
+//! * `peer`: ranks of one node, moved by copy engines
 //! * [`faulty`]: middleware that delays, refuses, fails or drops, from one seed
 //! * [`traced`]: middleware that records what went through
 
 pub mod faulty;
+pub(crate) mod peer;
 pub mod traced;
 
 pub use crate::error::{TransportCause, TransportError};
