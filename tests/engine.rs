@@ -4,10 +4,11 @@
 mod support;
 
 use ringdove::engine::{
-    AttachmentHandle, EngineSettings, Lane, Progress, Proxy, RegionDescriptor, Route, Watch,
+    Alarm, AttachmentHandle, EngineSettings, Lane, Progress, Proxy, RegionDescriptor, Route, Watch,
 };
 use ringdove::error::{DescriptorFault, Error, TransportCause};
 use ringdove::id::{LaneId, Position, Rank, RouteId};
+use ringdove::ring::Producer;
 use ringdove::shared::Region;
 use ringdove::transport::faulty::{Faults, Faulty};
 use ringdove::transport::traced::{Trace, Traced};
@@ -15,6 +16,7 @@ use ringdove::transport::{SignalWrite, Transport};
 use ringdove_kernels::descriptor::{Descriptor, MalformedDescriptor};
 use ringdove_kernels::launch::{WaitKind, WaitRecord};
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use support::transports::{GatedTransport, HostMemory, LyingTransport, NullTransport};
 use support::{LANE, ROUTE, TestRank, credit, put};
@@ -325,7 +327,6 @@ fn r12_a_transport_that_breaks_its_contract_is_caught() {
 // After an abort the caller may free its buffers, so nothing that still waits may be moved.
 #[test]
 fn r12_an_alarm_from_elsewhere_stops_all_transfers() {
-    use ringdove::engine::Alarm;
     let (transport, allowed) = GatedTransport::new();
     let mut bench = Bench::new(transport);
     bench.ring(&put(0, 0, 0, 10));
@@ -402,6 +403,42 @@ fn routes_added_while_the_engine_runs_are_found() {
     bench.ring(&put(300, 0, 0, 8));
     bench.step();
     assert_eq!(bench.trace.accepted()[0].route, RouteId(300));
+}
+
+// The narrowest case of R8's promise: the route is added, and then rung, after the step has looked
+// for changes and before it looks at the ring. The engine asks the alarm in between.
+#[test]
+fn a_route_added_in_the_middle_of_a_step_is_found() {
+    struct Meddler {
+        handle: OnceLock<AttachmentHandle>,
+        producer: Producer,
+        errors: Mutex<Vec<Error>>,
+    }
+    impl Alarm for Meddler {
+        fn raise(&self, error: Error) {
+            self.errors.lock().unwrap().push(error);
+        }
+        fn is_raised(&self) -> bool {
+            let handle = self.handle.get().unwrap();
+            if handle.add_lane(LANE, lane()).is_ok() {
+                handle.add_route(ROUTE, route()).unwrap();
+                self.producer.try_push(&put(0, 0, 0, 8)).unwrap();
+            }
+            false
+        }
+    }
+    let settings = EngineSettings::default();
+    let mut rank = TestRank::new(3, 4, NullTransport::default());
+    let (handle, producer) = (OnceLock::new(), rank.ring.producer.clone());
+    let meddler = Arc::new(Meddler { handle, producer, errors: Mutex::default() });
+    rank.parts.as_mut().unwrap().alarm = meddler.clone();
+    let (attachment, handle) = rank.attachment(&settings);
+    let _ = meddler.handle.set(handle);
+    let mut proxy = Proxy::new(&settings);
+    proxy.attach(attachment);
+    let progress = proxy.step(NOW);
+    assert_eq!(*meddler.errors.lock().unwrap(), []);
+    assert_eq!((progress.descriptors, progress.submitted), (1, 1));
 }
 
 #[test]
