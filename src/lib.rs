@@ -1,1 +1,3 @@
 //! Ringdove: GPU-driven collective communication.
+
+pub mod plan;
