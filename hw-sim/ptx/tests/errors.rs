@@ -46,6 +46,8 @@ fn bad_modules_are_named_with_their_place() {
         (".entry k()\n{ ret;\n", 5, 1, "a body that is closed", "the end of the text"),
         (".entry k()\nret;", 5, 1, "`{` or `;`", "`ret`"),
         (".section .debug { .b8 1", 4, 17, "a closing brace", "the end of the text"),
+        (".entry k() {}\n.func k() {}", 5, 7, "one definition", "`k` again"),
+        (".global .b32 x;\n.const .f32 x = 1.0;", 5, 13, "one definition", "`x` again"),
         (".file 1 name", 4, 9, "the file's name", "`name`"),
         (".loc 1 2", 4, 9, "a column", "the end of the text"),
         (".loc 1 2 3, somewhere 1", 4, 13, "`inlined_at`", "`somewhere`"),
@@ -102,6 +104,14 @@ fn headers_must_come_first() {
     ] {
         assert_eq!(parse(text).expect_err(text).expected, expected);
     }
+}
+
+/// Declarations may repeat, and sections may have names in parts.
+#[test]
+fn harmless_repetitions_are_accepted() {
+    let text = ".extern .func f;\n.func f;\n.func f { ret; }\n.func f;\n\
+                .extern .global .b32 x;\n.global .b32 x;\n.section .nv.notes { .b8 1 }";
+    assert_eq!(parse(&format!("{HEADER}{text}")).err(), None);
 }
 
 /// What a user reads: place, reason and the line itself.
