@@ -96,8 +96,7 @@ impl Communicator {
         buffers::check("receive buffer", receive, bytes, data_type)?;
         buffers::check_overlap(send, receive, bytes)?;
         let mut launcher = lock(&self.launcher);
-        let call =
-            self.describe(&launcher, (send, receive), bytes, data_type, reduction.into());
+        let call = self.describe(&launcher, (send, receive), bytes, data_type, reduction.into());
         self.agree(&mut launcher, &call)?;
         if bytes == 0 {
             return Ok(());
@@ -254,7 +253,10 @@ impl Call {
 
 /// A fault of the library itself, as an error instead of a panic.
 pub(super) fn internal(what: &str, error: &dyn std::fmt::Display) -> Error {
-    Error::System { what: format!("internal fault in a {what}; please report it"), cause: error.to_string() }
+    Error::System {
+        what: format!("internal fault in a {what}; please report it"),
+        cause: error.to_string(),
+    }
 }
 
 /// The data type's name in messages.

@@ -270,8 +270,7 @@ impl Host {
                 let (mut data, other) =
                     (self.load(place(&op.a), length), self.load(place(&op.b), length));
                 let element = self.element;
-                let (scale, finish) =
-                    (op.flags & flags::SCALE != 0, op.flags & flags::FINISH != 0);
+                let (scale, finish) = (op.flags & flags::SCALE != 0, op.flags & flags::FINISH != 0);
                 element.map(&mut data, |number, value| {
                     let start = number * element.bytes;
                     let b = element.load(&other[start..start + element.bytes]);
