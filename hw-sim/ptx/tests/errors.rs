@@ -173,6 +173,27 @@ fn hostile_texts_end() {
     }
 }
 
+/// A name is looked up in each scope around it, so their number has a limit.
+#[test]
+fn scopes_nest_to_a_limit() {
+    let nested = |depth: usize| {
+        let (open, close) = ("{".repeat(depth), "}".repeat(depth));
+        parse(&format!("{HEADER}.entry k() {open} ret; {close}"))
+    };
+    assert_eq!(nested(64).err(), None);
+    assert_eq!(nested(65).expect_err("65 scopes").expected, "at most 64 nested scopes");
+}
+
+/// An exact shape is the stronger promise, whichever comes first.
+#[test]
+fn reqntid_wins_over_maxntid() {
+    for limits in [".reqntid 32 .maxntid 64", ".maxntid 64 .reqntid 32"] {
+        let module = parse(&format!("{HEADER}.entry k() {limits} {{}}")).unwrap();
+        let kernel = &module.functions[0];
+        assert_eq!((kernel.max_block, kernel.block_is_exact), (Some([32, 1, 1]), true), "{limits}");
+    }
+}
+
 /// Cut anywhere, a module is an error or a shorter module.
 #[test]
 fn truncated_fixtures_never_panic() {
