@@ -21,17 +21,18 @@ const CRATES: [(&str, &str, &[&str]); 9] = [
 ];
 
 /// Modules of `src/`, and which others each may import. `id` and `error` are the vocabulary of all.
-const MODULES: [(&str, &[&str]); 13] = [
+const MODULES: [(&str, &[&str]); 14] = [
     ("id", &[]),
     ("error", &["id"]),
+    ("settings", &["id", "error"]),
     ("shared", &["id", "error"]),
     ("ring", &["id", "error", "shared"]),
     ("plan", &["id", "error"]),
     ("topology", &["id", "error"]),
     ("transport", &["id", "error", "shared", "gpu"]),
     ("gpu", &["id", "error", "shared"]),
-    ("engine", &["id", "error", "shared", "ring", "transport"]),
-    ("bootstrap", &["id", "error"]),
+    ("engine", &["id", "error", "settings", "shared", "ring", "transport"]),
+    ("bootstrap", &["id", "error", "settings"]),
     ("communicator", EVERYTHING),
     ("lib", EVERYTHING),
     ("bin", EVERYTHING),

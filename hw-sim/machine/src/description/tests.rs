@@ -204,3 +204,12 @@ fn the_text_shows_tree_and_matrix() {
     );
     assert!(text.contains("  GPU0   X     PIX   PHB   PHB\n"), "{text}");
 }
+
+/// The example is what users copy.
+#[test]
+fn the_machine_file_in_the_readme_is_valid() {
+    let readme = include_str!("../../../README.md");
+    let example = readme.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
+    let machine = Description::parse(example, "README.md").unwrap();
+    assert_eq!((machine.gpus.len(), machine.nv_link_count(0, 1)), (2, 2));
+}
