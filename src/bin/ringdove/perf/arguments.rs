@@ -66,7 +66,7 @@ pub struct Arguments {
         value_parser = clap::value_parser!(u8).range(0..=1))]
     pub register: u8,
     /// Give up when nothing completes for this many seconds; 0: never
-    #[arg(short = 'T', long, value_name = "SECONDS", default_value_t = 300)]
+    #[arg(short = 'T', long, value_name = "SECONDS", default_value_t = 900)]
     pub timeout: u64,
     /// Write the results as JSON too, in nccl-tests' schema (version 3)
     #[arg(short = 'J', long = "output_file", value_name = "FILE")]

@@ -5,7 +5,7 @@ use super::error::PerfError;
 use super::pattern::scalar;
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use cudarc::driver::{CudaContext, CudaEvent, CudaSlice, CudaStream, DevicePtr, DriverError};
-use ringdove::{Communicator, Reduction, Registration, Scalar, Settings};
+use ringdove::{Communicator, Reduction, Scalar, Settings};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -186,10 +186,9 @@ fn describe(context: &Arc<CudaContext>) -> Result<Device, DriverError> {
     })
 }
 
-/// A rank on a GPU. Fields are dropped in this order: the registrations before the memory that
-/// they name, the communicator before its stream.
+/// A rank on a GPU. Fields are dropped in this order: the communicator, which may have registered
+/// the buffers, before them.
 pub struct GpuRank {
-    registrations: Vec<Registration>,
     communicator: Communicator,
     send: CudaSlice<u8>,
     receive: CudaSlice<u8>,
@@ -208,20 +207,15 @@ pub fn open_ranks(
 ) -> Result<Vec<GpuRank>, PerfError> {
     let settings = Settings::from_env()?;
     let communicators = Communicator::init_all(contexts, &settings)?;
-    let mut ranks = communicators
+    let ranks = communicators
         .into_iter()
         .zip(contexts)
         .map(|(communicator, context)| GpuRank::new(communicator, context, buffer_bytes))
         .collect::<Result<Vec<_>, PerfError>>()?;
     if register {
-        register_all(&mut ranks)?;
+        ranks.iter().try_for_each(GpuRank::register)?;
     }
     Ok(ranks)
-}
-
-/// Registration is collective, so each rank needs a thread of its own.
-fn register_all(ranks: &mut [GpuRank]) -> Result<(), PerfError> {
-    super::threads::each(ranks, 1, |rank| rank[0].register()).map(drop)
 }
 
 impl GpuRank {
@@ -236,7 +230,6 @@ impl GpuRank {
         stream.synchronize().map_err(gpu("clear the buffers"))?;
         let addresses = (send.device_ptr(&stream).0, receive.device_ptr(&stream).0);
         Ok(Self {
-            registrations: Vec::new(),
             communicator,
             addresses,
             send,
@@ -247,10 +240,10 @@ impl GpuRank {
         })
     }
 
-    fn register(&mut self) -> Result<(), PerfError> {
+    fn register(&self) -> Result<(), PerfError> {
         for buffer in [Buffer::Send, Buffer::Receive] {
             let address = self.address(buffer);
-            self.registrations.push(self.communicator.register(address, self.send.len())?);
+            self.communicator.register(address, self.send.len())?;
         }
         Ok(())
     }
@@ -262,13 +255,13 @@ impl GpuRank {
         }
     }
 
-    fn exchange(&mut self, operation: &Operation) -> Result<(), PerfError> {
-        let (rank, ranks) = (self.number(), self.communicator.rank_count());
+    fn exchange(&self, operation: &Operation) -> Result<(), PerfError> {
+        let (rank, ranks) = (self.communicator.rank(), self.communicator.rank_count());
         let (count, data_type) = (operation.count, operation.data_type);
         let (send, receive) = (self.address(operation.input()), self.address(Buffer::Receive));
         let mut group = self.communicator.group();
         group.send_raw(send, count, data_type, (rank + 1) % ranks)?;
-        group.recv_raw(receive, count, data_type, (rank + ranks - 1) % ranks)?;
+        group.receive_raw(receive, count, data_type, (rank + ranks - 1) % ranks)?;
         group.launch(&self.stream)?;
         Ok(())
     }
@@ -276,7 +269,7 @@ impl GpuRank {
 
 impl Rank for GpuRank {
     fn number(&self) -> usize {
-        self.communicator.rank()
+        self.communicator.rank() as usize
     }
 
     /// Uploads the period once; then the GPU doubles what is there.
