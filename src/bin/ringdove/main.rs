@@ -8,6 +8,9 @@ use perf::{Collective, PerfError};
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 
+/// Exit status for a command line that makes no sense, the one that `clap` uses too.
+const EXIT_USAGE: u8 = 2;
+
 /// GPU-driven collective communication: measure it, check it
 #[derive(Parser)]
 #[command(name = "ringdove", version)]
@@ -55,7 +58,7 @@ fn fail(error: &PerfError) -> ExitCode {
         }
         cause = reason.source();
     }
-    ExitCode::FAILURE
+    if error.is_usage() { ExitCode::from(EXIT_USAGE) } else { ExitCode::FAILURE }
 }
 
 /// Warnings of the library go to standard error; `RINGDOVE_LOG=debug` asks for more.

@@ -73,3 +73,10 @@ pub enum PerfError {
     #[error("could not install the handler for Ctrl-C: {0}")]
     Signal(#[from] ctrlc::Error),
 }
+
+impl PerfError {
+    /// The command line is at fault, not the machine.
+    pub fn is_usage(&self) -> bool {
+        matches!(self, Self::Option { .. } | Self::TooManyRanks { .. })
+    }
+}
