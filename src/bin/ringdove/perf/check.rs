@@ -1,9 +1,10 @@
 //! Fills inputs, poisons outputs, and compares every element of every rank with what it must be.
 
-use super::backend::{Buffer, Operation, Rank};
+use super::backend::{Buffer, Collective, Operation, Rank};
 use super::error::PerfError;
 use super::pattern::{PERIOD, Pattern};
 use super::threads;
+use std::borrow::Cow;
 
 /// Bytes behind the message that must stay as they are.
 pub const GUARD_BYTES: usize = 256;
@@ -37,10 +38,18 @@ pub fn count_wrong<R: Rank>(
     pattern: &Pattern,
     operation: &Operation,
 ) -> Result<u64, PerfError> {
+    let shared = match pattern.collective {
+        Collective::AllReduce => Some(pattern.expected_table(0, operation.count)),
+        Collective::SendRecv => None,
+    };
     let counts = threads::each(ranks, 1, |share| {
         let mut wrong = 0;
         for rank in share {
-            wrong += count_wrong_of(rank, pattern, operation)?;
+            let expected = match &shared {
+                Some(table) => Cow::Borrowed(table.as_slice()),
+                None => Cow::Owned(pattern.expected_table(rank.number(), operation.count)),
+            };
+            wrong += count_wrong_of(rank, &expected, operation)?;
         }
         Ok(wrong)
     })?;
@@ -49,11 +58,10 @@ pub fn count_wrong<R: Rank>(
 
 fn count_wrong_of<R: Rank>(
     rank: &mut R,
-    pattern: &Pattern,
+    expected: &[u8],
     operation: &Operation,
 ) -> Result<u64, PerfError> {
     let element_bytes = operation.data_type.size_bytes();
-    let expected = pattern.expected_table(rank.number(), operation.count);
     let mut seen = vec![0; expected.len().max(GUARD_BYTES)];
     let mut wrong = 0;
     for start in (0..operation.count).step_by(PERIOD) {

@@ -55,6 +55,9 @@ pub enum PerfError {
         /// How long.
         waited: Duration,
     },
+    /// Another thread of the measurement has failed; its error is the one to show.
+    #[error("another thread of the measurement failed")]
+    OtherThread,
     /// An output file.
     #[error("could not write {}: {source}", path.display())]
     Output {

@@ -3,9 +3,14 @@
 use super::error::PerfError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 /// Exit status of a run that was interrupted, as shells count it: 128 + SIGINT.
 pub const EXIT_INTERRUPTED: u8 = 130;
+
+/// A second signal counts only this long after the first: Ctrl-C reaches a whole process group,
+/// and a launcher in it may forward what it gets, so that one key press arrives twice.
+const ECHO: Duration = Duration::from_millis(500);
 
 /// Whether somebody asked for the end.
 #[derive(Clone, Debug, Default)]
@@ -16,12 +21,16 @@ impl Interrupt {
     pub fn install() -> Result<Self, PerfError> {
         let interrupt = Self::default();
         let asked = interrupt.clone();
-        ctrlc::set_handler(move || {
-            // A flag alone: nothing else is published through it.
-            if asked.0.swap(true, Ordering::Relaxed) {
-                std::process::exit(i32::from(EXIT_INTERRUPTED));
+        let mut first: Option<Instant> = None;
+        ctrlc::set_handler(move || match first {
+            None => {
+                first = Some(Instant::now());
+                // A flag alone: nothing else is published through it.
+                asked.0.store(true, Ordering::Relaxed);
+                eprintln!("\nstopping after the iterations in flight; once more stops at once");
             }
-            eprintln!("\nstopping after the iterations in flight; once more stops at once");
+            Some(time) if time.elapsed() < ECHO => {}
+            Some(_) => std::process::exit(i32::from(EXIT_INTERRUPTED)),
         })?;
         Ok(interrupt)
     }
@@ -44,6 +53,7 @@ impl Interrupt {
 pub struct Agreement<'a> {
     interrupt: &'a Interrupt,
     state: Mutex<AgreementState>,
+    failed: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -56,7 +66,7 @@ struct AgreementState {
 impl<'a> Agreement<'a> {
     /// For one run of iterations.
     pub fn new(interrupt: &'a Interrupt) -> Self {
-        Self { interrupt, state: Mutex::default() }
+        Self { interrupt, state: Mutex::default(), failed: AtomicBool::new(false) }
     }
 
     /// Whether iteration `number` runs. Every thread gets the same answer.
@@ -70,6 +80,16 @@ impl<'a> Agreement<'a> {
             state.granted = number + 1;
         }
         !state.stopped
+    }
+
+    /// This thread has failed: the others must not wait for it.
+    pub fn fail(&self) {
+        self.failed.store(true, Ordering::Relaxed);
+    }
+
+    /// Another thread has failed, so what it has not enqueued never comes.
+    pub fn check(&self) -> Result<(), PerfError> {
+        if self.failed.load(Ordering::Relaxed) { Err(PerfError::OtherThread) } else { Ok(()) }
     }
 }
 

@@ -109,22 +109,33 @@ fn drive<R: Rank>(
     let times = threads::each(ranks, sweep.ranks_per_thread, |share| {
         // Nothing that can fail stands before the barrier, so nobody waits there for ever.
         start_together.wait();
-        let start = Instant::now();
-        let mut done = 0;
-        while done < iterations && agreement.grants(done) {
-            enqueue(share, sweep, operation)?;
-            done += 1;
-            if operation.bytes() >= WINDOW_BYTES_MIN {
-                wait(share, WINDOW - 1, sweep.stall_limit)?;
-            }
-        }
-        wait(share, 0, sweep.stall_limit)?;
-        let elapsed = start.elapsed();
-        share.iter_mut().try_for_each(Rank::check)?;
-        Ok((done == iterations).then_some(elapsed))
+        let time = drive_share(share, sweep, operation, iterations, &agreement);
+        time.inspect_err(|_| agreement.fail())
     })?;
     let total: Option<Duration> = times.iter().copied().sum();
     Ok(total.map(|total| total / thread_count as u32))
+}
+
+fn drive_share<R: Rank>(
+    share: &mut [R],
+    sweep: &Sweep,
+    operation: &Operation,
+    iterations: usize,
+    agreement: &Agreement<'_>,
+) -> Result<Option<Duration>, PerfError> {
+    let start = Instant::now();
+    let mut done = 0;
+    while done < iterations && agreement.grants(done) {
+        enqueue(share, sweep, operation)?;
+        done += 1;
+        if operation.bytes() >= WINDOW_BYTES_MIN {
+            wait(share, WINDOW - 1, sweep.stall_limit, agreement)?;
+        }
+    }
+    wait(share, 0, sweep.stall_limit, agreement)?;
+    let elapsed = start.elapsed();
+    share.iter_mut().try_for_each(Rank::check)?;
+    Ok((done == iterations).then_some(elapsed))
 }
 
 /// One iteration on every rank of the share. Only the last operation of each is marked.
@@ -145,6 +156,7 @@ fn wait<R: Rank>(
     share: &mut [R],
     in_flight_max: usize,
     stall_limit: Option<Duration>,
+    agreement: &Agreement<'_>,
 ) -> Result<(), PerfError> {
     let start = Instant::now();
     let (mut last_check, mut last_progress) = (start, start);
@@ -166,6 +178,7 @@ fn wait<R: Rank>(
         }
         if now - last_check > CHECK_INTERVAL {
             last_check = now;
+            agreement.check()?;
             share.iter_mut().try_for_each(Rank::check)?;
         }
         let waited = now - last_progress;

@@ -125,3 +125,14 @@ fn an_interrupted_sweep_keeps_no_half_measured_row() {
         run_sweep::run(&mut ranks, &sweep(&[1024]), &interrupt, false).expect("runs");
     assert!(stopped && rows.is_empty());
 }
+
+/// Without this a thread whose enqueue fails would leave the others waiting for its ranks.
+#[test]
+fn a_thread_that_fails_ends_the_others_waits_and_its_error_is_shown() {
+    let mut ranks = mock::ranks(4, 4096, Fault::RefusesOnRank(3));
+    let plan = Sweep { ranks_per_thread: 1, ..sweep(&[]) };
+    let interrupt = Interrupt::default();
+    let error = measure(&mut ranks, &plan, &operation(100, false), 5, &interrupt)
+        .expect_err("rank 3 refuses");
+    assert!(matches!(error, PerfError::NoDevice), "{error}");
+}

@@ -18,6 +18,8 @@ pub enum Fault {
     Stalls,
     /// The communicator reports an error.
     Reports,
+    /// This rank cannot enqueue, so what the others enqueue never completes.
+    RefusesOnRank(usize),
 }
 
 /// What the ranks share: buffers, and the operations that not all ranks have enqueued yet.
@@ -136,6 +138,9 @@ impl Rank for MockRank {
     fn enqueue(&mut self, operation: &Operation) -> Result<(), PerfError> {
         assert_eq!(operation.reduction, ReduceOp::Sum, "the mock only sums");
         let rank = self.number;
+        if self.with(|shared| shared.fault) == Fault::RefusesOnRank(rank) {
+            return Err(PerfError::NoDevice);
+        }
         self.with(|shared| {
             shared.enqueued[rank] += 1;
             let everywhere = *shared.enqueued.iter().min().expect("there are ranks");

@@ -33,6 +33,7 @@ use cudarc::driver::CudaContext;
 use interrupt::{EXIT_INTERRUPTED, Interrupt};
 use output::OutputFile;
 use report::{Place, Row, Totals};
+use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -49,18 +50,18 @@ pub fn run(collective: Collective, mut arguments: Arguments) -> Result<ExitCode,
     let start_time = now();
     let stage = Stage::open(&arguments)?;
     if let Some(bytes) = stage.bytes_max(arguments.maximum_bytes) {
-        println!("#\n# Reducing maxBytes to {bytes} due to memory limitation");
+        print(&format!("#\n# Reducing maxBytes to {bytes} due to memory limitation\n"));
         arguments.maximum_bytes = bytes;
         arguments.minimum_bytes = arguments.minimum_bytes.min(bytes);
         sweep = arguments.sweep(collective)?;
     }
-    print!("{}", report::header(&arguments, &sweep, &stage.places, &stage.host));
+    print(&report::header(&arguments, &sweep, &stage.places, &stage.host));
     let (rows, stopped) = measure_all(&stage, &arguments, &sweep, &interrupt)?;
     let totals = Totals::of(&rows);
     if stopped {
-        println!("# Interrupted: the sizes above are complete, later ones were not measured");
+        print("# Interrupted: the sizes above are complete, later ones were not measured\n");
     }
-    print!("{}", report::footer(&totals, collective));
+    print(&report::footer(&totals, collective));
     if let Some(file) = json_file {
         let document = json::Document::new(&json::Run {
             arguments: &arguments,
@@ -76,6 +77,13 @@ pub fn run(collective: Collective, mut arguments: Arguments) -> Result<ExitCode,
         file.finish(&plot::draw(&rows, &stage.places)?)?;
     }
     Ok(exit_code(&totals, stopped))
+}
+
+/// Writes to standard output. A reader that has gone away is no reason to stop measuring: files
+/// may have been asked for too.
+fn print(text: &str) {
+    let mut output = std::io::stdout().lock();
+    let _ = output.write_all(text.as_bytes()).and_then(|()| output.flush());
 }
 
 /// Wrong values outweigh an interruption.

@@ -62,7 +62,7 @@ pub fn scalar(rank: usize) -> u32 {
 }
 
 /// The largest whole number up to which the float type holds every whole number.
-fn exact_integer_max(data_type: DataType) -> i128 {
+fn exact_integer_max(data_type: DataType) -> u64 {
     match data_type {
         DataType::F16 => 1 << 11,
         DataType::BF16 => 1 << 8,
@@ -79,16 +79,16 @@ fn mix(mut value: u64) -> u64 {
 }
 
 /// A whole number in `-limit..=limit`.
-fn symmetric(hash: u64, limit: i128) -> i128 {
-    i128::from(hash) % (2 * limit + 1) - limit
+fn symmetric(hash: u64, limit: u64) -> i64 {
+    (hash % (2 * limit + 1)) as i64 - limit as i64
 }
 
-/// The smallest and the largest value of an integer type.
-fn integer_range(data_type: DataType) -> (i128, i128) {
-    let bits = 8 * data_type.size_bytes() as u32;
+/// The value that the low bits of `hash` have in an integer type.
+fn integer_of(data_type: DataType, hash: u64) -> i128 {
+    let unused = 64 - 8 * data_type.size_bytes();
     match data_type {
-        DataType::U8 | DataType::U32 | DataType::U64 => (0, (1i128 << bits) - 1),
-        _ => (-(1i128 << (bits - 1)), (1i128 << (bits - 1)) - 1),
+        DataType::U8 | DataType::U32 | DataType::U64 => i128::from(hash << unused >> unused),
+        _ => i128::from((hash << unused) as i64 >> unused),
     }
 }
 
@@ -134,8 +134,7 @@ impl Pattern {
     }
 
     fn integer_input(&self, hash: u64) -> i128 {
-        let (lowest, highest) = integer_range(self.data_type);
-        let value = lowest + i128::from(hash) % (highest - lowest + 1);
+        let value = integer_of(self.data_type, hash);
         match self.reduction {
             ReduceOp::Prod => value | 1,
             // Truncates towards zero, so a sum of `rank_count` of them stays within range.
@@ -146,7 +145,7 @@ impl Pattern {
 
     fn float_input(&self, rank: usize, index: u64, hash: u64) -> f64 {
         let limit = exact_integer_max(self.data_type);
-        let share = limit / self.rank_count as i128;
+        let share = limit / self.rank_count as u64;
         let value = match self.reduction {
             ReduceOp::Sum => symmetric(hash, share),
             ReduceOp::PreMulSum => symmetric(hash, (share / 3).max(1)),
@@ -158,27 +157,27 @@ impl Pattern {
     }
 
     /// The mean that `avg` must find at `index`, in `1..=share`.
-    fn mean(&self, index: u64, share: i128) -> i128 {
-        1 + i128::from(self.hash(RANKS_MAX, index)) % share
+    fn mean(&self, index: u64, share: u64) -> i64 {
+        1 + (self.hash(RANKS_MAX, index) % share) as i64
     }
 
     /// Mean + d on even ranks, mean - d on the odd rank that follows; an even rank that is the
     /// last one has no partner and holds the mean. All are positive, so partial sums never exceed
     /// the whole one, which is at most `rank_count * share`.
-    fn around_mean(&self, rank: usize, index: u64, share: i128) -> i128 {
+    fn around_mean(&self, rank: usize, index: u64, share: u64) -> i64 {
         let mean = self.mean(index, share);
         let pair = rank / 2;
         if 2 * pair + 1 == self.rank_count {
             return mean;
         }
-        let distance = i128::from(self.hash(RANKS_MAX + 1 + pair, index)) % mean;
+        let distance = (self.hash(RANKS_MAX + 1 + pair, index) % mean as u64) as i64;
         if rank.is_multiple_of(2) { mean + distance } else { mean - distance }
     }
 
     /// The reduction over all ranks.
     fn reduced(&self, index: u64) -> Number {
         if self.data_type.is_float() && self.reduction == ReduceOp::Avg {
-            let share = exact_integer_max(self.data_type) / self.rank_count as i128;
+            let share = exact_integer_max(self.data_type) / self.rank_count as u64;
             return Number::Float(self.mean(index, share) as f64);
         }
         let inputs = (0..self.rank_count).map(|rank| (rank, self.input(rank, index)));

@@ -7,7 +7,7 @@ use super::interrupt::Interrupt;
 use super::measure::measure;
 use super::report::{self, Row};
 use indicatif::{ProgressBar, ProgressStyle};
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 
 /// Shorter sweeps need no progress line.
 const PROGRESS_ROWS_MIN: usize = 4;
@@ -99,11 +99,7 @@ impl Screen {
     }
 
     fn print(&self, line: &str) {
-        let write = || {
-            // A reader that has gone away is no reason to stop measuring.
-            let mut output = std::io::stdout().lock();
-            let _ = writeln!(output, "{line}").and_then(|()| output.flush());
-        };
+        let write = || super::print(&format!("{line}\n"));
         match &self.0 {
             None => write(),
             Some(bar) => {
