@@ -17,6 +17,7 @@ pub mod module;
 mod report;
 pub mod scheduler;
 pub mod stream;
+pub mod transfer;
 pub mod wait_value;
 mod worker;
 

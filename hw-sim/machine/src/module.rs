@@ -36,6 +36,13 @@ pub struct Function {
     dynamic_shared_max: AtomicU32,
 }
 
+/// The kernels of a PTX text, which is checked but not loaded anywhere.
+pub fn kernel_names(text: &str) -> Result<Vec<String>> {
+    let module = hwsim_ptx::Module::load(text);
+    let module = module.map_err(|error| Error::InvalidPtx(error.to_string()))?;
+    Ok(module.kernels().map(str::to_owned).collect())
+}
+
 impl Module {
     /// Parses, decodes and places a module.
     pub fn load(context: &Arc<Context>, text: &str) -> Result<Arc<Self>> {
