@@ -4,4 +4,6 @@
 //! on any [`memory::Memory`].
 
 pub mod ast;
+mod decode;
+mod exec;
 pub mod memory;
