@@ -5,5 +5,10 @@
 
 pub mod ast;
 mod decode;
+pub mod error;
 mod exec;
 pub mod memory;
+pub mod parser;
+
+pub use error::PtxError;
+pub use parser::parse;
