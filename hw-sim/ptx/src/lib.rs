@@ -7,6 +7,7 @@ pub mod ast;
 mod decode;
 pub mod error;
 mod exec;
+pub mod kernel;
 pub mod memory;
 pub mod parser;
 

@@ -139,6 +139,19 @@ impl Registers {
         }
     }
 
+    /// The bytes of a register's lanes, in order.
+    pub fn bytes_mut(&mut self, slot: u32, width: usize) -> Option<&mut [u8]> {
+        if slot == super::program::NO_SLOT {
+            return None;
+        }
+        Some(match width {
+            2 => bytemuck::bytes_of_mut(self.get_mut::<u16>(slot)),
+            4 => bytemuck::bytes_of_mut(self.get_mut::<u32>(slot)),
+            8 => bytemuck::bytes_of_mut(self.get_mut::<u64>(slot)),
+            _ => return None,
+        })
+    }
+
     /// A predicate, or its complement where the reference says so.
     #[inline(always)]
     pub fn predicate(&self, reference: u32) -> u32 {
