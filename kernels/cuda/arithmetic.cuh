@@ -26,9 +26,6 @@ enum class Pass : u32 {
     Plain,
 };
 
-// Does the pass read `a` only?
-constexpr bool is_unary(Pass pass) { return pass == Pass::Scale || pass == Pass::Divide; }
-
 template <class Value>
 struct Unsigned {
     using Type = Value;

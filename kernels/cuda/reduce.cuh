@@ -43,6 +43,9 @@ struct Transform {
     using Value = typename Type::Value;
     using Vector = ptx::Vector<Word>;
 
+    // Does the pass read `a` only?
+    static constexpr bool IS_UNARY = PASS == Pass::Scale || PASS == Pass::Divide;
+
     // How many vectors a thread keeps in flight. The passes that carry training get four; for the
     // rest the code would only grow.
     static constexpr bool IS_TILED =
@@ -96,7 +99,7 @@ struct Transform {
             Vector left;
             Vector right;
             ptx::load_vector<0>(operands.a + i, left);
-            if constexpr (is_unary(PASS)) {
+            if constexpr (IS_UNARY) {
                 right = left;
             } else {
                 ptx::load_vector<0>(operands.b + i, right);
@@ -114,7 +117,7 @@ struct Transform {
         for (u64 i = team.thread * Type::BYTES; i < around; i += team.threads * Type::BYTES) {
             const u64 at = i < begin ? i : i + (end - begin);
             const Value a = Type::load(operands.a + at);
-            const Value b = is_unary(PASS) ? a : Type::load(operands.b + at);
+            const Value b = IS_UNARY ? a : Type::load(operands.b + at);
             Type::store(operands.destination + at, apply<Type, PASS>(a, b, factor));
         }
     }

@@ -123,11 +123,11 @@ RINGDOVE_INLINE bool wait_or_record(const DeviceCommunicator& communicator, u64 
     return false;
 }
 
-// Has this communicator failed, or was it aborted, before this launch? Its positions cannot be
-// trusted then, so a launch that finds it so does nothing.
-RINGDOVE_INLINE bool is_dead(const DeviceCommunicator& communicator) {
-    return ptx::load_relaxed_gpu_u32(communicator.record_claim) != 0 ||
-           ptx::load_relaxed_system_u32(communicator.abort) != 0;
+// Has an earlier launch of this communicator failed? Its positions cannot be trusted then, so a
+// launch that finds it so does nothing. (The abort word is for waits alone to watch: it is host
+// memory, and looking at it would delay every launch.)
+RINGDOVE_INLINE bool has_failed_before(const DeviceCommunicator& communicator) {
+    return ptx::load_relaxed_gpu_u32(communicator.record_claim) != 0;
 }
 
 }  // namespace ringdove

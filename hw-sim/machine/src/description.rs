@@ -98,10 +98,24 @@ pub struct Gpu {
     pub uuid: [u8; 16],
 }
 
+impl Gpu {
+    /// The UUID as the driver and NVML write it: `GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`.
+    pub fn uuid_text(&self) -> String {
+        let mut text = String::from("GPU");
+        for (index, byte) in self.uuid.iter().enumerate() {
+            if matches!(index, 0 | 4 | 6 | 8 | 10) {
+                text.push('-');
+            }
+            text += &format!("{byte:02x}");
+        }
+        text
+    }
+}
+
 /// The figures of one kind of GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuModel {
-    /// The name that the driver reports.
+    /// The name that the driver reports; it ends in ` (virtual)`.
     pub name: String,
     /// Major and minor compute capability.
     pub compute_capability: (u32, u32),
