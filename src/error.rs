@@ -176,15 +176,13 @@ impl Error {
                 expected: record.expected,
                 seen: record.seen,
             }),
-            _ => {
-                Some(Self::WaitExpired(Box::new(ExpiredWait {
-                    rank,
-                    kind,
-                    peer,
-                    record: *record,
-                    behind: Vec::new(),
-                })))
-            }
+            _ => Some(Self::WaitExpired(Box::new(ExpiredWait {
+                rank,
+                kind,
+                peer,
+                record: *record,
+                behind: Vec::new(),
+            }))),
         }
     }
 }

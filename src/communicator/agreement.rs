@@ -106,7 +106,11 @@ impl Board {
             compare(&call, (rank, &signature), (posted.rank, &posted.signature))?;
             posted.calls += 1;
         }
-        while self.collectives.front().is_some_and(|posted| posted.calls as usize == self.calls.len()) {
+        while self
+            .collectives
+            .front()
+            .is_some_and(|posted| posted.calls as usize == self.calls.len())
+        {
             self.collectives.pop_front();
             self.first += 1;
         }

@@ -1,7 +1,8 @@
 //! One rank of one communicator, as the proxy serves it.
 
-use super::route::{LANES_MAX, Lane, Route, RouteTable};
-use super::statistics::{Snapshot, Statistics};
+use super::control::{AttachmentHandle, Command, Shared};
+use super::route::RouteTable;
+use super::statistics::Snapshot;
 use super::thread::Waker;
 use super::watch::Watch;
 use super::{Alarm, EngineSettings, Progress};
@@ -9,12 +10,12 @@ use crate::error::{BadDescriptor, DescriptorFault, Error, Result};
 use crate::id::{LaneId, Position, Rank, RouteId};
 use crate::ring::{Committed, Consumer};
 use crate::transport::{Transfer, Transport, TransportCause, TransportError};
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
+use crossbeam_channel::Receiver;
 use ringdove_kernels::descriptor::Descriptor;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// What a communicator gives for one of its ranks.
 pub struct AttachmentParts {
@@ -64,36 +65,11 @@ enum Condition {
     Dead,
 }
 
-/// What both ends of an attachment share.
-struct Shared {
-    statistics: Statistics,
-    commands_sent: AtomicU64,
-    failure: OnceLock<Error>,
-    waker: OnceLock<Waker>,
-}
-
-enum Command {
-    Lane(LaneId, Lane),
-    Route(RouteId, Option<Route>),
-    /// Everything sent before has been applied.
-    Fence(Sender<()>),
-}
-
 impl Attachment {
     /// An attachment, and the handle by which the control plane reaches it.
     pub fn new(parts: AttachmentParts, settings: &EngineSettings) -> (Self, AttachmentHandle) {
-        let (sender, commands) = unbounded();
-        let shared = Arc::new(Shared {
-            statistics: Statistics::default(),
-            commands_sent: AtomicU64::new(0),
-            failure: OnceLock::new(),
-            waker: OnceLock::new(),
-        });
-        let handle = AttachmentHandle {
-            sender,
-            shared: shared.clone(),
-            known: Arc::new(Mutex::new(Known::default())),
-        };
+        let (handle, commands) = AttachmentHandle::new();
+        let shared = handle.shared();
         let attachment = Self {
             parts,
             table: RouteTable::default(),
@@ -315,6 +291,11 @@ impl Attachment {
         }
     }
 
+    /// Tells the handle whom to wake. The first one stays.
+    pub(super) fn set_waker(&self, waker: Waker) {
+        let _ = self.shared.waker.set(waker);
+    }
+
     /// Why this attachment has more to do before it may go, or `None`.
     pub(super) fn unfinished(&self) -> Option<String> {
         let ring = self.condition == Condition::Serving && !self.parts.consumer.is_empty();
@@ -359,134 +340,5 @@ fn contract(transfer: &Transfer, what: String) -> TransportError {
         lane: transfer.lane,
         position: transfer.position,
         cause: TransportCause::Contract(what),
-    }
-}
-
-/// The control plane's end of an attachment. Clones reach the same one.
-#[derive(Clone)]
-pub struct AttachmentHandle {
-    sender: Sender<Command>,
-    shared: Arc<Shared>,
-    known: Arc<Mutex<Known>>,
-}
-
-/// What was registered, so that mistakes are refused at the caller and not in the engine.
-#[derive(Default)]
-struct Known {
-    lanes: BTreeSet<LaneId>,
-    routes: BTreeMap<RouteId, LaneId>,
-}
-
-impl AttachmentHandle {
-    /// Adds a lane. Its signals must be zero now, and only this engine may write them.
-    ///
-    /// # Errors
-    /// [`Error::Argument`] if the lane exists or its number is too large,
-    /// [`Error::EngineStopped`] if the engine is gone.
-    pub fn add_lane(&self, id: LaneId, lane: Lane) -> Result<()> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if id.0 as usize >= LANES_MAX {
-            return Err(Error::argument("lane", format!("less than {LANES_MAX}"), id));
-        }
-        if !known.lanes.insert(id) {
-            return Err(Error::argument("lane", "a number that is not in use", id));
-        }
-        self.send(Command::Lane(id, lane))
-    }
-
-    /// Adds a route. Descriptors may name it as soon as this returns.
-    ///
-    /// # Errors
-    /// [`Error::Argument`] if the route exists, its lane does not, or a region wraps around;
-    /// [`Error::EngineStopped`] if the engine is gone.
-    pub fn add_route(&self, id: RouteId, route: Route) -> Result<()> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        for region in [route.source, route.destination] {
-            if region.base.checked_add(region.length_bytes).is_none() {
-                let expected = "an end below 2^64";
-                return Err(Error::argument("region of a route", expected, format!("{region:?}")));
-            }
-        }
-        if !known.lanes.contains(&route.lane) {
-            return Err(Error::argument("lane of a route", "a registered lane", route.lane));
-        }
-        if known.routes.contains_key(&id) {
-            return Err(Error::argument("route", "a number that is not in use", id));
-        }
-        known.routes.insert(id, route.lane);
-        self.send(Command::Route(id, Some(route)))
-    }
-
-    /// Removes a route, for memory that is about to be freed. Call [`settle`](Self::settle)
-    /// afterwards; then no new transfer touches it. The caller knows that none is rung or in flight.
-    ///
-    /// # Errors
-    /// [`Error::Argument`] if there is no such route, [`Error::EngineStopped`] if the engine is
-    /// gone.
-    pub fn remove_route(&self, id: RouteId) -> Result<()> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.routes.remove(&id).is_none() {
-            return Err(Error::argument("route", "a registered route", id));
-        }
-        self.send(Command::Route(id, None))
-    }
-
-    /// Waits until the engine has applied all that was added and removed before.
-    ///
-    /// # Errors
-    /// [`Error::HostWaitExpired`] after `timeout`, [`Error::EngineStopped`] if the engine is gone.
-    pub fn settle(&self, timeout: Duration) -> Result<()> {
-        let (reply, applied) = bounded(1);
-        let begin = Instant::now();
-        self.send(Command::Fence(reply))?;
-        self.wake();
-        applied.recv_timeout(timeout).map_err(|cause| match cause {
-            RecvTimeoutError::Timeout => Error::HostWaitExpired {
-                what: "the engine's route table".to_owned(),
-                expected: "all changes applied".to_owned(),
-                seen: "no answer from the engine's thread".to_owned(),
-                waited: begin.elapsed(),
-            },
-            RecvTimeoutError::Disconnected => engine_gone(),
-        })
-    }
-
-    /// Wakes the engine's thread if it is parked, and makes it look sharp for a while. Call it
-    /// when a kernel that rings is about to run.
-    pub fn wake(&self) {
-        if let Some(waker) = self.shared.waker.get() {
-            waker.wake();
-        }
-    }
-
-    /// The counters as they are now.
-    pub fn statistics(&self) -> Snapshot {
-        self.shared.statistics.read()
-    }
-
-    /// The first failure of this attachment.
-    pub fn failure(&self) -> Option<Error> {
-        self.shared.failure.get().cloned()
-    }
-
-    fn send(&self, command: Command) -> Result<()> {
-        self.sender.send(command).map_err(|_| engine_gone())?;
-        // Release: after the command. Pairs with Attachment::serve.
-        self.shared.commands_sent.fetch_add(1, Ordering::Release);
-        Ok(())
-    }
-}
-
-impl Attachment {
-    /// Tells the handle whom to wake. The first one stays.
-    pub(super) fn set_waker(&self, waker: Waker) {
-        let _ = self.shared.waker.set(waker);
-    }
-}
-
-fn engine_gone() -> Error {
-    Error::EngineStopped {
-        engine: "proxy".to_owned(),
-        why: "the attachment was detached or its thread ended".to_owned(),
     }
 }

@@ -3,18 +3,22 @@
 //! * [`proxy`]: the software engine's pure [`step`](proxy::Proxy::step)
 //! * [`thread`]: the threads that call it, and how they idle
 //! * [`attachment`]: one rank of one communicator, as the proxy serves it
+//! * [`control`]: the control plane's end of it: lanes, routes, statistics
 //! * [`route`]: what descriptors may name (R8)
 //! * [`statistics`]: counters, readable at any time
 //! * [`watch`]: turns the device's record of an expired wait into an error (R10, R12)
 
 pub mod attachment;
+pub mod control;
+mod idle;
 pub mod proxy;
 pub mod route;
 pub mod statistics;
 pub mod thread;
 pub mod watch;
 
-pub use attachment::{Attachment, AttachmentHandle, AttachmentParts};
+pub use attachment::{Attachment, AttachmentParts};
+pub use control::AttachmentHandle;
 pub use proxy::{Progress, Proxy};
 pub use route::{Lane, RegionDescriptor, Route};
 pub use statistics::Snapshot;

@@ -1,10 +1,10 @@
 //! The threads around [`Proxy::step`]: how they start, idle, and end.
 //!
-//! An idle thread first spins, then yields, then parks with a growing timeout, so that four ranks
-//! on two cores do not starve one another. A launch wakes it ([`Waker`]); a doorbell cannot, so the
-//! longest park bounds how late an unannounced doorbell is seen.
+//! A launch wakes a parked thread ([`Waker`]); a doorbell cannot, so the longest park bounds how
+//! late a doorbell is seen that no launch announced.
 
 use super::attachment::Attachment;
+use super::idle::IdlePolicy;
 use super::proxy::{AttachmentKey, Detached, Progress, Proxy};
 use super::{AttachmentHandle, AttachmentParts, EngineSettings};
 use crate::error::{Error, Result};
@@ -344,56 +344,6 @@ impl Body {
                 drop(reply.try_send(detached));
             }
         }
-    }
-}
-
-/// Spin, then yield, then park for longer and longer.
-struct IdlePolicy {
-    spin_steps: u32,
-    yield_steps: u32,
-    park_min: Duration,
-    park_max: Duration,
-    idle_steps: u32,
-    park: Duration,
-}
-
-impl IdlePolicy {
-    fn new(settings: &EngineSettings) -> Self {
-        Self {
-            spin_steps: settings.spin_steps,
-            yield_steps: settings.yield_steps,
-            park_min: settings.park_min,
-            park_max: settings.park_max,
-            idle_steps: 0,
-            park: settings.park_min,
-        }
-    }
-
-    fn reset(&mut self) {
-        self.idle_steps = 0;
-        self.park = self.park_min;
-    }
-
-    /// Pauses as `progress` allows. True if time has passed that the caller has not counted.
-    fn pause(&mut self, progress: &Progress, leaving: bool) -> bool {
-        if !progress.is_idle() {
-            self.reset();
-            return false;
-        }
-        self.idle_steps = self.idle_steps.saturating_add(1);
-        if self.idle_steps <= self.spin_steps {
-            std::hint::spin_loop();
-            return false;
-        }
-        // Transfers in flight end without a doorbell, and somebody waits for them.
-        let awaited = progress.is_waiting() || leaving;
-        if awaited || self.idle_steps - self.spin_steps <= self.yield_steps {
-            thread::yield_now();
-            return true;
-        }
-        thread::park_timeout(self.park);
-        self.park = (self.park * 2).min(self.park_max);
-        true
     }
 }
 
