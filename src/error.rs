@@ -237,8 +237,8 @@ impl fmt::Display for ExpiredWait {
         write!(
             f,
             "{rank} waited {} for {awaited} and gave up: expected {}, seen {} (launch {}, block \
-             {}, segment {}, op {}, round {}, port {}, position {}). {}Likely: {advice}. If the job \
-             is only slow, raise the timeout",
+             {}, segment {}, op {}, round {}, port {}, position {}). {}Likely: {advice}. If the \
+             job is only slow, raise the timeout",
             seconds(Duration::from_nanos(record.waited_ns)),
             record.expected,
             record.seen,

@@ -126,7 +126,7 @@ proptest! {
         prop_assert!(batch.len() <= slots);
         for (index, committed) in batch.iter().enumerate() {
             prop_assert_eq!(committed.position.0, index as u64);
-            let slot = [words.load(index * 2, Ordering::Relaxed), words.load(index * 2 + 1, Ordering::Relaxed)];
+            let slot = [0, 1].map(|word| words.load(index * 2 + word, Ordering::Relaxed));
             prop_assert_eq!(committed.words, slot);
         }
         // The lap is over: the same words are stale now.

@@ -94,7 +94,8 @@ impl AttachmentHandle {
     }
 
     /// Removes a route, for memory that is about to be freed. Call [`settle`](Self::settle)
-    /// afterwards; then no new transfer touches it. The caller knows that none is rung or in flight.
+    /// afterwards; then no new transfer touches it. The caller knows that none is rung or in
+    /// flight.
     ///
     /// # Errors
     /// [`Error::Argument`] if there is no such route, [`Error::EngineStopped`] if the engine is
