@@ -143,7 +143,9 @@ impl Choice {
     /// Sets the size of messages (for tuning and tests) and the rounds that follow from it.
     pub fn set_slice_bytes(&mut self, slice_bytes: u32) {
         self.slice_bytes = slice_bytes;
-        self.rounds = self.request.bytes.div_ceil(self.round_bytes()) as u32;
+        let rounds = self.request.bytes.div_ceil(self.round_bytes());
+        // More rounds than fit are refused by the verifier, which bounds the ops of all rounds.
+        self.rounds = u32::try_from(rounds).unwrap_or(u32::MAX);
     }
 }
 

@@ -207,7 +207,8 @@ fn piece(length: u64) -> Range {
 
 fn rounds(block: &mut BlockProgram, range: Range, bytes: u64, ops: Vec<super::Op>) {
     let round_stride = u64::from(range.length);
-    let rounds = bytes.div_ceil(round_stride) as u32;
+    // More rounds than fit are refused by the verifier, which bounds the ops of all rounds.
+    let rounds = u32::try_from(bytes.div_ceil(round_stride)).unwrap_or(u32::MAX);
     if rounds > 0 {
         block.segments.push(Segment { rounds, round_stride, limit: bytes, ops });
     }

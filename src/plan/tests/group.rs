@@ -5,8 +5,8 @@ use proptest::prelude::*;
 
 const ELEMENT: Element = Element { bytes: 1, reduce_op: ReduceOp::Sum, scalar: 1, rank_count: 1 };
 
-/// Lists of transfers for a world, from (from, to, bytes) messages: each rank names them in an order
-/// of its own, but those of one pair and direction in the order of the messages.
+/// Lists of transfers for a world, from (from, to, bytes) messages: each rank names them in an
+/// order of its own, but those of one pair and direction in the order of the messages.
 fn world(rank_count: u32, messages: &[(u32, u32, u64)], random: &mut Random) -> Vec<Vec<Transfer>> {
     let mut lists: Vec<Vec<Transfer>> = vec![Vec::new(); rank_count as usize];
     let mut ends = vec![16u64; rank_count as usize];
