@@ -1,1 +1,3 @@
 //! Virtual machines: GPUs, copy engines, streams and their memory.
+
+pub mod description;

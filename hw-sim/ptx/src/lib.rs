@@ -4,4 +4,9 @@
 //! on any [`memory::Memory`].
 
 pub mod ast;
+pub mod error;
 pub mod memory;
+pub mod parser;
+
+pub use error::PtxError;
+pub use parser::parse;
