@@ -162,6 +162,21 @@ pub enum PlanError {
         /// What was given.
         seen: u64,
     },
+    /// A group receives into memory that it also sends from or receives into elsewhere.
+    #[error(
+        "rank {rank}: a group's transfers use bytes {:#x}..{:#x} and {:#x}..{:#x}, which overlap, \
+         and receive into one of them; transfers of a group have no order, so they need memory of \
+         their own",
+        first.0, first.1, second.0, second.1
+    )]
+    Overlap {
+        /// The rank.
+        rank: u32,
+        /// Start and end of the one with the lower address.
+        first: (u64, u64),
+        /// Start and end of the other.
+        second: (u64, u64),
+    },
     /// A rank sends to itself without a receive to match, or the other way round, or sizes differ.
     #[error(
         "rank {rank} exchanges with itself: send number {number} has {sent:?} bytes, receive \
