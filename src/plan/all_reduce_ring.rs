@@ -4,8 +4,8 @@
 //! `((r * blocks + b) * n + j) * chunk`. A chunk is `slices` messages, so that while one slice
 //! travels, others are reduced or travel too; blocks add to that.
 //!
-//! At ring index `i`, chunk `i` starts its way: it goes to `i + 1`, which adds its own input, and so
-//! on, until index `i - 1` has added the last contribution. From there the finished chunk goes
+//! At ring index `i`, chunk `i` starts its way: it goes to `i + 1`, which adds its own input, and
+//! so on, until index `i - 1` has added the last contribution. From there the finished chunk goes
 //! around once more. Three forms of the same walk:
 //!
 //! * *Staged*: every hop goes through slots. Works for any buffers.

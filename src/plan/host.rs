@@ -1,9 +1,10 @@
 //! Runs encoded plans on host memory, with real data, for tests. Written from the comments of
-//! [`ringdove_kernels::op`] and [`ringdove_kernels::port`] alone: it shares nothing with the verifier,
-//! and reads the bytes that the executor kernel would read.
+//! [`ringdove_kernels::op`] and [`ringdove_kernels::port`] alone: it shares nothing with the
+//! verifier, and reads the bytes that the executor kernel would read.
 //!
-//! Every step is drawn from a seed: which block or engine moves, and how far an engine has come with
-//! a transfer (it moves half now, half later). A plan with a race gives wrong data for some seed.
+//! Every step is drawn from a seed: which block or engine moves, and how far an engine has come
+//! with a transfer (it moves half now, half later). A plan with a race gives wrong data for some
+//! seed.
 
 use ringdove_kernels::element::ReduceOp;
 use ringdove_kernels::op::{

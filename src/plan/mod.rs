@@ -33,6 +33,9 @@ pub use verify::{Access, Promise, Reason, Site, Stuck, Verified, VerifyError, ve
 pub const GRANULE_BYTES: u64 = 16;
 
 /// Builds the plan that `choice` describes.
+///
+/// # Panics
+/// If a ring of the choice lacks a rank, which [`select`] never does.
 pub fn build(choice: &Choice) -> Plan {
     match choice.request.collective {
         Collective::AllReduce => all_reduce_ring::build(choice),

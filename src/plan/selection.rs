@@ -143,7 +143,9 @@ impl Choice {
     /// Sets the size of messages (for tuning and tests) and the rounds that follow from it.
     pub fn set_slice_bytes(&mut self, slice_bytes: u32) {
         self.slice_bytes = slice_bytes;
-        self.rounds = self.request.bytes.div_ceil(self.round_bytes()) as u32;
+        let rounds = self.request.bytes.div_ceil(self.round_bytes());
+        // More rounds than fit are refused by the verifier, which bounds the ops of all rounds.
+        self.rounds = u32::try_from(rounds).unwrap_or(u32::MAX);
     }
 }
 
@@ -159,6 +161,21 @@ pub enum PlanError {
         expected: &'static str,
         /// What was given.
         seen: u64,
+    },
+    /// A group receives into memory that it also sends from or receives into elsewhere.
+    #[error(
+        "rank {rank}: a group's transfers use bytes {:#x}..{:#x} and {:#x}..{:#x}, which overlap, \
+         and receive into one of them; transfers of a group have no order, so they need memory of \
+         their own",
+        first.0, first.1, second.0, second.1
+    )]
+    Overlap {
+        /// The rank.
+        rank: u32,
+        /// Start and end of the one with the lower address.
+        first: (u64, u64),
+        /// Start and end of the other.
+        second: (u64, u64),
     },
     /// A rank sends to itself without a receive to match, or the other way round, or sizes differ.
     #[error(

@@ -21,6 +21,8 @@ const COPY_BYTES_MAX: u64 = 1 << 20;
 /// Where the made-up addresses of mirrored peers begin, and how they are spaced.
 const MIRROR_ADDRESS: u64 = 1 << 32;
 const MIRROR_ALIGNMENT: u64 = 256;
+/// No device address comes near this; sums stay far from wrapping.
+const ADDRESS_END: u64 = 1 << 62;
 
 /// Which way a transfer goes, seen from the rank whose list it is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -60,7 +62,8 @@ pub struct Group {
 /// this plan's lanes holds for the same lanes in the whole group's.
 ///
 /// # Errors
-/// A peer that does not exist, a range that wraps, transfers to the own rank that do not match.
+/// A peer that does not exist, an impossible address, transfers to the own rank that do not match,
+/// a receive into memory that another transfer uses.
 pub fn group(
     rank: u32,
     rank_count: u32,
@@ -102,7 +105,9 @@ pub fn group_plan(world: &[Vec<Transfer>], limits: &Limits) -> Result<Group, Pla
         for transfer in transfers {
             check(transfer, rank_count)?;
         }
-        ranks.push(rank_program(rank, transfers, limits)?);
+        let program = rank_program(rank, transfers, limits)?;
+        check_overlap(rank, transfers)?;
+        ranks.push(program);
     }
     let bytes_max = world.iter().flatten().map(|transfer| transfer.bytes).max().unwrap_or(0);
     let thread_count = group_thread_count(bytes_max);
@@ -115,12 +120,42 @@ fn check(transfer: &Transfer, rank_count: u32) -> Result<(), PlanError> {
         ("peer", "less than the number of ranks", u64::from(transfer.peer))
     } else if transfer.bytes >= 1 << 40 {
         ("bytes", "less than 1 TiB", transfer.bytes)
-    } else if transfer.address.checked_add(transfer.bytes).is_none() {
-        ("address", "a range that does not wrap", transfer.address)
+    } else if transfer.address > ADDRESS_END - transfer.bytes {
+        ("address", "a range below 2^62", transfer.address)
     } else {
         return Ok(());
     };
     Err(PlanError::Number { what, expected, seen })
+}
+
+/// What is received into, nothing else may touch.
+fn check_overlap(rank: u32, transfers: &[Transfer]) -> Result<(), PlanError> {
+    let to_self =
+        |direction| transfers.iter().filter(move |it| it.peer == rank && it.direction == direction);
+    // A receive from the own rank that stays in place is not written.
+    let pairs = to_self(Direction::Send).zip(to_self(Direction::Receive));
+    let still: Vec<&Transfer> =
+        pairs.filter(|(from, to)| from.address == to.address).map(|(_, to)| to).collect();
+    let mut ranges: Vec<(u64, u64, bool)> = transfers
+        .iter()
+        .filter(|it| it.bytes > 0 && !still.iter().any(|still| std::ptr::eq(*still, *it)))
+        .map(|it| (it.address, it.address + it.bytes, it.direction == Direction::Receive))
+        .collect();
+    ranges.sort_unstable();
+    // The range seen so far that ends last, of all and of those received into.
+    let (mut any, mut received) = ((0, 0), (0, 0));
+    for (start, end, is_receive) in ranges {
+        let first = if is_receive { any } else { received };
+        if start < first.1 {
+            return Err(PlanError::Overlap { rank, first, second: (start, end) });
+        }
+        let later = |range: (u64, u64)| if end > range.1 { (start, end) } else { range };
+        any = later(any);
+        if is_receive {
+            received = later(received);
+        }
+    }
+    Ok(())
 }
 
 /// One rank's blocks: in the order of (peer, direction), its copies to itself last.
@@ -207,7 +242,8 @@ fn piece(length: u64) -> Range {
 
 fn rounds(block: &mut BlockProgram, range: Range, bytes: u64, ops: Vec<super::Op>) {
     let round_stride = u64::from(range.length);
-    let rounds = bytes.div_ceil(round_stride) as u32;
+    // More rounds than fit are refused by the verifier, which bounds the ops of all rounds.
+    let rounds = u32::try_from(bytes.div_ceil(round_stride)).unwrap_or(u32::MAX);
     if rounds > 0 {
         block.segments.push(Segment { rounds, round_stride, limit: bytes, ops });
     }

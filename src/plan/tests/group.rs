@@ -5,8 +5,8 @@ use proptest::prelude::*;
 
 const ELEMENT: Element = Element { bytes: 1, reduce_op: ReduceOp::Sum, scalar: 1, rank_count: 1 };
 
-/// Lists of transfers for a world, from (from, to, bytes) messages: each rank names them in an order
-/// of its own, but those of one pair and direction in the order of the messages.
+/// Lists of transfers for a world, from (from, to, bytes) messages: each rank names them in an
+/// order of its own, but those of one pair and direction in the order of the messages.
 fn world(rank_count: u32, messages: &[(u32, u32, u64)], random: &mut Random) -> Vec<Vec<Transfer>> {
     let mut lists: Vec<Vec<Transfer>> = vec![Vec::new(); rank_count as usize];
     let mut ends = vec![16u64; rank_count as usize];
@@ -127,7 +127,40 @@ fn receives_that_overlap_are_refused() {
         let direction = Direction::Receive;
         Transfer { peer, direction, address, bytes: 32 }
     };
-    let group = group(0, 3, &[receive(1, 0), receive(2, 16)], &limits).expect("valid");
-    let error = verify(group.plan, &group.promise).expect_err("both write byte 16");
+    let error = group(0, 3, &[receive(1, 0), receive(2, 16)], &limits).expect_err("byte 16");
+    let expected = PlanError::Overlap { rank: 0, first: (0, 32), second: (16, 48) };
+    assert_eq!(error, expected, "{error}");
+
+    // Should the builder ever let one through, the verifier would not.
+    let (one, other) = (receive(1, 0), receive(2, 100));
+    let mut group = group(0, 3, &[one, other], &limits).expect("apart");
+    for op in &mut group.plan.ranks[0].blocks[1].segments[0].ops {
+        if let Op::Copy { destination: Place::Address(address), .. } = op {
+            *address = 0;
+        }
+    }
+    let error = verify(group.plan, &group.promise).expect_err("both write byte 0");
     assert!(matches!(*error.reason, Reason::Race { .. }), "{error}");
+}
+
+#[test]
+fn memory_may_be_sent_twice_but_not_received_into_meanwhile() {
+    let limits = limits(1, 64, 2);
+    let transfer = |peer, direction, address| Transfer { peer, direction, address, bytes: 32 };
+    let [send, receive] = [Direction::Send, Direction::Receive];
+    let twice = [transfer(1, send, 0), transfer(2, send, 16), transfer(1, receive, 48)];
+    let all = group(0, 3, &twice, &limits).expect("sends may share memory");
+    verify(all.plan, &all.promise).expect("correct");
+
+    let into_source = [transfer(1, send, 0), transfer(2, receive, 16)];
+    assert!(matches!(group(0, 3, &into_source, &limits), Err(PlanError::Overlap { .. })));
+
+    // To the own rank, in place: nothing moves, and others may send the same bytes.
+    let in_place = [transfer(0, send, 0), transfer(0, receive, 0), transfer(1, send, 0)];
+    let all = group(0, 3, &in_place, &limits).expect("nothing is written");
+    verify(all.plan, &all.promise).expect("correct");
+
+    // A self-receive at an offset is a write.
+    let shifted = [transfer(0, send, 0), transfer(0, receive, 16)];
+    assert!(matches!(group(0, 3, &shifted, &limits), Err(PlanError::Overlap { .. })));
 }

@@ -139,8 +139,8 @@ pub enum Reason {
     #[error("reads bytes {start}..{end} of {memory}, which hold nothing yet")]
     Undefined { memory: String, start: u64, end: u64 },
     #[error(
-        "{access} of bytes {start}..{end} of {memory} may happen before or after the {other_access} \
-         by {other}: nothing orders them"
+        "{access} of bytes {start}..{end} of {memory} may happen before or after the \
+         {other_access} by {other}: nothing orders them"
     )]
     Race {
         access: Access,
@@ -166,6 +166,8 @@ pub enum Reason {
     SlotReturned { message: i64, credits: i64 },
     #[error("combines or scales a value that is finished already")]
     AfterFinish,
+    #[error("combines {seen} contributions, of {ranks} ranks: some count twice")]
+    TooManyTerms { seen: usize, ranks: usize },
     #[error("nothing moves any more: {}", list(.0))]
     Deadlock(Vec<Stuck>),
     #[error("{what}: {expected} expected, {seen} seen")]

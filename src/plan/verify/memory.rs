@@ -2,6 +2,7 @@
 
 use super::clock::{Clock, Epoch};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::rc::Rc;
 
 /// One rank's contribution to a value.
@@ -22,6 +23,16 @@ pub(super) struct Sum {
     pub(super) terms: Vec<Term>,
     /// How often the end of the reduction was applied.
     pub(super) finished: u8,
+}
+
+impl fmt::Display for Sum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the reduction of")?;
+        for Term { rank, shift, scaled } in &self.terms {
+            write!(f, " [rank {rank}, {shift:+} bytes, scaled {scaled} times]")?;
+        }
+        write!(f, ", finished {} times", self.finished)
+    }
 }
 
 /// `None`: nothing that anybody may rely on.

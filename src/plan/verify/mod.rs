@@ -16,20 +16,25 @@
 //! **Why one schedule stands for all of them.** A block is a straight line: no op's effect on
 //! control depends on data. A signal is raised by one lane alone and in a fixed order, hence the
 //! event that makes it `v` is the same in every run, and a wait for `v` happens after exactly that
-//! event (whatever else the waiter sees by luck is not counted here). So the happens-before order is a
-//! property of the plan, not of the run. A wait that has become possible stays possible (R9), thus
-//! if one run that goes on as long as it can comes to its end, each of them does. And if any two
-//! accesses that conflict are ordered by happens-before, then each read takes the same value in each
-//! run. So it is enough to look at one run, with vector clocks that find the conflicts which are not
-//! ordered. An engine reads a source and writes a destination at any time between doorbell and
-//! arrival: it is an agent of its own, which knows what the ringing block knew, and which others know
-//! of only through the lane's signals. An engine waits for nobody, so a full doorbell ring
-//! always empties and needs no place in this model.
+//! event (whatever else the waiter sees by luck is not counted here). So the happens-before order
+//! is a property of the plan, not of the run. A wait that has become possible stays possible (R9),
+//! thus if one run that goes on as long as it can comes to its end, each of them does. And if any
+//! two accesses that conflict are ordered by happens-before, then each read takes the same value in
+//! each run. So it is enough to look at one run, with vector clocks that find the conflicts which
+//! are not ordered. An engine reads a source and writes a destination at any time between doorbell
+//! and arrival: it is an agent of its own (two: see `agents::Lane`), which knows what the ringing
+//! block knew, and which others know of only through the lane's signals. An engine waits for
+//! nobody, so a full doorbell ring always empties and needs no place in this model.
+//!
+//! **What the model takes from the executor and the engine.** A block is one thread here: the
+//! executor separates ops of a block by barriers wherever a thread may read what another one wrote.
+//! A lane is in order across all of its routes: the `k`-th arrival stands for the `k`-th put.
 //!
 //! **Launches before and after.** Both ends of a slotted lane leave the same position behind, so a
 //! launch may count messages from zero: slot numbers only rotate. The first messages use slots that
 //! an earlier launch used; therefore nothing is taken as credited until it was waited for.
 
+mod agents;
 mod clock;
 mod error;
 mod memory;
@@ -42,11 +47,12 @@ mod tests;
 pub use error::{Access, Reason, Site, Stuck, VerifyError};
 
 use super::{Direction, EncodeError, LaneEnd, LaneId, Plan, PortResolver, Side, Transfer, encode};
+use agents::{Block, Port, Step};
 use clock::Clock;
 use memory::{Fault, Sum, Term, Value, input_of};
 use ringdove_kernels::element::ReduceOp;
 use std::collections::{BTreeMap, BTreeSet};
-use world::{Block, Port, Rules, Step, World, slotted};
+use world::{Rules, World};
 
 /// What a plan has to achieve.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -210,11 +216,11 @@ fn map_memory(world: &mut World, promise: &Promise) {
                 let memory = world.addresses(rank);
                 let of = |direction| transfers.iter().filter(move |it| it.direction == direction);
                 for it in of(Direction::Receive) {
-                    let end = it.address + it.bytes;
+                    let end = it.address.saturating_add(it.bytes);
                     world.memories[memory].map(it.address, end, None, World::before(rank));
                 }
                 for it in of(Direction::Send) {
-                    let (end, value) = (it.address + it.bytes, input_of(rank));
+                    let (end, value) = (it.address.saturating_add(it.bytes), input_of(rank));
                     world.memories[memory].map(it.address, end, value, World::before(rank));
                 }
             }
@@ -276,7 +282,7 @@ fn check_lanes(world: &World, blocks: &[Block<'_>]) -> Result<(), VerifyError> {
             // Data that nobody waited for may land after the kernel has ended.
             ("arrivals waited for", arrivals, receive.observed.min(arrivals)),
         ];
-        if slotted(lane) {
+        if lane.slotted() {
             rules.push(("credits for all messages", lane.puts, credits));
             rules.push(("arrivals of all messages", lane.puts, arrivals));
         }
@@ -354,7 +360,7 @@ fn check_received(
         };
         let shift = sent.address.wrapping_sub(receive.address) as i64;
         let terms = vec![Term { rank: receive.peer, shift, scaled: 0 }];
-        let range = (receive.address, receive.address + receive.bytes);
+        let range = (receive.address, receive.address.saturating_add(receive.bytes));
         check_range(world, world.addresses(rank), range, &Sum { terms, finished: 0 })?;
     }
     Ok(())
@@ -366,7 +372,10 @@ fn check_range(
     (start, end): (u64, u64),
     expected: &Sum,
 ) -> Result<(), VerifyError> {
-    let describe = |value: &Value| format!("{value:?}");
+    let describe = |value: &Value| match value {
+        Some(sum) => sum.to_string(),
+        None => "nothing".to_owned(),
+    };
     for (start, end, value) in world.memories[memory].cells(start, end) {
         if value.as_deref() != Some(expected) {
             let site = Site::Memory { memory: world.memory_name(memory), start, end };

@@ -123,6 +123,11 @@ impl Operands<'_> {
         if op.range().is_some_and(|range| range.extent >= OFFSET_END) {
             return Err(Reason::Operands { rule: "an extent fits 62 bits" });
         }
+        if let Op::WaitSignal { value, .. } | Op::WaitCompletion { value, .. } = *op
+            && value.unsigned_abs() >= OFFSET_END
+        {
+            return Err(Reason::Operands { rule: "the value of a wait fits 62 bits" });
+        }
         match *op {
             Op::Copy { destination, source, range, .. } => {
                 self.written(destination)?;

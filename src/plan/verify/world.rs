@@ -1,12 +1,10 @@
 //! Memory and lanes of all ranks, and what each op does to them.
 
-use super::super::{BlockProgram, LaneId, LaneKind, Modifiers, Op, Place, Range, Segment, Side};
-use super::super::{Buffer, SlotShape};
-use super::clock::{Clock, Epoch};
-use super::error::{Access, Reason, Site};
+use super::super::{Buffer, LaneId, Modifiers, Op, Place, Range, Segment, Side, SlotShape};
+use super::agents::{Block, Lane, Port, Step};
+use super::clock::Epoch;
+use super::error::{Access, Reason};
 use super::memory::{Accessor, Fault, Memory, Piece, Sum, rebase, zip};
-use crate::plan::display::Named;
-use std::collections::VecDeque;
 use std::rc::Rc;
 
 /// What the promise says about values and memory.
@@ -16,105 +14,6 @@ pub(super) struct Rules {
     pub(super) finishes: bool,
     pub(super) in_place: bool,
     pub(super) element_bytes: u64,
-}
-
-/// A signal: how often it was raised, and what was known each time. Only the moments that a wait
-/// may still ask for are kept.
-#[derive(Default)]
-pub(super) struct Signal {
-    pub(super) raised: i64,
-    kept: VecDeque<Rc<Clock>>,
-}
-
-impl Signal {
-    fn raise(&mut self, known: &Clock) {
-        self.raised += 1;
-        self.kept.push_back(Rc::new(known.clone()));
-    }
-
-    /// What was known when the signal became `value`. Of later moments, which the waiter might see
-    /// by luck, nothing is taken: so the order found holds in every run.
-    fn known_at(&mut self, value: i64) -> Option<Rc<Clock>> {
-        let first_kept = self.raised - self.kept.len() as i64 + 1;
-        for _ in first_kept..value {
-            self.kept.pop_front();
-        }
-        if value < first_kept { None } else { self.kept.pop_front() }
-    }
-}
-
-/// A lane with its engine.
-pub(super) struct Lane {
-    pub(super) id: LaneId,
-    agent: u32,
-    /// The engine as a thread of its own: it handles one put after another (R11).
-    clock: Clock,
-    pub(super) puts: i64,
-    pub(super) arrivals: Signal,
-    pub(super) credits: Signal,
-    pub(super) completions: Signal,
-}
-
-/// A block's port.
-#[derive(Clone, Copy)]
-pub(super) struct Port {
-    pub(super) lane: usize,
-    pub(super) side: Side,
-    pub(super) position: i64,
-    pub(super) completion_position: i64,
-    /// The highest signal value that the block has waited for.
-    pub(super) observed: i64,
-}
-
-/// A block and how far it has come.
-pub(super) struct Block<'p> {
-    pub(super) rank: u32,
-    pub(super) number: u32,
-    pub(super) program: &'p BlockProgram,
-    pub(super) agent: u32,
-    pub(super) clock: Clock,
-    pub(super) ports: Vec<Port>,
-    pub(super) segment: usize,
-    pub(super) round: u32,
-    pub(super) op: usize,
-}
-
-impl<'p> Block<'p> {
-    /// The next op, if there is one.
-    fn current(&mut self) -> Option<(&'p Segment, &'p Op)> {
-        loop {
-            let segment = self.program.segments.get(self.segment)?;
-            if self.round < segment.rounds
-                && let Some(op) = segment.ops.get(self.op)
-            {
-                return Some((segment, op));
-            }
-            let again = self.round + 1 < segment.rounds && !segment.ops.is_empty();
-            (self.segment, self.round) =
-                if again { (self.segment, self.round + 1) } else { (self.segment + 1, 0) };
-            self.op = 0;
-        }
-    }
-
-    pub(super) fn site(&self) -> Site {
-        let op = self.program.segments.get(self.segment).and_then(|it| it.ops.get(self.op));
-        let ports = &self.program.ports;
-        Site::Op {
-            rank: self.rank,
-            block: self.number,
-            segment: self.segment as u32,
-            round: self.round,
-            op: self.op as u32,
-            text: op.map_or("end".to_owned(), |op| Named { op, ports }.to_string()),
-        }
-    }
-}
-
-/// What came of an attempt to take a step.
-pub(super) enum Step {
-    Taken,
-    Waiting { expected: i64, seen: i64 },
-    Ended,
 }
 
 /// A resolved operand: which memory, and where in it.
@@ -130,7 +29,8 @@ pub(super) struct World {
     pub(super) slots: SlotShape,
     pub(super) memories: Vec<Memory>,
     pub(super) lanes: Vec<Lane>,
-    /// Agents: ranks before the launch, then blocks (by rank and number), then lanes.
+    /// Agents: ranks before the launch, then blocks (by rank and number), then
+    /// two for each lane.
     pub(super) agents: Vec<(u32, u32)>,
     scratch: [Vec<Piece>; 2],
 }
@@ -143,28 +43,22 @@ impl World {
         lanes: &[LaneId],
         agents: Vec<(u32, u32)>,
     ) -> Self {
-        let agent_count = rank_count + agents.len() + lanes.len();
+        let agent_count = rank_count + agents.len() + 2 * lanes.len();
         let first_lane_agent = rank_count + agents.len();
         let mut memories = vec![Memory::default(); USER_MEMORIES * rank_count + 2 * lanes.len()];
         for memory in &mut memories[USER_MEMORIES * rank_count..] {
             let end = u64::from(slots.bytes) * u64::from(slots.count);
             memory.map(0, end, None, Epoch::BEFORE_ALL);
         }
-        let lane = |(number, &id): (usize, &LaneId)| Lane {
-            id,
-            agent: (first_lane_agent + number) as u32,
-            clock: Clock::new(agent_count),
-            puts: 0,
-            arrivals: Signal::default(),
-            credits: Signal::default(),
-            completions: Signal::default(),
+        let lane = |(number, &id): (usize, &LaneId)| {
+            Lane::new(id, (first_lane_agent + 2 * number) as u32, agent_count)
         };
         let lanes = lanes.iter().enumerate().map(lane).collect();
         Self { rules, rank_count, slots, memories, lanes, agents, scratch: Default::default() }
     }
 
     pub(super) fn agent_count(&self) -> usize {
-        self.rank_count + self.agents.len() + self.lanes.len()
+        self.rank_count + self.agents.len() + 2 * self.lanes.len()
     }
 
     /// The moment before a rank's launch: what its stream did earlier.
@@ -284,7 +178,11 @@ impl World {
             if self.rules.finishes && a.finished + b.finished > 0 {
                 return Err(Reason::AfterFinish);
             }
-            let mut terms = Vec::with_capacity(a.terms.len() + b.terms.len());
+            let (seen, ranks) = (a.terms.len() + b.terms.len(), self.rank_count);
+            if seen > ranks {
+                return Err(Reason::TooManyTerms { seen, ranks });
+            }
+            let mut terms = Vec::with_capacity(seen);
             terms.extend_from_slice(&a.terms);
             terms.extend_from_slice(&b.terms);
             terms.sort_unstable();
@@ -324,18 +222,17 @@ impl World {
             }
             _ => return Err(Reason::Operands { rule: "a put ends in a slot or a buffer" }),
         };
-        let lane = &mut self.lanes[end.lane];
-        lane.clock.join(&block.clock);
-        let epoch = lane.clock.tick(lane.agent);
+        let (read_epoch, write_epoch) = self.lanes[end.lane].ring(&block.clock);
         if length > 0 {
             let lane = &self.lanes[end.lane];
-            let by = Accessor { epoch, clock: &lane.clock };
+            let by = Accessor { epoch: read_epoch, clock: &lane.read_clock };
             let mut pieces = std::mem::take(&mut self.scratch[0]);
             let (start, end) = (from.1, from.1 + length);
             let read = self.memories[from.0].read((start, end), by, &mut pieces);
             read.map_err(|fault| self.explain(fault, from.0, Access::Read))?;
             rebase(&mut pieces, from.1, to.1);
             let range = (to.1, to.1 + length);
+            let by = Accessor { epoch: write_epoch, clock: &lane.write_clock };
             let written = self.memories[to.0].write(range, by, pieces.drain(..));
             written.map_err(|fault| self.explain(fault, to.0, Access::Write))?;
             self.scratch[0] = pieces;
@@ -343,10 +240,10 @@ impl World {
         let lane = &mut self.lanes[end.lane];
         lane.puts += 1;
         if arrival {
-            lane.arrivals.raise(&lane.clock);
+            lane.arrivals.raise(&lane.write_clock);
         }
         if completion {
-            lane.completions.raise(&lane.clock);
+            lane.completions.raise(&lane.read_clock);
         }
         Ok(())
     }
@@ -524,7 +421,7 @@ impl World {
         match self.agents.get(agent - self.rank_count) {
             Some((rank, block)) => format!("rank {rank} block {block}"),
             None => {
-                let lane = &self.lanes[agent - self.rank_count - self.agents.len()];
+                let lane = &self.lanes[(agent - self.rank_count - self.agents.len()) / 2];
                 format!("the engine on {}", lane.id)
             }
         }
@@ -545,9 +442,4 @@ impl World {
             },
         }
     }
-}
-
-/// True for lanes whose messages use slots.
-pub(super) fn slotted(lane: &Lane) -> bool {
-    lane.id.kind == LaneKind::Slots
 }

@@ -1,8 +1,8 @@
 //! Correct plans with one thing changed.
 //!
 //! Each mutant is either refused, or so changed that nothing can go wrong: then it is run under
-//! random interleavings, and has to give the right result twice in a row. What may be accepted at all
-//! is listed in `harmless`; whatever else the verifier lets pass fails the test.
+//! random interleavings, and has to give the right result twice in a row. What may be accepted at
+//! all is listed in `harmless`; whatever else the verifier lets pass fails the test.
 
 use crate::plan::host::{Element, Random};
 use crate::plan::tests::{host, limits};
@@ -108,7 +108,10 @@ fn altered(op: Op) -> Vec<(Change, Op)> {
     all
 }
 
-fn alter_fields(op: Op, with: &mut dyn FnMut(Change, &dyn Fn(&mut Op))) {
+/// Takes a change and how it is made.
+type Take<'a> = dyn FnMut(Change, &dyn Fn(&mut Op)) + 'a;
+
+fn alter_fields(op: Op, with: &mut Take<'_>) {
     let range = |edit: &dyn Fn(&mut Range)| {
         let mut copy = op;
         if let Op::Copy { range, .. } | Op::Reduce { range, .. } | Op::Put { range, .. } = &mut copy
@@ -239,7 +242,8 @@ fn harmless(mutant: &Mutant, reduce_op: ReduceOp) -> bool {
         (Length | Extent, _) => true,
         // A wait for another signal that implies the first: its sender waited, or granted, before.
         (OtherPort, Some(Op::WaitSignal { .. })) => true,
-        // The finished sum stands in the slot and in the output alike; in place, the buffers are one.
+        // The finished sum stands in the slot and in the output alike; in place, the buffers are
+        // one.
         (OtherBuffer, _) => true,
         // A round behind the end of the data moves nothing; of a segment that only waits, twice.
         (Rounds, _) => true,

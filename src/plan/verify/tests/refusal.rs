@@ -2,6 +2,7 @@
 
 use crate::plan::tests::limits;
 use crate::plan::*;
+use proptest::prelude::*;
 use ringdove_kernels::element::ReduceOp;
 
 fn request(in_place: bool, registered: bool) -> Request {
@@ -48,7 +49,8 @@ fn first(plan: &mut Plan, edit: impl Fn(&mut Op) -> bool) {
 
 #[test]
 fn shapes_that_no_launch_can_have_are_named() {
-    let edits: [(&str, fn(&mut Plan)); 6] = [
+    type Edit = fn(&mut Plan);
+    let edits: [(&str, Edit); 6] = [
         ("threads: expected a multiple of 32 up to 1024, seen 100", |plan| plan.thread_count = 100),
         ("slot bytes: expected a multiple of 16, seen 24", |plan| plan.slots.bytes = 24),
         ("slots: expected a power of two, seen 3", |plan| plan.slots.count = 3),
@@ -199,13 +201,61 @@ fn a_direct_put_without_a_grant_races_with_what_the_peer_did_before() {
 }
 
 #[test]
+fn a_completion_does_not_say_that_the_data_has_arrived() {
+    let lane = |kind| LaneId { from: 0, to: 1, index: 0, kind };
+    let range = Range { extent: 0, length: 16 };
+    let at = |buffer| Place::Buffer { buffer, offset: 0 };
+    let slot = Place::Slot { port: 1, message: 0, offset: 0 };
+    let put = |port, destination, source, completion| Op::Put {
+        port,
+        destination,
+        source,
+        range,
+        arrival: true,
+        completion,
+    };
+    let copy =
+        |destination, source| Op::Copy { destination, source, range, modifiers: Modifiers::NONE };
+    // Direct first; once its source is free, a message through a slot tells the peer to go on.
+    let sender = vec![
+        Op::WaitSignal { port: 0, value: 1 },
+        put(0, at(Buffer::Output), at(Buffer::Input), true),
+        Op::WaitCompletion { port: 0, value: 1 },
+        Op::WaitSignal { port: 1, value: -1 },
+        copy(slot, at(Buffer::Input)),
+        put(1, slot, slot, false),
+    ];
+    let receiver = |first: Op| {
+        vec![Op::Credit { port: 0 }, first, copy(at(Buffer::Output), at(Buffer::Output))]
+    };
+    let verify_with = |first| {
+        let program = |side, ops| {
+            let end = |kind| LaneEnd { lane: lane(kind), side };
+            let ports = vec![end(LaneKind::Direct), end(LaneKind::Slots)];
+            let segments = vec![Segment { rounds: 1, round_stride: 0, limit: 16, ops }];
+            RankProgram { blocks: vec![BlockProgram { ports, segments }] }
+        };
+        let ranks =
+            vec![program(Side::Send, sender.clone()), program(Side::Receive, receiver(first))];
+        let plan = Plan { ranks, thread_count: 32, slots: SlotShape { bytes: 16, count: 2 } };
+        let request = Request { rank_count: 2, bytes: 16, ..request(false, true) };
+        verify(plan, &request.promise()).expect_err("no all-reduce either way")
+    };
+    let by_message = verify_with(Op::WaitSignal { port: 1, value: 1 });
+    assert!(matches!(*by_message.reason, Reason::Race { .. }), "{by_message}");
+    let by_arrival = verify_with(Op::WaitSignal { port: 0, value: 1 });
+    assert!(!matches!(*by_arrival.reason, Reason::Race { .. }), "{by_arrival}");
+}
+
+#[test]
 fn in_place_partial_sums_may_not_land_in_the_buffer() {
     // The direct walk, right for distinct buffers, promised for one.
     let separate = request(false, true);
     let in_place = request(true, true);
     let error =
         verify(build(&choice(&separate)), &in_place.promise()).expect_err("overwrites input");
-    assert!(matches!(*error.reason, Reason::Race { .. } | Reason::WrongResult { .. }), "{error}");
+    // What should be the rank's own input holds a partial sum already.
+    assert!(matches!(*error.reason, Reason::TooManyTerms { seen: 4, ranks: 3 }), "{error}");
 }
 
 #[test]
@@ -229,6 +279,99 @@ fn writing_the_input_is_refused_unless_in_place() {
         first(plan, into_output);
     });
     assert!(matches!(*error.reason, Reason::InputModified { .. }), "{error}");
+}
+
+proptest! {
+    /// Malformed plans end in an error (or happen to be fine), never in a panic.
+    #[test]
+    fn no_plan_makes_the_verifier_panic(
+        blocks in prop::collection::vec(prop::collection::vec(any_op(), 0..10), 2),
+        rounds in 0..4u32,
+        stride in number(),
+        limit in number(),
+    ) {
+        let end = |from, to, kind, side| {
+            LaneEnd { lane: LaneId { from, to, index: 0, kind }, side }
+        };
+        let program = |(rank, ops): (u32, Vec<Op>)| {
+            let ports = vec![
+                end(rank, 1 - rank, LaneKind::Slots, Side::Send),
+                end(1 - rank, rank, LaneKind::Slots, Side::Receive),
+                end(rank, 1 - rank, LaneKind::Direct, Side::Send),
+                end(1 - rank, rank, LaneKind::Direct, Side::Receive),
+            ];
+            let segments = vec![Segment { rounds, round_stride: stride, limit, ops }];
+            RankProgram { blocks: vec![BlockProgram { ports, segments }] }
+        };
+        let plan = Plan {
+            ranks: (0..).zip(blocks).map(program).collect(),
+            thread_count: 32,
+            slots: SlotShape { bytes: 64, count: 2 },
+        };
+        let request = Request { rank_count: 2, reduce_op: ReduceOp::Avg, ..request(true, false) };
+        if let Err(error) = verify(plan, &request.promise()) {
+            prop_assert!(!error.to_string().is_empty());
+        }
+    }
+}
+
+/// Numbers that plans use, and the ends of the range.
+fn number() -> impl Strategy<Value = u64> {
+    prop_oneof![0..4u64, Just(16), Just(64), Just(1 << 61), Just(1 << 62), Just(u64::MAX)]
+}
+
+fn any_place() -> impl Strategy<Value = Place> {
+    let slot = (0..5u16, number(), number());
+    prop_oneof![
+        number().prop_map(|offset| Place::Buffer { buffer: Buffer::Input, offset }),
+        number().prop_map(|offset| Place::Buffer { buffer: Buffer::Output, offset }),
+        number().prop_map(Place::Address),
+        slot.prop_map(|(port, message, offset)| {
+            Place::Slot { port, message: message as u32, offset }
+        }),
+    ]
+}
+
+fn any_op() -> impl Strategy<Value = Op> {
+    let range = (number(), number());
+    let range = range.prop_map(|(extent, length)| Range { extent, length: length as u32 });
+    let flags = (any::<bool>(), any::<bool>());
+    let places = (any_place(), any_place(), any_place());
+    (0..7u32, 0..5u16, range, places, flags, number()).prop_map(
+        |(code, port, range, (destination, a, b), (first, second), number)| {
+            let modifiers = Modifiers { scale: first, finish: second };
+            match code {
+                0 => Op::Copy { destination, source: a, range, modifiers },
+                1 => Op::Reduce { destination, a, b, range, modifiers },
+                2 => {
+                    let (arrival, completion) = (first, second);
+                    Op::Put { port, destination, source: a, range, arrival, completion }
+                }
+                3 => Op::Credit { port },
+                4 => Op::WaitSignal { port, value: number as i64 },
+                5 => Op::WaitCompletion { port, value: number as i64 },
+                _ => Op::Advance { port, signals: number as u32, completions: u32::from(first) },
+            }
+        },
+    )
+}
+
+#[test]
+fn a_sum_that_doubles_itself_is_cut_short() {
+    let error = refused(&request(false, true), |plan| {
+        let segment = &mut plan.ranks[0].blocks[0].segments[1];
+        let double = segment.ops.iter().find_map(|op| match *op {
+            Op::Reduce { destination, a, range, modifiers, .. } => {
+                Some(Op::Reduce { destination, a, b: a, range, modifiers })
+            }
+            _ => None,
+        });
+        let place = segment.ops.iter().position(|op| matches!(op, Op::Reduce { .. }));
+        for _ in 0..64 {
+            segment.ops.insert(place.expect("a reduction"), double.expect("a reduction"));
+        }
+    });
+    assert!(matches!(*error.reason, Reason::TooManyTerms { .. }), "{error}");
 }
 
 #[test]
