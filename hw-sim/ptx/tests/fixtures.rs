@@ -33,7 +33,10 @@ fn module(name: &str, text: &str) -> Module {
 fn every_fixture_parses() {
     let mut bad = 0;
     for (name, text) in fixtures() {
-        if let Err(e) = parse(&text) { println!("{name}: {e}"); bad += 1; }
+        if let Err(e) = parse(&text) {
+            println!("{name}: {e}");
+            bad += 1;
+        }
     }
     assert_eq!(bad, 0);
 }
