@@ -11,6 +11,7 @@ pub mod ast;
 mod decode;
 pub mod error;
 mod exec;
+pub mod flat;
 pub mod kernel;
 pub mod memory;
 pub mod parser;

@@ -6,7 +6,7 @@ use super::select::{Compute, Words, register_bytes};
 use crate::ast::{Instruction, Operand, ScalarType as T};
 use crate::exec::float::{self, Mode};
 use crate::exec::program::{Compare, Constant, Logic, NO_SLOT, Op};
-use crate::exec::registers::{AluFn, Args, LANES, Lane, Registers, predicate};
+use crate::exec::registers::{AluFn, Args, LANES, Lane, Registers};
 use crate::exec::{convert, half, integer};
 
 /// A comparison of two registers: a bit per lane.
@@ -344,6 +344,3 @@ fn comparison_words(words: &mut Words<'_>) -> (Option<&'static str>, Option<Logi
     });
     (operator, combine, words.take("ftz"))
 }
-
-/// The reference of the predicate that is always true.
-pub const ALWAYS: u32 = predicate::TRUE;

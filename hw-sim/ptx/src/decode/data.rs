@@ -5,7 +5,7 @@ use super::function::{Class, FunctionDecoder, describe};
 use super::select::{Words, register_bytes, size_bytes};
 use crate::ast::{Instruction, Operand, ScalarType as T, StateSpace};
 use crate::exec::program::{Access, Atomic, Constant, DEFAULT_SCOPE, NO_SLOT, Op, Space};
-use crate::exec::registers::{AluFn, Args, Registers, map1, map2, predicate};
+use crate::exec::registers::{AluFn, Args, Registers, map1, map2};
 use crate::exec::windows;
 use crate::memory::{AtomicOp, AtomicType, Order, Scope, Strength};
 
@@ -476,11 +476,6 @@ impl FunctionDecoder<'_, '_> {
             })
         });
         window.ok_or_else(|| self.unsupported(instruction))
-    }
-
-    /// Reserved for instructions whose guard matters: is there one?
-    pub(super) fn is_guarded(&self) -> bool {
-        self.guard != predicate::TRUE
     }
 
     /// Is a name a parameter or variable in this function's frame, and in which space?

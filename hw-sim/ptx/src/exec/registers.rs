@@ -20,8 +20,6 @@ impl Row {
 
 /// A type that registers hold.
 pub trait Lane: Pod {
-    /// Rows of a register of this type.
-    const ROWS: usize;
     /// Views the register at `rows[0]`.
     fn view(rows: &[Row]) -> &[Self; LANES];
     /// Views the register at `rows[0]`, to write.
@@ -31,7 +29,6 @@ pub trait Lane: Pod {
 macro_rules! narrow_lane {
     ($($ty:ty),*) => {$(
         impl Lane for $ty {
-            const ROWS: usize = 1;
             #[inline(always)]
             fn view(rows: &[Row]) -> &[Self; LANES] {
                 let halves: &[[Self; LANES]; 2] = bytemuck::cast_ref(&rows[0]);
@@ -49,7 +46,6 @@ macro_rules! narrow_lane {
 macro_rules! word_lane {
     ($($ty:ty),*) => {$(
         impl Lane for $ty {
-            const ROWS: usize = 1;
             #[inline(always)]
             fn view(rows: &[Row]) -> &[Self; LANES] {
                 bytemuck::cast_ref(&rows[0])
@@ -65,7 +61,6 @@ macro_rules! word_lane {
 macro_rules! wide_lane {
     ($($ty:ty),*) => {$(
         impl Lane for $ty {
-            const ROWS: usize = 2;
             #[inline(always)]
             fn view(rows: &[Row]) -> &[Self; LANES] {
                 let pair: &[Row; 2] = rows.first_chunk().expect("a 64-bit register has two rows");
