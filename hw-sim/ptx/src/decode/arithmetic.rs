@@ -1,12 +1,12 @@
 //! Instructions that only compute.
 
 use super::DecodeError;
-use super::function::{Class, FunctionDecoder, describe};
+use super::function::{Class, FunctionDecoder, RegisterRef, describe};
 use super::select::{Compute, Words, register_bytes};
 use crate::ast::{Instruction, Operand, ScalarType as T};
 use crate::exec::float::{self, Mode};
 use crate::exec::program::{Compare, Constant, Logic, NO_SLOT, Op};
-use crate::exec::registers::{AluFn, Args, LANES, Lane, Registers};
+use crate::exec::registers::{AluFn, Args, LANES, Lane, Registers, map2};
 use crate::exec::{convert, half, integer};
 
 /// A comparison of two registers: a bit per lane.
@@ -173,23 +173,65 @@ impl FunctionDecoder<'_, '_> {
         let (operator, combine, ftz) = comparison_words(&mut words);
         let ty = self.type_of(&mut words, instruction)?;
         self.all_taken(&words, instruction)?;
-        let test = operator.and_then(|operator| self.comparison(operator, ty, ftz));
+        let half = half::half_of(ty);
+        let test = operator.and_then(|operator| self.comparison(operator, half.unwrap_or(ty), ftz));
         let Some(test) = test else { return Err(self.unsupported(instruction)) };
         let operands = &instruction.operands;
         if operands.len() != 3 + usize::from(combine.is_some()) {
             return Err(self.unsupported(instruction));
         }
+        if half.is_some() {
+            let Operand::Pair(low, high) = &operands[0] else {
+                return Err(self.unsupported(instruction));
+            };
+            for (number, to) in [low, high].into_iter().enumerate() {
+                let (a, b) = self.halves(operands, ty, number)?;
+                let combine = self.combined(combine, operands)?;
+                let (a, b) = (self.read(a), self.read(b));
+                let p = self.predicate_destination(to)?;
+                self.emit(Op::Compare(Box::new(Compare { test, a, b, combine, p, q: NO_SLOT })));
+            }
+            return Ok(());
+        }
         let (a, b) = (self.source(&operands[1], ty)?, self.source(&operands[2], ty)?);
-        let combine = match combine {
-            Some(logic) => Some((logic, self.predicate_source(&operands[3])?)),
-            None => None,
-        };
+        let combine = self.combined(combine, operands)?;
         let (p, q) = match &operands[0] {
             Operand::Pair(p, q) => (self.predicate_destination(p)?, self.predicate_destination(q)?),
             single => (self.predicate_destination(single)?, NO_SLOT),
         };
         self.emit(Op::Compare(Box::new(Compare { test, a, b, combine, p, q })));
         Ok(())
+    }
+
+    /// The third predicate of a comparison, where there is one.
+    fn combined(
+        &mut self,
+        logic: Option<Logic>,
+        operands: &[Operand],
+    ) -> Result<Option<(Logic, u32)>, DecodeError> {
+        match logic {
+            Some(logic) => Ok(Some((logic, self.predicate_source(&operands[3])?))),
+            None => Ok(None),
+        }
+    }
+
+    /// The lower or upper halves of both sources of a packed comparison.
+    fn halves(
+        &mut self,
+        operands: &[Operand],
+        ty: T,
+        number: usize,
+    ) -> Result<(RegisterRef, RegisterRef), DecodeError> {
+        let mut half = |operand| {
+            let part = self.fresh(Class::Narrow);
+            let b = self.constant(Constant::Bits(16 * number as u64), 4);
+            let a = self.source(operand, ty)?;
+            let d = self.write(part);
+            let exec: AluFn = |r, i, mask| map2(r, i, mask, |a: u32, n: u32| (a >> n) as u16);
+            self.emit(Op::Alu(exec, Args { d, a, b, ..Args::default() }));
+            Ok(part)
+        };
+        Ok((half(&operands[1])?, half(&operands[2])?))
     }
 
     /// `set`: a comparison whose result is a number.
@@ -199,13 +241,14 @@ impl FunctionDecoder<'_, '_> {
         let dst = self.type_of(&mut words, instruction)?;
         let ty = self.type_of(&mut words, instruction)?;
         self.all_taken(&words, instruction)?;
-        let test = operator.and_then(|operator| self.comparison(operator, ty, ftz));
-        let yes = match dst {
-            T::U16 | T::S16 => 0xffff,
-            T::U32 | T::S32 => 0xffff_ffff,
-            T::F32 => 0x3f80_0000,
-            T::F16 => 0x3c00,
-            T::BF16 => 0x3f80,
+        let half = half::half_of(ty);
+        let test = operator.and_then(|operator| self.comparison(operator, half.unwrap_or(ty), ftz));
+        let yes = match half.map_or(Some(dst), |_| half::half_of(dst)) {
+            Some(T::U16 | T::S16) => 0xffff,
+            Some(T::U32 | T::S32) => 0xffff_ffff,
+            Some(T::F32) => 0x3f80_0000,
+            Some(T::F16) => 0x3c00,
+            Some(T::BF16) => 0x3f80,
             _ => return Err(self.unsupported(instruction)),
         };
         let Some(test) = test else { return Err(self.unsupported(instruction)) };
@@ -213,22 +256,45 @@ impl FunctionDecoder<'_, '_> {
         if operands.len() != 3 + usize::from(combine.is_some()) {
             return Err(self.unsupported(instruction));
         }
-        let (a, b) = (self.source(&operands[1], ty)?, self.source(&operands[2], ty)?);
-        let combine = match combine {
-            Some(logic) => Some((logic, self.predicate_source(&operands[3])?)),
-            None => None,
-        };
+        if half.is_none() {
+            let (a, b) = (self.source(&operands[1], ty)?, self.source(&operands[2], ty)?);
+            let combine = self.combined(combine, operands)?;
+            let e = self.outcome(test, (a, b), combine);
+            let class = Class::of(dst).unwrap_or(Class::Word);
+            let d = self.destination(&operands[0], dst)?;
+            self.emit_choice(class, yes, d, e);
+            return Ok(());
+        }
+        let mut parts = Vec::new();
+        for number in 0..2 {
+            let (a, b) = self.halves(operands, ty, number)?;
+            let combine = self.combined(combine, operands)?;
+            let (a, b) = (self.read(a), self.read(b));
+            let e = self.outcome(test, (a, b), combine);
+            let part = self.fresh(Class::Narrow);
+            let d = self.write(part);
+            self.emit_choice(Class::Narrow, yes, d, e);
+            parts.push(part);
+        }
+        let (a, b) = (self.read(parts[0]), self.read(parts[1]));
+        let d = self.destination(&operands[0], dst)?;
+        self.emit(Op::Alu(half::join, Args { d, a, b, ..Args::default() }));
+        Ok(())
+    }
+
+    /// Compares into a predicate that no text names; gives its slot, noted as read.
+    fn outcome(&mut self, test: Test, (a, b): (u32, u32), combine: Option<(Logic, u32)>) -> u32 {
         let outcome = self.fresh(Class::Predicate);
         let p = self.write(outcome);
         self.emit(Op::Compare(Box::new(Compare { test, a, b, combine, p, q: NO_SLOT })));
-        let bytes = register_bytes(dst);
-        let a = self.constant(Constant::Bits(yes), bytes);
-        let b = self.constant(Constant::Bits(0), bytes);
-        let e = self.read(outcome);
-        let d = self.destination(&operands[0], dst)?;
-        let class = Class::of(dst).unwrap_or(Class::Word);
-        self.emit(Op::Alu(select_of(class), Args { d, a, b, e, ..Args::default() }));
-        Ok(())
+        self.read(outcome)
+    }
+
+    /// `d = condition ? yes : 0`
+    fn emit_choice(&mut self, class: Class, yes: u64, d: u32, condition: u32) {
+        let a = self.constant(Constant::Bits(yes), class.bytes());
+        let b = self.constant(Constant::Bits(0), class.bytes());
+        self.emit(Op::Alu(select_of(class), Args { d, a, b, e: condition, ..Args::default() }));
     }
 
     /// `selp`
@@ -260,11 +326,8 @@ impl FunctionDecoder<'_, '_> {
         let [to, yes, no, sign] = self.operands::<4>(instruction)?;
         let a = self.source(sign, by)?;
         let b = self.constant(Constant::Bits(0), 4);
-        let outcome = self.fresh(Class::Predicate);
-        let p = self.write(outcome);
-        self.emit(Op::Compare(Box::new(Compare { test, a, b, combine: None, p, q: NO_SLOT })));
+        let e = self.outcome(test, (a, b), None);
         let (a, b) = (self.source(yes, ty)?, self.source(no, ty)?);
-        let e = self.read(outcome);
         let d = self.destination(to, ty)?;
         let class = Class::of(ty).unwrap_or(Class::Wide);
         self.emit(Op::Alu(select_of(class), Args { d, a, b, e, ..Args::default() }));

@@ -286,8 +286,10 @@ impl<'m> FunctionDecoder<'m, '_> {
         let kind = match name {
             "vprintf" => BuiltinKind::Print,
             "__assertfail" => BuiltinKind::AssertFail,
+            "malloc" => BuiltinKind::Allocate,
+            "free" => BuiltinKind::Free,
             _ => {
-                let expected = "a function with a body, `vprintf` or `__assertfail`";
+                let expected = "a function with a body, `vprintf`, `__assertfail`, or `malloc`";
                 return Err(self.error(expected, format!("`{name}`")));
             }
         };
@@ -296,9 +298,11 @@ impl<'m> FunctionDecoder<'m, '_> {
             registers.push(self.builtin_argument(argument)?);
         }
         let arguments = registers.into_iter().map(|register| self.read(register)).collect();
+        // `malloc` gives a pointer, the others a count.
+        let class = if kind == BuiltinKind::Allocate { Class::Wide } else { Class::Word };
         let result = match returns.first() {
             None | Some(Operand::Sink) => None,
-            Some(operand) => Some((self.fresh(Class::Word), operand)),
+            Some(operand) => Some((self.fresh(class), operand)),
         };
         let slot = result.map_or(NO_SLOT, |(register, _)| self.write(register));
         self.emit(Op::Builtin(Box::new(Builtin { kind, arguments, result: slot })));
@@ -306,12 +310,13 @@ impl<'m> FunctionDecoder<'m, '_> {
         if let Some(&(offset, _)) = self.frame.get(name.as_str()) {
             let base = self.frame_address(offset, 8);
             let slot = self.read(register);
-            self.emit(Op::Store(Box::new(local_access(base, slot, 4))));
+            self.emit(Op::Store(Box::new(local_access(base, slot, class.bytes()))));
         } else {
             let a = self.read(register);
-            let d = self.destination(&Operand::Name(name.clone()), ScalarType::B32)?;
+            let ty = if class == Class::Wide { ScalarType::B64 } else { ScalarType::B32 };
+            let d = self.destination(&Operand::Name(name.clone()), ty)?;
             let args = crate::exec::registers::Args { d, a, ..Default::default() };
-            self.emit(Op::Alu(super::data::copy_of(Class::Word), args));
+            self.emit(Op::Alu(super::data::copy_of(class), args));
         }
         Ok(())
     }

@@ -19,6 +19,16 @@ impl Warp {
         builtin: &Builtin,
         active: u32,
     ) -> Result<(), Box<Trouble>> {
+        match builtin.kind {
+            BuiltinKind::Free => return Ok(()),
+            BuiltinKind::Allocate => {
+                if builtin.result != NO_SLOT {
+                    self.registers.put(builtin.result, &[0_u64; LANES], active);
+                }
+                return Ok(());
+            }
+            BuiltinKind::Print | BuiltinKind::AssertFail => {}
+        }
         let mut results = [0_u32; LANES];
         let mut outcome = Ok(());
         each_lane(active, |lane| {
@@ -35,7 +45,7 @@ impl Warp {
                         results[lane] = count;
                     })
                 }
-                BuiltinKind::AssertFail => {
+                _ => {
                     let arguments = std::array::from_fn(argument);
                     Err(self.assertion(context, lane, arguments))
                 }

@@ -284,6 +284,15 @@ pub fn convert(dst: T, src: T) -> Option<AluFn> {
     })
 }
 
+/// The type of each half of a packed type.
+pub const fn half_of(ty: T) -> Option<T> {
+    match ty {
+        T::F16x2 => Some(T::F16),
+        T::BF16x2 => Some(T::BF16),
+        _ => None,
+    }
+}
+
 /// Joins two 16-bit registers into one of 32 (first the lower half).
 pub fn join(r: &mut Registers, i: &Args, mask: u32) {
     map2(r, i, mask, |low: u16, high: u16| u32::from(high) << 16 | u32::from(low));
