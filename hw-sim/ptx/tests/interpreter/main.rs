@@ -1,0 +1,10 @@
+//! The interpreter against the host's own arithmetic, and kernels of real compilers against what
+//! their sources say.
+
+mod arithmetic;
+mod common;
+mod compiled;
+mod conversions;
+mod faults;
+mod floats;
+mod flow;
