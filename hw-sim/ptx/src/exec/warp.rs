@@ -6,9 +6,10 @@
 //! of their own warp.
 
 use super::fault::{FaultKind, Trouble};
-use super::program::{Instruction, Op, Program};
+use super::program::{Instruction, Op, Program, Target};
 use super::registers::{FULL, LANES, Registers, each_lane};
 use super::shared::BlockMemory;
+use super::windows;
 use crate::kernel::{Clock, Launch};
 use crate::memory::Memory;
 
@@ -179,7 +180,7 @@ impl Warp {
                     return Ok(Pause::Nap);
                 }
                 if self.fragments.iter().all(|f| f.state == State::Blocked) {
-                    self.force()?;
+                    self.force();
                     continue;
                 }
                 return Ok(Pause::Barrier);
@@ -237,13 +238,12 @@ impl Warp {
 
     /// Nobody can join those who wait for lanes of their warp: lets the earliest go on with the
     /// lanes that are there. At a barrier this is the program's mistake.
-    fn force(&mut self) -> Result<(), (Box<Trouble>, u32)> {
+    fn force(&mut self) {
         let first = self.fragments.iter_mut().min_by_key(|fragment| fragment.pc);
         if let Some(fragment) = first {
             fragment.state = State::Ready;
             self.forced = true;
         }
-        Ok(())
     }
 
     /// Joins fragments that stand at the same instruction.
@@ -256,9 +256,8 @@ impl Warp {
                 let barrier = |state| matches!(state, State::Barrier { .. });
                 let alike = a.state == b.state || !(barrier(a.state) || barrier(b.state));
                 if a.pc == b.pc && a.depth == b.depth && alike {
-                    if a.state != b.state {
-                        self.fragments[index].state = State::Ready;
-                    } else if a.state == State::Blocked {
+                    // Whoever waited for lanes to join may look again.
+                    if a.state != b.state || a.state == State::Blocked {
                         self.fragments[index].state = State::Ready;
                     }
                     self.fragments[index].mask |= b.mask;
@@ -487,73 +486,87 @@ impl Warp {
         Ok(Flow::Schedule)
     }
 
-    /// A call: the fragment goes down one level.
+    /// A call: lanes with the same target go down one level, the others try again.
     fn call(
         &mut self,
         program: &Program,
         index: usize,
         call: &super::program::Call,
     ) -> Result<Flow, Box<Trouble>> {
-        use super::program::Target;
         let Fragment { pc, mask, depth, .. } = self.fragments[index];
-        let target = match call.target {
-            Target::Direct(target) => target,
-            Target::Indirect(slot) => {
-                let (address, group) = first_group(self.registers.get::<u64>(slot), mask);
-                let known = (address & !super::windows::OFFSET == super::windows::FUNCTION)
-                    .then(|| program.entries.get((address & super::windows::OFFSET) as usize));
-                let Some(Some(&Some(target))) = known else {
-                    let lane = group.trailing_zeros() as usize;
-                    return Err(Trouble::at(FaultKind::IndirectCall, lane, address, 0));
-                };
-                if group != mask {
-                    // The others stay here and call in their turn.
-                    self.split(index, group, pc, pc);
-                    return Ok(Flow::Schedule);
-                }
-                target
-            }
-        };
+        let (target, group) = self.call_target(program, call.target, mask)?;
         let depth = depth as usize;
         let frames = self.registers.get_mut::<u64>(program.frame);
         let mut overflow = 0;
-        each_lane(mask, |lane| {
+        each_lane(group, |lane| {
             frames[lane] += u64::from(call.frame_bytes);
             overflow |= u32::from(frames[lane] > u64::from(program.local_bytes)) << lane;
         });
         if overflow != 0 || depth >= DEPTH_MAX {
-            return Err(Trouble::new(FaultKind::StackOverflow, mask & overflow));
+            return Err(Trouble::new(FaultKind::StackOverflow, group & overflow));
         }
         if self.returns.len() <= depth {
             self.returns.push([0; LANES]);
         }
-        each_lane(mask, |lane| self.returns[depth][lane] = pc + 1);
+        each_lane(group, |lane| self.returns[depth][lane] = pc + 1);
         if let Some(span) = &call.save {
-            each_lane(mask, |lane| self.registers.save_lane(lane, span, &mut self.saved[lane]));
+            each_lane(group, |lane| self.registers.save_lane(lane, span, &mut self.saved[lane]));
         }
-        self.fragments[index].depth += 1;
-        Ok(Flow::Jump(target))
+        Ok(self.change_depth(index, group, target, depth as u32 + 1))
+    }
+
+    /// Where the first lane calls to, and all lanes that call there.
+    fn call_target(
+        &self,
+        program: &Program,
+        target: Target,
+        mask: u32,
+    ) -> Result<(u32, u32), Box<Trouble>> {
+        let slot = match target {
+            Target::Direct(target) => return Ok((target, mask)),
+            Target::Indirect(slot) => slot,
+        };
+        let (address, group) = first_group(self.registers.get::<u64>(slot), mask);
+        let number = (address & windows::OFFSET) as usize;
+        if address & !windows::OFFSET == windows::FUNCTION
+            && let Some(&Some(entry)) = program.entries.get(number)
+        {
+            return Ok((entry, group));
+        }
+        let lane = group.trailing_zeros() as usize;
+        Err(Trouble::at(FaultKind::IndirectCall, lane, address, 0))
     }
 
     /// Back to the caller: lanes of one call go on together, the others try again.
     fn leave(&mut self, program: &Program, index: usize) -> Result<Flow, Box<Trouble>> {
-        let Fragment { pc, mask, depth, .. } = self.fragments[index];
+        let Fragment { mask, depth, .. } = self.fragments[index];
         let (back, group) = first_group(&self.returns[depth as usize - 1], mask);
-        if group != mask {
-            self.split(index, group, pc, pc);
-            return Ok(Flow::Schedule);
-        }
         let made = program.code.get(back as usize - 1).map(|instruction| &instruction.op);
         let Some(Op::Call(call)) = made else {
-            return Err(Trouble::new(FaultKind::InvalidPc, mask));
+            return Err(Trouble::new(FaultKind::InvalidPc, group));
         };
         if let Some(span) = &call.save {
-            each_lane(mask, |lane| self.registers.restore_lane(lane, span, &mut self.saved[lane]));
+            each_lane(group, |lane| {
+                self.registers.restore_lane(lane, span, &mut self.saved[lane]);
+            });
         }
         let frames = self.registers.get_mut::<u64>(program.frame);
-        each_lane(mask, |lane| frames[lane] -= u64::from(call.frame_bytes));
-        self.fragments[index].depth -= 1;
-        Ok(Flow::Jump(back))
+        each_lane(group, |lane| frames[lane] -= u64::from(call.frame_bytes));
+        Ok(self.change_depth(index, group, back, depth - 1))
+    }
+
+    /// Some lanes of a fragment go on elsewhere in another depth; the others stay where they are.
+    fn change_depth(&mut self, index: usize, group: u32, target: u32, depth: u32) -> Flow {
+        let Fragment { pc, mask, .. } = self.fragments[index];
+        if group == mask {
+            self.fragments[index].depth = depth;
+            return Flow::Jump(target);
+        }
+        self.split(index, group, target, pc);
+        if let Some(moved) = self.fragments.last_mut() {
+            moved.depth = depth;
+        }
+        Flow::Schedule
     }
 
     /// `%tid` of a lane.

@@ -94,7 +94,7 @@ impl Bench {
                 return Ok(());
             }
         }
-        panic!("the block does not end: {block:?}");
+        panic!("the block does not end");
     }
 
     pub fn put<T: bytemuck::NoUninit>(&self, offset: usize, values: &[T]) {
