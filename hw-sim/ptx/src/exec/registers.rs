@@ -275,11 +275,18 @@ pub fn map3<A: Lane, B: Lane, C: Lane, D: Lane>(
 #[inline(always)]
 pub fn test2<A: Lane>(r: &Registers, a: u32, b: u32, f: impl Fn(A, A) -> bool) -> u32 {
     let (a, b) = (r.get::<A>(a), r.get::<A>(b));
-    let mut bits = 0;
-    for lane in 0..LANES {
-        bits |= u32::from(f(a[lane], b[lane])) << lane;
+    let mut flags = [[0_u8; 8]; LANES / 8];
+    for (group, flags) in flags.iter_mut().enumerate() {
+        for (lane, flag) in flags.iter_mut().enumerate() {
+            *flag = u8::from(f(a[group * 8 + lane], b[group * 8 + lane]));
+        }
     }
-    bits
+    // The product brings eight flags, each in the lowest bit of a byte, together in the highest
+    // byte, the first one lowest.
+    let together = |flags: [u8; 8]| {
+        (u64::from_le_bytes(flags).wrapping_mul(0x0102_0408_1020_4080) >> 56) as u8
+    };
+    u32::from_le_bytes(flags.map(together))
 }
 
 /// Calls `f` with each lane of `mask`.

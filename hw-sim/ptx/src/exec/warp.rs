@@ -128,7 +128,7 @@ pub struct Warp {
     pub(super) polls: u32,
     /// Run the next instruction even if lanes are missing that it should wait for.
     pub(super) forced: bool,
-    pub(super) scratch: Box<super::access::Scratch>,
+    pub(super) scratch: Box<super::lanes::Scratch>,
 }
 
 impl Warp {
