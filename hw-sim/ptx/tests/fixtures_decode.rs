@@ -22,6 +22,7 @@ fn all_fixtures() -> Vec<PathBuf> {
     found
 }
 
+/// Loaded and linked, with register files that stay small however many names the text has.
 #[test]
 fn decodes_every_fixture() {
     let found = all_fixtures();

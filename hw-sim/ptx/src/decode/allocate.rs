@@ -108,8 +108,8 @@ fn flow(pieces: &mut [Piece], words: usize) {
             if out == piece.alive_out {
                 continue;
             }
-            for word in 0..words {
-                piece.alive_in[word] = piece.needs[word] | (out[word] & !piece.kills[word]);
+            for (word, out) in out.iter().enumerate() {
+                piece.alive_in[word] = piece.needs[word] | (out & !piece.kills[word]);
             }
             piece.alive_out = out;
             changed = true;

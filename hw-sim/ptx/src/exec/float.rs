@@ -260,6 +260,9 @@ fn run_rounded(
 }
 
 /// The comparison that an operator word means on floats. The `u` forms hold for NaNs too.
+// With NaNs, `!(a >= b)` is not `a < b`; the lints know only ordered numbers.
+#[allow(clippy::neg_cmp_op_on_partial_ord, clippy::double_comparisons)]
+#[allow(clippy::nonminimal_bool)]
 pub fn comparison(operator: &str, ty: T, ftz: bool) -> Option<fn(&Registers, u32, u32) -> u32> {
     macro_rules! of {
         ($f:ident, $flush:expr) => {{

@@ -10,14 +10,14 @@ use crate::kernel::Clock;
 use crate::memory::Memory;
 
 /// The bytes of a memory that belongs to the block.
-fn place<'b>(
-    bytes: &'b mut [u8],
+fn place(
+    bytes: &mut [u8],
     offset: u64,
     length: usize,
     fault: FaultKind,
     lane: usize,
     address: u64,
-) -> Result<&'b mut [u8], Box<Trouble>> {
+) -> Result<&mut [u8], Box<Trouble>> {
     usize::try_from(offset)
         .ok()
         .and_then(|start| bytes.get_mut(start..start.checked_add(length)?))

@@ -170,7 +170,7 @@ fn multiply(opcode: &str, words: &mut Words<'_>) -> Option<Compute> {
     }
     if saturate {
         let exec = alu!(map3, |a: i32, b: i32, c: i32| {
-            ((i64::from(a) * i64::from(b) >> 32) as i32).saturating_add(c)
+            (((i64::from(a) * i64::from(b)) >> 32) as i32).saturating_add(c)
         });
         return (adds && part == Some("hi") && ty == T::S32).then(|| Compute::uniform(exec, ty, 3));
     }
@@ -180,10 +180,10 @@ fn multiply(opcode: &str, words: &mut Words<'_>) -> Option<Compute> {
             a.wrapping_mul(b).wrapping_add(c)
         })),
         ("hi", false) => on_widening!(ty, (N, W) => alu!(map2, |a: N, b: N| {
-            (W::from(a) * W::from(b) >> N::BITS) as N
+            ((W::from(a) * W::from(b)) >> N::BITS) as N
         })),
         ("hi", true) => on_widening!(ty, (N, W) => alu!(map3, |a: N, b: N, c: N| {
-            ((W::from(a) * W::from(b) >> N::BITS) as N).wrapping_add(c)
+            (((W::from(a) * W::from(b)) >> N::BITS) as N).wrapping_add(c)
         })),
         (_, adds) => return multiply_wide(adds, ty),
     };
@@ -225,13 +225,13 @@ fn multiply24(adds: bool, part: &str, ty: T) -> Option<Compute> {
             ((low_unsigned(a) * low_unsigned(b)) as u32).wrapping_add(c)
         }),
         (T::U32, "hi", _) => alu!(map3, |a: u32, b: u32, c: u32| {
-            ((low_unsigned(a) * low_unsigned(b) >> 16) as u32).wrapping_add(c)
+            (((low_unsigned(a) * low_unsigned(b)) >> 16) as u32).wrapping_add(c)
         }),
         (T::S32, "lo", _) => {
             alu!(map3, |a: i32, b: i32, c: i32| { ((low(a) * low(b)) as i32).wrapping_add(c) })
         }
         (T::S32, "hi", _) => alu!(map3, |a: i32, b: i32, c: i32| {
-            ((low(a) * low(b) >> 16) as i32).wrapping_add(c)
+            (((low(a) * low(b)) >> 16) as i32).wrapping_add(c)
         }),
         _ => return None,
     };
@@ -242,10 +242,10 @@ fn multiply24(adds: bool, part: &str, ty: T) -> Option<Compute> {
     let exec = match (ty, part) {
         (T::U32, "lo") => alu!(map2, |a: u32, b: u32| (low_unsigned(a) * low_unsigned(b)) as u32),
         (T::U32, _) => {
-            alu!(map2, |a: u32, b: u32| (low_unsigned(a) * low_unsigned(b) >> 16) as u32)
+            alu!(map2, |a: u32, b: u32| ((low_unsigned(a) * low_unsigned(b)) >> 16) as u32)
         }
         (_, "lo") => alu!(map2, |a: i32, b: i32| (low(a) * low(b)) as i32),
-        _ => alu!(map2, |a: i32, b: i32| (low(a) * low(b) >> 16) as i32),
+        _ => alu!(map2, |a: i32, b: i32| ((low(a) * low(b)) >> 16) as i32),
     };
     Some(Compute::uniform(exec, ty, 2))
 }
@@ -353,13 +353,13 @@ fn multiply_carry(uses: bool, sets: bool, part: &str, ty: T) -> Option<Compute> 
     let exec = match (ty, part) {
         (T::U32 | T::S32, "lo") => of!(u32, |a, b| a.wrapping_mul(b)),
         (T::U64 | T::S64, "lo") => of!(u64, |a, b| a.wrapping_mul(b)),
-        (T::U32, "hi") => of!(u32, |a, b| (u64::from(a) * u64::from(b) >> 32) as u32),
+        (T::U32, "hi") => of!(u32, |a, b| ((u64::from(a) * u64::from(b)) >> 32) as u32),
         (T::S32, "hi") => {
-            of!(u32, |a, b| (i64::from(a as i32) * i64::from(b as i32) >> 32) as u32)
+            of!(u32, |a, b| ((i64::from(a as i32) * i64::from(b as i32)) >> 32) as u32)
         }
-        (T::U64, "hi") => of!(u64, |a, b| (u128::from(a) * u128::from(b) >> 64) as u64),
+        (T::U64, "hi") => of!(u64, |a, b| ((u128::from(a) * u128::from(b)) >> 64) as u64),
         (T::S64, "hi") => {
-            of!(u64, |a, b| (i128::from(a as i64) * i128::from(b as i64) >> 64) as u64)
+            of!(u64, |a, b| ((i128::from(a as i64) * i128::from(b as i64)) >> 64) as u64)
         }
         _ => return None,
     };

@@ -3,7 +3,7 @@
 use bytemuck::Zeroable;
 
 use super::program::{Access, NO_SLOT};
-use super::registers::{LANES, Lane, Registers, each_lane};
+use super::registers::{FULL, LANES, Lane, Registers, each_lane};
 use super::warp::Warp;
 
 /// Room for the widest access of all lanes: 32 bytes each.
@@ -35,6 +35,8 @@ impl Warp {
         let words = &self.scratch.0;
         match (element, register, slots.len()) {
             (4, 4, 1) => spread::<u32, 1>(registers, slots, bytemuck::cast_slice(words), mask),
+            (4, 4, 2) if mask == FULL && spread_words::<2>(registers, slots, words) => {}
+            (4, 4, 4) if mask == FULL && spread_words::<4>(registers, slots, words) => {}
             (4, 4, 2) => spread::<u32, 2>(registers, slots, bytemuck::cast_slice(words), mask),
             (4, 4, 4) => spread::<u32, 4>(registers, slots, bytemuck::cast_slice(words), mask),
             (8, 8, 1) => spread::<u64, 1>(registers, slots, words, mask),
@@ -59,6 +61,19 @@ impl Warp {
             _ => gather_any(registers, access, bytemuck::cast_slice_mut(words)),
         }
     }
+}
+
+/// As [`spread`], of all lanes to registers that differ, with nothing between.
+#[inline(always)]
+fn spread_words<const N: usize>(registers: &mut Registers, slots: &[u32], words: &[u64]) -> bool {
+    let Some(rows) = registers.words_mut::<N>(slots) else { return false };
+    let words: &[u32] = bytemuck::cast_slice(words);
+    for (lane, group) in words[..LANES * N].chunks_exact(N).enumerate() {
+        for element in 0..N {
+            rows[element].0[lane] = group[element];
+        }
+    }
+    true
 }
 
 /// Lanes of `N` words each, side by side, to `N` registers.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::registers::{AluFn, Args, RegisterSpan, Row};
+use super::registers::{AluFn, Args, RegisterPool, RegisterSpan, Row};
 use crate::memory::{AtomicOp, AtomicType, Scope, Strength};
 
 /// A destination that is not wanted (`_`), and a base that is not there.
@@ -415,6 +415,8 @@ pub struct Program {
     pub constants: Vec<(u32, u8, Constant)>,
     /// Rows of the register file, constants included; filled in when linked.
     pub template: Vec<Row>,
+    /// Register files to use again.
+    pub pool: RegisterPool,
     /// Rows that `template` will have.
     pub rows: usize,
     /// Predicates.

@@ -1,6 +1,8 @@
 //! The register file of one warp: 32 lanes side by side, so that one decoded instruction is one
 //! loop that the compiler turns into vector code.
 
+use std::sync::Mutex;
+
 use bytemuck::{Pod, Zeroable};
 
 /// Lanes of a warp.
@@ -134,6 +136,13 @@ impl Registers {
         }
     }
 
+    /// Several 32-bit registers to write at once; None unless they differ.
+    #[inline(always)]
+    pub fn words_mut<const N: usize>(&mut self, slots: &[u32]) -> Option<[&mut Row; N]> {
+        let slots: &[u32; N] = slots.try_into().ok()?;
+        self.rows.get_disjoint_mut(slots.map(|slot| slot as usize)).ok()
+    }
+
     /// The bytes of a register's lanes, in order.
     pub fn bytes_mut(&mut self, slot: u32, width: usize) -> Option<&mut [u8]> {
         if slot == super::program::NO_SLOT {
@@ -198,6 +207,37 @@ impl Registers {
                 }
             }
         }
+    }
+}
+
+/// Register files that warps of a kernel have left behind, for its next warps: their constants
+/// are in place. Registers keep old values, as they do on a device; PTX gives an unwritten register
+/// no value.
+#[derive(Debug, Default)]
+pub struct RegisterPool(Mutex<Vec<Registers>>);
+
+/// Files that a pool keeps at most.
+const POOLED_MAX: usize = 256;
+
+impl RegisterPool {
+    /// Takes a file, if there is one.
+    pub fn take(&self) -> Option<Registers> {
+        self.0.lock().ok()?.pop()
+    }
+
+    /// Gives files back.
+    pub fn give(&self, files: impl Iterator<Item = Registers>) {
+        if let Ok(mut pool) = self.0.lock() {
+            let room = POOLED_MAX.saturating_sub(pool.len());
+            pool.extend(files.take(room));
+        }
+    }
+}
+
+/// A copy of a kernel starts with a pool of its own.
+impl Clone for RegisterPool {
+    fn clone(&self) -> Self {
+        Self::default()
     }
 }
 

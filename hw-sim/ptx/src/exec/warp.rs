@@ -47,6 +47,8 @@ pub struct Fragment {
     pub depth: u32,
     /// May it run?
     pub state: State,
+    /// Instructions that it ran while others of its warp stood elsewhere.
+    pub spent: u64,
 }
 
 /// Whether a fragment may run.
@@ -146,9 +148,18 @@ impl Warp {
             thread_index[1][lane] = thread / width % height;
             thread_index[2][lane] = thread / (width * height);
         }
+        let fresh = || Registers::new(&program.template, program.predicates);
+        let mut registers = program.pool.take().unwrap_or_else(fresh);
+        *registers.get_mut::<u64>(program.frame) = [0; LANES];
         Self {
-            registers: Registers::new(&program.template, program.predicates),
-            fragments: vec![Fragment { pc: 0, mask: live, depth: 0, state: State::Ready }],
+            registers,
+            fragments: vec![Fragment {
+                pc: 0,
+                mask: live,
+                depth: 0,
+                state: State::Ready,
+                spent: 0,
+            }],
             live,
             number,
             thread_index,
@@ -261,6 +272,7 @@ impl Warp {
                         self.fragments[index].state = State::Ready;
                     }
                     self.fragments[index].mask |= b.mask;
+                    self.fragments[index].spent = a.spent.max(b.spent);
                     self.fragments.swap_remove(other);
                 } else {
                     other += 1;
@@ -270,11 +282,10 @@ impl Warp {
         }
     }
 
-    /// Where a fragment must stop for another one's sake.
-    fn stop_for(&self, index: usize) -> u32 {
-        let pc = self.fragments[index].pc;
-        let ahead = self.fragments.iter().map(|f| f.pc).filter(|&other| other > pc);
-        ahead.min().unwrap_or(u32::MAX)
+    /// Where a fragment that goes on at `from` must stop for another one's sake.
+    fn stop_for(&self, index: usize, from: u32) -> u32 {
+        let others = self.fragments.iter().enumerate().filter(|(other, _)| *other != index);
+        others.map(|(_, f)| f.pc).filter(|&pc| pc >= from).min().unwrap_or(u32::MAX)
     }
 
     /// Parts the lanes `away`, who go on at `pc`, from a fragment, whose others go on behind it.
@@ -311,21 +322,22 @@ impl Warp {
         index: usize,
         budget: &mut u64,
     ) -> Result<Step, (Box<Trouble>, u32)> {
-        let Fragment { mut pc, mask, .. } = self.fragments[index];
+        let Fragment { mut pc, mask, spent, .. } = self.fragments[index];
         let alone = self.fragments.len() == 1;
-        let stop = if alone { u32::MAX } else { self.stop_for(index) };
+        let mut stop = if alone { u32::MAX } else { self.stop_for(index, pc + 1) };
         let live = self.live;
         let program = context.program;
         let code = program.code.as_slice();
-        let limit = if alone { *budget } else { SLICE.min(*budget) };
+        let slice = if alone { u64::MAX } else { SLICE.saturating_sub(spent).max(1) };
+        let limit = slice.min(*budget);
         let mut left = limit;
         let step = loop {
             if pc >= stop {
                 break Step::Schedule;
             }
             if left == 0 {
-                let spent = limit == *budget;
-                break if spent { Step::Budget } else { Step::Become(State::Yielded) };
+                let yields = limit == slice;
+                break if yields { Step::Become(State::Yielded) } else { Step::Budget };
             }
             left -= 1;
             let Some(instruction) = code.get(pc as usize) else {
@@ -348,7 +360,7 @@ impl Warp {
                             break Step::Become(State::Napped);
                         }
                         if !alone {
-                            break Step::Schedule;
+                            stop = self.stop_for(index, pc);
                         }
                     }
                 }
@@ -366,7 +378,10 @@ impl Warp {
                     pc += 1;
                 }
                 _ => {
-                    self.fragments[index].pc = pc;
+                    let fragment = &mut self.fragments[index];
+                    fragment.pc = pc;
+                    // Whatever comes of it, parts of the fragment remember its turn.
+                    fragment.spent = if alone { 0 } else { spent + (limit - left) };
                     let flow = self
                         .uncommon(context, index, instruction, active)
                         .map_err(|trouble| (trouble, pc))?;
@@ -387,7 +402,11 @@ impl Warp {
             }
         };
         *budget -= limit - left;
-        self.fragments[index].pc = pc;
+        let fragment = &mut self.fragments[index];
+        fragment.pc = pc;
+        // A fragment that steps aside, or has the warp for itself, starts to count anew.
+        let goes_on = !alone && !matches!(step, Step::Become(_));
+        fragment.spent = if goes_on { spent + (limit - left) } else { 0 };
         Ok(step)
     }
 

@@ -116,21 +116,21 @@ fn add_and_subtract() {
 
 #[test]
 fn multiply() {
-    check16("mul.hi.u16 %h0, %h1, %h2", |a, b, _| (u32::from(a) * u32::from(b) >> 16) as u16);
+    check16("mul.hi.u16 %h0, %h1, %h2", |a, b, _| ((u32::from(a) * u32::from(b)) >> 16) as u16);
     check32("mul.lo.s32 %r0, %r1, %r2", |a, b, _| a.wrapping_mul(b));
     check32("mul.hi.s32 %r0, %r1, %r2", |a, b, _| {
-        (i64::from(a as i32) * i64::from(b as i32) >> 32) as u32
+        ((i64::from(a as i32) * i64::from(b as i32)) >> 32) as u32
     });
-    check64("mul.hi.u64 %d0, %d1, %d2", |a, b, _| (u128::from(a) * u128::from(b) >> 64) as u64);
+    check64("mul.hi.u64 %d0, %d1, %d2", |a, b, _| ((u128::from(a) * u128::from(b)) >> 64) as u64);
     check64("mul.hi.s64 %d0, %d1, %d2", |a, b, _| {
-        (i128::from(a as i64) * i128::from(b as i64) >> 64) as u64
+        ((i128::from(a as i64) * i128::from(b as i64)) >> 64) as u64
     });
     check32("mad.lo.u32 %r0, %r1, %r2, %r3", |a, b, c| a.wrapping_mul(b).wrapping_add(c));
     check32("mad.hi.u32 %r0, %r1, %r2, %r3", |a, b, c| {
-        ((u64::from(a) * u64::from(b) >> 32) as u32).wrapping_add(c)
+        (((u64::from(a) * u64::from(b)) >> 32) as u32).wrapping_add(c)
     });
     check32("mad.hi.sat.s32 %r0, %r1, %r2, %r3", |a, b, c| {
-        let high = (i64::from(a as i32) * i64::from(b as i32) >> 32) as i32;
+        let high = ((i64::from(a as i32) * i64::from(b as i32)) >> 32) as i32;
         high.saturating_add(c as i32) as u32
     });
     check64(
@@ -140,7 +140,7 @@ fn multiply() {
     check32("mul24.lo.u32 %r0, %r1, %r2", |a, b, _| (a & 0xff_ffff).wrapping_mul(b & 0xff_ffff));
     check32("mad24.hi.s32 %r0, %r1, %r2, %r3", |a, b, c| {
         let low = |x: u32| i64::from((x << 8) as i32 >> 8);
-        ((low(a) * low(b) >> 16) as u32).wrapping_add(c)
+        (((low(a) * low(b)) >> 16) as u32).wrapping_add(c)
     });
 }
 
@@ -151,7 +151,7 @@ fn divide() {
         b => (a as i32).wrapping_div(b) as u32,
     });
     check64("rem.u64 %d0, %d1, %d2", |a, b, _| if b == 0 { a } else { a % b });
-    check16("div.u16 %h0, %h1, %h2", |a, b, _| if b == 0 { u16::MAX } else { a / b });
+    check16("div.u16 %h0, %h1, %h2", |a, b, _| a.checked_div(b).unwrap_or(u16::MAX));
 }
 
 #[test]

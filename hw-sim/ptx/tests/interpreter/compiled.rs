@@ -117,7 +117,7 @@ fn calls_of_every_kind() {
         bench.put(0, &(0..100).map(|i| i * i).collect::<Vec<i32>>());
         bench.run("local_array", 1, 64, &[at(0), at(4096), 100]).unwrap();
         let mut histogram = [0; 32];
-        (0..100).for_each(|i| histogram[i * i & 31] += 1);
+        (0..100).for_each(|i| histogram[(i * i) & 31] += 1);
         for (t, value) in bench.get::<i32>(4096, 64).into_iter().enumerate() {
             assert_eq!(value, histogram[t & 31]);
         }

@@ -153,7 +153,8 @@ fn flush_saturate_and_extremes() {
 
 #[test]
 fn float_comparisons() {
-    let cases: [(&str, fn(f32, f32) -> bool); 6] = [
+    type Holds = fn(f32, f32) -> bool;
+    let cases: [(&str, Holds); 6] = [
         ("eq", |a, b| a == b),
         ("ne", |a, b| !a.is_nan() && !b.is_nan() && a != b),
         ("neu", |a, b| a != b),

@@ -17,7 +17,7 @@ fn lanes_part_and_meet_again() {
     bench.run("test", 1, 32, &[BASE]).unwrap();
     for (lane, value) in bench.get::<u32>(0, 32).into_iter().enumerate() {
         let lane = lane as u32;
-        assert_eq!(value, if lane % 2 == 0 { lane + 100 } else { lane * 3 });
+        assert_eq!(value, if lane.is_multiple_of(2) { lane + 100 } else { lane * 3 });
     }
     assert_eq!(bench.get::<u32>(128, 32), [u32::MAX; 32], "the lanes did not meet");
 }
@@ -61,6 +61,43 @@ fn nobody_spins_away_the_whole_budget() {
     bench.put(0, &[5_u32]);
     bench.finish(&mut block).unwrap();
     assert_eq!(bench.get::<u32>(4, 1), [5]);
+}
+
+/// Polling with an atomic that changes nothing is polling all the same.
+#[test]
+fn atomic_polls_are_spins() {
+    let bench = Bench::of_body(
+        "WAIT:\natom.global.add.u32 %r1, [%base], 0; setp.eq.u32 %p1, %r1, 0; @%p1 bra WAIT;",
+    );
+    let mut block = Block::new(bench.launch("test", 1, 32, &[BASE]), [0; 3], 0);
+    let progress = block.run(&bench.memory, &bench.clock, u64::MAX).unwrap();
+    assert_eq!(progress, Progress::Waiting);
+}
+
+/// Lanes that spin on plain loads show no sign of it, but must not keep their warp for ever.
+#[test]
+fn lanes_that_spin_unseen_yield_to_their_warp() {
+    let bench = Bench::of_body(
+        "setp.eq.u32 %p2, %t, 3; @%p2 bra WRITE;\n\
+         WAIT:\nld.global.u32 %r1, [%base]; setp.eq.u32 %p1, %r1, 0; @%p1 bra WAIT;\n\
+         bra.uni END;\nWRITE:\nst.global.u32 [%base], 1;\nEND:\nst.global.u32 [%a4+8], 7;",
+    );
+    bench.run("test", 1, 32, &[BASE]).unwrap();
+    assert_eq!(bench.get::<u32>(8, 32), [7; 32]);
+}
+
+/// Retired register files are used again: what the constants in them say must still hold.
+#[test]
+fn blocks_follow_one_another() {
+    let bench = Bench::of_body(
+        "mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ntid.x; mad.lo.u32 %r3, %r1, %r2, %t;\n\
+         mul.wide.u32 %d1, %r3, 4; add.s64 %d1, %d1, %base; mul.lo.u32 %r3, %r3, 77;\n\
+         st.global.u32 [%d1], %r3;",
+    );
+    bench.run("test", 50, 96, &[BASE]).unwrap();
+    for (thread, value) in bench.get::<u32>(0, 50 * 96).into_iter().enumerate() {
+        assert_eq!(value as usize, thread * 77);
+    }
 }
 
 #[test]
