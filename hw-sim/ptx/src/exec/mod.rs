@@ -10,6 +10,7 @@ pub mod atomic;
 pub mod bits;
 pub mod block;
 pub mod builtin;
+pub mod calls;
 pub mod collective;
 pub mod convert;
 pub mod fault;

@@ -213,17 +213,28 @@ fn bit_fields() {
         }
         out
     });
-    for (name, signed) in [("bfe.u32", false), ("bfe.s32", true)] {
-        check32(&format!("{name} %r0, %r1, %r2, %r3"), |a, b, c| {
-            // Bit by bit, as the specification has it.
-            let (start, length) = (b & 0xff, c & 0xff);
-            let sign =
-                if !signed || length == 0 { 0 } else { a >> (start + length - 1).min(31) & 1 };
-            (0..32).fold(0, |out, bit| {
-                let inside = bit < length && start + bit <= 31;
-                out | if inside { a >> (start + bit) & 1 } else { sign } << bit
-            })
+    // Bit by bit, as the specification has it.
+    let field = |a: u64, bits: u32, start: u32, length: u32, signed: bool| {
+        let (start, length) = (start & 0xff, length & 0xff);
+        let top = (start + length).saturating_sub(1).min(bits - 1);
+        let sign = if signed && length > 0 { (a >> top) & 1 } else { 0 };
+        (0..bits).fold(0, |out, bit| {
+            let inside = bit < length && start + bit < bits;
+            out | if inside { (a >> (start + bit)) & 1 } else { sign } << bit
+        })
+    };
+    for signed in [false, true] {
+        let kind = if signed { 's' } else { 'u' };
+        check32(&format!("bfe.{kind}32 %r0, %r1, %r2, %r3"), |a, b, c| {
+            field(a.into(), 32, b, c, signed) as u32
         });
+        check64(
+            &format!(
+                "{{ .reg .b32 s, n; cvt.u32.u64 s, %d2; cvt.u32.u64 n, %d3; \
+                 bfe.{kind}64 %d0, %d1, s, n; }}"
+            ),
+            |a, b, c| field(a, 64, b as u32, c as u32, signed),
+        );
     }
     check32("prmt.b32 %r0, %r1, %r2, %r3", |a, b, c| {
         let bytes = [a.to_le_bytes(), b.to_le_bytes()].concat();

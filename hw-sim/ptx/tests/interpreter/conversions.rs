@@ -10,6 +10,12 @@ fn integers_to_integers() {
     });
     check32("cvt.s32.s8 %r0, %r1", |a, _, _| i32::from(a as i8) as u32);
     check32("cvt.u32.u16 %r0, %r1", |a, _, _| a & 0xffff);
+    check32("cvt.u32.u8 %r0, %r1", |a, _, _| a & 0xff);
+    check16("cvt.s16.s8 %h0, %h1", |a, _, _| i16::from(a as i8) as u16);
+    check64("cvt.u16.u64 %h1, %d1; cvt.s64.s16 %d0, %h1", |a, _, _| i64::from(a as i16) as u64);
+    // A byte type in a wider register: the register's upper part is filled up all the same.
+    check32("cvt.u8.u32 %r0, %r1", |a, _, _| a & 0xff);
+    check32("cvt.s8.s32 %r0, %r1", |a, _, _| i32::from(a as i8) as u32);
     check32("cvt.u16.u32 %h1, %r1; cvt.s32.s16 %r0, %h1", |a, _, _| i32::from(a as i16) as u32);
     check32("cvt.sat.u8.s32 %r0, %r1", |a, _, _| (a as i32).clamp(0, 255) as u32);
     check64("cvt.sat.s32.s64 %r1, %d1; cvt.s64.s32 %d0, %r1", |a, _, _| {
