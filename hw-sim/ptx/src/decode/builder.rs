@@ -13,6 +13,8 @@ use crate::exec::registers::{RegisterSpan, Row, predicate};
 
 /// Local memory kept for recursion, in bytes for each thread.
 const RECURSION_BYTES: u32 = 32 * 1024;
+/// Local memory of a thread at most, as on all devices.
+const LOCAL_BYTES_MAX: u32 = 512 * 1024;
 /// Alignment of dynamic shared memory.
 const DYNAMIC_ALIGN: u32 = 16;
 
@@ -213,6 +215,13 @@ pub struct Built {
 pub fn build(index: &Index<'_>, kernel: usize) -> Result<Built, DecodeError> {
     let mut shared = Shared::new(index);
     let sketches = sketch_all(&mut shared, index, kernel)?;
+    let local_bytes = local_bytes(&sketches);
+    if local_bytes > LOCAL_BYTES_MAX {
+        let function = &index.module.functions[kernel];
+        let expected = format!("at most {LOCAL_BYTES_MAX} bytes of local memory for each thread");
+        let found = format!("{local_bytes} bytes in `{}`", function.name);
+        return Err(DecodeError::new(function.line, expected, found));
+    }
     shared.constants.clear();
     shared.constant_list.clear();
     let function_rows: u32 = sketches.iter().map(|sketch| sketch.allocation.rows).sum();
@@ -222,7 +231,7 @@ pub fn build(index: &Index<'_>, kernel: usize) -> Result<Built, DecodeError> {
     let mut program = Program {
         entries: vec![None; index.module.functions.len()],
         frame: shared.frame_slot(),
-        local_bytes: local_bytes(&sketches),
+        local_bytes,
         ..Program::default()
     };
     for sketch in &sketches {
@@ -361,8 +370,8 @@ fn local_bytes(sketches: &[Sketch]) -> u32 {
     let recursive =
         sketches.iter().any(|sketch| reaches(sketches, sketch.callees.clone(), sketch.number));
     if recursive {
-        let frames: u32 = sketches.iter().map(|sketch| sketch.frame_bytes).sum();
-        return frames.saturating_add(RECURSION_BYTES);
+        let frames = sketches.iter().map(|sketch| sketch.frame_bytes);
+        return frames.fold(RECURSION_BYTES, u32::saturating_add);
     }
     // Without cycles the chains settle after as many rounds as there are functions.
     let mut depth: HashMap<usize, u32> = HashMap::new();

@@ -5,6 +5,9 @@ use super::{DecodeError, Global, Relocation};
 use crate::ast::{Initializer, Linkage, ScalarType, StateSpace, Variable};
 use crate::exec::rounding::{self, Rounding};
 
+/// Variables must be smaller: their images are held in the host's memory.
+const VARIABLE_BYTES_MAX: u64 = 1 << 34;
+
 /// Bytes of one element.
 fn element_bytes(variable: &Variable) -> u64 {
     u64::from(size_bytes(variable.scalar)) * u64::from(variable.vector.max(1))
@@ -17,10 +20,10 @@ pub fn variable_bytes(variable: &Variable) -> Result<u64, DecodeError> {
         .iter()
         .try_fold(element_bytes(variable), |bytes, &extent| bytes.checked_mul(extent));
     match bytes {
-        Some(bytes) if bytes < 1 << 40 => Ok(bytes),
+        Some(bytes) if bytes < VARIABLE_BYTES_MAX => Ok(bytes),
         _ => Err(DecodeError::new(
             variable.line,
-            "a variable of less than 2^40 bytes",
+            format!("a variable of less than {VARIABLE_BYTES_MAX} bytes"),
             format!("`{}`", variable.name),
         )),
     }

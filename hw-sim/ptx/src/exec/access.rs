@@ -231,7 +231,7 @@ impl Warp {
     ) -> Result<(), Box<Trouble>> {
         let width = access.lane_bytes();
         let start = access.offset as usize;
-        let Some(bytes) = context.launch.params.get(start..start + width) else {
+        let Some(bytes) = context.launch.params.get(start..start.saturating_add(width)) else {
             let lane = active.trailing_zeros() as usize;
             return Err(Trouble::at(FaultKind::ParamOutOfBounds, lane, access.offset, width));
         };

@@ -111,7 +111,7 @@ impl Warp {
         let mut text = Vec::new();
         for offset in 0..TEXT_BYTES_MAX {
             let mut byte = [0];
-            self.bytes_at(context, lane, address + offset, &mut byte)?;
+            self.bytes_at(context, lane, address.wrapping_add(offset), &mut byte)?;
             if byte[0] == 0 {
                 break;
             }
@@ -173,10 +173,10 @@ impl Warp {
         cursor: &mut u64,
         size: u64,
     ) -> Result<u64, Box<Trouble>> {
-        let address = cursor.next_multiple_of(size);
+        let address = cursor.wrapping_add(size - 1) & !(size - 1);
         let mut raw = [0; 8];
         self.bytes_at(context, lane, address, &mut raw[..size as usize])?;
-        *cursor = address + size;
+        *cursor = address.wrapping_add(size);
         Ok(u64::from_le_bytes(raw))
     }
 

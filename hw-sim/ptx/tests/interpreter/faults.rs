@@ -123,10 +123,43 @@ fn unknown_instructions_are_named_when_loaded() {
         ("add.u32 %r1, %d1, %r2;", "%d1"),
         ("mov.u32 %r1, nowhere;", "nowhere"),
         ("bra NOWHERE;", "NOWHERE"),
+        ("call nobody, ();", "nobody"),
         ("ld.global.u64 %r1, [%base];", "%r1"),
     ] {
         let error = Module::load(&crate::common::module_text(body)).unwrap_err();
         assert!(error.to_string().contains(name), "{error}");
         assert_eq!(error.line, 21, "{error}");
     }
+}
+
+/// Wild addresses of every kind end in a fault, never in the host's own.
+#[test]
+fn wild_addresses_fault() {
+    for address in [0, 1 << 47, 1 << 56 | 1 << 40, 2 << 56, 3 << 56 | 8, 4 << 56, u64::MAX - 7] {
+        for access in ["ld.u64 %d2, [%d1]", "st.u64 [%d1], %d2", "atom.add.u64 %d2, [%d1], 1"] {
+            let bench = Bench::of_body(&format!("mov.u64 %d1, {address};\n{access};"));
+            let fault = bench.run("test", 1, 32, &[BASE]).unwrap_err();
+            assert_eq!(fault.thread, [0, 0, 0], "{fault}");
+        }
+    }
+    // 3 << 56 is the kernel's parameter, which may be read.
+    let bench =
+        Bench::of_body("mov.u64 %d1, 216172782113783808; ld.u64 %d2, [%d1]; st.u64 [%base], %d2;");
+    bench.run("test", 1, 32, &[BASE]).unwrap();
+    assert_eq!(bench.get::<u64>(0, 1), [BASE]);
+}
+
+#[test]
+fn too_much_local_memory_is_refused() {
+    let body = ".local .align 4 .b8 depot[1000000];\nst.local.u32 [depot], %t;";
+    let error = Module::load(&crate::common::module_text(body)).unwrap_err();
+    assert!(error.to_string().contains("local memory"), "{error}");
+}
+
+/// The machine runs blocks on whichever of its threads is free.
+#[test]
+fn blocks_move_between_threads() {
+    fn is_send<T: Send>() {}
+    is_send::<hwsim_ptx::Block>();
+    is_send::<hwsim_ptx::Fault>();
 }
