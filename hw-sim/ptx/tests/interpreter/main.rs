@@ -10,3 +10,4 @@ mod conversions;
 mod faults;
 mod floats;
 mod flow;
+mod subset;
