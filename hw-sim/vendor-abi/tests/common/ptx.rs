@@ -160,6 +160,9 @@ pub const VARIABLES: &str = "
 .visible .entry small() .maxntid 64, 1, 1
 {
     .shared .align 4 .b8 buffer[1024];
+    .reg .b32 %r<2>;
+    mov.u32 %r1, buffer;
+    st.shared.u32 [%r1], %r1;
     ret;
 }
 ";
