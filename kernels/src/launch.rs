@@ -76,7 +76,8 @@ pub enum WaitKind {
     Completion = 3,
     /// The local engine, to free a ring slot.
     RingSpace = 4,
-    /// Not a wait: the executor refused the plan (wrong magic, unknown op, port out of range).
+    /// Not a wait: the executor refused the plan. The record's `position` is a [`PlanFault`],
+    /// `expected` what was expected or the limit, `seen` what the plan says.
     BadPlan = 5,
 }
 
@@ -94,13 +95,91 @@ impl WaitKind {
     }
 }
 
+/// Why the executor refused a plan. A verified and correctly encoded plan never causes one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum PlanFault {
+    /// The plan does not start with its magic number.
+    Magic = 1,
+    /// The launch has another number of blocks than the plan.
+    BlockCount = 2,
+    /// The launch's blocks have another number of threads than the plan, or not a multiple of 32.
+    ThreadCount = 3,
+    /// A record lies outside of the plan, or is misaligned. `seen`: its end.
+    Range = 4,
+    /// A block uses more ports than it can cache.
+    PortCount = 5,
+    /// A port's number is not in the communicator's table.
+    PortNumber = 6,
+    /// No op has this code.
+    OpCode = 7,
+    /// An op names a place that is not in its block's list of ports.
+    OpPort = 8,
+    /// An operand is in a space in which the op cannot use it.
+    Space = 9,
+    /// No such buffer, or the launch does not bind it.
+    BufferNumber = 10,
+    /// An operand reaches past its slot, or its lane has no slots.
+    SlotRange = 11,
+    /// A put of more than a descriptor can carry.
+    PutLength = 12,
+    /// An offset that a descriptor cannot carry.
+    DescriptorOffset = 13,
+    /// A route that a descriptor cannot carry.
+    Route = 14,
+    /// An operand of a reduction is not a whole number of elements. `expected`: element size.
+    Alignment = 15,
+    /// The launch's data type has no such code.
+    DataType = 16,
+    /// The launch's reduction has no such code.
+    ReduceOp = 17,
+    /// A wait on a signal that the port does not have.
+    NoSignal = 18,
+    /// A put between slots of another port than its own.
+    SlotPort = 19,
+}
+
+impl PlanFault {
+    /// Every fault, in the order of the codes, which start at 1.
+    pub const ALL: [Self; 19] = [
+        Self::Magic,
+        Self::BlockCount,
+        Self::ThreadCount,
+        Self::Range,
+        Self::PortCount,
+        Self::PortNumber,
+        Self::OpCode,
+        Self::OpPort,
+        Self::Space,
+        Self::BufferNumber,
+        Self::SlotRange,
+        Self::PutLength,
+        Self::DescriptorOffset,
+        Self::Route,
+        Self::Alignment,
+        Self::DataType,
+        Self::ReduceOp,
+        Self::NoSignal,
+        Self::SlotPort,
+    ];
+
+    /// The fault with this code.
+    pub const fn from_code(code: u64) -> Option<Self> {
+        if code >= 1 && code <= Self::ALL.len() as u64 {
+            Some(Self::ALL[code as usize - 1])
+        } else {
+            None
+        }
+    }
+}
+
 /// The record of R10, in pinned host memory. The winning thread writes every field, then `state`
 /// with system-scope release.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct WaitRecord {
-    /// 0: no record. 1: complete, the wait's deadline passed. 2: complete, the wait saw the abort
-    /// word.
+    /// 0: no record. 1: complete, the wait's deadline passed (or the plan was refused). 2: complete,
+    /// the wait saw the abort word.
     pub state: u32,
     /// A [`WaitKind`].
     pub kind: u32,
@@ -112,7 +191,7 @@ pub struct WaitRecord {
     pub op: u32,
     /// Round of the segment.
     pub round: u32,
-    /// Port (index into the communicator's port table).
+    /// Port (index into the communicator's port table), or `u32::MAX` where there is none.
     pub port: u32,
     /// The rank at the other end, or `u32::MAX` where there is none.
     pub peer: u32,
@@ -120,7 +199,8 @@ pub struct WaitRecord {
     pub expected: u64,
     /// Signal value seen last.
     pub seen: u64,
-    /// The port's position when the wait began (for `RingSpace`: the ring position taken).
+    /// The port's position when the wait began (for `RingSpace`: the ring position taken; for
+    /// `BadPlan`: a [`PlanFault`]).
     pub position: u64,
     /// `sequence` of the launch.
     pub sequence: u64,

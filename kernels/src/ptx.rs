@@ -1,7 +1,14 @@
 //! The compiled device code: PTX text, generated from `kernels/cuda` and committed, so that
-//! building ringdove needs no CUDA toolchain.
+//! building ringdove needs no CUDA toolchain. `kernels/generate` makes it anew.
 
-/// The executor kernel, entry `ringdove_execute`.
+/// The executor kernel, entry `ringdove_execute`. Its one parameter is a
+/// [`LaunchArguments`](crate::launch::LaunchArguments), by value.
 pub const EXECUTOR: &str = include_str!("../ptx/executor.ptx");
 /// Entry of the executor kernel.
 pub const EXECUTOR_ENTRY: &str = "ringdove_execute";
+
+/// An example of a user's kernel that puts, signals and waits by itself
+/// (`kernels/cuda/example_exchange.cu`), entry `example_exchange`.
+pub const EXAMPLE_EXCHANGE: &str = include_str!("../ptx/example_exchange.ptx");
+/// Entry of the example kernel.
+pub const EXAMPLE_EXCHANGE_ENTRY: &str = "example_exchange";

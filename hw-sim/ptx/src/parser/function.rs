@@ -1,17 +1,17 @@
 //! Entries and functions: signature, performance directives, body or none.
 
 use super::Parser;
-use super::lexer::Kind;
+use super::lexer::{Kind, Token};
 use crate::ast::{Function, Linkage};
 use crate::error::PtxError;
 
 impl<'t> Parser<'t> {
-    /// What follows `.entry` or `.func`.
+    /// What follows `.entry` or `.func`; gives the name's token too.
     pub(super) fn function(
         &mut self,
         is_entry: bool,
         linkage: Linkage,
-    ) -> Result<Function, PtxError> {
+    ) -> Result<(Token, Function), PtxError> {
         while self.at(".attribute") {
             self.advance();
             self.attribute()?;
@@ -45,7 +45,7 @@ impl<'t> Parser<'t> {
         } else if !self.eat(";") {
             return Err(self.unexpected("`{` or `;`"));
         }
-        Ok(function)
+        Ok((name, function))
     }
 
     fn performance_directive(&mut self, function: &mut Function) -> Result<(), PtxError> {

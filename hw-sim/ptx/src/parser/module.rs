@@ -1,8 +1,9 @@
 //! The module's own directives.
 
+use std::collections::HashSet;
+
 use super::Parser;
 use super::lexer::{Kind, Token};
-use super::variable::space;
 use crate::ast::{Linkage, Module};
 use crate::error::PtxError;
 
@@ -11,13 +12,24 @@ impl<'t> Parser<'t> {
     pub(super) fn module(&mut self) -> Result<Module, PtxError> {
         // PTX's own default, which the text nearly always overrides.
         let mut module = Module { address_size: 32, ..Module::default() };
+        let mut defined = HashSet::new();
         self.expect(".version")?;
         module.version = self.version()?;
         self.target(&mut module)?;
         while self.peek().kind != Kind::End {
-            self.item(&mut module)?;
+            self.item(&mut module, &mut defined)?;
         }
         Ok(module)
+    }
+
+    /// Takes note of a definition; a second one of the same name is an error. Declarations may
+    /// repeat, before and after.
+    fn define(&self, name: Token, defined: &mut HashSet<&'t str>) -> Result<(), PtxError> {
+        if defined.insert(self.slice(name)) {
+            return Ok(());
+        }
+        let found = format!("`{}` again", self.slice(name));
+        Err(self.error_at(name, "one definition of each name", found))
     }
 
     /// `8.4`: two integers, although it reads like a float.
@@ -43,7 +55,11 @@ impl<'t> Parser<'t> {
     }
 
     /// One directive of the module, read to its end.
-    fn item(&mut self, module: &mut Module) -> Result<(), PtxError> {
+    fn item(
+        &mut self,
+        module: &mut Module,
+        defined: &mut HashSet<&'t str>,
+    ) -> Result<(), PtxError> {
         let linkage = self.linkage()?;
         let token = self.peek();
         let word = match token.kind {
@@ -53,12 +69,22 @@ impl<'t> Parser<'t> {
         match word {
             "entry" | "func" => {
                 self.advance();
-                module.functions.push(self.function(word == "entry", linkage)?);
+                let (name, function) = self.function(word == "entry", linkage)?;
+                if function.body.is_some() {
+                    self.define(name, defined)?;
+                }
+                module.functions.push(function);
             }
-            _ if word != "reg" && space(word).is_some() => {
+            "global" | "shared" | "const" => {
                 let kindred = self.kindred()?;
                 let variables = self.list(";", |parser| parser.variable(kindred, linkage))?;
-                module.variables.extend(variables.into_iter().map(|(_, variable)| variable));
+                for (name, variable) in variables {
+                    // `.common` and `.weak` merge, `.extern` declares.
+                    if matches!(linkage, Linkage::Internal | Linkage::Visible) {
+                        self.define(name, defined)?;
+                    }
+                    module.variables.push(variable);
+                }
             }
             _ if linkage != Linkage::Internal => {
                 return Err(self.unexpected("a function or a variable"));
@@ -154,7 +180,10 @@ impl<'t> Parser<'t> {
         if !matches!(self.peek().kind, Kind::Dotted | Kind::Word) {
             return Err(self.unexpected("the section's name"));
         }
-        self.advance();
+        let mut last = self.advance();
+        while self.dotted_touches(last) {
+            last = self.advance();
+        }
         if !self.at("{") {
             return Ok(());
         }

@@ -1,0 +1,211 @@
+// What one reduction does to one element, for every data type.
+//
+// 16-bit floats are computed in f32 and rounded once, to nearest even, when they are stored.
+// Integers wrap. For maximum and minimum of floats NaN wins, whichever side it stands on.
+#pragma once
+
+#include "layout.cuh"
+
+namespace ringdove {
+
+// One pass over memory. A launch's reduction and an op's flags select it (`select_pass`).
+enum class Pass : u32 {
+    Sum,
+    Prod,
+    Max,
+    Min,
+    // a + b * factor
+    ScaledSum,
+    // (a + b) / factor
+    AverageEnd,
+    // a * factor
+    Scale,
+    // a / factor
+    Divide,
+    // a
+    Plain,
+};
+
+template <class Value>
+struct Unsigned {
+    using Type = Value;
+};
+template <>
+struct Unsigned<s32> {
+    using Type = u32;
+};
+template <>
+struct Unsigned<s64> {
+    using Type = u64;
+};
+
+// One element. `Type::wrap` brings an integer that is held in a wider register back to its width
+// (a no-op elsewhere); it matters only before a division, for stores drop the excess bits.
+template <class Type, Pass PASS>
+RINGDOVE_INLINE typename Type::Value apply(typename Type::Value a, typename Type::Value b,
+                                           typename Type::Value factor) {
+    using Value = typename Type::Value;
+    // Signed overflow is undefined in C++; unsigned arithmetic wraps and gives the same bits.
+    using Wrapping = typename Unsigned<Value>::Type;
+    if constexpr (PASS == Pass::Sum) {
+        return Value(Wrapping(a) + Wrapping(b));
+    } else if constexpr (PASS == Pass::Prod) {
+        return Value(Wrapping(a) * Wrapping(b));
+    } else if constexpr (PASS == Pass::Max) {
+        return a > b || a != a ? a : b;
+    } else if constexpr (PASS == Pass::Min) {
+        return a < b || a != a ? a : b;
+    } else if constexpr (PASS == Pass::ScaledSum) {
+        return Value(Wrapping(a) + Wrapping(b) * Wrapping(factor));
+    } else if constexpr (PASS == Pass::AverageEnd) {
+        return Type::wrap(Value(Wrapping(a) + Wrapping(b))) / factor;
+    } else if constexpr (PASS == Pass::Scale) {
+        return Value(Wrapping(a) * Wrapping(factor));
+    } else {
+        return a / factor;
+    }
+}
+
+// Types of which a register of a vector holds exactly one element.
+template <class Word_, class Value_>
+struct Whole {
+    using Word = Word_;
+    using Value = Value_;
+    static constexpr u32 BYTES = sizeof(Word);
+
+    static RINGDOVE_INLINE Value wrap(Value value) { return value; }
+    static RINGDOVE_INLINE Value load(u64 address) { return Value(ptx::load<Word>(address)); }
+    static RINGDOVE_INLINE void store(u64 address, Value value) {
+        ptx::store<Word>(address, Word(value));
+    }
+
+    template <class Type, Pass PASS>
+    static RINGDOVE_INLINE Word apply_word(Word a, Word b, Value factor) {
+        return Word(apply<Type, PASS>(Value(a), Value(b), factor));
+    }
+};
+
+struct F32 : Whole<float, float> {
+    static RINGDOVE_INLINE float factor(u64 scalar) { return ptx::f32_from_bits(u32(scalar)); }
+};
+struct F64 : Whole<double, double> {
+    static RINGDOVE_INLINE double factor(u64 scalar) { return ptx::f64_from_bits(scalar); }
+};
+struct U32 : Whole<u32, u32> {
+    static RINGDOVE_INLINE u32 factor(u64 scalar) { return u32(scalar); }
+};
+struct I32 : Whole<u32, s32> {
+    static RINGDOVE_INLINE s32 factor(u64 scalar) { return s32(scalar); }
+};
+struct U64 : Whole<u64, u64> {
+    static RINGDOVE_INLINE u64 factor(u64 scalar) { return scalar; }
+};
+struct I64 : Whole<u64, s64> {
+    static RINGDOVE_INLINE s64 factor(u64 scalar) { return s64(scalar); }
+};
+
+// Two 16-bit floats in a 32-bit register.
+template <class Format>
+struct Half {
+    using Word = u32;
+    using Value = float;
+    static constexpr u32 BYTES = 2;
+
+    static RINGDOVE_INLINE float wrap(float value) { return value; }
+    static RINGDOVE_INLINE float factor(u64 scalar) { return ptx::f32_from_bits(u32(scalar)); }
+    static RINGDOVE_INLINE float load(u64 address) {
+        return Format::widen_low(ptx::load<u16>(address));
+    }
+    static RINGDOVE_INLINE void store(u64 address, float value) {
+        ptx::store<u16>(address, u16(Format::round(value)));
+    }
+
+    template <class Type, Pass PASS>
+    static RINGDOVE_INLINE u32 apply_word(u32 a, u32 b, float factor) {
+        const float low =
+            apply<Type, PASS>(Format::widen_low(a), Format::widen_low(b), factor);
+        const float high =
+            apply<Type, PASS>(Format::widen_high(a), Format::widen_high(b), factor);
+        return Format::round(low) | Format::round(high) << 16;
+    }
+};
+
+struct F16Format {
+    static RINGDOVE_INLINE float widen_low(u32 word) { return ptx::f32_from_f16(u16(word)); }
+    static RINGDOVE_INLINE float widen_high(u32 word) {
+        return ptx::f32_from_f16(u16(word >> 16));
+    }
+    static RINGDOVE_INLINE u32 round(float value) { return ptx::f16_from_f32(value); }
+};
+
+struct BF16Format {
+    static RINGDOVE_INLINE float widen_low(u32 word) { return ptx::f32_from_bits(word << 16); }
+    static RINGDOVE_INLINE float widen_high(u32 word) {
+        return ptx::f32_from_bits(word & 0xffff0000u);
+    }
+    // In integers, because sm_70 has no conversion to bf16.
+    static RINGDOVE_INLINE u32 round(float value) {
+        const u32 bits = ptx::f32_bits(value);
+        // Half of the last kept place, less one, plus that place's own bit: ties go to even.
+        const u32 rounded = bits + 0x7fffu + (bits >> 16 & 1);
+        // The carry could turn a NaN into infinity or zero; 0x7fff is the canonical NaN.
+        return value != value ? 0x7fffu : rounded >> 16;
+    }
+};
+
+struct F16 : Half<F16Format> {
+    template <class Type, Pass PASS>
+    static RINGDOVE_INLINE u32 apply_word(u32 a, u32 b, float factor) {
+        if constexpr (PASS == Pass::Sum) {
+            // Bit for bit the sum in f32, rounded: f32 has more than twice the digits of f16 and
+            // two more, so rounding twice cannot differ from rounding once.
+            return ptx::add_f16x2(a, b);
+        } else {
+            return Half<F16Format>::apply_word<Type, PASS>(a, b, factor);
+        }
+    }
+};
+struct BF16 : Half<BF16Format> {};
+
+// Four bytes in a 32-bit register.
+template <class Sign>
+struct Bytes {
+    using Word = u32;
+    using Value = typename Sign::Value;
+    static constexpr u32 BYTES = 1;
+
+    static RINGDOVE_INLINE Value wrap(Value value) { return Sign::extend(u32(value)); }
+    static RINGDOVE_INLINE Value factor(u64 scalar) { return Value(scalar); }
+    static RINGDOVE_INLINE Value load(u64 address) {
+        return Sign::extend(ptx::load_byte(address));
+    }
+    static RINGDOVE_INLINE void store(u64 address, Value value) {
+        ptx::store_byte(address, u32(value));
+    }
+
+    template <class Type, Pass PASS>
+    static RINGDOVE_INLINE u32 apply_word(u32 a, u32 b, Value factor) {
+        u32 word = 0;
+#pragma unroll
+        for (u32 shift = 0; shift < 32; shift += 8) {
+            const Value result = apply<Type, PASS>(Sign::extend(a >> shift),
+                                                   Sign::extend(b >> shift), factor);
+            word |= (u32(result) & 0xff) << shift;
+        }
+        return word;
+    }
+};
+
+struct UnsignedByte {
+    using Value = u32;
+    static RINGDOVE_INLINE u32 extend(u32 bits) { return bits & 0xff; }
+};
+struct SignedByte {
+    using Value = s32;
+    static RINGDOVE_INLINE s32 extend(u32 bits) { return s32(bits << 24) >> 24; }
+};
+
+struct U8 : Bytes<UnsignedByte> {};
+struct I8 : Bytes<SignedByte> {};
+
+}  // namespace ringdove

@@ -1,0 +1,228 @@
+// The layouts that device code shares with hosts and engines: the mirror of kernels/src/*.rs,
+// where every field is described. `layout_check.inc` is written by Rust (tests/layout.rs) and
+// asserts here what Rust holds to be true, so neither side can drift alone.
+#pragma once
+
+#include "ptx.cuh"
+
+namespace ringdove {
+
+// descriptor.rs
+
+constexpr u64 DESCRIPTOR_BYTES = 16;
+constexpr u64 OFFSET_MAX = (1ull << 40) - 1;
+constexpr u64 LENGTH_BYTES_MAX = 1ull << 22;
+constexpr u32 ROUTE_MAX = (1u << 16) - 1;
+constexpr u64 LAP_BIT = 1ull << 63;
+constexpr u32 LENGTH_SHIFT = 40;
+constexpr u32 ROUTE_SHIFT = 40;
+constexpr u64 ARRIVAL_BIT = 1ull << 56;
+constexpr u64 COMPLETION_BIT = 1ull << 57;
+constexpr u64 NO_DATA_BIT = 1ull << 58;
+
+// element.rs
+
+enum class DataType : u32 {
+    I8 = 0,
+    U8 = 1,
+    I32 = 2,
+    U32 = 3,
+    I64 = 4,
+    U64 = 5,
+    F16 = 6,
+    F32 = 7,
+    F64 = 8,
+    BF16 = 9,
+};
+constexpr u32 DATA_TYPE_COUNT = 10;
+
+enum class ReduceOp : u32 {
+    Sum = 0,
+    Prod = 1,
+    Max = 2,
+    Min = 3,
+    Avg = 4,
+    PreMulSum = 5,
+};
+constexpr u32 REDUCE_OP_COUNT = 6;
+
+// op.rs
+
+constexpr u64 PLAN_MAGIC = 0x00014e414c504452ull;
+constexpr u32 BLOCK_PORTS_MAX = 32;
+constexpr u32 BUFFERS_MAX = 4;
+
+struct PlanHeader {
+    u64 magic;
+    u32 size_bytes;
+    u32 block_count;
+    u32 thread_count;
+    u32 reserved[3];
+};
+
+struct BlockProgram {
+    u32 segments;
+    u32 segment_count;
+    u32 ports;
+    u32 port_count;
+};
+
+struct Segment {
+    u32 ops;
+    u32 op_count;
+    u32 rounds;
+    u32 reserved;
+    u64 round_stride;
+    u64 limit;
+};
+
+enum class OpCode : u8 {
+    Copy = 1,
+    Reduce = 2,
+    Put = 3,
+    Credit = 4,
+    WaitSignal = 5,
+    WaitCompletion = 6,
+    Advance = 7,
+};
+
+namespace flags {
+constexpr u8 ARRIVAL = 1;
+constexpr u8 COMPLETION = 2;
+constexpr u8 SCALE = 4;
+constexpr u8 FINISH = 8;
+}  // namespace flags
+
+enum class Space : u8 {
+    None = 0,
+    Buffer = 1,
+    Slot = 2,
+    Address = 3,
+};
+
+struct Operand {
+    u64 offset;
+    u32 number;
+    u16 port;
+    Space space;
+    u8 reserved;
+};
+
+struct Op {
+    OpCode code;
+    u8 flags;
+    u16 port;
+    u32 length;
+    u64 extent;
+    s64 value;
+    u64 reserved;
+    Operand destination;
+    Operand a;
+    Operand b;
+};
+
+// port.rs
+
+struct Port {
+    u64 signal;
+    u64 position;
+    u64 completion;
+    u64 completion_position;
+    u64 slots;
+    u32 slot_bytes;
+    u32 slot_mask;
+    u32 route;
+    u32 route_index;
+    u32 peer;
+    u32 reserved;
+};
+
+// launch.rs
+
+struct DeviceCommunicator {
+    u64 ring_slots;
+    u64 ring_head;
+    u64 ring_tail;
+    u64 ring_tail_cache;
+    u32 ring_log2;
+    u32 rank;
+    u32 rank_count;
+    u32 port_count;
+    u64 ports;
+    u64 abort;
+    u64 record_claim;
+    u64 record;
+    u64 timeout_ns;
+    u64 reserved;
+};
+
+struct LaunchArguments {
+    u64 communicator;
+    u64 plan;
+    u64 buffers[BUFFERS_MAX];
+    u64 region_offsets[BUFFERS_MAX];
+    u32 route_bases[BUFFERS_MAX * BUFFERS_MAX];
+    u64 sequence;
+    u64 scalar;
+    u32 data_type;
+    u32 reduce_op;
+};
+
+enum class WaitKind : u32 {
+    Arrival = 1,
+    Credit = 2,
+    Completion = 3,
+    RingSpace = 4,
+    BadPlan = 5,
+};
+
+// `WaitRecord::state`.
+constexpr u32 RECORD_EXPIRED = 1;
+constexpr u32 RECORD_ABORTED = 2;
+// `WaitRecord::peer` and `port` where there is none.
+constexpr u32 NO_RANK = 0xffffffffu;
+constexpr u32 NO_PORT = 0xffffffffu;
+
+// What is wrong with a plan; in `WaitRecord::position` of a `BadPlan` record.
+enum class PlanFault : u32 {
+    Magic = 1,
+    BlockCount = 2,
+    ThreadCount = 3,
+    Range = 4,
+    PortCount = 5,
+    PortNumber = 6,
+    OpCode = 7,
+    OpPort = 8,
+    Space = 9,
+    BufferNumber = 10,
+    SlotRange = 11,
+    PutLength = 12,
+    DescriptorOffset = 13,
+    Route = 14,
+    Alignment = 15,
+    DataType = 16,
+    ReduceOp = 17,
+    NoSignal = 18,
+    SlotPort = 19,
+};
+
+struct WaitRecord {
+    u32 state;
+    u32 kind;
+    u32 block;
+    u32 segment;
+    u32 op;
+    u32 round;
+    u32 port;
+    u32 peer;
+    u64 expected;
+    u64 seen;
+    u64 position;
+    u64 sequence;
+    u64 waited_ns;
+    u64 reserved[3];
+};
+
+#include "layout_check.inc"
+
+}  // namespace ringdove

@@ -1,0 +1,289 @@
+// Every instruction that C++ cannot say: memory accesses with an explicit order and scope, fences,
+// atomics, barriers, clocks, and special registers. This is the only file with inline assembly.
+//
+// Addresses are 64-bit integers, as in the layouts: device addresses in the global window (device
+// memory, mapped host memory, a peer's memory). Names say order, scope and type; an access without
+// an order in its name is weak. The file needs no CUDA header, so plain clang compiles it too.
+#pragma once
+
+#ifndef __device__
+#define __device__ __attribute__((device))
+#define __global__ __attribute__((global))
+#define __shared__ __attribute__((shared))
+#define __launch_bounds__(...) __attribute__((launch_bounds(__VA_ARGS__)))
+#endif
+#define RINGDOVE_INLINE __device__ __inline__ __attribute__((always_inline))
+
+namespace ringdove {
+
+using u8 = unsigned char;
+using u16 = unsigned short;
+using u32 = unsigned int;
+using u64 = unsigned long long;
+using s32 = int;
+using s64 = long long;
+
+static_assert(sizeof(u16) == 2 && sizeof(u32) == 4 && sizeof(u64) == 8, "layouts need these");
+
+namespace ptx {
+
+// Special registers. The first two are volatile, so that what is computed from them is computed
+// where it is used: the compiler would else keep dozens of products in registers across a plan.
+
+RINGDOVE_INLINE u32 thread_index() {
+    u32 value;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(value));
+    return value;
+}
+
+RINGDOVE_INLINE u32 thread_count() {
+    u32 value;
+    asm volatile("mov.u32 %0, %%ntid.x;" : "=r"(value));
+    return value;
+}
+
+RINGDOVE_INLINE u32 block_index() {
+    u32 value;
+    asm("mov.u32 %0, %%ctaid.x;" : "=r"(value));
+    return value;
+}
+
+RINGDOVE_INLINE u32 block_count() {
+    u32 value;
+    asm("mov.u32 %0, %%nctaid.x;" : "=r"(value));
+    return value;
+}
+
+// Time.
+
+// Nanoseconds of a clock that all blocks share. Its step may be as coarse as a microsecond.
+RINGDOVE_INLINE u64 global_time_ns() {
+    u64 value;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(value));
+    return value;
+}
+
+// Gives the multiprocessor to others for about this long.
+RINGDOVE_INLINE void nanosleep(u32 duration_ns) {
+    asm volatile("nanosleep.u32 %0;" : : "r"(duration_ns));
+}
+
+// Barriers and fences.
+
+// Block barrier. Returns, to every thread alike, whether any thread brought a non-zero `flag`.
+RINGDOVE_INLINE u32 barrier_or(u32 flag) {
+    u32 any;
+    asm volatile(
+        "{\n\t"
+        ".reg .pred mine, all;\n\t"
+        "setp.ne.u32 mine, %1, 0;\n\t"
+        "bar.red.or.pred all, 0, mine;\n\t"
+        "selp.u32 %0, 1, 0, all;\n\t"
+        "}"
+        : "=r"(any)
+        : "r"(flag)
+        : "memory");
+    return any;
+}
+
+RINGDOVE_INLINE void fence_acquire_release_system() {
+    asm volatile("fence.acq_rel.sys;" : : : "memory");
+}
+
+// Strong loads and stores.
+
+RINGDOVE_INLINE u64 load_acquire_system_u64(u64 address) {
+    u64 value;
+    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
+    return value;
+}
+
+RINGDOVE_INLINE u64 load_acquire_gpu_u64(u64 address) {
+    u64 value;
+    asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
+    return value;
+}
+
+RINGDOVE_INLINE u32 load_relaxed_system_u32(u64 address) {
+    u32 value;
+    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
+    return value;
+}
+
+RINGDOVE_INLINE u32 load_relaxed_gpu_u32(u64 address) {
+    u32 value;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
+    return value;
+}
+
+RINGDOVE_INLINE void store_release_gpu_u64(u64 address, u64 value) {
+    asm volatile("st.release.gpu.global.u64 [%0], %1;" : : "l"(address), "l"(value) : "memory");
+}
+
+RINGDOVE_INLINE void store_release_system_u32(u64 address, u32 value) {
+    asm volatile("st.release.sys.global.u32 [%0], %1;" : : "l"(address), "r"(value) : "memory");
+}
+
+// Two words in one instruction. To the memory model these are two relaxed stores in unspecified
+// order; on the bus it is usually one 16-byte write.
+RINGDOVE_INLINE void store_relaxed_system_2_u64(u64 address, u64 word_0, u64 word_1) {
+    asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};"
+                 :
+                 : "l"(address), "l"(word_0), "l"(word_1)
+                 : "memory");
+}
+
+// Atomics. Both order nothing by themselves.
+
+RINGDOVE_INLINE u64 fetch_add_relaxed_gpu_u64(u64 address, u64 value) {
+    u64 old;
+    asm volatile("atom.relaxed.gpu.global.add.u64 %0, [%1], %2;"
+                 : "=l"(old)
+                 : "l"(address), "l"(value)
+                 : "memory");
+    return old;
+}
+
+RINGDOVE_INLINE u32 compare_and_swap_relaxed_gpu_u32(u64 address, u32 expected, u32 value) {
+    u32 old;
+    asm volatile("atom.relaxed.gpu.global.cas.b32 %0, [%1], %2, %3;"
+                 : "=r"(old)
+                 : "l"(address), "r"(expected), "r"(value)
+                 : "memory");
+    return old;
+}
+
+// Weak accesses of one element. `volatile` keeps them in program order in the compiler's eyes, so
+// operands may alias.
+
+template <class T>
+RINGDOVE_INLINE T load(u64 address);
+template <class T>
+RINGDOVE_INLINE void store(u64 address, T value);
+
+#define RINGDOVE_SCALAR(TYPE, SUFFIX, CONSTRAINT)                                                 \
+    template <>                                                                                   \
+    RINGDOVE_INLINE TYPE load<TYPE>(u64 address) {                                                \
+        TYPE value;                                                                               \
+        asm volatile("ld.global." SUFFIX " %0, [%1];"                                             \
+                     : "=" CONSTRAINT(value)                                                      \
+                     : "l"(address)                                                               \
+                     : "memory");                                                                 \
+        return value;                                                                             \
+    }                                                                                             \
+    template <>                                                                                   \
+    RINGDOVE_INLINE void store<TYPE>(u64 address, TYPE value) {                                   \
+        asm volatile("st.global." SUFFIX " [%0], %1;"                                             \
+                     :                                                                            \
+                     : "l"(address), CONSTRAINT(value)                                            \
+                     : "memory");                                                                 \
+    }
+
+RINGDOVE_SCALAR(u16, "u16", "h")
+RINGDOVE_SCALAR(u32, "u32", "r")
+RINGDOVE_SCALAR(u64, "u64", "l")
+RINGDOVE_SCALAR(float, "f32", "f")
+RINGDOVE_SCALAR(double, "f64", "d")
+#undef RINGDOVE_SCALAR
+
+// A byte travels in a 32-bit register, zero-extended: PTX has no 8-bit ones.
+RINGDOVE_INLINE u32 load_byte(u64 address) {
+    u32 value;
+    asm volatile("ld.global.u8 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
+    return value;
+}
+
+RINGDOVE_INLINE void store_byte(u64 address, u32 value) {
+    asm volatile("st.global.u8 [%0], %1;" : : "l"(address), "r"(value) : "memory");
+}
+
+// Weak accesses of 16 bytes at `address + OFFSET`, typed so that no value changes register class.
+
+template <class Word>
+struct Vector {
+    static constexpr u32 WORDS = 16 / sizeof(Word);
+    Word words[WORDS];
+};
+
+#define RINGDOVE_VECTOR_4(TYPE, SUFFIX, CONSTRAINT)                                               \
+    template <u32 OFFSET>                                                                         \
+    RINGDOVE_INLINE void load_vector(u64 address, Vector<TYPE>& value) {                          \
+        asm volatile("ld.global.v4." SUFFIX " {%0, %1, %2, %3}, [%4+%5];"                         \
+                     : "=" CONSTRAINT(value.words[0]), "=" CONSTRAINT(value.words[1]),            \
+                       "=" CONSTRAINT(value.words[2]), "=" CONSTRAINT(value.words[3])             \
+                     : "l"(address), "n"(OFFSET)                                                  \
+                     : "memory");                                                                 \
+    }                                                                                             \
+    template <u32 OFFSET>                                                                         \
+    RINGDOVE_INLINE void store_vector(u64 address, const Vector<TYPE>& value) {                   \
+        asm volatile("st.global.v4." SUFFIX " [%0+%5], {%1, %2, %3, %4};"                         \
+                     :                                                                            \
+                     : "l"(address), CONSTRAINT(value.words[0]), CONSTRAINT(value.words[1]),      \
+                       CONSTRAINT(value.words[2]), CONSTRAINT(value.words[3]), "n"(OFFSET)        \
+                     : "memory");                                                                 \
+    }
+
+#define RINGDOVE_VECTOR_2(TYPE, SUFFIX, CONSTRAINT)                                               \
+    template <u32 OFFSET>                                                                         \
+    RINGDOVE_INLINE void load_vector(u64 address, Vector<TYPE>& value) {                          \
+        asm volatile("ld.global.v2." SUFFIX " {%0, %1}, [%2+%3];"                                 \
+                     : "=" CONSTRAINT(value.words[0]), "=" CONSTRAINT(value.words[1])             \
+                     : "l"(address), "n"(OFFSET)                                                  \
+                     : "memory");                                                                 \
+    }                                                                                             \
+    template <u32 OFFSET>                                                                         \
+    RINGDOVE_INLINE void store_vector(u64 address, const Vector<TYPE>& value) {                   \
+        asm volatile("st.global.v2." SUFFIX " [%0+%3], {%1, %2};"                                 \
+                     :                                                                            \
+                     : "l"(address), CONSTRAINT(value.words[0]), CONSTRAINT(value.words[1]),      \
+                       "n"(OFFSET)                                                                \
+                     : "memory");                                                                 \
+    }
+
+RINGDOVE_VECTOR_4(u32, "u32", "r")
+RINGDOVE_VECTOR_4(float, "f32", "f")
+RINGDOVE_VECTOR_2(u64, "u64", "l")
+RINGDOVE_VECTOR_2(double, "f64", "d")
+#undef RINGDOVE_VECTOR_4
+#undef RINGDOVE_VECTOR_2
+
+// Half precision.
+
+RINGDOVE_INLINE float f32_from_f16(u16 bits) {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+}
+
+RINGDOVE_INLINE u16 f16_from_f32(float value) {
+    u16 bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+}
+
+RINGDOVE_INLINE u32 add_f16x2(u32 a, u32 b) {
+    u32 sum;
+    asm("add.rn.f16x2 %0, %1, %2;" : "=r"(sum) : "r"(a), "r"(b));
+    return sum;
+}
+
+RINGDOVE_INLINE u32 f32_bits(float value) {
+    u32 bits;
+    asm("mov.b32 %0, %1;" : "=r"(bits) : "f"(value));
+    return bits;
+}
+
+RINGDOVE_INLINE float f32_from_bits(u32 bits) {
+    float value;
+    asm("mov.b32 %0, %1;" : "=f"(value) : "r"(bits));
+    return value;
+}
+
+RINGDOVE_INLINE double f64_from_bits(u64 bits) {
+    double value;
+    asm("mov.b64 %0, %1;" : "=d"(value) : "l"(bits));
+    return value;
+}
+
+}  // namespace ptx
+}  // namespace ringdove

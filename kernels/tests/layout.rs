@@ -1,0 +1,186 @@
+//! Keeps `kernels/cuda/layout_check.inc` in step with the layouts of this crate.
+//!
+//! The file holds the sizes, offsets and constants of the Rust side as `static_assert`s, and
+//! `kernels/cuda/layout.cuh` includes it. If a layout changes here, this test fails until the file
+//! is written anew (`kernels/generate`); then the device code fails to compile until it follows.
+
+use ringdove_kernels::descriptor::{
+    DESCRIPTOR_BYTES, Descriptor, LAP_BIT, LENGTH_BYTES_MAX, OFFSET_MAX, ROUTE_MAX,
+};
+use ringdove_kernels::element::{DataType, ReduceOp};
+use ringdove_kernels::launch::{
+    DeviceCommunicator, LaunchArguments, PlanFault, WaitKind, WaitRecord,
+};
+use ringdove_kernels::op::{
+    BLOCK_PORTS_MAX, BUFFERS_MAX, BlockProgram, Op, OpCode, Operand, PLAN_MAGIC, PlanHeader,
+    Segment, Space, flags,
+};
+use ringdove_kernels::port::Port;
+use std::fmt::Write;
+use std::mem::offset_of;
+
+const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/cuda/layout_check.inc");
+
+macro_rules! layout {
+    ($text:expr, $type:ident, $($field:ident),+) => {
+        writeln!($text, "\nstatic_assert(sizeof({}) == {}, \"size\");", stringify!($type),
+            size_of::<$type>()).unwrap();
+        $(writeln!($text, "static_assert(__builtin_offsetof({}, {}) == {}, \"offset\");",
+            stringify!($type), stringify!($field), offset_of!($type, $field)).unwrap();)+
+    };
+}
+
+macro_rules! codes {
+    ($text:expr, $type:ident, $($variant:ident),+) => {
+        writeln!($text).unwrap();
+        $(writeln!($text, "static_assert(u32({}::{}) == {}, \"code\");", stringify!($type),
+            stringify!($variant), $type::$variant as u32).unwrap();)+
+    };
+}
+
+macro_rules! values {
+    ($text:expr, $($name:expr, $value:expr);+ $(;)?) => {
+        writeln!($text).unwrap();
+        $(writeln!($text, "static_assert({} == {:#x}ull, \"value\");", $name, $value).unwrap();)+
+    };
+}
+
+/// The single descriptor bits, taken from what the encoder does rather than from its constants.
+fn bit(route: u16, length: u32, arrival: bool, completion: bool) -> u64 {
+    let source_offset = 0;
+    let destination_offset = 0;
+    Descriptor { route, source_offset, destination_offset, length, arrival, completion }
+        .encode(false)[1]
+}
+
+fn expected() -> String {
+    let mut text = String::from(
+        "// Written by kernels/tests/layout.rs: what the Rust side holds to be true. Do not edit.\n",
+    );
+    let text = &mut text;
+    values!(text,
+        "DESCRIPTOR_BYTES", DESCRIPTOR_BYTES;
+        "OFFSET_MAX", OFFSET_MAX;
+        "LENGTH_BYTES_MAX", LENGTH_BYTES_MAX;
+        "ROUTE_MAX", ROUTE_MAX;
+        "LAP_BIT", LAP_BIT;
+        "(1ull << ROUTE_SHIFT)", bit(1, 1, false, false);
+        "NO_DATA_BIT", bit(0, 0, false, false);
+        "ARRIVAL_BIT", bit(0, 1, true, false);
+        "COMPLETION_BIT", bit(0, 1, false, true);
+        "PLAN_MAGIC", PLAN_MAGIC;
+        "BLOCK_PORTS_MAX", BLOCK_PORTS_MAX;
+        "BUFFERS_MAX", BUFFERS_MAX;
+        "DATA_TYPE_COUNT", DataType::ALL.len();
+        "REDUCE_OP_COUNT", ReduceOp::ALL.len();
+        "flags::ARRIVAL", flags::ARRIVAL;
+        "flags::COMPLETION", flags::COMPLETION;
+        "flags::SCALE", flags::SCALE;
+        "flags::FINISH", flags::FINISH;
+    );
+    let two_bytes = Descriptor {
+        route: 0,
+        source_offset: 0,
+        destination_offset: 0,
+        length: 2,
+        arrival: false,
+        completion: false,
+    };
+    values!(text, "(1ull << LENGTH_SHIFT)", two_bytes.encode(false)[0]);
+    codes!(text, DataType, I8, U8, I32, U32, I64, U64, F16, F32, F64, BF16);
+    codes!(text, ReduceOp, Sum, Prod, Max, Min, Avg, PreMulSum);
+    codes!(text, OpCode, Copy, Reduce, Put, Credit, WaitSignal, WaitCompletion, Advance);
+    codes!(text, Space, None, Buffer, Slot, Address);
+    codes!(text, WaitKind, Arrival, Credit, Completion, RingSpace, BadPlan);
+    codes!(
+        text,
+        PlanFault,
+        Magic,
+        BlockCount,
+        ThreadCount,
+        Range,
+        PortCount,
+        PortNumber,
+        OpCode,
+        OpPort,
+        Space,
+        BufferNumber,
+        SlotRange,
+        PutLength,
+        DescriptorOffset,
+        Route,
+        Alignment,
+        DataType,
+        ReduceOp,
+        NoSignal,
+        SlotPort
+    );
+    layout!(text, PlanHeader, magic, size_bytes, block_count, thread_count);
+    layout!(text, BlockProgram, segments, segment_count, ports, port_count);
+    layout!(text, Segment, ops, op_count, rounds, round_stride, limit);
+    layout!(text, Operand, offset, number, port, space);
+    layout!(text, Op, code, flags, port, length, extent, value, destination, a, b);
+    layout!(
+        text,
+        Port,
+        signal,
+        position,
+        completion,
+        completion_position,
+        slots,
+        slot_bytes,
+        slot_mask,
+        route,
+        route_index,
+        peer
+    );
+    layout!(
+        text,
+        DeviceCommunicator,
+        ring_slots,
+        ring_head,
+        ring_tail,
+        ring_tail_cache,
+        ring_log2,
+        rank,
+        rank_count,
+        port_count,
+        ports,
+        abort,
+        record_claim,
+        record,
+        timeout_ns
+    );
+    layout!(
+        text,
+        LaunchArguments,
+        communicator,
+        plan,
+        buffers,
+        region_offsets,
+        route_bases,
+        sequence,
+        scalar,
+        data_type,
+        reduce_op
+    );
+    layout!(
+        text, WaitRecord, state, kind, block, segment, op, round, port, peer, expected, seen,
+        position, sequence, waited_ns
+    );
+    std::mem::take(text)
+}
+
+/// If this fails, device code and hosts disagree about memory that they share.
+#[test]
+fn device_layout_follows_rust() {
+    let expected = expected();
+    if std::env::var_os("RINGDOVE_WRITE_LAYOUT").is_some() {
+        std::fs::write(PATH, &expected).unwrap();
+    }
+    let found = std::fs::read_to_string(PATH).unwrap();
+    assert!(
+        found == expected,
+        "{PATH} is not what the layouts say; run kernels/generate and follow the compiler"
+    );
+}
