@@ -97,7 +97,8 @@ fn run_block(machine: &Machine, run: &Arc<KernelRun>, mut resident: Box<Resident
 
 /// Looks at words that streams wait for; false if none changed.
 fn run_polls(machine: &Machine, polls: Vec<Poll>) -> bool {
-    let over = |poll: &Poll| poll.stream.context.is_condemned() || poll.wait.is_met(&machine.memory);
+    let over =
+        |poll: &Poll| poll.stream.context.is_condemned() || poll.wait.is_met(&machine.memory);
     let (met, unmet): (Vec<_>, Vec<_>) = polls.into_iter().partition(over);
     let progressed = !met.is_empty();
     if !unmet.is_empty() {

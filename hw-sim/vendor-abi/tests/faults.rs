@@ -97,10 +97,7 @@ fn wrong_launches_are_refused_and_not_sticky() {
         assert_eq!(launch(small, 0, 32, queue, &[]), CUDA_ERROR_INVALID_VALUE);
         assert_eq!(launch(add, 1, 1025, queue, &[0; 4]), CUDA_ERROR_INVALID_VALUE);
         assert_eq!(launch(null_mut(), 1, 1, queue, &[]), CUDA_ERROR_INVALID_HANDLE);
-        assert_eq!(
-            launch(0x77 as sys::CUfunction, 1, 1, queue, &[]),
-            CUDA_ERROR_INVALID_HANDLE
-        );
+        assert_eq!(launch(0x77 as sys::CUfunction, 1, 1, queue, &[]), CUDA_ERROR_INVALID_HANDLE);
         let pointers = null_mut();
         refused!(CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE:
             cuLaunchCooperativeKernel(small, 100_000, 1, 1, 64, 1, 1, 0, queue, pointers));

@@ -76,7 +76,14 @@ fn libraries_load_in_each_context_that_uses_them() {
         let text = CString::new(ptx::VARIABLES).unwrap();
         let (mut library, mut kernel) = (null_mut(), null_mut());
         ok!(cuLibraryLoadData(
-            &mut library, text.as_ptr().cast(), null_mut(), null_mut(), 0, null_mut(), null_mut(), 0
+            &mut library,
+            text.as_ptr().cast(),
+            null_mut(),
+            null_mut(),
+            0,
+            null_mut(),
+            null_mut(),
+            0
         ));
         ok!(cuLibraryGetKernel(&mut kernel, library, c"read".as_ptr()));
         for device in [0, 1] {

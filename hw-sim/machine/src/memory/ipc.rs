@@ -194,8 +194,7 @@ mod tests {
 
     #[test]
     fn handles_survive_their_byte_form() {
-        let handle =
-            IpcHandle { process: 77, descriptor: 9, gpu: 3, bytes: 1 << 33, inode: 12345 };
+        let handle = IpcHandle { process: 77, descriptor: 9, gpu: 3, bytes: 1 << 33, inode: 12345 };
         assert_eq!(IpcHandle::from_bytes(&handle.to_bytes()), Some(handle));
         assert_eq!(IpcHandle::from_bytes(&[7; HANDLE_BYTES]), None);
     }

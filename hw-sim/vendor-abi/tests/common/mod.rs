@@ -114,7 +114,8 @@ pub fn pinned(bytes: usize) -> *mut u8 {
 
 /// A kernel of a PTX text.
 pub fn kernel(ptx: &str, name: &str) -> sys::CUfunction {
-    let (text, name) = (std::ffi::CString::new(ptx).unwrap(), std::ffi::CString::new(name).unwrap());
+    let (text, name) =
+        (std::ffi::CString::new(ptx).unwrap(), std::ffi::CString::new(name).unwrap());
     let (mut module, mut function) = (std::ptr::null_mut(), std::ptr::null_mut());
     ok!(cuModuleLoadData(&mut module, text.as_ptr().cast()));
     ok!(cuModuleGetFunction(&mut function, module, name.as_ptr()));
