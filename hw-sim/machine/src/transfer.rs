@@ -84,11 +84,14 @@ pub fn copy(
     let source = Source::Memory { address: source.address, known: source_known };
     let bulk = Bulk { destination: destination.address, destination_known, source, bytes };
     let pageable = !destination_known || !source_known;
-    if returns == Return::Queued && destination_known && !source_known && !stream.is_idle() {
-        if let Some(staged) = stage(&bulk) {
-            stream.submit(staged);
-            return Ok(());
-        }
+    if returns == Return::Queued
+        && destination_known
+        && !source_known
+        && !stream.is_idle()
+        && let Some(staged) = stage(&bulk)
+    {
+        stream.submit(staged);
+        return Ok(());
     }
     stream.submit(Command::Bulk(bulk));
     if returns == Return::Done || pageable {

@@ -65,7 +65,8 @@ fn run_block(machine: &Machine, run: &Arc<KernelRun>, mut resident: Box<Resident
     } else {
         let _access = machine.memory.access();
         let block = &mut resident.block;
-        catch_unwind(AssertUnwindSafe(|| block.run(&run.view, &machine.clock, budget)))
+        let slice = || block.run(&run.view, &machine.clock, budget).map_err(Box::new);
+        catch_unwind(AssertUnwindSafe(slice))
     };
     let mut progressed = true;
     let kept = match outcome {
@@ -116,10 +117,13 @@ fn sleep_precisely() {
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1u64, 0u64, 0u64, 0u64) };
 }
 
+/// A host function and the stream that waits for it.
+type Call = (HostCall, Arc<Stream>);
+
 /// The thread that calls host functions: they may block, and so must not hold a worker.
 #[derive(Default)]
 pub(crate) struct Callbacks {
-    sender: Mutex<Option<Sender<(HostCall, Arc<Stream>)>>>,
+    sender: Mutex<Option<Sender<Call>>>,
 }
 
 impl Callbacks {
@@ -127,7 +131,7 @@ impl Callbacks {
     pub fn call(&self, call: HostCall, stream: Arc<Stream>) {
         let mut sender = self.sender.lock().unwrap();
         let sender = sender.get_or_insert_with(|| {
-            let (sender, receiver) = channel::<(HostCall, Arc<Stream>)>();
+            let (sender, receiver) = channel::<Call>();
             let serve = move || {
                 for (call, stream) in receiver {
                     call(stream.context.check());
