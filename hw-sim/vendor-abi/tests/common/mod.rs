@@ -64,7 +64,7 @@ pub fn on_machine(test: &str, machine: &str, body: fn()) -> String {
 #[macro_export]
 macro_rules! ok {
     ($call:ident($($argument:expr),* $(,)?)) => {{
-        #[allow(unused_unsafe)]
+        #[allow(unused_unsafe, clippy::macro_metavars_in_unsafe, reason = "a test calls C")]
         // SAFETY: the test passes what the call wants.
         let code = unsafe { cudarc::driver::sys::$call($($argument),*) };
         assert_eq!(code as u32, 0, "{}: {code:?}", stringify!($call));
@@ -75,7 +75,7 @@ macro_rules! ok {
 #[macro_export]
 macro_rules! refused {
     ($code:ident: $call:ident($($argument:expr),* $(,)?)) => {{
-        #[allow(unused_unsafe)]
+        #[allow(unused_unsafe, clippy::macro_metavars_in_unsafe, reason = "a test calls C")]
         // SAFETY: the test passes what the call wants, or what it must refuse unharmed.
         let code = unsafe { cudarc::driver::sys::$call($($argument),*) };
         assert_eq!(code, cudarc::driver::sys::CUresult::$code, "{}", stringify!($call));
