@@ -64,7 +64,7 @@ fn bad_ptx_is_refused_with_a_log_that_names_the_line() {
         let log = CStr::from_bytes_until_nul(&log).unwrap().to_str().unwrap();
         assert!(log.contains("frobnicate") && log.contains(&line.to_string()), "{log:?}");
         refused!(CUDA_ERROR_NO_BINARY_FOR_GPU:
-            cuModuleLoadData(&mut module, b"\x7fELF\0".as_ptr().cast()));
+            cuModuleLoadData(&mut module, c"\x7fELF".as_ptr().cast()));
         ok!(cuCtxSynchronize());
     });
 }
