@@ -60,6 +60,9 @@ fn run_block(machine: &Machine, run: &Arc<KernelRun>, mut resident: Box<Resident
     let budget = if resident.waiting { GLANCE_INSTRUCTIONS } else { SLICE_INSTRUCTIONS };
     let place = resident.multiprocessor;
     let started = machine.clock.now();
+    if resident.waiting {
+        run.view.clear_stored();
+    }
     let outcome = if run.is_doomed() {
         Ok(Ok(Progress::Finished))
     } else {
@@ -72,7 +75,8 @@ fn run_block(machine: &Machine, run: &Arc<KernelRun>, mut resident: Box<Resident
     let kept = match outcome {
         Ok(Ok(Progress::Finished)) => None,
         Ok(Ok(Progress::Waiting)) => {
-            progressed = machine.clock.now() - started > GLANCE_NS_MAX;
+            let took = machine.clock.now() - started;
+            progressed = took > GLANCE_NS_MAX || run.view.has_stored();
             resident.waiting = true;
             Some(resident)
         }
