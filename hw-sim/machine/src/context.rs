@@ -99,7 +99,10 @@ impl Context {
 
     /// A queued copy met memory that is gone.
     pub(crate) fn fail_copy(&self, error: &Error) {
-        eprintln!("hwsim: GPU {}: an asynchronous copy or memory operation failed: {error}", self.gpu);
+        eprintln!(
+            "hwsim: GPU {}: an asynchronous copy or memory operation failed: {error}",
+            self.gpu
+        );
         self.condemn(Sticky::IllegalAddress);
     }
 

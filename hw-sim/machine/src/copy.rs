@@ -148,10 +148,10 @@ impl BulkJob {
     pub fn run(&self, offset: u64) -> bool {
         let bytes = PIECE_BYTES.min(self.bulk.bytes - offset);
         let context = &self.stream.context;
-        if !context.is_condemned() {
-            if let Err(error) = self.bulk.run(&context.machine.memory, offset, bytes) {
-                context.fail_copy(&error);
-            }
+        if !context.is_condemned()
+            && let Err(error) = self.bulk.run(&context.machine.memory, offset, bytes)
+        {
+            context.fail_copy(&error);
         }
         // AcqRel: the last piece's worker sees what the others wrote before the stream goes on.
         self.done.fetch_add(bytes, Ordering::AcqRel) + bytes == self.bulk.bytes

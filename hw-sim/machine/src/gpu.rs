@@ -115,7 +115,11 @@ pub fn check_launch(
 ) -> Result<()> {
     let shape = |what: &str, extents: [u32; 3], limits: [u32; 3]| {
         let fits = extents.iter().zip(limits).all(|(&extent, limit)| (1..=limit).contains(&extent));
-        if fits { Ok(()) } else { Err(Error::InvalidValue(format!("{what} {extents:?}: each extent is 1 to {limits:?}"))) }
+        if fits {
+            Ok(())
+        } else {
+            Err(Error::InvalidValue(format!("{what} {extents:?}: each extent is 1 to {limits:?}")))
+        }
     };
     shape("grid", grid, GRID_EXTENT_MAX)?;
     shape("block", block, BLOCK_EXTENT_MAX)?;
@@ -136,11 +140,17 @@ pub fn check_launch(
         }
     }
     if dynamic_shared > shared_limit {
-        let text = format!("{dynamic_shared} bytes of dynamic shared memory: at most {shared_limit}");
+        let text =
+            format!("{dynamic_shared} bytes of dynamic shared memory: at most {shared_limit}");
         return Err(Error::InvalidValue(text));
     }
-    if Footprint::of(model, kernel, threads as u32, dynamic_shared).blocks_per_multiprocessor(model) == 0 {
-        let text = format!("kernel {}: no multiprocessor holds one block of {threads} threads", kernel.name);
+    if Footprint::of(model, kernel, threads as u32, dynamic_shared).blocks_per_multiprocessor(model)
+        == 0
+    {
+        let text = format!(
+            "kernel {}: no multiprocessor holds one block of {threads} threads",
+            kernel.name
+        );
         return Err(Error::OutOfResources(text));
     }
     Ok(())

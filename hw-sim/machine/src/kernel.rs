@@ -23,7 +23,12 @@ pub struct KernelRun {
 }
 
 impl KernelRun {
-    pub(crate) fn new(launch: Launch, view: View, stream: Arc<Stream>, footprint: Footprint) -> Self {
+    pub(crate) fn new(
+        launch: Launch,
+        view: View,
+        stream: Arc<Stream>,
+        footprint: Footprint,
+    ) -> Self {
         let launch = Arc::new(launch);
         Self { launch, view, stream, footprint, doomed: AtomicBool::new(false) }
     }

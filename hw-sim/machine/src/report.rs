@@ -10,7 +10,12 @@ use std::fmt::Write;
 pub(crate) fn fault(machine: &Machine, context: &Context, fault: &Fault) -> Sticky {
     let mut text = format!(
         "hwsim: GPU {}: kernel {}, block {:?}, thread {:?}, PTX line {}: {:?}\n    {}\n",
-        context.gpu, fault.kernel, fault.block, fault.thread, fault.line, fault.kind,
+        context.gpu,
+        fault.kernel,
+        fault.block,
+        fault.thread,
+        fault.line,
+        fault.kind,
         fault.instruction.trim(),
     );
     if let Some(address) = fault.address {
@@ -25,7 +30,10 @@ fn surroundings(machine: &Machine, address: u64) -> String {
     if let Some(found) = machine.memory.find(address) {
         return format!(
             "{} bytes into an allocation of {} bytes at {:#x} ({:?})",
-            address - found.base, found.bytes, found.base, found.kind
+            address - found.base,
+            found.bytes,
+            found.base,
+            found.kind
         );
     }
     match machine.memory.nearest(address) {

@@ -145,7 +145,12 @@ impl Scheduler {
 
     /// A block's slice is over. True if the kernel is finished with it: the caller goes on with
     /// the stream.
-    pub(crate) fn put_back(&self, run: &Arc<KernelRun>, resident: Option<Box<Resident>>, at: u32) -> bool {
+    pub(crate) fn put_back(
+        &self,
+        run: &Arc<KernelRun>,
+        resident: Option<Box<Resident>>,
+        at: u32,
+    ) -> bool {
         let state = &mut *self.lock();
         let found = state.kernels.iter().position(|active| Arc::ptr_eq(&active.run, run));
         let index = found.expect("a kernel stays while a worker holds a block of it");
@@ -201,7 +206,11 @@ impl Scheduler {
     }
 
     /// One step of the worker that watches all that waits: spins, yields, then sleeps a little.
-    fn back_off<'a>(&'a self, mut state: MutexGuard<'a, State>, idle: &mut Idle) -> MutexGuard<'a, State> {
+    fn back_off<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        idle: &mut Idle,
+    ) -> MutexGuard<'a, State> {
         if !idle.polling {
             idle.polling = true;
             idle.since = Some(Instant::now());
@@ -220,7 +229,11 @@ impl Scheduler {
         self.lock()
     }
 
-    fn park<'a>(&'a self, mut state: MutexGuard<'a, State>, time: Option<Duration>) -> MutexGuard<'a, State> {
+    fn park<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        time: Option<Duration>,
+    ) -> MutexGuard<'a, State> {
         state.parked += 1;
         let mut state = match time {
             None => self.work.wait(state).unwrap_or_else(|poison| poison.into_inner()),

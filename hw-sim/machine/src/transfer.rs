@@ -84,11 +84,14 @@ pub fn copy(
     let source = Source::Memory { address: source.address, known: source_known };
     let bulk = Bulk { destination: destination.address, destination_known, source, bytes };
     let pageable = !destination_known || !source_known;
-    if returns == Return::Queued && destination_known && !source_known && !stream.is_idle() {
-        if let Some(staged) = stage(&bulk) {
-            stream.submit(staged);
-            return Ok(());
-        }
+    if returns == Return::Queued
+        && destination_known
+        && !source_known
+        && !stream.is_idle()
+        && let Some(staged) = stage(&bulk)
+    {
+        stream.submit(staged);
+        return Ok(());
     }
     stream.submit(Command::Bulk(bulk));
     if returns == Return::Done || pageable {
@@ -148,8 +151,12 @@ pub fn copy_rows(
     let destination_known = is_known(stream, destination.place, destination.span(width, rows)?)?;
     let source_known = is_known(stream, source.place, source.span(width, rows)?)?;
     let from = Source::Memory { address: source.place.address, known: source_known };
-    let row =
-        Bulk { destination: destination.place.address, destination_known, source: from, bytes: width };
+    let row = Bulk {
+        destination: destination.place.address,
+        destination_known,
+        source: from,
+        bytes: width,
+    };
     let (source_pitch, destination_pitch) = (source.pitch, destination.pitch);
     stream.submit(Command::Copy2d(Transfer2d { row, source_pitch, destination_pitch, rows }));
     if returns == Return::Done || !destination_known || !source_known {

@@ -39,9 +39,9 @@ impl WaitValue {
             return true;
         }
         // Acquire pairs with whoever releases the word: a kernel, a host thread, a write value.
-        // SAFETY: the word is in an allocation (checked above) that stays mapped while `_access`
-        // lives; alignment was checked when the command was made.
         if self.wide {
+            // SAFETY: the word is in an allocation (checked above) that stays mapped while
+            // `_access` lives; alignment was checked when the command was made.
             let word = unsafe { AtomicU64::from_ptr(self.address as *mut u64) };
             self.compare64(word.load(Ordering::Acquire))
         } else {
@@ -89,8 +89,8 @@ impl WriteValue {
         memory.check(self.address, if self.wide { 8 } else { 4 })?;
         // Release pairs with the acquire of whoever waits for the word (R9): a kernel, a host
         // thread, a wait value.
-        // SAFETY: as in `WaitValue::is_met`.
         if self.wide {
+            // SAFETY: as in `WaitValue::is_met`.
             let word = unsafe { AtomicU64::from_ptr(self.address as *mut u64) };
             word.store(self.value, Ordering::Release);
         } else {

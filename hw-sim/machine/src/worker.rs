@@ -60,18 +60,23 @@ fn run_block(machine: &Machine, run: &Arc<KernelRun>, mut resident: Box<Resident
     let budget = if resident.waiting { GLANCE_INSTRUCTIONS } else { SLICE_INSTRUCTIONS };
     let place = resident.multiprocessor;
     let started = machine.clock.now();
+    if resident.waiting {
+        run.view.clear_stored();
+    }
     let outcome = if run.is_doomed() {
         Ok(Ok(Progress::Finished))
     } else {
         let _access = machine.memory.access();
         let block = &mut resident.block;
-        catch_unwind(AssertUnwindSafe(|| block.run(&run.view, &machine.clock, budget)))
+        let slice = || block.run(&run.view, &machine.clock, budget).map_err(Box::new);
+        catch_unwind(AssertUnwindSafe(slice))
     };
     let mut progressed = true;
     let kept = match outcome {
         Ok(Ok(Progress::Finished)) => None,
         Ok(Ok(Progress::Waiting)) => {
-            progressed = machine.clock.now() - started > GLANCE_NS_MAX;
+            let took = machine.clock.now() - started;
+            progressed = took > GLANCE_NS_MAX || run.view.has_stored();
             resident.waiting = true;
             Some(resident)
         }
@@ -97,7 +102,8 @@ fn run_block(machine: &Machine, run: &Arc<KernelRun>, mut resident: Box<Resident
 
 /// Looks at words that streams wait for; false if none changed.
 fn run_polls(machine: &Machine, polls: Vec<Poll>) -> bool {
-    let over = |poll: &Poll| poll.stream.context.is_condemned() || poll.wait.is_met(&machine.memory);
+    let over =
+        |poll: &Poll| poll.stream.context.is_condemned() || poll.wait.is_met(&machine.memory);
     let (met, unmet): (Vec<_>, Vec<_>) = polls.into_iter().partition(over);
     let progressed = !met.is_empty();
     if !unmet.is_empty() {
@@ -115,10 +121,13 @@ fn sleep_precisely() {
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1u64, 0u64, 0u64, 0u64) };
 }
 
+/// A host function and the stream that waits for it.
+type Call = (HostCall, Arc<Stream>);
+
 /// The thread that calls host functions: they may block, and so must not hold a worker.
 #[derive(Default)]
 pub(crate) struct Callbacks {
-    sender: Mutex<Option<Sender<(HostCall, Arc<Stream>)>>>,
+    sender: Mutex<Option<Sender<Call>>>,
 }
 
 impl Callbacks {
@@ -126,7 +135,7 @@ impl Callbacks {
     pub fn call(&self, call: HostCall, stream: Arc<Stream>) {
         let mut sender = self.sender.lock().unwrap();
         let sender = sender.get_or_insert_with(|| {
-            let (sender, receiver) = channel::<(HostCall, Arc<Stream>)>();
+            let (sender, receiver) = channel::<Call>();
             let serve = move || {
                 for (call, stream) in receiver {
                     call(stream.context.check());

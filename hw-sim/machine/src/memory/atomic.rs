@@ -56,13 +56,7 @@ fn half_word(word: &AtomicU16, op: AtomicOp, ty: AtomicType, operand: u16, compa
 
 /// # Safety
 /// As [`rmw`], for four bytes.
-unsafe fn word(
-    pointer: *mut u32,
-    op: AtomicOp,
-    ty: AtomicType,
-    operand: u32,
-    compare: u32,
-) -> u32 {
+unsafe fn word(pointer: *mut u32, op: AtomicOp, ty: AtomicType, operand: u32, compare: u32) -> u32 {
     // SAFETY: the caller's contract.
     let (word, signed) =
         unsafe { (AtomicU32::from_ptr(pointer), AtomicI32::from_ptr(pointer.cast())) };

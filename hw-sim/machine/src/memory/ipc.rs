@@ -8,6 +8,7 @@ use super::table::{Allocation, Kind};
 use super::{Arena, GlobalMemory, pages};
 use crate::error::{Error, Result};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -83,11 +84,10 @@ impl GlobalMemory {
             return Err(Error::InvalidValue(format!("{address:#x} is not in device memory")));
         };
         let mut sharing = self.sharing.lock().unwrap();
-        if !sharing.exports.contains_key(&allocation.base) {
-            let file = self.migrate(allocation)?;
-            sharing.exports.insert(allocation.base, file);
-        }
-        let file = &sharing.exports[&allocation.base];
+        let file = match sharing.exports.entry(allocation.base) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => entry.insert(self.migrate(allocation)?),
+        };
         let inode = file.metadata().map_err(failed("examining a memory file"))?.ino();
         Ok(IpcHandle {
             process: std::process::id(),
@@ -194,8 +194,7 @@ mod tests {
 
     #[test]
     fn handles_survive_their_byte_form() {
-        let handle =
-            IpcHandle { process: 77, descriptor: 9, gpu: 3, bytes: 1 << 33, inode: 12345 };
+        let handle = IpcHandle { process: 77, descriptor: 9, gpu: 3, bytes: 1 << 33, inode: 12345 };
         assert_eq!(IpcHandle::from_bytes(&handle.to_bytes()), Some(handle));
         assert_eq!(IpcHandle::from_bytes(&[7; HANDLE_BYTES]), None);
     }

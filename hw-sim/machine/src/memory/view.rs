@@ -9,7 +9,7 @@ use super::atomic;
 use super::table::Allocation;
 use hwsim_ptx::memory::{AtomicOp, AtomicType, Memory, MemoryFault, Order, Strength};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
 /// The GPUs whose memory a context's kernels may touch, a bit each.
 #[derive(Debug)]
@@ -56,16 +56,36 @@ pub struct Cursor {
 }
 
 /// The memory of the machine, through the rights of one context.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct View {
     memory: Arc<GlobalMemory>,
     reach: Arc<Reach>,
+    /// Something was stored since this was cleared: a block that only waits does not store.
+    stored: AtomicBool,
 }
 
 impl View {
     /// A view with these rights.
     pub fn new(memory: Arc<GlobalMemory>, reach: Arc<Reach>) -> Self {
-        Self { memory, reach }
+        Self { memory, reach, stored: AtomicBool::new(false) }
+    }
+
+    /// Forgets stores so far. Relaxed, as all of it: a hint for the scheduler, nothing more.
+    pub(crate) fn clear_stored(&self) {
+        self.stored.store(false, Ordering::Relaxed);
+    }
+
+    /// Was anything stored since?
+    pub(crate) fn has_stored(&self) -> bool {
+        self.stored.load(Ordering::Relaxed)
+    }
+
+    /// Notes a store. Loads first, so that the line stays shared between workers.
+    #[inline(always)]
+    fn note_store(&self) {
+        if !self.stored.load(Ordering::Relaxed) {
+            self.stored.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Are all of the bytes ours to touch?
@@ -198,6 +218,7 @@ impl Memory for View {
         bytes: &[u8],
     ) -> Result<(), MemoryFault> {
         self.check(cursor, address, bytes.len())?;
+        self.note_store();
         if strength.order == Order::Weak {
             // SAFETY: as in `read`, in the other direction.
             unsafe {

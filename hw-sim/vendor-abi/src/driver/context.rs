@@ -3,8 +3,7 @@
 use super::call::{In, Out, driver_calls, put_text, string};
 use super::code::{
     INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED, Outcome, PRIMARY_CONTEXT_ACTIVE,
-    UNSUPPORTED_LIMIT,
-    refuse,
+    UNSUPPORTED_LIMIT, refuse,
 };
 use super::handles::Handle;
 use super::{attributes, state};

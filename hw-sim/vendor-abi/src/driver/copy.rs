@@ -74,7 +74,8 @@ impl Plane {
 fn copy_2d(request: In<Copy2d>, stream: Handle, returns: Return) -> Outcome {
     let request = request.get()?;
     let (width, height) = (request.width as u64, request.height as u64);
-    let (to, from) = (request.destination.rows(request.width)?, request.source.rows(request.width)?);
+    let (to, from) =
+        (request.destination.rows(request.width)?, request.source.rows(request.width)?);
     Ok(transfer::copy_rows(&state::stream(stream)?, to, from, width, height, returns)?)
 }
 

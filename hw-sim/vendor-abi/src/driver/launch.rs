@@ -22,15 +22,15 @@ impl Parameters {
     /// The parameters' bytes, as the kernel lays them out.
     fn gather(self, function: &Function) -> Outcome<Vec<u8>> {
         let kernel = &function.kernel;
-        let mut bytes = vec![0u8; kernel.param_bytes as usize];
+        let mut bytes = vec![0u8; kernel.param_bytes];
         if !self.extra.is_null() && self.pointers.is_null() {
             self.gather_buffer(&mut bytes)?;
             return Ok(bytes);
         }
         for (index, param) in kernel.params.iter().enumerate() {
             let source = self.pointers.at(index).get()?;
-            for offset in 0..param.size_bytes as usize {
-                bytes[param.offset as usize + offset] = source.at(offset).get()?;
+            for offset in 0..param.size_bytes {
+                bytes[param.offset + offset] = source.at(offset).get()?;
             }
         }
         Ok(bytes)

@@ -105,8 +105,8 @@ fn prefetch(address: u64, bytes: usize, stream: Handle) -> Outcome {
     Ok(state::driver()?.machine.memory.check(address, bytes as u64)?)
 }
 
-/// `CU_POINTER_ATTRIBUTE_*`, by number, of memory that the machine knows. Values go to `data`, which
-/// has the attribute's own size.
+/// `CU_POINTER_ATTRIBUTE_*`, by number, of memory that the machine knows. Values go to `data`,
+/// which has the attribute's own size.
 fn pointer_attribute(data: Out<u64>, attribute: c_int, found: &Arc<Allocation>) -> Outcome {
     // The same room, seen as a value of the attribute's size.
     let word = |value: u32| Out::<u32>::from_address(data.address()).set(value);

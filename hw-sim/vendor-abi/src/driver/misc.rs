@@ -1,7 +1,7 @@
 //! Errors in words, symbols by name, the profiler.
 
 use super::call::{In, Out, driver_calls, string};
-use super::code::{INVALID_VALUE, NOT_FOUND, Code, Outcome, name, refuse, text};
+use super::code::{Code, INVALID_VALUE, NOT_FOUND, Outcome, name, refuse, text};
 use super::{address_of, state};
 use crate::unsupported;
 use std::ffi::{c_char, c_int, c_void};
@@ -16,7 +16,6 @@ const SINCE: &[(&str, c_int, &str)] = &[
     ("cuMemAdvise", 12020, "_v2"),
     ("cuMemPrefetchAsync", 12020, "_v2"),
     ("cuStreamGetCaptureInfo", 11030, "_v2"),
-    ("cuEventElapsedTime", 12080, "_v2"),
 ];
 
 /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`
@@ -38,7 +37,8 @@ fn resolve(name: &str, version: c_int, flags: u64) -> Option<*const ()> {
     let forms = newest.into_iter().chain([name.to_owned()]);
     forms.into_iter().find_map(|form| {
         let twins = [format!("{form}_ptsz"), format!("{form}_ptds")];
-        let twin = if flags & PER_THREAD == 0 { None } else { twins.iter().find_map(|t| symbol(t)) };
+        let twin =
+            if flags & PER_THREAD == 0 { None } else { twins.iter().find_map(|t| symbol(t)) };
         twin.or_else(|| symbol(&form))
     })
 }

@@ -35,7 +35,8 @@ const CALLS: &[&[(&str, *const ())]] = &[
 
 /// The names of all calls that are answered, sorted.
 pub fn implemented() -> Vec<&'static str> {
-    let mut names: Vec<_> = CALLS.iter().flat_map(|calls| calls.iter().map(|call| call.0)).collect();
+    let mut names: Vec<_> =
+        CALLS.iter().flat_map(|calls| calls.iter().map(|call| call.0)).collect();
     names.sort_unstable();
     names
 }

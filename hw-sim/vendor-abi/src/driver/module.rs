@@ -99,10 +99,10 @@ pub(super) fn function_handle(owner: Handle, module: &Arc<Module>, name: &str) -
     let driver = state::driver()?;
     let mut names = driver.function_names.lock().unwrap();
     let key = (owner, name.to_owned());
-    if let Some(&known) = names.get(&key) {
-        if driver.functions.find(known).is_some() {
-            return Ok(known);
-        }
+    if let Some(&known) = names.get(&key)
+        && driver.functions.find(known).is_some()
+    {
+        return Ok(known);
     }
     let Some(function) = module.function(name) else {
         return refuse(NOT_FOUND, format!("the module has no kernel {name}"));
@@ -159,7 +159,7 @@ pub(super) fn set_attribute(function: &Function, attribute: c_int, value: c_int)
 /// Offset and size of a parameter.
 pub(super) fn parameter(function: &Function, index: usize) -> Outcome<(usize, usize)> {
     match function.kernel.params.get(index) {
-        Some(param) => Ok((param.offset as usize, param.size_bytes as usize)),
+        Some(param) => Ok((param.offset, param.size_bytes)),
         None => refuse(INVALID_VALUE, format!("parameter {index}")),
     }
 }

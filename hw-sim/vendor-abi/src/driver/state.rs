@@ -81,7 +81,10 @@ impl Pool {
 pub(crate) fn initialise() -> Outcome {
     trace::start();
     if FORKED.load(Ordering::Relaxed) {
-        return refuse(NOT_INITIALIZED, "the driver was initialised before this process was forked");
+        return refuse(
+            NOT_INITIALIZED,
+            "the driver was initialised before this process was forked",
+        );
     }
     let _once = START.lock().unwrap_or_else(|poison| poison.into_inner());
     if DRIVER.get().is_some() {

@@ -43,7 +43,10 @@ impl MemoryOperation {
     fn check(&self) -> Outcome {
         let size = if self.wide { 8 } else { 4 };
         if !self.address.is_multiple_of(size) {
-            return refuse(INVALID_VALUE, format!("{:#x} is not {size}-byte aligned", self.address));
+            return refuse(
+                INVALID_VALUE,
+                format!("{:#x} is not {size}-byte aligned", self.address),
+            );
         }
         Ok(state::driver()?.machine.memory.check(self.address, size)?)
     }
@@ -98,15 +101,13 @@ struct BatchOperation {
 
 const _: () = assert!(size_of::<BatchOperation>() == 48);
 
-fn batch(
-    stream: Handle,
-    count: c_uint,
-    operations: In<BatchOperation>,
-    flags: c_uint,
-) -> Outcome {
+fn batch(stream: Handle, count: c_uint, operations: In<BatchOperation>, flags: c_uint) -> Outcome {
     let stream = state::stream(stream)?;
     if count > 256 || flags != 0 {
-        return refuse(INVALID_VALUE, format!("{count} operations (at most 256), flags {flags:#x}"));
+        return refuse(
+            INVALID_VALUE,
+            format!("{count} operations (at most 256), flags {flags:#x}"),
+        );
     }
     let commands: Vec<Option<Command>> = (0..count as usize)
         .map(|index| {

@@ -43,5 +43,6 @@ pub(crate) fn line(name: &str, code: Code, words: &str) {
     let result = code::name(code).and_then(|name| name.to_str().ok()).unwrap_or("?");
     let space = if words.is_empty() { "" } else { " " };
     // One write a line: lines of several threads do not mix. A full disk must not fail the call.
-    let _ = (&*file).write_all(format!("{now} {thread} {name} {result}{space}{words}\n").as_bytes());
+    let _ =
+        (&*file).write_all(format!("{now} {thread} {name} {result}{space}{words}\n").as_bytes());
 }
