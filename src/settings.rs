@@ -192,7 +192,9 @@ impl Reader<'_> {
     fn list(&self, name: &'static str) -> Result<Vec<usize>> {
         let text = self.text(name);
         let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
-        parts.map(|part| part.parse().ok().filter(|&cpu: &usize| cpu < 4096)).collect::<Option<_>>()
+        parts
+            .map(|part| part.parse().ok().filter(|&cpu: &usize| cpu < 4096))
+            .collect::<Option<_>>()
             .ok_or_else(|| Error::Setting {
                 name: name.into(),
                 value: text.clone(),

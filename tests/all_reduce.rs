@@ -2,9 +2,9 @@
 
 mod hardware;
 
-use ringdove::{DataType, ReduceOp, Reduction, Scalar};
 use hardware::data::{expected, first_difference, input, scalar};
 use hardware::{World, address, download, on_machine, upload};
+use ringdove::{DataType, ReduceOp, Reduction, Scalar};
 
 /// How one all-reduce is called.
 #[derive(Clone, Copy, Debug)]

@@ -96,13 +96,19 @@ impl Communicator {
         buffers::check("receive buffer", receive, bytes, data_type)?;
         buffers::check_overlap(send, receive, bytes)?;
         let mut launcher = lock(&self.launcher);
-        let call =
-            self.describe(&launcher, (send, receive), bytes, data_type, reduction.into());
+        let call = self.describe(&launcher, (send, receive), bytes, data_type, reduction.into());
         self.agree(&mut launcher, &call)?;
         if bytes == 0 {
             return Ok(());
         }
-        self.enqueue(&mut launcher, &call, stream)
+        self.enqueue(&mut launcher, &call, stream).map_err(|error| self.condemn(error))
+    }
+
+    /// Ends the communicator because a call on which the ranks have agreed cannot be launched: the
+    /// others would wait for it.
+    pub(super) fn condemn(&self, error: Error) -> Error {
+        Alarm::raise(&*self.world, error.clone());
+        error
     }
 
     pub(super) fn check_stream(&self, stream: &CudaStream) -> Result<()> {
@@ -143,9 +149,9 @@ impl Communicator {
         let number = launcher.next_collective();
         let signature = call.signature();
         let mut board = self.world.board();
-        let agreed = board.collective(self.rank, self.rank_count(), number, signature);
+        let agreed = board.collective(self.rank, number, signature);
         drop(board);
-        agreed.inspect_err(|error| self.world.raise(error.clone()))
+        agreed.map_err(|error| self.condemn(error))
     }
 
     fn enqueue(
@@ -247,7 +253,10 @@ impl Call {
 
 /// A fault of the library itself, as an error instead of a panic.
 pub(super) fn internal(what: &str, error: &dyn std::fmt::Display) -> Error {
-    Error::System { what: format!("internal fault in a {what}; please report it"), cause: error.to_string() }
+    Error::System {
+        what: format!("internal fault in a {what}; please report it"),
+        cause: error.to_string(),
+    }
 }
 
 /// The data type's name in messages.

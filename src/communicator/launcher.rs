@@ -204,7 +204,8 @@ impl Launcher {
         if self.ended.is_none() {
             // The first change of streams waits for all that the old one holds at this moment;
             // from now on each launch is followed by an event of its own.
-            self.ended = Some(last.record_event(None).map_err(Error::from_driver("cuEventRecord"))?);
+            self.ended =
+                Some(last.record_event(None).map_err(Error::from_driver("cuEventRecord"))?);
         }
         let ended = self.ended.as_ref().expect("set just now");
         stream.wait(ended).map_err(Error::from_driver("cuStreamWaitEvent"))

@@ -135,8 +135,9 @@ impl RankMemory {
             abort: self.pinned.address() + pinned::ABORT as u64,
             record_claim: at(control::CLAIM),
             record: self.pinned.address() + pinned::RECORD as u64,
-            timeout_ns: u64::try_from(limit.as_nanos())
-                .map_err(|_| Error::argument("timeout", "at most 584 years", format!("{limit:?}")))?,
+            timeout_ns: u64::try_from(limit.as_nanos()).map_err(|_| {
+                Error::argument("timeout", "at most 584 years", format!("{limit:?}"))
+            })?,
             reserved: 0,
         };
         self.control.write(control::COMMUNICATOR, bytemuck::bytes_of(&communicator))

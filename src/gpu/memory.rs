@@ -2,8 +2,8 @@
 
 use super::check;
 use crate::error::{Error, Result};
-use cudarc::driver::{CudaContext, sys};
 use crate::shared::Region;
+use cudarc::driver::{CudaContext, sys};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -47,11 +47,7 @@ impl DeviceMemory {
         self.context.bind_to_thread().map_err(Error::from_driver("cuCtxSetCurrent"))?;
         // SAFETY: the range lies inside the allocation and `source` outlives the blocking copy.
         check("cuMemcpyHtoD", unsafe {
-            sys::cuMemcpyHtoD_v2(
-                self.address + offset as u64,
-                source.as_ptr().cast(),
-                source.len(),
-            )
+            sys::cuMemcpyHtoD_v2(self.address + offset as u64, source.as_ptr().cast(), source.len())
         })
     }
 }

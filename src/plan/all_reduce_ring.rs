@@ -53,8 +53,8 @@ impl<'a> Walk<'a> {
         let size = ring.len() as u32;
         let index = ring.iter().position(|member| *member == rank);
         let index = index.expect("a ring names every rank") as u32;
-        let (next, previous) = (ring[((index + 1) % size) as usize], ring
-            [((index + size - 1) % size) as usize]);
+        let (next, previous) =
+            (ring[((index + 1) % size) as usize], ring[((index + size - 1) % size) as usize]);
         Self { choice, block, index, size, rank, next, previous }
     }
 
@@ -167,8 +167,7 @@ impl<'a> Walk<'a> {
         for (chunk, slice, last) in self.reduce_steps() {
             let range = self.range(chunk, slice);
             let arrived = receiver.wait(&mut ops);
-            let destination =
-                if last { at(Buffer::Output, range) } else { sender.claim(&mut ops) };
+            let destination = if last { at(Buffer::Output, range) } else { sender.claim(&mut ops) };
             ops.push(Op::Reduce {
                 destination,
                 a: arrived,

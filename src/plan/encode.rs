@@ -51,7 +51,8 @@ pub(super) fn encoded_bytes(program: &RankProgram) -> u64 {
     for block in &program.blocks {
         bytes += size_of::<wire::BlockProgram>() + padded(block.ports.len() * size_of::<u32>());
         bytes += block.segments.len() * size_of::<wire::Segment>();
-        bytes += block.segments.iter().map(|it| it.ops.len()).sum::<usize>() * size_of::<wire::Op>();
+        bytes +=
+            block.segments.iter().map(|it| it.ops.len()).sum::<usize>() * size_of::<wire::Op>();
     }
     bytes as u64
 }
@@ -67,8 +68,8 @@ pub(super) fn encode(
     let program = program.ok_or(EncodeError::NoSuchRank { rank, rank_count })?;
 
     // Where each part begins: headers, then port lists, then segments, then ops.
-    let headers = size_of::<wire::PlanHeader>()
-        + program.blocks.len() * size_of::<wire::BlockProgram>();
+    let headers =
+        size_of::<wire::PlanHeader>() + program.blocks.len() * size_of::<wire::BlockProgram>();
     let lists = program.blocks.iter().map(|block| padded(block.ports.len() * size_of::<u32>()));
     let segment_count: usize = program.blocks.iter().map(|block| block.segments.len()).sum();
     let mut port_list = headers;

@@ -177,7 +177,12 @@ pub enum PlanError {
     },
 }
 
-fn require(ok: bool, what: &'static str, expected: &'static str, seen: u64) -> Result<(), PlanError> {
+fn require(
+    ok: bool,
+    what: &'static str,
+    expected: &'static str,
+    seen: u64,
+) -> Result<(), PlanError> {
     if ok { Ok(()) } else { Err(PlanError::Number { what, expected, seen }) }
 }
 

@@ -115,11 +115,7 @@ impl PeerTransport {
 }
 
 fn cause(call: &str, status: sys::CUresult) -> TransportCause {
-    TransportCause::Cuda {
-        call: call.to_owned(),
-        code: status as u32,
-        name: format!("{status:?}"),
-    }
+    TransportCause::Cuda { call: call.to_owned(), code: status as u32, name: format!("{status:?}") }
 }
 
 impl Transport for PeerTransport {

@@ -41,7 +41,11 @@ fn element(data_type: DataType, op: ReduceOp, ranks: usize, index: usize) -> Vec
         ReduceOp::Max => inputs.max().unwrap(),
         ReduceOp::Min => inputs.min().unwrap(),
     };
-    if op == ReduceOp::Avg { average(data_type, whole, ranks) } else { encode_wide(data_type, whole) }
+    if op == ReduceOp::Avg {
+        average(data_type, whole, ranks)
+    } else {
+        encode_wide(data_type, whole)
+    }
 }
 
 fn in_range(data_type: DataType, value: i64) -> i128 {

@@ -260,7 +260,8 @@ fn deadlock(world: &mut World, blocks: &mut [Block<'_>]) -> VerifyError {
 
 /// Signals, positions and credits agree at both ends of each lane.
 fn check_lanes(world: &World, blocks: &[Block<'_>]) -> Result<(), VerifyError> {
-    let unused = Port { lane: 0, side: Side::Send, position: 0, completion_position: 0, observed: 0 };
+    let unused =
+        Port { lane: 0, side: Side::Send, position: 0, completion_position: 0, observed: 0 };
     let mut ends = vec![[unused; 2]; world.lanes.len()];
     for port in blocks.iter().flat_map(|block| &block.ports) {
         ends[port.lane][usize::from(port.side == Side::Receive)] = *port;
@@ -288,11 +289,7 @@ fn check_lanes(world: &World, blocks: &[Block<'_>]) -> Result<(), VerifyError> {
 }
 
 /// The caller's memory at the end of each rank's kernel: quiet, and as promised.
-fn check_memory(
-    world: &World,
-    blocks: &[Block<'_>],
-    promise: &Promise,
-) -> Result<(), VerifyError> {
+fn check_memory(world: &World, blocks: &[Block<'_>], promise: &Promise) -> Result<(), VerifyError> {
     for rank in 0..world.rank_count as u32 {
         let mut end = Clock::new(world.agent_count());
         for block in blocks.iter().filter(|block| block.rank == rank) {
@@ -323,7 +320,8 @@ fn before(world: &World, rank: u32) -> Clock {
 }
 
 fn check_quiet(world: &World, memory: usize, end: &Clock) -> Result<(), VerifyError> {
-    let Err(Fault::Race { start, end, other, other_wrote }) = world.memories[memory].unfinished(end)
+    let Err(Fault::Race { start, end, other, other_wrote }) =
+        world.memories[memory].unfinished(end)
     else {
         return Ok(());
     };
@@ -333,7 +331,11 @@ fn check_quiet(world: &World, memory: usize, end: &Clock) -> Result<(), VerifyEr
     Err(VerifyError::new(site, Reason::Unfinished { access, other }))
 }
 
-fn check_received(world: &World, rank: u32, world_list: &[Vec<Transfer>]) -> Result<(), VerifyError> {
+fn check_received(
+    world: &World,
+    rank: u32,
+    world_list: &[Vec<Transfer>],
+) -> Result<(), VerifyError> {
     let mut numbers = BTreeMap::new();
     let receives = |it: &&Transfer| it.direction == Direction::Receive;
     for receive in world_list[rank as usize].iter().filter(receives) {

@@ -17,9 +17,8 @@ const OFFSET_END: u64 = 1 << 62;
 
 /// Checks the plan's shape and every op's operands.
 pub(super) fn check(plan: &Plan) -> Result<(), VerifyError> {
-    let shape = |what, expected, seen| {
-        VerifyError::new(Site::Plan, Reason::Shape { what, expected, seen })
-    };
+    let shape =
+        |what, expected, seen| VerifyError::new(Site::Plan, Reason::Shape { what, expected, seen });
     let threads = plan.thread_count;
     if !(32..=1024).contains(&threads) || !threads.is_multiple_of(32) {
         return Err(shape("threads", "a multiple of 32 up to 1024", u64::from(threads)));
@@ -222,7 +221,10 @@ impl Operands<'_> {
             Place::Slot { port, offset, .. } => {
                 let end = self.port(port)?;
                 if end.lane.kind != LaneKind::Slots {
-                    return Err(Reason::WrongPort { port: end, rule: "a direct lane has no slots" });
+                    return Err(Reason::WrongPort {
+                        port: end,
+                        rule: "a direct lane has no slots",
+                    });
                 }
                 let (length, slot_bytes) = (u64::from(range.length), self.plan.slots.bytes);
                 if offset > u64::from(slot_bytes) || offset + length > u64::from(slot_bytes) {
@@ -236,5 +238,9 @@ impl Operands<'_> {
 
 fn aligned(value: u64) -> Result<(), Reason> {
     let alignment = GRANULE_BYTES;
-    if value.is_multiple_of(alignment) { Ok(()) } else { Err(Reason::Misaligned { value, alignment }) }
+    if value.is_multiple_of(alignment) {
+        Ok(())
+    } else {
+        Err(Reason::Misaligned { value, alignment })
+    }
 }

@@ -473,7 +473,8 @@ impl World {
     }
 
     fn writable(&self, memory: usize) -> Result<(), Reason> {
-        let input = memory < USER_MEMORIES * self.rank_count && memory.is_multiple_of(USER_MEMORIES);
+        let input =
+            memory < USER_MEMORIES * self.rank_count && memory.is_multiple_of(USER_MEMORIES);
         if input && !self.rules.in_place {
             return Err(Reason::InputModified { memory: self.memory_name(memory) });
         }
