@@ -43,7 +43,7 @@ const EVERYTHING: &[&str] = &["*"];
 const CUDA_USERS: [&str; 6] =
     ["src/gpu", "src/transport/peer", "src/topology", "src/communicator", "src/bin", "src/lib.rs"];
 
-/// Where `unsafe` may stand (STYLE, law 1). Examples show a user's own kernel, whose launch is unsafe
+/// Where `unsafe` may stand (STYLE, law 1). Examples launch a user's own kernel, which is unsafe
 /// in cudarc.
 const UNSAFE_PLACES: [&str; 8] = [
     "examples/",
