@@ -2,6 +2,7 @@
 
 use hwsim::unsupported;
 use libloading::Library;
+use std::collections::BTreeSet;
 use std::env;
 use std::process::Command;
 
@@ -25,6 +26,22 @@ fn every_driver_function_of_cuda_12_4_is_exported() {
     };
     let missing: Vec<_> = DRIVER_NAMES.lines().filter(|name| !exported(name)).collect();
     assert!(missing.is_empty(), "not exported: {missing:?}");
+}
+
+/// The list of stubs and the list of answers are both complete: what one lacks the other has.
+#[test]
+fn each_driver_function_is_either_answered_or_refused() {
+    let answered: BTreeSet<&str> = hwsim::driver::implemented().into_iter().collect();
+    let refused: BTreeSet<&str> =
+        unsupported::driver::STUBS.iter().map(|(name, _)| *name).collect();
+    let all: BTreeSet<&str> = DRIVER_NAMES.lines().collect();
+    let both: Vec<_> = answered.intersection(&refused).collect();
+    assert!(both.is_empty(), "take out of src/unsupported/driver.rs: {both:?}");
+    let neither: Vec<_> =
+        all.iter().filter(|n| !answered.contains(*n) && !refused.contains(*n)).collect();
+    assert!(neither.is_empty(), "add to src/unsupported/driver.rs: {neither:?}");
+    let unknown: Vec<_> = refused.difference(&all).collect();
+    assert!(unknown.is_empty(), "not in driver-12.4.txt: {unknown:?}");
 }
 
 #[test]
