@@ -200,8 +200,7 @@ impl Warp {
         for_windows(access.space, addresses, active, |space, offsets, lanes| {
             if space == Space::Global {
                 let (form, strength) = (Shape::Scattered, access.strength);
-                return self
-                    .read_outside(context, addresses, lanes, (width, word), strength, form);
+                return self.read_outside(context, addresses, lanes, (width, word), strength, form);
             }
             let scratch = self.scratch.bytes_mut();
             if space == Space::Shared && shape(offsets, lanes, width as u64) == Shape::SideBySide {
@@ -366,7 +365,9 @@ impl Warp {
                         let own = &mut self.local[lane * local_bytes..(lane + 1) * local_bytes];
                         (own, FaultKind::LocalOutOfBounds)
                     }
-                    _ => return Err(Trouble::at(FaultKind::ParamOutOfBounds, lane, address, width)),
+                    _ => {
+                        return Err(Trouble::at(FaultKind::ParamOutOfBounds, lane, address, width));
+                    }
                 };
                 let bytes = place(memory, offset, width, fault, lane, address)?;
                 bytes.copy_from_slice(&scratch[lane * width..(lane + 1) * width]);
@@ -381,7 +382,8 @@ impl Warp {
         copy: &super::program::CopyLocal,
         active: u32,
     ) -> Result<(), Box<Trouble>> {
-        let (from, to) = (*self.registers.get::<u64>(copy.from), *self.registers.get::<u64>(copy.to));
+        let (from, to) =
+            (*self.registers.get::<u64>(copy.from), *self.registers.get::<u64>(copy.to));
         let local_bytes = self.local.len() / LANES;
         let length = copy.bytes as usize;
         try_each_lane(active, |lane| {
@@ -475,11 +477,8 @@ fn spread_any(registers: &mut Registers, access: &Access, bytes: &[u8], mask: u3
             raw[..element].copy_from_slice(&bytes[start..start + element]);
             let value = u64::from_le_bytes(raw);
             let unused = 64 - 8 * element as u32;
-            values[lane] = if access.signed {
-                ((value << unused) as i64 >> unused) as u64
-            } else {
-                value
-            };
+            values[lane] =
+                if access.signed { ((value << unused) as i64 >> unused) as u64 } else { value };
         });
         match access.register_bytes {
             2 => registers.put(slot, &values.map(|value| value as u16), mask),

@@ -289,8 +289,7 @@ fn dot(opcode: &str, words: &mut Words<'_>) -> Option<Compute> {
         _ => None,
     };
     let (a, b) = (words.take_type()?, words.take_type()?);
-    let extra =
-        u32::from(signed(a)?) | u32::from(signed(b)?) << 1 | u32::from(high) << 2;
+    let extra = u32::from(signed(a)?) | u32::from(signed(b)?) << 1 | u32::from(high) << 2;
     let exec: AluFn = if opcode == "dp4a" { four } else { two };
     Some(Compute::uniform(exec, T::B32, 3).with_extra(extra))
 }

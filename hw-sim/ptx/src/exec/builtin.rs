@@ -82,8 +82,7 @@ impl Warp {
             _ => {
                 let read =
                     context.memory.read(&mut context.cursor, address, 1, Strength::WEAK, bytes);
-                return read
-                    .map_err(|fault| Trouble::at(fault.into(), lane, address, bytes.len()));
+                return read.map_err(|fault| Trouble::at(fault.into(), lane, address, bytes.len()));
             }
         };
         let found = owned.get(start..end);
@@ -230,8 +229,7 @@ impl Specifier {
         };
         let mut in_precision = false;
         for (at, c) in text.char_indices() {
-            let field =
-                if in_precision { &mut specifier.precision } else { &mut specifier.width };
+            let field = if in_precision { &mut specifier.precision } else { &mut specifier.width };
             match c {
                 '.' => {
                     in_precision = true;

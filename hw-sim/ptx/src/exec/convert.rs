@@ -92,8 +92,7 @@ pub fn select(words: &mut Words<'_>, widths: (u8, u8)) -> Option<Compute> {
     if matches!(request.dst, T::F16x2 | T::BF16x2) {
         return pack(&request);
     }
-    let exact_widths =
-        (register_bytes(request.dst), register_bytes(request.src)) == widths;
+    let exact_widths = (register_bytes(request.dst), register_bytes(request.src)) == widths;
     if request.flags == 0
         && exact_widths
         && let Some(exec) = quick(&request)

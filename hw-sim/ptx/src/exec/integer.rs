@@ -1,8 +1,6 @@
 //! Integer and bit instructions.
 
-use super::registers::{
-    AluFn, Args, LANES, Lane, Registers, map1, map2, map3, predicate, test2,
-};
+use super::registers::{AluFn, Args, LANES, Lane, Registers, map1, map2, map3, predicate, test2};
 use crate::ast::ScalarType as T;
 use crate::decode::select::{Compute, Words};
 
@@ -77,12 +75,11 @@ pub fn select(opcode: &str, words: &mut Words<'_>) -> Option<Compute> {
         "mul" | "mad" | "mul24" | "mad24" | "addc" | "subc" | "madc" => multiply(opcode, words),
         "sad" => {
             let ty = words.take_type()?;
-            let exec =
-                on_integer!(ty, I => alu!(map3, |a: I, b: I, c: I| c.wrapping_add(if a < b {
-                    b.wrapping_sub(a)
-                } else {
-                    a.wrapping_sub(b)
-                })));
+            let exec = on_integer!(ty, I => alu!(map3, |a: I, b: I, c: I| c.wrapping_add(if a < b {
+                b.wrapping_sub(a)
+            } else {
+                a.wrapping_sub(b)
+            })));
             Some(Compute::uniform(exec, ty, 3))
         }
         "shl" | "shr" => shift(opcode, words.take_type()?),
@@ -175,8 +172,7 @@ fn multiply(opcode: &str, words: &mut Words<'_>) -> Option<Compute> {
         let exec = alu!(map3, |a: i32, b: i32, c: i32| {
             ((i64::from(a) * i64::from(b) >> 32) as i32).saturating_add(c)
         });
-        return (adds && part == Some("hi") && ty == T::S32)
-            .then(|| Compute::uniform(exec, ty, 3));
+        return (adds && part == Some("hi") && ty == T::S32).then(|| Compute::uniform(exec, ty, 3));
     }
     let exec = match (part?, adds) {
         ("lo", false) => on_integer!(ty, I => alu!(map2, |a: I, b: I| a.wrapping_mul(b))),
@@ -231,9 +227,9 @@ fn multiply24(adds: bool, part: &str, ty: T) -> Option<Compute> {
         (T::U32, "hi", _) => alu!(map3, |a: u32, b: u32, c: u32| {
             ((low_unsigned(a) * low_unsigned(b) >> 16) as u32).wrapping_add(c)
         }),
-        (T::S32, "lo", _) => alu!(map3, |a: i32, b: i32, c: i32| {
-            ((low(a) * low(b)) as i32).wrapping_add(c)
-        }),
+        (T::S32, "lo", _) => {
+            alu!(map3, |a: i32, b: i32, c: i32| { ((low(a) * low(b)) as i32).wrapping_add(c) })
+        }
         (T::S32, "hi", _) => alu!(map3, |a: i32, b: i32, c: i32| {
             ((low(a) * low(b) >> 16) as i32).wrapping_add(c)
         }),
@@ -339,8 +335,7 @@ fn multiply_carry(uses: bool, sets: bool, part: &str, ty: T) -> Option<Compute> 
     ) {
         let uses = i.e == 1;
         with_carry::<W, SETS>(r, i, mask, |r, lane, flag| {
-            let (a, b, c) =
-                (r.get::<W>(i.a)[lane], r.get::<W>(i.b)[lane], r.get::<W>(i.c)[lane]);
+            let (a, b, c) = (r.get::<W>(i.a)[lane], r.get::<W>(i.b)[lane], r.get::<W>(i.c)[lane]);
             product(a, b).add(c, flag && uses)
         });
     }

@@ -209,9 +209,7 @@ impl Warp {
         for index in 0..self.fragments.len() {
             let fragment = self.fragments[index];
             let past = match fragment.state {
-                State::Barrier { id, generation } => {
-                    context.block.barrier_result(id, generation)
-                }
+                State::Barrier { id, generation } => context.block.barrier_result(id, generation),
                 _ => None,
             };
             if let Some(result) = past {

@@ -77,10 +77,6 @@ driver_calls! {
         elapsed(milliseconds, start, end)
     }
 
-    fn cuEventElapsedTime_v2(milliseconds: Out<f32>, start: Handle, end: Handle) {
-        elapsed(milliseconds, start, end)
-    }
-
     #[per_thread(cuStreamWaitEvent_ptsz)]
     fn cuStreamWaitEvent(stream: Handle, event: Handle, flags: c_uint) {
         if flags > 1 {

@@ -1,7 +1,7 @@
 //! Libraries: modules that belong to no context until a kernel of theirs is used in one.
 
 use super::call::{In, Out, driver_calls, string};
-use super::code::{INVALID_HANDLE, INVALID_VALUE, NOT_FOUND, Outcome, refuse};
+use super::code::{INVALID_VALUE, NOT_FOUND, Outcome, refuse};
 use super::handles::Handle;
 use super::module::{function_attribute, function_handle, image_text, parameter, set_attribute};
 use super::state::{self, Library, LibraryKernel};
@@ -165,15 +165,6 @@ driver_calls! {
 
     fn cuKernelGetName(name: Out<*const c_char>, kernel: Handle) {
         name.set(lasting_name(&state::driver()?.kernels.get(kernel)?.name))
-    }
-
-    fn cuKernelGetLibrary(library: Out<Handle>, kernel: Handle) {
-        let driver = state::driver()?;
-        let kernel = driver.kernels.get(kernel)?;
-        match driver.libraries.handle_where(|known| std::ptr::eq(known, &*kernel.library)) {
-            Some(handle) => library.set(handle),
-            None => Err(INVALID_HANDLE.into()),
-        }
     }
 
     fn cuKernelGetParamInfo(

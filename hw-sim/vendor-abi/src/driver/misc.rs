@@ -16,7 +16,6 @@ const SINCE: &[(&str, c_int, &str)] = &[
     ("cuMemAdvise", 12020, "_v2"),
     ("cuMemPrefetchAsync", 12020, "_v2"),
     ("cuStreamGetCaptureInfo", 11030, "_v2"),
-    ("cuEventElapsedTime", 12080, "_v2"),
 ];
 
 /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`
