@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-/// Compares the section between `<!-- NAME: begin -->` and `<!-- NAME: end -->` with `expected`; with
-/// `HWSIM_UPDATE=1`, writes it instead.
+/// Compares what stands between `<!-- NAME: begin -->` and `<!-- NAME: end -->` with `expected`, or
+/// with `HWSIM_UPDATE=1` writes it there.
 pub fn check(name: &str, expected: &str) {
     // Each crate of hw-sim lies one folder below the README.
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md");

@@ -46,6 +46,8 @@ pub struct Description {
     pub gpus: Vec<Gpu>,
     /// Links beside the PCI tree: NVLink, and the sockets' own.
     pub links: Vec<Link>,
+    /// PCI traffic between GPUs may cross from one root complex to another.
+    pub peers_across_root_complexes: bool,
     origin: String,
     source: String,
 }
@@ -441,11 +443,13 @@ impl Description {
         }
     }
 
-    /// Whether a kernel on one GPU can be given access to the memory of another: over NVLink, or
-    /// over PCI below one root complex. As on real machines, PCI traffic between peers does not
-    /// cross from one root complex to another; copies between such GPUs go through the host.
+    /// Whether a kernel on one GPU can be given access to the memory of another: over NVLink, over
+    /// PCI below one root complex, or farther where [`Self::peers_across_root_complexes`] says so
+    /// (chipsets differ). Copies between other GPUs go through the host.
     pub fn peer_access(&self, a: usize, b: usize) -> bool {
-        a != b && (self.nv_link_count(a, b) > 0 || self.pci_path(a, b) <= PciPath::HostBridge)
+        let over_pci =
+            self.peers_across_root_complexes || self.pci_path(a, b) <= PciPath::HostBridge;
+        a != b && (over_pci || self.nv_link_count(a, b) > 0)
     }
 
     /// What a GPU hangs under, nearest first, up to the root complex.

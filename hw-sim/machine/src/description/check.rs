@@ -33,6 +33,7 @@ pub(super) fn resolve(file: MachineFile, source: &str, origin: &str) -> Result<D
         nv_switches: Vec::new(),
         gpus: Vec::new(),
         links: Vec::new(),
+        peers_across_root_complexes: file.peers_across_root_complexes,
         origin: origin.into(),
         source: source.into(),
     };

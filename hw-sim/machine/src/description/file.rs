@@ -12,6 +12,8 @@ pub(super) struct MachineFile {
     pub name: Spanned<String>,
     pub summary: String,
     #[serde(default)]
+    pub peers_across_root_complexes: bool,
+    #[serde(default)]
     pub models: Vec<ModelEntry>,
     #[serde(default)]
     pub root_complexes: Vec<RootComplexEntry>,

@@ -63,9 +63,21 @@ fn dgx1v_has_the_hybrid_cube_mesh() {
     assert_eq!(machine.pci_path(0, 1), PciPath::OneSwitch);
     assert_eq!(machine.pci_path(0, 2), PciPath::HostBridge);
     assert_eq!(machine.pci_path(0, 5), PciPath::System);
-    assert!(machine.peer_access(0, 4) && machine.peer_access(1, 2));
-    assert!(!machine.peer_access(0, 5), "no NVLink, and the sockets' link carries no peer traffic");
-    assert!(!machine.peer_access(3, 3));
+}
+
+#[test]
+fn peer_access_follows_nvlink_the_pci_tree_and_the_chipset() {
+    let permits = Description::builtin("dgx1v").unwrap();
+    let (yes, no) = ("peers_across_root_complexes = true", "peers_across_root_complexes = false");
+    assert!(permits.source().contains(yes));
+    let refuses = Description::parse(&permits.source().replace(yes, no), "test").unwrap();
+    let by_default = Description::parse(&permits.source().replace(yes, ""), "test").unwrap();
+    for machine in [&refuses, &by_default] {
+        assert!(machine.peer_access(0, 4), "NVLink across sockets");
+        assert!(machine.peer_access(0, 1) && machine.peer_access(0, 2), "one root complex");
+        assert!(!machine.peer_access(0, 5), "no NVLink, and PCI between peers ends at the socket");
+    }
+    assert!(permits.peer_access(0, 5) && !permits.peer_access(3, 3));
 }
 
 #[test]
