@@ -177,7 +177,13 @@ impl Error {
                 seen: record.seen,
             }),
             _ => {
-                Some(Self::WaitExpired(Box::new(ExpiredWait { rank, kind, peer, record: *record })))
+                Some(Self::WaitExpired(Box::new(ExpiredWait {
+                    rank,
+                    kind,
+                    peer,
+                    record: *record,
+                    behind: Vec::new(),
+                })))
             }
         }
     }
@@ -194,6 +200,8 @@ pub struct ExpiredWait {
     pub peer: Option<Rank>,
     /// The record itself: block, segment, op, round, expected, seen, position, time.
     pub record: WaitRecord,
+    /// Ranks that have made fewer calls than others, where that is known: the likely culprits.
+    pub behind: Vec<Rank>,
 }
 
 impl fmt::Display for ExpiredWait {
@@ -231,7 +239,7 @@ impl fmt::Display for ExpiredWait {
         write!(
             f,
             "{rank} waited {} for {awaited} and gave up: expected {}, seen {} (launch {}, block \
-             {}, segment {}, op {}, round {}, port {}, position {}). Likely: {advice}. If the job \
+             {}, segment {}, op {}, round {}, port {}, position {}). {}Likely: {advice}. If the job \
              is only slow, raise the timeout",
             seconds(Duration::from_nanos(record.waited_ns)),
             record.expected,
@@ -243,7 +251,19 @@ impl fmt::Display for ExpiredWait {
             record.round,
             record.port,
             record.position,
+            calls_missing(&self.behind),
         )
+    }
+}
+
+fn calls_missing(behind: &[Rank]) -> String {
+    match behind {
+        [] => String::new(),
+        [one] => format!("{one} has made fewer calls than the others. "),
+        many => {
+            let ranks: Vec<_> = many.iter().map(|rank| rank.0.to_string()).collect();
+            format!("Ranks {} have made fewer calls than the others. ", ranks.join(", "))
+        }
     }
 }
 

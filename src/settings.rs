@@ -225,6 +225,16 @@ mod tests {
     }
 
     #[test]
+    fn the_readme_shows_the_table() {
+        let readme = include_str!("../README.md");
+        for Setting { name, default, meaning } in TABLE {
+            let default = if default.is_empty() { String::new() } else { format!("`{default}`") };
+            let row = format!("| `{name}` | {default} | {meaning} |");
+            assert!(readme.contains(&row), "README.md lacks the row\n{row}");
+        }
+    }
+
+    #[test]
     fn bad_values_name_the_variable_the_value_and_what_was_expected() {
         for (name, value) in [
             ("RINGDOVE_SLOTS", "3"),

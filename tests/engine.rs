@@ -16,7 +16,7 @@ use ringdove_kernels::descriptor::{Descriptor, MalformedDescriptor};
 use ringdove_kernels::launch::{WaitKind, WaitRecord};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use support::transports::{GatedTransport, LyingTransport, NullTransport};
+use support::transports::{GatedTransport, HostMemory, LyingTransport, NullTransport};
 use support::{LANE, ROUTE, TestRank, credit, put};
 
 const NOW: Duration = Duration::ZERO;
@@ -285,6 +285,29 @@ fn r12_a_failed_transfer_becomes_an_error_that_names_it() {
     bench.ring(&put(0, 0, 0, 10));
     bench.step();
     assert_eq!(bench.trace.events().len(), calls, "a failed transport was called again");
+}
+
+// A lost transfer looks complete and raises nothing: exactly what a device wait has to catch.
+#[test]
+fn a_dropped_transfer_ends_without_its_signal() {
+    let memory = Region::host(64);
+    let faults = Faults { drop_at: Some(1), ..Faults::default() };
+    let host = HostMemory::new(vec![memory.clone()], 1);
+    let mut bench = Bench::new(Faulty::new(host, faults, 1));
+    let here = Lane { arrival: Some(memory.base_address()), ..lane() };
+    bench.handle.add_lane(LaneId(1), here).unwrap();
+    bench.handle.add_route(RouteId(1), Route { lane: LaneId(1), ..route() }).unwrap();
+    let signal = memory.word64(0).unwrap();
+    for expected in [1, 1, 3] {
+        bench.ring(&credit(1));
+        let mut steps = 0;
+        while !bench.step().is_idle() {
+            steps += 1;
+            assert!(steps < 100);
+        }
+        assert_eq!(signal.load(Ordering::Acquire), expected);
+    }
+    assert!(bench.rank.alarm.errors().is_empty());
 }
 
 #[test]

@@ -55,6 +55,8 @@ pub(crate) struct Board {
     /// Collectives that not all ranks have called yet; the front is number `first`.
     collectives: VecDeque<Posted>,
     first: u64,
+    /// Collectives that each rank has called.
+    calls: Vec<u64>,
     /// Sends and receives that wait for their counterpart, by (from, to).
     transfers: HashMap<(Rank, Rank), Unmatched>,
 }
@@ -74,17 +76,24 @@ struct Unmatched {
 }
 
 impl Board {
+    /// A board for `rank_count` ranks.
+    pub fn new(rank_count: u32) -> Self {
+        Self { calls: vec![0; rank_count as usize], ..Self::default() }
+    }
+
+    /// Ranks that have called fewer collectives than others.
+    pub fn behind(&self) -> Vec<Rank> {
+        let most = self.calls.iter().max().copied().unwrap_or(0);
+        let ranks = (0..).zip(&self.calls).filter(|&(_, &calls)| calls < most);
+        ranks.map(|(rank, _)| Rank(rank)).collect()
+    }
+
     /// `rank` makes its collective number `number`, the first one being 0.
     ///
     /// # Errors
     /// [`Error::Disagreement`] where another rank's call with this number differs.
-    pub fn collective(
-        &mut self,
-        rank: Rank,
-        rank_count: u32,
-        number: u64,
-        signature: Signature,
-    ) -> Result<()> {
+    pub fn collective(&mut self, rank: Rank, number: u64, signature: Signature) -> Result<()> {
+        self.calls[rank.index()] = number + 1;
         let index = (number - self.first) as usize;
         if index >= AHEAD_MAX {
             return Err(self.too_far(rank, number));
@@ -97,7 +106,7 @@ impl Board {
             compare(&call, (rank, &signature), (posted.rank, &posted.signature))?;
             posted.calls += 1;
         }
-        while self.collectives.front().is_some_and(|posted| posted.calls == rank_count) {
+        while self.collectives.front().is_some_and(|posted| posted.calls as usize == self.calls.len()) {
             self.collectives.pop_front();
             self.first += 1;
         }
@@ -148,10 +157,10 @@ mod tests {
 
     #[test]
     fn equal_calls_pass_and_are_forgotten() {
-        let mut board = Board::default();
+        let mut board = Board::new(3);
         for number in 0..1000 {
             for rank in 0..3 {
-                board.collective(Rank(rank), 3, number, signature(number)).unwrap();
+                board.collective(Rank(rank), number, signature(number)).unwrap();
             }
         }
         assert!(board.collectives.is_empty());
@@ -159,9 +168,9 @@ mod tests {
 
     #[test]
     fn a_difference_names_both_sides() {
-        let mut board = Board::default();
-        board.collective(Rank(0), 2, 0, signature(1)).unwrap();
-        let message = board.collective(Rank(1), 2, 0, signature(2)).unwrap_err().to_string();
+        let mut board = Board::new(2);
+        board.collective(Rank(0), 0, signature(1)).unwrap();
+        let message = board.collective(Rank(1), 0, signature(2)).unwrap_err().to_string();
         for part in ["count", "rank 1 says 2", "rank 0 says 1"] {
             assert!(message.contains(part), "{message}");
         }
@@ -169,16 +178,17 @@ mod tests {
 
     #[test]
     fn one_rank_may_run_ahead_but_not_without_bound() {
-        let mut board = Board::default();
+        let mut board = Board::new(2);
         for number in 0..AHEAD_MAX as u64 {
-            board.collective(Rank(0), 2, number, signature(4)).unwrap();
+            board.collective(Rank(0), number, signature(4)).unwrap();
         }
-        board.collective(Rank(0), 2, AHEAD_MAX as u64, signature(4)).unwrap_err();
+        assert_eq!(board.behind(), [Rank(1)]);
+        board.collective(Rank(0), AHEAD_MAX as u64, signature(4)).unwrap_err();
     }
 
     #[test]
     fn messages_match_in_order_whichever_side_comes_first() {
-        let mut board = Board::default();
+        let mut board = Board::new(2);
         let pair = (Rank(0), Rank(1));
         board.transfer(Rank(0), pair, signature(1)).unwrap();
         board.transfer(Rank(0), pair, signature(2)).unwrap();

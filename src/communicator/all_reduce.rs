@@ -101,7 +101,14 @@ impl Communicator {
         if bytes == 0 {
             return Ok(());
         }
-        self.enqueue(&mut launcher, &call, stream)
+        self.enqueue(&mut launcher, &call, stream).map_err(|error| self.condemn(error))
+    }
+
+    /// Ends the communicator because a call on which the ranks have agreed cannot be launched: the
+    /// others would wait for it.
+    pub(super) fn condemn(&self, error: Error) -> Error {
+        Alarm::raise(&*self.world, error.clone());
+        error
     }
 
     pub(super) fn check_stream(&self, stream: &CudaStream) -> Result<()> {
@@ -142,9 +149,9 @@ impl Communicator {
         let number = launcher.next_collective();
         let signature = call.signature();
         let mut board = self.world.board();
-        let agreed = board.collective(self.rank, self.rank_count(), number, signature);
+        let agreed = board.collective(self.rank, number, signature);
         drop(board);
-        agreed.inspect_err(|error| self.world.raise(error.clone()))
+        agreed.map_err(|error| self.condemn(error))
     }
 
     fn enqueue(

@@ -3,10 +3,9 @@
 use super::agreement::Value;
 use super::all_reduce::{data_type_name, internal};
 use super::element::Element;
-use super::launcher::PlanKey;
+use super::launcher::{Launcher, PlanKey};
 use super::world::lock;
 use super::{Communicator, buffers};
-use crate::engine::Alarm;
 use crate::error::{Error, Result};
 use crate::id::Rank;
 use crate::plan::{self, Direction, Limits, Transfer};
@@ -135,7 +134,19 @@ impl Group<'_> {
         let transfers: Vec<Transfer> = self.members.iter().map(|&(member, _)| member).collect();
         // Building comes first: a group that is refused has told the other ranks nothing.
         let group = self.plan(&transfers)?;
-        self.agree()?;
+        self.agree().map_err(|error| communicator.condemn(error))?;
+        let enqueued = self.enqueue(&mut launcher, transfers, group, stream);
+        enqueued.map_err(|error| communicator.condemn(error))
+    }
+
+    fn enqueue(
+        &self,
+        launcher: &mut Launcher,
+        transfers: Vec<Transfer>,
+        group: plan::Group,
+        stream: &Arc<CudaStream>,
+    ) -> Result<()> {
+        let communicator = self.communicator;
         launcher.order(stream)?;
         let plan = launcher.resident(PlanKey::Group(transfers), stream, || {
             let verified = plan::verify(group.plan, &group.promise);
@@ -180,11 +191,7 @@ impl Group<'_> {
                 ("count", Value::Number(transfer.bytes / size)),
                 ("data type", Value::Word(data_type_name(*data_type))),
             ];
-            if let Err(error) = board.transfer(rank, pair, signature) {
-                drop(board);
-                world.raise(error.clone());
-                return Err(error);
-            }
+            board.transfer(rank, pair, signature)?;
         }
         Ok(())
     }

@@ -73,7 +73,7 @@ impl World {
             geometry,
             seats: Mutex::new(seats),
             changed: Condvar::new(),
-            board: Mutex::default(),
+            board: Mutex::new(Board::new(geometry.rank_count)),
             windows: Windows::default(),
             plans: Mutex::default(),
             raised: AtomicBool::new(false),
@@ -153,7 +153,10 @@ impl World {
 }
 
 impl Alarm for World {
-    fn raise(&self, error: Error) {
+    fn raise(&self, mut error: Error) {
+        if let Error::WaitExpired(wait) = &mut error {
+            wait.behind = self.board().behind();
+        }
         // Release: whoever sees the flag finds the error. Pairs with `is_raised`.
         if !self.raised.swap(true, Ordering::Release) {
             tracing::error!(%error, "communicator condemned");

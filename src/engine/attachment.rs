@@ -12,6 +12,7 @@ use crate::transport::{Transfer, Transport, TransportCause, TransportError};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use ringdove_kernels::descriptor::Descriptor;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -34,6 +35,7 @@ pub struct Attachment {
     parts: AttachmentParts,
     table: RouteTable,
     commands: Receiver<Command>,
+    commands_applied: u64,
     shared: Arc<Shared>,
     coalesce_bytes_max: u64,
     watch_interval: Duration,
@@ -65,6 +67,7 @@ enum Condition {
 /// What both ends of an attachment share.
 struct Shared {
     statistics: Statistics,
+    commands_sent: AtomicU64,
     failure: OnceLock<Error>,
     waker: OnceLock<Waker>,
 }
@@ -82,6 +85,7 @@ impl Attachment {
         let (sender, commands) = unbounded();
         let shared = Arc::new(Shared {
             statistics: Statistics::default(),
+            commands_sent: AtomicU64::new(0),
             failure: OnceLock::new(),
             waker: OnceLock::new(),
         });
@@ -94,6 +98,7 @@ impl Attachment {
             parts,
             table: RouteTable::default(),
             commands,
+            commands_applied: 0,
             shared,
             coalesce_bytes_max: settings.coalesce_bytes_max,
             watch_interval: settings.watch_interval,
@@ -111,7 +116,11 @@ impl Attachment {
 
     /// One step: look at the control plane, drain the ring, submit, poll.
     pub(super) fn serve(&mut self, now: Duration, inbox: &mut [Committed]) -> Progress {
-        self.apply_commands();
+        // Acquire: the commands that were counted can be received. Pairs with
+        // AttachmentHandle::send. Cheaper than asking the channel at each step.
+        if self.shared.commands_sent.load(Ordering::Acquire) != self.commands_applied {
+            self.apply_commands();
+        }
         if self.condition == Condition::Serving && self.parts.alarm.is_raised() {
             // Somebody else failed or aborted. The buffers of queued transfers may go away now.
             self.condition = Condition::Condemned;
@@ -163,7 +172,7 @@ impl Attachment {
         let descriptor = Descriptor::decode(committed.words)
             .map_err(|reason| bad(None, DescriptorFault::Malformed(reason)))?;
         if self.table.route(RouteId(descriptor.route)).is_none() {
-            // It may have been added since this step began.
+            // It may have been added since this step began, and whoever rang knows that it was.
             self.apply_commands();
         }
         let transfer = self
@@ -284,6 +293,7 @@ impl Attachment {
 
     fn apply_commands(&mut self) {
         while let Ok(command) = self.commands.try_recv() {
+            self.commands_applied += 1;
             match command {
                 Command::Lane(id, lane) => self.table.add_lane(id, lane),
                 Command::Route(id, route) => self.table.set_route(id, route),
@@ -298,10 +308,11 @@ impl Attachment {
         self.counters.occupancy_max = self.parts.consumer.occupancy_max();
         if progress.is_idle() {
             self.counters.steps_idle += 1;
+            self.shared.statistics.publish_idle(self.counters.steps_idle);
         } else {
             self.counters.steps_busy += 1;
+            self.shared.statistics.publish(&self.counters);
         }
-        self.shared.statistics.publish(&self.counters);
     }
 
     /// Why this attachment has more to do before it may go, or `None`.
@@ -407,7 +418,7 @@ impl AttachmentHandle {
     }
 
     /// Removes a route, for memory that is about to be freed. Call [`settle`](Self::settle)
-    /// afterwards; then no new transfer touches it. The caller knows that none is in flight.
+    /// afterwards; then no new transfer touches it. The caller knows that none is rung or in flight.
     ///
     /// # Errors
     /// [`Error::Argument`] if there is no such route, [`Error::EngineStopped`] if the engine is
@@ -459,7 +470,10 @@ impl AttachmentHandle {
     }
 
     fn send(&self, command: Command) -> Result<()> {
-        self.sender.send(command).map_err(|_| engine_gone())
+        self.sender.send(command).map_err(|_| engine_gone())?;
+        // Release: after the command. Pairs with Attachment::serve.
+        self.shared.commands_sent.fetch_add(1, Ordering::Release);
+        Ok(())
     }
 }
 

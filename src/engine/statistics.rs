@@ -60,7 +60,12 @@ impl Statistics {
         self.signals.store(counters.signals, Ordering::Relaxed);
         self.occupancy_max.store(counters.occupancy_max, Ordering::Relaxed);
         self.steps_busy.store(counters.steps_busy, Ordering::Relaxed);
-        self.steps_idle.store(counters.steps_idle, Ordering::Relaxed);
+        self.publish_idle(counters.steps_idle);
+    }
+
+    /// As [`publish`](Self::publish), after a step that changed nothing else.
+    pub(super) fn publish_idle(&self, steps_idle: u64) {
+        self.steps_idle.store(steps_idle, Ordering::Relaxed);
     }
 
     pub(super) fn read(&self) -> Snapshot {

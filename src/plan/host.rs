@@ -79,7 +79,6 @@ impl Element {
 /// A lane, as both ends and the engine see it.
 #[derive(Clone, Default)]
 pub(super) struct HostLane {
-    pub(super) from: usize,
     pub(super) to: usize,
     pub(super) slot_bytes: usize,
     pub(super) slot_count: u64,
@@ -93,15 +92,9 @@ pub(super) struct HostLane {
 
 impl HostLane {
     /// A lane; without slots if `slot_count` is 0. Its signals begin at `position`.
-    pub(super) fn new(
-        (from, to): (usize, usize),
-        slot_bytes: usize,
-        slot_count: u64,
-        position: u64,
-    ) -> Self {
+    pub(super) fn new(to: usize, slot_bytes: usize, slot_count: u64, position: u64) -> Self {
         let slots = vec![0xee; slot_bytes * slot_count as usize];
         Self {
-            from,
             to,
             slot_bytes,
             slot_count,

@@ -69,7 +69,7 @@ impl Consumer {
                 self.probe_occupancy(count as u64);
             }
             // Release: a producer that sees this tail may overwrite the slots, so our loads of them
-            // come first. Pairs with doorbell.cuh: reserve, and Producer::has_room, R4.
+            // come first. Pairs with doorbell.cuh: ring, and Producer::has_room, R4.
             self.tail.store(self.next.0, Ordering::Release);
         }
         count
@@ -94,7 +94,7 @@ impl Consumer {
     fn load(&self, position: Position) -> Option<[u64; 2]> {
         let index = self.size.slot(position) * (DESCRIPTOR_BYTES / 8);
         // Acquire on each word: either one may arrive first, and whichever arrives last must still
-        // order the payload before what we do next. Pairs with doorbell.cuh: publish, and
+        // order the payload before what we do next. Pairs with doorbell.cuh: release_payload, and
         // Producer::publish, R5. Word 1 first, because producers tend to write it last: an empty
         // slot then costs one load.
         let high = self.slots.load(index + 1, Ordering::Acquire);

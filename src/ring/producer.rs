@@ -153,7 +153,8 @@ impl Producer {
             return true;
         }
         let tail = self.tail.load(Ordering::Acquire);
-        // Max, because producers refresh the cache concurrently and an old value must not win.
+        // Max, because producers refresh the cache concurrently. (A device just stores: an old tail
+        // costs it another look, R4.)
         // Release pairs with the acquire load of the cache above.
         self.tail_cache.fetch_max(tail, Ordering::Release);
         self.size.has_room(position, Position(tail))

@@ -1,4 +1,4 @@
-//! Where `libhwsim.so` is, and the folder through which a program finds it under the vendor's names.
+//! Where `libhwsim.so` is, and the folder that shows it under the vendor's names.
 
 use crate::error::Error;
 use hwsim_machine::description::Description;
@@ -29,6 +29,8 @@ pub fn find() -> Result<PathBuf, Error> {
         let folder = program.parent().unwrap_or(Path::new("/"));
         searched.push(folder.join("libhwsim.so"));
         searched.push(folder.join("../lib/libhwsim.so"));
+        // Where cargo leaves it when it was built for a test only.
+        searched.push(folder.join("deps/libhwsim.so"));
     }
     let found = searched.iter().find(|path| path.is_file());
     match found.and_then(|path| path.canonicalize().ok()) {

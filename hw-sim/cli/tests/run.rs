@@ -84,8 +84,8 @@ fn the_command_finds_the_vendors_names_and_the_machine() {
     assert_eq!(text(&output.stdout).lines().collect::<Vec<_>>(), expected);
     assert_eq!(
         text(&output.stderr),
-        "hwsim: machine dgx1v, 8 x Virtual V100-SXM2-16GB; virtual hardware: times are wall-clock \
-         times of a simulation\n"
+        "hwsim: machine dgx1v, 8 x V100-SXM2-16GB (virtual); virtual hardware: times are \
+         wall-clock times of a simulation\n"
     );
     place.assert_nothing_left();
 }

@@ -115,7 +115,7 @@ impl Gpu {
 /// The figures of one kind of GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuModel {
-    /// The name that the driver reports.
+    /// The name that the driver reports; it ends in ` (virtual)`.
     pub name: String,
     /// Major and minor compute capability.
     pub compute_capability: (u32, u32),

@@ -69,7 +69,7 @@ impl<T: Copy> Out<T> {
     /// Stores a value. Null is the caller's error.
     fn write(&self, value: T) -> Answer {
         self.check()?;
-        // SAFETY: not null and aligned; valid for writes by the interface's contract (see the type).
+        // SAFETY: not null, aligned, and writable by the interface's contract (see the type).
         unsafe { self.0.write(value) };
         Ok(())
     }

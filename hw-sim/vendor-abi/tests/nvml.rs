@@ -62,7 +62,7 @@ fn devices_of_a_dgx1v_are_those_of_its_description() {
         let device = nvml.device_by_index(7).unwrap();
         assert_eq!(device.index().unwrap(), 7);
         assert_eq!(device.minor_number().unwrap(), 7);
-        assert_eq!(device.name().unwrap(), "Virtual V100-SXM2-16GB");
+        assert_eq!(device.name().unwrap(), "V100-SXM2-16GB (virtual)");
         assert_eq!(device.memory_info().unwrap().total, 16 << 30);
         assert_eq!(device.cuda_compute_capability().unwrap().major, 7);
         assert_eq!(device.architecture().unwrap(), DeviceArchitecture::Volta);

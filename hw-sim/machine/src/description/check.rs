@@ -11,6 +11,10 @@ use toml::Spanned;
 
 /// GPUs of one machine at most.
 const GPUS_MAX: usize = 64;
+/// What follows the name of every virtual GPU, so that no program takes its times for real ones.
+const VIRTUAL_MARK: &str = " (virtual)";
+/// Bytes of a model's name at most: NVML gives a name 96, with the mark and the final NUL.
+const MODEL_NAME_MAX: usize = 95 - VIRTUAL_MARK.len();
 /// NVLinks of one GPU at most: what NVML's interface can name.
 const NV_LINKS_PER_GPU_MAX: u32 = 18;
 
@@ -109,16 +113,16 @@ impl Check<'_> {
     }
 
     fn model(&self, entry: &ModelEntry) -> Result<GpuModel> {
-        // The driver's and NVML's interfaces give a name 96 bytes, with the final NUL.
         let name = entry.name.as_ref();
-        if name.is_empty() || name.len() > 95 || name.contains('\0') {
-            let reason = format!("expected 1 to 95 bytes without NUL, found {}", name.len());
+        if name.is_empty() || name.len() > MODEL_NAME_MAX || name.contains('\0') {
+            let seen = name.len();
+            let reason = format!("expected 1 to {MODEL_NAME_MAX} bytes without NUL, found {seen}");
             return Err(self.invalid(entry.name.span(), reason));
         }
         let kib = |what, seen, range| Ok(u64::from(self.number(what, seen, range)?) << 10);
         let khz = |what, seen| Ok(self.number(what, seen, 1..=100_000)? * 1000);
         Ok(GpuModel {
-            name: name.clone(),
+            name: format!("{name}{VIRTUAL_MARK}"),
             compute_capability: self.compute_capability(&entry.compute_capability)?,
             multiprocessors: self.number("multiprocessors", &entry.multiprocessors, 1..=1024)?,
             threads_per_multiprocessor: self.number(

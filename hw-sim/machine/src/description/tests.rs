@@ -26,6 +26,7 @@ fn every_built_in_machine_parses_under_its_own_name() {
         let machine = Description::builtin(name).unwrap();
         assert_eq!((machine.name.as_str(), machine.gpus.len()), (name, gpus));
         for gpu in &machine.gpus {
+            assert!(gpu.model.name.ends_with("(virtual)"), "{name}: its times would pass for real");
             assert!(gpu.model.memory_bytes >= 16 << 30, "{name}: the demo's buffers do not fit");
         }
     }
@@ -202,4 +203,13 @@ fn the_text_shows_tree_and_matrix() {
         "{text}"
     );
     assert!(text.contains("  GPU0   X     PIX   PHB   PHB\n"), "{text}");
+}
+
+/// The example is what users copy.
+#[test]
+fn the_machine_file_in_the_readme_is_valid() {
+    let readme = include_str!("../../../README.md");
+    let example = readme.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
+    let machine = Description::parse(example, "README.md").unwrap();
+    assert_eq!((machine.gpus.len(), machine.nv_link_count(0, 1)), (2, 2));
 }

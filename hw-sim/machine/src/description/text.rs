@@ -83,8 +83,8 @@ impl Description {
     /// Legend and rates, below the matrix.
     fn rates(&self) -> String {
         let mut text = String::from(
-            "\n  NVn n NVLinks; PIX one PCI switch; PXB several; PHB the host bridge; NODE two host\n  \
-             bridges of one NUMA node; SYS across NUMA nodes. Rates: nominal, one direction.\n",
+            "\n  NVn n NVLinks; PIX one PCI switch; PXB several; PHB the host bridge; NODE two\n  \
+             host bridges of one NUMA node; SYS across NUMA nodes. Rates: nominal, one way.\n",
         );
         let mut rates: Vec<String> = Vec::new();
         for link in &self.links {

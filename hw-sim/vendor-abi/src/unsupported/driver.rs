@@ -19,106 +19,29 @@ super::stubs! { NOT_SUPPORTED:
     cuCoredumpSetAttribute
     cuCoredumpSetAttributeGlobal
     cuCtxAttach
-    cuCtxCreate
-    cuCtxCreate_v2
-    cuCtxCreate_v3
-    cuCtxDestroy
-    cuCtxDestroy_v2
     cuCtxDetach
-    cuCtxDisablePeerAccess
-    cuCtxEnablePeerAccess
     cuCtxFromGreenCtx
-    cuCtxGetApiVersion
-    cuCtxGetCacheConfig
-    cuCtxGetCurrent
     cuCtxGetDevResource
-    cuCtxGetDevice
     cuCtxGetExecAffinity
-    cuCtxGetFlags
-    cuCtxGetId
-    cuCtxGetLimit
-    cuCtxGetSharedMemConfig
-    cuCtxGetStreamPriorityRange
-    cuCtxPopCurrent
-    cuCtxPopCurrent_v2
-    cuCtxPushCurrent
-    cuCtxPushCurrent_v2
-    cuCtxResetPersistingL2Cache
-    cuCtxSetCacheConfig
-    cuCtxSetCurrent
-    cuCtxSetFlags
-    cuCtxSetLimit
-    cuCtxSetSharedMemConfig
-    cuCtxSynchronize
     cuDestroyExternalMemory
     cuDestroyExternalSemaphore
     cuDevResourceGenerateDesc
     cuDevSmResourceSplitByCount
-    cuDeviceCanAccessPeer
-    cuDeviceComputeCapability
-    cuDeviceGet
-    cuDeviceGetAttribute
-    cuDeviceGetByPCIBusId
-    cuDeviceGetCount
-    cuDeviceGetDefaultMemPool
     cuDeviceGetDevResource
     cuDeviceGetExecAffinitySupport
     cuDeviceGetGraphMemAttribute
     cuDeviceGetLuid
-    cuDeviceGetMemPool
-    cuDeviceGetName
     cuDeviceGetNvSciSyncAttributes
-    cuDeviceGetP2PAttribute
-    cuDeviceGetPCIBusId
     cuDeviceGetProperties
     cuDeviceGetTexture1DLinearMaxWidth
-    cuDeviceGetUuid
-    cuDeviceGetUuid_v2
     cuDeviceGraphMemTrim
-    cuDevicePrimaryCtxGetState
-    cuDevicePrimaryCtxRelease
-    cuDevicePrimaryCtxRelease_v2
-    cuDevicePrimaryCtxReset
-    cuDevicePrimaryCtxReset_v2
-    cuDevicePrimaryCtxRetain
-    cuDevicePrimaryCtxSetFlags
-    cuDevicePrimaryCtxSetFlags_v2
     cuDeviceRegisterAsyncNotification
     cuDeviceSetGraphMemAttribute
-    cuDeviceSetMemPool
-    cuDeviceTotalMem
-    cuDeviceTotalMem_v2
     cuDeviceUnregisterAsyncNotification
-    cuDriverGetVersion
-    cuEventCreate
-    cuEventDestroy
-    cuEventDestroy_v2
-    cuEventElapsedTime
-    cuEventQuery
-    cuEventRecord
-    cuEventRecordWithFlags
-    cuEventRecordWithFlags_ptsz
-    cuEventRecord_ptsz
-    cuEventSynchronize
     cuExternalMemoryGetMappedBuffer
     cuExternalMemoryGetMappedMipmappedArray
-    cuFlushGPUDirectRDMAWrites
-    cuFuncGetAttribute
-    cuFuncGetModule
-    cuFuncGetName
-    cuFuncGetParamInfo
-    cuFuncIsLoaded
-    cuFuncLoad
-    cuFuncSetAttribute
     cuFuncSetBlockShape
-    cuFuncSetCacheConfig
-    cuFuncSetSharedMemConfig
     cuFuncSetSharedSize
-    cuGetErrorName
-    cuGetErrorString
-    cuGetExportTable
-    cuGetProcAddress
-    cuGetProcAddress_v2
     cuGetProcAddress_v2_ptsz
     cuGraphAddBatchMemOpNode
     cuGraphAddChildGraphNode
@@ -230,41 +153,15 @@ super::stubs! { NOT_SUPPORTED:
     cuGreenCtxWaitEvent
     cuImportExternalMemory
     cuImportExternalSemaphore
-    cuInit
-    cuIpcCloseMemHandle
     cuIpcGetEventHandle
-    cuIpcGetMemHandle
     cuIpcOpenEventHandle
-    cuIpcOpenMemHandle
-    cuIpcOpenMemHandle_v2
-    cuKernelGetAttribute
-    cuKernelGetFunction
-    cuKernelGetName
-    cuKernelGetParamInfo
-    cuKernelSetAttribute
-    cuKernelSetCacheConfig
     cuLaunch
-    cuLaunchCooperativeKernel
     cuLaunchCooperativeKernelMultiDevice
-    cuLaunchCooperativeKernel_ptsz
     cuLaunchGrid
     cuLaunchGridAsync
-    cuLaunchHostFunc
-    cuLaunchHostFunc_ptsz
-    cuLaunchKernel
-    cuLaunchKernelEx
-    cuLaunchKernelEx_ptsz
-    cuLaunchKernel_ptsz
     cuLibraryEnumerateKernels
-    cuLibraryGetGlobal
-    cuLibraryGetKernel
-    cuLibraryGetKernelCount
     cuLibraryGetManaged
-    cuLibraryGetModule
     cuLibraryGetUnifiedFunction
-    cuLibraryLoadData
-    cuLibraryLoadFromFile
-    cuLibraryUnload
     cuLinkAddData
     cuLinkAddData_v2
     cuLinkAddFile
@@ -275,76 +172,30 @@ super::stubs! { NOT_SUPPORTED:
     cuLinkDestroy
     cuMemAddressFree
     cuMemAddressReserve
-    cuMemAdvise
-    cuMemAdvise_v2
-    cuMemAlloc
-    cuMemAllocAsync
-    cuMemAllocAsync_ptsz
-    cuMemAllocFromPoolAsync
-    cuMemAllocFromPoolAsync_ptsz
-    cuMemAllocHost
-    cuMemAllocHost_v2
-    cuMemAllocManaged
-    cuMemAllocPitch
-    cuMemAllocPitch_v2
-    cuMemAlloc_v2
     cuMemCreate
     cuMemExportToShareableHandle
-    cuMemFree
-    cuMemFreeAsync
-    cuMemFreeAsync_ptsz
-    cuMemFreeHost
-    cuMemFree_v2
     cuMemGetAccess
-    cuMemGetAddressRange
-    cuMemGetAddressRange_v2
     cuMemGetAllocationGranularity
     cuMemGetAllocationPropertiesFromHandle
     cuMemGetHandleForAddressRange
-    cuMemGetInfo
-    cuMemGetInfo_v2
-    cuMemHostAlloc
-    cuMemHostGetDevicePointer
-    cuMemHostGetDevicePointer_v2
-    cuMemHostGetFlags
-    cuMemHostRegister
-    cuMemHostRegister_v2
-    cuMemHostUnregister
     cuMemImportFromShareableHandle
     cuMemMap
     cuMemMapArrayAsync
     cuMemMapArrayAsync_ptsz
-    cuMemPoolCreate
-    cuMemPoolDestroy
     cuMemPoolExportPointer
     cuMemPoolExportToShareableHandle
     cuMemPoolGetAccess
-    cuMemPoolGetAttribute
     cuMemPoolImportFromShareableHandle
     cuMemPoolImportPointer
-    cuMemPoolSetAccess
-    cuMemPoolSetAttribute
-    cuMemPoolTrimTo
-    cuMemPrefetchAsync
-    cuMemPrefetchAsync_ptsz
-    cuMemPrefetchAsync_v2
-    cuMemPrefetchAsync_v2_ptsz
     cuMemRangeGetAttribute
     cuMemRangeGetAttributes
     cuMemRelease
     cuMemRetainAllocationHandle
     cuMemSetAccess
     cuMemUnmap
-    cuMemcpy
     cuMemcpy2D
     cuMemcpy2DAsync
-    cuMemcpy2DAsync_v2
-    cuMemcpy2DAsync_v2_ptsz
     cuMemcpy2DUnaligned
-    cuMemcpy2DUnaligned_v2
-    cuMemcpy2DUnaligned_v2_ptds
-    cuMemcpy2D_v2
-    cuMemcpy2D_v2_ptds
     cuMemcpy3D
     cuMemcpy3DAsync
     cuMemcpy3DAsync_v2
@@ -355,8 +206,6 @@ super::stubs! { NOT_SUPPORTED:
     cuMemcpy3DPeer_ptds
     cuMemcpy3D_v2
     cuMemcpy3D_v2_ptds
-    cuMemcpyAsync
-    cuMemcpyAsync_ptsz
     cuMemcpyAtoA
     cuMemcpyAtoA_v2
     cuMemcpyAtoA_v2_ptds
@@ -374,16 +223,8 @@ super::stubs! { NOT_SUPPORTED:
     cuMemcpyDtoA_v2_ptds
     cuMemcpyDtoD
     cuMemcpyDtoDAsync
-    cuMemcpyDtoDAsync_v2
-    cuMemcpyDtoDAsync_v2_ptsz
-    cuMemcpyDtoD_v2
-    cuMemcpyDtoD_v2_ptds
     cuMemcpyDtoH
     cuMemcpyDtoHAsync
-    cuMemcpyDtoHAsync_v2
-    cuMemcpyDtoHAsync_v2_ptsz
-    cuMemcpyDtoH_v2
-    cuMemcpyDtoH_v2_ptds
     cuMemcpyHtoA
     cuMemcpyHtoAAsync
     cuMemcpyHtoAAsync_v2
@@ -392,158 +233,54 @@ super::stubs! { NOT_SUPPORTED:
     cuMemcpyHtoA_v2_ptds
     cuMemcpyHtoD
     cuMemcpyHtoDAsync
-    cuMemcpyHtoDAsync_v2
-    cuMemcpyHtoDAsync_v2_ptsz
-    cuMemcpyHtoD_v2
-    cuMemcpyHtoD_v2_ptds
-    cuMemcpyPeer
-    cuMemcpyPeerAsync
-    cuMemcpyPeerAsync_ptsz
-    cuMemcpyPeer_ptds
-    cuMemcpy_ptds
     cuMemsetD16
-    cuMemsetD16Async
-    cuMemsetD16Async_ptsz
-    cuMemsetD16_v2
-    cuMemsetD16_v2_ptds
     cuMemsetD2D16
-    cuMemsetD2D16Async
-    cuMemsetD2D16Async_ptsz
-    cuMemsetD2D16_v2
-    cuMemsetD2D16_v2_ptds
     cuMemsetD2D32
-    cuMemsetD2D32Async
-    cuMemsetD2D32Async_ptsz
-    cuMemsetD2D32_v2
-    cuMemsetD2D32_v2_ptds
     cuMemsetD2D8
-    cuMemsetD2D8Async
-    cuMemsetD2D8Async_ptsz
-    cuMemsetD2D8_v2
-    cuMemsetD2D8_v2_ptds
     cuMemsetD32
-    cuMemsetD32Async
-    cuMemsetD32Async_ptsz
-    cuMemsetD32_v2
-    cuMemsetD32_v2_ptds
     cuMemsetD8
-    cuMemsetD8Async
-    cuMemsetD8Async_ptsz
-    cuMemsetD8_v2
-    cuMemsetD8_v2_ptds
     cuMipmappedArrayCreate
     cuMipmappedArrayDestroy
     cuMipmappedArrayGetLevel
     cuMipmappedArrayGetMemoryRequirements
     cuMipmappedArrayGetSparseProperties
     cuModuleEnumerateFunctions
-    cuModuleGetFunction
     cuModuleGetFunctionCount
-    cuModuleGetGlobal
-    cuModuleGetGlobal_v2
-    cuModuleGetLoadingMode
     cuModuleGetSurfRef
     cuModuleGetTexRef
-    cuModuleLoad
-    cuModuleLoadData
-    cuModuleLoadDataEx
-    cuModuleLoadFatBinary
-    cuModuleUnload
     cuMulticastAddDevice
     cuMulticastBindAddr
     cuMulticastBindMem
     cuMulticastCreate
     cuMulticastGetGranularity
     cuMulticastUnbind
-    cuOccupancyAvailableDynamicSMemPerBlock
-    cuOccupancyMaxActiveBlocksPerMultiprocessor
-    cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags
     cuOccupancyMaxActiveClusters
-    cuOccupancyMaxPotentialBlockSize
-    cuOccupancyMaxPotentialBlockSizeWithFlags
     cuOccupancyMaxPotentialClusterSize
     cuParamSetSize
     cuParamSetTexRef
     cuParamSetf
     cuParamSeti
     cuParamSetv
-    cuPointerGetAttribute
-    cuPointerGetAttributes
-    cuPointerSetAttribute
     cuProfilerInitialize
-    cuProfilerStart
-    cuProfilerStop
     cuSignalExternalSemaphoresAsync
     cuSignalExternalSemaphoresAsync_ptsz
-    cuStreamAddCallback
-    cuStreamAddCallback_ptsz
-    cuStreamAttachMemAsync
-    cuStreamAttachMemAsync_ptsz
-    cuStreamBatchMemOp
-    cuStreamBatchMemOp_ptsz
-    cuStreamBatchMemOp_v2
-    cuStreamBatchMemOp_v2_ptsz
     cuStreamBeginCapture
     cuStreamBeginCaptureToGraph
     cuStreamBeginCaptureToGraph_ptsz
     cuStreamBeginCapture_ptsz
-    cuStreamBeginCapture_v2
-    cuStreamBeginCapture_v2_ptsz
-    cuStreamCopyAttributes
-    cuStreamCopyAttributes_ptsz
-    cuStreamCreate
-    cuStreamCreateWithPriority
-    cuStreamDestroy
-    cuStreamDestroy_v2
     cuStreamEndCapture
     cuStreamEndCapture_ptsz
     cuStreamGetAttribute
     cuStreamGetAttribute_ptsz
-    cuStreamGetCaptureInfo
-    cuStreamGetCaptureInfo_ptsz
-    cuStreamGetCaptureInfo_v2
-    cuStreamGetCaptureInfo_v2_ptsz
     cuStreamGetCaptureInfo_v3
     cuStreamGetCaptureInfo_v3_ptsz
-    cuStreamGetCtx
-    cuStreamGetCtx_ptsz
-    cuStreamGetFlags
-    cuStreamGetFlags_ptsz
     cuStreamGetGreenCtx
-    cuStreamGetId
-    cuStreamGetId_ptsz
-    cuStreamGetPriority
-    cuStreamGetPriority_ptsz
-    cuStreamIsCapturing
-    cuStreamIsCapturing_ptsz
-    cuStreamQuery
-    cuStreamQuery_ptsz
     cuStreamSetAttribute
     cuStreamSetAttribute_ptsz
-    cuStreamSynchronize
-    cuStreamSynchronize_ptsz
     cuStreamUpdateCaptureDependencies
     cuStreamUpdateCaptureDependencies_ptsz
     cuStreamUpdateCaptureDependencies_v2
     cuStreamUpdateCaptureDependencies_v2_ptsz
-    cuStreamWaitEvent
-    cuStreamWaitEvent_ptsz
-    cuStreamWaitValue32
-    cuStreamWaitValue32_ptsz
-    cuStreamWaitValue32_v2
-    cuStreamWaitValue32_v2_ptsz
-    cuStreamWaitValue64
-    cuStreamWaitValue64_ptsz
-    cuStreamWaitValue64_v2
-    cuStreamWaitValue64_v2_ptsz
-    cuStreamWriteValue32
-    cuStreamWriteValue32_ptsz
-    cuStreamWriteValue32_v2
-    cuStreamWriteValue32_v2_ptsz
-    cuStreamWriteValue64
-    cuStreamWriteValue64_ptsz
-    cuStreamWriteValue64_v2
-    cuStreamWriteValue64_v2_ptsz
     cuSurfObjectCreate
     cuSurfObjectDestroy
     cuSurfObjectGetResourceDesc
@@ -588,7 +325,6 @@ super::stubs! { NOT_SUPPORTED:
     cuTexRefSetMipmapLevelBias
     cuTexRefSetMipmapLevelClamp
     cuTexRefSetMipmappedArray
-    cuThreadExchangeStreamCaptureMode
     cuUserObjectCreate
     cuUserObjectRelease
     cuUserObjectRetain
