@@ -96,10 +96,10 @@ fn draw_on(
     let mut chart = ChartBuilder::on(&area)
         .margin(8)
         .x_label_area_size(46)
-        .y_label_area_size(70)
+        .y_label_area_size(84)
         .build_cartesian_2d(
         (sizes.0..sizes.1).log_scale().base(2.0),
-        (bandwidths.0..bandwidths.1).log_scale().base(2.0),
+        (bandwidths.0..bandwidths.1).log_scale().base(base_for(bandwidths)),
     )?;
     chart
         .configure_mesh()
@@ -151,6 +151,11 @@ fn draw_series<'a, 'b: 'a>(
     Ok(())
 }
 
+/// Powers of ten label a wide range of values; a narrow one needs more lines than they give.
+fn base_for((low, high): (f64, f64)) -> f64 {
+    if high / low > 100.0 { 10.0 } else { 2.0 }
+}
+
 /// A range around all values, with a little room at both ends.
 fn bounds(values: impl Iterator<Item = f64>) -> (f64, f64) {
     let (low, high) = values
@@ -178,7 +183,7 @@ mod tests {
             .map(|step| {
                 let count = 2048usize << step;
                 let outcome = |slow: f64| Outcome {
-                    seconds: slow * (60e-6 + count as f64 * 4.0 / 0.9e9),
+                    seconds: slow * (5e-3 + count as f64 * 4.0 / 0.9e9),
                     wrong: Some(0),
                     work: Work::default(),
                     operations: 1,

@@ -195,7 +195,8 @@ pub fn redop_name(collective: Collective, reduction: ReduceOp) -> &'static str {
     }
 }
 
-/// The line that `-v` adds to a row.
+/// The line that `-v` adds to a row. Engines may take a launch's last credits a moment after its
+/// stream is done, so counts of the same work differ by a few between rows.
 pub fn work_line(row: &Row) -> String {
     let work = row.outcomes().map(|outcome| outcome.work).fold(Work::default(), Work::plus);
     let operations: usize = row.outcomes().map(|outcome| outcome.operations).sum();
