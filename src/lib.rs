@@ -1,1 +1,38 @@
 //! Ringdove: GPU-driven collective communication.
+//!
+//! Kernels decide when and what moves, an engine beside the GPU moves it. See the README for the
+//! flow, and `src/ring/PROTOCOL.md` for the rules that code and tests cite by number.
+//!
+//! The way of a call through the modules:
+//!
+//! * [`communicator`]: the public API; checks a call, agrees with the other ranks, launches
+//! * [`plan`]: what every rank does, as data; built, verified, encoded
+//! * [`ring`]: the doorbell ring: protocol, consumer, host producer
+//! * [`engine`]: the proxy that drains rings, and its threads
+//! * [`transport`]: moves bytes and raises signals: `peer`, and middleware
+//!
+//! Beside it:
+//!
+//! * [`gpu`]: the CUDA driver, as far as it is needed
+//! * [`shared`]: the only views of memory that a device also writes
+//! * [`settings`]: one struct, read once
+//! * [`error`], [`id`]: typed errors, typed numbers
+
+pub mod communicator;
+pub mod engine;
+pub mod error;
+pub mod gpu;
+pub mod id;
+pub mod plan;
+pub mod ring;
+pub mod settings;
+pub mod shared;
+pub mod transport;
+
+pub use communicator::{
+    Communicator, Element, Group, Reduction, Registration, Scalar, Statistics, UniqueId,
+};
+pub use error::{Error, Result};
+pub use gpu::{device_count, open_device};
+pub use ringdove_kernels::element::{DataType, ReduceOp};
+pub use settings::{Setting, Settings};

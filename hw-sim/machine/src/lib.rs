@@ -1,1 +1,29 @@
 //! Virtual machines: GPUs, copy engines, streams and their memory.
+//!
+//! Nothing here knows of any vendor's ABI; `vendor-abi` translates. Nothing here knows of
+//! collectives either.
+
+pub mod clock;
+pub mod context;
+pub mod copy;
+pub mod description;
+pub mod error;
+pub mod event;
+pub mod gpu;
+mod kernel;
+pub mod machine;
+pub mod memory;
+pub mod module;
+mod report;
+pub mod scheduler;
+pub mod stream;
+pub mod transfer;
+pub mod wait_value;
+mod worker;
+
+pub use context::Context;
+pub use error::{Error, Result, Sticky};
+pub use event::Event;
+pub use machine::{LaunchRequest, Machine};
+pub use module::{Function, Module};
+pub use stream::Stream;

@@ -4,7 +4,10 @@
 //! on any [`memory::Memory`].
 
 pub mod ast;
+mod decode;
 pub mod error;
+mod exec;
+pub mod kernel;
 pub mod memory;
 pub mod parser;
 

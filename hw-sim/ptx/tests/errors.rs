@@ -38,6 +38,9 @@ fn bad_modules_are_named_with_their_place() {
         (".global .b8 x[8] = {0xFF(y)};", 4, 25, "a whole address", "`(`"),
         (".global .b32 x", 4, 15, "`,` or `;`", "the end of the text"),
         (".reg .b32 x;", 4, 1, "a directive that we know", "`.reg`"),
+        (".local .b32 x;", 4, 1, "a directive that we know", "`.local`"),
+        (".shared .b32 x = 1;", 4, 16, "no initial value", "`=`"),
+        (".global .b32 x[];", 4, 14, "a size", "`x`"),
         (".entry 5() {}", 4, 8, "the function's name", "`5`"),
         (".entry k() .wibble {}", 4, 12, "a performance directive", "`.wibble`"),
         (".entry k() .maxntid 1, 2, 3, 4 {}", 4, 21, "one to three extents", "4"),
@@ -80,6 +83,8 @@ fn bad_bodies_are_named_with_their_place() {
         ("5: ret;", 1, "an instruction", "`5`"),
         (".reg .b32 %r<4>;", 11, "a name that this scope does not have yet", "`%r` again"),
         (".reg .b32 x, x;", 14, "a name that this scope does not have yet", "`x` again"),
+        (".reg .b32 %r3;", 11, "a name that this scope does not have yet", "`%r3` again"),
+        (".reg .b32 x<1.5>;", 13, "at most 1048576 registers", "`1.5`"),
         (".reg .b32 x<9999999999>;", 13, "at most 1048576 registers", "`9999999999`"),
         ("L: ret; L: ret;", 9, "labels that differ", "`L` again"),
         (".pragma nounroll;", 9, "a string", "`nounroll`"),
@@ -170,6 +175,27 @@ fn hostile_texts_end() {
     for text in refused {
         let start: String = text[HEADER.len()..].chars().take(60).collect();
         assert!(parse(&text).is_err(), "{start} was accepted");
+    }
+}
+
+/// A name is looked up in each scope around it, so their number has a limit.
+#[test]
+fn scopes_nest_to_a_limit() {
+    let nested = |depth: usize| {
+        let (open, close) = ("{".repeat(depth), "}".repeat(depth));
+        parse(&format!("{HEADER}.entry k() {open} ret; {close}"))
+    };
+    assert_eq!(nested(64).err(), None);
+    assert_eq!(nested(65).expect_err("65 scopes").expected, "at most 64 nested scopes");
+}
+
+/// An exact shape is the stronger promise, whichever comes first.
+#[test]
+fn reqntid_wins_over_maxntid() {
+    for limits in [".reqntid 32 .maxntid 64", ".maxntid 64 .reqntid 32"] {
+        let module = parse(&format!("{HEADER}.entry k() {limits} {{}}")).unwrap();
+        let kernel = &module.functions[0];
+        assert_eq!((kernel.max_block, kernel.block_is_exact), (Some([32, 1, 1]), true), "{limits}");
     }
 }
 

@@ -1,2 +1,68 @@
 //! The `ringdove` command.
-fn main() {}
+
+mod perf;
+
+use clap::{Parser, Subcommand};
+use perf::arguments::Arguments;
+use perf::{Collective, PerfError};
+use std::process::ExitCode;
+use tracing_subscriber::EnvFilter;
+
+/// Exit status for a command line that makes no sense, the one that `clap` uses too.
+const EXIT_USAGE: u8 = 2;
+
+/// GPU-driven collective communication: measure it, check it
+#[derive(Parser)]
+#[command(name = "ringdove", version)]
+struct Command {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Measure an operation and check its results, with the options and the table of nccl-tests
+    #[command(subcommand)]
+    Perf(Perf),
+}
+
+#[derive(Subcommand)]
+enum Perf {
+    /// Every rank contributes a buffer and ends with the reduction of all
+    AllReduce(Arguments),
+    /// Every rank sends to the next and receives from the one before (out-of-place only)
+    SendRecv(Arguments),
+}
+
+fn main() -> ExitCode {
+    let Verb::Perf(perf) = Command::parse().verb;
+    start_log();
+    let outcome = match perf {
+        Perf::AllReduce(arguments) => perf::run(Collective::AllReduce, arguments),
+        Perf::SendRecv(arguments) => perf::run(Collective::SendRecv, arguments),
+    };
+    outcome.unwrap_or_else(|error| fail(&error))
+}
+
+/// Says what went wrong, with its causes.
+fn fail(error: &PerfError) -> ExitCode {
+    eprintln!("ringdove: {error}");
+    let mut cause = std::error::Error::source(error);
+    let mut said = error.to_string();
+    while let Some(reason) = cause {
+        let text = reason.to_string();
+        // Messages that already quote their cause need not say it twice.
+        if !said.contains(&text) {
+            eprintln!("  because: {text}");
+            said += &text;
+        }
+        cause = reason.source();
+    }
+    if error.is_usage() { ExitCode::from(EXIT_USAGE) } else { ExitCode::FAILURE }
+}
+
+/// Warnings of the library go to standard error; `RINGDOVE_LOG=debug` asks for more.
+fn start_log() {
+    let filter = EnvFilter::try_from_env("RINGDOVE_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+}

@@ -100,8 +100,20 @@ impl<'t> Parser<'t> {
                 literal(operator)
                     .ok_or_else(|| self.error_at(token, "a number", format!("`{operator}`")))
             }
+            _ if self.at_fraction() => {
+                self.advance();
+                literal(&format!("0{operator}"))
+                    .ok_or_else(|| self.error_at(token, "a number", format!("`{operator}`")))
+            }
             _ => Err(self.unexpected("a constant")),
         }
+    }
+
+    /// Does `.5` stand next, which reads like a modifier?
+    pub(super) fn at_fraction(&self) -> bool {
+        let token = self.peek();
+        let first = self.slice(token).as_bytes().get(1);
+        token.kind == Kind::Dotted && first.is_some_and(u8::is_ascii_digit)
     }
 
     /// `(.u64) x` or `(.s64) x`, the opening parenthesis being read.
@@ -132,7 +144,7 @@ impl<'t> Parser<'t> {
 }
 
 /// A number as written.
-fn literal(text: &str) -> Option<Constant> {
+pub(super) fn literal(text: &str) -> Option<Constant> {
     let (prefix, rest) = text.split_at_checked(2).unwrap_or((text, ""));
     match prefix {
         "0f" | "0F" if rest.len() == 8 => {
@@ -258,7 +270,11 @@ mod tests {
         assert_eq!(value("0f7FC00001"), Ok(Constant::FloatBits32(0x7fc0_0001)));
         assert_eq!(value("-0f3F800000"), Ok(Constant::FloatBits32(0xbf80_0000)));
         assert_eq!(value("0d3FF8000000000000"), Ok(Constant::Float(1.5)));
-        assert_eq!(value("-1.25e1"), Ok(Constant::Float(-12.5)));
+        let floats =
+            [("-1.25e1", -12.5), ("1.e2", 100.0), ("2e-1", 0.2), ("-.5", -0.5), ("3.", 3.0)];
+        for (text, expected) in floats {
+            assert_eq!(value(text), Ok(Constant::Float(expected)), "{text}");
+        }
     }
 
     #[test]
@@ -298,6 +314,9 @@ mod tests {
             "1 + 1.0",
             "~1.0",
             "1 +",
+            ".5x",
+            "1.x",
+            "1e",
             "(1",
             "",
         ] {

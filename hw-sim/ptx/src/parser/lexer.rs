@@ -153,16 +153,23 @@ impl Lexer<'_> {
     /// Digits, and a fraction and an exponent where they stand.
     fn decimal(&mut self) {
         self.skip_while(|byte| byte.is_ascii_digit());
-        // `1.` is a float, but the dot of `1.x` belongs to what follows.
-        if self.peek(0) == b'.' && (self.peek(1).is_ascii_digit() || !follows(self.peek(1))) {
+        // `1.` and `1.e5` are floats, but the dot of `1.x` belongs to what follows.
+        let fraction = self.peek(1).is_ascii_digit() || !follows(self.peek(1));
+        if self.peek(0) == b'.' && (fraction || self.exponent(1).is_some()) {
             self.position += 1;
             self.skip_while(|byte| byte.is_ascii_digit());
         }
-        let sign = usize::from(matches!(self.peek(1), b'+' | b'-'));
-        if matches!(self.peek(0), b'e' | b'E') && self.peek(1 + sign).is_ascii_digit() {
-            self.position += 1 + sign;
+        if let Some(length) = self.exponent(0) {
+            self.position += length;
             self.skip_while(|byte| byte.is_ascii_digit());
         }
+    }
+
+    /// Length of the `e`, `e+` or `e-` that stands `ahead` in front of a digit.
+    fn exponent(&self, ahead: usize) -> Option<usize> {
+        let length = 1 + usize::from(matches!(self.peek(ahead + 1), b'+' | b'-'));
+        let is_exponent = matches!(self.peek(ahead), b'e' | b'E');
+        (is_exponent && self.peek(ahead + length).is_ascii_digit()).then_some(length)
     }
 
     fn text(&mut self) -> Result<Kind, PtxError> {

@@ -2,14 +2,14 @@
 //!
 //! Hand-written. The crates that exist were tried first, on the 37 modules in `tests/fixtures`.
 //! `ptx-parser` 0.1.6 (2023) keeps its parsed instructions private, gives no lines and knows no
-//! nested scopes. `singe-ptx` 0.1.0-alpha.7 reads none of the 37 (it stops at
-//! vector operands, atomics, fences, `d|p` pairs and initial values). `ptx-syntax` 0.5 (MIT, kept up, successor of
-//! `ptx-90-parser`) reads 20: it refuses initial values, indirect calls, and atomics with a
-//! scope or an order. It takes 25 to 120 ms for a module of 10 kB, and is 130 000 lines with one Rust type
-//! for each form of each instruction of PTX 9, which would have to be translated back, form by
-//! form, into the few words that our decoder dispatches on. The grammar below the instruction set
-//! is small and does not change with it; and we need a line for every instruction, unknown opcodes
-//! kept as words for the decoder to name, and limits that hold for any input.
+//! nested scopes. `singe-ptx` 0.1.0-alpha.7 reads none of the 37: it stops at vector operands,
+//! atomics, fences, `d|p` pairs and initial values. `ptx-syntax` 0.5 (MIT, kept up, successor of
+//! `ptx-90-parser`) reads 20: it refuses initial values, indirect calls, and atomics with a scope
+//! or an order; and it is 130 000 lines with one Rust type for each form of each instruction of
+//! PTX 9, which would have to be translated back, form by form, into the few words that our decoder
+//! dispatches on. The grammar below the instruction set is small and does not change with it; and
+//! we need a line for every instruction, unknown opcodes kept as words for the decoder to name, and
+//! limits that hold for any input.
 //!
 //! Nothing here recurses without a limit, and everything is linear in the length of the text, save
 //! for names inside nested scopes, which cost a look-up for each scope around them.

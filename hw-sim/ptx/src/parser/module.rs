@@ -4,7 +4,6 @@ use std::collections::HashSet;
 
 use super::Parser;
 use super::lexer::{Kind, Token};
-use super::variable::space;
 use crate::ast::{Linkage, Module};
 use crate::error::PtxError;
 
@@ -76,7 +75,7 @@ impl<'t> Parser<'t> {
                 }
                 module.functions.push(function);
             }
-            _ if word != "reg" && space(word).is_some() => {
+            "global" | "shared" | "const" => {
                 let kindred = self.kindred()?;
                 let variables = self.list(";", |parser| parser.variable(kindred, linkage))?;
                 for (name, variable) in variables {

@@ -64,7 +64,7 @@ impl<'t> Parser<'t> {
         }
         if token.kind != Kind::Word || self.at("WARP_SZ") {
             let is_constant = matches!(self.slice(token), "+" | "-" | "!" | "~" | "(" | "WARP_SZ");
-            if token.kind != Kind::Number && !is_constant {
+            if token.kind != Kind::Number && !is_constant && !self.at_fraction() {
                 return Err(self.unexpected("an operand"));
             }
             return Ok(match self.constant()? {

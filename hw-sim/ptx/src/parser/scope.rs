@@ -50,7 +50,8 @@ impl<'t> Scopes<'t> {
     /// Declares a name; gives the unique one, or None if this scope has it already.
     pub(super) fn declare(&mut self, name: &'t str) -> Option<String> {
         let scope = self.open.last_mut()?;
-        scope.names.insert(name).then(|| scope.unique(name))
+        let is_new = scope.resolve(name).is_none() && scope.names.insert(name);
+        is_new.then(|| scope.unique(name))
     }
 
     /// Declares `prefix0` to `prefix(count-1)`; gives the unique prefix.

@@ -1,7 +1,7 @@
 //! Declarations: registers, variables, parameters, initial values.
 
 use super::Parser;
-use super::constant::Constant;
+use super::constant::{Constant, literal};
 use super::lexer::{Kind, Token};
 use crate::ast::{Initializer, Linkage, Register, ScalarType, StateSpace, Variable};
 use crate::error::PtxError;
@@ -143,7 +143,10 @@ impl<'t> Parser<'t> {
     fn register_count(&mut self) -> Result<u32, PtxError> {
         // Not an expression: its `>` would be a comparison.
         let token = self.expect_kind(Kind::Number, "the number of registers")?;
-        let count: Option<u32> = self.slice(token).parse().ok();
+        let count = match literal(self.slice(token)) {
+            Some(Constant::Integer(count)) => u32::try_from(count).ok(),
+            _ => None,
+        };
         let Some(count) = count.filter(|count| *count <= REGISTERS_MAX) else {
             let expected = format!("at most {REGISTERS_MAX} registers");
             return Err(self.error_at(token, expected, format!("`{}`", self.slice(token))));
@@ -169,16 +172,32 @@ impl<'t> Parser<'t> {
             dimensions.push(self.integer("a number of elements", 0, i64::MAX.into())? as u64);
             self.expect("]")?;
         }
-        let initializer = match self.eat("=") {
-            true => Some(self.initializer(0)?),
-            false => None,
-        };
         let Kindred { space, align, scalar, vector } = kindred;
+        let initializer = self.initial_value(space)?;
+        // A parameter without a size is the rest of a variadic call.
+        let sized = initializer.is_some() || !dimensions.contains(&0);
+        if !sized && linkage != Linkage::Extern && space != StateSpace::Param {
+            let expected = "a size (only `.extern` variables go without)";
+            return Err(self.error_at(token, expected, format!("`{}`", self.slice(token))));
+        }
         let name = self.slice(token).to_owned();
         let line = token.line;
         let variable =
             Variable { name, space, align, scalar, vector, dimensions, initializer, linkage, line };
         Ok((token, variable))
+    }
+
+    /// `= ...`, if it stands there.
+    fn initial_value(&mut self, space: StateSpace) -> Result<Option<Initializer>, PtxError> {
+        let token = self.peek();
+        if !self.eat("=") {
+            return Ok(None);
+        }
+        if !matches!(space, StateSpace::Global | StateSpace::Const) {
+            let expected = "no initial value outside `.global` and `.const`";
+            return Err(self.error_at(token, expected, "`=`"));
+        }
+        self.initializer(0).map(Some)
     }
 
     fn initializer(&mut self, depth: u32) -> Result<Initializer, PtxError> {

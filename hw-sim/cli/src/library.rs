@@ -1,0 +1,82 @@
+//! Where `libhwsim.so` is, and the folder that shows it under the vendor's names.
+
+use crate::error::Error;
+use hwsim_machine::description::Description;
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+/// The library's path, where it lies in neither of the usual places.
+const LIBRARY_VARIABLE: &str = "HWSIM_LIB";
+/// What the dynamic loader reads.
+pub const SEARCH_VARIABLE: &str = "LD_LIBRARY_PATH";
+/// The names under which programs ask for the library. All are one file, so that driver and NVML
+/// share one state.
+const VENDOR_NAMES: [&str; 4] =
+    ["libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1", "libnvidia-ml.so"];
+
+/// The path of `libhwsim.so`: from `HWSIM_LIB`, beside this program, or in `../lib`.
+pub fn find() -> Result<PathBuf, Error> {
+    let mut searched = Vec::new();
+    if let Some(path) = env::var_os(LIBRARY_VARIABLE).filter(|path| !path.is_empty()) {
+        // Named, so nothing else will do: a typing error must not pick up another build.
+        searched.push(PathBuf::from(path));
+    } else {
+        let program = env::current_exe().map_err(Error::system("finding this program's path"))?;
+        let folder = program.parent().unwrap_or(Path::new("/"));
+        searched.push(folder.join("libhwsim.so"));
+        searched.push(folder.join("../lib/libhwsim.so"));
+        // Where cargo leaves it when it was built for a test only.
+        searched.push(folder.join("deps/libhwsim.so"));
+    }
+    let found = searched.iter().find(|path| path.is_file());
+    match found.and_then(|path| path.canonicalize().ok()) {
+        Some(path) => Ok(path),
+        None => Err(Error::NoLibrary { searched }),
+    }
+}
+
+/// A private folder with the vendor's library names and the machine's file; gone when dropped.
+pub struct Stage {
+    folder: TempDir,
+    /// The machine's file inside the folder.
+    pub machine_file: PathBuf,
+}
+
+impl Stage {
+    /// Makes the folder, readable by this user alone.
+    pub fn new(library: &Path, machine: &Description) -> Result<Self, Error> {
+        let folder = tempfile::Builder::new()
+            .prefix("hwsim-")
+            .permissions(fs::Permissions::from_mode(0o700))
+            .tempdir()
+            .map_err(Error::system("making a private folder for library links"))?;
+        for name in VENDOR_NAMES {
+            symlink(library, folder.path().join(name))
+                .map_err(Error::system(format!("linking {name} to {}", library.display())))?;
+        }
+        let machine_file = folder.path().join("machine.toml");
+        fs::write(&machine_file, machine.source())
+            .map_err(Error::system(format!("writing {}", machine_file.display())))?;
+        Ok(Self { folder, machine_file })
+    }
+
+    /// The loader's search path with this folder in front of what is there.
+    pub fn search_path(&self) -> OsString {
+        let mut path = self.folder.path().as_os_str().to_owned();
+        if let Some(rest) = env::var_os(SEARCH_VARIABLE).filter(|rest| !rest.is_empty()) {
+            path.push(OsStr::new(":"));
+            path.push(rest);
+        }
+        path
+    }
+
+    /// Removes the folder, and says so if that fails.
+    pub fn remove(self) -> Result<(), Error> {
+        let path = self.folder.path().display().to_string();
+        self.folder.close().map_err(Error::system(format!("removing {path}")))
+    }
+}

@@ -1,0 +1,224 @@
+//! `hwsim run` from outside: what the command sees, how it ends, and what is left behind.
+//!
+//! The library is stood in for by an empty file: these tests start programs that load no driver.
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use tempfile::TempDir;
+
+/// A folder for one test: the stand-in library, and a TMPDIR of its own to look for leftovers in.
+struct Place {
+    folder: TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("libhwsim.so"), "").unwrap();
+        fs::create_dir(folder.path().join("tmp")).unwrap();
+        Self { folder }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn hwsim(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_hwsim"));
+        command
+            .args(arguments)
+            .env("HWSIM_LIB", self.path("libhwsim.so"))
+            .env("TMPDIR", self.path("tmp"))
+            .env_remove("HWSIM_MACHINE")
+            .env("LD_LIBRARY_PATH", "/already/there");
+        command
+    }
+
+    fn output(&self, arguments: &[&str]) -> Output {
+        self.hwsim(arguments).output().unwrap()
+    }
+
+    /// Starts a command that says `ready` once it runs.
+    fn start(&self, script: &str) -> (Child, BufReader<ChildStdout>) {
+        let mut child = self
+            .hwsim(&["run", "-q", "--", "sh", "-c", script])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        lines.read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        (child, lines)
+    }
+
+    fn assert_nothing_left(&self) {
+        let left: Vec<_> = fs::read_dir(self.path("tmp")).unwrap().flatten().collect();
+        assert!(left.is_empty(), "left behind: {left:?}");
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn the_command_finds_the_vendors_names_and_the_machine() {
+    let place = Place::new();
+    let script = "d=${LD_LIBRARY_PATH%%:*}; stat -c %a $d; echo ${LD_LIBRARY_PATH#*:}; \
+                  for l in libcuda.so.1 libcuda.so libnvidia-ml.so.1 libnvidia-ml.so; \
+                  do readlink $d/$l; done; grep ^name $HWSIM_MACHINE | head -1; echo $#";
+    let command = ["run", "--machine", "dgx1v", "--", "sh", "-c", script, "sh", "--machine", "x"];
+    let output = place.output(&command);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let library = place.path("libhwsim.so").canonicalize().unwrap().display().to_string();
+    let mut expected = vec!["700".to_owned(), "/already/there".into()];
+    expected.extend([library.clone(), library.clone(), library.clone(), library]);
+    expected.extend(["name = \"dgx1v\"".to_owned(), "2".into()]);
+    assert_eq!(text(&output.stdout).lines().collect::<Vec<_>>(), expected);
+    assert_eq!(
+        text(&output.stderr),
+        "hwsim: machine dgx1v, 8 x V100-SXM2-16GB (virtual); virtual hardware: times are \
+         wall-clock times of a simulation\n"
+    );
+    place.assert_nothing_left();
+}
+
+#[test]
+fn quiet_adds_nothing_to_the_commands_own_output() {
+    let place = Place::new();
+    let output = place.output(&["run", "-q", "--", "echo", "-n", "all"]);
+    assert_eq!((text(&output.stdout), text(&output.stderr)), ("all".into(), String::new()));
+}
+
+#[test]
+fn the_commands_status_is_hwsims_status() {
+    let place = Place::new();
+    for status in [0, 1, 7, 255] {
+        let output = place.output(&["run", "--", "sh", "-c", &format!("exit {status}")]);
+        assert_eq!(output.status.code(), Some(status));
+    }
+    let output = place.output(&["run", "-q", "--", "sh", "-c", "kill -SEGV $$"]);
+    assert_eq!(output.status.code(), Some(128 + 11));
+    assert_eq!(text(&output.stderr), "hwsim: `sh` was ended by SIGSEGV (signal 11)\n");
+    place.assert_nothing_left();
+}
+
+#[test]
+fn signals_reach_the_command_which_may_tidy_up() {
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        let place = Place::new();
+        let name = signal.as_str().trim_start_matches("SIG");
+        // `read` from a pipe that nobody writes: an endless wait that a trap interrupts.
+        let (mut child, mut output) = place.start(&format!(
+            "trap 'echo tidied; exit 5' {name}; mkfifo {0}; echo ready; \
+             while true; do read line <> {0}; done",
+            place.path("fifo").display()
+        ));
+        kill(Pid::from_raw(child.id() as i32), signal).unwrap();
+        let mut rest = String::new();
+        output.read_to_string(&mut rest).unwrap();
+        assert_eq!(rest, "tidied\n", "{signal} was lost");
+        assert_eq!(child.wait().unwrap().code(), Some(5));
+        place.assert_nothing_left();
+    }
+}
+
+/// The pipe closes when its last holder is gone: were the command to live on, this would not end.
+#[test]
+fn the_command_dies_with_a_killed_hwsim() {
+    let place = Place::new();
+    let fifo = place.path("fifo").display().to_string();
+    let (mut child, mut output) = place
+        .start(&format!("mkfifo {fifo}; echo ready; while true; do read line <> {fifo}; done"));
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGKILL).unwrap();
+    child.wait().unwrap();
+    let mut rest = String::new();
+    output.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "");
+}
+
+fn refused(place: &Place, arguments: &[&str], status: i32, says: &[&str]) {
+    let output = place.output(arguments);
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(status), "{message}");
+    assert_eq!(message.lines().count(), 1, "one line, not: {message}");
+    for expected in says {
+        assert!(message.contains(expected), "expected `{expected}` in: {message}");
+    }
+    place.assert_nothing_left();
+}
+
+#[test]
+fn what_cannot_run_is_named() {
+    let place = Place::new();
+    let run = |command: &'static str| ["run", "--", command];
+    refused(&place, &run("no-such-program"), 127, &["not found", "no-such-program", "PATH"]);
+    refused(&place, &run("./no/such"), 127, &["not found", "./no/such"]);
+    refused(&place, &run("/etc"), 126, &["/etc", "a folder"]);
+    refused(&place, &run("/etc/passwd"), 126, &["/etc/passwd", "not executable"]);
+    // This one is seen by the kernel only, in the child.
+    let script = place.path("script");
+    fs::write(&script, "#!/no/such/interpreter\n").unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let script = script.to_str().unwrap();
+    refused(&place, &["run", "-q", "--", script], 126, &[script, "No such file"]);
+}
+
+#[test]
+fn wrong_machines_are_refused_before_anything_starts() {
+    let place = Place::new();
+    let on = |machine| ["run", "--machine", machine, "--", "echo", "started"];
+    refused(&place, &on("dgx9"), 125, &["dgx9", "one-gpu", "pcie4", "dgx1v", "dgx-a100"]);
+    refused(&place, &on("/no/such.toml"), 125, &["/no/such.toml", "cannot be read"]);
+    let file = place.path("wrong.toml");
+    fs::write(&file, "name = \"x\"\nsummary = \"y\"\ngpu = 3\n").unwrap();
+    let file = file.to_str().unwrap();
+    refused(&place, &on(file), 125, &[&format!("{file}:3: gpu:"), "unknown field"]);
+}
+
+#[test]
+fn a_missing_library_and_a_trace_that_cannot_be_written_are_named() {
+    let place = Place::new();
+    let output =
+        place.hwsim(&["run", "--", "true"]).env("HWSIM_LIB", "/no/libhwsim.so").output().unwrap();
+    assert_eq!(output.status.code(), Some(125));
+    assert!(text(&output.stderr).contains("looked at /no/libhwsim.so"), "{}", text(&output.stderr));
+    refused(&place, &["run", "--trace", "/no/trace", "--", "true"], 125, &["trace", "/no/trace"]);
+}
+
+#[test]
+fn the_trace_path_is_absolute_and_the_environments_machine_is_the_default() {
+    let place = Place::new();
+    let output = place
+        .hwsim(&["run", "--trace", "trace.txt", "--", "sh", "-c", "cd /; echo $HWSIM_TRACE"])
+        .current_dir(place.folder.path())
+        .env("HWSIM_MACHINE", "one-gpu")
+        .output()
+        .unwrap();
+    let trace = text(&output.stdout);
+    assert!(Path::new(trace.trim()).is_absolute() && place.path("trace.txt").exists(), "{trace}");
+    assert!(text(&output.stderr).contains("machine one-gpu"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn machines_lists_all_and_shows_one() {
+    let place = Place::new();
+    let all = text(&place.output(&["machines"]).stdout);
+    for expected in ["one-gpu: ", "pcie4: ", "dgx1v: ", "dgx-a100: ", "NV12", "PIX", "GPU7"] {
+        assert!(all.contains(expected), "{all}");
+    }
+    let one = text(&place.output(&["machines", "pcie4"]).stdout);
+    assert!(one.contains("switch1") && one.contains("sm_70"), "{one}");
+    let file = place.path("mine.toml");
+    fs::write(&file, place.output(&["machines", "--toml", "dgx1v"]).stdout).unwrap();
+    let again = place.output(&["machines", file.to_str().unwrap()]);
+    assert_eq!(text(&again.stdout), text(&place.output(&["machines", "dgx1v"]).stdout));
+    refused(&place, &["machines", "nonesuch"], 125, &["nonesuch", "pcie4"]);
+}

@@ -1,0 +1,147 @@
+//! What a GPU has room for: the blocks that are resident on its multiprocessors.
+
+use crate::description::GpuModel;
+use crate::error::{Error, Result};
+use hwsim_ptx::Kernel;
+
+/// Threads of a block at most, on every architecture.
+pub const BLOCK_THREADS_MAX: u32 = 1024;
+/// Extents of a block at most.
+pub const BLOCK_EXTENT_MAX: [u32; 3] = [1024, 1024, 64];
+/// Extents of a grid at most.
+pub const GRID_EXTENT_MAX: [u32; 3] = [i32::MAX as u32, 65535, 65535];
+/// Threads of a warp.
+pub const WARP_THREADS: u32 = 32;
+
+/// What one block takes of a multiprocessor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Footprint {
+    /// Threads, whole warps.
+    pub threads: u32,
+    /// Shared memory, static and dynamic, bytes.
+    pub shared_bytes: u32,
+    /// Registers of all threads.
+    pub registers: u32,
+}
+
+impl Footprint {
+    /// Of a kernel's block of `threads` with so much dynamic shared memory.
+    pub fn of(model: &GpuModel, kernel: &Kernel, threads: u32, dynamic_shared: u32) -> Self {
+        let threads = threads.max(1).next_multiple_of(WARP_THREADS);
+        let reserved = model.shared_memory_reserved_per_block() as u32;
+        let shared = kernel.static_shared_bytes.saturating_add(dynamic_shared);
+        let shared_bytes = shared.saturating_add(reserved).next_multiple_of(128);
+        Self { threads, shared_bytes, registers: threads * registers_per_thread(kernel) }
+    }
+
+    /// Blocks of this kind that one multiprocessor holds at once.
+    pub fn blocks_per_multiprocessor(&self, model: &GpuModel) -> u32 {
+        let by_threads = model.threads_per_multiprocessor / self.threads;
+        let by_shared = model.shared_memory_per_multiprocessor as u32 / self.shared_bytes.max(1);
+        let by_registers = model.registers_per_multiprocessor / self.registers.max(1);
+        by_threads.min(by_shared).min(by_registers).min(model.blocks_per_multiprocessor)
+    }
+}
+
+/// Registers that a compiler would give a thread: PTX has virtual registers, any number of them.
+pub fn registers_per_thread(kernel: &Kernel) -> u32 {
+    // A block of 1024 threads has to fit 65536 registers, as a compiler would see to with spills.
+    kernel.register_count.clamp(16, 64).next_multiple_of(8)
+}
+
+/// One multiprocessor.
+#[derive(Clone, Copy, Debug, Default)]
+struct Multiprocessor {
+    blocks: u32,
+    threads: u32,
+    shared_bytes: u32,
+    registers: u32,
+}
+
+/// The multiprocessors of a GPU.
+#[derive(Debug)]
+pub(crate) struct Occupancy {
+    model: GpuModel,
+    units: Vec<Multiprocessor>,
+    next: usize,
+}
+
+impl Occupancy {
+    pub fn new(model: GpuModel) -> Self {
+        let units = vec![Multiprocessor::default(); model.multiprocessors as usize];
+        Self { model, units, next: 0 }
+    }
+
+    /// A multiprocessor with room for the block, which it then has.
+    pub fn place(&mut self, block: &Footprint) -> Option<u32> {
+        let model = &self.model;
+        let has_room = |unit: &Multiprocessor| {
+            unit.blocks < model.blocks_per_multiprocessor
+                && unit.threads + block.threads <= model.threads_per_multiprocessor
+                && u64::from(unit.shared_bytes + block.shared_bytes)
+                    <= model.shared_memory_per_multiprocessor
+                && unit.registers + block.registers <= model.registers_per_multiprocessor
+        };
+        let count = self.units.len();
+        let found = (0..count).map(|i| (self.next + i) % count).find(|&i| has_room(&self.units[i]));
+        let index = found?;
+        let unit = &mut self.units[index];
+        unit.blocks += 1;
+        unit.threads += block.threads;
+        unit.shared_bytes += block.shared_bytes;
+        unit.registers += block.registers;
+        self.next = (index + 1) % count;
+        Some(index as u32)
+    }
+
+    /// The block ended.
+    pub fn release(&mut self, index: u32, block: &Footprint) {
+        let unit = &mut self.units[index as usize];
+        unit.blocks -= 1;
+        unit.threads -= block.threads;
+        unit.shared_bytes -= block.shared_bytes;
+        unit.registers -= block.registers;
+    }
+}
+
+/// Refuses a launch that no multiprocessor could ever hold, as the driver does.
+pub fn check_launch(
+    model: &GpuModel,
+    kernel: &Kernel,
+    grid: [u32; 3],
+    block: [u32; 3],
+    dynamic_shared: u32,
+    shared_limit: u32,
+) -> Result<()> {
+    let shape = |what: &str, extents: [u32; 3], limits: [u32; 3]| {
+        let fits = extents.iter().zip(limits).all(|(&extent, limit)| (1..=limit).contains(&extent));
+        if fits { Ok(()) } else { Err(Error::InvalidValue(format!("{what} {extents:?}: each extent is 1 to {limits:?}"))) }
+    };
+    shape("grid", grid, GRID_EXTENT_MAX)?;
+    shape("block", block, BLOCK_EXTENT_MAX)?;
+    let threads = block.iter().map(|&extent| u64::from(extent)).product::<u64>();
+    if threads > u64::from(BLOCK_THREADS_MAX) {
+        let text = format!("a block of {threads} threads: at most {BLOCK_THREADS_MAX}");
+        return Err(Error::InvalidValue(text));
+    }
+    if let Some(limit) = kernel.max_block {
+        let limit_threads = limit.iter().map(|&extent| u64::from(extent.max(1))).product::<u64>();
+        if kernel.block_is_exact && limit.map(|extent| extent.max(1)) != block {
+            let text = format!("kernel {} requires blocks of {limit:?}: {block:?}", kernel.name);
+            return Err(Error::InvalidValue(text));
+        }
+        if threads > limit_threads {
+            let text = format!("kernel {} has blocks of at most {limit:?}", kernel.name);
+            return Err(Error::InvalidValue(text));
+        }
+    }
+    if dynamic_shared > shared_limit {
+        let text = format!("{dynamic_shared} bytes of dynamic shared memory: at most {shared_limit}");
+        return Err(Error::InvalidValue(text));
+    }
+    if Footprint::of(model, kernel, threads as u32, dynamic_shared).blocks_per_multiprocessor(model) == 0 {
+        let text = format!("kernel {}: no multiprocessor holds one block of {threads} threads", kernel.name);
+        return Err(Error::OutOfResources(text));
+    }
+    Ok(())
+}

@@ -1,0 +1,153 @@
+//! A launched kernel: which of its blocks have started, and what is left.
+
+use crate::gpu::{Footprint, Occupancy};
+use crate::memory::View;
+use crate::stream::Stream;
+use hwsim_ptx::{Block, Launch};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A kernel on its way.
+pub struct KernelRun {
+    /// What the interpreter needs.
+    pub(crate) launch: Arc<Launch>,
+    /// Memory as the kernel sees it.
+    pub(crate) view: View,
+    /// The stream whose head it is.
+    pub(crate) stream: Arc<Stream>,
+    /// What a block takes of a multiprocessor.
+    pub(crate) footprint: Footprint,
+    /// Its context was condemned: no block runs on.
+    doomed: AtomicBool,
+}
+
+impl KernelRun {
+    pub(crate) fn new(launch: Launch, view: View, stream: Arc<Stream>, footprint: Footprint) -> Self {
+        let launch = Arc::new(launch);
+        Self { launch, view, stream, footprint, doomed: AtomicBool::new(false) }
+    }
+
+    /// Blocks of the grid.
+    fn block_count(&self) -> u64 {
+        self.launch.grid.iter().map(|&extent| u64::from(extent)).product()
+    }
+
+    /// Coordinates of a block.
+    fn block_index(&self, linear: u64) -> [u32; 3] {
+        let [x, y, _] = self.launch.grid.map(u64::from);
+        [(linear % x) as u32, (linear / x % y) as u32, (linear / (x * y)) as u32]
+    }
+
+    /// Is the kernel to end without finishing?
+    pub(crate) fn is_doomed(&self) -> bool {
+        self.doomed.load(Ordering::Relaxed)
+    }
+}
+
+/// A block that holds room on a multiprocessor.
+pub(crate) struct Resident {
+    pub block: Block,
+    pub multiprocessor: u32,
+    /// It waited when it ran last.
+    pub waiting: bool,
+}
+
+/// A kernel in the scheduler.
+pub(crate) struct Active {
+    pub run: Arc<KernelRun>,
+    next_block: u64,
+    blocks: u64,
+    ready: VecDeque<Box<Resident>>,
+    waiting: VecDeque<Box<Resident>>,
+    /// Blocks in the hands of workers.
+    out: usize,
+    turn: u32,
+    /// No multiprocessor had room when a block was to start last.
+    no_room: bool,
+}
+
+impl Active {
+    pub fn new(run: Arc<KernelRun>) -> Self {
+        let blocks = run.block_count();
+        let (ready, waiting) = (VecDeque::new(), VecDeque::new());
+        Self { run, next_block: 0, blocks, ready, waiting, out: 0, turn: 0, no_room: false }
+    }
+
+    /// A block to run. Blocks that have started come first, for their state is in the cache; but
+    /// every eighth turn starts a new one, as those that run may be waiting for it without our
+    /// noticing. Every other turn asks the waiting ones first: that is cheap, and they are who
+    /// latency matters to.
+    pub fn take(&mut self, occupancy: &mut Occupancy) -> Option<Box<Resident>> {
+        self.turn = self.turn.wrapping_add(1);
+        let mut taken = None;
+        if self.turn.is_multiple_of(8) {
+            taken = self.start_block(occupancy);
+        } else if !self.turn.is_multiple_of(2) {
+            taken = self.waiting.pop_front();
+        }
+        let taken = taken
+            .or_else(|| self.ready.pop_front())
+            .or_else(|| self.start_block(occupancy))
+            .or_else(|| self.waiting.pop_front());
+        self.out += usize::from(taken.is_some());
+        taken
+    }
+
+    fn start_block(&mut self, occupancy: &mut Occupancy) -> Option<Box<Resident>> {
+        if self.next_block == self.blocks || self.run.is_doomed() {
+            return None;
+        }
+        let place = occupancy.place(&self.run.footprint);
+        self.no_room = place.is_none();
+        let multiprocessor = place?;
+        let index = self.run.block_index(self.next_block);
+        self.next_block += 1;
+        let block = Block::new(Arc::clone(&self.run.launch), index, multiprocessor);
+        Some(Box::new(Resident { block, multiprocessor, waiting: false }))
+    }
+
+    /// A worker hands a block back.
+    pub fn put_back(&mut self, resident: Box<Resident>, occupancy: &mut Occupancy) {
+        self.out -= 1;
+        if self.run.is_doomed() {
+            occupancy.release(resident.multiprocessor, &self.run.footprint);
+        } else if resident.waiting {
+            self.waiting.push_back(resident);
+        } else {
+            self.ready.push_back(resident);
+        }
+    }
+
+    /// A block finished or failed.
+    pub fn block_ended(&mut self, multiprocessor: u32, occupancy: &mut Occupancy) {
+        self.out -= 1;
+        self.no_room = false;
+        occupancy.release(multiprocessor, &self.run.footprint);
+    }
+
+    /// Drops all blocks that no worker holds, and starts no more.
+    pub fn doom(&mut self, occupancy: &mut Occupancy) {
+        self.run.doomed.store(true, Ordering::Relaxed);
+        self.next_block = self.blocks;
+        for resident in self.ready.drain(..).chain(self.waiting.drain(..)) {
+            occupancy.release(resident.multiprocessor, &self.run.footprint);
+        }
+    }
+
+    /// Are all blocks done?
+    pub fn is_finished(&self) -> bool {
+        let idle = self.ready.is_empty() && self.waiting.is_empty() && self.out == 0;
+        idle && self.next_block == self.blocks
+    }
+
+    /// Blocks that wait.
+    pub fn waiting_count(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Is there a block that can run and does not wait?
+    pub fn has_ready(&self) -> bool {
+        !self.ready.is_empty() || (self.next_block < self.blocks && !self.no_room)
+    }
+}

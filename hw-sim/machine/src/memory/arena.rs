@@ -1,0 +1,121 @@
+//! The memory of one GPU: one reservation, sub-allocated.
+
+use super::pages::{self, HUGE_PAGE, PAGE};
+use super::ranges::Ranges;
+use crate::error::{Error, Result};
+use std::sync::Mutex;
+
+/// Freed pages that are kept for the next allocation, so that a program which allocates and frees
+/// in a loop does not fault its pages in again and again.
+const KEPT_BYTES_MAX: u64 = 256 << 20;
+
+/// One GPU's memory. Addresses in it are the host's own, and stay mapped while the process lives.
+#[derive(Debug)]
+pub(crate) struct Arena {
+    base: u64,
+    span: u64,
+    capacity: u64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    free: Ranges,
+    /// Free ranges whose pages were touched.
+    kept: Ranges,
+    used: u64,
+}
+
+impl Arena {
+    /// Reserves address space for `capacity` bytes. Twice as much is reserved, so that holes
+    /// between allocations never refuse what the GPU still has room for.
+    pub fn new(capacity: u64) -> Result<Self> {
+        let capacity = capacity.next_multiple_of(HUGE_PAGE);
+        let span = 2 * capacity;
+        let base = pages::reserve(span + HUGE_PAGE)?.next_multiple_of(HUGE_PAGE);
+        let mut free = Ranges::default();
+        free.insert(base, span);
+        let state = Mutex::new(State { free, kept: Ranges::default(), used: 0 });
+        Ok(Self { base, span, capacity, state })
+    }
+
+    /// Bytes that an allocation of `bytes` takes.
+    pub fn footprint(bytes: u64) -> u64 {
+        bytes.max(1).next_multiple_of(PAGE)
+    }
+
+    /// Takes `bytes`, page-aligned (large ones at huge pages).
+    pub fn allocate(&self, bytes: u64) -> Result<u64> {
+        let mut state = self.state.lock().unwrap();
+        let free = self.capacity - state.used;
+        let refused = Error::OutOfMemory { wanted: bytes, free, total: self.capacity };
+        if bytes > free || Self::footprint(bytes) > free {
+            return Err(refused);
+        }
+        let length = Self::footprint(bytes);
+        let align = if length >= HUGE_PAGE { HUGE_PAGE } else { PAGE };
+        let Some(address) = state.free.find(length, align) else { return Err(refused) };
+        state.free.remove(address, length);
+        state.kept.remove(address, length);
+        state.used += length;
+        Ok(address)
+    }
+
+    /// Gives an allocation back.
+    pub fn free(&self, address: u64, bytes: u64) {
+        let length = Self::footprint(bytes);
+        let mut state = self.state.lock().unwrap();
+        state.free.insert(address, length);
+        state.kept.insert(address, length);
+        state.used -= length;
+        if state.kept.total() > KEPT_BYTES_MAX {
+            for (start, length) in state.kept.iter() {
+                pages::give_back(start, length);
+            }
+            state.kept.clear();
+        }
+    }
+
+    /// Free and total bytes.
+    pub fn usage(&self) -> (u64, u64) {
+        (self.capacity - self.state.lock().unwrap().used, self.capacity)
+    }
+
+    /// Does the address belong to this GPU, allocated or not?
+    pub fn contains(&self, address: u64) -> bool {
+        (self.base..self.base + self.span).contains(&address)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accounts_for_every_page_and_reuses_holes() {
+        let arena = Arena::new(64 << 20).unwrap();
+        let (free, total) = arena.usage();
+        assert_eq!((free, total), (64 << 20, 64 << 20));
+        let a = arena.allocate(1).unwrap();
+        let b = arena.allocate(3 << 20).unwrap();
+        assert_eq!(b % HUGE_PAGE, 0, "large allocations start at huge pages");
+        assert_eq!(arena.usage().0, (64 << 20) - PAGE - (3 << 20));
+        arena.free(a, 1);
+        assert_eq!(arena.allocate(100).unwrap(), a, "the lowest hole is taken first");
+        assert!(matches!(arena.allocate(64 << 20), Err(Error::OutOfMemory { .. })));
+        arena.free(a, 100);
+        arena.free(b, 3 << 20);
+        assert_eq!(arena.usage().0, 64 << 20);
+        assert!(arena.allocate(u64::MAX - 5).is_err(), "sizes near 2^64 must not wrap");
+    }
+
+    #[test]
+    fn fragmentation_does_not_refuse_what_is_free() {
+        let arena = Arena::new(64 << 20).unwrap();
+        let blocks: Vec<u64> = (0..32).map(|_| arena.allocate(2 << 20).unwrap()).collect();
+        for &block in blocks.iter().step_by(2) {
+            arena.free(block, 2 << 20);
+        }
+        assert!(arena.allocate(32 << 20).is_ok());
+    }
+}

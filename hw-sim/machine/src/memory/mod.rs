@@ -1,0 +1,166 @@
+//! The machine's memory: unified addressing, device address = host address.
+
+mod arena;
+mod atomic;
+mod ipc;
+mod pages;
+mod ranges;
+mod table;
+mod view;
+
+pub use ipc::IpcHandle;
+pub use table::{Allocation, Kind};
+pub use view::{Cursor, Reach, View};
+
+use crate::error::{Error, Result};
+use arena::Arena;
+use ipc::Sharing;
+use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard};
+use table::Table;
+
+/// All memory that GPUs can touch.
+#[derive(Debug)]
+pub struct GlobalMemory {
+    arenas: Vec<Arena>,
+    table: Table,
+    /// Held shared by whoever accesses memory on a GPU's behalf; taken exclusively where a mapping
+    /// is exchanged or removed, so that an access that passed its check never meets a hole.
+    gate: RwLock<()>,
+    sharing: Mutex<Sharing>,
+}
+
+/// Leave to access memory; holds the gate.
+pub struct AccessGuard<'a> {
+    _gate: RwLockReadGuard<'a, ()>,
+}
+
+impl GlobalMemory {
+    /// One arena a GPU, with these sizes in bytes.
+    pub fn new(capacities: &[u64]) -> Result<Self> {
+        Ok(Self {
+            arenas: capacities.iter().map(|&bytes| Arena::new(bytes)).collect::<Result<_>>()?,
+            table: Table::default(),
+            gate: RwLock::new(()),
+            sharing: Mutex::default(),
+        })
+    }
+
+    /// Enters the gate for a slice of work.
+    pub fn access(&self) -> AccessGuard<'_> {
+        AccessGuard { _gate: self.gate.read().unwrap_or_else(|poison| poison.into_inner()) }
+    }
+
+    /// Allocates on a GPU. `managed` memory is reachable from every GPU.
+    pub fn allocate(&self, gpu: usize, bytes: u64, managed: bool, context: u64) -> Result<u64> {
+        let base = self.arenas[gpu].allocate(bytes)?;
+        let kind = if managed { Kind::Managed { gpu } } else { Kind::Device { gpu } };
+        let entry = Allocation { base, bytes, kind, id: 0, context, flags: 0 };
+        self.table.insert(entry).expect("the arena hands out free ranges only");
+        Ok(base)
+    }
+
+    /// Frees memory of [`GlobalMemory::allocate`].
+    pub fn free(&self, base: u64) -> Result<()> {
+        let freeable = |kind| matches!(kind, Kind::Device { .. } | Kind::Managed { .. });
+        let Some(allocation) = self.table.remove(base, freeable) else {
+            return Err(Error::InvalidValue(format!("no device allocation starts at {base:#x}")));
+        };
+        self.unexport(&allocation)?;
+        let gpu = allocation.kind.gpu().expect("device memory has a GPU");
+        self.arenas[gpu].free(base, allocation.bytes);
+        Ok(())
+    }
+
+    /// Allocates pinned host memory.
+    pub fn allocate_host(&self, bytes: u64, flags: u32, context: u64) -> Result<u64> {
+        let refused = Error::OutOfMemory { wanted: bytes, free: 0, total: 0 };
+        if bytes > 1 << 46 {
+            return Err(refused);
+        }
+        let base = pages::reserve(Arena::footprint(bytes)).map_err(|_| refused)?;
+        let entry = Allocation { base, bytes, kind: Kind::Pinned, id: 0, context, flags };
+        self.table.insert(entry).expect("a fresh mapping overlaps nothing");
+        Ok(base)
+    }
+
+    /// Frees memory of [`GlobalMemory::allocate_host`].
+    pub fn free_host(&self, base: u64) -> Result<()> {
+        let Some(allocation) = self.table.remove(base, |kind| kind == Kind::Pinned) else {
+            return Err(Error::InvalidValue(format!("no pinned host memory starts at {base:#x}")));
+        };
+        let _quiet = self.gate.write().unwrap_or_else(|poison| poison.into_inner());
+        pages::unmap(base, Arena::footprint(allocation.bytes));
+        Ok(())
+    }
+
+    /// Registers the program's own memory.
+    pub fn register_host(&self, base: u64, bytes: u64, flags: u32, context: u64) -> Result<()> {
+        if bytes == 0 || base == 0 || base.checked_add(bytes).is_none() {
+            return Err(Error::InvalidValue(format!("cannot register {bytes} bytes at {base:#x}")));
+        }
+        let entry = Allocation { base, bytes, kind: Kind::Registered, id: 0, context, flags };
+        self.table.insert(entry).map(|_| ()).ok_or(Error::AlreadyRegistered(base))
+    }
+
+    /// Ends a registration. The program may unmap the memory at once, so wait until nobody who
+    /// passed a check is still at it.
+    pub fn unregister_host(&self, base: u64) -> Result<()> {
+        let removed = self.table.remove(base, |kind| kind == Kind::Registered);
+        removed.ok_or(Error::NotRegistered(base))?;
+        drop(self.gate.write().unwrap_or_else(|poison| poison.into_inner()));
+        Ok(())
+    }
+
+    /// The allocation that holds an address.
+    pub fn find(&self, address: u64) -> Option<Arc<Allocation>> {
+        self.table.find(address)
+    }
+
+    /// The allocation nearest to an address.
+    pub fn nearest(&self, address: u64) -> Option<Arc<Allocation>> {
+        self.table.nearest(address)
+    }
+
+    /// The GPU in whose memory an address lies, allocated or not.
+    pub fn arena_of(&self, address: u64) -> Option<usize> {
+        self.arenas.iter().position(|arena| arena.contains(address))
+    }
+
+    /// Free and total bytes of a GPU.
+    pub fn usage(&self, gpu: usize) -> (u64, u64) {
+        self.arenas[gpu].usage()
+    }
+
+    /// Frees all that a context made and has not freed.
+    pub fn release_context(&self, context: u64) {
+        for allocation in self.table.of_context(context) {
+            // An entry that somebody else removed in the meantime is what we want anyway.
+            let _ = match allocation.kind {
+                Kind::Device { .. } | Kind::Managed { .. } => self.free(allocation.base),
+                Kind::Pinned => self.free_host(allocation.base),
+                Kind::Registered => self.unregister_host(allocation.base),
+                Kind::Imported { .. } => self.close(allocation.base, true),
+            };
+        }
+    }
+
+    /// A context's rights shrank: what warps remember is void.
+    pub fn rights_changed(&self) {
+        self.table.invalidate();
+    }
+
+    /// Does one allocation hold all of `bytes` at `address`?
+    pub fn check(&self, address: u64, bytes: u64) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        match self.table.find(address) {
+            Some(found) if bytes <= found.end() - address => Ok(()),
+            Some(found) => Err(Error::InvalidValue(format!(
+                "{bytes} bytes at {address:#x} reach past the allocation of {} bytes at {:#x}",
+                found.bytes, found.base
+            ))),
+            None => Err(Error::InvalidValue(format!("no allocation holds {address:#x}"))),
+        }
+    }
+}

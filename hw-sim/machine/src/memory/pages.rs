@@ -1,0 +1,98 @@
+//! The system calls behind virtual memory: reservations, giving pages back, shared files.
+
+use crate::error::{Error, Result};
+use std::fs::File;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ptr::null_mut;
+
+/// Pages of the host.
+pub(crate) const PAGE: u64 = 4096;
+/// What the host's transparent huge pages want.
+pub(crate) const HUGE_PAGE: u64 = 2 << 20;
+
+/// A readable and writable anonymous reservation; nothing is used before it is touched.
+pub(crate) fn reserve(bytes: u64) -> Result<u64> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches no other.
+    let address = unsafe {
+        libc::mmap(null_mut(), bytes as usize, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
+    };
+    if address == libc::MAP_FAILED {
+        return Err(Error::system(format!("reserving {bytes} bytes of address space")));
+    }
+    // SAFETY: the range was mapped just now; both are hints whose failure changes nothing.
+    unsafe {
+        libc::madvise(address, bytes as usize, libc::MADV_HUGEPAGE);
+        libc::madvise(address, bytes as usize, libc::MADV_DONTDUMP);
+    }
+    Ok(address as u64)
+}
+
+/// Gives the pages of a private anonymous range back; it reads as zero afterwards.
+pub(crate) fn give_back(address: u64, bytes: u64) {
+    // SAFETY: callers pass ranges of an arena in which no allocation lives.
+    unsafe { libc::madvise(address as *mut libc::c_void, bytes as usize, libc::MADV_DONTNEED) };
+}
+
+/// Unmaps a range of [`reserve`] or [`map_shared`].
+pub(crate) fn unmap(address: u64, bytes: u64) {
+    // SAFETY: callers own the mapping and hold the memory's gate, so that no kernel or copy is
+    // inside it; the allocation table no longer names it.
+    unsafe { libc::munmap(address as *mut libc::c_void, bytes as usize) };
+}
+
+/// Replaces a range by fresh private zero pages.
+pub(crate) fn replace_private(address: u64, bytes: u64) -> Result<()> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    // SAFETY: the range belongs to an arena of ours, and is replaced in one step.
+    let mapped = unsafe {
+        libc::mmap(
+            address as *mut libc::c_void,
+            bytes as usize,
+            libc::PROT_READ | libc::PROT_WRITE,
+            flags,
+            -1,
+            0,
+        )
+    };
+    if mapped == libc::MAP_FAILED {
+        return Err(Error::system("mapping private pages"));
+    }
+    Ok(())
+}
+
+/// A memory file of `bytes`: it has no name in any file system, and ends with its last user.
+pub(crate) fn memory_file(bytes: u64) -> Result<File> {
+    // SAFETY: the name is a NUL-terminated constant.
+    let fd = unsafe { libc::memfd_create(c"hwsim-device-memory".as_ptr(), libc::MFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(Error::system("making a memory file"));
+    }
+    // SAFETY: `fd` was opened just now and has no other owner.
+    let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+    file.set_len(bytes).map_err(|cause| Error::System {
+        what: format!("growing a memory file to {bytes} bytes"),
+        cause: cause.to_string(),
+    })?;
+    Ok(file)
+}
+
+/// Maps a file, over `at` (which must be ours to replace) or wherever there is room.
+pub(crate) fn map_shared(file: &File, bytes: u64, at: Option<u64>) -> Result<u64> {
+    let flags = libc::MAP_SHARED | if at.is_some() { libc::MAP_FIXED } else { 0 };
+    // SAFETY: without `at` the kernel finds free space; with it the caller owns the range.
+    let address = unsafe {
+        libc::mmap(
+            at.unwrap_or(0) as *mut libc::c_void,
+            bytes as usize,
+            libc::PROT_READ | libc::PROT_WRITE,
+            flags,
+            file.as_raw_fd(),
+            0,
+        )
+    };
+    if address == libc::MAP_FAILED {
+        return Err(Error::system(format!("mapping {bytes} bytes of shared device memory")));
+    }
+    Ok(address as u64)
+}

@@ -1,0 +1,191 @@
+//! Which bytes exist: every allocation that a GPU may touch, with its bounds.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, RwLock};
+
+/// What an allocation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Memory of a GPU.
+    Device {
+        /// Which.
+        gpu: usize,
+    },
+    /// Memory that another process exported, on this GPU.
+    Imported {
+        /// Which.
+        gpu: usize,
+    },
+    /// Managed memory, reachable from everywhere.
+    Managed {
+        /// The GPU it was allocated on.
+        gpu: usize,
+    },
+    /// Pinned host memory that the machine allocated.
+    Pinned,
+    /// The program's own memory, registered.
+    Registered,
+}
+
+impl Kind {
+    /// The GPU that holds the memory, None for the host's.
+    pub const fn gpu(self) -> Option<usize> {
+        match self {
+            Self::Device { gpu } | Self::Imported { gpu } | Self::Managed { gpu } => Some(gpu),
+            Self::Pinned | Self::Registered => None,
+        }
+    }
+
+    /// Is it the host's memory?
+    pub const fn is_host(self) -> bool {
+        matches!(self, Self::Pinned | Self::Registered)
+    }
+}
+
+/// One allocation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Allocation {
+    /// First byte; device address and host address are the same.
+    pub base: u64,
+    /// Bytes that were asked for: the bound of every access.
+    pub bytes: u64,
+    /// What it is.
+    pub kind: Kind,
+    /// Never used twice.
+    pub id: u64,
+    /// The context that made it.
+    pub context: u64,
+    /// Flags that it was made with (host allocations and registrations).
+    pub flags: u32,
+}
+
+impl Allocation {
+    /// One past its last byte.
+    pub fn end(&self) -> u64 {
+        self.base + self.bytes
+    }
+}
+
+/// All allocations, by address.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    map: RwLock<BTreeMap<u64, Arc<Allocation>>>,
+    /// Grows whenever an allocation goes or a right is withdrawn; what a warp remembers from
+    /// before is void.
+    generation: AtomicU64,
+    next_id: AtomicU64,
+}
+
+impl Table {
+    /// Enters an allocation; None if it overlaps another.
+    pub fn insert(&self, mut allocation: Allocation) -> Option<Arc<Allocation>> {
+        allocation.id = 1 + self.next_id.fetch_add(1, Ordering::Relaxed);
+        let mut map = self.map.write().unwrap();
+        let before = map.range(..allocation.end()).next_back();
+        if before.is_some_and(|(_, other)| other.end() > allocation.base) {
+            return None;
+        }
+        let allocation = Arc::new(allocation);
+        map.insert(allocation.base, Arc::clone(&allocation));
+        Some(allocation)
+    }
+
+    /// Takes out the allocation that starts at `base`, if `matches` agrees.
+    pub fn remove(&self, base: u64, matches: impl Fn(Kind) -> bool) -> Option<Arc<Allocation>> {
+        let mut map = self.map.write().unwrap();
+        if !map.get(&base).is_some_and(|allocation| matches(allocation.kind)) {
+            return None;
+        }
+        let removed = map.remove(&base);
+        self.invalidate();
+        removed
+    }
+
+    /// The allocation that holds `address`.
+    pub fn find(&self, address: u64) -> Option<Arc<Allocation>> {
+        let map = self.map.read().unwrap();
+        let (_, allocation) = map.range(..=address).next_back()?;
+        (address < allocation.end()).then(|| Arc::clone(allocation))
+    }
+
+    /// The allocation nearest to `address`, for a report.
+    pub fn nearest(&self, address: u64) -> Option<Arc<Allocation>> {
+        let map = self.map.read().unwrap();
+        let below = map.range(..=address).next_back().map(|(_, a)| a);
+        let above = map.range(address..).next().map(|(_, a)| a);
+        let nearest = match (below, above) {
+            (Some(b), Some(a)) if a.base - address < address.saturating_sub(b.end()) => a,
+            (Some(b), _) => b,
+            (None, Some(a)) => a,
+            (None, None) => return None,
+        };
+        Some(Arc::clone(nearest))
+    }
+
+    /// The allocations that `context` made.
+    pub fn of_context(&self, context: u64) -> Vec<Arc<Allocation>> {
+        let map = self.map.read().unwrap();
+        map.values().filter(|a| a.context == context).cloned().collect()
+    }
+
+    /// Voids what warps remember.
+    pub fn invalidate(&self) {
+        // Pairs with `generation`: a warp that sees the new number looks the table up again.
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    /// The present generation.
+    #[inline(always)]
+    pub fn generation(&self) -> u64 {
+        // Pairs with `invalidate`.
+        self.generation.load(Ordering::Acquire)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn allocation(base: u64, bytes: u64) -> Allocation {
+        Allocation { base, bytes, kind: Kind::Pinned, id: 0, context: 1, flags: 0 }
+    }
+
+    #[test]
+    fn bounds_are_exact() {
+        let table = Table::default();
+        table.insert(allocation(1000, 10)).unwrap();
+        assert!(table.find(999).is_none());
+        assert_eq!(table.find(1000).unwrap().bytes, 10);
+        assert_eq!(table.find(1009).unwrap().base, 1000);
+        assert!(table.find(1010).is_none());
+    }
+
+    #[test]
+    fn overlaps_are_refused_and_removal_voids_cursors() {
+        let table = Table::default();
+        table.insert(allocation(1000, 10)).unwrap();
+        for (base, bytes) in [(1009, 1), (995, 6), (990, 100), (1002, 2), (1000, 10)] {
+            assert!(table.insert(allocation(base, bytes)).is_none(), "{base}+{bytes}");
+        }
+        table.insert(allocation(1010, 5)).unwrap();
+        let before = table.generation();
+        assert!(table.remove(1001, |_| true).is_none());
+        assert!(table.remove(1000, |kind| !kind.is_host()).is_none());
+        assert_eq!(table.generation(), before);
+        assert!(table.remove(1000, |_| true).is_some());
+        assert_ne!(table.generation(), before);
+    }
+
+    #[test]
+    fn nearest_names_the_closer_neighbour() {
+        let table = Table::default();
+        assert!(table.nearest(5).is_none());
+        table.insert(allocation(1000, 10)).unwrap();
+        table.insert(allocation(2000, 10)).unwrap();
+        assert_eq!(table.nearest(1100).unwrap().base, 1000);
+        assert_eq!(table.nearest(1900).unwrap().base, 2000);
+        assert_eq!(table.nearest(0).unwrap().base, 1000);
+        assert_eq!(table.nearest(u64::MAX).unwrap().base, 2000);
+    }
+}

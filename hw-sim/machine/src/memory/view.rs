@@ -1,0 +1,240 @@
+//! Global memory as the kernels of one context see it: the interpreter's fast memory model.
+//!
+//! Strong accesses are the host's atomic loads and stores, word by word. Weak ones are plain
+//! copies: they may tear and may race with host threads, exactly as a GPU's weak accesses may. x86
+//! keeps stores in order and loads in order, so this model is never weaker than PTX asks.
+
+use super::GlobalMemory;
+use super::atomic;
+use super::table::Allocation;
+use hwsim_ptx::memory::{AtomicOp, AtomicType, Memory, MemoryFault, Order, Strength};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
+
+/// The GPUs whose memory a context's kernels may touch, a bit each.
+#[derive(Debug)]
+pub struct Reach(AtomicU64);
+
+impl Reach {
+    /// Only this GPU's own.
+    pub fn own(gpu: usize) -> Self {
+        Self(AtomicU64::new(1 << gpu))
+    }
+
+    /// May kernels touch memory of `gpu`?
+    pub fn holds(&self, gpu: usize) -> bool {
+        self.0.load(Ordering::Relaxed) & (1 << gpu) != 0
+    }
+
+    /// Grants; false if it was granted before.
+    pub fn grant(&self, gpu: usize) -> bool {
+        self.0.fetch_or(1 << gpu, Ordering::Relaxed) & (1 << gpu) == 0
+    }
+
+    /// Withdraws; false if it was not granted. The caller voids the warps' memories.
+    pub fn withdraw(&self, gpu: usize) -> bool {
+        self.0.fetch_and(!(1 << gpu), Ordering::Relaxed) & (1 << gpu) != 0
+    }
+}
+
+/// Allocations that a warp used last.
+#[derive(Clone, Copy, Debug, Default)]
+struct Span {
+    base: u64,
+    end: u64,
+}
+
+/// How many allocations a warp remembers: a reduction reads two, writes one, and looks at a flag.
+const SPANS: usize = 4;
+
+/// What a warp remembers.
+#[derive(Debug, Default)]
+pub struct Cursor {
+    generation: u64,
+    spans: [Span; SPANS],
+    next: usize,
+}
+
+/// The memory of the machine, through the rights of one context.
+#[derive(Clone, Debug)]
+pub struct View {
+    memory: Arc<GlobalMemory>,
+    reach: Arc<Reach>,
+}
+
+impl View {
+    /// A view with these rights.
+    pub fn new(memory: Arc<GlobalMemory>, reach: Arc<Reach>) -> Self {
+        Self { memory, reach }
+    }
+
+    /// Are all of the bytes ours to touch?
+    #[inline(always)]
+    fn check(&self, cursor: &mut Cursor, address: u64, bytes: usize) -> Result<(), MemoryFault> {
+        let end = address.wrapping_add(bytes as u64);
+        if cursor.generation == self.memory.table.generation() && end > address {
+            for span in &cursor.spans {
+                if address >= span.base && end <= span.end {
+                    return Ok(());
+                }
+            }
+        }
+        self.look_up(cursor, address, bytes)
+    }
+
+    #[cold]
+    fn look_up(&self, cursor: &mut Cursor, address: u64, bytes: usize) -> Result<(), MemoryFault> {
+        let generation = self.memory.table.generation();
+        if cursor.generation != generation {
+            *cursor = Cursor { generation, ..Cursor::default() };
+        }
+        let found = self.memory.table.find(address).ok_or(MemoryFault::OutOfBounds)?;
+        if bytes as u64 > found.end() - address {
+            return Err(MemoryFault::OutOfBounds);
+        }
+        if !self.may_touch(&found) {
+            return Err(MemoryFault::Forbidden);
+        }
+        cursor.spans[cursor.next] = Span { base: found.base, end: found.end() };
+        cursor.next = (cursor.next + 1) % SPANS;
+        Ok(())
+    }
+
+    fn may_touch(&self, allocation: &Allocation) -> bool {
+        use super::table::Kind;
+        match allocation.kind {
+            Kind::Pinned | Kind::Registered | Kind::Managed { .. } => true,
+            Kind::Device { gpu } | Kind::Imported { gpu } => self.reach.holds(gpu),
+        }
+    }
+}
+
+/// The host's order for a load of this strength.
+fn load_order(strength: Strength) -> Ordering {
+    match strength.order {
+        Order::Weak | Order::Relaxed | Order::Release => Ordering::Relaxed,
+        // Pairs with whatever released the word: a kernel, the engine's proxy, a copy engine.
+        Order::Acquire | Order::AcquireRelease => Ordering::Acquire,
+    }
+}
+
+/// The host's order for a store of this strength.
+fn store_order(strength: Strength) -> Ordering {
+    match strength.order {
+        Order::Weak | Order::Relaxed | Order::Acquire => Ordering::Relaxed,
+        // Pairs with whoever acquires the word: a kernel, a host thread, another process.
+        Order::Release | Order::AcquireRelease => Ordering::Release,
+    }
+}
+
+macro_rules! load_words {
+    ($atomic:ty, $plain:ty, $address:expr, $bytes:expr, $order:expr) => {
+        for (index, chunk) in $bytes.chunks_exact_mut(size_of::<$plain>()).enumerate() {
+            let pointer = ($address as *mut $plain).wrapping_add(index);
+            // SAFETY: `check` found the bytes in one allocation, which stays mapped while the gate
+            // is held; the caller checked alignment; nobody holds a Rust reference into it.
+            let word = unsafe { <$atomic>::from_ptr(pointer) }.load($order);
+            chunk.copy_from_slice(&word.to_ne_bytes());
+        }
+    };
+}
+
+macro_rules! store_words {
+    ($atomic:ty, $plain:ty, $address:expr, $bytes:expr, $order:expr) => {
+        for (index, chunk) in $bytes.chunks_exact(size_of::<$plain>()).enumerate() {
+            let pointer = ($address as *mut $plain).wrapping_add(index);
+            let mut word = [0; size_of::<$plain>()];
+            word.copy_from_slice(chunk);
+            // SAFETY: as in `load_words`.
+            unsafe { <$atomic>::from_ptr(pointer) }.store(<$plain>::from_ne_bytes(word), $order);
+        }
+    };
+}
+
+impl Memory for View {
+    type Cursor = Cursor;
+
+    #[inline]
+    fn read(
+        &self,
+        cursor: &mut Cursor,
+        address: u64,
+        word: usize,
+        strength: Strength,
+        bytes: &mut [u8],
+    ) -> Result<(), MemoryFault> {
+        self.check(cursor, address, bytes.len())?;
+        if strength.order == Order::Weak {
+            // SAFETY: `check` found the bytes in one allocation, which stays mapped while the gate
+            // is held; `bytes` is the interpreter's own and cannot overlap it. A concurrent writer
+            // is the guest program's race: the bytes are copied out once and not trusted.
+            unsafe {
+                let source = address as *const u8;
+                match bytes.len() {
+                    4 => bytes.copy_from_slice(&source.cast::<[u8; 4]>().read()),
+                    8 => bytes.copy_from_slice(&source.cast::<[u8; 8]>().read()),
+                    n => std::ptr::copy_nonoverlapping(source, bytes.as_mut_ptr(), n),
+                }
+            }
+            return Ok(());
+        }
+        let order = load_order(strength);
+        match word {
+            1 => load_words!(AtomicU8, u8, address, bytes, order),
+            2 => load_words!(AtomicU16, u16, address, bytes, order),
+            4 => load_words!(AtomicU32, u32, address, bytes, order),
+            _ => load_words!(AtomicU64, u64, address, bytes, order),
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn write(
+        &self,
+        cursor: &mut Cursor,
+        address: u64,
+        word: usize,
+        strength: Strength,
+        bytes: &[u8],
+    ) -> Result<(), MemoryFault> {
+        self.check(cursor, address, bytes.len())?;
+        if strength.order == Order::Weak {
+            // SAFETY: as in `read`, in the other direction.
+            unsafe {
+                let target = address as *mut u8;
+                std::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len());
+            }
+            return Ok(());
+        }
+        let order = store_order(strength);
+        match word {
+            1 => store_words!(AtomicU8, u8, address, bytes, order),
+            2 => store_words!(AtomicU16, u16, address, bytes, order),
+            4 => store_words!(AtomicU32, u32, address, bytes, order),
+            _ => store_words!(AtomicU64, u64, address, bytes, order),
+        }
+        Ok(())
+    }
+
+    fn atomic(
+        &self,
+        cursor: &mut Cursor,
+        address: u64,
+        op: AtomicOp,
+        ty: AtomicType,
+        _strength: Strength,
+        operand: u64,
+        compare: u64,
+    ) -> Result<u64, MemoryFault> {
+        self.check(cursor, address, ty.size_bytes())?;
+        // SAFETY: `check` found the bytes in one mapped allocation; the interpreter checked
+        // alignment; nobody holds a Rust reference into it.
+        Ok(unsafe { atomic::rmw(address, op, ty, operand, compare) })
+    }
+
+    fn fence(&self, _cursor: &mut Cursor, _strength: Strength) {
+        // Sequentially consistent whatever was asked: the strength does not say whether it was
+        // `fence.sc`, and this pairs with every other fence.
+        fence(Ordering::SeqCst);
+    }
+}

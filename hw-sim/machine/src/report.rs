@@ -1,0 +1,55 @@
+//! What a fault looks like to the user.
+
+use crate::context::Context;
+use crate::error::Sticky;
+use crate::machine::Machine;
+use hwsim_ptx::{Fault, FaultKind};
+use std::fmt::Write;
+
+/// Prints what happened on stderr and gives the error that it condemns the context with.
+pub(crate) fn fault(machine: &Machine, context: &Context, fault: &Fault) -> Sticky {
+    let mut text = format!(
+        "hwsim: GPU {}: kernel {}, block {:?}, thread {:?}, PTX line {}: {:?}\n    {}\n",
+        context.gpu, fault.kernel, fault.block, fault.thread, fault.line, fault.kind,
+        fault.instruction.trim(),
+    );
+    if let Some(address) = fault.address {
+        let _ = writeln!(text, "    address {address:#x}: {}", surroundings(machine, address));
+    }
+    eprint!("{text}");
+    sticky(fault.kind)
+}
+
+/// What lies at or near an address.
+fn surroundings(machine: &Machine, address: u64) -> String {
+    if let Some(found) = machine.memory.find(address) {
+        return format!(
+            "{} bytes into an allocation of {} bytes at {:#x} ({:?})",
+            address - found.base, found.bytes, found.base, found.kind
+        );
+    }
+    match machine.memory.nearest(address) {
+        None => "there is no allocation".into(),
+        Some(near) => {
+            let (distance, side) = if address < near.base {
+                (near.base - address, "below")
+            } else {
+                (address - near.end(), "past the end of")
+            };
+            format!(
+                "{distance} bytes {side} the nearest allocation, {} bytes at {:#x} ({:?})",
+                near.bytes, near.base, near.kind
+            )
+        }
+    }
+}
+
+/// The error that CUDA defines for a fault.
+fn sticky(kind: FaultKind) -> Sticky {
+    match kind {
+        FaultKind::OutOfBounds | FaultKind::Forbidden => Sticky::IllegalAddress,
+        FaultKind::Misaligned => Sticky::Misaligned,
+        FaultKind::Assert => Sticky::Assert,
+        _ => Sticky::LaunchFailed,
+    }
+}

@@ -1,0 +1,333 @@
+//! Streams: commands in order.
+//!
+//! A stream is *active* while somebody drives it: the thread that submitted to it while it was
+//! idle, a worker, or an asynchronous step (a kernel, a large copy, a wait) that has yet to end.
+//! Short commands on an idle stream therefore run in the submitting thread, without a hand-off.
+
+use crate::context::Context;
+use crate::copy::{self, Bulk, Transfer2d};
+use crate::error::Result;
+use crate::event::Event;
+use crate::kernel::KernelRun;
+use crate::wait_value::{WaitValue, WriteValue};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+
+/// What a stream waits for besides its own order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamKind {
+    /// The default stream.
+    Legacy,
+    /// Ordered against the default stream.
+    Blocking,
+    /// Not ordered against it.
+    NonBlocking,
+}
+
+/// A host function; it learns whether its context was condemned before its turn came.
+pub type HostCall = Box<dyn FnOnce(Result<()>) + Send>;
+
+/// One step of a stream.
+pub enum Command {
+    /// A copy or a fill.
+    Bulk(Bulk),
+    /// A copy of rows.
+    Copy2d(Transfer2d),
+    /// Bytes taken from pageable memory when the call was made.
+    Staged {
+        /// Where they go.
+        destination: u64,
+        /// The bytes.
+        bytes: Vec<u8>,
+    },
+    /// A kernel.
+    Kernel(Arc<KernelRun>),
+    /// Completes a record of an event.
+    Record(Arc<Event>, u64),
+    /// Waits for a record of an event.
+    WaitEvent(Arc<Event>, u64),
+    /// Waits until another stream has finished that many commands.
+    WaitStream(Arc<Stream>, u64),
+    /// Waits for a word in memory.
+    WaitValue(WaitValue),
+    /// Writes a word.
+    WriteValue(WriteValue),
+    /// Calls a host function.
+    HostCall(HostCall),
+    /// Frees device memory.
+    Free(u64),
+}
+
+/// A stream.
+pub struct Stream {
+    /// Its context.
+    pub context: Arc<Context>,
+    /// Its kind.
+    pub kind: StreamKind,
+    /// Its priority; accepted, not acted upon.
+    pub priority: i32,
+    /// Never used twice.
+    pub id: u64,
+    submitted: AtomicU64,
+    completed: AtomicU64,
+    state: Mutex<State>,
+    idle: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    queue: VecDeque<Command>,
+    active: bool,
+    /// Streams whose head waits for `completed` to reach a number.
+    followers: Vec<(u64, Arc<Stream>)>,
+    sleepers: usize,
+}
+
+/// How a step ended.
+enum Step {
+    Done,
+    /// Somebody calls [`Stream::head_done`] later.
+    Later,
+}
+
+/// Commands that one turn of a worker spends on a stream before others get theirs.
+const TURN_COMMANDS_MAX: usize = 64;
+
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
+impl Stream {
+    pub(crate) fn new(context: &Arc<Context>, kind: StreamKind, priority: i32) -> Arc<Self> {
+        Arc::new(Self {
+            context: Arc::clone(context),
+            kind,
+            priority,
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            submitted: AtomicU64::new(0),
+            completed: AtomicU64::new(0),
+            state: Mutex::default(),
+            idle: Condvar::new(),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poison| poison.into_inner())
+    }
+
+    /// Appends a command; runs it here and now if the stream is idle and the command is short.
+    pub fn submit(self: &Arc<Self>, command: Command) {
+        self.order_against_default_stream();
+        self.push(command);
+    }
+
+    /// Waits that the default stream's rules ask for. The other stream's count is read before this
+    /// stream counts its own command, so two streams can never wait for each other's later work.
+    fn order_against_default_stream(self: &Arc<Self>) {
+        match self.kind {
+            StreamKind::NonBlocking => {}
+            StreamKind::Blocking => self.follow(self.context.legacy_stream()),
+            StreamKind::Legacy => {
+                for other in self.context.streams() {
+                    if other.kind == StreamKind::Blocking {
+                        self.follow(&other);
+                    }
+                }
+            }
+        }
+    }
+
+    fn follow(self: &Arc<Self>, other: &Arc<Self>) {
+        let submitted = other.submitted.load(Ordering::Acquire);
+        if other.completed.load(Ordering::Acquire) < submitted {
+            self.push(Command::WaitStream(Arc::clone(other), submitted));
+        }
+    }
+
+    fn push(self: &Arc<Self>, command: Command) {
+        let mut state = self.lock();
+        self.submitted.fetch_add(1, Ordering::Release);
+        if state.active {
+            state.queue.push_back(command);
+            return;
+        }
+        state.active = true;
+        drop(state);
+        self.drive(command, 1);
+    }
+
+    /// Runs commands, `first` and then the queue's, until one takes longer or `turn` are done.
+    fn drive(self: &Arc<Self>, first: Command, mut turn: usize) {
+        let mut command = first;
+        while let Step::Done = self.execute(command) {
+            turn = turn.saturating_sub(1);
+            match self.retire(turn > 0) {
+                Retired::Next(next) => command = next,
+                Retired::Idle => return,
+                Retired::More => {
+                    self.context.machine.scheduler.drive_stream(Arc::clone(self));
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The head is done: counts it, tells who waits for that, and takes the next command.
+    fn retire(self: &Arc<Self>, take_next: bool) -> Retired {
+        let (next, released) = {
+            let mut state = self.lock();
+            let completed = self.completed.fetch_add(1, Ordering::Release) + 1;
+            if state.sleepers > 0 {
+                self.idle.notify_all();
+            }
+            let released: Vec<_> = if state.followers.is_empty() {
+                Vec::new()
+            } else {
+                state.followers.extract_if(.., |(wanted, _)| *wanted <= completed).collect()
+            };
+            let next = if state.queue.is_empty() {
+                state.active = false;
+                Retired::Idle
+            } else if take_next {
+                state.queue.pop_front().map_or(Retired::Idle, Retired::Next)
+            } else {
+                Retired::More
+            };
+            (next, released)
+        };
+        for (_, follower) in released {
+            follower.head_done();
+        }
+        next
+    }
+
+    /// An asynchronous head ended: a worker goes on with the stream.
+    pub(crate) fn head_done(self: &Arc<Self>) {
+        self.context.machine.scheduler.resume_stream(Arc::clone(self));
+    }
+
+    /// As [`Stream::head_done`], going on in this thread, which must be a worker.
+    pub(crate) fn resume(self: &Arc<Self>) {
+        match self.retire(true) {
+            Retired::Next(command) => self.drive(command, TURN_COMMANDS_MAX),
+            Retired::Idle | Retired::More => {}
+        }
+    }
+
+    /// Goes on with the queue, whose last head is done already.
+    pub(crate) fn go_on(self: &Arc<Self>) {
+        let command = self.lock().queue.pop_front();
+        if let Some(command) = command {
+            self.drive(command, TURN_COMMANDS_MAX);
+        }
+    }
+
+    fn execute(self: &Arc<Self>, command: Command) -> Step {
+        let machine = &self.context.machine;
+        let dropped = self.context.is_condemned();
+        match command {
+            Command::Record(event, number) => event.complete(number, machine.clock.now()),
+            Command::Free(address) => {
+                // The address was checked when the call was made; a second free was refused then.
+                let _ = machine.memory.free(address);
+            }
+            Command::HostCall(call) => {
+                machine.callbacks.call(call, Arc::clone(self));
+                return Step::Later;
+            }
+            _ if dropped => {}
+            Command::Bulk(bulk) => return self.bulk(bulk),
+            Command::Copy2d(transfer) => {
+                if let Err(error) = copy::rows(&machine.memory, &transfer) {
+                    self.context.fail_copy(&error);
+                }
+            }
+            Command::Staged { destination, bytes } => {
+                if let Err(error) = copy::staged(&machine.memory, destination, &bytes) {
+                    self.context.fail_copy(&error);
+                }
+            }
+            Command::Kernel(run) => {
+                machine.scheduler.start(run);
+                return Step::Later;
+            }
+            Command::WaitEvent(event, number) => {
+                if !event.complete_or_tell(number, self) {
+                    return Step::Later;
+                }
+            }
+            Command::WaitStream(other, count) => {
+                if !other.completed_or_tell(count, self) {
+                    return Step::Later;
+                }
+            }
+            Command::WaitValue(wait) => {
+                if !wait.is_met(&machine.memory) {
+                    machine.scheduler.poll(wait, Arc::clone(self));
+                    return Step::Later;
+                }
+            }
+            Command::WriteValue(write) => {
+                if let Err(error) = write.run(&machine.memory) {
+                    self.context.fail_copy(&error);
+                }
+            }
+        }
+        Step::Done
+    }
+
+    fn bulk(self: &Arc<Self>, bulk: Bulk) -> Step {
+        let machine = &self.context.machine;
+        if bulk.bytes > copy::INLINE_BYTES_MAX {
+            machine.scheduler.bulk(bulk, Arc::clone(self));
+            return Step::Later;
+        }
+        if let Err(error) = bulk.run(&machine.memory, 0, bulk.bytes) {
+            self.context.fail_copy(&error);
+        }
+        Step::Done
+    }
+
+    /// True if `count` commands are done; otherwise `follower` is told when they are.
+    fn completed_or_tell(&self, count: u64, follower: &Arc<Stream>) -> bool {
+        let mut state = self.lock();
+        let done = self.completed.load(Ordering::Acquire) >= count;
+        if !done {
+            state.followers.push((count, Arc::clone(follower)));
+        }
+        done
+    }
+
+    /// Is all that was submitted done?
+    pub fn is_idle(&self) -> bool {
+        // Acquire pairs with the release in `retire`: who sees the count sees the work.
+        let submitted = self.submitted.load(Ordering::Acquire);
+        self.completed.load(Ordering::Acquire) >= submitted
+    }
+
+    /// Blocks until all that was submitted before this call is done.
+    pub fn wait_idle(&self) {
+        let target = self.submitted.load(Ordering::Acquire);
+        if self.completed.load(Ordering::Acquire) >= target {
+            return;
+        }
+        let mut state = self.lock();
+        state.sleepers += 1;
+        while self.completed.load(Ordering::Acquire) < target {
+            state = self.idle.wait(state).unwrap_or_else(|poison| poison.into_inner());
+        }
+        state.sleepers -= 1;
+    }
+}
+
+enum Retired {
+    Next(Command),
+    Idle,
+    /// The queue holds more, and this thread's turn is over.
+    More,
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        debug_assert!(self.lock().queue.is_empty(), "a stream lives while it has work");
+    }
+}

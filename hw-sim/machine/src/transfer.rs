@@ -1,0 +1,202 @@
+//! Copies and fills as programs ask for them: which memory is meant, and when the call returns.
+
+use crate::copy::{Bulk, INLINE_BYTES_MAX, Source, Transfer2d};
+use crate::error::{Error, Result};
+use crate::stream::{Command, Stream};
+use std::sync::Arc;
+
+/// What a call says about an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Memory that GPUs reach.
+    Device,
+    /// The program's memory.
+    Host,
+    /// Either; the address tells.
+    Unified,
+}
+
+/// An address with what the call says about it.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// The address.
+    pub address: u64,
+    /// What it is said to be.
+    pub side: Side,
+}
+
+impl Place {
+    /// Memory that GPUs reach.
+    pub const fn device(address: u64) -> Self {
+        Self { address, side: Side::Device }
+    }
+
+    /// The program's memory.
+    pub const fn host(address: u64) -> Self {
+        Self { address, side: Side::Host }
+    }
+
+    /// Either.
+    pub const fn unified(address: u64) -> Self {
+        Self { address, side: Side::Unified }
+    }
+}
+
+/// When a call returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Return {
+    /// When all is done.
+    Done,
+    /// At once; with pageable memory as soon as the program may use that memory again.
+    Queued,
+}
+
+/// Does the machine know the bytes? True for what GPUs reach, false for pageable host memory.
+fn is_known(stream: &Stream, place: Place, bytes: u64) -> Result<bool> {
+    let Place { address, side } = place;
+    let memory = &stream.context.machine.memory;
+    if address == 0 || address.checked_add(bytes).is_none() {
+        return Err(Error::InvalidValue(format!("{bytes} bytes at {address:#x}")));
+    }
+    match memory.find(address) {
+        Some(found) if bytes <= found.end() - address => Ok(true),
+        // Host memory of which only a part is registered counts as pageable.
+        Some(found) if side == Side::Host && found.kind.is_host() => Ok(false),
+        None if side != Side::Device && memory.arena_of(address).is_none() => Ok(false),
+        _ => memory.check(address, bytes).map(|()| true),
+    }
+}
+
+/// Copies in stream order.
+pub fn copy(
+    stream: &Arc<Stream>,
+    destination: Place,
+    source: Place,
+    bytes: u64,
+    returns: Return,
+) -> Result<()> {
+    stream.context.check()?;
+    if bytes == 0 {
+        return Ok(());
+    }
+    let destination_known = is_known(stream, destination, bytes)?;
+    let source_known = is_known(stream, source, bytes)?;
+    let source = Source::Memory { address: source.address, known: source_known };
+    let bulk = Bulk { destination: destination.address, destination_known, source, bytes };
+    let pageable = !destination_known || !source_known;
+    if returns == Return::Queued && destination_known && !source_known && !stream.is_idle() {
+        if let Some(staged) = stage(&bulk) {
+            stream.submit(staged);
+            return Ok(());
+        }
+    }
+    stream.submit(Command::Bulk(bulk));
+    if returns == Return::Done || pageable {
+        stream.wait_idle();
+        return stream.context.check();
+    }
+    Ok(())
+}
+
+/// A small copy from pageable memory, its bytes taken now, so that the call need not wait.
+fn stage(bulk: &Bulk) -> Option<Command> {
+    let Source::Memory { address, .. } = bulk.source else { return None };
+    if bulk.bytes > INLINE_BYTES_MAX {
+        return None;
+    }
+    let mut bytes = vec![0u8; bulk.bytes as usize];
+    // SAFETY: the caller of the driver API vouches for its own memory, as on real hardware; the
+    // buffer is ours and as long.
+    unsafe { std::ptr::copy_nonoverlapping(address as *const u8, bytes.as_mut_ptr(), bytes.len()) };
+    Some(Command::Staged { destination: bulk.destination, bytes })
+}
+
+/// One side of a copy of rows.
+#[derive(Clone, Copy, Debug)]
+pub struct Rows {
+    /// The first byte of the first row.
+    pub place: Place,
+    /// Bytes from one row to the next.
+    pub pitch: u64,
+}
+
+impl Rows {
+    /// Bytes from the first to one past the last.
+    fn span(&self, width: u64, rows: u64) -> Result<u64> {
+        if self.pitch < width && rows > 1 {
+            let text = format!("rows of {width} bytes, {} apart", self.pitch);
+            return Err(Error::InvalidValue(text));
+        }
+        let span = (rows - 1).checked_mul(self.pitch).and_then(|bytes| bytes.checked_add(width));
+        span.ok_or_else(|| Error::InvalidValue("the size does not fit 64 bits".into()))
+    }
+}
+
+/// Copies rows in stream order.
+pub fn copy_rows(
+    stream: &Arc<Stream>,
+    destination: Rows,
+    source: Rows,
+    width: u64,
+    rows: u64,
+    returns: Return,
+) -> Result<()> {
+    stream.context.check()?;
+    if width == 0 || rows == 0 {
+        return Ok(());
+    }
+    let destination_known = is_known(stream, destination.place, destination.span(width, rows)?)?;
+    let source_known = is_known(stream, source.place, source.span(width, rows)?)?;
+    let from = Source::Memory { address: source.place.address, known: source_known };
+    let row =
+        Bulk { destination: destination.place.address, destination_known, source: from, bytes: width };
+    let (source_pitch, destination_pitch) = (source.pitch, destination.pitch);
+    stream.submit(Command::Copy2d(Transfer2d { row, source_pitch, destination_pitch, rows }));
+    if returns == Return::Done || !destination_known || !source_known {
+        stream.wait_idle();
+        return stream.context.check();
+    }
+    Ok(())
+}
+
+/// A value that memory is filled with.
+#[derive(Clone, Copy, Debug)]
+pub struct Pattern {
+    /// The element.
+    pub value: u32,
+    /// Its bytes: 1, 2 or 4.
+    pub width: u32,
+}
+
+/// Fills `rows` rows of `count` elements in stream order.
+pub fn fill(
+    stream: &Arc<Stream>,
+    destination: u64,
+    pitch: u64,
+    pattern: Pattern,
+    count: u64,
+    rows: u64,
+) -> Result<()> {
+    stream.context.check()?;
+    let width = u64::from(pattern.width);
+    if !destination.is_multiple_of(width) || (rows > 1 && !pitch.is_multiple_of(width)) {
+        let text = format!("{destination:#x} or pitch {pitch} is not aligned to {width} bytes");
+        return Err(Error::InvalidValue(text));
+    }
+    if count == 0 || rows == 0 {
+        return Ok(());
+    }
+    let bytes = count.checked_mul(width);
+    let bytes = bytes.ok_or_else(|| Error::InvalidValue("the size does not fit 64 bits".into()))?;
+    let place = Rows { place: Place::device(destination), pitch };
+    is_known(stream, place.place, place.span(bytes, rows)?)?;
+    let source = Source::Pattern { value: pattern.value, width: pattern.width };
+    let row = Bulk { destination, destination_known: true, source, bytes };
+    stream.submit(if rows == 1 {
+        Command::Bulk(row)
+    } else {
+        let (source_pitch, destination_pitch) = (0, pitch);
+        Command::Copy2d(Transfer2d { row, source_pitch, destination_pitch, rows })
+    });
+    Ok(())
+}

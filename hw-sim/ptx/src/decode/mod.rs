@@ -1,0 +1,2 @@
+//! decode
+pub mod select;

@@ -1,0 +1,142 @@
+//! One block of a grid: its warps take turns.
+
+use std::sync::Arc;
+
+use super::fault::{Fault, FaultKind, Trouble};
+use super::registers::LANES;
+use super::shared::BlockMemory;
+use super::warp::{Context, Pause, State, Warp};
+use crate::kernel::{Clock, Launch};
+use crate::memory::Memory;
+
+/// Warp instructions of one turn of a warp.
+const TURN: u64 = 4096;
+
+/// How far a block came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// All threads have ended.
+    Finished,
+    /// Every live warp napped, spins, or is at a barrier: let others run.
+    Waiting,
+    /// The budget is spent.
+    Budget,
+}
+
+/// A block that runs, or is about to.
+#[derive(Debug)]
+pub struct Block {
+    launch: Arc<Launch>,
+    memory: BlockMemory,
+    warps: Vec<Warp>,
+    /// The warp whose turn is next.
+    next: usize,
+}
+
+impl Block {
+    /// The block at `index` of a launch's grid, on multiprocessor `sm`.
+    pub fn new(launch: Arc<Launch>, index: [u32; 3], sm: u32) -> Self {
+        let threads = launch.block_threads();
+        let kernel = &launch.kernel;
+        let shared = kernel.static_shared_bytes as usize + launch.dynamic_shared_bytes as usize;
+        let warps = (0..threads.div_ceil(LANES as u32)).map(|number| Warp::new(&launch, number));
+        let warps = warps.collect();
+        Self { memory: BlockMemory::new(shared, threads, index, sm), warps, next: 0, launch }
+    }
+
+    /// The block's place in the grid.
+    pub fn index(&self) -> [u32; 3] {
+        self.memory.index
+    }
+
+    /// Runs until done, or every warp waits, or `budget` warp instructions were spent.
+    ///
+    /// # Errors
+    ///
+    /// The fault that ends the kernel. The block must not be run again.
+    pub fn run<M: Memory>(
+        &mut self,
+        memory: &M,
+        clock: &impl Clock,
+        budget: u64,
+    ) -> Result<Progress, Fault> {
+        let launch = Arc::clone(&self.launch);
+        let mut left = budget;
+        loop {
+            let completions = self.memory.completions;
+            let (mut live, mut ran, mut napped) = (false, false, false);
+            for _ in 0..self.warps.len() {
+                let number = self.next;
+                self.next = (self.next + 1) % self.warps.len();
+                let warp = &mut self.warps[number];
+                if warp.live == 0 {
+                    continue;
+                }
+                let mut context = Context {
+                    memory,
+                    cursor: M::Cursor::default(),
+                    clock,
+                    launch: &launch,
+                    program: &launch.kernel.program,
+                    block: &mut self.memory,
+                };
+                let turn = TURN.min(left);
+                let mut rest = turn;
+                let pause = match warp.run(&mut context, &mut rest) {
+                    Ok(pause) => pause,
+                    Err((trouble, pc)) => return Err(self.fault(&launch, number, *trouble, pc)),
+                };
+                left -= turn - rest;
+                match pause {
+                    Pause::Done => {}
+                    Pause::Nap => (live, napped) = (true, true),
+                    Pause::Barrier => live = true,
+                    Pause::Budget => (live, ran) = (true, true),
+                }
+                if left == 0 {
+                    let any = self.warps.iter().any(|warp| warp.live != 0);
+                    return Ok(if any { Progress::Budget } else { Progress::Finished });
+                }
+            }
+            if !live {
+                return Ok(Progress::Finished);
+            }
+            if ran || completions != self.memory.completions {
+                continue;
+            }
+            if napped {
+                return Ok(Progress::Waiting);
+            }
+            return Err(self.stuck(&launch));
+        }
+    }
+
+    /// Every warp waits at a barrier, and no barrier can complete.
+    fn stuck(&self, launch: &Launch) -> Fault {
+        let waiting = |warp: &&Warp| {
+            warp.fragments.iter().any(|fragment| matches!(fragment.state, State::Barrier { .. }))
+        };
+        let warp = self.warps.iter().find(waiting);
+        let number = warp.map_or(0, |warp| warp.number as usize);
+        let fragment = warp.and_then(|warp| warp.fragments.first());
+        let (pc, mask) = fragment.map_or((0, 1), |fragment| (fragment.pc, fragment.mask));
+        self.fault(launch, number, *Trouble::new(FaultKind::DivergentBarrier, mask), pc)
+    }
+
+    /// Puts names to a trouble.
+    fn fault(&self, launch: &Launch, number: usize, trouble: Trouble, pc: u32) -> Fault {
+        let program = &launch.kernel.program;
+        let line = program.code.get(pc as usize).map_or(0, |instruction| instruction.line);
+        Fault {
+            kind: trouble.kind,
+            kernel: launch.kernel.name.clone(),
+            block: self.memory.index,
+            thread: self.warps[number].thread_of(trouble.lane),
+            line,
+            instruction: program.text(line).to_owned(),
+            address: trouble.address,
+            bytes: trouble.bytes,
+            detail: trouble.detail,
+        }
+    }
+}

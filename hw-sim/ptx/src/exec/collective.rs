@@ -1,0 +1,290 @@
+//! Instructions in which lanes look at each other: shuffles, votes, barriers.
+
+use super::fault::{FaultKind, Trouble};
+use super::program::{
+    Barrier, BarrierKind, Collective, CollectiveKind, LaneMask, NO_SLOT, Op, Program, Shuffle,
+    ShuffleMode, Special,
+};
+use super::registers::{FULL, LANES, each_lane};
+use super::shared::{Arrival, BARRIERS, BarrierResult, BlockMemory};
+use super::warp::{Context, Flow, State, Warp};
+use crate::kernel::Clock;
+use crate::memory::Memory;
+
+impl Warp {
+    /// Are lanes missing that a `.sync` instruction names? Then it must wait for them, unless
+    /// nobody else can move either.
+    fn must_wait(&mut self, members: u32, mask: u32, active: u32) -> bool {
+        let members =
+            if members == NO_SLOT { mask } else { self.lane_bits_of_first(members, active) };
+        let missing = members & self.live & !mask != 0;
+        let forced = std::mem::take(&mut self.forced);
+        missing && !forced
+    }
+
+    /// The value of a uniform 32-bit register.
+    fn lane_bits_of_first(&self, slot: u32, active: u32) -> u32 {
+        self.registers.get::<u32>(slot)[active.trailing_zeros() as usize % LANES]
+    }
+
+    /// `shfl.sync`
+    pub(super) fn shuffle(&mut self, shuffle: &Shuffle, mask: u32, active: u32) -> Flow {
+        if self.must_wait(shuffle.members, mask, active) {
+            return Flow::Become(State::Blocked);
+        }
+        let a = *self.registers.get::<u32>(shuffle.a);
+        let (b, c) =
+            (*self.registers.get::<u32>(shuffle.b), *self.registers.get::<u32>(shuffle.c));
+        let mut d = [0; LANES];
+        let mut in_range = 0;
+        for lane in 0..LANES {
+            let (index, distance) = (lane as u32, b[lane] & 31);
+            let (clamp, segment) = (c[lane] & 31, c[lane] >> 8 & 31);
+            let highest = (index & segment) | (clamp & !segment);
+            let (source, valid) = match shuffle.mode {
+                ShuffleMode::Up => {
+                    let source = index as i32 - distance as i32;
+                    (source as u32, source >= highest as i32)
+                }
+                ShuffleMode::Down => (index + distance, index + distance <= highest),
+                ShuffleMode::Butterfly => (index ^ distance, index ^ distance <= highest),
+                ShuffleMode::Index => {
+                    let source = (index & segment) | (distance & !segment);
+                    (source, source <= highest)
+                }
+            };
+            let source = if valid { source as usize % LANES } else { lane };
+            d[lane] = a[source];
+            in_range |= u32::from(valid) << lane;
+        }
+        if shuffle.d != NO_SLOT {
+            self.registers.put(shuffle.d, &d, active);
+        }
+        if shuffle.p != NO_SLOT {
+            self.registers.set_predicate(shuffle.p, in_range, active);
+        }
+        Flow::Next
+    }
+
+    /// Votes, matches and reductions over a warp.
+    pub(super) fn collective(
+        &mut self,
+        collective: &Collective,
+        mask: u32,
+        active: u32,
+    ) -> Flow {
+        use CollectiveKind as K;
+        if self.must_wait(collective.members, mask, active) {
+            return Flow::Become(State::Blocked);
+        }
+        let Collective { kind, d, p, a, .. } = *collective;
+        match kind {
+            K::VoteAll | K::VoteAny | K::VoteUniform | K::VoteBallot => {
+                let votes = self.registers.predicate(a) & active;
+                let all = votes == active;
+                match kind {
+                    K::VoteBallot => self.registers.put(d, &[votes; LANES], active),
+                    K::VoteAll => self.put_vote(d, all, active),
+                    K::VoteAny => self.put_vote(d, votes != 0, active),
+                    _ => self.put_vote(d, all || votes == 0, active),
+                }
+            }
+            K::MatchAny32 | K::MatchAny64 | K::MatchAll32 | K::MatchAll64 => {
+                let values = if matches!(kind, K::MatchAny32 | K::MatchAll32) {
+                    self.registers.get::<u32>(a).map(u64::from)
+                } else {
+                    *self.registers.get::<u64>(a)
+                };
+                self.match_values(&values, d, p, active, matches!(kind, K::MatchAll32 | K::MatchAll64));
+            }
+            K::Elect => {
+                let leader = active.trailing_zeros();
+                if d != NO_SLOT {
+                    self.registers.put(d, &[leader; LANES], active);
+                }
+                self.registers.set_predicate(p, 1 << leader, active);
+            }
+            _ => {
+                let result = reduce(kind, self.registers.get::<u32>(a), active);
+                self.registers.put(d, &[result; LANES], active);
+            }
+        }
+        Flow::Next
+    }
+
+    fn put_vote(&mut self, d: u32, holds: bool, active: u32) {
+        self.registers.set_predicate(d, if holds { FULL } else { 0 }, active);
+    }
+
+    fn match_values(&mut self, values: &[u64; LANES], d: u32, p: u32, active: u32, all: bool) {
+        let mut d_values = [0; LANES];
+        let mut unanimous = true;
+        each_lane(active, |lane| {
+            each_lane(active, |other| {
+                d_values[lane] |= u32::from(values[other] == values[lane]) << other;
+            });
+            unanimous &= d_values[lane] == active;
+        });
+        if all && !unanimous {
+            d_values = [0; LANES];
+        }
+        if d != NO_SLOT {
+            self.registers.put(d, &d_values, active);
+        }
+        if p != NO_SLOT {
+            self.put_vote(p, unanimous, active);
+        }
+    }
+
+    /// `bar.warp.sync`: also lanes that stand at another such instruction count.
+    pub(super) fn warp_sync(&mut self, program: &Program, index: usize, members: u32) -> Flow {
+        let mask = self.fragments[index].mask;
+        let members = self.lane_bits_of_first(members, mask) & self.live;
+        let forced = std::mem::take(&mut self.forced);
+        let waits = |pc: u32| {
+            matches!(program.code.get(pc as usize).map(|i| &i.op), Some(Op::WarpSync(_)))
+        };
+        let blocked = |fragment: &super::warp::Fragment| {
+            fragment.state == State::Blocked && waits(fragment.pc)
+        };
+        let there = self.fragments.iter().filter(|f| blocked(f)).fold(mask, |all, f| all | f.mask);
+        if members & !there != 0 && !forced {
+            return Flow::Become(State::Blocked);
+        }
+        for fragment in &mut self.fragments {
+            if blocked(fragment) && fragment.mask & members != 0 {
+                fragment.state = State::Ready;
+                fragment.pc += 1;
+            }
+        }
+        self.fragments[index].pc += 1;
+        Flow::Schedule
+    }
+
+    /// A barrier of the block.
+    pub(super) fn barrier(
+        &mut self,
+        block: &mut BlockMemory,
+        index: usize,
+        barrier: &Barrier,
+    ) -> Result<Flow, Box<Trouble>> {
+        let mask = self.fragments[index].mask;
+        if barrier.aligned && mask != self.live {
+            // `.aligned` promises that the warp comes whole: wait for the others, and if they
+            // cannot come, say so.
+            if std::mem::take(&mut self.forced) {
+                return Err(Trouble::new(FaultKind::DivergentBarrier, mask));
+            }
+            return Ok(Flow::Become(State::Blocked));
+        }
+        self.forced = false;
+        let id = self.lane_bits_of_first(barrier.id, mask);
+        let expected = (barrier.count != NO_SLOT).then(|| self.lane_bits_of_first(barrier.count, mask));
+        let whole_warps = expected.is_none_or(|count| count > 0 && count.is_multiple_of(32));
+        if id as usize >= BARRIERS || !whole_warps {
+            return Err(Trouble::new(FaultKind::InvalidBarrier, mask));
+        }
+        let held = match barrier.kind {
+            BarrierKind::Sync | BarrierKind::Arrive => None,
+            BarrierKind::Count(_, a) | BarrierKind::All(_, a) | BarrierKind::Any(_, a) => {
+                Some((self.registers.predicate(a) & mask).count_ones())
+            }
+        };
+        let threads = mask.count_ones();
+        let slots = if mask == self.live { LANES as u32 } else { threads };
+        let generation = block.arrive(id as u8, Arrival { threads, slots, expected, held });
+        self.polls = 0;
+        if barrier.kind == BarrierKind::Arrive {
+            return Ok(Flow::Next);
+        }
+        Ok(Flow::Become(State::Barrier { id: id as u8, generation }))
+    }
+
+    /// Goes on behind a barrier that is past.
+    pub(super) fn leave_barrier(&mut self, program: &Program, index: usize, result: BarrierResult) {
+        let fragment = &mut self.fragments[index];
+        let (pc, mask) = (fragment.pc, fragment.mask);
+        fragment.state = State::Ready;
+        fragment.pc += 1;
+        let Some(Op::Barrier(barrier)) = program.code.get(pc as usize).map(|i| &i.op) else {
+            return;
+        };
+        match barrier.kind {
+            BarrierKind::Sync | BarrierKind::Arrive => {}
+            BarrierKind::Count(d, _) => self.registers.put(d, &[result.held; LANES], mask),
+            BarrierKind::All(d, _) => self.put_vote(d, result.held == result.asked, mask),
+            BarrierKind::Any(d, _) => self.put_vote(d, result.held > 0, mask),
+        }
+    }
+
+    /// Reads a special register.
+    pub(super) fn special<M: Memory, C: Clock>(
+        &mut self,
+        context: &mut Context<'_, M, C>,
+        d: u32,
+        which: Special,
+        width: u8,
+        active: u32,
+    ) {
+        let launch = context.launch;
+        let lanes: [u32; LANES] = std::array::from_fn(|lane| lane as u32);
+        let same = |value: u64| [value; LANES];
+        let values: [u64; LANES] = match which {
+            Special::ThreadIndex(axis) => self.thread_index[usize::from(axis)].map(u64::from),
+            Special::BlockShape(axis) => same(launch.block[usize::from(axis)].into()),
+            Special::BlockIndex(axis) => same(context.block.index[usize::from(axis)].into()),
+            Special::GridShape(axis) => same(launch.grid[usize::from(axis)].into()),
+            Special::Lane => lanes.map(u64::from),
+            Special::Warp => same(self.number.into()),
+            Special::Warps => same(launch.block_threads().div_ceil(LANES as u32).into()),
+            Special::Multiprocessor => same(context.block.multiprocessor.into()),
+            Special::Multiprocessors => same(launch.sm_count.into()),
+            Special::Grid => same(launch.grid_id),
+            Special::LaneMask(kind) => lanes.map(|lane| u64::from(lane_mask(kind, lane))),
+            Special::Clock | Special::Timer => same(context.clock.now_ns()),
+            Special::ClockHigh | Special::TimerHigh => same(context.clock.now_ns() >> 32),
+            Special::DynamicShared => same(launch.dynamic_shared_bytes.into()),
+            Special::TotalShared => same(context.block.bytes.len() as u64),
+            Special::Fixed(value) => same(value.into()),
+        };
+        match width {
+            2 => self.registers.put(d, &values.map(|value| value as u16), active),
+            4 => self.registers.put(d, &values.map(|value| value as u32), active),
+            _ => self.registers.put(d, &values, active),
+        }
+    }
+}
+
+const fn lane_mask(kind: LaneMask, lane: u32) -> u32 {
+    let own = 1 << lane;
+    match kind {
+        LaneMask::Equal => own,
+        LaneMask::Less => own - 1,
+        LaneMask::LessEqual => own | (own - 1),
+        LaneMask::Greater => !(own | (own - 1)),
+        LaneMask::GreaterEqual => !(own - 1),
+    }
+}
+
+/// `redux.sync`
+fn reduce(kind: CollectiveKind, values: &[u32; LANES], active: u32) -> u32 {
+    use CollectiveKind as K;
+    let mut result: Option<u32> = None;
+    each_lane(active, |lane| {
+        let value = values[lane];
+        result = Some(match result {
+            None => value,
+            Some(before) => match kind {
+                K::ReduceAdd => before.wrapping_add(value),
+                K::ReduceMinUnsigned => before.min(value),
+                K::ReduceMaxUnsigned => before.max(value),
+                K::ReduceMinSigned => (before as i32).min(value as i32) as u32,
+                K::ReduceMaxSigned => (before as i32).max(value as i32) as u32,
+                K::ReduceAnd => before & value,
+                K::ReduceOr => before | value,
+                _ => before ^ value,
+            },
+        });
+    });
+    result.unwrap_or(0)
+}

@@ -1,0 +1,437 @@
+//! The decoded form: one kernel with all functions that it can reach, ready to run.
+
+use std::sync::Arc;
+
+use super::registers::{AluFn, Args, RegisterSpan, Row};
+use crate::memory::{AtomicOp, AtomicType, Scope, Strength};
+
+/// A destination that is not wanted (`_`), and a base that is not there.
+pub const NO_SLOT: u32 = u32::MAX;
+
+/// One instruction.
+#[derive(Clone, Debug)]
+pub struct Instruction {
+    /// What it does.
+    pub op: Op,
+    /// Predicate reference: the lanes that do it.
+    pub guard: u32,
+    /// Line in the PTX text.
+    pub line: u32,
+}
+
+/// What an instruction does. Rare ones are boxed, so that the common ones stay small.
+#[derive(Clone, Debug)]
+pub enum Op {
+    /// Computes, on registers alone.
+    Alu(AluFn, Args),
+    /// Compares, into predicates.
+    Compare(Box<Compare>),
+    /// Reads a special register.
+    Special {
+        /// Destination.
+        d: u32,
+        /// Which.
+        which: Special,
+        /// Bytes of the destination.
+        width: u8,
+    },
+    /// A load.
+    Load(Box<Access>),
+    /// A store.
+    Store(Box<Access>),
+    /// A read-modify-write.
+    Atomic(Box<Atomic>),
+    /// A fence.
+    Fence(Strength),
+    /// Jumps.
+    Branch(u32),
+    /// Jumps to an entry of a table.
+    BranchIndex(Box<BranchIndex>),
+    /// Calls a function.
+    Call(Box<Call>),
+    /// Returns; at depth 0 ends the thread.
+    Return,
+    /// Ends the thread.
+    Exit,
+    /// A block barrier.
+    Barrier(Box<Barrier>),
+    /// `bar.warp.sync`: slot of the mask.
+    WarpSync(u32),
+    /// `shfl.sync`
+    Shuffle(Box<Shuffle>),
+    /// `vote`, `match`, `redux`, `elect`
+    Collective(Box<Collective>),
+    /// `activemask`
+    ActiveMask(u32),
+    /// A nap: others may run.
+    Nanosleep,
+    /// Nothing.
+    Nop,
+    /// `trap`
+    Trap,
+    /// Copies bytes between two places in each lane's local memory.
+    CopyLocal(Box<CopyLocal>),
+    /// `vprintf`, `__assertfail`
+    Builtin(Box<Builtin>),
+}
+
+/// `setp`, and the comparing half of `set`.
+#[derive(Clone, Debug)]
+pub struct Compare {
+    /// Gives a bit per lane.
+    pub test: fn(&super::registers::Registers, u32, u32) -> u32,
+    /// Sources.
+    pub a: u32,
+    /// Sources.
+    pub b: u32,
+    /// How a third predicate joins in.
+    pub combine: Option<(Logic, u32)>,
+    /// Destination.
+    pub p: u32,
+    /// Destination of the complement.
+    pub q: u32,
+}
+
+/// A boolean operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Logic {
+    /// `.and`
+    And,
+    /// `.or`
+    Or,
+    /// `.xor`
+    Xor,
+}
+
+impl Logic {
+    /// Applies it to whole masks.
+    pub const fn apply(self, a: u32, b: u32) -> u32 {
+        match self {
+            Self::And => a & b,
+            Self::Or => a | b,
+            Self::Xor => a ^ b,
+        }
+    }
+}
+
+/// Special registers; the number is an axis, x to z.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Special {
+    /// `%tid`
+    ThreadIndex(u8),
+    /// `%ntid`
+    BlockShape(u8),
+    /// `%ctaid`
+    BlockIndex(u8),
+    /// `%nctaid`
+    GridShape(u8),
+    /// `%laneid`
+    Lane,
+    /// `%warpid`
+    Warp,
+    /// `%nwarpid`
+    Warps,
+    /// `%smid`
+    Multiprocessor,
+    /// `%nsmid`
+    Multiprocessors,
+    /// `%gridid`
+    Grid,
+    /// `%lanemask_eq` and its kin
+    LaneMask(LaneMask),
+    /// `%clock`, `%clock64`
+    Clock,
+    /// `%clock_hi`
+    ClockHigh,
+    /// `%globaltimer`
+    Timer,
+    /// `%globaltimer_hi`
+    TimerHigh,
+    /// `%dynamic_smem_size`
+    DynamicShared,
+    /// `%total_smem_size`
+    TotalShared,
+    /// A value that never changes here: `%envreg*`, cluster registers.
+    Fixed(u32),
+}
+
+/// Which lanes a lane mask names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // The names are PTX's own.
+pub enum LaneMask {
+    Equal,
+    Less,
+    LessEqual,
+    Greater,
+    GreaterEqual,
+}
+
+/// Where an access goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Space {
+    /// By the window of each address.
+    Generic,
+    /// Memory outside.
+    Global,
+    /// The block's.
+    Shared,
+    /// The thread's.
+    Local,
+    /// The kernel's parameters.
+    Param,
+}
+
+/// A load or a store.
+#[derive(Clone, Debug)]
+pub struct Access {
+    /// Where.
+    pub space: Space,
+    /// Slot of the base address; [`NO_SLOT`] for none.
+    pub base: u32,
+    /// The base is a 32-bit register.
+    pub narrow_base: bool,
+    /// Bytes added to it.
+    pub offset: u64,
+    /// Registers, in the order of their elements.
+    pub registers: Vec<u32>,
+    /// Bytes of each register.
+    pub register_bytes: u8,
+    /// Bytes of each element in memory.
+    pub element_bytes: u8,
+    /// Loads fill up with the sign.
+    pub signed: bool,
+    /// How strong.
+    pub strength: Strength,
+}
+
+impl Access {
+    /// Bytes that one lane moves.
+    pub fn lane_bytes(&self) -> usize {
+        self.registers.len() * usize::from(self.element_bytes)
+    }
+}
+
+/// `atom` and `red`.
+#[derive(Clone, Debug)]
+pub struct Atomic {
+    /// Where.
+    pub space: Space,
+    /// Slot of the base address.
+    pub base: u32,
+    /// The base is a 32-bit register.
+    pub narrow_base: bool,
+    /// Bytes added to it.
+    pub offset: u64,
+    /// What.
+    pub op: AtomicOp,
+    /// On what.
+    pub ty: AtomicType,
+    /// How strong.
+    pub strength: Strength,
+    /// Destination of the old value; [`NO_SLOT`] for `red`.
+    pub d: u32,
+    /// Operand.
+    pub operand: u32,
+    /// What `.cas` compares with.
+    pub compare: u32,
+}
+
+/// `brx.idx`
+#[derive(Clone, Debug)]
+pub struct BranchIndex {
+    /// Slot of the index.
+    pub index: u32,
+    /// Targets.
+    pub targets: Vec<u32>,
+}
+
+/// A call.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// Where to.
+    pub target: Target,
+    /// Bytes of the caller's frame: the callee's begins after them.
+    pub frame_bytes: u32,
+    /// The caller's registers, where the callee could come back into the caller.
+    pub save: Option<Arc<RegisterSpan>>,
+}
+
+/// What is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// Known.
+    Direct(u32),
+    /// Slot of a function's address.
+    Indirect(u32),
+}
+
+/// Barrier instructions.
+#[derive(Clone, Debug)]
+pub struct Barrier {
+    /// Slot of the barrier's number.
+    pub id: u32,
+    /// Slot of the thread count; [`NO_SLOT`] for all threads of the block.
+    pub count: u32,
+    /// What it does besides waiting.
+    pub kind: BarrierKind,
+    /// Must the warp come whole?
+    pub aligned: bool,
+}
+
+/// Kinds of barrier instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BarrierKind {
+    /// Waits.
+    Sync,
+    /// Does not wait.
+    Arrive,
+    /// Counts the threads whose predicate holds: destination, predicate.
+    Count(u32, u32),
+    /// All, or any, of the predicates: destination, predicate.
+    All(u32, u32),
+    /// All, or any, of the predicates: destination, predicate.
+    Any(u32, u32),
+}
+
+/// `shfl.sync`
+#[derive(Clone, Debug)]
+pub struct Shuffle {
+    /// Which way.
+    pub mode: ShuffleMode,
+    /// Destination.
+    pub d: u32,
+    /// Predicate destination: was the source in range?
+    pub p: u32,
+    /// Source.
+    pub a: u32,
+    /// Lane or distance.
+    pub b: u32,
+    /// Clamp and segment mask.
+    pub c: u32,
+    /// Slot of the member mask; [`NO_SLOT`] for the old form without.
+    pub members: u32,
+}
+
+/// Ways to shuffle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // The names are PTX's own.
+pub enum ShuffleMode {
+    Up,
+    Down,
+    Butterfly,
+    Index,
+}
+
+/// Instructions that look at a value of every lane.
+#[derive(Clone, Debug)]
+pub struct Collective {
+    /// What.
+    pub kind: CollectiveKind,
+    /// Destination, register or predicate as the kind says.
+    pub d: u32,
+    /// Second destination predicate.
+    pub p: u32,
+    /// Source: predicate reference or slot.
+    pub a: u32,
+    /// Slot of the member mask; [`NO_SLOT`] for the old form without.
+    pub members: u32,
+}
+
+/// Kinds of [`Collective`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // The names are PTX's own.
+pub enum CollectiveKind {
+    VoteAll,
+    VoteAny,
+    VoteUniform,
+    VoteBallot,
+    MatchAny32,
+    MatchAny64,
+    MatchAll32,
+    MatchAll64,
+    ReduceAdd,
+    ReduceMinUnsigned,
+    ReduceMaxUnsigned,
+    ReduceMinSigned,
+    ReduceMaxSigned,
+    ReduceAnd,
+    ReduceOr,
+    ReduceXor,
+    Elect,
+}
+
+/// Bytes copied between local addresses.
+#[derive(Clone, Debug)]
+pub struct CopyLocal {
+    /// Slot of the local address read.
+    pub from: u32,
+    /// Slot of the local address written.
+    pub to: u32,
+    /// How many.
+    pub bytes: u32,
+}
+
+/// A function of the device runtime that the interpreter answers itself.
+#[derive(Clone, Debug)]
+pub struct Builtin {
+    /// Which.
+    pub kind: BuiltinKind,
+    /// Slots of its arguments, 64 bits each.
+    pub arguments: Vec<u32>,
+    /// Slot of a 32-bit result.
+    pub result: u32,
+}
+
+/// Built-in functions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BuiltinKind {
+    /// `vprintf(format, arguments)`
+    Print,
+    /// `__assertfail(message, file, line, function, char size)`
+    AssertFail,
+}
+
+/// A value that a constant register holds.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Constant {
+    /// Bits.
+    Bits(u64),
+    /// Address of a module variable plus bytes: known when the module is linked.
+    Symbol(String, i64),
+}
+
+/// A kernel's code and the layout of its registers.
+#[derive(Clone, Debug, Default)]
+pub struct Program {
+    /// All code; the kernel starts at 0.
+    pub code: Vec<Instruction>,
+    /// Entry of each function of the module that is in here, by the function's number.
+    pub entries: Vec<Option<u32>>,
+    /// Constant registers: slot, width in bytes, value.
+    pub constants: Vec<(u32, u8, Constant)>,
+    /// Rows of the register file, constants included; filled in when linked.
+    pub template: Vec<Row>,
+    /// Rows that `template` will have.
+    pub rows: usize,
+    /// Predicates.
+    pub predicates: usize,
+    /// Bytes of local memory that a thread needs.
+    pub local_bytes: u32,
+    /// Slot of the frame register: where the running function's local frame begins.
+    pub frame: u32,
+    /// Source texts of instructions, for faults: sorted by line.
+    pub texts: Vec<(u32, String)>,
+}
+
+impl Program {
+    /// The text of the instruction on a line.
+    pub fn text(&self, line: u32) -> &str {
+        match self.texts.binary_search_by_key(&line, |entry| entry.0) {
+            Ok(found) => &self.texts[found].1,
+            Err(_) => "",
+        }
+    }
+}
+
+/// The scope that an access without one has: the whole system.
+pub const DEFAULT_SCOPE: Scope = Scope::System;

@@ -1,0 +1,298 @@
+//! The register file of one warp: 32 lanes side by side, so that one decoded instruction is one
+//! loop that the compiler turns into vector code.
+
+use bytemuck::{Pod, Zeroable};
+
+/// Lanes of a warp.
+pub const LANES: usize = 32;
+/// A mask of all lanes.
+pub const FULL: u32 = u32::MAX;
+
+/// One 32-bit register of all lanes. A 64-bit register takes two rows, a 16-bit one half a row.
+#[repr(C, align(64))]
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+pub struct Row(pub [u32; LANES]);
+
+impl Row {
+    /// All lanes zero.
+    pub const ZERO: Self = Self([0; LANES]);
+}
+
+/// A type that registers hold.
+pub trait Lane: Pod {
+    /// Rows of a register of this type.
+    const ROWS: usize;
+    /// Views the register at `rows[0]`.
+    fn view(rows: &[Row]) -> &[Self; LANES];
+    /// Views the register at `rows[0]`, to write.
+    fn view_mut(rows: &mut [Row]) -> &mut [Self; LANES];
+}
+
+macro_rules! narrow_lane {
+    ($($ty:ty),*) => {$(
+        impl Lane for $ty {
+            const ROWS: usize = 1;
+            #[inline(always)]
+            fn view(rows: &[Row]) -> &[Self; LANES] {
+                let halves: &[[Self; LANES]; 2] = bytemuck::cast_ref(&rows[0]);
+                &halves[0]
+            }
+            #[inline(always)]
+            fn view_mut(rows: &mut [Row]) -> &mut [Self; LANES] {
+                let halves: &mut [[Self; LANES]; 2] = bytemuck::cast_mut(&mut rows[0]);
+                &mut halves[0]
+            }
+        }
+    )*};
+}
+
+macro_rules! word_lane {
+    ($($ty:ty),*) => {$(
+        impl Lane for $ty {
+            const ROWS: usize = 1;
+            #[inline(always)]
+            fn view(rows: &[Row]) -> &[Self; LANES] {
+                bytemuck::cast_ref(&rows[0])
+            }
+            #[inline(always)]
+            fn view_mut(rows: &mut [Row]) -> &mut [Self; LANES] {
+                bytemuck::cast_mut(&mut rows[0])
+            }
+        }
+    )*};
+}
+
+macro_rules! wide_lane {
+    ($($ty:ty),*) => {$(
+        impl Lane for $ty {
+            const ROWS: usize = 2;
+            #[inline(always)]
+            fn view(rows: &[Row]) -> &[Self; LANES] {
+                let pair: &[Row; 2] = rows.first_chunk().expect("a 64-bit register has two rows");
+                bytemuck::cast_ref(pair)
+            }
+            #[inline(always)]
+            fn view_mut(rows: &mut [Row]) -> &mut [Self; LANES] {
+                let pair: &mut [Row; 2] =
+                    rows.first_chunk_mut().expect("a 64-bit register has two rows");
+                bytemuck::cast_mut(pair)
+            }
+        }
+    )*};
+}
+
+narrow_lane!(u16, i16);
+word_lane!(u32, i32, f32);
+wide_lane!(u64, i64, f64);
+
+/// Predicate slots with a meaning of their own.
+pub mod predicate {
+    /// The carry flag of `add.cc` and its kin.
+    pub const CARRY: u32 = 0;
+    /// Always true: the guard of an instruction without one.
+    pub const TRUE: u32 = 1;
+    /// Set on a predicate reference to read its complement.
+    pub const NEGATED: u32 = 1 << 31;
+    /// First slot that the allocator gives out.
+    pub const FIRST: u32 = 2;
+}
+
+/// Registers and predicates of one warp.
+#[derive(Clone, Debug)]
+pub struct Registers {
+    rows: Vec<Row>,
+    predicates: Vec<u32>,
+}
+
+impl Registers {
+    /// A file with its constants in place.
+    pub fn new(template: &[Row], predicates: usize) -> Self {
+        let mut predicates = vec![0; predicates.max(predicate::FIRST as usize)];
+        predicates[predicate::TRUE as usize] = FULL;
+        Self { rows: template.to_vec(), predicates }
+    }
+
+    /// The 32 lanes of a register.
+    #[inline(always)]
+    pub fn get<T: Lane>(&self, slot: u32) -> &[T; LANES] {
+        T::view(&self.rows[slot as usize..])
+    }
+
+    /// The 32 lanes of a register, to write.
+    #[inline(always)]
+    pub fn get_mut<T: Lane>(&mut self, slot: u32) -> &mut [T; LANES] {
+        T::view_mut(&mut self.rows[slot as usize..])
+    }
+
+    /// Writes the lanes of `mask`.
+    #[inline(always)]
+    pub fn put<T: Lane>(&mut self, slot: u32, values: &[T; LANES], mask: u32) {
+        let lanes = self.get_mut::<T>(slot);
+        if mask == FULL {
+            *lanes = *values;
+        } else {
+            for lane in 0..LANES {
+                if mask >> lane & 1 != 0 {
+                    lanes[lane] = values[lane];
+                }
+            }
+        }
+    }
+
+    /// The bytes of a register's lanes, in order.
+    pub fn bytes_mut(&mut self, slot: u32, width: usize) -> Option<&mut [u8]> {
+        if slot == super::program::NO_SLOT {
+            return None;
+        }
+        Some(match width {
+            2 => bytemuck::bytes_of_mut(self.get_mut::<u16>(slot)),
+            4 => bytemuck::bytes_of_mut(self.get_mut::<u32>(slot)),
+            8 => bytemuck::bytes_of_mut(self.get_mut::<u64>(slot)),
+            _ => return None,
+        })
+    }
+
+    /// A predicate, or its complement where the reference says so.
+    #[inline(always)]
+    pub fn predicate(&self, reference: u32) -> u32 {
+        let flip = ((reference as i32) >> 31) as u32;
+        self.predicates[(reference & !predicate::NEGATED) as usize] ^ flip
+    }
+
+    /// Writes the lanes of `mask` of a predicate.
+    #[inline(always)]
+    pub fn set_predicate(&mut self, slot: u32, bits: u32, mask: u32) {
+        let old = &mut self.predicates[slot as usize];
+        *old = (*old & !mask) | (bits & mask);
+    }
+
+    /// One lane's share of rows and predicates, for a recursive call to come back to.
+    pub fn save_lane(&self, lane: usize, span: &RegisterSpan, into: &mut Vec<u32>) {
+        // 16-bit registers live in the lower half of a row and 64-bit ones across two, so words
+        // are taken by their place in each view.
+        for &(slot, width) in &span.registers {
+            match width {
+                2 => into.push(u32::from(self.get::<u16>(slot)[lane])),
+                4 => into.push(self.get::<u32>(slot)[lane]),
+                _ => {
+                    let value = self.get::<u64>(slot)[lane];
+                    into.push(value as u32);
+                    into.push((value >> 32) as u32);
+                }
+            }
+        }
+        for slot in span.predicates.clone() {
+            into.push(self.predicates[slot as usize] >> lane & 1);
+        }
+    }
+
+    /// Takes back what [`Registers::save_lane`] put at the end of `from`.
+    pub fn restore_lane(&mut self, lane: usize, span: &RegisterSpan, from: &mut Vec<u32>) {
+        for slot in span.predicates.clone().rev() {
+            let bit = from.pop().unwrap_or(0);
+            self.set_predicate(slot, bit << lane, 1 << lane);
+        }
+        for &(slot, width) in span.registers.iter().rev() {
+            let high = from.pop().unwrap_or(0);
+            match width {
+                2 => self.get_mut::<u16>(slot)[lane] = high as u16,
+                4 => self.get_mut::<u32>(slot)[lane] = high,
+                _ => {
+                    let low = u64::from(from.pop().unwrap_or(0));
+                    self.get_mut::<u64>(slot)[lane] = u64::from(high) << 32 | low;
+                }
+            }
+        }
+    }
+}
+
+/// The registers of one function, to be saved around a recursive call.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RegisterSpan {
+    /// Slot and width in bytes.
+    pub registers: Vec<(u32, u8)>,
+    /// Predicate slots.
+    pub predicates: std::ops::Range<u32>,
+}
+
+/// Slots of an instruction that only computes. What each means is up to the function beside it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Args {
+    /// Destination.
+    pub d: u32,
+    /// First source.
+    pub a: u32,
+    /// Second source.
+    pub b: u32,
+    /// Third source.
+    pub c: u32,
+    /// A second destination, a fourth source, or bits that say how.
+    pub e: u32,
+}
+
+/// An instruction that only computes: registers, slots, mask of lanes to write.
+pub type AluFn = fn(&mut Registers, &Args, u32);
+
+/// `d = f(a)` on every lane.
+#[inline(always)]
+pub fn map1<A: Lane, D: Lane>(r: &mut Registers, i: &Args, mask: u32, f: impl Fn(A) -> D) {
+    let a = r.get::<A>(i.a);
+    let mut d = [D::zeroed(); LANES];
+    for lane in 0..LANES {
+        d[lane] = f(a[lane]);
+    }
+    r.put(i.d, &d, mask);
+}
+
+/// `d = f(a, b)` on every lane.
+#[inline(always)]
+pub fn map2<A: Lane, B: Lane, D: Lane>(
+    r: &mut Registers,
+    i: &Args,
+    mask: u32,
+    f: impl Fn(A, B) -> D,
+) {
+    let (a, b) = (r.get::<A>(i.a), r.get::<B>(i.b));
+    let mut d = [D::zeroed(); LANES];
+    for lane in 0..LANES {
+        d[lane] = f(a[lane], b[lane]);
+    }
+    r.put(i.d, &d, mask);
+}
+
+/// `d = f(a, b, c)` on every lane.
+#[inline(always)]
+pub fn map3<A: Lane, B: Lane, C: Lane, D: Lane>(
+    r: &mut Registers,
+    i: &Args,
+    mask: u32,
+    f: impl Fn(A, B, C) -> D,
+) {
+    let (a, b, c) = (r.get::<A>(i.a), r.get::<B>(i.b), r.get::<C>(i.c));
+    let mut d = [D::zeroed(); LANES];
+    for lane in 0..LANES {
+        d[lane] = f(a[lane], b[lane], c[lane]);
+    }
+    r.put(i.d, &d, mask);
+}
+
+/// A bit per lane where `f(a, b)` holds.
+#[inline(always)]
+pub fn test2<A: Lane>(r: &Registers, a: u32, b: u32, f: impl Fn(A, A) -> bool) -> u32 {
+    let (a, b) = (r.get::<A>(a), r.get::<A>(b));
+    let mut bits = 0;
+    for lane in 0..LANES {
+        bits |= u32::from(f(a[lane], b[lane])) << lane;
+    }
+    bits
+}
+
+/// Calls `f` with each lane of `mask`.
+#[inline(always)]
+pub fn each_lane(mask: u32, mut f: impl FnMut(usize)) {
+    let mut left = mask;
+    while left != 0 {
+        f(left.trailing_zeros() as usize);
+        left &= left - 1;
+    }
+}

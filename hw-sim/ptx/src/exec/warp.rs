@@ -1,0 +1,574 @@
+//! One warp: 32 lanes that may stand at different instructions.
+//!
+//! Lanes that stand at the same instruction form a *fragment*. The fragment that is deepest in
+//! calls and earliest in the code runs first, which brings parted lanes together again where their
+//! ways join. A fragment that spins, naps or waits steps aside, so that lanes may wait for lanes
+//! of their own warp.
+
+use super::fault::{FaultKind, Trouble};
+use super::program::{Instruction, Op, Program};
+use super::registers::{FULL, LANES, Registers, each_lane};
+use super::shared::BlockMemory;
+use crate::kernel::{Clock, Launch};
+use crate::memory::Memory;
+
+/// Instructions that a fragment may run while others of its warp stand ready elsewhere.
+const SLICE: u64 = 8192;
+/// Polls (strong loads, failed exchanges) with nothing done between them that make a spin.
+const POLLS_MAX: u32 = 32;
+/// Calls inside calls.
+const DEPTH_MAX: usize = 4096;
+
+/// What instructions may need besides their warp.
+pub struct Context<'a, M: Memory, C: Clock> {
+    /// Global memory.
+    pub memory: &'a M,
+    /// This warp's memory of where it accessed last.
+    pub cursor: M::Cursor,
+    /// Time, and a place to print.
+    pub clock: &'a C,
+    /// The launch.
+    pub launch: &'a Launch,
+    /// The kernel's code.
+    pub program: &'a Program,
+    /// What the block's warps share.
+    pub block: &'a mut BlockMemory,
+}
+
+/// Lanes at one instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fragment {
+    /// The instruction to run next.
+    pub pc: u32,
+    /// The lanes.
+    pub mask: u32,
+    /// Calls that they are in.
+    pub depth: u32,
+    /// May it run?
+    pub state: State,
+}
+
+/// Whether a fragment may run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Yes.
+    Ready,
+    /// Once the others of its warp had their turn.
+    Yielded,
+    /// Once other warps had theirs.
+    Napped,
+    /// Once other lanes of its warp join it.
+    Blocked,
+    /// Once barrier `id` is past `generation`.
+    Barrier {
+        /// Number.
+        id: u8,
+        /// The generation that it arrived in.
+        generation: u64,
+    },
+}
+
+/// Why a warp stopped running.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pause {
+    /// All lanes have ended.
+    Done,
+    /// All fragments napped or spin; some may wait at barriers.
+    Nap,
+    /// All fragments wait for other warps at barriers.
+    Barrier,
+    /// Time is up.
+    Budget,
+}
+
+/// Why a fragment stopped running.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// Look at all fragments anew.
+    Schedule,
+    /// Set this state, then look at all fragments anew.
+    Become(State),
+    /// Time is up.
+    Budget,
+}
+
+/// What one instruction out of the ordinary did to the fragment that ran it.
+pub(super) enum Flow {
+    /// Goes on with the next instruction.
+    Next,
+    /// Goes on elsewhere.
+    Jump(u32),
+    /// Lanes changed: fragments were put in order, look anew.
+    Schedule,
+    /// Steps aside; the instruction runs again later.
+    Become(State),
+    /// Steps aside after the instruction.
+    NextAnd(State),
+}
+
+/// A warp.
+#[derive(Debug)]
+pub struct Warp {
+    pub(super) registers: Registers,
+    pub(super) fragments: Vec<Fragment>,
+    /// Lanes that have not ended.
+    pub(super) live: u32,
+    /// Its number in the block.
+    pub(super) number: u32,
+    /// `%tid`, by axis and lane.
+    pub(super) thread_index: Box<[[u32; LANES]; 3]>,
+    /// Local memory, lane after lane.
+    pub(super) local: Vec<u8>,
+    /// Return addresses: by depth and lane.
+    pub(super) returns: Vec<[u32; LANES]>,
+    /// Registers put aside for recursion, by lane.
+    pub(super) saved: Vec<Vec<u32>>,
+    /// Polls since something else was done.
+    pub(super) polls: u32,
+    /// Run the next instruction even if lanes are missing that it should wait for.
+    pub(super) forced: bool,
+    pub(super) scratch: Box<super::access::Scratch>,
+}
+
+impl Warp {
+    /// The warp that holds threads `number * 32` and on.
+    pub fn new(launch: &Launch, number: u32) -> Self {
+        let program = &launch.kernel.program;
+        let first = number * LANES as u32;
+        let count = launch.block_threads().saturating_sub(first).min(LANES as u32);
+        let live = if count == LANES as u32 { FULL } else { (1 << count) - 1 };
+        let [width, height, _] = launch.block.map(|extent| extent.max(1));
+        let mut thread_index = Box::new([[0; LANES]; 3]);
+        for lane in 0..LANES {
+            let thread = first + lane as u32;
+            thread_index[0][lane] = thread % width;
+            thread_index[1][lane] = thread / width % height;
+            thread_index[2][lane] = thread / (width * height);
+        }
+        Self {
+            registers: Registers::new(&program.template, program.predicates),
+            fragments: vec![Fragment { pc: 0, mask: live, depth: 0, state: State::Ready }],
+            live,
+            number,
+            thread_index,
+            local: vec![0; program.local_bytes as usize * LANES],
+            returns: Vec::new(),
+            saved: vec![Vec::new(); LANES],
+            polls: 0,
+            forced: false,
+            scratch: Box::default(),
+        }
+    }
+
+    /// Runs until all lanes ended or wait, or the budget is spent.
+    pub fn run<M: Memory, C: Clock>(
+        &mut self,
+        context: &mut Context<'_, M, C>,
+        budget: &mut u64,
+    ) -> Result<Pause, (Box<Trouble>, u32)> {
+        self.wake(context, |state| state == State::Napped);
+        loop {
+            if self.live == 0 {
+                return Ok(Pause::Done);
+            }
+            let Some(index) = self.pick() else {
+                if self.wake(context, |state| state == State::Yielded) {
+                    continue;
+                }
+                if self.fragments.iter().any(|f| f.state == State::Napped) {
+                    return Ok(Pause::Nap);
+                }
+                if self.fragments.iter().all(|f| f.state == State::Blocked) {
+                    self.force()?;
+                    continue;
+                }
+                return Ok(Pause::Barrier);
+            };
+            match self.run_fragment(context, index, budget)? {
+                Step::Budget => return Ok(Pause::Budget),
+                Step::Schedule => {}
+                Step::Become(state) => {
+                    if let Some(fragment) = self.fragments.get_mut(index) {
+                        fragment.state = state;
+                    }
+                }
+            }
+            if self.fragments.len() > 1 {
+                self.merge();
+            }
+        }
+    }
+
+    /// Makes fragments ready whose time has come. Says whether any became so.
+    fn wake<M: Memory, C: Clock>(
+        &mut self,
+        context: &mut Context<'_, M, C>,
+        which: impl Fn(State) -> bool,
+    ) -> bool {
+        let mut any = false;
+        for index in 0..self.fragments.len() {
+            let fragment = self.fragments[index];
+            let past = match fragment.state {
+                State::Barrier { id, generation } => {
+                    context.block.barrier_result(id, generation)
+                }
+                _ => None,
+            };
+            if let Some(result) = past {
+                self.leave_barrier(context.program, index, result);
+                any = true;
+            } else if which(fragment.state) {
+                self.fragments[index].state = State::Ready;
+                any = true;
+            }
+        }
+        if any && self.fragments.len() > 1 {
+            self.merge();
+        }
+        any
+    }
+
+    /// The ready fragment that runs next: deepest call first, then earliest in the code.
+    fn pick(&self) -> Option<usize> {
+        if let [only] = self.fragments.as_slice() {
+            return (only.state == State::Ready).then_some(0);
+        }
+        let ready = self.fragments.iter().enumerate().filter(|(_, f)| f.state == State::Ready);
+        ready.min_by_key(|(_, f)| (u32::MAX - f.depth, f.pc)).map(|(index, _)| index)
+    }
+
+    /// Nobody can join those who wait for lanes of their warp: lets the earliest go on with the
+    /// lanes that are there. At a barrier this is the program's mistake.
+    fn force(&mut self) -> Result<(), (Box<Trouble>, u32)> {
+        let first = self.fragments.iter_mut().min_by_key(|fragment| fragment.pc);
+        if let Some(fragment) = first {
+            fragment.state = State::Ready;
+            self.forced = true;
+        }
+        Ok(())
+    }
+
+    /// Joins fragments that stand at the same instruction.
+    fn merge(&mut self) {
+        let mut index = 0;
+        while index < self.fragments.len() {
+            let mut other = index + 1;
+            while other < self.fragments.len() {
+                let (a, b) = (self.fragments[index], self.fragments[other]);
+                let barrier = |state| matches!(state, State::Barrier { .. });
+                let alike = a.state == b.state || !(barrier(a.state) || barrier(b.state));
+                if a.pc == b.pc && a.depth == b.depth && alike {
+                    if a.state != b.state {
+                        self.fragments[index].state = State::Ready;
+                    } else if a.state == State::Blocked {
+                        self.fragments[index].state = State::Ready;
+                    }
+                    self.fragments[index].mask |= b.mask;
+                    self.fragments.swap_remove(other);
+                } else {
+                    other += 1;
+                }
+            }
+            index += 1;
+        }
+    }
+
+    /// Where a fragment must stop for another one's sake.
+    fn stop_for(&self, index: usize) -> u32 {
+        let pc = self.fragments[index].pc;
+        let ahead = self.fragments.iter().map(|f| f.pc).filter(|&other| other > pc);
+        ahead.min().unwrap_or(u32::MAX)
+    }
+
+    /// Parts the lanes `away`, who go on at `pc`, from a fragment, whose others go on behind it.
+    pub(super) fn split(&mut self, index: usize, away: u32, away_pc: u32, rest_pc: u32) {
+        let fragment = &mut self.fragments[index];
+        let rest = fragment.mask & !away;
+        let moved = Fragment { pc: away_pc, mask: away, state: State::Ready, ..*fragment };
+        fragment.mask = rest;
+        fragment.pc = rest_pc;
+        self.fragments.push(moved);
+        self.fragments.retain(|fragment| fragment.mask != 0);
+    }
+
+    /// Ends lanes. The fragment's others go on behind the instruction.
+    pub(super) fn exit(&mut self, block: &mut BlockMemory, index: usize, lanes: u32) -> Flow {
+        self.live &= !lanes;
+        block.threads_ended(lanes.count_ones());
+        let fragment = &mut self.fragments[index];
+        fragment.mask &= !lanes;
+        fragment.pc += 1;
+        self.fragments.retain(|fragment| fragment.mask != 0);
+        for fragment in &mut self.fragments {
+            if fragment.state == State::Blocked {
+                fragment.state = State::Ready;
+            }
+        }
+        Flow::Schedule
+    }
+
+    /// The hot loop.
+    fn run_fragment<M: Memory, C: Clock>(
+        &mut self,
+        context: &mut Context<'_, M, C>,
+        index: usize,
+        budget: &mut u64,
+    ) -> Result<Step, (Box<Trouble>, u32)> {
+        let Fragment { mut pc, mask, .. } = self.fragments[index];
+        let alone = self.fragments.len() == 1;
+        let stop = if alone { u32::MAX } else { self.stop_for(index) };
+        let live = self.live;
+        let program = context.program;
+        let code = program.code.as_slice();
+        let limit = if alone { *budget } else { SLICE.min(*budget) };
+        let mut left = limit;
+        let step = loop {
+            if pc >= stop {
+                break Step::Schedule;
+            }
+            if left == 0 {
+                let spent = limit == *budget;
+                break if spent { Step::Budget } else { Step::Become(State::Yielded) };
+            }
+            left -= 1;
+            let Some(instruction) = code.get(pc as usize) else {
+                return Err((Trouble::new(FaultKind::InvalidPc, mask), pc.saturating_sub(1)));
+            };
+            let active = mask & self.registers.predicate(instruction.guard);
+            match &instruction.op {
+                Op::Alu(run, args) => {
+                    // Lanes that have ended may be overwritten: a full mask is the quick way.
+                    let lanes = if active == live { FULL } else { active };
+                    run(&mut self.registers, args, lanes);
+                    pc += 1;
+                }
+                Op::Branch(target) if active == mask => {
+                    let backward = *target <= pc;
+                    pc = *target;
+                    if backward {
+                        if self.polls > POLLS_MAX {
+                            self.polls = 0;
+                            break Step::Become(State::Napped);
+                        }
+                        if !alone {
+                            break Step::Schedule;
+                        }
+                    }
+                }
+                _ if active == 0 => pc += 1,
+                Op::Load(access) => {
+                    self.load(context, access, active).map_err(|trouble| (trouble, pc))?;
+                    pc += 1;
+                }
+                Op::Store(access) => {
+                    self.store(context, access, active).map_err(|trouble| (trouble, pc))?;
+                    pc += 1;
+                }
+                Op::Compare(compare) => {
+                    self.compare(compare, active);
+                    pc += 1;
+                }
+                _ => {
+                    self.fragments[index].pc = pc;
+                    let flow = self
+                        .uncommon(context, index, instruction, active)
+                        .map_err(|trouble| (trouble, pc))?;
+                    match flow {
+                        Flow::Next => pc += 1,
+                        Flow::Jump(target) => pc = target,
+                        Flow::Schedule => {
+                            *budget -= limit - left;
+                            return Ok(Step::Schedule);
+                        }
+                        Flow::Become(state) => break Step::Become(state),
+                        Flow::NextAnd(state) => {
+                            pc += 1;
+                            break Step::Become(state);
+                        }
+                    }
+                }
+            }
+        };
+        *budget -= limit - left;
+        self.fragments[index].pc = pc;
+        Ok(step)
+    }
+
+    /// `setp`.
+    #[inline(always)]
+    fn compare(&mut self, compare: &super::program::Compare, active: u32) {
+        let bits = (compare.test)(&self.registers, compare.a, compare.b);
+        let (p, q) = match compare.combine {
+            None => (bits, !bits),
+            Some((logic, c)) => {
+                let c = self.registers.predicate(c);
+                (logic.apply(bits, c), logic.apply(!bits, c))
+            }
+        };
+        if compare.p != super::program::NO_SLOT {
+            self.registers.set_predicate(compare.p, p, active);
+        }
+        if compare.q != super::program::NO_SLOT {
+            self.registers.set_predicate(compare.q, q, active);
+        }
+    }
+
+    /// Everything that is not arithmetic, a load or a store.
+    fn uncommon<M: Memory, C: Clock>(
+        &mut self,
+        context: &mut Context<'_, M, C>,
+        index: usize,
+        instruction: &Instruction,
+        active: u32,
+    ) -> Result<Flow, Box<Trouble>> {
+        let Fragment { pc, mask, .. } = self.fragments[index];
+        let divides = matches!(
+            instruction.op,
+            Op::Branch(_)
+                | Op::BranchIndex(_)
+                | Op::Call(_)
+                | Op::Return
+                | Op::Barrier(_)
+                | Op::WarpSync(_)
+                | Op::Nanosleep
+        );
+        if divides && active != mask {
+            let away = if let Op::Branch(target) = instruction.op { target } else { pc };
+            self.split(index, active, away, pc + 1);
+            return Ok(Flow::Schedule);
+        }
+        match &instruction.op {
+            Op::Special { d, which, width } => {
+                self.special(context, *d, *which, *width, active);
+                Ok(Flow::Next)
+            }
+            Op::Atomic(atomic) => self.atomic(context, atomic, active).map(|()| Flow::Next),
+            Op::Fence(strength) => {
+                context.memory.fence(&mut context.cursor, *strength);
+                Ok(Flow::Next)
+            }
+            Op::BranchIndex(table) => self.branch_index(index, table),
+            Op::Call(call) => self.call(context.program, index, call),
+            Op::Return if self.fragments[index].depth > 0 => self.leave(context.program, index),
+            Op::Return | Op::Exit => Ok(self.exit(context.block, index, active)),
+            Op::Barrier(barrier) => self.barrier(context.block, index, barrier),
+            Op::WarpSync(members) => Ok(self.warp_sync(context.program, index, *members)),
+            Op::Shuffle(shuffle) => Ok(self.shuffle(shuffle, mask, active)),
+            Op::Collective(collective) => Ok(self.collective(collective, mask, active)),
+            Op::ActiveMask(d) => {
+                self.registers.put(*d, &[active; LANES], active);
+                Ok(Flow::Next)
+            }
+            Op::Nanosleep => Ok(Flow::NextAnd(State::Napped)),
+            Op::Nop => Ok(Flow::Next),
+            Op::Trap => Err(Trouble::new(FaultKind::Trap, active)),
+            Op::CopyLocal(copy) => self.copy_local(copy, active).map(|()| Flow::Next),
+            Op::Builtin(builtin) => self.builtin(context, builtin, active).map(|()| Flow::Next),
+            Op::Alu(..) | Op::Branch(_) | Op::Load(_) | Op::Store(_) | Op::Compare(_) => {
+                Ok(Flow::Next)
+            }
+        }
+    }
+
+    /// `brx.idx`: lanes with the same target go on together, the others try again.
+    fn branch_index(
+        &mut self,
+        index: usize,
+        table: &super::program::BranchIndex,
+    ) -> Result<Flow, Box<Trouble>> {
+        let Fragment { pc, mask, .. } = self.fragments[index];
+        let indices = *self.registers.get::<u32>(table.index);
+        let (first, group) = first_group(&indices, mask);
+        let Some(&target) = table.targets.get(first as usize) else {
+            return Err(Trouble::new(FaultKind::InvalidPc, group));
+        };
+        if group == mask {
+            return Ok(Flow::Jump(target));
+        }
+        self.split(index, group, target, pc);
+        Ok(Flow::Schedule)
+    }
+
+    /// A call: the fragment goes down one level.
+    fn call(
+        &mut self,
+        program: &Program,
+        index: usize,
+        call: &super::program::Call,
+    ) -> Result<Flow, Box<Trouble>> {
+        use super::program::Target;
+        let Fragment { pc, mask, depth, .. } = self.fragments[index];
+        let target = match call.target {
+            Target::Direct(target) => target,
+            Target::Indirect(slot) => {
+                let (address, group) = first_group(self.registers.get::<u64>(slot), mask);
+                let known = (address & !super::windows::OFFSET == super::windows::FUNCTION)
+                    .then(|| program.entries.get((address & super::windows::OFFSET) as usize));
+                let Some(Some(&Some(target))) = known else {
+                    let lane = group.trailing_zeros() as usize;
+                    return Err(Trouble::at(FaultKind::IndirectCall, lane, address, 0));
+                };
+                if group != mask {
+                    // The others stay here and call in their turn.
+                    self.split(index, group, pc, pc);
+                    return Ok(Flow::Schedule);
+                }
+                target
+            }
+        };
+        let depth = depth as usize;
+        let frames = self.registers.get_mut::<u64>(program.frame);
+        let mut overflow = 0;
+        each_lane(mask, |lane| {
+            frames[lane] += u64::from(call.frame_bytes);
+            overflow |= u32::from(frames[lane] > u64::from(program.local_bytes)) << lane;
+        });
+        if overflow != 0 || depth >= DEPTH_MAX {
+            return Err(Trouble::new(FaultKind::StackOverflow, mask & overflow));
+        }
+        if self.returns.len() <= depth {
+            self.returns.push([0; LANES]);
+        }
+        each_lane(mask, |lane| self.returns[depth][lane] = pc + 1);
+        if let Some(span) = &call.save {
+            each_lane(mask, |lane| self.registers.save_lane(lane, span, &mut self.saved[lane]));
+        }
+        self.fragments[index].depth += 1;
+        Ok(Flow::Jump(target))
+    }
+
+    /// Back to the caller: lanes of one call go on together, the others try again.
+    fn leave(&mut self, program: &Program, index: usize) -> Result<Flow, Box<Trouble>> {
+        let Fragment { pc, mask, depth, .. } = self.fragments[index];
+        let (back, group) = first_group(&self.returns[depth as usize - 1], mask);
+        if group != mask {
+            self.split(index, group, pc, pc);
+            return Ok(Flow::Schedule);
+        }
+        let made = program.code.get(back as usize - 1).map(|instruction| &instruction.op);
+        let Some(Op::Call(call)) = made else {
+            return Err(Trouble::new(FaultKind::InvalidPc, mask));
+        };
+        if let Some(span) = &call.save {
+            each_lane(mask, |lane| self.registers.restore_lane(lane, span, &mut self.saved[lane]));
+        }
+        let frames = self.registers.get_mut::<u64>(program.frame);
+        each_lane(mask, |lane| frames[lane] -= u64::from(call.frame_bytes));
+        self.fragments[index].depth -= 1;
+        Ok(Flow::Jump(back))
+    }
+
+    /// `%tid` of a lane.
+    pub fn thread_of(&self, lane: u32) -> [u32; 3] {
+        let lane = lane as usize % LANES;
+        [0, 1, 2].map(|axis| self.thread_index[axis][lane])
+    }
+}
+
+/// The first lane's value, and all lanes that share it.
+fn first_group<T: Copy + PartialEq>(values: &[T; LANES], mask: u32) -> (T, u32) {
+    let first = values[mask.trailing_zeros() as usize % LANES];
+    let mut group = 0;
+    each_lane(mask, |lane| group |= u32::from(values[lane] == first) << lane);
+    (first, group)
+}

@@ -1,0 +1,75 @@
+//! Kernels, and what it takes to start one.
+
+use std::sync::Arc;
+
+use crate::exec::program::Program;
+
+/// Where one parameter lies in the parameter buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Param {
+    /// Bytes from the start.
+    pub offset: usize,
+    /// Size.
+    pub size_bytes: usize,
+    /// Alignment.
+    pub align: usize,
+}
+
+/// A kernel, linked and ready to run.
+#[derive(Clone, Debug)]
+pub struct Kernel {
+    /// Its name.
+    pub name: String,
+    /// Its parameters, in order.
+    pub params: Vec<Param>,
+    /// Size of the parameter buffer.
+    pub param_bytes: usize,
+    /// `.shared` variables of fixed size.
+    pub static_shared_bytes: u32,
+    /// Local memory of each thread, frames of called functions included.
+    pub local_bytes: u32,
+    /// Rows of the register file, after allocation: an estimate of a real compiler's count.
+    pub register_count: u32,
+    /// `.maxntid` or `.reqntid`.
+    pub max_block: Option<[u32; 3]>,
+    /// It was `.reqntid`: blocks must have just that shape.
+    pub block_is_exact: bool,
+    pub(crate) program: Program,
+}
+
+/// A kernel with its grid and its arguments.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    /// What runs.
+    pub kernel: Arc<Kernel>,
+    /// Blocks on each axis.
+    pub grid: [u32; 3],
+    /// Threads of a block on each axis.
+    pub block: [u32; 3],
+    /// Shared memory beyond the kernel's own, in bytes.
+    pub dynamic_shared_bytes: u32,
+    /// The parameter buffer, laid out as [`Kernel::params`] says.
+    pub params: Vec<u8>,
+    /// `%gridid`
+    pub grid_id: u64,
+    /// `%nsmid`
+    pub sm_count: u32,
+}
+
+impl Launch {
+    /// Threads of a block.
+    pub fn block_threads(&self) -> u32 {
+        self.block.iter().product()
+    }
+}
+
+/// The world around the kernel that is no memory.
+pub trait Clock {
+    /// Nanoseconds since some fixed moment.
+    fn now_ns(&self) -> u64;
+
+    /// Takes what a thread printed.
+    fn print(&self, text: &str) {
+        print!("{text}");
+    }
+}

@@ -1,0 +1,262 @@
+//! Copies and fills.
+
+use super::call::{In, driver_calls};
+use super::code::{INVALID_VALUE, NOT_SUPPORTED, Outcome, refuse};
+use super::handles::Handle;
+use super::state;
+use hwsim_machine::transfer::{self, Pattern, Place, Return, Rows};
+use std::ffi::c_uint;
+
+/// The default stream's handle.
+const DEFAULT: Handle = 0;
+
+fn copy(to: Place, from: Place, bytes: usize, stream: Handle, returns: Return) -> Outcome {
+    let stream = state::stream(stream)?;
+    Ok(transfer::copy(&stream, to, from, bytes as u64, returns)?)
+}
+
+fn device_copy(to: u64, from: u64, bytes: usize, stream: Handle) -> Outcome {
+    // Copies within device memory return at once, even where the call is not named asynchronous.
+    copy(Place::device(to), Place::device(from), bytes, stream, Return::Queued)
+}
+
+fn check_contexts(contexts: [Handle; 2]) -> Outcome {
+    let driver = state::driver()?;
+    for handle in contexts {
+        if driver.contexts.find(handle).is_none() {
+            return refuse(super::code::INVALID_CONTEXT, format!("context handle {handle:#x}"));
+        }
+    }
+    Ok(())
+}
+
+/// `CUDA_MEMCPY2D`
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Copy2d {
+    source: Plane,
+    destination: Plane,
+    width: usize,
+    height: usize,
+}
+
+/// One side of `CUDA_MEMCPY2D`; both are laid out alike.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Plane {
+    x: usize,
+    y: usize,
+    memory_type: c_uint,
+    host: u64,
+    device: u64,
+    array: u64,
+    pitch: usize,
+}
+
+const _: () = assert!(size_of::<Copy2d>() == 128);
+
+impl Plane {
+    fn rows(&self, width: usize) -> Outcome<Rows> {
+        let base = match self.memory_type {
+            1 => Place::host(self.host),
+            2 => Place::device(self.device),
+            4 => Place::unified(self.device),
+            3 => return refuse(NOT_SUPPORTED, "arrays"),
+            other => return refuse(INVALID_VALUE, format!("memory type {other}")),
+        };
+        let pitch = if self.pitch == 0 { width } else { self.pitch } as u64;
+        let offset = (self.y as u64).wrapping_mul(pitch).wrapping_add(self.x as u64);
+        let place = Place { address: base.address.wrapping_add(offset), ..base };
+        Ok(Rows { place, pitch })
+    }
+}
+
+fn copy_2d(request: In<Copy2d>, stream: Handle, returns: Return) -> Outcome {
+    let request = request.get()?;
+    let (width, height) = (request.width as u64, request.height as u64);
+    let (to, from) = (request.destination.rows(request.width)?, request.source.rows(request.width)?);
+    Ok(transfer::copy_rows(&state::stream(stream)?, to, from, width, height, returns)?)
+}
+
+fn fill(at: u64, value: u32, width: u32, count: usize, stream: Handle) -> Outcome {
+    fill_2d(at, 0, Pattern { value, width }, count, 1, stream)
+}
+
+fn fill_2d(
+    at: u64,
+    pitch: usize,
+    pattern: Pattern,
+    count: usize,
+    rows: usize,
+    stream: Handle,
+) -> Outcome {
+    let stream = state::stream(stream)?;
+    Ok(transfer::fill(&stream, at, pitch as u64, pattern, count as u64, rows as u64)?)
+}
+
+const fn bytes(value: u8) -> Pattern {
+    Pattern { value: value as u32, width: 1 }
+}
+
+const fn halves(value: u16) -> Pattern {
+    Pattern { value: value as u32, width: 2 }
+}
+
+const fn words(value: u32) -> Pattern {
+    Pattern { value, width: 4 }
+}
+
+driver_calls! {
+    #[per_thread(cuMemcpy_ptds)]
+    fn cuMemcpy(to: u64, from: u64, bytes: usize) {
+        copy(Place::unified(to), Place::unified(from), bytes, DEFAULT, Return::Done)
+    }
+
+    #[per_thread(cuMemcpyAsync_ptsz)]
+    fn cuMemcpyAsync(to: u64, from: u64, bytes: usize, stream: Handle) {
+        copy(Place::unified(to), Place::unified(from), bytes, stream, Return::Queued)
+    }
+
+    #[per_thread(cuMemcpyPeer_ptds)]
+    fn cuMemcpyPeer(
+        to: u64, to_context: Handle, from: u64, from_context: Handle, bytes: usize,
+    ) {
+        check_contexts([to_context, from_context])?;
+        device_copy(to, from, bytes, DEFAULT)
+    }
+
+    #[per_thread(cuMemcpyPeerAsync_ptsz)]
+    fn cuMemcpyPeerAsync(
+        to: u64, to_context: Handle, from: u64, from_context: Handle, bytes: usize, stream: Handle,
+    ) {
+        check_contexts([to_context, from_context])?;
+        device_copy(to, from, bytes, stream)
+    }
+
+    #[per_thread(cuMemcpyHtoD_v2_ptds)]
+    fn cuMemcpyHtoD_v2(to: u64, from: u64, bytes: usize) {
+        copy(Place::device(to), Place::host(from), bytes, DEFAULT, Return::Done)
+    }
+
+    #[per_thread(cuMemcpyDtoH_v2_ptds)]
+    fn cuMemcpyDtoH_v2(to: u64, from: u64, bytes: usize) {
+        copy(Place::host(to), Place::device(from), bytes, DEFAULT, Return::Done)
+    }
+
+    #[per_thread(cuMemcpyDtoD_v2_ptds)]
+    fn cuMemcpyDtoD_v2(to: u64, from: u64, bytes: usize) {
+        device_copy(to, from, bytes, DEFAULT)
+    }
+
+    #[per_thread(cuMemcpyHtoDAsync_v2_ptsz)]
+    fn cuMemcpyHtoDAsync_v2(
+        to: u64, from: u64, bytes: usize, stream: Handle,
+    ) {
+        copy(Place::device(to), Place::host(from), bytes, stream, Return::Queued)
+    }
+
+    #[per_thread(cuMemcpyDtoHAsync_v2_ptsz)]
+    fn cuMemcpyDtoHAsync_v2(
+        to: u64, from: u64, bytes: usize, stream: Handle,
+    ) {
+        copy(Place::host(to), Place::device(from), bytes, stream, Return::Queued)
+    }
+
+    #[per_thread(cuMemcpyDtoDAsync_v2_ptsz)]
+    fn cuMemcpyDtoDAsync_v2(
+        to: u64, from: u64, bytes: usize, stream: Handle,
+    ) {
+        device_copy(to, from, bytes, stream)
+    }
+
+    #[per_thread(cuMemcpy2D_v2_ptds)]
+    fn cuMemcpy2D_v2(request: In<Copy2d>) {
+        copy_2d(request, DEFAULT, Return::Done)
+    }
+
+    #[per_thread(cuMemcpy2DUnaligned_v2_ptds)]
+    fn cuMemcpy2DUnaligned_v2(request: In<Copy2d>) {
+        copy_2d(request, DEFAULT, Return::Done)
+    }
+
+    #[per_thread(cuMemcpy2DAsync_v2_ptsz)]
+    fn cuMemcpy2DAsync_v2(request: In<Copy2d>, stream: Handle) {
+        copy_2d(request, stream, Return::Queued)
+    }
+
+    #[per_thread(cuMemsetD8_v2_ptds)]
+    fn cuMemsetD8_v2(at: u64, value: u8, count: usize) {
+        fill(at, value.into(), 1, count, DEFAULT)
+    }
+
+    #[per_thread(cuMemsetD16_v2_ptds)]
+    fn cuMemsetD16_v2(at: u64, value: u16, count: usize) {
+        fill(at, value.into(), 2, count, DEFAULT)
+    }
+
+    #[per_thread(cuMemsetD32_v2_ptds)]
+    fn cuMemsetD32_v2(at: u64, value: u32, count: usize) {
+        fill(at, value, 4, count, DEFAULT)
+    }
+
+    #[per_thread(cuMemsetD8Async_ptsz)]
+    fn cuMemsetD8Async(at: u64, value: u8, count: usize, stream: Handle) {
+        fill(at, value.into(), 1, count, stream)
+    }
+
+    #[per_thread(cuMemsetD16Async_ptsz)]
+    fn cuMemsetD16Async(
+        at: u64, value: u16, count: usize, stream: Handle,
+    ) {
+        fill(at, value.into(), 2, count, stream)
+    }
+
+    #[per_thread(cuMemsetD32Async_ptsz)]
+    fn cuMemsetD32Async(
+        at: u64, value: u32, count: usize, stream: Handle,
+    ) {
+        fill(at, value, 4, count, stream)
+    }
+
+    #[per_thread(cuMemsetD2D8_v2_ptds)]
+    fn cuMemsetD2D8_v2(
+        at: u64, pitch: usize, value: u8, width: usize, height: usize,
+    ) {
+        fill_2d(at, pitch, bytes(value), width, height, DEFAULT)
+    }
+
+    #[per_thread(cuMemsetD2D16_v2_ptds)]
+    fn cuMemsetD2D16_v2(
+        at: u64, pitch: usize, value: u16, width: usize, height: usize,
+    ) {
+        fill_2d(at, pitch, halves(value), width, height, DEFAULT)
+    }
+
+    #[per_thread(cuMemsetD2D32_v2_ptds)]
+    fn cuMemsetD2D32_v2(
+        at: u64, pitch: usize, value: u32, width: usize, height: usize,
+    ) {
+        fill_2d(at, pitch, words(value), width, height, DEFAULT)
+    }
+
+    #[per_thread(cuMemsetD2D8Async_ptsz)]
+    fn cuMemsetD2D8Async(
+        at: u64, pitch: usize, value: u8, width: usize, height: usize, stream: Handle,
+    ) {
+        fill_2d(at, pitch, bytes(value), width, height, stream)
+    }
+
+    #[per_thread(cuMemsetD2D16Async_ptsz)]
+    fn cuMemsetD2D16Async(
+        at: u64, pitch: usize, value: u16, width: usize, height: usize, stream: Handle,
+    ) {
+        fill_2d(at, pitch, halves(value), width, height, stream)
+    }
+
+    #[per_thread(cuMemsetD2D32Async_ptsz)]
+    fn cuMemsetD2D32Async(
+        at: u64, pitch: usize, value: u32, width: usize, height: usize, stream: Handle,
+    ) {
+        fill_2d(at, pitch, words(value), width, height, stream)
+    }
+}

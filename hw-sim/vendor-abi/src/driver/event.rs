@@ -1,0 +1,92 @@
+//! Events.
+
+use super::call::{Out, driver_calls};
+use super::code::{INVALID_VALUE, NOT_READY, Outcome, refuse};
+use super::handles::Handle;
+use super::state;
+use hwsim_machine::Event;
+use std::ffi::c_uint;
+
+/// `CU_EVENT_DISABLE_TIMING`
+const DISABLE_TIMING: c_uint = 2;
+/// `CU_EVENT_INTERPROCESS`
+const INTERPROCESS: c_uint = 4;
+/// `CU_EVENT_BLOCKING_SYNC` and the others.
+const FLAGS: c_uint = 7;
+
+fn destroy(event: Handle) -> Outcome {
+    state::driver()?.events.remove(event).map(drop)
+}
+
+fn elapsed(milliseconds: Out<f32>, start: Handle, end: Handle) -> Outcome {
+    let driver = state::driver()?;
+    let (start, end) = (driver.events.get(start)?, driver.events.get(end)?);
+    end.context.check()?;
+    milliseconds.set(end.elapsed_ms(&start)?)
+}
+
+fn record(event: Handle, stream: Handle) -> Outcome {
+    let event = state::driver()?.events.get(event)?;
+    Ok(event.record(&state::stream(stream)?)?)
+}
+
+driver_calls! {
+    fn cuEventCreate(event: Out<Handle>, flags: c_uint) {
+        let (driver, context) = state::current()?;
+        event.require()?;
+        let timing = flags & DISABLE_TIMING == 0;
+        if flags & !FLAGS != 0 || (flags & INTERPROCESS != 0 && timing) {
+            return refuse(INVALID_VALUE, format!("event flags {flags:#x}"));
+        }
+        event.set(driver.events.add(Event::new(context, timing)))
+    }
+
+    fn cuEventDestroy(event: Handle) { destroy(event) }
+    fn cuEventDestroy_v2(event: Handle) { destroy(event) }
+
+    #[per_thread(cuEventRecord_ptsz)]
+    fn cuEventRecord(event: Handle, stream: Handle) {
+        record(event, stream)
+    }
+
+    #[per_thread(cuEventRecordWithFlags_ptsz)]
+    fn cuEventRecordWithFlags(
+        event: Handle,
+        stream: Handle,
+        flags: c_uint,
+    ) {
+        if flags > 1 {
+            return refuse(INVALID_VALUE, format!("record flags {flags:#x}"));
+        }
+        record(event, stream)
+    }
+
+    fn cuEventQuery(event: Handle) {
+        let event = state::driver()?.events.get(event)?;
+        event.context.check()?;
+        if event.is_complete() { Ok(()) } else { Err(NOT_READY.into()) }
+    }
+
+    fn cuEventSynchronize(event: Handle) {
+        let event = state::driver()?.events.get(event)?;
+        event.synchronize();
+        Ok(event.context.check()?)
+    }
+
+    fn cuEventElapsedTime(milliseconds: Out<f32>, start: Handle, end: Handle) {
+        elapsed(milliseconds, start, end)
+    }
+
+    fn cuEventElapsedTime_v2(milliseconds: Out<f32>, start: Handle, end: Handle) {
+        elapsed(milliseconds, start, end)
+    }
+
+    #[per_thread(cuStreamWaitEvent_ptsz)]
+    fn cuStreamWaitEvent(stream: Handle, event: Handle, flags: c_uint) {
+        if flags > 1 {
+            return refuse(INVALID_VALUE, format!("wait flags {flags:#x}"));
+        }
+        let event = state::driver()?.events.get(event)?;
+        Ok(event.wait(&state::stream(stream)?)?)
+    }
+}

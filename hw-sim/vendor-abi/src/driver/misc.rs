@@ -1,0 +1,122 @@
+//! Errors in words, symbols by name, the profiler.
+
+use super::call::{In, Out, driver_calls, string};
+use super::code::{INVALID_VALUE, NOT_FOUND, Code, Outcome, name, refuse, text};
+use super::{address_of, state};
+use crate::unsupported;
+use std::ffi::{c_char, c_int, c_void};
+use std::ptr::null;
+
+/// Names whose newer form came with a certain version; older programs mean the older form. All
+/// other names mean their newest form.
+const SINCE: &[(&str, c_int, &str)] = &[
+    ("cuCtxCreate", 11040, "_v3"),
+    ("cuDeviceGetUuid", 11040, "_v2"),
+    ("cuGetProcAddress", 12000, "_v2"),
+    ("cuMemAdvise", 12020, "_v2"),
+    ("cuMemPrefetchAsync", 12020, "_v2"),
+    ("cuStreamGetCaptureInfo", 11030, "_v2"),
+    ("cuEventElapsedTime", 12080, "_v2"),
+];
+
+/// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`
+const PER_THREAD: u64 = 2;
+
+/// A symbol, answered or not.
+fn symbol(name: &str) -> Option<*const ()> {
+    let stub = || unsupported::driver::STUBS.iter().find(|(stub, _)| *stub == name);
+    address_of(name).or_else(|| stub().map(|(_, address)| *address as *const ()))
+}
+
+/// The form of a name that a program built for `version` means.
+fn resolve(name: &str, version: c_int, flags: u64) -> Option<*const ()> {
+    let newest = match SINCE.iter().find(|(base, ..)| *base == name) {
+        Some((_, since, suffix)) if version >= *since => Some(format!("{name}{suffix}")),
+        Some(_) => None,
+        None => Some(format!("{name}_v2")),
+    };
+    let forms = newest.into_iter().chain([name.to_owned()]);
+    forms.into_iter().find_map(|form| {
+        let twins = [format!("{form}_ptsz"), format!("{form}_ptds")];
+        let twin = if flags & PER_THREAD == 0 { None } else { twins.iter().find_map(|t| symbol(t)) };
+        twin.or_else(|| symbol(&form))
+    })
+}
+
+fn proc_address(
+    symbol: In<c_char>,
+    function: Out<*const c_void>,
+    version: c_int,
+    flags: u64,
+    status: Out<c_int>,
+) -> Outcome {
+    let wanted = string(symbol)?;
+    function.require()?;
+    if flags & !3 != 0 {
+        return refuse(INVALID_VALUE, format!("flags {flags:#x}"));
+    }
+    match resolve(wanted, version, flags) {
+        Some(address) => {
+            status.set_if(0);
+            function.set(address.cast())
+        }
+        None => {
+            status.set_if(1);
+            function.set(null())?;
+            refuse(NOT_FOUND, format!("no symbol {wanted}"))
+        }
+    }
+}
+
+driver_calls! {
+    fn cuGetErrorName(error: Code, out: Out<*const c_char>) {
+        match name(error) {
+            Some(name) => out.set(name.as_ptr()),
+            None => {
+                out.set(null())?;
+                refuse(INVALID_VALUE, format!("result code {error}"))
+            }
+        }
+    }
+
+    fn cuGetErrorString(error: Code, out: Out<*const c_char>) {
+        match text(error) {
+            Some(text) => out.set(text.as_ptr()),
+            None => {
+                out.set(null())?;
+                refuse(INVALID_VALUE, format!("result code {error}"))
+            }
+        }
+    }
+
+    fn cuGetProcAddress(
+        symbol: In<c_char>, function: Out<*const c_void>, version: c_int, flags: u64,
+    ) {
+        proc_address(symbol, function, version, flags, Out::from_address(0))
+    }
+
+    fn cuGetProcAddress_v2(
+        symbol: In<c_char>, function: Out<*const c_void>, version: c_int, flags: u64,
+        status: Out<c_int>,
+    ) {
+        proc_address(symbol, function, version, flags, status)
+    }
+
+    fn cuGetExportTable(table: Out<*const c_void>, _id: In<[u8; 16]>) {
+        table.set(null())?;
+        refuse(NOT_FOUND, "private tables of the vendor")
+    }
+
+    fn cuProfilerStart() {
+        state::current().map(drop)
+    }
+
+    fn cuProfilerStop() {
+        state::current().map(drop)
+    }
+
+    fn cuFlushGPUDirectRDMAWrites(_target: c_int, _scope: c_int) {
+        // Writes from other devices land in coherent memory.
+        state::current().map(drop)
+    }
+}

@@ -1,0 +1,46 @@
+//! The CUDA driver API, version 12.4. Every call is a thin translation to the machine.
+
+mod attributes;
+mod call;
+mod code;
+mod context;
+mod copy;
+mod event;
+mod handles;
+mod launch;
+mod library;
+mod memory;
+mod misc;
+mod module;
+mod peer;
+mod pool;
+mod state;
+mod stream;
+mod trace;
+
+/// Calls by module: name and address.
+const CALLS: &[&[(&str, *const ())]] = &[
+    context::CALLS,
+    copy::CALLS,
+    event::CALLS,
+    launch::CALLS,
+    library::CALLS,
+    memory::CALLS,
+    misc::CALLS,
+    module::CALLS,
+    peer::CALLS,
+    pool::CALLS,
+    stream::CALLS,
+];
+
+/// The names of all calls that are answered, sorted.
+pub fn implemented() -> Vec<&'static str> {
+    let mut names: Vec<_> = CALLS.iter().flat_map(|calls| calls.iter().map(|call| call.0)).collect();
+    names.sort_unstable();
+    names
+}
+
+/// The address of a symbol that is answered.
+fn address_of(name: &str) -> Option<*const ()> {
+    CALLS.iter().flat_map(|calls| calls.iter()).find(|call| call.0 == name).map(|call| call.1)
+}

@@ -1,0 +1,276 @@
+//! Modules and functions.
+
+use super::call::{In, Out, driver_calls, string};
+use super::code::{
+    FILE_NOT_FOUND, INVALID_HANDLE, INVALID_VALUE, NO_BINARY_FOR_GPU, NOT_FOUND, Outcome, refuse,
+};
+use super::handles::Handle;
+use super::state;
+use hwsim_machine::gpu::registers_per_thread;
+use hwsim_machine::{Error, Function, Module};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::sync::Arc;
+
+/// The PTX text of an image. Compiled code (cubin, fatbin) has none that a virtual GPU can run.
+pub(super) fn image_text(image: In<u8>) -> Outcome<String> {
+    const ELF: [u8; 4] = *b"\x7fELF";
+    const FATBIN: [u8; 4] = 0xba55_ed50_u32.to_le_bytes();
+    const FATBIN_WRAPPER: [u8; 4] = 0x4662_43b1_u32.to_le_bytes();
+    if image.is_null() {
+        return refuse(INVALID_VALUE, "no image");
+    }
+    let mut start = [0u8; 4];
+    for (index, byte) in start.iter_mut().enumerate() {
+        *byte = image.at(index).get()?;
+        if *byte == 0 {
+            break;
+        }
+    }
+    if [ELF, FATBIN, FATBIN_WRAPPER].contains(&start) {
+        eprintln!("hwsim: a module of compiled code was refused: a virtual GPU runs PTX only");
+        return refuse(NO_BINARY_FOR_GPU, "the image is compiled code, not PTX");
+    }
+    // SAFETY: an image that is not binary is PTX, which ends with NUL, by the API's contract.
+    let text = unsafe { CStr::from_ptr(image.address() as *const c_char) };
+    Ok(text.to_string_lossy().into_owned())
+}
+
+/// Options of the just-in-time compiler that have an effect here: the logs.
+#[derive(Default)]
+struct LogBuffers {
+    error: Option<(Out<c_char>, usize)>,
+    info: Option<(Out<c_char>, usize)>,
+}
+
+impl LogBuffers {
+    /// `CUjit_option`: 3 and 4 the information log and its size, 5 and 6 the error log's.
+    fn read(count: c_uint, options: In<c_int>, values: In<u64>) -> Outcome<Self> {
+        let (mut addresses, mut sizes) = ([0u64; 2], [0usize; 2]);
+        for index in 0..count as usize {
+            let (option, value) = (options.at(index).get()?, values.at(index).get()?);
+            match option {
+                3 => addresses[0] = value,
+                4 => sizes[0] = value as u32 as usize,
+                5 => addresses[1] = value,
+                6 => sizes[1] = value as u32 as usize,
+                0..=40 => {}
+                _ => return refuse(INVALID_VALUE, format!("compiler option {option}")),
+            }
+        }
+        let buffer = |index: usize| {
+            let given = addresses[index] != 0 && sizes[index] > 0;
+            given.then(|| (Out::from_address(addresses[index]), sizes[index]))
+        };
+        Ok(Self { info: buffer(0), error: buffer(1) })
+    }
+
+    /// Writes the logs and, where the values of options 4 and 6 stand, how much of them was used.
+    fn write(&self, error: &str) -> Outcome {
+        for (buffer, text) in [(&self.info, ""), (&self.error, error)] {
+            if let Some((buffer, size)) = *buffer {
+                super::call::put_text(buffer, size, text)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Loads PTX into the current context.
+fn load(module: Out<Handle>, text: &str, logs: &LogBuffers) -> Outcome {
+    let (driver, context) = state::current()?;
+    module.require()?;
+    match Module::load(&context, text) {
+        Ok(loaded) => {
+            logs.write("")?;
+            module.set(driver.modules.add(loaded))
+        }
+        Err(error) => {
+            if let Error::InvalidPtx(words) = &error {
+                eprintln!("hwsim: PTX refused: {words}");
+            }
+            logs.write(&error.to_string())?;
+            Err(error.into())
+        }
+    }
+}
+
+/// The function of a module by name; asking twice gives the same handle.
+pub(super) fn function_handle(owner: Handle, module: &Arc<Module>, name: &str) -> Outcome<Handle> {
+    let driver = state::driver()?;
+    let mut names = driver.function_names.lock().unwrap();
+    let key = (owner, name.to_owned());
+    if let Some(&known) = names.get(&key) {
+        if driver.functions.find(known).is_some() {
+            return Ok(known);
+        }
+    }
+    let Some(function) = module.function(name) else {
+        return refuse(NOT_FOUND, format!("the module has no kernel {name}"));
+    };
+    let handle = driver.functions.add(function);
+    names.insert(key, handle);
+    Ok(handle)
+}
+
+fn global(address: Out<u64>, bytes: Out<usize>, module: Handle, name: In<c_char>) -> Outcome {
+    let module = state::driver()?.modules.get(module)?;
+    let name = string(name)?;
+    let Some(variable) = module.variable(name) else {
+        return refuse(NOT_FOUND, format!("the module has no variable {name}"));
+    };
+    address.set_if(variable.address);
+    bytes.set_if(variable.bytes as usize);
+    Ok(())
+}
+
+/// `CU_FUNC_ATTRIBUTE_*`, by number.
+pub(super) fn function_attribute(function: &Function, attribute: c_int) -> Outcome<c_int> {
+    let kernel = &function.kernel;
+    let context = &function.module.context;
+    let capability = context.machine.model(context.gpu).compute_capability;
+    let version = (capability.0 * 10 + capability.1) as c_int;
+    Ok(match attribute {
+        0 => match kernel.max_block {
+            Some(limit) => limit.iter().map(|&extent| extent.max(1)).product::<u32>() as c_int,
+            None => hwsim_machine::gpu::BLOCK_THREADS_MAX as c_int,
+        },
+        1 => kernel.static_shared_bytes as c_int,
+        2 | 7 => 0,
+        3 => kernel.local_bytes as c_int,
+        4 => registers_per_thread(kernel) as c_int,
+        5 | 6 => version,
+        8 => function.dynamic_shared_max() as c_int,
+        9 => -1,
+        10..=15 => 0,
+        _ => return refuse(INVALID_VALUE, format!("function attribute {attribute}")),
+    })
+}
+
+/// Sets an attribute: dynamic shared memory has an effect, the carve-out is a hint.
+pub(super) fn set_attribute(function: &Function, attribute: c_int, value: c_int) -> Outcome {
+    match (attribute, u32::try_from(value)) {
+        (8, Ok(bytes)) => Ok(function.set_dynamic_shared_max(bytes)?),
+        (9, _) if (-1..=100).contains(&value) => Ok(()),
+        (11..=15, _) => Ok(()),
+        _ => refuse(INVALID_VALUE, format!("function attribute {attribute} = {value}")),
+    }
+}
+
+/// Offset and size of a parameter.
+pub(super) fn parameter(function: &Function, index: usize) -> Outcome<(usize, usize)> {
+    match function.kernel.params.get(index) {
+        Some(param) => Ok((param.offset as usize, param.size_bytes as usize)),
+        None => refuse(INVALID_VALUE, format!("parameter {index}")),
+    }
+}
+
+driver_calls! {
+    fn cuModuleLoad(module: Out<Handle>, path: In<c_char>) {
+        let path = string(path)?;
+        match std::fs::read(path) {
+            Ok(mut bytes) => {
+                bytes.push(0);
+                let text = image_text(In::from_address(bytes.as_ptr() as u64))?;
+                load(module, &text, &LogBuffers::default())
+            }
+            Err(cause) => refuse(FILE_NOT_FOUND, format!("{path}: {cause}")),
+        }
+    }
+
+    fn cuModuleLoadData(module: Out<Handle>, image: In<u8>) {
+        load(module, &image_text(image)?, &LogBuffers::default())
+    }
+
+    fn cuModuleLoadDataEx(
+        module: Out<Handle>, image: In<u8>, count: c_uint, options: In<c_int>, values: In<u64>,
+    ) {
+        let logs = LogBuffers::read(count, options, values)?;
+        load(module, &image_text(image)?, &logs)
+    }
+
+    fn cuModuleLoadFatBinary(_module: Out<Handle>, _image: In<u8>) {
+        refuse(NO_BINARY_FOR_GPU, "the image is compiled code, not PTX")
+    }
+
+    fn cuModuleUnload(module: Handle) {
+        let driver = state::driver()?;
+        let removed = driver.modules.remove(module)?;
+        driver.function_names.lock().unwrap().retain(|(owner, _), _| *owner != module);
+        driver.functions.remove_all(|function| Arc::ptr_eq(&function.module, &removed));
+        Ok(())
+    }
+
+    fn cuModuleGetLoadingMode(mode: Out<c_int>) {
+        // Eager.
+        mode.set(1)
+    }
+
+    fn cuModuleGetFunction(function: Out<Handle>, module: Handle, name: In<c_char>) {
+        function.require()?;
+        let found = state::driver()?.modules.get(module)?;
+        function.set(function_handle(module, &found, string(name)?)?)
+    }
+
+    fn cuModuleGetGlobal(
+        address: Out<u64>, bytes: Out<usize>, module: Handle, name: In<c_char>,
+    ) {
+        global(address, bytes, module, name)
+    }
+
+    fn cuModuleGetGlobal_v2(
+        address: Out<u64>, bytes: Out<usize>, module: Handle, name: In<c_char>,
+    ) {
+        global(address, bytes, module, name)
+    }
+
+    fn cuFuncGetAttribute(value: Out<c_int>, attribute: c_int, function: Handle) {
+        value.set(function_attribute(&*super::library::function(function)?, attribute)?)
+    }
+
+    fn cuFuncSetAttribute(function: Handle, attribute: c_int, value: c_int) {
+        set_attribute(&*super::library::function(function)?, attribute, value)
+    }
+
+    fn cuFuncSetCacheConfig(function: Handle, _config: c_int) {
+        super::library::function(function).map(drop)
+    }
+
+    fn cuFuncSetSharedMemConfig(function: Handle, _config: c_int) {
+        super::library::function(function).map(drop)
+    }
+
+    fn cuFuncGetModule(module: Out<Handle>, function: Handle) {
+        let driver = state::driver()?;
+        let function = super::library::function(function)?;
+        match driver.modules.handle_where(|module| std::ptr::eq(module, &*function.module)) {
+            Some(handle) => module.set(handle),
+            None => Err(INVALID_HANDLE.into()),
+        }
+    }
+
+    fn cuFuncGetName(name: Out<*const c_char>, function: Handle) {
+        let function = super::library::function(function)?;
+        name.set(super::library::lasting_name(&function.kernel.name))
+    }
+
+    fn cuFuncGetParamInfo(
+        function: Handle, index: usize, offset: Out<usize>, size: Out<usize>,
+    ) {
+        let found = parameter(&*super::library::function(function)?, index)?;
+        offset.set(found.0)?;
+        size.set_if(found.1);
+        Ok(())
+    }
+
+    fn cuFuncLoad(function: Handle) {
+        super::library::function(function).map(drop)
+    }
+
+    fn cuFuncIsLoaded(state: Out<c_int>, function: Handle) {
+        super::library::function(function)?;
+        state.set(1)
+    }
+}
+
+/// The type of option values in C; the tables above take them as words.
+const _: () = assert!(size_of::<*mut c_void>() == size_of::<u64>());

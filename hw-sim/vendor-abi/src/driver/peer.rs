@@ -1,0 +1,99 @@
+//! Peer access, and memory shared between processes.
+
+use super::call::{Out, driver_calls};
+use super::code::{INVALID_CONTEXT, INVALID_VALUE, Outcome, refuse};
+use super::handles::Handle;
+use super::state;
+use hwsim_machine::memory::IpcHandle;
+use std::ffi::{c_int, c_uint};
+
+/// `CUipcMemHandle`, by value in `cuIpcOpenMemHandle`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct MemoryHandle([u8; 64]);
+
+fn open(address: Out<u64>, handle: MemoryHandle, flags: c_uint) -> Outcome {
+    let (driver, context) = state::current()?;
+    address.require()?;
+    // `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS` is the only flag, and required.
+    if flags != 1 {
+        return refuse(INVALID_VALUE, format!("IPC flags {flags:#x}: expected 1"));
+    }
+    let Some(handle) = IpcHandle::from_bytes(&handle.0) else {
+        return refuse(INVALID_VALUE, "not an IPC memory handle");
+    };
+    let opened = driver.machine.memory.open(&handle, context.id)?;
+    if let Err(error) = context.reach_gpu(handle.gpu as usize) {
+        driver.machine.memory.close(opened, false)?;
+        return Err(error.into());
+    }
+    address.set(opened)
+}
+
+driver_calls! {
+    fn cuDeviceCanAccessPeer(can: Out<c_int>, device: c_int, peer: c_int) {
+        let ((driver, from), (_, to)) = (state::device(device)?, state::device(peer)?);
+        can.set(c_int::from(from != to && driver.machine.can_access_peer(from, to)))
+    }
+
+    fn cuDeviceGetP2PAttribute(value: Out<c_int>, attribute: c_int, device: c_int, peer: c_int) {
+        let ((driver, from), (_, to)) = (state::device(device)?, state::device(peer)?);
+        if from == to {
+            return refuse(super::code::INVALID_DEVICE, "a device is no peer of itself");
+        }
+        let access = driver.machine.can_access_peer(from, to);
+        let links = driver.machine.description.nv_link_count(from, to);
+        match attribute {
+            // Relative performance: 0 is best.
+            1 => value.set(c_int::from(links == 0)),
+            // Access, and atomics over NVLink; arrays are not there.
+            2 => value.set(c_int::from(access)),
+            3 => value.set(c_int::from(access && links > 0)),
+            4 => value.set(0),
+            _ => refuse(INVALID_VALUE, format!("peer attribute {attribute}")),
+        }
+    }
+
+    fn cuCtxEnablePeerAccess(peer: Handle, flags: c_uint) {
+        let (driver, context) = state::current()?;
+        let Some(peer) = driver.contexts.find(peer) else {
+            return refuse(INVALID_CONTEXT, format!("context handle {peer:#x}"));
+        };
+        if flags != 0 {
+            return refuse(INVALID_VALUE, format!("peer access flags {flags:#x}"));
+        }
+        if peer.id == context.id {
+            return refuse(INVALID_CONTEXT, "a context is no peer of itself");
+        }
+        Ok(context.enable_peer(&peer)?)
+    }
+
+    fn cuCtxDisablePeerAccess(peer: Handle) {
+        let (driver, context) = state::current()?;
+        let Some(peer) = driver.contexts.find(peer) else {
+            return refuse(INVALID_CONTEXT, format!("context handle {peer:#x}"));
+        };
+        Ok(context.disable_peer(&peer)?)
+    }
+
+    fn cuIpcGetMemHandle(handle: Out<MemoryHandle>, address: u64) {
+        let (driver, _) = state::current()?;
+        handle.require()?;
+        handle.set(MemoryHandle(driver.machine.memory.export(address)?.to_bytes()))
+    }
+
+    fn cuIpcOpenMemHandle(address: Out<u64>, handle: MemoryHandle, flags: c_uint) {
+        open(address, handle, flags)
+    }
+
+    fn cuIpcOpenMemHandle_v2(address: Out<u64>, handle: MemoryHandle, flags: c_uint) {
+        open(address, handle, flags)
+    }
+
+    fn cuIpcCloseMemHandle(address: u64) {
+        let (driver, context) = state::current_any()?;
+        let finished = context.synchronize();
+        driver.machine.memory.close(address, false)?;
+        Ok(finished?)
+    }
+}

@@ -1,0 +1,148 @@
+//! Memory pools. Their memory is the GPU's; what they hold of their own is attributes.
+
+use super::call::{In, Out, driver_calls};
+use super::code::{INVALID_VALUE, NOT_SUPPORTED, Outcome, refuse};
+use super::handles::Handle;
+use super::state::{self, Pool};
+use hwsim_machine::stream::Command;
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+
+/// Allocates in stream order. The memory is there at once, which is never too late; what the stream
+/// has queued to free is waited for when it is needed.
+pub(super) fn allocate(
+    address: Out<u64>,
+    bytes: usize,
+    pool: Option<Handle>,
+    stream: Handle,
+) -> Outcome {
+    let (driver, stream) = (state::driver()?, state::stream(stream)?);
+    address.require()?;
+    let gpu = match pool {
+        Some(pool) => driver.pools.get(pool)?.device,
+        None => stream.context.gpu,
+    };
+    if bytes == 0 {
+        return refuse(INVALID_VALUE, "an allocation of 0 bytes");
+    }
+    let take = || driver.machine.memory.allocate(gpu, bytes as u64, false, stream.context.id);
+    let taken = take().or_else(|_| {
+        stream.wait_idle();
+        take()
+    });
+    address.set(taken?)
+}
+
+/// Frees in stream order.
+pub(super) fn free(address: u64, stream: Handle) -> Outcome {
+    let (driver, stream) = (state::driver()?, state::stream(stream)?);
+    let found = driver.machine.memory.find(address);
+    if !found.is_some_and(|found| found.base == address && !found.kind.is_host()) {
+        return refuse(INVALID_VALUE, format!("no device allocation starts at {address:#x}"));
+    }
+    stream.submit(Command::Free(address));
+    Ok(())
+}
+
+/// `CUmemPoolProps`, as far as it matters.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct PoolProperties {
+    allocation_type: c_int,
+    handle_types: c_int,
+    location_type: c_int,
+    location: c_int,
+}
+
+/// The reuse settings' index, for attributes 1 to 3.
+fn reuse_index(attribute: c_int) -> Option<usize> {
+    matches!(attribute, 1..=3).then(|| attribute as usize - 1)
+}
+
+driver_calls! {
+    fn cuDeviceGetDefaultMemPool(pool: Out<Handle>, device: c_int) {
+        let (driver, gpu) = state::device(device)?;
+        pool.set(driver.default_pools[gpu])
+    }
+
+    fn cuDeviceGetMemPool(pool: Out<Handle>, device: c_int) {
+        let (driver, gpu) = state::device(device)?;
+        pool.set(driver.current_pools[gpu].load(Ordering::Relaxed))
+    }
+
+    fn cuDeviceSetMemPool(device: c_int, pool: Handle) {
+        let (driver, gpu) = state::device(device)?;
+        if driver.pools.get(pool)?.device != gpu {
+            return refuse(INVALID_VALUE, "the pool is of another device");
+        }
+        driver.current_pools[gpu].store(pool, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn cuMemPoolCreate(pool: Out<Handle>, properties: In<PoolProperties>) {
+        let properties = properties.get()?;
+        pool.require()?;
+        // Pinned allocations on a device, not exported.
+        if properties.allocation_type != 1 || properties.location_type != 1 {
+            return refuse(INVALID_VALUE, "a pool of pinned device memory is what there is");
+        }
+        if properties.handle_types != 0 {
+            return refuse(NOT_SUPPORTED, "pools that other processes share");
+        }
+        let (driver, gpu) = state::device(properties.location)?;
+        pool.set(driver.pools.add(Pool::create(gpu)))
+    }
+
+    fn cuMemPoolDestroy(pool: Handle) {
+        let driver = state::driver()?;
+        if driver.default_pools.contains(&pool) {
+            return refuse(INVALID_VALUE, "a default pool cannot be destroyed");
+        }
+        let gpu = driver.pools.remove(pool)?.device;
+        // Relaxed suffices: a device that used this pool falls back to its default one.
+        let (current, default) = (&driver.current_pools[gpu], driver.default_pools[gpu]);
+        let _ = current.compare_exchange(pool, default, Ordering::Relaxed, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn cuMemPoolTrimTo(pool: Handle, _keep: usize) {
+        state::driver()?.pools.get(pool).map(drop)
+    }
+
+    fn cuMemPoolGetAttribute(pool: Handle, attribute: c_int, value: Out<u64>) {
+        let driver = state::driver()?;
+        let pool = driver.pools.get(pool)?;
+        if let Some(index) = reuse_index(attribute) {
+            let number = pool.reuse[index].load(Ordering::Relaxed);
+            value.require()?;
+            return Out::<u32>::from_address(value.address()).set(number);
+        }
+        let (free, total) = driver.machine.memory.usage(pool.device);
+        match attribute {
+            4 => value.set(pool.release_threshold.load(Ordering::Relaxed)),
+            5..=8 => value.set(total - free),
+            _ => refuse(INVALID_VALUE, format!("pool attribute {attribute}")),
+        }
+    }
+
+    fn cuMemPoolSetAttribute(pool: Handle, attribute: c_int, value: In<u64>) {
+        let pool = state::driver()?.pools.get(pool)?;
+        if let Some(index) = reuse_index(attribute) {
+            let number = In::<u32>::from_address(value.address()).get()?;
+            pool.reuse[index].store(number, Ordering::Relaxed);
+            return Ok(());
+        }
+        match attribute {
+            4 => pool.release_threshold.store(value.get()?, Ordering::Relaxed),
+            // High-water marks can be reset only.
+            6 | 8 if value.get()? == 0 => {}
+            _ => return refuse(INVALID_VALUE, format!("pool attribute {attribute}")),
+        }
+        Ok(())
+    }
+
+    fn cuMemPoolSetAccess(pool: Handle, _accesses: In<u64>, _count: usize) {
+        // Rights follow the contexts' peer access.
+        state::driver()?.pools.get(pool).map(drop)
+    }
+}

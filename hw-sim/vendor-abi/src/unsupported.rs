@@ -1,0 +1,43 @@
+//! Symbols that exist and do nothing: what the real libraries export and the virtual ones do not
+//! answer. A program that looks a symbol up finds it; one that calls it gets "not supported", and
+//! its user a line on stderr that names the function, once.
+
+pub mod driver;
+pub mod nvml;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A stub as [`driver::STUBS`] and [`nvml::STUBS`] list it: the symbol's name and its address.
+///
+/// The function takes nothing, whatever its namesake takes: in the C calling conventions of Linux
+/// the caller makes and clears the room for arguments, so a callee may leave them alone.
+pub type Stub = (&'static str, extern "C" fn() -> i32);
+
+/// Defines one stub for each name, and `STUBS`, the list of them.
+macro_rules! stubs {
+    ($code:ident: $($name:ident)*) => {
+        /// The stubs of this module, sorted by name.
+        pub const STUBS: &[super::Stub] = &[$((stringify!($name), $name)),*];
+        $(
+            #[allow(non_snake_case, reason = "the name is the vendor's")]
+            #[unsafe(no_mangle)]
+            extern "C" fn $name() -> i32 {
+                static NAMED: std::sync::atomic::AtomicBool =
+                    std::sync::atomic::AtomicBool::new(false);
+                super::name_once(stringify!($name), &NAMED);
+                $code
+            }
+        )*
+    };
+}
+use stubs;
+
+/// Says on stderr, the first time, which function is missing.
+fn name_once(name: &str, named: &AtomicBool) {
+    // Relaxed: the flag orders nothing but itself.
+    if !named.swap(true, Ordering::Relaxed) {
+        // A closed stderr is no reason to fail where the real library would not.
+        use std::io::Write;
+        let _ = writeln!(std::io::stderr(), "hwsim: {name} is not supported by virtual hardware");
+    }
+}

@@ -1,0 +1,375 @@
+//! What the measurement needs from a rank, and the one implementation: a ringdove communicator, a
+//! stream and two buffers on a GPU. The measurement itself names neither CUDA nor the library.
+
+use super::error::PerfError;
+use super::pattern::scalar;
+use cudarc::driver::sys::CUdevice_attribute as Attribute;
+use cudarc::driver::{CudaContext, CudaEvent, CudaSlice, CudaStream, DevicePtr, DriverError};
+use ringdove::{Communicator, Reduction, Scalar, Settings};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+pub use ringdove::{DataType, ReduceOp};
+
+/// What runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Collective {
+    /// Every rank contributes a buffer and holds the reduction of all afterwards.
+    AllReduce,
+    /// Every rank sends to the next rank and receives from the one before.
+    SendRecv,
+}
+
+impl Collective {
+    /// The subcommand's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::AllReduce => "all-reduce",
+            Self::SendRecv => "send-recv",
+        }
+    }
+}
+
+/// One of a rank's two buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Buffer {
+    /// Input of an out-of-place operation.
+    Send,
+    /// Output, and input too when the operation is in place.
+    Receive,
+}
+
+/// One operation, the same on every rank.
+#[derive(Clone, Copy, Debug)]
+pub struct Operation {
+    /// What runs.
+    pub collective: Collective,
+    /// Type of the elements.
+    pub data_type: DataType,
+    /// How they combine; ignored by send-recv.
+    pub reduction: ReduceOp,
+    /// Elements on each rank.
+    pub count: usize,
+    /// Input and output are the same buffer.
+    pub in_place: bool,
+}
+
+impl Operation {
+    /// Bytes of one buffer.
+    pub fn bytes(&self) -> usize {
+        self.count * self.data_type.size_bytes()
+    }
+
+    /// Where the input lies.
+    pub fn input(&self) -> Buffer {
+        if self.in_place { Buffer::Receive } else { Buffer::Send }
+    }
+}
+
+/// One rank, driven by one thread at a time.
+pub trait Rank: Send {
+    /// This rank's number.
+    fn number(&self) -> usize;
+    /// Writes `period` over and over into `bytes` bytes of a buffer that start at `offset`.
+    fn fill(
+        &mut self,
+        buffer: Buffer,
+        offset: usize,
+        bytes: usize,
+        period: &[u8],
+    ) -> Result<(), PerfError>;
+    /// Copies out of a buffer, once everything that was enqueued has completed.
+    fn read(&mut self, buffer: Buffer, offset: usize, into: &mut [u8]) -> Result<(), PerfError>;
+    /// Enqueues one operation and returns.
+    fn enqueue(&mut self, operation: &Operation) -> Result<(), PerfError>;
+    /// Remembers this place in the stream, for [`in_flight`](Self::in_flight).
+    fn mark(&mut self) -> Result<(), PerfError>;
+    /// How many marks have not been reached yet.
+    fn in_flight(&mut self) -> Result<usize, PerfError>;
+    /// The communicator's asynchronous error, if there is one.
+    fn check(&mut self) -> Result<(), PerfError>;
+    /// What this rank's engine has done so far.
+    fn work(&mut self) -> Work;
+}
+
+/// What engines have done since their communicators began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Doorbells rung by GPU threads.
+    pub descriptors: u64,
+    /// Transfers submitted for them; contiguous ones coalesce, and some descriptors only signal.
+    pub transfers: u64,
+    /// Bytes that the engine moved.
+    pub bytes: u64,
+    /// Signals raised.
+    pub signals: u64,
+    /// Kernel launches.
+    pub launches: u64,
+    /// The most descriptors that ever stood in a ring.
+    pub ring_occupancy_max: u64,
+}
+
+impl Work {
+    /// Both together; of the occupancies the larger one.
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            descriptors: self.descriptors + other.descriptors,
+            transfers: self.transfers + other.transfers,
+            bytes: self.bytes + other.bytes,
+            signals: self.signals + other.signals,
+            launches: self.launches + other.launches,
+            ring_occupancy_max: self.ring_occupancy_max.max(other.ring_occupancy_max),
+        }
+    }
+
+    /// What came after `earlier`; the occupancy is that of the whole time.
+    pub fn since(self, earlier: Self) -> Self {
+        Self {
+            descriptors: self.descriptors - earlier.descriptors,
+            transfers: self.transfers - earlier.transfers,
+            bytes: self.bytes - earlier.bytes,
+            signals: self.signals - earlier.signals,
+            launches: self.launches - earlier.launches,
+            ring_occupancy_max: self.ring_occupancy_max,
+        }
+    }
+}
+
+/// A GPU as the table's header shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// CUDA ordinal.
+    pub ordinal: usize,
+    /// PCI domain, bus and device, as `0000:07:00`.
+    pub pci: String,
+    /// The name that the driver gives.
+    pub name: String,
+    /// Bytes of device memory.
+    pub memory_bytes: usize,
+}
+
+impl Device {
+    /// Virtual GPUs say so in their name. Their times are those of a simulation.
+    pub fn is_virtual(&self) -> bool {
+        self.name.contains("(virtual)")
+    }
+}
+
+fn gpu(what: &'static str) -> impl Fn(DriverError) -> PerfError {
+    move |source| PerfError::Gpu { what, source }
+}
+
+/// At most `count_max` GPUs, each with what the header says of it.
+pub fn open_devices(count_max: usize) -> Result<Vec<(Arc<CudaContext>, Device)>, PerfError> {
+    let present = ringdove::device_count()?;
+    if present == 0 {
+        return Err(PerfError::NoDevice);
+    }
+    (0..present.min(count_max))
+        .map(|ordinal| {
+            let context = ringdove::open_device(ordinal)?;
+            let device = describe(&context).map_err(gpu("ask the GPU's name and place"))?;
+            Ok((context, device))
+        })
+        .collect()
+}
+
+fn describe(context: &Arc<CudaContext>) -> Result<Device, DriverError> {
+    let domain = context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)?;
+    let bus = context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)?;
+    let device = context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)?;
+    Ok(Device {
+        ordinal: context.ordinal(),
+        pci: format!("{domain:04x}:{bus:02x}:{device:02x}"),
+        name: context.name()?,
+        memory_bytes: context.total_mem()?,
+    })
+}
+
+/// A rank on a GPU. Fields are dropped in this order: the communicator, which may have registered
+/// the buffers, before them.
+pub struct GpuRank {
+    communicator: Communicator,
+    send: CudaSlice<u8>,
+    receive: CudaSlice<u8>,
+    /// Taken once: asking a slice for its address enqueues event waits, which would be timed.
+    addresses: (u64, u64),
+    marks: VecDeque<CudaEvent>,
+    spare_marks: Vec<CudaEvent>,
+    stream: Arc<CudaStream>,
+}
+
+/// Builds one rank on each context (contexts may repeat), with buffers of `buffer_bytes`.
+pub fn open_ranks(
+    contexts: &[Arc<CudaContext>],
+    buffer_bytes: usize,
+    register: bool,
+) -> Result<Vec<GpuRank>, PerfError> {
+    let settings = Settings::from_env()?;
+    let communicators = Communicator::init_all(contexts, &settings)?;
+    let ranks = communicators
+        .into_iter()
+        .zip(contexts)
+        .map(|(communicator, context)| GpuRank::new(communicator, context, buffer_bytes))
+        .collect::<Result<Vec<_>, PerfError>>()?;
+    if register {
+        ranks.iter().try_for_each(GpuRank::register)?;
+    }
+    Ok(ranks)
+}
+
+impl GpuRank {
+    fn new(
+        communicator: Communicator,
+        context: &Arc<CudaContext>,
+        bytes: usize,
+    ) -> Result<Self, PerfError> {
+        let stream = context.new_stream().map_err(gpu("create a stream"))?;
+        let send = stream.alloc_zeros(bytes).map_err(gpu("allocate the send buffer"))?;
+        let receive = stream.alloc_zeros(bytes).map_err(gpu("allocate the receive buffer"))?;
+        stream.synchronize().map_err(gpu("clear the buffers"))?;
+        let addresses = (send.device_ptr(&stream).0, receive.device_ptr(&stream).0);
+        Ok(Self {
+            communicator,
+            addresses,
+            send,
+            receive,
+            marks: VecDeque::new(),
+            spare_marks: Vec::new(),
+            stream,
+        })
+    }
+
+    fn register(&self) -> Result<(), PerfError> {
+        for buffer in [Buffer::Send, Buffer::Receive] {
+            let address = self.address(buffer);
+            self.communicator.register(address, self.send.len())?;
+        }
+        Ok(())
+    }
+
+    fn address(&self, buffer: Buffer) -> u64 {
+        match buffer {
+            Buffer::Send => self.addresses.0,
+            Buffer::Receive => self.addresses.1,
+        }
+    }
+
+    fn exchange(&self, operation: &Operation) -> Result<(), PerfError> {
+        let (rank, ranks) = (self.communicator.rank(), self.communicator.rank_count());
+        let (count, data_type) = (operation.count, operation.data_type);
+        let (send, receive) = (self.address(operation.input()), self.address(Buffer::Receive));
+        let mut group = self.communicator.group();
+        group.send_raw(send, count, data_type, (rank + 1) % ranks)?;
+        group.receive_raw(receive, count, data_type, (rank + ranks - 1) % ranks)?;
+        group.launch(&self.stream)?;
+        Ok(())
+    }
+}
+
+impl Rank for GpuRank {
+    fn number(&self) -> usize {
+        self.communicator.rank() as usize
+    }
+
+    /// Uploads the period once; then the GPU doubles what is there.
+    fn fill(
+        &mut self,
+        buffer: Buffer,
+        offset: usize,
+        bytes: usize,
+        period: &[u8],
+    ) -> Result<(), PerfError> {
+        let failed = gpu("fill a buffer");
+        let slice = match buffer {
+            Buffer::Send => &mut self.send,
+            Buffer::Receive => &mut self.receive,
+        };
+        let mut filled = period.len().min(bytes);
+        if filled == 0 {
+            return Ok(());
+        }
+        let mut first = slice.slice_mut(offset..offset + filled);
+        self.stream.memcpy_htod(&period[..filled], &mut first).map_err(&failed)?;
+        while filled < bytes {
+            let length = filled.min(bytes - filled);
+            let (front, mut back) = slice.split_at_mut(offset + filled);
+            let source = front.slice(offset..offset + length);
+            let mut destination = back.slice_mut(..length);
+            self.stream.memcpy_dtod(&source, &mut destination).map_err(&failed)?;
+            filled += length;
+        }
+        self.stream.synchronize().map_err(&failed)
+    }
+
+    fn read(&mut self, buffer: Buffer, offset: usize, into: &mut [u8]) -> Result<(), PerfError> {
+        let slice = match buffer {
+            Buffer::Send => &self.send,
+            Buffer::Receive => &self.receive,
+        };
+        let view = slice.slice(offset..offset + into.len());
+        let failed = gpu("read a buffer back");
+        self.stream.memcpy_dtoh(&view, into).map_err(&failed)?;
+        self.stream.synchronize().map_err(&failed)
+    }
+
+    fn enqueue(&mut self, operation: &Operation) -> Result<(), PerfError> {
+        if operation.collective == Collective::SendRecv {
+            return self.exchange(operation);
+        }
+        let (send, receive) = (self.address(operation.input()), self.address(Buffer::Receive));
+        let (count, data_type) = (operation.count, operation.data_type);
+        let reduction = match operation.reduction {
+            ReduceOp::PreMulSum => {
+                Reduction::pre_mul_sum(Scalar::Integer(i64::from(scalar(self.number()))))
+            }
+            plain => plain.into(),
+        };
+        self.communicator.all_reduce_raw(
+            send,
+            receive,
+            count,
+            data_type,
+            reduction,
+            &self.stream,
+        )?;
+        Ok(())
+    }
+
+    fn mark(&mut self) -> Result<(), PerfError> {
+        let failed = gpu("record an event");
+        let event = match self.spare_marks.pop() {
+            Some(event) => event,
+            None => self.stream.context().new_event(None).map_err(&failed)?,
+        };
+        event.record(&self.stream).map_err(&failed)?;
+        self.marks.push_back(event);
+        Ok(())
+    }
+
+    fn in_flight(&mut self) -> Result<usize, PerfError> {
+        while let Some(event) = self.marks.front() {
+            if !event.try_is_complete().map_err(gpu("ask whether the stream has finished"))? {
+                break;
+            }
+            self.spare_marks.extend(self.marks.pop_front());
+        }
+        Ok(self.marks.len())
+    }
+
+    fn check(&mut self) -> Result<(), PerfError> {
+        Ok(self.communicator.check()?)
+    }
+
+    fn work(&mut self) -> Work {
+        let statistics = self.communicator.statistics();
+        Work {
+            descriptors: statistics.descriptors,
+            transfers: statistics.transfers,
+            bytes: statistics.bytes,
+            signals: statistics.signals,
+            launches: statistics.launches,
+            ring_occupancy_max: statistics.ring_occupancy_max,
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! The table, as nccl-tests prints it: programs that read its output read this one too.
+
+use super::arguments::{Arguments, Sweep, reduction_name, type_name};
+use super::backend::{Collective, DataType, Device, ReduceOp, Work};
+use super::measure::Outcome;
+use std::fmt::Write;
+
+/// Said wherever a time of virtual hardware is shown.
+pub const VIRTUAL_NOTICE: &str =
+    "virtual hardware: times are wall-clock times of a simulation, not those of a GPU";
+
+/// One size, measured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Row {
+    /// What ran.
+    pub collective: Collective,
+    /// Number of ranks.
+    pub rank_count: usize,
+    /// Elements on each rank.
+    pub count: usize,
+    /// Type of the elements.
+    pub data_type: DataType,
+    /// How they combine.
+    pub reduction: ReduceOp,
+    /// Input and output are different buffers.
+    pub out_of_place: Outcome,
+    /// They are the same; `None` where the operation has no such form.
+    pub in_place: Option<Outcome>,
+}
+
+impl Row {
+    /// Bytes of the message.
+    pub fn bytes(&self) -> usize {
+        self.count * self.data_type.size_bytes()
+    }
+
+    /// Bytes over time, in GB/s (10^9).
+    pub fn algorithm_bandwidth(&self, outcome: &Outcome) -> f64 {
+        self.bytes() as f64 / 1e9 / outcome.seconds
+    }
+
+    /// What crosses each rank's link, in GB/s (10^9).
+    pub fn bus_bandwidth(&self, outcome: &Outcome) -> f64 {
+        self.algorithm_bandwidth(outcome) * bus_factor(self.collective, self.rank_count)
+    }
+
+    /// Both halves, the in-place one only where there is one.
+    pub fn outcomes(&self) -> impl Iterator<Item = &Outcome> {
+        std::iter::once(&self.out_of_place).chain(&self.in_place)
+    }
+}
+
+/// Bytes that a link must carry for each byte of the message, at best.
+pub fn bus_factor(collective: Collective, rank_count: usize) -> f64 {
+    let ranks = rank_count as f64;
+    match collective {
+        Collective::AllReduce => 2.0 * (ranks - 1.0) / ranks,
+        Collective::SendRecv => 1.0,
+    }
+}
+
+/// What all rows add up to.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Totals {
+    /// Wrong elements.
+    pub wrong: u64,
+    /// Mean bus bandwidth over all halves of all rows, in GB/s.
+    pub average_bus_bandwidth: f64,
+}
+
+impl Totals {
+    /// Of these rows.
+    pub fn of(rows: &[Row]) -> Self {
+        let halves = || rows.iter().flat_map(|row| row.outcomes().map(move |half| (row, half)));
+        // Not `sum`: that of nothing is -0.
+        let sum = halves().fold(0.0, |sum, (row, half)| sum + row.bus_bandwidth(half));
+        Self {
+            wrong: halves().filter_map(|(_, half)| half.wrong).sum(),
+            average_bus_bandwidth: sum / halves().count().max(1) as f64,
+        }
+    }
+}
+
+/// A rank's line in the header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The rank.
+    pub rank: usize,
+    /// Its GPU.
+    pub device: Device,
+}
+
+/// The lines before the table.
+pub fn header(arguments: &Arguments, sweep: &Sweep, places: &[Place], host: &str) -> String {
+    let (step, kind) = match arguments.step_factor {
+        0 | 1 => (arguments.step_bytes, "bytes"),
+        factor => (factor, "factor"),
+    };
+    let mut text = format!(
+        "# ringdove {} perf, in nccl-tests' format\n\
+         # Collective test starting: {}\n\
+         # nThread {} nGpus {} minBytes {} maxBytes {} step: {step}({kind}) warmup iters: {} \
+         iters: {} agg iters: {} validation: {} graph: 0\n#\n# Using devices\n",
+        env!("CARGO_PKG_VERSION"),
+        sweep.collective.name(),
+        arguments.threads,
+        arguments.gpus,
+        arguments.minimum_bytes,
+        arguments.maximum_bytes,
+        sweep.warmup,
+        sweep.iterations,
+        sweep.aggregated,
+        sweep.check,
+    );
+    for Place { rank, device } in places {
+        let process = std::process::id();
+        text += &format!(
+            "#  Rank {rank:2} Group  0 Pid {process:6} on {host:>10} device {:2} [{}] {}\n",
+            device.ordinal, device.pci, device.name
+        );
+    }
+    text + &notes(arguments, places) + &columns()
+}
+
+/// What a reader must know before the numbers.
+fn notes(arguments: &Arguments, places: &[Place]) -> String {
+    let mut text = String::from("#\n");
+    let devices = places.iter().map(|place| place.device.ordinal + 1).max().unwrap_or(0);
+    if places.len() > devices {
+        let ranks = places.len();
+        text += &format!("# {ranks} ranks share {devices} GPU(s), round-robin\n");
+    }
+    let buffers = match arguments.register {
+        0 => "not registered: data passes through staging slots",
+        _ => "registered: transfers read and write them directly",
+    };
+    text += &format!("# Buffers are {buffers}\n");
+    if places.iter().any(|place| place.device.is_virtual()) {
+        text += &format!("# {VIRTUAL_NOTICE}\n");
+    }
+    text
+}
+
+/// The three lines that name the columns, to the last space as nccl-tests prints them.
+fn columns() -> String {
+    let half = |names: [&str; 4]| {
+        format!("  {:>7}  {:>6}  {:>6}  {:>6}", names[0], names[1], names[2], names[3])
+    };
+    let line = |left: [&str; 5], right: [&str; 4]| {
+        let [size, count, kind, redop, root] = left;
+        let left = format!("# {size:>10}  {count:>12}  {kind:>8}  {redop:>6}  {root:>6}");
+        format!("{left}{0}{0} \n", half(right))
+    };
+    let places = "out-of-place                       in-place          ";
+    format!("#\n# {:50}           {places}\n", "")
+        + &line(["size", "count", "type", "redop", "root"], ["time", "algbw", "busbw", "#wrong"])
+        + &line(["(B)", "(elements)", "", "", ""], ["(us)", "(GB/s)", "(GB/s)", ""])
+}
+
+/// One line of the table, without its end.
+pub fn row(row: &Row) -> String {
+    let mut line = format!(
+        "{:>12}  {:>12}  {:>8}  {:>6}  {:>6}",
+        row.bytes(),
+        row.count,
+        type_name(row.data_type),
+        redop_name(row.collective, row.reduction),
+        ROOT
+    );
+    for outcome in [Some(&row.out_of_place), row.in_place.as_ref()] {
+        let Some(outcome) = outcome else {
+            line += &format!("  {:>7}  {:>6}  {:>6}  {:>6}", "N/A", "N/A", "N/A", "N/A");
+            continue;
+        };
+        let wrong = outcome.wrong.map_or("N/A".to_owned(), |count| general(count as f64));
+        let _ = write!(
+            line,
+            "  {:>7}  {:>6}  {:>6}  {wrong:>6}",
+            fitted(outcome.seconds * 1e6, 7),
+            fitted(row.algorithm_bandwidth(outcome), 6),
+            fitted(row.bus_bandwidth(outcome), 6)
+        );
+    }
+    line
+}
+
+/// These operations have no root.
+pub const ROOT: i32 = -1;
+
+/// As nccl-tests does for all-gather, "none" where nothing is combined.
+pub fn redop_name(collective: Collective, reduction: ReduceOp) -> &'static str {
+    match collective {
+        Collective::AllReduce => reduction_name(reduction),
+        Collective::SendRecv => "none",
+    }
+}
+
+/// The line that `-v` adds to a row.
+pub fn work_line(row: &Row) -> String {
+    let work = row.outcomes().map(|outcome| outcome.work).fold(Work::default(), Work::plus);
+    let operations: usize = row.outcomes().map(|outcome| outcome.operations).sum();
+    format!(
+        "#   {operations} operations, all ranks: {} launches, {} descriptors rung, {} transfers \
+         after coalescing, {} bytes moved by the engines, {} signals; longest ring occupancy so \
+         far {}",
+        work.launches,
+        work.descriptors,
+        work.transfers,
+        work.bytes,
+        work.signals,
+        work.ring_occupancy_max
+    )
+}
+
+/// The lines after the table.
+pub fn footer(totals: &Totals, collective: Collective) -> String {
+    format!(
+        "# {:<20} : {} {}\n# {:<20} : {} \n#\n# Collective test concluded: {}\n",
+        "Out of bounds values",
+        totals.wrong,
+        if totals.wrong == 0 { "OK" } else { "FAILED" },
+        "Avg bus bandwidth",
+        general(totals.average_bus_bandwidth),
+        collective.name()
+    )
+}
+
+/// A number with as many decimals, two at most, as the width leaves room for.
+fn fitted(value: f64, width: usize) -> String {
+    for decimals in [2, 1, 0] {
+        let text = format!("{value:.decimals$}");
+        if text.len() <= width {
+            return text;
+        }
+    }
+    if width >= 7 { exponential(value, 1) } else { exponential(value, 0) }
+}
+
+/// C's `%.*e`: an exponent of at least two digits, with its sign.
+fn exponential(value: f64, decimals: usize) -> String {
+    let text = format!("{value:.decimals$e}");
+    match text.split_once('e') {
+        Some((mantissa, exponent)) => {
+            let (sign, digits) = match exponent.strip_prefix('-') {
+                Some(digits) => ('-', digits),
+                None => ('+', exponent),
+            };
+            format!("{mantissa}e{sign}{digits:0>2}")
+        }
+        None => text,
+    }
+}
+
+/// C's `%g`: six significant digits, no trailing zeros.
+pub fn general(value: f64) -> String {
+    if value == 0.0 || !value.is_finite() {
+        return format!("{value}");
+    }
+    let rounded = exponential(value, 5);
+    let (mantissa, exponent) = rounded.split_once('e').unwrap_or((&rounded, "0"));
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    let trim = |text: &str| match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text.to_owned(),
+    };
+    if (-4..6).contains(&exponent) {
+        trim(&format!("{value:.*}", (5 - exponent) as usize))
+    } else {
+        let sign = if exponent < 0 { '-' } else { '+' };
+        format!("{}e{sign}{:02}", trim(mantissa), exponent.abs())
+    }
+}
+
+#[cfg(test)]
+#[path = "report_tests.rs"]
+mod tests;

@@ -1,0 +1,121 @@
+//! Goes through types, reductions and sizes, and prints each row when it is measured.
+
+use super::arguments::{Sweep, reduction_name, type_name};
+use super::backend::{Collective, Operation, Rank};
+use super::error::PerfError;
+use super::interrupt::Interrupt;
+use super::measure::measure;
+use super::report::{self, Row};
+use indicatif::{ProgressBar, ProgressStyle};
+use std::io::IsTerminal;
+
+/// Shorter sweeps need no progress line.
+const PROGRESS_ROWS_MIN: usize = 4;
+
+/// The rows that were completed, and whether somebody asked for the end before all were.
+pub fn run<R: Rank>(
+    ranks: &mut [R],
+    sweep: &Sweep,
+    interrupt: &Interrupt,
+    verbose: bool,
+) -> Result<(Vec<Row>, bool), PerfError> {
+    let screen = Screen::new(sweep);
+    let mut rows = Vec::new();
+    for &(data_type, reduction) in &sweep.combinations {
+        for &size in &sweep.sizes {
+            let count = size / data_type.size_bytes();
+            let collective = sweep.collective;
+            let operation = Operation { collective, data_type, reduction, count, in_place: false };
+            screen.begin(&operation);
+            let seed = rows.len() as u64;
+            let Some(row) = measure_row(ranks, sweep, &operation, seed, interrupt)? else {
+                return Ok((rows, true));
+            };
+            screen.print(&report::row(&row));
+            if verbose {
+                screen.print(&report::work_line(&row));
+            }
+            rows.push(row);
+        }
+    }
+    Ok((rows, false))
+}
+
+/// Both halves of a row, or `None` when interrupted.
+fn measure_row<R: Rank>(
+    ranks: &mut [R],
+    sweep: &Sweep,
+    operation: &Operation,
+    seed: u64,
+    interrupt: &Interrupt,
+) -> Result<Option<Row>, PerfError> {
+    let Some(out_of_place) = measure(ranks, sweep, operation, 2 * seed, interrupt)? else {
+        return Ok(None);
+    };
+    let mut in_place = None;
+    // A message that arrives where another leaves from has no defined result.
+    if operation.collective != Collective::SendRecv {
+        let operation = Operation { in_place: true, ..*operation };
+        in_place = measure(ranks, sweep, &operation, 2 * seed + 1, interrupt)?;
+        if in_place.is_none() {
+            return Ok(None);
+        }
+    }
+    Ok(Some(Row {
+        collective: operation.collective,
+        rank_count: ranks.len(),
+        count: operation.count,
+        data_type: operation.data_type,
+        reduction: operation.reduction,
+        out_of_place,
+        in_place,
+    }))
+}
+
+/// Standard output, and below it a progress line where standard error is a terminal.
+struct Screen(Option<ProgressBar>);
+
+impl Screen {
+    fn new(sweep: &Sweep) -> Self {
+        let rows = sweep.combinations.len() * sweep.sizes.len();
+        if rows < PROGRESS_ROWS_MIN || !std::io::stderr().is_terminal() {
+            return Self(None);
+        }
+        let bar = ProgressBar::new(rows as u64);
+        let template = "{bar:24} {pos}/{len} [{elapsed_precise}] {msg}";
+        bar.set_style(
+            ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()),
+        );
+        Self(Some(bar))
+    }
+
+    fn begin(&self, operation: &Operation) {
+        if let Some(bar) = &self.0 {
+            let (kind, reduction) =
+                (type_name(operation.data_type), reduction_name(operation.reduction));
+            bar.set_message(format!("{} bytes, {kind} {reduction}", operation.bytes()));
+            bar.tick();
+        }
+    }
+
+    fn print(&self, line: &str) {
+        let write = || super::print(&format!("{line}\n"));
+        match &self.0 {
+            None => write(),
+            Some(bar) => {
+                bar.suspend(write);
+                if !line.starts_with('#') {
+                    bar.inc(1);
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.0 {
+            bar.finish_and_clear();
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! What a rank's engine is told: its ring, its lanes and its routes.
+
+use super::memory::{Endpoint, RankMemory};
+use super::windows::Window;
+use super::world::{Seat, World};
+use crate::engine::{
+    Attached, AttachmentHandle, AttachmentParts, EngineSettings, Lane, ProxyThreads,
+    RegionDescriptor, Route, Watch,
+};
+use crate::error::Result;
+use crate::id::{LaneId, Rank, RouteId};
+use crate::plan::{LaneEnd, LaneKind, Side};
+use crate::ring::{Consumer, RingSize};
+use crate::settings::Settings;
+use crate::transport::peer::PeerTransport;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// The proxy threads that all communicators of the process share. They end with the last one.
+static PROXIES: Mutex<Weak<ProxyThreads>> = Mutex::new(Weak::new());
+
+/// The process's proxy threads, started with `settings` if there are none.
+pub(super) fn proxies(settings: &Settings) -> Result<Arc<ProxyThreads>> {
+    let mut shared = PROXIES.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(running) = shared.upgrade() {
+        return Ok(running);
+    }
+    let started = Arc::new(ProxyThreads::start(&EngineSettings {
+        threads: settings.proxy_threads,
+        cores: settings.proxy_cpus.clone(),
+        coalesce_bytes_max: settings.coalesce_bytes_max,
+        ..EngineSettings::default()
+    })?);
+    *shared = Arc::downgrade(&started);
+    Ok(started)
+}
+
+/// Gives the rank of `seats[rank]` to a proxy, with all lanes and static routes.
+pub(super) fn attach(
+    proxies: &ProxyThreads,
+    world: &Arc<World>,
+    seats: &[Arc<Seat>],
+    rank: Rank,
+    settings: &Settings,
+) -> Result<Attached> {
+    let seat = &seats[rank.index()];
+    let (slots, tail) = seat.memory.ring()?;
+    let size = RingSize::new(settings.ring_log2)?;
+    let attached = proxies.attach(AttachmentParts {
+        rank,
+        consumer: Consumer::new(&slots, tail.word64(0)?, size)?,
+        transport: Box::new(PeerTransport::new(&seat.context)?),
+        alarm: world.clone(),
+        watch: Some(Watch::new(rank, seat.memory.record()?)?),
+    })?;
+    for (number, place) in (0..).zip(&seat.memory.layout.ports) {
+        let peer = match place.end.side {
+            Side::Send => place.end.lane.to,
+            Side::Receive => place.end.lane.from,
+        };
+        add_port(attached.handle(), number, place.end, &seat.memory, &seats[peer as usize].memory)?;
+    }
+    Ok(attached)
+}
+
+/// Adds the lane that the port rings on, and its static route if it has one. Both take the number
+/// of the port.
+fn add_port(
+    handle: &AttachmentHandle,
+    number: u32,
+    end: LaneEnd,
+    own: &RankMemory,
+    peers: &RankMemory,
+) -> Result<()> {
+    let (place, base) = (own.layout.port(end), own.endpoint());
+    let there = |side| {
+        let port = peers.layout.port(LaneEnd { lane: end.lane, side });
+        (port, peers.endpoint())
+    };
+    let (far, peer) = match end.side {
+        Side::Send => (there(Side::Receive), end.lane.to),
+        // A receive port rings to return credits, so what it raises is the send port's signal.
+        Side::Receive => (there(Side::Send), end.lane.from),
+    };
+    let lane = Lane {
+        peer: Rank(peer),
+        arrival: Some(far.1.signals + far.0.signal),
+        completion: (end.side == Side::Send).then_some(base.signals + place.completion),
+    };
+    handle.add_lane(LaneId(number), lane)?;
+    let slots = |endpoint: Endpoint, offset: u64| RegionDescriptor {
+        base: endpoint.staging + offset,
+        length_bytes: own.slots_bytes(place),
+    };
+    let (source, destination) = match (end.side, end.lane.kind) {
+        (Side::Send, LaneKind::Direct) => return Ok(()),
+        (Side::Send, LaneKind::Slots) => (slots(base, place.slots), slots(far.1, far.0.slots)),
+        (Side::Receive, _) => Default::default(),
+    };
+    handle.add_route(RouteId(number as u16), Route { lane: LaneId(number), source, destination })
+}
+
+/// Adds the routes from `source` to `destination` for every direct lane of `seat`, from number
+/// `first` on.
+pub(super) fn add_direct_routes(
+    handle: &AttachmentHandle,
+    seat: &Seat,
+    first: u32,
+    source: &Window,
+    destination: &Window,
+) -> Result<()> {
+    for (number, place) in (0..).zip(&seat.memory.layout.ports) {
+        let lane = place.end.lane;
+        if place.end.side != Side::Send || lane.kind != LaneKind::Direct {
+            continue;
+        }
+        let region = |window: &Window, rank: u32| RegionDescriptor {
+            base: window.addresses[rank as usize],
+            length_bytes: window.bytes,
+        };
+        let route = Route {
+            lane: LaneId(number),
+            source: region(source, lane.from),
+            destination: region(destination, lane.to),
+        };
+        handle.add_route(RouteId((first + place.route_index) as u16), route)?;
+    }
+    Ok(())
+}

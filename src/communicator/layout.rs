@@ -1,0 +1,186 @@
+//! Which lanes a communicator has, and where their ends lie in each rank's memory.
+//!
+//! Everything here follows from the number of ranks and a few settings, so a rank computes the
+//! addresses in a peer's memory itself and needs only two base addresses from it.
+
+use crate::id::Rank;
+use crate::plan::{LaneEnd, LaneId, LaneKind, Side};
+use crate::settings::Settings;
+use std::collections::HashMap;
+
+/// Bytes between signal words, so that two engines never write one 32-byte sector.
+const SIGNAL_STRIDE: u64 = 32;
+/// Slots of lanes that only send and receive use are smaller: every pair of ranks has one.
+const PAIR_SLOT_BYTES_MAX: u32 = 128 << 10;
+
+/// What must be equal on all ranks for their layouts to match.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Geometry {
+    /// Number of ranks.
+    pub rank_count: u32,
+    /// The most blocks of one collective: lanes between neighbours of the ring.
+    pub blocks: u32,
+    /// Bytes of one slot between neighbours.
+    pub slot_bytes: u32,
+    /// Slots of one lane.
+    pub slot_count: u32,
+}
+
+impl Geometry {
+    /// The most ranks of a communicator: every pair of ranks has lanes of its own.
+    pub const RANKS_MAX: u32 = 64;
+
+    /// The geometry that `settings` ask for.
+    pub fn new(rank_count: u32, settings: &Settings) -> Self {
+        Self {
+            rank_count,
+            blocks: settings.blocks_max,
+            slot_bytes: settings.slot_bytes,
+            slot_count: settings.slot_count,
+        }
+    }
+
+    /// Bytes of the slots that every pair of ranks has.
+    pub fn pair_slot_bytes(&self) -> u32 {
+        self.slot_bytes.min(PAIR_SLOT_BYTES_MAX)
+    }
+
+    /// All lanes, in the order that every rank agrees on, with the bytes of their slots (0 for
+    /// lanes without).
+    fn lanes(&self) -> Vec<(LaneId, u32)> {
+        let ranks = self.rank_count;
+        let mut lanes = Vec::new();
+        for (from, to) in (0..ranks).flat_map(|from| (0..ranks).map(move |to| (from, to))) {
+            if from == to {
+                continue;
+            }
+            let lane = |index, kind| LaneId { from, to, index, kind };
+            let neighbours = to == (from + 1) % ranks;
+            if !neighbours {
+                lanes.push((lane(0, LaneKind::Slots), self.pair_slot_bytes()));
+                continue;
+            }
+            for index in 0..self.blocks as u16 {
+                lanes.push((lane(index, LaneKind::Slots), self.slot_bytes));
+                lanes.push((lane(index, LaneKind::Direct), 0));
+            }
+        }
+        lanes
+    }
+}
+
+/// One port of a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PortPlace {
+    /// The lane, and which end of it.
+    pub end: LaneEnd,
+    /// Offset of the credit or arrival word in the rank's signal memory. Bytes.
+    pub signal: u64,
+    /// Offset of the completion word, of send ports.
+    pub completion: u64,
+    /// Offset of slot 0 in the rank's staging memory. Bytes.
+    pub slots: u64,
+    /// Bytes of one slot; 0 for a lane without slots.
+    pub slot_bytes: u32,
+    /// Place among the rank's send ports without slots.
+    pub route_index: u32,
+}
+
+/// Where everything of one rank lies.
+#[derive(Clone, Debug)]
+pub(crate) struct Layout {
+    /// The rank's ports; their place here is their number.
+    pub ports: Vec<PortPlace>,
+    /// Bytes of signal memory.
+    pub signal_bytes: u64,
+    /// Bytes of staging memory.
+    pub staging_bytes: u64,
+    /// Number of send ports without slots: routes that one pair of buffers takes.
+    pub direct_lanes: u32,
+    numbers: HashMap<LaneEnd, u32>,
+}
+
+impl Layout {
+    /// The layout of `rank`.
+    pub fn new(geometry: &Geometry, rank: Rank) -> Self {
+        let mut layout = Self {
+            ports: Vec::new(),
+            signal_bytes: 0,
+            staging_bytes: 0,
+            direct_lanes: 0,
+            numbers: HashMap::new(),
+        };
+        for (lane, slot_bytes) in geometry.lanes() {
+            for side in [Side::Send, Side::Receive] {
+                let end = LaneEnd { lane, side };
+                if end.rank() == rank.0 {
+                    layout.push(geometry, end, slot_bytes);
+                }
+            }
+        }
+        layout
+    }
+
+    fn push(&mut self, geometry: &Geometry, end: LaneEnd, slot_bytes: u32) {
+        let signal = self.signal_bytes;
+        self.signal_bytes += 2 * SIGNAL_STRIDE;
+        let slots = self.staging_bytes;
+        self.staging_bytes += u64::from(slot_bytes) * u64::from(geometry.slot_count);
+        let direct = end.side == Side::Send && end.lane.kind == LaneKind::Direct;
+        let route_index = if direct { self.direct_lanes } else { 0 };
+        self.direct_lanes += u32::from(direct);
+        self.numbers.insert(end, self.ports.len() as u32);
+        self.ports.push(PortPlace {
+            end,
+            signal,
+            completion: signal + SIGNAL_STRIDE,
+            slots,
+            slot_bytes,
+            route_index,
+        });
+    }
+
+    /// The number of a port, if the rank has it.
+    pub fn number(&self, end: LaneEnd) -> Option<u32> {
+        self.numbers.get(&end).copied()
+    }
+
+    /// The port at `end`, which must be one of this rank's.
+    pub fn port(&self, end: LaneEnd) -> &PortPlace {
+        &self.ports[self.numbers[&end] as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ends_of_every_lane_exist_and_do_not_overlap() {
+        for rank_count in 1..=8 {
+            let geometry = Geometry { rank_count, blocks: 3, slot_bytes: 8192, slot_count: 4 };
+            let layouts: Vec<_> =
+                (0..rank_count).map(|rank| Layout::new(&geometry, Rank(rank))).collect();
+            for (lane, _) in geometry.lanes() {
+                let ends = [Side::Send, Side::Receive].map(|side| LaneEnd { lane, side });
+                let [sender, receiver] =
+                    ends.map(|end| layouts[end.rank() as usize].port(end).slot_bytes);
+                assert_eq!(sender, receiver);
+            }
+            for layout in &layouts {
+                for (before, after) in layout.ports.iter().zip(layout.ports.iter().skip(1)) {
+                    assert!(before.completion < after.signal);
+                    let end = before.slots + u64::from(before.slot_bytes * geometry.slot_count);
+                    assert_eq!(end, after.slots);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn staging_of_eight_ranks_stays_small() {
+        let geometry = Geometry::new(8, &Settings::default());
+        let bytes = Layout::new(&geometry, Rank(0)).staging_bytes;
+        assert!(bytes < 32 << 20, "{bytes} bytes of staging for each rank");
+    }
+}

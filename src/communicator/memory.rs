@@ -1,0 +1,167 @@
+//! The memory of one rank that its kernels, its engine and its peers' engines share.
+
+use super::layout::{Geometry, Layout, PortPlace};
+use crate::error::{Error, Result};
+use crate::gpu::{DeviceMemory, PinnedMemory};
+use crate::id::Rank;
+use crate::plan::{LaneKind, Side};
+use crate::shared::{AtomicWord32, Region};
+use cudarc::driver::CudaContext;
+use ringdove_kernels::descriptor::DESCRIPTOR_BYTES;
+use ringdove_kernels::launch::{DeviceCommunicator, WaitRecord};
+use ringdove_kernels::port::Port;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Words that one agent writes and another polls stand on lines of their own.
+const LINE: usize = 128;
+
+/// Offsets in the pinned memory of a rank.
+mod pinned {
+    use super::LINE;
+    pub const TAIL: usize = 0;
+    pub const ABORT: usize = LINE;
+    pub const RECORD: usize = 2 * LINE;
+    pub const RING: usize = 4 * LINE;
+}
+
+/// Offsets in the control memory of a rank, on the device.
+mod control {
+    use super::LINE;
+    pub const COMMUNICATOR: usize = 0;
+    pub const HEAD: usize = LINE;
+    pub const TAIL_CACHE: usize = 2 * LINE;
+    pub const CLAIM: usize = 3 * LINE;
+    pub const PORTS: usize = 4 * LINE;
+}
+
+/// Two addresses from which a peer computes every other (see [`Layout`]).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Endpoint {
+    /// Device address of the signal memory.
+    pub signals: u64,
+    /// Device address of the staging memory.
+    pub staging: u64,
+}
+
+/// All memory of one rank. It lives until the last rank of the communicator is gone, because
+/// peers' engines write into it.
+#[derive(Debug)]
+pub(crate) struct RankMemory {
+    pub layout: Layout,
+    pinned: Arc<PinnedMemory>,
+    control: DeviceMemory,
+    signals: DeviceMemory,
+    staging: DeviceMemory,
+    ring_log2: u32,
+    slot_count: u32,
+}
+
+impl RankMemory {
+    /// Allocates everything; nothing is written but zeros.
+    pub fn new(
+        context: &Arc<CudaContext>,
+        geometry: &Geometry,
+        rank: Rank,
+        ring_log2: u32,
+    ) -> Result<Self> {
+        let layout = Layout::new(geometry, rank);
+        let ring_bytes = DESCRIPTOR_BYTES << ring_log2;
+        let control_bytes = control::PORTS + layout.ports.len() * size_of::<Port>();
+        Ok(Self {
+            pinned: Arc::new(PinnedMemory::zeroed(context, pinned::RING + ring_bytes)?),
+            control: DeviceMemory::zeroed(context, control_bytes)?,
+            signals: DeviceMemory::zeroed(context, layout.signal_bytes as usize)?,
+            staging: DeviceMemory::zeroed(context, layout.staging_bytes as usize)?,
+            layout,
+            ring_log2,
+            slot_count: geometry.slot_count,
+        })
+    }
+
+    /// Bytes of all slots of a port.
+    pub fn slots_bytes(&self, place: &PortPlace) -> u64 {
+        u64::from(place.slot_bytes) * u64::from(self.slot_count)
+    }
+
+    /// What peers need.
+    pub fn endpoint(&self) -> Endpoint {
+        Endpoint { signals: self.signals.address(), staging: self.staging.address() }
+    }
+
+    /// The ring's slots and its tail word, as the engine sees them.
+    pub fn ring(&self) -> Result<(Region, Region)> {
+        let region = self.pinned.region();
+        let bytes = DESCRIPTOR_BYTES << self.ring_log2;
+        Ok((region.part(pinned::RING, bytes)?, region.part(pinned::TAIL, size_of::<u64>())?))
+    }
+
+    /// The abort word.
+    pub fn abort(&self) -> Result<AtomicWord32> {
+        self.pinned.region().word32(pinned::ABORT)
+    }
+
+    /// The record of an expired wait (R10).
+    pub fn record(&self) -> Result<Region> {
+        self.pinned.region().part(pinned::RECORD, size_of::<WaitRecord>())
+    }
+
+    /// Device address of the [`DeviceCommunicator`].
+    pub fn communicator(&self) -> u64 {
+        self.control.address() + control::COMMUNICATOR as u64
+    }
+
+    /// Bytes that this rank holds on its device.
+    pub fn device_bytes(&self) -> usize {
+        self.control.bytes() + self.signals.bytes() + self.staging.bytes()
+    }
+
+    /// Writes what the executor reads: the port table and the communicator's record.
+    pub fn publish(&self, rank: Rank, rank_count: u32, limit: Duration) -> Result<()> {
+        let ports: Vec<Port> =
+            (0..self.layout.ports.len()).map(|number| self.port(number)).collect();
+        self.control.write(control::PORTS, bytemuck::cast_slice(&ports))?;
+        let at = |offset: usize| self.control.address() + offset as u64;
+        let communicator = DeviceCommunicator {
+            ring_slots: self.pinned.address() + pinned::RING as u64,
+            ring_head: at(control::HEAD),
+            ring_tail: self.pinned.address() + pinned::TAIL as u64,
+            ring_tail_cache: at(control::TAIL_CACHE),
+            ring_log2: self.ring_log2,
+            rank: rank.0,
+            rank_count,
+            port_count: ports.len() as u32,
+            ports: at(control::PORTS),
+            abort: self.pinned.address() + pinned::ABORT as u64,
+            record_claim: at(control::CLAIM),
+            record: self.pinned.address() + pinned::RECORD as u64,
+            timeout_ns: u64::try_from(limit.as_nanos()).map_err(|_| {
+                Error::argument("timeout", "at most 584 years", format!("{limit:?}"))
+            })?,
+            reserved: 0,
+        };
+        self.control.write(control::COMMUNICATOR, bytemuck::bytes_of(&communicator))
+    }
+
+    /// The device's form of port `number`.
+    fn port(&self, number: usize) -> Port {
+        let place = &self.layout.ports[number];
+        let lane = place.end.lane;
+        let slotted = lane.kind == LaneKind::Slots;
+        let sends = place.end.side == Side::Send;
+        Port {
+            signal: self.signals.address() + place.signal,
+            position: 0,
+            completion: if sends { self.signals.address() + place.completion } else { 0 },
+            completion_position: 0,
+            slots: if slotted { self.staging.address() + place.slots } else { 0 },
+            slot_bytes: place.slot_bytes,
+            slot_mask: self.slot_count - 1,
+            // A static route has the number of its port.
+            route: if slotted || !sends { number as u32 } else { 0 },
+            route_index: place.route_index,
+            peer: if sends { lane.to } else { lane.from },
+            reserved: 0,
+        }
+    }
+}

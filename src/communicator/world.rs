@@ -1,0 +1,182 @@
+//! What the ranks of one communicator share inside a process: their memory, what they have agreed
+//! on, verified plans, and the alarm that wakes all of them.
+
+use super::agreement::{Board, Signature, Value, compare};
+use super::layout::Geometry;
+use super::memory::RankMemory;
+use super::windows::Windows;
+use crate::engine::Alarm;
+use crate::error::{Error, Result};
+use crate::id::Rank;
+use crate::plan::{Request, Verified};
+use cudarc::driver::CudaContext;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Locks, also after a panic of another thread: what the locks here protect stays consistent,
+/// since every change of it is one assignment or one push.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One rank, as the others see it.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    pub rank: Rank,
+    pub context: Arc<CudaContext>,
+    pub memory: RankMemory,
+    failure: OnceLock<Error>,
+}
+
+impl Seat {
+    /// A rank with its memory, before it joins.
+    pub fn new(rank: Rank, context: Arc<CudaContext>, memory: RankMemory) -> Self {
+        Self { rank, context, memory, failure: OnceLock::new() }
+    }
+
+    /// The error that condemned the communicator, if any.
+    pub fn check(&self) -> Result<()> {
+        self.failure.get().cloned().map_or(Ok(()), Err)
+    }
+
+    /// Keeps the first error and stops the rank's kernels.
+    fn condemn(&self, error: &Error) {
+        // Only the first error counts: later ones are mostly its consequences.
+        let _ = self.failure.set(error.clone());
+        match self.memory.abort() {
+            // Pairs with wait.cuh: the waits' load of the abort word, R10.
+            Ok(word) => word.store(1, Ordering::Release),
+            Err(error) => tracing::error!(%error, rank = self.rank.0, "no abort word"),
+        }
+    }
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct World {
+    pub geometry: Geometry,
+    seats: Mutex<Vec<Option<Arc<Seat>>>>,
+    changed: Condvar,
+    board: Mutex<Board>,
+    pub windows: Windows,
+    plans: Mutex<HashMap<Request, Arc<Verified>>>,
+    raised: AtomicBool,
+}
+
+impl World {
+    /// A world whose seats are all empty.
+    pub fn new(geometry: Geometry) -> Self {
+        let seats = (0..geometry.rank_count).map(|_| None).collect();
+        Self {
+            geometry,
+            seats: Mutex::new(seats),
+            changed: Condvar::new(),
+            board: Mutex::new(Board::new(geometry.rank_count)),
+            windows: Windows::default(),
+            plans: Mutex::default(),
+            raised: AtomicBool::new(false),
+        }
+    }
+
+    /// Takes a seat.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a rank that is out of range or taken, [`Error::Disagreement`] where
+    /// this rank's geometry is not the world's.
+    pub fn join(&self, seat: Arc<Seat>, geometry: &Geometry) -> Result<()> {
+        let mut seats = lock(&self.seats);
+        let rank = seat.rank;
+        let other = seats.iter().flatten().map(|seat| seat.rank).next().unwrap_or(Rank(0));
+        compare(
+            "communicator",
+            (rank, &geometry_signature(geometry)),
+            (other, &geometry_signature(&self.geometry)),
+        )?;
+        let count = seats.len();
+        match seats.get_mut(rank.index()) {
+            None => Err(Error::argument("rank", format_args!("less than {count}"), rank.0)),
+            Some(Some(_)) => Err(Error::argument("rank", "one that nobody has", rank.0)),
+            Some(empty) => {
+                *empty = Some(seat);
+                self.changed.notify_all();
+                Ok(())
+            }
+        }
+    }
+
+    /// All seats, once every rank has joined.
+    ///
+    /// # Errors
+    /// [`Error::HostWaitExpired`] names the ranks that are missing.
+    pub fn assembled(&self, limit: Duration) -> Result<Vec<Arc<Seat>>> {
+        let started = Instant::now();
+        let seats = lock(&self.seats);
+        let (seats, _) = self
+            .changed
+            .wait_timeout_while(seats, limit, |seats| seats.iter().any(Option::is_none))
+            .unwrap_or_else(PoisonError::into_inner);
+        let missing: Vec<_> =
+            (0..seats.len()).filter(|&rank| seats[rank].is_none()).map(|r| r.to_string()).collect();
+        if !missing.is_empty() {
+            return Err(Error::HostWaitExpired {
+                what: "the ranks of a communicator".into(),
+                expected: format!("{} ranks", seats.len()),
+                seen: format!("no sign of rank {}", missing.join(", ")),
+                waited: started.elapsed(),
+            });
+        }
+        Ok(seats.iter().flatten().cloned().collect())
+    }
+
+    /// The board on which ranks compare their calls.
+    pub fn board(&self) -> MutexGuard<'_, Board> {
+        lock(&self.board)
+    }
+
+    /// The verified plan of `request`, built once for all ranks of this process.
+    pub fn plan(
+        &self,
+        request: &Request,
+        build: impl FnOnce() -> Result<Verified>,
+    ) -> Result<Arc<Verified>> {
+        // Held while the plan is built: the other ranks want the same one.
+        let mut plans = lock(&self.plans);
+        if let Some(plan) = plans.get(request) {
+            return Ok(plan.clone());
+        }
+        let plan = Arc::new(build()?);
+        plans.insert(*request, plan.clone());
+        Ok(plan)
+    }
+}
+
+impl Alarm for World {
+    fn raise(&self, mut error: Error) {
+        if let Error::WaitExpired(wait) = &mut error {
+            wait.behind = self.board().behind();
+        }
+        // Release: whoever sees the flag finds the error. Pairs with `is_raised`.
+        if !self.raised.swap(true, Ordering::Release) {
+            tracing::error!(%error, "communicator condemned");
+        }
+        for seat in lock(&self.seats).iter().flatten() {
+            seat.condemn(&error);
+        }
+    }
+
+    fn is_raised(&self) -> bool {
+        // A late view costs one more step of the engine and nothing else.
+        self.raised.load(Ordering::Relaxed)
+    }
+}
+
+fn geometry_signature(geometry: &Geometry) -> Signature {
+    vec![
+        ("the number of ranks", Value::Number(geometry.rank_count.into())),
+        ("RINGDOVE_BLOCKS", Value::Number(geometry.blocks.into())),
+        ("RINGDOVE_SLOT_BYTES", Value::Number(geometry.slot_bytes.into())),
+        ("RINGDOVE_SLOTS", Value::Number(geometry.slot_count.into())),
+    ]
+}

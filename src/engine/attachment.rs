@@ -1,0 +1,492 @@
+//! One rank of one communicator, as the proxy serves it.
+
+use super::route::{LANES_MAX, Lane, Route, RouteTable};
+use super::statistics::{Snapshot, Statistics};
+use super::thread::Waker;
+use super::watch::Watch;
+use super::{Alarm, EngineSettings, Progress};
+use crate::error::{BadDescriptor, DescriptorFault, Error, Result};
+use crate::id::{LaneId, Position, Rank, RouteId};
+use crate::ring::{Committed, Consumer};
+use crate::transport::{Transfer, Transport, TransportCause, TransportError};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
+use ringdove_kernels::descriptor::Descriptor;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What a communicator gives for one of its ranks.
+pub struct AttachmentParts {
+    /// The rank.
+    pub rank: Rank,
+    /// The engine's end of its ring.
+    pub consumer: Consumer,
+    /// What moves its bytes.
+    pub transport: Box<dyn Transport>,
+    /// Where failures go.
+    pub alarm: Arc<dyn Alarm>,
+    /// The record of expired waits; `None` where no device waits (host-side tests).
+    pub watch: Option<Watch>,
+}
+
+/// One rank's ring, routes and transport, in the hands of a proxy.
+pub struct Attachment {
+    parts: AttachmentParts,
+    table: RouteTable,
+    commands: Receiver<Command>,
+    commands_applied: u64,
+    shared: Arc<Shared>,
+    coalesce_bytes_max: u64,
+    watch_interval: Duration,
+    watch_due: Duration,
+    /// Checked transfers that the transport has not taken yet. Never longer than `pending_max`, so
+    /// it never grows after construction.
+    pending: VecDeque<Transfer>,
+    pending_max: usize,
+    /// Sequence number of `pending[0]`, counted from 1.
+    pending_first: u64,
+    in_flight: u64,
+    /// Lane and position of the last transfer that the transport took, to name in an error.
+    submitted_last: (LaneId, Position),
+    counters: Snapshot,
+    condition: Condition,
+}
+
+/// How much an attachment still does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Condition {
+    /// Everything.
+    Serving,
+    /// Nothing new is started; what is in flight may end.
+    Condemned,
+    /// The transport failed (or a step panicked): it is not called again.
+    Dead,
+}
+
+/// What both ends of an attachment share.
+struct Shared {
+    statistics: Statistics,
+    commands_sent: AtomicU64,
+    failure: OnceLock<Error>,
+    waker: OnceLock<Waker>,
+}
+
+enum Command {
+    Lane(LaneId, Lane),
+    Route(RouteId, Option<Route>),
+    /// Everything sent before has been applied.
+    Fence(Sender<()>),
+}
+
+impl Attachment {
+    /// An attachment, and the handle by which the control plane reaches it.
+    pub fn new(parts: AttachmentParts, settings: &EngineSettings) -> (Self, AttachmentHandle) {
+        let (sender, commands) = unbounded();
+        let shared = Arc::new(Shared {
+            statistics: Statistics::default(),
+            commands_sent: AtomicU64::new(0),
+            failure: OnceLock::new(),
+            waker: OnceLock::new(),
+        });
+        let handle = AttachmentHandle {
+            sender,
+            shared: shared.clone(),
+            known: Arc::new(Mutex::new(Known::default())),
+        };
+        let attachment = Self {
+            parts,
+            table: RouteTable::default(),
+            commands,
+            commands_applied: 0,
+            shared,
+            coalesce_bytes_max: settings.coalesce_bytes_max,
+            watch_interval: settings.watch_interval,
+            watch_due: Duration::ZERO,
+            pending: VecDeque::with_capacity(settings.batch_max),
+            pending_max: settings.batch_max,
+            pending_first: 1,
+            in_flight: 0,
+            submitted_last: (LaneId(0), Position(0)),
+            counters: Snapshot::default(),
+            condition: Condition::Serving,
+        };
+        (attachment, handle)
+    }
+
+    /// One step: look at the control plane, drain the ring, submit, poll.
+    pub(super) fn serve(&mut self, now: Duration, inbox: &mut [Committed]) -> Progress {
+        // Acquire: the commands that were counted can be received. Pairs with
+        // AttachmentHandle::send. Cheaper than asking the channel at each step.
+        if self.shared.commands_sent.load(Ordering::Acquire) != self.commands_applied {
+            self.apply_commands();
+        }
+        if self.condition == Condition::Serving && self.parts.alarm.is_raised() {
+            // Somebody else failed or aborted. The buffers of queued transfers may go away now.
+            self.condition = Condition::Condemned;
+            self.pending.clear();
+        }
+        let mut progress = Progress::default();
+        if self.condition == Condition::Serving {
+            progress.descriptors = self.drain(inbox);
+            progress.submitted = self.submit();
+        }
+        if self.condition != Condition::Dead {
+            progress.completed = self.poll_transport();
+        }
+        if now >= self.watch_due {
+            self.watch_due = now + self.watch_interval;
+            self.look_at_record();
+        }
+        progress.in_flight = self.in_flight;
+        progress.pending = self.pending.len() as u64;
+        self.count(&progress);
+        progress
+    }
+
+    /// Ring to pending transfers: decode, check, coalesce. Returns the descriptors taken.
+    fn drain(&mut self, inbox: &mut [Committed]) -> u64 {
+        let room = inbox.len().min(self.pending_max - self.pending.len());
+        let count = self.parts.consumer.poll(&mut inbox[..room]);
+        for committed in &inbox[..count] {
+            match self.check(committed) {
+                Ok(transfer) => self.enqueue(transfer),
+                Err(error) => {
+                    self.condemn(Error::BadDescriptor(Box::new(error)), Condition::Condemned);
+                    break;
+                }
+            }
+        }
+        count as u64
+    }
+
+    fn check(&mut self, committed: &Committed) -> Result<Transfer, BadDescriptor> {
+        let rank = self.parts.rank;
+        let bad = |fields, reason| BadDescriptor {
+            rank,
+            position: committed.position,
+            words: committed.words,
+            fields,
+            reason,
+        };
+        let descriptor = Descriptor::decode(committed.words)
+            .map_err(|reason| bad(None, DescriptorFault::Malformed(reason)))?;
+        if self.table.route(RouteId(descriptor.route)).is_none() {
+            // It may have been added since this step began, and whoever rang knows that it was.
+            self.apply_commands();
+        }
+        let transfer = self
+            .table
+            .check(&descriptor, committed.position)
+            .map_err(|reason| bad(Some(descriptor), reason))?;
+        self.counters.bytes += transfer.length;
+        self.counters.signals += u64::from(descriptor.arrival) + u64::from(descriptor.completion);
+        Ok(transfer)
+    }
+
+    /// Appends a transfer, or merges it into the last pending one of its lane. Merging with one
+    /// that is not the very last overtakes other lanes only, which R11 leaves unordered.
+    fn enqueue(&mut self, transfer: Transfer) {
+        let Some(lane) = self.table.lane_state(transfer.lane) else { return };
+        let last = lane.last_pending.checked_sub(self.pending_first);
+        let last = last.and_then(|index| self.pending.get_mut(usize::try_from(index).ok()?));
+        if let Some(last) = last
+            && merge(last, &transfer, self.coalesce_bytes_max)
+        {
+            return;
+        }
+        lane.last_pending = self.pending_first + self.pending.len() as u64;
+        self.pending.push_back(transfer);
+    }
+
+    /// Offers what is pending until the transport takes no more. Returns the transfers taken.
+    fn submit(&mut self) -> u64 {
+        let mut taken = 0;
+        // Twice at most: a ring buffer is two slices.
+        while !self.pending.is_empty() {
+            let offered = self.pending.as_slices().0;
+            let (first, count) = (offered[0], offered.len());
+            match self.parts.transport.submit(offered) {
+                Ok(accepted) if accepted <= count => {
+                    if let Some(last) = offered[..accepted].last() {
+                        self.submitted_last = (last.lane, last.position);
+                    }
+                    self.pending.drain(..accepted);
+                    self.pending_first += accepted as u64;
+                    self.in_flight += accepted as u64;
+                    taken += accepted as u64;
+                    if accepted < count {
+                        break;
+                    }
+                }
+                Ok(accepted) => {
+                    let what = format!("it accepted {accepted} of {count} transfers");
+                    self.fail_transport(contract(&first, what));
+                    break;
+                }
+                Err(error) => {
+                    self.fail_transport(error);
+                    break;
+                }
+            }
+        }
+        self.counters.transfers += taken;
+        taken
+    }
+
+    fn poll_transport(&mut self) -> u64 {
+        if self.in_flight == 0 {
+            return 0;
+        }
+        match self.parts.transport.poll() {
+            Ok(polled) if polled.completed <= self.in_flight => {
+                self.in_flight -= polled.completed;
+                polled.completed
+            }
+            Ok(polled) => {
+                let what =
+                    format!("it completed {} of {} transfers", polled.completed, self.in_flight);
+                // Something is in flight, so something was submitted.
+                let (lane, position) = self.submitted_last;
+                let cause = TransportCause::Contract(what);
+                self.fail_transport(TransportError { lane, position, cause });
+                0
+            }
+            Err(error) => {
+                self.fail_transport(error);
+                0
+            }
+        }
+    }
+
+    fn look_at_record(&mut self) {
+        if self.condition == Condition::Serving
+            && let Some(error) = self.parts.watch.as_ref().and_then(Watch::poll)
+        {
+            self.condemn(error, Condition::Condemned);
+        }
+    }
+
+    fn fail_transport(&mut self, error: TransportError) {
+        // The lane is registered: transfers come from the table alone. A transport that names
+        // another one gets its words passed on with this rank as the peer.
+        let peer = self.table.lane(error.lane).map_or(self.parts.rank, |lane| lane.peer);
+        self.condemn(Error::Transport { rank: self.parts.rank, peer, error }, Condition::Dead);
+    }
+
+    /// The first failure sticks; every failure goes to the alarm, which keeps its own first.
+    pub(super) fn poison(&mut self, error: Error) {
+        self.condemn(error, Condition::Dead);
+    }
+
+    fn condemn(&mut self, error: Error, condition: Condition) {
+        self.condition = condition;
+        self.pending.clear();
+        if condition == Condition::Dead {
+            self.in_flight = 0;
+        }
+        // A second failure of the same attachment is a consequence of the first.
+        if self.shared.failure.set(error.clone()).is_ok() {
+            self.parts.alarm.raise(error);
+        }
+    }
+
+    fn apply_commands(&mut self) {
+        while let Ok(command) = self.commands.try_recv() {
+            self.commands_applied += 1;
+            match command {
+                Command::Lane(id, lane) => self.table.add_lane(id, lane),
+                Command::Route(id, route) => self.table.set_route(id, route),
+                // The other end may have given up waiting, which is its business.
+                Command::Fence(reply) => drop(reply.try_send(())),
+            }
+        }
+    }
+
+    fn count(&mut self, progress: &Progress) {
+        self.counters.descriptors += progress.descriptors;
+        self.counters.occupancy_max = self.parts.consumer.occupancy_max();
+        if progress.is_idle() {
+            self.counters.steps_idle += 1;
+            self.shared.statistics.publish_idle(self.counters.steps_idle);
+        } else {
+            self.counters.steps_busy += 1;
+            self.shared.statistics.publish(&self.counters);
+        }
+    }
+
+    /// Why this attachment has more to do before it may go, or `None`.
+    pub(super) fn unfinished(&self) -> Option<String> {
+        let ring = self.condition == Condition::Serving && !self.parts.consumer.is_empty();
+        if ring || !self.pending.is_empty() || self.in_flight > 0 {
+            return Some(format!(
+                "{} at ring {}: ring {}, {} transfers waiting, {} in flight",
+                self.parts.rank,
+                self.parts.consumer.next_position(),
+                if ring { "not empty" } else { "empty" },
+                self.pending.len(),
+                self.in_flight
+            ));
+        }
+        None
+    }
+}
+
+/// Merges `next` into `last` if both are on one lane, and one transfer can stand for both: the
+/// data is contiguous at both ends (then the routes must be the same, for R8), or `next` has no
+/// data. The higher counts of `next` replace those of `last`, which are raised after both.
+fn merge(last: &mut Transfer, next: &Transfer, bytes_max: u64) -> bool {
+    if next.length > 0 {
+        let contiguous = last.length > 0
+            && last.route == next.route
+            && last.source + last.length == next.source
+            && last.destination + last.length == next.destination
+            && last.length + next.length <= bytes_max;
+        if !contiguous {
+            return false;
+        }
+    } else if bytes_max == 0 {
+        return false;
+    }
+    last.length += next.length;
+    last.arrival = next.arrival.or(last.arrival);
+    last.completion = next.completion.or(last.completion);
+    true
+}
+
+fn contract(transfer: &Transfer, what: String) -> TransportError {
+    TransportError {
+        lane: transfer.lane,
+        position: transfer.position,
+        cause: TransportCause::Contract(what),
+    }
+}
+
+/// The control plane's end of an attachment. Clones reach the same one.
+#[derive(Clone)]
+pub struct AttachmentHandle {
+    sender: Sender<Command>,
+    shared: Arc<Shared>,
+    known: Arc<Mutex<Known>>,
+}
+
+/// What was registered, so that mistakes are refused at the caller and not in the engine.
+#[derive(Default)]
+struct Known {
+    lanes: BTreeSet<LaneId>,
+    routes: BTreeMap<RouteId, LaneId>,
+}
+
+impl AttachmentHandle {
+    /// Adds a lane. Its signals must be zero now, and only this engine may write them.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if the lane exists or its number is too large,
+    /// [`Error::EngineStopped`] if the engine is gone.
+    pub fn add_lane(&self, id: LaneId, lane: Lane) -> Result<()> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if id.0 as usize >= LANES_MAX {
+            return Err(Error::argument("lane", format!("less than {LANES_MAX}"), id));
+        }
+        if !known.lanes.insert(id) {
+            return Err(Error::argument("lane", "a number that is not in use", id));
+        }
+        self.send(Command::Lane(id, lane))
+    }
+
+    /// Adds a route. Descriptors may name it as soon as this returns.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if the route exists, its lane does not, or a region wraps around;
+    /// [`Error::EngineStopped`] if the engine is gone.
+    pub fn add_route(&self, id: RouteId, route: Route) -> Result<()> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        for region in [route.source, route.destination] {
+            if region.base.checked_add(region.length_bytes).is_none() {
+                let expected = "an end below 2^64";
+                return Err(Error::argument("region of a route", expected, format!("{region:?}")));
+            }
+        }
+        if !known.lanes.contains(&route.lane) {
+            return Err(Error::argument("lane of a route", "a registered lane", route.lane));
+        }
+        if known.routes.contains_key(&id) {
+            return Err(Error::argument("route", "a number that is not in use", id));
+        }
+        known.routes.insert(id, route.lane);
+        self.send(Command::Route(id, Some(route)))
+    }
+
+    /// Removes a route, for memory that is about to be freed. Call [`settle`](Self::settle)
+    /// afterwards; then no new transfer touches it. The caller knows that none is rung or in flight.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if there is no such route, [`Error::EngineStopped`] if the engine is
+    /// gone.
+    pub fn remove_route(&self, id: RouteId) -> Result<()> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.routes.remove(&id).is_none() {
+            return Err(Error::argument("route", "a registered route", id));
+        }
+        self.send(Command::Route(id, None))
+    }
+
+    /// Waits until the engine has applied all that was added and removed before.
+    ///
+    /// # Errors
+    /// [`Error::HostWaitExpired`] after `timeout`, [`Error::EngineStopped`] if the engine is gone.
+    pub fn settle(&self, timeout: Duration) -> Result<()> {
+        let (reply, applied) = bounded(1);
+        let begin = Instant::now();
+        self.send(Command::Fence(reply))?;
+        self.wake();
+        applied.recv_timeout(timeout).map_err(|cause| match cause {
+            RecvTimeoutError::Timeout => Error::HostWaitExpired {
+                what: "the engine's route table".to_owned(),
+                expected: "all changes applied".to_owned(),
+                seen: "no answer from the engine's thread".to_owned(),
+                waited: begin.elapsed(),
+            },
+            RecvTimeoutError::Disconnected => engine_gone(),
+        })
+    }
+
+    /// Wakes the engine's thread if it is parked, and makes it look sharp for a while. Call it
+    /// when a kernel that rings is about to run.
+    pub fn wake(&self) {
+        if let Some(waker) = self.shared.waker.get() {
+            waker.wake();
+        }
+    }
+
+    /// The counters as they are now.
+    pub fn statistics(&self) -> Snapshot {
+        self.shared.statistics.read()
+    }
+
+    /// The first failure of this attachment.
+    pub fn failure(&self) -> Option<Error> {
+        self.shared.failure.get().cloned()
+    }
+
+    fn send(&self, command: Command) -> Result<()> {
+        self.sender.send(command).map_err(|_| engine_gone())?;
+        // Release: after the command. Pairs with Attachment::serve.
+        self.shared.commands_sent.fetch_add(1, Ordering::Release);
+        Ok(())
+    }
+}
+
+impl Attachment {
+    /// Tells the handle whom to wake. The first one stays.
+    pub(super) fn set_waker(&self, waker: Waker) {
+        let _ = self.shared.waker.set(waker);
+    }
+}
+
+fn engine_gone() -> Error {
+    Error::EngineStopped {
+        engine: "proxy".to_owned(),
+        why: "the attachment was detached or its thread ended".to_owned(),
+    }
+}

@@ -1,0 +1,403 @@
+//! What can go wrong, as data. Every message says what was expected, what was seen, and what the
+//! reader can do. Errors are `Clone`, because the first one sticks to its communicator and is
+//! handed to every later caller.
+
+use crate::id::{LaneId, Position, Rank, RouteId};
+use ringdove_kernels::descriptor::{Descriptor, MalformedDescriptor};
+use ringdove_kernels::launch::{WaitKind, WaitRecord};
+use std::fmt;
+use std::time::Duration;
+
+/// The result of a fallible call of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Any failure of the library.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A caller passed something that cannot be used. The communicator stays usable.
+    #[error("invalid argument {what}: expected {expected}, seen {seen}")]
+    Argument {
+        /// The parameter.
+        what: String,
+        /// What would have been accepted.
+        expected: String,
+        /// What was passed.
+        seen: String,
+    },
+    /// Two ranks called with values that must be equal and are not.
+    #[error("ranks disagree on {what}: {rank} says {value}, {peer} says {peer_value}")]
+    Disagreement {
+        /// The quantity, for example `count` or `library version`.
+        what: String,
+        /// The rank that reports.
+        rank: Rank,
+        /// Its value.
+        value: String,
+        /// The rank that differs.
+        peer: Rank,
+        /// That rank's value.
+        peer_value: String,
+    },
+    /// A wait on the device reached its deadline (R10).
+    #[error("{0}")]
+    WaitExpired(Box<ExpiredWait>),
+    /// The executor refused its plan. A fault of the library, never of the caller.
+    #[error(
+        "{rank}: the executor refused the plan of launch {sequence} (block {block}, segment \
+         {segment}, op {op}; expected {expected:#x}, seen {seen:#x}). Host and device code \
+         disagree about the plan's layout; rebuild both from one version"
+    )]
+    PlanRefused {
+        /// The rank whose executor refused.
+        rank: Rank,
+        /// Launch counter of the communicator.
+        sequence: u64,
+        /// Block of the launch.
+        block: u32,
+        /// Segment of the block's program.
+        segment: u32,
+        /// Op of the segment.
+        op: u32,
+        /// What the executor wanted to find.
+        expected: u64,
+        /// What it found.
+        seen: u64,
+    },
+    /// A descriptor that cannot become a transfer (R8).
+    #[error("{0}")]
+    BadDescriptor(Box<BadDescriptor>),
+    /// A transport could not do its work (R12).
+    #[error("{rank}: transfer to {peer} failed: {error}")]
+    Transport {
+        /// The rank whose engine asked for the transfer.
+        rank: Rank,
+        /// The rank at the far end of the lane.
+        peer: Rank,
+        /// What the transport reports.
+        error: TransportError,
+    },
+    /// A call of the CUDA driver failed.
+    #[error("{call} failed with CUDA error {code} ({name})")]
+    Cuda {
+        /// The driver's function, for example `cuMemAlloc_v2`.
+        call: String,
+        /// The numeric `CUresult`.
+        code: u32,
+        /// Its name, with the driver's explanation where there is one.
+        name: String,
+    },
+    /// The communicator was aborted.
+    #[error("aborted{}: {why}", by.map(|rank| format!(" by {rank}")).unwrap_or_default())]
+    Aborted {
+        /// The rank that started it, where known.
+        by: Option<Rank>,
+        /// Its reason.
+        why: String,
+    },
+    /// A device, driver or library that is needed is not there.
+    #[error("no {wanted}: looked for {looked_for}; {advice}")]
+    NotFound {
+        /// What is missing, for example `CUDA driver`.
+        wanted: String,
+        /// Where the search went, and what it found.
+        looked_for: String,
+        /// What the user can do.
+        advice: String,
+    },
+    /// A setting has a value that cannot be used.
+    #[error("setting {name}={value}: expected {expected}")]
+    Setting {
+        /// The environment variable.
+        name: String,
+        /// Its value.
+        value: String,
+        /// What would have been accepted.
+        expected: String,
+    },
+    /// An engine can no longer serve its communicators.
+    #[error("engine {engine} stopped: {why}")]
+    EngineStopped {
+        /// The engine's name.
+        engine: String,
+        /// What happened to it.
+        why: String,
+    },
+    /// A host wait reached its deadline (R10).
+    #[error("gave up after {} on {what}: expected {expected}, seen {seen}", seconds(*waited))]
+    HostWaitExpired {
+        /// What was waited for.
+        what: String,
+        /// The state that would have ended the wait.
+        expected: String,
+        /// The state at the end.
+        seen: String,
+        /// How long the wait lasted.
+        waited: Duration,
+    },
+    /// The operating system refused something.
+    #[error("{what}: {cause}")]
+    System {
+        /// What was tried, with its object (a path, a thread, a socket).
+        what: String,
+        /// The system's answer.
+        cause: String,
+    },
+}
+
+impl Error {
+    /// An [`Error::Argument`].
+    pub fn argument(what: &str, expected: impl fmt::Display, seen: impl fmt::Display) -> Self {
+        Self::Argument {
+            what: what.to_owned(),
+            expected: expected.to_string(),
+            seen: seen.to_string(),
+        }
+    }
+
+    /// Decodes the record that a device wait left; `None` while there is no complete record.
+    /// `rank` is the rank whose device wrote it.
+    pub fn from_record(rank: Rank, record: &WaitRecord) -> Option<Self> {
+        let peer = (record.peer != u32::MAX).then_some(Rank(record.peer));
+        let kind = WaitKind::from_code(record.kind);
+        match record.state {
+            0 => None,
+            // The wait itself is a victim: whoever raised the abort word knows the cause.
+            2 => Some(Self::Aborted {
+                by: None,
+                why: format!("{rank} saw the abort word in launch {}", record.sequence),
+            }),
+            _ if kind == Some(WaitKind::BadPlan) => Some(Self::PlanRefused {
+                rank,
+                sequence: record.sequence,
+                block: record.block,
+                segment: record.segment,
+                op: record.op,
+                expected: record.expected,
+                seen: record.seen,
+            }),
+            _ => {
+                Some(Self::WaitExpired(Box::new(ExpiredWait {
+                    rank,
+                    kind,
+                    peer,
+                    record: *record,
+                    behind: Vec::new(),
+                })))
+            }
+        }
+    }
+}
+
+/// A device wait that reached its deadline, decoded from the record of R10.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExpiredWait {
+    /// The rank that waited.
+    pub rank: Rank,
+    /// What it waited for; `None` if the record holds an unknown code.
+    pub kind: Option<WaitKind>,
+    /// The rank at the other end, where there is one.
+    pub peer: Option<Rank>,
+    /// The record itself: block, segment, op, round, expected, seen, position, time.
+    pub record: WaitRecord,
+    /// Ranks that have made fewer calls than others, where that is known: the likely culprits.
+    pub behind: Vec<Rank>,
+}
+
+impl fmt::Display for ExpiredWait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rank, record, .. } = self;
+        let peer = self.peer.map_or_else(|| "its peer".to_owned(), |peer| peer.to_string());
+        let (awaited, advice) = match self.kind {
+            Some(WaitKind::Arrival) => (
+                format!("data from {peer}"),
+                format!(
+                    "{peer} has not launched the matching call, runs late, or has failed; look \
+                     for an earlier error there"
+                ),
+            ),
+            Some(WaitKind::Credit) => (
+                format!("a credit from {peer}"),
+                format!(
+                    "{peer} has not taken what was sent before: it has not launched the matching \
+                     call, runs late, or has failed; look for an earlier error there"
+                ),
+            ),
+            Some(WaitKind::Completion) => (
+                format!("the completion of a transfer to {peer}"),
+                format!("the engine of {rank} is stalled, or the link to {peer} is"),
+            ),
+            Some(WaitKind::RingSpace) => (
+                "a free slot of the doorbell ring".to_owned(),
+                format!("the engine of {rank} does not drain its ring; is its thread starved?"),
+            ),
+            Some(WaitKind::BadPlan) | None => (
+                format!("something unknown (wait kind {})", record.kind),
+                "host and device code disagree about the record's layout".to_owned(),
+            ),
+        };
+        write!(
+            f,
+            "{rank} waited {} for {awaited} and gave up: expected {}, seen {} (launch {}, block \
+             {}, segment {}, op {}, round {}, port {}, position {}). {}Likely: {advice}. If the job \
+             is only slow, raise the timeout",
+            seconds(Duration::from_nanos(record.waited_ns)),
+            record.expected,
+            record.seen,
+            record.sequence,
+            record.block,
+            record.segment,
+            record.op,
+            record.round,
+            record.port,
+            record.position,
+            calls_missing(&self.behind),
+        )
+    }
+}
+
+fn calls_missing(behind: &[Rank]) -> String {
+    match behind {
+        [] => String::new(),
+        [one] => format!("{one} has made fewer calls than the others. "),
+        many => {
+            let ranks: Vec<_> = many.iter().map(|rank| rank.0.to_string()).collect();
+            format!("Ranks {} have made fewer calls than the others. ", ranks.join(", "))
+        }
+    }
+}
+
+/// A descriptor that the engine refused (R8).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadDescriptor {
+    /// The rank whose ring it stood in.
+    pub rank: Rank,
+    /// Where in the ring.
+    pub position: Position,
+    /// The two words as they were copied out, lap bits included.
+    pub words: [u64; 2],
+    /// The fields, unless the words do not decode.
+    pub fields: Option<Descriptor>,
+    /// Why it was refused.
+    pub reason: DescriptorFault,
+}
+
+/// Why a descriptor was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DescriptorFault {
+    /// The words are not a descriptor.
+    Malformed(MalformedDescriptor),
+    /// Nobody registered the route.
+    UnknownRoute,
+    /// The source range leaves the route's source region of this many bytes.
+    SourceRange(u64),
+    /// The destination range leaves the route's destination region of this many bytes.
+    DestinationRange(u64),
+    /// An arrival signal is asked for, and the lane has none.
+    NoArrivalSignal(LaneId),
+    /// A completion signal is asked for, and the lane has none.
+    NoCompletionSignal(LaneId),
+}
+
+impl fmt::Display for BadDescriptor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: bad descriptor at ring {}: ", self.rank, self.position)?;
+        match self.reason {
+            DescriptorFault::Malformed(MalformedDescriptor::ReservedBits) => {
+                write!(f, "bits that must be zero are set")?;
+            }
+            DescriptorFault::Malformed(MalformedDescriptor::DatalessWithRange) => {
+                write!(f, "it moves no data but has offsets or a length")?;
+            }
+            DescriptorFault::Malformed(MalformedDescriptor::Empty) => {
+                write!(f, "it neither moves data nor raises a signal")?;
+            }
+            DescriptorFault::UnknownRoute => write!(f, "its route is not registered")?,
+            DescriptorFault::SourceRange(bytes) => {
+                write!(f, "its source leaves the registered {bytes} bytes")?;
+            }
+            DescriptorFault::DestinationRange(bytes) => {
+                write!(f, "its destination leaves the registered {bytes} bytes")?;
+            }
+            DescriptorFault::NoArrivalSignal(lane) => write!(f, "{lane} has no arrival signal")?,
+            DescriptorFault::NoCompletionSignal(lane) => {
+                write!(f, "{lane} has no completion signal")?;
+            }
+        }
+        if let Some(fields) = self.fields {
+            write!(
+                f,
+                " ({}, source offset {}, destination offset {}, {} bytes, arrival {}, completion \
+                 {})",
+                RouteId(fields.route),
+                fields.source_offset,
+                fields.destination_offset,
+                fields.length,
+                fields.arrival,
+                fields.completion,
+            )?;
+        }
+        write!(
+            f,
+            "; words {:#018x} {:#018x}. Nothing was moved for it. Device code and host disagree, \
+             or something overwrote the ring",
+            self.words[0], self.words[1]
+        )
+    }
+}
+
+/// What a transport reports when it cannot go on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{lane}, ring {position}: {cause}")]
+pub struct TransportError {
+    /// The lane of the transfer that failed.
+    pub lane: LaneId,
+    /// Ring position of the (first) descriptor that asked for it.
+    pub position: Position,
+    /// What happened.
+    pub cause: TransportCause,
+}
+
+/// Causes of a transport failure.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TransportCause {
+    /// The transport was never told about the lane.
+    #[error("the transport does not know this lane; it knows {known}")]
+    UnknownLane {
+        /// How many lanes it knows.
+        known: usize,
+    },
+    /// A call of the CUDA driver failed.
+    #[error("{call} failed with CUDA error {code} ({name})")]
+    Cuda {
+        /// The driver's function.
+        call: String,
+        /// The numeric `CUresult`.
+        code: u32,
+        /// Its name.
+        name: String,
+    },
+    /// A transfer would leave the memory that the transport may touch.
+    #[error("{length} bytes at {address:#x} are outside of the transport's memory")]
+    OutOfBounds {
+        /// First address.
+        address: u64,
+        /// Bytes.
+        length: u64,
+    },
+    /// A fault that a test asked for.
+    #[error("injected fault: {0}")]
+    Injected(String),
+    /// The transport accepted more than it was offered, or completed more than it accepted.
+    #[error("the transport broke its contract: {0}")]
+    Contract(String),
+    /// Anything else, in the transport's words.
+    #[error("{0}")]
+    Other(String),
+}
+
+/// Seconds with a precision that suits both a test's 2 ms and a user's 10 minutes.
+fn seconds(duration: Duration) -> String {
+    format!("{:.3} s", duration.as_secs_f64())
+}

@@ -1,0 +1,120 @@
+//! Driver calls that have no safe form in `cudarc`, with typed errors.
+
+use crate::error::{Error, Result};
+use cudarc::driver::{CudaContext, DriverError, sys};
+use std::sync::Arc;
+
+const ADVICE: &str = "install the driver of an NVIDIA GPU, or run the same command on virtual \
+                      hardware: hwsim run -- COMMAND";
+
+/// Turns a driver status into an error that names the call.
+pub(crate) fn check(call: &'static str, status: sys::CUresult) -> Result<()> {
+    if status == sys::CUresult::CUDA_SUCCESS { Ok(()) } else { Err(cuda_error(call, status)) }
+}
+
+fn cuda_error(call: &'static str, status: sys::CUresult) -> Error {
+    Error::Cuda { call: call.to_owned(), code: status as u32, name: format!("{status:?}") }
+}
+
+impl Error {
+    /// An error of `cudarc`'s safe layer, with the name of what was being done.
+    pub(crate) fn from_driver(call: &'static str) -> impl Fn(DriverError) -> Error {
+        move |error| cuda_error(call, error.0)
+    }
+}
+
+/// How many CUDA devices there are.
+///
+/// # Errors
+/// [`Error::NotFound`] where no CUDA driver library can be loaded, [`Error::Cuda`] where there is
+/// one that does not start.
+pub fn device_count() -> Result<usize> {
+    // SAFETY: only tries to load the driver library; its initialisers are the vendor's.
+    if !unsafe { sys::is_culib_present() } {
+        return Err(Error::NotFound {
+            wanted: "CUDA driver".into(),
+            looked_for: "libcuda.so.1 on the library path".into(),
+            advice: ADVICE.into(),
+        });
+    }
+    // `CUDA_ERROR_NO_DEVICE` says that the driver is there and finds nothing.
+    // SAFETY: no preconditions.
+    match unsafe { sys::cuInit(0) } {
+        sys::CUresult::CUDA_ERROR_NO_DEVICE => return Ok(0),
+        status => check("cuInit", status)?,
+    }
+    let count = CudaContext::device_count().map_err(Error::from_driver("cuDeviceGetCount"))?;
+    Ok(usize::try_from(count).unwrap_or(0))
+}
+
+/// The primary context of device `ordinal`.
+///
+/// # Errors
+/// [`Error::NotFound`] (driver, or device with how many there are), or [`Error::Cuda`].
+pub fn open_device(ordinal: usize) -> Result<Arc<CudaContext>> {
+    let present = device_count()?;
+    if ordinal >= present {
+        return Err(Error::NotFound {
+            wanted: format!("CUDA device {ordinal}"),
+            looked_for: format!("devices of the CUDA driver, found {present}"),
+            advice: ADVICE.into(),
+        });
+    }
+    CudaContext::new(ordinal).map_err(Error::from_driver("cuDevicePrimaryCtxRetain"))
+}
+
+/// Whether one device's kernels and copy engines reach another's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Same device, or peer access was enabled.
+    Direct,
+    /// The devices have no path for peer access; copies go through the host.
+    ThroughHost,
+}
+
+/// Enables access from `from`'s device to memory of `to`'s.
+pub(crate) fn enable_peer_access(from: &CudaContext, to: &CudaContext) -> Result<Access> {
+    if from.cu_ctx() == to.cu_ctx() {
+        return Ok(Access::Direct);
+    }
+    let mut possible = 0;
+    // SAFETY: both devices are those of live contexts, and `possible` outlives the call.
+    check("cuDeviceCanAccessPeer", unsafe {
+        sys::cuDeviceCanAccessPeer(&mut possible, from.cu_device(), to.cu_device())
+    })?;
+    if possible == 0 && from.cu_device() != to.cu_device() {
+        return Ok(Access::ThroughHost);
+    }
+    from.bind_to_thread().map_err(Error::from_driver("cuCtxSetCurrent"))?;
+    // SAFETY: `to` is a live context, `from` is current.
+    match unsafe { sys::cuCtxEnablePeerAccess(to.cu_ctx(), 0) } {
+        sys::CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(Access::Direct),
+        status => check("cuCtxEnablePeerAccess", status).map(|()| Access::Direct),
+    }
+}
+
+/// The allocation that holds `address`: its start and its size in bytes. `None` where the driver
+/// does not know the address.
+pub(crate) fn pointer_range(address: u64) -> Option<(u64, u64)> {
+    use sys::CUpointer_attribute_enum as Attribute;
+    let mut start: u64 = 0;
+    let mut size: u64 = 0;
+    // SAFETY: both attributes are 8 bytes wide and both targets outlive the calls; the driver
+    // only looks the address up.
+    let status = unsafe {
+        [
+            sys::cuPointerGetAttribute(
+                (&raw mut start).cast(),
+                Attribute::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+                address,
+            ),
+            sys::cuPointerGetAttribute(
+                (&raw mut size).cast(),
+                Attribute::CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+                address,
+            ),
+        ]
+    };
+    let known = status.iter().all(|&status| status == sys::CUresult::CUDA_SUCCESS);
+    (known && start != 0).then_some((start, size))
+}

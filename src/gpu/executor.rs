@@ -1,0 +1,134 @@
+//! The executor kernel: loaded once for each communicator, launched once for each plan.
+
+use super::{DeviceMemory, PinnedMemory, check};
+use crate::error::{Error, Result};
+use cudarc::driver::{CudaContext, CudaStream, sys};
+use ringdove_kernels::launch::LaunchArguments;
+use ringdove_kernels::ptx;
+use std::ffi::{CString, c_void};
+use std::sync::Arc;
+
+/// The executor kernel, loaded into one context.
+#[derive(Debug)]
+pub(crate) struct Executor {
+    context: Arc<CudaContext>,
+    module: sys::CUmodule,
+    function: sys::CUfunction,
+}
+
+// SAFETY: module and function are driver handles; the driver allows their use from any thread.
+unsafe impl Send for Executor {}
+// SAFETY: as above.
+unsafe impl Sync for Executor {}
+
+impl Executor {
+    /// Loads the device code. Loading may synchronise the device, so it belongs to
+    /// initialisation: a load beside a kernel that waits for a peer could not end.
+    pub fn load(context: &Arc<CudaContext>) -> Result<Self> {
+        context.bind_to_thread().map_err(Error::from_driver("cuCtxSetCurrent"))?;
+        let text = CString::new(ptx::EXECUTOR).expect("generated PTX holds no NUL");
+        let entry = CString::new(ptx::EXECUTOR_ENTRY).expect("the entry's name holds no NUL");
+        let mut module = std::ptr::null_mut();
+        // SAFETY: `text` is NUL-terminated PTX and outlives the call, the context is current.
+        check("cuModuleLoadData", unsafe {
+            sys::cuModuleLoadData(&mut module, text.as_ptr().cast())
+        })?;
+        let mut executor =
+            Self { context: context.clone(), module, function: std::ptr::null_mut() };
+        // SAFETY: the module is loaded and `entry` is NUL-terminated.
+        check("cuModuleGetFunction", unsafe {
+            sys::cuModuleGetFunction(&mut executor.function, module, entry.as_ptr())
+        })?;
+        Ok(executor)
+    }
+
+    /// Enqueues one launch on `stream`: the only driver call of a collective in steady state.
+    pub fn launch(
+        &self,
+        stream: &CudaStream,
+        blocks: u32,
+        threads: u32,
+        arguments: &LaunchArguments,
+    ) -> Result<()> {
+        self.context.bind_to_thread().map_err(Error::from_driver("cuCtxSetCurrent"))?;
+        let mut parameters = [std::ptr::from_ref(arguments).cast_mut().cast::<c_void>()];
+        // SAFETY: the function takes one `LaunchArguments` by value, which the driver copies
+        // before it returns. What the addresses in it mean is the communicator's contract: they
+        // name allocations that outlive the launch, and the executor refuses malformed plans.
+        check("cuLaunchKernel", unsafe {
+            sys::cuLaunchKernel(
+                self.function,
+                blocks,
+                1,
+                1,
+                threads,
+                1,
+                1,
+                0,
+                stream.cu_stream(),
+                parameters.as_mut_ptr(),
+                std::ptr::null_mut(),
+            )
+        })
+    }
+}
+
+impl Drop for Executor {
+    fn drop(&mut self) {
+        if self.context.bind_to_thread().is_ok() {
+            // SAFETY: loaded by `load`; the communicator drops it after its last launch ended.
+            unsafe { sys::cuModuleUnload(self.module) };
+        }
+    }
+}
+
+/// Moves encoded plans to the device in stream order.
+///
+/// The bytes wait in pinned memory at the same offset as on the device. A blocking copy would not
+/// do: it waits for the legacy default stream, and so for kernels that wait for this very launch.
+#[derive(Debug)]
+pub(crate) struct Upload {
+    staging: PinnedMemory,
+    device: DeviceMemory,
+}
+
+impl Upload {
+    /// Room for `bytes` of encoded plans.
+    pub fn new(context: &Arc<CudaContext>, bytes: usize) -> Result<Self> {
+        Ok(Self {
+            staging: PinnedMemory::zeroed(context, bytes)?,
+            device: DeviceMemory::zeroed(context, bytes)?,
+        })
+    }
+
+    /// Bytes of room.
+    pub fn bytes(&self) -> usize {
+        self.device.bytes()
+    }
+
+    /// Device address of `offset`.
+    pub fn address(&self, offset: usize) -> u64 {
+        self.device.address() + offset as u64
+    }
+
+    /// Enqueues the copy of `bytes` to `offset`. The caller hands out each range once until all
+    /// launches that read it have ended.
+    pub fn enqueue(&self, offset: usize, bytes: &[u8], stream: &CudaStream) -> Result<()> {
+        assert!(offset.checked_add(bytes.len()).is_some_and(|end| end <= self.staging.bytes()));
+        // SAFETY: the range lies inside the staging area, and by this function's contract no copy
+        // that reads it is under way.
+        unsafe {
+            let target = self.staging.host().add(offset);
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len());
+        }
+        // SAFETY: both ranges lie inside their allocations, which outlive the stream's work.
+        check("cuMemcpyHtoDAsync", unsafe {
+            sys::cuMemcpyHtoDAsync_v2(
+                self.address(offset),
+                self.staging.host().add(offset).cast_const().cast(),
+                bytes.len(),
+                stream.cu_stream(),
+            )
+        })
+    }
+}

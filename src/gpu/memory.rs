@@ -1,0 +1,132 @@
+//! Memory that kernels, engines and the host share.
+
+use super::check;
+use crate::error::{Error, Result};
+use crate::shared::Region;
+use cudarc::driver::{CudaContext, sys};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// Zeroed device memory, freed on drop.
+#[derive(Debug)]
+pub(crate) struct DeviceMemory {
+    context: Arc<CudaContext>,
+    address: u64,
+    bytes: usize,
+}
+
+impl DeviceMemory {
+    /// Allocates `bytes` of zeroed memory on the context's device. May synchronise the device, so
+    /// it belongs to initialisation only.
+    pub fn zeroed(context: &Arc<CudaContext>, bytes: usize) -> Result<Self> {
+        context.bind_to_thread().map_err(Error::from_driver("cuCtxSetCurrent"))?;
+        let mut address = 0;
+        // SAFETY: the context is current and `address` outlives the call.
+        check("cuMemAlloc", unsafe { sys::cuMemAlloc_v2(&mut address, bytes.max(1)) })?;
+        let memory = Self { context: context.clone(), address, bytes };
+        // SAFETY: the range was allocated just now.
+        check("cuMemsetD8", unsafe { sys::cuMemsetD8_v2(address, 0, bytes.max(1)) })?;
+        // `cuMemsetD8` may return before it has ended; the zeros are part of the protocol (R1).
+        context.synchronize().map_err(Error::from_driver("cuCtxSynchronize"))?;
+        Ok(memory)
+    }
+
+    /// Device address of the first byte.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Size in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Copies `source` to `offset` and waits until it is there.
+    pub fn write(&self, offset: usize, source: &[u8]) -> Result<()> {
+        assert!(offset.checked_add(source.len()).is_some_and(|end| end <= self.bytes));
+        self.context.bind_to_thread().map_err(Error::from_driver("cuCtxSetCurrent"))?;
+        // SAFETY: the range lies inside the allocation and `source` outlives the blocking copy.
+        check("cuMemcpyHtoD", unsafe {
+            sys::cuMemcpyHtoD_v2(self.address + offset as u64, source.as_ptr().cast(), source.len())
+        })
+    }
+}
+
+impl Drop for DeviceMemory {
+    fn drop(&mut self) {
+        // A context that has failed reports its error here once more; there is nobody to tell.
+        if self.context.bind_to_thread().is_ok() {
+            // SAFETY: allocated by `zeroed` and freed only here; owners drop it after all kernels
+            // and engines that know the address have ended.
+            unsafe { sys::cuMemFree_v2(self.address) };
+        }
+    }
+}
+
+/// Zeroed page-locked host memory, mapped into every device; freed on drop.
+#[derive(Debug)]
+pub(crate) struct PinnedMemory {
+    context: Arc<CudaContext>,
+    host: *mut u8,
+    device: u64,
+    bytes: usize,
+}
+
+// SAFETY: the pointer is an address of memory that lives until drop; all access goes through
+// `shared::Region` (atomics) or `write_bytes`, whose caller owns the range.
+unsafe impl Send for PinnedMemory {}
+// SAFETY: as above.
+unsafe impl Sync for PinnedMemory {}
+
+impl PinnedMemory {
+    /// Allocates `bytes` of zeroed pinned memory.
+    pub fn zeroed(context: &Arc<CudaContext>, bytes: usize) -> Result<Self> {
+        context.bind_to_thread().map_err(Error::from_driver("cuCtxSetCurrent"))?;
+        let mut host = std::ptr::null_mut();
+        let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
+        // SAFETY: the context is current and `host` outlives the call.
+        check("cuMemHostAlloc", unsafe { sys::cuMemHostAlloc(&mut host, bytes.max(1), flags) })?;
+        let mut memory =
+            Self { context: context.clone(), host: host.cast(), device: 0, bytes: bytes.max(1) };
+        // SAFETY: the range was allocated just now and no device knows it yet.
+        unsafe { std::ptr::write_bytes(memory.host, 0, memory.bytes) };
+        // SAFETY: `host` is the start of a mapped host allocation.
+        check("cuMemHostGetDevicePointer", unsafe {
+            sys::cuMemHostGetDevicePointer_v2(&mut memory.device, host, 0)
+        })?;
+        Ok(memory)
+    }
+
+    /// The host's view of all of it.
+    pub fn region(self: &Arc<Self>) -> Region {
+        let base = NonNull::new(self.host).expect("the driver returned success with an address");
+        // SAFETY: the memory is mapped until drop, and `self` is the region's owner; the host
+        // reaches it through the region's atomics only, except for `Upload`, whose memory is
+        // never handed out as a region.
+        unsafe { Region::new(base, self.bytes, self.clone()) }
+    }
+
+    /// Host address of the first byte.
+    pub fn host(&self) -> *mut u8 {
+        self.host
+    }
+
+    /// Device address of the first byte.
+    pub fn address(&self) -> u64 {
+        self.device
+    }
+
+    /// Size in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for PinnedMemory {
+    fn drop(&mut self) {
+        if self.context.bind_to_thread().is_ok() {
+            // SAFETY: allocated by `zeroed`, freed only here, after all users have ended.
+            unsafe { sys::cuMemFreeHost(self.host.cast()) };
+        }
+    }
+}

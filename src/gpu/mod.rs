@@ -1,0 +1,14 @@
+//! The CUDA driver, as far as ringdove needs it: memory that engines and kernels share, the
+//! executor kernel, and the few calls that a copy engine takes.
+//!
+//! This is the only place besides `transport/peer` that names driver symbols. Which driver answers
+//! (a vendor's, or the virtual one) is not visible here, and must not be.
+
+mod driver;
+mod executor;
+mod memory;
+
+pub(crate) use driver::{Access, check, enable_peer_access, pointer_range};
+pub use driver::{device_count, open_device};
+pub(crate) use executor::{Executor, Upload};
+pub(crate) use memory::{DeviceMemory, PinnedMemory};

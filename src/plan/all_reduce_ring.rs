@@ -1,0 +1,253 @@
+//! Ring all-reduce: reduce-scatter around the ring, then all-gather around the same ring.
+//!
+//! The data is cut round-major: in round `r`, block `b` handles `n` chunks, chunk `j` at
+//! `((r * blocks + b) * n + j) * chunk`. A chunk is `slices` messages, so that while one slice
+//! travels, others are reduced or travel too; blocks add to that.
+//!
+//! At ring index `i`, chunk `i` starts its way: it goes to `i + 1`, which adds its own input, and so
+//! on, until index `i - 1` has added the last contribution. From there the finished chunk goes
+//! around once more. Three forms of the same walk:
+//!
+//! * *Staged*: every hop goes through slots. Works for any buffers.
+//! * *Direct*: both buffers are registered and distinct. Partial sums land in the peer's output,
+//!   where the peer adds its input. No staging and no copy, except that a pre-multiplied sum must
+//!   scale the starting chunk first: into this rank's own output, which nobody needs until the
+//!   finished chunk comes back.
+//! * *Hybrid*: registered and in place. A partial sum that landed in the output would destroy
+//!   input that is still to be added, so reduce-scatter is staged. The all-gather is direct: a
+//!   finished chunk holds every rank's contribution, so every rank has read that part of its input,
+//!   which is also why no grant is needed.
+
+use super::builder::{DirectHop, SlotReceiver, SlotSender, at, copy};
+use super::{
+    Algorithm, BlockProgram, Buffer, Choice, LaneId, LaneKind, Modifiers, Op, Plan, Range,
+    RankProgram, Segment, Side,
+};
+use ringdove_kernels::element::ReduceOp;
+
+/// Builds the world's programs.
+pub(super) fn build(choice: &Choice) -> Plan {
+    let rank_count = choice.request.rank_count;
+    let ranks = (0..rank_count).map(|rank| RankProgram {
+        blocks: (0..choice.blocks).map(|block| Walk::new(choice, rank, block).program()).collect(),
+    });
+    Plan { ranks: ranks.collect(), thread_count: choice.thread_count, slots: choice.slots }
+}
+
+/// One rank's walk around one block's ring.
+struct Walk<'a> {
+    choice: &'a Choice,
+    block: u32,
+    /// This rank's index on the ring.
+    index: u32,
+    /// Ranks on the ring.
+    size: u32,
+    rank: u32,
+    next: u32,
+    previous: u32,
+}
+
+impl<'a> Walk<'a> {
+    fn new(choice: &'a Choice, rank: u32, block: u32) -> Self {
+        let ring = &choice.rings[block as usize % choice.rings.len()];
+        let size = ring.len() as u32;
+        let index = ring.iter().position(|member| *member == rank);
+        let index = index.expect("a ring names every rank") as u32;
+        let (next, previous) =
+            (ring[((index + 1) % size) as usize], ring[((index + size - 1) % size) as usize]);
+        Self { choice, block, index, size, rank, next, previous }
+    }
+
+    fn program(&self) -> BlockProgram {
+        let mut program = BlockProgram::default();
+        if self.choice.rounds == 0 {
+            return program;
+        }
+        match self.choice.algorithm {
+            Algorithm::Copy => self.alone(&mut program),
+            Algorithm::RingStaged => self.staged(&mut program),
+            Algorithm::RingDirect => self.direct(&mut program),
+            Algorithm::RingHybrid => self.hybrid(&mut program),
+        }
+        program
+    }
+
+    /// One rank: what it has is the result, once scaled and finished.
+    fn alone(&self, program: &mut BlockProgram) {
+        let mut ops = Vec::new();
+        for slice in 0..self.choice.slices {
+            let range = self.range(0, slice);
+            let modifiers = Modifiers { scale: true, finish: true };
+            ops.push(copy(at(Buffer::Output, range), at(Buffer::Input, range), range, modifiers));
+        }
+        self.rounds(program, ops);
+    }
+
+    fn staged(&self, program: &mut BlockProgram) {
+        let (send, receive) = self.ports(program, LaneKind::Slots);
+        let mut sender = SlotSender::new(send, self.choice.slots.count);
+        let mut receiver = SlotReceiver::new(receive);
+        let mut ops = Vec::new();
+        self.start_staged(&mut ops, &mut sender);
+        for (chunk, slice, last) in self.reduce_steps() {
+            let range = self.range(chunk, slice);
+            let arrived = receiver.wait(&mut ops);
+            let slot = sender.claim(&mut ops);
+            ops.push(Op::Reduce {
+                destination: slot,
+                a: arrived,
+                b: at(Buffer::Input, range),
+                range,
+                modifiers: Modifiers { scale: true, finish: last },
+            });
+            // Forward first: the peer waits for it, while the local copy can happen meanwhile.
+            sender.put(&mut ops, range);
+            receiver.release(&mut ops);
+            if last {
+                ops.push(copy(at(Buffer::Output, range), slot, range, Modifiers::NONE));
+            }
+        }
+        for (chunk, slice, last) in self.gather_steps() {
+            let range = self.range(chunk, slice);
+            let arrived = receiver.wait(&mut ops);
+            if !last {
+                let slot = sender.claim(&mut ops);
+                ops.push(copy(slot, arrived, range, Modifiers::NONE));
+                sender.put(&mut ops, range);
+            }
+            ops.push(copy(at(Buffer::Output, range), arrived, range, Modifiers::NONE));
+            receiver.release(&mut ops);
+        }
+        sender.advance(&mut ops);
+        receiver.advance(&mut ops);
+        self.rounds(program, ops);
+    }
+
+    fn direct(&self, program: &mut BlockProgram) {
+        let (send, receive) = self.ports(program, LaneKind::Direct);
+        let mut hop = DirectHop::new(send, receive);
+        program.once(hop.handshake());
+        let mut ops = Vec::new();
+        for slice in 0..self.choice.slices {
+            let range = self.range(self.index, slice);
+            if self.choice.request.reduce_op == ReduceOp::PreMulSum {
+                let (to, from) = (at(Buffer::Output, range), at(Buffer::Input, range));
+                ops.push(copy(to, from, range, Modifiers::SCALE));
+                hop.put(&mut ops, Buffer::Output, range);
+            } else {
+                hop.put(&mut ops, Buffer::Input, range);
+            }
+        }
+        for (chunk, slice, last) in self.reduce_steps() {
+            let range = self.range(chunk, slice);
+            hop.wait(&mut ops);
+            ops.push(Op::Reduce {
+                destination: at(Buffer::Output, range),
+                a: at(Buffer::Output, range),
+                b: at(Buffer::Input, range),
+                range,
+                modifiers: Modifiers { scale: true, finish: last },
+            });
+            hop.put(&mut ops, Buffer::Output, range);
+        }
+        self.gather_direct(&mut ops, &mut hop);
+        hop.advance(&mut ops);
+        self.rounds(program, ops);
+        program.once(DirectHop::drain(send));
+    }
+
+    fn hybrid(&self, program: &mut BlockProgram) {
+        let (send, receive) = self.ports(program, LaneKind::Slots);
+        let (direct_send, direct_receive) = self.ports(program, LaneKind::Direct);
+        let mut sender = SlotSender::new(send, self.choice.slots.count);
+        let mut receiver = SlotReceiver::new(receive);
+        let mut hop = DirectHop::new(direct_send, direct_receive);
+        let mut ops = Vec::new();
+        self.start_staged(&mut ops, &mut sender);
+        for (chunk, slice, last) in self.reduce_steps() {
+            let range = self.range(chunk, slice);
+            let arrived = receiver.wait(&mut ops);
+            let destination = if last { at(Buffer::Output, range) } else { sender.claim(&mut ops) };
+            ops.push(Op::Reduce {
+                destination,
+                a: arrived,
+                b: at(Buffer::Input, range),
+                range,
+                modifiers: Modifiers { scale: true, finish: last },
+            });
+            if last {
+                hop.put(&mut ops, Buffer::Output, range);
+            } else {
+                sender.put(&mut ops, range);
+            }
+            receiver.release(&mut ops);
+        }
+        self.gather_direct(&mut ops, &mut hop);
+        sender.advance(&mut ops);
+        receiver.advance(&mut ops);
+        hop.advance(&mut ops);
+        self.rounds(program, ops);
+        program.once(DirectHop::drain(direct_send));
+    }
+
+    /// Sends this rank's starting chunk through slots.
+    fn start_staged(&self, ops: &mut Vec<Op>, sender: &mut SlotSender) {
+        for slice in 0..self.choice.slices {
+            let range = self.range(self.index, slice);
+            let slot = sender.claim(ops);
+            ops.push(copy(slot, at(Buffer::Input, range), range, Modifiers::SCALE));
+            sender.put(ops, range);
+        }
+    }
+
+    /// Finished chunks land in the output; all but the last go on.
+    fn gather_direct(&self, ops: &mut Vec<Op>, hop: &mut DirectHop) {
+        for (chunk, slice, last) in self.gather_steps() {
+            hop.wait(ops);
+            if !last {
+                hop.put(ops, Buffer::Output, self.range(chunk, slice));
+            }
+        }
+    }
+
+    /// (chunk, slice, is the last step) of what arrives during reduce-scatter.
+    fn reduce_steps(&self) -> impl Iterator<Item = (u32, u32, bool)> {
+        self.steps(self.index + self.size - 1)
+    }
+
+    /// (chunk, slice, is the last step) of what arrives during all-gather.
+    fn gather_steps(&self) -> impl Iterator<Item = (u32, u32, bool)> {
+        self.steps(self.index + self.size)
+    }
+
+    /// `size - 1` steps that begin with chunk `first` and go down by one each.
+    fn steps(&self, first: u32) -> impl Iterator<Item = (u32, u32, bool)> {
+        let (size, slices) = (self.size, self.choice.slices);
+        (0..size - 1).flat_map(move |step| {
+            let chunk = (first + size - step) % size;
+            (0..slices).map(move |slice| (chunk, slice, step == size - 2))
+        })
+    }
+
+    fn range(&self, chunk: u32, slice: u32) -> Range {
+        let length = self.choice.slice_bytes;
+        let chunks_before = u64::from(self.block) * u64::from(self.size) + u64::from(chunk);
+        let slices_before = chunks_before * u64::from(self.choice.slices) + u64::from(slice);
+        Range { extent: slices_before * u64::from(length), length }
+    }
+
+    fn ports(&self, program: &mut BlockProgram, kind: LaneKind) -> (u16, u16) {
+        let lane = |from, to| LaneId { from, to, index: self.block as u16, kind };
+        let send = program.port(lane(self.rank, self.next), Side::Send);
+        (send, program.port(lane(self.previous, self.rank), Side::Receive))
+    }
+
+    fn rounds(&self, program: &mut BlockProgram, ops: Vec<Op>) {
+        program.segments.push(Segment {
+            rounds: self.choice.rounds,
+            round_stride: self.choice.round_bytes(),
+            limit: self.choice.request.bytes,
+            ops,
+        });
+    }
+}

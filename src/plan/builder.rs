@@ -1,0 +1,164 @@
+//! Pieces that algorithms share: ports of a block, and the two ends of a slotted lane.
+
+use super::{
+    BlockProgram, Buffer, LaneEnd, LaneId, Modifiers, Op, Place, PortIndex, Range, Segment, Side,
+};
+
+impl BlockProgram {
+    /// The index of the lane end in this block's port list, added if it is new.
+    pub(super) fn port(&mut self, lane: LaneId, side: Side) -> PortIndex {
+        let end = LaneEnd { lane, side };
+        let known = self.ports.iter().position(|port| *port == end);
+        let index = known.unwrap_or_else(|| {
+            self.ports.push(end);
+            self.ports.len() - 1
+        });
+        index as PortIndex
+    }
+
+    /// Appends ops that run once and touch no buffer, if there are any.
+    pub(super) fn once(&mut self, ops: Vec<Op>) {
+        if !ops.is_empty() {
+            self.segments.push(Segment { rounds: 1, round_stride: 0, limit: 0, ops });
+        }
+    }
+}
+
+/// The place in `buffer` where `range` stands: collectives lay buffers out as their data.
+pub(super) fn at(buffer: Buffer, range: Range) -> Place {
+    Place::Buffer { buffer, offset: range.extent }
+}
+
+/// A copy.
+pub(super) fn copy(destination: Place, source: Place, range: Range, modifiers: Modifiers) -> Op {
+    Op::Copy { destination, source, range, modifiers }
+}
+
+/// The sending end of a slotted lane, within one round.
+pub(super) struct SlotSender {
+    port: PortIndex,
+    slot_count: u32,
+    sent: u32,
+}
+
+impl SlotSender {
+    pub(super) fn new(port: PortIndex, slot_count: u32) -> Self {
+        Self { port, slot_count, sent: 0 }
+    }
+
+    /// Waits until the next message's slot is free, and names it. The message that used the slot
+    /// before must have been credited: its receiver has read it, so the engine has left both ends.
+    pub(super) fn claim(&self, ops: &mut Vec<Op>) -> Place {
+        let value = i64::from(self.sent) + 1 - i64::from(self.slot_count);
+        ops.push(Op::WaitSignal { port: self.port, value });
+        Place::Slot { port: self.port, message: self.sent, offset: 0 }
+    }
+
+    /// Puts the claimed slot.
+    pub(super) fn put(&mut self, ops: &mut Vec<Op>, range: Range) {
+        let slot = Place::Slot { port: self.port, message: self.sent, offset: 0 };
+        ops.push(Op::Put {
+            port: self.port,
+            destination: slot,
+            source: slot,
+            range,
+            arrival: true,
+            completion: false,
+        });
+        self.sent += 1;
+    }
+
+    /// Ends the round: the next one counts from zero again.
+    pub(super) fn advance(self, ops: &mut Vec<Op>) {
+        ops.push(Op::Advance { port: self.port, signals: self.sent, completions: 0 });
+    }
+}
+
+/// The receiving end of a slotted lane, within one round.
+pub(super) struct SlotReceiver {
+    port: PortIndex,
+    received: u32,
+}
+
+impl SlotReceiver {
+    pub(super) fn new(port: PortIndex) -> Self {
+        Self { port, received: 0 }
+    }
+
+    /// Waits for the next message, and names its slot.
+    pub(super) fn wait(&self, ops: &mut Vec<Op>) -> Place {
+        ops.push(Op::WaitSignal { port: self.port, value: i64::from(self.received) + 1 });
+        Place::Slot { port: self.port, message: self.received, offset: 0 }
+    }
+
+    /// Returns the message's slot to the sender.
+    pub(super) fn release(&mut self, ops: &mut Vec<Op>) {
+        ops.push(Op::Credit { port: self.port });
+        self.received += 1;
+    }
+
+    /// Ends the round.
+    pub(super) fn advance(self, ops: &mut Vec<Op>) {
+        ops.push(Op::Advance { port: self.port, signals: self.received, completions: 0 });
+    }
+}
+
+/// Both ends of a direct ring hop, within one round: puts on one port, arrivals on another.
+pub(super) struct DirectHop {
+    send: PortIndex,
+    receive: PortIndex,
+    received: u32,
+    last_put: Option<usize>,
+}
+
+impl DirectHop {
+    pub(super) fn new(send: PortIndex, receive: PortIndex) -> Self {
+        Self { send, receive, received: 0, last_put: None }
+    }
+
+    /// The handshake at the start of a launch: tell the sender that this rank's output may be
+    /// written from now on, and wait for the receiver to say the same.
+    pub(super) fn handshake(&self) -> Vec<Op> {
+        vec![
+            Op::Credit { port: self.receive },
+            Op::WaitSignal { port: self.send, value: 1 },
+            Op::Advance { port: self.send, signals: 1, completions: 0 },
+        ]
+    }
+
+    /// Puts `range` of a local buffer into the peer's output.
+    pub(super) fn put(&mut self, ops: &mut Vec<Op>, source: Buffer, range: Range) {
+        self.last_put = Some(ops.len());
+        ops.push(Op::Put {
+            port: self.send,
+            destination: at(Buffer::Output, range),
+            source: at(source, range),
+            range,
+            arrival: true,
+            completion: false,
+        });
+    }
+
+    /// Waits for the next piece.
+    pub(super) fn wait(&mut self, ops: &mut Vec<Op>) {
+        self.received += 1;
+        ops.push(Op::WaitSignal { port: self.receive, value: i64::from(self.received) });
+    }
+
+    /// Ends the round. Its last put raises the completion signal: a lane completes in order, so
+    /// that one stands for all puts of the round.
+    pub(super) fn advance(self, ops: &mut Vec<Op>) {
+        let mut completions = 0;
+        if let Some(Op::Put { completion, .. }) = self.last_put.map(|at| &mut ops[at]) {
+            *completion = true;
+            completions = 1;
+        }
+        ops.push(Op::Advance { port: self.send, signals: 0, completions });
+        ops.push(Op::Advance { port: self.receive, signals: self.received, completions: 0 });
+    }
+
+    /// What ends a launch: every source in the caller's memory has been read.
+    pub(super) fn drain(send: PortIndex) -> Vec<Op> {
+        vec![Op::WaitCompletion { port: send, value: 0 }]
+    }
+}

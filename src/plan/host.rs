@@ -1,0 +1,409 @@
+//! Runs encoded plans on host memory, with real data, for tests. Written from the comments of
+//! [`ringdove_kernels::op`] and [`ringdove_kernels::port`] alone: it shares nothing with the verifier,
+//! and reads the bytes that the executor kernel would read.
+//!
+//! Every step is drawn from a seed: which block or engine moves, and how far an engine has come with
+//! a transfer (it moves half now, half later). A plan with a race gives wrong data for some seed.
+
+use ringdove_kernels::element::ReduceOp;
+use ringdove_kernels::op::{
+    BlockProgram, Op, OpCode, Operand, PLAN_MAGIC, PlanHeader, Segment, Space, flags,
+};
+use std::collections::VecDeque;
+
+/// SplitMix64.
+pub(super) struct Random(pub(super) u64);
+
+impl Random {
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.0;
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ (word >> 31)
+    }
+
+    pub(super) fn below(&mut self, end: usize) -> usize {
+        (self.next() % end as u64) as usize
+    }
+}
+
+/// How elements combine: unsigned integers of `bytes` bytes.
+#[derive(Clone, Copy)]
+pub(super) struct Element {
+    pub(super) bytes: usize,
+    pub(super) reduce_op: ReduceOp,
+    pub(super) scalar: u64,
+    pub(super) rank_count: u64,
+}
+
+impl Element {
+    pub(super) fn load(&self, bytes: &[u8]) -> u64 {
+        let mut word = [0; 8];
+        word[..self.bytes].copy_from_slice(bytes);
+        u64::from_le_bytes(word)
+    }
+
+    pub(super) fn cut(&self, value: u64) -> u64 {
+        if self.bytes == 8 { value } else { value & ((1 << (8 * self.bytes)) - 1) }
+    }
+
+    pub(super) fn scale(&self, value: u64) -> u64 {
+        match self.reduce_op {
+            ReduceOp::PreMulSum => self.cut(value.wrapping_mul(self.scalar)),
+            _ => value,
+        }
+    }
+
+    pub(super) fn finish(&self, value: u64) -> u64 {
+        if self.reduce_op == ReduceOp::Avg { value / self.rank_count } else { value }
+    }
+
+    pub(super) fn combine(&self, a: u64, b: u64) -> u64 {
+        self.cut(match self.reduce_op {
+            ReduceOp::Sum | ReduceOp::Avg | ReduceOp::PreMulSum => a.wrapping_add(b),
+            ReduceOp::Prod => a.wrapping_mul(b),
+            ReduceOp::Max => a.max(b),
+            ReduceOp::Min => a.min(b),
+        })
+    }
+
+    fn map(&self, data: &mut [u8], apply: impl Fn(usize, u64) -> u64) {
+        for (place, element) in data.chunks_exact_mut(self.bytes).enumerate() {
+            let value = apply(place, self.load(element));
+            element.copy_from_slice(&value.to_le_bytes()[..self.bytes]);
+        }
+    }
+}
+
+/// A lane, as both ends and the engine see it.
+#[derive(Clone, Default)]
+pub(super) struct HostLane {
+    pub(super) to: usize,
+    pub(super) slot_bytes: usize,
+    pub(super) slot_count: u64,
+    send_slots: Vec<u8>,
+    receive_slots: Vec<u8>,
+    arrivals: u64,
+    credits: u64,
+    completions: u64,
+    queue: VecDeque<Doorbell>,
+}
+
+impl HostLane {
+    /// A lane; without slots if `slot_count` is 0. Its signals begin at `position`.
+    pub(super) fn new(to: usize, slot_bytes: usize, slot_count: u64, position: u64) -> Self {
+        let slots = vec![0xee; slot_bytes * slot_count as usize];
+        Self {
+            to,
+            slot_bytes,
+            slot_count,
+            send_slots: slots.clone(),
+            receive_slots: slots,
+            arrivals: position,
+            credits: position,
+            completions: position,
+            queue: VecDeque::new(),
+        }
+    }
+}
+
+/// A port of a rank's table; the positions stay from launch to launch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HostPort {
+    pub(super) lane: usize,
+    pub(super) sends: bool,
+    pub(super) position: u64,
+    pub(super) completion_position: u64,
+}
+
+/// A transfer that an engine has been asked for.
+#[derive(Clone)]
+struct Doorbell {
+    source: Where,
+    destination: Where,
+    length: usize,
+    moved: usize,
+    arrival: bool,
+    completion: bool,
+}
+
+/// Memory of a rank, or slots of a lane.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Where {
+    Buffer { rank: usize, number: usize, offset: usize },
+    SendSlots { lane: usize, offset: usize },
+    ReceiveSlots { lane: usize, offset: usize },
+}
+
+impl Where {
+    fn plus(self, more: usize) -> Self {
+        match self {
+            Self::Buffer { rank, number, offset } => {
+                Self::Buffer { rank, number, offset: offset + more }
+            }
+            Self::SendSlots { lane, offset } => Self::SendSlots { lane, offset: offset + more },
+            Self::ReceiveSlots { lane, offset } => {
+                Self::ReceiveSlots { lane, offset: offset + more }
+            }
+        }
+    }
+}
+
+/// One rank: its memory, its port table, the program of its launch.
+#[derive(Clone, Default)]
+pub(super) struct HostRank {
+    /// Input, output, and the memory that addresses point into (from 0).
+    pub(super) memory: [Vec<u8>; 3],
+    pub(super) in_place: bool,
+    pub(super) ports: Vec<HostPort>,
+    pub(super) program: Vec<u8>,
+}
+
+struct Cursor {
+    rank: usize,
+    block: BlockProgram,
+    segment: usize,
+    round: u32,
+    op: usize,
+}
+
+/// All ranks and lanes.
+pub(super) struct Host {
+    pub(super) element: Element,
+    pub(super) ranks: Vec<HostRank>,
+    pub(super) lanes: Vec<HostLane>,
+}
+
+fn record<T: bytemuck::Pod>(bytes: &[u8], offset: usize, number: usize) -> T {
+    let start = offset + number * size_of::<T>();
+    bytemuck::pod_read_unaligned(&bytes[start..start + size_of::<T>()])
+}
+
+impl Host {
+    /// Runs one launch of every rank to its end. `Err` says that nothing could move.
+    pub(super) fn launch(&mut self, random: &mut Random) -> Result<(), String> {
+        let mut blocks = Vec::new();
+        for (rank, state) in self.ranks.iter().enumerate() {
+            let header: PlanHeader = record(&state.program, 0, 0);
+            assert_eq!(header.magic, PLAN_MAGIC);
+            assert_eq!(header.size_bytes as usize, state.program.len());
+            for number in 0..header.block_count as usize {
+                let block = record(&state.program, size_of::<PlanHeader>(), number);
+                blocks.push(Cursor { rank, block, segment: 0, round: 0, op: 0 });
+            }
+        }
+        let agents = blocks.len() + self.lanes.len();
+        let mut idle = vec![false; agents];
+        loop {
+            let runnable: Vec<usize> = (0..agents).filter(|agent| !idle[*agent]).collect();
+            if runnable.is_empty() {
+                break;
+            }
+            let agent = runnable[random.below(runnable.len())];
+            let moved = match blocks.get_mut(agent) {
+                Some(block) => self.step(block),
+                None => self.transfer(agent - blocks.len(), random),
+            };
+            if moved {
+                idle.fill(false);
+            } else {
+                idle[agent] = true;
+            }
+        }
+        let waits = |block: &&Cursor| block.segment < block.block.segment_count as usize;
+        match blocks.iter().find(waits) {
+            Some(block) => {
+                Err(format!("rank {} segment {} op {}", block.rank, block.segment, block.op))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// One op of one block; false if it waits or has ended.
+    fn step(&mut self, at: &mut Cursor) -> bool {
+        let program = &self.ranks[at.rank].program;
+        if at.segment == at.block.segment_count as usize {
+            return false;
+        }
+        let segment: Segment = record(program, at.block.segments as usize, at.segment);
+        let op: Op = record(program, segment.ops as usize, at.op);
+        if !self.run(at, &segment, &op) {
+            return false;
+        }
+        at.op += 1;
+        if at.op == segment.op_count as usize {
+            (at.op, at.round) = (0, at.round + 1);
+        }
+        if at.round == segment.rounds {
+            (at.round, at.segment) = (0, at.segment + 1);
+        }
+        true
+    }
+
+    fn run(&mut self, at: &Cursor, segment: &Segment, op: &Op) -> bool {
+        let moved = u64::from(at.round) * segment.round_stride;
+        let left = segment.limit.saturating_sub(op.extent + moved);
+        let length = left.min(u64::from(op.length)) as usize;
+        let place = |operand: &Operand| self.resolve(at, operand, moved as usize);
+        match OpCode::from_code(op.code).expect("a known op") {
+            OpCode::Copy => {
+                let mut data = self.load(place(&op.a), length);
+                let element = self.element;
+                if op.flags & flags::SCALE != 0 {
+                    element.map(&mut data, |_, value| element.scale(value));
+                }
+                if op.flags & flags::FINISH != 0 {
+                    element.map(&mut data, |_, value| element.finish(value));
+                }
+                let to = place(&op.destination);
+                self.store(to, &data);
+            }
+            OpCode::Reduce => {
+                let (mut data, other) =
+                    (self.load(place(&op.a), length), self.load(place(&op.b), length));
+                let element = self.element;
+                let (scale, finish) = (op.flags & flags::SCALE != 0, op.flags & flags::FINISH != 0);
+                element.map(&mut data, |number, value| {
+                    let start = number * element.bytes;
+                    let b = element.load(&other[start..start + element.bytes]);
+                    let sum = element.combine(value, if scale { element.scale(b) } else { b });
+                    if finish { element.finish(sum) } else { sum }
+                });
+                let to = place(&op.destination);
+                self.store(to, &data);
+            }
+            OpCode::Put => {
+                let bell = Doorbell {
+                    source: place(&op.a),
+                    destination: self.resolve_peer(at, op, moved as usize),
+                    length,
+                    moved: 0,
+                    arrival: op.flags & flags::ARRIVAL != 0,
+                    completion: op.flags & flags::COMPLETION != 0,
+                };
+                let lane = self.port(at, op.port).lane;
+                self.lanes[lane].queue.push_back(bell);
+            }
+            OpCode::Credit => {
+                let lane = self.port(at, op.port).lane;
+                self.lanes[lane].credits += 1;
+            }
+            OpCode::WaitSignal => {
+                let port = self.port(at, op.port);
+                let lane = &self.lanes[port.lane];
+                let seen = if port.sends { lane.credits } else { lane.arrivals };
+                return seen as i64 >= port.position as i64 + op.value;
+            }
+            OpCode::WaitCompletion => {
+                let port = self.port(at, op.port);
+                let seen = self.lanes[port.lane].completions;
+                return seen as i64 >= port.completion_position as i64 + op.value;
+            }
+            OpCode::Advance => {
+                let index = self.port_index(at, op.port);
+                let port = &mut self.ranks[at.rank].ports[index];
+                port.position = port.position.wrapping_add_signed(op.value);
+                port.completion_position += op.destination.offset;
+            }
+        }
+        true
+    }
+
+    /// An engine goes on with the oldest transfer of its lane.
+    fn transfer(&mut self, lane: usize, random: &mut Random) -> bool {
+        let Some(bell) = self.lanes[lane].queue.front().cloned() else { return false };
+        let left = bell.length - bell.moved;
+        let piece = if random.below(2) == 0 { left } else { left.div_ceil(2) };
+        let data = self.load(bell.source.plus(bell.moved), piece);
+        self.store(bell.destination.plus(bell.moved), &data);
+        let lane = &mut self.lanes[lane];
+        if piece < left {
+            lane.queue[0].moved += piece;
+        } else {
+            lane.queue.pop_front();
+            lane.arrivals += u64::from(bell.arrival);
+            lane.completions += u64::from(bell.completion);
+        }
+        true
+    }
+
+    fn port_index(&self, at: &Cursor, port: u16) -> usize {
+        let program = &self.ranks[at.rank].program;
+        record::<u32>(program, at.block.ports as usize, usize::from(port)) as usize
+    }
+
+    fn port(&self, at: &Cursor, port: u16) -> HostPort {
+        self.ranks[at.rank].ports[self.port_index(at, port)]
+    }
+
+    fn resolve(&self, at: &Cursor, operand: &Operand, moved: usize) -> Where {
+        let (rank, offset) = (at.rank, operand.offset as usize);
+        if operand.space == Space::Buffer as u8 {
+            Where::Buffer { rank, number: operand.number as usize, offset: offset + moved }
+        } else if operand.space == Space::Address as u8 {
+            Where::Buffer { rank, number: 2, offset: offset + moved }
+        } else {
+            assert_eq!(operand.space, Space::Slot as u8);
+            let port = self.port(at, operand.port);
+            let offset = offset + self.slot_start(&port, operand.number);
+            let lane = port.lane;
+            match port.sends {
+                true => Where::SendSlots { lane, offset },
+                false => Where::ReceiveSlots { lane, offset },
+            }
+        }
+    }
+
+    fn resolve_peer(&self, at: &Cursor, op: &Op, moved: usize) -> Where {
+        let (port, to) = (self.port(at, op.port), &op.destination);
+        if to.space == Space::Slot as u8 {
+            let offset = to.offset as usize + self.slot_start(&port, to.number);
+            return Where::ReceiveSlots { lane: port.lane, offset };
+        }
+        let (number, offset) = (to.number as usize, to.offset as usize + moved);
+        Where::Buffer { rank: self.lanes[port.lane].to, number, offset }
+    }
+
+    fn slot_start(&self, port: &HostPort, message: u32) -> usize {
+        let lane = &self.lanes[port.lane];
+        let slot = (port.position + u64::from(message)) & (lane.slot_count - 1);
+        slot as usize * lane.slot_bytes
+    }
+
+    fn bytes(&mut self, at: Where, length: usize) -> &mut [u8] {
+        let (memory, offset) = match at {
+            Where::Buffer { rank, number, offset } => {
+                let rank = &mut self.ranks[rank];
+                let number = if rank.in_place && number == 1 { 0 } else { number };
+                (&mut rank.memory[number], offset)
+            }
+            Where::SendSlots { lane, offset } => (&mut self.lanes[lane].send_slots, offset),
+            Where::ReceiveSlots { lane, offset } => (&mut self.lanes[lane].receive_slots, offset),
+        };
+        &mut memory[offset..offset + length]
+    }
+
+    /// Nothing is resolved for an empty range: it may stand behind the end.
+    fn load(&self, at: Where, length: usize) -> Vec<u8> {
+        if length == 0 {
+            return Vec::new();
+        }
+        let (memory, offset) = match at {
+            Where::Buffer { rank, number, offset } => {
+                let rank = &self.ranks[rank];
+                let number = if rank.in_place && number == 1 { 0 } else { number };
+                (&rank.memory[number], offset)
+            }
+            Where::SendSlots { lane, offset } => (&self.lanes[lane].send_slots, offset),
+            Where::ReceiveSlots { lane, offset } => (&self.lanes[lane].receive_slots, offset),
+        };
+        memory[offset..offset + length].to_vec()
+    }
+
+    fn store(&mut self, at: Where, data: &[u8]) {
+        if !data.is_empty() {
+            self.bytes(at, data.len()).copy_from_slice(data);
+        }
+    }
+}

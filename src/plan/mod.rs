@@ -1,0 +1,313 @@
+//! Plans: what every rank does for one collective, as data.
+//!
+//! A plan is an object of the whole world: for each rank and each block a program of ops. Every
+//! rank builds the same plan from the same request, [`verify`] proves it, and each rank then
+//! encodes its own part for the executor kernel. Only a [`Verified`] plan can be encoded.
+//!
+//! * `builder`: pieces that algorithms share (claim a slot, put it, wait, release it)
+//! * `all_reduce_ring`, `send_recv`: one file for each algorithm
+//! * `selection`: which algorithm and which sizes, as one documented table
+//! * `verify`: the symbolic verifier
+//! * `encode`: typed ops to the bytes of [`ringdove_kernels::op`]
+//! * `display`: a plan as text, one op a line
+
+mod all_reduce_ring;
+mod builder;
+mod display;
+mod encode;
+#[cfg(test)]
+mod host;
+mod selection;
+mod send_recv;
+#[cfg(test)]
+mod tests;
+mod verify;
+
+pub use encode::{ENCODED_BYTES_MAX, EncodeError, PortResolver};
+pub use selection::{Algorithm, Choice, Collective, Limits, PlanError, Request, select};
+pub use send_recv::{Direction, Group, Transfer, group, group_plan};
+pub use verify::{Access, Promise, Reason, Site, Stuck, Verified, VerifyError, verify};
+
+/// Every piece of a buffer that one op handles starts at a multiple of this many bytes (from the
+/// start of the buffer), so that the executor's 16-byte accesses stay aligned.
+pub const GRANULE_BYTES: u64 = 16;
+
+/// Builds the plan that `choice` describes.
+pub fn build(choice: &Choice) -> Plan {
+    match choice.request.collective {
+        Collective::AllReduce => all_reduce_ring::build(choice),
+    }
+}
+
+/// What all ranks do for one collective.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// One program for each rank.
+    pub ranks: Vec<RankProgram>,
+    /// Threads of each block, a multiple of 32.
+    pub thread_count: u32,
+    /// The slots of every lane of kind [`LaneKind::Slots`].
+    pub slots: SlotShape,
+}
+
+/// What one rank does: one program for each block of its launch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RankProgram {
+    /// The blocks; at least one.
+    pub blocks: Vec<BlockProgram>,
+}
+
+/// What one block does.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BlockProgram {
+    /// The lane ends that the block's ops use; ops name them by [`PortIndex`].
+    pub ports: Vec<LaneEnd>,
+    /// The block's segments, run in order.
+    pub segments: Vec<Segment>,
+}
+
+/// Ops that run `rounds` times over successive pieces of the buffers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Segment {
+    /// How often the ops run.
+    pub rounds: u32,
+    /// Bytes that buffer offsets and addresses move by from one round to the next.
+    pub round_stride: u64,
+    /// Bytes of the collective at which lengths are clipped.
+    pub limit: u64,
+    /// The ops of one round.
+    pub ops: Vec<Op>,
+}
+
+impl Segment {
+    /// Bytes of `range` that exist in `round`: `clamp(limit - start, 0, length)`.
+    pub fn clip(&self, round: u32, range: Range) -> u64 {
+        let start = range.extent + u64::from(round) * self.round_stride;
+        self.limit.saturating_sub(start).min(u64::from(range.length))
+    }
+}
+
+/// Slots of a lane: equal pieces of staging memory at both ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SlotShape {
+    /// Bytes of one slot, a multiple of 16.
+    pub bytes: u32,
+    /// Number of slots, a power of two.
+    pub count: u32,
+}
+
+/// A lane: the unit of ordering, from one rank to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LaneId {
+    /// The rank that puts.
+    pub from: u32,
+    /// The rank that receives.
+    pub to: u32,
+    /// Which of the lanes of this kind between the two.
+    pub index: u16,
+    /// With slots, or between registered buffers.
+    pub kind: LaneKind,
+}
+
+/// What a lane moves data between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum LaneKind {
+    /// Staging slots at both ends; a credit frees one slot.
+    Slots,
+    /// Registered buffers; a credit is a grant to write the receiver's buffer.
+    Direct,
+}
+
+/// Which end of a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Side {
+    /// At the source: puts, waits for credits and completions.
+    Send,
+    /// At the destination: waits for arrivals, returns credits.
+    Receive,
+}
+
+/// One end of a lane; the communicator has a port for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LaneEnd {
+    /// The lane.
+    pub lane: LaneId,
+    /// Which end of it.
+    pub side: Side,
+}
+
+impl LaneEnd {
+    /// The rank at this end.
+    pub fn rank(&self) -> u32 {
+        match self.side {
+            Side::Send => self.lane.from,
+            Side::Receive => self.lane.to,
+        }
+    }
+}
+
+/// Place of a port in its block's list.
+pub type PortIndex = u16;
+
+/// A buffer that the launch binds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Buffer {
+    /// Buffer 0: the caller's input.
+    Input,
+    /// Buffer 1: the caller's output (the same memory as the input for an in-place call).
+    Output,
+}
+
+impl Buffer {
+    /// The buffer's number in the launch.
+    pub fn number(self) -> u32 {
+        match self {
+            Self::Input => 0,
+            Self::Output => 1,
+        }
+    }
+}
+
+/// Where an operand lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// `offset` bytes into a buffer; moves with the round.
+    Buffer {
+        /// Which buffer.
+        buffer: Buffer,
+        /// Bytes from its start, in round 0.
+        offset: u64,
+    },
+    /// The slot of a message at one of the block's ports.
+    Slot {
+        /// The port.
+        port: PortIndex,
+        /// Message number relative to the port's position.
+        message: u32,
+        /// Bytes from the start of the slot.
+        offset: u64,
+    },
+    /// A device address; moves with the round. Local operands only.
+    Address(u64),
+}
+
+/// How many bytes an op handles and where they stand in the collective, for clipping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Range {
+    /// Bytes from the start of the collective's data, in round 0.
+    pub extent: u64,
+    /// Bytes, before clipping.
+    pub length: u32,
+}
+
+/// What a copy or reduction does beyond moving and combining.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Modifiers {
+    /// Multiply the source (of a reduction: operand `b`) by the launch's scalar first.
+    pub scale: bool,
+    /// This is the last contribution: apply what the reduction needs at its end.
+    pub finish: bool,
+}
+
+impl Modifiers {
+    /// Neither.
+    pub const NONE: Self = Self { scale: false, finish: false };
+    /// Scale only.
+    pub const SCALE: Self = Self { scale: true, finish: false };
+}
+
+/// One op. The comments of [`ringdove_kernels::op::OpCode`] say what each does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Op {
+    /// `destination = source`.
+    Copy {
+        /// Where to.
+        destination: Place,
+        /// Where from.
+        source: Place,
+        /// How much.
+        range: Range,
+        /// Scaling and finishing.
+        modifiers: Modifiers,
+    },
+    /// `destination = a (op) b`.
+    Reduce {
+        /// Where to; may equal `a` or `b`.
+        destination: Place,
+        /// First operand.
+        a: Place,
+        /// Second operand, the one that `scale` applies to.
+        b: Place,
+        /// How much.
+        range: Range,
+        /// Scaling and finishing.
+        modifiers: Modifiers,
+    },
+    /// Ring a doorbell: the engine moves `source` to `destination` at the peer.
+    Put {
+        /// A send port.
+        port: PortIndex,
+        /// Memory of the peer: the same message's slot, or a registered buffer.
+        destination: Place,
+        /// Local slot or registered buffer.
+        source: Place,
+        /// How much.
+        range: Range,
+        /// Raise the arrival signal at the peer.
+        arrival: bool,
+        /// Raise this port's completion signal once the source may be overwritten.
+        completion: bool,
+    },
+    /// Return one credit (or grant) on a receive port.
+    Credit {
+        /// A receive port.
+        port: PortIndex,
+    },
+    /// Wait until the port's signal has reached `position + value`.
+    WaitSignal {
+        /// Credits at a send port, arrivals at a receive port.
+        port: PortIndex,
+        /// Relative to the port's position.
+        value: i64,
+    },
+    /// Wait until the port's completion signal has reached `completion_position + value`.
+    WaitCompletion {
+        /// A send port.
+        port: PortIndex,
+        /// Relative to the port's completion position.
+        value: i64,
+    },
+    /// Move the port's positions forward.
+    Advance {
+        /// Any port.
+        port: PortIndex,
+        /// Signals consumed since the last advance.
+        signals: u32,
+        /// Completions consumed since the last advance.
+        completions: u32,
+    },
+}
+
+impl Op {
+    /// The port that the op itself names (operands may name others).
+    pub fn port(&self) -> Option<PortIndex> {
+        match *self {
+            Self::Copy { .. } | Self::Reduce { .. } => None,
+            Self::Put { port, .. }
+            | Self::Credit { port }
+            | Self::WaitSignal { port, .. }
+            | Self::WaitCompletion { port, .. }
+            | Self::Advance { port, .. } => Some(port),
+        }
+    }
+
+    /// The op's range, if it handles data.
+    pub fn range(&self) -> Option<Range> {
+        match *self {
+            Self::Copy { range, .. } | Self::Reduce { range, .. } | Self::Put { range, .. } => {
+                Some(range)
+            }
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! Selection: which algorithm and which sizes, for a request. A pure function of its arguments, so
+//! that every rank chooses alike.
+//!
+//! | data          | blocks                | slices of a chunk | threads |
+//! |---------------|-----------------------|-------------------|---------|
+//! | up to 32 KiB  | 1                     | 1                 | 128     |
+//! | up to 256 KiB | 1                     | 2                 | 256     |
+//! | up to 4 MiB   | 2                     | 2                 | 256     |
+//! | more          | 4                     | 2                 | 256     |
+//!
+//! Blocks are bounded by `Limits::blocks_max`, slices by half of the slots. These rows, and the
+//! sizes below, come from reasoning (a message wants the fewest hops and barriers when it is small,
+//! and at least two slices in flight when it is large), not from a measurement on hardware.
+
+use super::{GRANULE_BYTES, Promise, SlotShape};
+use ringdove_kernels::descriptor::LENGTH_BYTES_MAX;
+use ringdove_kernels::element::ReduceOp;
+
+/// Data up to `bytes` uses these.
+struct Row {
+    bytes: u64,
+    blocks: u32,
+    slices: u32,
+    thread_count: u32,
+}
+
+const TABLE: [Row; 4] = [
+    Row { bytes: 32 << 10, blocks: 1, slices: 1, thread_count: 128 },
+    Row { bytes: 256 << 10, blocks: 1, slices: 2, thread_count: 256 },
+    Row { bytes: 4 << 20, blocks: 2, slices: 2, thread_count: 256 },
+    Row { bytes: u64::MAX, blocks: 4, slices: 2, thread_count: 256 },
+];
+
+/// Below this, the grant handshake of a direct plan costs more than the copies it saves.
+const DIRECT_BYTES_MIN: u64 = 64 << 10;
+/// One put of a direct plan: long enough to hide its doorbell, short enough to pipeline.
+const DIRECT_SLICE_BYTES_MAX: u64 = 1 << 20;
+/// One copy where there is nobody to talk to.
+const ALONE_SLICE_BYTES_MAX: u64 = 1 << 20;
+/// Messages of a transfer are not cut below this.
+const MESSAGE_BYTES_MIN: u64 = 64 << 10;
+/// A transfer is cut into about this many messages, as far as the sizes allow.
+const MESSAGES_WANTED: u64 = 8;
+
+/// A collective.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Collective {
+    /// Every rank gets the reduction of all ranks' inputs.
+    AllReduce,
+}
+
+/// What a call asks for; alike on every rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Request {
+    /// Which collective.
+    pub collective: Collective,
+    /// Ranks of the communicator.
+    pub rank_count: u32,
+    /// Bytes of each rank's data.
+    pub bytes: u64,
+    /// Bytes of one element: 1, 2, 4 or 8.
+    pub element_bytes: u32,
+    /// The reduction.
+    pub reduce_op: ReduceOp,
+    /// Input and output are the same memory.
+    pub in_place: bool,
+    /// Input and output are registered on every rank, so that engines may reach them.
+    pub registered: bool,
+}
+
+impl Request {
+    /// What a plan for this request has to achieve.
+    pub fn promise(&self) -> Promise {
+        match self.collective {
+            Collective::AllReduce => Promise::AllReduce {
+                rank_count: self.rank_count,
+                bytes: self.bytes,
+                element_bytes: self.element_bytes,
+                reduce_op: self.reduce_op,
+                in_place: self.in_place,
+            },
+        }
+    }
+}
+
+/// What a communicator has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Limits {
+    /// The most blocks of a launch; each block of a ring has lanes of its own.
+    pub blocks_max: u32,
+    /// Bytes of one slot, a multiple of 16.
+    pub slot_bytes: u32,
+    /// Slots of each lane: a power of two, at least 2.
+    pub slot_count: u32,
+}
+
+/// How a request is carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Algorithm {
+    /// One rank alone: a local copy.
+    Copy,
+    /// Ring through slots.
+    RingStaged,
+    /// Ring between registered, distinct buffers.
+    RingDirect,
+    /// Ring in place: reduce-scatter through slots, all-gather between registered buffers.
+    RingHybrid,
+}
+
+/// Everything that [`build`](super::build) needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// What is asked for.
+    pub request: Request,
+    /// How.
+    pub algorithm: Algorithm,
+    /// Blocks of the launch; block `b` uses the lanes with index `b`.
+    pub blocks: u32,
+    /// Messages of one chunk.
+    pub slices: u32,
+    /// Bytes of one message, a multiple of [`GRANULE_BYTES`].
+    pub slice_bytes: u32,
+    /// How often each block walks its ring; 0 when there is nothing to do.
+    pub rounds: u32,
+    /// Threads of each block.
+    pub thread_count: u32,
+    /// Slots of each slotted lane.
+    pub slots: SlotShape,
+    /// Ring orders; block `b` uses number `b` modulo their number. Each is a permutation of the
+    /// ranks.
+    pub rings: Vec<Vec<u32>>,
+}
+
+impl Choice {
+    /// Bytes that all blocks handle in one round.
+    pub fn round_bytes(&self) -> u64 {
+        u64::from(self.blocks)
+            * u64::from(self.request.rank_count)
+            * u64::from(self.slices)
+            * u64::from(self.slice_bytes)
+    }
+
+    /// Sets the size of messages (for tuning and tests) and the rounds that follow from it.
+    pub fn set_slice_bytes(&mut self, slice_bytes: u32) {
+        self.slice_bytes = slice_bytes;
+        self.rounds = self.request.bytes.div_ceil(self.round_bytes()) as u32;
+    }
+}
+
+/// Why there is no plan for what was asked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// A number does not fit.
+    #[error("{what}: expected {expected}, got {seen}")]
+    Number {
+        /// Which number.
+        what: &'static str,
+        /// What would do.
+        expected: &'static str,
+        /// What was given.
+        seen: u64,
+    },
+    /// A rank sends to itself without a receive to match, or the other way round, or sizes differ.
+    #[error(
+        "rank {rank} exchanges with itself: send number {number} has {sent:?} bytes, receive \
+         {received:?}; each send to the own rank needs a receive of the same size in the group"
+    )]
+    UnmatchedSelf {
+        /// The rank.
+        rank: u32,
+        /// Which of its transfers to itself, from 0.
+        number: usize,
+        /// Bytes of the send, if there is one.
+        sent: Option<u64>,
+        /// Bytes of the receive, if there is one.
+        received: Option<u64>,
+    },
+}
+
+fn require(
+    ok: bool,
+    what: &'static str,
+    expected: &'static str,
+    seen: u64,
+) -> Result<(), PlanError> {
+    if ok { Ok(()) } else { Err(PlanError::Number { what, expected, seen }) }
+}
+
+impl Limits {
+    /// The slots of each lane.
+    pub fn slots(&self) -> SlotShape {
+        SlotShape { bytes: self.slot_bytes, count: self.slot_count }
+    }
+
+    pub(super) fn check(&self) -> Result<(), PlanError> {
+        let (bytes, count) = (u64::from(self.slot_bytes), u64::from(self.slot_count));
+        require(self.blocks_max > 0, "blocks of a launch", "at least 1", 0)?;
+        let shaped = bytes >= GRANULE_BYTES && bytes.is_multiple_of(GRANULE_BYTES);
+        require(shaped, "slot bytes", "a multiple of 16, at least 16", bytes)?;
+        // With one slot, a ring in which everybody has sent waits for itself.
+        let counted = count >= 2 && count.is_power_of_two();
+        require(counted, "slots of a lane", "a power of two, at least 2", count)
+    }
+}
+
+/// Chooses algorithm and sizes for a request.
+///
+/// # Errors
+/// A number in `request` or `limits` that no plan can be built for.
+pub fn select(request: &Request, limits: &Limits) -> Result<Choice, PlanError> {
+    limits.check()?;
+    let element = u64::from(request.element_bytes);
+    require(request.rank_count > 0, "ranks", "at least 1", 0)?;
+    require(matches!(element, 1 | 2 | 4 | 8), "element bytes", "1, 2, 4 or 8", element)?;
+    let whole = request.bytes.is_multiple_of(element);
+    require(whole, "bytes", "a whole number of elements", request.bytes)?;
+    require(request.bytes < 1 << 40, "bytes", "less than 1 TiB", request.bytes)?;
+
+    let row = TABLE.iter().find(|row| request.bytes <= row.bytes).expect("the last row has no end");
+    let direct = request.registered && request.bytes >= DIRECT_BYTES_MIN;
+    let algorithm = match (request.rank_count, direct, request.in_place) {
+        (1, ..) => Algorithm::Copy,
+        (_, false, _) => Algorithm::RingStaged,
+        (_, true, false) => Algorithm::RingDirect,
+        (_, true, true) => Algorithm::RingHybrid,
+    };
+    let mut choice = Choice {
+        request: *request,
+        algorithm,
+        blocks: row.blocks.min(limits.blocks_max),
+        slices: row.slices.min(limits.slot_count / 2),
+        slice_bytes: GRANULE_BYTES as u32,
+        rounds: 0,
+        thread_count: row.thread_count,
+        slots: limits.slots(),
+        rings: vec![(0..request.rank_count).collect()],
+    };
+    let slice_bytes_max = match algorithm {
+        Algorithm::Copy => ALONE_SLICE_BYTES_MAX,
+        Algorithm::RingDirect => DIRECT_SLICE_BYTES_MAX,
+        Algorithm::RingStaged | Algorithm::RingHybrid => u64::from(limits.slot_bytes),
+    };
+    choice.set_slice_bytes(even_slice(&choice, slice_bytes_max.min(LENGTH_BYTES_MAX)));
+    let unchanged = request.in_place && request.reduce_op != ReduceOp::PreMulSum;
+    if algorithm == Algorithm::Copy && unchanged {
+        choice.rounds = 0;
+    }
+    Ok(choice)
+}
+
+/// The message size which spreads the data evenly over the fewest rounds that `maximum` allows.
+fn even_slice(choice: &Choice, maximum: u64) -> u32 {
+    // One slice per byte of slice size: `round_bytes` of a choice whose slice is one granule.
+    let slices_in_round = choice.round_bytes() / u64::from(choice.slice_bytes);
+    let rounds = choice.request.bytes.div_ceil(slices_in_round * maximum).max(1);
+    let slice = choice.request.bytes.div_ceil(slices_in_round * rounds);
+    slice.next_multiple_of(GRANULE_BYTES).clamp(GRANULE_BYTES, maximum) as u32
+}
+
+/// Bytes of one message of a transfer of `bytes` between two ranks. Depends on what both ends know
+/// alike, and on nothing else.
+pub(super) fn message_bytes(bytes: u64, limits: &Limits) -> u64 {
+    let wanted = bytes.div_ceil(MESSAGES_WANTED).next_multiple_of(GRANULE_BYTES);
+    wanted.max(MESSAGE_BYTES_MIN).min(u64::from(limits.slot_bytes)).min(LENGTH_BYTES_MAX)
+}
+
+/// Threads of a group's blocks: by its largest transfer.
+pub(super) fn group_thread_count(bytes_max: u64) -> u32 {
+    TABLE.iter().find(|row| bytes_max <= row.bytes).expect("the last row has no end").thread_count
+}

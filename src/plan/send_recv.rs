@@ -1,0 +1,214 @@
+//! Send and receive: a group of transfers between any ranks.
+//!
+//! Each pair of ranks and direction has a block of its own at both ends, so the order in which a
+//! rank names its peers cannot matter; transfers of one pair go in the order in which they were
+//! named. A block depends on the transfers of its own pair alone, so a rank can build (and verify)
+//! everything that concerns it from its own list: see [`group`].
+//!
+//! A message goes through a slot: copy in, put; wait, copy out, credit. The sender runs ahead of
+//! the receiver by as many messages as there are slots.
+
+use super::builder::{SlotReceiver, SlotSender, copy};
+use super::selection::{group_thread_count, message_bytes};
+use super::{
+    BlockProgram, LaneId, LaneKind, Limits, Modifiers, Place, Plan, PlanError, Promise, Range,
+    RankProgram, Segment, Side,
+};
+use std::collections::BTreeMap;
+
+/// Bytes of one local copy.
+const COPY_BYTES_MAX: u64 = 1 << 20;
+/// Where the made-up addresses of mirrored peers begin, and how they are spaced.
+const MIRROR_ADDRESS: u64 = 1 << 32;
+const MIRROR_ALIGNMENT: u64 = 256;
+
+/// Which way a transfer goes, seen from the rank whose list it is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Direction {
+    /// To the peer.
+    Send,
+    /// From the peer.
+    Receive,
+}
+
+/// One send or receive of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Transfer {
+    /// The rank at the other end; may be the own rank.
+    pub peer: u32,
+    /// Which way.
+    pub direction: Direction,
+    /// Device address of the local memory.
+    pub address: u64,
+    /// How much; 0 is fine.
+    pub bytes: u64,
+}
+
+/// A group's plan, and what it has to achieve.
+#[derive(Clone, Debug)]
+pub struct Group {
+    /// The plan.
+    pub plan: Plan,
+    /// What [`verify`](super::verify) should hold it to.
+    pub promise: Promise,
+}
+
+/// The plan of `rank`'s part of a group, from its own list.
+///
+/// The other ranks' programs in the plan are mirror images: each peer gets the transfers that match
+/// `rank`'s, at addresses of its own. Blocks of one pair depend on nothing else, so what holds for
+/// this plan's lanes holds for the same lanes in the whole group's.
+///
+/// # Errors
+/// A peer that does not exist, a range that wraps, transfers to the own rank that do not match.
+pub fn group(
+    rank: u32,
+    rank_count: u32,
+    transfers: &[Transfer],
+    limits: &Limits,
+) -> Result<Group, PlanError> {
+    if rank >= rank_count {
+        let expected = "less than the number of ranks";
+        return Err(PlanError::Number { what: "rank", expected, seen: u64::from(rank) });
+    }
+    let mut world = vec![Vec::new(); rank_count as usize];
+    let mut address = MIRROR_ADDRESS;
+    for transfer in transfers {
+        check(transfer, rank_count)?;
+        if transfer.peer == rank {
+            continue;
+        }
+        let direction = match transfer.direction {
+            Direction::Send => Direction::Receive,
+            Direction::Receive => Direction::Send,
+        };
+        let bytes = transfer.bytes;
+        world[transfer.peer as usize].push(Transfer { peer: rank, direction, address, bytes });
+        address += bytes.next_multiple_of(MIRROR_ALIGNMENT);
+    }
+    world[rank as usize] = transfers.to_vec();
+    group_plan(&world, limits)
+}
+
+/// The plan of a whole group, from every rank's list.
+///
+/// # Errors
+/// As [`group`].
+pub fn group_plan(world: &[Vec<Transfer>], limits: &Limits) -> Result<Group, PlanError> {
+    limits.check()?;
+    let rank_count = world.len() as u32;
+    let mut ranks = Vec::new();
+    for (rank, transfers) in (0..).zip(world) {
+        for transfer in transfers {
+            check(transfer, rank_count)?;
+        }
+        ranks.push(rank_program(rank, transfers, limits)?);
+    }
+    let bytes_max = world.iter().flatten().map(|transfer| transfer.bytes).max().unwrap_or(0);
+    let thread_count = group_thread_count(bytes_max);
+    let plan = Plan { ranks, thread_count, slots: limits.slots() };
+    Ok(Group { plan, promise: Promise::SendReceive { transfers: world.to_vec() } })
+}
+
+fn check(transfer: &Transfer, rank_count: u32) -> Result<(), PlanError> {
+    let (what, expected, seen) = if transfer.peer >= rank_count {
+        ("peer", "less than the number of ranks", u64::from(transfer.peer))
+    } else if transfer.bytes >= 1 << 40 {
+        ("bytes", "less than 1 TiB", transfer.bytes)
+    } else if transfer.address.checked_add(transfer.bytes).is_none() {
+        ("address", "a range that does not wrap", transfer.address)
+    } else {
+        return Ok(());
+    };
+    Err(PlanError::Number { what, expected, seen })
+}
+
+/// One rank's blocks: in the order of (peer, direction), its copies to itself last.
+fn rank_program(
+    rank: u32,
+    transfers: &[Transfer],
+    limits: &Limits,
+) -> Result<RankProgram, PlanError> {
+    let mut pairs: BTreeMap<(u32, Direction), Vec<&Transfer>> = BTreeMap::new();
+    for transfer in transfers {
+        pairs.entry((transfer.peer, transfer.direction)).or_default().push(transfer);
+    }
+    let sends = pairs.remove(&(rank, Direction::Send)).unwrap_or_default();
+    let receives = pairs.remove(&(rank, Direction::Receive)).unwrap_or_default();
+    let mut blocks = Vec::new();
+    for ((peer, direction), transfers) in pairs {
+        let mut block = BlockProgram::default();
+        for transfer in transfers.into_iter().filter(|transfer| transfer.bytes > 0) {
+            match direction {
+                Direction::Send => send(&mut block, rank, peer, transfer, limits),
+                Direction::Receive => receive(&mut block, rank, peer, transfer, limits),
+            }
+        }
+        if !block.segments.is_empty() {
+            blocks.push(block);
+        }
+    }
+    let mut alone = BlockProgram::default();
+    for number in 0..sends.len().max(receives.len()) {
+        let (from, to) = (sends.get(number), receives.get(number));
+        let (sent, received) = (from.map(|send| send.bytes), to.map(|receive| receive.bytes));
+        match (from, to) {
+            (Some(from), Some(to)) if from.bytes == to.bytes => copy_local(&mut alone, from, to),
+            _ => return Err(PlanError::UnmatchedSelf { rank, number, sent, received }),
+        }
+    }
+    // A launch has at least one block, even if the group is empty.
+    if blocks.is_empty() || !alone.segments.is_empty() {
+        blocks.push(alone);
+    }
+    Ok(RankProgram { blocks })
+}
+
+fn lane(from: u32, to: u32) -> LaneId {
+    LaneId { from, to, index: 0, kind: LaneKind::Slots }
+}
+
+fn send(block: &mut BlockProgram, rank: u32, peer: u32, transfer: &Transfer, limits: &Limits) {
+    let port = block.port(lane(rank, peer), Side::Send);
+    let mut sender = SlotSender::new(port, limits.slot_count);
+    let range = piece(message_bytes(transfer.bytes, limits));
+    let mut ops = Vec::new();
+    let slot = sender.claim(&mut ops);
+    ops.push(copy(slot, Place::Address(transfer.address), range, Modifiers::NONE));
+    sender.put(&mut ops, range);
+    sender.advance(&mut ops);
+    rounds(block, range, transfer.bytes, ops);
+}
+
+fn receive(block: &mut BlockProgram, rank: u32, peer: u32, transfer: &Transfer, limits: &Limits) {
+    let port = block.port(lane(peer, rank), Side::Receive);
+    let mut receiver = SlotReceiver::new(port);
+    let range = piece(message_bytes(transfer.bytes, limits));
+    let mut ops = Vec::new();
+    let slot = receiver.wait(&mut ops);
+    ops.push(copy(Place::Address(transfer.address), slot, range, Modifiers::NONE));
+    receiver.release(&mut ops);
+    receiver.advance(&mut ops);
+    rounds(block, range, transfer.bytes, ops);
+}
+
+fn copy_local(block: &mut BlockProgram, from: &Transfer, to: &Transfer) {
+    if from.address == to.address {
+        return;
+    }
+    let range = piece(COPY_BYTES_MAX.min(from.bytes.max(1)));
+    let (source, destination) = (Place::Address(from.address), Place::Address(to.address));
+    rounds(block, range, from.bytes, vec![copy(destination, source, range, Modifiers::NONE)]);
+}
+
+fn piece(length: u64) -> Range {
+    Range { extent: 0, length: length as u32 }
+}
+
+fn rounds(block: &mut BlockProgram, range: Range, bytes: u64, ops: Vec<super::Op>) {
+    let round_stride = u64::from(range.length);
+    let rounds = bytes.div_ceil(round_stride) as u32;
+    if rounds > 0 {
+        block.segments.push(Segment { rounds, round_stride, limit: bytes, ops });
+    }
+}

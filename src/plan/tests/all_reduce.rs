@@ -1,0 +1,195 @@
+//! Ring all-reduce: every form of it gives every rank the promised result.
+
+use super::*;
+use proptest::prelude::*;
+
+/// What a case varies.
+#[derive(Clone, Debug)]
+struct Case {
+    request: Request,
+    limits: Limits,
+    slice_bytes: Option<u32>,
+    rings: Vec<Vec<u32>>,
+    seed: u64,
+}
+
+impl Case {
+    fn choice(&self) -> Choice {
+        let mut choice = select(&self.request, &self.limits).expect("a valid request");
+        // Small data takes the staged path by choice; the other forms must be right for it too.
+        if self.request.registered && self.request.rank_count > 1 {
+            choice.algorithm = match self.request.in_place {
+                true => Algorithm::RingHybrid,
+                false => Algorithm::RingDirect,
+            };
+        }
+        choice.blocks = self.limits.blocks_max;
+        choice.slices = 2.min(self.limits.slot_count / 2);
+        choice.rings = self.rings.clone();
+        choice.set_slice_bytes(self.slice_bytes.unwrap_or(choice.slice_bytes));
+        choice
+    }
+}
+
+fn check(case: &Case) {
+    let choice = case.choice();
+    let verified = verify(build(&choice), &case.request.promise());
+    let verified = verified.unwrap_or_else(|error| panic!("{case:?}: {error}"));
+    run(case, &verified);
+}
+
+/// Two launches on the same lanes: the second finds what the first left.
+fn run(case: &Case, verified: &Verified) {
+    let request = &case.request;
+    let mut random = Random(case.seed);
+    let element = Element {
+        bytes: request.element_bytes as usize,
+        reduce_op: request.reduce_op,
+        scalar: 3,
+        rank_count: u64::from(request.rank_count),
+    };
+    let mut host = host(verified, element, 5);
+    for launch in 0..2 {
+        let bytes = request.bytes as usize;
+        for rank in &mut host.ranks {
+            let input: Vec<u8> = (0..bytes).map(|_| random.next() as u8).collect();
+            rank.memory = [input, vec![0xcc; bytes], Vec::new()];
+            rank.in_place = request.in_place;
+        }
+        let inputs: Vec<Vec<u8>> = host.ranks.iter().map(|rank| rank.memory[0].clone()).collect();
+        host.launch(&mut random).unwrap_or_else(|stuck| panic!("{case:?}: stuck at {stuck}"));
+        let expected = reduce_all(&element, &inputs);
+        for (number, rank) in host.ranks.iter().enumerate() {
+            let result = &rank.memory[usize::from(!request.in_place)];
+            assert!(*result == expected, "{case:?}: launch {launch}, rank {number} is wrong");
+            assert!(
+                request.in_place || rank.memory[0] == inputs[number],
+                "{case:?}: input written"
+            );
+        }
+    }
+}
+
+fn reduce_all(element: &Element, inputs: &[Vec<u8>]) -> Vec<u8> {
+    let mut result = Vec::new();
+    for start in (0..inputs[0].len()).step_by(element.bytes) {
+        let load = |input: &Vec<u8>| element.scale(element.load(&input[start..][..element.bytes]));
+        let total = inputs.iter().map(load).reduce(|a, b| element.combine(a, b)).expect("a rank");
+        let value = element.finish(total);
+        result.extend_from_slice(&value.to_le_bytes()[..element.bytes]);
+    }
+    result
+}
+
+fn request(rank_count: u32, bytes: u64) -> Request {
+    Request {
+        collective: Collective::AllReduce,
+        rank_count,
+        bytes,
+        element_bytes: 4,
+        reduce_op: ReduceOp::Sum,
+        in_place: false,
+        registered: false,
+    }
+}
+
+fn cases() -> impl Strategy<Value = Case> {
+    let sizes = (0..4u32, 0..700u64, 1..4u32, 1..5u32, 1..4u32);
+    let reduce_op = prop::sample::select(ReduceOp::ALL.to_vec());
+    let shape = (1..=8u32, sizes, reduce_op, any::<bool>(), any::<bool>(), any::<u64>());
+    shape.prop_map(|(rank_count, sizes, reduce_op, in_place, registered, seed)| {
+        let (element_log2, count, blocks_max, granules, slots_log2) = sizes;
+        let element_bytes = 1 << element_log2;
+        let mut reversed: Vec<u32> = (0..rank_count).collect();
+        reversed.reverse();
+        Case {
+            request: Request {
+                element_bytes,
+                reduce_op,
+                in_place,
+                registered,
+                ..request(rank_count, count * u64::from(element_bytes))
+            },
+            limits: limits(blocks_max, 64, 1 << slots_log2),
+            slice_bytes: Some(granules * 16),
+            rings: vec![(0..rank_count).collect(), reversed],
+            seed,
+        }
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 160, ..ProptestConfig::default() })]
+
+    /// Any ranks, counts, element sizes, reductions, forms and interleavings.
+    #[test]
+    fn every_rank_gets_the_reduction(case in cases()) {
+        check(&case);
+    }
+}
+
+#[test]
+fn counts_at_the_edges_of_chunks_are_reduced() {
+    for rank_count in [1, 2, 3, 4, 8] {
+        for count in [0, 1, 3, 4, 31, 32, 33, 255, 256, 257] {
+            for (in_place, registered) in
+                [(false, false), (true, false), (false, true), (true, true)]
+            {
+                let request = Request { in_place, registered, ..request(rank_count, count * 4) };
+                let rings = vec![(0..rank_count).collect()];
+                let limits = limits(2, 64, 4);
+                check(&Case { request, limits, slice_bytes: Some(16), rings, seed: count });
+            }
+        }
+    }
+}
+
+#[test]
+fn large_plans_verify_quickly_and_keep_much_in_flight() {
+    let limits = limits(4, 512 << 10, 8);
+    for (in_place, registered) in [(false, false), (true, false), (false, true), (true, true)] {
+        let request = Request { in_place, registered, ..request(4, 1 << 30) };
+        let choice = select(&request, &limits).expect("valid");
+        assert!(choice.blocks >= 2 && choice.slices >= 2, "{choice:?}");
+        let plan = build(&choice);
+        let begin = std::time::Instant::now();
+        verify(plan, &request.promise()).expect("a correct plan");
+        // The figure for a release build is in the closing note of the change; here it only shows
+        // up under --nocapture, for a loaded machine must not fail the test.
+        println!("{:?}: {} rounds in {:?}", choice.algorithm, choice.rounds, begin.elapsed());
+    }
+}
+
+#[test]
+fn selection_covers_every_size_and_says_what_it_cannot_do() {
+    let limits = limits(4, 512 << 10, 8);
+    for log2 in 0..38 {
+        for rank_count in [1, 2, 3, 7, 8] {
+            for registered in [false, true] {
+                let bytes = (1u64 << log2) - if log2 > 12 { 4 } else { 0 };
+                let bytes = bytes / 4 * 4;
+                let request = Request { registered, ..request(rank_count, bytes) };
+                let choice = select(&request, &limits).expect("valid");
+                let covered = u64::from(choice.rounds) * choice.round_bytes();
+                assert!(covered >= bytes && choice.slice_bytes.is_multiple_of(16), "{choice:?}");
+                let slot =
+                    if choice.algorithm == Algorithm::RingStaged { 512 << 10 } else { 1 << 22 };
+                assert!(choice.slice_bytes <= slot, "{choice:?}");
+            }
+        }
+    }
+    let odd = select(&request(2, 6), &limits).expect_err("6 bytes are no whole f32");
+    assert!(odd.to_string().contains("a whole number of elements, got 6"), "{odd}");
+    let one_slot = select(&request(2, 8), &Limits { slot_count: 1, ..limits });
+    assert!(one_slot.is_err());
+}
+
+#[test]
+fn registered_data_moves_without_staging_copies() {
+    let request = Request { registered: true, ..request(4, 1 << 20) };
+    let plan = build(&select(&request, &limits(4, 1 << 16, 8)).expect("valid"));
+    let ops = plan.ranks.iter().flat_map(|rank| &rank.blocks).flat_map(|block| &block.segments);
+    assert!(!ops.flat_map(|segment| &segment.ops).any(|op| matches!(op, Op::Copy { .. })));
+    let ports = plan.ranks.iter().flat_map(|rank| &rank.blocks).flat_map(|block| &block.ports);
+    assert!(ports.into_iter().all(|port| port.lane.kind == LaneKind::Direct));
+}

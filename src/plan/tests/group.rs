@@ -1,0 +1,133 @@
+//! Send and receive: any pairs, any order within the group.
+
+use super::*;
+use proptest::prelude::*;
+
+const ELEMENT: Element = Element { bytes: 1, reduce_op: ReduceOp::Sum, scalar: 1, rank_count: 1 };
+
+/// Lists of transfers for a world, from (from, to, bytes) messages: each rank names them in an order
+/// of its own, but those of one pair and direction in the order of the messages.
+fn world(rank_count: u32, messages: &[(u32, u32, u64)], random: &mut Random) -> Vec<Vec<Transfer>> {
+    let mut lists: Vec<Vec<Transfer>> = vec![Vec::new(); rank_count as usize];
+    let mut ends = vec![16u64; rank_count as usize];
+    for &(from, to, bytes) in messages {
+        for (rank, peer, direction) in [(from, to, Direction::Send), (to, from, Direction::Receive)]
+        {
+            let address = ends[rank as usize];
+            ends[rank as usize] += bytes + 3;
+            let transfer = Transfer { peer, direction, address, bytes };
+            let list = &mut lists[rank as usize];
+            let kin = |it: &Transfer| (it.peer, it.direction) == (peer, direction);
+            let first = list.iter().rposition(kin).map_or(0, |place| place + 1);
+            let place = first + random.below(list.len() - first + 1);
+            list.insert(place, transfer);
+        }
+    }
+    lists
+}
+
+fn run(lists: &[Vec<Transfer>], verified: &Verified, random: &mut Random) {
+    let mut host = host(verified, ELEMENT, 3);
+    for (rank, list) in lists.iter().enumerate() {
+        let end = list.iter().map(|it| it.address + it.bytes).max().unwrap_or(0);
+        host.ranks[rank].memory[2] = (0..end).map(|_| random.next() as u8).collect();
+    }
+    let before: Vec<Vec<u8>> = host.ranks.iter().map(|rank| rank.memory[2].clone()).collect();
+    host.launch(random).expect("not stuck");
+    for (rank, list) in lists.iter().enumerate() {
+        let mut expected = before[rank].clone();
+        for peer in 0..lists.len() {
+            let of = |list: &[Transfer], peer: usize, direction| {
+                let mut list = list.to_vec();
+                list.retain(|it| it.peer as usize == peer && it.direction == direction);
+                list
+            };
+            let receives = of(list, peer, Direction::Receive);
+            let sends = of(&lists[peer], rank, Direction::Send);
+            for (receive, send) in receives.iter().zip(&sends) {
+                let source = &before[peer][send.address as usize..][..send.bytes as usize];
+                expected[receive.address as usize..][..receive.bytes as usize]
+                    .copy_from_slice(source);
+            }
+        }
+        assert!(host.ranks[rank].memory[2] == expected, "rank {rank} of {lists:?}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+
+    /// Whatever order each rank names its peers in, everything arrives where it should.
+    #[test]
+    fn groups_deliver_in_any_order(
+        rank_count in 1..=5u32,
+        pairs in prop::collection::vec((0..5u32, 0..5u32, 0..400u64), 0..12),
+        slots_log2 in 1..4u32,
+        seed in any::<u64>(),
+    ) {
+        let mut random = Random(seed);
+        let fold = |(from, to, bytes)| (from % rank_count, to % rank_count, bytes);
+        let messages: Vec<_> = pairs.into_iter().map(fold).collect();
+        let lists = world(rank_count, &messages, &mut random);
+        let limits = limits(1, 48, 1 << slots_log2);
+        let all = group_plan(&lists, &limits).expect("valid");
+        for (rank, list) in (0..).zip(&lists) {
+            // What a rank builds from its own list alone is what the world's plan has for it.
+            let own = group(rank, rank_count, list, &limits).expect("valid");
+            prop_assert_eq!(
+                &own.plan.ranks[rank as usize].blocks, &all.plan.ranks[rank as usize].blocks
+            );
+            verify(own.plan, &own.promise).map_err(|error| {
+                TestCaseError::fail(format!("rank {rank} of {lists:?}: {error}"))
+            })?;
+        }
+        let verified = verify(all.plan, &all.promise)
+            .map_err(|error| TestCaseError::fail(format!("{lists:?}: {error}")))?;
+        run(&lists, &verified, &mut random);
+    }
+}
+
+#[test]
+fn a_large_transfer_is_cut_into_messages() {
+    let limits = limits(4, 1 << 20, 8);
+    let send =
+        Transfer { peer: 1, direction: Direction::Send, address: 4096, bytes: (1 << 30) + 1 };
+    let group = group(0, 2, &[send], &limits).expect("valid");
+    let segment = &group.plan.ranks[0].blocks[0].segments[0];
+    assert_eq!((segment.rounds, segment.round_stride), (1025, 1 << 20));
+    verify(group.plan, &group.promise).expect("a correct plan");
+}
+
+#[test]
+fn lists_that_make_no_sense_are_refused() {
+    let limits = limits(1, 64, 2);
+    let send = |peer, bytes| Transfer { peer, direction: Direction::Send, address: 0, bytes };
+    let unmatched = group(0, 2, &[send(0, 4)], &limits).expect_err("nobody receives");
+    assert!(unmatched.to_string().contains("exchanges with itself"), "{unmatched}");
+    assert!(group(0, 2, &[send(2, 4)], &limits).is_err());
+    assert!(group(2, 2, &[], &limits).is_err());
+    let wraps = Transfer { address: u64::MAX, ..send(1, 4) };
+    assert!(group(0, 2, &[wraps], &limits).is_err());
+}
+
+#[test]
+fn a_world_whose_lists_disagree_is_not_verified() {
+    let limits = limits(1, 64, 2);
+    let send = Transfer { peer: 1, direction: Direction::Send, address: 0, bytes: 128 };
+    let receive = Transfer { peer: 0, direction: Direction::Receive, address: 0, bytes: 192 };
+    let group = group_plan(&[vec![send], vec![receive]], &limits).expect("each list is valid");
+    let error = verify(group.plan, &group.promise).expect_err("sizes differ");
+    assert!(matches!(*error.reason, Reason::Deadlock(ref stuck) if stuck.len() == 1), "{error}");
+}
+
+#[test]
+fn receives_that_overlap_are_refused() {
+    let limits = limits(1, 64, 2);
+    let receive = |peer, address| {
+        let direction = Direction::Receive;
+        Transfer { peer, direction, address, bytes: 32 }
+    };
+    let group = group(0, 3, &[receive(1, 0), receive(2, 16)], &limits).expect("valid");
+    let error = verify(group.plan, &group.promise).expect_err("both write byte 16");
+    assert!(matches!(*error.reason, Reason::Race { .. }), "{error}");
+}

@@ -1,0 +1,379 @@
+//! The symbolic verifier: proves that a plan does what its collective promises, before it runs.
+//!
+//! It unrolls all rounds with their real byte ranges and runs every rank's program at once, with
+//! values that say which inputs they are made of. What it checks:
+//!
+//! * every byte of the result is the promised reduction: each rank's contribution exactly once, in
+//!   its place, scaled once for a pre-multiplied sum, finished once for an average; the input is
+//!   not written unless the call is in place;
+//! * every read is ordered after the write whose value it takes, every write after the reads and
+//!   writes before it, across blocks, ranks and engines; nothing goes on once the kernel has ended;
+//! * a slot is used between its arrival and its credit; messages go in order; credits, arrivals and
+//!   completions match the positions that the plan leaves behind, so that the next launch finds the
+//!   lane as this one did;
+//! * no deadlock; sizes, alignment, ports as the encoding and the executor want them.
+//!
+//! **Why one schedule stands for all of them.** A block is a straight line: no op's effect on
+//! control depends on data. A signal is raised by one lane alone and in a fixed order, hence the
+//! event that makes it `v` is the same in every run, and a wait for `v` happens after exactly that
+//! event (whatever else the waiter sees by luck is not counted here). So the happens-before order is a
+//! property of the plan, not of the run. A wait that has become possible stays possible (R9), thus
+//! if one run that goes on as long as it can comes to its end, each of them does. And if any two
+//! accesses that conflict are ordered by happens-before, then each read takes the same value in each
+//! run. So it is enough to look at one run, with vector clocks that find the conflicts which are not
+//! ordered. An engine reads a source and writes a destination at any time between doorbell and
+//! arrival: it is an agent of its own, which knows what the ringing block knew, and which others know
+//! of only through the lane's signals. An engine waits for nobody, so a full doorbell ring
+//! always empties and needs no place in this model.
+//!
+//! **Launches before and after.** Both ends of a slotted lane leave the same position behind, so a
+//! launch may count messages from zero: slot numbers only rotate. The first messages use slots that
+//! an earlier launch used; therefore nothing is taken as credited until it was waited for.
+
+mod clock;
+mod error;
+mod memory;
+mod structure;
+mod world;
+
+#[cfg(test)]
+mod tests;
+
+pub use error::{Access, Reason, Site, Stuck, VerifyError};
+
+use super::{Direction, EncodeError, LaneEnd, LaneId, Plan, PortResolver, Side, Transfer, encode};
+use clock::Clock;
+use memory::{Fault, Sum, Term, Value, input_of};
+use ringdove_kernels::element::ReduceOp;
+use std::collections::{BTreeMap, BTreeSet};
+use world::{Block, Port, Rules, Step, World, slotted};
+
+/// What a plan has to achieve.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Promise {
+    /// Every rank's output is the reduction of all inputs.
+    AllReduce {
+        /// Number of ranks.
+        rank_count: u32,
+        /// Bytes of each rank's data.
+        bytes: u64,
+        /// Bytes of one element.
+        element_bytes: u32,
+        /// The reduction.
+        reduce_op: ReduceOp,
+        /// Input and output are the same memory.
+        in_place: bool,
+    },
+    /// What is received is what was sent: the `k`-th receive from a peer is its `k`-th send.
+    SendReceive {
+        /// Each rank's transfers.
+        transfers: Vec<Vec<Transfer>>,
+    },
+}
+
+/// A plan that has passed [`verify`]. Only such a plan can be encoded.
+#[derive(Clone, Debug)]
+pub struct Verified {
+    plan: Plan,
+    lanes: Vec<LaneId>,
+}
+
+impl Verified {
+    /// The plan.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Every lane that the plan uses, in order, each once.
+    pub fn lanes(&self) -> &[LaneId] {
+        &self.lanes
+    }
+
+    /// The lane ends at `rank`.
+    pub fn ports(&self, rank: u32) -> impl Iterator<Item = LaneEnd> {
+        let blocks = self.plan.ranks.get(rank as usize).map(|program| &program.blocks);
+        blocks.into_iter().flatten().flat_map(|block| block.ports.iter().copied())
+    }
+
+    /// Blocks of the rank's launch.
+    pub fn block_count(&self, rank: u32) -> u32 {
+        self.plan.ranks.get(rank as usize).map_or(0, |program| program.blocks.len() as u32)
+    }
+
+    /// The rank's program as the executor kernel reads it.
+    ///
+    /// # Errors
+    /// No such rank, or a lane end that `ports` does not know.
+    pub fn encode(&self, rank: u32, ports: &impl PortResolver) -> Result<Vec<u8>, EncodeError> {
+        encode::encode(&self.plan, rank, ports)
+    }
+}
+
+/// Proves a plan, or says where it is wrong.
+///
+/// # Errors
+/// The first thing found that breaks the promise.
+pub fn verify(plan: Plan, promise: &Promise) -> Result<Verified, VerifyError> {
+    let expected = match promise {
+        Promise::AllReduce { rank_count, .. } => *rank_count as usize,
+        Promise::SendReceive { transfers } => transfers.len(),
+    };
+    if plan.ranks.len() != expected {
+        let reason = Reason::RankCount { expected, seen: plan.ranks.len() };
+        return Err(VerifyError::new(Site::Plan, reason));
+    }
+    structure::check(&plan)?;
+    let lanes: Vec<LaneId> = plan
+        .ranks
+        .iter()
+        .flat_map(|program| &program.blocks)
+        .flat_map(|block| &block.ports)
+        .map(|port| port.lane)
+        .collect::<BTreeSet<_>>()
+        .into_iter()
+        .collect();
+    let (mut world, mut blocks) = set_up(&plan, promise, &lanes);
+    run(&mut world, &mut blocks)?;
+    check_lanes(&world, &blocks)?;
+    check_memory(&world, &blocks, promise)?;
+    drop(blocks);
+    Ok(Verified { plan, lanes })
+}
+
+fn rules(promise: &Promise) -> Rules {
+    match *promise {
+        Promise::AllReduce { rank_count, element_bytes, reduce_op, in_place, .. } => Rules {
+            scales: reduce_op == ReduceOp::PreMulSum,
+            // Dividing by one rank changes nothing, so it may be left out.
+            finishes: reduce_op == ReduceOp::Avg && rank_count > 1,
+            in_place,
+            element_bytes: u64::from(element_bytes.max(1)),
+        },
+        Promise::SendReceive { .. } => {
+            Rules { scales: false, finishes: false, in_place: false, element_bytes: 1 }
+        }
+    }
+}
+
+fn set_up<'p>(plan: &'p Plan, promise: &Promise, lanes: &[LaneId]) -> (World, Vec<Block<'p>>) {
+    let blocks_of = |(rank, program): (u32, &'p super::RankProgram)| {
+        (0..).zip(&program.blocks).map(move |(number, block)| (rank, number, block))
+    };
+    let all: Vec<_> = (0..).zip(&plan.ranks).flat_map(blocks_of).collect();
+    let agents = all.iter().map(|&(rank, number, _)| (rank, number)).collect();
+    let mut world = World::new(rules(promise), plan.ranks.len(), plan.slots, lanes, agents);
+    let number_of: BTreeMap<LaneId, usize> =
+        lanes.iter().enumerate().map(|(number, &lane)| (lane, number)).collect();
+    let port = |end: &LaneEnd| Port {
+        lane: number_of[&end.lane],
+        side: end.side,
+        position: 0,
+        completion_position: 0,
+        observed: match (end.side, end.lane.kind) {
+            (Side::Send, super::LaneKind::Slots) => -i64::from(plan.slots.count),
+            _ => 0,
+        },
+    };
+    let block = |(place, &(rank, number, program)): (usize, &(u32, u32, &'p _))| {
+        let program: &'p super::BlockProgram = program;
+        let mut clock = Clock::new(world.agent_count());
+        clock.tick(rank);
+        Block {
+            rank,
+            number,
+            program,
+            agent: (plan.ranks.len() + place) as u32,
+            clock,
+            ports: program.ports.iter().map(port).collect(),
+            segment: 0,
+            round: 0,
+            op: 0,
+        }
+    };
+    let blocks = all.iter().enumerate().map(block).collect();
+    map_memory(&mut world, promise);
+    (world, blocks)
+}
+
+/// What each rank's memory holds before the launch.
+fn map_memory(world: &mut World, promise: &Promise) {
+    match promise {
+        Promise::AllReduce { rank_count, bytes, .. } => {
+            for rank in 0..*rank_count {
+                let (input, output) = (world.input(rank), world.output(rank));
+                world.memories[output].map(0, *bytes, None, World::before(rank));
+                world.memories[input].map(0, *bytes, input_of(rank), World::before(rank));
+            }
+        }
+        Promise::SendReceive { transfers } => {
+            for (rank, transfers) in (0..).zip(transfers) {
+                let memory = world.addresses(rank);
+                let of = |direction| transfers.iter().filter(move |it| it.direction == direction);
+                for it in of(Direction::Receive) {
+                    let end = it.address + it.bytes;
+                    world.memories[memory].map(it.address, end, None, World::before(rank));
+                }
+                for it in of(Direction::Send) {
+                    let (end, value) = (it.address + it.bytes, input_of(rank));
+                    world.memories[memory].map(it.address, end, value, World::before(rank));
+                }
+            }
+        }
+    }
+}
+
+/// Runs all blocks until they end, or until none can move.
+fn run(world: &mut World, blocks: &mut [Block<'_>]) -> Result<(), VerifyError> {
+    loop {
+        let (mut moved, mut stuck) = (false, false);
+        for block in blocks.iter_mut() {
+            loop {
+                match world.step(block) {
+                    Ok(Step::Taken) => moved = true,
+                    Ok(Step::Ended) => break,
+                    Ok(Step::Waiting { .. }) => {
+                        stuck = true;
+                        break;
+                    }
+                    Err(reason) => return Err(VerifyError::new(block.site(), reason)),
+                }
+            }
+        }
+        if !stuck {
+            return Ok(());
+        }
+        if !moved {
+            return Err(deadlock(world, blocks));
+        }
+    }
+}
+
+fn deadlock(world: &mut World, blocks: &mut [Block<'_>]) -> VerifyError {
+    let mut list = Vec::new();
+    for block in blocks {
+        if let Ok(Step::Waiting { expected, seen }) = world.step(block) {
+            list.push(Stuck { site: block.site(), expected, seen });
+        }
+    }
+    VerifyError::new(Site::Plan, Reason::Deadlock(list))
+}
+
+/// Signals, positions and credits agree at both ends of each lane.
+fn check_lanes(world: &World, blocks: &[Block<'_>]) -> Result<(), VerifyError> {
+    let unused =
+        Port { lane: 0, side: Side::Send, position: 0, completion_position: 0, observed: 0 };
+    let mut ends = vec![[unused; 2]; world.lanes.len()];
+    for port in blocks.iter().flat_map(|block| &block.ports) {
+        ends[port.lane][usize::from(port.side == Side::Receive)] = *port;
+    }
+    for (lane, [send, receive]) in world.lanes.iter().zip(ends) {
+        let (arrivals, credits) = (lane.arrivals.raised, lane.credits.raised);
+        let completions = lane.completions.raised;
+        let mut rules = vec![
+            ("position of the receive port after all arrivals", arrivals, receive.position),
+            ("position of the send port after all credits", credits, send.position),
+            ("completion position of the send port", completions, send.completion_position),
+            // Data that nobody waited for may land after the kernel has ended.
+            ("arrivals waited for", arrivals, receive.observed.min(arrivals)),
+        ];
+        if slotted(lane) {
+            rules.push(("credits for all messages", lane.puts, credits));
+            rules.push(("arrivals of all messages", lane.puts, arrivals));
+        }
+        if let Some(&(what, expected, seen)) = rules.iter().find(|rule| rule.1 != rule.2) {
+            let reason = Reason::Unbalanced { what, expected, seen };
+            return Err(VerifyError::new(Site::Lane(lane.id), reason));
+        }
+    }
+    Ok(())
+}
+
+/// The caller's memory at the end of each rank's kernel: quiet, and as promised.
+fn check_memory(world: &World, blocks: &[Block<'_>], promise: &Promise) -> Result<(), VerifyError> {
+    for rank in 0..world.rank_count as u32 {
+        let mut end = Clock::new(world.agent_count());
+        for block in blocks.iter().filter(|block| block.rank == rank) {
+            end.join(&block.clock);
+        }
+        // A rank without a launch of its own still has its memory.
+        end.join(&before(world, rank));
+        for memory in world.input(rank)..=world.addresses(rank) {
+            check_quiet(world, memory, &end)?;
+        }
+        match promise {
+            Promise::AllReduce { rank_count, bytes, .. } => {
+                let (scaled, finished) = (world.rules.scales.into(), world.rules.finishes.into());
+                let terms = (0..*rank_count).map(|rank| Term { rank, shift: 0, scaled });
+                let expected = Sum { terms: terms.collect(), finished };
+                check_range(world, world.output(rank), (0, *bytes), &expected)?;
+            }
+            Promise::SendReceive { transfers } => check_received(world, rank, transfers)?,
+        }
+    }
+    Ok(())
+}
+
+fn before(world: &World, rank: u32) -> Clock {
+    let mut clock = Clock::new(world.agent_count());
+    clock.tick(rank);
+    clock
+}
+
+fn check_quiet(world: &World, memory: usize, end: &Clock) -> Result<(), VerifyError> {
+    let Err(Fault::Race { start, end, other, other_wrote }) =
+        world.memories[memory].unfinished(end)
+    else {
+        return Ok(());
+    };
+    let site = Site::Memory { memory: world.memory_name(memory), start, end };
+    let access = if other_wrote { Access::Write } else { Access::Read };
+    let other = world.agent_name(other.agent);
+    Err(VerifyError::new(site, Reason::Unfinished { access, other }))
+}
+
+fn check_received(
+    world: &World,
+    rank: u32,
+    world_list: &[Vec<Transfer>],
+) -> Result<(), VerifyError> {
+    let mut numbers = BTreeMap::new();
+    let receives = |it: &&Transfer| it.direction == Direction::Receive;
+    for receive in world_list[rank as usize].iter().filter(receives) {
+        let number: &mut usize = numbers.entry(receive.peer).or_default();
+        let sends = world_list.get(receive.peer as usize).into_iter().flatten();
+        let sent = sends
+            .filter(|it| it.direction == Direction::Send && it.peer == rank)
+            .nth(*number)
+            .filter(|it| it.bytes == receive.bytes);
+        *number += 1;
+        let Some(sent) = sent else {
+            let expected = "a send of the same size for each receive of a group";
+            let what = "bytes of a receive without its send";
+            let reason = Reason::Shape { what, expected, seen: receive.bytes };
+            return Err(VerifyError::new(Site::Rank { rank }, reason));
+        };
+        let shift = sent.address.wrapping_sub(receive.address) as i64;
+        let terms = vec![Term { rank: receive.peer, shift, scaled: 0 }];
+        let range = (receive.address, receive.address + receive.bytes);
+        check_range(world, world.addresses(rank), range, &Sum { terms, finished: 0 })?;
+    }
+    Ok(())
+}
+
+fn check_range(
+    world: &World,
+    memory: usize,
+    (start, end): (u64, u64),
+    expected: &Sum,
+) -> Result<(), VerifyError> {
+    let describe = |value: &Value| format!("{value:?}");
+    for (start, end, value) in world.memories[memory].cells(start, end) {
+        if value.as_deref() != Some(expected) {
+            let site = Site::Memory { memory: world.memory_name(memory), start, end };
+            let expected = describe(&Some(expected.clone().into()));
+            let reason = Reason::WrongResult { expected, seen: describe(value) };
+            return Err(VerifyError::new(site, reason));
+        }
+    }
+    Ok(())
+}

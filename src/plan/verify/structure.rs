@@ -1,0 +1,246 @@
+//! What can be checked op by op, without running anything.
+
+use super::super::display::Named;
+use super::super::encode::{ENCODED_BYTES_MAX, encoded_bytes};
+use super::super::{
+    BlockProgram, GRANULE_BYTES, LaneEnd, LaneKind, Op, Place, Plan, Range, Side, SlotShape,
+};
+use super::error::{Reason, Site, VerifyError};
+use ringdove_kernels::descriptor::LENGTH_BYTES_MAX;
+use ringdove_kernels::op::BLOCK_PORTS_MAX;
+use std::collections::HashMap;
+
+/// Bounds the work of unrolling a plan.
+const UNROLLED_OPS_MAX: u64 = 1 << 26;
+/// No offset reaches this, so that sums of offsets cannot wrap.
+const OFFSET_END: u64 = 1 << 62;
+
+/// Checks the plan's shape and every op's operands.
+pub(super) fn check(plan: &Plan) -> Result<(), VerifyError> {
+    let shape =
+        |what, expected, seen| VerifyError::new(Site::Plan, Reason::Shape { what, expected, seen });
+    let threads = plan.thread_count;
+    if !(32..=1024).contains(&threads) || !threads.is_multiple_of(32) {
+        return Err(shape("threads", "a multiple of 32 up to 1024", u64::from(threads)));
+    }
+    let SlotShape { bytes, count } = plan.slots;
+    if bytes == 0 || !u64::from(bytes).is_multiple_of(GRANULE_BYTES) {
+        return Err(shape("slot bytes", "a multiple of 16", u64::from(bytes)));
+    }
+    if !count.is_power_of_two() {
+        return Err(shape("slots", "a power of two", u64::from(count)));
+    }
+    let mut unrolled = 0u64;
+    for (rank, program) in (0..).zip(&plan.ranks) {
+        let blocks = program.blocks.len() as u64;
+        if blocks == 0 || blocks > 1 << 16 {
+            return Err(shape("blocks", "1 to 65536 for each rank", blocks));
+        }
+        let encoded = encoded_bytes(program);
+        if encoded > ENCODED_BYTES_MAX {
+            return Err(shape("encoded bytes of a rank", "at most 64 MiB", encoded));
+        }
+        let mut users = HashMap::new();
+        for (number, block) in (0..).zip(&program.blocks) {
+            ports(plan, rank, number, block, &mut users)?;
+            for segment in &block.segments {
+                unrolled += segment.ops.len() as u64 * u64::from(segment.rounds);
+            }
+            Operands { plan, rank, number, block }.check()?;
+        }
+    }
+    if unrolled > UNROLLED_OPS_MAX {
+        return Err(shape("ops in all rounds", "at most 2^26", unrolled));
+    }
+    Ok(())
+}
+
+fn ports(
+    plan: &Plan,
+    rank: u32,
+    number: u32,
+    block: &BlockProgram,
+    users: &mut HashMap<LaneEnd, u32>,
+) -> Result<(), VerifyError> {
+    let fail = |reason| Err(VerifyError::new(Site::Block { rank, block: number }, reason));
+    if block.ports.len() > BLOCK_PORTS_MAX {
+        let seen = block.ports.len() as u64;
+        return fail(Reason::Shape { what: "ports", expected: "at most 32 for each block", seen });
+    }
+    for &port in &block.ports {
+        let lane = port.lane;
+        let exists = lane.from.max(lane.to) < plan.ranks.len() as u32 && lane.from != lane.to;
+        if port.rank() != rank || !exists {
+            return fail(Reason::ForeignPort { port });
+        }
+        if let Some(other) = users.insert(port, number) {
+            return fail(Reason::SharedPort { port, other });
+        }
+    }
+    Ok(())
+}
+
+/// One block's ops.
+struct Operands<'a> {
+    plan: &'a Plan,
+    rank: u32,
+    number: u32,
+    block: &'a BlockProgram,
+}
+
+impl Operands<'_> {
+    fn check(&self) -> Result<(), VerifyError> {
+        for (segment_number, segment) in (0..).zip(&self.block.segments) {
+            let span = u128::from(segment.rounds) * u128::from(segment.round_stride);
+            if span >= u128::from(OFFSET_END) {
+                let reason = Reason::Operands { rule: "rounds times stride fit 62 bits" };
+                let site = Site::Block { rank: self.rank, block: self.number };
+                return Err(VerifyError::new(site, reason));
+            }
+            for (place, op) in (0..).zip(&segment.ops) {
+                self.op(op).map_err(|reason| {
+                    let site = Site::Op {
+                        rank: self.rank,
+                        block: self.number,
+                        segment: segment_number,
+                        round: 0,
+                        op: place,
+                        text: Named { op, ports: &self.block.ports }.to_string(),
+                    };
+                    VerifyError::new(site, reason)
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn op(&self, op: &Op) -> Result<(), Reason> {
+        let port = op.port().map(|port| self.port(port)).transpose()?;
+        let need = |side, rule| match port {
+            Some(port) if port.side != side => Err(Reason::WrongPort { port, rule }),
+            _ => Ok(()),
+        };
+        if op.range().is_some_and(|range| range.extent >= OFFSET_END) {
+            return Err(Reason::Operands { rule: "an extent fits 62 bits" });
+        }
+        match *op {
+            Op::Copy { destination, source, range, .. } => {
+                self.written(destination)?;
+                self.place(source, range)?;
+                self.place(destination, range)
+            }
+            Op::Reduce { destination, a, b, range, .. } => {
+                self.written(destination)?;
+                self.place(a, range)?;
+                self.place(b, range)?;
+                self.place(destination, range)
+            }
+            Op::Put { destination, source, range, arrival, completion, .. } => {
+                need(Side::Send, "only a send port puts")?;
+                if u64::from(range.length) > LENGTH_BYTES_MAX {
+                    return Err(Reason::Operands { rule: "a put moves at most 4 MiB" });
+                }
+                if !arrival && !completion && range.length == 0 {
+                    return Err(Reason::Operands { rule: "a put moves bytes or raises a signal" });
+                }
+                self.place(source, range)?;
+                self.place(destination, range)?;
+                self.put(op.port(), source, destination, arrival)
+            }
+            Op::Credit { .. } => need(Side::Receive, "only a receive port returns credits"),
+            Op::WaitCompletion { .. } => need(Side::Send, "only a send port has completions"),
+            Op::WaitSignal { .. } => Ok(()),
+            Op::Advance { completions, .. } => {
+                if completions == 0 {
+                    return Ok(());
+                }
+                need(Side::Send, "only a send port has completions")
+            }
+        }
+    }
+
+    /// A put goes from slot to slot of one message, or between buffers.
+    fn put(
+        &self,
+        port: Option<u16>,
+        source: Place,
+        destination: Place,
+        arrival: bool,
+    ) -> Result<(), Reason> {
+        let Some(port) = port else { return Ok(()) };
+        let kind = self.port(port)?.lane.kind;
+        let rule = match (kind, source, destination) {
+            (
+                LaneKind::Slots,
+                Place::Slot { port: from, message: sent, .. },
+                Place::Slot { port: to, message: put, .. },
+            ) => {
+                if (from, to) != (port, port) || sent != put {
+                    "a put through slots names one message of its own port at both ends"
+                } else if !arrival {
+                    "a message in a slot announces itself"
+                } else {
+                    return Ok(());
+                }
+            }
+            (LaneKind::Direct, Place::Buffer { .. }, Place::Buffer { .. }) => return Ok(()),
+            (LaneKind::Slots, ..) => "a slotted lane moves slots",
+            (LaneKind::Direct, ..) => "a direct lane moves registered buffers",
+        };
+        Err(Reason::Operands { rule })
+    }
+
+    fn port(&self, port: u16) -> Result<LaneEnd, Reason> {
+        let ports = self.block.ports.len();
+        self.block.ports.get(usize::from(port)).copied().ok_or(Reason::UnknownPort { port, ports })
+    }
+
+    /// Engines alone write the slots at a receive port.
+    fn written(&self, place: Place) -> Result<(), Reason> {
+        match place {
+            Place::Slot { port, .. } if self.port(port)?.side == Side::Receive => {
+                Err(Reason::Operands { rule: "only the engine writes the slots at a receive port" })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn place(&self, place: Place, range: Range) -> Result<(), Reason> {
+        match place {
+            Place::Buffer { offset, .. } => {
+                if offset >= OFFSET_END {
+                    return Err(Reason::Operands { rule: "an offset fits 62 bits" });
+                }
+                aligned(offset)
+            }
+            // Bounds of addresses are checked where they are used; this keeps sums from wrapping.
+            Place::Address(address) if address >= OFFSET_END * 2 => {
+                Err(Reason::Operands { rule: "an address fits 63 bits" })
+            }
+            Place::Address(_) => Ok(()),
+            Place::Slot { port, offset, .. } => {
+                let end = self.port(port)?;
+                if end.lane.kind != LaneKind::Slots {
+                    return Err(Reason::WrongPort {
+                        port: end,
+                        rule: "a direct lane has no slots",
+                    });
+                }
+                let (length, slot_bytes) = (u64::from(range.length), self.plan.slots.bytes);
+                if offset > u64::from(slot_bytes) || offset + length > u64::from(slot_bytes) {
+                    return Err(Reason::OutsideSlot { offset, length, slot_bytes });
+                }
+                aligned(offset)
+            }
+        }
+    }
+}
+
+fn aligned(value: u64) -> Result<(), Reason> {
+    let alignment = GRANULE_BYTES;
+    if value.is_multiple_of(alignment) {
+        Ok(())
+    } else {
+        Err(Reason::Misaligned { value, alignment })
+    }
+}

@@ -1,0 +1,378 @@
+//! Correct plans with one thing changed.
+//!
+//! Each mutant is either refused, or so changed that nothing can go wrong: then it is run under
+//! random interleavings, and has to give the right result twice in a row. What may be accepted at all
+//! is listed in `harmless`; whatever else the verifier lets pass fails the test.
+
+use crate::plan::host::{Element, Random};
+use crate::plan::tests::{host, limits};
+use crate::plan::*;
+use ringdove_kernels::element::ReduceOp;
+use std::collections::BTreeMap;
+
+/// What was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Change {
+    Drop,
+    Repeat,
+    SwapWithNext,
+    Length,
+    Extent,
+    Offset,
+    Message,
+    OtherPort,
+    OtherBuffer,
+    Scale,
+    Finish,
+    Arrival,
+    Completion,
+    WaitMore,
+    WaitLess,
+    Advance,
+    Rounds,
+    Stride,
+    Limit,
+}
+
+struct Mutant {
+    change: Change,
+    /// The op that was changed, as it was; `None` for a change of the segment.
+    op: Option<Op>,
+    /// The op after it.
+    next: Option<Op>,
+    plan: Plan,
+}
+
+/// Every place of an op, to be changed.
+fn places(op: &mut Op) -> Vec<&mut Place> {
+    match op {
+        Op::Copy { destination, source, .. } | Op::Put { destination, source, .. } => {
+            vec![destination, source]
+        }
+        Op::Reduce { destination, a, b, .. } => vec![destination, a, b],
+        _ => Vec::new(),
+    }
+}
+
+/// Every way to change one op.
+fn altered(op: Op) -> Vec<(Change, Op)> {
+    let mut all = Vec::new();
+    let mut with = |change, edit: &dyn Fn(&mut Op)| {
+        let mut copy = op;
+        edit(&mut copy);
+        if copy != op {
+            all.push((change, copy));
+        }
+    };
+    for place in 0..3 {
+        let edit_place = |edit: &dyn Fn(&mut Place)| {
+            let mut copy = op;
+            if let Some(place) = places(&mut copy).into_iter().nth(place) {
+                edit(place);
+            }
+            copy
+        };
+        let up = edit_place(&|place| match place {
+            Place::Buffer { offset, .. } | Place::Slot { offset, .. } => *offset += 16,
+            Place::Address(address) => *address += 16,
+        });
+        with(Change::Offset, &|it| *it = up);
+        let down = edit_place(&|place| match place {
+            Place::Buffer { offset, .. } => *offset = offset.saturating_sub(16),
+            Place::Address(address) => *address -= 16,
+            Place::Slot { .. } => (),
+        });
+        with(Change::Offset, &|it| *it = down);
+        for step in [1, 3, u32::MAX] {
+            let other = edit_place(&|place| {
+                if let Place::Slot { message, .. } = place {
+                    *message = message.wrapping_add(step);
+                }
+            });
+            with(Change::Message, &|it| *it = other);
+        }
+        let other = edit_place(&|place| {
+            if let Place::Slot { port, .. } = place {
+                *port ^= 1;
+            }
+        });
+        with(Change::OtherPort, &|it| *it = other);
+        let other = edit_place(&|place| {
+            if let Place::Buffer { buffer, .. } = place {
+                *buffer = if *buffer == Buffer::Input { Buffer::Output } else { Buffer::Input };
+            }
+        });
+        with(Change::OtherBuffer, &|it| *it = other);
+    }
+    alter_fields(op, &mut with);
+    all
+}
+
+fn alter_fields(op: Op, with: &mut dyn FnMut(Change, &dyn Fn(&mut Op))) {
+    let range = |edit: &dyn Fn(&mut Range)| {
+        let mut copy = op;
+        if let Op::Copy { range, .. } | Op::Reduce { range, .. } | Op::Put { range, .. } = &mut copy
+        {
+            edit(range);
+        }
+        copy
+    };
+    for (change, copy) in [
+        (Change::Length, range(&|range| range.length -= 16)),
+        (Change::Length, range(&|range| range.length += 16)),
+        (Change::Extent, range(&|range| range.extent += 16)),
+        (Change::Extent, range(&|range| range.extent = range.extent.saturating_sub(16))),
+    ] {
+        with(change, &|it| *it = copy);
+    }
+    with(Change::Scale, &|it| {
+        if let Op::Copy { modifiers, .. } | Op::Reduce { modifiers, .. } = it {
+            modifiers.scale ^= true;
+        }
+    });
+    with(Change::Finish, &|it| {
+        if let Op::Copy { modifiers, .. } | Op::Reduce { modifiers, .. } = it {
+            modifiers.finish ^= true;
+        }
+    });
+    with(Change::Arrival, &|it| {
+        if let Op::Put { arrival, .. } = it {
+            *arrival ^= true;
+        }
+    });
+    with(Change::Completion, &|it| {
+        if let Op::Put { completion, .. } = it {
+            *completion ^= true;
+        }
+    });
+    with(Change::OtherPort, &|it| match it {
+        Op::Put { port, .. }
+        | Op::Credit { port }
+        | Op::WaitSignal { port, .. }
+        | Op::WaitCompletion { port, .. }
+        | Op::Advance { port, .. } => *port ^= 1,
+        _ => (),
+    });
+    for (change, by) in [(Change::WaitMore, 1), (Change::WaitLess, -1)] {
+        with(change, &|it| {
+            if let Op::WaitSignal { value, .. } | Op::WaitCompletion { value, .. } = it {
+                *value += by;
+            }
+        });
+    }
+    with(Change::Advance, &|it| {
+        if let Op::Advance { signals, .. } = it {
+            *signals += 1;
+        }
+    });
+    with(Change::Advance, &|it| {
+        if let Op::Advance { signals, .. } = it {
+            *signals = signals.saturating_sub(1);
+        }
+    });
+    with(Change::Advance, &|it| {
+        if let Op::Advance { completions, .. } = it {
+            *completions += 1;
+        }
+    });
+}
+
+/// Every mutant of one block's program.
+fn mutants(plan: &Plan, rank: usize, block: usize) -> Vec<Mutant> {
+    let mut all = Vec::new();
+    let segments = &plan.ranks[rank].blocks[block].segments;
+    for (number, segment) in segments.iter().enumerate() {
+        let mut push = |change, place: Option<usize>, edit: &dyn Fn(&mut Segment)| {
+            let mut plan = plan.clone();
+            edit(&mut plan.ranks[rank].blocks[block].segments[number]);
+            let op = |place: usize| segment.ops.get(place).copied();
+            let next = place.and_then(|place| op(place + 1));
+            all.push(Mutant { change, op: place.and_then(op), next, plan });
+        };
+        push(Change::Rounds, None, &|segment| segment.rounds += 1);
+        push(Change::Rounds, None, &|segment| segment.rounds -= 1);
+        if segment.limit > 0 && segment.round_stride > 0 {
+            push(Change::Stride, None, &|segment| segment.round_stride += 16);
+            push(Change::Limit, None, &|segment| segment.limit += 4);
+            push(Change::Limit, None, &|segment| segment.limit -= 4);
+        }
+        for (place, op) in segment.ops.iter().enumerate() {
+            push(Change::Drop, Some(place), &|segment| {
+                segment.ops.remove(place);
+            });
+            push(Change::Repeat, Some(place), &|segment| {
+                segment.ops.insert(place, *op);
+            });
+            if place + 1 < segment.ops.len() {
+                push(Change::SwapWithNext, Some(place), &|segment| {
+                    segment.ops.swap(place, place + 1);
+                });
+            }
+            for (change, other) in altered(*op) {
+                push(change, Some(place), &|segment| segment.ops[place] = other);
+            }
+        }
+    }
+    all
+}
+
+/// The changes that can be harmless, and why.
+fn harmless(mutant: &Mutant, reduce_op: ReduceOp) -> bool {
+    use Change::*;
+    match (mutant.change, mutant.op) {
+        // Flags that the reduction ignores.
+        (Scale, _) => reduce_op != ReduceOp::PreMulSum,
+        (Finish, _) => reduce_op != ReduceOp::Avg,
+        // A wait that another wait implies: arrivals come in order, and in a ring a credit may be
+        // implied by an arrival that was waited for. Waiting longer than needed is slow, not wrong,
+        // as long as it ends.
+        (Drop | WaitLess | WaitMore | Repeat, Some(Op::WaitSignal { .. })) => true,
+        (Repeat | WaitLess | WaitMore, Some(Op::WaitCompletion { .. })) => true,
+        // The same copy twice; a reduction twice only where it does not read what it wrote.
+        (Repeat, Some(Op::Copy { .. })) => true,
+        (Repeat, Some(Op::Reduce { destination, a, b, .. })) => {
+            destination != a && destination != b
+        }
+        // Neighbours that do not touch each other's port or data.
+        (SwapWithNext, _) => true,
+        // Clipping hides where a piece that is not the last would end.
+        (Length | Extent, _) => true,
+        // A wait for another signal that implies the first: its sender waited, or granted, before.
+        (OtherPort, Some(Op::WaitSignal { .. })) => true,
+        // The finished sum stands in the slot and in the output alike; in place, the buffers are one.
+        (OtherBuffer, _) => true,
+        // A round behind the end of the data moves nothing; of a segment that only waits, twice.
+        (Rounds, _) => true,
+        _ => false,
+    }
+}
+
+/// Runs a mutant which was accepted, twice, and compares.
+fn run(verified: &Verified, request: &Request, seed: u64) -> Result<(), String> {
+    let mut random = Random(seed);
+    let element = Element {
+        bytes: 4,
+        reduce_op: request.reduce_op,
+        scalar: 3,
+        rank_count: u64::from(request.rank_count),
+    };
+    let mut host = host(verified, element, 2);
+    for launch in 0..2 {
+        let words = request.bytes as usize / 4;
+        let inputs: Vec<Vec<u32>> = (0..request.rank_count)
+            .map(|_| (0..words).map(|_| random.next() as u32).collect())
+            .collect();
+        for (rank, input) in host.ranks.iter_mut().zip(&inputs) {
+            let input: Vec<u8> = bytemuck::cast_slice(input).to_vec();
+            rank.memory = [input, vec![0xcc; words * 4], Vec::new()];
+            rank.in_place = request.in_place;
+        }
+        host.launch(&mut random)?;
+        for (number, rank) in host.ranks.iter().enumerate() {
+            let result: &[u8] = &rank.memory[usize::from(!request.in_place)];
+            for word in 0..words {
+                let total = inputs.iter().map(|input| element.scale(u64::from(input[word])));
+                let total = total.reduce(|a, b| element.combine(a, b)).expect("a rank");
+                let expected = element.finish(total) as u32;
+                let seen = u32::from_le_bytes(result[word * 4..][..4].try_into().expect("4 bytes"));
+                if seen != expected {
+                    return Err(format!("launch {launch} rank {number} word {word}"));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Tries every mutant of rank 1's first block; returns how many of each change were accepted.
+fn try_all(request: Request) -> BTreeMap<Change, (usize, usize)> {
+    let limits = limits(2, 32, 4);
+    let mut choice = select(&request, &limits).expect("valid");
+    choice.algorithm = match (request.registered, request.in_place) {
+        (false, _) => Algorithm::RingStaged,
+        (true, false) => Algorithm::RingDirect,
+        (true, true) => Algorithm::RingHybrid,
+    };
+    (choice.blocks, choice.slices) = (2, 2);
+    choice.set_slice_bytes(32);
+    let plan = build(&choice);
+    let promise = request.promise();
+    verify(plan.clone(), &promise).expect("the plan itself is right");
+    let mut counts: BTreeMap<Change, (usize, usize)> = BTreeMap::new();
+    for (number, mutant) in mutants(&plan, 1, 0).into_iter().enumerate() {
+        let count = counts.entry(mutant.change).or_default();
+        count.0 += 1;
+        let Ok(verified) = verify(mutant.plan.clone(), &promise) else { continue };
+        count.1 += 1;
+        let what =
+            format!("{:?} of {:?} before {:?}, {request:?}", mutant.change, mutant.op, mutant.next);
+        assert!(harmless(&mutant, request.reduce_op), "accepted: {what}");
+        for seed in 0..4 {
+            let result = run(&verified, &request, seed * 1000 + number as u64);
+            assert!(result.is_ok(), "accepted, but {result:?}: {what}");
+        }
+    }
+    counts
+}
+
+fn request(in_place: bool, registered: bool, reduce_op: ReduceOp, rank_count: u32) -> Request {
+    Request {
+        collective: Collective::AllReduce,
+        rank_count,
+        // Two rounds of two blocks; the data ends in block 0's last slice, whose clipping counts.
+        bytes: u64::from(rank_count) * (2 * 64 + 64) - 20,
+        element_bytes: 4,
+        reduce_op,
+        in_place,
+        registered,
+    }
+}
+
+#[test]
+fn one_change_is_refused_or_does_no_harm() {
+    for (in_place, registered) in [(false, false), (true, false), (false, true), (true, true)] {
+        for (reduce_op, rank_count) in [(ReduceOp::PreMulSum, 3), (ReduceOp::Avg, 2)] {
+            let counts = try_all(request(in_place, registered, reduce_op, rank_count));
+            println!("in place {in_place}, registered {registered}: {counts:?}");
+            for always in [
+                Change::Message,
+                Change::Advance,
+                Change::Arrival,
+                Change::Offset,
+                Change::Stride,
+                Change::Limit,
+            ] {
+                let (tried, accepted) = counts.get(&always).copied().unwrap_or_default();
+                assert_eq!(accepted, 0, "{always:?} of {tried}");
+            }
+        }
+    }
+}
+
+/// The rules for a transfer are the same, so a few places suffice; nothing is run here.
+#[test]
+fn one_change_to_a_group_is_refused_or_does_no_harm() {
+    let transfer = |peer, direction, address| Transfer { peer, direction, address, bytes: 100 };
+    let list = [
+        transfer(1, Direction::Send, 1024),
+        transfer(1, Direction::Send, 2048),
+        transfer(1, Direction::Receive, 3072),
+    ];
+    let limits = limits(1, 32, 2);
+    let group = group(0, 2, &list, &limits).expect("valid");
+    for block in 0..2 {
+        for mutant in mutants(&group.plan, 0, block) {
+            let accepted = verify(mutant.plan.clone(), &group.promise).is_ok();
+            let allowed = match (mutant.change, mutant.op) {
+                // The segment of the first transfer may not be the last, hence a longer last piece
+                // is not the same here; flags mean nothing without a reduction.
+                (Change::Scale | Change::Finish | Change::SwapWithNext, _) => true,
+                (Change::Repeat, Some(Op::WaitSignal { .. } | Op::Copy { .. })) => true,
+                // A wait for more credits than are needed, as long as they come.
+                (Change::WaitMore, Some(Op::WaitSignal { .. })) => true,
+                _ => false,
+            };
+            assert!(!accepted || allowed, "{:?} of {:?}", mutant.change, mutant.op);
+        }
+    }
+}

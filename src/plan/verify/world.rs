@@ -1,0 +1,553 @@
+//! Memory and lanes of all ranks, and what each op does to them.
+
+use super::super::{BlockProgram, LaneId, LaneKind, Modifiers, Op, Place, Range, Segment, Side};
+use super::super::{Buffer, SlotShape};
+use super::clock::{Clock, Epoch};
+use super::error::{Access, Reason, Site};
+use super::memory::{Accessor, Fault, Memory, Piece, Sum, rebase, zip};
+use crate::plan::display::Named;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+/// What the promise says about values and memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rules {
+    pub(super) scales: bool,
+    pub(super) finishes: bool,
+    pub(super) in_place: bool,
+    pub(super) element_bytes: u64,
+}
+
+/// A signal: how often it was raised, and what was known each time. Only the moments that a wait
+/// may still ask for are kept.
+#[derive(Default)]
+pub(super) struct Signal {
+    pub(super) raised: i64,
+    kept: VecDeque<Rc<Clock>>,
+}
+
+impl Signal {
+    fn raise(&mut self, known: &Clock) {
+        self.raised += 1;
+        self.kept.push_back(Rc::new(known.clone()));
+    }
+
+    /// What was known when the signal became `value`. Of later moments, which the waiter might see
+    /// by luck, nothing is taken: so the order found holds in every run.
+    fn known_at(&mut self, value: i64) -> Option<Rc<Clock>> {
+        let first_kept = self.raised - self.kept.len() as i64 + 1;
+        for _ in first_kept..value {
+            self.kept.pop_front();
+        }
+        if value < first_kept { None } else { self.kept.pop_front() }
+    }
+}
+
+/// A lane with its engine.
+pub(super) struct Lane {
+    pub(super) id: LaneId,
+    agent: u32,
+    /// The engine as a thread of its own: it handles one put after another (R11).
+    clock: Clock,
+    pub(super) puts: i64,
+    pub(super) arrivals: Signal,
+    pub(super) credits: Signal,
+    pub(super) completions: Signal,
+}
+
+/// A block's port.
+#[derive(Clone, Copy)]
+pub(super) struct Port {
+    pub(super) lane: usize,
+    pub(super) side: Side,
+    pub(super) position: i64,
+    pub(super) completion_position: i64,
+    /// The highest signal value that the block has waited for.
+    pub(super) observed: i64,
+}
+
+/// A block and how far it has come.
+pub(super) struct Block<'p> {
+    pub(super) rank: u32,
+    pub(super) number: u32,
+    pub(super) program: &'p BlockProgram,
+    pub(super) agent: u32,
+    pub(super) clock: Clock,
+    pub(super) ports: Vec<Port>,
+    pub(super) segment: usize,
+    pub(super) round: u32,
+    pub(super) op: usize,
+}
+
+impl<'p> Block<'p> {
+    /// The next op, if there is one.
+    fn current(&mut self) -> Option<(&'p Segment, &'p Op)> {
+        loop {
+            let segment = self.program.segments.get(self.segment)?;
+            if self.round < segment.rounds
+                && let Some(op) = segment.ops.get(self.op)
+            {
+                return Some((segment, op));
+            }
+            let again = self.round + 1 < segment.rounds && !segment.ops.is_empty();
+            (self.segment, self.round) =
+                if again { (self.segment, self.round + 1) } else { (self.segment + 1, 0) };
+            self.op = 0;
+        }
+    }
+
+    pub(super) fn site(&self) -> Site {
+        let op = self.program.segments.get(self.segment).and_then(|it| it.ops.get(self.op));
+        let ports = &self.program.ports;
+        Site::Op {
+            rank: self.rank,
+            block: self.number,
+            segment: self.segment as u32,
+            round: self.round,
+            op: self.op as u32,
+            text: op.map_or("end".to_owned(), |op| Named { op, ports }.to_string()),
+        }
+    }
+}
+
+/// What came of an attempt to take a step.
+pub(super) enum Step {
+    Taken,
+    Waiting { expected: i64, seen: i64 },
+    Ended,
+}
+
+/// A resolved operand: which memory, and where in it.
+type Spot = (usize, u64);
+
+/// Memory 0, 1, 2 of each rank: input, output, addresses.
+const USER_MEMORIES: usize = 3;
+
+/// Memory and lanes of all ranks.
+pub(super) struct World {
+    pub(super) rules: Rules,
+    pub(super) rank_count: usize,
+    pub(super) slots: SlotShape,
+    pub(super) memories: Vec<Memory>,
+    pub(super) lanes: Vec<Lane>,
+    /// Agents: ranks before the launch, then blocks (by rank and number), then lanes.
+    pub(super) agents: Vec<(u32, u32)>,
+    scratch: [Vec<Piece>; 2],
+}
+
+impl World {
+    pub(super) fn new(
+        rules: Rules,
+        rank_count: usize,
+        slots: SlotShape,
+        lanes: &[LaneId],
+        agents: Vec<(u32, u32)>,
+    ) -> Self {
+        let agent_count = rank_count + agents.len() + lanes.len();
+        let first_lane_agent = rank_count + agents.len();
+        let mut memories = vec![Memory::default(); USER_MEMORIES * rank_count + 2 * lanes.len()];
+        for memory in &mut memories[USER_MEMORIES * rank_count..] {
+            let end = u64::from(slots.bytes) * u64::from(slots.count);
+            memory.map(0, end, None, Epoch::BEFORE_ALL);
+        }
+        let lane = |(number, &id): (usize, &LaneId)| Lane {
+            id,
+            agent: (first_lane_agent + number) as u32,
+            clock: Clock::new(agent_count),
+            puts: 0,
+            arrivals: Signal::default(),
+            credits: Signal::default(),
+            completions: Signal::default(),
+        };
+        let lanes = lanes.iter().enumerate().map(lane).collect();
+        Self { rules, rank_count, slots, memories, lanes, agents, scratch: Default::default() }
+    }
+
+    pub(super) fn agent_count(&self) -> usize {
+        self.rank_count + self.agents.len() + self.lanes.len()
+    }
+
+    /// The moment before a rank's launch: what its stream did earlier.
+    pub(super) fn before(rank: u32) -> Epoch {
+        Epoch { agent: rank, tick: 1 }
+    }
+
+    /// Lets a block try its next op.
+    pub(super) fn step(&mut self, block: &mut Block<'_>) -> Result<Step, Reason> {
+        let Some((segment, op)) = block.current() else { return Ok(Step::Ended) };
+        match *op {
+            Op::Copy { destination, source, range, modifiers } => {
+                self.copy(block, segment, (destination, source), range, modifiers)?;
+            }
+            Op::Reduce { destination, a, b, range, modifiers } => {
+                self.reduce(block, segment, [destination, a, b], range, modifiers)?;
+            }
+            Op::Put { port, destination, source, range, arrival, completion } => {
+                let raise = (arrival, completion);
+                self.put(block, segment, port, (destination, source), range, raise)?;
+            }
+            Op::Credit { port } => {
+                let lane = &mut self.lanes[block.ports[usize::from(port)].lane];
+                lane.credits.raise(&block.clock);
+            }
+            Op::WaitSignal { .. } | Op::WaitCompletion { .. } => {
+                if let Some(waiting) = self.wait(block, op) {
+                    return Ok(waiting);
+                }
+            }
+            Op::Advance { port, signals, completions } => {
+                let port = &mut block.ports[usize::from(port)];
+                port.position += i64::from(signals);
+                port.completion_position += i64::from(completions);
+            }
+        }
+        block.op += 1;
+        Ok(Step::Taken)
+    }
+
+    fn wait(&mut self, block: &mut Block<'_>, op: &Op) -> Option<Step> {
+        let (port, value, for_completion) = match *op {
+            Op::WaitSignal { port, value } => (port, value, false),
+            Op::WaitCompletion { port, value } => (port, value, true),
+            _ => return None,
+        };
+        let port = &mut block.ports[usize::from(port)];
+        let lane = &mut self.lanes[port.lane];
+        let (signal, base) = match (for_completion, port.side) {
+            (true, _) => (&mut lane.completions, port.completion_position),
+            (false, Side::Send) => (&mut lane.credits, port.position),
+            (false, Side::Receive) => (&mut lane.arrivals, port.position),
+        };
+        let expected = base + value;
+        // What earlier launches are owed always arrives: each of them was balanced.
+        if expected > signal.raised && expected > 0 {
+            return Some(Step::Waiting { expected, seen: signal.raised });
+        }
+        if let Some(known) = signal.known_at(expected) {
+            block.clock.join(&known);
+        }
+        if !for_completion {
+            port.observed = port.observed.max(expected);
+        }
+        None
+    }
+
+    fn copy(
+        &mut self,
+        block: &mut Block<'_>,
+        segment: &Segment,
+        (destination, source): (Place, Place),
+        range: Range,
+        modifiers: Modifiers,
+    ) -> Result<(), Reason> {
+        let length = segment.clip(block.round, range);
+        let to = self.place(block, segment, destination, Access::Write)?;
+        let from = self.place(block, segment, source, Access::Read)?;
+        if modifiers != Modifiers::NONE {
+            self.whole_elements(&[from.1, to.1, length])?;
+        }
+        if length == 0 {
+            return Ok(());
+        }
+        let mut pieces = self.read(block, from, to.1, length, 0)?;
+        for piece in &mut pieces {
+            self.modify(&mut piece.value, modifiers)?;
+        }
+        self.write(block, to, length, pieces.drain(..))?;
+        self.scratch[0] = pieces;
+        Ok(())
+    }
+
+    fn reduce(
+        &mut self,
+        block: &mut Block<'_>,
+        segment: &Segment,
+        [destination, a, b]: [Place; 3],
+        range: Range,
+        modifiers: Modifiers,
+    ) -> Result<(), Reason> {
+        let length = segment.clip(block.round, range);
+        let to = self.place(block, segment, destination, Access::Write)?;
+        let a = self.place(block, segment, a, Access::Read)?;
+        let b = self.place(block, segment, b, Access::Read)?;
+        self.whole_elements(&[to.1, a.1, b.1, length])?;
+        if length == 0 {
+            return Ok(());
+        }
+        let first = self.read(block, a, to.1, length, 0)?;
+        let mut second = self.read(block, b, to.1, length, 1)?;
+        let finish = Modifiers { scale: false, ..modifiers };
+        for piece in &mut second {
+            self.modify(&mut piece.value, Modifiers { finish: false, ..modifiers })?;
+        }
+        let mut pieces = zip(&first, &second, |a, b| {
+            if self.rules.finishes && a.finished + b.finished > 0 {
+                return Err(Reason::AfterFinish);
+            }
+            let mut terms = Vec::with_capacity(a.terms.len() + b.terms.len());
+            terms.extend_from_slice(&a.terms);
+            terms.extend_from_slice(&b.terms);
+            terms.sort_unstable();
+            Ok(Sum { terms, finished: 0 })
+        })?;
+        for piece in &mut pieces {
+            self.modify(&mut piece.value, finish)?;
+        }
+        (self.scratch[0], self.scratch[1]) = (first, second);
+        self.write(block, to, length, pieces)
+    }
+
+    /// The engine's work happens at once. It could happen at any time from here to the arrival
+    /// wait, and the clocks say so: only waits on the lane's signals know of it.
+    fn put(
+        &mut self,
+        block: &mut Block<'_>,
+        segment: &Segment,
+        port: u16,
+        (destination, source): (Place, Place),
+        range: Range,
+        (arrival, completion): (bool, bool),
+    ) -> Result<(), Reason> {
+        let length = segment.clip(block.round, range);
+        let end = block.ports[usize::from(port)];
+        let from = self.place(block, segment, source, Access::Read)?;
+        let to = match (source, destination) {
+            (Place::Slot { message, .. }, Place::Slot { offset, .. }) => {
+                let message = end.position + i64::from(message);
+                self.message_to_put(&end, message)?;
+                (self.slots_of(end.lane, Side::Receive), self.slot_start(message) + offset)
+            }
+            (_, Place::Buffer { buffer, offset }) => {
+                let peer = self.lanes[end.lane].id.to;
+                let moved = u64::from(block.round) * segment.round_stride;
+                (self.buffer(peer, buffer)?, offset + moved)
+            }
+            _ => return Err(Reason::Operands { rule: "a put ends in a slot or a buffer" }),
+        };
+        let lane = &mut self.lanes[end.lane];
+        lane.clock.join(&block.clock);
+        let epoch = lane.clock.tick(lane.agent);
+        if length > 0 {
+            let lane = &self.lanes[end.lane];
+            let by = Accessor { epoch, clock: &lane.clock };
+            let mut pieces = std::mem::take(&mut self.scratch[0]);
+            let (start, end) = (from.1, from.1 + length);
+            let read = self.memories[from.0].read((start, end), by, &mut pieces);
+            read.map_err(|fault| self.explain(fault, from.0, Access::Read))?;
+            rebase(&mut pieces, from.1, to.1);
+            let range = (to.1, to.1 + length);
+            let written = self.memories[to.0].write(range, by, pieces.drain(..));
+            written.map_err(|fault| self.explain(fault, to.0, Access::Write))?;
+            self.scratch[0] = pieces;
+        }
+        let lane = &mut self.lanes[end.lane];
+        lane.puts += 1;
+        if arrival {
+            lane.arrivals.raise(&lane.clock);
+        }
+        if completion {
+            lane.completions.raise(&lane.clock);
+        }
+        Ok(())
+    }
+
+    /// Messages go in order, into slots that are free at both ends.
+    fn message_to_put(&self, end: &Port, message: i64) -> Result<(), Reason> {
+        let expected = self.lanes[end.lane].puts;
+        if message != expected {
+            return Err(Reason::MessageOrder { expected, seen: message });
+        }
+        self.slot_free(end, message)
+    }
+
+    fn slot_free(&self, end: &Port, message: i64) -> Result<(), Reason> {
+        let needed = message + 1 - i64::from(self.slots.count);
+        if end.observed < needed {
+            let observed = end.observed;
+            return Err(Reason::SlotNotFree { message, needed, observed });
+        }
+        Ok(())
+    }
+
+    /// Where an operand of `block` stands now, and whether the block may use it like this.
+    fn place(
+        &self,
+        block: &Block<'_>,
+        segment: &Segment,
+        place: Place,
+        access: Access,
+    ) -> Result<Spot, Reason> {
+        let moved = u64::from(block.round) * segment.round_stride;
+        match place {
+            Place::Buffer { buffer, offset } => {
+                let memory = self.buffer(block.rank, buffer)?;
+                if access == Access::Write {
+                    self.writable(memory)?;
+                }
+                Ok((memory, offset + moved))
+            }
+            Place::Address(address) => Ok((self.addresses(block.rank), address + moved)),
+            Place::Slot { port, message, offset } => {
+                let end = &block.ports[usize::from(port)];
+                let message = end.position + i64::from(message);
+                self.slot_access(end, message, access)?;
+                Ok((self.slots_of(end.lane, end.side), self.slot_start(message) + offset))
+            }
+        }
+    }
+
+    fn slot_access(&self, end: &Port, message: i64, access: Access) -> Result<(), Reason> {
+        let lane = &self.lanes[end.lane];
+        match (end.side, access) {
+            (Side::Send, Access::Write) if message < lane.puts => {
+                Err(Reason::MessageGone { message })
+            }
+            (Side::Send, Access::Write) => self.slot_free(end, message),
+            (Side::Send, Access::Read) => Ok(()),
+            (Side::Receive, _) if end.observed <= message => {
+                Err(Reason::NotArrived { message, observed: end.observed })
+            }
+            (Side::Receive, _) if lane.credits.raised > message => {
+                Err(Reason::SlotReturned { message, credits: lane.credits.raised })
+            }
+            (Side::Receive, _) => Ok(()),
+        }
+    }
+
+    fn slot_start(&self, message: i64) -> u64 {
+        message.rem_euclid(i64::from(self.slots.count)) as u64 * u64::from(self.slots.bytes)
+    }
+
+    fn read(
+        &mut self,
+        block: &mut Block<'_>,
+        (memory, start): Spot,
+        to: u64,
+        length: u64,
+        scratch: usize,
+    ) -> Result<Vec<Piece>, Reason> {
+        let mut pieces = std::mem::take(&mut self.scratch[scratch]);
+        let epoch = block.clock.tick(block.agent);
+        let by = Accessor { epoch, clock: &block.clock };
+        let result = self.memories[memory].read((start, start + length), by, &mut pieces);
+        result.map_err(|fault| self.explain(fault, memory, Access::Read))?;
+        rebase(&mut pieces, start, to);
+        Ok(pieces)
+    }
+
+    fn write(
+        &mut self,
+        block: &mut Block<'_>,
+        (memory, start): Spot,
+        length: u64,
+        pieces: impl IntoIterator<Item = Piece>,
+    ) -> Result<(), Reason> {
+        let epoch = block.clock.tick(block.agent);
+        let by = Accessor { epoch, clock: &block.clock };
+        let result = self.memories[memory].write((start, start + length), by, pieces);
+        result.map_err(|fault| self.explain(fault, memory, Access::Write))
+    }
+
+    /// Applies what the flags say to a value, where the promised reduction cares.
+    fn modify(&self, value: &mut Rc<Sum>, modifiers: Modifiers) -> Result<(), Reason> {
+        if modifiers.scale && self.rules.scales {
+            for term in &mut Rc::make_mut(value).terms {
+                term.scaled = term.scaled.saturating_add(1);
+            }
+        }
+        if modifiers.finish && self.rules.finishes {
+            if value.finished > 0 {
+                return Err(Reason::AfterFinish);
+            }
+            Rc::make_mut(value).finished += 1;
+        }
+        Ok(())
+    }
+
+    fn whole_elements(&self, values: &[u64]) -> Result<(), Reason> {
+        let alignment = self.rules.element_bytes;
+        match values.iter().find(|value| !value.is_multiple_of(alignment)) {
+            Some(&value) => Err(Reason::Misaligned { value, alignment }),
+            None => Ok(()),
+        }
+    }
+
+    fn writable(&self, memory: usize) -> Result<(), Reason> {
+        let input =
+            memory < USER_MEMORIES * self.rank_count && memory.is_multiple_of(USER_MEMORIES);
+        if input && !self.rules.in_place {
+            return Err(Reason::InputModified { memory: self.memory_name(memory) });
+        }
+        Ok(())
+    }
+
+    fn buffer(&self, rank: u32, buffer: Buffer) -> Result<usize, Reason> {
+        let first = USER_MEMORIES * rank as usize;
+        Ok(match buffer {
+            Buffer::Output if !self.rules.in_place => first + 1,
+            _ => first,
+        })
+    }
+
+    /// The memory of a rank's input, output (both the same in place) and addresses.
+    pub(super) fn input(&self, rank: u32) -> usize {
+        USER_MEMORIES * rank as usize
+    }
+
+    pub(super) fn output(&self, rank: u32) -> usize {
+        self.input(rank) + usize::from(!self.rules.in_place)
+    }
+
+    pub(super) fn addresses(&self, rank: u32) -> usize {
+        self.input(rank) + 2
+    }
+
+    fn slots_of(&self, lane: usize, side: Side) -> usize {
+        USER_MEMORIES * self.rank_count + 2 * lane + usize::from(side == Side::Receive)
+    }
+
+    pub(super) fn memory_name(&self, memory: usize) -> String {
+        if memory < USER_MEMORIES * self.rank_count {
+            let names = ["input", "output", "memory"];
+            return format!("rank {}'s {}", memory / USER_MEMORIES, names[memory % USER_MEMORIES]);
+        }
+        let number = memory - USER_MEMORIES * self.rank_count;
+        let end = if number.is_multiple_of(2) { "send" } else { "receive" };
+        format!("the {end} slots of {}", self.lanes[number / 2].id)
+    }
+
+    pub(super) fn agent_name(&self, agent: u32) -> String {
+        let agent = agent as usize;
+        if agent < self.rank_count {
+            return format!("what ran on rank {agent} before");
+        }
+        match self.agents.get(agent - self.rank_count) {
+            Some((rank, block)) => format!("rank {rank} block {block}"),
+            None => {
+                let lane = &self.lanes[agent - self.rank_count - self.agents.len()];
+                format!("the engine on {}", lane.id)
+            }
+        }
+    }
+
+    fn explain(&self, fault: Fault, memory: usize, access: Access) -> Reason {
+        let name = self.memory_name(memory);
+        match fault {
+            Fault::Unmapped { at } => Reason::Unmapped { memory: name, at },
+            Fault::Undefined { start, end } => Reason::Undefined { memory: name, start, end },
+            Fault::Race { start, end, other, other_wrote } => Reason::Race {
+                access,
+                memory: name,
+                start,
+                end,
+                other_access: if other_wrote { Access::Write } else { Access::Read },
+                other: self.agent_name(other.agent),
+            },
+        }
+    }
+}
+
+/// True for lanes whose messages use slots.
+pub(super) fn slotted(lane: &Lane) -> bool {
+    lane.id.kind == LaneKind::Slots
+}

@@ -1,0 +1,256 @@
+//! Settings: one struct, read once, from one place.
+
+use crate::error::{Error, Result};
+use std::str::FromStr;
+use std::time::Duration;
+
+/// What a user can set. [`Settings::default`] holds the defaults of [`TABLE`];
+/// [`Settings::from_env`] overrides them from the environment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// `RINGDOVE_TIMEOUT_MS`: how long a wait inside a kernel may last (R10).
+    pub wait_timeout: Duration,
+    /// `RINGDOVE_BOOTSTRAP_TIMEOUT_MS`: how long a rank waits for the others to join or register.
+    pub bootstrap_timeout: Duration,
+    /// `RINGDOVE_DROP_TIMEOUT_MS`: how long dropping a communicator waits for its own kernels
+    /// before it aborts them.
+    pub drop_timeout: Duration,
+    /// `RINGDOVE_BLOCKS`: the most thread blocks that one collective uses on a GPU.
+    pub blocks_max: u32,
+    /// `RINGDOVE_SLOT_BYTES`: bytes of one staging slot, a multiple of 16, at most 4 MiB.
+    pub slot_bytes: u32,
+    /// `RINGDOVE_SLOTS`: staging slots of each lane, a power of two.
+    pub slot_count: u32,
+    /// `RINGDOVE_RING_LOG2`: the doorbell ring has two to this power slots.
+    pub ring_log2: u32,
+    /// `RINGDOVE_PROXY_THREADS`: proxy threads of this process.
+    pub proxy_threads: usize,
+    /// `RINGDOVE_PROXY_CPUS`: processors that proxy threads are pinned to, in turn, such as
+    /// `2,3`; empty: not pinned.
+    pub proxy_cpus: Vec<usize>,
+    /// `RINGDOVE_COALESCE_BYTES`: the most bytes that the proxy joins into one transfer.
+    pub coalesce_bytes_max: u64,
+}
+
+/// One row of the settings table.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// Environment variable.
+    pub name: &'static str,
+    /// Default, as one would write it.
+    pub default: &'static str,
+    /// What it does, with its unit and bounds.
+    pub meaning: &'static str,
+}
+
+/// Every setting, as the README shows it.
+pub const TABLE: &[Setting] = &[
+    Setting {
+        name: "RINGDOVE_TIMEOUT_MS",
+        default: "600000",
+        meaning: "how long a wait inside a kernel may last, in milliseconds",
+    },
+    Setting {
+        name: "RINGDOVE_BOOTSTRAP_TIMEOUT_MS",
+        default: "60000",
+        meaning: "how long a rank waits for the others to join or register, in milliseconds",
+    },
+    Setting {
+        name: "RINGDOVE_DROP_TIMEOUT_MS",
+        default: "10000",
+        meaning: "how long dropping a communicator waits for its kernels before it aborts them, \
+                  in milliseconds",
+    },
+    Setting {
+        name: "RINGDOVE_BLOCKS",
+        default: "4",
+        meaning: "the most thread blocks that one collective uses on a GPU (1 to 16)",
+    },
+    Setting {
+        name: "RINGDOVE_SLOT_BYTES",
+        default: "524288",
+        meaning: "bytes of one staging slot: a multiple of 16, from 4096 to 4194304",
+    },
+    Setting {
+        name: "RINGDOVE_SLOTS",
+        default: "4",
+        meaning: "staging slots of each lane: a power of two, from 2 to 64",
+    },
+    Setting {
+        name: "RINGDOVE_RING_LOG2",
+        default: "10",
+        meaning: "the doorbell ring has two to this power slots (4 to 16)",
+    },
+    Setting {
+        name: "RINGDOVE_PROXY_THREADS",
+        default: "1",
+        meaning: "proxy threads of the process (1 to 64)",
+    },
+    Setting {
+        name: "RINGDOVE_PROXY_CPUS",
+        default: "",
+        meaning: "processors that proxy threads are pinned to, in turn, such as `2,3`; empty: \
+                  not pinned",
+    },
+    Setting {
+        name: "RINGDOVE_COALESCE_BYTES",
+        default: "4194304",
+        meaning: "the most bytes that the proxy joins into one transfer (1 to 1073741824)",
+    },
+];
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self::from_lookup(|_| None).expect("the defaults of the table are valid")
+    }
+}
+
+impl Settings {
+    /// Reads the environment.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] names the variable, its value and what was expected. Variables that
+    /// start with `RINGDOVE_` and are no settings are reported with `tracing::warn`.
+    pub fn from_env() -> Result<Self> {
+        for (name, _) in std::env::vars_os() {
+            let name = name.to_string_lossy();
+            let known = TABLE.iter().any(|setting| setting.name == name) || name == "RINGDOVE_LOG";
+            if name.starts_with("RINGDOVE_") && !known {
+                tracing::warn!(%name, "not a setting of ringdove; ignored");
+            }
+        }
+        Self::from_lookup(|name| std::env::var_os(name).map(|v| v.to_string_lossy().into_owned()))
+    }
+
+    /// Reads settings from any source of names and values.
+    ///
+    /// # Errors
+    /// As [`Settings::from_env`].
+    pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Self> {
+        let reader = Reader { lookup: &lookup };
+        Ok(Self {
+            wait_timeout: reader.milliseconds("RINGDOVE_TIMEOUT_MS")?,
+            bootstrap_timeout: reader.milliseconds("RINGDOVE_BOOTSTRAP_TIMEOUT_MS")?,
+            drop_timeout: reader.milliseconds("RINGDOVE_DROP_TIMEOUT_MS")?,
+            blocks_max: reader.number("RINGDOVE_BLOCKS", "1 to 16", |n| (1..=16).contains(n))?,
+            slot_bytes: reader.number(
+                "RINGDOVE_SLOT_BYTES",
+                "a multiple of 16 from 4096 to 4194304",
+                |n| (4096..=4_194_304).contains(n) && n % 16 == 0,
+            )?,
+            slot_count: reader.number(
+                "RINGDOVE_SLOTS",
+                "a power of two from 2 to 64",
+                |n: &u32| (2..=64).contains(n) && n.is_power_of_two(),
+            )?,
+            ring_log2: reader.number("RINGDOVE_RING_LOG2", "4 to 16", |n| (4..=16).contains(n))?,
+            proxy_threads: reader
+                .number("RINGDOVE_PROXY_THREADS", "1 to 64", |n| (1..=64).contains(n))?,
+            proxy_cpus: reader.list("RINGDOVE_PROXY_CPUS")?,
+            coalesce_bytes_max: reader.number(
+                "RINGDOVE_COALESCE_BYTES",
+                "1 to 1073741824",
+                |n| (1..=1 << 30).contains(n),
+            )?,
+        })
+    }
+}
+
+/// Reads single values, with the default from the table.
+struct Reader<'a> {
+    lookup: &'a dyn Fn(&str) -> Option<String>,
+}
+
+impl Reader<'_> {
+    fn text(&self, name: &'static str) -> String {
+        (self.lookup)(name).unwrap_or_else(|| {
+            let row = TABLE.iter().find(|setting| setting.name == name);
+            row.expect("every setting stands in the table").default.to_owned()
+        })
+    }
+
+    fn number<T: FromStr>(
+        &self,
+        name: &'static str,
+        expected: &'static str,
+        valid: impl Fn(&T) -> bool,
+    ) -> Result<T> {
+        let text = self.text(name);
+        text.trim().parse().ok().filter(valid).ok_or(Error::Setting {
+            name: name.into(),
+            value: text,
+            expected: expected.into(),
+        })
+    }
+
+    fn milliseconds(&self, name: &'static str) -> Result<Duration> {
+        let expected = "milliseconds, 1 to 86400000";
+        self.number(name, expected, |ms: &u64| (1..=86_400_000).contains(ms))
+            .map(Duration::from_millis)
+    }
+
+    fn list(&self, name: &'static str) -> Result<Vec<usize>> {
+        let text = self.text(name);
+        let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+        parts
+            .map(|part| part.parse().ok().filter(|&cpu: &usize| cpu < 4096))
+            .collect::<Option<_>>()
+            .ok_or_else(|| Error::Setting {
+                name: name.into(),
+                value: text.clone(),
+                expected: "processor numbers separated by commas".into(),
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(name: &'static str, value: &'static str) -> Result<Settings> {
+        Settings::from_lookup(move |asked| (asked == name).then(|| value.to_owned()))
+    }
+
+    #[test]
+    fn every_row_of_the_table_is_read() {
+        for row in TABLE {
+            let asked = std::cell::RefCell::new(Vec::new());
+            Settings::from_lookup(|name| {
+                asked.borrow_mut().push(name.to_owned());
+                None
+            })
+            .unwrap();
+            assert!(asked.borrow().iter().any(|name| name == row.name), "{} is dead", row.name);
+        }
+    }
+
+    #[test]
+    fn the_readme_shows_the_table() {
+        let readme = include_str!("../README.md");
+        for Setting { name, default, meaning } in TABLE {
+            let default = if default.is_empty() { String::new() } else { format!("`{default}`") };
+            let row = format!("| `{name}` | {default} | {meaning} |");
+            assert!(readme.contains(&row), "README.md lacks the row\n{row}");
+        }
+    }
+
+    #[test]
+    fn bad_values_name_the_variable_the_value_and_what_was_expected() {
+        for (name, value) in [
+            ("RINGDOVE_SLOTS", "3"),
+            ("RINGDOVE_SLOT_BYTES", "5000"),
+            ("RINGDOVE_TIMEOUT_MS", "soon"),
+            ("RINGDOVE_PROXY_CPUS", "1,x"),
+            ("RINGDOVE_BLOCKS", "0"),
+        ] {
+            let message = with(name, value).unwrap_err().to_string();
+            assert!(message.contains(name) && message.contains(value), "{message}");
+        }
+    }
+
+    #[test]
+    fn values_override_defaults() {
+        assert_eq!(with("RINGDOVE_PROXY_CPUS", "0, 1").unwrap().proxy_cpus, [0, 1]);
+        assert_eq!(with("RINGDOVE_BLOCKS", "2").unwrap().blocks_max, 2);
+    }
+}

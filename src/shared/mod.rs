@@ -1,0 +1,18 @@
+//! The only views of memory that a device also writes.
+//!
+//! A GPU, a copy engine or an adapter can change such memory at any moment, so there is never a
+//! Rust reference or slice to it. There are three ways in: one atomic word ([`AtomicWord32`],
+//! [`AtomicWord64`]), a row of atomic words ([`WordArray`]), and copies in and out of a [`Region`]
+//! of what nobody writes at that moment. Every load and store names its ordering where it is made.
+//!
+//! Constructing a [`Region`] over foreign memory is `unsafe` and carries the whole contract; all
+//! use is safe, because every view checks its range once and keeps the owner of the memory alive.
+//!
+//! Accesses by a device are outside of Rust's memory model; they behave as accesses by a thread
+//! that only uses atomics of the same size. Both sides keep to one access size for each word.
+
+mod region;
+mod word;
+
+pub use region::Region;
+pub use word::{AtomicWord32, AtomicWord64, WordArray};

@@ -1,0 +1,149 @@
+//! Atomic words in shared memory.
+
+use super::region::Owner;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// A 32-bit word that others, devices too, may write at any moment.
+#[derive(Clone)]
+pub struct AtomicWord32 {
+    pointer: NonNull<u32>,
+    _owner: Owner,
+}
+
+/// A 64-bit word that others, devices too, may write at any moment.
+#[derive(Clone)]
+pub struct AtomicWord64 {
+    pointer: NonNull<u64>,
+    _owner: Owner,
+}
+
+/// A row of 64-bit words that others, devices too, may write at any moment.
+#[derive(Clone)]
+pub struct WordArray {
+    pointer: NonNull<u64>,
+    count: usize,
+    _owner: Owner,
+}
+
+// SAFETY: the constructors promise a word that is valid from any thread while the owner lives, and
+// all accesses are atomic.
+unsafe impl Send for AtomicWord32 {}
+// SAFETY: as above.
+unsafe impl Sync for AtomicWord32 {}
+// SAFETY: as above.
+unsafe impl Send for AtomicWord64 {}
+// SAFETY: as above.
+unsafe impl Sync for AtomicWord64 {}
+// SAFETY: as above, for each word of the row.
+unsafe impl Send for WordArray {}
+// SAFETY: as above, for each word of the row.
+unsafe impl Sync for WordArray {}
+
+impl AtomicWord32 {
+    /// # Safety
+    /// `pointer` is aligned and obeys the contract of [`Region::new`](super::Region::new) for as
+    /// long as `owner` lives.
+    pub(super) unsafe fn new(pointer: NonNull<u32>, owner: Owner) -> Self {
+        Self { pointer, _owner: owner }
+    }
+
+    fn word(&self) -> &AtomicU32 {
+        // SAFETY: `new` promises an aligned, valid word that all of this process treats as atomic
+        // while the owner lives; the reference cannot outlive `self`, which holds the owner.
+        unsafe { AtomicU32::from_ptr(self.pointer.as_ptr()) }
+    }
+
+    /// Loads the word.
+    pub fn load(&self, ordering: Ordering) -> u32 {
+        self.word().load(ordering)
+    }
+
+    /// Stores the word.
+    pub fn store(&self, value: u32, ordering: Ordering) {
+        self.word().store(value, ordering);
+    }
+}
+
+impl AtomicWord64 {
+    /// # Safety
+    /// As for [`AtomicWord32::new`].
+    pub(super) unsafe fn new(pointer: NonNull<u64>, owner: Owner) -> Self {
+        Self { pointer, _owner: owner }
+    }
+
+    fn word(&self) -> &AtomicU64 {
+        // SAFETY: as in `AtomicWord32::word`.
+        unsafe { AtomicU64::from_ptr(self.pointer.as_ptr()) }
+    }
+
+    /// Loads the word.
+    pub fn load(&self, ordering: Ordering) -> u64 {
+        self.word().load(ordering)
+    }
+
+    /// Stores the word.
+    pub fn store(&self, value: u64, ordering: Ordering) {
+        self.word().store(value, ordering);
+    }
+
+    /// Adds, wrapping, and returns what was there before. Host memory only: a CPU cannot do atomic
+    /// arithmetic on memory behind a PCI BAR.
+    pub fn fetch_add(&self, value: u64, ordering: Ordering) -> u64 {
+        self.word().fetch_add(value, ordering)
+    }
+
+    /// Raises the word to `value` unless it is higher already. Host memory only.
+    pub fn fetch_max(&self, value: u64, ordering: Ordering) -> u64 {
+        self.word().fetch_max(value, ordering)
+    }
+
+    /// Replaces `current` by `new`, or says what was there instead. Host memory only.
+    ///
+    /// # Errors
+    /// The value that was found, when it is not `current`.
+    pub fn compare_exchange(
+        &self,
+        current: u64,
+        new: u64,
+        success: Ordering,
+        failure: Ordering,
+    ) -> Result<u64, u64> {
+        self.word().compare_exchange(current, new, success, failure)
+    }
+}
+
+impl WordArray {
+    /// # Safety
+    /// As for [`AtomicWord32::new`], for `count` words.
+    pub(super) unsafe fn new(pointer: NonNull<u64>, count: usize, owner: Owner) -> Self {
+        Self { pointer, count, _owner: owner }
+    }
+
+    fn word(&self, index: usize) -> &AtomicU64 {
+        assert!(index < self.count, "word {index} of a row of {}", self.count);
+        // SAFETY: `index` is inside of the row; the rest as in `AtomicWord32::word`.
+        unsafe { AtomicU64::from_ptr(self.pointer.as_ptr().add(index)) }
+    }
+
+    /// Number of words.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Loads word `index`.
+    ///
+    /// # Panics
+    /// If there is no such word.
+    pub fn load(&self, index: usize, ordering: Ordering) -> u64 {
+        self.word(index).load(ordering)
+    }
+
+    /// Stores word `index`.
+    ///
+    /// # Panics
+    /// If there is no such word.
+    pub fn store(&self, index: usize, value: u64, ordering: Ordering) {
+        self.word(index).store(value, ordering);
+    }
+}

@@ -1,0 +1,75 @@
+//! Transports: they move bytes to a peer and raise signals, and know nothing of rings or plans.
+//!
+//! * `peer`: ranks of one node, moved by copy engines
+//! * [`faulty`]: middleware that delays, refuses, fails or drops, from one seed
+//! * [`traced`]: middleware that records what went through
+
+pub mod faulty;
+pub(crate) mod peer;
+pub mod traced;
+
+pub use crate::error::{TransportCause, TransportError};
+use crate::id::{LaneId, Position, RouteId};
+
+/// A signal to raise: `value` is the running count, so it only grows (R9).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SignalWrite {
+    /// Device address of the signal word (u64).
+    pub address: u64,
+    /// What to write.
+    pub value: u64,
+}
+
+/// One checked transfer. Addresses are valid for as long as its route is registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Transfer {
+    /// Orders the transfer: those of one lane take effect in the order of submission (R11).
+    pub lane: LaneId,
+    /// The route that was named.
+    pub route: RouteId,
+    /// Device address of the first byte to read; 0 when `length` is 0.
+    pub source: u64,
+    /// Device address of the first byte to write; 0 when `length` is 0.
+    pub destination: u64,
+    /// Bytes to move; 0 for signals alone.
+    pub length: u64,
+    /// Raised at the destination after the data is visible there.
+    pub arrival: Option<SignalWrite>,
+    /// Raised at the source once the source may be overwritten.
+    pub completion: Option<SignalWrite>,
+    /// Ring position of the (first) descriptor that asked for it.
+    pub position: Position,
+}
+
+/// What a poll found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Polled {
+    /// Transfers, signals included, that ended since the last poll.
+    pub completed: u64,
+}
+
+/// Moves bytes and raises signals. Neither method may block.
+pub trait Transport: Send {
+    /// Takes transfers from the front of `batch`, in order, and says how many. Fewer than offered
+    /// is back-pressure: the engine offers the rest again later.
+    ///
+    /// # Errors
+    /// A failure is final: the engine condemns the communicator and submits nothing more.
+    fn submit(&mut self, batch: &[Transfer]) -> Result<usize, TransportError>;
+
+    /// Makes progress and counts what ended.
+    ///
+    /// # Errors
+    /// As for [`submit`](Transport::submit).
+    fn poll(&mut self) -> Result<Polled, TransportError>;
+}
+
+impl<T: Transport + ?Sized> Transport for Box<T> {
+    fn submit(&mut self, batch: &[Transfer]) -> Result<usize, TransportError> {
+        (**self).submit(batch)
+    }
+
+    fn poll(&mut self) -> Result<Polled, TransportError> {
+        (**self).poll()
+    }
+}

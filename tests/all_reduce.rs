@@ -1,0 +1,295 @@
+//! All-reduce on (virtual) GPUs, end to end: every data type, reduction, size and way of calling.
+
+mod hardware;
+
+use hardware::data::{expected, first_difference, input, scalar};
+use hardware::{World, address, download, on_machine, upload};
+use ringdove::{DataType, ReduceOp, Reduction, Scalar};
+
+/// How one all-reduce is called.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    data_type: DataType,
+    op: ReduceOp,
+    count: usize,
+    in_place: bool,
+    registered: bool,
+    /// Bytes by which all buffers are moved off their allocation's alignment.
+    shift: usize,
+}
+
+impl Case {
+    fn new(data_type: DataType, op: ReduceOp, count: usize) -> Self {
+        Self { data_type, op, count, in_place: false, registered: false, shift: 0 }
+    }
+}
+
+/// Runs `case` on `world` and checks every element on every rank, and that inputs stay as they
+/// were.
+fn check(world: &World, case: Case) {
+    let ranks = world.communicators.len();
+    let inputs: Vec<_> =
+        (0..ranks).map(|rank| input(case.data_type, case.op, rank, case.count)).collect();
+    let shifted: Vec<_> =
+        inputs.iter().map(|bytes| [&vec![0xaa; case.shift], &bytes[..]].concat()).collect();
+    let sends = world.upload(&shifted);
+    let poison = vec![vec![0xcd; case.shift + inputs[0].len()]; ranks];
+    let receives = world.upload(&poison);
+    let length = case.shift + inputs[0].len();
+    if case.registered {
+        for (rank, (communicator, _)) in world.ranks().enumerate() {
+            communicator.register(address(&sends[rank]), length).unwrap();
+            communicator.register(address(&receives[rank]), length).unwrap();
+        }
+    }
+    for (rank, (communicator, stream)) in world.ranks().enumerate() {
+        let send = address(&sends[rank]) + case.shift as u64;
+        let receive = address(&receives[rank]) + case.shift as u64;
+        let receive = if case.in_place { send } else { receive };
+        let reduction = match case.op {
+            ReduceOp::PreMulSum => Reduction::pre_mul_sum(Scalar::Integer(scalar(rank))),
+            op => op.into(),
+        };
+        communicator
+            .all_reduce_raw(send, receive, case.count, case.data_type, reduction, stream)
+            .unwrap_or_else(|error| panic!("{case:?}, rank {rank}: {error}"));
+    }
+    world.finish();
+    let wanted = expected(case.data_type, case.op, ranks, case.count);
+    for rank in 0..ranks {
+        let sent = download(&sends[rank]);
+        let result = if case.in_place { sent.clone() } else { download(&receives[rank]) };
+        let seen = &result[case.shift..case.shift + wanted.len()];
+        if let Some(difference) = first_difference(case.data_type, seen, &wanted) {
+            panic!("{case:?}, rank {rank} of {ranks}: {difference}");
+        }
+        if !case.in_place {
+            assert!(sent[..shifted[rank].len()] == shifted[rank], "{case:?}: input changed");
+        }
+    }
+}
+
+/// If this fails, some data type or reduction is wrong in the executor or in the plan.
+#[test]
+fn every_data_type_and_reduction() {
+    on_machine("pcie4", || {
+        for ranks in [2, 3] {
+            let world = World::new(ranks);
+            for (data_type, op) in DataType::ALL
+                .into_iter()
+                .flat_map(|data_type| ReduceOp::ALL.into_iter().map(move |op| (data_type, op)))
+            {
+                for in_place in [false, true] {
+                    check(&world, Case { in_place, ..Case::new(data_type, op, 1001) });
+                }
+            }
+        }
+    });
+}
+
+/// If this fails, clipping is wrong: a count that no chunk divides, or fewer elements than ranks.
+#[test]
+fn every_count_and_number_of_ranks() {
+    on_machine("dgx1v", || {
+        for ranks in 1..=8 {
+            let world = World::new(ranks);
+            for count in [0, 1, 2, 7, 8, 9, 63, 1000, 4096, 70_001] {
+                check(&world, Case::new(DataType::F32, ReduceOp::Sum, count));
+                let in_place = Case::new(DataType::I8, ReduceOp::Avg, count);
+                check(&world, Case { in_place: true, ..in_place });
+            }
+        }
+    });
+}
+
+/// If this fails, large messages break: several blocks, rounds, slots reused, credits.
+#[test]
+fn large_counts_in_all_modes() {
+    on_machine("pcie4", || {
+        for ranks in [2, 4] {
+            for (in_place, registered) in
+                [(false, false), (true, false), (false, true), (true, true)]
+            {
+                let world = World::new(ranks);
+                for count in [100_003, 5_000_011] {
+                    let case = Case::new(DataType::F32, ReduceOp::Sum, count);
+                    check(&world, Case { in_place, registered, ..case });
+                }
+                for op in [ReduceOp::PreMulSum, ReduceOp::Avg] {
+                    let case = Case::new(DataType::BF16, op, 600_007);
+                    check(&world, Case { in_place, registered, ..case });
+                }
+            }
+        }
+    });
+}
+
+/// If this fails, buffers that are aligned to their element only are mishandled.
+#[test]
+fn buffers_with_element_alignment_only() {
+    on_machine("pcie4", || {
+        let world = World::new(3);
+        for (data_type, shift) in
+            [(DataType::U8, 1), (DataType::U8, 7), (DataType::F16, 2), (DataType::F64, 8)]
+        {
+            for registered in [false, true] {
+                let case = Case::new(data_type, ReduceOp::Sum, 50_021);
+                check(&world, Case { shift, registered, ..case });
+            }
+        }
+    });
+}
+
+/// If this fails, ranks that share one GPU do not make progress together.
+#[test]
+fn ranks_share_one_gpu() {
+    on_machine("one-gpu", || {
+        for ranks in [2, 4] {
+            check(&World::new(ranks), Case::new(DataType::F32, ReduceOp::Sum, 300_000));
+        }
+    });
+}
+
+/// If this fails, positions or credits do not carry over from one launch to the next.
+#[test]
+fn back_to_back_calls_on_one_stream() {
+    on_machine("pcie4", || {
+        let world = World::new(4);
+        let count = 20_000;
+        let data = |rank| input(DataType::I32, ReduceOp::Max, rank, count);
+        let buffers = world.upload(&(0..4).map(data).collect::<Vec<_>>());
+        for call in 0..50 {
+            for (rank, (communicator, stream)) in world.ranks().enumerate() {
+                let buffer = address(&buffers[rank]);
+                // Sizes alternate, so that plans of different shapes follow one another.
+                let count = if call % 2 == 0 { count } else { 100 };
+                communicator
+                    .all_reduce_raw(buffer, buffer, count, DataType::I32, ReduceOp::Max, stream)
+                    .unwrap();
+            }
+        }
+        world.finish();
+        let wanted = expected(DataType::I32, ReduceOp::Max, 4, count);
+        for buffer in &buffers {
+            assert_eq!(first_difference(DataType::I32, &download(buffer), &wanted), None);
+        }
+    });
+}
+
+/// If this fails, calls of one communicator on several streams overtake one another.
+#[test]
+fn calls_on_several_streams_keep_their_order() {
+    on_machine("pcie4", || {
+        let world = World::new(2);
+        let streams: Vec<Vec<_>> = world
+            .communicators
+            .iter()
+            .map(|c| (0..3).map(|_| c.context().new_stream().unwrap()).collect())
+            .collect();
+        let count = 4096;
+        let ones = 1u32.to_ne_bytes().repeat(count);
+        let buffers = world.upload(&[ones.clone(), ones]);
+        for call in 0..12 {
+            for (rank, communicator) in world.communicators.iter().enumerate() {
+                let buffer = address(&buffers[rank]);
+                let stream = &streams[rank][call % 3];
+                communicator
+                    .all_reduce_raw(buffer, buffer, count, DataType::U32, ReduceOp::Sum, stream)
+                    .unwrap();
+            }
+        }
+        for stream in streams.iter().flatten() {
+            stream.synchronize().unwrap();
+        }
+        // Each call doubles.
+        let wanted = (1u32 << 12).to_ne_bytes().repeat(count);
+        for buffer in &buffers {
+            assert_eq!(first_difference(DataType::U32, &download(buffer), &wanted), None);
+        }
+    });
+}
+
+/// If this fails, communicators over the same GPUs disturb one another.
+#[test]
+fn several_communicators_at_once() {
+    on_machine("pcie4", || {
+        let worlds: Vec<_> = [4, 2, 3].into_iter().map(World::new).collect();
+        let count = 200_000;
+        let mut pending = Vec::new();
+        for world in &worlds {
+            let ranks = world.communicators.len();
+            let data = |rank| input(DataType::F32, ReduceOp::Sum, rank, count);
+            let buffers = world.upload(&(0..ranks).map(data).collect::<Vec<_>>());
+            for (rank, (communicator, stream)) in world.ranks().enumerate() {
+                let buffer = address(&buffers[rank]);
+                communicator
+                    .all_reduce_raw(buffer, buffer, count, DataType::F32, ReduceOp::Sum, stream)
+                    .unwrap();
+            }
+            pending.push(buffers);
+        }
+        for (world, buffers) in worlds.iter().zip(&pending) {
+            world.finish();
+            let wanted = expected(DataType::F32, ReduceOp::Sum, buffers.len(), count);
+            for buffer in buffers {
+                assert_eq!(first_difference(DataType::F32, &download(buffer), &wanted), None);
+            }
+        }
+    });
+}
+
+/// If this fails, `cudarc`'s own buffers do not work with the typed calls.
+#[test]
+fn typed_buffers_of_cudarc() {
+    on_machine("pcie4", || {
+        let world = World::new(2);
+        let inputs: Vec<_> = (0..2u8)
+            .zip(&world.streams)
+            .map(|(rank, stream)| stream.clone_htod(&vec![f32::from(rank) + 1.0; 1000]).unwrap())
+            .collect();
+        let mut outputs: Vec<_> =
+            world.streams.iter().map(|s| s.alloc_zeros::<f32>(1000).unwrap()).collect();
+        for (rank, (communicator, stream)) in world.ranks().enumerate() {
+            communicator
+                .all_reduce(&inputs[rank], &mut outputs[rank], ReduceOp::Sum, stream)
+                .unwrap();
+            communicator.all_reduce_in_place(&mut outputs[rank], ReduceOp::Avg, stream).unwrap();
+        }
+        world.finish();
+        for (stream, output) in world.streams.iter().zip(&outputs) {
+            assert_eq!(stream.clone_dtoh(output).unwrap(), vec![3.0; 1000]);
+        }
+    });
+}
+
+/// If this fails, one thread for each rank, joined by a unique id, does not work.
+#[test]
+fn one_thread_for_each_rank() {
+    on_machine("pcie4", || {
+        let id = ringdove::UniqueId::new().unwrap();
+        let contexts = hardware::contexts(4);
+        std::thread::scope(|scope| {
+            for (rank, context) in contexts.iter().enumerate() {
+                let id = &id;
+                scope.spawn(move || {
+                    let settings = hardware::settings();
+                    let communicator =
+                        ringdove::Communicator::init_rank(context, id, rank as u32, 4, &settings)
+                            .unwrap();
+                    let stream = context.new_stream().unwrap();
+                    let data = input(DataType::F64, ReduceOp::Min, rank, 12_345);
+                    let buffer = upload(&stream, &data);
+                    let at = address(&buffer);
+                    communicator
+                        .all_reduce_raw(at, at, 12_345, DataType::F64, ReduceOp::Min, &stream)
+                        .unwrap();
+                    stream.synchronize().unwrap();
+                    communicator.check().unwrap();
+                    let wanted = expected(DataType::F64, ReduceOp::Min, 4, 12_345);
+                    let seen = download(&buffer);
+                    assert_eq!(first_difference(DataType::F64, &seen, &wanted), None);
+                });
+            }
+        });
+    });
+}

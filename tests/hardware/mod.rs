@@ -1,0 +1,161 @@
+//! What the tests on hardware share: a machine to run on, ranks, data with predictable results.
+//!
+//! A test that needs GPUs wraps its body in [`on_machine`]. The body runs in a process of its own
+//! on a virtual machine, or, with `RINGDOVE_TEST_GPU=real`, in this process on the GPUs that the
+//! CUDA driver shows (ranks then share them).
+
+#![allow(dead_code)] // Each test binary uses its part.
+
+pub mod data;
+
+use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
+use ringdove::{Communicator, Settings};
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Far above what any test takes: it turns a hang into a failure.
+const PATIENCE: Duration = Duration::from_secs(300);
+const INSIDE: &str = "RINGDOVE_TEST_INSIDE";
+
+/// Runs the body of the current test on `machine`.
+pub fn on_machine(machine: &str, body: impl FnOnce()) {
+    on_machine_with(machine, &[], body);
+}
+
+/// As [`on_machine`], with extra arguments for `hwsim run`.
+pub fn on_machine_with(machine: &str, options: &[&str], body: impl FnOnce()) {
+    if std::env::var_os(INSIDE).is_some() {
+        return body();
+    }
+    if std::env::var("RINGDOVE_TEST_GPU").is_ok_and(|value| value == "real") {
+        if options.is_empty() {
+            return body();
+        }
+        return eprintln!("skipped: this test observes virtual hardware");
+    }
+    let thread = std::thread::current();
+    let test = thread.name().expect("libtest names its threads");
+    let mut command = Command::new(tool("hwsim"));
+    command.args(["run", "--quiet", "--machine", machine]).args(options).arg("--");
+    command.arg(std::env::current_exe().unwrap());
+    command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(INSIDE, "1");
+    let (status, output) = run_bounded(command);
+    assert!(status.success(), "on {machine}: {status}\n{output}");
+    assert!(output.contains("1 passed"), "the test did not run on {machine}\n{output}");
+}
+
+/// Runs a command to its end, or kills it when it takes longer than any test should. Gives its
+/// status and what it printed.
+pub fn run_bounded(mut command: Command) -> (std::process::ExitStatus, String) {
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    command.stdin(Stdio::null()).stdout(writer.try_clone().unwrap()).stderr(writer);
+    let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    // The command holds the pipe's other end; without it the reader would never see the end.
+    drop(command);
+    let output = std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        reader.read_to_end(&mut bytes).unwrap();
+        String::from_utf8_lossy(&bytes).into_owned()
+    });
+    let deadline = Instant::now() + PATIENCE;
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if Instant::now() > deadline {
+            child.kill().unwrap();
+            let _ = child.wait();
+            panic!("no end after {PATIENCE:?}:\n{}", output.join().unwrap());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    (status, output.join().unwrap())
+}
+
+/// A command of this workspace, built beside the test.
+pub fn tool(name: &str) -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let path = test.parent().and_then(|deps| deps.parent()).unwrap().join(name);
+    assert!(path.exists(), "{} is missing: `cargo build --workspace` first", path.display());
+    path
+}
+
+/// Ranks on this machine's GPUs, all driven by one thread.
+pub struct World {
+    pub communicators: Vec<Communicator>,
+    pub streams: Vec<Arc<CudaStream>>,
+}
+
+impl World {
+    /// `count` ranks; devices are dealt out in turn.
+    pub fn new(count: usize) -> Self {
+        Self::with(count, &settings())
+    }
+
+    /// As [`World::new`], with other settings.
+    pub fn with(count: usize, settings: &Settings) -> Self {
+        let contexts = contexts(count);
+        let communicators = Communicator::init_all(&contexts, settings).unwrap();
+        let streams = contexts.iter().map(|context| context.new_stream().unwrap()).collect();
+        Self { communicators, streams }
+    }
+
+    /// Each rank with its stream.
+    pub fn ranks(&self) -> impl Iterator<Item = (&Communicator, &Arc<CudaStream>)> {
+        self.communicators.iter().zip(&self.streams)
+    }
+
+    /// Copies one host buffer to each rank.
+    pub fn upload(&self, buffers: &[Vec<u8>]) -> Vec<CudaSlice<u8>> {
+        let pairs = self.streams.iter().zip(buffers);
+        pairs.map(|(stream, bytes)| upload(stream, bytes)).collect()
+    }
+
+    /// Waits for all streams; the communicators must be well.
+    pub fn finish(&self) {
+        for (communicator, stream) in self.ranks() {
+            stream.synchronize().unwrap();
+            communicator.check().unwrap();
+        }
+    }
+}
+
+/// Settings for tests: nothing waits for minutes.
+pub fn settings() -> Settings {
+    Settings {
+        wait_timeout: Duration::from_secs(60),
+        bootstrap_timeout: Duration::from_secs(60),
+        ..Settings::default()
+    }
+}
+
+/// One context for each of `count` ranks.
+pub fn contexts(count: usize) -> Vec<Arc<CudaContext>> {
+    let devices = ringdove::device_count().unwrap();
+    assert!(devices > 0, "no GPU");
+    (0..count).map(|rank| ringdove::open_device(rank % devices).unwrap()).collect()
+}
+
+/// A copy of `bytes` on the device, never empty.
+pub fn upload(stream: &Arc<CudaStream>, bytes: &[u8]) -> CudaSlice<u8> {
+    let padded = if bytes.is_empty() { &[0][..] } else { bytes };
+    let slice = stream.clone_htod(padded).unwrap();
+    stream.synchronize().unwrap();
+    slice
+}
+
+/// The address of a device buffer.
+pub fn address(slice: &CudaSlice<u8>) -> u64 {
+    use cudarc::driver::DevicePtr;
+    slice.device_ptr(slice.stream()).0
+}
+
+/// What a device buffer holds.
+pub fn download(slice: &CudaSlice<u8>) -> Vec<u8> {
+    let bytes = slice.stream().clone_dtoh(slice).unwrap();
+    slice.stream().synchronize().unwrap();
+    bytes
+}
