@@ -130,6 +130,7 @@ pub trait Memory {
     ) -> Result<(), MemoryFault>;
 
     /// One read-modify-write; gives the old value. `compare` counts for [`AtomicOp::Cas`] only.
+    #[allow(clippy::too_many_arguments)] // All are words of one instruction.
     fn atomic(
         &self,
         cursor: &mut Self::Cursor,

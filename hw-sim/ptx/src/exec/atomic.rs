@@ -98,12 +98,9 @@ impl Warp {
                 _ => 0,
             };
             let old = self.one_atomic(context, atomic, lane, addresses[lane], operand, compare)?;
-            // An exchange that brings back what it puts there is how a lock is polled.
-            changed |= match atomic.op {
-                AtomicOp::Cas => old == compare,
-                AtomicOp::Exch => old != operand,
-                _ => true,
-            };
+            // What leaves memory as it was is a way to look at it: a lock polled, a sum of zero.
+            let new = apply(atomic.op, atomic.ty, old, operand, compare);
+            changed |= new != apply(AtomicOp::Exch, atomic.ty, 0, old, 0);
             olds[lane] = old;
             Ok(())
         })?;

@@ -76,26 +76,35 @@ fn find(words: &mut Words<'_>) -> Option<Compute> {
     Some(Compute::mixed(exec, T::U32, &[ty]))
 }
 
-/// Bits `start..start+length` of a word of `bits`, sign filled where asked; the sign is that of
-/// the last bit taken, or of the word's top where the field runs past it.
-fn field(word: u64, bits: u32, start: u32, length: u32, signed: bool) -> u64 {
-    let (start, length) = (start & 0xff, length & 0xff);
-    let top = (start + length).saturating_sub(1).min(bits - 1);
-    let sign = signed && length > 0 && word >> top & 1 == 1;
-    let taken = if start >= bits { 0 } else { word >> start };
-    let keep = if length >= 64 { u64::MAX } else { (1 << length) - 1 };
-    // Past the top of the word come sign bits, not the zeros that the shift brought in.
-    let width = bits.saturating_sub(start).min(length);
-    let present = if width >= 64 { u64::MAX } else { (1 << width) - 1 };
-    if sign { (taken & present & keep) | !present } else { taken & present & keep }
-}
-
+/// `bfe`: a field of a word. What lies above the word's top counts as zeros, or as its sign.
+/// Only selects and shifts, so that it becomes vector code.
 fn extract(ty: T) -> Option<Compute> {
+    macro_rules! unsigned {
+        ($word:ident) => {
+            alu!(map3, |a: $word, start: u32, length: u32| {
+                let (start, length) = (start & 0xff, length & 0xff);
+                let moved = if start < $word::BITS { a >> start } else { 0 };
+                let keep = if length < $word::BITS { (1 << length) - 1 } else { $word::MAX };
+                moved & keep
+            })
+        };
+    }
+    macro_rules! signed {
+        ($word:ident) => {
+            alu!(map3, |a: $word, start: u32, length: u32| {
+                let (start, length) = (start & 0xff, length & 0xff);
+                let moved = a >> start.min($word::BITS - 1);
+                let unused = $word::BITS - length.clamp(1, $word::BITS);
+                let field = (moved << unused) >> unused;
+                if length == 0 { 0 } else { field }
+            })
+        };
+    }
     let exec = match ty {
-        T::U32 => alu!(map3, |a: u32, s: u32, n: u32| field(a.into(), 32, s, n, false) as u32),
-        T::S32 => alu!(map3, |a: u32, s: u32, n: u32| field(a.into(), 32, s, n, true) as u32),
-        T::U64 => alu!(map3, |a: u64, s: u32, n: u32| field(a, 64, s, n, false)),
-        T::S64 => alu!(map3, |a: u64, s: u32, n: u32| field(a, 64, s, n, true)),
+        T::U32 => unsigned!(u32),
+        T::S32 => signed!(i32),
+        T::U64 => unsigned!(u64),
+        T::S64 => signed!(i64),
         _ => return None,
     };
     Some(Compute::mixed(exec, ty, &[ty, T::U32, T::U32]))
@@ -289,8 +298,7 @@ fn dot(opcode: &str, words: &mut Words<'_>) -> Option<Compute> {
         _ => None,
     };
     let (a, b) = (words.take_type()?, words.take_type()?);
-    let extra =
-        u32::from(signed(a)?) | u32::from(signed(b)?) << 1 | u32::from(high) << 2;
+    let extra = u32::from(signed(a)?) | u32::from(signed(b)?) << 1 | u32::from(high) << 2;
     let exec: AluFn = if opcode == "dp4a" { four } else { two };
     Some(Compute::uniform(exec, T::B32, 3).with_extra(extra))
 }

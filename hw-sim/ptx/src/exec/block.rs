@@ -12,6 +12,13 @@ use crate::memory::Memory;
 /// Warp instructions of one turn of a warp.
 const TURN: u64 = 4096;
 
+impl Drop for Block {
+    fn drop(&mut self) {
+        let pool = &self.launch.kernel.program.pool;
+        pool.give(self.warps.drain(..).map(|warp| warp.registers));
+    }
+}
+
 /// How far a block came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
@@ -54,6 +61,7 @@ impl Block {
     /// # Errors
     ///
     /// The fault that ends the kernel. The block must not be run again.
+    #[allow(clippy::result_large_err)] // At most one for each kernel.
     pub fn run<M: Memory>(
         &mut self,
         memory: &M,

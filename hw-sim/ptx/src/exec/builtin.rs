@@ -19,6 +19,16 @@ impl Warp {
         builtin: &Builtin,
         active: u32,
     ) -> Result<(), Box<Trouble>> {
+        match builtin.kind {
+            BuiltinKind::Free => return Ok(()),
+            BuiltinKind::Allocate => {
+                if builtin.result != NO_SLOT {
+                    self.registers.put(builtin.result, &[0_u64; LANES], active);
+                }
+                return Ok(());
+            }
+            BuiltinKind::Print | BuiltinKind::AssertFail => {}
+        }
         let mut results = [0_u32; LANES];
         let mut outcome = Ok(());
         each_lane(active, |lane| {
@@ -35,7 +45,7 @@ impl Warp {
                         results[lane] = count;
                     })
                 }
-                BuiltinKind::AssertFail => {
+                _ => {
                     let arguments = std::array::from_fn(argument);
                     Err(self.assertion(context, lane, arguments))
                 }
@@ -82,8 +92,7 @@ impl Warp {
             _ => {
                 let read =
                     context.memory.read(&mut context.cursor, address, 1, Strength::WEAK, bytes);
-                return read
-                    .map_err(|fault| Trouble::at(fault.into(), lane, address, bytes.len()));
+                return read.map_err(|fault| Trouble::at(fault.into(), lane, address, bytes.len()));
             }
         };
         let found = owned.get(start..end);
@@ -102,7 +111,7 @@ impl Warp {
         let mut text = Vec::new();
         for offset in 0..TEXT_BYTES_MAX {
             let mut byte = [0];
-            self.bytes_at(context, lane, address + offset, &mut byte)?;
+            self.bytes_at(context, lane, address.wrapping_add(offset), &mut byte)?;
             if byte[0] == 0 {
                 break;
             }
@@ -164,10 +173,10 @@ impl Warp {
         cursor: &mut u64,
         size: u64,
     ) -> Result<u64, Box<Trouble>> {
-        let address = cursor.next_multiple_of(size);
+        let address = cursor.wrapping_add(size - 1) & !(size - 1);
         let mut raw = [0; 8];
         self.bytes_at(context, lane, address, &mut raw[..size as usize])?;
-        *cursor = address + size;
+        *cursor = address.wrapping_add(size);
         Ok(u64::from_le_bytes(raw))
     }
 
@@ -230,8 +239,7 @@ impl Specifier {
         };
         let mut in_precision = false;
         for (at, c) in text.char_indices() {
-            let field =
-                if in_precision { &mut specifier.precision } else { &mut specifier.width };
+            let field = if in_precision { &mut specifier.precision } else { &mut specifier.width };
             match c {
                 '.' => {
                     in_precision = true;

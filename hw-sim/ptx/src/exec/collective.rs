@@ -33,8 +33,7 @@ impl Warp {
             return Flow::Become(State::Blocked);
         }
         let a = *self.registers.get::<u32>(shuffle.a);
-        let (b, c) =
-            (*self.registers.get::<u32>(shuffle.b), *self.registers.get::<u32>(shuffle.c));
+        let (b, c) = (*self.registers.get::<u32>(shuffle.b), *self.registers.get::<u32>(shuffle.c));
         let mut d = [0; LANES];
         let mut in_range = 0;
         for lane in 0..LANES {
@@ -67,12 +66,7 @@ impl Warp {
     }
 
     /// Votes, matches and reductions over a warp.
-    pub(super) fn collective(
-        &mut self,
-        collective: &Collective,
-        mask: u32,
-        active: u32,
-    ) -> Flow {
+    pub(super) fn collective(&mut self, collective: &Collective, mask: u32, active: u32) -> Flow {
         use CollectiveKind as K;
         if self.must_wait(collective.members, mask, active) {
             return Flow::Become(State::Blocked);
@@ -95,7 +89,13 @@ impl Warp {
                 } else {
                     *self.registers.get::<u64>(a)
                 };
-                self.match_values(&values, d, p, active, matches!(kind, K::MatchAll32 | K::MatchAll64));
+                self.match_values(
+                    &values,
+                    d,
+                    p,
+                    active,
+                    matches!(kind, K::MatchAll32 | K::MatchAll64),
+                );
             }
             K::Elect => {
                 let leader = active.trailing_zeros();
@@ -141,9 +141,8 @@ impl Warp {
         let mask = self.fragments[index].mask;
         let members = self.lane_bits_of_first(members, mask) & self.live;
         let forced = std::mem::take(&mut self.forced);
-        let waits = |pc: u32| {
-            matches!(program.code.get(pc as usize).map(|i| &i.op), Some(Op::WarpSync(_)))
-        };
+        let waits =
+            |pc: u32| matches!(program.code.get(pc as usize).map(|i| &i.op), Some(Op::WarpSync(_)));
         let blocked = |fragment: &super::warp::Fragment| {
             fragment.state == State::Blocked && waits(fragment.pc)
         };
@@ -179,7 +178,8 @@ impl Warp {
         }
         self.forced = false;
         let id = self.lane_bits_of_first(barrier.id, mask);
-        let expected = (barrier.count != NO_SLOT).then(|| self.lane_bits_of_first(barrier.count, mask));
+        let expected =
+            (barrier.count != NO_SLOT).then(|| self.lane_bits_of_first(barrier.count, mask));
         let whole_warps = expected.is_none_or(|count| count > 0 && count.is_multiple_of(32));
         if id as usize >= BARRIERS || !whole_warps {
             return Err(Trouble::new(FaultKind::InvalidBarrier, mask));

@@ -92,11 +92,15 @@ pub fn select(words: &mut Words<'_>, widths: (u8, u8)) -> Option<Compute> {
     if matches!(request.dst, T::F16x2 | T::BF16x2) {
         return pack(&request);
     }
-    let exact_widths =
-        (register_bytes(request.dst), register_bytes(request.src)) == widths;
+    let exact_widths = (register_bytes(request.dst), register_bytes(request.src)) == widths;
     if request.flags == 0
         && exact_widths
         && let Some(exec) = quick(&request)
+    {
+        return Some(Compute::mixed(exec, request.dst, &[request.src]));
+    }
+    if request.flags == 0
+        && let Some(exec) = quick_extension(&request, widths)
     {
         return Some(Compute::mixed(exec, request.dst, &[request.src]));
     }
@@ -137,6 +141,27 @@ fn quick(request: &Request) -> Option<AluFn> {
         (F16 | BF16, F32) | (F32, F16 | BF16) if near && !request.to_integral => {
             half::convert(request.dst, request.src)?
         }
+        _ => return None,
+    })
+}
+
+/// Bytes and 16-bit integers in wider registers, extended to a whole register.
+fn quick_extension(request: &Request, (to, from): (u8, u8)) -> Option<AluFn> {
+    if format_of(request.dst).is_some() || size_bytes(request.dst) != u32::from(to) {
+        return None;
+    }
+    Some(match (to, from, request.src) {
+        (2, 2, T::S8) => alu!(|a: u16| i16::from(a as i8)),
+        (2, 2, T::U8 | T::B8) => alu!(|a: u16| a & 0xff),
+        (4, 2, T::S8) => alu!(|a: u16| i32::from(a as i8)),
+        (4, 2, T::U8 | T::B8) => alu!(|a: u16| u32::from(a) & 0xff),
+        (4, 4, T::S8) => alu!(|a: u32| i32::from(a as i8)),
+        (4, 4, T::U8 | T::B8) => alu!(|a: u32| a & 0xff),
+        (4, 4, T::S16) => alu!(|a: u32| i32::from(a as i16)),
+        (4, 4, T::U16 | T::B16) => alu!(|a: u32| a & 0xffff),
+        (8, 2, T::S16) => alu!(|a: u16| i64::from(a as i16)),
+        (8, 2, T::U16 | T::B16) => alu!(|a: u16| u64::from(a)),
+        (2, 8, T::U64 | T::S64 | T::B64) => alu!(|a: u64| a as u16),
         _ => return None,
     })
 }

@@ -1,8 +1,6 @@
 //! Integer and bit instructions.
 
-use super::registers::{
-    AluFn, Args, LANES, Lane, Registers, map1, map2, map3, predicate, test2,
-};
+use super::registers::{AluFn, Args, LANES, Lane, Registers, map1, map2, map3, predicate, test2};
 use crate::ast::ScalarType as T;
 use crate::decode::select::{Compute, Words};
 
@@ -77,12 +75,11 @@ pub fn select(opcode: &str, words: &mut Words<'_>) -> Option<Compute> {
         "mul" | "mad" | "mul24" | "mad24" | "addc" | "subc" | "madc" => multiply(opcode, words),
         "sad" => {
             let ty = words.take_type()?;
-            let exec =
-                on_integer!(ty, I => alu!(map3, |a: I, b: I, c: I| c.wrapping_add(if a < b {
-                    b.wrapping_sub(a)
-                } else {
-                    a.wrapping_sub(b)
-                })));
+            let exec = on_integer!(ty, I => alu!(map3, |a: I, b: I, c: I| c.wrapping_add(if a < b {
+                b.wrapping_sub(a)
+            } else {
+                a.wrapping_sub(b)
+            })));
             Some(Compute::uniform(exec, ty, 3))
         }
         "shl" | "shr" => shift(opcode, words.take_type()?),
@@ -173,10 +170,9 @@ fn multiply(opcode: &str, words: &mut Words<'_>) -> Option<Compute> {
     }
     if saturate {
         let exec = alu!(map3, |a: i32, b: i32, c: i32| {
-            ((i64::from(a) * i64::from(b) >> 32) as i32).saturating_add(c)
+            (((i64::from(a) * i64::from(b)) >> 32) as i32).saturating_add(c)
         });
-        return (adds && part == Some("hi") && ty == T::S32)
-            .then(|| Compute::uniform(exec, ty, 3));
+        return (adds && part == Some("hi") && ty == T::S32).then(|| Compute::uniform(exec, ty, 3));
     }
     let exec = match (part?, adds) {
         ("lo", false) => on_integer!(ty, I => alu!(map2, |a: I, b: I| a.wrapping_mul(b))),
@@ -184,10 +180,10 @@ fn multiply(opcode: &str, words: &mut Words<'_>) -> Option<Compute> {
             a.wrapping_mul(b).wrapping_add(c)
         })),
         ("hi", false) => on_widening!(ty, (N, W) => alu!(map2, |a: N, b: N| {
-            (W::from(a) * W::from(b) >> N::BITS) as N
+            ((W::from(a) * W::from(b)) >> N::BITS) as N
         })),
         ("hi", true) => on_widening!(ty, (N, W) => alu!(map3, |a: N, b: N, c: N| {
-            ((W::from(a) * W::from(b) >> N::BITS) as N).wrapping_add(c)
+            (((W::from(a) * W::from(b)) >> N::BITS) as N).wrapping_add(c)
         })),
         (_, adds) => return multiply_wide(adds, ty),
     };
@@ -229,13 +225,13 @@ fn multiply24(adds: bool, part: &str, ty: T) -> Option<Compute> {
             ((low_unsigned(a) * low_unsigned(b)) as u32).wrapping_add(c)
         }),
         (T::U32, "hi", _) => alu!(map3, |a: u32, b: u32, c: u32| {
-            ((low_unsigned(a) * low_unsigned(b) >> 16) as u32).wrapping_add(c)
+            (((low_unsigned(a) * low_unsigned(b)) >> 16) as u32).wrapping_add(c)
         }),
-        (T::S32, "lo", _) => alu!(map3, |a: i32, b: i32, c: i32| {
-            ((low(a) * low(b)) as i32).wrapping_add(c)
-        }),
+        (T::S32, "lo", _) => {
+            alu!(map3, |a: i32, b: i32, c: i32| { ((low(a) * low(b)) as i32).wrapping_add(c) })
+        }
         (T::S32, "hi", _) => alu!(map3, |a: i32, b: i32, c: i32| {
-            ((low(a) * low(b) >> 16) as i32).wrapping_add(c)
+            (((low(a) * low(b)) >> 16) as i32).wrapping_add(c)
         }),
         _ => return None,
     };
@@ -246,10 +242,10 @@ fn multiply24(adds: bool, part: &str, ty: T) -> Option<Compute> {
     let exec = match (ty, part) {
         (T::U32, "lo") => alu!(map2, |a: u32, b: u32| (low_unsigned(a) * low_unsigned(b)) as u32),
         (T::U32, _) => {
-            alu!(map2, |a: u32, b: u32| (low_unsigned(a) * low_unsigned(b) >> 16) as u32)
+            alu!(map2, |a: u32, b: u32| ((low_unsigned(a) * low_unsigned(b)) >> 16) as u32)
         }
         (_, "lo") => alu!(map2, |a: i32, b: i32| (low(a) * low(b)) as i32),
-        _ => alu!(map2, |a: i32, b: i32| (low(a) * low(b) >> 16) as i32),
+        _ => alu!(map2, |a: i32, b: i32| ((low(a) * low(b)) >> 16) as i32),
     };
     Some(Compute::uniform(exec, ty, 2))
 }
@@ -339,8 +335,7 @@ fn multiply_carry(uses: bool, sets: bool, part: &str, ty: T) -> Option<Compute> 
     ) {
         let uses = i.e == 1;
         with_carry::<W, SETS>(r, i, mask, |r, lane, flag| {
-            let (a, b, c) =
-                (r.get::<W>(i.a)[lane], r.get::<W>(i.b)[lane], r.get::<W>(i.c)[lane]);
+            let (a, b, c) = (r.get::<W>(i.a)[lane], r.get::<W>(i.b)[lane], r.get::<W>(i.c)[lane]);
             product(a, b).add(c, flag && uses)
         });
     }
@@ -358,13 +353,13 @@ fn multiply_carry(uses: bool, sets: bool, part: &str, ty: T) -> Option<Compute> 
     let exec = match (ty, part) {
         (T::U32 | T::S32, "lo") => of!(u32, |a, b| a.wrapping_mul(b)),
         (T::U64 | T::S64, "lo") => of!(u64, |a, b| a.wrapping_mul(b)),
-        (T::U32, "hi") => of!(u32, |a, b| (u64::from(a) * u64::from(b) >> 32) as u32),
+        (T::U32, "hi") => of!(u32, |a, b| ((u64::from(a) * u64::from(b)) >> 32) as u32),
         (T::S32, "hi") => {
-            of!(u32, |a, b| (i64::from(a as i32) * i64::from(b as i32) >> 32) as u32)
+            of!(u32, |a, b| ((i64::from(a as i32) * i64::from(b as i32)) >> 32) as u32)
         }
-        (T::U64, "hi") => of!(u64, |a, b| (u128::from(a) * u128::from(b) >> 64) as u64),
+        (T::U64, "hi") => of!(u64, |a, b| ((u128::from(a) * u128::from(b)) >> 64) as u64),
         (T::S64, "hi") => {
-            of!(u64, |a, b| (i128::from(a as i64) * i128::from(b as i64) >> 64) as u64)
+            of!(u64, |a, b| ((i128::from(a as i64) * i128::from(b as i64)) >> 64) as u64)
         }
         _ => return None,
     };

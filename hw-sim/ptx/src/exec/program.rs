@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::registers::{AluFn, Args, RegisterSpan, Row};
+use super::registers::{AluFn, Args, RegisterPool, RegisterSpan, Row};
 use crate::memory::{AtomicOp, AtomicType, Scope, Strength};
 
 /// A destination that is not wanted (`_`), and a base that is not there.
@@ -378,7 +378,7 @@ pub struct Builtin {
     pub kind: BuiltinKind,
     /// Slots of its arguments, 64 bits each.
     pub arguments: Vec<u32>,
-    /// Slot of a 32-bit result.
+    /// Slot of the result, 64 bits for `malloc` and 32 for the others.
     pub result: u32,
 }
 
@@ -389,6 +389,10 @@ pub enum BuiltinKind {
     Print,
     /// `__assertfail(message, file, line, function, char size)`
     AssertFail,
+    /// `malloc`: there is no device heap, so it is always exhausted and gives null.
+    Allocate,
+    /// `free`, which so only ever sees null.
+    Free,
 }
 
 /// A value that a constant register holds.
@@ -411,6 +415,8 @@ pub struct Program {
     pub constants: Vec<(u32, u8, Constant)>,
     /// Rows of the register file, constants included; filled in when linked.
     pub template: Vec<Row>,
+    /// Register files to use again.
+    pub pool: RegisterPool,
     /// Rows that `template` will have.
     pub rows: usize,
     /// Predicates.

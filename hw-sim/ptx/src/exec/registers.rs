@@ -1,6 +1,8 @@
 //! The register file of one warp: 32 lanes side by side, so that one decoded instruction is one
 //! loop that the compiler turns into vector code.
 
+use std::sync::Mutex;
+
 use bytemuck::{Pod, Zeroable};
 
 /// Lanes of a warp.
@@ -20,8 +22,6 @@ impl Row {
 
 /// A type that registers hold.
 pub trait Lane: Pod {
-    /// Rows of a register of this type.
-    const ROWS: usize;
     /// Views the register at `rows[0]`.
     fn view(rows: &[Row]) -> &[Self; LANES];
     /// Views the register at `rows[0]`, to write.
@@ -31,7 +31,6 @@ pub trait Lane: Pod {
 macro_rules! narrow_lane {
     ($($ty:ty),*) => {$(
         impl Lane for $ty {
-            const ROWS: usize = 1;
             #[inline(always)]
             fn view(rows: &[Row]) -> &[Self; LANES] {
                 let halves: &[[Self; LANES]; 2] = bytemuck::cast_ref(&rows[0]);
@@ -49,7 +48,6 @@ macro_rules! narrow_lane {
 macro_rules! word_lane {
     ($($ty:ty),*) => {$(
         impl Lane for $ty {
-            const ROWS: usize = 1;
             #[inline(always)]
             fn view(rows: &[Row]) -> &[Self; LANES] {
                 bytemuck::cast_ref(&rows[0])
@@ -65,7 +63,6 @@ macro_rules! word_lane {
 macro_rules! wide_lane {
     ($($ty:ty),*) => {$(
         impl Lane for $ty {
-            const ROWS: usize = 2;
             #[inline(always)]
             fn view(rows: &[Row]) -> &[Self; LANES] {
                 let pair: &[Row; 2] = rows.first_chunk().expect("a 64-bit register has two rows");
@@ -139,6 +136,13 @@ impl Registers {
         }
     }
 
+    /// Several 32-bit registers to write at once; None unless they differ.
+    #[inline(always)]
+    pub fn words_mut<const N: usize>(&mut self, slots: &[u32]) -> Option<[&mut Row; N]> {
+        let slots: &[u32; N] = slots.try_into().ok()?;
+        self.rows.get_disjoint_mut(slots.map(|slot| slot as usize)).ok()
+    }
+
     /// The bytes of a register's lanes, in order.
     pub fn bytes_mut(&mut self, slot: u32, width: usize) -> Option<&mut [u8]> {
         if slot == super::program::NO_SLOT {
@@ -203,6 +207,37 @@ impl Registers {
                 }
             }
         }
+    }
+}
+
+/// Register files that warps of a kernel have left behind, for its next warps: their constants
+/// are in place. Registers keep old values, as they do on a device; PTX gives an unwritten register
+/// no value.
+#[derive(Debug, Default)]
+pub struct RegisterPool(Mutex<Vec<Registers>>);
+
+/// Files that a pool keeps at most.
+const POOLED_MAX: usize = 256;
+
+impl RegisterPool {
+    /// Takes a file, if there is one.
+    pub fn take(&self) -> Option<Registers> {
+        self.0.lock().ok()?.pop()
+    }
+
+    /// Gives files back.
+    pub fn give(&self, files: impl Iterator<Item = Registers>) {
+        if let Ok(mut pool) = self.0.lock() {
+            let room = POOLED_MAX.saturating_sub(pool.len());
+            pool.extend(files.take(room));
+        }
+    }
+}
+
+/// A copy of a kernel starts with a pool of its own.
+impl Clone for RegisterPool {
+    fn clone(&self) -> Self {
+        Self::default()
     }
 }
 
@@ -280,11 +315,18 @@ pub fn map3<A: Lane, B: Lane, C: Lane, D: Lane>(
 #[inline(always)]
 pub fn test2<A: Lane>(r: &Registers, a: u32, b: u32, f: impl Fn(A, A) -> bool) -> u32 {
     let (a, b) = (r.get::<A>(a), r.get::<A>(b));
-    let mut bits = 0;
-    for lane in 0..LANES {
-        bits |= u32::from(f(a[lane], b[lane])) << lane;
+    let mut flags = [[0_u8; 8]; LANES / 8];
+    for (group, flags) in flags.iter_mut().enumerate() {
+        for (lane, flag) in flags.iter_mut().enumerate() {
+            *flag = u8::from(f(a[group * 8 + lane], b[group * 8 + lane]));
+        }
     }
-    bits
+    // The product brings eight flags, each in the lowest bit of a byte, together in the highest
+    // byte, the first one lowest.
+    let together = |flags: [u8; 8]| {
+        (u64::from_le_bytes(flags).wrapping_mul(0x0102_0408_1020_4080) >> 56) as u8
+    };
+    u32::from_le_bytes(flags.map(together))
 }
 
 /// Calls `f` with each lane of `mask`.

@@ -7,7 +7,7 @@
 
 use super::fault::{FaultKind, Trouble};
 use super::program::{Instruction, Op, Program};
-use super::registers::{FULL, LANES, Registers, each_lane};
+use super::registers::{FULL, LANES, Registers};
 use super::shared::BlockMemory;
 use crate::kernel::{Clock, Launch};
 use crate::memory::Memory;
@@ -16,8 +16,6 @@ use crate::memory::Memory;
 const SLICE: u64 = 8192;
 /// Polls (strong loads, failed exchanges) with nothing done between them that make a spin.
 const POLLS_MAX: u32 = 32;
-/// Calls inside calls.
-const DEPTH_MAX: usize = 4096;
 
 /// What instructions may need besides their warp.
 pub struct Context<'a, M: Memory, C: Clock> {
@@ -46,6 +44,8 @@ pub struct Fragment {
     pub depth: u32,
     /// May it run?
     pub state: State,
+    /// Instructions that it ran while others of its warp stood elsewhere.
+    pub spent: u64,
 }
 
 /// Whether a fragment may run.
@@ -127,7 +127,7 @@ pub struct Warp {
     pub(super) polls: u32,
     /// Run the next instruction even if lanes are missing that it should wait for.
     pub(super) forced: bool,
-    pub(super) scratch: Box<super::access::Scratch>,
+    pub(super) scratch: Box<super::lanes::Scratch>,
 }
 
 impl Warp {
@@ -145,9 +145,18 @@ impl Warp {
             thread_index[1][lane] = thread / width % height;
             thread_index[2][lane] = thread / (width * height);
         }
+        let fresh = || Registers::new(&program.template, program.predicates);
+        let mut registers = program.pool.take().unwrap_or_else(fresh);
+        *registers.get_mut::<u64>(program.frame) = [0; LANES];
         Self {
-            registers: Registers::new(&program.template, program.predicates),
-            fragments: vec![Fragment { pc: 0, mask: live, depth: 0, state: State::Ready }],
+            registers,
+            fragments: vec![Fragment {
+                pc: 0,
+                mask: live,
+                depth: 0,
+                state: State::Ready,
+                spent: 0,
+            }],
             live,
             number,
             thread_index,
@@ -179,7 +188,7 @@ impl Warp {
                     return Ok(Pause::Nap);
                 }
                 if self.fragments.iter().all(|f| f.state == State::Blocked) {
-                    self.force()?;
+                    self.force();
                     continue;
                 }
                 return Ok(Pause::Barrier);
@@ -209,9 +218,7 @@ impl Warp {
         for index in 0..self.fragments.len() {
             let fragment = self.fragments[index];
             let past = match fragment.state {
-                State::Barrier { id, generation } => {
-                    context.block.barrier_result(id, generation)
-                }
+                State::Barrier { id, generation } => context.block.barrier_result(id, generation),
                 _ => None,
             };
             if let Some(result) = past {
@@ -239,13 +246,12 @@ impl Warp {
 
     /// Nobody can join those who wait for lanes of their warp: lets the earliest go on with the
     /// lanes that are there. At a barrier this is the program's mistake.
-    fn force(&mut self) -> Result<(), (Box<Trouble>, u32)> {
+    fn force(&mut self) {
         let first = self.fragments.iter_mut().min_by_key(|fragment| fragment.pc);
         if let Some(fragment) = first {
             fragment.state = State::Ready;
             self.forced = true;
         }
-        Ok(())
     }
 
     /// Joins fragments that stand at the same instruction.
@@ -258,12 +264,12 @@ impl Warp {
                 let barrier = |state| matches!(state, State::Barrier { .. });
                 let alike = a.state == b.state || !(barrier(a.state) || barrier(b.state));
                 if a.pc == b.pc && a.depth == b.depth && alike {
-                    if a.state != b.state {
-                        self.fragments[index].state = State::Ready;
-                    } else if a.state == State::Blocked {
+                    // Whoever waited for lanes to join may look again.
+                    if a.state != b.state || a.state == State::Blocked {
                         self.fragments[index].state = State::Ready;
                     }
                     self.fragments[index].mask |= b.mask;
+                    self.fragments[index].spent = a.spent.max(b.spent);
                     self.fragments.swap_remove(other);
                 } else {
                     other += 1;
@@ -273,11 +279,10 @@ impl Warp {
         }
     }
 
-    /// Where a fragment must stop for another one's sake.
-    fn stop_for(&self, index: usize) -> u32 {
-        let pc = self.fragments[index].pc;
-        let ahead = self.fragments.iter().map(|f| f.pc).filter(|&other| other > pc);
-        ahead.min().unwrap_or(u32::MAX)
+    /// Where a fragment that goes on at `from` must stop for another one's sake.
+    fn stop_for(&self, index: usize, from: u32) -> u32 {
+        let others = self.fragments.iter().enumerate().filter(|(other, _)| *other != index);
+        others.map(|(_, f)| f.pc).filter(|&pc| pc >= from).min().unwrap_or(u32::MAX)
     }
 
     /// Parts the lanes `away`, who go on at `pc`, from a fragment, whose others go on behind it.
@@ -314,21 +319,22 @@ impl Warp {
         index: usize,
         budget: &mut u64,
     ) -> Result<Step, (Box<Trouble>, u32)> {
-        let Fragment { mut pc, mask, .. } = self.fragments[index];
+        let Fragment { mut pc, mask, spent, .. } = self.fragments[index];
         let alone = self.fragments.len() == 1;
-        let stop = if alone { u32::MAX } else { self.stop_for(index) };
+        let mut stop = if alone { u32::MAX } else { self.stop_for(index, pc + 1) };
         let live = self.live;
         let program = context.program;
         let code = program.code.as_slice();
-        let limit = if alone { *budget } else { SLICE.min(*budget) };
+        let slice = if alone { u64::MAX } else { SLICE.saturating_sub(spent).max(1) };
+        let limit = slice.min(*budget);
         let mut left = limit;
         let step = loop {
             if pc >= stop {
                 break Step::Schedule;
             }
             if left == 0 {
-                let spent = limit == *budget;
-                break if spent { Step::Budget } else { Step::Become(State::Yielded) };
+                let yields = limit == slice;
+                break if yields { Step::Become(State::Yielded) } else { Step::Budget };
             }
             left -= 1;
             let Some(instruction) = code.get(pc as usize) else {
@@ -351,7 +357,7 @@ impl Warp {
                             break Step::Become(State::Napped);
                         }
                         if !alone {
-                            break Step::Schedule;
+                            stop = self.stop_for(index, pc);
                         }
                     }
                 }
@@ -369,7 +375,10 @@ impl Warp {
                     pc += 1;
                 }
                 _ => {
-                    self.fragments[index].pc = pc;
+                    let fragment = &mut self.fragments[index];
+                    fragment.pc = pc;
+                    // Whatever comes of it, parts of the fragment remember its turn.
+                    fragment.spent = if alone { 0 } else { spent + (limit - left) };
                     let flow = self
                         .uncommon(context, index, instruction, active)
                         .map_err(|trouble| (trouble, pc))?;
@@ -390,7 +399,11 @@ impl Warp {
             }
         };
         *budget -= limit - left;
-        self.fragments[index].pc = pc;
+        let fragment = &mut self.fragments[index];
+        fragment.pc = pc;
+        // A fragment that steps aside, or has the warp for itself, starts to count anew.
+        let goes_on = !alone && !matches!(step, Step::Become(_));
+        fragment.spent = if goes_on { spent + (limit - left) } else { 0 };
         Ok(step)
     }
 
@@ -470,105 +483,9 @@ impl Warp {
         }
     }
 
-    /// `brx.idx`: lanes with the same target go on together, the others try again.
-    fn branch_index(
-        &mut self,
-        index: usize,
-        table: &super::program::BranchIndex,
-    ) -> Result<Flow, Box<Trouble>> {
-        let Fragment { pc, mask, .. } = self.fragments[index];
-        let indices = *self.registers.get::<u32>(table.index);
-        let (first, group) = first_group(&indices, mask);
-        let Some(&target) = table.targets.get(first as usize) else {
-            return Err(Trouble::new(FaultKind::InvalidPc, group));
-        };
-        if group == mask {
-            return Ok(Flow::Jump(target));
-        }
-        self.split(index, group, target, pc);
-        Ok(Flow::Schedule)
-    }
-
-    /// A call: the fragment goes down one level.
-    fn call(
-        &mut self,
-        program: &Program,
-        index: usize,
-        call: &super::program::Call,
-    ) -> Result<Flow, Box<Trouble>> {
-        use super::program::Target;
-        let Fragment { pc, mask, depth, .. } = self.fragments[index];
-        let target = match call.target {
-            Target::Direct(target) => target,
-            Target::Indirect(slot) => {
-                let (address, group) = first_group(self.registers.get::<u64>(slot), mask);
-                let known = (address & !super::windows::OFFSET == super::windows::FUNCTION)
-                    .then(|| program.entries.get((address & super::windows::OFFSET) as usize));
-                let Some(Some(&Some(target))) = known else {
-                    let lane = group.trailing_zeros() as usize;
-                    return Err(Trouble::at(FaultKind::IndirectCall, lane, address, 0));
-                };
-                if group != mask {
-                    // The others stay here and call in their turn.
-                    self.split(index, group, pc, pc);
-                    return Ok(Flow::Schedule);
-                }
-                target
-            }
-        };
-        let depth = depth as usize;
-        let frames = self.registers.get_mut::<u64>(program.frame);
-        let mut overflow = 0;
-        each_lane(mask, |lane| {
-            frames[lane] += u64::from(call.frame_bytes);
-            overflow |= u32::from(frames[lane] > u64::from(program.local_bytes)) << lane;
-        });
-        if overflow != 0 || depth >= DEPTH_MAX {
-            return Err(Trouble::new(FaultKind::StackOverflow, mask & overflow));
-        }
-        if self.returns.len() <= depth {
-            self.returns.push([0; LANES]);
-        }
-        each_lane(mask, |lane| self.returns[depth][lane] = pc + 1);
-        if let Some(span) = &call.save {
-            each_lane(mask, |lane| self.registers.save_lane(lane, span, &mut self.saved[lane]));
-        }
-        self.fragments[index].depth += 1;
-        Ok(Flow::Jump(target))
-    }
-
-    /// Back to the caller: lanes of one call go on together, the others try again.
-    fn leave(&mut self, program: &Program, index: usize) -> Result<Flow, Box<Trouble>> {
-        let Fragment { pc, mask, depth, .. } = self.fragments[index];
-        let (back, group) = first_group(&self.returns[depth as usize - 1], mask);
-        if group != mask {
-            self.split(index, group, pc, pc);
-            return Ok(Flow::Schedule);
-        }
-        let made = program.code.get(back as usize - 1).map(|instruction| &instruction.op);
-        let Some(Op::Call(call)) = made else {
-            return Err(Trouble::new(FaultKind::InvalidPc, mask));
-        };
-        if let Some(span) = &call.save {
-            each_lane(mask, |lane| self.registers.restore_lane(lane, span, &mut self.saved[lane]));
-        }
-        let frames = self.registers.get_mut::<u64>(program.frame);
-        each_lane(mask, |lane| frames[lane] -= u64::from(call.frame_bytes));
-        self.fragments[index].depth -= 1;
-        Ok(Flow::Jump(back))
-    }
-
     /// `%tid` of a lane.
     pub fn thread_of(&self, lane: u32) -> [u32; 3] {
         let lane = lane as usize % LANES;
         [0, 1, 2].map(|axis| self.thread_index[axis][lane])
     }
-}
-
-/// The first lane's value, and all lanes that share it.
-fn first_group<T: Copy + PartialEq>(values: &[T; LANES], mask: u32) -> (T, u32) {
-    let first = values[mask.trailing_zeros() as usize % LANES];
-    let mut group = 0;
-    each_lane(mask, |lane| group |= u32::from(values[lane] == first) << lane);
-    (first, group)
 }

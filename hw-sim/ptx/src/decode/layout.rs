@@ -1,0 +1,146 @@
+//! Sizes, alignments and initial images of variables.
+
+use super::select::size_bytes;
+use super::{DecodeError, Global, Relocation};
+use crate::ast::{Initializer, Linkage, ScalarType, StateSpace, Variable};
+use crate::exec::rounding::{self, Rounding};
+
+/// Variables must be smaller: their images are held in the host's memory.
+const VARIABLE_BYTES_MAX: u64 = 1 << 34;
+
+/// Bytes of one element.
+fn element_bytes(variable: &Variable) -> u64 {
+    u64::from(size_bytes(variable.scalar)) * u64::from(variable.vector.max(1))
+}
+
+/// Bytes of a variable; 0 for one of unknown size.
+pub fn variable_bytes(variable: &Variable) -> Result<u64, DecodeError> {
+    let bytes = variable
+        .dimensions
+        .iter()
+        .try_fold(element_bytes(variable), |bytes, &extent| bytes.checked_mul(extent));
+    match bytes {
+        Some(bytes) if bytes < VARIABLE_BYTES_MAX => Ok(bytes),
+        _ => Err(DecodeError::new(
+            variable.line,
+            format!("a variable of less than {VARIABLE_BYTES_MAX} bytes"),
+            format!("`{}`", variable.name),
+        )),
+    }
+}
+
+/// Alignment of a variable in bytes.
+pub fn variable_align(variable: &Variable) -> u32 {
+    let natural = element_bytes(variable).next_power_of_two().clamp(1, 16) as u32;
+    variable.align.map_or(natural, |align| align.max(1))
+}
+
+/// Places variables one behind the other from `start` on.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Cursor {
+    /// Bytes placed so far.
+    pub end: u64,
+}
+
+impl Cursor {
+    /// Gives a place.
+    pub fn place(&mut self, bytes: u64, align: u32) -> u64 {
+        let offset = self.end.next_multiple_of(u64::from(align.max(1)));
+        self.end = offset + bytes;
+        offset
+    }
+}
+
+/// A module-scope variable as the machine will place it.
+pub fn global(variable: &Variable) -> Result<Global, DecodeError> {
+    let size_bytes = variable_bytes(variable)?;
+    let is_extern = variable.linkage == Linkage::Extern;
+    let mut global = Global {
+        name: variable.name.clone(),
+        size_bytes,
+        align: variable_align(variable),
+        constant: variable.space == StateSpace::Const,
+        is_extern,
+        image: vec![0; if is_extern { 0 } else { size_bytes as usize }],
+        relocations: Vec::new(),
+    };
+    if let Some(initializer) = &variable.initializer {
+        fill(&mut global, variable, initializer, 0, 0)?;
+    }
+    Ok(global)
+}
+
+/// Writes an initial value: `depth` counts the braces around it.
+fn fill(
+    global: &mut Global,
+    variable: &Variable,
+    initializer: &Initializer,
+    depth: usize,
+    offset: u64,
+) -> Result<(), DecodeError> {
+    let Initializer::List(items) = initializer else {
+        return element(global, variable, initializer, offset);
+    };
+    let inner = variable.dimensions.iter().skip(depth + 1);
+    let vector_level = depth == variable.dimensions.len() && variable.vector > 1;
+    let stride = if vector_level {
+        u64::from(size_bytes(variable.scalar))
+    } else {
+        element_bytes(variable) * inner.product::<u64>()
+    };
+    for (number, item) in items.iter().enumerate() {
+        fill(global, variable, item, depth + 1, offset + number as u64 * stride)?;
+    }
+    Ok(())
+}
+
+/// Writes one element.
+fn element(
+    global: &mut Global,
+    variable: &Variable,
+    value: &Initializer,
+    offset: u64,
+) -> Result<(), DecodeError> {
+    let bytes = size_bytes(variable.scalar) as usize;
+    let raw = match value {
+        Initializer::Integer(value) if is_float(variable.scalar) => {
+            float_bits(*value as f64, variable.scalar)
+        }
+        Initializer::Integer(value) => *value as u64,
+        Initializer::Float(value) => float_bits(*value, variable.scalar),
+        Initializer::FloatBits32(bits) if variable.scalar == ScalarType::F64 => {
+            f64::from(f32::from_bits(*bits)).to_bits()
+        }
+        Initializer::FloatBits32(bits) => u64::from(*bits),
+        Initializer::Symbol { name, offset: addend, .. } => {
+            global.relocations.push(Relocation { offset, symbol: name.clone(), addend: *addend });
+            0
+        }
+        Initializer::List(_) => 0,
+    };
+    let place = usize::try_from(offset)
+        .ok()
+        .and_then(|start| global.image.get_mut(start..start.checked_add(bytes.min(8))?));
+    let Some(place) = place else {
+        return Err(DecodeError::new(
+            variable.line,
+            format!("at most {} bytes of initial value", global.size_bytes),
+            format!("more for `{}`", variable.name),
+        ));
+    };
+    place.copy_from_slice(&raw.to_le_bytes()[..bytes.min(8)]);
+    Ok(())
+}
+
+fn is_float(ty: ScalarType) -> bool {
+    crate::exec::float::format_of(ty).is_some()
+}
+
+/// A float constant in a type's format; in integer types, the f64's own bits.
+pub fn float_bits(value: f64, ty: ScalarType) -> u64 {
+    match crate::exec::float::format_of(ty) {
+        Some(format) => rounding::from_f64(value, format, Rounding::Nearest),
+        None if size_bytes(ty) == 4 => u64::from((value as f32).to_bits()),
+        None => value.to_bits(),
+    }
+}

@@ -1,0 +1,110 @@
+//! The instruction subset as data, for documents and tests.
+
+/// One opcode of the subset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opcode {
+    /// First word.
+    pub name: &'static str,
+    /// Types and modifiers in words.
+    pub forms: &'static str,
+}
+
+const INTEGER: &str = "u16 u32 u64 s16 s32 s64";
+const BITS: &str = "b16 b32 b64";
+
+/// Every opcode that decodes.
+pub const fn supported() -> &'static [Opcode] {
+    SUPPORTED
+}
+
+const fn op(name: &'static str, forms: &'static str) -> Opcode {
+    Opcode { name, forms }
+}
+
+const SUPPORTED: &[Opcode] = &[
+    op("abs", "s16 s32 s64 f16(x2) bf16(x2) f32 f64; .ftz"),
+    op("activemask", "b32"),
+    op("add", "integers; .sat.s32, .cc; f16(x2) bf16(x2) f32 f64 with rounding, .ftz, .sat"),
+    op("addc", "u32 s32 u64 s64; .cc"),
+    op("and", "b16 b32 b64 pred"),
+    op("applypriority", "no effect"),
+    op("atom", "add and or xor min max inc dec exch cas; every scope and order; no vectors"),
+    op("bar", "sync arrive red (popc and or), warp.sync"),
+    op("barrier", "the same, .aligned or not; no cluster"),
+    op("bfe", "u32 u64 s32 s64"),
+    op("bfi", "b32 b64"),
+    op("bfind", "u32 u64 s32 s64; .shiftamt"),
+    op("bmsk", "b32; .clamp .wrap"),
+    op("bra", ".uni"),
+    op("brev", "b32 b64"),
+    op("brkpt", "as trap"),
+    op("brx", ".idx"),
+    op("call", "direct and indirect; built in: vprintf, __assertfail, malloc (always null), free"),
+    op("clz", "b32 b64"),
+    op("cnot", BITS),
+    op("copysign", "f32 f64"),
+    op("cos", ".approx.f32"),
+    op("cvt", "between all integer and float types; roundings, .ftz, .sat; f16x2 bf16x2 packs"),
+    op("cvta", "to and from generic: global shared local const param; u64"),
+    op("discard", "no effect"),
+    op("div", "integers; f32 f64 with rounding; .approx and .full are exact"),
+    op("dp2a", "u32 s32; .lo .hi"),
+    op("dp4a", "u32 s32"),
+    op("elect", ".sync"),
+    op("ex2", ".approx f32 f16(x2) bf16(x2)"),
+    op("exit", ""),
+    op("fence", ".sc .acq_rel .acquire .release; proxies have no effect"),
+    op("fma", "f16(x2) bf16(x2) f32 f64 with rounding, .ftz, .sat, .relu; rounded once"),
+    op("griddepcontrol", "no effect"),
+    op("isspacep", "global shared local const param"),
+    op("ld", "every space; v2 v4 v8; .volatile .relaxed .acquire .mmio; cache words ignored"),
+    op("ldu", "as ld"),
+    op("lg2", ".approx.f32"),
+    op("lop3", "b32"),
+    op("mad", "integers .lo .hi .wide, .hi.sat.s32, .cc; f32 f64"),
+    op("mad24", "u32 s32; .lo .hi"),
+    op("madc", "u32 s32 u64 s64; .lo .hi; .cc"),
+    op("match", ".any .all; b32 b64"),
+    op("max", "integers; f16(x2) bf16(x2) f32 f64; .ftz .NaN"),
+    op("membar", ".cta .gl .sys"),
+    op("min", "as max"),
+    op("mov", "all types; packs and unpacks; addresses; special registers"),
+    op("mul", "integers .lo .hi .wide; f16(x2) bf16(x2) f32 f64 with rounding, .ftz, .sat"),
+    op("mul24", "u32 s32; .lo .hi"),
+    op("nanosleep", "a nap: others run"),
+    op("neg", "s16 s32 s64 f16(x2) bf16(x2) f32 f64; .ftz"),
+    op("not", "b16 b32 b64 pred"),
+    op("or", "b16 b32 b64 pred"),
+    op("pmevent", "no effect"),
+    op("popc", "b32 b64"),
+    op("prefetch", "no effect"),
+    op("prefetchu", "no effect"),
+    op("prmt", "b32; all modes"),
+    op("rcp", "f32 f64 with rounding; .approx is exact"),
+    op("red", "as atom"),
+    op("redux", "add min max and or xor; u32 s32 b32"),
+    op("rem", INTEGER),
+    op("ret", ""),
+    op("rsqrt", ".approx f32 f64"),
+    op("sad", INTEGER),
+    op("selp", "16, 32 and 64 bits"),
+    op("set", "integers f16(x2) bf16(x2) f32 f64 to u16 s16 u32 s32 f16(x2) bf16(x2) f32"),
+    op("setmaxnreg", "no effect"),
+    op("setp", "integers f16(x2) bf16(x2) f32 f64; all comparisons; and or xor"),
+    op("shf", ".l .r .clamp .wrap b32"),
+    op("shfl", ".up .down .bfly .idx; with or without .sync"),
+    op("shl", BITS),
+    op("shr", "b16 b32 b64 and integers"),
+    op("sin", ".approx.f32"),
+    op("slct", "by s32 or f32"),
+    op("sqrt", "f32 f64 with rounding; .approx is exact"),
+    op("st", "as ld"),
+    op("sub", "as add"),
+    op("subc", "as addc"),
+    op("szext", "u32 s32; .clamp .wrap"),
+    op("tanh", ".approx f32 f16(x2) bf16(x2)"),
+    op("testp", "f32 f64"),
+    op("trap", "ends the kernel with an error"),
+    op("vote", ".all .any .uni .ballot; with or without .sync"),
+    op("xor", "b16 b32 b64 pred"),
+];

@@ -1,0 +1,13 @@
+//! The interpreter against the host's own arithmetic, and kernels of real compilers against what
+//! their sources say.
+
+#![allow(clippy::result_large_err)] // A fault ends a test.
+
+mod arithmetic;
+mod common;
+mod compiled;
+mod conversions;
+mod faults;
+mod floats;
+mod flow;
+mod subset;
