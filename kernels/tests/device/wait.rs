@@ -81,10 +81,24 @@ fn an_aborted_wait_says_so() {
     assert_eq!((record.state, record.kind), (2, WaitKind::Arrival as u32));
 }
 
-/// One failure, one record: the other blocks stop without waiting for their own deadlines, and a
-/// later launch does nothing. If this fails, a failed communicator goes on with wrong positions.
+/// A block without a deadline worth the name stops because another has failed. If this fails, a
+/// launch outlasts its first failure by a whole timeout for each wait that is left.
 #[test]
-fn one_failure_stops_all_blocks_and_later_launches() {
+fn a_failure_stops_waits_of_other_blocks() {
+    let mut rank = two_ports();
+    rank.communicator.timeout_ns = u64::MAX;
+    rank.arena.write_as(rank.address, rank.communicator);
+    let waits = BlockText::once(&[1], &[wait_signal(0, 1)]);
+    let is_refused = BlockText::once(&[0], &[wait_signal(9, 1)]);
+    let plan = PlanText { threads: 32, blocks: vec![waits, is_refused] }.encode();
+    let arguments = rank.arguments(&plan);
+    rank.execute(&arguments, (2, 32), |_| {});
+    assert_eq!((rank.record().kind, rank.record().block), (WaitKind::BadPlan as u32, 1));
+}
+
+/// One failure, one record, and a later launch does nothing. If this fails, a failed communicator goes on with wrong positions.
+#[test]
+fn a_failed_communicator_stays_failed() {
     let mut rank = two_ports();
     let output = rank.arena.allocate(64, 0);
     let waits = BlockText::once(&[1], &[wait_signal(0, 1), advance(0, 1, 0)]);
