@@ -3,7 +3,8 @@
 //
 // Control flow is uniform over the block: it depends only on the plan, on the launch's arguments
 // and on what a barrier has agreed upon. A failure of thread 0 alone (an expired wait) therefore
-// takes effect at the next barrier, which tells everyone; until then thread 0 does nothing.
+// takes effect at the next barrier, which tells everyone; until then thread 0 neither rings nor
+// waits.
 #pragma once
 
 #include "copy.cuh"
@@ -71,8 +72,10 @@ protected:
     }
 
     RINGDOVE_INLINE WaitSite site(u32 place) const {
-        return {WaitKind::BadPlan,        segment, op_index, round, state.port_numbers[place],
-                state.ports[place].peer, 0,       state.arguments.sequence};
+        const u32 number = state.port_numbers[place];
+        const u32 peer = state.ports[place].peer;
+        return {WaitKind::BadPlan, segment, op_index, round, number, peer, 0,
+                state.arguments.sequence};
     }
 
     // A plan that cannot be run: `limit` is what was expected, `seen` what the plan says. Returns
@@ -185,30 +188,46 @@ protected:
                check_range(program.ports, program.port_count, sizeof(u32), 4);
     }
 
-    // Caches the block's ports.
+    // Caches the block's ports: eight threads for the eight words of each.
     RINGDOVE_INLINE bool load_ports() {
-        const BlockProgram program = state.program;
-        if (program.port_count > BLOCK_PORTS_MAX) {
-            return refuse(PlanFault::PortCount, BLOCK_PORTS_MAX, program.port_count);
+        constexpr u32 WORDS = sizeof(Port) / 8;
+        const u32 count = state.program.port_count;
+        if (count > BLOCK_PORTS_MAX) {
+            return refuse(PlanFault::PortCount, BLOCK_PORTS_MAX, count);
         }
-        const u32 port_count = state.communicator.port_count;
-#pragma unroll 1
-        for (u32 i = 0; i < program.port_count; ++i) {
-            const u32 number = ptx::load<u32>(state.arguments.plan + program.ports + i * 4);
-            if (number >= port_count) {
-                return refuse(PlanFault::PortNumber, port_count, number);
+        const u64 numbers = state.arguments.plan + state.program.ports;
+        const Team team = Team::here();
+        for (u32 i = team.thread; i < count * WORDS; i += team.threads) {
+            const u32 place = i / WORDS;
+            const u32 number = ptx::load<u32>(numbers + place * 4);
+            if (number < state.communicator.port_count) {
+                const u64 port =
+                    state.communicator.ports + static_cast<u64>(number) * sizeof(Port);
+                const u64 word = ptx::load<u64>(port + i % WORDS * 8);
+                __builtin_memcpy(reinterpret_cast<u64*>(state.ports) + i, &word, sizeof(word));
+            } else {
+                failed = REFUSED;
             }
-            if (is_leader) {
-                state.port_numbers[i] = number;
-            }
-            load_words(&state.ports[i],
-                       state.communicator.ports + static_cast<u64>(number) * sizeof(Port),
-                       sizeof(Port));
+            state.port_numbers[place] = number;
         }
         if (is_leader) {
-            state.ports_in_use = program.port_count;
+            state.ports_in_use = count;
         }
-        return !barrier();
+        return barrier() ? refuse_port(count) : true;
+    }
+
+    // One of the numbers is wrong, or thread 0 found the communicator dead.
+    RINGDOVE_INLINE bool refuse_port(u32 count) {
+        const u32 limit = state.communicator.port_count;
+        if (failed == REFUSED) {
+            failed = FINE;
+        }
+        for (u32 i = 0; i < count; ++i) {
+            if (state.port_numbers[i] >= limit) {
+                refuse(PlanFault::PortNumber, limit, state.port_numbers[i]);
+            }
+        }
+        return false;
     }
 
     RINGDOVE_INLINE void store_positions() {
@@ -224,7 +243,7 @@ protected:
 
     // Caches segment number `segment`; nobody still uses the one before it after this barrier.
     RINGDOVE_INLINE bool load_segment() {
-        if (barrier()) {
+        if (segment > 0 && barrier()) {
             return false;
         }
         const u64 address = state.arguments.plan + state.program.segments +
