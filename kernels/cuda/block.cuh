@@ -46,6 +46,8 @@ struct Work {
     Operands operands;
     Pass pass;
     Task task;
+    // Threads from this one on have no part in it.
+    u32 threads;
 };
 
 // What a block keeps in shared memory: less than 3 KiB, so that the executor fits beside a user's

@@ -61,7 +61,9 @@ private:
             ptx::barrier();
             const Task task = work.task;
             if (task == Task::Move) {
-                move(work);
+                if (ptx::thread_index() < work.threads) {
+                    move(work);
+                }
             } else if (task != Task::Settle) {
                 // Positions of a failed launch stay as they were.
                 if (task == Task::Finish) {
@@ -247,6 +249,16 @@ private:
         }
     }
 
+    // How many threads a pass keeps busy, at most. Among aligned operands each has a vector, and the
+    // first warp does the rest, less than one.
+    static RINGDOVE_INLINE u32 threads_for(const Operands& operands) {
+        if ((operands.destination | operands.a | operands.b) % VECTOR_BYTES != 0) {
+            return ~0u;
+        }
+        const u32 vectors = u32(operands.length / VECTOR_BYTES);
+        return vectors > WARP_THREADS ? vectors : WARP_THREADS;
+    }
+
     // Copy and Reduce.
     RINGDOVE_INLINE bool describe_move(const Head& head, Work& work) {
         const u64 length = clipped_length(head);
@@ -276,6 +288,7 @@ private:
         }
         work.operands = operands;
         work.pass = pass;
+        work.threads = threads_for(operands);
         data_pending = true;
         fence_needed = true;
         return true;
