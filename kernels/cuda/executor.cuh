@@ -249,8 +249,8 @@ private:
         }
     }
 
-    // How many threads a pass keeps busy, at most. Among aligned operands each has a vector, and the
-    // first warp does the rest, less than one.
+    // How many threads a pass keeps busy, at most. On aligned operands each has a vector, and the
+    // first warp does the rest, which is less than one.
     static RINGDOVE_INLINE u32 threads_for(const Operands& operands) {
         if ((operands.destination | operands.a | operands.b) % VECTOR_BYTES != 0) {
             return ~0u;
