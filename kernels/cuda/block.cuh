@@ -1,16 +1,22 @@
-// A block of the executor: what it caches in shared memory, how it agrees on failure, and how it
-// loads its program. executor.cuh runs the ops.
-//
-// Control flow is uniform over the block: it depends only on the plan, on the launch's arguments
-// and on what a barrier has agreed upon. A failure of thread 0 alone (an expired wait) therefore
-// takes effect at the next barrier, which tells everyone; until then thread 0 neither rings nor
-// waits.
+// A block of the executor: what it caches in shared memory, what thread 0 tells the others, and how
+// the block loads its program. executor.cuh runs the ops.
 #pragma once
 
-#include "copy.cuh"
+#include "reduce.cuh"
 #include "wait.cuh"
 
 namespace ringdove {
+
+// Where thread 0 stands in the block's program. Not in registers, which passes need.
+struct Place {
+    u32 segment;
+    u32 round;
+    // Bytes that buffer offsets are moved by in this round.
+    u64 shift;
+    // Addresses of the segment's first op, and behind its last.
+    u64 ops;
+    u64 ops_end;
+};
 
 // Why thread 0 refuses the plan, and where it stood. Kept until the block ends, so that the code
 // which writes the record exists once.
@@ -23,20 +29,42 @@ struct Refusal {
     u64 seen;
 };
 
-// What a block keeps in shared memory: less than 2.5 KiB, so that the executor fits beside a
-// user's kernel.
+// What all threads do after a barrier.
+enum class Task : u32 {
+    // Nothing: thread 0 needed the barrier, to be sure of their data.
+    Settle,
+    // One pass over memory.
+    Move,
+    // Store the positions, and end.
+    Finish,
+    // End at once.
+    Stop,
+};
+
+// What thread 0 posts for all threads before a barrier. Operands and pass belong to `Task::Move`.
+struct Work {
+    Operands operands;
+    Pass pass;
+    Task task;
+    // Threads from this one on have no part in it.
+    u32 threads;
+};
+
+// What a block keeps in shared memory: less than 3 KiB, so that the executor fits beside a user's
+// kernel.
 struct BlockState {
     DeviceCommunicator communicator;
     LaunchArguments arguments;
     Port ports[BLOCK_PORTS_MAX];
     u32 port_numbers[BLOCK_PORTS_MAX];
-    // How many ports are cached.
-    u32 ports_in_use;
     // `PlanHeader::size_bytes`.
     u64 plan_bytes;
     BlockProgram program;
     // The segment that runs.
     Segment segment;
+    Place place;
+    // In turns: while thread 0 posts one, others may still read the other.
+    Work work[2];
     Refusal refusal;
 };
 
@@ -50,31 +78,34 @@ protected:
 
     BlockState& state;
     bool is_leader;
-    // Where the block stands in its program.
-    u32 segment = 0;
-    u32 op_index = 0;
-    u32 round = 0;
-    // Not `FINE`: this thread has failed and only follows to the next barrier.
+    // Thread 0: address of the op that it runs.
+    u64 op = 0;
+    // Not `FINE`: this thread has failed, and the block ends at its next barrier.
     u32 failed = FINE;
-    // Since the last barrier, threads have moved data; some may not have finished.
-    bool data_pending = false;
-    // Since the last barrier, thread 0 has advanced positions.
-    bool ports_pending = false;
 
     RINGDOVE_INLINE explicit Block(BlockState& shared)
         : state(shared), is_leader(ptx::thread_index() == 0) {}
 
     // True, for every thread alike, if any thread has failed.
-    RINGDOVE_INLINE bool barrier() {
-        data_pending = false;
-        ports_pending = false;
+    RINGDOVE_INLINE bool any_failed() {
+        // Thread 0 may come here apart from its warp, and the barrier wants the warp whole.
+        ptx::converge_warp();
         return ptx::barrier_or(failed) != 0;
     }
+
+    // The op's place in its segment.
+    RINGDOVE_INLINE u32 op_index() const { return u32(op - state.place.ops) / sizeof(Op); }
 
     RINGDOVE_INLINE WaitSite site(u32 place) const {
         const u32 number = state.port_numbers[place];
         const u32 peer = state.ports[place].peer;
-        return {WaitKind::BadPlan, segment, op_index, round, number, peer, 0,
+        return {WaitKind::BadPlan,
+                state.place.segment,
+                op_index(),
+                state.place.round,
+                number,
+                peer,
+                0,
                 state.arguments.sequence};
     }
 
@@ -82,7 +113,8 @@ protected:
     // false, for the caller to return. Called by thread 0 alone or by all; thread 0 remembers.
     RINGDOVE_INLINE bool refuse(PlanFault fault, u64 limit, u64 seen) {
         if (is_leader && failed == FINE) {
-            state.refusal = {fault, segment, op_index, round, limit, seen};
+            const Place& here = state.place;
+            state.refusal = {fault, here.segment, op_index(), here.round, limit, seen};
             failed = REFUSED;
         }
         return false;
@@ -121,14 +153,17 @@ protected:
         saved.reduce_op = arguments.reduce_op;
     }
 
-    // Copies 64-bit words from device to shared memory, the block's threads side by side.
-    RINGDOVE_INLINE void load_words(void* destination, u64 source, u32 length) {
-        const Team team = Team::here();
-        for (u32 i = team.thread; i < length / 8; i += team.threads) {
-            const u64 word = ptx::load<u64>(source + static_cast<u64>(i) * 8);
-            // Not an assignment: the words are not u64 objects.
-            __builtin_memcpy(static_cast<u64*>(destination) + i, &word, sizeof(word));
+    // Copies a record from device to shared memory; one thread calls it.
+    template <class Record>
+    static RINGDOVE_INLINE void load_record(Record& destination, u64 source) {
+        constexpr u32 WORDS = sizeof(Record) / 8;
+        u64 words[WORDS];
+#pragma unroll
+        for (u32 i = 0; i < WORDS; ++i) {
+            words[i] = ptx::load<u64>(source + i * 8);
         }
+        // Not an assignment: the words are not u64 objects.
+        __builtin_memcpy(&destination, words, sizeof(Record));
     }
 
     // Do `count` records of `bytes` each, at `offset`, lie inside the plan, at their alignment?
@@ -142,24 +177,30 @@ protected:
 
     // Fills the shared state up to the program. False, for every thread alike: the block stops.
     RINGDOVE_INLINE bool load_program(const LaunchArguments& arguments) {
-        // These loads are under way while the arguments are saved.
+        if (is_leader) {
+            // A plan that is refused at once is refused at its start.
+            state.place = {0, 0, 0, 0, 0};
+            load_record(state.communicator, arguments.communicator);
+            save_arguments(arguments);
+            if (check_header(arguments)) {
+                load_block_program();
+            }
+            if (failed == FINE && has_failed_before(state.communicator)) {
+                failed = STOPPED;
+            }
+        }
+        return !any_failed();
+    }
+
+    // Thread 0: does this launch fit the plan?
+    RINGDOVE_INLINE bool check_header(const LaunchArguments& arguments) {
         const u64 plan = arguments.plan;
         ptx::Vector<u64> words;
         ptx::load_vector<0>(plan, words);
         const u32 threads = ptx::load<u32>(plan + __builtin_offsetof(PlanHeader, thread_count));
         const u64 magic = words.words[0];
         const u32 blocks = u32(words.words[1] >> 32);
-        load_words(&state.communicator, arguments.communicator, sizeof(DeviceCommunicator));
-        if (is_leader) {
-            save_arguments(arguments);
-            state.plan_bytes = u32(words.words[1]);
-        }
-        if (barrier()) {
-            return false;
-        }
-        if (is_leader && has_failed_before(state.communicator)) {
-            failed = STOPPED;
-        }
+        state.plan_bytes = u32(words.words[1]);
         if (magic != PLAN_MAGIC) {
             return refuse(PlanFault::Magic, PLAN_MAGIC, magic);
         }
@@ -175,15 +216,20 @@ protected:
         if (arguments.reduce_op >= REDUCE_OP_COUNT) {
             return refuse(PlanFault::ReduceOp, REDUCE_OP_COUNT - 1, arguments.reduce_op);
         }
+        return true;
+    }
+
+    // Thread 0: loads the block's program.
+    RINGDOVE_INLINE bool load_block_program() {
         const u32 offset = sizeof(PlanHeader) + ptx::block_index() * sizeof(BlockProgram);
         if (!check_range(offset, 1, sizeof(BlockProgram), 16)) {
             return false;
         }
-        load_words(&state.program, plan + offset, sizeof(BlockProgram));
-        if (barrier()) {
-            return false;
-        }
+        load_record(state.program, state.arguments.plan + offset);
         const BlockProgram program = state.program;
+        if (program.port_count > BLOCK_PORTS_MAX) {
+            return refuse(PlanFault::PortCount, BLOCK_PORTS_MAX, program.port_count);
+        }
         return check_range(program.segments, program.segment_count, sizeof(Segment), 16) &&
                check_range(program.ports, program.port_count, sizeof(u32), 4);
     }
@@ -192,9 +238,6 @@ protected:
     RINGDOVE_INLINE bool load_ports() {
         constexpr u32 WORDS = sizeof(Port) / 8;
         const u32 count = state.program.port_count;
-        if (count > BLOCK_PORTS_MAX) {
-            return refuse(PlanFault::PortCount, BLOCK_PORTS_MAX, count);
-        }
         const u64 numbers = state.arguments.plan + state.program.ports;
         const Team team = Team::here();
         for (u32 i = team.thread; i < count * WORDS; i += team.threads) {
@@ -210,18 +253,13 @@ protected:
             }
             state.port_numbers[place] = number;
         }
-        if (is_leader) {
-            state.ports_in_use = count;
-        }
-        return barrier() ? refuse_port(count) : true;
+        return any_failed() ? refuse_port(count) : true;
     }
 
-    // One of the numbers is wrong, or thread 0 found the communicator dead.
+    // One of the numbers is wrong: finds out which.
     RINGDOVE_INLINE bool refuse_port(u32 count) {
         const u32 limit = state.communicator.port_count;
-        if (failed == REFUSED) {
-            failed = FINE;
-        }
+        failed = FINE;
         for (u32 i = 0; i < count; ++i) {
             if (state.port_numbers[i] >= limit) {
                 refuse(PlanFault::PortNumber, limit, state.port_numbers[i]);
@@ -232,7 +270,7 @@ protected:
 
     RINGDOVE_INLINE void store_positions() {
         const Team team = Team::here();
-        for (u32 i = team.thread; i < state.ports_in_use; i += team.threads) {
+        for (u32 i = team.thread; i < state.program.port_count; i += team.threads) {
             const u64 port = state.communicator.ports +
                              static_cast<u64>(state.port_numbers[i]) * sizeof(Port);
             ptx::store<u64>(port + __builtin_offsetof(Port, position), state.ports[i].position);
@@ -241,18 +279,16 @@ protected:
         }
     }
 
-    // Caches segment number `segment`; nobody still uses the one before it after this barrier.
+    // Thread 0: loads the segment that it stands at, and goes to its first op.
     RINGDOVE_INLINE bool load_segment() {
-        if (segment > 0 && barrier()) {
-            return false;
-        }
-        const u64 address = state.arguments.plan + state.program.segments +
-                            static_cast<u64>(segment) * sizeof(Segment);
-        load_words(&state.segment, address, sizeof(Segment));
-        if (barrier()) {
-            return false;
-        }
-        return check_range(state.segment.ops, state.segment.op_count, sizeof(Op), 16);
+        const u64 plan = state.arguments.plan;
+        const u64 offset = static_cast<u64>(state.place.segment) * sizeof(Segment);
+        Segment& segment = state.segment;
+        load_record(segment, plan + state.program.segments + offset);
+        op = plan + segment.ops;
+        state.place.ops = op;
+        state.place.ops_end = op + static_cast<u64>(segment.op_count) * sizeof(Op);
+        return check_range(segment.ops, segment.op_count, sizeof(Op), 16);
     }
 };
 

@@ -1,15 +1,17 @@
 // The executor: one block runs its program of an encoded plan (op.rs describes the encoding).
 //
-// Thread 0 rings and waits; all threads copy and reduce. Barriers stand where one of these needs
-// them:
-//   * other threads' data, before an op that reads, overwrites or announces it (`data_pending`);
-//   * positions that thread 0 has advanced, before all threads use them (`ports_pending`);
-//   * a wait of thread 0, before all threads act on what it saw.
+// Thread 0 walks the program alone: it reads ops, waits, rings and advances. All other threads
+// stand at a barrier. For a copy or a reduction thread 0 posts the work and joins the barrier;
+// behind it everyone takes part, and all but thread 0 go to the next barrier. Thread 0 goes on with
+// the program meanwhile, but joins a barrier (`Task::Settle`) before an op that needs the data of
+// others complete. Each barrier therefore parts
+//   * the accesses of all threads before it from the descriptors that thread 0 rings after it;
+//   * what thread 0 has waited for from the accesses that all threads make after it;
+//   * the accesses of one piece of work from those of the next.
 #pragma once
 
 #include "block.cuh"
 #include "doorbell.cuh"
-#include "reduce.cuh"
 #include "signal.cuh"
 
 namespace ringdove {
@@ -19,91 +21,183 @@ public:
     RINGDOVE_INLINE explicit Executor(BlockState& shared) : Block(shared) {}
 
     RINGDOVE_INLINE void run(const LaunchArguments& arguments) {
-        run_program(arguments);
+        if (load_program(arguments) && load_ports()) {
+            run_program();
+        }
         if (failed == REFUSED) {
             record_refusal();
         }
     }
 
 private:
-    // Bytes that buffer offsets are moved by in this round.
-    u64 shift = 0;
+    // What thread 0 alone keeps.
+
     // Something may have happened that descriptors to come must be ordered after.
     bool fence_needed = true;
+    // Work was posted, and since then thread 0 has joined no barrier.
+    bool data_pending = false;
 
-    RINGDOVE_INLINE void run_program(const LaunchArguments& arguments) {
-        if (!load_program(arguments) || !load_ports()) {
-            return;
+    // The first 16 bytes of an op, and where the rest is.
+    struct Head {
+        u64 address;
+        OpCode code;
+        u8 flags;
+        u16 port;
+        u32 length;
+        u64 extent;
+    };
+
+    RINGDOVE_INLINE void run_program() {
+        if (is_leader) {
+            start_program();
         }
-        for (segment = 0; segment < state.program.segment_count; ++segment) {
-            if (!load_segment() || !run_segment()) {
+#pragma unroll 1
+        for (u32 turn = 0;; turn ^= 1) {
+            Work& work = state.work[turn];
+            if (is_leader) {
+                work.task = next_task(work);
+            }
+            ptx::converge_warp();
+            ptx::barrier();
+            const Task task = work.task;
+            if (task == Task::Move) {
+                if (ptx::thread_index() < work.threads) {
+                    move(work);
+                }
+            } else if (task != Task::Settle) {
+                // Positions of a failed launch stay as they were.
+                if (task == Task::Finish) {
+                    store_positions();
+                }
                 return;
             }
         }
-        // Also the last look at thread 0: positions of a failed launch stay as they were.
-        if (!barrier()) {
-            store_positions();
+    }
+
+    // All threads: one pass over memory.
+    RINGDOVE_INLINE void move(const Work& work) {
+        const Operands operands = work.operands;
+        const Pass pass = work.pass;
+        const Team team = Team::here();
+        if (pass == Pass::Plain) {
+            copy(operands.destination, operands.a, operands.length, team);
+        } else {
+            const LaunchArguments& arguments = state.arguments;
+            reduce(DataType(arguments.data_type), pass, operands, arguments.scalar,
+                   state.communicator.rank_count, team);
         }
     }
 
-    RINGDOVE_INLINE bool run_segment() {
-        shift = 0;
-        for (round = 0; round < state.segment.rounds; ++round) {
-            for (op_index = 0; op_index < state.segment.op_count; ++op_index) {
-                const u64 op = state.arguments.plan + state.segment.ops +
-                               static_cast<u64>(op_index) * sizeof(Op);
-                if (!run_op(fetch(op))) {
-                    return false;
-                }
+    // From here on, thread 0 alone.
+
+    // Runs ops up to the next one that takes all threads, and fills in its work.
+    RINGDOVE_INLINE Task next_task(Work& work) {
+#pragma unroll 1
+        while (failed == FINE && (op != state.place.ops_end || begin_round())) {
+            const Head head = fetch(op);
+            if (announces_data(head.code) && data_pending) {
+                data_pending = false;
+                return Task::Settle;
             }
-            shift += state.segment.round_stride;
+            const bool is_posted = run_op(head, work);
+            if (failed == FINE) {
+                op += sizeof(Op);
+            }
+            if (is_posted) {
+                return Task::Move;
+            }
+        }
+        return failed == FINE ? Task::Finish : Task::Stop;
+    }
+
+    // Before the first segment, as if the last round of another had just ended.
+    RINGDOVE_INLINE void start_program() {
+        state.place.segment = 0u - 1;
+        state.segment.rounds = 0;
+    }
+
+    // Goes on to the next round, or to the next segment that has any. False: there is none.
+    RINGDOVE_INLINE bool begin_round() {
+        Place& place = state.place;
+        place.round += 1;
+        place.shift += state.segment.round_stride;
+        op = place.ops;
+#pragma unroll 1
+        while (place.round >= state.segment.rounds || op == place.ops_end) {
+            place.segment += 1;
+            place.round = 0;
+            place.shift = 0;
+            if (place.segment >= state.program.segment_count || !load_segment()) {
+                return false;
+            }
         }
         return true;
     }
 
-    static RINGDOVE_INLINE Operand operand(const ptx::Vector<u64>& words) {
+    static RINGDOVE_INLINE Head fetch(u64 address) {
+        ptx::Vector<u64> words;
+        ptx::load_vector<0>(address, words);
+        const u64 head = words.words[0];
+        return {address,          OpCode(u8(head)), u8(head >> 8),
+                u16(head >> 16),  u32(head >> 32),  words.words[1]};
+    }
+
+    static RINGDOVE_INLINE s64 fetch_value(const Head& head) {
+        return s64(ptx::load<u64>(head.address + __builtin_offsetof(Op, value)));
+    }
+
+    // The operand at byte `OFFSET` of the op.
+    template <u32 OFFSET>
+    static RINGDOVE_INLINE Operand fetch_operand(const Head& head) {
+        ptx::Vector<u64> words;
+        ptx::load_vector<OFFSET>(head.address, words);
         const u64 rest = words.words[1];
         return {words.words[0], u32(rest), u16(rest >> 32), Space(u8(rest >> 48)), 0};
     }
 
-    static RINGDOVE_INLINE Op fetch(u64 address) {
-        ptx::Vector<u64> words[5];
-        ptx::load_vector<0>(address, words[0]);
-        ptx::load_vector<16>(address, words[1]);
-        ptx::load_vector<32>(address, words[2]);
-        ptx::load_vector<48>(address, words[3]);
-        ptx::load_vector<64>(address, words[4]);
-        const u64 head = words[0].words[0];
-        return {OpCode(u8(head)),     u8(head >> 8),      u16(head >> 16),   u32(head >> 32),
-                words[0].words[1],    s64(words[1].words[0]), 0,             operand(words[2]),
-                operand(words[3]),    operand(words[4])};
+    // Does this op tell a peer that data is complete, or that it has been read?
+    static RINGDOVE_INLINE bool announces_data(OpCode code) {
+        return code == OpCode::Put || code == OpCode::Credit;
     }
 
-    // Runs one op. False, for every thread alike: the block stops.
-    RINGDOVE_INLINE bool run_op(const Op& op) {
-        const u64 start = op.extent + shift;
-        const u64 limit = state.segment.limit;
-        const u64 left = start < limit ? limit - start : 0;
-        const u64 length = left < op.length ? left : op.length;
-        switch (op.code) {
+    // Runs one op. True: it is a piece of work, and filled in.
+    RINGDOVE_INLINE bool run_op(const Head& head, Work& work) {
+        switch (head.code) {
             case OpCode::Copy:
             case OpCode::Reduce:
-                return move(op, length);
+                return describe_move(head, work);
             case OpCode::Put:
             case OpCode::Credit:
-                return ring_doorbell(op, length);
+                if (check_port(head.port)) {
+                    ring_doorbell(head);
+                }
+                return false;
             case OpCode::WaitSignal:
             case OpCode::WaitCompletion:
-                return wait(op);
+                if (check_port(head.port)) {
+                    wait(head);
+                }
+                return false;
             case OpCode::Advance:
-                return advance(op);
+                if (check_port(head.port)) {
+                    advance(head);
+                }
+                return false;
             default:
-                return refuse(PlanFault::OpCode, u64(OpCode::Advance), u64(op.code));
+                return refuse(PlanFault::OpCode, u64(OpCode::Advance), u64(head.code));
         }
     }
 
+    // The op's length in this round.
+    RINGDOVE_INLINE u64 clipped_length(const Head& head) const {
+        const u64 start = head.extent + state.place.shift;
+        const u64 limit = state.segment.limit;
+        const u64 left = start < limit ? limit - start : 0;
+        return left < head.length ? left : head.length;
+    }
+
     RINGDOVE_INLINE bool check_port(u32 place) {
-        const u32 count = state.ports_in_use;
+        const u32 count = state.program.port_count;
         return place < count ? true : refuse(PlanFault::OpPort, count, place);
     }
 
@@ -120,8 +214,12 @@ private:
         return true;
     }
 
-    // The address of an operand of a copy or reduction. Every thread calls it, and every thread
-    // comes to the same result.
+    // Offset of an operand that moves with the round.
+    RINGDOVE_INLINE u64 shifted(const Operand& operand) const {
+        return operand.offset + state.place.shift;
+    }
+
+    // The address of an operand of a copy or reduction.
     RINGDOVE_INLINE bool resolve(const Operand& operand, u64 length, u64& address) {
         switch (operand.space) {
             case Space::Buffer:
@@ -129,11 +227,11 @@ private:
                     state.arguments.buffers[operand.number] == 0) {
                     return refuse(PlanFault::BufferNumber, BUFFERS_MAX, operand.number);
                 }
-                address = state.arguments.buffers[operand.number] + operand.offset + shift;
+                address = state.arguments.buffers[operand.number] + shifted(operand);
                 return true;
             case Space::Slot: {
-                if (operand.port >= state.ports_in_use) {
-                    return refuse(PlanFault::OpPort, state.ports_in_use, operand.port);
+                if (operand.port >= state.program.port_count) {
+                    return refuse(PlanFault::OpPort, state.program.port_count, operand.port);
                 }
                 u64 offset = 0;
                 if (!slot_offset(operand, length, offset)) {
@@ -143,7 +241,7 @@ private:
                 return true;
             }
             case Space::Address:
-                address = operand.offset + shift;
+                address = shifted(operand);
                 return true;
             default:
                 return refuse(PlanFault::Space, u64(Space::Address),
@@ -151,79 +249,78 @@ private:
         }
     }
 
+    // How many threads a pass keeps busy, at most. On aligned operands each has a vector, and the
+    // first warp does the rest, which is less than one.
+    static RINGDOVE_INLINE u32 threads_for(const Operands& operands) {
+        if ((operands.destination | operands.a | operands.b) % VECTOR_BYTES != 0) {
+            return ~0u;
+        }
+        const u32 vectors = u32(operands.length / VECTOR_BYTES);
+        return vectors > WARP_THREADS ? vectors : WARP_THREADS;
+    }
+
     // Copy and Reduce.
-    RINGDOVE_INLINE bool move(const Op& op, u64 length) {
+    RINGDOVE_INLINE bool describe_move(const Head& head, Work& work) {
+        const u64 length = clipped_length(head);
         if (length == 0) {
-            return true;
-        }
-        if ((data_pending || ports_pending) && barrier()) {
             return false;
         }
-        const bool is_reduce = op.code == OpCode::Reduce;
+        const bool is_reduce = head.code == OpCode::Reduce;
         const LaunchArguments& arguments = state.arguments;
-        const Pass pass = select_pass(is_reduce, ReduceOp(arguments.reduce_op), op.flags);
+        const Pass pass = select_pass(is_reduce, ReduceOp(arguments.reduce_op), head.flags);
         Operands operands = {0, 0, 0, length};
-        if (!resolve(op.destination, length, operands.destination) ||
-            !resolve(op.a, length, operands.a) ||
-            (is_reduce && !resolve(op.b, length, operands.b))) {
+        if (!resolve(fetch_operand<__builtin_offsetof(Op, destination)>(head), length,
+                     operands.destination) ||
+            !resolve(fetch_operand<__builtin_offsetof(Op, a)>(head), length, operands.a)) {
             return false;
         }
-        if (!is_reduce) {
-            operands.b = operands.a;
+        operands.b = operands.a;
+        if (is_reduce &&
+            !resolve(fetch_operand<__builtin_offsetof(Op, b)>(head), length, operands.b)) {
+            return false;
         }
+        if (pass != Pass::Plain) {
+            const u64 unit = element_bytes(DataType(arguments.data_type));
+            const u64 all = operands.destination | operands.a | operands.b | length;
+            if (all % unit != 0) {
+                return refuse(PlanFault::Alignment, unit, all % unit);
+            }
+        }
+        work.operands = operands;
+        work.pass = pass;
+        work.threads = threads_for(operands);
         data_pending = true;
         fence_needed = true;
-        if (pass == Pass::Plain) {
-            copy(operands.destination, operands.a, length, Team::here());
-            return true;
-        }
-        const Team team = Team::here();
-        const DataType type = DataType(arguments.data_type);
-        const u64 unit = element_bytes(type);
-        const u64 all = operands.destination | operands.a | operands.b | length;
-        if (all % unit != 0) {
-            return refuse(PlanFault::Alignment, unit, all % unit);
-        }
-        reduce(type, pass, operands, arguments.scalar, state.communicator.rank_count, team);
         return true;
     }
 
     // Put and Credit.
-    RINGDOVE_INLINE bool ring_doorbell(const Op& op, u64 length) {
-        if (data_pending && barrier()) {
-            return false;
-        }
-        if (!is_leader || failed != FINE || !check_port(op.port)) {
-            return true;
-        }
+    RINGDOVE_INLINE void ring_doorbell(const Head& head) {
         Request request = {};
-        if (op.code == OpCode::Credit) {
+        if (head.code == OpCode::Credit) {
             // A credit is the arrival signal of the lane that leads back.
-            request.route = state.ports[op.port].route;
+            request.route = state.ports[head.port].route;
             request.arrival = true;
         } else {
-            request.arrival = (op.flags & flags::ARRIVAL) != 0;
-            request.completion = (op.flags & flags::COMPLETION) != 0;
-            request.length = length;
-            if (!describe_put(op, request)) {
-                return true;
-            }
-            if (length == 0 && !request.arrival && !request.completion) {
-                return true;
+            request.arrival = (head.flags & flags::ARRIVAL) != 0;
+            request.completion = (head.flags & flags::COMPLETION) != 0;
+            request.length = clipped_length(head);
+            if (!describe_put(head, request) ||
+                (request.length == 0 && !request.arrival && !request.completion)) {
+                return;
             }
         }
         if (!fits(request)) {
             refuse_request(request);
-            return true;
+            return;
         }
         if (fence_needed) {
             release_payload();
             fence_needed = false;
         }
-        if (!ring(state.communicator, request, site(op.port))) {
+        if (!ring(state.communicator, request, site(head.port))) {
             failed = STOPPED;
         }
-        return true;
     }
 
     RINGDOVE_INLINE void refuse_request(const Request& request) {
@@ -239,14 +336,14 @@ private:
     }
 
     // Route and offsets of a put. Both operands are slots of the op's port, or both are buffers.
-    RINGDOVE_INLINE bool describe_put(const Op& op, Request& request) {
-        const Port& port = state.ports[op.port];
-        const Operand& from = op.a;
-        const Operand& to = op.destination;
+    RINGDOVE_INLINE bool describe_put(const Head& head, Request& request) {
+        const Port& port = state.ports[head.port];
+        const Operand from = fetch_operand<__builtin_offsetof(Op, a)>(head);
+        const Operand to = fetch_operand<__builtin_offsetof(Op, destination)>(head);
         if (from.space == Space::Slot && to.space == Space::Slot) {
-            if (from.port != op.port || to.port != op.port) {
-                return refuse(PlanFault::SlotPort, op.port,
-                              from.port != op.port ? from.port : to.port);
+            if (from.port != head.port || to.port != head.port) {
+                return refuse(PlanFault::SlotPort, head.port,
+                              from.port != head.port ? from.port : to.port);
             }
             request.route = port.route;
             return slot_offset(from, request.length, request.source_offset) &&
@@ -263,41 +360,34 @@ private:
         const LaunchArguments& arguments = state.arguments;
         request.route =
             arguments.route_bases[from.number * BUFFERS_MAX + to.number] + port.route_index;
-        request.source_offset = arguments.region_offsets[from.number] + from.offset + shift;
-        request.destination_offset = arguments.region_offsets[to.number] + to.offset + shift;
+        request.source_offset = arguments.region_offsets[from.number] + shifted(from);
+        request.destination_offset = arguments.region_offsets[to.number] + shifted(to);
         return true;
     }
 
-    // WaitSignal and WaitCompletion.
-    RINGDOVE_INLINE bool wait(const Op& op) {
-        if (is_leader && failed == FINE && check_port(op.port)) {
-            const Port& port = state.ports[op.port];
-            const Expectation expectation = op.code == OpCode::WaitSignal
-                                                ? expect_signal(port, op.value)
-                                                : expect_completion(port, op.value);
-            if (expectation.address == 0) {
-                refuse(PlanFault::NoSignal, 1, 0);
-            } else if (!wait_for(state.communicator, expectation, site(op.port))) {
-                failed = STOPPED;
-            }
+    // WaitSignal and WaitCompletion. The next barrier carries the acquire to all threads.
+    RINGDOVE_INLINE void wait(const Head& head) {
+        const Port& port = state.ports[head.port];
+        const s64 value = fetch_value(head);
+        const Expectation expectation = head.code == OpCode::WaitSignal
+                                            ? expect_signal(port, value)
+                                            : expect_completion(port, value);
+        if (expectation.address == 0) {
+            refuse(PlanFault::NoSignal, 1, 0);
+        } else if (!wait_for(state.communicator, expectation, site(head.port))) {
+            failed = STOPPED;
         }
         // What has arrived may be put on at once, so the descriptor must come after it.
         fence_needed = true;
-        // Carries thread 0's acquire to all threads (causality order through the barrier).
-        return !barrier();
     }
 
-    RINGDOVE_INLINE bool advance(const Op& op) {
-        // Threads that still use the positions have pending data.
-        if (data_pending && barrier()) {
-            return false;
-        }
-        if (is_leader && failed == FINE && check_port(op.port)) {
-            state.ports[op.port].position += static_cast<u64>(op.value);
-            state.ports[op.port].completion_position += op.destination.offset;
-        }
-        ports_pending = true;
-        return true;
+    // Addresses that were posted before were computed from the old positions.
+    RINGDOVE_INLINE void advance(const Head& head) {
+        Port& port = state.ports[head.port];
+        port.position += static_cast<u64>(fetch_value(head));
+        port.completion_position += ptx::load<u64>(
+            head.address + __builtin_offsetof(Op, destination) +
+            __builtin_offsetof(Operand, offset));
     }
 };
 

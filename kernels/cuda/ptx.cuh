@@ -70,6 +70,15 @@ RINGDOVE_INLINE void nanosleep(u32 duration_ns) {
 
 // Barriers and fences.
 
+// Block barrier. The warp comes to it as a whole: see `converge_warp`.
+RINGDOVE_INLINE void barrier() { asm volatile("bar.sync 0;" : : : "memory"); }
+
+// Waits for the other lanes of this warp, where control flow has divided them: a block barrier
+// counts whole warps.
+RINGDOVE_INLINE void converge_warp() {
+    asm volatile("bar.warp.sync 0xffffffff;" : : : "memory");
+}
+
 // Block barrier. Returns, to every thread alike, whether any thread brought a non-zero `flag`.
 RINGDOVE_INLINE u32 barrier_or(u32 flag) {
     u32 any;

@@ -318,7 +318,8 @@ impl<'m, 's> FunctionDecoder<'m, 's> {
     /// Appends an instruction.
     pub fn emit(&mut self, op: Op) {
         let mut record = std::mem::take(&mut self.pending);
-        record.guarded = self.guard != predicate::TRUE;
+        // Not from `guard`: before registers have places, one's number may look like `TRUE`.
+        record.guarded = self.guard_register.is_some();
         record.uses.extend(self.guard_register);
         record.falls_through = record.guarded
             || !matches!(op, Op::Branch(_) | Op::BranchIndex(_) | Op::Return | Op::Exit | Op::Trap);
