@@ -75,8 +75,8 @@ impl Default for EngineSettings {
             coalesce_bytes_max: 256 << 10,
             watch_interval: Duration::from_millis(1),
             spin_steps: 256,
-            nap_steps: 100,
-            park_min: Duration::from_micros(5),
+            nap_steps: 20,
+            park_min: Duration::from_micros(50),
             park_max: Duration::from_micros(200),
             drain_timeout: Duration::from_secs(5),
         }
