@@ -62,7 +62,7 @@ fn one_thread_serves_many_ranks() {
 fn a_parked_thread_wakes_up() {
     let settings = EngineSettings {
         spin_steps: 0,
-        yield_steps: 0,
+        nap_steps: 0,
         park_min: LONG * 10,
         park_max: LONG * 10,
         ..EngineSettings::default()

@@ -120,8 +120,8 @@ fn drop_never_hangs() {
         assert!(started.elapsed() < SOON);
         // The device is still of use.
         let world = World::new(2);
-        for rank in 0..2 {
-            sum(&world, rank, address(&buffers[rank]), 1000).unwrap();
+        for (rank, buffer) in buffers.iter().enumerate() {
+            sum(&world, rank, address(buffer), 1000).unwrap();
         }
         world.finish();
     });
@@ -160,8 +160,8 @@ fn bad_arguments_are_refused_and_harmless() {
         assert!(message.contains("needs a receive"), "{message}");
         communicator.register(at, 5000).unwrap_err();
         // Nothing of all that counts as a call.
-        for rank in 0..2 {
-            sum(&world, rank, address(&buffers[rank]), 1000).unwrap();
+        for (rank, buffer) in buffers.iter().enumerate() {
+            sum(&world, rank, address(buffer), 1000).unwrap();
         }
         world.finish();
     });

@@ -178,8 +178,8 @@ impl PlanFault {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct WaitRecord {
-    /// 0: no record. 1: complete, the wait's deadline passed (or the plan was refused). 2: complete,
-    /// the wait saw the abort word.
+    /// 0: no record. 1: complete, the wait's deadline passed (or the plan was refused).
+    /// 2: complete, the wait saw the abort word.
     pub state: u32,
     /// A [`WaitKind`].
     pub kind: u32,

@@ -55,7 +55,8 @@ fn bit(route: u16, length: u32, arrival: bool, completion: bool) -> u64 {
 
 fn expected() -> String {
     let mut text = String::from(
-        "// Written by kernels/tests/layout.rs: what the Rust side holds to be true. Do not edit.\n",
+        "// Written by kernels/tests/layout.rs: what the Rust side holds to be true. \
+         Do not edit.\n",
     );
     let text = &mut text;
     values!(text,

@@ -53,11 +53,12 @@ pub struct EngineSettings {
     pub coalesce_bytes_max: u64,
     /// How often the record of expired waits is looked at.
     pub watch_interval: Duration,
-    /// Idle steps without any pause, before the thread yields.
+    /// Idle steps without any pause, before the thread parks.
     pub spin_steps: u32,
-    /// Idle steps with a yield after each, before the thread parks.
-    pub yield_steps: u32,
-    /// The first park of an idle thread. Each further one lasts twice as long.
+    /// Idle steps with the shortest park after each, before parks grow.
+    pub nap_steps: u32,
+    /// The shortest park of an idle thread. After the naps each one lasts twice as long as the
+    /// one before.
     pub park_min: Duration,
     /// The longest park: how late an idle thread can see a doorbell that no launch announced.
     pub park_max: Duration,
@@ -74,8 +75,8 @@ impl Default for EngineSettings {
             coalesce_bytes_max: 256 << 10,
             watch_interval: Duration::from_millis(1),
             spin_steps: 256,
-            yield_steps: 512,
-            park_min: Duration::from_micros(20),
+            nap_steps: 100,
+            park_min: Duration::from_micros(5),
             park_max: Duration::from_micros(200),
             drain_timeout: Duration::from_secs(5),
         }

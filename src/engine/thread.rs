@@ -255,6 +255,13 @@ fn pin(core: Option<usize>) -> bool {
     core.is_none_or(|id| core_affinity::set_for_current(core_affinity::CoreId { id }))
 }
 
+/// Asks the kernel to end this thread's short parks in time: by default it adds 50 µs to each.
+fn wake_precisely() {
+    if let Err(error) = nix::sys::prctl::set_timerslack(1) {
+        tracing::debug!(%error, "parks of the proxy thread will be longer than asked for");
+    }
+}
+
 /// What runs on the thread.
 struct Body {
     proxy: Proxy,
@@ -268,6 +275,7 @@ struct Body {
 
 impl Body {
     fn run(mut self) {
+        wake_precisely();
         let mut now = self.epoch.elapsed();
         let mut steps = 0u32;
         let mut nudges_seen = 0;

@@ -20,6 +20,9 @@ const GLANCE_INSTRUCTIONS: u64 = 512;
 /// A look at a waiting block that takes longer than this has done more than wait.
 const GLANCE_NS_MAX: u64 = 4_000;
 
+/// How far the workers stand back behind the program's own threads.
+const WORKER_NICE: i32 = 10;
+
 /// Starts the workers. They end when the machine stops, and hold no program alive.
 pub(crate) fn start(machine: &Arc<Machine>, count: usize) -> std::io::Result<()> {
     for index in 0..count {
@@ -31,6 +34,7 @@ pub(crate) fn start(machine: &Arc<Machine>, count: usize) -> std::io::Result<()>
 
 fn run(machine: &Arc<Machine>) {
     sleep_precisely();
+    give_way();
     let mut idle = Idle::default();
     while let Some(task) = machine.scheduler.next(&mut idle) {
         let progressed = match task {
@@ -119,6 +123,14 @@ fn run_polls(machine: &Machine, polls: Vec<Poll>) -> bool {
 fn sleep_precisely() {
     // SAFETY: the call takes integers only and changes nothing but this thread's timer slack.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1u64, 0u64, 0u64, 0u64) };
+}
+
+/// Lets host threads go first. A GPU does not compete with the program for its processors; here it
+/// must, and a thread that wakes to serve a doorbell should not wait out a worker's time slice.
+fn give_way() {
+    // SAFETY: the call takes integers only; on Linux 0 means the calling thread alone. Where it is
+    // refused, the thread keeps its priority.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, WORKER_NICE) };
 }
 
 /// A host function and the stream that waits for it.

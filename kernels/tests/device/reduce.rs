@@ -234,8 +234,8 @@ fn check(data_type: DataType, reduce_op: ReduceOp, op_flags: u8, seed: u64) {
             let expected = model(data_type, rule, a, b, scalar);
             assert!(
                 is_same(data_type, rule, found, expected),
-                "{data_type:?} {rule:?} element {i} of {count}: {a:#x} with {b:#x} gave {found:#x}, \
-                 expected {expected:#x}"
+                "{data_type:?} {rule:?} element {i} of {count}: {a:#x} with {b:#x} gave \
+                 {found:#x}, expected {expected:#x}"
             );
         }
     }

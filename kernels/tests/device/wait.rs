@@ -96,7 +96,8 @@ fn a_failure_stops_waits_of_other_blocks() {
     assert_eq!((rank.record().kind, rank.record().block), (WaitKind::BadPlan as u32, 1));
 }
 
-/// One failure, one record, and a later launch does nothing. If this fails, a failed communicator goes on with wrong positions.
+/// One failure, one record, and a later launch does nothing. If this fails, a failed
+/// communicator goes on with wrong positions.
 #[test]
 fn a_failed_communicator_stays_failed() {
     let mut rank = two_ports();

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::allocate::{Allocation, allocate};
+use super::fuse;
 use super::function::FunctionDecoder;
 use super::layout::{Cursor, variable_align, variable_bytes};
 use super::{DecodeError, text};
@@ -198,6 +199,7 @@ impl<'m> Shared<'m> {
 struct Sketch {
     number: usize,
     allocation: Allocation,
+    runs: Vec<fuse::Run>,
     frame_bytes: u32,
     /// All functions that it may call.
     callees: Vec<usize>,
@@ -242,7 +244,8 @@ pub fn build(index: &Index<'_>, kernel: usize) -> Result<Built, DecodeError> {
         let placed = Some((&sketch.allocation, row_base, predicate_base));
         let mut decoder = FunctionDecoder::new(&mut shared, function, body, placed)?;
         decoder.decode()?;
-        let code = std::mem::take(&mut decoder.code);
+        let mut code = std::mem::take(&mut decoder.code);
+        fuse::fuse(&mut code, &sketch.runs);
         program.code.extend(code.into_iter().map(|instruction| moved(instruction, entry)));
         let span = Arc::new(RegisterSpan {
             registers: sketch
@@ -290,6 +293,7 @@ fn sketch_all<'m>(
         let mut decoder = FunctionDecoder::new(shared, function, body, None)?;
         decoder.decode()?;
         let allocation = allocate(&decoder.records, &decoder.classes);
+        let runs = fuse::runs(&decoder.code, &decoder.records);
         let frame_bytes = decoder.frame_bytes;
         let mut callees = std::mem::take(&mut shared.callees);
         if shared.calls_indirectly {
@@ -298,7 +302,7 @@ fn sketch_all<'m>(
         callees.sort_unstable();
         callees.dedup();
         queue.extend(callees.iter().copied().filter(|callee| seen.insert(*callee)));
-        sketches.push(Sketch { number, allocation, frame_bytes, callees });
+        sketches.push(Sketch { number, allocation, runs, frame_bytes, callees });
     }
     Ok(sketches)
 }

@@ -6,6 +6,7 @@ mod builder;
 mod control;
 mod data;
 mod function;
+pub(crate) mod fuse;
 mod layout;
 pub mod select;
 mod special;

@@ -68,7 +68,7 @@ impl Warp {
     /// The address of lane 0, where all 32 lanes access bytes side by side and aligned. Looks at
     /// the base alone: this is how most accesses go, and the check is most of their cost.
     #[inline(always)]
-    fn side_by_side(&self, access: &Access, width: u64) -> Option<u64> {
+    pub(super) fn side_by_side(&self, access: &Access, width: u64) -> Option<u64> {
         if access.narrow_base || access.base == NO_SLOT {
             return None;
         }
@@ -90,7 +90,7 @@ impl Warp {
 
     /// The memory that an access of a full warp goes to, where it is one with a quick way.
     #[inline(always)]
-    fn quick_space(space: Space, address: u64) -> Option<Space> {
+    pub(super) fn quick_space(space: Space, address: u64) -> Option<Space> {
         match (space, address & !windows::OFFSET) {
             (Space::Global, _) | (Space::Generic, 0) => Some(Space::Global),
             (Space::Shared, _) | (Space::Generic, windows::SHARED) => Some(Space::Shared),

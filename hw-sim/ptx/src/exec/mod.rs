@@ -11,6 +11,7 @@ pub mod bits;
 pub mod block;
 pub mod builtin;
 pub mod calls;
+mod carry;
 pub mod collective;
 pub mod convert;
 pub mod fault;

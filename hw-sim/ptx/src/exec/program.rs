@@ -39,6 +39,9 @@ pub enum Op {
     Load(Box<Access>),
     /// A store.
     Store(Box<Access>),
+    /// The first of some loads whose values only go to the stores behind them. These instructions
+    /// stand behind it unchanged, for lanes that cannot take the quick way.
+    Transit(Box<Transit>),
     /// A read-modify-write.
     Atomic(Box<Atomic>),
     /// A fence.
@@ -209,6 +212,15 @@ impl Access {
     pub fn lane_bytes(&self) -> usize {
         self.registers.len() * usize::from(self.element_bytes)
     }
+}
+
+/// Loads, and the stores that take what they loaded, in the same order.
+#[derive(Clone, Debug)]
+pub struct Transit {
+    /// The loads; the first one is the instruction itself.
+    pub loads: Vec<Access>,
+    /// The stores.
+    pub stores: Vec<Access>,
 }
 
 /// `atom` and `red`.

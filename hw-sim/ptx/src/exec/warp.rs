@@ -128,6 +128,7 @@ pub struct Warp {
     /// Run the next instruction even if lanes are missing that it should wait for.
     pub(super) forced: bool,
     pub(super) scratch: Box<super::lanes::Scratch>,
+    pub(super) cargo: Box<super::carry::Cargo>,
 }
 
 impl Warp {
@@ -166,6 +167,7 @@ impl Warp {
             polls: 0,
             forced: false,
             scratch: Box::default(),
+            cargo: Box::default(),
         }
     }
 
@@ -370,6 +372,18 @@ impl Warp {
                     self.store(context, access, active).map_err(|trouble| (trouble, pc))?;
                     pc += 1;
                 }
+                Op::Transit(transit) => {
+                    let count = 2 * transit.loads.len() as u32;
+                    let whole = pc + count <= stop && left >= u64::from(count);
+                    if whole && active == FULL && self.carry(context, transit) {
+                        pc += count;
+                        left -= u64::from(count) - 1;
+                    } else {
+                        let first = &transit.loads[0];
+                        self.load(context, first, active).map_err(|trouble| (trouble, pc))?;
+                        pc += 1;
+                    }
+                }
                 Op::Compare(compare) => {
                     self.compare(compare, active);
                     pc += 1;
@@ -477,9 +491,12 @@ impl Warp {
             Op::Trap => Err(Trouble::new(FaultKind::Trap, active)),
             Op::CopyLocal(copy) => self.copy_local(copy, active).map(|()| Flow::Next),
             Op::Builtin(builtin) => self.builtin(context, builtin, active).map(|()| Flow::Next),
-            Op::Alu(..) | Op::Branch(_) | Op::Load(_) | Op::Store(_) | Op::Compare(_) => {
-                Ok(Flow::Next)
-            }
+            Op::Alu(..)
+            | Op::Branch(_)
+            | Op::Load(_)
+            | Op::Store(_)
+            | Op::Transit(_)
+            | Op::Compare(_) => Ok(Flow::Next),
         }
     }
 

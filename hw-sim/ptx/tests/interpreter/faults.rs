@@ -66,14 +66,16 @@ fn misaligned() {
 #[test]
 fn shared_and_local_bounds() {
     expect(
-        ".shared .b32 box[8];\nmov.u64 %d1, box;\nadd.s64 %d1, %d1, %o4;\nst.shared.u32 [%d1+4096], %t;",
+        ".shared .b32 box[8];\nmov.u64 %d1, box;\nadd.s64 %d1, %d1, %o4;\n\
+         st.shared.u32 [%d1+4096], %t;",
         FaultKind::SharedOutOfBounds,
         "st.shared.u32 [%d1+4096], %t",
         8,
         Some(4096 + 32),
     );
     expect(
-        ".local .align 4 .b8 depot[16];\nmov.u64 %d1, depot;\nadd.s64 %d1, %d1, %o4;\nst.local.u32 [%d1], %t;",
+        ".local .align 4 .b8 depot[16];\nmov.u64 %d1, depot;\nadd.s64 %d1, %d1, %o4;\n\
+         st.local.u32 [%d1], %t;",
         FaultKind::LocalOutOfBounds,
         "st.local.u32 [%d1], %t",
         4,
@@ -106,7 +108,8 @@ fn endless_recursion_overflows_the_stack() {
     let text = ".version 7.8\n.target sm_80\n.address_size 64\n\
         .func deeper(.param .b32 n) {\n.reg .b32 %r<3>;\nld.param.b32 %r1, [n];\n\
         { .param .b32 a; st.param.b32 [a], %r1; call deeper, (a); }\nret;\n}\n\
-        .entry test(.param .u64 p) {\n{ .param .b32 a; st.param.b32 [a], 1; call deeper, (a); }\nret;\n}\n";
+        .entry test(.param .u64 p) {\n\
+        { .param .b32 a; st.param.b32 [a], 1; call deeper, (a); }\nret;\n}\n";
     let fault = Bench::new(text).run("test", 1, 32, &[BASE]).unwrap_err();
     assert!(
         matches!(fault.kind, FaultKind::StackOverflow | FaultKind::LocalOutOfBounds),

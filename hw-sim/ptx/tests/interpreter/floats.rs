@@ -24,8 +24,8 @@ fn check_moderate(instruction: &str, expected: impl Fn(f32, f32, f32) -> f32) {
     };
     let values: [Vec<f32>; 3] = std::array::from_fn(|_| (0..COUNT).map(|_| value()).collect());
     let bench = Bench::of_body(&format!(
-        "ld.global.f32 %f1, [%a4];\nld.global.f32 %f2, [%a4+1024];\nld.global.f32 %f3, [%a4+2048];\n\
-         {instruction};\nst.global.f32 [%a4+3072], %f0;"
+        "ld.global.f32 %f1, [%a4];\nld.global.f32 %f2, [%a4+1024];\n\
+         ld.global.f32 %f3, [%a4+2048];\n{instruction};\nst.global.f32 [%a4+3072], %f0;"
     ));
     for (operand, list) in values.iter().enumerate() {
         bench.put(operand * 1024, list);

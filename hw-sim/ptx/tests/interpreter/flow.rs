@@ -178,14 +178,16 @@ fn threads_that_ended_are_not_waited_for() {
 #[test]
 fn a_divergent_barrier_is_a_fault() {
     let bench = Bench::of_body(
-        "setp.lt.u32 %p1, %t, 7; @%p1 bra OTHER;\nbar.sync 0; bra.uni END;\nOTHER:\nbar.sync 1;\nEND:",
+        "setp.lt.u32 %p1, %t, 7; @%p1 bra OTHER;\nbar.sync 0; bra.uni END;\n\
+         OTHER:\nbar.sync 1;\nEND:",
     );
     let fault = bench.run("test", 1, 32, &[BASE]).unwrap_err();
     assert_eq!(fault.kind, FaultKind::DivergentBarrier);
     assert!(fault.instruction.starts_with("bar.sync"), "{fault}");
     // Two warps at different barriers of the whole block can never go on either.
     let bench = Bench::of_body(
-        "setp.lt.u32 %p1, %t, 32; @%p1 bra OTHER;\nbar.sync 0; bra.uni END;\nOTHER:\nbar.sync 1;\nEND:",
+        "setp.lt.u32 %p1, %t, 32; @%p1 bra OTHER;\nbar.sync 0; bra.uni END;\n\
+         OTHER:\nbar.sync 1;\nEND:",
     );
     let fault = bench.run("test", 1, 64, &[BASE]).unwrap_err();
     assert_eq!(fault.kind, FaultKind::DivergentBarrier);
@@ -195,8 +197,8 @@ fn a_divergent_barrier_is_a_fault() {
 fn jump_tables() {
     let bench = Bench::of_body(
         "and.b32 %r1, %t, 3;\nTABLE: .branchtargets A, B, C, A;\nbrx.idx %r1, TABLE;\n\
-         A:\nmov.u32 %r2, 10; bra.uni END;\nB:\nmov.u32 %r2, 20; bra.uni END;\nC:\nmov.u32 %r2, 30;\n\
-         END:\nst.global.u32 [%a4], %r2;",
+         A:\nmov.u32 %r2, 10; bra.uni END;\nB:\nmov.u32 %r2, 20; bra.uni END;\n\
+         C:\nmov.u32 %r2, 30;\nEND:\nst.global.u32 [%a4], %r2;",
     );
     bench.run("test", 1, 32, &[BASE]).unwrap();
     for (lane, value) in bench.get::<u32>(0, 32).into_iter().enumerate() {
@@ -235,7 +237,8 @@ fn warp_reductions() {
 #[test]
 fn special_registers() {
     let bench = Bench::of_body(
-        "mov.u32 %r1, %laneid; mov.u32 %r2, %warpid; mov.u32 %r3, %ctaid.x; mov.u32 %r4, %nctaid.x;\n\
+        "mov.u32 %r1, %laneid; mov.u32 %r2, %warpid;\n\
+         mov.u32 %r3, %ctaid.x; mov.u32 %r4, %nctaid.x;\n\
          mov.u32 %r5, %lanemask_lt; mov.u32 %r6, %dynamic_smem_size; mov.u64 %d1, %clock64;\n\
          st.global.v4.u32 [%base], {%r1, %r2, %r3, %r4}; st.global.v2.u32 [%base+16], {%r5, %r6};",
     );

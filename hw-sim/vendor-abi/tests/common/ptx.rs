@@ -37,8 +37,8 @@ DONE:
 }
 ";
 
-/// `meet(mine, theirs, rounds)`: thread 0 counts `mine` up and waits until `theirs` has followed, so
-/// that two of them go in step. `spin` does so without a pause, `meet` with one.
+/// `meet(mine, theirs, rounds)`: thread 0 counts `mine` up and waits until `theirs` has followed,
+/// so that two of them go in step. `spin` does so without a pause, `meet` with one.
 pub const MEET: &str = "
 .version 7.0
 .target sm_70
