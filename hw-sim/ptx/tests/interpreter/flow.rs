@@ -22,6 +22,25 @@ fn lanes_part_and_meet_again() {
     assert_eq!(bench.get::<u32>(128, 32), [u32::MAX; 32], "the lanes did not meet");
 }
 
+/// The guard is the second register that the kernel names, and lane 0 falls through it in each turn.
+/// If this fails, what is alive behind such a branch loses its place to `%r5`.
+#[test]
+fn a_branch_by_the_second_register_may_fall_through() {
+    let bench = Bench::new(
+        ".version 7.0\n.target sm_70\n.address_size 64\n\
+         .visible .entry test(.param .u64 base) {\n\
+         .reg .pred %p<3>; .reg .b32 %r<6>; .reg .b64 %rd<2>;\n\
+         mov.u32 %r1, %tid.x; setp.ne.u32 %p1, %r1, 0;\n\
+         ld.param.u64 %rd1, [base]; mov.u32 %r2, 5; mov.u32 %r3, 0;\nLOOP:\n\
+         @%p1 bra SKIP;\n\
+         st.global.u32 [%rd1], %r2;\nSKIP:\n\
+         add.u32 %r5, %r3, 77; st.global.u32 [%rd1+4], %r5;\n\
+         add.u32 %r3, %r3, 1; setp.lt.u32 %p2, %r3, 2; @%p2 bra LOOP;\n ret;\n}\n",
+    );
+    bench.run("test", 1, 32, &[BASE]).unwrap();
+    assert_eq!(bench.get::<u32>(0, 2), [5, 78]);
+}
+
 #[test]
 fn loops_of_different_length() {
     let bench = Bench::of_body(
