@@ -94,7 +94,7 @@ pub const TABLE: &[Setting] = &[
     },
     Setting {
         name: "RINGDOVE_COALESCE_BYTES",
-        default: "4194304",
+        default: "262144",
         meaning: "the most bytes that the proxy joins into one transfer (1 to 1073741824)",
     },
 ];

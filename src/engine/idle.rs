@@ -107,8 +107,7 @@ mod tests {
         let mut policy = policy();
         let seen: Vec<_> = (0..7).map(|_| policy.choose(&IDLE, false)).collect();
         let park = |us| Pause::Park(Duration::from_micros(us));
-        let expected =
-            [Pause::Spin, park(20), park(20), park(20), park(40), park(70), park(70)];
+        let expected = [Pause::Spin, park(20), park(20), park(20), park(40), park(70), park(70)];
         assert_eq!(seen, expected);
         assert_eq!(policy.choose(&BUSY, false), Pause::None);
         assert_eq!(policy.choose(&IDLE, false), Pause::Spin, "work starts the ladder anew");

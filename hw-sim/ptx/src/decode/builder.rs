@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::allocate::{Allocation, allocate};
-use super::fuse;
 use super::function::FunctionDecoder;
+use super::fuse;
 use super::layout::{Cursor, variable_align, variable_bytes};
 use super::{DecodeError, text};
 use crate::ast::{self, Linkage, StateSpace, Variable};

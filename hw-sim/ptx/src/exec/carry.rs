@@ -43,9 +43,10 @@ impl Warp {
         let read = if in_a_row(&from[..count], row) {
             memory.read(cursor, from[0], word, strength, bytes).is_ok()
         } else {
-            bytes.chunks_exact_mut(row).zip(from).all(|(bytes, address)| {
-                memory.read(cursor, address, word, strength, bytes).is_ok()
-            })
+            bytes
+                .chunks_exact_mut(row)
+                .zip(from)
+                .all(|(bytes, address)| memory.read(cursor, address, word, strength, bytes).is_ok())
         };
         if !read {
             return false;
