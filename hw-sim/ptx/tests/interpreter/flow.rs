@@ -22,7 +22,7 @@ fn lanes_part_and_meet_again() {
     assert_eq!(bench.get::<u32>(128, 32), [u32::MAX; 32], "the lanes did not meet");
 }
 
-/// The guard is the second register that the kernel names, and lane 0 falls through it in each turn.
+/// The guard is the second register that the kernel names, and lane 0 falls through it each turn.
 /// If this fails, what is alive behind such a branch loses its place to `%r5`.
 #[test]
 fn a_branch_by_the_second_register_may_fall_through() {
