@@ -1,12 +1,13 @@
 //! How fast one core interprets the kernels that matter: bytes read and written in a second, with
-//! buffers that stay in the cache. `cargo run --release -p hwsim-ptx --example throughput`
+//! buffers that stay in the cache. `cargo bench -p hwsim-ptx`
 //!
 //! These are speeds of the host, not of any GPU.
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use hwsim_ptx::flat::FlatMemory;
 use hwsim_ptx::{Block, Clock, Launch, Module, Progress};
 
@@ -60,8 +61,8 @@ const ADD: &str = "add.f32 @0, @0, @4;\nadd.f32 @1, @1, @5;\nadd.f32 @2, @2, @6;
                    add.f32 @3, @3, @7;\n";
 const STORE: &str = "st.global.v4.f32 [%c+@off], {@0, @1, @2, @3};\n";
 
-fn measure(name: &str, text: &str, streams: u64) {
-    let module = Module::load(text).expect("the example's own kernel");
+fn measure(criterion: &mut Criterion, name: &str, text: &str, streams: u64) {
+    let module = Module::load(text).expect("the bench's own kernel");
     let module = module.link(&HashMap::new()).expect("no variables");
     let memory = FlatMemory::new(BASE, 3 * BUFFER_BYTES as usize);
     let buffer = |number: u64| BASE + number * BUFFER_BYTES;
@@ -76,25 +77,27 @@ fn measure(name: &str, text: &str, streams: u64) {
         sm_count: 1,
     });
     let clock = Wall(Instant::now());
-    let start = Instant::now();
-    let mut runs = 0;
-    while start.elapsed() < Duration::from_secs(1) {
-        let mut block = Block::new(Arc::clone(&launch), [0; 3], 0);
-        while block.run(&memory, &clock, 1 << 20).expect("no fault") != Progress::Finished {}
-        runs += 1;
-    }
-    let bytes = (streams * BUFFER_BYTES * runs) as f64;
-    let rate = bytes / start.elapsed().as_secs_f64() / 1e9;
-    println!("{name:28} {rate:7.2} GB/s read and written");
+    let mut group = criterion.benchmark_group("interpreter");
+    group.throughput(Throughput::Bytes(streams * BUFFER_BYTES));
+    group.bench_function(name, |bencher| {
+        bencher.iter(|| {
+            let mut block = Block::new(Arc::clone(&launch), [0; 3], 0);
+            while block.run(&memory, &clock, 1 << 20).expect("no fault") != Progress::Finished {}
+        });
+    });
+    group.finish();
 }
 
-fn main() {
+fn kernels(criterion: &mut Criterion) {
     let scalar_load = "ld.global.f32 @0, [%a+@off];\nld.global.f32 @4, [%b+@off];\n";
     let scalar = kernel(1, scalar_load, "add.f32 @0, @0, @4;\nst.global.f32 [%c+@off], @0;\n")
         .replace("%t, 16", "%t, 4")
         .replace(&(THREADS * 16).to_string(), &(THREADS * 4).to_string());
-    measure("vector add, f32", &scalar, 3);
-    measure("copy, v4 x 4", &kernel(4, LOAD_A, STORE), 2);
+    measure(criterion, "vector add f32", &scalar, 3);
+    measure(criterion, "copy, v4 x 4", &kernel(4, LOAD_A, STORE), 2);
     let reduce = kernel(4, &format!("{LOAD_A}{LOAD_B}"), &format!("{ADD}{STORE}"));
-    measure("reduce, v4 f32 x 4", &reduce, 3);
+    measure(criterion, "reduce f32, v4 x 4", &reduce, 3);
 }
+
+criterion_group!(benches, kernels);
+criterion_main!(benches);
