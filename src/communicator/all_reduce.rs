@@ -217,10 +217,9 @@ impl Communicator {
 
     /// This rank's part of a plan, as the executor reads it.
     pub(super) fn encode(&self, plan: &Verified) -> Result<Encoded> {
-        let program = &plan.plan().ranks[self.rank.index()];
         Ok(Encoded {
             bytes: plan.encode(self.rank.0, self).map_err(|e| internal("plan", &e))?,
-            blocks: program.blocks.len() as u32,
+            blocks: plan.block_count(self.rank.0),
             threads: plan.plan().thread_count,
         })
     }

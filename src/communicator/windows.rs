@@ -1,7 +1,7 @@
 //! Registered buffers. A *window* is one buffer on each rank, registered by all of them in the
 //! same order, so that every engine knows where its peers' buffers lie.
 
-use super::world::lock;
+use super::world::{lock, missing};
 use crate::error::{Error, Result};
 use crate::id::Rank;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -82,15 +82,11 @@ impl Windows {
             })
             .unwrap_or_else(PoisonError::into_inner);
         let entry = &entries[number];
-        let missing: Vec<_> = (0..entry.addresses.len())
-            .filter(|&rank| entry.addresses[rank].is_none())
-            .map(|rank| rank.to_string())
-            .collect();
-        if !missing.is_empty() {
+        if let Some(missing) = missing(&entry.addresses) {
             return Err(Error::HostWaitExpired {
                 what: format!("registration {number}, which is collective"),
                 expected: format!("all {} ranks to register", entry.addresses.len()),
-                seen: format!("nothing from rank {}", missing.join(", ")),
+                seen: format!("nothing from rank {missing}"),
                 waited: started.elapsed(),
             });
         }

@@ -21,6 +21,13 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The ranks whose place is empty, for a message; `None` if there are none.
+pub(super) fn missing<T>(places: &[Option<T>]) -> Option<String> {
+    let ranks = (0..places.len()).filter(|&rank| places[rank].is_none());
+    let ranks: Vec<_> = ranks.map(|rank| rank.to_string()).collect();
+    (!ranks.is_empty()).then(|| ranks.join(", "))
+}
+
 /// One rank, as the others see it.
 #[derive(Debug)]
 pub(crate) struct Seat {
@@ -117,13 +124,11 @@ impl World {
             .changed
             .wait_timeout_while(seats, limit, |seats| seats.iter().any(Option::is_none))
             .unwrap_or_else(PoisonError::into_inner);
-        let missing: Vec<_> =
-            (0..seats.len()).filter(|&rank| seats[rank].is_none()).map(|r| r.to_string()).collect();
-        if !missing.is_empty() {
+        if let Some(missing) = missing(&seats) {
             return Err(Error::HostWaitExpired {
                 what: "the ranks of a communicator".into(),
                 expected: format!("{} ranks", seats.len()),
-                seen: format!("no sign of rank {}", missing.join(", ")),
+                seen: format!("no sign of rank {missing}"),
                 waited: started.elapsed(),
             });
         }
