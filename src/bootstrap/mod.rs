@@ -34,6 +34,7 @@ mod reactor;
 mod root;
 mod shared;
 mod slurm;
+mod timers;
 mod tree;
 mod unique_id;
 

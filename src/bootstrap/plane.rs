@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 
 /// More ranks than any machine has; a bound for tables.
 const RANKS_MAX: u32 = 1 << 20;
+/// How long after every deadline of the I/O thread a caller gives up on it.
+const LAST_RESORT: Duration = Duration::from_secs(5);
 /// How long dropping a plane waits until the neighbours were told.
 const FAREWELL: Duration = Duration::from_secs(1);
 
@@ -227,7 +229,7 @@ impl ControlPlane {
 
     /// The I/O thread reports every end of a wait. This is for the case that it died of a bug.
     fn patience(&self) -> Instant {
-        Instant::now() + self.timeout + grace(self.timeout) * 3
+        Instant::now() + self.timeout + grace(self.timeout) + LAST_RESORT
     }
 
     fn nothing_heard(&self, what: &str) -> Error {
@@ -235,7 +237,7 @@ impl ControlPlane {
             what: what.into(),
             expected: format!("an answer of the bootstrap's I/O thread to {}", self.rank),
             seen: "none".into(),
-            waited: self.timeout + grace(self.timeout) * 3,
+            waited: self.timeout + grace(self.timeout) + LAST_RESORT,
         }
     }
 }

@@ -72,24 +72,29 @@ fn jobs_of_every_fate() {
     let settings = Settings { bootstrap_fan_out: 2, ..settings(500) };
     let patient = Settings { bootstrap_fan_out: 2, ..settings_of_a_minute() };
     assert_eq!(left_behind(), (0, 0));
-    // Closed in good order; dropped; aborted; never assembled.
-    let join =
-        |root: &Root, rank, settings| ControlPlane::join(entry(root.id(), rank, 5), settings);
-    let root = Root::open(&patient).unwrap();
-    each_rank(0..5, |rank| join(&root, rank, &patient).unwrap().close().unwrap());
-    let root = Root::open(&patient).unwrap();
-    each_rank(0..5, |rank| drop(join(&root, rank, &patient).unwrap()));
-    let root = Root::open(&patient).unwrap();
-    each_rank(0..5, |rank| {
-        let plane = join(&root, rank, &patient).unwrap();
-        if rank == 3 {
-            plane.abort("on purpose");
+    let join = |root: &Root, rank, settings: &Settings| {
+        ControlPlane::join(entry(root.id(), rank, 5), settings)
+    };
+    {
+        let root = Root::open(&patient).unwrap();
+        each_rank(0..5, |rank| join(&root, rank, &patient).unwrap().close().unwrap());
+    }
+    {
+        let root = Root::open(&patient).unwrap();
+        each_rank(0..5, |rank| drop(join(&root, rank, &patient).unwrap()));
+    }
+    {
+        let root = Root::open(&patient).unwrap();
+        let planes = each_rank(0..5, |rank| join(&root, rank, &patient).unwrap());
+        planes[3].abort("on purpose");
+        for plane in planes {
+            assert!(matches!(plane.barrier(), Err(Error::Aborted { .. })));
         }
-        assert!(matches!(plane.barrier(), Err(Error::Aborted { .. })));
-    });
-    let root = Root::open(&settings).unwrap();
-    each_rank(0..4, |rank| join(&root, rank, &settings).unwrap_err());
-    drop(root);
+    }
+    {
+        let root = Root::open(&settings).unwrap();
+        each_rank(0..4, |rank| join(&root, rank, &settings).unwrap_err());
+    }
     let deadline = Instant::now() + Duration::from_secs(30);
     while left_behind() != (0, 0) {
         assert!(Instant::now() < deadline, "sockets and threads left: {:?}", left_behind());
