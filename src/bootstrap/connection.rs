@@ -153,6 +153,11 @@ impl Connection {
             return Err(text(error));
         }
         match self.socket.peer_addr() {
+            // A port from which the system also takes ports for outgoing connections, and nobody
+            // listens there yet: TCP then lets a connection meet itself, and hold the root's port.
+            Ok(peer) if self.socket.local_addr().is_ok_and(|own| own == peer) => {
+                Err("nobody listens there: the connection met itself".into())
+            }
             Ok(_) => Ok(true),
             Err(error) if error.kind() == ErrorKind::NotConnected => Ok(false),
             Err(error) => Err(text(error)),

@@ -29,6 +29,8 @@ mod handshake;
 mod member;
 mod message;
 mod net;
+#[cfg(test)]
+mod peer_tests;
 mod plane;
 mod reactor;
 mod root;

@@ -41,8 +41,8 @@ pub struct Entry {
 /// holds more than a few dozen sockets, served by one I/O thread of the process.
 ///
 /// Calls are made by all ranks in the same order, and wait for all of them; calls of several
-/// threads on one plane are put in a row. The first failure (a rank that is gone, a disagreement, an
-/// abort, an expired wait) ends the plane on every rank, with the same error.
+/// threads on one plane are put in a row. The first failure (a rank that is gone, a disagreement,
+/// an abort, an expired wait) ends the plane on every rank, with the same error.
 ///
 /// Dropping it tells the others that this rank makes no more calls. Where their calls still pass
 /// through this process, the I/O thread goes on relaying until they leave too, for a minute at
@@ -113,9 +113,10 @@ impl ControlPlane {
     /// # Errors
     /// As [`ControlPlane::join`].
     pub fn assembled(&self) -> Result<()> {
-        let done = self.shared.wait(self.patience(), |state| match &state.failure {
-            Some(failure) => Some(Err(failure.clone())),
-            None => state.live.then_some(Ok(())),
+        // A job that stood and then failed did assemble: the next call reports what happened.
+        let done = self.shared.wait(self.patience(), |state| {
+            let live = state.live.then_some(Ok(()));
+            live.or_else(|| state.failure.clone().map(Err))
         });
         done.unwrap_or_else(|| Err(self.nothing_heard("the assembly of the job")))
     }

@@ -175,7 +175,7 @@ fn a_rank_that_does_not_call_is_named_within_the_timeout() {
         assert_eq!(*missing, [Rank(4), Rank(5)]);
     }
     all_say(&errors, &["all_gather (control call 1)", "ranks 4, 5 of 7 ranks"]);
-    assert_eq!(planes[4].check(), Err(errors[0].clone()));
+    assert_eq!(planes[4].barrier(), Err(errors[0].clone()), "the silent ranks learn of it too");
 }
 
 #[test]

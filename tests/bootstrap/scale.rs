@@ -26,7 +26,8 @@ fn ranks_possible(wanted: u32) -> u32 {
 }
 
 #[test]
-fn five_hundred_ranks_and_more_assemble_and_exchange_in_seconds() {
+#[ignore = "run by hundreds_of_ranks_assemble_and_exchange_in_seconds, in a process of its own"]
+fn hundreds_of_ranks() {
     let rank_count = ranks_possible(600);
     let settings = settings(60_000);
     let root = Root::open(&settings).unwrap();
@@ -54,16 +55,28 @@ fn five_hundred_ranks_and_more_assemble_and_exchange_in_seconds() {
     println!("and left after {:?}", started.elapsed());
 }
 
-#[test]
-fn nothing_is_left_behind() {
-    // In a process that does nothing else, or other tests' sockets would be counted.
+/// Runs a test of this file in a process of its own.
+fn in_a_process_of_its_own(test: &str) {
     let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "scale::jobs_of_every_fate", "--ignored", "--nocapture"])
+        .args(["--exact", test, "--ignored", "--nocapture"])
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && text.contains("1 passed"), "{text}\n{errors}");
+    println!("{text}");
+}
+
+#[test]
+fn hundreds_of_ranks_assemble_and_exchange_in_seconds() {
+    // Or other tests would wait for the I/O thread that all ranks of a process share.
+    in_a_process_of_its_own("scale::hundreds_of_ranks");
+}
+
+#[test]
+fn nothing_is_left_behind() {
+    // Or other tests' sockets would be counted.
+    in_a_process_of_its_own("scale::jobs_of_every_fate");
 }
 
 #[test]
