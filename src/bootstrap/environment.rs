@@ -16,9 +16,9 @@
 //! `MASTER_PORT` (`TORCHELASTIC_USE_AGENT_STORE`), the next port is taken.
 //!
 //! The secret: `RINGDOVE_BOOTSTRAP_SECRET`, else one derived from the launcher's name of the job
-//! and the meeting place. The first keeps everybody out who does not know it. The second can be guessed
-//! by whoever knows the launcher's variables: it keeps two jobs apart that meet on one port, and
-//! garbage out, but no attacker. On a network that is not trusted, set the secret.
+//! and the meeting place. The first keeps everybody out who does not know it. The second can be
+//! guessed by whoever knows the launcher's variables: it keeps two jobs apart that meet on one
+//! port, and garbage out, but no attacker. On a network that is not trusted, set the secret.
 
 use super::address::{self, HostPort};
 use super::message::Term;

@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 /// Strangers that one listener lets stand in its door. The oldest must go for a new one: a rank's
 /// handshake takes milliseconds, a stranger's silence lasts.
 const PENDING_MAX: usize = 1024;
+/// Connections accepted in a row before others get their turn.
+const ACCEPTS_MAX: usize = 256;
 /// When to try again after the system had no descriptor for a new connection.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// A machine that vanished without a word is noticed after about idle + probes * interval.
@@ -288,8 +290,7 @@ impl Net {
 
     /// Takes in everybody who stands before a door.
     fn accept(&mut self, door: Token) {
-        // Bounded by what the system queues; more come with the next event.
-        loop {
+        for _ in 0..ACCEPTS_MAX {
             let Some(Door { listener, owner, own }) = self.doors.get_mut(&door) else {
                 return;
             };
@@ -308,6 +309,8 @@ impl Net {
                 }
             }
         }
+        // Others get their turn first.
+        self.due.insert(door);
     }
 
     fn take_in(
