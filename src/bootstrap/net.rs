@@ -302,9 +302,11 @@ impl Net {
                 Err(error) => {
                     // The one that matters: no descriptor is left. A stranger gives up his.
                     tracing::warn!(%error, "cannot accept a connection; is `ulimit -n` too low?");
+                    if self.show_out(owner, 1) {
+                        continue;
+                    }
                     // The event does not come again for those who already stand there.
                     self.timers.set(door, Some(self.now + ACCEPT_RETRY));
-                    self.show_out(owner, 1);
                     return;
                 }
             }
@@ -339,14 +341,16 @@ impl Net {
     }
 
     /// Sends the oldest stranger in a task's door away if there are `limit` of them.
-    fn show_out(&mut self, owner: TaskId, limit: usize) {
+    fn show_out(&mut self, owner: TaskId, limit: usize) -> bool {
         if self.slots.len() < limit {
-            return;
+            return false;
         }
         let strangers = self.strangers(owner);
-        if let Some(&oldest) = strangers.iter().min().filter(|_| strangers.len() >= limit) {
+        let oldest = strangers.iter().min().filter(|_| strangers.len() >= limit);
+        if let Some(&oldest) = oldest {
             self.lose(oldest, "too many connections wait for their handshake".into());
         }
+        oldest.is_some()
     }
 
     /// Connections that a task's listener accepted and that have not proved anything yet.
