@@ -218,6 +218,22 @@ fn a_rank_that_left_is_named_when_others_go_on() {
     }
 }
 
+#[test]
+fn an_abort_passes_through_a_rank_that_has_left() {
+    for (from, to) in [(0, 2), (2, 0)] {
+        // A chain, so that rank 1 is the only way.
+        let settings = Settings { bootstrap_fan_out: 1, ..patient() };
+        let mut planes = planes(3, &settings);
+        let (sender, receiver) = channel();
+        planes[to].on_failure(move |error| sender.send(error.clone()).unwrap());
+        drop(planes.remove(1));
+        planes[if from == 0 { 0 } else { 1 }].abort("late trouble");
+        let error = receiver.recv_timeout(PROMPT).unwrap();
+        let by = Some(Rank(from));
+        assert_eq!(error, Error::Aborted { by, why: "late trouble".into() });
+    }
+}
+
 /// The secret and address of a job, for another process.
 const ID: &str = "TEST_BOOTSTRAP_ID";
 const RANK: &str = "TEST_BOOTSTRAP_RANK";
