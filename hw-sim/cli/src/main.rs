@@ -82,6 +82,9 @@ struct TidyArguments {
 struct ChildArguments {
     /// Process id of the `hwsim run` that must outlive this process
     parent: i32,
+    /// Tell the process that tidies up, through standard input, of the group that this one leads
+    #[arg(long)]
+    watched: bool,
     /// The program to become, and its arguments
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
@@ -100,7 +103,8 @@ fn main() -> ExitCode {
         Verb::Run(arguments) => run::run(&arguments),
         Verb::Machines(arguments) => machines::show(arguments.name.as_deref(), arguments.toml),
         Verb::Child(arguments) => {
-            Err(run::child::become_command(arguments.parent, &arguments.command))
+            let ChildArguments { parent, watched, command } = arguments;
+            Err(run::child::become_command(parent, watched, &command))
         }
         Verb::Tidy(arguments) => tidy::stand_by(&arguments.folder),
     };

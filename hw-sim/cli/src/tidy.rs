@@ -8,10 +8,11 @@
 use crate::error::Error;
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, getpid};
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, ExitCode, Stdio};
@@ -43,24 +44,29 @@ impl Tidier {
         Ok(Self { process, pipe })
     }
 
-    /// Has a process group killed when this process ends.
-    pub fn watch(&mut self, group: Pid) -> io::Result<()> {
-        self.tell('+', group)
-    }
-
-    /// Takes that back: the group's leader is reaped, so that its number may come to mean another.
-    pub fn forget(&mut self, group: Pid) {
-        // If nobody listens any more, nobody will kill anything either.
-        let _ = self.tell('-', group);
-    }
-
-    fn tell(&mut self, sign: char, group: Pid) -> io::Result<()> {
-        match &mut self.pipe {
-            // One write: a line is in the pipe as a whole or not at all.
-            Some(pipe) => pipe.write_all(format!("{sign}{group}\n").as_bytes()),
-            None => Ok(()),
+    /// An end of the pipe for a child's standard input; see [`watch_this_group`].
+    pub fn pipe(&self) -> io::Result<Stdio> {
+        match &self.pipe {
+            Some(pipe) => Ok(pipe.as_fd().try_clone_to_owned()?.into()),
+            None => Err(io::ErrorKind::BrokenPipe.into()),
         }
     }
+
+    /// Has a process group spared: its leader is reaped, and its number may come to mean another.
+    pub fn forget(&mut self, group: Pid) {
+        if let Some(pipe) = &mut self.pipe {
+            // One write: a line is in the pipe as a whole or not at all. If nobody listens any
+            // more, nobody will kill anything either.
+            let _ = pipe.write_all(format!("-{group}\n").as_bytes());
+        }
+    }
+}
+
+/// Has the group that this process leads killed when `hwsim run` ends, in what way ever. `pipe` is
+/// that of [`Tidier::pipe`]; it must be closed by what comes next.
+pub fn watch_this_group(pipe: impl AsFd) -> io::Result<()> {
+    let pipe = File::from(pipe.as_fd().try_clone_to_owned()?);
+    (&pipe).write_all(format!("+{}\n", getpid()).as_bytes())
 }
 
 impl Drop for Tidier {

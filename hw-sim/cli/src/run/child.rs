@@ -2,14 +2,16 @@
 
 use crate::error::Error;
 use crate::run::forwarded_signals;
+use crate::tidy::{self, Tidier};
 use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getpid, getppid};
 use std::env;
 use std::ffi::{OsStr, OsString};
+use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// The hidden verb of the child.
 pub const VERB: &str = "become";
@@ -45,9 +47,24 @@ impl Template {
 
     /// One such child, ready to be started.
     pub fn command(&self) -> Command {
+        self.becoming(&[])
+    }
+
+    /// One that leads a process group of its own, and tells `tidier` of it before it becomes the
+    /// command: were it told by us, we could be killed in between. It finds an empty standard input,
+    /// for it is not in the terminal's foreground and would be stopped if it read from there.
+    pub fn group_leader(&self, tidier: &Tidier) -> io::Result<Command> {
+        let mut child = self.becoming(&["--watched"]);
+        child.stdin(tidier.pipe()?).process_group(0);
+        Ok(child)
+    }
+
+    fn becoming(&self, options: &[&str]) -> Command {
         let mut child = Command::new(&self.this);
         child
-            .args([VERB, &getpid().to_string(), "--"])
+            .args([VERB, &getpid().to_string()])
+            .args(options)
+            .arg("--")
             .arg(&self.program)
             .args(&self.arguments)
             .envs(self.environment.iter().map(|(name, value)| (name, value)));
@@ -56,8 +73,8 @@ impl Template {
 }
 
 /// What the child does first: tie its life to the parent's, then become the command.
-/// Returns only if that fails.
-pub fn become_command(parent: i32, command: &[OsString]) -> Error {
+/// Returns only if that fails. With `watched`, its standard input is the pipe of a [`Tidier`].
+pub fn become_command(parent: i32, watched: bool, command: &[OsString]) -> Error {
     if let Err(errno) = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL) {
         return Error::system("tying the child to its parent")(errno.into());
     }
@@ -70,6 +87,12 @@ pub fn become_command(parent: i32, command: &[OsString]) -> Error {
     }
     let program = &command[0];
     let mut becoming = Command::new(program);
+    if watched {
+        if let Err(error) = tidy::watch_this_group(io::stdin()) {
+            return Error::system("speaking to the process that tidies up")(error);
+        }
+        becoming.stdin(Stdio::null());
+    }
     // The first argument is the path that was found; programs that look at their own name see it
     // like this from many a shell, too.
     let error = becoming.args(&command[1..]).exec();

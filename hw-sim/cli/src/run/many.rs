@@ -18,7 +18,6 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 use std::os::fd::AsFd;
-use std::os::unix::process::CommandExt;
 use std::process::{Child, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
@@ -62,6 +61,8 @@ struct Supervisor<'a> {
     labels: Labels,
     /// The rank that failed first.
     failed: Option<usize>,
+    /// When somebody else told the ranks to end, last.
+    told: Option<Instant>,
     /// When patience ends: with ranks that were told to end, or with streams after the last rank.
     deadline: Option<Instant>,
 }
@@ -69,7 +70,7 @@ struct Supervisor<'a> {
 /// Runs the job, and ends with the status of the rank that failed first.
 pub fn run(job: &Job, signals: &SigSet, tidier: &mut Tidier) -> Result<ExitCode, Error> {
     let (ranks, labels) = (Vec::new(), Labels::new()?);
-    let mut all = Supervisor { job, ranks, labels, failed: None, deadline: None };
+    let mut all = Supervisor { job, ranks, labels, failed: None, told: None, deadline: None };
     let waiting = |errno: Errno| Error::system("waiting for the ranks")(errno.into());
     let outcome = all.start(tidier).and_then(|()| all.supervise(signals).map_err(waiting));
     all.finish(tidier);
@@ -78,17 +79,12 @@ pub fn run(job: &Job, signals: &SigSet, tidier: &mut Tidier) -> Result<ExitCode,
 }
 
 impl Supervisor<'_> {
-    fn start(&mut self, tidier: &mut Tidier) -> Result<(), Error> {
+    fn start(&mut self, tidier: &Tidier) -> Result<(), Error> {
         for rank in 0..self.job.spread.processes() {
             let starting = || Error::system(format!("starting rank {rank}"));
             let Job { template, spread, fabric, .. } = self.job;
-            let mut command = template.command();
-            command
-                .envs(spread.environment(rank))
-                .envs(fabric.place(spread.node(rank)))
-                // The terminal's foreground is `hwsim`: who read from it would be stopped.
-                .stdin(Stdio::null())
-                .process_group(0);
+            let mut command = template.group_leader(tidier).map_err(starting())?;
+            command.envs(spread.environment(rank)).envs(fabric.place(spread.node(rank)));
             if self.job.label {
                 command.stdout(Stdio::piped()).stderr(Stdio::piped());
             }
@@ -98,7 +94,6 @@ impl Supervisor<'_> {
             let output = child.stdout.take().map(|pipe| (pipe.into(), Sink::Output));
             let errors = child.stderr.take().map(|pipe| (pipe.into(), Sink::Errors));
             self.ranks.push(Rank { child, pid, ended: None });
-            tidier.watch(pid).map_err(starting())?;
             for (pipe, sink) in output.into_iter().chain(errors) {
                 self.labels.attach(label.clone(), pipe, sink)?;
             }
@@ -131,7 +126,10 @@ impl Supervisor<'_> {
             while let Some(signal) = incoming.read_signal()? {
                 match Signal::try_from(signal.ssi_signo as i32)? {
                     Signal::SIGCHLD => self.look_for_ends()?,
-                    signal => self.tell_all(signal),
+                    signal => {
+                        self.told = Some(Instant::now());
+                        self.tell_all(signal);
+                    }
                 }
             }
         }
@@ -170,7 +168,10 @@ impl Supervisor<'_> {
         if self.failed.is_none() && self.ranks[index].status() != 0 {
             self.failed = Some(index);
             self.say_how_it_failed(index, running);
-            self.tell_all(Signal::SIGTERM);
+            // Ranks that were told just now are tidying up: a second signal would cut that short.
+            if self.told.is_none_or(|told| told.elapsed() > self.job.grace) {
+                self.tell_all(Signal::SIGTERM);
+            }
             self.deadline = Some(Instant::now() + self.job.grace);
         }
         if running == 0 {
@@ -209,10 +210,8 @@ impl Supervisor<'_> {
         let names: Vec<_> = running.map(|(index, _)| index.to_string()).collect();
         let ranks = if names.len() == 1 { "rank" } else { "ranks" };
         let grace = self.job.grace.as_secs_f64();
-        self.labels.say(&format!(
-            "{ranks} {} still ran {grace} s after SIGTERM: killed",
-            names.join(", ")
-        ));
+        let names = names.join(", ");
+        self.labels.say(&format!("{ranks} {names} had not ended {grace} s later: killed"));
         self.tell_all(Signal::SIGKILL);
         self.deadline = None;
     }
