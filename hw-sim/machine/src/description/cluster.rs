@@ -2,7 +2,10 @@
 
 use super::{Description, DescriptionError, uuid};
 use std::env;
+use std::io;
 use std::ops::RangeInclusive;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 
 /// The environment variable that says which node of the cluster a process is on: an index.
 pub const NODE_VARIABLE: &str = "HWSIM_NODE";
@@ -51,5 +54,26 @@ pub fn node_from_environment() -> Result<Option<u32>, DescriptionError> {
             Some(Ok(node)) if node < *NODES.end() => Ok(Some(node)),
             _ => Err(DescriptionError::Node { seen: seen.to_string_lossy().into() }),
         },
+    }
+}
+
+/// The fabric that a process is in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fabric {
+    /// Its folder.
+    pub path: PathBuf,
+    /// Device and number of the folder: no other fabric has them at the same time.
+    pub number: [u64; 2],
+}
+
+impl Fabric {
+    /// The fabric whose folder [`FABRIC_VARIABLE`] names; None if it names none.
+    pub fn from_environment() -> io::Result<Option<Self>> {
+        let Some(path) = env::var_os(FABRIC_VARIABLE).filter(|path| !path.is_empty()) else {
+            return Ok(None);
+        };
+        let path = PathBuf::from(path);
+        let status = path.metadata()?;
+        Ok(Some(Self { path, number: [status.dev(), status.ino()] }))
     }
 }

@@ -4,11 +4,12 @@ mod arena;
 mod atomic;
 mod ipc;
 mod pages;
+mod passing;
 mod ranges;
 mod table;
 mod view;
 
-pub use ipc::IpcHandle;
+pub use ipc::{IpcHandle, Site};
 pub use table::{Allocation, Kind};
 pub use view::{Cursor, Reach, View};
 
@@ -35,13 +36,13 @@ pub struct AccessGuard<'a> {
 }
 
 impl GlobalMemory {
-    /// One arena a GPU, with these sizes in bytes.
-    pub fn new(capacities: &[u64]) -> Result<Self> {
+    /// One arena a GPU, with these sizes in bytes. What is exported can be opened at the same site.
+    pub fn new(capacities: &[u64], site: Site) -> Result<Self> {
         Ok(Self {
             arenas: capacities.iter().map(|&bytes| Arena::new(bytes)).collect::<Result<_>>()?,
             table: Table::default(),
             gate: RwLock::new(()),
-            sharing: Mutex::default(),
+            sharing: Mutex::new(Sharing::new(site)),
         })
     }
 
