@@ -115,6 +115,8 @@ static void exchange(void) {
         CALL(cuMemsetD8_v2, (CUdeviceptr, unsigned char, size_t), memory, 0x5a, BYTES);
         CALL(cuMemsetD8_v2, (CUdeviceptr, unsigned char, size_t), memory, 0, 4096);
         CALL(cuIpcGetMemHandle, (Handle *, CUdeviceptr), &handle, memory);
+        /* The other process must not see the memory before it is set. */
+        CALL(cuCtxSynchronize, (void));
         tell("there", &handle, sizeof handle);
         launch_exchange(memory, ROUNDS);
         hear("back", &done, 1);

@@ -130,17 +130,27 @@ impl Sharing {
     fn find(&self, handle: &IpcHandle) -> Result<File> {
         let freed = || {
             let process = handle.process;
-            Error::InvalidValue(format!("process {process} has freed the memory of this handle"))
+            Error::InvalidValue(format!(
+                "process {process} has freed the memory of this handle, or ended"
+            ))
         };
         let file = match &self.site.fabric {
             Some(fabric) => {
                 let asking = format!("asking process {} for its memory", handle.process);
                 let found = passing::ask(fabric, handle.process, handle.inode);
+                // Its socket is still there, but nobody listens: the process has ended.
+                let refused = io::ErrorKind::ConnectionRefused;
+                if found.as_ref().is_err_and(|error| error.kind() == refused) {
+                    return Err(freed());
+                }
                 found.map_err(failed(&asking))?.ok_or_else(freed)?
             }
             None => {
                 let path = format!("/proc/{}/fd/{}", handle.process, handle.descriptor);
                 let file = File::options().read(true).write(true).open(&path);
+                if file.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+                    return Err(freed());
+                }
                 file.map_err(failed(&format!("opening the exporter's memory at {path}")))?
             }
         };
