@@ -3,6 +3,8 @@
    second names a folder with the fifos `there` and `back` for what the processes tell each other. */
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -160,6 +162,45 @@ static void elsewhere(void) {
     }
 }
 
+/* One GPU's memory, of which two processes want more than half. */
+static void memory(void) {
+    const size_t most = (size_t)10 << 30;
+    size_t left, total;
+    CUdeviceptr taken;
+    char done;
+    use_gpu(0);
+    if (rank == 0) {
+        taken = allocate(most);
+        tell("there", "t", 1);
+        hear("back", &done, 1);
+        CALL(cuMemFree_v2, (CUdeviceptr), taken);
+        tell("there", "t", 1);
+        hear("back", &done, 1);
+        taken = allocate(1 << 30);
+        tell("there", "t", 1);
+        /* Ends without a word. */
+        kill(getpid(), SIGKILL);
+    }
+    /* The launcher sends it when the other one is killed. */
+    signal(SIGTERM, SIG_IGN);
+    hear("there", &done, 1);
+    CALL(cuMemGetInfo_v2, (size_t *, size_t *), &left, &total);
+    CHECK(left == total - most);
+    CHECK(RESULT(cuMemAlloc_v2, (CUdeviceptr *, size_t), &taken, most) == 2);
+    tell("back", "d", 1);
+    hear("there", &done, 1);
+    taken = allocate(most);
+    CALL(cuMemGetInfo_v2, (size_t *, size_t *), &left, &total);
+    CHECK(left == total - most);
+    CALL(cuMemFree_v2, (CUdeviceptr), taken);
+    tell("back", "d", 1);
+    hear("there", &done, 1);
+    /* The system takes a killed process down in its own time. */
+    for (left = 0; left != total; sched_yield())
+        CALL(cuMemGetInfo_v2, (size_t *, size_t *), &left, &total);
+    printf("all free\n");
+}
+
 /* Each GPU's identity, as the driver and as NVML give it. */
 static void identities(void) {
     void *nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW);
@@ -191,6 +232,7 @@ int main(int count, char **arguments) {
     CALL(cuInit, (unsigned), 0);
     if (!strcmp(job, "exchange")) exchange();
     else if (!strcmp(job, "elsewhere")) elsewhere();
+    else if (!strcmp(job, "memory")) memory();
     else if (!strcmp(job, "identities")) identities();
     else CHECK(!"a job that is known");
     return 0;

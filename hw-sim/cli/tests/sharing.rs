@@ -99,6 +99,16 @@ fn memory_of_another_machine_cannot_be_opened() {
     assert!(first.wait_with_output().unwrap().status.success());
 }
 
+/// Were a GPU's memory counted by each process alone, what fits a virtual GPU would not fit a real
+/// one. The first process is killed at the end, and what it took has to be free again.
+#[test]
+fn processes_share_the_memory_of_a_gpu() {
+    let job = Job::new();
+    let output = job.output(&["-n", "2", "--grace", "60"], &[], "memory");
+    assert_eq!(text(&output.stdout), "[1] all free\n", "{}", text(&output.stderr));
+    assert_eq!(output.status.code(), Some(128 + 9));
+}
+
 #[test]
 fn each_node_has_gpus_of_its_own() {
     let job = Job::new();

@@ -277,7 +277,7 @@ impl GlobalMemory {
     }
 }
 
-fn failed(what: &str) -> impl Fn(io::Error) -> Error {
+pub(super) fn failed(what: &str) -> impl Fn(io::Error) -> Error {
     let what = what.to_owned();
     move |cause| Error::System { what: what.clone(), cause: cause.to_string() }
 }
