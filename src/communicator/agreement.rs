@@ -118,11 +118,7 @@ impl Board {
             compare(&call, (rank, &signature), (posted.rank, &posted.signature))?;
             posted.calls += 1;
         }
-        while self
-            .collectives
-            .front()
-            .is_some_and(|posted| posted.calls as usize == self.posting)
-        {
+        while self.collectives.front().is_some_and(|posted| posted.calls as usize == self.posting) {
             self.collectives.pop_front();
             self.first += 1;
         }

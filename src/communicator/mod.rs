@@ -38,12 +38,12 @@ use cudarc::driver::CudaContext;
 use launcher::Launcher;
 use layout::Geometry;
 use meeting::Card;
+use meeting::Shared;
 use memory::RankMemory;
 use peer::Peer;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use meeting::Shared;
 use windows::{Part, Window};
 use world::{Seat, World, lock};
 
