@@ -39,6 +39,8 @@ enum Stage {
     /// Our answer is out.
     AwaitsProof(Server),
     Open(Box<(Sealer, Opener)>),
+    /// Refused, or in the middle of a step: nothing can be sent or taken.
+    Between,
     /// Nobody is interested any more; the last bytes go out.
     Farewell,
 }
@@ -151,6 +153,11 @@ impl Connection {
             return Err(text(error));
         }
         match self.socket.peer_addr() {
+            // A port from which the system also takes ports for outgoing connections, and nobody
+            // listens there yet: TCP then lets a connection meet itself, and hold the root's port.
+            Ok(peer) if self.socket.local_addr().is_ok_and(|own| own == peer) => {
+                Err("nobody listens there: the connection met itself".into())
+            }
             Ok(_) => Ok(true),
             Err(error) if error.kind() == ErrorKind::NotConnected => Ok(false),
             Err(error) => Err(text(error)),
@@ -187,7 +194,7 @@ impl Connection {
         // Bounded: every turn takes bytes off, changes the stage, or ends the loop.
         loop {
             let rest = &self.inbound[at..];
-            match std::mem::replace(&mut self.stage, Stage::Farewell) {
+            match std::mem::replace(&mut self.stage, Stage::Between) {
                 Stage::Open(mut ends) => {
                     let opened = ends.1.open(rest);
                     self.stage = Stage::Open(ends);
@@ -258,7 +265,7 @@ impl Connection {
                 self.open(&keys);
                 Ok(Some((PROOF_BYTES, Some(hello))))
             }
-            stage @ (Stage::Connecting(_) | Stage::Open(_) | Stage::Farewell) => {
+            stage @ (Stage::Connecting(_) | Stage::Open(_) | Stage::Between | Stage::Farewell) => {
                 self.stage = stage;
                 Ok(None)
             }

@@ -15,8 +15,8 @@
 //! The last two take a port derived from the job's name. If torchrun's own agent holds
 //! `MASTER_PORT` (`TORCHELASTIC_USE_AGENT_STORE`), the next port is taken.
 //!
-//! The secret: `RINGDOVE_BOOTSTRAP_SECRET`, else one derived from the launcher's name of the job and
-//! the meeting place. The first keeps everybody out who does not know it. The second can be guessed
+//! The secret: `RINGDOVE_BOOTSTRAP_SECRET`, else one derived from the launcher's name of the job
+//! and the meeting place. The first keeps everybody out who does not know it. The second can be guessed
 //! by whoever knows the launcher's variables: it keeps two jobs apart that meet on one port, and
 //! garbage out, but no attacker. On a network that is not trusted, set the secret.
 
@@ -178,6 +178,12 @@ impl Launch {
     pub fn meet(&self, settings: &Settings) -> Result<(UniqueId, Option<Root>)> {
         let addresses = self.root.resolve(settings.bootstrap_timeout)?;
         let id = UniqueId::with(&addresses, self.secret);
+        if !self.secret_given && !addresses.iter().all(address::is_local) {
+            tracing::info!(
+                root = %self.root,
+                "RINGDOVE_BOOTSTRAP_SECRET is not set: who knows the launcher's variables can join"
+            );
+        }
         if self.rank != 0 {
             return Ok((id, None));
         }

@@ -208,7 +208,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn garbage_never_becomes_a_message(bytes in proptest::collection::vec(any::<u8>(), 0..4096)) {
+        fn garbage_never_becomes_a_message(
+            bytes in proptest::collection::vec(any::<u8>(), 0..4096),
+        ) {
             let (_, mut opener) = ends();
             if let Ok(messages) = opened(&mut opener, &bytes, 100) {
                 prop_assert!(messages.is_empty());

@@ -8,11 +8,11 @@
 //! ```
 //!
 //! Numbers are little endian. Both proofs cover both hellos, under different labels, so a proof
-//! cannot be reflected or used twice. The keys of the frames that follow are derived from the secret
-//! and both hellos, one for each direction: a frame of another connection, of another rank or of
-//! the other direction never verifies. All messages have a fixed size, so a stranger can make us
-//! hold 48 bytes and no more. This layout is that of every version of the protocol, which lets two
-//! versions meet and tell their users so.
+//! cannot be reflected or used twice. The keys of the frames that follow are derived from the
+//! secret and both hellos, one for each direction: a frame of another connection, of another rank
+//! or of the other direction never verifies. All messages have a fixed size, so a stranger can make
+//! us hold little. This layout is that of every version of the protocol, which lets two versions
+//! meet and tell their users so.
 //!
 //! What is protected: nobody without the secret joins, changes, replays or reorders anything. What
 //! is not: nothing is encrypted. Whoever reads the wire sees addresses and memory handles.

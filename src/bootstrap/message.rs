@@ -115,10 +115,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<(Message, &[u8])> {
 }
 
 /// Cuts `bytes` into pieces of these lengths; `None` if they do not add up.
-pub(crate) fn cut<'a>(
-    mut bytes: &'a [u8],
-    lengths: impl IntoIterator<Item = u32>,
-) -> Option<Vec<&'a [u8]>> {
+pub(crate) fn cut(mut bytes: &[u8], lengths: impl IntoIterator<Item = u32>) -> Option<Vec<&[u8]>> {
     let mut parts = Vec::new();
     for length in lengths {
         let (part, rest) = bytes.split_at_checked(length as usize)?;

@@ -29,11 +29,14 @@ mod handshake;
 mod member;
 mod message;
 mod net;
+#[cfg(test)]
+mod peer_tests;
 mod plane;
 mod reactor;
 mod root;
 mod shared;
 mod slurm;
+mod timers;
 mod tree;
 mod unique_id;
 

@@ -4,6 +4,7 @@
 use super::connection::{Connection, Happening, Identity, text};
 use super::handshake::Hello;
 use super::message::{Message, encode};
+use super::timers::Timers;
 use super::unique_id::random_bytes;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
@@ -50,8 +51,6 @@ struct Door {
     listener: TcpListener,
     owner: TaskId,
     own: Identity,
-    /// No descriptor was left; try again then.
-    retry: Option<Instant>,
 }
 
 /// See the module's documentation.
@@ -59,6 +58,8 @@ pub(super) struct Net {
     poll: Poll,
     slots: HashMap<Token, Slot>,
     doors: HashMap<Token, Door>,
+    /// Of connections that are not open yet or not any more, and of doors.
+    timers: Timers<Token>,
     /// Connections with bytes left to read, or something new to write.
     due: HashSet<Token>,
     events: VecDeque<(TaskId, Event)>,
@@ -77,6 +78,7 @@ impl Net {
             poll,
             slots: HashMap::new(),
             doors: HashMap::new(),
+            timers: Timers::new(),
             due: HashSet::new(),
             events: VecDeque::new(),
             next: 1,
@@ -109,7 +111,7 @@ impl Net {
         let mut listener = TcpListener::from_std(listener);
         let token = self.token();
         self.poll.registry().register(&mut listener, token, Interest::READABLE)?;
-        self.doors.insert(token, Door { listener, owner, own, retry: None });
+        self.doors.insert(token, Door { listener, owner, own });
         Ok(())
     }
 
@@ -127,6 +129,7 @@ impl Net {
             Ok((own, socket)) => {
                 let connection = Connection::connecting(socket, to, own, self.now);
                 self.slots.insert(token, Slot { connection, owner: Some(owner) });
+                self.due.insert(token);
             }
             Err(error) => {
                 let event = Event::Closed { connection: token, cause: text(error) };
@@ -165,7 +168,7 @@ impl Net {
                 slot.connection.end(now);
                 self.due.insert(connection);
             } else {
-                self.slots.remove(&connection);
+                self.forget(connection);
             }
         }
     }
@@ -182,9 +185,7 @@ impl Net {
     pub fn close_doors(&mut self, owner: TaskId) {
         self.doors.retain(|_, door| door.owner != owner);
         // Whoever still stands in the door has nobody to talk to.
-        self.slots.retain(|_, slot| {
-            slot.owner != Some(owner) || !slot.connection.accepted || slot.connection.is_open()
-        });
+        self.strangers(owner).into_iter().for_each(|token| drop(self.forget(token)));
     }
 
     /// The next thing that happened, and to whom.
@@ -197,8 +198,7 @@ impl Net {
         if !self.due.is_empty() || !self.events.is_empty() {
             return Some(self.now);
         }
-        let slots = self.slots.values().filter_map(|slot| slot.connection.deadline);
-        slots.chain(self.doors.values().filter_map(|door| door.retry)).min()
+        self.timers.first()
     }
 
     /// Waits for the network, at most until `until`, and moves what can be moved.
@@ -252,14 +252,20 @@ impl Net {
         if connection.more {
             self.due.insert(token);
         }
+        self.timers.set(token, connection.deadline);
         if let Err(cause) = moved {
             self.lose(token, cause);
         }
     }
 
+    fn forget(&mut self, token: Token) -> Option<Slot> {
+        self.timers.set(token, None);
+        self.slots.remove(&token)
+    }
+
     /// Forgets a connection that failed, and tells whom it concerns.
     fn lose(&mut self, token: Token, cause: String) {
-        let Some(slot) = self.slots.remove(&token) else { return };
+        let Some(slot) = self.forget(token) else { return };
         let Some(owner) = slot.owner else { return };
         if slot.connection.accepted && !slot.connection.is_open() {
             let address = slot.connection.address;
@@ -270,26 +276,23 @@ impl Net {
     }
 
     fn end_late(&mut self) {
-        let now = self.now;
-        let late = |deadline: Option<Instant>| deadline.is_some_and(|deadline| deadline <= now);
-        let slots = self.slots.iter().filter(|(_, slot)| late(slot.connection.deadline));
-        let slots: Vec<_> = slots.map(|(&token, slot)| (token, slot.connection.late())).collect();
-        for (token, cause) in slots {
-            self.lose(token, cause);
+        for token in self.timers.expired(self.now) {
+            if self.doors.contains_key(&token) {
+                self.accept(token);
+            } else if let Some(slot) = self.slots.get(&token) {
+                let cause = slot.connection.late();
+                self.lose(token, cause);
+            }
         }
-        let doors = self.doors.iter().filter(|(_, door)| late(door.retry));
-        let doors: Vec<_> = doors.map(|(&token, _)| token).collect();
-        doors.into_iter().for_each(|door| self.accept(door));
     }
 
     /// Takes in everybody who stands before a door.
     fn accept(&mut self, door: Token) {
         // Bounded by what the system queues; more come with the next event.
         loop {
-            let Some(Door { listener, owner, own, retry }) = self.doors.get_mut(&door) else {
+            let Some(Door { listener, owner, own }) = self.doors.get_mut(&door) else {
                 return;
             };
-            *retry = None;
             let (owner, own) = (*owner, *own);
             match listener.accept() {
                 Ok((socket, address)) => self.take_in(owner, own, socket, address),
@@ -298,7 +301,8 @@ impl Net {
                 Err(error) => {
                     // The one that matters: no descriptor is left. A stranger gives up his.
                     tracing::warn!(%error, "cannot accept a connection; is `ulimit -n` too low?");
-                    *retry = Some(self.now + ACCEPT_RETRY);
+                    // The event does not come again for those who already stand there.
+                    self.timers.set(door, Some(self.now + ACCEPT_RETRY));
                     self.show_out(owner, 1);
                     return;
                 }
@@ -333,15 +337,22 @@ impl Net {
 
     /// Sends the oldest stranger in a task's door away if there are `limit` of them.
     fn show_out(&mut self, owner: TaskId, limit: usize) {
-        let pending = |(token, slot): (&Token, &Slot)| {
-            let stranger = slot.connection.accepted && !slot.connection.is_open();
-            (stranger && slot.owner == Some(owner)).then_some(*token)
-        };
-        if self.slots.len() >= limit && self.slots.iter().filter_map(pending).count() >= limit {
-            let oldest = self.slots.iter().filter_map(pending).min();
-            let Some(oldest) = oldest else { return };
+        if self.slots.len() < limit {
+            return;
+        }
+        let strangers = self.strangers(owner);
+        if let Some(&oldest) = strangers.iter().min().filter(|_| strangers.len() >= limit) {
             self.lose(oldest, "too many connections wait for their handshake".into());
         }
+    }
+
+    /// Connections that a task's listener accepted and that have not proved anything yet.
+    fn strangers(&self, owner: TaskId) -> Vec<Token> {
+        let stranger = |(&token, slot): (&Token, &Slot)| {
+            let pending = slot.connection.accepted && !slot.connection.is_open();
+            (pending && slot.owner == Some(owner)).then_some(token)
+        };
+        self.slots.iter().filter_map(stranger).collect()
     }
 }
 

@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 
 /// More ranks than any machine has; a bound for tables.
 const RANKS_MAX: u32 = 1 << 20;
+/// How long after every deadline of the I/O thread a caller gives up on it.
+const LAST_RESORT: Duration = Duration::from_secs(5);
 /// How long dropping a plane waits until the neighbours were told.
 const FAREWELL: Duration = Duration::from_secs(1);
 
@@ -39,8 +41,8 @@ pub struct Entry {
 /// holds more than a few dozen sockets, served by one I/O thread of the process.
 ///
 /// Calls are made by all ranks in the same order, and wait for all of them; calls of several
-/// threads on one plane are put in a row. The first failure (a rank that is gone, a disagreement, an
-/// abort, an expired wait) ends the plane on every rank, with the same error.
+/// threads on one plane are put in a row. The first failure (a rank that is gone, a disagreement,
+/// an abort, an expired wait) ends the plane on every rank, with the same error.
 ///
 /// Dropping it tells the others that this rank makes no more calls. Where their calls still pass
 /// through this process, the I/O thread goes on relaying until they leave too, for a minute at
@@ -111,9 +113,10 @@ impl ControlPlane {
     /// # Errors
     /// As [`ControlPlane::join`].
     pub fn assembled(&self) -> Result<()> {
-        let done = self.shared.wait(self.patience(), |state| match &state.failure {
-            Some(failure) => Some(Err(failure.clone())),
-            None => state.live.then_some(Ok(())),
+        // A job that stood and then failed did assemble: the next call reports what happened.
+        let done = self.shared.wait(self.patience(), |state| {
+            let live = state.live.then_some(Ok(()));
+            live.or_else(|| state.failure.clone().map(Err))
         });
         done.unwrap_or_else(|| Err(self.nothing_heard("the assembly of the job")))
     }
@@ -242,7 +245,7 @@ impl ControlPlane {
 
     /// The I/O thread reports every end of a wait. This is for the case that it died of a bug.
     fn patience(&self) -> Instant {
-        Instant::now() + self.timeout + grace(self.timeout) * 3
+        Instant::now() + self.timeout + grace(self.timeout) + LAST_RESORT
     }
 
     fn nothing_heard(&self, what: &str) -> Error {
@@ -250,7 +253,7 @@ impl ControlPlane {
             what: what.into(),
             expected: format!("an answer of the bootstrap's I/O thread to {}", self.rank),
             seen: "none".into(),
-            waited: self.timeout + grace(self.timeout) * 3,
+            waited: self.timeout + grace(self.timeout) + LAST_RESORT,
         }
     }
 }

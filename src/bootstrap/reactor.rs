@@ -9,9 +9,10 @@
 //! which is bounded in time, are done.
 
 use super::net::{Event, Net, TaskId};
+use super::timers::Timers;
 use crate::error::{Error, Result};
 use mio::{Events, Waker};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -71,7 +72,7 @@ impl Reactor {
         let (sender, receiver) = channel();
         std::thread::Builder::new()
             .name("ringdove-boot".into())
-            .spawn(move || Loop { net, tasks: HashMap::new(), inbox: receiver }.run())
+            .spawn(move || Loop::new(net, receiver).run())
             .map_err(system)?;
         let inbox = Mutex::new(Some(sender));
         let reactor = Arc::new(Self { inbox, waker, next: AtomicU64::new(0) });
@@ -120,10 +121,17 @@ impl Drop for Reactor {
 struct Loop {
     net: Net,
     tasks: HashMap<TaskId, Box<dyn Task>>,
+    timers: Timers<TaskId>,
+    /// Tasks that something happened to.
+    touched: HashSet<TaskId>,
     inbox: Receiver<Inbound>,
 }
 
 impl Loop {
+    fn new(net: Net, inbox: Receiver<Inbound>) -> Self {
+        Self { net, tasks: HashMap::new(), timers: Timers::new(), touched: HashSet::new(), inbox }
+    }
+
     fn run(mut self) {
         let mut ready = Events::with_capacity(1024);
         loop {
@@ -132,8 +140,7 @@ impl Loop {
             if abandoned && self.tasks.is_empty() && self.net.is_idle() {
                 return;
             }
-            let deadlines = self.tasks.values().filter_map(|task| task.deadline());
-            let until = deadlines.chain(self.net.deadline()).min();
+            let until = self.timers.first().into_iter().chain(self.net.deadline()).min();
             if let Err(error) = self.net.turn(&mut ready, until) {
                 // No socket can be watched any more: whoever waits is told by its own deadline.
                 tracing::error!(%error, "the bootstrap's I/O thread cannot go on");
@@ -149,10 +156,12 @@ impl Loop {
                 Ok(Inbound::Start(id, mut task)) => {
                     task.start(&mut self.net);
                     self.tasks.insert(id, task);
+                    self.touched.insert(id);
                 }
                 Ok(Inbound::Request(id, request)) => {
                     if let Some(task) = self.tasks.get_mut(&id) {
                         task.request(&mut self.net, request);
+                        self.touched.insert(id);
                     }
                 }
                 Err(TryRecvError::Empty) => return false,
@@ -166,19 +175,20 @@ impl Loop {
         while let Some((id, event)) = self.net.event() {
             if let Some(task) = self.tasks.get_mut(&id) {
                 task.event(&mut self.net, event);
+                self.touched.insert(id);
             }
         }
-        for task in self.tasks.values_mut() {
+        self.touched.extend(self.timers.expired(self.net.now));
+        for id in self.touched.drain() {
+            let Some(task) = self.tasks.get_mut(&id) else { continue };
             task.tick(&mut self.net);
-        }
-        let net = &mut self.net;
-        self.tasks.retain(|&id, task| {
-            let finished = task.is_finished();
-            if finished {
-                net.end_all(id);
+            self.timers.set(id, task.deadline());
+            if task.is_finished() {
+                self.timers.set(id, None);
+                self.net.end_all(id);
+                self.tasks.remove(&id);
             }
-            !finished
-        });
+        }
         self.net.flush();
     }
 }

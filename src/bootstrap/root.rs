@@ -192,7 +192,7 @@ impl Task for RootTask {
     }
 
     fn tick(&mut self, net: &mut Net) {
-        if !self.deadline.is_some_and(|deadline| deadline <= net.now) {
+        if self.deadline.is_none_or(|deadline| deadline > net.now) {
             return;
         }
         if self.fault.is_none() {

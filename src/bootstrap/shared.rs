@@ -43,10 +43,11 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Keeps the first error, wakes the owner and tells the observers.
+    /// Keeps the first error, wakes the owner and tells the observers. The task has then ended.
     pub fn fail(&self, error: &Error) {
         let observers = {
             let mut state = self.lock();
+            (state.farewell, state.gone) = (true, true);
             if state.failure.is_some() {
                 return;
             }

@@ -51,7 +51,7 @@ pub enum BootstrapError {
         waited: Duration,
     },
     /// A connection to a rank broke without a farewell: its process ended or its machine did.
-    #[error("{rank} went away{}: {cause}", by.map(|by| format!(" (seen by {by})")).unwrap_or_default())]
+    #[error("{rank} went away{}: {cause}", seen_by(*by))]
     Lost {
         /// The rank that is gone.
         rank: Rank,
@@ -163,6 +163,10 @@ impl From<BootstrapError> for Error {
             other => Self::Bootstrap(Box::new(other)),
         }
     }
+}
+
+fn seen_by(by: Option<Rank>) -> String {
+    by.map(|by| format!(" (seen by {by})")).unwrap_or_default()
 }
 
 fn theirs(missing: &[Rank]) -> &'static str {

@@ -1,6 +1,6 @@
 //! What is wrong with a job becomes the same typed error on every rank that is left, in time.
 
-use crate::support::{all_say, each_rank, entry, errors, job, patient, settings, within};
+use crate::support::{all_say, each_rank, entry, errors, job, patient, planes, settings, within};
 use ringdove::bootstrap::{ControlPlane, Root, Secret, UniqueId};
 use ringdove::error::BootstrapError;
 use ringdove::id::Rank;
@@ -135,11 +135,15 @@ fn an_abort_while_others_are_awaited_ends_the_waiting() {
 #[test]
 fn an_abort_reaches_every_rank_and_its_observers() {
     let (sender, receiver) = channel();
+    let planes = planes(14, &patient());
+    for plane in &planes {
+        let (sender, rank) = (sender.clone(), plane.rank());
+        plane.on_failure(move |error| sender.send((rank, error.clone())).unwrap());
+    }
     let results = within(PROMPT, || {
-        job(14, &patient(), |plane| {
-            let (sender, rank) = (sender.clone(), plane.rank());
-            plane.on_failure(move |error| sender.send((rank, error.clone())).unwrap());
-            if rank == Rank(9) {
+        each_rank(0..14, |rank| {
+            let plane = &planes[rank as usize];
+            if rank == 9 {
                 plane.abort("loss is not a number");
             }
             let error = plane.barrier().unwrap_err();
@@ -161,10 +165,7 @@ fn an_abort_reaches_every_rank_and_its_observers() {
 #[test]
 fn a_rank_that_does_not_call_is_named_within_the_timeout() {
     let settings = Settings { bootstrap_fan_out: 2, ..settings(2000) };
-    // The planes of the silent ranks must outlive the calls of the others.
-    let root = Root::open(&settings).unwrap();
-    let planes =
-        each_rank(0..7, |rank| ControlPlane::join(entry(root.id(), rank, 7), &settings).unwrap());
+    let planes = planes(7, &settings);
     let calls = within(PROMPT, || {
         each_rank([0, 1, 2, 3, 6], |rank| planes[rank as usize].all_gather(b"x"))
     });
@@ -174,15 +175,13 @@ fn a_rank_that_does_not_call_is_named_within_the_timeout() {
         assert_eq!(*missing, [Rank(4), Rank(5)]);
     }
     all_say(&errors, &["all_gather (control call 1)", "ranks 4, 5 of 7 ranks"]);
-    assert_eq!(planes[4].check(), Err(errors[0].clone()));
+    assert_eq!(planes[4].barrier(), Err(errors[0].clone()), "the silent ranks learn of it too");
 }
 
 #[test]
 fn the_top_of_the_tree_is_named_when_it_does_not_call() {
     let settings = Settings { bootstrap_fan_out: 2, ..settings(2000) };
-    let root = Root::open(&settings).unwrap();
-    let planes =
-        each_rank(0..4, |rank| ControlPlane::join(entry(root.id(), rank, 4), &settings).unwrap());
+    let planes = planes(4, &settings);
     let calls = within(PROMPT, || each_rank(1..4, |rank| planes[rank as usize].barrier()));
     all_say(&errors(calls), &["barrier", "no sign of rank 0 of 4 ranks"]);
 }

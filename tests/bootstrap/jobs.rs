@@ -4,7 +4,7 @@ use crate::support::{each_rank, entry, errors, job, patient, settings};
 use ringdove::bootstrap::{ControlPlane, Entry, Launch, Root, Secret, UniqueId};
 use ringdove::id::Rank;
 use ringdove::{Error, Settings};
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -130,6 +130,46 @@ fn a_job_assembles_over_ipv6() {
     each_rank(0..5, |rank| {
         let plane = ControlPlane::join(entry(id, rank, 5), &settings).unwrap();
         assert_eq!(plane.all_gather(&[rank as u8]).unwrap().concat(), [0, 1, 2, 3, 4]);
+    });
+}
+
+#[test]
+fn a_job_assembles_over_a_link_local_address() {
+    let settings = Settings { bootstrap_interface: String::new(), ..patient() };
+    let found = Root::open(&settings).unwrap().id().addresses().unwrap();
+    let link_local = |address: &SocketAddr| match address {
+        SocketAddr::V6(v6) => v6.ip().is_unicast_link_local(),
+        SocketAddr::V4(_) => false,
+    };
+    let Some(mut address) = found.into_iter().find(link_local) else {
+        println!("skipped: the interface that is chosen here has no link-local address");
+        return;
+    };
+    address.set_port(0);
+    let listener = TcpListener::bind(address).unwrap();
+    address.set_port(listener.local_addr().unwrap().port());
+    // As another node would read it: the scope is a number of the node that made the id.
+    if let SocketAddr::V6(v6) = &mut address {
+        v6.set_scope_id(v6.scope_id() + 1000);
+    }
+    let id = UniqueId::with(&[address], Secret::random().unwrap());
+    let _root = Root::serve(listener, id, &settings).unwrap();
+    each_rank(0..4, |rank| {
+        let plane = ControlPlane::join(entry(id, rank, 4), &settings).unwrap();
+        assert_eq!(plane.all_gather(&[rank as u8]).unwrap().concat(), [0, 1, 2, 3]);
+    });
+}
+
+#[test]
+fn the_second_address_of_the_root_is_tried_when_the_first_leads_nowhere() {
+    let settings = patient();
+    let dead = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addresses = [dead, listener.local_addr().unwrap()];
+    let id = UniqueId::with(&addresses, Secret::random().unwrap());
+    let _root = Root::serve(listener, id, &settings).unwrap();
+    each_rank(0..3, |rank| {
+        ControlPlane::join(entry(id, rank, 3), &settings).unwrap().barrier().unwrap();
     });
 }
 

@@ -7,24 +7,15 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::sync::{LazyLock, Mutex};
 use std::time::Duration;
-use tracing_subscriber::fmt::MakeWriter;
 
 /// What was logged, by all tests of this process.
 struct Log(Mutex<Vec<u8>>);
 
 static LOG: LazyLock<&'static Log> = LazyLock::new(|| {
     let log: &'static Log = Box::leak(Box::new(Log(Mutex::default())));
-    tracing_subscriber::fmt().with_ansi(false).with_writer(log).init();
+    tracing_subscriber::fmt().with_ansi(false).with_writer(move || log).init();
     log
 });
-
-impl<'a> MakeWriter<'a> for Log {
-    type Writer = &'a Self;
-
-    fn make_writer(&'a self) -> Self::Writer {
-        self
-    }
-}
 
 impl Write for &Log {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {

@@ -58,6 +58,11 @@ pub fn job<T: Send>(
     })
 }
 
+/// The planes of a job that stands, for tests in which a plane must outlive a rank's work.
+pub fn planes(rank_count: u32, settings: &Settings) -> Vec<ControlPlane> {
+    job(rank_count, settings, |plane| plane)
+}
+
 /// The errors of ranks that all must fail.
 pub fn errors<T>(results: Vec<Result<T, Error>>) -> Vec<Error> {
     let failed = |(rank, result): (usize, Result<T, Error>)| match result {

@@ -191,6 +191,8 @@ impl Member {
         self.check_for_left(net);
         let above = match self.above {
             Above::Linked(_, above) => Some(above),
+            // It keeps its end open until we have said it too.
+            Above::Left(_, above) => above,
             _ => None,
         };
         let below = self.below.keys().copied();

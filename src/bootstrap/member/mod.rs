@@ -341,12 +341,8 @@ impl Member {
             Above::Left(_, above) if *above == Some(connection) => *above = None,
             _ => {}
         }
-        match self.below.get(&connection) {
-            Some(Below { rank, has_left: false }) => {
-                let rank = *rank;
-                self.lost(net, rank, cause);
-            }
-            Some(_) | None => {}
+        if let Some(&Below { rank, has_left: false }) = self.below.get(&connection) {
+            self.lost(net, rank, cause);
         }
     }
 
@@ -360,7 +356,7 @@ impl Member {
         let timeout = self.plan.timeout;
         self.started
             + match (&self.root, &self.above) {
-                // A rank that cannot reach its place says so before the root only says it is missing.
+                // It says what it tried, before the root can only say that it is missing.
                 (RootSide::Joined(..), Above::Seeking(..)) => timeout.mul_f64(0.9),
                 (RootSide::Joined(..), _) => timeout + grace(timeout),
                 _ => timeout,
@@ -416,7 +412,6 @@ impl Member {
         }
         self.finished = true;
         self.shared.fail(error);
-        self.shared.update(|state| (state.farewell, state.gone) = (true, true));
     }
 
     fn protocol(&self, from: ConnectionId, seen: &str) -> BootstrapError {
@@ -438,7 +433,19 @@ impl Member {
     }
 }
 
+impl Drop for Member {
+    /// Whoever waits for a rank whose I/O thread died of a bug is told now, not at its deadline.
+    fn drop(&mut self) {
+        if !self.finished {
+            self.shared.fail(&Error::EngineStopped {
+                engine: "bootstrap I/O thread".into(),
+                why: "it ended early; an earlier message says why".into(),
+            });
+        }
+    }
+}
+
 /// How much longer than the root, or the top, a rank waits: they know who is missing.
 pub(super) fn grace(timeout: Duration) -> Duration {
-    (timeout / 10).clamp(Duration::from_millis(200), Duration::from_secs(5))
+    (timeout / 10).clamp(Duration::from_millis(500), Duration::from_secs(5))
 }
