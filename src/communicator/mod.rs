@@ -64,6 +64,8 @@ pub struct Communicator {
     launcher: Arc<Mutex<Launcher>>,
     /// `None` only while the communicator is being dropped.
     attached: Option<Attached>,
+    /// What the engine's routes lead to, as long as it may use them.
+    _peers: Vec<Peer>,
     /// Keeps the proxy threads running.
     _proxies: Arc<ProxyThreads>,
 }
@@ -173,7 +175,7 @@ impl Communicator {
         world.settle(meeting::local_ranks(&cards)?);
         let communicators = seats.into_iter().map(|seat| {
             let peers = meeting::peers(&world, &seat, &cards)?;
-            Self::start(&world, seat, &peers, settings)
+            Self::start(&world, seat, peers, settings)
         });
         let communicators = communicators.collect::<Result<Vec<_>>>()?;
         // Nobody rings before every engine knows its routes.
@@ -187,19 +189,19 @@ impl Communicator {
         let seat = seats[rank.index()].clone();
         let peers = seats.iter().map(|peer| Peer::in_process(rank, &seat.context, peer));
         let peers = peers.collect::<Result<Vec<_>>>()?;
-        Self::start(world, seat, &peers, settings)
+        Self::start(world, seat, peers, settings)
     }
 
     fn start(
         world: &Arc<World>,
         seat: Arc<Seat>,
-        peers: &[Peer],
+        peers: Vec<Peer>,
         settings: &Settings,
     ) -> Result<Self> {
         let rank = seat.rank;
         seat.memory.publish(rank, world.geometry.rank_count, settings.wait_timeout)?;
         let proxies = attach::proxies(settings)?;
-        let attached = attach::attach(&proxies, world, &seat, peers, settings)?;
+        let attached = attach::attach(&proxies, world, &seat, &peers, settings)?;
         attached.handle().settle(settings.bootstrap_timeout)?;
         tracing::debug!(
             rank = rank.0,
@@ -214,6 +216,7 @@ impl Communicator {
             launcher: Arc::new(Mutex::new(Launcher::new(&seat)?)),
             seat,
             attached: Some(attached),
+            _peers: peers,
             _proxies: proxies,
         })
     }
