@@ -18,6 +18,9 @@ pub struct Settings {
     /// `RINGDOVE_BOOTSTRAP_FANOUT`: the most ranks that one rank of the control tree connects to
     /// below it. The root's value counts.
     pub bootstrap_fan_out: u32,
+    /// `RINGDOVE_HOST_ID`: what ranks of one node have in common and others have not; empty: the
+    /// boot of the operating system.
+    pub host_id: String,
     /// `RINGDOVE_DROP_TIMEOUT_MS`: how long dropping a communicator waits for its own kernels
     /// before it aborts them.
     pub drop_timeout: Duration,
@@ -73,6 +76,12 @@ pub const TABLE: &[Setting] = &[
         meaning: "ranks below one rank of the control tree (1 to 1024); the root's value counts",
     },
     Setting {
+        name: "RINGDOVE_HOST_ID",
+        default: "",
+        meaning: "name of the node: ranks with the same name share device memory directly; empty: \
+                  the boot of the operating system",
+    },
+    Setting {
         name: "RINGDOVE_DROP_TIMEOUT_MS",
         default: "10000",
         meaning: "how long dropping a communicator waits for its kernels before it aborts them, \
@@ -85,7 +94,7 @@ pub const TABLE: &[Setting] = &[
     },
     Setting {
         name: "RINGDOVE_SLOT_BYTES",
-        default: "524288",
+        default: "1048576",
         meaning: "bytes of one staging slot: a multiple of 16, from 4096 to 4194304",
     },
     Setting {
@@ -181,6 +190,7 @@ impl Settings {
             bootstrap_interface: reader.text("RINGDOVE_BOOTSTRAP_INTERFACE"),
             bootstrap_fan_out: reader
                 .number("RINGDOVE_BOOTSTRAP_FANOUT", "1 to 1024", |n| (1..=1024).contains(n))?,
+            host_id: reader.text("RINGDOVE_HOST_ID"),
             drop_timeout: reader.milliseconds("RINGDOVE_DROP_TIMEOUT_MS")?,
             blocks_max: reader.number("RINGDOVE_BLOCKS", "1 to 16", |n| (1..=16).contains(n))?,
             slot_bytes: reader.number(

@@ -43,7 +43,7 @@ mod unique_id;
 pub use address::HostPort;
 pub use environment::{Launch, Launcher};
 pub use message::Term;
-pub use plane::{ControlPlane, Entry};
+pub use plane::{ControlPlane, Entry, Gather};
 pub use root::Root;
 pub use unique_id::{Secret, UniqueId};
 

@@ -13,7 +13,7 @@ use crate::id::Rank;
 use crate::settings::Settings;
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// More ranks than any machine has; a bound for tables.
@@ -140,6 +140,15 @@ impl ControlPlane {
         self.call(Call::AllGather, bytes)
     }
 
+    /// Begins an [`all_gather`](Self::all_gather); [`Gather::finish`] waits for its end. A thread that
+    /// holds the planes of several ranks begins on all of them before it waits for any.
+    ///
+    /// # Errors
+    /// The error that ended the plane before, if any.
+    pub fn begin_all_gather(&self, bytes: &[u8]) -> Result<Gather<'_>> {
+        self.begin(Call::AllGather, bytes)
+    }
+
     /// The bytes of rank `from`; what other ranks pass is not looked at.
     ///
     /// # Errors
@@ -215,17 +224,23 @@ impl ControlPlane {
         gone.unwrap_or_else(|| Err(self.nothing_heard("the others to leave")))
     }
 
+    /// Keeps `thing` for as long as any neighbour may still be at work, also after the plane has
+    /// been dropped: memory, for example, that others write to.
+    pub fn keep(&self, thing: impl Send + 'static) {
+        self.shared.update(|state| state.kept.push(Box::new(thing)));
+    }
+
     fn call(&self, call: Call, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        self.begin(call, bytes)?.finish()
+    }
+
+    fn begin(&self, call: Call, bytes: &[u8]) -> Result<Gather<'_>> {
+        let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         self.check()?;
         let deadline = Instant::now() + self.timeout;
         let bytes = bytes.to_vec();
         self.reactor.request(self.task, Request::Call { call, bytes, deadline });
-        let done = self.shared.wait(self.patience(), |state| {
-            let result = state.result.take().map(Ok);
-            result.or_else(|| state.failure.clone().map(Err))
-        });
-        done.unwrap_or_else(|| Err(self.nothing_heard(&call.to_string())))
+        Ok(Gather { plane: self, call, _turn: turn })
     }
 
     /// The I/O thread reports every end of a wait. This is for the case that it died of a bug.
@@ -240,6 +255,30 @@ impl ControlPlane {
             seen: "none".into(),
             waited: self.timeout + grace(self.timeout) + LAST_RESORT,
         }
+    }
+}
+
+/// A call that all ranks make together, on its way. It must be finished: the next call of the
+/// plane would take its result.
+#[must_use = "the next call of the plane would take the result"]
+pub struct Gather<'a> {
+    plane: &'a ControlPlane,
+    call: Call,
+    _turn: MutexGuard<'a, ()>,
+}
+
+impl Gather<'_> {
+    /// Waits for every rank's bytes, in order of rank.
+    ///
+    /// # Errors
+    /// As [`ControlPlane::all_gather`].
+    pub fn finish(self) -> Result<Vec<Vec<u8>>> {
+        let Self { plane, call, .. } = &self;
+        let done = plane.shared.wait(plane.patience(), |state| {
+            let result = state.result.take().map(Ok);
+            result.or_else(|| state.failure.clone().map(Err))
+        });
+        done.unwrap_or_else(|| Err(plane.nothing_heard(&call.to_string())))
     }
 }
 

@@ -27,6 +27,8 @@ pub(super) struct State {
     pub farewell: bool,
     /// The task has ended: nothing of it is left.
     pub gone: bool,
+    /// What must outlive the neighbours.
+    pub kept: Vec<Box<dyn Send>>,
     observers: Vec<Observer>,
 }
 

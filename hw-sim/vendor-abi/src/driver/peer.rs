@@ -4,6 +4,7 @@ use super::call::{Out, driver_calls};
 use super::code::{INVALID_CONTEXT, INVALID_VALUE, Outcome, refuse};
 use super::handles::Handle;
 use super::state;
+use hwsim_machine::Error;
 use hwsim_machine::memory::IpcHandle;
 use std::ffi::{c_int, c_uint};
 
@@ -22,7 +23,12 @@ fn open(address: Out<u64>, handle: MemoryHandle, flags: c_uint) -> Outcome {
     let Some(handle) = IpcHandle::from_bytes(&handle.0) else {
         return refuse(INVALID_VALUE, "not an IPC memory handle");
     };
-    let opened = driver.machine.memory.open(&handle, context.id)?;
+    let opened = driver.machine.memory.open(&handle, context.id).inspect_err(|error| {
+        // The code says "invalid value" only, and on real hardware a program would rarely get here.
+        if matches!(error, Error::Elsewhere(_)) {
+            eprintln!("hwsim: cuIpcOpenMemHandle: {error}");
+        }
+    })?;
     if let Err(error) = context.reach_gpu(handle.gpu as usize) {
         driver.machine.memory.close(opened, false)?;
         return Err(error.into());
