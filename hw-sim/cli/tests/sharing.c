@@ -103,7 +103,6 @@ static void launch_exchange(CUdeviceptr words, unsigned rounds) {
          (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
           CUstream, void **, void **),
          exchange, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL);
-    CALL(cuCtxSynchronize, (void));
 }
 
 /* Kernels of two processes, each on a GPU of its own, signal to and fro through the memory of one. */
@@ -121,6 +120,7 @@ static void exchange(void) {
         CALL(cuCtxSynchronize, (void));
         tell("there", &handle, sizeof handle);
         launch_exchange(memory, ROUNDS);
+        CALL(cuCtxSynchronize, (void));
         hear("back", &done, 1);
         CALL(cuMemFree_v2, (CUdeviceptr), memory);
         /* Freed: the handle must not lead anywhere now. */
@@ -134,6 +134,7 @@ static void exchange(void) {
         CALL(cuMemcpyDtoH_v2, (void *, CUdeviceptr, size_t), &last, memory + BYTES - 1, 1);
         CHECK(last == 0x5a);
         launch_exchange(memory, ROUNDS);
+        CALL(cuCtxSynchronize, (void));
         CALL(cuIpcCloseMemHandle, (CUdeviceptr), memory);
         tell("back", "d", 1);
         hear("there", &handle, sizeof handle);
@@ -159,6 +160,57 @@ static void elsewhere(void) {
         printf("code %d\n",
                RESULT(cuIpcOpenMemHandle_v2, (CUdeviceptr *, Handle, unsigned), &memory, handle, 1));
         tell("back", "d", 1);
+    }
+}
+
+/* A stream of rank 1 waits for an event that rank 0 recorded behind a kernel; the kernel itself
+   waits for rank 1. */
+static void event(void) {
+    enum { DISABLE_TIMING = 2, INTERPROCESS = 4 };
+    Handle handles[2];
+    CUdeviceptr words;
+    CUevent recorded;
+    char done;
+    use_gpu(rank);
+    if (rank == 0) {
+        words = allocate(4096);
+        CALL(cuMemsetD8_v2, (CUdeviceptr, unsigned char, size_t), words, 0, 4096);
+        CALL(cuCtxSynchronize, (void));
+        CALL(cuEventCreate, (CUevent *, unsigned), &recorded, DISABLE_TIMING | INTERPROCESS);
+        CALL(cuIpcGetMemHandle, (Handle *, CUdeviceptr), &handles[0], words);
+        CALL(cuIpcGetEventHandle, (Handle *, CUevent), &handles[1], recorded);
+        launch_exchange(words, 1);
+        CALL(cuEventRecord, (CUevent, CUstream), recorded, NULL);
+        tell("there", handles, sizeof handles);
+        CALL(cuEventSynchronize, (CUevent), recorded);
+        hear("back", &done, 1);
+    } else {
+        unsigned one = 1, seen = 0;
+        CUstream stream;
+        hear("there", handles, sizeof handles);
+        CALL(cuIpcOpenMemHandle_v2, (CUdeviceptr *, Handle, unsigned), &words, handles[0], 1);
+        CALL(cuIpcOpenEventHandle, (CUevent *, Handle), &recorded, handles[1]);
+        CHECK(RESULT(cuIpcOpenEventHandle, (CUevent *, Handle), &recorded, handles[0]) == 1);
+        CHECK(RESULT(cuIpcOpenMemHandle_v2, (CUdeviceptr *, Handle, unsigned), &words, handles[1],
+                     1) == 1);
+        CALL(cuStreamCreate, (CUstream *, unsigned), &stream, 1);
+        CHECK(RESULT(cuEventQuery, (CUevent), recorded) == 600);
+        CALL(cuStreamWaitEvent, (CUstream, CUevent, unsigned), stream, recorded, 0);
+        /* Behind the wait: a mark that must not appear before the kernel is let go. */
+        CALL(cuMemsetD32Async, (CUdeviceptr, unsigned, size_t, CUstream), words + 128, 7, 1,
+             stream);
+        CHECK(RESULT(cuStreamQuery, (CUstream), stream) == 600);
+        CALL(cuMemcpyDtoH_v2, (void *, CUdeviceptr, size_t), &seen, words + 128, 4);
+        CHECK(seen == 0);
+        CALL(cuMemcpyHtoD_v2, (CUdeviceptr, const void *, size_t), words + 4, &one, 4);
+        CALL(cuStreamSynchronize, (CUstream), stream);
+        CALL(cuMemcpyDtoH_v2, (void *, CUdeviceptr, size_t), &seen, words + 128, 4);
+        CHECK(seen == 7);
+        CALL(cuEventSynchronize, (CUevent), recorded);
+        CHECK(RESULT(cuEventQuery, (CUevent), recorded) == 0);
+        CALL(cuEventDestroy_v2, (CUevent), recorded);
+        tell("back", "d", 1);
+        printf("in order\n");
     }
 }
 
@@ -232,6 +284,7 @@ int main(int count, char **arguments) {
     CALL(cuInit, (unsigned), 0);
     if (!strcmp(job, "exchange")) exchange();
     else if (!strcmp(job, "elsewhere")) elsewhere();
+    else if (!strcmp(job, "event")) event();
     else if (!strcmp(job, "memory")) memory();
     else if (!strcmp(job, "identities")) identities();
     else CHECK(!"a job that is known");

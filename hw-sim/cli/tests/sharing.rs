@@ -78,7 +78,7 @@ fn memory_of_another_node_cannot_be_opened() {
     assert_eq!(text(&output.stdout), "[1] code 1\n", "{}", text(&output.stderr));
     assert_eq!(
         text(&output.stderr),
-        "[1] hwsim: cuIpcOpenMemHandle: the handle is for memory on node 0 of the cluster, and \
+        "[1] hwsim: cuIpcOpenMemHandle: the handle comes from node 0 of the cluster, and \
          this is node 1: processes share device memory on one node only\n"
     );
 }
@@ -97,6 +97,16 @@ fn memory_of_another_machine_cannot_be_opened() {
     assert_eq!(text(&output.stdout), "code 1\n");
     assert!(text(&output.stderr).contains("another machine"), "{}", text(&output.stderr));
     assert!(first.wait_with_output().unwrap().status.success());
+}
+
+/// The second process's stream waits for a kernel of the first, which waits for a word that the
+/// second writes later: were the event not waited for, the copy behind it would see an old number.
+#[test]
+fn a_stream_waits_for_an_event_of_another_process() {
+    let job = Job::new();
+    let output = job.output(&["-n", "2"], &[], "event");
+    assert_eq!(text(&output.stdout), "[1] in order\n", "{}", text(&output.stderr));
+    assert_eq!(output.status.code(), Some(0));
 }
 
 /// Were a GPU's memory counted by each process alone, what fits a virtual GPU would not fit a real

@@ -116,7 +116,7 @@ pub enum Error {
     #[error("peer access is not enabled")]
     PeerNotEnabled,
     /// Memory that no GPU of this node can reach.
-    #[error("the handle is for memory on {0}: processes share device memory on one node only")]
+    #[error("the handle comes from {0}: processes share device memory on one node only")]
     Elsewhere(String),
     /// Work is not done yet.
     #[error("not ready")]

@@ -51,8 +51,8 @@ impl Template {
     }
 
     /// One that leads a process group of its own, and tells `tidier` of it before it becomes the
-    /// command: were it told by us, we could be killed in between. It finds an empty standard input,
-    /// for it is not in the terminal's foreground and would be stopped if it read from there.
+    /// command: were it told by us, we could be killed in between. It finds an empty standard
+    /// input, for it is not in the terminal's foreground and would be stopped if it read there.
     pub fn group_leader(&self, tidier: &Tidier) -> io::Result<Command> {
         let mut child = self.becoming(&["--watched"]);
         child.stdin(tidier.pipe()?).process_group(0);

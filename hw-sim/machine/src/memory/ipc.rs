@@ -10,7 +10,6 @@ use super::{Arena, GlobalMemory, pages};
 use crate::description::cluster::Fabric;
 use crate::error::{Error, Result};
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -117,7 +116,8 @@ impl Sharing {
         Self { site, ..Self::default() }
     }
 
-    fn serve(&mut self) -> Result<()> {
+    /// Has other processes find the memory files.
+    pub fn serve(&mut self) -> Result<()> {
         if let (Some(fabric), false) = (&self.site.fabric, self.serving) {
             let listening = failed("listening for processes that open exported memory");
             passing::serve(fabric, Files::clone(&self.files)).map_err(listening)?;
@@ -126,8 +126,48 @@ impl Sharing {
         Ok(())
     }
 
+    /// A handle that leads here.
+    pub fn handle(&self, descriptor: i32, gpu: u32, bytes: u64, inode: u64) -> IpcHandle {
+        let (process, node) = (std::process::id(), self.site.node);
+        let fabric = self.site.number();
+        IpcHandle { process, descriptor, gpu, node, bytes, inode, fabric }
+    }
+
+    /// Keeps a file for others to ask for.
+    pub fn keep(&self, inode: u64, file: File) {
+        self.files.lock().unwrap().insert(inode, file);
+    }
+
+    /// The descriptor of a file that is kept.
+    pub fn descriptor(&self, inode: u64) -> Option<i32> {
+        self.files.lock().unwrap().get(&inode).map(AsRawFd::as_raw_fd)
+    }
+
+    /// Ends that.
+    pub fn let_go(&self, inode: u64) {
+        self.files.lock().unwrap().remove(&inode);
+    }
+
+    /// Can what the handle names be opened in this process?
+    pub fn check(&self, handle: &IpcHandle) -> Result<()> {
+        let (node, number) = (self.site.node, self.site.number());
+        if (handle.node, handle.fabric) != (node, number) {
+            let elsewhere = match handle.fabric == number {
+                true => format!("node {} of the cluster, and this is node {node}", handle.node),
+                false => "another machine (`hwsim run` makes one each time it is called)".into(),
+            };
+            return Err(Error::Elsewhere(elsewhere));
+        }
+        if handle.process == std::process::id() {
+            return Err(Error::InvalidContext(
+                "what this process exported cannot be opened in it".into(),
+            ));
+        }
+        Ok(())
+    }
+
     /// The memory file of a handle.
-    fn find(&self, handle: &IpcHandle) -> Result<File> {
+    pub fn find(&self, handle: &IpcHandle) -> Result<File> {
         let freed = || {
             let process = handle.process;
             Error::InvalidValue(format!(
@@ -170,27 +210,19 @@ impl GlobalMemory {
             return Err(Error::InvalidValue(format!("{address:#x} is not in device memory")));
         };
         let mut sharing = self.sharing.lock().unwrap();
-        let sharing = &mut *sharing;
         sharing.serve()?;
-        let mut files = sharing.files.lock().unwrap();
-        let inode = match sharing.exports.entry(allocation.base) {
-            Entry::Occupied(entry) => *entry.get(),
-            Entry::Vacant(entry) => {
+        let inode = match sharing.exports.get(&allocation.base) {
+            Some(inode) => *inode,
+            None => {
                 let file = self.migrate(allocation)?;
-                let status = file.metadata().map_err(failed("examining a memory file"))?;
-                files.insert(status.ino(), file);
-                *entry.insert(status.ino())
+                let inode = file.metadata().map_err(failed("examining a memory file"))?.ino();
+                sharing.keep(inode, file);
+                sharing.exports.insert(allocation.base, inode);
+                inode
             }
         };
-        Ok(IpcHandle {
-            process: std::process::id(),
-            descriptor: files[&inode].as_raw_fd(),
-            gpu: gpu as u32,
-            node: sharing.site.node,
-            bytes: allocation.bytes,
-            inode,
-            fabric: sharing.site.number(),
-        })
+        let descriptor = sharing.descriptor(inode).expect("kept as long as it is exported");
+        Ok(sharing.handle(descriptor, gpu as u32, allocation.bytes, inode))
     }
 
     /// Moves an allocation's pages into a memory file at the same addresses.
@@ -217,7 +249,7 @@ impl GlobalMemory {
     pub(super) fn unexport(&self, allocation: &Allocation) -> Result<()> {
         let mut sharing = self.sharing.lock().unwrap();
         if let Some(inode) = sharing.exports.remove(&allocation.base) {
-            sharing.files.lock().unwrap().remove(&inode);
+            sharing.let_go(inode);
             let _quiet = self.gate.write().unwrap_or_else(|poison| poison.into_inner());
             pages::replace_private(allocation.base, Arena::footprint(allocation.bytes))?;
         }
@@ -227,19 +259,7 @@ impl GlobalMemory {
     /// Maps what another process exported. Opening the same memory again gives the same address.
     pub fn open(&self, handle: &IpcHandle, context: u64) -> Result<u64> {
         let mut sharing = self.sharing.lock().unwrap();
-        let (node, number) = (sharing.site.node, sharing.site.number());
-        if (handle.node, handle.fabric) != (node, number) {
-            let elsewhere = match handle.fabric == number {
-                true => format!("node {} of the cluster, and this is node {node}", handle.node),
-                false => "another machine (`hwsim run` makes one each time it is called)".into(),
-            };
-            return Err(Error::Elsewhere(elsewhere));
-        }
-        if handle.process == std::process::id() {
-            return Err(Error::InvalidContext(
-                "memory exported by this process cannot be opened in it".into(),
-            ));
-        }
+        sharing.check(handle)?;
         if handle.gpu as usize >= self.arenas.len() {
             return Err(Error::InvalidValue(format!("the handle names GPU {}", handle.gpu)));
         }

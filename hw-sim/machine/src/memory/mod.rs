@@ -9,10 +9,12 @@ mod passing;
 mod ranges;
 mod table;
 mod view;
+mod words;
 
 pub use ipc::{IpcHandle, Site};
 pub use table::{Allocation, Kind};
 pub use view::{Cursor, Reach, View};
+pub use words::SharedWords;
 
 use crate::error::{Error, Result};
 use arena::Arena;
