@@ -2,6 +2,10 @@
 //! reader can do. Errors are `Clone`, because the first one sticks to its communicator and is
 //! handed to every later caller.
 
+mod adapter;
+
+pub use adapter::{AdapterFault, AdapterFaultKind};
+
 use crate::id::{LaneId, Position, Rank, RouteId};
 use ringdove_kernels::descriptor::{Descriptor, MalformedDescriptor};
 use ringdove_kernels::launch::{WaitKind, WaitRecord};
@@ -376,6 +380,9 @@ pub enum TransportCause {
         /// Its name.
         name: String,
     },
+    /// An RDMA adapter could not go on.
+    #[error("{0}")]
+    Adapter(Box<AdapterFault>),
     /// A transfer would leave the memory that the transport may touch.
     #[error("{length} bytes at {address:#x} are outside of the transport's memory")]
     OutOfBounds {
