@@ -5,6 +5,9 @@
 mod bootstrap;
 
 pub use bootstrap::{BootstrapError, Ranks};
+mod adapter;
+
+pub use adapter::{AdapterFault, AdapterFaultKind};
 
 use crate::id::{LaneId, Position, Rank, RouteId};
 use ringdove_kernels::descriptor::{Descriptor, MalformedDescriptor};
@@ -395,6 +398,9 @@ pub enum TransportCause {
         /// Its name.
         name: String,
     },
+    /// An RDMA adapter could not go on.
+    #[error("{0}")]
+    Adapter(Box<AdapterFault>),
     /// A transfer would leave the memory that the transport may touch.
     #[error("{length} bytes at {address:#x} are outside of the transport's memory")]
     OutOfBounds {

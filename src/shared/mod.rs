@@ -11,8 +11,10 @@
 //! Accesses by a device are outside of Rust's memory model; they behave as accesses by a thread
 //! that only uses atomics of the same size. Both sides keep to one access size for each word.
 
+mod device;
 mod region;
 mod word;
 
+pub use device::{DeviceRange, DmaBuffer};
 pub use region::Region;
 pub use word::{AtomicWord32, AtomicWord64, WordArray};

@@ -1,12 +1,14 @@
 //! Transports: they move bytes to a peer and raise signals, and know nothing of rings or plans.
 //!
 //! * `peer`: ranks of one node, moved by copy engines
+//! * [`verbs`]: ranks of other nodes, moved by RDMA adapters
 //! * [`faulty`]: middleware that delays, refuses, fails or drops, from one seed
 //! * [`traced`]: middleware that records what went through
 
 pub mod faulty;
 pub(crate) mod peer;
 pub mod traced;
+pub mod verbs;
 
 pub use crate::error::{TransportCause, TransportError};
 use crate::id::{LaneId, Position, RouteId};

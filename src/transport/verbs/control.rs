@@ -1,0 +1,117 @@
+//! How the control plane reaches a transport that an engine already runs.
+
+use super::endpoint::Endpoint;
+use super::region::{LocalRegion, MemoryRegion, RemoteRegion};
+use crate::error::{Error, Result};
+use crate::id::{LaneId, Rank};
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub(super) enum Command {
+    Peer { rank: Rank, endpoint: Box<Endpoint>, lanes: Vec<LaneId> },
+    Lanes { rank: Rank, lanes: Vec<LaneId> },
+    Local(LocalRegion),
+    RemoveLocal { base: u64, length_bytes: u64 },
+    Remote { rank: Rank, region: RemoteRegion },
+    RemoveRemote { rank: Rank, region: RemoteRegion },
+}
+
+/// Tells a transport about peers and memory. What was told before a doorbell rang is known when
+/// its transfer is submitted. Clones reach the same transport.
+#[derive(Clone)]
+pub struct VerbsControl {
+    sender: Sender<Command>,
+    sent: Arc<AtomicU64>,
+}
+
+/// The transport's end.
+pub(super) struct Commands {
+    receiver: Receiver<Command>,
+    sent: Arc<AtomicU64>,
+    taken: u64,
+}
+
+pub(super) fn control() -> (VerbsControl, Commands) {
+    let (sender, receiver) = unbounded();
+    let sent = Arc::new(AtomicU64::new(0));
+    (VerbsControl { sender, sent: sent.clone() }, Commands { receiver, sent, taken: 0 })
+}
+
+impl VerbsControl {
+    /// A connected peer, and the lanes that lead to it.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if the endpoint is not connected; [`Error::EngineStopped`] if the
+    /// transport is gone.
+    pub fn add_peer(&self, rank: Rank, endpoint: Endpoint, lanes: &[LaneId]) -> Result<()> {
+        if !endpoint.is_connected() {
+            return Err(Error::argument("endpoint", "connected", "not connected"));
+        }
+        self.send(Command::Peer { rank, endpoint: Box::new(endpoint), lanes: lanes.to_vec() })
+    }
+
+    /// More lanes to a peer that was added before.
+    ///
+    /// # Errors
+    /// [`Error::EngineStopped`] if the transport is gone.
+    pub fn add_lanes(&self, rank: Rank, lanes: &[LaneId]) -> Result<()> {
+        self.send(Command::Lanes { rank, lanes: lanes.to_vec() })
+    }
+
+    /// Memory of this side that transfers may read.
+    ///
+    /// # Errors
+    /// As [`add_lanes`](Self::add_lanes).
+    pub fn add_local(&self, region: &MemoryRegion) -> Result<()> {
+        self.send(Command::Local(region.local()))
+    }
+
+    /// Forgets memory of this side. No transfer may name it any more.
+    ///
+    /// # Errors
+    /// As [`add_lanes`](Self::add_lanes).
+    pub fn remove_local(&self, region: &MemoryRegion) -> Result<()> {
+        let LocalRegion { base, length_bytes, .. } = region.local();
+        self.send(Command::RemoveLocal { base, length_bytes })
+    }
+
+    /// Memory of a peer that transfers may write.
+    ///
+    /// # Errors
+    /// As [`add_lanes`](Self::add_lanes).
+    pub fn add_remote(&self, rank: Rank, region: RemoteRegion) -> Result<()> {
+        self.send(Command::Remote { rank, region })
+    }
+
+    /// Forgets memory of a peer. No transfer may name it any more.
+    ///
+    /// # Errors
+    /// As [`add_lanes`](Self::add_lanes).
+    pub fn remove_remote(&self, rank: Rank, region: RemoteRegion) -> Result<()> {
+        self.send(Command::RemoveRemote { rank, region })
+    }
+
+    fn send(&self, command: Command) -> Result<()> {
+        self.sender.send(command).map_err(|_| Error::EngineStopped {
+            engine: "verbs transport".into(),
+            why: "it was dropped".into(),
+        })?;
+        // Release: whoever sees the count can receive the command. Pairs with Commands::next.
+        self.sent.fetch_add(1, Ordering::Release);
+        Ok(())
+    }
+}
+
+impl Commands {
+    /// The next command, if there is one. Costs one load where there is none.
+    pub(super) fn next(&mut self) -> Option<Command> {
+        // Acquire: pairs with VerbsControl::send.
+        if self.sent.load(Ordering::Acquire) == self.taken {
+            return None;
+        }
+        let command = self.receiver.try_recv().ok()?;
+        self.taken += 1;
+        Some(command)
+    }
+}

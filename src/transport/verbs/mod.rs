@@ -1,0 +1,46 @@
+//! The verbs transport: ranks of other nodes, reached by RDMA adapters.
+//!
+//! A transfer is an RDMA write on a reliable queue pair, and its arrival signal is a second write
+//! of eight bytes behind it on the same one, which the adapter carries out in order (R9, R11; see
+//! PROTOCOL.md for what that rests on). Transfers of one batch are linked and posted with one
+//! doorbell. Nothing of it needs the peer's processor.
+//!
+//! The way from nothing to transfers:
+//!
+//! 1. [`Adapter::choose`] finds the adapter, and reports why it is that one;
+//! 2. [`Adapter::register_host`] and [`Adapter::register_device`] let it read and write memory;
+//! 3. [`Endpoint::create`] gives bytes for the peer, [`Endpoint::connect`] takes the peer's bytes;
+//! 4. [`VerbsTransport::new`] gives a transport for an engine, and a [`VerbsControl`] that tells it
+//!    of peers and memory.
+//!
+//! Rooms: `library` (libibverbs, opened when first needed), `device`, `pci`, `gid` (what is
+//! there), `choice` (what is used, a pure function), `adapter`, `region`, `table` (memory),
+//! `address`, `endpoint`, `queue` (connections), `control`, `transport`, `events`, `fault`.
+
+mod adapter;
+mod address;
+mod choice;
+mod control;
+mod device;
+mod endpoint;
+mod events;
+mod fault;
+mod gid;
+mod library;
+mod pci;
+mod queue;
+mod region;
+mod settings;
+mod table;
+mod transport;
+
+pub use adapter::Adapter;
+pub use choice::{Choice, Near, PassedOver};
+pub use control::VerbsControl;
+pub use device::{LinkLayer, Port, PortState, list_ports};
+pub use endpoint::Endpoint;
+pub use gid::{Gid, GidType};
+pub use pci::PciAddress;
+pub use region::{MemoryRegion, RegisteredAs, RemoteAccess, RemoteRegion};
+pub use settings::{AdapterName, VerbsSettings};
+pub use transport::{SignalWriter, VerbsTransport};

@@ -1,0 +1,386 @@
+//! The transport: transfers become chains of RDMA writes, completions become signals.
+
+use super::adapter::Adapter;
+use super::control::{Command, Commands, VerbsControl, control};
+use super::endpoint::Endpoint;
+use super::events::{self, Event, Subject};
+use super::fault;
+use super::queue::{QueuePair, Resolved};
+use super::region::{LocalRegion, RemoteRegion};
+use super::table::RangeTable;
+use crate::error::{Error, Result, TransportCause, TransportError};
+use crate::id::{LaneId, Position, Rank};
+use crate::transport::{Polled, SignalWrite, Transfer, Transport};
+use ibverbs_sys as sys;
+use std::sync::Arc;
+
+/// Completions taken with one call.
+const COMPLETIONS_PER_CALL: usize = 32;
+/// Calls for one peer in one poll, so that a busy peer does not keep the engine from others.
+const CALLS_MAX: usize = 8;
+/// Polls between two looks at the adapter's events, each a system call.
+const POLLS_PER_EVENTS: u32 = 1024;
+
+/// Raises signals in this rank's own memory: those that say that a source may be overwritten.
+pub trait SignalWriter: Send {
+    /// Writes every signal, in order, such that waits of the device see it. Must not block.
+    ///
+    /// # Errors
+    /// A failure is final.
+    fn raise(&mut self, signals: &[SignalWrite]) -> Result<(), TransportCause>;
+}
+
+/// Moves bytes to ranks that only an adapter reaches.
+pub struct VerbsTransport {
+    peers: Vec<Peer>,
+    /// By lane: which peer and queue pair serve it.
+    lanes: Vec<Option<Path>>,
+    local: RangeTable<LocalRegion>,
+    writer: Box<dyn SignalWriter>,
+    commands: Commands,
+    /// Queue pairs with a chain that is not posted. Never longer than there are queue pairs.
+    staged: Vec<Path>,
+    completions: Box<[sys::ibv_wc]>,
+    /// Completion signals of one call. As many as completions, at most.
+    signals: Vec<SignalWrite>,
+    polls: u32,
+    in_flight: u64,
+    adapter: Arc<Adapter>,
+}
+
+struct Peer {
+    rank: Rank,
+    endpoint: Endpoint,
+    remote: RangeTable<RemoteRegion>,
+    lanes: usize,
+    in_flight: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Path {
+    peer: u32,
+    queue: u32,
+}
+
+impl VerbsTransport {
+    /// A transport without peers. `writer` raises completion signals.
+    ///
+    /// # Errors
+    /// [`Error::System`] if the adapter's events cannot be read without blocking.
+    pub fn new(
+        adapter: &Arc<Adapter>,
+        writer: Box<dyn SignalWriter>,
+    ) -> Result<(Self, VerbsControl)> {
+        events::make_non_blocking(adapter).map_err(|error| Error::System {
+            what: format!("reading the events of {}", adapter.name()),
+            cause: error.to_string(),
+        })?;
+        let (control, commands) = control();
+        let transport = Self {
+            peers: Vec::new(),
+            lanes: Vec::new(),
+            local: RangeTable::new(),
+            writer,
+            commands,
+            staged: Vec::new(),
+            completions: empty_completions(),
+            signals: Vec::with_capacity(COMPLETIONS_PER_CALL),
+            polls: 0,
+            in_flight: 0,
+            adapter: adapter.clone(),
+        };
+        Ok((transport, control))
+    }
+
+    fn apply_commands(&mut self) {
+        while let Some(command) = self.commands.next() {
+            match command {
+                Command::Peer { rank, endpoint, lanes } => {
+                    self.staged.reserve(self.queue_count() + endpoint.queues.len());
+                    let remote = RangeTable::new();
+                    let endpoint = *endpoint;
+                    self.peers.push(Peer { rank, endpoint, remote, lanes: 0, in_flight: 0 });
+                    self.add_lanes(rank, &lanes);
+                }
+                Command::Lanes { rank, lanes } => self.add_lanes(rank, &lanes),
+                Command::Local(region) => self.local.insert(region),
+                Command::RemoveLocal { base, length_bytes } => {
+                    self.local.remove(base, length_bytes);
+                }
+                Command::Remote { rank, region } => {
+                    if let Some(peer) = self.peer_mut(rank) {
+                        peer.remote.insert(region);
+                    }
+                }
+                Command::RemoveRemote { rank, region } => {
+                    if let Some(peer) = self.peer_mut(rank) {
+                        peer.remote.remove(region.base, region.length_bytes);
+                    }
+                }
+            }
+        }
+    }
+
+    fn queue_count(&self) -> usize {
+        self.peers.iter().map(|peer| peer.endpoint.queues.len()).sum()
+    }
+
+    fn peer_mut(&mut self, rank: Rank) -> Option<&mut Peer> {
+        self.peers.iter_mut().find(|peer| peer.rank == rank)
+    }
+
+    /// Deals lanes out over the peer's queue pairs. A lane stays on one: its order is the order
+    /// of that queue pair (R11).
+    fn add_lanes(&mut self, rank: Rank, lanes: &[LaneId]) {
+        let Some(index) = self.peers.iter().position(|peer| peer.rank == rank) else { return };
+        let peer = &mut self.peers[index];
+        for lane in lanes {
+            let queue = (peer.lanes % peer.endpoint.queues.len()) as u32;
+            peer.lanes += 1;
+            let at = lane.0 as usize;
+            if at >= self.lanes.len() {
+                self.lanes.resize(at + 1, None);
+            }
+            self.lanes[at] = Some(Path { peer: index as u32, queue });
+        }
+    }
+
+    /// Stages one transfer. False if its queue pair has no room.
+    fn stage(&mut self, transfer: &Transfer) -> Result<bool, TransportCause> {
+        let path = self.lanes.get(transfer.lane.0 as usize).copied().flatten();
+        let path = path.ok_or_else(|| {
+            let known = self.lanes.iter().flatten().count();
+            TransportCause::UnknownLane { known }
+        })?;
+        let peer = &mut self.peers[path.peer as usize];
+        let queue = &mut peer.endpoint.queues[path.queue as usize];
+        if !queue.has_room(transfer) {
+            return if queue.exceeds(transfer) { Err(too_long(transfer)) } else { Ok(false) };
+        }
+        let keys = resolve(transfer, &self.local, &peer.remote)?;
+        if !queue.is_staged() {
+            self.staged.push(path);
+        }
+        queue.stage(transfer, &keys);
+        peer.in_flight += 1;
+        self.in_flight += 1;
+        Ok(true)
+    }
+
+    /// Posts every chain: one doorbell for each queue pair.
+    fn post(&mut self) -> Result<(), TransportError> {
+        for path in self.staged.drain(..) {
+            let peer = &mut self.peers[path.peer as usize];
+            let queue = &mut peer.endpoint.queues[path.queue as usize];
+            if let Err(code) = queue.post() {
+                let (lane, position) = queue.oldest().unwrap_or((LaneId(0), Position(0)));
+                let numbers = (queue.number, queue.peer_number);
+                let cause = fault::call(&self.adapter, numbers, "ibv_post_send", code);
+                return Err(TransportError { lane, position, cause });
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the completions of one peer.
+    fn poll_peer(&mut self, index: usize) -> Result<u64, TransportError> {
+        let mut completed = 0;
+        for _ in 0..CALLS_MAX {
+            let peer = &mut self.peers[index];
+            let count = match peer.endpoint.poll(&mut self.completions) {
+                Ok(count) => count,
+                Err(code) => {
+                    let cause = fault::call(&self.adapter, (0, 0), "ibv_poll_cq", code);
+                    return Err(self.blame(index, cause));
+                }
+            };
+            let taken = &self.completions[..count];
+            if taken.iter().any(|completion| completion.error().is_some()) {
+                return Err(self.failed(index, count));
+            }
+            let (mut ended, signals) = (0, &mut self.signals);
+            signals.clear();
+            for completion in taken {
+                let (queue, count) = QueuePair::split(completion.wr_id());
+                let Some(queue) = peer.endpoint.queues.get_mut(queue) else { continue };
+                queue.retire(count, |signal| {
+                    ended += 1;
+                    push_signal(signals, signal);
+                });
+            }
+            peer.in_flight -= ended;
+            completed += ended;
+            if !self.signals.is_empty()
+                && let Err(cause) = self.writer.raise(&self.signals)
+            {
+                return Err(self.blame(index, cause));
+            }
+            if count < self.completions.len() {
+                break;
+            }
+        }
+        self.in_flight -= completed;
+        Ok(completed)
+    }
+
+    /// The error of the first of `count` completions that failed by itself; those that were
+    /// flushed behind it are consequences.
+    fn failed(&self, index: usize, count: usize) -> TransportError {
+        let errors = || {
+            self.completions[..count].iter().filter_map(|completion| {
+                let (status, vendor_code) = completion.error()?;
+                Some((QueuePair::split(completion.wr_id()), status, vendor_code))
+            })
+        };
+        let own = errors().find(|(_, status, _)| !fault::is_flush(*status));
+        let ((queue, number), status, vendor_code) =
+            own.or_else(|| errors().next()).expect("the caller has seen an error");
+        if fault::is_flush(status)
+            && let Some(event) = events::next_fatal(&self.adapter)
+        {
+            // The queue pair failed for a reason that no completion tells.
+            return self.event(event);
+        }
+        let queues = &self.peers[index].endpoint.queues;
+        let queue = &queues[queue.min(queues.len() - 1)];
+        let (lane, position) = queue.transfer_of(number).unwrap_or((LaneId(0), Position(0)));
+        let cause = fault::completion(&self.adapter, queue, status, vendor_code);
+        TransportError { lane, position, cause }
+    }
+
+    /// An event, blamed on the transfer that it hits first.
+    fn event(&self, event: Event) -> TransportError {
+        let queues = || {
+            self.peers.iter().enumerate().flat_map(|(index, peer)| {
+                peer.endpoint.queues.iter().map(move |queue| (index, queue))
+            })
+        };
+        let hit = match event.subject {
+            Subject::Queue(raw) => queues().find(|(_, queue)| queue.is(raw)),
+            Subject::Adapter => None,
+        };
+        let numbers = hit.map_or((0, 0), |(_, queue)| (queue.number, queue.peer_number));
+        let cause = fault::event(&self.adapter, numbers, event.code);
+        let busy = || queues().find(|(_, queue)| queue.oldest().is_some());
+        let index = hit.or_else(busy).map_or(0, |(index, _)| index);
+        self.blame(index, cause)
+    }
+
+    /// An error of one peer that no completion names a transfer for.
+    fn blame(&self, index: usize, cause: TransportCause) -> TransportError {
+        let index32 = index as u32;
+        let oldest = self
+            .peers
+            .get(index)
+            .and_then(|peer| peer.endpoint.queues.iter().find_map(QueuePair::oldest));
+        let (lane, position) = oldest.unwrap_or_else(|| {
+            let on_peer = |path: &Option<Path>| path.is_some_and(|path| path.peer == index32);
+            let lane = self.lanes.iter().position(on_peer).unwrap_or(0);
+            (LaneId(lane as u32), Position(0))
+        });
+        TransportError { lane, position, cause }
+    }
+
+    fn look_at_events(&mut self) -> Result<(), TransportError> {
+        self.polls = (self.polls + 1) % POLLS_PER_EVENTS;
+        if self.polls != 0 {
+            return Ok(());
+        }
+        match events::next_fatal(&self.adapter) {
+            Some(event) => Err(self.event(event)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Keys for a transfer's memory.
+fn resolve<'a>(
+    transfer: &Transfer,
+    local: &'a RangeTable<LocalRegion>,
+    remote: &RangeTable<RemoteRegion>,
+) -> Result<Resolved<'a>, TransportCause> {
+    let outside = |address: u64, length: u64| TransportCause::OutOfBounds { address, length };
+    let mut keys = Resolved { source: None, data_key: 0, signal_key: 0 };
+    if transfer.length > 0 {
+        let (source, destination) = (transfer.source, transfer.destination);
+        let found = local.find(source, transfer.length);
+        keys.source = Some(found.ok_or_else(|| outside(source, transfer.length))?);
+        let found = remote.find(destination, transfer.length);
+        keys.data_key = found.ok_or_else(|| outside(destination, transfer.length))?.rkey;
+    }
+    if let Some(signal) = transfer.arrival {
+        let found = remote.find(signal.address, 8);
+        keys.signal_key = found.ok_or_else(|| outside(signal.address, 8))?.rkey;
+    }
+    Ok(keys)
+}
+
+fn too_long(transfer: &Transfer) -> TransportCause {
+    TransportCause::Other(format!(
+        "{} bytes take more work requests than a queue pair has; raise RINGDOVE_QUEUE_DEPTH",
+        transfer.length
+    ))
+}
+
+/// Appends a signal; a later count of the same signal replaces the one before (R9 allows skips).
+fn push_signal(signals: &mut Vec<SignalWrite>, signal: Option<SignalWrite>) {
+    match (signals.last_mut(), signal) {
+        (Some(last), Some(next)) if last.address == next.address => *last = next,
+        (_, Some(next)) => signals.push(next),
+        (_, None) => {}
+    }
+}
+
+fn empty_completions() -> Box<[sys::ibv_wc]> {
+    // SAFETY: a completion is plain numbers, for which zeros are values.
+    (0..COMPLETIONS_PER_CALL).map(|_| unsafe { std::mem::zeroed() }).collect()
+}
+
+impl Transport for VerbsTransport {
+    fn submit(&mut self, batch: &[Transfer]) -> Result<usize, TransportError> {
+        self.apply_commands();
+        let mut taken = 0;
+        for transfer in batch {
+            match self.stage(transfer) {
+                Ok(true) => taken += 1,
+                Ok(false) => break,
+                Err(cause) => {
+                    let (lane, position) = (transfer.lane, transfer.position);
+                    return Err(TransportError { lane, position, cause });
+                }
+            }
+        }
+        self.post()?;
+        Ok(taken)
+    }
+
+    fn poll(&mut self) -> Result<Polled, TransportError> {
+        self.apply_commands();
+        let mut completed = 0;
+        if self.in_flight > 0 {
+            for index in 0..self.peers.len() {
+                if self.peers[index].in_flight > 0 {
+                    completed += self.poll_peer(index)?;
+                }
+            }
+        }
+        self.look_at_events()?;
+        Ok(Polled { completed })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_of_one_word_are_written_once_with_the_highest_count() {
+        let signal = |address, value| Some(SignalWrite { address, value });
+        let mut signals = Vec::new();
+        for next in [signal(8, 1), None, signal(8, 2), signal(16, 1), signal(8, 3)] {
+            push_signal(&mut signals, next);
+        }
+        let seen: Vec<_> = signals.iter().map(|signal| (signal.address, signal.value)).collect();
+        assert_eq!(seen, [(8, 2), (16, 1), (8, 3)]);
+    }
+}
