@@ -164,3 +164,13 @@ impl GlobalMemory {
         }
     }
 }
+
+/// Maps a whole memory file for an adapter, wherever there is room.
+pub(crate) fn map_file(file: &std::fs::File, bytes: u64) -> Result<u64> {
+    pages::map_shared(file, bytes, None)
+}
+
+#[cfg(test)]
+pub(crate) fn memory_file_for_tests(bytes: u64) -> std::fs::File {
+    pages::memory_file(bytes).expect("memory files")
+}
