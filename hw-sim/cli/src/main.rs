@@ -1,8 +1,10 @@
 //! `hwsim`: run programs on virtual hardware.
 
+mod adapters;
 mod error;
 mod library;
 mod machines;
+mod namespace;
 mod run;
 
 use clap::{Args, Parser, Subcommand};

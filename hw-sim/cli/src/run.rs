@@ -6,6 +6,7 @@
 use crate::RunArguments;
 use crate::error::Error;
 use crate::library::{self, SEARCH_VARIABLE, Stage};
+use crate::{adapters, namespace};
 use hwsim_machine::description::{Description, MACHINE_VARIABLE};
 use nix::errno::Errno;
 use nix::libc::SI_KERNEL;
@@ -40,7 +41,8 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, Error> {
     // removal no signal ends this process.
     let signals = forwarded_signals();
     signals.thread_block().map_err(|errno| Error::system("blocking signals")(errno.into()))?;
-    let child = child_command(arguments, &program, &stage)?;
+    let mut child = child_command(arguments, &program, &stage)?;
+    show_adapters(&mut child, &stage, &machine)?;
     if !arguments.quiet {
         eprintln!("{}", banner(&machine));
     }
@@ -119,6 +121,24 @@ fn child_command(
         child.env(TRACE_VARIABLE, trace.canonicalize().map_err(failed())?);
     }
     Ok(child)
+}
+
+/// Lets the child see the machine's adapters.
+fn show_adapters(child: &mut Command, stage: &Stage, machine: &Description) -> Result<(), Error> {
+    let Some(provider) = &stage.provider else { return Ok(()) };
+    let node = env::var("HWSIM_NODE").ok().and_then(|node| node.parse().ok()).unwrap_or(0);
+    let entered = namespace::enter(machine.adapters.len(), &stage.scratch("dev")?);
+    if let Err(error) = entered {
+        eprintln!("hwsim: no virtual adapters: {error}");
+        return Ok(());
+    }
+    if env::var_os("HWSIM_FABRIC").is_none() {
+        child.env("HWSIM_FABRIC", stage.scratch("fabric")?);
+    }
+    child
+        .env(adapters::SYSFS_VARIABLE, stage.sysfs(machine, node)?)
+        .env(adapters::DRIVERS_VARIABLE, provider);
+    Ok(())
 }
 
 /// Starts the child and passes signals on until it ends.

@@ -110,7 +110,9 @@ impl Fabric {
             let opened = File::options().read(true).write(true).create_new(true).open(&path);
             let file = match opened {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
-                opened => opened.map_err(VerbsError::system(format!("making {}", path.display())))?,
+                opened => {
+                    opened.map_err(VerbsError::system(format!("making {}", path.display())))?
+                }
             };
             file.set_len(PROCESS_BYTES as u64)
                 .map_err(VerbsError::system(format!("growing {}", path.display())))?;
@@ -205,7 +207,12 @@ impl Fabric {
     }
 
     /// Opens another queue pair's file.
-    pub fn open_queue_pair(&self, endpoint: Endpoint, number: u32, bytes: usize) -> Option<Segment> {
+    pub fn open_queue_pair(
+        &self,
+        endpoint: Endpoint,
+        number: u32,
+        bytes: usize,
+    ) -> Option<Segment> {
         let path = self.queue_pair_path(endpoint, number);
         let file = File::options().read(true).write(true).open(path).ok()?;
         Segment::map(&file, bytes).ok()

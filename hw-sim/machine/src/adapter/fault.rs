@@ -147,9 +147,7 @@ impl Faults {
     /// Does a message find no receive request, the first time that it is looked at?
     pub(super) fn receiver_not_ready(&self, queue_pair: u32, message: u64) -> bool {
         self.faults.iter().any(|fault| match *fault {
-            Fault::ReceiverNotReady(share) => {
-                self.choose(3, queue_pair, message) % 100 < share
-            }
+            Fault::ReceiverNotReady(share) => self.choose(3, queue_pair, message) % 100 < share,
             _ => false,
         })
     }

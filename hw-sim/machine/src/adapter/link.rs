@@ -19,8 +19,7 @@ const HEADER_BYTES: usize = 4096;
 const BYTES: usize = HEADER_BYTES + 2 * RING_BYTES;
 
 /// Requests of the peer to this queue pair.
-pub(super) const REQUESTS: Layout =
-    Layout { control: 1024, data: HEADER_BYTES, bytes: RING_BYTES };
+pub(super) const REQUESTS: Layout = Layout { control: 1024, data: HEADER_BYTES, bytes: RING_BYTES };
 /// The peer's responses to requests of this queue pair.
 pub(super) const RESPONSES: Layout =
     Layout { control: 1536, data: HEADER_BYTES + RING_BYTES, bytes: RING_BYTES };
@@ -132,10 +131,8 @@ impl Peer {
         if segment.word64(0).load(Ordering::Acquire) != MAGIC {
             return None;
         }
-        let id = (
-            segment.word32(8).load(Ordering::Relaxed),
-            segment.word32(12).load(Ordering::Relaxed),
-        );
+        let id =
+            (segment.word32(8).load(Ordering::Relaxed), segment.word32(12).load(Ordering::Relaxed));
         let link = Link { segment };
         if link.willing().load(Ordering::Acquire) != me || !link.takes_requests() {
             return None;

@@ -160,7 +160,9 @@ impl QueuePair {
     /// A number for the time until the next reset, which no other queue pair of the fabric has.
     fn life(network: &Network) -> u64 {
         let (pid, nonce) = network.fabric.own_id;
-        1 << 63 | u64::from(pid) << 32 | u64::from(nonce & 0xff) << 24
+        1 << 63
+            | u64::from(pid) << 32
+            | u64::from(nonce & 0xff) << 24
             | u64::from(network.fabric.serial() & 0xff_ffff)
     }
 
@@ -435,10 +437,8 @@ impl QueuePair {
 
     /// Does something wait that can go on?
     pub(super) fn has_work(&self) -> bool {
-        if !matches!(
-            self.state(),
-            State::ReadyToReceive | State::ReadyToSend | State::SendDrained
-        ) {
+        if !matches!(self.state(), State::ReadyToReceive | State::ReadyToSend | State::SendDrained)
+        {
             return false;
         }
         let link = self.link.read().unwrap();
@@ -505,6 +505,11 @@ pub struct Posting<'a> {
 }
 
 impl Posting<'_> {
+    /// Is there room for so many requests?
+    pub fn has_room(&self, count: usize) -> bool {
+        self.side.waiting() + count <= self.pair.capacity.send_requests as usize
+    }
+
     /// Adds a request.
     pub fn push(&mut self, request: SendRequest) -> Result<()> {
         let (pair, capacity) = (self.pair, &self.pair.capacity);

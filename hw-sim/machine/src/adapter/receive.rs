@@ -82,8 +82,7 @@ impl ReceiveQueue {
 
     /// Lets queue pairs that waited for a request go on.
     pub fn resume_users(&self) {
-        let users: Vec<_> =
-            self.users.lock().unwrap().iter().filter_map(Weak::upgrade).collect();
+        let users: Vec<_> = self.users.lock().unwrap().iter().filter_map(Weak::upgrade).collect();
         for user in users {
             user.resume_receiving();
         }

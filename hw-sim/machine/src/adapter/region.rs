@@ -241,7 +241,9 @@ fn check_rights(request: &RegionRequest) -> Result<()> {
     }
     let writes = bits & (Access::REMOTE_WRITE.0 | Access::REMOTE_ATOMIC.0) != 0;
     if writes && !request.access.has(Access::LOCAL_WRITE) {
-        return Err(VerbsError::Invalid("remote write or atomic access without local write".into()));
+        return Err(VerbsError::Invalid(
+            "remote write or atomic access without local write".into(),
+        ));
     }
     if request.io_address.checked_add(request.length).is_none() {
         return Err(VerbsError::Invalid("the I/O address range wraps around".into()));

@@ -369,8 +369,7 @@ impl QueuePair {
             match record.kind {
                 Kind::ReadData | Kind::AtomicResult => self.take_data(side, &record, payload),
                 Kind::Nak => {
-                    side.refused =
-                        Some((record.message, Status::from_number(record.operands[0])));
+                    side.refused = Some((record.message, Status::from_number(record.operands[0])));
                 }
                 Kind::ReceiverNotReady => self.receiver_not_ready(side, &record),
                 // Nothing that a responder sends.
@@ -420,8 +419,7 @@ impl QueuePair {
     fn fail_front(&self, side: &mut SendSide, status: Status, code: u32) {
         let Some(work) = side.queue.pop_front() else { return };
         let operation = work.request.verb.operation();
-        let mut completion =
-            Completion::new(work.request.id, operation, status, self.number);
+        let mut completion = Completion::new(work.request.id, operation, status, self.number);
         completion.vendor_code = code;
         self.report(completion, true);
         self.enter_error(side);

@@ -123,10 +123,8 @@ impl QueuePair {
         self.stalled.store(false, Ordering::SeqCst);
         // Relaxed: a hint for the service thread.
         self.receive_held.store(false, Ordering::Relaxed);
-        let receiving = matches!(
-            self.state(),
-            State::ReadyToReceive | State::ReadyToSend | State::SendDrained
-        );
+        let receiving =
+            matches!(self.state(), State::ReadyToReceive | State::ReadyToSend | State::SendDrained);
         if !receiving || self.device.port_state() == PortState::Down {
             // Nobody answers; the peer will notice.
             self.stalled.store(true, Ordering::SeqCst);
@@ -370,8 +368,7 @@ impl QueuePair {
             let held = self.network.regions.hold(self.network.gpu_memory());
             let address = job.address + job.done;
             // Checked again: the region may have gone since the read began.
-            let source =
-                held.resolve(self.domain, job.key, address, piece, Access::REMOTE_READ);
+            let source = held.resolve(self.domain, job.key, address, piece, Access::REMOTE_READ);
             let Ok(source) = source else {
                 let message = job.message;
                 side.read = None;

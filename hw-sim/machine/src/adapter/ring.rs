@@ -246,7 +246,9 @@ impl Reader {
             let place = self.layout.place(self.tail);
             let word = |index| self.segment.word64(place + 8 * index).load(Ordering::Relaxed);
             let record = Record::from_words(std::array::from_fn(word))?;
-            if record.footprint() > self.layout.left_before_end(self.tail).min(head.wrapping_sub(self.tail)) {
+            if record.footprint()
+                > self.layout.left_before_end(self.tail).min(head.wrapping_sub(self.tail))
+            {
                 return None;
             }
             if record.kind != Kind::Skip {

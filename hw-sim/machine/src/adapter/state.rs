@@ -245,7 +245,10 @@ mod tests {
             assert!(try_with(needed).is_ok(), "{from:?} to {to:?}");
             for bit in (0..26).map(|bit| 1 << bit).filter(|bit| *bit != mask::STATE) {
                 if needed & bit != 0 {
-                    assert!(try_with(needed & !bit).is_err(), "{from:?} to {to:?} without {bit:#x}");
+                    assert!(
+                        try_with(needed & !bit).is_err(),
+                        "{from:?} to {to:?} without {bit:#x}"
+                    );
                 } else if allowed & bit == 0 {
                     assert!(try_with(needed | bit).is_err(), "{from:?} to {to:?} with {bit:#x}");
                 }

@@ -81,7 +81,11 @@ pub(super) struct Check<'a> {
 }
 
 impl Check<'_> {
-    pub(super) fn invalid(&self, span: Range<usize>, reason: impl Into<String>) -> DescriptionError {
+    pub(super) fn invalid(
+        &self,
+        span: Range<usize>,
+        reason: impl Into<String>,
+    ) -> DescriptionError {
         file::invalid(self.source, self.origin, span, reason)
     }
 
