@@ -3,7 +3,7 @@
 use super::device::{AsyncEvent, Element, Events};
 use super::qp::QueuePair;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 /// How a work request ended: the numbers of the verbs interface.
@@ -121,6 +121,9 @@ impl Completion {
     }
 }
 
+/// Polls in vain before each further one gives the processor away.
+const EMPTY_POLLS_MAX: u32 = 32;
+
 const UNARMED: u8 = 0;
 const ARMED_SOLICITED: u8 = 1;
 const ARMED: u8 = 2;
@@ -130,6 +133,8 @@ pub struct CompletionQueue {
     entries: Mutex<VecDeque<Completion>>,
     capacity: std::sync::atomic::AtomicUsize,
     armed: AtomicU8,
+    /// Polls since the last one that found something.
+    empty_polls: AtomicU32,
     overrun: AtomicBool,
     /// The queue pairs that complete here; polling plays their part of the adapter.
     users: Mutex<Vec<Weak<QueuePair>>>,
@@ -145,6 +150,7 @@ impl CompletionQueue {
             entries: Mutex::default(),
             capacity: capacity.into(),
             armed: AtomicU8::new(UNARMED),
+            empty_polls: AtomicU32::new(0),
             overrun: AtomicBool::new(false),
             users: Mutex::default(),
             events,
@@ -215,6 +221,13 @@ impl CompletionQueue {
                 user.progress_by_poll();
             }
             taken = self.take(limit, &mut out);
+        }
+        // Relaxed: a hint. Who polls in vain lets others run: the adapters are played by the same
+        // processors that the program spins on.
+        if taken > 0 {
+            self.empty_polls.store(0, Ordering::Relaxed);
+        } else if self.empty_polls.fetch_add(1, Ordering::Relaxed) >= EMPTY_POLLS_MAX {
+            std::thread::yield_now();
         }
         taken
     }

@@ -5,6 +5,7 @@ use super::device::Device;
 use super::error::{Result, VerbsError};
 use super::fabric::Fabric;
 use super::fault::Faults;
+use super::qp::QueuePair;
 use super::region::{RegionRequest, Regions};
 use super::service::Service;
 use crate::description::Description;
@@ -86,7 +87,8 @@ impl Network {
 
     /// Does a protection domain still have regions or queue pairs?
     pub fn uses_domain(&self, domain: u64) -> bool {
-        self.regions.uses(domain) || self.service.pairs().iter().any(|pair| pair.domain == domain)
+        let uses = |pair: &Arc<QueuePair>| pair.domain == domain && !pair.is_destroyed();
+        self.regions.uses(domain) || self.service.pairs().iter().any(uses)
     }
 
     pub(super) fn gpu_memory(&self) -> Option<&'static GlobalMemory> {

@@ -76,6 +76,7 @@ pub struct QueuePair {
     pub(super) stalled: AtomicBool,
     pub(super) acknowledged_seen: AtomicU64,
     pub(super) overrun: AtomicBool,
+    destroyed: AtomicBool,
     pub(super) held: AtomicBool,
     pub(super) receive_held: AtomicBool,
     handle: u64,
@@ -134,6 +135,7 @@ impl QueuePair {
             stalled: AtomicBool::new(true),
             acknowledged_seen: AtomicU64::new(0),
             overrun: AtomicBool::new(false),
+            destroyed: AtomicBool::new(false),
             held: AtomicBool::new(false),
             receive_held: AtomicBool::new(false),
             handle: request.handle,
@@ -285,12 +287,21 @@ impl QueuePair {
         // Whoever is in the middle of a message finishes it first.
         let (_send, _receive) = (self.send.lock().unwrap(), self.receive.lock().unwrap());
         self.link.read().unwrap().show_gone();
+        // Relaxed: asked for by the thread that destroyed it, or by one that synchronised with it.
+        if self.destroyed.swap(true, Ordering::Relaxed) {
+            return;
+        }
         self.network.fabric.remove_queue_pair(self.device.endpoint, self.number);
         self.send_completions.remove_user(self);
         self.receive_completions.remove_user(self);
         self.receive_queue.remove_user(self);
         self.send_completions.forget(self.number);
         self.receive_completions.forget(self.number);
+    }
+
+    /// Has it been destroyed? The service thread may still know it.
+    pub(super) fn is_destroyed(&self) -> bool {
+        self.destroyed.load(Ordering::Relaxed)
     }
 
     /// The other end, if it is there.

@@ -18,6 +18,9 @@ const PEERS_EVERY: Duration = Duration::from_millis(50);
 /// Idle rounds before it sleeps: a wake costs both sides more than a few looks.
 const IDLE_ROUNDS: u32 = 20;
 
+/// The time slice that the thread asks for: the least that the kernel gives.
+const SLICE_NS: u64 = 100_000;
+
 /// The queue pairs that the thread looks after.
 #[derive(Default)]
 pub(super) struct Service {
@@ -38,7 +41,8 @@ impl Service {
 
     /// All queue pairs.
     pub fn pairs(&self) -> Vec<Arc<QueuePair>> {
-        self.pairs.read().unwrap().iter().filter_map(Weak::upgrade).collect()
+        let pairs = self.pairs.read().unwrap();
+        pairs.iter().filter_map(Weak::upgrade).filter(|pair| !pair.is_destroyed()).collect()
     }
 
     fn has_changed(&self) -> bool {
@@ -62,6 +66,7 @@ pub(super) fn start(network: &Arc<Network>) -> Result<()> {
     // Signals are for the program's own threads.
     let thread = move || {
         block_signals();
+        ask_for_short_slices();
         let mut idle = 0;
         while let Some(network) = weak.upgrade() {
             // Relaxed: a pair that is added later sets it again.
@@ -119,4 +124,27 @@ fn block_signals() {
         libc::sigfillset(&raw mut all);
         libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, std::ptr::null_mut());
     }
+}
+
+/// Asks the host to let this thread run soon after each wake, and briefly: programs that spin on
+/// memory until a message arrives would keep it waiting for a whole time slice. Where the kernel
+/// does not know the wish, nothing changes.
+fn ask_for_short_slices() {
+    #[repr(C)]
+    #[derive(Default)]
+    struct Wish {
+        size: u32,
+        policy: u32,
+        flags: u64,
+        nice: i32,
+        priority: u32,
+        /// The slice, ns, for threads of the normal kind (Linux 6.12).
+        runtime: u64,
+        deadline: u64,
+        period: u64,
+    }
+    let wish = Wish { size: size_of::<Wish>() as u32, runtime: SLICE_NS, ..Wish::default() };
+    // SAFETY: the structure is as the kernel has it, and outlives the call, which concerns this
+    // thread alone.
+    unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const wish, 0) };
 }
