@@ -6,8 +6,11 @@ use crate::memory::{AccessGuard, GlobalMemory};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::Seek;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{RwLock, RwLockReadGuard};
+
+/// The name of the memory files that stand for exported GPU memory.
+const MEMORY_FILE: &str = "memfd:hwsim-device-memory";
 
 /// Rights, as bits of the verbs interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -145,6 +148,10 @@ impl Regions {
         offset: u64,
     ) -> Result<u32> {
         check_rights(request)?;
+        let link = std::fs::read_link(format!("/proc/self/fd/{}", buffer.as_raw_fd()));
+        if !link.is_ok_and(|link| link.to_string_lossy().contains(MEMORY_FILE)) {
+            return Err(VerbsError::Invalid("the descriptor is no dma-buf of GPU memory".into()));
+        }
         let mut file = File::from(buffer);
         let begin = file.stream_position().map_err(VerbsError::system("reading a dma-buf"))?;
         let size = file.metadata().map_err(VerbsError::system("examining a dma-buf"))?.len();

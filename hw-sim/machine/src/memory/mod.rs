@@ -2,6 +2,7 @@
 
 mod arena;
 mod atomic;
+mod dma_buf;
 mod ipc;
 mod pages;
 mod ranges;

@@ -71,12 +71,8 @@ fn join() -> Result<Arc<Network>, String> {
         |error| format!("joining the fabric in {}: {error}", Path::new(&folder).display()),
     )?;
     OWNER.store(std::process::id(), Ordering::Relaxed);
-    // SAFETY: the function may run at any time until the process ends. Other users of the same
-    // memory may do so, too: with any ptrace scope, siblings read what this process shares.
-    unsafe {
-        libc::atexit(leave);
-        libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY);
-    }
+    // SAFETY: the function may run at any time until the process ends.
+    unsafe { libc::atexit(leave) };
     Ok(network)
 }
 
