@@ -1,6 +1,6 @@
 //! What a rank's engine is told: its ring, its lanes and its routes.
 
-use super::memory::{Endpoint, RankMemory};
+use super::memory::RankMemory;
 use super::windows::Window;
 use super::world::{Seat, World};
 use crate::engine::{
@@ -87,13 +87,15 @@ fn add_port(
         completion: (end.side == Side::Send).then_some(base.signals + place.completion),
     };
     handle.add_lane(LaneId(number), lane)?;
-    let slots = |endpoint: Endpoint, offset: u64| RegionDescriptor {
-        base: endpoint.staging + offset,
+    // From anywhere in the own staging memory, so that what arrived can go on as it lies.
+    let staging = RegionDescriptor { base: base.staging, length_bytes: own.layout.staging_bytes };
+    let slots = RegionDescriptor {
+        base: far.1.staging + far.0.slots,
         length_bytes: own.slots_bytes(place),
     };
     let (source, destination) = match (end.side, end.lane.kind) {
         (Side::Send, LaneKind::Direct) => return Ok(()),
-        (Side::Send, LaneKind::Slots) => (slots(base, place.slots), slots(far.1, far.0.slots)),
+        (Side::Send, LaneKind::Slots) => (staging, slots),
         (Side::Receive, _) => Default::default(),
     };
     handle.add_route(RouteId(number as u16), Route { lane: LaneId(number), source, destination })

@@ -50,12 +50,16 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Makes the folder, readable by this user alone.
+    /// Makes the folder, readable by this user alone. Its path is absolute: commands change their
+    /// directory.
     pub fn new(library: &Path, machine: &Description) -> Result<Self, Error> {
-        let folder = tempfile::Builder::new()
-            .prefix("hwsim-")
-            .permissions(fs::Permissions::from_mode(0o700))
-            .tempdir()
+        let folder = std::path::absolute(env::temp_dir())
+            .and_then(|root| {
+                tempfile::Builder::new()
+                    .prefix("hwsim-")
+                    .permissions(fs::Permissions::from_mode(0o700))
+                    .tempdir_in(root)
+            })
             .map_err(Error::system("making a private folder for library links"))?;
         for name in VENDOR_NAMES {
             symlink(library, folder.path().join(name))
@@ -70,18 +74,16 @@ impl Stage {
         Ok(Self { folder, machine_file, provider })
     }
 
-    /// Writes what programs see of the adapters of one node. Gives the folder.
-    pub fn sysfs(&self, machine: &Description, node: u32) -> Result<PathBuf, Error> {
-        let root = self.folder.path().join(format!("sys-{node}"));
-        adapters::write_sysfs(&root, machine, node)?;
-        Ok(root)
-    }
-
     /// A fresh folder inside.
     pub fn scratch(&self, name: &str) -> Result<PathBuf, Error> {
         let path = self.folder.path().join(name);
         fs::create_dir(&path).map_err(Error::system(format!("making {}", path.display())))?;
         Ok(path)
+    }
+
+    /// The folder's path.
+    pub fn path(&self) -> &Path {
+        self.folder.path()
     }
 
     /// The loader's search path with this folder in front of what is there.

@@ -2,71 +2,15 @@
 //!
 //! The library is stood in for by an empty file: these tests start programs that load no driver.
 
+mod place;
+
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use place::{Place, text};
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
-use tempfile::TempDir;
-
-/// A folder for one test: the stand-in library, and a TMPDIR of its own to look for leftovers in.
-struct Place {
-    folder: TempDir,
-}
-
-impl Place {
-    fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        fs::write(folder.path().join("libhwsim.so"), "").unwrap();
-        fs::create_dir(folder.path().join("tmp")).unwrap();
-        Self { folder }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn hwsim(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_hwsim"));
-        command
-            .args(arguments)
-            .env("HWSIM_LIB", self.path("libhwsim.so"))
-            .env("TMPDIR", self.path("tmp"))
-            .env_remove("HWSIM_MACHINE")
-            .env("LD_LIBRARY_PATH", "/already/there");
-        command
-    }
-
-    fn output(&self, arguments: &[&str]) -> Output {
-        self.hwsim(arguments).output().unwrap()
-    }
-
-    /// Starts a command that says `ready` once it runs.
-    fn start(&self, script: &str) -> (Child, BufReader<ChildStdout>) {
-        let mut child = self
-            .hwsim(&["run", "-q", "--", "sh", "-c", script])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap());
-        let mut line = String::new();
-        lines.read_line(&mut line).unwrap();
-        assert_eq!(line, "ready\n");
-        (child, lines)
-    }
-
-    fn assert_nothing_left(&self) {
-        let left: Vec<_> = fs::read_dir(self.path("tmp")).unwrap().flatten().collect();
-        assert!(left.is_empty(), "left behind: {left:?}");
-    }
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
+use std::path::Path;
 
 #[test]
 fn the_command_finds_the_vendors_names_and_the_machine() {
@@ -130,7 +74,8 @@ fn signals_reach_the_command_which_may_tidy_up() {
     }
 }
 
-/// The pipe closes when its last holder is gone: were the command to live on, this would not end.
+/// The pipes close when their last holders are gone: were the command to live on, or whoever tidies
+/// up, this would not end.
 #[test]
 fn the_command_dies_with_a_killed_hwsim() {
     let place = Place::new();
@@ -141,7 +86,9 @@ fn the_command_dies_with_a_killed_hwsim() {
     child.wait().unwrap();
     let mut rest = String::new();
     output.read_to_string(&mut rest).unwrap();
+    child.stderr.take().unwrap().read_to_string(&mut rest).unwrap();
     assert_eq!(rest, "");
+    place.assert_nothing_left();
 }
 
 fn refused(place: &Place, arguments: &[&str], status: i32, says: &[&str]) {

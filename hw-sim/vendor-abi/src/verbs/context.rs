@@ -7,6 +7,7 @@ use super::register::library;
 use hwsim_machine::adapter::fault::FAULTS_VARIABLE;
 use hwsim_machine::adapter::{Device, Events, Network};
 use hwsim_machine::description::Description;
+use hwsim_machine::description::cluster::{FABRIC_VARIABLE, node_from_environment};
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, IntoRawFd};
@@ -15,10 +16,6 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// The folder of the fabric.
-pub(super) const FABRIC_VARIABLE: &str = "HWSIM_FABRIC";
-/// The node that the process is on.
-const NODE_VARIABLE: &str = "HWSIM_NODE";
 /// Bytes for a context: the library's header, `struct ibv_context`, and our own word behind it.
 const CONTEXT_BYTES: usize = 2048;
 /// The completion vectors that a program may choose from; all are alike.
@@ -58,12 +55,7 @@ fn network() -> Option<Arc<Network>> {
 
 fn join() -> Result<Arc<Network>, String> {
     let folder = std::env::var_os(FABRIC_VARIABLE).ok_or("HWSIM_FABRIC is not set")?;
-    let node = match std::env::var(NODE_VARIABLE) {
-        Ok(node) if !node.is_empty() => node
-            .parse()
-            .map_err(|_| format!("{NODE_VARIABLE}: expected a node's index, found `{node}`"))?,
-        _ => 0,
-    };
+    let node = node_from_environment().map_err(|error| error.to_string())?.unwrap_or(0);
     let faults = std::env::var(FAULTS_VARIABLE).unwrap_or_default();
     let description = Description::from_environment().map_err(|error| error.to_string())?;
     let memory = crate::driver::gpu_memory;

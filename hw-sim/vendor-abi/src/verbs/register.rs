@@ -5,6 +5,7 @@ use super::layout::{IbvContext, IbvDevice, VerbsDeviceOps, VerbsMatch};
 use super::pointer::{Source, Target};
 use super::{hook, operations};
 use hwsim_machine::description::Description;
+use hwsim_machine::description::cluster::FABRIC_VARIABLE;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::null;
 use std::sync::OnceLock;
@@ -55,7 +56,7 @@ static ON_LOAD: extern "C" fn() = on_load;
 
 extern "C" fn on_load() {
     // Without a fabric there are no adapters, and this library is a driver alone.
-    if std::env::var_os(super::context::FABRIC_VARIABLE).is_none() {
+    if std::env::var_os(FABRIC_VARIABLE).is_none() {
         return;
     }
     // Nothing may unwind into the loader.
