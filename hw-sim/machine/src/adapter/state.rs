@@ -131,7 +131,8 @@ fn step(from: State, to: State) -> Option<(u32, u32)> {
     use State::*;
     use mask::*;
     Some(match (from, to) {
-        (_, Reset | Error) => (0, 0),
+        (_, Reset) => (0, 0),
+        (Initialised | ReadyToReceive | ReadyToSend | SendDrained | Error, Error) => (0, 0),
         (Reset, Initialised) => (PARTITION | PORT | ACCESS, 0),
         (Initialised, Initialised) => (0, PARTITION | PORT | ACCESS),
         (Initialised, ReadyToReceive) => (
@@ -255,6 +256,7 @@ mod tests {
             }
         }
         assert!(change(Reset, ReadyToSend, &new, &new, mask::STATE).is_err());
+        assert!(change(Reset, Error, &new, &new, mask::STATE).is_err());
         assert!(change(Error, Initialised, &new, &new, mask::STATE).is_err());
     }
 }
