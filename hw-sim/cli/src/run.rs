@@ -45,7 +45,9 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, Error> {
     let mut tidier = Tidier::start(stage.path())?;
     let mut fabric = Fabric::find(stage.path())?;
     template.add(environment(arguments, &machine, &stage, &fabric)?);
-    template.add(show_adapters(&stage, &machine, &mut fabric)?);
+    if !arguments.no_adapters {
+        template.add(show_adapters(&stage, &machine, &mut fabric)?);
+    }
     if !arguments.quiet {
         eprintln!("{}", banner(&machine, several.then(|| spread.processes())));
     }
