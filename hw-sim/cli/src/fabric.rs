@@ -1,5 +1,6 @@
 //! The fabric: a folder that the processes of one cluster share, and nobody else.
 
+use crate::adapters::SYSFS_VARIABLE;
 use crate::error::Error;
 use hwsim_machine::description::cluster::{FABRIC_VARIABLE, NODE_VARIABLE};
 use std::env;
@@ -19,6 +20,8 @@ pub struct Fabric {
     pub path: PathBuf,
     /// Device and number of the folder: nothing else has them while it exists.
     number: String,
+    /// Where each node has its own tree of adapters, if there are any.
+    pub sysfs: Option<PathBuf>,
 }
 
 impl Fabric {
@@ -42,7 +45,7 @@ impl Fabric {
         };
         let looking = Error::system(format!("looking at {}", path.display()));
         let status = path.metadata().map_err(looking)?;
-        Ok(Self { number: format!("{:x}-{:x}", status.dev(), status.ino()), path })
+        Ok(Self { number: format!("{:x}-{:x}", status.dev(), status.ino()), path, sysfs: None })
     }
 
     /// What tells a process that it is on a node: the virtual driver, and programs that ask which
@@ -50,6 +53,8 @@ impl Fabric {
     pub fn place(&self, node: u32) -> impl Iterator<Item = (&'static str, OsString)> {
         let host = OsString::from(format!("hwsim-{}-node{node}", self.number));
         let hosts = HOST_ID_VARIABLES.map(|name| (name, host.clone()));
-        hosts.into_iter().chain([(NODE_VARIABLE, node.to_string().into())])
+        let node = node.to_string();
+        let sysfs = self.sysfs.as_ref().map(|root| (SYSFS_VARIABLE, root.join(&node).into()));
+        hosts.into_iter().chain([(NODE_VARIABLE, node.into())]).chain(sysfs)
     }
 }

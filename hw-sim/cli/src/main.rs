@@ -1,9 +1,11 @@
 //! `hwsim`: run programs on virtual hardware.
 
+mod adapters;
 mod error;
 mod fabric;
 mod library;
 mod machines;
+mod namespace;
 mod run;
 mod tidy;
 
@@ -55,6 +57,9 @@ struct RunArguments {
     /// Write one line for each driver call to this file
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    /// Show no virtual RDMA adapters; those of the host stay visible
+    #[arg(long)]
+    no_adapters: bool,
     /// Do not name the machine at the start
     #[arg(long, short)]
     quiet: bool,

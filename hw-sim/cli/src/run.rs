@@ -10,9 +10,11 @@ mod one;
 mod spread;
 
 use crate::RunArguments;
+use crate::adapters::{self, DRIVERS_VARIABLE};
 use crate::error::Error;
 use crate::fabric::Fabric;
 use crate::library::{self, SEARCH_VARIABLE, Stage};
+use crate::namespace;
 use crate::tidy::Tidier;
 use child::Template;
 use hwsim_machine::description::cluster::{FABRIC_VARIABLE, NODES_VARIABLE, node_from_environment};
@@ -41,8 +43,11 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, Error> {
     signals.thread_block().map_err(|errno| Error::system("blocking signals")(errno.into()))?;
     let stage = Stage::new(&library, &machine)?;
     let mut tidier = Tidier::start(stage.path())?;
-    let fabric = Fabric::find(stage.path())?;
+    let mut fabric = Fabric::find(stage.path())?;
     template.add(environment(arguments, &machine, &stage, &fabric)?);
+    if !arguments.no_adapters {
+        template.add(show_adapters(&stage, &machine, &mut fabric)?);
+    }
     if !arguments.quiet {
         eprintln!("{}", banner(&machine, several.then(|| spread.processes())));
     }
@@ -126,4 +131,24 @@ fn environment(
         environment.push((TRACE_VARIABLE, trace.canonicalize().map_err(failed())?.into()));
     }
     Ok(environment)
+}
+
+/// Shows the machine's RDMA adapters to all children of a run. Where the host does not allow that,
+/// the run goes on without them.
+fn show_adapters(
+    stage: &Stage,
+    machine: &Description,
+    fabric: &mut Fabric,
+) -> Result<Option<(&'static str, OsString)>, Error> {
+    let Some(provider) = &stage.provider else { return Ok(None) };
+    if let Err(error) = namespace::enter(machine.adapters.len(), &stage.scratch("dev")?) {
+        eprintln!("hwsim: no virtual adapters: {error}");
+        return Ok(None);
+    }
+    let root = stage.scratch("sysfs")?;
+    for node in machine.node..machine.node + machine.nodes {
+        adapters::write_sysfs(&root.join(node.to_string()), machine, node)?;
+    }
+    fabric.sysfs = Some(root);
+    Ok(Some((DRIVERS_VARIABLE, provider.into())))
 }

@@ -4,12 +4,15 @@
 //! path of a file; what it returns is resolved and checked, so that nobody downstream has to look a
 //! name up or doubt a number. Rates are the data sheet's, in GB/s (1e9 bytes) of one direction.
 
+mod adapter;
 mod check;
 pub mod cluster;
 mod file;
 #[cfg(test)]
 mod tests;
 mod text;
+
+pub use adapter::{ADAPTERS_MAX, Adapter, LinkLayer};
 
 use check::uuid;
 use std::fmt;
@@ -50,6 +53,10 @@ pub struct Description {
     pub links: Vec<Link>,
     /// PCI traffic between GPUs may cross from one root complex to another.
     pub peers_across_root_complexes: bool,
+    /// RDMA adapters.
+    pub adapters: Vec<Adapter>,
+    /// Adapters take plain GPU addresses, as with the `nvidia-peermem` kernel module.
+    pub peer_memory: bool,
     /// How many nodes like this one the cluster has.
     pub nodes: u32,
     /// Which of them this one is, counted from 0.

@@ -114,17 +114,17 @@ fn pcie_rates_are_the_standards() {
 #[test]
 fn a_misspelt_key_is_named_with_its_line() {
     let (line, key, reason) = spoilt("one-gpu", "memory_mib", "memory_mb");
-    assert_eq!((line, key.as_str()), (16, "memory_mb"));
+    assert_eq!((line, key.as_str()), (18, "memory_mb"));
     assert!(reason.contains("unknown field"), "{reason}");
 }
 
 #[test]
 fn a_wrong_type_and_a_number_out_of_range_are_named_with_their_line() {
     let (line, key, reason) = spoilt("one-gpu", "memory_mib = 40960", "memory_mib = \"40 GB\"");
-    assert_eq!((line, key.as_str()), (16, "memory_mib"));
+    assert_eq!((line, key.as_str()), (18, "memory_mib"));
     assert!(reason.contains("invalid type"), "{reason}");
     let (line, key, reason) = spoilt("one-gpu", "multiprocessors = 108", "multiprocessors = 0");
-    assert_eq!((line, key.as_str()), (11, "multiprocessors"));
+    assert_eq!((line, key.as_str()), (13, "multiprocessors"));
     assert_eq!(reason, "expected multiprocessors from 1 to 1024, found 0");
     let (_, key, _) = spoilt("one-gpu", "clock_mhz = 1410", "clock_mhz = -1");
     assert_eq!(key, "clock_mhz");
@@ -266,4 +266,31 @@ fn nodes_differ_in_uuids_alone() {
             assert_eq!(gpu.uuid == on_first.uuid, node == 0, "node 0 is the machine alone");
         }
     }
+}
+
+#[test]
+fn adapters_have_a_place_in_the_tree() {
+    let machine = Description::builtin("dgx-a100").unwrap();
+    assert_eq!(machine.adapters.len(), 8, "a rail for each GPU");
+    for (gpu, adapter) in machine.gpus.iter().zip(&machine.adapters) {
+        assert_eq!((gpu.under, gpu.numa_node), (adapter.under, adapter.numa_node));
+    }
+    let text = machine.describe();
+    assert!(text.contains("hwsim7 (adapter, InfiniBand, 25 GB/s)"), "{text}");
+}
+
+#[test]
+fn wrong_adapters_are_named_with_their_line() {
+    let (_, key, reason) = spoilt("one-gpu", "mtu = 4096", "mtu = 1500");
+    assert_eq!(key, "mtu");
+    assert!(reason.contains("4096 bytes, found 1500"), "{reason}");
+    let (_, key, _) = spoilt("one-gpu", "link_layer = \"infiniband\"", "link_layer = \"token\"");
+    assert_eq!(key, "link_layer");
+    let fault = "mtu = 4096\nfaults = [\"port-drown\"]";
+    let (_, key, reason) = spoilt("one-gpu", "mtu = 4096", fault);
+    assert_eq!(key, "faults");
+    assert!(reason.contains("port-down-after=N") && reason.contains("port-drown"), "{reason}");
+    let (_, key, reason) = spoilt("dgx1v", "name = \"hwsim1\"", "name = \"hwsim0\"");
+    assert_eq!(key, "name");
+    assert!(reason.contains("names are unique"), "{reason}");
 }

@@ -2,6 +2,7 @@
 
 mod arena;
 mod atomic;
+mod dma_buf;
 mod ipc;
 mod ledger;
 mod pages;
@@ -201,4 +202,14 @@ impl GlobalMemory {
             None => Err(Error::InvalidValue(format!("no allocation holds {address:#x}"))),
         }
     }
+}
+
+/// Maps a whole memory file for an adapter, wherever there is room.
+pub(crate) fn map_file(file: &std::fs::File, bytes: u64) -> Result<u64> {
+    pages::map_shared(file, bytes, None)
+}
+
+#[cfg(test)]
+pub(crate) fn memory_file_for_tests(bytes: u64) -> std::fs::File {
+    pages::memory_file(bytes).expect("memory files")
 }

@@ -175,7 +175,6 @@ super::stubs! { NOT_SUPPORTED:
     cuMemGetAccess
     cuMemGetAllocationGranularity
     cuMemGetAllocationPropertiesFromHandle
-    cuMemGetHandleForAddressRange
     cuMemImportFromShareableHandle
     cuMemMap
     cuMemMapArrayAsync
