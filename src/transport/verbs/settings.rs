@@ -36,8 +36,9 @@ impl Default for VerbsSettings {
     }
 }
 
-/// Retries of an unacknowledged packet. The adapter's field has three bits.
-pub(super) const RETRIES: u8 = 7;
+/// Retries of an unacknowledged packet. The field has three bits, and 7 is a number like others in
+/// the specification; SoftRoCE takes it for "for ever" all the same, and every wait must end (R10).
+pub(super) const RETRIES: u8 = 6;
 
 impl VerbsSettings {
     /// The exponent of an adapter's acknowledgement timeout, 4.096 µs · 2^n, with which all tries

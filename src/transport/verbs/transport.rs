@@ -117,6 +117,13 @@ impl VerbsTransport {
                         peer.remote.remove(region.base, region.length_bytes);
                     }
                 }
+                Command::BreakOff { rank } => {
+                    if let Some(Err(error)) =
+                        self.peer_mut(rank).map(|peer| peer.endpoint.break_off())
+                    {
+                        tracing::warn!(%error, "breaking off");
+                    }
+                }
             }
         }
     }
