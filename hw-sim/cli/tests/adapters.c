@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -716,6 +717,77 @@ static void job_order(void) {
     }
 }
 
+/* Threads with a pair and a completion queue each, while another registers and deregisters. */
+static volatile int finished;
+
+struct worker {
+    struct ibv_qp *from, *to;
+    struct ibv_cq *cq;
+    uint32_t base;
+};
+
+static void *work(void *argument) {
+    struct worker *w = argument;
+    unsigned seed = w->base;
+    struct ibv_wc wc;
+    for (int round = 0; round < 400; round++) {
+        uint32_t length = 1 + rand_r(&seed) % 50000;
+        uint8_t *source = memory + w->base, *target = source + 60000;
+        memset(source, round + 1, length);
+        int posted = post(w->from, round, IBV_WR_RDMA_WRITE, sge(w->base, length),
+                          (uintptr_t)target, mr->rkey, 0);
+        SAME(posted, 0);
+        while (ibv_poll_cq(w->cq, 1, &wc) == 0) {}
+        SAME(wc.status, IBV_WC_SUCCESS);
+        SAME(wc.wr_id, round);
+        SAME(memcmp(source, target, length), 0);
+    }
+    return NULL;
+}
+
+static void *churn(void *unused) {
+    (void)unused;
+    static uint8_t mine[65536];
+    while (!finished) {
+        struct ibv_mr *other = ibv_reg_mr(pd, mine, sizeof mine, ALL);
+        CHECK(other);
+        SAME(ibv_dereg_mr(other), 0);
+    }
+    return NULL;
+}
+
+static void job_threads(void) {
+    enum { THREADS = 4 };
+    struct worker workers[THREADS];
+    pthread_t threads[THREADS], churner;
+    struct ibv_cq *shared = cq;
+    for (int i = 0; i < THREADS; i++) {
+        struct worker *w = &workers[i];
+        CHECK(cq = w->cq = ibv_create_cq(context, 64, NULL, NULL, 0));
+        w->from = make();
+        cq = shared;
+        w->to = make();
+        w->base = i * 131072;
+        connect_to(w->from, w->to->qp_num, port.lid);
+        connect_to(w->to, w->from->qp_num, port.lid);
+    }
+    pthread_create(&churner, NULL, churn, NULL);
+    for (int i = 0; i < THREADS; i++) pthread_create(&threads[i], NULL, work, &workers[i]);
+    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+    finished = 1;
+    pthread_join(churner, NULL);
+    for (int i = 0; i < THREADS; i++) {
+        SAME(ibv_destroy_qp(workers[i].from), 0);
+        SAME(ibv_destroy_qp(workers[i].to), 0);
+        SAME(ibv_destroy_cq(workers[i].cq), 0);
+    }
+    SAME(ibv_destroy_cq(cq), 0);
+    SAME(ibv_destroy_comp_channel(channel), 0);
+    SAME(ibv_dereg_mr(mr), 0);
+    SAME(ibv_dealloc_pd(pd), 0);
+    SAME(ibv_close_device(context), 0);
+}
+
 static void job_port_down(void) {
     SAME(port.state, IBV_PORT_DOWN);
     timeout_code = 8, retries = 1;
@@ -833,7 +905,7 @@ int main(int count, char **arguments) {
         { "events", job_events }, { "shared-receive", job_shared_receive }, { "gpu", job_gpu },
         { "order", job_order }, { "port-down", job_port_down },
         { "port-down-later", job_port_down_later }, { "qp-error", job_qp_error },
-        { "adverse", job_adverse },
+        { "adverse", job_adverse }, { "threads", job_threads },
     };
     CHECK(count >= 2);
     if (strcmp(arguments[1], "gpu")) open_device(getenv("ETHERNET") ? 1 : 0);
