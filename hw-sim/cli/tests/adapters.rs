@@ -108,6 +108,12 @@ fn writes_of_one_queue_pair_land_in_order() {
     job("order", "one-gpu", &[]);
 }
 
+/// Kernels wait for signals that adapters write: the data before a signal must be there.
+#[test]
+fn a_kernel_that_sees_the_signal_finds_the_data() {
+    job("kernel", "one-gpu", &[]);
+}
+
 #[test]
 fn threads_do_not_get_in_each_others_way() {
     job("threads", "one-gpu", &[]);
