@@ -7,7 +7,7 @@ use super::handshake::{
 use super::unique_id::Secret;
 use mio::net::TcpStream;
 use std::collections::VecDeque;
-use std::io::{self, ErrorKind, IoSlice, Read, Write};
+use std::io::{self, ErrorKind, IoSlice, Read};
 use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -286,7 +286,10 @@ impl Connection {
         while !self.outbound.is_empty() {
             let slices: Vec<_> =
                 self.outbound.iter().take(64).map(|part| IoSlice::new(part.bytes())).collect();
-            match self.socket.write_vectored(&slices) {
+            // Not `write_vectored`: in a program that is not Rust's, writing to a connection that
+            // the other end has closed would raise SIGPIPE and kill it.
+            let socket = socket2::SockRef::from(&self.socket);
+            match socket.send_vectored_with_flags(&slices, nix::libc::MSG_NOSIGNAL) {
                 Ok(bytes) => self.forget(bytes),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}

@@ -16,9 +16,9 @@
 //! `MASTER_PORT` (`TORCHELASTIC_USE_AGENT_STORE`), the next port is taken.
 //!
 //! The secret: `RINGDOVE_BOOTSTRAP_SECRET`, else one derived from the launcher's name of the job
-//! and the meeting place. The first keeps everybody out who does not know it. The second can be guessed
-//! by whoever knows the launcher's variables: it keeps two jobs apart that meet on one port, and
-//! garbage out, but no attacker. On a network that is not trusted, set the secret.
+//! and the meeting place. The first keeps everybody out who does not know it. The second can be
+//! guessed by whoever knows the launcher's variables: it keeps two jobs apart that meet on one
+//! port, and garbage out, but no attacker. On a network that is not trusted, set the secret.
 
 use super::address::{self, HostPort};
 use super::message::Term;
@@ -30,7 +30,7 @@ use crate::error::{Error, Result};
 use crate::id::Rank;
 use crate::settings::Settings;
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 
 /// Derived ports lie below those that systems give to outgoing connections.
 const DERIVED_PORTS: std::ops::Range<u16> = 20_000..32_000;
@@ -176,6 +176,13 @@ impl Launch {
     /// # Errors
     /// [`Error::System`] where the root's name cannot be resolved or its port cannot be had.
     pub fn meet(&self, settings: &Settings) -> Result<(UniqueId, Option<Root>)> {
+        if self.rank_count == 1 {
+            // Nobody else has to find it, so any port will do.
+            let listener = address::listen(&[(Ipv4Addr::LOCALHOST, 0).into()])?;
+            let port = address::port(&listener)?;
+            let id = UniqueId::with(&[(Ipv4Addr::LOCALHOST, port).into()], self.secret);
+            return Root::serve(listener, id, settings).map(|root| (id, Some(root)));
+        }
         let addresses = self.root.resolve(settings.bootstrap_timeout)?;
         let id = UniqueId::with(&addresses, self.secret);
         if !self.secret_given && !addresses.iter().all(address::is_local) {

@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 /// Strangers that one listener lets stand in its door. The oldest must go for a new one: a rank's
 /// handshake takes milliseconds, a stranger's silence lasts.
 const PENDING_MAX: usize = 1024;
+/// Connections accepted in a row before others get their turn.
+const ACCEPTS_MAX: usize = 256;
 /// When to try again after the system had no descriptor for a new connection.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// A machine that vanished without a word is noticed after about idle + probes * interval.
@@ -288,8 +290,7 @@ impl Net {
 
     /// Takes in everybody who stands before a door.
     fn accept(&mut self, door: Token) {
-        // Bounded by what the system queues; more come with the next event.
-        loop {
+        for _ in 0..ACCEPTS_MAX {
             let Some(Door { listener, owner, own }) = self.doors.get_mut(&door) else {
                 return;
             };
@@ -301,13 +302,17 @@ impl Net {
                 Err(error) => {
                     // The one that matters: no descriptor is left. A stranger gives up his.
                     tracing::warn!(%error, "cannot accept a connection; is `ulimit -n` too low?");
+                    if self.show_out(owner, 1) {
+                        continue;
+                    }
                     // The event does not come again for those who already stand there.
                     self.timers.set(door, Some(self.now + ACCEPT_RETRY));
-                    self.show_out(owner, 1);
                     return;
                 }
             }
         }
+        // Others get their turn first.
+        self.due.insert(door);
     }
 
     fn take_in(
@@ -336,14 +341,16 @@ impl Net {
     }
 
     /// Sends the oldest stranger in a task's door away if there are `limit` of them.
-    fn show_out(&mut self, owner: TaskId, limit: usize) {
+    fn show_out(&mut self, owner: TaskId, limit: usize) -> bool {
         if self.slots.len() < limit {
-            return;
+            return false;
         }
         let strangers = self.strangers(owner);
-        if let Some(&oldest) = strangers.iter().min().filter(|_| strangers.len() >= limit) {
+        let oldest = strangers.iter().min().filter(|_| strangers.len() >= limit);
+        if let Some(&oldest) = oldest {
             self.lose(oldest, "too many connections wait for their handshake".into());
         }
+        oldest.is_some()
     }
 
     /// Connections that a task's listener accepted and that have not proved anything yet.

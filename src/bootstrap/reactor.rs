@@ -54,6 +54,7 @@ pub(super) struct Reactor {
     inbox: Mutex<Option<Sender<Inbound>>>,
     waker: Arc<Waker>,
     next: AtomicU64,
+    process: u32,
 }
 
 impl Reactor {
@@ -61,7 +62,9 @@ impl Reactor {
     pub fn get() -> Result<Arc<Self>> {
         static REACTOR: Mutex<Weak<Reactor>> = Mutex::new(Weak::new());
         let mut current = REACTOR.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(reactor) = current.upgrade() {
+        // After a fork, the child has the parent's handle and not its thread.
+        let ours = |reactor: &Arc<Self>| reactor.process == std::process::id();
+        if let Some(reactor) = current.upgrade().filter(ours) {
             return Ok(reactor);
         }
         let system = |cause: std::io::Error| Error::System {
@@ -75,7 +78,8 @@ impl Reactor {
             .spawn(move || Loop::new(net, receiver).run())
             .map_err(system)?;
         let inbox = Mutex::new(Some(sender));
-        let reactor = Arc::new(Self { inbox, waker, next: AtomicU64::new(0) });
+        let reactor =
+            Arc::new(Self { inbox, waker, next: AtomicU64::new(0), process: std::process::id() });
         *current = Arc::downgrade(&reactor);
         Ok(reactor)
     }

@@ -41,14 +41,14 @@ impl Root {
     /// # Errors
     /// [`Error::NotFound`] where no interface fits, [`Error::System`] where no port can be had.
     pub fn open(settings: &Settings) -> Result<Self> {
-        let choice = address::choose_from_system(&settings.bootstrap_interface)?;
+        let mut choice = address::choose_from_system(&settings.bootstrap_interface)?;
         let listener = if choice.is_loopback() {
-            address::listen(&[SocketAddr::new(choice.addresses[0].ip(), 0)])?
+            choice.addresses.truncate(1);
+            address::listen(&choice.addresses)?
         } else {
             address::listen(&address::wildcards(0))?
         };
-        let port = address::port(&listener)?;
-        let addresses = choice.with_port(port);
+        let addresses = choice.with_port(address::port(&listener)?);
         Self::serve(listener, UniqueId::with(&addresses, Secret::random()?), settings)
     }
 

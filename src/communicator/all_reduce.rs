@@ -211,6 +211,7 @@ impl Communicator {
             blocks_max: geometry.blocks,
             slot_bytes: geometry.slot_bytes,
             slot_count: geometry.slot_count,
+            ranks_per_node: 0,
         };
         let choice = plan::select(request, &limits).map_err(|e| internal("plan", &e))?;
         plan::verify(plan::build(&choice), &request.promise()).map_err(|e| internal("plan", &e))

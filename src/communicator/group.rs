@@ -168,6 +168,7 @@ impl Group<'_> {
             blocks_max: geometry.blocks,
             slot_bytes: geometry.pair_slot_bytes(),
             slot_count: geometry.slot_count,
+            ranks_per_node: 0,
         };
         let (rank, ranks) = (self.communicator.rank.0, geometry.rank_count);
         plan::group(rank, ranks, transfers, &limits)

@@ -131,7 +131,8 @@ impl Communicator {
         rank_count: u32,
         settings: &Settings,
     ) -> Result<Self> {
-        let mut ranks = Self::init_ranks(&[context.clone()], id, rank, rank_count, settings)?;
+        let mut ranks =
+            Self::init_ranks(std::slice::from_ref(context), id, rank, rank_count, settings)?;
         Ok(ranks.swap_remove(0))
     }
 

@@ -1,6 +1,8 @@
 //! What is wrong with a job becomes the same typed error on every rank that is left, in time.
 
-use crate::support::{all_say, each_rank, entry, errors, job, patient, planes, settings, within};
+use crate::support::{
+    all_say, each_rank, entry, errors, from_text, job, patient, planes, settings, to_text, within,
+};
 use ringdove::bootstrap::{ControlPlane, Root, Secret, UniqueId};
 use ringdove::error::BootstrapError;
 use ringdove::id::Rank;
@@ -216,6 +218,22 @@ fn a_rank_that_left_is_named_when_others_go_on() {
     }
 }
 
+#[test]
+fn an_abort_passes_through_a_rank_that_has_left() {
+    for (from, to) in [(0, 2), (2, 0)] {
+        // A chain, so that rank 1 is the only way.
+        let settings = Settings { bootstrap_fan_out: 1, ..patient() };
+        let mut planes = planes(3, &settings);
+        let (sender, receiver) = channel();
+        planes[to].on_failure(move |error| sender.send(error.clone()).unwrap());
+        drop(planes.remove(1));
+        planes[if from == 0 { 0 } else { 1 }].abort("late trouble");
+        let error = receiver.recv_timeout(PROMPT).unwrap();
+        let by = Some(Rank(from));
+        assert_eq!(error, Error::Aborted { by, why: "late trouble".into() });
+    }
+}
+
 /// The secret and address of a job, for another process.
 const ID: &str = "TEST_BOOTSTRAP_ID";
 const RANK: &str = "TEST_BOOTSTRAP_RANK";
@@ -223,10 +241,9 @@ const RANK_COUNT: u32 = 7;
 
 /// A process of its own for one rank, which joins, calls once and then only lives.
 fn process(id: &UniqueId, rank: u32) -> Child {
-    let id: String = id.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "faults::a_rank_in_a_process_of_its_own", "--ignored", "--nocapture"])
-        .env(ID, id)
+        .env(ID, to_text(id))
         .env(RANK, rank.to_string())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -237,10 +254,7 @@ fn process(id: &UniqueId, rank: u32) -> Child {
 #[test]
 #[ignore = "the other process of the tests about killed processes"]
 fn a_rank_in_a_process_of_its_own() {
-    let text = std::env::var(ID).expect("started by another test");
-    let byte = |at: usize| u8::from_str_radix(&text[at..at + 2], 16).unwrap();
-    let bytes: Vec<u8> = (0..text.len()).step_by(2).map(byte).collect();
-    let id = UniqueId::from_bytes(bytes.try_into().unwrap());
+    let id = from_text(&std::env::var(ID).expect("started by another test"));
     let rank = std::env::var(RANK).unwrap().parse().unwrap();
     let plane = ControlPlane::join(entry(id, rank, RANK_COUNT), &patient()).unwrap();
     plane.barrier().unwrap();

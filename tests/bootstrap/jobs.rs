@@ -1,6 +1,6 @@
 //! What a healthy job does.
 
-use crate::support::{each_rank, entry, errors, job, patient, settings};
+use crate::support::{all_say, each_rank, entry, errors, job, patient, settings};
 use ringdove::bootstrap::{ControlPlane, Entry, Launch, Root, Secret, UniqueId};
 use ringdove::id::Rank;
 use ringdove::{Error, Settings};
@@ -208,6 +208,34 @@ fn the_environment_of_a_launcher_is_enough() {
         let plane = launch.join(Vec::new(), &settings(60_000)).unwrap();
         assert_eq!(plane.all_gather(&[rank as u8]).unwrap().concat(), [0, 1, 2, 3]);
     });
+}
+
+#[test]
+fn jobs_of_one_rank_need_no_place_to_meet_and_do_not_collide() {
+    each_rank(0..3, |_| {
+        let launch = Launch::from_lookup(|name| match name {
+            "RINGDOVE_RANK" => Some("0".into()),
+            "RINGDOVE_WORLD_SIZE" => Some("1".into()),
+            _ => None,
+        });
+        let plane = launch.unwrap().unwrap().join(Vec::new(), &patient()).unwrap();
+        assert_eq!(plane.all_gather(b"alone").unwrap(), [b"alone"]);
+    });
+}
+
+#[test]
+fn a_port_that_is_taken_is_named_with_where_it_came_from() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let launch = Launch::from_lookup(|name| match name {
+        "RINGDOVE_RANK" => Some("0".into()),
+        "RINGDOVE_WORLD_SIZE" => Some("2".into()),
+        "RINGDOVE_BOOTSTRAP_ADDRESS" => Some(address.clone()),
+        _ => None,
+    });
+    let error = launch.unwrap().unwrap().meet(&patient()).unwrap_err();
+    assert!(matches!(error, Error::System { .. }));
+    all_say(&[error], &[&address, "in use", "RINGDOVE_BOOTSTRAP_ADDRESS"]);
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! Whoever knocks at the port without the secret is turned away and named, and the job goes on.
 
-use crate::support::{each_rank, entry, settings, within};
+use crate::support::{each_rank, entry, from_text, settings, to_text, within};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use ringdove::bootstrap::{ControlPlane, Root};
 use ringdove::{Error, Settings};
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::process::{Command, Stdio};
 use std::sync::{LazyLock, Mutex};
 use std::time::Duration;
 
@@ -125,4 +127,41 @@ fn a_rank_with_a_foreign_id_does_not_disturb_two_jobs() {
         }
         assert!(matches!(lost.join().unwrap(), Err(Error::Bootstrap(_))));
     });
+}
+
+#[test]
+fn strangers_who_take_every_descriptor_of_the_root_do_not_stop_the_job() {
+    let mut process = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "strangers::a_root_with_few_descriptors", "--ignored", "--nocapture"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(process.stdout.take().unwrap()).lines();
+    let mut lines = lines.map_while(Result::ok);
+    let id = lines.find_map(|line| line.strip_prefix("id ").map(from_text)).unwrap();
+    let address = id.addresses().unwrap()[0];
+    let strangers: Vec<_> = (0..150).map(|_| TcpStream::connect(address).unwrap()).collect();
+    let settings = settings(60_000);
+    // The root gives up on a silent stranger after 10 s; this must not take so long.
+    within(Duration::from_secs(8), || {
+        each_rank(0..4, |rank| {
+            ControlPlane::join(entry(id, rank, 4), &settings).unwrap().barrier().unwrap();
+        });
+    });
+    drop(strangers);
+    drop(process.stdin.take());
+    assert!(process.wait().unwrap().success());
+}
+
+#[test]
+#[ignore = "the other process of strangers_who_take_every_descriptor_of_the_root"]
+fn a_root_with_few_descriptors() {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, 64, hard).unwrap();
+    let root = Root::open(&settings(60_000)).unwrap();
+    println!("\nid {}", to_text(&root.id()));
+    // Until the test that started us closes our input.
+    io::stdin().read_line(&mut String::new()).unwrap();
 }

@@ -90,3 +90,15 @@ pub fn within<T>(limit: Duration, work: impl FnOnce() -> T) -> T {
     assert!(took < limit, "took {took:?}, expected less than {limit:?}");
     value
 }
+
+/// An id on its way to another process.
+pub fn to_text(id: &UniqueId) -> String {
+    id.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// And back.
+pub fn from_text(text: &str) -> UniqueId {
+    let byte = |at: usize| u8::from_str_radix(&text[at..at + 2], 16).unwrap();
+    let bytes: Vec<u8> = (0..text.len()).step_by(2).map(byte).collect();
+    UniqueId::from_bytes(bytes.try_into().unwrap())
+}

@@ -58,7 +58,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, Error> {
         many::run(&job, &signals, &mut tidier)
     } else {
         template.add(fabric.place(machine.node));
-        one::run(&template, &arguments.command[0], &signals)
+        one::run(&template, &arguments.command[0], &signals, &mut tidier)
     };
     stage.remove()?;
     ended

@@ -3,11 +3,11 @@
 //! A signal that nobody can catch ends `hwsim run` before it has removed its folder and ended what
 //! its ranks started. A second process therefore stands by, in a group of its own so that a signal
 //! for the first group spares it. It reads from a pipe whose other end only `hwsim run` holds: when
-//! the pipe ends, it kills the groups that are still watched, removes the folder, and ends.
+//! the pipe ends, it kills what is still watched, removes the folder, and ends.
 
 use crate::error::Error;
 use nix::errno::Errno;
-use nix::sys::signal::{Signal, killpg};
+use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getpid};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -52,12 +52,27 @@ impl Tidier {
         }
     }
 
-    /// Has a process group spared: its leader is reaped, and its number may come to mean another.
-    pub fn forget(&mut self, group: Pid) {
+    /// Has a process killed, together with this one. The kernel does so as well, unless the process
+    /// changes its credentials, as by entering a user namespace.
+    pub fn watch_process(&mut self, process: Pid) {
+        self.tell('+', process.as_raw());
+    }
+
+    /// Has a process spared: it is reaped, and its number may come to mean another.
+    pub fn forget_process(&mut self, process: Pid) {
+        self.tell('-', process.as_raw());
+    }
+
+    /// Has a process group spared, whose leader is reaped.
+    pub fn forget_group(&mut self, group: Pid) {
+        self.tell('-', -group.as_raw());
+    }
+
+    fn tell(&mut self, sign: char, target: i32) {
         if let Some(pipe) = &mut self.pipe {
             // One write: a line is in the pipe as a whole or not at all. If nobody listens any
             // more, nobody will kill anything either.
-            let _ = pipe.write_all(format!("-{group}\n").as_bytes());
+            let _ = pipe.write_all(format!("{sign}{target}\n").as_bytes());
         }
     }
 }
@@ -66,7 +81,7 @@ impl Tidier {
 /// that of [`Tidier::pipe`]; it must be closed by what comes next.
 pub fn watch_this_group(pipe: impl AsFd) -> io::Result<()> {
     let pipe = File::from(pipe.as_fd().try_clone_to_owned()?);
-    (&pipe).write_all(format!("+{}\n", getpid()).as_bytes())
+    (&pipe).write_all(format!("+{}\n", -getpid().as_raw()).as_bytes())
 }
 
 impl Drop for Tidier {
@@ -79,19 +94,24 @@ impl Drop for Tidier {
 
 /// What the process that stands by does.
 pub fn stand_by(folder: &Path) -> Result<ExitCode, Error> {
-    let mut groups = BTreeSet::new();
+    // As the system call has it: a process by its number, a group by its number below zero.
+    let mut targets = BTreeSet::new();
     for line in BufReader::new(io::stdin()).lines().map_while(Result::ok) {
-        let Ok(number) = line[1..].parse::<i32>() else { continue };
-        match line.as_bytes()[0] {
-            b'+' => groups.insert(number),
-            _ => groups.remove(&number),
+        let Some((sign, Ok(target))) = line.split_at_checked(1).map(|(s, n)| (s, n.parse::<i32>()))
+        else {
+            continue;
+        };
+        match sign {
+            "+" => targets.insert(target),
+            _ => targets.remove(&target),
         };
     }
-    for group in groups {
-        match killpg(Pid::from_raw(group), Signal::SIGKILL) {
-            // Ended by itself: the kernel kills a rank together with `hwsim run`.
+    // Zero and one stand for ourselves, for everybody, and for the first process.
+    for target in targets.into_iter().filter(|target| target.unsigned_abs() > 1) {
+        match kill(Pid::from_raw(target), Signal::SIGKILL) {
+            // Ended by itself: the kernel kills a child together with `hwsim run`.
             Ok(()) | Err(Errno::ESRCH) => {}
-            Err(errno) => eprintln!("hwsim: ending process group {group}: {errno}"),
+            Err(errno) => eprintln!("hwsim: killing {target}: {errno}"),
         }
     }
     match fs::remove_dir_all(folder) {

@@ -189,12 +189,8 @@ impl Member {
     /// Tells the neighbours that this rank makes no more calls.
     pub(super) fn say_farewell(&mut self, net: &mut Net) {
         self.check_for_left(net);
-        let above = match self.above {
-            Above::Linked(_, above) => Some(above),
-            // It keeps its end open until we have said it too.
-            Above::Left(_, above) => above,
-            _ => None,
-        };
+        // One that has left before keeps its end open until we have said it too.
+        let above = self.connection_above();
         let below = self.below.keys().copied();
         below.chain(above).for_each(|neighbour| net.send(neighbour, &Message::Leaving));
         // The process may end as soon as its owner knows.

@@ -206,6 +206,14 @@ impl Member {
         self.plan.rank
     }
 
+    fn connection_above(&self) -> Option<ConnectionId> {
+        match self.above {
+            Above::Linked(_, above) => Some(above),
+            Above::Left(_, above) => above,
+            Above::Unknown | Above::Nobody | Above::Seeking(..) => None,
+        }
+    }
+
     /// Our connection reached somebody who holds the secret.
     fn reached(&mut self, net: &mut Net, at: ConnectionId, hello: Hello, address: SocketAddr) {
         if hello.version != PROTOCOL {
@@ -276,7 +284,8 @@ impl Member {
         whole: &[u8],
     ) {
         let is_root = matches!(self.root, RootSide::Joined(root, _) if root == from);
-        let is_above = matches!(self.above, Above::Linked(_, above) if above == from);
+        // One that has left still relays.
+        let is_above = self.connection_above() == Some(from);
         let is_below = self.below.contains_key(&from);
         match message {
             Message::Fault(fault) if is_root || is_above || is_below => {
@@ -341,7 +350,11 @@ impl Member {
             Above::Left(_, above) if *above == Some(connection) => *above = None,
             _ => {}
         }
-        if let Some(&Below { rank, has_left: false }) = self.below.get(&connection) {
+        let Some(&Below { rank, has_left }) = self.below.get(&connection) else { return };
+        if !self.live && !self.collect.has(rank) {
+            // It gave up on a slow handshake and may try again. If it has died, the root knows.
+            self.below.remove(&connection);
+        } else if !has_left {
             self.lost(net, rank, cause);
         }
     }
@@ -391,11 +404,7 @@ impl Member {
     /// Ends the job for everybody but the one who told us.
     fn relay(&mut self, net: &mut Net, from: ConnectionId, fault: BootstrapError) {
         let message = encode(&Message::Fault(fault.clone()));
-        let above = match self.above {
-            Above::Linked(_, above) => Some(above),
-            Above::Left(_, above) => above,
-            _ => None,
-        };
+        let above = self.connection_above();
         let root = match self.root {
             RootSide::Joined(root, _) => Some(root),
             _ => None,

@@ -222,7 +222,7 @@ impl Supervisor<'_> {
         for rank in &mut self.ranks {
             // Cannot fail: it is our child, and nobody else waits for it.
             let _ = rank.child.wait();
-            tidier.forget(rank.pid);
+            tidier.forget_group(rank.pid);
         }
         self.labels.finish();
     }

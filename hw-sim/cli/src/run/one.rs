@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::run::child::Template;
+use crate::tidy::Tidier;
 use nix::errno::Errno;
 use nix::libc::SI_KERNEL;
 use nix::sys::signal::{SigSet, Signal, kill};
@@ -12,8 +13,13 @@ use std::ffi::OsStr;
 use std::process::ExitCode;
 
 /// Runs the command and ends as it ends.
-pub fn run(template: &Template, command: &OsStr, signals: &SigSet) -> Result<ExitCode, Error> {
-    match start_and_wait(template, signals)? {
+pub fn run(
+    template: &Template,
+    command: &OsStr,
+    signals: &SigSet,
+    tidier: &mut Tidier,
+) -> Result<ExitCode, Error> {
+    match start_and_wait(template, signals, tidier)? {
         WaitStatus::Signaled(_, signal, _) => {
             let command = command.to_string_lossy();
             eprintln!("hwsim: `{command}` was ended by {signal} (signal {})", signal as i32);
@@ -26,16 +32,22 @@ pub fn run(template: &Template, command: &OsStr, signals: &SigSet) -> Result<Exi
 }
 
 /// Starts the child and passes signals on until it ends.
-fn start_and_wait(template: &Template, signals: &SigSet) -> Result<WaitStatus, Error> {
+fn start_and_wait(
+    template: &Template,
+    signals: &SigSet,
+    tidier: &mut Tidier,
+) -> Result<WaitStatus, Error> {
     let starting = Error::system(format!("starting {}", template.program().display()));
     let child = template.command().spawn().map_err(starting)?;
     let pid = Pid::from_raw(child.id() as i32);
+    tidier.watch_process(pid);
     let ended = forward_until_ended(pid, signals);
     if ended.is_err() {
         // Not known to have ended: end it, so that nothing is left behind.
         let _ = kill(pid, Signal::SIGKILL);
         let _ = waitpid(pid, None);
     }
+    tidier.forget_process(pid);
     ended.map_err(|errno| Error::system("waiting for the command")(errno.into()))
 }
 
