@@ -3,8 +3,10 @@
 //! handed to every later caller.
 
 mod adapter;
+mod bootstrap;
 
 pub use adapter::{AdapterFault, AdapterFaultKind};
+pub use bootstrap::{BootstrapError, Ranks};
 
 use crate::id::{LaneId, Position, Rank, RouteId};
 use ringdove_kernels::descriptor::{Descriptor, MalformedDescriptor};
@@ -138,6 +140,21 @@ pub enum Error {
         seen: String,
         /// How long the wait lasted.
         waited: Duration,
+    },
+    /// Ranks could not find one another, or lost one another.
+    #[error("{0}")]
+    Bootstrap(Box<BootstrapError>),
+    /// What the launcher put into the environment is incomplete, or there is nothing.
+    #[error("{launcher}: {variable} is {seen}; expected {expected}")]
+    Environment {
+        /// What set the variables, for example `torchrun`.
+        launcher: String,
+        /// The variable that cannot be used.
+        variable: String,
+        /// Its value, or that it is not set.
+        seen: String,
+        /// What would have been accepted, and what to do.
+        expected: String,
     },
     /// The operating system refused something.
     #[error("{what}: {cause}")]

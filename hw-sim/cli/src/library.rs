@@ -1,5 +1,6 @@
 //! Where `libhwsim.so` is, and the folder that shows it under the vendor's names.
 
+use crate::adapters;
 use crate::error::Error;
 use hwsim_machine::description::Description;
 use std::env;
@@ -44,15 +45,21 @@ pub struct Stage {
     folder: TempDir,
     /// The machine's file inside the folder.
     pub machine_file: PathBuf,
+    /// What the verbs library takes for the path of its provider, where the machine has adapters.
+    pub provider: Option<PathBuf>,
 }
 
 impl Stage {
-    /// Makes the folder, readable by this user alone.
+    /// Makes the folder, readable by this user alone. Its path is absolute: commands change their
+    /// directory.
     pub fn new(library: &Path, machine: &Description) -> Result<Self, Error> {
-        let folder = tempfile::Builder::new()
-            .prefix("hwsim-")
-            .permissions(fs::Permissions::from_mode(0o700))
-            .tempdir()
+        let folder = std::path::absolute(env::temp_dir())
+            .and_then(|root| {
+                tempfile::Builder::new()
+                    .prefix("hwsim-")
+                    .permissions(fs::Permissions::from_mode(0o700))
+                    .tempdir_in(root)
+            })
             .map_err(Error::system("making a private folder for library links"))?;
         for name in VENDOR_NAMES {
             symlink(library, folder.path().join(name))
@@ -61,7 +68,22 @@ impl Stage {
         let machine_file = folder.path().join("machine.toml");
         fs::write(&machine_file, machine.source())
             .map_err(Error::system(format!("writing {}", machine_file.display())))?;
-        Ok(Self { folder, machine_file })
+        let provider = (!machine.adapters.is_empty())
+            .then(|| adapters::link_provider(folder.path(), library))
+            .transpose()?;
+        Ok(Self { folder, machine_file, provider })
+    }
+
+    /// A fresh folder inside.
+    pub fn scratch(&self, name: &str) -> Result<PathBuf, Error> {
+        let path = self.folder.path().join(name);
+        fs::create_dir(&path).map_err(Error::system(format!("making {}", path.display())))?;
+        Ok(path)
+    }
+
+    /// The folder's path.
+    pub fn path(&self) -> &Path {
+        self.folder.path()
     }
 
     /// The loader's search path with this folder in front of what is there.

@@ -3,6 +3,7 @@
 //! Nothing here knows of any vendor's ABI; `vendor-abi` translates. Nothing here knows of
 //! collectives either.
 
+pub mod adapter;
 pub mod clock;
 pub mod context;
 pub mod copy;

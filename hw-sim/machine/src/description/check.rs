@@ -3,7 +3,7 @@
 use super::file::{self, GpuEntry, LinkEntry, LinkEntryKind, MachineFile, ModelEntry, PcieEntry};
 use super::{
     Description, DescriptionError, Gpu, GpuModel, Link, LinkKind, Node, NvSwitch, PciBusId,
-    PciSwitch, Pcie, RootComplex,
+    PciSwitch, Pcie, RootComplex, cluster,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Range, RangeInclusive};
@@ -34,6 +34,13 @@ pub(super) fn resolve(file: MachineFile, source: &str, origin: &str) -> Result<D
         gpus: Vec::new(),
         links: Vec::new(),
         peers_across_root_complexes: file.peers_across_root_complexes,
+        adapters: Vec::new(),
+        peer_memory: file.peer_memory,
+        nodes: match &file.nodes {
+            Some(nodes) => check.number("nodes", nodes, cluster::NODES)?,
+            None => 1,
+        },
+        node: 0,
         origin: origin.into(),
         source: source.into(),
     };
@@ -67,10 +74,11 @@ pub(super) fn resolve(file: MachineFile, source: &str, origin: &str) -> Result<D
     for entry in &file.links {
         check.links(entry, &mut description)?;
     }
-    Ok(description)
+    check.adapters(&file.adapters, &mut description)?;
+    Ok(description.at_node(0))
 }
 
-struct Check<'a> {
+pub(super) struct Check<'a> {
     source: &'a str,
     origin: &'a str,
     nodes: BTreeMap<String, Node>,
@@ -78,7 +86,11 @@ struct Check<'a> {
 }
 
 impl Check<'_> {
-    fn invalid(&self, span: Range<usize>, reason: impl Into<String>) -> DescriptionError {
+    pub(super) fn invalid(
+        &self,
+        span: Range<usize>,
+        reason: impl Into<String>,
+    ) -> DescriptionError {
         file::invalid(self.source, self.origin, span, reason)
     }
 
@@ -168,7 +180,7 @@ impl Check<'_> {
         }
     }
 
-    fn pcie(&self, entry: &PcieEntry) -> Result<Pcie> {
+    pub(super) fn pcie(&self, entry: &PcieEntry) -> Result<Pcie> {
         let generation = self.number("a PCIe generation", &entry.generation, 1..=6)?;
         let lanes = self.number("lanes", &entry.lanes, 1..=32)?;
         if !lanes.is_power_of_two() {
@@ -178,7 +190,7 @@ impl Check<'_> {
         Ok(Pcie { generation, lanes })
     }
 
-    fn bus_id(&mut self, seen: &Spanned<String>) -> Result<PciBusId> {
+    pub(super) fn bus_id(&mut self, seen: &Spanned<String>) -> Result<PciBusId> {
         let text = seen.as_ref();
         let id = text.parse::<PciBusId>().map_err(|()| {
             let reason = format!("expected a PCI address like `0000:07:00.0`, found `{text}`");
@@ -202,7 +214,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    fn pci_parent(&self, name: &Spanned<String>) -> Result<Node> {
+    pub(super) fn pci_parent(&self, name: &Spanned<String>) -> Result<Node> {
         match self.nodes.get(name.as_ref()) {
             Some(node @ (Node::RootComplex(_) | Node::Switch(_))) => Ok(*node),
             _ => {
@@ -229,22 +241,16 @@ impl Check<'_> {
             let reason = format!("expected the id of a model ({known}), found `{seen}`");
             self.invalid(entry.model.span(), reason)
         })?;
-        let mut root = under;
-        while let Node::Switch(index) = root {
-            root = machine.switches[index].under;
-        }
-        let Node::RootComplex(root) = root else {
-            unreachable!("pci_parent gives root complexes and switches only");
-        };
         let (name, bus_id) = (entry.name.as_ref().clone(), self.bus_id(&entry.bus_id)?);
         Ok(Gpu {
-            uuid: uuid(&format!("{}/{name}/{bus_id}", machine.name)),
+            // Set for the whole machine at once, at the end.
+            uuid: [0; 16],
             name,
             model,
             under,
             bus_id,
             pcie: self.pcie(&entry.pcie)?,
-            numa_node: machine.root_complexes[root].numa_node,
+            numa_node: machine.numa_node_of(under),
         })
     }
 
@@ -313,7 +319,7 @@ impl Check<'_> {
 }
 
 /// A version-8 UUID (free form) from a text: FNV-1a with two bases, so it never changes.
-fn uuid(text: &str) -> [u8; 16] {
+pub(super) fn uuid(text: &str) -> [u8; 16] {
     let hash = |basis: u64| {
         text.bytes()
             .fold(basis, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))

@@ -1,6 +1,7 @@
 //! The schema of a machine file, and the reading of its text. Unknown keys are errors.
 
 use super::DescriptionError;
+use super::adapter::AdapterEntry;
 use serde::Deserialize;
 use std::ops::Range;
 use toml::Spanned;
@@ -13,6 +14,7 @@ pub(super) struct MachineFile {
     pub summary: String,
     #[serde(default)]
     pub peers_across_root_complexes: bool,
+    pub nodes: Option<Spanned<u32>>,
     #[serde(default)]
     pub models: Vec<ModelEntry>,
     #[serde(default)]
@@ -25,6 +27,10 @@ pub(super) struct MachineFile {
     pub gpus: Vec<GpuEntry>,
     #[serde(default)]
     pub links: Vec<LinkEntry>,
+    #[serde(default)]
+    pub adapters: Vec<AdapterEntry>,
+    #[serde(default)]
+    pub peer_memory: bool,
 }
 
 #[derive(Deserialize)]

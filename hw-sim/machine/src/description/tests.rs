@@ -114,17 +114,17 @@ fn pcie_rates_are_the_standards() {
 #[test]
 fn a_misspelt_key_is_named_with_its_line() {
     let (line, key, reason) = spoilt("one-gpu", "memory_mib", "memory_mb");
-    assert_eq!((line, key.as_str()), (16, "memory_mb"));
+    assert_eq!((line, key.as_str()), (18, "memory_mb"));
     assert!(reason.contains("unknown field"), "{reason}");
 }
 
 #[test]
 fn a_wrong_type_and_a_number_out_of_range_are_named_with_their_line() {
     let (line, key, reason) = spoilt("one-gpu", "memory_mib = 40960", "memory_mib = \"40 GB\"");
-    assert_eq!((line, key.as_str()), (16, "memory_mib"));
+    assert_eq!((line, key.as_str()), (18, "memory_mib"));
     assert!(reason.contains("invalid type"), "{reason}");
     let (line, key, reason) = spoilt("one-gpu", "multiprocessors = 108", "multiprocessors = 0");
-    assert_eq!((line, key.as_str()), (11, "multiprocessors"));
+    assert_eq!((line, key.as_str()), (13, "multiprocessors"));
     assert_eq!(reason, "expected multiprocessors from 1 to 1024, found 0");
     let (_, key, _) = spoilt("one-gpu", "clock_mhz = 1410", "clock_mhz = -1");
     assert_eq!(key, "clock_mhz");
@@ -224,4 +224,73 @@ fn the_machine_file_in_the_readme_is_valid() {
     let example = readme.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
     let machine = Description::parse(example, "README.md").unwrap();
     assert_eq!((machine.gpus.len(), machine.nv_link_count(0, 1)), (2, 2));
+}
+
+#[test]
+fn a_name_may_be_followed_by_a_number_of_nodes() {
+    assert_eq!(Description::find("dgx1v").unwrap().nodes, 1);
+    for text in ["dgx1v x 2", " dgx1v  x  2 "] {
+        let cluster = Description::find(text).unwrap();
+        assert_eq!((cluster.name.as_str(), cluster.nodes, cluster.node), ("dgx1v", 2, 0));
+    }
+    assert!(Description::find("dgx1v x 2").unwrap().describe().contains("\n2 nodes, each"));
+    for (text, seen) in [("dgx1v x 0", "0"), ("dgx1v x two", "two"), ("dgx1v x 1025", "1025")] {
+        let refused = Description::find(text).unwrap_err().to_string();
+        assert!(refused.contains("1 to 1024 nodes") && refused.contains(seen), "{refused}");
+    }
+    let refused = Description::find("dgx9 x 2").unwrap_err().to_string();
+    assert!(refused.contains("unknown machine `dgx9`"), "{refused}");
+}
+
+#[test]
+fn a_file_may_say_how_many_nodes_there_are() {
+    let one = Description::builtin("one-gpu").unwrap().source().to_owned();
+    let two = Description::parse(&format!("nodes = 2\n{one}"), "test").unwrap();
+    assert_eq!(two.nodes, 2);
+    let (line, key, reason) = invalid(&format!("nodes = 0\n{one}"));
+    assert_eq!((line, key.as_str()), (1, "nodes"));
+    assert!(reason.contains("from 1 to 1024"), "{reason}");
+}
+
+/// Two GPUs with one UUID look like one GPU to every launcher, on whatever node they are.
+#[test]
+fn nodes_differ_in_uuids_alone() {
+    let first = Description::builtin("pcie4").unwrap();
+    let mut seen = std::collections::BTreeSet::new();
+    for node in 0..3 {
+        let machine = first.clone().at_node(node);
+        assert_eq!(machine.node, node);
+        for (gpu, on_first) in machine.gpus.iter().zip(&first.gpus) {
+            assert!(seen.insert(gpu.uuid), "{} of node {node} shares its UUID", gpu.name);
+            assert_eq!(gpu.bus_id, on_first.bus_id, "equal nodes are cabled equally");
+            assert_eq!(gpu.uuid == on_first.uuid, node == 0, "node 0 is the machine alone");
+        }
+    }
+}
+
+#[test]
+fn adapters_have_a_place_in_the_tree() {
+    let machine = Description::builtin("dgx-a100").unwrap();
+    assert_eq!(machine.adapters.len(), 8, "a rail for each GPU");
+    for (gpu, adapter) in machine.gpus.iter().zip(&machine.adapters) {
+        assert_eq!((gpu.under, gpu.numa_node), (adapter.under, adapter.numa_node));
+    }
+    let text = machine.describe();
+    assert!(text.contains("hwsim7 (adapter, InfiniBand, 25 GB/s)"), "{text}");
+}
+
+#[test]
+fn wrong_adapters_are_named_with_their_line() {
+    let (_, key, reason) = spoilt("one-gpu", "mtu = 4096", "mtu = 1500");
+    assert_eq!(key, "mtu");
+    assert!(reason.contains("4096 bytes, found 1500"), "{reason}");
+    let (_, key, _) = spoilt("one-gpu", "link_layer = \"infiniband\"", "link_layer = \"token\"");
+    assert_eq!(key, "link_layer");
+    let fault = "mtu = 4096\nfaults = [\"port-drown\"]";
+    let (_, key, reason) = spoilt("one-gpu", "mtu = 4096", fault);
+    assert_eq!(key, "faults");
+    assert!(reason.contains("port-down-after=N") && reason.contains("port-drown"), "{reason}");
+    let (_, key, reason) = spoilt("dgx1v", "name = \"hwsim1\"", "name = \"hwsim0\"");
+    assert_eq!(key, "name");
+    assert!(reason.contains("names are unique"), "{reason}");
 }

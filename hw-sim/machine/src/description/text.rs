@@ -6,8 +6,12 @@ use std::fmt::Write;
 impl Description {
     /// What the machine is: its GPUs, its PCI tree, and who is linked with whom.
     pub fn describe(&self) -> String {
-        let mut text = format!("{}: {}\n\nGPUs\n", self.name, self.summary);
+        let mut text = format!("{}: {}\n\n", self.name, self.summary);
         // Writing to a String cannot fail; the results are dropped here and below.
+        if self.nodes > 1 {
+            let _ = writeln!(text, "{} nodes, each as follows\n", self.nodes);
+        }
+        text.push_str("GPUs\n");
         for (ordinal, gpu) in self.gpus.iter().enumerate() {
             let (major, minor) = gpu.model.compute_capability;
             let _ = writeln!(
@@ -70,6 +74,11 @@ impl Description {
                 let _ = writeln!(text, "{:indent$}{name} ({rate:.1} GB/s up)", "");
                 self.write_below(text, Node::Switch(index), depth + 1);
             }
+        }
+        for adapter in self.adapters.iter().filter(|adapter| adapter.under == node) {
+            let (name, layer, rate) = (&adapter.name, adapter.link_layer, adapter.gb_per_s);
+            let indent = 2 * depth;
+            let _ = writeln!(text, "{:indent$}{name} (adapter, {layer:?}, {rate} GB/s)", "");
         }
         for (ordinal, gpu) in self.gpus.iter().enumerate() {
             if gpu.under == node {

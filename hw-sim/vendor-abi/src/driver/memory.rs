@@ -6,8 +6,11 @@ use super::handles::Handle;
 use super::{pool, state};
 use hwsim_machine::memory::{Allocation, Kind};
 use std::ffi::{c_int, c_uint};
+use std::os::fd::IntoRawFd;
 use std::sync::Arc;
 
+/// `CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD`
+const DMA_BUF: c_uint = 1;
 /// `CU_MEMHOSTALLOC_PORTABLE | DEVICEMAP | WRITECOMBINED`
 const HOST_ALLOC_FLAGS: c_uint = 7;
 /// `CU_MEMHOSTREGISTER_PORTABLE | DEVICEMAP | IOMEMORY | READ_ONLY`
@@ -175,6 +178,18 @@ driver_calls! {
 
     fn cuMemGetAddressRange_v2(base: Out<u64>, size: Out<usize>, address: u64) {
         range(base, size, address)
+    }
+
+    fn cuMemGetHandleForAddressRange(
+        handle: Out<c_int>, address: u64, bytes: usize, kind: c_uint, flags: u64,
+    ) {
+        handle.require()?;
+        let (driver, _) = state::current()?;
+        if kind != DMA_BUF || flags != 0 {
+            return refuse(NOT_SUPPORTED, format!("handle type {kind}, flags {flags:#x}"));
+        }
+        let descriptor = driver.machine.memory.export_dma_buf(address, bytes as u64)?;
+        handle.set(descriptor.into_raw_fd())
     }
 
     #[per_thread(cuMemAllocAsync_ptsz)]

@@ -18,6 +18,8 @@ mod state;
 mod stream;
 mod trace;
 
+pub(crate) use state::gpu_memory;
+
 /// Calls by module: name and address.
 const CALLS: &[&[(&str, *const ())]] = &[
     context::CALLS,

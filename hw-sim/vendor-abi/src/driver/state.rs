@@ -77,6 +77,11 @@ impl Pool {
     }
 }
 
+/// The memory of the machine's GPUs, once `cuInit` has built it.
+pub(crate) fn gpu_memory() -> Option<&'static hwsim_machine::memory::GlobalMemory> {
+    DRIVER.get().map(|driver| &*driver.machine.memory)
+}
+
 /// `cuInit`: builds the machine that the environment names.
 pub(crate) fn initialise() -> Outcome {
     trace::start();

@@ -153,8 +153,6 @@ super::stubs! { NOT_SUPPORTED:
     cuGreenCtxWaitEvent
     cuImportExternalMemory
     cuImportExternalSemaphore
-    cuIpcGetEventHandle
-    cuIpcOpenEventHandle
     cuLaunch
     cuLaunchCooperativeKernelMultiDevice
     cuLaunchGrid
@@ -177,7 +175,6 @@ super::stubs! { NOT_SUPPORTED:
     cuMemGetAccess
     cuMemGetAllocationGranularity
     cuMemGetAllocationPropertiesFromHandle
-    cuMemGetHandleForAddressRange
     cuMemImportFromShareableHandle
     cuMemMap
     cuMemMapArrayAsync

@@ -1,0 +1,106 @@
+//! Device files for adapters that the kernel does not know.
+//!
+//! The verbs library wants character devices `/dev/infiniband/uverbsN`; what they are does not
+//! matter, for the virtual provider never talks to the kernel. They are shown to the command alone,
+//! in a mount namespace of its own, and so nothing is left in `/dev`. Root makes one directly;
+//! others through a user namespace in which they stay who they are.
+
+use crate::adapters::device_name;
+use crate::error::Error;
+use nix::errno::Errno;
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use nix::unistd::{getegid, geteuid};
+use std::fs::{self, File};
+use std::os::unix::fs::{FileTypeExt, symlink};
+use std::path::{Path, PathBuf};
+
+/// Where the verbs library looks.
+const FOLDER: &str = "/dev/infiniband";
+
+/// Moves this process into namespaces in which there are device files for `adapters` adapters.
+/// `scratch` is an empty folder to build them in. The process must have no other threads.
+pub fn enter(adapters: usize, scratch: &Path) -> Result<(), Error> {
+    let failed = |what: &str| {
+        let what = what.to_owned();
+        move |errno: Errno| Error::system(what)(errno.into())
+    };
+    if unshare(CloneFlags::CLONE_NEWNS).is_err() {
+        let (user, group) = (geteuid(), getegid());
+        unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS)
+            .map_err(failed("making a user namespace and a mount namespace"))?;
+        let map = |file: &str, content: String| {
+            fs::write(format!("/proc/self/{file}"), content)
+                .map_err(Error::system(format!("writing {file}")))
+        };
+        // The kernel wants this before it lets anybody but root map a group.
+        map("setgroups", "deny".into())?;
+        map("uid_map", format!("{user} {user} 1"))?;
+        map("gid_map", format!("{group} {group} 1"))?;
+    }
+    let none = None::<&str>;
+    // What is mounted from here on is seen here only.
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)
+        .map_err(failed("making mounts private"))?;
+    let null = Path::new("/dev/null").canonicalize();
+    let null = null.map_err(Error::system("finding /dev/null"))?;
+    if Path::new(FOLDER).is_dir() {
+        // A machine with adapters of its own: the virtual ones hide them.
+        tmpfs(Path::new(FOLDER))?;
+        return devices(Path::new(FOLDER), &null, adapters);
+    }
+    tmpfs(scratch)?;
+    copy_dev(scratch)?;
+    let folder = scratch.join("infiniband");
+    fs::create_dir(&folder).map_err(Error::system("making /dev/infiniband"))?;
+    devices(&folder, &null, adapters)?;
+    mount(Some(scratch), "/dev", none, MsFlags::MS_MOVE, none)
+        .map_err(failed("showing device files in /dev"))
+}
+
+fn tmpfs(target: &Path) -> Result<(), Error> {
+    let options = Some("mode=0755,size=1m");
+    mount(Some("hwsim"), target, Some("tmpfs"), MsFlags::MS_NOSUID, options)
+        .map_err(|errno| Error::system(format!("mounting on {}", target.display()))(errno.into()))
+}
+
+fn bind(source: &Path, target: &Path) -> Result<(), Error> {
+    let none = None::<&str>;
+    mount(Some(source), target, none, MsFlags::MS_BIND | MsFlags::MS_REC, none)
+        .map_err(|errno| Error::system(format!("showing {}", source.display()))(errno.into()))
+}
+
+fn devices(folder: &Path, null: &Path, adapters: usize) -> Result<(), Error> {
+    for index in 0..adapters {
+        let file = folder.join(device_name(index));
+        File::create(&file).map_err(Error::system(format!("making {}", file.display())))?;
+        bind(null, &file)?;
+    }
+    Ok(())
+}
+
+/// Shows everything of `/dev` in another folder, too.
+fn copy_dev(target: &Path) -> Result<(), Error> {
+    let entries = fs::read_dir("/dev").map_err(Error::system("reading /dev"))?;
+    for entry in entries.flatten() {
+        let (source, place) = (entry.path(), target.join(entry.file_name()));
+        let Ok(kind) = entry.file_type() else { continue };
+        let made = if kind.is_symlink() {
+            fs::read_link(&source).and_then(|leads| symlink(leads, &place))
+        } else if entry.file_name() == "ptmx" && Path::new("/dev/pts/ptmx").exists() {
+            // Finds its terminals beside itself, which a bind mount would not do.
+            symlink(PathBuf::from("pts/ptmx"), &place)
+        } else if kind.is_dir() {
+            fs::create_dir(&place)
+        } else if kind.is_char_device() || kind.is_block_device() || kind.is_file() {
+            File::create(&place).map(drop)
+        } else {
+            continue;
+        };
+        made.map_err(Error::system(format!("making {}", place.display())))?;
+        if !kind.is_symlink() && !place.is_symlink() {
+            bind(&source, &place)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,287 @@
+//! Virtual adapters below the real verbs library of the system, with programs that know nothing of
+//! hwsim: one in C that checks what the specification says, and the tools of rdma-core and
+//! perftest.
+//!
+//! They need Debian's packages `libibverbs-dev`, `ibverbs-utils` and `perftest`; `./x test`
+//! installs them.
+
+mod place;
+
+use place::{Place, text};
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+fn library() -> PathBuf {
+    let library = std::env::current_exe().unwrap().parent().unwrap().join("libhwsim.so");
+    assert!(library.exists(), "{} has not been built", library.display());
+    library
+}
+
+/// The program, compiled once.
+fn program() -> &'static PathBuf {
+    static PROGRAM: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
+    let (_, path) = PROGRAM.get_or_init(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("adapters");
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/adapters.c");
+        let compiled = Command::new("cc")
+            .args(["-O1", "-Wall", "-Werror", "-o"])
+            .arg(&path)
+            .args([source, "-libverbs", "-ldl", "-pthread"])
+            .output()
+            .unwrap();
+        let message = text(&compiled.stderr);
+        assert!(compiled.status.success(), "is libibverbs-dev installed?\n{message}");
+        (folder, path)
+    });
+    path
+}
+
+/// `hwsim run` with the real library.
+fn hwsim(place: &Place, options: &[&str]) -> Command {
+    let mut command = place.hwsim(&[&["run", "-q"], options, &["--"]].concat());
+    command.env("HWSIM_LIB", library()).env_remove("LD_LIBRARY_PATH");
+    command
+}
+
+/// One job of the program on a machine, with these variables.
+fn job(name: &str, machine: &str, variables: &[(&str, &str)]) {
+    let place = Place::new();
+    let mut command = hwsim(&place, &["-m", machine]);
+    let output = command.arg(program()).arg(name).envs(variables.iter().copied()).output().unwrap();
+    check(name, variables, &output);
+    place.assert_nothing_left();
+}
+
+fn check(name: &str, variables: &[(&str, &str)], output: &Output) {
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    let passed = output.status.success() && out.ends_with("done\n");
+    assert!(passed, "{name} {variables:?}: {}\n{out}{err}", output.status);
+}
+
+#[test]
+fn every_step_of_the_state_machine_needs_its_attributes() {
+    job("states", "one-gpu", &[]);
+}
+
+#[test]
+fn every_verb_moves_what_it_says() {
+    job("verbs", "one-gpu", &[]);
+    job("verbs", "pcie4", &[("ETHERNET", "1")]);
+}
+
+#[test]
+fn the_work_request_interface_does_the_same() {
+    job("work-requests", "one-gpu", &[]);
+}
+
+#[test]
+fn what_is_not_allowed_fails_with_the_specifications_status() {
+    job("protection", "one-gpu", &[]);
+}
+
+#[test]
+fn a_receiver_that_is_not_ready_is_waited_for_as_long_as_was_asked() {
+    job("receiver-not-ready", "one-gpu", &[]);
+}
+
+#[test]
+fn a_peer_that_does_not_answer_ends_in_an_error() {
+    job("unreachable", "one-gpu", &[]);
+}
+
+#[test]
+fn events_come_once_for_each_time_that_they_are_asked_for() {
+    job("events", "one-gpu", &[]);
+}
+
+#[test]
+fn queue_pairs_share_a_receive_queue() {
+    job("shared-receive", "one-gpu", &[]);
+}
+
+/// A reader that sees a later write sees the earlier one whole, with no thread that polls.
+#[test]
+fn writes_of_one_queue_pair_land_in_order() {
+    job("order", "one-gpu", &[]);
+}
+
+/// Kernels wait for signals that adapters write: the data before a signal must be there.
+#[test]
+fn a_kernel_that_sees_the_signal_finds_the_data() {
+    job("kernel", "one-gpu", &[]);
+}
+
+#[test]
+fn threads_do_not_get_in_each_others_way() {
+    job("threads", "one-gpu", &[]);
+}
+
+#[test]
+fn gpu_memory_is_reached_as_dma_buf_and_as_peer_memory() {
+    job("gpu", "one-gpu", &[]);
+    let machine = hwsim_machine::description::Description::builtin("one-gpu").unwrap();
+    let without = machine.source().replace("peer_memory = true", "peer_memory = false");
+    let file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
+    fs::write(file.path(), without).unwrap();
+    job("gpu", file.path().to_str().unwrap(), &[("NO_PEER_MEMORY", "1")]);
+}
+
+#[test]
+fn faults_show_as_the_specification_says() {
+    let fault = |name, list| job(name, "one-gpu", &[("HWSIM_FAULTS", list)]);
+    fault("port-down", "hwsim0:port-down");
+    fault("port-down-later", "hwsim0:port-down-after=5");
+    fault("qp-error", "node0/hwsim0:qp-error-after=2:0x99");
+}
+
+/// Messages that are late, overtaken, or find no receive request still arrive, in order.
+#[test]
+fn adverse_fabrics_lose_nothing() {
+    for seed in [1, 2] {
+        for fault in ["delay=300", "reorder=500", "receiver-not-ready=50"] {
+            let list = format!("seed={seed},*:{fault}");
+            job("adverse", "one-gpu", &[("HWSIM_FAULTS", &list)]);
+        }
+    }
+}
+
+/// The survivor gets an error, within its timeout, and nothing is left in the fabric.
+#[test]
+fn a_killed_peer_is_noticed() {
+    let place = Place::new();
+    let (meeting, fabric) = (place.path("meeting"), place.path("fabric"));
+    fs::create_dir(&meeting).unwrap();
+    fs::create_dir(&fabric).unwrap();
+    let mut command = hwsim(&place, &["-m", "one-gpu x 2", "--procs", "2", "--grace", "60"]);
+    command.arg(program()).arg("killed").arg(&meeting).env("HWSIM_FABRIC", &fabric);
+    let output = command.output().unwrap();
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(out.contains("learned of it"), "{out}{err}");
+    assert_eq!(output.status.code(), Some(128 + 9), "{err}");
+    // The next run on the fabric clears what the killed process could not.
+    let mut command = hwsim(&place, &["-m", "one-gpu"]);
+    let next = command.arg(program()).arg("states").env("HWSIM_FABRIC", &fabric).output().unwrap();
+    check("states", &[], &next);
+    let left: Vec<_> = fs::read_dir(&fabric)
+        .unwrap()
+        .flatten()
+        .map(|entry| entry.file_name().into_string().unwrap())
+        .filter(|name| ["qp-", "process-", "draft-"].iter().any(|kind| name.starts_with(kind)))
+        .collect();
+    assert!(left.is_empty(), "left in the fabric: {left:?}");
+}
+
+/// A tool of the system on a machine: what it writes.
+fn tool(options: &[&str], command: &[&str]) -> String {
+    let place = Place::new();
+    let output = hwsim(&place, options).args(command).output().unwrap();
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{command:?}: {} (are ibverbs-utils and perftest installed?)\n{out}{err}",
+        output.status
+    );
+    place.assert_nothing_left();
+    out + &err
+}
+
+#[test]
+fn the_systems_tools_list_the_adapters() {
+    let list = tool(&["-m", "dgx-a100"], &["ibv_devices"]);
+    assert_eq!(list.matches("026873fffe0000").count(), 8, "{list}");
+    let shown = tool(&["-m", "pcie4"], &["ibv_devinfo", "-v"]);
+    for expected in ["hwsim0", "hwsim1", "PORT_ACTIVE", "InfiniBand", "Ethernet", "RoCE v2"] {
+        assert!(shown.contains(expected), "no {expected}: {shown}");
+    }
+    assert!(shown.contains("::ffff:10.0.0.2"), "{shown}");
+}
+
+/// Starts a tool as server and, when its port is open, as client, in one run. `$1` is the port.
+const PAIR: &str = r#"
+port=$1; shift
+"$@" -p $port & server=$!
+hexport=$(printf %04X $port)
+until grep -q ":$hexport .* 0A " /proc/net/tcp /proc/net/tcp6; do kill -0 $server || exit 9; done
+"$@" -p $port 127.0.0.1 || exit 8
+wait $server
+"#;
+
+fn between_two(command: &[&str]) -> String {
+    // A port that was free just now; servers of these tools want one by number.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    drop(listener);
+    let run = [&["bash", "-c", PAIR, "pair", &port, "timeout", "60"], command].concat();
+    tool(&["-m", "pcie4"], &run)
+}
+
+#[test]
+fn rc_pingpong_runs_polling_and_with_events() {
+    for options in [&["-d", "hwsim0"][..], &["-d", "hwsim0", "-e"], &["-d", "hwsim1", "-g", "3"]] {
+        let command = [&["ibv_rc_pingpong", "-c", "-n", "200"], options].concat();
+        let shown = between_two(&command);
+        assert_eq!(shown.matches("200 iters in").count(), 2, "{options:?}: {shown}");
+        assert!(!shown.contains("invalid data"), "{shown}");
+    }
+}
+
+#[test]
+fn perftest_runs() {
+    for command in [
+        &["ib_write_bw", "-d", "hwsim0", "-s", "65536", "-n", "500"][..],
+        &["ib_write_bw", "-d", "hwsim1", "-s", "8192", "-n", "500", "-q", "4"],
+        &["ib_write_bw", "-d", "hwsim0", "-n", "500", "--use_old_post_send"],
+        &["ib_write_lat", "-d", "hwsim0", "-n", "100"],
+        &["ib_read_bw", "-d", "hwsim0", "-s", "65536", "-n", "500"],
+        &["ib_send_bw", "-d", "hwsim0", "-s", "65536", "-n", "500"],
+        &["ib_atomic_bw", "-d", "hwsim0", "-n", "500"],
+    ] {
+        let shown = between_two(command);
+        assert!(shown.contains("#bytes"), "{command:?}: {shown}");
+    }
+}
+
+/// As somebody who is not root, where the system lets such people make namespaces.
+#[test]
+fn it_works_without_privileges() {
+    if !nix::unistd::geteuid().is_root() {
+        // Then all other tests have shown it.
+        return;
+    }
+    let place = Place::new();
+    for path in [place.path(""), place.path("tmp")] {
+        let all = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+        fs::set_permissions(path, all).unwrap();
+    }
+    // Copies: cargo's folder may be closed to others.
+    for (from, name) in [
+        (PathBuf::from(env!("CARGO_BIN_EXE_hwsim")), "hwsim"),
+        (library(), "library.so"),
+        (program().clone(), "program"),
+    ] {
+        fs::copy(from, place.path(name)).unwrap();
+    }
+    let allowed = Command::new("setpriv")
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups", "unshare", "-Urm", "true"])
+        .output();
+    if !allowed.is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: this system lets nobody but root make namespaces");
+        return;
+    }
+    let output = Command::new("setpriv")
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+        .arg(place.path("hwsim"))
+        .args(["run", "-q", "-m", "one-gpu", "--"])
+        .arg(place.path("program"))
+        .arg("verbs")
+        .env("HWSIM_LIB", place.path("library.so"))
+        .env("TMPDIR", place.path("tmp"))
+        .env_remove("HWSIM_MACHINE")
+        .output()
+        .unwrap();
+    check("verbs", &[], &output);
+    place.assert_nothing_left();
+}

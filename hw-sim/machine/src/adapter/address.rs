@@ -1,0 +1,127 @@
+//! Addresses on the virtual fabric. All follow from the node and the adapter's place on it, so that
+//! they are the same on every run and need no subnet manager.
+
+use crate::description::{ADAPTERS_MAX, LinkLayer};
+
+/// The most nodes that have addresses.
+pub const NODES_MAX: u32 = 1024;
+/// The upper half of a port's own GUID: locally administered, so that it is nobody's.
+const GUID_PREFIX: u64 = 0x0268_73ff_fe00_0000;
+/// The upper half of a link-local GID.
+const LINK_LOCAL: u64 = 0xfe80_0000_0000_0000;
+
+/// The one port of an adapter, as the fabric sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Endpoint {
+    /// The node's index.
+    pub node: u32,
+    /// The adapter's index on its node.
+    pub adapter: u32,
+}
+
+/// What protocol a GID stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GidKind {
+    /// InfiniBand.
+    InfiniBand,
+    /// RoCE version 1.
+    RoceV1,
+    /// RoCE version 2.
+    RoceV2,
+}
+
+/// An entry of a port's GID table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gid {
+    /// The address, in network order.
+    pub raw: [u8; 16],
+    /// Its protocol.
+    pub kind: GidKind,
+}
+
+impl Endpoint {
+    /// The port's local identifier.
+    pub fn lid(self) -> u16 {
+        (1 + self.node * ADAPTERS_MAX as u32 + self.adapter) as u16
+    }
+
+    /// The port with this local identifier.
+    pub fn from_lid(lid: u16) -> Option<Self> {
+        let index = u32::from(lid).checked_sub(1)?;
+        let adapters = ADAPTERS_MAX as u32;
+        let found = Self { node: index / adapters, adapter: index % adapters };
+        (found.node < NODES_MAX).then_some(found)
+    }
+
+    /// The globally unique identifier of adapter and port.
+    pub fn guid(self) -> u64 {
+        GUID_PREFIX | u64::from(self.node) << 8 | u64::from(self.adapter)
+    }
+
+    /// The GID table of the port: link-local first, then (on Ethernet) the IPv4-mapped address,
+    /// each for RoCE version 1 and 2.
+    pub fn gids(self, link_layer: LinkLayer) -> Vec<Gid> {
+        let mut local = [0; 16];
+        local[..8].copy_from_slice(&LINK_LOCAL.to_be_bytes());
+        local[8..].copy_from_slice(&self.guid().to_be_bytes());
+        match link_layer {
+            LinkLayer::InfiniBand => vec![Gid { raw: local, kind: GidKind::InfiniBand }],
+            LinkLayer::Ethernet => [local, self.ipv4_mapped()]
+                .into_iter()
+                .flat_map(|raw| [GidKind::RoceV1, GidKind::RoceV2].map(|kind| Gid { raw, kind }))
+                .collect(),
+        }
+    }
+
+    fn ipv4_mapped(self) -> [u8; 16] {
+        let mut raw = [0; 16];
+        raw[10..12].fill(0xff);
+        let [high, low] = (self.node as u16).to_be_bytes();
+        raw[12..].copy_from_slice(&[10, high, low, self.adapter as u8 + 1]);
+        raw
+    }
+
+    /// The port with this GID, of either form.
+    pub fn from_gid(raw: &[u8; 16]) -> Option<Self> {
+        let mut word = [0; 8];
+        word.copy_from_slice(&raw[8..]);
+        let guid = u64::from_be_bytes(word);
+        let found = Self { node: (guid >> 8) as u32 & 0xffff, adapter: guid as u32 & 0xff };
+        if found.is_valid() && found.guid() == guid && raw[..8] == LINK_LOCAL.to_be_bytes() {
+            return Some(found);
+        }
+        let node = u32::from(u16::from_be_bytes([raw[13], raw[14]]));
+        let found = Self { node, adapter: u32::from(raw[15]).checked_sub(1)? };
+        (found.is_valid() && found.ipv4_mapped() == *raw).then_some(found)
+    }
+
+    fn is_valid(self) -> bool {
+        self.node < NODES_MAX && (self.adapter as usize) < ADAPTERS_MAX
+    }
+
+    /// Endpoint and queue pair number in one word that is never zero.
+    pub(super) fn pack(self, number: u32) -> u64 {
+        1 << 63 | u64::from(self.node) << 32 | u64::from(self.adapter) << 24 | u64::from(number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_lead_back_to_the_port() {
+        for (node, adapter) in [(0, 0), (1, 0), (0, 31), (1023, 31), (300, 7)] {
+            let port = Endpoint { node, adapter };
+            assert_eq!(Endpoint::from_lid(port.lid()), Some(port));
+            for link_layer in [LinkLayer::InfiniBand, LinkLayer::Ethernet] {
+                for gid in port.gids(link_layer) {
+                    assert_eq!(Endpoint::from_gid(&gid.raw), Some(port), "{gid:?}");
+                }
+            }
+        }
+        assert_eq!(Endpoint::from_lid(0), None);
+        assert_eq!(Endpoint::from_gid(&[0; 16]), None);
+        assert_eq!(Endpoint::from_gid(&[0xff; 16]), None);
+    }
+}

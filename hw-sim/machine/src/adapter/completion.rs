@@ -1,0 +1,264 @@
+//! Completion queues.
+
+use super::device::{AsyncEvent, Element, Events};
+use super::qp::QueuePair;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+/// How a work request ended: the numbers of the verbs interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Status {
+    /// Done.
+    Success = 0,
+    /// A message longer than the memory of its receive request.
+    LocalLength = 1,
+    /// A defect of the queue pair itself.
+    LocalOperation = 2,
+    /// A local key, range or right that does not hold.
+    LocalProtection = 4,
+    /// Not done: the queue pair went into the error state.
+    Flushed = 5,
+    /// The responder could not do what was asked.
+    RemoteInvalidRequest = 9,
+    /// A remote key, range or right that does not hold.
+    RemoteAccess = 10,
+    /// The responder failed.
+    RemoteOperation = 11,
+    /// The peer did not answer.
+    RetryExceeded = 12,
+    /// The peer had no receive request, time and again.
+    ReceiverNotReady = 13,
+    /// The adapter failed.
+    Fatal = 19,
+}
+
+impl Status {
+    /// All of them.
+    pub const ALL: [Self; 11] = [
+        Self::Success,
+        Self::LocalLength,
+        Self::LocalOperation,
+        Self::LocalProtection,
+        Self::Flushed,
+        Self::RemoteInvalidRequest,
+        Self::RemoteAccess,
+        Self::RemoteOperation,
+        Self::RetryExceeded,
+        Self::ReceiverNotReady,
+        Self::Fatal,
+    ];
+
+    /// The status with this number.
+    pub(super) fn from_number(number: u64) -> Self {
+        Self::ALL.into_iter().find(|s| *s as u64 == number).unwrap_or(Self::Fatal)
+    }
+
+    /// The code of a vendor's own that goes with it. They follow the syndromes of common adapters,
+    /// for people look those up.
+    pub(super) fn vendor_code(self) -> u32 {
+        match self {
+            Self::Success => 0,
+            Self::LocalLength => 0x21,
+            Self::LocalOperation => 0x70,
+            Self::LocalProtection => 0x51,
+            Self::Flushed => 0xf9,
+            Self::RemoteInvalidRequest => 0x8a,
+            Self::RemoteAccess => 0x88,
+            Self::RemoteOperation => 0x89,
+            Self::RetryExceeded => 0x81,
+            Self::ReceiverNotReady => 0x87,
+            Self::Fatal => 0xff,
+        }
+    }
+}
+
+/// What was done: the numbers of the verbs interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Operation {
+    /// A send.
+    Send = 0,
+    /// An RDMA write.
+    Write = 1,
+    /// An RDMA read.
+    Read = 2,
+    /// A compare and swap.
+    CompareSwap = 3,
+    /// A fetch and add.
+    FetchAdd = 4,
+    /// A message was received.
+    Receive = 128,
+    /// An RDMA write with immediate data came in.
+    ReceiveWrite = 129,
+}
+
+/// One completion.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Completion {
+    /// The request's own number.
+    pub id: u64,
+    /// How it ended.
+    pub status: Status,
+    /// What it was.
+    pub operation: Operation,
+    /// The vendor's code for an error.
+    pub vendor_code: u32,
+    /// Bytes received.
+    pub length: u32,
+    /// Immediate data as it came, in network order.
+    pub immediate: Option<u32>,
+    /// The queue pair.
+    pub queue_pair: u32,
+}
+
+impl Completion {
+    /// A completion without data.
+    pub(super) fn new(id: u64, operation: Operation, status: Status, queue_pair: u32) -> Self {
+        let vendor_code = status.vendor_code();
+        Self { id, status, operation, vendor_code, length: 0, immediate: None, queue_pair }
+    }
+}
+
+/// Polls in vain before each further one gives the processor away.
+const EMPTY_POLLS_MAX: u32 = 32;
+
+const UNARMED: u8 = 0;
+const ARMED_SOLICITED: u8 = 1;
+const ARMED: u8 = 2;
+
+/// A completion queue.
+pub struct CompletionQueue {
+    entries: Mutex<VecDeque<Completion>>,
+    capacity: std::sync::atomic::AtomicUsize,
+    armed: AtomicU8,
+    /// Polls since the last one that found something.
+    empty_polls: AtomicU32,
+    overrun: AtomicBool,
+    /// The queue pairs that complete here; polling plays their part of the adapter.
+    users: Mutex<Vec<Weak<QueuePair>>>,
+    events: Arc<dyn Events>,
+    /// What the owner knows this queue by.
+    handle: u64,
+}
+
+impl CompletionQueue {
+    /// A queue for `capacity` completions.
+    pub fn new(capacity: usize, handle: u64, events: Arc<dyn Events>) -> Arc<Self> {
+        Arc::new(Self {
+            entries: Mutex::default(),
+            capacity: capacity.into(),
+            armed: AtomicU8::new(UNARMED),
+            empty_polls: AtomicU32::new(0),
+            overrun: AtomicBool::new(false),
+            users: Mutex::default(),
+            events,
+            handle,
+        })
+    }
+
+    pub(super) fn add_user(&self, user: &Arc<QueuePair>) {
+        self.users.lock().unwrap().push(Arc::downgrade(user));
+    }
+
+    pub(super) fn remove_user(&self, user: &QueuePair) {
+        let same = |weak: &Weak<QueuePair>| std::ptr::eq(weak.as_ptr(), user);
+        self.users.lock().unwrap().retain(|weak| weak.strong_count() > 0 && !same(weak));
+    }
+
+    /// The queue pairs, out of the lock: what they do may end in this queue again.
+    fn users(&self) -> Vec<Arc<QueuePair>> {
+        self.users.lock().unwrap().iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Does a queue pair complete here?
+    pub fn is_used(&self) -> bool {
+        self.users.lock().unwrap().iter().any(|user| user.strong_count() > 0)
+    }
+
+    /// Changes the capacity; false if more are waiting than would fit.
+    pub fn resize(&self, capacity: usize) -> bool {
+        let entries = self.entries.lock().unwrap();
+        let fits = entries.len() <= capacity;
+        if fits {
+            self.capacity.store(capacity, Ordering::Relaxed);
+        }
+        fits
+    }
+
+    /// Adds a completion. False if the queue overran: it is lost, and the queue pair is in error.
+    pub(super) fn push(&self, completion: Completion, solicited: bool) -> bool {
+        let mut entries = self.entries.lock().unwrap();
+        if entries.len() >= self.capacity.load(Ordering::Relaxed) {
+            drop(entries);
+            // Relaxed: the event is raised once, and orders nothing.
+            if !self.overrun.swap(true, Ordering::Relaxed) {
+                self.events.raise(AsyncEvent::CompletionQueueError, Element::Queue(self.handle));
+            }
+            return false;
+        }
+        entries.push_back(completion);
+        drop(entries);
+        let urgent = solicited || completion.status != Status::Success;
+        let wanted = if urgent { ARMED_SOLICITED } else { ARMED };
+        // Pairs with `arm`: a completion after it sees the request, one before it is found by the
+        // poll that programs do after they have armed the queue.
+        if self.armed.load(Ordering::SeqCst) >= wanted
+            && self.armed.swap(UNARMED, Ordering::SeqCst) >= wanted
+        {
+            self.events.completed(self.handle);
+        }
+        true
+    }
+
+    /// Takes completions out; at most as many as `out` holds.
+    ///
+    /// Polling also moves messages: whoever polls needs no other thread to be scheduled.
+    pub fn poll(&self, limit: usize, mut out: impl FnMut(Completion)) -> usize {
+        let mut taken = self.take(limit, &mut out);
+        if taken == 0 {
+            for user in self.users() {
+                user.progress_by_poll();
+            }
+            taken = self.take(limit, &mut out);
+        }
+        // Relaxed: a hint. Who polls in vain lets others run: the adapters are played by the same
+        // processors that the program spins on.
+        if taken > 0 {
+            self.empty_polls.store(0, Ordering::Relaxed);
+        } else if self.empty_polls.fetch_add(1, Ordering::Relaxed) >= EMPTY_POLLS_MAX {
+            std::thread::yield_now();
+        }
+        taken
+    }
+
+    fn take(&self, limit: usize, out: &mut impl FnMut(Completion)) -> usize {
+        let mut entries = self.entries.lock().unwrap();
+        let count = limit.min(entries.len());
+        entries.drain(..count).for_each(out);
+        count
+    }
+
+    /// Asks for an event with the next completion, or the next solicited one.
+    pub fn arm(&self, solicited_only: bool) {
+        // A request for any completion is not weakened by a later one for solicited ones.
+        let armed = if solicited_only { ARMED_SOLICITED } else { ARMED };
+        self.armed.fetch_max(armed, Ordering::SeqCst);
+        // The program is going to sleep: nobody else plays the adapter now.
+        for user in self.users() {
+            user.poller_leaves();
+        }
+    }
+
+    /// Forgets completions of a queue pair that is reset or destroyed.
+    pub(super) fn forget(&self, queue_pair: u32) {
+        self.entries.lock().unwrap().retain(|entry| entry.queue_pair != queue_pair);
+    }
+}
+
+impl std::fmt::Debug for CompletionQueue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CompletionQueue").field("handle", &self.handle).finish_non_exhaustive()
+    }
+}

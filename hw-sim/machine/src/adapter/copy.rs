@@ -1,0 +1,98 @@
+//! Copies between memory of the process and rings, in an order that pollers can rely on.
+
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
+
+/// Copies into memory that others may poll. The last word lands after the rest: a program, or a
+/// kernel, that waits for the end of a message finds the message complete.
+///
+/// # Safety
+/// `source` can be read and `target` be written for `length` bytes; they do not overlap, and nobody
+/// holds a Rust reference into either.
+pub(super) unsafe fn land(target: u64, source: u64, length: usize) {
+    let word = last_word(target, length);
+    let bulk = length - word;
+    // SAFETY: the caller's contract; `bulk` and `word` add up to `length`. The word is aligned, as
+    // `last_word` says.
+    unsafe {
+        std::ptr::copy_nonoverlapping(source as *const u8, target as *mut u8, bulk);
+        let (from, to) = (source + bulk as u64, target + bulk as u64);
+        // Release: pairs with the acquire of whoever polls the word (a kernel's wait, a host
+        // thread, a consumer of the completion). x86 keeps the order of the bulk's stores to it.
+        match word {
+            8 => AtomicU64::from_ptr(to as *mut u64)
+                .store((from as *const u64).read_unaligned(), Ordering::Release),
+            4 => AtomicU32::from_ptr(to as *mut u32)
+                .store((from as *const u32).read_unaligned(), Ordering::Release),
+            2 => AtomicU16::from_ptr(to as *mut u16)
+                .store((from as *const u16).read_unaligned(), Ordering::Release),
+            1 => AtomicU8::from_ptr(to as *mut u8).store(*(from as *const u8), Ordering::Release),
+            _ => {}
+        }
+    }
+    // A bulk copy may use stores of the processor's that are ordered by fences only.
+    fence(Ordering::SeqCst);
+}
+
+/// The widest word that ends where the range ends and is aligned.
+fn last_word(target: u64, length: usize) -> usize {
+    let end = target.wrapping_add(length as u64);
+    [8, 4, 2, 1]
+        .into_iter()
+        .find(|&word| word <= length && end.is_multiple_of(word as u64))
+        .unwrap_or(0)
+}
+
+/// Copies out of memory that others may write meanwhile.
+///
+/// # Safety
+/// As [`land`].
+pub(super) unsafe fn fetch(target: u64, source: u64, length: usize) {
+    if length == 8 && source.is_multiple_of(8) {
+        // SAFETY: the caller's contract; aligned. One load, so that a signal is never torn. Acquire
+        // pairs with the release of whoever stored it.
+        unsafe {
+            let word = AtomicU64::from_ptr(source as *mut u64).load(Ordering::Acquire);
+            (target as *mut u64).write_unaligned(word);
+        }
+        return;
+    }
+    // SAFETY: the caller's contract.
+    unsafe { std::ptr::copy_nonoverlapping(source as *const u8, target as *mut u8, length) };
+}
+
+/// An atomic of an adapter: adds, or swaps where `compare` is found. Gives the old value.
+///
+/// # Safety
+/// `address` is aligned to 8, can be read and written, and nobody holds a Rust reference to it.
+pub(super) unsafe fn atomic(address: u64, operand: u64, compare: Option<u64>) -> u64 {
+    // SAFETY: the caller's contract.
+    let word = unsafe { AtomicU64::from_ptr(address as *mut u64) };
+    // The host's own atomics: atomic against CPUs, virtual GPUs and every adapter.
+    match compare {
+        None => word.fetch_add(operand, Ordering::SeqCst),
+        Some(compare) => word
+            .compare_exchange(compare, operand, Ordering::SeqCst, Ordering::SeqCst)
+            .unwrap_or_else(|seen| seen),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_length_and_alignment_lands_whole() {
+        let source: Vec<u8> = (0..64).map(|byte| byte as u8 + 1).collect();
+        for start in 0..9 {
+            for length in 0..40 {
+                let mut target = [0u8; 64];
+                let (to, from) = (target.as_mut_ptr() as u64 + start, source.as_ptr() as u64 + 3);
+                // SAFETY: both ranges lie in locals of 64 bytes.
+                unsafe { land(to, from, length) };
+                let start = start as usize;
+                assert_eq!(target[start..start + length], source[3..3 + length]);
+                assert!(target[start + length..].iter().all(|byte| *byte == 0));
+            }
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! One adapter as a process sees it: limits, port, events.
+
+use super::address::Endpoint;
+use super::fault::Faults;
+use super::network::Network;
+use crate::description::Adapter;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+/// Requests of one queue at most.
+pub const REQUESTS_MAX: u32 = 32768;
+/// Pieces of one request at most.
+pub const PIECES_MAX: u32 = 30;
+/// Bytes of inline data at most.
+pub const INLINE_MAX: u32 = 1024;
+/// Entries of a completion queue at most.
+pub const COMPLETIONS_MAX: u32 = 1 << 22;
+/// Reads and atomics under way on a queue pair at most.
+pub const READS_MAX: u32 = 16;
+/// Bytes of a message at most.
+pub const MESSAGE_MAX: u64 = 1 << 30;
+
+/// What happened outside any request: the numbers of the verbs interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum AsyncEvent {
+    /// A completion queue overran.
+    CompletionQueueError = 0,
+    /// A queue pair failed.
+    QueuePairFatal = 1,
+    /// A request of the peer was malformed.
+    QueuePairRequestError = 2,
+    /// A request of the peer had no right.
+    QueuePairAccessError = 3,
+    /// The send queue has drained.
+    SendDrained = 5,
+    /// The port came up.
+    PortActive = 9,
+    /// The port went down.
+    PortError = 10,
+    /// A shared receive queue fell below its limit.
+    ReceiveQueueLimit = 15,
+    /// A queue pair in error takes no more from its shared receive queue.
+    LastReceiveReached = 16,
+}
+
+/// What an event is about: a port, or an object by what its owner calls it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Element {
+    /// A completion queue.
+    Queue(u64),
+    /// A queue pair.
+    QueuePair(u64),
+    /// A shared receive queue.
+    ReceiveQueue(u64),
+    /// A port, counted from 1.
+    Port(u8),
+}
+
+/// Who is told of events: an open device.
+pub trait Events: Send + Sync {
+    /// Something happened.
+    fn raise(&self, event: AsyncEvent, element: Element);
+    /// An armed completion queue has a completion.
+    fn completed(&self, queue: u64);
+}
+
+/// A port's state: the numbers of the verbs interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum PortState {
+    /// No link.
+    Down = 1,
+    /// Up.
+    Active = 4,
+}
+
+/// An adapter.
+pub struct Device {
+    /// What it is.
+    pub description: Adapter,
+    /// Its address.
+    pub endpoint: Endpoint,
+    /// The process's share of the fabric.
+    pub(super) network: Weak<Network>,
+    pub(super) faults: Faults,
+    port_down: AtomicBool,
+    messages: AtomicU64,
+    queue_pairs: AtomicU32,
+    listeners: Mutex<Vec<Weak<dyn Events>>>,
+}
+
+impl Device {
+    pub(super) fn new(
+        description: Adapter,
+        endpoint: Endpoint,
+        network: Weak<Network>,
+        faults: Faults,
+    ) -> Arc<Self> {
+        let port_down = AtomicBool::new(faults.port_down_at_start());
+        Arc::new(Self {
+            description,
+            endpoint,
+            network,
+            faults,
+            port_down,
+            messages: AtomicU64::new(0),
+            queue_pairs: AtomicU32::new(0),
+            listeners: Mutex::default(),
+        })
+    }
+
+    /// The state of the port.
+    pub fn port_state(&self) -> PortState {
+        if self.port_down.load(Ordering::Acquire) { PortState::Down } else { PortState::Active }
+    }
+
+    /// Takes the port down, and tells everybody who has the device open.
+    pub(super) fn take_port_down(&self) {
+        // AcqRel: who sees the port down sees what led to it; one caller raises the event.
+        if self.port_down.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let listeners: Vec<_> =
+            self.listeners.lock().unwrap().iter().filter_map(Weak::upgrade).collect();
+        for listener in listeners {
+            listener.raise(AsyncEvent::PortError, Element::Port(1));
+        }
+    }
+
+    /// Tells of events from now on, as long as the listener lives.
+    pub fn add_listener(&self, listener: &Arc<dyn Events>) {
+        let mut listeners = self.listeners.lock().unwrap();
+        listeners.retain(|listener| listener.strong_count() > 0);
+        listeners.push(Arc::downgrade(listener));
+    }
+
+    /// Counts a message of this adapter, from 0.
+    pub(super) fn count_message(&self) -> u64 {
+        self.messages.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Counts a queue pair of this adapter, from 0.
+    pub(super) fn count_queue_pair(&self) -> u32 {
+        self.queue_pairs.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The largest packet, as the verbs interface counts: 1 for 256 bytes to 5 for 4096.
+    pub fn mtu_code(&self) -> u32 {
+        self.description.mtu.ilog2() - 7
+    }
+}

@@ -1,0 +1,199 @@
+//! Faults of adapters, by name. Every choice follows from the seed, the adapter, the queue pair's
+//! place in the order of creation and the message's number: the same program on the same seed meets
+//! the same faults.
+//!
+//! | fault | what happens |
+//! |---|---|
+//! | `port-down` | the port is down from the start |
+//! | `port-down-after=N` | the port goes down when the adapter has sent N messages |
+//! | `qp-error-after=N` | each queue pair fails at its message N: vendor code 0x65 |
+//! | `qp-error-after=N:CODE` | the same with another vendor code |
+//! | `delay=MICROSECONDS` | each message waits for a random time up to this |
+//! | `reorder=MICROSECONDS` | every second message, at random, is held back while others overtake |
+//! | `receiver-not-ready=PERCENT` | so many messages find no receive request at first |
+//!
+//! In a machine file an adapter has `faults = ["delay=200"]`. `HWSIM_FAULTS` holds a list with
+//! commas: `seed=7,hwsim0:port-down,*:delay=200`; `node1/hwsim0:port-down` is for one node.
+
+use std::time::Duration;
+
+/// The environment variable with faults for all processes of a run.
+pub const FAULTS_VARIABLE: &str = "HWSIM_FAULTS";
+/// The vendor code of a queue pair that fails by order.
+const VENDOR_CODE: u32 = 0x65;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    PortDown,
+    PortDownAfter(u64),
+    QueuePairError { after: u64, code: u32 },
+    Delay(u64),
+    Reorder(u64),
+    ReceiverNotReady(u64),
+}
+
+/// What happens to a message that is about to be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Send,
+    PortDown,
+    Fail { code: u32 },
+    Hold(Duration),
+}
+
+/// The faults of one adapter.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Faults {
+    seed: u64,
+    faults: Vec<Fault>,
+}
+
+/// Checks the name and the argument of one fault.
+pub fn check(text: &str) -> Result<(), String> {
+    parse(text).map(drop)
+}
+
+fn parse(text: &str) -> Result<Fault, String> {
+    let known = "port-down, port-down-after=N, qp-error-after=N[:CODE], delay=MICROSECONDS, \
+                 reorder=MICROSECONDS or receiver-not-ready=PERCENT";
+    let wrong = || format!("expected {known}, found `{text}`");
+    let number = |text: &str| {
+        let parsed = match text.strip_prefix("0x") {
+            Some(digits) => u64::from_str_radix(digits, 16),
+            None => text.parse(),
+        };
+        parsed.map_err(|_| wrong())
+    };
+    let (name, argument) = match text.split_once('=') {
+        Some((name, argument)) => (name, Some(argument)),
+        None => (text, None),
+    };
+    Ok(match (name, argument) {
+        ("port-down", None) => Fault::PortDown,
+        ("port-down-after", Some(count)) => Fault::PortDownAfter(number(count)?),
+        ("qp-error-after", Some(argument)) => {
+            let (after, code) = match argument.split_once(':') {
+                Some((after, code)) => (after, number(code)? as u32),
+                None => (argument, VENDOR_CODE),
+            };
+            Fault::QueuePairError { after: number(after)?, code }
+        }
+        ("delay", Some(time)) => Fault::Delay(number(time)?),
+        ("reorder", Some(time)) => Fault::Reorder(number(time)?),
+        ("receiver-not-ready", Some(share)) => match number(share)? {
+            share @ 0..=100 => Fault::ReceiverNotReady(share),
+            _ => return Err(wrong()),
+        },
+        _ => return Err(wrong()),
+    })
+}
+
+impl Faults {
+    /// The faults of one adapter of one node: those of its machine file, and those of a list as
+    /// `HWSIM_FAULTS` has it.
+    pub fn new(node: u32, name: &str, of_file: &[String], list: &str) -> Result<Self, String> {
+        let mut found = Self::default();
+        for fault in of_file {
+            found.faults.push(parse(fault)?);
+        }
+        for entry in list.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
+            let wrong = || format!("expected seed=NUMBER or ADAPTER:FAULT, found `{entry}`");
+            if let Some(seed) = entry.strip_prefix("seed=") {
+                found.seed = seed.parse().map_err(|_| wrong())?;
+                continue;
+            }
+            let (place, fault) = entry.split_once(':').ok_or_else(wrong)?;
+            let fault = parse(fault)?;
+            let (of_node, adapter) = match place.split_once('/') {
+                Some((of_node, adapter)) => {
+                    let index = of_node.strip_prefix("node").and_then(|text| text.parse().ok());
+                    (Some(index.ok_or_else(wrong)?), adapter)
+                }
+                None => (None, place),
+            };
+            if of_node.is_none_or(|of_node: u32| of_node == node)
+                && (adapter == "*" || adapter == name)
+            {
+                found.faults.push(fault);
+            }
+        }
+        Ok(found)
+    }
+
+    pub(super) fn port_down_at_start(&self) -> bool {
+        self.faults.contains(&Fault::PortDown)
+    }
+
+    /// What happens to a message: the adapter's `of_adapter`th, and the `message`th of the queue
+    /// pair that was made as the `queue_pair`th. Asked once for each message.
+    pub(super) fn at_message(&self, of_adapter: u64, queue_pair: u32, message: u64) -> Verdict {
+        let mut hold = 0;
+        for fault in &self.faults {
+            match *fault {
+                Fault::PortDownAfter(count) if of_adapter >= count => return Verdict::PortDown,
+                Fault::QueuePairError { after, code } if message == after => {
+                    return Verdict::Fail { code };
+                }
+                Fault::Delay(most) => hold += self.choose(1, queue_pair, message) % (most + 1),
+                Fault::Reorder(time) if self.choose(2, queue_pair, message) & 1 == 1 => {
+                    hold += time;
+                }
+                _ => {}
+            }
+        }
+        if hold == 0 { Verdict::Send } else { Verdict::Hold(Duration::from_micros(hold)) }
+    }
+
+    /// Does a message find no receive request, the first time that it is looked at?
+    pub(super) fn receiver_not_ready(&self, queue_pair: u32, message: u64) -> bool {
+        self.faults.iter().any(|fault| match *fault {
+            Fault::ReceiverNotReady(share) => self.choose(3, queue_pair, message) % 100 < share,
+            _ => false,
+        })
+    }
+
+    /// A number that depends on nothing else.
+    fn choose(&self, purpose: u64, queue_pair: u32, message: u64) -> u64 {
+        // The finaliser of SplitMix64 over all of them.
+        let mut value = self.seed;
+        for part in [purpose, u64::from(queue_pair), message] {
+            value = value.wrapping_add(part).wrapping_add(0x9e37_79b9_7f4a_7c15);
+            value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            value = (value ^ value >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+            value ^= value >> 31;
+        }
+        value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_names_node_and_adapter() {
+        let list = "seed=7, hwsim0:port-down,node1/*:delay=5,hwsim1:qp-error-after=3:0x99";
+        let of = |node, name| Faults::new(node, name, &[], list).unwrap();
+        assert!(of(0, "hwsim0").port_down_at_start());
+        assert_eq!(of(0, "hwsim1").at_message(0, 0, 3), Verdict::Fail { code: 0x99 });
+        assert_eq!(of(0, "hwsim1").at_message(0, 0, 2), Verdict::Send);
+        assert_eq!(of(1, "hwsim0").faults.len(), 2);
+        for wrong in ["seed=x", "port-down", "hwsim0:nonsense", "nodex/a:port-down", "a:delay"] {
+            let error = Faults::new(0, "hwsim0", &[], wrong).unwrap_err();
+            assert!(error.contains("expected") && error.contains("found"), "{error}");
+        }
+    }
+
+    /// What a seed does must be what it did before, or a failure cannot be played again.
+    #[test]
+    fn the_same_seed_makes_the_same_choices() {
+        let of = |seed| Faults::new(0, "a", &[], &format!("seed={seed},a:reorder=9")).unwrap();
+        let verdicts = |seed| -> Vec<_> {
+            (0..64).map(|message| of(seed).at_message(0, 0, message)).collect()
+        };
+        assert_eq!(verdicts(1), verdicts(1));
+        assert_ne!(verdicts(1), verdicts(2));
+        let held = verdicts(1).iter().filter(|verdict| **verdict != Verdict::Send).count();
+        assert!((16..48).contains(&held), "about half of 64, not {held}");
+    }
+}

@@ -1,0 +1,181 @@
+//! The file of a queue pair, as both ends map it: a header, and two rings that the peer fills.
+
+use super::address::Endpoint;
+use super::error::Result;
+use super::fabric::{Fabric, Process, ProcessId};
+use super::ring::Layout;
+use super::segment::Segment;
+use super::state::State;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+const MAGIC: u64 = u64::from_le_bytes(*b"hwsimQP1");
+const RING_BYTES: usize = 512 << 10;
+const HEADER_BYTES: usize = 4096;
+/// Bytes of the file; pages that no message has touched take no memory.
+const BYTES: usize = HEADER_BYTES + 2 * RING_BYTES;
+
+/// Requests of the peer to this queue pair.
+pub(super) const REQUESTS: Layout = Layout { control: 1024, data: HEADER_BYTES, bytes: RING_BYTES };
+/// The peer's responses to requests of this queue pair.
+pub(super) const RESPONSES: Layout =
+    Layout { control: 1536, data: HEADER_BYTES + RING_BYTES, bytes: RING_BYTES };
+
+/// A message is cut into pieces of this many bytes: several fit a ring, so that both ends copy at
+/// the same time, and a ring stays in the processor's cache.
+pub(super) const PIECE_BYTES: u64 = 32 << 10;
+
+/// The state that a file shows whose queue pair was reset or destroyed.
+const GONE: u32 = 255;
+
+/// A queue pair's file, mapped.
+#[derive(Debug, Clone)]
+pub(super) struct Link {
+    pub segment: Arc<Segment>,
+}
+
+impl Link {
+    /// Makes the file of a queue pair of this process.
+    pub fn make(fabric: &Fabric, endpoint: Endpoint, number: Option<u32>) -> Result<(u32, Self)> {
+        let (pid, nonce) = fabric.own_id;
+        let made = fabric.make_queue_pair(endpoint, number, BYTES, |segment| {
+            segment.word32(8).store(pid, Ordering::Relaxed);
+            segment.word32(12).store(nonce, Ordering::Relaxed);
+            segment.word64(0).store(MAGIC, Ordering::Release);
+        })?;
+        Ok((made.0, Self { segment: Arc::new(made.1) }))
+    }
+
+    /// The owner's state, as its peer may know it.
+    fn state(&self) -> &AtomicU32 {
+        self.segment.word32(16)
+    }
+
+    /// 1 while a thread of the owner polls so often that its service thread need not be woken.
+    fn quiet(&self) -> &AtomicU32 {
+        self.segment.word32(20)
+    }
+
+    /// Whom the owner listens to: [`Endpoint::pack`].
+    fn willing(&self) -> &AtomicU64 {
+        self.segment.word64(64)
+    }
+
+    /// The first packet number that the owner expects.
+    fn packet_number(&self) -> &AtomicU32 {
+        self.segment.word32(72)
+    }
+
+    /// Which life of which queue pair writes into the rings; 0: none yet.
+    fn writer(&self) -> &AtomicU64 {
+        self.segment.word64(128)
+    }
+
+    /// How many of the owner's messages its peer has carried out.
+    pub fn acknowledged(&self) -> &AtomicU64 {
+        self.segment.word64(192)
+    }
+
+    /// Shows a new state.
+    pub fn show_state(&self, state: State) {
+        // Release pairs with `takes_requests`: whoever sees the state sees what it stands on.
+        self.state().store(state as u32, Ordering::Release);
+    }
+
+    /// Shows that the queue pair is reset or destroyed.
+    pub fn show_gone(&self) {
+        self.state().store(GONE, Ordering::Release);
+    }
+
+    /// Says whom to listen to.
+    pub fn listen(&self, peer: u64, packet_number: u32) {
+        self.packet_number().store(packet_number, Ordering::Relaxed);
+        self.willing().store(peer, Ordering::Release);
+    }
+
+    /// Does the owner take requests?
+    pub fn takes_requests(&self) -> bool {
+        let state = self.state().load(Ordering::Acquire);
+        [State::ReadyToReceive, State::ReadyToSend, State::SendDrained]
+            .iter()
+            .any(|taking| *taking as u32 == state)
+    }
+
+    /// A thread of the owner polls, or has stopped to.
+    pub fn set_quiet(&self, quiet: bool) {
+        self.quiet().store(quiet.into(), Ordering::SeqCst);
+        // Pairs with the fence in `Peer::wake`.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Does a thread of the owner poll?
+    pub fn is_quiet(&self) -> bool {
+        self.quiet().load(Ordering::Relaxed) == 1
+    }
+}
+
+/// The other end of a connection.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub link: Link,
+    process: Arc<Process>,
+}
+
+impl Peer {
+    /// Opens the file of a queue pair, if it listens to `me`.
+    pub fn open(fabric: &Fabric, endpoint: Endpoint, number: u32, me: u64) -> Option<Arc<Self>> {
+        let segment = Arc::new(fabric.open_queue_pair(endpoint, number, BYTES)?);
+        if segment.word64(0).load(Ordering::Acquire) != MAGIC {
+            return None;
+        }
+        let id =
+            (segment.word32(8).load(Ordering::Relaxed), segment.word32(12).load(Ordering::Relaxed));
+        let link = Link { segment };
+        if link.willing().load(Ordering::Acquire) != me || !link.takes_requests() {
+            return None;
+        }
+        let process = fabric.process(id)?;
+        Some(Arc::new(Self { link, process }))
+    }
+
+    /// Becomes the one that writes requests: `life` names this queue pair since its last reset.
+    /// False if another does, or if the packet numbers of the two ends differ.
+    pub fn claim(&self, life: u64, packet_number: u32) -> bool {
+        if self.link.packet_number().load(Ordering::Relaxed) != packet_number {
+            return false;
+        }
+        let claim = self.link.writer().compare_exchange(
+            0,
+            life,
+            // Nothing but the word itself is shared by it.
+            Ordering::Relaxed,
+            Ordering::Relaxed,
+        );
+        claim.is_ok_and(|_| true) || claim == Err(life)
+    }
+
+    /// Lets the peer's process look, unless it polls anyway.
+    pub fn wake(&self) {
+        // Pairs with `set_quiet`: a service thread that takes over looks once more after it.
+        fence(Ordering::SeqCst);
+        if !self.link.is_quiet() {
+            self.process.wake();
+        }
+    }
+
+    /// Can the peer answer?
+    pub fn is_there(&self) -> bool {
+        self.link.takes_requests() && self.process.is_alive()
+    }
+}
+
+/// Whose queue pair a file belongs to.
+pub(super) fn owner_of(path: &Path) -> Option<ProcessId> {
+    let mut header = [0; 16];
+    File::open(path).ok()?.read_exact(&mut header).ok()?;
+    let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| header[at + byte]));
+    (header[..8] == MAGIC.to_le_bytes()).then(|| (word(8), word(12)))
+}

@@ -1,0 +1,147 @@
+//! Receive queues: a queue pair's own, or shared between several.
+
+use super::device::{AsyncEvent, Element, Events};
+use super::error::{Result, VerbsError};
+use super::qp::QueuePair;
+use super::work::ReceiveRequest;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, Weak};
+
+/// A queue of receive requests.
+pub struct ReceiveQueue {
+    state: Mutex<Waiting>,
+    /// Pieces of one request at most.
+    pub pieces_max: u32,
+    events: Option<(u64, Arc<dyn Events>)>,
+    /// Queue pairs that take from here.
+    users: Mutex<Vec<Weak<QueuePair>>>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    requests: VecDeque<ReceiveRequest>,
+    capacity: usize,
+    limit: u32,
+}
+
+impl ReceiveQueue {
+    /// The receive queue of one queue pair.
+    pub fn own(capacity: u32, pieces_max: u32) -> Arc<Self> {
+        Self::build(capacity, pieces_max, None)
+    }
+
+    /// A shared receive queue, with what its owner knows it by.
+    pub fn shared(
+        capacity: u32,
+        pieces_max: u32,
+        handle: u64,
+        events: Arc<dyn Events>,
+    ) -> Arc<Self> {
+        Self::build(capacity, pieces_max, Some((handle, events)))
+    }
+
+    fn build(capacity: u32, pieces_max: u32, events: Option<(u64, Arc<dyn Events>)>) -> Arc<Self> {
+        let state = Waiting { capacity: capacity as usize, ..Waiting::default() };
+        Arc::new(Self { state: Mutex::new(state), pieces_max, events, users: Mutex::default() })
+    }
+
+    /// Is it shared between queue pairs?
+    pub fn is_shared(&self) -> bool {
+        self.events.is_some()
+    }
+
+    pub(super) fn add_user(&self, user: &Arc<QueuePair>) {
+        self.users.lock().unwrap().push(Arc::downgrade(user));
+    }
+
+    pub(super) fn remove_user(&self, user: &QueuePair) {
+        let same = |weak: &Weak<QueuePair>| std::ptr::eq(weak.as_ptr(), user);
+        self.users.lock().unwrap().retain(|weak| weak.strong_count() > 0 && !same(weak));
+    }
+
+    /// Does a queue pair take from here?
+    pub fn is_used(&self) -> bool {
+        self.users.lock().unwrap().iter().any(|user| user.strong_count() > 0)
+    }
+
+    /// Adds a request.
+    pub fn post(&self, request: ReceiveRequest) -> Result<()> {
+        if request.pieces.len() > self.pieces_max as usize {
+            let (seen, most) = (request.pieces.len(), self.pieces_max);
+            let text = format!("a receive request of {seen} pieces: at most {most}");
+            return Err(VerbsError::Invalid(text));
+        }
+        let mut state = self.state.lock().unwrap();
+        if state.requests.len() >= state.capacity {
+            let text = format!("the receive queue is full: {} requests", state.capacity);
+            return Err(VerbsError::Full(text));
+        }
+        state.requests.push_back(request);
+        Ok(())
+    }
+
+    /// Lets queue pairs that waited for a request go on.
+    pub fn resume_users(&self) {
+        let users: Vec<_> = self.users.lock().unwrap().iter().filter_map(Weak::upgrade).collect();
+        for user in users {
+            user.resume_receiving();
+        }
+    }
+
+    /// Takes the oldest request.
+    pub(super) fn take(&self) -> Option<ReceiveRequest> {
+        let mut state = self.state.lock().unwrap();
+        let taken = state.requests.pop_front()?;
+        let left = state.requests.len() as u32;
+        let fires = state.limit > left;
+        if fires {
+            // One event for each time that the limit is set.
+            state.limit = 0;
+        }
+        drop(state);
+        if let (true, Some((handle, events))) = (fires, &self.events) {
+            events.raise(AsyncEvent::ReceiveQueueLimit, Element::ReceiveQueue(*handle));
+        }
+        Some(taken)
+    }
+
+    /// Is a request there?
+    pub(super) fn is_empty(&self) -> bool {
+        self.state.lock().unwrap().requests.is_empty()
+    }
+
+    /// Takes all requests out.
+    pub(super) fn drain(&self) -> Vec<ReceiveRequest> {
+        self.state.lock().unwrap().requests.drain(..).collect()
+    }
+
+    /// Changes capacity, limit, or both.
+    pub fn modify(&self, capacity: Option<u32>, limit: Option<u32>) -> Result<()> {
+        let mut state = self.state.lock().unwrap();
+        if let Some(capacity) = capacity {
+            if (capacity as usize) < state.requests.len() {
+                return Err(VerbsError::Invalid("more requests are waiting than would fit".into()));
+            }
+            state.capacity = capacity as usize;
+        }
+        if let Some(limit) = limit {
+            if limit as usize > state.capacity {
+                return Err(VerbsError::Invalid("the limit is above the capacity".into()));
+            }
+            state.limit = limit;
+        }
+        Ok(())
+    }
+
+    /// Capacity and limit.
+    pub fn query(&self) -> (u32, u32) {
+        let state = self.state.lock().unwrap();
+        (state.capacity as u32, state.limit)
+    }
+}
+
+impl std::fmt::Debug for ReceiveQueue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ReceiveQueue").field("shared", &self.is_shared()).finish_non_exhaustive()
+    }
+}

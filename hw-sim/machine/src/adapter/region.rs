@@ -1,0 +1,297 @@
+//! Memory regions: which memory adapters may touch, and how.
+
+use super::completion::Status;
+use super::error::{Result, VerbsError};
+use crate::memory::{AccessGuard, GlobalMemory};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Seek;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::{RwLock, RwLockReadGuard};
+
+/// The name of the memory files that stand for exported GPU memory.
+const MEMORY_FILE: &str = "memfd:hwsim-device-memory";
+
+/// Rights, as bits of the verbs interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Access(pub u32);
+
+impl Access {
+    /// Adapters of this process may write.
+    pub const LOCAL_WRITE: Self = Self(1);
+    /// Peers may write.
+    pub const REMOTE_WRITE: Self = Self(2);
+    /// Peers may read.
+    pub const REMOTE_READ: Self = Self(4);
+    /// Peers may do atomics.
+    pub const REMOTE_ATOMIC: Self = Self(8);
+    /// Reading by adapters of this process needs no right.
+    pub const NONE: Self = Self(0);
+    /// What is understood: the above, and on-demand, huge pages and relaxed ordering, which change
+    /// nothing here.
+    const KNOWN: u32 = 0xf | 1 << 6 | 1 << 7 | 0x3ff << 20;
+
+    /// Are all of these rights there?
+    pub const fn has(self, need: Self) -> bool {
+        self.0 & need.0 == need.0
+    }
+}
+
+/// Memory to register.
+#[derive(Debug)]
+pub struct RegionRequest {
+    /// The protection domain.
+    pub domain: u64,
+    /// The address that work requests and peers use.
+    pub io_address: u64,
+    /// Bytes.
+    pub length: u64,
+    /// Rights.
+    pub access: Access,
+}
+
+/// What lies behind a region.
+#[derive(Debug)]
+enum Backing {
+    /// The program's own memory.
+    Host,
+    /// An allocation of a GPU: by number, for its address may be given out again.
+    Device { id: u64, allocation: u64 },
+    /// A mapping of a dma-buf, which keeps the memory alive.
+    DmaBuf { mapping: u64, length: u64 },
+}
+
+#[derive(Debug)]
+struct Region {
+    domain: u64,
+    io_address: u64,
+    length: u64,
+    /// Where `io_address` lies in this process.
+    base: u64,
+    access: Access,
+    backing: Backing,
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        if let Backing::DmaBuf { mapping, length } = self.backing {
+            // SAFETY: the mapping is the region's own, and no copy is under way: those hold the
+            // table that the region was taken out of.
+            unsafe { libc::munmap(mapping as *mut libc::c_void, length as usize) };
+        }
+    }
+}
+
+/// All regions of a process. Local and remote keys are the same number.
+#[derive(Debug, Default)]
+pub(super) struct Regions {
+    table: RwLock<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    regions: HashMap<u32, Region>,
+    made: u32,
+}
+
+/// Leave to touch registered memory: nothing is deregistered, and no GPU memory remapped, while one
+/// of these lives.
+pub(super) struct Held<'a> {
+    table: RwLockReadGuard<'a, Table>,
+    gpu_memory: Option<&'a GlobalMemory>,
+    _gate: Option<AccessGuard<'a>>,
+}
+
+impl Regions {
+    /// Registers memory of the program, or of a GPU where `peer_memory` allows it.
+    pub fn register(
+        &self,
+        request: &RegionRequest,
+        base: u64,
+        gpu_memory: Option<&GlobalMemory>,
+        peer_memory: bool,
+    ) -> Result<u32> {
+        check_rights(request)?;
+        let end = base.checked_add(request.length);
+        let end = end.ok_or_else(|| VerbsError::Fault("the range wraps around".into()))?;
+        let on_gpu = gpu_memory.filter(|memory| {
+            memory.find(base).is_some_and(|found| !found.kind.is_host())
+                || memory.arena_of(base).is_some()
+        });
+        let backing = match on_gpu {
+            Some(_) if !peer_memory => {
+                return Err(VerbsError::Fault(format!(
+                    "{base:#x} is GPU memory, and this machine's adapters have no peer memory: \
+                     use a dma-buf"
+                )));
+            }
+            Some(memory) => {
+                memory.check(base, request.length).map_err(|e| VerbsError::Fault(e.to_string()))?;
+                let found = memory.find(base);
+                let found = found.ok_or_else(|| VerbsError::Fault("freed meanwhile".into()))?;
+                Backing::Device { id: found.id, allocation: found.base }
+            }
+            None => {
+                check_mapped(base, end, request.access)?;
+                Backing::Host
+            }
+        };
+        Ok(self.enter(request, base, backing))
+    }
+
+    /// Registers a range of a dma-buf, that is, of exported GPU memory. The file's position says
+    /// where in it the exported range begins.
+    pub fn register_dma_buf(
+        &self,
+        request: &RegionRequest,
+        buffer: OwnedFd,
+        offset: u64,
+    ) -> Result<u32> {
+        check_rights(request)?;
+        let link = std::fs::read_link(format!("/proc/self/fd/{}", buffer.as_raw_fd()));
+        if !link.is_ok_and(|link| link.to_string_lossy().contains(MEMORY_FILE)) {
+            return Err(VerbsError::Invalid("the descriptor is no dma-buf of GPU memory".into()));
+        }
+        let mut file = File::from(buffer);
+        let begin = file.stream_position().map_err(VerbsError::system("reading a dma-buf"))?;
+        let size = file.metadata().map_err(VerbsError::system("examining a dma-buf"))?.len();
+        let from = begin.checked_add(offset);
+        let to = from.and_then(|from| from.checked_add(request.length));
+        let (Some(from), Some(_)) = (from, to.filter(|to| *to <= size)) else {
+            let (length, room) = (request.length, size - begin.min(size));
+            let text = format!("{length} bytes at {offset} of a dma-buf that has {room}");
+            return Err(VerbsError::Invalid(text));
+        };
+        // Mapped from the file's beginning: pages need no arithmetic then.
+        let mapping = crate::memory::map_file(&file, size)?;
+        let backing = Backing::DmaBuf { mapping, length: size };
+        Ok(self.enter(request, mapping + from, backing))
+    }
+
+    fn enter(&self, request: &RegionRequest, base: u64, backing: Backing) -> u32 {
+        let mut table = self.table.write().unwrap();
+        let key = loop {
+            table.made = table.made.wrapping_add(1);
+            // Keys of different processes differ, so that one given to the wrong peer is noticed;
+            // and one that was deregistered does not come back soon.
+            let key = (table.made << 8 ^ std::process::id().wrapping_mul(0x9e37_79b1)) & !0xff
+                | (table.made & 0x7f) << 1;
+            if key != 0 && !table.regions.contains_key(&key) {
+                break key;
+            }
+        };
+        let region = Region {
+            domain: request.domain,
+            io_address: request.io_address,
+            length: request.length,
+            base,
+            access: request.access,
+            backing,
+        };
+        table.regions.insert(key, region);
+        key
+    }
+
+    /// Ends a registration. When this returns, no copy touches the memory any more.
+    pub fn deregister(&self, key: u32) -> Result<()> {
+        match self.table.write().unwrap().regions.remove(&key) {
+            Some(_) => Ok(()),
+            None => Err(VerbsError::Invalid(format!("no region has the key {key:#x}"))),
+        }
+    }
+
+    /// Does a protection domain still have regions?
+    pub fn uses(&self, domain: u64) -> bool {
+        self.table.read().unwrap().regions.values().any(|region| region.domain == domain)
+    }
+
+    /// Holds all regions for a copy.
+    pub fn hold<'a>(&'a self, gpu_memory: Option<&'a GlobalMemory>) -> Held<'a> {
+        let table = self.table.read().unwrap();
+        Held { table, gpu_memory, _gate: gpu_memory.map(GlobalMemory::access) }
+    }
+}
+
+impl Held<'_> {
+    /// The address in this process of `length` bytes at `address` of a region; or
+    /// [`Status::LocalProtection`], which callers turn into what their side calls it.
+    pub fn resolve(
+        &self,
+        domain: u64,
+        key: u32,
+        address: u64,
+        length: u64,
+        need: Access,
+    ) -> std::result::Result<u64, Status> {
+        let refused = Err(Status::LocalProtection);
+        let Some(region) = self.table.regions.get(&key) else { return refused };
+        let Some(offset) = address.checked_sub(region.io_address) else { return refused };
+        let fits = offset <= region.length && length <= region.length - offset;
+        if region.domain != domain || !region.access.has(need) || !fits {
+            return refused;
+        }
+        if let Backing::Device { id, allocation } = region.backing {
+            // Freed memory may be another allocation's by now.
+            let found = self.gpu_memory.and_then(|memory| memory.find(allocation));
+            if found.is_none_or(|found| found.id != id) {
+                return refused;
+            }
+        }
+        Ok(region.base + offset)
+    }
+}
+
+fn check_rights(request: &RegionRequest) -> Result<()> {
+    let Access(bits) = request.access;
+    if bits & !Access::KNOWN != 0 {
+        return Err(VerbsError::Invalid(format!("access flags {bits:#x}")));
+    }
+    let writes = bits & (Access::REMOTE_WRITE.0 | Access::REMOTE_ATOMIC.0) != 0;
+    if writes && !request.access.has(Access::LOCAL_WRITE) {
+        return Err(VerbsError::Invalid(
+            "remote write or atomic access without local write".into(),
+        ));
+    }
+    if request.io_address.checked_add(request.length).is_none() {
+        return Err(VerbsError::Invalid("the I/O address range wraps around".into()));
+    }
+    Ok(())
+}
+
+/// Is the program's memory there, and writable if that is wanted? Hardware would pin each page;
+/// here the pages stay as they are, and only the ends are tried for writing.
+fn check_mapped(base: u64, end: u64, access: Access) -> Result<()> {
+    const STEP: u64 = 1 << 30;
+    if base == end {
+        return Ok(());
+    }
+    let page = 4096;
+    let fault = || VerbsError::Fault(format!("memory from {base:#x} to {end:#x} is not mapped"));
+    let mut from = base / page * page;
+    let mut resident = vec![0u8; ((end - from).min(STEP) / page) as usize + 1];
+    while from < end {
+        let length = (end - from).min(STEP) as usize;
+        // SAFETY: the call only reads the page tables; `resident` has a byte for each page.
+        let seen = unsafe { libc::mincore(from as *mut _, length, resident.as_mut_ptr()) };
+        if seen != 0 {
+            return Err(fault());
+        }
+        from += length as u64;
+    }
+    // Kernels before 5.14 cannot be asked without writing.
+    let here = 0u8;
+    if access.has(Access::LOCAL_WRITE) && is_writable(&raw const here as u64 / page * page) {
+        for place in [base / page * page, (end - 1) / page * page] {
+            if !is_writable(place) {
+                return Err(VerbsError::Fault(format!("memory at {place:#x} is not writable")));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Brings a page in as a write would, and changes none of its bytes.
+fn is_writable(page: u64) -> bool {
+    // SAFETY: the call changes no byte of the page; a page that is not there is an error.
+    unsafe { libc::madvise(page as *mut _, 4096, libc::MADV_POPULATE_WRITE) == 0 }
+}

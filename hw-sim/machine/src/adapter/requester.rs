@@ -1,0 +1,463 @@
+//! The requester's side of a queue pair: from the send queue to the peer's ring, and from its
+//! answers to completions.
+
+use super::completion::{Completion, Status};
+use super::copy;
+use super::device::{AsyncEvent, PortState};
+use super::fault::Verdict;
+use super::link::{Link, PIECE_BYTES, Peer, REQUESTS, RESPONSES};
+use super::qp::QueuePair;
+use super::region::Access;
+use super::ring::{FIRST, IMMEDIATE, Kind, LAST, Reader, Record, SOLICITED, Writer};
+use super::state::{Attributes, State};
+use super::work::{Data, Piece, SendRequest, Verb, parts};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// A send request under way.
+#[derive(Debug)]
+pub(super) struct Work {
+    pub request: SendRequest,
+    length: u64,
+    /// Its number, once it has set off.
+    message: u64,
+    /// All that it brings back is there.
+    answered: bool,
+    failure: Option<(Status, u32)>,
+}
+
+impl Work {
+    pub fn new(request: SendRequest) -> Self {
+        let length = request.data.length();
+        let atomic = matches!(request.verb, Verb::CompareSwap | Verb::FetchAdd);
+        let failure = (atomic && length != 8)
+            .then(|| (Status::LocalLength, Status::LocalLength.vendor_code()));
+        Self { request, length, message: 0, answered: false, failure }
+    }
+
+    fn fail(&mut self, status: Status) {
+        self.failure = Some((status, status.vendor_code()));
+    }
+}
+
+/// The requester's side.
+#[derive(Debug)]
+pub(super) struct SendSide {
+    pub settings: Attributes,
+    link: Link,
+    life: u64,
+    queue: VecDeque<Work>,
+    /// How many at the front of the queue have been sent whole.
+    sent: usize,
+    /// Bytes of the next one that have been sent, and whether its first piece has.
+    sent_bytes: u64,
+    started: bool,
+    next_message: u64,
+    reads: u32,
+    /// Where requests go, once the peer is there.
+    outlet: Option<(Arc<Peer>, Writer)>,
+    responses: Reader,
+    refused: Option<(u64, Status)>,
+    hold_until: Option<Instant>,
+    judged: bool,
+    unreachable_since: Option<Instant>,
+    /// The message that found no receive request, and until when it may.
+    receiver_deadline: Option<(u64, Instant)>,
+    drained_told: bool,
+}
+
+impl SendSide {
+    pub fn new(link: Link, life: u64) -> Self {
+        Self {
+            settings: Attributes::default(),
+            responses: Reader::new(Arc::clone(&link.segment), RESPONSES),
+            link,
+            life,
+            queue: VecDeque::new(),
+            sent: 0,
+            sent_bytes: 0,
+            started: false,
+            next_message: 0,
+            reads: 0,
+            outlet: None,
+            refused: None,
+            hold_until: None,
+            judged: false,
+            unreachable_since: None,
+            receiver_deadline: None,
+            drained_told: false,
+        }
+    }
+
+    /// Requests that have not completed.
+    pub fn waiting(&self) -> usize {
+        self.queue.len()
+    }
+
+    pub fn add(&mut self, work: Work) {
+        self.queue.push_back(work);
+    }
+
+    /// Takes all requests out: they will not be carried out.
+    pub fn take_all(&mut self) -> impl Iterator<Item = Work> {
+        (self.sent, self.sent_bytes, self.started, self.reads) = (0, 0, false, 0);
+        std::mem::take(&mut self.queue).into_iter()
+    }
+
+    /// The request with this message number, if it has set off and not completed.
+    fn work_of(&mut self, message: u64) -> Option<&mut Work> {
+        let first = self.queue.front()?.message;
+        let index = message.checked_sub(first)? as usize;
+        let set_off = self.sent + usize::from(self.started);
+        self.queue.get_mut(index).filter(|_| index < set_off)
+    }
+}
+
+/// What came of trying to send a piece.
+enum Piecewise {
+    /// The whole message is on its way.
+    Whole,
+    /// A piece of it is.
+    Part,
+    /// There is no room.
+    Full,
+    /// The request cannot be carried out.
+    Failed(Status),
+}
+
+impl QueuePair {
+    /// Sends as much as there is room for. True if anything went.
+    pub(super) fn transmit(&self, side: &mut SendSide, failed: &mut bool) -> bool {
+        let mut went = false;
+        // Relaxed: a hint for the service thread.
+        self.held.store(false, Ordering::Relaxed);
+        while side.sent < side.queue.len() {
+            let state = self.state();
+            if state != State::ReadyToSend && !(state == State::SendDrained && side.started) {
+                break;
+            }
+            let work = &side.queue[side.sent];
+            let (fence, read) = (work.request.fence, work.request.verb.is_read());
+            let waits = fence && side.reads > 0;
+            let too_many = read && side.reads >= u32::from(side.settings.reads.max(1));
+            if work.failure.is_some() || waits || too_many || !self.may_go(side) {
+                break;
+            }
+            if !self.has_outlet(side) {
+                // The peer may come: look again soon.
+                self.held.store(true, Ordering::Relaxed);
+                break;
+            }
+            match self.send_piece(side) {
+                Piecewise::Whole => {
+                    side.reads += u32::from(read);
+                    side.sent += 1;
+                    (side.sent_bytes, side.started, side.judged) = (0, false, false);
+                    side.next_message += 1;
+                    went = true;
+                }
+                Piecewise::Part => went = true,
+                Piecewise::Full => break,
+                Piecewise::Failed(status) => {
+                    let index = side.sent;
+                    side.queue[index].fail(status);
+                    break;
+                }
+            }
+        }
+        if went && let Some((peer, _)) = &side.outlet {
+            peer.wake();
+        }
+        // A request that fails before it sets off may be the oldest.
+        if side.queue.front().is_some_and(|work| work.failure.is_some()) {
+            self.complete(side, failed);
+        }
+        went
+    }
+
+    /// Asks the faults about the next message, once. False if it has to wait, or has failed.
+    fn may_go(&self, side: &mut SendSide) -> bool {
+        if let Some(until) = side.hold_until {
+            if Instant::now() < until {
+                self.held.store(true, Ordering::Relaxed);
+                return false;
+            }
+            side.hold_until = None;
+        }
+        if side.judged {
+            return true;
+        }
+        side.judged = true;
+        let of_adapter = self.device.count_message();
+        match self.device.faults.at_message(of_adapter, self.ordinal, side.next_message) {
+            Verdict::Send => true,
+            Verdict::PortDown => {
+                self.device.take_port_down();
+                true
+            }
+            Verdict::Fail { code } => {
+                let index = side.sent;
+                side.queue[index].failure = Some((Status::Fatal, code));
+                self.raise(AsyncEvent::QueuePairFatal);
+                false
+            }
+            Verdict::Hold(time) => {
+                side.hold_until = Some(Instant::now() + time);
+                self.held.store(true, Ordering::Relaxed);
+                false
+            }
+        }
+    }
+
+    /// Connects to the peer's ring, if the peer is there.
+    fn has_outlet(&self, side: &mut SendSide) -> bool {
+        if self.device.port_state() == PortState::Down {
+            return false;
+        }
+        if side.outlet.is_none()
+            && let Some(peer) = self.peer()
+            && peer.claim(side.life, side.settings.send_number)
+        {
+            let writer = Writer::new(Arc::clone(&peer.link.segment), REQUESTS);
+            side.outlet = Some((peer, writer));
+        }
+        side.outlet.as_ref().is_some_and(|(peer, _)| peer.link.takes_requests())
+    }
+
+    /// Sends the next piece of the next message.
+    fn send_piece(&self, side: &mut SendSide) -> Piecewise {
+        let Some((_, writer)) = &mut side.outlet else { return Piecewise::Full };
+        let work = &mut side.queue[side.sent];
+        let request = &work.request;
+        work.message = side.next_message;
+        let (kind, payload) = match request.verb {
+            Verb::Send => (Kind::Send, work.length),
+            Verb::Write => (Kind::Write, work.length),
+            Verb::Read => (Kind::Read, 0),
+            Verb::CompareSwap => (Kind::CompareSwap, 0),
+            Verb::FetchAdd => (Kind::FetchAdd, 0),
+        };
+        let piece = (payload - side.sent_bytes).min(PIECE_BYTES);
+        let Some(room) = writer.reserve(piece as usize) else { return Piecewise::Full };
+        if let Err(status) = self.gather(&request.data, side.sent_bytes, piece, room) {
+            return Piecewise::Failed(status);
+        }
+        let mut record = Record::new(kind, work.message);
+        record.length = piece as u32;
+        record.address = request.remote_address.wrapping_add(side.sent_bytes);
+        record.key = request.remote_key;
+        record.total = work.length as u32;
+        record.offset = side.sent_bytes as u32;
+        record.operands = [request.operand, request.swap];
+        record.immediate = request.immediate.unwrap_or(0);
+        let whole = side.sent_bytes + piece == payload;
+        record.flags = [
+            (side.sent_bytes == 0, FIRST),
+            (whole, LAST),
+            (request.immediate.is_some(), IMMEDIATE),
+            (request.solicited, SOLICITED),
+        ]
+        .into_iter()
+        .filter_map(|(set, flag)| set.then_some(flag))
+        .sum();
+        writer.commit(&record);
+        side.sent_bytes += piece;
+        side.started = true;
+        if whole { Piecewise::Whole } else { Piecewise::Part }
+    }
+
+    /// Copies a piece of a request's data to `target`.
+    fn gather(&self, data: &Data, offset: u64, length: u64, target: u64) -> Result<(), Status> {
+        let pieces = match data {
+            Data::Pieces(pieces) => pieces,
+            Data::Inline(bytes) => {
+                let source = bytes.as_ptr() as u64 + offset;
+                // SAFETY: `target` is room for `length` bytes in a ring, and the message has
+                // `length` more bytes at `offset`.
+                unsafe { copy::fetch(target, source, length as usize) };
+                return Ok(());
+            }
+        };
+        let held = self.network.regions.hold(self.network.gpu_memory());
+        for (part, place) in parts(pieces, offset, length) {
+            let Piece { address, length, key } = part;
+            let source =
+                held.resolve(self.domain, key, address, u64::from(length), Access::NONE)?;
+            // SAFETY: the region holds the range, and stays while `held` lives; the parts fill
+            // `target` exactly.
+            unsafe { copy::fetch(target + place, source, length as usize) };
+        }
+        Ok(())
+    }
+
+    /// Copies data that came back to where a request wants it.
+    fn scatter(&self, work: &Work, offset: u64, length: u64, source: u64) -> Result<(), Status> {
+        let Data::Pieces(pieces) = &work.request.data else {
+            return Err(Status::LocalOperation);
+        };
+        let held = self.network.regions.hold(self.network.gpu_memory());
+        for (part, place) in parts(pieces, offset, length) {
+            let Piece { address, length, key } = part;
+            let target =
+                held.resolve(self.domain, key, address, u64::from(length), Access::LOCAL_WRITE)?;
+            // SAFETY: as in `gather`, the other way.
+            unsafe { copy::land(target, source + place, length as usize) };
+        }
+        Ok(())
+    }
+
+    /// Takes answers in and completes requests, oldest first. True if anything was done.
+    pub(super) fn complete(&self, side: &mut SendSide, failed: &mut bool) -> bool {
+        let mut worked = self.take_answers(side);
+        // Acquire pairs with the responder's release: what it did is visible.
+        let acknowledged = side.link.acknowledged().load(Ordering::Acquire);
+        self.acknowledged_seen.store(acknowledged, Ordering::Relaxed);
+        while let Some(front) = side.queue.front() {
+            if let Some((status, code)) = front.failure {
+                self.fail_front(side, status, code);
+                *failed = true;
+                return true;
+            }
+            let read = front.request.verb.is_read();
+            let done = if read { front.answered } else { acknowledged > front.message };
+            if side.sent == 0 || !done {
+                break;
+            }
+            let signaled = self.signal_all || front.request.signaled;
+            let mut completion = Completion::new(
+                front.request.id,
+                front.request.verb.operation(),
+                Status::Success,
+                self.number,
+            );
+            completion.length = front.length as u32;
+            side.queue.pop_front();
+            side.sent -= 1;
+            worked = true;
+            if signaled {
+                self.report(completion, false);
+            }
+        }
+        let front = side.queue.front().filter(|_| side.sent > 0 || side.started);
+        if let (Some((message, status)), Some(front)) = (side.refused, front)
+            && message == front.message
+        {
+            self.fail_front(side, status, status.vendor_code());
+            *failed = true;
+            return true;
+        }
+        self.tell_drained(side);
+        worked
+    }
+
+    fn tell_drained(&self, side: &mut SendSide) {
+        let draining = self.state() == State::SendDrained;
+        let idle = side.sent == 0 && !side.started;
+        if draining && idle && side.settings.drained_event && !side.drained_told {
+            self.raise(AsyncEvent::SendDrained);
+        }
+        side.drained_told = draining && idle;
+    }
+
+    /// Reads the response ring.
+    fn take_answers(&self, side: &mut SendSide) -> bool {
+        let (mut worked, mut wake) = (false, false);
+        while let Some((record, payload)) = side.responses.peek() {
+            worked = true;
+            match record.kind {
+                Kind::ReadData | Kind::AtomicResult => self.take_data(side, &record, payload),
+                Kind::Nak => {
+                    side.refused = Some((record.message, Status::from_number(record.operands[0])));
+                }
+                Kind::ReceiverNotReady => self.receiver_not_ready(side, &record),
+                // Nothing that a responder sends.
+                _ => {}
+            }
+            wake |= side.responses.consume(&record);
+        }
+        if wake && let Some((peer, _)) = &side.outlet {
+            peer.wake();
+        }
+        worked
+    }
+
+    fn take_data(&self, side: &mut SendSide, record: &Record, payload: u64) {
+        let (data, length) = match record.kind {
+            Kind::AtomicResult => (record.operands.as_ptr() as u64, 8),
+            _ => (payload, u64::from(record.length)),
+        };
+        let last = record.flags & LAST != 0;
+        let Some(work) = side.work_of(record.message) else { return };
+        let offset = u64::from(record.offset);
+        let fits = work.request.verb.is_read() && offset + length <= work.length;
+        let landed =
+            if fits { self.scatter(work, offset, length, data) } else { Err(Status::Fatal) };
+        if let Err(status) = landed {
+            work.fail(status);
+        }
+        if last && fits {
+            work.answered = true;
+            side.reads = side.reads.saturating_sub(1);
+        }
+    }
+
+    fn receiver_not_ready(&self, side: &mut SendSide, record: &Record) {
+        // Seven times is for ever, says the specification.
+        let retries = side.settings.receiver_retries;
+        if retries < 7 {
+            let time = Duration::from_micros(record.operands[0]) * u32::from(retries);
+            side.receiver_deadline = Some((record.message, Instant::now() + time));
+            if retries == 0 {
+                side.refused = Some((record.message, Status::ReceiverNotReady));
+            }
+        }
+    }
+
+    /// Ends the oldest request with an error, and the queue pair with it.
+    fn fail_front(&self, side: &mut SendSide, status: Status, code: u32) {
+        let Some(work) = side.queue.pop_front() else { return };
+        let operation = work.request.verb.operation();
+        let mut completion = Completion::new(work.request.id, operation, status, self.number);
+        completion.vendor_code = code;
+        self.report(completion, true);
+        self.enter_error(side);
+    }
+
+    /// Sees whether a peer that should answer still can. True if the queue pair has failed.
+    pub(super) fn see_to_times(&self, side: &mut SendSide, now: Instant) -> bool {
+        let Some(front) = side.queue.front() else {
+            (side.unreachable_since, side.receiver_deadline) = (None, None);
+            return false;
+        };
+        let first = front.message;
+        if let Some((message, until)) = side.receiver_deadline
+            && now >= until
+        {
+            side.receiver_deadline = None;
+            let acknowledged = side.link.acknowledged().load(Ordering::Acquire);
+            if acknowledged <= message && first == message {
+                let status = Status::ReceiverNotReady;
+                self.fail_front(side, status, status.vendor_code());
+                return true;
+            }
+        }
+        let there = self.device.port_state() == PortState::Active
+            && side.outlet.as_ref().is_some_and(|(peer, _)| peer.is_there());
+        if there || !matches!(self.state(), State::ReadyToSend | State::SendDrained) {
+            side.unreachable_since = None;
+            return false;
+        }
+        let since = *side.unreachable_since.get_or_insert(now);
+        // The specification's unit is 4.096 microseconds, times two to the code; 0 is for ever.
+        let Attributes { timeout, retries, .. } = side.settings;
+        let each = Duration::from_nanos(4096u64 << timeout);
+        if timeout == 0 || now - since < each * (u32::from(retries) + 1) {
+            return false;
+        }
+        let status = Status::RetryExceeded;
+        self.fail_front(side, status, status.vendor_code());
+        true
+    }
+}

@@ -1,0 +1,434 @@
+//! The responder's side of a queue pair: carries out what the peer asks, after checking it.
+
+use super::completion::{Completion, Operation, Status};
+use super::copy;
+use super::device::{AsyncEvent, PortState};
+use super::link::{Link, PIECE_BYTES, Peer, REQUESTS, RESPONSES};
+use super::qp::QueuePair;
+use super::region::Access;
+use super::ring::{FIRST, IMMEDIATE, Kind, LAST, Reader, Record, SOLICITED, Writer};
+use super::state::{Attributes, State, receiver_timer_us};
+use super::work::{Piece, ReceiveRequest, parts};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Pieces in one pass: the thread that polls has other queue pairs, too.
+const PIECES_PER_PASS: u32 = 64;
+
+/// The responder's side.
+#[derive(Debug)]
+pub(super) struct ReceiveSide {
+    pub settings: Attributes,
+    requests: Reader,
+    /// Where answers go, once there was a first request.
+    outlet: Option<(Arc<Peer>, Writer)>,
+    /// Messages carried out, and how many of them the peer knows of.
+    executed: u64,
+    acknowledged: u64,
+    /// The message that is being received goes here.
+    current: Option<ReceiveRequest>,
+    read: Option<ReadJob>,
+    refusal: Option<(Record, AsyncEvent)>,
+    /// The message whose sender was told that there is no receive request.
+    not_ready: Option<u64>,
+    /// The message that a fault has made wait.
+    delayed: Option<u64>,
+}
+
+/// A read that is being answered.
+#[derive(Debug)]
+struct ReadJob {
+    message: u64,
+    key: u32,
+    address: u64,
+    length: u64,
+    done: u64,
+}
+
+/// What a pass did.
+#[derive(Debug, Default)]
+pub(super) struct Responded {
+    pub worked: bool,
+    pub failure: Option<AsyncEvent>,
+    wake: bool,
+}
+
+/// What one step did.
+enum Step {
+    /// Something was carried out.
+    Done,
+    /// There is nothing to do.
+    Idle,
+    /// Nothing goes on before somebody else acts.
+    Blocked,
+    /// To be tried again soon.
+    Again,
+    /// The queue pair has failed.
+    Failed(AsyncEvent),
+}
+
+impl ReceiveSide {
+    pub fn new(link: &Link) -> Self {
+        Self {
+            settings: Attributes::default(),
+            requests: Reader::new(Arc::clone(&link.segment), REQUESTS),
+            outlet: None,
+            executed: 0,
+            acknowledged: 0,
+            current: None,
+            read: None,
+            refusal: None,
+            not_ready: None,
+            delayed: None,
+        }
+    }
+
+    /// Takes out the receive request whose message has not come whole.
+    pub fn take_current(&mut self) -> Option<ReceiveRequest> {
+        self.current.take()
+    }
+
+    fn grants(&self, right: Access) -> bool {
+        Access(self.settings.access).has(right)
+    }
+
+    /// Remembers to refuse a message; the refusal is sent when there is room.
+    fn refuse(&mut self, message: u64, status: Status) -> Step {
+        let mut record = Record::new(Kind::Nak, message);
+        record.operands[0] = status as u64;
+        let event = match status {
+            Status::RemoteAccess => AsyncEvent::QueuePairAccessError,
+            Status::RemoteInvalidRequest => AsyncEvent::QueuePairRequestError,
+            _ => AsyncEvent::QueuePairFatal,
+        };
+        self.refusal = Some((record, event));
+        Step::Done
+    }
+
+    /// Sends an answer without data, if there is room.
+    fn answer(&mut self, record: &Record) -> bool {
+        let Some((_, writer)) = &mut self.outlet else { return false };
+        let room = writer.reserve(0).is_some();
+        if room {
+            writer.commit(record);
+        }
+        room
+    }
+}
+
+impl QueuePair {
+    /// Carries out what waits in the request ring.
+    pub(super) fn respond(&self, side: &mut ReceiveSide) -> Responded {
+        let mut outcome = Responded::default();
+        self.stalled.store(false, Ordering::SeqCst);
+        // Relaxed: a hint for the service thread.
+        self.receive_held.store(false, Ordering::Relaxed);
+        let receiving =
+            matches!(self.state(), State::ReadyToReceive | State::ReadyToSend | State::SendDrained);
+        if !receiving || self.device.port_state() == PortState::Down {
+            // Nobody answers; the peer will notice.
+            self.stalled.store(true, Ordering::SeqCst);
+            return outcome;
+        }
+        for _ in 0..PIECES_PER_PASS {
+            match self.respond_once(side, &mut outcome) {
+                Step::Done => outcome.worked = true,
+                Step::Idle => break,
+                Step::Again => {
+                    self.receive_held.store(true, Ordering::Relaxed);
+                    self.stalled.store(true, Ordering::SeqCst);
+                    break;
+                }
+                Step::Blocked => {
+                    self.stalled.store(true, Ordering::SeqCst);
+                    break;
+                }
+                Step::Failed(event) => {
+                    outcome.failure = Some(event);
+                    break;
+                }
+            }
+        }
+        if let Some((peer, _)) = &side.outlet {
+            if side.executed > side.acknowledged {
+                side.acknowledged = side.executed;
+                // Release pairs with the requester's acquire: it learns of what is visible.
+                peer.link.acknowledged().store(side.executed, Ordering::Release);
+                outcome.wake = true;
+            }
+            if outcome.wake {
+                peer.wake();
+            }
+        }
+        outcome
+    }
+
+    fn respond_once(&self, side: &mut ReceiveSide, outcome: &mut Responded) -> Step {
+        if side.read.is_some() {
+            return self.continue_read(side, outcome);
+        }
+        if let Some((record, event)) = side.refusal {
+            // What came before is done; the peer must learn of both.
+            if !side.answer(&record) {
+                return Step::Blocked;
+            }
+            outcome.wake = true;
+            side.refusal = None;
+            return Step::Failed(event);
+        }
+        let Some((record, payload)) = side.requests.peek() else { return Step::Idle };
+        if side.outlet.is_none() {
+            let Some(peer) = self.peer() else { return Step::Again };
+            let writer = Writer::new(Arc::clone(&peer.link.segment), RESPONSES);
+            side.outlet = Some((peer, writer));
+        }
+        if record.message != side.executed {
+            return side.refuse(record.message, Status::RemoteInvalidRequest);
+        }
+        if record.flags & FIRST != 0
+            && self.device.faults.receiver_not_ready(self.ordinal, record.message)
+            && side.delayed != Some(record.message)
+            && needs_receive(&record)
+        {
+            side.delayed = Some(record.message);
+            self.not_ready(side, &record, outcome);
+            return Step::Again;
+        }
+        let step = match record.kind {
+            Kind::Write => self.write(side, &record, payload, outcome),
+            Kind::Send => self.receive(side, &record, payload, outcome),
+            Kind::Read => self.start_read(side, &record),
+            Kind::CompareSwap | Kind::FetchAdd => self.atomic(side, &record, outcome),
+            _ => side.refuse(record.message, Status::RemoteInvalidRequest),
+        };
+        if matches!(step, Step::Done) && side.refusal.is_none() {
+            outcome.wake |= side.requests.consume(&record);
+        }
+        step
+    }
+
+    fn write(
+        &self,
+        side: &mut ReceiveSide,
+        record: &Record,
+        payload: u64,
+        outcome: &mut Responded,
+    ) -> Step {
+        let length = u64::from(record.length);
+        if !side.grants(Access::REMOTE_WRITE) {
+            return side.refuse(record.message, Status::RemoteAccess);
+        }
+        let last = record.flags & LAST != 0;
+        let announces = last && record.flags & IMMEDIATE != 0;
+        if announces && !self.can_receive(side, record, outcome) {
+            return Step::Blocked;
+        }
+        if length > 0 {
+            let held = self.network.regions.hold(self.network.gpu_memory());
+            let target =
+                held.resolve(self.domain, record.key, record.address, length, Access::REMOTE_WRITE);
+            let Ok(target) = target else {
+                return side.refuse(record.message, Status::RemoteAccess);
+            };
+            // SAFETY: the region holds the range, and stays while `held` lives; the payload lies
+            // in the ring until it is consumed.
+            unsafe { copy::land(target, payload, length as usize) };
+        }
+        if announces && let Some(request) = self.receive_queue.take() {
+            self.received(&request, Operation::ReceiveWrite, record);
+        }
+        side.executed += u64::from(last);
+        Step::Done
+    }
+
+    fn receive(
+        &self,
+        side: &mut ReceiveSide,
+        record: &Record,
+        payload: u64,
+        outcome: &mut Responded,
+    ) -> Step {
+        if record.flags & FIRST != 0 {
+            if !self.can_receive(side, record, outcome) {
+                return Step::Blocked;
+            }
+            side.current = self.receive_queue.take();
+        }
+        let Some(request) = side.current.take() else {
+            return side.refuse(record.message, Status::RemoteInvalidRequest);
+        };
+        let room: u64 = request.pieces.iter().map(|piece| u64::from(piece.length)).sum();
+        let landed = if u64::from(record.total) > room {
+            Err((Status::LocalLength, Status::RemoteInvalidRequest))
+        } else {
+            self.scatter_received(&request, record, payload)
+                .map_err(|status| (status, Status::RemoteOperation))
+        };
+        if let Err((own, told)) = landed {
+            let failed = Completion::new(request.id, Operation::Receive, own, self.number);
+            self.report(failed, true);
+            return side.refuse(record.message, told);
+        }
+        if record.flags & LAST != 0 {
+            self.received(&request, Operation::Receive, record);
+            side.executed += 1;
+        } else {
+            side.current = Some(request);
+        }
+        Step::Done
+    }
+
+    fn scatter_received(
+        &self,
+        request: &ReceiveRequest,
+        record: &Record,
+        payload: u64,
+    ) -> Result<(), Status> {
+        let held = self.network.regions.hold(self.network.gpu_memory());
+        let (offset, length) = (u64::from(record.offset), u64::from(record.length));
+        for (part, place) in parts(&request.pieces, offset, length) {
+            let Piece { address, length, key } = part;
+            let target =
+                held.resolve(self.domain, key, address, u64::from(length), Access::LOCAL_WRITE)?;
+            // SAFETY: as in `write`; the parts lie inside the payload.
+            unsafe { copy::land(target, payload + place, length as usize) };
+        }
+        Ok(())
+    }
+
+    /// Is there a receive request for this message? If not, its sender is told.
+    fn can_receive(
+        &self,
+        side: &mut ReceiveSide,
+        record: &Record,
+        outcome: &mut Responded,
+    ) -> bool {
+        if side.not_ready == Some(record.message)
+            && side.outlet.as_ref().is_some_and(|(peer, _)| !peer.link.takes_requests())
+        {
+            // Its sender has given up meanwhile, and has reported so: too late.
+            return false;
+        }
+        if !self.receive_queue.is_empty() {
+            return true;
+        }
+        self.not_ready(side, record, outcome);
+        // Once more: a request that was posted meanwhile found nobody who waited.
+        self.stalled.store(true, Ordering::SeqCst);
+        !self.receive_queue.is_empty()
+    }
+
+    fn not_ready(&self, side: &mut ReceiveSide, record: &Record, outcome: &mut Responded) {
+        if side.not_ready != Some(record.message) {
+            let mut answer = Record::new(Kind::ReceiverNotReady, record.message);
+            answer.operands[0] = receiver_timer_us(side.settings.receiver_timer);
+            if side.answer(&answer) {
+                side.not_ready = Some(record.message);
+                outcome.wake = true;
+            }
+        }
+    }
+
+    /// Reports a message that came whole.
+    fn received(&self, request: &ReceiveRequest, operation: Operation, record: &Record) {
+        let mut completion = Completion::new(request.id, operation, Status::Success, self.number);
+        completion.length = record.total;
+        completion.immediate = (record.flags & IMMEDIATE != 0).then_some(record.immediate);
+        self.report(completion, record.flags & SOLICITED != 0);
+    }
+
+    fn start_read(&self, side: &mut ReceiveSide, record: &Record) -> Step {
+        let length = u64::from(record.total);
+        let allowed = side.grants(Access::REMOTE_READ)
+            && (length == 0 || {
+                let held = self.network.regions.hold(self.network.gpu_memory());
+                held.resolve(self.domain, record.key, record.address, length, Access::REMOTE_READ)
+                    .is_ok()
+            });
+        if !allowed {
+            return side.refuse(record.message, Status::RemoteAccess);
+        }
+        side.read = Some(ReadJob {
+            message: record.message,
+            key: record.key,
+            address: record.address,
+            length,
+            done: 0,
+        });
+        Step::Done
+    }
+
+    fn continue_read(&self, side: &mut ReceiveSide, outcome: &mut Responded) -> Step {
+        let (Some(job), Some((_, writer))) = (&mut side.read, &mut side.outlet) else {
+            return Step::Idle;
+        };
+        let piece = (job.length - job.done).min(PIECE_BYTES);
+        let Some(room) = writer.reserve(piece as usize) else { return Step::Blocked };
+        if piece > 0 {
+            let held = self.network.regions.hold(self.network.gpu_memory());
+            let address = job.address + job.done;
+            // Checked again: the region may have gone since the read began.
+            let source = held.resolve(self.domain, job.key, address, piece, Access::REMOTE_READ);
+            let Ok(source) = source else {
+                let message = job.message;
+                side.read = None;
+                return side.refuse(message, Status::RemoteAccess);
+            };
+            // SAFETY: the region holds the range, and stays while `held` lives; `room` has
+            // `piece` bytes.
+            unsafe { copy::fetch(room, source, piece as usize) };
+        }
+        let mut record = Record::new(Kind::ReadData, job.message);
+        (record.length, record.offset) = (piece as u32, job.done as u32);
+        job.done += piece;
+        let last = job.done == job.length;
+        record.flags = if last { LAST } else { 0 };
+        writer.commit(&record);
+        outcome.wake = true;
+        if last {
+            side.read = None;
+            side.executed += 1;
+        }
+        Step::Done
+    }
+
+    fn atomic(&self, side: &mut ReceiveSide, record: &Record, outcome: &mut Responded) -> Step {
+        if !side.grants(Access::REMOTE_ATOMIC) {
+            return side.refuse(record.message, Status::RemoteAccess);
+        }
+        if !record.address.is_multiple_of(8) {
+            return side.refuse(record.message, Status::RemoteInvalidRequest);
+        }
+        let Some((_, writer)) = &mut side.outlet else { return Step::Idle };
+        if writer.reserve(0).is_none() {
+            return Step::Blocked;
+        }
+        let held = self.network.regions.hold(self.network.gpu_memory());
+        let (key, need) = (record.key, Access::REMOTE_ATOMIC);
+        let target = held.resolve(self.domain, key, record.address, 8, need);
+        let target = target.ok().filter(|target| target.is_multiple_of(8));
+        let Some(target) = target else {
+            return side.refuse(record.message, Status::RemoteAccess);
+        };
+        let [first, second] = record.operands;
+        // SAFETY: the region holds the eight bytes, which are aligned; it stays while `held` lives.
+        let old = unsafe {
+            match record.kind {
+                Kind::CompareSwap => copy::atomic(target, second, Some(first)),
+                _ => copy::atomic(target, first, None),
+            }
+        };
+        drop(held);
+        let mut answer = Record::new(Kind::AtomicResult, record.message);
+        answer.operands[0] = old;
+        answer.flags = LAST;
+        writer.commit(&answer);
+        outcome.wake = true;
+        side.executed += 1;
+        Step::Done
+    }
+}
+
+fn needs_receive(record: &Record) -> bool {
+    record.kind == Kind::Send || record.flags & IMMEDIATE != 0
+}

@@ -1,0 +1,154 @@
+//! The service thread: plays the engine of the process's adapters when nobody polls.
+
+use super::error::{Result, VerbsError};
+use super::network::Network;
+use super::qp::QueuePair;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, RwLock, Weak};
+use std::time::{Duration, Instant};
+
+/// How often the thread looks whether those who polled still do. A message to a process that has
+/// just stopped polling is late by this much at most.
+const POLLERS_EVERY: Duration = Duration::from_millis(2);
+/// How often it looks at what waits for a time: faults that hold messages back, peers that have not
+/// come up yet.
+const HELD_EVERY: Duration = Duration::from_micros(200);
+/// How often it looks whether peers still live.
+const PEERS_EVERY: Duration = Duration::from_millis(50);
+/// Idle rounds before it sleeps: a wake costs both sides more than a few looks.
+const IDLE_ROUNDS: u32 = 20;
+
+/// The time slice that the thread asks for: the least that the kernel gives.
+const SLICE_NS: u64 = 100_000;
+
+/// The queue pairs that the thread looks after.
+#[derive(Default)]
+pub(super) struct Service {
+    pairs: RwLock<Vec<Weak<QueuePair>>>,
+    changed: AtomicBool,
+    pollers_seen: Mutex<Option<Instant>>,
+}
+
+impl Service {
+    /// Looks after a queue pair, as long as it lives.
+    pub fn add(&self, pair: &Arc<QueuePair>) {
+        let mut pairs = self.pairs.write().unwrap();
+        pairs.retain(|pair| pair.strong_count() > 0);
+        pairs.push(Arc::downgrade(pair));
+        // Release pairs with the acquire of `has_changed`.
+        self.changed.store(true, Ordering::Release);
+        drop(pairs);
+        pair.network.fabric.own.wake();
+    }
+
+    /// All queue pairs.
+    pub fn pairs(&self) -> Vec<Arc<QueuePair>> {
+        let pairs = self.pairs.read().unwrap();
+        pairs.iter().filter_map(Weak::upgrade).filter(|pair| !pair.is_destroyed()).collect()
+    }
+
+    fn has_changed(&self) -> bool {
+        self.changed.load(Ordering::Acquire)
+    }
+
+    /// Is it time to look after those who poll?
+    fn pollers_are_due(&self, now: Instant) -> bool {
+        let mut seen = self.pollers_seen.lock().unwrap();
+        let due = seen.is_none_or(|seen| now - seen >= POLLERS_EVERY);
+        if due {
+            *seen = Some(now);
+        }
+        due
+    }
+}
+
+/// Starts the thread. It ends with the network.
+pub(super) fn start(network: &Arc<Network>) -> Result<()> {
+    let (weak, process) = (Arc::downgrade(network), Arc::clone(&network.fabric.own));
+    // Signals are for the program's own threads.
+    let thread = move || {
+        block_signals();
+        ask_for_short_slices();
+        let mut idle = 0;
+        while let Some(network) = weak.upgrade() {
+            // Relaxed: a pair that is added later sets it again.
+            network.service.changed.store(false, Ordering::Relaxed);
+            let pairs = network.service.pairs();
+            if round(&network, &pairs) {
+                idle = 0;
+                continue;
+            }
+            idle += 1;
+            if idle < IDLE_ROUNDS {
+                std::thread::yield_now();
+                continue;
+            }
+            let time = if pairs.iter().any(|pair| pair.is_held()) {
+                HELD_EVERY
+            } else if pairs.iter().any(|pair| pair.has_poller()) {
+                POLLERS_EVERY
+            } else if pairs.is_empty() {
+                Duration::MAX
+            } else {
+                PEERS_EVERY
+            };
+            process.sleep(time, || {
+                network.service.has_changed() || pairs.iter().any(|pair| pair.has_work())
+            });
+            // The rounds before the next sleep count again only if something came.
+            idle = IDLE_ROUNDS - 2;
+        }
+    };
+    std::thread::Builder::new()
+        .name("hwsim-adapter".into())
+        .spawn(thread)
+        .map(drop)
+        .map_err(VerbsError::system("starting the adapters' service thread"))
+}
+
+/// Lets each queue pair go on. True if any did.
+fn round(network: &Network, pairs: &[Arc<QueuePair>]) -> bool {
+    let now = Instant::now();
+    let look_at_pollers = network.service.pollers_are_due(now);
+    let mut worked = false;
+    for pair in pairs {
+        if look_at_pollers {
+            pair.look_at_poller();
+        }
+        // Who polls does the work; but a thread that polls one queue may have stopped.
+        worked |= pair.progress_by_service(now);
+    }
+    worked
+}
+
+fn block_signals() {
+    // SAFETY: the set is filled before it is used; only this thread's mask changes.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, std::ptr::null_mut());
+    }
+}
+
+/// Asks the host to let this thread run soon after each wake, and briefly: programs that spin on
+/// memory until a message arrives would keep it waiting for a whole time slice. Where the kernel
+/// does not know the wish, nothing changes.
+fn ask_for_short_slices() {
+    #[repr(C)]
+    #[derive(Default)]
+    struct Wish {
+        size: u32,
+        policy: u32,
+        flags: u64,
+        nice: i32,
+        priority: u32,
+        /// The slice, ns, for threads of the normal kind (Linux 6.12).
+        runtime: u64,
+        deadline: u64,
+        period: u64,
+    }
+    let wish = Wish { size: size_of::<Wish>() as u32, runtime: SLICE_NS, ..Wish::default() };
+    // SAFETY: the structure is as the kernel has it, and outlives the call, which concerns this
+    // thread alone.
+    unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const wish, 0) };
+}

@@ -1,0 +1,316 @@
+//! Queue pairs: making, changing, asking, destroying.
+
+use super::channel;
+use super::context::OpenDevice;
+use super::layout::{
+    IS_EXTENDED, IbvAhAttr, IbvContext, IbvQpAttr, IbvQpCap, IbvQpEx, IbvQpInitAttr,
+    IbvQpInitAttrEx,
+};
+use super::objects::{DomainObject, QueueObject, SharedReceiveObject, errno_of, refused, zeroed};
+use super::pointer::{Object, Target};
+use super::work_request;
+use hwsim_machine::adapter::state::{Attributes, Route, mask};
+use hwsim_machine::adapter::work::SendRequest;
+use hwsim_machine::adapter::{Capacity, QueuePair, QueuePairRequest, State};
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+use std::sync::Arc;
+
+/// `IBV_QPT_RC`: the one transport that virtual adapters have.
+const RELIABLE_CONNECTED: u32 = 2;
+/// Bits of `ibv_qp_init_attr_ex`: protection domain, flags of creation, send operations.
+const INIT_PD: u32 = 1;
+const INIT_FLAGS: u32 = 1 << 2;
+const INIT_OPERATIONS: u32 = 1 << 6;
+
+/// A queue pair.
+#[repr(C)]
+pub(super) struct PairObject {
+    pub c: UnsafeCell<IbvQpEx>,
+    pair: Option<Arc<QueuePair>>,
+    device: Arc<OpenDevice>,
+    /// What is being built between `ibv_wr_start` and `ibv_wr_complete`.
+    pub building: work_request::Building,
+}
+
+impl PairObject {
+    /// The queue pair itself.
+    pub fn pair(&self) -> &Arc<QueuePair> {
+        self.pair.as_ref().expect("set before the object is handed out")
+    }
+
+    /// A request with the number and the flags that the program has put into the structure.
+    pub fn number_and_flags(&self) -> (u64, u32) {
+        let c = self.c.get();
+        // SAFETY: the fields are written by the thread that builds, which is this one.
+        unsafe { ((&raw const (*c).id).read_volatile(), (&raw const (*c).flags).read_volatile()) }
+    }
+}
+
+/// `create_qp`.
+pub(super) extern "C" fn create_qp(
+    pd: Object<DomainObject>,
+    request: Target<IbvQpInitAttr>,
+) -> Object<PairObject> {
+    make(pd, request, None)
+}
+
+/// `create_qp_ex`.
+pub(super) extern "C" fn create_qp_ex(
+    _context: Target<IbvContext>,
+    request: Target<IbvQpInitAttr>,
+) -> Object<PairObject> {
+    let extra = Target::<IbvQpInitAttrEx>::from_address(request.address());
+    let comp_mask = {
+        let offset = std::mem::offset_of!(IbvQpInitAttrEx, comp_mask) as u64;
+        Target::<u32>::from_address(request.address() + offset).get()
+    };
+    if comp_mask & !(INIT_PD | INIT_FLAGS | INIT_OPERATIONS) != 0 {
+        return refused(libc::EOPNOTSUPP);
+    }
+    if comp_mask & INIT_PD == 0 {
+        return refused(libc::EINVAL);
+    }
+    // Older programs have a shorter structure: each field is read only where the mask names it.
+    let field = |offset: usize| extra.address() + offset as u64;
+    let pd = Target::<Object<DomainObject>>::from_address(field(64)).get();
+    if comp_mask & INIT_FLAGS != 0 && Target::<u32>::from_address(field(80)).get() != 0 {
+        return refused(libc::EOPNOTSUPP);
+    }
+    let operations =
+        (comp_mask & INIT_OPERATIONS != 0).then(|| Target::<u64>::from_address(field(128)).get());
+    if operations.is_some_and(|wanted| wanted & !work_request::OPERATIONS != 0) {
+        return refused(libc::EOPNOTSUPP);
+    }
+    make(pd, request, operations)
+}
+
+fn make(
+    pd: Object<DomainObject>,
+    request: Target<IbvQpInitAttr>,
+    operations: Option<u64>,
+) -> Object<PairObject> {
+    let wanted = request.get();
+    if wanted.kind != RELIABLE_CONNECTED {
+        return refused(libc::EOPNOTSUPP);
+    }
+    if wanted.send_cq == 0 || wanted.receive_cq == 0 || pd.is_null() {
+        return refused(libc::EINVAL);
+    }
+    let DomainObject { domain, device, .. } = pd.get();
+    let queue = |address: usize| {
+        Arc::clone(Object::<QueueObject>::from_address(address as u64).get().queue())
+    };
+    let shared = Object::<SharedReceiveObject>::from_address(wanted.srq as u64)
+        .non_null()
+        .map(|srq| Arc::clone(srq.get().queue()));
+    let mut sizes = wanted.capacity;
+    (sizes.send_requests, sizes.send_pieces) =
+        (sizes.send_requests.max(1), sizes.send_pieces.max(1));
+    if shared.is_none() {
+        (sizes.receive_requests, sizes.receive_pieces) =
+            (sizes.receive_requests.max(1), sizes.receive_pieces.max(1));
+    }
+    let mut object = Box::new(PairObject {
+        c: UnsafeCell::new(zeroed()),
+        pair: None,
+        device: Arc::clone(device),
+        building: work_request::Building::default(),
+    });
+    let address = &raw const *object as u64;
+    let made = QueuePair::make(
+        &device.device,
+        QueuePairRequest {
+            domain: *domain,
+            send_queue: queue(wanted.send_cq),
+            receive_completions: queue(wanted.receive_cq),
+            shared,
+            capacity: capacity(&sizes),
+            signal_all: wanted.signal_all != 0,
+            events: device.as_events(),
+            handle: address,
+        },
+    );
+    let pair = match made {
+        Ok(pair) => pair,
+        Err(error) => return refused(errno_of(&error)),
+    };
+    fill(object.c.get_mut(), pd, &wanted, pair.number, operations.is_some());
+    object.pair = Some(pair);
+    Target::<IbvQpCap>::from_address(
+        request.address() + std::mem::offset_of!(IbvQpInitAttr, capacity) as u64,
+    )
+    .set(sizes);
+    Object::give(object)
+}
+
+fn capacity(sizes: &IbvQpCap) -> Capacity {
+    Capacity {
+        send_requests: sizes.send_requests,
+        receive_requests: sizes.receive_requests,
+        send_pieces: sizes.send_pieces,
+        receive_pieces: sizes.receive_pieces,
+        inline: sizes.inline,
+    }
+}
+
+/// Fills in what programs read: nobody else does it for queue pairs.
+fn fill(
+    c: &mut IbvQpEx,
+    pd: Object<DomainObject>,
+    wanted: &IbvQpInitAttr,
+    number: u32,
+    extended: bool,
+) {
+    let base = &mut c.base;
+    base.context = Target::<super::layout::IbvPd>::from_address(pd.address()).get().context;
+    base.qp_context = wanted.qp_context;
+    base.pd = pd.address() as usize;
+    (base.send_cq, base.receive_cq) = (wanted.send_cq, wanted.receive_cq);
+    base.srq = wanted.srq;
+    (base.handle, base.number) = (number, number);
+    (base.state, base.kind) = (State::Reset as u32, wanted.kind);
+    base.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
+    base.condition = libc::PTHREAD_COND_INITIALIZER;
+    if extended {
+        c.functions = work_request::functions();
+        c.by_version = [IS_EXTENDED; 3];
+    }
+}
+
+/// `destroy_qp`.
+pub(super) extern "C" fn destroy_qp(qp: Object<PairObject>) -> c_int {
+    let object = qp.get();
+    object.pair().destroy();
+    let (address, device) = (qp.address(), &object.device);
+    channel::withdraw(device.async_fd, &device.events, |element| element == address);
+    drop(qp.take());
+    0
+}
+
+/// `modify_qp`.
+pub(super) extern "C" fn modify_qp(
+    qp: Object<PairObject>,
+    attributes: Target<IbvQpAttr>,
+    named: c_int,
+) -> c_int {
+    let (new, named) = (attributes.get(), named as u32);
+    let state = |bit: u32, number: u32| {
+        if named & bit == 0 {
+            return Ok(None);
+        }
+        State::from_number(number).map(Some).ok_or(libc::EINVAL)
+    };
+    let (to, believed) =
+        match (state(mask::STATE, new.state), state(mask::CURRENT_STATE, new.current_state)) {
+            (Ok(to), Ok(believed)) => (to, believed),
+            _ => return libc::EINVAL,
+        };
+    let changed = qp.get().pair().modify(to, believed, &from_c(&new), named);
+    changed.map_or_else(|error| errno_of(&error), |()| 0)
+}
+
+fn from_c(new: &IbvQpAttr) -> Attributes {
+    let mut gid = [0; 16];
+    gid[..8].copy_from_slice(&new.route.gid[0].to_ne_bytes());
+    gid[8..].copy_from_slice(&new.route.gid[1].to_ne_bytes());
+    Attributes {
+        access: new.access,
+        partition: new.partition,
+        port: new.port,
+        route: Route {
+            gid: (new.route.is_global != 0).then_some(gid),
+            own_gid: new.route.own_gid,
+            lid: new.route.lid,
+        },
+        mtu: new.mtu,
+        peer: new.peer,
+        receive_number: new.receive_number,
+        send_number: new.send_number,
+        reads: new.reads,
+        peer_reads: new.peer_reads,
+        receiver_timer: new.receiver_timer,
+        timeout: new.timeout,
+        retries: new.retries,
+        receiver_retries: new.receiver_retries,
+        drained_event: new.drained_event != 0,
+    }
+}
+
+/// `query_qp`.
+pub(super) extern "C" fn query_qp(
+    qp: Object<PairObject>,
+    attributes: Target<IbvQpAttr>,
+    _named: c_int,
+    init: Target<IbvQpInitAttr>,
+) -> c_int {
+    let pair = qp.get().pair();
+    let Capacity { send_requests, receive_requests, send_pieces, receive_pieces, inline } =
+        pair.capacity;
+    let capacity =
+        IbvQpCap { send_requests, receive_requests, send_pieces, receive_pieces, inline };
+    let (now, state) = (pair.attributes(), pair.state() as u32);
+    let mut answer: IbvQpAttr = zeroed();
+    let gid = now.route.gid.unwrap_or_default();
+    let half = |from: usize| {
+        let mut word = [0; 8];
+        word.copy_from_slice(&gid[from..from + 8]);
+        u64::from_ne_bytes(word)
+    };
+    answer.route = IbvAhAttr {
+        gid: [half(0), half(8)],
+        own_gid: now.route.own_gid,
+        lid: now.route.lid,
+        is_global: now.route.gid.is_some().into(),
+        port: now.port,
+        ..answer.route
+    };
+    (answer.state, answer.current_state) = (state, state);
+    (answer.mtu, answer.peer, answer.access) = (now.mtu, now.peer, now.access);
+    (answer.receive_number, answer.send_number) = (now.receive_number, now.send_number);
+    (answer.capacity, answer.partition, answer.port) = (capacity, now.partition, now.port);
+    (answer.reads, answer.peer_reads) = (now.reads, now.peer_reads);
+    (answer.timeout, answer.retries) = (now.timeout, now.retries);
+    (answer.receiver_timer, answer.receiver_retries) = (now.receiver_timer, now.receiver_retries);
+    attributes.set(answer);
+    let c = qp.get().c.get();
+    // SAFETY: these fields do not change after the queue pair was made.
+    let base = unsafe { &(*c).base };
+    init.set(IbvQpInitAttr {
+        qp_context: base.qp_context,
+        send_cq: base.send_cq,
+        receive_cq: base.receive_cq,
+        srq: base.srq,
+        capacity,
+        kind: base.kind,
+        signal_all: pair.signal_all.into(),
+    });
+    0
+}
+
+/// `query_qp_data_in_order`: messages land in order, whole.
+pub(super) extern "C" fn data_in_order(
+    _qp: Object<PairObject>,
+    _operation: u32,
+    _flags: u32,
+) -> c_int {
+    1
+}
+
+/// Requests that were built, to be posted together.
+pub(super) fn post_built(object: &PairObject, requests: Vec<SendRequest>) -> c_int {
+    let mut posting = object.pair().posting();
+    // All or none, says the interface: the queue takes as many as there is room for, so room is
+    // asked for first.
+    if !posting.has_room(requests.len()) {
+        return libc::ENOMEM;
+    }
+    for request in requests {
+        if let Err(error) = posting.push(request) {
+            posting.finish();
+            return errno_of(&error);
+        }
+    }
+    posting.finish();
+    0
+}

@@ -1,0 +1,182 @@
+//! Posting with `ibv_wr_start`, `ibv_wr_*` and `ibv_wr_complete`.
+
+use super::layout::{IbvDataBuf, IbvSge};
+use super::pointer::{Object, Source};
+use super::post;
+use super::queue_pair::{PairObject, post_built};
+use hwsim_machine::adapter::work::{Data, Piece, SendRequest, Verb};
+use std::ffi::c_int;
+use std::sync::{Condvar, Mutex};
+
+/// Writes, sends, both with immediate data, reads, and both atomics.
+pub(super) const OPERATIONS: u64 = 0b111_1111;
+
+/// What one thread builds; others that want to build wait.
+#[derive(Default)]
+pub(super) struct Building {
+    state: Mutex<State>,
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    open: bool,
+    requests: Vec<SendRequest>,
+    errno: i32,
+}
+
+impl Building {
+    fn start(&self) {
+        let state = self.state.lock().unwrap();
+        let mut state = self.ended.wait_while(state, |state| state.open).unwrap();
+        *state = State { open: true, ..State::default() };
+    }
+
+    fn end(&self) -> State {
+        let ended = std::mem::take(&mut *self.state.lock().unwrap());
+        self.ended.notify_one();
+        ended
+    }
+
+    fn last(&self, change: impl FnOnce(&mut SendRequest)) {
+        if let Some(request) = self.state.lock().unwrap().requests.last_mut() {
+            change(request);
+        }
+    }
+
+    fn fail(&self, errno: i32) {
+        self.state.lock().unwrap().errno = errno;
+    }
+}
+
+type Pair = Object<PairObject>;
+
+fn add(qp: Pair, verb: Verb, change: impl FnOnce(&mut SendRequest)) {
+    let object = qp.get();
+    let (id, flags) = object.number_and_flags();
+    let mut request = post::request(id, verb, flags);
+    change(&mut request);
+    object.building.state.lock().unwrap().requests.push(request);
+}
+
+extern "C" fn start(qp: Pair) {
+    qp.get().building.start();
+}
+
+extern "C" fn complete(qp: Pair) -> c_int {
+    let State { requests, errno, .. } = qp.get().building.end();
+    if errno != 0 { errno } else { post_built(qp.get(), requests) }
+}
+
+extern "C" fn abort(qp: Pair) {
+    qp.get().building.end();
+}
+
+extern "C" fn compare_swap(qp: Pair, key: u32, address: u64, compare: u64, swap: u64) {
+    add(qp, Verb::CompareSwap, |request| {
+        (request.remote_key, request.remote_address) = (key, address);
+        (request.operand, request.swap) = (compare, swap);
+    });
+}
+
+extern "C" fn fetch_add(qp: Pair, key: u32, address: u64, operand: u64) {
+    add(qp, Verb::FetchAdd, |request| {
+        (request.remote_key, request.remote_address) = (key, address);
+        request.operand = operand;
+    });
+}
+
+extern "C" fn read(qp: Pair, key: u32, address: u64) {
+    add(qp, Verb::Read, |request| {
+        (request.remote_key, request.remote_address) = (key, address);
+    });
+}
+
+extern "C" fn write(qp: Pair, key: u32, address: u64) {
+    add(qp, Verb::Write, |request| {
+        (request.remote_key, request.remote_address) = (key, address);
+    });
+}
+
+extern "C" fn write_immediate(qp: Pair, key: u32, address: u64, immediate: u32) {
+    add(qp, Verb::Write, |request| {
+        (request.remote_key, request.remote_address) = (key, address);
+        request.immediate = Some(immediate);
+    });
+}
+
+extern "C" fn send(qp: Pair) {
+    add(qp, Verb::Send, |_| {});
+}
+
+extern "C" fn send_immediate(qp: Pair, immediate: u32) {
+    add(qp, Verb::Send, |request| request.immediate = Some(immediate));
+}
+
+extern "C" fn set_inline(qp: Pair, address: Source<u8>, length: usize) {
+    set_inline_bytes(qp, length, |bytes| post::copy_inline(bytes, address, length));
+}
+
+extern "C" fn set_inline_list(qp: Pair, count: usize, list: Source<IbvDataBuf>) {
+    let length = (0..count).map(|index| list.at(index).get().length).sum();
+    set_inline_bytes(qp, length, |bytes| {
+        for index in 0..count {
+            let IbvDataBuf { address, length } = list.at(index).get();
+            post::copy_inline(bytes, address, length);
+        }
+    });
+}
+
+fn set_inline_bytes(qp: Pair, length: usize, copy: impl FnOnce(&mut Vec<u8>)) {
+    let object = qp.get();
+    if length > object.pair().capacity.inline as usize {
+        object.building.fail(libc::ENOMEM);
+        return;
+    }
+    let mut bytes = Vec::new();
+    copy(&mut bytes);
+    object.building.last(|request| request.data = Data::Inline(bytes));
+}
+
+extern "C" fn set_piece(qp: Pair, key: u32, address: u64, length: u32) {
+    let pieces = vec![Piece { address, length, key }];
+    qp.get().building.last(|request| request.data = Data::Pieces(pieces));
+}
+
+extern "C" fn set_pieces(qp: Pair, count: usize, list: Source<IbvSge>) {
+    let pieces = post::pieces(list, count);
+    qp.get().building.last(|request| request.data = Data::Pieces(pieces));
+}
+
+/// What queue pairs cannot do: they are not made for programs that ask for it.
+extern "C" fn unsupported(qp: Pair) {
+    qp.get().building.fail(libc::EOPNOTSUPP);
+}
+
+/// The functions in the order of `struct ibv_qp_ex`.
+pub(super) fn functions() -> [usize; 20] {
+    [
+        compare_swap as *const () as usize,
+        fetch_add as *const () as usize,
+        // Memory windows, local invalidation.
+        unsupported as *const () as usize,
+        unsupported as *const () as usize,
+        read as *const () as usize,
+        write as *const () as usize,
+        write_immediate as *const () as usize,
+        send as *const () as usize,
+        send_immediate as *const () as usize,
+        // Remote invalidation, segmentation, datagrams, extended connections.
+        unsupported as *const () as usize,
+        unsupported as *const () as usize,
+        unsupported as *const () as usize,
+        unsupported as *const () as usize,
+        set_inline as *const () as usize,
+        set_inline_list as *const () as usize,
+        set_piece as *const () as usize,
+        set_pieces as *const () as usize,
+        start as *const () as usize,
+        complete as *const () as usize,
+        abort as *const () as usize,
+    ]
+}
