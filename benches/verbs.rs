@@ -102,7 +102,11 @@ fn table(settings: &VerbsSettings) {
     println!("# time on this machine's processor, also where the adapter is a virtual one");
     print!("{:>10}", "bytes");
     IN_FLIGHT.iter().for_each(|depth| print!("{:>20}", format!("{depth} in flight")));
-    println!("\n{:>10}{}", "", format!("{:>12}{:>8}", "messages/s", "MB/s").repeat(IN_FLIGHT.len()));
+    println!(
+        "\n{:>10}{}",
+        "",
+        format!("{:>12}{:>8}", "messages/s", "MB/s").repeat(IN_FLIGHT.len())
+    );
     for size in SIZES {
         print!("{size:>10}");
         for depth in IN_FLIGHT {

@@ -1,6 +1,7 @@
 //! Settings: one struct, read once, from one place.
 
 use crate::error::{Error, Result};
+use crate::id::AdapterName;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -39,6 +40,21 @@ pub struct Settings {
     pub proxy_cpus: Vec<usize>,
     /// `RINGDOVE_COALESCE_BYTES`: the most bytes that the proxy joins into one transfer.
     pub coalesce_bytes_max: u64,
+    /// `RINGDOVE_ADAPTER`: the RDMA adapter to use, and perhaps its port, such as `mlx5_0:1`;
+    /// empty: the one nearest to the GPU.
+    pub adapter: Option<AdapterName>,
+    /// `RINGDOVE_GID_INDEX`: the GID to use.
+    pub gid_index: Option<u8>,
+    /// `RINGDOVE_QUEUE_PAIRS`: queue pairs of each peer on another node.
+    pub queue_pairs: usize,
+    /// `RINGDOVE_QUEUE_DEPTH`: work requests that one queue pair holds.
+    pub queue_depth: usize,
+    /// `RINGDOVE_RETRY_TIMEOUT_MS`: how long an adapter repeats what nobody acknowledges.
+    pub retry_timeout: Duration,
+    /// `RINGDOVE_TRAFFIC_CLASS`: traffic class of packets to other nodes.
+    pub traffic_class: u8,
+    /// `RINGDOVE_SERVICE_LEVEL`: service level of packets to other nodes.
+    pub service_level: u8,
 }
 
 /// One row of the settings table.
@@ -122,6 +138,43 @@ pub const TABLE: &[Setting] = &[
         name: "RINGDOVE_COALESCE_BYTES",
         default: "262144",
         meaning: "the most bytes that the proxy joins into one transfer (1 to 1073741824)",
+    },
+    Setting {
+        name: "RINGDOVE_ADAPTER",
+        default: "",
+        meaning: "the RDMA adapter to use, and perhaps its port, such as `mlx5_0:1`; empty: the \
+                  one nearest to the GPU",
+    },
+    Setting {
+        name: "RINGDOVE_GID_INDEX",
+        default: "",
+        meaning: "the GID to use (0 to 255); empty: RoCE v2 before v1, global before link-local",
+    },
+    Setting {
+        name: "RINGDOVE_QUEUE_PAIRS",
+        default: "2",
+        meaning: "queue pairs of each peer on another node (1 to 16)",
+    },
+    Setting {
+        name: "RINGDOVE_QUEUE_DEPTH",
+        default: "256",
+        meaning: "work requests that one queue pair holds (16 to 8192)",
+    },
+    Setting {
+        name: "RINGDOVE_RETRY_TIMEOUT_MS",
+        default: "10000",
+        meaning: "how long an adapter repeats what nobody acknowledges before it gives up, in \
+                  milliseconds",
+    },
+    Setting {
+        name: "RINGDOVE_TRAFFIC_CLASS",
+        default: "0",
+        meaning: "traffic class of packets to other nodes (0 to 255)",
+    },
+    Setting {
+        name: "RINGDOVE_SERVICE_LEVEL",
+        default: "0",
+        meaning: "service level of packets to other nodes (0 to 15)",
     },
 ];
 
@@ -212,6 +265,16 @@ impl Settings {
                 "1 to 1073741824",
                 |n| (1..=1 << 30).contains(n),
             )?,
+            adapter: reader.optional("RINGDOVE_ADAPTER", "NAME or NAME:PORT, such as mlx5_0:1")?,
+            gid_index: reader.optional("RINGDOVE_GID_INDEX", "0 to 255")?,
+            queue_pairs: reader
+                .number("RINGDOVE_QUEUE_PAIRS", "1 to 16", |n| (1..=16).contains(n))?,
+            queue_depth: reader
+                .number("RINGDOVE_QUEUE_DEPTH", "16 to 8192", |n| (16..=8192).contains(n))?,
+            retry_timeout: reader.milliseconds("RINGDOVE_RETRY_TIMEOUT_MS")?,
+            traffic_class: reader.number("RINGDOVE_TRAFFIC_CLASS", "0 to 255", |_| true)?,
+            service_level: reader
+                .number("RINGDOVE_SERVICE_LEVEL", "0 to 15", |n| (0..=15).contains(n))?,
         })
     }
 }
@@ -241,6 +304,18 @@ impl Reader<'_> {
             value: text,
             expected: expected.into(),
         })
+    }
+
+    /// Empty stands for "not set".
+    fn optional<T: FromStr>(
+        &self,
+        name: &'static str,
+        expected: &'static str,
+    ) -> Result<Option<T>> {
+        match self.text(name).trim() {
+            "" => Ok(None),
+            _ => self.number(name, expected, |_| true).map(Some),
+        }
     }
 
     fn milliseconds(&self, name: &'static str) -> Result<Duration> {
@@ -302,6 +377,8 @@ mod tests {
             ("RINGDOVE_TIMEOUT_MS", "soon"),
             ("RINGDOVE_PROXY_CPUS", "1,x"),
             ("RINGDOVE_BLOCKS", "0"),
+            ("RINGDOVE_ADAPTER", "mlx5_0:x"),
+            ("RINGDOVE_GID_INDEX", "256"),
         ] {
             let message = with(name, value).unwrap_err().to_string();
             assert!(message.contains(name) && message.contains(value), "{message}");

@@ -156,3 +156,12 @@ pub fn drain(transport: &mut VerbsTransport, count: usize) -> Result<usize, Tran
     }
     Ok(ended)
 }
+
+/// Polls until `done`; the transport must not fail.
+pub fn wait_for(transport: &mut VerbsTransport, what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        transport.poll().unwrap();
+        assert!(start.elapsed() < PATIENCE, "waited in vain for {what}");
+    }
+}

@@ -174,7 +174,10 @@ pub(super) fn refused(call: &str, adapter: &str, detail: &str) -> Error {
         }
         _ => "",
     };
-    Error::System { what: format!("{call} on {adapter}{detail}"), cause: format!("{cause}{advice}") }
+    Error::System {
+        what: format!("{call} on {adapter}{detail}"),
+        cause: format!("{cause}{advice}"),
+    }
 }
 
 fn with_failures(error: Error, failures: &[String]) -> Error {

@@ -69,9 +69,8 @@ fn settings_override_nearness_and_an_adapter_that_is_asked_for_is_never_replaced
     assert_eq!(chosen(&ports, 0, &named("far:1")), "far");
 
     ports[1].state = PortState::Down;
-    let refusal = |settings: &VerbsSettings| {
-        choose(&ports, &gpu(&GPU), 0, settings).unwrap_err().to_string()
-    };
+    let refusal =
+        |settings: &VerbsSettings| choose(&ports, &gpu(&GPU), 0, settings).unwrap_err().to_string();
     assert!(refusal(&named("far")).contains("far port 1: the port is down"));
     let unknown = refusal(&named("mlx5_7"));
     assert!(unknown.contains("mlx5_7") && unknown.contains("near:1, far:1"), "{unknown}");

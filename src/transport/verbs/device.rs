@@ -200,9 +200,8 @@ impl Device {
         let Context { functions, raw, .. } = &self.context;
         // SAFETY: the context is open; the exported function fills the part of `ibv_port_attr`
         // that it knows, which newer headers only add to, and the rest is zero.
-        let status = unsafe {
-            (functions.query_port)(raw.as_ptr(), number, (&raw mut attributes).cast())
-        };
+        let status =
+            unsafe { (functions.query_port)(raw.as_ptr(), number, (&raw mut attributes).cast()) };
         (status == 0).then_some(attributes)
     }
 
