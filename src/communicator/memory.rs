@@ -2,10 +2,10 @@
 
 use super::layout::{Geometry, Layout, PortPlace};
 use crate::error::{Error, Result};
-use crate::gpu::{DeviceMemory, PinnedMemory};
+use crate::gpu::{DeviceMemory, GpuRange, PinnedMemory};
 use crate::id::Rank;
 use crate::plan::{LaneKind, Side};
-use crate::shared::{AtomicWord32, DeviceRange, Region};
+use crate::shared::{AtomicWord32, Region};
 use cudarc::driver::CudaContext;
 use ringdove_kernels::descriptor::DESCRIPTOR_BYTES;
 use ringdove_kernels::launch::{DeviceCommunicator, WaitRecord};
@@ -90,8 +90,12 @@ impl RankMemory {
     }
 
     /// Signals and staging memory, for adapters.
-    pub fn shared(&self) -> [Arc<dyn DeviceRange>; 2] {
-        [self.signals.clone(), self.staging.clone()]
+    pub fn shared(&self, context: &Arc<CudaContext>) -> Result<[Arc<GpuRange>; 2]> {
+        let range = |memory: &Arc<DeviceMemory>| {
+            let bytes = memory.bytes() as u64;
+            GpuRange::new(context, memory.address(), bytes, memory.clone()).map(Arc::new)
+        };
+        Ok([range(&self.signals)?, range(&self.staging)?])
     }
 
     /// The ring's slots and its tail word, as the engine sees them.

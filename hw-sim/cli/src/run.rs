@@ -142,7 +142,10 @@ fn show_adapters(
 ) -> Result<Option<(&'static str, OsString)>, Error> {
     let Some(provider) = &stage.provider else { return Ok(None) };
     if let Err(error) = namespace::enter(machine.adapters.len(), &stage.scratch("dev")?) {
-        eprintln!("hwsim: no virtual adapters: {error}");
+        eprintln!(
+            "hwsim: no virtual RDMA adapters: {error}. They need user namespaces, or CAP_SYS_ADMIN; \
+             --no-adapters does without them"
+        );
         return Ok(None);
     }
     let root = stage.scratch("sysfs")?;

@@ -3,8 +3,9 @@
 use super::device::{LinkLayer, Port, PortState};
 use super::gid::{self, Gid};
 use super::pci::{self, PciAddress};
-use super::settings::{AdapterName, VerbsSettings};
+use super::settings::VerbsSettings;
 use crate::error::{Error, Result};
+use crate::id::AdapterName;
 use std::cmp::Reverse;
 use std::fmt;
 

@@ -15,7 +15,8 @@
 //!
 //! Rooms: `library` (libibverbs, opened when first needed), `device`, `pci`, `gid` (what is
 //! there), `choice` (what is used, a pure function), `adapter`, `region`, `table` (memory),
-//! `address`, `endpoint`, `queue` (connections), `control`, `transport`, `events`, `fault`.
+//! `address`, `endpoint`, `queue` (connections), `control`, `transport`, `signals`, `events`,
+//! `fault`.
 
 mod adapter;
 mod address;
@@ -31,6 +32,7 @@ mod pci;
 mod queue;
 mod region;
 mod settings;
+mod signals;
 mod table;
 mod transport;
 
@@ -42,5 +44,6 @@ pub use endpoint::Endpoint;
 pub use gid::{Gid, GidType};
 pub use pci::PciAddress;
 pub use region::{MemoryRegion, RegisteredAs, RemoteAccess, RemoteRegion};
-pub use settings::{AdapterName, VerbsSettings};
-pub use transport::{SignalWriter, VerbsTransport};
+pub use settings::VerbsSettings;
+pub use signals::SignalWriter;
+pub use transport::VerbsTransport;

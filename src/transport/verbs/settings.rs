@@ -1,9 +1,10 @@
 //! What a user can choose about adapters and connections.
 
-use std::str::FromStr;
+use crate::id::AdapterName;
+use crate::settings::Settings;
 use std::time::Duration;
 
-/// Settings of the verbs transport. [`Settings`](crate::Settings) reads them from the environment.
+/// The part of the [`Settings`] that concerns the verbs transport.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VerbsSettings {
     /// The adapter (and port) to use; the nearest one without.
@@ -22,22 +23,29 @@ pub struct VerbsSettings {
     pub service_level: u8,
 }
 
-impl Default for VerbsSettings {
-    fn default() -> Self {
+impl From<&Settings> for VerbsSettings {
+    fn from(settings: &Settings) -> Self {
         Self {
-            adapter: None,
-            gid_index: None,
-            queue_pairs: 2,
-            queue_depth: 256,
-            retry_timeout: Duration::from_secs(10),
-            traffic_class: 0,
-            service_level: 0,
+            adapter: settings.adapter.clone(),
+            gid_index: settings.gid_index,
+            queue_pairs: settings.queue_pairs,
+            queue_depth: settings.queue_depth,
+            retry_timeout: settings.retry_timeout,
+            traffic_class: settings.traffic_class,
+            service_level: settings.service_level,
         }
     }
 }
 
-/// Retries of an unacknowledged packet. The adapter's field has three bits.
-pub(super) const RETRIES: u8 = 7;
+impl Default for VerbsSettings {
+    fn default() -> Self {
+        Self::from(&Settings::default())
+    }
+}
+
+/// Retries of an unacknowledged packet. The field has three bits, and 7 is a number like others in
+/// the specification; SoftRoCE takes it for "for ever" all the same, and every wait must end (R10).
+pub(super) const RETRIES: u8 = 6;
 
 impl VerbsSettings {
     /// The exponent of an adapter's acknowledgement timeout, 4.096 µs · 2^n, with which all tries
@@ -51,44 +59,9 @@ impl VerbsSettings {
     }
 }
 
-/// An adapter, and perhaps a port: `mlx5_0` or `mlx5_0:2`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AdapterName {
-    /// As `ibv_devices` lists it.
-    pub name: String,
-    /// From 1.
-    pub port: Option<u8>,
-}
-
-impl FromStr for AdapterName {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        let (name, port) = match text.trim().split_once(':') {
-            Some((name, port)) => {
-                let port: u8 = port.parse().map_err(drop)?;
-                (name, Some(port).filter(|port| *port > 0).ok_or(())?.into())
-            }
-            None => (text.trim(), None),
-        };
-        let valid = !name.is_empty() && name.bytes().all(|b| b.is_ascii_graphic() && b != b'/');
-        valid.then(|| Self { name: name.to_owned(), port }).ok_or(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn adapter_names_are_read_with_and_without_port() {
-        let name = |text: &str| text.parse::<AdapterName>().ok().map(|n| (n.name, n.port));
-        assert_eq!(name("mlx5_0"), Some(("mlx5_0".into(), None)));
-        assert_eq!(name("mlx5_0:2"), Some(("mlx5_0".into(), Some(2))));
-        for bad in ["", ":1", "mlx5_0:0", "mlx5_0:x", "a/b", "mlx5_0:300"] {
-            assert_eq!(name(bad), None, "{bad}");
-        }
-    }
 
     #[test]
     fn the_retry_timeout_becomes_an_exponent_that_waits_at_least_as_long() {

@@ -49,6 +49,7 @@ impl Process {
         // Pairs with the fence in `wake`.
         fence(Ordering::SeqCst);
         if !busy() {
+            let time = time.min(Duration::from_secs(3600));
             let time = libc::timespec {
                 tv_sec: time.as_secs() as libc::time_t,
                 tv_nsec: time.subsec_nanos().into(),
