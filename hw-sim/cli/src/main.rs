@@ -3,6 +3,7 @@
 mod error;
 mod library;
 mod machines;
+mod predict;
 mod run;
 
 use clap::{Args, Parser, Subcommand};
@@ -24,6 +25,8 @@ enum Verb {
     Run(RunArguments),
     /// List the built-in machines with their GPUs and links, or show one
     Machines(MachinesArguments),
+    /// Predict how long an operation takes on a machine: modelled times, no data moves
+    Predict(predict::PredictArguments),
     /// The second half of `run`, inside the child process
     #[command(name = run::CHILD_VERB, hide = true)]
     Child(ChildArguments),
@@ -68,6 +71,7 @@ fn main() -> ExitCode {
     let outcome = match Arguments::parse().verb {
         Verb::Run(arguments) => run::run(&arguments),
         Verb::Machines(arguments) => machines::show(arguments.name.as_deref(), arguments.toml),
+        Verb::Predict(arguments) => predict::predict(&arguments),
         Verb::Child(arguments) => Err(run::become_command(arguments.parent, &arguments.command)),
     };
     outcome.unwrap_or_else(|error| {
