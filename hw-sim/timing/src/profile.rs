@@ -44,8 +44,10 @@ pub struct Profile {
 /// What a GPU block spends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Block {
-    /// From the call to the first op of every block, and from the last to the end.
+    /// From the call to the first op of the first block, together with what follows the last op.
     pub launch: Time,
+    /// Between the starts of successive blocks of one GPU.
+    pub stagger: Time,
     /// Posting a copy or reduction to all threads, and its barriers.
     pub op: Time,
     /// Fetching and running any other op.
@@ -233,6 +235,7 @@ impl Profile {
             summary: reader.text("summary")?,
             block: Block {
                 launch: reader.time("block.launch")?,
+                stagger: reader.time("block.stagger")?,
                 op: reader.time("block.op")?,
                 step: reader.time("block.step")?,
                 doorbell: reader.time("block.doorbell")?,

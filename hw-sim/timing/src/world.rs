@@ -248,6 +248,8 @@ pub(crate) struct World<'a> {
     free_requests: Vec<u32>,
     proxies: Vec<proxy::ProxyState>,
     copies: Vec<copy::CopyState>,
+    /// The transfers of one batch; kept for its memory.
+    transfers: Vec<u32>,
     devices: Vec<device::DeviceState>,
     subs: Vec<device::Sub>,
     free_subs: Vec<u32>,
@@ -302,8 +304,11 @@ impl<'a> World<'a> {
             });
         }
         let ranks = code.blocks_of.len();
-        let launch = setup.profile.block.launch;
-        let blocks: Vec<_> = code.blocks.iter().map(|_| BlockState::new(launch)).collect();
+        // The blocks of a GPU start one after another.
+        let costs = setup.profile.block;
+        let numbers = code.blocks_of.iter().flat_map(|&count| 0..u64::from(count));
+        let blocks: Vec<_> =
+            numbers.map(|it| BlockState::new(costs.launch + costs.stagger.times(it))).collect();
         let copies = (0..ranks).map(|_| copy::CopyState::new(setup.profile)).collect();
         let devices = match setup.engine {
             Engine::Device => (0..ranks).map(|_| device::DeviceState::default()).collect(),
@@ -320,6 +325,7 @@ impl<'a> World<'a> {
             free_requests: Vec::new(),
             proxies: (0..ranks).map(|_| proxy::ProxyState::default()).collect(),
             copies,
+            transfers: Vec::new(),
             devices,
             subs: Vec::new(),
             free_subs: Vec::new(),

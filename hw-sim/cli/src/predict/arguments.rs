@@ -79,9 +79,9 @@ pub(super) struct AllReduceArguments {
     /// Blocks of each rank's kernel; several with `auto` [default: what suits the pattern]
     #[arg(long, value_name = "N")]
     pub blocks: Option<u32>,
-    /// Bytes of a staging slot
-    #[arg(long, value_name = "SIZE", default_value = "512K")]
-    pub slot_bytes: Size,
+    /// Bytes of a staging slot [default: 512K, and 4M for more than 64 ranks]
+    #[arg(long, value_name = "SIZE")]
+    pub slot_bytes: Option<Size>,
     /// Staging slots of each lane
     #[arg(long, value_name = "N", default_value_t = 4)]
     pub slots: u32,

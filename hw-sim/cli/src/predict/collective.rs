@@ -123,9 +123,11 @@ impl Job<'_> {
             // Stores reach a peer's slots; they have no use for registered buffers.
             registered: arguments.registered && arguments.common.engine.0 != Engine::Stores,
         };
+        // Large worlds cut data into more pieces; larger slots keep their number down.
+        let slot_bytes = if self.ranks > TRIED_RANKS_MAX { 4 << 20 } else { 512 << 10 };
         let limits = Limits {
             blocks_max: blocks,
-            slot_bytes: arguments.slot_bytes.0.min(u64::from(u32::MAX)) as u32,
+            slot_bytes: arguments.slot_bytes.map_or(slot_bytes, |it| it.0).min(1 << 31) as u32,
             slot_count: arguments.slots,
         };
         Draft::new(pattern, &request, &limits)

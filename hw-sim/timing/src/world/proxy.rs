@@ -86,7 +86,7 @@ impl World<'_> {
         let now = self.now();
         let costs = self.setup.profile.proxy;
         let batch = if self.setup.engine == Engine::CpuDriven { 1 } else { costs.batch };
-        let mut transfers: Vec<u32> = Vec::new();
+        let mut transfers = std::mem::take(&mut self.transfers);
         let mut taken = 0;
         while taken < batch {
             let Some(request) = self.proxies[rank as usize].queue.pop_front() else { break };
@@ -102,6 +102,8 @@ impl World<'_> {
             at += if is_near { costs.submit } else { self.adapter().post };
             self.push(at, Event::Submitted, request, 0);
         }
+        transfers.clear();
+        self.transfers = transfers;
         self.span(Track::Engine(rank), "issue", taken, now, at);
         Busy::add(&mut self.busy.issue, rank, at - now);
         self.proxies[rank as usize].is_busy = true;
