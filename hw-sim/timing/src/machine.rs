@@ -231,6 +231,23 @@ impl Machine {
         nodes.chain(std::iter::repeat_n(uplink, 2 * leaves))
     }
 
+    /// Links of one node, which every node repeats; leaf switches' links come after all nodes'.
+    pub fn links_per_node(&self) -> u32 {
+        self.node_links.len() as u32
+    }
+
+    /// The same machine with one link of each node at `ratio` of its rate: what would a faster or
+    /// slower link change?
+    ///
+    /// # Panics
+    /// If there is no such link.
+    pub fn with_link_scaled(&self, link_of_node: u32, ratio: f64) -> Self {
+        let mut machine = self.clone();
+        let link = &mut machine.node_links[link_of_node as usize];
+        link.rate = link.rate.scaled(ratio);
+        machine
+    }
+
     /// A link's name.
     pub fn link_name(&self, link: u32) -> String {
         let (link, of_node) = (link as usize, self.node_links.len());

@@ -327,3 +327,6 @@ impl Shares {
 
 /// Events carry this much of a generation.
 pub const GENERATION_MASK: u32 = (1 << 24) - 1;
+
+#[cfg(test)]
+mod tests;

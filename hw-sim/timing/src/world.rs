@@ -65,12 +65,18 @@ pub struct Setup<'a> {
     pub spans_max: usize,
     /// Keep the sequence of puts and signals.
     pub notes: bool,
+    /// Ops and events of the run, at most: a plan with absurd rounds ends in an error.
+    pub steps_max: u64,
 }
+
+/// About an hour of computing.
+const STEPS_MAX: u64 = 1 << 34;
 
 impl<'a> Setup<'a> {
     /// Without trace and notes.
     pub fn new(machine: &'a Machine, profile: &'a Profile, engine: Engine) -> Self {
-        Self { machine, profile, engine, spans_max: 0, notes: false }
+        let steps_max = STEPS_MAX;
+        Self { machine, profile, engine, spans_max: 0, notes: false, steps_max }
     }
 }
 
@@ -102,6 +108,17 @@ pub enum ModelError {
         section: &'static str,
         /// Who needs it.
         what: &'static str,
+    },
+    /// More work than anybody will wait for.
+    #[error(
+        "the plan is not done after {steps} ops and events, at {at} of its own time; with fewer \
+         rounds (larger slots, fewer blocks) it has fewer"
+    )]
+    TooLong {
+        /// The bound.
+        steps: u64,
+        /// How far it came.
+        at: Time,
     },
     /// Blocks wait for what never comes.
     #[error(
@@ -254,6 +271,8 @@ pub(crate) struct World<'a> {
     subs: Vec<device::Sub>,
     free_subs: Vec<u32>,
     running: usize,
+    /// Ops that blocks have run.
+    ops: u64,
     busy: Busy,
     spans: Vec<Span>,
     notes: Vec<Note>,
@@ -319,6 +338,7 @@ impl<'a> World<'a> {
             queue: Queue::default(),
             shares: Shares::new(setup.machine.link_rates()),
             running: blocks.len(),
+            ops: 0,
             blocks,
             lanes,
             requests: Vec::new(),
@@ -345,6 +365,9 @@ impl<'a> World<'a> {
             while let Some(event) = self.queue.pop() {
                 self.handle(event);
             }
+            if self.is_overdue() {
+                break;
+            }
             if self.shares.is_dirty() {
                 let now = self.now();
                 for deadline in self.shares.settle(now) {
@@ -355,6 +378,10 @@ impl<'a> World<'a> {
                 break;
             }
         }
+    }
+
+    fn is_overdue(&self) -> bool {
+        self.ops + self.queue.pushed() > self.setup.steps_max
     }
 
     fn handle(&mut self, event: u64) {
@@ -459,6 +486,9 @@ impl<'a> World<'a> {
     }
 
     fn finish(mut self) -> Result<Outcome, ModelError> {
+        if self.is_overdue() {
+            return Err(ModelError::TooLong { steps: self.setup.steps_max, at: self.now() });
+        }
         if self.running > 0 {
             return Err(self.stuck());
         }

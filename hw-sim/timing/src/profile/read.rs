@@ -9,6 +9,12 @@ const TIME_US_MAX: f64 = 1e6;
 const RATE_GB_MAX: f64 = 1e6;
 const COUNT_MAX: f64 = (1u64 << 40) as f64;
 
+fn syntax_error(text: &str, error: &toml::de::Error) -> String {
+    let start = error.span().map_or(0, |span| span.start.min(text.len()));
+    let line = text.as_bytes()[..start].iter().filter(|byte| **byte == b'\n').count() + 1;
+    format!("line {line}: {}", error.message().trim().replace('\n', "; "))
+}
+
 /// What is left of a profile.
 pub(super) struct Reader {
     table: Table,
@@ -20,7 +26,7 @@ impl Reader {
         let table = text.parse::<Table>().map_err(|error| ProfileError::Invalid {
             origin: origin.into(),
             key: "profile file".into(),
-            reason: error.message().trim().replace('\n', "; "),
+            reason: syntax_error(text, &error),
         })?;
         Ok(Self { table, origin: origin.into() })
     }

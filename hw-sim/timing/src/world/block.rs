@@ -52,6 +52,10 @@ impl World<'_> {
             self.span(Track::Block(block), "wait", 0, since, now);
         }
         while let Some((segment, op, round)) = self.next_op(block) {
+            self.ops += 1;
+            if self.is_overdue() {
+                return;
+            }
             self.blocks[block as usize].op += 1;
             if let Step::Suspended = self.step(block, &segment, &op, round) {
                 return;
