@@ -126,7 +126,8 @@ impl FromStr for Size {
         };
         let value: Option<u64> = digits.parse().ok();
         let value = value.filter(|value| *value < 1 << (40 - shift));
-        let value = value.ok_or(format!("expected bytes below 1 TiB, as 64, 8K or 1G: `{text}`"))?;
+        let value =
+            value.ok_or(format!("expected bytes below 1 TiB, as 64, 8K or 1G: `{text}`"))?;
         Ok(Self(value << shift))
     }
 }

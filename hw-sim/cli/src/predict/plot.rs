@@ -48,7 +48,11 @@ pub(super) fn all_reduce(
     draw(&[Chart { title, axis: "bus bandwidth, GB/s", series }])
 }
 
-pub(super) fn p2p(scene: &Scene, common: &Common, points: &[Point]) -> Result<String, PredictError> {
+pub(super) fn p2p(
+    scene: &Scene,
+    common: &Common,
+    points: &[Point],
+) -> Result<String, PredictError> {
     let curve = |value: fn(&Point) -> f64| {
         let points = points.iter().map(|point| (point.bytes as f64, value(point))).collect();
         let name = common.engine.0.name().to_owned();
@@ -56,11 +60,7 @@ pub(super) fn p2p(scene: &Scene, common: &Common, points: &[Point]) -> Result<St
     };
     let title = |what| format!("{what}, {} ({})", scene.machine.name(), scene.notice());
     draw(&[
-        Chart {
-            title: title("throughput"),
-            axis: "GB/s",
-            series: curve(|point| point.gb_per_s),
-        },
+        Chart { title: title("throughput"), axis: "GB/s", series: curve(|point| point.gb_per_s) },
         Chart { title: title("latency"), axis: "us", series: curve(|it| it.latency.us()) },
     ])
 }
