@@ -147,6 +147,8 @@ pub struct Machine {
     node_links: Vec<LinkSpec>,
     /// Local links between two GPUs of a node, at `from * gpu_count + to`.
     routes: Vec<Option<Vec<u32>>>,
+    /// The same without NVLink, for engines that sit on PCI.
+    pci_routes: Vec<Option<Vec<u32>>>,
     /// Local links from a GPU to the network, and from there to the GPU.
     exits: Vec<Vec<u32>>,
     entries: Vec<Vec<u32>>,
@@ -182,7 +184,8 @@ impl Machine {
         let (exits, entries) = attach_adapters(graph, constants, adapter, &mut node_links);
         let gpus = 0..graph.gpu_count;
         let pairs = gpus.clone().flat_map(|from| gpus.clone().map(move |to| (from, to)));
-        let routes = pairs.map(|(from, to)| route(graph, from, to)).collect();
+        let routes = pairs.clone().map(|(from, to)| route(graph, from, to)).collect();
+        let pci_routes = pairs.map(|(from, to)| pci_route(graph, from, to)).collect();
         let leaf = network.leaf.map(|leaf| {
             let below = leaf.nodes as f64 * graph.gpu_count as f64;
             (leaf, adapter.scaled(below / leaf.oversubscription))
@@ -193,6 +196,7 @@ impl Machine {
             node_count,
             node_links,
             routes,
+            pci_routes,
             exits,
             entries,
             leaf,
@@ -276,6 +280,23 @@ impl Machine {
     /// # Errors
     /// There is none.
     pub fn path(&self, from: u32, to: u32) -> Result<Path, MachineError> {
+        self.path_along(&self.routes, from, to)
+    }
+
+    /// The way for a device engine, which sits on PCI: within a node, NVLink is not for it.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn pci_path(&self, from: u32, to: u32) -> Result<Path, MachineError> {
+        self.path_along(&self.pci_routes, from, to)
+    }
+
+    fn path_along(
+        &self,
+        routes: &[Option<Vec<u32>>],
+        from: u32,
+        to: u32,
+    ) -> Result<Path, MachineError> {
         let mut path = Path::default();
         let of_node = self.node_links.len() as u32;
         let split = |gpu: u32| (gpu as usize / self.gpu_count, gpu as usize % self.gpu_count);
@@ -286,7 +307,7 @@ impl Machine {
             }
         };
         if from_node == to_node {
-            let route = self.routes[from_gpu * self.gpu_count + to_gpu].as_ref();
+            let route = routes[from_gpu * self.gpu_count + to_gpu].as_ref();
             follow(from_node, route.ok_or_else(|| self.unreachable(from, to))?);
             return Ok(path);
         }
@@ -379,10 +400,13 @@ fn route(graph: &Graph, from: usize, to: usize) -> Option<Vec<u32>> {
     if from == to {
         return Some(Vec::new());
     }
-    let is_nvlink = |edge: &Edge| edge.kind == LinkKind::NvLink;
-    let near = shortest(graph, from, to, is_nvlink).filter(|links| links.len() <= 2);
-    let far = || shortest(graph, from, to, |edge| !is_nvlink(edge));
-    near.or_else(far).filter(|links| links.len() <= HOPS_MAX)
+    let near = shortest(graph, from, to, |edge| edge.kind == LinkKind::NvLink);
+    near.filter(|links| links.len() <= 2).or_else(|| pci_route(graph, from, to))
+}
+
+fn pci_route(graph: &Graph, from: usize, to: usize) -> Option<Vec<u32>> {
+    let links = shortest(graph, from, to, |edge| edge.kind != LinkKind::NvLink);
+    links.filter(|links| links.len() <= HOPS_MAX)
 }
 
 /// Breadth first, in the order of the edges; no way leads through a GPU.

@@ -44,6 +44,8 @@ pub struct Busy {
     pub issue: Vec<Time>,
     /// Each GPU's copy engines, summed.
     pub copy: Vec<Time>,
+    /// Each lane's copies, which come one after another: setup and flow.
+    pub lanes: Vec<Time>,
     /// Each adapter on its messages.
     pub adapter: Vec<Time>,
     /// Fetch, link and write unit of each device engine.
@@ -53,20 +55,21 @@ pub struct Busy {
 }
 
 impl Busy {
-    pub(crate) fn new(ranks: usize) -> Self {
+    pub(crate) fn new(ranks: usize, lanes: usize) -> Self {
         let zero = || vec![Time::ZERO; ranks];
         Self {
             blocks: Vec::new(),
             issue: zero(),
             copy: zero(),
+            lanes: vec![Time::ZERO; lanes],
             adapter: zero(),
             units: [zero(), zero(), zero()],
             stalled: zero(),
         }
     }
 
-    pub(crate) fn add(list: &mut [Time], rank: u32, time: Time) {
-        list[rank as usize] += time;
+    pub(crate) fn add(list: &mut [Time], number: u32, time: Time) {
+        list[number as usize] += time;
     }
 }
 
@@ -122,6 +125,7 @@ impl Outcome {
             ("blocks".to_owned(), longest(|it| &it.busy.blocks)),
             ("issue".into(), longest(|it| &it.busy.issue)),
             ("copy engines".into(), longest(|it| &it.busy.copy) / engines),
+            ("copies of a lane".into(), longest(|it| &it.busy.lanes)),
             ("adapter messages".into(), longest(|it| &it.busy.adapter)),
             ("fetch unit".into(), longest(|it| &it.busy.units[0])),
             ("link unit".into(), longest(|it| &it.busy.units[1])),
@@ -141,7 +145,8 @@ impl Outcome {
             if part.1 > best.1 + 1e-9 { part } else { best }
         });
         match busiest {
-            (name, share) if share >= BUSY_SHARE_MIN => Limit { name, share },
+            // Credits that are rung last are issued after the last block has ended.
+            (name, share) if share >= BUSY_SHARE_MIN => Limit { name, share: share.min(1.0) },
             (_, share) => Limit { name: "latency".into(), share },
         }
     }

@@ -80,6 +80,19 @@ impl<'a> Setup<'a> {
     }
 }
 
+impl Setup<'_> {
+    /// The links that this setup's engine takes from one GPU to another.
+    ///
+    /// # Errors
+    /// There are none.
+    pub fn path(&self, from: u32, to: u32) -> Result<Path, MachineError> {
+        match self.engine {
+            Engine::Device => self.machine.pci_path(from, to),
+            _ => self.machine.path(from, to),
+        }
+    }
+}
+
 /// Why there is no modelled time.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ModelError {
@@ -316,7 +329,7 @@ impl<'a> World<'a> {
                 to: lane.to,
                 is_near,
                 is_active: false,
-                path: setup.machine.path(lane.from, lane.to)?,
+                path: setup.path(lane.from, lane.to)?,
                 raised: [0; 3],
                 waiters: [nobody; 3],
                 queue: VecDeque::new(),
@@ -349,7 +362,7 @@ impl<'a> World<'a> {
             devices,
             subs: Vec::new(),
             free_subs: Vec::new(),
-            busy: Busy::new(ranks),
+            busy: Busy::new(ranks, code.lanes.len()),
             code,
             spans: Vec::new(),
             notes: Vec::new(),

@@ -103,7 +103,8 @@ proptest! {
         let outcome = case.run(&machine, &profile);
         let mut expected = vec![0; outcome.link_bytes.len()];
         for (lane, bytes) in outcome.lanes.iter().zip(lane_bytes(&outcome)) {
-            for &link in machine.path(lane.from, lane.to).expect("it ran").links() {
+            let path = Setup::new(&machine, &profile, case.engine).path(lane.from, lane.to);
+            for &link in path.expect("it ran").links() {
                 expected[link as usize] += bytes;
             }
         }
@@ -128,7 +129,7 @@ proptest! {
         let machine = machine(&nvswitch(4), 1, &profile);
         let stream = Stream { from: 0, to: 3, bytes, count: 1, window: 16, contiguous: false };
         let point = measure(Setup::new(&machine, &profile, engine), stream).expect("it fits");
-        let path = machine.path(0, 3).expect("joined");
+        let path = Setup::new(&machine, &profile, engine).path(0, 3).expect("joined");
         let proxy = profile.proxy;
         let device = profile.device;
         let sum = path.latency + profile.block.launch + match engine {
@@ -155,7 +156,7 @@ proptest! {
 /// What one stream reaches at most.
 fn outcome_rate(machine: &Machine, engine: Engine, profile: &Profile) -> hwsim_timing::Rate {
     let rates: Vec<_> = machine.link_rates().collect();
-    let path = machine.path(0, 3).expect("joined");
+    let path = Setup::new(machine, profile, engine).path(0, 3).expect("joined");
     let narrowest = path.links().iter().map(|&link| rates[link as usize]).min().expect("links");
     match engine {
         Engine::Device => narrowest.min(profile.device.unit),

@@ -100,6 +100,7 @@ impl World<'_> {
             self.start_copy(next);
         }
         Busy::add(&mut self.busy.copy, rank, now - request.since);
+        Busy::add(&mut self.busy.lanes, request.lane, now - request.since);
         self.span(Track::Copy(request.lane), "copy", request.bytes, request.since, now);
         let setup = self.setup.profile.proxy.copy_setup;
         self.span_links(path, request.bytes, request.since + setup);
