@@ -56,9 +56,8 @@ impl Draft {
     pub fn new(pattern: Pattern, request: &Request, limits: &Limits) -> Result<Self, PlanError> {
         limits.check()?;
         let ranks = request.rank_count;
-        let refuse = |expected| {
-            Err(PlanError::Number { what: "ranks", expected, seen: u64::from(ranks) })
-        };
+        let refuse =
+            |expected| Err(PlanError::Number { what: "ranks", expected, seen: u64::from(ranks) });
         // Messages of a round in units of one piece, and the lanes of a block.
         let pieces_max = match pattern {
             Pattern::Selected => return Ok(Self::selected(&super::select(request, limits)?)),

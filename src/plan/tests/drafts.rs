@@ -74,8 +74,7 @@ fn every_pattern_is_verified_and_gives_every_rank_the_result() {
 #[test]
 fn what_a_pattern_cannot_do_is_refused() {
     let limits = limits(1, 256, 4);
-    for (pattern, ranks) in
-        [(Pattern::AllPairs, 1), (Pattern::AllPairs, 18), (Pattern::Halving, 6)]
+    for (pattern, ranks) in [(Pattern::AllPairs, 1), (Pattern::AllPairs, 18), (Pattern::Halving, 6)]
     {
         let request = request(ranks, 64, ReduceOp::Sum, false);
         let error = Draft::new(pattern, &request, &limits).expect_err("out of range");

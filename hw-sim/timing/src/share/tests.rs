@@ -63,7 +63,7 @@ proptest! {
         let mut alive: Vec<(u32, u64)> = Vec::new();
         let mut now = Time::ZERO;
         for (number, (from, to, limit, ends)) in (0u64..).zip(steps) {
-            now = now + Time(1_000_000);
+            now += Time(1_000_000);
             if ends && !alive.is_empty() {
                 let (flow, owner) = alive.swap_remove(from % alive.len());
                 let generation = shares.flows[flow as usize].generation & GENERATION_MASK;

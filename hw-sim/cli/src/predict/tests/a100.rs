@@ -113,3 +113,22 @@ pub(super) fn table() -> String {
     }
     text
 }
+
+/// If this fails, worlds of the size that the model is for are out of its reach.
+#[test]
+fn sixteen_thousand_gpus_are_a_matter_of_seconds() {
+    let line = "all-reduce -b 1M -e 1M --nodes 2048 -m dgx-a100 -p a100 --blocks 1";
+    let Operation::AllReduce(arguments) = parse(line).operation else { panic!("an all-reduce") };
+    let began = std::time::Instant::now();
+    let scene = Scene::new(&arguments.common).expect("built in");
+    let ranks = arguments.ranks(&scene.machine).expect("all GPUs");
+    assert_eq!(ranks, 16_384);
+    let job = Job { scene: &scene, arguments: &arguments, ranks, bytes: 1 << 20 };
+    let row = job.best().expect("a plan");
+    let took = began.elapsed();
+    assert!(took.as_secs() < 60, "{took:?} for {} events", row.outcome.events);
+    // Fourteen steps there and back, each at least a doorbell and a signal.
+    assert!(row.outcome.end.us() > 28.0 * 1.4, "{}", row.outcome.end);
+    // Each rank puts 28 messages; each is rung, issued, moved, announced and waited for.
+    assert!(row.outcome.events > 28 * 16_384 * 5, "{}", row.outcome.events);
+}
