@@ -136,6 +136,25 @@ pub fn compare(profile: &Profile) -> Result<Vec<Comparison>, ModelError> {
     Ok(points)
 }
 
+/// What the paper's text claims of the figure, and the model's answer: name, published, modelled.
+pub fn claims(points: &[Comparison]) -> [(&'static str, f64, f64); 3] {
+    let value = |bytes: u64, curve: Curve| {
+        let point = points.iter().find(|it| it.bytes == bytes && it.curve == curve);
+        point.expect("a point of the figure").modelled
+    };
+    let peak = 4 << 20;
+    let (software, hardware) = (Curve::SoftwareThroughput, Curve::HardwareThroughput);
+    [
+        ("throughput of H over S at 8 KB", 3.87, value(8192, hardware) / value(8192, software)),
+        (
+            "latency of C over H at its best",
+            9.1,
+            value(64, Curve::CpuLatency) / value(64, Curve::HardwareLatency),
+        ),
+        ("peak throughput of H over S", 0.9632, value(peak, hardware) / value(peak, software)),
+    ]
+}
+
 /// Median and largest of the absolute relative errors.
 pub fn errors(points: &[Comparison]) -> (f64, f64) {
     let mut errors: Vec<f64> = points.iter().map(|point| point.error().abs()).collect();

@@ -67,14 +67,15 @@ proptest! {
         let profile = profile("a100");
         let machine = case.machine(&profile);
         let outcome = case.run(&machine, &profile);
-        for (link, (bytes, rate)) in outcome.link_bytes.iter().zip(&outcome.link_rates).enumerate() {
+        let links = outcome.link_bytes.iter().zip(&outcome.link_rates);
+        for (link, (bytes, rate)) in links.enumerate() {
             // A nanosecond for rates that are rounded.
             let least = rate.time(*bytes);
             let end = outcome.end + Time(1000);
             prop_assert!(end >= least, "{} carried {bytes} B", machine.link_name(link as u32));
         }
         // However it is done, each rank must send and receive 2 (n - 1) / n of the data, and does
-        // so over its own links. Counted in whole 16-byte granules, which may be missing at one rank.
+        // so over its own links. In whole 16-byte granules, which may be missing at one rank.
         let ranks = f64::from(case.ranks);
         let least = 2.0 * (ranks - 1.0) / ranks * case.bytes as f64 - 64.0 * ranks;
         for rank in 0..case.ranks {
@@ -85,6 +86,14 @@ proptest! {
                 prop_assert!(sent as f64 >= least - padding, "rank {rank} sent {sent} B");
             }
         }
+        // The narrowest cut, by the data sheets: a GPU, or a node, must take in as much as the result
+        // has, since nothing of it is known inside; it may come over all links at once.
+        let gpu_gb = 15.754 + if case.with_nvswitch { 300.0 } else { 0.0 };
+        let gpus = case.ranks as usize / case.nodes;
+        let into_gpu = if gpus > 1 { gpu_gb + 25.0 } else { 25.0 };
+        let into_node = if case.nodes > 1 { gpus as f64 * 25.0 } else { f64::INFINITY };
+        let least = case.bytes as f64 / 1e9 / into_gpu.min(into_node);
+        prop_assert!(outcome.end.seconds() >= least, "{} < {least} s", outcome.end);
         // Data makes at least two hops in turn, or one if two ranks just swap.
         let hop = match case.engine {
             Engine::CpuDriven => profile.cpu.event + profile.cpu.synchronise,

@@ -1,7 +1,7 @@
 //! What CPU threads drive: copy engines within a node, adapters between nodes.
 //!
-//! A copy engine takes one transfer of a lane after the other: setup, then the flow. A GPU has a few;
-//! lanes wait for one in turn. An adapter spends a little on each message, fetches what is not
+//! A copy engine takes one transfer of a lane after the other: setup, then the flow. A GPU has a
+//! few; lanes wait for one in turn. An adapter spends a little on each message, fetches what is not
 //! inline, holds a bounded number of messages, and sends those of one lane in order.
 
 use super::{Event, Owner, Request, World};

@@ -106,7 +106,8 @@ pub(super) fn table() -> String {
         let error = 100.0 * (modelled / row.published - 1.0);
         writeln!(
             text,
-            "| {gpus} | {size} | {} {unit} | {modelled:.2} {unit} | {error:+.1} % | {kind} | {plan} |",
+            "| {gpus} | {size} | {} {unit} | {modelled:.2} {unit} | {error:+.1} % | {kind} | \
+             {plan} |",
             row.published
         )
         .expect("a string takes all");

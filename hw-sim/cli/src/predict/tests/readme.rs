@@ -73,12 +73,17 @@ fn ark_table(points: &[Comparison]) -> String {
     let (median, worst) = ark::errors(points);
     writeln!(
         text,
-        "\nMedian of the {} absolute errors: {:.1} %; the largest: {:.1} %. The bars are 2 % and 10 %.",
+        "\nMedian of the {} absolute errors: {:.1} %; the largest: {:.1} %.\n\
+         The bars are 2 % and 10 %.\n\n\
+         | claim of the paper's text | published | modelled |\n|---|---|---|",
         points.len(),
         100.0 * median,
         100.0 * worst
     )
     .expect("a string");
+    for (name, published, modelled) in ark::claims(points) {
+        writeln!(text, "| {name} | {published:.2} | {modelled:.2} |").expect("a string");
+    }
     text
 }
 
@@ -219,8 +224,8 @@ fn far_pair(profile: &Profile) -> Machine {
 /// All-reduce on eight GPUs of one node, by engine.
 fn eight_gpus() -> String {
     let mut text = String::from(
-        "\nAll-reduce on the eight GPUs of `dgx1v`, profile `ark-v100`, the fastest of all plans: bus \
-         bandwidth in GB/s,\nand what limits it:\n\n\
+        "\nAll-reduce on the eight GPUs of `dgx1v`, profile `ark-v100`, the fastest of all plans:\n\
+         bus bandwidth in GB/s, and what limits it:\n\n\
          | size | CPU-driven | plan, limit | proxy | plan, limit | device | plan, limit |\n\
          |---|---|---|---|---|---|---|\n",
     );
