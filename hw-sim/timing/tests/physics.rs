@@ -90,7 +90,7 @@ proptest! {
         // has, since nothing of it is known inside; it may come over all links at once.
         let gpu_gb = 15.754 + if case.with_nvswitch { 300.0 } else { 0.0 };
         let gpus = case.ranks as usize / case.nodes;
-        let into_gpu = if gpus > 1 { gpu_gb + 25.0 } else { 25.0 };
+        let into_gpu: f64 = if gpus > 1 { gpu_gb + 25.0 } else { 25.0 };
         let into_node = if case.nodes > 1 { gpus as f64 * 25.0 } else { f64::INFINITY };
         let least = case.bytes as f64 / 1e9 / into_gpu.min(into_node);
         prop_assert!(outcome.end.seconds() >= least, "{} < {least} s", outcome.end);
