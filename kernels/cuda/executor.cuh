@@ -335,19 +335,24 @@ private:
         }
     }
 
-    // Route and offsets of a put. Both operands are slots of the op's port, or both are buffers.
+    // Route and offsets of a put. Both operands are slots, the destination one of the op's port, or
+    // both are buffers.
     RINGDOVE_INLINE bool describe_put(const Head& head, Request& request) {
         const Port& port = state.ports[head.port];
         const Operand from = fetch_operand<__builtin_offsetof(Op, a)>(head);
         const Operand to = fetch_operand<__builtin_offsetof(Op, destination)>(head);
         if (from.space == Space::Slot && to.space == Space::Slot) {
-            if (from.port != head.port || to.port != head.port) {
-                return refuse(PlanFault::SlotPort, head.port,
-                              from.port != head.port ? from.port : to.port);
+            if (to.port != head.port) {
+                return refuse(PlanFault::SlotPort, head.port, to.port);
+            }
+            u64 source = 0;
+            if (!resolve(from, request.length, source) ||
+                !slot_offset(to, request.length, request.destination_offset)) {
+                return false;
             }
             request.route = port.route;
-            return slot_offset(from, request.length, request.source_offset) &&
-                   slot_offset(to, request.length, request.destination_offset);
+            request.source_offset = source - state.communicator.staging;
+            return true;
         }
         if (from.space != Space::Buffer || to.space != Space::Buffer) {
             return refuse(PlanFault::Space, u64(Space::Buffer),

@@ -168,6 +168,7 @@ impl Group<'_> {
             blocks_max: geometry.blocks,
             slot_bytes: geometry.pair_slot_bytes(),
             slot_count: geometry.slot_count,
+            ranks_per_node: 0,
         };
         let (rank, ranks) = (self.communicator.rank.0, geometry.rank_count);
         plan::group(rank, ranks, transfers, &limits)
@@ -179,7 +180,8 @@ impl Group<'_> {
         let mut board = world.board();
         for (transfer, data_type) in &self.members {
             let peer = Rank(transfer.peer);
-            if peer == rank {
+            // What a rank of another process calls is not seen from here.
+            if peer == rank || !world.is_local(peer) {
                 continue;
             }
             let pair = match transfer.direction {

@@ -5,8 +5,8 @@
 //! encodes its own part for the executor kernel. Only a [`Verified`] plan can be encoded.
 //!
 //! * `builder`: pieces that algorithms share (claim a slot, put it, wait, release it)
-//! * `all_reduce_ring`, `all_reduce_all_pairs`, `all_reduce_halving`, `send_recv`: one file for
-//!   each algorithm
+//! * `all_reduce_all_pairs`, `all_reduce_halving`, `all_reduce_hierarchical`, `all_reduce_ring`,
+//!   `send_recv`: one file for each algorithm
 //! * `selection`: which algorithm and which sizes, as one documented table
 //! * `verify`: the symbolic verifier
 //! * `encode`: typed ops to the bytes of [`ringdove_kernels::op`]
@@ -15,6 +15,7 @@
 
 mod all_reduce_all_pairs;
 mod all_reduce_halving;
+mod all_reduce_hierarchical;
 mod all_reduce_ring;
 mod builder;
 mod display;
@@ -44,6 +45,9 @@ pub const GRANULE_BYTES: u64 = 16;
 /// If a ring of the choice lacks a rank, which [`select`] never does.
 pub fn build(choice: &Choice) -> Plan {
     match choice.request.collective {
+        Collective::AllReduce if choice.algorithm == Algorithm::Hierarchical => {
+            all_reduce_hierarchical::build(choice)
+        }
         Collective::AllReduce => all_reduce_ring::build(choice),
     }
 }

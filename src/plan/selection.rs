@@ -92,6 +92,9 @@ pub struct Limits {
     pub slot_bytes: u32,
     /// Slots of each lane: a power of two, at least 2.
     pub slot_count: u32,
+    /// Ranks of each node, where all nodes have the same number and their ranks follow one another;
+    /// else 0: no node is told from another.
+    pub ranks_per_node: u32,
 }
 
 /// How a request is carried out.
@@ -105,6 +108,8 @@ pub enum Algorithm {
     RingDirect,
     /// Ring in place: reduce-scatter through slots, all-gather between registered buffers.
     RingHybrid,
+    /// Rings on each node, and rings over the nodes on every rail.
+    Hierarchical,
 }
 
 /// Everything that [`build`](super::build) needs.
@@ -129,6 +134,8 @@ pub struct Choice {
     /// Ring orders; block `b` uses number `b` modulo their number. Each is a permutation of the
     /// ranks.
     pub rings: Vec<Vec<u32>>,
+    /// Ranks of each node.
+    pub ranks_per_node: u32,
 }
 
 impl Choice {
@@ -228,6 +235,12 @@ pub fn select(request: &Request, limits: &Limits) -> Result<Choice, PlanError> {
     limits.check()?;
     let element = u64::from(request.element_bytes);
     require(request.rank_count > 0, "ranks", "at least 1", 0)?;
+    let per_node = match limits.ranks_per_node {
+        0 => request.rank_count,
+        ranks => ranks,
+    };
+    let divides = request.rank_count.is_multiple_of(per_node);
+    require(divides, "ranks of a node", "a divisor of the number of ranks", per_node.into())?;
     require(matches!(element, 1 | 2 | 4 | 8), "element bytes", "1, 2, 4 or 8", element)?;
     let whole = request.bytes.is_multiple_of(element);
     require(whole, "bytes", "a whole number of elements", request.bytes)?;
@@ -235,8 +248,12 @@ pub fn select(request: &Request, limits: &Limits) -> Result<Choice, PlanError> {
 
     let row = TABLE.iter().find(|row| request.bytes <= row.bytes).expect("the last row has no end");
     let direct = request.registered && request.bytes >= DIRECT_BYTES_MIN;
+    let spread = per_node < request.rank_count;
     let algorithm = match (request.rank_count, direct, request.in_place) {
         (1, ..) => Algorithm::Copy,
+        _ if spread && per_node > 1 => Algorithm::Hierarchical,
+        // A grant costs a way between nodes, and direct lanes do not follow rails.
+        _ if spread => Algorithm::RingStaged,
         (_, false, _) => Algorithm::RingStaged,
         (_, true, false) => Algorithm::RingDirect,
         (_, true, true) => Algorithm::RingHybrid,
@@ -251,11 +268,14 @@ pub fn select(request: &Request, limits: &Limits) -> Result<Choice, PlanError> {
         thread_count: row.thread_count,
         slots: limits.slots(),
         rings: vec![(0..request.rank_count).collect()],
+        ranks_per_node: per_node,
     };
     let slice_bytes_max = match algorithm {
         Algorithm::Copy => ALONE_SLICE_BYTES_MAX,
         Algorithm::RingDirect => DIRECT_SLICE_BYTES_MAX,
-        Algorithm::RingStaged | Algorithm::RingHybrid => u64::from(limits.slot_bytes),
+        Algorithm::RingStaged | Algorithm::RingHybrid | Algorithm::Hierarchical => {
+            u64::from(limits.slot_bytes)
+        }
     };
     choice.set_slice_bytes(even_slice(&choice, slice_bytes_max.min(LENGTH_BYTES_MAX)));
     let unchanged = request.in_place && request.reduce_op != ReduceOp::PreMulSum;

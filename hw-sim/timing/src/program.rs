@@ -86,6 +86,8 @@ pub(crate) struct Op {
 
 /// Set in [`Op::flags`] of a put between slots.
 pub(crate) const FROM_SLOT: u8 = 0x40;
+/// Set in [`Op::flags`] of a put out of another port's slot: no pass has moved its data yet.
+pub(crate) const FORWARDS: u8 = 0x20;
 /// Set in [`Op::flags`] of a copy or reduction into a slot.
 pub(crate) const INTO_SLOT: u8 = 0x80;
 
@@ -276,6 +278,9 @@ fn decode(reader: &Reader<'_>, op: &wire::Op) -> Result<Op, ProgramError> {
             let is_slot = op.a.space == Space::Slot as u8;
             if is_slot {
                 flags |= FROM_SLOT;
+            }
+            if is_slot && op.a.port != op.port {
+                flags |= FORWARDS;
             }
             let place = |operand: &wire::Operand| match is_slot {
                 true => u64::from(operand.number),

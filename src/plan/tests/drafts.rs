@@ -34,9 +34,13 @@ fn drafts() -> Vec<(Request, Draft)> {
         for (bytes, blocks) in [(4, 1), (1000, 1), (5000, 2)] {
             for (op, in_place) in [(ReduceOp::PreMulSum, false), (ReduceOp::Avg, true)] {
                 let request = request(ranks, bytes, op, in_place);
-                let limits = limits(blocks, 256, 4);
-                let draft = Draft::new(pattern, &request, &limits).expect("in range");
-                drafts.push((request, draft));
+                // What is selected depends on nodes; the other patterns do not ask for them.
+                let nodes: &[u32] = if pattern == Pattern::Selected { &[0, 2] } else { &[0] };
+                for &ranks_per_node in nodes {
+                    let limits = Limits { ranks_per_node, ..limits(blocks, 256, 4) };
+                    let draft = Draft::new(pattern, &request, &limits).expect("in range");
+                    drafts.push((request, draft));
+                }
             }
         }
     }

@@ -210,7 +210,7 @@ impl World {
         let end = block.ports[usize::from(port)];
         let from = self.place(block, segment, source, Access::Read)?;
         let to = match (source, destination) {
-            (Place::Slot { message, .. }, Place::Slot { offset, .. }) => {
+            (Place::Slot { .. }, Place::Slot { message, offset, .. }) => {
                 let message = end.position + i64::from(message);
                 self.message_to_put(&end, message)?;
                 (self.slots_of(end.lane, Side::Receive), self.slot_start(message) + offset)

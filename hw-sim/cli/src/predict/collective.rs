@@ -129,6 +129,10 @@ impl Job<'_> {
             blocks_max: blocks,
             slot_bytes: arguments.slot_bytes.map_or(slot_bytes, |it| it.0).min(1 << 31) as u32,
             slot_count: arguments.slots,
+            ranks_per_node: match arguments.common.nodes {
+                1 => 0,
+                _ => self.scene.machine.gpus_per_node() as u32,
+            },
         };
         Draft::new(pattern, &request, &limits)
     }

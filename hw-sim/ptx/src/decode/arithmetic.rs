@@ -1,7 +1,7 @@
 //! Instructions that only compute.
 
 use super::DecodeError;
-use super::function::{Class, FunctionDecoder, RegisterRef, describe};
+use super::function::{Class, FunctionDecoder, RegisterRef, Role, describe};
 use super::select::{Compute, Words, register_bytes};
 use crate::ast::{Instruction, Operand, ScalarType as T};
 use crate::exec::float::{self, Mode};
@@ -36,6 +36,23 @@ fn select_of(class: Class) -> AluFn {
 fn logic_run(r: &mut Registers, i: &Args, mask: u32, f: impl Fn(u32, u32) -> u32) {
     let bits = f(r.predicate(i.a), r.predicate(i.b));
     r.set_predicate(i.d, bits, mask);
+}
+
+/// What an instruction that computes may be to a loop.
+fn role_of(instruction: &Instruction, compute: &Compute) -> Role {
+    let alike = compute.sources == [compute.dst, compute.dst];
+    let carries = instruction.modifiers.iter().any(|word| word == "cc");
+    let class = Class::of(compute.dst);
+    let is_wide = matches!(compute.dst, T::S64 | T::U64);
+    match instruction.opcode.as_str() {
+        _ if !alike || carries => Role::None,
+        "add" if is_wide => Role::Sum,
+        "add" | "sub" | "mul" | "min" | "max" | "and" | "or" | "xor" => match class {
+            Some(Class::Word | Class::Wide) => Role::Pair,
+            _ => Role::None,
+        },
+        _ => Role::None,
+    }
 }
 
 impl FunctionDecoder<'_, '_> {
@@ -129,6 +146,7 @@ impl FunctionDecoder<'_, '_> {
         } else {
             self.destination(&operands[0], compute.dst)?
         };
+        self.pending.role = role_of(instruction, &compute);
         self.emit(Op::Alu(compute.exec, Args { d, a, b, c, e }));
         Ok(())
     }
@@ -194,11 +212,13 @@ impl FunctionDecoder<'_, '_> {
             return Ok(());
         }
         let (a, b) = (self.source(&operands[1], ty)?, self.source(&operands[2], ty)?);
+        let is_below = matches!(operator, Some("lt" | "lo")) && ty == T::U64;
         let combine = self.combined(combine, operands)?;
         let (p, q) = match &operands[0] {
             Operand::Pair(p, q) => (self.predicate_destination(p)?, self.predicate_destination(q)?),
             single => (self.predicate_destination(single)?, NO_SLOT),
         };
+        self.pending.role = if is_below { Role::Below } else { Role::None };
         self.emit(Op::Compare(Box::new(Compare { test, a, b, combine, p, q })));
         Ok(())
     }

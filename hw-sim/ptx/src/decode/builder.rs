@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use super::allocate::{Allocation, allocate};
 use super::function::FunctionDecoder;
-use super::fuse;
 use super::layout::{Cursor, variable_align, variable_bytes};
 use super::{DecodeError, text};
+use super::{fuse, sweep};
 use crate::ast::{self, Linkage, StateSpace, Variable};
 use crate::exec::program::{Call, Constant, Instruction, Op, Program, Target};
 use crate::exec::registers::{RegisterSpan, Row, predicate};
@@ -236,6 +236,7 @@ pub fn build(index: &Index<'_>, kernel: usize) -> Result<Built, DecodeError> {
         local_bytes,
         ..Program::default()
     };
+    let mut sweep_rows = 0;
     for sketch in &sketches {
         let function = &index.module.functions[sketch.number];
         let Some(body) = &function.body else { continue };
@@ -245,7 +246,10 @@ pub fn build(index: &Index<'_>, kernel: usize) -> Result<Built, DecodeError> {
         let mut decoder = FunctionDecoder::new(&mut shared, function, body, placed)?;
         decoder.decode()?;
         let mut code = std::mem::take(&mut decoder.code);
+        // Found in the plain code, and put over what the fusing leaves at their heads.
+        let sweeps = sweep::find(&code, &decoder.records);
         fuse::fuse(&mut code, &sketch.runs);
+        sweep_rows = sweep_rows.max(sweep::place(&mut code, sweeps));
         program.code.extend(code.into_iter().map(|instruction| moved(instruction, entry)));
         let span = Arc::new(RegisterSpan {
             registers: sketch
@@ -264,7 +268,8 @@ pub fn build(index: &Index<'_>, kernel: usize) -> Result<Built, DecodeError> {
     resolve_calls(&mut program);
     program.texts.sort_by_key(|entry| entry.0);
     program.texts.dedup_by_key(|entry| entry.0);
-    program.rows = shared.next_row as usize;
+    program.cargo = shared.next_row;
+    program.rows = shared.next_row as usize + sweep_rows;
     program.predicates = predicate_base as usize;
     program.constants = std::mem::take(&mut shared.constant_list);
     match shared.failure.take() {

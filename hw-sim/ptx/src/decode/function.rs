@@ -50,7 +50,21 @@ impl Class {
     }
 }
 
-/// What the first pass learns of an instruction.
+/// What an instruction may be to a loop that is run in one go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Role {
+    /// Nothing.
+    #[default]
+    None,
+    /// Adds 64-bit integers: how addresses go forward.
+    Sum,
+    /// Combines two registers of 32 or 64 bits, lane by lane, and does nothing else.
+    Pair,
+    /// Is one 64-bit unsigned integer below another?
+    Below,
+}
+
+/// What a pass learns of an instruction.
 #[derive(Clone, Debug, Default)]
 pub struct Record {
     /// Registers read.
@@ -63,6 +77,8 @@ pub struct Record {
     pub targets: Vec<usize>,
     /// May it go on behind itself?
     pub falls_through: bool,
+    /// What it may be to a loop.
+    pub role: Role,
 }
 
 /// A register, or the place of one.
@@ -93,7 +109,7 @@ pub struct FunctionDecoder<'m, 's> {
     params: HashMap<&'m str, (u64, &'m Variable)>,
     pub(super) code: Vec<Instruction>,
     pub(super) records: Vec<Record>,
-    pending: Record,
+    pub(super) pending: Record,
     pub(super) labels: HashMap<&'m str, u32>,
     pub(super) line: u32,
     pub(super) guard: u32,

@@ -11,6 +11,7 @@ mod layout;
 pub mod select;
 mod special;
 pub mod supported;
+pub(crate) mod sweep;
 mod text;
 mod warp_wide;
 
@@ -198,7 +199,7 @@ fn kernel(
         param_bytes: cursor.end as usize,
         static_shared_bytes,
         local_bytes: program.local_bytes,
-        register_count: program.rows as u32,
+        register_count: program.cargo,
         max_block: function.max_block,
         block_is_exact: function.block_is_exact,
         program,

@@ -24,5 +24,6 @@ pub mod program;
 pub mod registers;
 pub mod rounding;
 pub mod shared;
+mod sweep;
 pub mod warp;
 pub mod windows;

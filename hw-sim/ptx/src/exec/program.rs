@@ -42,6 +42,8 @@ pub enum Op {
     /// The first of some loads whose values only go to the stores behind them. These instructions
     /// stand behind it unchanged, for lanes that cannot take the quick way.
     Transit(Box<Transit>),
+    /// The head of a loop that does nothing but move or combine memory, row by row.
+    Sweep(Box<Sweep>),
     /// A read-modify-write.
     Atomic(Box<Atomic>),
     /// A fence.
@@ -221,6 +223,69 @@ pub struct Transit {
     pub loads: Vec<Access>,
     /// The stores.
     pub stores: Vec<Access>,
+}
+
+/// A loop whose body loads rows, combines them or not, stores them, and moves its addresses on.
+/// All but its last iteration can be done in one go; the last one runs as it stands, and leaves
+/// every register as the loop leaves it.
+///
+/// What is loaded lies in *cargo* rows as it lies in memory, not lane by lane: what is done to it
+/// is the same for every lane and every word of a vector, so their order makes no difference.
+#[derive(Clone, Debug)]
+pub struct Sweep {
+    /// The instruction that stands at the head.
+    pub first: Op,
+    /// Addresses, as sums of registers.
+    pub sums: Vec<Sum>,
+    /// The registers that go on from one iteration to the next, each with what is added to it.
+    pub counters: Vec<(u32, Vec<u32>)>,
+    /// The loop goes on while this sum, by its number, is below this register.
+    pub bound: (usize, u32),
+    /// What an iteration loads.
+    pub loads: Vec<Span>,
+    /// What it then combines.
+    pub pairs: Vec<Pair>,
+    /// What it then stores.
+    pub stores: Vec<Span>,
+    /// Bytes that one lane moves at once.
+    pub lane_bytes: usize,
+    /// Bytes of a word.
+    pub word_bytes: usize,
+}
+
+/// A sum of 64-bit registers, as they are at the head of a loop.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sum {
+    /// Slots.
+    pub terms: Vec<u32>,
+    /// Slots whose sum is what an iteration adds.
+    pub steps: Vec<u32>,
+}
+
+/// Adjacent bytes of all lanes, in memory and in the cargo rows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// Number of the sum that is lane 0's address.
+    pub sum: usize,
+    /// Bytes added to it.
+    pub offset: u64,
+    /// First cargo row.
+    pub row: usize,
+    /// How many.
+    pub rows: usize,
+}
+
+/// Cargo rows that are combined: into the first.
+#[derive(Clone, Debug)]
+pub struct Pair {
+    /// What is done.
+    pub run: AluFn,
+    /// [`Args::e`] of it.
+    pub extra: u32,
+    /// First row of the first operand, and of the result.
+    pub a: usize,
+    /// First row of the second.
+    pub b: usize,
 }
 
 /// `atom` and `red`.
@@ -431,6 +496,8 @@ pub struct Program {
     pub pool: RegisterPool,
     /// Rows that `template` will have.
     pub rows: usize,
+    /// The first cargo row, for [`Sweep`]: behind the registers that the kernel names.
+    pub cargo: u32,
     /// Predicates.
     pub predicates: usize,
     /// Bytes of local memory that a thread needs.

@@ -156,6 +156,12 @@ impl Registers {
         })
     }
 
+    /// The bytes of adjacent rows.
+    #[inline(always)]
+    pub fn rows_mut(&mut self, first: usize, count: usize) -> &mut [u8] {
+        bytemuck::cast_slice_mut(&mut self.rows[first..first + count])
+    }
+
     /// A predicate, or its complement where the reference says so.
     #[inline(always)]
     pub fn predicate(&self, reference: u32) -> u32 {

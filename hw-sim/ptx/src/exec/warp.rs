@@ -388,6 +388,22 @@ impl Warp {
                     self.compare(compare, active);
                     pc += 1;
                 }
+                Op::Sweep(sweep) => {
+                    if active == FULL {
+                        left -= self.sweep(context, sweep, left);
+                    }
+                    match &sweep.first {
+                        Op::Alu(run, args) => {
+                            let lanes = if active == live { FULL } else { active };
+                            run(&mut self.registers, args, lanes);
+                        }
+                        Op::Load(access) => {
+                            self.load(context, access, active).map_err(|trouble| (trouble, pc))?;
+                        }
+                        other => unreachable!("a sweep begins with a sum or a load, not {other:?}"),
+                    }
+                    pc += 1;
+                }
                 _ => {
                     let fragment = &mut self.fragments[index];
                     fragment.pc = pc;
@@ -496,6 +512,7 @@ impl Warp {
             | Op::Load(_)
             | Op::Store(_)
             | Op::Transit(_)
+            | Op::Sweep(_)
             | Op::Compare(_) => Ok(Flow::Next),
         }
     }

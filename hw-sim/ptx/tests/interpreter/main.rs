@@ -11,3 +11,4 @@ mod faults;
 mod floats;
 mod flow;
 mod subset;
+mod sweeps;

@@ -1,7 +1,7 @@
 //! A block walks its program.
 
 use super::{Engine, Event, Owner, Request, Signal, Waiter, World};
-use crate::program::{FROM_SLOT, INTO_SLOT, Op, Segment};
+use crate::program::{FORWARDS, FROM_SLOT, INTO_SLOT, Op, Segment};
 use crate::report::Note;
 use crate::time::{Rate, Time};
 use crate::trace::Track;
@@ -230,7 +230,8 @@ impl World<'_> {
             left: bytes,
             ..Request::default()
         };
-        if self.stores_on(lane) && !is_slot && bytes > 0 {
+        let is_unmoved = !is_slot || op.flags & FORWARDS != 0;
+        if self.stores_on(lane) && is_unmoved && bytes > 0 {
             self.note_put(lane, bytes, raises);
             return self.begin_store(block, lane, bytes, self.setup.profile.block.copy, raises);
         }

@@ -1,0 +1,158 @@
+//! Runs loops over memory, all but their last iteration, without looking at single instructions.
+
+use super::program::{Space, Span, Sum, Sweep};
+use super::registers::{Args, FULL, LANES, Row};
+use super::warp::{Context, Warp};
+use crate::kernel::Clock;
+use crate::memory::{Memory, Order, Scope, Strength};
+
+/// Bytes that count as one instruction against the budget: about as much as one takes the time for.
+const BYTES_FOR_ONE: usize = 64;
+/// Sums of one loop, at most: operands, and the bound.
+const SUMS_MAX: usize = 8;
+/// The loops' accesses are weak, all of them.
+const WEAK: Strength = Strength { order: Order::Weak, scope: Scope::System };
+
+impl Warp {
+    /// Runs iterations until one is left, or `budget` instructions' worth of them, or something
+    /// stands in the way that the plain instructions will meet. Says how much of the budget is
+    /// used. The loop then goes on at its head, as if the iterations had run one by one.
+    pub(super) fn sweep<M: Memory, C: Clock>(
+        &mut self,
+        context: &mut Context<'_, M, C>,
+        sweep: &Sweep,
+        budget: u64,
+    ) -> u64 {
+        let bytes: usize = sweep.loads.iter().chain(&sweep.stores).map(span_bytes).sum();
+        let cost = (bytes / BYTES_FOR_ONE).max(1) as u64;
+        let wanted = self.iterations_but_last(sweep).min(budget / cost);
+        if wanted == 0 {
+            return 0;
+        }
+        let Some(mut places) = self.places(sweep) else { return 0 };
+        if sweep.counters.iter().any(|(_, steps)| self.step(steps).is_none()) {
+            return 0;
+        }
+        let mut done = 0;
+        while done < wanted && self.carry_one(context, sweep, &places) {
+            for place in &mut places {
+                place.0 = place.0.wrapping_add(place.1);
+            }
+            done += 1;
+        }
+        for (slot, steps) in &sweep.counters {
+            let step = self.step(steps).unwrap_or(0).wrapping_mul(done);
+            for lane in self.registers.get_mut::<u64>(*slot) {
+                *lane = lane.wrapping_add(step);
+            }
+        }
+        if done > 0 {
+            self.polls = 0;
+        }
+        done * cost
+    }
+
+    /// How many iterations all lanes are sure to make before their last one.
+    fn iterations_but_last(&self, sweep: &Sweep) -> u64 {
+        let (number, limit) = sweep.bound;
+        let sum = &sweep.sums[number];
+        let farthest = self.lanes(sum).into_iter().max().unwrap_or(u64::MAX);
+        let limit = self.registers.get::<u64>(limit).iter().copied().min().unwrap_or(0);
+        match self.step(&sum.steps) {
+            Some(step) if step > 0 && farthest < limit => (limit - farthest - 1) / step + 1,
+            _ => 0,
+        }
+    }
+
+    /// Lane 0's address and its step for each sum, if lanes lie side by side wherever memory is
+    /// accessed.
+    fn places(&self, sweep: &Sweep) -> Option<[(u64, u64); SUMS_MAX]> {
+        let mut places = [(0, 0); SUMS_MAX];
+        if sweep.sums.len() > SUMS_MAX {
+            return None;
+        }
+        for (place, sum) in places.iter_mut().zip(&sweep.sums) {
+            *place = (self.lanes(sum)[0], self.step(&sum.steps)?);
+        }
+        let width = sweep.lane_bytes as u64;
+        for span in sweep.loads.iter().chain(&sweep.stores) {
+            let lanes = self.lanes(&sweep.sums[span.sum]);
+            let mut apart = 0;
+            for (lane, address) in lanes.iter().enumerate() {
+                apart |= address ^ lanes[0].wrapping_add(lane as u64 * width);
+            }
+            let (first, step) = places[span.sum];
+            let address = first.wrapping_add(span.offset);
+            let misaligned = (address | step) & (width - 1);
+            if apart | misaligned != 0
+                || Self::quick_space(Space::Generic, address) != Some(Space::Global)
+            {
+                return None;
+            }
+        }
+        Some(places)
+    }
+
+    /// One iteration. Says whether it could be done; if not, a store may have been done, but the
+    /// plain instructions then come to the fault that ends the kernel.
+    #[inline(always)]
+    fn carry_one<M: Memory, C: Clock>(
+        &mut self,
+        context: &mut Context<'_, M, C>,
+        sweep: &Sweep,
+        places: &[(u64, u64); SUMS_MAX],
+    ) -> bool {
+        let cargo = context.program.cargo as usize;
+        let (memory, cursor) = (context.memory, &mut context.cursor);
+        let address = |span: &Span| places[span.sum].0.wrapping_add(span.offset);
+        let word = sweep.word_bytes;
+        for span in &sweep.loads {
+            let bytes = self.registers.rows_mut(cargo + span.row, span.rows);
+            if memory.read(cursor, address(span), word, WEAK, bytes).is_err() {
+                return false;
+            }
+        }
+        let words = sweep.lane_bytes / word;
+        let rows = word * LANES / size_of::<Row>();
+        for pair in &sweep.pairs {
+            for place in (0..words).map(|word| cargo + word * rows) {
+                let (a, b) = ((place + pair.a) as u32, (place + pair.b) as u32);
+                (pair.run)(&mut self.registers, &Args { d: a, a, b, c: a, e: pair.extra }, FULL);
+            }
+        }
+        sweep.stores.iter().all(|span| {
+            let bytes = self.registers.rows_mut(cargo + span.row, span.rows);
+            memory.write(cursor, address(span), word, WEAK, bytes).is_ok()
+        })
+    }
+
+    /// A sum in all lanes.
+    #[inline(always)]
+    fn lanes(&self, sum: &Sum) -> [u64; LANES] {
+        let mut lanes = [0u64; LANES];
+        for term in &sum.terms {
+            let values = self.registers.get::<u64>(*term);
+            for lane in 0..LANES {
+                lanes[lane] = lanes[lane].wrapping_add(values[lane]);
+            }
+        }
+        lanes
+    }
+
+    /// The sum of steps, if it is the same in all lanes.
+    fn step(&self, steps: &[u32]) -> Option<u64> {
+        let mut sum = 0u64;
+        for slot in steps {
+            let values = self.registers.get::<u64>(*slot);
+            if values.iter().any(|value| *value != values[0]) {
+                return None;
+            }
+            sum = sum.wrapping_add(values[0]);
+        }
+        Some(sum)
+    }
+}
+
+fn span_bytes(span: &Span) -> usize {
+    span.rows * size_of::<Row>()
+}
