@@ -86,8 +86,8 @@ proptest! {
                 prop_assert!(sent as f64 >= least - padding, "rank {rank} sent {sent} B");
             }
         }
-        // The narrowest cut, by the data sheets: a GPU, or a node, must take in as much as the result
-        // has, since nothing of it is known inside; it may come over all links at once.
+        // The narrowest cut, by the data sheets: a GPU, or a node, must take in as much as the
+        // result has, since nothing of it is known inside; it may come over all links at once.
         let gpu_gb = 15.754 + if case.with_nvswitch { 300.0 } else { 0.0 };
         let gpus = case.ranks as usize / case.nodes;
         let into_gpu: f64 = if gpus > 1 { gpu_gb + 25.0 } else { 25.0 };
