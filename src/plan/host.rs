@@ -169,8 +169,18 @@ struct Cursor {
     op: usize,
 }
 
+/// What a run did on a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    Put { bytes: u64, arrival: bool, completion: bool },
+    Credit,
+    Raised { signal: &'static str, value: u64 },
+}
+
 /// All ranks and lanes.
 pub(super) struct Host {
+    /// Each lane's events in the order of the run.
+    pub(super) events: Vec<(usize, Event)>,
     pub(super) element: Element,
     pub(super) ranks: Vec<HostRank>,
     pub(super) lanes: Vec<HostLane>,
@@ -284,11 +294,16 @@ impl Host {
                     completion: op.flags & flags::COMPLETION != 0,
                 };
                 let lane = self.port(at, op.port).lane;
+                let (arrival, completion) = (bell.arrival, bell.completion);
+                let event = Event::Put { bytes: bell.length as u64, arrival, completion };
+                self.events.push((lane, event));
                 self.lanes[lane].queue.push_back(bell);
             }
             OpCode::Credit => {
                 let lane = self.port(at, op.port).lane;
+                self.events.push((lane, Event::Credit));
                 self.lanes[lane].credits += 1;
+                self.raised(lane, "credit", self.lanes[lane].credits);
             }
             OpCode::WaitSignal => {
                 let port = self.port(at, op.port);
@@ -312,21 +327,32 @@ impl Host {
     }
 
     /// An engine goes on with the oldest transfer of its lane.
-    fn transfer(&mut self, lane: usize, random: &mut Random) -> bool {
-        let Some(bell) = self.lanes[lane].queue.front().cloned() else { return false };
+    fn transfer(&mut self, number: usize, random: &mut Random) -> bool {
+        let Some(bell) = self.lanes[number].queue.front().cloned() else { return false };
         let left = bell.length - bell.moved;
         let piece = if random.below(2) == 0 { left } else { left.div_ceil(2) };
         let data = self.load(bell.source.plus(bell.moved), piece);
         self.store(bell.destination.plus(bell.moved), &data);
-        let lane = &mut self.lanes[lane];
+        let lane = &mut self.lanes[number];
         if piece < left {
             lane.queue[0].moved += piece;
         } else {
             lane.queue.pop_front();
             lane.arrivals += u64::from(bell.arrival);
             lane.completions += u64::from(bell.completion);
+            let (arrivals, completions) = (lane.arrivals, lane.completions);
+            if bell.arrival {
+                self.raised(number, "arrival", arrivals);
+            }
+            if bell.completion {
+                self.raised(number, "completion", completions);
+            }
         }
         true
+    }
+
+    fn raised(&mut self, lane: usize, signal: &'static str, value: u64) {
+        self.events.push((lane, Event::Raised { signal, value }));
     }
 
     fn port_index(&self, at: &Cursor, port: u16) -> usize {

@@ -5,16 +5,21 @@
 //! encodes its own part for the executor kernel. Only a [`Verified`] plan can be encoded.
 //!
 //! * `builder`: pieces that algorithms share (claim a slot, put it, wait, release it)
-//! * `all_reduce_hierarchical`, `all_reduce_ring`, `send_recv`: one file for each algorithm
+//! * `all_reduce_all_pairs`, `all_reduce_halving`, `all_reduce_hierarchical`, `all_reduce_ring`,
+//!   `send_recv`: one file for each algorithm
 //! * `selection`: which algorithm and which sizes, as one documented table
 //! * `verify`: the symbolic verifier
 //! * `encode`: typed ops to the bytes of [`ringdove_kernels::op`]
+//! * `draft`: programs one rank at a time, for worlds too large to hold
 //! * `display`: a plan as text, one op a line
 
+mod all_reduce_all_pairs;
+mod all_reduce_halving;
 mod all_reduce_hierarchical;
 mod all_reduce_ring;
 mod builder;
 mod display;
+mod draft;
 mod encode;
 #[cfg(test)]
 mod host;
@@ -24,6 +29,7 @@ mod send_recv;
 mod tests;
 mod verify;
 
+pub use draft::{Draft, Pattern};
 pub use encode::{ENCODED_BYTES_MAX, EncodeError, PortResolver};
 pub use selection::{Algorithm, Choice, Collective, Limits, PlanError, Request, select};
 pub use send_recv::{Direction, Group, Transfer, group, group_plan};

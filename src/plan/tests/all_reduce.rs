@@ -70,7 +70,7 @@ fn run(case: &Case, verified: &Verified) {
     }
 }
 
-fn reduce_all(element: &Element, inputs: &[Vec<u8>]) -> Vec<u8> {
+pub(super) fn reduce_all(element: &Element, inputs: &[Vec<u8>]) -> Vec<u8> {
     let mut result = Vec::new();
     for start in (0..inputs[0].len()).step_by(element.bytes) {
         let load = |input: &Vec<u8>| element.scale(element.load(&input[start..][..element.bytes]));

@@ -2,11 +2,12 @@
 //! its own under random interleavings.
 
 mod all_reduce;
+mod drafts;
 mod encoding;
 mod group;
 mod hierarchical;
 
-use super::host::{Element, Host, HostLane, HostPort, HostRank, Random};
+use super::host::{Element, Event, Host, HostLane, HostPort, HostRank, Random};
 use super::*;
 use ringdove_kernels::element::ReduceOp;
 
@@ -39,7 +40,7 @@ pub(super) fn host(plan: &Verified, element: Element, position: u64) -> Host {
         let ports = table.iter().map(port).collect();
         ranks.push(HostRank { ports, program, ..Default::default() });
     }
-    Host { element, ranks, lanes: lanes.iter().map(host_lane).collect() }
+    Host { events: Vec::new(), element, ranks, lanes: lanes.iter().map(host_lane).collect() }
 }
 
 #[test]
