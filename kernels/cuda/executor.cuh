@@ -57,20 +57,34 @@ private:
             if (is_leader) {
                 work.task = next_task(work);
             }
-            ptx::converge_warp();
-            ptx::barrier();
-            const Task task = work.task;
-            if (task == Task::Move) {
-                if (ptx::thread_index() < work.threads) {
-                    move(work);
-                }
-            } else if (task != Task::Settle) {
-                // Positions of a failed launch stay as they were.
-                if (task == Task::Finish) {
-                    store_positions();
-                }
+            // Thread 0 may have refused the plan, and any thread may have failed to collect.
+            // Positions of a failed launch stay as they were.
+            if (any_failed()) {
                 return;
             }
+            const Task task = work.task;
+            if (task == Task::Finish) {
+                return store_positions();
+            }
+            if (task != Task::Settle && ptx::thread_index() < work.threads) {
+                run_work(work);
+            }
+        }
+    }
+
+    // All threads.
+    RINGDOVE_INLINE void run_work(const Work& work) {
+        switch (work.task) {
+            case Task::Pack:
+                return pack(work.operands.a, work.operands.length, work.messages,
+                            work.message_count, Team::here());
+            case Task::Collect:
+                if (!collect(work)) {
+                    failed = STOPPED;
+                }
+                return;
+            default:
+                return move(work);
         }
     }
 
@@ -88,9 +102,50 @@ private:
         }
     }
 
+    // All threads: waits for messages, and reduces them with what is there. Each thread does all of
+    // it for its own vectors, so it needs no barrier, and the output may be `a`.
+    RINGDOVE_INLINE bool collect(const Work& work) {
+        const DataType type = DataType(state.arguments.data_type);
+        const u64 scalar = state.arguments.scalar;
+        const u32 ranks = state.communicator.rank_count;
+        const u64 length = work.operands.length;
+        const u32 count = work.message_count;
+        const Team team = Team::here();
+#pragma unroll 1
+        for (u64 i = team.thread * VECTOR_BYTES; i < length; i += team.threads * VECTOR_BYTES) {
+            ptx::Vector<u32> sum = {};
+#pragma unroll 1
+            for (u32 term = 0; term <= count; ++term) {
+                ptx::Vector<u32> value;
+                if (term == work.before) {
+                    load_part(work.operands.a + i, length - i, value);
+                } else if (!load_message(work, term - (term > work.before), i, value)) {
+                    return false;
+                }
+                Pass pass = term == count ? work.last_pass : work.pass;
+                if (term == 0) {
+                    sum = value;
+                    pass = work.first_pass;
+                }
+                combine(type, pass, sum, value, scalar, ranks);
+            }
+            store_part(work.operands.destination + i, length - i, sum);
+        }
+        return true;
+    }
+
+    RINGDOVE_INLINE bool load_message(const Work& work, u32 number, u64 offset,
+                                      ptx::Vector<u32>& value) {
+        WaitSite where = work.site;
+        where.port = state.port_numbers[work.first_port + number];
+        where.peer = state.ports[work.first_port + number].peer;
+        return load_flagged(state.communicator, work.messages[number], offset, where, value);
+    }
+
     // From here on, thread 0 alone.
 
-    // Runs ops up to the next one that takes all threads, and fills in its work.
+    // Runs ops up to the next one that takes all threads, and fills in its work. Returns early
+    // where the block has failed; the task means nothing then.
     RINGDOVE_INLINE Task next_task(Work& work) {
 #pragma unroll 1
         while (failed == FINE && (op != state.place.ops_end || begin_round())) {
@@ -104,10 +159,14 @@ private:
                 op += sizeof(Op);
             }
             if (is_posted) {
-                return Task::Move;
+                data_pending = true;
+                fence_needed = true;
+                return head.code == OpCode::Pack      ? Task::Pack
+                       : head.code == OpCode::Collect ? Task::Collect
+                                                      : Task::Move;
             }
         }
-        return failed == FINE ? Task::Finish : Task::Stop;
+        return Task::Finish;
     }
 
     // Before the first segment, as if the last round of another had just ended.
@@ -183,8 +242,12 @@ private:
                     advance(head);
                 }
                 return false;
+            case OpCode::Pack:
+                return describe_pack(head, work);
+            case OpCode::Collect:
+                return describe_collect(head, work);
             default:
-                return refuse(PlanFault::OpCode, u64(OpCode::Advance), u64(head.code));
+                return refuse(PlanFault::OpCode, u64(OpCode::Collect), u64(head.code));
         }
     }
 
@@ -289,8 +352,69 @@ private:
         work.operands = operands;
         work.pass = pass;
         work.threads = threads_for(operands);
-        data_pending = true;
-        fence_needed = true;
+        return true;
+    }
+
+    // Pack and Collect: the messages, at consecutive ports.
+    RINGDOVE_INLINE bool describe_messages(const Head& head, u32 message, u64 length, Work& work) {
+        const u64 count = u64(fetch_value(head));
+        if (count == 0 || count > MESSAGES_MAX) {
+            return refuse(PlanFault::MessageCount, MESSAGES_MAX, count);
+        }
+        if (head.port + count > state.program.port_count) {
+            return refuse(PlanFault::OpPort, state.program.port_count, head.port + count - 1);
+        }
+        work.message_count = u32(count);
+#pragma unroll 1
+        for (u32 i = 0; i < count; ++i) {
+            const Port& port = state.ports[head.port + i];
+            const u64 number = port.position + message;
+            const u64 bytes = packed_bytes(port, number, length);
+            if (port.slots == 0 || length > port.slot_bytes / 2) {
+                return refuse(PlanFault::SlotRange, port.slot_bytes / 2, length);
+            }
+            work.messages[i] = {port.slots + (number & port.slot_mask) * port.slot_bytes, number,
+                                bytes};
+        }
+        work.threads = ~0u;
+        return true;
+    }
+
+    RINGDOVE_INLINE bool describe_pack(const Head& head, Work& work) {
+        const u64 length = clipped_length(head);
+        const Operand to = fetch_operand<__builtin_offsetof(Op, destination)>(head);
+        const Operand from = fetch_operand<__builtin_offsetof(Op, a)>(head);
+        work.operands.length = length;
+        return length != 0 && resolve(from, length, work.operands.a) &&
+               describe_messages(head, to.number, length, work);
+    }
+
+    RINGDOVE_INLINE bool describe_collect(const Head& head, Work& work) {
+        const u64 length = clipped_length(head);
+        const Operand to = fetch_operand<__builtin_offsetof(Op, destination)>(head);
+        const Operand own = fetch_operand<__builtin_offsetof(Op, a)>(head);
+        const Operand messages = fetch_operand<__builtin_offsetof(Op, b)>(head);
+        Operands& operands = work.operands;
+        if (length == 0 || !resolve(to, length, operands.destination) ||
+            !resolve(own, length, operands.a) ||
+            !describe_messages(head, messages.number, length, work)) {
+            return false;
+        }
+        operands.length = length;
+        const u64 unit = element_bytes(DataType(state.arguments.data_type));
+        const u64 all = operands.destination | operands.a | length;
+        if (all % unit != 0) {
+            return refuse(PlanFault::Alignment, unit, all % unit);
+        }
+        const ReduceOp reduce_op = ReduceOp(state.arguments.reduce_op);
+        const u8 unfinished = u8(head.flags & ~flags::FINISH);
+        work.first_pass = select_pass(false, reduce_op, unfinished);
+        work.pass = select_pass(true, reduce_op, unfinished);
+        work.last_pass = select_pass(true, reduce_op, head.flags);
+        work.before = u32(ptx::load<u64>(head.address + __builtin_offsetof(Op, before)));
+        work.first_port = head.port;
+        work.site = site(head.port);
+        work.site.kind = WaitKind::Arrival;
         return true;
     }
 
@@ -304,7 +428,7 @@ private:
         } else {
             request.arrival = (head.flags & flags::ARRIVAL) != 0;
             request.completion = (head.flags & flags::COMPLETION) != 0;
-            request.length = clipped_length(head);
+            request.length = put_length(head);
             if (!describe_put(head, request) ||
                 (request.length == 0 && !request.arrival && !request.completion)) {
                 return;
@@ -321,6 +445,17 @@ private:
         if (!ring(state.communicator, request, site(head.port))) {
             failed = STOPPED;
         }
+    }
+
+    // Bytes that a put moves: of a flagged message, what its slot holds.
+    RINGDOVE_INLINE u64 put_length(const Head& head) const {
+        const u64 length = clipped_length(head);
+        if ((head.flags & flags::FLAGGED) == 0 || length == 0) {
+            return length;
+        }
+        const Port& port = state.ports[head.port];
+        const Operand from = fetch_operand<__builtin_offsetof(Op, a)>(head);
+        return 2 * packed_bytes(port, port.position + from.number, length);
     }
 
     RINGDOVE_INLINE void refuse_request(const Request& request) {

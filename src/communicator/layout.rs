@@ -4,7 +4,7 @@
 //! addresses in a peer's memory itself and needs only two base addresses from it.
 
 use crate::id::Rank;
-use crate::plan::{LaneEnd, LaneId, LaneKind, Side};
+use crate::plan::{ALL_PAIRS_RANKS_MAX, LaneEnd, LaneId, LaneKind, Limits, Side, SlotShape};
 use crate::settings::Settings;
 use std::collections::HashMap;
 
@@ -22,8 +22,10 @@ pub(crate) struct Geometry {
     pub blocks: u32,
     /// Bytes of one slot between neighbours.
     pub slot_bytes: u32,
-    /// Slots of one lane.
+    /// Slots of one lane, of those that are not flagged.
     pub slot_count: u32,
+    /// Bytes of data that one flagged message holds; 0: no flagged lanes.
+    pub flagged_bytes: u32,
 }
 
 impl Geometry {
@@ -37,6 +39,20 @@ impl Geometry {
             blocks: settings.blocks_max,
             slot_bytes: settings.slot_bytes,
             slot_count: settings.slot_count,
+            flagged_bytes: match rank_count <= ALL_PAIRS_RANKS_MAX {
+                true => settings.low_latency_bytes,
+                false => 0,
+            },
+        }
+    }
+
+    /// What a plan may use, with slots of `slot_bytes`.
+    pub fn limits(&self, slot_bytes: u32) -> Limits {
+        Limits {
+            blocks_max: self.blocks,
+            slot_bytes,
+            slot_count: self.slot_count,
+            flagged_bytes: self.flagged_bytes,
         }
     }
 
@@ -45,24 +61,29 @@ impl Geometry {
         self.slot_bytes.min(PAIR_SLOT_BYTES_MAX)
     }
 
-    /// All lanes, in the order that every rank agrees on, with the bytes of their slots (0 for
+    /// All lanes, in the order that every rank agrees on, with their slots (none of 0 bytes for
     /// lanes without).
-    fn lanes(&self) -> Vec<(LaneId, u32)> {
+    fn lanes(&self) -> Vec<(LaneId, SlotShape)> {
         let ranks = self.rank_count;
+        let slots = |bytes| SlotShape { bytes, count: self.slot_count };
         let mut lanes = Vec::new();
         for (from, to) in (0..ranks).flat_map(|from| (0..ranks).map(move |to| (from, to))) {
             if from == to {
                 continue;
             }
             let lane = |index, kind| LaneId { from, to, index, kind };
+            if self.flagged_bytes > 0 {
+                let slots = self.limits(self.slot_bytes).flagged_slots();
+                lanes.push((lane(0, LaneKind::Flagged), slots));
+            }
             let neighbours = to == (from + 1) % ranks;
             if !neighbours {
-                lanes.push((lane(0, LaneKind::Slots), self.pair_slot_bytes()));
+                lanes.push((lane(0, LaneKind::Slots), slots(self.pair_slot_bytes())));
                 continue;
             }
             for index in 0..self.blocks as u16 {
-                lanes.push((lane(index, LaneKind::Slots), self.slot_bytes));
-                lanes.push((lane(index, LaneKind::Direct), 0));
+                lanes.push((lane(index, LaneKind::Slots), slots(self.slot_bytes)));
+                lanes.push((lane(index, LaneKind::Direct), slots(0)));
             }
         }
         lanes
@@ -80,8 +101,8 @@ pub(crate) struct PortPlace {
     pub completion: u64,
     /// Offset of slot 0 in the rank's staging memory. Bytes.
     pub slots: u64,
-    /// Bytes of one slot; 0 for a lane without slots.
-    pub slot_bytes: u32,
+    /// Its slots, of 0 bytes for a lane without.
+    pub shape: SlotShape,
     /// Place among the rank's send ports without slots.
     pub route_index: u32,
 }
@@ -100,6 +121,13 @@ pub(crate) struct Layout {
     numbers: HashMap<LaneEnd, u32>,
 }
 
+impl PortPlace {
+    /// Bytes of all its slots.
+    pub fn slots_bytes(&self) -> u64 {
+        u64::from(self.shape.bytes) * u64::from(self.shape.count)
+    }
+}
+
 impl Layout {
     /// The layout of `rank`.
     pub fn new(geometry: &Geometry, rank: Rank) -> Self {
@@ -110,22 +138,22 @@ impl Layout {
             direct_lanes: 0,
             numbers: HashMap::new(),
         };
-        for (lane, slot_bytes) in geometry.lanes() {
+        for (lane, shape) in geometry.lanes() {
             for side in [Side::Send, Side::Receive] {
                 let end = LaneEnd { lane, side };
                 if end.rank() == rank.0 {
-                    layout.push(geometry, end, slot_bytes);
+                    layout.push(end, shape);
                 }
             }
         }
         layout
     }
 
-    fn push(&mut self, geometry: &Geometry, end: LaneEnd, slot_bytes: u32) {
+    fn push(&mut self, end: LaneEnd, shape: SlotShape) {
         let signal = self.signal_bytes;
         self.signal_bytes += 2 * SIGNAL_STRIDE;
         let slots = self.staging_bytes;
-        self.staging_bytes += u64::from(slot_bytes) * u64::from(geometry.slot_count);
+        self.staging_bytes += u64::from(shape.bytes) * u64::from(shape.count);
         let direct = end.side == Side::Send && end.lane.kind == LaneKind::Direct;
         let route_index = if direct { self.direct_lanes } else { 0 };
         self.direct_lanes += u32::from(direct);
@@ -135,7 +163,7 @@ impl Layout {
             signal,
             completion: signal + SIGNAL_STRIDE,
             slots,
-            slot_bytes,
+            shape,
             route_index,
         });
     }
@@ -158,20 +186,21 @@ mod tests {
     #[test]
     fn both_ends_of_every_lane_exist_and_do_not_overlap() {
         for rank_count in 1..=8 {
-            let geometry = Geometry { rank_count, blocks: 3, slot_bytes: 8192, slot_count: 4 };
+            let (slot_bytes, flagged_bytes) = (8192, 4096);
+            let geometry =
+                Geometry { rank_count, blocks: 3, slot_bytes, slot_count: 4, flagged_bytes };
             let layouts: Vec<_> =
                 (0..rank_count).map(|rank| Layout::new(&geometry, Rank(rank))).collect();
             for (lane, _) in geometry.lanes() {
                 let ends = [Side::Send, Side::Receive].map(|side| LaneEnd { lane, side });
                 let [sender, receiver] =
-                    ends.map(|end| layouts[end.rank() as usize].port(end).slot_bytes);
+                    ends.map(|end| layouts[end.rank() as usize].port(end).shape);
                 assert_eq!(sender, receiver);
             }
             for layout in &layouts {
                 for (before, after) in layout.ports.iter().zip(layout.ports.iter().skip(1)) {
                     assert!(before.completion < after.signal);
-                    let end = before.slots + u64::from(before.slot_bytes * geometry.slot_count);
-                    assert_eq!(end, after.slots);
+                    assert_eq!(before.slots + before.slots_bytes(), after.slots);
                 }
             }
         }

@@ -68,6 +68,7 @@ impl<'a> Walk<'a> {
             Algorithm::RingStaged => self.staged(&mut program),
             Algorithm::RingDirect => self.direct(&mut program),
             Algorithm::RingHybrid => self.hybrid(&mut program),
+            Algorithm::AllPairs => unreachable!("all_reduce_all_pairs builds it"),
         }
         program
     }

@@ -15,6 +15,7 @@
 use super::{GRANULE_BYTES, Promise, SlotShape};
 use ringdove_kernels::descriptor::LENGTH_BYTES_MAX;
 use ringdove_kernels::element::ReduceOp;
+use ringdove_kernels::op::flagged_bytes;
 
 /// Data up to `bytes` uses these.
 struct Row {
@@ -33,6 +34,14 @@ const TABLE: [Row; 4] = [
 
 /// Below this, the grant handshake of a direct plan costs more than the copies it saves.
 const DIRECT_BYTES_MIN: u64 = 64 << 10;
+/// The most ranks that exchange everything with everybody.
+pub(crate) const ALL_PAIRS_RANKS_MAX: u32 = 8;
+/// Threads of the one block that does so.
+const ALL_PAIRS_THREADS_MAX: u32 = 512;
+/// Slots of a flagged lane.
+pub(crate) const FLAGGED_SLOTS: u32 = 2;
+/// A flagged message has to fit one put, with its flags, also where it fills its slot.
+const FLAGGED_BYTES_MAX: u64 = 1 << 20;
 /// One put of a direct plan: long enough to hide its doorbell, short enough to pipeline.
 const DIRECT_SLICE_BYTES_MAX: u64 = 1 << 20;
 /// One copy where there is nobody to talk to.
@@ -92,6 +101,8 @@ pub struct Limits {
     pub slot_bytes: u32,
     /// Slots of each lane: a power of two, at least 2.
     pub slot_count: u32,
+    /// The most bytes of data in one flagged message, a multiple of 16; 0 without flagged lanes.
+    pub flagged_bytes: u32,
 }
 
 /// How a request is carried out.
@@ -105,6 +116,8 @@ pub enum Algorithm {
     RingDirect,
     /// Ring in place: reduce-scatter through slots, all-gather between registered buffers.
     RingHybrid,
+    /// Every rank sends all it has to every other, in flagged messages.
+    AllPairs,
 }
 
 /// Everything that [`build`](super::build) needs.
@@ -134,10 +147,24 @@ pub struct Choice {
 impl Choice {
     /// Bytes that all blocks handle in one round.
     pub fn round_bytes(&self) -> u64 {
+        if self.algorithm == Algorithm::AllPairs {
+            return u64::from(self.slice_bytes);
+        }
         u64::from(self.blocks)
             * u64::from(self.request.rank_count)
             * u64::from(self.slices)
             * u64::from(self.slice_bytes)
+    }
+
+    /// Makes this the choice of all-pairs, but for the size of messages: one block, flagged slots,
+    /// and a thread for each vector as far as that goes, since threads that wait side by side hide
+    /// each other's latency.
+    pub(super) fn all_pairs(&mut self, limits: &Limits) {
+        self.algorithm = Algorithm::AllPairs;
+        (self.blocks, self.slices, self.slots) = (1, 1, limits.flagged_slots());
+        let vectors = self.request.bytes.div_ceil(GRANULE_BYTES);
+        let threads = vectors.clamp(32, u64::from(ALL_PAIRS_THREADS_MAX)).next_multiple_of(32);
+        self.thread_count = threads as u32;
     }
 
     /// Sets the size of messages (for tuning and tests) and the rounds that follow from it.
@@ -209,6 +236,12 @@ impl Limits {
         SlotShape { bytes: self.slot_bytes, count: self.slot_count }
     }
 
+    /// The slots of each flagged lane. Two suffice: see `all_reduce_all_pairs`.
+    pub fn flagged_slots(&self) -> SlotShape {
+        let bytes = flagged_bytes(u64::from(self.flagged_bytes)) as u32;
+        SlotShape { bytes, count: FLAGGED_SLOTS }
+    }
+
     pub(super) fn check(&self) -> Result<(), PlanError> {
         let (bytes, count) = (u64::from(self.slot_bytes), u64::from(self.slot_count));
         require(self.blocks_max > 0, "blocks of a launch", "at least 1", 0)?;
@@ -216,7 +249,10 @@ impl Limits {
         require(shaped, "slot bytes", "a multiple of 16, at least 16", bytes)?;
         // With one slot, a ring in which everybody has sent waits for itself.
         let counted = count >= 2 && count.is_power_of_two();
-        require(counted, "slots of a lane", "a power of two, at least 2", count)
+        require(counted, "slots of a lane", "a power of two, at least 2", count)?;
+        let flagged = u64::from(self.flagged_bytes);
+        let fits = flagged.is_multiple_of(GRANULE_BYTES) && flagged <= FLAGGED_BYTES_MAX;
+        require(fits, "bytes of a flagged message", "a multiple of 16, at most 1 MiB", flagged)
     }
 }
 
@@ -235,8 +271,12 @@ pub fn select(request: &Request, limits: &Limits) -> Result<Choice, PlanError> {
 
     let row = TABLE.iter().find(|row| request.bytes <= row.bytes).expect("the last row has no end");
     let direct = request.registered && request.bytes >= DIRECT_BYTES_MIN;
+    let all_pairs = limits.flagged_bytes > 0
+        && request.rank_count <= ALL_PAIRS_RANKS_MAX
+        && request.bytes <= u64::from(limits.flagged_bytes);
     let algorithm = match (request.rank_count, direct, request.in_place) {
         (1, ..) => Algorithm::Copy,
+        _ if all_pairs => Algorithm::AllPairs,
         (_, false, _) => Algorithm::RingStaged,
         (_, true, false) => Algorithm::RingDirect,
         (_, true, true) => Algorithm::RingHybrid,
@@ -256,7 +296,11 @@ pub fn select(request: &Request, limits: &Limits) -> Result<Choice, PlanError> {
         Algorithm::Copy => ALONE_SLICE_BYTES_MAX,
         Algorithm::RingDirect => DIRECT_SLICE_BYTES_MAX,
         Algorithm::RingStaged | Algorithm::RingHybrid => u64::from(limits.slot_bytes),
+        Algorithm::AllPairs => u64::from(limits.flagged_bytes),
     };
+    if algorithm == Algorithm::AllPairs {
+        choice.all_pairs(limits);
+    }
     choice.set_slice_bytes(even_slice(&choice, slice_bytes_max.min(LENGTH_BYTES_MAX)));
     let unchanged = request.in_place && request.reduce_op != ReduceOp::PreMulSum;
     if algorithm == Algorithm::Copy && unchanged {

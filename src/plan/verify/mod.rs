@@ -8,8 +8,8 @@
 //!   not written unless the call is in place;
 //! * every read is ordered after the write whose value it takes, every write after the reads and
 //!   writes before it, across blocks, ranks and engines; nothing goes on once the kernel has ended;
-//! * a slot is used between its arrival and its credit; messages go in order; credits, arrivals and
-//!   completions match the positions that the plan leaves behind, so that the next launch finds the
+//! * a slot is used between its arrival and its credit; messages go in order; flagged messages are
+//!   packed, put and collected once each, both ways in step; credits, arrivals and completions match the positions that the plan leaves behind, so that the next launch finds the
 //!   lane as this one did;
 //! * no deadlock; sizes, alignment, ports as the encoding and the executor want them.
 //!
@@ -28,7 +28,8 @@
 //!
 //! **What the model takes from the executor and the engine.** A block is one thread here: the
 //! executor separates ops of a block by barriers wherever a thread may read what another one wrote.
-//! A lane is in order across all of its routes: the `k`-th arrival stands for the `k`-th put.
+//! A lane is in order across all of its routes: the `k`-th arrival stands for the `k`-th put. A
+//! flagged message is its own arrival: whoever collects it knows what its sender knew.
 //!
 //! **Launches before and after.** Both ends of a slotted lane leave the same position behind, so a
 //! launch may count messages from zero: slot numbers only rotate. The first messages use slots that
@@ -37,6 +38,7 @@
 mod agents;
 mod clock;
 mod error;
+mod flagged;
 mod memory;
 mod structure;
 mod world;
@@ -275,9 +277,11 @@ fn check_lanes(world: &World, blocks: &[Block<'_>]) -> Result<(), VerifyError> {
     for (lane, [send, receive]) in world.lanes.iter().zip(ends) {
         let (arrivals, credits) = (lane.arrivals.raised, lane.credits.raised);
         let completions = lane.completions.raised;
+        // On a flagged lane there are no credits: its messages count.
+        let freed = if lane.flagged() { lane.puts } else { credits };
         let mut rules = vec![
             ("position of the receive port after all arrivals", arrivals, receive.position),
-            ("position of the send port after all credits", credits, send.position),
+            ("position of the send port after all credits", freed, send.position),
             ("completion position of the send port", completions, send.completion_position),
             // Data that nobody waited for may land after the kernel has ended.
             ("arrivals waited for", arrivals, receive.observed.min(arrivals)),
@@ -286,12 +290,21 @@ fn check_lanes(world: &World, blocks: &[Block<'_>]) -> Result<(), VerifyError> {
             rules.push(("credits for all messages", lane.puts, credits));
             rules.push(("arrivals of all messages", lane.puts, arrivals));
         }
+        if lane.flagged() {
+            // What one launch leaves, the next one relies on: see `flagged::World::slot_read`.
+            rules.push(("messages the other way", lane.puts, puts_back(world, lane.id)));
+        }
         if let Some(&(what, expected, seen)) = rules.iter().find(|rule| rule.1 != rule.2) {
             let reason = Reason::Unbalanced { what, expected, seen };
             return Err(VerifyError::new(Site::Lane(lane.id), reason));
         }
     }
     Ok(())
+}
+
+fn puts_back(world: &World, lane: LaneId) -> i64 {
+    let back = LaneId { from: lane.to, to: lane.from, ..lane };
+    world.lanes.iter().find(|other| other.id == back).map_or(0, |other| other.puts)
 }
 
 /// The caller's memory at the end of each rank's kernel: quiet, and as promised.

@@ -1,0 +1,177 @@
+//! Flagged messages (R13): what a block may pack, put and collect, and what it learns from it.
+
+use super::super::{LaneId, Modifiers, Place, PortIndex, Range, Segment, Side};
+use super::agents::{Block, Port, Step};
+use super::error::{Access, Reason};
+use super::memory::Piece;
+use super::world::World;
+
+/// What is known of a flagged lane's messages.
+#[derive(Default)]
+pub(super) struct Messages {
+    /// Bytes of data of each message that was packed, in order.
+    packed: Vec<u64>,
+}
+
+/// Where an op's messages go or come from.
+#[derive(Clone, Copy)]
+pub(super) struct Ports {
+    pub(super) first: PortIndex,
+    pub(super) count: u16,
+    pub(super) message: u32,
+}
+
+/// What an op collects.
+pub(super) struct Collect {
+    pub(super) destination: Place,
+    pub(super) own: Place,
+    pub(super) before: u16,
+    pub(super) ports: Ports,
+    pub(super) range: Range,
+    pub(super) modifiers: Modifiers,
+}
+
+impl Ports {
+    /// For each: its place in the block's list, its state, and the message's number.
+    fn of(self, block: &Block<'_>) -> impl Iterator<Item = (usize, Port, i64)> + use<> {
+        let first = usize::from(self.first);
+        let ends = block.ports[first..first + usize::from(self.count)].to_vec();
+        let message = i64::from(self.message);
+        (first..).zip(ends).map(move |(place, end)| (place, end, end.position + message))
+    }
+}
+
+impl World {
+    pub(super) fn pack(
+        &mut self,
+        block: &mut Block<'_>,
+        segment: &Segment,
+        ports: Ports,
+        source: Place,
+        range: Range,
+    ) -> Result<(), Reason> {
+        let length = segment.clip(block.round, range);
+        if length == 0 {
+            return Err(Reason::EmptyMessage);
+        }
+        let from = self.place(block, segment, source, Access::Read)?;
+        for (_, end, message) in ports.of(block) {
+            let lane = &self.lanes[end.lane];
+            let expected = lane.messages.packed.len() as i64;
+            if message != expected {
+                return Err(Reason::MessageOrder { expected, seen: message });
+            }
+            self.slot_read(block, lane.id, message)?;
+            let to = (self.slots_of(end.lane, Side::Send), self.slot_start(message));
+            let mut pieces = self.read(block, from, to.1, length, 0)?;
+            self.write(block, to, length, pieces.drain(..))?;
+            self.scratch[0] = pieces;
+            self.lanes[end.lane].messages.packed.push(length);
+        }
+        Ok(())
+    }
+
+    /// The rule that stands for credits: message `m` may be packed by whoever has read every
+    /// message before `m` that comes the other way. `all_reduce_all_pairs` says why two slots are
+    /// enough then.
+    fn slot_read(&self, block: &Block<'_>, lane: LaneId, message: i64) -> Result<(), Reason> {
+        let back = LaneId { from: lane.to, to: lane.from, ..lane };
+        let is_back = |end: &&Port| end.side == Side::Receive && self.lanes[end.lane].id == back;
+        let read = block.ports.iter().find(is_back).map(|end| end.observed);
+        match read {
+            Some(read) if read >= message => Ok(()),
+            Some(read) => Err(Reason::NotInStep { message, read }),
+            None => Err(Reason::OneWay { lane }),
+        }
+    }
+
+    /// The next message of a flagged lane may be put if it was packed, with this length.
+    pub(super) fn message_packed(
+        &self,
+        end: &Port,
+        message: i64,
+        length: u64,
+    ) -> Result<(), Reason> {
+        let lane = &self.lanes[end.lane];
+        let expected = lane.puts;
+        if message != expected {
+            return Err(Reason::MessageOrder { expected, seen: message });
+        }
+        match lane.messages.packed.get(message as usize) {
+            Some(&packed) if packed == length => Ok(()),
+            Some(&packed) => Err(Reason::MessageLength { message, packed, seen: length }),
+            None => Err(Reason::NotPacked { message }),
+        }
+    }
+
+    /// `None`: all messages have arrived, and were reduced.
+    pub(super) fn collect(
+        &mut self,
+        block: &mut Block<'_>,
+        segment: &Segment,
+        collect: &Collect,
+    ) -> Result<Option<Step>, Reason> {
+        let length = segment.clip(block.round, collect.range);
+        if length == 0 {
+            return Err(Reason::EmptyMessage);
+        }
+        if let Some(waiting) = self.arrive(block, collect.ports, length)? {
+            return Ok(Some(waiting));
+        }
+        let to = self.place(block, segment, collect.destination, Access::Write)?;
+        let own = self.place(block, segment, collect.own, Access::Read)?;
+        self.whole_elements(&[to.1, own.1, length])?;
+        let mut terms = vec![own];
+        for (number, (_, end, message)) in collect.ports.of(block).enumerate() {
+            let slot = (self.slots_of(end.lane, Side::Receive), self.slot_start(message));
+            let place = if number < usize::from(collect.before) { number } else { number + 1 };
+            terms.insert(place.min(terms.len()), slot);
+        }
+        let scale = Modifiers { finish: false, ..collect.modifiers };
+        let finish = Modifiers { scale: false, ..collect.modifiers };
+        let mut sum: Vec<Piece> = Vec::new();
+        for (number, term) in terms.into_iter().enumerate() {
+            let mut pieces = self.read(block, term, to.1, length, 0)?;
+            for piece in &mut pieces {
+                self.modify(&mut piece.value, scale)?;
+            }
+            sum = if number == 0 { pieces } else { self.combine(&sum, &pieces)? };
+        }
+        for piece in &mut sum {
+            self.modify(&mut piece.value, finish)?;
+        }
+        self.write(block, to, length, sum)?;
+        Ok(None)
+    }
+
+    /// Takes the arrivals, once all of them are there.
+    fn arrive(
+        &mut self,
+        block: &mut Block<'_>,
+        ports: Ports,
+        length: u64,
+    ) -> Result<Option<Step>, Reason> {
+        for (_, end, message) in ports.of(block) {
+            let expected = end.observed;
+            if message != expected {
+                return Err(Reason::MessageOrder { expected, seen: message });
+            }
+            let lane = &self.lanes[end.lane];
+            let seen = lane.arrivals.raised;
+            if seen <= message {
+                return Ok(Some(Step::Waiting { expected: message + 1, seen }));
+            }
+            let packed = lane.messages.packed[message as usize];
+            if packed != length {
+                return Err(Reason::MessageLength { message, packed, seen: length });
+            }
+        }
+        for (place, end, message) in ports.of(block) {
+            if let Some(known) = self.lanes[end.lane].arrivals.known_at(message + 1) {
+                block.clock.join(&known);
+            }
+            block.ports[place].observed = message + 1;
+        }
+        Ok(None)
+    }
+}
