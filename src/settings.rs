@@ -71,7 +71,7 @@ pub const TABLE: &[Setting] = &[
     },
     Setting {
         name: "RINGDOVE_SLOT_BYTES",
-        default: "524288",
+        default: "1048576",
         meaning: "bytes of one staging slot: a multiple of 16, from 4096 to 4194304",
     },
     Setting {

@@ -57,6 +57,8 @@ struct Work {
     // What follows belongs to `Task::Pack` and `Task::Collect`.
 
     u32 message_count;
+    // The largest `bytes` of the messages.
+    u64 longest;
     Message messages[MESSAGES_MAX];
     // The rest to `Task::Collect` alone: how many messages come before `a`, and whose they are.
     u32 before;

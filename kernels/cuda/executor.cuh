@@ -66,6 +66,9 @@ private:
             if (task == Task::Finish) {
                 return store_positions();
             }
+            if (task == Task::Collect && !await_messages(work)) {
+                return;
+            }
             if (task != Task::Settle && ptx::thread_index() < work.threads) {
                 run_work(work);
             }
@@ -77,7 +80,7 @@ private:
         switch (work.task) {
             case Task::Pack:
                 return pack(work.operands.a, work.operands.length, work.messages,
-                            work.message_count, Team::here());
+                            work.message_count, work.longest, Team::here());
             case Task::Collect:
                 if (!collect(work)) {
                     failed = STOPPED;
@@ -103,7 +106,7 @@ private:
     }
 
     // All threads: waits for messages, and reduces them with what is there. Each thread does all of
-    // it for its own vectors, so it needs no barrier, and the output may be `a`.
+    // it for its own units, so it needs no barrier in between, and the output may be `a`.
     RINGDOVE_INLINE bool collect(const Work& work) {
         const DataType type = DataType(state.arguments.data_type);
         const u64 scalar = state.arguments.scalar;
@@ -112,13 +115,14 @@ private:
         const u32 count = work.message_count;
         const Team team = Team::here();
 #pragma unroll 1
-        for (u64 i = team.thread * VECTOR_BYTES; i < length; i += team.threads * VECTOR_BYTES) {
+        for (u64 i = unit_offset(team); i < length; i += unit_stride(team)) {
             ptx::Vector<u32> sum = {};
 #pragma unroll 1
             for (u32 term = 0; term <= count; ++term) {
                 ptx::Vector<u32> value;
                 if (term == work.before) {
-                    load_part(work.operands.a + i, length - i, value);
+                    load_unit(work.operands.a, i, length, value.words);
+                    load_unit(work.operands.a, i + UNIT_ROW_BYTES, length, value.words + 2);
                 } else if (!load_message(work, term - (term > work.before), i, value)) {
                     return false;
                 }
@@ -129,17 +133,38 @@ private:
                 }
                 combine(type, pass, sum, value, scalar, ranks);
             }
-            store_part(work.operands.destination + i, length - i, sum);
+            store_unit(work.operands.destination, i, length, sum.words);
+            store_unit(work.operands.destination, i + UNIT_ROW_BYTES, length, sum.words + 2);
+        }
+        return true;
+    }
+
+    // All threads: waits for the last words of each message, one thread for each, while the others
+    // stand at the barrier that follows. Every word has to prove itself all the same, but mostly
+    // all have come with the last, and few threads have polled. Not worth it for one warp. False,
+    // for every thread alike: one of them has failed.
+    RINGDOVE_INLINE bool await_messages(const Work& work) {
+        const u32 thread = ptx::thread_index();
+        if (ptx::thread_count() > WARP_THREADS) {
+            ptx::Vector<u32> value;
+            const u64 last = (work.operands.length - 1) / UNIT_BYTES * UNIT_BYTES;
+            if (thread < work.message_count && !load_message(work, thread, last, value)) {
+                failed = STOPPED;
+            }
+            return !any_failed();
         }
         return true;
     }
 
     RINGDOVE_INLINE bool load_message(const Work& work, u32 number, u64 offset,
                                       ptx::Vector<u32>& value) {
+        const Message& message = work.messages[number];
         WaitSite where = work.site;
         where.port = state.port_numbers[work.first_port + number];
         where.peer = state.ports[work.first_port + number].peer;
-        return load_flagged(state.communicator, work.messages[number], offset, where, value);
+        where.position = message.number;
+        return load_flagged(state.communicator, message, offset, work.operands.length, where,
+                            value);
     }
 
     // From here on, thread 0 alone.
@@ -365,6 +390,7 @@ private:
             return refuse(PlanFault::OpPort, state.program.port_count, head.port + count - 1);
         }
         work.message_count = u32(count);
+        work.longest = 0;
 #pragma unroll 1
         for (u32 i = 0; i < count; ++i) {
             const Port& port = state.ports[head.port + i];
@@ -375,6 +401,7 @@ private:
             }
             work.messages[i] = {port.slots + (number & port.slot_mask) * port.slot_bytes, number,
                                 bytes};
+            work.longest = bytes > work.longest ? bytes : work.longest;
         }
         work.threads = ~0u;
         return true;
@@ -470,19 +497,24 @@ private:
         }
     }
 
-    // Route and offsets of a put. Both operands are slots of the op's port, or both are buffers.
+    // Route and offsets of a put. Both operands are slots, the destination one of the op's port, or
+    // both are buffers.
     RINGDOVE_INLINE bool describe_put(const Head& head, Request& request) {
         const Port& port = state.ports[head.port];
         const Operand from = fetch_operand<__builtin_offsetof(Op, a)>(head);
         const Operand to = fetch_operand<__builtin_offsetof(Op, destination)>(head);
         if (from.space == Space::Slot && to.space == Space::Slot) {
-            if (from.port != head.port || to.port != head.port) {
-                return refuse(PlanFault::SlotPort, head.port,
-                              from.port != head.port ? from.port : to.port);
+            if (to.port != head.port) {
+                return refuse(PlanFault::SlotPort, head.port, to.port);
+            }
+            u64 source = 0;
+            if (!resolve(from, request.length, source) ||
+                !slot_offset(to, request.length, request.destination_offset)) {
+                return false;
             }
             request.route = port.route;
-            return slot_offset(from, request.length, request.source_offset) &&
-                   slot_offset(to, request.length, request.destination_offset);
+            request.source_offset = source - state.communicator.staging;
+            return true;
         }
         if (from.space != Space::Buffer || to.space != Space::Buffer) {
             return refuse(PlanFault::Space, u64(Space::Buffer),

@@ -158,7 +158,7 @@ struct DeviceCommunicator {
     u64 record_claim;
     u64 record;
     u64 timeout_ns;
-    u64 reserved;
+    u64 staging;
 };
 
 struct LaunchArguments {

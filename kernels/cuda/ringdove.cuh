@@ -63,7 +63,8 @@ public:
             return refuse(PlanFault::SlotRange, port.slot_bytes, length);
         }
         const u64 offset = slot_index(message) * port.slot_bytes;
-        return put(port.route, offset, offset, length, put_flags);
+        const u64 source_offset = port.slots - communicator.staging + offset;
+        return put(port.route, source_offset, offset, length, put_flags);
     }
 
     // Moves `length` bytes along `route`, a registered source and destination; offsets are from

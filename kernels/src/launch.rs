@@ -33,8 +33,9 @@ pub struct DeviceCommunicator {
     pub record: u64,
     /// How long one wait may last, in nanoseconds.
     pub timeout_ns: u64,
-    /// Zero.
-    pub reserved: u64,
+    /// Device address of the rank's staging memory, which holds the slots of all its ports. A put
+    /// from a slot names its source by the offset from here.
+    pub staging: u64,
 }
 
 /// The parameter of the executor kernel, by value.

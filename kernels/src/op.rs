@@ -29,9 +29,9 @@ pub const MESSAGES_MAX: usize = 15;
 pub const WHOLE_SLOT_PERIOD: u64 = 1 << 30;
 
 /// Bytes that `data_bytes` take in a slot as a flagged message: each 4 with a flag of 4, padded to
-/// whole pairs of such words at both ends of a 16-byte access.
+/// whole pairs of such words, for accesses of 16 bytes.
 pub const fn flagged_bytes(data_bytes: u64) -> u64 {
-    2 * data_bytes.next_multiple_of(16)
+    2 * data_bytes.next_multiple_of(8)
 }
 
 /// The flag of message `number` of a lane. Zero is a slot that was never written.

@@ -41,8 +41,9 @@ pub struct Port {
     pub slot_bytes: u32,
     /// Number of slots minus one; the number is a power of two.
     pub slot_mask: u32,
-    /// Send port with slots: the route from slots to slots. Receive port: the route that returns
-    /// credits. Unused (0) at a send port without slots, where the launch binds routes.
+    /// Send port with slots: the route from the rank's staging memory to the peer's slots. Receive
+    /// port: the route that returns credits.
+    /// Unused (0) at a send port without slots, where the launch binds routes.
     pub route: u32,
     /// Send port without slots: what the plan's ops add to a launch's route base. Else 0.
     pub route_index: u32,

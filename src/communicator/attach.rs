@@ -1,6 +1,6 @@
 //! What a rank's engine is told: its ring, its lanes and its routes.
 
-use super::memory::{Endpoint, RankMemory};
+use super::memory::RankMemory;
 use super::windows::Window;
 use super::world::{Seat, World};
 use crate::engine::{
@@ -90,6 +90,7 @@ fn add_port(
         completion: (sends && !flagged).then_some(base.signals + place.completion),
     };
     handle.add_lane(LaneId(number), lane)?;
+<<<<<<< HEAD
     let slots = |endpoint: Endpoint, offset: u64| RegionDescriptor {
         base: endpoint.staging + offset,
         length_bytes: place.slots_bytes(),
@@ -99,6 +100,17 @@ fn add_port(
         (Side::Send, LaneKind::Slots | LaneKind::Flagged) => {
             (slots(base, place.slots), slots(far.1, far.0.slots))
         }
+=======
+    // From anywhere in the own staging memory, so that what arrived can go on as it lies.
+    let staging = RegionDescriptor { base: base.staging, length_bytes: own.layout.staging_bytes };
+    let slots = RegionDescriptor {
+        base: far.1.staging + far.0.slots,
+        length_bytes: own.slots_bytes(place),
+    };
+    let (source, destination) = match (end.side, end.lane.kind) {
+        (Side::Send, LaneKind::Direct) => return Ok(()),
+        (Side::Send, LaneKind::Slots) => (staging, slots),
+>>>>>>> main
         (Side::Receive, _) => Default::default(),
     };
     handle.add_route(RouteId(number as u16), Route { lane: LaneId(number), source, destination })

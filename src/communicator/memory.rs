@@ -131,7 +131,7 @@ impl RankMemory {
             timeout_ns: u64::try_from(limit.as_nanos()).map_err(|_| {
                 Error::argument("timeout", "at most 584 years", format!("{limit:?}"))
             })?,
-            reserved: 0,
+            staging: self.staging.address(),
         };
         self.control.write(control::COMMUNICATOR, bytemuck::bytes_of(&communicator))
     }

@@ -108,17 +108,7 @@ impl<'a> Walk<'a> {
                 ops.push(copy(at(Buffer::Output, range), slot, range, Modifiers::NONE));
             }
         }
-        for (chunk, slice, last) in self.gather_steps() {
-            let range = self.range(chunk, slice);
-            let arrived = receiver.wait(&mut ops);
-            if !last {
-                let slot = sender.claim(&mut ops);
-                ops.push(copy(slot, arrived, range, Modifiers::NONE));
-                sender.put(&mut ops, range);
-            }
-            ops.push(copy(at(Buffer::Output, range), arrived, range, Modifiers::NONE));
-            receiver.release(&mut ops);
-        }
+        self.gather_staged(&mut ops, &mut sender, &mut receiver);
         sender.advance(&mut ops);
         receiver.advance(&mut ops);
         self.rounds(program, ops);
@@ -198,6 +188,38 @@ impl<'a> Walk<'a> {
             let slot = sender.claim(ops);
             ops.push(copy(slot, at(Buffer::Input, range), range, Modifiers::SCALE));
             sender.put(ops, range);
+        }
+    }
+
+    /// Finished chunks are copied to the output; all but the last go on from the slot that they
+    /// arrived in.
+    fn gather_staged(
+        &self,
+        ops: &mut Vec<Op>,
+        sender: &mut SlotSender,
+        receiver: &mut SlotReceiver,
+    ) {
+        // The engine reads a slot that goes on a little longer than the copy does, so it is
+        // returned one message later. With two slots, a ring in which everybody keeps one back
+        // while the other travels waits for itself.
+        let keep = u32::from(self.choice.slots.count > 2);
+        let mut held = 0;
+        for (chunk, slice, last) in self.gather_steps() {
+            let range = self.range(chunk, slice);
+            let arrived = receiver.wait_ahead(ops, held);
+            if !last {
+                sender.forward(ops, arrived, range);
+            }
+            ops.push(copy(at(Buffer::Output, range), arrived, range, Modifiers::NONE));
+            held += 1;
+            let keep = if last { 0 } else { keep };
+            if held > keep {
+                sender.wait_forwarded(ops, keep);
+            }
+            while held > keep {
+                receiver.release(ops);
+                held -= 1;
+            }
         }
     }
 

@@ -39,11 +39,14 @@ pub(super) struct SlotSender {
     port: PortIndex,
     slot_count: u32,
     sent: u32,
+    forwarded: u32,
+    /// Forwarded messages that the engine is known to have read.
+    read: u32,
 }
 
 impl SlotSender {
     pub(super) fn new(port: PortIndex, slot_count: u32) -> Self {
-        Self { port, slot_count, sent: 0 }
+        Self { port, slot_count, sent: 0, forwarded: 0, read: 0 }
     }
 
     /// Waits until the next message's slot is free, and names it. The message that used the slot
@@ -68,9 +71,35 @@ impl SlotSender {
         self.sent += 1;
     }
 
+    /// Puts what lies in the slot `arrived` of another port, without a copy. The engine reads that
+    /// slot until [`SlotSender::wait_forwarded`] says otherwise.
+    pub(super) fn forward(&mut self, ops: &mut Vec<Op>, arrived: Place, range: Range) {
+        let destination = self.claim(ops);
+        ops.push(Op::Put {
+            port: self.port,
+            destination,
+            source: arrived,
+            range,
+            arrival: true,
+            completion: true,
+        });
+        self.sent += 1;
+        self.forwarded += 1;
+    }
+
+    /// Waits until the engine has read all but the last `pending` forwarded messages.
+    pub(super) fn wait_forwarded(&mut self, ops: &mut Vec<Op>, pending: u32) {
+        let read = self.forwarded.saturating_sub(pending);
+        if read > self.read {
+            ops.push(Op::WaitCompletion { port: self.port, value: i64::from(read) });
+            self.read = read;
+        }
+    }
+
     /// Ends the round: the next one counts from zero again.
     pub(super) fn advance(self, ops: &mut Vec<Op>) {
-        ops.push(Op::Advance { port: self.port, signals: self.sent, completions: 0 });
+        let (signals, completions) = (self.sent, self.forwarded);
+        ops.push(Op::Advance { port: self.port, signals, completions });
     }
 }
 
@@ -87,8 +116,14 @@ impl SlotReceiver {
 
     /// Waits for the next message, and names its slot.
     pub(super) fn wait(&self, ops: &mut Vec<Op>) -> Place {
-        ops.push(Op::WaitSignal { port: self.port, value: i64::from(self.received) + 1 });
-        Place::Slot { port: self.port, message: self.received, offset: 0 }
+        self.wait_ahead(ops, 0)
+    }
+
+    /// Waits for a message while the slots of `held` before it are not released yet.
+    pub(super) fn wait_ahead(&self, ops: &mut Vec<Op>, held: u32) -> Place {
+        let message = self.received + held;
+        ops.push(Op::WaitSignal { port: self.port, value: i64::from(message) + 1 });
+        Place::Slot { port: self.port, message, offset: 0 }
     }
 
     /// Returns the message's slot to the sender.

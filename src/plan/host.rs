@@ -285,7 +285,7 @@ impl Host {
             }
             OpCode::Pack => {
                 let mut data = self.load(place(&op.a), length);
-                data.resize(data.len().next_multiple_of(16), 0);
+                data.resize(data.len().next_multiple_of(8), 0);
                 for (number, port) in self.ports_of(at, op) {
                     let message = port.position + u64::from(op.destination.number);
                     let flag = flag_of(message).to_le_bytes();

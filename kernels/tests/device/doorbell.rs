@@ -1,5 +1,6 @@
 //! The producer's side of the ring, and the descriptors that puts and credits become.
 
+use crate::gpu::BASE;
 use crate::rank::{BlockText, PlanText, Rank, advance, buffer, op, put, slot, wait_signal};
 use ringdove_kernels::descriptor::Descriptor;
 use ringdove_kernels::launch::WaitKind;
@@ -95,6 +96,8 @@ fn slots_follow_the_position() {
     let mut rank = Rank::new(4, 2, &[]);
     let port = Port { route: 9, peer: 1, slot_bytes: SLOT_BYTES, ..Default::default() };
     let number = rank.add_port(port, 4, true);
+    let receive = rank.add_port(port, 4, false);
+    let starts = [number, receive].map(|n| rank.ports()[n as usize].slots - BASE);
     let ops = [
         wait_signal(0, 1 - 4),
         put(0, slot(0, 0, 32), slot(0, 0, 16), 64, flags::ARRIVAL),
@@ -103,9 +106,11 @@ fn slots_follow_the_position() {
         advance(0, 1, 0),
         // Relative to the position after the advance: message 2 of this launch.
         put(0, slot(0, 1, 0), slot(0, 1, 0), 1, 0),
+        // What arrived at another port goes on as it lies.
+        put(0, slot(0, 1, 8), slot(1, 3, 24), 8, flags::ARRIVAL),
         advance(0, 2, 1),
     ];
-    let arguments = rank.arguments(&PlanText::single(32, &[number], &ops));
+    let arguments = rank.arguments(&PlanText::single(32, &[number, receive], &ops));
     for launch in 0..5u64 {
         let credits = rank.ports()[number as usize].signal;
         rank.execute(&arguments, (1, 32), |_| {});
@@ -113,7 +118,7 @@ fn slots_follow_the_position() {
         let slot_start = |message: u64| (3 * launch + message) % 4 * u64::from(SLOT_BYTES);
         let first = Descriptor {
             route: 9,
-            source_offset: slot_start(0) + 16,
+            source_offset: starts[0] + slot_start(0) + 16,
             destination_offset: slot_start(0) + 32,
             length: 64,
             arrival: true,
@@ -121,7 +126,7 @@ fn slots_follow_the_position() {
         };
         let second = Descriptor {
             route: 9,
-            source_offset: slot_start(1),
+            source_offset: starts[0] + slot_start(1),
             destination_offset: slot_start(1),
             length: SLOT_BYTES,
             arrival: true,
@@ -129,13 +134,21 @@ fn slots_follow_the_position() {
         };
         let third = Descriptor {
             route: 9,
-            source_offset: slot_start(2),
+            source_offset: starts[0] + slot_start(2),
             destination_offset: slot_start(2),
             length: 1,
             ..empty()
         };
-        assert_eq!([rank.poll(), rank.poll(), rank.poll()], [first, second, third].map(Some));
-        assert_eq!(rank.poll(), None);
+        let forwarded = Descriptor {
+            route: 9,
+            source_offset: starts[1] + 3 * u64::from(SLOT_BYTES) + 24,
+            destination_offset: slot_start(2) + 8,
+            length: 8,
+            arrival: true,
+            ..empty()
+        };
+        let found: Vec<Descriptor> = std::iter::from_fn(|| rank.poll()).collect();
+        assert_eq!(found, [first, second, third, forwarded]);
         let port = rank.ports()[number as usize];
         assert_eq!((port.position, port.completion_position), (3 * (launch + 1), launch + 1));
         for _ in 0..3 {

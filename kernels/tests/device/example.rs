@@ -40,7 +40,7 @@ fn launch(rank: &Rank, sequence: u64, receive_port: u32, input: u64, output: u64
 fn serve(from: &mut Rank, to: &Rank) {
     while let Some(descriptor) = from.poll() {
         if descriptor.length > 0 {
-            let source = from.ports()[0].slots + descriptor.source_offset;
+            let source = from.communicator.staging + descriptor.source_offset;
             let data = from.arena.get(source, descriptor.length as usize);
             to.arena.put(to.ports()[1].slots + descriptor.destination_offset, &data);
         }

@@ -38,10 +38,10 @@ fn flagged_put(port: u16, length: u32) -> Op {
     put(port, slot(port, 0, 0), slot(port, 0, 0), length, flags::FLAGGED)
 }
 
-/// A slot's words for `data`, which is padded to a whole vector.
+/// A slot's words for `data`, which is padded to a whole unit.
 fn message(data: &[u8], number: u64) -> Vec<u8> {
     let mut data = data.to_vec();
-    data.resize(data.len().next_multiple_of(16), 0);
+    data.resize(data.len().next_multiple_of(8), 0);
     let flag = flag_of(number).to_le_bytes();
     data.chunks_exact(4).flat_map(|word| [word, &flag].concat()).collect()
 }
@@ -96,7 +96,7 @@ fn pack_writes_each_word_with_its_flag_and_the_put_moves_all_of_them() {
 #[test]
 fn now_and_then_a_message_fills_its_slot() {
     let whole = WHOLE_SLOT_PERIOD;
-    for (position, expected) in [(0, 512), (1, 512), (2, 32), (whole - 1, 32), (whole + 1, 512)] {
+    for (position, expected) in [(0, 512), (1, 512), (2, 16), (whole - 1, 16), (whole + 1, 512)] {
         let mut rank = rank(position);
         let ops = [pack(4, 1), flagged_put(0, 4), advance(0, 1, 0)];
         let mut arguments = rank.arguments(&PlanText::single(32, &[0], &ops));

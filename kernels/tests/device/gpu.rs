@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Where the arena starts, so that small numbers are never valid addresses.
-const BASE: u64 = 0x7000_0000;
+pub const BASE: u64 = 0x7000_0000;
 /// Untouched bytes between allocations: an access that strays hits them, not a neighbour.
 const RED_ZONE_BYTES: u64 = 256;
 /// How far the clock moves at each look, in nanoseconds.

@@ -1,7 +1,7 @@
 //! A rank as the executor sees it, an encoder for hand-written plans, and the engine's side of the
 //! ring, written from the rules.
 
-use crate::gpu::{Arena, Running, STEPS_MAX, TickingClock};
+use crate::gpu::{Arena, BASE, Running, STEPS_MAX, TickingClock};
 use ringdove_kernels::descriptor::{DESCRIPTOR_BYTES, Descriptor, LAP_BIT};
 use ringdove_kernels::element::{DataType, ReduceOp};
 use ringdove_kernels::launch::{DeviceCommunicator, LaunchArguments, WaitRecord};
@@ -45,7 +45,8 @@ impl Rank {
             record_claim: arena.allocate(4, 0),
             record: arena.allocate(size_of::<WaitRecord>(), 0),
             timeout_ns: TIMEOUT_NS,
-            reserved: 0,
+            // All of the arena serves as staging memory.
+            staging: BASE,
         };
         let address = arena.allocate(size_of::<DeviceCommunicator>(), 0);
         arena.write_as(address, communicator);

@@ -48,7 +48,7 @@ fn bad_ops_are_refused() {
         (PlanFault::SlotRange, "far past it", copy(buffer(0, 0), slot(1, 0, u64::MAX), 1)),
         (PlanFault::SlotRange, "no slots", copy(buffer(0, 0), slot(2, 0, 0), 1)),
         (PlanFault::SlotRange, "put", put(0, slot(0, 0, 1), slot(0, 0, 0), 64, 0)),
-        (PlanFault::SlotPort, "foreign slot", put(0, slot(0, 0, 0), slot(1, 0, 0), 1, 0)),
+        (PlanFault::SlotPort, "foreign slot", put(0, slot(1, 0, 0), slot(0, 0, 0), 1, 0)),
         (PlanFault::BufferNumber, "buffer 4", copy(buffer(0, 0), far, 1)),
         (PlanFault::BufferNumber, "unbound", copy(buffer(3, 0), buffer(0, 0), 1)),
         (PlanFault::BufferNumber, "put", put(2, far, buffer(0, 0), 1, 0)),

@@ -197,7 +197,7 @@ impl Operands<'_> {
         }
     }
 
-    /// A put goes from slot to slot of one message, or between buffers.
+    /// A put goes from slot to slot, or between buffers.
     fn put(
         &self,
         port: Option<u16>,
@@ -212,6 +212,7 @@ impl Operands<'_> {
                 Place::Slot { port: from, message: sent, offset: read },
                 Place::Slot { port: to, message: put, offset: written },
             ) => {
+<<<<<<< HEAD
                 let flagged = kind == LaneKind::Flagged;
                 if (from, to) != (port, port) || sent != put {
                     "a put through slots names one message of its own port at both ends"
@@ -220,6 +221,14 @@ impl Operands<'_> {
                 } else if flagged && (arrival || completion) {
                     "a flagged message raises no signal"
                 } else if !flagged && !arrival {
+=======
+                // From the port's own slot, or straight from where a message arrived.
+                let arrived = self.port(from)?.side == Side::Receive;
+                if to != port || !(arrived || (from, sent) == (port, put)) {
+                    "a put through slots goes to a message of its own port, from the same message \
+                     or from one that arrived"
+                } else if !arrival {
+>>>>>>> main
                     "a message in a slot announces itself"
                 } else {
                     return Ok(());

@@ -226,7 +226,7 @@ impl World {
         let end = block.ports[usize::from(port)];
         let from = self.place(block, segment, source, Access::Read)?;
         let to = match (source, destination) {
-            (Place::Slot { message, .. }, Place::Slot { offset, .. }) => {
+            (Place::Slot { .. }, Place::Slot { message, offset, .. }) => {
                 let message = end.position + i64::from(message);
                 match self.lanes[end.lane].flagged() {
                     true => self.message_packed(&end, message, length)?,

@@ -181,7 +181,10 @@ impl Body {
         let values: Vec<Value> = values.collect::<Option<_>>()?;
         let from = match values.first()? {
             &Value::Loaded { load, .. } => {
-                let same = |(place, value): (usize, &Value)| matches!(*value, Value::Loaded { load: l, word } if (l, word) == (load, place));
+                let same = |(place, value): (usize, &Value)| match *value {
+                    Value::Loaded { load: l, word } => (l, word) == (load, place),
+                    _ => false,
+                };
                 values.iter().enumerate().all(same).then_some(load)?
             }
             &Value::Paired { run, extra, a, b, .. } => {

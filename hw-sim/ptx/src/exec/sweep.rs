@@ -23,7 +23,7 @@ impl Warp {
         sweep: &Sweep,
         budget: u64,
     ) -> u64 {
-        let bytes: usize = sweep.loads.iter().chain(&sweep.stores).map(|s| span_bytes(s)).sum();
+        let bytes: usize = sweep.loads.iter().chain(&sweep.stores).map(span_bytes).sum();
         let cost = (bytes / BYTES_FOR_ONE).max(1) as u64;
         let wanted = self.iterations_but_last(sweep).min(budget / cost);
         if wanted == 0 {
