@@ -35,7 +35,7 @@ enum class Task : u32 {
     Settle,
     // One pass over memory.
     Move,
-    // Write flagged messages.
+    // Write a flagged message.
     Pack,
     // Wait for flagged messages, and reduce them.
     Collect,
@@ -56,10 +56,11 @@ struct Work {
 
     // What follows belongs to `Task::Pack` and `Task::Collect`.
 
+    u32 flag;
     u32 message_count;
-    // The largest `bytes` of the messages.
-    u64 longest;
-    Message messages[MESSAGES_MAX];
+    u64 message_slots[MESSAGES_MAX];
+    // Bytes of data that a packed message carries.
+    u64 packed_bytes;
     // The rest to `Task::Collect` alone: how many messages come before `a`, and whose they are.
     u32 before;
     u32 first_port;

@@ -79,8 +79,8 @@ private:
     RINGDOVE_INLINE void run_work(const Work& work) {
         switch (work.task) {
             case Task::Pack:
-                return pack(work.operands.a, work.operands.length, work.messages,
-                            work.message_count, work.longest, Team::here());
+                return pack(work.operands.a, work.operands.length, work.message_slots[0],
+                            work.packed_bytes, work.flag, Team::here());
             case Task::Collect:
                 if (!collect(work)) {
                     failed = STOPPED;
@@ -108,33 +108,50 @@ private:
     // All threads: waits for messages, and reduces them with what is there. Each thread does all of
     // it for its own units, so it needs no barrier in between, and the output may be `a`.
     RINGDOVE_INLINE bool collect(const Work& work) {
+        // What the loops read, read once: the assembly in them clobbers memory.
         const DataType type = DataType(state.arguments.data_type);
         const u64 scalar = state.arguments.scalar;
         const u32 ranks = state.communicator.rank_count;
-        const u64 length = work.operands.length;
+        const Operands operands = work.operands;
         const u32 count = work.message_count;
+        const u32 before = work.before;
+        const u32 flag = work.flag;
+        const Pass first_pass = work.first_pass;
+        const Pass middle_pass = work.pass;
+        const Pass last_pass = work.last_pass;
         const Team team = Team::here();
+        const u64 stride = unit_stride(team);
 #pragma unroll 1
-        for (u64 i = unit_offset(team); i < length; i += unit_stride(team)) {
+        for (u64 i = unit_offset(team); i < operands.length; i += stride) {
+            const u64 second = i + UNIT_ROW_BYTES;
             ptx::Vector<u32> sum = {};
 #pragma unroll 1
             for (u32 term = 0; term <= count; ++term) {
                 ptx::Vector<u32> value;
-                if (term == work.before) {
-                    load_unit(work.operands.a, i, length, value.words);
-                    load_unit(work.operands.a, i + UNIT_ROW_BYTES, length, value.words + 2);
-                } else if (!load_message(work, term - (term > work.before), i, value)) {
-                    return false;
+                if (term == before) {
+                    value = vector_of(load_unit(operands.a, i, operands.length),
+                                      load_unit(operands.a, second, operands.length));
+                } else {
+                    const u32 number = term - (term > before);
+                    const u64 words = work.message_slots[number] + 2 * i;
+                    FlaggedPoll poll = {words, flag, second < operands.length, {}, 0};
+                    if (!poll() && !await_message(work, number, poll)) {
+                        return false;
+                    }
+                    value = poll.data;
                 }
-                Pass pass = term == count ? work.last_pass : work.pass;
                 if (term == 0) {
                     sum = value;
-                    pass = work.first_pass;
                 }
+                const Pass pass = term == 0       ? first_pass
+                                  : term == count ? last_pass
+                                                  : middle_pass;
                 combine(type, pass, sum, value, scalar, ranks);
             }
-            store_unit(work.operands.destination, i, length, sum.words);
-            store_unit(work.operands.destination, i + UNIT_ROW_BYTES, length, sum.words + 2);
+            store_unit(operands.destination, i, operands.length,
+                       unit_of(sum.words[0], sum.words[1]));
+            store_unit(operands.destination, second, operands.length,
+                       unit_of(sum.words[2], sum.words[3]));
         }
         return true;
     }
@@ -144,27 +161,33 @@ private:
     // all have come with the last, and few threads have polled. Not worth it for one warp. False,
     // for every thread alike: one of them has failed.
     RINGDOVE_INLINE bool await_messages(const Work& work) {
+        if (ptx::thread_count() <= WARP_THREADS) {
+            return true;
+        }
         const u32 thread = ptx::thread_index();
-        if (ptx::thread_count() > WARP_THREADS) {
-            ptx::Vector<u32> value;
+        if (thread < work.message_count) {
             const u64 last = (work.operands.length - 1) / UNIT_BYTES * UNIT_BYTES;
-            if (thread < work.message_count && !load_message(work, thread, last, value)) {
+            FlaggedPoll poll = {work.message_slots[thread] + 2 * last, work.flag, false, {}, 0};
+            if (!poll() && !await_message(work, thread, poll)) {
                 failed = STOPPED;
             }
-            return !any_failed();
         }
-        return true;
+        return !any_failed();
     }
 
-    RINGDOVE_INLINE bool load_message(const Work& work, u32 number, u64 offset,
-                                      ptx::Vector<u32>& value) {
-        const Message& message = work.messages[number];
+    // Any thread: waits for what it looks at of a message. False: the wait failed, and the record
+    // says why.
+    RINGDOVE_INLINE bool await_message(const Work& work, u32 number, FlaggedPoll& poll) {
+        u64 waited_ns = 0;
+        const WaitEnd end = poll_until(state.communicator, poll, waited_ns);
+        if (end == WaitEnd::Reached) {
+            return true;
+        }
         WaitSite where = work.site;
         where.port = state.port_numbers[work.first_port + number];
         where.peer = state.ports[work.first_port + number].peer;
-        where.position = message.number;
-        return load_flagged(state.communicator, message, offset, work.operands.length, where,
-                            value);
+        record_wait(state.communicator, where, end, poll.flag, poll.seen, waited_ns);
+        return false;
     }
 
     // From here on, thread 0 alone.
@@ -380,28 +403,29 @@ private:
         return true;
     }
 
-    // Pack and Collect: the messages, at consecutive ports.
-    RINGDOVE_INLINE bool describe_messages(const Head& head, u32 message, u64 length, Work& work) {
-        const u64 count = u64(fetch_value(head));
+    // Pack and Collect: `count` messages of one number, at consecutive ports.
+    RINGDOVE_INLINE bool describe_messages(const Head& head, u64 count, u32 message, u64 length,
+                                           Work& work) {
         if (count == 0 || count > MESSAGES_MAX) {
             return refuse(PlanFault::MessageCount, MESSAGES_MAX, count);
         }
         if (head.port + count > state.program.port_count) {
             return refuse(PlanFault::OpPort, state.program.port_count, head.port + count - 1);
         }
+        const u64 number = state.ports[head.port].position + message;
         work.message_count = u32(count);
-        work.longest = 0;
+        work.flag = flag_of(number);
+        work.site.position = number;
 #pragma unroll 1
         for (u32 i = 0; i < count; ++i) {
             const Port& port = state.ports[head.port + i];
-            const u64 number = port.position + message;
-            const u64 bytes = packed_bytes(port, number, length);
+            if (port.position + message != number) {
+                return refuse(PlanFault::MessageNumber, number, port.position + message);
+            }
             if (port.slots == 0 || length > port.slot_bytes / 2) {
                 return refuse(PlanFault::SlotRange, port.slot_bytes / 2, length);
             }
-            work.messages[i] = {port.slots + (number & port.slot_mask) * port.slot_bytes, number,
-                                bytes};
-            work.longest = bytes > work.longest ? bytes : work.longest;
+            work.message_slots[i] = port.slots + (number & port.slot_mask) * port.slot_bytes;
         }
         work.threads = ~0u;
         return true;
@@ -411,9 +435,13 @@ private:
         const u64 length = clipped_length(head);
         const Operand to = fetch_operand<__builtin_offsetof(Op, destination)>(head);
         const Operand from = fetch_operand<__builtin_offsetof(Op, a)>(head);
+        if (length == 0 || !resolve(from, length, work.operands.a) ||
+            !describe_messages(head, 1, to.number, length, work)) {
+            return false;
+        }
         work.operands.length = length;
-        return length != 0 && resolve(from, length, work.operands.a) &&
-               describe_messages(head, to.number, length, work);
+        work.packed_bytes = packed_bytes(state.ports[head.port], work.site.position, length);
+        return true;
     }
 
     RINGDOVE_INLINE bool describe_collect(const Head& head, Work& work) {
@@ -424,7 +452,7 @@ private:
         Operands& operands = work.operands;
         if (length == 0 || !resolve(to, length, operands.destination) ||
             !resolve(own, length, operands.a) ||
-            !describe_messages(head, messages.number, length, work)) {
+            !describe_messages(head, u64(fetch_value(head)), messages.number, length, work)) {
             return false;
         }
         operands.length = length;
@@ -440,8 +468,10 @@ private:
         work.last_pass = select_pass(true, reduce_op, head.flags);
         work.before = u32(ptx::load<u64>(head.address + __builtin_offsetof(Op, before)));
         work.first_port = head.port;
+        const u64 number = work.site.position;
         work.site = site(head.port);
         work.site.kind = WaitKind::Arrival;
+        work.site.position = number;
         return true;
     }
 
@@ -455,8 +485,9 @@ private:
         } else {
             request.arrival = (head.flags & flags::ARRIVAL) != 0;
             request.completion = (head.flags & flags::COMPLETION) != 0;
-            request.length = put_length(head);
-            if (!describe_put(head, request) ||
+            request.length = clipped_length(head);
+            const bool is_flagged = (head.flags & flags::FLAGGED) != 0 && request.length != 0;
+            if ((is_flagged && !describe_flagged(head, request)) || !describe_put(head, request) ||
                 (request.length == 0 && !request.arrival && !request.completion)) {
                 return;
             }
@@ -474,15 +505,21 @@ private:
         }
     }
 
-    // Bytes that a put moves: of a flagged message, what its slot holds.
-    RINGDOVE_INLINE u64 put_length(const Head& head) const {
-        const u64 length = clipped_length(head);
-        if ((head.flags & flags::FLAGGED) == 0 || length == 0) {
-            return length;
-        }
-        const Port& port = state.ports[head.port];
+    // A put of a flagged message moves what its slot holds. The message may have been packed for
+    // another port, so its flag must be the one that is next here too.
+    RINGDOVE_INLINE bool describe_flagged(const Head& head, Request& request) {
         const Operand from = fetch_operand<__builtin_offsetof(Op, a)>(head);
-        return 2 * packed_bytes(port, port.position + from.number, length);
+        const Operand to = fetch_operand<__builtin_offsetof(Op, destination)>(head);
+        if (from.port >= state.program.port_count) {
+            return refuse(PlanFault::OpPort, state.program.port_count, from.port);
+        }
+        const Port& source = state.ports[from.port];
+        const u64 number = state.ports[head.port].position + to.number;
+        if (source.position + from.number != number) {
+            return refuse(PlanFault::MessageNumber, number, source.position + from.number);
+        }
+        request.length = 2 * packed_bytes(source, number, request.length);
+        return true;
     }
 
     RINGDOVE_INLINE void refuse_request(const Request& request) {

@@ -13,14 +13,6 @@ constexpr u32 UNIT_BYTES = 8;
 constexpr u32 UNIT_ROW_BYTES = WARP_THREADS * UNIT_BYTES;
 constexpr u32 UNIT_TILE_BYTES = 2 * UNIT_ROW_BYTES;
 
-// A message as thread 0 describes it to the others.
-struct Message {
-    u64 slot;
-    u64 number;
-    // Bytes of data that its sender packs: whole units, behind the data zeros.
-    u64 bytes;
-};
-
 // Zero is a slot that was never written, and no message has that flag before the 2^32nd.
 RINGDOVE_INLINE u32 flag_of(u64 number) { return u32(number) + 1; }
 
@@ -41,71 +33,76 @@ RINGDOVE_INLINE u64 unit_stride(Team team) {
     return team.threads / WARP_THREADS * UNIT_TILE_BYTES;
 }
 
+// The first `left` bytes of a unit at any address, the others zero. A function of its own, because it
+// is rarely needed: at the end of data, and for addresses that are not aligned.
+static __device__ __attribute__((noinline)) u64 load_bytes(u64 address, u64 left) {
+    u64 unit = 0;
+#pragma unroll 1
+    for (u32 i = 0; i < UNIT_BYTES && i < left; ++i) {
+        unit |= static_cast<u64>(ptx::load_byte(address + i)) << i * 8;
+    }
+    return unit;
+}
+
+static __device__ __attribute__((noinline)) void store_bytes(u64 address, u64 left, u64 unit) {
+#pragma unroll 1
+    for (u32 i = 0; i < UNIT_BYTES && i < left; ++i) {
+        ptx::store_byte(address + i, u32(unit >> i * 8));
+    }
+}
+
 // Loads the unit at `offset` of `length` bytes at any address. What is behind the end is zero.
-RINGDOVE_INLINE void load_unit(u64 address, u64 offset, u64 length, u32* words) {
-    words[0] = 0;
-    words[1] = 0;
+RINGDOVE_INLINE u64 load_unit(u64 address, u64 offset, u64 length) {
+    const u64 left = offset < length ? length - offset : 0;
     const u64 from = address + offset;
-    if (offset + UNIT_BYTES <= length && from % UNIT_BYTES == 0) {
-        const u64 both = ptx::load<u64>(from);
-        words[0] = u32(both);
-        words[1] = u32(both >> 32);
-        return;
-    }
-#pragma unroll
-    for (u32 i = 0; i < UNIT_BYTES; ++i) {
-        if (offset + i < length) {
-            words[i / 4] |= ptx::load_byte(from + i) << i % 4 * 8;
-        }
-    }
+    return left >= UNIT_BYTES && from % UNIT_BYTES == 0 ? ptx::load<u64>(from)
+                                                        : load_bytes(from, left);
 }
 
-RINGDOVE_INLINE void store_unit(u64 address, u64 offset, u64 length, const u32* words) {
+RINGDOVE_INLINE void store_unit(u64 address, u64 offset, u64 length, u64 unit) {
+    const u64 left = offset < length ? length - offset : 0;
     const u64 to = address + offset;
-    if (offset + UNIT_BYTES <= length && to % UNIT_BYTES == 0) {
-        ptx::store<u64>(to, words[0] | static_cast<u64>(words[1]) << 32);
-        return;
-    }
-#pragma unroll
-    for (u32 i = 0; i < UNIT_BYTES; ++i) {
-        if (offset + i < length) {
-            ptx::store_byte(to + i, words[i / 4] >> i % 4 * 8);
-        }
+    if (left >= UNIT_BYTES && to % UNIT_BYTES == 0) {
+        ptx::store<u64>(to, unit);
+    } else {
+        store_bytes(to, left, unit);
     }
 }
 
-// Writes a unit with its flags, unless it is behind the message's end.
-RINGDOVE_INLINE void store_flagged(const Message& message, u64 offset, const u32* data) {
-    if (offset < message.bytes) {
-        const u64 flag = static_cast<u64>(flag_of(message.number)) << 32;
-        const ptx::Vector<u64> words = {{flag | data[0], flag | data[1]}};
-        ptx::store_vector<0>(message.slot + 2 * offset, words);
+RINGDOVE_INLINE u64 unit_of(u32 low, u32 high) { return low | static_cast<u64>(high) << 32; }
+
+// Two units, as the vector that a pass takes.
+RINGDOVE_INLINE ptx::Vector<u32> vector_of(u64 first, u64 second) {
+    return {{u32(first), u32(first >> 32), u32(second), u32(second >> 32)}};
+}
+
+// Writes a unit with its flags, unless it is behind the end of `bytes`.
+RINGDOVE_INLINE void store_flagged(u64 slot, u64 offset, u64 bytes, u32 flag, u64 unit) {
+    if (offset < bytes) {
+        const ptx::Vector<u64> words = {{unit_of(u32(unit), flag), unit_of(u32(unit >> 32), flag)}};
+        ptx::store_vector<0>(slot + 2 * offset, words);
     }
 }
 
-// Writes `length` bytes at `source` into the slots of `count` messages, of which the longest has
-// `bytes`. Every thread of the block calls it.
-RINGDOVE_INLINE void pack(u64 source, u64 length, const Message* messages, u32 count, u64 bytes,
-                          Team team) {
+// Writes `length` bytes at `source` into a slot, padded with zeros to `bytes`. Every thread of the
+// block calls it.
+RINGDOVE_INLINE void pack(u64 source, u64 length, u64 slot, u64 bytes, u32 flag, Team team) {
+    const u64 stride = unit_stride(team);
 #pragma unroll 1
-    for (u64 i = unit_offset(team); i < bytes; i += unit_stride(team)) {
-        ptx::Vector<u32> data;
-        load_unit(source, i, length, data.words);
-        load_unit(source, i + UNIT_ROW_BYTES, length, data.words + 2);
-#pragma unroll 1
-        for (u32 m = 0; m < count; ++m) {
-            store_flagged(messages[m], i, data.words);
-            store_flagged(messages[m], i + UNIT_ROW_BYTES, data.words + 2);
-        }
+    for (u64 i = unit_offset(team); i < bytes; i += stride) {
+        store_flagged(slot, i, bytes, flag, load_unit(source, i, length));
+        const u64 second = i + UNIT_ROW_BYTES;
+        store_flagged(slot, second, bytes, flag, load_unit(source, second, length));
     }
 }
 
-// Looks at the words of up to two units of a message. Those behind its end count as arrived.
+// Looks at the words of up to two units of a message, one row apart.
 struct FlaggedPoll {
-    // Of the first unit's words, and the distance to the second's; 0 if there is no second.
+    // Of the first unit's words.
     u64 address;
-    u32 second;
     u32 flag;
+    // Is there a second? Where there is none, its words count as arrived.
+    bool is_pair;
     ptx::Vector<u32> data;
     // A flag that is not the expected one, if there is such.
     u32 seen;
@@ -115,44 +112,19 @@ struct FlaggedPoll {
     RINGDOVE_INLINE bool operator()() {
         u64 words[4];
         ptx::load_relaxed_system_2_u64(address, words[0], words[1]);
-        words[2] = words[3] = static_cast<u64>(flag) << 32;
-        if (second != 0) {
-            ptx::load_relaxed_system_2_u64(address + second, words[2], words[3]);
+        words[2] = words[3] = unit_of(0, flag);
+        if (is_pair) {
+            ptx::load_relaxed_system_2_u64(address + 2 * UNIT_ROW_BYTES, words[2], words[3]);
         }
-        u32 differ = 0;
+        seen = flag;
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) {
             data.words[i] = u32(words[i]);
-            differ |= u32(words[i] >> 32) ^ flag;
+            const u32 here = u32(words[i] >> 32);
+            seen = here == flag ? seen : here;
         }
-        if (differ == 0) {
-            return true;
-        }
-#pragma unroll
-        for (u32 i = 0; i < 4; ++i) {
-            seen = u32(words[i] >> 32) == flag ? seen : u32(words[i] >> 32);
-        }
-        return false;
+        return seen == flag;
     }
 };
-
-// Waits for the units at `offset` and one row behind, as far as the message has `length` bytes.
-// Any thread calls it. False: the wait failed, and the record says why.
-RINGDOVE_INLINE bool load_flagged(const DeviceCommunicator& communicator, const Message& message,
-                                  u64 offset, u64 length, const WaitSite& site,
-                                  ptx::Vector<u32>& value) {
-    const u32 second = offset + UNIT_ROW_BYTES < length ? 2 * UNIT_ROW_BYTES : 0;
-    FlaggedPoll poll = {message.slot + 2 * offset, second, flag_of(message.number), {}, 0};
-    if (!poll()) {
-        u64 waited_ns = 0;
-        const WaitEnd end = poll_until(communicator, poll, waited_ns);
-        if (end != WaitEnd::Reached) {
-            record_wait(communicator, site, end, poll.flag, poll.seen, waited_ns);
-            return false;
-        }
-    }
-    value = poll.data;
-    return true;
-}
 
 }  // namespace ringdove

@@ -210,6 +210,7 @@ enum class PlanFault : u32 {
     NoSignal = 18,
     SlotPort = 19,
     MessageCount = 20,
+    MessageNumber = 21,
 };
 
 struct WaitRecord {

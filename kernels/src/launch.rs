@@ -139,13 +139,15 @@ pub enum PlanFault {
     NoSignal = 18,
     /// A put between slots of another port than its own.
     SlotPort = 19,
-    /// An op packs or collects no message, or more than it can.
+    /// An op collects no message, or more than it can.
     MessageCount = 20,
+    /// Flagged messages that one op handles have different numbers at its ports.
+    MessageNumber = 21,
 }
 
 impl PlanFault {
     /// Every fault, in the order of the codes, which start at 1.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Magic,
         Self::BlockCount,
         Self::ThreadCount,
@@ -166,6 +168,7 @@ impl PlanFault {
         Self::NoSignal,
         Self::SlotPort,
         Self::MessageCount,
+        Self::MessageNumber,
     ];
 
     /// The fault with this code.

@@ -21,7 +21,7 @@ pub const PLAN_MAGIC: u64 = 0x0001_4e41_4c50_4452;
 pub const BLOCK_PORTS_MAX: usize = 32;
 /// The most buffers that a launch can bind by number.
 pub const BUFFERS_MAX: usize = 4;
-/// The most flagged messages that one op packs or collects: one for each peer of 16 ranks.
+/// The most flagged messages that one op collects: one for each peer of 16 ranks.
 pub const MESSAGES_MAX: usize = 15;
 /// A flagged message whose number is a multiple of this, or follows one closely enough to be the
 /// first in its slot, fills its slot. So no word of a slot keeps a flag until that flag, of which
@@ -106,8 +106,8 @@ pub enum OpCode {
     WaitCompletion = 6,
     /// Advance the port: `position += value`, `completion_position += destination.offset`.
     Advance = 7,
-    /// Write `a` as flagged message `position + destination.number` into the slot at each of
-    /// `value` ports, of which `port` is the first (send ports of flagged lanes).
+    /// Write `a` as flagged message `position + destination.number` into the slot at `port` (the
+    /// send port of a flagged lane). Puts on several lanes may take it from there.
     Pack = 8,
     /// `destination` = the reduction of `a` and of flagged messages `position + b.number` at
     /// `value` ports, of which `port` is the first (receive ports of flagged lanes). The messages
@@ -191,14 +191,14 @@ pub struct Op {
     pub code: u8,
     /// [`flags`].
     pub flags: u8,
-    /// Place of the op's port in the block's list; of `Pack` and `Collect`, of the first port.
+    /// Place of the op's port in the block's list; of `Collect`, of the first port.
     pub port: u16,
     /// Bytes, before clipping.
     pub length: u32,
     /// Where the op's bytes stand in the collective's element range, for clipping. Bytes.
     pub extent: u64,
-    /// `Wait*`: expected signal relative to the position. `Advance`: how far. `Pack`, `Collect`:
-    /// number of ports.
+    /// `Wait*`: expected signal relative to the position. `Advance`: how far. `Collect`: number of
+    /// ports.
     pub value: i64,
     /// `Collect`: how many messages come before `a` in the order of terms.
     pub before: u64,

@@ -130,7 +130,8 @@ fn expected() -> String {
         ReduceOp,
         NoSignal,
         SlotPort,
-        MessageCount
+        MessageCount,
+        MessageNumber
     );
     layout!(text, PlanHeader, magic, size_bytes, block_count, thread_count);
     layout!(text, BlockProgram, segments, segment_count, ports, port_count);

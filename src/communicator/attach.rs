@@ -90,27 +90,13 @@ fn add_port(
         completion: (sends && !flagged).then_some(base.signals + place.completion),
     };
     handle.add_lane(LaneId(number), lane)?;
-<<<<<<< HEAD
-    let slots = |endpoint: Endpoint, offset: u64| RegionDescriptor {
-        base: endpoint.staging + offset,
-        length_bytes: place.slots_bytes(),
-    };
-    let (source, destination) = match (end.side, end.lane.kind) {
-        (Side::Send, LaneKind::Direct) => return Ok(()),
-        (Side::Send, LaneKind::Slots | LaneKind::Flagged) => {
-            (slots(base, place.slots), slots(far.1, far.0.slots))
-        }
-=======
     // From anywhere in the own staging memory, so that what arrived can go on as it lies.
     let staging = RegionDescriptor { base: base.staging, length_bytes: own.layout.staging_bytes };
-    let slots = RegionDescriptor {
-        base: far.1.staging + far.0.slots,
-        length_bytes: own.slots_bytes(place),
-    };
+    let slots =
+        RegionDescriptor { base: far.1.staging + far.0.slots, length_bytes: place.slots_bytes() };
     let (source, destination) = match (end.side, end.lane.kind) {
         (Side::Send, LaneKind::Direct) => return Ok(()),
-        (Side::Send, LaneKind::Slots) => (staging, slots),
->>>>>>> main
+        (Side::Send, LaneKind::Slots | LaneKind::Flagged) => (staging, slots),
         (Side::Receive, _) => Default::default(),
     };
     handle.add_route(RouteId(number as u16), Route { lane: LaneId(number), source, destination })

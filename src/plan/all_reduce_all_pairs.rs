@@ -1,14 +1,15 @@
 //! All-pairs all-reduce: the low-latency path of small messages.
 //!
-//! Every rank sends its whole input to every other rank, as one flagged message (R13) on the
-//! flagged lane of the pair, and reduces all contributions itself, in the order of ranks. So there
-//! is one hop instead of `2 (n - 1)`, and all ranks get the same bits. What travels in total is
-//! `n (n - 1)` inputs, twice their size because of the flags: for small data only.
+//! Every rank packs its whole input once, as one flagged message (R13), sends it to every other
+//! rank on the flagged lane of the pair, and reduces all contributions itself, in the order of
+//! ranks. So there is one hop instead of `2 (n - 1)`, and all ranks get the same bits. What travels
+//! in total is `n (n - 1)` inputs, twice their size because of the flags: for small data only.
 //!
-//! Nobody waits for credits. A rank packs message `m` for a peer only after it has read all
-//! messages before `m` from that peer, and the peer does so too. Hence message `m - 1` from the
-//! peer, which this rank has read, was sent after the peer had read message `m - 2` from here: with
-//! two slots, the slot of message `m` is free. The verifier holds plans to that rule.
+//! Nobody waits for credits. A rank packs message `m` only after it has read all messages before
+//! `m` from each peer, and so does each peer. Hence message `m - 1` from a peer, which this rank
+//! has read, was sent after that peer had read message `m - 2` from here: with two slots, the slot
+//! of message `m` is free at both ends. And as all flagged lanes carry messages in step, one packed
+//! message has the right flag for each of them. The verifier holds plans to both rules.
 
 use super::builder::at;
 use super::{
@@ -39,13 +40,18 @@ fn program(choice: &Choice, rank: u32) -> BlockProgram {
     }
     let count = peers.len() as PortIndex;
     let range = Range { extent: 0, length: choice.slice_bytes };
-    let mut ops =
-        vec![Op::Pack { first: 0, count, message: 0, source: at(Buffer::Input, range), range }];
+    let packed = Place::Slot { port: 0, message: 0, offset: 0 };
+    let mut ops = vec![Op::Pack { port: 0, message: 0, source: at(Buffer::Input, range), range }];
     // Each rank begins with the next one, so that not all of them put to rank 0 first.
     for port in (0..count).map(|place| (place + rank as PortIndex) % count) {
-        let slot = Place::Slot { port, message: 0, offset: 0 };
-        let (arrival, completion) = (false, false);
-        ops.push(Op::Put { port, destination: slot, source: slot, range, arrival, completion });
+        ops.push(Op::Put {
+            port,
+            destination: Place::Slot { port, message: 0, offset: 0 },
+            source: packed,
+            range,
+            arrival: false,
+            completion: false,
+        });
     }
     ops.push(Op::Collect {
         destination: at(Buffer::Output, range),

@@ -131,11 +131,11 @@ impl fmt::Display for Named<'_> {
                 self.place(b),
                 suffix(modifiers)
             ),
-            Op::Pack { first, count, message, source, range } => write!(
+            Op::Pack { port, message, source, range } => write!(
                 f,
                 "pack {} bytes: flagged message {message} at {} = {}",
                 range.length,
-                self.ports(first, count),
+                at(port),
                 self.place(source)
             ),
             Op::Collect { destination, own, before, first, count, message, range, modifiers } => {

@@ -144,10 +144,9 @@ fn encode_op(op: &Op, ports: &[LaneEnd]) -> wire::Op {
             b: operand(b),
             ..sized(OpCode::Reduce, range, destination, a)
         },
-        Op::Pack { first, count, message, source, range } => wire::Op {
-            value: i64::from(count),
-            ..sized(OpCode::Pack, range, Place::Slot { port: first, message, offset: 0 }, source)
-        },
+        Op::Pack { port, message, source, range } => {
+            sized(OpCode::Pack, range, Place::Slot { port, message, offset: 0 }, source)
+        }
         Op::Collect { destination, own, before, first, count, message, range, modifiers } => {
             wire::Op {
                 flags: modifier_flags(modifiers),

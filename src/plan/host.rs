@@ -286,14 +286,12 @@ impl Host {
             OpCode::Pack => {
                 let mut data = self.load(place(&op.a), length);
                 data.resize(data.len().next_multiple_of(8), 0);
-                for (number, port) in self.ports_of(at, op) {
-                    let message = port.position + u64::from(op.destination.number);
-                    let flag = flag_of(message).to_le_bytes();
-                    let words: Vec<u8> =
-                        data.chunks_exact(4).flat_map(|word| [word, &flag].concat()).collect();
-                    let slot = Operand { port: number, ..op.destination };
-                    self.store(self.resolve(at, &slot, 0), &words);
-                }
+                let message = self.port(at, op.port).position + u64::from(op.destination.number);
+                let flag = flag_of(message).to_le_bytes();
+                let words: Vec<u8> =
+                    data.chunks_exact(4).flat_map(|word| [word, &flag].concat()).collect();
+                let to = place(&op.destination);
+                self.store(to, &words);
             }
             OpCode::Collect => {
                 let Some(sum) = self.collect(at, op, place(&op.a), length) else { return false };
@@ -339,7 +337,7 @@ impl Host {
         true
     }
 
-    /// The ports of a pack or collect: their places in the block's list, and themselves.
+    /// The ports of a collect: their places in the block's list, and themselves.
     fn ports_of(&self, at: &Cursor, op: &Op) -> Vec<(u16, HostPort)> {
         let places = op.port..op.port + op.value as u16;
         places.map(|place| (place, self.port(at, place))).collect()

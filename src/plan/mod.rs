@@ -251,13 +251,12 @@ pub enum Op {
         /// Scaling and finishing.
         modifiers: Modifiers,
     },
-    /// Write `source` as one flagged message into the slots at several send ports of flagged lanes.
+    /// Write `source` as a flagged message into the slot at a send port. Puts on this lane and on
+    /// others, at which the same message is next, may take it from there.
     Pack {
-        /// The first port.
-        first: PortIndex,
-        /// How many ports.
-        count: u16,
-        /// Message number relative to each port's position.
+        /// The send port of a flagged lane.
+        port: PortIndex,
+        /// Message number relative to the port's position.
         message: u32,
         /// A buffer or address.
         source: Place,
@@ -334,8 +333,9 @@ impl Op {
     pub fn port(&self) -> Option<PortIndex> {
         match *self {
             Self::Copy { .. } | Self::Reduce { .. } => None,
-            Self::Pack { first, .. } | Self::Collect { first, .. } => Some(first),
-            Self::Put { port, .. }
+            Self::Collect { first, .. } => Some(first),
+            Self::Pack { port, .. }
+            | Self::Put { port, .. }
             | Self::Credit { port }
             | Self::WaitSignal { port, .. }
             | Self::WaitCompletion { port, .. }

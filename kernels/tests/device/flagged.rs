@@ -23,8 +23,8 @@ fn rank(position: u64) -> Rank {
     rank
 }
 
-fn pack(length: u32, count: i64) -> Op {
-    Op { length, value: count, destination: slot(0, 0, 0), a: buffer(0, 0), ..op(OpCode::Pack, 0) }
+fn pack(length: u32) -> Op {
+    Op { length, destination: slot(0, 0, 0), a: buffer(0, 0), ..op(OpCode::Pack, 0) }
 }
 
 /// Collects from the block's first ports; the own data stands behind the first.
@@ -34,8 +34,9 @@ fn collect(length: u32, count: i64) -> Op {
     Op { length, flags, value: count, before: 1, destination, a, b, ..op(OpCode::Collect, 0) }
 }
 
+/// Both ports put what was packed for the first.
 fn flagged_put(port: u16, length: u32) -> Op {
-    put(port, slot(port, 0, 0), slot(port, 0, 0), length, flags::FLAGGED)
+    put(port, slot(port, 0, 0), slot(0, 0, 0), length, flags::FLAGGED)
 }
 
 /// A slot's words for `data`, which is padded to a whole unit.
@@ -56,7 +57,7 @@ fn pack_writes_each_word_with_its_flag_and_the_put_moves_all_of_them() {
     for (position, misalignment) in [(7, 0), (7, 4), (8, 1)] {
         for length in [1, 3, 4, 16, 30, 100, 256] {
             let mut rank = rank(position);
-            let ops = [pack(length, 2), flagged_put(0, length), flagged_put(1, length)];
+            let ops = [pack(length), flagged_put(0, length), flagged_put(1, length)];
             let ends = [advance(0, 1, 0), advance(1, 1, 0)];
             let ops = [ops.as_slice(), &ends].concat();
             let mut arguments = rank.arguments(&PlanText::single(64, &[0, 1], &ops));
@@ -71,20 +72,17 @@ fn pack_writes_each_word_with_its_flag_and_the_put_moves_all_of_them() {
             assert_eq!(rank.record().state, 0, "{:?}", rank.record());
             let ports = rank.ports();
             let slot_bytes = flagged_bytes(u64::from(length));
-            for port in &ports[..2] {
-                let seen = rank.arena.get(slot_address(port, position), slot_bytes as usize);
-                assert_eq!(seen, message(&data, position), "{length} bytes at {misalignment}");
-                assert_eq!(port.position, position + 1);
-            }
+            let packed = slot_address(&ports[0], position);
+            let seen = rank.arena.get(packed, slot_bytes as usize);
+            assert_eq!(seen, message(&data, position), "{length} bytes at {misalignment}");
+            assert!(ports[..2].iter().all(|port| port.position == position + 1));
             let offset = position % 2 * u64::from(SLOT_BYTES);
             for (descriptor, port) in rung.iter().zip(&ports) {
                 assert_eq!(u64::from(descriptor.length), slot_bytes);
                 assert_eq!(u32::from(descriptor.route), port.route);
                 assert!(!descriptor.arrival && !descriptor.completion);
-                assert_eq!(
-                    (descriptor.source_offset, descriptor.destination_offset),
-                    (offset, offset)
-                );
+                assert_eq!(rank.communicator.staging + descriptor.source_offset, packed);
+                assert_eq!(descriptor.destination_offset, offset);
             }
             assert_eq!(rung.len(), 2);
         }
@@ -98,7 +96,7 @@ fn now_and_then_a_message_fills_its_slot() {
     let whole = WHOLE_SLOT_PERIOD;
     for (position, expected) in [(0, 512), (1, 512), (2, 16), (whole - 1, 16), (whole + 1, 512)] {
         let mut rank = rank(position);
-        let ops = [pack(4, 1), flagged_put(0, 4), advance(0, 1, 0)];
+        let ops = [pack(4), flagged_put(0, 4), advance(0, 1, 0)];
         let mut arguments = rank.arguments(&PlanText::single(32, &[0], &ops));
         arguments.buffers[0] = rank.arena.allocate(4, 0);
         let mut rung = Vec::new();
@@ -209,10 +207,12 @@ fn an_abort_ends_the_wait_for_words() {
 fn messages_that_cannot_be_are_refused() {
     let most = MESSAGES_MAX as u64;
     for (op, fault, limit, seen) in [
-        (pack(16, 0), PlanFault::MessageCount, most, 0),
-        (pack(16, 16), PlanFault::MessageCount, most, 16),
-        (pack(16, 3), PlanFault::OpPort, 2, 2),
-        (pack(257, 2), PlanFault::SlotRange, 256, 257),
+        (collect(16, 0), PlanFault::MessageCount, most, 0),
+        (collect(16, 16), PlanFault::MessageCount, most, 16),
+        (collect(16, 3), PlanFault::OpPort, 2, 2),
+        (pack(257), PlanFault::SlotRange, 256, 257),
+        (Op { destination: slot(1, 1, 0), ..flagged_put(1, 4) }, PlanFault::MessageNumber, 7, 6),
+        (Op { a: slot(2, 0, 0), ..flagged_put(1, 4) }, PlanFault::OpPort, 2, 2),
         (collect(260, 2), PlanFault::SlotRange, 256, 260),
         (collect(6, 2), PlanFault::Alignment, 4, 2),
     ] {

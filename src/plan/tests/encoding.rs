@@ -47,13 +47,9 @@ impl Decoder<'_> {
                 range,
                 modifiers,
             },
-            OpCode::Pack => Op::Pack {
-                first: port,
-                count: value as u16,
-                message: op.destination.number,
-                source: Self::place(&op.a),
-                range,
-            },
+            OpCode::Pack => {
+                Op::Pack { port, message: op.destination.number, source: Self::place(&op.a), range }
+            }
             OpCode::Collect => Op::Collect {
                 destination: Self::place(&op.destination),
                 own: Self::place(&op.a),

@@ -158,11 +158,11 @@ pub enum Reason {
     EmptyMessage,
     #[error("message {message} has {packed} bytes where it was packed, {seen} here")]
     MessageLength { message: i64, packed: u64, seen: u64 },
-    #[error("message {message} was not packed")]
+    #[error("message {message} was not packed, or not with this number, or not in this slot")]
     NotPacked { message: i64 },
     #[error(
-        "packs message {message} after reading {read} messages from that peer; {message} are \
-         needed to know that its slot is free"
+        "packs message {message} after reading {read} messages from a peer; {message} are needed \
+         to know that its slot is free"
     )]
     NotInStep { message: i64, read: i64 },
     #[error("{lane} has no lane back in this block, by which it would know of free slots")]

@@ -9,11 +9,13 @@ use super::world::World;
 /// What is known of a flagged lane's messages.
 #[derive(Default)]
 pub(super) struct Messages {
-    /// Bytes of data of each message that was packed, in order.
-    packed: Vec<u64>,
+    /// Number and bytes of data of the message that was packed last at its send port.
+    packed: Option<(i64, u64)>,
+    /// Bytes of data of each message that was put, in order.
+    put: Vec<u64>,
 }
 
-/// Where an op's messages go or come from.
+/// Where messages come from.
 #[derive(Clone, Copy)]
 pub(super) struct Ports {
     pub(super) first: PortIndex,
@@ -46,60 +48,78 @@ impl World {
         &mut self,
         block: &mut Block<'_>,
         segment: &Segment,
-        ports: Ports,
-        source: Place,
-        range: Range,
+        (port, message): (PortIndex, u32),
+        (source, range): (Place, Range),
     ) -> Result<(), Reason> {
         let length = segment.clip(block.round, range);
         if length == 0 {
             return Err(Reason::EmptyMessage);
         }
+        let end = block.ports[usize::from(port)];
+        let message = end.position + i64::from(message);
+        let lane = &self.lanes[end.lane];
+        if message < lane.puts {
+            return Err(Reason::MessageGone { message });
+        }
+        self.peers_have_read(block, message)?;
         let from = self.place(block, segment, source, Access::Read)?;
-        for (_, end, message) in ports.of(block) {
-            let lane = &self.lanes[end.lane];
-            let expected = lane.messages.packed.len() as i64;
-            if message != expected {
-                return Err(Reason::MessageOrder { expected, seen: message });
+        let to = (self.slots_of(end.lane, Side::Send), self.slot_start(message));
+        let mut pieces = self.read(block, from, to.1, length, 0)?;
+        self.write(block, to, length, pieces.drain(..))?;
+        self.scratch[0] = pieces;
+        self.lanes[end.lane].messages.packed = Some((message, length));
+        Ok(())
+    }
+
+    /// The rule that stands for credits: message `m` may be packed by a block that has read every
+    /// message before `m` from each peer to which it puts. `all_reduce_all_pairs` says why two
+    /// slots are enough then.
+    fn peers_have_read(&self, block: &Block<'_>, message: i64) -> Result<(), Reason> {
+        let flagged = |side| {
+            let ports = block.ports.iter().filter(move |end| end.side == side);
+            ports.filter(|end| self.lanes[end.lane].flagged())
+        };
+        for end in flagged(Side::Send) {
+            let lane = self.lanes[end.lane].id;
+            let back = LaneId { from: lane.to, to: lane.from, ..lane };
+            match flagged(Side::Receive).find(|end| self.lanes[end.lane].id == back) {
+                Some(end) if end.observed >= message => {}
+                Some(end) => return Err(Reason::NotInStep { message, read: end.observed }),
+                None => return Err(Reason::OneWay { lane }),
             }
-            self.slot_read(block, lane.id, message)?;
-            let to = (self.slots_of(end.lane, Side::Send), self.slot_start(message));
-            let mut pieces = self.read(block, from, to.1, length, 0)?;
-            self.write(block, to, length, pieces.drain(..))?;
-            self.scratch[0] = pieces;
-            self.lanes[end.lane].messages.packed.push(length);
         }
         Ok(())
     }
 
-    /// The rule that stands for credits: message `m` may be packed by whoever has read every
-    /// message before `m` that comes the other way. `all_reduce_all_pairs` says why two slots are
-    /// enough then.
-    fn slot_read(&self, block: &Block<'_>, lane: LaneId, message: i64) -> Result<(), Reason> {
-        let back = LaneId { from: lane.to, to: lane.from, ..lane };
-        let is_back = |end: &&Port| end.side == Side::Receive && self.lanes[end.lane].id == back;
-        let read = block.ports.iter().find(is_back).map(|end| end.observed);
-        match read {
-            Some(read) if read >= message => Ok(()),
-            Some(read) => Err(Reason::NotInStep { message, read }),
-            None => Err(Reason::OneWay { lane }),
-        }
-    }
-
-    /// The next message of a flagged lane may be put if it was packed, with this length.
+    /// The next message of a flagged lane may be put if it was packed, with this number and length.
     pub(super) fn message_packed(
-        &self,
-        end: &Port,
-        message: i64,
+        &mut self,
+        block: &Block<'_>,
+        (end, message): (Port, i64),
+        source: Place,
         length: u64,
     ) -> Result<(), Reason> {
-        let lane = &self.lanes[end.lane];
-        let expected = lane.puts;
+        let expected = self.lanes[end.lane].puts;
         if message != expected {
             return Err(Reason::MessageOrder { expected, seen: message });
         }
-        match lane.messages.packed.get(message as usize) {
-            Some(&packed) if packed == length => Ok(()),
-            Some(&packed) => Err(Reason::MessageLength { message, packed, seen: length }),
+        let Place::Slot { port, message: number, .. } = source else {
+            return Err(Reason::NotPacked { message });
+        };
+        let from = block.ports[usize::from(port)];
+        let packed = self.lanes[from.lane].messages.packed;
+        match packed {
+            Some((number, _)) if number != message => Err(Reason::NotPacked { message }),
+            Some(_) if from.position + i64::from(number) != message => {
+                Err(Reason::NotPacked { message })
+            }
+            Some((_, packed)) if packed != length => {
+                Err(Reason::MessageLength { message, packed, seen: length })
+            }
+            Some(_) => {
+                self.lanes[end.lane].messages.put.push(length);
+                Ok(())
+            }
             None => Err(Reason::NotPacked { message }),
         }
     }
@@ -161,7 +181,7 @@ impl World {
             if seen <= message {
                 return Ok(Some(Step::Waiting { expected: message + 1, seen }));
             }
-            let packed = lane.messages.packed[message as usize];
+            let packed = lane.messages.put[message as usize];
             if packed != length {
                 return Err(Reason::MessageLength { message, packed, seen: length });
             }

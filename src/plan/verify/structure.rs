@@ -160,8 +160,8 @@ impl Operands<'_> {
                 self.place(b, range)?;
                 self.place(destination, range)
             }
-            Op::Pack { first, count, source, range, .. } => {
-                self.messages(first, count, Side::Send, range)?;
+            Op::Pack { port, source, range, .. } => {
+                self.messages(port, 1, Side::Send, range)?;
                 self.local(source, range)
             }
             Op::Collect { destination, own, before, first, count, range, .. } => {
@@ -212,23 +212,20 @@ impl Operands<'_> {
                 Place::Slot { port: from, message: sent, offset: read },
                 Place::Slot { port: to, message: put, offset: written },
             ) => {
-<<<<<<< HEAD
+                // From the port's own slot, or straight from where a message arrived, or from where
+                // a flagged message was packed.
                 let flagged = kind == LaneKind::Flagged;
-                if (from, to) != (port, port) || sent != put {
-                    "a put through slots names one message of its own port at both ends"
-                } else if flagged && (read, written) != (0, 0) {
-                    "a flagged message starts where its slot does"
+                let arrived = self.port(from)?.side == Side::Receive;
+                let packed = self.flagged(from)? && !arrived;
+                if to != port {
+                    "a put through slots goes to a message of its own port"
+                } else if flagged && !(packed && (read, written) == (0, 0)) {
+                    "a flagged message goes from where it was packed, as a whole"
                 } else if flagged && (arrival || completion) {
                     "a flagged message raises no signal"
+                } else if !flagged && !(arrived || (from, sent) == (port, put)) {
+                    "a put through slots comes from the same message or from one that arrived"
                 } else if !flagged && !arrival {
-=======
-                // From the port's own slot, or straight from where a message arrived.
-                let arrived = self.port(from)?.side == Side::Receive;
-                if to != port || !(arrived || (from, sent) == (port, put)) {
-                    "a put through slots goes to a message of its own port, from the same message \
-                     or from one that arrived"
-                } else if !arrival {
->>>>>>> main
                     "a message in a slot announces itself"
                 } else {
                     return Ok(());
@@ -239,6 +236,10 @@ impl Operands<'_> {
             (LaneKind::Direct, ..) => "a direct lane moves registered buffers",
         };
         Err(Reason::Operands { rule })
+    }
+
+    fn flagged(&self, port: u16) -> Result<bool, Reason> {
+        Ok(self.port(port)?.lane.kind == LaneKind::Flagged)
     }
 
     /// On a flagged lane there are no signals, and so no credits and no waits for them.
@@ -307,7 +308,7 @@ impl Operands<'_> {
     fn unflagged(&self, places: &[Place]) -> Result<(), Reason> {
         for place in places {
             if let Place::Slot { port, .. } = *place
-                && self.port(port)?.lane.kind == LaneKind::Flagged
+                && self.flagged(port)?
             {
                 let rule = "only pack, put and collect touch the slots of a flagged lane";
                 return Err(Reason::Operands { rule });

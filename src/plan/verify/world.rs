@@ -77,8 +77,8 @@ impl World {
             Op::Reduce { destination, a, b, range, modifiers } => {
                 self.reduce(block, segment, [destination, a, b], range, modifiers)?;
             }
-            Op::Pack { first, count, message, source, range } => {
-                self.pack(block, segment, Ports { first, count, message }, source, range)?;
+            Op::Pack { port, message, source, range } => {
+                self.pack(block, segment, (port, message), (source, range))?;
             }
             Op::Collect { destination, own, before, first, count, message, range, modifiers } => {
                 let ports = Ports { first, count, message };
@@ -229,7 +229,7 @@ impl World {
             (Place::Slot { .. }, Place::Slot { message, offset, .. }) => {
                 let message = end.position + i64::from(message);
                 match self.lanes[end.lane].flagged() {
-                    true => self.message_packed(&end, message, length)?,
+                    true => self.message_packed(block, (end, message), source, length)?,
                     false => self.message_to_put(&end, message)?,
                 }
                 (self.slots_of(end.lane, Side::Receive), self.slot_start(message) + offset)
