@@ -124,7 +124,11 @@ private:
 #pragma unroll 1
         for (u64 i = unit_offset(team); i < operands.length; i += stride) {
             const u64 second = i + UNIT_ROW_BYTES;
+            const bool is_pair = second < operands.length;
             ptx::Vector<u32> sum = {};
+            u32 number = 0;
+            FlaggedPoll next = {work.message_slots[0] + 2 * i, flag, is_pair, {}};
+            next.look();
 #pragma unroll 1
             for (u32 term = 0; term <= count; ++term) {
                 ptx::Vector<u32> value;
@@ -132,13 +136,17 @@ private:
                     value = vector_of(load_unit(operands.a, i, operands.length),
                                       load_unit(operands.a, second, operands.length));
                 } else {
-                    const u32 number = term - (term > before);
-                    const u64 words = work.message_slots[number] + 2 * i;
-                    FlaggedPoll poll = {words, flag, second < operands.length, {}, 0};
-                    if (!poll() && !await_message(work, number, poll)) {
+                    FlaggedPoll poll = next;
+                    number += 1;
+                    // The next one's words travel while this one's are combined.
+                    if (number < count) {
+                        next.address = work.message_slots[number] + 2 * i;
+                        next.look();
+                    }
+                    if (poll.seen() != flag && !await_message(work, number - 1, poll)) {
                         return false;
                     }
-                    value = poll.data;
+                    value = poll.data();
                 }
                 if (term == 0) {
                     sum = value;
@@ -167,7 +175,7 @@ private:
         const u32 thread = ptx::thread_index();
         if (thread < work.message_count) {
             const u64 last = (work.operands.length - 1) / UNIT_BYTES * UNIT_BYTES;
-            FlaggedPoll poll = {work.message_slots[thread] + 2 * last, work.flag, false, {}, 0};
+            FlaggedPoll poll = {work.message_slots[thread] + 2 * last, work.flag, false, {}};
             if (!poll() && !await_message(work, thread, poll)) {
                 failed = STOPPED;
             }
@@ -186,7 +194,7 @@ private:
         WaitSite where = work.site;
         where.port = state.port_numbers[work.first_port + number];
         where.peer = state.ports[work.first_port + number].peer;
-        record_wait(state.communicator, where, end, poll.flag, poll.seen, waited_ns);
+        record_wait(state.communicator, where, end, poll.flag, poll.seen(), waited_ns);
         return false;
     }
 

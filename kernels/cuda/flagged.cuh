@@ -103,27 +103,36 @@ struct FlaggedPoll {
     u32 flag;
     // Is there a second? Where there is none, its words count as arrived.
     bool is_pair;
-    ptx::Vector<u32> data;
-    // A flag that is not the expected one, if there is such.
-    u32 seen;
+    u64 words[4];
 
     // Relaxed: a word proves itself, and its data is in it (R13). Each 8 bytes are one access to
     // the memory model, whatever becomes of the 16. Pairs with the engine's write of the slot.
-    RINGDOVE_INLINE bool operator()() {
-        u64 words[4];
+    RINGDOVE_INLINE void look() {
         ptx::load_relaxed_system_2_u64(address, words[0], words[1]);
         words[2] = words[3] = unit_of(0, flag);
         if (is_pair) {
             ptx::load_relaxed_system_2_u64(address + 2 * UNIT_ROW_BYTES, words[2], words[3]);
         }
-        seen = flag;
+    }
+
+    // A flag that is not the expected one, if there is such among what was seen last.
+    RINGDOVE_INLINE u32 seen() const {
+        u32 seen = flag;
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) {
-            data.words[i] = u32(words[i]);
             const u32 here = u32(words[i] >> 32);
             seen = here == flag ? seen : here;
         }
-        return seen == flag;
+        return seen;
+    }
+
+    RINGDOVE_INLINE bool operator()() {
+        look();
+        return seen() == flag;
+    }
+
+    RINGDOVE_INLINE ptx::Vector<u32> data() const {
+        return {{u32(words[0]), u32(words[1]), u32(words[2]), u32(words[3])}};
     }
 };
 

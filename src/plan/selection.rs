@@ -36,8 +36,10 @@ const TABLE: [Row; 4] = [
 const DIRECT_BYTES_MIN: u64 = 64 << 10;
 /// The most ranks that exchange everything with everybody.
 pub(crate) const ALL_PAIRS_RANKS_MAX: u32 = 8;
-/// Threads of the one block that does so.
+/// Threads of the one block that does so, at most.
 const ALL_PAIRS_THREADS_MAX: u32 = 512;
+/// What one of them handles.
+const ALL_PAIRS_BYTES_PER_THREAD: u64 = 64;
 /// Slots of a flagged lane.
 pub(crate) const FLAGGED_SLOTS: u32 = 2;
 /// A flagged message has to fit one put, with its flags, also where it fills its slot.
@@ -157,13 +159,13 @@ impl Choice {
     }
 
     /// Makes this the choice of all-pairs, but for the size of messages: one block, flagged slots,
-    /// and a thread for each vector as far as that goes, since threads that wait side by side hide
-    /// each other's latency.
+    /// and a thread for 64 bytes, which it handles in four turns. More threads would hide more of
+    /// each other's latency; but on virtual GPUs each warp costs some 20 µs.
     pub(super) fn all_pairs(&mut self, limits: &Limits) {
         self.algorithm = Algorithm::AllPairs;
         (self.blocks, self.slices, self.slots) = (1, 1, limits.flagged_slots());
-        let vectors = self.request.bytes.div_ceil(GRANULE_BYTES);
-        let threads = vectors.clamp(32, u64::from(ALL_PAIRS_THREADS_MAX)).next_multiple_of(32);
+        let wanted = self.request.bytes.div_ceil(ALL_PAIRS_BYTES_PER_THREAD);
+        let threads = wanted.clamp(32, u64::from(ALL_PAIRS_THREADS_MAX)).next_multiple_of(32);
         self.thread_count = threads as u32;
     }
 
