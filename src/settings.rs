@@ -81,7 +81,7 @@ pub const TABLE: &[Setting] = &[
     },
     Setting {
         name: "RINGDOVE_LOW_LATENCY_BYTES",
-        default: "32768",
+        default: "16384",
         meaning: "all-reduces up to this size, of up to 8 ranks, send data and flags together: a \
                   multiple of 16 up to 262144; 0: none",
     },

@@ -48,7 +48,7 @@ enum class Task : u32 {
 struct Work {
     // `Task::Pack` reads `a`; `Task::Collect` reads `a` too.
     Operands operands;
-    // Of `Task::Move`; of `Task::Collect`, of all terms but the first and the last.
+    // Of `Task::Move`; of `Task::Collect`, for all terms but the last.
     Pass pass;
     Task task;
     // Threads from this one on have no part in it.
@@ -64,7 +64,6 @@ struct Work {
     // The rest to `Task::Collect` alone: how many messages come before `a`, and whose they are.
     u32 before;
     u32 first_port;
-    Pass first_pass;
     Pass last_pass;
     WaitSite site;
 };

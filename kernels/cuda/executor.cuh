@@ -110,13 +110,11 @@ private:
     RINGDOVE_INLINE bool collect(const Work& work) {
         // What the loops read, read once: the assembly in them clobbers memory.
         const DataType type = DataType(state.arguments.data_type);
-        const u64 scalar = state.arguments.scalar;
         const u32 ranks = state.communicator.rank_count;
         const Operands operands = work.operands;
         const u32 count = work.message_count;
         const u32 before = work.before;
         const u32 flag = work.flag;
-        const Pass first_pass = work.first_pass;
         const Pass middle_pass = work.pass;
         const Pass last_pass = work.last_pass;
         const Team team = Team::here();
@@ -150,11 +148,9 @@ private:
                 }
                 if (term == 0) {
                     sum = value;
+                } else {
+                    combine(type, term == count ? last_pass : middle_pass, sum, value, ranks);
                 }
-                const Pass pass = term == 0       ? first_pass
-                                  : term == count ? last_pass
-                                                  : middle_pass;
-                combine(type, pass, sum, value, scalar, ranks);
             }
             store_unit(operands.destination, i, operands.length,
                        unit_of(sum.words[0], sum.words[1]));
@@ -470,10 +466,9 @@ private:
             return refuse(PlanFault::Alignment, unit, all % unit);
         }
         const ReduceOp reduce_op = ReduceOp(state.arguments.reduce_op);
-        const u8 unfinished = u8(head.flags & ~flags::FINISH);
-        work.first_pass = select_pass(false, reduce_op, unfinished);
-        work.pass = select_pass(true, reduce_op, unfinished);
-        work.last_pass = select_pass(true, reduce_op, head.flags);
+        // Terms come scaled, each by its own rank's scalar.
+        work.pass = select_pass(true, reduce_op, 0);
+        work.last_pass = select_pass(true, reduce_op, head.flags & flags::FINISH);
         work.before = u32(ptx::load<u64>(head.address + __builtin_offsetof(Op, before)));
         work.first_port = head.port;
         const u64 number = work.site.position;

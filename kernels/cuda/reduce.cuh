@@ -212,27 +212,22 @@ RINGDOVE_INLINE u32 element_bytes(DataType type) {
     }
 }
 
-// Applies one pass to a vector in registers: `a` becomes `a (op) b`.
+// Applies a pass to a vector in registers: `a` becomes `a (op) b`. For terms that come scaled.
 template <class Type, class Wrapping>
 RINGDOVE_INLINE void combine_pass(Pass pass, ptx::Vector<u32>& a, const ptx::Vector<u32>& b,
-                                  u64 scalar, u32 rank_count) {
-    const auto factor = Wrapping::factor(scalar);
+                                  u32 rank_count) {
     const auto divisor = typename Type::Value(rank_count);
     switch (pass) {
         case Pass::Sum:
-            return Transform<Wrapping, Pass::Sum>::combine_bits(a, b, factor);
+            return Transform<Wrapping, Pass::Sum>::combine_bits(a, b, divisor);
         case Pass::Prod:
-            return Transform<Wrapping, Pass::Prod>::combine_bits(a, b, factor);
+            return Transform<Wrapping, Pass::Prod>::combine_bits(a, b, divisor);
         case Pass::Max:
             return Transform<Type, Pass::Max>::combine_bits(a, b, divisor);
         case Pass::Min:
             return Transform<Type, Pass::Min>::combine_bits(a, b, divisor);
-        case Pass::ScaledSum:
-            return Transform<Wrapping, Pass::ScaledSum>::combine_bits(a, b, factor);
         case Pass::AverageEnd:
             return Transform<Type, Pass::AverageEnd>::combine_bits(a, b, divisor);
-        case Pass::Scale:
-            return Transform<Wrapping, Pass::Scale>::combine_bits(a, b, factor);
         default:
             return;
     }
@@ -241,28 +236,28 @@ RINGDOVE_INLINE void combine_pass(Pass pass, ptx::Vector<u32>& a, const ptx::Vec
 // The same for any type. The switch stands inside of the loop over terms here, because the loop
 // waits for each of them: a copy of it for every type and pass would double the device code.
 RINGDOVE_INLINE void combine(DataType type, Pass pass, ptx::Vector<u32>& a,
-                             const ptx::Vector<u32>& b, u64 scalar, u32 rank_count) {
+                             const ptx::Vector<u32>& b, u32 rank_count) {
     switch (type) {
         case DataType::I8:
-            return combine_pass<I8, U8>(pass, a, b, scalar, rank_count);
+            return combine_pass<I8, U8>(pass, a, b, rank_count);
         case DataType::U8:
-            return combine_pass<U8, U8>(pass, a, b, scalar, rank_count);
+            return combine_pass<U8, U8>(pass, a, b, rank_count);
         case DataType::I32:
-            return combine_pass<I32, U32>(pass, a, b, scalar, rank_count);
+            return combine_pass<I32, U32>(pass, a, b, rank_count);
         case DataType::U32:
-            return combine_pass<U32, U32>(pass, a, b, scalar, rank_count);
+            return combine_pass<U32, U32>(pass, a, b, rank_count);
         case DataType::I64:
-            return combine_pass<I64, U64>(pass, a, b, scalar, rank_count);
+            return combine_pass<I64, U64>(pass, a, b, rank_count);
         case DataType::U64:
-            return combine_pass<U64, U64>(pass, a, b, scalar, rank_count);
+            return combine_pass<U64, U64>(pass, a, b, rank_count);
         case DataType::F16:
-            return combine_pass<F16, F16>(pass, a, b, scalar, rank_count);
+            return combine_pass<F16, F16>(pass, a, b, rank_count);
         case DataType::F32:
-            return combine_pass<F32, F32>(pass, a, b, scalar, rank_count);
+            return combine_pass<F32, F32>(pass, a, b, rank_count);
         case DataType::F64:
-            return combine_pass<F64, F64>(pass, a, b, scalar, rank_count);
+            return combine_pass<F64, F64>(pass, a, b, rank_count);
         case DataType::BF16:
-            return combine_pass<BF16, BF16>(pass, a, b, scalar, rank_count);
+            return combine_pass<BF16, BF16>(pass, a, b, rank_count);
     }
 }
 

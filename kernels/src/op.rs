@@ -141,7 +141,6 @@ pub mod flags {
     /// `Put`: raise this port's completion signal when the source may be overwritten.
     pub const COMPLETION: u8 = 2;
     /// `Copy`: multiply by the launch's scalar. `Reduce`: multiply operand `b` by it first.
-    /// `Collect`: multiply each term by it.
     /// Only with `ReduceOp::PreMulSum`; ignored for other reductions.
     pub const SCALE: u8 = 4;
     /// `Reduce`: this is the last contribution; apply what the reduction needs at its end (the

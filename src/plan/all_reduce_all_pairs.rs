@@ -11,11 +11,12 @@
 //! of message `m` is free at both ends. And as all flagged lanes carry messages in step, one packed
 //! message has the right flag for each of them. The verifier holds plans to both rules.
 
-use super::builder::at;
+use super::builder::{at, copy};
 use super::{
     BlockProgram, Buffer, Choice, LaneId, LaneKind, Modifiers, Op, Place, Plan, PortIndex, Range,
     RankProgram, Segment, Side,
 };
+use ringdove_kernels::element::ReduceOp;
 
 /// Builds the world's programs.
 pub(super) fn build(choice: &Choice) -> Plan {
@@ -41,7 +42,14 @@ fn program(choice: &Choice, rank: u32) -> BlockProgram {
     let count = peers.len() as PortIndex;
     let range = Range { extent: 0, length: choice.slice_bytes };
     let packed = Place::Slot { port: 0, message: 0, offset: 0 };
-    let mut ops = vec![Op::Pack { port: 0, message: 0, source: at(Buffer::Input, range), range }];
+    let mut ops = Vec::new();
+    let mut own = at(Buffer::Input, range);
+    if choice.request.reduce_op == ReduceOp::PreMulSum {
+        // Nobody needs this rank's output before it is collected, so it can hold the scaled input.
+        ops.push(copy(at(Buffer::Output, range), own, range, Modifiers::SCALE));
+        own = at(Buffer::Output, range);
+    }
+    ops.push(Op::Pack { port: 0, message: 0, source: own, range });
     // Each rank begins with the next one, so that not all of them put to rank 0 first.
     for port in (0..count).map(|place| (place + rank as PortIndex) % count) {
         ops.push(Op::Put {
@@ -55,14 +63,14 @@ fn program(choice: &Choice, rank: u32) -> BlockProgram {
     }
     ops.push(Op::Collect {
         destination: at(Buffer::Output, range),
-        own: at(Buffer::Input, range),
+        own,
         // Peers are in the order of ranks, so as many stand before this one as its number says.
         before: rank as u16,
         first: count,
         count,
         message: 0,
         range,
-        modifiers: Modifiers { scale: true, finish: true },
+        finish: true,
     });
     for port in 0..2 * count {
         ops.push(Op::Advance { port, signals: 1, completions: 0 });

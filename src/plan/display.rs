@@ -138,7 +138,7 @@ impl fmt::Display for Named<'_> {
                 at(port),
                 self.place(source)
             ),
-            Op::Collect { destination, own, before, first, count, message, range, modifiers } => {
+            Op::Collect { destination, own, before, first, count, message, range, finish } => {
                 write!(
                     f,
                     "collect {} bytes: {} = (op) of flagged message {message} at {}, and of {} as \
@@ -147,7 +147,7 @@ impl fmt::Display for Named<'_> {
                     self.place(destination),
                     self.ports(first, count),
                     self.place(own),
-                    suffix(modifiers)
+                    suffix(Modifiers { scale: false, finish })
                 )
             }
             Op::Put { port, destination, source, range, arrival, completion } => {

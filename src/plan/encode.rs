@@ -147,9 +147,9 @@ fn encode_op(op: &Op, ports: &[LaneEnd]) -> wire::Op {
         Op::Pack { port, message, source, range } => {
             sized(OpCode::Pack, range, Place::Slot { port, message, offset: 0 }, source)
         }
-        Op::Collect { destination, own, before, first, count, message, range, modifiers } => {
+        Op::Collect { destination, own, before, first, count, message, range, finish } => {
             wire::Op {
-                flags: modifier_flags(modifiers),
+                flags: flag(finish, flags::FINISH),
                 value: i64::from(count),
                 before: u64::from(before),
                 b: operand(Place::Slot { port: first, message, offset: 0 }),

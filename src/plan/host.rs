@@ -363,15 +363,12 @@ impl Host {
         }
         terms.insert(op.before as usize, self.load(own, length));
         let element = self.element;
-        let (scale, finish) = (op.flags & flags::SCALE != 0, op.flags & flags::FINISH != 0);
-        let scaled = |value| if scale { element.scale(value) } else { value };
+        let finish = op.flags & flags::FINISH != 0;
         let mut sum = terms[0].clone();
-        element.map(&mut sum, |_, value| scaled(value));
         for term in &terms[1..] {
             element.map(&mut sum, |number, value| {
                 let start = number * element.bytes;
-                let b = element.load(&term[start..start + element.bytes]);
-                element.combine(value, scaled(b))
+                element.combine(value, element.load(&term[start..start + element.bytes]))
             });
         }
         if finish {

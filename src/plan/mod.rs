@@ -279,8 +279,9 @@ pub enum Op {
         message: u32,
         /// How much.
         range: Range,
-        /// `scale`: each term; `finish`: the result.
-        modifiers: Modifiers,
+        /// Apply what the reduction needs at its end. Nothing is scaled here: each rank scales what
+        /// it sends, for each may have a scalar of its own.
+        finish: bool,
     },
     /// Ring a doorbell: the engine moves `source` to `destination` at the peer. On a flagged lane
     /// this is a packed message, and `range` counts its data.

@@ -29,7 +29,7 @@ fn pack(length: u32) -> Op {
 
 /// Collects from the block's first ports; the own data stands behind the first.
 fn collect(length: u32, count: i64) -> Op {
-    let flags = flags::SCALE | flags::FINISH;
+    let flags = flags::FINISH;
     let (destination, a, b) = (buffer(1, 0), buffer(0, 0), slot(0, 0, 0));
     Op { length, flags, value: count, before: 1, destination, a, b, ..op(OpCode::Collect, 0) }
 }

@@ -58,7 +58,7 @@ impl Decoder<'_> {
                 count: value as u16,
                 message: op.b.number,
                 range,
-                modifiers,
+                finish: modifiers.finish,
             },
             OpCode::Put => Op::Put {
                 port,

@@ -179,6 +179,8 @@ pub enum Reason {
     SlotReturned { message: i64, credits: i64 },
     #[error("combines or scales a value that is finished already")]
     AfterFinish,
+    #[error("scales what rank {rank} contributed; each rank has a scalar of its own")]
+    ForeignScale { rank: u32 },
     #[error("combines {seen} contributions, of {ranks} ranks: some count twice")]
     TooManyTerms { seen: usize, ranks: usize },
     #[error("nothing moves any more: {}", list(.0))]

@@ -30,7 +30,7 @@ pub(super) struct Collect {
     pub(super) before: u16,
     pub(super) ports: Ports,
     pub(super) range: Range,
-    pub(super) modifiers: Modifiers,
+    pub(super) finish: bool,
 }
 
 impl Ports {
@@ -147,18 +147,14 @@ impl World {
             let place = if number < usize::from(collect.before) { number } else { number + 1 };
             terms.insert(place.min(terms.len()), slot);
         }
-        let scale = Modifiers { finish: false, ..collect.modifiers };
-        let finish = Modifiers { scale: false, ..collect.modifiers };
+        let finish = Modifiers { scale: false, finish: collect.finish };
         let mut sum: Vec<Piece> = Vec::new();
         for (number, term) in terms.into_iter().enumerate() {
-            let mut pieces = self.read(block, term, to.1, length, 0)?;
-            for piece in &mut pieces {
-                self.modify(&mut piece.value, scale)?;
-            }
+            let pieces = self.read(block, term, to.1, length, 0)?;
             sum = if number == 0 { pieces } else { self.combine(&sum, &pieces)? };
         }
         for piece in &mut sum {
-            self.modify(&mut piece.value, finish)?;
+            self.modify(block.rank, &mut piece.value, finish)?;
         }
         self.write(block, to, length, sum)?;
         Ok(None)

@@ -80,9 +80,9 @@ impl World {
             Op::Pack { port, message, source, range } => {
                 self.pack(block, segment, (port, message), (source, range))?;
             }
-            Op::Collect { destination, own, before, first, count, message, range, modifiers } => {
+            Op::Collect { destination, own, before, first, count, message, range, finish } => {
                 let ports = Ports { first, count, message };
-                let collect = Collect { destination, own, before, ports, range, modifiers };
+                let collect = Collect { destination, own, before, ports, range, finish };
                 if let Some(waiting) = self.collect(block, segment, &collect)? {
                     return Ok(waiting);
                 }
@@ -156,7 +156,7 @@ impl World {
         }
         let mut pieces = self.read(block, from, to.1, length, 0)?;
         for piece in &mut pieces {
-            self.modify(&mut piece.value, modifiers)?;
+            self.modify(block.rank, &mut piece.value, modifiers)?;
         }
         self.write(block, to, length, pieces.drain(..))?;
         self.scratch[0] = pieces;
@@ -183,11 +183,11 @@ impl World {
         let mut second = self.read(block, b, to.1, length, 1)?;
         let finish = Modifiers { scale: false, ..modifiers };
         for piece in &mut second {
-            self.modify(&mut piece.value, Modifiers { finish: false, ..modifiers })?;
+            self.modify(block.rank, &mut piece.value, Modifiers { finish: false, ..modifiers })?;
         }
         let mut pieces = self.combine(&first, &second)?;
         for piece in &mut pieces {
-            self.modify(&mut piece.value, finish)?;
+            self.modify(block.rank, &mut piece.value, finish)?;
         }
         (self.scratch[0], self.scratch[1]) = (first, second);
         self.write(block, to, length, pieces)
@@ -366,8 +366,16 @@ impl World {
     }
 
     /// Applies what the flags say to a value, where the promised reduction cares.
-    pub(super) fn modify(&self, value: &mut Rc<Sum>, modifiers: Modifiers) -> Result<(), Reason> {
+    pub(super) fn modify(
+        &self,
+        rank: u32,
+        value: &mut Rc<Sum>,
+        modifiers: Modifiers,
+    ) -> Result<(), Reason> {
         if modifiers.scale && self.rules.scales {
+            if let Some(term) = value.terms.iter().find(|term| term.rank != rank) {
+                return Err(Reason::ForeignScale { rank: term.rank });
+            }
             for term in &mut Rc::make_mut(value).terms {
                 term.scaled = term.scaled.saturating_add(1);
             }
