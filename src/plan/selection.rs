@@ -8,6 +8,9 @@
 //! | up to 4 MiB   | 2                     | 2                 | 256     |
 //! | more          | 4                     | 2                 | 256     |
 //!
+//! Up to `Limits::flagged_bytes`, and up to 8 ranks, all-pairs comes before the table: one block, and
+//! a thread for 64 bytes.
+//!
 //! Blocks are bounded by `Limits::blocks_max`, slices by half of the slots. These rows, and the
 //! sizes below, come from reasoning (a message wants the fewest hops and barriers when it is small,
 //! and at least two slices in flight when it is large), not from a measurement on hardware.
