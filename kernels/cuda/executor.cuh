@@ -141,7 +141,7 @@ private:
                         next.address = work.message_slots[number] + 2 * i;
                         next.look();
                     }
-                    if (poll.seen() != flag && !await_message(work, number - 1, poll)) {
+                    if (!poll.arrived() && !await_message(work, number - 1, poll)) {
                         return false;
                     }
                     value = poll.data();

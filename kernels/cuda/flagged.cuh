@@ -126,9 +126,16 @@ struct FlaggedPoll {
         return seen;
     }
 
+    RINGDOVE_INLINE bool arrived() const {
+        const u64 wanted = unit_of(0, flag);
+        const u64 differ = (words[0] ^ wanted) | (words[1] ^ wanted) | (words[2] ^ wanted) |
+                           (words[3] ^ wanted);
+        return differ >> 32 == 0;
+    }
+
     RINGDOVE_INLINE bool operator()() {
         look();
-        return seen() == flag;
+        return arrived();
     }
 
     RINGDOVE_INLINE ptx::Vector<u32> data() const {
