@@ -223,7 +223,7 @@ impl Operands<'_> {
                     "a flagged message goes from where it was packed, as a whole"
                 } else if flagged && (arrival || completion) {
                     "a flagged message raises no signal"
-                } else if !flagged && !(arrived || (from, sent) == (port, put)) {
+                } else if !(flagged || arrived || (from, sent) == (port, put)) {
                     "a put through slots comes from the same message or from one that arrived"
                 } else if !flagged && !arrival {
                     "a message in a slot announces itself"
