@@ -2,6 +2,10 @@
 //! reader can do. Errors are `Clone`, because the first one sticks to its communicator and is
 //! handed to every later caller.
 
+mod bootstrap;
+
+pub use bootstrap::{BootstrapError, Ranks};
+
 use crate::id::{LaneId, Position, Rank, RouteId};
 use ringdove_kernels::descriptor::{Descriptor, MalformedDescriptor};
 use ringdove_kernels::launch::{WaitKind, WaitRecord};
@@ -134,6 +138,21 @@ pub enum Error {
         seen: String,
         /// How long the wait lasted.
         waited: Duration,
+    },
+    /// Ranks could not find one another, or lost one another.
+    #[error("{0}")]
+    Bootstrap(Box<BootstrapError>),
+    /// What the launcher put into the environment is incomplete, or there is nothing.
+    #[error("{launcher}: {variable} is {seen}; expected {expected}")]
+    Environment {
+        /// What set the variables, for example `torchrun`.
+        launcher: String,
+        /// The variable that cannot be used.
+        variable: String,
+        /// Its value, or that it is not set.
+        seen: String,
+        /// What would have been accepted, and what to do.
+        expected: String,
     },
     /// The operating system refused something.
     #[error("{what}: {cause}")]

@@ -1,10 +1,11 @@
 //! Typed numbers. Each type exists because two of its kind were once easy to swap: a rank for a
 //! lane, a ring position for a slot.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// A participant of a communicator, from 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Rank(pub u32);
 
 /// A registered pair of source and destination that descriptors name (R8).

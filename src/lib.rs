@@ -13,11 +13,13 @@
 //!
 //! Beside it:
 //!
+//! * [`bootstrap`]: how ranks of several processes find one another, and their control plane
 //! * [`gpu`]: the CUDA driver, as far as it is needed
 //! * [`shared`]: the only views of memory that a device also writes
 //! * [`settings`]: one struct, read once
 //! * [`error`], [`id`]: typed errors, typed numbers
 
+pub mod bootstrap;
 pub mod communicator;
 pub mod engine;
 pub mod error;

@@ -12,6 +12,15 @@ pub struct Settings {
     pub wait_timeout: Duration,
     /// `RINGDOVE_BOOTSTRAP_TIMEOUT_MS`: how long a rank waits for the others to join or register.
     pub bootstrap_timeout: Duration,
+    /// `RINGDOVE_BOOTSTRAP_INTERFACE`: the network interface whose addresses are told to other
+    /// ranks; empty: chosen by the library.
+    pub bootstrap_interface: String,
+    /// `RINGDOVE_BOOTSTRAP_FANOUT`: the most ranks that one rank of the control tree connects to
+    /// below it. The root's value counts.
+    pub bootstrap_fan_out: u32,
+    /// `RINGDOVE_HOST_ID`: what ranks of one node have in common and others have not; empty: the
+    /// boot of the operating system.
+    pub host_id: String,
     /// `RINGDOVE_DROP_TIMEOUT_MS`: how long dropping a communicator waits for its own kernels
     /// before it aborts them.
     pub drop_timeout: Duration,
@@ -57,6 +66,23 @@ pub const TABLE: &[Setting] = &[
         name: "RINGDOVE_BOOTSTRAP_TIMEOUT_MS",
         default: "60000",
         meaning: "how long a rank waits for the others to join or register, in milliseconds",
+    },
+    Setting {
+        name: "RINGDOVE_BOOTSTRAP_INTERFACE",
+        default: "",
+        meaning: "network interfaces whose addresses ranks tell one another, best first, such as \
+                  `eth0,ib*`; empty: the first that leads to other nodes",
+    },
+    Setting {
+        name: "RINGDOVE_BOOTSTRAP_FANOUT",
+        default: "32",
+        meaning: "ranks below one rank of the control tree (1 to 1024); the root's value counts",
+    },
+    Setting {
+        name: "RINGDOVE_HOST_ID",
+        default: "",
+        meaning: "name of the node: ranks with the same name share device memory directly; empty: \
+                  the boot of the operating system",
     },
     Setting {
         name: "RINGDOVE_DROP_TIMEOUT_MS",
@@ -108,6 +134,35 @@ pub const TABLE: &[Setting] = &[
     },
 ];
 
+/// What a launcher may say in ringdove's own words; see `bootstrap::Launch`. These differ from rank
+/// to rank or are secret, so they are no part of [`Settings`].
+pub const LAUNCH_TABLE: &[Setting] = &[
+    Setting { name: "RINGDOVE_RANK", default: "", meaning: "this process's rank, from 0" },
+    Setting { name: "RINGDOVE_WORLD_SIZE", default: "", meaning: "number of ranks" },
+    Setting {
+        name: "RINGDOVE_LOCAL_RANK",
+        default: "",
+        meaning: "this process's number among those of its node, from 0",
+    },
+    Setting {
+        name: "RINGDOVE_LOCAL_WORLD_SIZE",
+        default: "",
+        meaning: "number of processes of the job on this node",
+    },
+    Setting {
+        name: "RINGDOVE_BOOTSTRAP_ADDRESS",
+        default: "",
+        meaning: "where rank 0 serves the rendezvous: `host:port`, `[IPv6]:port`; overrides what \
+                  the launcher says",
+    },
+    Setting {
+        name: "RINGDOVE_BOOTSTRAP_SECRET",
+        default: "",
+        meaning: "what only the ranks of this job know, the same on all; without it the secret is \
+                  derived from the job's name, which keeps jobs apart but no attacker out",
+    },
+];
+
 impl Default for Settings {
     fn default() -> Self {
         Self::from_lookup(|_| None).expect("the defaults of the table are valid")
@@ -123,7 +178,8 @@ impl Settings {
     pub fn from_env() -> Result<Self> {
         for (name, _) in std::env::vars_os() {
             let name = name.to_string_lossy();
-            let known = TABLE.iter().any(|setting| setting.name == name) || name == "RINGDOVE_LOG";
+            let mut settings = TABLE.iter().chain(LAUNCH_TABLE);
+            let known = settings.any(|setting| setting.name == name) || name == "RINGDOVE_LOG";
             if name.starts_with("RINGDOVE_") && !known {
                 tracing::warn!(%name, "not a setting of ringdove; ignored");
             }
@@ -140,6 +196,10 @@ impl Settings {
         Ok(Self {
             wait_timeout: reader.milliseconds("RINGDOVE_TIMEOUT_MS")?,
             bootstrap_timeout: reader.milliseconds("RINGDOVE_BOOTSTRAP_TIMEOUT_MS")?,
+            bootstrap_interface: reader.text("RINGDOVE_BOOTSTRAP_INTERFACE"),
+            bootstrap_fan_out: reader
+                .number("RINGDOVE_BOOTSTRAP_FANOUT", "1 to 1024", |n| (1..=1024).contains(n))?,
+            host_id: reader.text("RINGDOVE_HOST_ID"),
             drop_timeout: reader.milliseconds("RINGDOVE_DROP_TIMEOUT_MS")?,
             blocks_max: reader.number("RINGDOVE_BLOCKS", "1 to 16", |n| (1..=16).contains(n))?,
             slot_bytes: reader.number(
@@ -241,7 +301,7 @@ mod tests {
     #[test]
     fn the_readme_shows_the_table() {
         let readme = include_str!("../README.md");
-        for Setting { name, default, meaning } in TABLE {
+        for Setting { name, default, meaning } in TABLE.iter().chain(LAUNCH_TABLE) {
             let default = if default.is_empty() { String::new() } else { format!("`{default}`") };
             let row = format!("| `{name}` | {default} | {meaning} |");
             assert!(readme.contains(&row), "README.md lacks the row\n{row}");

@@ -43,6 +43,10 @@ const EVERYTHING: &[&str] = &["*"];
 const CUDA_USERS: [&str; 6] =
     ["src/gpu", "src/transport/peer", "src/topology", "src/communicator", "src/bin", "src/lib.rs"];
 
+/// Where sockets may be opened in `src/`: whoever listens must authenticate.
+const SOCKET_USERS: [&str; 1] = ["src/bootstrap/"];
+const SOCKETS: [&str; 5] = ["mio", "socket2", "TcpListener", "TcpStream", "UdpSocket"];
+
 /// Where `unsafe` may stand (STYLE, law 1). Examples launch a user's own kernel, which is unsafe
 /// in cudarc.
 const UNSAFE_PLACES: [&str; 8] = [
@@ -344,6 +348,22 @@ fn only_the_places_that_speak_cuda_name_cudarc() {
         }
     }
     report("CUDA is behind `gpu` and `transport::peer` (CUDA_USERS):", &complaints);
+}
+
+#[test]
+fn only_the_bootstrap_opens_sockets() {
+    let mut complaints = Vec::new();
+    for Source { path, text } in sources(&[".rs"]) {
+        if !path.starts_with("src/") || SOCKET_USERS.iter().any(|user| path.starts_with(user)) {
+            continue;
+        }
+        for (line, text) in code_only(&text).lines().enumerate() {
+            if let Some(word) = words(text).find(|word| SOCKETS.contains(word)) {
+                complaints.push(format!("{path}:{}: names {word}", line + 1));
+            }
+        }
+    }
+    report("Sockets are behind `bootstrap` (SOCKET_USERS in tests/house.rs):", &complaints);
 }
 
 #[test]

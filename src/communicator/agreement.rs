@@ -57,6 +57,8 @@ pub(crate) struct Board {
     first: u64,
     /// Collectives that each rank has called.
     calls: Vec<u64>,
+    /// How many ranks post here: those of this process.
+    posting: usize,
     /// Sends and receives that wait for their counterpart, by (from, to).
     transfers: HashMap<(Rank, Rank), Unmatched>,
 }
@@ -78,12 +80,22 @@ struct Unmatched {
 impl Board {
     /// A board for `rank_count` ranks.
     pub fn new(rank_count: u32) -> Self {
-        Self { calls: vec![0; rank_count as usize], ..Self::default() }
+        let calls = vec![0; rank_count as usize];
+        Self { posting: calls.len(), calls, ..Self::default() }
+    }
+
+    /// Only so many of the ranks post here.
+    pub fn expect(&mut self, posting: usize) {
+        self.posting = posting;
     }
 
     /// Ranks that have called fewer collectives than others.
     pub fn behind(&self) -> Vec<Rank> {
         let most = self.calls.iter().max().copied().unwrap_or(0);
+        if self.posting < self.calls.len() {
+            // Ranks elsewhere are behind only as far as this board can see.
+            return Vec::new();
+        }
         let ranks = (0..).zip(&self.calls).filter(|&(_, &calls)| calls < most);
         ranks.map(|(rank, _)| Rank(rank)).collect()
     }
@@ -106,11 +118,7 @@ impl Board {
             compare(&call, (rank, &signature), (posted.rank, &posted.signature))?;
             posted.calls += 1;
         }
-        while self
-            .collectives
-            .front()
-            .is_some_and(|posted| posted.calls as usize == self.calls.len())
-        {
+        while self.collectives.front().is_some_and(|posted| posted.calls as usize == self.posting) {
             self.collectives.pop_front();
             self.first += 1;
         }

@@ -191,13 +191,14 @@ impl Communicator {
         let output = places[OUTPUT].0;
         for (buffer, &(number, offset)) in places.iter().enumerate() {
             arguments.region_offsets[buffer] = offset;
+            let source = launcher.registered()[number];
             let routes = self.seat.memory.layout.direct_lanes;
             let base = launcher.route_base((number, output), routes, |first| {
-                let limit = self.settings.bootstrap_timeout;
-                let source = self.world.windows.complete(number, limit)?;
-                let destination = self.world.windows.complete(output, limit)?;
+                // A source is always the own part, and needs nobody.
+                let (destination, imports) = self.window(output)?;
                 let handle = self.attached().handle();
-                add_direct_routes(handle, &self.seat, first, &source, &destination)
+                add_direct_routes(handle, &self.seat, first, source, &destination)?;
+                Ok(imports)
             })?;
             arguments.route_bases[buffer * BUFFERS_MAX + OUTPUT] = base;
         }

@@ -1,6 +1,7 @@
 //! What a rank's engine is told: its ring, its lanes and its routes.
 
 use super::memory::RankMemory;
+use super::peer::Peer;
 use super::windows::Window;
 use super::world::{Seat, World};
 use crate::engine::{
@@ -34,15 +35,15 @@ pub(super) fn proxies(settings: &Settings) -> Result<Arc<ProxyThreads>> {
     Ok(started)
 }
 
-/// Gives the rank of `seats[rank]` to a proxy, with all lanes and static routes.
+/// Gives a rank to a proxy, with all lanes to its peers and static routes.
 pub(super) fn attach(
     proxies: &ProxyThreads,
     world: &Arc<World>,
-    seats: &[Arc<Seat>],
-    rank: Rank,
+    seat: &Seat,
+    peers: &[Peer],
     settings: &Settings,
 ) -> Result<Attached> {
-    let seat = &seats[rank.index()];
+    let rank = seat.rank;
     let (slots, tail) = seat.memory.ring()?;
     let size = RingSize::new(settings.ring_log2)?;
     let attached = proxies.attach(AttachmentParts {
@@ -57,7 +58,7 @@ pub(super) fn attach(
             Side::Send => place.end.lane.to,
             Side::Receive => place.end.lane.from,
         };
-        add_port(attached.handle(), number, place.end, &seat.memory, &seats[peer as usize].memory)?;
+        add_port(attached.handle(), number, place.end, &seat.memory, &peers[peer as usize])?;
     }
     Ok(attached)
 }
@@ -69,14 +70,11 @@ fn add_port(
     number: u32,
     end: LaneEnd,
     own: &RankMemory,
-    peers: &RankMemory,
+    far: &Peer,
 ) -> Result<()> {
     let (place, base) = (own.layout.port(end), own.endpoint());
-    let there = |side| {
-        let port = peers.layout.port(LaneEnd { lane: end.lane, side });
-        (port, peers.endpoint())
-    };
-    let (far, peer) = match end.side {
+    let there = |side| far.layout.port(LaneEnd { lane: end.lane, side });
+    let (far_place, peer) = match end.side {
         Side::Send => (there(Side::Receive), end.lane.to),
         // A receive port rings to return credits, so what it raises is the send port's signal.
         Side::Receive => (there(Side::Send), end.lane.from),
@@ -86,14 +84,16 @@ fn add_port(
     let lane = Lane {
         peer: Rank(peer),
         // Nobody waits for signals of a flagged lane, so nobody may ask for one (R8).
-        arrival: (!flagged).then_some(far.1.signals + far.0.signal),
+        arrival: (!flagged).then_some(far.endpoint.signals + far_place.signal),
         completion: (sends && !flagged).then_some(base.signals + place.completion),
     };
     handle.add_lane(LaneId(number), lane)?;
     // From anywhere in the own staging memory, so that what arrived can go on as it lies.
     let staging = RegionDescriptor { base: base.staging, length_bytes: own.layout.staging_bytes };
-    let slots =
-        RegionDescriptor { base: far.1.staging + far.0.slots, length_bytes: place.slots_bytes() };
+    let slots = RegionDescriptor {
+        base: far.endpoint.staging + far_place.slots,
+        length_bytes: place.slots_bytes(),
+    };
     let (source, destination) = match (end.side, end.lane.kind) {
         (Side::Send, LaneKind::Direct) => return Ok(()),
         (Side::Send, LaneKind::Slots | LaneKind::Flagged) => (staging, slots),
@@ -102,13 +102,13 @@ fn add_port(
     handle.add_route(RouteId(number as u16), Route { lane: LaneId(number), source, destination })
 }
 
-/// Adds the routes from `source` to `destination` for every direct lane of `seat`, from number
-/// `first` on.
+/// Adds the routes from `source`, a range of `seat`'s memory, to `destination` for every direct lane
+/// of `seat`, from number `first` on.
 pub(super) fn add_direct_routes(
     handle: &AttachmentHandle,
     seat: &Seat,
     first: u32,
-    source: &Window,
+    source: (u64, u64),
     destination: &Window,
 ) -> Result<()> {
     for (number, place) in (0..).zip(&seat.memory.layout.ports) {
@@ -116,14 +116,13 @@ pub(super) fn add_direct_routes(
         if place.end.side != Side::Send || lane.kind != LaneKind::Direct {
             continue;
         }
-        let region = |window: &Window, rank: u32| RegionDescriptor {
-            base: window.addresses[rank as usize],
-            length_bytes: window.bytes,
-        };
         let route = Route {
             lane: LaneId(number),
-            source: region(source, lane.from),
-            destination: region(destination, lane.to),
+            source: RegionDescriptor { base: source.0, length_bytes: source.1 },
+            destination: RegionDescriptor {
+                base: destination.addresses[lane.to as usize],
+                length_bytes: destination.bytes,
+            },
         };
         handle.add_route(RouteId((first + place.route_index) as u16), route)?;
     }

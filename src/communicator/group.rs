@@ -175,7 +175,8 @@ impl Group<'_> {
         let mut board = world.board();
         for (transfer, data_type) in &self.members {
             let peer = Rank(transfer.peer);
-            if peer == rank {
+            // What a rank of another process calls is not seen from here.
+            if peer == rank || !world.is_local(peer) {
                 continue;
             }
             let pair = match transfer.direction {

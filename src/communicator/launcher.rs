@@ -2,7 +2,7 @@
 
 use super::world::Seat;
 use crate::error::{Error, Result};
-use crate::gpu::{Executor, Upload};
+use crate::gpu::{Executor, Import, Upload};
 use crate::plan::{Request, Transfer};
 use cudarc::driver::{CudaEvent, CudaStream};
 use ringdove_kernels::launch::LaunchArguments;
@@ -68,6 +68,8 @@ pub(super) struct Launcher {
     registered: Vec<(u64, u64)>,
     routes: HashMap<(usize, usize), u32>,
     next_route: u32,
+    /// Peers' registered memory that routes lead to.
+    imports: Vec<Arc<Import>>,
     /// The stream of the last launch.
     last: Option<Arc<CudaStream>>,
     /// Once launches came on a second stream: the end of the last one.
@@ -88,6 +90,7 @@ impl Launcher {
             routes: HashMap::new(),
             // Static routes have the numbers of ports.
             next_route: seat.memory.layout.ports.len() as u32,
+            imports: Vec::new(),
             last: None,
             ended: None,
         })
@@ -124,12 +127,12 @@ impl Launcher {
     }
 
     /// The first route of a pair of registrations. `add` is called, with the number, where the
-    /// pair is new; it takes `count` routes.
+    /// pair is new; it takes `count` routes, and gives what they need to stay reachable.
     pub fn route_base(
         &mut self,
         pair: (usize, usize),
         count: u32,
-        add: impl FnOnce(u32) -> Result<()>,
+        add: impl FnOnce(u32) -> Result<Vec<Arc<Import>>>,
     ) -> Result<u32> {
         if let Some(&base) = self.routes.get(&pair) {
             return Ok(base);
@@ -140,7 +143,7 @@ impl Launcher {
             let expected = format!("at most {most} routes for all pairs of registered buffers");
             return Err(Error::argument("registered buffers", expected, base + count));
         }
-        add(base)?;
+        self.imports.extend(add(base)?);
         self.next_route += count;
         self.routes.insert(pair, base);
         Ok(base)

@@ -53,6 +53,7 @@ impl Geometry {
             slot_bytes,
             slot_count: self.slot_count,
             flagged_bytes: self.flagged_bytes,
+            ranks_per_node: 0,
         }
     }
 

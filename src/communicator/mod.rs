@@ -1,6 +1,7 @@
 //! The public API: communicators, collectives, send and receive, registration.
 //!
 //! * `world`: what the ranks of one process share
+//! * `meeting`, `peer`: how ranks of several processes find one another's memory
 //! * `layout`, `memory`: lanes and ports, and where they lie in each rank's memory
 //! * `attach`: what the engine is told
 //! * `agreement`: ranks must make the same calls; the board notices where they do not
@@ -16,7 +17,9 @@ mod element;
 mod group;
 mod launcher;
 mod layout;
+mod meeting;
 mod memory;
+mod peer;
 mod unique_id;
 mod windows;
 mod world;
@@ -25,18 +28,23 @@ pub use element::{Element, Reduction, Scalar};
 pub use group::Group;
 pub use unique_id::UniqueId;
 
+use crate::bootstrap::{ControlPlane, Entry};
 use crate::engine::{Alarm, Attached, ProxyThreads, Snapshot};
 use crate::error::{Error, Result};
-use crate::gpu::{Access, enable_peer_access};
+use crate::gpu::{Export, Import};
 use crate::id::Rank;
 use crate::settings::Settings;
 use cudarc::driver::CudaContext;
 use launcher::Launcher;
 use layout::Geometry;
+use meeting::Card;
+use meeting::Shared;
 use memory::RankMemory;
+use peer::Peer;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use windows::{Part, Window};
 use world::{Seat, World, lock};
 
 /// One rank of a group of GPUs that work together.
@@ -56,6 +64,8 @@ pub struct Communicator {
     launcher: Arc<Mutex<Launcher>>,
     /// `None` only while the communicator is being dropped.
     attached: Option<Attached>,
+    /// What the engine's routes lead to, as long as it may use them.
+    _peers: Vec<Peer>,
     /// Keeps the proxy threads running.
     _proxies: Arc<ProxyThreads>,
 }
@@ -108,13 +118,12 @@ impl Communicator {
     }
 
     /// Rank `rank` of `rank_count`, on `context`. Every rank passes the same `id`; the call waits
-    /// until all have joined. The ranks must be threads of one process.
+    /// until all have joined. With an id of [`Root::open`](crate::bootstrap::Root::open) or
+    /// [`Launch::meet`](crate::bootstrap::Launch::meet) the ranks may run anywhere; with one of
+    /// [`UniqueId::new`] they are threads of one process.
     ///
     /// # Errors
-    /// [`Error::HostWaitExpired`] names the ranks that have not come within
-    /// [`Settings::bootstrap_timeout`]; [`Error::Disagreement`] where ranks pass different counts
-    /// or settings; [`Error::Argument`] for a rank that is out of range or taken; otherwise as
-    /// [`Communicator::init_all`].
+    /// As [`Communicator::init_ranks`].
     pub fn init_rank(
         context: &Arc<CudaContext>,
         id: &UniqueId,
@@ -122,31 +131,82 @@ impl Communicator {
         rank_count: u32,
         settings: &Settings,
     ) -> Result<Self> {
-        let geometry = geometry(rank_count, settings)?;
-        let world = id.world(geometry);
-        world.join(seat(context, &geometry, Rank(rank), settings)?, &geometry)?;
-        Self::assemble(&world, Rank(rank), settings)
+        let mut ranks =
+            Self::init_ranks(std::slice::from_ref(context), id, rank, rank_count, settings)?;
+        Ok(ranks.swap_remove(0))
     }
 
+    /// Several ranks of this process at once: context `i` becomes rank `first + i` of `rank_count`.
+    /// Otherwise as [`Communicator::init_rank`].
+    ///
+    /// # Errors
+    /// [`Error::HostWaitExpired`] or [`Error::Bootstrap`] names the ranks that have not come within
+    /// [`Settings::bootstrap_timeout`]; [`Error::Disagreement`] where ranks pass different counts
+    /// or settings; [`Error::Argument`] for a rank that is out of range or taken;
+    /// [`Error::NotFound`] where no transport leads from one rank to another; otherwise as
+    /// [`Communicator::init_all`].
+    pub fn init_ranks(
+        contexts: &[Arc<CudaContext>],
+        id: &UniqueId,
+        first: u32,
+        rank_count: u32,
+        settings: &Settings,
+    ) -> Result<Vec<Self>> {
+        let geometry = geometry(rank_count, settings)?;
+        let spans_processes = !id.addresses()?.is_empty();
+        if contexts.is_empty() {
+            return Err(Error::argument("contexts", "at least one", 0));
+        }
+        let world = id.world(geometry);
+        let ranks: Vec<Rank> = (first..).take(contexts.len()).map(Rank).collect();
+        let mut seats = Vec::new();
+        for (&rank, context) in ranks.iter().zip(contexts) {
+            let seat = seat(context, &geometry, rank, settings)?;
+            world.join(seat.clone(), &geometry)?;
+            seats.push(seat);
+        }
+        if !spans_processes {
+            return ranks.iter().map(|&rank| Self::assemble(&world, rank, settings)).collect();
+        }
+        let planes = connect(&world, id, &ranks, settings)?;
+        let cards: Vec<_> = seats.iter().map(|seat| Card::of(seat, settings)).collect();
+        let cards = cards.into_iter().collect::<Result<Vec<_>>>()?;
+        let shown: Vec<_> = cards.iter().map(Card::encode).collect();
+        let cards = Card::decode_all(&meeting::exchange(&planes, &shown)?)?;
+        world.settle(meeting::local_ranks(&cards)?);
+        let communicators = seats.into_iter().map(|seat| {
+            let peers = meeting::peers(&world, &seat, &cards)?;
+            Self::start(&world, seat, peers, settings)
+        });
+        let communicators = communicators.collect::<Result<Vec<_>>>()?;
+        // Nobody rings before every engine knows its routes.
+        meeting::exchange(&planes, &vec![Vec::new(); planes.len()])?;
+        Ok(communicators)
+    }
+
+    /// A rank whose peers are all in this process.
     fn assemble(world: &Arc<World>, rank: Rank, settings: &Settings) -> Result<Self> {
         let seats = world.assembled(settings.bootstrap_timeout)?;
         let seat = seats[rank.index()].clone();
-        for peer in &seats {
-            if enable_peer_access(&seat.context, &peer.context)? == Access::ThroughHost {
-                return Err(Error::NotFound {
-                    wanted: format!("path for peer access from {rank} to {}", peer.rank),
-                    looked_for: "peer access between their two devices".into(),
-                    advice: "use devices under one PCI root complex, or joined by NVLink".into(),
-                });
-            }
-        }
+        let peers = seats.iter().map(|peer| Peer::in_process(rank, &seat.context, peer));
+        let peers = peers.collect::<Result<Vec<_>>>()?;
+        Self::start(world, seat, peers, settings)
+    }
+
+    fn start(
+        world: &Arc<World>,
+        seat: Arc<Seat>,
+        peers: Vec<Peer>,
+        settings: &Settings,
+    ) -> Result<Self> {
+        let rank = seat.rank;
         seat.memory.publish(rank, world.geometry.rank_count, settings.wait_timeout)?;
         let proxies = attach::proxies(settings)?;
-        let attached = attach::attach(&proxies, world, &seats, rank, settings)?;
+        let attached = attach::attach(&proxies, world, &seat, &peers, settings)?;
         attached.handle().settle(settings.bootstrap_timeout)?;
         tracing::debug!(
             rank = rank.0,
-            ranks = seats.len(),
+            ranks = peers.len(),
             device_bytes = seat.memory.device_bytes(),
             "communicator ready"
         );
@@ -157,6 +217,7 @@ impl Communicator {
             launcher: Arc::new(Mutex::new(Launcher::new(&seat)?)),
             seat,
             attached: Some(attached),
+            _peers: peers,
             _proxies: proxies,
         })
     }
@@ -222,10 +283,45 @@ impl Communicator {
         buffers::check_range("registered range", address, bytes as u64)?;
         let mut launcher = lock(&self.launcher);
         let number = launcher.registered().len();
-        let range = (address, bytes as u64);
-        self.world.windows.post(self.rank, self.rank_count(), number, range)?;
-        launcher.add_registered(range);
+        let export = match self.world.links().is_empty() {
+            true => None,
+            false => Some(self.export(address)?),
+        };
+        let part = Part { address, bytes: bytes as u64, export: export.map(Shared::from) };
+        self.world.windows.post(self.rank, self.rank_count(), number, part)?;
+        launcher.add_registered((address, bytes as u64));
         Ok(Registration(number))
+    }
+
+    fn export(&self, address: u64) -> Result<Export> {
+        Export::of(&self.seat.context, address).map_err(|error| match error {
+            Error::Cuda { name, .. } => Error::argument(
+                "registered range",
+                "memory that processes can share (cuMemAlloc, not a stream-ordered pool)",
+                format!("{address:#x}, which the driver does not share: {name}"),
+            ),
+            other => other,
+        })
+    }
+
+    /// Registration `number` as this rank's engine reaches it on every rank.
+    fn window(&self, number: usize) -> Result<(Window, Vec<Arc<Import>>)> {
+        let limit = self.settings.bootstrap_timeout;
+        let parts = self.world.windows.complete(number, limit, &self.world.links())?;
+        let mut imports = Vec::new();
+        let mut addresses = Vec::new();
+        for (rank, part) in (0..).zip(&parts) {
+            addresses.push(match part.export.as_ref().and_then(Shared::export) {
+                Some(export) if !self.world.is_local(Rank(rank)) => {
+                    let import = Import::open(&self.seat.context, &export.handle)?;
+                    let address = import.address() + export.offset;
+                    imports.push(import);
+                    address
+                }
+                _ => part.address,
+            });
+        }
+        Ok((Window { bytes: parts[0].bytes, addresses }, imports))
     }
 
     fn attached(&self) -> &Attached {
@@ -264,6 +360,29 @@ impl Drop for Communicator {
             tracing::warn!(%error, rank = self.rank.0, "the engine had work left");
         }
     }
+}
+
+/// Joins the control planes of this process's `ranks`.
+fn connect(
+    world: &Arc<World>,
+    id: &UniqueId,
+    ranks: &[Rank],
+    settings: &Settings,
+) -> Result<Vec<Arc<ControlPlane>>> {
+    let entry = |&rank| Entry {
+        id: *id,
+        rank,
+        rank_count: world.geometry.rank_count,
+        terms: world::terms(&world.geometry),
+    };
+    // All begin before any is waited for: the last one completes the job.
+    let begun = ranks.iter().map(|rank| ControlPlane::start(entry(rank), settings));
+    let planes: Vec<_> = begun.map(|plane| plane.map(Arc::new)).collect::<Result<_>>()?;
+    for plane in &planes {
+        plane.assembled()?;
+        world.link(plane.clone());
+    }
+    Ok(planes)
 }
 
 fn geometry(rank_count: u32, settings: &Settings) -> Result<Geometry> {

@@ -1,10 +1,11 @@
 //! What the ranks of one communicator share inside a process: their memory, what they have agreed
-//! on, verified plans, and the alarm that wakes all of them.
+//! on, verified plans, the alarm that wakes all of them, and their links to ranks elsewhere.
 
 use super::agreement::{Board, Signature, Value, compare};
 use super::layout::Geometry;
 use super::memory::RankMemory;
 use super::windows::Windows;
+use crate::bootstrap::{ControlPlane, Term};
 use crate::engine::Alarm;
 use crate::error::{Error, Result};
 use crate::id::Rank;
@@ -70,6 +71,10 @@ pub(crate) struct World {
     pub windows: Windows,
     plans: Mutex<HashMap<Request, Arc<Verified>>>,
     raised: AtomicBool,
+    /// Control planes of the ranks of this process, where others run elsewhere.
+    links: Mutex<Vec<Arc<ControlPlane>>>,
+    /// The ranks of this process, once that is known.
+    local: OnceLock<Vec<Rank>>,
 }
 
 impl World {
@@ -84,7 +89,48 @@ impl World {
             windows: Windows::default(),
             plans: Mutex::default(),
             raised: AtomicBool::new(false),
+            links: Mutex::default(),
+            local: OnceLock::new(),
         }
+    }
+
+    /// Joins a rank's control plane: its failures become this world's, and the other way round.
+    pub fn link(self: &Arc<Self>, plane: Arc<ControlPlane>) {
+        let world = Arc::downgrade(self);
+        plane.on_failure(move |error| {
+            if let Some(world) = world.upgrade() {
+                world.raise(error.clone());
+            }
+        });
+        lock(&self.links).push(plane);
+    }
+
+    /// Control planes of the ranks of this process, by rank; none if nobody runs elsewhere.
+    pub fn links(&self) -> Vec<Arc<ControlPlane>> {
+        let mut links = lock(&self.links).clone();
+        links.sort_unstable_by_key(|plane| plane.rank());
+        links
+    }
+
+    /// Says which ranks are of this process.
+    pub fn settle(&self, local: Vec<Rank>) {
+        let count = local.len();
+        // All ranks of the process see the same cards, so the first one speaks for all.
+        if self.local.set(local).is_ok() {
+            self.board().expect(count);
+        }
+    }
+
+    /// The ranks of this process; all, unless settled otherwise.
+    pub fn is_local(&self, rank: Rank) -> bool {
+        self.local.get().is_none_or(|local| local.contains(&rank))
+    }
+
+    /// The seat of a rank of this process that has joined.
+    pub fn seat(&self, rank: Rank) -> Result<Arc<Seat>> {
+        let seats = lock(&self.seats);
+        let seat = seats.get(rank.index()).and_then(Clone::clone);
+        seat.ok_or_else(|| Error::argument("rank", "one of this process that has joined", rank.0))
     }
 
     /// Takes a seat.
@@ -157,6 +203,16 @@ impl World {
     }
 }
 
+impl Drop for World {
+    fn drop(&mut self) {
+        // Engines elsewhere may still return credits into this memory.
+        let seats: Vec<_> = lock(&self.seats).drain(..).flatten().collect();
+        for plane in lock(&self.links).drain(..) {
+            plane.keep(seats.clone());
+        }
+    }
+}
+
 impl Alarm for World {
     fn raise(&self, mut error: Error) {
         if let Error::WaitExpired(wait) = &mut error {
@@ -165,6 +221,10 @@ impl Alarm for World {
         // Release: whoever sees the flag finds the error. Pairs with `is_raised`.
         if !self.raised.swap(true, Ordering::Release) {
             tracing::error!(%error, "communicator condemned");
+            // One word is enough: it floods all ranks, and comes back to the others of this process.
+            if let Some(plane) = lock(&self.links).first() {
+                plane.abort(&error.to_string());
+            }
         }
         for seat in lock(&self.seats).iter().flatten() {
             seat.condemn(&error);
@@ -175,6 +235,12 @@ impl Alarm for World {
         // A late view costs one more step of the engine and nothing else.
         self.raised.load(Ordering::Relaxed)
     }
+}
+
+/// What must be equal on all ranks, for the control plane to compare.
+pub(super) fn terms(geometry: &Geometry) -> Vec<Term> {
+    let terms = geometry_signature(geometry).into_iter();
+    terms.map(|(name, value)| (name.to_owned(), value.to_string())).collect()
 }
 
 fn geometry_signature(geometry: &Geometry) -> Signature {

@@ -5,13 +5,15 @@
 //! encodes its own part for the executor kernel. Only a [`Verified`] plan can be encoded.
 //!
 //! * `builder`: pieces that algorithms share (claim a slot, put it, wait, release it)
-//! * `all_reduce_all_pairs`, `all_reduce_ring`, `send_recv`: one file for each algorithm
+//! * `all_reduce_all_pairs`, `all_reduce_hierarchical`, `all_reduce_ring`, `send_recv`: one file for
+//!   each algorithm
 //! * `selection`: which algorithm and which sizes, as one documented table
 //! * `verify`: the symbolic verifier
 //! * `encode`: typed ops to the bytes of [`ringdove_kernels::op`]
 //! * `display`: a plan as text, one op a line
 
 mod all_reduce_all_pairs;
+mod all_reduce_hierarchical;
 mod all_reduce_ring;
 mod builder;
 mod display;
@@ -41,6 +43,7 @@ pub const GRANULE_BYTES: u64 = 16;
 pub fn build(choice: &Choice) -> Plan {
     match (choice.request.collective, choice.algorithm) {
         (Collective::AllReduce, Algorithm::AllPairs) => all_reduce_all_pairs::build(choice),
+        (Collective::AllReduce, Algorithm::Hierarchical) => all_reduce_hierarchical::build(choice),
         (Collective::AllReduce, _) => all_reduce_ring::build(choice),
     }
 }

@@ -108,6 +108,9 @@ pub struct Limits {
     pub slot_count: u32,
     /// The most bytes of data in one flagged message, a multiple of 16; 0 without flagged lanes.
     pub flagged_bytes: u32,
+    /// Ranks of each node, where all nodes have the same number and their ranks follow one another;
+    /// else 0: no node is told from another.
+    pub ranks_per_node: u32,
 }
 
 /// How a request is carried out.
@@ -123,6 +126,8 @@ pub enum Algorithm {
     RingHybrid,
     /// Every rank sends all it has to every other, in flagged messages.
     AllPairs,
+    /// Rings on each node, and rings over the nodes on every rail.
+    Hierarchical,
 }
 
 /// Everything that [`build`](super::build) needs.
@@ -147,6 +152,8 @@ pub struct Choice {
     /// Ring orders; block `b` uses number `b` modulo their number. Each is a permutation of the
     /// ranks.
     pub rings: Vec<Vec<u32>>,
+    /// Ranks of each node.
+    pub ranks_per_node: u32,
 }
 
 impl Choice {
@@ -269,6 +276,12 @@ pub fn select(request: &Request, limits: &Limits) -> Result<Choice, PlanError> {
     limits.check()?;
     let element = u64::from(request.element_bytes);
     require(request.rank_count > 0, "ranks", "at least 1", 0)?;
+    let per_node = match limits.ranks_per_node {
+        0 => request.rank_count,
+        ranks => ranks,
+    };
+    let divides = request.rank_count.is_multiple_of(per_node);
+    require(divides, "ranks of a node", "a divisor of the number of ranks", per_node.into())?;
     require(matches!(element, 1 | 2 | 4 | 8), "element bytes", "1, 2, 4 or 8", element)?;
     let whole = request.bytes.is_multiple_of(element);
     require(whole, "bytes", "a whole number of elements", request.bytes)?;
@@ -276,12 +289,18 @@ pub fn select(request: &Request, limits: &Limits) -> Result<Choice, PlanError> {
 
     let row = TABLE.iter().find(|row| request.bytes <= row.bytes).expect("the last row has no end");
     let direct = request.registered && request.bytes >= DIRECT_BYTES_MIN;
-    let all_pairs = limits.flagged_bytes > 0
+    let spread = per_node < request.rank_count;
+    // Flagged words are trusted on the transport inside of a node alone (R13).
+    let all_pairs = !spread
+        && limits.flagged_bytes > 0
         && request.rank_count <= ALL_PAIRS_RANKS_MAX
         && request.bytes <= u64::from(limits.flagged_bytes);
     let algorithm = match (request.rank_count, direct, request.in_place) {
         (1, ..) => Algorithm::Copy,
         _ if all_pairs => Algorithm::AllPairs,
+        _ if spread && per_node > 1 => Algorithm::Hierarchical,
+        // A grant costs a way between nodes, and direct lanes do not follow rails.
+        _ if spread => Algorithm::RingStaged,
         (_, false, _) => Algorithm::RingStaged,
         (_, true, false) => Algorithm::RingDirect,
         (_, true, true) => Algorithm::RingHybrid,
@@ -296,11 +315,14 @@ pub fn select(request: &Request, limits: &Limits) -> Result<Choice, PlanError> {
         thread_count: row.thread_count,
         slots: limits.slots(),
         rings: vec![(0..request.rank_count).collect()],
+        ranks_per_node: per_node,
     };
     let slice_bytes_max = match algorithm {
         Algorithm::Copy => ALONE_SLICE_BYTES_MAX,
         Algorithm::RingDirect => DIRECT_SLICE_BYTES_MAX,
-        Algorithm::RingStaged | Algorithm::RingHybrid => u64::from(limits.slot_bytes),
+        Algorithm::RingStaged | Algorithm::RingHybrid | Algorithm::Hierarchical => {
+            u64::from(limits.slot_bytes)
+        }
         Algorithm::AllPairs => u64::from(limits.flagged_bytes),
     };
     if algorithm == Algorithm::AllPairs {

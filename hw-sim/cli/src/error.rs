@@ -45,6 +45,19 @@ pub enum Error {
         /// Why not.
         reason: String,
     },
+    /// The processes cannot be spread over the nodes.
+    #[error(
+        "--procs {processes} on {nodes} node(s): expected a multiple of {nodes}, from {nodes} to \
+         {most}"
+    )]
+    Spread {
+        /// Processes asked for.
+        processes: u32,
+        /// Nodes of the cluster.
+        nodes: u32,
+        /// Processes at most.
+        most: u32,
+    },
     /// The parent ended while its child was being set up.
     #[error("`hwsim run` (process {parent}) ended before its command began")]
     Orphaned {

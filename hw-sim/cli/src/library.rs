@@ -47,12 +47,16 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Makes the folder, readable by this user alone.
+    /// Makes the folder, readable by this user alone. Its path is absolute: commands change their
+    /// directory.
     pub fn new(library: &Path, machine: &Description) -> Result<Self, Error> {
-        let folder = tempfile::Builder::new()
-            .prefix("hwsim-")
-            .permissions(fs::Permissions::from_mode(0o700))
-            .tempdir()
+        let folder = std::path::absolute(env::temp_dir())
+            .and_then(|root| {
+                tempfile::Builder::new()
+                    .prefix("hwsim-")
+                    .permissions(fs::Permissions::from_mode(0o700))
+                    .tempdir_in(root)
+            })
             .map_err(Error::system("making a private folder for library links"))?;
         for name in VENDOR_NAMES {
             symlink(library, folder.path().join(name))
@@ -62,6 +66,11 @@ impl Stage {
         fs::write(&machine_file, machine.source())
             .map_err(Error::system(format!("writing {}", machine_file.display())))?;
         Ok(Self { folder, machine_file })
+    }
+
+    /// The folder's path.
+    pub fn path(&self) -> &Path {
+        self.folder.path()
     }
 
     /// The loader's search path with this folder in front of what is there.

@@ -1,14 +1,17 @@
 //! `hwsim`: run programs on virtual hardware.
 
 mod error;
+mod fabric;
 mod library;
 mod machines;
 mod run;
+mod tidy;
 
 use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// Runs programs on virtual hardware: GPUs behind the CUDA driver's and NVML's own interfaces.
 #[derive(Parser)]
@@ -25,16 +28,30 @@ enum Verb {
     /// List the built-in machines with their GPUs and links, or show one
     Machines(MachinesArguments),
     /// The second half of `run`, inside the child process
-    #[command(name = run::CHILD_VERB, hide = true)]
+    #[command(name = run::child::VERB, hide = true)]
     Child(ChildArguments),
+    /// Stands by until `run` has ended, to tidy up after it
+    #[command(name = tidy::VERB, hide = true)]
+    Tidy(TidyArguments),
 }
 
 /// What `hwsim run` is asked to do.
 #[derive(Args)]
 struct RunArguments {
-    /// A built-in machine, or the path of a machine file [default: HWSIM_MACHINE, or pcie4]
+    /// A built-in machine, or the path of a machine file [default: HWSIM_MACHINE, or pcie4];
+    /// `NAME x NODES` is a cluster of such machines
     #[arg(long, short, value_name = "NAME|FILE")]
     machine: Option<String>,
+    /// Start this many processes, equally many on each node, as `torchrun` does
+    /// [default: one on each node]
+    #[arg(long, short = 'n', value_name = "N")]
+    procs: Option<u32>,
+    /// Do not mark the output of several processes with their ranks
+    #[arg(long)]
+    no_label: bool,
+    /// How long the other processes may take to end when one has failed, before they are killed
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
+    grace: Duration,
     /// Write one line for each driver call to this file
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
@@ -56,19 +73,40 @@ struct MachinesArguments {
 }
 
 #[derive(Args)]
+struct TidyArguments {
+    /// What to remove
+    folder: PathBuf,
+}
+
+#[derive(Args)]
 struct ChildArguments {
     /// Process id of the `hwsim run` that must outlive this process
     parent: i32,
+    /// Tell the process that tidies up, through standard input, of the group that this one leads
+    #[arg(long)]
+    watched: bool,
     /// The program to become, and its arguments
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
+}
+
+/// Reads a time in seconds, up to a day.
+fn seconds(text: &str) -> Result<Duration, String> {
+    match text.parse() {
+        Ok(seconds) if (0.0..=86400.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err("expected seconds, from 0 to 86400".into()),
+    }
 }
 
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().verb {
         Verb::Run(arguments) => run::run(&arguments),
         Verb::Machines(arguments) => machines::show(arguments.name.as_deref(), arguments.toml),
-        Verb::Child(arguments) => Err(run::become_command(arguments.parent, &arguments.command)),
+        Verb::Child(arguments) => {
+            let ChildArguments { parent, watched, command } = arguments;
+            Err(run::child::become_command(parent, watched, &command))
+        }
+        Verb::Tidy(arguments) => tidy::stand_by(&arguments.folder),
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("hwsim: {error}");

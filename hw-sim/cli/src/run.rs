@@ -1,89 +1,86 @@
-//! `hwsim run`: a child process whose CUDA driver and NVML are virtual.
+//! `hwsim run`: processes whose CUDA driver and NVML are virtual.
 //!
-//! The child starts as `hwsim` once more, which asks the kernel to be killed with its parent and
-//! then becomes the command: no process outlives `hwsim run`, not even after SIGKILL.
+//! A child starts as `hwsim` once more, which asks the kernel to be killed with its parent and then
+//! becomes the command: no process outlives `hwsim run`, not even after SIGKILL.
+
+pub mod child;
+mod label;
+mod many;
+mod one;
+mod spread;
 
 use crate::RunArguments;
 use crate::error::Error;
+use crate::fabric::Fabric;
 use crate::library::{self, SEARCH_VARIABLE, Stage};
+use crate::tidy::Tidier;
+use child::Template;
+use hwsim_machine::description::cluster::{FABRIC_VARIABLE, NODES_VARIABLE, node_from_environment};
 use hwsim_machine::description::{Description, MACHINE_VARIABLE};
-use nix::errno::Errno;
-use nix::libc::SI_KERNEL;
-use nix::sys::signal::{SigSet, Signal, kill};
-use nix::sys::signalfd::SignalFd;
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::{Pid, getpid, getppid};
-use std::env;
-use std::ffi::{OsStr, OsString};
+use many::Job;
+use nix::sys::signal::{SigSet, Signal};
+use spread::{Spread, meeting_point};
+use std::ffi::OsString;
 use std::fs::File;
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
-/// The hidden verb of the child.
-pub const CHILD_VERB: &str = "become";
 /// Where the virtual driver writes its call trace.
 const TRACE_VARIABLE: &str = "HWSIM_TRACE";
 
 /// Runs the command on the machine and ends as it ends.
 pub fn run(arguments: &RunArguments) -> Result<ExitCode, Error> {
-    let machine = match &arguments.machine {
-        Some(name) => Description::find(name)?,
-        None => Description::from_environment()?,
-    };
-    let command = &arguments.command[0];
-    let program = find_program(command)?;
-    let stage = Stage::new(&library::find()?, &machine)?;
+    let machine = machine(arguments)?;
+    let spread = Spread::new(arguments.procs, machine.nodes, machine.node)?;
+    let several = arguments.procs.is_some() || machine.nodes > 1;
+    let library = library::find()?;
+    let mut template = Template::new(&arguments.command)?;
 
-    // Blocked from here on and read from a descriptor below: between the folder's birth and its
-    // removal no signal ends this process.
+    // Blocked from here on and read from a descriptor later: between the folder's birth and its
+    // removal no signal that can be caught ends this process; `Tidier` is there for the others.
     let signals = forwarded_signals();
     signals.thread_block().map_err(|errno| Error::system("blocking signals")(errno.into()))?;
-    let child = child_command(arguments, &program, &stage)?;
+    let stage = Stage::new(&library, &machine)?;
+    let mut tidier = Tidier::start(stage.path())?;
+    let fabric = Fabric::find(stage.path())?;
+    template.add(environment(arguments, &machine, &stage, &fabric)?);
     if !arguments.quiet {
-        eprintln!("{}", banner(&machine));
+        eprintln!("{}", banner(&machine, several.then(|| spread.processes())));
     }
-    let ended = start_and_wait(child, &signals, &program);
+    let ended = if several {
+        template.add(meeting_point()?);
+        let (label, grace) = (!arguments.no_label, arguments.grace);
+        let job = Job { template: &template, spread, fabric: &fabric, label, grace };
+        many::run(&job, &signals, &mut tidier)
+    } else {
+        template.add(fabric.place(machine.node));
+        one::run(&template, &arguments.command[0], &signals, &mut tidier)
+    };
     stage.remove()?;
-    match ended? {
-        WaitStatus::Signaled(_, signal, _) => {
-            let command = command.to_string_lossy();
-            eprintln!("hwsim: `{command}` was ended by {signal} (signal {})", signal as i32);
-            Ok(ExitCode::from(128 + signal as u8))
+    ended
+}
+
+/// The machine that was asked for. A process that is on a node stays there, unless it asks for
+/// other nodes: what `hwsim run` starts can use `hwsim run` itself.
+fn machine(arguments: &RunArguments) -> Result<Description, Error> {
+    let here = node_from_environment()?;
+    let Some(name) = &arguments.machine else {
+        let mut machine = Description::from_environment()?;
+        if here.is_some() {
+            machine.nodes = 1;
         }
-        // The kernel gives 8 bits.
-        WaitStatus::Exited(_, status) => Ok(ExitCode::from(status as u8)),
-        other => unreachable!("start_and_wait returns ended children only, not {other:?}"),
-    }
+        return Ok(machine);
+    };
+    let machine = Description::find(name)?;
+    let node = if machine.nodes == 1 { here.unwrap_or(0) } else { 0 };
+    Ok(machine.at_node(node))
 }
 
-/// What the child does first: tie its life to the parent's, then become the command.
-/// Returns only if that fails.
-pub fn become_command(parent: i32, command: &[OsString]) -> Error {
-    if let Err(errno) = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL) {
-        return Error::system("tying the child to its parent")(errno.into());
-    }
-    // A parent that ended before the line above sends no signal any more.
-    if getppid() != Pid::from_raw(parent) {
-        return Error::Orphaned { parent };
-    }
-    if let Err(errno) = forwarded_signals().thread_unblock() {
-        return Error::system("unblocking signals")(errno.into());
-    }
-    let program = &command[0];
-    let mut becoming = Command::new(program);
-    // The first argument is the path that was found; programs that look at their own name see it
-    // like this from many a shell, too.
-    let error = becoming.args(&command[1..]).exec();
-    Error::CommandNotExecutable { command: program.into(), reason: error.to_string() }
-}
-
+/// The signals that end processes politely, and the one that tells of a child's end.
 fn forwarded_signals() -> SigSet {
     [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGCHLD].into_iter().collect()
 }
 
-fn banner(machine: &Description) -> String {
+fn banner(machine: &Description, processes: Option<u32>) -> String {
     let mut kinds: Vec<(&str, usize)> = Vec::new();
     for gpu in &machine.gpus {
         match kinds.iter_mut().find(|(name, _)| *name == gpu.model.name) {
@@ -92,96 +89,41 @@ fn banner(machine: &Description) -> String {
         }
     }
     let gpus: Vec<_> = kinds.iter().map(|(name, count)| format!("{count} x {name}")).collect();
+    let gpus = gpus.join(" and ");
+    let nodes = match machine.nodes {
+        1 => gpus,
+        nodes => format!("{nodes} nodes of {gpus}"),
+    };
+    let processes = match processes {
+        None => String::new(),
+        Some(1) => "; 1 process".into(),
+        Some(count) => format!("; {count} processes"),
+    };
     format!(
-        "hwsim: machine {}, {}; virtual hardware: times are wall-clock times of a simulation",
+        "hwsim: machine {}, {nodes}{processes}; virtual hardware: times are wall-clock times of a \
+         simulation",
         machine.name,
-        gpus.join(" and ")
     )
 }
 
-fn child_command(
+/// What all children of a run are told.
+fn environment(
     arguments: &RunArguments,
-    program: &Path,
+    machine: &Description,
     stage: &Stage,
-) -> Result<Command, Error> {
-    let this = env::current_exe().map_err(Error::system("finding this program's path"))?;
-    let mut child = Command::new(this);
-    child
-        .args([CHILD_VERB, &getpid().to_string(), "--"])
-        .arg(program)
-        .args(&arguments.command[1..])
-        .env(SEARCH_VARIABLE, stage.search_path())
-        .env(MACHINE_VARIABLE, &stage.machine_file);
+    fabric: &Fabric,
+) -> Result<Vec<(&'static str, OsString)>, Error> {
+    let mut environment = vec![
+        (SEARCH_VARIABLE, stage.search_path()),
+        (MACHINE_VARIABLE, stage.machine_file.clone().into()),
+        (NODES_VARIABLE, machine.nodes.to_string().into()),
+        (FABRIC_VARIABLE, fabric.path.clone().into()),
+    ];
     if let Some(trace) = &arguments.trace {
         let failed = || Error::system(format!("creating the trace file {}", trace.display()));
         File::create(trace).map_err(failed())?;
         // Absolute, for the command may change its directory.
-        child.env(TRACE_VARIABLE, trace.canonicalize().map_err(failed())?);
+        environment.push((TRACE_VARIABLE, trace.canonicalize().map_err(failed())?.into()));
     }
-    Ok(child)
-}
-
-/// Starts the child and passes signals on until it ends.
-fn start_and_wait(
-    mut child: Command,
-    signals: &SigSet,
-    program: &Path,
-) -> Result<WaitStatus, Error> {
-    let child = child.spawn().map_err(Error::system(format!("starting {}", program.display())))?;
-    let pid = Pid::from_raw(child.id() as i32);
-    let ended = forward_until_ended(pid, signals);
-    if ended.is_err() {
-        // Not known to have ended: end it, so that nothing is left behind.
-        let _ = kill(pid, Signal::SIGKILL);
-        let _ = waitpid(pid, None);
-    }
-    ended.map_err(|errno| Error::system("waiting for the command")(errno.into()))
-}
-
-fn forward_until_ended(pid: Pid, signals: &SigSet) -> Result<WaitStatus, Errno> {
-    let incoming = SignalFd::new(signals)?;
-    loop {
-        // Ends with the child, whose end is itself one of the signals.
-        let Some(signal) = incoming.read_signal()? else { continue };
-        let number = Signal::try_from(signal.ssi_signo as i32)?;
-        if number == Signal::SIGCHLD {
-            match waitpid(pid, Some(WaitPidFlag::WNOHANG))? {
-                ended @ (WaitStatus::Exited(..) | WaitStatus::Signaled(..)) => return Ok(ended),
-                // Stopped or continued.
-                _ => continue,
-            }
-        }
-        // A signal of the terminal (Ctrl-C) went to the whole foreground group, the child included.
-        if signal.ssi_code != SI_KERNEL {
-            kill(pid, number)?;
-        }
-    }
-}
-
-/// The file that the command names: itself if it has a slash, else the first in `PATH`.
-fn find_program(command: &OsStr) -> Result<PathBuf, Error> {
-    let named = Path::new(command);
-    let candidates: Vec<PathBuf> = if command.as_encoded_bytes().contains(&b'/') {
-        vec![named.to_owned()]
-    } else {
-        let path = env::var_os("PATH").unwrap_or_default();
-        env::split_paths(&path).map(|folder| folder.join(named)).collect()
-    };
-    let mut unusable = None;
-    for candidate in candidates {
-        match candidate.metadata() {
-            Ok(file) if file.is_dir() => unusable = Some((candidate, "it is a folder")),
-            Ok(file) if file.permissions().mode() & 0o111 == 0 => {
-                unusable = Some((candidate, "it is not executable (see `chmod +x`)"));
-            }
-            Ok(_) => return Ok(candidate),
-            Err(_) => {}
-        }
-    }
-    if let Some((command, reason)) = unusable {
-        return Err(Error::CommandNotExecutable { command, reason: reason.into() });
-    }
-    let in_path = !command.as_encoded_bytes().contains(&b'/');
-    let hint = if in_path { " in the folders of PATH" } else { "" };
-    Err(Error::CommandMissing { command: command.into(), hint: hint.into() })
+    Ok(environment)
 }

@@ -2,71 +2,16 @@
 //!
 //! The library is stood in for by an empty file: these tests start programs that load no driver.
 
+mod place;
+
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use place::{Place, text};
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
-use tempfile::TempDir;
-
-/// A folder for one test: the stand-in library, and a TMPDIR of its own to look for leftovers in.
-struct Place {
-    folder: TempDir,
-}
-
-impl Place {
-    fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        fs::write(folder.path().join("libhwsim.so"), "").unwrap();
-        fs::create_dir(folder.path().join("tmp")).unwrap();
-        Self { folder }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn hwsim(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_hwsim"));
-        command
-            .args(arguments)
-            .env("HWSIM_LIB", self.path("libhwsim.so"))
-            .env("TMPDIR", self.path("tmp"))
-            .env_remove("HWSIM_MACHINE")
-            .env("LD_LIBRARY_PATH", "/already/there");
-        command
-    }
-
-    fn output(&self, arguments: &[&str]) -> Output {
-        self.hwsim(arguments).output().unwrap()
-    }
-
-    /// Starts a command that says `ready` once it runs.
-    fn start(&self, script: &str) -> (Child, BufReader<ChildStdout>) {
-        let mut child = self
-            .hwsim(&["run", "-q", "--", "sh", "-c", script])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap());
-        let mut line = String::new();
-        lines.read_line(&mut line).unwrap();
-        assert_eq!(line, "ready\n");
-        (child, lines)
-    }
-
-    fn assert_nothing_left(&self) {
-        let left: Vec<_> = fs::read_dir(self.path("tmp")).unwrap().flatten().collect();
-        assert!(left.is_empty(), "left behind: {left:?}");
-    }
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
+use std::path::Path;
+use std::process::Command;
 
 #[test]
 fn the_command_finds_the_vendors_names_and_the_machine() {
@@ -115,11 +60,11 @@ fn signals_reach_the_command_which_may_tidy_up() {
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
         let place = Place::new();
         let name = signal.as_str().trim_start_matches("SIG");
-        // `read` from a pipe that nobody writes: an endless wait that a trap interrupts.
+        // A signal that comes just before a shell's `read` does not end it; `wait` has no such gap.
         let (mut child, mut output) = place.start(&format!(
-            "trap 'echo tidied; exit 5' {name}; mkfifo {0}; echo ready; \
-             while true; do read line <> {0}; done",
-            place.path("fifo").display()
+            "trap 'echo tidied; kill $!; exit 5' {name}; read line <> {} >/dev/null 2>&1 & \
+             echo ready; wait $!",
+            place.fifo("fifo")
         ));
         kill(Pid::from_raw(child.id() as i32), signal).unwrap();
         let mut rest = String::new();
@@ -130,18 +75,29 @@ fn signals_reach_the_command_which_may_tidy_up() {
     }
 }
 
-/// The pipe closes when its last holder is gone: were the command to live on, this would not end.
+/// The pipes close when their last holders are gone: were the command to live on, or whoever tidies
+/// up, this would not end. A process that enters a user namespace of its own loses its tie to its
+/// parent; it has to end nevertheless.
 #[test]
 fn the_command_dies_with_a_killed_hwsim() {
-    let place = Place::new();
-    let fifo = place.path("fifo").display().to_string();
-    let (mut child, mut output) = place
-        .start(&format!("mkfifo {fifo}; echo ready; while true; do read line <> {fifo}; done"));
-    kill(Pid::from_raw(child.id() as i32), Signal::SIGKILL).unwrap();
-    child.wait().unwrap();
-    let mut rest = String::new();
-    output.read_to_string(&mut rest).unwrap();
-    assert_eq!(rest, "");
+    for around in ["exec", "exec unshare -Ur"] {
+        let permitted = Command::new("sh").args(["-c", &format!("{around} true")]).status();
+        if !permitted.is_ok_and(|status| status.success()) {
+            println!("user namespaces are not permitted here");
+            continue;
+        }
+        let place = Place::new();
+        let fifo = place.fifo("fifo");
+        let script = format!("echo ready; while true; do read line <> {fifo}; done");
+        let (mut child, mut output) = place.start(&format!("{around} sh -c '{script}'"));
+        kill(Pid::from_raw(child.id() as i32), Signal::SIGKILL).unwrap();
+        child.wait().unwrap();
+        let mut rest = String::new();
+        output.read_to_string(&mut rest).unwrap();
+        child.stderr.take().unwrap().read_to_string(&mut rest).unwrap();
+        assert_eq!(rest, "");
+        place.assert_nothing_left();
+    }
 }
 
 fn refused(place: &Place, arguments: &[&str], status: i32, says: &[&str]) {

@@ -5,11 +5,13 @@
 //! name up or doubt a number. Rates are the data sheet's, in GB/s (1e9 bytes) of one direction.
 
 mod check;
+pub mod cluster;
 mod file;
 #[cfg(test)]
 mod tests;
 mod text;
 
+use check::uuid;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -48,6 +50,10 @@ pub struct Description {
     pub links: Vec<Link>,
     /// PCI traffic between GPUs may cross from one root complex to another.
     pub peers_across_root_complexes: bool,
+    /// How many nodes like this one the cluster has.
+    pub nodes: u32,
+    /// Which of them this one is, counted from 0.
+    pub node: u32,
     origin: String,
     source: String,
 }
@@ -96,7 +102,7 @@ pub struct Gpu {
     pub pcie: Pcie,
     /// The NUMA node of its root complex.
     pub numa_node: u32,
-    /// Identity, derived from machine name, GPU name and PCI address: the same on every run.
+    /// Identity, derived from machine name, GPU name, PCI address and node: the same on every run.
     pub uuid: [u8; 16],
 }
 
@@ -315,6 +321,28 @@ pub enum DescriptionError {
         /// The name as it was given.
         name: String,
     },
+    /// `NAME x NODES` with a number of nodes that cannot be.
+    #[error(
+        "machine `{text}`: expected {} to {} nodes, found `{seen}`",
+        cluster::NODES.start(),
+        cluster::NODES.end()
+    )]
+    NodeCount {
+        /// The whole as it was given.
+        text: String,
+        /// The number in it.
+        seen: String,
+    },
+    /// The environment names a node that cannot be.
+    #[error(
+        "{} is `{seen}`: expected the index of a node, 0 to {}",
+        cluster::NODE_VARIABLE,
+        cluster::NODES.end() - 1
+    )]
+    Node {
+        /// The variable's value.
+        seen: String,
+    },
 }
 
 impl Description {
@@ -332,19 +360,25 @@ impl Description {
         Self::parse(source, &format!("built-in machine {name}"))
     }
 
-    /// The machine that a file describes.
+    /// The machine that a file describes, as the first node of its cluster.
     pub fn load(path: &Path) -> Result<Self, DescriptionError> {
         let source = std::fs::read_to_string(path)
             .map_err(|source| DescriptionError::Read { path: path.into(), source })?;
         Self::parse(&source, &path.display().to_string())
     }
 
-    /// A built-in machine by name, or else a file by path.
+    /// A built-in machine by name, or else a file by path; either may be followed by ` x NODES`,
+    /// which overrides the file's own number of nodes.
     ///
     /// A built-in name wins over a file of the same name in the working directory; `./NAME` is
-    /// always the file.
+    /// always the file. A file whose very name ends in ` x 2` is a file.
     pub fn find(name_or_path: &str) -> Result<Self, DescriptionError> {
         let path = Path::new(name_or_path);
+        if !path.exists()
+            && let Some((name, nodes)) = cluster::split(name_or_path)?
+        {
+            return Ok(Self { nodes, ..Self::find(name)? });
+        }
         let built_in = Self::built_in_names().any(|name| name == name_or_path);
         let looks_like_a_path = name_or_path.contains('/') || name_or_path.ends_with(".toml");
         if !built_in && (looks_like_a_path || path.exists()) {
@@ -353,16 +387,18 @@ impl Description {
         Self::builtin(name_or_path)
     }
 
-    /// The machine that [`MACHINE_VARIABLE`] names, or [`MACHINE_DEFAULT`].
+    /// The machine that [`MACHINE_VARIABLE`] names, or [`MACHINE_DEFAULT`], as the node that
+    /// [`cluster::NODE_VARIABLE`] names.
     pub fn from_environment() -> Result<Self, DescriptionError> {
-        match std::env::var_os(MACHINE_VARIABLE) {
+        let machine = match std::env::var_os(MACHINE_VARIABLE) {
             Some(name) if !name.is_empty() => match name.to_str() {
                 Some(name) => Self::find(name),
                 // A path need not be UTF-8; a built-in name is.
                 None => Self::load(Path::new(&name)),
             },
             _ => Self::builtin(MACHINE_DEFAULT),
-        }
+        };
+        Ok(machine?.at_node(cluster::node_from_environment()?.unwrap_or(0)))
     }
 
     /// Reads a description from text. `origin` names the text in errors.

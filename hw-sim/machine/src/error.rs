@@ -115,6 +115,9 @@ pub enum Error {
     /// Peer access is off.
     #[error("peer access is not enabled")]
     PeerNotEnabled,
+    /// Memory that no GPU of this node can reach.
+    #[error("the handle comes from {0}: processes share device memory on one node only")]
+    Elsewhere(String),
     /// Work is not done yet.
     #[error("not ready")]
     NotReady,

@@ -2,11 +2,12 @@
 
 use crate::clock::WallClock;
 use crate::context::Context;
+use crate::description::cluster::{FABRIC_VARIABLE, Fabric};
 use crate::description::{Description, GpuModel};
 use crate::error::{Error, Result};
 use crate::gpu::{self, Footprint, Occupancy};
 use crate::kernel::KernelRun;
-use crate::memory::GlobalMemory;
+use crate::memory::{GlobalMemory, Site};
 use crate::module::Function;
 use crate::scheduler::Scheduler;
 use crate::stream::{Command, Stream};
@@ -68,8 +69,13 @@ impl Machine {
         let sizes: Vec<u64> = description.gpus.iter().map(|gpu| gpu.model.memory_bytes).collect();
         let occupancy =
             description.gpus.iter().map(|gpu| Occupancy::new(gpu.model.clone())).collect();
+        let fabric = Fabric::from_environment().map_err(|cause| Error::System {
+            what: format!("looking for the folder that {FABRIC_VARIABLE} names"),
+            cause: cause.to_string(),
+        })?;
+        let site = Site { node: description.node, fabric };
         let machine = Arc::new(Self {
-            memory: Arc::new(GlobalMemory::new(&sizes)?),
+            memory: Arc::new(GlobalMemory::new(&sizes, site)?),
             clock: WallClock::start(),
             scheduler: Scheduler::new(occupancy),
             callbacks: Callbacks::default(),

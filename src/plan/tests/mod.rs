@@ -4,13 +4,14 @@
 mod all_reduce;
 mod encoding;
 mod group;
+mod hierarchical;
 
 use super::host::{Element, Host, HostLane, HostPort, HostRank, Random};
 use super::*;
 use ringdove_kernels::element::ReduceOp;
 
 pub(super) fn limits(blocks_max: u32, slot_bytes: u32, slot_count: u32) -> Limits {
-    Limits { blocks_max, slot_bytes, slot_count, flagged_bytes: 0 }
+    Limits { blocks_max, slot_bytes, slot_count, ranks_per_node: 0, flagged_bytes: 0 }
 }
 
 /// The world as the communicator would set it up for a verified plan: lanes, ports, programs. Lanes

@@ -3,7 +3,7 @@
 use super::file::{self, GpuEntry, LinkEntry, LinkEntryKind, MachineFile, ModelEntry, PcieEntry};
 use super::{
     Description, DescriptionError, Gpu, GpuModel, Link, LinkKind, Node, NvSwitch, PciBusId,
-    PciSwitch, Pcie, RootComplex,
+    PciSwitch, Pcie, RootComplex, cluster,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Range, RangeInclusive};
@@ -34,6 +34,11 @@ pub(super) fn resolve(file: MachineFile, source: &str, origin: &str) -> Result<D
         gpus: Vec::new(),
         links: Vec::new(),
         peers_across_root_complexes: file.peers_across_root_complexes,
+        nodes: match &file.nodes {
+            Some(nodes) => check.number("nodes", nodes, cluster::NODES)?,
+            None => 1,
+        },
+        node: 0,
         origin: origin.into(),
         source: source.into(),
     };
@@ -67,7 +72,7 @@ pub(super) fn resolve(file: MachineFile, source: &str, origin: &str) -> Result<D
     for entry in &file.links {
         check.links(entry, &mut description)?;
     }
-    Ok(description)
+    Ok(description.at_node(0))
 }
 
 struct Check<'a> {
@@ -238,7 +243,8 @@ impl Check<'_> {
         };
         let (name, bus_id) = (entry.name.as_ref().clone(), self.bus_id(&entry.bus_id)?);
         Ok(Gpu {
-            uuid: uuid(&format!("{}/{name}/{bus_id}", machine.name)),
+            // Set for the whole machine at once, at the end.
+            uuid: [0; 16],
             name,
             model,
             under,
@@ -313,7 +319,7 @@ impl Check<'_> {
 }
 
 /// A version-8 UUID (free form) from a text: FNV-1a with two bases, so it never changes.
-fn uuid(text: &str) -> [u8; 16] {
+pub(super) fn uuid(text: &str) -> [u8; 16] {
     let hash = |basis: u64| {
         text.bytes()
             .fold(basis, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))

@@ -13,6 +13,7 @@ pub(super) struct MachineFile {
     pub summary: String,
     #[serde(default)]
     pub peers_across_root_complexes: bool,
+    pub nodes: Option<Spanned<u32>>,
     #[serde(default)]
     pub models: Vec<ModelEntry>,
     #[serde(default)]

@@ -225,3 +225,45 @@ fn the_machine_file_in_the_readme_is_valid() {
     let machine = Description::parse(example, "README.md").unwrap();
     assert_eq!((machine.gpus.len(), machine.nv_link_count(0, 1)), (2, 2));
 }
+
+#[test]
+fn a_name_may_be_followed_by_a_number_of_nodes() {
+    assert_eq!(Description::find("dgx1v").unwrap().nodes, 1);
+    for text in ["dgx1v x 2", " dgx1v  x  2 "] {
+        let cluster = Description::find(text).unwrap();
+        assert_eq!((cluster.name.as_str(), cluster.nodes, cluster.node), ("dgx1v", 2, 0));
+    }
+    assert!(Description::find("dgx1v x 2").unwrap().describe().contains("\n2 nodes, each"));
+    for (text, seen) in [("dgx1v x 0", "0"), ("dgx1v x two", "two"), ("dgx1v x 1025", "1025")] {
+        let refused = Description::find(text).unwrap_err().to_string();
+        assert!(refused.contains("1 to 1024 nodes") && refused.contains(seen), "{refused}");
+    }
+    let refused = Description::find("dgx9 x 2").unwrap_err().to_string();
+    assert!(refused.contains("unknown machine `dgx9`"), "{refused}");
+}
+
+#[test]
+fn a_file_may_say_how_many_nodes_there_are() {
+    let one = Description::builtin("one-gpu").unwrap().source().to_owned();
+    let two = Description::parse(&format!("nodes = 2\n{one}"), "test").unwrap();
+    assert_eq!(two.nodes, 2);
+    let (line, key, reason) = invalid(&format!("nodes = 0\n{one}"));
+    assert_eq!((line, key.as_str()), (1, "nodes"));
+    assert!(reason.contains("from 1 to 1024"), "{reason}");
+}
+
+/// Two GPUs with one UUID look like one GPU to every launcher, on whatever node they are.
+#[test]
+fn nodes_differ_in_uuids_alone() {
+    let first = Description::builtin("pcie4").unwrap();
+    let mut seen = std::collections::BTreeSet::new();
+    for node in 0..3 {
+        let machine = first.clone().at_node(node);
+        assert_eq!(machine.node, node);
+        for (gpu, on_first) in machine.gpus.iter().zip(&first.gpus) {
+            assert!(seen.insert(gpu.uuid), "{} of node {node} shares its UUID", gpu.name);
+            assert_eq!(gpu.bus_id, on_first.bus_id, "equal nodes are cabled equally");
+            assert_eq!(gpu.uuid == on_first.uuid, node == 0, "node 0 is the machine alone");
+        }
+    }
+}

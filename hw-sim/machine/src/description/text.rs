@@ -6,8 +6,12 @@ use std::fmt::Write;
 impl Description {
     /// What the machine is: its GPUs, its PCI tree, and who is linked with whom.
     pub fn describe(&self) -> String {
-        let mut text = format!("{}: {}\n\nGPUs\n", self.name, self.summary);
+        let mut text = format!("{}: {}\n\n", self.name, self.summary);
         // Writing to a String cannot fail; the results are dropped here and below.
+        if self.nodes > 1 {
+            let _ = writeln!(text, "{} nodes, each as follows\n", self.nodes);
+        }
+        text.push_str("GPUs\n");
         for (ordinal, gpu) in self.gpus.iter().enumerate() {
             let (major, minor) = gpu.model.compute_capability;
             let _ = writeln!(

@@ -44,10 +44,11 @@ impl Arena {
         bytes.max(1).next_multiple_of(PAGE)
     }
 
-    /// Takes `bytes`, page-aligned (large ones at huge pages).
-    pub fn allocate(&self, bytes: u64) -> Result<u64> {
+    /// Takes `bytes`, page-aligned (large ones at huge pages), of a GPU on which other processes
+    /// have taken `elsewhere`.
+    pub fn allocate(&self, bytes: u64, elsewhere: u64) -> Result<u64> {
         let mut state = self.state.lock().unwrap();
-        let free = self.capacity - state.used;
+        let free = self.capacity.saturating_sub(state.used).saturating_sub(elsewhere);
         let refused = Error::OutOfMemory { wanted: bytes, free, total: self.capacity };
         if bytes > free || Self::footprint(bytes) > free {
             return Err(refused);
@@ -81,6 +82,11 @@ impl Arena {
         (self.capacity - self.state.lock().unwrap().used, self.capacity)
     }
 
+    /// Bytes that are taken.
+    pub fn used(&self) -> u64 {
+        self.state.lock().unwrap().used
+    }
+
     /// Does the address belong to this GPU, allocated or not?
     pub fn contains(&self, address: u64) -> bool {
         (self.base..self.base + self.span).contains(&address)
@@ -96,26 +102,26 @@ mod tests {
         let arena = Arena::new(64 << 20).unwrap();
         let (free, total) = arena.usage();
         assert_eq!((free, total), (64 << 20, 64 << 20));
-        let a = arena.allocate(1).unwrap();
-        let b = arena.allocate(3 << 20).unwrap();
+        let a = arena.allocate(1, 0).unwrap();
+        let b = arena.allocate(3 << 20, 0).unwrap();
         assert_eq!(b % HUGE_PAGE, 0, "large allocations start at huge pages");
         assert_eq!(arena.usage().0, (64 << 20) - PAGE - (3 << 20));
         arena.free(a, 1);
-        assert_eq!(arena.allocate(100).unwrap(), a, "the lowest hole is taken first");
-        assert!(matches!(arena.allocate(64 << 20), Err(Error::OutOfMemory { .. })));
+        assert_eq!(arena.allocate(100, 0).unwrap(), a, "the lowest hole is taken first");
+        assert!(matches!(arena.allocate(64 << 20, 0), Err(Error::OutOfMemory { .. })));
         arena.free(a, 100);
         arena.free(b, 3 << 20);
         assert_eq!(arena.usage().0, 64 << 20);
-        assert!(arena.allocate(u64::MAX - 5).is_err(), "sizes near 2^64 must not wrap");
+        assert!(arena.allocate(u64::MAX - 5, 0).is_err(), "sizes near 2^64 must not wrap");
     }
 
     #[test]
     fn fragmentation_does_not_refuse_what_is_free() {
         let arena = Arena::new(64 << 20).unwrap();
-        let blocks: Vec<u64> = (0..32).map(|_| arena.allocate(2 << 20).unwrap()).collect();
+        let blocks: Vec<u64> = (0..32).map(|_| arena.allocate(2 << 20, 0).unwrap()).collect();
         for &block in blocks.iter().step_by(2) {
             arena.free(block, 2 << 20);
         }
-        assert!(arena.allocate(32 << 20).is_ok());
+        assert!(arena.allocate(32 << 20, 0).is_ok());
     }
 }

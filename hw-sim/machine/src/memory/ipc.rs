@@ -1,15 +1,17 @@
 //! Device memory shared between processes.
 //!
 //! On export an allocation moves into a memory file that is mapped over the same addresses; the
-//! handle says where another process finds that file. The file has no name: it ends with the last
-//! process that maps it, however that process ends.
+//! handle says which process has that file, and where in a cluster it is. The file has no name: it
+//! ends with the last process that maps it, however that process ends.
 
+use super::passing::{self, Files};
 use super::table::{Allocation, Kind};
 use super::{Arena, GlobalMemory, pages};
+use crate::description::cluster::Fabric;
 use crate::error::{Error, Result};
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::fs::File;
+use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
@@ -26,23 +28,29 @@ pub struct IpcHandle {
     pub descriptor: i32,
     /// The GPU that holds the memory.
     pub gpu: u32,
+    /// The node of that GPU.
+    pub node: u32,
     /// Size of the allocation.
     pub bytes: u64,
     /// The file's number: tells a reused descriptor from the one that was meant.
     pub inode: u64,
+    /// The cluster: device and number of its fabric's folder, 0 for a process without one.
+    pub fabric: [u64; 2],
 }
 
 impl IpcHandle {
     /// As the driver API passes it.
     pub fn to_bytes(self) -> [u8; HANDLE_BYTES] {
         let mut bytes = [0; HANDLE_BYTES];
+        let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
         let words = [
             MAGIC,
-            u64::from(self.process),
-            self.descriptor as u64,
-            u64::from(self.gpu),
+            pair(self.process, self.descriptor as u32),
+            pair(self.gpu, self.node),
             self.bytes,
             self.inode,
+            self.fabric[0],
+            self.fabric[1],
         ];
         for (chunk, word) in bytes.chunks_exact_mut(8).zip(words) {
             chunk.copy_from_slice(&word.to_le_bytes());
@@ -58,22 +66,140 @@ impl IpcHandle {
             u64::from_le_bytes(word)
         });
         let mut next = || words.next().unwrap_or_default();
-        (next() == MAGIC).then(|| Self {
-            process: next() as u32,
-            descriptor: next() as i32,
-            gpu: next() as u32,
-            bytes: next(),
-            inode: next(),
+        if next() != MAGIC {
+            return None;
+        }
+        let (owner, place, bytes, inode) = (next(), next(), next(), next());
+        Some(Self {
+            process: owner as u32,
+            descriptor: (owner >> 32) as i32,
+            gpu: place as u32,
+            node: (place >> 32) as u32,
+            bytes,
+            inode,
+            fabric: [next(), next()],
         })
+    }
+}
+
+/// Where in a cluster this process is.
+#[derive(Debug, Default)]
+pub struct Site {
+    /// The index of its node.
+    pub node: u32,
+    /// What joins the cluster; None for a process that was started alone.
+    pub fabric: Option<Fabric>,
+}
+
+impl Site {
+    fn number(&self) -> [u64; 2] {
+        self.fabric.as_ref().map_or([0; 2], |fabric| fabric.number)
     }
 }
 
 /// What this process exports and imports.
 #[derive(Debug, Default)]
 pub(super) struct Sharing {
-    exports: HashMap<u64, File>,
+    site: Site,
+    /// Numbers of memory files, by the address of their allocations.
+    exports: HashMap<u64, u64>,
+    /// The memory files.
+    files: Files,
+    /// Others can ask for them.
+    serving: bool,
     /// Address of the mapping, by inode, with the number of times it was opened.
     imports: HashMap<u64, (u64, usize)>,
+}
+
+impl Sharing {
+    pub fn new(site: Site) -> Self {
+        Self { site, ..Self::default() }
+    }
+
+    /// Has other processes find the memory files.
+    pub fn serve(&mut self) -> Result<()> {
+        if let (Some(fabric), false) = (&self.site.fabric, self.serving) {
+            let listening = failed("listening for processes that open exported memory");
+            passing::serve(fabric, Files::clone(&self.files)).map_err(listening)?;
+            self.serving = true;
+        }
+        Ok(())
+    }
+
+    /// A handle that leads here.
+    pub fn handle(&self, descriptor: i32, gpu: u32, bytes: u64, inode: u64) -> IpcHandle {
+        let (process, node) = (std::process::id(), self.site.node);
+        let fabric = self.site.number();
+        IpcHandle { process, descriptor, gpu, node, bytes, inode, fabric }
+    }
+
+    /// Keeps a file for others to ask for.
+    pub fn keep(&self, inode: u64, file: File) {
+        self.files.lock().unwrap().insert(inode, file);
+    }
+
+    /// The descriptor of a file that is kept.
+    pub fn descriptor(&self, inode: u64) -> Option<i32> {
+        self.files.lock().unwrap().get(&inode).map(AsRawFd::as_raw_fd)
+    }
+
+    /// Ends that.
+    pub fn let_go(&self, inode: u64) {
+        self.files.lock().unwrap().remove(&inode);
+    }
+
+    /// Can what the handle names be opened in this process?
+    pub fn check(&self, handle: &IpcHandle) -> Result<()> {
+        let (node, number) = (self.site.node, self.site.number());
+        if (handle.node, handle.fabric) != (node, number) {
+            let elsewhere = match handle.fabric == number {
+                true => format!("node {} of the cluster, and this is node {node}", handle.node),
+                false => "another machine (`hwsim run` makes one each time it is called)".into(),
+            };
+            return Err(Error::Elsewhere(elsewhere));
+        }
+        if handle.process == std::process::id() {
+            return Err(Error::InvalidContext(
+                "what this process exported cannot be opened in it".into(),
+            ));
+        }
+        Ok(())
+    }
+
+    /// The memory file of a handle.
+    pub fn find(&self, handle: &IpcHandle) -> Result<File> {
+        let freed = || {
+            let process = handle.process;
+            Error::InvalidValue(format!(
+                "process {process} has freed the memory of this handle, or ended"
+            ))
+        };
+        let file = match &self.site.fabric {
+            Some(fabric) => {
+                let asking = format!("asking process {} for its memory", handle.process);
+                let found = passing::ask(fabric, handle.process, handle.inode);
+                // Its socket is still there, but nobody listens: the process has ended.
+                let refused = io::ErrorKind::ConnectionRefused;
+                if found.as_ref().is_err_and(|error| error.kind() == refused) {
+                    return Err(freed());
+                }
+                found.map_err(failed(&asking))?.ok_or_else(freed)?
+            }
+            None => {
+                let path = format!("/proc/{}/fd/{}", handle.process, handle.descriptor);
+                let file = File::options().read(true).write(true).open(&path);
+                if file.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+                    return Err(freed());
+                }
+                file.map_err(failed(&format!("opening the exporter's memory at {path}")))?
+            }
+        };
+        let status = file.metadata().map_err(failed("examining the exporter's memory"))?;
+        if status.ino() != handle.inode || status.len() != Arena::footprint(handle.bytes) {
+            return Err(freed());
+        }
+        Ok(file)
+    }
 }
 
 impl GlobalMemory {
@@ -84,18 +210,19 @@ impl GlobalMemory {
             return Err(Error::InvalidValue(format!("{address:#x} is not in device memory")));
         };
         let mut sharing = self.sharing.lock().unwrap();
-        let file = match sharing.exports.entry(allocation.base) {
-            Entry::Occupied(entry) => entry.into_mut(),
-            Entry::Vacant(entry) => entry.insert(self.migrate(allocation)?),
+        sharing.serve()?;
+        let inode = match sharing.exports.get(&allocation.base) {
+            Some(inode) => *inode,
+            None => {
+                let file = self.migrate(allocation)?;
+                let inode = file.metadata().map_err(failed("examining a memory file"))?.ino();
+                sharing.keep(inode, file);
+                sharing.exports.insert(allocation.base, inode);
+                inode
+            }
         };
-        let inode = file.metadata().map_err(failed("examining a memory file"))?.ino();
-        Ok(IpcHandle {
-            process: std::process::id(),
-            descriptor: file.as_raw_fd(),
-            gpu: gpu as u32,
-            bytes: allocation.bytes,
-            inode,
-        })
+        let descriptor = sharing.descriptor(inode).expect("kept as long as it is exported");
+        Ok(sharing.handle(descriptor, gpu as u32, allocation.bytes, inode))
     }
 
     /// Moves an allocation's pages into a memory file at the same addresses.
@@ -121,7 +248,8 @@ impl GlobalMemory {
     /// Ends an export, if there is one: importers keep the old pages, the arena gets fresh ones.
     pub(super) fn unexport(&self, allocation: &Allocation) -> Result<()> {
         let mut sharing = self.sharing.lock().unwrap();
-        if sharing.exports.remove(&allocation.base).is_some() {
+        if let Some(inode) = sharing.exports.remove(&allocation.base) {
+            sharing.let_go(inode);
             let _quiet = self.gate.write().unwrap_or_else(|poison| poison.into_inner());
             pages::replace_private(allocation.base, Arena::footprint(allocation.bytes))?;
         }
@@ -130,30 +258,16 @@ impl GlobalMemory {
 
     /// Maps what another process exported. Opening the same memory again gives the same address.
     pub fn open(&self, handle: &IpcHandle, context: u64) -> Result<u64> {
-        if handle.process == std::process::id() {
-            return Err(Error::InvalidContext(
-                "memory exported by this process cannot be opened in it".into(),
-            ));
-        }
+        let mut sharing = self.sharing.lock().unwrap();
+        sharing.check(handle)?;
         if handle.gpu as usize >= self.arenas.len() {
             return Err(Error::InvalidValue(format!("the handle names GPU {}", handle.gpu)));
         }
-        let mut sharing = self.sharing.lock().unwrap();
         if let Some((address, uses)) = sharing.imports.get_mut(&handle.inode) {
             *uses += 1;
             return Ok(*address);
         }
-        let path = format!("/proc/{}/fd/{}", handle.process, handle.descriptor);
-        let file = File::options().read(true).write(true).open(&path);
-        let file = file.map_err(failed(&format!("opening the exporter's memory at {path}")))?;
-        let found = file.metadata().map_err(failed("examining the exporter's memory"))?;
-        let length = Arena::footprint(handle.bytes);
-        if found.ino() != handle.inode || found.len() != length {
-            return Err(Error::InvalidValue(format!(
-                "process {} has freed the memory of this handle",
-                handle.process
-            )));
-        }
+        let (file, length) = (sharing.find(handle)?, Arena::footprint(handle.bytes));
         let base = pages::map_shared(&file, length, None)?;
         let kind = Kind::Imported { gpu: handle.gpu as usize };
         let entry = Allocation { base, bytes: handle.bytes, kind, id: 0, context, flags: 0 };
@@ -183,7 +297,7 @@ impl GlobalMemory {
     }
 }
 
-fn failed(what: &str) -> impl Fn(std::io::Error) -> Error {
+pub(super) fn failed(what: &str) -> impl Fn(io::Error) -> Error {
     let what = what.to_owned();
     move |cause| Error::System { what: what.clone(), cause: cause.to_string() }
 }
@@ -194,7 +308,15 @@ mod tests {
 
     #[test]
     fn handles_survive_their_byte_form() {
-        let handle = IpcHandle { process: 77, descriptor: 9, gpu: 3, bytes: 1 << 33, inode: 12345 };
+        let handle = IpcHandle {
+            process: 77,
+            descriptor: 9,
+            gpu: 3,
+            node: 5,
+            bytes: 1 << 33,
+            inode: 12345,
+            fabric: [2, u64::MAX],
+        };
         assert_eq!(IpcHandle::from_bytes(&handle.to_bytes()), Some(handle));
         assert_eq!(IpcHandle::from_bytes(&[7; HANDLE_BYTES]), None);
     }
@@ -202,7 +324,7 @@ mod tests {
     /// Export must keep address and contents, and free must give clean private memory back.
     #[test]
     fn export_keeps_address_and_contents() {
-        let memory = GlobalMemory::new(&[64 << 20]).unwrap();
+        let memory = GlobalMemory::new(&[64 << 20], Site::default()).unwrap();
         let base = memory.allocate(0, 3 << 20, false, 1).unwrap();
         let last = (base + (3 << 20) - 8) as *mut u64;
         // SAFETY: the allocation is ours and mapped.
@@ -214,6 +336,11 @@ mod tests {
         assert!(matches!(memory.open(&handle, 1), Err(Error::InvalidContext(_))));
         let stranger = IpcHandle { process: 1 << 30, ..handle };
         assert!(memory.open(&stranger, 1).is_err());
+        for elsewhere in
+            [IpcHandle { node: 1, ..stranger }, IpcHandle { fabric: [1, 1], ..stranger }]
+        {
+            assert!(matches!(memory.open(&elsewhere, 1), Err(Error::Elsewhere(_))));
+        }
         memory.free(base).unwrap();
         assert!(memory.export(base).is_err());
     }

@@ -3,18 +3,23 @@
 mod arena;
 mod atomic;
 mod ipc;
+mod ledger;
 mod pages;
+mod passing;
 mod ranges;
 mod table;
 mod view;
+mod words;
 
-pub use ipc::IpcHandle;
+pub use ipc::{IpcHandle, Site};
 pub use table::{Allocation, Kind};
 pub use view::{Cursor, Reach, View};
+pub use words::SharedWords;
 
 use crate::error::{Error, Result};
 use arena::Arena;
 use ipc::Sharing;
+use ledger::Ledger;
 use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard};
 use table::Table;
 
@@ -27,6 +32,8 @@ pub struct GlobalMemory {
     /// is exchanged or removed, so that an access that passed its check never meets a hole.
     gate: RwLock<()>,
     sharing: Mutex<Sharing>,
+    /// What other processes of the node have taken; None for a process that is alone.
+    ledger: Option<Ledger>,
 }
 
 /// Leave to access memory; holds the gate.
@@ -35,13 +42,21 @@ pub struct AccessGuard<'a> {
 }
 
 impl GlobalMemory {
-    /// One arena a GPU, with these sizes in bytes.
-    pub fn new(capacities: &[u64]) -> Result<Self> {
+    /// One arena a GPU, with these sizes in bytes. What is exported can be opened at the same site.
+    pub fn new(capacities: &[u64], site: Site) -> Result<Self> {
+        let ledger = match &site.fabric {
+            Some(fabric) => Some(
+                Ledger::open(fabric, site.node, capacities.len())
+                    .map_err(ipc::failed("opening the ledger of this node's memory"))?,
+            ),
+            None => None,
+        };
         Ok(Self {
+            ledger,
             arenas: capacities.iter().map(|&bytes| Arena::new(bytes)).collect::<Result<_>>()?,
             table: Table::default(),
             gate: RwLock::new(()),
-            sharing: Mutex::default(),
+            sharing: Mutex::new(Sharing::new(site)),
         })
     }
 
@@ -52,11 +67,24 @@ impl GlobalMemory {
 
     /// Allocates on a GPU. `managed` memory is reachable from every GPU.
     pub fn allocate(&self, gpu: usize, bytes: u64, managed: bool, context: u64) -> Result<u64> {
-        let base = self.arenas[gpu].allocate(bytes)?;
+        let base = self.take(gpu, bytes)?;
         let kind = if managed { Kind::Managed { gpu } } else { Kind::Device { gpu } };
         let entry = Allocation { base, bytes, kind, id: 0, context, flags: 0 };
         self.table.insert(entry).expect("the arena hands out free ranges only");
         Ok(base)
+    }
+
+    /// Takes a range of a GPU's memory, unless other processes have left too little.
+    fn take(&self, gpu: usize, bytes: u64) -> Result<u64> {
+        let arena = &self.arenas[gpu];
+        let Some(ledger) = &self.ledger else { return arena.allocate(bytes, 0) };
+        let noting = ipc::failed("noting memory in the node's ledger");
+        let taken = ledger.alone(|| {
+            let base = arena.allocate(bytes, ledger.others(gpu).map_err(&noting)?)?;
+            ledger.note(gpu, arena.used()).map_err(&noting)?;
+            Ok(base)
+        });
+        taken.map_err(&noting)?
     }
 
     /// Frees memory of [`GlobalMemory::allocate`].
@@ -68,7 +96,14 @@ impl GlobalMemory {
         self.unexport(&allocation)?;
         let gpu = allocation.kind.gpu().expect("device memory has a GPU");
         self.arenas[gpu].free(base, allocation.bytes);
-        Ok(())
+        match &self.ledger {
+            // Alone, or a number could overtake another thread's newer one.
+            Some(ledger) => ledger
+                .alone(|| ledger.note(gpu, self.arenas[gpu].used()))
+                .flatten()
+                .map_err(ipc::failed("noting memory in the node's ledger")),
+            None => Ok(()),
+        }
     }
 
     /// Allocates pinned host memory.
@@ -128,7 +163,10 @@ impl GlobalMemory {
 
     /// Free and total bytes of a GPU.
     pub fn usage(&self, gpu: usize) -> (u64, u64) {
-        self.arenas[gpu].usage()
+        let (free, total) = self.arenas[gpu].usage();
+        // A ledger that cannot be read says so when memory is taken.
+        let others = self.ledger.as_ref().and_then(|ledger| ledger.others(gpu).ok());
+        (free.saturating_sub(others.unwrap_or(0)), total)
     }
 
     /// Frees all that a context made and has not freed.

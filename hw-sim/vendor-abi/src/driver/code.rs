@@ -196,7 +196,7 @@ impl From<Code> for Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let code = match &error {
-            Error::InvalidValue(_) => INVALID_VALUE,
+            Error::InvalidValue(_) | Error::Elsewhere(_) => INVALID_VALUE,
             Error::OutOfMemory { .. } => OUT_OF_MEMORY,
             Error::System { .. } => OPERATING_SYSTEM,
             Error::AlreadyRegistered(_) => HOST_MEMORY_ALREADY_REGISTERED,

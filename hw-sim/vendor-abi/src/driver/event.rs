@@ -3,6 +3,7 @@
 use super::call::{Out, driver_calls};
 use super::code::{INVALID_VALUE, NOT_READY, Outcome, refuse};
 use super::handles::Handle;
+use super::peer::{IpcBytes, explain};
 use super::state;
 use hwsim_machine::Event;
 use std::ffi::c_uint;
@@ -38,7 +39,25 @@ driver_calls! {
         if flags & !FLAGS != 0 || (flags & INTERPROCESS != 0 && timing) {
             return refuse(INVALID_VALUE, format!("event flags {flags:#x}"));
         }
-        event.set(driver.events.add(Event::new(context, timing)))
+        let made = match flags & INTERPROCESS {
+            0 => Event::new(context, timing),
+            _ => Event::interprocess(context)?,
+        };
+        event.set(driver.events.add(made))
+    }
+
+    fn cuIpcGetEventHandle(handle: Out<IpcBytes>, event: Handle) {
+        let event = state::driver()?.events.get(event)?;
+        handle.require()?;
+        handle.set(IpcBytes(event.export()?.to_bytes()))
+    }
+
+    fn cuIpcOpenEventHandle(event: Out<Handle>, handle: IpcBytes) {
+        let (driver, context) = state::current()?;
+        event.require()?;
+        let handle = handle.decode()?;
+        let opened = Event::open(context, &handle);
+        event.set(driver.events.add(opened.inspect_err(|e| explain("cuIpcOpenEventHandle", e))?))
     }
 
     fn cuEventDestroy(event: Handle) { destroy(event) }

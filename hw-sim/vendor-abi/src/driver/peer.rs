@@ -4,25 +4,42 @@ use super::call::{Out, driver_calls};
 use super::code::{INVALID_CONTEXT, INVALID_VALUE, Outcome, refuse};
 use super::handles::Handle;
 use super::state;
+use hwsim_machine::Error;
 use hwsim_machine::memory::IpcHandle;
 use std::ffi::{c_int, c_uint};
 
-/// `CUipcMemHandle`, by value in `cuIpcOpenMemHandle`.
+/// `CUipcMemHandle` and `CUipcEventHandle`; passed by value where they are opened.
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct MemoryHandle([u8; 64]);
+pub(super) struct IpcBytes(pub [u8; 64]);
 
-fn open(address: Out<u64>, handle: MemoryHandle, flags: c_uint) -> Outcome {
+impl IpcBytes {
+    /// What the bytes say, if they are a handle.
+    pub fn decode(&self) -> Outcome<IpcHandle> {
+        match IpcHandle::from_bytes(&self.0) {
+            Some(handle) => Ok(handle),
+            None => refuse(INVALID_VALUE, "not an IPC handle"),
+        }
+    }
+}
+
+/// The code says "invalid value" only; and on real hardware a program would rarely get here.
+pub(super) fn explain(call: &str, error: &Error) {
+    if matches!(error, Error::Elsewhere(_)) {
+        eprintln!("hwsim: {call}: {error}");
+    }
+}
+
+fn open(address: Out<u64>, handle: IpcBytes, flags: c_uint) -> Outcome {
     let (driver, context) = state::current()?;
     address.require()?;
     // `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS` is the only flag, and required.
     if flags != 1 {
         return refuse(INVALID_VALUE, format!("IPC flags {flags:#x}: expected 1"));
     }
-    let Some(handle) = IpcHandle::from_bytes(&handle.0) else {
-        return refuse(INVALID_VALUE, "not an IPC memory handle");
-    };
-    let opened = driver.machine.memory.open(&handle, context.id)?;
+    let handle = handle.decode()?;
+    let opened = driver.machine.memory.open(&handle, context.id);
+    let opened = opened.inspect_err(|error| explain("cuIpcOpenMemHandle", error))?;
     if let Err(error) = context.reach_gpu(handle.gpu as usize) {
         driver.machine.memory.close(opened, false)?;
         return Err(error.into());
@@ -76,17 +93,17 @@ driver_calls! {
         Ok(context.disable_peer(&peer)?)
     }
 
-    fn cuIpcGetMemHandle(handle: Out<MemoryHandle>, address: u64) {
+    fn cuIpcGetMemHandle(handle: Out<IpcBytes>, address: u64) {
         let (driver, _) = state::current()?;
         handle.require()?;
-        handle.set(MemoryHandle(driver.machine.memory.export(address)?.to_bytes()))
+        handle.set(IpcBytes(driver.machine.memory.export(address)?.to_bytes()))
     }
 
-    fn cuIpcOpenMemHandle(address: Out<u64>, handle: MemoryHandle, flags: c_uint) {
+    fn cuIpcOpenMemHandle(address: Out<u64>, handle: IpcBytes, flags: c_uint) {
         open(address, handle, flags)
     }
 
-    fn cuIpcOpenMemHandle_v2(address: Out<u64>, handle: MemoryHandle, flags: c_uint) {
+    fn cuIpcOpenMemHandle_v2(address: Out<u64>, handle: IpcBytes, flags: c_uint) {
         open(address, handle, flags)
     }
 

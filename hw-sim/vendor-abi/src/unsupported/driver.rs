@@ -153,8 +153,6 @@ super::stubs! { NOT_SUPPORTED:
     cuGreenCtxWaitEvent
     cuImportExternalMemory
     cuImportExternalSemaphore
-    cuIpcGetEventHandle
-    cuIpcOpenEventHandle
     cuLaunch
     cuLaunchCooperativeKernelMultiDevice
     cuLaunchGrid

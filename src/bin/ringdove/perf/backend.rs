@@ -5,7 +5,8 @@ use super::error::PerfError;
 use super::pattern::scalar;
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use cudarc::driver::{CudaContext, CudaEvent, CudaSlice, CudaStream, DevicePtr, DriverError};
-use ringdove::{Communicator, Reduction, Scalar, Settings};
+use ringdove::{Communicator, Reduction, Scalar};
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -86,6 +87,8 @@ pub trait Rank: Send {
     fn mark(&mut self) -> Result<(), PerfError>;
     /// How many marks have not been reached yet.
     fn in_flight(&mut self) -> Result<usize, PerfError>;
+    /// Number of ranks, those of other processes included.
+    fn rank_count(&self) -> usize;
     /// The communicator's asynchronous error, if there is one.
     fn check(&mut self) -> Result<(), PerfError>;
     /// What this rank's engine has done so far.
@@ -93,7 +96,7 @@ pub trait Rank: Send {
 }
 
 /// What engines have done since their communicators began.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Work {
     /// Doorbells rung by GPU threads.
     pub descriptors: u64,
@@ -136,7 +139,7 @@ impl Work {
 }
 
 /// A GPU as the table's header shows it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Device {
     /// CUDA ordinal.
     pub ordinal: usize,
@@ -199,14 +202,13 @@ pub struct GpuRank {
     stream: Arc<CudaStream>,
 }
 
-/// Builds one rank on each context (contexts may repeat), with buffers of `buffer_bytes`.
+/// Puts each communicator on its context, with buffers of `buffer_bytes`.
 pub fn open_ranks(
+    communicators: Vec<Communicator>,
     contexts: &[Arc<CudaContext>],
     buffer_bytes: usize,
     register: bool,
 ) -> Result<Vec<GpuRank>, PerfError> {
-    let settings = Settings::from_env()?;
-    let communicators = Communicator::init_all(contexts, &settings)?;
     let ranks = communicators
         .into_iter()
         .zip(contexts)
@@ -270,6 +272,10 @@ impl GpuRank {
 impl Rank for GpuRank {
     fn number(&self) -> usize {
         self.communicator.rank() as usize
+    }
+
+    fn rank_count(&self) -> usize {
+        self.communicator.rank_count() as usize
     }
 
     /// Uploads the period once; then the GPU doubles what is there.

@@ -51,7 +51,7 @@ impl Interrupt {
 /// different numbers of collectives would wait for one another.
 #[derive(Debug)]
 pub struct Agreement<'a> {
-    interrupt: &'a Interrupt,
+    interrupt: Option<&'a Interrupt>,
     state: Mutex<AgreementState>,
     failed: AtomicBool,
 }
@@ -64,8 +64,8 @@ struct AgreementState {
 }
 
 impl<'a> Agreement<'a> {
-    /// For one run of iterations.
-    pub fn new(interrupt: &'a Interrupt) -> Self {
+    /// For one run of iterations, which `interrupt` may end, if there is one.
+    pub fn new(interrupt: Option<&'a Interrupt>) -> Self {
         Self { interrupt, state: Mutex::default(), failed: AtomicBool::new(false) }
     }
 
@@ -75,7 +75,7 @@ impl<'a> Agreement<'a> {
         if number < state.granted {
             return true;
         }
-        state.stopped |= self.interrupt.requested();
+        state.stopped |= self.interrupt.is_some_and(Interrupt::requested);
         if !state.stopped {
             state.granted = number + 1;
         }
@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn a_slower_thread_stops_where_the_faster_one_did() {
         let interrupt = Interrupt::default();
-        let agreement = Agreement::new(&interrupt);
+        let agreement = Agreement::new(Some(&interrupt));
         assert!((0..3).all(|number| agreement.grants(number)));
         interrupt.request();
         assert!(!agreement.grants(3), "the faster thread stops");

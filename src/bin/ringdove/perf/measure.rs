@@ -5,8 +5,10 @@ use super::backend::{Operation, Rank, Work};
 use super::check;
 use super::error::PerfError;
 use super::interrupt::{Agreement, Interrupt};
+use super::job::Job;
 use super::pattern::Pattern;
 use super::threads;
+use serde::{Deserialize, Serialize};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
@@ -26,7 +28,7 @@ const SLEEP_MAX: Duration = Duration::from_millis(1);
 const SLEEP_FRACTION: u32 = 128;
 
 /// One half of a row.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     /// Wall-clock time of one operation.
     pub seconds: f64,
@@ -38,27 +40,47 @@ pub struct Outcome {
     pub operations: usize,
 }
 
-/// Warms up, times, and checks. `None`: somebody asked for the end before it was done.
+/// What surrounds all measurements of a run.
+#[derive(Clone, Copy)]
+pub struct Run<'a> {
+    /// Whether somebody asked for the end.
+    pub interrupt: &'a Interrupt,
+    /// The processes that take part.
+    pub job: &'a Job,
+}
+
+/// Warms up, times, and checks, together with the other processes. `None`: somebody asked for the end before it was done.
 pub fn measure<R: Rank>(
     ranks: &mut [R],
     sweep: &Sweep,
     operation: &Operation,
     seed: u64,
-    interrupt: &Interrupt,
+    run: &Run<'_>,
 ) -> Result<Option<Outcome>, PerfError> {
-    if drive(ranks, sweep, operation, sweep.warmup, interrupt)?.is_none() {
+    run.job.combine(measure_here(ranks, sweep, operation, seed, run)?)
+}
+
+/// The share of this process.
+fn measure_here<R: Rank>(
+    ranks: &mut [R],
+    sweep: &Sweep,
+    operation: &Operation,
+    seed: u64,
+    run: &Run<'_>,
+) -> Result<Option<Outcome>, PerfError> {
+    if drive(ranks, sweep, operation, sweep.warmup, run)?.is_none() {
         return Ok(None);
     }
     let before = total_work(ranks);
-    let Some(elapsed) = drive(ranks, sweep, operation, sweep.iterations, interrupt)? else {
+    let Some(elapsed) = drive(ranks, sweep, operation, sweep.iterations, run)? else {
         return Ok(None);
     };
     let work = total_work(ranks).since(before);
     let operations = sweep.iterations * sweep.aggregated;
     let mut wrong = (sweep.check > 0).then_some(0);
-    for run in 0..sweep.check {
-        let seed = seed.wrapping_mul(1 << 16).wrapping_add(run as u64);
-        match check_once(ranks, sweep, operation, seed, interrupt)? {
+    for number in 0..sweep.check {
+        let seed = seed.wrapping_mul(1 << 16).wrapping_add(number as u64);
+        match check_once(ranks, sweep, operation, seed, run)? {
             None => return Ok(None),
             Some(more) => wrong = wrong.map(|count| count + more),
         }
@@ -72,18 +94,18 @@ fn check_once<R: Rank>(
     sweep: &Sweep,
     operation: &Operation,
     seed: u64,
-    interrupt: &Interrupt,
+    run: &Run<'_>,
 ) -> Result<Option<u64>, PerfError> {
     let pattern = Pattern {
         collective: operation.collective,
         data_type: operation.data_type,
         reduction: operation.reduction,
-        rank_count: ranks.len(),
+        rank_count: ranks.first().map_or(0, Rank::rank_count),
         seed,
     };
     check::prepare(ranks, &pattern, operation)?;
     let once = Sweep { aggregated: 1, ..sweep.clone() };
-    if drive(ranks, &once, operation, 1, interrupt)?.is_none() {
+    if drive(ranks, &once, operation, 1, run)?.is_none() {
         return Ok(None);
     }
     check::count_wrong(ranks, &pattern, operation).map(Some)
@@ -101,9 +123,12 @@ fn drive<R: Rank>(
     sweep: &Sweep,
     operation: &Operation,
     iterations: usize,
-    interrupt: &Interrupt,
+    run: &Run<'_>,
 ) -> Result<Option<Duration>, PerfError> {
-    let agreement = Agreement::new(interrupt);
+    // Processes cannot agree in the middle of a run, so they stop between two.
+    let alone = run.job.processes() == 1;
+    let agreement = Agreement::new(alone.then_some(run.interrupt));
+    run.job.barrier()?;
     let thread_count = ranks.len().div_ceil(sweep.ranks_per_thread);
     let start_together = Barrier::new(thread_count);
     let times = threads::each(ranks, sweep.ranks_per_thread, |share| {
@@ -113,6 +138,7 @@ fn drive<R: Rank>(
         time.inspect_err(|_| agreement.fail())
     })?;
     let total: Option<Duration> = times.iter().copied().sum();
+    let total = total.filter(|_| alone || !run.interrupt.requested());
     Ok(total.map(|total| total / thread_count as u32))
 }
 

@@ -7,6 +7,10 @@ use super::super::pattern::PERIOD;
 use super::super::sweep as run_sweep;
 use super::*;
 
+fn run(interrupt: &Interrupt) -> Run<'_> {
+    Run { interrupt, job: Box::leak(Box::default()) }
+}
+
 fn sweep(sizes: &[usize]) -> Sweep {
     Sweep {
         collective: Collective::AllReduce,
@@ -35,7 +39,7 @@ fn wrong(fault: Fault, count: usize, in_place: bool) -> Option<u64> {
     let mut ranks = mock::ranks(4, count * 4 + GUARD_BYTES, fault);
     let plan = Sweep { iterations: 1, aggregated: 1, warmup: 0, ..sweep(&[]) };
     let interrupt = Interrupt::default();
-    measure(&mut ranks, &plan, &operation(count, in_place), 5, &interrupt)
+    measure(&mut ranks, &plan, &operation(count, in_place), 5, &run(&interrupt))
         .expect("the measurement runs")
         .expect("nobody interrupts")
         .wrong
@@ -71,7 +75,7 @@ fn every_thread_runs_every_iteration() {
     let mut ranks = mock::ranks(4, 4096, Fault::None);
     let interrupt = Interrupt::default();
     let plan = Sweep { check: 0, ..sweep(&[]) };
-    let outcome = measure(&mut ranks, &plan, &operation(100, false), 5, &interrupt)
+    let outcome = measure(&mut ranks, &plan, &operation(100, false), 5, &run(&interrupt))
         .expect("runs")
         .expect("nobody interrupts");
     assert_eq!((outcome.wrong, outcome.operations), (None, 6));
@@ -85,7 +89,7 @@ fn a_stall_ends_and_names_the_rank_and_what_is_in_flight() {
     let mut ranks = mock::ranks(2, 4096, Fault::Stalls);
     let interrupt = Interrupt::default();
     let plan = Sweep { stall_limit: Some(Duration::from_millis(30)), ..sweep(&[]) };
-    let error = measure(&mut ranks, &plan, &operation(100, false), 5, &interrupt)
+    let error = measure(&mut ranks, &plan, &operation(100, false), 5, &run(&interrupt))
         .expect_err("nothing completes");
     assert!(matches!(error, PerfError::Stalled { in_flight: 1, .. }), "{error}");
 }
@@ -95,7 +99,7 @@ fn the_communicators_error_ends_the_wait() {
     let mut ranks = mock::ranks(2, 4096, Fault::Reports);
     let plan = sweep(&[]);
     let interrupt = Interrupt::default();
-    let error = measure(&mut ranks, &plan, &operation(100, false), 5, &interrupt)
+    let error = measure(&mut ranks, &plan, &operation(100, false), 5, &run(&interrupt))
         .expect_err("the communicator reports");
     assert!(matches!(error, PerfError::NoDevice), "{error}");
 }
@@ -106,7 +110,7 @@ fn a_sweep_gives_one_row_for_each_size_and_send_recv_no_in_place_half() {
         let mut ranks = mock::ranks(4, 8192 + GUARD_BYTES, Fault::None);
         let plan = Sweep { collective, ..sweep(&[1024, 8190]) };
         let (rows, stopped) =
-            run_sweep::run(&mut ranks, &plan, &Interrupt::default(), true).expect("runs");
+            run_sweep::run(&mut ranks, &plan, &run(&Interrupt::default()), true).expect("runs");
         assert!(!stopped);
         assert_eq!(rows.iter().map(|row| row.count).collect::<Vec<_>>(), [256, 2047]);
         for row in &rows {
@@ -122,7 +126,7 @@ fn an_interrupted_sweep_keeps_no_half_measured_row() {
     let interrupt = Interrupt::default();
     interrupt.request();
     let (rows, stopped) =
-        run_sweep::run(&mut ranks, &sweep(&[1024]), &interrupt, false).expect("runs");
+        run_sweep::run(&mut ranks, &sweep(&[1024]), &run(&interrupt), false).expect("runs");
     assert!(stopped && rows.is_empty());
 }
 
@@ -132,7 +136,7 @@ fn a_thread_that_fails_ends_the_others_waits_and_its_error_is_shown() {
     let mut ranks = mock::ranks(4, 4096, Fault::RefusesOnRank(3));
     let plan = Sweep { ranks_per_thread: 1, ..sweep(&[]) };
     let interrupt = Interrupt::default();
-    let error = measure(&mut ranks, &plan, &operation(100, false), 5, &interrupt)
+    let error = measure(&mut ranks, &plan, &operation(100, false), 5, &run(&interrupt))
         .expect_err("rank 3 refuses");
     assert!(matches!(error, PerfError::NoDevice), "{error}");
 }

@@ -103,6 +103,10 @@ impl Rank for MockRank {
         self.number
     }
 
+    fn rank_count(&self) -> usize {
+        self.with(|shared| shared.enqueued.len())
+    }
+
     fn fill(
         &mut self,
         buffer: Buffer,

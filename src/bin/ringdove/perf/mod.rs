@@ -3,6 +3,7 @@
 //! * [`arguments`], [`size`]: what was asked for
 //! * [`backend`]: a rank on a GPU
 //! * [`pattern`], [`check`]: inputs, expected results, and their comparison
+//! * [`job`]: the processes that take part
 //! * [`measure`], [`threads`], [`interrupt`]: the timed loop
 //! * [`report`], [`json`], [`plot`], [`output`]: what comes out
 
@@ -11,6 +12,7 @@ mod backend;
 mod check;
 mod error;
 mod interrupt;
+mod job;
 mod json;
 mod measure;
 #[cfg(test)]
@@ -31,9 +33,13 @@ use backend::{Device, GpuRank};
 use check::GUARD_BYTES;
 use cudarc::driver::CudaContext;
 use interrupt::{EXIT_INTERRUPTED, Interrupt};
+use job::Job;
+use measure::Run;
 use output::OutputFile;
 use report::{Place, Row, Totals};
+use ringdove::{Communicator, Settings};
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -44,19 +50,28 @@ const RESERVED_FRACTION: usize = 16;
 /// Runs one measurement from options to exit status.
 pub fn run(collective: Collective, mut arguments: Arguments) -> Result<ExitCode, PerfError> {
     let mut sweep = arguments.sweep(collective)?;
-    let json_file = arguments.json.as_deref().map(OutputFile::begin).transpose()?;
-    let plot_file = arguments.plot.as_deref().map(OutputFile::begin).transpose()?;
+    let settings = Settings::from_env()?;
+    let job = Job::join(&settings)?;
+    let file = |path: &Option<PathBuf>| {
+        path.as_deref().filter(|_| job.is_first()).map(OutputFile::begin).transpose()
+    };
+    let (json_file, plot_file) = (file(&arguments.json)?, file(&arguments.plot)?);
+    let print = |text: &str| {
+        if job.is_first() {
+            print(text)
+        }
+    };
     let interrupt = Interrupt::install()?;
     let start_time = now();
-    let stage = Stage::open(&arguments)?;
-    if let Some(bytes) = stage.bytes_max(arguments.maximum_bytes) {
+    let stage = Stage::open(&arguments, &job)?;
+    if let Some(bytes) = job.least(stage.bytes_max(arguments.maximum_bytes))? {
         print(&format!("#\n# Reducing maxBytes to {bytes} due to memory limitation\n"));
         arguments.maximum_bytes = bytes;
         arguments.minimum_bytes = arguments.minimum_bytes.min(bytes);
         sweep = arguments.sweep(collective)?;
     }
     print(&report::header(&arguments, &sweep, &stage.places, &stage.host));
-    let (rows, stopped) = measure_all(&stage, &arguments, &sweep, &interrupt)?;
+    let (rows, stopped) = measure_all(&stage, &arguments, &sweep, &interrupt, &job, &settings)?;
     let totals = Totals::of(&rows);
     if stopped {
         print("# Interrupted: the sizes above are complete, later ones were not measured\n");
@@ -101,11 +116,33 @@ fn measure_all(
     arguments: &Arguments,
     sweep: &Sweep,
     interrupt: &Interrupt,
+    job: &Job,
+    settings: &Settings,
 ) -> Result<(Vec<Row>, bool), PerfError> {
     let buffer_bytes = arguments.maximum_bytes + GUARD_BYTES;
+    let communicators = open_communicators(stage, job, settings)?;
     let mut ranks: Vec<GpuRank> =
-        backend::open_ranks(&stage.contexts, buffer_bytes, arguments.register == 1)?;
-    sweep::run(&mut ranks, sweep, interrupt, arguments.verbose)
+        backend::open_ranks(communicators, &stage.contexts, buffer_bytes, arguments.register == 1)?;
+    let measured = sweep::run(&mut ranks, sweep, &Run { interrupt, job }, arguments.verbose)?;
+    // A process that left now would take its memory away from those who still return credits.
+    job.barrier()?;
+    Ok(measured)
+}
+
+/// The communicators of this process's ranks.
+fn open_communicators(
+    stage: &Stage,
+    job: &Job,
+    settings: &Settings,
+) -> Result<Vec<Communicator>, PerfError> {
+    let count = stage.contexts.len();
+    Ok(match job.communicator(settings)? {
+        None => Communicator::init_all(&stage.contexts, settings)?,
+        Some(id) => {
+            let (first, all) = (count * job.process(), count * job.processes());
+            Communicator::init_ranks(&stage.contexts, &id, first as u32, all as u32, settings)?
+        }
+    })
 }
 
 /// Where the ranks will run.
@@ -117,23 +154,27 @@ struct Stage {
 }
 
 impl Stage {
-    /// Rank r stands on GPU r, or round-robin where there are fewer.
-    fn open(arguments: &Arguments) -> Result<Self, PerfError> {
-        let rank_count = arguments.rank_count();
-        let devices = backend::open_devices(rank_count)?;
+    /// The ranks of a node stand on its GPUs in turn, round-robin where there are fewer.
+    fn open(arguments: &Arguments, job: &Job) -> Result<Self, PerfError> {
+        let count = arguments.rank_count();
+        let first = count * job.local_process();
+        let devices = backend::open_devices(first + count)?;
         let mut stage = Self { contexts: Vec::new(), places: Vec::new(), host: host_name() };
-        for rank in 0..rank_count {
-            let (context, device) = &devices[rank % devices.len()];
+        for number in 0..count {
+            let (context, device) = &devices[(first + number) % devices.len()];
             stage.contexts.push(Arc::clone(context));
+            let rank = count * job.process() + number;
             stage.places.push(Place { rank, device: device.clone() });
         }
+        stage.places = job.all_places(stage.places)?;
         Ok(stage)
     }
 
     /// The largest message whose two buffers fit on every GPU, if that is less than `wanted`.
     fn bytes_max(&self, wanted: usize) -> Option<usize> {
+        // By the PCI address: GPUs of other nodes may have the same, which errs to the safe side.
         let sharers = |device: &Device| {
-            self.places.iter().filter(|place| place.device.ordinal == device.ordinal).count()
+            self.places.iter().filter(|place| place.device.pci == device.pci).count()
         };
         let limit = self
             .places

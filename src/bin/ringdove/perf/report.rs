@@ -3,6 +3,7 @@
 use super::arguments::{Arguments, Sweep, reduction_name, type_name};
 use super::backend::{Collective, DataType, Device, ReduceOp, Work};
 use super::measure::Outcome;
+use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 
 /// Said wherever a time of virtual hardware is shown.
@@ -82,7 +83,7 @@ impl Totals {
 }
 
 /// A rank's line in the header.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
     /// The rank.
     pub rank: usize,

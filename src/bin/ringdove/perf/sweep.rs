@@ -3,8 +3,7 @@
 use super::arguments::{Sweep, reduction_name, type_name};
 use super::backend::{Collective, Operation, Rank};
 use super::error::PerfError;
-use super::interrupt::Interrupt;
-use super::measure::measure;
+use super::measure::{Run, measure};
 use super::report::{self, Row};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
@@ -16,10 +15,10 @@ const PROGRESS_ROWS_MIN: usize = 4;
 pub fn run<R: Rank>(
     ranks: &mut [R],
     sweep: &Sweep,
-    interrupt: &Interrupt,
+    run: &Run<'_>,
     verbose: bool,
 ) -> Result<(Vec<Row>, bool), PerfError> {
-    let screen = Screen::new(sweep);
+    let screen = Screen::new(sweep, run.job.is_first());
     let mut rows = Vec::new();
     for &(data_type, reduction) in &sweep.combinations {
         for &size in &sweep.sizes {
@@ -28,7 +27,7 @@ pub fn run<R: Rank>(
             let operation = Operation { collective, data_type, reduction, count, in_place: false };
             screen.begin(&operation);
             let seed = rows.len() as u64;
-            let Some(row) = measure_row(ranks, sweep, &operation, seed, interrupt)? else {
+            let Some(row) = measure_row(ranks, sweep, &operation, seed, run)? else {
                 return Ok((rows, true));
             };
             screen.print(&report::row(&row));
@@ -47,23 +46,23 @@ fn measure_row<R: Rank>(
     sweep: &Sweep,
     operation: &Operation,
     seed: u64,
-    interrupt: &Interrupt,
+    run: &Run<'_>,
 ) -> Result<Option<Row>, PerfError> {
-    let Some(out_of_place) = measure(ranks, sweep, operation, 2 * seed, interrupt)? else {
+    let Some(out_of_place) = measure(ranks, sweep, operation, 2 * seed, run)? else {
         return Ok(None);
     };
     let mut in_place = None;
     // A message that arrives where another leaves from has no defined result.
     if operation.collective != Collective::SendRecv {
         let operation = Operation { in_place: true, ..*operation };
-        in_place = measure(ranks, sweep, &operation, 2 * seed + 1, interrupt)?;
+        in_place = measure(ranks, sweep, &operation, 2 * seed + 1, run)?;
         if in_place.is_none() {
             return Ok(None);
         }
     }
     Ok(Some(Row {
         collective: operation.collective,
-        rank_count: ranks.len(),
+        rank_count: ranks.first().map_or(0, Rank::rank_count),
         count: operation.count,
         data_type: operation.data_type,
         reduction: operation.reduction,
@@ -72,25 +71,29 @@ fn measure_row<R: Rank>(
     }))
 }
 
-/// Standard output, and below it a progress line where standard error is a terminal.
-struct Screen(Option<ProgressBar>);
+/// Standard output, and below it a progress line where standard error is a terminal. Only the
+/// first process has one.
+struct Screen {
+    shown: bool,
+    bar: Option<ProgressBar>,
+}
 
 impl Screen {
-    fn new(sweep: &Sweep) -> Self {
+    fn new(sweep: &Sweep, shown: bool) -> Self {
         let rows = sweep.combinations.len() * sweep.sizes.len();
-        if rows < PROGRESS_ROWS_MIN || !std::io::stderr().is_terminal() {
-            return Self(None);
+        if !shown || rows < PROGRESS_ROWS_MIN || !std::io::stderr().is_terminal() {
+            return Self { shown, bar: None };
         }
         let bar = ProgressBar::new(rows as u64);
         let template = "{bar:24} {pos}/{len} [{elapsed_precise}] {msg}";
         bar.set_style(
             ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()),
         );
-        Self(Some(bar))
+        Self { shown, bar: Some(bar) }
     }
 
     fn begin(&self, operation: &Operation) {
-        if let Some(bar) = &self.0 {
+        if let Some(bar) = &self.bar {
             let (kind, reduction) =
                 (type_name(operation.data_type), reduction_name(operation.reduction));
             bar.set_message(format!("{} bytes, {kind} {reduction}", operation.bytes()));
@@ -99,8 +102,11 @@ impl Screen {
     }
 
     fn print(&self, line: &str) {
+        if !self.shown {
+            return;
+        }
         let write = || super::print(&format!("{line}\n"));
-        match &self.0 {
+        match &self.bar {
             None => write(),
             Some(bar) => {
                 bar.suspend(write);
@@ -114,7 +120,7 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        if let Some(bar) = &self.0 {
+        if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
     }

@@ -1,0 +1,55 @@
+//! The fabric: a folder that the processes of one cluster share, and nobody else.
+
+use crate::error::Error;
+use hwsim_machine::description::cluster::{FABRIC_VARIABLE, NODE_VARIABLE};
+use std::env;
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// All virtual nodes are one host in truth, with one name and one boot id. Programs take a host's
+/// identity from these instead, where they are set. No two nodes of a cluster have the same, nor
+/// two clusters at one time.
+const HOST_ID_VARIABLES: [&str; 2] = ["RINGDOVE_HOST_ID", "NCCL_HOSTID"];
+
+/// The folder of a cluster.
+pub struct Fabric {
+    /// Absolute.
+    pub path: PathBuf,
+    /// Device and number of the folder: nothing else has them while it exists.
+    number: String,
+}
+
+impl Fabric {
+    /// The folder that the environment names, which somebody else removes, or a new one in `stage`,
+    /// which goes with that.
+    pub fn find(stage: &Path) -> Result<Self, Error> {
+        let path = match env::var_os(FABRIC_VARIABLE).filter(|path| !path.is_empty()) {
+            Some(named) => {
+                let path = PathBuf::from(named);
+                let finding = Error::system(format!("{FABRIC_VARIABLE} names {}", path.display()));
+                path.canonicalize()
+                    .and_then(|path| fs::read_dir(&path).map(|_| path))
+                    .map_err(finding)?
+            }
+            None => {
+                let path = stage.join("fabric");
+                let making = Error::system(format!("making {}", path.display()));
+                DirBuilder::new().mode(0o700).create(&path).map_err(making)?;
+                path
+            }
+        };
+        let looking = Error::system(format!("looking at {}", path.display()));
+        let status = path.metadata().map_err(looking)?;
+        Ok(Self { number: format!("{:x}-{:x}", status.dev(), status.ino()), path })
+    }
+
+    /// What tells a process that it is on a node: the virtual driver, and programs that ask which
+    /// of their processes share a host.
+    pub fn place(&self, node: u32) -> impl Iterator<Item = (&'static str, OsString)> {
+        let host = OsString::from(format!("hwsim-{}-node{node}", self.number));
+        let hosts = HOST_ID_VARIABLES.map(|name| (name, host.clone()));
+        hosts.into_iter().chain([(NODE_VARIABLE, node.to_string().into())])
+    }
+}

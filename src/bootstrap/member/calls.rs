@@ -1,0 +1,217 @@
+//! Calls of all ranks over the tree that stands, and farewells.
+
+use super::collect::Part;
+use super::{Above, Member, RootSide, grace};
+use crate::bootstrap::message::{Call, Down, Message, Up, cut, encode_with};
+use crate::bootstrap::net::{ConnectionId, Net};
+use crate::error::BootstrapError;
+use crate::id::Rank;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a rank whose owner has left relays for others who have not.
+pub(super) const LINGER: Duration = Duration::from_secs(60);
+
+/// The call that the owner waits for.
+pub(super) struct Calling {
+    call: Call,
+    since: Instant,
+    deadline: Instant,
+    /// The top was told that time is over; if it does not say who is missing, the way up is dead.
+    told: bool,
+}
+
+impl Member {
+    /// The owner calls.
+    pub(super) fn begin(&mut self, net: &mut Net, call: Call, bytes: Vec<u8>, deadline: Instant) {
+        self.calling = Some(Calling { call, since: net.now, deadline, told: false });
+        self.contribute(net, call, bytes);
+    }
+
+    /// This rank's own contribution to the call in progress.
+    pub(super) fn contribute(&mut self, net: &mut Net, call: Call, bytes: Vec<u8>) {
+        let me = self.me();
+        self.add(net, self.collect.sequence(), call, me, vec![(me, bytes)]);
+    }
+
+    /// Contributions came up.
+    pub(super) fn up(&mut self, net: &mut Net, from: ConnectionId, up: Up, behind: &[u8]) {
+        let lengths = up.parts.iter().map(|(_, length)| *length);
+        let Some(bytes) = cut(behind, lengths) else {
+            let fault = self.protocol(from, "contributions whose lengths do not add up");
+            return self.fail(net, fault);
+        };
+        let ranks = up.parts.iter().map(|(rank, _)| *rank);
+        let parts = ranks.zip(bytes).map(|(rank, bytes)| (rank, bytes.to_vec())).collect();
+        self.add(net, up.sequence, up.call, up.by, parts);
+    }
+
+    fn add(&mut self, net: &mut Net, sequence: u64, call: Call, by: Rank, parts: Vec<Part>) {
+        match self.collect.add(sequence, call, by, parts) {
+            Err(fault) => self.fail(net, fault),
+            Ok(()) => self.check_for_left(net),
+        }
+    }
+
+    /// A call is in progress that somebody next to us will never make.
+    fn check_for_left(&mut self, net: &mut Net) {
+        let Some(call) = self.collect.call() else { return };
+        let own = self.leaving_until.is_some().then(|| self.me());
+        let above = match self.above {
+            Above::Left(rank, _) => Some(rank),
+            _ => None,
+        };
+        let mut below = self.below.values().filter(|below| below.has_left).map(|below| below.rank);
+        let mut gone = above.into_iter().chain(own).chain(&mut below);
+        let left = gone.find(|&rank| !self.collect.has(rank));
+        if let Some(rank) = left {
+            self.fail(net, BootstrapError::Left { rank, call: call.to_string() });
+        }
+    }
+
+    /// Passes on what has come in, upwards, or downwards from the top.
+    pub(super) fn pass_on(&mut self, net: &mut Net) {
+        match self.above {
+            Above::Nobody => match self.collect.take_whole(self.plan.rank_count) {
+                Ok(None) => {}
+                Ok(Some(whole)) => {
+                    let lengths = whole.iter().map(|part| part.len() as u32).collect();
+                    let down = Down { sequence: self.collect.sequence(), lengths };
+                    let parts: Vec<&[u8]> = whole.iter().map(Vec::as_slice).collect();
+                    let message = encode_with(&Message::Down(down), &parts);
+                    self.complete(net, &message, whole);
+                }
+                Err(fault) => self.fail(net, fault),
+            },
+            Above::Linked(_, above) => {
+                if let Some((up, parts)) = self.collect.take_up() {
+                    let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
+                    net.send_bytes(above, &encode_with(&Message::Up(up), &parts));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The whole came down.
+    pub(super) fn down(&mut self, net: &mut Net, down: &Down, behind: &[u8], message: &[u8]) {
+        let parts = cut(behind, down.lengths.iter().copied());
+        let fits = down.sequence == self.collect.sequence();
+        match parts.filter(|parts| fits && parts.len() == self.plan.rank_count as usize) {
+            Some(parts) => {
+                let whole = parts.into_iter().map(<[u8]>::to_vec).collect();
+                self.complete(net, &message.into(), whole);
+            }
+            None => {
+                let fault = BootstrapError::Protocol {
+                    peer: format!("the rank above {}", self.me()),
+                    expected: format!(
+                        "{} contributions to call {}",
+                        self.plan.rank_count,
+                        self.collect.sequence()
+                    ),
+                    seen: format!("{} to call {}", down.lengths.len(), down.sequence),
+                };
+                self.fail(net, fault);
+            }
+        }
+    }
+
+    fn complete(&mut self, net: &mut Net, message: &Arc<[u8]>, whole: Vec<Vec<u8>>) {
+        self.below.keys().for_each(|&below| net.send_bytes(below, message));
+        self.collect.advance();
+        self.calling = None;
+        if self.live {
+            return self.shared.update(|state| state.result = Some(whole));
+        }
+        self.live = true;
+        if let RootSide::Joined(root, _) = self.root {
+            net.send(root, &Message::Assembled);
+            net.end(root);
+        }
+        self.root = RootSide::Gone;
+        net.close_doors(self.id);
+        self.shared.update(|state| state.live = true);
+    }
+
+    /// When calls and farewells must be looked at.
+    pub(super) fn calls_deadline(&self) -> Option<Instant> {
+        let calling = self.calling.as_ref().map(|calling| {
+            let more =
+                if calling.told { grace(calling.deadline - calling.since) } else { Duration::ZERO };
+            calling.deadline + more
+        });
+        calling.into_iter().chain(self.leaving_until).min()
+    }
+
+    pub(super) fn watch_calls(&mut self, net: &mut Net) {
+        if self.leaving_until.is_some_and(|until| until <= net.now) || self.all_have_left() {
+            self.finished = true;
+            return self.shared.update(|state| state.gone = true);
+        }
+        let due = self.calls_deadline().is_some_and(|deadline| deadline <= net.now);
+        let Some(calling) = self.calling.as_mut().filter(|_| due) else { return };
+        let (call, waited) = (calling.call, net.now.saturating_duration_since(calling.since));
+        match self.above {
+            Above::Linked(rank, _) if calling.told => {
+                let what = format!("an answer of the rank above {} to {call}", self.plan.rank);
+                let (missing, rank_count) = (vec![rank], self.plan.rank_count);
+                self.fail(net, BootstrapError::Missing { what, missing, rank_count, waited });
+            }
+            _ => {
+                calling.told = true;
+                self.expired(net, self.collect.sequence(), call, waited);
+            }
+        }
+    }
+
+    /// Somebody's time is over: the top knows for whom they waited.
+    pub(super) fn expired(&mut self, net: &mut Net, sequence: u64, call: Call, waited: Duration) {
+        // Contributions that came in with the same batch of events count.
+        self.pass_on(net);
+        if self.finished || sequence != self.collect.sequence() {
+            return;
+        }
+        match self.above {
+            Above::Nobody => {
+                let rank_count = self.plan.rank_count;
+                let missing = self.collect.missing(rank_count);
+                let what = format!("{call} (control call {sequence})");
+                self.fail(net, BootstrapError::Missing { what, missing, rank_count, waited });
+            }
+            Above::Linked(_, above) => {
+                net.send(above, &Message::Expired { sequence, call, waited });
+            }
+            _ => {}
+        }
+    }
+
+    /// Tells the neighbours that this rank makes no more calls.
+    pub(super) fn say_farewell(&mut self, net: &mut Net) {
+        self.check_for_left(net);
+        // One that has left before keeps its end open until we have said it too.
+        let above = self.connection_above();
+        let below = self.below.keys().copied();
+        below.chain(above).for_each(|neighbour| net.send(neighbour, &Message::Leaving));
+        // The process may end as soon as its owner knows.
+        net.flush();
+        self.shared.update(|state| state.farewell = true);
+    }
+
+    pub(super) fn neighbour_leaves(&mut self, net: &mut Net, from: ConnectionId) {
+        if let Above::Linked(rank, above) = self.above
+            && above == from
+        {
+            self.above = Above::Left(rank, Some(above));
+        }
+        if let Some(below) = self.below.get_mut(&from) {
+            below.has_left = true;
+        }
+        self.check_for_left(net);
+    }
+
+    fn all_have_left(&self) -> bool {
+        let above = matches!(self.above, Above::Nobody | Above::Left(..));
+        self.leaving_until.is_some() && above && self.below.values().all(|below| below.has_left)
+    }
+}

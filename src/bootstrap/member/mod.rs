@@ -1,0 +1,460 @@
+//! One rank on the I/O thread: it finds the root, takes its place in the tree, and then carries
+//! calls, failures and farewells.
+//!
+//! ```text
+//! seek root → Join → Welcome → seek the rank above → Linked → first call (assembly) → live
+//! ```
+//!
+//! A failure that any rank notices floods the tree (and goes to the root while there is one); every
+//! rank keeps the first that it hears of, tells its neighbours and closes its connections.
+
+mod calls;
+mod collect;
+mod seek;
+
+use super::address::localised;
+use super::connection::Identity;
+use super::handshake::{Hello, PROTOCOL, Role};
+use super::message::{Call, Join, Message, Term, Welcome, decode, encode};
+use super::net::{ConnectionId, Event, Net, TaskId};
+use super::reactor::{Request, Task};
+use super::root::version_error;
+use super::shared::Shared;
+use super::tree::Tree;
+use super::unique_id::Secret;
+use crate::error::{BootstrapError, Error};
+use crate::id::Rank;
+use calls::{Calling, LINGER};
+use collect::Collect;
+use seek::Seeker;
+use std::collections::HashMap;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The most addresses that a rank tells others.
+const ADDRESSES_MAX: usize = 4;
+
+/// What a rank knows before it begins.
+pub(super) struct Plan {
+    pub rank: Rank,
+    pub rank_count: u32,
+    pub secret: Secret,
+    pub terms: Vec<Term>,
+    pub timeout: Duration,
+    /// How long one connection may take to be made.
+    pub limit: Duration,
+    pub root: Vec<SocketAddr>,
+    pub listener: Option<TcpListener>,
+    pub listens: Listens,
+}
+
+/// What a rank tells others about its listener.
+pub(super) struct Listens {
+    pub port: u16,
+    /// Told as they are: the user chose them, or the job is on this machine alone.
+    pub fixed: Vec<SocketAddr>,
+    /// Told if the way to the root does not show a better one.
+    pub fallback: Vec<SocketAddr>,
+    /// Under which link-local addresses of others are reached.
+    pub scope: u32,
+}
+
+enum RootSide {
+    Seeking(Seeker),
+    Joined(ConnectionId, SocketAddr),
+    /// Not needed any more.
+    Gone,
+}
+
+enum Above {
+    /// The root has not told yet.
+    Unknown,
+    /// This rank is the top.
+    Nobody,
+    Seeking(Rank, Seeker),
+    Linked(Rank, ConnectionId),
+    /// It said farewell.
+    Left(Rank, Option<ConnectionId>),
+}
+
+struct Below {
+    rank: Rank,
+    has_left: bool,
+}
+
+/// See the module's documentation.
+pub(super) struct Member {
+    id: TaskId,
+    plan: Plan,
+    started: Instant,
+    root: RootSide,
+    tree: Option<Tree>,
+    above: Above,
+    below: HashMap<ConnectionId, Below>,
+    collect: Collect,
+    calling: Option<Calling>,
+    live: bool,
+    /// The owner has left; until then this process relays for the others.
+    leaving_until: Option<Instant>,
+    finished: bool,
+    shared: Arc<Shared>,
+}
+
+impl Member {
+    pub fn new(id: TaskId, mut plan: Plan, shared: Arc<Shared>) -> Self {
+        let now = Instant::now();
+        let scope = plan.listens.scope;
+        let root: Vec<_> =
+            std::mem::take(&mut plan.root).into_iter().map(|a| localised(a, scope)).collect();
+        let own = identity(&plan, Role::Join);
+        Self {
+            id,
+            started: now,
+            root: RootSide::Seeking(Seeker::new(root, own, now)),
+            tree: None,
+            above: Above::Unknown,
+            below: HashMap::new(),
+            collect: Collect::new(),
+            calling: None,
+            live: false,
+            leaving_until: None,
+            finished: false,
+            shared,
+            plan,
+        }
+    }
+}
+
+fn identity(plan: &Plan, role: Role) -> Identity {
+    Identity { secret: plan.secret, hello: Hello::new(role, plan.rank), limit: plan.limit }
+}
+
+impl Task for Member {
+    fn start(&mut self, net: &mut Net) {
+        let Some(listener) = self.plan.listener.take() else { return };
+        if let Err(cause) = net.listen(self.id, listener, identity(&self.plan, Role::Parent)) {
+            let what = "cannot listen for the ranks below".to_owned();
+            self.condemn(&Error::System { what, cause: cause.to_string() });
+        }
+    }
+
+    fn event(&mut self, net: &mut Net, event: Event) {
+        if self.finished {
+            return;
+        }
+        match event {
+            Event::Opened { connection, hello, address, accepted: true } => {
+                self.child_came(net, connection, hello, address);
+            }
+            Event::Opened { connection, hello, address, accepted: false } => {
+                self.reached(net, connection, hello, address);
+            }
+            Event::Message { connection, bytes } => match decode(&bytes) {
+                Some((message, behind)) => self.message(net, connection, message, behind, &bytes),
+                None => self.fail(net, self.protocol(connection, "bytes that are no message")),
+            },
+            Event::Closed { connection, cause } => self.closed(net, connection, cause),
+        }
+    }
+
+    fn request(&mut self, net: &mut Net, request: Request) {
+        if self.finished {
+            return;
+        }
+        match request {
+            Request::Call { call, bytes, deadline } => self.begin(net, call, bytes, deadline),
+            Request::Abort(why) => self.fail(net, BootstrapError::Aborted { by: self.me(), why }),
+            Request::Leave => self.leave(net),
+        }
+    }
+
+    fn tick(&mut self, net: &mut Net) {
+        if self.finished {
+            return;
+        }
+        if let RootSide::Seeking(seeker) = &mut self.root {
+            seeker.tick(net, self.id);
+        }
+        if let Above::Seeking(_, seeker) = &mut self.above {
+            seeker.tick(net, self.id);
+        }
+        if self.live {
+            self.watch_calls(net);
+        } else {
+            self.watch_assembly(net);
+        }
+        self.pass_on(net);
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        let seeking = match (&self.root, &self.above) {
+            (RootSide::Seeking(seeker), _) | (_, Above::Seeking(_, seeker)) => seeker.deadline(),
+            _ => None,
+        };
+        let own = if self.live { self.calls_deadline() } else { Some(self.assembly_deadline()) };
+        seeking.into_iter().chain(own).min()
+    }
+
+    fn is_finished(&self) -> bool {
+        self.finished
+    }
+}
+
+impl Member {
+    fn me(&self) -> Rank {
+        self.plan.rank
+    }
+
+    fn connection_above(&self) -> Option<ConnectionId> {
+        match self.above {
+            Above::Linked(_, above) => Some(above),
+            Above::Left(_, above) => above,
+            Above::Unknown | Above::Nobody | Above::Seeking(..) => None,
+        }
+    }
+
+    /// Our connection reached somebody who holds the secret.
+    fn reached(&mut self, net: &mut Net, at: ConnectionId, hello: Hello, address: SocketAddr) {
+        if hello.version != PROTOCOL {
+            return self.condemn(&version_error(self.me(), address, hello.version));
+        }
+        match &mut self.root {
+            RootSide::Seeking(seeker) if seeker.attempt() == Some(at) => {
+                self.root = RootSide::Joined(at, address);
+                let spent = net.now.saturating_duration_since(self.started);
+                let join = Join {
+                    rank_count: self.plan.rank_count,
+                    terms: std::mem::take(&mut self.plan.terms),
+                    addresses: self.listens_at(net.local_address(at)),
+                    remaining: self.plan.timeout.saturating_sub(spent),
+                };
+                return net.send(at, &Message::Join(join));
+            }
+            _ => {}
+        }
+        let Above::Seeking(parent, seeker) = &mut self.above else { return };
+        if hello.rank != *parent {
+            net.end(at);
+            return seeker.failed(format!("{} listens there, not {parent}", hello.rank), net.now);
+        }
+        self.above = Above::Linked(*parent, at);
+        if let RootSide::Joined(root, _) = self.root {
+            net.send(root, &Message::Linked);
+        }
+        self.contribute(net, Call::Assemble, Vec::new());
+    }
+
+    /// The addresses to tell others. The way to the root shows which of ours leads to the job;
+    /// a loopback there shows nothing to others.
+    fn listens_at(&self, towards_root: Option<SocketAddr>) -> Vec<SocketAddr> {
+        let Listens { port, fixed, fallback, .. } = &self.plan.listens;
+        if !fixed.is_empty() {
+            return fixed.iter().copied().take(ADDRESSES_MAX).collect();
+        }
+        let towards_root = towards_root.map(|mut address| {
+            address.set_port(*port);
+            address
+        });
+        let is_loopback = towards_root.is_some_and(|address| address.ip().is_loopback());
+        let (before, after) = if is_loopback { (None, towards_root) } else { (towards_root, None) };
+        let others = fallback.iter().copied().filter(|address| Some(*address) != towards_root);
+        before.into_iter().chain(others.take(ADDRESSES_MAX - 1)).chain(after).collect()
+    }
+
+    /// Somebody with the secret came to our listener.
+    fn child_came(&mut self, net: &mut Net, at: ConnectionId, hello: Hello, address: SocketAddr) {
+        let rank = hello.rank;
+        // Before our own Welcome has come we cannot judge, and take whoever holds the secret.
+        let expected = self.tree.is_none_or(|tree| tree.children(self.me()).contains(&rank.0));
+        let is_new = !self.below.values().any(|below| below.rank == rank);
+        if hello.version != PROTOCOL || !expected || !is_new || self.live {
+            tracing::warn!(%address, rank = rank.0, expected, is_new, "refused a rank below");
+            return net.end(at);
+        }
+        self.below.insert(at, Below { rank, has_left: false });
+    }
+
+    fn message(
+        &mut self,
+        net: &mut Net,
+        from: ConnectionId,
+        message: Message,
+        behind: &[u8],
+        whole: &[u8],
+    ) {
+        let is_root = matches!(self.root, RootSide::Joined(root, _) if root == from);
+        // One that has left still relays.
+        let is_above = self.connection_above() == Some(from);
+        let is_below = self.below.contains_key(&from);
+        match message {
+            Message::Fault(fault) if is_root || is_above || is_below => {
+                self.relay(net, from, fault)
+            }
+            Message::Welcome(welcome) if is_root && self.tree.is_none() => {
+                self.welcomed(net, welcome);
+            }
+            Message::Up(up) if is_below => self.up(net, from, up, behind),
+            Message::Down(down) if is_above => self.down(net, &down, behind, whole),
+            Message::Expired { sequence, call, waited } if is_below => {
+                self.expired(net, sequence, call, waited);
+            }
+            Message::Leaving if is_above || is_below => self.neighbour_leaves(net, from),
+            other => {
+                let seen = format!("{other:?}");
+                self.fail(net, self.protocol(from, &seen));
+            }
+        }
+    }
+
+    /// The root knows all ranks, and tells this one its place.
+    fn welcomed(&mut self, net: &mut Net, welcome: Welcome) {
+        let tree = Tree { rank_count: self.plan.rank_count, fan_out: welcome.fan_out.max(1) };
+        self.tree = Some(tree);
+        let children = tree.children(self.me());
+        let strangers = self.below.extract_if(|_, below| !children.contains(&below.rank.0));
+        for (connection, below) in strangers {
+            tracing::warn!(rank = below.rank.0, "a rank came to the wrong place in the tree");
+            net.end(connection);
+        }
+        let Some(parent) = tree.parent(self.me()) else {
+            self.above = Above::Nobody;
+            return self.contribute(net, Call::Assemble, Vec::new());
+        };
+        let scope = self.plan.listens.scope;
+        let places = welcome.parent.into_iter().map(|address| localised(address, scope)).collect();
+        let own = identity(&self.plan, Role::Child);
+        self.above = Above::Seeking(parent, Seeker::new(places, own, net.now));
+    }
+
+    fn closed(&mut self, net: &mut Net, connection: ConnectionId, cause: String) {
+        match &mut self.root {
+            RootSide::Seeking(seeker) if seeker.attempt() == Some(connection) => {
+                return seeker.failed(cause, net.now);
+            }
+            RootSide::Joined(root, address) if *root == connection => {
+                let address = address.to_string();
+                self.root = RootSide::Gone;
+                return self.fail(net, BootstrapError::RootLost { address, cause });
+            }
+            _ => {}
+        }
+        match &mut self.above {
+            Above::Seeking(_, seeker) if seeker.attempt() == Some(connection) => {
+                return seeker.failed(cause, net.now);
+            }
+            Above::Linked(rank, above) if *above == connection => {
+                let rank = *rank;
+                return self.lost(net, rank, cause);
+            }
+            Above::Left(_, above) if *above == Some(connection) => *above = None,
+            _ => {}
+        }
+        let Some(&Below { rank, has_left }) = self.below.get(&connection) else { return };
+        if !self.live && !self.collect.has(rank) {
+            // It gave up on a slow handshake and may try again. If it has died, the root knows.
+            self.below.remove(&connection);
+        } else if !has_left {
+            self.lost(net, rank, cause);
+        }
+    }
+
+    fn lost(&mut self, net: &mut Net, rank: Rank, cause: String) {
+        self.fail(net, BootstrapError::Lost { rank, by: Some(self.me()), cause });
+    }
+
+    /// When the assembly must have succeeded. The root, which knows who is missing, gets the
+    /// chance to say so first.
+    fn assembly_deadline(&self) -> Instant {
+        let timeout = self.plan.timeout;
+        self.started
+            + match (&self.root, &self.above) {
+                // It says what it tried, before the root can only say that it is missing.
+                (RootSide::Joined(..), Above::Seeking(..)) => timeout.mul_f64(0.9),
+                (RootSide::Joined(..), _) => timeout + grace(timeout),
+                _ => timeout,
+            }
+    }
+
+    fn watch_assembly(&mut self, net: &mut Net) {
+        if self.assembly_deadline() > net.now {
+            return;
+        }
+        let (target, tried) = match (&self.root, &self.above) {
+            (RootSide::Seeking(seeker), _) => ("the root of the job".into(), seeker.tried()),
+            (_, Above::Seeking(parent, seeker)) => {
+                (format!("{parent}, the one above it in the tree"), seeker.tried())
+            }
+            (RootSide::Joined(_, address), _) => {
+                let tried = format!("{address}: it answered once and is silent since");
+                ("the root of the job".into(), tried)
+            }
+            _ => ("the others".into(), "nothing".into()),
+        };
+        let waited = net.now.saturating_duration_since(self.started);
+        let rank = self.me();
+        self.fail(net, BootstrapError::Unreachable { rank, target, tried, waited });
+    }
+
+    /// Ends the job for everybody, for a reason that this rank found.
+    fn fail(&mut self, net: &mut Net, fault: BootstrapError) {
+        self.relay(net, mio::Token(0), fault);
+    }
+
+    /// Ends the job for everybody but the one who told us.
+    fn relay(&mut self, net: &mut Net, from: ConnectionId, fault: BootstrapError) {
+        let message = encode(&Message::Fault(fault.clone()));
+        let above = self.connection_above();
+        let root = match self.root {
+            RootSide::Joined(root, _) => Some(root),
+            _ => None,
+        };
+        let all = self.below.keys().copied().chain(above).chain(root);
+        all.filter(|&neighbour| neighbour != from)
+            .for_each(|neighbour| net.send_bytes(neighbour, &message));
+        self.condemn(&fault.into());
+    }
+
+    fn condemn(&mut self, error: &Error) {
+        if self.leaving_until.is_none() {
+            tracing::debug!(rank = self.plan.rank.0, %error, "control plane condemned");
+        }
+        self.finished = true;
+        self.shared.fail(error);
+    }
+
+    fn protocol(&self, from: ConnectionId, seen: &str) -> BootstrapError {
+        let peer = self.below.get(&from).map(|below| below.rank.to_string());
+        BootstrapError::Protocol {
+            peer: peer.unwrap_or_else(|| format!("the root or the rank above {}", self.me())),
+            expected: "a message that fits the state of the connection".into(),
+            seen: seen.into(),
+        }
+    }
+
+    fn leave(&mut self, net: &mut Net) {
+        if !self.live {
+            let why = "it gave up while the job was being assembled".to_owned();
+            return self.fail(net, BootstrapError::Aborted { by: self.me(), why });
+        }
+        self.leaving_until = Some(net.now + LINGER);
+        self.say_farewell(net);
+    }
+}
+
+impl Drop for Member {
+    /// Whoever waits for a rank whose I/O thread died of a bug is told now, not at its deadline.
+    fn drop(&mut self) {
+        if !self.finished {
+            self.shared.fail(&Error::EngineStopped {
+                engine: "bootstrap I/O thread".into(),
+                why: "it ended early; an earlier message says why".into(),
+            });
+        }
+    }
+}
+
+/// How much longer than the root, or the top, a rank waits: they know who is missing.
+pub(super) fn grace(timeout: Duration) -> Duration {
+    (timeout / 10).clamp(Duration::from_millis(500), Duration::from_secs(5))
+}

@@ -1,0 +1,198 @@
+//! The I/O thread: one for each process, however many ranks and roots live in it.
+//!
+//! Why a thread of its own, and not blocking calls with deadlines: a dead peer and an abort must be
+//! noticed while no caller is inside the library, ranks relay for one another when their own caller
+//! is late, and five hundred ranks in one process (a test, a simulation) need no five hundred more
+//! threads. Why one: control traffic is small, and tasks that share a thread need no locks.
+//!
+//! The thread starts with its first task. It ends when nobody holds it and its last tasks, each of
+//! which is bounded in time, are done.
+
+use super::net::{Event, Net, TaskId};
+use super::timers::Timers;
+use crate::error::{Error, Result};
+use mio::{Events, Waker};
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Instant;
+
+/// Something that lives on the I/O thread: a root, or a rank. Nothing in it may wait.
+pub(super) trait Task: Send {
+    /// The task is in the hands of the thread.
+    fn start(&mut self, net: &mut Net);
+    /// Something happened on one of its connections.
+    fn event(&mut self, net: &mut Net, event: Event);
+    /// Its owner wants something.
+    fn request(&mut self, net: &mut Net, request: Request);
+    /// Events were handled, or the deadline has passed.
+    fn tick(&mut self, net: &mut Net);
+    /// When `tick` must come at the latest.
+    fn deadline(&self) -> Option<Instant>;
+    /// The task can be forgotten; its connections say farewell.
+    fn is_finished(&self) -> bool;
+}
+
+/// What owners ask of their tasks.
+pub(super) enum Request {
+    /// A call of all ranks.
+    Call { call: super::message::Call, bytes: Vec<u8>, deadline: Instant },
+    /// End the job.
+    Abort(String),
+    /// The owner makes no more calls.
+    Leave,
+}
+
+enum Inbound {
+    Start(TaskId, Box<dyn Task>),
+    Request(TaskId, Request),
+}
+
+/// A hold on the I/O thread.
+pub(super) struct Reactor {
+    inbox: Mutex<Option<Sender<Inbound>>>,
+    waker: Arc<Waker>,
+    next: AtomicU64,
+    process: u32,
+}
+
+impl Reactor {
+    /// The thread of this process, started if need be.
+    pub fn get() -> Result<Arc<Self>> {
+        static REACTOR: Mutex<Weak<Reactor>> = Mutex::new(Weak::new());
+        let mut current = REACTOR.lock().unwrap_or_else(PoisonError::into_inner);
+        // After a fork, the child has the parent's handle and not its thread.
+        let ours = |reactor: &Arc<Self>| reactor.process == std::process::id();
+        if let Some(reactor) = current.upgrade().filter(ours) {
+            return Ok(reactor);
+        }
+        let system = |cause: std::io::Error| Error::System {
+            what: "the bootstrap's I/O thread".into(),
+            cause: cause.to_string(),
+        };
+        let (net, waker) = Net::new().map_err(system)?;
+        let (sender, receiver) = channel();
+        std::thread::Builder::new()
+            .name("ringdove-boot".into())
+            .spawn(move || Loop::new(net, receiver).run())
+            .map_err(system)?;
+        let inbox = Mutex::new(Some(sender));
+        let reactor =
+            Arc::new(Self { inbox, waker, next: AtomicU64::new(0), process: std::process::id() });
+        *current = Arc::downgrade(&reactor);
+        Ok(reactor)
+    }
+
+    /// A name for a task that is about to start.
+    pub fn task_id(&self) -> TaskId {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub fn start(&self, id: TaskId, task: impl Task + 'static) {
+        self.send(Inbound::Start(id, Box::new(task)));
+    }
+
+    pub fn request(&self, id: TaskId, request: Request) {
+        self.send(Inbound::Request(id, request));
+    }
+
+    fn send(&self, inbound: Inbound) {
+        let inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
+        // A thread that is gone has died of a bug; whoever waits for it has a deadline.
+        let sent = inbox.as_ref().map(|inbox| inbox.send(inbound));
+        if sent.is_none_or(|sent| sent.is_err()) {
+            tracing::error!("the bootstrap's I/O thread is gone");
+        }
+        self.wake();
+    }
+
+    fn wake(&self) {
+        if let Err(error) = self.waker.wake() {
+            tracing::error!(%error, "cannot wake the bootstrap's I/O thread");
+        }
+    }
+}
+
+impl Drop for Reactor {
+    fn drop(&mut self) {
+        // The thread sees that nobody can ask it for anything any more.
+        *self.inbox.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.wake();
+    }
+}
+
+struct Loop {
+    net: Net,
+    tasks: HashMap<TaskId, Box<dyn Task>>,
+    timers: Timers<TaskId>,
+    /// Tasks that something happened to.
+    touched: HashSet<TaskId>,
+    inbox: Receiver<Inbound>,
+}
+
+impl Loop {
+    fn new(net: Net, inbox: Receiver<Inbound>) -> Self {
+        Self { net, tasks: HashMap::new(), timers: Timers::new(), touched: HashSet::new(), inbox }
+    }
+
+    fn run(mut self) {
+        let mut ready = Events::with_capacity(1024);
+        loop {
+            let abandoned = self.take_inbound();
+            self.dispatch();
+            if abandoned && self.tasks.is_empty() && self.net.is_idle() {
+                return;
+            }
+            let until = self.timers.first().into_iter().chain(self.net.deadline()).min();
+            if let Err(error) = self.net.turn(&mut ready, until) {
+                // No socket can be watched any more: whoever waits is told by its own deadline.
+                tracing::error!(%error, "the bootstrap's I/O thread cannot go on");
+                return;
+            }
+        }
+    }
+
+    /// Takes what owners ask for; true once there can be no more of it.
+    fn take_inbound(&mut self) -> bool {
+        loop {
+            match self.inbox.try_recv() {
+                Ok(Inbound::Start(id, mut task)) => {
+                    task.start(&mut self.net);
+                    self.tasks.insert(id, task);
+                    self.touched.insert(id);
+                }
+                Ok(Inbound::Request(id, request)) => {
+                    if let Some(task) = self.tasks.get_mut(&id) {
+                        task.request(&mut self.net, request);
+                        self.touched.insert(id);
+                    }
+                }
+                Err(TryRecvError::Empty) => return false,
+                Err(TryRecvError::Disconnected) => return true,
+            }
+        }
+    }
+
+    fn dispatch(&mut self) {
+        // Tasks answer events with new ones only through the network, so this ends.
+        while let Some((id, event)) = self.net.event() {
+            if let Some(task) = self.tasks.get_mut(&id) {
+                task.event(&mut self.net, event);
+                self.touched.insert(id);
+            }
+        }
+        self.touched.extend(self.timers.expired(self.net.now));
+        for id in self.touched.drain() {
+            let Some(task) = self.tasks.get_mut(&id) else { continue };
+            task.tick(&mut self.net);
+            self.timers.set(id, task.deadline());
+            if task.is_finished() {
+                self.timers.set(id, None);
+                self.net.end_all(id);
+                self.tasks.remove(&id);
+            }
+        }
+        self.net.flush();
+    }
+}

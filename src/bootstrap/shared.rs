@@ -1,0 +1,95 @@
+//! What a rank's owner and its task on the I/O thread share.
+
+use crate::error::Error;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// Called once, with the error that ended the job.
+pub(super) type Observer = Box<dyn FnOnce(&Error) + Send>;
+
+/// See the module's documentation.
+#[derive(Default)]
+pub(super) struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// Guarded by [`Shared`]; every change is one assignment, so a panic leaves it consistent.
+#[derive(Default)]
+pub(super) struct State {
+    /// The tree stands.
+    pub live: bool,
+    /// The first error; it stays.
+    pub failure: Option<Error>,
+    /// Contributions of all ranks to the call that the owner waits for.
+    pub result: Option<Vec<Vec<u8>>>,
+    /// The neighbours know that the owner has left: its process may end.
+    pub farewell: bool,
+    /// The task has ended: nothing of it is left.
+    pub gone: bool,
+    /// What must outlive the neighbours.
+    pub kept: Vec<Box<dyn Send>>,
+    observers: Vec<Observer>,
+}
+
+impl Shared {
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the state and wakes the owner.
+    pub fn update(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.lock());
+        self.changed.notify_all();
+    }
+
+    /// Keeps the first error, wakes the owner and tells the observers. The task has then ended.
+    pub fn fail(&self, error: &Error) {
+        let observers = {
+            let mut state = self.lock();
+            (state.farewell, state.gone) = (true, true);
+            if state.failure.is_some() {
+                return;
+            }
+            state.failure = Some(error.clone());
+            std::mem::take(&mut state.observers)
+        };
+        self.changed.notify_all();
+        // Outside of the lock: an observer may ask for the state.
+        observers.into_iter().for_each(|observer| observer(error));
+    }
+
+    /// Has `observer` called on failure; at once if that has happened.
+    pub fn observe(&self, observer: Observer) {
+        let failure = {
+            let mut state = self.lock();
+            match &state.failure {
+                None => return state.observers.push(observer),
+                Some(failure) => failure.clone(),
+            }
+        };
+        observer(&failure);
+    }
+
+    /// Waits until `done` gives something, or until the deadline.
+    pub fn wait<T>(
+        &self,
+        deadline: Instant,
+        mut done: impl FnMut(&mut State) -> Option<T>,
+    ) -> Option<T> {
+        let mut state = self.lock();
+        // Bounded by the deadline; every round is a change or a spurious wake-up.
+        loop {
+            if let Some(value) = done(&mut state) {
+                return Some(value);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return None;
+            }
+            let (woken, _) =
+                self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner);
+            state = woken;
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! Ranks that find one another over TCP, keep in touch, and fail together: with real sockets, real
+//! strangers and real processes that die.
+
+mod faults;
+mod jobs;
+mod scale;
+mod strangers;
+mod support;

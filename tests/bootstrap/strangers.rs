@@ -1,0 +1,167 @@
+//! Whoever knocks at the port without the secret is turned away and named, and the job goes on.
+
+use crate::support::{each_rank, entry, from_text, settings, to_text, within};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use ringdove::bootstrap::{ControlPlane, Root};
+use ringdove::{Error, Settings};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+use std::sync::{LazyLock, Mutex};
+use std::time::Duration;
+
+/// What was logged, by all tests of this process.
+struct Log(Mutex<Vec<u8>>);
+
+static LOG: LazyLock<&'static Log> = LazyLock::new(|| {
+    let log: &'static Log = Box::leak(Box::new(Log(Mutex::default())));
+    tracing_subscriber::fmt().with_ansi(false).with_writer(move || log).init();
+    log
+});
+
+impl Write for &Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Log {
+    /// The warnings that name this address.
+    fn about(&self, stranger: &TcpStream) -> String {
+        let address = stranger.local_addr().unwrap().to_string();
+        let text = String::from_utf8_lossy(&self.0.lock().unwrap()).into_owned();
+        let lines = text.lines().filter(|line| line.contains("WARN") && line.contains(&address));
+        lines.collect::<Vec<_>>().join("\n")
+    }
+}
+
+/// A job of 4 ranks that assembles while these strangers are at its root's port. They stay until
+/// the job is done.
+fn job_beside(knock: impl Fn(&mut TcpStream)) -> Vec<TcpStream> {
+    LazyLock::force(&LOG);
+    // Strangers may stand in the door for a quarter of it.
+    let settings = Settings { bootstrap_fan_out: 2, ..settings(8_000) };
+    let root = Root::open(&settings).unwrap();
+    let address = root.id().addresses().unwrap()[0];
+    let mut strangers: Vec<_> = (0..5).map(|_| TcpStream::connect(address).unwrap()).collect();
+    strangers.iter_mut().for_each(&knock);
+    within(Duration::from_secs(7), || {
+        each_rank(0..4, |rank| {
+            let plane = ControlPlane::join(entry(root.id(), rank, 4), &settings).unwrap();
+            assert_eq!(plane.all_gather(&[rank as u8]).unwrap().concat(), [0, 1, 2, 3]);
+        });
+    });
+    strangers
+}
+
+/// The end of a connection that the other side refused, which is no reason to fail.
+fn sees_the_end(stranger: &mut TcpStream) -> Vec<u8> {
+    stranger.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let mut answer = Vec::new();
+    match stranger.read_to_end(&mut answer) {
+        Ok(_) => answer,
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => answer,
+        Err(error) => panic!("still connected: {error}"),
+    }
+}
+
+#[test]
+fn garbage_is_refused_by_its_first_bytes() {
+    for mut stranger in job_beside(|stranger| stranger.write_all(b"GET / HTTP/1.1\r\n").unwrap()) {
+        assert_eq!(sees_the_end(&mut stranger), b"", "a stranger learns nothing");
+        let warning = LOG.about(&stranger);
+        assert!(warning.contains("does not speak this protocol"), "{warning}");
+    }
+}
+
+#[test]
+fn silence_is_given_up_and_holds_nobody_up() {
+    for mut stranger in job_beside(|_| {}) {
+        // The root is gone with the job, or gives up on the handshake: both end the connection.
+        assert_eq!(sees_the_end(&mut stranger), b"");
+    }
+}
+
+#[test]
+fn a_stranger_who_drips_bytes_is_shown_out() {
+    let settings = settings(1_200);
+    LazyLock::force(&LOG);
+    let root = Root::open(&settings).unwrap();
+    let mut stranger = TcpStream::connect(root.id().addresses().unwrap()[0]).unwrap();
+    stranger.write_all(b"RDOVE\r\n").unwrap();
+    within(Duration::from_secs(10), || assert_eq!(sees_the_end(&mut stranger), b""));
+    let warning = LOG.about(&stranger);
+    assert!(warning.contains("did not finish the handshake in time (7 bytes)"), "{warning}");
+}
+
+#[test]
+fn an_opening_without_the_secret_gets_no_further() {
+    // A well-formed hello of role "join" as rank 1, and then a length of 2 GiB instead of a proof.
+    let mut hello = b"RDOVE\r\n\0\x01\0\x01\0\x01\0\0\0".to_vec();
+    hello.extend_from_slice(&[9; 32]);
+    hello.extend_from_slice(&[0xff; 32]);
+    for mut stranger in job_beside(|stranger| stranger.write_all(&hello).unwrap()) {
+        let answer = sees_the_end(&mut stranger);
+        assert!(answer.len() <= 80, "nothing but the root's own hello");
+        let warning = LOG.about(&stranger);
+        assert!(warning.contains("does not hold the secret of this job"), "{warning}");
+    }
+}
+
+#[test]
+fn a_rank_with_a_foreign_id_does_not_disturb_two_jobs() {
+    let settings = settings(1_500);
+    let (one, other) = (Root::open(&settings).unwrap(), Root::open(&settings).unwrap());
+    // The address of one job with the secret of the other.
+    let mixed =
+        ringdove::UniqueId::with(&one.id().addresses().unwrap(), other.id().secret().unwrap());
+    std::thread::scope(|scope| {
+        let lost = scope.spawn(|| ControlPlane::join(entry(mixed, 0, 1), &settings));
+        for id in [one.id(), other.id()] {
+            ControlPlane::join(entry(id, 0, 1), &settings).unwrap().barrier().unwrap();
+        }
+        assert!(matches!(lost.join().unwrap(), Err(Error::Bootstrap(_))));
+    });
+}
+
+#[test]
+fn strangers_who_take_every_descriptor_of_the_root_do_not_stop_the_job() {
+    let mut process = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "strangers::a_root_with_few_descriptors", "--ignored", "--nocapture"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(process.stdout.take().unwrap()).lines();
+    let mut lines = lines.map_while(Result::ok);
+    let id = lines.find_map(|line| line.strip_prefix("id ").map(from_text)).unwrap();
+    let address = id.addresses().unwrap()[0];
+    let strangers: Vec<_> = (0..150).map(|_| TcpStream::connect(address).unwrap()).collect();
+    let settings = settings(60_000);
+    // The root gives up on a silent stranger after 10 s; this must not take so long.
+    within(Duration::from_secs(8), || {
+        each_rank(0..4, |rank| {
+            ControlPlane::join(entry(id, rank, 4), &settings).unwrap().barrier().unwrap();
+        });
+    });
+    drop(strangers);
+    drop(process.stdin.take());
+    assert!(process.wait().unwrap().success());
+}
+
+#[test]
+#[ignore = "the other process of strangers_who_take_every_descriptor_of_the_root"]
+fn a_root_with_few_descriptors() {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, 64, hard).unwrap();
+    let root = Root::open(&settings(60_000)).unwrap();
+    println!("\nid {}", to_text(&root.id()));
+    // Until the test that started us closes our input.
+    io::stdin().read_line(&mut String::new()).unwrap();
+}

@@ -1,0 +1,99 @@
+//! Communicators whose ranks run in several processes of one node: results, disagreement, a rank
+//! that dies, a rank that never comes. Without this, what holds between threads may not hold
+//! between processes.
+
+mod hardware;
+
+use hardware::{run_bounded, tool};
+use std::process::{Command, ExitStatus};
+
+/// `ringdove perf` in `processes` processes on one virtual node. `inside` is shell code that runs
+/// in each process before it.
+fn perf_in(processes: u32, inside: &str, line: &str) -> (ExitStatus, String) {
+    let mut command = Command::new(tool("hwsim"));
+    command.args(["run", "--quiet", "--machine", "pcie4", "--procs", &processes.to_string()]);
+    let script = format!("{inside}\nexec {} perf {line}", tool("ringdove").display());
+    command.args(["--", "bash", "-c", &script]);
+    run_bounded(command)
+}
+
+fn on_real_hardware() -> bool {
+    let real = std::env::var("RINGDOVE_TEST_GPU").is_ok_and(|value| value == "real");
+    if real {
+        eprintln!("skipped: this test places its ranks on a virtual node");
+    }
+    real
+}
+
+/// Rows of the table that the first process prints: their first word is a size in bytes.
+fn sizes(output: &str) -> Vec<u64> {
+    let words = |line: &str| line.strip_prefix("[0] ")?.split_whitespace().next()?.parse().ok();
+    output.lines().filter_map(words).collect()
+}
+
+#[test]
+fn all_reduce_is_right_in_every_division_of_four_ranks() {
+    if on_real_hardware() {
+        return;
+    }
+    for (processes, gpus, registered) in [(2, 2, 0), (4, 1, 0), (2, 2, 1), (4, 1, 1)] {
+        let line = format!(
+            "all-reduce -g {gpus} -b 4 -e 1M -f 64 -n 2 -w 1 -d all -o sum -R {registered}"
+        );
+        let (status, output) = perf_in(processes, "", &line);
+        assert!(status.success(), "{line}: {output}");
+        assert!(output.contains("# Out of bounds values : 0 OK"), "{line}: {output}");
+        assert!(sizes(&output).len() >= 20, "{line}: {output}");
+        assert!(!output.contains("[1] #"), "only the first process prints: {output}");
+    }
+}
+
+#[test]
+fn send_recv_crosses_processes() {
+    if on_real_hardware() {
+        return;
+    }
+    let (status, output) = perf_in(3, "", "send-recv -g 1 -b 4 -e 1M -f 64 -n 2 -w 1");
+    assert!(status.success(), "{output}");
+    assert!(output.contains("# Out of bounds values : 0 OK"), "{output}");
+}
+
+/// If this fails, ranks whose settings differ compute wrong addresses in each other's memory.
+#[test]
+fn settings_that_differ_are_named_with_both_values() {
+    if on_real_hardware() {
+        return;
+    }
+    let inside = "[ $RANK = 1 ] && export RINGDOVE_SLOTS=8";
+    let (status, output) = perf_in(2, inside, "all-reduce -g 1 -b 8 -e 8");
+    assert!(!status.success(), "{output}");
+    let named = ["RINGDOVE_SLOTS", "4", "8"].iter().all(|part| output.contains(part));
+    assert!(named && output.contains("disagree"), "{output}");
+}
+
+#[test]
+fn a_rank_that_never_comes_is_named() {
+    if on_real_hardware() {
+        return;
+    }
+    let inside = "export RINGDOVE_BOOTSTRAP_TIMEOUT_MS=1500; [ $RANK = 1 ] && exec sleep 60";
+    let (status, output) = perf_in(2, inside, "all-reduce -g 1 -b 8 -e 8");
+    assert!(!status.success(), "{output}");
+    assert!(output.contains("[0] ringdove:") && output.contains("rank 1"), "{output}");
+}
+
+/// A killed process must end the others with an error that names it, and not in a hang.
+#[test]
+fn a_rank_that_dies_is_named_by_the_survivors() {
+    if on_real_hardware() {
+        return;
+    }
+    // Ended by its own hand in the middle of the sweep; `hwsim run` gives survivors time to speak.
+    let inside = "if [ $RANK = 2 ]; then (sleep 1; kill -9 $$) & fi";
+    let line = "all-reduce -g 1 -b 8 -e 8 -n 1000000 -w 1 -c 0";
+    let (status, output) = perf_in(3, inside, line);
+    assert!(!status.success(), "{output}");
+    let survivors = ["[0] ringdove:", "[1] ringdove:"];
+    assert!(survivors.iter().any(|survivor| output.contains(survivor)), "{output}");
+    assert!(output.contains("rank 2"), "{output}");
+}
