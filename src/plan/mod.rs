@@ -5,8 +5,8 @@
 //! encodes its own part for the executor kernel. Only a [`Verified`] plan can be encoded.
 //!
 //! * `builder`: pieces that algorithms share (claim a slot, put it, wait, release it)
-//! * `all_reduce_all_pairs`, `all_reduce_hierarchical`, `all_reduce_ring`, `send_recv`: one file for
-//!   each algorithm
+//! * `all_reduce_all_pairs`, `all_reduce_hierarchical`, `all_reduce_ring`, `send_recv`: one file
+//!   for each algorithm
 //! * `selection`: which algorithm and which sizes, as one documented table
 //! * `verify`: the symbolic verifier
 //! * `encode`: typed ops to the bytes of [`ringdove_kernels::op`]

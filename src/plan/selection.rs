@@ -8,8 +8,11 @@
 //! | up to 4 MiB   | 2                     | 2                 | 256     |
 //! | more          | 4                     | 2                 | 256     |
 //!
-//! Up to `Limits::flagged_bytes`, and up to 8 ranks, all-pairs comes before the table: one block, and
-//! a thread for 64 bytes.
+//! Up to `Limits::flagged_bytes` and up to 8 ranks, all-pairs comes before the table: one block,
+//! and a thread for 64 bytes. By default that is 16 KiB, measured against the ring on virtual GPUs
+//! (benches/README.md): with 2 and with 4 of them the ring is as quick from 16 to 32 KiB on. On
+//! real ones, one hop should win for longer: at 32 KiB, four ranks on PCIe send 192 KiB each, which
+//! takes about as long as two of the ring's six hops.
 //!
 //! Blocks are bounded by `Limits::blocks_max`, slices by half of the slots. These rows, and the
 //! sizes below, come from reasoning (a message wants the fewest hops and barriers when it is small,

@@ -1,5 +1,5 @@
-//! Flagged messages (R13): what `Pack` writes, what a flagged put asks for, what `Collect` takes and
-//! how long it waits.
+//! Flagged messages (R13): what `Pack` writes, what a flagged put asks for, what `Collect` takes
+//! and how long it waits.
 
 use crate::rank::{PlanText, Rank, advance, buffer, op, put, slot};
 use ringdove_kernels::element::{DataType, ReduceOp};
