@@ -1,6 +1,6 @@
 //! The memory of one rank that its kernels, its engine and its peers' engines share.
 
-use super::layout::{Geometry, Layout, PortPlace};
+use super::layout::{Geometry, Layout};
 use crate::error::{Error, Result};
 use crate::gpu::{DeviceMemory, GpuRange, PinnedMemory};
 use crate::id::Rank;
@@ -54,7 +54,6 @@ pub(crate) struct RankMemory {
     signals: Arc<DeviceMemory>,
     staging: Arc<DeviceMemory>,
     ring_log2: u32,
-    slot_count: u32,
 }
 
 impl RankMemory {
@@ -75,13 +74,7 @@ impl RankMemory {
             staging: Arc::new(DeviceMemory::zeroed(context, layout.staging_bytes as usize)?),
             layout,
             ring_log2,
-            slot_count: geometry.slot_count,
         })
-    }
-
-    /// Bytes of all slots of a port.
-    pub fn slots_bytes(&self, place: &PortPlace) -> u64 {
-        u64::from(place.slot_bytes) * u64::from(self.slot_count)
     }
 
     /// What peers need.
@@ -156,7 +149,7 @@ impl RankMemory {
     fn port(&self, number: usize) -> Port {
         let place = &self.layout.ports[number];
         let lane = place.end.lane;
-        let slotted = lane.kind == LaneKind::Slots;
+        let slotted = lane.kind != LaneKind::Direct;
         let sends = place.end.side == Side::Send;
         Port {
             signal: self.signals.address() + place.signal,
@@ -164,8 +157,8 @@ impl RankMemory {
             completion: if sends { self.signals.address() + place.completion } else { 0 },
             completion_position: 0,
             slots: if slotted { self.staging.address() + place.slots } else { 0 },
-            slot_bytes: place.slot_bytes,
-            slot_mask: self.slot_count - 1,
+            slot_bytes: place.shape.bytes,
+            slot_mask: place.shape.count - 1,
             // A static route has the number of its port.
             route: if slotted || !sends { number as u32 } else { 0 },
             route_index: place.route_index,

@@ -1,110 +1,85 @@
-//! All-pairs all-reduce: every rank sends every other rank its chunk, reduces its own, and sends
-//! the result to all. Two hops whatever the number of ranks, where a ring has `2 (n - 1)`: the
-//! walk for small data, and for ranks that all reach one another at full rate.
+//! All-pairs all-reduce: the low-latency path of small messages.
 //!
-//! The data is cut round-major as the ring's is: in round `r`, block `b` handles `n` chunks, and
-//! chunk `j` belongs to rank `j`. Everything goes through slots, so any buffers will do. A rank
-//! serves its peers in the order `rank + 1`, `rank + 2`, ...: no receiver is everybody's first.
+//! Every rank packs its whole input once, as one flagged message (R13), sends it to every other
+//! rank on the flagged lane of the pair, and reduces all contributions itself, in the order of
+//! ranks. So there is one hop instead of `2 (n - 1)`, and all ranks get the same bits. What travels
+//! in total is `n (n - 1)` inputs, twice their size because of the flags: for small data only.
+//!
+//! Nobody waits for credits. A rank packs message `m` only after it has read all messages before
+//! `m` from each peer, and so does each peer. Hence message `m - 1` from a peer, which this rank
+//! has read, was sent after that peer had read message `m - 2` from here: with two slots, the slot
+//! of message `m` is free at both ends. And as all flagged lanes carry messages in step, one packed
+//! message has the right flag for each of them. The verifier holds plans to both rules.
 
-use super::builder::{SlotReceiver, SlotSender, at, copy};
-use super::{BlockProgram, Buffer, LaneId, LaneKind, Modifiers, Op, Range, Segment, Side};
+use super::builder::{at, copy};
+use super::{
+    BlockProgram, Buffer, Choice, LaneId, LaneKind, Modifiers, Op, Place, Plan, PortIndex, Range,
+    RankProgram, Segment, Side,
+};
+use ringdove_kernels::element::ReduceOp;
 
-/// One block of one rank.
-pub(super) struct AllPairs {
-    pub(super) rank: u32,
-    pub(super) rank_count: u32,
-    pub(super) block: u32,
-    pub(super) blocks: u32,
-    /// Bytes of one chunk: of one message.
-    pub(super) chunk: u32,
-    pub(super) slot_count: u32,
-    pub(super) rounds: u32,
-    /// Bytes of the collective.
-    pub(super) limit: u64,
+/// Builds the world's programs.
+pub(super) fn build(choice: &Choice) -> Plan {
+    let ranks = (0..choice.request.rank_count)
+        .map(|rank| RankProgram { blocks: vec![program(choice, rank)] })
+        .collect();
+    Plan { ranks, thread_count: choice.thread_count, slots: choice.slots }
 }
 
-/// A peer, and the two ends of lanes to and from it.
-struct Peer {
-    rank: u32,
-    sender: SlotSender,
-    receiver: SlotReceiver,
-}
-
-impl AllPairs {
-    pub(super) fn program(&self) -> BlockProgram {
-        let mut program = BlockProgram::default();
-        let mut peers: Vec<Peer> = (1..self.rank_count)
-            .map(|step| self.peer(&mut program, (self.rank + step) % self.rank_count))
-            .collect();
-        let mut ops = Vec::new();
-        self.scatter(&mut ops, &mut peers);
-        self.gather(&mut ops, &mut peers);
-        for Peer { sender, receiver, .. } in peers {
-            sender.advance(&mut ops);
-            receiver.advance(&mut ops);
-        }
-        let round = u64::from(self.rank_count) * u64::from(self.chunk);
-        program.segments.push(Segment {
-            rounds: self.rounds,
-            round_stride: u64::from(self.blocks) * round,
-            limit: self.limit,
-            ops,
+fn program(choice: &Choice, rank: u32) -> BlockProgram {
+    let mut program = BlockProgram::default();
+    if choice.rounds == 0 {
+        return program;
+    }
+    let peers: Vec<u32> = (0..choice.request.rank_count).filter(|peer| *peer != rank).collect();
+    let lane = |from, to| LaneId { from, to, index: 0, kind: LaneKind::Flagged };
+    for &peer in &peers {
+        program.port(lane(rank, peer), Side::Send);
+    }
+    for &peer in &peers {
+        program.port(lane(peer, rank), Side::Receive);
+    }
+    let count = peers.len() as PortIndex;
+    let range = Range { extent: 0, length: choice.slice_bytes };
+    let packed = Place::Slot { port: 0, message: 0, offset: 0 };
+    let mut ops = Vec::new();
+    let mut own = at(Buffer::Input, range);
+    if choice.request.reduce_op == ReduceOp::PreMulSum {
+        // Nobody needs this rank's output before it is collected, so it can hold the scaled input.
+        ops.push(copy(at(Buffer::Output, range), own, range, Modifiers::SCALE));
+        own = at(Buffer::Output, range);
+    }
+    ops.push(Op::Pack { port: 0, message: 0, source: own, range });
+    // Each rank begins with the next one, so that not all of them put to rank 0 first.
+    for port in (0..count).map(|place| (place + rank as PortIndex) % count) {
+        ops.push(Op::Put {
+            port,
+            destination: Place::Slot { port, message: 0, offset: 0 },
+            source: packed,
+            range,
+            arrival: false,
+            completion: false,
         });
-        program
     }
-
-    fn peer(&self, program: &mut BlockProgram, rank: u32) -> Peer {
-        let kind = LaneKind::Slots;
-        let lane = |from, to| LaneId { from, to, index: self.block as u16, kind };
-        let send = program.port(lane(self.rank, rank), Side::Send);
-        let receive = program.port(lane(rank, self.rank), Side::Receive);
-        let sender = SlotSender::new(send, self.slot_count);
-        Peer { rank, sender, receiver: SlotReceiver::new(receive) }
+    ops.push(Op::Collect {
+        destination: at(Buffer::Output, range),
+        own,
+        // Peers are in the order of ranks, so as many stand before this one as its number says.
+        before: rank as u16,
+        first: count,
+        count,
+        message: 0,
+        range,
+        finish: true,
+    });
+    for port in 0..2 * count {
+        ops.push(Op::Advance { port, signals: 1, completions: 0 });
     }
-
-    /// Each rank ends up with the reduction of its own chunk.
-    fn scatter(&self, ops: &mut Vec<Op>, peers: &mut [Peer]) {
-        for peer in peers.iter_mut() {
-            let range = self.range(peer.rank);
-            let slot = peer.sender.claim(ops);
-            ops.push(copy(slot, at(Buffer::Input, range), range, Modifiers::SCALE));
-            peer.sender.put(ops, range);
-        }
-        let (range, last) = (self.range(self.rank), peers.len() - 1);
-        // Data arrives from the rank before this one first: it is the one that begins here.
-        for (number, peer) in peers.iter_mut().rev().enumerate() {
-            let arrived = peer.receiver.wait(ops);
-            let is_first = number == 0;
-            let so_far = if is_first { Buffer::Input } else { Buffer::Output };
-            ops.push(Op::Reduce {
-                destination: at(Buffer::Output, range),
-                a: arrived,
-                b: at(so_far, range),
-                range,
-                modifiers: Modifiers { scale: is_first, finish: number == last },
-            });
-            peer.receiver.release(ops);
-        }
-    }
-
-    /// Each rank's finished chunk goes to all.
-    fn gather(&self, ops: &mut Vec<Op>, peers: &mut [Peer]) {
-        let range = self.range(self.rank);
-        for peer in peers.iter_mut() {
-            let slot = peer.sender.claim(ops);
-            ops.push(copy(slot, at(Buffer::Output, range), range, Modifiers::NONE));
-            peer.sender.put(ops, range);
-        }
-        for peer in peers.iter_mut().rev() {
-            let range = self.range(peer.rank);
-            let arrived = peer.receiver.wait(ops);
-            ops.push(copy(at(Buffer::Output, range), arrived, range, Modifiers::NONE));
-            peer.receiver.release(ops);
-        }
-    }
-
-    fn range(&self, chunk: u32) -> Range {
-        let before = u64::from(self.block) * u64::from(self.rank_count) + u64::from(chunk);
-        Range { extent: before * u64::from(self.chunk), length: self.chunk }
-    }
+    program.segments.push(Segment {
+        rounds: choice.rounds,
+        round_stride: choice.round_bytes(),
+        limit: choice.request.bytes,
+        ops,
+    });
+    program
 }

@@ -4,8 +4,8 @@
 //! has no use for a proof that takes the memory of all of them. What a communicator runs goes
 //! through [`verify`](super::verify); a draft becomes such a plan with [`Draft::plan`].
 
-use super::all_reduce_all_pairs::AllPairs;
 use super::all_reduce_halving::Halving;
+use super::all_reduce_two_shot::TwoShot;
 use super::encode::encode;
 use super::selection::{Limits, PlanError, Request};
 use super::{Choice, GRANULE_BYTES, LaneEnd, Plan, RankProgram, SlotShape};
@@ -19,7 +19,7 @@ pub enum Pattern {
     /// What [`select`](super::select) chooses: today a ring.
     Selected,
     /// Everyone with everyone, in two hops; at most 17 ranks.
-    AllPairs,
+    TwoShot,
     /// Recursive halving and doubling; powers of two, at most 65,536.
     Halving,
 }
@@ -61,10 +61,10 @@ impl Draft {
         // Messages of a round in units of one piece, and the lanes of a block.
         let pieces_max = match pattern {
             Pattern::Selected => return Ok(Self::selected(&super::select(request, limits)?)),
-            Pattern::AllPairs if !(2..=BLOCK_PORTS_MAX as u32 / 2 + 1).contains(&ranks) => {
+            Pattern::TwoShot if !(2..=BLOCK_PORTS_MAX as u32 / 2 + 1).contains(&ranks) => {
                 return refuse("2 to 17 for all-pairs: a block has 32 ports");
             }
-            Pattern::AllPairs => 1,
+            Pattern::TwoShot => 1,
             Pattern::Halving if !ranks.is_power_of_two() || !(2..=1 << 16).contains(&ranks) => {
                 return refuse("a power of two from 2 to 65536 for halving");
             }
@@ -101,9 +101,9 @@ impl Draft {
             Shape::Whole(ref plan) => plan.ranks[rank as usize].clone(),
             Shape::Blocks { pattern, blocks, piece, rounds, limit } => {
                 let block = |block| match pattern {
-                    Pattern::AllPairs => {
+                    Pattern::TwoShot => {
                         let chunk = piece;
-                        AllPairs {
+                        TwoShot {
                             rank,
                             rank_count,
                             block,

@@ -259,6 +259,10 @@ fn decode(reader: &Reader<'_>, op: &wire::Op) -> Result<Op, ProgramError> {
     let Some(code) = OpCode::from_code(op.code) else {
         return reader.wrong("op", "a code of ringdove_kernels::op".into(), op.code);
     };
+    if matches!(code, OpCode::Pack | OpCode::Collect) {
+        let expected = "an op that the model knows: flagged messages are not among them".into();
+        return reader.wrong("op", expected, format!("{code:?}"));
+    }
     let mut flags = op.flags & (flags::ARRIVAL | flags::COMPLETION);
     let mut decoded = Op {
         code,

@@ -38,7 +38,7 @@ impl Case {
 }
 
 fn cases() -> impl Strategy<Value = Case> {
-    let patterns = [Pattern::Selected, Pattern::AllPairs, Pattern::Halving].to_vec();
+    let patterns = [Pattern::Selected, Pattern::TwoShot, Pattern::Halving].to_vec();
     let shape = (prop::sample::select(patterns), 1u32..4, any::<bool>(), 1u64..300_000);
     (shape, 1u32..4, engines(), any::<bool>()).prop_map(|(shape, blocks, engine, with_nvswitch)| {
         let (pattern, log2, two_nodes, count) = shape;
@@ -199,7 +199,7 @@ fn half_of_what_limits_a_collective_slows_it_and_half_of_what_does_not_hardly() 
     let profile = profile("ark-v100");
     let whole = machine(&pcie(8), 1, &profile);
     let case = Case {
-        pattern: Pattern::AllPairs,
+        pattern: Pattern::TwoShot,
         ranks: 8,
         nodes: 1,
         bytes: 32 << 20,

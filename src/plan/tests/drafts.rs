@@ -22,9 +22,9 @@ fn request(rank_count: u32, bytes: u64, reduce_op: ReduceOp, in_place: bool) -> 
 fn drafts() -> Vec<(Request, Draft)> {
     let mut drafts = Vec::new();
     let worlds = [
-        (Pattern::AllPairs, 2),
-        (Pattern::AllPairs, 3),
-        (Pattern::AllPairs, 8),
+        (Pattern::TwoShot, 2),
+        (Pattern::TwoShot, 3),
+        (Pattern::TwoShot, 8),
         (Pattern::Halving, 2),
         (Pattern::Halving, 4),
         (Pattern::Halving, 16),
@@ -78,8 +78,7 @@ fn every_pattern_is_verified_and_gives_every_rank_the_result() {
 #[test]
 fn what_a_pattern_cannot_do_is_refused() {
     let limits = limits(1, 256, 4);
-    for (pattern, ranks) in [(Pattern::AllPairs, 1), (Pattern::AllPairs, 18), (Pattern::Halving, 6)]
-    {
+    for (pattern, ranks) in [(Pattern::TwoShot, 1), (Pattern::TwoShot, 18), (Pattern::Halving, 6)] {
         let request = request(ranks, 64, ReduceOp::Sum, false);
         let error = Draft::new(pattern, &request, &limits).expect_err("out of range");
         assert!(error.to_string().contains(&format!("got {ranks}")), "{error}");

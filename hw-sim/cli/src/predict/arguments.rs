@@ -72,7 +72,7 @@ pub(super) struct AllReduceArguments {
     /// Ranks [default: all GPUs of all nodes]
     #[arg(short = 'g', long, value_name = "N")]
     pub ranks: Option<u32>,
-    /// auto (the fastest of those that fit), selected (what the library chooses), all-pairs or
+    /// auto (the fastest of those that fit), selected (what the library chooses), two-shot or
     /// halving
     #[arg(long, value_name = "NAME", default_value = "auto")]
     pub pattern: PatternName,
@@ -163,7 +163,7 @@ pub(super) struct PatternName(pub Option<Pattern>);
 /// Patterns with the names that the command takes.
 pub(super) const PATTERNS: [(&str, Pattern); 3] = [
     ("selected", Pattern::Selected),
-    ("all-pairs", Pattern::AllPairs),
+    ("two-shot", Pattern::TwoShot),
     ("halving", Pattern::Halving),
 ];
 

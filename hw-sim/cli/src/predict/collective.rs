@@ -98,7 +98,7 @@ impl Job<'_> {
                 vec![Pattern::Halving]
             }
             None if self.ranks > TRIED_RANKS_MAX => vec![Pattern::Selected],
-            None => vec![Pattern::Selected, Pattern::AllPairs, Pattern::Halving],
+            None => vec![Pattern::Selected, Pattern::TwoShot, Pattern::Halving],
         };
         let mut candidates = Vec::new();
         for pattern in patterns {
@@ -129,6 +129,8 @@ impl Job<'_> {
             blocks_max: blocks,
             slot_bytes: arguments.slot_bytes.map_or(slot_bytes, |it| it.0).min(1 << 31) as u32,
             slot_count: arguments.slots,
+            // The model has no flagged messages.
+            flagged_bytes: 0,
             ranks_per_node: match arguments.common.nodes {
                 1 => 0,
                 _ => self.scene.machine.gpus_per_node() as u32,

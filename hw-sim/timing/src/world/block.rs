@@ -130,6 +130,7 @@ impl World<'_> {
                 port.position += op.value;
                 port.completion_position += op.other as i64;
             }
+            OpCode::Pack | OpCode::Collect => unreachable!("`Code::load` refuses flagged messages"),
         }
         Step::Taken
     }

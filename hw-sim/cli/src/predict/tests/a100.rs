@@ -29,8 +29,8 @@ struct Row {
     is_calibrated: bool,
 }
 
-const SMALL: &str = "--pattern all-pairs --blocks 3 --slot-bytes 16K";
-const LARGE: &str = "--pattern all-pairs --blocks 32 --slot-bytes 24K";
+const SMALL: &str = "--pattern two-shot --blocks 3 --slot-bytes 16K";
+const LARGE: &str = "--pattern two-shot --blocks 32 --slot-bytes 24K";
 const FAR_SMALL: &str = "--pattern halving --blocks 1 --slot-bytes 256K";
 const FAR_LARGE: &str = "--pattern halving --blocks 24 --slot-bytes 256K";
 
