@@ -1,0 +1,240 @@
+//! How communicators are made: in one process, over several, and over several nodes.
+
+use super::far::{Far, FarMemory, FarPlace};
+use super::launcher::Launcher;
+use super::layout::{Geometry, Nodes};
+use super::meeting::{self, Card};
+use super::memory::RankMemory;
+use super::peer::Peer;
+use super::world::{self, Seat, World};
+use super::{Communicator, UniqueId, attach};
+use crate::bootstrap::{ControlPlane, Entry};
+use crate::error::{Error, Result};
+use crate::id::{LaneId, Rank};
+use crate::settings::Settings;
+use crate::transport::verbs::VerbsTransport;
+use cudarc::driver::CudaContext;
+use std::sync::{Arc, Mutex};
+
+impl Communicator {
+    /// A communicator over the GPUs of `contexts`, all driven by this process: rank `i` runs on
+    /// `contexts[i]`. A context may appear more than once; those ranks then share its GPU.
+    ///
+    /// ```no_run
+    /// use ringdove::{Communicator, ReduceOp, Settings, open_device};
+    ///
+    /// let contexts = [open_device(0)?, open_device(1)?];
+    /// let communicators = Communicator::init_all(&contexts, &Settings::from_env()?)?;
+    /// # Ok::<(), ringdove::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Argument`] without any context, [`Error::Cuda`] where the driver refuses memory,
+    /// streams or the device code.
+    pub fn init_all(contexts: &[Arc<CudaContext>], settings: &Settings) -> Result<Vec<Self>> {
+        let count = u32::try_from(contexts.len()).unwrap_or(u32::MAX);
+        let geometry = geometry(count, Nodes::One, settings)?;
+        let world = Arc::new(World::new(geometry));
+        for (rank, context) in (0..).zip(contexts) {
+            world.join(seat(context, &geometry, Rank(rank), settings)?, &geometry)?;
+        }
+        (0..count).map(|rank| Self::assemble(&world, Rank(rank), settings)).collect()
+    }
+
+    /// Rank `rank` of `rank_count`, on `context`. Every rank passes the same `id`; the call waits
+    /// until all have joined. With an id of [`Root::open`](crate::bootstrap::Root::open) or
+    /// [`Launch::meet`](crate::bootstrap::Launch::meet) the ranks may run anywhere; with one of
+    /// [`UniqueId::new`] they are threads of one process.
+    ///
+    /// # Errors
+    /// As [`Communicator::init_ranks`].
+    pub fn init_rank(
+        context: &Arc<CudaContext>,
+        id: &UniqueId,
+        rank: u32,
+        rank_count: u32,
+        settings: &Settings,
+    ) -> Result<Self> {
+        let mut ranks =
+            Self::init_ranks(std::slice::from_ref(context), id, rank, rank_count, settings)?;
+        Ok(ranks.swap_remove(0))
+    }
+
+    /// Several ranks of this process at once: context `i` becomes rank `first + i` of `rank_count`.
+    /// Otherwise as [`Communicator::init_rank`].
+    ///
+    /// # Errors
+    /// [`Error::HostWaitExpired`] or [`Error::Bootstrap`] names the ranks that have not come within
+    /// [`Settings::bootstrap_timeout`]; [`Error::Disagreement`] where ranks pass different counts
+    /// or settings; [`Error::Argument`] for a rank that is out of range or taken;
+    /// [`Error::NotFound`] where no transport leads from one rank to another; otherwise as
+    /// [`Communicator::init_all`].
+    pub fn init_ranks(
+        contexts: &[Arc<CudaContext>],
+        id: &UniqueId,
+        first: u32,
+        rank_count: u32,
+        settings: &Settings,
+    ) -> Result<Vec<Self>> {
+        let ranks: Vec<Rank> = (first..).take(contexts.len()).map(Rank).collect();
+        if ranks.is_empty() {
+            return Err(Error::argument("contexts", "at least one", 0));
+        }
+        if id.addresses()?.is_empty() {
+            let geometry = geometry(rank_count, Nodes::One, settings)?;
+            let world = id.world(geometry);
+            for (&rank, context) in ranks.iter().zip(contexts) {
+                world.join(seat(context, &geometry, rank, settings)?, &geometry)?;
+            }
+            return ranks.iter().map(|&rank| Self::assemble(&world, rank, settings)).collect();
+        }
+        let planes = connect(id, &ranks, rank_count, settings)?;
+        let met = Self::meet(contexts, id, &planes, settings);
+        // The others wait for this process's part: they should hear why it does not come.
+        met.inspect_err(|error| planes.iter().for_each(|plane| plane.abort(&error.to_string())))
+    }
+
+    /// Ranks of this process, on control planes that stand.
+    fn meet(
+        contexts: &[Arc<CudaContext>],
+        id: &UniqueId,
+        planes: &[Arc<ControlPlane>],
+        settings: &Settings,
+    ) -> Result<Vec<Self>> {
+        let hosts = meeting::hosts(planes, settings)?;
+        let geometry = geometry(hosts.len() as u32, Nodes::of(&hosts), settings)?;
+        let world = id.world(geometry);
+        let mut seats = Vec::new();
+        for (plane, context) in planes.iter().zip(contexts) {
+            let seat = seat(context, &geometry, plane.rank(), settings)?;
+            world.join(seat.clone(), &geometry)?;
+            world.link(plane.clone());
+            seats.push(seat);
+        }
+        let cards: Vec<_> = seats.iter().map(|seat| Card::of(seat, settings)).collect();
+        let cards = meeting::exchange(planes, &cards.into_iter().collect::<Result<Vec<_>>>()?)?;
+        world.settle(meeting::local_ranks(&cards)?);
+        let ways = open_ways(&geometry, planes, &seats, &cards, settings)?;
+        let mut communicators = Vec::new();
+        for (seat, way) in seats.into_iter().zip(ways) {
+            let Way { transport, places, memory } = way;
+            let peers = meeting::peers(&world, &seat, &cards, &places)?;
+            let mut communicator = Self::start(&world, seat, (peers, transport), settings)?;
+            communicator.far = memory;
+            communicators.push(communicator);
+        }
+        // Nobody rings before every engine knows its routes.
+        meeting::exchange(planes, &vec![(); planes.len()])?;
+        Ok(communicators)
+    }
+
+    /// A rank whose peers are all in this process.
+    fn assemble(world: &Arc<World>, rank: Rank, settings: &Settings) -> Result<Self> {
+        let seats = world.assembled(settings.bootstrap_timeout)?;
+        let seat = seats[rank.index()].clone();
+        let peers = seats.iter().map(|peer| Peer::in_process(rank, &seat.context, peer));
+        let peers = peers.collect::<Result<Vec<_>>>()?;
+        Self::start(world, seat, (peers, None), settings)
+    }
+
+    fn start(
+        world: &Arc<World>,
+        seat: Arc<Seat>,
+        (peers, far): (Vec<Peer>, Option<(VerbsTransport, Vec<LaneId>)>),
+        settings: &Settings,
+    ) -> Result<Self> {
+        let rank = seat.rank;
+        seat.memory.publish(rank, world.geometry.rank_count, settings.wait_timeout)?;
+        let proxies = attach::proxies(settings)?;
+        let attached = attach::attach(&proxies, world, &seat, (&peers, far), settings)?;
+        attached.handle().settle(settings.bootstrap_timeout)?;
+        tracing::debug!(
+            rank = rank.0,
+            ranks = peers.len(),
+            device_bytes = seat.memory.device_bytes(),
+            "communicator ready"
+        );
+        Ok(Self {
+            rank,
+            settings: settings.clone(),
+            world: world.clone(),
+            launcher: Arc::new(Mutex::new(Launcher::new(&seat)?)),
+            seat,
+            attached: Some(attached),
+            _peers: peers,
+            far: None,
+            _proxies: proxies,
+        })
+    }
+}
+
+/// One rank's way to other nodes; empty where there are none.
+#[derive(Default)]
+struct Way {
+    transport: Option<(VerbsTransport, Vec<LaneId>)>,
+    places: Vec<FarPlace>,
+    memory: Option<FarMemory>,
+}
+
+/// The ways of this process's ranks to other nodes.
+fn open_ways(
+    geometry: &Geometry,
+    planes: &[Arc<ControlPlane>],
+    seats: &[Arc<Seat>],
+    cards: &[Card],
+    settings: &Settings,
+) -> Result<Vec<Way>> {
+    if geometry.nodes == Nodes::One {
+        return Ok(seats.iter().map(|_| Way::default()).collect());
+    }
+    let open = |seat: &Arc<Seat>| {
+        let others = meeting::far_ranks(cards, seat.rank);
+        Far::open(seat, &others, meeting::place_on_node(cards, seat.rank), settings)
+    };
+    let opened = seats.iter().map(open).collect::<Result<Vec<_>>>()?;
+    let shown: Vec<_> = opened.iter().map(|far| Some(far.card().clone())).collect();
+    let shown = meeting::exchange(planes, &shown)?;
+    let connect = |(seat, far): (&Arc<Seat>, Far)| {
+        let (transport, lanes, places, memory) = far.connect(seat, &shown)?;
+        Ok(Way { transport: Some((transport, lanes)), places, memory: Some(memory) })
+    };
+    seats.iter().zip(opened).map(connect).collect()
+}
+
+/// Joins the control planes of this process's `ranks`.
+fn connect(
+    id: &UniqueId,
+    ranks: &[Rank],
+    rank_count: u32,
+    settings: &Settings,
+) -> Result<Vec<Arc<ControlPlane>>> {
+    let geometry = geometry(rank_count, Nodes::One, settings)?;
+    let entry = |&rank| Entry { id: *id, rank, rank_count, terms: world::terms(&geometry) };
+    // All begin before any is waited for: the last one completes the job.
+    let begun = ranks.iter().map(|rank| ControlPlane::start(entry(rank), settings));
+    let planes: Vec<_> = begun.map(|plane| plane.map(Arc::new)).collect::<Result<_>>()?;
+    planes.iter().try_for_each(|plane| plane.assembled())?;
+    Ok(planes)
+}
+
+fn geometry(rank_count: u32, nodes: Nodes, settings: &Settings) -> Result<Geometry> {
+    if !(1..=Geometry::RANKS_MAX).contains(&rank_count) {
+        let expected = format!("1 to {}", Geometry::RANKS_MAX);
+        return Err(Error::argument("number of ranks", expected, rank_count));
+    }
+    Ok(Geometry::new(rank_count, nodes, settings))
+}
+
+fn seat(
+    context: &Arc<CudaContext>,
+    geometry: &Geometry,
+    rank: Rank,
+    settings: &Settings,
+) -> Result<Arc<Seat>> {
+    if rank.0 >= geometry.rank_count {
+        let expected = format!("less than {}", geometry.rank_count);
+        return Err(Error::argument("rank", expected, rank.0));
+    }
+    let memory = RankMemory::new(context, geometry, rank, settings.ring_log2)?;
+    Ok(Arc::new(Seat::new(rank, context.clone(), memory)))
+}
