@@ -6,11 +6,13 @@
 
 mod driver;
 mod executor;
+mod facts;
 mod ipc;
 mod memory;
 
 pub(crate) use driver::{Access, check, enable_peer_access, pointer_range};
 pub use driver::{device_count, open_device};
 pub(crate) use executor::{Executor, Upload};
+pub use facts::{ComputeMode, DeviceFacts, DriverFacts};
 pub(crate) use ipc::{Export, Import};
 pub(crate) use memory::{DeviceMemory, PinnedMemory};

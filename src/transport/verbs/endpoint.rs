@@ -2,10 +2,10 @@
 
 use super::adapter::{Adapter, refused};
 use super::address::{EndpointAddress, QUEUE_PAIRS_MAX, QueueAddress};
-use super::device::LinkLayer;
 use super::queue::QueuePair;
 use super::settings::RETRIES;
 use crate::error::{Error, Result};
+use crate::topology::LinkLayer;
 use ibverbs_sys as sys;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
@@ -67,9 +67,8 @@ impl Endpoint {
             })?;
             let completions = endpoint.completions.raw;
             // SAFETY: the completion queue belongs to the endpoint, which drops it last.
-            let queue = unsafe {
-                QueuePair::create(adapter, completions, index, depth, packet_number)
-            }?;
+            let queue =
+                unsafe { QueuePair::create(adapter, completions, index, depth, packet_number) }?;
             endpoint.queues.push(queue);
         }
         let bytes = endpoint.address().encode();
@@ -150,10 +149,8 @@ impl Endpoint {
     /// [`Error::System`] with the adapter's answer.
     pub fn break_off(&mut self) -> Result<()> {
         for queue in &mut self.queues {
-            let mut attributes = sys::ibv_qp_attr {
-                qp_state: sys::ibv_qp_state::IBV_QPS_ERR,
-                ..Default::default()
-            };
+            let mut attributes =
+                sys::ibv_qp_attr { qp_state: sys::ibv_qp_state::IBV_QPS_ERR, ..Default::default() };
             queue.modify("error", &mut attributes, sys::ibv_qp_attr_mask::IBV_QP_STATE)?;
         }
         Ok(())

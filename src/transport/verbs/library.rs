@@ -45,8 +45,13 @@ macro_rules! functions {
     };
 }
 
-type QueryGidTable =
-    unsafe extern "C" fn(*mut sys::ibv_context, *mut sys::ibv_gid_entry, usize, u32, usize) -> isize;
+type QueryGidTable = unsafe extern "C" fn(
+    *mut sys::ibv_context,
+    *mut sys::ibv_gid_entry,
+    usize,
+    u32,
+    usize,
+) -> isize;
 type RegDmabufMr =
     unsafe extern "C" fn(*mut sys::ibv_pd, u64, usize, u64, c_int, c_int) -> *mut sys::ibv_mr;
 

@@ -169,9 +169,8 @@ impl Adapter {
                 access.flags() as i32,
             )
         };
-        NonNull::new(raw).ok_or_else(|| {
-            format!("ibv_reg_dmabuf_mr: {}", std::io::Error::last_os_error())
-        })
+        NonNull::new(raw)
+            .ok_or_else(|| format!("ibv_reg_dmabuf_mr: {}", std::io::Error::last_os_error()))
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a user can choose about adapters and connections.
 
-use std::str::FromStr;
+use crate::topology::{AdapterName, Wanted};
 use std::time::Duration;
 
 /// Settings of the verbs transport. [`Settings`](crate::Settings) reads them from the environment.
@@ -40,6 +40,11 @@ impl Default for VerbsSettings {
 pub(super) const RETRIES: u8 = 7;
 
 impl VerbsSettings {
+    /// What was asked for by name.
+    pub fn wanted(&self) -> Wanted {
+        Wanted { adapter: self.adapter.clone(), gid_index: self.gid_index }
+    }
+
     /// The exponent of an adapter's acknowledgement timeout, 4.096 µs · 2^n, with which all tries
     /// together last at least `retry_timeout` (and at most twice as long, by the specification:
     /// adapters may wait up to four times what they are told).
@@ -51,44 +56,9 @@ impl VerbsSettings {
     }
 }
 
-/// An adapter, and perhaps a port: `mlx5_0` or `mlx5_0:2`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AdapterName {
-    /// As `ibv_devices` lists it.
-    pub name: String,
-    /// From 1.
-    pub port: Option<u8>,
-}
-
-impl FromStr for AdapterName {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        let (name, port) = match text.trim().split_once(':') {
-            Some((name, port)) => {
-                let port: u8 = port.parse().map_err(drop)?;
-                (name, Some(port).filter(|port| *port > 0).ok_or(())?.into())
-            }
-            None => (text.trim(), None),
-        };
-        let valid = !name.is_empty() && name.bytes().all(|b| b.is_ascii_graphic() && b != b'/');
-        valid.then(|| Self { name: name.to_owned(), port }).ok_or(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn adapter_names_are_read_with_and_without_port() {
-        let name = |text: &str| text.parse::<AdapterName>().ok().map(|n| (n.name, n.port));
-        assert_eq!(name("mlx5_0"), Some(("mlx5_0".into(), None)));
-        assert_eq!(name("mlx5_0:2"), Some(("mlx5_0".into(), Some(2))));
-        for bad in ["", ":1", "mlx5_0:0", "mlx5_0:x", "a/b", "mlx5_0:300"] {
-            assert_eq!(name(bad), None, "{bad}");
-        }
-    }
 
     #[test]
     fn the_retry_timeout_becomes_an_exponent_that_waits_at_least_as_long() {
