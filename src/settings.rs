@@ -1,6 +1,7 @@
 //! Settings: one struct, read once, from one place.
 
 use crate::error::{Error, Result};
+use crate::transport::verbs::VerbsSettings;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -37,6 +38,8 @@ pub struct Settings {
     /// `RINGDOVE_PROXY_CPUS`: processors that proxy threads are pinned to, in turn, such as
     /// `2,3`; empty: not pinned.
     pub proxy_cpus: Vec<usize>,
+    /// Adapters and connections to other nodes.
+    pub verbs: VerbsSettings,
     /// `RINGDOVE_COALESCE_BYTES`: the most bytes that the proxy joins into one transfer.
     pub coalesce_bytes_max: u64,
 }
@@ -117,6 +120,43 @@ pub const TABLE: &[Setting] = &[
         default: "",
         meaning: "processors that proxy threads are pinned to, in turn, such as `2,3`; empty: \
                   not pinned",
+    },
+    Setting {
+        name: "RINGDOVE_ADAPTER",
+        default: "",
+        meaning: "RDMA adapter to use, such as `mlx5_0` or `mlx5_0:2` with its port; empty: the one \
+                  nearest to the GPU",
+    },
+    Setting {
+        name: "RINGDOVE_GID_INDEX",
+        default: "",
+        meaning: "entry of the port's GID table (0 to 255); empty: RoCE v2 before v1, global before \
+                  link-local",
+    },
+    Setting {
+        name: "RINGDOVE_QUEUE_PAIRS",
+        default: "2",
+        meaning: "queue pairs towards each rank of another node (1 to 16)",
+    },
+    Setting {
+        name: "RINGDOVE_QUEUE_DEPTH",
+        default: "256",
+        meaning: "work requests that one queue pair holds (16 to 8192)",
+    },
+    Setting {
+        name: "RINGDOVE_RETRY_TIMEOUT_MS",
+        default: "10000",
+        meaning: "how long an adapter repeats what nobody acknowledges, in milliseconds",
+    },
+    Setting {
+        name: "RINGDOVE_TRAFFIC_CLASS",
+        default: "0",
+        meaning: "traffic class of packets to other nodes (0 to 255)",
+    },
+    Setting {
+        name: "RINGDOVE_SERVICE_LEVEL",
+        default: "0",
+        meaning: "service level of packets to other nodes (0 to 15)",
     },
     Setting {
         name: "RINGDOVE_COALESCE_BYTES",
@@ -207,6 +247,7 @@ impl Settings {
             proxy_threads: reader
                 .number("RINGDOVE_PROXY_THREADS", "1 to 64", |n| (1..=64).contains(n))?,
             proxy_cpus: reader.list("RINGDOVE_PROXY_CPUS")?,
+            verbs: reader.verbs()?,
             coalesce_bytes_max: reader.number(
                 "RINGDOVE_COALESCE_BYTES",
                 "1 to 1073741824",
@@ -247,6 +288,33 @@ impl Reader<'_> {
         let expected = "milliseconds, 1 to 86400000";
         self.number(name, expected, |ms: &u64| (1..=86_400_000).contains(ms))
             .map(Duration::from_millis)
+    }
+
+    /// As [`number`](Self::number); nothing where the text is empty.
+    fn optional<T: FromStr>(
+        &self,
+        name: &'static str,
+        expected: &'static str,
+    ) -> Result<Option<T>> {
+        match self.text(name).trim() {
+            "" => Ok(None),
+            _ => self.number(name, expected, |_| true).map(Some),
+        }
+    }
+
+    fn verbs(&self) -> Result<VerbsSettings> {
+        Ok(VerbsSettings {
+            adapter: self.optional("RINGDOVE_ADAPTER", "an adapter's name, or name:port")?,
+            gid_index: self.optional("RINGDOVE_GID_INDEX", "0 to 255, or nothing")?,
+            queue_pairs: self
+                .number("RINGDOVE_QUEUE_PAIRS", "1 to 16", |n| (1..=16).contains(n))?,
+            queue_depth: self
+                .number("RINGDOVE_QUEUE_DEPTH", "16 to 8192", |n| (16..=8192).contains(n))?,
+            retry_timeout: self.milliseconds("RINGDOVE_RETRY_TIMEOUT_MS")?,
+            traffic_class: self.number("RINGDOVE_TRAFFIC_CLASS", "0 to 255", |_| true)?,
+            service_level: self
+                .number("RINGDOVE_SERVICE_LEVEL", "0 to 15", |n| (0..16).contains(n))?,
+        })
     }
 
     fn list(&self, name: &'static str) -> Result<Vec<usize>> {

@@ -4,6 +4,7 @@ use super::agreement::{Signature, Value};
 use super::attach::add_direct_routes;
 use super::element::{Element, Reduction};
 use super::launcher::{Encoded, Launcher, PlanKey};
+use super::layout::Nodes;
 use super::world::lock;
 use super::{Communicator, buffers};
 use crate::engine::Alarm;
@@ -130,6 +131,8 @@ impl Communicator {
     ) -> Call {
         let registered = launcher
             .find_registered(send, bytes)
+            // Between nodes everything is staged.
+            .filter(|_| self.world.geometry.nodes == Nodes::One)
             .zip(launcher.find_registered(receive, bytes))
             .map(|(input, output)| [input, output]);
         let request = Request {
@@ -211,7 +214,7 @@ impl Communicator {
             blocks_max: geometry.blocks,
             slot_bytes: geometry.slot_bytes,
             slot_count: geometry.slot_count,
-            ranks_per_node: 0,
+            ranks_per_node: geometry.ranks_per_node(),
         };
         let choice = plan::select(request, &limits).map_err(|e| internal("plan", &e))?;
         plan::verify(plan::build(&choice), &request.promise()).map_err(|e| internal("plan", &e))

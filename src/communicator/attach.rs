@@ -13,7 +13,10 @@ use crate::id::{LaneId, Rank, RouteId};
 use crate::plan::{LaneEnd, LaneKind, Side};
 use crate::ring::{Consumer, RingSize};
 use crate::settings::Settings;
+use crate::transport::Transport;
 use crate::transport::peer::PeerTransport;
+use crate::transport::split::Split;
+use crate::transport::verbs::VerbsTransport;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// The proxy threads that all communicators of the process share. They end with the last one.
@@ -40,16 +43,21 @@ pub(super) fn attach(
     proxies: &ProxyThreads,
     world: &Arc<World>,
     seat: &Seat,
-    peers: &[Peer],
+    (peers, far): (&[Peer], Option<(VerbsTransport, Vec<LaneId>)>),
     settings: &Settings,
 ) -> Result<Attached> {
     let rank = seat.rank;
     let (slots, tail) = seat.memory.ring()?;
     let size = RingSize::new(settings.ring_log2)?;
+    let near = PeerTransport::new(&seat.context)?;
+    let transport: Box<dyn Transport> = match far {
+        None => Box::new(near),
+        Some((far, lanes)) => Box::new(Split::new(near, far, &lanes)),
+    };
     let attached = proxies.attach(AttachmentParts {
         rank,
         consumer: Consumer::new(&slots, tail.word64(0)?, size)?,
-        transport: Box::new(PeerTransport::new(&seat.context)?),
+        transport,
         alarm: world.clone(),
         watch: Some(Watch::new(rank, seat.memory.record()?)?),
     })?;

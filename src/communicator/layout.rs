@@ -24,6 +24,40 @@ pub(crate) struct Geometry {
     pub slot_bytes: u32,
     /// Slots of one lane.
     pub slot_count: u32,
+    /// How ranks are spread over nodes.
+    pub nodes: Nodes,
+}
+
+/// How ranks are spread over nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Nodes {
+    /// All on one.
+    One,
+    /// So many ranks on each, one after the other.
+    Even {
+        /// Ranks of each node.
+        ranks: u32,
+    },
+    /// In some other way.
+    Uneven,
+}
+
+impl Nodes {
+    /// Of ranks whose nodes have these names.
+    pub fn of(hosts: &[String]) -> Self {
+        let ranks = hosts.iter().take_while(|host| **host == hosts[0]).count();
+        let mut first_hosts: Vec<&String> = hosts.iter().step_by(ranks.max(1)).collect();
+        let same = |group: &[String]| group.len() == ranks && group.iter().all(|h| *h == group[0]);
+        let even = ranks > 0 && hosts.chunks(ranks).all(same);
+        let count = first_hosts.len();
+        first_hosts.sort_unstable();
+        first_hosts.dedup();
+        match (even && first_hosts.len() == count, count) {
+            (true, 1) => Self::One,
+            (true, _) => Self::Even { ranks: ranks as u32 },
+            (false, _) => Self::Uneven,
+        }
+    }
 }
 
 impl Geometry {
@@ -31,18 +65,40 @@ impl Geometry {
     pub const RANKS_MAX: u32 = 64;
 
     /// The geometry that `settings` ask for.
-    pub fn new(rank_count: u32, settings: &Settings) -> Self {
+    pub fn new(rank_count: u32, nodes: Nodes, settings: &Settings) -> Self {
         Self {
             rank_count,
             blocks: settings.blocks_max,
             slot_bytes: settings.slot_bytes,
             slot_count: settings.slot_count,
+            nodes,
         }
     }
 
     /// Bytes of the slots that every pair of ranks has.
     pub fn pair_slot_bytes(&self) -> u32 {
         self.slot_bytes.min(PAIR_SLOT_BYTES_MAX)
+    }
+
+    /// Ranks of each node where plans tell nodes apart, else 0.
+    pub fn ranks_per_node(&self) -> u32 {
+        match self.nodes {
+            Nodes::Even { ranks } => ranks,
+            Nodes::One | Nodes::Uneven => 0,
+        }
+    }
+
+    /// Does a collective send much from one to the other? Around a ring, or, where a node has
+    /// several ranks, around the node and along the rail.
+    fn are_neighbours(&self, from: u32, to: u32) -> bool {
+        match self.nodes {
+            Nodes::Even { ranks } if ranks > 1 => {
+                let (node, place) = (from / ranks, from % ranks);
+                let next_on_node = node * ranks + (place + 1) % ranks;
+                to == next_on_node || to == (from + ranks) % self.rank_count
+            }
+            _ => to == (from + 1) % self.rank_count,
+        }
     }
 
     /// All lanes, in the order that every rank agrees on, with the bytes of their slots (0 for
@@ -55,8 +111,7 @@ impl Geometry {
                 continue;
             }
             let lane = |index, kind| LaneId { from, to, index, kind };
-            let neighbours = to == (from + 1) % ranks;
-            if !neighbours {
+            if !self.are_neighbours(from, to) {
                 lanes.push((lane(0, LaneKind::Slots), self.pair_slot_bytes()));
                 continue;
             }
@@ -158,7 +213,13 @@ mod tests {
     #[test]
     fn both_ends_of_every_lane_exist_and_do_not_overlap() {
         for rank_count in 1..=8 {
-            let geometry = Geometry { rank_count, blocks: 3, slot_bytes: 8192, slot_count: 4 };
+            let geometry = Geometry {
+                rank_count,
+                blocks: 3,
+                slot_bytes: 8192,
+                slot_count: 4,
+                nodes: Nodes::One,
+            };
             let layouts: Vec<_> =
                 (0..rank_count).map(|rank| Layout::new(&geometry, Rank(rank))).collect();
             for (lane, _) in geometry.lanes() {
@@ -179,8 +240,21 @@ mod tests {
 
     #[test]
     fn staging_of_eight_ranks_stays_small() {
-        let geometry = Geometry::new(8, &Settings::default());
+        let geometry = Geometry::new(8, Nodes::One, &Settings::default());
         let bytes = Layout::new(&geometry, Rank(0)).staging_bytes;
         assert!(bytes < 40 << 20, "{bytes} bytes of staging for each rank");
+    }
+
+    #[test]
+    fn nodes_are_even_only_where_blocks_of_one_size_follow_one_another() {
+        let of = |names: &str| {
+            Nodes::of(&names.chars().map(|name| name.to_string()).collect::<Vec<_>>())
+        };
+        assert_eq!(of("aaaa"), Nodes::One);
+        assert_eq!(of("aabb"), Nodes::Even { ranks: 2 });
+        assert_eq!(of("abc"), Nodes::Even { ranks: 1 });
+        for uneven in ["aab", "abab", "abba", "aabbb"] {
+            assert_eq!(of(uneven), Nodes::Uneven, "{uneven}");
+        }
     }
 }

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::gpu::{DeviceMemory, PinnedMemory};
 use crate::id::Rank;
 use crate::plan::{LaneKind, Side};
-use crate::shared::{AtomicWord32, Region};
+use crate::shared::{AtomicWord32, DeviceRange, Region};
 use cudarc::driver::CudaContext;
 use ringdove_kernels::descriptor::DESCRIPTOR_BYTES;
 use ringdove_kernels::launch::{DeviceCommunicator, WaitRecord};
@@ -51,8 +51,8 @@ pub(crate) struct RankMemory {
     pub layout: Layout,
     pinned: Arc<PinnedMemory>,
     control: DeviceMemory,
-    signals: DeviceMemory,
-    staging: DeviceMemory,
+    signals: Arc<DeviceMemory>,
+    staging: Arc<DeviceMemory>,
     ring_log2: u32,
     slot_count: u32,
 }
@@ -71,8 +71,8 @@ impl RankMemory {
         Ok(Self {
             pinned: Arc::new(PinnedMemory::zeroed(context, pinned::RING + ring_bytes)?),
             control: DeviceMemory::zeroed(context, control_bytes)?,
-            signals: DeviceMemory::zeroed(context, layout.signal_bytes as usize)?,
-            staging: DeviceMemory::zeroed(context, layout.staging_bytes as usize)?,
+            signals: Arc::new(DeviceMemory::zeroed(context, layout.signal_bytes as usize)?),
+            staging: Arc::new(DeviceMemory::zeroed(context, layout.staging_bytes as usize)?),
             layout,
             ring_log2,
             slot_count: geometry.slot_count,
@@ -87,6 +87,11 @@ impl RankMemory {
     /// What peers need.
     pub fn endpoint(&self) -> Endpoint {
         Endpoint { signals: self.signals.address(), staging: self.staging.address() }
+    }
+
+    /// Signals and staging memory, for adapters.
+    pub fn shared(&self) -> [Arc<dyn DeviceRange>; 2] {
+        [self.signals.clone(), self.staging.clone()]
     }
 
     /// The ring's slots and its tail word, as the engine sees them.

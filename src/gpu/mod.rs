@@ -10,7 +10,7 @@ mod facts;
 mod ipc;
 mod memory;
 
-pub(crate) use driver::{Access, check, enable_peer_access, pointer_range};
+pub(crate) use driver::{Access, check, enable_peer_access, pci_address, pointer_range};
 pub use driver::{device_count, open_device};
 pub(crate) use executor::{Executor, Upload};
 pub use facts::{ComputeMode, DeviceFacts, DriverFacts};
