@@ -195,7 +195,11 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let root = root.path();
         write(root, ".dockerenv", "");
-        write(root, "proc/self/limits", "Limit  Soft Limit\nMax locked memory  65536 65536 bytes\n");
+        write(
+            root,
+            "proc/self/limits",
+            "Limit  Soft Limit\nMax locked memory  65536 65536 bytes\n",
+        );
         write(root, "proc/self/status", "CapEff:\t00000000a80425fb\nCpus_allowed_list:\t0-2,7\n");
         write(root, "proc/self/cgroup", "0::/slice/pod\n");
         write(root, "sys/fs/cgroup/slice/cpu.max", "150000 100000\n");
