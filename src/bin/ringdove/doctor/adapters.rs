@@ -19,6 +19,8 @@ pub struct GpuAdapter {
     /// `None`: there is none that it could use.
     pub adapter: Option<String>,
     pub port: Option<u8>,
+    #[serde(skip)]
+    link_layer: Option<LinkLayer>,
     pub because: String,
 }
 
@@ -60,7 +62,8 @@ fn none(facts: &Facts, report: &mut Report) {
 }
 
 fn one(facts: &Facts, adapter: &Adapter, report: &mut Report) {
-    let Adapter { name, model, pci, device_file, ports } = adapter;
+    let Adapter { name, model, pci, device_file, .. } = adapter;
+    let ports = ports_of(facts, adapter);
     let place = pci.map_or_else(|| "no PCI device".to_owned(), |pci| pci.to_string());
     let numa = ports.iter().find_map(|port| port.numa);
     let numa = numa.map(|numa| format!(", NUMA node {numa}")).unwrap_or_default();
@@ -87,11 +90,18 @@ fn one(facts: &Facts, adapter: &Adapter, report: &mut Report) {
         let seen = format!("its PCI link runs with {now} of {most} lanes");
         report.complain(Level::Warning, name, seen, "look for a slot with all lanes");
     }
-    let any_active = facts.adapters.iter().flat_map(|adapter| &adapter.ports);
-    let any_active = any_active.into_iter().any(|port| port.state == PortState::Active);
-    for each in ports {
+    let any_active = facts.ports().iter().any(|port| port.state == PortState::Active);
+    for each in &ports {
         port(each, if any_active { Level::Warning } else { without_others(facts) }, report);
     }
+}
+
+/// The ports of an adapter as the verbs library shows them, or else as sysfs does.
+fn ports_of(facts: &Facts, adapter: &Adapter) -> Vec<Port> {
+    let (name, shown) = (&adapter.name, facts.verbs.as_ref());
+    let ports = shown.map(|(ports, _)| ports.as_slice()).unwrap_or_default();
+    let own: Vec<_> = ports.iter().filter(|port| port.adapter == *name).cloned().collect();
+    if own.is_empty() { adapter.ports.clone() } else { own }
 }
 
 fn port(port: &Port, if_bad: Level, report: &mut Report) {
@@ -198,20 +208,27 @@ pub fn choices(facts: &Facts) -> Vec<GpuAdapter> {
     let (ports, wanted) = (facts.ports(), settings.verbs.wanted());
     let choice =
         |(gpu, one): (usize, &super::facts::Gpu)| match choose(&ports, &one.place, gpu, &wanted) {
-            Ok(Choice { adapter, port, gid, because, .. }) => GpuAdapter {
+            Ok(Choice { adapter, port, link_layer, gid, because, .. }) => GpuAdapter {
                 gpu,
                 adapter: Some(adapter),
                 port: Some(port),
+                link_layer: Some(link_layer),
                 because: format!("{gid}: it {because}"),
             },
-            Err(error) => GpuAdapter { gpu, adapter: None, port: None, because: reason(&error) },
+            Err(error) => GpuAdapter {
+                gpu,
+                adapter: None,
+                port: None,
+                link_layer: None,
+                because: reason(&error),
+            },
         };
     facts.gpus.iter().enumerate().map(choice).collect()
 }
 
 /// A line for each GPU.
 pub fn choice_findings(facts: &Facts, choices: &[GpuAdapter], report: &mut Report) {
-    for GpuAdapter { gpu, adapter, port, because } in choices {
+    for GpuAdapter { gpu, adapter, port, because, .. } in choices {
         let subject = format!("GPU {gpu} to nodes");
         match (adapter, port) {
             (Some(adapter), Some(port)) => {
@@ -222,5 +239,59 @@ pub fn choice_findings(facts: &Facts, choices: &[GpuAdapter], report: &mut Repor
                 report.complain(without_others(facts), subject, because, advice);
             }
         }
+    }
+    mixed(choices, report);
+}
+
+/// InfiniBand and Ethernet do not hear one another, however good each choice is by itself.
+fn mixed(choices: &[GpuAdapter], report: &mut Report) {
+    let on = |layer: LinkLayer| {
+        let gpus = choices.iter().filter(|choice| choice.link_layer == Some(layer));
+        gpus.map(|choice| choice.gpu.to_string()).collect::<Vec<_>>().join(", ")
+    };
+    let (infiniband, ethernet) = (on(LinkLayer::InfiniBand), on(LinkLayer::Ethernet));
+    if !infiniband.is_empty() && !ethernet.is_empty() {
+        report.complain(
+            Level::Warning,
+            "link layers",
+            format!("GPUs {infiniband} use InfiniBand, GPUs {ethernet} Ethernet"),
+            "ranks on the one cannot reach ranks of other nodes on the other: if a job uses both, \
+             set RINGDOVE_ADAPTER",
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gpus_on_networks_that_do_not_meet_are_told_apart() {
+        let choice = |gpu, link_layer| GpuAdapter {
+            gpu,
+            adapter: Some("mlx5_0".into()),
+            port: Some(1),
+            link_layer: Some(link_layer),
+            because: String::new(),
+        };
+        let mut choices = vec![choice(0, LinkLayer::Ethernet), choice(1, LinkLayer::Ethernet)];
+        let mut report = Report::default();
+        mixed(&choices, &mut report);
+        assert_eq!(report.findings().count(), 0);
+        choices.push(choice(2, LinkLayer::InfiniBand));
+        mixed(&choices, &mut report);
+        let warning = report.findings().next().expect("they differ");
+        assert_eq!(warning.level, Level::Warning);
+        assert_eq!(warning.seen, "GPUs 2 use InfiniBand, GPUs 0, 1 Ethernet");
+    }
+
+    #[test]
+    fn errors_are_quoted_without_the_advice_that_the_report_gives_itself() {
+        let error = Error::NotFound {
+            wanted: "libibverbs".into(),
+            looked_for: "libibverbs.so.1".into(),
+            advice: "hop".into(),
+        };
+        assert_eq!(reason(&error), "no libibverbs: libibverbs.so.1");
     }
 }

@@ -111,7 +111,7 @@ pub fn gpus(facts: &Facts, report: &mut Report) {
     report.section("GPUs");
     visible(facts, report);
     for (ordinal, gpu) in facts.gpus.iter().enumerate() {
-        one(ordinal, gpu, report);
+        one(ordinal, gpu, nv_links(facts, gpu), report);
     }
     let managed = facts.management.iter().flat_map(|management| &management.gpus);
     for gpu in managed.filter(|gpu| gpu.links_down > 0 && !gpu.links.is_empty()) {
@@ -155,14 +155,23 @@ fn visible(facts: &Facts, report: &mut Report) {
     }
 }
 
-fn one(ordinal: usize, gpu: &Gpu, report: &mut Report) {
+fn nv_links(facts: &Facts, gpu: &Gpu) -> usize {
+    let management = facts.management.as_ref().ok();
+    let managed = management.zip(gpu.pci).and_then(|(management, pci)| management.gpu(pci));
+    managed.map_or(0, |managed| managed.links.len())
+}
+
+fn one(ordinal: usize, gpu: &Gpu, nv_links: usize, report: &mut Report) {
     let subject = format!("GPU {ordinal}");
     let device = &gpu.device;
     let (major, minor) = device.compute_capability;
     let numa = gpu.place.numa.map(|numa| format!(", NUMA node {numa}")).unwrap_or_default();
     let gib = device.memory_bytes as f64 / GIB as f64;
     let name = &device.name;
-    let text = format!("{name}, {}, {gib:.1} GiB, compute {major}.{minor}{numa}", device.pci);
+    let mut text = format!("{name}, {}, {gib:.1} GiB, compute {major}.{minor}{numa}", device.pci);
+    if nv_links > 0 {
+        text.push_str(&format!(", {}", counted(nv_links, "NVLink")));
+    }
     let needed = needed_capability();
     if device.compute_capability < needed {
         let advice = format!(

@@ -101,7 +101,7 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = self.findings().map(|finding| finding.subject.len()).max().unwrap_or(0);
-        for section in &self.sections {
+        for section in self.sections.iter().filter(|section| !section.findings.is_empty()) {
             writeln!(f, "{}", section.title)?;
             for Finding { level, subject, seen, advice } in &section.findings {
                 write!(f, "  {level:<7}  {subject:<width$}  {seen}")?;
