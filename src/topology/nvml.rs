@@ -15,8 +15,10 @@ const LINKS_MAX: u32 = 18;
 pub struct Management {
     /// Version of the kernel driver, such as `550.54.15`.
     pub driver_version: String,
-    /// Every GPU of the machine.
+    /// Every GPU of the machine that answers.
     pub gpus: Vec<ManagedGpu>,
+    /// For each GPU that does not, its number and NVML's reason.
+    pub silent: Vec<(u32, String)>,
 }
 
 /// A GPU as the management library sees it.
@@ -49,9 +51,15 @@ impl Management {
         let words = |error: NvmlError| error.to_string();
         let driver_version = library.sys_driver_version().map_err(words)?;
         let count = library.device_count().map_err(words)?;
-        let gpu = |index| library.device_by_index(index).and_then(|device| gpu(&device));
-        let gpus = (0..count).map(gpu).collect::<Result<Vec<_>, _>>().map_err(words)?;
-        Ok(Self { driver_version, gpus })
+        let mut management = Self { driver_version, gpus: Vec::new(), silent: Vec::new() };
+        for index in 0..count {
+            // A GPU that fell off the bus must not hide the others.
+            match library.device_by_index(index).and_then(|device| gpu(&device)) {
+                Ok(gpu) => management.gpus.push(gpu),
+                Err(error) => management.silent.push((index, words(error))),
+            }
+        }
+        Ok(management)
     }
 
     /// The GPU at a PCI address.
@@ -125,10 +133,14 @@ mod tests {
         }
     }
 
+    fn machine(gpus: Vec<ManagedGpu>) -> Management {
+        Management { driver_version: String::new(), gpus, silent: Vec::new() }
+    }
+
     #[test]
     fn links_count_directly_or_through_common_switches() {
         let gpus = vec![gpu(1, &[2, 2, 3]), gpu(2, &[1, 1]), gpu(3, &[1]), gpu(4, &[])];
-        let machine = Management { driver_version: String::new(), gpus };
+        let machine = machine(gpus);
         assert_eq!(machine.links_between(at(1), at(2)), 2);
         assert_eq!(machine.links_between(at(3), at(1)), 1);
         // A GPU in between is no switch.
@@ -137,7 +149,7 @@ mod tests {
         assert_eq!(machine.links_between(at(1), at(9)), 0);
 
         let gpus = vec![gpu(1, &[0x80, 0x80, 0x81]), gpu(2, &[0x81, 0x81, 0x82])];
-        let machine = Management { driver_version: String::new(), gpus };
+        let machine = machine(gpus);
         assert_eq!(machine.links_between(at(1), at(2)), 1);
     }
 }

@@ -181,18 +181,20 @@ fn memory_path(facts: &Facts, report: &mut Report) {
     if facts.gpus.is_empty() {
         return;
     }
+    let direct = facts.gpus.iter().all(|gpu| gpu.device.direct_rdma);
     let exporting = facts.gpus.iter().filter(|gpu| gpu.device.exports_dma_buffers).count();
     let subject = "GPU memory";
     if exporting == facts.gpus.len() {
         let seen = "the driver exports it as dma-buf, which adapters take";
         report.ok(subject, seen);
-    } else if let Some(module) = &facts.host.peer_memory_module {
+    } else if let Some(module) = facts.host.peer_memory_module.as_ref().filter(|_| direct) {
         report.ok(subject, format!("no dma-buf, but {module} lets adapters reach it by address"));
     } else {
+        let lacking = if direct { "nvidia-peermem is absent" } else { "no GPUDirect RDMA" };
         report.complain(
             without_others(facts),
             subject,
-            format!("{exporting} of {} export dma-buf; nvidia-peermem is absent", facts.gpus.len()),
+            format!("{exporting} of {} export dma-buf; {lacking}", facts.gpus.len()),
             "use NVIDIA's open kernel modules (515 or later) on Linux 5.12 or later, for dma-buf, \
              or `modprobe nvidia-peermem`",
         );

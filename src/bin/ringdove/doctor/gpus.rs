@@ -61,9 +61,8 @@ pub fn driver(facts: &Facts, report: &mut Report) {
 
 fn no_driver(facts: &Facts, error: &Error, report: &mut Report) {
     let Error::NotFound { looked_for, advice, .. } = error else {
-        let advice = "see the kernel's log (dmesg) for NVRM and Xid lines; after an upgrade of \
-                      the driver, reboot";
-        return report.complain(Level::Missing, "CUDA driver", error, advice);
+        let code = if let Error::Cuda { code, .. } = error { *code } else { 0 };
+        return report.complain(Level::Missing, "CUDA driver", error, start_advice(code));
     };
     let host = &facts.host;
     let seen = format!("not found: looked for {looked_for}");
@@ -83,6 +82,23 @@ fn no_driver(facts: &Facts, error: &Error, report: &mut Report) {
         return report.complain(Level::Missing, "CUDA driver", seen, advice);
     }
     report.complain(Level::Missing, "CUDA driver", seen, advice);
+}
+
+/// What to do about a driver that is there and does not start.
+fn start_advice(code: u32) -> &'static str {
+    match code {
+        34 => {
+            "a stub library of the CUDA toolkit was loaded: take its folder out of LD_LIBRARY_PATH"
+        }
+        802 => "on machines with NVSwitches, start the fabric manager (nvidia-fabricmanager)",
+        803 => {
+            "library and kernel module are of two versions: reboot after an upgrade; in a \
+             container, do not bring a libcuda.so.1 along"
+        }
+        804 => "take the toolkit's compat folder out of LD_LIBRARY_PATH",
+        999 => "is /dev/nvidia-uvm there and open to this user? `nvidia-modprobe -u` makes it",
+        _ => "see the kernel's log (dmesg) for NVRM and Xid lines",
+    }
 }
 
 /// CUDA version in which the device code's PTX version came, by the numbers that PTX 7 and 8 share
@@ -112,6 +128,14 @@ pub fn gpus(facts: &Facts, report: &mut Report) {
     visible(facts, report);
     for (ordinal, gpu) in facts.gpus.iter().enumerate() {
         one(ordinal, gpu, nv_links(facts, gpu), report);
+    }
+    for (index, why) in facts.management.iter().flat_map(|management| &management.silent) {
+        report.complain(
+            Level::Warning,
+            "lost GPU",
+            format!("NVML's GPU {index} does not answer: {why}"),
+            "see the kernel's log (dmesg) for Xid lines; reset or reboot",
+        );
     }
     let managed = facts.management.iter().flat_map(|management| &management.gpus);
     for gpu in managed.filter(|gpu| gpu.links_down > 0 && !gpu.links.is_empty()) {

@@ -10,6 +10,8 @@ mod gpus;
 mod host;
 mod job;
 mod report;
+#[cfg(test)]
+mod tests;
 
 use adapters::GpuAdapter;
 use clap::Args;
