@@ -2,12 +2,11 @@
 //! reader can do. Errors are `Clone`, because the first one sticks to its communicator and is
 //! handed to every later caller.
 
+mod adapter;
 mod bootstrap;
 
-pub use bootstrap::{BootstrapError, Ranks};
-mod adapter;
-
 pub use adapter::{AdapterFault, AdapterFaultKind};
+pub use bootstrap::{BootstrapError, Ranks};
 
 use crate::id::{LaneId, Position, Rank, RouteId};
 use ringdove_kernels::descriptor::{Descriptor, MalformedDescriptor};

@@ -1,8 +1,9 @@
-//! Typed numbers. Each type exists because two of its kind were once easy to swap: a rank for a
+//! Typed numbers and names. Each type exists because two of its kind were once easy to swap: a rank for a
 //! lane, a ring position for a slot.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::str::FromStr;
 
 /// A participant of a communicator, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -55,5 +56,45 @@ impl fmt::Display for LaneId {
 impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "position {}", self.0)
+    }
+}
+
+/// An adapter, and perhaps a port: `mlx5_0` or `mlx5_0:2`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdapterName {
+    /// As `ibv_devices` lists it.
+    pub name: String,
+    /// From 1.
+    pub port: Option<u8>,
+}
+
+impl FromStr for AdapterName {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (name, port) = match text.trim().split_once(':') {
+            Some((name, port)) => {
+                let port: u8 = port.parse().map_err(drop)?;
+                (name, Some(port).filter(|port| *port > 0).ok_or(())?.into())
+            }
+            None => (text.trim(), None),
+        };
+        let valid = !name.is_empty() && name.bytes().all(|b| b.is_ascii_graphic() && b != b'/');
+        valid.then(|| Self { name: name.to_owned(), port }).ok_or(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn adapter_names_are_read_with_and_without_port() {
+        let name = |text: &str| text.parse::<AdapterName>().ok().map(|n| (n.name, n.port));
+        assert_eq!(name("mlx5_0"), Some(("mlx5_0".into(), None)));
+        assert_eq!(name("mlx5_0:2"), Some(("mlx5_0".into(), Some(2))));
+        for bad in ["", ":1", "mlx5_0:0", "mlx5_0:x", "a/b", "mlx5_0:300"] {
+            assert_eq!(name(bad), None, "{bad}");
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Settings: one struct, read once, from one place.
 
 use crate::error::{Error, Result};
-use crate::transport::verbs::VerbsSettings;
+use crate::id::AdapterName;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -31,6 +31,9 @@ pub struct Settings {
     pub slot_bytes: u32,
     /// `RINGDOVE_SLOTS`: staging slots of each lane, a power of two.
     pub slot_count: u32,
+    /// `RINGDOVE_LOW_LATENCY_BYTES`: all-reduces up to this size exchange flagged messages; 0: none
+    /// does. A multiple of 16.
+    pub low_latency_bytes: u32,
     /// `RINGDOVE_RING_LOG2`: the doorbell ring has two to this power slots.
     pub ring_log2: u32,
     /// `RINGDOVE_PROXY_THREADS`: proxy threads of this process.
@@ -38,10 +41,23 @@ pub struct Settings {
     /// `RINGDOVE_PROXY_CPUS`: processors that proxy threads are pinned to, in turn, such as
     /// `2,3`; empty: not pinned.
     pub proxy_cpus: Vec<usize>,
-    /// Adapters and connections to other nodes.
-    pub verbs: VerbsSettings,
     /// `RINGDOVE_COALESCE_BYTES`: the most bytes that the proxy joins into one transfer.
     pub coalesce_bytes_max: u64,
+    /// `RINGDOVE_ADAPTER`: the RDMA adapter to use, and perhaps its port, such as `mlx5_0:1`;
+    /// empty: the one nearest to the GPU.
+    pub adapter: Option<AdapterName>,
+    /// `RINGDOVE_GID_INDEX`: the GID to use.
+    pub gid_index: Option<u8>,
+    /// `RINGDOVE_QUEUE_PAIRS`: queue pairs of each peer on another node.
+    pub queue_pairs: usize,
+    /// `RINGDOVE_QUEUE_DEPTH`: work requests that one queue pair holds.
+    pub queue_depth: usize,
+    /// `RINGDOVE_RETRY_TIMEOUT_MS`: how long an adapter repeats what nobody acknowledges.
+    pub retry_timeout: Duration,
+    /// `RINGDOVE_TRAFFIC_CLASS`: traffic class of packets to other nodes.
+    pub traffic_class: u8,
+    /// `RINGDOVE_SERVICE_LEVEL`: service level of packets to other nodes.
+    pub service_level: u8,
 }
 
 /// One row of the settings table.
@@ -106,6 +122,12 @@ pub const TABLE: &[Setting] = &[
         meaning: "staging slots of each lane: a power of two, from 2 to 64",
     },
     Setting {
+        name: "RINGDOVE_LOW_LATENCY_BYTES",
+        default: "16384",
+        meaning: "all-reduces up to this size, of up to 8 ranks, send data and flags together: a \
+                  multiple of 16 up to 262144; 0: none",
+    },
+    Setting {
         name: "RINGDOVE_RING_LOG2",
         default: "10",
         meaning: "the doorbell ring has two to this power slots (4 to 16)",
@@ -122,21 +144,25 @@ pub const TABLE: &[Setting] = &[
                   not pinned",
     },
     Setting {
+        name: "RINGDOVE_COALESCE_BYTES",
+        default: "262144",
+        meaning: "the most bytes that the proxy joins into one transfer (1 to 1073741824)",
+    },
+    Setting {
         name: "RINGDOVE_ADAPTER",
         default: "",
-        meaning: "RDMA adapter to use, such as `mlx5_0` or `mlx5_0:2` with its port; empty: the one \
-                  nearest to the GPU",
+        meaning: "the RDMA adapter to use, and perhaps its port, such as `mlx5_0:1`; empty: the \
+                  one nearest to the GPU",
     },
     Setting {
         name: "RINGDOVE_GID_INDEX",
         default: "",
-        meaning: "entry of the port's GID table (0 to 255); empty: RoCE v2 before v1, global before \
-                  link-local",
+        meaning: "the GID to use (0 to 255); empty: RoCE v2 before v1, global before link-local",
     },
     Setting {
         name: "RINGDOVE_QUEUE_PAIRS",
         default: "2",
-        meaning: "queue pairs towards each rank of another node (1 to 16)",
+        meaning: "queue pairs of each peer on another node (1 to 16)",
     },
     Setting {
         name: "RINGDOVE_QUEUE_DEPTH",
@@ -146,7 +172,8 @@ pub const TABLE: &[Setting] = &[
     Setting {
         name: "RINGDOVE_RETRY_TIMEOUT_MS",
         default: "10000",
-        meaning: "how long an adapter repeats what nobody acknowledges, in milliseconds",
+        meaning: "how long an adapter repeats what nobody acknowledges before it gives up, in \
+                  milliseconds",
     },
     Setting {
         name: "RINGDOVE_TRAFFIC_CLASS",
@@ -157,11 +184,6 @@ pub const TABLE: &[Setting] = &[
         name: "RINGDOVE_SERVICE_LEVEL",
         default: "0",
         meaning: "service level of packets to other nodes (0 to 15)",
-    },
-    Setting {
-        name: "RINGDOVE_COALESCE_BYTES",
-        default: "262144",
-        meaning: "the most bytes that the proxy joins into one transfer (1 to 1073741824)",
     },
 ];
 
@@ -243,16 +265,30 @@ impl Settings {
                 "a power of two from 2 to 64",
                 |n: &u32| (2..=64).contains(n) && n.is_power_of_two(),
             )?,
+            low_latency_bytes: reader.number(
+                "RINGDOVE_LOW_LATENCY_BYTES",
+                "a multiple of 16 from 0 to 262144",
+                |n| *n <= 262_144 && n % 16 == 0,
+            )?,
             ring_log2: reader.number("RINGDOVE_RING_LOG2", "4 to 16", |n| (4..=16).contains(n))?,
             proxy_threads: reader
                 .number("RINGDOVE_PROXY_THREADS", "1 to 64", |n| (1..=64).contains(n))?,
             proxy_cpus: reader.list("RINGDOVE_PROXY_CPUS")?,
-            verbs: reader.verbs()?,
             coalesce_bytes_max: reader.number(
                 "RINGDOVE_COALESCE_BYTES",
                 "1 to 1073741824",
                 |n| (1..=1 << 30).contains(n),
             )?,
+            adapter: reader.optional("RINGDOVE_ADAPTER", "NAME or NAME:PORT, such as mlx5_0:1")?,
+            gid_index: reader.optional("RINGDOVE_GID_INDEX", "0 to 255")?,
+            queue_pairs: reader
+                .number("RINGDOVE_QUEUE_PAIRS", "1 to 16", |n| (1..=16).contains(n))?,
+            queue_depth: reader
+                .number("RINGDOVE_QUEUE_DEPTH", "16 to 8192", |n| (16..=8192).contains(n))?,
+            retry_timeout: reader.milliseconds("RINGDOVE_RETRY_TIMEOUT_MS")?,
+            traffic_class: reader.number("RINGDOVE_TRAFFIC_CLASS", "0 to 255", |_| true)?,
+            service_level: reader
+                .number("RINGDOVE_SERVICE_LEVEL", "0 to 15", |n| (0..=15).contains(n))?,
         })
     }
 }
@@ -284,13 +320,7 @@ impl Reader<'_> {
         })
     }
 
-    fn milliseconds(&self, name: &'static str) -> Result<Duration> {
-        let expected = "milliseconds, 1 to 86400000";
-        self.number(name, expected, |ms: &u64| (1..=86_400_000).contains(ms))
-            .map(Duration::from_millis)
-    }
-
-    /// As [`number`](Self::number); nothing where the text is empty.
+    /// Empty stands for "not set".
     fn optional<T: FromStr>(
         &self,
         name: &'static str,
@@ -302,19 +332,10 @@ impl Reader<'_> {
         }
     }
 
-    fn verbs(&self) -> Result<VerbsSettings> {
-        Ok(VerbsSettings {
-            adapter: self.optional("RINGDOVE_ADAPTER", "an adapter's name, or name:port")?,
-            gid_index: self.optional("RINGDOVE_GID_INDEX", "0 to 255, or nothing")?,
-            queue_pairs: self
-                .number("RINGDOVE_QUEUE_PAIRS", "1 to 16", |n| (1..=16).contains(n))?,
-            queue_depth: self
-                .number("RINGDOVE_QUEUE_DEPTH", "16 to 8192", |n| (16..=8192).contains(n))?,
-            retry_timeout: self.milliseconds("RINGDOVE_RETRY_TIMEOUT_MS")?,
-            traffic_class: self.number("RINGDOVE_TRAFFIC_CLASS", "0 to 255", |_| true)?,
-            service_level: self
-                .number("RINGDOVE_SERVICE_LEVEL", "0 to 15", |n| (0..16).contains(n))?,
-        })
+    fn milliseconds(&self, name: &'static str) -> Result<Duration> {
+        let expected = "milliseconds, 1 to 86400000";
+        self.number(name, expected, |ms: &u64| (1..=86_400_000).contains(ms))
+            .map(Duration::from_millis)
     }
 
     fn list(&self, name: &'static str) -> Result<Vec<usize>> {
@@ -367,9 +388,12 @@ mod tests {
         for (name, value) in [
             ("RINGDOVE_SLOTS", "3"),
             ("RINGDOVE_SLOT_BYTES", "5000"),
+            ("RINGDOVE_LOW_LATENCY_BYTES", "40"),
             ("RINGDOVE_TIMEOUT_MS", "soon"),
             ("RINGDOVE_PROXY_CPUS", "1,x"),
             ("RINGDOVE_BLOCKS", "0"),
+            ("RINGDOVE_ADAPTER", "mlx5_0:x"),
+            ("RINGDOVE_GID_INDEX", "256"),
         ] {
             let message = with(name, value).unwrap_err().to_string();
             assert!(message.contains(name) && message.contains(value), "{message}");

@@ -29,7 +29,7 @@ const MODULES: [(&str, &[&str]); 14] = [
     ("ring", &["id", "error", "shared"]),
     ("plan", &["id", "error"]),
     ("topology", &["id", "error"]),
-    ("transport", &["id", "error", "shared", "gpu", "topology"]),
+    ("transport", &["id", "error", "settings", "shared", "gpu", "topology"]),
     ("gpu", &["id", "error", "shared"]),
     ("engine", &["id", "error", "settings", "shared", "ring", "transport"]),
     ("bootstrap", &["id", "error", "settings"]),
@@ -42,6 +42,10 @@ const EVERYTHING: &[&str] = &["*"];
 /// Where CUDA may be named in `src/`: the driver is behind these.
 const CUDA_USERS: [&str; 6] =
     ["src/gpu", "src/transport/peer", "src/topology", "src/communicator", "src/bin", "src/lib.rs"];
+
+/// Where RDMA may be named in `src/`, and where libraries may be opened.
+const RDMA_USERS: [&str; 1] = ["src/transport/verbs/"];
+const RDMA: [&str; 2] = ["ibverbs_sys", "libloading"];
 
 /// Where sockets may be opened in `src/`: whoever listens must authenticate.
 const SOCKET_USERS: [&str; 1] = ["src/bootstrap/"];
@@ -350,20 +354,32 @@ fn only_the_places_that_speak_cuda_name_cudarc() {
     report("CUDA is behind `gpu` and `transport::peer` (CUDA_USERS):", &complaints);
 }
 
-#[test]
-fn only_the_bootstrap_opens_sockets() {
+/// Every place in `src/` outside of `users` that names one of `forbidden`.
+fn named_elsewhere(users: &[&str], forbidden: &[&str]) -> Vec<String> {
     let mut complaints = Vec::new();
     for Source { path, text } in sources(&[".rs"]) {
-        if !path.starts_with("src/") || SOCKET_USERS.iter().any(|user| path.starts_with(user)) {
+        if !path.starts_with("src/") || users.iter().any(|user| path.starts_with(user)) {
             continue;
         }
         for (line, text) in code_only(&text).lines().enumerate() {
-            if let Some(word) = words(text).find(|word| SOCKETS.contains(word)) {
+            if let Some(word) = words(text).find(|word| forbidden.contains(word)) {
                 complaints.push(format!("{path}:{}: names {word}", line + 1));
             }
         }
     }
+    complaints
+}
+
+#[test]
+fn only_the_bootstrap_opens_sockets() {
+    let complaints = named_elsewhere(&SOCKET_USERS, &SOCKETS);
     report("Sockets are behind `bootstrap` (SOCKET_USERS in tests/house.rs):", &complaints);
+}
+
+#[test]
+fn only_the_verbs_transport_speaks_rdma() {
+    let complaints = named_elsewhere(&RDMA_USERS, &RDMA);
+    report("RDMA is behind `transport::verbs` (RDMA_USERS in tests/house.rs):", &complaints);
 }
 
 #[test]

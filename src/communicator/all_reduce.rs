@@ -9,7 +9,7 @@ use super::world::lock;
 use super::{Communicator, buffers};
 use crate::engine::Alarm;
 use crate::error::{Error, Result};
-use crate::plan::{self, Collective, LaneEnd, Limits, PortResolver, Request, Verified};
+use crate::plan::{self, Collective, LaneEnd, PortResolver, Request, Verified};
 use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut};
 use ringdove_kernels::element::{DataType, ReduceOp};
 use ringdove_kernels::launch::LaunchArguments;
@@ -210,12 +210,7 @@ impl Communicator {
 
     fn verified(&self, request: &Request) -> Result<Verified> {
         let geometry = &self.world.geometry;
-        let limits = Limits {
-            blocks_max: geometry.blocks,
-            slot_bytes: geometry.slot_bytes,
-            slot_count: geometry.slot_count,
-            ranks_per_node: geometry.ranks_per_node(),
-        };
+        let limits = geometry.limits(geometry.slot_bytes);
         let choice = plan::select(request, &limits).map_err(|e| internal("plan", &e))?;
         plan::verify(plan::build(&choice), &request.promise()).map_err(|e| internal("plan", &e))
     }

@@ -87,21 +87,24 @@ fn add_port(
         // A receive port rings to return credits, so what it raises is the send port's signal.
         Side::Receive => (there(Side::Send), end.lane.from),
     };
+    let flagged = end.lane.kind == LaneKind::Flagged;
+    let sends = end.side == Side::Send;
     let lane = Lane {
         peer: Rank(peer),
-        arrival: Some(far.endpoint.signals + far_place.signal),
-        completion: (end.side == Side::Send).then_some(base.signals + place.completion),
+        // Nobody waits for signals of a flagged lane, so nobody may ask for one (R8).
+        arrival: (!flagged).then_some(far.endpoint.signals + far_place.signal),
+        completion: (sends && !flagged).then_some(base.signals + place.completion),
     };
     handle.add_lane(LaneId(number), lane)?;
     // From anywhere in the own staging memory, so that what arrived can go on as it lies.
     let staging = RegionDescriptor { base: base.staging, length_bytes: own.layout.staging_bytes };
     let slots = RegionDescriptor {
         base: far.endpoint.staging + far_place.slots,
-        length_bytes: own.slots_bytes(place),
+        length_bytes: place.slots_bytes(),
     };
     let (source, destination) = match (end.side, end.lane.kind) {
         (Side::Send, LaneKind::Direct) => return Ok(()),
-        (Side::Send, LaneKind::Slots) => (staging, slots),
+        (Side::Send, LaneKind::Slots | LaneKind::Flagged) => (staging, slots),
         (Side::Receive, _) => Default::default(),
     };
     handle.add_route(RouteId(number as u16), Route { lane: LaneId(number), source, destination })

@@ -3,14 +3,14 @@
 use super::layout::Layout;
 use super::world::Seat;
 use crate::error::{Error, Result};
-use crate::gpu::pci_address;
+use crate::gpu::{GpuRange, StreamWriter, pci_address};
 use crate::id::{LaneId, Rank};
 use crate::plan::Side;
 use crate::settings::Settings;
 use crate::shared::DeviceRange;
-use crate::transport::peer::StreamSignals;
 use crate::transport::verbs::{
-    Adapter, Endpoint, MemoryRegion, Near, RemoteAccess, RemoteRegion, VerbsControl, VerbsTransport,
+    Adapter, Endpoint, MemoryRegion, Near, RemoteAccess, RemoteRegion, VerbsControl, VerbsSettings,
+    VerbsTransport,
 };
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -36,8 +36,22 @@ pub(super) struct Far {
 
 /// What must live as long as the engine may use it.
 pub(super) struct FarMemory {
+    control: VerbsControl,
+    ranks: Vec<Rank>,
     _regions: [MemoryRegion; 2],
     _adapter: Arc<Adapter>,
+}
+
+impl FarMemory {
+    /// Ends all connections: what is in flight comes back, also where the other end is gone and
+    /// the adapter would go on trying.
+    pub fn break_off(&self) {
+        for &rank in &self.ranks {
+            if let Err(error) = self.control.break_off(rank) {
+                tracing::debug!(%error, %rank, "not broken off");
+            }
+        }
+    }
 }
 
 /// Where a far rank's memory lies, in its own addresses.
@@ -55,9 +69,10 @@ impl Far {
     /// [`Error::NotFound`] where no adapter can be used; [`Error::System`] where it refuses.
     pub fn open(seat: &Seat, others: &[Rank], place: usize, settings: &Settings) -> Result<Self> {
         let near = Near { gpu: pci_address(&seat.context)?.parse().ok(), ordinal: place };
-        let (adapter, _) = Adapter::choose(&near, &settings.verbs)?;
-        let [signals, staging] = seat.memory.shared();
-        let register = |memory: Arc<dyn DeviceRange>| {
+        let (adapter, _) = Adapter::choose(&near, &VerbsSettings::from(settings))?;
+        let [signals, staging] = seat.memory.shared(&seat.context)?;
+        let register = |memory: Arc<GpuRange>| {
+            let memory: Arc<dyn DeviceRange> = memory;
             let region = adapter.register_device(&memory, RemoteAccess::Write)?;
             tracing::debug!(rank = seat.rank.0, how = %region.how(), "registered");
             Ok::<_, Error>(region)
@@ -89,7 +104,8 @@ impl Far {
         seat: &Seat,
         cards: &[Option<FarCard>],
     ) -> Result<(VerbsTransport, Vec<LaneId>, Vec<FarPlace>, FarMemory)> {
-        let writer = Box::new(StreamSignals::new(&seat.context)?);
+        let [signals, _] = seat.memory.shared(&seat.context)?;
+        let writer = Box::new(StreamWriter::new(&seat.context, signals)?);
         let (transport, control) = VerbsTransport::new(&self.adapter, writer)?;
         for region in &self.regions {
             control.add_local(region)?;
@@ -102,7 +118,9 @@ impl Far {
             all_lanes.extend(lanes);
             places.push(place);
         }
-        let memory = FarMemory { _regions: self.regions, _adapter: self.adapter };
+        let ranks = places.iter().map(|place| place.rank).collect();
+        let (_regions, _adapter) = (self.regions, self.adapter);
+        let memory = FarMemory { control, ranks, _regions, _adapter };
         Ok((transport, all_lanes, places, memory))
     }
 }

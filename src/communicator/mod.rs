@@ -69,7 +69,7 @@ pub struct Communicator {
     attached: Option<Attached>,
     /// What the engine's routes lead to, as long as it may use them.
     _peers: Vec<Peer>,
-    _far: Option<FarMemory>,
+    far: Option<FarMemory>,
     /// Keeps the proxy threads running.
     _proxies: Arc<ProxyThreads>,
 }
@@ -198,7 +198,7 @@ impl Communicator {
             let Way { transport, places, memory } = way;
             let peers = meeting::peers(&world, &seat, &cards, &places)?;
             let mut communicator = Self::start(&world, seat, (peers, transport), settings)?;
-            communicator._far = memory;
+            communicator.far = memory;
             communicators.push(communicator);
         }
         // Nobody rings before every engine knows its routes.
@@ -240,7 +240,7 @@ impl Communicator {
             seat,
             attached: Some(attached),
             _peers: peers,
-            _far: None,
+            far: None,
             _proxies: proxies,
         })
     }
@@ -376,6 +376,9 @@ impl Drop for Communicator {
                 tracing::error!(rank = self.rank.0, "a kernel does not end; its memory is leaked");
                 std::mem::forget((self.launcher.clone(), self.world.clone()));
             }
+        }
+        if let Some(far) = self.far.as_ref().filter(|_| self.world.is_raised()) {
+            far.break_off();
         }
         if let Some(attached) = self.attached.take()
             && let Err(error) = attached.detach(self.settings.drop_timeout)

@@ -93,6 +93,16 @@ pub(crate) fn enable_peer_access(from: &CudaContext, to: &CudaContext) -> Result
     }
 }
 
+/// True if the driver knows `address` as memory of a device. Needs a current context.
+pub(crate) fn is_device_memory(address: u64) -> bool {
+    let mut kind: u32 = 0;
+    let attribute = sys::CUpointer_attribute_enum::CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+    // SAFETY: the attribute is 4 bytes wide and its target outlives the call.
+    let status = unsafe { sys::cuPointerGetAttribute((&raw mut kind).cast(), attribute, address) };
+    let device = sys::CUmemorytype_enum::CU_MEMORYTYPE_DEVICE as u32;
+    status == sys::CUresult::CUDA_SUCCESS && kind == device
+}
+
 /// The allocation that holds `address`: its start and its size in bytes. `None` where the driver
 /// does not know the address.
 pub(crate) fn pointer_range(address: u64) -> Option<(u64, u64)> {

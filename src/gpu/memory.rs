@@ -2,14 +2,13 @@
 
 use super::check;
 use crate::error::{Error, Result};
-use crate::shared::{DeviceRange, DmaBuffer, Region};
+use crate::shared::Region;
 use cudarc::driver::{CudaContext, sys};
-use std::os::fd::{FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// What the start and the size of an export are multiples of: the largest page that hosts have.
-const EXPORT_BYTES: u64 = 64 << 10;
+const EXPORT_BYTES: usize = 64 << 10;
 
 /// Zeroed device memory, freed on drop.
 #[derive(Debug)]
@@ -26,7 +25,7 @@ impl DeviceMemory {
         context.bind_to_thread().map_err(Error::from_driver("cuCtxSetCurrent"))?;
         let mut address = 0;
         // Whole pages, so that all of it can be exported.
-        let whole = bytes.max(1).next_multiple_of(EXPORT_BYTES as usize);
+        let whole = bytes.max(1).next_multiple_of(EXPORT_BYTES);
         // SAFETY: the context is current and `address` outlives the call.
         check("cuMemAlloc", unsafe { sys::cuMemAlloc_v2(&mut address, whole) })?;
         let memory = Self { context: context.clone(), address, bytes };
@@ -55,37 +54,6 @@ impl DeviceMemory {
         check("cuMemcpyHtoD", unsafe {
             sys::cuMemcpyHtoD_v2(self.address + offset as u64, source.as_ptr().cast(), source.len())
         })
-    }
-}
-
-// SAFETY: the memory stays allocated at its address until drop, and nobody holds a reference into it.
-unsafe impl DeviceRange for DeviceMemory {
-    fn address(&self) -> u64 {
-        self.address
-    }
-
-    fn length_bytes(&self) -> u64 {
-        self.bytes as u64
-    }
-
-    fn dma_buffer(&self) -> std::result::Result<DmaBuffer, String> {
-        let text = |error: Error| error.to_string();
-        let bound = self.context.bind_to_thread().map_err(Error::from_driver("cuCtxSetCurrent"));
-        bound.map_err(text)?;
-        let start = self.address / EXPORT_BYTES * EXPORT_BYTES;
-        let end = (self.address + self.bytes as u64).next_multiple_of(EXPORT_BYTES);
-        let mut descriptor: std::ffi::c_int = -1;
-        let kind = sys::CUmemRangeHandleType::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD;
-        // SAFETY: the range lies in our allocation, which is of whole pages; the driver writes one
-        // descriptor.
-        let status = unsafe {
-            let out = (&raw mut descriptor).cast();
-            sys::cuMemGetHandleForAddressRange(out, start, (end - start) as usize, kind, 0)
-        };
-        check("cuMemGetHandleForAddressRange", status).map_err(text)?;
-        // SAFETY: the driver made the descriptor just now, for us.
-        let file = unsafe { OwnedFd::from_raw_fd(descriptor) };
-        Ok(DmaBuffer { file, offset: self.address - start })
     }
 }
 

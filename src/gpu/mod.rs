@@ -9,10 +9,14 @@ mod executor;
 mod facts;
 mod ipc;
 mod memory;
+mod range;
 
-pub(crate) use driver::{Access, check, enable_peer_access, pci_address, pointer_range};
+pub(crate) use driver::{
+    Access, check, enable_peer_access, is_device_memory, pci_address, pointer_range,
+};
 pub use driver::{device_count, open_device};
 pub(crate) use executor::{Executor, Upload};
 pub use facts::{ComputeMode, DeviceFacts, DriverFacts};
 pub(crate) use ipc::{Export, Import};
 pub(crate) use memory::{DeviceMemory, PinnedMemory};
+pub use range::{GpuRange, StreamWriter};

@@ -16,5 +16,5 @@ mod region;
 mod word;
 
 pub use device::{DeviceRange, DmaBuffer};
-pub use region::Region;
+pub use region::{Owner, Region};
 pub use word::{AtomicWord32, AtomicWord64, WordArray};

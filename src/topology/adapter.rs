@@ -5,7 +5,6 @@ use super::pci;
 use std::fmt;
 use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 /// The most ports and GIDs of one adapter that are looked at.
 const PORTS_MAX: u8 = 8;
@@ -80,31 +79,6 @@ pub struct Port {
     pub pci_path: Vec<String>,
     /// The adapter's NUMA node.
     pub numa: Option<u32>,
-}
-
-/// An adapter, and perhaps a port: `mlx5_0` or `mlx5_0:2`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AdapterName {
-    /// As `ibv_devices` lists it.
-    pub name: String,
-    /// From 1.
-    pub port: Option<u8>,
-}
-
-impl FromStr for AdapterName {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        let (name, port) = match text.trim().split_once(':') {
-            Some((name, port)) => {
-                let port: u8 = port.parse().map_err(drop)?;
-                (name, Some(port).filter(|port| *port > 0).ok_or(())?.into())
-            }
-            None => (text.trim(), None),
-        };
-        let valid = !name.is_empty() && name.bytes().all(|b| b.is_ascii_graphic() && b != b'/');
-        valid.then(|| Self { name: name.to_owned(), port }).ok_or(())
-    }
 }
 
 /// One adapter.
@@ -300,15 +274,5 @@ mod tests {
     #[test]
     fn a_machine_without_rdma_has_no_adapters() {
         assert_eq!(read(tempfile::tempdir().unwrap().path()), []);
-    }
-
-    #[test]
-    fn adapter_names_are_read_with_and_without_port() {
-        let name = |text: &str| text.parse::<AdapterName>().ok().map(|n| (n.name, n.port));
-        assert_eq!(name("mlx5_0"), Some(("mlx5_0".into(), None)));
-        assert_eq!(name("mlx5_0:2"), Some(("mlx5_0".into(), Some(2))));
-        for bad in ["", ":1", "mlx5_0:0", "mlx5_0:x", "a/b", "mlx5_0:300"] {
-            assert_eq!(name(bad), None, "{bad}");
-        }
     }
 }

@@ -1,9 +1,10 @@
 //! Which adapter, which port, which GID: a pure function of what was found.
 
-use super::adapter::{AdapterName, LinkLayer, Port, PortState, natural};
+use super::adapter::{LinkLayer, Port, PortState, natural};
 use super::gid::{self, Gid};
 use super::pci::{self, PciAddress};
 use crate::error::{Error, Result};
+use crate::id::AdapterName;
 use std::cmp::Reverse;
 use std::fmt;
 use std::path::Path;

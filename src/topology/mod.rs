@@ -15,7 +15,7 @@ mod gid;
 pub mod nvml;
 pub mod pci;
 
-pub use adapter::{Adapter, AdapterName, LinkLayer, Port, PortState};
+pub use adapter::{Adapter, LinkLayer, Port, PortState};
 pub use choice::{Choice, Near, PassedOver, Place, Wanted};
 pub use gid::{Gid, GidType};
 pub use pci::PciAddress;

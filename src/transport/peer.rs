@@ -4,7 +4,6 @@
 //! stream runs in order, and the driver fences before it writes a value, so the signal is written
 //! after the copied bytes are visible on every device (R9).
 
-use super::verbs::SignalWriter;
 use super::{Polled, SignalWrite, Transfer, Transport};
 use crate::error::{Error, Result, TransportCause, TransportError};
 use crate::id::{LaneId, Position};
@@ -112,56 +111,6 @@ impl PeerTransport {
             position,
             cause: cause("cuCtxSetCurrent", error.0),
         })
-    }
-}
-
-/// Raises signals in this rank's own memory, for a transport that cannot: writes on a stream.
-#[derive(Debug)]
-pub(crate) struct StreamSignals {
-    context: Arc<CudaContext>,
-    stream: sys::CUstream,
-}
-
-// SAFETY: as for `PeerTransport`.
-unsafe impl Send for StreamSignals {}
-
-impl StreamSignals {
-    /// Signals of `context`'s device.
-    ///
-    /// # Errors
-    /// [`Error::Cuda`] where the stream cannot be made.
-    pub fn new(context: &Arc<CudaContext>) -> Result<Self> {
-        context.bind_to_thread().map_err(Error::from_driver("cuCtxSetCurrent"))?;
-        let mut stream = std::ptr::null_mut();
-        let flags = sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32;
-        // SAFETY: the context is current, and `stream` outlives the call.
-        crate::gpu::check("cuStreamCreate", unsafe { sys::cuStreamCreate(&mut stream, flags) })?;
-        Ok(Self { context: context.clone(), stream })
-    }
-}
-
-impl SignalWriter for StreamSignals {
-    fn raise(&mut self, signals: &[SignalWrite]) -> Result<(), TransportCause> {
-        self.context.bind_to_thread().map_err(|error| cause("cuCtxSetCurrent", error.0))?;
-        for &SignalWrite { address, value } in signals {
-            // Pairs with wait.cuh: the acquire load of a signal, R9. The adapter has read the
-            // source when its completion is there, which is all that this signal says.
-            // SAFETY: as in `PeerTransport::enqueue`.
-            let status = unsafe { sys::cuStreamWriteValue64_v2(self.stream, address, value, 0) };
-            if status != sys::CUresult::CUDA_SUCCESS {
-                return Err(cause("cuStreamWriteValue64", status));
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Drop for StreamSignals {
-    fn drop(&mut self) {
-        if self.context.bind_to_thread().is_ok() {
-            // SAFETY: made by `new`, destroyed only here.
-            unsafe { sys::cuStreamDestroy_v2(self.stream) };
-        }
     }
 }
 

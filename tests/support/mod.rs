@@ -2,6 +2,7 @@
 //! that remembers, and a rank whose ring a test can ring.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+pub mod adapters;
 pub mod transports;
 
 use ringdove::engine::{Alarm, Attachment, AttachmentHandle, AttachmentParts, EngineSettings};

@@ -174,3 +174,31 @@ fn groups(bytes: &[u8]) -> String {
         bytes.chunks(2).map(|pair| format!("{:02x}{:02x}", pair[0], pair[1])).collect();
     groups.join(":")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A name that is missing here hides the adapters from that version of the verbs library.
+    #[test]
+    fn the_provider_has_all_names_that_the_library_knows() {
+        assert_eq!(PROVIDER_SUFFIXES, hwsim::verbs::PROVIDER_SUFFIXES);
+    }
+
+    /// The tree's links lead where they say: from adapter to PCI function, and to its neighbours.
+    #[test]
+    fn the_tree_leads_from_adapters_to_pci() {
+        let folder = tempfile::tempdir().unwrap();
+        let machine = Description::builtin("dgx-a100").unwrap();
+        write_sysfs(folder.path(), &machine, 3).unwrap();
+        let read = |path: &str| fs::read_to_string(folder.path().join(path)).unwrap();
+        assert_eq!(read("class/infiniband/hwsim5/device/numa_node"), "7\n");
+        assert_eq!(read("class/infiniband_verbs/uverbs5/ibdev"), "hwsim5\n");
+        assert_eq!(read("class/infiniband/hwsim5/ports/1/lid"), "0x66\n", "1 + 3 * 32 + 5");
+        let place = |path: &str| folder.path().join(path).canonicalize().unwrap();
+        let adapter = place("class/infiniband/hwsim5/device");
+        assert_eq!(adapter, place("bus/pci/devices/0000:94:00.0"));
+        let gpu = place(&format!("bus/pci/devices/{}", machine.gpus[5].bus_id));
+        assert_eq!(adapter.parent(), gpu.parent(), "below one switch");
+    }
+}

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -27,7 +28,7 @@
         if (seen_ != expected_) FAIL("%s is %lld, expected %lld", #seen, seen_, expected_);        \
     } while (0)
 
-enum { BYTES = 1 << 20, ALL = 0xf, WRITE_ONLY = IBV_ACCESS_LOCAL_WRITE };
+enum { BYTES = 1 << 20, ALL = 0xf };
 
 static struct ibv_context *context;
 static struct ibv_pd *pd;
@@ -646,6 +647,56 @@ static void driver(void) {
     export_range = dlsym(library, "cuMemGetHandleForAddressRange");
 }
 
+/* A kernel that waits for a signal which an adapter writes, and then passes on the data that came
+ * before it: it must find them whole. */
+static const char *WAITER =
+    ".version 6.0\n.target sm_70\n.address_size 64\n"
+    ".visible .entry waiter(.param .u64 data, .param .u64 out)\n{\n"
+    ".reg .b64 %a<8>;\n.reg .pred %p<3>;\n"
+    "ld.param.u64 %a0, [data];\nld.param.u64 %a1, [out];\n"
+    "again: ld.acquire.sys.global.u64 %a2, [%a0 + 65536];\n"
+    "setp.eq.u64 %p0, %a2, 0;\n@%p0 bra again;\n"
+    "mov.u64 %a3, 0;\nmov.u64 %a6, 0;\n"
+    "next: add.u64 %a4, %a0, %a3;\nld.global.u64 %a5, [%a4];\nadd.u64 %a6, %a6, %a5;\n"
+    "add.u64 %a3, %a3, 8;\nsetp.lt.u64 %p1, %a3, 65536;\n@%p1 bra next;\n"
+    "st.global.u64 [%a1], %a6;\nret;\n}\n";
+
+static void job_kernel(void) {
+    driver();
+    open_device(0);
+    pair();
+    void *cuda = dlopen("libcuda.so.1", RTLD_NOW), *module, *function;
+    int (*load_module)(void **, const char *) = dlsym(cuda, "cuModuleLoadData");
+    int (*get)(void **, void *, const char *) = dlsym(cuda, "cuModuleGetFunction");
+    int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                  void *, void **, void **) = dlsym(cuda, "cuLaunchKernel");
+    int (*wait)(void) = dlsym(cuda, "cuCtxSynchronize");
+    SAME(load_module(&module, WAITER), 0);
+    SAME(get(&function, module, "waiter"), 0);
+    uint64_t device, out, sum, zero = 0;
+    int fd;
+    SAME(alloc(&device, 128 << 10), 0);
+    SAME(alloc(&out, 8), 0);
+    SAME(export_range(&fd, device, 128 << 10, 1, 0), 0);
+    struct ibv_mr *buffer = ibv_reg_dmabuf_mr(pd, 0, 128 << 10, 0, fd, ALL);
+    CHECK(buffer);
+    uint64_t *words = (uint64_t *)memory;
+    for (uint64_t round = 1; round <= 20; round++) {
+        SAME(store(device + 65536, &zero, 8), 0);
+        void *parameters[] = { &device, &out };
+        SAME(launch(function, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL), 0);
+        for (int i = 0; i < 8192; i++) words[i] = round;
+        words[8192] = round;
+        SAME(post(a, 1, IBV_WR_RDMA_WRITE, sge(0, 65536), 0, buffer->rkey, 0), 0);
+        SAME(post(a, 2, IBV_WR_RDMA_WRITE, sge(65536, 8), 65536, buffer->rkey, 0), 0);
+        SAME(wait(), 0);
+        SAME(load(&sum, out, 8), 0);
+        SAME(sum, 8192 * round);
+        expect(1, IBV_WC_SUCCESS);
+        expect(2, IBV_WC_SUCCESS);
+    }
+}
+
 /* GPU memory as a dma-buf, and as a plain address where the machine has peer memory. The driver is
  * loaded before the verbs library has asked for its providers. */
 static void job_gpu(void) {
@@ -714,6 +765,77 @@ static void job_order(void) {
         expect(1, IBV_WC_SUCCESS);
         expect(2, IBV_WC_SUCCESS);
     }
+}
+
+/* Threads with a pair and a completion queue each, while another registers and deregisters. */
+static volatile int finished;
+
+struct worker {
+    struct ibv_qp *from, *to;
+    struct ibv_cq *cq;
+    uint32_t base;
+};
+
+static void *work(void *argument) {
+    struct worker *w = argument;
+    unsigned seed = w->base;
+    struct ibv_wc wc;
+    for (int round = 0; round < 400; round++) {
+        uint32_t length = 1 + rand_r(&seed) % 50000;
+        uint8_t *source = memory + w->base, *target = source + 60000;
+        memset(source, round + 1, length);
+        int posted = post(w->from, round, IBV_WR_RDMA_WRITE, sge(w->base, length),
+                          (uintptr_t)target, mr->rkey, 0);
+        SAME(posted, 0);
+        while (ibv_poll_cq(w->cq, 1, &wc) == 0) {}
+        SAME(wc.status, IBV_WC_SUCCESS);
+        SAME(wc.wr_id, round);
+        SAME(memcmp(source, target, length), 0);
+    }
+    return NULL;
+}
+
+static void *churn(void *unused) {
+    (void)unused;
+    static uint8_t mine[65536];
+    while (!finished) {
+        struct ibv_mr *other = ibv_reg_mr(pd, mine, sizeof mine, ALL);
+        CHECK(other);
+        SAME(ibv_dereg_mr(other), 0);
+    }
+    return NULL;
+}
+
+static void job_threads(void) {
+    enum { THREADS = 4 };
+    struct worker workers[THREADS];
+    pthread_t threads[THREADS], churner;
+    struct ibv_cq *shared = cq;
+    for (int i = 0; i < THREADS; i++) {
+        struct worker *w = &workers[i];
+        CHECK(cq = w->cq = ibv_create_cq(context, 64, NULL, NULL, 0));
+        w->from = make();
+        cq = shared;
+        w->to = make();
+        w->base = i * 131072;
+        connect_to(w->from, w->to->qp_num, port.lid);
+        connect_to(w->to, w->from->qp_num, port.lid);
+    }
+    pthread_create(&churner, NULL, churn, NULL);
+    for (int i = 0; i < THREADS; i++) pthread_create(&threads[i], NULL, work, &workers[i]);
+    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+    finished = 1;
+    pthread_join(churner, NULL);
+    for (int i = 0; i < THREADS; i++) {
+        SAME(ibv_destroy_qp(workers[i].from), 0);
+        SAME(ibv_destroy_qp(workers[i].to), 0);
+        SAME(ibv_destroy_cq(workers[i].cq), 0);
+    }
+    SAME(ibv_destroy_cq(cq), 0);
+    SAME(ibv_destroy_comp_channel(channel), 0);
+    SAME(ibv_dereg_mr(mr), 0);
+    SAME(ibv_dealloc_pd(pd), 0);
+    SAME(ibv_close_device(context), 0);
 }
 
 static void job_port_down(void) {
@@ -830,13 +952,14 @@ int main(int count, char **arguments) {
         { "states", job_states }, { "verbs", job_verbs },
         { "work-requests", job_work_requests }, { "protection", job_protection },
         { "receiver-not-ready", job_receiver_not_ready }, { "unreachable", job_unreachable },
-        { "events", job_events }, { "shared-receive", job_shared_receive }, { "gpu", job_gpu },
+        { "events", job_events }, { "shared-receive", job_shared_receive }, { "gpu", job_gpu }, { "kernel", job_kernel },
         { "order", job_order }, { "port-down", job_port_down },
         { "port-down-later", job_port_down_later }, { "qp-error", job_qp_error },
-        { "adverse", job_adverse },
+        { "adverse", job_adverse }, { "threads", job_threads },
     };
     CHECK(count >= 2);
-    if (strcmp(arguments[1], "gpu")) open_device(getenv("ETHERNET") ? 1 : 0);
+    if (strcmp(arguments[1], "gpu") && strcmp(arguments[1], "kernel"))
+        open_device(getenv("ETHERNET") ? 1 : 0);
     if (!strcmp(arguments[1], "killed")) {
         CHECK(count == 3);
         job_killed(arguments[2]);

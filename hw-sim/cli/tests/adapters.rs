@@ -2,8 +2,8 @@
 //! hwsim: one in C that checks what the specification says, and the tools of rdma-core and
 //! perftest.
 //!
-//! They need Debian's packages `libibverbs-dev`, `ibverbs-utils` and `perftest`; `./x test` installs
-//! them.
+//! They need Debian's packages `libibverbs-dev`, `ibverbs-utils` and `perftest`; `./x test`
+//! installs them.
 
 mod place;
 
@@ -29,7 +29,7 @@ fn program() -> &'static PathBuf {
         let compiled = Command::new("cc")
             .args(["-O1", "-Wall", "-Werror", "-o"])
             .arg(&path)
-            .args([source, "-libverbs", "-ldl"])
+            .args([source, "-libverbs", "-ldl", "-pthread"])
             .output()
             .unwrap();
         let message = text(&compiled.stderr);
@@ -106,6 +106,17 @@ fn queue_pairs_share_a_receive_queue() {
 #[test]
 fn writes_of_one_queue_pair_land_in_order() {
     job("order", "one-gpu", &[]);
+}
+
+/// Kernels wait for signals that adapters write: the data before a signal must be there.
+#[test]
+fn a_kernel_that_sees_the_signal_finds_the_data() {
+    job("kernel", "one-gpu", &[]);
+}
+
+#[test]
+fn threads_do_not_get_in_each_others_way() {
+    job("threads", "one-gpu", &[]);
 }
 
 #[test]

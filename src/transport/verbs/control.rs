@@ -15,6 +15,7 @@ pub(super) enum Command {
     RemoveLocal { base: u64, length_bytes: u64 },
     Remote { rank: Rank, region: RemoteRegion },
     RemoveRemote { rank: Rank, region: RemoteRegion },
+    BreakOff { rank: Rank },
 }
 
 /// Tells a transport about peers and memory. What was told before a doorbell rang is known when
@@ -90,6 +91,15 @@ impl VerbsControl {
     /// As [`add_lanes`](Self::add_lanes).
     pub fn remove_remote(&self, rank: Rank, region: RemoteRegion) -> Result<()> {
         self.send(Command::RemoveRemote { rank, region })
+    }
+
+    /// Ends all traffic with a peer at the engine's next step: what is in flight fails, and
+    /// nothing more arrives from it. For an abort that shall not wait for the adapter's retries.
+    ///
+    /// # Errors
+    /// As [`add_lanes`](Self::add_lanes).
+    pub fn break_off(&self, rank: Rank) -> Result<()> {
+        self.send(Command::BreakOff { rank })
     }
 
     fn send(&self, command: Command) -> Result<()> {

@@ -15,7 +15,7 @@
 //!
 //! Rooms: `library` (libibverbs, opened when first needed), `device` (what is there), `adapter`
 //! (what [`topology`](crate::topology) chooses), `region`, `table` (memory), `address`,
-//! `endpoint`, `queue` (connections), `control`, `transport`, `events`, `fault`.
+//! `endpoint`, `queue` (connections), `control`, `transport`, `signals`, `events`, `fault`.
 
 mod adapter;
 mod address;
@@ -28,11 +28,12 @@ mod library;
 mod queue;
 mod region;
 mod settings;
+mod signals;
 mod table;
 mod transport;
 
 pub use crate::topology::{
-    AdapterName, Choice, Gid, GidType, LinkLayer, Near, PassedOver, PciAddress, Port, PortState,
+    Choice, Gid, GidType, LinkLayer, Near, PassedOver, PciAddress, Port, PortState,
 };
 pub use adapter::Adapter;
 pub use control::VerbsControl;
@@ -40,4 +41,5 @@ pub use device::list_ports;
 pub use endpoint::Endpoint;
 pub use region::{MemoryRegion, RegisteredAs, RemoteAccess, RemoteRegion};
 pub use settings::VerbsSettings;
-pub use transport::{SignalWriter, VerbsTransport};
+pub use signals::SignalWriter;
+pub use transport::VerbsTransport;

@@ -1,9 +1,11 @@
 //! What a user can choose about adapters and connections.
 
-use crate::topology::{AdapterName, Wanted};
+use crate::id::AdapterName;
+use crate::settings::Settings;
+use crate::topology::Wanted;
 use std::time::Duration;
 
-/// Settings of the verbs transport. [`Settings`](crate::Settings) reads them from the environment.
+/// The part of the [`Settings`] that concerns the verbs transport.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VerbsSettings {
     /// The adapter (and port) to use; the nearest one without.
@@ -22,22 +24,29 @@ pub struct VerbsSettings {
     pub service_level: u8,
 }
 
-impl Default for VerbsSettings {
-    fn default() -> Self {
+impl From<&Settings> for VerbsSettings {
+    fn from(settings: &Settings) -> Self {
         Self {
-            adapter: None,
-            gid_index: None,
-            queue_pairs: 2,
-            queue_depth: 256,
-            retry_timeout: Duration::from_secs(10),
-            traffic_class: 0,
-            service_level: 0,
+            adapter: settings.adapter.clone(),
+            gid_index: settings.gid_index,
+            queue_pairs: settings.queue_pairs,
+            queue_depth: settings.queue_depth,
+            retry_timeout: settings.retry_timeout,
+            traffic_class: settings.traffic_class,
+            service_level: settings.service_level,
         }
     }
 }
 
-/// Retries of an unacknowledged packet. The adapter's field has three bits.
-pub(super) const RETRIES: u8 = 7;
+impl Default for VerbsSettings {
+    fn default() -> Self {
+        Self::from(&Settings::default())
+    }
+}
+
+/// Retries of an unacknowledged packet. The field has three bits, and 7 is a number like others in
+/// the specification; SoftRoCE takes it for "for ever" all the same, and every wait must end (R10).
+pub(super) const RETRIES: u8 = 6;
 
 impl VerbsSettings {
     /// What was asked for by name.

@@ -7,6 +7,7 @@ use super::events::{self, Event, Subject};
 use super::fault;
 use super::queue::{QueuePair, Resolved};
 use super::region::{LocalRegion, RemoteRegion};
+use super::signals::SignalWriter;
 use super::table::RangeTable;
 use crate::error::{Error, Result, TransportCause, TransportError};
 use crate::id::{LaneId, Position, Rank};
@@ -20,15 +21,6 @@ const COMPLETIONS_PER_CALL: usize = 32;
 const CALLS_MAX: usize = 8;
 /// Polls between two looks at the adapter's events, each a system call.
 const POLLS_PER_EVENTS: u32 = 1024;
-
-/// Raises signals in this rank's own memory: those that say that a source may be overwritten.
-pub trait SignalWriter: Send {
-    /// Writes every signal, in order, such that waits of the device see it. Must not block.
-    ///
-    /// # Errors
-    /// A failure is final.
-    fn raise(&mut self, signals: &[SignalWrite]) -> Result<(), TransportCause>;
-}
 
 /// Moves bytes to ranks that only an adapter reaches.
 pub struct VerbsTransport {
@@ -115,6 +107,13 @@ impl VerbsTransport {
                 Command::RemoveRemote { rank, region } => {
                     if let Some(peer) = self.peer_mut(rank) {
                         peer.remote.remove(region.base, region.length_bytes);
+                    }
+                }
+                Command::BreakOff { rank } => {
+                    if let Some(Err(error)) =
+                        self.peer_mut(rank).map(|peer| peer.endpoint.break_off())
+                    {
+                        tracing::warn!(%error, "breaking off");
                     }
                 }
             }

@@ -58,8 +58,8 @@ impl Endpoint {
         GUID_PREFIX | u64::from(self.node) << 8 | u64::from(self.adapter)
     }
 
-    /// The GID table of the port: link-local first, then (on Ethernet) the IPv4-mapped address, each
-    /// for RoCE version 1 and 2.
+    /// The GID table of the port: link-local first, then (on Ethernet) the IPv4-mapped address,
+    /// each for RoCE version 1 and 2.
     pub fn gids(self, link_layer: LinkLayer) -> Vec<Gid> {
         let mut local = [0; 16];
         local[..8].copy_from_slice(&LINK_LOCAL.to_be_bytes());

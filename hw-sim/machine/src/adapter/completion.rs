@@ -167,6 +167,11 @@ impl CompletionQueue {
         self.users.lock().unwrap().retain(|weak| weak.strong_count() > 0 && !same(weak));
     }
 
+    /// The queue pairs, out of the lock: what they do may end in this queue again.
+    fn users(&self) -> Vec<Arc<QueuePair>> {
+        self.users.lock().unwrap().iter().filter_map(Weak::upgrade).collect()
+    }
+
     /// Does a queue pair complete here?
     pub fn is_used(&self) -> bool {
         self.users.lock().unwrap().iter().any(|user| user.strong_count() > 0)
@@ -213,11 +218,7 @@ impl CompletionQueue {
     pub fn poll(&self, limit: usize, mut out: impl FnMut(Completion)) -> usize {
         let mut taken = self.take(limit, &mut out);
         if taken == 0 {
-            let users: Vec<_> = {
-                let users = self.users.lock().unwrap();
-                users.iter().filter_map(Weak::upgrade).collect()
-            };
-            for user in users {
+            for user in self.users() {
                 user.progress_by_poll();
             }
             taken = self.take(limit, &mut out);
@@ -245,7 +246,7 @@ impl CompletionQueue {
         let armed = if solicited_only { ARMED_SOLICITED } else { ARMED };
         self.armed.fetch_max(armed, Ordering::SeqCst);
         // The program is going to sleep: nobody else plays the adapter now.
-        for user in self.users.lock().unwrap().iter().filter_map(Weak::upgrade) {
+        for user in self.users() {
             user.poller_leaves();
         }
     }

@@ -9,8 +9,8 @@
 //! | `qp-error-after=N` | each queue pair fails at its message N: vendor code 0x65 |
 //! | `qp-error-after=N:CODE` | the same with another vendor code |
 //! | `delay=MICROSECONDS` | each message waits for a random time up to this |
-//! | `reorder=MICROSECONDS` | every second message, at random, holds its queue pair back for so long while others overtake |
-//! | `receiver-not-ready=PERCENT` | so many messages that need a receive request find none at first |
+//! | `reorder=MICROSECONDS` | every second message, at random, is held back while others overtake |
+//! | `receiver-not-ready=PERCENT` | so many messages find no receive request at first |
 //!
 //! In a machine file an adapter has `faults = ["delay=200"]`. `HWSIM_FAULTS` holds a list with
 //! commas: `seed=7,hwsim0:port-down,*:delay=200`; `node1/hwsim0:port-down` is for one node.

@@ -4,7 +4,7 @@ use super::address::Endpoint;
 use super::device::Device;
 use super::error::{Result, VerbsError};
 use super::fabric::Fabric;
-use super::fault::Faults;
+use super::fault::{FAULTS_VARIABLE, Faults};
 use super::qp::QueuePair;
 use super::region::{RegionRequest, Regions};
 use super::service::Service;
@@ -42,7 +42,12 @@ impl Network {
         let mut all_faults = Vec::new();
         for adapter in &description.adapters {
             let of_adapter = Faults::new(node, &adapter.name, &adapter.faults, faults);
-            all_faults.push(of_adapter.map_err(VerbsError::Invalid)?);
+            all_faults.push(of_adapter.map_err(|why| {
+                VerbsError::Invalid(format!(
+                    "faults of {} ({FAULTS_VARIABLE}): {why}",
+                    adapter.name
+                ))
+            })?);
         }
         let network = Arc::new_cyclic(|network| Self {
             devices: description

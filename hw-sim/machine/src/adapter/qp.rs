@@ -77,6 +77,7 @@ pub struct QueuePair {
     pub(super) acknowledged_seen: AtomicU64,
     pub(super) overrun: AtomicBool,
     destroyed: AtomicBool,
+    last_receive_told: AtomicBool,
     pub(super) held: AtomicBool,
     pub(super) receive_held: AtomicBool,
     handle: u64,
@@ -136,6 +137,7 @@ impl QueuePair {
             acknowledged_seen: AtomicU64::new(0),
             overrun: AtomicBool::new(false),
             destroyed: AtomicBool::new(false),
+            last_receive_told: AtomicBool::new(false),
             held: AtomicBool::new(false),
             receive_held: AtomicBool::new(false),
             handle: request.handle,
@@ -275,6 +277,7 @@ impl QueuePair {
         self.acknowledged_seen.store(0, Ordering::Relaxed);
         self.overrun.store(false, Ordering::Relaxed);
         self.held.store(false, Ordering::Relaxed);
+        self.last_receive_told.store(false, Ordering::Relaxed);
         self.send_completions.forget(self.number);
         self.receive_completions.forget(self.number);
         Ok(())
@@ -285,7 +288,8 @@ impl QueuePair {
         let _changing = self.attributes.lock().unwrap();
         self.state.store(State::Reset as u32, Ordering::Release);
         // Whoever is in the middle of a message finishes it first.
-        let (_send, _receive) = (self.send.lock().unwrap(), self.receive.lock().unwrap());
+        drop(self.send.lock().unwrap());
+        drop(self.receive.lock().unwrap());
         self.link.read().unwrap().show_gone();
         // Relaxed: asked for by the thread that destroyed it, or by one that synchronised with it.
         if self.destroyed.swap(true, Ordering::Relaxed) {
@@ -371,7 +375,10 @@ impl QueuePair {
         let mut receive = self.receive.lock().unwrap();
         let mut requests: Vec<_> = receive.take_current().into_iter().collect();
         if self.receive_queue.is_shared() {
-            self.raise(AsyncEvent::LastReceiveReached);
+            // Relaxed: under the lock of the receive side.
+            if !self.last_receive_told.swap(true, Ordering::Relaxed) {
+                self.raise(AsyncEvent::LastReceiveReached);
+            }
         } else {
             requests.extend(self.receive_queue.drain());
         }

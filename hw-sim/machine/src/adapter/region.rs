@@ -258,8 +258,8 @@ fn check_rights(request: &RegionRequest) -> Result<()> {
     Ok(())
 }
 
-/// Is the program's memory there, and writable if that is wanted? Hardware would pin each page; here
-/// the pages stay as they are, and only the ends are tried for writing.
+/// Is the program's memory there, and writable if that is wanted? Hardware would pin each page;
+/// here the pages stay as they are, and only the ends are tried for writing.
 fn check_mapped(base: u64, end: u64, access: Access) -> Result<()> {
     const STEP: u64 = 1 << 30;
     if base == end {

@@ -411,7 +411,7 @@ impl QueuePair {
             return side.refuse(record.message, Status::RemoteAccess);
         };
         let [first, second] = record.operands;
-        // SAFETY: the region holds the eight bytes, which are aligned, and stays while `held` lives.
+        // SAFETY: the region holds the eight bytes, which are aligned; it stays while `held` lives.
         let old = unsafe {
             match record.kind {
                 Kind::CompareSwap => copy::atomic(target, second, Some(first)),

@@ -37,6 +37,8 @@ impl Service {
         pairs.push(Arc::downgrade(pair));
         // Release pairs with the acquire of `has_changed`.
         self.changed.store(true, Ordering::Release);
+        drop(pairs);
+        pair.network.fabric.own.wake();
     }
 
     /// All queue pairs.
@@ -85,6 +87,8 @@ pub(super) fn start(network: &Arc<Network>) -> Result<()> {
                 HELD_EVERY
             } else if pairs.iter().any(|pair| pair.has_poller()) {
                 POLLERS_EVERY
+            } else if pairs.is_empty() {
+                Duration::MAX
             } else {
                 PEERS_EVERY
             };

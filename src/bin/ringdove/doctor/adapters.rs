@@ -7,6 +7,7 @@ use super::report::{Level, Report};
 use ringdove::Error;
 use ringdove::topology::choice::choose;
 use ringdove::topology::{Adapter, Choice, LinkLayer, Port, PortState};
+use ringdove::transport::verbs::VerbsSettings;
 use serde::Serialize;
 
 /// Less than this does not hold staging memory, plans and a few user buffers.
@@ -207,7 +208,7 @@ pub fn choices(facts: &Facts) -> Vec<GpuAdapter> {
     if facts.adapters.is_empty() {
         return Vec::new();
     }
-    let (ports, wanted) = (facts.ports(), settings.verbs.wanted());
+    let (ports, wanted) = (facts.ports(), VerbsSettings::from(settings).wanted());
     let choice =
         |(gpu, one): (usize, &super::facts::Gpu)| match choose(&ports, &one.place, gpu, &wanted) {
             Ok(Choice { adapter, port, link_layer, gid, because, .. }) => GpuAdapter {
