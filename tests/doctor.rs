@@ -68,7 +68,10 @@ fn without_a_driver_it_fails_and_names_what_is_missing() {
     let missing: Vec<_> = lines().filter(|line| line.starts_with("missing  ")).collect();
     assert_eq!(missing.len(), 1, "{output}");
     assert!(missing[0].contains("CUDA driver") && missing[0].contains("libcuda.so.1"), "{output}");
-    assert_eq!(lines().last().map(|line| line.starts_with("missing: CUDA driver")), Some(true));
+    assert_eq!(
+        lines().next_back().map(|line| line.starts_with("missing: CUDA driver")),
+        Some(true)
+    );
 }
 
 #[test]

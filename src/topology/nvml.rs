@@ -133,14 +133,14 @@ mod tests {
         }
     }
 
-    fn machine(gpus: Vec<ManagedGpu>) -> Management {
+    fn seeing(gpus: Vec<ManagedGpu>) -> Management {
         Management { driver_version: String::new(), gpus, silent: Vec::new() }
     }
 
     #[test]
     fn links_count_directly_or_through_common_switches() {
         let gpus = vec![gpu(1, &[2, 2, 3]), gpu(2, &[1, 1]), gpu(3, &[1]), gpu(4, &[])];
-        let machine = machine(gpus);
+        let machine = seeing(gpus);
         assert_eq!(machine.links_between(at(1), at(2)), 2);
         assert_eq!(machine.links_between(at(3), at(1)), 1);
         // A GPU in between is no switch.
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(machine.links_between(at(1), at(9)), 0);
 
         let gpus = vec![gpu(1, &[0x80, 0x80, 0x81]), gpu(2, &[0x81, 0x81, 0x82])];
-        let machine = machine(gpus);
+        let machine = seeing(gpus);
         assert_eq!(machine.links_between(at(1), at(2)), 1);
     }
 }
