@@ -110,8 +110,8 @@ fn add_port(
     handle.add_route(RouteId(number as u16), Route { lane: LaneId(number), source, destination })
 }
 
-/// Adds the routes from `source`, a range of `seat`'s memory, to `destination` for every direct lane
-/// of `seat`, from number `first` on.
+/// Adds the routes from `source`, a range of `seat`'s memory, to `destination` for every direct
+/// lane of `seat`, from number `first` on.
 pub(super) fn add_direct_routes(
     handle: &AttachmentHandle,
     seat: &Seat,

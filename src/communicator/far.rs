@@ -98,7 +98,8 @@ impl Far {
     /// transport for `layout`'s lanes to them, those lanes, and where the ranks' memory lies.
     ///
     /// # Errors
-    /// [`Error::Argument`] where a card makes no sense; [`Error::System`] where the adapter refuses.
+    /// [`Error::Argument`] where a card makes no sense; [`Error::System`] where the adapter
+    /// refuses.
     pub fn connect(
         self,
         seat: &Seat,

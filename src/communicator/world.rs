@@ -221,7 +221,7 @@ impl Alarm for World {
         // Release: whoever sees the flag finds the error. Pairs with `is_raised`.
         if !self.raised.swap(true, Ordering::Release) {
             tracing::error!(%error, "communicator condemned");
-            // One word is enough: it floods all ranks, and comes back to the others of this process.
+            // One word is enough: it floods all ranks, and comes back to the others here.
             if let Some(plane) = lock(&self.links).first() {
                 plane.abort(&error.to_string());
             }

@@ -33,7 +33,13 @@ fn all_reduce(ranks: u32, bytes: u64) -> Made {
         in_place: false,
         registered: false,
     };
-    let limits = Limits { blocks_max: 2, slot_bytes: 512 << 10, slot_count: 4, ranks_per_node: 0, flagged_bytes: 0 };
+    let limits = Limits {
+        blocks_max: 2,
+        slot_bytes: 512 << 10,
+        slot_count: 4,
+        ranks_per_node: 0,
+        flagged_bytes: 0,
+    };
     let draft = Draft::new(Pattern::Halving, &request, &limits).expect("in range");
     let rank = |rank| {
         let (encoded, table) = draft.encoded(rank);

@@ -52,8 +52,13 @@ pub fn draft(pattern: Pattern, ranks: u32, bytes: u64, blocks: u32) -> Draft {
         in_place: false,
         registered: false,
     };
-    let limits =
-        Limits { blocks_max: blocks, slot_bytes: 64 << 10, slot_count: 4, ranks_per_node: 0, flagged_bytes: 0 };
+    let limits = Limits {
+        blocks_max: blocks,
+        slot_bytes: 64 << 10,
+        slot_count: 4,
+        ranks_per_node: 0,
+        flagged_bytes: 0,
+    };
     Draft::new(pattern, &request, &limits).expect("a pattern that fits")
 }
 
