@@ -16,6 +16,7 @@
 //!
 //! * [`bootstrap`]: how ranks of several processes find one another, and their control plane
 //! * [`gpu`]: the CUDA driver, as far as it is needed
+//! * [`topology`]: what this node is made of, and which adapter suits which GPU
 //! * [`shared`]: the only views of memory that a device also writes
 //! * [`settings`]: one struct, read once
 //! * [`error`], [`id`]: typed errors, typed numbers
@@ -30,6 +31,7 @@ pub mod plan;
 pub mod ring;
 pub mod settings;
 pub mod shared;
+pub mod topology;
 pub mod transport;
 
 pub use communicator::{

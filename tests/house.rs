@@ -29,7 +29,7 @@ const MODULES: [(&str, &[&str]); 14] = [
     ("ring", &["id", "error", "shared"]),
     ("plan", &["id", "error"]),
     ("topology", &["id", "error"]),
-    ("transport", &["id", "error", "settings", "shared", "gpu"]),
+    ("transport", &["id", "error", "settings", "shared", "gpu", "topology"]),
     ("gpu", &["id", "error", "shared"]),
     ("engine", &["id", "error", "settings", "shared", "ring", "transport"]),
     ("bootstrap", &["id", "error", "settings"]),

@@ -33,18 +33,20 @@ pub(crate) struct Interface {
 
 /// The interface whose addresses are told to others.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Choice {
+pub struct Choice {
+    /// Its name.
     pub name: String,
     /// Best first, never empty, with port 0.
     pub addresses: Vec<SocketAddr>,
 }
 
 impl Choice {
+    /// True if no other node can be reached through it.
     pub fn is_loopback(&self) -> bool {
         self.addresses.iter().all(|address| address.ip().is_loopback())
     }
 
-    pub fn with_port(&self, port: u16) -> Vec<SocketAddr> {
+    pub(crate) fn with_port(&self, port: u16) -> Vec<SocketAddr> {
         let with_port = |mut address: SocketAddr| {
             address.set_port(port);
             address
@@ -53,7 +55,7 @@ impl Choice {
     }
 
     /// The scope under which link-local addresses of others are reached.
-    pub fn scope(&self) -> u32 {
+    pub(crate) fn scope(&self) -> u32 {
         self.addresses.iter().map(|address| scope_of(*address)).max().unwrap_or(0)
     }
 }
@@ -83,8 +85,12 @@ pub(crate) fn localised(address: SocketAddr, scope: u32) -> SocketAddr {
     }
 }
 
-/// [`choose`] among this machine's interfaces.
-pub(crate) fn choose_from_system(wanted: &str) -> Result<Choice> {
+/// The interface of this machine whose addresses a rank tells the others. `wanted` is the value of
+/// `RINGDOVE_BOOTSTRAP_INTERFACE`.
+///
+/// # Errors
+/// [`Error::NotFound`] lists the interfaces that there are, and why none fits.
+pub fn choose_from_system(wanted: &str) -> Result<Choice> {
     choose(&interfaces()?, wanted)
 }
 

@@ -40,7 +40,7 @@ mod timers;
 mod tree;
 mod unique_id;
 
-pub use address::HostPort;
+pub use address::{Choice as InterfaceChoice, HostPort, choose_from_system as choose_interface};
 pub use environment::{Launch, Launcher};
 pub use message::Term;
 pub use plane::{ControlPlane, Entry, Gather};

@@ -1,5 +1,6 @@
 //! The `ringdove` command.
 
+mod doctor;
 mod perf;
 
 use clap::{Parser, Subcommand};
@@ -24,6 +25,8 @@ enum Verb {
     /// Measure an operation and check its results, with the options and the table of nccl-tests
     #[command(subcommand)]
     Perf(Perf),
+    /// Say what this machine has, what will be used and why, what is missing and how to get it
+    Doctor(doctor::Arguments),
 }
 
 #[derive(Subcommand)]
@@ -35,11 +38,12 @@ enum Perf {
 }
 
 fn main() -> ExitCode {
-    let Verb::Perf(perf) = Command::parse().verb;
+    let verb = Command::parse().verb;
     start_log();
-    let outcome = match perf {
-        Perf::AllReduce(arguments) => perf::run(Collective::AllReduce, arguments),
-        Perf::SendRecv(arguments) => perf::run(Collective::SendRecv, arguments),
+    let outcome = match verb {
+        Verb::Perf(Perf::AllReduce(arguments)) => perf::run(Collective::AllReduce, arguments),
+        Verb::Perf(Perf::SendRecv(arguments)) => perf::run(Collective::SendRecv, arguments),
+        Verb::Doctor(arguments) => Ok(doctor::run(&arguments)),
     };
     outcome.unwrap_or_else(|error| fail(&error))
 }

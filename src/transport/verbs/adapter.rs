@@ -1,11 +1,10 @@
 //! An adapter with a port and a GID, ready for memory and connections.
 
-use super::choice::{self, Choice, Near, Place};
-use super::device::{Context, Device, LinkLayer, Port};
-use super::gid::Gid;
-use super::pci;
+use super::device::{Context, Device};
 use super::settings::VerbsSettings;
 use crate::error::{AdapterFault, AdapterFaultKind, Error, Result};
+use crate::topology::choice::{self, Choice, Near, Place};
+use crate::topology::{Gid, LinkLayer, Port};
 use ibverbs_sys as sys;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -62,11 +61,10 @@ impl Adapter {
             tracing::warn!(%why, "RDMA adapter passed over");
         }
         let ports: Vec<Port> = devices.iter().flat_map(Device::ports).collect();
-        let place = near.gpu.zip(devices.first()).map(|(gpu, device)| {
-            let folder = pci::folder_of(device.sysfs(), gpu);
-            Place { pci_path: pci::path_of(&folder), numa: pci::numa_of(&folder) }
-        });
-        let choice = choice::choose(&ports, &place.unwrap_or_default(), near.ordinal, settings)
+        let place = near.gpu.zip(devices.first());
+        let place = place.map(|(gpu, device)| Place::of(device.sysfs(), gpu));
+        let wanted = settings.wanted();
+        let choice = choice::choose(&ports, &place.unwrap_or_default(), near.ordinal, &wanted)
             .map_err(|error| with_failures(error, &failures))?;
         for port in &choice.passed_over {
             tracing::warn!(%port, "RDMA port passed over");

@@ -9,8 +9,8 @@
 //! | 8 | 16 | GID |
 //! | 24 | 8 each | queue pairs: number, first packet number |
 
-use super::device::LinkLayer;
 use crate::error::{Error, Result};
+use crate::topology::LinkLayer;
 
 const MAGIC: [u8; 4] = *b"RDE\x01";
 const HEADER_BYTES: usize = 24;

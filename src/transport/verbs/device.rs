@@ -1,85 +1,16 @@
 //! The adapters of this machine, and what their ports say.
 
-use super::gid::{Gid, GidType};
 use super::library::{Functions, characters, functions};
-use super::pci;
 use crate::error::{Error, Result};
+use crate::topology::pci;
+use crate::topology::{Gid, GidType, LinkLayer, Port, PortState};
 use ibverbs_sys as sys;
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
 /// The most ports and GIDs of one adapter that are looked at.
 const PORTS_MAX: u8 = 8;
 const GIDS_MAX: u8 = 128;
-
-/// State of a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PortState {
-    /// No link.
-    Down,
-    /// Linked, and waiting for a subnet manager.
-    Initializing,
-    /// Configured, and waiting to be switched on.
-    Armed,
-    /// Usable.
-    Active,
-}
-
-impl fmt::Display for PortState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Down => "down",
-            Self::Initializing => "initializing (is a subnet manager running?)",
-            Self::Armed => "armed, not active yet",
-            Self::Active => "active",
-        })
-    }
-}
-
-/// What a port is plugged into.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LinkLayer {
-    /// InfiniBand.
-    InfiniBand,
-    /// Ethernet (RoCE).
-    Ethernet,
-    /// Anything else.
-    Other,
-}
-
-impl fmt::Display for LinkLayer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::InfiniBand => "InfiniBand",
-            Self::Ethernet => "Ethernet",
-            Self::Other => "unknown link layer",
-        })
-    }
-}
-
-/// One port of one adapter, as it was when it was looked at.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Port {
-    /// The adapter's name.
-    pub adapter: String,
-    /// The port's number, from 1.
-    pub number: u8,
-    /// Its state.
-    pub state: PortState,
-    /// Its link layer.
-    pub link_layer: LinkLayer,
-    /// Megabits a second; 0 where the adapter does not say.
-    pub rate_mbps: u64,
-    /// Bytes of payload in one packet.
-    pub mtu_bytes: u32,
-    /// Its addresses.
-    pub gids: Vec<Gid>,
-    /// From the PCI root down to the adapter; empty if it hangs on no PCI bus.
-    pub pci_path: Vec<String>,
-    /// The adapter's NUMA node.
-    pub numa: Option<u32>,
-}
 
 /// An open adapter, closed on drop.
 pub(super) struct Context {
@@ -253,7 +184,7 @@ impl Device {
                 _ => GidType::InfiniBand,
             };
             // SAFETY: all bytes of the union are initialised.
-            (status == 0).then(|| Gid { index, raw: unsafe { gid.raw }, kind })
+            (status == 0).then_some(Gid { index, raw: unsafe { gid.raw }, kind })
         };
         (0..gid_count(port)).filter_map(one).filter(|gid| !gid.is_empty()).collect()
     }

@@ -2,10 +2,10 @@
 
 use super::adapter::{Adapter, refused};
 use super::address::{EndpointAddress, QUEUE_PAIRS_MAX, QueueAddress};
-use super::device::LinkLayer;
 use super::queue::QueuePair;
 use super::settings::RETRIES;
 use crate::error::{Error, Result};
+use crate::topology::LinkLayer;
 use ibverbs_sys as sys;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;

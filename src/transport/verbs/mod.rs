@@ -13,22 +13,18 @@
 //! 4. [`VerbsTransport::new`] gives a transport for an engine, and a [`VerbsControl`] that tells it
 //!    of peers and memory.
 //!
-//! Rooms: `library` (libibverbs, opened when first needed), `device`, `pci`, `gid` (what is
-//! there), `choice` (what is used, a pure function), `adapter`, `region`, `table` (memory),
-//! `address`, `endpoint`, `queue` (connections), `control`, `transport`, `signals`, `events`,
-//! `fault`.
+//! Rooms: `library` (libibverbs, opened when first needed), `device` (what is there), `adapter`
+//! (what [`topology`](crate::topology) chooses), `region`, `table` (memory), `address`,
+//! `endpoint`, `queue` (connections), `control`, `transport`, `signals`, `events`, `fault`.
 
 mod adapter;
 mod address;
-mod choice;
 mod control;
 mod device;
 mod endpoint;
 mod events;
 mod fault;
-mod gid;
 mod library;
-mod pci;
 mod queue;
 mod region;
 mod settings;
@@ -36,13 +32,13 @@ mod signals;
 mod table;
 mod transport;
 
+pub use crate::topology::{
+    Choice, Gid, GidType, LinkLayer, Near, PassedOver, PciAddress, Port, PortState,
+};
 pub use adapter::Adapter;
-pub use choice::{Choice, Near, PassedOver};
 pub use control::VerbsControl;
-pub use device::{LinkLayer, Port, PortState, list_ports};
+pub use device::list_ports;
 pub use endpoint::Endpoint;
-pub use gid::{Gid, GidType};
-pub use pci::PciAddress;
 pub use region::{MemoryRegion, RegisteredAs, RemoteAccess, RemoteRegion};
 pub use settings::VerbsSettings;
 pub use signals::SignalWriter;

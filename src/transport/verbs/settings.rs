@@ -2,6 +2,7 @@
 
 use crate::id::AdapterName;
 use crate::settings::Settings;
+use crate::topology::Wanted;
 use std::time::Duration;
 
 /// The part of the [`Settings`] that concerns the verbs transport.
@@ -48,6 +49,11 @@ impl Default for VerbsSettings {
 pub(super) const RETRIES: u8 = 6;
 
 impl VerbsSettings {
+    /// What was asked for by name.
+    pub fn wanted(&self) -> Wanted {
+        Wanted { adapter: self.adapter.clone(), gid_index: self.gid_index }
+    }
+
     /// The exponent of an adapter's acknowledgement timeout, 4.096 µs · 2^n, with which all tries
     /// together last at least `retry_timeout` (and at most twice as long, by the specification:
     /// adapters may wait up to four times what they are told).

@@ -1,13 +1,22 @@
 //! Which adapter, which port, which GID: a pure function of what was found.
 
-use super::device::{LinkLayer, Port, PortState};
+use super::adapter::{LinkLayer, Port, PortState, natural};
 use super::gid::{self, Gid};
 use super::pci::{self, PciAddress};
-use super::settings::VerbsSettings;
 use crate::error::{Error, Result};
 use crate::id::AdapterName;
 use std::cmp::Reverse;
 use std::fmt;
+use std::path::Path;
+
+/// What the user asks for by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// The adapter (and port) to use; the nearest one without.
+    pub adapter: Option<AdapterName>,
+    /// The GID to use; the best one without.
+    pub gid_index: Option<u8>,
+}
 
 /// Whom an adapter is wanted for.
 #[derive(Clone, Debug, Default)]
@@ -68,31 +77,36 @@ impl fmt::Display for Choice {
 type Nearness = (usize, bool);
 
 /// Where the GPU hangs.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Place {
-    pub(super) pci_path: Vec<String>,
-    pub(super) numa: Option<u32>,
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// From the PCI root down to it; see [`pci::path_of`].
+    pub pci_path: Vec<String>,
+    /// Its NUMA node.
+    pub numa: Option<u32>,
+}
+
+impl Place {
+    /// The place of a PCI function. `sysfs` is where sysfs is mounted.
+    pub fn of(sysfs: &Path, address: PciAddress) -> Self {
+        let folder = pci::folder_of(sysfs, address);
+        Self { pci_path: pci::path_of(&folder), numa: pci::numa_of(&folder) }
+    }
 }
 
 /// Picks one of `ports`.
 ///
 /// # Errors
 /// [`Error::NotFound`] says of every port why it cannot be used.
-pub(super) fn choose(
-    ports: &[Port],
-    gpu: &Place,
-    ordinal: usize,
-    settings: &VerbsSettings,
-) -> Result<Choice> {
+pub fn choose(ports: &[Port], gpu: &Place, ordinal: usize, wanted: &Wanted) -> Result<Choice> {
     let asked = |port: &&Port| {
-        settings.adapter.as_ref().is_none_or(|wanted| {
+        wanted.adapter.as_ref().is_none_or(|wanted| {
             wanted.name == port.adapter && wanted.port.is_none_or(|number| number == port.number)
         })
     };
     let mut passed_over = Vec::new();
     let mut usable = Vec::new();
     for port in ports.iter().filter(asked) {
-        match gid_of(port, settings.gid_index) {
+        match gid_of(port, wanted.gid_index) {
             Ok(gid) => usable.push((port, gid)),
             Err(why) => passed_over.push(PassedOver {
                 adapter: port.adapter.clone(),
@@ -109,7 +123,7 @@ pub(super) fn choose(
         (Reverse((nearness(port), port.rate_mbps)), natural(&port.adapter), port.number)
     });
     let Some((first, _)) = usable.first() else {
-        return Err(nothing(ports, &passed_over, settings.adapter.as_ref()));
+        return Err(nothing(ports, &passed_over, wanted.adapter.as_ref()));
     };
     let rank = |port: &Port| (nearness(port), port.rate_mbps);
     let equals = usable.iter().take_while(|(port, _)| rank(port) == rank(first)).count();
@@ -119,7 +133,7 @@ pub(super) fn choose(
         port: port.number,
         link_layer: port.link_layer,
         gid: *gid,
-        because: because(settings, nearness(port), equals, usable.len()),
+        because: because(wanted, nearness(port), equals, usable.len()),
         passed_over,
     })
 }
@@ -145,8 +159,8 @@ fn gid_of(port: &Port, wanted: Option<u8>) -> std::result::Result<Gid, String> {
     }
 }
 
-fn because(settings: &VerbsSettings, near: Nearness, equals: usize, usable: usize) -> String {
-    let mut why = match (settings.adapter.is_some(), near) {
+fn because(wanted: &Wanted, near: Nearness, equals: usize, usable: usize) -> String {
+    let mut why = match (wanted.adapter.is_some(), near) {
         (true, _) => "RINGDOVE_ADAPTER asks for it".to_owned(),
         (false, (2.., _)) => format!("shares {} levels of the PCI tree with the GPU", near.0),
         (false, (1, _)) => "hangs on the GPU's PCI root".to_owned(),
@@ -182,13 +196,6 @@ fn nothing(ports: &[Port], passed_over: &[PassedOver], asked: Option<&AdapterNam
                  RINGDOVE_ADAPTER; in a container, /dev/infiniband must be passed in"
             .into(),
     }
-}
-
-/// `mlx5_10` comes after `mlx5_9`.
-fn natural(name: &str) -> (String, u64) {
-    let digits = name.bytes().rev().take_while(u8::is_ascii_digit).count();
-    let (stem, number) = name.split_at(name.len() - digits);
-    (stem.to_owned(), number.parse().unwrap_or(0))
 }
 
 #[cfg(test)]

@@ -45,7 +45,7 @@ impl FromStr for PciAddress {
 
 /// The functions and bridges from the root of the tree down to a device: `pci0000:3a`,
 /// `0000:3a:00.0`, `0000:3b:00.0`. Empty if it is not a PCI device.
-pub(super) fn path_of(device_folder: &Path) -> Vec<String> {
+pub fn path_of(device_folder: &Path) -> Vec<String> {
     let Ok(real) = device_folder.canonicalize() else { return Vec::new() };
     let parts = real.components().map(|part| part.as_os_str().to_string_lossy().into_owned());
     let from_root: Vec<String> = parts.skip_while(|part| !part.starts_with("pci")).collect();
@@ -54,12 +54,12 @@ pub(super) fn path_of(device_folder: &Path) -> Vec<String> {
 }
 
 /// The folder of a PCI function. `sysfs` is where sysfs is mounted.
-pub(super) fn folder_of(sysfs: &Path, address: PciAddress) -> PathBuf {
+pub fn folder_of(sysfs: &Path, address: PciAddress) -> PathBuf {
     sysfs.join("bus/pci/devices").join(address.to_string())
 }
 
 /// The NUMA node of a device, where Linux knows it.
-pub(super) fn numa_of(device_folder: &Path) -> Option<u32> {
+pub fn numa_of(device_folder: &Path) -> Option<u32> {
     let text = std::fs::read_to_string(device_folder.join("numa_node")).ok()?;
     // -1 says that there is none.
     text.trim().parse().ok()
@@ -67,7 +67,7 @@ pub(super) fn numa_of(device_folder: &Path) -> Option<u32> {
 
 /// Bridges that two devices have in common: the more, the nearer. Two that share only the root
 /// complex have 1, two under different ones 0.
-pub(super) fn common(one: &[String], other: &[String]) -> usize {
+pub fn common(one: &[String], other: &[String]) -> usize {
     one.iter().zip(other).take_while(|(a, b)| a == b).count()
 }
 

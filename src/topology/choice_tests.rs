@@ -1,5 +1,5 @@
 use super::*;
-use crate::transport::verbs::gid::GidType;
+use crate::topology::gid::GidType;
 
 fn port(adapter: &str, path: &[&str]) -> Port {
     let mut raw = [0; 16];
@@ -26,7 +26,7 @@ const ROOT: [&str; 3] = ["pci0000:00", "0000:00:02.0", "0000:02:00.0"];
 const SWITCH: [&str; 3] = ["pci0000:00", "0000:00:01.0", "0000:04:00.0"];
 const GPU: [&str; 3] = ["pci0000:00", "0000:00:01.0", "0000:03:00.0"];
 
-fn chosen(ports: &[Port], ordinal: usize, settings: &VerbsSettings) -> String {
+fn chosen(ports: &[Port], ordinal: usize, settings: &Wanted) -> String {
     choose(ports, &gpu(&GPU), ordinal, settings).unwrap().adapter
 }
 
@@ -34,7 +34,7 @@ fn chosen(ports: &[Port], ordinal: usize, settings: &VerbsSettings) -> String {
 fn the_adapter_behind_the_gpus_switch_wins_over_faster_ones_further_off() {
     let mut ports = [port("a", &FAR), port("b", &ROOT), port("c", &SWITCH)];
     ports[0].rate_mbps = 400_000;
-    let settings = VerbsSettings::default();
+    let settings = Wanted::default();
     assert_eq!(chosen(&ports, 0, &settings), "c");
     assert_eq!(chosen(&ports[..2], 0, &settings), "b");
     assert_eq!(chosen(&ports[..1], 0, &settings), "a");
@@ -44,7 +44,7 @@ fn the_adapter_behind_the_gpus_switch_wins_over_faster_ones_further_off() {
 fn a_port_that_is_down_is_passed_over_and_named() {
     let mut ports = [port("near", &SWITCH), port("far", &FAR)];
     ports[0].state = PortState::Down;
-    let choice = choose(&ports, &gpu(&GPU), 0, &VerbsSettings::default()).unwrap();
+    let choice = choose(&ports, &gpu(&GPU), 0, &Wanted::default()).unwrap();
     assert_eq!(choice.adapter, "far");
     assert!(choice.to_string().contains("passed over near port 1: the port is down"), "{choice}");
 }
@@ -53,7 +53,7 @@ fn a_port_that_is_down_is_passed_over_and_named() {
 fn ranks_spread_over_equal_adapters_in_the_order_of_their_numbers() {
     let names = ["mlx5_10", "mlx5_9", "mlx5_1"];
     let ports = names.map(|name| port(name, &ROOT));
-    let settings = VerbsSettings::default();
+    let settings = Wanted::default();
     let spread: Vec<_> = (0..4).map(|ordinal| chosen(&ports, ordinal, &settings)).collect();
     assert_eq!(spread, ["mlx5_1", "mlx5_9", "mlx5_10", "mlx5_1"]);
 }
@@ -61,25 +61,22 @@ fn ranks_spread_over_equal_adapters_in_the_order_of_their_numbers() {
 #[test]
 fn settings_override_nearness_and_an_adapter_that_is_asked_for_is_never_replaced() {
     let mut ports = [port("near", &SWITCH), port("far", &FAR)];
-    let named = |name: &str| VerbsSettings {
-        adapter: Some(name.parse().unwrap()),
-        ..VerbsSettings::default()
-    };
+    let named = |name: &str| Wanted { adapter: Some(name.parse().unwrap()), ..Wanted::default() };
     assert_eq!(chosen(&ports, 0, &named("far")), "far");
     assert_eq!(chosen(&ports, 0, &named("far:1")), "far");
 
     ports[1].state = PortState::Down;
     let refusal =
-        |settings: &VerbsSettings| choose(&ports, &gpu(&GPU), 0, settings).unwrap_err().to_string();
+        |settings: &Wanted| choose(&ports, &gpu(&GPU), 0, settings).unwrap_err().to_string();
     assert!(refusal(&named("far")).contains("far port 1: the port is down"));
     let unknown = refusal(&named("mlx5_7"));
     assert!(unknown.contains("mlx5_7") && unknown.contains("near:1, far:1"), "{unknown}");
-    let gid = VerbsSettings { gid_index: Some(0), ..VerbsSettings::default() };
+    let gid = Wanted { gid_index: Some(0), ..Wanted::default() };
     assert!(refusal(&gid).contains("GID 0"), "{}", refusal(&gid));
 }
 
 #[test]
 fn no_adapter_at_all_is_an_error_that_says_where_was_looked() {
-    let error = choose(&[], &Place::default(), 0, &VerbsSettings::default()).unwrap_err();
+    let error = choose(&[], &Place::default(), 0, &Wanted::default()).unwrap_err();
     assert!(error.to_string().contains("ibv_get_device_list finds none"), "{error}");
 }

@@ -1,0 +1,134 @@
+//! `ringdove doctor`: what there is, what will be used and why, what is missing and how to get it.
+//!
+//! * `host`, `facts`: what is found, read once; nothing is changed
+//! * `gpus`, `adapters`, `job`: judgements, pure functions of the facts
+//! * `report`: findings, and how they are shown
+
+mod adapters;
+mod facts;
+mod gpus;
+mod host;
+mod job;
+mod report;
+#[cfg(test)]
+mod tests;
+
+use adapters::GpuAdapter;
+use clap::Args;
+use facts::{Facts, Source};
+use gpus::Pair;
+use report::{Level, Report, Section};
+use serde::Serialize;
+use std::io::Write;
+use std::process::ExitCode;
+
+/// Of the JSON that `--json` prints: raised when a name changes its meaning or goes away.
+const JSON_VERSION: u32 = 1;
+
+/// Command line of `ringdove doctor`.
+#[derive(Args, Debug)]
+pub struct Arguments {
+    /// Print JSON, for programs
+    #[arg(long)]
+    json: bool,
+}
+
+/// The report for programs.
+#[derive(Serialize)]
+struct Document<'a> {
+    version: u32,
+    ringdove_version: &'static str,
+    host: &'a str,
+    kernel: &'a str,
+    /// Nothing that stops a run is missing.
+    fine: bool,
+    missing: usize,
+    warnings: usize,
+    sections: &'a [Section],
+    gpus: Vec<GpuEntry<'a>>,
+    pairs: &'a [Pair],
+    adapters: &'a [GpuAdapter],
+    settings: &'a [Source],
+}
+
+#[derive(Serialize)]
+struct GpuEntry<'a> {
+    name: &'a str,
+    pci: &'a str,
+    memory_bytes: u64,
+    compute_capability: String,
+    numa: Option<u32>,
+    dma_buf: bool,
+    direct_rdma: bool,
+    /// For each GPU, whether this one reaches its memory.
+    reaches: &'a [bool],
+}
+
+/// Examines this machine and this environment. Fails if something that stops a run is missing.
+pub fn run(arguments: &Arguments) -> ExitCode {
+    let facts = Facts::gather();
+    let (pairs, choices) = (gpus::pairs(&facts), adapters::choices(&facts));
+    let report = examine(&facts, &pairs, &choices);
+    let text = if arguments.json {
+        let document = document(&facts, &report, &pairs, &choices);
+        serde_json::to_string_pretty(&document).expect("plain structures become JSON")
+    } else {
+        let host = &facts.host;
+        let version = env!("CARGO_PKG_VERSION");
+        format!("ringdove {version} on {}, Linux {}\n\n{report}", host.name, host.kernel)
+    };
+    // A reader that has gone away has seen what it wanted; the status still tells.
+    let _ = writeln!(std::io::stdout(), "{text}");
+    if report.count(Level::Missing) > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+fn examine(facts: &Facts, pairs: &[Pair], choices: &[GpuAdapter]) -> Report {
+    let mut report = Report::default();
+    gpus::driver(facts, &mut report);
+    gpus::gpus(facts, &mut report);
+    adapters::adapters(facts, &mut report);
+    job::host(facts, &mut report);
+    job::job(facts, &mut report);
+    if !pairs.is_empty() || !choices.is_empty() {
+        report.section("what will be used");
+        gpus::pair_findings(pairs, &mut report);
+        adapters::choice_findings(facts, choices, &mut report);
+    }
+    job::settings(facts, &mut report);
+    report
+}
+
+fn document<'a>(
+    facts: &'a Facts,
+    report: &'a Report,
+    pairs: &'a [Pair],
+    choices: &'a [GpuAdapter],
+) -> Document<'a> {
+    let gpus = facts.gpus.iter().map(|gpu| {
+        let (major, minor) = gpu.device.compute_capability;
+        GpuEntry {
+            name: &gpu.device.name,
+            pci: &gpu.device.pci,
+            memory_bytes: gpu.device.memory_bytes,
+            compute_capability: format!("{major}.{minor}"),
+            numa: gpu.place.numa,
+            dma_buf: gpu.device.exports_dma_buffers,
+            direct_rdma: gpu.device.direct_rdma,
+            reaches: &gpu.device.reaches,
+        }
+    });
+    Document {
+        version: JSON_VERSION,
+        ringdove_version: env!("CARGO_PKG_VERSION"),
+        host: &facts.host.name,
+        kernel: &facts.host.kernel,
+        fine: report.count(Level::Missing) == 0,
+        missing: report.count(Level::Missing),
+        warnings: report.count(Level::Warning),
+        sections: &report.sections,
+        gpus: gpus.collect(),
+        pairs,
+        adapters: choices,
+        settings: &facts.sources,
+    }
+}

@@ -1,0 +1,21 @@
+//! What this node is made of: GPUs and the links between them, RDMA adapters, the PCI tree that
+//! both hang on; and which adapter suits which GPU.
+//!
+//! * [`pci`]: addresses, and how near two devices are
+//! * [`adapter`], `gid`: RDMA adapters, their ports and addresses, from sysfs
+//! * [`choice`]: which adapter, port and GID to use; a pure function of what was found
+//! * [`nvml`]: driver version and NVLinks, from NVIDIA's management library
+//!
+//! What comes from sysfs is read below a folder that the caller names, so that a made-up tree
+//! will do.
+
+pub mod adapter;
+pub mod choice;
+mod gid;
+pub mod nvml;
+pub mod pci;
+
+pub use adapter::{Adapter, LinkLayer, Port, PortState};
+pub use choice::{Choice, Near, PassedOver, Place, Wanted};
+pub use gid::{Gid, GidType};
+pub use pci::PciAddress;

@@ -1,0 +1,155 @@
+//! What NVIDIA's management library (NVML) says: the driver's version, and NVLinks.
+//!
+//! NVML sees all GPUs of the machine, numbers them its own way, and knows nothing of
+//! `CUDA_VISIBLE_DEVICES`; PCI addresses tell which of its GPUs is which of CUDA's.
+
+use super::pci::PciAddress;
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::{Device, Nvml};
+
+/// NVML numbers the NVLinks of a GPU up to here.
+const LINKS_MAX: u32 = 18;
+
+/// What the management library says of this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Management {
+    /// Version of the kernel driver, such as `550.54.15`.
+    pub driver_version: String,
+    /// Every GPU of the machine that answers.
+    pub gpus: Vec<ManagedGpu>,
+    /// For each GPU that does not, its number and NVML's reason.
+    pub silent: Vec<(u32, String)>,
+}
+
+/// A GPU as the management library sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ManagedGpu {
+    /// Its PCI address.
+    pub pci: PciAddress,
+    /// Its product name.
+    pub name: String,
+    /// For each NVLink that is up, the function at its other end: a GPU or an NVSwitch.
+    pub links: Vec<PciAddress>,
+    /// NVLinks that the GPU has and that are not up.
+    pub links_down: u32,
+    /// Generation of its NVLinks, where it has any.
+    pub link_version: Option<u32>,
+}
+
+impl Management {
+    /// Asks the library.
+    ///
+    /// # Errors
+    /// In words, why the library cannot be asked: for a report, since nothing depends on it.
+    pub fn read() -> Result<Self, String> {
+        let library = Nvml::init().map_err(|error| match error {
+            NvmlError::LibloadingError(_) => {
+                "libnvidia-ml.so.1 is not on the library path".to_owned()
+            }
+            other => other.to_string(),
+        })?;
+        let words = |error: NvmlError| error.to_string();
+        let driver_version = library.sys_driver_version().map_err(words)?;
+        let count = library.device_count().map_err(words)?;
+        let mut management = Self { driver_version, gpus: Vec::new(), silent: Vec::new() };
+        for index in 0..count {
+            // A GPU that fell off the bus must not hide the others.
+            match library.device_by_index(index).and_then(|device| gpu(&device)) {
+                Ok(gpu) => management.gpus.push(gpu),
+                Err(error) => management.silent.push((index, words(error))),
+            }
+        }
+        Ok(management)
+    }
+
+    /// The GPU at a PCI address.
+    pub fn gpu(&self, pci: PciAddress) -> Option<&ManagedGpu> {
+        self.gpus.iter().find(|gpu| gpu.pci == pci)
+    }
+
+    /// NVLinks that join two GPUs: direct ones, or as many as both have to common switches.
+    pub fn links_between(&self, one: PciAddress, other: PciAddress) -> usize {
+        let (Some(a), Some(b)) = (self.gpu(one), self.gpu(other)) else { return 0 };
+        let direct = a.links.iter().filter(|end| **end == other).count();
+        if direct > 0 {
+            return direct;
+        }
+        // A switch passes anything on to all that are plugged into it.
+        let to_switches = |gpu: &ManagedGpu, far: &ManagedGpu| {
+            let is_switch = |end: &&PciAddress| self.gpu(**end).is_none();
+            gpu.links.iter().filter(is_switch).filter(|end| far.links.contains(end)).count()
+        };
+        to_switches(a, b).min(to_switches(b, a))
+    }
+}
+
+fn gpu(device: &Device<'_>) -> Result<ManagedGpu, NvmlError> {
+    let pci = device.pci_info()?;
+    let mut gpu = ManagedGpu {
+        pci: address(&pci),
+        name: device.name()?,
+        links: Vec::new(),
+        links_down: 0,
+        link_version: None,
+    };
+    for number in 0..LINKS_MAX {
+        let link = device.link_wrapper_for(number);
+        match link.is_active() {
+            Ok(true) => {
+                gpu.link_version = gpu.link_version.or(link.version().ok());
+                match link.remote_pci_info() {
+                    Ok(remote) => gpu.links.push(address(&remote)),
+                    Err(_) => gpu.links_down += 1,
+                }
+            }
+            Ok(false) => gpu.links_down += 1,
+            // A GPU without NVLink, or without this one.
+            Err(_) => {}
+        }
+    }
+    Ok(gpu)
+}
+
+/// NVML tells no function: GPUs and NVSwitches are function 0.
+fn address(info: &nvml_wrapper::struct_wrappers::device::PciInfo) -> PciAddress {
+    PciAddress { domain: info.domain, bus: info.bus as u8, device: info.device as u8, function: 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(bus: u8) -> PciAddress {
+        PciAddress { domain: 0, bus, device: 0, function: 0 }
+    }
+
+    fn gpu(bus: u8, links: &[u8]) -> ManagedGpu {
+        ManagedGpu {
+            pci: at(bus),
+            name: String::new(),
+            links: links.iter().map(|bus| at(*bus)).collect(),
+            links_down: 0,
+            link_version: None,
+        }
+    }
+
+    fn seeing(gpus: Vec<ManagedGpu>) -> Management {
+        Management { driver_version: String::new(), gpus, silent: Vec::new() }
+    }
+
+    #[test]
+    fn links_count_directly_or_through_common_switches() {
+        let gpus = vec![gpu(1, &[2, 2, 3]), gpu(2, &[1, 1]), gpu(3, &[1]), gpu(4, &[])];
+        let machine = seeing(gpus);
+        assert_eq!(machine.links_between(at(1), at(2)), 2);
+        assert_eq!(machine.links_between(at(3), at(1)), 1);
+        // A GPU in between is no switch.
+        assert_eq!(machine.links_between(at(2), at(3)), 0);
+        assert_eq!(machine.links_between(at(1), at(4)), 0);
+        assert_eq!(machine.links_between(at(1), at(9)), 0);
+
+        let gpus = vec![gpu(1, &[0x80, 0x80, 0x81]), gpu(2, &[0x81, 0x81, 0x82])];
+        let machine = seeing(gpus);
+        assert_eq!(machine.links_between(at(1), at(2)), 1);
+    }
+}

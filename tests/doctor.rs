@@ -1,0 +1,194 @@
+//! `ringdove doctor` from outside: what it finds on machines that are known, and its exit status.
+
+mod hardware;
+
+use hardware::{run_bounded, tool};
+use serde_json::Value;
+use std::process::{Command, ExitStatus};
+
+/// Says so if this is a run on real GPUs, where nothing is known beforehand.
+fn is_real() -> bool {
+    let real = std::env::var("RINGDOVE_TEST_GPU").is_ok_and(|value| value == "real");
+    if real {
+        eprintln!("skipped: this test knows virtual machines only");
+    }
+    real
+}
+
+/// `ringdove doctor` with these options of `hwsim run` and these variables.
+fn doctor_on(options: &[&str], variables: &[(&str, &str)], json: bool) -> (ExitStatus, String) {
+    let mut command = Command::new(tool("hwsim"));
+    command.args(["run", "--quiet"]).args(options).arg("--").arg(tool("ringdove")).arg("doctor");
+    command.args(json.then_some("--json")).envs(variables.iter().copied());
+    run_bounded(command)
+}
+
+/// The report for programs.
+fn document_on(options: &[&str], variables: &[(&str, &str)]) -> (ExitStatus, Value) {
+    let (status, output) = doctor_on(options, variables, true);
+    let begin = output.find('{').unwrap_or_else(|| panic!("no JSON: {output}"));
+    let document = serde_json::from_str(&output[begin..]);
+    (status, document.unwrap_or_else(|error| panic!("{error}: {output}")))
+}
+
+/// The findings about `subject`, each as level and what was seen.
+fn about<'a>(document: &'a Value, subject: &str) -> Vec<(&'a str, &'a str)> {
+    let sections = document["sections"].as_array().unwrap().iter();
+    sections
+        .flat_map(|section| section["findings"].as_array().unwrap())
+        .filter(|finding| finding["subject"] == subject)
+        .map(|finding| (finding["level"].as_str().unwrap(), finding["seen"].as_str().unwrap()))
+        .collect()
+}
+
+/// Whether the host lets hwsim show adapters; many containers do not.
+fn has_adapters(document: &Value) -> bool {
+    let shown = !document["adapters"].as_array().unwrap().is_empty();
+    if !shown {
+        eprintln!("skipped in part: this host permits no virtual adapters");
+    }
+    shown
+}
+
+fn chosen(document: &Value) -> Vec<&str> {
+    let adapters = document["adapters"].as_array().unwrap().iter();
+    adapters.map(|entry| entry["adapter"].as_str().unwrap_or("none")).collect()
+}
+
+#[test]
+fn without_a_driver_it_fails_and_names_what_is_missing() {
+    if ringdove::device_count().is_ok() {
+        return eprintln!("skipped: this machine has a CUDA driver");
+    }
+    let mut command = Command::new(tool("ringdove"));
+    command.arg("doctor");
+    let (status, output) = run_bounded(command);
+    assert_eq!(status.code(), Some(1), "{output}");
+    let lines = || output.lines().map(str::trim_start);
+    let missing: Vec<_> = lines().filter(|line| line.starts_with("missing  ")).collect();
+    assert_eq!(missing.len(), 1, "{output}");
+    assert!(missing[0].contains("CUDA driver") && missing[0].contains("libcuda.so.1"), "{output}");
+    assert_eq!(
+        lines().next_back().map(|line| line.starts_with("missing: CUDA driver")),
+        Some(true)
+    );
+}
+
+#[test]
+fn known_machines_are_found_as_they_are() {
+    if is_real() {
+        return;
+    }
+    let machines: [(&str, usize, &[&str]); 3] = [
+        ("one-gpu", 1, &["hwsim0"]),
+        ("pcie4", 4, &["hwsim0", "hwsim0", "hwsim1", "hwsim1"]),
+        (
+            "dgx1v",
+            8,
+            &["hwsim0", "hwsim0", "hwsim1", "hwsim1", "hwsim2", "hwsim2", "hwsim3", "hwsim3"],
+        ),
+    ];
+    for (machine, gpus, adapters) in machines {
+        let (status, document) = document_on(&["--machine", machine], &[]);
+        assert_eq!(status.code(), Some(0), "{machine}: {document:#}");
+        assert_eq!(document["fine"], true, "{machine}");
+        assert_eq!(document["gpus"].as_array().unwrap().len(), gpus, "{machine}");
+        let pairs = document["pairs"].as_array().unwrap();
+        assert_eq!(pairs.len(), gpus * (gpus - 1) / 2, "{machine}");
+        assert!(pairs.iter().all(|pair| pair["transport"] == "peer"), "{machine}: {pairs:?}");
+        assert_eq!(about(&document, "CUDA driver")[0].0, "ok");
+        if has_adapters(&document) {
+            assert_eq!(chosen(&document), adapters, "{machine}");
+            assert_eq!(about(&document, "GPU memory")[0].0, "ok");
+        }
+    }
+}
+
+#[test]
+fn links_between_gpus_are_counted() {
+    if is_real() {
+        return;
+    }
+    let (_, document) = document_on(&["--machine", "dgx1v", "--no-adapters"], &[]);
+    let pairs = document["pairs"].as_array().unwrap();
+    let path = |one: u64, other: u64| {
+        let wanted = |pair: &&Value| pair["one"] == one && pair["other"] == other;
+        pairs.iter().find(wanted).unwrap()["path"].as_str().unwrap()
+    };
+    assert_eq!(path(0, 3), "2 NVLinks");
+    assert_eq!(path(0, 1), "1 NVLink");
+    assert!(path(0, 7).starts_with("PCI"), "{}", path(0, 7));
+    let gpu = about(&document, "GPU 0");
+    assert!(gpu[0].1.contains("6 NVLinks"), "{gpu:?}");
+    assert!(gpu[0].1.contains("0000:06:00.0"), "{gpu:?}");
+}
+
+/// A job on one node must not be told that it needs adapters; one on two nodes must be.
+#[test]
+fn adapters_are_missed_only_by_jobs_on_several_nodes() {
+    if is_real() {
+        return;
+    }
+    let (status, document) = document_on(&["--machine", "pcie4", "--no-adapters"], &[]);
+    assert_eq!(status.code(), Some(0), "{document:#}");
+    assert_eq!(chosen(&document), [""; 0]);
+    let job = [
+        ("RANK", "0"),
+        ("WORLD_SIZE", "8"),
+        ("LOCAL_RANK", "0"),
+        ("LOCAL_WORLD_SIZE", "4"),
+        ("MASTER_ADDR", "127.0.0.1"),
+        ("MASTER_PORT", "1"),
+    ];
+    let (status, document) = document_on(&["--machine", "pcie4", "--no-adapters"], &job);
+    let launcher = about(&document, "launcher");
+    assert!(launcher[0].1.contains("torchrun: rank 0 of 8"), "{launcher:?}");
+    if ringdove::topology::adapter::read(std::path::Path::new("/sys")).is_empty() {
+        assert_eq!(status.code(), Some(1), "{document:#}");
+        assert_eq!(about(&document, "adapters")[0].0, "missing");
+    }
+}
+
+#[test]
+fn a_port_that_is_down_is_passed_over_with_a_warning() {
+    if is_real() {
+        return;
+    }
+    let faults = [("HWSIM_FAULTS", "hwsim0:port-down")];
+    let (status, document) = document_on(&["--machine", "pcie4"], &faults);
+    assert_eq!(status.code(), Some(0), "{document:#}");
+    if !has_adapters(&document) {
+        return;
+    }
+    let port = about(&document, "hwsim0 port 1");
+    assert!(port[0].0 == "warning" && port[0].1.starts_with("down"), "{port:?}");
+    assert_eq!(chosen(&document), ["hwsim1"; 4]);
+}
+
+#[test]
+fn settings_show_where_they_come_from_and_bad_ones_stop_a_run() {
+    if is_real() {
+        return;
+    }
+    let variables = [
+        ("RINGDOVE_ADAPTER", "hwsim1"),
+        ("RINGDOVE_SLTS", "8"),
+        ("RINGDOVE_BOOTSTRAP_SECRET", "not to be seen"),
+    ];
+    let (status, document) = document_on(&["--machine", "pcie4"], &variables);
+    assert_eq!(status.code(), Some(0), "{document:#}");
+    assert_eq!(about(&document, "RINGDOVE_ADAPTER"), [("ok", "hwsim1 (environment)")]);
+    assert_eq!(about(&document, "RINGDOVE_SLOTS"), [("ok", "4 (default)")]);
+    assert_eq!(about(&document, "RINGDOVE_SLTS")[0].0, "warning");
+    assert!(!document.to_string().contains("not to be seen"));
+    if has_adapters(&document) {
+        assert_eq!(chosen(&document), ["hwsim1"; 4]);
+    }
+
+    let bad = [("RINGDOVE_SLOTS", "3"), ("RANK", "1")];
+    let (status, output) = doctor_on(&["--machine", "one-gpu", "--no-adapters"], &bad, false);
+    assert_eq!(status.code(), Some(1), "{output}");
+    let last = output.lines().last().unwrap();
+    assert!(last.starts_with("missing: ") && last.contains("settings"), "{output}");
+    assert!(output.contains("RINGDOVE_SLOTS=3"), "{output}");
+}
