@@ -402,7 +402,7 @@ fn data_arrives_on_either_link_layer() {
 /// Delays and reordering of other queue pairs' messages are the fabric's right.
 #[test]
 fn order_on_a_lane_survives_a_fabric_that_reorders_queue_pairs() {
-    on_faulty_adapter("delay=50,hwsim0:reorder=200", |settings| {
+    on_faulty_adapter("hwsim0:delay=50,hwsim0:reorder=200", |settings| {
         let [mut from, to] = pair(&settings, 1 << 16, 4);
         let mut transfers = Vec::new();
         for value in 1..=50_u64 {
@@ -422,7 +422,7 @@ fn order_on_a_lane_survives_a_fabric_that_reorders_queue_pairs() {
 
 #[test]
 fn a_queue_pair_that_fails_is_named_with_the_vendors_code() {
-    on_faulty_adapter("qp-error-after=10:0x77", |settings| {
+    on_faulty_adapter("hwsim0:qp-error-after=10:119", |settings| {
         let [mut from, to] = pair(&settings, 4096, 1);
         let transfers = [transfer(0, (&from, 0), (&to, 0), 4096); 40];
         let error = run_to_failure(&mut from.transport, &transfers);
@@ -436,7 +436,7 @@ fn a_queue_pair_that_fails_is_named_with_the_vendors_code() {
 
 #[test]
 fn a_port_that_goes_down_in_mid_transfer_ends_in_an_error_that_says_so() {
-    on_faulty_adapter("port-down-after=10", |settings| {
+    on_faulty_adapter("hwsim0:port-down-after=10", |settings| {
         let retry_timeout = Duration::from_millis(500);
         let settings = VerbsSettings { retry_timeout, ..settings };
         let [mut from, to] = pair(&settings, 4096, 1);
@@ -471,6 +471,7 @@ fn gpu_memory_is_read_and_written_where_it_is() {
         };
         let adapters = [0, 1].map(|_| Adapter::choose(&Near::default(), &settings).unwrap().0);
         let register = |rank: usize, slice| {
+            range(rank, slice).dma_buffer().unwrap();
             let region = adapters[rank].register_device(&range(rank, slice), RemoteAccess::Write);
             let region = region.unwrap();
             assert_eq!(region.how(), RegisteredAs::DmaBuffer);
