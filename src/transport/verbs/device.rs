@@ -253,7 +253,7 @@ impl Device {
                 _ => GidType::InfiniBand,
             };
             // SAFETY: all bytes of the union are initialised.
-            (status == 0).then(|| Gid { index, raw: unsafe { gid.raw }, kind })
+            (status == 0).then_some(Gid { index, raw: unsafe { gid.raw }, kind })
         };
         (0..gid_count(port)).filter_map(one).filter(|gid| !gid.is_empty()).collect()
     }

@@ -38,21 +38,19 @@ pub(super) fn make_non_blocking(adapter: &Adapter) -> nix::Result<()> {
 pub(super) fn next_fatal(adapter: &Adapter) -> Option<Event> {
     /// More events than this at once wait for the next look.
     const EVENTS_MAX: usize = 16;
-    (0..EVENTS_MAX).map_while(|_| next(adapter)).find_map(|event| match event.code {
-        sys::IBV_EVENT_PORT_ERR => {
-            adapter.set_port_down(true);
-            None
+    (0..EVENTS_MAX).map_while(|_| next(adapter)).find(|event| match event.code {
+        sys::IBV_EVENT_PORT_ERR | sys::IBV_EVENT_PORT_ACTIVE => {
+            adapter.set_port_down(event.code == sys::IBV_EVENT_PORT_ERR);
+            false
         }
-        sys::IBV_EVENT_PORT_ACTIVE => {
-            adapter.set_port_down(false);
-            None
-        }
-        sys::IBV_EVENT_CQ_ERR
-        | sys::IBV_EVENT_QP_FATAL
-        | sys::IBV_EVENT_QP_REQ_ERR
-        | sys::IBV_EVENT_QP_ACCESS_ERR
-        | sys::IBV_EVENT_DEVICE_FATAL => Some(event),
-        _ => None,
+        code => matches!(
+            code,
+            sys::IBV_EVENT_CQ_ERR
+                | sys::IBV_EVENT_QP_FATAL
+                | sys::IBV_EVENT_QP_REQ_ERR
+                | sys::IBV_EVENT_QP_ACCESS_ERR
+                | sys::IBV_EVENT_DEVICE_FATAL
+        ),
     })
 }
 
