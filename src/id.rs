@@ -1,6 +1,7 @@
 //! Typed numbers and names. Each number exists because two of its kind were once easy to swap: a
 //! rank for a lane, a ring position for a slot.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
