@@ -6,6 +6,7 @@ mod hardware;
 mod support;
 
 use cudarc::driver::sys::CUdevice_attribute;
+use hardware::adapter::{ETHERNET, INFINIBAND, on_virtual_adapter};
 use ringdove::error::{AdapterFault, AdapterFaultKind, TransportError};
 use ringdove::gpu::{GpuRange, StreamWriter};
 use ringdove::id::LaneId;
@@ -22,12 +23,6 @@ use std::time::{Duration, Instant};
 use support::adapters::{PATIENCE, RANKS, Side, drain, pair, run, run_to_failure, settings};
 use support::adapters::{transfer, wait_for};
 
-/// The machine on which tests run that were not given an adapter. Its first adapter is on
-/// InfiniBand, its second on Ethernet.
-const MACHINE: &str = "pcie4";
-const INFINIBAND: &str = "hwsim0";
-const ETHERNET: &str = "hwsim1";
-
 /// Runs the body of the current test on an adapter.
 fn on_adapter(body: impl FnOnce(VerbsSettings)) {
     match settings() {
@@ -43,26 +38,6 @@ fn on_faulty_adapter(fault: &str, body: impl FnOnce(VerbsSettings)) {
         Some(_) => eprintln!("skipped: only a virtual adapter fails on request"),
         None => on_virtual_adapter(INFINIBAND, fault),
     }
-}
-
-/// Runs the current test once more, in a process of its own that sees virtual adapters.
-fn on_virtual_adapter(adapter: &str, faults: &str) {
-    if std::env::var("RINGDOVE_TEST_GPU").is_ok_and(|value| value == "real") {
-        return eprintln!("skipped: RINGDOVE_TEST_ADAPTER names no adapter");
-    }
-    let thread = std::thread::current();
-    let test = thread.name().expect("libtest names its threads");
-    let mut command = Command::new(hardware::tool("hwsim"));
-    command.args(["run", "--quiet", "--machine", MACHINE, "--"]);
-    command.arg(std::env::current_exe().unwrap());
-    command.args([test, "--exact", "--nocapture", "--test-threads=1"]);
-    command.env("RINGDOVE_TEST_ADAPTER", adapter).env("RINGDOVE_TEST_ADAPTER_DOWN", ETHERNET);
-    if !faults.is_empty() {
-        command.env("HWSIM_FAULTS", format!("seed=7,{faults}"));
-    }
-    let (status, output) = hardware::run_bounded(command);
-    assert!(status.success(), "on {adapter}: {status}\n{output}");
-    assert!(output.contains("1 passed"), "the test did not run on {adapter}\n{output}");
 }
 
 /// SplitMix64: choices that a printed seed repeats.
@@ -402,7 +377,7 @@ fn data_arrives_on_either_link_layer() {
 /// Delays and reordering of other queue pairs' messages are the fabric's right.
 #[test]
 fn order_on_a_lane_survives_a_fabric_that_reorders_queue_pairs() {
-    on_faulty_adapter("delay=50,hwsim0:reorder=200", |settings| {
+    on_faulty_adapter("hwsim0:delay=50,hwsim0:reorder=200", |settings| {
         let [mut from, to] = pair(&settings, 1 << 16, 4);
         let mut transfers = Vec::new();
         for value in 1..=50_u64 {
@@ -422,7 +397,7 @@ fn order_on_a_lane_survives_a_fabric_that_reorders_queue_pairs() {
 
 #[test]
 fn a_queue_pair_that_fails_is_named_with_the_vendors_code() {
-    on_faulty_adapter("qp-error-after=10:0x77", |settings| {
+    on_faulty_adapter("hwsim0:qp-error-after=10:119", |settings| {
         let [mut from, to] = pair(&settings, 4096, 1);
         let transfers = [transfer(0, (&from, 0), (&to, 0), 4096); 40];
         let error = run_to_failure(&mut from.transport, &transfers);
@@ -436,7 +411,7 @@ fn a_queue_pair_that_fails_is_named_with_the_vendors_code() {
 
 #[test]
 fn a_port_that_goes_down_in_mid_transfer_ends_in_an_error_that_says_so() {
-    on_faulty_adapter("port-down-after=10", |settings| {
+    on_faulty_adapter("hwsim0:port-down-after=10", |settings| {
         let retry_timeout = Duration::from_millis(500);
         let settings = VerbsSettings { retry_timeout, ..settings };
         let [mut from, to] = pair(&settings, 4096, 1);
@@ -458,7 +433,7 @@ fn gpu_memory_is_read_and_written_where_it_is() {
         };
         const BYTES: u64 = 1 << 20;
         let streams = [0, 1].map(|rank| contexts[rank].new_stream().unwrap());
-        let sent: Vec<u8> = (0..BYTES).map(|index| (index * 7 >> 3) as u8).collect();
+        let sent: Vec<u8> = (0..BYTES).map(|index| (index * 7 / 8) as u8).collect();
         let buffers = [
             hardware::upload(&streams[0], &sent),
             hardware::upload(&streams[1], &vec![0; BYTES as usize]),
@@ -471,6 +446,7 @@ fn gpu_memory_is_read_and_written_where_it_is() {
         };
         let adapters = [0, 1].map(|_| Adapter::choose(&Near::default(), &settings).unwrap().0);
         let register = |rank: usize, slice| {
+            range(rank, slice).dma_buffer().unwrap();
             let region = adapters[rank].register_device(&range(rank, slice), RemoteAccess::Write);
             let region = region.unwrap();
             assert_eq!(region.how(), RegisteredAs::DmaBuffer);
@@ -539,4 +515,21 @@ fn each_gpu_gets_the_adapter_below_its_switch() {
         });
         assert_eq!(chosen.collect::<Vec<_>>(), [INFINIBAND, INFINIBAND, ETHERNET, ETHERNET]);
     });
+}
+
+/// Jobs on one node must run where libibverbs is not installed.
+#[test]
+fn no_program_is_linked_with_libibverbs() {
+    let mut programs = vec![std::env::current_exe().unwrap()];
+    if settings().is_none() && std::env::var_os("RINGDOVE_TEST_GPU").is_none() {
+        programs.push(hardware::tool("ringdove"));
+    }
+    for program in programs {
+        // Asks the loader what it would load, and runs nothing.
+        let mut command = Command::new(&program);
+        command.env("LD_TRACE_LOADED_OBJECTS", "1");
+        let (status, output) = hardware::run_bounded(command);
+        assert!(status.success() && output.contains("libc.so"), "{program:?}: {output}");
+        assert!(!output.contains("libibverbs"), "{program:?}: {output}");
+    }
 }

@@ -7,9 +7,6 @@ use cudarc::driver::{CudaContext, sys};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::Arc;
 
-/// Exports begin and end at the host's pages. 64 KiB covers every architecture that CUDA runs on.
-const PAGE_BYTES: u64 = 65_536;
-
 /// A piece of device memory that an adapter may be given.
 pub struct GpuRange {
     context: Arc<CudaContext>,
@@ -44,8 +41,10 @@ impl GpuRange {
 
     fn export(&self) -> Result<DmaBuffer> {
         self.context.bind_to_thread().map_err(Error::from_driver("cuCtxSetCurrent"))?;
-        let from = self.address / PAGE_BYTES * PAGE_BYTES;
-        let to = (self.address + self.length_bytes).next_multiple_of(PAGE_BYTES);
+        // Exports begin and end at the host's pages.
+        let page = page_bytes();
+        let from = self.address / page * page;
+        let to = (self.address + self.length_bytes).next_multiple_of(page);
         let mut file: i32 = -1;
         let kind = sys::CUmemRangeHandleType::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD;
         // SAFETY: the context is current, and `file` is what this type of handle is written to.
@@ -62,6 +61,13 @@ impl GpuRange {
         let file = unsafe { OwnedFd::from_raw_fd(file) };
         Ok(DmaBuffer { file, offset: self.address - from })
     }
+}
+
+/// Bytes of a page of the host.
+fn page_bytes() -> u64 {
+    use nix::unistd::{SysconfVar, sysconf};
+    let bytes = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
+    bytes.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(4096)
 }
 
 // SAFETY: `new` has asked the driver: the bytes are a part of one allocation, which `_owner` keeps.

@@ -6,6 +6,7 @@
 
 #![allow(dead_code)] // Each test binary uses its part.
 
+pub mod adapter;
 pub mod data;
 
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream};

@@ -105,7 +105,10 @@ impl Adapter {
         let (raw, how) = match self.register_dma_buffer(range.as_ref(), access) {
             Ok(raw) => (raw, RegisteredAs::DmaBuffer),
             Err(why_not) => match self.register_address(base, length_bytes, access) {
-                Ok(raw) => (raw, RegisteredAs::PeerMemory),
+                Ok(raw) => {
+                    tracing::info!(%why_not, "device memory is no dma-buf; peer memory serves");
+                    (raw, RegisteredAs::PeerMemory)
+                }
                 Err(error) => return Err(neither(self.name(), length_bytes, &why_not, &error)),
             },
         };

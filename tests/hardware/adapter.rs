@@ -1,0 +1,30 @@
+//! Virtual adapters for tests that were not given one.
+
+use super::{run_bounded, tool};
+use std::process::Command;
+
+/// The machine on which tests run that were not given an adapter. Its first adapter is on
+/// InfiniBand, its second on Ethernet.
+const MACHINE: &str = "pcie4";
+pub const INFINIBAND: &str = "hwsim0";
+pub const ETHERNET: &str = "hwsim1";
+
+/// Runs the current test once more, in a process of its own that sees virtual adapters.
+pub fn on_virtual_adapter(adapter: &str, faults: &str) {
+    if std::env::var("RINGDOVE_TEST_GPU").is_ok_and(|value| value == "real") {
+        return eprintln!("skipped: RINGDOVE_TEST_ADAPTER names no adapter");
+    }
+    let thread = std::thread::current();
+    let test = thread.name().expect("libtest names its threads");
+    let mut command = Command::new(tool("hwsim"));
+    command.args(["run", "--quiet", "--machine", MACHINE, "--"]);
+    command.arg(std::env::current_exe().unwrap());
+    command.args([test, "--exact", "--nocapture", "--test-threads=1"]);
+    command.env("RINGDOVE_TEST_ADAPTER", adapter).env("RINGDOVE_TEST_ADAPTER_DOWN", ETHERNET);
+    if !faults.is_empty() {
+        command.env("HWSIM_FAULTS", format!("seed=7,{faults}"));
+    }
+    let (status, output) = run_bounded(command);
+    assert!(status.success(), "on {adapter}: {status}\n{output}");
+    assert!(output.contains("1 passed"), "the test did not run on {adapter}\n{output}");
+}
