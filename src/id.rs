@@ -1,10 +1,5 @@
-<<<<<<< HEAD
-//! Typed numbers and names. Each number exists because two of its kind were once easy to swap: a
-//! rank for a lane, a ring position for a slot.
-=======
 //! Typed numbers and names. Each type exists because two of its kind were once easy to swap: a rank
 //! for a lane, a ring position for a slot.
->>>>>>> main
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
