@@ -9,7 +9,8 @@
 //! * [`plan`]: what every rank does, as data; built, verified, encoded
 //! * [`ring`]: the doorbell ring: protocol, consumer, host producer
 //! * [`engine`]: the proxy that drains rings, and its threads
-//! * [`transport`]: moves bytes and raises signals: `peer`, and middleware
+//! * [`transport`]: moves bytes and raises signals: `peer` on a node, `verbs` between nodes, and
+//!   middleware
 //!
 //! Beside it:
 //!

@@ -31,6 +31,9 @@ pub struct Settings {
     pub slot_bytes: u32,
     /// `RINGDOVE_SLOTS`: staging slots of each lane, a power of two.
     pub slot_count: u32,
+    /// `RINGDOVE_LOW_LATENCY_BYTES`: all-reduces up to this size exchange flagged messages; 0: none
+    /// does. A multiple of 16.
+    pub low_latency_bytes: u32,
     /// `RINGDOVE_RING_LOG2`: the doorbell ring has two to this power slots.
     pub ring_log2: u32,
     /// `RINGDOVE_PROXY_THREADS`: proxy threads of this process.
@@ -117,6 +120,12 @@ pub const TABLE: &[Setting] = &[
         name: "RINGDOVE_SLOTS",
         default: "4",
         meaning: "staging slots of each lane: a power of two, from 2 to 64",
+    },
+    Setting {
+        name: "RINGDOVE_LOW_LATENCY_BYTES",
+        default: "16384",
+        meaning: "all-reduces up to this size, of up to 8 ranks, send data and flags together: a \
+                  multiple of 16 up to 262144; 0: none",
     },
     Setting {
         name: "RINGDOVE_RING_LOG2",
@@ -256,6 +265,11 @@ impl Settings {
                 "a power of two from 2 to 64",
                 |n: &u32| (2..=64).contains(n) && n.is_power_of_two(),
             )?,
+            low_latency_bytes: reader.number(
+                "RINGDOVE_LOW_LATENCY_BYTES",
+                "a multiple of 16 from 0 to 262144",
+                |n| *n <= 262_144 && n % 16 == 0,
+            )?,
             ring_log2: reader.number("RINGDOVE_RING_LOG2", "4 to 16", |n| (4..=16).contains(n))?,
             proxy_threads: reader
                 .number("RINGDOVE_PROXY_THREADS", "1 to 64", |n| (1..=64).contains(n))?,
@@ -374,6 +388,7 @@ mod tests {
         for (name, value) in [
             ("RINGDOVE_SLOTS", "3"),
             ("RINGDOVE_SLOT_BYTES", "5000"),
+            ("RINGDOVE_LOW_LATENCY_BYTES", "40"),
             ("RINGDOVE_TIMEOUT_MS", "soon"),
             ("RINGDOVE_PROXY_CPUS", "1,x"),
             ("RINGDOVE_BLOCKS", "0"),

@@ -3,8 +3,8 @@
 mod hardware;
 
 use hardware::data::{expected, first_difference, input, scalar};
-use hardware::{World, address, download, on_machine, upload};
-use ringdove::{DataType, ReduceOp, Reduction, Scalar};
+use hardware::{World, address, download, on_machine, settings, upload};
+use ringdove::{DataType, ReduceOp, Reduction, Scalar, Settings};
 
 /// How one all-reduce is called.
 #[derive(Clone, Copy, Debug)]
@@ -73,8 +73,8 @@ fn check(world: &World, case: Case) {
 #[test]
 fn every_data_type_and_reduction() {
     on_machine("pcie4", || {
-        for ranks in [2, 3] {
-            let world = World::new(ranks);
+        for (ranks, low_latency_bytes) in [(2, 0), (2, 8192), (3, 0), (3, 8192)] {
+            let world = World::with(ranks, &Settings { low_latency_bytes, ..settings() });
             for (data_type, op) in DataType::ALL
                 .into_iter()
                 .flat_map(|data_type| ReduceOp::ALL.into_iter().map(move |op| (data_type, op)))
@@ -91,12 +91,51 @@ fn every_data_type_and_reduction() {
 #[test]
 fn every_count_and_number_of_ranks() {
     on_machine("dgx1v", || {
-        for ranks in 1..=8 {
-            let world = World::new(ranks);
+        for (ranks, low_latency_bytes) in (1..=8).flat_map(|ranks| [(ranks, 0), (ranks, 16384)]) {
+            let world = World::with(ranks, &Settings { low_latency_bytes, ..settings() });
             for count in [0, 1, 2, 7, 8, 9, 63, 1000, 4096, 70_001] {
                 check(&world, Case::new(DataType::F32, ReduceOp::Sum, count));
                 let in_place = Case::new(DataType::I8, ReduceOp::Avg, count);
                 check(&world, Case { in_place: true, ..in_place });
+            }
+        }
+    });
+}
+
+/// If this fails, a message is taken for the one that was in its slot before, or a short one leaves
+/// words that a long one trips over, or flagged messages do not mix with rings.
+#[test]
+fn small_calls_back_to_back_in_every_order_of_sizes() {
+    on_machine("pcie4", || {
+        let world = World::new(4);
+        let counts = [1, 2048, 3, 700, 2, 4096, 20_000, 5, 1];
+        let total = 20_000;
+        let inputs: Vec<_> =
+            (0..4).map(|rank| input(DataType::F32, ReduceOp::Sum, rank, total)).collect();
+        let wanted = expected(DataType::F32, ReduceOp::Sum, 4, total);
+        let sends = world.upload(&inputs);
+        let calls = 5 * counts.len();
+        let outputs: Vec<Vec<_>> =
+            (0..calls).map(|_| world.upload(&vec![vec![0xcd; 4 * total]; 4])).collect();
+        for (call, count) in counts.iter().cycle().take(calls).enumerate() {
+            for (rank, (communicator, stream)) in world.ranks().enumerate() {
+                let (send, receive) = (address(&sends[rank]), address(&outputs[call][rank]));
+                communicator
+                    .all_reduce_raw(send, receive, *count, DataType::F32, ReduceOp::Sum, stream)
+                    .unwrap();
+            }
+        }
+        world.finish();
+        for (call, count) in counts.iter().cycle().take(calls).enumerate() {
+            for (rank, output) in outputs[call].iter().enumerate() {
+                let seen = download(output);
+                let (seen, rest) = seen.split_at(4 * count);
+                assert!(rest.iter().all(|byte| *byte == 0xcd), "call {call} wrote too much");
+                if let Some(difference) =
+                    first_difference(DataType::F32, seen, &wanted[..4 * count])
+                {
+                    panic!("call {call} of {count}, rank {rank}: {difference}");
+                }
             }
         }
     });

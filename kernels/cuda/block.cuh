@@ -2,8 +2,8 @@
 // the block loads its program. executor.cuh runs the ops.
 #pragma once
 
+#include "flagged.cuh"
 #include "reduce.cuh"
-#include "wait.cuh"
 
 namespace ringdove {
 
@@ -35,22 +35,40 @@ enum class Task : u32 {
     Settle,
     // One pass over memory.
     Move,
+    // Write a flagged message.
+    Pack,
+    // Wait for flagged messages, and reduce them.
+    Collect,
     // Store the positions, and end.
     Finish,
-    // End at once.
-    Stop,
 };
 
-// What thread 0 posts for all threads before a barrier. Operands and pass belong to `Task::Move`.
+// What thread 0 posts for all threads before a barrier. It goes on meanwhile, so whatever may
+// change is said here.
 struct Work {
+    // `Task::Pack` reads `a`; `Task::Collect` reads `a` too.
     Operands operands;
+    // Of `Task::Move`; of `Task::Collect`, for all terms but the last.
     Pass pass;
     Task task;
     // Threads from this one on have no part in it.
     u32 threads;
+
+    // What follows belongs to `Task::Pack` and `Task::Collect`.
+
+    u32 flag;
+    u32 message_count;
+    u64 message_slots[MESSAGES_MAX];
+    // Bytes of data that a packed message carries.
+    u64 packed_bytes;
+    // The rest to `Task::Collect` alone: how many messages come before `a`, and whose they are.
+    u32 before;
+    u32 first_port;
+    Pass last_pass;
+    WaitSite site;
 };
 
-// What a block keeps in shared memory: less than 3 KiB, so that the executor fits beside a user's
+// What a block keeps in shared memory: less than 4 KiB, so that the executor fits beside a user's
 // kernel.
 struct BlockState {
     DeviceCommunicator communicator;

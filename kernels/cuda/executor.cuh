@@ -10,15 +10,15 @@
 //   * the accesses of one piece of work from those of the next.
 #pragma once
 
-#include "block.cuh"
+#include "collect.cuh"
 #include "doorbell.cuh"
 #include "signal.cuh"
 
 namespace ringdove {
 
-class Executor : Block {
+class Executor : Collector {
 public:
-    RINGDOVE_INLINE explicit Executor(BlockState& shared) : Block(shared) {}
+    RINGDOVE_INLINE explicit Executor(BlockState& shared) : Collector(shared) {}
 
     RINGDOVE_INLINE void run(const LaunchArguments& arguments) {
         if (load_program(arguments) && load_ports()) {
@@ -57,20 +57,37 @@ private:
             if (is_leader) {
                 work.task = next_task(work);
             }
-            ptx::converge_warp();
-            ptx::barrier();
-            const Task task = work.task;
-            if (task == Task::Move) {
-                if (ptx::thread_index() < work.threads) {
-                    move(work);
-                }
-            } else if (task != Task::Settle) {
-                // Positions of a failed launch stay as they were.
-                if (task == Task::Finish) {
-                    store_positions();
-                }
+            // Thread 0 may have refused the plan, and any thread may have failed to collect.
+            // Positions of a failed launch stay as they were.
+            if (any_failed()) {
                 return;
             }
+            const Task task = work.task;
+            if (task == Task::Finish) {
+                return store_positions();
+            }
+            if (task == Task::Collect && !await_messages(work)) {
+                return;
+            }
+            if (task != Task::Settle && ptx::thread_index() < work.threads) {
+                run_work(work);
+            }
+        }
+    }
+
+    // All threads.
+    RINGDOVE_INLINE void run_work(const Work& work) {
+        switch (work.task) {
+            case Task::Pack:
+                return pack(work.operands.a, work.operands.length, work.message_slots[0],
+                            work.packed_bytes, work.flag, Team::here());
+            case Task::Collect:
+                if (!collect(work)) {
+                    failed = STOPPED;
+                }
+                return;
+            default:
+                return move(work);
         }
     }
 
@@ -90,7 +107,8 @@ private:
 
     // From here on, thread 0 alone.
 
-    // Runs ops up to the next one that takes all threads, and fills in its work.
+    // Runs ops up to the next one that takes all threads, and fills in its work. Returns early
+    // where the block has failed; the task means nothing then.
     RINGDOVE_INLINE Task next_task(Work& work) {
 #pragma unroll 1
         while (failed == FINE && (op != state.place.ops_end || begin_round())) {
@@ -104,10 +122,14 @@ private:
                 op += sizeof(Op);
             }
             if (is_posted) {
-                return Task::Move;
+                data_pending = true;
+                fence_needed = true;
+                return head.code == OpCode::Pack      ? Task::Pack
+                       : head.code == OpCode::Collect ? Task::Collect
+                                                      : Task::Move;
             }
         }
-        return failed == FINE ? Task::Finish : Task::Stop;
+        return Task::Finish;
     }
 
     // Before the first segment, as if the last round of another had just ended.
@@ -183,8 +205,12 @@ private:
                     advance(head);
                 }
                 return false;
+            case OpCode::Pack:
+                return describe_pack(head, work);
+            case OpCode::Collect:
+                return describe_collect(head, work);
             default:
-                return refuse(PlanFault::OpCode, u64(OpCode::Advance), u64(head.code));
+                return refuse(PlanFault::OpCode, u64(OpCode::Collect), u64(head.code));
         }
     }
 
@@ -289,8 +315,77 @@ private:
         work.operands = operands;
         work.pass = pass;
         work.threads = threads_for(operands);
-        data_pending = true;
-        fence_needed = true;
+        return true;
+    }
+
+    // Pack and Collect: `count` messages of one number, at consecutive ports.
+    RINGDOVE_INLINE bool describe_messages(const Head& head, u64 count, u32 message, u64 length,
+                                           Work& work) {
+        if (count == 0 || count > MESSAGES_MAX) {
+            return refuse(PlanFault::MessageCount, MESSAGES_MAX, count);
+        }
+        if (head.port + count > state.program.port_count) {
+            return refuse(PlanFault::OpPort, state.program.port_count, head.port + count - 1);
+        }
+        const u64 number = state.ports[head.port].position + message;
+        work.message_count = u32(count);
+        work.flag = flag_of(number);
+        work.site.position = number;
+#pragma unroll 1
+        for (u32 i = 0; i < count; ++i) {
+            const Port& port = state.ports[head.port + i];
+            if (port.position + message != number) {
+                return refuse(PlanFault::MessageNumber, number, port.position + message);
+            }
+            if (port.slots == 0 || length > port.slot_bytes / 2) {
+                return refuse(PlanFault::SlotRange, port.slot_bytes / 2, length);
+            }
+            work.message_slots[i] = port.slots + (number & port.slot_mask) * port.slot_bytes;
+        }
+        work.threads = ~0u;
+        return true;
+    }
+
+    RINGDOVE_INLINE bool describe_pack(const Head& head, Work& work) {
+        const u64 length = clipped_length(head);
+        const Operand to = fetch_operand<__builtin_offsetof(Op, destination)>(head);
+        const Operand from = fetch_operand<__builtin_offsetof(Op, a)>(head);
+        if (length == 0 || !resolve(from, length, work.operands.a) ||
+            !describe_messages(head, 1, to.number, length, work)) {
+            return false;
+        }
+        work.operands.length = length;
+        work.packed_bytes = packed_bytes(state.ports[head.port], work.site.position, length);
+        return true;
+    }
+
+    RINGDOVE_INLINE bool describe_collect(const Head& head, Work& work) {
+        const u64 length = clipped_length(head);
+        const Operand to = fetch_operand<__builtin_offsetof(Op, destination)>(head);
+        const Operand own = fetch_operand<__builtin_offsetof(Op, a)>(head);
+        const Operand messages = fetch_operand<__builtin_offsetof(Op, b)>(head);
+        Operands& operands = work.operands;
+        if (length == 0 || !resolve(to, length, operands.destination) ||
+            !resolve(own, length, operands.a) ||
+            !describe_messages(head, u64(fetch_value(head)), messages.number, length, work)) {
+            return false;
+        }
+        operands.length = length;
+        const u64 unit = element_bytes(DataType(state.arguments.data_type));
+        const u64 all = operands.destination | operands.a | length;
+        if (all % unit != 0) {
+            return refuse(PlanFault::Alignment, unit, all % unit);
+        }
+        const ReduceOp reduce_op = ReduceOp(state.arguments.reduce_op);
+        // Terms come scaled, each by its own rank's scalar.
+        work.pass = select_pass(true, reduce_op, 0);
+        work.last_pass = select_pass(true, reduce_op, head.flags & flags::FINISH);
+        work.before = u32(ptx::load<u64>(head.address + __builtin_offsetof(Op, before)));
+        work.first_port = head.port;
+        const u64 number = work.site.position;
+        work.site = site(head.port);
+        work.site.kind = WaitKind::Arrival;
+        work.site.position = number;
         return true;
     }
 
@@ -305,7 +400,8 @@ private:
             request.arrival = (head.flags & flags::ARRIVAL) != 0;
             request.completion = (head.flags & flags::COMPLETION) != 0;
             request.length = clipped_length(head);
-            if (!describe_put(head, request) ||
+            const bool is_flagged = (head.flags & flags::FLAGGED) != 0 && request.length != 0;
+            if ((is_flagged && !describe_flagged(head, request)) || !describe_put(head, request) ||
                 (request.length == 0 && !request.arrival && !request.completion)) {
                 return;
             }
@@ -321,6 +417,23 @@ private:
         if (!ring(state.communicator, request, site(head.port))) {
             failed = STOPPED;
         }
+    }
+
+    // A put of a flagged message moves what its slot holds. The message may have been packed for
+    // another port, so its flag must be the one that is next here too.
+    RINGDOVE_INLINE bool describe_flagged(const Head& head, Request& request) {
+        const Operand from = fetch_operand<__builtin_offsetof(Op, a)>(head);
+        const Operand to = fetch_operand<__builtin_offsetof(Op, destination)>(head);
+        if (from.port >= state.program.port_count) {
+            return refuse(PlanFault::OpPort, state.program.port_count, from.port);
+        }
+        const Port& source = state.ports[from.port];
+        const u64 number = state.ports[head.port].position + to.number;
+        if (source.position + from.number != number) {
+            return refuse(PlanFault::MessageNumber, number, source.position + from.number);
+        }
+        request.length = 2 * packed_bytes(source, number, request.length);
+        return true;
     }
 
     RINGDOVE_INLINE void refuse_request(const Request& request) {

@@ -51,6 +51,8 @@ constexpr u32 REDUCE_OP_COUNT = 6;
 constexpr u64 PLAN_MAGIC = 0x00014e414c504452ull;
 constexpr u32 BLOCK_PORTS_MAX = 32;
 constexpr u32 BUFFERS_MAX = 4;
+constexpr u32 MESSAGES_MAX = 15;
+constexpr u64 WHOLE_SLOT_PERIOD = 1ull << 30;
 
 struct PlanHeader {
     u64 magic;
@@ -84,6 +86,8 @@ enum class OpCode : u8 {
     WaitSignal = 5,
     WaitCompletion = 6,
     Advance = 7,
+    Pack = 8,
+    Collect = 9,
 };
 
 namespace flags {
@@ -91,6 +95,7 @@ constexpr u8 ARRIVAL = 1;
 constexpr u8 COMPLETION = 2;
 constexpr u8 SCALE = 4;
 constexpr u8 FINISH = 8;
+constexpr u8 FLAGGED = 16;
 }  // namespace flags
 
 enum class Space : u8 {
@@ -115,7 +120,7 @@ struct Op {
     u32 length;
     u64 extent;
     s64 value;
-    u64 reserved;
+    u64 before;
     Operand destination;
     Operand a;
     Operand b;
@@ -204,6 +209,8 @@ enum class PlanFault : u32 {
     ReduceOp = 17,
     NoSignal = 18,
     SlotPort = 19,
+    MessageCount = 20,
+    MessageNumber = 21,
 };
 
 struct WaitRecord {

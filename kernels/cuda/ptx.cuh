@@ -125,6 +125,15 @@ RINGDOVE_INLINE u32 load_relaxed_gpu_u32(u64 address) {
     return value;
 }
 
+// Two words in one instruction. To the memory model these are two relaxed loads in unspecified
+// order.
+RINGDOVE_INLINE void load_relaxed_system_2_u64(u64 address, u64& word_0, u64& word_1) {
+    asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];"
+                 : "=l"(word_0), "=l"(word_1)
+                 : "l"(address)
+                 : "memory");
+}
+
 RINGDOVE_INLINE void store_release_gpu_u64(u64 address, u64 value) {
     asm volatile("st.release.gpu.global.u64 [%0], %1;" : : "l"(address), "l"(value) : "memory");
 }

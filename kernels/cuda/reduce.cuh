@@ -60,6 +60,17 @@ struct Transform {
         }
     }
 
+    // The same for a vector that carries no type yet.
+    static RINGDOVE_INLINE void combine_bits(ptx::Vector<u32>& a, const ptx::Vector<u32>& b,
+                                             Value factor) {
+        Vector left;
+        Vector right;
+        __builtin_memcpy(&left, &a, sizeof(left));
+        __builtin_memcpy(&right, &b, sizeof(right));
+        combine(left, right, factor);
+        __builtin_memcpy(&a, &left, sizeof(left));
+    }
+
     static RINGDOVE_INLINE void tiles(const Operands& operands, u64 begin, u64 end, Value factor,
                                       Team team) {
         const u64 stride = team.tile_stride();
@@ -198,6 +209,55 @@ RINGDOVE_INLINE u32 element_bytes(DataType type) {
             return 4;
         default:
             return 8;
+    }
+}
+
+// Applies a pass to a vector in registers: `a` becomes `a (op) b`. For terms that come scaled.
+template <class Type, class Wrapping>
+RINGDOVE_INLINE void combine_pass(Pass pass, ptx::Vector<u32>& a, const ptx::Vector<u32>& b,
+                                  u32 rank_count) {
+    const auto divisor = typename Type::Value(rank_count);
+    switch (pass) {
+        case Pass::Sum:
+            return Transform<Wrapping, Pass::Sum>::combine_bits(a, b, divisor);
+        case Pass::Prod:
+            return Transform<Wrapping, Pass::Prod>::combine_bits(a, b, divisor);
+        case Pass::Max:
+            return Transform<Type, Pass::Max>::combine_bits(a, b, divisor);
+        case Pass::Min:
+            return Transform<Type, Pass::Min>::combine_bits(a, b, divisor);
+        case Pass::AverageEnd:
+            return Transform<Type, Pass::AverageEnd>::combine_bits(a, b, divisor);
+        default:
+            return;
+    }
+}
+
+// The same for any type. The switch stands inside of the loop over terms here, because the loop
+// waits for each of them: a copy of it for every type and pass would double the device code.
+RINGDOVE_INLINE void combine(DataType type, Pass pass, ptx::Vector<u32>& a,
+                             const ptx::Vector<u32>& b, u32 rank_count) {
+    switch (type) {
+        case DataType::I8:
+            return combine_pass<I8, U8>(pass, a, b, rank_count);
+        case DataType::U8:
+            return combine_pass<U8, U8>(pass, a, b, rank_count);
+        case DataType::I32:
+            return combine_pass<I32, U32>(pass, a, b, rank_count);
+        case DataType::U32:
+            return combine_pass<U32, U32>(pass, a, b, rank_count);
+        case DataType::I64:
+            return combine_pass<I64, U64>(pass, a, b, rank_count);
+        case DataType::U64:
+            return combine_pass<U64, U64>(pass, a, b, rank_count);
+        case DataType::F16:
+            return combine_pass<F16, F16>(pass, a, b, rank_count);
+        case DataType::F32:
+            return combine_pass<F32, F32>(pass, a, b, rank_count);
+        case DataType::F64:
+            return combine_pass<F64, F64>(pass, a, b, rank_count);
+        case DataType::BF16:
+            return combine_pass<BF16, BF16>(pass, a, b, rank_count);
     }
 }
 

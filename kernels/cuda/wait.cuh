@@ -25,12 +25,6 @@ enum class WaitEnd : u32 {
     Stopped,
 };
 
-struct WaitResult {
-    WaitEnd end;
-    u64 seen;
-    u64 waited_ns;
-};
-
 // Where a wait stands, for its record.
 struct WaitSite {
     WaitKind kind;
@@ -49,41 +43,48 @@ RINGDOVE_INLINE bool reached(u64 seen, u64 expected) {
     return static_cast<s64>(seen - expected) >= 0;
 }
 
-// Waits until the word at `address` has reached `expected`. One thread calls it; whoever else reads
-// the data that the word announces does so after a block barrier.
-RINGDOVE_INLINE WaitResult wait_until(const DeviceCommunicator& communicator, u64 address,
-                                      u64 expected) {
-    // Pairs with whoever raises the word after the data (R9), or frees slots (R7).
-    u64 seen = ptx::load_acquire_system_u64(address);
-    if (reached(seen, expected)) {
-        return {WaitEnd::Reached, seen, 0};
-    }
+// Calls `poll` until it returns true: a look at memory that others write.
+template <class Poll>
+RINGDOVE_INLINE WaitEnd poll_until(const DeviceCommunicator& communicator, Poll& poll,
+                                   u64& waited_ns) {
     const u64 began_ns = ptx::global_time_ns();
     u32 nap_ns = 0;
     for (;;) {
 #pragma unroll 1
-        for (u32 poll = 0; poll < POLLS_PER_CHECK; ++poll) {
-            seen = ptx::load_acquire_system_u64(address);
-            if (reached(seen, expected)) {
-                return {WaitEnd::Reached, seen, 0};
+        for (u32 look = 0; look < POLLS_PER_CHECK; ++look) {
+            if (poll()) {
+                return WaitEnd::Reached;
             }
             if (nap_ns != 0) {
                 ptx::nanosleep(nap_ns);
             }
         }
-        const u64 waited_ns = ptx::global_time_ns() - began_ns;
+        waited_ns = ptx::global_time_ns() - began_ns;
         if (ptx::load_relaxed_gpu_u32(communicator.record_claim) != 0) {
-            return {WaitEnd::Stopped, seen, waited_ns};
+            return WaitEnd::Stopped;
         }
         if (ptx::load_relaxed_system_u32(communicator.abort) != 0) {
-            return {WaitEnd::Aborted, seen, waited_ns};
+            return WaitEnd::Aborted;
         }
         if (waited_ns >= communicator.timeout_ns) {
-            return {WaitEnd::Expired, seen, waited_ns};
+            return WaitEnd::Expired;
         }
         nap_ns = nap_ns == 0 ? NAP_NS_FIRST : (nap_ns < NAP_NS_MAX ? 2 * nap_ns : NAP_NS_MAX);
     }
 }
+
+// Looks at a counter.
+struct CounterPoll {
+    u64 address;
+    u64 expected;
+    u64 seen;
+
+    RINGDOVE_INLINE bool operator()() {
+        // Pairs with whoever raises the word after the data (R9), or frees slots (R7).
+        seen = ptx::load_acquire_system_u64(address);
+        return reached(seen, expected);
+    }
+};
 
 // Leaves the record of this failure, unless another thread was first.
 RINGDOVE_INLINE void leave_record(const DeviceCommunicator& communicator, const WaitSite& site,
@@ -108,18 +109,31 @@ RINGDOVE_INLINE void leave_record(const DeviceCommunicator& communicator, const 
     ptx::store_release_system_u32(record + __builtin_offsetof(WaitRecord, state), state);
 }
 
-// Waits as `wait_until`; a wait that fails leaves its record and returns false.
+// Leaves the record of a wait that ended like this, if it has to.
+RINGDOVE_INLINE void record_wait(const DeviceCommunicator& communicator, const WaitSite& site,
+                                 WaitEnd end, u64 expected, u64 seen, u64 waited_ns) {
+    if (end != WaitEnd::Stopped) {
+        const u32 state = end == WaitEnd::Expired ? RECORD_EXPIRED : RECORD_ABORTED;
+        leave_record(communicator, site, state, expected, seen, waited_ns);
+    }
+}
+
+// Waits until the word at `address` has reached `expected`. One thread calls it; whoever else reads
+// the data that the word announces does so after a block barrier. A wait that fails leaves its
+// record and returns false.
 RINGDOVE_INLINE bool wait_or_record(const DeviceCommunicator& communicator, u64 address,
                                     u64 expected, const WaitSite& site, u64& seen) {
-    const WaitResult result = wait_until(communicator, address, expected);
-    seen = result.seen;
-    if (result.end == WaitEnd::Reached) {
+    CounterPoll poll = {address, expected, 0};
+    u64 waited_ns = 0;
+    WaitEnd end = WaitEnd::Reached;
+    if (!poll()) {
+        end = poll_until(communicator, poll, waited_ns);
+    }
+    seen = poll.seen;
+    if (end == WaitEnd::Reached) {
         return true;
     }
-    if (result.end != WaitEnd::Stopped) {
-        const u32 state = result.end == WaitEnd::Expired ? RECORD_EXPIRED : RECORD_ABORTED;
-        leave_record(communicator, site, state, expected, result.seen, result.waited_ns);
-    }
+    record_wait(communicator, site, end, expected, seen, waited_ns);
     return false;
 }
 

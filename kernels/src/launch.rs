@@ -69,7 +69,8 @@ pub struct LaunchArguments {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum WaitKind {
-    /// Data from `peer`.
+    /// Data from `peer`. Where data and flag travel together, `expected` and `seen` of the record
+    /// are flags, and `position` is the message's number.
     Arrival = 1,
     /// A credit (or grant) from `peer`.
     Credit = 2,
@@ -138,11 +139,15 @@ pub enum PlanFault {
     NoSignal = 18,
     /// A put between slots of another port than its own.
     SlotPort = 19,
+    /// An op collects no message, or more than it can.
+    MessageCount = 20,
+    /// Flagged messages that one op handles have different numbers at its ports.
+    MessageNumber = 21,
 }
 
 impl PlanFault {
     /// Every fault, in the order of the codes, which start at 1.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 21] = [
         Self::Magic,
         Self::BlockCount,
         Self::ThreadCount,
@@ -162,6 +167,8 @@ impl PlanFault {
         Self::ReduceOp,
         Self::NoSignal,
         Self::SlotPort,
+        Self::MessageCount,
+        Self::MessageNumber,
     ];
 
     /// The fault with this code.

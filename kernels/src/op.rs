@@ -21,6 +21,23 @@ pub const PLAN_MAGIC: u64 = 0x0001_4e41_4c50_4452;
 pub const BLOCK_PORTS_MAX: usize = 32;
 /// The most buffers that a launch can bind by number.
 pub const BUFFERS_MAX: usize = 4;
+/// The most flagged messages that one op collects: one for each peer of 16 ranks.
+pub const MESSAGES_MAX: usize = 15;
+/// A flagged message whose number is a multiple of this, or follows one closely enough to be the
+/// first in its slot, fills its slot. So no word of a slot keeps a flag until that flag, of which
+/// there are 2^32, is expected again.
+pub const WHOLE_SLOT_PERIOD: u64 = 1 << 30;
+
+/// Bytes that `data_bytes` take in a slot as a flagged message: each 4 with a flag of 4, padded to
+/// whole pairs of such words, for accesses of 16 bytes.
+pub const fn flagged_bytes(data_bytes: u64) -> u64 {
+    2 * data_bytes.next_multiple_of(8)
+}
+
+/// The flag of message `number` of a lane. Zero is a slot that was never written.
+pub const fn flag_of(number: u64) -> u32 {
+    (number as u32).wrapping_add(1)
+}
 
 /// Start of an encoded plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
@@ -89,6 +106,14 @@ pub enum OpCode {
     WaitCompletion = 6,
     /// Advance the port: `position += value`, `completion_position += destination.offset`.
     Advance = 7,
+    /// Write `a` as flagged message `position + destination.number` into the slot at `port` (the
+    /// send port of a flagged lane). Puts on several lanes may take it from there.
+    Pack = 8,
+    /// `destination` = the reduction of `a` and of flagged messages `position + b.number` at
+    /// `value` ports, of which `port` is the first (receive ports of flagged lanes). The messages
+    /// are taken in the order of their ports, and `a` after the first `before` of them. Waits for
+    /// each word of them.
+    Collect = 9,
 }
 
 impl OpCode {
@@ -102,6 +127,8 @@ impl OpCode {
             5 => Self::WaitSignal,
             6 => Self::WaitCompletion,
             7 => Self::Advance,
+            8 => Self::Pack,
+            9 => Self::Collect,
             _ => return None,
         })
     }
@@ -118,7 +145,10 @@ pub mod flags {
     pub const SCALE: u8 = 4;
     /// `Reduce`: this is the last contribution; apply what the reduction needs at its end (the
     /// division of `ReduceOp::Avg`). `Copy` with this flag does so too (one rank alone).
+    /// `Collect`: apply it after the last term.
     pub const FINISH: u8 = 8;
+    /// `Put`: the slot holds a flagged message of `length` bytes of data.
+    pub const FLAGGED: u8 = 16;
 }
 
 /// Where an operand lives.
@@ -160,21 +190,22 @@ pub struct Op {
     pub code: u8,
     /// [`flags`].
     pub flags: u8,
-    /// Place of the op's port in the block's list (`Put`, `Credit`, `Wait*`, `Advance`).
+    /// Place of the op's port in the block's list; of `Collect`, of the first port.
     pub port: u16,
     /// Bytes, before clipping.
     pub length: u32,
     /// Where the op's bytes stand in the collective's element range, for clipping. Bytes.
     pub extent: u64,
-    /// `Wait*`: expected signal relative to the position. `Advance`: how far.
+    /// `Wait*`: expected signal relative to the position. `Advance`: how far. `Collect`: number of
+    /// ports.
     pub value: i64,
-    /// Zero.
-    pub reserved: u64,
+    /// `Collect`: how many messages come before `a` in the order of terms.
+    pub before: u64,
     /// Where data goes. For a `Put` this is memory of the peer.
     pub destination: Operand,
     /// First source.
     pub a: Operand,
-    /// Second source (`Reduce`).
+    /// Second source (`Reduce`), or the messages' number (`Collect`).
     pub b: Operand,
 }
 

@@ -12,8 +12,8 @@ use ringdove_kernels::launch::{
     DeviceCommunicator, LaunchArguments, PlanFault, WaitKind, WaitRecord,
 };
 use ringdove_kernels::op::{
-    BLOCK_PORTS_MAX, BUFFERS_MAX, BlockProgram, Op, OpCode, Operand, PLAN_MAGIC, PlanHeader,
-    Segment, Space, flags,
+    BLOCK_PORTS_MAX, BUFFERS_MAX, BlockProgram, MESSAGES_MAX, Op, OpCode, Operand, PLAN_MAGIC,
+    PlanHeader, Segment, Space, WHOLE_SLOT_PERIOD, flags,
 };
 use ringdove_kernels::port::Port;
 use std::fmt::Write;
@@ -72,12 +72,15 @@ fn expected() -> String {
         "PLAN_MAGIC", PLAN_MAGIC;
         "BLOCK_PORTS_MAX", BLOCK_PORTS_MAX;
         "BUFFERS_MAX", BUFFERS_MAX;
+        "MESSAGES_MAX", MESSAGES_MAX;
+        "WHOLE_SLOT_PERIOD", WHOLE_SLOT_PERIOD;
         "DATA_TYPE_COUNT", DataType::ALL.len();
         "REDUCE_OP_COUNT", ReduceOp::ALL.len();
         "flags::ARRIVAL", flags::ARRIVAL;
         "flags::COMPLETION", flags::COMPLETION;
         "flags::SCALE", flags::SCALE;
         "flags::FINISH", flags::FINISH;
+        "flags::FLAGGED", flags::FLAGGED;
     );
     let two_bytes = Descriptor {
         route: 0,
@@ -90,7 +93,19 @@ fn expected() -> String {
     values!(text, "(1ull << LENGTH_SHIFT)", two_bytes.encode(false)[0]);
     codes!(text, DataType, I8, U8, I32, U32, I64, U64, F16, F32, F64, BF16);
     codes!(text, ReduceOp, Sum, Prod, Max, Min, Avg, PreMulSum);
-    codes!(text, OpCode, Copy, Reduce, Put, Credit, WaitSignal, WaitCompletion, Advance);
+    codes!(
+        text,
+        OpCode,
+        Copy,
+        Reduce,
+        Put,
+        Credit,
+        WaitSignal,
+        WaitCompletion,
+        Advance,
+        Pack,
+        Collect
+    );
     codes!(text, Space, None, Buffer, Slot, Address);
     codes!(text, WaitKind, Arrival, Credit, Completion, RingSpace, BadPlan);
     codes!(
@@ -114,13 +129,15 @@ fn expected() -> String {
         DataType,
         ReduceOp,
         NoSignal,
-        SlotPort
+        SlotPort,
+        MessageCount,
+        MessageNumber
     );
     layout!(text, PlanHeader, magic, size_bytes, block_count, thread_count);
     layout!(text, BlockProgram, segments, segment_count, ports, port_count);
     layout!(text, Segment, ops, op_count, rounds, round_stride, limit);
     layout!(text, Operand, offset, number, port, space);
-    layout!(text, Op, code, flags, port, length, extent, value, destination, a, b);
+    layout!(text, Op, code, flags, port, length, extent, value, before, destination, a, b);
     layout!(
         text,
         Port,

@@ -140,8 +140,8 @@ impl ControlPlane {
         self.call(Call::AllGather, bytes)
     }
 
-    /// Begins an [`all_gather`](Self::all_gather); [`Gather::finish`] waits for its end. A thread that
-    /// holds the planes of several ranks begins on all of them before it waits for any.
+    /// Begins an [`all_gather`](Self::all_gather); [`Gather::finish`] waits for its end. A thread
+    /// that holds the planes of several ranks begins on all of them before it waits for any.
     ///
     /// # Errors
     /// The error that ended the plane before, if any.

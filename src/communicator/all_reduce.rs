@@ -4,11 +4,12 @@ use super::agreement::{Signature, Value};
 use super::attach::add_direct_routes;
 use super::element::{Element, Reduction};
 use super::launcher::{Encoded, Launcher, PlanKey};
+use super::layout::Nodes;
 use super::world::lock;
 use super::{Communicator, buffers};
 use crate::engine::Alarm;
 use crate::error::{Error, Result};
-use crate::plan::{self, Collective, LaneEnd, Limits, PortResolver, Request, Verified};
+use crate::plan::{self, Collective, LaneEnd, PortResolver, Request, Verified};
 use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut};
 use ringdove_kernels::element::{DataType, ReduceOp};
 use ringdove_kernels::launch::LaunchArguments;
@@ -130,6 +131,8 @@ impl Communicator {
     ) -> Call {
         let registered = launcher
             .find_registered(send, bytes)
+            // Between nodes everything is staged.
+            .filter(|_| self.world.geometry.nodes == Nodes::One)
             .zip(launcher.find_registered(receive, bytes))
             .map(|(input, output)| [input, output]);
         let request = Request {
@@ -207,12 +210,7 @@ impl Communicator {
 
     fn verified(&self, request: &Request) -> Result<Verified> {
         let geometry = &self.world.geometry;
-        let limits = Limits {
-            blocks_max: geometry.blocks,
-            slot_bytes: geometry.slot_bytes,
-            slot_count: geometry.slot_count,
-            ranks_per_node: 0,
-        };
+        let limits = geometry.limits(geometry.slot_bytes);
         let choice = plan::select(request, &limits).map_err(|e| internal("plan", &e))?;
         plan::verify(plan::build(&choice), &request.promise()).map_err(|e| internal("plan", &e))
     }

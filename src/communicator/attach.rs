@@ -13,7 +13,10 @@ use crate::id::{LaneId, Rank, RouteId};
 use crate::plan::{LaneEnd, LaneKind, Side};
 use crate::ring::{Consumer, RingSize};
 use crate::settings::Settings;
+use crate::transport::Transport;
 use crate::transport::peer::PeerTransport;
+use crate::transport::split::Split;
+use crate::transport::verbs::VerbsTransport;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// The proxy threads that all communicators of the process share. They end with the last one.
@@ -40,16 +43,21 @@ pub(super) fn attach(
     proxies: &ProxyThreads,
     world: &Arc<World>,
     seat: &Seat,
-    peers: &[Peer],
+    (peers, far): (&[Peer], Option<(VerbsTransport, Vec<LaneId>)>),
     settings: &Settings,
 ) -> Result<Attached> {
     let rank = seat.rank;
     let (slots, tail) = seat.memory.ring()?;
     let size = RingSize::new(settings.ring_log2)?;
+    let near = PeerTransport::new(&seat.context)?;
+    let transport: Box<dyn Transport> = match far {
+        None => Box::new(near),
+        Some((far, lanes)) => Box::new(Split::new(near, far, &lanes)),
+    };
     let attached = proxies.attach(AttachmentParts {
         rank,
         consumer: Consumer::new(&slots, tail.word64(0)?, size)?,
-        transport: Box::new(PeerTransport::new(&seat.context)?),
+        transport,
         alarm: world.clone(),
         watch: Some(Watch::new(rank, seat.memory.record()?)?),
     })?;
@@ -79,28 +87,31 @@ fn add_port(
         // A receive port rings to return credits, so what it raises is the send port's signal.
         Side::Receive => (there(Side::Send), end.lane.from),
     };
+    let flagged = end.lane.kind == LaneKind::Flagged;
+    let sends = end.side == Side::Send;
     let lane = Lane {
         peer: Rank(peer),
-        arrival: Some(far.endpoint.signals + far_place.signal),
-        completion: (end.side == Side::Send).then_some(base.signals + place.completion),
+        // Nobody waits for signals of a flagged lane, so nobody may ask for one (R8).
+        arrival: (!flagged).then_some(far.endpoint.signals + far_place.signal),
+        completion: (sends && !flagged).then_some(base.signals + place.completion),
     };
     handle.add_lane(LaneId(number), lane)?;
     // From anywhere in the own staging memory, so that what arrived can go on as it lies.
     let staging = RegionDescriptor { base: base.staging, length_bytes: own.layout.staging_bytes };
     let slots = RegionDescriptor {
         base: far.endpoint.staging + far_place.slots,
-        length_bytes: own.slots_bytes(place),
+        length_bytes: place.slots_bytes(),
     };
     let (source, destination) = match (end.side, end.lane.kind) {
         (Side::Send, LaneKind::Direct) => return Ok(()),
-        (Side::Send, LaneKind::Slots) => (staging, slots),
+        (Side::Send, LaneKind::Slots | LaneKind::Flagged) => (staging, slots),
         (Side::Receive, _) => Default::default(),
     };
     handle.add_route(RouteId(number as u16), Route { lane: LaneId(number), source, destination })
 }
 
-/// Adds the routes from `source`, a range of `seat`'s memory, to `destination` for every direct lane
-/// of `seat`, from number `first` on.
+/// Adds the routes from `source`, a range of `seat`'s memory, to `destination` for every direct
+/// lane of `seat`, from number `first` on.
 pub(super) fn add_direct_routes(
     handle: &AttachmentHandle,
     seat: &Seat,

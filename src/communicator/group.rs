@@ -8,7 +8,7 @@ use super::world::lock;
 use super::{Communicator, buffers};
 use crate::error::{Error, Result};
 use crate::id::Rank;
-use crate::plan::{self, Direction, Limits, Transfer};
+use crate::plan::{self, Direction, Transfer};
 use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut};
 use ringdove_kernels::element::DataType;
 use ringdove_kernels::launch::LaunchArguments;
@@ -164,12 +164,7 @@ impl Group<'_> {
 
     fn plan(&self, transfers: &[Transfer]) -> Result<plan::Group> {
         let geometry = &self.communicator.world.geometry;
-        let limits = Limits {
-            blocks_max: geometry.blocks,
-            slot_bytes: geometry.pair_slot_bytes(),
-            slot_count: geometry.slot_count,
-            ranks_per_node: 0,
-        };
+        let limits = geometry.limits(geometry.pair_slot_bytes());
         let (rank, ranks) = (self.communicator.rank.0, geometry.rank_count);
         plan::group(rank, ranks, transfers, &limits)
             .map_err(|error| Error::argument("group", "transfers that match", error))

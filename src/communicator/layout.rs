@@ -4,7 +4,7 @@
 //! addresses in a peer's memory itself and needs only two base addresses from it.
 
 use crate::id::Rank;
-use crate::plan::{LaneEnd, LaneId, LaneKind, Side};
+use crate::plan::{ALL_PAIRS_RANKS_MAX, LaneEnd, LaneId, LaneKind, Limits, Side, SlotShape};
 use crate::settings::Settings;
 use std::collections::HashMap;
 
@@ -22,8 +22,44 @@ pub(crate) struct Geometry {
     pub blocks: u32,
     /// Bytes of one slot between neighbours.
     pub slot_bytes: u32,
-    /// Slots of one lane.
+    /// Slots of one lane, of those that are not flagged.
     pub slot_count: u32,
+    /// How ranks are spread over nodes.
+    pub nodes: Nodes,
+    /// Bytes of data that one flagged message holds; 0: no flagged lanes.
+    pub flagged_bytes: u32,
+}
+
+/// How ranks are spread over nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Nodes {
+    /// All on one.
+    One,
+    /// So many ranks on each, one after the other.
+    Even {
+        /// Ranks of each node.
+        ranks: u32,
+    },
+    /// In some other way.
+    Uneven,
+}
+
+impl Nodes {
+    /// Of ranks whose nodes have these names.
+    pub fn of(hosts: &[String]) -> Self {
+        let ranks = hosts.iter().take_while(|host| **host == hosts[0]).count();
+        let mut first_hosts: Vec<&String> = hosts.iter().step_by(ranks.max(1)).collect();
+        let same = |group: &[String]| group.len() == ranks && group.iter().all(|h| *h == group[0]);
+        let even = ranks > 0 && hosts.chunks(ranks).all(same);
+        let count = first_hosts.len();
+        first_hosts.sort_unstable();
+        first_hosts.dedup();
+        match (even && first_hosts.len() == count, count) {
+            (true, 1) => Self::One,
+            (true, _) => Self::Even { ranks: ranks as u32 },
+            (false, _) => Self::Uneven,
+        }
+    }
 }
 
 impl Geometry {
@@ -31,12 +67,29 @@ impl Geometry {
     pub const RANKS_MAX: u32 = 64;
 
     /// The geometry that `settings` ask for.
-    pub fn new(rank_count: u32, settings: &Settings) -> Self {
+    pub fn new(rank_count: u32, nodes: Nodes, settings: &Settings) -> Self {
         Self {
             rank_count,
             blocks: settings.blocks_max,
             slot_bytes: settings.slot_bytes,
             slot_count: settings.slot_count,
+            nodes,
+            // A word of data and its flag are known to stay together within a node only (R13).
+            flagged_bytes: match rank_count <= ALL_PAIRS_RANKS_MAX && nodes == Nodes::One {
+                true => settings.low_latency_bytes,
+                false => 0,
+            },
+        }
+    }
+
+    /// What a plan may use, with slots of `slot_bytes`.
+    pub fn limits(&self, slot_bytes: u32) -> Limits {
+        Limits {
+            blocks_max: self.blocks,
+            slot_bytes,
+            slot_count: self.slot_count,
+            flagged_bytes: self.flagged_bytes,
+            ranks_per_node: self.ranks_per_node(),
         }
     }
 
@@ -45,24 +98,49 @@ impl Geometry {
         self.slot_bytes.min(PAIR_SLOT_BYTES_MAX)
     }
 
-    /// All lanes, in the order that every rank agrees on, with the bytes of their slots (0 for
+    /// Ranks of each node where plans tell nodes apart, else 0.
+    pub fn ranks_per_node(&self) -> u32 {
+        match self.nodes {
+            Nodes::Even { ranks } => ranks,
+            Nodes::One | Nodes::Uneven => 0,
+        }
+    }
+
+    /// Does a collective send much from one to the other? Around a ring, or, where a node has
+    /// several ranks, around the node and along the rail.
+    fn are_neighbours(&self, from: u32, to: u32) -> bool {
+        match self.nodes {
+            Nodes::Even { ranks } if ranks > 1 => {
+                let (node, place) = (from / ranks, from % ranks);
+                let next_on_node = node * ranks + (place + 1) % ranks;
+                to == next_on_node || to == (from + ranks) % self.rank_count
+            }
+            _ => to == (from + 1) % self.rank_count,
+        }
+    }
+
+    /// All lanes, in the order that every rank agrees on, with their slots (none of 0 bytes for
     /// lanes without).
-    fn lanes(&self) -> Vec<(LaneId, u32)> {
+    fn lanes(&self) -> Vec<(LaneId, SlotShape)> {
         let ranks = self.rank_count;
+        let slots = |bytes| SlotShape { bytes, count: self.slot_count };
         let mut lanes = Vec::new();
         for (from, to) in (0..ranks).flat_map(|from| (0..ranks).map(move |to| (from, to))) {
             if from == to {
                 continue;
             }
             let lane = |index, kind| LaneId { from, to, index, kind };
-            let neighbours = to == (from + 1) % ranks;
-            if !neighbours {
-                lanes.push((lane(0, LaneKind::Slots), self.pair_slot_bytes()));
+            if self.flagged_bytes > 0 {
+                let slots = self.limits(self.slot_bytes).flagged_slots();
+                lanes.push((lane(0, LaneKind::Flagged), slots));
+            }
+            if !self.are_neighbours(from, to) {
+                lanes.push((lane(0, LaneKind::Slots), slots(self.pair_slot_bytes())));
                 continue;
             }
             for index in 0..self.blocks as u16 {
-                lanes.push((lane(index, LaneKind::Slots), self.slot_bytes));
-                lanes.push((lane(index, LaneKind::Direct), 0));
+                lanes.push((lane(index, LaneKind::Slots), slots(self.slot_bytes)));
+                lanes.push((lane(index, LaneKind::Direct), slots(0)));
             }
         }
         lanes
@@ -80,8 +158,8 @@ pub(crate) struct PortPlace {
     pub completion: u64,
     /// Offset of slot 0 in the rank's staging memory. Bytes.
     pub slots: u64,
-    /// Bytes of one slot; 0 for a lane without slots.
-    pub slot_bytes: u32,
+    /// Its slots, of 0 bytes for a lane without.
+    pub shape: SlotShape,
     /// Place among the rank's send ports without slots.
     pub route_index: u32,
 }
@@ -100,6 +178,13 @@ pub(crate) struct Layout {
     numbers: HashMap<LaneEnd, u32>,
 }
 
+impl PortPlace {
+    /// Bytes of all its slots.
+    pub fn slots_bytes(&self) -> u64 {
+        u64::from(self.shape.bytes) * u64::from(self.shape.count)
+    }
+}
+
 impl Layout {
     /// The layout of `rank`.
     pub fn new(geometry: &Geometry, rank: Rank) -> Self {
@@ -110,22 +195,22 @@ impl Layout {
             direct_lanes: 0,
             numbers: HashMap::new(),
         };
-        for (lane, slot_bytes) in geometry.lanes() {
+        for (lane, shape) in geometry.lanes() {
             for side in [Side::Send, Side::Receive] {
                 let end = LaneEnd { lane, side };
                 if end.rank() == rank.0 {
-                    layout.push(geometry, end, slot_bytes);
+                    layout.push(end, shape);
                 }
             }
         }
         layout
     }
 
-    fn push(&mut self, geometry: &Geometry, end: LaneEnd, slot_bytes: u32) {
+    fn push(&mut self, end: LaneEnd, shape: SlotShape) {
         let signal = self.signal_bytes;
         self.signal_bytes += 2 * SIGNAL_STRIDE;
         let slots = self.staging_bytes;
-        self.staging_bytes += u64::from(slot_bytes) * u64::from(geometry.slot_count);
+        self.staging_bytes += u64::from(shape.bytes) * u64::from(shape.count);
         let direct = end.side == Side::Send && end.lane.kind == LaneKind::Direct;
         let route_index = if direct { self.direct_lanes } else { 0 };
         self.direct_lanes += u32::from(direct);
@@ -135,7 +220,7 @@ impl Layout {
             signal,
             completion: signal + SIGNAL_STRIDE,
             slots,
-            slot_bytes,
+            shape,
             route_index,
         });
     }
@@ -158,20 +243,26 @@ mod tests {
     #[test]
     fn both_ends_of_every_lane_exist_and_do_not_overlap() {
         for rank_count in 1..=8 {
-            let geometry = Geometry { rank_count, blocks: 3, slot_bytes: 8192, slot_count: 4 };
+            let geometry = Geometry {
+                rank_count,
+                blocks: 3,
+                slot_bytes: 8192,
+                slot_count: 4,
+                nodes: Nodes::One,
+                flagged_bytes: 4096,
+            };
             let layouts: Vec<_> =
                 (0..rank_count).map(|rank| Layout::new(&geometry, Rank(rank))).collect();
             for (lane, _) in geometry.lanes() {
                 let ends = [Side::Send, Side::Receive].map(|side| LaneEnd { lane, side });
                 let [sender, receiver] =
-                    ends.map(|end| layouts[end.rank() as usize].port(end).slot_bytes);
+                    ends.map(|end| layouts[end.rank() as usize].port(end).shape);
                 assert_eq!(sender, receiver);
             }
             for layout in &layouts {
                 for (before, after) in layout.ports.iter().zip(layout.ports.iter().skip(1)) {
                     assert!(before.completion < after.signal);
-                    let end = before.slots + u64::from(before.slot_bytes * geometry.slot_count);
-                    assert_eq!(end, after.slots);
+                    assert_eq!(before.slots + before.slots_bytes(), after.slots);
                 }
             }
         }
@@ -179,8 +270,21 @@ mod tests {
 
     #[test]
     fn staging_of_eight_ranks_stays_small() {
-        let geometry = Geometry::new(8, &Settings::default());
+        let geometry = Geometry::new(8, Nodes::One, &Settings::default());
         let bytes = Layout::new(&geometry, Rank(0)).staging_bytes;
         assert!(bytes < 40 << 20, "{bytes} bytes of staging for each rank");
+    }
+
+    #[test]
+    fn nodes_are_even_only_where_blocks_of_one_size_follow_one_another() {
+        let of = |names: &str| {
+            Nodes::of(&names.chars().map(|name| name.to_string()).collect::<Vec<_>>())
+        };
+        assert_eq!(of("aaaa"), Nodes::One);
+        assert_eq!(of("aabb"), Nodes::Even { ranks: 2 });
+        assert_eq!(of("abc"), Nodes::Even { ranks: 1 });
+        for uneven in ["aab", "abab", "abba", "aabbb"] {
+            assert_eq!(of(uneven), Nodes::Uneven, "{uneven}");
+        }
     }
 }

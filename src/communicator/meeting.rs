@@ -1,7 +1,7 @@
 //! How ranks of several processes become one communicator: each shows the others a card that says
 //! where it runs and how its memory is reached.
 
-use super::memory::RankMemory;
+use super::far::FarPlace;
 use super::peer::Peer;
 use super::world::{Seat, World};
 use crate::bootstrap::ControlPlane;
@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::gpu::Export;
 use crate::id::Rank;
 use crate::settings::Settings;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::sync::{Arc, OnceLock};
 
@@ -60,7 +61,7 @@ fn process_name() -> Result<ProcessName> {
 }
 
 /// What this node is called: as the user says, or by its boot, which no two nodes share.
-fn host_name(settings: &Settings) -> String {
+pub(super) fn host_name(settings: &Settings) -> String {
     if !settings.host_id.is_empty() {
         return settings.host_id.clone();
     }
@@ -72,31 +73,12 @@ impl Card {
     /// The card of `seat`.
     pub fn of(seat: &Seat, settings: &Settings) -> Result<Self> {
         let export = |address| Export::of(&seat.context, address).map(Shared::from);
-        let RankMemory { .. } = &seat.memory;
         let endpoint = seat.memory.endpoint();
         Ok(Self {
             host: host_name(settings),
             process: process_name()?,
             memory: Some([export(endpoint.signals)?, export(endpoint.staging)?]),
         })
-    }
-
-    pub fn encode(&self) -> Vec<u8> {
-        postcard::to_allocvec(self).expect("writing to memory does not fail")
-    }
-
-    /// The cards that all ranks have shown.
-    pub fn decode_all(bytes: &[Vec<u8>]) -> Result<Vec<Self>> {
-        let decode = |(rank, bytes): (u32, &Vec<u8>)| {
-            postcard::from_bytes(bytes).map_err(|cause| Error::Disagreement {
-                what: "the form of what ranks tell each other".into(),
-                rank: Rank(rank),
-                value: format!("{} bytes that are no card: {cause}", bytes.len()),
-                peer: Rank(0),
-                peer_value: "a card of this version".into(),
-            })
-        };
-        (0..).zip(bytes).map(decode).collect()
     }
 }
 
@@ -107,13 +89,34 @@ pub(super) fn local_ranks(cards: &[Card]) -> Result<Vec<Rank>> {
     Ok(local.map(|(rank, _)| Rank(rank)).collect())
 }
 
-/// All ranks, as the one of `seat` reaches them.
-pub(super) fn peers(world: &World, seat: &Seat, cards: &[Card]) -> Result<Vec<Peer>> {
+/// The ranks of other nodes than `rank`'s.
+pub(super) fn far_ranks(cards: &[Card], rank: Rank) -> Vec<Rank> {
+    let own = &cards[rank.index()].host;
+    let far = (0..).zip(cards).filter(|(_, card)| card.host != *own);
+    far.map(|(rank, _)| Rank(rank)).collect()
+}
+
+/// Which rank of its node `rank` is, from 0.
+pub(super) fn place_on_node(cards: &[Card], rank: Rank) -> usize {
+    let own = &cards[rank.index()].host;
+    cards[..rank.index()].iter().filter(|card| card.host == *own).count()
+}
+
+/// All ranks, as the one of `seat` reaches them; `far` are those of other nodes.
+pub(super) fn peers(
+    world: &World,
+    seat: &Seat,
+    cards: &[Card],
+    far: &[FarPlace],
+) -> Result<Vec<Peer>> {
     let own = &cards[seat.rank.index()];
     let peer = |(rank, card): (u32, &Card)| {
         let rank = Rank(rank);
         if card.process == own.process {
             return Peer::in_process(seat.rank, &seat.context, &*world.seat(rank)?);
+        }
+        if let Some(place) = far.iter().find(|place| place.rank == rank) {
+            return Ok(Peer::far(&world.geometry, place));
         }
         let exports = card.memory.as_ref().map(|memory| memory.each_ref().map(Shared::export));
         match exports {
@@ -135,14 +138,32 @@ pub(super) fn peers(world: &World, seat: &Seat, cards: &[Card]) -> Result<Vec<Pe
     (0..).zip(cards).map(peer).collect()
 }
 
-/// Shows the cards of the ranks that `planes` belong to; gives those of all ranks.
-pub(super) fn exchange(planes: &[Arc<ControlPlane>], shown: &[Vec<u8>]) -> Result<Vec<Vec<u8>>> {
+/// The name of every rank's node.
+pub(super) fn hosts(planes: &[Arc<ControlPlane>], settings: &Settings) -> Result<Vec<String>> {
+    exchange(planes, &vec![host_name(settings); planes.len()])
+}
+
+/// Shows the other ranks what those that `planes` belong to have; gives what all have shown.
+pub(super) fn exchange<T: Serialize + DeserializeOwned>(
+    planes: &[Arc<ControlPlane>],
+    shown: &[T],
+) -> Result<Vec<T>> {
+    let encode = |thing: &T| postcard::to_allocvec(thing).expect("writing to memory does not fail");
     // Begun on all before any is waited for: a thread may hold the planes of several ranks.
-    let begun = planes.iter().zip(shown).map(|(plane, bytes)| plane.begin_all_gather(bytes));
+    let begun = planes.iter().zip(shown).map(|(plane, own)| plane.begin_all_gather(&encode(own)));
     let begun: Vec<_> = begun.collect::<Result<_>>()?;
     let mut all = Vec::new();
     for gather in begun {
         all = gather.finish()?;
     }
-    Ok(all)
+    let decode = |(rank, bytes): (u32, &Vec<u8>)| {
+        postcard::from_bytes(bytes).map_err(|cause| Error::Disagreement {
+            what: "the form of what ranks tell each other".into(),
+            rank: Rank(rank),
+            value: format!("{} bytes that make no sense: {cause}", bytes.len()),
+            peer: planes[0].rank(),
+            peer_value: "what this version writes".into(),
+        })
+    };
+    (0..).zip(&all).map(decode).collect()
 }

@@ -1,8 +1,8 @@
 //! The memory of one rank that its kernels, its engine and its peers' engines share.
 
-use super::layout::{Geometry, Layout, PortPlace};
+use super::layout::{Geometry, Layout};
 use crate::error::{Error, Result};
-use crate::gpu::{DeviceMemory, PinnedMemory};
+use crate::gpu::{DeviceMemory, GpuRange, PinnedMemory};
 use crate::id::Rank;
 use crate::plan::{LaneKind, Side};
 use crate::shared::{AtomicWord32, Region};
@@ -51,10 +51,9 @@ pub(crate) struct RankMemory {
     pub layout: Layout,
     pinned: Arc<PinnedMemory>,
     control: DeviceMemory,
-    signals: DeviceMemory,
-    staging: DeviceMemory,
+    signals: Arc<DeviceMemory>,
+    staging: Arc<DeviceMemory>,
     ring_log2: u32,
-    slot_count: u32,
 }
 
 impl RankMemory {
@@ -71,22 +70,25 @@ impl RankMemory {
         Ok(Self {
             pinned: Arc::new(PinnedMemory::zeroed(context, pinned::RING + ring_bytes)?),
             control: DeviceMemory::zeroed(context, control_bytes)?,
-            signals: DeviceMemory::zeroed(context, layout.signal_bytes as usize)?,
-            staging: DeviceMemory::zeroed(context, layout.staging_bytes as usize)?,
+            signals: Arc::new(DeviceMemory::zeroed(context, layout.signal_bytes as usize)?),
+            staging: Arc::new(DeviceMemory::zeroed(context, layout.staging_bytes as usize)?),
             layout,
             ring_log2,
-            slot_count: geometry.slot_count,
         })
-    }
-
-    /// Bytes of all slots of a port.
-    pub fn slots_bytes(&self, place: &PortPlace) -> u64 {
-        u64::from(place.slot_bytes) * u64::from(self.slot_count)
     }
 
     /// What peers need.
     pub fn endpoint(&self) -> Endpoint {
         Endpoint { signals: self.signals.address(), staging: self.staging.address() }
+    }
+
+    /// Signals and staging memory, for adapters.
+    pub fn shared(&self, context: &Arc<CudaContext>) -> Result<[Arc<GpuRange>; 2]> {
+        let range = |memory: &Arc<DeviceMemory>| {
+            let bytes = memory.bytes() as u64;
+            GpuRange::new(context, memory.address(), bytes, memory.clone()).map(Arc::new)
+        };
+        Ok([range(&self.signals)?, range(&self.staging)?])
     }
 
     /// The ring's slots and its tail word, as the engine sees them.
@@ -147,7 +149,7 @@ impl RankMemory {
     fn port(&self, number: usize) -> Port {
         let place = &self.layout.ports[number];
         let lane = place.end.lane;
-        let slotted = lane.kind == LaneKind::Slots;
+        let slotted = lane.kind != LaneKind::Direct;
         let sends = place.end.side == Side::Send;
         Port {
             signal: self.signals.address() + place.signal,
@@ -155,8 +157,8 @@ impl RankMemory {
             completion: if sends { self.signals.address() + place.completion } else { 0 },
             completion_position: 0,
             slots: if slotted { self.staging.address() + place.slots } else { 0 },
-            slot_bytes: place.slot_bytes,
-            slot_mask: self.slot_count - 1,
+            slot_bytes: place.shape.bytes,
+            slot_mask: place.shape.count - 1,
             // A static route has the number of its port.
             route: if slotted || !sends { number as u32 } else { 0 },
             route_index: place.route_index,

@@ -1,7 +1,7 @@
 //! The public API: communicators, collectives, send and receive, registration.
 //!
 //! * `world`: what the ranks of one process share
-//! * `meeting`, `peer`: how ranks of several processes find one another's memory
+//! * `meeting`, `peer`, `far`: how ranks of several processes and nodes reach one another's memory
 //! * `layout`, `memory`: lanes and ports, and where they lie in each rank's memory
 //! * `attach`: what the engine is told
 //! * `agreement`: ranks must make the same calls; the board notices where they do not
@@ -14,6 +14,7 @@ mod all_reduce;
 mod attach;
 mod buffers;
 mod element;
+mod far;
 mod group;
 mod launcher;
 mod layout;
@@ -32,11 +33,13 @@ use crate::bootstrap::{ControlPlane, Entry};
 use crate::engine::{Alarm, Attached, ProxyThreads, Snapshot};
 use crate::error::{Error, Result};
 use crate::gpu::{Export, Import};
-use crate::id::Rank;
+use crate::id::{LaneId, Rank};
 use crate::settings::Settings;
+use crate::transport::verbs::VerbsTransport;
 use cudarc::driver::CudaContext;
+use far::{Far, FarMemory, FarPlace};
 use launcher::Launcher;
-use layout::Geometry;
+use layout::{Geometry, Nodes};
 use meeting::Card;
 use meeting::Shared;
 use memory::RankMemory;
@@ -66,6 +69,7 @@ pub struct Communicator {
     attached: Option<Attached>,
     /// What the engine's routes lead to, as long as it may use them.
     _peers: Vec<Peer>,
+    far: Option<FarMemory>,
     /// Keeps the proxy threads running.
     _proxies: Arc<ProxyThreads>,
 }
@@ -109,7 +113,7 @@ impl Communicator {
     /// streams or the device code.
     pub fn init_all(contexts: &[Arc<CudaContext>], settings: &Settings) -> Result<Vec<Self>> {
         let count = u32::try_from(contexts.len()).unwrap_or(u32::MAX);
-        let geometry = geometry(count, settings)?;
+        let geometry = geometry(count, Nodes::One, settings)?;
         let world = Arc::new(World::new(geometry));
         for (rank, context) in (0..).zip(contexts) {
             world.join(seat(context, &geometry, Rank(rank), settings)?, &geometry)?;
@@ -152,35 +156,53 @@ impl Communicator {
         rank_count: u32,
         settings: &Settings,
     ) -> Result<Vec<Self>> {
-        let geometry = geometry(rank_count, settings)?;
-        let spans_processes = !id.addresses()?.is_empty();
-        if contexts.is_empty() {
+        let ranks: Vec<Rank> = (first..).take(contexts.len()).map(Rank).collect();
+        if ranks.is_empty() {
             return Err(Error::argument("contexts", "at least one", 0));
         }
-        let world = id.world(geometry);
-        let ranks: Vec<Rank> = (first..).take(contexts.len()).map(Rank).collect();
-        let mut seats = Vec::new();
-        for (&rank, context) in ranks.iter().zip(contexts) {
-            let seat = seat(context, &geometry, rank, settings)?;
-            world.join(seat.clone(), &geometry)?;
-            seats.push(seat);
-        }
-        if !spans_processes {
+        if id.addresses()?.is_empty() {
+            let geometry = geometry(rank_count, Nodes::One, settings)?;
+            let world = id.world(geometry);
+            for (&rank, context) in ranks.iter().zip(contexts) {
+                world.join(seat(context, &geometry, rank, settings)?, &geometry)?;
+            }
             return ranks.iter().map(|&rank| Self::assemble(&world, rank, settings)).collect();
         }
-        let planes = connect(&world, id, &ranks, settings)?;
+        let planes = connect(id, &ranks, rank_count, settings)?;
+        Self::meet(contexts, id, &planes, settings)
+    }
+
+    /// Ranks of this process, on control planes that stand.
+    fn meet(
+        contexts: &[Arc<CudaContext>],
+        id: &UniqueId,
+        planes: &[Arc<ControlPlane>],
+        settings: &Settings,
+    ) -> Result<Vec<Self>> {
+        let hosts = meeting::hosts(planes, settings)?;
+        let geometry = geometry(hosts.len() as u32, Nodes::of(&hosts), settings)?;
+        let world = id.world(geometry);
+        let mut seats = Vec::new();
+        for (plane, context) in planes.iter().zip(contexts) {
+            let seat = seat(context, &geometry, plane.rank(), settings)?;
+            world.join(seat.clone(), &geometry)?;
+            world.link(plane.clone());
+            seats.push(seat);
+        }
         let cards: Vec<_> = seats.iter().map(|seat| Card::of(seat, settings)).collect();
-        let cards = cards.into_iter().collect::<Result<Vec<_>>>()?;
-        let shown: Vec<_> = cards.iter().map(Card::encode).collect();
-        let cards = Card::decode_all(&meeting::exchange(&planes, &shown)?)?;
+        let cards = meeting::exchange(planes, &cards.into_iter().collect::<Result<Vec<_>>>()?)?;
         world.settle(meeting::local_ranks(&cards)?);
-        let communicators = seats.into_iter().map(|seat| {
-            let peers = meeting::peers(&world, &seat, &cards)?;
-            Self::start(&world, seat, peers, settings)
-        });
-        let communicators = communicators.collect::<Result<Vec<_>>>()?;
+        let ways = open_ways(&geometry, planes, &seats, &cards, settings)?;
+        let mut communicators = Vec::new();
+        for (seat, way) in seats.into_iter().zip(ways) {
+            let Way { transport, places, memory } = way;
+            let peers = meeting::peers(&world, &seat, &cards, &places)?;
+            let mut communicator = Self::start(&world, seat, (peers, transport), settings)?;
+            communicator.far = memory;
+            communicators.push(communicator);
+        }
         // Nobody rings before every engine knows its routes.
-        meeting::exchange(&planes, &vec![Vec::new(); planes.len()])?;
+        meeting::exchange(planes, &vec![(); planes.len()])?;
         Ok(communicators)
     }
 
@@ -190,19 +212,19 @@ impl Communicator {
         let seat = seats[rank.index()].clone();
         let peers = seats.iter().map(|peer| Peer::in_process(rank, &seat.context, peer));
         let peers = peers.collect::<Result<Vec<_>>>()?;
-        Self::start(world, seat, peers, settings)
+        Self::start(world, seat, (peers, None), settings)
     }
 
     fn start(
         world: &Arc<World>,
         seat: Arc<Seat>,
-        peers: Vec<Peer>,
+        (peers, far): (Vec<Peer>, Option<(VerbsTransport, Vec<LaneId>)>),
         settings: &Settings,
     ) -> Result<Self> {
         let rank = seat.rank;
         seat.memory.publish(rank, world.geometry.rank_count, settings.wait_timeout)?;
         let proxies = attach::proxies(settings)?;
-        let attached = attach::attach(&proxies, world, &seat, &peers, settings)?;
+        let attached = attach::attach(&proxies, world, &seat, (&peers, far), settings)?;
         attached.handle().settle(settings.bootstrap_timeout)?;
         tracing::debug!(
             rank = rank.0,
@@ -218,6 +240,7 @@ impl Communicator {
             seat,
             attached: Some(attached),
             _peers: peers,
+            far: None,
             _proxies: proxies,
         })
     }
@@ -354,6 +377,9 @@ impl Drop for Communicator {
                 std::mem::forget((self.launcher.clone(), self.world.clone()));
             }
         }
+        if let Some(far) = self.far.as_ref().filter(|_| self.world.is_raised()) {
+            far.break_off();
+        }
         if let Some(attached) = self.attached.take()
             && let Err(error) = attached.detach(self.settings.drop_timeout)
         {
@@ -362,35 +388,61 @@ impl Drop for Communicator {
     }
 }
 
+/// One rank's way to other nodes; empty where there are none.
+#[derive(Default)]
+struct Way {
+    transport: Option<(VerbsTransport, Vec<LaneId>)>,
+    places: Vec<FarPlace>,
+    memory: Option<FarMemory>,
+}
+
+/// The ways of this process's ranks to other nodes.
+fn open_ways(
+    geometry: &Geometry,
+    planes: &[Arc<ControlPlane>],
+    seats: &[Arc<Seat>],
+    cards: &[Card],
+    settings: &Settings,
+) -> Result<Vec<Way>> {
+    if geometry.nodes == Nodes::One {
+        return Ok(seats.iter().map(|_| Way::default()).collect());
+    }
+    let open = |seat: &Arc<Seat>| {
+        let others = meeting::far_ranks(cards, seat.rank);
+        Far::open(seat, &others, meeting::place_on_node(cards, seat.rank), settings)
+    };
+    let opened = seats.iter().map(open).collect::<Result<Vec<_>>>()?;
+    let shown: Vec<_> = opened.iter().map(|far| Some(far.card().clone())).collect();
+    let shown = meeting::exchange(planes, &shown)?;
+    let connect = |(seat, far): (&Arc<Seat>, Far)| {
+        let (transport, lanes, places, memory) = far.connect(seat, &shown)?;
+        Ok(Way { transport: Some((transport, lanes)), places, memory: Some(memory) })
+    };
+    seats.iter().zip(opened).map(connect).collect()
+}
+
 /// Joins the control planes of this process's `ranks`.
 fn connect(
-    world: &Arc<World>,
     id: &UniqueId,
     ranks: &[Rank],
+    rank_count: u32,
     settings: &Settings,
 ) -> Result<Vec<Arc<ControlPlane>>> {
-    let entry = |&rank| Entry {
-        id: *id,
-        rank,
-        rank_count: world.geometry.rank_count,
-        terms: world::terms(&world.geometry),
-    };
+    let geometry = geometry(rank_count, Nodes::One, settings)?;
+    let entry = |&rank| Entry { id: *id, rank, rank_count, terms: world::terms(&geometry) };
     // All begin before any is waited for: the last one completes the job.
     let begun = ranks.iter().map(|rank| ControlPlane::start(entry(rank), settings));
     let planes: Vec<_> = begun.map(|plane| plane.map(Arc::new)).collect::<Result<_>>()?;
-    for plane in &planes {
-        plane.assembled()?;
-        world.link(plane.clone());
-    }
+    planes.iter().try_for_each(|plane| plane.assembled())?;
     Ok(planes)
 }
 
-fn geometry(rank_count: u32, settings: &Settings) -> Result<Geometry> {
+fn geometry(rank_count: u32, nodes: Nodes, settings: &Settings) -> Result<Geometry> {
     if !(1..=Geometry::RANKS_MAX).contains(&rank_count) {
         let expected = format!("1 to {}", Geometry::RANKS_MAX);
         return Err(Error::argument("number of ranks", expected, rank_count));
     }
-    Ok(Geometry::new(rank_count, settings))
+    Ok(Geometry::new(rank_count, nodes, settings))
 }
 
 fn seat(

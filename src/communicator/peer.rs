@@ -1,5 +1,6 @@
 //! A rank as the engine of another one sees it, wherever it runs.
 
+use super::far::FarPlace;
 use super::layout::{Geometry, Layout};
 use super::memory::Endpoint;
 use super::world::Seat;
@@ -32,6 +33,13 @@ impl Peer {
         }
         let layout = seat.memory.layout.clone();
         Ok(Self { endpoint: seat.memory.endpoint(), layout, _imports: Vec::new() })
+    }
+
+    /// A rank of another node: addresses are its own, and only an adapter reaches them.
+    pub fn far(geometry: &Geometry, place: &FarPlace) -> Self {
+        let (signals, staging) = (place.signals.base, place.staging.base);
+        let endpoint = Endpoint { signals, staging };
+        Self { endpoint, layout: Layout::new(geometry, place.rank), _imports: Vec::new() }
     }
 
     /// A rank of another process on this node, which exports its memory.

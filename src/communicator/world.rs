@@ -221,7 +221,7 @@ impl Alarm for World {
         // Release: whoever sees the flag finds the error. Pairs with `is_raised`.
         if !self.raised.swap(true, Ordering::Release) {
             tracing::error!(%error, "communicator condemned");
-            // One word is enough: it floods all ranks, and comes back to the others of this process.
+            // One word is enough: it floods all ranks, and comes back to the others here.
             if let Some(plane) = lock(&self.links).first() {
                 plane.abort(&error.to_string());
             }
@@ -249,5 +249,6 @@ fn geometry_signature(geometry: &Geometry) -> Signature {
         ("RINGDOVE_BLOCKS", Value::Number(geometry.blocks.into())),
         ("RINGDOVE_SLOT_BYTES", Value::Number(geometry.slot_bytes.into())),
         ("RINGDOVE_SLOTS", Value::Number(geometry.slot_count.into())),
+        ("RINGDOVE_LOW_LATENCY_BYTES", Value::Number(geometry.flagged_bytes.into())),
     ]
 }

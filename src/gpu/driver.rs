@@ -128,3 +128,15 @@ pub(crate) fn pointer_range(address: u64) -> Option<(u64, u64)> {
     let known = status.iter().all(|&status| status == sys::CUresult::CUDA_SUCCESS);
     (known && start != 0).then_some((start, size))
 }
+
+/// Where a device hangs in the PCI tree: `domain:bus:device.0`, in hexadecimal.
+pub(crate) fn pci_address(context: &CudaContext) -> Result<String> {
+    use sys::CUdevice_attribute as Attribute;
+    let ask = |attribute| {
+        context.attribute(attribute).map_err(Error::from_driver("cuDeviceGetAttribute"))
+    };
+    let domain = ask(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)?;
+    let bus = ask(Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)?;
+    let device = ask(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)?;
+    Ok(format!("{domain:04x}:{bus:02x}:{device:02x}.0"))
+}

@@ -7,6 +7,9 @@ use cudarc::driver::{CudaContext, sys};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+/// What the start and the size of an export are multiples of: the largest page that hosts have.
+const EXPORT_BYTES: usize = 64 << 10;
+
 /// Zeroed device memory, freed on drop.
 #[derive(Debug)]
 pub(crate) struct DeviceMemory {
@@ -21,8 +24,10 @@ impl DeviceMemory {
     pub fn zeroed(context: &Arc<CudaContext>, bytes: usize) -> Result<Self> {
         context.bind_to_thread().map_err(Error::from_driver("cuCtxSetCurrent"))?;
         let mut address = 0;
+        // Whole pages, so that all of it can be exported.
+        let whole = bytes.max(1).next_multiple_of(EXPORT_BYTES);
         // SAFETY: the context is current and `address` outlives the call.
-        check("cuMemAlloc", unsafe { sys::cuMemAlloc_v2(&mut address, bytes.max(1)) })?;
+        check("cuMemAlloc", unsafe { sys::cuMemAlloc_v2(&mut address, whole) })?;
         let memory = Self { context: context.clone(), address, bytes };
         // SAFETY: the range was allocated just now.
         check("cuMemsetD8", unsafe { sys::cuMemsetD8_v2(address, 0, bytes.max(1)) })?;

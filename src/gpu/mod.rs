@@ -10,7 +10,9 @@ mod ipc;
 mod memory;
 mod range;
 
-pub(crate) use driver::{Access, check, enable_peer_access, is_device_memory, pointer_range};
+pub(crate) use driver::{
+    Access, check, enable_peer_access, is_device_memory, pci_address, pointer_range,
+};
 pub use driver::{device_count, open_device};
 pub(crate) use executor::{Executor, Upload};
 pub(crate) use ipc::{Export, Import};

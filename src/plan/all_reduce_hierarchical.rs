@@ -1,7 +1,7 @@
-//! Hierarchical all-reduce over nodes of `m` ranks each: reduce-scatter around each node, all-reduce
-//! around each *rail* (the ranks with the same place on their nodes), all-gather around each node.
-//! Data crosses between nodes on all rails at once, each with its share, and in fewer hops than one
-//! ring through all ranks would need: `2 (m - 1) + 2 (k - 1)` for `k` nodes.
+//! Hierarchical all-reduce over nodes of `m` ranks each: reduce-scatter around each node,
+//! all-reduce around each *rail* (the ranks with the same place on their nodes), all-gather around
+//! each node. Data crosses between nodes on all rails at once, each with its share, and in fewer
+//! hops than one ring through all ranks would need: `2 (m - 1) + 2 (k - 1)` for `k` nodes.
 //!
 //! The data is cut round-major, as for the ring: in round `r`, block `b` handles `m` chunks of `k`
 //! pieces, of `slices` messages each. After the first phase, place `l` of a node holds chunk

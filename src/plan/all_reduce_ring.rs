@@ -68,7 +68,9 @@ impl<'a> Walk<'a> {
             Algorithm::RingStaged => self.staged(&mut program),
             Algorithm::RingDirect => self.direct(&mut program),
             Algorithm::RingHybrid => self.hybrid(&mut program),
-            Algorithm::Hierarchical => unreachable!("it has a builder of its own"),
+            Algorithm::AllPairs | Algorithm::Hierarchical => {
+                unreachable!("each has a builder of its own")
+            }
         }
         program
     }

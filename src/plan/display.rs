@@ -42,6 +42,7 @@ impl fmt::Display for LaneId {
         let kind = match self.kind {
             LaneKind::Slots => "slots",
             LaneKind::Direct => "direct",
+            LaneKind::Flagged => "flagged",
         };
         write!(f, "lane {}->{} {kind} {}", self.from, self.to, self.index)
     }
@@ -78,6 +79,12 @@ impl Named<'_> {
             Some(end) => end.to_string(),
             None => format!("port {index} (unknown)"),
         }
+    }
+
+    fn ports(&self, first: u16, count: u16) -> String {
+        let ports: Vec<String> =
+            (0..count).map(|place| self.port(first.saturating_add(place))).collect();
+        ports.join(", ")
     }
 
     fn place(&self, place: Place) -> String {
@@ -124,6 +131,25 @@ impl fmt::Display for Named<'_> {
                 self.place(b),
                 suffix(modifiers)
             ),
+            Op::Pack { port, message, source, range } => write!(
+                f,
+                "pack {} bytes: flagged message {message} at {} = {}",
+                range.length,
+                at(port),
+                self.place(source)
+            ),
+            Op::Collect { destination, own, before, first, count, message, range, finish } => {
+                write!(
+                    f,
+                    "collect {} bytes: {} = (op) of flagged message {message} at {}, and of {} as \
+                     term {before}{}",
+                    range.length,
+                    self.place(destination),
+                    self.ports(first, count),
+                    self.place(own),
+                    suffix(Modifiers { scale: false, finish })
+                )
+            }
             Op::Put { port, destination, source, range, arrival, completion } => {
                 write!(f, "put {} bytes on {}: ", range.length, at(port))?;
                 match (source, destination) {

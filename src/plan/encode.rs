@@ -1,6 +1,6 @@
 //! Encoding: one rank's program as the bytes of [`ringdove_kernels::op`].
 
-use super::{LaneEnd, Modifiers, Op, Place, Plan, Range, RankProgram};
+use super::{LaneEnd, LaneKind, Modifiers, Op, Place, Plan, Range, RankProgram};
 use ringdove_kernels::op::{self as wire, OpCode, Operand, PLAN_MAGIC, Space, flags};
 
 /// The most bytes that one rank's encoded program may have.
@@ -106,7 +106,7 @@ pub(super) fn encode(
             }));
             op_at += segment.ops.len() * size_of::<wire::Op>();
             for op in &segment.ops {
-                ops.extend_from_slice(bytemuck::bytes_of(&encode_op(op)));
+                ops.extend_from_slice(bytemuck::bytes_of(&encode_op(op, &block.ports)));
             }
         }
     }
@@ -123,7 +123,7 @@ pub(super) fn encode(
     Ok(bytes)
 }
 
-fn encode_op(op: &Op) -> wire::Op {
+fn encode_op(op: &Op, ports: &[LaneEnd]) -> wire::Op {
     let plain = wire::Op { port: op.port().unwrap_or(0), ..Default::default() };
     let sized = |code, range: Range, destination, a| wire::Op {
         code: code as u8,
@@ -144,8 +144,22 @@ fn encode_op(op: &Op) -> wire::Op {
             b: operand(b),
             ..sized(OpCode::Reduce, range, destination, a)
         },
-        Op::Put { destination, source, range, arrival, completion, .. } => wire::Op {
-            flags: flag(arrival, flags::ARRIVAL) | flag(completion, flags::COMPLETION),
+        Op::Pack { port, message, source, range } => {
+            sized(OpCode::Pack, range, Place::Slot { port, message, offset: 0 }, source)
+        }
+        Op::Collect { destination, own, before, first, count, message, range, finish } => {
+            wire::Op {
+                flags: flag(finish, flags::FINISH),
+                value: i64::from(count),
+                before: u64::from(before),
+                b: operand(Place::Slot { port: first, message, offset: 0 }),
+                ..sized(OpCode::Collect, range, destination, own)
+            }
+        }
+        Op::Put { port, destination, source, range, arrival, completion } => wire::Op {
+            flags: flag(arrival, flags::ARRIVAL)
+                | flag(completion, flags::COMPLETION)
+                | flag(is_flagged(ports, port), flags::FLAGGED),
             ..sized(OpCode::Put, range, destination, source)
         },
         Op::Credit { .. } => valued(OpCode::Credit, 0),
@@ -156,6 +170,10 @@ fn encode_op(op: &Op) -> wire::Op {
             ..valued(OpCode::Advance, i64::from(signals))
         },
     }
+}
+
+fn is_flagged(ports: &[LaneEnd], port: u16) -> bool {
+    ports.get(usize::from(port)).is_some_and(|end| end.lane.kind == LaneKind::Flagged)
 }
 
 fn flag(on: bool, flag: u8) -> u8 {

@@ -8,7 +8,8 @@
 
 use ringdove_kernels::element::ReduceOp;
 use ringdove_kernels::op::{
-    BlockProgram, Op, OpCode, Operand, PLAN_MAGIC, PlanHeader, Segment, Space, flags,
+    BlockProgram, Op, OpCode, Operand, PLAN_MAGIC, PlanHeader, Segment, Space, flag_of,
+    flagged_bytes, flags,
 };
 use std::collections::VecDeque;
 
@@ -109,6 +110,14 @@ impl HostLane {
     }
 }
 
+impl HostLane {
+    /// Slots of flagged messages start as zeros.
+    pub(super) fn zero(&mut self) {
+        self.send_slots.fill(0);
+        self.receive_slots.fill(0);
+    }
+}
+
 /// A port of a rank's table; the positions stay from launch to launch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HostPort {
@@ -169,8 +178,18 @@ struct Cursor {
     op: usize,
 }
 
+/// What a run did on a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    Put { bytes: u64, arrival: bool, completion: bool },
+    Credit,
+    Raised { signal: &'static str, value: u64 },
+}
+
 /// All ranks and lanes.
 pub(super) struct Host {
+    /// Each lane's events in the order of the run.
+    pub(super) events: Vec<(usize, Event)>,
     pub(super) element: Element,
     pub(super) ranks: Vec<HostRank>,
     pub(super) lanes: Vec<HostLane>,
@@ -274,7 +293,24 @@ impl Host {
                 let to = place(&op.destination);
                 self.store(to, &data);
             }
+            OpCode::Pack => {
+                let mut data = self.load(place(&op.a), length);
+                data.resize(data.len().next_multiple_of(8), 0);
+                let message = self.port(at, op.port).position + u64::from(op.destination.number);
+                let flag = flag_of(message).to_le_bytes();
+                let words: Vec<u8> =
+                    data.chunks_exact(4).flat_map(|word| [word, &flag].concat()).collect();
+                let to = place(&op.destination);
+                self.store(to, &words);
+            }
+            OpCode::Collect => {
+                let Some(sum) = self.collect(at, op, place(&op.a), length) else { return false };
+                let to = place(&op.destination);
+                self.store(to, &sum);
+            }
             OpCode::Put => {
+                let flagged = op.flags & flags::FLAGGED != 0;
+                let length = if flagged { flagged_bytes(length as u64) as usize } else { length };
                 let bell = Doorbell {
                     source: place(&op.a),
                     destination: self.resolve_peer(at, op, moved as usize),
@@ -284,11 +320,16 @@ impl Host {
                     completion: op.flags & flags::COMPLETION != 0,
                 };
                 let lane = self.port(at, op.port).lane;
+                let (arrival, completion) = (bell.arrival, bell.completion);
+                let event = Event::Put { bytes: bell.length as u64, arrival, completion };
+                self.events.push((lane, event));
                 self.lanes[lane].queue.push_back(bell);
             }
             OpCode::Credit => {
                 let lane = self.port(at, op.port).lane;
+                self.events.push((lane, Event::Credit));
                 self.lanes[lane].credits += 1;
+                self.raised(lane, "credit", self.lanes[lane].credits);
             }
             OpCode::WaitSignal => {
                 let port = self.port(at, op.port);
@@ -311,22 +352,75 @@ impl Host {
         true
     }
 
+    /// The ports of a collect: their places in the block's list, and themselves.
+    fn ports_of(&self, at: &Cursor, op: &Op) -> Vec<(u16, HostPort)> {
+        let places = op.port..op.port + op.value as u16;
+        places.map(|place| (place, self.port(at, place))).collect()
+    }
+
+    /// `None`: some word of some message has not come.
+    fn collect(&self, at: &Cursor, op: &Op, own: Where, length: usize) -> Option<Vec<u8>> {
+        let mut terms = Vec::new();
+        for (number, port) in self.ports_of(at, op) {
+            let message = port.position + u64::from(op.b.number);
+            let slot = Operand { port: number, ..op.b };
+            let words =
+                self.load(self.resolve(at, &slot, 0), flagged_bytes(length as u64) as usize);
+            let mut data = Vec::new();
+            for word in words.chunks_exact(8) {
+                if word[4..] != flag_of(message).to_le_bytes() {
+                    return None;
+                }
+                data.extend_from_slice(&word[..4]);
+            }
+            data.truncate(length);
+            terms.push(data);
+        }
+        terms.insert(op.before as usize, self.load(own, length));
+        let element = self.element;
+        let finish = op.flags & flags::FINISH != 0;
+        let mut sum = terms[0].clone();
+        for term in &terms[1..] {
+            element.map(&mut sum, |number, value| {
+                let start = number * element.bytes;
+                element.combine(value, element.load(&term[start..start + element.bytes]))
+            });
+        }
+        if finish {
+            element.map(&mut sum, |_, value| element.finish(value));
+        }
+        Some(sum)
+    }
+
     /// An engine goes on with the oldest transfer of its lane.
-    fn transfer(&mut self, lane: usize, random: &mut Random) -> bool {
-        let Some(bell) = self.lanes[lane].queue.front().cloned() else { return false };
+    fn transfer(&mut self, number: usize, random: &mut Random) -> bool {
+        let Some(bell) = self.lanes[number].queue.front().cloned() else { return false };
         let left = bell.length - bell.moved;
-        let piece = if random.below(2) == 0 { left } else { left.div_ceil(2) };
+        // Words of 8 bytes are not torn (R13).
+        let half = left.div_ceil(2).next_multiple_of(8).min(left);
+        let piece = if random.below(2) == 0 { left } else { half };
         let data = self.load(bell.source.plus(bell.moved), piece);
         self.store(bell.destination.plus(bell.moved), &data);
-        let lane = &mut self.lanes[lane];
+        let lane = &mut self.lanes[number];
         if piece < left {
             lane.queue[0].moved += piece;
         } else {
             lane.queue.pop_front();
             lane.arrivals += u64::from(bell.arrival);
             lane.completions += u64::from(bell.completion);
+            let (arrivals, completions) = (lane.arrivals, lane.completions);
+            if bell.arrival {
+                self.raised(number, "arrival", arrivals);
+            }
+            if bell.completion {
+                self.raised(number, "completion", completions);
+            }
         }
         true
+    }
+
+    fn raised(&mut self, lane: usize, signal: &'static str, value: u64) {
+        self.events.push((lane, Event::Raised { signal, value }));
     }
 
     fn port_index(&self, at: &Cursor, port: u16) -> usize {

@@ -5,16 +5,22 @@
 //! encodes its own part for the executor kernel. Only a [`Verified`] plan can be encoded.
 //!
 //! * `builder`: pieces that algorithms share (claim a slot, put it, wait, release it)
-//! * `all_reduce_hierarchical`, `all_reduce_ring`, `send_recv`: one file for each algorithm
+//! * `all_reduce_all_pairs`, `all_reduce_halving`, `all_reduce_hierarchical`, `all_reduce_ring`,
+//!   `all_reduce_two_shot`, `send_recv`: one file for each algorithm
 //! * `selection`: which algorithm and which sizes, as one documented table
 //! * `verify`: the symbolic verifier
 //! * `encode`: typed ops to the bytes of [`ringdove_kernels::op`]
+//! * `draft`: programs one rank at a time, for worlds too large to hold
 //! * `display`: a plan as text, one op a line
 
+mod all_reduce_all_pairs;
+mod all_reduce_halving;
 mod all_reduce_hierarchical;
 mod all_reduce_ring;
+mod all_reduce_two_shot;
 mod builder;
 mod display;
+mod draft;
 mod encode;
 #[cfg(test)]
 mod host;
@@ -24,7 +30,9 @@ mod send_recv;
 mod tests;
 mod verify;
 
+pub use draft::{Draft, Pattern};
 pub use encode::{ENCODED_BYTES_MAX, EncodeError, PortResolver};
+pub(crate) use selection::ALL_PAIRS_RANKS_MAX;
 pub use selection::{Algorithm, Choice, Collective, Limits, PlanError, Request, select};
 pub use send_recv::{Direction, Group, Transfer, group, group_plan};
 pub use verify::{Access, Promise, Reason, Site, Stuck, Verified, VerifyError, verify};
@@ -38,11 +46,10 @@ pub const GRANULE_BYTES: u64 = 16;
 /// # Panics
 /// If a ring of the choice lacks a rank, which [`select`] never does.
 pub fn build(choice: &Choice) -> Plan {
-    match choice.request.collective {
-        Collective::AllReduce if choice.algorithm == Algorithm::Hierarchical => {
-            all_reduce_hierarchical::build(choice)
-        }
-        Collective::AllReduce => all_reduce_ring::build(choice),
+    match (choice.request.collective, choice.algorithm) {
+        (Collective::AllReduce, Algorithm::AllPairs) => all_reduce_all_pairs::build(choice),
+        (Collective::AllReduce, Algorithm::Hierarchical) => all_reduce_hierarchical::build(choice),
+        (Collective::AllReduce, _) => all_reduce_ring::build(choice),
     }
 }
 
@@ -53,7 +60,7 @@ pub struct Plan {
     pub ranks: Vec<RankProgram>,
     /// Threads of each block, a multiple of 32.
     pub thread_count: u32,
-    /// The slots of every lane of kind [`LaneKind::Slots`].
+    /// The slots of every lane that has slots; a plan uses such lanes of one kind only.
     pub slots: SlotShape,
 }
 
@@ -123,6 +130,8 @@ pub enum LaneKind {
     Slots,
     /// Registered buffers; a credit is a grant to write the receiver's buffer.
     Direct,
+    /// Slots at both ends that only ever hold flagged messages (R13). No signals, no credits.
+    Flagged,
 }
 
 /// Which end of a lane.
@@ -250,7 +259,40 @@ pub enum Op {
         /// Scaling and finishing.
         modifiers: Modifiers,
     },
-    /// Ring a doorbell: the engine moves `source` to `destination` at the peer.
+    /// Write `source` as a flagged message into the slot at a send port. Puts on this lane and on
+    /// others, at which the same message is next, may take it from there.
+    Pack {
+        /// The send port of a flagged lane.
+        port: PortIndex,
+        /// Message number relative to the port's position.
+        message: u32,
+        /// A buffer or address.
+        source: Place,
+        /// How much.
+        range: Range,
+    },
+    /// Reduce the flagged messages at several receive ports and `own`, as they arrive.
+    Collect {
+        /// Where to; may equal `own`.
+        destination: Place,
+        /// A buffer or address: the term that no message brings.
+        own: Place,
+        /// How many messages come before it in the order of terms.
+        before: u16,
+        /// The first port.
+        first: PortIndex,
+        /// How many ports.
+        count: u16,
+        /// Message number relative to each port's position.
+        message: u32,
+        /// How much.
+        range: Range,
+        /// Apply what the reduction needs at its end. Nothing is scaled here: each rank scales what
+        /// it sends, for each may have a scalar of its own.
+        finish: bool,
+    },
+    /// Ring a doorbell: the engine moves `source` to `destination` at the peer. On a flagged lane
+    /// this is a packed message, and `range` counts its data.
     Put {
         /// A send port.
         port: PortIndex,
@@ -296,11 +338,13 @@ pub enum Op {
 }
 
 impl Op {
-    /// The port that the op itself names (operands may name others).
+    /// The port that the op itself names, or the first of several (operands may name others).
     pub fn port(&self) -> Option<PortIndex> {
         match *self {
             Self::Copy { .. } | Self::Reduce { .. } => None,
-            Self::Put { port, .. }
+            Self::Collect { first, .. } => Some(first),
+            Self::Pack { port, .. }
+            | Self::Put { port, .. }
             | Self::Credit { port }
             | Self::WaitSignal { port, .. }
             | Self::WaitCompletion { port, .. }
@@ -311,9 +355,11 @@ impl Op {
     /// The op's range, if it handles data.
     pub fn range(&self) -> Option<Range> {
         match *self {
-            Self::Copy { range, .. } | Self::Reduce { range, .. } | Self::Put { range, .. } => {
-                Some(range)
-            }
+            Self::Copy { range, .. }
+            | Self::Reduce { range, .. }
+            | Self::Pack { range, .. }
+            | Self::Collect { range, .. }
+            | Self::Put { range, .. } => Some(range),
             _ => None,
         }
     }

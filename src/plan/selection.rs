@@ -8,6 +8,12 @@
 //! | up to 4 MiB   | 2                     | 2                 | 256     |
 //! | more          | 4                     | 2                 | 256     |
 //!
+//! Up to `Limits::flagged_bytes` and up to 8 ranks, all-pairs comes before the table: one block,
+//! and a thread for 64 bytes. By default that is 16 KiB, measured against the ring on virtual GPUs
+//! (benches/README.md): with 2 and with 4 of them the ring is as quick from 16 to 32 KiB on. On
+//! real ones, one hop should win for longer: at 32 KiB, four ranks on PCIe send 192 KiB each, which
+//! takes about as long as two of the ring's six hops.
+//!
 //! Blocks are bounded by `Limits::blocks_max`, slices by half of the slots. These rows, and the
 //! sizes below, come from reasoning (a message wants the fewest hops and barriers when it is small,
 //! and at least two slices in flight when it is large), not from a measurement on hardware.
@@ -15,6 +21,7 @@
 use super::{GRANULE_BYTES, Promise, SlotShape};
 use ringdove_kernels::descriptor::LENGTH_BYTES_MAX;
 use ringdove_kernels::element::ReduceOp;
+use ringdove_kernels::op::flagged_bytes;
 
 /// Data up to `bytes` uses these.
 struct Row {
@@ -33,6 +40,16 @@ const TABLE: [Row; 4] = [
 
 /// Below this, the grant handshake of a direct plan costs more than the copies it saves.
 const DIRECT_BYTES_MIN: u64 = 64 << 10;
+/// The most ranks that exchange everything with everybody.
+pub(crate) const ALL_PAIRS_RANKS_MAX: u32 = 8;
+/// Threads of the one block that does so, at most.
+const ALL_PAIRS_THREADS_MAX: u32 = 512;
+/// What one of them handles.
+const ALL_PAIRS_BYTES_PER_THREAD: u64 = 64;
+/// Slots of a flagged lane.
+pub(crate) const FLAGGED_SLOTS: u32 = 2;
+/// A flagged message has to fit one put, with its flags, also where it fills its slot.
+const FLAGGED_BYTES_MAX: u64 = 1 << 20;
 /// One put of a direct plan: long enough to hide its doorbell, short enough to pipeline.
 const DIRECT_SLICE_BYTES_MAX: u64 = 1 << 20;
 /// One copy where there is nobody to talk to.
@@ -92,6 +109,8 @@ pub struct Limits {
     pub slot_bytes: u32,
     /// Slots of each lane: a power of two, at least 2.
     pub slot_count: u32,
+    /// The most bytes of data in one flagged message, a multiple of 16; 0 without flagged lanes.
+    pub flagged_bytes: u32,
     /// Ranks of each node, where all nodes have the same number and their ranks follow one another;
     /// else 0: no node is told from another.
     pub ranks_per_node: u32,
@@ -108,6 +127,8 @@ pub enum Algorithm {
     RingDirect,
     /// Ring in place: reduce-scatter through slots, all-gather between registered buffers.
     RingHybrid,
+    /// Every rank sends all it has to every other, in flagged messages.
+    AllPairs,
     /// Rings on each node, and rings over the nodes on every rail.
     Hierarchical,
 }
@@ -141,10 +162,24 @@ pub struct Choice {
 impl Choice {
     /// Bytes that all blocks handle in one round.
     pub fn round_bytes(&self) -> u64 {
+        if self.algorithm == Algorithm::AllPairs {
+            return u64::from(self.slice_bytes);
+        }
         u64::from(self.blocks)
             * u64::from(self.request.rank_count)
             * u64::from(self.slices)
             * u64::from(self.slice_bytes)
+    }
+
+    /// Makes this the choice of all-pairs, but for the size of messages: one block, flagged slots,
+    /// and a thread for 64 bytes, which it handles in four turns. More threads would hide more of
+    /// each other's latency; but on virtual GPUs each warp costs some 20 µs.
+    pub(super) fn all_pairs(&mut self, limits: &Limits) {
+        self.algorithm = Algorithm::AllPairs;
+        (self.blocks, self.slices, self.slots) = (1, 1, limits.flagged_slots());
+        let wanted = self.request.bytes.div_ceil(ALL_PAIRS_BYTES_PER_THREAD);
+        let threads = wanted.clamp(32, u64::from(ALL_PAIRS_THREADS_MAX)).next_multiple_of(32);
+        self.thread_count = threads as u32;
     }
 
     /// Sets the size of messages (for tuning and tests) and the rounds that follow from it.
@@ -216,6 +251,12 @@ impl Limits {
         SlotShape { bytes: self.slot_bytes, count: self.slot_count }
     }
 
+    /// The slots of each flagged lane. Two suffice: see `all_reduce_all_pairs`.
+    pub fn flagged_slots(&self) -> SlotShape {
+        let bytes = flagged_bytes(u64::from(self.flagged_bytes)) as u32;
+        SlotShape { bytes, count: FLAGGED_SLOTS }
+    }
+
     pub(super) fn check(&self) -> Result<(), PlanError> {
         let (bytes, count) = (u64::from(self.slot_bytes), u64::from(self.slot_count));
         require(self.blocks_max > 0, "blocks of a launch", "at least 1", 0)?;
@@ -223,7 +264,10 @@ impl Limits {
         require(shaped, "slot bytes", "a multiple of 16, at least 16", bytes)?;
         // With one slot, a ring in which everybody has sent waits for itself.
         let counted = count >= 2 && count.is_power_of_two();
-        require(counted, "slots of a lane", "a power of two, at least 2", count)
+        require(counted, "slots of a lane", "a power of two, at least 2", count)?;
+        let flagged = u64::from(self.flagged_bytes);
+        let fits = flagged.is_multiple_of(GRANULE_BYTES) && flagged <= FLAGGED_BYTES_MAX;
+        require(fits, "bytes of a flagged message", "a multiple of 16, at most 1 MiB", flagged)
     }
 }
 
@@ -249,8 +293,14 @@ pub fn select(request: &Request, limits: &Limits) -> Result<Choice, PlanError> {
     let row = TABLE.iter().find(|row| request.bytes <= row.bytes).expect("the last row has no end");
     let direct = request.registered && request.bytes >= DIRECT_BYTES_MIN;
     let spread = per_node < request.rank_count;
+    // Flagged words are trusted on the transport inside of a node alone (R13).
+    let all_pairs = !spread
+        && limits.flagged_bytes > 0
+        && request.rank_count <= ALL_PAIRS_RANKS_MAX
+        && request.bytes <= u64::from(limits.flagged_bytes);
     let algorithm = match (request.rank_count, direct, request.in_place) {
         (1, ..) => Algorithm::Copy,
+        _ if all_pairs => Algorithm::AllPairs,
         _ if spread && per_node > 1 => Algorithm::Hierarchical,
         // A grant costs a way between nodes, and direct lanes do not follow rails.
         _ if spread => Algorithm::RingStaged,
@@ -276,7 +326,11 @@ pub fn select(request: &Request, limits: &Limits) -> Result<Choice, PlanError> {
         Algorithm::RingStaged | Algorithm::RingHybrid | Algorithm::Hierarchical => {
             u64::from(limits.slot_bytes)
         }
+        Algorithm::AllPairs => u64::from(limits.flagged_bytes),
     };
+    if algorithm == Algorithm::AllPairs {
+        choice.all_pairs(limits);
+    }
     choice.set_slice_bytes(even_slice(&choice, slice_bytes_max.min(LENGTH_BYTES_MAX)));
     let unchanged = request.in_place && request.reduce_op != ReduceOp::PreMulSum;
     if algorithm == Algorithm::Copy && unchanged {

@@ -2,11 +2,13 @@
 //!
 //! * `peer`: ranks of one node, moved by copy engines
 //! * [`verbs`]: ranks of other nodes, moved by RDMA adapters
+//! * [`split`]: both, each for its lanes
 //! * [`faulty`]: middleware that delays, refuses, fails or drops, from one seed
 //! * [`traced`]: middleware that records what went through
 
 pub mod faulty;
 pub(crate) mod peer;
+pub mod split;
 pub mod traced;
 pub mod verbs;
 

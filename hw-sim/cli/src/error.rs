@@ -11,6 +11,9 @@ pub enum Error {
     /// The machine is unknown, or its file is wrong.
     #[error(transparent)]
     Machine(#[from] DescriptionError),
+    /// There is no prediction.
+    #[error(transparent)]
+    Predict(#[from] crate::predict::PredictError),
     /// `libhwsim.so` is nowhere.
     #[error(
         "libhwsim.so not found; looked at {}. Build it with `cargo build --release -p \

@@ -6,6 +6,7 @@ mod fabric;
 mod library;
 mod machines;
 mod namespace;
+mod predict;
 mod run;
 mod tidy;
 
@@ -29,6 +30,8 @@ enum Verb {
     Run(RunArguments),
     /// List the built-in machines with their GPUs and links, or show one
     Machines(MachinesArguments),
+    /// Predict how long an operation takes on a machine: modelled times, no data moves
+    Predict(predict::PredictArguments),
     /// The second half of `run`, inside the child process
     #[command(name = run::child::VERB, hide = true)]
     Child(ChildArguments),
@@ -107,6 +110,7 @@ fn main() -> ExitCode {
     let outcome = match Arguments::parse().verb {
         Verb::Run(arguments) => run::run(&arguments),
         Verb::Machines(arguments) => machines::show(arguments.name.as_deref(), arguments.toml),
+        Verb::Predict(arguments) => predict::predict(&arguments),
         Verb::Child(arguments) => {
             let ChildArguments { parent, watched, command } = arguments;
             Err(run::child::become_command(parent, watched, &command))

@@ -15,8 +15,8 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileTypeExt, symlink};
 use std::path::{Path, PathBuf};
 
-/// Where the verbs library looks.
-const FOLDER: &str = "/dev/infiniband";
+/// Where the verbs library looks. In memory, once [`enter`] has succeeded.
+pub const FOLDER: &str = "/dev/infiniband";
 
 /// Moves this process into namespaces in which there are device files for `adapters` adapters.
 /// `scratch` is an empty folder to build them in. The process must have no other threads.
@@ -59,7 +59,7 @@ pub fn enter(adapters: usize, scratch: &Path) -> Result<(), Error> {
 }
 
 fn tmpfs(target: &Path) -> Result<(), Error> {
-    let options = Some("mode=0755,size=1m");
+    let options = Some("mode=0755,size=256m");
     mount(Some("hwsim"), target, Some("tmpfs"), MsFlags::MS_NOSUID, options)
         .map_err(|errno| Error::system(format!("mounting on {}", target.display()))(errno.into()))
 }

@@ -24,6 +24,7 @@ use nix::sys::signal::{SigSet, Signal};
 use spread::{Spread, meeting_point};
 use std::ffi::OsString;
 use std::fs::File;
+use std::path::Path;
 use std::process::ExitCode;
 
 /// Where the virtual driver writes its call trace.
@@ -143,12 +144,13 @@ fn show_adapters(
     let Some(provider) = &stage.provider else { return Ok(None) };
     if let Err(error) = namespace::enter(machine.adapters.len(), &stage.scratch("dev")?) {
         eprintln!(
-            "hwsim: no virtual RDMA adapters: {error}. They need user namespaces, or CAP_SYS_ADMIN; \
-             --no-adapters does without them"
+            "hwsim: no virtual RDMA adapters: {error}. They need user namespaces, or \
+             CAP_SYS_ADMIN; --no-adapters does without them"
         );
         return Ok(None);
     }
-    let root = stage.scratch("sysfs")?;
+    // In memory, seen by the children alone, and gone with them.
+    let root = Path::new(namespace::FOLDER).join(".hwsim");
     for node in machine.node..machine.node + machine.nodes {
         adapters::write_sysfs(&root.join(node.to_string()), machine, node)?;
     }

@@ -28,7 +28,7 @@
         if (seen_ != expected_) FAIL("%s is %lld, expected %lld", #seen, seen_, expected_);        \
     } while (0)
 
-enum { BYTES = 1 << 20, ALL = 0xf, WRITE_ONLY = IBV_ACCESS_LOCAL_WRITE };
+enum { BYTES = 1 << 20, ALL = 0xf };
 
 static struct ibv_context *context;
 static struct ibv_pd *pd;

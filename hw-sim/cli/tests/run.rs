@@ -62,8 +62,8 @@ fn signals_reach_the_command_which_may_tidy_up() {
         let name = signal.as_str().trim_start_matches("SIG");
         // A signal that comes just before a shell's `read` does not end it; `wait` has no such gap.
         let (mut child, mut output) = place.start(&format!(
-            "trap 'echo tidied; kill $!; exit 5' {name}; read line <> {} >/dev/null 2>&1 & \
-             echo ready; wait $!",
+            "trap 'echo tidied; kill -9 $!; exit 5' {name}; \
+             (read line <> {}) >/dev/null 2>&1 & echo ready; wait $!",
             place.fifo("fifo")
         ));
         kill(Pid::from_raw(child.id() as i32), signal).unwrap();

@@ -5,6 +5,7 @@
 mod copy;
 mod doorbell;
 mod example;
+mod flagged;
 mod gpu;
 mod rank;
 mod reduce;

@@ -38,7 +38,7 @@ fn bad_ops_are_refused() {
     let big = 4 * 1024 * 1024 + 1;
     let cases: Vec<(PlanFault, &str, Op)> = vec![
         (PlanFault::OpCode, "code 0", Op { code: 0, ..op(OpCode::Copy, 0) }),
-        (PlanFault::OpCode, "code 8", Op { code: 8, ..op(OpCode::Copy, 0) }),
+        (PlanFault::OpCode, "code 10", Op { code: 10, ..op(OpCode::Copy, 0) }),
         (PlanFault::OpPort, "wait", wait_signal(3, 0)),
         (PlanFault::OpPort, "advance", advance(3, 0, 0)),
         (PlanFault::OpPort, "credit", op(OpCode::Credit, 900)),

@@ -1,4 +1,4 @@
-//! Ring all-reduce: every form of it gives every rank the promised result.
+//! All-reduce: every form of it gives every rank the promised result.
 
 use super::*;
 use proptest::prelude::*;
@@ -11,21 +11,26 @@ struct Case {
     slice_bytes: Option<u32>,
     rings: Vec<Vec<u32>>,
     seed: u64,
+    all_pairs: bool,
 }
 
 impl Case {
     fn choice(&self) -> Choice {
         let mut choice = select(&self.request, &self.limits).expect("a valid request");
-        // Small data takes the staged path by choice; the other forms must be right for it too.
-        if self.request.registered && self.request.rank_count > 1 {
-            choice.algorithm = match self.request.in_place {
-                true => Algorithm::RingHybrid,
-                false => Algorithm::RingDirect,
-            };
-        }
+        // Whatever is chosen for small data, the other forms must be right for it too.
+        choice.algorithm = match (self.request.registered, self.request.in_place) {
+            _ if self.request.rank_count == 1 => Algorithm::Copy,
+            (false, _) => Algorithm::RingStaged,
+            (true, false) => Algorithm::RingDirect,
+            (true, true) => Algorithm::RingHybrid,
+        };
+        choice.slots = self.limits.slots();
         choice.blocks = self.limits.blocks_max;
         choice.slices = 2.min(self.limits.slot_count / 2);
         choice.rings = self.rings.clone();
+        if self.all_pairs && self.request.rank_count > 1 {
+            choice.all_pairs(&self.limits);
+        }
         choice.set_slice_bytes(self.slice_bytes.unwrap_or(choice.slice_bytes));
         choice
     }
@@ -70,7 +75,7 @@ fn run(case: &Case, verified: &Verified) {
     }
 }
 
-fn reduce_all(element: &Element, inputs: &[Vec<u8>]) -> Vec<u8> {
+pub(super) fn reduce_all(element: &Element, inputs: &[Vec<u8>]) -> Vec<u8> {
     let mut result = Vec::new();
     for start in (0..inputs[0].len()).step_by(element.bytes) {
         let load = |input: &Vec<u8>| element.scale(element.load(&input[start..][..element.bytes]));
@@ -96,8 +101,10 @@ fn request(rank_count: u32, bytes: u64) -> Request {
 fn cases() -> impl Strategy<Value = Case> {
     let sizes = (0..4u32, 0..700u64, 1..4u32, 1..5u32, 1..4u32);
     let reduce_op = prop::sample::select(ReduceOp::ALL.to_vec());
-    let shape = (1..=8u32, sizes, reduce_op, any::<bool>(), any::<bool>(), any::<u64>());
-    shape.prop_map(|(rank_count, sizes, reduce_op, in_place, registered, seed)| {
+    let flags = any::<[bool; 3]>();
+    let shape = (1..=8u32, sizes, reduce_op, flags, any::<u64>());
+    shape.prop_map(|(rank_count, sizes, reduce_op, flags, seed)| {
+        let [in_place, registered, all_pairs] = flags;
         let (element_log2, count, blocks_max, granules, slots_log2) = sizes;
         let element_bytes = 1 << element_log2;
         let mut reversed: Vec<u32> = (0..rank_count).collect();
@@ -110,10 +117,12 @@ fn cases() -> impl Strategy<Value = Case> {
                 registered,
                 ..request(rank_count, count * u64::from(element_bytes))
             },
-            limits: limits(blocks_max, 64, 1 << slots_log2),
+            // Never chosen, as it is not there; but big enough for the slices below.
+            limits: Limits { flagged_bytes: 64, ..limits(blocks_max, 64, 1 << slots_log2) },
             slice_bytes: Some(granules * 16),
             rings: vec![(0..rank_count).collect(), reversed],
             seed,
+            all_pairs,
         }
     })
 }
@@ -136,9 +145,11 @@ fn counts_at_the_edges_of_chunks_are_reduced() {
                 [(false, false), (true, false), (false, true), (true, true)]
             {
                 let request = Request { in_place, registered, ..request(rank_count, count * 4) };
-                let rings = vec![(0..rank_count).collect()];
-                let limits = limits(2, 64, 4);
-                check(&Case { request, limits, slice_bytes: Some(16), rings, seed: count });
+                let limits = Limits { flagged_bytes: 16, ..limits(2, 64, 4) };
+                for all_pairs in [false, true] {
+                    let (slice_bytes, rings) = (Some(16), vec![(0..rank_count).collect()]);
+                    check(&Case { request, limits, slice_bytes, rings, seed: count, all_pairs });
+                }
             }
         }
     }
@@ -146,14 +157,17 @@ fn counts_at_the_edges_of_chunks_are_reduced() {
 
 #[test]
 fn what_selection_chooses_is_right_as_it_is() {
-    for bytes in [8 << 10, (64 << 10) + 4, (300 << 10) + 12] {
+    for bytes in [4, 60, 8 << 10, (64 << 10) + 4, (300 << 10) + 12] {
         for (in_place, registered) in [(false, false), (true, false), (false, true), (true, true)] {
             let request = Request { in_place, registered, ..request(4, bytes) };
-            let limits = limits(4, 16 << 10, 4);
+            let limits = Limits { flagged_bytes: 16 << 10, ..limits(4, 16 << 10, 4) };
             let choice = select(&request, &limits).expect("valid");
+            let small = bytes <= 16 << 10;
+            assert_eq!(choice.algorithm == Algorithm::AllPairs, small, "{choice:?}");
             let verified = verify(build(&choice), &request.promise()).expect("correct");
             let rings = choice.rings.clone();
-            run(&Case { request, limits, slice_bytes: None, rings, seed: bytes }, &verified);
+            let (slice_bytes, seed) = (None, bytes);
+            run(&Case { request, limits, slice_bytes, rings, seed, all_pairs: false }, &verified);
         }
     }
 }

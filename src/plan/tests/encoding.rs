@@ -47,6 +47,19 @@ impl Decoder<'_> {
                 range,
                 modifiers,
             },
+            OpCode::Pack => {
+                Op::Pack { port, message: op.destination.number, source: Self::place(&op.a), range }
+            }
+            OpCode::Collect => Op::Collect {
+                destination: Self::place(&op.destination),
+                own: Self::place(&op.a),
+                before: op.before as u16,
+                first: port,
+                count: value as u16,
+                message: op.b.number,
+                range,
+                finish: modifiers.finish,
+            },
             OpCode::Put => Op::Put {
                 port,
                 destination: Self::place(&op.destination),
@@ -108,6 +121,20 @@ fn plans() -> Vec<Verified> {
         let choice = select(&request, &limits).expect("valid");
         plans.push(verify(build(&choice), &request.promise()).expect("correct"));
     }
+    let request = Request {
+        collective: Collective::AllReduce,
+        rank_count: 3,
+        bytes: 100,
+        element_bytes: 4,
+        reduce_op: ReduceOp::Sum,
+        in_place: false,
+        registered: false,
+    };
+    let choice = select(&request, &Limits { flagged_bytes: 64, ..limits });
+    let mut choice = choice.expect("valid");
+    choice.all_pairs(&Limits { flagged_bytes: 64, ..limits });
+    choice.set_slice_bytes(64);
+    plans.push(verify(build(&choice), &request.promise()).expect("correct"));
     let transfer = |peer, direction, address| Transfer { peer, direction, address, bytes: 100 };
     let list = [
         transfer(1, Direction::Send, 0),
@@ -121,6 +148,28 @@ fn plans() -> Vec<Verified> {
     plans
 }
 
+/// All ops with the port that each names.
+fn ops(block: &BlockProgram) -> impl Iterator<Item = (Op, Option<LaneEnd>)> {
+    let ops = block.segments.iter().flat_map(|segment| &segment.ops);
+    ops.map(|op| (*op, op.port().map(|port| block.ports[usize::from(port)])))
+}
+
+/// The ops stand last, one block's after the other's.
+fn ops_of(bytes: &[u8]) -> Vec<wire::Op> {
+    let decoder = Decoder(bytes);
+    let header: wire::PlanHeader = decoder.at(0, 0);
+    let blocks = (0..header.block_count).map(|number| {
+        decoder.at::<wire::BlockProgram>(size_of::<wire::PlanHeader>() as u32, number)
+    });
+    let segments = blocks
+        .flat_map(|block| (0..block.segment_count).map(move |number| (block.segments, number)));
+    let segments = segments.map(|(at, number)| decoder.at::<wire::Segment>(at, number));
+    segments
+        .flat_map(|segment| (0..segment.op_count).map(move |number| (segment.ops, number)))
+        .map(|(at, number)| decoder.at(at, number))
+        .collect()
+}
+
 #[test]
 fn what_is_decoded_is_what_was_encoded() {
     for verified in plans() {
@@ -131,6 +180,11 @@ fn what_is_decoded_is_what_was_encoded() {
             let bytes = verified.encode(rank, &find).expect("every port is known");
             let program = &verified.plan().ranks[rank as usize];
             assert_eq!(Decoder(&bytes).program(&table), *program);
+            for (op, typed) in ops_of(&bytes).iter().zip(program.blocks.iter().flat_map(ops)) {
+                let lane = typed.1.map(|end| end.lane.kind);
+                let flagged = lane == Some(LaneKind::Flagged) && matches!(typed.0, Op::Put { .. });
+                assert_eq!(op.flags & flags::FLAGGED != 0, flagged, "{:?}", typed.0);
+            }
             let bound = crate::plan::encode::encoded_bytes(program);
             assert_eq!(bytes.len() as u64, bound);
         }

@@ -2,16 +2,17 @@
 //! its own under random interleavings.
 
 mod all_reduce;
+mod drafts;
 mod encoding;
 mod group;
 mod hierarchical;
 
-use super::host::{Element, Host, HostLane, HostPort, HostRank, Random};
+use super::host::{Element, Event, Host, HostLane, HostPort, HostRank, Random};
 use super::*;
 use ringdove_kernels::element::ReduceOp;
 
 pub(super) fn limits(blocks_max: u32, slot_bytes: u32, slot_count: u32) -> Limits {
-    Limits { blocks_max, slot_bytes, slot_count, ranks_per_node: 0 }
+    Limits { blocks_max, slot_bytes, slot_count, ranks_per_node: 0, flagged_bytes: 0 }
 }
 
 /// The world as the communicator would set it up for a verified plan: lanes, ports, programs. Lanes
@@ -20,8 +21,12 @@ pub(super) fn host(plan: &Verified, element: Element, position: u64) -> Host {
     let slots = plan.plan().slots;
     let lanes: Vec<LaneId> = plan.lanes().to_vec();
     let host_lane = |lane: &LaneId| {
-        let count = if lane.kind == LaneKind::Slots { u64::from(slots.count) } else { 0 };
-        HostLane::new(lane.to as usize, slots.bytes as usize, count, position)
+        let count = if lane.kind == LaneKind::Direct { 0 } else { u64::from(slots.count) };
+        let mut host = HostLane::new(lane.to as usize, slots.bytes as usize, count, position);
+        if lane.kind == LaneKind::Flagged {
+            host.zero();
+        }
+        host
     };
     let mut ranks = Vec::new();
     for rank in 0..plan.plan().ranks.len() as u32 {
@@ -39,7 +44,7 @@ pub(super) fn host(plan: &Verified, element: Element, position: u64) -> Host {
         let ports = table.iter().map(port).collect();
         ranks.push(HostRank { ports, program, ..Default::default() });
     }
-    Host { element, ranks, lanes: lanes.iter().map(host_lane).collect() }
+    Host { events: Vec::new(), element, ranks, lanes: lanes.iter().map(host_lane).collect() }
 }
 
 #[test]

@@ -4,6 +4,7 @@ use super::super::display::Named;
 use super::super::{BlockProgram, LaneId, LaneKind, Op, Segment, Side};
 use super::clock::{Clock, Epoch};
 use super::error::Site;
+use super::flagged::Messages;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
@@ -44,6 +45,7 @@ pub(super) struct Lane {
     pub(super) read_clock: Clock,
     pub(super) write_clock: Clock,
     pub(super) puts: i64,
+    pub(super) messages: Messages,
     pub(super) arrivals: Signal,
     pub(super) credits: Signal,
     pub(super) completions: Signal,
@@ -57,6 +59,7 @@ impl Lane {
             read_clock: Clock::new(agent_count),
             write_clock: Clock::new(agent_count),
             puts: 0,
+            messages: Messages::default(),
             arrivals: Signal::default(),
             credits: Signal::default(),
             completions: Signal::default(),
@@ -71,9 +74,14 @@ impl Lane {
         (read, self.write_clock.tick(self.agent + 1))
     }
 
-    /// True if messages use slots.
+    /// True if messages use slots that credits free.
     pub(super) fn slotted(&self) -> bool {
         self.id.kind == LaneKind::Slots
+    }
+
+    /// True if messages announce themselves.
+    pub(super) fn flagged(&self) -> bool {
+        self.id.kind == LaneKind::Flagged
     }
 }
 

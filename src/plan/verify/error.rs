@@ -154,6 +154,19 @@ pub enum Reason {
     InputModified { memory: String },
     #[error("message {seen} is put where {expected} is next")]
     MessageOrder { expected: i64, seen: i64 },
+    #[error("a flagged message without data: nobody would see it arrive")]
+    EmptyMessage,
+    #[error("message {message} has {packed} bytes where it was packed, {seen} here")]
+    MessageLength { message: i64, packed: u64, seen: u64 },
+    #[error("message {message} was not packed, or not with this number, or not in this slot")]
+    NotPacked { message: i64 },
+    #[error(
+        "packs message {message} after reading {read} messages from a peer; {message} are needed \
+         to know that its slot is free"
+    )]
+    NotInStep { message: i64, read: i64 },
+    #[error("{lane} has no lane back in this block, by which it would know of free slots")]
+    OneWay { lane: LaneId },
     #[error("message {message} is already with the engine")]
     MessageGone { message: i64 },
     #[error(
@@ -166,6 +179,8 @@ pub enum Reason {
     SlotReturned { message: i64, credits: i64 },
     #[error("combines or scales a value that is finished already")]
     AfterFinish,
+    #[error("scales what rank {rank} contributed; each rank has a scalar of its own")]
+    ForeignScale { rank: u32 },
     #[error("combines {seen} contributions, of {ranks} ranks: some count twice")]
     TooManyTerms { seen: usize, ranks: usize },
     #[error("nothing moves any more: {}", list(.0))]

@@ -8,9 +8,10 @@
 //!   not written unless the call is in place;
 //! * every read is ordered after the write whose value it takes, every write after the reads and
 //!   writes before it, across blocks, ranks and engines; nothing goes on once the kernel has ended;
-//! * a slot is used between its arrival and its credit; messages go in order; credits, arrivals and
-//!   completions match the positions that the plan leaves behind, so that the next launch finds the
-//!   lane as this one did;
+//! * a slot is used between its arrival and its credit; messages go in order; flagged messages are
+//!   packed, put and collected once each, in step on all lanes; credits, arrivals and completions
+//!   match the positions that the plan leaves behind, so that the next launch finds the lane as
+//!   this one did;
 //! * no deadlock; sizes, alignment, ports as the encoding and the executor want them.
 //!
 //! **Why one schedule stands for all of them.** A block is a straight line: no op's effect on
@@ -28,7 +29,8 @@
 //!
 //! **What the model takes from the executor and the engine.** A block is one thread here: the
 //! executor separates ops of a block by barriers wherever a thread may read what another one wrote.
-//! A lane is in order across all of its routes: the `k`-th arrival stands for the `k`-th put.
+//! A lane is in order across all of its routes: the `k`-th arrival stands for the `k`-th put. A
+//! flagged message is its own arrival: whoever collects it knows what its sender knew.
 //!
 //! **Launches before and after.** Both ends of a slotted lane leave the same position behind, so a
 //! launch may count messages from zero: slot numbers only rotate. The first messages use slots that
@@ -37,6 +39,7 @@
 mod agents;
 mod clock;
 mod error;
+mod flagged;
 mod memory;
 mod structure;
 mod world;
@@ -141,6 +144,7 @@ pub fn verify(plan: Plan, promise: &Promise) -> Result<Verified, VerifyError> {
     let (mut world, mut blocks) = set_up(&plan, promise, &lanes);
     run(&mut world, &mut blocks)?;
     check_lanes(&world, &blocks)?;
+    check_step(&world)?;
     check_memory(&world, &blocks, promise)?;
     drop(blocks);
     Ok(Verified { plan, lanes })
@@ -275,9 +279,11 @@ fn check_lanes(world: &World, blocks: &[Block<'_>]) -> Result<(), VerifyError> {
     for (lane, [send, receive]) in world.lanes.iter().zip(ends) {
         let (arrivals, credits) = (lane.arrivals.raised, lane.credits.raised);
         let completions = lane.completions.raised;
+        // On a flagged lane there are no credits: its messages count.
+        let freed = if lane.flagged() { lane.puts } else { credits };
         let mut rules = vec![
             ("position of the receive port after all arrivals", arrivals, receive.position),
-            ("position of the send port after all credits", credits, send.position),
+            ("position of the send port after all credits", freed, send.position),
             ("completion position of the send port", completions, send.completion_position),
             // Data that nobody waited for may land after the kernel has ended.
             ("arrivals waited for", arrivals, receive.observed.min(arrivals)),
@@ -290,6 +296,28 @@ fn check_lanes(world: &World, blocks: &[Block<'_>]) -> Result<(), VerifyError> {
             let reason = Reason::Unbalanced { what, expected, seen };
             return Err(VerifyError::new(Site::Lane(lane.id), reason));
         }
+    }
+    Ok(())
+}
+
+/// Flagged lanes carry messages in step, and all of them do: the next launch relies on it, for one
+/// packed message has to have the right number for each lane.
+fn check_step(world: &World) -> Result<(), VerifyError> {
+    let flagged: Vec<_> = world.lanes.iter().filter(|lane| lane.flagged()).collect();
+    let Some(first) = flagged.first() else { return Ok(()) };
+    let unbalanced = |lane: LaneId, what, expected, seen| {
+        let reason = Reason::Unbalanced { what, expected, seen };
+        Err(VerifyError::new(Site::Lane(lane), reason))
+    };
+    for lane in &flagged {
+        if lane.puts != first.puts {
+            return unbalanced(lane.id, "messages of each flagged lane", first.puts, lane.puts);
+        }
+    }
+    let ranks = world.rank_count as i64;
+    let (expected, seen) = (ranks * (ranks - 1), flagged.len() as i64);
+    if seen != expected {
+        return unbalanced(first.id, "flagged lanes in use, all or none", expected, seen);
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use super::super::{
 };
 use super::error::{Reason, Site, VerifyError};
 use ringdove_kernels::descriptor::LENGTH_BYTES_MAX;
-use ringdove_kernels::op::BLOCK_PORTS_MAX;
+use ringdove_kernels::op::{BLOCK_PORTS_MAX, MESSAGES_MAX, flagged_bytes};
 use std::collections::HashMap;
 
 /// Bounds the work of unrolling a plan.
@@ -30,6 +30,7 @@ pub(super) fn check(plan: &Plan) -> Result<(), VerifyError> {
     if !count.is_power_of_two() {
         return Err(shape("slots", "a power of two", u64::from(count)));
     }
+    one_kind_of_slots(plan)?;
     let mut unrolled = 0u64;
     for (rank, program) in (0..).zip(&plan.ranks) {
         let blocks = program.blocks.len() as u64;
@@ -51,6 +52,22 @@ pub(super) fn check(plan: &Plan) -> Result<(), VerifyError> {
     }
     if unrolled > UNROLLED_OPS_MAX {
         return Err(shape("ops in all rounds", "at most 2^26", unrolled));
+    }
+    Ok(())
+}
+
+/// `Plan::slots` speaks of one kind of lane.
+fn one_kind_of_slots(plan: &Plan) -> Result<(), VerifyError> {
+    let blocks = || plan.ranks.iter().flat_map(|rank| &rank.blocks);
+    let uses = |kind| blocks().flat_map(|block| &block.ports).any(|end| end.lane.kind == kind);
+    let reason = |what, expected, seen| {
+        Err(VerifyError::new(Site::Plan, Reason::Shape { what, expected, seen }))
+    };
+    if uses(LaneKind::Flagged) && plan.slots.count < 2 {
+        return reason("slots of flagged lanes", "at least 2", u64::from(plan.slots.count));
+    }
+    if uses(LaneKind::Flagged) && uses(LaneKind::Slots) {
+        return reason("kinds of lanes with slots", "one", 2);
     }
     Ok(())
 }
@@ -116,6 +133,7 @@ impl Operands<'_> {
 
     fn op(&self, op: &Op) -> Result<(), Reason> {
         let port = op.port().map(|port| self.port(port)).transpose()?;
+        self.flagged_lane(op, port)?;
         let need = |side, rule| match port {
             Some(port) if port.side != side => Err(Reason::WrongPort { port, rule }),
             _ => Ok(()),
@@ -130,27 +148,42 @@ impl Operands<'_> {
         }
         match *op {
             Op::Copy { destination, source, range, .. } => {
+                self.unflagged(&[destination, source])?;
                 self.written(destination)?;
                 self.place(source, range)?;
                 self.place(destination, range)
             }
             Op::Reduce { destination, a, b, range, .. } => {
+                self.unflagged(&[destination, a, b])?;
                 self.written(destination)?;
                 self.place(a, range)?;
                 self.place(b, range)?;
                 self.place(destination, range)
+            }
+            Op::Pack { port, source, range, .. } => {
+                self.messages(port, 1, Side::Send, range)?;
+                self.local(source, range)
+            }
+            Op::Collect { destination, own, before, first, count, range, .. } => {
+                self.messages(first, count, Side::Receive, range)?;
+                if before > count {
+                    return Err(Reason::Operands { rule: "the own term is one of count + 1" });
+                }
+                self.local(own, range)?;
+                self.local(destination, range)
             }
             Op::Put { destination, source, range, arrival, completion, .. } => {
                 need(Side::Send, "only a send port puts")?;
                 if u64::from(range.length) > LENGTH_BYTES_MAX {
                     return Err(Reason::Operands { rule: "a put moves at most 4 MiB" });
                 }
-                if !arrival && !completion && range.length == 0 {
+                let moves = range.length > 0;
+                if !arrival && !completion && !moves {
                     return Err(Reason::Operands { rule: "a put moves bytes or raises a signal" });
                 }
                 self.place(source, range)?;
                 self.place(destination, range)?;
-                self.put(op.port(), source, destination, arrival)
+                self.put(op.port(), (source, destination), (arrival, completion))
             }
             Op::Credit { .. } => need(Side::Receive, "only a receive port returns credits"),
             Op::WaitCompletion { .. } => need(Side::Send, "only a send port has completions"),
@@ -168,34 +201,91 @@ impl Operands<'_> {
     fn put(
         &self,
         port: Option<u16>,
-        source: Place,
-        destination: Place,
-        arrival: bool,
+        (source, destination): (Place, Place),
+        (arrival, completion): (bool, bool),
     ) -> Result<(), Reason> {
         let Some(port) = port else { return Ok(()) };
         let kind = self.port(port)?.lane.kind;
         let rule = match (kind, source, destination) {
             (
-                LaneKind::Slots,
-                Place::Slot { port: from, message: sent, .. },
-                Place::Slot { port: to, message: put, .. },
+                kind @ (LaneKind::Slots | LaneKind::Flagged),
+                Place::Slot { port: from, message: sent, offset: read },
+                Place::Slot { port: to, message: put, offset: written },
             ) => {
-                // From the port's own slot, or straight from where a message arrived.
+                // From the port's own slot, or straight from where a message arrived, or from where
+                // a flagged message was packed.
+                let flagged = kind == LaneKind::Flagged;
                 let arrived = self.port(from)?.side == Side::Receive;
-                if to != port || !(arrived || (from, sent) == (port, put)) {
-                    "a put through slots goes to a message of its own port, from the same message \
-                     or from one that arrived"
-                } else if !arrival {
+                let packed = self.flagged(from)? && !arrived;
+                if to != port {
+                    "a put through slots goes to a message of its own port"
+                } else if flagged && !(packed && (read, written) == (0, 0)) {
+                    "a flagged message goes from where it was packed, as a whole"
+                } else if flagged && (arrival || completion) {
+                    "a flagged message raises no signal"
+                } else if !(flagged || arrived || (from, sent) == (port, put)) {
+                    "a put through slots comes from the same message or from one that arrived"
+                } else if !flagged && !arrival {
                     "a message in a slot announces itself"
                 } else {
                     return Ok(());
                 }
             }
             (LaneKind::Direct, Place::Buffer { .. }, Place::Buffer { .. }) => return Ok(()),
-            (LaneKind::Slots, ..) => "a slotted lane moves slots",
+            (LaneKind::Slots | LaneKind::Flagged, ..) => "a slotted lane moves slots",
             (LaneKind::Direct, ..) => "a direct lane moves registered buffers",
         };
         Err(Reason::Operands { rule })
+    }
+
+    fn flagged(&self, port: u16) -> Result<bool, Reason> {
+        Ok(self.port(port)?.lane.kind == LaneKind::Flagged)
+    }
+
+    /// On a flagged lane there are no signals, and so no credits and no waits for them.
+    fn flagged_lane(&self, op: &Op, port: Option<LaneEnd>) -> Result<(), Reason> {
+        let signals =
+            matches!(op, Op::Credit { .. } | Op::WaitSignal { .. } | Op::WaitCompletion { .. });
+        match port {
+            Some(port) if signals && port.lane.kind == LaneKind::Flagged => {
+                Err(Reason::WrongPort { port, rule: "a flagged lane has no signals" })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The ports of a pack or collect, and whether their slots hold so much.
+    fn messages(&self, first: u16, count: u16, side: Side, range: Range) -> Result<(), Reason> {
+        if !(1..=MESSAGES_MAX).contains(&usize::from(count)) {
+            return Err(Reason::Operands { rule: "an op packs or collects 1 to 15 messages" });
+        }
+        for place in first..=first.saturating_add(count - 1) {
+            let port = self.port(place)?;
+            if port.lane.kind != LaneKind::Flagged || port.side != side {
+                let rule = "flagged lanes alone pack at send ports and collect at receive ports";
+                return Err(Reason::WrongPort { port, rule });
+            }
+        }
+        self.fits(0, u64::from(range.length), true)
+    }
+
+    /// Memory of the rank itself, and no slot.
+    fn local(&self, place: Place, range: Range) -> Result<(), Reason> {
+        match place {
+            Place::Slot { .. } => {
+                Err(Reason::Operands { rule: "messages go between slots and memory" })
+            }
+            _ => self.place(place, range),
+        }
+    }
+
+    fn fits(&self, offset: u64, length: u64, flagged: bool) -> Result<(), Reason> {
+        let slot_bytes = self.plan.slots.bytes;
+        let taken = if flagged { flagged_bytes(length) } else { length };
+        if offset > u64::from(slot_bytes) || offset + taken > u64::from(slot_bytes) {
+            return Err(Reason::OutsideSlot { offset, length: taken, slot_bytes });
+        }
+        Ok(())
     }
 
     fn port(&self, port: u16) -> Result<LaneEnd, Reason> {
@@ -213,6 +303,20 @@ impl Operands<'_> {
         }
     }
 
+    /// A flagged slot holds nothing but flagged messages, for what else stood there could be taken
+    /// for one.
+    fn unflagged(&self, places: &[Place]) -> Result<(), Reason> {
+        for place in places {
+            if let Place::Slot { port, .. } = *place
+                && self.flagged(port)?
+            {
+                let rule = "only pack, put and collect touch the slots of a flagged lane";
+                return Err(Reason::Operands { rule });
+            }
+        }
+        Ok(())
+    }
+
     fn place(&self, place: Place, range: Range) -> Result<(), Reason> {
         match place {
             Place::Buffer { offset, .. } => {
@@ -228,16 +332,14 @@ impl Operands<'_> {
             Place::Address(_) => Ok(()),
             Place::Slot { port, offset, .. } => {
                 let end = self.port(port)?;
-                if end.lane.kind != LaneKind::Slots {
+                let flagged = end.lane.kind == LaneKind::Flagged;
+                if end.lane.kind == LaneKind::Direct {
                     return Err(Reason::WrongPort {
                         port: end,
                         rule: "a direct lane has no slots",
                     });
                 }
-                let (length, slot_bytes) = (u64::from(range.length), self.plan.slots.bytes);
-                if offset > u64::from(slot_bytes) || offset + length > u64::from(slot_bytes) {
-                    return Err(Reason::OutsideSlot { offset, length, slot_bytes });
-                }
+                self.fits(offset, u64::from(range.length), flagged)?;
                 aligned(offset)
             }
         }

@@ -4,6 +4,7 @@ use super::super::{Buffer, LaneId, Modifiers, Op, Place, Range, Segment, Side, S
 use super::agents::{Block, Lane, Port, Step};
 use super::clock::Epoch;
 use super::error::{Access, Reason};
+use super::flagged::{Collect, Ports};
 use super::memory::{Accessor, Fault, Memory, Piece, Sum, rebase, zip};
 use std::rc::Rc;
 
@@ -17,7 +18,7 @@ pub(super) struct Rules {
 }
 
 /// A resolved operand: which memory, and where in it.
-type Spot = (usize, u64);
+pub(super) type Spot = (usize, u64);
 
 /// Memory 0, 1, 2 of each rank: input, output, addresses.
 const USER_MEMORIES: usize = 3;
@@ -32,7 +33,7 @@ pub(super) struct World {
     /// Agents: ranks before the launch, then blocks (by rank and number), then
     /// two for each lane.
     pub(super) agents: Vec<(u32, u32)>,
-    scratch: [Vec<Piece>; 2],
+    pub(super) scratch: [Vec<Piece>; 2],
 }
 
 impl World {
@@ -75,6 +76,16 @@ impl World {
             }
             Op::Reduce { destination, a, b, range, modifiers } => {
                 self.reduce(block, segment, [destination, a, b], range, modifiers)?;
+            }
+            Op::Pack { port, message, source, range } => {
+                self.pack(block, segment, (port, message), (source, range))?;
+            }
+            Op::Collect { destination, own, before, first, count, message, range, finish } => {
+                let ports = Ports { first, count, message };
+                let collect = Collect { destination, own, before, ports, range, finish };
+                if let Some(waiting) = self.collect(block, segment, &collect)? {
+                    return Ok(waiting);
+                }
             }
             Op::Put { port, destination, source, range, arrival, completion } => {
                 let raise = (arrival, completion);
@@ -145,7 +156,7 @@ impl World {
         }
         let mut pieces = self.read(block, from, to.1, length, 0)?;
         for piece in &mut pieces {
-            self.modify(&mut piece.value, modifiers)?;
+            self.modify(block.rank, &mut piece.value, modifiers)?;
         }
         self.write(block, to, length, pieces.drain(..))?;
         self.scratch[0] = pieces;
@@ -172,9 +183,19 @@ impl World {
         let mut second = self.read(block, b, to.1, length, 1)?;
         let finish = Modifiers { scale: false, ..modifiers };
         for piece in &mut second {
-            self.modify(&mut piece.value, Modifiers { finish: false, ..modifiers })?;
+            self.modify(block.rank, &mut piece.value, Modifiers { finish: false, ..modifiers })?;
         }
-        let mut pieces = zip(&first, &second, |a, b| {
+        let mut pieces = self.combine(&first, &second)?;
+        for piece in &mut pieces {
+            self.modify(block.rank, &mut piece.value, finish)?;
+        }
+        (self.scratch[0], self.scratch[1]) = (first, second);
+        self.write(block, to, length, pieces)
+    }
+
+    /// The reduction of two values each.
+    pub(super) fn combine(&self, a: &[Piece], b: &[Piece]) -> Result<Vec<Piece>, Reason> {
+        zip(a, b, |a, b| {
             if self.rules.finishes && a.finished + b.finished > 0 {
                 return Err(Reason::AfterFinish);
             }
@@ -187,12 +208,7 @@ impl World {
             terms.extend_from_slice(&b.terms);
             terms.sort_unstable();
             Ok(Sum { terms, finished: 0 })
-        })?;
-        for piece in &mut pieces {
-            self.modify(&mut piece.value, finish)?;
-        }
-        (self.scratch[0], self.scratch[1]) = (first, second);
-        self.write(block, to, length, pieces)
+        })
     }
 
     /// The engine's work happens at once. It could happen at any time from here to the arrival
@@ -212,7 +228,10 @@ impl World {
         let to = match (source, destination) {
             (Place::Slot { .. }, Place::Slot { message, offset, .. }) => {
                 let message = end.position + i64::from(message);
-                self.message_to_put(&end, message)?;
+                match self.lanes[end.lane].flagged() {
+                    true => self.message_packed(block, (end, message), source, length)?,
+                    false => self.message_to_put(&end, message)?,
+                }
                 (self.slots_of(end.lane, Side::Receive), self.slot_start(message) + offset)
             }
             (_, Place::Buffer { buffer, offset }) => {
@@ -239,7 +258,7 @@ impl World {
         }
         let lane = &mut self.lanes[end.lane];
         lane.puts += 1;
-        if arrival {
+        if arrival || lane.flagged() {
             lane.arrivals.raise(&lane.write_clock);
         }
         if completion {
@@ -267,7 +286,7 @@ impl World {
     }
 
     /// Where an operand of `block` stands now, and whether the block may use it like this.
-    fn place(
+    pub(super) fn place(
         &self,
         block: &Block<'_>,
         segment: &Segment,
@@ -300,6 +319,7 @@ impl World {
                 Err(Reason::MessageGone { message })
             }
             (Side::Send, Access::Write) => self.slot_free(end, message),
+            // An engine reads it, and `put` knows what it may read.
             (Side::Send, Access::Read) => Ok(()),
             (Side::Receive, _) if end.observed <= message => {
                 Err(Reason::NotArrived { message, observed: end.observed })
@@ -311,11 +331,11 @@ impl World {
         }
     }
 
-    fn slot_start(&self, message: i64) -> u64 {
+    pub(super) fn slot_start(&self, message: i64) -> u64 {
         message.rem_euclid(i64::from(self.slots.count)) as u64 * u64::from(self.slots.bytes)
     }
 
-    fn read(
+    pub(super) fn read(
         &mut self,
         block: &mut Block<'_>,
         (memory, start): Spot,
@@ -332,7 +352,7 @@ impl World {
         Ok(pieces)
     }
 
-    fn write(
+    pub(super) fn write(
         &mut self,
         block: &mut Block<'_>,
         (memory, start): Spot,
@@ -346,8 +366,16 @@ impl World {
     }
 
     /// Applies what the flags say to a value, where the promised reduction cares.
-    fn modify(&self, value: &mut Rc<Sum>, modifiers: Modifiers) -> Result<(), Reason> {
+    pub(super) fn modify(
+        &self,
+        rank: u32,
+        value: &mut Rc<Sum>,
+        modifiers: Modifiers,
+    ) -> Result<(), Reason> {
         if modifiers.scale && self.rules.scales {
+            if let Some(term) = value.terms.iter().find(|term| term.rank != rank) {
+                return Err(Reason::ForeignScale { rank: term.rank });
+            }
             for term in &mut Rc::make_mut(value).terms {
                 term.scaled = term.scaled.saturating_add(1);
             }
@@ -361,7 +389,7 @@ impl World {
         Ok(())
     }
 
-    fn whole_elements(&self, values: &[u64]) -> Result<(), Reason> {
+    pub(super) fn whole_elements(&self, values: &[u64]) -> Result<(), Reason> {
         let alignment = self.rules.element_bytes;
         match values.iter().find(|value| !value.is_multiple_of(alignment)) {
             Some(&value) => Err(Reason::Misaligned { value, alignment }),
@@ -399,7 +427,7 @@ impl World {
         self.input(rank) + 2
     }
 
-    fn slots_of(&self, lane: usize, side: Side) -> usize {
+    pub(super) fn slots_of(&self, lane: usize, side: Side) -> usize {
         USER_MEMORIES * self.rank_count + 2 * lane + usize::from(side == Side::Receive)
     }
 

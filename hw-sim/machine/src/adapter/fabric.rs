@@ -13,7 +13,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const PROCESS_BYTES: usize = 4096;
 /// Where in a process's file the service thread says that it sleeps.
@@ -105,8 +105,12 @@ impl Fabric {
     pub fn join(folder: &Path) -> Result<Self> {
         sweep(folder);
         let pid = std::process::id();
-        // A number that is free: another PID namespace on this folder may know our id, too.
-        for nonce in 0..1024 {
+        // A number that is free (another PID namespace on this folder may know our id, too), and
+        // that no process with our id had before: others may still remember that one.
+        let now =
+            SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.subsec_nanos());
+        for attempt in 0..1024 {
+            let nonce = now.wrapping_add(attempt);
             let path = folder.join(process_name((pid, nonce)));
             let opened = File::options().read(true).write(true).create_new(true).open(&path);
             let file = match opened {

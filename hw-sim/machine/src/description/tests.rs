@@ -224,6 +224,7 @@ fn the_machine_file_in_the_readme_is_valid() {
     let example = readme.split("```toml\n").nth(1).unwrap().split("```").next().unwrap();
     let machine = Description::parse(example, "README.md").unwrap();
     assert_eq!((machine.gpus.len(), machine.nv_link_count(0, 1)), (2, 2));
+    assert_eq!((machine.adapters.len(), machine.peer_memory), (1, true));
 }
 
 #[test]

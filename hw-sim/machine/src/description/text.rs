@@ -75,17 +75,17 @@ impl Description {
                 self.write_below(text, Node::Switch(index), depth + 1);
             }
         }
-        for adapter in self.adapters.iter().filter(|adapter| adapter.under == node) {
-            let (name, layer, rate) = (&adapter.name, adapter.link_layer, adapter.gb_per_s);
-            let indent = 2 * depth;
-            let _ = writeln!(text, "{:indent$}{name} (adapter, {layer:?}, {rate} GB/s)", "");
-        }
         for (ordinal, gpu) in self.gpus.iter().enumerate() {
             if gpu.under == node {
                 let rate = gpu.pcie.gb_per_s();
                 let (indent, name) = (2 * depth, &gpu.name);
                 let _ = writeln!(text, "{:indent$}{name} (GPU{ordinal}, {rate:.1} GB/s)", "");
             }
+        }
+        for adapter in self.adapters.iter().filter(|adapter| adapter.under == node) {
+            let (name, layer, rate) = (&adapter.name, adapter.link_layer, adapter.gb_per_s);
+            let indent = 2 * depth;
+            let _ = writeln!(text, "{:indent$}{name} (adapter, {layer:?}, {rate} GB/s)", "");
         }
     }
 

@@ -145,6 +145,8 @@ pub struct Device {
     pub ordinal: usize,
     /// PCI domain, bus and device, as `0000:07:00`.
     pub pci: String,
+    /// Tells it from all others, those of other nodes included.
+    pub uuid: String,
     /// The name that the driver gives.
     pub name: String,
     /// Bytes of device memory.
@@ -184,6 +186,7 @@ fn describe(context: &Arc<CudaContext>) -> Result<Device, DriverError> {
     Ok(Device {
         ordinal: context.ordinal(),
         pci: format!("{domain:04x}:{bus:02x}:{device:02x}"),
+        uuid: context.uuid()?.bytes.map(|byte| format!("{:02x}", byte as u8)).concat(),
         name: context.name()?,
         memory_bytes: context.total_mem()?,
     })

@@ -191,7 +191,7 @@ impl DeviceEntry {
         Self {
             rank: place.rank,
             group: 0,
-            pid: std::process::id(),
+            pid: place.process,
             hostname: host.to_owned(),
             device: place.device.ordinal,
             device_hex: place.device.pci.clone(),
@@ -251,12 +251,13 @@ mod tests {
         let device = Device {
             ordinal: 1,
             pci: "0000:07:00".into(),
+            uuid: "07".into(),
             name: "Example (virtual)".into(),
             memory_bytes: 1,
         };
         let run = Run {
             arguments: &arguments,
-            places: &[Place { rank: 0, device }],
+            places: &[Place { rank: 0, process: 1, device }],
             host: "host",
             rows: &[row],
             interrupted: false,

@@ -49,7 +49,8 @@ pub struct Run<'a> {
     pub job: &'a Job,
 }
 
-/// Warms up, times, and checks, together with the other processes. `None`: somebody asked for the end before it was done.
+/// Warms up, times, and checks, together with the other processes. `None`: somebody asked for the
+/// end before it was done.
 pub fn measure<R: Rank>(
     ranks: &mut [R],
     sweep: &Sweep,

@@ -164,7 +164,8 @@ impl Stage {
             let (context, device) = &devices[(first + number) % devices.len()];
             stage.contexts.push(Arc::clone(context));
             let rank = count * job.process() + number;
-            stage.places.push(Place { rank, device: device.clone() });
+            let process = std::process::id();
+            stage.places.push(Place { rank, process, device: device.clone() });
         }
         stage.places = job.all_places(stage.places)?;
         Ok(stage)
@@ -172,9 +173,8 @@ impl Stage {
 
     /// The largest message whose two buffers fit on every GPU, if that is less than `wanted`.
     fn bytes_max(&self, wanted: usize) -> Option<usize> {
-        // By the PCI address: GPUs of other nodes may have the same, which errs to the safe side.
         let sharers = |device: &Device| {
-            self.places.iter().filter(|place| place.device.pci == device.pci).count()
+            self.places.iter().filter(|place| place.device.uuid == device.uuid).count()
         };
         let limit = self
             .places

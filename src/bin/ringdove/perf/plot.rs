@@ -202,9 +202,14 @@ mod tests {
     }
 
     fn places(name: &str) -> Vec<Place> {
-        let device =
-            Device { ordinal: 0, pci: String::new(), name: name.into(), memory_bytes: 1 << 34 };
-        (0..4).map(|rank| Place { rank, device: device.clone() }).collect()
+        let device = Device {
+            ordinal: 0,
+            pci: String::new(),
+            uuid: String::new(),
+            name: name.into(),
+            memory_bytes: 1 << 34,
+        };
+        (0..4).map(|rank| Place { rank, process: 1, device: device.clone() }).collect()
     }
 
     /// A plot of a simulation that does not say so would be a false claim of speed.

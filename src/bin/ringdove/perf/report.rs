@@ -4,6 +4,7 @@ use super::arguments::{Arguments, Sweep, reduction_name, type_name};
 use super::backend::{Collective, DataType, Device, ReduceOp, Work};
 use super::measure::Outcome;
 use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
 use std::fmt::Write;
 
 /// Said wherever a time of virtual hardware is shown.
@@ -87,6 +88,8 @@ impl Totals {
 pub struct Place {
     /// The rank.
     pub rank: usize,
+    /// The process that drives it.
+    pub process: u32,
     /// Its GPU.
     pub device: Device,
 }
@@ -113,8 +116,7 @@ pub fn header(arguments: &Arguments, sweep: &Sweep, places: &[Place], host: &str
         sweep.aggregated,
         sweep.check,
     );
-    for Place { rank, device } in places {
-        let process = std::process::id();
+    for Place { rank, process, device } in places {
         text += &format!(
             "#  Rank {rank:2} Group  0 Pid {process:6} on {host:>10} device {:2} [{}] {}\n",
             device.ordinal, device.pci, device.name
@@ -126,7 +128,8 @@ pub fn header(arguments: &Arguments, sweep: &Sweep, places: &[Place], host: &str
 /// What a reader must know before the numbers.
 fn notes(arguments: &Arguments, places: &[Place]) -> String {
     let mut text = String::from("#\n");
-    let devices = places.iter().map(|place| place.device.ordinal + 1).max().unwrap_or(0);
+    let devices: HashSet<&str> = places.iter().map(|place| place.device.uuid.as_str()).collect();
+    let devices = devices.len();
     if places.len() > devices {
         let ranks = places.len();
         text += &format!("# {ranks} ranks share {devices} GPU(s), round-robin\n");

@@ -26,7 +26,13 @@ fn sample() -> Row {
 }
 
 fn device(name: &str) -> Device {
-    Device { ordinal: 0, pci: "0000:07:00".into(), name: name.into(), memory_bytes: 1 << 34 }
+    Device {
+        ordinal: 0,
+        pci: "0000:07:00".into(),
+        uuid: "07".into(),
+        name: name.into(),
+        memory_bytes: 1 << 34,
+    }
 }
 
 /// The rows of nccl-tests: `%12li  %12li  %8s  %6s  %6i`, then `  %7s  %6s  %6s  %6g` twice.
@@ -73,7 +79,8 @@ fn the_header_names_ranks_sharing_and_simulation() {
     let arguments = Command::try_parse_from(line).expect("arguments").arguments;
     let sweep = arguments.sweep(Collective::AllReduce).expect("a sweep");
     let virtual_gpu = device("Example (virtual)");
-    let places: Vec<_> = (0..2).map(|rank| Place { rank, device: virtual_gpu.clone() }).collect();
+    let places: Vec<_> =
+        (0..2).map(|rank| Place { rank, process: 1, device: virtual_gpu.clone() }).collect();
     let text = header(&arguments, &sweep, &places, "host");
     assert!(text.contains(
         "# nThread 1 nGpus 2 minBytes 8192 maxBytes 1048576 step: 2(factor) warmup iters: 1 \
@@ -82,7 +89,7 @@ fn the_header_names_ranks_sharing_and_simulation() {
     assert!(text.contains("on       host device  0 [0000:07:00] Example (virtual)\n"), "{text}");
     assert!(text.contains("# 2 ranks share 1 GPU(s), round-robin\n"), "{text}");
     assert!(text.contains(VIRTUAL_NOTICE), "{text}");
-    let real = [Place { rank: 0, device: device("Example") }];
+    let real = [Place { rank: 0, process: 1, device: device("Example") }];
     let text = header(&arguments, &sweep, &real, "host");
     assert!(!text.contains("virtual") && !text.contains("share"), "{text}");
     assert!(text.lines().all(|line| line.starts_with('#')));

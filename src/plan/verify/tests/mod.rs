@@ -1,5 +1,6 @@
 //! The verifier refuses what is wrong. Its trust in what it accepts is tested in two ways: correct
 //! plans with one thing changed (`mutation`), and small worlds that are wrong in one known way.
 
+mod flagged;
 mod mutation;
 mod refusal;

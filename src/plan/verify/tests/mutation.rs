@@ -24,6 +24,8 @@ enum Change {
     OtherBuffer,
     Scale,
     Finish,
+    Before,
+    Count,
     Arrival,
     Completion,
     WaitMore,
@@ -50,6 +52,8 @@ fn places(op: &mut Op) -> Vec<&mut Place> {
             vec![destination, source]
         }
         Op::Reduce { destination, a, b, .. } => vec![destination, a, b],
+        Op::Pack { source, .. } => vec![source],
+        Op::Collect { destination, own, .. } => vec![destination, own],
         _ => Vec::new(),
     }
 }
@@ -114,9 +118,13 @@ type Take<'a> = dyn FnMut(Change, &dyn Fn(&mut Op)) + 'a;
 fn alter_fields(op: Op, with: &mut Take<'_>) {
     let range = |edit: &dyn Fn(&mut Range)| {
         let mut copy = op;
-        if let Op::Copy { range, .. } | Op::Reduce { range, .. } | Op::Put { range, .. } = &mut copy
-        {
-            edit(range);
+        match &mut copy {
+            Op::Copy { range, .. }
+            | Op::Reduce { range, .. }
+            | Op::Pack { range, .. }
+            | Op::Collect { range, .. }
+            | Op::Put { range, .. } => edit(range),
+            _ => (),
         }
         copy
     };
@@ -134,6 +142,9 @@ fn alter_fields(op: Op, with: &mut Take<'_>) {
         }
     });
     with(Change::Finish, &|it| {
+        if let Op::Collect { finish, .. } = it {
+            *finish ^= true;
+        }
         if let Op::Copy { modifiers, .. } | Op::Reduce { modifiers, .. } = it {
             modifiers.finish ^= true;
         }
@@ -150,12 +161,33 @@ fn alter_fields(op: Op, with: &mut Take<'_>) {
     });
     with(Change::OtherPort, &|it| match it {
         Op::Put { port, .. }
+        | Op::Pack { port, .. }
+        | Op::Collect { first: port, .. }
         | Op::Credit { port }
         | Op::WaitSignal { port, .. }
         | Op::WaitCompletion { port, .. }
         | Op::Advance { port, .. } => *port ^= 1,
         _ => (),
     });
+    for by in [1, u32::MAX] {
+        with(Change::Message, &|it| {
+            if let Op::Pack { message, .. } | Op::Collect { message, .. } = it {
+                *message = message.wrapping_add(by);
+            }
+        });
+    }
+    for by in [1, u16::MAX] {
+        with(Change::Count, &|it| {
+            if let Op::Collect { count, .. } = it {
+                *count = count.wrapping_add(by);
+            }
+        });
+        with(Change::Before, &|it| {
+            if let Op::Collect { before, .. } = it {
+                *before = before.wrapping_add(by);
+            }
+        });
+    }
     for (change, by) in [(Change::WaitMore, 1), (Change::WaitLess, -1)] {
         with(change, &|it| {
             if let Op::WaitSignal { value, .. } | Op::WaitCompletion { value, .. } = it {
@@ -232,7 +264,9 @@ fn harmless(mutant: &Mutant, reduce_op: ReduceOp) -> bool {
         (Drop | WaitLess | WaitMore | Repeat, Some(Op::WaitSignal { .. })) => true,
         (Repeat | WaitLess | WaitMore, Some(Op::WaitCompletion { .. })) => true,
         // The same copy twice; a reduction twice only where it does not read what it wrote.
-        (Repeat, Some(Op::Copy { .. })) => true,
+        (Repeat, Some(Op::Copy { .. } | Op::Pack { .. })) => true,
+        // The order of terms is no part of the promise.
+        (Before, _) => true,
         (Repeat, Some(Op::Reduce { destination, a, b, .. })) => {
             destination != a && destination != b
         }
@@ -289,8 +323,8 @@ fn run(verified: &Verified, request: &Request, seed: u64) -> Result<(), String> 
 }
 
 /// Tries every mutant of rank 1's first block; returns how many of each change were accepted.
-fn try_all(request: Request) -> BTreeMap<Change, (usize, usize)> {
-    let limits = limits(2, 32, 4);
+fn try_all(request: Request, all_pairs: bool) -> BTreeMap<Change, (usize, usize)> {
+    let limits = Limits { flagged_bytes: 32, ..limits(2, 32, 4) };
     let mut choice = select(&request, &limits).expect("valid");
     choice.algorithm = match (request.registered, request.in_place) {
         (false, _) => Algorithm::RingStaged,
@@ -298,6 +332,9 @@ fn try_all(request: Request) -> BTreeMap<Change, (usize, usize)> {
         (true, true) => Algorithm::RingHybrid,
     };
     (choice.blocks, choice.slices) = (2, 2);
+    if all_pairs {
+        choice.all_pairs(&limits);
+    }
     choice.set_slice_bytes(32);
     let plan = build(&choice);
     let promise = request.promise();
@@ -336,7 +373,7 @@ fn request(in_place: bool, registered: bool, reduce_op: ReduceOp, rank_count: u3
 fn one_change_is_refused_or_does_no_harm() {
     for (in_place, registered) in [(false, false), (true, false), (false, true), (true, true)] {
         for (reduce_op, rank_count) in [(ReduceOp::PreMulSum, 3), (ReduceOp::Avg, 2)] {
-            let counts = try_all(request(in_place, registered, reduce_op, rank_count));
+            let counts = try_all(request(in_place, registered, reduce_op, rank_count), false);
             println!("in place {in_place}, registered {registered}: {counts:?}");
             for always in [
                 Change::Message,
@@ -349,6 +386,24 @@ fn one_change_is_refused_or_does_no_harm() {
                 let (tried, accepted) = counts.get(&always).copied().unwrap_or_default();
                 assert_eq!(accepted, 0, "{always:?} of {tried}");
             }
+        }
+    }
+}
+
+/// The rules that stand for credits and signals of flagged messages: if this fails, a word may be
+/// taken for another message's, or a slot written while it is read.
+#[test]
+fn one_change_to_flagged_messages_is_refused_or_does_no_harm() {
+    for (in_place, reduce_op, rank_count) in
+        [(false, ReduceOp::PreMulSum, 3), (true, ReduceOp::Avg, 2), (true, ReduceOp::Sum, 4)]
+    {
+        let counts = try_all(request(in_place, false, reduce_op, rank_count), true);
+        println!("in place {in_place}, {reduce_op:?}: {counts:?}");
+        for always in
+            [Change::Message, Change::Count, Change::Advance, Change::Arrival, Change::Completion]
+        {
+            let (tried, accepted) = counts.get(&always).copied().unwrap_or_default();
+            assert!(tried > 0 && accepted == 0, "{always:?}: {accepted} of {tried}");
         }
     }
 }

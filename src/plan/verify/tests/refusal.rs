@@ -267,6 +267,22 @@ fn a_plan_for_sums_does_not_pass_for_a_scaled_sum() {
 }
 
 #[test]
+fn only_the_own_contribution_is_scaled() {
+    // Each rank may have a scalar of its own, so nobody can scale what another one sent.
+    let request = Request { reduce_op: ReduceOp::PreMulSum, ..request(false, false) };
+    let error = refused(&request, |plan| {
+        first(plan, |op| match op {
+            Op::Reduce { a, b, .. } => {
+                std::mem::swap(a, b);
+                true
+            }
+            _ => false,
+        });
+    });
+    assert!(matches!(*error.reason, Reason::ForeignScale { .. }), "{error}");
+}
+
+#[test]
 fn writing_the_input_is_refused_unless_in_place() {
     let error = staged(|plan| {
         let into_output = |op: &mut Op| match op {

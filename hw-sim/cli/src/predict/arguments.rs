@@ -1,0 +1,235 @@
+//! The flags of `hwsim predict`.
+
+use super::PredictError;
+use clap::{Args, Subcommand};
+use hwsim_timing::{Engine, Machine};
+use ringdove::plan::Pattern;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// What `hwsim predict` is asked to do.
+#[derive(Args)]
+pub struct PredictArguments {
+    #[command(subcommand)]
+    pub(super) operation: Operation,
+}
+
+#[derive(Subcommand)]
+pub(super) enum Operation {
+    /// Every rank gets the sum of all
+    AllReduce(AllReduceArguments),
+    /// One GPU puts to another: latency and throughput
+    P2p(P2pArguments),
+}
+
+#[derive(Args)]
+pub(super) struct Common {
+    /// The smallest size, in bytes; K, M and G are powers of 1024
+    #[arg(short = 'b', long, value_name = "SIZE", default_value = "8K")]
+    pub minimum: Size,
+    /// The largest size
+    #[arg(short = 'e', long, value_name = "SIZE", default_value = "1G")]
+    pub maximum: Size,
+    /// Each size is this many times the one before
+    #[arg(short = 'f', long, value_name = "N", default_value_t = 2)]
+    pub factor: u64,
+    /// A built-in machine, or the path of a machine file
+    #[arg(long, short, value_name = "NAME|FILE", default_value = "pcie4")]
+    pub machine: String,
+    /// How many such machines a network joins
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub nodes: usize,
+    /// GB/s of each GPU's adapter [default: the profile's]
+    #[arg(long, value_name = "GB/S")]
+    pub adapter: Option<f64>,
+    /// Nodes below one leaf switch [default: a network that never limits]
+    #[arg(long, value_name = "N")]
+    pub leaf_nodes: Option<usize>,
+    /// How many times the rate of a leaf's adapters exceeds that of its uplinks
+    #[arg(long, value_name = "RATIO", default_value_t = 1.0, requires = "leaf_nodes")]
+    pub oversubscription: f64,
+    /// What moves data: cpu-driven, proxy, device or stores
+    #[arg(long, value_name = "NAME", default_value = "proxy")]
+    pub engine: EngineName,
+    /// A built-in profile of constants, or the path of a profile file
+    #[arg(long, short, value_name = "NAME|FILE", default_value = "ark-v100")]
+    pub profile: String,
+    /// Write the results to this file, as JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Draw the results to this file, as SVG
+    #[arg(long, value_name = "FILE")]
+    pub plot: Option<PathBuf>,
+    /// Write a trace of the largest size to this file, for Perfetto or Chrome's tracing page
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub(super) struct AllReduceArguments {
+    #[command(flatten)]
+    pub common: Common,
+    /// Ranks [default: all GPUs of all nodes]
+    #[arg(short = 'g', long, value_name = "N")]
+    pub ranks: Option<u32>,
+    /// auto (the fastest of those that fit), selected (what the library chooses), two-shot or
+    /// halving
+    #[arg(long, value_name = "NAME", default_value = "auto")]
+    pub pattern: PatternName,
+    /// Blocks of each rank's kernel; several with `auto` [default: what suits the pattern]
+    #[arg(long, value_name = "N")]
+    pub blocks: Option<u32>,
+    /// Bytes of a staging slot [default: 512K, and 4M for more than 64 ranks]
+    #[arg(long, value_name = "SIZE")]
+    pub slot_bytes: Option<Size>,
+    /// Staging slots of each lane
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub slots: u32,
+    /// Buffers are registered: engines reach them directly where the pattern allows it
+    #[arg(short = 'R', long)]
+    pub registered: bool,
+}
+
+#[derive(Args)]
+pub(super) struct P2pArguments {
+    #[command(flatten)]
+    pub common: Common,
+    /// The GPU that puts
+    #[arg(long, value_name = "GPU", default_value_t = 0)]
+    pub from: u32,
+    /// The GPU that receives
+    #[arg(long, value_name = "GPU", default_value_t = 1)]
+    pub to: u32,
+    /// Messages in flight, at most
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub window: u32,
+    /// Each message follows the one before it in memory, so that a proxy may merge them
+    #[arg(long)]
+    pub contiguous: bool,
+}
+
+/// A number of bytes: `8K`, `1M`, `64`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Size(pub u64);
+
+impl FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let upper = text.trim().to_ascii_uppercase();
+        let number = upper.trim_end_matches("IB").trim_end_matches('B');
+        let (digits, shift) = match number.chars().last() {
+            Some('K') => (&number[..number.len() - 1], 10),
+            Some('M') => (&number[..number.len() - 1], 20),
+            Some('G') => (&number[..number.len() - 1], 30),
+            _ => (number, 0),
+        };
+        let value: Option<u64> = digits.parse().ok();
+        let value = value.filter(|value| *value < 1 << (40 - shift));
+        let value =
+            value.ok_or(format!("expected bytes below 1 TiB, as 64, 8K or 1G: `{text}`"))?;
+        Ok(Self(value << shift))
+    }
+}
+
+impl std::fmt::Display for Size {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let units = [(30, "G"), (20, "M"), (10, "K")];
+        let unit = units.iter().find(|(shift, _)| self.0 > 0 && self.0.trailing_zeros() >= *shift);
+        match unit {
+            Some((shift, unit)) => write!(f, "{}{unit}", self.0 >> shift),
+            None => write!(f, "{}", self.0),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EngineName(pub Engine);
+
+impl FromStr for EngineName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Engine::ALL.iter().find(|(name, _)| *name == text);
+        let names = Engine::ALL.map(|(name, _)| name).join(", ");
+        found.map(|(_, engine)| Self(*engine)).ok_or(format!("expected one of {names}"))
+    }
+}
+
+/// `None`: the fastest.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PatternName(pub Option<Pattern>);
+
+/// Patterns with the names that the command takes.
+pub(super) const PATTERNS: [(&str, Pattern); 3] = [
+    ("selected", Pattern::Selected),
+    ("two-shot", Pattern::TwoShot),
+    ("halving", Pattern::Halving),
+];
+
+impl FromStr for PatternName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "auto" {
+            return Ok(Self(None));
+        }
+        let found = PATTERNS.iter().find(|(name, _)| *name == text);
+        let names = PATTERNS.map(|(name, _)| name).join(", ");
+        found.map(|(_, it)| Self(Some(*it))).ok_or(format!("expected auto or one of {names}"))
+    }
+}
+
+impl Common {
+    /// All sizes of the sweep.
+    pub fn sizes(&self) -> Result<Vec<u64>, PredictError> {
+        let flag = |flag, expected: &str, seen: u64| {
+            Err(PredictError::Flag { flag, expected: expected.into(), seen: seen.to_string() })
+        };
+        if self.minimum.0 == 0 {
+            return flag("--minimum", "at least 1", 0);
+        }
+        if self.maximum.0 < self.minimum.0 {
+            return flag("--maximum", "no less than --minimum", self.maximum.0);
+        }
+        if self.factor < 2 {
+            return flag("--factor", "at least 2", self.factor);
+        }
+        let next = |size: &u64| size.checked_mul(self.factor);
+        let sizes = std::iter::successors(Some(self.minimum.0), next);
+        Ok(sizes.take_while(|size| *size <= self.maximum.0).collect())
+    }
+}
+
+impl AllReduceArguments {
+    pub fn ranks(&self, machine: &Machine) -> Result<u32, PredictError> {
+        let gpus = machine.gpu_count() as u32;
+        let ranks = self.ranks.unwrap_or(gpus);
+        if !(2..=gpus).contains(&ranks) {
+            let expected = format!("2 to {gpus}, the GPUs of {}", machine.name());
+            return Err(PredictError::Flag { flag: "--ranks", expected, seen: ranks.to_string() });
+        }
+        Ok(ranks)
+    }
+}
+
+impl P2pArguments {
+    pub fn ends(&self, machine: &Machine) -> Result<(u32, u32), PredictError> {
+        let gpus = machine.gpu_count() as u32;
+        for (flag, seen) in [("--from", self.from), ("--to", self.to)] {
+            if seen >= gpus {
+                let expected = format!("less than {gpus}, the GPUs of {}", machine.name());
+                return Err(PredictError::Flag { flag, expected, seen: seen.to_string() });
+            }
+        }
+        if self.from == self.to {
+            let (expected, seen) = ("another GPU than --from".into(), self.to.to_string());
+            return Err(PredictError::Flag { flag: "--to", expected, seen });
+        }
+        if !(1..=4096).contains(&self.window) {
+            let (expected, seen) = ("1 to 4096".into(), self.window.to_string());
+            return Err(PredictError::Flag { flag: "--window", expected, seen });
+        }
+        Ok((self.from, self.to))
+    }
+}

@@ -1,0 +1,56 @@
+//! A machine description as a machine of the model.
+
+use super::PredictError;
+use super::arguments::Common;
+use hwsim_machine::description::{Description, LinkKind, Node};
+use hwsim_timing::machine::{Edge, Graph, LinkKind as Kind};
+use hwsim_timing::{Leaf, Machine, Network, Profile};
+
+/// Points are GPUs, root complexes, PCI switches, and one for all NVSwitches: they are reached by
+/// equal bundles, over which traffic is spread evenly.
+pub(super) fn graph(description: &Description) -> Graph {
+    let (gpus, roots) = (description.gpus.len(), description.root_complexes.len());
+    let switches = description.switches.len();
+    let point = |node| match node {
+        Node::Gpu(index) => index,
+        Node::RootComplex(index) => gpus + index,
+        Node::Switch(index) => gpus + roots + index,
+        Node::NvSwitch(_) => gpus + roots + switches,
+    };
+    let mut points: Vec<String> = description.gpus.iter().map(|it| it.name.clone()).collect();
+    points.extend(description.root_complexes.iter().map(|it| it.name.clone()));
+    points.extend(description.switches.iter().map(|it| it.name.clone()));
+    if !description.nv_switches.is_empty() {
+        points.push("nvswitches".into());
+    }
+    let mut edges: Vec<Edge> = Vec::new();
+    for link in description.all_links() {
+        let kind = match link.kind {
+            LinkKind::NvLink => Kind::NvLink,
+            LinkKind::Cpu => Kind::Cpu,
+            LinkKind::Pcie => Kind::Pcie,
+        };
+        let edge =
+            Edge { ends: link.ends.map(point), kind, count: link.count, gb_per_s: link.gb_per_s };
+        let same = edges.iter_mut().find(|other| {
+            (other.ends, other.kind, other.gb_per_s) == (edge.ends, edge.kind, edge.gb_per_s)
+        });
+        match same {
+            Some(other) => other.count += edge.count,
+            None => edges.push(edge),
+        }
+    }
+    Graph { name: description.name.clone(), gpu_count: gpus, points, edges }
+}
+
+/// The machine that the flags describe.
+pub(super) fn convert(
+    description: &Description,
+    common: &Common,
+    profile: &Profile,
+) -> Result<Machine, PredictError> {
+    let leaf = common.leaf_nodes;
+    let leaf = leaf.map(|nodes| Leaf { nodes, oversubscription: common.oversubscription });
+    let network = Network { adapter_gb_per_s: common.adapter, leaf };
+    Ok(Machine::new(&graph(description), common.nodes, network, profile)?)
+}

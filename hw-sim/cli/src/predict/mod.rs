@@ -1,0 +1,187 @@
+//! `hwsim predict`: how long an operation takes, by the timing model.
+//!
+//! * `arguments`: the flags, in nccl-tests' letters where it has them
+//! * `machine`: a machine description as a machine of the model
+//! * `collective`: plans of the library as programs of the model
+//! * `table`, `json`, `plot`: the results; each says that they are modelled, and with which profile
+
+mod arguments;
+mod collective;
+mod json;
+mod machine;
+mod plot;
+mod table;
+#[cfg(test)]
+mod tests;
+
+pub use arguments::PredictArguments;
+
+use crate::error::Error;
+use arguments::{AllReduceArguments, Common, Operation, P2pArguments};
+use collective::Job;
+use hwsim_machine::description::Description;
+use hwsim_timing::p2p::{Point, Stream, measure};
+use hwsim_timing::trace::chrome;
+use hwsim_timing::{Machine, MachineError, ModelError, Outcome, Profile, ProfileError, Setup};
+use ringdove::plan::PlanError;
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::ExitCode;
+
+/// Spans that a trace keeps: about 100 MB of text.
+const SPANS_MAX: usize = 500_000;
+
+/// Why there is no prediction.
+#[derive(Debug, thiserror::Error)]
+pub enum PredictError {
+    /// The profile is unknown, or its file is wrong.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    /// The machine makes no sense to the model.
+    #[error(transparent)]
+    Machine(#[from] MachineError),
+    /// The library has no plan for this.
+    #[error("no plan: {0}")]
+    Plan(#[from] PlanError),
+    /// The plan does not fit, or the profile lacks something.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// A flag's value is out of range.
+    #[error("{flag}: expected {expected}, got {seen}")]
+    Flag {
+        /// Which.
+        flag: &'static str,
+        /// What would do.
+        expected: String,
+        /// What was given.
+        seen: String,
+    },
+    /// The plot could not be drawn.
+    #[error("plot: {0}")]
+    Plot(String),
+}
+
+/// Does what the command line asks.
+pub fn predict(arguments: &PredictArguments) -> Result<ExitCode, Error> {
+    match &arguments.operation {
+        Operation::AllReduce(arguments) => all_reduce(arguments),
+        Operation::P2p(arguments) => p2p(arguments),
+    }
+}
+
+/// Machine and profile, ready.
+struct Scene {
+    machine: Machine,
+    profile: Profile,
+}
+
+impl Scene {
+    fn new(common: &Common) -> Result<Self, Error> {
+        let profile = Profile::find(&common.profile).map_err(PredictError::from)?;
+        let description = Description::find(&common.machine)?;
+        let machine = machine::convert(&description, common, &profile)?;
+        Ok(Self { machine, profile })
+    }
+
+    fn setup(&self, common: &Common) -> Setup<'_> {
+        Setup::new(&self.machine, &self.profile, common.engine.0)
+    }
+
+    /// What every output says.
+    fn notice(&self) -> String {
+        format!("modelled, profile {}", self.profile.name)
+    }
+}
+
+/// One size of an all-reduce.
+struct Row {
+    bytes: u64,
+    /// What ran: pattern and blocks.
+    plan: String,
+    outcome: Outcome,
+    limit: hwsim_timing::report::Limit,
+}
+
+fn all_reduce(arguments: &AllReduceArguments) -> Result<ExitCode, Error> {
+    let common = &arguments.common;
+    let sizes = common.sizes()?;
+    let scene = Scene::new(common)?;
+    let ranks = arguments.ranks(&scene.machine)?;
+    print(&table::header(&scene, common, &format!("all-reduce, {ranks} ranks"), true))?;
+    let mut rows = Vec::new();
+    for bytes in sizes {
+        let row = Job { scene: &scene, arguments, ranks, bytes }.best()?;
+        print(&table::all_reduce_row(&row, ranks))?;
+        rows.push(row);
+    }
+    print(&table::footer(&rows, ranks))?;
+    if let Some(path) = &common.json {
+        write(path, &json::all_reduce(&scene, common, &rows, ranks))?;
+    }
+    if let Some(path) = &common.plot {
+        write(path, &plot::all_reduce(&scene, common, &rows, ranks)?)?;
+    }
+    if let (Some(path), Some(row)) = (&common.trace, rows.last()) {
+        let job = Job { scene: &scene, arguments, ranks, bytes: row.bytes };
+        let outcome = job.traced(SPANS_MAX)?;
+        write_trace(path, &scene, &outcome)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn p2p(arguments: &P2pArguments) -> Result<ExitCode, Error> {
+    let common = &arguments.common;
+    let sizes = common.sizes()?;
+    let scene = Scene::new(common)?;
+    let (from, to) = arguments.ends(&scene.machine)?;
+    print(&table::header(&scene, common, &format!("p2p, gpu {from} to gpu {to}"), false))?;
+    let stream = |bytes| Stream {
+        from,
+        to,
+        bytes,
+        count: 1,
+        window: arguments.window,
+        contiguous: arguments.contiguous,
+    };
+    let mut points: Vec<Point> = Vec::new();
+    for bytes in sizes {
+        let point = measure(scene.setup(common), stream(bytes)).map_err(PredictError::from)?;
+        print(&table::p2p_row(&point))?;
+        points.push(point);
+    }
+    if let Some(path) = &common.json {
+        write(path, &json::p2p(&scene, common, &points))?;
+    }
+    if let Some(path) = &common.plot {
+        write(path, &plot::p2p(&scene, common, &points)?)?;
+    }
+    if let (Some(path), Some(point)) = (&common.trace, points.last()) {
+        let setup = Setup { spans_max: SPANS_MAX, ..scene.setup(common) };
+        let run = Stream { count: 2 * arguments.window, ..stream(point.bytes) }.run(setup);
+        write_trace(path, &scene, &run.map_err(PredictError::from)?)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write_trace(path: &Path, scene: &Scene, outcome: &Outcome) -> Result<(), Error> {
+    let Outcome { spans, lanes, .. } = outcome;
+    if spans.len() == SPANS_MAX {
+        eprintln!("hwsim: the trace ends after {SPANS_MAX} spans, before the operation does");
+    }
+    let trace = chrome(spans, lanes, &scene.machine, &scene.notice());
+    write(path, &trace.to_string())
+}
+
+fn write(path: &Path, text: &str) -> Result<(), Error> {
+    std::fs::write(path, text).map_err(Error::system(format!("writing {}", path.display())))
+}
+
+/// To standard output. A reader that has seen enough (`| head`) is no error.
+fn print(text: &str) -> Result<(), Error> {
+    match io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Error::system("writing to standard output")(error))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,127 @@
+//! What the command prints and writes.
+
+use super::super::{Operation, PredictError, Scene, all_reduce, json, p2p, plot, table};
+use super::a100::parse;
+use hwsim_timing::p2p::{Stream, measure};
+use serde_json::Value;
+
+fn all_reduce_arguments(line: &str) -> super::super::AllReduceArguments {
+    match parse(line).operation {
+        Operation::AllReduce(arguments) => arguments,
+        Operation::P2p(_) => panic!("{line} is no all-reduce"),
+    }
+}
+
+/// If this fails, a modelled number passes for a measured one.
+#[test]
+fn everything_that_is_written_says_that_it_is_modelled_and_with_which_profile() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let outputs = format!(
+        "--json {} --plot {} --trace {}",
+        path("out.json"),
+        path("out.svg"),
+        path("trace.json")
+    );
+    for operation in ["all-reduce -b 8K -e 64K", "p2p -b 64 -e 4K --engine device"] {
+        match parse(&format!("{operation} {outputs}")).operation {
+            Operation::AllReduce(arguments) => all_reduce(&arguments).map(drop),
+            Operation::P2p(arguments) => p2p(&arguments).map(drop),
+        }
+        .expect("it predicts");
+        for name in ["out.json", "out.svg", "trace.json"] {
+            let text = std::fs::read_to_string(path(name)).expect(name);
+            assert!(text.contains("modelled, profile ark-v100"), "{operation}: {name}");
+        }
+        let trace: Value =
+            serde_json::from_str(&std::fs::read_to_string(path("trace.json")).expect("written"))
+                .expect("JSON");
+        let events = trace["traceEvents"].as_array().expect("a list");
+        for group in ["GPU blocks", "engines", "links"] {
+            let named = |event: &&Value| {
+                let name = event["args"]["name"].as_str().unwrap_or("");
+                event["name"] == "process_name" && name.starts_with(group)
+            };
+            let pid = &events.iter().find(named).expect("a named group")["pid"];
+            let spans = events.iter().filter(|it| it["pid"] == *pid && it["ts"].is_number());
+            assert!(spans.count() > 0, "{operation}: nothing happens in {group}");
+        }
+    }
+    let arguments = all_reduce_arguments("all-reduce");
+    let scene = Scene::new(&arguments.common).expect("built in");
+    let header = table::header(&scene, &arguments.common, "all-reduce", true);
+    assert!(header.contains("# modelled, profile ark-v100"), "{header}");
+}
+
+/// Programs that read nccl-tests' table find its columns where they are used to.
+#[test]
+fn the_table_has_the_columns_of_nccl_tests() {
+    let arguments = all_reduce_arguments("all-reduce -b 1M -e 1M");
+    let scene = Scene::new(&arguments.common).expect("built in");
+    let job = super::super::Job { scene: &scene, arguments: &arguments, ranks: 4, bytes: 1 << 20 };
+    let line = table::all_reduce_row(&job.best().expect("a plan"), 4);
+    let columns: Vec<&str> = line.split_whitespace().collect();
+    assert_eq!(columns[..5], ["1048576", "262144", "float", "sum", "-1"]);
+    let number = |column: usize| columns[column].parse::<f64>().expect("a number");
+    let (time, algorithm, bus) = (number(5), number(6), number(7));
+    assert!((algorithm - 1048576.0 / time / 1e3).abs() < 0.006, "{line}");
+    assert!((bus - 1.5 * algorithm).abs() < 0.02, "{line}");
+    assert_eq!(columns[8], "N/A", "nothing was checked");
+    assert_eq!(columns[9..13], columns[5..9], "in place is the same plan");
+}
+
+#[test]
+fn json_and_plots_hold_every_point() {
+    let arguments = match parse("p2p -b 64 -e 1K -f 4").operation {
+        Operation::P2p(arguments) => arguments,
+        Operation::AllReduce(_) => panic!("a p2p"),
+    };
+    let common = &arguments.common;
+    let scene = Scene::new(common).expect("built in");
+    let point = |bytes| {
+        let stream = Stream { from: 0, to: 1, bytes, count: 1, window: 8, contiguous: false };
+        measure(scene.setup(common), stream).expect("fits")
+    };
+    let points: Vec<_> = common.sizes().expect("sizes").into_iter().map(point).collect();
+    assert_eq!(points.iter().map(|it| it.bytes).collect::<Vec<_>>(), [64, 256, 1024]);
+    let document: Value = serde_json::from_str(&json::p2p(&scene, common, &points)).expect("JSON");
+    assert_eq!(document["results"].as_array().map(Vec::len), Some(3));
+    assert_eq!(document["modelled"], true);
+    assert!(plot::p2p(&scene, common, &points).expect("draws").starts_with("<svg"));
+}
+
+/// If this fails, a slip on the command line is obeyed instead of refused.
+#[test]
+fn flags_out_of_range_are_refused_with_what_would_do() {
+    let refuse = |line: &str| -> String {
+        match parse(line).operation {
+            Operation::AllReduce(arguments) => all_reduce(&arguments).map(drop),
+            Operation::P2p(arguments) => p2p(&arguments).map(drop),
+        }
+        .expect_err(line)
+        .to_string()
+    };
+    let cases = [
+        ("all-reduce -b 0", "--minimum: expected at least 1, got 0"),
+        ("all-reduce -b 2M -e 1M", "--maximum: expected no less than --minimum"),
+        ("all-reduce -f 1", "--factor: expected at least 2, got 1"),
+        ("all-reduce -g 5", "--ranks: expected 2 to 4, the GPUs of pcie4, got 5"),
+        ("all-reduce -m nothing", "unknown machine `nothing`"),
+        ("all-reduce -p nothing", "unknown profile `nothing`"),
+        ("all-reduce --engine stores", "profile ark-v100 has no section [stores]"),
+        ("all-reduce -g 3 --pattern halving", "no plan: ranks: expected a power of two"),
+        ("all-reduce --slots 3", "slots of a lane: expected a power of two"),
+        ("all-reduce --blocks 0", "blocks of a launch: expected at least 1"),
+        ("all-reduce --nodes 0", "nodes: expected 1 to 1048576, got 0"),
+        ("all-reduce --adapter=-1 --nodes 2", "adapter rate: expected more than 0 GB/s, got -1"),
+        ("p2p --to 9", "--to: expected less than 4, the GPUs of pcie4, got 9"),
+        ("p2p --to 0", "--to: expected another GPU than --from, got 0"),
+        ("p2p --window 0", "--window: expected 1 to 4096, got 0"),
+    ];
+    for (line, expected) in cases {
+        let error = refuse(line);
+        assert!(error.contains(expected), "{line}: {error}");
+    }
+    let error = PredictError::Flag { flag: "-b", expected: "x".into(), seen: "y".into() };
+    assert_eq!(error.to_string(), "-b: expected x, got y");
+}

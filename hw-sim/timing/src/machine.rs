@@ -1,0 +1,445 @@
+//! Machines: nodes of GPUs joined by links, and nodes joined by a network.
+//!
+//! A [`Graph`] describes one node. [`Machine::new`] turns every edge into two directed links with
+//! the rates that the profile says are reached, finds the path between any two GPUs, and repeats
+//! the node. Each GPU has one adapter, attached where the GPU itself is attached; the network
+//! between adapters either never limits ([`Network::leaf`] is `None`), or has leaf switches whose
+//! uplinks can.
+
+use crate::profile::{Links, Profile};
+use crate::time::{Rate, Time};
+use std::collections::VecDeque;
+
+/// The most links that a path may have.
+pub const HOPS_MAX: usize = 10;
+
+/// Kinds of links, as far as their constants differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LinkKind {
+    /// NVLink, between GPUs or to NVSwitches.
+    NvLink,
+    /// PCI Express.
+    Pcie,
+    /// Between processors.
+    Cpu,
+    /// Between an adapter and the network.
+    Network,
+}
+
+/// A bundle of equal links between two points, each carrying its rate in both directions.
+#[derive(Clone, Debug)]
+pub struct Edge {
+    /// Indices of the points.
+    pub ends: [usize; 2],
+    /// What kind.
+    pub kind: LinkKind,
+    /// How many links side by side.
+    pub count: u32,
+    /// GB/s of one link in one direction, as the data sheet has it.
+    pub gb_per_s: f64,
+}
+
+/// One node: points (GPUs first, then switches and root complexes) and the edges between them.
+#[derive(Clone, Debug, Default)]
+pub struct Graph {
+    /// The machine's name.
+    pub name: String,
+    /// How many of the points are GPUs; they come first.
+    pub gpu_count: usize,
+    /// Names of all points.
+    pub points: Vec<String>,
+    /// All edges.
+    pub edges: Vec<Edge>,
+}
+
+/// Leaf switches between nodes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Leaf {
+    /// Nodes below one leaf switch.
+    pub nodes: usize,
+    /// How many times the rate of its adapters exceeds that of its uplinks: 1 is non-blocking.
+    pub oversubscription: f64,
+}
+
+/// How nodes are joined.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Network {
+    /// GB/s of each adapter in one direction; the profile's if `None`.
+    pub adapter_gb_per_s: Option<f64>,
+    /// Leaf switches, or a network that never limits.
+    pub leaf: Option<Leaf>,
+}
+
+/// Why there is no such machine, or no way through it.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum MachineError {
+    /// A number is out of range.
+    #[error("machine {machine}: {key}: expected {expected}, got {seen}")]
+    Number {
+        /// The machine.
+        machine: String,
+        /// Which number.
+        key: String,
+        /// What would do.
+        expected: &'static str,
+        /// What was given.
+        seen: String,
+    },
+    /// No way between two GPUs.
+    #[error("machine {machine}: no path from gpu {from} to gpu {to}: {reason}")]
+    Unreachable {
+        /// The machine.
+        machine: String,
+        /// From.
+        from: u32,
+        /// To.
+        to: u32,
+        /// What is missing.
+        reason: String,
+    },
+}
+
+/// Links that a flow crosses, in order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Path {
+    links: [u32; HOPS_MAX],
+    hops: u8,
+    /// Time for the first bit to cross all of them.
+    pub latency: Time,
+}
+
+impl Path {
+    /// The links.
+    pub fn links(&self) -> &[u32] {
+        &self.links[..usize::from(self.hops)]
+    }
+
+    /// The part from hop `start` to hop `end`, with its share of the latency.
+    pub fn part(&self, machine: &Machine, start: usize, end: usize) -> Self {
+        let mut part = Self::default();
+        for &link in &self.links()[start..end] {
+            part.push(link, machine.link_latency(link));
+        }
+        part
+    }
+
+    fn push(&mut self, link: u32, latency: Time) {
+        self.links[usize::from(self.hops)] = link;
+        self.hops += 1;
+        self.latency += latency;
+    }
+}
+
+#[derive(Clone)]
+struct LinkSpec {
+    name: String,
+    rate: Rate,
+    latency: Time,
+}
+
+/// A machine with all its links and paths.
+#[derive(Clone)]
+pub struct Machine {
+    name: String,
+    gpu_count: usize,
+    node_count: usize,
+    /// Links of one node; node `i` has the same at `i * len`.
+    node_links: Vec<LinkSpec>,
+    /// Local links between two GPUs of a node, at `from * gpu_count + to`.
+    routes: Vec<Option<Vec<u32>>>,
+    /// The same without NVLink, for engines that sit on PCI.
+    pci_routes: Vec<Option<Vec<u32>>>,
+    /// Local links from a GPU to the network, and from there to the GPU.
+    exits: Vec<Vec<u32>>,
+    entries: Vec<Vec<u32>>,
+    leaf: Option<(Leaf, Rate)>,
+    leaf_latency: Time,
+}
+
+impl Machine {
+    /// The machine of `node_count` nodes like `graph`.
+    ///
+    /// # Errors
+    /// Numbers out of range, too many GPUs for the model.
+    pub fn new(
+        graph: &Graph,
+        node_count: usize,
+        network: Network,
+        profile: &Profile,
+    ) -> Result<Self, MachineError> {
+        check(graph, node_count, network)?;
+        let constants = &profile.links;
+        let mut node_links = Vec::new();
+        for edge in &graph.edges {
+            let (efficiency, latency) = constants.of(edge.kind);
+            let rate =
+                Rate::from_gb_per_s(edge.gb_per_s * f64::from(edge.count)).scaled(efficiency);
+            for [from, to] in [edge.ends, [edge.ends[1], edge.ends[0]]] {
+                let name = format!("{} to {}", graph.points[from], graph.points[to]);
+                node_links.push(LinkSpec { name, rate, latency });
+            }
+        }
+        let adapter = network.adapter_gb_per_s.unwrap_or(constants.adapter.gb_per_s());
+        let adapter = Rate::from_gb_per_s(adapter).scaled(constants.of(LinkKind::Network).0);
+        let (exits, entries) = attach_adapters(graph, constants, adapter, &mut node_links);
+        let gpus = 0..graph.gpu_count;
+        let pairs = gpus.clone().flat_map(|from| gpus.clone().map(move |to| (from, to)));
+        let routes = pairs.clone().map(|(from, to)| route(graph, from, to)).collect();
+        let pci_routes = pairs.map(|(from, to)| pci_route(graph, from, to)).collect();
+        let leaf = network.leaf.map(|leaf| {
+            let below = leaf.nodes as f64 * graph.gpu_count as f64;
+            (leaf, adapter.scaled(below / leaf.oversubscription))
+        });
+        Ok(Self {
+            name: graph.name.clone(),
+            gpu_count: graph.gpu_count,
+            node_count,
+            node_links,
+            routes,
+            pci_routes,
+            exits,
+            entries,
+            leaf,
+            leaf_latency: constants.of(LinkKind::Network).1,
+        })
+    }
+
+    /// The name, with the number of nodes if there are several.
+    pub fn name(&self) -> String {
+        match self.node_count {
+            1 => self.name.clone(),
+            count => format!("{count} x {}", self.name),
+        }
+    }
+
+    /// GPUs of all nodes.
+    pub fn gpu_count(&self) -> usize {
+        self.gpu_count * self.node_count
+    }
+
+    /// GPUs of one node.
+    pub fn gpus_per_node(&self) -> usize {
+        self.gpu_count
+    }
+
+    /// Are the two GPUs in one node?
+    pub fn is_near(&self, a: u32, b: u32) -> bool {
+        a as usize / self.gpu_count == b as usize / self.gpu_count
+    }
+
+    /// What every link carries, in the order of their numbers.
+    pub fn link_rates(&self) -> impl Iterator<Item = Rate> {
+        let nodes = (0..self.node_count).flat_map(|_| self.node_links.iter().map(|it| it.rate));
+        let leaves = self.leaf.map_or(0, |(leaf, _)| self.node_count.div_ceil(leaf.nodes));
+        let uplink = self.leaf.map_or(Rate(0), |(_, rate)| rate);
+        nodes.chain(std::iter::repeat_n(uplink, 2 * leaves))
+    }
+
+    /// Links of one node, which every node repeats; leaf switches' links come after all nodes'.
+    pub fn links_per_node(&self) -> u32 {
+        self.node_links.len() as u32
+    }
+
+    /// The same machine with one link of each node at `ratio` of its rate: what would a faster or
+    /// slower link change?
+    ///
+    /// # Panics
+    /// If there is no such link.
+    pub fn with_link_scaled(&self, link_of_node: u32, ratio: f64) -> Self {
+        let mut machine = self.clone();
+        let link = &mut machine.node_links[link_of_node as usize];
+        link.rate = link.rate.scaled(ratio);
+        machine
+    }
+
+    /// A link's name.
+    pub fn link_name(&self, link: u32) -> String {
+        let (link, of_node) = (link as usize, self.node_links.len());
+        if link >= of_node * self.node_count {
+            let number = link - of_node * self.node_count;
+            let way = if number.is_multiple_of(2) { "up" } else { "down" };
+            return format!("leaf {} {way}link", number / 2);
+        }
+        let name = &self.node_links[link % of_node].name;
+        match self.node_count {
+            1 => name.clone(),
+            _ => format!("node {}: {name}", link / of_node),
+        }
+    }
+
+    fn link_latency(&self, link: u32) -> Time {
+        let of_node = self.node_links.len();
+        match (link as usize) < of_node * self.node_count {
+            true => self.node_links[link as usize % of_node].latency,
+            false => self.leaf_latency,
+        }
+    }
+
+    /// The way from one GPU to another.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn path(&self, from: u32, to: u32) -> Result<Path, MachineError> {
+        self.path_along(&self.routes, from, to)
+    }
+
+    /// The way for a device engine, which sits on PCI: within a node, NVLink is not for it.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn pci_path(&self, from: u32, to: u32) -> Result<Path, MachineError> {
+        self.path_along(&self.pci_routes, from, to)
+    }
+
+    fn path_along(
+        &self,
+        routes: &[Option<Vec<u32>>],
+        from: u32,
+        to: u32,
+    ) -> Result<Path, MachineError> {
+        let mut path = Path::default();
+        let of_node = self.node_links.len() as u32;
+        let split = |gpu: u32| (gpu as usize / self.gpu_count, gpu as usize % self.gpu_count);
+        let ((from_node, from_gpu), (to_node, to_gpu)) = (split(from), split(to));
+        let mut follow = |node: usize, links: &[u32]| {
+            for &link in links {
+                path.push(node as u32 * of_node + link, self.node_links[link as usize].latency);
+            }
+        };
+        if from_node == to_node {
+            let route = routes[from_gpu * self.gpu_count + to_gpu].as_ref();
+            follow(from_node, route.ok_or_else(|| self.unreachable(from, to))?);
+            return Ok(path);
+        }
+        let (exit, entry) = (&self.exits[from_gpu], &self.entries[to_gpu]);
+        follow(from_node, exit);
+        let leaves = self.leaf.map(|(leaf, _)| (from_node / leaf.nodes, to_node / leaf.nodes));
+        if let Some((up, down)) = leaves.filter(|(up, down)| up != down) {
+            let first = of_node * self.node_count as u32;
+            path.push(first + 2 * up as u32, self.leaf_latency);
+            path.push(first + 2 * down as u32 + 1, self.leaf_latency);
+        }
+        for &link in entry {
+            let latency = self.node_links[link as usize].latency;
+            path.push(to_node as u32 * of_node + link, latency);
+        }
+        Ok(path)
+    }
+
+    fn unreachable(&self, from: u32, to: u32) -> MachineError {
+        let reason = format!("neither NVLink nor at most {HOPS_MAX} PCI links join them");
+        MachineError::Unreachable { machine: self.name(), from, to, reason }
+    }
+}
+
+fn check(graph: &Graph, node_count: usize, network: Network) -> Result<(), MachineError> {
+    let number = |key: &str, expected, seen: String| {
+        Err(MachineError::Number { machine: graph.name.clone(), key: key.into(), expected, seen })
+    };
+    if graph.gpu_count == 0 {
+        return number("gpus", "at least 1", "0".into());
+    }
+    if node_count == 0 || node_count > 1 << 20 {
+        return number("nodes", "1 to 1048576", node_count.to_string());
+    }
+    if let Some(rate) = network.adapter_gb_per_s
+        && !(rate.is_finite() && rate > 0.0)
+    {
+        return number("adapter rate", "more than 0 GB/s", rate.to_string());
+    }
+    if let Some(leaf) = network.leaf {
+        if leaf.nodes == 0 {
+            return number("nodes of a leaf switch", "at least 1", "0".into());
+        }
+        if !(leaf.oversubscription.is_finite() && leaf.oversubscription >= 1.0) {
+            return number("oversubscription", "at least 1", leaf.oversubscription.to_string());
+        }
+    }
+    for edge in &graph.edges {
+        let rate = edge.gb_per_s * f64::from(edge.count);
+        if !(rate.is_finite() && rate > 0.0) {
+            let [a, b] = edge.ends.map(|end| &graph.points[end]);
+            return number(&format!("rate of {a} to {b}"), "more than 0 GB/s", rate.to_string());
+        }
+    }
+    Ok(())
+}
+
+/// Adds each GPU's adapter: links from the GPU up to where it is attached, then to the network.
+fn attach_adapters(
+    graph: &Graph,
+    constants: &Links,
+    rate: Rate,
+    node_links: &mut Vec<LinkSpec>,
+) -> (Vec<Vec<u32>>, Vec<Vec<u32>>) {
+    let latency = constants.of(LinkKind::Network).1;
+    let (mut exits, mut entries) = (Vec::new(), Vec::new());
+    for gpu in 0..graph.gpu_count {
+        let edge =
+            graph.edges.iter().position(|it| it.kind == LinkKind::Pcie && it.ends.contains(&gpu));
+        let (mut exit, mut entry) = (Vec::new(), Vec::new());
+        if let Some(edge) = edge {
+            let forward = graph.edges[edge].ends[0] == gpu;
+            exit.push(2 * edge as u32 + u32::from(!forward));
+            entry.push(2 * edge as u32 + u32::from(forward));
+        }
+        let name = &graph.points[gpu];
+        exit.push(node_links.len() as u32);
+        node_links.push(LinkSpec { name: format!("adapter of {name} out"), rate, latency });
+        entry.insert(0, node_links.len() as u32);
+        node_links.push(LinkSpec { name: format!("adapter of {name} in"), rate, latency });
+        exits.push(exit);
+        entries.push(entry);
+    }
+    (exits, entries)
+}
+
+/// The local links from one GPU to another: NVLink, directly or through one switch, if there is
+/// any; else the shortest way over PCI and between processors.
+fn route(graph: &Graph, from: usize, to: usize) -> Option<Vec<u32>> {
+    if from == to {
+        return Some(Vec::new());
+    }
+    let near = shortest(graph, from, to, |edge| edge.kind == LinkKind::NvLink);
+    near.filter(|links| links.len() <= 2).or_else(|| pci_route(graph, from, to))
+}
+
+fn pci_route(graph: &Graph, from: usize, to: usize) -> Option<Vec<u32>> {
+    let links = shortest(graph, from, to, |edge| edge.kind != LinkKind::NvLink);
+    links.filter(|links| links.len() <= HOPS_MAX)
+}
+
+/// Breadth first, in the order of the edges; no way leads through a GPU.
+fn shortest(
+    graph: &Graph,
+    from: usize,
+    to: usize,
+    allowed: impl Fn(&Edge) -> bool,
+) -> Option<Vec<u32>> {
+    let mut came: Vec<Option<(usize, u32)>> = vec![None; graph.points.len()];
+    let mut queue = VecDeque::from([from]);
+    while let Some(point) = queue.pop_front() {
+        if point != from && point < graph.gpu_count {
+            continue;
+        }
+        for (number, edge) in graph.edges.iter().enumerate().filter(|(_, edge)| allowed(edge)) {
+            for (direction, [a, b]) in
+                [edge.ends, [edge.ends[1], edge.ends[0]]].into_iter().enumerate()
+            {
+                if a == point && b != from && came[b].is_none() {
+                    came[b] = Some((a, (2 * number + direction) as u32));
+                    queue.push_back(b);
+                }
+            }
+        }
+    }
+    let mut links = Vec::new();
+    let mut at = to;
+    while at != from {
+        let (before, link) = came[at]?;
+        links.push(link);
+        at = before;
+    }
+    links.reverse();
+    Some(links)
+}

@@ -1,0 +1,332 @@
+//! Links and the flows on them: max-min fair sharing, kept up to date where something changed.
+//!
+//! A flow crosses a fixed path of links and never runs faster than its own limit. Rates are max-min
+//! fair: no flow can get more without taking from one that has no more than it. Two facts keep the
+//! work small:
+//!
+//! * A link is *contended* only if the limits of its flows add up to more than it carries. Others
+//!   take part in nothing. The sums are whole numbers, so nothing drifts.
+//! * Changes are collected until a moment is over ([`Shares::settle`]). A hundred flows that start
+//!   together cost one pass over the links and flows that contended links join to them, and nothing
+//!   beyond.
+
+use crate::machine::{HOPS_MAX, Path};
+use crate::time::{Rate, Time};
+
+/// A flow that ends at a time, if its generation is still this one.
+pub struct Deadline {
+    /// The flow.
+    pub flow: u32,
+    /// The generation in which this was computed.
+    pub generation: u32,
+    /// When it ends.
+    pub at: Time,
+}
+
+#[derive(Clone, Default)]
+struct Link {
+    capacity: u64,
+    /// Sum of the limits of all flows here.
+    wanted: u64,
+    /// Flows here, and which of its hops this link is.
+    flows: Vec<(u32, u8)>,
+    /// Whether the link limited anybody when it was last looked at.
+    was_contended: bool,
+    is_dirty: bool,
+    /// In the component that is being rated.
+    mark: u32,
+    /// During a pass: flows without a rate yet, and what is left for them, bytes/s.
+    open: u32,
+    left: f64,
+    /// Bytes of flows that have begun here.
+    bytes: u64,
+}
+
+impl Link {
+    fn is_contended(&self) -> bool {
+        self.wanted > self.capacity
+    }
+}
+
+#[derive(Clone)]
+struct Flow {
+    path: Path,
+    /// Where in each link's list this flow stands.
+    places: [u32; HOPS_MAX],
+    limit: u64,
+    /// Bytes per second.
+    rate: f64,
+    /// Bytes at `updated`.
+    left: f64,
+    updated: Time,
+    generation: u32,
+    mark: u32,
+    is_rated: bool,
+    owner: u64,
+}
+
+/// All links and all flows under way.
+#[derive(Default)]
+pub struct Shares {
+    links: Vec<Link>,
+    flows: Vec<Flow>,
+    free: Vec<u32>,
+    dirty: Vec<u32>,
+    fresh: Vec<u32>,
+    mark: u32,
+    deadlines: Vec<Deadline>,
+    component_links: Vec<u32>,
+    component_flows: Vec<u32>,
+    /// Times that a flow got a new rate.
+    pub ratings: u64,
+}
+
+impl Shares {
+    /// Links of these capacities, without flows.
+    pub fn new(capacities: impl Iterator<Item = Rate>) -> Self {
+        let link = |rate: Rate| Link { capacity: rate.0, ..Link::default() };
+        Self { links: capacities.map(link).collect(), ..Self::default() }
+    }
+
+    /// Whether [`Self::settle`] has something to do.
+    pub fn is_dirty(&self) -> bool {
+        !self.dirty.is_empty() || !self.fresh.is_empty()
+    }
+
+    /// Starts a flow of `bytes`, at most as fast as `limit`. Its rate is known at the next settle.
+    pub fn start(&mut self, now: Time, path: Path, bytes: u64, limit: Rate, owner: u64) -> u32 {
+        // Nothing runs faster than the narrowest link alone would let it; so a flow that is alone
+        // on its links makes none of them contended.
+        let narrowest = path.links().iter().map(|&link| self.links[link as usize].capacity).min();
+        let limit = narrowest.map_or(limit.0, |narrowest| narrowest.min(limit.0)).max(1);
+        let flow = Flow {
+            path,
+            places: [0; HOPS_MAX],
+            limit,
+            rate: 0.0,
+            left: bytes as f64,
+            updated: now,
+            generation: 0,
+            mark: 0,
+            is_rated: false,
+            owner,
+        };
+        let id = match self.free.pop() {
+            Some(id) => {
+                let generation = self.flows[id as usize].generation + 1;
+                self.flows[id as usize] = Flow { generation, ..flow };
+                id
+            }
+            None => {
+                self.flows.push(flow);
+                self.flows.len() as u32 - 1
+            }
+        };
+        let flow = &mut self.flows[id as usize];
+        for (hop, &link_id) in path.links().iter().enumerate() {
+            let link = &mut self.links[link_id as usize];
+            flow.places[hop] = link.flows.len() as u32;
+            link.flows.push((id, hop as u8));
+            link.wanted += flow.limit;
+            link.bytes += bytes;
+            if !link.is_dirty {
+                link.is_dirty = true;
+                self.dirty.push(link_id);
+            }
+        }
+        self.fresh.push(id);
+        id
+    }
+
+    /// Ends a flow whose deadline has come. `None`: the deadline was overtaken by a new rate.
+    pub fn end(&mut self, id: u32, generation: u32) -> Option<u64> {
+        let flow = &self.flows[id as usize];
+        if flow.generation & GENERATION_MASK != generation {
+            return None;
+        }
+        let (path, places, limit, owner) = (flow.path, flow.places, flow.limit, flow.owner);
+        self.flows[id as usize].generation += 1;
+        for (hop, &link_id) in path.links().iter().enumerate() {
+            let link = &mut self.links[link_id as usize];
+            let place = places[hop] as usize;
+            link.flows.swap_remove(place);
+            if let Some(&(moved, moved_hop)) = link.flows.get(place) {
+                self.flows[moved as usize].places[usize::from(moved_hop)] = place as u32;
+            }
+            link.wanted -= limit;
+            if !link.is_dirty && link.was_contended {
+                link.is_dirty = true;
+                self.dirty.push(link_id);
+            }
+        }
+        self.free.push(id);
+        Some(owner)
+    }
+
+    /// Gives every flow that is affected by what started and ended its rate, and returns the new
+    /// deadlines, in a fixed order. To be called when the events of `now` are done.
+    pub fn settle(&mut self, now: Time) -> &[Deadline] {
+        self.deadlines.clear();
+        let mut dirty = std::mem::take(&mut self.dirty);
+        let begun = self.mark;
+        for &link_id in &dirty {
+            let link = &mut self.links[link_id as usize];
+            link.is_dirty = false;
+            let (was, is) = (link.was_contended, link.is_contended());
+            link.was_contended = is;
+            // A greater mark: done already, as part of another link's component.
+            if (was || is) && link.mark <= begun {
+                self.rate_component(now, link_id);
+            }
+        }
+        dirty.clear();
+        self.dirty = dirty;
+        // What no contended link touches runs at its own limit.
+        let mut fresh = std::mem::take(&mut self.fresh);
+        for &id in &fresh {
+            if !self.flows[id as usize].is_rated {
+                let limit = self.flows[id as usize].limit as f64;
+                self.set_rate(now, id, limit);
+            }
+        }
+        fresh.clear();
+        self.fresh = fresh;
+        &self.deadlines
+    }
+
+    /// Everything that contended links join to `start`.
+    fn rate_component(&mut self, now: Time, start: u32) {
+        self.mark += 1;
+        let mark = self.mark;
+        let mut links = std::mem::take(&mut self.component_links);
+        let mut flows = std::mem::take(&mut self.component_flows);
+        links.clear();
+        flows.clear();
+        links.push(start);
+        self.links[start as usize].mark = mark;
+        let mut next = 0;
+        while next < links.len() {
+            let number = links[next] as usize;
+            next += 1;
+            for place in 0..self.links[number].flows.len() {
+                let id = self.links[number].flows[place].0;
+                let flow = &mut self.flows[id as usize];
+                if flow.mark == mark {
+                    continue;
+                }
+                flow.mark = mark;
+                flow.is_rated = false;
+                flows.push(id);
+                for &other in flow.path.links() {
+                    let link = &mut self.links[other as usize];
+                    if link.mark != mark && link.is_contended() {
+                        link.mark = mark;
+                        links.push(other);
+                    }
+                }
+            }
+        }
+        self.fill(now, &links, &flows);
+        self.component_links = links;
+        self.component_flows = flows;
+    }
+
+    /// Progressive filling: all rates rise together until a link is full or a flow has enough.
+    fn fill(&mut self, now: Time, links: &[u32], flows: &[u32]) {
+        for &number in links {
+            let link = &mut self.links[number as usize];
+            link.open = link.flows.len() as u32;
+            link.left = link.capacity as f64;
+        }
+        let mut waiting = flows.len();
+        // Each pass fixes at least one flow, which bounds the loop.
+        while waiting > 0 {
+            let mut level = f64::INFINITY;
+            for &number in links {
+                let link = &self.links[number as usize];
+                if link.open > 0 && link.is_contended() {
+                    level = level.min(link.left / f64::from(link.open));
+                }
+            }
+            let mut lowest = f64::INFINITY;
+            for &id in flows {
+                let flow = &self.flows[id as usize];
+                if !flow.is_rated {
+                    lowest = lowest.min(flow.limit as f64);
+                }
+            }
+            let level = level.min(lowest) * (1.0 + 1e-12);
+            let before = waiting;
+            for &id in flows {
+                let flow = &self.flows[id as usize];
+                if flow.is_rated {
+                    continue;
+                }
+                let limit = flow.limit as f64;
+                let full = |&number: &u32| {
+                    let link = &self.links[number as usize];
+                    link.mark == self.mark
+                        && link.is_contended()
+                        && link.left / f64::from(link.open) <= level
+                };
+                let share = if limit <= level {
+                    limit
+                } else if let Some(&number) = flow.path.links().iter().find(|link| full(link)) {
+                    let link = &self.links[number as usize];
+                    link.left / f64::from(link.open)
+                } else {
+                    continue;
+                };
+                for &number in flow.path.links() {
+                    let link = &mut self.links[number as usize];
+                    if link.mark == self.mark {
+                        link.open -= 1;
+                        link.left = (link.left - share).max(0.0);
+                    }
+                }
+                self.set_rate(now, id, share);
+                waiting -= 1;
+            }
+            assert!(waiting < before, "progressive filling makes progress");
+        }
+    }
+
+    fn set_rate(&mut self, now: Time, id: u32, rate: f64) {
+        let flow = &mut self.flows[id as usize];
+        flow.is_rated = true;
+        // Shares of equal flows differ in the last bits as links fill; that is no change.
+        if flow.rate > 0.0 && (flow.rate - rate).abs() <= flow.rate * 1e-9 {
+            return;
+        }
+        let passed = (now - flow.updated).0 as f64 * 1e-12;
+        flow.left = (flow.left - flow.rate * passed).max(0.0);
+        flow.updated = now;
+        flow.rate = rate;
+        flow.generation += 1;
+        self.ratings += 1;
+        let left = Time((flow.left / rate * 1e12).ceil() as u64);
+        let generation = flow.generation & GENERATION_MASK;
+        self.deadlines.push(Deadline { flow: id, generation, at: now + left });
+    }
+
+    /// Bytes of the flows that have begun on a link.
+    pub fn link_bytes(&self, link: u32) -> u64 {
+        self.links[link as usize].bytes
+    }
+
+    /// What a link carries.
+    pub fn capacity(&self, link: u32) -> Rate {
+        Rate(self.links[link as usize].capacity)
+    }
+
+    /// The rate that a flow has now, in bytes per second.
+    pub fn rate(&self, flow: u32) -> f64 {
+        self.flows[flow as usize].rate
+    }
+}
+
+/// Events carry this much of a generation.
+pub const GENERATION_MASK: u32 = (1 << 24) - 1;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,483 @@
+//! The world: blocks, engines, lanes and links, and the loop over their events.
+//!
+//! * `block`: walks a block's ops
+//! * `proxy`: engines that a CPU thread drives: the proxy, and the CPU-driven path
+//! * `copy`: what they drive: copy engines within a node, adapters between nodes
+//! * `device`: the device engine
+//!
+//! A block runs ahead of the clock until it has to wait: its ops only cause events that lie later,
+//! and no signal ever falls, so what it found satisfied stays so.
+
+mod block;
+mod copy;
+mod device;
+mod error;
+mod proxy;
+
+pub use error::ModelError;
+
+use crate::machine::{Machine, MachineError, Path};
+use crate::profile::Profile;
+use crate::program::{Code, Programs};
+use crate::queue::Queue;
+use crate::report::{Busy, Note, Outcome};
+use crate::share::{GENERATION_MASK, Shares};
+use crate::time::{Rate, Time};
+use crate::trace::{Span, Track};
+use block::BlockState;
+use std::collections::VecDeque;
+
+/// What moves data between two GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Engine {
+    /// A CPU that events tell and that answers with copies and launches.
+    CpuDriven,
+    /// A CPU thread that polls the doorbell ring.
+    Proxy,
+    /// A device that GPU threads command.
+    Device,
+    /// The GPU threads themselves, within a node; the proxy between nodes.
+    Stores,
+}
+
+impl Engine {
+    /// All of them, with the names that commands take.
+    pub const ALL: [(&'static str, Self); 4] = [
+        ("cpu-driven", Self::CpuDriven),
+        ("proxy", Self::Proxy),
+        ("device", Self::Device),
+        ("stores", Self::Stores),
+    ];
+
+    /// The name that commands take.
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(_, engine)| *engine == self).expect("every engine is listed").0
+    }
+}
+
+/// What a run needs besides programs.
+#[derive(Clone, Copy)]
+pub struct Setup<'a> {
+    /// The machine.
+    pub machine: &'a Machine,
+    /// Its constants.
+    pub profile: &'a Profile,
+    /// What moves data.
+    pub engine: Engine,
+    /// Keep spans for a trace, at most this many.
+    pub spans_max: usize,
+    /// Keep the sequence of puts and signals.
+    pub notes: bool,
+    /// Ops and events of the run, at most: a plan with absurd rounds ends in an error.
+    pub steps_max: u64,
+}
+
+/// About an hour of computing.
+const STEPS_MAX: u64 = 1 << 34;
+
+impl<'a> Setup<'a> {
+    /// Without trace and notes.
+    pub fn new(machine: &'a Machine, profile: &'a Profile, engine: Engine) -> Self {
+        let steps_max = STEPS_MAX;
+        Self { machine, profile, engine, spans_max: 0, notes: false, steps_max }
+    }
+}
+
+impl Setup<'_> {
+    /// The links that this setup's engine takes from one GPU to another.
+    ///
+    /// # Errors
+    /// There are none.
+    pub fn path(&self, from: u32, to: u32) -> Result<Path, MachineError> {
+        match self.engine {
+            Engine::Device => self.machine.pci_path(from, to),
+            _ => self.machine.path(from, to),
+        }
+    }
+}
+
+/// Signals of a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Signal {
+    Arrival = 0,
+    Credit = 1,
+    Completion = 2,
+}
+
+const SIGNALS: [(&str, Signal); 3] =
+    [("arrival", Signal::Arrival), ("credit", Signal::Credit), ("completion", Signal::Completion)];
+
+/// No block waits here.
+const NOBODY: u32 = u32::MAX;
+
+#[derive(Clone, Copy)]
+struct Waiter {
+    block: u32,
+    expected: i64,
+}
+
+struct LaneState {
+    from: u32,
+    to: u32,
+    is_near: bool,
+    /// Something of this lane is with a copy engine, or on the wire.
+    is_active: bool,
+    path: Path,
+    raised: [u64; 3],
+    waiters: [Waiter; 3],
+    /// Requests that wait for their turn: transfers of one lane go in order (R11).
+    queue: VecDeque<u32>,
+}
+
+/// A descriptor, or several merged into one transfer.
+#[derive(Clone, Copy, Default)]
+struct Request {
+    lane: u32,
+    /// Whose engine.
+    rank: u32,
+    bytes: u64,
+    source: u64,
+    destination: u64,
+    raises: [u32; 3],
+    /// Lengths that stand in slots are never merged.
+    is_slot: bool,
+    /// Bytes that the fetch unit has not taken yet.
+    left: u64,
+    /// For the trace.
+    since: Time,
+}
+
+#[derive(Clone, Copy)]
+enum Event {
+    /// A block goes on.
+    Run = 0,
+    /// A descriptor is visible to its engine.
+    Rung,
+    /// The proxy is free for another batch.
+    Free,
+    /// A transfer reaches its copy engine or adapter.
+    Submitted,
+    /// A copy engine is set up: the flow starts.
+    Copy,
+    /// The adapter has fetched a message.
+    Message,
+    /// A flow may have ended (its generation in the low bits).
+    FlowEnd,
+    /// A signal becomes visible.
+    Raise,
+    /// A block begins to store.
+    Store,
+    /// The decoder is done with a request.
+    Decoded,
+    /// A sub-request reaches the link unit, or the write unit.
+    AtLink,
+    AtWrite,
+}
+
+const EVENTS: [Event; 12] = [
+    Event::Run,
+    Event::Rung,
+    Event::Free,
+    Event::Submitted,
+    Event::Copy,
+    Event::Message,
+    Event::FlowEnd,
+    Event::Raise,
+    Event::Store,
+    Event::Decoded,
+    Event::AtLink,
+    Event::AtWrite,
+];
+
+/// Who is told when a flow ends.
+#[derive(Clone, Copy)]
+enum Owner {
+    Copy = 0,
+    Message,
+    Store,
+    Fetch,
+    Link,
+    Write,
+}
+
+const OWNERS: [Owner; 6] =
+    [Owner::Copy, Owner::Message, Owner::Store, Owner::Fetch, Owner::Link, Owner::Write];
+
+pub(crate) struct World<'a> {
+    setup: Setup<'a>,
+    queue: Queue,
+    shares: Shares,
+    code: Code,
+    blocks: Vec<BlockState>,
+    lanes: Vec<LaneState>,
+    requests: Vec<Request>,
+    free_requests: Vec<u32>,
+    proxies: Vec<proxy::ProxyState>,
+    copies: Vec<copy::CopyState>,
+    /// The transfers of one batch; kept for its memory.
+    transfers: Vec<u32>,
+    devices: Vec<device::DeviceState>,
+    subs: Vec<device::Sub>,
+    free_subs: Vec<u32>,
+    running: usize,
+    /// Ops that blocks have run.
+    ops: u64,
+    busy: Busy,
+    spans: Vec<Span>,
+    notes: Vec<Note>,
+    end: Time,
+}
+
+/// Plays the programs to their end.
+///
+/// # Errors
+/// Programs that make no sense, do not fit the machine, or wait for ever; an engine without
+/// constants.
+pub fn simulate(setup: Setup<'_>, programs: &impl Programs) -> Result<Outcome, ModelError> {
+    let (ranks, gpus) = (programs.rank_count(), setup.machine.gpu_count());
+    if ranks as usize > gpus {
+        return Err(ModelError::TooFewGpus { ranks, machine: setup.machine.name(), gpus });
+    }
+    let mut world = World::new(setup, Code::load(programs)?)?;
+    world.run();
+    world.finish()
+}
+
+impl<'a> World<'a> {
+    fn new(setup: Setup<'a>, code: Code) -> Result<Self, ModelError> {
+        let missing = |section, what| ModelError::NoSection {
+            profile: setup.profile.name.clone(),
+            section,
+            what,
+        };
+        if setup.engine == Engine::Stores && setup.profile.stores.is_none() {
+            return Err(missing("stores", "the engine `stores`"));
+        }
+        let mut lanes = Vec::with_capacity(code.lanes.len());
+        for lane in &code.lanes {
+            let is_near = setup.machine.is_near(lane.from, lane.to);
+            if !is_near && setup.profile.adapter.is_none() {
+                return Err(missing("adapter", "a plan between nodes"));
+            }
+            let nobody = Waiter { block: NOBODY, expected: 0 };
+            lanes.push(LaneState {
+                from: lane.from,
+                to: lane.to,
+                is_near,
+                is_active: false,
+                path: setup.path(lane.from, lane.to)?,
+                raised: [0; 3],
+                waiters: [nobody; 3],
+                queue: VecDeque::new(),
+            });
+        }
+        let ranks = code.blocks_of.len();
+        // The blocks of a GPU start one after another.
+        let costs = setup.profile.block;
+        let numbers = code.blocks_of.iter().flat_map(|&count| 0..u64::from(count));
+        let blocks: Vec<_> =
+            numbers.map(|it| BlockState::new(costs.launch + costs.stagger.times(it))).collect();
+        let copies = (0..ranks).map(|_| copy::CopyState::new(setup.profile)).collect();
+        let devices = match setup.engine {
+            Engine::Device => (0..ranks).map(|_| device::DeviceState::default()).collect(),
+            _ => Vec::new(),
+        };
+        Ok(Self {
+            setup,
+            queue: Queue::default(),
+            shares: Shares::new(setup.machine.link_rates()),
+            running: blocks.len(),
+            ops: 0,
+            blocks,
+            lanes,
+            requests: Vec::new(),
+            free_requests: Vec::new(),
+            proxies: (0..ranks).map(|_| proxy::ProxyState::default()).collect(),
+            copies,
+            transfers: Vec::new(),
+            devices,
+            subs: Vec::new(),
+            free_subs: Vec::new(),
+            busy: Busy::new(ranks, code.lanes.len()),
+            code,
+            spans: Vec::new(),
+            notes: Vec::new(),
+            end: Time::ZERO,
+        })
+    }
+
+    fn run(&mut self) {
+        for block in 0..self.blocks.len() as u32 {
+            self.push(Time::ZERO, Event::Run, block, 0);
+        }
+        loop {
+            while let Some(event) = self.queue.pop() {
+                self.handle(event);
+            }
+            if self.is_overdue() {
+                break;
+            }
+            if self.shares.is_dirty() {
+                let now = self.now();
+                for deadline in self.shares.settle(now) {
+                    let event = encode(Event::FlowEnd, deadline.flow, deadline.generation);
+                    self.queue.push(deadline.at.0, event);
+                }
+            } else if !self.queue.advance() {
+                break;
+            }
+        }
+    }
+
+    fn is_overdue(&self) -> bool {
+        self.ops + self.queue.pushed() > self.setup.steps_max
+    }
+
+    fn handle(&mut self, event: u64) {
+        let (a, b) = ((event >> 24) as u32, event as u32 & GENERATION_MASK);
+        match EVENTS[(event >> 56) as usize] {
+            Event::Run => self.run_block(a),
+            Event::Rung => self.rung(a),
+            Event::Free => self.proxy_free(a),
+            Event::Submitted => self.submitted(a),
+            Event::Copy => self.copy_ready(a),
+            Event::Message => self.message_ready(a),
+            Event::FlowEnd => {
+                if let Some(owner) = self.shares.end(a, b) {
+                    self.flow_ended(OWNERS[(owner >> 56) as usize], owner as u32);
+                }
+            }
+            Event::Raise => self.raise(a, SIGNALS[(b & 3) as usize].1, b >> 2),
+            Event::Store => self.store(a),
+            Event::Decoded => self.decoded(a),
+            Event::AtLink => self.at_link(a),
+            Event::AtWrite => self.at_write(a),
+        }
+    }
+
+    fn flow_ended(&mut self, owner: Owner, of: u32) {
+        match owner {
+            Owner::Copy => self.copy_ended(of),
+            Owner::Message => self.message_ended(of),
+            Owner::Store => self.store_ended(of),
+            Owner::Fetch => self.fetch_ended(of),
+            Owner::Link => self.link_ended(of),
+            Owner::Write => self.write_ended(of),
+        }
+    }
+
+    fn now(&self) -> Time {
+        Time(self.queue.now())
+    }
+
+    fn push(&mut self, at: Time, event: Event, a: u32, b: u32) {
+        self.queue.push(at.0, encode(event, a, b));
+    }
+
+    fn start_flow(&mut self, path: Path, bytes: u64, limit: Rate, owner: Owner, of: u32) {
+        let now = self.now();
+        let owner = (owner as u64) << 56 | u64::from(of);
+        self.shares.start(now, path, bytes, limit, owner);
+    }
+
+    fn new_request(&mut self, request: Request) -> u32 {
+        if let Some(id) = self.free_requests.pop() {
+            self.requests[id as usize] = request;
+            return id;
+        }
+        self.requests.push(request);
+        self.requests.len() as u32 - 1
+    }
+
+    /// All signals of a request, at the times at which they are visible at either end.
+    fn raise_all(&mut self, request: &Request, remote: Time, local: Time) {
+        for (_, signal) in SIGNALS {
+            let at = if signal == Signal::Completion { local } else { remote };
+            self.raise_at(at, request.lane, signal, request.raises[signal as usize]);
+        }
+    }
+
+    fn raise_at(&mut self, at: Time, lane: u32, signal: Signal, count: u32) {
+        if count > 0 {
+            self.push(at, Event::Raise, lane, count << 2 | signal as u32);
+        }
+    }
+
+    fn raise(&mut self, lane: u32, signal: Signal, count: u32) {
+        let state = &mut self.lanes[lane as usize];
+        let raised = &mut state.raised[signal as usize];
+        *raised += u64::from(count);
+        let value = *raised;
+        let waiter = state.waiters[signal as usize];
+        if waiter.block != NOBODY && value as i64 >= waiter.expected {
+            state.waiters[signal as usize].block = NOBODY;
+            self.run_block(waiter.block);
+        }
+        if self.setup.notes {
+            self.notes.push(Note::Signal { lane, signal: SIGNALS[signal as usize].0, value });
+        }
+    }
+
+    fn span(&mut self, track: Track, name: &'static str, bytes: u64, start: Time, end: Time) {
+        if self.spans.len() < self.setup.spans_max && end > start {
+            self.spans.push(Span { track, name, bytes, start, end });
+        }
+    }
+
+    /// Spans of a flow on every link of its path.
+    fn span_links(&mut self, path: Path, bytes: u64, start: Time) {
+        if self.setup.spans_max > 0 {
+            let now = self.now();
+            for &link in path.links() {
+                self.span(Track::Link(link), "transfer", bytes, start, now);
+            }
+        }
+    }
+
+    fn finish(mut self) -> Result<Outcome, ModelError> {
+        if self.is_overdue() {
+            return Err(ModelError::TooLong { steps: self.setup.steps_max, at: self.now() });
+        }
+        if self.running > 0 {
+            return Err(self.stuck());
+        }
+        let links = self.setup.machine.link_rates().count() as u32;
+        self.busy.blocks = self.blocks.iter().map(|block| block.busy).collect();
+        Ok(Outcome {
+            end: self.end,
+            events: self.queue.pushed(),
+            ratings: self.shares.ratings,
+            link_bytes: (0..links).map(|link| self.shares.link_bytes(link)).collect(),
+            link_rates: (0..links).map(|link| self.shares.capacity(link)).collect(),
+            busy: self.busy,
+            copy_engines: self.setup.profile.proxy.copy_engines,
+            lanes: self.code.lanes,
+            spans: self.spans,
+            notes: self.notes,
+        })
+    }
+
+    fn stuck(&self) -> ModelError {
+        let waits = self.lanes.iter().flat_map(|lane| {
+            lane.waiters.iter().zip(lane.raised).zip(SIGNALS).map(move |it| (lane, it))
+        });
+        let mut waits = waits.filter(|(_, ((waiter, _), _))| waiter.block != NOBODY);
+        let (lane, ((waiter, seen), (signal, _))) =
+            waits.next().expect("a block that has not ended waits for a signal");
+        ModelError::Stuck {
+            at: self.now(),
+            rank: self.code.blocks[waiter.block as usize].rank,
+            block: waiter.block,
+            signal,
+            expected: waiter.expected,
+            from: lane.from,
+            to: lane.to,
+            seen,
+            others: waits.count(),
+        }
+    }
+}
+
+fn encode(event: Event, a: u32, b: u32) -> u64 {
+    (event as u64) << 56 | u64::from(a) << 24 | u64::from(b & GENERATION_MASK)
+}

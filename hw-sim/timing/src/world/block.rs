@@ -1,0 +1,286 @@
+//! A block walks its program.
+
+use super::{Engine, Event, Owner, Request, Signal, Waiter, World};
+use crate::program::{FORWARDS, FROM_SLOT, INTO_SLOT, Op, Segment};
+use crate::report::Note;
+use crate::time::{Rate, Time};
+use crate::trace::Track;
+use ringdove_kernels::op::{OpCode, flags};
+
+/// Where a block is.
+pub(super) struct BlockState {
+    segment: u32,
+    op: u32,
+    round: u32,
+    /// The block's own clock: what it has done up to here.
+    at: Time,
+    /// Time that it spent on anything but waiting.
+    pub busy: Time,
+    storing: Storing,
+}
+
+/// What a block stores into a peer's memory.
+#[derive(Clone, Copy, Default)]
+struct Storing {
+    lane: u32,
+    bytes: u64,
+    limit: Rate,
+    raises: [u32; 3],
+}
+
+/// Whether a block can go on.
+enum Step {
+    Taken,
+    Suspended,
+}
+
+impl BlockState {
+    pub(super) fn new(launch: Time) -> Self {
+        let (busy, storing) = (Time::ZERO, Storing::default());
+        Self { segment: 0, op: 0, round: 0, at: launch, busy, storing }
+    }
+}
+
+impl World<'_> {
+    /// Runs a block until it waits or ends.
+    pub(super) fn run_block(&mut self, block: u32) {
+        let now = self.now();
+        let state = &mut self.blocks[block as usize];
+        if now > state.at {
+            let since = state.at;
+            state.at = now;
+            self.span(Track::Block(block), "wait", 0, since, now);
+        }
+        while let Some((segment, op, round)) = self.next_op(block) {
+            self.ops += 1;
+            if self.is_overdue() {
+                return;
+            }
+            self.blocks[block as usize].op += 1;
+            if let Step::Suspended = self.step(block, &segment, &op, round) {
+                return;
+            }
+        }
+        self.running -= 1;
+        self.end = self.end.max(self.blocks[block as usize].at);
+    }
+
+    /// The op that comes next, with its segment and round.
+    fn next_op(&mut self, block: u32) -> Option<(Segment, Op, u32)> {
+        let state = &mut self.blocks[block as usize];
+        let code = &self.code.blocks[block as usize];
+        loop {
+            if state.segment == code.segment_count {
+                return None;
+            }
+            let segment = self.code.segments[(code.segments + state.segment) as usize];
+            if state.round < segment.rounds && state.op < segment.op_count {
+                let op = self.code.ops[(segment.ops + state.op) as usize];
+                return Some((segment, op, state.round));
+            }
+            state.op = 0;
+            state.round += 1;
+            // A segment without ops has no rounds worth walking.
+            if state.round >= segment.rounds || segment.op_count == 0 {
+                (state.round, state.segment) = (0, state.segment + 1);
+            }
+        }
+    }
+
+    /// The block spends `cost`.
+    fn spend(&mut self, block: u32, name: &'static str, bytes: u64, cost: Time) {
+        let state = &mut self.blocks[block as usize];
+        let start = state.at;
+        state.at += cost;
+        state.busy += cost;
+        self.span(Track::Block(block), name, bytes, start, start + cost);
+    }
+
+    fn step(&mut self, block: u32, segment: &Segment, op: &Op, round: u32) -> Step {
+        let moved = u64::from(round) * segment.stride;
+        let left = segment.limit.saturating_sub(op.extent + moved);
+        let bytes = left.min(u64::from(op.length));
+        let costs = self.setup.profile.block;
+        match op.code {
+            OpCode::Copy | OpCode::Reduce => return self.pass(block, op, bytes),
+            OpCode::Put => return self.put(block, op, bytes, moved),
+            OpCode::Credit => {
+                let lane = self.port(block, op.port).lane;
+                let raises = raises(Signal::Credit);
+                return self.ring(block, Request { lane, raises, ..Request::default() });
+            }
+            OpCode::WaitSignal | OpCode::WaitCompletion => {
+                let port = self.port(block, op.port);
+                let (signal, position) = match (op.code, port.sends) {
+                    (OpCode::WaitCompletion, _) => (Signal::Completion, port.completion_position),
+                    (_, true) => (Signal::Credit, port.position),
+                    (_, false) => (Signal::Arrival, port.position),
+                };
+                let expected = position + op.value;
+                self.spend(block, "step", 0, costs.step);
+                let lane = &mut self.lanes[port.lane as usize];
+                if (lane.raised[signal as usize] as i64) < expected {
+                    lane.waiters[signal as usize] = Waiter { block, expected };
+                    return Step::Suspended;
+                }
+            }
+            OpCode::Advance => {
+                let first = self.code.blocks[block as usize].ports;
+                let port = &mut self.code.ports[first as usize + usize::from(op.port)];
+                port.position += op.value;
+                port.completion_position += op.other as i64;
+            }
+            OpCode::Pack | OpCode::Collect => unreachable!("`Code::load` refuses flagged messages"),
+        }
+        Step::Taken
+    }
+
+    fn port(&self, block: u32, port: u16) -> crate::program::BlockPort {
+        self.code.ports[self.code.blocks[block as usize].ports as usize + usize::from(port)]
+    }
+
+    fn stores_on(&self, lane: u32) -> bool {
+        self.setup.engine == Engine::Stores && self.lanes[lane as usize].is_near
+    }
+
+    /// A copy or reduction.
+    fn pass(&mut self, block: u32, op: &Op, bytes: u64) -> Step {
+        if bytes == 0 {
+            return Step::Taken;
+        }
+        let costs = self.setup.profile.block;
+        let is_reduce = op.code == OpCode::Reduce;
+        let rate = if is_reduce { costs.reduce } else { costs.copy };
+        if op.flags & INTO_SLOT != 0 {
+            let port = self.port(block, op.port);
+            if port.sends && self.stores_on(port.lane) {
+                // The pass writes the peer's slot itself; the put behind it has only its signal.
+                self.spend(block, "store", 0, costs.op);
+                return self.begin_store(block, port.lane, bytes, rate, [0; 3]);
+            }
+        }
+        let rank = self.code.blocks[block as usize].rank;
+        let sharers = u64::from(self.code.blocks_of[rank as usize]);
+        let rate = rate.min(Rate(costs.memory.0 / sharers));
+        let name = if is_reduce { "reduce" } else { "copy" };
+        self.spend(block, name, bytes, costs.op + rate.time(bytes));
+        Step::Taken
+    }
+
+    fn begin_store(
+        &mut self,
+        block: u32,
+        lane: u32,
+        bytes: u64,
+        limit: Rate,
+        raises: [u32; 3],
+    ) -> Step {
+        let limit = limit.min(self.stores().block);
+        let state = &mut self.blocks[block as usize];
+        state.storing = Storing { lane, bytes, limit, raises };
+        let at = state.at;
+        self.push(at, Event::Store, block, 0);
+        Step::Suspended
+    }
+
+    fn stores(&self) -> crate::profile::Stores {
+        self.setup.profile.stores.expect("checked before the run")
+    }
+
+    pub(super) fn store(&mut self, block: u32) {
+        let Storing { lane, bytes, limit, .. } = self.blocks[block as usize].storing;
+        let path = self.lanes[lane as usize].path;
+        self.start_flow(path, bytes, limit, Owner::Store, block);
+    }
+
+    pub(super) fn store_ended(&mut self, block: u32) {
+        let now = self.now();
+        let state = &mut self.blocks[block as usize];
+        let (since, storing) = (state.at, state.storing);
+        state.at = now;
+        state.busy += now - since;
+        self.span(Track::Block(block), "store", storing.bytes, since, now);
+        self.span_links(self.lanes[storing.lane as usize].path, storing.bytes, since);
+        self.raise_stored(storing.lane, storing.raises, now);
+        self.run_block(block);
+    }
+
+    fn raise_stored(&mut self, lane: u32, raises: [u32; 3], at: Time) {
+        let remote = at + self.lanes[lane as usize].path.latency + self.stores().latency;
+        self.raise_all(&Request { lane, raises, ..Request::default() }, remote, at);
+    }
+
+    fn put(&mut self, block: u32, op: &Op, bytes: u64, moved: u64) -> Step {
+        let lane = self.port(block, op.port).lane;
+        let raised = |flag| u32::from(op.flags & flag != 0);
+        let raises = [raised(flags::ARRIVAL), 0, raised(flags::COMPLETION)];
+        if bytes == 0 && raises == [0; 3] {
+            return Step::Taken;
+        }
+        let is_slot = op.flags & FROM_SLOT != 0;
+        // Offsets into slots do not move with the round.
+        let moved = if is_slot { 0 } else { moved };
+        let (source, destination) = (op.value as u64 + moved, op.other + moved);
+        let request = Request {
+            lane,
+            bytes,
+            source,
+            destination,
+            raises,
+            is_slot,
+            left: bytes,
+            ..Request::default()
+        };
+        let is_unmoved = !is_slot || op.flags & FORWARDS != 0;
+        if self.stores_on(lane) && is_unmoved && bytes > 0 {
+            self.note_put(lane, bytes, raises);
+            return self.begin_store(block, lane, bytes, self.setup.profile.block.copy, raises);
+        }
+        self.ring(block, request)
+    }
+
+    /// Rings a doorbell, or waits for room in the ring.
+    fn ring(&mut self, block: u32, request: Request) -> Step {
+        let lane = request.lane;
+        let rank = self.code.blocks[block as usize].rank;
+        if self.stores_on(lane) {
+            self.spend(block, "signal", 0, self.setup.profile.block.step);
+            self.note(&request);
+            self.raise_stored(lane, request.raises, self.blocks[block as usize].at);
+            return Step::Taken;
+        }
+        if self.is_ring_full(rank) {
+            self.proxies[rank as usize].waiters.push(block);
+            self.blocks[block as usize].op -= 1;
+            return Step::Suspended;
+        }
+        self.spend(block, "ring", request.bytes, self.setup.profile.block.doorbell);
+        self.note(&request);
+        let at = self.blocks[block as usize].at;
+        self.proxies[rank as usize].rung += 1;
+        let id = self.new_request(Request { rank, since: at, ..request });
+        self.push(at + self.doorbell_latency(), Event::Rung, id, 0);
+        Step::Taken
+    }
+
+    fn note(&mut self, request: &Request) {
+        match request.raises[Signal::Credit as usize] {
+            0 => self.note_put(request.lane, request.bytes, request.raises),
+            _ if self.setup.notes => self.notes.push(Note::Credit { lane: request.lane }),
+            _ => {}
+        }
+    }
+
+    fn note_put(&mut self, lane: u32, bytes: u64, raises: [u32; 3]) {
+        if self.setup.notes {
+            let (arrival, completion) = (raises[0] > 0, raises[2] > 0);
+            self.notes.push(Note::Put { lane, bytes, arrival, completion });
+        }
+    }
+}
+
+fn raises(signal: Signal) -> [u32; 3] {
+    let mut raises = [0; 3];
+    raises[signal as usize] = 1;
+    raises
+}

@@ -1,0 +1,232 @@
+//! The device engine: decoder, then three units that store and forward sub-requests.
+//!
+//! The decoder takes requests one by one while fewer than the limit are in flight. The fetch unit
+//! takes one sub-request of one lane after another, lanes in turn, so that a long request does not
+//! hold up other lanes; requests of one lane stay in order (R11). The link unit and, at the
+//! destination, the write unit serve sub-requests as they come.
+
+use super::{Event, Owner, Request, World};
+use crate::machine::Path;
+use crate::report::Busy;
+use crate::time::Time;
+use crate::trace::Track;
+use std::collections::VecDeque;
+
+/// One GPU's device engine.
+#[derive(Default)]
+pub(super) struct DeviceState {
+    is_decoding: bool,
+    in_flight: u64,
+    /// Since when the decoder has had work and no room.
+    stalled: Option<Time>,
+    /// Lanes with requests to fetch, in turn.
+    turns: VecDeque<u32>,
+    fetching: bool,
+    link: Unit,
+    write: Unit,
+}
+
+/// A unit that serves sub-requests in order.
+#[derive(Default)]
+struct Unit {
+    is_busy: bool,
+    queue: VecDeque<u32>,
+}
+
+/// A piece of a request.
+#[derive(Clone, Copy)]
+pub(super) struct Sub {
+    request: u32,
+    bytes: u64,
+    is_last: bool,
+    since: Time,
+}
+
+const FETCH: usize = 0;
+const LINK: usize = 1;
+const WRITE: usize = 2;
+
+impl World<'_> {
+    /// Lets the decoder take the next request, if it can.
+    pub(super) fn decode_next(&mut self, rank: u32) {
+        let now = self.now();
+        let costs = self.setup.profile.device;
+        let device = &mut self.devices[rank as usize];
+        if device.is_decoding || self.proxies[rank as usize].queue.is_empty() {
+            return;
+        }
+        if device.in_flight >= costs.in_flight {
+            device.stalled.get_or_insert(now);
+            return;
+        }
+        if let Some(since) = device.stalled.take() {
+            Busy::add(&mut self.busy.stalled, rank, now - since);
+        }
+        device.is_decoding = true;
+        device.in_flight += 1;
+        Busy::add(&mut self.busy.issue, rank, costs.decode);
+        self.span(Track::Engine(rank), "decode", 1, now, now + costs.decode);
+        self.push(now + costs.decode, Event::Decoded, rank, 0);
+    }
+
+    pub(super) fn decoded(&mut self, rank: u32) {
+        let now = self.now();
+        let id = self.proxies[rank as usize].queue.pop_front().expect("a request was decoded");
+        self.devices[rank as usize].is_decoding = false;
+        self.free_slots(rank, 1, now);
+        let request = self.requests[id as usize];
+        if request.raises[1] > 0 {
+            // A credit: over the link, without data, past all units.
+            let latency = self.lanes[request.lane as usize].path.latency;
+            let costs = self.setup.profile.device;
+            let seen = now + costs.link_latency + latency + costs.signal_latency;
+            self.request_done(id, request, seen);
+        } else {
+            let lane = &mut self.lanes[request.lane as usize];
+            lane.queue.push_back(id);
+            if !lane.is_active {
+                lane.is_active = true;
+                self.devices[rank as usize].turns.push_back(request.lane);
+            }
+            self.fetch_next(rank);
+        }
+        self.decode_next(rank);
+    }
+
+    fn fetch_next(&mut self, rank: u32) {
+        let device = &mut self.devices[rank as usize];
+        if device.fetching {
+            return;
+        }
+        let Some(lane) = device.turns.pop_front() else { return };
+        device.fetching = true;
+        let request = *self.lanes[lane as usize].queue.front().expect("a lane has its turn");
+        let state = &mut self.requests[request as usize];
+        let bytes = state.left.min(self.setup.profile.device.sub_request);
+        state.left -= bytes;
+        let is_last = state.left == 0;
+        let sub = Sub { request, bytes, is_last, since: self.now() };
+        let id = match self.free_subs.pop() {
+            Some(id) => {
+                self.subs[id as usize] = sub;
+                id
+            }
+            None => {
+                self.subs.push(sub);
+                self.subs.len() as u32 - 1
+            }
+        };
+        self.serve(id, FETCH);
+    }
+
+    /// Starts a sub-request on a unit. One without data is through at once.
+    fn serve(&mut self, id: u32, stage: usize) {
+        self.subs[id as usize].since = self.now();
+        let bytes = self.subs[id as usize].bytes;
+        let owner = [Owner::Fetch, Owner::Link, Owner::Write][stage];
+        if bytes == 0 {
+            self.flow_ended(owner, id);
+            return;
+        }
+        let path = self.stage_path(id, stage);
+        self.start_flow(path, bytes, self.setup.profile.device.unit, owner, id);
+    }
+
+    /// The links that a stage uses: out of the source, on the way, into the destination.
+    fn stage_path(&self, id: u32, stage: usize) -> Path {
+        let request = self.requests[self.subs[id as usize].request as usize];
+        let path = self.lanes[request.lane as usize].path;
+        let hops = path.links().len();
+        let (first, last) = (hops.min(1), hops.saturating_sub(1).max(hops.min(1)));
+        let (start, end) = [(0, first), (first, last), (last, hops)][stage];
+        path.part(self.setup.machine, start, end)
+    }
+
+    /// Ends a sub-request's time on a unit; returns who it belongs to, and the hops' latency.
+    fn unit_done(&mut self, id: u32, stage: usize, rank: u32) -> (u32, Request, Time) {
+        let sub = self.subs[id as usize];
+        let now = self.now();
+        let path = self.stage_path(id, stage);
+        Busy::add(&mut self.busy.units[stage], rank, now - sub.since);
+        self.span(Track::Unit(rank, stage as u8), "sub-request", sub.bytes, sub.since, now);
+        self.span_links(path, sub.bytes, sub.since);
+        (sub.request, self.requests[sub.request as usize], path.latency)
+    }
+
+    pub(super) fn fetch_ended(&mut self, id: u32) {
+        let rank = self.requests[self.subs[id as usize].request as usize].rank;
+        let (_, request, latency) = self.unit_done(id, FETCH, rank);
+        let now = self.now();
+        let lane = &mut self.lanes[request.lane as usize];
+        if self.subs[id as usize].is_last {
+            lane.queue.pop_front();
+        }
+        lane.is_active = !lane.queue.is_empty();
+        let device = &mut self.devices[rank as usize];
+        device.fetching = false;
+        if lane.is_active {
+            device.turns.push_back(request.lane);
+        }
+        let at = now + latency + self.setup.profile.device.fetch_latency;
+        self.push(at, Event::AtLink, id, 0);
+        self.fetch_next(rank);
+    }
+
+    pub(super) fn at_link(&mut self, id: u32) {
+        let rank = self.requests[self.subs[id as usize].request as usize].rank;
+        let unit = &mut self.devices[rank as usize].link;
+        if unit.is_busy {
+            unit.queue.push_back(id);
+        } else {
+            unit.is_busy = true;
+            self.serve(id, LINK);
+        }
+    }
+
+    pub(super) fn link_ended(&mut self, id: u32) {
+        let rank = self.requests[self.subs[id as usize].request as usize].rank;
+        let (_, _, latency) = self.unit_done(id, LINK, rank);
+        let at = self.now() + latency + self.setup.profile.device.link_latency;
+        self.push(at, Event::AtWrite, id, 0);
+        let unit = &mut self.devices[rank as usize].link;
+        match unit.queue.pop_front() {
+            Some(next) => self.serve(next, LINK),
+            None => unit.is_busy = false,
+        }
+    }
+
+    pub(super) fn at_write(&mut self, id: u32) {
+        let request = self.requests[self.subs[id as usize].request as usize];
+        let to = self.lanes[request.lane as usize].to;
+        let unit = &mut self.devices[to as usize].write;
+        if unit.is_busy {
+            unit.queue.push_back(id);
+        } else {
+            unit.is_busy = true;
+            self.serve(id, WRITE);
+        }
+    }
+
+    pub(super) fn write_ended(&mut self, id: u32) {
+        let lane = self.requests[self.subs[id as usize].request as usize].lane;
+        let to = self.lanes[lane as usize].to;
+        let (request_id, request, latency) = self.unit_done(id, WRITE, to);
+        if self.subs[id as usize].is_last {
+            let seen = self.now() + latency + self.setup.profile.device.signal_latency;
+            self.request_done(request_id, request, seen);
+            self.decode_next(request.rank);
+        }
+        self.free_subs.push(id);
+        let unit = &mut self.devices[to as usize].write;
+        match unit.queue.pop_front() {
+            Some(next) => self.serve(next, WRITE),
+            None => unit.is_busy = false,
+        }
+    }
+
+    fn request_done(&mut self, id: u32, request: Request, seen: Time) {
+        self.raise_all(&request, seen, seen);
+        self.free_requests.push(id);
+        self.devices[request.rank as usize].in_flight -= 1;
+    }
+}

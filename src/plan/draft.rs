@@ -1,0 +1,154 @@
+//! Drafts: an all-reduce of any size of world, whose programs are made one rank at a time.
+//!
+//! A draft is for those who look at programs without running them: a timing model of 16,384 ranks
+//! has no use for a proof that takes the memory of all of them. What a communicator runs goes
+//! through [`verify`](super::verify); a draft becomes such a plan with [`Draft::plan`].
+
+use super::all_reduce_halving::Halving;
+use super::all_reduce_two_shot::TwoShot;
+use super::encode::encode;
+use super::selection::{Limits, PlanError, Request};
+use super::{Choice, GRANULE_BYTES, LaneEnd, Plan, RankProgram, SlotShape};
+use ringdove_kernels::descriptor::LENGTH_BYTES_MAX;
+use ringdove_kernels::op::BLOCK_PORTS_MAX;
+use std::cell::Cell;
+
+/// Ways to all-reduce.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Pattern {
+    /// What [`select`](super::select) chooses: today a ring.
+    Selected,
+    /// Everyone with everyone, in two hops; at most 17 ranks.
+    TwoShot,
+    /// Recursive halving and doubling; powers of two, at most 65,536.
+    Halving,
+}
+
+/// An all-reduce, rank by rank.
+#[derive(Clone, Debug)]
+pub struct Draft {
+    shape: Shape,
+    thread_count: u32,
+    slots: SlotShape,
+    rank_count: u32,
+}
+
+#[derive(Clone, Debug)]
+enum Shape {
+    Whole(Plan),
+    Blocks { pattern: Pattern, blocks: u32, piece: u32, rounds: u32, limit: u64 },
+}
+
+impl Draft {
+    /// The selected plan with all its ranks.
+    pub fn selected(choice: &Choice) -> Self {
+        let plan = super::build(choice);
+        let (thread_count, slots) = (plan.thread_count, plan.slots);
+        let rank_count = choice.request.rank_count;
+        Self { shape: Shape::Whole(plan), thread_count, slots, rank_count }
+    }
+
+    /// A pattern through slots, in exactly `blocks` blocks.
+    ///
+    /// # Errors
+    /// Numbers that the pattern cannot do: one rank, too many for a block's ports, not a power of
+    /// two.
+    pub fn new(pattern: Pattern, request: &Request, limits: &Limits) -> Result<Self, PlanError> {
+        limits.check()?;
+        let ranks = request.rank_count;
+        let refuse =
+            |expected| Err(PlanError::Number { what: "ranks", expected, seen: u64::from(ranks) });
+        // Messages of a round in units of one piece, and the lanes of a block.
+        let pieces_max = match pattern {
+            Pattern::Selected => return Ok(Self::selected(&super::select(request, limits)?)),
+            Pattern::TwoShot if !(2..=BLOCK_PORTS_MAX as u32 / 2 + 1).contains(&ranks) => {
+                return refuse("2 to 17 for all-pairs: a block has 32 ports");
+            }
+            Pattern::TwoShot => 1,
+            Pattern::Halving if !ranks.is_power_of_two() || !(2..=1 << 16).contains(&ranks) => {
+                return refuse("a power of two from 2 to 65536 for halving");
+            }
+            Pattern::Halving => u64::from(ranks) / 2,
+        };
+        let message_max = u64::from(limits.slot_bytes).min(LENGTH_BYTES_MAX);
+        let piece_max = message_max / pieces_max / GRANULE_BYTES * GRANULE_BYTES;
+        if piece_max == 0 {
+            let seen = u64::from(limits.slot_bytes);
+            let expected = "at least 8 for each rank";
+            return Err(PlanError::Number { what: "slot bytes", expected, seen });
+        }
+        let blocks = limits.blocks_max;
+        let pieces = u64::from(blocks) * u64::from(ranks);
+        let rounds = request.bytes.div_ceil(pieces * piece_max).max(1);
+        let piece = request.bytes.div_ceil(pieces * rounds).next_multiple_of(GRANULE_BYTES);
+        let piece = piece.max(GRANULE_BYTES) as u32;
+        let rounds = if request.bytes == 0 { 0 } else { rounds };
+        let rounds = u32::try_from(rounds).unwrap_or(u32::MAX);
+        let shape = Shape::Blocks { pattern, blocks, piece, rounds, limit: request.bytes };
+        Ok(Self { shape, thread_count: 256, slots: limits.slots(), rank_count: ranks })
+    }
+
+    /// Number of ranks.
+    pub fn rank_count(&self) -> u32 {
+        self.rank_count
+    }
+
+    /// One rank's program.
+    pub fn program(&self, rank: u32) -> RankProgram {
+        let slot_count = self.slots.count;
+        let rank_count = self.rank_count;
+        match self.shape {
+            Shape::Whole(ref plan) => plan.ranks[rank as usize].clone(),
+            Shape::Blocks { pattern, blocks, piece, rounds, limit } => {
+                let block = |block| match pattern {
+                    Pattern::TwoShot => {
+                        let chunk = piece;
+                        TwoShot {
+                            rank,
+                            rank_count,
+                            block,
+                            blocks,
+                            chunk,
+                            slot_count,
+                            rounds,
+                            limit,
+                        }
+                        .program()
+                    }
+                    _ => Halving {
+                        rank,
+                        rank_count,
+                        block,
+                        blocks,
+                        piece,
+                        slot_count,
+                        rounds,
+                        limit,
+                    }
+                    .program(),
+                };
+                RankProgram { blocks: (0..blocks).map(block).collect() }
+            }
+        }
+    }
+
+    /// One rank's program as bytes, and the port table that it refers to.
+    pub fn encoded(&self, rank: u32) -> (Vec<u8>, Vec<LaneEnd>) {
+        let program = self.program(rank);
+        let table: Vec<LaneEnd> =
+            program.blocks.iter().flat_map(|block| block.ports.iter().copied()).collect();
+        let plan =
+            Plan { ranks: vec![program], thread_count: self.thread_count, slots: self.slots };
+        // Ports are asked for in the order of the table, each once.
+        let next = Cell::new(0);
+        let resolve = |_: LaneEnd| Some(next.replace(next.get() + 1));
+        let bytes = encode(&plan, 0, &resolve).expect("rank 0 of one, and every port resolves");
+        (bytes, table)
+    }
+
+    /// The whole plan, to be verified.
+    pub fn plan(&self) -> Plan {
+        let ranks = (0..self.rank_count).map(|rank| self.program(rank)).collect();
+        Plan { ranks, thread_count: self.thread_count, slots: self.slots }
+    }
+}

@@ -1,0 +1,193 @@
+//! Flagged messages (R13): what a block may pack, put and collect, and what it learns from it.
+
+use super::super::{LaneId, Modifiers, Place, PortIndex, Range, Segment, Side};
+use super::agents::{Block, Port, Step};
+use super::error::{Access, Reason};
+use super::memory::Piece;
+use super::world::World;
+
+/// What is known of a flagged lane's messages.
+#[derive(Default)]
+pub(super) struct Messages {
+    /// Number and bytes of data of the message that was packed last at its send port.
+    packed: Option<(i64, u64)>,
+    /// Bytes of data of each message that was put, in order.
+    put: Vec<u64>,
+}
+
+/// Where messages come from.
+#[derive(Clone, Copy)]
+pub(super) struct Ports {
+    pub(super) first: PortIndex,
+    pub(super) count: u16,
+    pub(super) message: u32,
+}
+
+/// What an op collects.
+pub(super) struct Collect {
+    pub(super) destination: Place,
+    pub(super) own: Place,
+    pub(super) before: u16,
+    pub(super) ports: Ports,
+    pub(super) range: Range,
+    pub(super) finish: bool,
+}
+
+impl Ports {
+    /// For each: its place in the block's list, its state, and the message's number.
+    fn of(self, block: &Block<'_>) -> impl Iterator<Item = (usize, Port, i64)> + use<> {
+        let first = usize::from(self.first);
+        let ends = block.ports[first..first + usize::from(self.count)].to_vec();
+        let message = i64::from(self.message);
+        (first..).zip(ends).map(move |(place, end)| (place, end, end.position + message))
+    }
+}
+
+impl World {
+    pub(super) fn pack(
+        &mut self,
+        block: &mut Block<'_>,
+        segment: &Segment,
+        (port, message): (PortIndex, u32),
+        (source, range): (Place, Range),
+    ) -> Result<(), Reason> {
+        let length = segment.clip(block.round, range);
+        if length == 0 {
+            return Err(Reason::EmptyMessage);
+        }
+        let end = block.ports[usize::from(port)];
+        let message = end.position + i64::from(message);
+        let lane = &self.lanes[end.lane];
+        if message < lane.puts {
+            return Err(Reason::MessageGone { message });
+        }
+        self.peers_have_read(block, message)?;
+        let from = self.place(block, segment, source, Access::Read)?;
+        let to = (self.slots_of(end.lane, Side::Send), self.slot_start(message));
+        let mut pieces = self.read(block, from, to.1, length, 0)?;
+        self.write(block, to, length, pieces.drain(..))?;
+        self.scratch[0] = pieces;
+        self.lanes[end.lane].messages.packed = Some((message, length));
+        Ok(())
+    }
+
+    /// The rule that stands for credits: message `m` may be packed by a block that has read every
+    /// message before `m` from each peer to which it puts. `all_reduce_all_pairs` says why two
+    /// slots are enough then.
+    fn peers_have_read(&self, block: &Block<'_>, message: i64) -> Result<(), Reason> {
+        let flagged = |side| {
+            let ports = block.ports.iter().filter(move |end| end.side == side);
+            ports.filter(|end| self.lanes[end.lane].flagged())
+        };
+        for end in flagged(Side::Send) {
+            let lane = self.lanes[end.lane].id;
+            let back = LaneId { from: lane.to, to: lane.from, ..lane };
+            match flagged(Side::Receive).find(|end| self.lanes[end.lane].id == back) {
+                Some(end) if end.observed >= message => {}
+                Some(end) => return Err(Reason::NotInStep { message, read: end.observed }),
+                None => return Err(Reason::OneWay { lane }),
+            }
+        }
+        Ok(())
+    }
+
+    /// The next message of a flagged lane may be put if it was packed, with this number and length.
+    pub(super) fn message_packed(
+        &mut self,
+        block: &Block<'_>,
+        (end, message): (Port, i64),
+        source: Place,
+        length: u64,
+    ) -> Result<(), Reason> {
+        let expected = self.lanes[end.lane].puts;
+        if message != expected {
+            return Err(Reason::MessageOrder { expected, seen: message });
+        }
+        let Place::Slot { port, message: number, .. } = source else {
+            return Err(Reason::NotPacked { message });
+        };
+        let from = block.ports[usize::from(port)];
+        let packed = self.lanes[from.lane].messages.packed;
+        match packed {
+            Some((number, _)) if number != message => Err(Reason::NotPacked { message }),
+            Some(_) if from.position + i64::from(number) != message => {
+                Err(Reason::NotPacked { message })
+            }
+            Some((_, packed)) if packed != length => {
+                Err(Reason::MessageLength { message, packed, seen: length })
+            }
+            Some(_) => {
+                self.lanes[end.lane].messages.put.push(length);
+                Ok(())
+            }
+            None => Err(Reason::NotPacked { message }),
+        }
+    }
+
+    /// `None`: all messages have arrived, and were reduced.
+    pub(super) fn collect(
+        &mut self,
+        block: &mut Block<'_>,
+        segment: &Segment,
+        collect: &Collect,
+    ) -> Result<Option<Step>, Reason> {
+        let length = segment.clip(block.round, collect.range);
+        if length == 0 {
+            return Err(Reason::EmptyMessage);
+        }
+        if let Some(waiting) = self.arrive(block, collect.ports, length)? {
+            return Ok(Some(waiting));
+        }
+        let to = self.place(block, segment, collect.destination, Access::Write)?;
+        let own = self.place(block, segment, collect.own, Access::Read)?;
+        self.whole_elements(&[to.1, own.1, length])?;
+        let mut terms = vec![own];
+        for (number, (_, end, message)) in collect.ports.of(block).enumerate() {
+            let slot = (self.slots_of(end.lane, Side::Receive), self.slot_start(message));
+            let place = if number < usize::from(collect.before) { number } else { number + 1 };
+            terms.insert(place.min(terms.len()), slot);
+        }
+        let finish = Modifiers { scale: false, finish: collect.finish };
+        let mut sum: Vec<Piece> = Vec::new();
+        for (number, term) in terms.into_iter().enumerate() {
+            let pieces = self.read(block, term, to.1, length, 0)?;
+            sum = if number == 0 { pieces } else { self.combine(&sum, &pieces)? };
+        }
+        for piece in &mut sum {
+            self.modify(block.rank, &mut piece.value, finish)?;
+        }
+        self.write(block, to, length, sum)?;
+        Ok(None)
+    }
+
+    /// Takes the arrivals, once all of them are there.
+    fn arrive(
+        &mut self,
+        block: &mut Block<'_>,
+        ports: Ports,
+        length: u64,
+    ) -> Result<Option<Step>, Reason> {
+        for (_, end, message) in ports.of(block) {
+            let expected = end.observed;
+            if message != expected {
+                return Err(Reason::MessageOrder { expected, seen: message });
+            }
+            let lane = &self.lanes[end.lane];
+            let seen = lane.arrivals.raised;
+            if seen <= message {
+                return Ok(Some(Step::Waiting { expected: message + 1, seen }));
+            }
+            let packed = lane.messages.put[message as usize];
+            if packed != length {
+                return Err(Reason::MessageLength { message, packed, seen: length });
+            }
+        }
+        for (place, end, message) in ports.of(block) {
+            if let Some(known) = self.lanes[end.lane].arrivals.known_at(message + 1) {
+                block.clock.join(&known);
+            }
+            block.ports[place].observed = message + 1;
+        }
+        Ok(None)
+    }
+}
