@@ -90,7 +90,8 @@ fn a_rank_that_dies_is_named_by_the_survivors() {
     }
     // Ended by its own hand in the middle of the sweep; `hwsim run` gives survivors time to speak.
     let inside = "if [ $RANK = 2 ]; then (sleep 1; kill -9 $$) & fi";
-    let line = "all-reduce -g 1 -b 8 -e 8 -n 1000000 -w 1 -c 0";
+    // Large enough for `perf` to run only a few iterations ahead of the GPU.
+    let line = "all-reduce -g 1 -b 1M -e 1M -n 1000000 -w 1 -c 0";
     let (status, output) = perf_in(3, inside, line);
     assert!(!status.success(), "{output}");
     let survivors = ["[0] ringdove:", "[1] ringdove:"];
