@@ -92,7 +92,7 @@ impl Stream {
             let completed = self.from.transport.poll().expect("poll").completed;
             in_flight -= completed as usize;
             ended += completed;
-            // As the proxy's thread does: where the adapter is software, it may want this processor.
+            // As the proxy's thread does: a software adapter may want this processor.
             idle = if completed == 0 { idle + 1 } else { 0 };
             if idle > IDLE_POLLS {
                 std::thread::yield_now();
