@@ -12,6 +12,9 @@ pub(super) struct Event {
     pub(super) subject: Subject,
 }
 
+// SAFETY: the pointer in it is only ever compared.
+unsafe impl Send for Event {}
+
 /// Whom an event concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Subject {

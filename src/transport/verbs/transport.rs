@@ -36,6 +36,8 @@ pub struct VerbsTransport {
     /// Completion signals of one call. As many as completions, at most.
     signals: Vec<SignalWrite>,
     polls: u32,
+    /// A fatal event that waits for its completion.
+    event_seen: Option<Event>,
     in_flight: u64,
     adapter: Arc<Adapter>,
 }
@@ -78,6 +80,7 @@ impl VerbsTransport {
             completions: empty_completions(),
             signals: Vec::with_capacity(COMPLETIONS_PER_CALL),
             polls: 0,
+            event_seen: None,
             in_flight: 0,
             adapter: adapter.clone(),
         };
@@ -235,7 +238,7 @@ impl VerbsTransport {
         let ((queue, number), status, vendor_code) =
             own.or_else(|| errors().next()).expect("the caller has seen an error");
         if fault::is_flush(status)
-            && let Some(event) = events::next_fatal(&self.adapter)
+            && let Some(event) = self.event_seen.or_else(|| events::next_fatal(&self.adapter))
         {
             // The queue pair failed for a reason that no completion tells.
             return self.event(event);
@@ -285,10 +288,13 @@ impl VerbsTransport {
         if self.polls != 0 {
             return Ok(());
         }
-        match events::next_fatal(&self.adapter) {
-            Some(event) => Err(self.event(event)),
-            None => Ok(()),
+        // A completion that tells more, the vendor's code among it, may be on its way: an event
+        // counts only if none has come by the next look.
+        if let Some(event) = self.event_seen.take() {
+            return Err(self.event(event));
         }
+        self.event_seen = events::next_fatal(&self.adapter);
+        Ok(())
     }
 }
 
