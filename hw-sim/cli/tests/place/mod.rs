@@ -30,7 +30,10 @@ impl Place {
     }
 
     pub fn hwsim(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_hwsim"));
+        // Whoever runs the tests may ignore signals (`nohup` does, some CI too), and what it starts
+        // would go on ignoring them.
+        let mut command = Command::new("env");
+        command.arg("--default-signal").arg(env!("CARGO_BIN_EXE_hwsim"));
         command
             .args(arguments)
             .env("HWSIM_LIB", self.path("libhwsim.so"))
