@@ -11,9 +11,9 @@
 //! In place it is right too: a rank writes a chunk of its output only after it has added that
 //! chunk of its input, or when nobody needs it any more.
 
-use super::builder::{SlotReceiver, SlotSender, at, copy};
+use super::builder::{Ring, SlotHop, at, copy};
 use super::{
-    BlockProgram, Buffer, Choice, LaneId, LaneKind, Modifiers, Op, Place, Plan, Range, RankProgram,
+    BlockProgram, Buffer, Choice, LaneId, LaneKind, Modifiers, Op, Plan, Range, RankProgram,
     Segment, Side,
 };
 
@@ -30,90 +30,6 @@ struct Walk<'a> {
     choice: &'a Choice,
     rank: u32,
     block: u32,
-}
-
-/// A place on a ring.
-#[derive(Clone, Copy)]
-struct Ring {
-    index: u32,
-    size: u32,
-}
-
-/// What a step of a ring handles.
-struct Step {
-    part: u32,
-    slice: u32,
-    /// Nothing follows: the part has been everywhere.
-    is_last: bool,
-}
-
-impl Ring {
-    /// `size - 1` steps that begin with part `first` and go down by one each.
-    fn steps(self, first: u32, slices: u32) -> impl Iterator<Item = Step> {
-        let size = self.size;
-        (0..size - 1).flat_map(move |step| {
-            let part = (first + size - step) % size;
-            (0..slices).map(move |slice| Step { part, slice, is_last: step == size - 2 })
-        })
-    }
-
-    /// What arrives while parts are reduced: the last one is complete here.
-    fn reduced(self, slices: u32) -> impl Iterator<Item = Step> {
-        self.steps(self.index + self.size - 1, slices)
-    }
-
-    /// What arrives while complete parts go around.
-    fn gathered(self, slices: u32) -> impl Iterator<Item = Step> {
-        self.steps(self.index + self.size, slices)
-    }
-
-    /// The part that reduce-scatter completes here.
-    fn own(self) -> u32 {
-        (self.index + 1) % self.size
-    }
-}
-
-/// Both directions of a ring's hop at one rank.
-struct Hop {
-    sender: SlotSender,
-    receiver: SlotReceiver,
-    /// How many slots whose data goes on may be held back; see `all_reduce_ring`.
-    keep: u32,
-}
-
-impl Hop {
-    /// Copies `from` into the next slot, and sends it.
-    fn send(&mut self, ops: &mut Vec<Op>, from: Place, range: Range, modifiers: Modifiers) {
-        let slot = self.sender.claim(ops);
-        ops.push(copy(slot, from, range, modifiers));
-        self.sender.put(ops, range);
-    }
-
-    /// Takes complete parts as they come, into the output, and sends them on.
-    fn gather(&mut self, ops: &mut Vec<Op>, steps: impl Iterator<Item = (Range, bool)>) {
-        let mut held = 0;
-        for (range, is_last) in steps {
-            let arrived = self.receiver.wait_ahead(ops, held);
-            if !is_last {
-                self.sender.forward(ops, arrived, range);
-            }
-            ops.push(copy(at(Buffer::Output, range), arrived, range, Modifiers::NONE));
-            held += 1;
-            let keep = if is_last { 0 } else { self.keep };
-            if held > keep {
-                self.sender.wait_forwarded(ops, keep);
-            }
-            while held > keep {
-                self.receiver.release(ops);
-                held -= 1;
-            }
-        }
-    }
-
-    fn advance(self, ops: &mut Vec<Op>) {
-        self.sender.advance(ops);
-        self.receiver.advance(ops);
-    }
 }
 
 impl Walk<'_> {
@@ -150,7 +66,7 @@ impl Walk<'_> {
     }
 
     /// Piece `piece` of every chunk: the own chunk's ends in the output, reduced over the node.
-    fn reduce_on_node(&self, ops: &mut Vec<Op>, hop: &mut Hop, ring: Ring, piece: u32) {
+    fn reduce_on_node(&self, ops: &mut Vec<Op>, hop: &mut SlotHop, ring: Ring, piece: u32) {
         let slices = self.choice.slices;
         for slice in 0..slices {
             let range = self.range(ring.index, piece, slice);
@@ -174,7 +90,7 @@ impl Walk<'_> {
     }
 
     /// The own chunk, reduced over its node, becomes the reduction over all nodes.
-    fn all_reduce_on_rail(&self, ops: &mut Vec<Op>, hop: &mut Hop, rail: Ring, chunk: u32) {
+    fn all_reduce_on_rail(&self, ops: &mut Vec<Op>, hop: &mut SlotHop, rail: Ring, chunk: u32) {
         let slices = self.choice.slices;
         for slice in 0..slices {
             let range = self.range(chunk, rail.index, slice);
@@ -203,7 +119,7 @@ impl Walk<'_> {
     }
 
     /// Finished pieces go around the node.
-    fn gather_on_node(&self, ops: &mut Vec<Op>, hop: &mut Hop, ring: Ring, piece: u32) {
+    fn gather_on_node(&self, ops: &mut Vec<Op>, hop: &mut SlotHop, ring: Ring, piece: u32) {
         let slices = self.choice.slices;
         for slice in 0..slices {
             let range = self.range(ring.own(), piece, slice);
@@ -225,16 +141,11 @@ impl Walk<'_> {
         Range { extent: slices * u64::from(length), length }
     }
 
-    fn hop(&self, program: &mut BlockProgram, next: u32, previous: u32) -> Hop {
+    fn hop(&self, program: &mut BlockProgram, next: u32, previous: u32) -> SlotHop {
         let index = self.block as u16;
         let lane = |from, to| LaneId { from, to, index, kind: LaneKind::Slots };
         let send = program.port(lane(self.rank, next), Side::Send);
         let receive = program.port(lane(previous, self.rank), Side::Receive);
-        let count = self.choice.slots.count;
-        Hop {
-            sender: SlotSender::new(send, count),
-            receiver: SlotReceiver::new(receive),
-            keep: u32::from(count > 2),
-        }
+        SlotHop::new((send, receive), self.choice.slots.count)
     }
 }

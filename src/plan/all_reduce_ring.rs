@@ -18,7 +18,7 @@
 //!   finished chunk holds every rank's contribution, so every rank has read that part of its input,
 //!   which is also why no grant is needed.
 
-use super::builder::{DirectHop, SlotReceiver, SlotSender, at, copy};
+use super::builder::{DirectHop, Ring, SlotHop, at, copy};
 use super::{
     Algorithm, BlockProgram, Buffer, Choice, LaneId, LaneKind, Modifiers, Op, Plan, Range,
     RankProgram, Segment, Side,
@@ -38,10 +38,7 @@ pub(super) fn build(choice: &Choice) -> Plan {
 struct Walk<'a> {
     choice: &'a Choice,
     block: u32,
-    /// This rank's index on the ring.
-    index: u32,
-    /// Ranks on the ring.
-    size: u32,
+    ring: Ring,
     rank: u32,
     next: u32,
     previous: u32,
@@ -55,7 +52,7 @@ impl<'a> Walk<'a> {
         let index = index.expect("a ring names every rank") as u32;
         let (next, previous) =
             (ring[((index + 1) % size) as usize], ring[((index + size - 1) % size) as usize]);
-        Self { choice, block, index, size, rank, next, previous }
+        Self { choice, block, ring: Ring { index, size }, rank, next, previous }
     }
 
     fn program(&self) -> BlockProgram {
@@ -87,32 +84,30 @@ impl<'a> Walk<'a> {
     }
 
     fn staged(&self, program: &mut BlockProgram) {
-        let (send, receive) = self.ports(program, LaneKind::Slots);
-        let mut sender = SlotSender::new(send, self.choice.slots.count);
-        let mut receiver = SlotReceiver::new(receive);
+        let mut hop = self.slot_hop(program);
         let mut ops = Vec::new();
-        self.start_staged(&mut ops, &mut sender);
-        for (chunk, slice, last) in self.reduce_steps() {
-            let range = self.range(chunk, slice);
-            let arrived = receiver.wait(&mut ops);
-            let slot = sender.claim(&mut ops);
+        self.start_staged(&mut ops, &mut hop);
+        for step in self.ring.reduced(self.choice.slices) {
+            let range = self.range(step.part, step.slice);
+            let arrived = hop.receiver.wait(&mut ops);
+            let slot = hop.sender.claim(&mut ops);
             ops.push(Op::Reduce {
                 destination: slot,
                 a: arrived,
                 b: at(Buffer::Input, range),
                 range,
-                modifiers: Modifiers { scale: true, finish: last },
+                modifiers: Modifiers { scale: true, finish: step.is_last },
             });
             // Forward first: the peer waits for it, while the local copy can happen meanwhile.
-            sender.put(&mut ops, range);
-            receiver.release(&mut ops);
-            if last {
+            hop.sender.put(&mut ops, range);
+            hop.receiver.release(&mut ops);
+            if step.is_last {
                 ops.push(copy(at(Buffer::Output, range), slot, range, Modifiers::NONE));
             }
         }
-        self.gather_staged(&mut ops, &mut sender, &mut receiver);
-        sender.advance(&mut ops);
-        receiver.advance(&mut ops);
+        let steps = self.ring.gathered(self.choice.slices);
+        hop.gather(&mut ops, steps.map(|step| (self.range(step.part, step.slice), step.is_last)));
+        hop.advance(&mut ops);
         self.rounds(program, ops);
     }
 
@@ -122,7 +117,7 @@ impl<'a> Walk<'a> {
         program.once(hop.handshake());
         let mut ops = Vec::new();
         for slice in 0..self.choice.slices {
-            let range = self.range(self.index, slice);
+            let range = self.range(self.ring.index, slice);
             if self.choice.request.reduce_op == ReduceOp::PreMulSum {
                 let (to, from) = (at(Buffer::Output, range), at(Buffer::Input, range));
                 ops.push(copy(to, from, range, Modifiers::SCALE));
@@ -131,15 +126,15 @@ impl<'a> Walk<'a> {
                 hop.put(&mut ops, Buffer::Input, range);
             }
         }
-        for (chunk, slice, last) in self.reduce_steps() {
-            let range = self.range(chunk, slice);
+        for step in self.ring.reduced(self.choice.slices) {
+            let range = self.range(step.part, step.slice);
             hop.wait(&mut ops);
             ops.push(Op::Reduce {
                 destination: at(Buffer::Output, range),
                 a: at(Buffer::Output, range),
                 b: at(Buffer::Input, range),
                 range,
-                modifiers: Modifiers { scale: true, finish: last },
+                modifiers: Modifiers { scale: true, finish: step.is_last },
             });
             hop.put(&mut ops, Buffer::Output, range);
         }
@@ -150,113 +145,60 @@ impl<'a> Walk<'a> {
     }
 
     fn hybrid(&self, program: &mut BlockProgram) {
-        let (send, receive) = self.ports(program, LaneKind::Slots);
-        let (direct_send, direct_receive) = self.ports(program, LaneKind::Direct);
-        let mut sender = SlotSender::new(send, self.choice.slots.count);
-        let mut receiver = SlotReceiver::new(receive);
-        let mut hop = DirectHop::new(direct_send, direct_receive);
+        let mut staged = self.slot_hop(program);
+        let (send, receive) = self.ports(program, LaneKind::Direct);
+        let mut hop = DirectHop::new(send, receive);
         let mut ops = Vec::new();
-        self.start_staged(&mut ops, &mut sender);
-        for (chunk, slice, last) in self.reduce_steps() {
-            let range = self.range(chunk, slice);
-            let arrived = receiver.wait(&mut ops);
-            let destination = if last { at(Buffer::Output, range) } else { sender.claim(&mut ops) };
+        self.start_staged(&mut ops, &mut staged);
+        for step in self.ring.reduced(self.choice.slices) {
+            let range = self.range(step.part, step.slice);
+            let arrived = staged.receiver.wait(&mut ops);
+            let destination = match step.is_last {
+                true => at(Buffer::Output, range),
+                false => staged.sender.claim(&mut ops),
+            };
             ops.push(Op::Reduce {
                 destination,
                 a: arrived,
                 b: at(Buffer::Input, range),
                 range,
-                modifiers: Modifiers { scale: true, finish: last },
+                modifiers: Modifiers { scale: true, finish: step.is_last },
             });
-            if last {
+            if step.is_last {
                 hop.put(&mut ops, Buffer::Output, range);
             } else {
-                sender.put(&mut ops, range);
+                staged.sender.put(&mut ops, range);
             }
-            receiver.release(&mut ops);
+            staged.receiver.release(&mut ops);
         }
         self.gather_direct(&mut ops, &mut hop);
-        sender.advance(&mut ops);
-        receiver.advance(&mut ops);
+        staged.advance(&mut ops);
         hop.advance(&mut ops);
         self.rounds(program, ops);
-        program.once(DirectHop::drain(direct_send));
+        program.once(DirectHop::drain(send));
     }
 
     /// Sends this rank's starting chunk through slots.
-    fn start_staged(&self, ops: &mut Vec<Op>, sender: &mut SlotSender) {
+    fn start_staged(&self, ops: &mut Vec<Op>, hop: &mut SlotHop) {
         for slice in 0..self.choice.slices {
-            let range = self.range(self.index, slice);
-            let slot = sender.claim(ops);
-            ops.push(copy(slot, at(Buffer::Input, range), range, Modifiers::SCALE));
-            sender.put(ops, range);
-        }
-    }
-
-    /// Finished chunks are copied to the output; all but the last go on from the slot that they
-    /// arrived in.
-    fn gather_staged(
-        &self,
-        ops: &mut Vec<Op>,
-        sender: &mut SlotSender,
-        receiver: &mut SlotReceiver,
-    ) {
-        // The engine reads a slot that goes on a little longer than the copy does, so it is
-        // returned one message later. With two slots, a ring in which everybody keeps one back
-        // while the other travels waits for itself.
-        let keep = u32::from(self.choice.slots.count > 2);
-        let mut held = 0;
-        for (chunk, slice, last) in self.gather_steps() {
-            let range = self.range(chunk, slice);
-            let arrived = receiver.wait_ahead(ops, held);
-            if !last {
-                sender.forward(ops, arrived, range);
-            }
-            ops.push(copy(at(Buffer::Output, range), arrived, range, Modifiers::NONE));
-            held += 1;
-            let keep = if last { 0 } else { keep };
-            if held > keep {
-                sender.wait_forwarded(ops, keep);
-            }
-            while held > keep {
-                receiver.release(ops);
-                held -= 1;
-            }
+            let range = self.range(self.ring.index, slice);
+            hop.send(ops, at(Buffer::Input, range), range, Modifiers::SCALE);
         }
     }
 
     /// Finished chunks land in the output; all but the last go on.
     fn gather_direct(&self, ops: &mut Vec<Op>, hop: &mut DirectHop) {
-        for (chunk, slice, last) in self.gather_steps() {
+        for step in self.ring.gathered(self.choice.slices) {
             hop.wait(ops);
-            if !last {
-                hop.put(ops, Buffer::Output, self.range(chunk, slice));
+            if !step.is_last {
+                hop.put(ops, Buffer::Output, self.range(step.part, step.slice));
             }
         }
     }
 
-    /// (chunk, slice, is the last step) of what arrives during reduce-scatter.
-    fn reduce_steps(&self) -> impl Iterator<Item = (u32, u32, bool)> {
-        self.steps(self.index + self.size - 1)
-    }
-
-    /// (chunk, slice, is the last step) of what arrives during all-gather.
-    fn gather_steps(&self) -> impl Iterator<Item = (u32, u32, bool)> {
-        self.steps(self.index + self.size)
-    }
-
-    /// `size - 1` steps that begin with chunk `first` and go down by one each.
-    fn steps(&self, first: u32) -> impl Iterator<Item = (u32, u32, bool)> {
-        let (size, slices) = (self.size, self.choice.slices);
-        (0..size - 1).flat_map(move |step| {
-            let chunk = (first + size - step) % size;
-            (0..slices).map(move |slice| (chunk, slice, step == size - 2))
-        })
-    }
-
     fn range(&self, chunk: u32, slice: u32) -> Range {
         let length = self.choice.slice_bytes;
-        let chunks_before = u64::from(self.block) * u64::from(self.size) + u64::from(chunk);
+        let chunks_before = u64::from(self.block) * u64::from(self.ring.size) + u64::from(chunk);
         let slices_before = chunks_before * u64::from(self.choice.slices) + u64::from(slice);
         Range { extent: slices_before * u64::from(length), length }
     }
@@ -265,6 +207,10 @@ impl<'a> Walk<'a> {
         let lane = |from, to| LaneId { from, to, index: self.block as u16, kind };
         let send = program.port(lane(self.rank, self.next), Side::Send);
         (send, program.port(lane(self.previous, self.rank), Side::Receive))
+    }
+
+    fn slot_hop(&self, program: &mut BlockProgram) -> SlotHop {
+        SlotHop::new(self.ports(program, LaneKind::Slots), self.choice.slots.count)
     }
 
     fn rounds(&self, program: &mut BlockProgram, ops: Vec<Op>) {

@@ -1,4 +1,5 @@
-//! Pieces that algorithms share: ports of a block, and the two ends of a slotted lane.
+//! Pieces that algorithms share: ports of a block, the two ends of a slotted lane, rings and their
+//! hops.
 
 use super::{
     BlockProgram, Buffer, LaneEnd, LaneId, Modifiers, Op, Place, PortIndex, Range, Segment, Side,
@@ -135,6 +136,109 @@ impl SlotReceiver {
     /// Ends the round.
     pub(super) fn advance(self, ops: &mut Vec<Op>) {
         ops.push(Op::Advance { port: self.port, signals: self.received, completions: 0 });
+    }
+}
+
+/// A place on a ring.
+#[derive(Clone, Copy)]
+pub(super) struct Ring {
+    pub(super) index: u32,
+    pub(super) size: u32,
+}
+
+/// What a step of a ring handles.
+pub(super) struct Step {
+    pub(super) part: u32,
+    pub(super) slice: u32,
+    /// Nothing follows: the part has been everywhere.
+    pub(super) is_last: bool,
+}
+
+impl Ring {
+    /// `size - 1` steps that begin with part `first` and go down by one each.
+    fn steps(self, first: u32, slices: u32) -> impl Iterator<Item = Step> {
+        let size = self.size;
+        (0..size - 1).flat_map(move |step| {
+            let part = (first + size - step) % size;
+            (0..slices).map(move |slice| Step { part, slice, is_last: step == size - 2 })
+        })
+    }
+
+    /// What arrives while parts are reduced: the last one is complete here.
+    pub(super) fn reduced(self, slices: u32) -> impl Iterator<Item = Step> {
+        self.steps(self.index + self.size - 1, slices)
+    }
+
+    /// What arrives while complete parts go around.
+    pub(super) fn gathered(self, slices: u32) -> impl Iterator<Item = Step> {
+        self.steps(self.index + self.size, slices)
+    }
+
+    /// The part that reduce-scatter completes here.
+    pub(super) fn own(self) -> u32 {
+        (self.index + 1) % self.size
+    }
+}
+
+/// Both ends of a ring hop through slots, within one round.
+pub(super) struct SlotHop {
+    pub(super) sender: SlotSender,
+    pub(super) receiver: SlotReceiver,
+    /// How many slots whose data goes on may be held back.
+    keep: u32,
+}
+
+impl SlotHop {
+    pub(super) fn new((send, receive): (PortIndex, PortIndex), slot_count: u32) -> Self {
+        Self {
+            sender: SlotSender::new(send, slot_count),
+            receiver: SlotReceiver::new(receive),
+            // With two slots, a ring in which everybody keeps one back while the other travels
+            // waits for itself.
+            keep: u32::from(slot_count > 2),
+        }
+    }
+
+    /// Copies `from` into the next slot, and sends it.
+    pub(super) fn send(
+        &mut self,
+        ops: &mut Vec<Op>,
+        from: Place,
+        range: Range,
+        modifiers: Modifiers,
+    ) {
+        let slot = self.sender.claim(ops);
+        ops.push(copy(slot, from, range, modifiers));
+        self.sender.put(ops, range);
+    }
+
+    /// Takes complete parts as they come (each with whether it is the last), copies them to the
+    /// output, and sends all but the last on from the slot that they arrived in. The engine reads
+    /// such a slot a little longer than the copy does, so it is returned one message later.
+    pub(super) fn gather(&mut self, ops: &mut Vec<Op>, steps: impl Iterator<Item = (Range, bool)>) {
+        let mut held = 0;
+        for (range, is_last) in steps {
+            let arrived = self.receiver.wait_ahead(ops, held);
+            if !is_last {
+                self.sender.forward(ops, arrived, range);
+            }
+            ops.push(copy(at(Buffer::Output, range), arrived, range, Modifiers::NONE));
+            held += 1;
+            let keep = if is_last { 0 } else { self.keep };
+            if held > keep {
+                self.sender.wait_forwarded(ops, keep);
+            }
+            while held > keep {
+                self.receiver.release(ops);
+                held -= 1;
+            }
+        }
+    }
+
+    /// Ends the round at both ends.
+    pub(super) fn advance(self, ops: &mut Vec<Op>) {
+        self.sender.advance(ops);
+        self.receiver.advance(ops);
     }
 }
 
