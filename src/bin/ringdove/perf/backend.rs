@@ -164,19 +164,31 @@ fn gpu(what: &'static str) -> impl Fn(DriverError) -> PerfError {
     move |source| PerfError::Gpu { what, source }
 }
 
-/// At most `count_max` GPUs, each with what the header says of it.
-pub fn open_devices(count_max: usize) -> Result<Vec<(Arc<CudaContext>, Device)>, PerfError> {
+/// The GPUs of ranks number `first` to `first + count - 1` of this node, which stand on its GPUs in
+/// turn, each with what the header says of it. No other GPU is opened: a context takes memory, and
+/// may be refused where another process has the GPU to itself.
+pub fn open_devices(
+    first: usize,
+    count: usize,
+) -> Result<Vec<(Arc<CudaContext>, Device)>, PerfError> {
     let present = ringdove::device_count()?;
     if present == 0 {
         return Err(PerfError::NoDevice);
     }
-    (0..present.min(count_max))
-        .map(|ordinal| {
-            let context = ringdove::open_device(ordinal)?;
-            let device = describe(&context).map_err(gpu("ask the GPU's name and place"))?;
-            Ok((context, device))
-        })
-        .collect()
+    let mut opened: Vec<(Arc<CudaContext>, Device)> = Vec::new();
+    for number in first..first + count {
+        let ordinal = number % present;
+        let again = opened.iter().find(|(_, device)| device.ordinal == ordinal).cloned();
+        opened.push(match again {
+            Some(shared) => shared,
+            None => {
+                let context = ringdove::open_device(ordinal)?;
+                let device = describe(&context).map_err(gpu("ask the GPU's name and place"))?;
+                (context, device)
+            }
+        });
+    }
+    Ok(opened)
 }
 
 fn describe(context: &Arc<CudaContext>) -> Result<Device, DriverError> {

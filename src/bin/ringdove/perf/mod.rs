@@ -158,14 +158,14 @@ impl Stage {
     fn open(arguments: &Arguments, job: &Job) -> Result<Self, PerfError> {
         let count = arguments.rank_count();
         let first = count * job.local_process();
-        let devices = backend::open_devices(first + count)?;
         let mut stage = Self { contexts: Vec::new(), places: Vec::new(), host: host_name() };
-        for number in 0..count {
-            let (context, device) = &devices[(first + number) % devices.len()];
-            stage.contexts.push(Arc::clone(context));
+        for (number, (context, device)) in
+            backend::open_devices(first, count)?.into_iter().enumerate()
+        {
+            stage.contexts.push(context);
             let rank = count * job.process() + number;
             let process = std::process::id();
-            stage.places.push(Place { rank, process, device: device.clone() });
+            stage.places.push(Place { rank, process, device });
         }
         stage.places = job.all_places(stage.places)?;
         Ok(stage)
