@@ -177,7 +177,7 @@ fn memlock(facts: &Facts, report: &mut Report) {
     }
 }
 
-/// dma-buf first, peer memory second, as `transport::verbs` tries them; host memory is what is left.
+/// dma-buf first, peer memory second, as `transport::verbs` tries them; else host memory.
 fn memory_path(facts: &Facts, report: &mut Report) {
     if facts.gpus.is_empty() {
         return;
