@@ -55,13 +55,13 @@ pub struct Busy {
 }
 
 impl Busy {
-    pub(crate) fn new(ranks: usize, lanes: usize) -> Self {
+    pub(crate) fn new(ranks: usize) -> Self {
         let zero = || vec![Time::ZERO; ranks];
         Self {
             blocks: Vec::new(),
             issue: zero(),
             copy: zero(),
-            lanes: vec![Time::ZERO; lanes],
+            lanes: Vec::new(),
             adapter: zero(),
             units: [zero(), zero(), zero()],
             stalled: zero(),

@@ -1,14 +1,23 @@
 //! A block walks its program.
 
-use super::{Engine, Event, Owner, Request, Signal, Waiter, World};
-use crate::program::{FORWARDS, FROM_SLOT, INTO_SLOT, Op, Segment};
+use super::state::Request;
+use super::{Engine, Event, Owner, Signal, World};
+use crate::profile::Block;
+use crate::program::{Code, FORWARDS, FROM_SLOT, INTO_SLOT, Op, Segment};
 use crate::report::Note;
 use crate::time::{Rate, Time};
 use crate::trace::Track;
 use ringdove_kernels::op::{OpCode, flags};
 
-/// Where a block is.
+/// Where a block is, and what it runs.
+#[repr(align(64))]
 pub(super) struct BlockState {
+    pub rank: u32,
+    /// Its first port, segment and op, in the lists of all.
+    ports: u32,
+    segments: u32,
+    ops: u32,
+    segment_count: u32,
     segment: u32,
     op: u32,
     round: u32,
@@ -16,12 +25,11 @@ pub(super) struct BlockState {
     at: Time,
     /// Time that it spent on anything but waiting.
     pub busy: Time,
-    storing: Storing,
 }
 
 /// What a block stores into a peer's memory.
 #[derive(Clone, Copy, Default)]
-struct Storing {
+pub(super) struct Storing {
     lane: u32,
     bytes: u64,
     limit: Rate,
@@ -35,9 +43,28 @@ enum Step {
 }
 
 impl BlockState {
-    pub(super) fn new(launch: Time) -> Self {
-        let (busy, storing) = (Time::ZERO, Storing::default());
-        Self { segment: 0, op: 0, round: 0, at: launch, busy, storing }
+    /// All blocks, before they start. Those of a GPU start one after another.
+    pub(super) fn all(code: &Code, costs: Block) -> Vec<Self> {
+        let mut number = 0;
+        let mut rank = None;
+        let start = |block: &crate::program::BlockCode| {
+            number = if rank == Some(block.rank) { number + 1 } else { 0 };
+            rank = Some(block.rank);
+            let script = code.scripts[block.script as usize];
+            Self {
+                rank: block.rank,
+                ports: block.ports,
+                segments: script.segments,
+                ops: script.ops,
+                segment_count: script.segment_count,
+                segment: 0,
+                op: 0,
+                round: 0,
+                at: costs.launch + costs.stagger.times(number),
+                busy: Time::ZERO,
+            }
+        };
+        code.blocks.iter().map(start).collect()
     }
 }
 
@@ -68,14 +95,13 @@ impl World<'_> {
     /// The op that comes next, with its segment and round.
     fn next_op(&mut self, block: u32) -> Option<(Segment, Op, u32)> {
         let state = &mut self.blocks[block as usize];
-        let code = &self.code.blocks[block as usize];
         loop {
-            if state.segment == code.segment_count {
+            if state.segment == state.segment_count {
                 return None;
             }
-            let segment = self.code.segments[(code.segments + state.segment) as usize];
+            let segment = self.code.segments[(state.segments + state.segment) as usize];
             if state.round < segment.rounds && state.op < segment.op_count {
-                let op = self.code.ops[(segment.ops + state.op) as usize];
+                let op = self.code.ops[(state.ops + segment.ops + state.op) as usize];
                 return Some((segment, op, state.round));
             }
             state.op = 0;
@@ -106,8 +132,7 @@ impl World<'_> {
             OpCode::Put => return self.put(block, op, bytes, moved),
             OpCode::Credit => {
                 let lane = self.port(block, op.port).lane;
-                let raises = raises(Signal::Credit);
-                return self.ring(block, Request { lane, raises, ..Request::default() });
+                return self.ring(block, Request::signal(lane, raises(Signal::Credit)));
             }
             OpCode::WaitSignal | OpCode::WaitCompletion => {
                 let port = self.port(block, op.port);
@@ -118,14 +143,12 @@ impl World<'_> {
                 };
                 let expected = position + op.value;
                 self.spend(block, "step", 0, costs.step);
-                let lane = &mut self.lanes[port.lane as usize];
-                if (lane.raised[signal as usize] as i64) < expected {
-                    lane.waiters[signal as usize] = Waiter { block, expected };
+                if !self.lanes[port.lane as usize].wait(signal, expected) {
                     return Step::Suspended;
                 }
             }
             OpCode::Advance => {
-                let first = self.code.blocks[block as usize].ports;
+                let first = self.blocks[block as usize].ports;
                 let port = &mut self.code.ports[first as usize + usize::from(op.port)];
                 port.position += op.value;
                 port.completion_position += op.other as i64;
@@ -136,7 +159,7 @@ impl World<'_> {
     }
 
     fn port(&self, block: u32, port: u16) -> crate::program::BlockPort {
-        self.code.ports[self.code.blocks[block as usize].ports as usize + usize::from(port)]
+        self.code.ports[self.blocks[block as usize].ports as usize + usize::from(port)]
     }
 
     fn stores_on(&self, lane: u32) -> bool {
@@ -159,7 +182,7 @@ impl World<'_> {
                 return self.begin_store(block, port.lane, bytes, rate, [0; 3]);
             }
         }
-        let rank = self.code.blocks[block as usize].rank;
+        let rank = self.blocks[block as usize].rank;
         let sharers = u64::from(self.code.blocks_of[rank as usize]);
         let rate = rate.min(Rate(costs.memory.0 / sharers));
         let name = if is_reduce { "reduce" } else { "copy" };
@@ -176,9 +199,10 @@ impl World<'_> {
         raises: [u32; 3],
     ) -> Step {
         let limit = limit.min(self.stores().block);
-        let state = &mut self.blocks[block as usize];
-        state.storing = Storing { lane, bytes, limit, raises };
-        let at = state.at;
+        // Known only once a block stores: other engines have no use for it.
+        self.storing.resize(self.blocks.len(), Storing::default());
+        self.storing[block as usize] = Storing { lane, bytes, limit, raises };
+        let at = self.blocks[block as usize].at;
         self.push(at, Event::Store, block, 0);
         Step::Suspended
     }
@@ -188,26 +212,26 @@ impl World<'_> {
     }
 
     pub(super) fn store(&mut self, block: u32) {
-        let Storing { lane, bytes, limit, .. } = self.blocks[block as usize].storing;
-        let path = self.lanes[lane as usize].path;
+        let Storing { lane, bytes, limit, .. } = self.storing[block as usize];
+        let path = self.path(lane);
         self.start_flow(path, bytes, limit, Owner::Store, block);
     }
 
     pub(super) fn store_ended(&mut self, block: u32) {
         let now = self.now();
         let state = &mut self.blocks[block as usize];
-        let (since, storing) = (state.at, state.storing);
+        let (since, storing) = (state.at, self.storing[block as usize]);
         state.at = now;
         state.busy += now - since;
         self.span(Track::Block(block), "store", storing.bytes, since, now);
-        self.span_links(self.lanes[storing.lane as usize].path, storing.bytes, since);
+        self.span_links(storing.lane, storing.bytes, since);
         self.raise_stored(storing.lane, storing.raises, now);
         self.run_block(block);
     }
 
     fn raise_stored(&mut self, lane: u32, raises: [u32; 3], at: Time) {
-        let remote = at + self.lanes[lane as usize].path.latency + self.stores().latency;
-        self.raise_all(&Request { lane, raises, ..Request::default() }, remote, at);
+        let remote = at + self.path(lane).latency + self.stores().latency;
+        self.raise_all(&Request::signal(lane, raises), remote, at);
     }
 
     fn put(&mut self, block: u32, op: &Op, bytes: u64, moved: u64) -> Step {
@@ -221,16 +245,9 @@ impl World<'_> {
         // Offsets into slots do not move with the round.
         let moved = if is_slot { 0 } else { moved };
         let (source, destination) = (op.value as u64 + moved, op.other + moved);
-        let request = Request {
-            lane,
-            bytes,
-            source,
-            destination,
-            raises,
-            is_slot,
-            left: bytes,
-            ..Request::default()
-        };
+        let left = bytes as u32;
+        let request =
+            Request { bytes, source, destination, is_slot, left, ..Request::signal(lane, raises) };
         let is_unmoved = !is_slot || op.flags & FORWARDS != 0;
         if self.stores_on(lane) && is_unmoved && bytes > 0 {
             self.note_put(lane, bytes, raises);
@@ -242,7 +259,7 @@ impl World<'_> {
     /// Rings a doorbell, or waits for room in the ring.
     fn ring(&mut self, block: u32, request: Request) -> Step {
         let lane = request.lane;
-        let rank = self.code.blocks[block as usize].rank;
+        let rank = self.blocks[block as usize].rank;
         if self.stores_on(lane) {
             self.spend(block, "signal", 0, self.setup.profile.block.step);
             self.note(&request);
