@@ -332,6 +332,17 @@ impl Machine {
         self.leaf.map_or(1, |(leaf, _)| leaf.nodes)
     }
 
+    /// The link that stands for `link` if each node is stood for by another.
+    pub(crate) fn link_in_place_of(&self, link: u32, stand_in: impl Fn(usize) -> usize) -> u32 {
+        let (of_node, first_leaf) =
+            (self.node_links.len(), self.node_links.len() * self.node_count);
+        let (link, nodes) = (link as usize, self.nodes_apart());
+        match link.checked_sub(first_leaf) {
+            None => (stand_in(link / of_node) * of_node + link % of_node) as u32,
+            Some(link) => (first_leaf + 2 * (stand_in(link / 2 * nodes) / nodes) + link % 2) as u32,
+        }
+    }
+
     fn path_along(
         &self,
         routes: &[Option<Path>],

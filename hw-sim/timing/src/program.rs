@@ -363,15 +363,8 @@ fn decode(reader: &Reader<'_>, op: &wire::Op) -> Result<Op, ProgramError> {
         return reader.wrong("op", expected, format!("{code:?}"));
     }
     let mut flags = op.flags & (flags::ARRIVAL | flags::COMPLETION);
-    let mut decoded = Op {
-        code,
-        flags,
-        port: op.port,
-        length: op.length,
-        extent: op.extent,
-        value: 0,
-        other: 0,
-    };
+    let mut decoded =
+        Op { code, flags, port: op.port, length: op.length, extent: op.extent, value: 0, other: 0 };
     match code {
         OpCode::Put => {
             if u64::from(op.length) > LENGTH_BYTES_MAX {

@@ -80,6 +80,9 @@ pub struct Outcome {
     pub end: Time,
     /// Events of the run.
     pub events: u64,
+    /// Ranks that were played; the others do what one of these does, at the same time. Lists of
+    /// ranks, blocks and lanes have zeros for the others, or leave them out; lists of links do not.
+    pub ranks_played: usize,
     /// How often a flow got a new rate.
     pub ratings: u64,
     /// Bytes that crossed each link.

@@ -61,8 +61,9 @@ struct Link {
     is_dirty: bool,
     /// In the component that is being rated.
     mark: u32,
-    /// During a pass: flows without a rate yet.
+    /// During a pass: flows without a rate yet, and whether their rates can rise no more.
     open: u32,
+    is_full: bool,
 }
 
 const _: () = assert!(size_of::<Link>() == 64);
@@ -108,7 +109,7 @@ impl Flow {
 pub struct Shares {
     links: Vec<Link>,
     /// During a pass: what is left of each link for flows without a rate, bytes/s.
-    left: Vec<f64>,
+    left: Vec<u64>,
     flows: Vec<Flow>,
     free: Vec<u32>,
     dirty: Vec<u32>,
@@ -126,7 +127,7 @@ impl Shares {
     pub fn new(capacities: impl Iterator<Item = Rate>) -> Self {
         let link = |rate: Rate| Link { capacity: rate.0, ..Link::default() };
         let links: Vec<Link> = capacities.map(link).collect();
-        Self { left: vec![0.0; links.len()], links, ..Self::default() }
+        Self { left: vec![0; links.len()], links, ..Self::default() }
     }
 
     /// Whether [`Self::settle`] has something to do.
@@ -266,71 +267,66 @@ impl Shares {
         self.component_flows = flows;
     }
 
-    /// Progressive filling: all rates rise together until a link is full or a flow has enough.
+    /// Progressive filling: all rates rise together until a link is full or a flow has enough. In
+    /// whole bytes a second, so that the result does not depend on the order of links and flows.
     fn fill(&mut self, now: Time, links: &[u32], flows: &[u32]) {
         for &number in links {
             let link = &mut self.links[number as usize];
             link.open = link.flows.len() as u32;
-            self.left[number as usize] = link.capacity as f64;
+            self.left[number as usize] = link.capacity;
         }
         let mut waiting = flows.len();
         // Each pass fixes at least one flow, which bounds the loop.
         while waiting > 0 {
-            let mut level = f64::INFINITY;
-            for &number in links {
-                let link = &self.links[number as usize];
-                if link.open > 0 && link.is_contended() {
-                    level = level.min(self.left[number as usize] / f64::from(link.open));
-                }
-            }
-            let mut lowest = f64::INFINITY;
-            for &id in flows {
-                let flow = &self.flows[id as usize];
-                if !flow.is_rated {
-                    lowest = lowest.min(flow.limit as f64);
-                }
-            }
-            let level = level.min(lowest) * (1.0 + 1e-12);
+            let level = self.level(links, flows);
             let before = waiting;
             for &id in flows {
                 let flow = &self.flows[id as usize];
-                if flow.is_rated {
+                let is_full = |number: u32| {
+                    let link = &self.links[number as usize];
+                    link.mark == self.mark && link.is_full
+                };
+                if flow.is_rated || (flow.limit > level && !flow.links().any(is_full)) {
                     continue;
                 }
-                let limit = flow.limit as f64;
-                let full = |&number: &u32| {
-                    let link = &self.links[number as usize];
-                    link.mark == self.mark
-                        && link.is_contended()
-                        && self.left[number as usize] / f64::from(link.open) <= level
-                };
-                let share = if limit <= level {
-                    limit
-                } else if let Some(number) = flow.links().find(full) {
-                    self.left[number as usize] / f64::from(self.links[number as usize].open)
-                } else {
-                    continue;
-                };
                 for number in flow.links() {
                     let link = &mut self.links[number as usize];
                     if link.mark == self.mark {
                         link.open -= 1;
                         let left = &mut self.left[number as usize];
-                        *left = (*left - share).max(0.0);
+                        *left = left.saturating_sub(level);
                     }
                 }
-                self.set_rate(now, id, share);
+                self.set_rate(now, id, level as f64);
                 waiting -= 1;
             }
             assert!(waiting < before, "progressive filling makes progress");
         }
     }
 
+    /// How far the rates of all flows without one can rise, and which links are full then.
+    fn level(&mut self, links: &[u32], flows: &[u32]) -> u64 {
+        let unrated = flows.iter().map(|&id| &self.flows[id as usize]).filter(|it| !it.is_rated);
+        let mut level = unrated.map(|flow| flow.limit).min().expect("a flow waits");
+        let fair = |left: &[u64], number: u32, link: &Link| {
+            let is_open = link.open > 0 && link.is_contended();
+            is_open.then(|| (left[number as usize] / u64::from(link.open)).max(1))
+        };
+        for &number in links {
+            let share = fair(&self.left, number, &self.links[number as usize]);
+            level = level.min(share.unwrap_or(u64::MAX));
+        }
+        for &number in links {
+            let link = &mut self.links[number as usize];
+            link.is_full = fair(&self.left, number, link).is_some_and(|share| share <= level);
+        }
+        level
+    }
+
     fn set_rate(&mut self, now: Time, id: u32, rate: f64) {
         let flow = &mut self.flows[id as usize];
         flow.is_rated = true;
-        // Shares of equal flows differ in the last bits as links fill; that is no change.
-        if flow.rate > 0.0 && (flow.rate - rate).abs() <= flow.rate * 1e-9 {
+        if flow.rate == rate {
             return;
         }
         let passed = (now - flow.updated).0 as f64 * 1e-12;

@@ -18,6 +18,7 @@ mod state;
 
 pub use error::ModelError;
 
+use crate::fold::fold;
 use crate::machine::{Machine, MachineError, Path};
 use crate::profile::Profile;
 use crate::program::{Code, Programs};
@@ -70,6 +71,8 @@ pub struct Setup<'a> {
     pub spans_max: usize,
     /// Keep the sequence of puts and signals.
     pub notes: bool,
+    /// Play nodes that cannot be told apart once for all of them (not with notes or spans).
+    pub folds: bool,
     /// Ops and events of the run, at most: a plan with absurd rounds ends in an error.
     pub steps_max: u64,
 }
@@ -81,7 +84,7 @@ impl<'a> Setup<'a> {
     /// Without trace and notes.
     pub fn new(machine: &'a Machine, profile: &'a Profile, engine: Engine) -> Self {
         let steps_max = STEPS_MAX;
-        Self { machine, profile, engine, spans_max: 0, notes: false, steps_max }
+        Self { machine, profile, engine, spans_max: 0, notes: false, folds: true, steps_max }
     }
 }
 
@@ -203,7 +206,11 @@ pub fn simulate(setup: Setup<'_>, programs: &impl Programs) -> Result<Outcome, M
     if ranks as usize > gpus {
         return Err(ModelError::TooFewGpus { ranks, machine: setup.machine.name(), gpus });
     }
-    let mut world = World::new(setup, Code::load(programs)?)?;
+    let code = Code::load(programs)?;
+    // Notes and traces are of every rank.
+    let is_folded = setup.folds && !setup.notes && setup.spans_max == 0;
+    let code = if is_folded { fold(code, setup.machine) } else { code };
+    let mut world = World::new(setup, code)?;
     world.run();
     world.finish()
 }
@@ -361,7 +368,11 @@ impl<'a> World<'a> {
             self.run_block(block);
         }
         if self.setup.notes {
-            self.notes.push(Note::Signal { lane, signal: SIGNALS[signal as usize].0, value: value.into() });
+            self.notes.push(Note::Signal {
+                lane,
+                signal: SIGNALS[signal as usize].0,
+                value: value.into(),
+            });
         }
     }
 
@@ -395,13 +406,20 @@ impl<'a> World<'a> {
             return Err(self.stuck());
         }
         let links = self.setup.machine.link_rates().count() as u32;
+        let arrival = |node| self.code.arrival(node);
+        let played = |link| self.setup.machine.link_in_place_of(link, arrival);
+        let link_bytes = |link| self.shares.link_bytes(played(link));
+        let node_of = |rank: &u32| self.setup.machine.node_of(*rank);
+        let ranks = 0..self.code.blocks_of.len() as u32;
+        let ranks_played = ranks.filter(|rank| arrival(node_of(rank)) == node_of(rank)).count();
         self.busy.blocks = self.blocks.iter().map(|block| block.busy).collect();
         self.busy.lanes = self.lanes.iter().map(|lane| lane.busy).collect();
         Ok(Outcome {
             end: self.end,
             events: self.queue.pushed(),
             ratings: self.shares.ratings,
-            link_bytes: (0..links).map(|link| self.shares.link_bytes(link)).collect(),
+            ranks_played,
+            link_bytes: (0..links).map(link_bytes).collect(),
             link_rates: (0..links).map(|link| self.shares.capacity(link)).collect(),
             busy: self.busy,
             copy_engines: self.setup.profile.proxy.copy_engines,

@@ -88,6 +88,9 @@ pub(super) struct AllReduceArguments {
     /// Buffers are registered: engines reach them directly where the pattern allows it
     #[arg(short = 'R', long)]
     pub registered: bool,
+    /// Play every rank, also those of nodes that do the same as another at the same time
+    #[arg(long)]
+    pub every_rank: bool,
 }
 
 #[derive(Args)]

@@ -56,8 +56,7 @@ impl Job<'_> {
                     continue;
                 }
             };
-            let setup = self.scene.setup(&self.arguments.common);
-            let outcome = simulate(setup, &Drafted(&draft))?;
+            let outcome = simulate(self.setup(), &Drafted(&draft))?;
             if best.as_ref().is_none_or(|row| outcome.end < row.outcome.end) {
                 let limit = outcome.limit(None, &self.scene.machine);
                 let name = PATTERNS.iter().find(|(_, it)| *it == pattern).expect("listed").0;
@@ -79,11 +78,16 @@ impl Job<'_> {
             let name = PATTERNS.iter().find(|(_, it)| *it == pattern).expect("listed").0;
             if best == name || best == format!("{name} x{blocks}") {
                 let draft = self.draft(pattern, blocks)?;
-                let setup = Setup { spans_max, ..self.scene.setup(&self.arguments.common) };
+                let setup = Setup { spans_max, ..self.setup() };
                 return Ok(simulate(setup, &Drafted(&draft))?);
             }
         }
         unreachable!("the best is one of the candidates")
+    }
+
+    fn setup(&self) -> Setup<'_> {
+        let folds = !self.arguments.every_rank;
+        Setup { folds, ..self.scene.setup(&self.arguments.common) }
     }
 
     fn candidates(&self) -> Vec<(Pattern, u32)> {

@@ -31,7 +31,7 @@ pub(super) fn all_reduce(scene: &Scene, common: &Common, rows: &[Row], ranks: u3
             "size": row.bytes, "count": row.bytes / 4, "type": "float", "redop": "sum",
             "root": "-1", "out_of_place": half, "in_place": half,
             "plan": row.plan, "limited_by": row.limit.name, "limit_share": row.limit.share,
-            "events": row.outcome.events,
+            "events": row.outcome.events, "ranks_played": row.outcome.ranks_played,
         })
     };
     document(scene, common, "all-reduce", rows.iter().map(result).collect())

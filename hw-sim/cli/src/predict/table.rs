@@ -70,10 +70,18 @@ pub(super) fn bandwidths(row: &Row, ranks: u32) -> (f64, f64) {
 /// The lines below the rows.
 pub(super) fn footer(rows: &[Row], ranks: u32) -> String {
     let sum: f64 = rows.iter().map(|row| bandwidths(row, ranks).1).sum();
-    format!(
+    let mut text = format!(
         "# Out of bounds values : not checked (modelled)\n# Avg bus bandwidth    : {:.6}\n",
         sum / rows.len().max(1) as f64
-    )
+    );
+    let played = rows.iter().map(|row| row.outcome.ranks_played).max().unwrap_or(0);
+    if played < ranks as usize {
+        text += &format!(
+            "# Ranks played         : {played} of {ranks}; each other does what one of these does, \
+             when it does (--every-rank plays all)\n"
+        );
+    }
+    text
 }
 
 /// One size between two GPUs.

@@ -85,8 +85,7 @@ impl LaneState {
     /// Blocks that wait here, for which signal, for what, and what has come.
     pub(super) fn waits(&self) -> impl Iterator<Item = (u32, &'static str, u32, u32)> {
         SIGNALS.into_iter().filter_map(|(name, signal)| {
-            let (expected, seen) =
-                (self.expected[signal as usize], self.raised[signal as usize]);
+            let (expected, seen) = (self.expected[signal as usize], self.raised[signal as usize]);
             (expected != NOBODY).then(|| (self.block_at(signal), name, expected, seen))
         })
     }
