@@ -3,7 +3,7 @@
 use bytemuck::Pod;
 use ringdove_kernels::descriptor::LENGTH_BYTES_MAX;
 use ringdove_kernels::op::{
-    self as wire, BLOCK_PORTS_MAX, OpCode, PLAN_MAGIC, PlanHeader, Space, flags,
+    self as wire, BLOCK_PORTS_MAX, MESSAGES_MAX, OpCode, PLAN_MAGIC, PlanHeader, Space, flags,
 };
 use rustc_hash::{FxBuildHasher, FxHashMap};
 use std::hash::BuildHasher;
@@ -79,9 +79,9 @@ pub(crate) struct Op {
     pub port: u16,
     pub length: u32,
     pub extent: u64,
-    /// `Wait*`, `Advance`: signals. `Put`: where the source starts.
+    /// `Wait*`, `Advance`: signals. `Put`: where the source starts. `Collect`: ports.
     pub value: i64,
-    /// `Advance`: completions. `Put`: where the destination starts.
+    /// `Advance`: completions. `Put`: where the destination starts. `Collect`: the message.
     pub other: u64,
 }
 
@@ -328,10 +328,20 @@ impl Code {
             }
             let sends = names_port && self.ports[first_port as usize + usize::from(op.port)].sends;
             let needs = match op.code {
-                OpCode::Put | OpCode::WaitCompletion => Some(true),
-                OpCode::Credit => Some(false),
+                OpCode::Put | OpCode::Pack | OpCode::WaitCompletion => Some(true),
+                OpCode::Credit | OpCode::Collect => Some(false),
                 _ => None,
             };
+            if op.code == OpCode::Collect {
+                let first = first_port as usize + usize::from(op.port);
+                let end = first_port as usize + block.port_count as usize;
+                let ports = self.ports[first..end].iter().take_while(|port| !port.sends);
+                let most = ports.count().min(MESSAGES_MAX) as i64;
+                if !(1..=most).contains(&op.value) {
+                    let expected = format!("1 to {most}, the receive ports from there on");
+                    return reader.wrong("ports of Collect", expected, op.value);
+                }
+            }
             if needs.is_some_and(|needs| needs != sends) {
                 let name = |sends| if sends { "a send port" } else { "a receive port" };
                 let what = format!("port of {:?}", op.code);
@@ -358,11 +368,7 @@ fn decode(reader: &Reader<'_>, op: &wire::Op) -> Result<Op, ProgramError> {
     let Some(code) = OpCode::from_code(op.code) else {
         return reader.wrong("op", "a code of ringdove_kernels::op".into(), op.code);
     };
-    if matches!(code, OpCode::Pack | OpCode::Collect) {
-        let expected = "an op that the model knows: flagged messages are not among them".into();
-        return reader.wrong("op", expected, format!("{code:?}"));
-    }
-    let mut flags = op.flags & (flags::ARRIVAL | flags::COMPLETION);
+    let mut flags = op.flags & (flags::ARRIVAL | flags::COMPLETION | flags::FLAGGED);
     let mut decoded =
         Op { code, flags, port: op.port, length: op.length, extent: op.extent, value: 0, other: 0 };
     match code {
@@ -386,6 +392,7 @@ fn decode(reader: &Reader<'_>, op: &wire::Op) -> Result<Op, ProgramError> {
             decoded.other = place(&op.destination);
         }
         OpCode::WaitSignal | OpCode::WaitCompletion => decoded.value = op.value,
+        OpCode::Collect => (decoded.value, decoded.other) = (op.value, op.b.number.into()),
         OpCode::Advance => (decoded.value, decoded.other) = (op.value, op.destination.offset),
         OpCode::Copy | OpCode::Reduce if op.destination.space == Space::Slot as u8 => {
             flags |= INTO_SLOT;

@@ -367,7 +367,7 @@ impl<'a> World<'a> {
         if let Some(block) = waiter {
             self.run_block(block);
         }
-        if self.setup.notes {
+        if self.setup.notes && !self.lanes[lane as usize].is_flagged {
             self.notes.push(Note::Signal {
                 lane,
                 signal: SIGNALS[signal as usize].0,

@@ -7,7 +7,7 @@ use crate::program::{Code, FORWARDS, FROM_SLOT, INTO_SLOT, Op, Segment};
 use crate::report::Note;
 use crate::time::{Rate, Time};
 use crate::trace::Track;
-use ringdove_kernels::op::{OpCode, flags};
+use ringdove_kernels::op::{OpCode, flagged_bytes, flags};
 
 /// Where a block is, and what it runs.
 #[repr(align(64))]
@@ -129,6 +129,13 @@ impl World<'_> {
         let costs = self.setup.profile.block;
         match op.code {
             OpCode::Copy | OpCode::Reduce => return self.pass(block, op, bytes),
+            OpCode::Pack if bytes > 0 => {
+                let rate = self.local_rate(block, costs.copy);
+                let cost = costs.op + rate.time(flagged_bytes(bytes));
+                self.spend(block, "pack", bytes, cost);
+            }
+            OpCode::Collect if bytes > 0 => return self.collect(block, op, bytes),
+            OpCode::Pack | OpCode::Collect => {}
             OpCode::Put => return self.put(block, op, bytes, moved),
             OpCode::Credit => {
                 let lane = self.port(block, op.port).lane;
@@ -153,7 +160,6 @@ impl World<'_> {
                 port.position += op.value;
                 port.completion_position += op.other as i64;
             }
-            OpCode::Pack | OpCode::Collect => unreachable!("`Code::load` refuses flagged messages"),
         }
         Step::Taken
     }
@@ -182,11 +188,35 @@ impl World<'_> {
                 return self.begin_store(block, port.lane, bytes, rate, [0; 3]);
             }
         }
-        let rank = self.blocks[block as usize].rank;
-        let sharers = u64::from(self.code.blocks_of[rank as usize]);
-        let rate = rate.min(Rate(costs.memory.0 / sharers));
+        let rate = self.local_rate(block, rate);
         let name = if is_reduce { "reduce" } else { "copy" };
         self.spend(block, name, bytes, costs.op + rate.time(bytes));
+        Step::Taken
+    }
+
+    /// The rate of a pass in a GPU's own memory, which its blocks share.
+    fn local_rate(&self, block: u32, rate: Rate) -> Rate {
+        let rank = self.blocks[block as usize].rank;
+        let sharers = u64::from(self.code.blocks_of[rank as usize]);
+        rate.min(Rate(self.setup.profile.block.memory.0 / sharers))
+    }
+
+    /// Flagged messages of several ports are reduced once all of them are here: as long as it takes
+    /// to reduce one after another, but in one pass.
+    fn collect(&mut self, block: u32, op: &Op, bytes: u64) -> Step {
+        for place in op.port..op.port + op.value as u16 {
+            let port = self.port(block, place);
+            let expected = port.position + op.other as i64 + 1;
+            if !self.lanes[port.lane as usize].wait(Signal::Arrival, expected) {
+                // From the start again: what is there stays there.
+                self.blocks[block as usize].op -= 1;
+                return Step::Suspended;
+            }
+        }
+        let costs = self.setup.profile.block;
+        let rate = self.local_rate(block, costs.reduce);
+        let cost = costs.op + rate.time(bytes).times(op.value as u64);
+        self.spend(block, "collect", bytes, cost);
         Step::Taken
     }
 
@@ -237,10 +267,14 @@ impl World<'_> {
     fn put(&mut self, block: u32, op: &Op, bytes: u64, moved: u64) -> Step {
         let lane = self.port(block, op.port).lane;
         let raised = |flag| u32::from(op.flags & flag != 0);
-        let raises = [raised(flags::ARRIVAL), 0, raised(flags::COMPLETION)];
-        if bytes == 0 && raises == [0; 3] {
+        let is_flagged = op.flags & flags::FLAGGED != 0;
+        let bytes = if is_flagged { flagged_bytes(bytes) } else { bytes };
+        // The words of a flagged message are its arrival (R13), which is counted like one.
+        let raises = [raised(flags::ARRIVAL | flags::FLAGGED), 0, raised(flags::COMPLETION)];
+        if bytes == 0 && (is_flagged || raises == [0; 3]) {
             return Step::Taken;
         }
+        self.lanes[lane as usize].is_flagged = is_flagged;
         let is_slot = op.flags & FROM_SLOT != 0;
         // Offsets into slots do not move with the round.
         let moved = if is_slot { 0 } else { moved };
@@ -248,7 +282,7 @@ impl World<'_> {
         let left = bytes as u32;
         let request =
             Request { bytes, source, destination, is_slot, left, ..Request::signal(lane, raises) };
-        let is_unmoved = !is_slot || op.flags & FORWARDS != 0;
+        let is_unmoved = !is_slot || is_flagged || op.flags & FORWARDS != 0;
         if self.stores_on(lane) && is_unmoved && bytes > 0 {
             self.note_put(lane, bytes, raises);
             return self.begin_store(block, lane, bytes, self.setup.profile.block.copy, raises);
@@ -290,7 +324,8 @@ impl World<'_> {
 
     fn note_put(&mut self, lane: u32, bytes: u64, raises: [u32; 3]) {
         if self.setup.notes {
-            let (arrival, completion) = (raises[0] > 0, raises[2] > 0);
+            let is_flagged = self.lanes[lane as usize].is_flagged;
+            let (arrival, completion) = (raises[0] > 0 && !is_flagged, raises[2] > 0);
             self.notes.push(Note::Put { lane, bytes, arrival, completion });
         }
     }

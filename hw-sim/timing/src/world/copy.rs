@@ -111,7 +111,12 @@ impl World<'_> {
     fn copy_done(&mut self, id: u32, request: Request) {
         let latency = self.path(request.lane).latency;
         let local = self.now() + self.near_signal_latency();
-        self.raise_all(&request, local + latency, local);
+        // Who polls for flagged words sees them land; others are told by a signal. Under CPU
+        // control the receiver is launched, whatever it then reads.
+        let words = self.lanes[request.lane as usize].is_flagged
+            && self.setup.engine != super::Engine::CpuDriven;
+        let seen = if words { self.now() } else { local };
+        self.raise_all(&request, seen + latency, local);
         self.free_requests.push(id);
     }
 

@@ -213,7 +213,9 @@ impl World<'_> {
         let to = self.receiving_rank(lane);
         let (request_id, request, latency) = self.unit_done(id, WRITE, to);
         if self.subs[id as usize].is_last {
-            let seen = self.now() + latency + self.setup.profile.device.signal_latency;
+            let words = self.lanes[lane as usize].is_flagged;
+            let signal = self.setup.profile.device.signal_latency;
+            let seen = self.now() + latency + if words { Time::ZERO } else { signal };
             self.request_done(request_id, request, seen);
             self.decode_next(request.rank);
         }

@@ -29,6 +29,8 @@ pub(super) struct LaneState {
     pub is_near: bool,
     /// Something of this lane is with a copy engine, or on the wire.
     pub is_active: bool,
+    /// What it carries are flagged messages: no signal tells of them (R13).
+    pub is_flagged: bool,
 }
 
 const _: () = assert!(size_of::<LaneState>() == 64);
@@ -47,6 +49,7 @@ impl LaneState {
             busy: Time::ZERO,
             is_near: near,
             is_active: false,
+            is_flagged: false,
         }
     }
 
