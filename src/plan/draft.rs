@@ -25,7 +25,7 @@ pub enum Pattern {
 }
 
 /// An all-reduce, rank by rank.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Draft {
     shape: Shape,
     thread_count: u32,
@@ -33,7 +33,7 @@ pub struct Draft {
     rank_count: u32,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Shape {
     Whole(Plan),
     Blocks { pattern: Pattern, blocks: u32, piece: u32, rounds: u32, limit: u64 },
