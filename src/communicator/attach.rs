@@ -8,7 +8,7 @@ use crate::engine::{
     Attached, AttachmentHandle, AttachmentParts, EngineSettings, Lane, ProxyThreads,
     RegionDescriptor, Route, Watch,
 };
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::id::{LaneId, Rank, RouteId};
 use crate::plan::{LaneEnd, LaneKind, Side};
 use crate::ring::{Consumer, RingSize};
@@ -16,6 +16,7 @@ use crate::settings::Settings;
 use crate::transport::Transport;
 use crate::transport::peer::PeerTransport;
 use crate::transport::split::Split;
+use crate::transport::traced::{TraceFile, Traced};
 use crate::transport::verbs::VerbsTransport;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -54,6 +55,7 @@ pub(super) fn attach(
         None => Box::new(near),
         Some((far, lanes)) => Box::new(Split::new(near, far, &lanes)),
     };
+    let transport = traced(transport, rank, &seat.memory, settings)?;
     let attached = proxies.attach(AttachmentParts {
         rank,
         consumer: Consumer::new(&slots, tail.word64(0)?, size)?,
@@ -69,6 +71,23 @@ pub(super) fn attach(
         add_port(attached.handle(), number, place.end, &seat.memory, &peers[peer as usize])?;
     }
     Ok(attached)
+}
+
+/// With a trace file, if that is set.
+fn traced(
+    transport: Box<dyn Transport>,
+    rank: Rank,
+    memory: &RankMemory,
+    settings: &Settings,
+) -> Result<Box<dyn Transport>> {
+    let Some(prefix) = &settings.trace else { return Ok(transport) };
+    // Lanes have the numbers of their ports.
+    let names = memory.layout.ports.iter().map(|place| place.end.to_string()).collect();
+    let file = TraceFile::append(prefix, rank, names).map_err(|(path, error)| Error::System {
+        what: format!("opening {} for RINGDOVE_TRACE", path.display()),
+        cause: error.to_string(),
+    })?;
+    Ok(Box::new(Traced::with(transport, file)))
 }
 
 /// Adds the lane that the port rings on, and its static route if it has one. Both take the number

@@ -77,8 +77,8 @@ struct Scene {
 
 impl Scene {
     fn new(common: &Common) -> Result<Self, Error> {
-        let profile = Profile::find(&common.profile).map_err(PredictError::from)?;
         let description = Description::find(&common.machine)?;
+        let profile = machine::profile(&description, common).map_err(PredictError::from)?;
         let machine = machine::convert(&description, common, &profile)?;
         Ok(Self { machine, profile })
     }
@@ -96,10 +96,23 @@ impl Scene {
 /// One size of an all-reduce.
 struct Row {
     bytes: u64,
+    out_of_place: Half,
+    /// `None`: the programs are the same, byte for byte, and so are the times.
+    in_place: Option<Half>,
+}
+
+/// One half of a row.
+struct Half {
     /// What ran: pattern and blocks.
     plan: String,
     outcome: Outcome,
     limit: hwsim_timing::report::Limit,
+}
+
+impl Row {
+    fn in_place(&self) -> &Half {
+        self.in_place.as_ref().unwrap_or(&self.out_of_place)
+    }
 }
 
 fn all_reduce(arguments: &AllReduceArguments) -> Result<ExitCode, Error> {
@@ -110,7 +123,7 @@ fn all_reduce(arguments: &AllReduceArguments) -> Result<ExitCode, Error> {
     print(&table::header(&scene, common, &format!("all-reduce, {ranks} ranks"), true))?;
     let mut rows = Vec::new();
     for bytes in sizes {
-        let row = Job { scene: &scene, arguments, ranks, bytes }.best()?;
+        let row = Job { scene: &scene, arguments, ranks, bytes }.row()?;
         print(&table::all_reduce_row(&row, ranks))?;
         rows.push(row);
     }

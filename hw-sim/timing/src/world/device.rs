@@ -5,7 +5,8 @@
 //! hold up other lanes; requests of one lane stay in order (R11). The link unit and, at the
 //! destination, the write unit serve sub-requests as they come.
 
-use super::{Event, Owner, Request, World};
+use super::state::Request;
+use super::{Event, Owner, World};
 use crate::machine::Path;
 use crate::report::Busy;
 use crate::time::Time;
@@ -75,15 +76,15 @@ impl World<'_> {
         self.devices[rank as usize].is_decoding = false;
         self.free_slots(rank, 1, now);
         let request = self.requests[id as usize];
-        if request.raises[1] > 0 {
+        if request.is_credit() {
             // A credit: over the link, without data, past all units.
-            let latency = self.lanes[request.lane as usize].path.latency;
+            let latency = self.path(request.lane).latency;
             let costs = self.setup.profile.device;
             let seen = now + costs.link_latency + latency + costs.signal_latency;
             self.request_done(id, request, seen);
         } else {
+            self.enqueue(id);
             let lane = &mut self.lanes[request.lane as usize];
-            lane.queue.push_back(id);
             if !lane.is_active {
                 lane.is_active = true;
                 self.devices[rank as usize].turns.push_back(request.lane);
@@ -100,10 +101,10 @@ impl World<'_> {
         }
         let Some(lane) = device.turns.pop_front() else { return };
         device.fetching = true;
-        let request = *self.lanes[lane as usize].queue.front().expect("a lane has its turn");
+        let request = self.front(lane).expect("a lane has its turn");
         let state = &mut self.requests[request as usize];
-        let bytes = state.left.min(self.setup.profile.device.sub_request);
-        state.left -= bytes;
+        let bytes = self.setup.profile.device.sub_request.min(state.left.into());
+        state.left -= bytes as u32;
         let is_last = state.left == 0;
         let sub = Sub { request, bytes, is_last, since: self.now() };
         let id = match self.free_subs.pop() {
@@ -135,7 +136,7 @@ impl World<'_> {
     /// The links that a stage uses: out of the source, on the way, into the destination.
     fn stage_path(&self, id: u32, stage: usize) -> Path {
         let request = self.requests[self.subs[id as usize].request as usize];
-        let path = self.lanes[request.lane as usize].path;
+        let path = self.path(request.lane);
         let hops = path.links().len();
         let (first, last) = (hops.min(1), hops.saturating_sub(1).max(hops.min(1)));
         let (start, end) = [(0, first), (first, last), (last, hops)][stage];
@@ -149,7 +150,7 @@ impl World<'_> {
         let path = self.stage_path(id, stage);
         Busy::add(&mut self.busy.units[stage], rank, now - sub.since);
         self.span(Track::Unit(rank, stage as u8), "sub-request", sub.bytes, sub.since, now);
-        self.span_links(path, sub.bytes, sub.since);
+        self.span_path(path, sub.bytes, sub.since);
         (sub.request, self.requests[sub.request as usize], path.latency)
     }
 
@@ -157,11 +158,11 @@ impl World<'_> {
         let rank = self.requests[self.subs[id as usize].request as usize].rank;
         let (_, request, latency) = self.unit_done(id, FETCH, rank);
         let now = self.now();
-        let lane = &mut self.lanes[request.lane as usize];
         if self.subs[id as usize].is_last {
-            lane.queue.pop_front();
+            self.dequeue(request.lane);
         }
-        lane.is_active = !lane.queue.is_empty();
+        let lane = &mut self.lanes[request.lane as usize];
+        lane.is_active = lane.has_next();
         let device = &mut self.devices[rank as usize];
         device.fetching = false;
         if lane.is_active {
@@ -197,7 +198,7 @@ impl World<'_> {
 
     pub(super) fn at_write(&mut self, id: u32) {
         let request = self.requests[self.subs[id as usize].request as usize];
-        let to = self.lanes[request.lane as usize].to;
+        let to = self.receiving_rank(request.lane);
         let unit = &mut self.devices[to as usize].write;
         if unit.is_busy {
             unit.queue.push_back(id);
@@ -209,10 +210,12 @@ impl World<'_> {
 
     pub(super) fn write_ended(&mut self, id: u32) {
         let lane = self.requests[self.subs[id as usize].request as usize].lane;
-        let to = self.lanes[lane as usize].to;
+        let to = self.receiving_rank(lane);
         let (request_id, request, latency) = self.unit_done(id, WRITE, to);
         if self.subs[id as usize].is_last {
-            let seen = self.now() + latency + self.setup.profile.device.signal_latency;
+            let words = self.lanes[lane as usize].is_flagged;
+            let signal = self.setup.profile.device.signal_latency;
+            let seen = self.now() + latency + if words { Time::ZERO } else { signal };
             self.request_done(request_id, request, seen);
             self.decode_next(request.rank);
         }
@@ -222,6 +225,11 @@ impl World<'_> {
             Some(next) => self.serve(next, WRITE),
             None => unit.is_busy = false,
         }
+    }
+
+    /// The rank whose write unit takes what comes over a lane.
+    fn receiving_rank(&self, lane: u32) -> u32 {
+        self.blocks[self.lanes[lane as usize].receiver as usize].rank
     }
 
     fn request_done(&mut self, id: u32, request: Request, seen: Time) {
