@@ -165,7 +165,27 @@ fn lanes_of(outcome: &Outcome, draft: &Draft) -> Lanes {
                 lane.transfer(bytes, arrival, completion);
             }
             Note::Credit { .. } => lane.credits += 1,
+            // Checked below, by what they come to.
             Note::Signal { .. } => {}
+        }
+    }
+    // What was asked for is what came, and nothing else.
+    let mut raised: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+    for note in &outcome.notes {
+        if let Note::Signal { lane, signal, value } = *note {
+            let hwsim_timing::Lane { from, to, index } = outcome.lanes[lane as usize];
+            raised.insert((&names[&(from, to, index)], signal), value);
+        }
+    }
+    for (name, lane) in &lanes {
+        let counts = [
+            ("arrival", lane.arrivals.len() as u64),
+            ("credit", lane.credits),
+            ("completion", lane.completions.len() as u64),
+        ];
+        for (signal, expected) in counts {
+            let seen = raised.get(&(name.as_str(), signal)).copied().unwrap_or(0);
+            assert_eq!(seen, expected, "{signal} of {name}");
         }
     }
     lanes

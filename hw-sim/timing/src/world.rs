@@ -139,9 +139,11 @@ enum Event {
     /// A sub-request reaches the link unit, or the write unit.
     AtLink,
     AtWrite,
+    /// The peer's device engine has all of a request.
+    Acknowledged,
 }
 
-const EVENTS: [Event; 12] = [
+const EVENTS: [Event; 13] = [
     Event::Run,
     Event::Rung,
     Event::Free,
@@ -154,6 +156,7 @@ const EVENTS: [Event; 12] = [
     Event::Decoded,
     Event::AtLink,
     Event::AtWrite,
+    Event::Acknowledged,
 ];
 
 /// Who is told when a flow ends.
@@ -317,6 +320,7 @@ impl<'a> World<'a> {
             Event::Decoded => self.decoded(a),
             Event::AtLink => self.at_link(a),
             Event::AtWrite => self.at_write(a),
+            Event::Acknowledged => self.acknowledged(a),
         }
     }
 

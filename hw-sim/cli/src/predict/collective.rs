@@ -156,8 +156,9 @@ impl Job<'_> {
         };
         let bytes =
             |size: Option<Size>, default| size.map_or(default, |it| it.0.min(1 << 31) as u32);
-        let machine = &self.scene.machine;
-        let is_one_node = machine.gpu_count() == machine.gpus_per_node();
+        let per_node = self.scene.machine.gpus_per_node() as u32;
+        let is_one_node = self.ranks <= per_node;
+        let is_even = self.ranks.is_multiple_of(per_node);
         let limits = Limits {
             blocks_max: candidate.blocks,
             slot_bytes: bytes(arguments.slot_bytes, slot_bytes),
@@ -167,7 +168,7 @@ impl Job<'_> {
                 true => bytes(arguments.low_latency_bytes, library.low_latency_bytes),
                 false => 0,
             },
-            ranks_per_node: if is_one_node { 0 } else { machine.gpus_per_node() as u32 },
+            ranks_per_node: if is_one_node || !is_even { 0 } else { per_node },
         };
         Draft::new(candidate.pattern, &request, &limits)
     }

@@ -3,12 +3,14 @@
 //! * `arguments`: the flags, in nccl-tests' letters where it has them
 //! * `machine`: a machine description as a machine of the model
 //! * `collective`: plans of the library as programs of the model
+//! * `parallel`: sizes on all cores
 //! * `table`, `json`, `plot`: the results; each says that they are modelled, and with which profile
 
 mod arguments;
 mod collective;
 mod json;
 mod machine;
+mod parallel;
 mod plot;
 mod table;
 #[cfg(test)]
@@ -23,6 +25,7 @@ use hwsim_machine::description::Description;
 use hwsim_timing::p2p::{Point, Stream, measure};
 use hwsim_timing::trace::chrome;
 use hwsim_timing::{Machine, MachineError, ModelError, Outcome, Profile, ProfileError, Setup};
+use parallel::in_parallel;
 use ringdove::plan::PlanError;
 use std::io::{self, Write};
 use std::path::Path;
@@ -121,12 +124,8 @@ fn all_reduce(arguments: &AllReduceArguments) -> Result<ExitCode, Error> {
     let scene = Scene::new(common)?;
     let ranks = arguments.ranks(&scene.machine)?;
     print(&table::header(&scene, common, &format!("all-reduce, {ranks} ranks"), true))?;
-    let mut rows = Vec::new();
-    for bytes in sizes {
-        let row = Job { scene: &scene, arguments, ranks, bytes }.row()?;
-        print(&table::all_reduce_row(&row, ranks))?;
-        rows.push(row);
-    }
+    let job = |bytes: &u64| Job { scene: &scene, arguments, ranks, bytes: *bytes }.row();
+    let rows = in_parallel(&sizes, job, |row| print(&table::all_reduce_row(row, ranks)))?;
     print(&table::footer(&rows, ranks))?;
     if let Some(path) = &common.json {
         write(path, &json::all_reduce(&scene, common, &rows, ranks))?;

@@ -96,10 +96,12 @@ pub(super) fn footer(rows: &[Row], ranks: u32) -> String {
         text += "# Drafts               : two-shot and halving are verified plans that the library \
                  does not run yet (--algorithm selected: what it runs)\n";
     }
-    let played = halves().map(|half| half.outcome.ranks_played).max().unwrap_or(0);
-    if played < ranks as usize {
+    let played = || halves().map(|half| half.outcome.ranks_played);
+    let (least, most) = (played().min().unwrap_or(0), played().max().unwrap_or(0));
+    if least < ranks as usize {
+        let range = if least == most { least.to_string() } else { format!("{least} to {most}") };
         text += &format!(
-            "# Ranks played         : {played} of {ranks}; each other does what one of these does, \
+            "# Ranks played         : {range} of {ranks}; each other does what one of these does, \
              when it does (--every-rank plays all)\n"
         );
     }

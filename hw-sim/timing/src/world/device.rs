@@ -1,12 +1,15 @@
-//! The device engine: decoder, then three units that store and forward sub-requests.
+//! The device engine, with the parts of `kernels/BAR.md`: decoder, then three units that store and
+//! forward sub-requests.
 //!
-//! The decoder takes requests one by one while fewer than the limit are in flight. The fetch unit
-//! takes one sub-request of one lane after another, lanes in turn, so that a long request does not
-//! hold up other lanes; requests of one lane stay in order (R11). The link unit and, at the
-//! destination, the write unit serve sub-requests as they come.
+//! The decoder takes requests one by one, as long as their lanes have room. The fetch unit takes
+//! one sub-request of one lane after another, lanes in turn, so that a long request does not hold
+//! up other lanes; requests of one lane stay in order (R11), and a bounded number of requests is
+//! under way at once. The link unit and, at the destination, the write unit serve sub-requests as
+//! they come. A completion is written when the source was read; a request ends when the peer has
+//! acknowledged it.
 
 use super::state::Request;
-use super::{Event, Owner, World};
+use super::{Event, Owner, Signal, World};
 use crate::machine::Path;
 use crate::report::Busy;
 use crate::time::Time;
@@ -17,8 +20,9 @@ use std::collections::VecDeque;
 #[derive(Default)]
 pub(super) struct DeviceState {
     is_decoding: bool,
-    in_flight: u64,
-    /// Since when the decoder has had work and no room.
+    /// Requests between their first sub-request and their acknowledgement.
+    under_way: u64,
+    /// Since when the fetch unit has had work and no leave to begin it.
     stalled: Option<Time>,
     /// Lanes with requests to fetch, in turn.
     turns: VecDeque<u32>,
@@ -52,19 +56,13 @@ impl World<'_> {
     pub(super) fn decode_next(&mut self, rank: u32) {
         let now = self.now();
         let costs = self.setup.profile.device;
-        let device = &mut self.devices[rank as usize];
-        if device.is_decoding || self.proxies[rank as usize].queue.is_empty() {
+        let Some(&next) = self.proxies[rank as usize].queue.front() else { return };
+        let request = self.requests[next as usize];
+        let is_full = self.lanes[request.lane as usize].depth >= costs.lane_depth;
+        if self.devices[rank as usize].is_decoding || (is_full && !request.is_credit()) {
             return;
         }
-        if device.in_flight >= costs.in_flight {
-            device.stalled.get_or_insert(now);
-            return;
-        }
-        if let Some(since) = device.stalled.take() {
-            Busy::add(&mut self.busy.stalled, rank, now - since);
-        }
-        device.is_decoding = true;
-        device.in_flight += 1;
+        self.devices[rank as usize].is_decoding = true;
         Busy::add(&mut self.busy.issue, rank, costs.decode);
         self.span(Track::Engine(rank), "decode", 1, now, now + costs.decode);
         self.push(now + costs.decode, Event::Decoded, rank, 0);
@@ -77,14 +75,16 @@ impl World<'_> {
         self.free_slots(rank, 1, now);
         let request = self.requests[id as usize];
         if request.is_credit() {
-            // A credit: over the link, without data, past all units.
+            // Over the link without data: it takes no time of any unit.
             let latency = self.path(request.lane).latency;
             let costs = self.setup.profile.device;
             let seen = now + costs.link_latency + latency + costs.signal_latency;
-            self.request_done(id, request, seen);
+            self.raise_all(&request, seen, seen);
+            self.free_requests.push(id);
         } else {
             self.enqueue(id);
             let lane = &mut self.lanes[request.lane as usize];
+            lane.depth += 1;
             if !lane.is_active {
                 lane.is_active = true;
                 self.devices[rank as usize].turns.push_back(request.lane);
@@ -94,19 +94,44 @@ impl World<'_> {
         self.decode_next(rank);
     }
 
+    /// The next lane in turn that may go on: with a request that has begun, or one that may begin.
+    fn next_turn(&mut self, rank: u32) -> Option<u32> {
+        let may_begin = self.devices[rank as usize].under_way < self.setup.profile.device.in_flight;
+        for _ in 0..self.devices[rank as usize].turns.len() {
+            let lane = self.devices[rank as usize].turns.pop_front()?;
+            let request = self.front(lane).expect("a lane has its turn");
+            if may_begin || self.requests[request as usize].has_begun() {
+                return Some(lane);
+            }
+            self.devices[rank as usize].turns.push_back(lane);
+        }
+        None
+    }
+
     fn fetch_next(&mut self, rank: u32) {
-        let device = &mut self.devices[rank as usize];
-        if device.fetching {
+        let now = self.now();
+        if self.devices[rank as usize].fetching {
             return;
         }
-        let Some(lane) = device.turns.pop_front() else { return };
-        device.fetching = true;
+        let Some(lane) = self.next_turn(rank) else {
+            let device = &mut self.devices[rank as usize];
+            if !device.turns.is_empty() {
+                device.stalled.get_or_insert(now);
+            }
+            return;
+        };
         let request = self.front(lane).expect("a lane has its turn");
         let state = &mut self.requests[request as usize];
+        let device = &mut self.devices[rank as usize];
+        device.fetching = true;
+        device.under_way += u64::from(!state.has_begun());
+        if let Some(since) = device.stalled.take() {
+            Busy::add(&mut self.busy.stalled, rank, now - since);
+        }
         let bytes = self.setup.profile.device.sub_request.min(state.left.into());
         state.left -= bytes as u32;
         let is_last = state.left == 0;
-        let sub = Sub { request, bytes, is_last, since: self.now() };
+        let sub = Sub { request, bytes, is_last, since: now };
         let id = match self.free_subs.pop() {
             Some(id) => {
                 self.subs[id as usize] = sub;
@@ -160,6 +185,9 @@ impl World<'_> {
         let now = self.now();
         if self.subs[id as usize].is_last {
             self.dequeue(request.lane);
+            // The source was read to its end, and so were those before it on the lane.
+            let seen = now + self.setup.profile.device.signal_latency;
+            self.raise_at(seen, request.lane, Signal::Completion, request.raises[2]);
         }
         let lane = &mut self.lanes[request.lane as usize];
         lane.is_active = lane.has_next();
@@ -215,9 +243,11 @@ impl World<'_> {
         if self.subs[id as usize].is_last {
             let words = self.lanes[lane as usize].is_flagged;
             let signal = self.setup.profile.device.signal_latency;
-            let seen = self.now() + latency + if words { Time::ZERO } else { signal };
-            self.request_done(request_id, request, seen);
-            self.decode_next(request.rank);
+            let now = self.now();
+            let seen = now + latency + if words { Time::ZERO } else { signal };
+            self.raise_at(seen, request.lane, Signal::Arrival, request.raises[0]);
+            let back = self.stage_path(id, LINK).latency + self.setup.profile.device.link_latency;
+            self.push(now + back, Event::Acknowledged, request_id, 0);
         }
         self.free_subs.push(id);
         let unit = &mut self.devices[to as usize].write;
@@ -232,9 +262,13 @@ impl World<'_> {
         self.blocks[self.lanes[lane as usize].receiver as usize].rank
     }
 
-    fn request_done(&mut self, id: u32, request: Request, seen: Time) {
-        self.raise_all(&request, seen, seen);
+    /// A request has ended: there is room for another, on its lane and under way.
+    pub(super) fn acknowledged(&mut self, id: u32) {
+        let Request { lane, rank, .. } = self.requests[id as usize];
         self.free_requests.push(id);
-        self.devices[request.rank as usize].in_flight -= 1;
+        self.lanes[lane as usize].depth -= 1;
+        self.devices[rank as usize].under_way -= 1;
+        self.decode_next(rank);
+        self.fetch_next(rank);
     }
 }

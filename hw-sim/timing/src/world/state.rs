@@ -26,6 +26,8 @@ pub(super) struct LaneState {
     last: u32,
     /// Time of its copies.
     pub busy: Time,
+    /// Requests that a device engine holds for this lane.
+    pub depth: u32,
     pub is_near: bool,
     /// Something of this lane is with a copy engine, or on the wire.
     pub is_active: bool,
@@ -47,6 +49,7 @@ impl LaneState {
             first: NONE,
             last: NONE,
             busy: Time::ZERO,
+            depth: 0,
             is_near: near,
             is_active: false,
             is_flagged: false,
@@ -136,6 +139,11 @@ impl Request {
             next: NONE,
             is_slot: false,
         }
+    }
+
+    /// Has the fetch unit taken some of it?
+    pub(super) fn has_begun(&self) -> bool {
+        u64::from(self.left) < self.bytes
     }
 
     /// Credits are the receiver's, and travel against their lane.
