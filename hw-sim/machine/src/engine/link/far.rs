@@ -54,9 +54,9 @@ impl Node {
             Sent::Failed { code: ErrorCode::LinkLost, limit: 0, detail: packet.to.link_address };
         let Some(fabric) = &self.far.fabric else { return lost };
         let channel = &mut self.channels[index];
-        // A peer that went and came back is a new one, unless it owes answers.
-        let usable =
-            |pipe: &Outbound| pipe.peer() != PeerState::Left || pipe.first_pending().is_some();
+        // A peer that went and came back is a new one, unless the old one owes answers.
+        let owes = channel.lanes.oldest_to(packet.to).is_some();
+        let usable = |pipe: &Outbound| owes || pipe.peer() != PeerState::Left;
         if !channel.outbound.get(&packet.to).is_some_and(usable) {
             match Outbound::open(fabric, channel.place, packet.to) {
                 Ok(Some(pipe)) => drop(channel.outbound.insert(packet.to, pipe)),
@@ -152,14 +152,17 @@ impl Node {
         }
         let mut acknowledged = Vec::new();
         let mut trouble = None;
-        for (to, pipe) in &mut channel.outbound {
+        for pipe in channel.outbound.values_mut() {
             while let Some(ended) = pipe.next_acknowledged() {
                 acknowledged.push(ended);
             }
-            trouble = trouble.or_else(|| Trouble::of(pipe, ask).map(|trouble| (*to, trouble)));
         }
         for (lane, position) in &acknowledged {
             channel.acknowledged(*lane, *position);
+        }
+        for (to, pipe) in &channel.outbound {
+            let owes = || channel.lanes.oldest_to(*to).is_some();
+            trouble = trouble.or_else(|| Some((*to, Trouble::of(pipe, ask, owes)?)));
         }
         if let Some((to, trouble)) = &trouble {
             let record = trouble.record(channel, *to);
@@ -171,7 +174,7 @@ impl Node {
     /// Forgets pipes that have come to their ends. A sender whose process was killed without having
     /// closed its pipe is a lost link.
     fn drop_ended(&mut self, ask: bool, dma: &Dma<'_>) {
-        let mut lost = Vec::new();
+        let mut killed = Vec::new();
         let channels = &self.channels;
         self.far.inbound.retain(|pipe| {
             if pipe.has_packet() && channels.iter().any(|channel| channel.place == pipe.to) {
@@ -180,14 +183,14 @@ impl Node {
             let closed = pipe.is_closed();
             let died = !closed && ask && !pipe.is_alive();
             if died {
-                lost.push((pipe.from, pipe.to));
+                killed.push((pipe.from, pipe.to));
             }
             !closed && !died
         });
-        for (from, to) in lost {
+        for (from, to) in killed {
             if let Some(index) = self.find(to) {
                 let channel = &mut self.channels[index];
-                let record = lost_while_idle(channel, from);
+                let record = lost(channel, from);
                 if record.peer != NONE {
                     channel.fail(dma, &record);
                 }
@@ -200,55 +203,49 @@ impl Node {
 enum Trouble {
     /// The peer has refused the request at this position.
     Refused { position: u64, reason: Refusal, limit: u64 },
-    /// The peer cannot be reached; the position of the first request that it has not answered.
-    Lost { position: Option<u64> },
+    /// The peer cannot be reached.
+    Lost,
 }
 
 impl Trouble {
-    fn of(pipe: &Outbound, ask: bool) -> Option<Self> {
+    /// `ask`: ask the system, too. `owes`: is any request to this peer under way?
+    fn of(pipe: &Outbound, ask: bool, owes: impl FnOnce() -> bool) -> Option<Self> {
         if let Some((position, reason, limit)) = pipe.refusal() {
             return Some(Self::Refused { position, reason, limit });
         }
-        let position = pipe.first_pending();
         let lost = match pipe.peer() {
             PeerState::There => ask && !pipe.is_alive(),
-            PeerState::Left => position.is_some(),
+            PeerState::Left => owes(),
             PeerState::Lost => true,
         };
-        lost.then_some(Self::Lost { position })
+        lost.then_some(Self::Lost)
     }
 
     fn record(&self, channel: &Channel, to: Place) -> ErrorRecord {
-        let request = |position| channel.lanes.find(position);
-        match *self {
-            Self::Refused { position, reason, limit } => {
-                let (code, reason) = (ErrorCode::PeerRefused, reason as u64);
-                match request(position) {
-                    Some(request) => {
-                        let record = request.error(code, limit, reason);
-                        ErrorRecord { route: request.window, ..record }
-                    }
-                    None => error_without_request(code, position, limit, reason),
-                }
+        let Self::Refused { position, reason, limit } = *self else { return lost(channel, to) };
+        let (code, reason) = (ErrorCode::PeerRefused, reason as u64);
+        match channel.lanes.find(position) {
+            Some(request) => {
+                ErrorRecord { route: request.window, ..request.error(code, limit, reason) }
             }
-            Self::Lost { position } => match position.and_then(request) {
-                Some(request) => request.error(ErrorCode::LinkLost, 0, to.link_address),
-                None => lost_while_idle(channel, to),
-            },
+            None => error_without_request(code, position, limit, reason),
         }
     }
 }
 
-/// The record of a link that was lost while no request was under way on it.
-fn lost_while_idle(channel: &Channel, peer: Place) -> ErrorRecord {
+/// The record of a lost link: of the oldest request that was under way on it, or of none.
+fn lost(channel: &Channel, peer: Place) -> ErrorRecord {
+    let (code, detail) = (ErrorCode::LinkLost, peer.link_address);
+    if let Some(request) = channel.lanes.oldest_to(peer) {
+        return request.error(code, 0, detail);
+    }
     let registers = &channel.registers;
     let is_it = |index: &u64| {
         registers.entry::<Peer>(*index).is_some_and(|entry| {
             (entry.link_address, entry.channel) == (peer.link_address, peer.channel)
         })
     };
-    let position = channel.status.position;
-    let record = error_without_request(ErrorCode::LinkLost, position, 0, peer.link_address);
     let entry = (0..registers.identity().peer_count).find(is_it);
+    let record = error_without_request(code, channel.status.position, 0, detail);
     ErrorRecord { peer: entry.unwrap_or(NONE), ..record }
 }

@@ -126,7 +126,7 @@ pub(in super::super) struct Outbound {
 
 /// What a pipe's other end is up to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PeerState {
+pub(in super::super) enum PeerState {
     There,
     /// It has gone in order: whatever was not written will not be.
     Left,
@@ -192,11 +192,6 @@ impl Outbound {
     pub fn has_news(&self) -> bool {
         self.pending.front().is_some_and(|(packet, ..)| *packet <= self.written())
             || self.refusal().is_some()
-    }
-
-    /// The position of the first request that has not ended.
-    pub fn first_pending(&self) -> Option<u64> {
-        self.pending.front().map(|(_, _, position)| *position)
     }
 
     /// The packet that the receiver has refused: its request, reason, limit.

@@ -47,21 +47,20 @@ pub struct Bench {
 impl Bench {
     /// Engines that one process plays.
     pub fn near(engines: usize, lines: &str, faults: &str) -> Self {
-        Self::joined(engines, lines, faults, None)
+        Self::joined(machine(engines, lines), faults, None)
     }
 
     /// Engines that reach each other, and themselves, as if every channel were another process's.
     pub fn far(engines: usize, lines: &str, faults: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let fabric = Fabric::join(folder.path()).unwrap();
-        let mut bench = Self::joined(engines, lines, faults, Some(fabric));
+        let mut bench = Self::joined(machine(engines, lines), faults, Some(fabric));
         bench.node.far.always = true;
         bench.folder = Some(folder);
         bench
     }
 
-    fn joined(engines: usize, lines: &str, faults: &str, fabric: Option<Arc<Fabric>>) -> Self {
-        let description = machine(engines, lines);
+    fn joined(description: Description, faults: &str, fabric: Option<Arc<Fabric>>) -> Self {
         let node = Node::new(&description, faults, fabric).unwrap();
         let bars = node.devices.iter();
         let bars = bars.map(|d| memory_file_for_tests(super::super::bar_bytes(&d.identity)));
@@ -69,6 +68,11 @@ impl Bench {
         let site = Site { node: 0, fabric: None };
         let memory = Arc::new(GlobalMemory::new(&[256 << 20], site).unwrap());
         Self { bars, node, memory, folder: None }
+    }
+
+    /// Engines of one node, as one process plays them.
+    pub fn on_node(node: u32, engines: usize, fabric: Arc<Fabric>) -> Self {
+        Self::joined(machine(engines, "").at_node(node), "", Some(fabric))
     }
 
     /// A host with a channel of an engine, ready.
@@ -173,7 +177,12 @@ impl Host {
     /// Makes `peer` this host's peer of a number: window 0, signals, and for each of `lanes` a lane
     /// and a route of the same number. Lane `l` raises the peer's signal `l`.
     pub fn connect(&self, peer: &Host, number: u64, lanes: std::ops::Range<u64>) {
-        self.enter(number, peer.peer_entry());
+        self.connect_to(peer.peer_entry(), number, lanes);
+    }
+
+    /// The same, of a peer that may be another process's.
+    pub fn connect_to(&self, peer: Peer, number: u64, lanes: std::ops::Range<u64>) {
+        self.enter(number, peer);
         self.enter(0, Window { base: self.window, length: REGION, reserved: 0, valid: 1 });
         for lane in lanes {
             self.enter(

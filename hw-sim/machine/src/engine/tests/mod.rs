@@ -21,5 +21,6 @@ macro_rules! near_and_far {
 
 mod errors;
 mod host;
+mod processes;
 mod random;
 mod transfers;

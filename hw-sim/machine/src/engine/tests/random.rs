@@ -200,7 +200,7 @@ proptest! {
     fn everything_lands_in_order_where_it_is_narrow(seed: u64) {
         let narrow = "sub_request_bytes = 64\nin_flight_max = 1\nchannels = 2";
         let faults = format!("seed={seed},*:delay=30");
-        play(Bench::near, seed, narrow, &faults);
-        play(Bench::far, seed, narrow, &faults);
+        let make = if seed.is_multiple_of(2) { Bench::near } else { Bench::far };
+        play(make, seed, narrow, &faults);
     }
 }
