@@ -18,6 +18,7 @@ mod pool;
 mod state;
 mod stream;
 mod trace;
+mod visible;
 
 pub(crate) use state::gpu_memory;
 
