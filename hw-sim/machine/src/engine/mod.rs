@@ -1,9 +1,9 @@
 //! Virtual device engines: `kernels/BAR.md`, carried out.
 //!
-//! An engine's BAR is a file, `resource0` in the tree that `hwsim run` shows. A process maps it, and
-//! lets its GPUs reach the ring of one channel; from then on this process plays that channel: one
-//! thread for all channels of a process, which reads and writes the process's own memory. Channels
-//! of one process reach each other directly, those of others through the fabric's folder.
+//! An engine's BAR is a file, `resource0` in the tree that `hwsim run` shows. A process maps it,
+//! and lets its GPUs reach the ring of one channel; from then on this process plays that channel:
+//! one thread for all channels of a process, which reads and writes the process's own memory.
+//! Channels of one process reach each other directly, those of others through the fabric's folder.
 //!
 //! ```text
 //! ring ─▶ decoder ─▶ queue of the lane ─▶ fetch ─▶ link ─▶ write unit of the peer's channel

@@ -1,7 +1,7 @@
 //! Device engines, as programs reach them through the driver: registered I/O memory.
 //!
-//! The driver takes for I/O memory what is mapped from an engine's BAR, and nothing else. That it was
-//! registered is how the engines learn that this process plays a channel.
+//! The driver takes for I/O memory what is mapped from an engine's BAR, and nothing else. That it
+//! was registered is how the engines learn that this process plays a channel.
 
 use super::code::{INVALID_VALUE, Outcome, refuse};
 use super::state::Driver;
