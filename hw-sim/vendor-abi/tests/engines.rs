@@ -8,11 +8,12 @@ use cudarc::driver::sys;
 use hwsim_machine::description::Description;
 use hwsim_machine::engine::{Identity, identity, make_bar};
 use ringdove_kernels::bar::{
-    CONTROL_OFFSET, Command, Control, ERROR_OFFSET, Lane, Peer, RING_OFFSET, Route, STATUS_OFFSET,
-    Signal, State, Window,
+    CONTROL_OFFSET, Command, Control, ERROR_OFFSET, ErrorCode, ErrorRecord, Lane, Peer,
+    RING_OFFSET, Route, STATUS_OFFSET, Signal, State, Window,
 };
 use ringdove_kernels::descriptor::Descriptor;
 use std::fs::File;
+use std::mem::offset_of;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,8 +23,8 @@ const PORTABLE: u32 = 1;
 const DEVICE_MAP: u32 = 2;
 const IO_MEMORY: u32 = 4;
 
-/// Runs `body` on the machine `ark`, with BARs in a tree of the test's own.
-fn on_ark(test: &str, body: fn()) {
+/// Runs `body` on the machine `ark`, with BARs in a tree of the test's own, and with these faults.
+fn on_ark(test: &str, faults: &str, body: fn()) {
     if is_inside(test) {
         return body();
     }
@@ -34,7 +35,11 @@ fn on_ark(test: &str, body: fn()) {
         std::fs::create_dir_all(&folder).unwrap();
         make_bar(&folder.join("resource0"), &identity(engine, 0, index)).unwrap();
     }
-    let output = run_again(test, "ark", &[("SYSFS_PATH", tree.path().to_str().unwrap())]);
+    let output = run_again(
+        test,
+        "ark",
+        &[("SYSFS_PATH", tree.path().to_str().unwrap()), ("HWSIM_FAULTS", faults)],
+    );
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success() && out.contains("1 passed"), "{out}\n{err}");
@@ -91,7 +96,7 @@ fn channel(engine: usize, number: u64) -> (Identity, u64) {
 
 #[test]
 fn only_a_bar_is_io_memory() {
-    on_ark("only_a_bar_is_io_memory", || {
+    on_ark("only_a_bar_is_io_memory", "", || {
         context(0);
         let (identity, file) = resource(3);
         let bar = map(&file, 0, identity.channels_offset + identity.channel_bytes);
@@ -200,7 +205,7 @@ fn pattern() -> Vec<u8> {
 /// If this fails, a kernel needs a host thread to move its data.
 #[test]
 fn a_kernel_rings_and_is_answered() {
-    on_ark("a_kernel_rings_and_is_answered", || {
+    on_ark("a_kernel_rings_and_is_answered", "", || {
         context(0);
         let (a, tails, signals, target) = prepared(4);
         let function = kernel(RING_AND_WAIT, "ring_and_wait");
@@ -228,5 +233,48 @@ fn a_kernel_rings_and_is_answered() {
         assert!(seen == pattern());
         assert_eq!(word(a + ERROR_OFFSET).load(Ordering::Acquire), 0);
         assert_eq!(word(tails).load(Ordering::Acquire), 40, "the tail went to pinned memory");
+    });
+}
+
+/// If this fails, programs cannot be tried against engines that fail.
+#[test]
+fn faults_of_the_list_reach_the_engines() {
+    on_ark(
+        "faults_of_the_list_reach_the_engines",
+        "hwsim0:delay=5,engine0:fetch-fault-after=0",
+        || {
+            context(0);
+            let (a, tails, ..) = prepared(4);
+            let asked = Descriptor {
+                route: 0,
+                source_offset: 64,
+                destination_offset: 0,
+                length: 1000,
+                arrival: true,
+                completion: false,
+            };
+            store(a + RING_OFFSET, &asked.encode(true));
+            let error =
+                |field: usize| word(a + ERROR_OFFSET + field as u64).load(Ordering::Acquire);
+            until("the error record", || error(offset_of!(ErrorRecord, state)) == 1);
+            assert_eq!(error(offset_of!(ErrorRecord, code)), ErrorCode::FetchFault as u64);
+            until("the abort word", || word(tails + 8).load(Ordering::Acquire) == 1);
+        },
+    );
+}
+
+/// If this fails, a context that is gone leaves an engine that rings for nobody.
+#[test]
+fn a_destroyed_context_takes_its_channels_along() {
+    on_ark("a_destroyed_context_takes_its_channels_along", "", || {
+        ok!(cuInit(0));
+        let mut context = std::ptr::null_mut();
+        ok!(cuCtxCreate_v2(&mut context, 0, 2));
+        let (_, base) = channel(2, 15);
+        ok!(cuCtxDestroy_v2(context));
+        let state = word(base + STATUS_OFFSET).load(Ordering::Acquire);
+        assert_eq!(state, State::Absent as u64);
+        ok!(cuCtxCreate_v2(&mut context, 0, 2));
+        channel(2, 15);
     });
 }

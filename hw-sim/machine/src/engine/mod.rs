@@ -11,6 +11,7 @@
 //!
 //! Each part has a file, named as in BAR.md.
 
+mod bar;
 mod channel;
 mod decoder;
 mod dma;
@@ -26,8 +27,9 @@ mod service;
 mod tests;
 mod write;
 
+pub use bar::Bars;
 pub use error::EngineError;
-pub use registers::{bar_bytes, identity, link_address, make_bar};
+pub use registers::{bar_bytes, identity, identity_bytes, link_address, make_bar};
 pub use ringdove_kernels::bar::{Identity, PCI_CLASS, PCI_DEVICE_VIRTUAL, PCI_VENDOR_VIRTUAL};
 pub(crate) use service::KernelWatch;
 pub use service::{Engines, EnginesRequest};
