@@ -119,9 +119,9 @@ impl Communicator {
             world.join(seat.clone(), &geometry)?;
             world.link(plane.clone());
         }
-        let cards = seats.iter().map(|seat| Card::of(seat)).collect::<Result<Vec<_>>>()?;
-        let cards = meeting::exchange(planes, &cards)?;
-        world.settle(meeting::local_ranks(&cards)?);
+        let cards = seats.iter().zip(planes).map(|(seat, plane)| Card::of(seat, plane));
+        let cards = meeting::exchange(planes, &cards.collect::<Result<Vec<_>>>()?)?;
+        world.settle(meeting::local_ranks(&cards)?, meeting::place(&cards)?);
         let ways = open_ways(planes, &seats, reaches, &hosts)?;
         let mut communicators = Vec::new();
         for (seat, way) in seats.into_iter().zip(ways) {

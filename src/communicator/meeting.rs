@@ -2,6 +2,7 @@
 //! where it runs and how its memory is reached.
 
 use super::far::FarPlace;
+use super::gossip::Place;
 use super::peer::Peer;
 use super::world::{Seat, World};
 use crate::bootstrap::ControlPlane;
@@ -20,6 +21,8 @@ type ProcessName = [u8; 16];
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Card {
     process: ProcessName,
+    /// The rank above this one in the control plane's tree.
+    above: Option<u32>,
     /// Signals and staging memory.
     memory: [Shared; 2],
 }
@@ -69,11 +72,12 @@ pub(super) fn host_name(settings: &Settings) -> String {
 
 impl Card {
     /// The card of `seat`.
-    pub fn of(seat: &Seat) -> Result<Self> {
+    pub fn of(seat: &Seat, plane: &ControlPlane) -> Result<Self> {
         let export = |address| Export::of(&seat.context, address).map(Shared::from);
         let endpoint = seat.memory.endpoint();
         let memory = [export(endpoint.signals)?, export(endpoint.staging)?];
-        Ok(Self { process: process_name()?, memory })
+        let above = plane.above().map(|rank| rank.0);
+        Ok(Self { process: process_name()?, above, memory })
     }
 }
 
@@ -82,6 +86,12 @@ pub(super) fn local_ranks(cards: &[Card]) -> Result<Vec<Rank>> {
     let own = process_name()?;
     let local = (0..).zip(cards).filter(|(_, card)| card.process == own);
     Ok(local.map(|(rank, _)| Rank(rank)).collect())
+}
+
+/// Where this process stands among those that showed `cards`.
+pub(super) fn place(cards: &[Card]) -> Result<Place> {
+    let ranks: Vec<_> = cards.iter().map(|card| (card.process, card.above)).collect();
+    Ok(Place::of(&process_name()?, &ranks))
 }
 
 /// The ranks of other nodes than `rank`'s. `hosts` names every rank's node.
