@@ -5,6 +5,7 @@ use super::far::FarPlace;
 use super::peer::Peer;
 use super::world::{Seat, World};
 use crate::bootstrap::ControlPlane;
+use crate::engine::device::ChannelAddress;
 use crate::error::{Error, Result};
 use crate::gpu::Export;
 use crate::id::Rank;
@@ -82,6 +83,28 @@ impl Card {
     }
 }
 
+/// What a rank shows the others where device engines reach one another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct ChannelCard {
+    process: ProcessName,
+    pub channel: ChannelAddress,
+}
+
+impl ChannelCard {
+    /// The card of `seat`, whose engine is a device.
+    pub fn of(seat: &Seat) -> Result<Self> {
+        let channel = seat.memory.channel().expect("claimed with the rank's memory").address();
+        Ok(Self { process: process_name()?, channel })
+    }
+}
+
+/// The ranks of this process among those that showed `cards`.
+pub(super) fn local_channels(cards: &[ChannelCard]) -> Result<Vec<Rank>> {
+    let own = process_name()?;
+    let local = (0..).zip(cards).filter(|(_, card)| card.process == own);
+    Ok(local.map(|(rank, _)| Rank(rank)).collect())
+}
+
 /// The ranks of this process among those that showed `cards`.
 pub(super) fn local_ranks(cards: &[Card]) -> Result<Vec<Rank>> {
     let own = process_name()?;
@@ -100,6 +123,12 @@ pub(super) fn far_ranks(cards: &[Card], rank: Rank) -> Vec<Rank> {
 pub(super) fn place_on_node(cards: &[Card], rank: Rank) -> usize {
     let own = &cards[rank.index()].host;
     cards[..rank.index()].iter().filter(|card| card.host == *own).count()
+}
+
+/// Which rank of its node `rank` is, from 0; `hosts` names every rank's node.
+pub(super) fn place_of(hosts: &[String], rank: Rank) -> usize {
+    let own = &hosts[rank.index()];
+    hosts[..rank.index()].iter().filter(|host| *host == own).count()
 }
 
 /// All ranks, as the one of `seat` reaches them; `far` are those of other nodes.

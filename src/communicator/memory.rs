@@ -1,10 +1,13 @@
 //! The memory of one rank that its kernels, its engine and its peers' engines share.
 
+use super::doorbell::Doorbell;
 use super::layout::{Geometry, Layout};
+use crate::engine::device::Channel;
 use crate::error::{Error, Result};
 use crate::gpu::{DeviceMemory, GpuRange, PinnedMemory};
-use crate::id::Rank;
+use crate::id::{EngineKind, Rank};
 use crate::plan::{LaneKind, Side};
+use crate::settings::Settings;
 use crate::shared::{AtomicWord32, Region};
 use cudarc::driver::CudaContext;
 use ringdove_kernels::descriptor::DESCRIPTOR_BYTES;
@@ -16,7 +19,8 @@ use std::time::Duration;
 /// Words that one agent writes and another polls stand on lines of their own.
 const LINE: usize = 128;
 
-/// Offsets in the pinned memory of a rank.
+/// Offsets in the pinned memory of a rank. The proxy's ring and tail are there; those of a device
+/// engine are in its BAR and in the rank's control memory.
 mod pinned {
     use super::LINE;
     pub const TAIL: usize = 0;
@@ -32,7 +36,8 @@ mod control {
     pub const HEAD: usize = LINE;
     pub const TAIL_CACHE: usize = 2 * LINE;
     pub const CLAIM: usize = 3 * LINE;
-    pub const PORTS: usize = 4 * LINE;
+    pub const TAIL: usize = 4 * LINE;
+    pub const PORTS: usize = 5 * LINE;
 }
 
 /// Two addresses from which a peer computes every other (see [`Layout`]).
@@ -48,6 +53,8 @@ pub(crate) struct Endpoint {
 /// peers' engines write into it.
 #[derive(Debug)]
 pub(crate) struct RankMemory {
+    /// Dropped first: it resets the channel, and then no engine knows the rest any more.
+    bell: Option<Doorbell>,
     pub layout: Layout,
     pinned: Arc<PinnedMemory>,
     control: DeviceMemory,
@@ -57,17 +64,25 @@ pub(crate) struct RankMemory {
 }
 
 impl RankMemory {
-    /// Allocates everything; nothing is written but zeros.
+    /// Allocates everything; nothing is written but zeros. The rank is number `place` of its node.
     pub fn new(
         context: &Arc<CudaContext>,
         geometry: &Geometry,
         rank: Rank,
-        ring_log2: u32,
+        place: usize,
+        settings: &Settings,
     ) -> Result<Self> {
         let layout = Layout::new(geometry, rank);
-        let ring_bytes = DESCRIPTOR_BYTES << ring_log2;
+        let ring_log2 = settings.ring_log2;
+        let (bell, ring_bytes) = match geometry.engine {
+            EngineKind::Proxy => (None, DESCRIPTOR_BYTES << ring_log2),
+            EngineKind::Device => {
+                (Some(Doorbell::claim(context, (geometry, &layout), place, settings)?), 0)
+            }
+        };
         let control_bytes = control::PORTS + layout.ports.len() * size_of::<Port>();
         Ok(Self {
+            bell,
             pinned: Arc::new(PinnedMemory::zeroed(context, pinned::RING + ring_bytes)?),
             control: DeviceMemory::zeroed(context, control_bytes)?,
             signals: Arc::new(DeviceMemory::zeroed(context, layout.signal_bytes as usize)?),
@@ -91,7 +106,32 @@ impl RankMemory {
         Ok([range(&self.signals)?, range(&self.staging)?])
     }
 
-    /// The ring's slots and its tail word, as the engine sees them.
+    /// The rank's channel, if its engine is a device.
+    pub fn channel(&self) -> Option<&Arc<Channel>> {
+        self.bell.as_ref().map(|bell| &bell.channel)
+    }
+
+    /// Device address of the ring's tail.
+    pub fn tail_address(&self) -> u64 {
+        match self.bell {
+            None => self.pinned.address() + pinned::TAIL as u64,
+            // A device engine writes it across PCI, as a kernel would read it: it lies with the
+            // kernel.
+            Some(_) => self.control.address() + control::TAIL as u64,
+        }
+    }
+
+    /// Device address of the abort word.
+    pub fn abort_address(&self) -> u64 {
+        self.pinned.address() + pinned::ABORT as u64
+    }
+
+    /// How many descriptors the rank's kernels have rung. They have ended.
+    pub fn head(&self) -> Result<u64> {
+        self.control.read_word(control::HEAD)
+    }
+
+    /// The slots and the tail word of a proxy's ring, as the proxy sees them.
     pub fn ring(&self) -> Result<(Region, Region)> {
         let region = self.pinned.region();
         let bytes = DESCRIPTOR_BYTES << self.ring_log2;
@@ -125,16 +165,19 @@ impl RankMemory {
         self.control.write(control::PORTS, bytemuck::cast_slice(&ports))?;
         let at = |offset: usize| self.control.address() + offset as u64;
         let communicator = DeviceCommunicator {
-            ring_slots: self.pinned.address() + pinned::RING as u64,
+            ring_slots: match &self.bell {
+                None => self.pinned.address() + pinned::RING as u64,
+                Some(bell) => bell.ring_address(),
+            },
             ring_head: at(control::HEAD),
-            ring_tail: self.pinned.address() + pinned::TAIL as u64,
+            ring_tail: self.tail_address(),
             ring_tail_cache: at(control::TAIL_CACHE),
             ring_log2: self.ring_log2,
             rank: rank.0,
             rank_count,
             port_count: ports.len() as u32,
             ports: at(control::PORTS),
-            abort: self.pinned.address() + pinned::ABORT as u64,
+            abort: self.abort_address(),
             record_claim: at(control::CLAIM),
             record: self.pinned.address() + pinned::RECORD as u64,
             timeout_ns: u64::try_from(limit.as_nanos()).map_err(|_| {
