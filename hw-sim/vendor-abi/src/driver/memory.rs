@@ -131,7 +131,12 @@ fn pointer_attribute(data: Out<u64>, attribute: c_int, found: &Arc<Allocation>) 
         6 => word(0),
         7 => data.set(found.id),
         8 => byte(matches!(found.kind, Kind::Managed { .. })),
-        9 => word(found.kind.gpu().unwrap_or_else(|| owner().map_or(0, |c| c.gpu)) as u32),
+        9 => {
+            // What another process exported may lie on a GPU that is hidden here.
+            let of = |gpu: Option<usize>| gpu.and_then(|gpu| state::number_of(gpu).ok());
+            let number = of(found.kind.gpu()).or_else(|| of(owner().map(|owner| owner.gpu)));
+            word(number.unwrap_or(0) as u32)
+        }
         10 => byte(matches!(found.kind, Kind::Device { .. })),
         11 => data.set(found.base),
         12 => data.set(found.bytes),

@@ -17,6 +17,7 @@ mod pool;
 mod state;
 mod stream;
 mod trace;
+mod visible;
 
 pub(crate) use state::gpu_memory;
 

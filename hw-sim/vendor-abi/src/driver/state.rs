@@ -5,7 +5,7 @@ use super::code::{
     refuse,
 };
 use super::handles::{Handle, HandleKind, Handles};
-use super::{call, trace};
+use super::{call, trace, visible};
 use hwsim_machine::description::Description;
 use hwsim_machine::{Context, Event, Function, Machine, Module, Stream};
 use std::cell::RefCell;
@@ -16,6 +16,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 /// All that is one for the process.
 pub(crate) struct Driver {
     pub machine: Arc<Machine>,
+    /// The GPUs that this process sees; a device's number is a place in it.
+    pub visible: Vec<usize>,
     pub contexts: Handles<Context>,
     pub streams: Handles<Stream>,
     pub events: Handles<Event>,
@@ -108,7 +110,9 @@ pub(crate) fn initialise() -> Outcome {
     let count = machine.description.gpus.len();
     let pools = Handles::new(HandleKind::Pool);
     let default_pools: Vec<Handle> = (0..count).map(|gpu| pools.add(Pool::new(gpu))).collect();
+    let wanted = std::env::var(visible::VARIABLE).ok();
     let driver = Driver {
+        visible: visible::visible(wanted.as_deref(), &machine.description.gpus),
         machine,
         contexts: Handles::new(HandleKind::Context),
         streams: Handles::new(HandleKind::Stream),
@@ -140,12 +144,20 @@ pub(crate) fn driver() -> Outcome<&'static Driver> {
     }
 }
 
-/// The driver and a device's index, if there is such a device.
+/// The driver and the GPU of a device's number, if there is such a device.
 pub(crate) fn device(device: i32) -> Outcome<(&'static Driver, usize)> {
     let driver = driver()?;
-    match usize::try_from(device) {
-        Ok(index) if index < driver.primaries.len() => Ok((driver, index)),
-        _ => refuse(INVALID_DEVICE, format!("device {device} of {}", driver.primaries.len())),
+    match usize::try_from(device).ok().and_then(|number| driver.visible.get(number)) {
+        Some(&gpu) => Ok((driver, gpu)),
+        None => refuse(INVALID_DEVICE, format!("device {device} of {}", driver.visible.len())),
+    }
+}
+
+/// The number under which this process sees a GPU.
+pub(crate) fn number_of(gpu: usize) -> Outcome<i32> {
+    match driver()?.visible.iter().position(|&seen| seen == gpu) {
+        Some(number) => Ok(number as i32),
+        None => refuse(INVALID_DEVICE, format!("GPU {gpu} is hidden from this process")),
     }
 }
 
