@@ -4,25 +4,11 @@
 
 mod hardware;
 
-use hardware::{run_bounded, tool};
-use std::process::{Command, ExitStatus};
+use hardware::perf::{Ended, on_real_hardware, perf};
 
-/// `ringdove perf` in `processes` processes on one virtual node. `inside` is shell code that runs
-/// in each process before it.
-fn perf_in(processes: u32, inside: &str, line: &str) -> (ExitStatus, String) {
-    let mut command = Command::new(tool("hwsim"));
-    command.args(["run", "--quiet", "--machine", "pcie4", "--procs", &processes.to_string()]);
-    let script = format!("{inside}\nexec {} perf {line}", tool("ringdove").display());
-    command.args(["--", "bash", "-c", &script]);
-    run_bounded(command)
-}
-
-fn on_real_hardware() -> bool {
-    let real = std::env::var("RINGDOVE_TEST_GPU").is_ok_and(|value| value == "real");
-    if real {
-        eprintln!("skipped: this test places its ranks on a virtual node");
-    }
-    real
+/// `ringdove perf` in `processes` processes on one virtual node.
+fn perf_in(processes: u32, inside: &str, line: &str) -> Ended {
+    perf(("pcie4", processes), "", inside, line)
 }
 
 /// Rows of the table that the first process prints: their first word is a size in bytes.

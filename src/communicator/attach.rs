@@ -48,11 +48,11 @@ fn proxies(settings: &Settings) -> Result<Arc<ProxyThreads>> {
 pub(super) type FarLanes = (VerbsTransport, Vec<LaneId>);
 
 /// How a rank's engine reaches the other ranks.
-pub(super) enum Reach {
+pub(super) enum Others {
     /// By addresses, and over verbs those for which lanes are named.
-    Proxy(Vec<Peer>, Option<Box<FarLanes>>),
+    Addressed(Vec<Peer>, Option<Box<FarLanes>>),
     /// Engine to engine, by each rank's channel.
-    Device(Vec<ChannelAddress>),
+    Channels(Vec<ChannelAddress>),
 }
 
 /// A rank's engine.
@@ -149,12 +149,12 @@ fn peer_of(place: &PortPlace) -> usize {
 pub(super) fn attach(
     world: &Arc<World>,
     seat: &Seat,
-    reach: Reach,
+    others: Others,
     settings: &Settings,
 ) -> Result<Link> {
-    match reach {
-        Reach::Proxy(peers, far) => attach_to_proxy(world, seat, peers, far, settings),
-        Reach::Device(peers) => attach_to_device(world, seat, &peers, settings),
+    match others {
+        Others::Addressed(peers, far) => attach_to_proxy(world, seat, peers, far, settings),
+        Others::Channels(peers) => attach_to_device(world, seat, &peers, settings),
     }
 }
 
@@ -190,17 +190,16 @@ fn attach_to_proxy(
             LaneId(number),
             Lane {
                 peer: port.peer,
-                arrival: port.arrival.map(|signal| there.endpoint.signals + signal.offset),
+                arrival: port.arrival.map(|far| there.endpoint.signals.wrapping_add(far.offset)),
                 completion: port.completion.map(|offset| own.signals + offset),
             },
         )?;
         let Some(RouteDescription { carries_data, offset, bytes }) = port.route else { continue };
-        let region = |base, length_bytes| match carries_data {
-            true => RegionDescriptor { base, length_bytes },
-            false => RegionDescriptor::default(),
+        let base = there.endpoint.staging.wrapping_add(offset);
+        let (source, destination) = match carries_data {
+            true => (seat.memory.source(place), RegionDescriptor { base, length_bytes: bytes }),
+            false => Default::default(),
         };
-        let source = region(own.staging, layout.staging_bytes);
-        let destination = region(there.endpoint.staging + offset, bytes);
         let route = Route { lane: LaneId(number), source, destination };
         attached.handle().add_route(RouteId(number as u16), route)?;
     }

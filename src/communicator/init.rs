@@ -1,11 +1,12 @@
 //! How communicators are made: in one process, over several, and over several nodes.
 
-use super::attach::{self, Reach};
-use super::far::{Far, FarMemory, FarPlace};
+use super::attach::{self, Others};
+use super::doorbell::Doorbell;
+use super::far::{self, Far, FarMemory, FarPlace, Reach};
 use super::launcher::Launcher;
 use super::layout::{Geometry, Nodes};
 use super::meeting::{self, Card, ChannelCard};
-use super::memory::RankMemory;
+use super::memory::{FarIn, RankMemory};
 use super::peer::Peer;
 use super::world::{self, Seat, World};
 use super::{Communicator, UniqueId};
@@ -38,8 +39,10 @@ impl Communicator {
         let geometry = geometry(count, Nodes::One, settings)?;
         let world = Arc::new(World::new(geometry));
         for (rank, context) in (0..).zip(contexts) {
-            world
-                .join(seat(context, &geometry, Rank(rank), rank as usize, settings)?, &geometry)?;
+            world.join(
+                seat(context, &geometry, (Rank(rank), rank as usize), settings)?,
+                &geometry,
+            )?;
         }
         (0..count).map(|rank| Self::assemble(&world, Rank(rank), settings)).collect()
     }
@@ -87,7 +90,7 @@ impl Communicator {
             let geometry = geometry(rank_count, Nodes::One, settings)?;
             let world = id.world(geometry);
             for (&rank, context) in ranks.iter().zip(contexts) {
-                world.join(seat(context, &geometry, rank, rank.index(), settings)?, &geometry)?;
+                world.join(seat(context, &geometry, (rank, rank.index()), settings)?, &geometry)?;
             }
             let ranks = ranks.iter().map(|&rank| Self::assemble(&world, rank, settings));
             let communicators = ranks.collect::<Result<Vec<_>>>();
@@ -112,27 +115,39 @@ impl Communicator {
         let hosts = meeting::hosts(planes, settings)?;
         let geometry = geometry(hosts.len() as u32, Nodes::of(&hosts), settings)?;
         let world = id.world(geometry);
-        let mut seats = Vec::new();
-        for (plane, context) in planes.iter().zip(contexts) {
-            let place = meeting::place_of(&hosts, plane.rank());
-            let seat = seat(context, &geometry, plane.rank(), place, settings)?;
+        // Device engines reach other nodes by themselves.
+        let by_channel = geometry.engine == EngineKind::Device;
+        let seated = match geometry.nodes {
+            Nodes::Even { .. } | Nodes::Uneven if !by_channel => {
+                seats_between_nodes(&geometry, (contexts, planes), &hosts, settings)?
+            }
+            _ => {
+                let ranks = planes.iter().zip(contexts);
+                let seat = |(plane, context): (&Arc<ControlPlane>, _)| {
+                    let place = meeting::place_on_node(&hosts, plane.rank());
+                    Ok((seat(context, &geometry, (plane.rank(), place), settings)?, None))
+                };
+                ranks.map(seat).collect::<Result<Vec<_>>>()?
+            }
+        };
+        let (seats, reaches): (Vec<_>, Vec<_>) = seated.into_iter().unzip();
+        for (plane, seat) in planes.iter().zip(&seats) {
             world.join(seat.clone(), &geometry)?;
             world.link(plane.clone());
-            seats.push(seat);
         }
-        if geometry.engine == EngineKind::Device {
+        if by_channel {
             return Self::meet_by_channel(&world, planes, seats, settings);
         }
-        let cards: Vec<_> = seats.iter().map(|seat| Card::of(seat, settings)).collect();
-        let cards = meeting::exchange(planes, &cards.into_iter().collect::<Result<Vec<_>>>()?)?;
+        let cards = seats.iter().map(|seat| Card::of(seat)).collect::<Result<Vec<_>>>()?;
+        let cards = meeting::exchange(planes, &cards)?;
         world.settle(meeting::local_ranks(&cards)?);
-        let ways = open_ways(&geometry, planes, &seats, &cards, settings)?;
+        let ways = open_ways(planes, &seats, reaches, &hosts)?;
         let mut communicators = Vec::new();
         for (seat, way) in seats.into_iter().zip(ways) {
             let Way { transport, places, memory } = way;
             let peers = meeting::peers(&world, &seat, &cards, &places)?;
-            let reach = Reach::Proxy(peers, transport.map(Box::new));
-            let mut communicator = Self::start(&world, seat, reach, settings)?;
+            let others = Others::Addressed(peers, transport.map(Box::new));
+            let mut communicator = Self::start(&world, seat, others, settings)?;
             communicator.far = memory;
             communicators.push(communicator);
         }
@@ -153,7 +168,7 @@ impl Communicator {
         let cards = meeting::exchange(planes, &cards)?;
         world.settle(meeting::local_channels(&cards)?);
         let channels: Vec<_> = cards.iter().map(|card| card.channel).collect();
-        let start = |seat| Self::start(world, seat, Reach::Device(channels.clone()), settings);
+        let start = |seat| Self::start(world, seat, Others::Channels(channels.clone()), settings);
         let communicators = seats.into_iter().map(start).collect::<Result<Vec<_>>>()?;
         // Nobody rings before every engine runs.
         meeting::exchange(planes, &vec![(); planes.len()])?;
@@ -166,26 +181,26 @@ impl Communicator {
         let seat = seats[rank.index()].clone();
         let channels: Option<Vec<_>> =
             seats.iter().map(|seat| Some(seat.memory.channel()?.address())).collect();
-        let reach = match channels {
-            Some(channels) => Reach::Device(channels),
+        let others = match channels {
+            Some(channels) => Others::Channels(channels),
             None => {
                 let peers = seats.iter().map(|peer| Peer::in_process(rank, &seat.context, peer));
-                Reach::Proxy(peers.collect::<Result<_>>()?, None)
+                Others::Addressed(peers.collect::<Result<_>>()?, None)
             }
         };
-        Self::start(world, seat, reach, settings)
+        Self::start(world, seat, others, settings)
     }
 
     fn start(
         world: &Arc<World>,
         seat: Arc<Seat>,
-        reach: Reach,
+        others: Others,
         settings: &Settings,
     ) -> Result<Self> {
         let (rank, ranks) = (seat.rank, world.geometry.rank_count);
         seat.memory.publish(rank, ranks, settings.wait_timeout)?;
         let launcher = Arc::new(Mutex::new(Launcher::new(&seat)?));
-        let link = attach::attach(world, &seat, reach, settings)?;
+        let link = attach::attach(world, &seat, others, settings)?;
         world.serve();
         tracing::debug!(
             rank = rank.0,
@@ -214,22 +229,37 @@ struct Way {
     memory: Option<FarMemory>,
 }
 
+/// Seats of ranks whose memory ranks of other nodes reach.
+fn seats_between_nodes(
+    geometry: &Geometry,
+    (contexts, planes): (&[Arc<CudaContext>], &[Arc<ControlPlane>]),
+    hosts: &[String],
+    settings: &Settings,
+) -> Result<Vec<(Arc<Seat>, Option<Reach>)>> {
+    let adapters = far::adapters(contexts, planes, hosts, settings)?;
+    let ranks = contexts.iter().zip(planes).zip(adapters);
+    let seat = |((context, plane), adapter): ((&Arc<CudaContext>, &Arc<ControlPlane>), _)| {
+        let rank = plane.rank();
+        let (memory, reach) = Reach::allocate(adapter, (context, rank), geometry, settings)?;
+        Ok((Arc::new(Seat::new(rank, context.clone(), memory)), Some(reach)))
+    };
+    ranks.map(seat).collect()
+}
+
 /// The ways of this process's ranks to other nodes.
 fn open_ways(
-    geometry: &Geometry,
     planes: &[Arc<ControlPlane>],
     seats: &[Arc<Seat>],
-    cards: &[Card],
-    settings: &Settings,
+    reaches: Vec<Option<Reach>>,
+    hosts: &[String],
 ) -> Result<Vec<Way>> {
-    if geometry.nodes == Nodes::One {
+    let Some(reaches) = reaches.into_iter().collect::<Option<Vec<_>>>() else {
         return Ok(seats.iter().map(|_| Way::default()).collect());
-    }
-    let open = |seat: &Arc<Seat>| {
-        let others = meeting::far_ranks(cards, seat.rank);
-        Far::open(seat, &others, meeting::place_on_node(cards, seat.rank), settings)
     };
-    let opened = seats.iter().map(open).collect::<Result<Vec<_>>>()?;
+    let open = |(seat, reach): (&Arc<Seat>, Reach)| {
+        Far::open(seat, reach, &meeting::far_ranks(hosts, seat.rank))
+    };
+    let opened = seats.iter().zip(reaches).map(open).collect::<Result<Vec<_>>>()?;
     let shown: Vec<_> = opened.iter().map(|far| Some(far.card().clone())).collect();
     let shown = meeting::exchange(planes, &shown)?;
     let connect = |(seat, far): (&Arc<Seat>, Far)| {
@@ -263,17 +293,25 @@ fn geometry(rank_count: u32, nodes: Nodes, settings: &Settings) -> Result<Geomet
     Ok(Geometry::new(rank_count, nodes, settings))
 }
 
+/// A rank with its memory; it is number `place` of its node.
 fn seat(
     context: &Arc<CudaContext>,
     geometry: &Geometry,
-    rank: Rank,
-    place: usize,
+    (rank, place): (Rank, usize),
     settings: &Settings,
 ) -> Result<Arc<Seat>> {
     if rank.0 >= geometry.rank_count {
         let expected = format!("less than {}", geometry.rank_count);
         return Err(Error::argument("rank", expected, rank.0));
     }
-    let memory = RankMemory::new(context, geometry, rank, place, settings)?;
+    let ring_log2 = settings.ring_log2;
+    let memory = RankMemory::new(context, geometry, rank, (FarIn::Device, ring_log2))?;
+    let memory = match geometry.engine {
+        EngineKind::Proxy => memory,
+        EngineKind::Device => {
+            let bell = Doorbell::claim(context, (geometry, &memory.layout), place, settings)?;
+            memory.with_doorbell(bell)
+        }
+    };
     Ok(Arc::new(Seat::new(rank, context.clone(), memory)))
 }

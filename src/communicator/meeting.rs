@@ -20,11 +20,9 @@ type ProcessName = [u8; 16];
 /// What a rank shows the others.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Card {
-    /// The node: processes that share it can share device memory.
-    host: String,
     process: ProcessName,
-    /// `None` where nobody outside of the process could reach it anyway.
-    memory: Option<[Shared; 2]>,
+    /// Signals and staging memory.
+    memory: [Shared; 2],
 }
 
 /// A piece of device memory as other processes find it.
@@ -72,14 +70,11 @@ pub(super) fn host_name(settings: &Settings) -> String {
 
 impl Card {
     /// The card of `seat`.
-    pub fn of(seat: &Seat, settings: &Settings) -> Result<Self> {
+    pub fn of(seat: &Seat) -> Result<Self> {
         let export = |address| Export::of(&seat.context, address).map(Shared::from);
         let endpoint = seat.memory.endpoint();
-        Ok(Self {
-            host: host_name(settings),
-            process: process_name()?,
-            memory: Some([export(endpoint.signals)?, export(endpoint.staging)?]),
-        })
+        let memory = [export(endpoint.signals)?, export(endpoint.staging)?];
+        Ok(Self { process: process_name()?, memory })
     }
 }
 
@@ -112,21 +107,15 @@ pub(super) fn local_ranks(cards: &[Card]) -> Result<Vec<Rank>> {
     Ok(local.map(|(rank, _)| Rank(rank)).collect())
 }
 
-/// The ranks of other nodes than `rank`'s.
-pub(super) fn far_ranks(cards: &[Card], rank: Rank) -> Vec<Rank> {
-    let own = &cards[rank.index()].host;
-    let far = (0..).zip(cards).filter(|(_, card)| card.host != *own);
+/// The ranks of other nodes than `rank`'s. `hosts` names every rank's node.
+pub(super) fn far_ranks(hosts: &[String], rank: Rank) -> Vec<Rank> {
+    let own = &hosts[rank.index()];
+    let far = (0..).zip(hosts).filter(|&(_, host)| host != own);
     far.map(|(rank, _)| Rank(rank)).collect()
 }
 
 /// Which rank of its node `rank` is, from 0.
-pub(super) fn place_on_node(cards: &[Card], rank: Rank) -> usize {
-    let own = &cards[rank.index()].host;
-    cards[..rank.index()].iter().filter(|card| card.host == *own).count()
-}
-
-/// Which rank of its node `rank` is, from 0; `hosts` names every rank's node.
-pub(super) fn place_of(hosts: &[String], rank: Rank) -> usize {
+pub(super) fn place_on_node(hosts: &[String], rank: Rank) -> usize {
     let own = &hosts[rank.index()];
     hosts[..rank.index()].iter().filter(|host| *host == own).count()
 }
@@ -147,21 +136,15 @@ pub(super) fn peers(
         if let Some(place) = far.iter().find(|place| place.rank == rank) {
             return Ok(Peer::far(&world.geometry, place));
         }
-        let exports = card.memory.as_ref().map(|memory| memory.each_ref().map(Shared::export));
-        match exports {
-            Some([Some(signals), Some(staging)]) if card.host == own.host => {
+        match card.memory.each_ref().map(Shared::export) {
+            [Some(signals), Some(staging)] => {
                 Peer::on_node(rank, &seat.context, &world.geometry, [&signals, &staging])
             }
-            _ => Err(Error::NotFound {
-                wanted: format!("path from {} to {rank}", seat.rank),
-                looked_for: format!(
-                    "device memory shared on one node; {} is on node {}, {rank} on {}",
-                    seat.rank, own.host, card.host
-                ),
-                advice: "run all ranks on one node; if they are, and containers hide it, set \
-                         RINGDOVE_HOST_ID to the same value for all"
-                    .into(),
-            }),
+            _ => Err(Error::argument(
+                "memory of another process",
+                format!("handles of the driver from {rank}"),
+                "bytes of another length",
+            )),
         }
     };
     (0..).zip(cards).map(peer).collect()

@@ -8,6 +8,7 @@
 
 pub mod adapter;
 pub mod data;
+pub mod perf;
 
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 use ringdove::{Communicator, Settings};

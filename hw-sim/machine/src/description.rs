@@ -159,6 +159,8 @@ pub struct GpuModel {
     pub memory_bus_bits: u32,
     /// L2 cache, bytes.
     pub l2_cache_bytes: u64,
+    /// The driver exports its memory as dma-bufs.
+    pub dma_buf: bool,
 }
 
 impl GpuModel {

@@ -194,6 +194,7 @@ impl Check<'_> {
             memory_clock_khz: khz("MHz", &entry.memory_clock_mhz)?,
             memory_bus_bits: self.number("bits", &entry.memory_bus_bits, 32..=16384)?,
             l2_cache_bytes: kib("KiB", &entry.l2_cache_kib, 1..=1 << 20)?,
+            dma_buf: entry.dma_buf.unwrap_or(true),
         })
     }
 

@@ -52,6 +52,8 @@ pub(super) struct ModelEntry {
     pub memory_clock_mhz: Spanned<u32>,
     pub memory_bus_bits: Spanned<u32>,
     pub l2_cache_kib: Spanned<u32>,
+    /// Most drivers export; leaving it out says so.
+    pub dma_buf: Option<bool>,
 }
 
 #[derive(Deserialize)]

@@ -189,9 +189,12 @@ driver_calls! {
         handle: Out<c_int>, address: u64, bytes: usize, kind: c_uint, flags: u64,
     ) {
         handle.require()?;
-        let (driver, _) = state::current()?;
+        let (driver, context) = state::current()?;
         if kind != DMA_BUF || flags != 0 {
             return refuse(NOT_SUPPORTED, format!("handle type {kind}, flags {flags:#x}"));
+        }
+        if !driver.machine.model(context.gpu).dma_buf {
+            return refuse(NOT_SUPPORTED, "the machine's GPUs export no dma-bufs");
         }
         let descriptor = driver.machine.memory.export_dma_buf(address, bytes as u64)?;
         handle.set(descriptor.into_raw_fd())
