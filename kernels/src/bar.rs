@@ -146,7 +146,7 @@ pub struct Status {
     pub decoder_stalls: u64,
     /// The most descriptors that stood in the ring at once, as far as the decoder saw.
     pub occupancy_max: u64,
-    /// Packets that were refused: unknown sender, wrong generation.
+    /// Packets that were refused, for whatever reason.
     pub packets_refused: u64,
 }
 
@@ -186,15 +186,15 @@ pub struct ErrorRecord {
     pub state: u64,
     /// An [`ErrorCode`].
     pub code: u64,
-    /// Ring position of the descriptor.
+    /// Ring position of the descriptor; where none is to blame, of the next one.
     pub position: u64,
     /// Its two words, as they were in the ring.
     pub words: [u64; 2],
-    /// The route that it names; of a peer's refusal, its window.
+    /// The route that it names, or [`NONE`]; of a peer's refusal, its window.
     pub route: u64,
-    /// The lane of that route, if the route exists.
+    /// The lane of that route, or [`NONE`].
     pub lane: u64,
-    /// The entry of the peer table behind the lane, if there is one.
+    /// The entry of the peer table behind the lane, or [`NONE`].
     pub peer: u64,
     /// The limit that was not kept (bytes of a region), or an address.
     pub limit: u64,
@@ -224,9 +224,9 @@ pub enum ErrorCode {
     WriteFault = 8,
     /// The peer refused a packet. `detail`: a [`Refusal`], `limit` as it says.
     PeerRefused = 9,
-    /// The peer cannot be reached any more.
+    /// The peer cannot be reached any more. `detail`: its link address.
     LinkLost = 10,
-    /// A register has a value that makes no sense. `detail`: its offset in the channel.
+    /// A register has a value, `limit`, that makes no sense. `detail`: its offset in the channel.
     BadRegister = 11,
 }
 

@@ -28,5 +28,6 @@ mod write;
 
 pub use error::EngineError;
 pub use registers::{bar_bytes, identity, link_address, make_bar};
+pub use ringdove_kernels::bar::{Identity, PCI_CLASS, PCI_DEVICE_VIRTUAL, PCI_VENDOR_VIRTUAL};
 pub(crate) use service::KernelWatch;
 pub use service::{Engines, EnginesRequest};

@@ -168,7 +168,7 @@ impl Engines {
     /// Serves the channels whose rings begin in a range of this process's address space, which must
     /// be a mapping of an engine's BAR. Each of them is reset when this returns.
     pub fn register(&self, address: u64, bytes: u64, context: u64) -> Result<(), EngineError> {
-        let (engine, offset) = self.locate(address)?;
+        let (engine, offset) = self.locate(address, bytes)?;
         let mut node = self.lock();
         let identity = node.devices[engine].identity;
         let end = offset.saturating_add(bytes);
@@ -231,9 +231,14 @@ impl Engines {
         ended.into_iter().flat_map(|one| one.places).for_each(|place| node.release(place));
     }
 
-    /// The engine whose BAR is mapped at an address, and the offset in it.
-    fn locate(&self, address: u64) -> Result<(usize, u64), EngineError> {
-        let mapping = mapping_at(address);
+    /// Is an engine's BAR mapped at an address?
+    pub fn is_bar(&self, address: u64) -> bool {
+        self.locate(address, 1).is_ok()
+    }
+
+    /// The engine whose BAR is mapped in a range, and the offset of the range in it.
+    fn locate(&self, address: u64, bytes: u64) -> Result<(usize, u64), EngineError> {
+        let mapping = mapping_at(address, bytes);
         let file = mapping.as_ref().and_then(|(path, _)| fs::metadata(path).ok());
         let is_it = |bar: &PathBuf| match (&file, fs::metadata(bar)) {
             (Some(file), Ok(bar)) => (file.dev(), file.ino()) == (bar.dev(), bar.ino()),
@@ -245,7 +250,7 @@ impl Engines {
                 let found = match &mapping {
                     Some((path, _)) if !path.as_os_str().is_empty() => path.display().to_string(),
                     Some(_) => "no file".into(),
-                    None => "nothing".into(),
+                    None => "nothing, or not all of it from one file".into(),
                 };
                 Err(EngineError::NotABar { address, found, engines: self.bars.len() })
             }
@@ -253,8 +258,8 @@ impl Engines {
     }
 }
 
-/// The file that is mapped at an address, and the offset of the address in it.
-fn mapping_at(address: u64) -> Option<(PathBuf, u64)> {
+/// The file that is mapped in a range, and the offset of the range in it.
+fn mapping_at(address: u64, bytes: u64) -> Option<(PathBuf, u64)> {
     let maps = fs::read_to_string("/proc/self/maps").ok()?;
     maps.lines().find_map(|line| {
         // from-to rights offset device inode   path
@@ -262,7 +267,7 @@ fn mapping_at(address: u64) -> Option<(PathBuf, u64)> {
         let (from, to) = range.split_once('-')?;
         let number = |text| u64::from_str_radix(text, 16).ok();
         let (from, to) = (number(from)?, number(to)?);
-        if !(from..to).contains(&address) {
+        if !(from..to).contains(&address) || bytes > to - address {
             return None;
         }
         let mut fields = rest.splitn(4, ' ');

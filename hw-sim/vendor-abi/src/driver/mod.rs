@@ -5,6 +5,7 @@ mod call;
 mod code;
 mod context;
 mod copy;
+mod engine;
 mod event;
 mod handles;
 mod launch;

@@ -7,6 +7,7 @@ use super::code::{
 use super::handles::{Handle, HandleKind, Handles};
 use super::{call, trace, visible};
 use hwsim_machine::description::Description;
+use hwsim_machine::engine::Engines;
 use hwsim_machine::{Context, Event, Function, Machine, Module, Stream};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -32,6 +33,8 @@ pub(crate) struct Driver {
     /// The pool of each device that asynchronous allocations use, and its default one.
     pub default_pools: Vec<Handle>,
     pub current_pools: Vec<AtomicU64>,
+    /// The device engines, once a program has given its GPUs a part of one.
+    pub engines: OnceLock<Arc<Engines>>,
 }
 
 /// A device's primary context.
@@ -126,6 +129,7 @@ pub(crate) fn initialise() -> Outcome {
         current_pools: default_pools.iter().map(|&pool| AtomicU64::new(pool)).collect(),
         default_pools,
         pools,
+        engines: OnceLock::new(),
     };
     assert!(DRIVER.set(driver).is_ok(), "only one thread builds the machine");
     Ok(())
@@ -236,6 +240,9 @@ pub(crate) fn destroy_context(driver: &Driver, handle: Handle) -> Outcome {
     };
     let id = context.id;
     context.destroy();
+    if let Some(engines) = driver.engines.get() {
+        engines.release_context(id);
+    }
     driver.streams.remove_all(|stream| stream.context.id == id);
     driver.events.remove_all(|event| event.context.id == id);
     driver.functions.remove_all(|function| function.module.context.id == id);
