@@ -6,6 +6,7 @@ use crate::description::cluster::{FABRIC_VARIABLE, Fabric};
 use crate::description::{Description, GpuModel};
 use crate::engine::{EngineError, Engines, EnginesRequest};
 use crate::error::{Error, Result};
+use crate::fabric::FabricError;
 use crate::gpu::{self, Footprint, Occupancy};
 use crate::kernel::KernelRun;
 use crate::memory::{GlobalMemory, Site};
@@ -148,7 +149,11 @@ impl Machine {
         faults: &str,
     ) -> std::result::Result<Arc<Engines>, EngineError> {
         let memory = Arc::clone(&self.memory);
-        let request = EnginesRequest { description: &self.description, memory, sysfs, faults };
+        let looking =
+            |cause| FabricError::System { what: format!("finding {FABRIC_VARIABLE}"), cause };
+        let fabric = Fabric::from_environment().map_err(looking)?.map(|fabric| fabric.path);
+        let description = &self.description;
+        let request = EnginesRequest { description, memory, sysfs, faults, fabric };
         Engines::start(&request, Arc::clone(&self.scheduler.kernels))
     }
 

@@ -1,12 +1,13 @@
 //! One channel: its life as BAR.md tells it, and how it ends when something is wrong.
 
 use super::dma::{Dma, Fault};
+use super::link::{Door, Outbound};
 use super::queue::{Lanes, error_without_request};
 use super::registers::ChannelRegisters;
 use ringdove_kernels::bar::{
     CONTROL_OFFSET, Command, Control, ErrorCode, ErrorRecord, State, Status,
 };
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::mem::offset_of;
 
 /// Names a channel among all engines that reach one another: the engine's link address, and its
@@ -58,11 +59,20 @@ pub(super) struct Channel {
     pub lanes: Lanes,
     /// Where in the peer table a sender was found last.
     pub senders: HashMap<Place, u64>,
+    /// Where other processes knock, if there are any.
+    pub door: Option<Door>,
+    /// Pipes to channels of other processes.
+    pub outbound: BTreeMap<Place, Outbound>,
 }
 
 impl Channel {
     /// Serves a channel: it begins with a reset.
-    pub fn new(place: Place, engine: usize, registers: ChannelRegisters) -> Self {
+    pub fn new(
+        place: Place,
+        engine: usize,
+        registers: ChannelRegisters,
+        door: Option<Door>,
+    ) -> Self {
         registers.clear_command();
         let mut channel = Self {
             place,
@@ -78,6 +88,8 @@ impl Channel {
             stalled_at: None,
             lanes: Lanes::default(),
             senders: HashMap::new(),
+            door,
+            outbound: BTreeMap::new(),
         };
         channel.reset();
         channel
@@ -88,6 +100,7 @@ impl Channel {
         self.lanes = Lanes::default();
         self.seen.clear();
         self.senders.clear();
+        self.outbound.clear();
         self.control = Control::default();
         self.status = Status::default();
         (self.failed, self.tail, self.stalled_at) = (false, 0, None);
@@ -174,6 +187,7 @@ impl Channel {
         }
         self.lanes = Lanes::default();
         self.seen.clear();
+        self.outbound.clear();
         self.status.in_flight = 0;
         self.phase = Phase::Stopped;
     }

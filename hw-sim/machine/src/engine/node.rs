@@ -7,12 +7,14 @@ use super::dma::Dma;
 use super::error::EngineError;
 use super::fault::Faults;
 use super::fetch::Answer;
-use super::link::Sent;
+use super::link::{Door, Far, Sent};
 use super::registers::{ChannelRegisters, identity};
 use crate::description::Description;
+use crate::fabric::Fabric;
 use crate::memory::GlobalMemory;
 use ringdove_kernels::bar::Identity;
 use std::fs::File;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Sub-requests of each channel in one step. New doorbells, commands and packets are looked at
@@ -41,6 +43,7 @@ impl Device {
 pub(super) struct Node {
     pub devices: Vec<Device>,
     pub channels: Vec<Channel>,
+    pub far: Far,
 }
 
 /// What a step did.
@@ -53,8 +56,13 @@ pub(super) struct Progress {
 }
 
 impl Node {
-    /// The engines that a machine has on this node. `faults` is a list as `HWSIM_FAULTS` has it.
-    pub fn new(description: &Description, faults: &str) -> Result<Self, EngineError> {
+    /// The engines that a machine has on this node. `faults` is a list as `HWSIM_FAULTS` has it;
+    /// without a fabric there are no other processes.
+    pub fn new(
+        description: &Description,
+        faults: &str,
+        fabric: Option<Arc<Fabric>>,
+    ) -> Result<Self, EngineError> {
         let node = description.node;
         let mut devices = Vec::new();
         for (index, engine) in description.engines.iter().enumerate() {
@@ -62,7 +70,7 @@ impl Node {
                 .map_err(|why| EngineError::Faults { engine: engine.name.clone(), why })?;
             devices.push(Device { identity: identity(engine, node, index), faults, taken: 0 });
         }
-        Ok(Self { devices, channels: Vec::new() })
+        Ok(Self { devices, channels: Vec::new(), far: Far::new(fabric) })
     }
 
     /// Serves a channel, which is reset by it.
@@ -73,7 +81,13 @@ impl Node {
             return Err(EngineError::Served { channel });
         }
         let registers = ChannelRegisters::map(bar, identity, channel)?;
-        self.channels.push(Channel::new(place, engine, registers));
+        let door = match &self.far.fabric {
+            Some(fabric) => {
+                Some(Door::make(fabric, place)?.ok_or(EngineError::Served { channel })?)
+            }
+            None => None,
+        };
+        self.channels.push(Channel::new(place, engine, registers, door));
         Ok(place)
     }
 
@@ -83,6 +97,7 @@ impl Node {
             let mut channel = self.channels.remove(index);
             channel.reset();
             channel.registers.show_absent();
+            self.far.inbound.retain(|pipe| pipe.to != place);
         }
     }
 
@@ -109,6 +124,7 @@ impl Node {
                 *taken += 1;
             });
         }
+        progress.worked |= self.serve_links(&dma, now);
         for _ in 0..SUB_REQUESTS_PER_STEP {
             for index in 0..self.channels.len() {
                 progress.worked |= self.fetch(index, &dma, now);
@@ -140,6 +156,10 @@ impl Node {
             match self.transmit(index, &packet, &request, dma) {
                 Sent::Acknowledged => {
                     self.channels[index].sent(&packet, Answer::Acknowledged, dma);
+                    return true;
+                }
+                Sent::Pending => {
+                    self.channels[index].sent(&packet, Answer::Pending, dma);
                     return true;
                 }
                 Sent::NoRoom => self.channels[index].lanes.rotate(),

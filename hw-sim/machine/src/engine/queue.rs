@@ -1,5 +1,6 @@
 //! Requests between decoder and acknowledgement: a queue for each lane, and whose turn it is.
 
+use super::channel::Place;
 use ringdove_kernels::bar::{ErrorCode, ErrorRecord, NONE, Peer};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
@@ -133,6 +134,16 @@ impl Lanes {
     pub fn find(&self, position: u64) -> Option<&Request> {
         let all = self.queues.values().flat_map(|queue| queue.sent.iter().chain(&queue.waiting));
         all.into_iter().find(|request| request.position == position)
+    }
+
+    /// The oldest request under way to a channel.
+    pub fn oldest_to(&self, to: Place) -> Option<&Request> {
+        let all = self.queues.values().flat_map(|queue| queue.sent.iter().chain(&queue.waiting));
+        let to = (to.link_address, to.channel);
+        let meant = |request: &&Request| {
+            request.begun && (request.to.link_address, request.to.channel) == to
+        };
+        all.filter(meant).min_by_key(|request| request.position)
     }
 
     /// Drops what was not begun. Gives the number.

@@ -4,7 +4,7 @@ use super::channel::Place;
 use super::error::EngineError;
 use super::node::{Node, Progress};
 use crate::description::Description;
-use crate::fabric::{Bell, Segment, ask_for_short_slices, block_signals};
+use crate::fabric::{Bell, Fabric, Segment, ask_for_short_slices, block_signals};
 use crate::memory::GlobalMemory;
 use ringdove_kernels::bar::RING_OFFSET;
 use std::fs::{self, File};
@@ -35,6 +35,8 @@ pub struct EnginesRequest<'a> {
     pub sysfs: PathBuf,
     /// A list as `HWSIM_FAULTS` has it.
     pub faults: &'a str,
+    /// The folder that the processes of the cluster share, if there are several.
+    pub fabric: Option<PathBuf>,
 }
 
 /// Tells the engines' thread what the GPUs do.
@@ -95,10 +97,14 @@ impl Engines {
             folder.join("resource0")
         };
         let engines = &request.description.engines;
-        let bell = Bell::new(Arc::new(Segment::anonymous(4096)?), 0);
+        let fabric = request.fabric.as_deref().map(Fabric::join).transpose()?;
+        let bell = match &fabric {
+            Some(fabric) => fabric.own.engines(),
+            None => Bell::new(Arc::new(Segment::anonymous(4096)?), 0),
+        };
         let _ = watch.bell.set(bell.clone());
         let engines = Arc::new(Self {
-            node: Mutex::new(Node::new(request.description, request.faults)?),
+            node: Mutex::new(Node::new(request.description, request.faults, fabric)?),
             registrations: Mutex::default(),
             bars: engines.iter().map(bar).collect(),
             names: engines.iter().map(|engine| engine.name.clone()).collect(),
@@ -120,9 +126,14 @@ impl Engines {
                 }
                 let (progress, channels) = engines.step(Instant::now());
                 let nap = engines.nap(progress, channels, &mut idle);
-                drop(engines);
                 match nap {
-                    Some(nap) => bell.sleep(nap, || false),
+                    Some(nap) => {
+                        // Not held while the thread sleeps: the engines may end meanwhile.
+                        drop(engines);
+                        bell.sleep(nap, || {
+                            weak.upgrade().is_none_or(|engines| engines.lock().has_far_work())
+                        });
+                    }
                     None => std::hint::spin_loop(),
                 }
             }
@@ -255,6 +266,13 @@ impl Engines {
                 Err(EngineError::NotABar { address, found, engines: self.bars.len() })
             }
         }
+    }
+}
+
+impl Drop for Engines {
+    fn drop(&mut self) {
+        // Its thread sees that the engines are gone.
+        self.bell.wake();
     }
 }
 

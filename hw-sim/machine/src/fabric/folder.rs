@@ -214,6 +214,13 @@ impl Fabric {
         marked.then_some((segment, (owner[0], owner[1])))
     }
 
+    /// The names of files that begin like this.
+    pub fn names(&self, prefix: &str) -> Vec<String> {
+        let Ok(entries) = fs::read_dir(&self.folder) else { return Vec::new() };
+        let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+        names.filter(|name| name.starts_with(prefix)).collect()
+    }
+
     /// Removes a shared file's name.
     pub fn remove(&self, name: &str) {
         let _ = fs::remove_file(self.path(name));

@@ -4,7 +4,7 @@ use super::super::channel::Place;
 use super::super::node::{Node, Progress};
 use super::super::registers::Entry;
 use crate::description::Description;
-use crate::fabric::Segment;
+use crate::fabric::{Fabric, Segment};
 use crate::memory::{GlobalMemory, Site, memory_file_for_tests};
 use ringdove_kernels::bar::{
     CONTROL_OFFSET, Command, Control, ERROR_OFFSET, ErrorCode, ErrorRecord, Identity, Lane, NONE,
@@ -33,27 +33,46 @@ pub fn machine(engines: usize, lines: &str) -> Description {
     Description::parse(&text, "test").unwrap()
 }
 
+/// How a test makes its bench: engines, lines for the entry of each, faults.
+pub type Make = fn(usize, &str, &str) -> Bench;
+
 /// Engines, and the memory that they touch.
 pub struct Bench {
     pub node: Node,
     pub memory: Arc<GlobalMemory>,
     bars: Vec<File>,
+    folder: Option<tempfile::TempDir>,
 }
 
 impl Bench {
-    pub fn new(engines: usize) -> Self {
-        Self::with(engines, "", "")
+    /// Engines that one process plays.
+    pub fn near(engines: usize, lines: &str, faults: &str) -> Self {
+        Self::joined(machine(engines, lines), faults, None)
     }
 
-    pub fn with(engines: usize, lines: &str, faults: &str) -> Self {
-        let description = machine(engines, lines);
-        let node = Node::new(&description, faults).unwrap();
+    /// Engines that reach each other, and themselves, as if every channel were another process's.
+    pub fn far(engines: usize, lines: &str, faults: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let fabric = Fabric::join(folder.path()).unwrap();
+        let mut bench = Self::joined(machine(engines, lines), faults, Some(fabric));
+        bench.node.far.always = true;
+        bench.folder = Some(folder);
+        bench
+    }
+
+    fn joined(description: Description, faults: &str, fabric: Option<Arc<Fabric>>) -> Self {
+        let node = Node::new(&description, faults, fabric).unwrap();
         let bars = node.devices.iter();
         let bars = bars.map(|d| memory_file_for_tests(super::super::bar_bytes(&d.identity)));
         let bars = bars.collect();
         let site = Site { node: 0, fabric: None };
         let memory = Arc::new(GlobalMemory::new(&[256 << 20], site).unwrap());
-        Self { bars, node, memory }
+        Self { bars, node, memory, folder: None }
+    }
+
+    /// Engines of one node, as one process plays them.
+    pub fn on_node(node: u32, engines: usize, fabric: Arc<Fabric>) -> Self {
+        Self::joined(machine(engines, "").at_node(node), "", Some(fabric))
     }
 
     /// A host with a channel of an engine, ready.
@@ -73,6 +92,7 @@ impl Bench {
             source: allocate(REGION),
             window: allocate(REGION),
             words,
+            signals: allocate(4096),
             head: 0,
         }
     }
@@ -100,6 +120,8 @@ pub struct Host {
     pub window: u64,
     /// A page: tail, abort word, then signals.
     pub words: u64,
+    /// A page for many signals.
+    pub signals: u64,
     pub head: u64,
 }
 
@@ -155,7 +177,12 @@ impl Host {
     /// Makes `peer` this host's peer of a number: window 0, signals, and for each of `lanes` a lane
     /// and a route of the same number. Lane `l` raises the peer's signal `l`.
     pub fn connect(&self, peer: &Host, number: u64, lanes: std::ops::Range<u64>) {
-        self.enter(number, peer.peer_entry());
+        self.connect_to(peer.peer_entry(), number, lanes);
+    }
+
+    /// The same, of a peer that may be another process's.
+    pub fn connect_to(&self, peer: Peer, number: u64, lanes: std::ops::Range<u64>) {
+        self.enter(number, peer);
         self.enter(0, Window { base: self.window, length: REGION, reserved: 0, valid: 1 });
         for lane in lanes {
             self.enter(
