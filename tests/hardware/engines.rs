@@ -22,6 +22,16 @@ pub fn on_engines(machine: &str, body: impl FnOnce()) {
     on_machine_env(MACHINE, &[], variables, || {});
 }
 
+/// Runs the body of the current test on [`MACHINE`], with device engines. Options are those of
+/// `hwsim run`, and variables those of the body's process.
+pub fn on_device_engines(options: &[&str], variables: &[(&str, &str)], body: impl FnOnce()) {
+    if std::env::var("RINGDOVE_TEST_GPU").is_ok_and(|value| value == "real") {
+        return eprintln!("skipped: this test uses virtual engines");
+    }
+    let variables = [&[(ENGINE, "device")], variables].concat();
+    on_machine_env(MACHINE, options, &variables, body);
+}
+
 /// The engine that the current test runs on.
 pub fn engine() -> EngineKind {
     let name = std::env::var(ENGINE).ok();
