@@ -103,6 +103,39 @@ fn no_proxy_thread_exists_and_nobody_copies_for_the_gpus() {
     let forbidden = ["cuMemcpyAsync", "cuIpc", "cuCtxEnablePeerAccess", "cuStreamWriteValue"];
     let calls = trace.lines().filter(|line| forbidden.iter().any(|call| line.contains(call)));
     assert_eq!(calls.collect::<Vec<_>>(), [""; 0]);
+    // From the last launch to the end nobody in the process asks the driver for anything.
+    let calls: Vec<_> = trace.lines().filter_map(|line| line.split_whitespace().nth(2)).collect();
+    let last_launch = calls.iter().rposition(|call| call.starts_with("cuLaunchKernel")).unwrap();
+    let next = calls[last_launch + 1..].iter().find(|call| !call.starts_with("cuCtx"));
+    assert_eq!(next, Some(&"cuStreamSynchronize"), "the next call after the launches");
+}
+
+/// Channels that nobody holds, of each of `engines`.
+fn free_channels(engines: &[Candidate]) -> Vec<u64> {
+    let free = |engine: &Candidate| {
+        let function = Function::open(&engine.name, &engine.resource).unwrap();
+        function.free_channels().unwrap()
+    };
+    engines.iter().map(free).collect()
+}
+
+/// If this fails, the setting does not choose, and nobody can steer clear of a bad card.
+#[test]
+fn engines_are_dealt_out_as_the_setting_names_them() {
+    on_device_engines(&[], &[], || {
+        let engines = candidates();
+        let before = free_channels(&engines);
+        let engine_devices = [5, 3].map(|index: usize| engines[index].name.clone()).to_vec();
+        let world = World::with(3, &Settings { engine_devices, ..settings() });
+        let now = free_channels(&engines);
+        let taken: Vec<_> = before.iter().zip(now).map(|(before, now)| before - now).collect();
+        assert_eq!(taken, [0, 0, 0, 1, 0, 2, 0, 0]);
+        let buffers = world.upload(&vec![vec![0; 4000]; 3]);
+        for (rank, buffer) in buffers.iter().enumerate() {
+            sum(&world, rank, address(buffer), 1000).unwrap();
+        }
+        world.finish();
+    });
 }
 
 /// If this fails, channels leak, and the machine has none left after some communicators.
@@ -110,13 +143,7 @@ fn no_proxy_thread_exists_and_nobody_copies_for_the_gpus() {
 fn channels_come_back() {
     on_device_engines(&[], &[], || {
         let engines = candidates();
-        let free = || -> Vec<u64> {
-            let free = |engine: &Candidate| {
-                let function = Function::open(&engine.name, &engine.resource).unwrap();
-                function.free_channels().unwrap()
-            };
-            engines.iter().map(free).collect()
-        };
+        let free = || free_channels(&engines);
         let before = free();
         for round in 0..20 {
             let world = World::new(2);

@@ -15,11 +15,10 @@ use std::time::Duration;
 /// How long an engine may take for a step of a channel's life. Hardware needs microseconds.
 pub(super) const STEP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A channel, from its claim to its last reset.
+/// A channel from its claim on. Its owner resets it before it drops it.
 #[derive(Debug)]
 pub(crate) struct Doorbell {
     pub channel: Arc<Channel>,
-    /// Given back after the reset: an engine that still runs would read pages that are gone.
     pages: IoMemory,
 }
 
@@ -71,17 +70,17 @@ impl Doorbell {
         Ok(bell)
     }
 
+    /// Ends what the channel does: afterwards the engine knows none of the rank's memory. Peers may
+    /// have returned credits until now.
+    ///
+    /// # Errors
+    /// As [`Channel::reset`]. The engine may then still write.
+    pub fn reset(&self) -> Result<()> {
+        self.channel.reset(STEP_TIMEOUT)
+    }
+
     /// Device address of the ring's first slot.
     pub fn ring_address(&self) -> u64 {
         self.pages.address()
-    }
-}
-
-impl Drop for Doorbell {
-    fn drop(&mut self) {
-        // Peers may have returned credits until now; from here on the memory may go.
-        if let Err(error) = self.channel.reset(STEP_TIMEOUT) {
-            tracing::error!(%error, "the engine may still write memory of this rank");
-        }
     }
 }

@@ -87,15 +87,27 @@ fn range(context: &Arc<CudaContext>, memory: &Arc<DeviceMemory>) -> Result<Arc<G
 /// peers' engines write into it.
 #[derive(Debug)]
 pub(crate) struct RankMemory {
-    /// Dropped first: it resets the channel, and then no engine knows the rest any more.
+    /// Of a device engine. Its channel is reset before the rest may go.
     bell: Option<Doorbell>,
     pub layout: Layout,
     pinned: Arc<PinnedMemory>,
-    control: DeviceMemory,
+    control: Arc<DeviceMemory>,
     signals: Arc<DeviceMemory>,
     staging: Arc<DeviceMemory>,
     host: Option<HostPart>,
     ring_log2: u32,
+}
+
+impl Drop for RankMemory {
+    fn drop(&mut self) {
+        let Some(bell) = self.bell.take() else { return };
+        if let Err(error) = bell.reset() {
+            tracing::error!(%error, "the engine may still write; the rank's memory is leaked");
+            let (signals, staging) = (self.signals.clone(), self.staging.clone());
+            // With the channel's lock: nobody else should get a channel that does not obey.
+            std::mem::forget((bell, self.pinned.clone(), self.control.clone(), signals, staging));
+        }
+    }
 }
 
 /// What an adapter is given.
@@ -133,7 +145,7 @@ impl RankMemory {
         Ok(Self {
             bell: None,
             pinned: Arc::new(PinnedMemory::zeroed(context, pinned::RING + ring_bytes)?),
-            control: DeviceMemory::zeroed(context, control_bytes)?,
+            control: device(control_bytes as u64)?,
             signals: device(on_device.signals)?,
             staging: device(on_device.staging)?,
             host: (far_in == FarIn::Host).then(host).transpose()?,
@@ -143,8 +155,9 @@ impl RankMemory {
     }
 
     /// With the ring of a device engine.
-    pub fn with_doorbell(self, bell: Doorbell) -> Self {
-        Self { bell: Some(bell), ..self }
+    pub fn with_doorbell(mut self, bell: Doorbell) -> Self {
+        self.bell = Some(bell);
+        self
     }
 
     /// What peers need.
