@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::id::{AdapterName, EngineKind, PciId};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -51,6 +52,9 @@ pub struct Settings {
     pub proxy_cpus: Vec<usize>,
     /// `RINGDOVE_COALESCE_BYTES`: the most bytes that the proxy joins into one transfer.
     pub coalesce_bytes_max: u64,
+    /// `RINGDOVE_TRACE`: rank N appends a line for each transfer to the file of this name and `.N`;
+    /// empty: nobody does.
+    pub trace: Option<PathBuf>,
     /// `RINGDOVE_ADAPTER`: the RDMA adapter to use, and perhaps its port, such as `mlx5_0:1`;
     /// empty: the one nearest to the GPU.
     pub adapter: Option<AdapterName>,
@@ -200,6 +204,12 @@ pub const TABLE: &[Setting] = &[
         name: "RINGDOVE_COALESCE_BYTES",
         default: "262144",
         meaning: "the most bytes that the proxy joins into one transfer (1 to 1073741824)",
+    },
+    Setting {
+        name: "RINGDOVE_TRACE",
+        default: "",
+        meaning: "rank N appends a line for each transfer that its engine submits to the file of \
+                  this name and `.N`; empty: none",
     },
     Setting {
         name: "RINGDOVE_ADAPTER",
@@ -353,6 +363,7 @@ impl Settings {
                 "1 to 1073741824",
                 |n| (1..=1 << 30).contains(n),
             )?,
+            trace: reader.optional("RINGDOVE_TRACE", "a path")?,
             adapter: reader.optional("RINGDOVE_ADAPTER", "NAME or NAME:PORT, such as mlx5_0:1")?,
             gid_index: reader.optional("RINGDOVE_GID_INDEX", "0 to 255")?,
             queue_pairs: reader

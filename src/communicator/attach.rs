@@ -12,7 +12,7 @@ use crate::engine::{
     Attached, AttachmentParts, EngineSettings, Lane, ProxyThreads, RegionDescriptor, Route,
     Snapshot, Watch,
 };
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::id::{LaneId, Rank, RouteId};
 use crate::plan::{LaneEnd, LaneKind, Side};
 use crate::ring::{Consumer, RingSize};
@@ -20,6 +20,7 @@ use crate::settings::Settings;
 use crate::transport::Transport;
 use crate::transport::peer::PeerTransport;
 use crate::transport::split::Split;
+use crate::transport::traced::{TraceFile, Traced};
 use crate::transport::verbs::VerbsTransport;
 use ringdove_kernels::bar;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -175,6 +176,7 @@ fn attach_to_proxy(
             Box::new(Split::new(near, far, &lanes))
         }
     };
+    let transport = traced(transport, seat, settings)?;
     let attached = threads.attach(AttachmentParts {
         rank: seat.rank,
         consumer: Consumer::new(&slots, tail.word64(0)?, RingSize::new(settings.ring_log2)?)?,
@@ -207,12 +209,33 @@ fn attach_to_proxy(
     Ok(Link::Proxy { attached, peers, _threads: threads })
 }
 
+/// With a trace file, if that is set.
+fn traced(
+    transport: Box<dyn Transport>,
+    seat: &Seat,
+    settings: &Settings,
+) -> Result<Box<dyn Transport>> {
+    let Some(prefix) = &settings.trace else { return Ok(transport) };
+    // Lanes have the numbers of their ports.
+    let names = seat.memory.layout.ports.iter().map(|place| place.end.to_string()).collect();
+    let file = TraceFile::append(prefix, seat.rank, names).map_err(|(path, error)| {
+        let what = format!("opening {} for RINGDOVE_TRACE", path.display());
+        Error::System { what, cause: error.to_string() }
+    })?;
+    Ok(Box::new(Traced::with(transport, file)))
+}
+
 fn attach_to_device(
     world: &Arc<World>,
     seat: &Seat,
     peers: &[ChannelAddress],
     settings: &Settings,
 ) -> Result<Link> {
+    if settings.trace.is_some() {
+        tracing::warn!(
+            "RINGDOVE_TRACE is of the proxy: a device engine shows nobody its transfers"
+        );
+    }
     let memory = &seat.memory;
     let channel = memory.channel().expect("claimed with the rank's memory").clone();
     for (rank, address) in (0..).map(Rank).zip(peers).filter(|(rank, _)| *rank != seat.rank) {

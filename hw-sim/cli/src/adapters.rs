@@ -1,5 +1,6 @@
 //! What programs see of a machine's RDMA adapters before they open one: a tree like the kernel's
-//! `/sys`, which holds the other PCI functions, too, and the names under which the verbs library looks for a provider.
+//! `/sys`, which holds the other PCI functions, too, and the names under which the verbs library
+//! looks for a provider.
 //!
 //! The verbs library reads the tree below `SYSFS_PATH`, finds the adapters' names in it, and loads
 //! `libhwsim.so` by the path in `RDMAV_DRIVERS`.

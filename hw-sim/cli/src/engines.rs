@@ -6,10 +6,10 @@
 use crate::error::Error;
 use hwsim_machine::description::Description;
 use hwsim_machine::engine::{
-    Identity, PCI_DEVICE_VIRTUAL, PCI_VENDOR_VIRTUAL, bar_bytes, identity, make_bar,
+    Identity, PCI_DEVICE_VIRTUAL, PCI_VENDOR_VIRTUAL, bar_bytes, identity, identity_bytes, make_bar,
 };
-use std::fs;
-use std::io::ErrorKind;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 /// Where the made-up addresses of BARs begin.
@@ -64,12 +64,13 @@ fn make_once(bar: &Path, identity: &Identity) -> Result<(), Error> {
     fs::remove_file(&draft).map_err(failed())?;
     match named {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            let expected = bar_bytes(identity);
-            let seen = bar.metadata().map_err(failed())?.len();
-            if seen == expected {
+            let mut seen = vec![0; size_of::<Identity>()];
+            let mut file = File::open(bar).map_err(failed())?;
+            file.read_exact(&mut seen).map_err(failed())?;
+            if seen == identity_bytes(identity) {
                 return Ok(());
             }
-            let why = format!("{seen} bytes of another machine's engine, expected {expected}");
+            let why = "the fabric's folder has the engines of another machine: take a new one";
             Err(failed()(std::io::Error::other(why)))
         }
         named => named.map_err(failed()),

@@ -37,7 +37,7 @@ impl Link {
     /// Makes the file of a queue pair of this process, under the first free number, or anew under
     /// `number`.
     pub fn make(fabric: &Fabric, endpoint: Endpoint, number: Option<u32>) -> Result<(u32, Self)> {
-        let (number, segment) = fabric.make(BYTES, MAGIC, |draft| match number {
+        let (number, segment) = fabric.make(BYTES, MAGIC, |draft, _| match number {
             Some(number) => {
                 fabric.replace(draft, &file_name(endpoint, number))?;
                 Ok(number)

@@ -329,3 +329,15 @@ fn wrong_engines_are_named_with_their_line() {
     assert_eq!(key, "name");
     assert!(reason.contains("names are unique"), "{reason}");
 }
+
+/// The machine file of the README is what people start from.
+#[test]
+fn the_readmes_machine_file_is_right() {
+    let readme = include_str!("../../../README.md");
+    let (_, rest) = readme.split_once("```toml\n").unwrap();
+    let (text, _) = rest.split_once("```").unwrap();
+    let machine = Description::parse(text, "README.md").unwrap();
+    let engine = &machine.engines[0];
+    assert_eq!(engine.limits, super::EngineLimits::default(), "it says so");
+    assert_eq!(machine.adapters.len(), 1);
+}

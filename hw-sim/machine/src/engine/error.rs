@@ -22,7 +22,7 @@ pub enum EngineError {
     /// The range holds no ring.
     #[error(
         "{bytes} bytes from {offset:#x} of the BAR of {engine} hold the beginning of no channel's \
-         ring: channel 0 has its own at {first:#x}, the others follow at a distance of {distance:#x}"
+         ring: that of channel 0 is at {first:#x}, the others follow at a distance of {distance:#x}"
     )]
     NoRing {
         /// The engine.

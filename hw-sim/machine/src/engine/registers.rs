@@ -68,6 +68,11 @@ pub fn bar_bytes(identity: &Identity) -> u64 {
     end.next_power_of_two()
 }
 
+/// An identity as it lies in the BAR.
+pub fn identity_bytes(identity: &Identity) -> &[u8] {
+    bytemuck::bytes_of(identity)
+}
+
 /// Makes the file that stands for a BAR: sparse, with nothing but the identity in it.
 pub fn make_bar(path: &Path, identity: &Identity) -> io::Result<()> {
     let mut file = File::options().read(true).write(true).create_new(true).open(path)?;

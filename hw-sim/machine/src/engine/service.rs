@@ -1,5 +1,6 @@
 //! The engines of a process: what is registered with them, and the thread that plays them.
 
+use super::bar::Bars;
 use super::channel::Place;
 use super::error::EngineError;
 use super::node::{Node, Progress};
@@ -7,9 +8,7 @@ use crate::description::Description;
 use crate::fabric::{Bell, Fabric, Segment, ask_for_short_slices, block_signals};
 use crate::memory::GlobalMemory;
 use ringdove_kernels::bar::RING_OFFSET;
-use std::fs::{self, File};
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -77,8 +76,7 @@ struct Registration {
 pub struct Engines {
     node: Mutex<Node>,
     registrations: Mutex<Vec<Registration>>,
-    /// The BAR of each engine.
-    bars: Vec<PathBuf>,
+    bars: Bars,
     names: Vec<String>,
     memory: Arc<GlobalMemory>,
     watch: Arc<KernelWatch>,
@@ -92,10 +90,6 @@ impl Engines {
         request: &EnginesRequest<'_>,
         watch: Arc<KernelWatch>,
     ) -> Result<Arc<Self>, EngineError> {
-        let bar = |engine: &crate::description::Engine| {
-            let folder = request.sysfs.join("bus/pci/devices").join(engine.bus_id.to_string());
-            folder.join("resource0")
-        };
         let engines = &request.description.engines;
         let fabric = request.fabric.as_deref().map(Fabric::join).transpose()?;
         let bell = match &fabric {
@@ -106,7 +100,7 @@ impl Engines {
         let engines = Arc::new(Self {
             node: Mutex::new(Node::new(request.description, request.faults, fabric)?),
             registrations: Mutex::default(),
-            bars: engines.iter().map(bar).collect(),
+            bars: Bars::new(request.description, &request.sysfs),
             names: engines.iter().map(|engine| engine.name.clone()).collect(),
             memory: Arc::clone(&request.memory),
             watch,
@@ -179,7 +173,7 @@ impl Engines {
     /// Serves the channels whose rings begin in a range of this process's address space, which must
     /// be a mapping of an engine's BAR. Each of them is reset when this returns.
     pub fn register(&self, address: u64, bytes: u64, context: u64) -> Result<(), EngineError> {
-        let (engine, offset) = self.locate(address, bytes)?;
+        let (engine, offset) = self.bars.locate(address, bytes)?;
         let mut node = self.lock();
         let identity = node.devices[engine].identity;
         let end = offset.saturating_add(bytes);
@@ -198,10 +192,8 @@ impl Engines {
         }
         let mut places = Vec::new();
         for channel in channels {
-            let opened = File::options().read(true).write(true).open(&self.bars[engine]);
-            let served = opened
-                .map_err(|cause| EngineError::File { path: self.bars[engine].clone(), cause })
-                .and_then(|bar| node.serve(engine, channel, bar));
+            let bar = self.bars.open(engine);
+            let served = bar.and_then(|bar| node.serve(engine, channel, bar));
             match served {
                 Ok(place) => places.push(place),
                 Err(error) => {
@@ -241,32 +233,6 @@ impl Engines {
         let mut node = self.lock();
         ended.into_iter().flat_map(|one| one.places).for_each(|place| node.release(place));
     }
-
-    /// Is an engine's BAR mapped at an address?
-    pub fn is_bar(&self, address: u64) -> bool {
-        self.locate(address, 1).is_ok()
-    }
-
-    /// The engine whose BAR is mapped in a range, and the offset of the range in it.
-    fn locate(&self, address: u64, bytes: u64) -> Result<(usize, u64), EngineError> {
-        let mapping = mapping_at(address, bytes);
-        let file = mapping.as_ref().and_then(|(path, _)| fs::metadata(path).ok());
-        let is_it = |bar: &PathBuf| match (&file, fs::metadata(bar)) {
-            (Some(file), Ok(bar)) => (file.dev(), file.ino()) == (bar.dev(), bar.ino()),
-            _ => false,
-        };
-        match (self.bars.iter().position(is_it), &mapping) {
-            (Some(engine), Some((_, offset))) => Ok((engine, *offset)),
-            _ => {
-                let found = match &mapping {
-                    Some((path, _)) if !path.as_os_str().is_empty() => path.display().to_string(),
-                    Some(_) => "no file".into(),
-                    None => "nothing, or not all of it from one file".into(),
-                };
-                Err(EngineError::NotABar { address, found, engines: self.bars.len() })
-            }
-        }
-    }
 }
 
 impl Drop for Engines {
@@ -274,25 +240,6 @@ impl Drop for Engines {
         // Its thread sees that the engines are gone.
         self.bell.wake();
     }
-}
-
-/// The file that is mapped in a range, and the offset of the range in it.
-fn mapping_at(address: u64, bytes: u64) -> Option<(PathBuf, u64)> {
-    let maps = fs::read_to_string("/proc/self/maps").ok()?;
-    maps.lines().find_map(|line| {
-        // from-to rights offset device inode   path
-        let (range, rest) = line.split_once(' ')?;
-        let (from, to) = range.split_once('-')?;
-        let number = |text| u64::from_str_radix(text, 16).ok();
-        let (from, to) = (number(from)?, number(to)?);
-        if !(from..to).contains(&address) || bytes > to - address {
-            return None;
-        }
-        let mut fields = rest.splitn(4, ' ');
-        let offset = number(fields.nth(1)?)?;
-        let (_inode, path) = fields.nth(1)?.split_once(' ')?;
-        Some((Path::new(path.trim_start()).to_owned(), offset + (address - from)))
-    })
 }
 
 /// Asks the kernel to end this thread's short sleeps in time: its default adds 50 µs.

@@ -158,17 +158,19 @@ impl Fabric {
     }
 
     /// Makes a file that others can share, of so many zero bytes, with its header: `mark`, and this
-    /// process. `place` gives the draft its name or names; until then nobody can see it.
+    /// process. `place` may write more, and gives the draft its name; until then nobody can see it.
     pub fn make<T>(
         &self,
         bytes: usize,
         mark: u64,
-        place: impl FnOnce(&Path) -> Result<T>,
+        place: impl FnOnce(&Path, &Segment) -> Result<T>,
     ) -> Result<(T, Segment)> {
         let (pid, nonce) = self.own_id;
         let draft = self.folder.join(format!("draft-{pid}-{nonce}-{}", self.serial()));
-        let made =
-            self.draft(&draft, bytes, mark).and_then(|segment| Ok((place(&draft)?, segment)));
+        let made = self.draft(&draft, bytes, mark).and_then(|segment| {
+            let placed = place(&draft, &segment)?;
+            Ok((placed, segment))
+        });
         // Gone if it was renamed.
         let _ = fs::remove_file(&draft);
         made

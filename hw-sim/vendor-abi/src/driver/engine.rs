@@ -1,12 +1,12 @@
 //! Device engines, as programs reach them through the driver: registered I/O memory.
 //!
-//! The driver takes for I/O memory what is mapped from an engine's BAR, and nothing else. That it was
-//! registered is how the engines learn that this process plays a channel.
+//! The driver takes for I/O memory what is mapped from an engine's BAR, and nothing else. That it
+//! was registered is how the engines learn that this process plays a channel.
 
 use super::code::{INVALID_VALUE, Outcome, refuse};
 use super::state::Driver;
 use hwsim_machine::adapter::fault::FAULTS_VARIABLE;
-use hwsim_machine::engine::Engines;
+use hwsim_machine::engine::{Bars, Engines};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -21,26 +21,26 @@ fn engines(driver: &'static Driver) -> Outcome<&'static Arc<Engines>> {
     if let Some(engines) = driver.engines.get() {
         return Ok(engines);
     }
-    let sysfs = std::env::var_os(SYSFS_VARIABLE).filter(|path| !path.is_empty());
-    let sysfs = sysfs.map_or(PathBuf::from("/sys"), PathBuf::from);
     let faults = std::env::var(FAULTS_VARIABLE).unwrap_or_default();
-    let started = driver.machine.start_engines(sysfs, &faults);
-    let started = started.or_else(|error| refuse(INVALID_VALUE, say(error.to_string())))?;
+    let started = driver.machine.start_engines(sysfs(), &faults);
+    // Not the program's fault, and it would look for it there.
+    let started = started.inspect_err(|error| eprintln!("hwsim: no device engines: {error}"));
+    let started = started.or_else(|error| refuse(INVALID_VALUE, error.to_string()))?;
     // SAFETY: the function may run at any time until the process ends.
     unsafe { libc::atexit(leave) };
     Ok(driver.engines.get_or_init(|| started))
 }
 
-/// Programs show a code, and few of them more: the reason goes to stderr, too.
-fn say(why: String) -> String {
-    eprintln!("hwsim: I/O memory refused: {why}");
-    why
+/// The tree in which the BARs are.
+fn sysfs() -> PathBuf {
+    let named = std::env::var_os(SYSFS_VARIABLE).filter(|path| !path.is_empty());
+    named.map_or(PathBuf::from("/sys"), PathBuf::from)
 }
 
 /// Lets this process play the channels whose rings begin in a range.
 pub(super) fn register(driver: &'static Driver, address: u64, bytes: u64, context: u64) -> Outcome {
     let registered = engines(driver)?.register(address, bytes, context);
-    registered.or_else(|error| refuse(INVALID_VALUE, say(error.to_string())))
+    registered.or_else(|error| refuse(INVALID_VALUE, error.to_string()))
 }
 
 /// Ends what [`register`] began, if anything.
@@ -52,7 +52,8 @@ pub(super) fn unregister(driver: &Driver, address: u64) {
 
 /// As with real I/O memory, the driver cannot pin a BAR as plain memory.
 pub(super) fn refuse_bar(driver: &'static Driver, address: u64) -> Outcome {
-    if driver.machine.description.engines.is_empty() || !engines(driver)?.is_bar(address) {
+    let machine = &driver.machine.description;
+    if machine.engines.is_empty() || !Bars::new(machine, &sysfs()).is_mapped_at(address) {
         return Ok(());
     }
     refuse(INVALID_VALUE, format!("{address:#x} is I/O memory: register it with IOMEMORY"))

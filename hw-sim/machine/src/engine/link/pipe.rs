@@ -60,7 +60,7 @@ impl Door {
     /// Makes a channel's door; None if another process, or this one, has it.
     pub fn make(fabric: &Arc<Fabric>, place: Place) -> Result<Option<Self>, FabricError> {
         let name = door_name(place);
-        let (placed, segment) = fabric.make(DOOR_BYTES, DOOR_MARK, |draft| {
+        let (placed, segment) = fabric.make(DOOR_BYTES, DOOR_MARK, |draft, _| {
             if fabric.name(draft, &name)? {
                 return Ok(true);
             }
@@ -140,12 +140,12 @@ impl Outbound {
         let Some((door, process)) = open_door(fabric, to) else { return Ok(None) };
         let (pid, nonce) = fabric.own_id;
         let name = format!("{}{pid}-{nonce}-{}", pipe_prefix(to), fabric.serial());
-        let ((), segment) = fabric.make(PIPE_BYTES, PIPE_MARK, |draft| {
-            // Only this process has such names.
+        let ((), segment) = fabric.make(PIPE_BYTES, PIPE_MARK, |draft, segment| {
+            segment.word64(SENDER).store(from.link_address, Ordering::Relaxed);
+            segment.word64(SENDER + 8).store(from.channel, Ordering::Relaxed);
+            // Only this process has such names. A receiver may find it before it hears the knock.
             fabric.name(draft, &name).map(drop)
         })?;
-        segment.word64(SENDER).store(from.link_address, Ordering::Relaxed);
-        segment.word64(SENDER + 8).store(from.channel, Ordering::Relaxed);
         let segment = Arc::new(segment);
         let writer = Writer::new(Arc::clone(&segment), RING);
         // Release pairs with `Door::answer`.

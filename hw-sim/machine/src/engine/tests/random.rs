@@ -183,7 +183,11 @@ fn play(make: Make, seed: u64, lines: &str, faults: &str) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..Default::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 12,
+        failure_persistence: None,
+        ..Default::default()
+    })]
 
     #[test]
     fn everything_lands_in_order_near(seed: u64) {

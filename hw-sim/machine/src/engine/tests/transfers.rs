@@ -10,6 +10,7 @@ near_and_far! {
     the_ring_is_reused_lap_after_lap
     a_stream_of_one_lane_delays_another_by_one_sub_request
     a_peer_that_takes_nothing_fills_the_ring
+    a_stalled_peer_holds_back_its_own_lanes_only
     a_halted_channel_ends_what_it_began
     a_reset_in_mid_transfer_leaves_nothing
 }
@@ -125,6 +126,33 @@ fn a_peer_that_takes_nothing_fills_the_ring(make: Make) {
     bench.settle();
     assert_eq!((a.status().completed, a.tail()), (rung, rung));
     assert_eq!(hosts[1].arrivals(0), rung);
+}
+
+/// If this fails, one slow rank stops all of them.
+fn a_stalled_peer_holds_back_its_own_lanes_only(make: Make) {
+    let mut bench = make(3, "", "engine1:stall-after=0");
+    let mut hosts = [bench.host(0, 0), bench.host(1, 0), bench.host(2, 0)];
+    for (peer, lanes) in [(1, 0..2), (2, 2..4)] {
+        hosts[0].connect(&hosts[peer], peer as u64, lanes);
+        hosts[peer].connect(&hosts[0], 5, 0..4);
+        hosts[peer].listen(5, 0..4);
+    }
+    for host in &hosts {
+        host.run_with(&host.control());
+    }
+    bench.settle();
+    // More than a pipe holds for the one that stands still, before each one for the other.
+    for _ in 0..8 {
+        hosts[0].ring(&put(0, 0, REGION as u32));
+        hosts[0].ring(&put(2, 0, REGION as u32));
+    }
+    bench.settle();
+    assert_eq!((hosts[1].arrivals(0), hosts[2].arrivals(2)), (0, 8));
+    let status = hosts[0].status();
+    assert_eq!((status.completed, status.in_flight, hosts[0].tail()), (8, 8, 16));
+    bench.node.devices[1].faults = Default::default();
+    bench.settle();
+    assert_eq!((hosts[0].status().completed, hosts[1].arrivals(0)), (16, 8));
 }
 
 /// Halt lets what is under way end, drops the rest, and a reset makes the channel new.
