@@ -5,7 +5,7 @@ use super::doorbell::Doorbell;
 use super::far::{self, Far, FarMemory, FarPlace, Reach};
 use super::launcher::Launcher;
 use super::layout::{Geometry, Nodes};
-use super::meeting::{self, Card, ChannelCard};
+use super::meeting::{self, Card};
 use super::memory::{FarIn, RankMemory};
 use super::peer::Peer;
 use super::world::{self, Seat, World};
@@ -138,9 +138,9 @@ impl Communicator {
         if by_channel {
             return Self::meet_by_channel(&world, planes, seats, settings);
         }
-        let cards = seats.iter().map(|seat| Card::of(seat)).collect::<Result<Vec<_>>>()?;
-        let cards = meeting::exchange(planes, &cards)?;
-        world.settle(meeting::local_ranks(&cards)?);
+        let cards = seats.iter().zip(planes).map(|(seat, plane)| Card::of(seat, plane));
+        let cards = meeting::exchange(planes, &cards.collect::<Result<Vec<_>>>()?)?;
+        world.settle(meeting::local_ranks(&cards)?, meeting::place(&cards)?);
         let ways = open_ways(planes, &seats, reaches, &hosts)?;
         let mut communicators = Vec::new();
         for (seat, way) in seats.into_iter().zip(ways) {
@@ -164,10 +164,10 @@ impl Communicator {
         seats: Vec<Arc<Seat>>,
         settings: &Settings,
     ) -> Result<Vec<Self>> {
-        let cards = seats.iter().map(|seat| ChannelCard::of(seat)).collect::<Result<Vec<_>>>()?;
-        let cards = meeting::exchange(planes, &cards)?;
-        world.settle(meeting::local_channels(&cards)?);
-        let channels: Vec<_> = cards.iter().map(|card| card.channel).collect();
+        let cards = seats.iter().zip(planes).map(|(seat, plane)| Card::of_channel(seat, plane));
+        let cards = meeting::exchange(planes, &cards.collect::<Result<Vec<_>>>()?)?;
+        world.settle(meeting::local_ranks(&cards)?, meeting::place(&cards)?);
+        let channels: Vec<_> = cards.iter().map(|card| card.reached).collect();
         let start = |seat| Self::start(world, seat, Others::Channels(channels.clone()), settings);
         let communicators = seats.into_iter().map(start).collect::<Result<Vec<_>>>()?;
         // Nobody rings before every engine runs.
