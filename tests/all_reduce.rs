@@ -1,4 +1,5 @@
-//! All-reduce on (virtual) GPUs, end to end: every data type, reduction, size and way of calling, on
+//! All-reduce on (virtual) GPUs, end to end: every data type, reduction, size and way of calling,
+//! on every engine.
 //! every engine.
 
 mod hardware;

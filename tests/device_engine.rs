@@ -161,7 +161,7 @@ fn channels_come_back() {
     });
 }
 
-/// If this fails, garbage in a ring moves memory, or hangs, or only one rank learns of it (R8, R12).
+/// If this fails, garbage in a ring moves memory or hangs, or only one rank learns of it (R8, R12).
 #[test]
 fn a_bad_descriptor_is_named_on_every_rank() {
     on_device_engines(&[], &[], || {
@@ -368,11 +368,12 @@ fn all_reduce_and_send_recv_cross_processes() {
         return;
     }
     for (processes, gpus, registered) in [(2, 2, 0), (4, 1, 0), (2, 2, 1), (4, 1, 1)] {
-        let line = format!(
-            "all-reduce -g {gpus} -b 4 -e 1M -f 64 -n 2 -w 1 -d all -o sum -R {registered}"
-        );
+        let line =
+            format!("all-reduce -g {gpus} -b 4 -e 1M -f 64 -n 2 -w 1 -d half -R {registered}");
         assert_right(&line, &perf_on(1, processes, "", "", &line));
     }
+    let line = "all-reduce -g 1 -b 4100 -e 4100 -n 1 -w 0 -d all -o sum";
+    assert_right(line, &perf_on(1, 3, "", "", line));
     let line = "send-recv -g 1 -b 4 -e 1M -f 64 -n 2 -w 1";
     assert_right(line, &perf_on(1, 3, "", "", line));
 }
