@@ -62,6 +62,33 @@ pub struct Settings {
     pub traffic_class: u8,
     /// `RINGDOVE_SERVICE_LEVEL`: service level of packets to other nodes.
     pub service_level: u8,
+    /// `RINGDOVE_FAR_SLOTS`: in which memory messages from other nodes land.
+    pub far_slots: FarSlots,
+}
+
+/// In which memory slots and signals of lanes to other nodes lie.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FarSlots {
+    /// In device memory where adapters reach it, else in host memory.
+    #[default]
+    Auto,
+    /// In device memory; it is an error where adapters do not reach that.
+    Device,
+    /// In pinned host memory, which kernels read and write over PCI.
+    Host,
+}
+
+impl FromStr for FarSlots {
+    type Err = ();
+
+    fn from_str(text: &str) -> std::result::Result<Self, ()> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "device" => Ok(Self::Device),
+            "host" => Ok(Self::Host),
+            _ => Err(()),
+        }
+    }
 }
 
 /// One row of the settings table.
@@ -195,6 +222,12 @@ pub const TABLE: &[Setting] = &[
         default: "0",
         meaning: "service level of packets to other nodes (0 to 15)",
     },
+    Setting {
+        name: "RINGDOVE_FAR_SLOTS",
+        default: "auto",
+        meaning: "where messages from other nodes land: `device`, `host` (pinned, which kernels \
+                  read over PCI), or `auto`: `host` only where adapters do not reach device memory",
+    },
 ];
 
 /// What a launcher may say in ringdove's own words; see `bootstrap::Launch`. These differ from rank
@@ -300,6 +333,7 @@ impl Settings {
             traffic_class: reader.number("RINGDOVE_TRAFFIC_CLASS", "0 to 255", |_| true)?,
             service_level: reader
                 .number("RINGDOVE_SERVICE_LEVEL", "0 to 15", |n| (0..=15).contains(n))?,
+            far_slots: reader.number("RINGDOVE_FAR_SLOTS", "auto, device or host", |_| true)?,
         })
     }
 }
@@ -405,6 +439,7 @@ mod tests {
             ("RINGDOVE_BLOCKS", "0"),
             ("RINGDOVE_ADAPTER", "mlx5_0:x"),
             ("RINGDOVE_GID_INDEX", "256"),
+            ("RINGDOVE_FAR_SLOTS", "nowhere"),
         ] {
             let message = with(name, value).unwrap_err().to_string();
             assert!(message.contains(name) && message.contains(value), "{message}");

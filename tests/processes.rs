@@ -4,25 +4,11 @@
 
 mod hardware;
 
-use hardware::{run_bounded, tool};
-use std::process::{Command, ExitStatus};
+use hardware::perf::{Ended, on_real_hardware, perf};
 
-/// `ringdove perf` in `processes` processes on one virtual node. `inside` is shell code that runs
-/// in each process before it.
-fn perf_in(processes: u32, inside: &str, line: &str) -> (ExitStatus, String) {
-    let mut command = Command::new(tool("hwsim"));
-    command.args(["run", "--quiet", "--machine", "pcie4", "--procs", &processes.to_string()]);
-    let script = format!("{inside}\nexec {} perf {line}", tool("ringdove").display());
-    command.args(["--", "bash", "-c", &script]);
-    run_bounded(command)
-}
-
-fn on_real_hardware() -> bool {
-    let real = std::env::var("RINGDOVE_TEST_GPU").is_ok_and(|value| value == "real");
-    if real {
-        eprintln!("skipped: this test places its ranks on a virtual node");
-    }
-    real
+/// `ringdove perf` in `processes` processes on one virtual node.
+fn perf_in(processes: u32, inside: &str, line: &str) -> Ended {
+    perf(("pcie4", processes), "", inside, line)
 }
 
 /// Rows of the table that the first process prints: their first word is a size in bytes.
@@ -97,4 +83,20 @@ fn a_rank_that_dies_is_named_by_the_survivors() {
     let survivors = ["[0] ringdove:", "[1] ringdove:"];
     assert!(survivors.iter().any(|survivor| output.contains(survivor)), "{output}");
     assert!(output.contains("rank 2"), "{output}");
+}
+
+/// As launchers do that give each process one GPU. If this fails, all of them meet on one.
+#[test]
+fn a_process_that_sees_one_gpu_uses_that_one() {
+    if on_real_hardware() {
+        return;
+    }
+    let inside = "export CUDA_VISIBLE_DEVICES=$((3 - LOCAL_RANK))";
+    let (status, output) = perf_in(4, inside, "all-reduce -g 1 -b 64K -e 64K -n 2 -w 1");
+    assert!(status.success(), "{output}");
+    assert!(output.contains("# Out of bounds values : 0 OK"), "{output}");
+    for (rank, bus) in ["09", "08", "05", "04"].into_iter().enumerate() {
+        let place = |line: &str| line.contains(&format!("Rank  {rank} ")) && line.contains(bus);
+        assert!(output.lines().any(place), "rank {rank}: {output}");
+    }
 }

@@ -464,7 +464,7 @@ private:
                 return false;
             }
             request.route = port.route;
-            request.source_offset = source - state.communicator.staging;
+            request.source_offset = source - staging_of(state.communicator, port);
             return true;
         }
         if (from.space != Space::Buffer || to.space != Space::Buffer) {

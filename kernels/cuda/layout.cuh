@@ -139,7 +139,7 @@ struct Port {
     u32 route;
     u32 route_index;
     u32 peer;
-    u32 reserved;
+    u32 in_host;
 };
 
 // launch.rs
@@ -159,7 +159,13 @@ struct DeviceCommunicator {
     u64 record;
     u64 timeout_ns;
     u64 staging;
+    u64 host_staging;
 };
+
+// What a put from a slot of this port counts its source's offset from.
+RINGDOVE_INLINE u64 staging_of(const DeviceCommunicator& communicator, const Port& port) {
+    return port.in_host != 0 ? communicator.host_staging : communicator.staging;
+}
 
 struct LaunchArguments {
     u64 communicator;

@@ -63,7 +63,7 @@ public:
             return refuse(PlanFault::SlotRange, port.slot_bytes, length);
         }
         const u64 offset = slot_index(message) * port.slot_bytes;
-        const u64 source_offset = port.slots - communicator.staging + offset;
+        const u64 source_offset = port.slots - staging_of(communicator, port) + offset;
         return put(port.route, source_offset, offset, length, put_flags);
     }
 

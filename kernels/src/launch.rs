@@ -33,9 +33,12 @@ pub struct DeviceCommunicator {
     pub record: u64,
     /// How long one wait may last, in nanoseconds.
     pub timeout_ns: u64,
-    /// Device address of the rank's staging memory, which holds the slots of all its ports. A put
-    /// from a slot names its source by the offset from here.
+    /// Device address of the rank's staging memory, which holds the slots of its ports. A put from
+    /// a slot names its source by the offset from here.
     pub staging: u64,
+    /// The same for ports whose slots lie in pinned host memory, where adapters reach no device
+    /// memory; 0 without such ports.
+    pub host_staging: u64,
 }
 
 /// The parameter of the executor kernel, by value.
@@ -219,7 +222,7 @@ pub struct WaitRecord {
 }
 
 const _: () = {
-    assert!(size_of::<DeviceCommunicator>() == 96);
+    assert!(size_of::<DeviceCommunicator>() == 104);
     assert!(size_of::<LaunchArguments>() == 168);
     assert!(size_of::<WaitRecord>() == 96);
 };

@@ -49,8 +49,9 @@ pub struct Port {
     pub route_index: u32,
     /// The rank at the other end, for the record of an expired wait.
     pub peer: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// 1 where signal and slots lie in pinned host memory, else 0. A put moves slots of one kind:
+    /// source offsets count from `DeviceCommunicator::host_staging` or `staging`.
+    pub in_host: u32,
 }
 
 const _: () = assert!(size_of::<Port>() == 64);

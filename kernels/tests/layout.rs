@@ -150,7 +150,8 @@ fn expected() -> String {
         slot_mask,
         route,
         route_index,
-        peer
+        peer,
+        in_host
     );
     layout!(
         text,
@@ -167,7 +168,9 @@ fn expected() -> String {
         abort,
         record_claim,
         record,
-        timeout_ns
+        timeout_ns,
+        staging,
+        host_staging
     );
     layout!(
         text,

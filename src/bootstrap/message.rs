@@ -33,6 +33,8 @@ pub(crate) enum Message {
     Expired { sequence: u64, call: Call, waited: Duration },
     /// To the neighbours: this rank makes no more calls.
     Leaving,
+    /// To the rank above: bytes of a caller, which follow. Nobody answers.
+    Notes,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

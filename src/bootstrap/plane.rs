@@ -8,7 +8,7 @@ use super::root::difference;
 use super::shared::Shared;
 use super::unique_id::UniqueId;
 use super::{address, handshake_limit};
-use crate::error::{Error, Result};
+use crate::error::{BootstrapError, Error, Result};
 use crate::id::Rank;
 use crate::settings::Settings;
 use std::fmt;
@@ -192,7 +192,41 @@ impl ControlPlane {
 
     /// Ends the plane on all ranks, also while calls are waiting or the job is being assembled.
     pub fn abort(&self, why: &str) {
-        self.reactor.request(self.task, Request::Abort(why.to_owned()));
+        self.finish(BootstrapError::Aborted { by: self.rank, why: why.to_owned() });
+    }
+
+    /// As [`abort`](Self::abort), because of `error`. A disagreement, and what ends planes, reaches
+    /// the others as it is; other errors as the reason of an abort.
+    pub fn end(&self, error: &Error) {
+        self.finish(match error.clone() {
+            Error::Disagreement { what, rank, value, peer, peer_value } => {
+                BootstrapError::Disagreement { what, rank, value, peer, peer_value }
+            }
+            Error::Bootstrap(fault) => *fault,
+            other => BootstrapError::Aborted { by: self.rank, why: other.to_string() },
+        });
+    }
+
+    fn finish(&self, fault: BootstrapError) {
+        self.reactor.request(self.task, Request::End(fault));
+    }
+
+    /// The rank above this one in the tree, once that stands; the top has none.
+    pub fn above(&self) -> Option<Rank> {
+        self.shared.lock().above
+    }
+
+    /// Tells the rank above what `notes` gives, after `delay`, without waiting for anything: for
+    /// news that nobody waits for, gathered meanwhile. `notes` runs on the I/O thread and must not
+    /// wait; nothing is sent if it gives nothing. What is told in one order arrives in it.
+    pub fn tell_above(&self, delay: Duration, notes: impl FnOnce() -> Vec<u8> + Send + 'static) {
+        self.reactor.request(self.task, Request::Later(delay, Box::new(notes)));
+    }
+
+    /// Has `listener` called with what ranks directly below tell, on the I/O thread. It must not
+    /// wait.
+    pub fn listen(&self, listener: impl FnMut(Rank, &[u8]) + Send + 'static) {
+        self.shared.listen(Box::new(listener));
     }
 
     /// The error that ended the plane, if any.

@@ -10,13 +10,13 @@
 
 use super::net::{Event, Net, TaskId};
 use super::timers::Timers;
-use crate::error::{Error, Result};
+use crate::error::{BootstrapError, Error, Result};
 use mio::{Events, Waker};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Something that lives on the I/O thread: a root, or a rank. Nothing in it may wait.
 pub(super) trait Task: Send {
@@ -34,12 +34,17 @@ pub(super) trait Task: Send {
     fn is_finished(&self) -> bool;
 }
 
+/// Makes notes for the rank above, on the I/O thread.
+pub(super) type Notes = Box<dyn FnOnce() -> Vec<u8> + Send>;
+
 /// What owners ask of their tasks.
 pub(super) enum Request {
     /// A call of all ranks.
     Call { call: super::message::Call, bytes: Vec<u8>, deadline: Instant },
     /// End the job.
-    Abort(String),
+    End(BootstrapError),
+    /// Tell the rank above, after this long, what the function gives, unless that is nothing.
+    Later(Duration, Notes),
     /// The owner makes no more calls.
     Leave,
 }

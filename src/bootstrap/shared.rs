@@ -1,16 +1,21 @@
 //! What a rank's owner and its task on the I/O thread share.
 
 use crate::error::Error;
+use crate::id::Rank;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 /// Called once, with the error that ended the job.
 pub(super) type Observer = Box<dyn FnOnce(&Error) + Send>;
 
+/// Called with what a rank below tells.
+pub(super) type Listener = Box<dyn FnMut(Rank, &[u8]) + Send>;
+
 /// See the module's documentation.
 #[derive(Default)]
 pub(super) struct Shared {
     state: Mutex<State>,
+    listener: Mutex<Option<Listener>>,
     changed: Condvar,
 }
 
@@ -19,6 +24,8 @@ pub(super) struct Shared {
 pub(super) struct State {
     /// The tree stands.
     pub live: bool,
+    /// The rank above, if there is one; known once the tree stands.
+    pub above: Option<Rank>,
     /// The first error; it stays.
     pub failure: Option<Error>,
     /// Contributions of all ranks to the call that the owner waits for.
@@ -69,6 +76,19 @@ impl Shared {
             }
         };
         observer(&failure);
+    }
+
+    /// Has `listener` called with what ranks below tell from now on.
+    pub fn listen(&self, listener: Listener) {
+        *self.listener.lock().unwrap_or_else(PoisonError::into_inner) = Some(listener);
+    }
+
+    /// A rank below tells something. Without a listener nobody wants to know.
+    pub fn hear(&self, from: Rank, bytes: &[u8]) {
+        let mut listener = self.listener.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(listener) = listener.as_mut() {
+            listener(from, bytes);
+        }
     }
 
     /// Waits until `done` gives something, or until the deadline.

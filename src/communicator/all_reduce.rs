@@ -1,6 +1,6 @@
 //! All-reduce.
 
-use super::agreement::{Signature, Value};
+use super::agreement::{Signature, Value, signature};
 use super::attach::add_direct_routes;
 use super::element::{Element, Reduction};
 use super::launcher::{Encoded, Launcher, PlanKey};
@@ -79,7 +79,9 @@ impl Communicator {
     /// * [`Error::Argument`] for memory that is unknown to the driver, too small, misaligned or
     ///   overlapping, or a stream of another context. The communicator stays usable.
     /// * [`Error::Disagreement`] where another rank's call of the same number differs. It ends the
-    ///   communicator on all ranks, since their order of calls is lost.
+    ///   communicator on all ranks, since their order of calls is lost. Calls of other processes
+    ///   become known some milliseconds later: this call may succeed, and [`Communicator::check`]
+    ///   and later calls fail.
     /// * The error that ended the communicator before, if any.
     pub fn all_reduce_raw(
         &self,
@@ -151,9 +153,7 @@ impl Communicator {
     fn agree(&self, launcher: &mut Launcher, call: &Call) -> Result<()> {
         let number = launcher.next_collective();
         let signature = call.signature();
-        let mut board = self.world.board();
-        let agreed = board.collective(self.rank, number, signature);
-        drop(board);
+        let agreed = self.world.on_board(|board| board.collective(self.rank, number, signature));
         agreed.map_err(|error| self.condemn(error))
     }
 
@@ -234,19 +234,19 @@ impl PortResolver for Communicator {
 impl Call {
     fn signature(&self) -> Signature {
         let (input, output) = self.registered.map_or(((0, 0), (0, 0)), |[i, o]| (i, o));
-        let yes_or_no = |value| Value::Word(if value { "yes" } else { "no" });
-        vec![
-            ("operation", Value::Word("all-reduce")),
+        let yes_or_no = |value| Value::word(if value { "yes" } else { "no" });
+        signature([
+            ("operation", Value::word("all-reduce")),
             ("count", Value::Number(self.request.bytes / u64::from(self.request.element_bytes))),
-            ("data type", Value::Word(data_type_name(self.data_type))),
-            ("reduction", Value::Word(reduce_op_name(self.reduction.op))),
+            ("data type", Value::word(data_type_name(self.data_type))),
+            ("reduction", Value::word(reduce_op_name(self.reduction.op))),
             ("in place", yes_or_no(self.request.in_place)),
             ("registered buffers", yes_or_no(self.request.registered)),
             ("registration of the input", Value::Number(input.0 as u64)),
             ("offset in the input's registration", Value::Number(input.1)),
             ("registration of the output", Value::Number(output.0 as u64)),
             ("offset in the output's registration", Value::Number(output.1)),
-        ]
+        ])
     }
 }
 

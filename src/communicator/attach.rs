@@ -111,14 +111,13 @@ fn add_port(
     let lane = Lane {
         peer: Rank(peer),
         // Nobody waits for signals of a flagged lane, so nobody may ask for one (R8).
-        arrival: (!flagged).then_some(far.endpoint.signals + far_place.signal),
+        arrival: (!flagged).then(|| far.endpoint.signals.wrapping_add(far_place.signal)),
         completion: (sends && !flagged).then_some(base.signals + place.completion),
     };
     handle.add_lane(LaneId(number), lane)?;
-    // From anywhere in the own staging memory, so that what arrived can go on as it lies.
-    let staging = RegionDescriptor { base: base.staging, length_bytes: own.layout.staging_bytes };
+    let staging = own.source(place);
     let slots = RegionDescriptor {
-        base: far.endpoint.staging + far_place.slots,
+        base: far.endpoint.staging.wrapping_add(far_place.slots),
         length_bytes: place.slots_bytes(),
     };
     let (source, destination) = match (end.side, end.lane.kind) {

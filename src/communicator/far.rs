@@ -1,17 +1,26 @@
 //! Ranks of other nodes: an adapter, registered memory, and connections to each of them.
+//!
+//! What ranks of other nodes write, slots and signals of their lanes, lies in device memory where
+//! the adapter reaches that: as a dma-buf, or through peer memory. Where it does not, those slots
+//! and signals lie in pinned host memory, which kernels read and write over PCI: data between nodes
+//! passes through slots anyway, so nobody has to copy it once more. [`FarSlots`] overrides.
 
-use super::layout::Layout;
+use super::layout::{Geometry, Layout, Nodes};
+use super::meeting;
+use super::memory::{Endpoint as Addresses, FarIn, ForAdapter, RankMemory};
 use super::world::Seat;
+use crate::bootstrap::ControlPlane;
 use crate::error::{Error, Result};
-use crate::gpu::{GpuRange, StreamWriter, pci_address};
+use crate::gpu::{StreamWriter, pci_address};
 use crate::id::{LaneId, Rank};
 use crate::plan::Side;
-use crate::settings::Settings;
+use crate::settings::{FarSlots, Settings};
 use crate::shared::DeviceRange;
 use crate::transport::verbs::{
-    Adapter, Endpoint, MemoryRegion, Near, RemoteAccess, RemoteRegion, VerbsControl, VerbsSettings,
-    VerbsTransport,
+    Adapter, Adapters, Endpoint, LinkLayer, MemoryRegion, Near, RemoteAccess, RemoteRegion,
+    VerbsControl, VerbsSettings, VerbsTransport,
 };
+use cudarc::driver::CudaContext;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -20,17 +29,23 @@ use std::sync::Arc;
 pub(super) struct FarCard {
     /// For each rank elsewhere, the connection that waits for it.
     endpoints: Vec<(u32, Vec<u8>)>,
-    signals: Vec<u8>,
-    staging: Vec<u8>,
+    addresses: Addresses,
+    /// Signals and staging memory.
+    regions: [Vec<u8>; 2],
 }
 
-/// A rank's way to other nodes.
-pub(super) struct Far {
-    rank: Rank,
+/// A rank's adapter, and its memory that the adapter reaches.
+pub(super) struct Reach {
     adapter: Arc<Adapter>,
-    endpoints: Vec<(Rank, Endpoint)>,
     /// Signals and staging memory.
     regions: [MemoryRegion; 2],
+}
+
+/// A rank's way to other nodes, before the others have shown theirs.
+pub(super) struct Far {
+    rank: Rank,
+    reach: Reach,
+    endpoints: Vec<(Rank, Endpoint)>,
     card: FarCard,
 }
 
@@ -38,8 +53,7 @@ pub(super) struct Far {
 pub(super) struct FarMemory {
     control: VerbsControl,
     ranks: Vec<Rank>,
-    _regions: [MemoryRegion; 2],
-    _adapter: Arc<Adapter>,
+    _reach: Reach,
 }
 
 impl FarMemory {
@@ -58,36 +72,138 @@ impl FarMemory {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FarPlace {
     pub rank: Rank,
-    pub signals: RemoteRegion,
-    pub staging: RemoteRegion,
+    pub addresses: Addresses,
+}
+
+/// The adapters of this process's ranks, by rank: for each the nearest on the network on which all
+/// ranks can meet. `contexts` and `planes` are those of the ranks, `hosts` names every rank's node.
+///
+/// # Errors
+/// [`Error::NotFound`] where no adapter can be used, or no network connects all ranks.
+pub(super) fn adapters(
+    contexts: &[Arc<CudaContext>],
+    planes: &[Arc<ControlPlane>],
+    hosts: &[String],
+    settings: &Settings,
+) -> Result<Vec<Arc<Adapter>>> {
+    let verbs = VerbsSettings::from(settings);
+    let look = |(context, plane): (&Arc<CudaContext>, &Arc<ControlPlane>)| {
+        let ordinal = meeting::place_on_node(hosts, plane.rank());
+        Adapters::look(Near { gpu: pci_address(context)?.parse().ok(), ordinal }, &verbs)
+    };
+    let found = contexts.iter().zip(planes).map(look).collect::<Result<Vec<_>>>()?;
+    let layers = found.iter().map(Adapters::link_layers).collect::<Result<Vec<_>>>()?;
+    let layer = common_layer(&meeting::exchange(planes, &layers)?)?;
+    found.into_iter().map(|adapters| Ok(adapters.open(Some(layer))?.0)).collect()
+}
+
+/// The link layer that all ranks have, most of them as their nearest. Of each rank, `layers` has
+/// those that it has, the nearest one first.
+fn common_layer(layers: &[Vec<LinkLayer>]) -> Result<LinkLayer> {
+    let votes = |layer| layers.iter().filter(|own| own.first() == Some(&layer)).count();
+    let known = [LinkLayer::InfiniBand, LinkLayer::Ethernet];
+    let shared = known.into_iter().filter(|layer| layers.iter().all(|own| own.contains(layer)));
+    // Of equals the last one counts.
+    shared.rev().max_by_key(|&layer| votes(layer)).ok_or_else(|| {
+        let lacks = |layer| layers.iter().position(|own| !own.contains(&layer)).unwrap_or(0);
+        let [one, other] = known.map(lacks);
+        let has = |rank: usize| {
+            let names: Vec<_> = layers[rank].iter().map(LinkLayer::to_string).collect();
+            format!("{} has {}", Rank(rank as u32), names.join(" and "))
+        };
+        Error::NotFound {
+            wanted: "network between RDMA adapters that all ranks are on".into(),
+            looked_for: format!("{}, {}", has(one), has(other)),
+            advice: "bring up ports of one kind on all nodes, or name such adapters in \
+                     RINGDOVE_ADAPTER"
+                .into(),
+        }
+    })
+}
+
+impl Reach {
+    /// Memory of `rank` that `adapter` reaches.
+    ///
+    /// # Errors
+    /// [`Error::System`] where the adapter refuses; [`Error::NotFound`] where host memory would
+    /// have to serve and cannot.
+    pub fn allocate(
+        adapter: Arc<Adapter>,
+        (context, rank): (&Arc<CudaContext>, Rank),
+        geometry: &Geometry,
+        settings: &Settings,
+    ) -> Result<(RankMemory, Self)> {
+        let allocate = |far_in| {
+            let memory = RankMemory::new(context, geometry, rank, (far_in, settings.ring_log2))?;
+            let regions = register(&adapter, &memory.for_adapter(context)?)?;
+            let (adapter, how) = (adapter.name(), regions[1].how());
+            tracing::info!(%rank, adapter, %how, "memory for other nodes");
+            Ok::<_, Error>((memory, regions))
+        };
+        let in_host = || match geometry.nodes {
+            Nodes::Uneven => Err(uneven(rank)),
+            Nodes::One | Nodes::Even { .. } => allocate(FarIn::Host),
+        };
+        let (memory, regions) = match settings.far_slots {
+            FarSlots::Device => allocate(FarIn::Device)?,
+            FarSlots::Host => in_host()?,
+            FarSlots::Auto => match allocate(FarIn::Device) {
+                Err(why @ Error::System { .. }) => {
+                    tracing::warn!(%why, %rank, "data of other nodes goes through host memory");
+                    in_host()?
+                }
+                other => other?,
+            },
+        };
+        Ok((memory, Self { adapter, regions }))
+    }
+}
+
+fn register(adapter: &Arc<Adapter>, memory: &ForAdapter) -> Result<[MemoryRegion; 2]> {
+    match memory {
+        ForAdapter::Device(ranges) => {
+            let [signals, staging] = ranges.each_ref().map(|range| {
+                let range: Arc<dyn DeviceRange> = range.clone();
+                adapter.register_device(&range, RemoteAccess::Write)
+            });
+            Ok([signals?, staging?])
+        }
+        ForAdapter::Host(regions) => {
+            let [signals, staging] =
+                regions.each_ref().map(|region| adapter.register_host(region, RemoteAccess::Write));
+            Ok([signals?, staging?])
+        }
+    }
+}
+
+/// A rank between a rank of its node and one of another sends on what has arrived from the slot in
+/// which it lies; the adapter does not reach that slot.
+fn uneven(rank: Rank) -> Error {
+    Error::NotFound {
+        wanted: format!("way to other nodes for {rank} through host memory"),
+        looked_for: "nodes with one number of ranks each, one node's after the other's".into(),
+        advice: "place ranks so, or let adapters reach device memory (dma-buf, or the \
+                 nvidia-peermem module)"
+            .into(),
+    }
 }
 
 impl Far {
-    /// Opens the way for `seat` to the ranks of `others`; it is number `place` on its node.
+    /// Opens the way for `seat` to the ranks of `others`.
     ///
     /// # Errors
-    /// [`Error::NotFound`] where no adapter can be used; [`Error::System`] where it refuses.
-    pub fn open(seat: &Seat, others: &[Rank], place: usize, settings: &Settings) -> Result<Self> {
-        let near = Near { gpu: pci_address(&seat.context)?.parse().ok(), ordinal: place };
-        let (adapter, _) = Adapter::choose(&near, &VerbsSettings::from(settings))?;
-        let [signals, staging] = seat.memory.shared(&seat.context)?;
-        let register = |memory: Arc<GpuRange>| {
-            let memory: Arc<dyn DeviceRange> = memory;
-            let region = adapter.register_device(&memory, RemoteAccess::Write)?;
-            tracing::debug!(rank = seat.rank.0, how = %region.how(), "registered");
-            Ok::<_, Error>(region)
-        };
-        let regions = [register(signals)?, register(staging)?];
+    /// [`Error::System`] where the adapter refuses.
+    pub fn open(seat: &Seat, reach: Reach, others: &[Rank]) -> Result<Self> {
         let mut endpoints = Vec::new();
         let mut shown = Vec::new();
         for &rank in others {
-            let (endpoint, bytes) = Endpoint::create(&adapter)?;
+            let (endpoint, bytes) = Endpoint::create(&reach.adapter)?;
             endpoints.push((rank, endpoint));
             shown.push((rank.0, bytes));
         }
-        let [signals, staging] = regions.each_ref().map(|r| r.remote().encode().to_vec());
-        let card = FarCard { endpoints: shown, signals, staging };
-        Ok(Self { rank: seat.rank, adapter, endpoints, regions, card })
+        let regions = reach.regions.each_ref().map(|region| region.remote().encode().to_vec());
+        let card = FarCard { endpoints: shown, addresses: seat.memory.far_endpoint(), regions };
+        Ok(Self { rank: seat.rank, reach, endpoints, card })
     }
 
     pub fn card(&self) -> &FarCard {
@@ -105,23 +221,21 @@ impl Far {
         seat: &Seat,
         cards: &[Option<FarCard>],
     ) -> Result<(VerbsTransport, Vec<LaneId>, Vec<FarPlace>, FarMemory)> {
-        let [signals, _] = seat.memory.shared(&seat.context)?;
-        let writer = Box::new(StreamWriter::new(&seat.context, signals)?);
-        let (transport, control) = VerbsTransport::new(&self.adapter, writer)?;
-        for region in &self.regions {
+        let words = seat.memory.words(&seat.context)?;
+        let writer = Box::new(StreamWriter::new(&seat.context, words)?);
+        let (transport, control) = VerbsTransport::new(&self.reach.adapter, writer)?;
+        for region in &self.reach.regions {
             control.add_local(region)?;
         }
         let (mut all_lanes, mut places) = (Vec::new(), Vec::new());
         for (rank, endpoint) in self.endpoints {
             let lanes = lanes_to(&seat.memory.layout, rank);
             let card = cards.get(rank.index()).and_then(Option::as_ref);
-            let place = join(&control, self.rank, (rank, endpoint), card, &lanes)?;
+            places.push(join(&control, self.rank, (rank, endpoint), card, &lanes)?);
             all_lanes.extend(lanes);
-            places.push(place);
         }
         let ranks = places.iter().map(|place| place.rank).collect();
-        let (_regions, _adapter) = (self.regions, self.adapter);
-        let memory = FarMemory { control, ranks, _regions, _adapter };
+        let memory = FarMemory { control, ranks, _reach: self.reach };
         Ok((transport, all_lanes, places, memory))
     }
 }
@@ -145,11 +259,10 @@ fn join(
     let bytes = card.endpoints.iter().find(|(peer, _)| *peer == own.0).ok_or_else(missing)?;
     endpoint.connect(&bytes.1)?;
     control.add_peer(rank, endpoint, lanes)?;
-    let signals = RemoteRegion::decode(&card.signals)?;
-    let staging = RemoteRegion::decode(&card.staging)?;
-    control.add_remote(rank, signals)?;
-    control.add_remote(rank, staging)?;
-    Ok(FarPlace { rank, signals, staging })
+    for region in &card.regions {
+        control.add_remote(rank, RemoteRegion::decode(region)?)?;
+    }
+    Ok(FarPlace { rank, addresses: card.addresses })
 }
 
 /// Lanes on which this rank rings towards `rank`: their numbers are those of its ports.
@@ -163,4 +276,25 @@ fn lanes_to(layout: &Layout, rank: Rank) -> Vec<LaneId> {
     };
     let ports = (0..).zip(&layout.ports).filter(|(_, place)| leads_there(place));
     ports.map(|(number, _)| LaneId(number)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use LinkLayer::{Ethernet, InfiniBand};
+
+    /// If this fails, ranks choose adapters that can never reach each other.
+    #[test]
+    fn ranks_choose_one_network_and_the_one_that_is_near_to_most() {
+        let both = || vec![InfiniBand, Ethernet];
+        let other = || vec![Ethernet, InfiniBand];
+        assert_eq!(common_layer(&[both(), other()]).unwrap(), InfiniBand);
+        assert_eq!(common_layer(&[other(), both(), other()]).unwrap(), Ethernet);
+        assert_eq!(common_layer(&[both(), both(), vec![Ethernet]]).unwrap(), Ethernet);
+        let error = common_layer(&[both(), vec![InfiniBand], vec![Ethernet]]).unwrap_err();
+        let message = error.to_string();
+        for part in ["rank 1 has InfiniBand", "rank 2 has Ethernet"] {
+            assert!(message.contains(part), "{message}");
+        }
+    }
 }

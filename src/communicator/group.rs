@@ -1,6 +1,6 @@
 //! Send and receive, in groups.
 
-use super::agreement::Value;
+use super::agreement::{Board, Value, signature};
 use super::all_reduce::{data_type_name, internal};
 use super::element::Element;
 use super::launcher::{Launcher, PlanKey};
@@ -171,12 +171,14 @@ impl Group<'_> {
     }
 
     fn agree(&self) -> Result<()> {
-        let (world, rank) = (&self.communicator.world, self.communicator.rank);
-        let mut board = world.board();
+        self.communicator.world.on_board(|board| self.agree_on(board))
+    }
+
+    fn agree_on(&self, board: &mut Board) -> Result<()> {
+        let rank = self.communicator.rank;
         for (transfer, data_type) in &self.members {
             let peer = Rank(transfer.peer);
-            // What a rank of another process calls is not seen from here.
-            if peer == rank || !world.is_local(peer) {
+            if peer == rank {
                 continue;
             }
             let pair = match transfer.direction {
@@ -184,10 +186,10 @@ impl Group<'_> {
                 Direction::Receive => (peer, rank),
             };
             let size = data_type.size_bytes() as u64;
-            let signature = vec![
+            let signature = signature([
                 ("count", Value::Number(transfer.bytes / size)),
-                ("data type", Value::Word(data_type_name(*data_type))),
-            ];
+                ("data type", Value::word(data_type_name(*data_type))),
+            ]);
             board.transfer(rank, pair, signature)?;
         }
         Ok(())

@@ -1,10 +1,10 @@
 //! How communicators are made: in one process, over several, and over several nodes.
 
-use super::far::{Far, FarMemory, FarPlace};
+use super::far::{self, Far, FarMemory, FarPlace, Reach};
 use super::launcher::Launcher;
 use super::layout::{Geometry, Nodes};
 use super::meeting::{self, Card};
-use super::memory::RankMemory;
+use super::memory::{FarIn, RankMemory};
 use super::peer::Peer;
 use super::world::{self, Seat, World};
 use super::{Communicator, UniqueId, attach};
@@ -104,17 +104,25 @@ impl Communicator {
         let hosts = meeting::hosts(planes, settings)?;
         let geometry = geometry(hosts.len() as u32, Nodes::of(&hosts), settings)?;
         let world = id.world(geometry);
-        let mut seats = Vec::new();
-        for (plane, context) in planes.iter().zip(contexts) {
-            let seat = seat(context, &geometry, plane.rank(), settings)?;
+        let seated = match geometry.nodes {
+            Nodes::One => {
+                let ranks = planes.iter().zip(contexts);
+                let seat = |(plane, context): (&Arc<ControlPlane>, _)| {
+                    Ok((seat(context, &geometry, plane.rank(), settings)?, None))
+                };
+                ranks.map(seat).collect::<Result<Vec<_>>>()?
+            }
+            _ => seats_between_nodes(&geometry, (contexts, planes), &hosts, settings)?,
+        };
+        let (seats, reaches): (Vec<_>, Vec<_>) = seated.into_iter().unzip();
+        for (plane, seat) in planes.iter().zip(&seats) {
             world.join(seat.clone(), &geometry)?;
             world.link(plane.clone());
-            seats.push(seat);
         }
-        let cards: Vec<_> = seats.iter().map(|seat| Card::of(seat, settings)).collect();
-        let cards = meeting::exchange(planes, &cards.into_iter().collect::<Result<Vec<_>>>()?)?;
-        world.settle(meeting::local_ranks(&cards)?);
-        let ways = open_ways(&geometry, planes, &seats, &cards, settings)?;
+        let cards = seats.iter().zip(planes).map(|(seat, plane)| Card::of(seat, plane));
+        let cards = meeting::exchange(planes, &cards.collect::<Result<Vec<_>>>()?)?;
+        world.settle(meeting::local_ranks(&cards)?, meeting::place(&cards)?);
+        let ways = open_ways(planes, &seats, reaches, &hosts)?;
         let mut communicators = Vec::new();
         for (seat, way) in seats.into_iter().zip(ways) {
             let Way { transport, places, memory } = way;
@@ -176,22 +184,37 @@ struct Way {
     memory: Option<FarMemory>,
 }
 
+/// Seats of ranks whose memory ranks of other nodes reach.
+fn seats_between_nodes(
+    geometry: &Geometry,
+    (contexts, planes): (&[Arc<CudaContext>], &[Arc<ControlPlane>]),
+    hosts: &[String],
+    settings: &Settings,
+) -> Result<Vec<(Arc<Seat>, Option<Reach>)>> {
+    let adapters = far::adapters(contexts, planes, hosts, settings)?;
+    let ranks = contexts.iter().zip(planes).zip(adapters);
+    let seat = |((context, plane), adapter): ((&Arc<CudaContext>, &Arc<ControlPlane>), _)| {
+        let rank = plane.rank();
+        let (memory, reach) = Reach::allocate(adapter, (context, rank), geometry, settings)?;
+        Ok((Arc::new(Seat::new(rank, context.clone(), memory)), Some(reach)))
+    };
+    ranks.map(seat).collect()
+}
+
 /// The ways of this process's ranks to other nodes.
 fn open_ways(
-    geometry: &Geometry,
     planes: &[Arc<ControlPlane>],
     seats: &[Arc<Seat>],
-    cards: &[Card],
-    settings: &Settings,
+    reaches: Vec<Option<Reach>>,
+    hosts: &[String],
 ) -> Result<Vec<Way>> {
-    if geometry.nodes == Nodes::One {
+    let Some(reaches) = reaches.into_iter().collect::<Option<Vec<_>>>() else {
         return Ok(seats.iter().map(|_| Way::default()).collect());
-    }
-    let open = |seat: &Arc<Seat>| {
-        let others = meeting::far_ranks(cards, seat.rank);
-        Far::open(seat, &others, meeting::place_on_node(cards, seat.rank), settings)
     };
-    let opened = seats.iter().map(open).collect::<Result<Vec<_>>>()?;
+    let open = |(seat, reach): (&Arc<Seat>, Reach)| {
+        Far::open(seat, reach, &meeting::far_ranks(hosts, seat.rank))
+    };
+    let opened = seats.iter().zip(reaches).map(open).collect::<Result<Vec<_>>>()?;
     let shown: Vec<_> = opened.iter().map(|far| Some(far.card().clone())).collect();
     let shown = meeting::exchange(planes, &shown)?;
     let connect = |(seat, far): (&Arc<Seat>, Far)| {
@@ -235,6 +258,6 @@ fn seat(
         let expected = format!("less than {}", geometry.rank_count);
         return Err(Error::argument("rank", expected, rank.0));
     }
-    let memory = RankMemory::new(context, geometry, rank, settings.ring_log2)?;
+    let memory = RankMemory::new(context, geometry, rank, (FarIn::Device, settings.ring_log2))?;
     Ok(Arc::new(Seat::new(rank, context.clone(), memory)))
 }

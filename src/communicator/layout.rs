@@ -106,6 +106,11 @@ impl Geometry {
         }
     }
 
+    /// Do the two run on different nodes, as far as layouts tell nodes apart?
+    pub fn are_apart(&self, one: u32, other: u32) -> bool {
+        matches!(self.nodes, Nodes::Even { ranks } if one / ranks != other / ranks)
+    }
+
     /// Does a collective send much from one to the other? Around a ring, or, where a node has
     /// several ranks, around the node and along the rail.
     fn are_neighbours(&self, from: u32, to: u32) -> bool {
@@ -162,6 +167,8 @@ pub(crate) struct PortPlace {
     pub shape: SlotShape,
     /// Place among the rank's send ports without slots.
     pub route_index: u32,
+    /// The other end is on another node. Signals and slots of these ports stand behind all others.
+    pub is_far: bool,
 }
 
 /// Where everything of one rank lies.
@@ -173,9 +180,19 @@ pub(crate) struct Layout {
     pub signal_bytes: u64,
     /// Bytes of staging memory.
     pub staging_bytes: u64,
+    /// Where in them what ranks of other nodes write begins. Completion words stand before it, too:
+    /// only the own engine writes them.
+    pub far: Offsets,
     /// Number of send ports without slots: routes that one pair of buffers takes.
     pub direct_lanes: u32,
     numbers: HashMap<LaneEnd, u32>,
+}
+
+/// Places in signal and staging memory, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Offsets {
+    pub signals: u64,
+    pub staging: u64,
 }
 
 impl PortPlace {
@@ -192,37 +209,48 @@ impl Layout {
             ports: Vec::new(),
             signal_bytes: 0,
             staging_bytes: 0,
+            far: Offsets::default(),
             direct_lanes: 0,
             numbers: HashMap::new(),
         };
-        for (lane, shape) in geometry.lanes() {
-            for side in [Side::Send, Side::Receive] {
-                let end = LaneEnd { lane, side };
-                if end.rank() == rank.0 {
-                    layout.push(end, shape);
-                }
-            }
+        let sides = [Side::Send, Side::Receive];
+        let lanes = geometry.lanes();
+        let ends = lanes.iter().flat_map(|lane| sides.map(|side| (lane, side)));
+        let own = ends.filter(|((lane, _), side)| match side {
+            Side::Send => lane.from == rank.0,
+            Side::Receive => lane.to == rank.0,
+        });
+        let (far, near): (Vec<_>, Vec<_>) =
+            own.partition(|((lane, _), _)| geometry.are_apart(lane.from, lane.to));
+        for ((lane, shape), side) in near {
+            layout.push(LaneEnd { lane: *lane, side }, *shape, None);
+        }
+        let completions = layout.signal_bytes;
+        layout.signal_bytes += far.len() as u64 * SIGNAL_STRIDE;
+        layout.far = Offsets { signals: layout.signal_bytes, staging: layout.staging_bytes };
+        for (number, ((lane, shape), side)) in (0..).zip(far) {
+            let completion = completions + number * SIGNAL_STRIDE;
+            layout.push(LaneEnd { lane: *lane, side }, *shape, Some(completion));
         }
         layout
     }
 
-    fn push(&mut self, end: LaneEnd, shape: SlotShape) {
+    /// Appends a port; `completion` is where the completion word of a far one stands.
+    fn push(&mut self, end: LaneEnd, shape: SlotShape, completion: Option<u64>) {
         let signal = self.signal_bytes;
-        self.signal_bytes += 2 * SIGNAL_STRIDE;
+        self.signal_bytes += SIGNAL_STRIDE;
+        let is_far = completion.is_some();
+        let completion = completion.unwrap_or_else(|| {
+            self.signal_bytes += SIGNAL_STRIDE;
+            signal + SIGNAL_STRIDE
+        });
         let slots = self.staging_bytes;
         self.staging_bytes += u64::from(shape.bytes) * u64::from(shape.count);
         let direct = end.side == Side::Send && end.lane.kind == LaneKind::Direct;
         let route_index = if direct { self.direct_lanes } else { 0 };
         self.direct_lanes += u32::from(direct);
         self.numbers.insert(end, self.ports.len() as u32);
-        self.ports.push(PortPlace {
-            end,
-            signal,
-            completion: signal + SIGNAL_STRIDE,
-            slots,
-            shape,
-            route_index,
-        });
+        self.ports.push(PortPlace { end, signal, completion, slots, shape, route_index, is_far });
     }
 
     /// The number of a port, if the rank has it.
@@ -266,6 +294,31 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// If this fails, host memory that takes the place of the last part is too small, or a word of
+    /// the own engine lies where only adapters write.
+    #[test]
+    fn what_other_nodes_write_stands_behind_all_else() {
+        let nodes = Nodes::Even { ranks: 2 };
+        let geometry = Geometry::new(6, nodes, &Settings::default());
+        let layout = Layout::new(&geometry, Rank(3));
+        let Offsets { signals, staging } = layout.far;
+        let mut words = Vec::new();
+        for place in &layout.ports {
+            let peer = place.end.lane.from + place.end.lane.to - 3;
+            assert_eq!(place.is_far, peer != 2);
+            assert_eq!(place.signal >= signals, place.is_far);
+            let end = place.slots + place.slots_bytes();
+            assert!(if place.is_far { place.slots >= staging } else { end <= staging });
+            assert!(place.completion < signals);
+            words.extend([place.signal, place.completion]);
+        }
+        let count = words.len() as u64;
+        words.sort_unstable();
+        words.dedup();
+        assert_eq!(words.len() as u64, count);
+        assert_eq!(layout.signal_bytes, count * SIGNAL_STRIDE);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! where it runs and how its memory is reached.
 
 use super::far::FarPlace;
+use super::gossip::Place;
 use super::peer::Peer;
 use super::world::{Seat, World};
 use crate::bootstrap::ControlPlane;
@@ -19,11 +20,11 @@ type ProcessName = [u8; 16];
 /// What a rank shows the others.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Card {
-    /// The node: processes that share it can share device memory.
-    host: String,
     process: ProcessName,
-    /// `None` where nobody outside of the process could reach it anyway.
-    memory: Option<[Shared; 2]>,
+    /// The rank above this one in the control plane's tree.
+    above: Option<u32>,
+    /// Signals and staging memory.
+    memory: [Shared; 2],
 }
 
 /// A piece of device memory as other processes find it.
@@ -71,14 +72,12 @@ pub(super) fn host_name(settings: &Settings) -> String {
 
 impl Card {
     /// The card of `seat`.
-    pub fn of(seat: &Seat, settings: &Settings) -> Result<Self> {
+    pub fn of(seat: &Seat, plane: &ControlPlane) -> Result<Self> {
         let export = |address| Export::of(&seat.context, address).map(Shared::from);
         let endpoint = seat.memory.endpoint();
-        Ok(Self {
-            host: host_name(settings),
-            process: process_name()?,
-            memory: Some([export(endpoint.signals)?, export(endpoint.staging)?]),
-        })
+        let memory = [export(endpoint.signals)?, export(endpoint.staging)?];
+        let above = plane.above().map(|rank| rank.0);
+        Ok(Self { process: process_name()?, above, memory })
     }
 }
 
@@ -89,17 +88,23 @@ pub(super) fn local_ranks(cards: &[Card]) -> Result<Vec<Rank>> {
     Ok(local.map(|(rank, _)| Rank(rank)).collect())
 }
 
-/// The ranks of other nodes than `rank`'s.
-pub(super) fn far_ranks(cards: &[Card], rank: Rank) -> Vec<Rank> {
-    let own = &cards[rank.index()].host;
-    let far = (0..).zip(cards).filter(|(_, card)| card.host != *own);
+/// Where this process stands among those that showed `cards`.
+pub(super) fn place(cards: &[Card]) -> Result<Place> {
+    let ranks: Vec<_> = cards.iter().map(|card| (card.process, card.above)).collect();
+    Ok(Place::of(&process_name()?, &ranks))
+}
+
+/// The ranks of other nodes than `rank`'s. `hosts` names every rank's node.
+pub(super) fn far_ranks(hosts: &[String], rank: Rank) -> Vec<Rank> {
+    let own = &hosts[rank.index()];
+    let far = (0..).zip(hosts).filter(|&(_, host)| host != own);
     far.map(|(rank, _)| Rank(rank)).collect()
 }
 
 /// Which rank of its node `rank` is, from 0.
-pub(super) fn place_on_node(cards: &[Card], rank: Rank) -> usize {
-    let own = &cards[rank.index()].host;
-    cards[..rank.index()].iter().filter(|card| card.host == *own).count()
+pub(super) fn place_on_node(hosts: &[String], rank: Rank) -> usize {
+    let own = &hosts[rank.index()];
+    hosts[..rank.index()].iter().filter(|host| *host == own).count()
 }
 
 /// All ranks, as the one of `seat` reaches them; `far` are those of other nodes.
@@ -118,21 +123,15 @@ pub(super) fn peers(
         if let Some(place) = far.iter().find(|place| place.rank == rank) {
             return Ok(Peer::far(&world.geometry, place));
         }
-        let exports = card.memory.as_ref().map(|memory| memory.each_ref().map(Shared::export));
-        match exports {
-            Some([Some(signals), Some(staging)]) if card.host == own.host => {
+        match card.memory.each_ref().map(Shared::export) {
+            [Some(signals), Some(staging)] => {
                 Peer::on_node(rank, &seat.context, &world.geometry, [&signals, &staging])
             }
-            _ => Err(Error::NotFound {
-                wanted: format!("path from {} to {rank}", seat.rank),
-                looked_for: format!(
-                    "device memory shared on one node; {} is on node {}, {rank} on {}",
-                    seat.rank, own.host, card.host
-                ),
-                advice: "run all ranks on one node; if they are, and containers hide it, set \
-                         RINGDOVE_HOST_ID to the same value for all"
-                    .into(),
-            }),
+            _ => Err(Error::argument(
+                "memory of another process",
+                format!("handles of the driver from {rank}"),
+                "bytes of another length",
+            )),
         }
     };
     (0..).zip(cards).map(peer).collect()

@@ -1,6 +1,7 @@
 //! The memory of one rank that its kernels, its engine and its peers' engines share.
 
-use super::layout::{Geometry, Layout};
+use super::layout::{Geometry, Layout, Offsets, PortPlace};
+use crate::engine::RegionDescriptor;
 use crate::error::{Error, Result};
 use crate::gpu::{DeviceMemory, GpuRange, PinnedMemory};
 use crate::id::Rank;
@@ -10,6 +11,7 @@ use cudarc::driver::CudaContext;
 use ringdove_kernels::descriptor::DESCRIPTOR_BYTES;
 use ringdove_kernels::launch::{DeviceCommunicator, WaitRecord};
 use ringdove_kernels::port::Port;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,12 +38,45 @@ mod control {
 }
 
 /// Two addresses from which a peer computes every other (see [`Layout`]).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Endpoint {
-    /// Device address of the signal memory.
+    /// Address of the signal memory. For ranks of other nodes it may lie outside of that: offsets
+    /// of what they write lead into it.
     pub signals: u64,
-    /// Device address of the staging memory.
+    /// Address of the staging memory; as above.
     pub staging: u64,
+}
+
+impl Endpoint {
+    /// The addresses to which the offsets of `far` must be added to come to these two.
+    fn before(signals: u64, staging: u64, far: Offsets) -> Self {
+        Self {
+            signals: signals.wrapping_sub(far.signals),
+            staging: staging.wrapping_sub(far.staging),
+        }
+    }
+}
+
+/// In which memory ranks of other nodes write. All else lies on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FarIn {
+    /// On the device, behind what ranks of this node write.
+    Device,
+    /// In pinned host memory, for adapters that do not reach the device's. Kernels read and write
+    /// it over PCI.
+    Host,
+}
+
+/// The last parts of signals and staging memory, in pinned host memory.
+#[derive(Debug)]
+struct HostPart {
+    signals: Arc<PinnedMemory>,
+    staging: Arc<PinnedMemory>,
+}
+
+fn range(context: &Arc<CudaContext>, memory: &Arc<DeviceMemory>) -> Result<Arc<GpuRange>> {
+    let bytes = memory.bytes() as u64;
+    GpuRange::new(context, memory.address(), bytes, memory.clone()).map(Arc::new)
 }
 
 /// All memory of one rank. It lives until the last rank of the communicator is gone, because
@@ -53,7 +88,16 @@ pub(crate) struct RankMemory {
     control: DeviceMemory,
     signals: Arc<DeviceMemory>,
     staging: Arc<DeviceMemory>,
+    host: Option<HostPart>,
     ring_log2: u32,
+}
+
+/// What an adapter is given.
+pub(crate) enum ForAdapter {
+    /// Signals and staging memory, on the device.
+    Device([Arc<GpuRange>; 2]),
+    /// Their last parts, in host memory.
+    Host([Region; 2]),
 }
 
 impl RankMemory {
@@ -62,16 +106,26 @@ impl RankMemory {
         context: &Arc<CudaContext>,
         geometry: &Geometry,
         rank: Rank,
-        ring_log2: u32,
+        (far_in, ring_log2): (FarIn, u32),
     ) -> Result<Self> {
         let layout = Layout::new(geometry, rank);
         let ring_bytes = DESCRIPTOR_BYTES << ring_log2;
         let control_bytes = control::PORTS + layout.ports.len() * size_of::<Port>();
+        let all = Offsets { signals: layout.signal_bytes, staging: layout.staging_bytes };
+        let on_device = if far_in == FarIn::Device { all } else { layout.far };
+        let device = |bytes: u64| DeviceMemory::zeroed(context, bytes as usize).map(Arc::new);
+        let pinned = |bytes: u64| PinnedMemory::zeroed(context, bytes as usize).map(Arc::new);
+        let host = || {
+            let signals = pinned(all.signals - layout.far.signals)?;
+            let staging = pinned(all.staging - layout.far.staging)?;
+            Ok::<_, Error>(HostPart { signals, staging })
+        };
         Ok(Self {
             pinned: Arc::new(PinnedMemory::zeroed(context, pinned::RING + ring_bytes)?),
             control: DeviceMemory::zeroed(context, control_bytes)?,
-            signals: Arc::new(DeviceMemory::zeroed(context, layout.signal_bytes as usize)?),
-            staging: Arc::new(DeviceMemory::zeroed(context, layout.staging_bytes as usize)?),
+            signals: device(on_device.signals)?,
+            staging: device(on_device.staging)?,
+            host: (far_in == FarIn::Host).then(host).transpose()?,
             layout,
             ring_log2,
         })
@@ -82,13 +136,49 @@ impl RankMemory {
         Endpoint { signals: self.signals.address(), staging: self.staging.address() }
     }
 
-    /// Signals and staging memory, for adapters.
-    pub fn shared(&self, context: &Arc<CudaContext>) -> Result<[Arc<GpuRange>; 2]> {
-        let range = |memory: &Arc<DeviceMemory>| {
-            let bytes = memory.bytes() as u64;
-            GpuRange::new(context, memory.address(), bytes, memory.clone()).map(Arc::new)
+    /// What peers on other nodes need: addresses as an adapter knows them.
+    pub fn far_endpoint(&self) -> Endpoint {
+        self.host.as_ref().map_or(self.endpoint(), |HostPart { signals, staging }| {
+            let [signals, staging] = [signals, staging].map(|part| part.region().base_address());
+            Endpoint::before(signals, staging, self.layout.far)
+        })
+    }
+
+    /// Where a port's signal and slots lie, as the device addresses them.
+    fn endpoint_of(&self, place: &PortPlace) -> Endpoint {
+        match &self.host {
+            Some(HostPart { signals, staging }) if place.is_far => {
+                Endpoint::before(signals.address(), staging.address(), self.layout.far)
+            }
+            _ => self.endpoint(),
+        }
+    }
+
+    /// What the engine may read for the port's puts: offsets in it are those that kernels name.
+    pub fn source(&self, place: &PortPlace) -> RegionDescriptor {
+        // From anywhere in it, so that what arrived can go on as it lies.
+        let (base, bytes) = match &self.host {
+            Some(HostPart { staging, .. }) if place.is_far => {
+                (staging.region().base_address(), staging.bytes())
+            }
+            _ => (self.staging.address(), self.staging.bytes()),
         };
-        Ok([range(&self.signals)?, range(&self.staging)?])
+        RegionDescriptor { base, length_bytes: bytes as u64 }
+    }
+
+    /// Words that the host writes for the device's waits, as a range of the device.
+    pub fn words(&self, context: &Arc<CudaContext>) -> Result<Arc<GpuRange>> {
+        range(context, &self.signals)
+    }
+
+    /// What an adapter must reach.
+    pub fn for_adapter(&self, context: &Arc<CudaContext>) -> Result<ForAdapter> {
+        Ok(match &self.host {
+            Some(part) => ForAdapter::Host([part.signals.region(), part.staging.region()]),
+            None => {
+                ForAdapter::Device([range(context, &self.signals)?, range(context, &self.staging)?])
+            }
+        })
     }
 
     /// The ring's slots and its tail word, as the engine sees them.
@@ -141,6 +231,7 @@ impl RankMemory {
                 Error::argument("timeout", "at most 584 years", format!("{limit:?}"))
             })?,
             staging: self.staging.address(),
+            host_staging: self.host.as_ref().map_or(0, |part| part.staging.address()),
         };
         self.control.write(control::COMMUNICATOR, bytemuck::bytes_of(&communicator))
     }
@@ -151,19 +242,20 @@ impl RankMemory {
         let lane = place.end.lane;
         let slotted = lane.kind != LaneKind::Direct;
         let sends = place.end.side == Side::Send;
+        let endpoint = self.endpoint_of(place);
         Port {
-            signal: self.signals.address() + place.signal,
+            signal: endpoint.signals.wrapping_add(place.signal),
             position: 0,
             completion: if sends { self.signals.address() + place.completion } else { 0 },
             completion_position: 0,
-            slots: if slotted { self.staging.address() + place.slots } else { 0 },
+            slots: if slotted { endpoint.staging.wrapping_add(place.slots) } else { 0 },
             slot_bytes: place.shape.bytes,
             slot_mask: place.shape.count - 1,
             // A static route has the number of its port.
             route: if slotted || !sends { number as u32 } else { 0 },
             route_index: place.route_index,
             peer: if sends { lane.to } else { lane.from },
-            reserved: 0,
+            in_host: u32::from(place.is_far && self.host.is_some()),
         }
     }
 }

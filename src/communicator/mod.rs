@@ -5,7 +5,8 @@
 //! * `meeting`, `peer`, `far`: how ranks of several processes and nodes reach one another's memory
 //! * `layout`, `memory`: lanes and ports, and where they lie in each rank's memory
 //! * `attach`: what the engine is told
-//! * `agreement`: ranks must make the same calls; the board notices where they do not
+//! * `agreement`, `gossip`: ranks must make the same calls; the board notices where they do not,
+//!   also between processes
 //! * `windows`: registered buffers
 //! * `launcher`: plans on the device, and the order of launches
 //! * `all_reduce`, `group`: the calls
@@ -16,6 +17,7 @@ mod attach;
 mod buffers;
 mod element;
 mod far;
+mod gossip;
 mod group;
 mod init;
 mod launcher;

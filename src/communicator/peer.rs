@@ -37,9 +37,8 @@ impl Peer {
 
     /// A rank of another node: addresses are its own, and only an adapter reaches them.
     pub fn far(geometry: &Geometry, place: &FarPlace) -> Self {
-        let (signals, staging) = (place.signals.base, place.staging.base);
-        let endpoint = Endpoint { signals, staging };
-        Self { endpoint, layout: Layout::new(geometry, place.rank), _imports: Vec::new() }
+        let layout = Layout::new(geometry, place.rank);
+        Self { endpoint: place.addresses, layout, _imports: Vec::new() }
     }
 
     /// A rank of another process on this node, which exports its memory.

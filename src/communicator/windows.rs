@@ -157,7 +157,7 @@ impl Windows {
                 what: format!("registration {number}, which is collective"),
                 expected: "all ranks to register".into(),
                 seen: match entry.and_then(|entry| missing(&entry.parts)) {
-                    Some(missing) => format!("nothing from rank {missing}"),
+                    Some(missing) => format!("nothing from {missing}"),
                     None => "nothing".into(),
                 },
                 waited: started.elapsed(),

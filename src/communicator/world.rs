@@ -1,13 +1,14 @@
 //! What the ranks of one communicator share inside a process: their memory, what they have agreed
 //! on, verified plans, the alarm that wakes all of them, and their links to ranks elsewhere.
 
-use super::agreement::{Board, Signature, Value, compare};
+use super::agreement::{Board, Signature, Value, compare, signature};
+use super::gossip::{self, Place};
 use super::layout::Geometry;
 use super::memory::RankMemory;
 use super::windows::Windows;
 use crate::bootstrap::{ControlPlane, Term};
 use crate::engine::Alarm;
-use crate::error::{Error, Result};
+use crate::error::{Error, Ranks, Result};
 use crate::id::Rank;
 use crate::plan::{Request, Verified};
 use cudarc::driver::CudaContext;
@@ -24,9 +25,9 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// The ranks whose place is empty, for a message; `None` if there are none.
 pub(super) fn missing<T>(places: &[Option<T>]) -> Option<String> {
-    let ranks = (0..places.len()).filter(|&rank| places[rank].is_none());
-    let ranks: Vec<_> = ranks.map(|rank| rank.to_string()).collect();
-    (!ranks.is_empty()).then(|| ranks.join(", "))
+    let places = (0..).zip(places).filter(|(_, place)| place.is_none());
+    let ranks: Vec<_> = places.map(|(rank, _)| Rank(rank)).collect();
+    (!ranks.is_empty()).then(|| Ranks(&ranks).to_string())
 }
 
 /// One rank, as the others see it.
@@ -102,7 +103,31 @@ impl World {
                 world.raise(error.clone());
             }
         });
+        let world = Arc::downgrade(self);
+        plane.listen(move |from, bytes| {
+            if let Some(world) = world.upgrade() {
+                world.heard(from, bytes);
+            }
+        });
         lock(&self.links).push(plane);
+    }
+
+    /// A process below has told what its ranks call.
+    fn heard(self: &Arc<Self>, from: Rank, bytes: &[u8]) {
+        let Some(told) = gossip::read(bytes) else {
+            let seen = format!("{} bytes that are none", bytes.len());
+            return self.raise(Error::argument(
+                "calls that a rank tells",
+                format!("calls of {from}"),
+                seen,
+            ));
+        };
+        let hear = |board: &mut Board| {
+            told.into_iter().try_for_each(|(event, signature)| board.heard(event, signature))
+        };
+        if let Err(error) = self.on_board(hear) {
+            self.raise(error);
+        }
     }
 
     /// Control planes of the ranks of this process, by rank; none if nobody runs elsewhere.
@@ -112,12 +137,11 @@ impl World {
         links
     }
 
-    /// Says which ranks are of this process.
-    pub fn settle(&self, local: Vec<Rank>) {
-        let count = local.len();
+    /// Says which ranks are of this process, and where it stands among others.
+    pub fn settle(&self, local: Vec<Rank>, place: Place) {
         // All ranks of the process see the same cards, so the first one speaks for all.
         if self.local.set(local).is_ok() {
-            self.board().expect(count);
+            lock(&self.board).settle(place);
         }
     }
 
@@ -143,7 +167,7 @@ impl World {
         let rank = seat.rank;
         let other = seats.iter().flatten().map(|seat| seat.rank).next().unwrap_or(Rank(0));
         compare(
-            "communicator",
+            &"communicator",
             (rank, &geometry_signature(geometry)),
             (other, &geometry_signature(&self.geometry)),
         )?;
@@ -174,16 +198,28 @@ impl World {
             return Err(Error::HostWaitExpired {
                 what: "the ranks of a communicator".into(),
                 expected: format!("{} ranks", seats.len()),
-                seen: format!("no sign of rank {missing}"),
+                seen: format!("no sign of {missing}"),
                 waited: started.elapsed(),
             });
         }
         Ok(seats.iter().flatten().cloned().collect())
     }
 
-    /// The board on which ranks compare their calls.
-    pub fn board(&self) -> MutexGuard<'_, Board> {
-        lock(&self.board)
+    /// Does something on the board on which ranks compare their calls; what follows from it for
+    /// other processes is told soon.
+    pub fn on_board<T>(self: &Arc<Self>, act: impl FnOnce(&mut Board) -> T) -> T {
+        let mut board = lock(&self.board);
+        let result = act(&mut board);
+        let has_news = board.take_news();
+        drop(board);
+        // The lowest rank of a process stands below one of another process.
+        if has_news && let Some(plane) = self.links().first() {
+            let world = Arc::downgrade(self);
+            plane.tell_above(gossip::INTERVAL, move || {
+                world.upgrade().map(|world| lock(&world.board).tell()).unwrap_or_default()
+            });
+        }
+        result
     }
 
     /// The verified plan of `request`, built once for all ranks of this process.
@@ -216,14 +252,14 @@ impl Drop for World {
 impl Alarm for World {
     fn raise(&self, mut error: Error) {
         if let Error::WaitExpired(wait) = &mut error {
-            wait.behind = self.board().behind();
+            wait.behind = lock(&self.board).behind();
         }
         // Release: whoever sees the flag finds the error. Pairs with `is_raised`.
         if !self.raised.swap(true, Ordering::Release) {
             tracing::error!(%error, "communicator condemned");
             // One word is enough: it floods all ranks, and comes back to the others here.
             if let Some(plane) = lock(&self.links).first() {
-                plane.abort(&error.to_string());
+                plane.end(&error);
             }
         }
         for seat in lock(&self.seats).iter().flatten() {
@@ -240,15 +276,15 @@ impl Alarm for World {
 /// What must be equal on all ranks, for the control plane to compare.
 pub(super) fn terms(geometry: &Geometry) -> Vec<Term> {
     let terms = geometry_signature(geometry).into_iter();
-    terms.map(|(name, value)| (name.to_owned(), value.to_string())).collect()
+    terms.map(|(name, value)| (name.into_owned(), value.to_string())).collect()
 }
 
 fn geometry_signature(geometry: &Geometry) -> Signature {
-    vec![
+    signature([
         ("the number of ranks", Value::Number(geometry.rank_count.into())),
         ("RINGDOVE_BLOCKS", Value::Number(geometry.blocks.into())),
         ("RINGDOVE_SLOT_BYTES", Value::Number(geometry.slot_bytes.into())),
         ("RINGDOVE_SLOTS", Value::Number(geometry.slot_count.into())),
         ("RINGDOVE_LOW_LATENCY_BYTES", Value::Number(geometry.flagged_bytes.into())),
-    ]
+    ])
 }

@@ -2,6 +2,7 @@
 
 use super::gid::{Gid, GidType};
 use super::pci;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
@@ -38,7 +39,7 @@ impl fmt::Display for PortState {
 }
 
 /// What a port is plugged into.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LinkLayer {
     /// InfiniBand.
     InfiniBand,

@@ -138,6 +138,28 @@ pub fn choose(ports: &[Port], gpu: &Place, ordinal: usize, wanted: &Wanted) -> R
     })
 }
 
+/// The link layers on which the GPU has usable ports: that of the port which [`choose`] takes, and
+/// then the other one, if there is a port for it.
+///
+/// # Errors
+/// As [`choose`].
+pub fn link_layers(
+    ports: &[Port],
+    gpu: &Place,
+    ordinal: usize,
+    wanted: &Wanted,
+) -> Result<Vec<LinkLayer>> {
+    let first = choose(ports, gpu, ordinal, wanted)?.link_layer;
+    let mut layers = vec![first];
+    for other in [LinkLayer::InfiniBand, LinkLayer::Ethernet] {
+        let ports: Vec<_> = ports.iter().filter(|port| port.link_layer == other).cloned().collect();
+        if other != first && choose(&ports, gpu, ordinal, wanted).is_ok() {
+            layers.push(other);
+        }
+    }
+    Ok(layers)
+}
+
 /// The GID to use on a port, or why the port cannot be used.
 fn gid_of(port: &Port, wanted: Option<u8>) -> std::result::Result<Gid, String> {
     if port.state != PortState::Active {

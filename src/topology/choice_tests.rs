@@ -30,6 +30,17 @@ fn chosen(ports: &[Port], ordinal: usize, settings: &Wanted) -> String {
     choose(ports, &gpu(&GPU), ordinal, settings).unwrap().adapter
 }
 
+/// If this fails, ranks cannot agree on a network that all of them reach.
+#[test]
+fn link_layers_come_with_that_of_the_nearest_port_first() {
+    let mut ports = [port("a", &FAR), port("b", &ROOT), port("c", &SWITCH)];
+    ports[1].link_layer = LinkLayer::InfiniBand;
+    let layers = |ports: &[Port]| link_layers(ports, &gpu(&GPU), 0, &Wanted::default()).unwrap();
+    assert_eq!(layers(&ports), [LinkLayer::Ethernet, LinkLayer::InfiniBand]);
+    assert_eq!(layers(&ports[..2]), [LinkLayer::InfiniBand, LinkLayer::Ethernet]);
+    assert_eq!(layers(&ports[2..]), [LinkLayer::Ethernet]);
+}
+
 #[test]
 fn the_adapter_behind_the_gpus_switch_wins_over_faster_ones_further_off() {
     let mut ports = [port("a", &FAR), port("b", &ROOT), port("c", &SWITCH)];

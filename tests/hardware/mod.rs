@@ -8,8 +8,10 @@
 
 pub mod adapter;
 pub mod data;
+pub mod perf;
 
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
+use ringdove::bootstrap::Launch;
 use ringdove::{Communicator, Settings};
 use std::io::Read;
 use std::path::PathBuf;
@@ -46,6 +48,46 @@ pub fn on_machine_with(machine: &str, options: &[&str], body: impl FnOnce()) {
     let (status, output) = run_bounded(command);
     assert!(status.success(), "on {machine}: {status}\n{output}");
     assert!(output.contains("1 passed"), "the test did not run on {machine}\n{output}");
+}
+
+/// Runs the body of the current test in `processes` processes on virtual nodes, `ranks` ranks in
+/// each, all of them in one communicator. Every process must get to the body's end.
+pub fn on_processes(
+    machine: &str,
+    (processes, ranks): (u32, u32),
+    body: impl FnOnce(Vec<Communicator>),
+) {
+    if std::env::var_os(INSIDE).is_some() {
+        return body(join(ranks));
+    }
+    if perf::on_real_hardware() {
+        return;
+    }
+    let thread = std::thread::current();
+    let test = thread.name().expect("libtest names its threads");
+    let mut command = Command::new(tool("hwsim"));
+    command.args(["run", "--quiet", "--machine", machine, "--procs", &processes.to_string()]);
+    command.arg("--").arg(std::env::current_exe().unwrap());
+    command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(INSIDE, "1");
+    let (status, output) = run_bounded(command);
+    assert!(status.success(), "on {machine}: {status}\n{output}");
+    let passed = output.matches("1 passed").count();
+    assert_eq!(passed, processes as usize, "on {machine}: not every process passed\n{output}");
+}
+
+/// This process's ranks in a communicator over all processes.
+fn join(ranks: u32) -> Vec<Communicator> {
+    // All virtual nodes are one machine: hwsim tells their names.
+    let host_id = Settings::from_env().unwrap().host_id;
+    let settings = Settings { host_id, ..settings() };
+    let launch = Launch::from_env().unwrap().expect("hwsim sets torchrun's variables");
+    let (id, _root) = launch.meet(&settings).unwrap();
+    let first = launch.rank * ranks;
+    let devices = ringdove::device_count().unwrap();
+    let on_node = launch.local_rank.unwrap_or(0) as usize * ranks as usize;
+    let open = |rank| ringdove::open_device((on_node + rank) % devices).unwrap();
+    let contexts: Vec<_> = (0..ranks as usize).map(open).collect();
+    Communicator::init_ranks(&contexts, &id, first, launch.rank_count * ranks, &settings).unwrap()
 }
 
 /// Runs a command to its end, or kills it when it takes longer than any test should. Gives its

@@ -1,7 +1,9 @@
 //! The producer's side of the ring, and the descriptors that puts and credits become.
 
 use crate::gpu::BASE;
-use crate::rank::{BlockText, PlanText, Rank, advance, buffer, op, put, slot, wait_signal};
+use crate::rank::{
+    BlockText, HOST_STAGING_BEFORE, PlanText, Rank, advance, buffer, op, put, slot, wait_signal,
+};
 use ringdove_kernels::descriptor::Descriptor;
 use ringdove_kernels::launch::WaitKind;
 use ringdove_kernels::op::{OpCode, Segment, flags};
@@ -155,6 +157,22 @@ fn slots_follow_the_position() {
             rank.arena.raise(credits);
         }
     }
+}
+
+/// Where slots lie in host memory, offsets count from its own start. If this fails, a rank whose
+/// adapter reaches no device memory sends from somewhere else.
+#[test]
+fn slots_in_host_memory_have_a_start_of_their_own() {
+    let mut rank = Rank::new(4, 2, &[]);
+    let port = Port { route: 3, peer: 1, slot_bytes: 64, in_host: 1, ..Default::default() };
+    let number = rank.add_port(port, 2, true);
+    let start = rank.ports()[number as usize].slots - BASE;
+    let ops = [put(0, slot(0, 1, 0), slot(0, 1, 0), 64, flags::ARRIVAL)];
+    let arguments = rank.arguments(&PlanText::single(32, &[number], &ops));
+    rank.execute(&arguments, (1, 32), |_| {});
+    let found = rank.poll().unwrap();
+    assert_eq!(found.source_offset, HOST_STAGING_BEFORE + start + 64);
+    assert_eq!((found.route, found.destination_offset), (3, 64));
 }
 
 /// A put that is clipped to nothing still raises its signals, and rings nothing if it has none; a

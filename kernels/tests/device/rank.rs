@@ -13,6 +13,8 @@ use ringdove_kernels::ptx;
 
 /// Deadline of every wait, in nanoseconds of the test's clock.
 pub const TIMEOUT_NS: u64 = 40_000;
+/// How far before the arena host staging memory is said to begin.
+pub const HOST_STAGING_BEFORE: u64 = 1 << 20;
 
 /// One rank: its communicator in device memory and the test's handles to it.
 pub struct Rank {
@@ -47,6 +49,7 @@ impl Rank {
             timeout_ns: TIMEOUT_NS,
             // All of the arena serves as staging memory.
             staging: BASE,
+            host_staging: BASE - HOST_STAGING_BEFORE,
         };
         let address = arena.allocate(size_of::<DeviceCommunicator>(), 0);
         arena.write_as(address, communicator);

@@ -10,6 +10,7 @@
 
 mod calls;
 mod collect;
+mod notes;
 mod seek;
 
 use super::address::localised;
@@ -26,6 +27,7 @@ use crate::error::{BootstrapError, Error};
 use crate::id::Rank;
 use calls::{Calling, LINGER};
 use collect::Collect;
+use notes::Later;
 use seek::Seeker;
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener};
@@ -94,6 +96,7 @@ pub(super) struct Member {
     below: HashMap<ConnectionId, Below>,
     collect: Collect,
     calling: Option<Calling>,
+    later: Later,
     live: bool,
     /// The owner has left; until then this process relays for the others.
     leaving_until: Option<Instant>,
@@ -117,6 +120,7 @@ impl Member {
             below: HashMap::new(),
             collect: Collect::new(),
             calling: None,
+            later: Later::default(),
             live: false,
             leaving_until: None,
             finished: false,
@@ -164,7 +168,8 @@ impl Task for Member {
         }
         match request {
             Request::Call { call, bytes, deadline } => self.begin(net, call, bytes, deadline),
-            Request::Abort(why) => self.fail(net, BootstrapError::Aborted { by: self.me(), why }),
+            Request::End(fault) => self.fail(net, fault),
+            Request::Later(delay, notes) => self.later.add(net.now + delay, notes),
             Request::Leave => self.leave(net),
         }
     }
@@ -184,6 +189,7 @@ impl Task for Member {
         } else {
             self.watch_assembly(net);
         }
+        self.tell_above(net, Some(net.now));
         self.pass_on(net);
     }
 
@@ -193,7 +199,7 @@ impl Task for Member {
             _ => None,
         };
         let own = if self.live { self.calls_deadline() } else { Some(self.assembly_deadline()) };
-        seeking.into_iter().chain(own).min()
+        seeking.into_iter().chain(own).chain(self.later.deadline()).min()
     }
 
     fn is_finished(&self) -> bool {
@@ -299,6 +305,10 @@ impl Member {
             Message::Expired { sequence, call, waited } if is_below => {
                 self.expired(net, sequence, call, waited);
             }
+            Message::Notes if is_below => {
+                let below = &self.below[&from];
+                self.shared.hear(below.rank, behind);
+            }
             Message::Leaving if is_above || is_below => self.neighbour_leaves(net, from),
             other => {
                 let seen = format!("{other:?}");
@@ -311,6 +321,7 @@ impl Member {
     fn welcomed(&mut self, net: &mut Net, welcome: Welcome) {
         let tree = Tree { rank_count: self.plan.rank_count, fan_out: welcome.fan_out.max(1) };
         self.tree = Some(tree);
+        self.shared.update(|state| state.above = tree.parent(self.plan.rank));
         let children = tree.children(self.me());
         let strangers = self.below.extract_if(|_, below| !children.contains(&below.rank.0));
         for (connection, below) in strangers {
@@ -437,6 +448,7 @@ impl Member {
             let why = "it gave up while the job was being assembled".to_owned();
             return self.fail(net, BootstrapError::Aborted { by: self.me(), why });
         }
+        self.tell_above(net, None);
         self.leaving_until = Some(net.now + LINGER);
         self.say_farewell(net);
     }

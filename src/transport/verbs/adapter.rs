@@ -48,33 +48,72 @@ pub(super) struct Limits {
     pub(super) completions: usize,
 }
 
-impl Adapter {
-    /// Opens the adapter that suits best, and says why it was chosen. Ports that are down, or lack
-    /// an address, are passed over with a message.
+/// The adapters of this machine, for one GPU to choose from.
+pub struct Adapters {
+    devices: Vec<Device>,
+    /// Of the others, why they cannot be opened.
+    failures: Vec<String>,
+    ports: Vec<Port>,
+    place: Place,
+    ordinal: usize,
+    settings: VerbsSettings,
+}
+
+impl Adapters {
+    /// Looks what there is.
     ///
     /// # Errors
-    /// [`Error::NotFound`] where libibverbs is not installed, or no port can be used; it says of
-    /// every port why not.
-    pub fn choose(near: &Near, settings: &VerbsSettings) -> Result<(Arc<Self>, Choice)> {
+    /// [`Error::NotFound`] where libibverbs is not installed.
+    pub fn look(near: Near, settings: &VerbsSettings) -> Result<Self> {
         let (devices, failures) = Device::open_all()?;
-        for why in &failures {
+        let ports = devices.iter().flat_map(Device::ports).collect();
+        let place = near.gpu.zip(devices.first());
+        let place = place.map(|(gpu, device)| Place::of(device.sysfs(), gpu)).unwrap_or_default();
+        let settings = settings.clone();
+        Ok(Self { devices, failures, ports, place, ordinal: near.ordinal, settings })
+    }
+
+    /// The link layers of ports that can be used; that of the best one first.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] where no port can be used; it says of every port why not.
+    pub fn link_layers(&self) -> Result<Vec<LinkLayer>> {
+        choice::link_layers(&self.ports, &self.place, self.ordinal, &self.settings.wanted())
+            .map_err(|error| with_failures(error, &self.failures))
+    }
+
+    /// Opens the adapter that suits best, of those on `link_layer` if that is given, and says why
+    /// it was chosen. Ports that are down, or lack an address, are passed over with a message.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] where no port can be used; it says of every port why not.
+    pub fn open(mut self, link_layer: Option<LinkLayer>) -> Result<(Arc<Adapter>, Choice)> {
+        self.ports.retain(|port| link_layer.is_none_or(|layer| layer == port.link_layer));
+        for why in &self.failures {
             tracing::warn!(%why, "RDMA adapter passed over");
         }
-        let ports: Vec<Port> = devices.iter().flat_map(Device::ports).collect();
-        let place = near.gpu.zip(devices.first());
-        let place = place.map(|(gpu, device)| Place::of(device.sysfs(), gpu));
-        let wanted = settings.wanted();
-        let choice = choice::choose(&ports, &place.unwrap_or_default(), near.ordinal, &wanted)
-            .map_err(|error| with_failures(error, &failures))?;
+        let wanted = self.settings.wanted();
+        let choice = choice::choose(&self.ports, &self.place, self.ordinal, &wanted)
+            .map_err(|error| with_failures(error, &self.failures))?;
         for port in &choice.passed_over {
             tracing::warn!(%port, "RDMA port passed over");
         }
         tracing::info!(%choice, "RDMA adapter");
+        let mut devices = self.devices.into_iter();
         let device = devices
-            .into_iter()
             .find(|device| device.context.name == choice.adapter)
             .expect("the choice is one of the ports of these devices");
-        Ok((Arc::new(Self::new(device, &choice, settings)?), choice))
+        Ok((Arc::new(Adapter::new(device, &choice, &self.settings)?), choice))
+    }
+}
+
+impl Adapter {
+    /// Opens the adapter that suits best, as [`Adapters::look`] and [`Adapters::open`] do.
+    ///
+    /// # Errors
+    /// As these.
+    pub fn choose(near: &Near, settings: &VerbsSettings) -> Result<(Arc<Self>, Choice)> {
+        Adapters::look(near.clone(), settings)?.open(None)
     }
 
     fn new(device: Device, choice: &Choice, settings: &VerbsSettings) -> Result<Self> {

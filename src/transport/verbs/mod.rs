@@ -35,7 +35,7 @@ mod transport;
 pub use crate::topology::{
     Choice, Gid, GidType, LinkLayer, Near, PassedOver, PciAddress, Port, PortState,
 };
-pub use adapter::Adapter;
+pub use adapter::{Adapter, Adapters};
 pub use control::VerbsControl;
 pub use device::list_ports;
 pub use endpoint::Endpoint;

@@ -2,6 +2,7 @@
 
 use super::DescriptionError;
 use super::adapter::AdapterEntry;
+use super::engine::EngineEntry;
 use serde::Deserialize;
 use std::ops::Range;
 use toml::Spanned;
@@ -30,6 +31,8 @@ pub(super) struct MachineFile {
     #[serde(default)]
     pub adapters: Vec<AdapterEntry>,
     #[serde(default)]
+    pub engines: Vec<EngineEntry>,
+    #[serde(default)]
     pub peer_memory: bool,
 }
 
@@ -49,6 +52,8 @@ pub(super) struct ModelEntry {
     pub memory_clock_mhz: Spanned<u32>,
     pub memory_bus_bits: Spanned<u32>,
     pub l2_cache_kib: Spanned<u32>,
+    /// Most drivers export; leaving it out says so.
+    pub dma_buf: Option<bool>,
 }
 
 #[derive(Deserialize)]

@@ -47,6 +47,7 @@ pub(crate) fn of_device(gpu: &Gpu, attribute: i32) -> Option<i32> {
         97 => model.shared_memory_per_block_optin() as i32,
         106 => model.blocks_per_multiprocessor as i32,
         111 => model.shared_memory_reserved_per_block() as i32,
+        124 => i32::from(model.dma_buf),
         134 => gpu.numa_node as i32,
         _ => return capability(attribute).or_else(|| texture_limit(attribute)),
     })
@@ -61,8 +62,8 @@ fn capability(attribute: i32) -> Option<i32> {
         // Preemption, registered pointers as they are, stream memory operations, cooperative
         // launch, host registration, memory pools.
         90 | 91 | 92 | 93 | 94 | 95 | 99 | 115 | 122 | 123 => 1,
-        // GPUDirect RDMA; the host can flush its writes; dma-bufs.
-        116 | 117 | 124 => 1,
+        // GPUDirect RDMA; the host can flush its writes.
+        116 | 117 => 1,
         // Writes of other devices are seen in order by every device.
         118 => 200,
         // Kernel timeout, integrated, compute mode (default), ECC, TCC, multi-GPU board, native

@@ -4,10 +4,10 @@ use super::facts::{Facts, lanes};
 use super::gpus::counted;
 use super::host::Memlock;
 use super::report::{Level, Report};
-use ringdove::Error;
 use ringdove::topology::choice::choose;
 use ringdove::topology::{Adapter, Choice, LinkLayer, Port, PortState};
 use ringdove::transport::verbs::VerbsSettings;
+use ringdove::{Error, FarSlots};
 use serde::Serialize;
 
 /// Less than this does not hold staging memory, plans and a few user buffers.
@@ -177,7 +177,7 @@ fn memlock(facts: &Facts, report: &mut Report) {
     }
 }
 
-/// dma-buf first, peer memory second, as `transport::verbs` tries them.
+/// dma-buf first, peer memory second, as `transport::verbs` tries them; else host memory.
 fn memory_path(facts: &Facts, report: &mut Report) {
     if facts.gpus.is_empty() {
         return;
@@ -185,17 +185,25 @@ fn memory_path(facts: &Facts, report: &mut Report) {
     let direct = facts.gpus.iter().all(|gpu| gpu.device.direct_rdma);
     let exporting = facts.gpus.iter().filter(|gpu| gpu.device.exports_dma_buffers).count();
     let subject = "GPU memory";
-    if exporting == facts.gpus.len() {
+    let far_slots = facts.settings.as_ref().map(|settings| settings.far_slots).unwrap_or_default();
+    if far_slots == FarSlots::Host {
+        let seen = "RINGDOVE_FAR_SLOTS asks for pinned host memory between it and adapters";
+        report.ok(subject, seen);
+    } else if exporting == facts.gpus.len() {
         let seen = "the driver exports it as dma-buf, which adapters take";
         report.ok(subject, seen);
     } else if let Some(module) = facts.host.peer_memory_module.as_ref().filter(|_| direct) {
         report.ok(subject, format!("no dma-buf, but {module} lets adapters reach it by address"));
     } else {
         let lacking = if direct { "nvidia-peermem is absent" } else { "no GPUDirect RDMA" };
+        let (level, then) = match far_slots {
+            FarSlots::Device => (without_others(facts), "RINGDOVE_FAR_SLOTS forbids host memory"),
+            _ => (Level::Warning, "data of other nodes will pass through pinned host memory"),
+        };
         report.complain(
-            without_others(facts),
+            level,
             subject,
-            format!("{exporting} of {} export dma-buf; {lacking}", facts.gpus.len()),
+            format!("{exporting} of {} export dma-buf; {lacking}; {then}", facts.gpus.len()),
             "use NVIDIA's open kernel modules (515 or later) on Linux 5.12 or later, for dma-buf, \
              or `modprobe nvidia-peermem`",
         );
@@ -246,7 +254,7 @@ pub fn choice_findings(facts: &Facts, choices: &[GpuAdapter], report: &mut Repor
     mixed(choices, report);
 }
 
-/// InfiniBand and Ethernet do not hear one another, however good each choice is by itself.
+/// InfiniBand and Ethernet do not hear one another, so a job uses one of them.
 fn mixed(choices: &[GpuAdapter], report: &mut Report) {
     let on = |layer: LinkLayer| {
         let gpus = choices.iter().filter(|choice| choice.link_layer == Some(layer));
@@ -258,8 +266,8 @@ fn mixed(choices: &[GpuAdapter], report: &mut Report) {
             Level::Warning,
             "link layers",
             format!("GPUs {infiniband} use InfiniBand, GPUs {ethernet} Ethernet"),
-            "ranks on the one cannot reach ranks of other nodes on the other: if a job uses both, \
-             set RINGDOVE_ADAPTER",
+            "ranks of a job with several nodes agree on one of the two, so some use adapters that \
+             are further off; RINGDOVE_ADAPTER chooses",
         );
     }
 }

@@ -7,7 +7,7 @@ use super::{adapters, examine, gpus};
 use ringdove::gpu::{ComputeMode, DeviceFacts, DriverFacts};
 use ringdove::topology::nvml::{ManagedGpu, Management};
 use ringdove::topology::{Adapter, Gid, GidType, LinkLayer, Place, Port, PortState};
-use ringdove::{Error, Settings};
+use ringdove::{Error, FarSlots, Settings};
 use std::net::Ipv6Addr;
 
 /// Two GPUs and an adapter, all as it should be.
@@ -162,7 +162,7 @@ fn every_trap_is_named_with_the_way_out() {
         (Level::Warning, "memlock", "only 64 KiB", |facts| {
             facts.host.memlock = Some(Memlock::Bytes(65536));
         }),
-        (Level::Warning, "GPU memory", "modprobe nvidia-peermem", |facts| {
+        (Level::Warning, "GPU memory", "pass through pinned host memory", |facts| {
             facts.gpus[0].device.exports_dma_buffers = false;
         }),
         (Level::Warning, "/dev/shm", "--shm-size", |facts| {
@@ -193,7 +193,10 @@ fn what_only_other_nodes_need_is_missing_once_the_job_has_other_nodes() {
     let traps: &[(&str, Break)] = &[
         ("adapters", |facts| facts.adapters.clear()),
         ("libibverbs", |facts| facts.verbs = Err(Error::argument("library", "one", "none"))),
-        ("GPU memory", |facts| facts.gpus[1].device.exports_dma_buffers = false),
+        ("GPU memory", |facts| {
+            facts.gpus[1].device.exports_dma_buffers = false;
+            facts.settings.as_mut().unwrap().far_slots = FarSlots::Device;
+        }),
         ("GPU 1 to nodes", |facts| {
             facts.adapters[0].ports[0].state = PortState::Down;
             facts.verbs = Ok((facts.adapters[0].ports.clone(), Vec::new()));

@@ -65,6 +65,9 @@ pub struct Arguments {
     #[arg(short = 'R', long = "local_register", value_name = "0|1", default_value_t = 0,
         value_parser = clap::value_parser!(u8).range(0..=1))]
     pub register: u8,
+    /// Measure in place alone: one buffer for each rank instead of two
+    #[arg(long)]
+    pub in_place: bool,
     /// Give up when nothing completes for this many seconds; 0: never
     #[arg(short = 'T', long, value_name = "SECONDS", default_value_t = 900)]
     pub timeout: u64,
@@ -170,6 +173,8 @@ pub struct Sweep {
     pub check: usize,
     /// Ranks that each thread drives.
     pub ranks_per_thread: usize,
+    /// Nothing is measured out of place.
+    pub in_place_only: bool,
     /// How long nothing may complete.
     pub stall_limit: Option<Duration>,
 }
@@ -184,6 +189,11 @@ impl Arguments {
     pub fn sweep(&self, collective: Collective) -> Result<Sweep, PerfError> {
         if self.rank_count() > RANKS_MAX {
             return Err(PerfError::TooManyRanks { seen: self.rank_count() });
+        }
+        if self.in_place && !collective.has_in_place() {
+            let expected = "an operation that works in place".to_owned();
+            let seen = collective.name().to_owned();
+            return Err(PerfError::Option { option: "--in-place", expected, seen });
         }
         let mut combinations = Vec::new();
         for &data_type in &self.data_types.0 {
@@ -203,6 +213,7 @@ impl Arguments {
             warmup: self.warmup,
             check: self.check,
             ranks_per_thread: self.gpus,
+            in_place_only: self.in_place,
             stall_limit: (self.timeout > 0).then(|| Duration::from_secs(self.timeout)),
         })
     }
@@ -285,6 +296,15 @@ mod tests {
         for endless in ["-b 0 -e 8 -f 2", "-b 1 -e 8 -i 0", "-b 8 -e 1", "-b 1 -e 1G -i 1"] {
             assert_eq!(sizes(endless), None, "{endless}");
         }
+    }
+
+    /// A message that arrives where another leaves from has no defined result.
+    #[test]
+    fn in_place_is_refused_where_there_is_no_such_form() {
+        let arguments = parse("--in-place").expect("known");
+        assert!(arguments.sweep(Collective::AllReduce).expect("a sweep").in_place_only);
+        let error = arguments.sweep(Collective::SendRecv).expect_err("no such form");
+        assert!(error.to_string().contains("--in-place"), "{error}");
     }
 
     #[test]

@@ -75,7 +75,7 @@ struct Result {
     data_type: &'static str,
     redop: &'static str,
     root: String,
-    out_of_place: Half,
+    out_of_place: Option<Half>,
     in_place: Option<Half>,
     actual_iterations: usize,
     experiment_name: &'static str,
@@ -214,7 +214,7 @@ impl Result {
             data_type: type_name(row.data_type),
             redop: redop_name(row.collective, row.reduction),
             root: ROOT.to_string(),
-            out_of_place: half(&row.out_of_place),
+            out_of_place: row.out_of_place.as_ref().map(half),
             in_place: row.in_place.as_ref().map(half),
             actual_iterations: arguments.iterations,
             experiment_name: "",
@@ -245,7 +245,7 @@ mod tests {
             count: 2048,
             data_type: DataType::F32,
             reduction: ReduceOp::Sum,
-            out_of_place: half,
+            out_of_place: Some(half),
             in_place: Some(Outcome { wrong: None, ..half }),
         };
         let device = Device {

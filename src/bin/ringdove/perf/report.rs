@@ -24,8 +24,8 @@ pub struct Row {
     pub data_type: DataType,
     /// How they combine.
     pub reduction: ReduceOp,
-    /// Input and output are different buffers.
-    pub out_of_place: Outcome,
+    /// Input and output are different buffers; `None` where only in place was asked for.
+    pub out_of_place: Option<Outcome>,
     /// They are the same; `None` where the operation has no such form.
     pub in_place: Option<Outcome>,
 }
@@ -46,9 +46,9 @@ impl Row {
         self.algorithm_bandwidth(outcome) * bus_factor(self.collective, self.rank_count)
     }
 
-    /// Both halves, the in-place one only where there is one.
+    /// The halves that were measured.
     pub fn outcomes(&self) -> impl Iterator<Item = &Outcome> {
-        std::iter::once(&self.out_of_place).chain(&self.in_place)
+        self.out_of_place.iter().chain(&self.in_place)
     }
 }
 
@@ -171,7 +171,7 @@ pub fn row(row: &Row) -> String {
         redop_name(row.collective, row.reduction),
         ROOT
     );
-    for outcome in [Some(&row.out_of_place), row.in_place.as_ref()] {
+    for outcome in [&row.out_of_place, &row.in_place] {
         let Some(outcome) = outcome else {
             line += &format!("  {:>7}  {:>6}  {:>6}  {:>6}", "N/A", "N/A", "N/A", "N/A");
             continue;

@@ -20,7 +20,7 @@ fn sample() -> Row {
         count: 2048,
         data_type: DataType::F32,
         reduction: ReduceOp::Sum,
-        out_of_place: outcome(81.92e-6, Some(0)),
+        out_of_place: Some(outcome(81.92e-6, Some(0))),
         in_place: Some(outcome(160e-6, Some(12))),
     }
 }
@@ -49,7 +49,7 @@ fn a_row_stands_in_the_columns_of_nccl_tests() {
 fn an_unchecked_or_missing_half_says_so() {
     let send = Row {
         collective: Collective::SendRecv,
-        out_of_place: outcome(1.0, None),
+        out_of_place: Some(outcome(1.0, None)),
         in_place: None,
         ..sample()
     };

@@ -1,0 +1,32 @@
+//! `ringdove perf` in several processes on virtual machines.
+
+use super::{run_bounded, tool};
+use std::process::{Command, ExitStatus};
+
+/// How it ended, and what all processes printed.
+pub type Ended = (ExitStatus, String);
+
+/// `ringdove perf LINE` in `processes` processes on `machine`, with `faults` of adapters. `inside`
+/// is shell code that runs in each process before it.
+pub fn perf((machine, processes): (&str, u32), faults: &str, inside: &str, line: &str) -> Ended {
+    let mut command = Command::new(tool("hwsim"));
+    command.args(["run", "--quiet", "--machine", machine, "--procs", &processes.to_string()]);
+    let script = format!("{inside}\nexec {} perf {line}", tool("ringdove").display());
+    command.args(["--", "bash", "-c", &script]).env("HWSIM_FAULTS", faults);
+    run_bounded(command)
+}
+
+/// True, with a word about it, where tests shall run on the GPUs and adapters of this machine.
+pub fn on_real_hardware() -> bool {
+    let real = std::env::var("RINGDOVE_TEST_GPU").is_ok_and(|value| value == "real");
+    if real {
+        eprintln!("skipped: this test places its ranks on virtual nodes");
+    }
+    real
+}
+
+/// The run succeeded, and found every element right.
+pub fn assert_right(what: &str, (status, output): &Ended) {
+    assert!(status.success(), "{what}: {status}\n{output}");
+    assert!(output.contains("# Out of bounds values : 0 OK"), "{what}: {output}");
+}
