@@ -208,7 +208,7 @@ pub const TABLE: &[Setting] = &[
     Setting {
         name: "RINGDOVE_TRACE",
         default: "",
-        meaning: "rank N appends a line for each transfer that its engine submits to the file of \
+        meaning: "rank N appends a line for each transfer that its proxy submits to the file of \
                   this name and `.N`; empty: none",
     },
     Setting {
