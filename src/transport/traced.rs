@@ -80,6 +80,10 @@ impl<T: Transport> Transport for Traced<T> {
         result
     }
 
+    fn listens(&self) -> bool {
+        self.inner.listens()
+    }
+
     fn poll(&mut self) -> Result<Polled, TransportError> {
         let result = self.inner.poll();
         match &result {
