@@ -40,4 +40,4 @@ pub use communicator::{
 pub use error::{Error, Result};
 pub use gpu::{device_count, open_device};
 pub use ringdove_kernels::element::{DataType, ReduceOp};
-pub use settings::{FarSlots, Setting, Settings};
+pub use settings::{FarSlots, Setting, Settings, VerbsOrder};

@@ -72,6 +72,46 @@ pub struct Settings {
     pub service_level: u8,
     /// `RINGDOVE_FAR_SLOTS`: in which memory messages from other nodes land.
     pub far_slots: FarSlots,
+    /// `RINGDOVE_VERBS_ORDER`: how signals go to ranks of other nodes.
+    pub verbs_order: VerbsOrder,
+}
+
+/// How a signal comes to a rank of another node after its data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum VerbsOrder {
+    /// As a write behind the data, which the adapters keep in order. The receiver's processor takes
+    /// no part.
+    #[default]
+    Write,
+    /// As immediate data of the last write: the receiver's engine raises it once the adapter has
+    /// reported that everything is there. For adapters and memory that keep no order.
+    Immediate,
+    /// As `Immediate`, and the engine reads device memory through the adapter before it raises a
+    /// signal, also where the device says that this is not needed.
+    Flush,
+}
+
+impl FromStr for VerbsOrder {
+    type Err = ();
+
+    fn from_str(text: &str) -> std::result::Result<Self, ()> {
+        match text {
+            "write" => Ok(Self::Write),
+            "immediate" => Ok(Self::Immediate),
+            "flush" => Ok(Self::Flush),
+            _ => Err(()),
+        }
+    }
+}
+
+impl std::fmt::Display for VerbsOrder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Write => "write",
+            Self::Immediate => "immediate",
+            Self::Flush => "flush",
+        })
+    }
 }
 
 /// In which memory slots and signals of lanes to other nodes lie.
@@ -208,7 +248,7 @@ pub const TABLE: &[Setting] = &[
     Setting {
         name: "RINGDOVE_TRACE",
         default: "",
-        meaning: "rank N appends a line for each transfer that its engine submits to the file of \
+        meaning: "rank N appends a line for each transfer that its proxy submits to the file of \
                   this name and `.N`; empty: none",
     },
     Setting {
@@ -253,6 +293,13 @@ pub const TABLE: &[Setting] = &[
         default: "auto",
         meaning: "where messages from other nodes land: `device`, `host` (pinned, which kernels \
                   read over PCI), or `auto`: `host` only where adapters do not reach device memory",
+    },
+    Setting {
+        name: "RINGDOVE_VERBS_ORDER",
+        default: "write",
+        meaning: "how signals follow data to other nodes: `write`, in order; `immediate`, raised \
+                  by the receiver's engine, where adapters keep no order; `flush`, the same with a \
+                  read of device memory each time",
     },
 ];
 
@@ -375,6 +422,11 @@ impl Settings {
             service_level: reader
                 .number("RINGDOVE_SERVICE_LEVEL", "0 to 15", |n| (0..=15).contains(n))?,
             far_slots: reader.number("RINGDOVE_FAR_SLOTS", "auto, device or host", |_| true)?,
+            verbs_order: reader.number(
+                "RINGDOVE_VERBS_ORDER",
+                "write, immediate or flush",
+                |_| true,
+            )?,
         })
     }
 }
@@ -498,6 +550,7 @@ mod tests {
             ("RINGDOVE_ENGINE_DEVICE", "0000:3b:0.00"),
             ("RINGDOVE_ENGINE_IDS", "10ee"),
             ("RINGDOVE_FAR_SLOTS", "nowhere"),
+            ("RINGDOVE_VERBS_ORDER", "none"),
         ] {
             let message = with(name, value).unwrap_err().to_string();
             assert!(message.contains(name) && message.contains(value), "{message}");

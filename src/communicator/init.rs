@@ -277,7 +277,8 @@ fn connect(
     settings: &Settings,
 ) -> Result<Vec<Arc<ControlPlane>>> {
     let geometry = geometry(rank_count, Nodes::One, settings)?;
-    let entry = |&rank| Entry { id: *id, rank, rank_count, terms: world::terms(&geometry) };
+    let entry =
+        |&rank| Entry { id: *id, rank, rank_count, terms: world::terms(&geometry, settings) };
     // All begin before any is waited for: the last one completes the job.
     let begun = ranks.iter().map(|rank| ControlPlane::start(entry(rank), settings));
     let planes: Vec<_> = begun.map(|plane| plane.map(Arc::new)).collect::<Result<_>>()?;

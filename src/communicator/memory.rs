@@ -200,6 +200,11 @@ impl RankMemory {
         range(context, &self.signals)
     }
 
+    /// Signals that ranks of other nodes raise, where they lie in host memory.
+    pub fn host_signals(&self) -> Option<Region> {
+        self.host.as_ref().map(|part| part.signals.region())
+    }
+
     /// What an adapter must reach.
     pub fn for_adapter(&self, context: &Arc<CudaContext>) -> Result<ForAdapter> {
         Ok(match &self.host {

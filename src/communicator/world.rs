@@ -11,6 +11,7 @@ use crate::engine::Alarm;
 use crate::error::{Error, Ranks, Result};
 use crate::id::Rank;
 use crate::plan::{Request, Verified};
+use crate::settings::Settings;
 use cudarc::driver::CudaContext;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -315,9 +316,10 @@ impl Alarm for World {
 }
 
 /// What must be equal on all ranks, for the control plane to compare.
-pub(super) fn terms(geometry: &Geometry) -> Vec<Term> {
+pub(super) fn terms(geometry: &Geometry, settings: &Settings) -> Vec<Term> {
     let terms = geometry_signature(geometry).into_iter();
-    terms.map(|(name, value)| (name.into_owned(), value.to_string())).collect()
+    let terms = terms.map(|(name, value)| (name.into_owned(), value.to_string()));
+    terms.chain([("RINGDOVE_VERBS_ORDER".into(), settings.verbs_order.to_string())]).collect()
 }
 
 fn geometry_signature(geometry: &Geometry) -> Signature {

@@ -13,7 +13,8 @@ mod memory;
 mod range;
 
 pub(crate) use driver::{
-    Access, check, enable_peer_access, is_device_memory, pci_address, pointer_range,
+    Access, check, enable_peer_access, is_device_memory, orders_adapter_writes, pci_address,
+    pointer_range,
 };
 pub use driver::{device_count, open_device};
 pub(crate) use executor::{Executor, Upload};

@@ -18,7 +18,7 @@ use std::cell::Cell;
 /// Ways to all-reduce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Pattern {
-    /// What [`select`](super::select) chooses: today a ring.
+    /// What [`select`](super::select) chooses.
     Selected,
     /// Everyone with everyone, in two hops; at most 17 ranks.
     TwoShot,
@@ -37,8 +37,13 @@ pub struct Draft {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Shape {
-    Whole(Plan),
-    Blocks { pattern: Pattern, cut: Cut },
+    /// What [`select`](super::select) chooses. Programs are a function of the choice, which holds
+    /// `in_place` no more: equal drafts have equal programs.
+    Chosen(Box<Choice>),
+    Blocks {
+        pattern: Pattern,
+        cut: Cut,
+    },
 }
 
 /// How data is cut, round-major as the ring's is: in round `r`, block `b` handles one piece for
@@ -108,12 +113,13 @@ impl Part<'_> {
 }
 
 impl Draft {
-    /// The selected plan with all its ranks.
-    pub fn selected(choice: &Choice) -> Self {
-        let plan = super::build(choice);
-        let (thread_count, slots) = (plan.thread_count, plan.slots);
+    /// What was selected.
+    fn selected(mut choice: Choice) -> Self {
+        // It has had its say in the algorithm, and no builder asks for it.
+        choice.request.in_place = false;
+        let (thread_count, slots) = (choice.thread_count, choice.slots);
         let rank_count = choice.request.rank_count;
-        Self { shape: Shape::Whole(plan), thread_count, slots, rank_count }
+        Self { shape: Shape::Chosen(Box::new(choice)), thread_count, slots, rank_count }
     }
 
     /// A pattern through slots, in exactly `blocks` blocks.
@@ -128,7 +134,7 @@ impl Draft {
             |expected| Err(PlanError::Number { what: "ranks", expected, seen: u64::from(ranks) });
         // Messages of a round in units of one piece, and the lanes of a block.
         let pieces_max = match pattern {
-            Pattern::Selected => return Ok(Self::selected(&super::select(request, limits)?)),
+            Pattern::Selected => return Ok(Self::selected(super::select(request, limits)?)),
             Pattern::TwoShot if !(2..=BLOCK_PORTS_MAX as u32 / 2 + 1).contains(&ranks) => {
                 return refuse("2 to 17 for two-shot: a block has 32 ports");
             }
@@ -166,7 +172,7 @@ impl Draft {
     /// One rank's program.
     pub fn program(&self, rank: u32) -> RankProgram {
         match self.shape {
-            Shape::Whole(ref plan) => plan.ranks[rank as usize].clone(),
+            Shape::Chosen(ref choice) => super::program(choice, rank),
             Shape::Blocks { pattern, ref cut } => {
                 let block = |block| {
                     let part = Part { cut, rank, block };

@@ -2,48 +2,23 @@
 //! numbers and offsets; each engine gets them in its own form: the proxy with addresses in the
 //! peers' memory, a device engine with numbers of the peers' tables.
 
-use super::doorbell::STEP_TIMEOUT;
+mod device;
+mod proxy;
+
 use super::layout::{Layout, PortPlace};
 use super::peer::Peer;
 use super::windows::Window;
 use super::world::{Seat, World};
-use crate::engine::device::{Channel, ChannelAddress, DeviceAttachment, DeviceParts, Registers};
-use crate::engine::{
-    Attached, AttachmentParts, EngineSettings, Lane, ProxyThreads, RegionDescriptor, Route,
-    Snapshot, Watch,
-};
-use crate::error::{Error, Result};
+use crate::engine::device::{ChannelAddress, DeviceAttachment};
+use crate::engine::{Attached, ProxyThreads, RegionDescriptor, Route, Snapshot};
+use crate::error::Result;
 use crate::id::{LaneId, Rank, RouteId};
 use crate::plan::{LaneEnd, LaneKind, Side};
-use crate::ring::{Consumer, RingSize};
 use crate::settings::Settings;
-use crate::transport::Transport;
-use crate::transport::peer::PeerTransport;
-use crate::transport::split::Split;
-use crate::transport::traced::{TraceFile, Traced};
 use crate::transport::verbs::VerbsTransport;
 use ringdove_kernels::bar;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::Arc;
 use std::time::Duration;
-
-/// The proxy threads that all communicators of the process share. They end with the last one.
-static PROXIES: Mutex<Weak<ProxyThreads>> = Mutex::new(Weak::new());
-
-/// The process's proxy threads, started with `settings` if there are none.
-fn proxies(settings: &Settings) -> Result<Arc<ProxyThreads>> {
-    let mut shared = PROXIES.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(running) = shared.upgrade() {
-        return Ok(running);
-    }
-    let started = Arc::new(ProxyThreads::start(&EngineSettings {
-        threads: settings.proxy_threads,
-        cores: settings.proxy_cpus.clone(),
-        coalesce_bytes_max: settings.coalesce_bytes_max,
-        ..EngineSettings::default()
-    })?);
-    *shared = Arc::downgrade(&started);
-    Ok(started)
-}
 
 /// A transport to other nodes, and the lanes that lead there.
 pub(super) type FarLanes = (VerbsTransport, Vec<LaneId>);
@@ -67,9 +42,6 @@ pub(super) enum Link {
     },
     Device(DeviceAttachment),
 }
-
-/// The number of the window that is a rank's staging memory; registrations follow it.
-const STAGING: u64 = 0;
 
 /// The lane that a port rings on and, if it has one, its static route. Both have the port's number.
 struct PortDescription {
@@ -154,151 +126,9 @@ pub(super) fn attach(
     settings: &Settings,
 ) -> Result<Link> {
     match others {
-        Others::Addressed(peers, far) => attach_to_proxy(world, seat, peers, far, settings),
-        Others::Channels(peers) => attach_to_device(world, seat, &peers, settings),
+        Others::Addressed(peers, far) => proxy::attach(world, seat, peers, far, settings),
+        Others::Channels(peers) => device::attach(world, seat, &peers, settings),
     }
-}
-
-fn attach_to_proxy(
-    world: &Arc<World>,
-    seat: &Seat,
-    peers: Vec<Peer>,
-    far: Option<Box<FarLanes>>,
-    settings: &Settings,
-) -> Result<Link> {
-    let threads = proxies(settings)?;
-    let (slots, tail) = seat.memory.ring()?;
-    let near = PeerTransport::new(&seat.context)?;
-    let transport: Box<dyn Transport> = match far {
-        None => Box::new(near),
-        Some(far) => {
-            let (far, lanes) = *far;
-            Box::new(Split::new(near, far, &lanes))
-        }
-    };
-    let transport = traced(transport, seat, settings)?;
-    let attached = threads.attach(AttachmentParts {
-        rank: seat.rank,
-        consumer: Consumer::new(&slots, tail.word64(0)?, RingSize::new(settings.ring_log2)?)?,
-        transport,
-        alarm: world.clone(),
-        watch: Some(Watch::new(seat.rank, seat.memory.record()?)?),
-    })?;
-    let (own, layout) = (seat.memory.endpoint(), &seat.memory.layout);
-    for (number, place) in (0..).zip(&layout.ports) {
-        let there = &peers[peer_of(place)];
-        let port = PortDescription::of(number, place, &there.layout);
-        attached.handle().add_lane(
-            LaneId(number),
-            Lane {
-                peer: port.peer,
-                arrival: port.arrival.map(|far| there.endpoint.signals.wrapping_add(far.offset)),
-                completion: port.completion.map(|offset| own.signals + offset),
-            },
-        )?;
-        let Some(RouteDescription { carries_data, offset, bytes }) = port.route else { continue };
-        let base = there.endpoint.staging.wrapping_add(offset);
-        let (source, destination) = match carries_data {
-            true => (seat.memory.source(place), RegionDescriptor { base, length_bytes: bytes }),
-            false => Default::default(),
-        };
-        let route = Route { lane: LaneId(number), source, destination };
-        attached.handle().add_route(RouteId(number as u16), route)?;
-    }
-    attached.handle().settle(settings.bootstrap_timeout)?;
-    Ok(Link::Proxy { attached, peers, _threads: threads })
-}
-
-/// With a trace file, if that is set.
-fn traced(
-    transport: Box<dyn Transport>,
-    seat: &Seat,
-    settings: &Settings,
-) -> Result<Box<dyn Transport>> {
-    let Some(prefix) = &settings.trace else { return Ok(transport) };
-    // Lanes have the numbers of their ports.
-    let names = seat.memory.layout.ports.iter().map(|place| place.end.to_string()).collect();
-    let file = TraceFile::append(prefix, seat.rank, names).map_err(|(path, error)| {
-        let what = format!("opening {} for RINGDOVE_TRACE", path.display());
-        Error::System { what, cause: error.to_string() }
-    })?;
-    Ok(Box::new(Traced::with(transport, file)))
-}
-
-fn attach_to_device(
-    world: &Arc<World>,
-    seat: &Seat,
-    peers: &[ChannelAddress],
-    settings: &Settings,
-) -> Result<Link> {
-    if settings.trace.is_some() {
-        tracing::warn!(
-            "RINGDOVE_TRACE is of the proxy: a device engine shows nobody its transfers"
-        );
-    }
-    let memory = &seat.memory;
-    let channel = memory.channel().expect("claimed with the rank's memory").clone();
-    for (rank, address) in (0..).map(Rank).zip(peers).filter(|(rank, _)| *rank != seat.rank) {
-        channel.enter_peer(rank, address)?;
-    }
-    channel.enter_window(STAGING, memory.endpoint().staging, memory.layout.staging_bytes)?;
-    let layouts: Vec<_> =
-        (0..).zip(peers).map(|(rank, _)| Layout::new(&world.geometry, Rank(rank))).collect();
-    for (number, place) in (0..).zip(&memory.layout.ports) {
-        let port = PortDescription::of(number, place, &layouts[peer_of(place)]);
-        enter_port(&channel, seat, &port)?;
-    }
-    channel.run(
-        &Registers {
-            ring_log2: settings.ring_log2,
-            tail_address: memory.tail_address(),
-            abort_address: memory.abort_address(),
-            rank: seat.rank,
-        },
-        STEP_TIMEOUT,
-    )?;
-    let attachment = DeviceAttachment::new(DeviceParts {
-        rank: seat.rank,
-        channel,
-        watch: Some(Watch::new(seat.rank, memory.record()?)?),
-        abort: memory.abort()?,
-        alarm: world.clone(),
-    })?;
-    Ok(Link::Device(attachment))
-}
-
-fn enter_port(channel: &Channel, seat: &Seat, port: &PortDescription) -> Result<()> {
-    let (own, layout) = (seat.memory.endpoint(), &seat.memory.layout);
-    if let Some(offset) = port.signal {
-        channel.enter_signal(port.number.into(), own.signals + offset, port.peer)?;
-    }
-    channel.enter_lane(
-        LaneId(port.number),
-        bar::Lane {
-            peer: port.peer.0.into(),
-            arrival_signal: port.arrival.as_ref().map_or(bar::NONE, |far| far.port.into()),
-            completion_address: port.completion.map_or(0, |offset| own.signals + offset),
-            valid: 1,
-        },
-    )?;
-    let Some(RouteDescription { carries_data, offset, bytes }) = port.route else { return Ok(()) };
-    let (source_base, source_length) = match carries_data {
-        true => (own.staging, layout.staging_bytes),
-        false => (0, 0),
-    };
-    channel.enter_route(
-        RouteId(port.number as u16),
-        bar::Route {
-            lane: port.number.into(),
-            source_base,
-            source_length,
-            window: STAGING,
-            window_offset: offset,
-            destination_length: bytes,
-            reserved: 0,
-            valid: 1,
-        },
-    )
 }
 
 impl Link {
@@ -308,7 +138,7 @@ impl Link {
             // Its peers' proxies have the addresses.
             Self::Proxy { .. } => Ok(()),
             Self::Device(device) => {
-                device.channel().enter_window(STAGING + 1 + number as u64, address, bytes)
+                device.channel().enter_window(device::window_of(number), address, bytes)
             }
         }
     }
@@ -316,7 +146,7 @@ impl Link {
     /// Takes back registrations from `number` on, which no other rank knows of.
     pub fn remove_windows(&self, number: usize) {
         if let Self::Device(device) = self {
-            device.channel().clear_windows(STAGING + 1 + number as u64);
+            device.channel().clear_windows(device::window_of(number));
         }
     }
 
@@ -352,7 +182,7 @@ impl Link {
                         lane: number.into(),
                         source_base: source.0,
                         source_length: source.1,
-                        window: STAGING + 1 + output as u64,
+                        window: device::window_of(output),
                         window_offset: 0,
                         destination_length: destination.bytes,
                         reserved: 0,
