@@ -61,7 +61,7 @@ struct RunArguments {
     /// Write one line for each driver call to this file
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Show no virtual RDMA adapters; those of the host stay visible
+    /// Show no virtual RDMA adapters and no device engines; what the host has stays visible
     #[arg(long)]
     no_adapters: bool,
     /// Do not name the machine at the start

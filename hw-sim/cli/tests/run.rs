@@ -194,6 +194,15 @@ fn device_engines_are_shown_as_pci_functions() {
     for expected in ["8\n0x5244\n8.0 GT/s PCIe\n1\n", "RDENGINE", " 8\n", " 72\n"] {
         assert!(out.contains(expected), "no {expected:?} in {out}");
     }
+    // A machine with engines alone needs no device files, and so no namespace.
+    let source = text(&place.output(&["machines", "--toml", "ark"]).stdout);
+    let (head, rest) = source.split_once("[[adapters]]").unwrap();
+    let (_, engines) = rest.split_once("[[engines]]").unwrap();
+    let file = place.path("engines.toml");
+    fs::write(&file, format!("{head}[[engines]]{engines}")).unwrap();
+    let script = "head -c 8 $SYSFS_PATH/bus/pci/devices/0000:08:00.0/resource0";
+    let options = ["run", "-q", "-m", file.to_str().unwrap(), "--", "sh", "-c", script];
+    assert_eq!(text(&place.output(&options).stdout), "RDENGINE");
     let hidden = "test -z \"$SYSFS_PATH\"";
     let options = ["run", "-q", "-m", "ark", "--no-adapters", "--", "sh", "-c", hidden];
     assert!(place.output(&options).status.success(), "the host's own tree stays in sight");

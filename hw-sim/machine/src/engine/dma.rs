@@ -82,7 +82,8 @@ impl<'a> Dma<'a> {
         self.check(address, 4)?;
         // SAFETY: allocated and aligned; the guest reads the word as an atomic.
         let word = unsafe { AtomicU32::from_ptr(address as *mut u32) };
-        // Release: who sees the word sees the error record. It carries no other data (R12).
+        // Release pairs with hosts that look at the record once they see the word. To kernels it
+        // carries no data (R12).
         word.store(1, Ordering::Release);
         Ok(())
     }

@@ -172,7 +172,8 @@ impl ChannelRegisters {
         let state = offset_of!(Status, state) / 8;
         let changed = |index: &usize| new[*index] != old[*index];
         for index in (0..new.len()).filter(|index| *index != state).filter(changed) {
-            // Release: who sees that requests have ended sees what they wrote.
+            // Release pairs with the host's acquire of a counter: who sees that requests have ended
+            // sees what they wrote.
             self.store(STATUS_OFFSET + 8 * index as u64, new[index], Ordering::Release);
         }
         // Release pairs with the host's acquire of the state: it sees the reset channel, or the

@@ -247,3 +247,39 @@ fn sleep_precisely() {
     // SAFETY: the call takes integers only and changes nothing but this thread's timer slack.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1u64, 0u64, 0u64, 0u64) };
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::Module;
+    use crate::description::Description;
+    use crate::machine::{LaunchRequest, Machine};
+
+    const KERNELS: &str = ".version 7.0\n.target sm_70\n.address_size 64\n\
+        .visible .entry good() { ret; }\n.visible .entry bad() { trap; }\n";
+
+    /// If this fails, the thread never takes a long nap again, or misses doorbells.
+    #[test]
+    fn kernels_are_counted_however_they_end() {
+        let description = Description::builtin("one-gpu").unwrap();
+        let machine = Machine::with_workers(description, 2).unwrap();
+        for name in ["good", "bad", "good"] {
+            let context = machine.create_context(0, 0);
+            let function = Module::load(&context, KERNELS).unwrap().function(name).unwrap();
+            for _ in 0..3 {
+                let request = LaunchRequest {
+                    function: &function,
+                    grid: [7, 1, 1],
+                    block: [32, 1, 1],
+                    dynamic_shared_bytes: 0,
+                    cooperative: false,
+                    params: Vec::new(),
+                };
+                // Refused once the context is condemned.
+                let _ = machine.launch(request, context.legacy_stream());
+            }
+            assert_eq!(context.synchronize().is_ok(), name == "good");
+            assert!(!machine.scheduler.kernels.any(), "after {name}");
+        }
+        machine.stop();
+    }
+}

@@ -185,6 +185,7 @@ impl Fabric {
         let (pid, nonce) = self.own_id;
         segment.word32(8).store(pid, Ordering::Relaxed);
         segment.word32(12).store(nonce, Ordering::Relaxed);
+        // Release pairs with `open`.
         segment.word64(0).store(mark, Ordering::Release);
         Ok(segment)
     }
@@ -210,7 +211,7 @@ impl Fabric {
     pub fn open(&self, name: &str, bytes: usize, mark: u64) -> Option<(Segment, ProcessId)> {
         let file = File::options().read(true).write(true).open(self.path(name)).ok()?;
         let segment = Segment::map(&file, bytes).ok()?;
-        // Acquire pairs with `draft`.
+        // Acquire pairs with `draft`: a file with the mark has its owner.
         let marked = segment.word64(0).load(Ordering::Acquire) == mark;
         let owner = [8, 12].map(|at| segment.word32(at).load(Ordering::Relaxed));
         marked.then_some((segment, (owner[0], owner[1])))

@@ -177,11 +177,12 @@ impl Node {
         let mut killed = Vec::new();
         let channels = &self.channels;
         self.far.inbound.retain(|pipe| {
+            // Before the ring is looked at: what was sent before the end is there then.
+            let closed = pipe.is_closed();
+            let died = !closed && ask && !pipe.is_alive();
             if pipe.has_packet() && channels.iter().any(|channel| channel.place == pipe.to) {
                 return true;
             }
-            let closed = pipe.is_closed();
-            let died = !closed && ask && !pipe.is_alive();
             if died {
                 killed.push((pipe.from, pipe.to));
             }

@@ -77,6 +77,7 @@ impl Door {
 
     /// Tells peers that the engine's link is down.
     pub fn show_down(&self) {
+        // Release pairs with `Outbound::peer`, as all that a peer is told.
         self.segment.word32(DOWN).store(1, Ordering::Release);
     }
 
@@ -88,6 +89,7 @@ impl Door {
 
     /// Opens the pipes that were made since the last answer. `known` tells by name which are not.
     pub fn answer(&mut self, known: impl Fn(&str) -> bool) -> Vec<Inbound> {
+        // Acquire: as in `has_knock`. Before the names are read, or a knock could be missed.
         self.answered = self.segment.word64(KNOCKS).load(Ordering::Acquire);
         let names = self.fabric.names(&pipe_prefix(self.place));
         let new = names.into_iter().filter(|name| !known(name));
@@ -97,6 +99,7 @@ impl Door {
 
 impl Drop for Door {
     fn drop(&mut self) {
+        // Release pairs with `open_door` and `Outbound::peer`.
         self.segment.word32(LEFT).store(1, Ordering::Release);
         self.fabric.remove(&door_name(self.place));
     }
@@ -105,6 +108,7 @@ impl Drop for Door {
 /// Another channel's door, if it is open.
 fn open_door(fabric: &Fabric, place: Place) -> Option<(Segment, Arc<Process>)> {
     let (door, owner) = fabric.open(&door_name(place), DOOR_BYTES, DOOR_MARK)?;
+    // Acquire pairs with the drop of `Door`.
     let open = door.word32(LEFT).load(Ordering::Acquire) == 0;
     let process = fabric.process(owner)?;
     open.then_some((door, process))
@@ -207,6 +211,7 @@ impl Outbound {
 
     /// What the other end is up to, as far as its memory says.
     pub fn peer(&self) -> PeerState {
+        // Acquire pairs with `Door::show_down`, and with the drops of `Inbound` and `Door`.
         if self.door.word32(DOWN).load(Ordering::Acquire) != 0 {
             PeerState::Lost
         } else if self.segment.word32(RECEIVER_LEFT).load(Ordering::Acquire) != 0
@@ -226,7 +231,8 @@ impl Outbound {
 
 impl Drop for Outbound {
     fn drop(&mut self) {
-        // Release: the receiver reads what stands in the ring, and then no more.
+        // Release pairs with `Inbound::is_closed`: the receiver reads what stands in the ring, and
+        // then no more.
         self.segment.word32(CLOSED).store(1, Ordering::Release);
         self.fabric.remove(&self.name);
         self.process.engines().wake();
@@ -302,6 +308,7 @@ impl Inbound {
 
     /// Has the sender closed the pipe in order? What stands in the ring counts still.
     pub fn is_closed(&self) -> bool {
+        // Acquire pairs with the drop of `Outbound`: all that was sent is in the ring.
         self.segment.word32(CLOSED).load(Ordering::Acquire) != 0
     }
 
@@ -313,6 +320,7 @@ impl Inbound {
 
 impl Drop for Inbound {
     fn drop(&mut self) {
+        // Release pairs with `Outbound::peer`.
         self.segment.word32(RECEIVER_LEFT).store(1, Ordering::Release);
         self.process.engines().wake();
     }

@@ -202,13 +202,13 @@ fn unreadable_sources_and_unwritable_words_are_named(make: Make) {
     assert_ne!(limit, 0, "freed memory is out of reach at once");
 
     let mut bench = make(1, "", "");
-    let host = bench.host(0, 0);
+    let mut host = bench.host(0, 0);
+    host.connect_to(host.peer_entry(), 0, 0..1);
     host.run_with(&Control { tail_address: 0x9000, ..host.control() });
+    host.ring(&put(0, 0, 8));
     bench.settle();
-    let [mut host] = [host];
-    host.ring_words([LAP_BIT, LAP_BIT]);
-    bench.settle();
-    assert_eq!(host.ended_by().0, ErrorCode::UnknownRoute);
+    let (code, record) = host.ended_by();
+    assert_eq!((code, record.limit, record.position), (ErrorCode::WriteFault, 0x9000, 1));
 
     let mut bench = make(2, "", "");
     let [mut a, b] = pair(&mut bench);

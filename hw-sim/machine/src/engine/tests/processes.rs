@@ -176,6 +176,10 @@ fn a_killed_peer_is_a_lost_link() {
     drop(bench);
 
     let (mut bench, mut host) = self::bench(0, folder.path());
+    let files = std::fs::read_dir(folder.path()).unwrap().flatten();
+    let names: Vec<_> = files.map(|file| file.file_name().into_string().unwrap()).collect();
+    let of_the_killed = |name: &&String| name.starts_with("channel-65") || name.starts_with("pipe");
+    assert_eq!(names.iter().find(of_the_killed), None, "who joins tidies up after the dead");
     other = Other::start(folder.path(), &mut bench, &host);
     other.ask("stand still");
     host.ring(&put(2, 0, REGION as u32));
