@@ -6,7 +6,7 @@ mod hardware;
 
 use hardware::engines::{MACHINE, on_device_engines};
 use hardware::perf::{Ended, assert_right, on_real_hardware, perf};
-use hardware::{World, address, contexts, on_machine, settings};
+use hardware::{World, address, contexts, on_machine, run_bounded, settings, tool};
 use ringdove::engine::device::{Candidate, Function, Need, claim};
 use ringdove::error::{DescriptorFault, EngineFaultKind};
 use ringdove::id::{EngineKind, Position, Rank};
@@ -16,6 +16,7 @@ use ringdove_kernels::bar::RING_OFFSET;
 use ringdove_kernels::descriptor::Descriptor;
 use std::collections::BTreeSet;
 use std::os::unix::fs::FileExt;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Far above every timeout in these tests, far below a hang.
@@ -354,6 +355,31 @@ fn ranks_that_disagree_on_the_engine_learn_both_values() {
             assert!(error.contains(part), "{part}: {error}");
         }
     });
+}
+
+/// If this fails, `ringdove doctor` tells another story than what happens.
+#[test]
+fn the_doctor_lists_engines_and_who_gets_which() {
+    if on_real_hardware() {
+        return;
+    }
+    let doctor = |machine: &str| {
+        let mut command = Command::new(tool("hwsim"));
+        command.args(["run", "--quiet", "--machine", machine, "--"]).arg(tool("ringdove"));
+        command.args(["doctor"]).env("RINGDOVE_ENGINE", "device");
+        run_bounded(command)
+    };
+    let (status, report) = doctor(MACHINE);
+    assert!(status.success(), "{report}");
+    assert_eq!(report.matches("16 of 16 channels free").count(), 8, "{report}");
+    let lines: Vec<_> = report.lines().map(|l| l.split_whitespace().collect::<Vec<_>>()).collect();
+    for (gpu, engine) in [("0", "0000:08:00.0"), ("1", "0000:09:00.0"), ("7", "0000:8c:00.0")] {
+        let chosen = ["ok", "GPU", &format!("{gpu}'s"), "engine", "device", "engine", engine];
+        assert!(lines.iter().any(|line| line == &chosen), "{chosen:?}: {report}");
+    }
+    let (status, report) = doctor("pcie4");
+    assert!(!status.success(), "{report}");
+    assert!(report.contains("missing  device engines"), "{report}");
 }
 
 /// `ringdove perf --engine device` on `nodes` nodes.

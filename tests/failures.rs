@@ -175,7 +175,7 @@ fn initialisation_fails_in_bounded_time() {
         let contexts = hardware::contexts(2);
         let id = UniqueId::new().unwrap();
         let error = Communicator::init_rank(&contexts[0], &id, 1, 3, &impatient()).unwrap_err();
-        assert!(error.to_string().contains("no sign of rank 0, 2"), "{error}");
+        assert!(error.to_string().contains("no sign of ranks 0, 2"), "{error}");
         let id = UniqueId::new().unwrap();
         let error = Communicator::init_rank(&contexts[0], &id, 5, 2, &settings()).unwrap_err();
         assert!(error.to_string().contains("less than 2"), "{error}");

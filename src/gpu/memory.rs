@@ -58,16 +58,25 @@ impl DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// The 64-bit word at `offset`, once everything that was enqueued on the device's legacy stream
-    /// has ended.
+    /// The 64-bit word at `offset`, which nobody writes any more. Waits for nothing else that the
+    /// device does.
     pub fn read_word(&self, offset: usize) -> Result<u64> {
         assert!(offset.checked_add(size_of::<u64>()).is_some_and(|end| end <= self.bytes));
-        self.context.bind_to_thread().map_err(Error::from_driver("cuCtxSetCurrent"))?;
+        // A stream of its own: a copy on the legacy stream would wait for kernels of other users,
+        // which may themselves wait for whoever asks here.
+        let stream = self.context.new_stream().map_err(Error::from_driver("cuStreamCreate"))?;
         let mut word = [0; size_of::<u64>()];
-        // SAFETY: the range lies inside the allocation, and `word` outlives the blocking copy.
-        check("cuMemcpyDtoH", unsafe {
-            sys::cuMemcpyDtoH_v2(word.as_mut_ptr().cast(), self.address + offset as u64, word.len())
+        // SAFETY: the range lies inside the allocation, and `word` lives until the stream has been
+        // waited for.
+        check("cuMemcpyDtoHAsync", unsafe {
+            sys::cuMemcpyDtoHAsync_v2(
+                word.as_mut_ptr().cast(),
+                self.address + offset as u64,
+                word.len(),
+                stream.cu_stream(),
+            )
         })?;
+        stream.synchronize().map_err(Error::from_driver("cuStreamSynchronize"))?;
         Ok(u64::from_le_bytes(word))
     }
 }
