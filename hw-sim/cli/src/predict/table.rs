@@ -25,7 +25,8 @@ pub(super) fn header(scene: &Scene, common: &Common, what: &str, is_collective: 
     if common.engine.0 == Engine::Device {
         let device = scene.profile.device;
         text += &format!(
-            "# device engines: {} GB/s, sub-requests of {} B, {} requests under way, {} of a lane\n",
+            "# device engines: {} GB/s, sub-requests of {} B, {} requests under way, \
+             {} of a lane\n",
             device.unit.gb_per_s(),
             device.sub_request,
             device.in_flight,
