@@ -96,6 +96,24 @@ fn a_node_that_dies_is_named_by_the_survivor() {
     assert!(output.contains("[0] ringdove:") && output.contains("rank 1"), "{output}");
 }
 
+/// Signals that the receiver's engine raises, after a flush or without one, in either memory.
+#[test]
+fn adapters_that_keep_no_order_change_no_result() {
+    if on_real_hardware() {
+        return;
+    }
+    let line = "all-reduce -g 2 -b 4 -e 256K -f 256 -n 2 -w 1 -d float -o all";
+    for (order, slots) in [("immediate", "device"), ("flush", "device"), ("flush", "host")] {
+        let inside = format!("export RINGDOVE_VERBS_ORDER={order} RINGDOVE_FAR_SLOTS={slots}");
+        let faults = "seed=5,*:delay=100";
+        assert_right(&inside, &perf(("pcie4 x 2", 2), faults, &inside, line));
+    }
+    let inside = "[ $RANK = 1 ] && export RINGDOVE_VERBS_ORDER=flush";
+    let (status, output) = perf(("pcie4 x 2", 2), "", inside, line);
+    let named = ["RINGDOVE_VERBS_ORDER", "write", "flush"].iter().all(|part| output.contains(part));
+    assert!(!status.success() && named, "{output}");
+}
+
 /// The memory in which messages from other nodes land is a choice that changes no result.
 #[test]
 fn host_memory_serves_where_adapters_do_not_reach_device_memory() {

@@ -7,6 +7,7 @@ mod support;
 
 use cudarc::driver::sys::CUdevice_attribute;
 use hardware::adapter::{ETHERNET, INFINIBAND, on_virtual_adapter};
+use ringdove::VerbsOrder;
 use ringdove::error::{AdapterFault, AdapterFaultKind, TransportError};
 use ringdove::gpu::{GpuRange, StreamWriter};
 use ringdove::id::LaneId;
@@ -120,48 +121,114 @@ fn mixture(choices: &mut Choices, from: &Side, to: &Side) -> (Vec<Transfer>, [La
 /// R9 and R11. A queue of 16 work requests makes the sender feel back-pressure all the time.
 #[test]
 fn data_is_there_when_its_signal_is_seen_on_every_lane() {
+    on_adapter(|settings| data_comes_before_its_signal(&settings));
+}
+
+/// The same where the receiver's engine raises signals. Its queue of 16 receive requests makes the
+/// sender wait for credits.
+#[test]
+fn data_is_there_when_the_receiver_raises_its_signal() {
     on_adapter(|settings| {
-        let settings = VerbsSettings { queue_depth: 16, ..settings };
-        let seed = 7;
-        eprintln!("seed {seed}");
-        let mut choices = Choices(seed);
-        let [mut from, to] = pair(&settings, BYTES, LANES as u32);
-        let sent = fill(&from, &mut choices);
-        let (transfers, lanes) = mixture(&mut choices, &from, &to);
-        std::thread::scope(|scope| {
-            let sender = scope.spawn(|| run(&mut from.transport, &transfers));
-            let start = Instant::now();
-            let mut seen = [0; LANES];
-            while (0..LANES).any(|lane| seen[lane] < lanes[lane].prefixes.len()) {
-                assert!(
-                    start.elapsed() < PATIENCE,
-                    "{seen:?}; the sender: {}",
-                    sender.is_finished()
-                );
-                for lane in 0..LANES {
-                    // Acquire: pairs with the adapter's ordered write, R9.
-                    let count = to.signal(lane).load(Ordering::Acquire) as usize;
-                    assert!(count >= seen[lane], "R9: signals only rise");
-                    if count > seen[lane] {
-                        seen[lane] = count;
-                        let base = lane * LANE_BYTES as usize;
-                        let prefix = lanes[lane].prefixes[count - 1];
-                        let there = bytes_of(&to, base as u64, prefix);
-                        assert!(there == sent[base..][..prefix as usize], "lane {lane} at {count}");
-                    }
-                }
-            }
-            sender.join().unwrap().unwrap();
-        });
-        for lane in 0..LANES {
-            let address = from.signal_address(100 + lane);
-            let asked =
-                |transfer: &&Transfer| transfer.completion.is_some_and(|c| c.address == address);
-            let last = transfers.iter().rfind(asked).and_then(|transfer| transfer.completion);
-            let seen = from.signal(100 + lane).load(Ordering::Acquire);
-            assert_eq!(seen, last.map_or(0, |signal| signal.value), "completions of lane {lane}");
+        for order in [VerbsOrder::Immediate, VerbsOrder::Flush] {
+            data_comes_before_its_signal(&VerbsSettings { order, ..settings.clone() });
         }
     });
+}
+
+#[test]
+fn an_adapter_that_is_slow_or_finds_no_receive_request_at_first_changes_no_order() {
+    for fault in ["*:delay=200", "*:reorder=200", "*:receiver-not-ready=20"] {
+        on_faulty_adapter(fault, |settings| {
+            for order in [VerbsOrder::Immediate, VerbsOrder::Flush] {
+                data_comes_before_its_signal(&VerbsSettings { order, ..settings.clone() });
+            }
+        });
+    }
+}
+
+/// Credits: a sender goes no further than the receiver has receive requests. Without them it would
+/// be told to try again, and give up.
+#[test]
+fn a_receiver_that_does_not_look_holds_the_sender_up_and_nothing_more() {
+    on_adapter(|settings| {
+        let order = VerbsOrder::Immediate;
+        let settings = VerbsSettings { queue_depth: 16, queue_pairs: 1, order, ..settings };
+        let [mut from, mut to] = pair(&settings, 4096, 1);
+        let signal = |value| {
+            let address = to.signal_address(0);
+            let arrival = Some(SignalWrite { address, value });
+            Transfer { arrival, ..transfer(0, (&from, 0), (&to, 0), 0) }
+        };
+        let transfers: Vec<_> = (1..=100).map(signal).collect();
+        let mut taken = 0;
+        // One work request is kept for this side's own credits.
+        while taken < 16 {
+            let accepted = from.transport.submit(&transfers[taken..]).unwrap();
+            drain(&mut from.transport, accepted).unwrap();
+            taken += accepted;
+        }
+        assert_eq!((taken, from.transport.submit(&transfers[taken..]).unwrap()), (16, 0));
+        assert_eq!(to.signal(0).load(Ordering::Acquire), 0, "nobody has looked");
+        let start = Instant::now();
+        while to.signal(0).load(Ordering::Acquire) < 100 {
+            taken += from.transport.submit(&transfers[taken..]).unwrap();
+            from.transport.poll().unwrap();
+            to.transport.poll().unwrap();
+            assert!(start.elapsed() < PATIENCE, "{taken} taken");
+        }
+    });
+}
+
+#[test]
+fn sides_that_signal_in_different_ways_do_not_connect() {
+    on_adapter(|settings| {
+        let other = VerbsSettings { order: VerbsOrder::Immediate, ..settings.clone() };
+        let adapters =
+            [settings, other].map(|one| Adapter::choose(&Near::default(), &one).unwrap().0);
+        let [mut one, other] = adapters.each_ref().map(|one| Endpoint::create(one).unwrap());
+        let message = one.0.connect(&other.1).unwrap_err().to_string();
+        assert!(message.contains("written") && message.contains("immediate"), "{message}");
+    });
+}
+
+fn data_comes_before_its_signal(settings: &VerbsSettings) {
+    let settings = VerbsSettings { queue_depth: 16, ..settings.clone() };
+    let seed = 7;
+    eprintln!("seed {seed}, signals by {}", settings.order);
+    let mut choices = Choices(seed);
+    let [mut from, mut to] = pair(&settings, BYTES, LANES as u32);
+    let sent = fill(&from, &mut choices);
+    let (transfers, lanes) = mixture(&mut choices, &from, &to);
+    std::thread::scope(|scope| {
+        let sender = scope.spawn(|| run(&mut from.transport, &transfers));
+        let start = Instant::now();
+        let mut seen = [0; LANES];
+        while (0..LANES).any(|lane| seen[lane] < lanes[lane].prefixes.len()) {
+            assert!(start.elapsed() < PATIENCE, "{seen:?}; the sender: {}", sender.is_finished());
+            to.transport.poll().unwrap();
+            for lane in 0..LANES {
+                // Acquire: pairs with the adapter's ordered write, or the writer's store, R9.
+                let count = to.signal(lane).load(Ordering::Acquire) as usize;
+                assert!(count >= seen[lane], "R9: signals only rise");
+                if count > seen[lane] {
+                    seen[lane] = count;
+                    let base = lane * LANE_BYTES as usize;
+                    let prefix = lanes[lane].prefixes[count - 1];
+                    let there = bytes_of(&to, base as u64, prefix);
+                    assert!(there == sent[base..][..prefix as usize], "lane {lane} at {count}");
+                }
+            }
+        }
+        sender.join().unwrap().unwrap();
+    });
+    for lane in 0..LANES {
+        let address = from.signal_address(100 + lane);
+        let asked =
+            |transfer: &&Transfer| transfer.completion.is_some_and(|c| c.address == address);
+        let last = transfers.iter().rfind(asked).and_then(|transfer| transfer.completion);
+        let seen = from.signal(100 + lane).load(Ordering::Acquire);
+        assert_eq!(seen, last.map_or(0, |signal| signal.value), "completions of lane {lane}");
+    }
 }
 
 /// The engine merges up to a gigabyte; adapters carry less in one message (rxe 8 MiB).

@@ -11,14 +11,14 @@ use super::memory::{Endpoint as Addresses, FarIn, ForAdapter, RankMemory};
 use super::world::Seat;
 use crate::bootstrap::ControlPlane;
 use crate::error::{Error, Result};
-use crate::gpu::{StreamWriter, pci_address};
+use crate::gpu::{StreamWriter, orders_adapter_writes, pci_address};
 use crate::id::{LaneId, Rank};
 use crate::plan::Side;
-use crate::settings::{FarSlots, Settings};
+use crate::settings::{FarSlots, Settings, VerbsOrder};
 use crate::shared::DeviceRange;
 use crate::transport::verbs::{
-    Adapter, Adapters, Endpoint, LinkLayer, MemoryRegion, Near, RemoteAccess, RemoteRegion,
-    VerbsControl, VerbsSettings, VerbsTransport,
+    Adapter, Adapters, Endpoint, HostSignals, LinkLayer, MemoryRegion, Near, RemoteAccess,
+    RemoteRegion, SignalWriter, VerbsControl, VerbsSettings, VerbsTransport,
 };
 use cudarc::driver::CudaContext;
 use serde::{Deserialize, Serialize};
@@ -227,6 +227,7 @@ impl Far {
         for region in &self.reach.regions {
             control.add_local(region)?;
         }
+        self.receive_signals(seat, &control)?;
         let (mut all_lanes, mut places) = (Vec::new(), Vec::new());
         for (rank, endpoint) in self.endpoints {
             let lanes = lanes_to(&seat.memory.layout, rank);
@@ -237,6 +238,27 @@ impl Far {
         let ranks = places.iter().map(|place| place.rank).collect();
         let memory = FarMemory { control, ranks, _reach: self.reach };
         Ok((transport, all_lanes, places, memory))
+    }
+}
+
+impl Far {
+    /// Where signals come as immediate data, this side's engine raises them.
+    fn receive_signals(&self, seat: &Seat, control: &VerbsControl) -> Result<()> {
+        let signals = &self.reach.regions[0];
+        // Host memory and the adapter's reports are one and the same place.
+        let (writer, unordered): (Box<dyn SignalWriter>, _) = match seat.memory.host_signals() {
+            Some(host) => (Box::new(HostSignals(host)), false),
+            None => {
+                let words = seat.memory.words(&seat.context)?;
+                let writer = StreamWriter::new(&seat.context, words)?;
+                (Box::new(writer), !orders_adapter_writes(&seat.context)?)
+            }
+        };
+        match self.reach.adapter.settings().order {
+            VerbsOrder::Write => Ok(()),
+            VerbsOrder::Immediate => control.receive_signals(signals, writer, unordered),
+            VerbsOrder::Flush => control.receive_signals(signals, writer, true),
+        }
     }
 }
 

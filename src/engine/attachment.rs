@@ -48,6 +48,8 @@ pub struct Attachment {
     /// Sequence number of `pending[0]`, counted from 1.
     pending_first: u64,
     in_flight: u64,
+    /// The transport wants to be polled at any time.
+    listens: bool,
     /// Lane and position of the last transfer that the transport took, to name in an error.
     submitted_last: (LaneId, Position),
     counters: Snapshot,
@@ -71,6 +73,7 @@ impl Attachment {
         let (handle, commands) = AttachmentHandle::new();
         let shared = handle.shared();
         let attachment = Self {
+            listens: parts.transport.listens(),
             parts,
             table: RouteTable::default(),
             commands,
@@ -116,6 +119,7 @@ impl Attachment {
         }
         progress.in_flight = self.in_flight;
         progress.pending = self.pending.len() as u64;
+        progress.listens = self.listens && self.condition == Condition::Serving;
         self.count(&progress);
         progress
     }
@@ -211,7 +215,7 @@ impl Attachment {
     }
 
     fn poll_transport(&mut self) -> u64 {
-        if self.in_flight == 0 {
+        if self.in_flight == 0 && !self.listens {
             return 0;
         }
         match self.parts.transport.poll() {

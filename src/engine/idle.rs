@@ -83,8 +83,14 @@ impl IdlePolicy {
 mod tests {
     use super::*;
 
-    const IDLE: Progress =
-        Progress { descriptors: 0, submitted: 0, completed: 0, in_flight: 0, pending: 0 };
+    const IDLE: Progress = Progress {
+        descriptors: 0,
+        submitted: 0,
+        completed: 0,
+        in_flight: 0,
+        pending: 0,
+        listens: false,
+    };
     const BUSY: Progress = Progress { descriptors: 1, ..IDLE };
     const WAITING: Progress = Progress { in_flight: 1, ..IDLE };
 

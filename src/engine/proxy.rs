@@ -23,6 +23,8 @@ pub struct Progress {
     pub in_flight: u64,
     /// Transfers that wait for a transport.
     pub pending: u64,
+    /// A transport waits for what peers send.
+    pub listens: bool,
 }
 
 impl Progress {
@@ -33,7 +35,7 @@ impl Progress {
 
     /// True if more will happen without any new doorbell.
     pub const fn is_waiting(&self) -> bool {
-        self.in_flight > 0 || self.pending > 0
+        self.in_flight > 0 || self.pending > 0 || self.listens
     }
 
     fn add(&mut self, other: &Self) {
@@ -42,6 +44,7 @@ impl Progress {
         self.completed += other.completed;
         self.in_flight += other.in_flight;
         self.pending += other.pending;
+        self.listens |= other.listens;
     }
 }
 

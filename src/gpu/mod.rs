@@ -7,16 +7,19 @@
 mod driver;
 mod executor;
 mod facts;
+mod io;
 mod ipc;
 mod memory;
 mod range;
 
 pub(crate) use driver::{
-    Access, check, enable_peer_access, is_device_memory, pci_address, pointer_range,
+    Access, check, enable_peer_access, is_device_memory, orders_adapter_writes, pci_address,
+    pointer_range,
 };
 pub use driver::{device_count, open_device};
 pub(crate) use executor::{Executor, Upload};
 pub use facts::{ComputeMode, DeviceFacts, DriverFacts};
+pub(crate) use io::IoMemory;
 pub(crate) use ipc::{Export, Import};
 pub(crate) use memory::{DeviceMemory, PinnedMemory};
 pub use range::{GpuRange, StreamWriter};

@@ -94,6 +94,10 @@ impl<T: Transport> Transport for Faulty<T> {
         let below = self.inner.poll()?;
         Ok(Polled { completed: below.completed + std::mem::take(&mut self.lost) })
     }
+
+    fn listens(&self) -> bool {
+        self.inner.listens()
+    }
 }
 
 /// SplitMix64 (Steele, Lea, Flood 2014): enough for faults, and the same on every machine.

@@ -66,6 +66,12 @@ pub trait Transport: Send {
     /// # Errors
     /// As for [`submit`](Transport::submit).
     fn poll(&mut self) -> Result<Polled, TransportError>;
+
+    /// True if [`poll`](Transport::poll) has to be called also while nothing that was submitted
+    /// here is on its way, since what peers submit ends here. Does not change.
+    fn listens(&self) -> bool {
+        false
+    }
 }
 
 impl<T: Transport + ?Sized> Transport for Box<T> {
@@ -75,5 +81,9 @@ impl<T: Transport + ?Sized> Transport for Box<T> {
 
     fn poll(&mut self) -> Result<Polled, TransportError> {
         (**self).poll()
+    }
+
+    fn listens(&self) -> bool {
+        (**self).listens()
     }
 }

@@ -56,6 +56,10 @@ impl<Near: Transport, Far: Transport> Transport for Split<Near, Far> {
         let (near, far) = (self.near.poll()?, self.far.poll()?);
         Ok(Polled { completed: near.completed + far.completed })
     }
+
+    fn listens(&self) -> bool {
+        self.near.listens() || self.far.listens()
+    }
 }
 
 #[cfg(test)]

@@ -173,6 +173,10 @@ impl<T: Transport, R: Recorder> Transport for Traced<T, R> {
         result
     }
 
+    fn listens(&self) -> bool {
+        self.inner.listens()
+    }
+
     fn poll(&mut self) -> Result<Polled, TransportError> {
         let result = self.inner.poll();
         match &result {

@@ -1,5 +1,6 @@
 //! Two ranks on one adapter, for tests and benches of the verbs transport.
 
+use ringdove::VerbsOrder;
 use ringdove::id::{LaneId, Position, Rank, RouteId};
 use ringdove::shared::{AtomicWord64, Region};
 use ringdove::transport::verbs::{
@@ -65,6 +66,11 @@ impl Side {
         let writer = Box::new(HostSignals(signals.clone()));
         let (transport, control) = VerbsTransport::new(&adapter, writer).unwrap();
         control.add_local(&data_region).unwrap();
+        if settings.order != VerbsOrder::Write {
+            let writer = Box::new(HostSignals(signals.clone()));
+            let flush = settings.order == VerbsOrder::Flush;
+            control.receive_signals(&signal_region, writer, flush).unwrap();
+        }
         Self {
             adapter,
             choice,

@@ -1,7 +1,9 @@
 //! How the control plane reaches a transport that an engine already runs.
 
+use super::arrivals::Inbound;
 use super::endpoint::Endpoint;
 use super::region::{LocalRegion, MemoryRegion, RemoteRegion};
+use super::signals::SignalWriter;
 use crate::error::{Error, Result};
 use crate::id::{LaneId, Rank};
 use crossbeam_channel::{Receiver, Sender, unbounded};
@@ -16,6 +18,7 @@ pub(super) enum Command {
     Remote { rank: Rank, region: RemoteRegion },
     RemoveRemote { rank: Rank, region: RemoteRegion },
     BreakOff { rank: Rank },
+    Arrivals(Box<Inbound>),
 }
 
 /// Tells a transport about peers and memory. What was told before a doorbell rang is known when
@@ -91,6 +94,22 @@ impl VerbsControl {
     /// As [`add_lanes`](Self::add_lanes).
     pub fn remove_remote(&self, rank: Rank, region: RemoteRegion) -> Result<()> {
         self.send(Command::RemoveRemote { rank, region })
+    }
+
+    /// Where peers raise signals by immediate data: word 0 of theirs is the first of `region`.
+    /// `writer` raises them; with `flush`, after a read of the region through the adapter.
+    /// Without this, a transport whose settings ask for immediate data takes none.
+    ///
+    /// # Errors
+    /// As [`add_lanes`](Self::add_lanes); [`Error::System`] where the adapter refuses what a flush
+    /// needs.
+    pub fn receive_signals(
+        &self,
+        region: &MemoryRegion,
+        writer: Box<dyn SignalWriter>,
+        flush: bool,
+    ) -> Result<()> {
+        self.send(Command::Arrivals(Box::new(Inbound::new(region, writer, flush)?)))
     }
 
     /// Ends all traffic with a peer at the engine's next step: what is in flight fails, and

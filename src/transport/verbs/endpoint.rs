@@ -1,10 +1,14 @@
 //! This side of the connection to one peer: a few queue pairs and one completion queue.
 
 use super::adapter::{Adapter, refused};
-use super::address::{EndpointAddress, QUEUE_PAIRS_MAX, QueueAddress};
+use super::address::{CreditAddress, EndpointAddress, QUEUE_PAIRS_MAX, QueueAddress};
 use super::queue::QueuePair;
+use super::receive::Receiver;
+use super::region::{MemoryRegion, RemoteAccess, RemoteRegion};
 use super::settings::RETRIES;
 use crate::error::{Error, Result};
+use crate::settings::VerbsOrder;
+use crate::shared::Region;
 use crate::topology::LinkLayer;
 use ibverbs_sys as sys;
 use std::ptr::{NonNull, null_mut};
@@ -14,6 +18,8 @@ use std::sync::Arc;
 /// sender obeys 7 - 1 times (7 itself would mean for ever).
 const RNR_TIMER: u8 = 12;
 const RNR_RETRIES: u8 = 6;
+/// Bytes between words that different queue pairs of the peer write.
+const CREDIT_STRIDE: usize = 64;
 /// Routers that a packet may pass.
 const HOP_LIMIT: u8 = 64;
 
@@ -23,6 +29,8 @@ pub struct Endpoint {
     pub(super) queues: Vec<QueuePair>,
     completions: CompletionQueue,
     connected: bool,
+    /// Words in which the peer counts immediates, and how many this side takes.
+    credits: Option<(Arc<MemoryRegion>, u32)>,
 }
 
 /// A completion queue, destroyed on drop.
@@ -56,10 +64,22 @@ impl Endpoint {
         if settings.queue_depth < 4 {
             return Err(Error::argument("queue depth", "4 or more", settings.queue_depth));
         }
-        let depth =
-            settings.queue_depth.min(limits.queue_depth).min(limits.completions / count).max(4);
-        let completions = CompletionQueue::create(adapter, depth * count)?;
-        let mut endpoint = Self { queues: Vec::new(), completions, connected: false };
+        let by_immediate = settings.order != VerbsOrder::Write;
+        // Sends, and as many receives.
+        let kinds = 1 + usize::from(by_immediate);
+        let completions_each = limits.completions / (count * kinds);
+        let depth = settings.queue_depth.min(limits.queue_depth).min(completions_each).max(4);
+        let completions = CompletionQueue::create(adapter, depth * count * kinds)?;
+        let words = Region::host(count * CREDIT_STRIDE);
+        let credits = match by_immediate {
+            true => {
+                let memory = adapter.register_host(&words, RemoteAccess::Write)?;
+                Some((Arc::new(memory), depth as u32))
+            }
+            false => None,
+        };
+        let receive_depth = if by_immediate { depth } else { 0 };
+        let mut endpoint = Self { queues: Vec::new(), completions, connected: false, credits };
         for index in 0..count {
             let packet_number = getrandom::u32().map_err(|error| Error::System {
                 what: "drawing a packet number".into(),
@@ -67,8 +87,14 @@ impl Endpoint {
             })?;
             let completions = endpoint.completions.raw;
             // SAFETY: the completion queue belongs to the endpoint, which drops it last.
-            let queue =
-                unsafe { QueuePair::create(adapter, completions, index, depth, packet_number) }?;
+            let mut queue = unsafe {
+                let depths = (depth, receive_depth);
+                QueuePair::create(adapter, completions, index, depths, packet_number)
+            }?;
+            if let Some((memory, _)) = &endpoint.credits {
+                let word = words.word64(index * CREDIT_STRIDE)?;
+                queue.receiver = Some(Receiver::new(index, depth, word, memory.clone()));
+            }
             endpoint.queues.push(queue);
         }
         let bytes = endpoint.address().encode();
@@ -82,6 +108,10 @@ impl Endpoint {
             mtu: port.mtu,
             lid: port.lid,
             gid: port.gid.raw,
+            credits: self.credits.as_ref().map_or(CreditAddress::default(), |(memory, depth)| {
+                let RemoteRegion { base, rkey, .. } = memory.remote();
+                CreditAddress { address: base, key: rkey, depth: *depth }
+            }),
             queues: self.queues.iter().map(QueuePair::address).collect(),
         }
     }
@@ -108,9 +138,16 @@ impl Endpoint {
             let (here, there) = (local.queues.len(), remote.queues.len());
             return Err(differs("queue pairs of the peer", here.to_string(), there.to_string()));
         }
+        let order = |depth| if depth == 0 { "written" } else { "immediate" };
+        if (remote.credits.depth == 0) != (local.credits.depth == 0) {
+            let (here, there) = (order(local.credits.depth), order(remote.credits.depth));
+            return Err(differs("signals of the peer", here.into(), there.into()));
+        }
         let adapter = self.adapter().clone();
-        for (queue, peer) in self.queues.iter_mut().zip(&remote.queues) {
+        for (index, (queue, peer)) in self.queues.iter_mut().zip(&remote.queues).enumerate() {
             initialize(queue, &adapter)?;
+            let address = remote.credits.address.wrapping_add((index * CREDIT_STRIDE) as u64);
+            queue.prepare_receiver(CreditAddress { address, ..remote.credits })?;
             make_ready_to_receive(queue, &adapter, &remote, *peer)?;
             make_ready_to_send(queue, &adapter)?;
         }

@@ -3,7 +3,9 @@
 //! A transfer is an RDMA write on a reliable queue pair, and its arrival signal is a second write
 //! of eight bytes behind it on the same one, which the adapter carries out in order (R9, R11; see
 //! PROTOCOL.md for what that rests on). Transfers of one batch are linked and posted with one
-//! doorbell. Nothing of it needs the peer's processor.
+//! doorbell. Nothing of it needs the peer's processor, unless
+//! [`VerbsOrder`](crate::settings::VerbsOrder) says that adapters keep no order: then the signal
+//! is immediate data, and the peer's engine raises it.
 //!
 //! The way from nothing to transfers:
 //!
@@ -15,17 +17,22 @@
 //!
 //! Rooms: `library` (libibverbs, opened when first needed), `device` (what is there), `adapter`
 //! (what [`topology`](crate::topology) chooses), `region`, `table` (memory), `address`,
-//! `endpoint`, `queue` (connections), `control`, `transport`, `signals`, `events`, `fault`.
+//! `endpoint`, `queue` (connections), `control`, `transport`, `signals`, `events`, `fault`;
+//! `immediate`, `receive`, `arrivals`, `flush` (signals that the receiver's engine raises).
 
 mod adapter;
 mod address;
+mod arrivals;
 mod control;
 mod device;
 mod endpoint;
 mod events;
 mod fault;
+mod flush;
+mod immediate;
 mod library;
 mod queue;
+mod receive;
 mod region;
 mod settings;
 mod signals;
@@ -41,5 +48,5 @@ pub use device::list_ports;
 pub use endpoint::Endpoint;
 pub use region::{MemoryRegion, RegisteredAs, RemoteAccess, RemoteRegion};
 pub use settings::VerbsSettings;
-pub use signals::SignalWriter;
+pub use signals::{HostSignals, SignalWriter};
 pub use transport::VerbsTransport;

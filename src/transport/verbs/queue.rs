@@ -11,7 +11,8 @@
 //! Work requests of one queue pair complete in order, so each report retires all before it.
 
 use super::adapter::{Adapter, refused};
-use super::address::{NUMBER_MAX, QueueAddress};
+use super::address::{CreditAddress, NUMBER_MAX, QueueAddress};
+use super::receive::Receiver;
 use super::region::LocalRegion;
 use crate::error::{Error, Result};
 use crate::id::{LaneId, Position};
@@ -47,6 +48,8 @@ pub(super) struct QueuePair {
     unsignalled: u64,
     /// Transfers that have not ended, oldest first. Never longer than `depth`.
     pending: VecDeque<Pending>,
+    /// Set where signals come as immediate data.
+    pub(super) receiver: Option<Receiver>,
     adapter: Arc<Adapter>,
 }
 
@@ -80,7 +83,20 @@ pub(super) struct Resolved<'a> {
     pub(super) data_key: u32,
     /// The key for the arrival signal.
     pub(super) signal_key: u32,
+    /// The arrival signal as immediate data, where it goes so.
+    pub(super) immediate: Option<u32>,
 }
+
+/// What a work request does at the other side.
+#[derive(Clone, Copy)]
+enum Action {
+    Write,
+    WriteAndTell(u32),
+    Read,
+}
+
+/// Where it does that: address and key.
+type Target = (u64, u32);
 
 impl QueuePair {
     /// A queue pair in its first state. `completions` outlives it.
@@ -91,7 +107,7 @@ impl QueuePair {
         adapter: &Arc<Adapter>,
         completions: NonNull<sys::ibv_cq>,
         index: usize,
-        depth: usize,
+        (depth, receive_depth): (usize, usize),
         packet_number: u32,
     ) -> Result<Self> {
         let create = |inline: u32| {
@@ -101,7 +117,7 @@ impl QueuePair {
                 qp_type: sys::ibv_qp_type::IBV_QPT_RC,
                 cap: sys::ibv_qp_cap {
                     max_send_wr: depth as u32,
-                    max_recv_wr: 1,
+                    max_recv_wr: receive_depth.max(1) as u32,
                     max_send_sge: 1,
                     max_recv_sge: 1,
                     max_inline_data: inline,
@@ -138,6 +154,7 @@ impl QueuePair {
             retired: 0,
             unsignalled: 0,
             pending: VecDeque::with_capacity(depth),
+            receiver: None,
             adapter: adapter.clone(),
         })
     }
@@ -174,21 +191,45 @@ impl QueuePair {
         })
     }
 
+    /// Posts the receive requests of a queue pair that takes immediates; `peer` is what the peer
+    /// tells of its own.
+    ///
+    /// # Errors
+    /// [`Error::System`] with the adapter's answer.
+    pub(super) fn prepare_receiver(&mut self, peer: CreditAddress) -> Result<()> {
+        let Some(receiver) = self.receiver.as_mut() else { return Ok(()) };
+        receiver.meet(peer);
+        receiver.post(self.raw).map_err(|code| Error::System {
+            what: format!("posting receive requests on {}", self.adapter.name()),
+            cause: std::io::Error::from_raw_os_error(code).to_string(),
+        })
+    }
+
     /// Work requests that a transfer takes: its data in messages that the adapter can carry, and
     /// its signal. At least one, so that everything that is accepted also completes, in its turn.
     fn requests_of(&self, transfer: &Transfer) -> u64 {
         let data = transfer.length.div_ceil(self.message_bytes_max);
-        (data + u64::from(transfer.arrival.is_some())).max(1)
+        // Immediate data goes with the last of the data.
+        let signal = u64::from(transfer.arrival.is_some() && self.receiver.is_none());
+        (data + signal).max(1)
+    }
+
+    /// Work requests for transfers: where credits are written, one is kept for them.
+    fn depth_for_transfers(&self) -> u64 {
+        self.depth - u64::from(self.receiver.is_some())
     }
 
     /// True if the transfer can never be taken, however long somebody waits.
     pub(super) fn exceeds(&self, transfer: &Transfer) -> bool {
-        self.requests_of(transfer) > self.depth
+        self.requests_of(transfer) > self.depth_for_transfers()
     }
 
-    /// True if there is room for the transfer now.
+    /// True if there is room for the transfer now, here and, for its signal, at the peer.
     pub(super) fn has_room(&self, transfer: &Transfer) -> bool {
-        self.staged - self.retired + self.requests_of(transfer) <= self.depth
+        let room =
+            self.staged - self.retired + self.requests_of(transfer) <= self.depth_for_transfers();
+        room && (transfer.arrival.is_none()
+            || self.receiver.as_ref().is_none_or(Receiver::may_send))
     }
 
     /// True if something is staged and not posted.
@@ -212,16 +253,30 @@ impl QueuePair {
                 lkey: source.lkey,
             };
             let target = (transfer.destination + done, keys.data_key);
-            self.push(Some(piece), target, inline);
             done += length;
+            let action = match keys.immediate {
+                // R9: the receiver hears of it when all of this and of what went before is there.
+                Some(immediate) if done == transfer.length => Action::WriteAndTell(immediate),
+                _ => Action::Write,
+            };
+            self.push(action, Some(piece), target, inline);
         }
-        if let Some(signal) = transfer.arrival {
-            // R9: an ordered write behind the data, on the same queue pair.
-            let piece = self.chain.signal(signal.value);
-            self.push(Some(piece), (signal.address, keys.signal_key), true);
-        } else if done == 0 {
+        match (transfer.arrival, keys.immediate) {
+            (Some(_), Some(immediate)) => {
+                if done == 0 {
+                    self.push(Action::WriteAndTell(immediate), None, (0, 0), false);
+                }
+                self.receiver.iter_mut().for_each(Receiver::count_sent);
+            }
+            (Some(signal), None) => {
+                // R9: an ordered write behind the data, on the same queue pair.
+                let piece = self.chain.signal(signal.value);
+                let target = (signal.address, keys.signal_key);
+                self.push(Action::Write, Some(piece), target, true);
+            }
             // Only a completion is asked for: an empty write ends after all before it.
-            self.push(None, (0, 0), false);
+            (None, _) if done == 0 => self.push(Action::Write, None, (0, 0), false),
+            (None, _) => {}
         }
         self.unsignalled += requests;
         if transfer.completion.is_some() || self.unsignalled >= self.depth / 4 {
@@ -235,10 +290,33 @@ impl QueuePair {
         });
     }
 
-    fn push(&mut self, piece: Option<sys::ibv_sge>, target: (u64, u32), inline: bool) {
+    /// Appends a read of `target`, which belongs to no transfer.
+    pub(super) fn stage_read(&mut self, into: sys::ibv_sge, target: Target) {
+        self.push(Action::Read, Some(into), target, false);
+    }
+
+    /// Posts receive requests anew, and tells the peer how many have been used, if it is time to.
+    ///
+    /// # Errors
+    /// The `errno` of the adapter.
+    pub(super) fn serve_receiver(&mut self) -> std::result::Result<(), i32> {
+        let Some(receiver) = self.receiver.as_mut() else { return Ok(()) };
+        receiver.post(self.raw)?;
+        let Some((used, peer)) = receiver.due() else { return Ok(()) };
+        // A chain that others have begun is posted by them; without room it is told later.
+        if self.chain.length > 0 || self.staged - self.retired >= self.depth {
+            return Ok(());
+        }
+        receiver.count_told();
+        let piece = self.chain.signal(used);
+        self.push(Action::Write, Some(piece), (peer.address, peer.key), true);
+        self.post()
+    }
+
+    fn push(&mut self, action: Action, piece: Option<sys::ibv_sge>, target: Target, inline: bool) {
         self.staged += 1;
         let id = self.index << COUNT_BITS | self.staged & ((1 << COUNT_BITS) - 1);
-        self.chain.push(id, piece, target, inline);
+        self.chain.push((id, action), piece, target, inline);
     }
 
     fn signal_last(&mut self) {
@@ -304,6 +382,19 @@ impl QueuePair {
     }
 }
 
+impl Action {
+    /// Its code, and the immediate data as it goes over the wire.
+    fn code(self) -> (sys::ibv_wr_opcode::Type, u32) {
+        match self {
+            Self::Write => (sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE, 0),
+            Self::WriteAndTell(immediate) => {
+                (sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM, immediate.to_be())
+            }
+            Self::Read => (sys::ibv_wr_opcode::IBV_WR_RDMA_READ, 0),
+        }
+    }
+}
+
 /// What a context without the operation would answer.
 fn libc_enosys() -> i32 {
     nix::errno::Errno::ENOSYS as i32
@@ -338,7 +429,13 @@ impl Chain {
         sys::ibv_sge { addr: (&raw const *signal) as u64, length: SIGNAL_BYTES as u32, lkey: 0 }
     }
 
-    fn push(&mut self, id: u64, piece: Option<sys::ibv_sge>, target: (u64, u32), inline: bool) {
+    fn push(
+        &mut self,
+        (id, action): (u64, Action),
+        piece: Option<sys::ibv_sge>,
+        target: Target,
+        inline: bool,
+    ) {
         let at = self.length;
         self.length += 1;
         self.pieces[at] = piece.unwrap_or_default();
@@ -353,7 +450,7 @@ impl Chain {
             request.next = null_mut();
             request.sg_list = pieces.add(at);
             request.num_sge = i32::from(piece.is_some());
-            request.opcode = sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE;
+            (request.opcode, request.__bindgen_anon_1.imm_data) = action.code();
             request.send_flags = flags;
             request.wr.rdma.remote_addr = target.0;
             request.wr.rdma.rkey = target.1;

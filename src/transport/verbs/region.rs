@@ -193,6 +193,11 @@ impl MemoryRegion {
         self.how
     }
 
+    /// The adapter that it is registered with.
+    pub(super) fn adapter(&self) -> &Arc<Adapter> {
+        &self.adapter
+    }
+
     /// What peers need to write it.
     pub fn remote(&self) -> RemoteRegion {
         // SAFETY: the region is registered until drop.

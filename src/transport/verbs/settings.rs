@@ -1,7 +1,7 @@
 //! What a user can choose about adapters and connections.
 
 use crate::id::AdapterName;
-use crate::settings::Settings;
+use crate::settings::{Settings, VerbsOrder};
 use crate::topology::Wanted;
 use std::time::Duration;
 
@@ -22,6 +22,8 @@ pub struct VerbsSettings {
     pub traffic_class: u8,
     /// Service level, 0 to 15 (the priority on RoCE).
     pub service_level: u8,
+    /// How signals go to peers.
+    pub order: VerbsOrder,
 }
 
 impl From<&Settings> for VerbsSettings {
@@ -34,6 +36,7 @@ impl From<&Settings> for VerbsSettings {
             retry_timeout: settings.retry_timeout,
             traffic_class: settings.traffic_class,
             service_level: settings.service_level,
+            order: settings.verbs_order,
         }
     }
 }

@@ -1,8 +1,11 @@
-//! Signals in this rank's own memory: those that say that a source may be overwritten.
+//! Signals in this rank's own memory: those that say that a source may be overwritten, and, where
+//! adapters keep no order, those of peers.
 
 use crate::error::{Error, TransportCause};
 use crate::gpu::StreamWriter;
+use crate::shared::Region;
 use crate::transport::SignalWrite;
+use std::sync::atomic::Ordering;
 
 /// Raises signals in this rank's own memory. An adapter says in host memory that a transfer has
 /// ended; somebody on the host must tell the device.
@@ -21,5 +24,25 @@ impl SignalWriter for StreamWriter {
             Error::Cuda { call, code, name } => TransportCause::Cuda { call, code, name },
             other => TransportCause::Other(other.to_string()),
         })
+    }
+}
+
+/// Signals in host memory.
+pub struct HostSignals(
+    /// All of them.
+    pub Region,
+);
+
+impl SignalWriter for HostSignals {
+    fn raise(&mut self, signals: &[SignalWrite]) -> Result<(), TransportCause> {
+        for signal in signals {
+            let offset = signal.address.wrapping_sub(self.0.base_address());
+            let word = self.0.word64(usize::try_from(offset).unwrap_or(usize::MAX));
+            let word = word.map_err(|error| TransportCause::Other(error.to_string()))?;
+            // Release: what the adapter reported before. Pairs with wait.cuh: the acquire load of
+            // a signal, R9.
+            word.store(signal.value, Ordering::Release);
+        }
+        Ok(())
     }
 }

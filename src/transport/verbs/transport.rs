@@ -1,16 +1,20 @@
 //! The transport: transfers become chains of RDMA writes, completions become signals.
 
 use super::adapter::Adapter;
+use super::arrivals::Inbound;
 use super::control::{Command, Commands, VerbsControl, control};
 use super::endpoint::Endpoint;
 use super::events::{self, Event, Subject};
 use super::fault;
+use super::immediate;
 use super::queue::{QueuePair, Resolved};
+use super::receive::RECEIVE_BIT;
 use super::region::{LocalRegion, RemoteRegion};
 use super::signals::SignalWriter;
 use super::table::RangeTable;
 use crate::error::{Error, Result, TransportCause, TransportError};
 use crate::id::{LaneId, Position, Rank};
+use crate::settings::VerbsOrder;
 use crate::transport::{Polled, SignalWrite, Transfer, Transport};
 use ibverbs_sys as sys;
 use std::sync::Arc;
@@ -38,6 +42,8 @@ pub struct VerbsTransport {
     polls: u32,
     /// A fatal event that waits for its completion.
     event_seen: Option<Event>,
+    /// Set where peers' signals come as immediate data.
+    inbound: Option<Box<Inbound>>,
     in_flight: u64,
     adapter: Arc<Adapter>,
 }
@@ -81,6 +87,7 @@ impl VerbsTransport {
             signals: Vec::with_capacity(COMPLETIONS_PER_CALL),
             polls: 0,
             event_seen: None,
+            inbound: None,
             in_flight: 0,
             adapter: adapter.clone(),
         };
@@ -112,6 +119,7 @@ impl VerbsTransport {
                         peer.remote.remove(region.base, region.length_bytes);
                     }
                 }
+                Command::Arrivals(inbound) => self.inbound = Some(inbound),
                 Command::BreakOff { rank } => {
                     if let Some(Err(error)) =
                         self.peer_mut(rank).map(|peer| peer.endpoint.break_off())
@@ -159,7 +167,7 @@ impl VerbsTransport {
         if !queue.has_room(transfer) {
             return if queue.exceeds(transfer) { Err(too_long(transfer)) } else { Ok(false) };
         }
-        let keys = resolve(transfer, &self.local, &peer.remote)?;
+        let keys = resolve(transfer, &self.local, &peer.remote, queue.receiver.is_some())?;
         if !queue.is_staged() {
             self.staged.push(path);
         }
@@ -197,12 +205,19 @@ impl VerbsTransport {
                 }
             };
             let taken = &self.completions[..count];
-            if taken.iter().any(|completion| completion.error().is_some()) {
+            if taken.iter().any(is_failure) {
                 return Err(self.failed(index, count));
             }
             let (mut ended, signals) = (0, &mut self.signals);
             signals.clear();
             for completion in taken {
+                if completion.wr_id() & RECEIVE_BIT != 0 {
+                    let heard = hear(peer, self.inbound.as_deref_mut(), completion);
+                    if let Err(cause) = heard {
+                        return Err(self.blame(index, cause));
+                    }
+                    continue;
+                }
                 let (queue, count) = QueuePair::split(completion.wr_id());
                 let Some(queue) = peer.endpoint.queues.get_mut(queue) else { continue };
                 queue.retire(count, |signal| {
@@ -222,17 +237,35 @@ impl VerbsTransport {
             }
         }
         self.in_flight -= completed;
+        if self.inbound.is_some() {
+            self.serve_receivers(index)?;
+        }
         Ok(completed)
+    }
+
+    /// Receive requests are posted anew, and the peer is told.
+    fn serve_receivers(&mut self, index: usize) -> Result<(), TransportError> {
+        for at in 0..self.peers[index].endpoint.queues.len() {
+            let queue = &mut self.peers[index].endpoint.queues[at];
+            if let Err(code) = queue.serve_receiver() {
+                let numbers = (queue.number, queue.peer_number);
+                let cause = fault::call(&self.adapter, numbers, "ibv_post_recv", code);
+                return Err(self.blame(index, cause));
+            }
+        }
+        Ok(())
     }
 
     /// The error of the first of `count` completions that failed by itself; those that were
     /// flushed behind it are consequences.
     fn failed(&self, index: usize, count: usize) -> TransportError {
         let errors = || {
-            self.completions[..count].iter().filter_map(|completion| {
-                let (status, vendor_code) = completion.error()?;
-                Some((QueuePair::split(completion.wr_id()), status, vendor_code))
-            })
+            self.completions[..count].iter().filter(|seen| is_failure(seen)).filter_map(
+                |completion| {
+                    let (status, vendor_code) = completion.error()?;
+                    Some((QueuePair::split(completion.wr_id()), status, vendor_code))
+                },
+            )
         };
         let own = errors().find(|(_, status, _)| !fault::is_flush(*status));
         let ((queue, number), status, vendor_code) =
@@ -303,9 +336,10 @@ fn resolve<'a>(
     transfer: &Transfer,
     local: &'a RangeTable<LocalRegion>,
     remote: &RangeTable<RemoteRegion>,
+    by_immediate: bool,
 ) -> Result<Resolved<'a>, TransportCause> {
     let outside = |address: u64, length: u64| TransportCause::OutOfBounds { address, length };
-    let mut keys = Resolved { source: None, data_key: 0, signal_key: 0 };
+    let mut keys = Resolved { source: None, data_key: 0, signal_key: 0, immediate: None };
     if transfer.length > 0 {
         let (source, destination) = (transfer.source, transfer.destination);
         let found = local.find(source, transfer.length);
@@ -314,8 +348,12 @@ fn resolve<'a>(
         keys.data_key = found.ok_or_else(|| outside(destination, transfer.length))?.rkey;
     }
     if let Some(signal) = transfer.arrival {
-        let found = remote.find(signal.address, 8);
-        keys.signal_key = found.ok_or_else(|| outside(signal.address, 8))?.rkey;
+        let found = remote.find(signal.address, 8).ok_or_else(|| outside(signal.address, 8))?;
+        keys.signal_key = found.rkey;
+        if by_immediate {
+            let immediate = immediate::encode(signal.address - found.base, signal.value);
+            keys.immediate = Some(immediate.ok_or_else(|| outside(signal.address, 8))?);
+        }
     }
     Ok(keys)
 }
@@ -362,16 +400,49 @@ impl Transport for VerbsTransport {
     fn poll(&mut self) -> Result<Polled, TransportError> {
         self.apply_commands();
         let mut completed = 0;
-        if self.in_flight > 0 {
+        let listens = self.inbound.is_some();
+        if self.in_flight > 0 || listens {
             for index in 0..self.peers.len() {
-                if self.peers[index].in_flight > 0 {
+                if self.peers[index].in_flight > 0 || listens {
                     completed += self.poll_peer(index)?;
                 }
             }
         }
+        if let Some(inbound) = &mut self.inbound
+            && let Err(cause) = inbound.raise(&self.adapter)
+        {
+            return Err(self.blame(0, cause));
+        }
         self.look_at_events()?;
         Ok(Polled { completed })
     }
+
+    fn listens(&self) -> bool {
+        self.adapter.settings().order != VerbsOrder::Write
+    }
+}
+
+/// Not the flush of a receive request: that follows from something which tells more, or from
+/// nothing worse than the end of the connection.
+fn is_failure(completion: &sys::ibv_wc) -> bool {
+    let is_receive = completion.wr_id() & RECEIVE_BIT != 0;
+    completion.error().is_some_and(|(status, _)| !(is_receive && fault::is_flush(status)))
+}
+
+/// Takes note of immediate data of a peer.
+fn hear(
+    peer: &mut Peer,
+    inbound: Option<&mut Inbound>,
+    completion: &sys::ibv_wc,
+) -> Result<(), TransportCause> {
+    if completion.error().is_some() {
+        return Ok(());
+    }
+    let queue = (completion.wr_id() & !RECEIVE_BIT) as usize;
+    let receiver = peer.endpoint.queues.get_mut(queue).and_then(|queue| queue.receiver.as_mut());
+    let (Some(receiver), Some(inbound)) = (receiver, inbound) else { return Ok(()) };
+    receiver.count_used();
+    inbound.hear(u32::from_be(completion.imm_data))
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use super::backend::{Collective, DataType, ReduceOp};
 use super::error::PerfError;
 use super::pattern::RANKS_MAX;
 use super::size::parse_size;
+use ringdove::id::EngineKind;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -68,6 +69,9 @@ pub struct Arguments {
     /// Measure in place alone: one buffer for each rank instead of two
     #[arg(long)]
     pub in_place: bool,
+    /// What drains the rings: proxy or device; without it, what RINGDOVE_ENGINE says
+    #[arg(long, value_name = "ENGINE")]
+    pub engine: Option<EngineKind>,
     /// Give up when nothing completes for this many seconds; 0: never
     #[arg(short = 'T', long, value_name = "SECONDS", default_value_t = 900)]
     pub timeout: u64,
@@ -180,6 +184,11 @@ pub struct Sweep {
 }
 
 impl Arguments {
+    /// The engine that is asked for.
+    pub fn engine(&self) -> EngineKind {
+        self.engine.unwrap_or_default()
+    }
+
     /// Number of ranks.
     pub fn rank_count(&self) -> usize {
         self.threads.saturating_mul(self.gpus)
@@ -315,6 +324,7 @@ mod tests {
             ("-n 0", "at least 1"),
             ("-g x", "at least 1"),
             ("-b 8Q", "8192, 8K"),
+            ("--engine fpga", "proxy or device"),
         ] {
             let message = parse(line).expect_err(line).to_string();
             assert!(message.contains(expected), "{line}: {message}");

@@ -23,6 +23,8 @@ pub struct Document {
     /// 0: no NCCL takes part.
     nccl_version: u32,
     ringdove_version: &'static str,
+    /// Not in nccl-tests: what drained the rings, `proxy` or `device`.
+    engine: &'static str,
     /// Not in nccl-tests: whether the times are those of a simulation.
     virtual_hardware: bool,
     /// Not in nccl-tests: whether the sweep ended early.
@@ -130,6 +132,7 @@ impl Document {
             env: environment(),
             nccl_version: 0,
             ringdove_version: env!("CARGO_PKG_VERSION"),
+            engine: run.arguments.engine().name(),
             virtual_hardware: run.places.iter().any(|place| place.device.is_virtual()),
             interrupted: run.interrupted,
             config: Config::new(run),
@@ -307,5 +310,6 @@ mod tests {
         assert_eq!(document["out_of_bounds"], json!({"count": 3, "okay": "false"}));
         assert_eq!(document["average_bus_bandwidth"]["okay"], "unchecked");
         assert_eq!(document["virtual_hardware"], true);
+        assert_eq!(document["engine"], "proxy");
     }
 }

@@ -50,7 +50,9 @@ const RESERVED_FRACTION: usize = 16;
 /// Runs one measurement from options to exit status.
 pub fn run(collective: Collective, mut arguments: Arguments) -> Result<ExitCode, PerfError> {
     let mut sweep = arguments.sweep(collective)?;
-    let settings = Settings::from_env()?;
+    let mut settings = Settings::from_env()?;
+    settings.engine = arguments.engine.unwrap_or(settings.engine);
+    arguments.engine = Some(settings.engine);
     let job = Job::join(&settings)?;
     let file = |path: &Option<PathBuf>| {
         path.as_deref().filter(|_| job.is_first()).map(OutputFile::begin).transpose()

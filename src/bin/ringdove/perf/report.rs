@@ -3,6 +3,7 @@
 use super::arguments::{Arguments, Sweep, reduction_name, type_name};
 use super::backend::{Collective, DataType, Device, ReduceOp, Work};
 use super::measure::Outcome;
+use ringdove::id::EngineKind;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::fmt::Write;
@@ -139,8 +140,14 @@ fn notes(arguments: &Arguments, places: &[Place]) -> String {
         _ => "registered: transfers read and write them directly",
     };
     text += &format!("# Buffers are {buffers}\n");
+    let engine = match arguments.engine() {
+        EngineKind::Proxy => "proxy: a thread of each process drains the rings",
+        EngineKind::Device => "device: PCI functions drain the rings, no thread is on the way",
+    };
+    text += &format!("# Engine {engine}\n");
     if places.iter().any(|place| place.device.is_virtual()) {
         text += &format!("# {VIRTUAL_NOTICE}\n");
+        text += "# so the engines' times here say nothing of which one is faster\n";
     }
     text
 }

@@ -89,9 +89,13 @@ fn the_header_names_ranks_sharing_and_simulation() {
     assert!(text.contains("on       host device  0 [0000:07:00] Example (virtual)\n"), "{text}");
     assert!(text.contains("# 2 ranks share 1 GPU(s), round-robin\n"), "{text}");
     assert!(text.contains(VIRTUAL_NOTICE), "{text}");
+    assert!(text.contains("# Engine proxy: "), "{text}");
     let real = [Place { rank: 0, process: 1, device: device("Example") }];
     let text = header(&arguments, &sweep, &real, "host");
     assert!(!text.contains("virtual") && !text.contains("share"), "{text}");
+    let device = Arguments { engine: Some(EngineKind::Device), ..arguments };
+    let of_device = header(&device, &sweep, &real, "host");
+    assert!(of_device.contains("# Engine device: "), "{of_device}");
     assert!(text.lines().all(|line| line.starts_with('#')));
 }
 
