@@ -2,9 +2,9 @@
 
 use super::PredictError;
 use super::arguments::Common;
-use hwsim_machine::description::{Description, LinkKind, Node};
+use hwsim_machine::description::{Description, EngineLimits, LinkKind, Node};
 use hwsim_timing::machine::{Edge, Graph, LinkKind as Kind};
-use hwsim_timing::{Leaf, Machine, Network, Profile, ProfileError};
+use hwsim_timing::{Leaf, Machine, Network, Profile, ProfileError, Rate};
 
 /// Points are GPUs, root complexes, PCI switches, and one for all NVSwitches: they are reached by
 /// equal bundles, over which traffic is spread evenly.
@@ -48,14 +48,30 @@ pub(super) fn graph(description: &Description) -> Graph {
 const PROFILES: [((u32, u32), &str); 2] = [((7, 0), "ark-v100"), ((8, 0), "a100")];
 const OTHERWISE: &str = "ark-v100";
 
-/// The profile that the flags name, or the one for the machine's GPUs.
+/// The profile that the flags name, or the one for the machine's GPUs; with the limits of the
+/// machine's device engines, if it has any. The model has one kind of engine: of several, the
+/// least of each limit.
 pub(super) fn profile(description: &Description, common: &Common) -> Result<Profile, ProfileError> {
     let fitting = || {
         let capability = description.gpus.first().map(|gpu| gpu.model.compute_capability);
         let fits = |(of, _): &&((u32, u32), &str)| Some(*of) == capability;
         PROFILES.iter().find(fits).map_or(OTHERWISE, |(_, name)| name)
     };
-    Profile::find(common.profile.as_deref().unwrap_or_else(fitting))
+    let mut profile = Profile::find(common.profile.as_deref().unwrap_or_else(fitting))?;
+    let engines = &description.engines;
+    let least = |limit: fn(&EngineLimits) -> u32| engines.iter().map(|it| limit(&it.limits)).min();
+    let device = &mut profile.device;
+    if let Some(rate) = engines.iter().map(|it| Rate::from_gb_per_s(it.gb_per_s)).min() {
+        device.unit = rate;
+    }
+    if let Some(bytes) = least(|it| it.sub_request_bytes) {
+        device.sub_request = bytes.into();
+    }
+    if let Some(requests) = least(|it| it.in_flight_max) {
+        device.in_flight = requests.into();
+    }
+    device.lane_depth = least(|it| it.lane_depth).unwrap_or(device.lane_depth);
+    Ok(profile)
 }
 
 /// The machine that the flags describe.

@@ -2,6 +2,7 @@
 
 use super::arguments::Common;
 use super::{Half, Row, Scene};
+use hwsim_timing::Engine;
 use hwsim_timing::p2p::Point;
 
 /// Bytes that a link must carry for each byte of an all-reduce, at best.
@@ -21,6 +22,17 @@ pub(super) fn header(scene: &Scene, common: &Common, what: &str, is_collective: 
         common.engine.0.name(),
         scene.notice(),
     );
+    if common.engine.0 == Engine::Device {
+        let device = scene.profile.device;
+        text += &format!(
+            "# device engines: {} GB/s, sub-requests of {} B, {} requests under way, \
+             {} of a lane\n",
+            device.unit.gb_per_s(),
+            device.sub_request,
+            device.in_flight,
+            device.lane_depth
+        );
+    }
     text += &if is_collective {
         let half = |a, b, c, d| format!("  {a:>7}  {b:>6}  {c:>6}  {d:>6}");
         let names = half("time", "algbw", "busbw", "#wrong");

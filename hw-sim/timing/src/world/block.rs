@@ -260,7 +260,7 @@ impl World<'_> {
     }
 
     fn raise_stored(&mut self, lane: u32, raises: [u32; 3], at: Time) {
-        let remote = at + self.path(lane).latency + self.stores().latency;
+        let remote = at + self.latency(lane) + self.stores().latency;
         self.raise_all(&Request::signal(lane, raises), remote, at);
     }
 

@@ -109,7 +109,7 @@ impl World<'_> {
     }
 
     fn copy_done(&mut self, id: u32, request: Request) {
-        let latency = self.path(request.lane).latency;
+        let latency = self.latency(request.lane);
         let local = self.now() + self.near_signal_latency();
         // Who polls for flagged words sees them land; others are told by a signal. Under CPU
         // control the receiver is launched, whatever it then reads.
@@ -181,7 +181,7 @@ impl World<'_> {
 
     fn message_done(&mut self, id: u32) {
         let request = self.requests[id as usize];
-        let latency = self.path(request.lane).latency;
+        let latency = self.latency(request.lane);
         let seen = self.now() + latency + self.far_signal_latency();
         // The acknowledgement travels back before the source may be reused.
         self.raise_all(&request, seen, seen + latency);

@@ -76,7 +76,7 @@ impl World<'_> {
         let request = self.requests[id as usize];
         if request.is_credit() {
             // Over the link without data: it takes no time of any unit.
-            let latency = self.path(request.lane).latency;
+            let latency = self.latency(request.lane);
             let costs = self.setup.profile.device;
             let seen = now + costs.link_latency + latency + costs.signal_latency;
             self.raise_all(&request, seen, seen);

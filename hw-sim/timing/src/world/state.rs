@@ -1,7 +1,7 @@
 //! Lanes and requests. Both are a cache line each: large worlds wait for memory more than for
 //! anything else.
 
-use super::{SIGNALS, Signal, World};
+use super::{Engine, SIGNALS, Signal, World};
 use crate::machine::Path;
 use crate::time::Time;
 
@@ -186,6 +186,13 @@ impl World<'_> {
         let id = self.front(lane)?;
         self.lanes[lane as usize].first = self.requests[id as usize].next;
         Some(id)
+    }
+
+    /// Time for the first bit to cross a lane.
+    pub(super) fn latency(&self, lane: u32) -> Time {
+        let LaneState { from, to, .. } = self.lanes[lane as usize];
+        let is_pci = self.setup.engine == Engine::Device;
+        self.setup.machine.latency(from, to, is_pci).expect("looked up before the run")
     }
 
     /// The links of a lane.

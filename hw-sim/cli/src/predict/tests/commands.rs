@@ -103,6 +103,25 @@ fn the_profile_is_the_one_for_the_machines_gpus_unless_another_is_named() {
     }
 }
 
+/// If this fails, a machine's engines are priced as others than its file describes.
+#[test]
+fn device_engines_have_the_limits_that_the_machine_file_gives_them() {
+    let ark = include_str!("../../../../machine/machines/ark.toml");
+    let mine = "gb_per_s = 6.0\nsub_request_bytes = 4096\nin_flight_max = 2\nlane_depth = 128";
+    let text = ark.replacen("gb_per_s = 12.66", mine, 1);
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("mine.toml");
+    std::fs::write(&path, text).expect("written");
+    let device = |machine: &str| {
+        let arguments = all_reduce_arguments(&format!("all-reduce --engine device -m {machine}"));
+        Scene::new(&arguments.common).expect("a machine").profile.device
+    };
+    let (usual, own) = (device("ark"), device(&path.display().to_string()));
+    assert_eq!((usual.sub_request, usual.in_flight, usual.lane_depth), (20480, 64, 64));
+    assert_eq!((own.sub_request, own.in_flight, own.lane_depth), (4096, 2, 64), "the least of all");
+    assert_eq!((usual.unit.gb_per_s(), own.unit.gb_per_s()), (12.66, 6.0));
+}
+
 /// If this fails, small all-reduces are priced as a plan that the library does not run for them.
 #[test]
 fn below_the_low_latency_size_the_selected_plan_sends_flagged_messages() {
