@@ -141,8 +141,8 @@ pub(crate) fn pci_address(context: &CudaContext) -> Result<String> {
     Ok(format!("{domain:04x}:{bus:02x}:{device:02x}.0"))
 }
 
-/// Does the device see an adapter's writes into its memory no later than the host sees the adapter's
-/// reports of them? If not, whoever hears such a report must flush before the device is told.
+/// Does the device see an adapter's writes into its memory no later than the host sees the
+/// adapter's reports of them? If not, whoever hears a report must flush before the device is told.
 pub(crate) fn orders_adapter_writes(context: &CudaContext) -> Result<bool> {
     use sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING as ORDERING;
     let ordering = context.attribute(ORDERING).map_err(Error::from_driver("cuDeviceGetAttribute"));
