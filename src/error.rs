@@ -4,9 +4,11 @@
 
 mod adapter;
 mod bootstrap;
+mod engine;
 
 pub use adapter::{AdapterFault, AdapterFaultKind};
 pub use bootstrap::{BootstrapError, Ranks};
+pub use engine::{EngineFault, EngineFaultKind, UnfitEngine};
 
 use crate::id::{LaneId, Position, Rank, RouteId};
 use ringdove_kernels::descriptor::{Descriptor, MalformedDescriptor};
@@ -83,6 +85,12 @@ pub enum Error {
         /// What the transport reports.
         error: TransportError,
     },
+    /// A device engine stopped serving a rank, and no descriptor is to blame (R12).
+    #[error("{0}")]
+    Engine(Box<EngineFault>),
+    /// A PCI function that cannot be used as a device engine, or is too small for what is wanted.
+    #[error("{0}")]
+    UnfitEngine(Box<UnfitEngine>),
     /// A call of the CUDA driver failed.
     #[error("{call} failed with CUDA error {code} ({name})")]
     Cuda {

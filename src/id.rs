@@ -84,9 +84,87 @@ impl FromStr for AdapterName {
     }
 }
 
+/// Which engine drains the rings of a communicator.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum EngineKind {
+    /// A thread of the process.
+    #[default]
+    Proxy,
+    /// A PCI function beside the GPU.
+    Device,
+}
+
+impl EngineKind {
+    /// As a user writes it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Proxy => "proxy",
+            Self::Device => "device",
+        }
+    }
+}
+
+impl fmt::Display for EngineKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for EngineKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let kinds = [Self::Proxy, Self::Device];
+        let found = kinds.into_iter().find(|kind| kind.name() == text.trim());
+        found.ok_or_else(|| "expected proxy or device".to_owned())
+    }
+}
+
+/// What a PCI function is: vendor and device number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PciId {
+    /// Assigned to its maker.
+    pub vendor: u16,
+    /// Chosen by its maker.
+    pub device: u16,
+}
+
+impl fmt::Display for PciId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:04x}:{:04x}", self.vendor, self.device)
+    }
+}
+
+impl FromStr for PciId {
+    type Err = ();
+
+    /// Reads `10ee:9038`, as `lspci -n` shows it.
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (vendor, device) = text.trim().split_once(':').ok_or(())?;
+        let number = |text: &str| match text.len() {
+            1..=4 => u16::from_str_radix(text, 16).map_err(drop),
+            _ => Err(()),
+        };
+        Ok(Self { vendor: number(vendor)?, device: number(device)? })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn engines_and_makers_are_read_as_they_are_shown() {
+        for kind in [EngineKind::Proxy, EngineKind::Device] {
+            assert_eq!(kind.to_string().parse(), Ok(kind));
+        }
+        assert!("fpga".parse::<EngineKind>().is_err());
+        let id = PciId { vendor: 0x10ee, device: 0x9038 };
+        assert_eq!((id.to_string().parse(), "10ee:9038".parse()), (Ok(id), Ok(id)));
+        for bad in ["", "10ee", "10ee:", "10ee:90380", "0x10ee:9038", "10ee:g"] {
+            assert_eq!(bad.parse::<PciId>(), Err(()), "{bad}");
+        }
+    }
 
     #[test]
     fn adapter_names_are_read_with_and_without_port() {

@@ -8,7 +8,7 @@
 //! * [`communicator`]: the public API; checks a call, agrees with the other ranks, launches
 //! * [`plan`]: what every rank does, as data; built, verified, encoded
 //! * [`ring`]: the doorbell ring: protocol, consumer, host producer
-//! * [`engine`]: the proxy that drains rings, and its threads
+//! * [`engine`]: what drains rings: the proxy and its threads, or a device
 //! * [`transport`]: moves bytes and raises signals: `peer` on a node, `verbs` between nodes, and
 //!   middleware
 //!

@@ -1,7 +1,8 @@
 //! Settings: one struct, read once, from one place.
 
 use crate::error::{Error, Result};
-use crate::id::AdapterName;
+use crate::id::{AdapterName, EngineKind, PciId};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -36,6 +37,14 @@ pub struct Settings {
     pub low_latency_bytes: u32,
     /// `RINGDOVE_RING_LOG2`: the doorbell ring has two to this power slots.
     pub ring_log2: u32,
+    /// `RINGDOVE_ENGINE`: what drains the rings: `proxy`, a thread of the process, or `device`, a
+    /// PCI function.
+    pub engine: EngineKind,
+    /// `RINGDOVE_ENGINE_DEVICE`: bus ids of the device engines to use, one for each rank of the
+    /// node, in turn; empty: the nearest to the GPU.
+    pub engine_devices: Vec<String>,
+    /// `RINGDOVE_ENGINE_IDS`: which PCI functions are device engines, besides virtual ones.
+    pub engine_ids: Vec<PciId>,
     /// `RINGDOVE_PROXY_THREADS`: proxy threads of this process.
     pub proxy_threads: usize,
     /// `RINGDOVE_PROXY_CPUS`: processors that proxy threads are pinned to, in turn, such as
@@ -43,6 +52,9 @@ pub struct Settings {
     pub proxy_cpus: Vec<usize>,
     /// `RINGDOVE_COALESCE_BYTES`: the most bytes that the proxy joins into one transfer.
     pub coalesce_bytes_max: u64,
+    /// `RINGDOVE_TRACE`: rank N appends a line for each transfer to the file of this name and `.N`;
+    /// empty: nobody does.
+    pub trace: Option<PathBuf>,
     /// `RINGDOVE_ADAPTER`: the RDMA adapter to use, and perhaps its port, such as `mlx5_0:1`;
     /// empty: the one nearest to the GPU.
     pub adapter: Option<AdapterName>,
@@ -200,6 +212,24 @@ pub const TABLE: &[Setting] = &[
         meaning: "the doorbell ring has two to this power slots (4 to 16)",
     },
     Setting {
+        name: "RINGDOVE_ENGINE",
+        default: "proxy",
+        meaning: "what drains the rings: `proxy`, a thread of the process, or `device`, a PCI \
+                  function; the same on every rank",
+    },
+    Setting {
+        name: "RINGDOVE_ENGINE_DEVICE",
+        default: "",
+        meaning: "bus ids of the device engines to use, for the ranks of a node in turn, such as \
+                  `0000:3b:00.0,0000:af:00.0`; empty: the nearest to the GPU",
+    },
+    Setting {
+        name: "RINGDOVE_ENGINE_IDS",
+        default: "",
+        meaning: "vendor and device numbers of PCI functions that are device engines, such as \
+                  `10ee:9038`, besides virtual ones",
+    },
+    Setting {
         name: "RINGDOVE_PROXY_THREADS",
         default: "1",
         meaning: "proxy threads of the process (1 to 64)",
@@ -214,6 +244,12 @@ pub const TABLE: &[Setting] = &[
         name: "RINGDOVE_COALESCE_BYTES",
         default: "262144",
         meaning: "the most bytes that the proxy joins into one transfer (1 to 1073741824)",
+    },
+    Setting {
+        name: "RINGDOVE_TRACE",
+        default: "",
+        meaning: "rank N appends a line for each transfer that its proxy submits to the file of \
+                  this name and `.N`; empty: none",
     },
     Setting {
         name: "RINGDOVE_ADAPTER",
@@ -351,14 +387,30 @@ impl Settings {
                 |n| *n <= 262_144 && n % 16 == 0,
             )?,
             ring_log2: reader.number("RINGDOVE_RING_LOG2", "4 to 16", |n| (4..=16).contains(n))?,
+            engine: reader.number("RINGDOVE_ENGINE", "proxy or device", |_| true)?,
+            engine_devices: reader.list(
+                "RINGDOVE_ENGINE_DEVICE",
+                "bus ids such as 0000:3b:00.0, separated by commas",
+                |part| is_bus_id(part).then(|| part.to_ascii_lowercase()),
+            )?,
+            engine_ids: reader.list(
+                "RINGDOVE_ENGINE_IDS",
+                "VENDOR:DEVICE in hexadecimal, separated by commas",
+                |part| part.parse().ok(),
+            )?,
             proxy_threads: reader
                 .number("RINGDOVE_PROXY_THREADS", "1 to 64", |n| (1..=64).contains(n))?,
-            proxy_cpus: reader.list("RINGDOVE_PROXY_CPUS")?,
+            proxy_cpus: reader.list(
+                "RINGDOVE_PROXY_CPUS",
+                "processor numbers separated by commas",
+                |part| part.parse().ok().filter(|&cpu: &usize| cpu < 4096),
+            )?,
             coalesce_bytes_max: reader.number(
                 "RINGDOVE_COALESCE_BYTES",
                 "1 to 1073741824",
                 |n| (1..=1 << 30).contains(n),
             )?,
+            trace: reader.optional("RINGDOVE_TRACE", "a path")?,
             adapter: reader.optional("RINGDOVE_ADAPTER", "NAME or NAME:PORT, such as mlx5_0:1")?,
             gid_index: reader.optional("RINGDOVE_GID_INDEX", "0 to 255")?,
             queue_pairs: reader
@@ -424,18 +476,31 @@ impl Reader<'_> {
             .map(Duration::from_millis)
     }
 
-    fn list(&self, name: &'static str) -> Result<Vec<usize>> {
+    fn list<T>(
+        &self,
+        name: &'static str,
+        expected: &'static str,
+        read: impl Fn(&str) -> Option<T>,
+    ) -> Result<Vec<T>> {
         let text = self.text(name);
         let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
-        parts
-            .map(|part| part.parse().ok().filter(|&cpu: &usize| cpu < 4096))
-            .collect::<Option<_>>()
-            .ok_or_else(|| Error::Setting {
-                name: name.into(),
-                value: text.clone(),
-                expected: "processor numbers separated by commas".into(),
-            })
+        parts.map(read).collect::<Option<_>>().ok_or_else(|| Error::Setting {
+            name: name.into(),
+            value: text.clone(),
+            expected: expected.into(),
+        })
     }
+}
+
+/// `domain:bus:device.function`, in hexadecimal.
+fn is_bus_id(text: &str) -> bool {
+    let digits = |text: &str, count| {
+        text.len() == count && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+    };
+    let mut parts = text.split([':', '.']);
+    let lengths = [4, 2, 2, 1];
+    text.len() == 12
+        && lengths.into_iter().all(|count| parts.next().is_some_and(|part| digits(part, count)))
 }
 
 #[cfg(test)]
@@ -480,6 +545,10 @@ mod tests {
             ("RINGDOVE_BLOCKS", "0"),
             ("RINGDOVE_ADAPTER", "mlx5_0:x"),
             ("RINGDOVE_GID_INDEX", "256"),
+            ("RINGDOVE_ENGINE", "fpga"),
+            ("RINGDOVE_ENGINE_DEVICE", "3b:00.0"),
+            ("RINGDOVE_ENGINE_DEVICE", "0000:3b:0.00"),
+            ("RINGDOVE_ENGINE_IDS", "10ee"),
             ("RINGDOVE_FAR_SLOTS", "nowhere"),
             ("RINGDOVE_VERBS_ORDER", "none"),
         ] {
@@ -492,5 +561,8 @@ mod tests {
     fn values_override_defaults() {
         assert_eq!(with("RINGDOVE_PROXY_CPUS", "0, 1").unwrap().proxy_cpus, [0, 1]);
         assert_eq!(with("RINGDOVE_BLOCKS", "2").unwrap().blocks_max, 2);
+        assert_eq!(with("RINGDOVE_ENGINE", "device").unwrap().engine, EngineKind::Device);
+        let engines = with("RINGDOVE_ENGINE_DEVICE", "0000:3B:00.0, 0000:af:00.1").unwrap();
+        assert_eq!(engines.engine_devices, ["0000:3b:00.0", "0000:af:00.1"]);
     }
 }

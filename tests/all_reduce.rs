@@ -1,9 +1,12 @@
-//! All-reduce on (virtual) GPUs, end to end: every data type, reduction, size and way of calling.
+//! All-reduce on (virtual) GPUs, end to end: every data type, reduction, size and way of calling,
+//! on every engine.
+//! every engine.
 
 mod hardware;
 
 use hardware::data::{expected, first_difference, input, scalar};
-use hardware::{World, address, download, on_machine, settings, upload};
+use hardware::engines::on_engines;
+use hardware::{World, address, download, settings, upload};
 use ringdove::{DataType, ReduceOp, Reduction, Scalar, Settings};
 
 /// How one all-reduce is called.
@@ -72,7 +75,7 @@ fn check(world: &World, case: Case) {
 /// If this fails, some data type or reduction is wrong in the executor or in the plan.
 #[test]
 fn every_data_type_and_reduction() {
-    on_machine("pcie4", || {
+    on_engines("pcie4", || {
         for (ranks, low_latency_bytes) in [(2, 0), (2, 8192), (3, 0), (3, 8192)] {
             let world = World::with(ranks, &Settings { low_latency_bytes, ..settings() });
             for (data_type, op) in DataType::ALL
@@ -90,7 +93,7 @@ fn every_data_type_and_reduction() {
 /// If this fails, clipping is wrong: a count that no chunk divides, or fewer elements than ranks.
 #[test]
 fn every_count_and_number_of_ranks() {
-    on_machine("dgx1v", || {
+    on_engines("dgx1v", || {
         for (ranks, low_latency_bytes) in (1..=8).flat_map(|ranks| [(ranks, 0), (ranks, 16384)]) {
             let world = World::with(ranks, &Settings { low_latency_bytes, ..settings() });
             for count in [0, 1, 2, 7, 8, 9, 63, 1000, 4096, 70_001] {
@@ -106,7 +109,7 @@ fn every_count_and_number_of_ranks() {
 /// words that a long one trips over, or flagged messages do not mix with rings.
 #[test]
 fn small_calls_back_to_back_in_every_order_of_sizes() {
-    on_machine("pcie4", || {
+    on_engines("pcie4", || {
         let world = World::new(4);
         let counts = [1, 2048, 3, 700, 2, 4096, 20_000, 5, 1];
         let total = 20_000;
@@ -144,7 +147,7 @@ fn small_calls_back_to_back_in_every_order_of_sizes() {
 /// If this fails, large messages break: several blocks, rounds, slots reused, credits.
 #[test]
 fn large_counts_in_all_modes() {
-    on_machine("pcie4", || {
+    on_engines("pcie4", || {
         for ranks in [2, 4] {
             for (in_place, registered) in
                 [(false, false), (true, false), (false, true), (true, true)]
@@ -166,7 +169,7 @@ fn large_counts_in_all_modes() {
 /// If this fails, buffers that are aligned to their element only are mishandled.
 #[test]
 fn buffers_with_element_alignment_only() {
-    on_machine("pcie4", || {
+    on_engines("pcie4", || {
         let world = World::new(3);
         for (data_type, shift) in
             [(DataType::U8, 1), (DataType::U8, 7), (DataType::F16, 2), (DataType::F64, 8)]
@@ -182,7 +185,7 @@ fn buffers_with_element_alignment_only() {
 /// If this fails, ranks that share one GPU do not make progress together.
 #[test]
 fn ranks_share_one_gpu() {
-    on_machine("one-gpu", || {
+    on_engines("one-gpu", || {
         for ranks in [2, 4] {
             check(&World::new(ranks), Case::new(DataType::F32, ReduceOp::Sum, 300_000));
         }
@@ -192,7 +195,7 @@ fn ranks_share_one_gpu() {
 /// If this fails, positions or credits do not carry over from one launch to the next.
 #[test]
 fn back_to_back_calls_on_one_stream() {
-    on_machine("pcie4", || {
+    on_engines("pcie4", || {
         let world = World::new(4);
         let count = 20_000;
         let data = |rank| input(DataType::I32, ReduceOp::Max, rank, count);
@@ -218,7 +221,7 @@ fn back_to_back_calls_on_one_stream() {
 /// If this fails, calls of one communicator on several streams overtake one another.
 #[test]
 fn calls_on_several_streams_keep_their_order() {
-    on_machine("pcie4", || {
+    on_engines("pcie4", || {
         let world = World::new(2);
         let streams: Vec<Vec<_>> = world
             .communicators
@@ -251,7 +254,7 @@ fn calls_on_several_streams_keep_their_order() {
 /// If this fails, communicators over the same GPUs disturb one another.
 #[test]
 fn several_communicators_at_once() {
-    on_machine("pcie4", || {
+    on_engines("pcie4", || {
         let worlds: Vec<_> = [4, 2, 3].into_iter().map(World::new).collect();
         let count = 200_000;
         let mut pending = Vec::new();
@@ -280,7 +283,7 @@ fn several_communicators_at_once() {
 /// If this fails, `cudarc`'s own buffers do not work with the typed calls.
 #[test]
 fn typed_buffers_of_cudarc() {
-    on_machine("pcie4", || {
+    on_engines("pcie4", || {
         let world = World::new(2);
         let inputs: Vec<_> = (0..2u8)
             .zip(&world.streams)
@@ -304,7 +307,7 @@ fn typed_buffers_of_cudarc() {
 /// If this fails, one thread for each rank, joined by a unique id, does not work.
 #[test]
 fn one_thread_for_each_rank() {
-    on_machine("pcie4", || {
+    on_engines("pcie4", || {
         let id = ringdove::UniqueId::new().unwrap();
         let contexts = hardware::contexts(4);
         std::thread::scope(|scope| {

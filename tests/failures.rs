@@ -2,7 +2,8 @@
 
 mod hardware;
 
-use hardware::{World, address, on_machine, settings};
+use hardware::engines::on_engines;
+use hardware::{World, address, settings};
 use ringdove::{Communicator, DataType, Error, ReduceOp, Settings, UniqueId};
 use std::time::{Duration, Instant};
 
@@ -37,7 +38,7 @@ fn wait_for_error(communicator: &Communicator) -> Error {
 /// If this fails, a rank that never calls hangs the others, or nobody says who it was (R10, R12).
 #[test]
 fn a_rank_that_never_calls_is_named_on_every_rank() {
-    on_machine("pcie4", || {
+    on_engines("pcie4", || {
         let world = World::with(3, &impatient());
         let buffers = world.upload(&vec![vec![0; 4000]; 3]);
         for rank in [0, 1] {
@@ -60,7 +61,7 @@ fn a_rank_that_never_calls_is_named_on_every_rank() {
 /// If this fails, ranks that disagree hang instead of getting both sides' values.
 #[test]
 fn ranks_that_disagree_learn_both_values() {
-    on_machine("pcie4", || {
+    on_engines("pcie4", || {
         let world = World::with(2, &impatient());
         let buffers = world.upload(&vec![vec![0; 4000]; 2]);
         sum(&world, 0, address(&buffers[0]), 1000).unwrap();
@@ -76,7 +77,7 @@ fn ranks_that_disagree_learn_both_values() {
 /// If this fails, the two sides of a message may name different sizes.
 #[test]
 fn both_sides_of_a_message_must_agree() {
-    on_machine("pcie4", || {
+    on_engines("pcie4", || {
         let world = World::with(2, &impatient());
         let buffers = world.upload(&vec![vec![0; 4000]; 2]);
         let mut group = world.communicators[0].group();
@@ -94,7 +95,7 @@ fn both_sides_of_a_message_must_agree() {
 /// If this fails, abort does not unblock kernels that wait.
 #[test]
 fn abort_wakes_every_rank() {
-    on_machine("pcie4", || {
+    on_engines("pcie4", || {
         let world = World::new(2);
         let buffers = world.upload(&vec![vec![0; 4000]; 2]);
         sum(&world, 0, address(&buffers[0]), 1000).unwrap();
@@ -110,7 +111,7 @@ fn abort_wakes_every_rank() {
 /// If this fails, dropping communicators hangs while a kernel waits for a rank that never comes.
 #[test]
 fn drop_never_hangs() {
-    on_machine("pcie4", || {
+    on_engines("pcie4", || {
         let started = Instant::now();
         let patient = Settings { drop_timeout: Duration::from_millis(100), ..settings() };
         let world = World::with(2, &patient);
@@ -130,7 +131,7 @@ fn drop_never_hangs() {
 /// If this fails, a wrong argument is launched, or ends more than the call.
 #[test]
 fn bad_arguments_are_refused_and_harmless() {
-    on_machine("pcie4", || {
+    on_engines("pcie4", || {
         let world = World::new(2);
         let buffers = world.upload(&vec![vec![0; 4096]; 2]);
         let at = address(&buffers[0]);
@@ -170,7 +171,7 @@ fn bad_arguments_are_refused_and_harmless() {
 /// If this fails, initialisation hangs when a rank does not come, or accepts impossible worlds.
 #[test]
 fn initialisation_fails_in_bounded_time() {
-    on_machine("pcie4", || {
+    on_engines("pcie4", || {
         let contexts = hardware::contexts(2);
         let id = UniqueId::new().unwrap();
         let error = Communicator::init_rank(&contexts[0], &id, 1, 3, &impatient()).unwrap_err();
@@ -186,7 +187,7 @@ fn initialisation_fails_in_bounded_time() {
 /// If this fails, a registration that not every rank makes hangs the first call that uses it.
 #[test]
 fn registration_is_collective() {
-    on_machine("pcie4", || {
+    on_engines("pcie4", || {
         let world = World::with(2, &impatient());
         let buffers = world.upload(&vec![vec![0; 1 << 20]; 2]);
         let at = address(&buffers[0]);

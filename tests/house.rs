@@ -51,6 +51,10 @@ const RDMA: [&str; 2] = ["ibverbs_sys", "libloading"];
 const SOCKET_USERS: [&str; 1] = ["src/bootstrap/"];
 const SOCKETS: [&str; 5] = ["mio", "socket2", "TcpListener", "TcpStream", "UdpSocket"];
 
+/// Where files become memory in `src/`: what a device writes is reached through `shared` alone.
+const MAPPING_USERS: [&str; 1] = ["src/shared/mapping.rs"];
+const MAPPING: [&str; 3] = ["mman", "mmap", "munmap"];
+
 /// Where `unsafe` may stand (STYLE, law 1). Examples launch a user's own kernel, which is unsafe
 /// in cudarc.
 const UNSAFE_PLACES: [&str; 8] = [
@@ -380,6 +384,12 @@ fn only_the_bootstrap_opens_sockets() {
 fn only_the_verbs_transport_speaks_rdma() {
     let complaints = named_elsewhere(&RDMA_USERS, &RDMA);
     report("RDMA is behind `transport::verbs` (RDMA_USERS in tests/house.rs):", &complaints);
+}
+
+#[test]
+fn only_the_shared_views_map_files() {
+    let complaints = named_elsewhere(&MAPPING_USERS, &MAPPING);
+    report("Files are mapped in `shared::mapping` (MAPPING_USERS in tests/house.rs):", &complaints);
 }
 
 #[test]

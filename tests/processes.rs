@@ -84,3 +84,19 @@ fn a_rank_that_dies_is_named_by_the_survivors() {
     assert!(survivors.iter().any(|survivor| output.contains(survivor)), "{output}");
     assert!(output.contains("rank 2"), "{output}");
 }
+
+/// As launchers do that give each process one GPU. If this fails, all of them meet on one.
+#[test]
+fn a_process_that_sees_one_gpu_uses_that_one() {
+    if on_real_hardware() {
+        return;
+    }
+    let inside = "export CUDA_VISIBLE_DEVICES=$((3 - LOCAL_RANK))";
+    let (status, output) = perf_in(4, inside, "all-reduce -g 1 -b 64K -e 64K -n 2 -w 1");
+    assert!(status.success(), "{output}");
+    assert!(output.contains("# Out of bounds values : 0 OK"), "{output}");
+    for (rank, bus) in ["09", "08", "05", "04"].into_iter().enumerate() {
+        let place = |line: &str| line.contains(&format!("Rank  {rank} ")) && line.contains(bus);
+        assert!(output.lines().any(place), "rank {rank}: {output}");
+    }
+}

@@ -3,7 +3,8 @@
 mod hardware;
 
 use hardware::data::input;
-use hardware::{World, address, download, on_machine};
+use hardware::engines::on_engines;
+use hardware::{World, address, download};
 use ringdove::{DataType, ReduceOp};
 
 /// One message of a test: from, to, and how many bytes.
@@ -49,7 +50,7 @@ fn exchange(world: &World, messages: &[Message], order: impl Fn(usize, &mut Vec<
 /// If this fails, chunking of a message is wrong at some size.
 #[test]
 fn any_size_between_two_ranks() {
-    on_machine("pcie4", || {
+    on_engines("pcie4", || {
         let world = World::new(2);
         for bytes in [0, 1, 15, 16, 17, 4095, 65_536, 131_073, 1_000_003, 9_000_001] {
             exchange(&world, &[(0, 1, bytes)], |_, _| {});
@@ -61,7 +62,7 @@ fn any_size_between_two_ranks() {
 /// If this fails, pairs that are no neighbours in the ring have no lanes.
 #[test]
 fn every_pair_at_once() {
-    on_machine("dgx1v", || {
+    on_engines("dgx1v", || {
         for ranks in [3, 8] {
             let world = World::new(ranks);
             let pairs = (0..ranks).flat_map(|from| (0..ranks).map(move |to| (from, to)));
@@ -76,7 +77,7 @@ fn every_pair_at_once() {
 /// that suits nobody, with messages that do not fit into the slots.
 #[test]
 fn the_order_inside_a_group_cannot_deadlock() {
-    on_machine("pcie4", || {
+    on_engines("pcie4", || {
         let world = World::new(3);
         let pairs = [(0, 1), (0, 2), (1, 2), (1, 0), (2, 0), (2, 1)];
         let messages: Vec<Message> = pairs.map(|(from, to)| (from, to, 3_000_000)).to_vec();
@@ -95,7 +96,7 @@ fn the_order_inside_a_group_cannot_deadlock() {
 /// If this fails, several messages between two ranks are mixed up.
 #[test]
 fn messages_of_one_pair_keep_their_order() {
-    on_machine("pcie4", || {
+    on_engines("pcie4", || {
         let world = World::new(2);
         let messages: Vec<Message> = (0..20).map(|number| (0, 1, 1000 + 37 * number)).collect();
         exchange(&world, &messages, |_, _| {});
@@ -105,7 +106,7 @@ fn messages_of_one_pair_keep_their_order() {
 /// If this fails, a group and a collective that follow one another disturb each other's lanes.
 #[test]
 fn groups_and_collectives_alternate() {
-    on_machine("pcie4", || {
+    on_engines("pcie4", || {
         let world = World::new(4);
         let count = 30_000;
         let ones: Vec<_> = (0..4).map(|_| 1u32.to_ne_bytes().repeat(count)).collect();
@@ -127,7 +128,7 @@ fn groups_and_collectives_alternate() {
 /// If this fails, a rank that is in no message of a round is held up.
 #[test]
 fn ranks_may_stay_out() {
-    on_machine("pcie4", || {
+    on_engines("pcie4", || {
         let world = World::new(4);
         exchange(&world, &[(2, 3, 4096)], |_, _| {});
         exchange(&world, &[(0, 1, 4096), (3, 2, 100)], |_, _| {});

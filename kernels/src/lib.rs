@@ -3,6 +3,7 @@
 //! Every layout is written once in Rust (here) and once in CUDA (`kernels/cuda/layout.cuh`); both
 //! sides assert sizes and offsets, so neither can drift alone.
 //!
+//! * [`bar`]: the register map of a device engine
 //! * [`descriptor`]: the 16-byte request that a GPU thread rings
 //! * [`op`]: the encoded plan that the executor kernel runs
 //! * [`port`]: one end of a lane: signals and slots
@@ -10,6 +11,7 @@
 //! * [`element`]: data types and reductions, with the codes that both sides use
 //! * [`ptx`]: the compiled device code
 
+pub mod bar;
 pub mod descriptor;
 pub mod element;
 pub mod launch;

@@ -1,7 +1,6 @@
 //! All-reduce.
 
 use super::agreement::{Signature, Value, signature};
-use super::attach::add_direct_routes;
 use super::element::{Element, Reduction};
 use super::launcher::{Encoded, Launcher, PlanKey};
 use super::layout::Nodes;
@@ -180,7 +179,7 @@ impl Communicator {
         if let Some(places) = call.registered {
             self.bind_routes(launcher, &mut arguments, places)?;
         }
-        self.attached().handle().wake();
+        self.link().wake();
         launcher.launch(&plan, &mut arguments, stream)
     }
 
@@ -199,8 +198,8 @@ impl Communicator {
             let base = launcher.route_base((number, output), routes, |first| {
                 // A source is always the own part, and needs nobody.
                 let (destination, imports) = self.window(output)?;
-                let handle = self.attached().handle();
-                add_direct_routes(handle, &self.seat, first, source, &destination)?;
+                let target = (output, &destination);
+                self.link().add_direct_routes(&self.seat, first, source, target)?;
                 Ok(imports)
             })?;
             arguments.route_bases[buffer * BUFFERS_MAX + OUTPUT] = base;

@@ -1,5 +1,7 @@
 //! How communicators are made: in one process, over several, and over several nodes.
 
+use super::attach::{self, Others};
+use super::doorbell::Doorbell;
 use super::far::{self, Far, FarMemory, FarPlace, Reach};
 use super::launcher::Launcher;
 use super::layout::{Geometry, Nodes};
@@ -7,10 +9,11 @@ use super::meeting::{self, Card};
 use super::memory::{FarIn, RankMemory};
 use super::peer::Peer;
 use super::world::{self, Seat, World};
-use super::{Communicator, UniqueId, attach};
+use super::{Communicator, UniqueId};
 use crate::bootstrap::{ControlPlane, Entry};
+use crate::engine::Alarm;
 use crate::error::{Error, Result};
-use crate::id::{LaneId, Rank};
+use crate::id::{EngineKind, LaneId, Rank};
 use crate::settings::Settings;
 use crate::transport::verbs::VerbsTransport;
 use cudarc::driver::CudaContext;
@@ -36,7 +39,10 @@ impl Communicator {
         let geometry = geometry(count, Nodes::One, settings)?;
         let world = Arc::new(World::new(geometry));
         for (rank, context) in (0..).zip(contexts) {
-            world.join(seat(context, &geometry, Rank(rank), settings)?, &geometry)?;
+            world.join(
+                seat(context, &geometry, (Rank(rank), rank as usize), settings)?,
+                &geometry,
+            )?;
         }
         (0..count).map(|rank| Self::assemble(&world, Rank(rank), settings)).collect()
     }
@@ -84,9 +90,14 @@ impl Communicator {
             let geometry = geometry(rank_count, Nodes::One, settings)?;
             let world = id.world(geometry);
             for (&rank, context) in ranks.iter().zip(contexts) {
-                world.join(seat(context, &geometry, rank, settings)?, &geometry)?;
+                world.join(seat(context, &geometry, (rank, rank.index()), settings)?, &geometry)?;
             }
-            return ranks.iter().map(|&rank| Self::assemble(&world, rank, settings)).collect();
+            let ranks = ranks.iter().map(|&rank| Self::assemble(&world, rank, settings));
+            let communicators = ranks.collect::<Result<Vec<_>>>();
+            // The others wait for these ranks' engines: they should hear why they do not come.
+            let communicators = communicators.inspect_err(|error| world.raise(error.clone()))?;
+            world.all_served(settings.bootstrap_timeout)?;
+            return Ok(communicators);
         }
         let planes = connect(id, &ranks, rank_count, settings)?;
         let met = Self::meet(contexts, id, &planes, settings);
@@ -104,20 +115,28 @@ impl Communicator {
         let hosts = meeting::hosts(planes, settings)?;
         let geometry = geometry(hosts.len() as u32, Nodes::of(&hosts), settings)?;
         let world = id.world(geometry);
+        // Device engines reach other nodes by themselves.
+        let by_channel = geometry.engine == EngineKind::Device;
         let seated = match geometry.nodes {
-            Nodes::One => {
+            Nodes::Even { .. } | Nodes::Uneven if !by_channel => {
+                seats_between_nodes(&geometry, (contexts, planes), &hosts, settings)?
+            }
+            _ => {
                 let ranks = planes.iter().zip(contexts);
                 let seat = |(plane, context): (&Arc<ControlPlane>, _)| {
-                    Ok((seat(context, &geometry, plane.rank(), settings)?, None))
+                    let place = meeting::place_on_node(&hosts, plane.rank());
+                    Ok((seat(context, &geometry, (plane.rank(), place), settings)?, None))
                 };
                 ranks.map(seat).collect::<Result<Vec<_>>>()?
             }
-            _ => seats_between_nodes(&geometry, (contexts, planes), &hosts, settings)?,
         };
         let (seats, reaches): (Vec<_>, Vec<_>) = seated.into_iter().unzip();
         for (plane, seat) in planes.iter().zip(&seats) {
             world.join(seat.clone(), &geometry)?;
             world.link(plane.clone());
+        }
+        if by_channel {
+            return Self::meet_by_channel(&world, planes, seats, settings);
         }
         let cards = seats.iter().zip(planes).map(|(seat, plane)| Card::of(seat, plane));
         let cards = meeting::exchange(planes, &cards.collect::<Result<Vec<_>>>()?)?;
@@ -127,7 +146,8 @@ impl Communicator {
         for (seat, way) in seats.into_iter().zip(ways) {
             let Way { transport, places, memory } = way;
             let peers = meeting::peers(&world, &seat, &cards, &places)?;
-            let mut communicator = Self::start(&world, seat, (peers, transport), settings)?;
+            let others = Others::Addressed(peers, transport.map(Box::new));
+            let mut communicator = Self::start(&world, seat, others, settings)?;
             communicator.far = memory;
             communicators.push(communicator);
         }
@@ -136,29 +156,56 @@ impl Communicator {
         Ok(communicators)
     }
 
+    /// As [`Communicator::meet`], where engines reach one another: on a node and between nodes
+    /// alike, without anybody's memory being opened by another process.
+    fn meet_by_channel(
+        world: &Arc<World>,
+        planes: &[Arc<ControlPlane>],
+        seats: Vec<Arc<Seat>>,
+        settings: &Settings,
+    ) -> Result<Vec<Self>> {
+        let cards = seats.iter().zip(planes).map(|(seat, plane)| Card::of_channel(seat, plane));
+        let cards = meeting::exchange(planes, &cards.collect::<Result<Vec<_>>>()?)?;
+        world.settle(meeting::local_ranks(&cards)?, meeting::place(&cards)?);
+        let channels: Vec<_> = cards.iter().map(|card| card.reached).collect();
+        let start = |seat| Self::start(world, seat, Others::Channels(channels.clone()), settings);
+        let communicators = seats.into_iter().map(start).collect::<Result<Vec<_>>>()?;
+        // Nobody rings before every engine runs.
+        meeting::exchange(planes, &vec![(); planes.len()])?;
+        Ok(communicators)
+    }
+
     /// A rank whose peers are all in this process.
     fn assemble(world: &Arc<World>, rank: Rank, settings: &Settings) -> Result<Self> {
         let seats = world.assembled(settings.bootstrap_timeout)?;
         let seat = seats[rank.index()].clone();
-        let peers = seats.iter().map(|peer| Peer::in_process(rank, &seat.context, peer));
-        let peers = peers.collect::<Result<Vec<_>>>()?;
-        Self::start(world, seat, (peers, None), settings)
+        let channels: Option<Vec<_>> =
+            seats.iter().map(|seat| Some(seat.memory.channel()?.address())).collect();
+        let others = match channels {
+            Some(channels) => Others::Channels(channels),
+            None => {
+                let peers = seats.iter().map(|peer| Peer::in_process(rank, &seat.context, peer));
+                Others::Addressed(peers.collect::<Result<_>>()?, None)
+            }
+        };
+        Self::start(world, seat, others, settings)
     }
 
     fn start(
         world: &Arc<World>,
         seat: Arc<Seat>,
-        (peers, far): (Vec<Peer>, Option<(VerbsTransport, Vec<LaneId>)>),
+        others: Others,
         settings: &Settings,
     ) -> Result<Self> {
-        let rank = seat.rank;
-        seat.memory.publish(rank, world.geometry.rank_count, settings.wait_timeout)?;
-        let proxies = attach::proxies(settings)?;
-        let attached = attach::attach(&proxies, world, &seat, (&peers, far), settings)?;
-        attached.handle().settle(settings.bootstrap_timeout)?;
+        let (rank, ranks) = (seat.rank, world.geometry.rank_count);
+        seat.memory.publish(rank, ranks, settings.wait_timeout)?;
+        let launcher = Arc::new(Mutex::new(Launcher::new(&seat)?));
+        let link = attach::attach(world, &seat, others, settings)?;
+        world.serve();
         tracing::debug!(
             rank = rank.0,
-            ranks = peers.len(),
+            ranks,
+            engine = %world.geometry.engine,
             device_bytes = seat.memory.device_bytes(),
             "communicator ready"
         );
@@ -166,12 +213,10 @@ impl Communicator {
             rank,
             settings: settings.clone(),
             world: world.clone(),
-            launcher: Arc::new(Mutex::new(Launcher::new(&seat)?)),
+            launcher,
             seat,
-            attached: Some(attached),
-            _peers: peers,
+            link: Some(link),
             far: None,
-            _proxies: proxies,
         })
     }
 }
@@ -249,16 +294,25 @@ fn geometry(rank_count: u32, nodes: Nodes, settings: &Settings) -> Result<Geomet
     Ok(Geometry::new(rank_count, nodes, settings))
 }
 
+/// A rank with its memory; it is number `place` of its node.
 fn seat(
     context: &Arc<CudaContext>,
     geometry: &Geometry,
-    rank: Rank,
+    (rank, place): (Rank, usize),
     settings: &Settings,
 ) -> Result<Arc<Seat>> {
     if rank.0 >= geometry.rank_count {
         let expected = format!("less than {}", geometry.rank_count);
         return Err(Error::argument("rank", expected, rank.0));
     }
-    let memory = RankMemory::new(context, geometry, rank, (FarIn::Device, settings.ring_log2))?;
+    let ring_log2 = settings.ring_log2;
+    let memory = RankMemory::new(context, geometry, rank, (FarIn::Device, ring_log2))?;
+    let memory = match geometry.engine {
+        EngineKind::Proxy => memory,
+        EngineKind::Device => {
+            let bell = Doorbell::claim(context, (geometry, &memory.layout), place, settings)?;
+            memory.with_doorbell(bell)
+        }
+    };
     Ok(Arc::new(Seat::new(rank, context.clone(), memory)))
 }

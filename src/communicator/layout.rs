@@ -3,7 +3,7 @@
 //! Everything here follows from the number of ranks and a few settings, so a rank computes the
 //! addresses in a peer's memory itself and needs only two base addresses from it.
 
-use crate::id::Rank;
+use crate::id::{EngineKind, Rank};
 use crate::plan::{ALL_PAIRS_RANKS_MAX, LaneEnd, LaneId, LaneKind, Limits, Side, SlotShape};
 use crate::settings::Settings;
 use std::collections::HashMap;
@@ -28,6 +28,8 @@ pub(crate) struct Geometry {
     pub nodes: Nodes,
     /// Bytes of data that one flagged message holds; 0: no flagged lanes.
     pub flagged_bytes: u32,
+    /// What drains the rings, on every rank.
+    pub engine: EngineKind,
 }
 
 /// How ranks are spread over nodes.
@@ -74,11 +76,15 @@ impl Geometry {
             slot_bytes: settings.slot_bytes,
             slot_count: settings.slot_count,
             nodes,
-            // A word of data and its flag are known to stay together within a node only (R13).
-            flagged_bytes: match rank_count <= ALL_PAIRS_RANKS_MAX && nodes == Nodes::One {
-                true => settings.low_latency_bytes,
-                false => 0,
+            // A word of data and its flag are known to stay together within a node, and from one
+            // device engine to another (R13).
+            flagged_bytes: match (nodes, settings.engine) {
+                (Nodes::One, _) | (_, EngineKind::Device) if rank_count <= ALL_PAIRS_RANKS_MAX => {
+                    settings.low_latency_bytes
+                }
+                _ => 0,
             },
+            engine: settings.engine,
         }
     }
 
@@ -278,6 +284,7 @@ mod tests {
                 slot_count: 4,
                 nodes: Nodes::One,
                 flagged_bytes: 4096,
+                engine: EngineKind::Proxy,
             };
             let layouts: Vec<_> =
                 (0..rank_count).map(|rank| Layout::new(&geometry, Rank(rank))).collect();

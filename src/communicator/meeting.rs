@@ -6,6 +6,7 @@ use super::gossip::Place;
 use super::peer::Peer;
 use super::world::{Seat, World};
 use crate::bootstrap::ControlPlane;
+use crate::engine::device::ChannelAddress;
 use crate::error::{Error, Result};
 use crate::gpu::Export;
 use crate::id::Rank;
@@ -19,13 +20,16 @@ type ProcessName = [u8; 16];
 
 /// What a rank shows the others.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Card {
+pub(super) struct Card<T> {
     process: ProcessName,
     /// The rank above this one in the control plane's tree.
     above: Option<u32>,
-    /// Signals and staging memory.
-    memory: [Shared; 2],
+    /// How it is reached: by its memory, or by its channel of a device engine.
+    pub reached: T,
 }
+
+/// Signals and staging memory.
+pub(super) type SharedMemory = [Shared; 2];
 
 /// A piece of device memory as other processes find it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,26 +74,40 @@ pub(super) fn host_name(settings: &Settings) -> String {
     boot.map_or_else(|_| "unknown".into(), |boot| boot.trim().to_owned())
 }
 
-impl Card {
-    /// The card of `seat`.
+impl Card<SharedMemory> {
+    /// The card of `seat`, whose memory others open.
     pub fn of(seat: &Seat, plane: &ControlPlane) -> Result<Self> {
         let export = |address| Export::of(&seat.context, address).map(Shared::from);
         let endpoint = seat.memory.endpoint();
         let memory = [export(endpoint.signals)?, export(endpoint.staging)?];
+        Self::reached_by(plane, memory)
+    }
+}
+
+impl Card<ChannelAddress> {
+    /// The card of `seat`, whose engine is a device.
+    pub fn of_channel(seat: &Seat, plane: &ControlPlane) -> Result<Self> {
+        let channel = seat.memory.channel().expect("claimed with the rank's memory");
+        Self::reached_by(plane, channel.address())
+    }
+}
+
+impl<T> Card<T> {
+    fn reached_by(plane: &ControlPlane, reached: T) -> Result<Self> {
         let above = plane.above().map(|rank| rank.0);
-        Ok(Self { process: process_name()?, above, memory })
+        Ok(Self { process: process_name()?, above, reached })
     }
 }
 
 /// The ranks of this process among those that showed `cards`.
-pub(super) fn local_ranks(cards: &[Card]) -> Result<Vec<Rank>> {
+pub(super) fn local_ranks<T>(cards: &[Card<T>]) -> Result<Vec<Rank>> {
     let own = process_name()?;
     let local = (0..).zip(cards).filter(|(_, card)| card.process == own);
     Ok(local.map(|(rank, _)| Rank(rank)).collect())
 }
 
 /// Where this process stands among those that showed `cards`.
-pub(super) fn place(cards: &[Card]) -> Result<Place> {
+pub(super) fn place<T>(cards: &[Card<T>]) -> Result<Place> {
     let ranks: Vec<_> = cards.iter().map(|card| (card.process, card.above)).collect();
     Ok(Place::of(&process_name()?, &ranks))
 }
@@ -111,11 +129,11 @@ pub(super) fn place_on_node(hosts: &[String], rank: Rank) -> usize {
 pub(super) fn peers(
     world: &World,
     seat: &Seat,
-    cards: &[Card],
+    cards: &[Card<SharedMemory>],
     far: &[FarPlace],
 ) -> Result<Vec<Peer>> {
     let own = &cards[seat.rank.index()];
-    let peer = |(rank, card): (u32, &Card)| {
+    let peer = |(rank, card): (u32, &Card<SharedMemory>)| {
         let rank = Rank(rank);
         if card.process == own.process {
             return Peer::in_process(seat.rank, &seat.context, &*world.seat(rank)?);
@@ -123,7 +141,7 @@ pub(super) fn peers(
         if let Some(place) = far.iter().find(|place| place.rank == rank) {
             return Ok(Peer::far(&world.geometry, place));
         }
-        match card.memory.each_ref().map(Shared::export) {
+        match card.reached.each_ref().map(Shared::export) {
             [Some(signals), Some(staging)] => {
                 Peer::on_node(rank, &seat.context, &world.geometry, [&signals, &staging])
             }

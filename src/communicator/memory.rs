@@ -1,10 +1,12 @@
 //! The memory of one rank that its kernels, its engine and its peers' engines share.
 
+use super::doorbell::Doorbell;
 use super::layout::{Geometry, Layout, Offsets, PortPlace};
 use crate::engine::RegionDescriptor;
+use crate::engine::device::Channel;
 use crate::error::{Error, Result};
 use crate::gpu::{DeviceMemory, GpuRange, PinnedMemory};
-use crate::id::Rank;
+use crate::id::{EngineKind, Rank};
 use crate::plan::{LaneKind, Side};
 use crate::shared::{AtomicWord32, Region};
 use cudarc::driver::CudaContext;
@@ -18,7 +20,8 @@ use std::time::Duration;
 /// Words that one agent writes and another polls stand on lines of their own.
 const LINE: usize = 128;
 
-/// Offsets in the pinned memory of a rank.
+/// Offsets in the pinned memory of a rank. The proxy's ring and tail are there; those of a device
+/// engine are in its BAR and in the rank's control memory.
 mod pinned {
     use super::LINE;
     pub const TAIL: usize = 0;
@@ -34,7 +37,8 @@ mod control {
     pub const HEAD: usize = LINE;
     pub const TAIL_CACHE: usize = 2 * LINE;
     pub const CLAIM: usize = 3 * LINE;
-    pub const PORTS: usize = 4 * LINE;
+    pub const TAIL: usize = 4 * LINE;
+    pub const PORTS: usize = 5 * LINE;
 }
 
 /// Two addresses from which a peer computes every other (see [`Layout`]).
@@ -83,13 +87,27 @@ fn range(context: &Arc<CudaContext>, memory: &Arc<DeviceMemory>) -> Result<Arc<G
 /// peers' engines write into it.
 #[derive(Debug)]
 pub(crate) struct RankMemory {
+    /// Of a device engine. Its channel is reset before the rest may go.
+    bell: Option<Doorbell>,
     pub layout: Layout,
     pinned: Arc<PinnedMemory>,
-    control: DeviceMemory,
+    control: Arc<DeviceMemory>,
     signals: Arc<DeviceMemory>,
     staging: Arc<DeviceMemory>,
     host: Option<HostPart>,
     ring_log2: u32,
+}
+
+impl Drop for RankMemory {
+    fn drop(&mut self) {
+        let Some(bell) = self.bell.take() else { return };
+        if let Err(error) = bell.reset() {
+            tracing::error!(%error, "the engine may still write; the rank's memory is leaked");
+            let (signals, staging) = (self.signals.clone(), self.staging.clone());
+            // With the channel's lock: nobody else should get a channel that does not obey.
+            std::mem::forget((bell, self.pinned.clone(), self.control.clone(), signals, staging));
+        }
+    }
 }
 
 /// What an adapter is given.
@@ -101,7 +119,8 @@ pub(crate) enum ForAdapter {
 }
 
 impl RankMemory {
-    /// Allocates everything; nothing is written but zeros.
+    /// Allocates everything; nothing is written but zeros. The ring of a device engine is missing
+    /// until [`with_doorbell`](Self::with_doorbell) brings it.
     pub fn new(
         context: &Arc<CudaContext>,
         geometry: &Geometry,
@@ -109,7 +128,10 @@ impl RankMemory {
         (far_in, ring_log2): (FarIn, u32),
     ) -> Result<Self> {
         let layout = Layout::new(geometry, rank);
-        let ring_bytes = DESCRIPTOR_BYTES << ring_log2;
+        let ring_bytes = match geometry.engine {
+            EngineKind::Proxy => DESCRIPTOR_BYTES << ring_log2,
+            EngineKind::Device => 0,
+        };
         let control_bytes = control::PORTS + layout.ports.len() * size_of::<Port>();
         let all = Offsets { signals: layout.signal_bytes, staging: layout.staging_bytes };
         let on_device = if far_in == FarIn::Device { all } else { layout.far };
@@ -121,14 +143,21 @@ impl RankMemory {
             Ok::<_, Error>(HostPart { signals, staging })
         };
         Ok(Self {
+            bell: None,
             pinned: Arc::new(PinnedMemory::zeroed(context, pinned::RING + ring_bytes)?),
-            control: DeviceMemory::zeroed(context, control_bytes)?,
+            control: device(control_bytes as u64)?,
             signals: device(on_device.signals)?,
             staging: device(on_device.staging)?,
             host: (far_in == FarIn::Host).then(host).transpose()?,
             layout,
             ring_log2,
         })
+    }
+
+    /// With the ring of a device engine.
+    pub fn with_doorbell(mut self, bell: Doorbell) -> Self {
+        self.bell = Some(bell);
+        self
     }
 
     /// What peers need.
@@ -186,7 +215,32 @@ impl RankMemory {
         })
     }
 
-    /// The ring's slots and its tail word, as the engine sees them.
+    /// The rank's channel, if its engine is a device.
+    pub fn channel(&self) -> Option<&Arc<Channel>> {
+        self.bell.as_ref().map(|bell| &bell.channel)
+    }
+
+    /// Device address of the ring's tail.
+    pub fn tail_address(&self) -> u64 {
+        match self.bell {
+            None => self.pinned.address() + pinned::TAIL as u64,
+            // A device engine writes it across PCI, as a kernel would read it: it lies with the
+            // kernel.
+            Some(_) => self.control.address() + control::TAIL as u64,
+        }
+    }
+
+    /// Device address of the abort word.
+    pub fn abort_address(&self) -> u64 {
+        self.pinned.address() + pinned::ABORT as u64
+    }
+
+    /// How many descriptors the rank's kernels have rung. They have ended.
+    pub fn head(&self) -> Result<u64> {
+        self.control.read_word(control::HEAD)
+    }
+
+    /// The slots and the tail word of a proxy's ring, as the proxy sees them.
     pub fn ring(&self) -> Result<(Region, Region)> {
         let region = self.pinned.region();
         let bytes = DESCRIPTOR_BYTES << self.ring_log2;
@@ -220,16 +274,19 @@ impl RankMemory {
         self.control.write(control::PORTS, bytemuck::cast_slice(&ports))?;
         let at = |offset: usize| self.control.address() + offset as u64;
         let communicator = DeviceCommunicator {
-            ring_slots: self.pinned.address() + pinned::RING as u64,
+            ring_slots: match &self.bell {
+                None => self.pinned.address() + pinned::RING as u64,
+                Some(bell) => bell.ring_address(),
+            },
             ring_head: at(control::HEAD),
-            ring_tail: self.pinned.address() + pinned::TAIL as u64,
+            ring_tail: self.tail_address(),
             ring_tail_cache: at(control::TAIL_CACHE),
             ring_log2: self.ring_log2,
             rank: rank.0,
             rank_count,
             port_count: ports.len() as u32,
             ports: at(control::PORTS),
-            abort: self.pinned.address() + pinned::ABORT as u64,
+            abort: self.abort_address(),
             record_claim: at(control::CLAIM),
             record: self.pinned.address() + pinned::RECORD as u64,
             timeout_ns: u64::try_from(limit.as_nanos()).map_err(|_| {

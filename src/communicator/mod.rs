@@ -4,7 +4,7 @@
 //! * `world`: what the ranks of one process share
 //! * `meeting`, `peer`, `far`: how ranks of several processes and nodes reach one another's memory
 //! * `layout`, `memory`: lanes and ports, and where they lie in each rank's memory
-//! * `attach`: what the engine is told
+//! * `attach`, `doorbell`: what the engine is told, and a device engine's channel
 //! * `agreement`, `gossip`: ranks must make the same calls; the board notices where they do not,
 //!   also between processes
 //! * `windows`: registered buffers
@@ -15,6 +15,7 @@ mod agreement;
 mod all_reduce;
 mod attach;
 mod buffers;
+mod doorbell;
 mod element;
 mod far;
 mod gossip;
@@ -33,16 +34,16 @@ pub use element::{Element, Reduction, Scalar};
 pub use group::Group;
 pub use unique_id::UniqueId;
 
-use crate::engine::{Alarm, Attached, ProxyThreads, Snapshot};
+use crate::engine::{Alarm, Snapshot};
 use crate::error::{Error, Result};
 use crate::gpu::{Export, Import};
-use crate::id::Rank;
+use crate::id::{EngineKind, Rank};
 use crate::settings::Settings;
+use attach::Link;
 use cudarc::driver::CudaContext;
 use far::FarMemory;
 use launcher::Launcher;
 use meeting::Shared;
-use peer::Peer;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -65,12 +66,8 @@ pub struct Communicator {
     seat: Arc<Seat>,
     launcher: Arc<Mutex<Launcher>>,
     /// `None` only while the communicator is being dropped.
-    attached: Option<Attached>,
-    /// What the engine's routes lead to, as long as it may use them.
-    _peers: Vec<Peer>,
+    link: Option<Link>,
     far: Option<FarMemory>,
-    /// Keeps the proxy threads running.
-    _proxies: Arc<ProxyThreads>,
 }
 
 /// A buffer that every rank has registered; see [`Communicator::register`]. Numbers count from
@@ -118,6 +115,9 @@ impl Communicator {
     /// # Errors
     /// The first error, on every rank alike.
     pub fn check(&self) -> Result<()> {
+        if let Some(link) = &self.link {
+            link.look();
+        }
         self.seat.check()
     }
 
@@ -128,7 +128,7 @@ impl Communicator {
 
     /// Counters of this rank.
     pub fn statistics(&self) -> Statistics {
-        let engine = self.attached.as_ref().map(|a| a.handle().statistics()).unwrap_or_default();
+        let engine = self.link.as_ref().map(Link::statistics).unwrap_or_default();
         let Snapshot { descriptors, transfers, bytes, signals, occupancy_max, .. } = engine;
         Statistics {
             launches: lock(&self.launcher).launches(),
@@ -157,12 +157,16 @@ impl Communicator {
         buffers::check_range("registered range", address, bytes as u64)?;
         let mut launcher = lock(&self.launcher);
         let number = launcher.registered().len();
-        let export = match self.world.links().is_empty() {
+        self.link().add_window(number, address, bytes as u64)?;
+        // Engines that reach one another need nobody's memory in another process.
+        let alone = self.world.links().is_empty();
+        let export = match alone || self.world.geometry.engine == EngineKind::Device {
             true => None,
             false => Some(self.export(address)?),
         };
         let part = Part { address, bytes: bytes as u64, export: export.map(Shared::from) };
-        self.world.windows.post(self.rank, self.rank_count(), number, part)?;
+        let posted = self.world.windows.post(self.rank, self.rank_count(), number, part);
+        posted.inspect_err(|_| self.link().remove_windows(number))?;
         launcher.add_registered((address, bytes as u64));
         Ok(Registration(number))
     }
@@ -198,8 +202,8 @@ impl Communicator {
         Ok((Window { bytes: parts[0].bytes, addresses }, imports))
     }
 
-    fn attached(&self) -> &Attached {
-        self.attached.as_ref().expect("present until drop")
+    fn link(&self) -> &Link {
+        self.link.as_ref().expect("present until drop")
     }
 
     /// Waits until the launches of this rank have ended, at most `limit`.
@@ -220,9 +224,11 @@ impl fmt::Debug for Communicator {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        if !self.drained(self.settings.drop_timeout) {
+        let mut ended = self.drained(self.settings.drop_timeout);
+        if !ended {
             self.abort("the communicator was dropped while its work had not ended");
-            if !self.drained(self.settings.drop_timeout) {
+            ended = self.drained(self.settings.drop_timeout);
+            if !ended {
                 // A kernel that ignores its abort word still uses all of this memory.
                 tracing::error!(rank = self.rank.0, "a kernel does not end; its memory is leaked");
                 std::mem::forget((self.launcher.clone(), self.world.clone()));
@@ -231,8 +237,11 @@ impl Drop for Communicator {
         if let Some(far) = self.far.as_ref().filter(|_| self.world.is_raised()) {
             far.break_off();
         }
-        if let Some(attached) = self.attached.take()
-            && let Err(error) = attached.detach(self.settings.drop_timeout)
+        if let Some(link) = self.link.take()
+            && let Err(error) = link.detach(
+                || self.seat.memory.head().ok().filter(|_| ended),
+                self.settings.drop_timeout,
+            )
         {
             tracing::warn!(%error, rank = self.rank.0, "the engine had work left");
         }

@@ -73,6 +73,9 @@ pub(crate) struct World {
     pub windows: Windows,
     plans: Mutex<HashMap<Request, Arc<Verified>>>,
     raised: AtomicBool,
+    /// Ranks of this process whose engines serve them.
+    served: Mutex<usize>,
+    served_changed: Condvar,
     /// Control planes of the ranks of this process, where others run elsewhere.
     links: Mutex<Vec<Arc<ControlPlane>>>,
     /// The ranks of this process, once that is known.
@@ -91,6 +94,8 @@ impl World {
             windows: Windows::default(),
             plans: Mutex::default(),
             raised: AtomicBool::new(false),
+            served: Mutex::default(),
+            served_changed: Condvar::new(),
             links: Mutex::default(),
             local: OnceLock::new(),
         }
@@ -206,6 +211,39 @@ impl World {
         Ok(seats.iter().flatten().cloned().collect())
     }
 
+    /// One more rank of this process is served by its engine.
+    pub fn serve(&self) {
+        *lock(&self.served) += 1;
+        self.served_changed.notify_all();
+    }
+
+    /// Waits until all ranks are served, where all are of this process: an engine may refuse what
+    /// comes for a rank that is not.
+    ///
+    /// # Errors
+    /// [`Error::HostWaitExpired`] says how many are not; the error of the rank that failed.
+    pub fn all_served(&self, limit: Duration) -> Result<()> {
+        let (started, count) = (Instant::now(), self.geometry.rank_count as usize);
+        let waiting = |served: &mut usize| *served < count && !self.is_raised();
+        let (served, _) = self
+            .served_changed
+            .wait_timeout_while(lock(&self.served), limit, waiting)
+            .unwrap_or_else(PoisonError::into_inner);
+        let served = *served;
+        for seat in lock(&self.seats).iter().flatten() {
+            seat.check()?;
+        }
+        if served >= count {
+            return Ok(());
+        }
+        Err(Error::HostWaitExpired {
+            what: "the engines of a communicator's ranks".into(),
+            expected: format!("{count} ranks served"),
+            seen: format!("{served}"),
+            waited: started.elapsed(),
+        })
+    }
+
     /// Does something on the board on which ranks compare their calls; what follows from it for
     /// other processes is told soon.
     pub fn on_board<T>(self: &Arc<Self>, act: impl FnOnce(&mut Board) -> T) -> T {
@@ -266,6 +304,9 @@ impl Alarm for World {
         for seat in lock(&self.seats).iter().flatten() {
             seat.condemn(&error);
         }
+        // Locked in between, or a rank that is about to wait would miss it.
+        drop(lock(&self.served));
+        self.served_changed.notify_all();
     }
 
     fn is_raised(&self) -> bool {
@@ -284,6 +325,7 @@ pub(super) fn terms(geometry: &Geometry, settings: &Settings) -> Vec<Term> {
 fn geometry_signature(geometry: &Geometry) -> Signature {
     signature([
         ("the number of ranks", Value::Number(geometry.rank_count.into())),
+        ("RINGDOVE_ENGINE", Value::Word(geometry.engine.name().into())),
         ("RINGDOVE_BLOCKS", Value::Number(geometry.blocks.into())),
         ("RINGDOVE_SLOT_BYTES", Value::Number(geometry.slot_bytes.into())),
         ("RINGDOVE_SLOTS", Value::Number(geometry.slot_count.into())),

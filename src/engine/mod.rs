@@ -7,9 +7,11 @@
 //! * [`route`]: what descriptors may name (R8)
 //! * [`statistics`]: counters, readable at any time
 //! * [`watch`]: turns the device's record of an expired wait into an error (R10, R12)
+//! * [`device`]: the device engine, a PCI function
 
 pub mod attachment;
 pub mod control;
+pub mod device;
 mod idle;
 pub mod proxy;
 pub mod route;

@@ -1,7 +1,7 @@
 //! Driver calls that have no safe form in `cudarc`, with typed errors.
 
 use crate::error::{Error, Result};
-use cudarc::driver::{CudaContext, DriverError, sys};
+use cudarc::driver::{CudaContext, DriverError, result, sys};
 use std::sync::Arc;
 
 const ADVICE: &str = "install the driver of an NVIDIA GPU, or run the same command on virtual \
@@ -131,9 +131,16 @@ pub(crate) fn pointer_range(address: u64) -> Option<(u64, u64)> {
 
 /// Where a device hangs in the PCI tree: `domain:bus:device.0`, in hexadecimal.
 pub(crate) fn pci_address(context: &CudaContext) -> Result<String> {
+    pci_address_of(context.cu_device())
+}
+
+/// The same, for a device that the driver has given.
+pub(super) fn pci_address_of(device: sys::CUdevice) -> Result<String> {
     use sys::CUdevice_attribute as Attribute;
     let ask = |attribute| {
-        context.attribute(attribute).map_err(Error::from_driver("cuDeviceGetAttribute"))
+        // SAFETY: the driver refuses a number that is no device.
+        let value = unsafe { result::device::get_attribute(device, attribute) };
+        value.map_err(Error::from_driver("cuDeviceGetAttribute"))
     };
     let domain = ask(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)?;
     let bus = ask(Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)?;

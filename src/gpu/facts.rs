@@ -1,6 +1,7 @@
 //! What the driver says of its devices, for reports. No context is made: a report must not take
 //! memory on the GPUs that it speaks of.
 
+use super::driver::pci_address_of;
 use super::{check, device_count};
 use crate::error::{Error, Result};
 use cudarc::driver::{result, sys};
@@ -82,12 +83,7 @@ fn device(device: sys::CUdevice, all: &[sys::CUdevice]) -> Result<DeviceFacts> {
     let reaches = all.iter().map(|&other| reaches(device, other)).collect::<Result<_>>()?;
     Ok(DeviceFacts {
         name: result::device::get_name(device).map_err(Error::from_driver("cuDeviceGetName"))?,
-        pci: format!(
-            "{:04x}:{:02x}:{:02x}.0",
-            ask(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)?,
-            ask(Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)?,
-            ask(Attribute::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)?,
-        ),
+        pci: pci_address_of(device)?,
         memory_bytes: memory.map_err(Error::from_driver("cuDeviceTotalMem"))? as u64,
         compute_capability: (
             ask(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,

@@ -57,6 +57,21 @@ impl DeviceMemory {
     }
 }
 
+impl DeviceMemory {
+    /// The 64-bit word at `offset`, once everything that was enqueued on the device's legacy stream
+    /// has ended.
+    pub fn read_word(&self, offset: usize) -> Result<u64> {
+        assert!(offset.checked_add(size_of::<u64>()).is_some_and(|end| end <= self.bytes));
+        self.context.bind_to_thread().map_err(Error::from_driver("cuCtxSetCurrent"))?;
+        let mut word = [0; size_of::<u64>()];
+        // SAFETY: the range lies inside the allocation, and `word` outlives the blocking copy.
+        check("cuMemcpyDtoH", unsafe {
+            sys::cuMemcpyDtoH_v2(word.as_mut_ptr().cast(), self.address + offset as u64, word.len())
+        })?;
+        Ok(u64::from_le_bytes(word))
+    }
+}
+
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
         // A context that has failed reports its error here once more; there is nobody to tell.

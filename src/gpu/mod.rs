@@ -7,6 +7,7 @@
 mod driver;
 mod executor;
 mod facts;
+mod io;
 mod ipc;
 mod memory;
 mod range;
@@ -18,6 +19,7 @@ pub(crate) use driver::{
 pub use driver::{device_count, open_device};
 pub(crate) use executor::{Executor, Upload};
 pub use facts::{ComputeMode, DeviceFacts, DriverFacts};
+pub(crate) use io::IoMemory;
 pub(crate) use ipc::{Export, Import};
 pub(crate) use memory::{DeviceMemory, PinnedMemory};
 pub use range::{GpuRange, StreamWriter};

@@ -64,7 +64,7 @@ impl GpuRange {
 }
 
 /// Bytes of a page of the host.
-fn page_bytes() -> u64 {
+pub(super) fn page_bytes() -> u64 {
     use nix::unistd::{SysconfVar, sysconf};
     let bytes = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
     bytes.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(4096)

@@ -13,20 +13,17 @@
 
 use super::builder::{at, copy};
 use super::{
-    BlockProgram, Buffer, Choice, LaneId, LaneKind, Modifiers, Op, Place, Plan, PortIndex, Range,
+    BlockProgram, Buffer, Choice, LaneId, LaneKind, Modifiers, Op, Place, PortIndex, Range,
     RankProgram, Segment, Side,
 };
 use ringdove_kernels::element::ReduceOp;
 
-/// Builds the world's programs.
-pub(super) fn build(choice: &Choice) -> Plan {
-    let ranks = (0..choice.request.rank_count)
-        .map(|rank| RankProgram { blocks: vec![program(choice, rank)] })
-        .collect();
-    Plan { ranks, thread_count: choice.thread_count, slots: choice.slots }
+/// What one rank does.
+pub(super) fn program(choice: &Choice, rank: u32) -> RankProgram {
+    RankProgram { blocks: vec![block(choice, rank)] }
 }
 
-fn program(choice: &Choice, rank: u32) -> BlockProgram {
+fn block(choice: &Choice, rank: u32) -> BlockProgram {
     let mut program = BlockProgram::default();
     if choice.rounds == 0 {
         return program;

@@ -13,16 +13,14 @@
 
 use super::builder::{Ring, SlotHop, at, copy};
 use super::{
-    BlockProgram, Buffer, Choice, LaneId, LaneKind, Modifiers, Op, Plan, Range, RankProgram,
-    Segment, Side,
+    BlockProgram, Buffer, Choice, LaneId, LaneKind, Modifiers, Op, Range, RankProgram, Segment,
+    Side,
 };
 
-/// Builds the world's programs. Ranks of a node follow one another.
-pub(super) fn build(choice: &Choice) -> Plan {
-    let ranks = (0..choice.request.rank_count).map(|rank| RankProgram {
-        blocks: (0..choice.blocks).map(|block| Walk { choice, rank, block }.program()).collect(),
-    });
-    Plan { ranks: ranks.collect(), thread_count: choice.thread_count, slots: choice.slots }
+/// What one rank does. Ranks of a node follow one another.
+pub(super) fn program(choice: &Choice, rank: u32) -> RankProgram {
+    let blocks = (0..choice.blocks).map(|block| Walk { choice, rank, block }.program());
+    RankProgram { blocks: blocks.collect() }
 }
 
 /// One rank's part of one block's work.

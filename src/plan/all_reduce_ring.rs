@@ -20,18 +20,15 @@
 
 use super::builder::{DirectHop, Ring, SlotHop, at, copy};
 use super::{
-    Algorithm, BlockProgram, Buffer, Choice, LaneId, LaneKind, Modifiers, Op, Plan, Range,
-    RankProgram, Segment, Side,
+    Algorithm, BlockProgram, Buffer, Choice, LaneId, LaneKind, Modifiers, Op, Range, RankProgram,
+    Segment, Side,
 };
 use ringdove_kernels::element::ReduceOp;
 
-/// Builds the world's programs.
-pub(super) fn build(choice: &Choice) -> Plan {
-    let rank_count = choice.request.rank_count;
-    let ranks = (0..rank_count).map(|rank| RankProgram {
-        blocks: (0..choice.blocks).map(|block| Walk::new(choice, rank, block).program()).collect(),
-    });
-    Plan { ranks: ranks.collect(), thread_count: choice.thread_count, slots: choice.slots }
+/// What one rank does.
+pub(super) fn program(choice: &Choice, rank: u32) -> RankProgram {
+    let blocks = (0..choice.blocks).map(|block| Walk::new(choice, rank, block).program());
+    RankProgram { blocks: blocks.collect() }
 }
 
 /// One rank's walk around one block's ring.

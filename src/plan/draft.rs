@@ -4,11 +4,13 @@
 //! has no use for a proof that takes the memory of all of them. What a communicator runs goes
 //! through [`verify`](super::verify); a draft becomes such a plan with [`Draft::plan`].
 
-use super::all_reduce_halving::Halving;
-use super::all_reduce_two_shot::TwoShot;
+use super::builder::{SlotReceiver, SlotSender};
 use super::encode::encode;
 use super::selection::{Limits, PlanError, Request};
-use super::{Choice, GRANULE_BYTES, LaneEnd, Plan, RankProgram, SlotShape};
+use super::{
+    BlockProgram, Choice, GRANULE_BYTES, LaneEnd, LaneId, LaneKind, Op, Plan, Range, RankProgram,
+    Segment, Side, SlotShape, all_reduce_halving, all_reduce_two_shot,
+};
 use ringdove_kernels::descriptor::LENGTH_BYTES_MAX;
 use ringdove_kernels::op::BLOCK_PORTS_MAX;
 use std::cell::Cell;
@@ -16,7 +18,7 @@ use std::cell::Cell;
 /// Ways to all-reduce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Pattern {
-    /// What [`select`](super::select) chooses: today a ring.
+    /// What [`select`](super::select) chooses.
     Selected,
     /// Everyone with everyone, in two hops; at most 17 ranks.
     TwoShot,
@@ -25,7 +27,7 @@ pub enum Pattern {
 }
 
 /// An all-reduce, rank by rank.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Draft {
     shape: Shape,
     thread_count: u32,
@@ -33,19 +35,91 @@ pub struct Draft {
     rank_count: u32,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Shape {
-    Whole(Plan),
-    Blocks { pattern: Pattern, blocks: u32, piece: u32, rounds: u32, limit: u64 },
+    /// What [`select`](super::select) chooses. Programs are a function of the choice, which holds
+    /// `in_place` no more: equal drafts have equal programs.
+    Chosen(Box<Choice>),
+    Blocks {
+        pattern: Pattern,
+        cut: Cut,
+    },
+}
+
+/// How data is cut, round-major as the ring's is: in round `r`, block `b` handles one piece for
+/// each rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Cut {
+    pub(super) rank_count: u32,
+    blocks: u32,
+    /// Bytes of the piece that one rank finishes.
+    piece: u32,
+    slot_count: u32,
+    rounds: u32,
+    /// Bytes of the collective.
+    limit: u64,
+}
+
+/// One block of one rank.
+#[derive(Clone, Copy)]
+pub(super) struct Part<'a> {
+    pub(super) cut: &'a Cut,
+    pub(super) rank: u32,
+    pub(super) block: u32,
+}
+
+/// Both ends of the lanes to and from another rank.
+pub(super) struct Exchange {
+    pub(super) sender: SlotSender,
+    pub(super) receiver: SlotReceiver,
+}
+
+impl Part<'_> {
+    /// `count` pieces, the first of which is number `first` of the block's.
+    pub(super) fn range(&self, first: u32, count: u32) -> Range {
+        let before = u64::from(self.block) * u64::from(self.cut.rank_count) + u64::from(first);
+        Range { extent: before * u64::from(self.cut.piece), length: count * self.cut.piece }
+    }
+
+    /// The block's lanes to and from `peer`.
+    pub(super) fn exchange(&self, program: &mut BlockProgram, peer: u32) -> Exchange {
+        let (index, kind) = (self.block as u16, LaneKind::Slots);
+        let lane = |from, to| LaneId { from, to, index, kind };
+        let send = program.port(lane(self.rank, peer), Side::Send);
+        let receive = program.port(lane(peer, self.rank), Side::Receive);
+        let sender = SlotSender::new(send, self.cut.slot_count);
+        Exchange { sender, receiver: SlotReceiver::new(receive) }
+    }
+
+    /// Ends the program: `ops` are one round of it, `lanes` those that they use.
+    pub(super) fn finish(
+        &self,
+        program: &mut BlockProgram,
+        mut ops: Vec<Op>,
+        lanes: impl IntoIterator<Item = Exchange>,
+    ) {
+        for Exchange { sender, receiver } in lanes {
+            sender.advance(&mut ops);
+            receiver.advance(&mut ops);
+        }
+        let round = u64::from(self.cut.rank_count) * u64::from(self.cut.piece);
+        program.segments.push(Segment {
+            rounds: self.cut.rounds,
+            round_stride: u64::from(self.cut.blocks) * round,
+            limit: self.cut.limit,
+            ops,
+        });
+    }
 }
 
 impl Draft {
-    /// The selected plan with all its ranks.
-    pub fn selected(choice: &Choice) -> Self {
-        let plan = super::build(choice);
-        let (thread_count, slots) = (plan.thread_count, plan.slots);
+    /// What was selected.
+    fn selected(mut choice: Choice) -> Self {
+        // It has had its say in the algorithm, and no builder asks for it.
+        choice.request.in_place = false;
+        let (thread_count, slots) = (choice.thread_count, choice.slots);
         let rank_count = choice.request.rank_count;
-        Self { shape: Shape::Whole(plan), thread_count, slots, rank_count }
+        Self { shape: Shape::Chosen(Box::new(choice)), thread_count, slots, rank_count }
     }
 
     /// A pattern through slots, in exactly `blocks` blocks.
@@ -60,9 +134,9 @@ impl Draft {
             |expected| Err(PlanError::Number { what: "ranks", expected, seen: u64::from(ranks) });
         // Messages of a round in units of one piece, and the lanes of a block.
         let pieces_max = match pattern {
-            Pattern::Selected => return Ok(Self::selected(&super::select(request, limits)?)),
+            Pattern::Selected => return Ok(Self::selected(super::select(request, limits)?)),
             Pattern::TwoShot if !(2..=BLOCK_PORTS_MAX as u32 / 2 + 1).contains(&ranks) => {
-                return refuse("2 to 17 for all-pairs: a block has 32 ports");
+                return refuse("2 to 17 for two-shot: a block has 32 ports");
             }
             Pattern::TwoShot => 1,
             Pattern::Halving if !ranks.is_power_of_two() || !(2..=1 << 16).contains(&ranks) => {
@@ -84,7 +158,9 @@ impl Draft {
         let piece = piece.max(GRANULE_BYTES) as u32;
         let rounds = if request.bytes == 0 { 0 } else { rounds };
         let rounds = u32::try_from(rounds).unwrap_or(u32::MAX);
-        let shape = Shape::Blocks { pattern, blocks, piece, rounds, limit: request.bytes };
+        let (slot_count, limit) = (limits.slot_count, request.bytes);
+        let cut = Cut { rank_count: ranks, blocks, piece, slot_count, rounds, limit };
+        let shape = Shape::Blocks { pattern, cut };
         Ok(Self { shape, thread_count: 256, slots: limits.slots(), rank_count: ranks })
     }
 
@@ -95,39 +171,17 @@ impl Draft {
 
     /// One rank's program.
     pub fn program(&self, rank: u32) -> RankProgram {
-        let slot_count = self.slots.count;
-        let rank_count = self.rank_count;
         match self.shape {
-            Shape::Whole(ref plan) => plan.ranks[rank as usize].clone(),
-            Shape::Blocks { pattern, blocks, piece, rounds, limit } => {
-                let block = |block| match pattern {
-                    Pattern::TwoShot => {
-                        let chunk = piece;
-                        TwoShot {
-                            rank,
-                            rank_count,
-                            block,
-                            blocks,
-                            chunk,
-                            slot_count,
-                            rounds,
-                            limit,
-                        }
-                        .program()
+            Shape::Chosen(ref choice) => super::program(choice, rank),
+            Shape::Blocks { pattern, ref cut } => {
+                let block = |block| {
+                    let part = Part { cut, rank, block };
+                    match pattern {
+                        Pattern::TwoShot => all_reduce_two_shot::program(part),
+                        _ => all_reduce_halving::program(part),
                     }
-                    _ => Halving {
-                        rank,
-                        rank_count,
-                        block,
-                        blocks,
-                        piece,
-                        slot_count,
-                        rounds,
-                        limit,
-                    }
-                    .program(),
                 };
-                RankProgram { blocks: (0..blocks).map(block).collect() }
+                RankProgram { blocks: (0..cut.blocks).map(block).collect() }
             }
         }
     }

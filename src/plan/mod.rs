@@ -46,10 +46,18 @@ pub const GRANULE_BYTES: u64 = 16;
 /// # Panics
 /// If a ring of the choice lacks a rank, which [`select`] never does.
 pub fn build(choice: &Choice) -> Plan {
+    let ranks = (0..choice.request.rank_count).map(|rank| program(choice, rank)).collect();
+    Plan { ranks, thread_count: choice.thread_count, slots: choice.slots }
+}
+
+/// One rank's part of [`build`].
+fn program(choice: &Choice, rank: u32) -> RankProgram {
     match (choice.request.collective, choice.algorithm) {
-        (Collective::AllReduce, Algorithm::AllPairs) => all_reduce_all_pairs::build(choice),
-        (Collective::AllReduce, Algorithm::Hierarchical) => all_reduce_hierarchical::build(choice),
-        (Collective::AllReduce, _) => all_reduce_ring::build(choice),
+        (Collective::AllReduce, Algorithm::AllPairs) => all_reduce_all_pairs::program(choice, rank),
+        (Collective::AllReduce, Algorithm::Hierarchical) => {
+            all_reduce_hierarchical::program(choice, rank)
+        }
+        (Collective::AllReduce, _) => all_reduce_ring::program(choice, rank),
     }
 }
 

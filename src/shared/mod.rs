@@ -5,6 +5,8 @@
 //! [`AtomicWord64`]), a row of atomic words ([`WordArray`]), and copies in and out of a [`Region`]
 //! of what nobody writes at that moment. Every load and store names its ordering where it is made.
 //!
+//! A file that is such memory, the BAR of a PCI function, becomes a region with [`map_file`].
+//!
 //! Constructing a [`Region`] over foreign memory is `unsafe` and carries the whole contract; all
 //! use is safe, because every view checks its range once and keeps the owner of the memory alive.
 //!
@@ -12,9 +14,11 @@
 //! that only uses atomics of the same size. Both sides keep to one access size for each word.
 
 mod device;
+mod mapping;
 mod region;
 mod word;
 
 pub use device::{DeviceRange, DmaBuffer};
+pub use mapping::map_file;
 pub use region::{Owner, Region};
 pub use word::{AtomicWord32, AtomicWord64, WordArray};

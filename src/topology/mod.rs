@@ -3,6 +3,7 @@
 //!
 //! * [`pci`]: addresses, and how near two devices are
 //! * [`adapter`], `gid`: RDMA adapters, their ports and addresses, from sysfs
+//! * [`engine`]: device engines, and which are near to a GPU
 //! * [`choice`]: which adapter, port and GID to use; a pure function of what was found
 //! * [`nvml`]: driver version and NVLinks, from NVIDIA's management library
 //!
@@ -11,11 +12,13 @@
 
 pub mod adapter;
 pub mod choice;
+pub mod engine;
 mod gid;
 pub mod nvml;
 pub mod pci;
 
 pub use adapter::{Adapter, LinkLayer, Port, PortState};
 pub use choice::{Choice, Near, PassedOver, Place, Wanted};
+pub use engine::EngineFunction;
 pub use gid::{Gid, GidType};
 pub use pci::PciAddress;

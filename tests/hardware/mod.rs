@@ -8,6 +8,7 @@
 
 pub mod adapter;
 pub mod data;
+pub mod engines;
 pub mod perf;
 
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
@@ -30,6 +31,16 @@ pub fn on_machine(machine: &str, body: impl FnOnce()) {
 
 /// As [`on_machine`], with extra arguments for `hwsim run`.
 pub fn on_machine_with(machine: &str, options: &[&str], body: impl FnOnce()) {
+    on_machine_env(machine, options, &[], body);
+}
+
+/// As [`on_machine_with`], with variables for the environment of the body's process.
+pub fn on_machine_env(
+    machine: &str,
+    options: &[&str],
+    variables: &[(&str, &str)],
+    body: impl FnOnce(),
+) {
     if std::env::var_os(INSIDE).is_some() {
         return body();
     }
@@ -45,6 +56,7 @@ pub fn on_machine_with(machine: &str, options: &[&str], body: impl FnOnce()) {
     command.args(["run", "--quiet", "--machine", machine]).args(options).arg("--");
     command.arg(std::env::current_exe().unwrap());
     command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(INSIDE, "1");
+    command.envs(variables.iter().copied());
     let (status, output) = run_bounded(command);
     assert!(status.success(), "on {machine}: {status}\n{output}");
     assert!(output.contains("1 passed"), "the test did not run on {machine}\n{output}");
@@ -171,6 +183,7 @@ pub fn settings() -> Settings {
     Settings {
         wait_timeout: Duration::from_secs(60),
         bootstrap_timeout: Duration::from_secs(60),
+        engine: engines::engine(),
         ..Settings::default()
     }
 }

@@ -1,13 +1,16 @@
 //! What programs see of a machine's RDMA adapters before they open one: a tree like the kernel's
-//! `/sys`, and the names under which the verbs library looks for a provider.
+//! `/sys`, which holds the other PCI functions, too, and the names under which the verbs library
+//! looks for a provider.
 //!
 //! The verbs library reads the tree below `SYSFS_PATH`, finds the adapters' names in it, and loads
 //! `libhwsim.so` by the path in `RDMAV_DRIVERS`.
 
+use crate::engines;
 use crate::error::Error;
 use hwsim_machine::adapter::Endpoint;
 use hwsim_machine::adapter::address::GidKind;
-use hwsim_machine::description::{Adapter, Description, LinkLayer, Node, PciBusId, Pcie};
+use hwsim_machine::description::{Adapter, Description, Engine, LinkLayer, Node, PciBusId, Pcie};
+use hwsim_machine::engine::PCI_CLASS;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -32,10 +35,21 @@ pub fn link_provider(folder: &Path, library: &Path) -> Result<PathBuf, Error> {
     Ok(folder.join(PROVIDER))
 }
 
-/// Writes the tree of one node into a folder that does not exist yet.
-pub fn write_sysfs(root: &Path, machine: &Description, node: u32) -> Result<(), Error> {
+/// Writes the tree of one node into a folder that does not exist yet. The BARs of its engines are
+/// files in the fabric's folder.
+pub fn write_sysfs(
+    root: &Path,
+    machine: &Description,
+    node: u32,
+    fabric: &Path,
+) -> Result<(), Error> {
     let tree = Tree { root, machine };
     tree.write().map_err(Error::system(format!("writing {}", root.display())))?;
+    for (index, engine) in machine.engines.iter().enumerate() {
+        let function = engines::function(machine, node, index, fabric)?;
+        tree.engine(engine, &function)
+            .map_err(Error::system(format!("writing {}", root.display())))?;
+    }
     for (index, adapter) in machine.adapters.iter().enumerate() {
         let endpoint = Endpoint { node, adapter: index as u32 };
         tree.adapter(index, adapter, endpoint)
@@ -104,6 +118,16 @@ impl Tree<'_> {
             self.file(&format!("{path}/{which}_link_width"), pcie.lanes)?;
         }
         symlink(format!("../../../{path}"), self.root.join(format!("bus/pci/devices/{bus_id}")))
+    }
+
+    fn engine(&self, engine: &Engine, function: &engines::Function) -> Written {
+        let Engine { under, bus_id, pcie, numa_node, .. } = engine;
+        self.pci_function(*under, *bus_id, *pcie, *numa_node, &format!("{PCI_CLASS:#08x}"))?;
+        let path = self.pci_path(*under, *bus_id);
+        self.file(&format!("{path}/vendor"), &function.vendor)?;
+        self.file(&format!("{path}/device"), &function.device)?;
+        self.file(&format!("{path}/resource"), &function.resource)?;
+        symlink(&function.bar, self.root.join(path).join("resource0"))
     }
 
     fn adapter(&self, index: usize, adapter: &Adapter, endpoint: Endpoint) -> Written {
@@ -190,7 +214,7 @@ mod tests {
     fn the_tree_leads_from_adapters_to_pci() {
         let folder = tempfile::tempdir().unwrap();
         let machine = Description::builtin("dgx-a100").unwrap();
-        write_sysfs(folder.path(), &machine, 3).unwrap();
+        write_sysfs(folder.path(), &machine, 3, folder.path()).unwrap();
         let read = |path: &str| fs::read_to_string(folder.path().join(path)).unwrap();
         assert_eq!(read("class/infiniband/hwsim5/device/numa_node"), "7\n");
         assert_eq!(read("class/infiniband_verbs/uverbs5/ibdev"), "hwsim5\n");
@@ -200,5 +224,48 @@ mod tests {
         assert_eq!(adapter, place("bus/pci/devices/0000:94:00.0"));
         let gpu = place(&format!("bus/pci/devices/{}", machine.gpus[5].bus_id));
         assert_eq!(adapter.parent(), gpu.parent(), "below one switch");
+    }
+
+    /// What a driver of the real function would find, and whose channels are whose.
+    #[test]
+    fn engines_are_pci_functions_with_a_bar() {
+        let (folder, fabric) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let machine = Description::find("ark x 2").unwrap();
+        for node in 0..2 {
+            let root = folder.path().join(node.to_string());
+            write_sysfs(&root, &machine, node, fabric.path()).unwrap();
+            // Another run on the same node.
+            let root = folder.path().join(format!("again{node}"));
+            write_sysfs(&root, &machine, node, fabric.path()).unwrap();
+        }
+        let function = |root: &str, bus_id: PciBusId| {
+            folder.path().join(format!("{root}/bus/pci/devices/{bus_id}"))
+        };
+        let mut addresses = std::collections::BTreeSet::new();
+        for (node, gpu, engine) in (0..2).flat_map(|node| {
+            machine.gpus.iter().zip(&machine.engines).map(move |(gpu, engine)| (node, gpu, engine))
+        }) {
+            let path = function(&node.to_string(), engine.bus_id);
+            let read = |name: &str| fs::read_to_string(path.join(name)).unwrap();
+            assert_eq!(read("class"), "0x120000\n");
+            assert_eq!((read("vendor"), read("device")), ("0x0000\n".into(), "0x5244\n".into()));
+            let resource = read("resource");
+            let line = resource.lines().next().unwrap();
+            let mut words = line
+                .split(' ')
+                .map(|word| u64::from_str_radix(word.trim_start_matches("0x"), 16).unwrap());
+            let (start, end) = (words.next().unwrap(), words.next().unwrap());
+            let bar = fs::read(path.join("resource0")).unwrap();
+            assert_eq!(end - start + 1, bar.len() as u64);
+            assert_eq!(&bar[..8], b"RDENGINE");
+            let address = u64::from_le_bytes(bar[16..24].try_into().unwrap());
+            assert!(addresses.insert(address), "two engines of the cluster share an address");
+            let place = |path: PathBuf| path.canonicalize().unwrap();
+            let beside = place(function(&node.to_string(), gpu.bus_id));
+            assert_eq!(place(path.clone()).parent(), beside.parent(), "below one switch");
+            let again = function(&format!("again{node}"), engine.bus_id);
+            assert_eq!(place(path.join("resource0")), place(again.join("resource0")));
+        }
+        assert_eq!(addresses.len(), 16);
     }
 }

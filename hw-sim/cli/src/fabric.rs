@@ -20,7 +20,7 @@ pub struct Fabric {
     pub path: PathBuf,
     /// Device and number of the folder: nothing else has them while it exists.
     number: String,
-    /// Where each node has its own tree of adapters, if there are any.
+    /// Where each node has its own tree of PCI functions, if they are shown.
     pub sysfs: Option<PathBuf>,
 }
 

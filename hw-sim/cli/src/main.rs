@@ -1,6 +1,7 @@
 //! `hwsim`: run programs on virtual hardware.
 
 mod adapters;
+mod engines;
 mod error;
 mod fabric;
 mod library;

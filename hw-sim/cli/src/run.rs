@@ -47,7 +47,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, Error> {
     let mut fabric = Fabric::find(stage.path())?;
     template.add(environment(arguments, &machine, &stage, &fabric)?);
     if !arguments.no_adapters {
-        template.add(show_adapters(&stage, &machine, &mut fabric)?);
+        template.add(show_devices(&stage, &machine, &mut fabric)?);
     }
     if !arguments.quiet {
         eprintln!("{}", banner(&machine, several.then(|| spread.processes())));
@@ -134,26 +134,36 @@ fn environment(
     Ok(environment)
 }
 
-/// Shows the machine's RDMA adapters to all children of a run. Where the host does not allow that,
-/// the run goes on without them.
-fn show_adapters(
+/// Shows the machine's RDMA adapters and device engines to all children of a run. Where the host
+/// does not allow device files for adapters, the run goes on without these.
+fn show_devices(
     stage: &Stage,
     machine: &Description,
     fabric: &mut Fabric,
 ) -> Result<Option<(&'static str, OsString)>, Error> {
-    let Some(provider) = &stage.provider else { return Ok(None) };
-    if let Err(error) = namespace::enter(machine.adapters.len(), &stage.scratch("dev")?) {
+    let mut provider = stage.provider.clone();
+    if provider.is_some()
+        && let Err(error) = namespace::enter(machine.adapters.len(), &stage.scratch("dev")?)
+    {
         eprintln!(
             "hwsim: no virtual RDMA adapters: {error}. They need user namespaces, or \
              CAP_SYS_ADMIN; --no-adapters does without them"
         );
-        return Ok(None);
+        provider = None;
     }
-    // In memory, seen by the children alone, and gone with them.
-    let root = Path::new(namespace::FOLDER).join(".hwsim");
+    let mut shown = machine.clone();
+    let root = if provider.is_some() {
+        // In memory, seen by the children alone, and gone with them.
+        Path::new(namespace::FOLDER).join(".hwsim")
+    } else if machine.engines.is_empty() {
+        return Ok(None);
+    } else {
+        shown.adapters.clear();
+        stage.scratch("sysfs")?
+    };
     for node in machine.node..machine.node + machine.nodes {
-        adapters::write_sysfs(&root.join(node.to_string()), machine, node)?;
+        adapters::write_sysfs(&root.join(node.to_string()), &shown, node, &fabric.path)?;
     }
     fabric.sysfs = Some(root);
-    Ok(Some((DRIVERS_VARIABLE, provider.into())))
+    Ok(provider.map(|provider| (DRIVERS_VARIABLE, provider.into())))
 }

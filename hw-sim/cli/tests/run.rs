@@ -178,3 +178,24 @@ fn machines_lists_all_and_shows_one() {
     assert_eq!(text(&again.stdout), text(&place.output(&["machines", "dgx1v"]).stdout));
     refused(&place, &["machines", "nonesuch"], 125, &["nonesuch", "pcie4"]);
 }
+
+/// A driver for the engines finds them as Linux shows PCI functions, node by node, and nothing of
+/// them is left.
+#[test]
+fn device_engines_are_shown_as_pci_functions() {
+    let place = Place::new();
+    let script = "cd $SYSFS_PATH/bus/pci/devices && grep -l 0x120000 */class | wc -l && \
+                  cd 0000:8c:00.0 && cat device max_link_speed numa_node && \
+                  head -c 8 resource0 && od -An -tu8 -j16 -N8 resource0";
+    let options = ["run", "-q", "--no-label", "-m", "ark x 2", "--", "sh", "-c", script];
+    let output = place.output(&options);
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{err}");
+    for expected in ["8\n0x5244\n8.0 GT/s PCIe\n1\n", "RDENGINE", " 8\n", " 72\n"] {
+        assert!(out.contains(expected), "no {expected:?} in {out}");
+    }
+    let hidden = "test -z \"$SYSFS_PATH\"";
+    let options = ["run", "-q", "-m", "ark", "--no-adapters", "--", "sh", "-c", hidden];
+    assert!(place.output(&options).status.success(), "the host's own tree stays in sight");
+    place.assert_nothing_left();
+}

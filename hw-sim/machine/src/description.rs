@@ -7,12 +7,14 @@
 mod adapter;
 mod check;
 pub mod cluster;
+mod engine;
 mod file;
 #[cfg(test)]
 mod tests;
 mod text;
 
 pub use adapter::{ADAPTERS_MAX, Adapter, LinkLayer};
+pub use engine::{ENGINES_MAX, Engine, EngineLimits};
 
 use check::uuid;
 use std::fmt;
@@ -20,11 +22,12 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// The machines compiled into the program: name and file.
-const BUILT_IN: [(&str, &str); 4] = [
+const BUILT_IN: [(&str, &str); 5] = [
     ("one-gpu", include_str!("../machines/one-gpu.toml")),
     ("pcie4", include_str!("../machines/pcie4.toml")),
     ("dgx1v", include_str!("../machines/dgx1v.toml")),
     ("dgx-a100", include_str!("../machines/dgx-a100.toml")),
+    ("ark", include_str!("../machines/ark.toml")),
 ];
 
 /// The environment variable that names the machine of a process: a built-in name or a path.
@@ -55,6 +58,8 @@ pub struct Description {
     pub peers_across_root_complexes: bool,
     /// RDMA adapters.
     pub adapters: Vec<Adapter>,
+    /// Device engines.
+    pub engines: Vec<Engine>,
     /// Adapters take plain GPU addresses, as with the `nvidia-peermem` kernel module.
     pub peer_memory: bool,
     /// How many nodes like this one the cluster has.

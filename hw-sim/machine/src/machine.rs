@@ -4,7 +4,9 @@ use crate::clock::WallClock;
 use crate::context::Context;
 use crate::description::cluster::{FABRIC_VARIABLE, Fabric};
 use crate::description::{Description, GpuModel};
+use crate::engine::{EngineError, Engines, EnginesRequest};
 use crate::error::{Error, Result};
+use crate::fabric::FabricError;
 use crate::gpu::{self, Footprint, Occupancy};
 use crate::kernel::KernelRun;
 use crate::memory::{GlobalMemory, Site};
@@ -13,6 +15,7 @@ use crate::scheduler::Scheduler;
 use crate::stream::{Command, Stream};
 use crate::worker::{self, Callbacks};
 use hwsim_ptx::Launch;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -136,6 +139,22 @@ impl Machine {
         let run = KernelRun::new(launch, context.view(), Arc::clone(stream), footprint);
         stream.submit(Command::Kernel(Arc::new(run)));
         Ok(())
+    }
+
+    /// The device engines of the machine, for this process. Once for each process: they share the
+    /// fabric's folder by it.
+    pub fn start_engines(
+        &self,
+        sysfs: PathBuf,
+        faults: &str,
+    ) -> std::result::Result<Arc<Engines>, EngineError> {
+        let memory = Arc::clone(&self.memory);
+        let looking =
+            |cause| FabricError::System { what: format!("finding {FABRIC_VARIABLE}"), cause };
+        let fabric = Fabric::from_environment().map_err(looking)?.map(|fabric| fabric.path);
+        let description = &self.description;
+        let request = EnginesRequest { description, memory, sysfs, faults, fabric };
+        Engines::start(&request, Arc::clone(&self.scheduler.kernels))
     }
 
     /// A context on a GPU of this machine.

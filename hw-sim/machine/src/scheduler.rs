@@ -6,6 +6,7 @@
 //! (an engine's proxy, the program itself) get the cores.
 
 use crate::copy::{Bulk, BulkJob};
+use crate::engine::KernelWatch;
 use crate::gpu::Occupancy;
 use crate::kernel::{Active, KernelRun, Resident};
 use crate::stream::Stream;
@@ -41,6 +42,8 @@ pub struct Scheduler {
     work: Condvar,
     /// Tasks handed out, for tests and curiosity.
     tasks: AtomicU64,
+    /// Device engines look at their rings more often while kernels run.
+    pub(crate) kernels: Arc<KernelWatch>,
 }
 
 struct State {
@@ -74,7 +77,7 @@ impl Scheduler {
             stopping: false,
         };
         let tasks = AtomicU64::new(0);
-        Self { state: Mutex::new(state), work: Condvar::new(), tasks }
+        Self { state: Mutex::new(state), work: Condvar::new(), tasks, kernels: Arc::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -110,6 +113,7 @@ impl Scheduler {
     /// A kernel whose turn in its stream has come.
     pub(crate) fn start(&self, run: Arc<KernelRun>) {
         let context = Arc::clone(&run.stream.context);
+        self.kernels.started();
         self.add(|state| state.kernels.push(Active::new(run)));
         if context.is_condemned() {
             // It was condemned after the stream looked.
@@ -139,6 +143,7 @@ impl Scheduler {
             state.kernels.extract_if(.., |active| active.is_finished()).collect()
         };
         for active in finished {
+            self.kernels.ended();
             active.run.stream.head_done();
         }
     }
@@ -164,6 +169,7 @@ impl Scheduler {
             return false;
         }
         state.kernels.swap_remove(index);
+        self.kernels.ended();
         true
     }
 

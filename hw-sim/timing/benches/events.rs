@@ -1,38 +1,16 @@
 //! Events a second of the timing model, on one core.
 
+#[path = "../tests/worlds/mod.rs"]
+mod worlds;
+
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use hwsim_timing::queue::Queue;
-use hwsim_timing::{
-    Edge, Engine, Graph, Lane, LinkKind, Machine, Network, Port, Profile, Programs, RankProgram,
-    Setup, simulate,
-};
-use ringdove::ReduceOp;
-use ringdove::plan::{Collective, Draft, LaneKind, Limits, Pattern, Request, Side};
+use hwsim_timing::{Engine, RankProgram, Setup, simulate};
+use ringdove::plan::{Limits, Pattern};
 use std::hint::black_box;
+use worlds::{draft_within, machine, nvswitch, profile, programs};
 
-/// A draft's programs, made once: the bench is about the model.
-struct Made(Vec<RankProgram>);
-
-impl Programs for Made {
-    fn rank_count(&self) -> u32 {
-        self.0.len() as u32
-    }
-
-    fn program(&self, rank: u32) -> RankProgram {
-        self.0[rank as usize].clone()
-    }
-}
-
-fn all_reduce(ranks: u32, bytes: u64) -> Made {
-    let request = Request {
-        collective: Collective::AllReduce,
-        rank_count: ranks,
-        bytes,
-        element_bytes: 4,
-        reduce_op: ReduceOp::Sum,
-        in_place: false,
-        registered: false,
-    };
+fn all_reduce(ranks: u32, bytes: u64) -> Vec<RankProgram> {
     let limits = Limits {
         blocks_max: 2,
         slot_bytes: 512 << 10,
@@ -40,43 +18,18 @@ fn all_reduce(ranks: u32, bytes: u64) -> Made {
         ranks_per_node: 0,
         flagged_bytes: 0,
     };
-    let draft = Draft::new(Pattern::Halving, &request, &limits).expect("in range");
-    let rank = |rank| {
-        let (encoded, table) = draft.encoded(rank);
-        let index = |lane: ringdove::plan::LaneId| {
-            2 * u32::from(lane.index) + u32::from(lane.kind == LaneKind::Direct)
-        };
-        let ports = table.iter().map(|end| Port {
-            lane: Lane { from: end.lane.from, to: end.lane.to, index: index(end.lane) },
-            sends: end.side == Side::Send,
-        });
-        RankProgram { encoded, ports: ports.collect() }
-    };
-    Made((0..ranks).map(rank).collect())
+    programs(&draft_within(Pattern::Halving, ranks, bytes, &limits))
 }
 
-/// Nodes of eight GPUs on an NVSwitch.
-fn machine(nodes: usize, profile: &Profile) -> Machine {
-    let mut edges = Vec::new();
-    for gpu in 0..8 {
-        let edge = |other, kind, gb_per_s| Edge { ends: [gpu, other], kind, count: 1, gb_per_s };
-        edges.push(edge(8, LinkKind::Pcie, 31.5));
-        edges.push(edge(9, LinkKind::NvLink, 300.0));
-    }
-    let mut points: Vec<String> = (0..8).map(|gpu| format!("gpu{gpu}")).collect();
-    points.extend(["cpu0", "nvswitch"].map(String::from));
-    let graph = Graph { name: "eight".into(), gpu_count: 8, points, edges };
-    Machine::new(&graph, nodes, Network::default(), profile).expect("in range")
-}
-
-fn worlds(criterion: &mut Criterion) {
-    let profile = Profile::find("a100").expect("built in");
+fn events(criterion: &mut Criterion) {
+    let profile = profile("a100");
     let mut group = criterion.benchmark_group("events");
     group.sample_size(10);
     for (nodes, engine) in [(1, Engine::Proxy), (1, Engine::Stores), (32, Engine::Proxy)] {
-        let machine = machine(nodes, &profile);
+        let machine = machine(&nvswitch(8), nodes, &profile);
         let programs = all_reduce(8 * nodes as u32, (64 << 20) / nodes as u64 * 4);
-        let setup = Setup::new(&machine, &profile, engine);
+        // Every rank: folded, there would be little to measure.
+        let setup = Setup { folds: false, ..Setup::new(&machine, &profile, engine) };
         let events = simulate(setup, &programs).expect("it ends").events;
         group.throughput(Throughput::Elements(events));
         let name = format!("all-reduce, {} GPUs, {}", 8 * nodes, engine.name());
@@ -117,5 +70,5 @@ fn queue(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, worlds, queue);
+criterion_group!(benches, events, queue);
 criterion_main!(benches);

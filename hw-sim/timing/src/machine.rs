@@ -128,6 +128,16 @@ impl Path {
         self.hops += 1;
         self.latency += latency;
     }
+
+    /// Adds a node's part of the way, whose links are numbered as in the first node.
+    fn follow(&mut self, part: &Self, first_link: u32) {
+        let start = usize::from(self.hops);
+        for (to, link) in self.links[start..].iter_mut().zip(part.links()) {
+            *to = first_link + link;
+        }
+        self.hops += part.hops;
+        self.latency += part.latency;
+    }
 }
 
 #[derive(Clone)]
@@ -145,13 +155,13 @@ pub struct Machine {
     node_count: usize,
     /// Links of one node; node `i` has the same at `i * len`.
     node_links: Vec<LinkSpec>,
-    /// Local links between two GPUs of a node, at `from * gpu_count + to`.
-    routes: Vec<Option<Vec<u32>>>,
+    /// Ways between two GPUs of the first node, at `from * gpu_count + to`.
+    routes: Vec<Option<Path>>,
     /// The same without NVLink, for engines that sit on PCI.
-    pci_routes: Vec<Option<Vec<u32>>>,
-    /// Local links from a GPU to the network, and from there to the GPU.
-    exits: Vec<Vec<u32>>,
-    entries: Vec<Vec<u32>>,
+    pci_routes: Vec<Option<Path>>,
+    /// Ways from a GPU to the network, and from there to the GPU.
+    exits: Vec<Path>,
+    entries: Vec<Path>,
     leaf: Option<(Leaf, Rate)>,
     leaf_latency: Time,
 }
@@ -184,8 +194,17 @@ impl Machine {
         let (exits, entries) = attach_adapters(graph, constants, adapter, &mut node_links);
         let gpus = 0..graph.gpu_count;
         let pairs = gpus.clone().flat_map(|from| gpus.clone().map(move |to| (from, to)));
-        let routes = pairs.clone().map(|(from, to)| route(graph, from, to)).collect();
-        let pci_routes = pairs.map(|(from, to)| pci_route(graph, from, to)).collect();
+        let along = |links: Vec<u32>| {
+            let mut path = Path::default();
+            for link in links {
+                path.push(link, node_links[link as usize].latency);
+            }
+            path
+        };
+        let routes = pairs.clone().map(|(from, to)| route(graph, from, to).map(along)).collect();
+        let pci_routes = pairs.map(|(from, to)| pci_route(graph, from, to).map(along)).collect();
+        let (exits, entries) =
+            (exits.into_iter().map(along).collect(), entries.into_iter().map(along).collect());
         let leaf = network.leaf.map(|leaf| {
             let below = leaf.nodes as f64 * graph.gpu_count as f64;
             (leaf, adapter.scaled(below / leaf.oversubscription))
@@ -280,7 +299,7 @@ impl Machine {
     /// # Errors
     /// There is none.
     pub fn path(&self, from: u32, to: u32) -> Result<Path, MachineError> {
-        self.path_along(&self.routes, from, to)
+        self.path_along(&self.routes, from, to, self.node_of(to))
     }
 
     /// The way for a device engine, which sits on PCI: within a node, NVLink is not for it.
@@ -288,41 +307,69 @@ impl Machine {
     /// # Errors
     /// There is none.
     pub fn pci_path(&self, from: u32, to: u32) -> Result<Path, MachineError> {
-        self.path_along(&self.pci_routes, from, to)
+        self.path_along(&self.pci_routes, from, to, self.node_of(to))
+    }
+
+    /// As [`path`](Self::path) or [`pci_path`](Self::pci_path), if the node of `to` were `arrival`:
+    /// a node that stands for it.
+    pub(crate) fn path_into(
+        &self,
+        (from, to): (u32, u32),
+        is_pci: bool,
+        arrival: usize,
+    ) -> Result<Path, MachineError> {
+        let routes = if is_pci { &self.pci_routes } else { &self.routes };
+        self.path_along(routes, from, to, arrival)
+    }
+
+    /// The node of a GPU.
+    pub(crate) fn node_of(&self, gpu: u32) -> usize {
+        gpu as usize / self.gpu_count
+    }
+
+    /// Nodes that share nothing but the network with those outside of such a group.
+    pub(crate) fn nodes_apart(&self) -> usize {
+        self.leaf.map_or(1, |(leaf, _)| leaf.nodes)
+    }
+
+    /// The link that stands for `link` if each node is stood for by another.
+    pub(crate) fn link_in_place_of(&self, link: u32, stand_in: impl Fn(usize) -> usize) -> u32 {
+        let (of_node, first_leaf) =
+            (self.node_links.len(), self.node_links.len() * self.node_count);
+        let (link, nodes) = (link as usize, self.nodes_apart());
+        match link.checked_sub(first_leaf) {
+            None => (stand_in(link / of_node) * of_node + link % of_node) as u32,
+            Some(link) => (first_leaf + 2 * (stand_in(link / 2 * nodes) / nodes) + link % 2) as u32,
+        }
     }
 
     fn path_along(
         &self,
-        routes: &[Option<Vec<u32>>],
+        routes: &[Option<Path>],
         from: u32,
         to: u32,
+        arrival: usize,
     ) -> Result<Path, MachineError> {
         let mut path = Path::default();
         let of_node = self.node_links.len() as u32;
-        let split = |gpu: u32| (gpu as usize / self.gpu_count, gpu as usize % self.gpu_count);
-        let ((from_node, from_gpu), (to_node, to_gpu)) = (split(from), split(to));
-        let mut follow = |node: usize, links: &[u32]| {
-            for &link in links {
-                path.push(node as u32 * of_node + link, self.node_links[link as usize].latency);
-            }
-        };
+        let (from_node, to_node) = (self.node_of(from), self.node_of(to));
+        let from_gpu = from as usize - from_node * self.gpu_count;
+        let to_gpu = to as usize - to_node * self.gpu_count;
         if from_node == to_node {
             let route = routes[from_gpu * self.gpu_count + to_gpu].as_ref();
-            follow(from_node, route.ok_or_else(|| self.unreachable(from, to))?);
+            let route = route.ok_or_else(|| self.unreachable(from, to))?;
+            path.follow(route, from_node as u32 * of_node);
             return Ok(path);
         }
-        let (exit, entry) = (&self.exits[from_gpu], &self.entries[to_gpu]);
-        follow(from_node, exit);
-        let leaves = self.leaf.map(|(leaf, _)| (from_node / leaf.nodes, to_node / leaf.nodes));
-        if let Some((up, down)) = leaves.filter(|(up, down)| up != down) {
+        path.follow(&self.exits[from_gpu], from_node as u32 * of_node);
+        if let Some((leaf, _)) = self.leaf
+            && from_node / leaf.nodes != to_node / leaf.nodes
+        {
             let first = of_node * self.node_count as u32;
-            path.push(first + 2 * up as u32, self.leaf_latency);
-            path.push(first + 2 * down as u32 + 1, self.leaf_latency);
+            path.push(first + 2 * (from_node / leaf.nodes) as u32, self.leaf_latency);
+            path.push(first + 2 * (arrival / leaf.nodes) as u32 + 1, self.leaf_latency);
         }
-        for &link in entry {
-            let latency = self.node_links[link as usize].latency;
-            path.push(to_node as u32 * of_node + link, latency);
-        }
+        path.follow(&self.entries[to_gpu], arrival as u32 * of_node);
         Ok(path)
     }
 

@@ -111,8 +111,10 @@ pub struct Device {
     pub unit: Rate,
     /// Bytes of a sub-request, at most.
     pub sub_request: u64,
-    /// Requests between decoder and last write, at most.
+    /// Requests between their first fetch and their acknowledgement, at most.
     pub in_flight: u64,
+    /// Requests that the engine holds for one lane, at most.
+    pub lane_depth: u32,
     /// From the fetch of a sub-request to the link.
     pub fetch_latency: Time,
     /// From the link to the write.
@@ -267,6 +269,7 @@ impl Profile {
                 unit: reader.rate("device.unit")?,
                 sub_request: reader.bytes("device.sub_request")?,
                 in_flight: reader.count("device.in_flight")?,
+                lane_depth: reader.count("device.lane_depth")?.min(u32::MAX.into()) as u32,
                 fetch_latency: reader.time("device.fetch_latency")?,
                 link_latency: reader.time("device.link_latency")?,
                 signal_latency: reader.time("device.signal_latency")?,

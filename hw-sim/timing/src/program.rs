@@ -3,9 +3,10 @@
 use bytemuck::Pod;
 use ringdove_kernels::descriptor::LENGTH_BYTES_MAX;
 use ringdove_kernels::op::{
-    self as wire, BLOCK_PORTS_MAX, OpCode, PLAN_MAGIC, PlanHeader, Space, flags,
+    self as wire, BLOCK_PORTS_MAX, MESSAGES_MAX, OpCode, PLAN_MAGIC, PlanHeader, Space, flags,
 };
-use std::collections::HashMap;
+use rustc_hash::{FxBuildHasher, FxHashMap};
+use std::hash::BuildHasher;
 
 /// A lane: the unit of order, from one rank to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -70,7 +71,7 @@ pub struct ProgramError {
 }
 
 /// An op, as far as time depends on it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Op {
     pub code: OpCode,
     pub flags: u8,
@@ -78,9 +79,9 @@ pub(crate) struct Op {
     pub port: u16,
     pub length: u32,
     pub extent: u64,
-    /// `Wait*`, `Advance`: signals. `Put`: where the source starts.
+    /// `Wait*`, `Advance`: signals. `Put`: where the source starts. `Collect`: ports.
     pub value: i64,
-    /// `Advance`: completions. `Put`: where the destination starts.
+    /// `Advance`: completions. `Put`: where the destination starts. `Collect`: the message.
     pub other: u64,
 }
 
@@ -91,8 +92,9 @@ pub(crate) const FORWARDS: u8 = 0x20;
 /// Set in [`Op::flags`] of a copy or reduction into a slot.
 pub(crate) const INTO_SLOT: u8 = 0x80;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Segment {
+    /// The first, counted from the first of its block's script.
     pub ops: u32,
     pub op_count: u32,
     pub rounds: u32,
@@ -109,54 +111,74 @@ pub(crate) struct BlockPort {
     pub completion_position: i64,
 }
 
+/// What a block does, apart from which lanes its ports are on. Blocks that do the same share it: in
+/// a world of equal ranks there are a few scripts, which stay in the cache.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Script {
+    pub segments: u32,
+    pub segment_count: u32,
+    pub ops: u32,
+    pub op_count: u32,
+}
+
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BlockCode {
     pub rank: u32,
-    pub segments: u32,
-    pub segment_count: u32,
+    /// Which of the scripts.
+    pub script: u32,
     pub ports: u32,
+    pub port_count: u32,
 }
+
+/// The port at which a lane begins, and the one at which it ends, in [`Code::ports`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LanePorts {
+    pub send: u32,
+    pub receive: u32,
+}
+
+/// There is none yet.
+const NO_PORT: u32 = u32::MAX;
 
 /// All ranks' programs.
 #[derive(Default)]
 pub(crate) struct Code {
     pub blocks: Vec<BlockCode>,
+    pub scripts: Vec<Script>,
     pub segments: Vec<Segment>,
     pub ops: Vec<Op>,
     pub ports: Vec<BlockPort>,
     pub lanes: Vec<Lane>,
+    /// Where each lane begins and ends.
+    pub ends: Vec<LanePorts>,
     /// Blocks of each rank.
     pub blocks_of: Vec<u32>,
+    /// The node that is played in place of each node; empty: itself.
+    pub stand_ins: Vec<u32>,
+}
+
+/// What is needed while programs are read.
+#[derive(Default)]
+struct Loading {
+    lanes: FxHashMap<Lane, u32>,
+    /// Scripts by the hash of what is in them.
+    scripts: FxHashMap<u64, Vec<u32>>,
 }
 
 impl Code {
     /// Decodes every rank's program.
     pub fn load(programs: &impl Programs) -> Result<Self, ProgramError> {
         let mut code = Self::default();
-        let mut numbers: HashMap<Lane, u32> = HashMap::new();
-        // Both ends of each lane, once each.
-        let mut ends: Vec<[bool; 2]> = Vec::new();
+        let mut loading = Loading::default();
         for rank in 0..programs.rank_count() {
             let program = programs.program(rank);
             let reader = Reader { rank, bytes: &program.encoded };
             let first_port = code.ports.len();
-            code.read_rank(&reader, &program.ports, &mut numbers)?;
-            ends.resize(code.lanes.len(), [false; 2]);
-            for port in &code.ports[first_port..] {
-                let lane = code.lanes[port.lane as usize];
-                let here = if port.sends { lane.from } else { lane.to };
-                let end = &mut ends[port.lane as usize][usize::from(port.sends)];
-                if here != rank || *end {
-                    let expected = "each end of a lane at one block of its own rank".to_owned();
-                    let what = format!("lane {} to {}", lane.from, lane.to);
-                    let seen = if *end { "a second block" } else { "another rank" }.into();
-                    return Err(ProgramError { rank, what, expected, seen });
-                }
-                *end = true;
-            }
+            code.read_rank(&reader, &program.ports, &mut loading)?;
+            code.join_lanes(rank, first_port)?;
         }
-        let lonely = ends.iter().position(|ends| !ends[0] || !ends[1]);
-        if let Some(lane) = lonely.map(|number| code.lanes[number]) {
+        let lonely = |ends: &LanePorts| ends.send == NO_PORT || ends.receive == NO_PORT;
+        if let Some(lane) = code.ends.iter().position(lonely).map(|number| code.lanes[number]) {
             return Err(ProgramError {
                 rank: lane.from,
                 what: format!("lane {} to {}", lane.from, lane.to),
@@ -167,11 +189,36 @@ impl Code {
         Ok(code)
     }
 
+    /// The node that is played in place of `node`.
+    pub fn arrival(&self, node: usize) -> usize {
+        self.stand_ins.get(node).map_or(node, |&it| it as usize)
+    }
+
+    /// Notes the ends of lanes at a rank's ports: each end of a lane is there once.
+    fn join_lanes(&mut self, rank: u32, first_port: usize) -> Result<(), ProgramError> {
+        let nowhere = LanePorts { send: NO_PORT, receive: NO_PORT };
+        self.ends.resize(self.lanes.len(), nowhere);
+        for (number, port) in (first_port as u32..).zip(&self.ports[first_port..]) {
+            let lane = self.lanes[port.lane as usize];
+            let here = if port.sends { lane.from } else { lane.to };
+            let ends = &mut self.ends[port.lane as usize];
+            let end = if port.sends { &mut ends.send } else { &mut ends.receive };
+            if here != rank || *end != NO_PORT {
+                let expected = "each end of a lane at one block of its own rank".to_owned();
+                let what = format!("lane {} to {}", lane.from, lane.to);
+                let seen = if here == rank { "a second block" } else { "another rank" }.into();
+                return Err(ProgramError { rank, what, expected, seen });
+            }
+            *end = number;
+        }
+        Ok(())
+    }
+
     fn read_rank(
         &mut self,
         reader: &Reader<'_>,
         table: &[Port],
-        numbers: &mut HashMap<Lane, u32>,
+        loading: &mut Loading,
     ) -> Result<(), ProgramError> {
         let header: PlanHeader = reader.record(0, "header")?;
         if header.magic != PLAN_MAGIC {
@@ -187,31 +234,70 @@ impl Code {
                 let expected = format!("at most {BLOCK_PORTS_MAX}");
                 return reader.wrong("ports of a block", expected, block.port_count);
             }
-            self.blocks.push(BlockCode {
-                rank: reader.rank,
-                segments: self.segments.len() as u32,
-                segment_count: block.segment_count,
-                ports: self.ports.len() as u32,
-            });
+            let ports = self.ports.len() as u32;
             for place in 0..u64::from(block.port_count) {
                 let number: u32 = reader.record(u64::from(block.ports) + 4 * place, "port")?;
                 let Some(port) = table.get(number as usize) else {
                     return reader.wrong("port", format!("less than {}", table.len()), number);
                 };
                 let lanes = &mut self.lanes;
-                let lane = *numbers.entry(port.lane).or_insert_with(|| {
+                let lane = *loading.lanes.entry(port.lane).or_insert_with(|| {
                     lanes.push(port.lane);
                     lanes.len() as u32 - 1
                 });
                 let sends = port.sends;
                 self.ports.push(BlockPort { lane, sends, position: 0, completion_position: 0 });
             }
-            for place in 0..u64::from(block.segment_count) {
-                let at = u64::from(block.segments) + place * size_of::<wire::Segment>() as u64;
-                self.read_segment(reader, at, &block)?;
-            }
+            let script = self.read_script(reader, &block, ports, loading)?;
+            let port_count = block.port_count;
+            self.blocks.push(BlockCode { rank: reader.rank, script, ports, port_count });
         }
         Ok(())
+    }
+
+    /// Reads what a block does, and finds or makes the script that says so.
+    fn read_script(
+        &mut self,
+        reader: &Reader<'_>,
+        block: &wire::BlockProgram,
+        ports: u32,
+        loading: &mut Loading,
+    ) -> Result<u32, ProgramError> {
+        let (segments, ops) = (self.segments.len(), self.ops.len());
+        for place in 0..u64::from(block.segment_count) {
+            let at = u64::from(block.segments) + place * size_of::<wire::Segment>() as u64;
+            self.read_segment(reader, at, block, ports, ops)?;
+        }
+        let hash = FxBuildHasher.hash_one((&self.segments[segments..], &self.ops[ops..]));
+        let same = loading.scripts.entry(hash).or_default();
+        let is_this = |&&number: &&u32| {
+            let script = self.scripts[number as usize];
+            self.segments_of(script) == &self.segments[segments..]
+                && self.ops_of(script) == &self.ops[ops..]
+        };
+        if let Some(&known) = same.iter().find(is_this) {
+            self.segments.truncate(segments);
+            self.ops.truncate(ops);
+            return Ok(known);
+        }
+        let number = self.scripts.len() as u32;
+        same.push(number);
+        self.scripts.push(Script {
+            segments: segments as u32,
+            segment_count: block.segment_count,
+            ops: ops as u32,
+            op_count: (self.ops.len() - ops) as u32,
+        });
+        Ok(number)
+    }
+
+    fn segments_of(&self, script: Script) -> &[Segment] {
+        let first = script.segments as usize;
+        &self.segments[first..first + script.segment_count as usize]
+    }
+
+    fn ops_of(&self, script: Script) -> &[Op] {
+        &self.ops[script.ops as usize..(script.ops + script.op_count) as usize]
     }
 
     fn read_segment(
@@ -219,19 +305,21 @@ impl Code {
         reader: &Reader<'_>,
         at: u64,
         block: &wire::BlockProgram,
+        first_port: u32,
+        first_op: usize,
     ) -> Result<(), ProgramError> {
         let segment: wire::Segment = reader.record(at, "segment")?;
-        self.segments.push(Segment {
-            ops: self.ops.len() as u32,
+        let read = Segment {
+            ops: (self.ops.len() - first_op) as u32,
             op_count: segment.op_count,
             rounds: segment.rounds,
             stride: segment.round_stride,
             limit: segment.limit,
-        });
-        let first_port = self.blocks.last().expect("its block was pushed").ports;
+        };
+        self.segments.push(read);
         for place in 0..u64::from(segment.op_count) {
             let at = u64::from(segment.ops) + place * size_of::<wire::Op>() as u64;
-            let op = decode(reader, &reader.record(at, "op")?)?;
+            let mut op = decode(reader, &reader.record(at, "op")?)?;
             let names_port =
                 !matches!(op.code, OpCode::Copy | OpCode::Reduce) || op.flags & INTO_SLOT != 0;
             if names_port && u32::from(op.port) >= block.port_count {
@@ -240,18 +328,39 @@ impl Code {
             }
             let sends = names_port && self.ports[first_port as usize + usize::from(op.port)].sends;
             let needs = match op.code {
-                OpCode::Put | OpCode::WaitCompletion => Some(true),
-                OpCode::Credit => Some(false),
+                OpCode::Put | OpCode::Pack | OpCode::WaitCompletion => Some(true),
+                OpCode::Credit | OpCode::Collect => Some(false),
                 _ => None,
             };
+            if op.code == OpCode::Collect {
+                let first = first_port as usize + usize::from(op.port);
+                let end = first_port as usize + block.port_count as usize;
+                let ports = self.ports[first..end].iter().take_while(|port| !port.sends);
+                let most = ports.count().min(MESSAGES_MAX) as i64;
+                if !(1..=most).contains(&op.value) {
+                    let expected = format!("1 to {most}, the receive ports from there on");
+                    return reader.wrong("ports of Collect", expected, op.value);
+                }
+            }
             if needs.is_some_and(|needs| needs != sends) {
                 let name = |sends| if sends { "a send port" } else { "a receive port" };
                 let what = format!("port of {:?}", op.code);
                 return reader.wrong(&what, name(!sends).to_owned(), name(sends));
             }
+            op.extent = read.canonical_extent(&op);
             self.ops.push(op);
         }
         Ok(())
+    }
+}
+
+impl Segment {
+    /// Where an op stands matters only if it is clipped in some round. One that never is, stands as
+    /// well at the start.
+    fn canonical_extent(&self, op: &Op) -> u64 {
+        let last = u64::from(self.rounds.saturating_sub(1)).saturating_mul(self.stride);
+        let end = op.extent.saturating_add(op.length.into()).saturating_add(last);
+        if end <= self.limit { 0 } else { op.extent }
     }
 }
 
@@ -259,20 +368,9 @@ fn decode(reader: &Reader<'_>, op: &wire::Op) -> Result<Op, ProgramError> {
     let Some(code) = OpCode::from_code(op.code) else {
         return reader.wrong("op", "a code of ringdove_kernels::op".into(), op.code);
     };
-    if matches!(code, OpCode::Pack | OpCode::Collect) {
-        let expected = "an op that the model knows: flagged messages are not among them".into();
-        return reader.wrong("op", expected, format!("{code:?}"));
-    }
-    let mut flags = op.flags & (flags::ARRIVAL | flags::COMPLETION);
-    let mut decoded = Op {
-        code,
-        flags,
-        port: op.port,
-        length: op.length,
-        extent: op.extent,
-        value: op.value,
-        other: op.destination.offset,
-    };
+    let mut flags = op.flags & (flags::ARRIVAL | flags::COMPLETION | flags::FLAGGED);
+    let mut decoded =
+        Op { code, flags, port: op.port, length: op.length, extent: op.extent, value: 0, other: 0 };
     match code {
         OpCode::Put => {
             if u64::from(op.length) > LENGTH_BYTES_MAX {
@@ -293,6 +391,9 @@ fn decode(reader: &Reader<'_>, op: &wire::Op) -> Result<Op, ProgramError> {
             decoded.value = place(&op.a) as i64;
             decoded.other = place(&op.destination);
         }
+        OpCode::WaitSignal | OpCode::WaitCompletion => decoded.value = op.value,
+        OpCode::Collect => (decoded.value, decoded.other) = (op.value, op.b.number.into()),
+        OpCode::Advance => (decoded.value, decoded.other) = (op.value, op.destination.offset),
         OpCode::Copy | OpCode::Reduce if op.destination.space == Space::Slot as u8 => {
             flags |= INTO_SLOT;
             decoded.port = op.destination.port;

@@ -55,13 +55,13 @@ pub struct Busy {
 }
 
 impl Busy {
-    pub(crate) fn new(ranks: usize, lanes: usize) -> Self {
+    pub(crate) fn new(ranks: usize) -> Self {
         let zero = || vec![Time::ZERO; ranks];
         Self {
             blocks: Vec::new(),
             issue: zero(),
             copy: zero(),
-            lanes: vec![Time::ZERO; lanes],
+            lanes: Vec::new(),
             adapter: zero(),
             units: [zero(), zero(), zero()],
             stalled: zero(),
@@ -80,6 +80,9 @@ pub struct Outcome {
     pub end: Time,
     /// Events of the run.
     pub events: u64,
+    /// Ranks that were played; the others do what one of these does, at the same time. Lists of
+    /// ranks, blocks and lanes have zeros for the others, or leave them out; lists of links do not.
+    pub ranks_played: usize,
     /// How often a flow got a new rate.
     pub ratings: u64,
     /// Bytes that crossed each link.

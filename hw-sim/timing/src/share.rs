@@ -12,6 +12,7 @@
 
 use crate::machine::{HOPS_MAX, Path};
 use crate::time::{Rate, Time};
+use smallvec::SmallVec;
 
 /// A flow that ends at a time, if its generation is still this one.
 pub struct Deadline {
@@ -23,24 +24,49 @@ pub struct Deadline {
     pub at: Time,
 }
 
+/// A flow on a link, and which of its hops this link is, in one word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Here(u32);
+
+/// Bits of a word that number a hop.
+const HOP_BITS: u32 = HOPS_MAX.next_power_of_two().trailing_zeros();
+
+impl Here {
+    fn new(flow: u32, hop: usize) -> Self {
+        assert!(flow < 1 << (32 - HOP_BITS), "fewer than 2^28 flows at once");
+        Self(flow << HOP_BITS | hop as u32)
+    }
+
+    fn flow(self) -> u32 {
+        self.0 >> HOP_BITS
+    }
+
+    fn hop(self) -> usize {
+        (self.0 & ((1 << HOP_BITS) - 1)) as usize
+    }
+}
+
+/// In one cache line: large worlds wait for memory more than for anything else.
 #[derive(Clone, Default)]
+#[repr(align(64))]
 struct Link {
     capacity: u64,
     /// Sum of the limits of all flows here.
     wanted: u64,
-    /// Flows here, and which of its hops this link is.
-    flows: Vec<(u32, u8)>,
+    flows: SmallVec<[Here; 4]>,
+    /// Bytes of flows that have begun here.
+    bytes: u64,
     /// Whether the link limited anybody when it was last looked at.
     was_contended: bool,
     is_dirty: bool,
     /// In the component that is being rated.
     mark: u32,
-    /// During a pass: flows without a rate yet, and what is left for them, bytes/s.
+    /// During a pass: flows without a rate yet, and whether their rates can rise no more.
     open: u32,
-    left: f64,
-    /// Bytes of flows that have begun here.
-    bytes: u64,
+    is_full: bool,
 }
+
+const _: () = assert!(size_of::<Link>() == 64);
 
 impl Link {
     fn is_contended(&self) -> bool {
@@ -50,25 +76,40 @@ impl Link {
 
 #[derive(Clone)]
 struct Flow {
-    path: Path,
-    /// Where in each link's list this flow stands.
-    places: [u32; HOPS_MAX],
     limit: u64,
     /// Bytes per second.
     rate: f64,
     /// Bytes at `updated`.
     left: f64,
     updated: Time,
+    owner: u64,
     generation: u32,
     mark: u32,
     is_rated: bool,
-    owner: u64,
+    hop_count: u8,
+    hops: [Hop; HOPS_MAX],
+}
+
+/// A link of a flow's path.
+#[derive(Clone, Copy, Default)]
+struct Hop {
+    link: u32,
+    /// Where in the link's list the flow stands.
+    place: u32,
+}
+
+impl Flow {
+    fn links(&self) -> impl Iterator<Item = u32> {
+        self.hops[..usize::from(self.hop_count)].iter().map(|hop| hop.link)
+    }
 }
 
 /// All links and all flows under way.
 #[derive(Default)]
 pub struct Shares {
     links: Vec<Link>,
+    /// During a pass: what is left of each link for flows without a rate, bytes/s.
+    left: Vec<u64>,
     flows: Vec<Flow>,
     free: Vec<u32>,
     dirty: Vec<u32>,
@@ -85,7 +126,8 @@ impl Shares {
     /// Links of these capacities, without flows.
     pub fn new(capacities: impl Iterator<Item = Rate>) -> Self {
         let link = |rate: Rate| Link { capacity: rate.0, ..Link::default() };
-        Self { links: capacities.map(link).collect(), ..Self::default() }
+        let links: Vec<Link> = capacities.map(link).collect();
+        Self { left: vec![0; links.len()], links, ..Self::default() }
     }
 
     /// Whether [`Self::settle`] has something to do.
@@ -99,40 +141,34 @@ impl Shares {
         // on its links makes none of them contended.
         let narrowest = path.links().iter().map(|&link| self.links[link as usize].capacity).min();
         let limit = narrowest.map_or(limit.0, |narrowest| narrowest.min(limit.0)).max(1);
-        let flow = Flow {
-            path,
-            places: [0; HOPS_MAX],
-            limit,
-            rate: 0.0,
-            left: bytes as f64,
-            updated: now,
-            generation: 0,
-            mark: 0,
-            is_rated: false,
-            owner,
-        };
-        let id = match self.free.pop() {
-            Some(id) => {
-                let generation = self.flows[id as usize].generation + 1;
-                self.flows[id as usize] = Flow { generation, ..flow };
-                id
-            }
-            None => {
-                self.flows.push(flow);
-                self.flows.len() as u32 - 1
-            }
-        };
-        let flow = &mut self.flows[id as usize];
-        for (hop, &link_id) in path.links().iter().enumerate() {
+        let id = self.free.pop().unwrap_or(self.flows.len() as u32);
+        let mut hops = [Hop::default(); HOPS_MAX];
+        for (number, &link_id) in path.links().iter().enumerate() {
             let link = &mut self.links[link_id as usize];
-            flow.places[hop] = link.flows.len() as u32;
-            link.flows.push((id, hop as u8));
-            link.wanted += flow.limit;
+            hops[number] = Hop { link: link_id, place: link.flows.len() as u32 };
+            link.flows.push(Here::new(id, number));
+            link.wanted += limit;
             link.bytes += bytes;
             if !link.is_dirty {
                 link.is_dirty = true;
                 self.dirty.push(link_id);
             }
+        }
+        let flow = Flow {
+            limit,
+            rate: 0.0,
+            left: bytes as f64,
+            updated: now,
+            owner,
+            generation: 0,
+            mark: 0,
+            is_rated: false,
+            hop_count: path.links().len() as u8,
+            hops,
+        };
+        match self.flows.get_mut(id as usize) {
+            Some(old) => *old = Flow { generation: old.generation + 1, ..flow },
+            None => self.flows.push(flow),
         }
         self.fresh.push(id);
         id
@@ -144,19 +180,19 @@ impl Shares {
         if flow.generation & GENERATION_MASK != generation {
             return None;
         }
-        let (path, places, limit, owner) = (flow.path, flow.places, flow.limit, flow.owner);
+        let (hops, hop_count, limit) = (flow.hops, flow.hop_count, flow.limit);
+        let owner = flow.owner;
         self.flows[id as usize].generation += 1;
-        for (hop, &link_id) in path.links().iter().enumerate() {
-            let link = &mut self.links[link_id as usize];
-            let place = places[hop] as usize;
-            link.flows.swap_remove(place);
-            if let Some(&(moved, moved_hop)) = link.flows.get(place) {
-                self.flows[moved as usize].places[usize::from(moved_hop)] = place as u32;
+        for hop in &hops[..usize::from(hop_count)] {
+            let link = &mut self.links[hop.link as usize];
+            link.flows.swap_remove(hop.place as usize);
+            if let Some(moved) = link.flows.get(hop.place as usize) {
+                self.flows[moved.flow() as usize].hops[moved.hop()].place = hop.place;
             }
             link.wanted -= limit;
             if !link.is_dirty && link.was_contended {
                 link.is_dirty = true;
-                self.dirty.push(link_id);
+                self.dirty.push(hop.link);
             }
         }
         self.free.push(id);
@@ -209,7 +245,7 @@ impl Shares {
             let number = links[next] as usize;
             next += 1;
             for place in 0..self.links[number].flows.len() {
-                let id = self.links[number].flows[place].0;
+                let id = self.links[number].flows[place].flow();
                 let flow = &mut self.flows[id as usize];
                 if flow.mark == mark {
                     continue;
@@ -217,7 +253,7 @@ impl Shares {
                 flow.mark = mark;
                 flow.is_rated = false;
                 flows.push(id);
-                for &other in flow.path.links() {
+                for other in flow.links() {
                     let link = &mut self.links[other as usize];
                     if link.mark != mark && link.is_contended() {
                         link.mark = mark;
@@ -231,71 +267,66 @@ impl Shares {
         self.component_flows = flows;
     }
 
-    /// Progressive filling: all rates rise together until a link is full or a flow has enough.
+    /// Progressive filling: all rates rise together until a link is full or a flow has enough. In
+    /// whole bytes a second, so that the result does not depend on the order of links and flows.
     fn fill(&mut self, now: Time, links: &[u32], flows: &[u32]) {
         for &number in links {
             let link = &mut self.links[number as usize];
             link.open = link.flows.len() as u32;
-            link.left = link.capacity as f64;
+            self.left[number as usize] = link.capacity;
         }
         let mut waiting = flows.len();
         // Each pass fixes at least one flow, which bounds the loop.
         while waiting > 0 {
-            let mut level = f64::INFINITY;
-            for &number in links {
-                let link = &self.links[number as usize];
-                if link.open > 0 && link.is_contended() {
-                    level = level.min(link.left / f64::from(link.open));
-                }
-            }
-            let mut lowest = f64::INFINITY;
-            for &id in flows {
-                let flow = &self.flows[id as usize];
-                if !flow.is_rated {
-                    lowest = lowest.min(flow.limit as f64);
-                }
-            }
-            let level = level.min(lowest) * (1.0 + 1e-12);
+            let level = self.level(links, flows);
             let before = waiting;
             for &id in flows {
                 let flow = &self.flows[id as usize];
-                if flow.is_rated {
+                let is_full = |number: u32| {
+                    let link = &self.links[number as usize];
+                    link.mark == self.mark && link.is_full
+                };
+                if flow.is_rated || (flow.limit > level && !flow.links().any(is_full)) {
                     continue;
                 }
-                let limit = flow.limit as f64;
-                let full = |&number: &u32| {
-                    let link = &self.links[number as usize];
-                    link.mark == self.mark
-                        && link.is_contended()
-                        && link.left / f64::from(link.open) <= level
-                };
-                let share = if limit <= level {
-                    limit
-                } else if let Some(&number) = flow.path.links().iter().find(|link| full(link)) {
-                    let link = &self.links[number as usize];
-                    link.left / f64::from(link.open)
-                } else {
-                    continue;
-                };
-                for &number in flow.path.links() {
+                for number in flow.links() {
                     let link = &mut self.links[number as usize];
                     if link.mark == self.mark {
                         link.open -= 1;
-                        link.left = (link.left - share).max(0.0);
+                        let left = &mut self.left[number as usize];
+                        *left = left.saturating_sub(level);
                     }
                 }
-                self.set_rate(now, id, share);
+                self.set_rate(now, id, level as f64);
                 waiting -= 1;
             }
             assert!(waiting < before, "progressive filling makes progress");
         }
     }
 
+    /// How far the rates of all flows without one can rise, and which links are full then.
+    fn level(&mut self, links: &[u32], flows: &[u32]) -> u64 {
+        let unrated = flows.iter().map(|&id| &self.flows[id as usize]).filter(|it| !it.is_rated);
+        let mut level = unrated.map(|flow| flow.limit).min().expect("a flow waits");
+        let fair = |left: &[u64], number: u32, link: &Link| {
+            let is_open = link.open > 0 && link.is_contended();
+            is_open.then(|| (left[number as usize] / u64::from(link.open)).max(1))
+        };
+        for &number in links {
+            let share = fair(&self.left, number, &self.links[number as usize]);
+            level = level.min(share.unwrap_or(u64::MAX));
+        }
+        for &number in links {
+            let link = &mut self.links[number as usize];
+            link.is_full = fair(&self.left, number, link).is_some_and(|share| share <= level);
+        }
+        level
+    }
+
     fn set_rate(&mut self, now: Time, id: u32, rate: f64) {
         let flow = &mut self.flows[id as usize];
         flow.is_rated = true;
-        // Shares of equal flows differ in the last bits as links fill; that is no change.
-        if flow.rate > 0.0 && (flow.rate - rate).abs() <= flow.rate * 1e-9 {
+        if flow.rate == rate {
             return;
         }
         let passed = (now - flow.updated).0 as f64 * 1e-12;

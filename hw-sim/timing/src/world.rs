@@ -4,6 +4,7 @@
 //! * `proxy`: engines that a CPU thread drives: the proxy, and the CPU-driven path
 //! * `copy`: what they drive: copy engines within a node, adapters between nodes
 //! * `device`: the device engine
+//! * `state`: lanes and requests
 //!
 //! A block runs ahead of the clock until it has to wait: its ops only cause events that lie later,
 //! and no signal ever falls, so what it found satisfied stays so.
@@ -13,9 +14,11 @@ mod copy;
 mod device;
 mod error;
 mod proxy;
+mod state;
 
 pub use error::ModelError;
 
+use crate::fold::fold;
 use crate::machine::{Machine, MachineError, Path};
 use crate::profile::Profile;
 use crate::program::{Code, Programs};
@@ -25,7 +28,7 @@ use crate::share::{GENERATION_MASK, Shares};
 use crate::time::{Rate, Time};
 use crate::trace::{Span, Track};
 use block::BlockState;
-use std::collections::VecDeque;
+use state::{LaneState, Request};
 
 /// What moves data between two GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -68,6 +71,8 @@ pub struct Setup<'a> {
     pub spans_max: usize,
     /// Keep the sequence of puts and signals.
     pub notes: bool,
+    /// Play nodes that cannot be told apart once for all of them (not with notes or spans).
+    pub folds: bool,
     /// Ops and events of the run, at most: a plan with absurd rounds ends in an error.
     pub steps_max: u64,
 }
@@ -79,7 +84,7 @@ impl<'a> Setup<'a> {
     /// Without trace and notes.
     pub fn new(machine: &'a Machine, profile: &'a Profile, engine: Engine) -> Self {
         let steps_max = STEPS_MAX;
-        Self { machine, profile, engine, spans_max: 0, notes: false, steps_max }
+        Self { machine, profile, engine, spans_max: 0, notes: false, folds: true, steps_max }
     }
 }
 
@@ -89,10 +94,12 @@ impl Setup<'_> {
     /// # Errors
     /// There are none.
     pub fn path(&self, from: u32, to: u32) -> Result<Path, MachineError> {
-        match self.engine {
-            Engine::Device => self.machine.pci_path(from, to),
-            _ => self.machine.path(from, to),
-        }
+        self.path_into(from, to, self.machine.node_of(to))
+    }
+
+    /// The same, with another node in place of the one of `to`.
+    fn path_into(&self, from: u32, to: u32, arrival: usize) -> Result<Path, MachineError> {
+        self.machine.path_into((from, to), self.engine == Engine::Device, arrival)
     }
 }
 
@@ -106,46 +113,6 @@ pub(crate) enum Signal {
 
 const SIGNALS: [(&str, Signal); 3] =
     [("arrival", Signal::Arrival), ("credit", Signal::Credit), ("completion", Signal::Completion)];
-
-/// No block waits here.
-const NOBODY: u32 = u32::MAX;
-
-#[derive(Clone, Copy)]
-struct Waiter {
-    block: u32,
-    expected: i64,
-}
-
-struct LaneState {
-    from: u32,
-    to: u32,
-    is_near: bool,
-    /// Something of this lane is with a copy engine, or on the wire.
-    is_active: bool,
-    path: Path,
-    raised: [u64; 3],
-    waiters: [Waiter; 3],
-    /// Requests that wait for their turn: transfers of one lane go in order (R11).
-    queue: VecDeque<u32>,
-}
-
-/// A descriptor, or several merged into one transfer.
-#[derive(Clone, Copy, Default)]
-struct Request {
-    lane: u32,
-    /// Whose engine.
-    rank: u32,
-    bytes: u64,
-    source: u64,
-    destination: u64,
-    raises: [u32; 3],
-    /// Lengths that stand in slots are never merged.
-    is_slot: bool,
-    /// Bytes that the fetch unit has not taken yet.
-    left: u64,
-    /// For the trace.
-    since: Time,
-}
 
 #[derive(Clone, Copy)]
 enum Event {
@@ -172,9 +139,11 @@ enum Event {
     /// A sub-request reaches the link unit, or the write unit.
     AtLink,
     AtWrite,
+    /// The peer's device engine has all of a request.
+    Acknowledged,
 }
 
-const EVENTS: [Event; 12] = [
+const EVENTS: [Event; 13] = [
     Event::Run,
     Event::Rung,
     Event::Free,
@@ -187,6 +156,7 @@ const EVENTS: [Event; 12] = [
     Event::Decoded,
     Event::AtLink,
     Event::AtWrite,
+    Event::Acknowledged,
 ];
 
 /// Who is told when a flow ends.
@@ -209,6 +179,7 @@ pub(crate) struct World<'a> {
     shares: Shares,
     code: Code,
     blocks: Vec<BlockState>,
+    storing: Vec<block::Storing>,
     lanes: Vec<LaneState>,
     requests: Vec<Request>,
     free_requests: Vec<u32>,
@@ -238,7 +209,11 @@ pub fn simulate(setup: Setup<'_>, programs: &impl Programs) -> Result<Outcome, M
     if ranks as usize > gpus {
         return Err(ModelError::TooFewGpus { ranks, machine: setup.machine.name(), gpus });
     }
-    let mut world = World::new(setup, Code::load(programs)?)?;
+    let code = Code::load(programs)?;
+    // Notes and traces are of every rank.
+    let is_folded = setup.folds && !setup.notes && setup.spans_max == 0;
+    let code = if is_folded { fold(code, setup.machine) } else { code };
+    let mut world = World::new(setup, code)?;
     world.run();
     world.finish()
 }
@@ -253,30 +228,22 @@ impl<'a> World<'a> {
         if setup.engine == Engine::Stores && setup.profile.stores.is_none() {
             return Err(missing("stores", "the engine `stores`"));
         }
+        let mut block_of = vec![0; code.ports.len()];
+        for (number, block) in (0..).zip(&code.blocks) {
+            block_of[block.ports as usize..][..block.port_count as usize].fill(number);
+        }
         let mut lanes = Vec::with_capacity(code.lanes.len());
-        for lane in &code.lanes {
+        for (lane, ends) in code.lanes.iter().zip(&code.ends) {
             let is_near = setup.machine.is_near(lane.from, lane.to);
             if !is_near && setup.profile.adapter.is_none() {
                 return Err(missing("adapter", "a plan between nodes"));
             }
-            let nobody = Waiter { block: NOBODY, expected: 0 };
-            lanes.push(LaneState {
-                from: lane.from,
-                to: lane.to,
-                is_near,
-                is_active: false,
-                path: setup.path(lane.from, lane.to)?,
-                raised: [0; 3],
-                waiters: [nobody; 3],
-                queue: VecDeque::new(),
-            });
+            setup.path(lane.from, lane.to)?;
+            let blocks = (block_of[ends.send as usize], block_of[ends.receive as usize]);
+            lanes.push(LaneState::new((lane.from, lane.to), blocks, is_near));
         }
         let ranks = code.blocks_of.len();
-        // The blocks of a GPU start one after another.
-        let costs = setup.profile.block;
-        let numbers = code.blocks_of.iter().flat_map(|&count| 0..u64::from(count));
-        let blocks: Vec<_> =
-            numbers.map(|it| BlockState::new(costs.launch + costs.stagger.times(it))).collect();
+        let blocks: Vec<_> = BlockState::all(&code, setup.profile.block);
         let copies = (0..ranks).map(|_| copy::CopyState::new(setup.profile)).collect();
         let devices = match setup.engine {
             Engine::Device => (0..ranks).map(|_| device::DeviceState::default()).collect(),
@@ -289,6 +256,7 @@ impl<'a> World<'a> {
             running: blocks.len(),
             ops: 0,
             blocks,
+            storing: Vec::new(),
             lanes,
             requests: Vec::new(),
             free_requests: Vec::new(),
@@ -298,7 +266,7 @@ impl<'a> World<'a> {
             devices,
             subs: Vec::new(),
             free_subs: Vec::new(),
-            busy: Busy::new(ranks, code.lanes.len()),
+            busy: Busy::new(ranks),
             code,
             spans: Vec::new(),
             notes: Vec::new(),
@@ -352,6 +320,7 @@ impl<'a> World<'a> {
             Event::Decoded => self.decoded(a),
             Event::AtLink => self.at_link(a),
             Event::AtWrite => self.at_write(a),
+            Event::Acknowledged => self.acknowledged(a),
         }
     }
 
@@ -380,15 +349,6 @@ impl<'a> World<'a> {
         self.shares.start(now, path, bytes, limit, owner);
     }
 
-    fn new_request(&mut self, request: Request) -> u32 {
-        if let Some(id) = self.free_requests.pop() {
-            self.requests[id as usize] = request;
-            return id;
-        }
-        self.requests.push(request);
-        self.requests.len() as u32 - 1
-    }
-
     /// All signals of a request, at the times at which they are visible at either end.
     fn raise_all(&mut self, request: &Request, remote: Time, local: Time) {
         for (_, signal) in SIGNALS {
@@ -404,17 +364,19 @@ impl<'a> World<'a> {
     }
 
     fn raise(&mut self, lane: u32, signal: Signal, count: u32) {
-        let state = &mut self.lanes[lane as usize];
-        let raised = &mut state.raised[signal as usize];
-        *raised += u64::from(count);
-        let value = *raised;
-        let waiter = state.waiters[signal as usize];
-        if waiter.block != NOBODY && value as i64 >= waiter.expected {
-            state.waiters[signal as usize].block = NOBODY;
-            self.run_block(waiter.block);
+        let Some((value, waiter)) = self.lanes[lane as usize].raise(signal, count) else {
+            self.ops = self.setup.steps_max;
+            return;
+        };
+        if let Some(block) = waiter {
+            self.run_block(block);
         }
-        if self.setup.notes {
-            self.notes.push(Note::Signal { lane, signal: SIGNALS[signal as usize].0, value });
+        if self.setup.notes && !self.lanes[lane as usize].is_flagged {
+            self.notes.push(Note::Signal {
+                lane,
+                signal: SIGNALS[signal as usize].0,
+                value: value.into(),
+            });
         }
     }
 
@@ -424,8 +386,14 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Spans of a flow on every link of its path.
-    fn span_links(&mut self, path: Path, bytes: u64, start: Time) {
+    /// Spans of a lane's flow on every link of its path.
+    fn span_links(&mut self, lane: u32, bytes: u64, start: Time) {
+        if self.setup.spans_max > 0 {
+            self.span_path(self.path(lane), bytes, start);
+        }
+    }
+
+    fn span_path(&mut self, path: Path, bytes: u64, start: Time) {
         if self.setup.spans_max > 0 {
             let now = self.now();
             for &link in path.links() {
@@ -442,12 +410,20 @@ impl<'a> World<'a> {
             return Err(self.stuck());
         }
         let links = self.setup.machine.link_rates().count() as u32;
+        let arrival = |node| self.code.arrival(node);
+        let played = |link| self.setup.machine.link_in_place_of(link, arrival);
+        let link_bytes = |link| self.shares.link_bytes(played(link));
+        let node_of = |rank: &u32| self.setup.machine.node_of(*rank);
+        let ranks = 0..self.code.blocks_of.len() as u32;
+        let ranks_played = ranks.filter(|rank| arrival(node_of(rank)) == node_of(rank)).count();
         self.busy.blocks = self.blocks.iter().map(|block| block.busy).collect();
+        self.busy.lanes = self.lanes.iter().map(|lane| lane.busy).collect();
         Ok(Outcome {
             end: self.end,
             events: self.queue.pushed(),
             ratings: self.shares.ratings,
-            link_bytes: (0..links).map(|link| self.shares.link_bytes(link)).collect(),
+            ranks_played,
+            link_bytes: (0..links).map(link_bytes).collect(),
             link_rates: (0..links).map(|link| self.shares.capacity(link)).collect(),
             busy: self.busy,
             copy_engines: self.setup.profile.proxy.copy_engines,
@@ -458,23 +434,26 @@ impl<'a> World<'a> {
     }
 
     fn stuck(&self) -> ModelError {
-        let waits = self.lanes.iter().flat_map(|lane| {
-            lane.waiters.iter().zip(lane.raised).zip(SIGNALS).map(move |it| (lane, it))
+        let mut waits = self.lanes.iter().flat_map(|lane| {
+            let (from, to) = (lane.from, lane.to);
+            lane.waits().map(move |(block, signal, expected, seen)| ModelError::Stuck {
+                at: self.now(),
+                rank: self.blocks[block as usize].rank,
+                block,
+                signal,
+                expected: expected.into(),
+                from,
+                to,
+                seen: seen.into(),
+                others: 0,
+            })
         });
-        let mut waits = waits.filter(|(_, ((waiter, _), _))| waiter.block != NOBODY);
-        let (lane, ((waiter, seen), (signal, _))) =
-            waits.next().expect("a block that has not ended waits for a signal");
-        ModelError::Stuck {
-            at: self.now(),
-            rank: self.code.blocks[waiter.block as usize].rank,
-            block: waiter.block,
-            signal,
-            expected: waiter.expected,
-            from: lane.from,
-            to: lane.to,
-            seen,
-            others: waits.count(),
+        let mut first = waits.next().expect("a block that has not ended waits for a signal");
+        let count = waits.count();
+        if let ModelError::Stuck { others, .. } = &mut first {
+            *others = count;
         }
+        first
     }
 }
 

@@ -6,8 +6,8 @@ use hwsim_timing::p2p::Stream;
 use hwsim_timing::{
     Edge, Engine, Leaf, LinkKind, Machine, Network, Profile, RankProgram, Setup, simulate,
 };
-use ringdove::plan::Pattern;
-use worlds::{draft, machine, nvswitch, pcie, profile, programs};
+use ringdove::plan::{Limits, Pattern};
+use worlds::{draft, draft_within, machine, nvswitch, pcie, profile, programs};
 
 fn text() -> &'static str {
     Profile::built_in_text("ark-v100").expect("built in")
@@ -138,10 +138,43 @@ fn a_plan_that_makes_no_sense_is_an_error_that_names_rank_and_place() {
     let error = refuse(&|it| it[0].encoded[rounds + 3] = 0x7f);
     assert!(error.contains("not done after 10000 ops and events"), "{error}");
     // Every single bit: an error or another plan, but no panic and no endless run.
-    for bit in 0..good[0].encoded.len() * 8 {
-        let mut programs = good.clone();
-        programs[0].encoded[bit / 8] ^= 1 << (bit % 8);
-        drop(run(&programs));
+    for good in [good, flagged()] {
+        for bit in 0..good[0].encoded.len() * 8 {
+            let mut programs = good.clone();
+            programs[0].encoded[bit / 8] ^= 1 << (bit % 8);
+            drop(run(&programs));
+        }
+    }
+}
+
+/// Two ranks that exchange flagged messages.
+fn flagged() -> Vec<RankProgram> {
+    let limits = Limits {
+        blocks_max: 1,
+        slot_bytes: 64,
+        slot_count: 2,
+        ranks_per_node: 0,
+        flagged_bytes: 64,
+    };
+    programs(&draft_within(Pattern::Selected, 2, 64, &limits))
+}
+
+/// If this fails, a block collects from ports that it does not have.
+#[test]
+fn a_collect_of_other_ports_than_the_blocks_receive_ports_is_refused() {
+    let profile = profile("ark-v100");
+    let machine = machine(&pcie(2), 1, &profile);
+    let mut programs = flagged();
+    // Pack, put, collect, two advances, of 80 bytes each; the count stands 16 bytes into an op.
+    let ports = programs[0].encoded.len() - 3 * 80 + 16;
+    for count in [0, 2, 200] {
+        programs[0].encoded[ports] = count;
+        let error = simulate(Setup::new(&machine, &profile, Engine::Proxy), &programs);
+        let error = error.expect_err("one receive port").to_string();
+        let expected = format!(
+            "ports of Collect: expected 1 to 1, the receive ports from there on, got {count}"
+        );
+        assert!(error.contains(&expected), "{error}");
     }
 }
 

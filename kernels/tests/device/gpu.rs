@@ -1,6 +1,7 @@
 //! One virtual GPU for tests: bounded memory, a clock that moves when it is read, and blocks that
 //! run in turn.
 
+use hwsim_ptx::flat::FlatMemory;
 use hwsim_ptx::memory::{AtomicOp, AtomicType, Memory, MemoryFault, Strength};
 use hwsim_ptx::{Block, Clock, Launch, Module, Progress};
 use std::cell::{Cell, RefCell};
@@ -14,44 +15,54 @@ const RED_ZONE_BYTES: u64 = 256;
 /// How far the clock moves at each look, in nanoseconds.
 const TICK_NS: u64 = 1000;
 
+/// Room for all allocations of a test; pages that nobody touches take no memory.
+const ARENA_BYTES: usize = 256 << 20;
+
 /// Memory that is reached by address, each access inside of one allocation.
-#[derive(Default)]
 pub struct Arena {
-    bytes: RefCell<Vec<u8>>,
-    /// Start and end of each allocation, as offsets into `bytes`, ascending.
-    allocations: RefCell<Vec<(usize, usize)>>,
+    memory: FlatMemory,
+    /// Start and end address of each allocation, ascending.
+    allocations: RefCell<Vec<(u64, u64)>>,
+}
+
+impl Default for Arena {
+    fn default() -> Self {
+        Self { memory: FlatMemory::new(BASE, ARENA_BYTES), allocations: RefCell::default() }
+    }
 }
 
 impl Arena {
     /// A zeroed allocation whose address is `misalignment` past a multiple of 256.
     pub fn allocate(&self, length: usize, misalignment: usize) -> u64 {
-        let mut bytes = self.bytes.borrow_mut();
-        let start = (bytes.len() + RED_ZONE_BYTES as usize).next_multiple_of(256) + misalignment;
-        bytes.resize(start + length, 0);
-        self.allocations.borrow_mut().push((start, start + length));
-        BASE + start as u64
+        let mut allocations = self.allocations.borrow_mut();
+        let free = allocations.last().map_or(BASE, |&(_, end)| end);
+        let start = (free + RED_ZONE_BYTES).next_multiple_of(256) + misalignment as u64;
+        let end = start + length as u64;
+        assert!(end <= BASE + ARENA_BYTES as u64, "the arena is full");
+        allocations.push((start, end));
+        start
     }
 
-    fn range(&self, address: u64, length: usize) -> Result<std::ops::Range<usize>, MemoryFault> {
-        let start = address.checked_sub(BASE).ok_or(MemoryFault::OutOfBounds)? as usize;
-        let end = start.checked_add(length).ok_or(MemoryFault::OutOfBounds)?;
+    fn check(&self, address: u64, length: usize) -> Result<(), MemoryFault> {
+        let end = address.checked_add(length as u64).ok_or(MemoryFault::OutOfBounds)?;
         let allocations = self.allocations.borrow();
-        let at = allocations.partition_point(|allocation| allocation.0 <= start);
-        match at.checked_sub(1).map(|i| allocations[i]) {
-            Some((_, limit)) if end <= limit => Ok(start..end),
+        let at = allocations.partition_point(|&(start, _)| start <= address);
+        match at.checked_sub(1).map(|index| allocations[index]) {
+            Some((_, limit)) if end <= limit => Ok(()),
             _ => Err(MemoryFault::OutOfBounds),
         }
     }
 
     /// A copy of `length` bytes.
     pub fn get(&self, address: u64, length: usize) -> Vec<u8> {
-        self.bytes.borrow()[self.range(address, length).unwrap()].to_vec()
+        self.check(address, length).unwrap();
+        self.memory.copy((address - BASE) as usize, length)
     }
 
     /// Writes `bytes`.
     pub fn put(&self, address: u64, bytes: &[u8]) {
-        let range = self.range(address, bytes.len()).unwrap();
-        self.bytes.borrow_mut()[range].copy_from_slice(bytes);
+        self.check(address, bytes.len()).unwrap();
+        self.memory.fill((address - BASE) as usize, bytes);
     }
 
     /// Reads a value of a plain type.
@@ -75,56 +86,45 @@ impl Memory for Arena {
 
     fn read(
         &self,
-        _cursor: &mut (),
+        cursor: &mut (),
         address: u64,
-        _word: usize,
-        _strength: Strength,
+        word: usize,
+        strength: Strength,
         bytes: &mut [u8],
     ) -> Result<(), MemoryFault> {
-        let range = self.range(address, bytes.len())?;
-        bytes.copy_from_slice(&self.bytes.borrow()[range]);
-        Ok(())
+        self.check(address, bytes.len())?;
+        self.memory.read(cursor, address, word, strength, bytes)
     }
 
     fn write(
         &self,
-        _cursor: &mut (),
+        cursor: &mut (),
         address: u64,
-        _word: usize,
-        _strength: Strength,
+        word: usize,
+        strength: Strength,
         bytes: &[u8],
     ) -> Result<(), MemoryFault> {
-        let range = self.range(address, bytes.len())?;
-        self.bytes.borrow_mut()[range].copy_from_slice(bytes);
-        Ok(())
+        self.check(address, bytes.len())?;
+        self.memory.write(cursor, address, word, strength, bytes)
     }
 
     fn atomic(
         &self,
-        _cursor: &mut (),
+        cursor: &mut (),
         address: u64,
         op: AtomicOp,
         ty: AtomicType,
-        _strength: Strength,
+        strength: Strength,
         operand: u64,
         compare: u64,
     ) -> Result<u64, MemoryFault> {
-        let length = ty.size_bytes();
-        let range = self.range(address, length)?;
-        let mut word = [0; 8];
-        word[..length].copy_from_slice(&self.bytes.borrow()[range.clone()]);
-        let old = u64::from_le_bytes(word);
-        let new = match op {
-            AtomicOp::Add => old.wrapping_add(operand),
-            AtomicOp::Cas if old == compare => operand,
-            AtomicOp::Cas => old,
-            other => panic!("the device code was not known to use atomic {other:?}"),
-        };
-        self.bytes.borrow_mut()[range].copy_from_slice(&new.to_le_bytes()[..length]);
-        Ok(old)
+        self.check(address, ty.size_bytes())?;
+        self.memory.atomic(cursor, address, op, ty, strength, operand, compare)
     }
 
-    fn fence(&self, _cursor: &mut (), _strength: Strength) {}
+    fn fence(&self, cursor: &mut (), strength: Strength) {
+        self.memory.fence(cursor, strength);
+    }
 }
 
 /// A clock that moves on whenever somebody looks: waits expire without any test sleeping.

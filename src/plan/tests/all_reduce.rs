@@ -40,62 +40,7 @@ fn check(case: &Case) {
     let choice = case.choice();
     let verified = verify(build(&choice), &case.request.promise());
     let verified = verified.unwrap_or_else(|error| panic!("{case:?}: {error}"));
-    run(case, &verified);
-}
-
-/// Two launches on the same lanes: the second finds what the first left.
-fn run(case: &Case, verified: &Verified) {
-    let request = &case.request;
-    let mut random = Random(case.seed);
-    let element = Element {
-        bytes: request.element_bytes as usize,
-        reduce_op: request.reduce_op,
-        scalar: 3,
-        rank_count: u64::from(request.rank_count),
-    };
-    let mut host = host(verified, element, 5);
-    for launch in 0..2 {
-        let bytes = request.bytes as usize;
-        for rank in &mut host.ranks {
-            let input: Vec<u8> = (0..bytes).map(|_| random.next() as u8).collect();
-            rank.memory = [input, vec![0xcc; bytes], Vec::new()];
-            rank.in_place = request.in_place;
-        }
-        let inputs: Vec<Vec<u8>> = host.ranks.iter().map(|rank| rank.memory[0].clone()).collect();
-        host.launch(&mut random).unwrap_or_else(|stuck| panic!("{case:?}: stuck at {stuck}"));
-        let expected = reduce_all(&element, &inputs);
-        for (number, rank) in host.ranks.iter().enumerate() {
-            let result = &rank.memory[usize::from(!request.in_place)];
-            assert!(*result == expected, "{case:?}: launch {launch}, rank {number} is wrong");
-            assert!(
-                request.in_place || rank.memory[0] == inputs[number],
-                "{case:?}: input written"
-            );
-        }
-    }
-}
-
-pub(super) fn reduce_all(element: &Element, inputs: &[Vec<u8>]) -> Vec<u8> {
-    let mut result = Vec::new();
-    for start in (0..inputs[0].len()).step_by(element.bytes) {
-        let load = |input: &Vec<u8>| element.scale(element.load(&input[start..][..element.bytes]));
-        let total = inputs.iter().map(load).reduce(|a, b| element.combine(a, b)).expect("a rank");
-        let value = element.finish(total);
-        result.extend_from_slice(&value.to_le_bytes()[..element.bytes]);
-    }
-    result
-}
-
-fn request(rank_count: u32, bytes: u64) -> Request {
-    Request {
-        collective: Collective::AllReduce,
-        rank_count,
-        bytes,
-        element_bytes: 4,
-        reduce_op: ReduceOp::Sum,
-        in_place: false,
-        registered: false,
-    }
+    run(&case.request, &verified, case.seed);
 }
 
 fn cases() -> impl Strategy<Value = Case> {
@@ -165,9 +110,7 @@ fn what_selection_chooses_is_right_as_it_is() {
             let small = bytes <= 16 << 10;
             assert_eq!(choice.algorithm == Algorithm::AllPairs, small, "{choice:?}");
             let verified = verify(build(&choice), &request.promise()).expect("correct");
-            let rings = choice.rings.clone();
-            let (slice_bytes, seed) = (None, bytes);
-            run(&Case { request, limits, slice_bytes, rings, seed, all_pairs: false }, &verified);
+            run(&request, &verified, bytes);
         }
     }
 }

@@ -1,23 +1,10 @@
 //! Patterns beside the ring: verified, run on host memory, and played by the timing model.
 
-use super::all_reduce::reduce_all;
 use super::*;
 use hwsim_timing::{
     Edge, Engine, Graph, LinkKind, Machine, Network, Note, Port, Profile, Setup, simulate,
 };
 use std::collections::BTreeMap;
-
-fn request(rank_count: u32, bytes: u64, reduce_op: ReduceOp, in_place: bool) -> Request {
-    Request {
-        collective: Collective::AllReduce,
-        rank_count,
-        bytes,
-        element_bytes: 4,
-        reduce_op,
-        in_place,
-        registered: false,
-    }
-}
 
 fn drafts() -> Vec<(Request, Draft)> {
     let mut drafts = Vec::new();
@@ -33,11 +20,15 @@ fn drafts() -> Vec<(Request, Draft)> {
     for (pattern, ranks) in worlds {
         for (bytes, blocks) in [(4, 1), (1000, 1), (5000, 2)] {
             for (op, in_place) in [(ReduceOp::PreMulSum, false), (ReduceOp::Avg, true)] {
-                let request = request(ranks, bytes, op, in_place);
-                // What is selected depends on nodes; the other patterns do not ask for them.
-                let nodes: &[u32] = if pattern == Pattern::Selected { &[0, 2] } else { &[0] };
-                for &ranks_per_node in nodes {
-                    let limits = Limits { ranks_per_node, ..limits(blocks, 256, 4) };
+                let request = Request { reduce_op: op, in_place, ..request(ranks, bytes) };
+                // What is selected depends on nodes and on flagged messages; the other patterns do
+                // not ask for them.
+                let ways: &[(u32, u32)] = match pattern {
+                    Pattern::Selected => &[(0, 0), (2, 0), (0, 1024)],
+                    _ => &[(0, 0)],
+                };
+                for &(ranks_per_node, flagged_bytes) in ways {
+                    let limits = Limits { ranks_per_node, flagged_bytes, ..limits(blocks, 256, 4) };
                     let draft = Draft::new(pattern, &request, &limits).expect("in range");
                     drafts.push((request, draft));
                 }
@@ -53,25 +44,7 @@ fn every_pattern_is_verified_and_gives_every_rank_the_result() {
     for (number, (request, draft)) in (0..).zip(drafts()) {
         let verified = verify(draft.plan(), &request.promise());
         let verified = verified.unwrap_or_else(|error| panic!("{request:?}: {error}"));
-        let mut random = Random(number);
-        let element = Element {
-            bytes: 4,
-            reduce_op: request.reduce_op,
-            scalar: 3,
-            rank_count: u64::from(request.rank_count),
-        };
-        let mut host = host(&verified, element, 5);
-        for rank in &mut host.ranks {
-            let input: Vec<u8> = (0..request.bytes).map(|_| random.next() as u8).collect();
-            rank.memory = [input, vec![0xcc; request.bytes as usize], Vec::new()];
-            rank.in_place = request.in_place;
-        }
-        let inputs: Vec<Vec<u8>> = host.ranks.iter().map(|rank| rank.memory[0].clone()).collect();
-        host.launch(&mut random).unwrap_or_else(|stuck| panic!("{request:?}: stuck at {stuck}"));
-        let expected = reduce_all(&element, &inputs);
-        for rank in &host.ranks {
-            assert!(rank.memory[usize::from(!request.in_place)] == expected, "{request:?}");
-        }
+        run(&request, &verified, number);
     }
 }
 
@@ -79,11 +52,11 @@ fn every_pattern_is_verified_and_gives_every_rank_the_result() {
 fn what_a_pattern_cannot_do_is_refused() {
     let limits = limits(1, 256, 4);
     for (pattern, ranks) in [(Pattern::TwoShot, 1), (Pattern::TwoShot, 18), (Pattern::Halving, 6)] {
-        let request = request(ranks, 64, ReduceOp::Sum, false);
+        let request = request(ranks, 64);
         let error = Draft::new(pattern, &request, &limits).expect_err("out of range");
         assert!(error.to_string().contains(&format!("got {ranks}")), "{error}");
     }
-    let request = request(1024, 64, ReduceOp::Sum, false);
+    let request = request(1024, 64);
     let error = Draft::new(Pattern::Halving, &request, &limits).expect_err("slots too small");
     assert!(error.to_string().contains("slot bytes"), "{error}");
 }
@@ -98,13 +71,7 @@ fn lane_key(lane: &LaneId) -> LaneKey {
 /// What a functional run does on each lane.
 fn functional(draft: &Draft, request: &Request) -> BTreeMap<LaneKey, Vec<Event>> {
     let verified = verify(draft.plan(), &request.promise()).expect("verified");
-    let element = Element {
-        bytes: 4,
-        reduce_op: request.reduce_op,
-        scalar: 3,
-        rank_count: u64::from(request.rank_count),
-    };
-    let mut host = host(&verified, element, 0);
+    let mut host = host(&verified, element(request), 0);
     for rank in &mut host.ranks {
         let bytes = request.bytes as usize;
         rank.memory = [vec![0; bytes], vec![0; bytes], Vec::new()];

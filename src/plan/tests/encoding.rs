@@ -109,32 +109,13 @@ fn plans() -> Vec<Verified> {
     let limits = limits(3, 64, 4);
     let mut plans = Vec::new();
     for (in_place, registered) in [(false, false), (false, true), (true, true)] {
-        let request = Request {
-            collective: Collective::AllReduce,
-            rank_count: 3,
-            bytes: 1 << 17,
-            element_bytes: 4,
-            reduce_op: ReduceOp::PreMulSum,
-            in_place,
-            registered,
-        };
+        let (reduce_op, request) = (ReduceOp::PreMulSum, request(3, 1 << 17));
+        let request = Request { reduce_op, in_place, registered, ..request };
         let choice = select(&request, &limits).expect("valid");
         plans.push(verify(build(&choice), &request.promise()).expect("correct"));
     }
-    let request = Request {
-        collective: Collective::AllReduce,
-        rank_count: 3,
-        bytes: 100,
-        element_bytes: 4,
-        reduce_op: ReduceOp::Sum,
-        in_place: false,
-        registered: false,
-    };
-    let choice = select(&request, &Limits { flagged_bytes: 64, ..limits });
-    let mut choice = choice.expect("valid");
-    choice.all_pairs(&Limits { flagged_bytes: 64, ..limits });
-    choice.set_slice_bytes(64);
-    plans.push(verify(build(&choice), &request.promise()).expect("correct"));
+    let (plan, promise) = all_pairs(64);
+    plans.push(verify(plan, &promise).expect("correct"));
     let transfer = |peer, direction, address| Transfer { peer, direction, address, bytes: 100 };
     let list = [
         transfer(1, Direction::Send, 0),

@@ -10,15 +10,7 @@ fn check(
     in_place: bool,
     (slot_count, seed): (u32, u64),
 ) {
-    let request = Request {
-        collective: Collective::AllReduce,
-        rank_count: nodes * per_node,
-        bytes,
-        element_bytes: 4,
-        reduce_op,
-        in_place,
-        registered: false,
-    };
+    let request = Request { reduce_op, in_place, ..request(nodes * per_node, bytes) };
     let limits = Limits { ranks_per_node: per_node, ..limits(2, 64, slot_count) };
     let mut choice = select(&request, &limits).expect("a valid request");
     assert_eq!(choice.algorithm, Algorithm::Hierarchical);
@@ -28,36 +20,6 @@ fn check(
     let verified = verify(build(&choice), &request.promise());
     let verified = verified.unwrap_or_else(|error| panic!("{request:?} {limits:?}: {error}"));
     run(&request, &verified, seed);
-}
-
-/// Two launches on the same lanes: the second finds what the first left.
-fn run(request: &Request, verified: &Verified, seed: u64) {
-    let mut random = Random(seed);
-    let element = Element {
-        bytes: 4,
-        reduce_op: request.reduce_op,
-        scalar: 3,
-        rank_count: u64::from(request.rank_count),
-    };
-    let mut host = host(verified, element, 5);
-    let bytes = request.bytes as usize;
-    for _launch in 0..2 {
-        for rank in &mut host.ranks {
-            let input: Vec<u8> = (0..bytes).map(|_| random.next() as u8).collect();
-            rank.memory = [input, vec![0xcc; bytes], Vec::new()];
-            rank.in_place = request.in_place;
-        }
-        let inputs: Vec<Vec<u8>> = host.ranks.iter().map(|rank| rank.memory[0].clone()).collect();
-        host.launch(&mut random).unwrap_or_else(|stuck| panic!("{request:?}: stuck at {stuck}"));
-        for at in (0..bytes).step_by(4) {
-            let terms = inputs.iter().map(|input| element.scale(element.load(&input[at..at + 4])));
-            let expected = element.finish(terms.reduce(|a, b| element.combine(a, b)).unwrap());
-            for (number, rank) in host.ranks.iter().enumerate() {
-                let seen = &rank.memory[usize::from(!request.in_place)][at..at + 4];
-                assert_eq!(element.load(seen), expected, "{request:?}: rank {number} byte {at}");
-            }
-        }
-    }
 }
 
 #[test]
@@ -89,15 +51,7 @@ proptest! {
 
 #[test]
 fn ranks_that_do_not_divide_into_nodes_are_refused() {
-    let request = Request {
-        collective: Collective::AllReduce,
-        rank_count: 6,
-        bytes: 64,
-        element_bytes: 4,
-        reduce_op: ReduceOp::Sum,
-        in_place: false,
-        registered: false,
-    };
+    let request = request(6, 64);
     let refused = select(&request, &Limits { ranks_per_node: 4, ..limits(1, 64, 4) });
     assert!(refused.unwrap_err().to_string().contains("divisor of the number of ranks"));
 }

@@ -15,6 +15,76 @@ pub(super) fn limits(blocks_max: u32, slot_bytes: u32, slot_count: u32) -> Limit
     Limits { blocks_max, slot_bytes, slot_count, ranks_per_node: 0, flagged_bytes: 0 }
 }
 
+/// A sum of 4-byte elements, out of place, in buffers that are not registered.
+pub(super) fn request(rank_count: u32, bytes: u64) -> Request {
+    Request {
+        collective: Collective::AllReduce,
+        rank_count,
+        bytes,
+        element_bytes: 4,
+        reduce_op: ReduceOp::Sum,
+        in_place: false,
+        registered: false,
+    }
+}
+
+/// All-pairs for 100 bytes of three ranks, in flagged messages of up to `flagged_bytes`.
+pub(super) fn all_pairs(flagged_bytes: u32) -> (Plan, Promise) {
+    let request = request(3, 100);
+    let limits = Limits { flagged_bytes, ..limits(1, 64, 4) };
+    let mut choice = select(&request, &limits).expect("valid");
+    choice.all_pairs(&limits);
+    choice.set_slice_bytes(flagged_bytes);
+    (build(&choice), request.promise())
+}
+
+/// What the ranks of a request compute on their elements.
+fn element(request: &Request) -> Element {
+    Element {
+        bytes: request.element_bytes as usize,
+        reduce_op: request.reduce_op,
+        scalar: 3,
+        rank_count: u64::from(request.rank_count),
+    }
+}
+
+/// Runs an all-reduce on random data, and checks what every rank has in the end. Two launches on
+/// the same lanes: the second finds what the first left.
+fn run(request: &Request, verified: &Verified, seed: u64) {
+    let mut random = Random(seed);
+    let element = element(request);
+    let mut host = host(verified, element, 5);
+    for launch in 0..2 {
+        let bytes = request.bytes as usize;
+        for rank in &mut host.ranks {
+            let input: Vec<u8> = (0..bytes).map(|_| random.next() as u8).collect();
+            rank.memory = [input, vec![0xcc; bytes], Vec::new()];
+            rank.in_place = request.in_place;
+        }
+        let inputs: Vec<Vec<u8>> = host.ranks.iter().map(|rank| rank.memory[0].clone()).collect();
+        let at = || format!("{request:?}, seed {seed}, launch {launch}");
+        host.launch(&mut random).unwrap_or_else(|stuck| panic!("{}: stuck at {stuck}", at()));
+        let expected = reduce_all(&element, &inputs);
+        for (number, rank) in host.ranks.iter().enumerate() {
+            let result = &rank.memory[usize::from(!request.in_place)];
+            assert!(*result == expected, "{}: rank {number} is wrong", at());
+            let kept = request.in_place || rank.memory[0] == inputs[number];
+            assert!(kept, "{}: input written", at());
+        }
+    }
+}
+
+fn reduce_all(element: &Element, inputs: &[Vec<u8>]) -> Vec<u8> {
+    let mut result = Vec::new();
+    for start in (0..inputs[0].len()).step_by(element.bytes) {
+        let load = |input: &Vec<u8>| element.scale(element.load(&input[start..][..element.bytes]));
+        let total = inputs.iter().map(load).reduce(|a, b| element.combine(a, b)).expect("a rank");
+        let value = element.finish(total);
+        result.extend_from_slice(&value.to_le_bytes()[..element.bytes]);
+    }
+    result
+}
+
 /// The world as the communicator would set it up for a verified plan: lanes, ports, programs. Lanes
 /// have been used before, up to message `position`.
 pub(super) fn host(plan: &Verified, element: Element, position: u64) -> Host {

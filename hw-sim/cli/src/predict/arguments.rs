@@ -36,9 +36,9 @@ pub(super) struct Common {
     /// A built-in machine, or the path of a machine file
     #[arg(long, short, value_name = "NAME|FILE", default_value = "pcie4")]
     pub machine: String,
-    /// How many such machines a network joins
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub nodes: usize,
+    /// How many such machines a network joins [default: as the machine says]
+    #[arg(long, value_name = "N")]
+    pub nodes: Option<usize>,
     /// GB/s of each GPU's adapter [default: the profile's]
     #[arg(long, value_name = "GB/S")]
     pub adapter: Option<f64>,
@@ -51,9 +51,10 @@ pub(super) struct Common {
     /// What moves data: cpu-driven, proxy, device or stores
     #[arg(long, value_name = "NAME", default_value = "proxy")]
     pub engine: EngineName,
-    /// A built-in profile of constants, or the path of a profile file
-    #[arg(long, short, value_name = "NAME|FILE", default_value = "ark-v100")]
-    pub profile: String,
+    /// A built-in profile of constants, or the path of a profile file [default: the one for the
+    /// machine's GPUs]
+    #[arg(long, short, value_name = "NAME|FILE")]
+    pub profile: Option<String>,
     /// Write the results to this file, as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -72,22 +73,30 @@ pub(super) struct AllReduceArguments {
     /// Ranks [default: all GPUs of all nodes]
     #[arg(short = 'g', long, value_name = "N")]
     pub ranks: Option<u32>,
-    /// auto (the fastest of those that fit), selected (what the library chooses), two-shot or
-    /// halving
-    #[arg(long, value_name = "NAME", default_value = "auto")]
-    pub pattern: PatternName,
-    /// Blocks of each rank's kernel; several with `auto` [default: what suits the pattern]
+    /// selected (what the library runs), two-shot or halving (drafts: verified plans that the
+    /// library does not run yet), or auto (the fastest of those that fit)
+    #[arg(long, alias = "pattern", value_name = "NAME", default_value = "auto")]
+    pub algorithm: AlgorithmName,
+    /// Blocks of each rank's kernel [default: what the library uses; of a draft the best]
     #[arg(long, value_name = "N")]
     pub blocks: Option<u32>,
-    /// Bytes of a staging slot [default: 512K, and 4M for more than 64 ranks]
+    /// Bytes of a staging slot [default: what the library uses; of a draft 512K, and 4M for more
+    /// than 64 ranks]
     #[arg(long, value_name = "SIZE")]
     pub slot_bytes: Option<Size>,
-    /// Staging slots of each lane
-    #[arg(long, value_name = "N", default_value_t = 4)]
-    pub slots: u32,
+    /// Staging slots of each lane [default: what the library uses]
+    #[arg(long, value_name = "N")]
+    pub slots: Option<u32>,
+    /// As RINGDOVE_LOW_LATENCY_BYTES: up to this size the library sends flagged messages on one
+    /// node [default: what the library uses]
+    #[arg(long, value_name = "SIZE")]
+    pub low_latency_bytes: Option<Size>,
     /// Buffers are registered: engines reach them directly where the pattern allows it
     #[arg(short = 'R', long)]
     pub registered: bool,
+    /// Play every rank, also those of nodes that do the same as another at the same time
+    #[arg(long)]
+    pub every_rank: bool,
 }
 
 #[derive(Args)]
@@ -158,16 +167,16 @@ impl FromStr for EngineName {
 
 /// `None`: the fastest.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct PatternName(pub Option<Pattern>);
+pub(super) struct AlgorithmName(pub Option<Pattern>);
 
-/// Patterns with the names that the command takes.
+/// Patterns with the names that the command takes, and whether they are drafts.
 pub(super) const PATTERNS: [(&str, Pattern); 3] = [
     ("selected", Pattern::Selected),
     ("two-shot", Pattern::TwoShot),
     ("halving", Pattern::Halving),
 ];
 
-impl FromStr for PatternName {
+impl FromStr for AlgorithmName {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {

@@ -1,12 +1,12 @@
 //! Plans of the library as programs of the model.
 
-use super::arguments::{AllReduceArguments, PATTERNS};
-use super::{PredictError, Row, Scene};
+use super::arguments::{AllReduceArguments, PATTERNS, Size};
+use super::{Half, PredictError, Row, Scene};
 use hwsim_timing::{Engine, Outcome, Port, Programs, RankProgram, Setup, simulate};
-use ringdove::ReduceOp;
 use ringdove::plan::{
     Collective, Draft, LaneEnd, LaneKind, Limits, Pattern, PlanError, Request, Side,
 };
+use ringdove::{ReduceOp, Settings};
 
 /// A draft, as the model reads it.
 struct Drafted<'a>(&'a Draft);
@@ -40,59 +40,83 @@ pub(super) struct Job<'a> {
 const TRIED_RANKS_MAX: u32 = 64;
 /// Blocks that `auto` tries.
 const BLOCKS_TRIED: [u32; 4] = [1, 4, 16, 32];
-/// Blocks of the library's own choice, at most: its default.
-const SELECTED_BLOCKS: u32 = 4;
+
+/// A plan to try: its pattern, and blocks at most.
+#[derive(Clone, Copy)]
+struct Candidate {
+    pattern: Pattern,
+    blocks: u32,
+}
+
+impl Candidate {
+    fn name(self) -> String {
+        let name = PATTERNS.iter().find(|(_, it)| *it == self.pattern).expect("listed").0;
+        match self.pattern {
+            // The library chooses the blocks of its own.
+            Pattern::Selected => name.to_owned(),
+            _ => format!("{name} x{}", self.blocks),
+        }
+    }
+}
 
 impl Job<'_> {
+    /// Out of place and in place.
+    pub fn row(&self) -> Result<Row, PredictError> {
+        let out_of_place = self.best(false)?;
+        let differs = |&candidate: &Candidate| {
+            let drafts = [false, true].map(|in_place| self.draft(candidate, in_place).ok());
+            drafts[0] != drafts[1]
+        };
+        let in_place = match self.candidates().iter().any(differs) {
+            true => Some(self.best(true)?),
+            false => None,
+        };
+        Ok(Row { bytes: self.bytes, out_of_place, in_place })
+    }
+
     /// The candidate that takes the least time; of equals the first.
-    pub fn best(&self) -> Result<Row, PredictError> {
-        let mut best: Option<Row> = None;
+    pub fn best(&self, in_place: bool) -> Result<Half, PredictError> {
+        let mut best: Option<Half> = None;
         let mut refused = None;
-        for (pattern, blocks) in self.candidates() {
-            let draft = match self.draft(pattern, blocks) {
+        for candidate in self.candidates() {
+            let draft = match self.draft(candidate, in_place) {
                 Ok(draft) => draft,
                 Err(error) => {
                     refused = Some(error);
                     continue;
                 }
             };
-            let setup = self.scene.setup(&self.arguments.common);
-            let outcome = simulate(setup, &Drafted(&draft))?;
-            if best.as_ref().is_none_or(|row| outcome.end < row.outcome.end) {
+            let outcome = simulate(self.setup(), &Drafted(&draft))?;
+            if best.as_ref().is_none_or(|half| outcome.end < half.outcome.end) {
                 let limit = outcome.limit(None, &self.scene.machine);
-                let name = PATTERNS.iter().find(|(_, it)| *it == pattern).expect("listed").0;
-                let plan = match pattern {
-                    Pattern::Selected => name.to_owned(),
-                    _ => format!("{name} x{blocks}"),
-                };
-                best = Some(Row { bytes: self.bytes, plan, outcome, limit });
+                best = Some(Half { plan: candidate.name(), outcome, limit });
             }
         }
         // Each of the patterns has a reason for its refusal; the last one's is as good as any.
         best.ok_or_else(|| PredictError::Plan(refused.expect("there is a candidate")))
     }
 
-    /// The best candidate again, with spans.
+    /// The best candidate out of place again, with spans.
     pub fn traced(&self, spans_max: usize) -> Result<Outcome, PredictError> {
-        let best = self.best()?.plan;
-        for (pattern, blocks) in self.candidates() {
-            let name = PATTERNS.iter().find(|(_, it)| *it == pattern).expect("listed").0;
-            if best == name || best == format!("{name} x{blocks}") {
-                let draft = self.draft(pattern, blocks)?;
-                let setup = Setup { spans_max, ..self.scene.setup(&self.arguments.common) };
-                return Ok(simulate(setup, &Drafted(&draft))?);
-            }
-        }
-        unreachable!("the best is one of the candidates")
+        let best = self.best(false)?.plan;
+        let is_best = |candidate: &Candidate| candidate.name() == best;
+        let candidate = self.candidates().into_iter().find(is_best);
+        let draft = self.draft(candidate.expect("the best is one of them"), false)?;
+        Ok(simulate(Setup { spans_max, ..self.setup() }, &Drafted(&draft))?)
     }
 
-    fn candidates(&self) -> Vec<(Pattern, u32)> {
+    fn setup(&self) -> Setup<'_> {
+        let folds = !self.arguments.every_rank;
+        Setup { folds, ..self.scene.setup(&self.arguments.common) }
+    }
+
+    fn candidates(&self) -> Vec<Candidate> {
         let blocks = match self.arguments.blocks {
             Some(blocks) => vec![blocks],
             None if self.ranks > TRIED_RANKS_MAX => vec![4],
             None => BLOCKS_TRIED.to_vec(),
         };
-        let patterns = match self.arguments.pattern.0 {
+        let patterns = match self.arguments.algorithm.0 {
             Some(pattern) => vec![pattern],
             None if self.ranks > TRIED_RANKS_MAX && self.ranks.is_power_of_two() => {
                 vec![Pattern::Halving]
@@ -103,39 +127,49 @@ impl Job<'_> {
         let mut candidates = Vec::new();
         for pattern in patterns {
             match (pattern, self.arguments.blocks) {
-                // The library chooses the blocks of its own.
-                (Pattern::Selected, None) => candidates.push((pattern, SELECTED_BLOCKS)),
-                _ => candidates.extend(blocks.iter().map(|&blocks| (pattern, blocks))),
+                (Pattern::Selected, None) => {
+                    candidates.push(Candidate { pattern, blocks: Settings::default().blocks_max });
+                }
+                _ => candidates.extend(blocks.iter().map(|&blocks| Candidate { pattern, blocks })),
             }
         }
         candidates
     }
 
-    fn draft(&self, pattern: Pattern, blocks: u32) -> Result<Draft, PlanError> {
-        let arguments = self.arguments;
+    fn draft(&self, candidate: Candidate, in_place: bool) -> Result<Draft, PlanError> {
+        let (arguments, library) = (self.arguments, Settings::default());
         let request = Request {
             collective: Collective::AllReduce,
             rank_count: self.ranks,
             bytes: self.bytes,
             element_bytes: if self.bytes.is_multiple_of(4) { 4 } else { 1 },
             reduce_op: ReduceOp::Sum,
-            in_place: false,
+            in_place,
             // Stores reach a peer's slots; they have no use for registered buffers.
             registered: arguments.registered && arguments.common.engine.0 != Engine::Stores,
         };
-        // Large worlds cut data into more pieces; larger slots keep their number down.
-        let slot_bytes = if self.ranks > TRIED_RANKS_MAX { 4 << 20 } else { 512 << 10 };
-        let limits = Limits {
-            blocks_max: blocks,
-            slot_bytes: arguments.slot_bytes.map_or(slot_bytes, |it| it.0).min(1 << 31) as u32,
-            slot_count: arguments.slots,
-            // The model has no flagged messages.
-            flagged_bytes: 0,
-            ranks_per_node: match arguments.common.nodes {
-                1 => 0,
-                _ => self.scene.machine.gpus_per_node() as u32,
-            },
+        let slot_bytes = match candidate.pattern {
+            Pattern::Selected => library.slot_bytes,
+            // Large worlds cut data into more pieces; larger slots keep their number down.
+            _ if self.ranks > TRIED_RANKS_MAX => 4 << 20,
+            _ => 512 << 10,
         };
-        Draft::new(pattern, &request, &limits)
+        let bytes =
+            |size: Option<Size>, default| size.map_or(default, |it| it.0.min(1 << 31) as u32);
+        let per_node = self.scene.machine.gpus_per_node() as u32;
+        let is_one_node = self.ranks <= per_node;
+        let is_even = self.ranks.is_multiple_of(per_node);
+        let limits = Limits {
+            blocks_max: candidate.blocks,
+            slot_bytes: bytes(arguments.slot_bytes, slot_bytes),
+            slot_count: arguments.slots.unwrap_or(library.slot_count),
+            // As the communicator has it: flagged words stay together on one node only (R13).
+            flagged_bytes: match is_one_node {
+                true => bytes(arguments.low_latency_bytes, library.low_latency_bytes),
+                false => 0,
+            },
+            ranks_per_node: if is_one_node || !is_even { 0 } else { per_node },
+        };
+        Draft::new(candidate.pattern, &request, &limits)
     }
 }

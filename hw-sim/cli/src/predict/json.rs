@@ -2,7 +2,7 @@
 
 use super::arguments::Common;
 use super::table::bandwidths;
-use super::{Row, Scene};
+use super::{Half, Row, Scene};
 use hwsim_timing::p2p::Point;
 use serde_json::{Value, json};
 
@@ -24,14 +24,18 @@ fn document(scene: &Scene, common: &Common, operation: &str, results: Vec<Value>
 /// Times in microseconds, bandwidths in GB/s.
 pub(super) fn all_reduce(scene: &Scene, common: &Common, rows: &[Row], ranks: u32) -> String {
     let result = |row: &Row| {
-        let (algorithm, bus) = bandwidths(row, ranks);
-        let time = row.outcome.end.us();
-        let half = json!({"time": time, "alg_bw": algorithm, "bus_bw": bus, "nwrong": null});
+        let half = |half: &Half| {
+            let (algorithm, bus) = bandwidths(row.bytes, half, ranks);
+            json!({
+                "time": half.outcome.end.us(), "alg_bw": algorithm, "bus_bw": bus, "nwrong": null,
+                "plan": half.plan, "limited_by": half.limit.name, "limit_share": half.limit.share,
+                "events": half.outcome.events, "ranks_played": half.outcome.ranks_played,
+            })
+        };
         json!({
             "size": row.bytes, "count": row.bytes / 4, "type": "float", "redop": "sum",
-            "root": "-1", "out_of_place": half, "in_place": half,
-            "plan": row.plan, "limited_by": row.limit.name, "limit_share": row.limit.share,
-            "events": row.outcome.events,
+            "root": "-1", "out_of_place": half(&row.out_of_place),
+            "in_place": half(row.in_place()),
         })
     };
     document(scene, common, "all-reduce", rows.iter().map(result).collect())

@@ -4,7 +4,7 @@ use super::PredictError;
 use super::arguments::Common;
 use hwsim_machine::description::{Description, LinkKind, Node};
 use hwsim_timing::machine::{Edge, Graph, LinkKind as Kind};
-use hwsim_timing::{Leaf, Machine, Network, Profile};
+use hwsim_timing::{Leaf, Machine, Network, Profile, ProfileError};
 
 /// Points are GPUs, root complexes, PCI switches, and one for all NVSwitches: they are reached by
 /// equal bundles, over which traffic is spread evenly.
@@ -43,6 +43,21 @@ pub(super) fn graph(description: &Description) -> Graph {
     Graph { name: description.name.clone(), gpu_count: gpus, points, edges }
 }
 
+/// Built-in profiles by the compute capability of the GPUs that they describe, and the one for
+/// those that none describes.
+const PROFILES: [((u32, u32), &str); 2] = [((7, 0), "ark-v100"), ((8, 0), "a100")];
+const OTHERWISE: &str = "ark-v100";
+
+/// The profile that the flags name, or the one for the machine's GPUs.
+pub(super) fn profile(description: &Description, common: &Common) -> Result<Profile, ProfileError> {
+    let fitting = || {
+        let capability = description.gpus.first().map(|gpu| gpu.model.compute_capability);
+        let fits = |(of, _): &&((u32, u32), &str)| Some(*of) == capability;
+        PROFILES.iter().find(fits).map_or(OTHERWISE, |(_, name)| name)
+    };
+    Profile::find(common.profile.as_deref().unwrap_or_else(fitting))
+}
+
 /// The machine that the flags describe.
 pub(super) fn convert(
     description: &Description,
@@ -52,5 +67,6 @@ pub(super) fn convert(
     let leaf = common.leaf_nodes;
     let leaf = leaf.map(|nodes| Leaf { nodes, oversubscription: common.oversubscription });
     let network = Network { adapter_gb_per_s: common.adapter, leaf };
-    Ok(Machine::new(&graph(description), common.nodes, network, profile)?)
+    let nodes = common.nodes.unwrap_or(description.nodes as usize);
+    Ok(Machine::new(&graph(description), nodes, network, profile)?)
 }

@@ -3,12 +3,14 @@
 //! * `arguments`: the flags, in nccl-tests' letters where it has them
 //! * `machine`: a machine description as a machine of the model
 //! * `collective`: plans of the library as programs of the model
+//! * `parallel`: sizes on all cores
 //! * `table`, `json`, `plot`: the results; each says that they are modelled, and with which profile
 
 mod arguments;
 mod collective;
 mod json;
 mod machine;
+mod parallel;
 mod plot;
 mod table;
 #[cfg(test)]
@@ -23,6 +25,7 @@ use hwsim_machine::description::Description;
 use hwsim_timing::p2p::{Point, Stream, measure};
 use hwsim_timing::trace::chrome;
 use hwsim_timing::{Machine, MachineError, ModelError, Outcome, Profile, ProfileError, Setup};
+use parallel::in_parallel;
 use ringdove::plan::PlanError;
 use std::io::{self, Write};
 use std::path::Path;
@@ -77,8 +80,8 @@ struct Scene {
 
 impl Scene {
     fn new(common: &Common) -> Result<Self, Error> {
-        let profile = Profile::find(&common.profile).map_err(PredictError::from)?;
         let description = Description::find(&common.machine)?;
+        let profile = machine::profile(&description, common).map_err(PredictError::from)?;
         let machine = machine::convert(&description, common, &profile)?;
         Ok(Self { machine, profile })
     }
@@ -96,10 +99,23 @@ impl Scene {
 /// One size of an all-reduce.
 struct Row {
     bytes: u64,
+    out_of_place: Half,
+    /// `None`: the programs are the same, byte for byte, and so are the times.
+    in_place: Option<Half>,
+}
+
+/// One half of a row.
+struct Half {
     /// What ran: pattern and blocks.
     plan: String,
     outcome: Outcome,
     limit: hwsim_timing::report::Limit,
+}
+
+impl Row {
+    fn in_place(&self) -> &Half {
+        self.in_place.as_ref().unwrap_or(&self.out_of_place)
+    }
 }
 
 fn all_reduce(arguments: &AllReduceArguments) -> Result<ExitCode, Error> {
@@ -108,12 +124,8 @@ fn all_reduce(arguments: &AllReduceArguments) -> Result<ExitCode, Error> {
     let scene = Scene::new(common)?;
     let ranks = arguments.ranks(&scene.machine)?;
     print(&table::header(&scene, common, &format!("all-reduce, {ranks} ranks"), true))?;
-    let mut rows = Vec::new();
-    for bytes in sizes {
-        let row = Job { scene: &scene, arguments, ranks, bytes }.best()?;
-        print(&table::all_reduce_row(&row, ranks))?;
-        rows.push(row);
-    }
+    let job = |bytes: &u64| Job { scene: &scene, arguments, ranks, bytes: *bytes }.row();
+    let rows = in_parallel(&sizes, job, |row| print(&table::all_reduce_row(row, ranks)))?;
     print(&table::footer(&rows, ranks))?;
     if let Some(path) = &common.json {
         write(path, &json::all_reduce(&scene, common, &rows, ranks))?;

@@ -41,7 +41,8 @@ pub(super) fn all_reduce(
     rows: &[Row],
     ranks: u32,
 ) -> Result<String, PredictError> {
-    let points = rows.iter().map(|row| (row.bytes as f64, bandwidths(row, ranks).1)).collect();
+    let bus = |row: &Row| bandwidths(row.bytes, &row.out_of_place, ranks).1;
+    let points = rows.iter().map(|row| (row.bytes as f64, bus(row))).collect();
     let name = common.engine.0.name().to_owned();
     let series = vec![Series { name, points, colour: 0, is_marks: false }];
     let title = format!("all-reduce, {ranks} ranks, {} ({})", scene.machine.name(), scene.notice());

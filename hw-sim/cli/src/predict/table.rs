@@ -1,7 +1,7 @@
 //! The table, in nccl-tests' columns, with what limits each row behind them.
 
 use super::arguments::Common;
-use super::{Row, Scene};
+use super::{Half, Row, Scene};
 use hwsim_timing::p2p::Point;
 
 /// Bytes that a link must carry for each byte of an all-reduce, at best.
@@ -40,40 +40,72 @@ pub(super) fn header(scene: &Scene, common: &Common, what: &str, is_collective: 
     text
 }
 
-/// One size of an all-reduce. Staged plans take the same time in place, so both halves are equal.
+/// One size of an all-reduce.
 pub(super) fn all_reduce_row(row: &Row, ranks: u32) -> String {
-    let (algorithm, bus) = bandwidths(row, ranks);
-    let time = fitted(row.outcome.end.us(), 7);
-    let half =
-        format!("  {time:>7}  {:>6}  {:>6}  {:>6}", fitted(algorithm, 6), fitted(bus, 6), "N/A");
+    let columns = |half: &Half| {
+        let (algorithm, bus) = bandwidths(row.bytes, half, ranks);
+        let time = fitted(half.outcome.end.us(), 7);
+        format!("  {time:>7}  {:>6}  {:>6}  {:>6}", fitted(algorithm, 6), fitted(bus, 6), "N/A")
+    };
+    let about = |half: &Half| {
+        format!("{}, {} {:.0} %", half.plan, half.limit.name, 100.0 * half.limit.share)
+    };
     let (count, kind) = match row.bytes.is_multiple_of(4) {
         true => (row.bytes / 4, "float"),
         false => (row.bytes, "int8"),
     };
-    format!(
-        "{:>12}  {count:>12}  {kind:>8}  {:>6}  {:>6}{half}{half}  {}, {} {:.0} %\n",
+    let (out, inside) = (&row.out_of_place, row.in_place());
+    let mut line = format!(
+        "{:>12}  {count:>12}  {kind:>8}  {:>6}  {:>6}{}{}  {}",
         row.bytes,
         "sum",
         -1,
-        row.plan,
-        row.limit.name,
-        100.0 * row.limit.share
-    )
+        columns(out),
+        columns(inside),
+        about(out)
+    );
+    if about(out) != about(inside) {
+        line += &format!("; in place: {}", about(inside));
+    }
+    line + "\n"
 }
 
 /// Algorithm and bus bandwidth in GB/s.
-pub(super) fn bandwidths(row: &Row, ranks: u32) -> (f64, f64) {
-    let algorithm = row.bytes as f64 / row.outcome.end.seconds() / 1e9;
+pub(super) fn bandwidths(bytes: u64, half: &Half, ranks: u32) -> (f64, f64) {
+    let algorithm = bytes as f64 / half.outcome.end.seconds() / 1e9;
     (algorithm, algorithm * bus_factor(ranks))
 }
 
 /// The lines below the rows.
 pub(super) fn footer(rows: &[Row], ranks: u32) -> String {
-    let sum: f64 = rows.iter().map(|row| bandwidths(row, ranks).1).sum();
-    format!(
+    let halves = || rows.iter().flat_map(|row| [&row.out_of_place, row.in_place()]);
+    let bus = |row: &Row| {
+        [&row.out_of_place, row.in_place()].map(|half| bandwidths(row.bytes, half, ranks).1)
+    };
+    let sum: f64 = rows.iter().flat_map(bus).sum();
+    let mut text = format!(
         "# Out of bounds values : not checked (modelled)\n# Avg bus bandwidth    : {:.6}\n",
-        sum / rows.len().max(1) as f64
-    )
+        sum / (2 * rows.len()).max(1) as f64
+    );
+    if rows.iter().any(|row| row.in_place.is_none()) {
+        text += "# In place             : computed where its programs differ; else they are equal \
+                 to those out of place, byte for byte\n";
+    }
+    let is_draft = |half: &Half| !half.plan.starts_with("selected");
+    if halves().any(is_draft) {
+        text += "# Drafts               : two-shot and halving are verified plans that the library \
+                 does not run yet (--algorithm selected: what it runs)\n";
+    }
+    let played = || halves().map(|half| half.outcome.ranks_played);
+    let (least, most) = (played().min().unwrap_or(0), played().max().unwrap_or(0));
+    if least < ranks as usize {
+        let range = if least == most { least.to_string() } else { format!("{least} to {most}") };
+        text += &format!(
+            "# Ranks played         : {range} of {ranks}; each other does what one of these does, \
+             when it does (--every-rank plays all)\n"
+        );
+    }
+    text
 }
 
 /// One size between two GPUs.

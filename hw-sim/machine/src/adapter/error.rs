@@ -1,5 +1,7 @@
 //! What a verb can answer instead of success.
 
+use crate::fabric::FabricError;
+
 /// Why a verb was refused. Each maps to the `errno` that the verbs interface documents.
 #[derive(Debug, thiserror::Error)]
 pub enum VerbsError {
@@ -48,6 +50,16 @@ impl VerbsError {
     /// Wraps an error of the system with what was tried.
     pub(super) fn system(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Self {
         move |cause| Self::System { what: what.into(), cause }
+    }
+}
+
+impl From<FabricError> for VerbsError {
+    fn from(error: FabricError) -> Self {
+        match error {
+            FabricError::Invalid(text) => Self::Invalid(text),
+            FabricError::Full(text) => Self::Full(text),
+            FabricError::System { what, cause } => Self::System { what, cause },
+        }
     }
 }
 

@@ -15,10 +15,11 @@
 //! In a machine file an adapter has `faults = ["delay=200"]`. `HWSIM_FAULTS` holds a list with
 //! commas: `seed=7,hwsim0:port-down,*:delay=200`; `node1/hwsim0:port-down` is for one node.
 
+use crate::fault_list::{self, choose};
 use std::time::Duration;
 
-/// The environment variable with faults for all processes of a run.
-pub const FAULTS_VARIABLE: &str = "HWSIM_FAULTS";
+pub use crate::fault_list::FAULTS_VARIABLE;
+
 /// The vendor code of a queue pair that fails by order.
 const VENDOR_CODE: u32 = 0x65;
 
@@ -57,13 +58,7 @@ fn parse(text: &str) -> Result<Fault, String> {
     let known = "port-down, port-down-after=N, qp-error-after=N[:CODE], delay=MICROSECONDS, \
                  reorder=MICROSECONDS or receiver-not-ready=PERCENT";
     let wrong = || format!("expected {known}, found `{text}`");
-    let number = |text: &str| {
-        let parsed = match text.strip_prefix("0x") {
-            Some(digits) => u64::from_str_radix(digits, 16),
-            None => text.parse(),
-        };
-        parsed.map_err(|_| wrong())
-    };
+    let number = |text: &str| fault_list::number(text).ok_or_else(wrong);
     let (name, argument) = match text.split_once('=') {
         Some((name, argument)) => (name, Some(argument)),
         None => (text, None),
@@ -96,31 +91,13 @@ impl Faults {
         for fault in of_file {
             found.faults.push(parse(fault)?);
         }
-        for entry in list.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
-            let wrong = || format!("expected seed=NUMBER or ADAPTER:FAULT, found `{entry}`");
-            if let Some(seed) = entry.strip_prefix("seed=") {
-                found.seed = seed.parse().map_err(|_| wrong())?;
-                continue;
-            }
-            let (place, fault) = entry.split_once(':').ok_or_else(wrong)?;
-            let fault = parse(fault)?;
-            let (of_node, adapter) = match place.split_once('/') {
-                Some((of_node, adapter)) => {
-                    let index = of_node.strip_prefix("node").and_then(|text| text.parse().ok());
-                    (Some(index.ok_or_else(wrong)?), adapter)
-                }
-                None => (None, place),
-            };
-            if of_node.is_none_or(|of_node: u32| of_node == node)
-                && (adapter == "*" || adapter == name)
-            {
-                found.faults.push(fault);
-            }
-        }
+        let told = fault_list::of_device(list, node, name, parse)?;
+        found.seed = told.seed;
+        found.faults.extend(told.faults);
         Ok(found)
     }
 
-    pub(super) fn port_down_at_start(&self) -> bool {
+    pub(crate) fn port_down_at_start(&self) -> bool {
         self.faults.contains(&Fault::PortDown)
     }
 
@@ -152,17 +129,8 @@ impl Faults {
         })
     }
 
-    /// A number that depends on nothing else.
     fn choose(&self, purpose: u64, queue_pair: u32, message: u64) -> u64 {
-        // The finaliser of SplitMix64 over all of them.
-        let mut value = self.seed;
-        for part in [purpose, u64::from(queue_pair), message] {
-            value = value.wrapping_add(part).wrapping_add(0x9e37_79b9_7f4a_7c15);
-            value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            value = (value ^ value >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-            value ^= value >> 31;
-        }
-        value
+        choose(self.seed, [purpose, u64::from(queue_pair), message])
     }
 }
 

@@ -2,12 +2,8 @@
 
 use super::address::Endpoint;
 use super::error::Result;
-use super::fabric::{Fabric, Process, ProcessId};
-use super::ring::Layout;
-use super::segment::Segment;
 use super::state::State;
-use std::fs::File;
-use std::io::Read;
+use crate::fabric::{Fabric, FabricError, Layout, Process, Segment};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -38,15 +34,22 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Makes the file of a queue pair of this process.
+    /// Makes the file of a queue pair of this process, under the first free number, or anew under
+    /// `number`.
     pub fn make(fabric: &Fabric, endpoint: Endpoint, number: Option<u32>) -> Result<(u32, Self)> {
-        let (pid, nonce) = fabric.own_id;
-        let made = fabric.make_queue_pair(endpoint, number, BYTES, |segment| {
-            segment.word32(8).store(pid, Ordering::Relaxed);
-            segment.word32(12).store(nonce, Ordering::Relaxed);
-            segment.word64(0).store(MAGIC, Ordering::Release);
+        let (number, segment) = fabric.make(BYTES, MAGIC, |draft, _| match number {
+            Some(number) => {
+                fabric.replace(draft, &file_name(endpoint, number))?;
+                Ok(number)
+            }
+            None => free_number(fabric, endpoint, draft),
         })?;
-        Ok((made.0, Self { segment: Arc::new(made.1) }))
+        Ok((number, Self { segment: Arc::new(segment) }))
+    }
+
+    /// Removes a queue pair's file.
+    pub fn remove(fabric: &Fabric, endpoint: Endpoint, number: u32) {
+        fabric.remove(&file_name(endpoint, number));
     }
 
     /// The owner's state, as its peer may know it.
@@ -127,17 +130,12 @@ pub(super) struct Peer {
 impl Peer {
     /// Opens the file of a queue pair, if it listens to `me`.
     pub fn open(fabric: &Fabric, endpoint: Endpoint, number: u32, me: u64) -> Option<Arc<Self>> {
-        let segment = Arc::new(fabric.open_queue_pair(endpoint, number, BYTES)?);
-        if segment.word64(0).load(Ordering::Acquire) != MAGIC {
-            return None;
-        }
-        let id =
-            (segment.word32(8).load(Ordering::Relaxed), segment.word32(12).load(Ordering::Relaxed));
-        let link = Link { segment };
+        let (segment, owner) = fabric.open(&file_name(endpoint, number), BYTES, MAGIC)?;
+        let link = Link { segment: Arc::new(segment) };
         if link.willing().load(Ordering::Acquire) != me || !link.takes_requests() {
             return None;
         }
-        let process = fabric.process(id)?;
+        let process = fabric.process(owner)?;
         Some(Arc::new(Self { link, process }))
     }
 
@@ -162,7 +160,7 @@ impl Peer {
         // Pairs with `set_quiet`: a service thread that takes over looks once more after it.
         fence(Ordering::SeqCst);
         if !self.link.is_quiet() {
-            self.process.wake();
+            self.process.adapters().wake();
         }
     }
 
@@ -172,10 +170,23 @@ impl Peer {
     }
 }
 
-/// Whose queue pair a file belongs to.
-pub(super) fn owner_of(path: &Path) -> Option<ProcessId> {
-    let mut header = [0; 16];
-    File::open(path).ok()?.read_exact(&mut header).ok()?;
-    let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| header[at + byte]));
-    (header[..8] == MAGIC.to_le_bytes()).then(|| (word(8), word(12)))
+fn file_name(Endpoint { node, adapter }: Endpoint, number: u32) -> String {
+    format!("qp-{node}-{adapter}-{number:06x}")
+}
+
+/// Gives a draft the first free number of an adapter.
+fn free_number(
+    fabric: &Fabric,
+    endpoint: Endpoint,
+    draft: &Path,
+) -> std::result::Result<u32, FabricError> {
+    // Numbers of processes differ from the start, so that one of another process rarely fits.
+    let start = fabric.own_id.0.wrapping_mul(64).wrapping_add(fabric.serial());
+    for attempt in 0..1 << 20 {
+        let number = 0x100 + start.wrapping_add(attempt) % 0xff_fe00;
+        if fabric.name(draft, &file_name(endpoint, number))? {
+            return Ok(number);
+        }
+    }
+    Err(FabricError::Full("the adapter has no free queue pair number".into()))
 }

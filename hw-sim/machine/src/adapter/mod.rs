@@ -24,20 +24,17 @@
 
 pub mod address;
 pub mod completion;
-mod copy;
 pub mod device;
 pub mod error;
-mod fabric;
 pub mod fault;
 mod link;
 pub mod network;
 pub mod qp;
 mod receive;
+pub(crate) mod record;
 mod region;
 mod requester;
 mod responder;
-mod ring;
-mod segment;
 mod service;
 pub mod state;
 pub mod work;

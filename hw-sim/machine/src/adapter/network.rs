@@ -3,12 +3,12 @@
 use super::address::Endpoint;
 use super::device::Device;
 use super::error::{Result, VerbsError};
-use super::fabric::Fabric;
 use super::fault::{FAULTS_VARIABLE, Faults};
 use super::qp::QueuePair;
 use super::region::{RegionRequest, Regions};
 use super::service::Service;
 use crate::description::Description;
+use crate::fabric::Fabric;
 use crate::memory::GlobalMemory;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -21,7 +21,7 @@ pub type GpuMemory = fn() -> Option<&'static GlobalMemory>;
 pub struct Network {
     /// The adapters of the process's node.
     pub devices: Vec<Arc<Device>>,
-    pub(super) fabric: Fabric,
+    pub(super) fabric: Arc<Fabric>,
     pub(super) regions: Regions,
     pub(super) service: Service,
     gpu_memory: GpuMemory,
@@ -111,8 +111,7 @@ impl Network {
 
 impl Drop for Network {
     fn drop(&mut self) {
-        self.fabric.leave();
         // Its thread sees that the network is gone.
-        self.fabric.own.wake();
+        self.fabric.own.adapters().wake();
     }
 }

@@ -295,7 +295,7 @@ impl QueuePair {
         if self.destroyed.swap(true, Ordering::Relaxed) {
             return;
         }
-        self.network.fabric.remove_queue_pair(self.device.endpoint, self.number);
+        Link::remove(&self.network.fabric, self.device.endpoint, self.number);
         self.send_completions.remove_user(self);
         self.receive_completions.remove_user(self);
         self.receive_queue.remove_user(self);
@@ -420,7 +420,7 @@ impl QueuePair {
         if polls - self.polls_seen.load(Ordering::Relaxed) == POLLS_MIN && !self.has_poller() {
             self.link.read().unwrap().set_quiet(true);
             // So that the service thread looks, soon, whether we still poll.
-            self.network.fabric.own.wake();
+            self.network.fabric.own.adapters().wake();
         }
         self.progress(None);
     }

@@ -2,15 +2,15 @@
 //! answers to completions.
 
 use super::completion::{Completion, Status};
-use super::copy;
 use super::device::{AsyncEvent, PortState};
 use super::fault::Verdict;
 use super::link::{Link, PIECE_BYTES, Peer, REQUESTS, RESPONSES};
 use super::qp::QueuePair;
+use super::record::{FIRST, IMMEDIATE, Kind, LAST, Record, SOLICITED};
 use super::region::Access;
-use super::ring::{FIRST, IMMEDIATE, Kind, LAST, Reader, Record, SOLICITED, Writer};
 use super::state::{Attributes, State};
 use super::work::{Data, Piece, SendRequest, Verb, parts};
+use crate::fabric::{Reader, Writer, copy};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -57,8 +57,8 @@ pub(super) struct SendSide {
     next_message: u64,
     reads: u32,
     /// Where requests go, once the peer is there.
-    outlet: Option<(Arc<Peer>, Writer)>,
-    responses: Reader,
+    outlet: Option<(Arc<Peer>, Writer<Record>)>,
+    responses: Reader<Record>,
     refused: Option<(u64, Status)>,
     hold_until: Option<Instant>,
     judged: bool,

@@ -1,14 +1,14 @@
 //! The responder's side of a queue pair: carries out what the peer asks, after checking it.
 
 use super::completion::{Completion, Operation, Status};
-use super::copy;
 use super::device::{AsyncEvent, PortState};
 use super::link::{Link, PIECE_BYTES, Peer, REQUESTS, RESPONSES};
 use super::qp::QueuePair;
+use super::record::{FIRST, IMMEDIATE, Kind, LAST, Record, SOLICITED};
 use super::region::Access;
-use super::ring::{FIRST, IMMEDIATE, Kind, LAST, Reader, Record, SOLICITED, Writer};
 use super::state::{Attributes, State, receiver_timer_us};
 use super::work::{Piece, ReceiveRequest, parts};
+use crate::fabric::{Reader, Writer, copy};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -19,9 +19,9 @@ const PIECES_PER_PASS: u32 = 64;
 #[derive(Debug)]
 pub(super) struct ReceiveSide {
     pub settings: Attributes,
-    requests: Reader,
+    requests: Reader<Record>,
     /// Where answers go, once there was a first request.
-    outlet: Option<(Arc<Peer>, Writer)>,
+    outlet: Option<(Arc<Peer>, Writer<Record>)>,
     /// Messages carried out, and how many of them the peer knows of.
     executed: u64,
     acknowledged: u64,

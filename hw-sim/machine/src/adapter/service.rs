@@ -3,6 +3,7 @@
 use super::error::{Result, VerbsError};
 use super::network::Network;
 use super::qp::QueuePair;
+use crate::fabric::{ask_for_short_slices, block_signals};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, RwLock, Weak};
 use std::time::{Duration, Instant};
@@ -17,9 +18,6 @@ const HELD_EVERY: Duration = Duration::from_micros(200);
 const PEERS_EVERY: Duration = Duration::from_millis(50);
 /// Idle rounds before it sleeps: a wake costs both sides more than a few looks.
 const IDLE_ROUNDS: u32 = 20;
-
-/// The time slice that the thread asks for: the least that the kernel gives.
-const SLICE_NS: u64 = 100_000;
 
 /// The queue pairs that the thread looks after.
 #[derive(Default)]
@@ -38,7 +36,7 @@ impl Service {
         // Release pairs with the acquire of `has_changed`.
         self.changed.store(true, Ordering::Release);
         drop(pairs);
-        pair.network.fabric.own.wake();
+        pair.network.fabric.own.adapters().wake();
     }
 
     /// All queue pairs.
@@ -64,7 +62,7 @@ impl Service {
 
 /// Starts the thread. It ends with the network.
 pub(super) fn start(network: &Arc<Network>) -> Result<()> {
-    let (weak, process) = (Arc::downgrade(network), Arc::clone(&network.fabric.own));
+    let (weak, bell) = (Arc::downgrade(network), network.fabric.own.adapters());
     // Signals are for the program's own threads.
     let thread = move || {
         block_signals();
@@ -92,7 +90,7 @@ pub(super) fn start(network: &Arc<Network>) -> Result<()> {
             } else {
                 PEERS_EVERY
             };
-            process.sleep(time, || {
+            bell.sleep(time, || {
                 network.service.has_changed() || pairs.iter().any(|pair| pair.has_work())
             });
             // The rounds before the next sleep count again only if something came.
@@ -119,36 +117,4 @@ fn round(network: &Network, pairs: &[Arc<QueuePair>]) -> bool {
         worked |= pair.progress_by_service(now);
     }
     worked
-}
-
-fn block_signals() {
-    // SAFETY: the set is filled before it is used; only this thread's mask changes.
-    unsafe {
-        let mut all: libc::sigset_t = std::mem::zeroed();
-        libc::sigfillset(&raw mut all);
-        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, std::ptr::null_mut());
-    }
-}
-
-/// Asks the host to let this thread run soon after each wake, and briefly: programs that spin on
-/// memory until a message arrives would keep it waiting for a whole time slice. Where the kernel
-/// does not know the wish, nothing changes.
-fn ask_for_short_slices() {
-    #[repr(C)]
-    #[derive(Default)]
-    struct Wish {
-        size: u32,
-        policy: u32,
-        flags: u64,
-        nice: i32,
-        priority: u32,
-        /// The slice, ns, for threads of the normal kind (Linux 6.12).
-        runtime: u64,
-        deadline: u64,
-        period: u64,
-    }
-    let wish = Wish { size: size_of::<Wish>() as u32, runtime: SLICE_NS, ..Wish::default() };
-    // SAFETY: the structure is as the kernel has it, and outlives the call, which concerns this
-    // thread alone.
-    unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const wish, 0) };
 }

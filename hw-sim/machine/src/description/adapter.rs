@@ -76,27 +76,18 @@ impl Check<'_> {
         entry: &AdapterEntry,
         machine: &Description,
     ) -> Result<Adapter, DescriptionError> {
-        let (index, name) = (machine.adapters.len(), entry.name.as_ref());
+        let index = machine.adapters.len();
         if index >= ADAPTERS_MAX {
             let reason = format!("expected at most {ADAPTERS_MAX} `[[adapters]]` entries");
             return Err(self.invalid(entry.name.span(), reason));
         }
-        // The name becomes a folder's name, and a pattern that the verbs library matches.
-        let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
-        if name.is_empty() || name.len() > 40 || !name.chars().all(plain) {
-            let reason = format!("expected 1 to 40 letters, digits, `-` or `_`, found `{name}`");
-            return Err(self.invalid(entry.name.span(), reason));
-        }
-        if machine.adapters.iter().any(|adapter| adapter.name == *name) {
+        let name = self.device_name("adapter", &entry.name)?;
+        if machine.adapters.iter().any(|adapter| adapter.name == name) {
             let reason = format!("a second adapter `{name}`: names are unique");
             return Err(self.invalid(entry.name.span(), reason));
         }
         let under = self.pci_parent(&entry.under)?;
-        let gb_per_s = *entry.gb_per_s.as_ref();
-        if !(gb_per_s > 0.0 && gb_per_s <= 1e6) {
-            let reason = format!("expected GB/s above 0 and up to 1e6, found {gb_per_s}");
-            return Err(self.invalid(entry.gb_per_s.span(), reason));
-        }
+        let gb_per_s = self.rate(&entry.gb_per_s)?;
         let mtu = *entry.mtu.as_ref();
         if !(256..=4096).contains(&mtu) || !mtu.is_power_of_two() {
             let reason = format!("expected 256, 512, 1024, 2048 or 4096 bytes, found {mtu}");
@@ -108,7 +99,7 @@ impl Check<'_> {
             }
         }
         Ok(Adapter {
-            name: name.clone(),
+            name,
             under,
             bus_id: self.bus_id(&entry.bus_id)?,
             pcie: self.pcie(&entry.pcie)?,

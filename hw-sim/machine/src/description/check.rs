@@ -35,6 +35,7 @@ pub(super) fn resolve(file: MachineFile, source: &str, origin: &str) -> Result<D
         links: Vec::new(),
         peers_across_root_complexes: file.peers_across_root_complexes,
         adapters: Vec::new(),
+        engines: Vec::new(),
         peer_memory: file.peer_memory,
         nodes: match &file.nodes {
             Some(nodes) => check.number("nodes", nodes, cluster::NODES)?,
@@ -75,6 +76,7 @@ pub(super) fn resolve(file: MachineFile, source: &str, origin: &str) -> Result<D
         check.links(entry, &mut description)?;
     }
     check.adapters(&file.adapters, &mut description)?;
+    check.engines(&file.engines, &mut description)?;
     Ok(description.at_node(0))
 }
 
@@ -94,13 +96,42 @@ impl Check<'_> {
         file::invalid(self.source, self.origin, span, reason)
     }
 
-    fn number(&self, what: &str, seen: &Spanned<u32>, range: RangeInclusive<u32>) -> Result<u32> {
+    pub(super) fn number(
+        &self,
+        what: &str,
+        seen: &Spanned<u32>,
+        range: RangeInclusive<u32>,
+    ) -> Result<u32> {
         let value = *seen.as_ref();
         if range.contains(&value) {
             return Ok(value);
         }
         let (least, most) = (range.start(), range.end());
         let reason = format!("expected {what} from {least} to {most}, found {value}");
+        Err(self.invalid(seen.span(), reason))
+    }
+
+    /// A rate in GB/s.
+    pub(super) fn rate(&self, seen: &Spanned<f64>) -> Result<f64> {
+        let gb_per_s = *seen.as_ref();
+        if gb_per_s > 0.0 && gb_per_s <= 1e6 {
+            return Ok(gb_per_s);
+        }
+        let reason = format!("expected GB/s above 0 and up to 1e6, found {gb_per_s}");
+        Err(self.invalid(seen.span(), reason))
+    }
+
+    /// The name of an adapter or an engine: it becomes a folder's name, and a pattern that others
+    /// match.
+    pub(super) fn device_name(&self, what: &str, seen: &Spanned<String>) -> Result<String> {
+        let name = seen.as_ref();
+        let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+        if !name.is_empty() && name.len() <= 40 && name.chars().all(plain) {
+            return Ok(name.clone());
+        }
+        let reason = format!(
+            "expected an {what}'s name: 1 to 40 letters, digits, `-` or `_`, found `{name}`"
+        );
         Err(self.invalid(seen.span(), reason))
     }
 
@@ -257,11 +288,7 @@ impl Check<'_> {
 
     fn links(&self, entry: &LinkEntry, machine: &mut Description) -> Result<()> {
         let count = self.number("links", &entry.count, 1..=NV_LINKS_PER_GPU_MAX)?;
-        let gb_per_s = *entry.gb_per_s.as_ref();
-        if !(gb_per_s > 0.0 && gb_per_s <= 1e6) {
-            let reason = format!("expected GB/s above 0 and up to 1e6, found {gb_per_s}");
-            return Err(self.invalid(entry.gb_per_s.span(), reason));
-        }
+        let gb_per_s = self.rate(&entry.gb_per_s)?;
         for pair in &entry.pairs {
             let (kind, ends) = self.link_ends(entry.kind, pair)?;
             let known = |link: &Link| link.ends == ends || link.ends == [ends[1], ends[0]];

@@ -2,6 +2,7 @@
 
 use super::DescriptionError;
 use super::adapter::AdapterEntry;
+use super::engine::EngineEntry;
 use serde::Deserialize;
 use std::ops::Range;
 use toml::Spanned;
@@ -29,6 +30,8 @@ pub(super) struct MachineFile {
     pub links: Vec<LinkEntry>,
     #[serde(default)]
     pub adapters: Vec<AdapterEntry>,
+    #[serde(default)]
+    pub engines: Vec<EngineEntry>,
     #[serde(default)]
     pub peer_memory: bool,
 }

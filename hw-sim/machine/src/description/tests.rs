@@ -20,7 +20,7 @@ fn spoilt(machine: &str, from: &str, to: &str) -> (usize, String, String) {
 /// A built-in file that does not parse would be found by the first user only.
 #[test]
 fn every_built_in_machine_parses_under_its_own_name() {
-    let expected = [("one-gpu", 1), ("pcie4", 4), ("dgx1v", 8), ("dgx-a100", 8)];
+    let expected = [("one-gpu", 1), ("pcie4", 4), ("dgx1v", 8), ("dgx-a100", 8), ("ark", 8)];
     assert_eq!(Description::built_in_names().count(), expected.len());
     for (name, gpus) in expected {
         let machine = Description::builtin(name).unwrap();
@@ -294,4 +294,50 @@ fn wrong_adapters_are_named_with_their_line() {
     let (_, key, reason) = spoilt("dgx1v", "name = \"hwsim1\"", "name = \"hwsim0\"");
     assert_eq!(key, "name");
     assert!(reason.contains("names are unique"), "{reason}");
+}
+
+/// If engine and GPU are not below one switch, the library takes an engine far from its GPU.
+#[test]
+fn each_gpu_of_ark_has_an_engine_beside_it() {
+    let machine = Description::builtin("ark").unwrap();
+    assert_eq!(machine.engines.len(), machine.gpus.len());
+    for (gpu, engine) in machine.gpus.iter().zip(&machine.engines) {
+        assert_eq!((gpu.under, gpu.numa_node), (engine.under, engine.numa_node));
+    }
+    assert!(machine.describe().contains("engine7 (device engine, 12.66 GB/s)"));
+    assert!(machine.links.iter().all(|link| link.kind == LinkKind::Cpu), "PCIe alone");
+    assert_eq!(Description::find("ark x 2").unwrap().nodes, 2);
+}
+
+#[test]
+fn wrong_engines_are_named_with_their_line() {
+    let with = |text: &str| spoilt("ark", "gb_per_s = 12.66\n", &format!("{text}\n"));
+    for (text, wrong, expected) in [
+        ("gb_per_s = 0.0", "gb_per_s", "above 0 and up to 1e6, found 0"),
+        ("gb_per_s = 1.0\nlane_depth = 63", "lane_depth", "from 64 to 65536, found 63"),
+        ("gb_per_s = 1.0\nsub_request_bytes = 100", "sub_request_bytes", "multiple of 64 bytes"),
+        ("gb_per_s = 1.0\nroutes = 65537", "routes", "from 1 to 65536, found 65537"),
+        ("gb_per_s = 1.0\nchannels = 0", "channels", "from 1 to 256, found 0"),
+        ("gb_per_s = 1.0\nlimes = 3", "limes", "unknown field"),
+        ("gb_per_s = 1.0\nfaults = [\"port-down\"]", "faults", "link-down-after=N"),
+    ] {
+        let (line, key, reason) = with(text);
+        assert_eq!(key, wrong, "{reason}");
+        assert!(line > 130 && reason.contains(expected), "{line}: {reason}");
+    }
+    let (_, key, reason) = spoilt("ark", "\"engine1\"", "\"hwsim1\"");
+    assert_eq!(key, "name");
+    assert!(reason.contains("names are unique"), "{reason}");
+}
+
+/// The machine file of the README is what people start from.
+#[test]
+fn the_readmes_machine_file_is_right() {
+    let readme = include_str!("../../../README.md");
+    let (_, rest) = readme.split_once("```toml\n").unwrap();
+    let (text, _) = rest.split_once("```").unwrap();
+    let machine = Description::parse(text, "README.md").unwrap();
+    let engine = &machine.engines[0];
+    assert_eq!(engine.limits, super::EngineLimits::default(), "it says so");
+    assert_eq!(machine.adapters.len(), 1);
 }

@@ -87,6 +87,10 @@ impl Description {
             let indent = 2 * depth;
             let _ = writeln!(text, "{:indent$}{name} (adapter, {layer:?}, {rate} GB/s)", "");
         }
+        for engine in self.engines.iter().filter(|engine| engine.under == node) {
+            let (name, rate, indent) = (&engine.name, engine.gb_per_s, 2 * depth);
+            let _ = writeln!(text, "{:indent$}{name} (device engine, {rate} GB/s)", "");
+        }
     }
 
     /// Legend and rates, below the matrix.

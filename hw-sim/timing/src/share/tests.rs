@@ -32,7 +32,7 @@ fn machine(rates: &[u8]) -> Machine {
 /// nobody has more.
 fn check_fair(shares: &Shares, alive: &[(u32, u64)]) -> Result<(), TestCaseError> {
     let load = |link: usize| -> f64 {
-        shares.links[link].flows.iter().map(|(flow, _)| shares.rate(*flow)).sum()
+        shares.links[link].flows.iter().map(|it| shares.rate(it.flow())).sum()
     };
     for (number, link) in shares.links.iter().enumerate() {
         prop_assert!(load(number) <= link.capacity as f64 * (1.0 + 1e-6), "link {number}");
@@ -40,10 +40,10 @@ fn check_fair(shares: &Shares, alive: &[(u32, u64)]) -> Result<(), TestCaseError
     for &(id, _) in alive {
         let flow = &shares.flows[id as usize];
         let has_all = flow.rate >= flow.limit as f64 * (1.0 - 1e-6);
-        let is_held = flow.path.links().iter().any(|&number| {
+        let is_held = flow.links().any(|number| {
             let link = &shares.links[number as usize];
             let full = load(number as usize) >= link.capacity as f64 * (1.0 - 1e-6);
-            let most = link.flows.iter().map(|(other, _)| shares.rate(*other)).fold(0.0, f64::max);
+            let most = link.flows.iter().map(|it| shares.rate(it.flow())).fold(0.0, f64::max);
             full && flow.rate >= most * (1.0 - 1e-6)
         });
         prop_assert!(has_all || is_held, "flow {id} could have more than {}", flow.rate);

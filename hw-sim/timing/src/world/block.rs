@@ -1,14 +1,23 @@
 //! A block walks its program.
 
-use super::{Engine, Event, Owner, Request, Signal, Waiter, World};
-use crate::program::{FORWARDS, FROM_SLOT, INTO_SLOT, Op, Segment};
+use super::state::Request;
+use super::{Engine, Event, Owner, Signal, World};
+use crate::profile::Block;
+use crate::program::{Code, FORWARDS, FROM_SLOT, INTO_SLOT, Op, Segment};
 use crate::report::Note;
 use crate::time::{Rate, Time};
 use crate::trace::Track;
-use ringdove_kernels::op::{OpCode, flags};
+use ringdove_kernels::op::{OpCode, flagged_bytes, flags};
 
-/// Where a block is.
+/// Where a block is, and what it runs.
+#[repr(align(64))]
 pub(super) struct BlockState {
+    pub rank: u32,
+    /// Its first port, segment and op, in the lists of all.
+    ports: u32,
+    segments: u32,
+    ops: u32,
+    segment_count: u32,
     segment: u32,
     op: u32,
     round: u32,
@@ -16,12 +25,11 @@ pub(super) struct BlockState {
     at: Time,
     /// Time that it spent on anything but waiting.
     pub busy: Time,
-    storing: Storing,
 }
 
 /// What a block stores into a peer's memory.
 #[derive(Clone, Copy, Default)]
-struct Storing {
+pub(super) struct Storing {
     lane: u32,
     bytes: u64,
     limit: Rate,
@@ -35,9 +43,28 @@ enum Step {
 }
 
 impl BlockState {
-    pub(super) fn new(launch: Time) -> Self {
-        let (busy, storing) = (Time::ZERO, Storing::default());
-        Self { segment: 0, op: 0, round: 0, at: launch, busy, storing }
+    /// All blocks, before they start. Those of a GPU start one after another.
+    pub(super) fn all(code: &Code, costs: Block) -> Vec<Self> {
+        let mut number = 0;
+        let mut rank = None;
+        let start = |block: &crate::program::BlockCode| {
+            number = if rank == Some(block.rank) { number + 1 } else { 0 };
+            rank = Some(block.rank);
+            let script = code.scripts[block.script as usize];
+            Self {
+                rank: block.rank,
+                ports: block.ports,
+                segments: script.segments,
+                ops: script.ops,
+                segment_count: script.segment_count,
+                segment: 0,
+                op: 0,
+                round: 0,
+                at: costs.launch + costs.stagger.times(number),
+                busy: Time::ZERO,
+            }
+        };
+        code.blocks.iter().map(start).collect()
     }
 }
 
@@ -68,14 +95,13 @@ impl World<'_> {
     /// The op that comes next, with its segment and round.
     fn next_op(&mut self, block: u32) -> Option<(Segment, Op, u32)> {
         let state = &mut self.blocks[block as usize];
-        let code = &self.code.blocks[block as usize];
         loop {
-            if state.segment == code.segment_count {
+            if state.segment == state.segment_count {
                 return None;
             }
-            let segment = self.code.segments[(code.segments + state.segment) as usize];
+            let segment = self.code.segments[(state.segments + state.segment) as usize];
             if state.round < segment.rounds && state.op < segment.op_count {
-                let op = self.code.ops[(segment.ops + state.op) as usize];
+                let op = self.code.ops[(state.ops + segment.ops + state.op) as usize];
                 return Some((segment, op, state.round));
             }
             state.op = 0;
@@ -103,11 +129,17 @@ impl World<'_> {
         let costs = self.setup.profile.block;
         match op.code {
             OpCode::Copy | OpCode::Reduce => return self.pass(block, op, bytes),
+            OpCode::Pack if bytes > 0 => {
+                let rate = self.local_rate(block, costs.copy);
+                let cost = costs.op + rate.time(flagged_bytes(bytes));
+                self.spend(block, "pack", bytes, cost);
+            }
+            OpCode::Collect if bytes > 0 => return self.collect(block, op, bytes),
+            OpCode::Pack | OpCode::Collect => {}
             OpCode::Put => return self.put(block, op, bytes, moved),
             OpCode::Credit => {
                 let lane = self.port(block, op.port).lane;
-                let raises = raises(Signal::Credit);
-                return self.ring(block, Request { lane, raises, ..Request::default() });
+                return self.ring(block, Request::signal(lane, raises(Signal::Credit)));
             }
             OpCode::WaitSignal | OpCode::WaitCompletion => {
                 let port = self.port(block, op.port);
@@ -118,25 +150,22 @@ impl World<'_> {
                 };
                 let expected = position + op.value;
                 self.spend(block, "step", 0, costs.step);
-                let lane = &mut self.lanes[port.lane as usize];
-                if (lane.raised[signal as usize] as i64) < expected {
-                    lane.waiters[signal as usize] = Waiter { block, expected };
+                if !self.lanes[port.lane as usize].wait(signal, expected) {
                     return Step::Suspended;
                 }
             }
             OpCode::Advance => {
-                let first = self.code.blocks[block as usize].ports;
+                let first = self.blocks[block as usize].ports;
                 let port = &mut self.code.ports[first as usize + usize::from(op.port)];
                 port.position += op.value;
                 port.completion_position += op.other as i64;
             }
-            OpCode::Pack | OpCode::Collect => unreachable!("`Code::load` refuses flagged messages"),
         }
         Step::Taken
     }
 
     fn port(&self, block: u32, port: u16) -> crate::program::BlockPort {
-        self.code.ports[self.code.blocks[block as usize].ports as usize + usize::from(port)]
+        self.code.ports[self.blocks[block as usize].ports as usize + usize::from(port)]
     }
 
     fn stores_on(&self, lane: u32) -> bool {
@@ -159,11 +188,35 @@ impl World<'_> {
                 return self.begin_store(block, port.lane, bytes, rate, [0; 3]);
             }
         }
-        let rank = self.code.blocks[block as usize].rank;
-        let sharers = u64::from(self.code.blocks_of[rank as usize]);
-        let rate = rate.min(Rate(costs.memory.0 / sharers));
+        let rate = self.local_rate(block, rate);
         let name = if is_reduce { "reduce" } else { "copy" };
         self.spend(block, name, bytes, costs.op + rate.time(bytes));
+        Step::Taken
+    }
+
+    /// The rate of a pass in a GPU's own memory, which its blocks share.
+    fn local_rate(&self, block: u32, rate: Rate) -> Rate {
+        let rank = self.blocks[block as usize].rank;
+        let sharers = u64::from(self.code.blocks_of[rank as usize]);
+        rate.min(Rate(self.setup.profile.block.memory.0 / sharers))
+    }
+
+    /// Flagged messages of several ports are reduced once all of them are here: as long as it takes
+    /// to reduce one after another, but in one pass.
+    fn collect(&mut self, block: u32, op: &Op, bytes: u64) -> Step {
+        for place in op.port..op.port + op.value as u16 {
+            let port = self.port(block, place);
+            let expected = port.position + op.other as i64 + 1;
+            if !self.lanes[port.lane as usize].wait(Signal::Arrival, expected) {
+                // From the start again: what is there stays there.
+                self.blocks[block as usize].op -= 1;
+                return Step::Suspended;
+            }
+        }
+        let costs = self.setup.profile.block;
+        let rate = self.local_rate(block, costs.reduce);
+        let cost = costs.op + rate.time(bytes).times(op.value as u64);
+        self.spend(block, "collect", bytes, cost);
         Step::Taken
     }
 
@@ -176,9 +229,10 @@ impl World<'_> {
         raises: [u32; 3],
     ) -> Step {
         let limit = limit.min(self.stores().block);
-        let state = &mut self.blocks[block as usize];
-        state.storing = Storing { lane, bytes, limit, raises };
-        let at = state.at;
+        // Known only once a block stores: other engines have no use for it.
+        self.storing.resize(self.blocks.len(), Storing::default());
+        self.storing[block as usize] = Storing { lane, bytes, limit, raises };
+        let at = self.blocks[block as usize].at;
         self.push(at, Event::Store, block, 0);
         Step::Suspended
     }
@@ -188,50 +242,47 @@ impl World<'_> {
     }
 
     pub(super) fn store(&mut self, block: u32) {
-        let Storing { lane, bytes, limit, .. } = self.blocks[block as usize].storing;
-        let path = self.lanes[lane as usize].path;
+        let Storing { lane, bytes, limit, .. } = self.storing[block as usize];
+        let path = self.path(lane);
         self.start_flow(path, bytes, limit, Owner::Store, block);
     }
 
     pub(super) fn store_ended(&mut self, block: u32) {
         let now = self.now();
         let state = &mut self.blocks[block as usize];
-        let (since, storing) = (state.at, state.storing);
+        let (since, storing) = (state.at, self.storing[block as usize]);
         state.at = now;
         state.busy += now - since;
         self.span(Track::Block(block), "store", storing.bytes, since, now);
-        self.span_links(self.lanes[storing.lane as usize].path, storing.bytes, since);
+        self.span_links(storing.lane, storing.bytes, since);
         self.raise_stored(storing.lane, storing.raises, now);
         self.run_block(block);
     }
 
     fn raise_stored(&mut self, lane: u32, raises: [u32; 3], at: Time) {
-        let remote = at + self.lanes[lane as usize].path.latency + self.stores().latency;
-        self.raise_all(&Request { lane, raises, ..Request::default() }, remote, at);
+        let remote = at + self.path(lane).latency + self.stores().latency;
+        self.raise_all(&Request::signal(lane, raises), remote, at);
     }
 
     fn put(&mut self, block: u32, op: &Op, bytes: u64, moved: u64) -> Step {
         let lane = self.port(block, op.port).lane;
         let raised = |flag| u32::from(op.flags & flag != 0);
-        let raises = [raised(flags::ARRIVAL), 0, raised(flags::COMPLETION)];
-        if bytes == 0 && raises == [0; 3] {
+        let is_flagged = op.flags & flags::FLAGGED != 0;
+        let bytes = if is_flagged { flagged_bytes(bytes) } else { bytes };
+        // The words of a flagged message are its arrival (R13), which is counted like one.
+        let raises = [raised(flags::ARRIVAL | flags::FLAGGED), 0, raised(flags::COMPLETION)];
+        if bytes == 0 && (is_flagged || raises == [0; 3]) {
             return Step::Taken;
         }
+        self.lanes[lane as usize].is_flagged = is_flagged;
         let is_slot = op.flags & FROM_SLOT != 0;
         // Offsets into slots do not move with the round.
         let moved = if is_slot { 0 } else { moved };
         let (source, destination) = (op.value as u64 + moved, op.other + moved);
-        let request = Request {
-            lane,
-            bytes,
-            source,
-            destination,
-            raises,
-            is_slot,
-            left: bytes,
-            ..Request::default()
-        };
-        let is_unmoved = !is_slot || op.flags & FORWARDS != 0;
+        let left = bytes as u32;
+        let request =
+            Request { bytes, source, destination, is_slot, left, ..Request::signal(lane, raises) };
+        let is_unmoved = !is_slot || is_flagged || op.flags & FORWARDS != 0;
         if self.stores_on(lane) && is_unmoved && bytes > 0 {
             self.note_put(lane, bytes, raises);
             return self.begin_store(block, lane, bytes, self.setup.profile.block.copy, raises);
@@ -242,7 +293,7 @@ impl World<'_> {
     /// Rings a doorbell, or waits for room in the ring.
     fn ring(&mut self, block: u32, request: Request) -> Step {
         let lane = request.lane;
-        let rank = self.code.blocks[block as usize].rank;
+        let rank = self.blocks[block as usize].rank;
         if self.stores_on(lane) {
             self.spend(block, "signal", 0, self.setup.profile.block.step);
             self.note(&request);
@@ -273,7 +324,8 @@ impl World<'_> {
 
     fn note_put(&mut self, lane: u32, bytes: u64, raises: [u32; 3]) {
         if self.setup.notes {
-            let (arrival, completion) = (raises[0] > 0, raises[2] > 0);
+            let is_flagged = self.lanes[lane as usize].is_flagged;
+            let (arrival, completion) = (raises[0] > 0 && !is_flagged, raises[2] > 0);
             self.notes.push(Note::Put { lane, bytes, arrival, completion });
         }
     }

@@ -4,7 +4,8 @@
 //! few; lanes wait for one in turn. An adapter spends a little on each message, fetches what is not
 //! inline, holds a bounded number of messages, and sends those of one lane in order.
 
-use super::{Event, Owner, Request, World};
+use super::state::Request;
+use super::{Event, Owner, World};
 use crate::profile::{Adapter, Profile};
 use crate::report::Busy;
 use crate::time::Time;
@@ -47,14 +48,14 @@ impl World<'_> {
         let lane = &mut self.lanes[request.lane as usize];
         if !lane.is_near {
             self.post(id);
-        } else if request.bytes == 0 && (request.raises[1] > 0 || !lane.is_active) {
+        } else if request.bytes == 0 && (request.is_credit() || !lane.is_active) {
             // A lone signal: nothing of its lane is ahead of it. Credits have no data at all.
             self.copy_done(id, request);
         } else if lane.is_active {
-            lane.queue.push_back(id);
+            self.enqueue(id);
         } else {
             lane.is_active = true;
-            lane.queue.push_back(id);
+            self.enqueue(id);
             self.start_copy(request.lane);
         }
     }
@@ -68,7 +69,7 @@ impl World<'_> {
             return;
         }
         self.copies[rank].free_engines -= 1;
-        let request = self.lanes[lane as usize].queue.pop_front().expect("a transfer waits");
+        let request = self.dequeue(lane).expect("a transfer waits");
         let bytes = self.requests[request as usize].bytes;
         let setup = if bytes > 0 { self.setup.profile.proxy.copy_setup } else { Time::ZERO };
         self.requests[request as usize].since = now;
@@ -81,7 +82,7 @@ impl World<'_> {
             self.copy_ended(id);
             return;
         }
-        let path = self.lanes[request.lane as usize].path;
+        let path = self.path(request.lane);
         self.start_flow(path, request.bytes, crate::time::Rate(u64::MAX >> 16), Owner::Copy, id);
     }
 
@@ -89,8 +90,9 @@ impl World<'_> {
         let now = self.now();
         let request = self.requests[id as usize];
         let lane = &mut self.lanes[request.lane as usize];
-        let (rank, path) = (lane.from, lane.path);
-        lane.is_active = !lane.queue.is_empty();
+        let rank = lane.from;
+        lane.is_active = lane.has_next();
+        lane.busy += now - request.since;
         let goes_on = lane.is_active;
         self.copies[rank as usize].free_engines += 1;
         if goes_on {
@@ -100,17 +102,21 @@ impl World<'_> {
             self.start_copy(next);
         }
         Busy::add(&mut self.busy.copy, rank, now - request.since);
-        Busy::add(&mut self.busy.lanes, request.lane, now - request.since);
         self.span(Track::Copy(request.lane), "copy", request.bytes, request.since, now);
         let setup = self.setup.profile.proxy.copy_setup;
-        self.span_links(path, request.bytes, request.since + setup);
+        self.span_links(request.lane, request.bytes, request.since + setup);
         self.copy_done(id, request);
     }
 
     fn copy_done(&mut self, id: u32, request: Request) {
-        let latency = self.lanes[request.lane as usize].path.latency;
+        let latency = self.path(request.lane).latency;
         let local = self.now() + self.near_signal_latency();
-        self.raise_all(&request, local + latency, local);
+        // Who polls for flagged words sees them land; others are told by a signal. Under CPU
+        // control the receiver is launched, whatever it then reads.
+        let words = self.lanes[request.lane as usize].is_flagged
+            && self.setup.engine != super::Engine::CpuDriven;
+        let seen = if words { self.now() } else { local };
+        self.raise_all(&request, seen + latency, local);
         self.free_requests.push(id);
     }
 
@@ -135,13 +141,13 @@ impl World<'_> {
     /// The adapter has a message's data: it goes out when those before it have.
     pub(super) fn message_ready(&mut self, id: u32) {
         let request = self.requests[id as usize];
-        if request.raises[1] > 0 {
+        if request.is_credit() {
             // A credit travels against its lane, and passes no data.
             self.message_done(id);
             return;
         }
+        self.enqueue(id);
         let lane = &mut self.lanes[request.lane as usize];
-        lane.queue.push_back(id);
         if !lane.is_active {
             lane.is_active = true;
             self.send_next(request.lane);
@@ -150,10 +156,10 @@ impl World<'_> {
 
     fn send_next(&mut self, lane: u32) {
         // Each pass takes one message, and one with data ends the loop.
-        while let Some(id) = self.lanes[lane as usize].queue.pop_front() {
+        while let Some(id) = self.dequeue(lane) {
             let bytes = self.requests[id as usize].bytes;
             if bytes > 0 {
-                let path = self.lanes[lane as usize].path;
+                let path = self.path(lane);
                 self.requests[id as usize].since = self.now();
                 let limit = crate::time::Rate(u64::MAX >> 16);
                 self.start_flow(path, bytes, limit, Owner::Message, id);
@@ -166,17 +172,16 @@ impl World<'_> {
 
     pub(super) fn message_ended(&mut self, id: u32) {
         let request = self.requests[id as usize];
-        let path = self.lanes[request.lane as usize].path;
         let now = self.now();
         self.span(Track::Adapter(request.rank), "message", request.bytes, request.since, now);
-        self.span_links(path, request.bytes, request.since);
+        self.span_links(request.lane, request.bytes, request.since);
         self.message_done(id);
         self.send_next(request.lane);
     }
 
     fn message_done(&mut self, id: u32) {
         let request = self.requests[id as usize];
-        let latency = self.lanes[request.lane as usize].path.latency;
+        let latency = self.path(request.lane).latency;
         let seen = self.now() + latency + self.far_signal_latency();
         // The acknowledgement travels back before the source may be reused.
         self.raise_all(&request, seen, seen + latency);

@@ -113,10 +113,9 @@ impl World<'_> {
     /// Joins a request to the last transfer of its lane in this batch, if R7 allows that.
     fn merge(&mut self, transfers: &[u32], request: u32) -> bool {
         let new = self.requests[request as usize];
-        let is_credit = |raises: [u32; 3]| raises[1] > 0;
         let last = transfers.iter().rev().find(|&&id| {
             let other = &self.requests[id as usize];
-            other.lane == new.lane && is_credit(other.raises) == is_credit(new.raises)
+            other.lane == new.lane && other.is_credit() == new.is_credit()
         });
         let Some(&last) = last else { return false };
         let limit = self.setup.profile.proxy.coalesce;
@@ -130,7 +129,6 @@ impl World<'_> {
             return false;
         }
         old.bytes += new.bytes;
-        old.left += new.bytes;
         for (sum, more) in old.raises.iter_mut().zip(new.raises) {
             *sum += more;
         }

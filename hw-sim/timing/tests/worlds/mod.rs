@@ -43,6 +43,17 @@ pub fn machine(graph: &Graph, nodes: usize, profile: &Profile) -> Machine {
 }
 
 pub fn draft(pattern: Pattern, ranks: u32, bytes: u64, blocks: u32) -> Draft {
+    let limits = Limits {
+        blocks_max: blocks,
+        slot_bytes: 64 << 10,
+        slot_count: 4,
+        ranks_per_node: 0,
+        flagged_bytes: 0,
+    };
+    draft_within(pattern, ranks, bytes, &limits)
+}
+
+pub fn draft_within(pattern: Pattern, ranks: u32, bytes: u64, limits: &Limits) -> Draft {
     let request = Request {
         collective: Collective::AllReduce,
         rank_count: ranks,
@@ -52,14 +63,7 @@ pub fn draft(pattern: Pattern, ranks: u32, bytes: u64, blocks: u32) -> Draft {
         in_place: false,
         registered: false,
     };
-    let limits = Limits {
-        blocks_max: blocks,
-        slot_bytes: 64 << 10,
-        slot_count: 4,
-        ranks_per_node: 0,
-        flagged_bytes: 0,
-    };
-    Draft::new(pattern, &request, &limits).expect("a pattern that fits")
+    Draft::new(pattern, &request, limits).expect("a pattern that fits")
 }
 
 pub fn programs(draft: &Draft) -> Vec<RankProgram> {

@@ -121,7 +121,7 @@ driver_calls! {
     }
 
     fn cuDeviceGetCount(count: Out<c_int>) {
-        count.set(state::driver()?.primaries.len() as c_int)
+        count.set(state::driver()?.visible.len() as c_int)
     }
 
     fn cuDeviceGetName(name: Out<c_char>, length: c_int, device: c_int) {
@@ -179,7 +179,7 @@ driver_calls! {
         };
         let gpus = &driver.machine.description.gpus;
         match gpus.iter().position(|gpu| gpu.bus_id == wanted) {
-            Some(index) => device.set(index as c_int),
+            Some(gpu) => device.set(state::number_of(gpu)?),
             None => refuse(INVALID_DEVICE, format!("no GPU at {text}")),
         }
     }
@@ -267,7 +267,7 @@ driver_calls! {
     }
 
     fn cuCtxGetDevice(device: Out<c_int>) {
-        device.set(state::current_any()?.1.gpu as c_int)
+        device.set(state::number_of(state::current_any()?.1.gpu)?)
     }
 
     fn cuCtxGetId(context: Handle, id: Out<u64>) {

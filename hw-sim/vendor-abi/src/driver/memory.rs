@@ -3,7 +3,7 @@
 use super::call::{In, Out, driver_calls};
 use super::code::{INVALID_VALUE, NOT_SUPPORTED, Outcome, refuse};
 use super::handles::Handle;
-use super::{pool, state};
+use super::{engine, pool, state};
 use hwsim_machine::memory::{Allocation, Kind};
 use std::ffi::{c_int, c_uint};
 use std::os::fd::IntoRawFd;
@@ -15,6 +15,8 @@ const DMA_BUF: c_uint = 1;
 const HOST_ALLOC_FLAGS: c_uint = 7;
 /// `CU_MEMHOSTREGISTER_PORTABLE | DEVICEMAP | IOMEMORY | READ_ONLY`
 const HOST_REGISTER_FLAGS: c_uint = 15;
+/// `CU_MEMHOSTREGISTER_IOMEMORY`
+const IO_MEMORY: c_uint = 4;
 
 /// Allocates on the current context's GPU.
 pub(super) fn allocate(address: Out<u64>, bytes: usize, managed: bool) -> Outcome {
@@ -53,7 +55,21 @@ fn register_host(pointer: u64, bytes: usize, flags: c_uint) -> Outcome {
     if flags & !HOST_REGISTER_FLAGS != 0 {
         return refuse(INVALID_VALUE, format!("registration flags {flags:#x}"));
     }
-    Ok(driver.machine.memory.register_host(pointer, bytes as u64, flags, context.id)?)
+    let memory = &driver.machine.memory;
+    if flags & IO_MEMORY == 0 {
+        engine::refuse_bar(driver, pointer)?;
+        return Ok(memory.register_host(pointer, bytes as u64, flags, context.id)?);
+    }
+    // First the memory: a range that cannot be registered leaves its channels alone.
+    memory.register_host(pointer, bytes as u64, flags, context.id)?;
+    engine::register(driver, pointer, bytes as u64, context.id)
+        .inspect_err(|_| drop(memory.unregister_host(pointer)))
+}
+
+fn unregister_host(pointer: u64) -> Outcome {
+    let (driver, _) = state::current_any()?;
+    engine::unregister(driver, pointer);
+    Ok(driver.machine.memory.unregister_host(pointer)?)
 }
 
 fn pitched(
@@ -131,7 +147,12 @@ fn pointer_attribute(data: Out<u64>, attribute: c_int, found: &Arc<Allocation>) 
         6 => word(0),
         7 => data.set(found.id),
         8 => byte(matches!(found.kind, Kind::Managed { .. })),
-        9 => word(found.kind.gpu().unwrap_or_else(|| owner().map_or(0, |c| c.gpu)) as u32),
+        9 => {
+            // What another process exported may lie on a GPU that is hidden here.
+            let of = |gpu: Option<usize>| gpu.and_then(|gpu| state::number_of(gpu).ok());
+            let number = of(found.kind.gpu()).or_else(|| of(owner().map(|owner| owner.gpu)));
+            word(number.unwrap_or(0) as u32)
+        }
         10 => byte(matches!(found.kind, Kind::Device { .. })),
         11 => data.set(found.base),
         12 => data.set(found.bytes),
@@ -253,8 +274,7 @@ driver_calls! {
     }
 
     fn cuMemHostUnregister(pointer: u64) {
-        let (driver, _) = state::current_any()?;
-        Ok(driver.machine.memory.unregister_host(pointer)?)
+        unregister_host(pointer)
     }
 
     fn cuMemAdvise(address: u64, bytes: usize, _advice: c_int, _device: c_int) {

@@ -5,6 +5,7 @@ mod call;
 mod code;
 mod context;
 mod copy;
+mod engine;
 mod event;
 mod handles;
 mod launch;
@@ -17,6 +18,7 @@ mod pool;
 mod state;
 mod stream;
 mod trace;
+mod visible;
 
 pub(crate) use state::gpu_memory;
 

@@ -5,8 +5,9 @@ use super::code::{
     refuse,
 };
 use super::handles::{Handle, HandleKind, Handles};
-use super::{call, trace};
+use super::{call, trace, visible};
 use hwsim_machine::description::Description;
+use hwsim_machine::engine::Engines;
 use hwsim_machine::{Context, Event, Function, Machine, Module, Stream};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -16,6 +17,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 /// All that is one for the process.
 pub(crate) struct Driver {
     pub machine: Arc<Machine>,
+    /// The GPUs that this process sees; a device's number is a place in it.
+    pub visible: Vec<usize>,
     pub contexts: Handles<Context>,
     pub streams: Handles<Stream>,
     pub events: Handles<Event>,
@@ -30,6 +33,8 @@ pub(crate) struct Driver {
     /// The pool of each device that asynchronous allocations use, and its default one.
     pub default_pools: Vec<Handle>,
     pub current_pools: Vec<AtomicU64>,
+    /// The device engines, once a program has given its GPUs a part of one.
+    pub engines: OnceLock<Arc<Engines>>,
 }
 
 /// A device's primary context.
@@ -108,7 +113,9 @@ pub(crate) fn initialise() -> Outcome {
     let count = machine.description.gpus.len();
     let pools = Handles::new(HandleKind::Pool);
     let default_pools: Vec<Handle> = (0..count).map(|gpu| pools.add(Pool::new(gpu))).collect();
+    let wanted = std::env::var(visible::VARIABLE).ok();
     let driver = Driver {
+        visible: visible::visible(wanted.as_deref(), &machine.description.gpus),
         machine,
         contexts: Handles::new(HandleKind::Context),
         streams: Handles::new(HandleKind::Stream),
@@ -122,6 +129,7 @@ pub(crate) fn initialise() -> Outcome {
         current_pools: default_pools.iter().map(|&pool| AtomicU64::new(pool)).collect(),
         default_pools,
         pools,
+        engines: OnceLock::new(),
     };
     assert!(DRIVER.set(driver).is_ok(), "only one thread builds the machine");
     Ok(())
@@ -140,12 +148,20 @@ pub(crate) fn driver() -> Outcome<&'static Driver> {
     }
 }
 
-/// The driver and a device's index, if there is such a device.
+/// The driver and the GPU of a device's number, if there is such a device.
 pub(crate) fn device(device: i32) -> Outcome<(&'static Driver, usize)> {
     let driver = driver()?;
-    match usize::try_from(device) {
-        Ok(index) if index < driver.primaries.len() => Ok((driver, index)),
-        _ => refuse(INVALID_DEVICE, format!("device {device} of {}", driver.primaries.len())),
+    match usize::try_from(device).ok().and_then(|number| driver.visible.get(number)) {
+        Some(&gpu) => Ok((driver, gpu)),
+        None => refuse(INVALID_DEVICE, format!("device {device} of {}", driver.visible.len())),
+    }
+}
+
+/// The number under which this process sees a GPU.
+pub(crate) fn number_of(gpu: usize) -> Outcome<i32> {
+    match driver()?.visible.iter().position(|&seen| seen == gpu) {
+        Some(number) => Ok(number as i32),
+        None => refuse(INVALID_DEVICE, format!("GPU {gpu} is hidden from this process")),
     }
 }
 
@@ -224,6 +240,9 @@ pub(crate) fn destroy_context(driver: &Driver, handle: Handle) -> Outcome {
     };
     let id = context.id;
     context.destroy();
+    if let Some(engines) = driver.engines.get() {
+        engines.release_context(id);
+    }
     driver.streams.remove_all(|stream| stream.context.id == id);
     driver.events.remove_all(|event| event.context.id == id);
     driver.functions.remove_all(|function| function.module.context.id == id);

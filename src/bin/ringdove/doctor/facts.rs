@@ -1,11 +1,12 @@
 //! Everything that the report rests on, gathered once. The judgements are pure functions of it.
 
+use super::engines::Engine;
 use super::host::{self, HostFacts};
 use ringdove::bootstrap::{InterfaceChoice, Launch, choose_interface};
 use ringdove::gpu::{DeviceFacts, DriverFacts};
 use ringdove::settings::{LAUNCH_TABLE, Setting, TABLE};
 use ringdove::topology::nvml::Management;
-use ringdove::topology::{Adapter, PciAddress, Place, Port, adapter};
+use ringdove::topology::{Adapter, PciAddress, Place, Port, adapter, engine};
 use ringdove::transport::verbs::list_ports;
 use ringdove::{Error, Settings};
 use serde::Serialize;
@@ -27,6 +28,7 @@ pub struct Facts {
     pub adapters: Vec<Adapter>,
     /// Ports as the verbs library shows them, and the adapters that it cannot open.
     pub verbs: Result<(Vec<Port>, Vec<String>), Error>,
+    pub engines: Vec<Engine>,
     pub host: HostFacts,
     pub settings: Result<Settings, Error>,
     pub sources: Vec<Source>,
@@ -68,6 +70,8 @@ impl Facts {
         let driver = DriverFacts::read();
         let devices = driver.as_ref().map(|driver| driver.devices.as_slice()).unwrap_or_default();
         let settings = Settings::from_lookup(lookup);
+        let ids = settings.as_ref().map(|settings| settings.engine_ids.as_slice());
+        let engines = engine::read(&sysfs, ids.unwrap_or_default());
         let wanted = settings.as_ref().map(|settings| settings.bootstrap_interface.as_str());
         Self {
             gpus: devices.iter().map(|device| gpu(&sysfs, device)).collect(),
@@ -75,6 +79,7 @@ impl Facts {
             visible_devices: lookup("CUDA_VISIBLE_DEVICES"),
             adapters: adapter::read(&sysfs),
             verbs: list_ports(),
+            engines: engines.into_iter().map(Engine::look_at).collect(),
             host: host::read(Path::new("/"), &sysfs),
             interface: choose_interface(wanted.unwrap_or_default()),
             launch: Launch::from_lookup(lookup),

@@ -1,10 +1,11 @@
 //! `ringdove doctor`: what there is, what will be used and why, what is missing and how to get it.
 //!
 //! * `host`, `facts`: what is found, read once; nothing is changed
-//! * `gpus`, `adapters`, `job`: judgements, pure functions of the facts
+//! * `gpus`, `adapters`, `engines`, `job`: judgements, pure functions of the facts
 //! * `report`: findings, and how they are shown
 
 mod adapters;
+mod engines;
 mod facts;
 mod gpus;
 mod host;
@@ -15,6 +16,7 @@ mod tests;
 
 use adapters::GpuAdapter;
 use clap::Args;
+use engines::GpuEngine;
 use facts::{Facts, Source};
 use gpus::Pair;
 use report::{Level, Report, Section};
@@ -48,6 +50,7 @@ struct Document<'a> {
     gpus: Vec<GpuEntry<'a>>,
     pairs: &'a [Pair],
     adapters: &'a [GpuAdapter],
+    engines: &'a [GpuEngine],
     settings: &'a [Source],
 }
 
@@ -67,10 +70,10 @@ struct GpuEntry<'a> {
 /// Examines this machine and this environment. Fails if something that stops a run is missing.
 pub fn run(arguments: &Arguments) -> ExitCode {
     let facts = Facts::gather();
-    let (pairs, choices) = (gpus::pairs(&facts), adapters::choices(&facts));
-    let report = examine(&facts, &pairs, &choices);
+    let chosen = Chosen::of(&facts);
+    let report = examine(&facts, &chosen);
     let text = if arguments.json {
-        let document = document(&facts, &report, &pairs, &choices);
+        let document = document(&facts, &report, &chosen);
         serde_json::to_string_pretty(&document).expect("plain structures become JSON")
     } else {
         let host = &facts.host;
@@ -82,28 +85,43 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     if report.count(Level::Missing) > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-fn examine(facts: &Facts, pairs: &[Pair], choices: &[GpuAdapter]) -> Report {
+/// What will be used, as the library will choose it.
+struct Chosen {
+    pairs: Vec<Pair>,
+    adapters: Vec<GpuAdapter>,
+    engines: Vec<GpuEngine>,
+}
+
+impl Chosen {
+    fn of(facts: &Facts) -> Self {
+        Self {
+            pairs: gpus::pairs(facts),
+            adapters: adapters::choices(facts),
+            engines: engines::choices(facts),
+        }
+    }
+}
+
+fn examine(facts: &Facts, chosen: &Chosen) -> Report {
     let mut report = Report::default();
     gpus::driver(facts, &mut report);
     gpus::gpus(facts, &mut report);
     adapters::adapters(facts, &mut report);
+    engines::engines(facts, &mut report);
     job::host(facts, &mut report);
     job::job(facts, &mut report);
-    if !pairs.is_empty() || !choices.is_empty() {
+    let Chosen { pairs, adapters, engines } = chosen;
+    if !pairs.is_empty() || !adapters.is_empty() || !engines.is_empty() {
         report.section("what will be used");
         gpus::pair_findings(pairs, &mut report);
-        adapters::choice_findings(facts, choices, &mut report);
+        adapters::choice_findings(facts, adapters, &mut report);
+        engines::choice_findings(facts, engines, &mut report);
     }
     job::settings(facts, &mut report);
     report
 }
 
-fn document<'a>(
-    facts: &'a Facts,
-    report: &'a Report,
-    pairs: &'a [Pair],
-    choices: &'a [GpuAdapter],
-) -> Document<'a> {
+fn document<'a>(facts: &'a Facts, report: &'a Report, chosen: &'a Chosen) -> Document<'a> {
     let gpus = facts.gpus.iter().map(|gpu| {
         let (major, minor) = gpu.device.compute_capability;
         GpuEntry {
@@ -127,8 +145,9 @@ fn document<'a>(
         warnings: report.count(Level::Warning),
         sections: &report.sections,
         gpus: gpus.collect(),
-        pairs,
-        adapters: choices,
+        pairs: &chosen.pairs,
+        adapters: &chosen.adapters,
+        engines: &chosen.engines,
         settings: &facts.sources,
     }
 }

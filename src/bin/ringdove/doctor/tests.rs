@@ -3,7 +3,7 @@
 use super::facts::{Facts, Gpu};
 use super::host::{HostFacts, Memlock};
 use super::report::{Level, Report};
-use super::{adapters, examine, gpus};
+use super::{Chosen, examine};
 use ringdove::gpu::{ComputeMode, DeviceFacts, DriverFacts};
 use ringdove::topology::nvml::{ManagedGpu, Management};
 use ringdove::topology::{Adapter, Gid, GidType, LinkLayer, Place, Port, PortState};
@@ -11,7 +11,7 @@ use ringdove::{Error, FarSlots, Settings};
 use std::net::Ipv6Addr;
 
 /// Two GPUs and an adapter, all as it should be.
-fn healthy() -> Facts {
+pub fn healthy() -> Facts {
     let devices: Vec<_> = (0..2).map(device).collect();
     let managed = |device: &DeviceFacts| ManagedGpu {
         pci: device.pci.parse().unwrap(),
@@ -39,6 +39,7 @@ fn healthy() -> Facts {
             ports: ports.clone(),
         }],
         verbs: Ok((ports, Vec::new())),
+        engines: Vec::new(),
         host: HostFacts {
             memlock: Some(Memlock::Unlimited),
             shared_memory_bytes: Some(1 << 30),
@@ -103,7 +104,7 @@ fn several_nodes(facts: &mut Facts) {
 }
 
 fn report(facts: &Facts) -> Report {
-    examine(facts, &gpus::pairs(facts), &adapters::choices(facts))
+    examine(facts, &Chosen::of(facts))
 }
 
 /// What stands above `ok`: level, subject, and the rest of the line.

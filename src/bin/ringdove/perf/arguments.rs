@@ -4,6 +4,7 @@ use super::backend::{Collective, DataType, ReduceOp};
 use super::error::PerfError;
 use super::pattern::RANKS_MAX;
 use super::size::parse_size;
+use ringdove::id::EngineKind;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -65,6 +66,12 @@ pub struct Arguments {
     #[arg(short = 'R', long = "local_register", value_name = "0|1", default_value_t = 0,
         value_parser = clap::value_parser!(u8).range(0..=1))]
     pub register: u8,
+    /// Measure in place alone: one buffer for each rank instead of two
+    #[arg(long)]
+    pub in_place: bool,
+    /// What drains the rings: proxy or device; without it, what RINGDOVE_ENGINE says
+    #[arg(long, value_name = "ENGINE")]
+    pub engine: Option<EngineKind>,
     /// Give up when nothing completes for this many seconds; 0: never
     #[arg(short = 'T', long, value_name = "SECONDS", default_value_t = 900)]
     pub timeout: u64,
@@ -170,11 +177,18 @@ pub struct Sweep {
     pub check: usize,
     /// Ranks that each thread drives.
     pub ranks_per_thread: usize,
+    /// Nothing is measured out of place.
+    pub in_place_only: bool,
     /// How long nothing may complete.
     pub stall_limit: Option<Duration>,
 }
 
 impl Arguments {
+    /// The engine that is asked for.
+    pub fn engine(&self) -> EngineKind {
+        self.engine.unwrap_or_default()
+    }
+
     /// Number of ranks.
     pub fn rank_count(&self) -> usize {
         self.threads.saturating_mul(self.gpus)
@@ -184,6 +198,11 @@ impl Arguments {
     pub fn sweep(&self, collective: Collective) -> Result<Sweep, PerfError> {
         if self.rank_count() > RANKS_MAX {
             return Err(PerfError::TooManyRanks { seen: self.rank_count() });
+        }
+        if self.in_place && !collective.has_in_place() {
+            let expected = "an operation that works in place".to_owned();
+            let seen = collective.name().to_owned();
+            return Err(PerfError::Option { option: "--in-place", expected, seen });
         }
         let mut combinations = Vec::new();
         for &data_type in &self.data_types.0 {
@@ -203,6 +222,7 @@ impl Arguments {
             warmup: self.warmup,
             check: self.check,
             ranks_per_thread: self.gpus,
+            in_place_only: self.in_place,
             stall_limit: (self.timeout > 0).then(|| Duration::from_secs(self.timeout)),
         })
     }
@@ -287,6 +307,15 @@ mod tests {
         }
     }
 
+    /// A message that arrives where another leaves from has no defined result.
+    #[test]
+    fn in_place_is_refused_where_there_is_no_such_form() {
+        let arguments = parse("--in-place").expect("known");
+        assert!(arguments.sweep(Collective::AllReduce).expect("a sweep").in_place_only);
+        let error = arguments.sweep(Collective::SendRecv).expect_err("no such form");
+        assert!(error.to_string().contains("--in-place"), "{error}");
+    }
+
     #[test]
     fn unknown_names_and_zeros_are_refused_with_what_was_expected() {
         for (line, expected) in [
@@ -295,6 +324,7 @@ mod tests {
             ("-n 0", "at least 1"),
             ("-g x", "at least 1"),
             ("-b 8Q", "8192, 8K"),
+            ("--engine fpga", "proxy or device"),
         ] {
             let message = parse(line).expect_err(line).to_string();
             assert!(message.contains(expected), "{line}: {message}");

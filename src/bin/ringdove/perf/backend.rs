@@ -29,6 +29,12 @@ impl Collective {
             Self::SendRecv => "send-recv",
         }
     }
+
+    /// Whether input and output may be one buffer. A message that arrives where another leaves
+    /// from has no defined result.
+    pub fn has_in_place(self) -> bool {
+        self == Self::AllReduce
+    }
 }
 
 /// One of a rank's two buffers.
@@ -164,19 +170,31 @@ fn gpu(what: &'static str) -> impl Fn(DriverError) -> PerfError {
     move |source| PerfError::Gpu { what, source }
 }
 
-/// At most `count_max` GPUs, each with what the header says of it.
-pub fn open_devices(count_max: usize) -> Result<Vec<(Arc<CudaContext>, Device)>, PerfError> {
+/// The GPUs of ranks number `first` to `first + count - 1` of this node, which stand on its GPUs in
+/// turn, each with what the header says of it. No other GPU is opened: a context takes memory, and
+/// may be refused where another process has the GPU to itself.
+pub fn open_devices(
+    first: usize,
+    count: usize,
+) -> Result<Vec<(Arc<CudaContext>, Device)>, PerfError> {
     let present = ringdove::device_count()?;
     if present == 0 {
         return Err(PerfError::NoDevice);
     }
-    (0..present.min(count_max))
-        .map(|ordinal| {
-            let context = ringdove::open_device(ordinal)?;
-            let device = describe(&context).map_err(gpu("ask the GPU's name and place"))?;
-            Ok((context, device))
-        })
-        .collect()
+    let mut opened: Vec<(Arc<CudaContext>, Device)> = Vec::new();
+    for number in first..first + count {
+        let ordinal = number % present;
+        let again = opened.iter().find(|(_, device)| device.ordinal == ordinal).cloned();
+        opened.push(match again {
+            Some(shared) => shared,
+            None => {
+                let context = ringdove::open_device(ordinal)?;
+                let device = describe(&context).map_err(gpu("ask the GPU's name and place"))?;
+                (context, device)
+            }
+        });
+    }
+    Ok(opened)
 }
 
 fn describe(context: &Arc<CudaContext>) -> Result<Device, DriverError> {
@@ -205,19 +223,29 @@ pub struct GpuRank {
     stream: Arc<CudaStream>,
 }
 
-/// Puts each communicator on its context, with buffers of `buffer_bytes`.
+/// What memory each rank gets.
+#[derive(Clone, Copy, Debug)]
+pub struct Buffers {
+    /// Bytes of the send buffer, which nobody uses in place.
+    pub send_bytes: usize,
+    /// Bytes of the receive buffer.
+    pub receive_bytes: usize,
+    /// Whether both are registered.
+    pub register: bool,
+}
+
+/// Puts each communicator on its context, with its buffers.
 pub fn open_ranks(
     communicators: Vec<Communicator>,
     contexts: &[Arc<CudaContext>],
-    buffer_bytes: usize,
-    register: bool,
+    buffers: Buffers,
 ) -> Result<Vec<GpuRank>, PerfError> {
     let ranks = communicators
         .into_iter()
         .zip(contexts)
-        .map(|(communicator, context)| GpuRank::new(communicator, context, buffer_bytes))
+        .map(|(communicator, context)| GpuRank::new(communicator, context, buffers))
         .collect::<Result<Vec<_>, PerfError>>()?;
-    if register {
+    if buffers.register {
         ranks.iter().try_for_each(GpuRank::register)?;
     }
     Ok(ranks)
@@ -227,11 +255,12 @@ impl GpuRank {
     fn new(
         communicator: Communicator,
         context: &Arc<CudaContext>,
-        bytes: usize,
+        buffers: Buffers,
     ) -> Result<Self, PerfError> {
         let stream = context.new_stream().map_err(gpu("create a stream"))?;
-        let send = stream.alloc_zeros(bytes).map_err(gpu("allocate the send buffer"))?;
-        let receive = stream.alloc_zeros(bytes).map_err(gpu("allocate the receive buffer"))?;
+        let allocate = |bytes, what| stream.alloc_zeros(bytes).map_err(gpu(what));
+        let send = allocate(buffers.send_bytes, "allocate the send buffer")?;
+        let receive = allocate(buffers.receive_bytes, "allocate the receive buffer")?;
         stream.synchronize().map_err(gpu("clear the buffers"))?;
         let addresses = (send.device_ptr(&stream).0, receive.device_ptr(&stream).0);
         Ok(Self {
@@ -246,9 +275,8 @@ impl GpuRank {
     }
 
     fn register(&self) -> Result<(), PerfError> {
-        for buffer in [Buffer::Send, Buffer::Receive] {
-            let address = self.address(buffer);
-            self.communicator.register(address, self.send.len())?;
+        for (buffer, slice) in [(Buffer::Send, &self.send), (Buffer::Receive, &self.receive)] {
+            self.communicator.register(self.address(buffer), slice.len())?;
         }
         Ok(())
     }

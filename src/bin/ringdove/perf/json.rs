@@ -23,6 +23,8 @@ pub struct Document {
     /// 0: no NCCL takes part.
     nccl_version: u32,
     ringdove_version: &'static str,
+    /// Not in nccl-tests: what drained the rings, `proxy` or `device`.
+    engine: &'static str,
     /// Not in nccl-tests: whether the times are those of a simulation.
     virtual_hardware: bool,
     /// Not in nccl-tests: whether the sweep ended early.
@@ -75,7 +77,7 @@ struct Result {
     data_type: &'static str,
     redop: &'static str,
     root: String,
-    out_of_place: Half,
+    out_of_place: Option<Half>,
     in_place: Option<Half>,
     actual_iterations: usize,
     experiment_name: &'static str,
@@ -130,6 +132,7 @@ impl Document {
             env: environment(),
             nccl_version: 0,
             ringdove_version: env!("CARGO_PKG_VERSION"),
+            engine: run.arguments.engine().name(),
             virtual_hardware: run.places.iter().any(|place| place.device.is_virtual()),
             interrupted: run.interrupted,
             config: Config::new(run),
@@ -214,7 +217,7 @@ impl Result {
             data_type: type_name(row.data_type),
             redop: redop_name(row.collective, row.reduction),
             root: ROOT.to_string(),
-            out_of_place: half(&row.out_of_place),
+            out_of_place: row.out_of_place.as_ref().map(half),
             in_place: row.in_place.as_ref().map(half),
             actual_iterations: arguments.iterations,
             experiment_name: "",
@@ -245,7 +248,7 @@ mod tests {
             count: 2048,
             data_type: DataType::F32,
             reduction: ReduceOp::Sum,
-            out_of_place: half,
+            out_of_place: Some(half),
             in_place: Some(Outcome { wrong: None, ..half }),
         };
         let device = Device {
@@ -307,5 +310,6 @@ mod tests {
         assert_eq!(document["out_of_bounds"], json!({"count": 3, "okay": "false"}));
         assert_eq!(document["average_bus_bandwidth"]["okay"], "unchecked");
         assert_eq!(document["virtual_hardware"], true);
+        assert_eq!(document["engine"], "proxy");
     }
 }

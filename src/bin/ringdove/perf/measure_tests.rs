@@ -21,6 +21,7 @@ fn sweep(sizes: &[usize]) -> Sweep {
         warmup: 1,
         check: 1,
         ranks_per_thread: 2,
+        in_place_only: false,
         stall_limit: None,
     }
 }
@@ -118,6 +119,16 @@ fn a_sweep_gives_one_row_for_each_size_and_send_recv_no_in_place_half() {
             assert!(row.outcomes().all(|outcome| outcome.wrong == Some(0)));
         }
     }
+}
+
+#[test]
+fn in_place_alone_leaves_the_other_half_out() {
+    let mut ranks = mock::ranks(2, 4096 + GUARD_BYTES, Fault::None);
+    let plan = Sweep { in_place_only: true, ..sweep(&[1024]) };
+    let (rows, _) =
+        run_sweep::run(&mut ranks, &plan, &run(&Interrupt::default()), false).expect("runs");
+    assert!(rows[0].out_of_place.is_none());
+    assert_eq!(rows[0].in_place.expect("measured").wrong, Some(0));
 }
 
 #[test]

@@ -29,7 +29,7 @@ pub use backend::Collective;
 pub use error::PerfError;
 
 use arguments::{Arguments, Sweep};
-use backend::{Device, GpuRank};
+use backend::{Buffers, Device};
 use check::GUARD_BYTES;
 use cudarc::driver::CudaContext;
 use interrupt::{EXIT_INTERRUPTED, Interrupt};
@@ -50,7 +50,9 @@ const RESERVED_FRACTION: usize = 16;
 /// Runs one measurement from options to exit status.
 pub fn run(collective: Collective, mut arguments: Arguments) -> Result<ExitCode, PerfError> {
     let mut sweep = arguments.sweep(collective)?;
-    let settings = Settings::from_env()?;
+    let mut settings = Settings::from_env()?;
+    settings.engine = arguments.engine.unwrap_or(settings.engine);
+    arguments.engine = Some(settings.engine);
     let job = Job::join(&settings)?;
     let file = |path: &Option<PathBuf>| {
         path.as_deref().filter(|_| job.is_first()).map(OutputFile::begin).transpose()
@@ -64,7 +66,7 @@ pub fn run(collective: Collective, mut arguments: Arguments) -> Result<ExitCode,
     let interrupt = Interrupt::install()?;
     let start_time = now();
     let stage = Stage::open(&arguments, &job)?;
-    if let Some(bytes) = job.least(stage.bytes_max(arguments.maximum_bytes))? {
+    if let Some(bytes) = job.least(stage.bytes_max(&arguments))? {
         print(&format!("#\n# Reducing maxBytes to {bytes} due to memory limitation\n"));
         arguments.maximum_bytes = bytes;
         arguments.minimum_bytes = arguments.minimum_bytes.min(bytes);
@@ -119,10 +121,14 @@ fn measure_all(
     job: &Job,
     settings: &Settings,
 ) -> Result<(Vec<Row>, bool), PerfError> {
-    let buffer_bytes = arguments.maximum_bytes + GUARD_BYTES;
+    let receive_bytes = arguments.maximum_bytes + GUARD_BYTES;
+    let buffers = Buffers {
+        send_bytes: if arguments.in_place { GUARD_BYTES } else { receive_bytes },
+        receive_bytes,
+        register: arguments.register == 1,
+    };
     let communicators = open_communicators(stage, job, settings)?;
-    let mut ranks: Vec<GpuRank> =
-        backend::open_ranks(communicators, &stage.contexts, buffer_bytes, arguments.register == 1)?;
+    let mut ranks = backend::open_ranks(communicators, &stage.contexts, buffers)?;
     let measured = sweep::run(&mut ranks, sweep, &Run { interrupt, job }, arguments.verbose)?;
     // A process that left now would take its memory away from those who still return credits.
     job.barrier()?;
@@ -158,21 +164,23 @@ impl Stage {
     fn open(arguments: &Arguments, job: &Job) -> Result<Self, PerfError> {
         let count = arguments.rank_count();
         let first = count * job.local_process();
-        let devices = backend::open_devices(first + count)?;
         let mut stage = Self { contexts: Vec::new(), places: Vec::new(), host: host_name() };
-        for number in 0..count {
-            let (context, device) = &devices[(first + number) % devices.len()];
-            stage.contexts.push(Arc::clone(context));
+        for (number, (context, device)) in
+            backend::open_devices(first, count)?.into_iter().enumerate()
+        {
+            stage.contexts.push(context);
             let rank = count * job.process() + number;
             let process = std::process::id();
-            stage.places.push(Place { rank, process, device: device.clone() });
+            stage.places.push(Place { rank, process, device });
         }
         stage.places = job.all_places(stage.places)?;
         Ok(stage)
     }
 
-    /// The largest message whose two buffers fit on every GPU, if that is less than `wanted`.
-    fn bytes_max(&self, wanted: usize) -> Option<usize> {
+    /// The largest message whose buffers fit on every GPU, if that is less than what was asked
+    /// for.
+    fn bytes_max(&self, arguments: &Arguments) -> Option<usize> {
+        let buffers = if arguments.in_place { 1 } else { 2 };
         let sharers = |device: &Device| {
             self.places.iter().filter(|place| place.device.uuid == device.uuid).count()
         };
@@ -181,11 +189,11 @@ impl Stage {
             .iter()
             .map(|Place { device, .. }| {
                 let usable = device.memory_bytes - device.memory_bytes / RESERVED_FRACTION;
-                (usable / (2 * sharers(device))).saturating_sub(GUARD_BYTES)
+                (usable / (buffers * sharers(device))).saturating_sub(GUARD_BYTES)
             })
             .min()
             .unwrap_or(0);
-        (limit < wanted).then_some(limit)
+        (limit < arguments.maximum_bytes).then_some(limit)
     }
 }
 

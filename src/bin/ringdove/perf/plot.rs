@@ -194,7 +194,7 @@ mod tests {
                     count,
                     data_type: DataType::F32,
                     reduction: ReduceOp::Sum,
-                    out_of_place: outcome(1.0),
+                    out_of_place: Some(outcome(1.0)),
                     in_place: Some(outcome(1.12)),
                 }
             })

@@ -3,6 +3,7 @@
 use super::arguments::{Arguments, Sweep, reduction_name, type_name};
 use super::backend::{Collective, DataType, Device, ReduceOp, Work};
 use super::measure::Outcome;
+use ringdove::id::EngineKind;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::fmt::Write;
@@ -24,8 +25,8 @@ pub struct Row {
     pub data_type: DataType,
     /// How they combine.
     pub reduction: ReduceOp,
-    /// Input and output are different buffers.
-    pub out_of_place: Outcome,
+    /// Input and output are different buffers; `None` where only in place was asked for.
+    pub out_of_place: Option<Outcome>,
     /// They are the same; `None` where the operation has no such form.
     pub in_place: Option<Outcome>,
 }
@@ -46,9 +47,9 @@ impl Row {
         self.algorithm_bandwidth(outcome) * bus_factor(self.collective, self.rank_count)
     }
 
-    /// Both halves, the in-place one only where there is one.
+    /// The halves that were measured.
     pub fn outcomes(&self) -> impl Iterator<Item = &Outcome> {
-        std::iter::once(&self.out_of_place).chain(&self.in_place)
+        self.out_of_place.iter().chain(&self.in_place)
     }
 }
 
@@ -139,8 +140,14 @@ fn notes(arguments: &Arguments, places: &[Place]) -> String {
         _ => "registered: transfers read and write them directly",
     };
     text += &format!("# Buffers are {buffers}\n");
+    let engine = match arguments.engine() {
+        EngineKind::Proxy => "proxy: a thread of each process drains the rings",
+        EngineKind::Device => "device: PCI functions drain the rings, no thread is on the way",
+    };
+    text += &format!("# Engine {engine}\n");
     if places.iter().any(|place| place.device.is_virtual()) {
         text += &format!("# {VIRTUAL_NOTICE}\n");
+        text += "# so the engines' times here say nothing of which one is faster\n";
     }
     text
 }
@@ -171,7 +178,7 @@ pub fn row(row: &Row) -> String {
         redop_name(row.collective, row.reduction),
         ROOT
     );
-    for outcome in [Some(&row.out_of_place), row.in_place.as_ref()] {
+    for outcome in [&row.out_of_place, &row.in_place] {
         let Some(outcome) = outcome else {
             line += &format!("  {:>7}  {:>6}  {:>6}  {:>6}", "N/A", "N/A", "N/A", "N/A");
             continue;

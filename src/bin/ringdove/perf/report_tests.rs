@@ -20,7 +20,7 @@ fn sample() -> Row {
         count: 2048,
         data_type: DataType::F32,
         reduction: ReduceOp::Sum,
-        out_of_place: outcome(81.92e-6, Some(0)),
+        out_of_place: Some(outcome(81.92e-6, Some(0))),
         in_place: Some(outcome(160e-6, Some(12))),
     }
 }
@@ -49,7 +49,7 @@ fn a_row_stands_in_the_columns_of_nccl_tests() {
 fn an_unchecked_or_missing_half_says_so() {
     let send = Row {
         collective: Collective::SendRecv,
-        out_of_place: outcome(1.0, None),
+        out_of_place: Some(outcome(1.0, None)),
         in_place: None,
         ..sample()
     };
@@ -89,9 +89,13 @@ fn the_header_names_ranks_sharing_and_simulation() {
     assert!(text.contains("on       host device  0 [0000:07:00] Example (virtual)\n"), "{text}");
     assert!(text.contains("# 2 ranks share 1 GPU(s), round-robin\n"), "{text}");
     assert!(text.contains(VIRTUAL_NOTICE), "{text}");
+    assert!(text.contains("# Engine proxy: "), "{text}");
     let real = [Place { rank: 0, process: 1, device: device("Example") }];
     let text = header(&arguments, &sweep, &real, "host");
     assert!(!text.contains("virtual") && !text.contains("share"), "{text}");
+    let device = Arguments { engine: Some(EngineKind::Device), ..arguments };
+    let of_device = header(&device, &sweep, &real, "host");
+    assert!(of_device.contains("# Engine device: "), "{of_device}");
     assert!(text.lines().all(|line| line.starts_with('#')));
 }
 

@@ -1,7 +1,7 @@
 //! Goes through types, reductions and sizes, and prints each row when it is measured.
 
 use super::arguments::{Sweep, reduction_name, type_name};
-use super::backend::{Collective, Operation, Rank};
+use super::backend::{Operation, Rank};
 use super::error::PerfError;
 use super::measure::{Run, measure};
 use super::report::{self, Row};
@@ -48,18 +48,16 @@ fn measure_row<R: Rank>(
     seed: u64,
     run: &Run<'_>,
 ) -> Result<Option<Row>, PerfError> {
-    let Some(out_of_place) = measure(ranks, sweep, operation, 2 * seed, run)? else {
-        return Ok(None);
-    };
-    let mut in_place = None;
-    // A message that arrives where another leaves from has no defined result.
-    if operation.collective != Collective::SendRecv {
-        let operation = Operation { in_place: true, ..*operation };
-        in_place = measure(ranks, sweep, &operation, 2 * seed + 1, run)?;
-        if in_place.is_none() {
+    let mut halves = [None, None];
+    let wanted = [!sweep.in_place_only, operation.collective.has_in_place()];
+    for (place, half) in halves.iter_mut().enumerate().filter(|(place, _)| wanted[*place]) {
+        let operation = Operation { in_place: place == 1, ..*operation };
+        *half = measure(ranks, sweep, &operation, 2 * seed + place as u64, run)?;
+        if half.is_none() {
             return Ok(None);
         }
     }
+    let [out_of_place, in_place] = halves;
     Ok(Some(Row {
         collective: operation.collective,
         rank_count: ranks.first().map_or(0, Rank::rank_count),

@@ -1,25 +1,7 @@
 //! All-pairs worlds that are wrong in one known way, and what the verifier says of each.
 
-use crate::plan::tests::limits;
+use crate::plan::tests::all_pairs;
 use crate::plan::*;
-use ringdove_kernels::element::ReduceOp;
-
-fn plan() -> (Plan, Promise) {
-    let request = Request {
-        collective: Collective::AllReduce,
-        rank_count: 3,
-        bytes: 100,
-        element_bytes: 4,
-        reduce_op: ReduceOp::Sum,
-        in_place: false,
-        registered: false,
-    };
-    let limits = Limits { flagged_bytes: 32, ..limits(1, 64, 4) };
-    let mut choice = select(&request, &limits).expect("valid");
-    choice.all_pairs(&limits);
-    choice.set_slice_bytes(32);
-    (build(&choice), request.promise())
-}
 
 /// What the verifier says once `edit` has changed the ops of every rank.
 fn refused(edit: impl Fn(&mut Vec<Op>)) -> Reason {
@@ -30,7 +12,7 @@ fn refused(edit: impl Fn(&mut Vec<Op>)) -> Reason {
 }
 
 fn refused_plan(edit: impl Fn(&mut Plan)) -> Reason {
-    let (mut plan, promise) = plan();
+    let (mut plan, promise) = all_pairs(32);
     verify(plan.clone(), &promise).expect("right before the change");
     edit(&mut plan);
     *verify(plan, &promise).expect_err("wrong after the change").reason

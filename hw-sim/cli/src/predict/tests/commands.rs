@@ -59,7 +59,7 @@ fn the_table_has_the_columns_of_nccl_tests() {
     let arguments = all_reduce_arguments("all-reduce -b 1M -e 1M");
     let scene = Scene::new(&arguments.common).expect("built in");
     let job = super::super::Job { scene: &scene, arguments: &arguments, ranks: 4, bytes: 1 << 20 };
-    let line = table::all_reduce_row(&job.best().expect("a plan"), 4);
+    let line = table::all_reduce_row(&job.row().expect("a plan"), 4);
     let columns: Vec<&str> = line.split_whitespace().collect();
     assert_eq!(columns[..5], ["1048576", "262144", "float", "sum", "-1"]);
     let number = |column: usize| columns[column].parse::<f64>().expect("a number");
@@ -68,6 +68,53 @@ fn the_table_has_the_columns_of_nccl_tests() {
     assert!((bus - 1.5 * algorithm).abs() < 0.02, "{line}");
     assert_eq!(columns[8], "N/A", "nothing was checked");
     assert_eq!(columns[9..13], columns[5..9], "in place is the same plan");
+}
+
+/// If this fails, a column shows what nobody computed.
+#[test]
+fn in_place_is_computed_where_its_programs_differ() {
+    let row = |line: &str| {
+        let arguments = all_reduce_arguments(line);
+        let scene = Scene::new(&arguments.common).expect("built in");
+        let job =
+            super::super::Job { scene: &scene, arguments: &arguments, ranks: 4, bytes: 4 << 20 };
+        job.row().expect("a plan")
+    };
+    assert!(row("all-reduce --algorithm selected").in_place.is_none(), "the same programs");
+    // In place, the first half of the ring goes through slots.
+    let row = row("all-reduce --algorithm selected -R");
+    let (out, inside) = (&row.out_of_place, row.in_place.as_ref().expect("other programs"));
+    assert!(inside.outcome.end > out.outcome.end, "{} in place", inside.outcome.end);
+    let line = table::all_reduce_row(&row, 4);
+    let columns: Vec<&str> = line.split_whitespace().collect();
+    assert_ne!(columns[9..12], columns[5..8], "{line}");
+}
+
+/// If this fails, a machine is priced with the constants of another.
+#[test]
+fn the_profile_is_the_one_for_the_machines_gpus_unless_another_is_named() {
+    for (line, expected) in [
+        ("all-reduce -m dgx-a100", "a100"),
+        ("all-reduce -m dgx1v", "ark-v100"),
+        ("all-reduce -m dgx-a100 -p ark-v100", "ark-v100"),
+    ] {
+        let scene = Scene::new(&all_reduce_arguments(line).common).expect("built in");
+        assert_eq!(scene.profile.name, expected, "{line}");
+    }
+}
+
+/// If this fails, small all-reduces are priced as a plan that the library does not run for them.
+#[test]
+fn below_the_low_latency_size_the_selected_plan_sends_flagged_messages() {
+    let time = |options: &str| {
+        let line = format!("all-reduce --algorithm selected {options}");
+        let arguments = all_reduce_arguments(&line);
+        let scene = Scene::new(&arguments.common).expect("built in");
+        let job = super::super::Job { scene: &scene, arguments: &arguments, ranks: 4, bytes: 8192 };
+        job.best(false).expect("a plan").outcome.end
+    };
+    let (flagged, ring) = (time(""), time("--low-latency-bytes 0"));
+    assert!(ring > flagged.times(2), "one hop {flagged}, six hops {ring}");
 }
 
 #[test]
@@ -109,7 +156,7 @@ fn flags_out_of_range_are_refused_with_what_would_do() {
         ("all-reduce -m nothing", "unknown machine `nothing`"),
         ("all-reduce -p nothing", "unknown profile `nothing`"),
         ("all-reduce --engine stores", "profile ark-v100 has no section [stores]"),
-        ("all-reduce -g 3 --pattern halving", "no plan: ranks: expected a power of two"),
+        ("all-reduce -g 3 --algorithm halving", "no plan: ranks: expected a power of two"),
         ("all-reduce --slots 3", "slots of a lane: expected a power of two"),
         ("all-reduce --blocks 0", "blocks of a launch: expected at least 1"),
         ("all-reduce --nodes 0", "nodes: expected 1 to 1048576, got 0"),

@@ -238,9 +238,9 @@ fn eight_gpus() -> String {
             };
             let scene = Scene::new(&arguments.common).expect("built in");
             let job = Job { scene: &scene, arguments: &arguments, ranks: 8, bytes };
-            let row = job.best().expect("a plan");
-            let (_, bus) = bandwidths(&row, 8);
-            write!(text, " {bus:.3} | {}, {} |", row.plan, row.limit.name).expect("a string");
+            let half = job.best(false).expect("a plan");
+            let (_, bus) = bandwidths(bytes, &half, 8);
+            write!(text, " {bus:.3} | {}, {} |", half.plan, half.limit.name).expect("a string");
         }
         text += "\n";
     }

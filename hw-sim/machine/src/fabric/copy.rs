@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fen
 /// # Safety
 /// `source` can be read and `target` be written for `length` bytes; they do not overlap, and nobody
 /// holds a Rust reference into either.
-pub(super) unsafe fn land(target: u64, source: u64, length: usize) {
+pub(crate) unsafe fn land(target: u64, source: u64, length: usize) {
     let word = last_word(target, length);
     let bulk = length - word;
     // SAFETY: the caller's contract; `bulk` and `word` add up to `length`. The word is aligned, as
@@ -46,7 +46,7 @@ fn last_word(target: u64, length: usize) -> usize {
 ///
 /// # Safety
 /// As [`land`].
-pub(super) unsafe fn fetch(target: u64, source: u64, length: usize) {
+pub(crate) unsafe fn fetch(target: u64, source: u64, length: usize) {
     if length == 8 && source.is_multiple_of(8) {
         // SAFETY: the caller's contract; aligned. One load, so that a signal is never torn. Acquire
         // pairs with the release of whoever stored it.
@@ -64,7 +64,7 @@ pub(super) unsafe fn fetch(target: u64, source: u64, length: usize) {
 ///
 /// # Safety
 /// `address` is aligned to 8, can be read and written, and nobody holds a Rust reference to it.
-pub(super) unsafe fn atomic(address: u64, operand: u64, compare: Option<u64>) -> u64 {
+pub(crate) unsafe fn atomic(address: u64, operand: u64, compare: Option<u64>) -> u64 {
     // SAFETY: the caller's contract.
     let word = unsafe { AtomicU64::from_ptr(address as *mut u64) };
     // The host's own atomics: atomic against CPUs, virtual GPUs and every adapter.

@@ -4,122 +4,29 @@
 //! and what is left at the end of the ring is skipped.
 
 use super::segment::Segment;
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 /// Bytes of a record before its payload; all sizes in a ring are multiples of it.
 const RECORD_BYTES: usize = 64;
 
-/// What a record says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub(super) enum Kind {
-    Skip = 1,
-    Write,
-    Send,
-    Read,
-    CompareSwap,
-    FetchAdd,
-    ReadData,
-    AtomicResult,
-    Nak,
-    ReceiverNotReady,
-}
-
-impl Kind {
-    const ALL: [Self; 10] = [
-        Self::Skip,
-        Self::Write,
-        Self::Send,
-        Self::Read,
-        Self::CompareSwap,
-        Self::FetchAdd,
-        Self::ReadData,
-        Self::AtomicResult,
-        Self::Nak,
-        Self::ReceiverNotReady,
-    ];
-}
-
-/// The first piece of its message.
-pub(super) const FIRST: u8 = 1;
-/// The last piece of its message.
-pub(super) const LAST: u8 = 2;
-/// The message carries immediate data.
-pub(super) const IMMEDIATE: u8 = 4;
-/// The receiver asked to be told of such messages.
-pub(super) const SOLICITED: u8 = 8;
-
-/// A record, without its payload.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Record {
-    pub kind: Kind,
-    pub flags: u8,
+/// A record, as whoever fills rings has it: [`RECORD_BYTES`] before each payload.
+pub(crate) trait RecordFormat: Copy {
+    /// A record that says nothing, with this many bytes of payload.
+    fn skip(length: u32) -> Self;
+    /// Does it say nothing?
+    fn is_skip(&self) -> bool;
     /// Bytes of payload.
-    pub length: u32,
-    /// The message's number, counted from 0.
-    pub message: u64,
-    /// Where it goes to or comes from in the responder's memory.
-    pub address: u64,
-    pub key: u32,
-    pub immediate: u32,
-    /// Bytes of the whole message.
-    pub total: u32,
-    /// Offset of this piece in the message.
-    pub offset: u32,
-    /// Operands of atomics; a status; a time.
-    pub operands: [u64; 2],
+    fn length(&self) -> u32;
+    /// As it lies in the ring.
+    fn to_words(self) -> [u64; 8];
+    /// From a ring; None if no writer of ours can have made it.
+    fn from_words(words: [u64; 8]) -> Option<Self>;
 }
 
-impl Record {
-    pub const fn new(kind: Kind, message: u64) -> Self {
-        Self {
-            kind,
-            flags: 0,
-            length: 0,
-            message,
-            address: 0,
-            key: 0,
-            immediate: 0,
-            total: 0,
-            offset: 0,
-            operands: [0; 2],
-        }
-    }
-
-    fn to_words(self) -> [u64; 8] {
-        let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
-        [
-            u64::from(self.kind as u8) | u64::from(self.flags) << 8 | u64::from(self.length) << 32,
-            self.message,
-            self.address,
-            pair(self.key, self.immediate),
-            pair(self.total, self.offset),
-            self.operands[0],
-            self.operands[1],
-            0,
-        ]
-    }
-
-    fn from_words(words: [u64; 8]) -> Option<Self> {
-        let kind = Kind::ALL.into_iter().find(|kind| *kind as u8 == words[0] as u8)?;
-        Some(Self {
-            kind,
-            flags: (words[0] >> 8) as u8,
-            length: (words[0] >> 32) as u32,
-            message: words[1],
-            address: words[2],
-            key: words[3] as u32,
-            immediate: (words[3] >> 32) as u32,
-            total: words[4] as u32,
-            offset: (words[4] >> 32) as u32,
-            operands: [words[5], words[6]],
-        })
-    }
-
-    fn footprint(&self) -> u64 {
-        footprint(self.length as usize)
-    }
+fn footprint_of(record: &impl RecordFormat) -> u64 {
+    footprint(record.length() as usize)
 }
 
 fn footprint(payload: usize) -> u64 {
@@ -128,7 +35,7 @@ fn footprint(payload: usize) -> u64 {
 
 /// Where a ring lies in its segment.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Layout {
+pub(crate) struct Layout {
     /// Head; tail 64 bytes later; 128 bytes later, whether the writer waits for room.
     pub control: usize,
     /// The records.
@@ -156,16 +63,17 @@ impl Layout {
 
 /// The writing end.
 #[derive(Debug)]
-pub(super) struct Writer {
+pub(crate) struct Writer<R> {
     segment: Arc<Segment>,
     layout: Layout,
     head: u64,
+    record: PhantomData<fn(R)>,
 }
 
-impl Writer {
+impl<R: RecordFormat> Writer<R> {
     pub fn new(segment: Arc<Segment>, layout: Layout) -> Self {
         let head = segment.word64(layout.control).load(Ordering::Relaxed);
-        Self { segment, layout, head }
+        Self { segment, layout, head, record: PhantomData }
     }
 
     /// Room for a record with this payload: the payload's address, until [`Writer::commit`]. None
@@ -186,9 +94,7 @@ impl Writer {
             waiting.store(0, Ordering::Relaxed);
         }
         if skip > 0 {
-            let mut record = Record::new(Kind::Skip, 0);
-            record.length = (skip as usize - RECORD_BYTES) as u32;
-            self.put(&record);
+            self.put(&R::skip((skip as usize - RECORD_BYTES) as u32));
             self.head += skip;
         }
         let place = self.layout.place(self.head) + RECORD_BYTES;
@@ -201,7 +107,7 @@ impl Writer {
         self.head.wrapping_add(need).wrapping_sub(tail) <= self.layout.bytes as u64
     }
 
-    fn put(&self, record: &Record) {
+    fn put(&self, record: &R) {
         let place = self.layout.place(self.head);
         for (index, word) in record.to_words().into_iter().enumerate() {
             // Relaxed: published by the head.
@@ -210,9 +116,9 @@ impl Writer {
     }
 
     /// Publishes the record whose payload was reserved last.
-    pub fn commit(&mut self, record: &Record) {
+    pub fn commit(&mut self, record: &R) {
         self.put(record);
-        self.head += record.footprint();
+        self.head += footprint_of(record);
         // Release pairs with `Reader::peek`: record and payload are visible before the head.
         self.segment.word64(self.layout.control).store(self.head, Ordering::Release);
     }
@@ -220,22 +126,23 @@ impl Writer {
 
 /// The reading end.
 #[derive(Debug)]
-pub(super) struct Reader {
+pub(crate) struct Reader<R> {
     segment: Arc<Segment>,
     layout: Layout,
     tail: u64,
+    record: PhantomData<fn() -> R>,
 }
 
-impl Reader {
+impl<R: RecordFormat> Reader<R> {
     pub fn new(segment: Arc<Segment>, layout: Layout) -> Self {
-        Self { segment, layout, tail: 0 }
+        Self { segment, layout, tail: 0, record: PhantomData }
     }
 
     /// The next record, copied out, and the address of its payload until [`Reader::consume`].
     ///
     /// A record that no writer of ours can have made is taken for an empty ring: nothing is done on
     /// the word of garbage.
-    pub fn peek(&mut self) -> Option<(Record, u64)> {
+    pub fn peek(&mut self) -> Option<(R, u64)> {
         // At most one record is skipped before each other one.
         for _ in 0..2 {
             // Acquire pairs with `Writer::commit`.
@@ -245,24 +152,24 @@ impl Reader {
             }
             let place = self.layout.place(self.tail);
             let word = |index| self.segment.word64(place + 8 * index).load(Ordering::Relaxed);
-            let record = Record::from_words(std::array::from_fn(word))?;
-            if record.footprint()
+            let record = R::from_words(std::array::from_fn(word))?;
+            if footprint_of(&record)
                 > self.layout.left_before_end(self.tail).min(head.wrapping_sub(self.tail))
             {
                 return None;
             }
-            if record.kind != Kind::Skip {
-                let payload = self.segment.address(place + RECORD_BYTES, record.length as usize);
+            if !record.is_skip() {
+                let payload = self.segment.address(place + RECORD_BYTES, record.length() as usize);
                 return Some((record, payload));
             }
-            self.tail += record.footprint();
+            self.tail += footprint_of(&record);
         }
         None
     }
 
     /// Gives the record's room back. True if the writer waits for room and must be woken.
-    pub fn consume(&mut self, record: &Record) -> bool {
-        self.tail += record.footprint();
+    pub fn consume(&mut self, record: &R) -> bool {
+        self.tail += footprint_of(record);
         // Release pairs with `Writer::has_room`: the payload has been read.
         self.segment.word64(self.layout.control + 64).store(self.tail, Ordering::Release);
         // Pairs with the fence of `Writer::reserve`.
@@ -275,10 +182,11 @@ impl Reader {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::adapter::record::{Kind, Record};
 
     const LAYOUT: Layout = Layout { control: 0, data: 256, bytes: 1024 };
 
-    fn ring() -> (Writer, Reader) {
+    fn ring() -> (Writer<Record>, Reader<Record>) {
         let file = crate::memory::memory_file_for_tests(256 + 1024);
         let segment = Arc::new(Segment::map(&file, 256 + 1024).unwrap());
         (Writer::new(Arc::clone(&segment), LAYOUT), Reader::new(segment, LAYOUT))

@@ -1,13 +1,13 @@
 //! Memory that two processes of the fabric share: a mapped file of fixed size.
 
-use super::error::{Result, VerbsError};
+use super::error::{FabricError, Result};
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// A mapping of a whole file, shared with other processes.
+/// A mapping of a file, shared with other processes.
 #[derive(Debug)]
-pub(super) struct Segment {
+pub(crate) struct Segment {
     base: *mut u8,
     bytes: usize,
 }
@@ -21,20 +21,46 @@ unsafe impl Sync for Segment {}
 impl Segment {
     /// Maps the first `bytes` of a file that is at least as long.
     pub fn map(file: &File, bytes: usize) -> Result<Self> {
-        let length = file.metadata().map_err(VerbsError::system("examining a fabric file"))?.len();
-        if length < bytes as u64 {
-            let text = format!("a fabric file has {length} bytes, {bytes} were expected");
-            return Err(VerbsError::Invalid(text));
+        Self::map_at(file, 0, bytes)
+    }
+
+    /// Maps `bytes` of a file from a multiple of the page size on.
+    pub fn map_at(file: &File, offset: u64, bytes: usize) -> Result<Self> {
+        let length = file.metadata().map_err(FabricError::system("examining a fabric file"))?.len();
+        let end = offset.saturating_add(bytes as u64);
+        if length < end {
+            let text = format!("a shared file has {length} bytes, {end} were expected");
+            return Err(FabricError::Invalid(text));
         }
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a shared mapping at an address of the kernel's choice touches no other.
         let base = unsafe {
             let null = std::ptr::null_mut();
-            libc::mmap(null, bytes, protection, libc::MAP_SHARED, file.as_raw_fd(), 0)
+            libc::mmap(
+                null,
+                bytes,
+                protection,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                offset as libc::off_t,
+            )
         };
         if base == libc::MAP_FAILED {
             let cause = std::io::Error::last_os_error();
-            return Err(VerbsError::system("mapping a fabric file")(cause));
+            return Err(FabricError::system("mapping a shared file")(cause));
+        }
+        Ok(Self { base: base.cast(), bytes })
+    }
+
+    /// Zero bytes that no other process sees.
+    pub fn anonymous(bytes: usize) -> Result<Self> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+        // SAFETY: a mapping at an address of the kernel's choice touches no other.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
+        if base == libc::MAP_FAILED {
+            let cause = std::io::Error::last_os_error();
+            return Err(FabricError::system("mapping memory")(cause));
         }
         Ok(Self { base: base.cast(), bytes })
     }

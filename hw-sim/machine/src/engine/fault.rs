@@ -1,0 +1,118 @@
+//! Faults of device engines, by name. Every choice follows from the seed and the request's number,
+//! counted over the engine: the same program on the same seed meets the same faults.
+//!
+//! | fault | what happens |
+//! |---|---|
+//! | `link-down-after=N` | the link goes down, for good, when the engine has taken N requests |
+//! | `fetch-fault-after=N` | the source of request N cannot be read |
+//! | `stall-after=N` | the engine does nothing more when it has taken N requests |
+//! | `delay=MICROSECONDS` | each request waits for a random time up to this |
+//!
+//! In a machine file an engine has `faults = ["delay=200"]`; lists are as [`crate::fault_list`]
+//! says.
+
+use crate::fault_list::{self, choose};
+use std::time::Duration;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    LinkDownAfter(u64),
+    FetchFaultAfter(u64),
+    StallAfter(u64),
+    Delay(u64),
+}
+
+/// The faults of one engine.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Faults {
+    seed: u64,
+    faults: Vec<Fault>,
+}
+
+/// Checks the name and the argument of one fault.
+pub fn check(text: &str) -> Result<(), String> {
+    parse(text).map(drop)
+}
+
+fn parse(text: &str) -> Result<Fault, String> {
+    let wrong = || {
+        format!(
+            "expected link-down-after=N, fetch-fault-after=N, stall-after=N or \
+             delay=MICROSECONDS, found `{text}`"
+        )
+    };
+    let (name, argument) = text.split_once('=').ok_or_else(wrong)?;
+    let number = fault_list::number(argument).ok_or_else(wrong)?;
+    Ok(match name {
+        "link-down-after" => Fault::LinkDownAfter(number),
+        "fetch-fault-after" => Fault::FetchFaultAfter(number),
+        "stall-after" => Fault::StallAfter(number),
+        "delay" => Fault::Delay(number),
+        _ => return Err(wrong()),
+    })
+}
+
+impl Faults {
+    /// The faults of one engine of one node: those of its machine file, and those of a list.
+    pub fn new(node: u32, name: &str, of_file: &[String], list: &str) -> Result<Self, String> {
+        let told = fault_list::of_device(list, node, name, parse)?;
+        let mut faults = of_file.iter().map(|fault| parse(fault)).collect::<Result<Vec<_>, _>>()?;
+        faults.extend(told.faults);
+        Ok(Self { seed: told.seed, faults })
+    }
+
+    /// Is the link down once the engine has taken so many requests?
+    pub(super) fn link_is_down(&self, taken: u64) -> bool {
+        self.faults.iter().any(|fault| matches!(*fault, Fault::LinkDownAfter(n) if taken >= n))
+    }
+
+    /// Does the engine stand still once it has taken so many requests?
+    pub(super) fn is_stalled(&self, taken: u64) -> bool {
+        self.faults.iter().any(|fault| matches!(*fault, Fault::StallAfter(n) if taken >= n))
+    }
+
+    /// Is the source of the engine's `request`th unreadable?
+    pub(super) fn fetch_faults(&self, request: u64) -> bool {
+        self.faults.contains(&Fault::FetchFaultAfter(request))
+    }
+
+    /// How long a request waits.
+    pub(super) fn delay(&self, request: u64) -> Duration {
+        let delays = self.faults.iter().map(|fault| match *fault {
+            Fault::Delay(most) => choose(self.seed, [1, 0, request]) % most.saturating_add(1),
+            _ => 0,
+        });
+        Duration::from_micros(delays.sum())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_list_serves_adapters_and_engines() {
+        let list = "seed=7,hwsim0:port-down,*:delay=50,node1/engine0:stall-after=3";
+        let of = |node, name| Faults::new(node, name, &[], list).unwrap();
+        assert_eq!(of(0, "engine0").faults, [Fault::Delay(50)]);
+        assert_eq!(of(1, "engine0").faults, [Fault::Delay(50), Fault::StallAfter(3)]);
+        let adapter = crate::adapter::fault::Faults::new(0, "hwsim0", &[], list).unwrap();
+        assert!(adapter.port_down_at_start());
+        for wrong in ["engine0:port-down", "engine0:nonsense=1", "*:nonsense", "x:delay=y"] {
+            let error = Faults::new(0, "engine0", &[], wrong).unwrap_err();
+            assert!(error.contains("expected") && error.contains("found"), "{error}");
+        }
+    }
+
+    /// What a seed does must be what it did before, or a failure cannot be played again.
+    #[test]
+    fn delays_follow_from_the_seed() {
+        let delays = |seed| {
+            let faults = Faults::new(0, "a", &[], &format!("seed={seed},a:delay=99")).unwrap();
+            (0..64).map(|request| faults.delay(request)).collect::<Vec<_>>()
+        };
+        assert_eq!(delays(1), delays(1));
+        assert_ne!(delays(1), delays(2));
+        assert!(delays(1).iter().all(|delay| delay.as_micros() <= 99));
+    }
+}

@@ -1,0 +1,294 @@
+//! The fabric's folder: a file for each process, and files that two processes share.
+//!
+//! A process holds a lock on its file while it lives; the kernel drops the lock however it ends,
+//! which is how peers learn of it. Shared files begin with a mark and with their owner, so that
+//! what a killed process has left can be told from what is in use. `hwsim run` removes the folder.
+
+use super::bell::Bell;
+use super::error::{FabricError, Result};
+use super::segment::Segment;
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+const PROCESS_BYTES: usize = 4096;
+/// Where in a process's file the adapters' service thread says that it sleeps.
+const ADAPTERS_ASLEEP: usize = 0;
+/// The same of the engines' thread.
+const ENGINES_ASLEEP: usize = 64;
+/// The first bytes of the mark at the beginning of each shared file.
+const MARK: &[u8] = b"hwsim";
+
+/// A process of the fabric.
+#[derive(Debug)]
+pub(crate) struct Process {
+    segment: Arc<Segment>,
+    /// Keeps the lock (our own file) or asks for it (others').
+    file: File,
+    own: bool,
+}
+
+impl Process {
+    /// Where the thread that plays the process's adapters sleeps.
+    pub fn adapters(&self) -> Bell {
+        Bell::new(Arc::clone(&self.segment), ADAPTERS_ASLEEP)
+    }
+
+    /// Where the thread that plays the process's device engines sleeps.
+    pub fn engines(&self) -> Bell {
+        Bell::new(Arc::clone(&self.segment), ENGINES_ASLEEP)
+    }
+
+    /// Does the process live?
+    pub fn is_alive(&self) -> bool {
+        self.own || lock_state(&self.file).is_none_or(|locked| locked)
+    }
+}
+
+fn whole_file_lock() -> libc::flock {
+    // SAFETY: a structure of plain numbers.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = libc::F_WRLCK as _;
+    lock.l_whence = libc::SEEK_SET as _;
+    lock
+}
+
+/// Is the file locked by another process? None if the system does not say.
+fn lock_state(file: &File) -> Option<bool> {
+    let mut lock = whole_file_lock();
+    // SAFETY: the structure outlives the call.
+    let done = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &raw mut lock) };
+    (done == 0).then_some(i32::from(lock.l_type) != libc::F_UNLCK)
+}
+
+/// Names a process in other processes' files: its id, and the number of its file.
+pub(crate) type ProcessId = (u32, u32);
+
+/// This process's view of the folder.
+#[derive(Debug)]
+pub(crate) struct Fabric {
+    folder: PathBuf,
+    pub own: Arc<Process>,
+    pub own_id: ProcessId,
+    /// Each process's file is opened once: closing any descriptor of a file drops our locks on it.
+    processes: Mutex<HashMap<ProcessId, Arc<Process>>>,
+    serial: AtomicU32,
+}
+
+/// What this process has joined. Once for each folder: it would take a second file of its own for
+/// that of a process which has ended, since locks do not tell a process from itself.
+static JOINED: Mutex<Vec<Weak<Fabric>>> = Mutex::new(Vec::new());
+
+impl Fabric {
+    /// Joins the fabric in a folder, unless this process has.
+    pub fn join(folder: &Path) -> Result<Arc<Self>> {
+        let folder = folder
+            .canonicalize()
+            .map_err(FabricError::system(format!("finding {}", folder.display())))?;
+        let mut joined = JOINED.lock().unwrap_or_else(PoisonError::into_inner);
+        // What a forked child has inherited is its parent's.
+        let pid = std::process::id();
+        joined.retain(|fabric| fabric.upgrade().is_some_and(|fabric| fabric.own_id.0 == pid));
+        let known = joined.iter().filter_map(Weak::upgrade).find(|known| known.folder == folder);
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let fabric = Arc::new(Self::enter(folder)?);
+        joined.push(Arc::downgrade(&fabric));
+        Ok(fabric)
+    }
+
+    /// Makes this process's file, and locks it.
+    fn enter(folder: PathBuf) -> Result<Self> {
+        sweep(&folder);
+        let pid = std::process::id();
+        // A number that is free (another PID namespace on this folder may know our id, too), and
+        // that no process with our id had before: others may still remember that one.
+        let now =
+            SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.subsec_nanos());
+        for attempt in 0..1024 {
+            let nonce = now.wrapping_add(attempt);
+            let path = folder.join(process_name((pid, nonce)));
+            let opened = File::options().read(true).write(true).create_new(true).open(&path);
+            let file = match opened {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
+                opened => {
+                    opened.map_err(FabricError::system(format!("making {}", path.display())))?
+                }
+            };
+            file.set_len(PROCESS_BYTES as u64)
+                .map_err(FabricError::system(format!("growing {}", path.display())))?;
+            let lock = whole_file_lock();
+            // SAFETY: the structure outlives the call.
+            if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &raw const lock) } != 0 {
+                let cause = std::io::Error::last_os_error();
+                return Err(FabricError::system(format!("locking {}", path.display()))(cause));
+            }
+            let segment = Arc::new(Segment::map(&file, PROCESS_BYTES)?);
+            let own = Arc::new(Process { segment, file, own: true });
+            let own_id = (pid, nonce);
+            let processes = Mutex::new(HashMap::from([(own_id, Arc::clone(&own))]));
+            return Ok(Self { folder, own, own_id, processes, serial: AtomicU32::new(0) });
+        }
+        Err(FabricError::Full(format!("{} is full of process files", folder.display())))
+    }
+
+    /// A process by its id, if it has a file.
+    pub fn process(&self, id: ProcessId) -> Option<Arc<Process>> {
+        let mut processes = self.processes.lock().unwrap();
+        if let Some(process) = processes.get(&id) {
+            return Some(Arc::clone(process));
+        }
+        let path = self.folder.join(process_name(id));
+        let file = File::options().read(true).write(true).open(path).ok()?;
+        let segment = Arc::new(Segment::map(&file, PROCESS_BYTES).ok()?);
+        let process = Arc::new(Process { segment, file, own: false });
+        processes.insert(id, Arc::clone(&process));
+        Some(process)
+    }
+
+    /// A number that this process has not had before.
+    pub fn serial(&self) -> u32 {
+        self.serial.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Makes a file that others can share, of so many zero bytes, with its header: `mark`, and this
+    /// process. `place` may write more, and gives the draft its name; until then nobody can see it.
+    pub fn make<T>(
+        &self,
+        bytes: usize,
+        mark: u64,
+        place: impl FnOnce(&Path, &Segment) -> Result<T>,
+    ) -> Result<(T, Segment)> {
+        let (pid, nonce) = self.own_id;
+        let draft = self.folder.join(format!("draft-{pid}-{nonce}-{}", self.serial()));
+        let made = self.draft(&draft, bytes, mark).and_then(|segment| {
+            let placed = place(&draft, &segment)?;
+            Ok((placed, segment))
+        });
+        // Gone if it was renamed.
+        let _ = fs::remove_file(&draft);
+        made
+    }
+
+    fn draft(&self, path: &Path, bytes: usize, mark: u64) -> Result<Segment> {
+        let failed = |what: &str| FabricError::system(format!("{what} {}", path.display()));
+        let file = File::options().read(true).write(true).create_new(true).open(path);
+        let file = file.map_err(failed("making"))?;
+        file.set_len(bytes as u64).map_err(failed("growing"))?;
+        let segment = Segment::map(&file, bytes)?;
+        let (pid, nonce) = self.own_id;
+        segment.word32(8).store(pid, Ordering::Relaxed);
+        segment.word32(12).store(nonce, Ordering::Relaxed);
+        segment.word64(0).store(mark, Ordering::Release);
+        Ok(segment)
+    }
+
+    /// Gives a draft a name, in place of what had it before.
+    pub fn replace(&self, draft: &Path, name: &str) -> Result<()> {
+        let path = self.path(name);
+        fs::rename(draft, &path)
+            .map_err(FabricError::system(format!("replacing {}", path.display())))
+    }
+
+    /// Gives a draft a name; false if it is taken.
+    pub fn name(&self, draft: &Path, name: &str) -> Result<bool> {
+        let path = self.path(name);
+        match fs::hard_link(draft, &path) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
+            Err(error) => Err(FabricError::system(format!("making {}", path.display()))(error)),
+        }
+    }
+
+    /// Opens a shared file with this mark: the file, and whose it is.
+    pub fn open(&self, name: &str, bytes: usize, mark: u64) -> Option<(Segment, ProcessId)> {
+        let file = File::options().read(true).write(true).open(self.path(name)).ok()?;
+        let segment = Segment::map(&file, bytes).ok()?;
+        // Acquire pairs with `draft`.
+        let marked = segment.word64(0).load(Ordering::Acquire) == mark;
+        let owner = [8, 12].map(|at| segment.word32(at).load(Ordering::Relaxed));
+        marked.then_some((segment, (owner[0], owner[1])))
+    }
+
+    /// The names of files that begin like this.
+    pub fn names(&self, prefix: &str) -> Vec<String> {
+        let Ok(entries) = fs::read_dir(&self.folder) else { return Vec::new() };
+        let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+        names.filter(|name| name.starts_with(prefix)).collect()
+    }
+
+    /// Removes a shared file's name.
+    pub fn remove(&self, name: &str) {
+        let _ = fs::remove_file(self.path(name));
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// Removes this process's own file: it is leaving.
+    pub fn leave(&self) {
+        let _ = fs::remove_file(self.path(&process_name(self.own_id)));
+    }
+}
+
+impl Drop for Fabric {
+    fn drop(&mut self) {
+        // What a forked child has inherited is its parent's.
+        if self.own_id.0 == std::process::id() {
+            self.leave();
+        }
+    }
+}
+
+fn process_name((pid, nonce): ProcessId) -> String {
+    format!("process-{pid}-{nonce}")
+}
+
+/// Removes files of processes that ended without removing them: a folder that several runs name is
+/// nobody's to remove as a whole.
+fn sweep(folder: &Path) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    let mut gone = Vec::new();
+    let mut others = Vec::new();
+    for entry in entries.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if !name.starts_with("process-") {
+            others.push((name, entry.path()));
+        } else if let Ok(file) = File::options().write(true).open(entry.path())
+            && file.metadata().is_ok_and(|data| data.len() == PROCESS_BYTES as u64)
+            && lock_state(&file) == Some(false)
+        {
+            gone.push((name, entry.path()));
+        }
+    }
+    if gone.is_empty() {
+        return;
+    }
+    for (name, path) in others {
+        let owner = match name.strip_prefix("draft-").and_then(|rest| rest.rsplit_once('-')) {
+            Some((owner, _)) => Some(format!("process-{owner}")),
+            None => owner_of(&path).map(process_name),
+        };
+        if owner.is_some_and(|owner| gone.iter().any(|(name, _)| *name == owner)) {
+            let _ = fs::remove_file(path);
+        }
+    }
+    for (_, path) in gone {
+        let _ = fs::remove_file(path);
+    }
+}
+
+/// Whose a shared file is.
+fn owner_of(path: &Path) -> Option<ProcessId> {
+    let mut header = [0; 16];
+    File::open(path).ok()?.read_exact(&mut header).ok()?;
+    let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| header[at + byte]));
+    header.starts_with(MARK).then(|| (word(8), word(12)))
+}

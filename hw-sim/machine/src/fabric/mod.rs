@@ -1,0 +1,17 @@
+//! What joins the processes of a cluster: a folder in which each has a file, and memory that two of
+//! them share. Adapters and device engines move their data through it.
+
+mod bell;
+pub(crate) mod copy;
+mod error;
+mod folder;
+mod ring;
+mod segment;
+mod thread;
+
+pub(crate) use bell::Bell;
+pub use error::FabricError;
+pub(crate) use folder::{Fabric, Process};
+pub(crate) use ring::{Layout, Reader, RecordFormat, Writer};
+pub(crate) use segment::Segment;
+pub(crate) use thread::{ask_for_short_slices, block_signals};

@@ -1,0 +1,134 @@
+//! The tables of a channel: what its descriptors and its peers may name (R8). An entry is written
+//! before anybody needs it, its `valid` word last, and read back, since writes to a BAR are posted.
+
+use super::channel::{Channel, ChannelAddress};
+use crate::error::{Error, Result};
+use crate::id::{LaneId, Rank, RouteId};
+use bytemuck::Pod;
+use ringdove_kernels::bar::{Lane, Peer, Route, Signal, Window};
+use std::sync::atomic::Ordering;
+
+/// Where a table lies and what it is called.
+struct Table {
+    entries: &'static str,
+    offset: u64,
+    count: u64,
+}
+
+impl Channel {
+    /// Enters a peer; its rank is the entry's number.
+    ///
+    /// # Errors
+    /// [`Error::UnfitEngine`] past the table's end, [`Error::Argument`] for an entry that is
+    /// valid; so for all tables.
+    pub fn enter_peer(&self, rank: Rank, address: &ChannelAddress) -> Result<()> {
+        let has = self.function().identity();
+        let table = Table {
+            entries: "entries of the peer table",
+            offset: has.peers_offset,
+            count: has.peer_count,
+        };
+        let ChannelAddress { link_address, channel, generation } = *address;
+        self.enter(&table, rank.0.into(), Peer { link_address, channel, generation, valid: 1 })
+    }
+
+    /// Enters a lane.
+    ///
+    /// # Errors
+    /// As [`enter_peer`](Self::enter_peer).
+    pub fn enter_lane(&self, number: LaneId, lane: Lane) -> Result<()> {
+        let has = self.function().identity();
+        let table = Table {
+            entries: "entries of the lane table",
+            offset: has.lanes_offset,
+            count: has.lane_count,
+        };
+        self.enter(&table, number.0.into(), lane)
+    }
+
+    /// Enters the word at `address` as signal `number`, which `peer` alone may raise.
+    ///
+    /// # Errors
+    /// As [`enter_peer`](Self::enter_peer).
+    pub fn enter_signal(&self, number: u64, address: u64, peer: Rank) -> Result<()> {
+        let has = self.function().identity();
+        let table = Table {
+            entries: "entries of the signal table",
+            offset: has.signals_offset,
+            count: has.signal_count,
+        };
+        let entry = Signal { address, peer: peer.0.into(), reserved: 0, valid: 1 };
+        self.enter(&table, number, entry)
+    }
+
+    /// Enters memory that peers may write.
+    ///
+    /// # Errors
+    /// As [`enter_peer`](Self::enter_peer).
+    pub fn enter_window(&self, number: u64, base: u64, length: u64) -> Result<()> {
+        self.enter(&self.windows(), number, Window { base, length, reserved: 0, valid: 1 })
+    }
+
+    /// Makes windows from `first` on unknown, before their memory may go away.
+    pub fn clear_windows(&self, first: u64) {
+        let table = self.windows();
+        for number in first..table.count {
+            let valid = place::<Window>(&table, number) + size_of::<Window>() / 8 - 1;
+            if self.words().load(valid, Ordering::Relaxed) == 0 {
+                // Registrations count from zero, so behind a hole there is nothing.
+                break;
+            }
+            self.words().store(valid, 0, Ordering::Release);
+            self.words().load(valid, Ordering::Acquire);
+        }
+    }
+
+    /// Enters a route.
+    ///
+    /// # Errors
+    /// As [`enter_peer`](Self::enter_peer).
+    pub fn enter_route(&self, number: RouteId, route: Route) -> Result<()> {
+        let has = self.function().identity();
+        let table = Table {
+            entries: "entries of the route table",
+            offset: has.routes_offset,
+            count: has.route_count,
+        };
+        self.enter(&table, number.0.into(), route)
+    }
+
+    fn windows(&self) -> Table {
+        let has = self.function().identity();
+        Table {
+            entries: "entries of the window table",
+            offset: has.windows_offset,
+            count: has.window_count,
+        }
+    }
+
+    /// Writes an entry, whose last word is `valid` in every table.
+    fn enter<T: Pod>(&self, table: &Table, number: u64, entry: T) -> Result<()> {
+        if number >= table.count {
+            return Err(self.function().unfit(table.entries, number + 1, table.count));
+        }
+        let first = place::<T>(table, number);
+        let words: &[u64] = bytemuck::cast_slice(std::slice::from_ref(&entry));
+        let last = first + words.len() - 1;
+        if self.words().load(last, Ordering::Acquire) != 0 {
+            return Err(Error::argument(table.entries, "one that is not in use", number));
+        }
+        for (index, &word) in words[..words.len() - 1].iter().enumerate() {
+            self.words().store(first + index, word, Ordering::Relaxed);
+        }
+        // Release: the entry comes before. Pairs with the engine's look at `valid`, R8.
+        self.words().store(last, 1, Ordering::Release);
+        // Read back: whoever rings or sends after this finds it.
+        self.words().load(last, Ordering::Acquire);
+        Ok(())
+    }
+}
+
+/// Index of the first word of an entry.
+fn place<T>(table: &Table, number: u64) -> usize {
+    (table.offset as usize + number as usize * size_of::<T>()) / 8
+}

@@ -1,0 +1,39 @@
+//! The same test on every engine.
+
+use super::{INSIDE, on_machine_env};
+use ringdove::id::EngineKind;
+
+/// Which engine the ranks of a test use.
+const ENGINE: &str = "RINGDOVE_TEST_ENGINE";
+/// The machine with device engines.
+pub const MACHINE: &str = "ark";
+
+/// Runs the body of the current test on `machine` with the proxy, and then on [`MACHINE`] with
+/// device engines; on real GPUs with the proxy alone. Where `machine` has one GPU, all ranks share
+/// one of the other machine too. Settings for the ranks come from [`super::settings`].
+pub fn on_engines(machine: &str, body: impl FnOnce()) {
+    let real = std::env::var("RINGDOVE_TEST_GPU").is_ok_and(|value| value == "real");
+    if real || std::env::var_os(INSIDE).is_some() {
+        return body();
+    }
+    on_machine_env(machine, &[], &[], || {});
+    let one = [(ENGINE, "device"), ("CUDA_VISIBLE_DEVICES", "0")];
+    let variables = if machine == "one-gpu" { &one[..] } else { &one[..1] };
+    on_machine_env(MACHINE, &[], variables, || {});
+}
+
+/// Runs the body of the current test on [`MACHINE`], with device engines. Options are those of
+/// `hwsim run`, and variables those of the body's process.
+pub fn on_device_engines(options: &[&str], variables: &[(&str, &str)], body: impl FnOnce()) {
+    if std::env::var("RINGDOVE_TEST_GPU").is_ok_and(|value| value == "real") {
+        return eprintln!("skipped: this test uses virtual engines");
+    }
+    let variables = [&[(ENGINE, "device")], variables].concat();
+    on_machine_env(MACHINE, options, &variables, body);
+}
+
+/// The engine that the current test runs on.
+pub fn engine() -> EngineKind {
+    let name = std::env::var(ENGINE).ok();
+    name.map_or(EngineKind::Proxy, |name| name.parse().expect(ENGINE))
+}

@@ -1,0 +1,291 @@
+//! The timing model prices what really runs: the sequence of puts and signals in the model equals
+//! what the engines of a functional run on virtual hardware submitted, written by `RINGDOVE_TRACE`.
+
+mod hardware;
+#[path = "../hw-sim/timing/tests/worlds/mod.rs"]
+mod worlds;
+
+use hardware::{run_bounded, tool};
+use hwsim_timing::{Engine, Note, Outcome, Setup, simulate};
+use ringdove::plan::{Collective, Draft, LaneKind, Limits, Pattern, Request, Side};
+use ringdove::{ReduceOp, Settings};
+use ringdove_kernels::op::flagged_bytes;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+/// What a lane does in its order: bytes of each transfer with data, how many bytes had gone before
+/// each arrival and each completion was raised, and how many credits came back.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Lane {
+    transfers: Vec<u64>,
+    arrivals: Vec<u64>,
+    completions: Vec<u64>,
+    credits: u64,
+}
+
+impl Lane {
+    fn bytes(&self) -> u64 {
+        self.transfers.iter().sum()
+    }
+
+    /// The same once more, by another run.
+    fn append(&mut self, other: &Self) {
+        let before = self.bytes();
+        self.transfers.extend(&other.transfers);
+        self.arrivals.extend(other.arrivals.iter().map(|bytes| before + bytes));
+        self.completions.extend(other.completions.iter().map(|bytes| before + bytes));
+        self.credits += other.credits;
+    }
+
+    /// A transfer, and the counts that it raises signals to: an engine joins signals without data
+    /// to what went before them, and raises them at once.
+    fn transfer(&mut self, bytes: u64, arrival: Option<u64>, completion: Option<u64>) {
+        if bytes > 0 {
+            self.transfers.push(bytes);
+        }
+        let before = self.bytes();
+        for (list, value) in [(&mut self.arrivals, arrival), (&mut self.completions, completion)] {
+            if let Some(value) = value {
+                assert!(value > list.len() as u64, "R9: {value} after {}", list.len());
+                list.resize(value as usize, before);
+            }
+        }
+    }
+}
+
+/// Lanes by what a trace calls them: `0->1 slots 0`.
+type Lanes = BTreeMap<String, Lane>;
+
+/// A world, and how to run it.
+struct Case {
+    machine: &'static str,
+    processes: u32,
+    gpus: u32,
+    bytes: u64,
+    registered: bool,
+    low_latency_bytes: u32,
+}
+
+impl Case {
+    fn ranks(&self) -> u32 {
+        self.processes * self.gpus
+    }
+
+    /// What `ringdove perf` makes the engines submit.
+    fn functional(&self) -> Lanes {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new(tool("hwsim"));
+        command.args(["run", "--quiet", "--machine", self.machine]);
+        command.args(["--procs", &self.processes.to_string(), "--"]);
+        command.arg(tool("ringdove"));
+        command.args(["perf", "all-reduce", "-n", "1", "-w", "0"]);
+        for (flag, value) in [
+            ("-b", self.bytes),
+            ("-e", self.bytes),
+            ("-g", self.gpus.into()),
+            ("-R", self.registered.into()),
+        ] {
+            command.args([flag, &value.to_string()]);
+        }
+        // Data of several puts is never joined: the model does not join what lies in slots.
+        command.env("RINGDOVE_COALESCE_BYTES", "1");
+        command.env("RINGDOVE_TRACE", folder.path().join("trace"));
+        command.env("RINGDOVE_LOW_LATENCY_BYTES", self.low_latency_bytes.to_string());
+        let (status, output) = run_bounded(command);
+        assert!(status.success(), "{status}\n{output}");
+        let mut lanes = Lanes::new();
+        for rank in 0..self.ranks() {
+            read_trace(&folder.path().join(format!("trace.{rank}")), &mut lanes);
+        }
+        lanes
+    }
+
+    /// What the library chooses, one run.
+    fn draft(&self, in_place: bool) -> Draft {
+        let settings = Settings::default();
+        let request = Request {
+            collective: Collective::AllReduce,
+            rank_count: self.ranks(),
+            bytes: self.bytes,
+            element_bytes: 4,
+            reduce_op: ReduceOp::Sum,
+            in_place,
+            registered: self.registered,
+        };
+        let is_far = self.machine.contains(" x ");
+        let limits = Limits {
+            blocks_max: settings.blocks_max,
+            slot_bytes: settings.slot_bytes,
+            slot_count: settings.slot_count,
+            flagged_bytes: if is_far { 0 } else { self.low_latency_bytes },
+            ranks_per_node: if is_far { self.gpus } else { 0 },
+        };
+        Draft::new(Pattern::Selected, &request, &limits).expect("a plan")
+    }
+
+    fn modelled(&self, in_place: bool, engine: Engine) -> Lanes {
+        let draft = self.draft(in_place);
+        let profile = worlds::profile("a100");
+        let nodes = if self.machine.contains(" x ") { self.processes as usize } else { 1 };
+        let gpus = self.ranks() as usize / nodes;
+        let machine = worlds::machine(&worlds::pcie(gpus), nodes, &profile);
+        let setup = Setup { notes: true, ..Setup::new(&machine, &profile, engine) };
+        let outcome = simulate(setup, &worlds::programs(&draft)).expect("it ends");
+        lanes_of(&outcome, &draft)
+    }
+}
+
+/// Names of the lanes that a plan uses, by what the model tells them apart with.
+fn names(draft: &Draft) -> BTreeMap<(u32, u32, u32), String> {
+    let plan = draft.plan();
+    let blocks = plan.ranks.iter().flat_map(|rank| &rank.blocks);
+    let sends = blocks.flat_map(|block| &block.ports).filter(|port| port.side == Side::Send);
+    sends
+        .map(|port| {
+            let direct = u32::from(port.lane.kind == LaneKind::Direct);
+            let key = (port.lane.from, port.lane.to, 2 * u32::from(port.lane.index) + direct);
+            (key, port.lane.to_string().trim_start_matches("lane ").to_owned())
+        })
+        .collect()
+}
+
+fn lanes_of(outcome: &Outcome, draft: &Draft) -> Lanes {
+    let names = names(draft);
+    let mut lanes = Lanes::new();
+    for note in &outcome.notes {
+        let (Note::Put { lane, .. } | Note::Credit { lane } | Note::Signal { lane, .. }) = *note;
+        let hwsim_timing::Lane { from, to, index } = outcome.lanes[lane as usize];
+        let lane = lanes.entry(names[&(from, to, index)].clone()).or_default();
+        match *note {
+            Note::Put { bytes, arrival, completion, .. } => {
+                let next = |raised: bool, list: &[u64]| raised.then_some(list.len() as u64 + 1);
+                let (arrival, completion) =
+                    (next(arrival, &lane.arrivals), next(completion, &lane.completions));
+                lane.transfer(bytes, arrival, completion);
+            }
+            Note::Credit { .. } => lane.credits += 1,
+            // Checked below, by what they come to.
+            Note::Signal { .. } => {}
+        }
+    }
+    // What was asked for is what came, and nothing else.
+    let mut raised: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+    for note in &outcome.notes {
+        if let Note::Signal { lane, signal, value } = *note {
+            let hwsim_timing::Lane { from, to, index } = outcome.lanes[lane as usize];
+            raised.insert((&names[&(from, to, index)], signal), value);
+        }
+    }
+    for (name, lane) in &lanes {
+        let counts = [
+            ("arrival", lane.arrivals.len() as u64),
+            ("credit", lane.credits),
+            ("completion", lane.completions.len() as u64),
+        ];
+        for (signal, expected) in counts {
+            let seen = raised.get(&(name.as_str(), signal)).copied().unwrap_or(0);
+            assert_eq!(seen, expected, "{signal} of {name}");
+        }
+    }
+    lanes
+}
+
+/// Reads what one rank's engine submitted: puts at its send ports, credits at its receive ports.
+fn read_trace(path: &Path, lanes: &mut Lanes) {
+    let text = std::fs::read_to_string(path).unwrap();
+    assert!(!text.is_empty(), "{} is empty", path.display());
+    for line in text.lines() {
+        let words: Vec<&str> = line.split(' ').collect();
+        let ["position", _, side, "port", "of", "lane", pair, kind, index, rest @ ..] = &words[..]
+        else {
+            panic!("not a line of a trace: {line}")
+        };
+        let ["bytes", bytes, "arrival", arrival, "completion", completion] = rest else {
+            panic!("not a line of a trace: {line}")
+        };
+        let lane = lanes.entry(format!("{pair} {kind} {index}")).or_default();
+        let number = |text: &str| text.parse::<u64>().ok();
+        match *side {
+            "send" => {
+                let bytes = number(bytes).expect("a length");
+                lane.transfer(bytes, number(arrival), number(completion));
+            }
+            _ => lane.credits = number(arrival).expect("a receive port raises credits"),
+        }
+    }
+}
+
+/// If this fails, the timing model prices another run than the one that happens.
+fn compare(case: &Case) {
+    let functional = case.functional();
+    for (name, engine) in Engine::ALL {
+        let runs = [false, true].map(|in_place| case.modelled(in_place, engine));
+        // `perf` runs out of place, then in place, each as often.
+        let puts = |lanes: &Lanes| lanes.values().map(|it| it.transfers.len()).sum::<usize>();
+        let times = puts(&functional) / (puts(&runs[0]) + puts(&runs[1]));
+        assert!(times > 0, "{name}: too little was run");
+        let mut expected = Lanes::new();
+        for (lanes, _) in runs.iter().flat_map(|lanes| (0..times).map(move |time| (lanes, time))) {
+            for (lane, what) in lanes {
+                expected.entry(lane.clone()).or_default().append(what);
+            }
+        }
+        // A communicator's first message in each of the two slots fills it (WHOLE_SLOT_PERIOD).
+        let slot = flagged_bytes(case.low_latency_bytes.into());
+        for (_, lane) in expected.iter_mut().filter(|(name, _)| name.contains("flagged")) {
+            lane.transfers[..2].fill(slot);
+        }
+        let lanes = |lanes: &Lanes| lanes.keys().cloned().collect::<Vec<_>>();
+        assert_eq!(lanes(&functional), lanes(&expected), "{name}");
+        for (lane, seen) in &functional {
+            assert_eq!(*seen, expected[lane], "{name}, lane {lane}: run, then modelled");
+        }
+    }
+}
+
+fn cannot_run() -> bool {
+    let real = std::env::var("RINGDOVE_TEST_GPU").is_ok_and(|value| value == "real");
+    if real {
+        eprintln!("skipped: this test starts its own virtual machines");
+    }
+    real
+}
+
+const RING: Case = Case {
+    machine: "pcie4",
+    processes: 1,
+    gpus: 4,
+    bytes: 64 << 10,
+    registered: false,
+    low_latency_bytes: 0,
+};
+
+#[test]
+fn a_ring_through_slots() {
+    if !cannot_run() {
+        compare(&RING);
+        compare(&Case { gpus: 3, bytes: 100_004, ..RING });
+    }
+}
+
+#[test]
+fn a_ring_between_registered_buffers() {
+    if !cannot_run() {
+        compare(&Case { bytes: 512 << 10, registered: true, ..RING });
+    }
+}
+
+#[test]
+fn rings_over_nodes() {
+    if !cannot_run() {
+        compare(&Case { machine: "pcie4 x 2", processes: 2, gpus: 2, ..RING });
+    }
+}
+
+#[test]
+fn flagged_messages() {
+    if !cannot_run() {
+        compare(&Case { bytes: 4 << 10, low_latency_bytes: 16 << 10, ..RING });
+    }
+}
