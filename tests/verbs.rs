@@ -6,8 +6,7 @@ mod hardware;
 mod support;
 
 use cudarc::driver::sys::CUdevice_attribute;
-use hardware::adapter::{ETHERNET, INFINIBAND, on_virtual_adapter};
-use ringdove::VerbsOrder;
+use hardware::adapter::{self, ETHERNET, INFINIBAND, on_virtual_adapter};
 use ringdove::error::{AdapterFault, AdapterFaultKind, TransportError};
 use ringdove::gpu::{GpuRange, StreamWriter};
 use ringdove::id::LaneId;
@@ -21,49 +20,21 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use support::adapters::{PATIENCE, RANKS, Side, drain, pair, run, run_to_failure, settings};
-use support::adapters::{transfer, wait_for};
+use support::adapters::{
+    Choices, PATIENCE, RANKS, bytes_of, drain, fill, pair, run, run_to_failure, settings, transfer,
+    wait_for,
+};
+
+const BYTES: usize = 1 << 20;
 
 /// Runs the body of the current test on an adapter.
 fn on_adapter(body: impl FnOnce(VerbsSettings)) {
-    match settings() {
-        Some(settings) => body(settings),
-        None => on_virtual_adapter(INFINIBAND, &format!("{ETHERNET}:port-down")),
-    }
+    adapter::run(settings(), None, body);
 }
 
 /// Runs the body of the current test on a virtual adapter that has a fault.
 fn on_faulty_adapter(fault: &str, body: impl FnOnce(VerbsSettings)) {
-    match settings() {
-        Some(settings) if std::env::var_os("HWSIM_FAULTS").is_some() => body(settings),
-        Some(_) => eprintln!("skipped: only a virtual adapter fails on request"),
-        None => on_virtual_adapter(INFINIBAND, fault),
-    }
-}
-
-/// SplitMix64: choices that a printed seed repeats.
-struct Choices(u64);
-
-impl Choices {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ mixed >> 31) % bound
-    }
-}
-
-fn bytes_of(side: &Side, offset: u64, length: u64) -> Vec<u8> {
-    let mut bytes = vec![0; length as usize];
-    side.data.copy_out(offset as usize, &mut bytes).unwrap();
-    bytes
-}
-
-/// Fills a side's data with bytes that the seed determines, and returns them.
-fn fill(side: &Side, choices: &mut Choices) -> Vec<u8> {
-    let bytes: Vec<u8> = (0..side.data.length_bytes()).map(|_| choices.below(256) as u8).collect();
-    side.data.copy_in(0, &bytes).unwrap();
-    bytes
+    adapter::run(settings(), Some(fault), body);
 }
 
 fn fault(error: &TransportError) -> &AdapterFault {
@@ -81,154 +52,6 @@ fn assert_completion(error: &TransportError, settings: &VerbsSettings, text: &st
     assert!(fault.port > 0 && fault.queue_pair != 0 && fault.peer_queue_pair != 0, "{fault:?}");
     assert!(matches!(fault.kind, AdapterFaultKind::Completion { .. }), "{fault}");
     assert!(error.to_string().contains(text), "expected {text}: {error}");
-}
-
-const LANES: usize = 5;
-const BYTES: usize = 1 << 20;
-const LANE_BYTES: u64 = (BYTES / LANES) as u64;
-
-/// What one lane has sent after each of its transfers.
-#[derive(Default)]
-struct Lane {
-    prefixes: Vec<u64>,
-}
-
-/// Transfers of all sizes on all lanes. Each lane fills its part of the memory from the beginning,
-/// so that a signal announces a prefix.
-fn mixture(choices: &mut Choices, from: &Side, to: &Side) -> (Vec<Transfer>, [Lane; LANES]) {
-    let mut lanes: [Lane; LANES] = Default::default();
-    let transfers = (0..400)
-        .map(|_| {
-            let lane = choices.below(LANES as u64) as usize;
-            let filled = lanes[lane].prefixes.last().copied().unwrap_or(0);
-            let sizes = [0, 1, 8, 63, 64, 65, 4096, choices.below(5000)];
-            let length = sizes[choices.below(8) as usize].min(LANE_BYTES - filled);
-            let offset = lane as u64 * LANE_BYTES + filled;
-            let mut next = transfer(lane as u32, (from, offset), (to, offset), length);
-            lanes[lane].prefixes.push(filled + length);
-            let value = lanes[lane].prefixes.len() as u64;
-            next.arrival = Some(SignalWrite { address: to.signal_address(lane), value });
-            if choices.below(3) == 0 {
-                let address = from.signal_address(100 + lane);
-                next.completion = Some(SignalWrite { address, value });
-            }
-            next
-        })
-        .collect();
-    (transfers, lanes)
-}
-
-/// R9 and R11. A queue of 16 work requests makes the sender feel back-pressure all the time.
-#[test]
-fn data_is_there_when_its_signal_is_seen_on_every_lane() {
-    on_adapter(|settings| data_comes_before_its_signal(&settings));
-}
-
-/// The same where the receiver's engine raises signals. Its queue of 16 receive requests makes the
-/// sender wait for credits.
-#[test]
-fn data_is_there_when_the_receiver_raises_its_signal() {
-    on_adapter(|settings| {
-        for order in [VerbsOrder::Immediate, VerbsOrder::Flush] {
-            data_comes_before_its_signal(&VerbsSettings { order, ..settings.clone() });
-        }
-    });
-}
-
-#[test]
-fn an_adapter_that_is_slow_or_finds_no_receive_request_at_first_changes_no_order() {
-    for fault in ["*:delay=200", "*:reorder=200", "*:receiver-not-ready=20"] {
-        on_faulty_adapter(fault, |settings| {
-            for order in [VerbsOrder::Immediate, VerbsOrder::Flush] {
-                data_comes_before_its_signal(&VerbsSettings { order, ..settings.clone() });
-            }
-        });
-    }
-}
-
-/// Credits: a sender goes no further than the receiver has receive requests. Without them it would
-/// be told to try again, and give up.
-#[test]
-fn a_receiver_that_does_not_look_holds_the_sender_up_and_nothing_more() {
-    on_adapter(|settings| {
-        let order = VerbsOrder::Immediate;
-        let settings = VerbsSettings { queue_depth: 16, queue_pairs: 1, order, ..settings };
-        let [mut from, mut to] = pair(&settings, 4096, 1);
-        let signal = |value| {
-            let address = to.signal_address(0);
-            let arrival = Some(SignalWrite { address, value });
-            Transfer { arrival, ..transfer(0, (&from, 0), (&to, 0), 0) }
-        };
-        let transfers: Vec<_> = (1..=100).map(signal).collect();
-        let mut taken = 0;
-        // One work request is kept for this side's own credits.
-        while taken < 16 {
-            let accepted = from.transport.submit(&transfers[taken..]).unwrap();
-            drain(&mut from.transport, accepted).unwrap();
-            taken += accepted;
-        }
-        assert_eq!((taken, from.transport.submit(&transfers[taken..]).unwrap()), (16, 0));
-        assert_eq!(to.signal(0).load(Ordering::Acquire), 0, "nobody has looked");
-        let start = Instant::now();
-        while to.signal(0).load(Ordering::Acquire) < 100 {
-            taken += from.transport.submit(&transfers[taken..]).unwrap();
-            from.transport.poll().unwrap();
-            to.transport.poll().unwrap();
-            assert!(start.elapsed() < PATIENCE, "{taken} taken");
-        }
-    });
-}
-
-#[test]
-fn sides_that_signal_in_different_ways_do_not_connect() {
-    on_adapter(|settings| {
-        let other = VerbsSettings { order: VerbsOrder::Immediate, ..settings.clone() };
-        let adapters =
-            [settings, other].map(|one| Adapter::choose(&Near::default(), &one).unwrap().0);
-        let [mut one, other] = adapters.each_ref().map(|one| Endpoint::create(one).unwrap());
-        let message = one.0.connect(&other.1).unwrap_err().to_string();
-        assert!(message.contains("written") && message.contains("immediate"), "{message}");
-    });
-}
-
-fn data_comes_before_its_signal(settings: &VerbsSettings) {
-    let settings = VerbsSettings { queue_depth: 16, ..settings.clone() };
-    let seed = 7;
-    eprintln!("seed {seed}, signals by {}", settings.order);
-    let mut choices = Choices(seed);
-    let [mut from, mut to] = pair(&settings, BYTES, LANES as u32);
-    let sent = fill(&from, &mut choices);
-    let (transfers, lanes) = mixture(&mut choices, &from, &to);
-    std::thread::scope(|scope| {
-        let sender = scope.spawn(|| run(&mut from.transport, &transfers));
-        let start = Instant::now();
-        let mut seen = [0; LANES];
-        while (0..LANES).any(|lane| seen[lane] < lanes[lane].prefixes.len()) {
-            assert!(start.elapsed() < PATIENCE, "{seen:?}; the sender: {}", sender.is_finished());
-            to.transport.poll().unwrap();
-            for lane in 0..LANES {
-                // Acquire: pairs with the adapter's ordered write, or the writer's store, R9.
-                let count = to.signal(lane).load(Ordering::Acquire) as usize;
-                assert!(count >= seen[lane], "R9: signals only rise");
-                if count > seen[lane] {
-                    seen[lane] = count;
-                    let base = lane * LANE_BYTES as usize;
-                    let prefix = lanes[lane].prefixes[count - 1];
-                    let there = bytes_of(&to, base as u64, prefix);
-                    assert!(there == sent[base..][..prefix as usize], "lane {lane} at {count}");
-                }
-            }
-        }
-        sender.join().unwrap().unwrap();
-    });
-    for lane in 0..LANES {
-        let address = from.signal_address(100 + lane);
-        let asked =
-            |transfer: &&Transfer| transfer.completion.is_some_and(|c| c.address == address);
-        let last = transfers.iter().rfind(asked).and_then(|transfer| transfer.completion);
-        let seen = from.signal(100 + lane).load(Ordering::Acquire);
-        assert_eq!(seen, last.map_or(0, |signal| signal.value), "completions of lane {lane}");
-    }
 }
 
 /// The engine merges up to a gigabyte; adapters carry less in one message (rxe 8 MiB).

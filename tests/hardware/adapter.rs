@@ -1,6 +1,7 @@
 //! Virtual adapters for tests that were not given one.
 
 use super::{run_bounded, tool};
+use ringdove::transport::verbs::VerbsSettings;
 use std::process::Command;
 
 /// The machine on which tests run that were not given an adapter. Its first adapter is on
@@ -8,6 +9,22 @@ use std::process::Command;
 const MACHINE: &str = "pcie4";
 pub const INFINIBAND: &str = "hwsim0";
 pub const ETHERNET: &str = "hwsim1";
+
+/// Runs the body of the current test on the adapter that `settings` name, else on a virtual one;
+/// with faults, only on a virtual one.
+pub fn run(
+    settings: Option<VerbsSettings>,
+    faults: Option<&str>,
+    body: impl FnOnce(VerbsSettings),
+) {
+    match (settings, faults) {
+        (Some(settings), None) => body(settings),
+        (Some(settings), Some(_)) if std::env::var_os("HWSIM_FAULTS").is_some() => body(settings),
+        (Some(_), Some(_)) => eprintln!("skipped: only a virtual adapter fails on request"),
+        (None, None) => on_virtual_adapter(INFINIBAND, &format!("{ETHERNET}:port-down")),
+        (None, Some(faults)) => on_virtual_adapter(INFINIBAND, faults),
+    }
+}
 
 /// Runs the current test once more, in a process of its own that sees virtual adapters.
 pub fn on_virtual_adapter(adapter: &str, faults: &str) {

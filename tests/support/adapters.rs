@@ -171,3 +171,28 @@ pub fn wait_for(transport: &mut VerbsTransport, what: &str, mut done: impl FnMut
         assert!(start.elapsed() < PATIENCE, "waited in vain for {what}");
     }
 }
+
+/// SplitMix64: choices that a printed seed repeats.
+pub struct Choices(pub u64);
+
+impl Choices {
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ mixed >> 31) % bound
+    }
+}
+
+pub fn bytes_of(side: &Side, offset: u64, length: u64) -> Vec<u8> {
+    let mut bytes = vec![0; length as usize];
+    side.data.copy_out(offset as usize, &mut bytes).unwrap();
+    bytes
+}
+
+/// Fills a side's data with bytes that the seed determines, and returns them.
+pub fn fill(side: &Side, choices: &mut Choices) -> Vec<u8> {
+    let bytes: Vec<u8> = (0..side.data.length_bytes()).map(|_| choices.below(256) as u8).collect();
+    side.data.copy_in(0, &bytes).unwrap();
+    bytes
+}
