@@ -2,10 +2,10 @@
 //! the hardware does; here is what the host does.
 //!
 //! * [`function`]: the function and what it says of itself
-//! * [`claim`]: a free channel, of the first engine that has one
+//! * [`mod@claim`]: a free channel, of the first engine that has one
 //! * [`channel`]: a channel's life: reset, run, halt
 //! * [`tables`]: what descriptors and peers may name (R8)
-//! * [`record`]: error records as typed errors
+//! * `record`: error records as typed errors
 //! * [`attachment`]: one rank of one communicator on its channel
 //! * [`watch`]: the thread that looks at error records and expired waits; on no data path
 
