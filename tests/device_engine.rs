@@ -6,37 +6,20 @@ mod hardware;
 
 use hardware::engines::{MACHINE, on_device_engines};
 use hardware::perf::{Ended, assert_right, on_real_hardware, perf};
-use hardware::{World, address, contexts, on_machine, run_bounded, settings, tool};
+use hardware::{
+    SOON, World, address, contexts, on_machine, run_bounded, settings, sum, tool, wait_for_error,
+};
 use ringdove::engine::device::{Candidate, Function, Need, claim};
 use ringdove::error::{DescriptorFault, EngineFaultKind};
 use ringdove::id::{EngineKind, Position, Rank};
 use ringdove::topology::{adapter::sysfs, engine};
-use ringdove::{Communicator, DataType, Error, ReduceOp, Settings, UniqueId};
+use ringdove::{Communicator, Error, Settings, UniqueId};
 use ringdove_kernels::bar::RING_OFFSET;
 use ringdove_kernels::descriptor::Descriptor;
 use std::collections::BTreeSet;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
-
-/// Far above every timeout in these tests, far below a hang.
-const SOON: Duration = Duration::from_secs(60);
-
-fn sum(world: &World, rank: usize, at: u64, count: usize) -> ringdove::Result<()> {
-    let (communicator, stream) = (&world.communicators[rank], &world.streams[rank]);
-    communicator.all_reduce_raw(at, at, count, DataType::F32, ReduceOp::Sum, stream)
-}
-
-fn wait_for_error(communicator: &Communicator) -> Error {
-    let started = Instant::now();
-    loop {
-        if let Err(error) = communicator.check() {
-            return error;
-        }
-        assert!(started.elapsed() < SOON, "no error after {SOON:?}");
-        std::thread::yield_now();
-    }
-}
 
 /// Names of this process's threads, as the system shows them.
 fn thread_names() -> BTreeSet<String> {

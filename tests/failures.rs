@@ -3,7 +3,7 @@
 mod hardware;
 
 use hardware::engines::on_engines;
-use hardware::{World, address, settings};
+use hardware::{SOON, World, address, settings, sum, wait_for_error};
 use ringdove::{Communicator, DataType, Error, ReduceOp, Settings, UniqueId};
 use std::time::{Duration, Instant};
 
@@ -13,25 +13,6 @@ fn impatient() -> Settings {
         bootstrap_timeout: Duration::from_millis(300),
         drop_timeout: Duration::from_millis(300),
         ..settings()
-    }
-}
-
-/// Far above every timeout in these tests, far below a hang.
-const SOON: Duration = Duration::from_secs(60);
-
-fn sum(world: &World, rank: usize, at: u64, count: usize) -> ringdove::Result<()> {
-    let (communicator, stream) = (&world.communicators[rank], &world.streams[rank]);
-    communicator.all_reduce_raw(at, at, count, DataType::F32, ReduceOp::Sum, stream)
-}
-
-fn wait_for_error(communicator: &Communicator) -> Error {
-    let started = Instant::now();
-    loop {
-        if let Err(error) = communicator.check() {
-            return error;
-        }
-        assert!(started.elapsed() < SOON, "no error after {SOON:?}");
-        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

@@ -13,7 +13,7 @@ pub mod perf;
 
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 use ringdove::bootstrap::Launch;
-use ringdove::{Communicator, Settings};
+use ringdove::{Communicator, DataType, Error, ReduceOp, Settings};
 use std::io::Read;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -214,4 +214,25 @@ pub fn download(slice: &CudaSlice<u8>) -> Vec<u8> {
     let bytes = slice.stream().clone_dtoh(slice).unwrap();
     slice.stream().synchronize().unwrap();
     bytes
+}
+
+/// Far above every timeout that tests set, far below a hang.
+pub const SOON: Duration = Duration::from_secs(60);
+
+/// Enqueues a sum of `count` f32 in place at `at`, on one rank.
+pub fn sum(world: &World, rank: usize, at: u64, count: usize) -> ringdove::Result<()> {
+    let (communicator, stream) = (&world.communicators[rank], &world.streams[rank]);
+    communicator.all_reduce_raw(at, at, count, DataType::F32, ReduceOp::Sum, stream)
+}
+
+/// The error that ends the communicator.
+pub fn wait_for_error(communicator: &Communicator) -> Error {
+    let started = Instant::now();
+    loop {
+        if let Err(error) = communicator.check() {
+            return error;
+        }
+        assert!(started.elapsed() < SOON, "no error after {SOON:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }

@@ -8,8 +8,7 @@
 //! | `stall-after=N` | the engine does nothing more when it has taken N requests |
 //! | `delay=MICROSECONDS` | each request waits for a random time up to this |
 //!
-//! In a machine file an engine has `faults = ["delay=200"]`; lists are as [`crate::fault_list`]
-//! says.
+//! In a machine file an engine has `faults = ["delay=200"]`; lists are as `fault_list` says.
 
 use crate::fault_list::{self, choose};
 use std::time::Duration;
