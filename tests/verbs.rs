@@ -118,6 +118,36 @@ fn a_completion_alone_ends_in_its_turn() {
     });
 }
 
+/// A completion that the queue has no room for is lost, so transfers would never end: the adapter's
+/// event must end them, and say which adapter it was.
+#[test]
+fn a_completion_queue_that_overruns_is_an_error_and_no_hang() {
+    on_faulty_adapter("*:completions-max=2", |settings| {
+        let [mut from, to] = pair(&settings, 4096, 1);
+        let transfers: Vec<_> = (1..=20)
+            .map(|value| {
+                let mut next = transfer(0, (&from, 0), (&to, 0), 8);
+                next.completion = Some(SignalWrite { address: from.signal_address(0), value });
+                next
+            })
+            .collect();
+        assert_eq!(from.transport.submit(&transfers).unwrap(), 20);
+        let start = Instant::now();
+        let error = loop {
+            if let Err(error) = from.transport.poll() {
+                break error;
+            }
+            assert!(start.elapsed() < PATIENCE, "no error");
+        };
+        eprintln!("{error}");
+        assert_eq!(Some(&fault(&error).adapter), settings.adapter.map(|one| one.name).as_ref());
+        let AdapterFaultKind::Event { advice, .. } = fault(&error).kind else {
+            panic!("not an event: {error}");
+        };
+        assert!(advice.contains("completion queue overran"), "{error}");
+    });
+}
+
 #[test]
 fn memory_that_nobody_registered_is_refused_before_anything_moves() {
     on_adapter(|settings| {

@@ -50,6 +50,11 @@ use std::time::Duration;
 use windows::{Part, Window};
 use world::{Seat, World, lock};
 
+/// How long a rank whose kernels have ended waits for transfers to other nodes. Those that somebody
+/// waits for are acknowledged within milliseconds; credits for a rank that has left already never
+/// are, and the adapter would repeat them for as long as it is told.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
 /// One rank of a group of GPUs that work together.
 ///
 /// Calls enqueue work on a stream and return; nothing on the host takes part until the work is
@@ -237,11 +242,13 @@ impl Drop for Communicator {
         if let Some(far) = self.far.as_ref().filter(|_| self.world.is_raised()) {
             far.break_off();
         }
+        let limit = match &self.far {
+            Some(_) if ended => self.settings.drop_timeout.min(LAST_WORDS),
+            _ => self.settings.drop_timeout,
+        };
         if let Some(link) = self.link.take()
-            && let Err(error) = link.detach(
-                || self.seat.memory.head().ok().filter(|_| ended),
-                self.settings.drop_timeout,
-            )
+            && let Err(error) =
+                link.detach(|| self.seat.memory.head().ok().filter(|_| ended), limit)
         {
             tracing::warn!(%error, rank = self.rank.0, "the engine had work left");
         }

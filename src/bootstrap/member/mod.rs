@@ -423,6 +423,8 @@ impl Member {
         let all = self.below.keys().copied().chain(above).chain(root);
         all.filter(|&neighbour| neighbour != from)
             .for_each(|neighbour| net.send_bytes(neighbour, &message));
+        // The process may end as soon as its owner knows.
+        net.flush();
         self.condemn(&fault.into());
     }
 

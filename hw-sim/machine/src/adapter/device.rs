@@ -115,6 +115,13 @@ impl Device {
         if self.port_down.load(Ordering::Acquire) { PortState::Down } else { PortState::Active }
     }
 
+    /// How many completions a queue holds that was made for `capacity` of them: these, unless a
+    /// fault has it hold fewer.
+    pub fn completions_held(&self, capacity: usize) -> usize {
+        let most = self.faults.completions_max().and_then(|most| usize::try_from(most).ok());
+        most.map_or(capacity, |most| most.min(capacity))
+    }
+
     /// Takes the port down, and tells everybody who has the device open.
     pub(super) fn take_port_down(&self) {
         // AcqRel: who sees the port down sees what led to it; one caller raises the event.

@@ -11,6 +11,7 @@
 //! | `delay=MICROSECONDS` | each message waits for a random time up to this |
 //! | `reorder=MICROSECONDS` | every second message, at random, is held back while others overtake |
 //! | `receiver-not-ready=PERCENT` | so many messages find no receive request at first |
+//! | `completions-max=N` | completion queues hold N at most, whatever they promise, and overrun |
 //!
 //! In a machine file an adapter has `faults = ["delay=200"]`. `HWSIM_FAULTS` holds a list with
 //! commas: `seed=7,hwsim0:port-down,*:delay=200`; `node1/hwsim0:port-down` is for one node.
@@ -31,6 +32,7 @@ enum Fault {
     Delay(u64),
     Reorder(u64),
     ReceiverNotReady(u64),
+    CompletionsMax(u64),
 }
 
 /// What happens to a message that is about to be sent.
@@ -56,7 +58,7 @@ pub fn check(text: &str) -> Result<(), String> {
 
 fn parse(text: &str) -> Result<Fault, String> {
     let known = "port-down, port-down-after=N, qp-error-after=N[:CODE], delay=MICROSECONDS, \
-                 reorder=MICROSECONDS or receiver-not-ready=PERCENT";
+                 reorder=MICROSECONDS, receiver-not-ready=PERCENT or completions-max=N";
     let wrong = || format!("expected {known}, found `{text}`");
     let number = |text: &str| fault_list::number(text).ok_or_else(wrong);
     let (name, argument) = match text.split_once('=') {
@@ -79,6 +81,7 @@ fn parse(text: &str) -> Result<Fault, String> {
             share @ 0..=100 => Fault::ReceiverNotReady(share),
             _ => return Err(wrong()),
         },
+        ("completions-max", Some(count)) => Fault::CompletionsMax(number(count)?),
         _ => return Err(wrong()),
     })
 }
@@ -99,6 +102,14 @@ impl Faults {
 
     pub(crate) fn port_down_at_start(&self) -> bool {
         self.faults.contains(&Fault::PortDown)
+    }
+
+    /// How many completions a queue really holds, if it is not as many as it promises.
+    pub(super) fn completions_max(&self) -> Option<u64> {
+        self.faults.iter().find_map(|fault| match *fault {
+            Fault::CompletionsMax(count) => Some(count),
+            _ => None,
+        })
     }
 
     /// What happens to a message: the adapter's `of_adapter`th, and the `message`th of the queue

@@ -223,9 +223,10 @@ pub(super) extern "C" fn create_cq(
     let capacity = (capacity as u32).next_power_of_two();
     c.capacity = capacity as c_int;
     let object = Object::give(Box::new(QueueObject { c: UnsafeCell::new(c), parts: None }));
+    let held = device.device.completions_held(capacity as usize);
     let events = Arc::new(QueueEvents { device, channel: sender, sent: AtomicU32::new(0) });
     let as_events = Arc::clone(&events) as Arc<dyn Events>;
-    let queue = CompletionQueue::new(capacity as usize, object.address(), as_events);
+    let queue = CompletionQueue::new(held, object.address(), as_events);
     let mut object = object.take();
     object.parts = Some((queue, events));
     Object::give(object)
