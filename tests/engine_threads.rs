@@ -91,6 +91,22 @@ fn detach_reports_what_it_left() {
     assert!(seen.contains("rank 5") && seen.contains("1 transfers waiting"), "{error}");
 }
 
+/// If this fails, a process leaves while others still wait for its acknowledgements.
+#[test]
+fn quiet_waits_for_what_was_rung() {
+    let threads = ProxyThreads::start(&EngineSettings::default()).unwrap();
+    let (transport, gate) = GatedTransport::new();
+    let mut rank = rank(0, transport);
+    let attached = attach(&threads, &mut rank, &Region::host(256));
+    attached.handle().quiet(LONG).expect("nothing was rung");
+    rank.ring(&put(0, 0, 0, 8));
+    let error = attached.handle().quiet(Duration::from_millis(5)).expect_err("it is shut");
+    assert!(matches!(error, Error::HostWaitExpired { .. }), "{error}");
+    gate.store(1, Ordering::Relaxed);
+    attached.handle().quiet(LONG).expect("it ends");
+    attached.detach(LONG).unwrap();
+}
+
 // R12: a panic must not become a thread that is gone and ranks that wait for it.
 #[test]
 fn a_panicking_step_condemns_its_ranks_and_the_thread_lives_on() {

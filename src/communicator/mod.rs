@@ -131,6 +131,34 @@ impl Communicator {
         self.world.raise(Error::Aborted { by: Some(self.rank), why: why.to_owned() });
     }
 
+    /// Waits until everything that this rank has enqueued has ended, and its engine owes the other
+    /// ranks nothing: also not the credits by which it says that their messages were read, which
+    /// may be on their way when the rank's own stream is done.
+    ///
+    /// A process that is about to end calls this for its ranks, then meets the other processes at
+    /// a barrier of the program's own, and only then drops its communicators. Without it nothing is
+    /// lost; but between nodes, the ranks that stay may wait up to two seconds as they drop theirs,
+    /// since nobody acknowledges their last credits.
+    ///
+    /// # Errors
+    /// The error that ended the communicator, if any; [`Error::HostWaitExpired`] after
+    /// [`Settings::wait_timeout`].
+    pub fn finalize(&self) -> Result<()> {
+        let limit = self.settings.wait_timeout;
+        if !self.drained(limit) {
+            return Err(Error::HostWaitExpired {
+                what: format!("the launches of {}", self.rank),
+                expected: "all ended".into(),
+                seen: "some that have not".into(),
+                waited: limit,
+            });
+        }
+        self.check()?;
+        let quiet = self.link().quiet(self.seat.memory.head()?, limit);
+        // What ended the communicator says more than work that is left.
+        self.check().and(quiet)
+    }
+
     /// Counters of this rank.
     pub fn statistics(&self) -> Statistics {
         let engine = self.link.as_ref().map(Link::statistics).unwrap_or_default();

@@ -10,7 +10,7 @@ use crate::error::{BadDescriptor, DescriptorFault, Error, Result};
 use crate::id::{LaneId, Position, Rank, RouteId};
 use crate::ring::{Committed, Consumer};
 use crate::transport::{Transfer, Transport, TransportCause, TransportError};
-use crossbeam_channel::Receiver;
+use crossbeam_channel::{Receiver, Sender};
 use ringdove_kernels::descriptor::Descriptor;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -54,6 +54,8 @@ pub struct Attachment {
     submitted_last: (LaneId, Position),
     counters: Snapshot,
     condition: Condition,
+    /// Who waits for the attachment to have nothing left to do.
+    quiet: Vec<Sender<()>>,
 }
 
 /// How much an attachment still does.
@@ -89,6 +91,7 @@ impl Attachment {
             submitted_last: (LaneId(0), Position(0)),
             counters: Snapshot::default(),
             condition: Condition::Serving,
+            quiet: Vec::new(),
         };
         (attachment, handle)
     }
@@ -116,6 +119,12 @@ impl Attachment {
         if now >= self.watch_due {
             self.watch_due = now + self.watch_interval;
             self.look_at_record();
+        }
+        if !self.quiet.is_empty() && self.unfinished().is_none() {
+            for reply in self.quiet.drain(..) {
+                // The other end may have given up waiting, which is its business.
+                let _ = reply.try_send(());
+            }
         }
         progress.in_flight = self.in_flight;
         progress.pending = self.pending.len() as u64;
@@ -279,6 +288,7 @@ impl Attachment {
                 Command::Route(id, route) => self.table.set_route(id, route),
                 // The other end may have given up waiting, which is its business.
                 Command::Fence(reply) => drop(reply.try_send(())),
+                Command::Quiet(reply) => self.quiet.push(reply),
             }
         }
     }

@@ -26,6 +26,8 @@ pub(super) enum Command {
     Route(RouteId, Option<Route>),
     /// Everything sent before has been applied.
     Fence(Sender<()>),
+    /// The ring is empty, and nothing waits or is in flight.
+    Quiet(Sender<()>),
 }
 
 /// The control plane's end of an attachment. Clones reach the same one.
@@ -113,14 +115,33 @@ impl AttachmentHandle {
     /// # Errors
     /// [`Error::HostWaitExpired`] after `timeout`, [`Error::EngineStopped`] if the engine is gone.
     pub fn settle(&self, timeout: Duration) -> Result<()> {
-        let (reply, applied) = bounded(1);
+        self.ask(Command::Fence, ["the engine's route table", "all changes applied"], timeout)
+    }
+
+    /// Waits until everything that was rung before has ended, credits to other ranks included. No
+    /// kernel rings meanwhile.
+    ///
+    /// # Errors
+    /// As [`settle`](Self::settle).
+    pub fn quiet(&self, timeout: Duration) -> Result<()> {
+        let words = ["the engine's work", "ring empty, nothing waiting or in flight"];
+        self.ask(Command::Quiet, words, timeout)
+    }
+
+    fn ask(
+        &self,
+        command: impl FnOnce(Sender<()>) -> Command,
+        [what, expected]: [&str; 2],
+        timeout: Duration,
+    ) -> Result<()> {
+        let (reply, answer) = bounded(1);
         let begin = Instant::now();
-        self.send(Command::Fence(reply))?;
+        self.send(command(reply))?;
         self.wake();
-        applied.recv_timeout(timeout).map_err(|cause| match cause {
+        answer.recv_timeout(timeout).map_err(|cause| match cause {
             RecvTimeoutError::Timeout => Error::HostWaitExpired {
-                what: "the engine's route table".to_owned(),
-                expected: "all changes applied".to_owned(),
+                what: what.to_owned(),
+                expected: expected.to_owned(),
                 seen: "no answer from the engine's thread".to_owned(),
                 waited: begin.elapsed(),
             },

@@ -220,6 +220,18 @@ impl Link {
         }
     }
 
+    /// Waits until the engine has ended all that the rank's kernels, which have ended, have rung:
+    /// `head` descriptors.
+    ///
+    /// # Errors
+    /// [`Error::HostWaitExpired`](crate::Error::HostWaitExpired) if work is left after `limit`.
+    pub fn quiet(&self, head: u64, limit: Duration) -> Result<()> {
+        match self {
+            Self::Proxy { attached, .. } => attached.handle().quiet(limit),
+            Self::Device(device) => device.channel().quiet(head, limit),
+        }
+    }
+
     /// Lets the engine finish, and takes the rank out of it. `head` is how many descriptors the
     /// rank's kernels have rung, if they have ended.
     ///

@@ -281,6 +281,11 @@ impl GpuRank {
         Ok(())
     }
 
+    /// Waits until this rank's engine owes the others nothing.
+    pub fn finalize(&self) -> Result<(), PerfError> {
+        Ok(self.communicator.finalize()?)
+    }
+
     fn address(&self, buffer: Buffer) -> u64 {
         match buffer {
             Buffer::Send => self.addresses.0,

@@ -29,7 +29,7 @@ pub use backend::Collective;
 pub use error::PerfError;
 
 use arguments::{Arguments, Sweep};
-use backend::{Buffers, Device};
+use backend::{Buffers, Device, GpuRank};
 use check::GUARD_BYTES;
 use cudarc::driver::CudaContext;
 use interrupt::{EXIT_INTERRUPTED, Interrupt};
@@ -130,7 +130,10 @@ fn measure_all(
     let communicators = open_communicators(stage, job, settings)?;
     let mut ranks = backend::open_ranks(communicators, &stage.contexts, buffers)?;
     let measured = sweep::run(&mut ranks, sweep, &Run { interrupt, job }, arguments.verbose)?;
-    // A process that left now would take its memory away from those who still return credits.
+    // A process that left earlier would take its memory away from those who still return credits.
+    if job.processes() > 1 {
+        ranks.iter().try_for_each(GpuRank::finalize)?;
+    }
     job.barrier()?;
     Ok(measured)
 }
