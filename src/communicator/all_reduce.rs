@@ -179,7 +179,7 @@ impl Communicator {
         if let Some(places) = call.registered {
             self.bind_routes(launcher, &mut arguments, places)?;
         }
-        self.link().wake();
+        self.engine().wake();
         launcher.launch(&plan, &mut arguments, stream)
     }
 
@@ -199,7 +199,7 @@ impl Communicator {
                 // A source is always the own part, and needs nobody.
                 let (destination, imports) = self.window(output)?;
                 let target = (output, &destination);
-                self.link().add_direct_routes(&self.seat, first, source, target)?;
+                self.engine().add_direct_routes(&self.seat, first, source, target)?;
                 Ok(imports)
             })?;
             arguments.route_bases[buffer * BUFFERS_MAX + OUTPUT] = base;

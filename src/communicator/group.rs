@@ -158,7 +158,7 @@ impl Group<'_> {
             data_type: DataType::U8 as u32,
             ..LaunchArguments::default()
         };
-        communicator.link().wake();
+        communicator.engine().wake();
         launcher.launch(&plan, &mut arguments, stream)
     }
 

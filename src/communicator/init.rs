@@ -200,7 +200,7 @@ impl Communicator {
         let (rank, ranks) = (seat.rank, world.geometry.rank_count);
         seat.memory.publish(rank, ranks, settings.wait_timeout)?;
         let launcher = Arc::new(Mutex::new(Launcher::new(&seat)?));
-        let link = attach::attach(world, &seat, others, settings)?;
+        let engine = attach::attach(world, &seat, others, settings)?;
         world.serve();
         tracing::debug!(
             rank = rank.0,
@@ -215,7 +215,7 @@ impl Communicator {
             world: world.clone(),
             launcher,
             seat,
-            link: Some(link),
+            engine: Some(engine),
             far: None,
         })
     }

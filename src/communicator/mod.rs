@@ -39,7 +39,7 @@ use crate::error::{Error, Result};
 use crate::gpu::{Export, Import};
 use crate::id::{EngineKind, Rank};
 use crate::settings::Settings;
-use attach::Link;
+use attach::RankEngine;
 use cudarc::driver::CudaContext;
 use far::FarMemory;
 use launcher::Launcher;
@@ -71,7 +71,7 @@ pub struct Communicator {
     seat: Arc<Seat>,
     launcher: Arc<Mutex<Launcher>>,
     /// `None` only while the communicator is being dropped.
-    link: Option<Link>,
+    engine: Option<RankEngine>,
     far: Option<FarMemory>,
 }
 
@@ -120,8 +120,8 @@ impl Communicator {
     /// # Errors
     /// The first error, on every rank alike.
     pub fn check(&self) -> Result<()> {
-        if let Some(link) = &self.link {
-            link.look();
+        if let Some(engine) = &self.engine {
+            engine.look();
         }
         self.seat.check()
     }
@@ -154,14 +154,14 @@ impl Communicator {
             });
         }
         self.check()?;
-        let quiet = self.link().quiet(self.seat.memory.head()?, limit);
+        let quiet = self.engine().quiet(self.seat.memory.head()?, limit);
         // What ended the communicator says more than work that is left.
         self.check().and(quiet)
     }
 
     /// Counters of this rank.
     pub fn statistics(&self) -> Statistics {
-        let engine = self.link.as_ref().map(Link::statistics).unwrap_or_default();
+        let engine = self.engine.as_ref().map(RankEngine::statistics).unwrap_or_default();
         let Snapshot { descriptors, transfers, bytes, signals, occupancy_max, .. } = engine;
         Statistics {
             launches: lock(&self.launcher).launches(),
@@ -190,7 +190,7 @@ impl Communicator {
         buffers::check_range("registered range", address, bytes as u64)?;
         let mut launcher = lock(&self.launcher);
         let number = launcher.registered().len();
-        self.link().add_window(number, address, bytes as u64)?;
+        self.engine().add_window(number, address, bytes as u64)?;
         // Engines that reach one another need nobody's memory in another process.
         let alone = self.world.links().is_empty();
         let export = match alone || self.world.geometry.engine == EngineKind::Device {
@@ -199,7 +199,7 @@ impl Communicator {
         };
         let part = Part { address, bytes: bytes as u64, export: export.map(Shared::from) };
         let posted = self.world.windows.post(self.rank, self.rank_count(), number, part);
-        posted.inspect_err(|_| self.link().remove_windows(number))?;
+        posted.inspect_err(|_| self.engine().remove_windows(number))?;
         launcher.add_registered((address, bytes as u64));
         Ok(Registration(number))
     }
@@ -235,8 +235,8 @@ impl Communicator {
         Ok((Window { bytes: parts[0].bytes, addresses }, imports))
     }
 
-    fn link(&self) -> &Link {
-        self.link.as_ref().expect("present until drop")
+    fn engine(&self) -> &RankEngine {
+        self.engine.as_ref().expect("present until drop")
     }
 
     /// Waits until the launches of this rank have ended, at most `limit`.
@@ -274,9 +274,9 @@ impl Drop for Communicator {
             Some(_) if ended => self.settings.drop_timeout.min(LAST_WORDS),
             _ => self.settings.drop_timeout,
         };
-        if let Some(link) = self.link.take()
+        if let Some(engine) = self.engine.take()
             && let Err(error) =
-                link.detach(|| self.seat.memory.head().ok().filter(|_| ended), limit)
+                engine.detach(|| self.seat.memory.head().ok().filter(|_| ended), limit)
         {
             tracing::warn!(%error, rank = self.rank.0, "the engine had work left");
         }

@@ -7,21 +7,24 @@
 /// The environment variable with faults for all processes of a run.
 pub const FAULTS_VARIABLE: &str = "HWSIM_FAULTS";
 
-/// What a list says to one device.
+/// What is told to one device, in its machine file and by a list.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Told<F> {
     pub seed: u64,
     pub faults: Vec<F>,
 }
 
-/// Reads a list for the device of this name on this node. `parse` reads a fault of its kind.
+/// The faults of the device of this name on this node: those of its machine file, and behind them
+/// those of a list. `parse` reads a fault of its kind.
 pub(crate) fn of_device<F>(
+    of_file: &[String],
     list: &str,
     node: u32,
     name: &str,
     parse: impl Fn(&str) -> Result<F, String>,
 ) -> Result<Told<F>, String> {
-    let mut told = Told { seed: 0, faults: Vec::new() };
+    let faults = of_file.iter().map(|fault| parse(fault)).collect::<Result<_, _>>()?;
+    let mut told = Told { seed: 0, faults };
     for entry in list.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
         let wrong = || format!("expected seed=NUMBER or DEVICE:FAULT, found `{entry}`");
         if let Some(seed) = entry.strip_prefix("seed=") {

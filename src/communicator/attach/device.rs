@@ -1,6 +1,6 @@
 //! A device engine's form: numbers in its channel's tables and in those of the peers.
 
-use super::{Link, PortDescription, RouteDescription, peer_of};
+use super::{PortDescription, RankEngine, RouteDescription, peer_of};
 use crate::communicator::doorbell::STEP_TIMEOUT;
 use crate::communicator::layout::Layout;
 use crate::communicator::world::{Seat, World};
@@ -26,7 +26,7 @@ pub(super) fn attach(
     seat: &Seat,
     peers: &[ChannelAddress],
     settings: &Settings,
-) -> Result<Link> {
+) -> Result<RankEngine> {
     if settings.trace.is_some() {
         tracing::warn!(
             "RINGDOVE_TRACE is of the proxy: a device engine shows nobody its transfers"
@@ -60,7 +60,7 @@ pub(super) fn attach(
         abort: memory.abort()?,
         alarm: world.clone(),
     })?;
-    Ok(Link::Device(attachment))
+    Ok(RankEngine::Device(attachment))
 }
 
 fn enter_port(channel: &Channel, seat: &Seat, port: &PortDescription) -> Result<()> {

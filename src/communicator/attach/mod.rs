@@ -32,7 +32,7 @@ pub(super) enum Others {
 }
 
 /// A rank's engine.
-pub(super) enum Link {
+pub(super) enum RankEngine {
     Proxy {
         attached: Attached,
         /// What the routes lead to, as long as the engine may use them.
@@ -124,14 +124,14 @@ pub(super) fn attach(
     seat: &Seat,
     others: Others,
     settings: &Settings,
-) -> Result<Link> {
+) -> Result<RankEngine> {
     match others {
         Others::Addressed(peers, far) => proxy::attach(world, seat, peers, far, settings),
         Others::Channels(peers) => device::attach(world, seat, &peers, settings),
     }
 }
 
-impl Link {
+impl RankEngine {
     /// Makes registration `number` of this rank known, so that peers may write there.
     pub fn add_window(&self, number: usize, address: u64, bytes: u64) -> Result<()> {
         match self {

@@ -1,7 +1,7 @@
 //! The proxy's form: addresses in the peers' memory, a transport, and the threads that all
 //! communicators share.
 
-use super::{FarLanes, Link, PortDescription, RouteDescription, peer_of};
+use super::{FarLanes, PortDescription, RankEngine, RouteDescription, peer_of};
 use crate::communicator::peer::Peer;
 use crate::communicator::world::{Seat, World};
 use crate::engine::{
@@ -43,7 +43,7 @@ pub(super) fn attach(
     peers: Vec<Peer>,
     far: Option<Box<FarLanes>>,
     settings: &Settings,
-) -> Result<Link> {
+) -> Result<RankEngine> {
     let threads = proxies(settings)?;
     let (slots, tail) = seat.memory.ring()?;
     let near = PeerTransport::new(&seat.context)?;
@@ -84,7 +84,7 @@ pub(super) fn attach(
         attached.handle().add_route(RouteId(number as u16), route)?;
     }
     attached.handle().settle(settings.bootstrap_timeout)?;
-    Ok(Link::Proxy { attached, peers, _threads: threads })
+    Ok(RankEngine::Proxy { attached, peers, _threads: threads })
 }
 
 /// With a trace file, if that is set.

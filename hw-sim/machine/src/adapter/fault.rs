@@ -16,7 +16,7 @@
 //! In a machine file an adapter has `faults = ["delay=200"]`. `HWSIM_FAULTS` holds a list with
 //! commas: `seed=7,hwsim0:port-down,*:delay=200`; `node1/hwsim0:port-down` is for one node.
 
-use crate::fault_list::{self, choose};
+use crate::fault_list::{self, Told, choose};
 use std::time::Duration;
 
 pub use crate::fault_list::FAULTS_VARIABLE;
@@ -90,14 +90,8 @@ impl Faults {
     /// The faults of one adapter of one node: those of its machine file, and those of a list as
     /// `HWSIM_FAULTS` has it.
     pub fn new(node: u32, name: &str, of_file: &[String], list: &str) -> Result<Self, String> {
-        let mut found = Self::default();
-        for fault in of_file {
-            found.faults.push(parse(fault)?);
-        }
-        let told = fault_list::of_device(list, node, name, parse)?;
-        found.seed = told.seed;
-        found.faults.extend(told.faults);
-        Ok(found)
+        let Told { seed, faults } = fault_list::of_device(of_file, list, node, name, parse)?;
+        Ok(Self { seed, faults })
     }
 
     pub(crate) fn port_down_at_start(&self) -> bool {

@@ -10,7 +10,7 @@
 //!
 //! In a machine file an engine has `faults = ["delay=200"]`; lists are as `fault_list` says.
 
-use crate::fault_list::{self, choose};
+use crate::fault_list::{self, Told, choose};
 use std::time::Duration;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,10 +54,8 @@ fn parse(text: &str) -> Result<Fault, String> {
 impl Faults {
     /// The faults of one engine of one node: those of its machine file, and those of a list.
     pub fn new(node: u32, name: &str, of_file: &[String], list: &str) -> Result<Self, String> {
-        let told = fault_list::of_device(list, node, name, parse)?;
-        let mut faults = of_file.iter().map(|fault| parse(fault)).collect::<Result<Vec<_>, _>>()?;
-        faults.extend(told.faults);
-        Ok(Self { seed: told.seed, faults })
+        let Told { seed, faults } = fault_list::of_device(of_file, list, node, name, parse)?;
+        Ok(Self { seed, faults })
     }
 
     /// Is the link down once the engine has taken so many requests?
