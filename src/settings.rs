@@ -374,7 +374,7 @@ impl Settings {
             slot_bytes: reader.number(
                 "RINGDOVE_SLOT_BYTES",
                 "a multiple of 16 from 4096 to 4194304",
-                |n| (4096..=4_194_304).contains(n) && n % 16 == 0,
+                |n: &u32| (4096..=4_194_304).contains(n) && n.is_multiple_of(16),
             )?,
             slot_count: reader.number(
                 "RINGDOVE_SLOTS",
@@ -384,7 +384,7 @@ impl Settings {
             low_latency_bytes: reader.number(
                 "RINGDOVE_LOW_LATENCY_BYTES",
                 "a multiple of 16 from 0 to 262144",
-                |n| *n <= 262_144 && n % 16 == 0,
+                |n: &u32| *n <= 262_144 && n.is_multiple_of(16),
             )?,
             ring_log2: reader.number("RINGDOVE_RING_LOG2", "4 to 16", |n| (4..=16).contains(n))?,
             engine: reader.number("RINGDOVE_ENGINE", "proxy or device", |_| true)?,

@@ -4,6 +4,8 @@
 //! This is the only place besides `transport/peer` that names driver symbols. Which driver answers
 //! (a vendor's, or the virtual one) is not visible here, and must not be.
 
+#[cfg(feature = "cust")]
+pub mod cust;
 mod driver;
 mod executor;
 mod facts;
