@@ -89,6 +89,12 @@ pub fn on_processes(
 
 /// This process's ranks in a communicator over all processes.
 fn join(ranks: u32) -> Vec<Communicator> {
+    try_join(ranks).unwrap()
+}
+
+/// This process's ranks in a communicator over all processes that `hwsim run --procs` started, or
+/// why there is none.
+pub fn try_join(ranks: u32) -> ringdove::Result<Vec<Communicator>> {
     // All virtual nodes are one machine: hwsim tells their names.
     let host_id = Settings::from_env().unwrap().host_id;
     let settings = Settings { host_id, ..settings() };
@@ -99,7 +105,7 @@ fn join(ranks: u32) -> Vec<Communicator> {
     let on_node = launch.local_rank.unwrap_or(0) as usize * ranks as usize;
     let open = |rank| ringdove::open_device((on_node + rank) % devices).unwrap();
     let contexts: Vec<_> = (0..ranks as usize).map(open).collect();
-    Communicator::init_ranks(&contexts, &id, first, launch.rank_count * ranks, &settings).unwrap()
+    Communicator::init_ranks(&contexts, &id, first, launch.rank_count * ranks, &settings)
 }
 
 /// Runs a command to its end, or kills it when it takes longer than any test should. Gives its
