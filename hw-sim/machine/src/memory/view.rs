@@ -8,7 +8,7 @@
 //! what it reads, is undefined. It is harmless as compiled: the bytes are copied out once, into the
 //! interpreter's registers, through an address that the guest computed and that no reference leads
 //! to, so nothing is there from which the compiler could conclude that the two reads of a weak
-//! access agree. Whatever stands in them is a number to the guest and steers nothing here. Atomic
+//! access agree. What stands in them is data of the guest, and nothing here depends on it. Atomic
 //! accesses would forbid the wide copies of a whole warp, which most of the speed comes from. What
 //! the *host* copies, where a race is not the guest's own choice, is copied by atomic words:
 //! `bytes`.
