@@ -135,6 +135,17 @@ pub enum Error {
         /// What the user can do.
         advice: String,
     },
+    /// What is asked for belongs to a cargo feature that is off in this build.
+    #[error(
+        "{wanted} needs feature `{feature}` of crate ringdove, which is off in this build; build \
+         with the default features, or add `features = [\"{feature}\"]` to the dependency"
+    )]
+    FeatureOff {
+        /// What was asked for.
+        wanted: String,
+        /// The feature that has it.
+        feature: &'static str,
+    },
     /// A setting has a value that cannot be used.
     #[error("setting {name}={value}: expected {expected}")]
     Setting {

@@ -10,7 +10,7 @@ use std::process::{Command, ExitStatus};
 fn is_real() -> bool {
     let real = std::env::var("RINGDOVE_TEST_GPU").is_ok_and(|value| value == "real");
     if real {
-        eprintln!("skipped: this test knows virtual machines only");
+        tally::skip("virtual-only", "this test knows virtual machines only");
     }
     real
 }
@@ -45,7 +45,7 @@ fn about<'a>(document: &'a Value, subject: &str) -> Vec<(&'a str, &'a str)> {
 fn has_adapters(document: &Value) -> bool {
     let shown = !document["adapters"].as_array().unwrap().is_empty();
     if !shown {
-        eprintln!("skipped in part: this host permits no virtual adapters");
+        tally::skip("virtual-adapters", "what the report says of adapters");
     }
     shown
 }
@@ -58,7 +58,7 @@ fn chosen(document: &Value) -> Vec<&str> {
 #[test]
 fn without_a_driver_it_fails_and_names_what_is_missing() {
     if ringdove::device_count().is_ok() {
-        return eprintln!("skipped: this machine has a CUDA driver");
+        return tally::skip("cuda-driver", "what is said without a driver");
     }
     let mut command = Command::new(tool("ringdove"));
     command.arg("doctor");

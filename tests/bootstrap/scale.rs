@@ -20,7 +20,8 @@ fn ranks_possible(wanted: u32) -> u32 {
     }
     let possible = wanted.min(((hard.max(soft) - 200) / DESCRIPTORS_EACH) as u32);
     if possible < wanted {
-        println!("only {possible} ranks instead of {wanted}: `ulimit -Hn` is {hard}");
+        let short = format!("{possible} ranks instead of {wanted}: `ulimit -Hn` is {hard}");
+        tally::skip("descriptors", &short);
     }
     possible
 }

@@ -140,6 +140,7 @@ fn strangers_who_take_every_descriptor_of_the_root_do_not_stop_the_job() {
         .unwrap();
     let lines = BufReader::new(process.stdout.take().unwrap()).lines();
     let mut lines = lines.map_while(Result::ok);
+    // Only the other process knows an id: that it comes shows that it runs.
     let id = lines.find_map(|line| line.strip_prefix("id ").map(from_text)).unwrap();
     let address = id.addresses().unwrap()[0];
     let strangers: Vec<_> = (0..150).map(|_| TcpStream::connect(address).unwrap()).collect();
