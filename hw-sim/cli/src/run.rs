@@ -129,7 +129,7 @@ fn environment(
         (SEARCH_VARIABLE, stage.search_path()),
         (MACHINE_VARIABLE, stage.machine_file.clone().into()),
         (NODES_VARIABLE, machine.nodes.to_string().into()),
-        (FABRIC_VARIABLE, fabric.path.clone().into()),
+        (FABRIC_VARIABLE, fabric.directory.path().into()),
     ];
     if let Some(trace) = &arguments.trace {
         let failed = || Error::system(format!("creating the trace file {}", trace.display()));
@@ -179,7 +179,7 @@ fn show_devices(
         stage.scratch("sysfs")?
     };
     for node in machine.node..machine.node + machine.nodes {
-        adapters::write_sysfs(&root.join(node.to_string()), &shown, node, &fabric.path)?;
+        adapters::write_sysfs(&root.join(node.to_string()), &shown, node, &fabric.directory)?;
     }
     fabric.sysfs = Some(root);
     Ok(provider.map(|provider| (DRIVERS_VARIABLE, provider.into())))
