@@ -47,6 +47,22 @@ pub enum Error {
         /// That rank's value.
         peer_value: String,
     },
+    /// A rank told something of itself that cannot be true, such as memory outside of what the
+    /// driver has opened. It is not used.
+    #[error(
+        "{rank} told something of {field} that cannot be used: expected {expected}, seen {seen}. \
+         Do all ranks run one version of ringdove, and is every process of the job your own?"
+    )]
+    PeerValue {
+        /// The rank that told it.
+        rank: Rank,
+        /// What it is about, for example `its signal memory`.
+        field: String,
+        /// What would have been accepted.
+        expected: String,
+        /// What was told.
+        seen: String,
+    },
     /// A wait on the device reached its deadline (R10).
     #[error("{0}")]
     WaitExpired(Box<ExpiredWait>),
@@ -119,6 +135,17 @@ pub enum Error {
         /// What the user can do.
         advice: String,
     },
+    /// What is asked for belongs to a cargo feature that is off in this build.
+    #[error(
+        "{wanted} needs feature `{feature}` of crate ringdove, which is off in this build; build \
+         with the default features, or add `features = [\"{feature}\"]` to the dependency"
+    )]
+    FeatureOff {
+        /// What was asked for.
+        wanted: String,
+        /// The feature that has it.
+        feature: &'static str,
+    },
     /// A setting has a value that cannot be used.
     #[error("setting {name}={value}: expected {expected}")]
     Setting {
@@ -181,6 +208,31 @@ impl Error {
             what: what.to_owned(),
             expected: expected.to_string(),
             seen: seen.to_string(),
+        }
+    }
+
+    /// An [`Error::PeerValue`].
+    pub fn peer_value(
+        rank: Rank,
+        field: &str,
+        expected: impl fmt::Display,
+        seen: impl fmt::Display,
+    ) -> Self {
+        Self::PeerValue {
+            rank,
+            field: field.to_owned(),
+            expected: expected.to_string(),
+            seen: seen.to_string(),
+        }
+    }
+
+    /// The same error, where the argument was not the caller's but told by `rank`.
+    pub(crate) fn told_by(self, rank: Rank) -> Self {
+        match self {
+            Self::Argument { what, expected, seen } => {
+                Self::PeerValue { rank, field: what, expected, seen }
+            }
+            other => other,
         }
     }
 

@@ -246,7 +246,7 @@ fn teardown_with_transfers_in_flight_is_quick() {
 fn an_adapter_whose_port_is_down_is_passed_over_with_a_message() {
     on_adapter(|settings| {
         let Ok(down) = std::env::var("RINGDOVE_TEST_ADAPTER_DOWN") else {
-            return eprintln!("skipped: RINGDOVE_TEST_ADAPTER_DOWN names no adapter");
+            return tally::skip("adapter-down", "RINGDOVE_TEST_ADAPTER_DOWN names no adapter");
         };
         let (_, choice) = Adapter::choose(&Near::default(), &VerbsSettings::default()).unwrap();
         eprintln!("{choice}");
@@ -349,7 +349,7 @@ fn gpu_memory_is_read_and_written_where_it_is() {
     on_adapter(|settings| {
         let contexts = match ringdove::device_count() {
             Ok(2..) => hardware::contexts(2),
-            _ => return eprintln!("skipped: two GPUs are needed"),
+            _ => return tally::skip("two-gpus", "memory of two GPUs"),
         };
         const BYTES: u64 = 1 << 20;
         let streams = [0, 1].map(|rank| contexts[rank].new_stream().unwrap());
@@ -413,7 +413,7 @@ fn each_gpu_gets_the_adapter_below_its_switch() {
     }
     on_adapter(|settings| {
         if settings.adapter.is_none_or(|adapter| adapter.name != INFINIBAND) {
-            return eprintln!("skipped: this test observes a virtual machine");
+            return tally::skip("virtual-topology", "which adapter is near to which GPU");
         }
         let contexts = hardware::contexts(4);
         let chosen = contexts.iter().map(|context| {

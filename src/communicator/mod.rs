@@ -39,6 +39,7 @@ use crate::error::{Error, Result};
 use crate::gpu::{Export, Import};
 use crate::id::{EngineKind, Rank};
 use crate::settings::Settings;
+use crate::shared::PeerRange;
 use attach::RankEngine;
 use cudarc::driver::CudaContext;
 use far::FarMemory;
@@ -222,15 +223,22 @@ impl Communicator {
         let mut imports = Vec::new();
         let mut addresses = Vec::new();
         for (rank, part) in (0..).zip(&parts) {
-            addresses.push(match part.export.as_ref().and_then(Shared::export) {
-                Some(export) if !self.world.is_local(Rank(rank)) => {
-                    let import = Import::open(&self.seat.context, &export.handle)?;
-                    let address = import.address() + export.offset;
-                    imports.push(import);
-                    address
-                }
-                _ => part.address,
-            });
+            let rank = Rank(rank);
+            // Device engines find a peer's part by its number, and take no address for it.
+            if self.world.is_local(rank) || self.world.geometry.engine == EngineKind::Device {
+                addresses.push(part.address);
+                continue;
+            }
+            let what = format!("its part of registration {number}");
+            let range = PeerRange { rank, what: &what, length_bytes: part.bytes, align: 1 };
+            let shared = part.export.as_ref().ok_or_else(|| {
+                let expected = "a handle, as of every rank of another process";
+                Error::peer_value(rank, &what, expected, "none")
+            })?;
+            let export = shared.export(rank, &what)?;
+            let (import, address) = Import::locate(&self.seat.context, &export, &range)?;
+            imports.push(import);
+            addresses.push(address);
         }
         Ok((Window { bytes: parts[0].bytes, addresses }, imports))
     }

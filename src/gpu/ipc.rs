@@ -2,6 +2,7 @@
 
 use super::{check, pointer_range};
 use crate::error::{Error, Result};
+use crate::shared::{Extent, PeerRange};
 use cudarc::driver::{CudaContext, sys};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -41,7 +42,8 @@ impl Export {
 #[derive(Debug)]
 pub(crate) struct Import {
     context: Arc<CudaContext>,
-    address: u64,
+    /// What the driver has mapped, by its own word.
+    extent: Extent,
 }
 
 /// What is open in this process. A context can open an allocation only once.
@@ -49,12 +51,30 @@ type Open = HashMap<(usize, [u8; HANDLE_BYTES]), Weak<Import>>;
 static OPEN: Mutex<Option<Open>> = Mutex::new(None);
 
 impl Import {
-    /// Opens an allocation in `context`, or finds it open.
+    /// The address, in `context`, of memory of another process that `range` names a peer and a
+    /// length for. It stays valid for as long as the import lives.
     ///
     /// # Errors
-    /// [`Error::Cuda`] where the handle is of this process, of another node, or of memory that is
-    /// gone.
-    pub fn open(context: &Arc<CudaContext>, handle: &[u8; HANDLE_BYTES]) -> Result<Arc<Self>> {
+    /// [`Error::PeerValue`] where the driver knows no such memory, or has mapped less than the
+    /// peer says; [`Error::Cuda`] where the driver cannot map memory.
+    pub fn locate(
+        context: &Arc<CudaContext>,
+        export: &Export,
+        range: &PeerRange<'_>,
+    ) -> Result<(Arc<Self>, u64)> {
+        let import = Self::open(context, &export.handle).map_err(|error| match error {
+            Error::Cuda { ref name, .. } if is_false_handle(&error) => {
+                let expected = "a handle of memory that another process of this node has";
+                Error::peer_value(range.rank, range.what, expected, name)
+            }
+            other => other,
+        })?;
+        let address = range.at_offset(import.extent, export.offset)?;
+        Ok((import, address))
+    }
+
+    /// Opens an allocation in `context`, or finds it open.
+    fn open(context: &Arc<CudaContext>, handle: &[u8; HANDLE_BYTES]) -> Result<Arc<Self>> {
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         let open = open.get_or_insert_default();
         open.retain(|_, import| import.strong_count() > 0);
@@ -70,15 +90,39 @@ impl Import {
         check("cuIpcOpenMemHandle", unsafe {
             sys::cuIpcOpenMemHandle_v2(&mut address, handle, flags)
         })?;
-        let import = Arc::new(Self { context: context.clone(), address });
+        let extent = extent_of(address).inspect_err(|_| {
+            // SAFETY: opened just now, and nobody has the address.
+            unsafe { sys::cuIpcCloseMemHandle(address) };
+        })?;
+        let import = Arc::new(Self { context: context.clone(), extent });
         open.insert(key, Arc::downgrade(&import));
         Ok(import)
     }
+}
 
-    /// Device address of its first byte, in the context that opened it.
-    pub fn address(&self) -> u64 {
-        self.address
-    }
+/// How much the driver has mapped from `address` on. The exporter's word for it is not taken.
+fn extent_of(address: u64) -> Result<Extent> {
+    let range = pointer_range(address).and_then(|(start, bytes)| {
+        let end = start.checked_add(bytes)?;
+        Some(Extent { base: address, length_bytes: end.checked_sub(address)? })
+    });
+    range.ok_or_else(|| Error::System {
+        what: "asking the driver how much memory of another process it has mapped".into(),
+        cause: format!("it does not know {address:#x}, which it has mapped just now"),
+    })
+}
+
+/// Is the driver's answer about the handle itself? A peer chose its bytes.
+fn is_false_handle(error: &Error) -> bool {
+    use sys::CUresult as Answer;
+    let about_handle = [
+        Answer::CUDA_ERROR_INVALID_VALUE,
+        Answer::CUDA_ERROR_INVALID_HANDLE,
+        Answer::CUDA_ERROR_INVALID_CONTEXT,
+        Answer::CUDA_ERROR_MAP_FAILED,
+    ];
+    matches!(error, Error::Cuda { call, code, .. }
+        if call == "cuIpcOpenMemHandle" && about_handle.iter().any(|a| *a as u32 == *code))
 }
 
 impl Drop for Import {
@@ -88,7 +132,7 @@ impl Drop for Import {
         if self.context.bind_to_thread().is_ok() {
             // SAFETY: opened by `open` and closed only here; owners drop it after all engines
             // that know the address have ended.
-            unsafe { sys::cuIpcCloseMemHandle(self.address) };
+            unsafe { sys::cuIpcCloseMemHandle(self.extent.base) };
         }
     }
 }

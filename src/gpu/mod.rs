@@ -22,6 +22,6 @@ pub use driver::{device_count, open_device};
 pub(crate) use executor::{Executor, Upload};
 pub use facts::{ComputeMode, DeviceFacts, DriverFacts};
 pub(crate) use io::IoMemory;
-pub(crate) use ipc::{Export, Import};
+pub(crate) use ipc::{Export, HANDLE_BYTES, Import};
 pub(crate) use memory::{DeviceMemory, PinnedMemory};
 pub use range::{GpuRange, StreamWriter};

@@ -15,7 +15,7 @@ use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 use ringdove::bootstrap::Launch;
 use ringdove::{Communicator, DataType, Error, ReduceOp, Settings};
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -48,7 +48,7 @@ pub fn on_machine_env(
         if options.is_empty() {
             return body();
         }
-        return eprintln!("skipped: this test observes virtual hardware");
+        return tally::skip("virtual-only", "this test observes virtual hardware");
     }
     let thread = std::thread::current();
     let test = thread.name().expect("libtest names its threads");
@@ -60,6 +60,39 @@ pub fn on_machine_env(
     let (status, output) = run_bounded(command);
     assert!(status.success(), "on {machine}: {status}\n{output}");
     assert!(output.contains("1 passed"), "the test did not run on {machine}\n{output}");
+}
+
+/// Runs the body of the current test on `machine`, with `variables` for its process, and hands the
+/// trace of its driver calls to `check`: in the process that started the machine, after the body
+/// has passed, so that a run without a trace fails.
+pub fn on_traced_machine(
+    machine: &str,
+    variables: &[(&str, &str)],
+    body: impl FnOnce(),
+    check: impl FnOnce(&str),
+) {
+    if std::env::var_os(INSIDE).is_some() {
+        return body();
+    }
+    if perf::on_real_hardware() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace");
+    let options = ["--trace", path.to_str().unwrap()];
+    on_machine_env(machine, &options, variables, || unreachable!("the body runs elsewhere"));
+    check(&read_trace(&path));
+}
+
+/// The trace that `hwsim run --trace` has written.
+///
+/// # Panics
+/// If there is none, or nothing in it: what it should show would be taken for shown.
+pub fn read_trace(path: &Path) -> String {
+    let trace = std::fs::read_to_string(path);
+    let trace = trace.unwrap_or_else(|error| panic!("no trace in {}: {error}", path.display()));
+    assert!(trace.lines().next().is_some(), "the trace in {} is empty", path.display());
+    trace
 }
 
 /// Runs the body of the current test in `processes` processes on virtual nodes, `ranks` ranks in
@@ -89,6 +122,12 @@ pub fn on_processes(
 
 /// This process's ranks in a communicator over all processes.
 fn join(ranks: u32) -> Vec<Communicator> {
+    try_join(ranks).unwrap()
+}
+
+/// This process's ranks in a communicator over all processes that `hwsim run --procs` started, or
+/// why there is none.
+pub fn try_join(ranks: u32) -> ringdove::Result<Vec<Communicator>> {
     // All virtual nodes are one machine: hwsim tells their names.
     let host_id = Settings::from_env().unwrap().host_id;
     let settings = Settings { host_id, ..settings() };
@@ -99,7 +138,7 @@ fn join(ranks: u32) -> Vec<Communicator> {
     let on_node = launch.local_rank.unwrap_or(0) as usize * ranks as usize;
     let open = |rank| ringdove::open_device((on_node + rank) % devices).unwrap();
     let contexts: Vec<_> = (0..ranks as usize).map(open).collect();
-    Communicator::init_ranks(&contexts, &id, first, launch.rank_count * ranks, &settings).unwrap()
+    Communicator::init_ranks(&contexts, &id, first, launch.rank_count * ranks, &settings)
 }
 
 /// Runs a command to its end, or kills it when it takes longer than any test should. Gives its
