@@ -35,10 +35,10 @@ mod member;
 mod message;
 mod net;
 #[cfg(test)]
+mod panic_tests;
+#[cfg(test)]
 mod peer_tests;
 mod plane;
-#[cfg(test)]
-mod panic_tests;
 mod reactor;
 mod root;
 mod shared;
