@@ -72,8 +72,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         unsafe {
             launch!(twice<<<blocks, THREADS, 0, stream>>>(input.as_device_ptr(), COUNT as u32))?;
         }
-        let (sum, on) = (ReduceOp::Sum, stream.cudarc());
-        communicator.all_reduce(&stream.read(input), &mut stream.write(output), sum, on)?;
+        // SAFETY: both are freed after the stream was synchronised, and not used before.
+        let (from, mut to) = unsafe { (stream.read(input), stream.write(output)) };
+        communicator.all_reduce(&from, &mut to, ReduceOp::Sum, stream.cudarc())?;
     }
     let ranks = gpus.len() as f32;
     for (communicator, gpu) in communicators.iter().zip(&gpus) {

@@ -128,10 +128,11 @@ mod inside {
         }
         for (communicator, (stream, input, both, output)) in communicators.iter().zip(&mut ranks) {
             let on = stream.cudarc();
-            let (from, mut to) = (stream.read(input), stream.write(output));
-            communicator.all_reduce(&from, &mut to, ReduceOp::Sum, on).unwrap();
             let mut part = both.index(1000..);
-            let mut lent = stream.write(&mut part);
+            // SAFETY: all memory is freed after the streams were synchronised below.
+            let (from, mut to, mut lent) =
+                unsafe { (stream.read(input), stream.write(output), stream.write(&mut part)) };
+            communicator.all_reduce(&from, &mut to, ReduceOp::Sum, on).unwrap();
             communicator.all_reduce_in_place(&mut lent, ReduceOp::Sum, on).unwrap();
         }
         for (rank, (stream, _, both, output)) in ranks.iter().enumerate() {
@@ -155,10 +156,11 @@ mod inside {
         let (_own, shared) = open(0);
         let communicators =
             Communicator::init_all(std::slice::from_ref(&shared), &settings()).unwrap();
+        let mut both = buffer(0);
         for _ in 0..3 {
             let stream = stream(&shared);
-            let mut both = buffer(0);
-            let mut lent = stream.write(&mut both);
+            // SAFETY: the memory is freed after the communicator was finalized.
+            let mut lent = unsafe { stream.write(&mut both) };
             communicators[0]
                 .all_reduce_in_place(&mut lent, ReduceOp::Sum, stream.cudarc())
                 .unwrap();

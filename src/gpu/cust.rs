@@ -10,9 +10,11 @@
 //! * Streams of cust wait for the default stream of their context and make it wait. A copy of cust
 //!   that is not asynchronous (`DeviceBuffer::from_slice`, `copy_to`) therefore waits for the
 //!   collectives on all of these streams: enqueue a collective on every rank of the process first.
-//! * A buffer is not to be read or written by the host before its stream has been synchronised.
+//! * Lending is unsafe, as cust's asynchronous copies are: cust does not wait for a stream before it
+//!   frees or copies memory.
 
-use super::driver::check;
+use super::driver::check_anywhere as check;
+use super::{DeviceBuffer, DeviceBufferMut};
 use crate::error::{Error, Result};
 use ::cust::context::ContextHandle;
 use ::cust::memory::{DeviceCopy, DeviceSlice as CustSlice};
@@ -117,12 +119,22 @@ impl Stream {
     }
 
     /// Lends memory of cust to calls on this stream that read it.
-    pub fn read<'a, T: DeviceCopy>(&'a self, memory: &'a CustSlice<T>) -> Input<'a, T> {
+    ///
+    /// # Safety
+    /// Until the stream has passed the calls, the memory stays allocated and nobody writes it.
+    pub unsafe fn read<'a, T: DeviceCopy>(&'a self, memory: &'a CustSlice<T>) -> Input<'a, T> {
         Input { memory, stream: self.cudarc() }
     }
 
     /// Lends memory of cust to calls on this stream that write it.
-    pub fn write<'a, T: DeviceCopy>(&'a self, memory: &'a mut CustSlice<T>) -> Output<'a, T> {
+    ///
+    /// # Safety
+    /// Until the stream has passed the calls, the memory stays allocated and nobody else reads or
+    /// writes it.
+    pub unsafe fn write<'a, T: DeviceCopy>(
+        &'a self,
+        memory: &'a mut CustSlice<T>,
+    ) -> Output<'a, T> {
         Output { memory, stream: self.cudarc() }
     }
 
@@ -212,3 +224,8 @@ impl<T: DeviceCopy> DevicePtrMut<T> for Output<'_, T> {
         (self.memory.as_device_ptr().as_raw(), SyncOnDrop::Record(None))
     }
 }
+
+// SAFETY: who made it by `Stream::read` has promised this.
+unsafe impl<T: DeviceCopy> DeviceBuffer<T> for Input<'_, T> {}
+// SAFETY: who made it by `Stream::write` has promised this.
+unsafe impl<T: DeviceCopy> DeviceBufferMut<T> for Output<'_, T> {}
