@@ -4,8 +4,8 @@
 //! cust links with the CUDA driver. Without a CUDA installation, virtual hardware has what it needs:
 //!
 //! ```text
-//! hwsim sdk cuda
-//! CUDA_PATH=$PWD/cuda CUDA_LIBRARY_PATH=$PWD/cuda \
+//! hwsim sdk target/cuda
+//! CUDA_PATH=$PWD/target/cuda CUDA_LIBRARY_PATH=$PWD/target/cuda \
 //!     cargo build --release --features cust --example cust
 //! hwsim run -- target/release/examples/cust
 //! ```
