@@ -28,6 +28,8 @@ mod environment;
 #[cfg(test)]
 mod environment_tests;
 mod frame;
+#[cfg(test)]
+mod fuzz_tests;
 mod handshake;
 #[cfg(test)]
 mod hostile_tests;
