@@ -117,6 +117,25 @@ pub enum Error {
         /// Its name, with the driver's explanation where there is one.
         name: String,
     },
+    /// A registered buffer was freed while it was registered, and its address is that of other
+    /// memory now.
+    #[error(
+        "{rank}: registration {registration} was made of allocation {registered}, and {address:#x} \
+         lies in allocation {seen} now: the registered memory was freed. Keep it allocated until \
+         all ranks of the communicator are gone"
+    )]
+    StaleRegistration {
+        /// The rank whose buffer it is.
+        rank: Rank,
+        /// Number of the registration.
+        registration: usize,
+        /// The address that a call named.
+        address: u64,
+        /// The driver's id of the allocation that was registered.
+        registered: u64,
+        /// The id of the allocation that holds the address now.
+        seen: u64,
+    },
     /// The communicator was aborted.
     #[error("aborted{}: {why}", by.map(|rank| format!(" by {rank}")).unwrap_or_default())]
     Aborted {

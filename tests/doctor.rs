@@ -173,7 +173,7 @@ fn settings_show_where_they_come_from_and_bad_ones_stop_a_run() {
     let variables = [
         ("RINGDOVE_ADAPTER", "hwsim1"),
         ("RINGDOVE_SLTS", "8"),
-        ("RINGDOVE_BOOTSTRAP_SECRET", "not to be seen"),
+        ("RINGDOVE_BOOTSTRAP_SECRET", "a secret not to be seen"),
     ];
     let (status, document) = document_on(&["--machine", "pcie4"], &variables);
     assert_eq!(status.code(), Some(0), "{document:#}");

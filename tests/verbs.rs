@@ -355,19 +355,17 @@ fn gpu_memory_is_read_and_written_where_it_is() {
         let streams = [0, 1].map(|rank| contexts[rank].new_stream().unwrap());
         let sent: Vec<u8> = (0..BYTES).map(|index| (index * 7 / 8) as u8).collect();
         let buffers = [
-            hardware::upload(&streams[0], &sent),
-            hardware::upload(&streams[1], &vec![0; BYTES as usize]),
+            Arc::new(hardware::upload(&streams[0], &sent)),
+            Arc::new(hardware::upload(&streams[1], &vec![0; BYTES as usize])),
         ];
-        let words = [0, 1].map(|rank| hardware::upload(&streams[rank], &[0; 64]));
-        let range = |rank: usize, slice: &cudarc::driver::CudaSlice<u8>| -> Arc<dyn DeviceRange> {
-            let (address, bytes) = (hardware::address(slice), slice.len() as u64);
-            // The slices outlive everything here.
-            Arc::new(GpuRange::new(&contexts[rank], address, bytes, Arc::new(())).unwrap())
+        let words = [0, 1].map(|rank| Arc::new(hardware::upload(&streams[rank], &[0; 64])));
+        let range = |slice: &Arc<cudarc::driver::CudaSlice<u8>>| -> Arc<dyn DeviceRange> {
+            Arc::new(GpuRange::of_slice(slice).unwrap())
         };
         let adapters = [0, 1].map(|_| Adapter::choose(&Near::default(), &settings).unwrap().0);
         let register = |rank: usize, slice| {
-            range(rank, slice).dma_buffer().unwrap();
-            let region = adapters[rank].register_device(&range(rank, slice), RemoteAccess::Write);
+            range(slice).dma_buffer().unwrap();
+            let region = adapters[rank].register_device(&range(slice), RemoteAccess::Write);
             let region = region.unwrap();
             assert_eq!(region.how(), RegisteredAs::DmaBuffer);
             region
@@ -379,7 +377,7 @@ fn gpu_memory_is_read_and_written_where_it_is() {
         let (mut there, there_bytes) = Endpoint::create(&adapters[1]).unwrap();
         here.connect(&there_bytes).unwrap();
         there.connect(&here_bytes).unwrap();
-        let writer = StreamWriter::new(&contexts[0], range(0, &words[0])).unwrap();
+        let writer = StreamWriter::new(&contexts[0], range(&words[0])).unwrap();
         let (mut transport, control) = VerbsTransport::new(&adapters[0], Box::new(writer)).unwrap();
         control.add_peer(RANKS[1], here, &[LaneId(0)]).unwrap();
         control.add_local(&regions[0]).unwrap();

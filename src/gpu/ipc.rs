@@ -1,6 +1,6 @@
 //! Device memory of other processes on this node.
 
-use super::{check, pointer_range};
+use super::Current;
 use crate::error::{Error, Result};
 use crate::shared::{Extent, PeerRange};
 use cudarc::driver::{CudaContext, sys};
@@ -27,13 +27,15 @@ impl Export {
     /// [`Error::Cuda`] where the driver cannot share this memory, as is the case for memory of a
     /// stream-ordered pool.
     pub fn of(context: &CudaContext, address: u64) -> Result<Self> {
-        let Some((start, _)) = pointer_range(address) else {
+        let current = Current::bind(context)?;
+        let Some(allocation) = current.allocation(address) else {
             return Err(Error::argument("shared memory", "device memory", format!("{address:#x}")));
         };
-        context.bind_to_thread().map_err(Error::from_driver("cuCtxSetCurrent"))?;
+        let start = allocation.start;
         let mut handle = sys::CUipcMemHandle { reserved: [0; HANDLE_BYTES] };
         // SAFETY: `start` is an allocation that the driver knows, and `handle` outlives the call.
-        check("cuIpcGetMemHandle", unsafe { sys::cuIpcGetMemHandle(&mut handle, start) })?;
+        let status = unsafe { sys::cuIpcGetMemHandle(&mut handle, start) };
+        current.check("cuIpcGetMemHandle", status)?;
         Ok(Self { handle: handle.reserved.map(|byte| byte as u8), offset: address - start })
     }
 }
@@ -82,12 +84,12 @@ impl Import {
         if let Some(import) = open.get(&key).and_then(Weak::upgrade) {
             return Ok(import);
         }
-        context.bind_to_thread().map_err(Error::from_driver("cuCtxSetCurrent"))?;
+        let current = Current::bind(context)?;
         let handle = sys::CUipcMemHandle { reserved: handle.map(|byte| byte as _) };
         let flags = sys::CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
         let mut address = 0;
         // SAFETY: the driver checks the handle's bytes, and `address` outlives the call.
-        check("cuIpcOpenMemHandle", unsafe {
+        current.check("cuIpcOpenMemHandle", unsafe {
             sys::cuIpcOpenMemHandle_v2(&mut address, handle, flags)
         })?;
         let extent = extent_of(address).inspect_err(|_| {
@@ -129,7 +131,7 @@ impl Drop for Import {
     fn drop(&mut self) {
         // Nobody opens it meanwhile and gets an address that is about to go.
         let _open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.context.bind_to_thread().is_ok() {
+        if Current::bind(&self.context).is_ok() {
             // SAFETY: opened by `open` and closed only here; owners drop it after all engines
             // that know the address have ended.
             unsafe { sys::cuIpcCloseMemHandle(self.extent.base) };

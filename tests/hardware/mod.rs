@@ -258,10 +258,16 @@ pub fn download(slice: &CudaSlice<u8>) -> Vec<u8> {
 /// Far above every timeout that tests set, far below a hang.
 pub const SOON: Duration = Duration::from_secs(60);
 
-/// Enqueues a sum of `count` f32 in place at `at`, on one rank.
-pub fn sum(world: &World, rank: usize, at: u64, count: usize) -> ringdove::Result<()> {
+/// Enqueues a sum of the first `count` f32 of `buffer` in place, on one rank.
+pub fn sum(
+    world: &World,
+    rank: usize,
+    buffer: &mut CudaSlice<u8>,
+    count: usize,
+) -> ringdove::Result<()> {
     let (communicator, stream) = (&world.communicators[rank], &world.streams[rank]);
-    communicator.all_reduce_raw(at, at, count, DataType::F32, ReduceOp::Sum, stream)
+    let mut part = buffer.slice_mut(..4 * count);
+    communicator.all_reduce_bytes_in_place(DataType::F32, &mut part, ReduceOp::Sum, stream)
 }
 
 /// The error that ends the communicator.

@@ -70,6 +70,16 @@ pub enum Error {
         /// Processes at most.
         most: u32,
     },
+    /// `hwsim sdk` would write over somebody else's file.
+    #[error(
+        "{} is there, and `hwsim sdk` has not written it: expected a new folder, or one that it \
+         has written",
+        path.display()
+    )]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+    },
     /// The parent ended while its child was being set up.
     #[error("`hwsim run` (process {parent}) ended before its command began")]
     Orphaned {

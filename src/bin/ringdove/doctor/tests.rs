@@ -95,7 +95,7 @@ fn several_nodes(facts: &mut Facts) {
         ("LOCAL_WORLD_SIZE", "2"),
         ("MASTER_ADDR", "10.0.0.1"),
         ("MASTER_PORT", "29500"),
-        ("RINGDOVE_BOOTSTRAP_SECRET", "s"),
+        ("RINGDOVE_BOOTSTRAP_SECRET", "0123456789abcdef"),
     ];
     let value = |asked: &str| job.iter().find(|(name, _)| *name == asked).map(|row| row.1.into());
     facts.launch = ringdove::bootstrap::Launch::from_lookup(value);
