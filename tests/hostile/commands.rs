@@ -96,8 +96,7 @@ const WORDS: &[&str] = &[
 fn command_line(rng: &mut Rng, lines: &[&str]) -> Vec<u8> {
     let mut words: Vec<Vec<u8>> = Vec::new();
     let line = rng.choice(lines).expect("a corpus");
-    let mut tokens: Vec<Vec<u8>> =
-        line.split(' ').map(|token| token.as_bytes().to_vec()).collect();
+    let mut tokens: Vec<Vec<u8>> = line.split(' ').map(|token| token.as_bytes().to_vec()).collect();
     let program = tokens.remove(0);
     for _ in 0..rng.u32(0..=3) {
         let at = rng.usize(0..=tokens.len());

@@ -118,8 +118,7 @@ fn signal(name: &str, pid: i32) {
 /// Kills at one moment, and looks for what is left.
 fn play(seed: u64) -> Result<(), String> {
     let mut rng = Rng::with_seed(seed);
-    let victims =
-        [Victim::Launcher, Victim::Rank, Victim::Ranks, Victim::Both, Victim::Tidier];
+    let victims = [Victim::Launcher, Victim::Rank, Victim::Ranks, Victim::Both, Victim::Tidier];
     let victim = victims[(seed % victims.len() as u64) as usize];
     let (machine, procs) = rng.choice([("pcie4", 2), ("pcie4 x 2", 2), ("ark x 2", 2)]).unwrap();
     let delay = Duration::from_millis(rng.u64(0..2500));
