@@ -1,50 +1,49 @@
-//! Listeners of the I/O thread, and the halls behind them: who is let in, how far, and who must go.
+//! Listeners of the I/O thread, and the connections that they accept until these belong to a job.
 //!
-//! A connection that was accepted is first a *stranger*. Once it has shown that it holds the secret
-//! it is *proven*, and may send little. It belongs to the job when its task admits it
-//! ([`Net::admit`]): a rank joined, or took its place in the tree. Until then it has a deadline, and
-//! a place that others compete for.
+//! A connection that was accepted is first *unauthenticated*. Once it has shown that it holds the
+//! secret it is *authenticated*, and may send short messages. It belongs to the job when its task
+//! admits it ([`Net::admit`]): a rank joined, or took its place in the tree. Until then it is
+//! *pending*: it has a deadline, and the number of pending connections is bounded.
 
-use super::complaints::Complaints;
 use super::connection::{Connection, Identity};
+use super::log_limit::LogLimit;
 use super::net::{ConnectionId, Net, Slot, TaskId, canonical, fresh, tune};
-use super::waiting::Waiting;
+use super::origins::ByOrigin;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Token};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// Strangers in one hall, and in all halls of the process.
-pub(super) const STRANGERS_MAX: usize = 1024;
-const STRANGERS_OF_PROCESS_MAX: usize = 4096;
-/// Connections in one hall that hold the secret and do not belong to the job yet: ranks on their
-/// way, unless one of them goes wrong.
-const PROVEN_MAX: usize = 4096;
+/// Unauthenticated connections of one task, and of the process.
+const UNAUTHENTICATED_MAX: usize = 1024;
+const UNAUTHENTICATED_OF_PROCESS_MAX: usize = 4096;
+/// Authenticated connections of one task that do not belong to its job yet.
+const AUTHENTICATED_MAX: usize = 4096;
 /// Connections accepted in a row before others get their turn.
 const ACCEPTS_MAX: usize = 256;
 /// When to try again after the system had no descriptor for a new connection.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 /// A listener of a task.
-pub(super) struct Door {
+pub(super) struct Listener {
     pub listener: TcpListener,
     pub owner: TaskId,
     pub own: Identity,
 }
 
-/// Behind the doors of one task.
+/// The pending connections of one task, and what is logged of those that were refused.
 #[derive(Default)]
-pub(super) struct Hall {
-    strangers: Waiting,
-    proven: Waiting,
-    complaints: Complaints,
+pub(super) struct Pending {
+    unauthenticated: ByOrigin,
+    authenticated: ByOrigin,
+    log: LogLimit,
 }
 
-impl Hall {
-    /// When the complaints that were left out are to be summed up.
+impl Pending {
+    /// When the number of refusals that were not logged is due.
     pub fn deadline(&self) -> Option<Instant> {
-        self.complaints.deadline()
+        self.log.deadline()
     }
 }
 
@@ -54,77 +53,87 @@ impl Net {
     pub fn admit(&mut self, connection: ConnectionId, message_bytes_max: usize) {
         let Some(slot) = self.slots.get_mut(&connection) else { return };
         slot.connection.admit(message_bytes_max);
-        let hall = slot.waits_for.take();
+        let pending = slot.pending_for.take();
         self.timers.set(connection, None);
-        self.leave_hall(connection, hall);
+        self.remove_pending(connection, pending);
     }
 
-    /// Logs what is wrong at a task's door, or counts it if something was logged a moment ago.
-    /// `say` gets the number of complaints that were left out since the last.
-    pub fn complain(&mut self, owner: TaskId, say: impl FnOnce(u64)) {
-        let Some(hall) = self.halls.get_mut(&owner) else { return say(0) };
-        if let Some(left_out) = hall.complaints.may_say(self.now) {
-            say(left_out);
+    /// Logs what a task refused, or counts it if something was logged less than a second ago. `log`
+    /// gets the number of refusals that were only counted since the last line.
+    pub fn log_limited(&mut self, owner: TaskId, log: impl FnOnce(u64)) {
+        let Some(pending) = self.pending.get_mut(&owner) else { return log(0) };
+        match pending.log.may_log(self.now) {
+            Some(left_out) => log(left_out),
+            None => drop(self.left_out.insert(owner)),
         }
     }
 
-    pub(super) fn complain_of(&mut self, owner: TaskId, address: SocketAddr, cause: &str) {
-        self.complain(owner, |left_out| {
+    pub(super) fn log_refusal(&mut self, owner: TaskId, address: SocketAddr, cause: &str) {
+        self.log_limited(owner, |left_out| {
             tracing::warn!(%address, cause, left_out, "refused a connection to the bootstrap port");
         });
     }
 
-    pub(super) fn sum_complaints_up(&mut self) {
-        for hall in self.halls.values_mut() {
-            if let Some(left_out) = hall.complaints.overdue(self.now) {
+    /// When the next number of refusals that were not logged is due.
+    pub(super) fn log_deadline(&self) -> Option<Instant> {
+        let pending = self.left_out.iter().filter_map(|owner| self.pending.get(owner));
+        pending.filter_map(Pending::deadline).min()
+    }
+
+    /// Logs the numbers of refusals that are due.
+    pub(super) fn log_left_out(&mut self) {
+        let (pending, now) = (&mut self.pending, self.now);
+        self.left_out.retain(|owner| {
+            let Some(pending) = pending.get_mut(owner) else { return false };
+            if let Some(left_out) = pending.log.overdue(now) {
                 tracing::warn!(left_out, "refused more connections to the bootstrap port");
             }
-        }
+            pending.log.deadline().is_some()
+        });
     }
 
     /// Stops listening for a task.
-    pub fn close_doors(&mut self, owner: TaskId) {
-        self.doors.retain(|_, door| door.owner != owner);
-        // Whoever still stands there has nobody to talk to.
-        let strangers = self.halls.get(&owner).map(|hall| hall.strangers.all());
-        strangers.into_iter().flatten().for_each(|token| drop(self.forget(token)));
+    pub fn stop_listening(&mut self, owner: TaskId) {
+        self.listeners.retain(|_, listener| listener.owner != owner);
+        // Nobody would answer them any more.
+        let unauthenticated = self.pending.get(&owner).map(|pending| pending.unauthenticated.all());
+        unauthenticated.into_iter().flatten().for_each(|token| drop(self.forget(token)));
     }
 
-    pub(super) fn close_hall(&mut self, owner: TaskId) {
-        let left_out = self.halls.remove(&owner).and_then(|hall| hall.complaints.end());
+    pub(super) fn end_pending(&mut self, owner: TaskId) {
+        let left_out = self.pending.remove(&owner).and_then(|pending| pending.log.end());
         if let Some(left_out) = left_out {
             tracing::warn!(left_out, "refused more connections to the bootstrap port");
         }
     }
 
-    pub(super) fn leave_hall(&mut self, token: Token, hall: Option<TaskId>) {
-        if let Some(hall) = hall.and_then(|owner| self.halls.get_mut(&owner)) {
-            hall.strangers.leave(token);
-            hall.proven.leave(token);
+    pub(super) fn remove_pending(&mut self, token: Token, pending: Option<TaskId>) {
+        if let Some(pending) = pending.and_then(|owner| self.pending.get_mut(&owner)) {
+            pending.unauthenticated.remove(token);
+            pending.authenticated.remove(token);
         }
     }
 
-    /// A connection was moved: perhaps it is no stranger any more.
-    pub(super) fn note_proven(&mut self, token: Token) {
-        let Some(slot) = self.slots.get(&token).filter(|slot| slot.connection.is_proven()) else {
+    /// A connection took a step; perhaps it is authenticated now.
+    pub(super) fn note_authenticated(&mut self, token: Token) {
+        let Some(slot) = self.slots.get(&token) else { return };
+        let Some(owner) = slot.pending_for.filter(|_| slot.connection.is_authenticated()) else {
             return;
         };
         let address = slot.connection.address.ip();
-        let Some(hall) = slot.waits_for.and_then(|owner| self.halls.get_mut(&owner)) else {
-            return;
-        };
-        hall.strangers.leave(token);
-        hall.proven.enter(token, address);
-        let first = hall.proven.first_to_go().filter(|_| hall.proven.count() > PROVEN_MAX);
-        if let Some(first) = first {
+        let Some(pending) = self.pending.get_mut(&owner) else { return };
+        pending.unauthenticated.remove(token);
+        pending.authenticated.insert(token, address);
+        let too_many = pending.authenticated.count() > AUTHENTICATED_MAX;
+        if let Some(first) = pending.authenticated.first_to_close().filter(|_| too_many) {
             self.lose(first, "too many connections wait to join the job".into());
         }
     }
 
-    /// Takes in everybody who stands before a door.
-    pub(super) fn accept(&mut self, door: Token) {
+    /// Accepts what waits at a listener.
+    pub(super) fn accept(&mut self, at: Token) {
         for _ in 0..ACCEPTS_MAX {
-            let Some(Door { listener, owner, own }) = self.doors.get_mut(&door) else {
+            let Some(Listener { listener, owner, own }) = self.listeners.get_mut(&at) else {
                 return;
             };
             let (owner, own) = (*owner, *own);
@@ -133,22 +142,22 @@ impl Net {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => {
-                    // The one that matters: no descriptor is left. A stranger gives up his.
-                    self.complain(owner, |left_out| {
+                    // The one that matters: no descriptor is left. Somebody else must give one up.
+                    self.log_limited(owner, |left_out| {
                         let advice = "is `ulimit -n` too low?";
                         tracing::warn!(%error, left_out, advice, "cannot accept a connection");
                     });
-                    if self.show_out() {
+                    if self.close_oldest() {
                         continue;
                     }
-                    // The event does not come again for those who already stand there.
-                    self.timers.set(door, Some(self.now + ACCEPT_RETRY));
+                    // The event does not come again for those who already wait there.
+                    self.timers.set(at, Some(self.now + ACCEPT_RETRY));
                     return;
                 }
             }
         }
         // Others get their turn first.
-        self.due.insert(door);
+        self.due.insert(at);
     }
 
     fn take_in(
@@ -160,49 +169,50 @@ impl Net {
     ) {
         let here = socket.local_addr().map(canonical).map_err(|error| error.to_string());
         if let Err(cause) = here.and_then(|here| self.users.check(here, address)) {
-            return self.complain_of(owner, address, &cause);
+            return self.log_refusal(owner, address, &cause);
         }
         let token = self.token();
         let interest = Interest::READABLE | Interest::WRITABLE;
         let registered = self.poll.registry().register(&mut socket, token, interest);
         let own = match registered.and_then(|()| fresh(own)) {
             Ok(own) => own,
-            Err(error) => return self.complain_of(owner, address, &error.to_string()),
+            Err(error) => return self.log_refusal(owner, address, &error.to_string()),
         };
         tune(&socket);
         self.make_room(owner);
         let connection = Connection::accepted(socket, address, own, self.now);
         self.timers.set(token, connection.deadline);
-        self.slots.insert(token, Slot { connection, owner: Some(owner), waits_for: Some(owner) });
-        if let Some(hall) = self.halls.get_mut(&owner) {
-            hall.strangers.enter(token, address.ip());
+        self.slots.insert(token, Slot { connection, owner: Some(owner), pending_for: Some(owner) });
+        if let Some(pending) = self.pending.get_mut(&owner) {
+            pending.unauthenticated.insert(token, address.ip());
         }
         self.due.insert(token);
     }
 
-    /// Sends strangers away where there are too many, before one more comes to `owner`.
+    /// Closes unauthenticated connections where there are too many, before `owner` gets one more.
     fn make_room(&mut self, owner: TaskId) {
-        if self.halls.get(&owner).is_some_and(|hall| hall.strangers.count() >= STRANGERS_MAX) {
-            self.show_out_of(owner);
+        let count = |pending: &Pending| pending.unauthenticated.count();
+        if self.pending.get(&owner).map_or(0, count) >= UNAUTHENTICATED_MAX {
+            self.close_oldest_of(owner);
         }
-        // Fewer connections than that cannot hold more strangers than that.
-        if self.slots.len() >= STRANGERS_OF_PROCESS_MAX {
-            let strangers: usize = self.halls.values().map(|hall| hall.strangers.count()).sum();
-            if strangers >= STRANGERS_OF_PROCESS_MAX {
-                self.show_out();
-            }
+        // The sum is looked at only where it can be reached.
+        if self.slots.len() >= UNAUTHENTICATED_OF_PROCESS_MAX
+            && self.pending.values().map(count).sum::<usize>() >= UNAUTHENTICATED_OF_PROCESS_MAX
+        {
+            self.close_oldest();
         }
     }
 
-    /// Sends one stranger of the fullest hall away; false if there is none.
-    fn show_out(&mut self) -> bool {
-        let fullest = self.halls.iter().max_by_key(|(_, hall)| hall.strangers.count());
-        let fullest = fullest.map(|(&owner, _)| owner);
-        fullest.is_some_and(|owner| self.show_out_of(owner))
+    /// Closes one unauthenticated connection of the task that has most; false if there is none.
+    fn close_oldest(&mut self) -> bool {
+        let most = self.pending.iter().max_by_key(|(_, pending)| pending.unauthenticated.count());
+        let most = most.map(|(&owner, _)| owner);
+        most.is_some_and(|owner| self.close_oldest_of(owner))
     }
 
-    fn show_out_of(&mut self, owner: TaskId) -> bool {
-        let first = self.halls.get(&owner).and_then(|hall| hall.strangers.first_to_go());
+    fn close_oldest_of(&mut self, owner: TaskId) -> bool {
+        let pending = self.pending.get(&owner);
+        let first = pending.and_then(|pending| pending.unauthenticated.first_to_close());
         if let Some(first) = first {
             self.lose(first, "too many connections wait for their handshake".into());
         }
