@@ -2,6 +2,7 @@
 //! with the way to raise it, and never blamed on the hardware.
 
 mod hardware;
+mod support;
 
 use hardware::perf::on_real_hardware;
 use hardware::{adapter, run_bounded, tool};
@@ -9,6 +10,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use ringdove::Error;
 use ringdove::transport::verbs::{Adapter, Near, list_ports};
 use std::process::Command;
+use support::adapters::settings;
 
 /// What `ringdove` says on one virtual GPU after these shell commands.
 fn ringdove_after(shell: &str, variables: &[(&str, &str)], arguments: &str) -> (bool, String) {
@@ -57,7 +59,7 @@ fn a_processor_beyond_what_sets_of_processors_hold_is_an_error_and_no_abort() {
 /// Every number of free descriptors, from none to more than are needed.
 #[test]
 fn too_few_descriptors_are_never_blamed_on_an_adapter() {
-    adapter::run(None, None, |settings| {
+    adapter::run(settings(), None, |settings| {
         let open = std::fs::read_dir("/proc/self/fd").unwrap().count() as u64;
         let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
         // The libraries are loaded before anything is scarce.
