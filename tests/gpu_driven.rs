@@ -41,9 +41,7 @@ fn run_collective() {
     let mut buffers = world.upload(&vec![vec![0; 4 * count]; 4]);
     for (rank, (communicator, stream)) in world.ranks().enumerate() {
         let (data_type, sum) = (DataType::F32, ReduceOp::Sum);
-        communicator
-            .all_reduce_bytes_in_place(data_type, &mut buffers[rank], sum, stream)
-            .unwrap();
+        communicator.all_reduce_bytes_in_place(data_type, &mut buffers[rank], sum, stream).unwrap();
     }
     // Until the engines have moved the last byte, this thread only looks at counters.
     let bytes = 2 * (4 - 1) * count as u64;
