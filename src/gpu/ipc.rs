@@ -92,7 +92,7 @@ impl Import {
         current.check("cuIpcOpenMemHandle", unsafe {
             sys::cuIpcOpenMemHandle_v2(&mut address, handle, flags)
         })?;
-        let extent = extent_of(address).inspect_err(|_| {
+        let extent = extent_of(&current, address).inspect_err(|_| {
             // SAFETY: opened just now, and nobody has the address.
             unsafe { sys::cuIpcCloseMemHandle(address) };
         })?;
@@ -103,10 +103,10 @@ impl Import {
 }
 
 /// How much the driver has mapped from `address` on. The exporter's word for it is not taken.
-fn extent_of(address: u64) -> Result<Extent> {
-    let range = pointer_range(address).and_then(|(start, bytes)| {
-        let end = start.checked_add(bytes)?;
-        Some(Extent { base: address, length_bytes: end.checked_sub(address)? })
+fn extent_of(current: &Current, address: u64) -> Result<Extent> {
+    let range = current.allocation(address).map(|allocation| Extent {
+        base: address,
+        length_bytes: allocation.bytes_from(address),
     });
     range.ok_or_else(|| Error::System {
         what: "asking the driver how much memory of another process it has mapped".into(),

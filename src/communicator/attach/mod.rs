@@ -249,7 +249,7 @@ impl RankEngine {
     /// [`Error::HostWaitExpired`](crate::Error::HostWaitExpired) if work was left after `limit`.
     pub fn detach(self, head: impl FnOnce() -> Option<u64>, limit: Duration) -> Result<()> {
         match self {
-            Self::Proxy { attached, peers, _threads } => {
+            Self::Proxy { attached, peers, _threads, .. } => {
                 let detached = attached.detach(limit);
                 drop((peers, _threads));
                 detached
