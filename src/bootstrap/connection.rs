@@ -1,10 +1,10 @@
 //! One TCP connection of the I/O thread: connecting, handshake, frames, farewell.
 
 use super::frame::{MESSAGE_BYTES_MAX, Opener, PAYLOAD_BYTES_MAX, Sealer, Segment};
-use super::net::canonical;
 use super::handshake::{
     Client, HELLO_BYTES, Hello, Keys, PROOF_BYTES, Prover, Refusal, Server, check_start,
 };
+use super::net::canonical;
 use super::unique_id::Secret;
 use super::user::Users;
 use mio::net::TcpStream;

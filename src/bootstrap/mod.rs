@@ -28,6 +28,8 @@ mod environment;
 #[cfg(test)]
 mod environment_tests;
 mod frame;
+#[cfg(test)]
+mod fuzz_tests;
 mod handshake;
 #[cfg(test)]
 mod hostile_tests;
@@ -35,10 +37,10 @@ mod member;
 mod message;
 mod net;
 #[cfg(test)]
+mod panic_tests;
+#[cfg(test)]
 mod peer_tests;
 mod plane;
-#[cfg(test)]
-mod panic_tests;
 mod reactor;
 mod root;
 mod shared;

@@ -5,8 +5,8 @@
 
 use super::address;
 use super::connection::Identity;
-use super::handshake::{Hello, PROTOCOL, Role};
 use super::frame::EARLY_BYTES_MAX;
+use super::handshake::{Hello, PROTOCOL, Role};
 use super::message::{Join, Message, Term, Welcome, decode, encode};
 use super::net::{ConnectionId, Event, Net, TaskId};
 use super::reactor::{Reactor, Request, Task};

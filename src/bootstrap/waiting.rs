@@ -63,11 +63,7 @@ impl Waiting {
         self.origins.keys().copied().collect()
     }
 
-    fn resize(
-        &mut self,
-        origin: Origin,
-        change: impl FnOnce(&mut BTreeSet<ConnectionId>) -> bool,
-    ) {
+    fn resize(&mut self, origin: Origin, change: impl FnOnce(&mut BTreeSet<ConnectionId>) -> bool) {
         let crowd = self.crowds.entry(origin).or_default();
         self.by_size.remove(&(crowd.len(), origin));
         change(crowd);

@@ -104,9 +104,9 @@ impl Import {
 
 /// How much the driver has mapped from `address` on. The exporter's word for it is not taken.
 fn extent_of(current: &Current, address: u64) -> Result<Extent> {
-    let range = current.allocation(address).map(|allocation| Extent {
-        base: address,
-        length_bytes: allocation.bytes_from(address),
+    let range = current.allocation(address).and_then(|allocation| {
+        let end = allocation.start.checked_add(allocation.bytes)?;
+        Some(Extent { base: address, length_bytes: end.checked_sub(address)? })
     });
     range.ok_or_else(|| Error::System {
         what: "asking the driver how much memory of another process it has mapped".into(),

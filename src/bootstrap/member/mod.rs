@@ -15,8 +15,8 @@ mod seek;
 
 use super::address::localised;
 use super::connection::Identity;
-use super::handshake::{Hello, PROTOCOL, Role};
 use super::frame::MESSAGE_BYTES_MAX;
+use super::handshake::{Hello, PROTOCOL, Role};
 use super::message::{Call, Join, Message, Term, Welcome, decode, encode};
 use super::net::{ConnectionId, Event, Net, TaskId};
 use super::reactor::{Request, Task};
