@@ -98,9 +98,13 @@ fn command_line(rng: &mut Rng, lines: &[&str]) -> Vec<u8> {
     let line = rng.choice(lines).expect("a corpus");
     let mut tokens: Vec<Vec<u8>> = line.split(' ').map(|token| token.as_bytes().to_vec()).collect();
     let program = tokens.remove(0);
-    for _ in 0..rng.u32(0..=3) {
-        let at = rng.usize(0..=tokens.len());
-        let word = rng.choice(WORDS).unwrap().as_bytes().to_vec();
+    for _ in 0..rng.u32(1..=3) {
+        let is_number = |word: &[u8]| word.first().is_some_and(u8::is_ascii_digit);
+        let numbers = (0..tokens.len()).filter(|at| is_number(&tokens[*at]));
+        let number = rng.choice(numbers.collect::<Vec<_>>()).filter(|_| rng.bool());
+        let at = number.unwrap_or_else(|| rng.usize(0..=tokens.len()));
+        let words = WORDS.iter().filter(|word| number.is_none() || is_number(word.as_bytes()));
+        let word = rng.choice(words.collect::<Vec<_>>()).unwrap().as_bytes().to_vec();
         match rng.u32(0..8) {
             0 => tokens.insert(at, word),
             1 if at < tokens.len() => drop(tokens.remove(at)),
@@ -222,6 +226,12 @@ fn mutated_command_lines_end_with_a_message() {
         cases: 120,
     };
     let lines = lines();
+    let input = |line: &&str| {
+        let runs = if line.starts_with("hwsim run") { " -- true" } else { "" };
+        Input { name: (*line).into(), bytes: format!("{line}{runs}").replace(' ', "\n").into() }
+    };
+    let inputs: Vec<Input> = lines.iter().map(input).collect();
+    campaign.replay(&inputs, play);
     campaign.run(|rng| command_line(rng, &lines), play);
 }
 
