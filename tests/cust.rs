@@ -73,7 +73,7 @@ mod outside {
 mod inside {
     use super::hardware::settings;
     use cudarc::driver::CudaContext;
-    use cust::context::{Context, CurrentContext, legacy};
+    use cust::context::{Context, ContextHandle, CurrentContext, legacy};
     use cust::device::Device;
     use cust::memory::{CopyDestination, DeviceBuffer};
     use cust::stream::{Stream as CustStream, StreamFlags};
@@ -184,7 +184,8 @@ mod inside {
         assert!(matches!(error, Error::Argument { .. }), "{error:?}");
         assert!(error.to_string().contains("primary context of device 1"), "{error}");
         // The refusal has left the thread as it was.
-        assert_eq!(legacy::CurrentContext::get_device().unwrap().as_raw(), 1);
+        let current = cudarc::driver::result::ctx::get_current().unwrap().unwrap();
+        assert_eq!(current as usize, own.get_inner() as usize);
     }
 
     #[test]
