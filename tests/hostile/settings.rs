@@ -101,9 +101,9 @@ fn out_of_bounds(settings: &Settings) -> Option<String> {
     let holds = [
         times.iter().all(|time| (Duration::from_millis(1)..=day).contains(time)),
         (1..=16).contains(&settings.blocks_max),
-        (4096..=4 << 20).contains(&settings.slot_bytes) && settings.slot_bytes % 16 == 0,
+        (4096..=4 << 20).contains(&settings.slot_bytes) && settings.slot_bytes.is_multiple_of(16),
         (2..=64).contains(&settings.slot_count) && settings.slot_count.is_power_of_two(),
-        settings.low_latency_bytes <= 262_144 && settings.low_latency_bytes % 16 == 0,
+        settings.low_latency_bytes <= 262_144 && settings.low_latency_bytes.is_multiple_of(16),
         (4..=16).contains(&settings.ring_log2),
         (1..=64).contains(&settings.proxy_threads),
         settings.proxy_cpus.iter().all(|cpu| *cpu < 4096),
