@@ -139,8 +139,11 @@ fn play(bytes: &[u8]) -> Result<(), String> {
 /// An error names a variable: one that is set, or one that is missing.
 fn named(words: &str, variables: &BTreeMap<String, String>) -> Result<(), String> {
     let longest = variables.values().map(String::len).max().unwrap_or(0);
+    let letter = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
     let is_name = |word: &str| {
-        word.len() > 3 && word.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_')
+        word.len() > 3
+            && word.starts_with(|c: char| c.is_ascii_uppercase())
+            && word.bytes().all(letter)
     };
     let says = words.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').any(is_name);
     if words.len() > 4 * longest + 1000 {
