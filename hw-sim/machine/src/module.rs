@@ -36,18 +36,37 @@ pub struct Function {
     dynamic_shared_max: AtomicU32,
 }
 
-/// The kernels of a PTX text, which is checked but not loaded anywhere.
-pub fn kernel_names(text: &str) -> Result<Vec<String>> {
-    let module = hwsim_ptx::Module::load(text);
-    let module = module.map_err(|error| Error::InvalidPtx(error.to_string()))?;
-    Ok(module.kernels().map(str::to_owned).collect())
+/// A PTX text, parsed and decoded once, that can be placed in any number of contexts.
+#[derive(Clone, Debug)]
+pub struct Code {
+    module: hwsim_ptx::Module,
+}
+
+impl Code {
+    /// Parses and decodes.
+    pub fn parse(text: &str) -> Result<Self> {
+        Ok(Self { module: hwsim_ptx::Module::load(text).map_err(invalid)? })
+    }
+
+    /// The names of its kernels.
+    pub fn kernel_names(&self) -> impl Iterator<Item = &str> {
+        self.module.kernels()
+    }
+}
+
+fn invalid(error: hwsim_ptx::PtxError) -> Error {
+    Error::InvalidPtx(error.to_string())
 }
 
 impl Module {
     /// Parses, decodes and places a module.
     pub fn load(context: &Arc<Context>, text: &str) -> Result<Arc<Self>> {
-        let invalid = |error: hwsim_ptx::PtxError| Error::InvalidPtx(error.to_string());
-        let module = hwsim_ptx::Module::load(text).map_err(invalid)?;
+        Self::place(context, Code::parse(text)?)
+    }
+
+    /// Places a module that was parsed before.
+    pub fn place(context: &Arc<Context>, code: Code) -> Result<Arc<Self>> {
+        let module = code.module;
         let mut offsets = Vec::new();
         let mut end = 0u64;
         for global in module.globals() {

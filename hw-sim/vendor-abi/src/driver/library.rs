@@ -3,8 +3,10 @@
 use super::call::{In, Out, driver_calls, string};
 use super::code::{INVALID_VALUE, NOT_FOUND, Outcome, refuse};
 use super::handles::Handle;
-use super::module::{function_attribute, function_handle, image_text, parameter, set_attribute};
+use super::image::Image;
+use super::module::{function_attribute, function_handle, parameter, set_attribute};
 use super::state::{self, Library, LibraryKernel};
+use hwsim_machine::module::Code;
 use hwsim_machine::{Context, Function, Module};
 use std::collections::HashMap;
 use std::ffi::{CString, c_char, c_int, c_uint};
@@ -17,7 +19,7 @@ fn module_in(library: &Library, context: &Arc<Context>) -> Outcome<(Handle, Arc<
     if let Some((handle, module)) = modules.get(&context.id) {
         return Ok((*handle, Arc::clone(module)));
     }
-    let module = Module::load(context, &library.text)?;
+    let module = Module::place(context, library.image.code_for(context.machine.model(context.gpu))?.clone())?;
     let handle = driver.modules.add(Arc::clone(&module));
     modules.insert(context.id, (handle, Arc::clone(&module)));
     Ok((handle, module))
@@ -49,14 +51,23 @@ pub(super) fn lasting_name(name: &str) -> *const c_char {
     copy.or_insert_with(|| CString::new(name).unwrap_or_default()).as_ptr()
 }
 
-fn load(library: Out<Handle>, text: String) -> Outcome {
+fn load(library: Out<Handle>, image: Image) -> Outcome {
     let driver = state::driver()?;
     library.require()?;
-    let names = hwsim_machine::module::kernel_names(&text);
-    let kernel_names = names.inspect_err(|error| eprintln!("hwsim: PTX refused: {error}"))?;
     let (modules, kernels) = (Mutex::default(), Mutex::default());
-    let value = Arc::new(Library { text, kernel_names, modules, kernels });
-    library.set(driver.libraries.add(value))
+    library.set(driver.libraries.add(Arc::new(Library { image, modules, kernels })))
+}
+
+/// The code by which a library's kernels are known: that of the current context's GPU. Without a
+/// context it is that of the first device, as a library need not have any context.
+fn code(library: &Library) -> Outcome<&Code> {
+    match state::current() {
+        Ok((_, context)) => library.image.code_for(context.machine.model(context.gpu)),
+        Err(_) => {
+            let (driver, gpu) = state::device(0)?;
+            library.image.code_for(driver.machine.model(gpu))
+        }
+    }
 }
 
 driver_calls! {
@@ -70,7 +81,7 @@ driver_calls! {
         _library_values: In<u64>,
         _library_count: c_uint,
     ) {
-        load(library, image_text(image)?)
+        load(library, Image::at(image)?)
     }
 
     fn cuLibraryLoadFromFile(
@@ -83,14 +94,7 @@ driver_calls! {
         _library_values: In<u64>,
         _library_count: c_uint,
     ) {
-        let path = string(path)?;
-        match std::fs::read(path) {
-            Ok(mut bytes) => {
-                bytes.push(0);
-                load(library, image_text(In::from_address(bytes.as_ptr() as u64))?)
-            }
-            Err(cause) => refuse(super::code::FILE_NOT_FOUND, format!("{path}: {cause}")),
-        }
+        load(library, Image::in_file(string(path)?)?)
     }
 
     fn cuLibraryUnload(library: Handle) {
@@ -110,7 +114,7 @@ driver_calls! {
         let driver = state::driver()?;
         kernel.require()?;
         let (found, name) = (driver.libraries.get(library)?, string(name)?);
-        if !found.kernel_names.iter().any(|known| known == name) {
+        if !code(&found)?.kernel_names().any(|known| known == name) {
             return refuse(NOT_FOUND, format!("the library has no kernel {name}"));
         }
         let mut kernels = found.kernels.lock().unwrap();
@@ -141,7 +145,8 @@ driver_calls! {
     }
 
     fn cuLibraryGetKernelCount(count: Out<c_uint>, library: Handle) {
-        count.set(state::driver()?.libraries.get(library)?.kernel_names.len() as c_uint)
+        let library = state::driver()?.libraries.get(library)?;
+        count.set(code(&library)?.kernel_names().count() as c_uint)
     }
 
     fn cuKernelGetFunction(function: Out<Handle>, kernel: Handle) {
