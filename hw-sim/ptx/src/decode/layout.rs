@@ -60,6 +60,7 @@ pub fn global(variable: &Variable) -> Result<Global, DecodeError> {
         size_bytes,
         align: variable_align(variable),
         constant: variable.space == StateSpace::Const,
+        managed: variable.managed,
         is_extern,
         image: vec![0; if is_extern { 0 } else { size_bytes as usize }],
         relocations: Vec::new(),

@@ -36,7 +36,7 @@ impl Image {
             return refuse(INVALID_VALUE, "no image");
         }
         match magic(address)? {
-            ELF_MAGIC => refuse_machine_code(&copy(address, ELF_HEADER)?),
+            ELF_MAGIC => refuse_machine_code(bytes_at(address, ELF_HEADER)?),
             CONTAINER_MAGIC => Self::fat(address),
             WRAPPER_MAGIC => {
                 let container = In::<u64>::from_address(address.address() + 8).get()?;
@@ -52,9 +52,8 @@ impl Image {
     }
 
     fn fat(container: In<u8>) -> Outcome<Self> {
-        let header = copy(container, CONTAINER_HEADER)?;
-        let bytes = copy(container, container_bytes(&header)?)?;
-        Self::parse_fat(&bytes)
+        let header = bytes_at(container, CONTAINER_HEADER)?;
+        Self::parse_fat(bytes_at(container, container_bytes(header)?)?)
     }
 
     fn parse_fat(bytes: &[u8]) -> Outcome<Self> {
@@ -105,9 +104,9 @@ fn magic(address: In<u8>) -> Outcome<u32> {
     Ok(u32::from_le_bytes(start))
 }
 
-/// Copies bytes of the program's memory. Sizes come from headers that may be broken, so what is
-/// not mapped is an error and not a crash.
-fn copy(from: In<u8>, bytes: usize) -> Outcome<Vec<u8>> {
+/// Bytes of the program's memory. Sizes come from headers that may be broken, so what is not
+/// mapped is an error and not a crash.
+fn bytes_at<'a>(from: In<u8>, bytes: usize) -> Outcome<&'a [u8]> {
     const PAGE: u64 = 4096;
     let start = from.address() & !(PAGE - 1);
     let unmapped = || refuse(INVALID_IMAGE, format!("{bytes} bytes at {:#x}", from.address()));
@@ -118,8 +117,9 @@ fn copy(from: In<u8>, bytes: usize) -> Outcome<Vec<u8>> {
     if from.is_null() || !mapped {
         return unmapped();
     }
-    // SAFETY: the range is mapped, and the program keeps its image in place for the call.
-    Ok(unsafe { std::slice::from_raw_parts(from.address() as *const u8, bytes) }.to_vec())
+    // SAFETY: the range is mapped, and the program keeps its image in place for the call; what is
+    // kept of it is copied.
+    Ok(unsafe { std::slice::from_raw_parts(from.address() as *const u8, bytes) })
 }
 
 const ELF_HEADER: usize = 64;

@@ -10,7 +10,7 @@ use hwsim_machine::module::Code;
 use hwsim_machine::{Context, Function, Module};
 use std::collections::HashMap;
 use std::ffi::{CString, c_char, c_int, c_uint};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// The library's module in a context, loaded on first use.
 fn module_in(library: &Library, context: &Arc<Context>) -> Outcome<(Handle, Arc<Module>)> {
@@ -19,7 +19,13 @@ fn module_in(library: &Library, context: &Arc<Context>) -> Outcome<(Handle, Arc<
     if let Some((handle, module)) = modules.get(&context.id) {
         return Ok((*handle, Arc::clone(module)));
     }
-    let module = Module::place(context, library.image.code_for(context.machine.model(context.gpu))?.clone())?;
+    let code = library.image.code_for(context.machine.model(context.gpu))?.clone();
+    let first = library.first.get();
+    let module = Module::place(context, code, first.map(|module| &**module))?;
+    if first.is_none() {
+        // The lock on `modules` is held: nobody else can have set it meanwhile.
+        let _ = library.first.set(Arc::clone(&module));
+    }
     let handle = driver.modules.add(Arc::clone(&module));
     modules.insert(context.id, (handle, Arc::clone(&module)));
     Ok((handle, module))
@@ -54,8 +60,8 @@ pub(super) fn lasting_name(name: &str) -> *const c_char {
 fn load(library: Out<Handle>, image: Image) -> Outcome {
     let driver = state::driver()?;
     library.require()?;
-    let (modules, kernels) = (Mutex::default(), Mutex::default());
-    library.set(driver.libraries.add(Arc::new(Library { image, modules, kernels })))
+    let (modules, kernels, first) = (Mutex::default(), Mutex::default(), OnceLock::new());
+    library.set(driver.libraries.add(Arc::new(Library { image, modules, kernels, first })))
 }
 
 /// The code by which a library's kernels are known: that of the current context's GPU. Without a
@@ -68,6 +74,16 @@ fn code(library: &Library) -> Outcome<&Code> {
             library.image.code_for(driver.machine.model(gpu))
         }
     }
+}
+
+/// The handle of a library's kernel; asking twice gives the same one.
+fn kernel_handle(library: &Arc<Library>, name: &str) -> Outcome<Handle> {
+    let driver = state::driver()?;
+    let mut kernels = library.kernels.lock().unwrap();
+    Ok(*kernels.entry(name.to_owned()).or_insert_with(|| {
+        let (name, library) = (name.to_owned(), Arc::clone(library));
+        driver.kernels.add(Arc::new(LibraryKernel { library, name }))
+    }))
 }
 
 driver_calls! {
@@ -117,12 +133,7 @@ driver_calls! {
         if !code(&found)?.kernel_names().any(|known| known == name) {
             return refuse(NOT_FOUND, format!("the library has no kernel {name}"));
         }
-        let mut kernels = found.kernels.lock().unwrap();
-        let handle = *kernels.entry(name.to_owned()).or_insert_with(|| {
-            let (name, library) = (name.to_owned(), Arc::clone(&found));
-            driver.kernels.add(Arc::new(LibraryKernel { library, name }))
-        });
-        kernel.set(handle)
+        kernel.set(kernel_handle(&found, name)?)
     }
 
     fn cuLibraryGetModule(module: Out<Handle>, library: Handle) {
@@ -141,6 +152,33 @@ driver_calls! {
         };
         address.set_if(variable.address);
         bytes.set_if(variable.bytes as usize);
+        Ok(())
+    }
+
+    fn cuLibraryGetManaged(
+        address: Out<u64>, bytes: Out<usize>, library: Handle, name: In<c_char>,
+    ) {
+        let (driver, context) = state::current()?;
+        let library = driver.libraries.get(library)?;
+        let name = string(name)?;
+        if !code(&library)?.is_managed(name) {
+            return refuse(NOT_FOUND, format!("the library has no managed variable {name}"));
+        }
+        let (_, module) = module_in(&library, &context)?;
+        let Some(variable) = module.variable(name) else {
+            return refuse(NOT_FOUND, format!("the module has no variable {name}"));
+        };
+        address.set_if(variable.address);
+        bytes.set_if(variable.bytes as usize);
+        Ok(())
+    }
+
+    fn cuLibraryEnumerateKernels(kernels: Out<Handle>, count: c_uint, library: Handle) {
+        let found = state::driver()?.libraries.get(library)?;
+        kernels.require()?;
+        for (index, name) in code(&found)?.kernel_names().take(count as usize).enumerate() {
+            kernels.at(index).set(kernel_handle(&found, name)?)?;
+        }
         Ok(())
     }
 

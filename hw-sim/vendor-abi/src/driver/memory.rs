@@ -314,6 +314,10 @@ driver_calls! {
         for index in 0..count as usize {
             let (attribute, room) = (attributes.at(index).get()?, data.at(index).get()?);
             match &found {
+                // Memory that the host cannot reach has no host pointer, without an error.
+                Some(found) if attribute == 4 && matches!(found.kind, Kind::Device { .. }) => {
+                    room.set(0)?;
+                }
                 Some(found) => pointer_attribute(room, attribute, found)?,
                 // Of memory that the driver does not know it says nothing, without an error.
                 None if matches!(attribute, 2 | 6 | 8 | 9 | 10 | 13) => {

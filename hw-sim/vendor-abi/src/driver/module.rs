@@ -56,7 +56,7 @@ fn load(module: Out<Handle>, image: Outcome<Image>, logs: &LogBuffers) -> Outcom
     module.require()?;
     let placed = image.and_then(|image| {
         let code = image.code_for(context.machine.model(context.gpu))?.clone();
-        Ok(Module::place(&context, code)?)
+        Ok(Module::place(&context, code, None)?)
     });
     match placed {
         Ok(loaded) => {

@@ -58,6 +58,8 @@ pub(crate) struct Library {
     pub image: Image,
     pub modules: Mutex<HashMap<u64, (Handle, Arc<Module>)>>,
     pub kernels: Mutex<HashMap<String, Handle>>,
+    /// The module that was placed first: it has the managed variables of all.
+    pub first: OnceLock<Arc<Module>>,
 }
 
 /// A kernel of a library, not bound to a context.
