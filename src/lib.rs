@@ -35,9 +35,9 @@ pub mod topology;
 pub mod transport;
 
 pub use communicator::{
-    Communicator, Element, Group, Reduction, Registration, Scalar, Statistics, UniqueId,
+    Communicator, Element, Group, Reduction, Registered, Registration, Scalar, Statistics, UniqueId,
 };
 pub use error::{Error, Result};
-pub use gpu::{device_count, open_device};
+pub use gpu::{DeviceBuffer, DeviceBufferMut, device_count, open_device};
 pub use ringdove_kernels::element::{DataType, ReduceOp};
 pub use settings::{FarSlots, Setting, Settings, VerbsOrder};

@@ -327,8 +327,9 @@ pub const LAUNCH_TABLE: &[Setting] = &[
     Setting {
         name: "RINGDOVE_BOOTSTRAP_SECRET",
         default: "",
-        meaning: "what only the ranks of this job know, the same on all; without it the secret is \
-                  derived from the job's name, which keeps jobs apart but no attacker out",
+        meaning: "random text of at least 16 bytes that only the ranks of this job know, the same \
+                  on all; `hwsim run` makes one. Without it the job has no secret: its name keeps \
+                  jobs apart, but nobody out",
     },
 ];
 

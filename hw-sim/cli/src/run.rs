@@ -21,12 +21,17 @@ use hwsim_machine::description::cluster::{FABRIC_VARIABLE, NODES_VARIABLE, node_
 use hwsim_machine::description::{Description, MACHINE_VARIABLE};
 use many::Job;
 use nix::sys::signal::{SigSet, Signal};
+use ringdove::bootstrap::Secret;
 use spread::{Spread, meeting_point};
+use std::env;
 use std::ffi::OsString;
 use std::fs::File;
+use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
+/// What ringdove's ranks prove to one another that they know.
+const SECRET_VARIABLE: &str = "RINGDOVE_BOOTSTRAP_SECRET";
 /// Where the virtual driver writes its call trace.
 const TRACE_VARIABLE: &str = "HWSIM_TRACE";
 
@@ -46,6 +51,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, Error> {
     let mut tidier = Tidier::start(stage.path())?;
     let mut fabric = Fabric::find(stage.path())?;
     template.add(environment(arguments, &machine, &stage, &fabric)?);
+    template.add(secret()?);
     if !arguments.no_adapters {
         template.add(show_devices(&stage, &machine, &mut fabric)?);
     }
@@ -123,7 +129,7 @@ fn environment(
         (SEARCH_VARIABLE, stage.search_path()),
         (MACHINE_VARIABLE, stage.machine_file.clone().into()),
         (NODES_VARIABLE, machine.nodes.to_string().into()),
-        (FABRIC_VARIABLE, fabric.path.clone().into()),
+        (FABRIC_VARIABLE, fabric.directory.path().into()),
     ];
     if let Some(trace) = &arguments.trace {
         let failed = || Error::system(format!("creating the trace file {}", trace.display()));
@@ -132,6 +138,17 @@ fn environment(
         environment.push((TRACE_VARIABLE, trace.canonicalize().map_err(failed())?.into()));
     }
     Ok(environment)
+}
+
+/// A secret for the job that the children are, or that they start, unless there is one already.
+/// Who does not hold it can neither join the job nor end it.
+fn secret() -> Result<Option<(&'static str, OsString)>, Error> {
+    if env::var_os(SECRET_VARIABLE).is_some_and(|secret| !secret.is_empty()) {
+        return Ok(None);
+    }
+    let secret = Secret::random_text().map_err(io::Error::other);
+    let secret = secret.map_err(Error::system("making a secret for the job"))?;
+    Ok(Some((SECRET_VARIABLE, secret.into())))
 }
 
 /// Shows the machine's RDMA adapters and device engines to all children of a run. Where the host
@@ -162,7 +179,7 @@ fn show_devices(
         stage.scratch("sysfs")?
     };
     for node in machine.node..machine.node + machine.nodes {
-        adapters::write_sysfs(&root.join(node.to_string()), &shown, node, &fabric.path)?;
+        adapters::write_sysfs(&root.join(node.to_string()), &shown, node, &fabric.directory)?;
     }
     fabric.sysfs = Some(root);
     Ok(provider.map(|provider| (DRIVERS_VARIABLE, provider.into())))

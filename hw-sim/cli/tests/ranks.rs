@@ -90,6 +90,26 @@ fn the_environments_meeting_point_wins() {
     assert_eq!(by_rank(&output.stdout)[&1], ["::1 4242"]);
 }
 
+/// Without a secret, other users of the machine could join the ranks' job or end it.
+#[test]
+fn every_run_has_a_secret_that_its_ranks_share_unless_it_was_given_one() {
+    let place = Place::new();
+    let script = "echo $RINGDOVE_BOOTSTRAP_SECRET";
+    let secrets = |options: &[&str]| {
+        let output = run(&place, options, script);
+        by_rank(&output.stdout).into_values().flatten().collect::<BTreeSet<_>>()
+    };
+    let (one, other) = (secrets(&["-n", "3"]), secrets(&["-n", "3"]));
+    assert!(one.len() == 1 && other.len() == 1 && one != other, "{one:?} {other:?}");
+    let secret = one.first().unwrap();
+    assert!(secret.len() == 64 && secret.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    // A single process may start ranks by itself, as `mpirun` does.
+    assert_eq!(text(&run(&place, &[], script).stdout).trim().len(), 64);
+    let mut given = place.hwsim(&["run", "-q", "-n", "2", "--", "sh", "-c", script]);
+    let output = given.env("RINGDOVE_BOOTSTRAP_SECRET", "given by the user").output().unwrap();
+    assert_eq!(by_rank(&output.stdout)[&1], ["given by the user"]);
+}
+
 /// Each rank writes, to both of its streams at once, lines in pieces, a line longer than any pipe,
 /// and one without an end; both of hwsim's streams are one pipe. Nothing may be lost, mixed, or
 /// given to another.

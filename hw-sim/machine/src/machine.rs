@@ -2,11 +2,10 @@
 
 use crate::clock::WallClock;
 use crate::context::Context;
-use crate::description::cluster::{FABRIC_VARIABLE, Fabric};
+use crate::description::cluster::{FABRIC_VARIABLE, fabric_from_environment};
 use crate::description::{Description, GpuModel};
 use crate::engine::{EngineError, Engines, EnginesRequest};
 use crate::error::{Error, Result};
-use crate::fabric::FabricError;
 use crate::gpu::{self, Footprint, Occupancy};
 use crate::kernel::KernelRun;
 use crate::memory::{GlobalMemory, Site};
@@ -72,11 +71,11 @@ impl Machine {
         let sizes: Vec<u64> = description.gpus.iter().map(|gpu| gpu.model.memory_bytes).collect();
         let occupancy =
             description.gpus.iter().map(|gpu| Occupancy::new(gpu.model.clone())).collect();
-        let fabric = Fabric::from_environment().map_err(|cause| Error::System {
-            what: format!("looking for the folder that {FABRIC_VARIABLE} names"),
+        let fabric = fabric_from_environment().map_err(|cause| Error::System {
+            what: format!("the folder that {FABRIC_VARIABLE} names"),
             cause: cause.to_string(),
         })?;
-        let site = Site { node: description.node, fabric };
+        let site = Site { node: description.node, fabric: fabric.map(Arc::new) };
         let machine = Arc::new(Self {
             memory: Arc::new(GlobalMemory::new(&sizes, site)?),
             clock: WallClock::start(),
@@ -135,6 +134,7 @@ impl Machine {
             params: request.params,
             grid_id: 1 + self.launches.fetch_add(1, Ordering::Relaxed),
             sm_count: model.multiprocessors,
+            grid_workspace: if request.cooperative { context.grid_workspace(stream)? } else { 0 },
         };
         let run = KernelRun::new(launch, context.view(), Arc::clone(stream), footprint);
         stream.submit(Command::Kernel(Arc::new(run)));
@@ -149,9 +149,7 @@ impl Machine {
         faults: &str,
     ) -> std::result::Result<Arc<Engines>, EngineError> {
         let memory = Arc::clone(&self.memory);
-        let looking =
-            |cause| FabricError::System { what: format!("finding {FABRIC_VARIABLE}"), cause };
-        let fabric = Fabric::from_environment().map_err(looking)?.map(|fabric| fabric.path);
+        let fabric = fabric_from_environment()?.map(|fabric| fabric.path().to_owned());
         let description = &self.description;
         let request = EnginesRequest { description, memory, sysfs, faults, fabric };
         Engines::start(&request, Arc::clone(&self.scheduler.kernels))

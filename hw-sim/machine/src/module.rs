@@ -1,6 +1,7 @@
 //! Modules: PTX text turned into kernels and variables of one GPU.
 
 use crate::context::Context;
+use crate::copy::{Bulk, Source};
 use crate::error::{Error, Result};
 use hwsim_ptx::{Kernel, LinkedModule};
 use std::collections::HashMap;
@@ -98,11 +99,18 @@ impl Module {
         Ok(Arc::new(module))
     }
 
-    /// Writes the initial values of the variables that are `wanted`.
+    /// Writes the initial values of the variables that are `wanted`: zero where none were given.
     fn initialise(&self, wanted: impl Fn(&str) -> bool) -> Result<()> {
+        let memory = &self.context.machine.memory;
+        let zero = Source::Pattern { value: 0, width: 1 };
+        let variables = self.variables.iter().filter(|(name, _)| wanted(name));
+        for (_, &Variable { address, bytes }) in variables {
+            let all = Bulk { destination: address, destination_known: true, source: zero, bytes };
+            all.run(memory, 0, bytes)?;
+        }
         for (name, image) in self.linked.images().filter(|(name, _)| wanted(name)) {
             let variable = self.variables[name];
-            crate::copy::staged(&self.context.machine.memory, variable.address, image)?;
+            crate::copy::staged(memory, variable.address, image)?;
         }
         Ok(())
     }

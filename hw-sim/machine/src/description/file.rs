@@ -4,8 +4,14 @@ use super::DescriptionError;
 use super::adapter::AdapterEntry;
 use super::engine::EngineEntry;
 use serde::Deserialize;
+use std::fs::File;
+use std::io::{self, Read};
 use std::ops::Range;
+use std::path::Path;
 use toml::Spanned;
+
+/// A file of the largest machine has a hundredth of this.
+const FILE_BYTES_MAX: u64 = 4 << 20;
 
 /// The file as written.
 #[derive(Deserialize)]
@@ -109,6 +115,17 @@ pub(super) struct LinkEntry {
 pub(super) enum LinkEntryKind {
     NvLink,
     Cpu,
+}
+
+/// The text of a file, which may be anything that has a path: also a device without an end.
+pub(super) fn read(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        let reason = format!("expected a machine file of at most {FILE_BYTES_MAX} bytes");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, reason));
+    }
+    Ok(text)
 }
 
 /// Reads the text; resolves nothing yet.

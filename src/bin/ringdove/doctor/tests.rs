@@ -95,7 +95,7 @@ fn several_nodes(facts: &mut Facts) {
         ("LOCAL_WORLD_SIZE", "2"),
         ("MASTER_ADDR", "10.0.0.1"),
         ("MASTER_PORT", "29500"),
-        ("RINGDOVE_BOOTSTRAP_SECRET", "s"),
+        ("RINGDOVE_BOOTSTRAP_SECRET", "0123456789abcdef"),
     ];
     let value = |asked: &str| job.iter().find(|(name, _)| *name == asked).map(|row| row.1.into());
     facts.launch = ringdove::bootstrap::Launch::from_lookup(value);
@@ -194,6 +194,10 @@ fn what_only_other_nodes_need_is_missing_once_the_job_has_other_nodes() {
     let traps: &[(&str, Break)] = &[
         ("adapters", |facts| facts.adapters.clear()),
         ("libibverbs", |facts| facts.verbs = Err(Error::argument("library", "one", "none"))),
+        ("feature verbs", |facts| {
+            let wanted = "reaching ranks on other nodes".into();
+            facts.verbs = Err(Error::FeatureOff { wanted, feature: "verbs" });
+        }),
         ("GPU memory", |facts| {
             facts.gpus[1].device.exports_dma_buffers = false;
             facts.settings.as_mut().unwrap().far_slots = FarSlots::Device;
