@@ -46,7 +46,14 @@ impl KernelNode {
         let function = function(host)?;
         let (kernel, context) = (0, 0);
         Ok(DriverKernelNode {
-            function, grid, block, shared_bytes, arguments, extra, kernel, context,
+            function,
+            grid,
+            block,
+            shared_bytes,
+            arguments,
+            extra,
+            kernel,
+            context,
         })
     }
 }

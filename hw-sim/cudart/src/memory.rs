@@ -112,7 +112,10 @@ fn pointer_attributes(pointer: u64) -> Outcome<PointerAttributes> {
         0 => {
             let (kind, device_pointer, host_pointer) = (UNREGISTERED, 0, pointer);
             return Ok(PointerAttributes {
-                kind, device: NO_DEVICE_ID, device_pointer, host_pointer,
+                kind,
+                device: NO_DEVICE_ID,
+                device_pointer,
+                host_pointer,
             });
         }
         _ if managed & 0xff != 0 => MANAGED,

@@ -195,9 +195,7 @@ fn capture_info(
     edges: (u64, Out<usize>),
 ) -> crate::error::Outcome {
     match edges {
-        (0, count) => {
-            driver::cuStreamGetCaptureInfo_v2(on, status, id, graph, dependencies, count)
-        }
+        (0, count) => driver::cuStreamGetCaptureInfo_v2(on, status, id, graph, dependencies, count),
         (data, count) => {
             driver::cuStreamGetCaptureInfo_v3(on, status, id, graph, dependencies, data, count)
         }

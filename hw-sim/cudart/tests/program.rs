@@ -74,7 +74,8 @@ fn every_symbol_of_the_vendors_libraries_is_there_with_its_version() {
     for (version, names) in
         [(12, include_str!("../12/names.txt")), (13, include_str!("../13/names.txt"))]
     {
-        let path = CString::new(built(&format!("libcudart{version}.so")).to_str().unwrap()).unwrap();
+        let path =
+            CString::new(built(&format!("libcudart{version}.so")).to_str().unwrap()).unwrap();
         let node = CString::new(format!("libcudart.so.{version}")).unwrap();
         // SAFETY: our own library, whose start sets a number.
         let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };

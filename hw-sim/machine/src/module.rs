@@ -86,7 +86,8 @@ impl Module {
         let mut variables = own.place(storage.allocate(own.end, Owner::Context)?);
         match sibling {
             Some(sibling) => {
-                let known = managed.names().filter_map(|name| sibling.variables.get_key_value(name));
+                let known =
+                    managed.names().filter_map(|name| sibling.variables.get_key_value(name));
                 variables.extend(known.map(|(name, variable)| (name.clone(), *variable)));
             }
             None => variables.extend(managed.place(storage.allocate(managed.end, Owner::Module)?)),
@@ -95,7 +96,8 @@ impl Module {
         let linked = module.link(&addresses).map_err(invalid)?;
         let context = Arc::clone(context);
         let module = Self { context, linked, variables, _storage: storage };
-        module.initialise(|name| sibling.is_none() || !managed.names().any(|other| other == name))?;
+        module
+            .initialise(|name| sibling.is_none() || !managed.names().any(|other| other == name))?;
         Ok(Arc::new(module))
     }
 

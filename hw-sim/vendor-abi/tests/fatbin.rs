@@ -74,7 +74,14 @@ fn every_call_takes_every_form(architecture: u32) {
         let none = null_mut;
         let (mut library, mut kernel, mut function) = (null_mut(), null_mut(), null_mut());
         ok!(cuLibraryLoadFromFile(
-            &mut library, path.as_ptr(), none(), null_mut(), 0, none(), null_mut(), 0
+            &mut library,
+            path.as_ptr(),
+            none(),
+            null_mut(),
+            0,
+            none(),
+            null_mut(),
+            0
         ));
         ok!(cuLibraryGetKernel(&mut kernel, library, c"scale".as_ptr()));
         ok!(cuKernelGetFunction(&mut function, kernel));

@@ -308,7 +308,11 @@ impl Ptx {
         // LZ4 cannot do better than 255 to 1: a header that promises more asks for memory only.
         let most = (self.payload.len() as u64).saturating_mul(255).min(TEXT_BYTES_MAX);
         if self.text_bytes > most {
-            return broken(format!("{} bytes out of LZ4's {}", self.text_bytes, self.payload.len()));
+            return broken(format!(
+                "{} bytes out of LZ4's {}",
+                self.text_bytes,
+                self.payload.len()
+            ));
         }
         match lz4_flex::block::decompress(&self.payload, self.text_bytes as usize) {
             Ok(bytes) => Ok(bytes),
