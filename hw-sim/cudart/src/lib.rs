@@ -1,7 +1,7 @@
 //! A CUDA runtime on the public driver interface: what `libcudart.so.12` and `.13` have in common.
 //!
-//! It knows nothing of virtual hardware: it opens `libcuda.so.1` like any other client. Each call is
-//! a thin translation; what is kept here is what the driver does not know: the fat binaries and
+//! It knows nothing of virtual hardware: it opens `libcuda.so.1` like any other client. Each call
+//! is a thin translation; what is kept here is what the driver does not know: the fat binaries and
 //! symbols that programs register, each thread's device, and its last error.
 
 mod call;

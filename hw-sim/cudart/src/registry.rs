@@ -1,5 +1,5 @@
-//! What programs register before `main`: fat binaries, and the kernels and variables in them, by the
-//! addresses of their host stand-ins. Nothing is handed to the driver before it is used.
+//! What programs register before `main`: fat binaries, and the kernels and variables in them, by
+//! the addresses of their host stand-ins. Nothing is handed to the driver before it is used.
 
 use crate::call::{In, Out, string};
 use crate::driver::{self, Handle};

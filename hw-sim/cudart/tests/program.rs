@@ -99,9 +99,11 @@ fn without_a_driver_there_is_an_error() {
     let folder = vendor_folder();
     std::fs::remove_file(folder.path().join("libcuda.so.1")).unwrap();
     let source = folder.path().join("count.c");
-    let text = "#include \"runtime.h\"\n#include <string.h>\nint main(void) { int count = 7, driver = 7;\n\
+    let text = "#include \"runtime.h\"\n\
+                int main(void) { int count = 7, driver = 7;\n\
                 EXPECT(35, cudaGetDeviceCount(&count)); CHECK(count == 0);\n\
-                OK(cudaDriverGetVersion(&driver)); CHECK(driver == 0); puts(\"none\"); return 0; }\n";
+                OK(cudaDriverGetVersion(&driver)); CHECK(driver == 0);\n\
+                puts(\"none\"); return 0; }\n";
     std::fs::write(&source, text).unwrap();
     let program = folder.path().join("count");
     let compiled = Command::new("cc")

@@ -2,7 +2,8 @@
 //!
 //! The driver hands a kernel an address in `%envreg1` and `%envreg2`. Compiled code adds to the
 //! second word of 32 bits there and waits until its highest bit changes; each barrier leaves the
-//! count where it began, so that launches of one stream, which follow each other, share a workspace.
+//! count where it began, so that launches of one stream, which follow each other, share a
+//! workspace.
 
 use crate::context::Context;
 use crate::error::Result;

@@ -5,8 +5,8 @@ mod common;
 use common::{context, device_memory, kernel, launch, on_machine, stream};
 use std::ptr::null_mut;
 
-/// What nvcc makes of `slots[block]++; grid.sync(); seen[block] = slots[block + 1];`: the barrier is
-/// that of `cooperative_groups`, in the workspace that the driver names in two registers.
+/// What nvcc makes of `slots[block]++; grid.sync(); seen[block] = slots[block + 1];`: the barrier
+/// is that of `cooperative_groups`, in the workspace that the driver names in two registers.
 const MEET: &str = "
 .version 7.0
 .target sm_70

@@ -106,8 +106,8 @@ impl<'t> Parser<'t> {
         Err(self.error_at(token, "a power of two", bytes.to_string()))
     }
 
-    /// `.attribute(.managed, .unified(1, 2))`, the first word being read. Is it `.managed`? No other
-    /// attribute changes what a program computes.
+    /// `.attribute(.managed, .unified(1, 2))`, the first word being read. Is it `.managed`? No
+    /// other attribute changes what a program computes.
     pub(super) fn attribute(&mut self) -> Result<bool, PtxError> {
         self.expect("(")?;
         let (mut open, mut managed) = (1, false);

@@ -6,7 +6,7 @@
 //! | part | layout |
 //! |---|---|
 //! | wrapper | magic `0x466243b1` u32, version u32, address of the container u64, u64 |
-//! | container | magic `0xba55ed50` u32, version u16, header's bytes u16, bytes of all entries u64 |
+//! | container | magic `0xba55ed50` u32, version u16, header's bytes u16, bytes of entries u64 |
 //! | entry | header (see `EntryHeader`), then its payload |
 //!
 //! Entries are kept as they are, compressed; a text is made, and parsed, when it is first used.
