@@ -162,11 +162,6 @@ impl<T: Copy> In<T> {
         Ok(unsafe { self.0.read_unaligned() })
     }
 
-    /// The element at an index of a C array.
-    pub fn at(self, index: usize) -> Self {
-        Self(self.0.wrapping_add(index))
-    }
-
     /// What is at an address that the caller passed as another type.
     pub fn from_address(address: u64) -> Self {
         Self(address as *const T)
@@ -175,11 +170,6 @@ impl<T: Copy> In<T> {
     /// A value of ours, for the driver to read.
     pub fn of(value: &T) -> Self {
         Self(value)
-    }
-
-    /// The address.
-    pub fn address(self) -> u64 {
-        self.0 as u64
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 /// A handle of the driver: a context, an event, a graph, ...
 pub(crate) type Handle = u64;
-/// `CUdevice`
+/// `CUdevice`, which has been the device's ordinal in every driver.
 pub(crate) type Device = c_int;
 /// `CUuuid`
 pub(crate) type Uuid = [u8; 16];
@@ -124,7 +124,6 @@ driver_functions! {
     fn cuFlushGPUDirectRDMAWrites(target: c_int, scope: c_int);
 
     fn cuDeviceGetCount(count: Out<c_int>);
-    fn cuDeviceGet(device: Out<Device>, ordinal: c_int);
     fn cuDeviceGetName(name: Out<c_char>, bytes: c_int, device: Device);
     fn cuDeviceGetUuid_v2(uuid: Out<Uuid>, device: Device);
     fn cuDeviceTotalMem_v2(bytes: Out<usize>, device: Device);
@@ -144,7 +143,6 @@ driver_functions! {
     fn cuCtxGetCurrent(context: Out<Handle>);
     fn cuCtxSetCurrent(context: Handle);
     fn cuCtxGetDevice(device: Out<Device>);
-    fn cuCtxGetFlags(flags: Out<c_uint>);
     fn cuCtxSynchronize();
     fn cuCtxGetLimit(value: Out<usize>, limit: c_int);
     fn cuCtxSetLimit(limit: c_int, value: usize);

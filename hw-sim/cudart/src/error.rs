@@ -20,9 +20,7 @@ pub(crate) const MISSING_CONFIGURATION: Code = 52;
 pub(crate) const INVALID_DEVICE_FUNCTION: Code = 98;
 pub(crate) const NO_DEVICE: Code = 100;
 pub(crate) const INVALID_DEVICE: Code = 101;
-pub(crate) const DEVICE_UNINITIALIZED: Code = 201;
 pub(crate) const SYMBOL_NOT_FOUND: Code = 500;
-pub(crate) const CONTEXT_IS_DESTROYED: Code = 709;
 pub(crate) const NOT_SUPPORTED: Code = 801;
 pub(crate) const UNKNOWN: Code = 999;
 
