@@ -92,3 +92,23 @@ runtime_calls! {
         driver::cuProfilerStop()
     }
 }
+
+/// `cudaChannelFormatDesc`
+#[repr(C)]
+struct ChannelFormat {
+    bits: [c_int; 4],
+    kind: c_int,
+}
+
+/// The one function that gives a structure and no error: a stub could not stand in for it.
+#[unsafe(no_mangle)]
+#[allow(non_snake_case, reason = "the name is the vendor's")]
+extern "C" fn cudaCreateChannelDesc(
+    x: c_int,
+    y: c_int,
+    z: c_int,
+    w: c_int,
+    kind: c_int,
+) -> ChannelFormat {
+    ChannelFormat { bits: [x, y, z, w], kind }
+}

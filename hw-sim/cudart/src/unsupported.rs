@@ -38,7 +38,6 @@ stubs! {
     cudaArrayGetMemoryRequirements
     cudaArrayGetPlane
     cudaArrayGetSparseProperties
-    cudaCreateChannelDesc
     cudaCreateSurfaceObject
     cudaCreateTextureObject
     cudaDestroyExternalMemory
