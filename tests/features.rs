@@ -6,7 +6,7 @@ use std::process::Command;
 /// The crates that `ringdove` is built with, with these features.
 fn crates(options: &[&str]) -> Vec<String> {
     let mut command = Command::new(env!("CARGO"));
-    command.args(["tree", "--locked", "--offline", "-p", "ringdove", "-e", "normal,build"]);
+    command.args(["tree", "--locked", "-p", "ringdove", "-e", "normal,build"]);
     command.args(["--prefix", "none", "--format", "{p}"]).args(options);
     let output = command.current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);

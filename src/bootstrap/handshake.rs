@@ -273,9 +273,7 @@ pub(super) mod tests {
         let (server, answer) = Server::answer(&server, hello(Role::Root, 2), &first).unwrap();
         let (prover, proof) = client.prove(&answer).unwrap_or_else(|refusal| panic!("{refusal}"));
         match server.finish(&proof) {
-            Ok((proof, keys, _)) => {
-                (Some(prover.finish(&proof).map(|(keys, _)| keys)), Some(keys))
-            }
+            Ok((proof, keys, _)) => (Some(prover.finish(&proof).map(|(keys, _)| keys)), Some(keys)),
             Err(refusal) => {
                 assert_eq!(refusal, Refusal::WrongSecret);
                 (None, None)
@@ -306,7 +304,8 @@ pub(super) mod tests {
     fn what_a_stranger_sees_does_not_depend_on_the_secret() {
         // Or it could test guesses of the secret against it, without asking us again.
         let first = Client::new(Secret([0; 32]), hello(Role::Join, 1)).1;
-        let answer = |secret| Server::answer(&Secret(secret), hello(Role::Root, 2), &first).unwrap();
+        let answer =
+            |secret| Server::answer(&Secret(secret), hello(Role::Root, 2), &first).unwrap();
         let (server, one) = answer([7; 32]);
         let (_, other) = answer([8; 32]);
         assert_eq!(one, other);

@@ -176,7 +176,10 @@ mod tests {
             remaining: Duration::ZERO,
         };
         let summary = Message::Join(join).summary();
-        assert!(summary.starts_with("Join(Join { rank_count: 1, terms: [(\"a\", \"éé"), "{summary}");
+        assert!(
+            summary.starts_with("Join(Join { rank_count: 1, terms: [(\"a\", \"éé"),
+            "{summary}"
+        );
         assert_eq!(summary.chars().count(), 201);
         assert_eq!(Message::Linked.summary(), "Linked");
     }

@@ -148,7 +148,10 @@ fn a_rank_of_another_version_is_named_to_all_and_learns_of_it() {
     let foreign = Raw::connect(address, secret, hello);
     assert_eq!(foreign.hello.version, PROTOCOL, "it can tell its user");
     let Message::Fault(fault) = early.receive() else { panic!("no fault") };
-    assert!(matches!(fault, BootstrapError::Version { rank: Rank(2), theirs: 77, root: PROTOCOL, .. }));
+    assert!(matches!(
+        fault,
+        BootstrapError::Version { rank: Rank(2), theirs: 77, root: PROTOCOL, .. }
+    ));
     let late = failure(&start(root.id(), 0, 3, &settings));
     assert_eq!(late, fault);
 }
@@ -163,7 +166,10 @@ fn a_root_of_another_version_is_named() {
     let raw = Raw::accept(&listener, secret, hello);
     assert_eq!(raw.hello.rank, Rank(3));
     let error = failure(&plane);
-    assert!(matches!(error, BootstrapError::Version { rank: Rank(3), theirs: PROTOCOL, root: 77, .. }));
+    assert!(matches!(
+        error,
+        BootstrapError::Version { rank: Rank(3), theirs: PROTOCOL, root: 77, .. }
+    ));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The control plane of one rank, as the rest of the library sees it.
 
-use super::member::{Listens, Member, Plan, grace};
 use super::frame::EARLY_BYTES_MAX;
+use super::member::{Listens, Member, Plan, grace};
 use super::message::{Call, Term};
 use super::net::TaskId;
 use super::reactor::{Reactor, Request};

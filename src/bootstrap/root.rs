@@ -5,8 +5,8 @@
 
 use super::address;
 use super::connection::Identity;
-use super::handshake::{Hello, PROTOCOL, Role};
 use super::frame::EARLY_BYTES_MAX;
+use super::handshake::{Hello, PROTOCOL, Role};
 use super::message::{Join, Message, Term, Welcome, decode, encode};
 use super::net::{ConnectionId, Event, Net, TaskId};
 use super::reactor::{Reactor, Request, Task};
@@ -331,7 +331,7 @@ impl RootTask {
             self.fail(net, BootstrapError::Lost { rank: hello.rank, by: None, cause });
         } else {
             let rank = hello.rank.0;
-            net.complain(self.id, |left_out| {
+            net.log_limited(self.id, |left_out| {
                 tracing::warn!(%address, rank, %cause, left_out, "a rank left before it had joined");
             });
         }

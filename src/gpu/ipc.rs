@@ -92,7 +92,7 @@ impl Import {
         current.check("cuIpcOpenMemHandle", unsafe {
             sys::cuIpcOpenMemHandle_v2(&mut address, handle, flags)
         })?;
-        let extent = extent_of(address).inspect_err(|_| {
+        let extent = extent_of(&current, address).inspect_err(|_| {
             // SAFETY: opened just now, and nobody has the address.
             unsafe { sys::cuIpcCloseMemHandle(address) };
         })?;
@@ -103,9 +103,9 @@ impl Import {
 }
 
 /// How much the driver has mapped from `address` on. The exporter's word for it is not taken.
-fn extent_of(address: u64) -> Result<Extent> {
-    let range = pointer_range(address).and_then(|(start, bytes)| {
-        let end = start.checked_add(bytes)?;
+fn extent_of(current: &Current, address: u64) -> Result<Extent> {
+    let range = current.allocation(address).and_then(|allocation| {
+        let end = allocation.start.checked_add(allocation.bytes)?;
         Some(Extent { base: address, length_bytes: end.checked_sub(address)? })
     });
     range.ok_or_else(|| Error::System {

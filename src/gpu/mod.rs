@@ -6,6 +6,8 @@
 
 mod buffer;
 mod current;
+#[cfg(feature = "cust")]
+pub mod cust;
 mod driver;
 mod executor;
 mod facts;

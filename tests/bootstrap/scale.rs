@@ -1,8 +1,6 @@
 //! Many ranks, and nothing left of them afterwards.
 
-use crate::support::{
-    each_rank, entry, in_a_process_of_its_own, ranks_possible, settings, within,
-};
+use crate::support::{each_rank, entry, in_a_process_of_its_own, ranks_possible, settings, within};
 use ringdove::bootstrap::{ControlPlane, Root};
 use ringdove::{Error, Settings};
 use std::fs;

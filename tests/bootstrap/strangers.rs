@@ -82,8 +82,7 @@ fn sees_the_end(stranger: &mut TcpStream) -> Vec<u8> {
 
 #[test]
 fn garbage_is_refused_by_its_first_bytes() {
-    let mut strangers =
-        job_beside(|stranger| stranger.write_all(b"GET / HTTP/1.1\r\n").unwrap());
+    let mut strangers = job_beside(|stranger| stranger.write_all(b"GET / HTTP/1.1\r\n").unwrap());
     for stranger in &mut strangers {
         assert_eq!(sees_the_end(stranger), b"", "a stranger learns nothing");
     }
