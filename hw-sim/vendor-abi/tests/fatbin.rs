@@ -71,15 +71,14 @@ fn every_call_takes_every_form(architecture: u32) {
         let path = CString::new(path.to_str().unwrap()).unwrap();
         ok!(cuModuleLoad(&mut module, path.as_ptr()));
         check_module(module, architecture);
-        let none = null_mut;
         let (mut library, mut kernel, mut function) = (null_mut(), null_mut(), null_mut());
         ok!(cuLibraryLoadFromFile(
             &mut library,
             path.as_ptr(),
-            none(),
+            null_mut(),
             null_mut(),
             0,
-            none(),
+            null_mut(),
             null_mut(),
             0
         ));
@@ -135,14 +134,13 @@ fn a_library_is_decoded_when_a_kernel_is_asked_for() {
             }
         }
         let (mut library, mut kernel) = (null_mut(), null_mut());
-        let none = null_mut;
         ok!(cuLibraryLoadData(
             &mut library,
             broken.as_ptr().cast(),
-            none(),
+            null_mut(),
             null_mut(),
             0,
-            none(),
+            null_mut(),
             null_mut(),
             0
         ));
@@ -157,7 +155,6 @@ fn a_library_is_decoded_when_a_kernel_is_asked_for() {
 fn a_managed_variable_of_a_library_is_one_for_all_devices() {
     on_machine("a_managed_variable_of_a_library_is_one_for_all_devices", "pcie4", || {
         let (mut library, mut kernel) = (null_mut(), null_mut());
-        let none = null_mut;
         let mut places = Vec::new();
         for device in [0, 1] {
             context(device);
@@ -165,10 +162,10 @@ fn a_managed_variable_of_a_library_is_one_for_all_devices() {
                 ok!(cuLibraryLoadData(
                     &mut library,
                     PLAIN.as_ptr().cast(),
-                    none(),
+                    null_mut(),
                     null_mut(),
                     0,
-                    none(),
+                    null_mut(),
                     null_mut(),
                     0
                 ));
