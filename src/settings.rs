@@ -237,8 +237,8 @@ pub const TABLE: &[Setting] = &[
     Setting {
         name: "RINGDOVE_PROXY_CPUS",
         default: "",
-        meaning: "processors that proxy threads are pinned to, in turn, such as `2,3`; empty: \
-                  not pinned",
+        meaning: "processors that proxy threads are pinned to, in turn, such as `2,3` (each 0 to \
+                  1023); empty: not pinned",
     },
     Setting {
         name: "RINGDOVE_COALESCE_BYTES",
@@ -333,6 +333,10 @@ pub const LAUNCH_TABLE: &[Setting] = &[
     },
 ];
 
+/// Processors that the C library's sets of processors hold (`CPU_SETSIZE`): a number beyond ends
+/// the process that tries to be pinned there.
+pub(crate) const CPUS_MAX: usize = 1024;
+
 impl Default for Settings {
     fn default() -> Self {
         Self::from_lookup(|_| None).expect("the defaults of the table are valid")
@@ -403,8 +407,8 @@ impl Settings {
                 .number("RINGDOVE_PROXY_THREADS", "1 to 64", |n| (1..=64).contains(n))?,
             proxy_cpus: reader.list(
                 "RINGDOVE_PROXY_CPUS",
-                "processor numbers separated by commas",
-                |part| part.parse().ok().filter(|&cpu: &usize| cpu < 4096),
+                "processor numbers from 0 to 1023, separated by commas",
+                |part| part.parse().ok().filter(|&cpu: &usize| cpu < CPUS_MAX),
             )?,
             coalesce_bytes_max: reader.number(
                 "RINGDOVE_COALESCE_BYTES",
@@ -543,6 +547,7 @@ mod tests {
             ("RINGDOVE_LOW_LATENCY_BYTES", "40"),
             ("RINGDOVE_TIMEOUT_MS", "soon"),
             ("RINGDOVE_PROXY_CPUS", "1,x"),
+            ("RINGDOVE_PROXY_CPUS", "0,1024"),
             ("RINGDOVE_BLOCKS", "0"),
             ("RINGDOVE_ADAPTER", "mlx5_0:x"),
             ("RINGDOVE_GID_INDEX", "256"),

@@ -57,8 +57,8 @@ fn a_buffer_may_be_dropped_right_after_the_call() {
     });
 }
 
-/// If this fails, cudarc frees a buffer of a default stream in the default stream of the context, or
-/// of the thread, that drops it: it knows of no other stream, and records no uses.
+/// If this fails, cudarc frees a buffer of a default stream in the default stream of the context
+/// or the thread that drops it: it knows of no other stream, and records no uses.
 #[test]
 fn buffers_of_default_streams_may_be_dropped_anywhere() {
     on_engines("pcie4", || {

@@ -146,6 +146,8 @@ fn adapters_are_missed_only_by_jobs_on_several_nodes() {
     if ringdove::topology::adapter::read(std::path::Path::new("/sys")).is_empty() {
         assert_eq!(status.code(), Some(1), "{document:#}");
         assert_eq!(about(&document, "adapters")[0].0, "missing");
+    } else {
+        tally::skip("adapters", "a job on several nodes without any adapter");
     }
 }
 

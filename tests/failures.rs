@@ -40,6 +40,23 @@ fn a_rank_that_never_calls_is_named_on_every_rank() {
     });
 }
 
+/// If this fails, a program that waits for its stream and then asks takes wrong data for right:
+/// kernels whose wait has expired end at once, and their streams with them.
+#[test]
+fn an_expired_wait_is_known_when_its_stream_has_ended() {
+    on_engines("pcie4", || {
+        let hasty = Settings { wait_timeout: Duration::from_millis(5), ..impatient() };
+        for _ in 0..10 {
+            let world = World::with(2, &hasty);
+            let mut buffers = world.upload(&vec![vec![0; 4000]; 2]);
+            sum(&world, 0, &mut buffers[0], 1000).unwrap();
+            world.streams[0].synchronize().unwrap();
+            let error = world.communicators[0].check().unwrap_err();
+            assert!(matches!(error, Error::WaitExpired(_)), "{error}");
+        }
+    });
+}
+
 /// If this fails, ranks that disagree hang instead of getting both sides' values.
 #[test]
 fn ranks_that_disagree_learn_both_values() {

@@ -1,12 +1,13 @@
-//! What the cargo features of this crate take and give. Without these tests, a framework that leaves
-//! RDMA out might need its tools all the same, or its ranks on other nodes might fail unexplained.
+//! What the cargo features of this crate take and give. Without these tests, a framework that
+//! leaves RDMA out might need its tools all the same, or its ranks on other nodes might fail
+//! unexplained.
 
 use std::process::Command;
 
 /// The crates that `ringdove` is built with, with these features.
 fn crates(options: &[&str]) -> Vec<String> {
     let mut command = Command::new(env!("CARGO"));
-    command.args(["tree", "--locked", "--offline", "-p", "ringdove", "-e", "normal,build"]);
+    command.args(["tree", "--locked", "-p", "ringdove", "-e", "normal,build"]);
     command.args(["--prefix", "none", "--format", "{p}"]).args(options);
     let output = command.current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);

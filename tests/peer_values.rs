@@ -8,10 +8,10 @@
 mod hardware;
 
 use hardware::perf::on_real_hardware;
-use hardware::{address, run_bounded, settings, tool};
+use hardware::{run_bounded, settings, tool};
 use ringdove::bootstrap::{ControlPlane, Entry, Launch};
 use ringdove::id::Rank;
-use ringdove::{Communicator, DataType, Error, ReduceOp, Settings};
+use ringdove::{Communicator, Error, ReduceOp, Settings};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -166,10 +166,9 @@ fn believe() -> Error {
         Err(error) => return error,
     };
     let stream = context.new_stream().unwrap();
-    let buffer = stream.alloc_zeros::<u8>(COUNT * 4).unwrap();
-    let at = address(&buffer);
-    communicator.register(at, COUNT * 4).unwrap();
-    let sum = communicator.all_reduce_raw(at, at, COUNT, DataType::F32, ReduceOp::Sum, &stream);
+    let buffer = stream.alloc_zeros::<f32>(COUNT).unwrap();
+    let mut buffer = communicator.register(buffer).unwrap();
+    let sum = communicator.all_reduce_in_place(&mut buffer, ReduceOp::Sum, &stream);
     let Err(error) = sum else {
         // What it believed does its work now.
         let _ = stream.synchronize();

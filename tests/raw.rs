@@ -19,17 +19,18 @@ fn calls_on_addresses_are_right() {
         let sends = world.upload(&values);
         let receives = world.upload(&[vec![0; 20_000], vec![0; 20_000]]);
         for registered in [false, true] {
+            for (rank, communicator) in world.communicators.iter().enumerate() {
+                for buffer in [&sends[rank], &receives[rank]].into_iter().filter(|_| registered) {
+                    // SAFETY: the buffers outlive the world, and only its calls touch them.
+                    unsafe { communicator.register_raw(address(buffer), 20_000) }.unwrap();
+                }
+            }
             for (rank, (communicator, stream)) in world.ranks().enumerate() {
                 let (send, receive) = (address(&sends[rank]), address(&receives[rank]));
-                // SAFETY: the buffers outlive the world, and only its calls touch them.
-                unsafe {
-                    if registered {
-                        communicator.register_raw(send, 20_000).unwrap();
-                        communicator.register_raw(receive, 20_000).unwrap();
-                    }
-                    let (kind, op) = (DataType::U32, ReduceOp::Sum);
-                    communicator.all_reduce_raw(send, receive, 5000, kind, op, stream).unwrap();
-                }
+                let (kind, op) = (DataType::U32, ReduceOp::Sum);
+                // SAFETY: as above.
+                unsafe { communicator.all_reduce_raw(send, receive, 5000, kind, op, stream) }
+                    .unwrap();
             }
             world.finish();
             let wanted = 3u32.to_ne_bytes().repeat(5000);
@@ -113,10 +114,12 @@ fn memory_that_was_freed_while_registered_is_named() {
             // SAFETY: there is memory of this size at the address, and only these calls touch it.
             unsafe { communicator.all_reduce_raw(at, at, 1 << 16, kind, op, stream) }
         };
-        for rank in 0..2 {
+        for (communicator, at) in world.communicators.iter().zip(at) {
             // SAFETY: the contract is broken below, and what follows is refused.
-            unsafe { world.communicators[rank].register_raw(at[rank], 1 << 16) }.unwrap();
-            sum(rank, at[rank]).unwrap();
+            unsafe { communicator.register_raw(at, 1 << 16) }.unwrap();
+        }
+        for (rank, at) in at.into_iter().enumerate() {
+            sum(rank, at).unwrap();
         }
         world.finish();
         drop(buffers);

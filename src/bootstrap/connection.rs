@@ -42,7 +42,7 @@ enum Stage {
     /// Our hello is out.
     AwaitsAnswer(Client),
     /// Our proof is out.
-    AwaitsVerdict(Prover),
+    AwaitsServerProof(Prover),
     /// Accepted; nothing is known yet.
     AwaitsHello(Identity),
     /// Our answer is out.
@@ -65,7 +65,7 @@ pub(super) struct Connection {
     pub address: SocketAddr,
     /// We accepted it; otherwise we connected.
     pub accepted: bool,
-    proven: bool,
+    authenticated: bool,
     owner_checked: bool,
     stage: Stage,
     inbound: Vec<u8>,
@@ -100,7 +100,7 @@ impl Connection {
             socket,
             address,
             accepted,
-            proven: false,
+            authenticated: false,
             owner_checked: false,
             stage,
             inbound: Vec::new(),
@@ -118,8 +118,8 @@ impl Connection {
     }
 
     /// The other end has shown that it holds the secret.
-    pub fn is_proven(&self) -> bool {
-        self.proven
+    pub fn is_authenticated(&self) -> bool {
+        self.authenticated
     }
 
     /// The connection belongs to the job.
@@ -184,7 +184,7 @@ impl Connection {
         let read = self.read(users, scratch, &mut report);
         let written = self.write();
         read.and(written).map_err(|cause| match self.stage {
-            Stage::AwaitsVerdict(_) => {
+            Stage::AwaitsServerProof(_) => {
                 format!("{cause} when it had seen our proof: does it hold another secret?")
             }
             _ => cause,
@@ -310,7 +310,7 @@ impl Connection {
                     return Ok(None);
                 };
                 let (prover, proof) = client.prove(hello)?;
-                self.stage = Stage::AwaitsVerdict(prover);
+                self.stage = Stage::AwaitsServerProof(prover);
                 self.queue(&proof);
                 Ok(Some((HELLO_BYTES, None)))
             }
@@ -324,9 +324,9 @@ impl Connection {
                 self.open(&keys);
                 Ok(Some((PROOF_BYTES, Some(hello))))
             }
-            Stage::AwaitsVerdict(prover) => {
+            Stage::AwaitsServerProof(prover) => {
                 let Some(proof) = rest.first_chunk::<PROOF_BYTES>() else {
-                    self.stage = Stage::AwaitsVerdict(prover);
+                    self.stage = Stage::AwaitsServerProof(prover);
                     return Ok(None);
                 };
                 let (keys, hello) = prover.finish(proof)?;
@@ -343,7 +343,7 @@ impl Connection {
     fn open(&mut self, keys: &Keys) {
         let opener = Opener::new(keys, self.early_bytes_max);
         self.stage = Stage::Open(Box::new((Sealer::new(keys), opener)));
-        self.proven = true;
+        self.authenticated = true;
         self.deadline = self.deadline.filter(|_| self.accepted).map(|at| at + self.limit);
     }
 

@@ -21,6 +21,7 @@
 //! nobody who knows the launcher's variables: other users of the machine are then kept out where
 //! the kernel shows them (see `user`), those of other machines are not. A warning says so.
 
+use super::RANKS_MAX;
 use super::address::{self, HostPort};
 use super::message::Term;
 use super::plane::{ControlPlane, Entry};
@@ -257,7 +258,8 @@ impl Reader<'_> {
         let Names { launcher, rank, rank_count, local_rank, local_count, .. } = self.names;
         let count_name = rank_count.iter().find(|name| self.get(name).is_some());
         let count_name = *count_name.unwrap_or(&rank_count[0]);
-        let count = self.number(count_name, "the number of ranks, at least 1", |n| n >= 1)?;
+        let expected = format!("the number of ranks, at least 1 and at most {RANKS_MAX}");
+        let count = self.number(count_name, &expected, |n| (1..=RANKS_MAX).contains(&n))?;
         let below = format!("a rank below {count} ({count_name})");
         let rank = self.number(rank, &below, |n| n < count)?;
         let local_rank = self.optional(local_rank, "a number below the number of ranks", count)?;

@@ -20,7 +20,7 @@ fn refusal(variables: &[(&str, &str)]) -> String {
     error.to_string()
 }
 
-const TORCHRUN: [(&str, &str); 7] = [
+pub(super) const TORCHRUN: [(&str, &str); 7] = [
     ("RANK", "5"),
     ("WORLD_SIZE", "8"),
     ("LOCAL_RANK", "1"),
@@ -30,7 +30,7 @@ const TORCHRUN: [(&str, &str); 7] = [
     ("TORCHELASTIC_RUN_ID", "none"),
 ];
 
-const SLURM: [(&str, &str); 7] = [
+pub(super) const SLURM: [(&str, &str); 7] = [
     ("SLURM_PROCID", "3"),
     ("SLURM_STEP_NUM_TASKS", "8"),
     ("SLURM_NTASKS", "16"),
@@ -40,7 +40,7 @@ const SLURM: [(&str, &str); 7] = [
     ("SLURM_STEP_ID", "0"),
 ];
 
-const OPEN_MPI: [(&str, &str); 5] = [
+pub(super) const OPEN_MPI: [(&str, &str); 5] = [
     ("OMPI_COMM_WORLD_RANK", "1"),
     ("OMPI_COMM_WORLD_SIZE", "2"),
     ("OMPI_COMM_WORLD_LOCAL_RANK", "1"),

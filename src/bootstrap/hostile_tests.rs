@@ -14,7 +14,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
 /// A job of one in this process: it shares the I/O thread with those that are attacked.
-fn a_job_beside_goes_on() {
+pub(super) fn a_job_beside_goes_on() {
     let settings = settings(20_000);
     let root = Root::open(&settings).unwrap();
     let plane = start(root.id(), 0, 1, &settings);
@@ -23,7 +23,7 @@ fn a_job_beside_goes_on() {
 }
 
 /// Holds the secret and has not joined.
-fn visitor(root: &Root, rank: u32) -> Raw {
+pub(super) fn visitor(root: &Root, rank: u32) -> Raw {
     let (address, secret) = (root.id().addresses().unwrap()[0], root.id().secret().unwrap());
     Raw::connect(address, secret, Hello::new(Role::Join, Rank(rank)))
 }
@@ -143,11 +143,11 @@ fn a_place_in_the_tree_without_an_address_is_an_error_and_no_endless_search() {
 }
 
 /// A job of three that stands: rank 0, at the top, and rank 2 are real, rank 1 is in our hands.
-struct Below {
+pub(super) struct Below {
     _root: Root,
-    top: ControlPlane,
+    pub top: ControlPlane,
     other: ControlPlane,
-    raw: Raw,
+    pub raw: Raw,
 }
 
 fn assemble() -> Message {
@@ -155,7 +155,7 @@ fn assemble() -> Message {
     Message::Up(Up { sequence: 0, call: Call::Assemble, by: Rank(1), parts })
 }
 
-fn below_a_rank() -> Below {
+pub(super) fn below_a_rank() -> Below {
     let settings = settings(20_000);
     let root = Root::open(&settings).unwrap();
     let nowhere: SocketAddr = "127.0.0.1:1".parse().unwrap();

@@ -13,7 +13,7 @@
 //! * `address`: which of our addresses to tell others; host names
 //! * `handshake`, `frame`, `message`: what is on the wire, from the outside in
 //! * `connection`, `net`, `reactor`: one I/O thread for all connections of the process
-//! * `doors`, `waiting`, `user`, `complaints`: who comes in, and what is said of those who do not
+//! * `listeners`, `origins`, `user`, `log_limit`: whom it lets in, and what it logs of others
 //! * `root`, `member`: the two kinds of tasks on it; `tree`: who is connected with whom
 //! * `plane`: what the rest of the library calls
 //!
@@ -21,19 +21,22 @@
 //! `handshake`). Nothing is encrypted.
 
 mod address;
-mod complaints;
 mod connection;
-mod doors;
 mod environment;
 #[cfg(test)]
 mod environment_tests;
 mod frame;
+#[cfg(test)]
+mod fuzz_tests;
 mod handshake;
 #[cfg(test)]
 mod hostile_tests;
+mod listeners;
+mod log_limit;
 mod member;
 mod message;
 mod net;
+mod origins;
 #[cfg(test)]
 mod panic_tests;
 #[cfg(test)]
@@ -47,7 +50,6 @@ mod timers;
 mod tree;
 mod unique_id;
 mod user;
-mod waiting;
 
 pub use address::{Choice as InterfaceChoice, HostPort, choose_from_system as choose_interface};
 pub use environment::{Launch, Launcher};

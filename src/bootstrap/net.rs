@@ -2,8 +2,8 @@
 //! connection, and nothing of what is said on it.
 
 use super::connection::{Connection, Happening, Identity, text};
-use super::doors::{Door, Hall};
 use super::handshake::Hello;
+use super::listeners::{Listener, Pending};
 use super::message::{Message, encode};
 use super::timers::Timers;
 use super::unique_id::random_bytes;
@@ -44,18 +44,20 @@ pub(super) struct Slot {
     pub(super) connection: Connection,
     /// `None`: its task is done with it, it only says farewell.
     pub(super) owner: Option<TaskId>,
-    /// In whose hall it waits, until it belongs to the job.
-    pub(super) waits_for: Option<TaskId>,
+    /// The task among whose pending connections it is.
+    pub(super) pending_for: Option<TaskId>,
 }
 
 /// See the module's documentation.
 pub(super) struct Net {
     pub(super) poll: Poll,
     pub(super) slots: HashMap<Token, Slot>,
-    pub(super) doors: HashMap<Token, Door>,
+    pub(super) listeners: HashMap<Token, Listener>,
     /// Of every task that listens.
-    pub(super) halls: HashMap<TaskId, Hall>,
-    /// Of connections that are not open yet or not any more, and of doors.
+    pub(super) pending: HashMap<TaskId, Pending>,
+    /// Tasks with refusals that were counted and not logged.
+    pub(super) left_out: HashSet<TaskId>,
+    /// Of connections that are not open yet or not any more, and of listeners.
     pub(super) timers: Timers<Token>,
     /// Connections with bytes left to read, or something new to write.
     pub(super) due: HashSet<Token>,
@@ -75,8 +77,9 @@ impl Net {
         let net = Self {
             poll,
             slots: HashMap::new(),
-            doors: HashMap::new(),
-            halls: HashMap::new(),
+            listeners: HashMap::new(),
+            pending: HashMap::new(),
+            left_out: HashSet::new(),
             timers: Timers::new(),
             due: HashSet::new(),
             events: VecDeque::new(),
@@ -97,7 +100,7 @@ impl Net {
 
     /// Nothing is open.
     pub fn is_idle(&self) -> bool {
-        self.slots.is_empty() && self.doors.is_empty()
+        self.slots.is_empty() && self.listeners.is_empty()
     }
 
     /// Accepts connections for `owner` from now on.
@@ -111,8 +114,8 @@ impl Net {
         let mut listener = TcpListener::from_std(listener);
         let token = self.token();
         self.poll.registry().register(&mut listener, token, Interest::READABLE)?;
-        self.doors.insert(token, Door { listener, owner, own });
-        self.halls.entry(owner).or_default();
+        self.listeners.insert(token, Listener { listener, owner, own });
+        self.pending.entry(owner).or_default();
         Ok(())
     }
 
@@ -129,7 +132,7 @@ impl Net {
         match opened {
             Ok((own, socket)) => {
                 let connection = Connection::connecting(socket, to, own, self.now);
-                let slot = Slot { connection, owner: Some(owner), waits_for: None };
+                let slot = Slot { connection, owner: Some(owner), pending_for: None };
                 self.slots.insert(token, slot);
                 self.due.insert(token);
             }
@@ -177,11 +180,11 @@ impl Net {
 
     /// Ends all that a task owns.
     pub fn end_all(&mut self, owner: TaskId) {
-        self.close_doors(owner);
+        self.stop_listening(owner);
         let theirs = |(&token, slot): (&Token, &Slot)| (slot.owner == Some(owner)).then_some(token);
         let tokens: Vec<_> = self.slots.iter().filter_map(theirs).collect();
         tokens.into_iter().for_each(|token| self.end(token));
-        self.close_hall(owner);
+        self.end_pending(owner);
     }
 
     /// The next thing that happened, and to whom.
@@ -194,8 +197,7 @@ impl Net {
         if !self.due.is_empty() || !self.events.is_empty() {
             return Some(self.now);
         }
-        let summed_up = self.halls.values().filter_map(Hall::deadline);
-        summed_up.chain(self.timers.first()).min()
+        self.log_deadline().into_iter().chain(self.timers.first()).min()
     }
 
     /// Waits for the network, at most until `until`, and moves what can be moved.
@@ -213,7 +215,7 @@ impl Net {
         self.due.extend(ready.iter().map(|event| event.token()));
         self.move_due();
         self.end_late();
-        self.sum_complaints_up();
+        self.log_left_out();
         Ok(())
     }
 
@@ -224,7 +226,7 @@ impl Net {
 
     fn move_due(&mut self) {
         for token in std::mem::take(&mut self.due) {
-            if self.doors.contains_key(&token) {
+            if self.listeners.contains_key(&token) {
                 self.accept(token);
             } else {
                 self.move_one(token);
@@ -257,7 +259,7 @@ impl Net {
         }
         self.timers.set(token, connection.deadline);
         match moved {
-            Ok(()) => self.note_proven(token),
+            Ok(()) => self.note_authenticated(token),
             Err(cause) => self.lose(token, cause),
         }
     }
@@ -265,7 +267,7 @@ impl Net {
     pub(super) fn forget(&mut self, token: Token) -> Option<Slot> {
         self.timers.set(token, None);
         let slot = self.slots.remove(&token)?;
-        self.leave_hall(token, slot.waits_for);
+        self.remove_pending(token, slot.pending_for);
         Some(slot)
     }
 
@@ -273,15 +275,15 @@ impl Net {
     pub(super) fn lose(&mut self, token: Token, cause: String) {
         let Some(slot) = self.forget(token) else { return };
         let Some(owner) = slot.owner else { return };
-        if slot.connection.accepted && !slot.connection.is_proven() {
-            return self.complain_of(owner, slot.connection.address, &cause);
+        if slot.connection.accepted && !slot.connection.is_authenticated() {
+            return self.log_refusal(owner, slot.connection.address, &cause);
         }
         self.events.push_back((owner, Event::Closed { connection: token, cause }));
     }
 
     fn end_late(&mut self) {
         for token in self.timers.expired(self.now) {
-            if self.doors.contains_key(&token) {
+            if self.listeners.contains_key(&token) {
                 self.accept(token);
             } else if let Some(slot) = self.slots.get(&token) {
                 let cause = slot.connection.late();

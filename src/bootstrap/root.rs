@@ -331,8 +331,8 @@ impl RootTask {
             self.fail(net, BootstrapError::Lost { rank: hello.rank, by: None, cause });
         } else {
             let rank = hello.rank.0;
-            net.complain(self.id, |left_out| {
-                tracing::warn!(%address, rank, %cause, left_out, "a rank left before it had joined");
+            net.log_limited(self.id, |left_out| {
+                tracing::warn!(%address, rank, %cause, left_out, "a rank left before joining");
             });
         }
     }

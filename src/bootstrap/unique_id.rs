@@ -211,7 +211,7 @@ impl fmt::Debug for UniqueId {
     }
 }
 
-fn check(bytes: &[u8; UniqueId::BYTES]) -> [u8; 16] {
+pub(super) fn check(bytes: &[u8; UniqueId::BYTES]) -> [u8; 16] {
     let hash = blake3::derive_key("ringdove 2026 unique id checksum", &bytes[..CHECK_AT]);
     let mut check = [0; 16];
     check.copy_from_slice(&hash[..16]);

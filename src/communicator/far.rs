@@ -15,7 +15,7 @@ use crate::gpu::{StreamWriter, orders_adapter_writes, pci_address};
 use crate::id::{LaneId, Rank};
 use crate::plan::Side;
 use crate::settings::{FarSlots, Settings, VerbsOrder};
-use crate::shared::DeviceRange;
+use crate::shared::{DeviceRange, Extent};
 use crate::transport::verbs::{
     Adapter, Adapters, Endpoint, HostSignals, LinkLayer, MemoryRegion, Near, RemoteAccess,
     RemoteRegion, SignalWriter, VerbsControl, VerbsSettings, VerbsTransport,
@@ -74,7 +74,7 @@ pub(super) struct FarPlace {
     pub rank: Rank,
     pub addresses: Addresses,
     /// Signals and staging memory, as the rank says that its adapter knows them.
-    pub regions: [RemoteRegion; 2],
+    pub regions: [Extent; 2],
 }
 
 /// The adapters of this process's ranks, by rank: for each the nearest on the network on which all
@@ -283,8 +283,9 @@ fn join(
     let decode =
         |region: &Vec<u8>| RemoteRegion::decode(region).map_err(|error| error.told_by(rank));
     let [signals, staging] = &card.regions;
-    let regions = [decode(signals)?, decode(staging)?];
-    for region in regions {
+    let remote = [decode(signals)?, decode(staging)?];
+    let regions = remote.each_ref().map(RemoteRegion::extent);
+    for region in remote {
         control.add_remote(rank, region)?;
     }
     Ok(FarPlace { rank, addresses: card.addresses, regions })

@@ -8,8 +8,8 @@
 //! it is held here the driver gives the handle to no other. The handles of default streams (NULL,
 //! `CU_STREAM_LEGACY`, `CU_STREAM_PER_THREAD`) are names: which stream they mean depends on the
 //! current context, and the last one also on the calling thread. They are never compared, and the
-//! end of a launch on such a stream is recorded at once, by the thread that launched: another thread
-//! could not name that stream.
+//! end of a launch on such a stream is recorded at once, by the thread that launched: another
+//! thread could not name that stream.
 
 use crate::error::{Error, Result};
 use cudarc::driver::{CudaEvent, CudaStream};

@@ -7,8 +7,7 @@ use super::world::Seat;
 use crate::error::{Error, Result};
 use crate::gpu::{Access, Export, Import, enable_peer_access};
 use crate::id::Rank;
-use crate::shared::{Extent, PeerRange};
-use crate::transport::verbs::RemoteRegion;
+use crate::shared::PeerRange;
 use cudarc::driver::CudaContext;
 use std::sync::Arc;
 
@@ -82,10 +81,7 @@ fn check_far(geometry: &Geometry, layout: &Layout, place: &FarPlace) -> Result<(
         Nodes::Even { .. } => layout.far,
         Nodes::One | Nodes::Uneven => Offsets::default(),
     };
-    let [signals, staging] = place.regions.map(|region| {
-        let RemoteRegion { base, length_bytes, .. } = region;
-        Extent { base, length_bytes }
-    });
+    let [signals, staging] = place.regions;
     let Endpoint { signals: signals_at, staging: staging_at } = place.addresses;
     signals_of(place.rank, layout.signal_bytes - from.signals)
         .at_address(signals, signals_at.wrapping_add(from.signals))?;
@@ -108,10 +104,11 @@ fn staging_of(rank: Rank, length_bytes: u64) -> PeerRange<'static> {
 mod tests {
     use super::*;
     use crate::settings::Settings;
+    use crate::shared::Extent;
 
     /// A rank of another node whose memory is `bytes` long, told at `shift` from where it is.
     fn place(layout: &Layout, missing: u64, shift: u64) -> FarPlace {
-        let region = |base, bytes: u64| RemoteRegion { base, length_bytes: bytes, rkey: 1 };
+        let region = |base, length_bytes| Extent { base, length_bytes };
         let regions = [
             region(0x10_0000, layout.signal_bytes),
             region(0x4000_0000, layout.staging_bytes - missing),
@@ -146,7 +143,7 @@ mod tests {
     fn addresses_before_host_memory_are_accepted() {
         let geometry = Geometry::new(4, Nodes::Even { ranks: 2 }, &Settings::default());
         let layout = Layout::new(&geometry, Rank(2));
-        let region = |base, length_bytes| RemoteRegion { base, length_bytes, rkey: 1 };
+        let region = |base, length_bytes| Extent { base, length_bytes };
         let regions = [
             region(8, layout.signal_bytes - layout.far.signals),
             region(1 << 30, layout.staging_bytes - layout.far.staging),

@@ -3,6 +3,7 @@
 use super::Current;
 use crate::error::{Error, Result};
 use cudarc::driver::{CudaContext, DriverError, result, sys};
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use std::sync::Arc;
 
 const ADVICE: &str = "install the driver of an NVIDIA GPU, or run the same command on virtual \
@@ -15,7 +16,25 @@ pub(super) fn check_anywhere(call: &'static str, status: sys::CUresult) -> Resul
 }
 
 fn cuda_error(call: &'static str, status: sys::CUresult) -> Error {
-    Error::Cuda { call: call.to_owned(), code: status as u32, name: format!("{status:?}") }
+    let name = format!("{status:?}{}", limit_of(status).unwrap_or_default());
+    Error::Cuda { call: call.to_owned(), code: status as u32, name }
+}
+
+/// The limit that may be behind a status which names no cause: drivers reserve address space for
+/// the memory of all GPUs and more, and do not say that they were refused it.
+fn limit_of(status: sys::CUresult) -> Option<String> {
+    use sys::CUresult as Status;
+    let vague = [Status::CUDA_ERROR_OPERATING_SYSTEM, Status::CUDA_ERROR_OUT_OF_MEMORY];
+    if !vague.contains(&status) {
+        return None;
+    }
+    let (limit, _) =
+        getrlimit(Resource::RLIMIT_AS).ok().filter(|&(soft, _)| soft != RLIM_INFINITY)?;
+    Some(format!(
+        "; the address space of this process is limited to {} MiB, and CUDA drivers reserve \
+         several times the memory of all GPUs: try `ulimit -v unlimited`",
+        limit >> 20
+    ))
 }
 
 impl Error {

@@ -193,6 +193,7 @@ fn a_root_of_another_user_is_met() {
     let id = UniqueId::with(&[address], Secret::random().unwrap());
     let error = ControlPlane::join(entry(id, 1, 2), &settings(2_000)).unwrap_err().to_string();
     assert!(error.contains("it belongs to user 65534 of this machine"), "{error}");
+    drop(false_root.stdin.take());
     assert_eq!(line_of(&mut false_root, "bytes after the hello: "), "0");
     assert!(false_root.wait().unwrap().success());
 }
@@ -203,14 +204,27 @@ fn a_false_root_of_another_user() {
     become_another_user();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     println!("\nlistens at {}", listener.local_addr().unwrap());
-    let (mut rank, _) = listener.accept().unwrap();
-    let mut hello = [0; 48];
-    rank.read_exact(&mut hello).unwrap();
-    // As the root would answer, with a nonce of our own.
-    hello[10] = 3;
-    rank.write_all(&hello).unwrap();
-    let mut more = Vec::new();
-    // A reset ends it too.
-    let _ = rank.read_to_end(&mut more);
-    println!("bytes after the hello: {}", more.len());
+    let after_hello = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Until the other side connects and says nothing: see below.
+            while let Ok((mut rank, _)) = listener.accept() {
+                let mut hello = [0; 48];
+                if rank.read_exact(&mut hello).is_err() {
+                    return;
+                }
+                // As the root would answer, with a nonce of our own.
+                hello[10] = 3;
+                rank.write_all(&hello).unwrap();
+                let mut more = Vec::new();
+                // A reset ends it too.
+                let _ = rank.read_to_end(&mut more);
+                after_hello.fetch_add(more.len() as u64, Ordering::Relaxed);
+            }
+        });
+        // Until the test that started us has seen enough, and closes our input.
+        io::stdin().read_line(&mut String::new()).unwrap();
+        drop(TcpStream::connect(listener.local_addr().unwrap()).unwrap());
+    });
+    println!("bytes after the hello: {}", after_hello.into_inner());
 }

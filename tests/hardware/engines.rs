@@ -13,6 +13,9 @@ pub const MACHINE: &str = "ark";
 /// one of the other machine too. Settings for the ranks come from [`super::settings`].
 pub fn on_engines(machine: &str, body: impl FnOnce()) {
     let real = std::env::var("RINGDOVE_TEST_GPU").is_ok_and(|value| value == "real");
+    if real {
+        tally::skip("virtual-only", "the same on device engines");
+    }
     if real || std::env::var_os(INSIDE).is_some() {
         return body();
     }

@@ -5,9 +5,9 @@
 //! What a word can claim decides what a run may end with. Where it is only a hint, a count or a
 //! report (ring slots of random bits, head, tail, record, abort word), a result that is called
 //! right must be right. Where it is the protocol's own proof (a signal, a flagged message, a
-//! well-formed descriptor, a port, a plan, a register), whoever writes it *is* the sender: the
-//! result may be theirs, but nothing may crash, hang or reach memory that is not the
-//! communicator's.
+//! well-formed descriptor, a port, a plan, a register, the claim by which a rank's kernels know
+//! that one of them has failed), whoever writes it *is* the sender: the result may be theirs, but
+//! nothing may crash, hang or reach memory that is not the communicator's.
 //!
 //! `RINGDOVE_FUZZ_CASES` makes the test longer, `RINGDOVE_FUZZ_SEED` plays one run again.
 
@@ -28,7 +28,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Runs on each engine in a usual test run; half of them are new each time.
-const USUAL_CASES: u64 = 40;
+const USUAL_CASES: u64 = 26;
 /// Which runs this process makes: `FIRST..END`.
 const INSIDE: &str = "RINGDOVE_TEST_HOSTILE_RUNS";
 /// No run takes longer, on a busy machine either: its waits expire after [`WAIT`].
@@ -87,8 +87,8 @@ impl Attack {
         match self.part {
             Part::Ring => self.plausible,
             Part::Head | Part::Tail | Part::TailCache => false,
-            Part::Claim | Part::Abort | Part::Record => false,
-            Part::Communicator | Part::Ports | Part::Signals => true,
+            Part::Abort | Part::Record => false,
+            Part::Claim | Part::Communicator | Part::Ports | Part::Signals => true,
             Part::Slots | Part::Plans | Part::Registers => true,
         }
     }
@@ -220,11 +220,11 @@ impl Run {
         let inputs: Vec<_> = (0..attack.ranks)
             .map(|rank| input(DataType::F32, ReduceOp::Sum, rank, attack.count))
             .collect();
-        let buffers: Vec<_> = (0..calls).map(|_| world.upload(&inputs)).collect();
+        let mut buffers: Vec<_> = (0..calls).map(|_| world.upload(&inputs)).collect();
         let mut outcome = Ok(());
-        for call in &buffers {
-            for (rank, buffer) in call.iter().enumerate() {
-                let called = sum(world, rank, address(buffer), attack.count);
+        for call in &mut buffers {
+            for (rank, buffer) in call.iter_mut().enumerate() {
+                let called = sum(world, rank, buffer, attack.count);
                 outcome = outcome.and(called);
             }
         }
@@ -311,7 +311,7 @@ fn inside(runs: &str) {
         let Run { world, ranks, memory } = run;
         drop(world);
         ranks.iter().for_each(|rank| rank.forget(&memory));
-        if works {
+        if works && !matches!(ended, Ok(End::Right)) {
             // What the attacked world left behind must not hurt the next.
             let again = Run::new(&attack);
             again.ranks.iter().for_each(|rank| rank.forget(&memory));

@@ -3,7 +3,7 @@
 //! `/proc/self/mem`.
 
 use bytemuck::{Pod, Zeroable, bytes_of_mut};
-use ringdove_kernels::bar::RING_OFFSET;
+use ringdove_kernels::bar::{Identity, MAGIC, RING_OFFSET};
 use ringdove_kernels::descriptor::DESCRIPTOR_BYTES;
 use ringdove_kernels::launch::{DeviceCommunicator, WaitRecord};
 use ringdove_kernels::op::{PLAN_MAGIC, PlanHeader};
@@ -54,6 +54,18 @@ impl Memory {
         }
         found
     }
+}
+
+/// The mapping that holds an address.
+fn mapping_of(address: u64) -> Range<u64> {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("a process may read its map");
+    let range = |line: &str| {
+        let (start, end) = line.split_once(' ')?.0.split_once('-')?;
+        let number = |text| u64::from_str_radix(text, 16).ok();
+        Some(number(start)?..number(end)?)
+    };
+    let mut mappings = maps.lines().filter_map(range);
+    mappings.find(|mapping| mapping.contains(&address)).expect("the address is mapped")
 }
 
 /// The start of a page as a value.
@@ -158,12 +170,31 @@ impl RankMemory {
                 slots.map(|port| of(port.slots, port.slot_bytes as usize)).collect()
             }
             Part::Plans => self.plans(memory),
-            Part::Registers if self.is_device => {
-                let offset = RING_OFFSET;
-                vec![it.ring_slots - offset..it.ring_slots]
-            }
+            Part::Registers if self.is_device => self.registers(memory),
             Part::Registers => Vec::new(),
         }
+    }
+
+    /// Of a device engine: what it says of itself, the channel's registers, and the entries of its
+    /// tables that are in use.
+    fn registers(&self, memory: &Memory) -> Vec<Range<u64>> {
+        const TABLE_BYTES: u64 = 1024;
+        let bar = mapping_of(self.communicator.ring_slots).start;
+        let channel = self.communicator.ring_slots - RING_OFFSET;
+        let identity: Identity = memory.read(bar).expect("the BAR is mapped");
+        assert_eq!(identity.magic, MAGIC, "a BAR begins with its engine's identity");
+        let tables = [
+            identity.peers_offset,
+            identity.lanes_offset,
+            identity.signals_offset,
+            identity.windows_offset,
+            identity.routes_offset,
+        ];
+        let tables = tables.map(|offset| channel + offset..channel + offset + TABLE_BYTES);
+        // Identity, control, status, error record.
+        let identity_bytes = size_of::<Identity>() as u64;
+        let own = [0, 0x100, 0x200].map(|offset| channel + offset..channel + offset + 64);
+        std::iter::once(bar..bar + identity_bytes).chain(own).chain(tables).collect()
     }
 
     fn plans(&self, memory: &Memory) -> Vec<Range<u64>> {

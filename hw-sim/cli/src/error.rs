@@ -13,8 +13,13 @@ pub enum Error {
     #[error(transparent)]
     Machine(#[from] DescriptionError),
     /// The fabric's folder cannot be used.
-    #[error(transparent)]
-    Fabric(#[from] FabricError),
+    #[error("{named}: {cause}")]
+    Fabric {
+        /// Who named the folder.
+        named: String,
+        /// What is wrong with it.
+        cause: FabricError,
+    },
     /// There is no prediction.
     #[error(transparent)]
     Predict(#[from] crate::predict::PredictError),

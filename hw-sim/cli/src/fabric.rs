@@ -27,16 +27,20 @@ impl Fabric {
     /// The folder that the environment names, which somebody else removes, or a new one in `stage`,
     /// which goes with that.
     pub fn find(stage: &Path) -> Result<Self, Error> {
-        let path = match env::var_os(FABRIC_VARIABLE).filter(|path| !path.is_empty()) {
-            Some(named) => PathBuf::from(named),
+        let (path, named) = match env::var_os(FABRIC_VARIABLE).filter(|path| !path.is_empty()) {
+            Some(named) => (
+                PathBuf::from(named),
+                format!("{FABRIC_VARIABLE} names a folder that cannot be used"),
+            ),
             None => {
                 let path = stage.join("fabric");
                 let making = Error::system(format!("making {}", path.display()));
                 DirBuilder::new().mode(0o700).create(&path).map_err(making)?;
-                path
+                (path, "the folder of this run cannot be used".into())
             }
         };
-        Ok(Self { directory: Directory::open(&path)?, sysfs: None })
+        let directory = Directory::open(&path).map_err(|cause| Error::Fabric { named, cause })?;
+        Ok(Self { directory, sysfs: None })
     }
 
     /// What tells a process that it is on a node: the virtual driver, and programs that ask which

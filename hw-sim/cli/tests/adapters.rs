@@ -9,6 +9,7 @@ mod place;
 
 use place::{Place, text};
 use std::fs;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::sync::OnceLock;
@@ -154,7 +155,7 @@ fn a_killed_peer_is_noticed() {
     let place = Place::new();
     let (meeting, fabric) = (place.path("meeting"), place.path("fabric"));
     fs::create_dir(&meeting).unwrap();
-    fs::create_dir(&fabric).unwrap();
+    fs::DirBuilder::new().mode(0o700).create(&fabric).unwrap();
     let mut command = hwsim(&place, &["-m", "one-gpu x 2", "--procs", "2", "--grace", "60"]);
     command.arg(program()).arg("killed").arg(&meeting).env("HWSIM_FABRIC", &fabric);
     let output = command.output().unwrap();

@@ -64,7 +64,7 @@ fn assert_refused(output: &Output, says: &[&str]) {
 fn is_root() -> bool {
     let is_root = geteuid().is_root();
     if !is_root {
-        println!("skipped: only root can play two users");
+        tally::skip("root", "two users of one host");
     }
     is_root
 }
@@ -229,7 +229,7 @@ fn with_little_room(place: &Place, line: &str) -> Option<Output> {
         tried.is_ok_and(|tried| tried.status.success())
     });
     let Some(options) = options else {
-        println!("skipped: nothing may be mounted here, so no disk can be filled");
+        tally::skip("namespaces", "a full disk: nothing may be mounted here");
         return None;
     };
     Some(apart(options).arg(format!("{mounted} {line}")).output().unwrap())

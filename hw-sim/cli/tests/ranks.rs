@@ -10,6 +10,7 @@ use nix::unistd::Pid;
 use place::{Place, text};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::DirBuilderExt;
 use std::process::Output;
 
 /// The lines of each rank, without their labels.
@@ -282,7 +283,8 @@ fn a_program_that_cannot_start_fails_on_every_rank() {
 fn a_named_fabric_is_joined_and_stays() {
     let place = Place::new();
     let fabric = place.path("fabric");
-    std::fs::create_dir(&fabric).unwrap();
+    // Whatever the umask is: a folder that others may write is refused.
+    std::fs::DirBuilder::new().mode(0o700).create(&fabric).unwrap();
     let joined = |node: &str| {
         let script = "echo $HWSIM_FABRIC $HWSIM_NODE $RINGDOVE_HOST_ID";
         let mut command = place.hwsim(&["run", "-q", "--", "sh", "-c", script]);

@@ -4,6 +4,7 @@ use crate::error::{Error, Result, Sticky};
 use crate::machine::Machine;
 use crate::memory::{Reach, View};
 use crate::stream::{Stream, StreamKind};
+use crate::workspace::Workspaces;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
@@ -22,6 +23,8 @@ pub struct Context {
     condemned: AtomicU32,
     legacy: OnceLock<Arc<Stream>>,
     streams: Mutex<Vec<Weak<Stream>>>,
+    /// Where blocks of cooperative launches meet.
+    workspaces: Workspaces,
 }
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -38,6 +41,7 @@ impl Context {
             condemned: AtomicU32::new(0),
             legacy: OnceLock::new(),
             streams: Mutex::default(),
+            workspaces: Workspaces::default(),
         });
         let legacy = Stream::new(&context, StreamKind::Legacy, 0);
         assert!(context.legacy.set(legacy).is_ok(), "set once");
@@ -47,6 +51,11 @@ impl Context {
     /// The default stream, which waits for all blocking streams and makes them wait.
     pub fn legacy_stream(&self) -> &Arc<Stream> {
         self.legacy.get().expect("made with the context")
+    }
+
+    /// The workspace of a stream's cooperative launches.
+    pub(crate) fn grid_workspace(&self, stream: &Arc<Stream>) -> Result<u64> {
+        self.workspaces.of(self, stream)
     }
 
     /// A new stream.

@@ -134,6 +134,7 @@ impl Machine {
             params: request.params,
             grid_id: 1 + self.launches.fetch_add(1, Ordering::Relaxed),
             sm_count: model.multiprocessors,
+            grid_workspace: if request.cooperative { context.grid_workspace(stream)? } else { 0 },
         };
         let run = KernelRun::new(launch, context.view(), Arc::clone(stream), footprint);
         stream.submit(Command::Kernel(Arc::new(run)));

@@ -156,7 +156,7 @@ impl Member {
             net.end(root);
         }
         self.root = RootSide::Gone;
-        net.close_doors(self.id);
+        net.stop_listening(self.id);
         self.shared.update(|state| state.live = true);
     }
 

@@ -291,7 +291,7 @@ impl Member {
         let expected = self.tree.is_none_or(|tree| tree.children(self.me()).contains(&rank.0));
         let is_new = !self.below.values().any(|below| below.rank == rank);
         if hello.version != PROTOCOL || !expected || !is_new || self.live {
-            net.complain(self.id, |left_out| {
+            net.log_limited(self.id, |left_out| {
                 let rank = rank.0;
                 tracing::warn!(%address, rank, expected, is_new, left_out, "refused a rank below");
             });
@@ -347,7 +347,7 @@ impl Member {
         let children = tree.children(self.me());
         let strangers = self.below.extract_if(|_, below| !children.contains(&below.rank.0));
         for (connection, below) in strangers {
-            net.complain(self.id, |left_out| {
+            net.log_limited(self.id, |left_out| {
                 let rank = below.rank.0;
                 tracing::warn!(rank, left_out, "a rank came to the wrong place in the tree");
             });

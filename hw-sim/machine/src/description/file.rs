@@ -173,8 +173,7 @@ fn key_at(source: &str, span: Range<usize>) -> String {
     // the nearest `key =`.
     let before = source.get(..span.start).unwrap_or("");
     let key = before.rfind('=').map(|equals| before[..equals].trim_end()).and_then(|text| {
-        let start = text.rfind(|c: char| !is_key(c.encode_utf8(&mut [0; 4])));
-        let key = &text[start.map_or(0, |start| start + 1)..];
+        let key = text.rsplit(|c: char| !is_key(c.encode_utf8(&mut [0; 4]))).next()?;
         is_key(key).then(|| key.to_owned())
     });
     key.unwrap_or_else(|| "machine file".into())

@@ -28,13 +28,35 @@ pub(crate) unsafe fn copy_up(target: u64, source: u64, length: u64) {
         copy_bytes(target, source, 0..head);
         let (to, from) = (target + head, source + head);
         match from % WORD {
-            0 => (0..words).for_each(|at| store_word(to + WORD * at, load(from + WORD * at))),
-            4 => {
-                (0..words).for_each(|at| store_word(to + WORD * at, load_halves(from + WORD * at)))
-            }
-            _ => (0..words).for_each(|at| store_word(to + WORD * at, load_bytes(from + WORD * at))),
+            0 => (0..words).for_each(|at| store(to + WORD * at, load(from + WORD * at))),
+            shift => copy_shifted(to, from, words, shift),
         }
         copy_bytes(target, source, head + WORD * words..length);
+    }
+}
+
+/// Copies words whose source begins `shift` bytes into an aligned word. Aligned words of the source
+/// are loaded once each; those at its ends, which hold bytes of others, too, byte by byte.
+///
+/// # Safety
+/// As [`copy_up`], for these words; the target is aligned, and the shift is not 0.
+unsafe fn copy_shifted(to: u64, from: u64, words: u64, shift: u64) {
+    let Some(last) = words.checked_sub(1) else { return };
+    let bits = 8 * shift;
+    // SAFETY: the caller's contract. The words that are loaded whole begin 8 - `shift` bytes behind
+    // the start and end `shift` bytes before the end at the latest.
+    unsafe {
+        store(to, load_bytes(from));
+        if last == 0 {
+            return;
+        }
+        let mut low = load(from + WORD - shift);
+        for at in 1..last {
+            let high = load(from + WORD * (at + 1) - shift);
+            store(to + WORD * at, low >> bits | high << (64 - bits));
+            low = high;
+        }
+        store(to + WORD * last, load_bytes(from + WORD * last));
     }
 }
 
@@ -49,7 +71,7 @@ unsafe fn copy_down(target: u64, source: u64, length: u64) {
         copy_bytes(target, source, (head + WORD * words..length).rev());
         for at in (0..words).rev() {
             let (to, from) = (target + head + WORD * at, source + head + WORD * at);
-            store_word(to, load_bytes(from));
+            store(to, load_bytes(from));
         }
         copy_bytes(target, source, (0..head).rev());
     }
@@ -81,7 +103,7 @@ pub(crate) unsafe fn fill(target: u64, element: u32, width: u32, length: u64) {
     // whole where it is aligned, as those of a head and a tail are.
     unsafe {
         fill_elements(target, element, width, 0..head);
-        (0..words).for_each(|at| store_word(target + head + WORD * at, word));
+        (0..words).for_each(|at| store(target + head + WORD * at, word));
         fill_elements(target, element, width, head + WORD * words..length);
     }
 }
@@ -122,7 +144,7 @@ unsafe fn fill_elements(target: u64, element: u32, width: u32, range: std::ops::
 
 /// # Safety
 /// The word can be written and is aligned; nobody holds a reference to it.
-unsafe fn store_word(to: u64, word: u64) {
+unsafe fn store(to: u64, word: u64) {
     // SAFETY: the caller's contract.
     unsafe { AtomicU64::from_ptr(to as *mut u64) }.store(word, Relaxed);
 }
@@ -135,16 +157,8 @@ unsafe fn load(from: u64) -> u64 {
 }
 
 /// # Safety
-/// As [`load`], aligned to half a word.
-unsafe fn load_halves(from: u64) -> u64 {
-    // SAFETY: the caller's contract.
-    let half = |at: u64| unsafe { AtomicU32::from_ptr((from + at) as *mut u32) }.load(Relaxed);
-    u64::from(half(0)) | u64::from(half(4)) << 32
-}
-
-/// # Safety
 /// As [`load`], of any alignment.
-pub(crate) unsafe fn load_bytes(from: u64) -> u64 {
+unsafe fn load_bytes(from: u64) -> u64 {
     // SAFETY: the caller's contract.
     let byte = |at: usize| unsafe { AtomicU8::from_ptr((from + at as u64) as *mut u8) };
     u64::from_le_bytes(std::array::from_fn(|at| byte(at).load(Relaxed)))

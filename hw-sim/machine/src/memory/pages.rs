@@ -19,7 +19,7 @@ pub(crate) fn reserve(bytes: u64) -> Result<u64> {
         libc::mmap(null_mut(), bytes as usize, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
     };
     if address == libc::MAP_FAILED {
-        return Err(Error::system(format!("reserving {bytes} bytes of address space")));
+        return Err(no_room(bytes));
     }
     // SAFETY: the range was mapped just now; both are hints whose failure changes nothing.
     unsafe {
@@ -27,6 +27,24 @@ pub(crate) fn reserve(bytes: u64) -> Result<u64> {
         libc::madvise(address, bytes as usize, libc::MADV_DONTDUMP);
     }
     Ok(address as u64)
+}
+
+/// Why address space was refused, with the limit that a user can raise.
+fn no_room(bytes: u64) -> Error {
+    let cause = std::io::Error::last_os_error();
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` outlives the call.
+    let known = unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut limit) } == 0;
+    let advice = match limit.rlim_cur {
+        soft if known && soft != libc::RLIM_INFINITY => format!(
+            "; this process may have {} MiB of it: raise that limit (`ulimit -v`). A virtual GPU \
+             reserves twice the size of its memory, and uses what is touched",
+            soft >> 20
+        ),
+        _ => String::new(),
+    };
+    let what = format!("reserving {} MiB of address space", bytes >> 20);
+    Error::System { what, cause: format!("{cause}{advice}") }
 }
 
 /// Gives the pages of a private anonymous range back; it reads as zero afterwards.

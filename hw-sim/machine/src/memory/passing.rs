@@ -10,8 +10,10 @@
 use crate::fabric::Directory;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
-use nix::sys::socket::{getsockopt, sockopt};
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr,
+    connect, getsockopt, recvmsg, sendmsg, socket, sockopt,
+};
 use nix::unistd::geteuid;
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -19,6 +21,7 @@ use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -74,16 +77,29 @@ pub(super) fn serve(directory: &Arc<Directory>, files: Files) -> io::Result<()> 
 
 /// Removes sockets on which nobody listens any more: of processes that were killed.
 fn sweep(directory: &Directory) {
-    for name in directory.names().into_iter().filter(|name| name.starts_with("process-")) {
+    for name in directory.names() {
+        let Some(process) = name.strip_prefix("process-").filter(|id| id.parse::<u32>().is_ok())
+        else {
+            continue;
+        };
         let path = directory.at(&name);
-        let is_socket = fs::symlink_metadata(&path).is_ok_and(|data| data.file_type().is_socket());
-        if is_socket
-            && let Err(error) = UnixStream::connect(&path)
-            && error.kind() == ErrorKind::ConnectionRefused
-        {
+        // One whose number is in use is mostly alive, and better left alone.
+        if !Path::new("/proc").join(process).exists() && is_deserted(&path) {
             let _ = fs::remove_file(path);
         }
     }
+}
+
+/// Is this a socket on which nobody listens? Waits for nobody to find out.
+fn is_deserted(path: &Path) -> bool {
+    let is_socket = fs::symlink_metadata(path).is_ok_and(|data| data.file_type().is_socket());
+    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+    let (Ok(socket), Ok(address)) =
+        (socket(AddressFamily::Unix, SockType::Stream, flags, None), UnixAddr::new(path))
+    else {
+        return false;
+    };
+    is_socket && connect(socket.as_raw_fd(), &address) == Err(Errno::ECONNREFUSED)
 }
 
 /// Who asks, and how much of the question has come.
@@ -175,8 +191,8 @@ impl Client {
             Some(file) => {
                 let descriptors = [file.as_raw_fd()];
                 let rights = [ControlMessage::ScmRights(&descriptors)];
-                let (socket, yes) = (self.stream.as_raw_fd(), [IoSlice::new(&[1])]);
-                sendmsg::<()>(socket, &yes, &rights, MsgFlags::MSG_NOSIGNAL, None)?;
+                let (stream, yes) = (self.stream.as_raw_fd(), [IoSlice::new(&[1])]);
+                sendmsg::<()>(stream, &yes, &rights, MsgFlags::MSG_NOSIGNAL, None)?;
                 Ok(())
             }
             None => self.stream.write_all(&[0]),

@@ -272,8 +272,11 @@ fn declare(bindings: &Bindings, ty: &Type, inner: &str, is_const: bool) -> Strin
     }
 }
 
-/// Parameters and result of a pointer to a function, which may be null.
-fn callback(ty: &Type) -> Option<(Vec<(String, Type)>, Option<Type>)> {
+/// The named parameters of a function, and its result, if it has one.
+type Signature = (Vec<(String, Type)>, Option<Type>);
+
+/// The signature of a pointer to a function, which may be null.
+fn callback(ty: &Type) -> Option<Signature> {
     let Type::Path(path) = ty else { return None };
     let segment = path.path.segments.last()?;
     let PathArguments::AngleBracketed(arguments) = &segment.arguments else { return None };

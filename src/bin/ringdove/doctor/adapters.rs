@@ -160,7 +160,10 @@ fn library(facts: &Facts, report: &mut Report) {
         }
         Err(Error::FeatureOff { .. }) => {}
         Err(error) => {
-            let advice = "install it: apt-get install libibverbs1 ibverbs-providers";
+            let advice = match error {
+                Error::System { .. } => "raise that limit; the adapters themselves may be fine",
+                _ => "install it: apt-get install libibverbs1 ibverbs-providers",
+            };
             report.complain(without_others(facts), "libibverbs", reason(error), advice);
         }
     }

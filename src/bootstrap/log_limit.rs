@@ -1,21 +1,21 @@
-//! What is wrong with strangers goes into the log once a second, whatever they do: a log that an
-//! attacker can fill hides what matters, and fills the disk.
+//! Refusals are logged once a second at most: a log that an attacker can fill hides what matters,
+//! and fills the disk.
 
 use std::time::{Duration, Instant};
 
 /// At most one line in this time.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// One door's complaints.
+/// The limit of one task.
 #[derive(Default)]
-pub(super) struct Complaints {
+pub(super) struct LogLimit {
     not_before: Option<Instant>,
     left_out: u64,
 }
 
-impl Complaints {
+impl LogLimit {
     /// Whether a line may go out now, and then how many were left out since the last.
-    pub fn may_say(&mut self, now: Instant) -> Option<u64> {
+    pub fn may_log(&mut self, now: Instant) -> Option<u64> {
         if self.not_before.is_some_and(|not_before| now < not_before) {
             self.left_out += 1;
             return None;
@@ -32,7 +32,7 @@ impl Complaints {
     /// How many were left out, if it is time to say so.
     pub fn overdue(&mut self, now: Instant) -> Option<u64> {
         self.deadline().filter(|&deadline| deadline <= now)?;
-        self.may_say(now)
+        self.may_log(now)
     }
 
     /// How many were left out, at the end.
@@ -48,20 +48,20 @@ mod tests {
     #[test]
     fn a_flood_becomes_a_line_a_second_and_nothing_is_lost_from_the_count() {
         let start = Instant::now();
-        let mut complaints = Complaints::default();
+        let mut limit = LogLimit::default();
         let (mut lines, mut counted) = (0, 0);
         for event in 0..20_000u32 {
             let now = start + Duration::from_millis(500) * event / 2000;
-            if let Some(left_out) = complaints.may_say(now) {
+            if let Some(left_out) = limit.may_log(now) {
                 lines += 1;
                 counted += 1 + left_out;
             }
         }
         assert_eq!(lines, 5, "in less than 5 s");
-        let late = complaints.deadline().unwrap();
-        assert_eq!(complaints.overdue(late - Duration::from_millis(1)), None);
-        counted += complaints.overdue(late).unwrap();
+        let late = limit.deadline().unwrap();
+        assert_eq!(limit.overdue(late - Duration::from_millis(1)), None);
+        counted += limit.overdue(late).unwrap();
         assert_eq!(counted, 20_000);
-        assert_eq!((complaints.deadline(), complaints.end()), (None, None));
+        assert_eq!((limit.deadline(), limit.end()), (None, None));
     }
 }

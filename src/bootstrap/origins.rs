@@ -1,5 +1,4 @@
-//! The waiting room: connections that were accepted and do not belong to the job yet. It decides
-//! who must go when it is full.
+//! Pending connections by where they come from, so that one origin cannot push out the others.
 
 use super::net::ConnectionId;
 use std::collections::{BTreeSet, HashMap};
@@ -26,36 +25,36 @@ impl Origin {
 
 /// See the module's documentation.
 #[derive(Default)]
-pub(super) struct Waiting {
+pub(super) struct ByOrigin {
     origins: HashMap<ConnectionId, Origin>,
-    crowds: HashMap<Origin, BTreeSet<ConnectionId>>,
+    by_origin: HashMap<Origin, BTreeSet<ConnectionId>>,
     by_size: BTreeSet<(usize, Origin)>,
 }
 
-impl Waiting {
+impl ByOrigin {
     pub fn count(&self) -> usize {
         self.origins.len()
     }
 
-    pub fn enter(&mut self, connection: ConnectionId, address: IpAddr) {
+    pub fn insert(&mut self, connection: ConnectionId, address: IpAddr) {
         let origin = Origin::of(address);
         if self.origins.insert(connection, origin).is_none() {
-            self.resize(origin, |crowd| crowd.insert(connection));
+            self.resize(origin, |connections| connections.insert(connection));
         }
     }
 
-    /// The connection belongs to the job now, or is gone.
-    pub fn leave(&mut self, connection: ConnectionId) {
+    pub fn remove(&mut self, connection: ConnectionId) {
         if let Some(origin) = self.origins.remove(&connection) {
-            self.resize(origin, |crowd| crowd.remove(&connection));
+            self.resize(origin, |connections| connections.remove(&connection));
         }
     }
 
-    /// Who must go first: the oldest of the largest crowd. A rank's handshake takes milliseconds, a
-    /// stranger's silence lasts; and strangers at one address push nobody out but one another.
-    pub fn first_to_go(&self) -> Option<ConnectionId> {
+    /// The one to close first where there are too many: the oldest of the origin that has most. A
+    /// rank's handshake takes milliseconds, a stranger's silence lasts; and strangers at one
+    /// address push out nobody but one another.
+    pub fn first_to_close(&self) -> Option<ConnectionId> {
         let (_, origin) = self.by_size.last()?;
-        self.crowds[origin].first().copied()
+        self.by_origin[origin].first().copied()
     }
 
     /// Everybody, in no order.
@@ -64,11 +63,11 @@ impl Waiting {
     }
 
     fn resize(&mut self, origin: Origin, change: impl FnOnce(&mut BTreeSet<ConnectionId>) -> bool) {
-        let crowd = self.crowds.entry(origin).or_default();
-        self.by_size.remove(&(crowd.len(), origin));
-        change(crowd);
-        match crowd.len() {
-            0 => drop(self.crowds.remove(&origin)),
+        let connections = self.by_origin.entry(origin).or_default();
+        self.by_size.remove(&(connections.len(), origin));
+        change(connections);
+        match connections.len() {
+            0 => drop(self.by_origin.remove(&origin)),
             size => drop(self.by_size.insert((size, origin))),
         }
     }
@@ -84,36 +83,36 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_of_the_largest_crowd_goes_first() {
-        let mut waiting = Waiting::default();
-        waiting.enter(Token(1), ip("10.0.0.1"));
+    fn the_oldest_of_the_origin_with_most_goes_first() {
+        let mut connections = ByOrigin::default();
+        connections.insert(Token(1), ip("10.0.0.1"));
         for token in 2..5 {
-            waiting.enter(Token(token), ip("10.6.6.6"));
+            connections.insert(Token(token), ip("10.6.6.6"));
         }
         // Another address of the same network: one attacker may hold all of them.
         for token in 5..10 {
-            waiting.enter(Token(token), ip(&format!("2001:db8::{token}")));
+            connections.insert(Token(token), ip(&format!("2001:db8::{token}")));
         }
         let mut gone = Vec::new();
-        while waiting.count() > 2 {
-            let first = waiting.first_to_go().unwrap();
-            waiting.leave(first);
+        while connections.count() > 2 {
+            let first = connections.first_to_close().unwrap();
+            connections.remove(first);
             gone.push(first.0);
         }
-        // Of five and of four; then the two crowds take turns; a lone rank is pushed out by nobody.
+        // Of five and of four; then both origins in turn; a single connection is never pushed out.
         assert_eq!(gone, [5, 6, 7, 2, 8, 3, 9]);
-        assert_eq!(waiting.all().len(), 2);
+        assert_eq!(connections.all().len(), 2);
     }
 
     #[test]
     fn nothing_is_left_of_those_who_left() {
-        let mut waiting = Waiting::default();
+        let mut connections = ByOrigin::default();
         for token in 1..100 {
-            waiting.enter(Token(token), ip(&format!("10.0.0.{token}")));
-            waiting.leave(Token(token));
-            waiting.leave(Token(token));
+            connections.insert(Token(token), ip(&format!("10.0.0.{token}")));
+            connections.remove(Token(token));
+            connections.remove(Token(token));
         }
-        assert_eq!((waiting.count(), waiting.first_to_go()), (0, None));
-        assert!(waiting.crowds.is_empty() && waiting.by_size.is_empty());
+        assert_eq!((connections.count(), connections.first_to_close()), (0, None));
+        assert!(connections.by_origin.is_empty() && connections.by_size.is_empty());
     }
 }
