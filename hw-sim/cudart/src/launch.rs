@@ -215,7 +215,7 @@ runtime_calls! {
     }
 
     fn __cudaGetKernel(handle: Out<Handle>, host: u64) {
-        // Relaxed: a stub launches on the thread that has asked, and of several reasons any will do.
+        // Relaxed: a stub launches on the thread that asked; of several reasons any will do.
         let found = kernel(host).inspect_err(|&code| REFUSED.store(code, Ordering::Relaxed))?;
         note_handle(found);
         handle.set(found)

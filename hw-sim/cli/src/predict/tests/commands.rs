@@ -188,7 +188,8 @@ fn flags_out_of_range_are_refused_with_what_would_do() {
         assert!(error.contains(expected), "{line}: {error}");
     }
     for blocks in ["0", "1025"] {
-        let error = try_parse(&format!("all-reduce --blocks {blocks}")).unwrap_err().to_string();
+        let error = try_parse(&format!("all-reduce --blocks {blocks}")).map(drop);
+        let error = error.unwrap_err().to_string();
         assert!(error.contains(&format!("{blocks} is not in 1..=1024")), "{error}");
     }
     let error = PredictError::Flag { flag: "-b", expected: "x".into(), seen: "y".into() };
