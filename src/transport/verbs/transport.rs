@@ -18,6 +18,7 @@ use crate::settings::VerbsOrder;
 use crate::transport::{Polled, SignalWrite, Transfer, Transport};
 use ibverbs_sys as sys;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Completions taken with one call.
 const COMPLETIONS_PER_CALL: usize = 32;
@@ -25,6 +26,8 @@ const COMPLETIONS_PER_CALL: usize = 32;
 const CALLS_MAX: usize = 8;
 /// Polls between two looks at the adapter's events, each a system call.
 const POLLS_PER_EVENTS: u32 = 1024;
+/// How long a completion may come after the event that its queue pair failed.
+const EVENT_GRACE: Duration = Duration::from_secs(2);
 
 /// Moves bytes to ranks that only an adapter reaches.
 pub struct VerbsTransport {
@@ -40,8 +43,8 @@ pub struct VerbsTransport {
     /// Completion signals of one call. As many as completions, at most.
     signals: Vec<SignalWrite>,
     polls: u32,
-    /// A fatal event that waits for its completion.
-    event_seen: Option<Event>,
+    /// A fatal event that waits for its completion, and since when.
+    event_seen: Option<(Event, Instant)>,
     /// Set where peers' signals come as immediate data.
     inbound: Option<Box<Inbound>>,
     in_flight: u64,
@@ -271,7 +274,7 @@ impl VerbsTransport {
         let ((queue, number), status, vendor_code) =
             own.or_else(|| errors().next()).expect("the caller has seen an error");
         if fault::is_flush(status)
-            && let Some(event) = self.event_seen.or_else(|| events::next_fatal(&self.adapter))
+            && let Some(event) = self.fatal_event()
         {
             // The queue pair failed for a reason that no completion tells.
             return self.event(event);
@@ -281,6 +284,11 @@ impl VerbsTransport {
         let (lane, position) = queue.transfer_of(number).unwrap_or((LaneId(0), Position(0)));
         let cause = fault::completion(&self.adapter, queue, status, vendor_code);
         TransportError { lane, position, cause }
+    }
+
+    fn fatal_event(&self) -> Option<Event> {
+        let seen = self.event_seen.map(|(event, _)| event);
+        seen.or_else(|| events::next_fatal(&self.adapter))
     }
 
     /// An event, blamed on the transfer that it hits first.
@@ -321,13 +329,21 @@ impl VerbsTransport {
         if self.polls != 0 {
             return Ok(());
         }
-        // A completion that tells more, the vendor's code among it, may be on its way: an event
-        // counts only if none has come by the next look.
-        if let Some(event) = self.event_seen.take() {
-            return Err(self.event(event));
+        match self.event_seen {
+            None => {
+                let event = events::next_fatal(&self.adapter);
+                self.event_seen = event.map(|event| (event, Instant::now()));
+                Ok(())
+            }
+            // The completion of the failed transfer tells more, the vendor's code among it, and an
+            // adapter may write it after the event. No completion tells of the whole adapter.
+            Some((event, since)) => {
+                let waits = matches!(event.subject, Subject::Queue(_))
+                    && self.in_flight > 0
+                    && since.elapsed() < EVENT_GRACE;
+                if waits { Ok(()) } else { Err(self.event(event)) }
+            }
         }
-        self.event_seen = events::next_fatal(&self.adapter);
-        Ok(())
     }
 }
 
