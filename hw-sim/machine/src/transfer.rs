@@ -84,6 +84,22 @@ pub fn copy(
     let source = Source::Memory { address: source.address, known: source_known };
     let bulk = Bulk { destination: destination.address, destination_known, source, bytes };
     let pageable = !destination_known || !source_known;
+    if stream.is_captured() && (pageable || returns == Return::Done) {
+        // A graph would read memory that the program may have given back by then.
+        return stream.refuse_if_captured();
+    }
+    stream.refuse_if_implicit()?;
+    let late_us = stream.context.machine.description.driver.lazy_dma_us;
+    if late_us > 0
+        && destination_known
+        && !source_known
+        && let Some(staged) = stage(&bulk)
+    {
+        let landing = stream.context.machine.clock.now() + u64::from(late_us) * 1000;
+        stream.submit(Command::Until(landing));
+        stream.submit(staged);
+        return Ok(());
+    }
     if returns == Return::Queued
         && destination_known
         && !source_known
@@ -151,6 +167,10 @@ pub fn copy_rows(
     let destination_known = is_known(stream, destination.place, destination.span(width, rows)?)?;
     let source_known = is_known(stream, source.place, source.span(width, rows)?)?;
     let from = Source::Memory { address: source.place.address, known: source_known };
+    stream.refuse_if_implicit()?;
+    if !destination_known || !source_known || returns == Return::Done {
+        stream.refuse_if_captured()?;
+    }
     let row = Bulk {
         destination: destination.place.address,
         destination_known,

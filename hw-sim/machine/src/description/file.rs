@@ -4,6 +4,7 @@ use super::DescriptionError;
 use super::adapter::AdapterEntry;
 use super::engine::EngineEntry;
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use toml::Spanned;
 
@@ -34,6 +35,8 @@ pub(super) struct MachineFile {
     pub engines: Vec<EngineEntry>,
     #[serde(default)]
     pub peer_memory: bool,
+    #[serde(default)]
+    pub driver: BTreeMap<Spanned<String>, Spanned<toml::Value>>,
 }
 
 #[derive(Deserialize)]
