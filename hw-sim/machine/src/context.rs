@@ -90,10 +90,13 @@ impl Context {
 
     /// Waits until all that was submitted so far is done.
     pub fn synchronize(&self) -> Result<()> {
-        for stream in self.streams() {
-            stream.wait_idle();
-        }
+        self.drain();
         self.check()
+    }
+
+    /// As [`Context::synchronize`], whatever state the context is in.
+    pub fn drain(&self) {
+        self.streams().iter().for_each(|stream| stream.wait_idle());
     }
 
     /// The error that condemned the context, if any.

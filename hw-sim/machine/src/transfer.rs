@@ -67,17 +67,17 @@ fn is_known(stream: &Stream, place: Place, bytes: u64) -> Result<bool> {
     }
 }
 
-/// Copies in stream order.
+/// Copies in stream order. True if the call is to return only when the stream is idle.
 pub fn copy(
     stream: &Arc<Stream>,
     destination: Place,
     source: Place,
     bytes: u64,
     returns: Return,
-) -> Result<()> {
+) -> Result<bool> {
     stream.context.check()?;
     if bytes == 0 {
-        return Ok(());
+        return Ok(false);
     }
     let destination_known = is_known(stream, destination, bytes)?;
     let source_known = is_known(stream, source, bytes)?;
@@ -86,9 +86,8 @@ pub fn copy(
     let pageable = !destination_known || !source_known;
     if stream.is_captured() && (pageable || returns == Return::Done) {
         // A graph would read memory that the program may have given back by then.
-        return stream.refuse_if_captured();
+        stream.refuse_if_captured()?;
     }
-    stream.refuse_if_implicit()?;
     let late_us = stream.context.machine.description.driver.lazy_dma_us;
     if late_us > 0
         && destination_known
@@ -98,7 +97,7 @@ pub fn copy(
         let landing = stream.context.machine.clock.now() + u64::from(late_us) * 1000;
         stream.submit(Command::Until(landing));
         stream.submit(staged);
-        return Ok(());
+        return Ok(false);
     }
     if returns == Return::Queued
         && destination_known
@@ -107,14 +106,10 @@ pub fn copy(
         && let Some(staged) = stage(&bulk)
     {
         stream.submit(staged);
-        return Ok(());
+        return Ok(false);
     }
     stream.submit(Command::Bulk(bulk));
-    if returns == Return::Done || pageable {
-        stream.wait_idle();
-        return stream.context.check();
-    }
-    Ok(())
+    Ok(returns == Return::Done || pageable)
 }
 
 /// A small copy from pageable memory, its bytes taken now, so that the call need not wait.
@@ -151,7 +146,7 @@ impl Rows {
     }
 }
 
-/// Copies rows in stream order.
+/// Copies rows in stream order; true as for [`copy`].
 pub fn copy_rows(
     stream: &Arc<Stream>,
     destination: Rows,
@@ -159,16 +154,16 @@ pub fn copy_rows(
     width: u64,
     rows: u64,
     returns: Return,
-) -> Result<()> {
+) -> Result<bool> {
     stream.context.check()?;
     if width == 0 || rows == 0 {
-        return Ok(());
+        return Ok(false);
     }
     let destination_known = is_known(stream, destination.place, destination.span(width, rows)?)?;
     let source_known = is_known(stream, source.place, source.span(width, rows)?)?;
     let from = Source::Memory { address: source.place.address, known: source_known };
-    stream.refuse_if_implicit()?;
-    if !destination_known || !source_known || returns == Return::Done {
+    let waits = returns == Return::Done || !destination_known || !source_known;
+    if waits {
         stream.refuse_if_captured()?;
     }
     let row = Bulk {
@@ -179,11 +174,7 @@ pub fn copy_rows(
     };
     let (source_pitch, destination_pitch) = (source.pitch, destination.pitch);
     stream.submit(Command::Copy2d(Transfer2d { row, source_pitch, destination_pitch, rows }));
-    if returns == Return::Done || !destination_known || !source_known {
-        stream.wait_idle();
-        return stream.context.check();
-    }
-    Ok(())
+    Ok(waits)
 }
 
 /// A value that memory is filled with.

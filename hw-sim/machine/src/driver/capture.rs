@@ -57,8 +57,16 @@ pub struct Node {
 
 /// What a capture noted.
 pub struct Graph {
-    /// The commands; each comes after earlier ones only.
-    pub nodes: Vec<Node>,
+    /// The commands; each comes after earlier ones only. Locked, for a host function among them can
+    /// be sent to another thread, but not be shared.
+    nodes: Mutex<Vec<Node>>,
+}
+
+impl Graph {
+    /// How many commands it has.
+    pub fn node_count(&self) -> usize {
+        self.nodes.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
 }
 
 /// A capture under way.
@@ -241,7 +249,7 @@ impl Stream {
             is_last[*before] = false;
         }
         let joined = (0..nodes.len()).all(|index| !is_last[index] || last.contains(&index));
-        if joined { Ok(Graph { nodes }) } else { refuse(CaptureError::Unjoined) }
+        if joined { Ok(Graph { nodes: Mutex::new(nodes) }) } else { refuse(CaptureError::Unjoined) }
     }
 
     /// Notes a command instead of running it. Whoever called learns of a refusal from
