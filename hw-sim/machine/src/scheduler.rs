@@ -195,8 +195,7 @@ impl Scheduler {
                     active.doom(&mut state.occupancy[active.run.stream.context.gpu]);
                 }
             }
-            let finished =
-                state.kernels.extract_if(.., |active| active.is_finished()).collect();
+            let finished = state.kernels.extract_if(.., |active| active.is_finished()).collect();
             state.leave_idle_gpus();
             finished
         };

@@ -32,10 +32,8 @@ impl Context {
         let watchdog = self.machine.watchdog;
         let describe = || format!("the lock of {self}, {}", self.lock.describe());
         let blocked = |holder: &mut Option<Holder>| holder.is_some();
-        let mut holder =
-            watchdog.wait_while(&self.lock.holder, &self.lock.free, blocked, describe);
-        *holder =
-            Some(Holder { thread: thread_name(), call: call_name(), since: Instant::now() });
+        let mut holder = watchdog.wait_while(&self.lock.holder, &self.lock.free, blocked, describe);
+        *holder = Some(Holder { thread: thread_name(), call: call_name(), since: Instant::now() });
         drop(holder);
         Locked { context: Arc::clone(self) }
     }

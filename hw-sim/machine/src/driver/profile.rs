@@ -243,11 +243,8 @@ impl fmt::Display for Profile {
             KEYS.iter().filter(differs).collect::<Vec<_>>()
         };
         let (lenient, strict) = (differing(&Self::lenient()), differing(&Self::strict()));
-        let (name, keys) = if strict.len() < lenient.len() {
-            ("strict", strict)
-        } else {
-            ("lenient", lenient)
-        };
+        let (name, keys) =
+            if strict.len() < lenient.len() { ("strict", strict) } else { ("lenient", lenient) };
         f.write_str(name)?;
         for key in keys {
             write!(f, " {}={}", key.name, self.get(key.name).unwrap_or_default())?;

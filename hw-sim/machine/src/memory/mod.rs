@@ -136,7 +136,8 @@ impl GlobalMemory {
             return Err(refused);
         }
         let base = pages::reserve(Arena::footprint(bytes)).map_err(|_| refused)?;
-        let entry = Allocation { base, bytes, kind: Kind::Pinned, id: 0, context, flags, rights: None };
+        let entry =
+            Allocation { base, bytes, kind: Kind::Pinned, id: 0, context, flags, rights: None };
         self.table.insert(entry).expect("a fresh mapping overlaps nothing");
         Ok(base)
     }
@@ -156,7 +157,8 @@ impl GlobalMemory {
         if bytes == 0 || base == 0 || base.checked_add(bytes).is_none() {
             return Err(Error::InvalidValue(format!("cannot register {bytes} bytes at {base:#x}")));
         }
-        let entry = Allocation { base, bytes, kind: Kind::Registered, id: 0, context, flags, rights: None };
+        let entry =
+            Allocation { base, bytes, kind: Kind::Registered, id: 0, context, flags, rights: None };
         self.table.insert(entry).map(|_| ()).ok_or(Error::AlreadyRegistered(base))
     }
 

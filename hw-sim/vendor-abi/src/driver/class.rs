@@ -238,11 +238,7 @@ pub(super) const CLASSES: &[Class] = &[
     Class {
         lock: Lock::Waits,
         capture: Capture::Unsafe,
-        names: &[
-            "cuCtxSynchronize",
-            "cuEventSynchronize",
-            "cuStreamSynchronize",
-        ],
+        names: &["cuCtxSynchronize", "cuEventSynchronize", "cuStreamSynchronize"],
     },
     // What loads code, or changes what the context has of queues.
     Class {

@@ -2,9 +2,9 @@
 
 use super::call::{In, Out, driver_calls, string};
 use super::code::{INVALID_VALUE, NOT_FOUND, Outcome, refuse};
+use super::gate;
 use super::handles::Handle;
 use super::module::{function_attribute, function_handle, image_text, parameter, set_attribute};
-use super::gate;
 use super::state::{self, Library, LibraryKernel};
 use hwsim_machine::{Context, Function, Module};
 use std::collections::HashMap;

@@ -117,7 +117,8 @@ pub(crate) fn initialise() -> Outcome {
     unsafe { libc::pthread_atfork(None, None, Some(after_fork)) };
     let count = machine.description.gpus.len();
     let pools = Handles::new(HandleKind::Pool);
-    let default_pools: Vec<Handle> = (0..count).map(|gpu| pools.add(Pool::new(&machine, gpu))).collect();
+    let default_pools: Vec<Handle> =
+        (0..count).map(|gpu| pools.add(Pool::new(&machine, gpu))).collect();
     let wanted = std::env::var(visible::VARIABLE).ok();
     let driver = Driver {
         visible: visible::visible(wanted.as_deref(), &machine.description.gpus),
