@@ -124,8 +124,8 @@ fn banner(machine: &Description, processes: Option<u32>) -> String {
         false => format!("; driver {}", machine.driver),
     };
     format!(
-        "hwsim: machine {}, {nodes}{processes}{driver}; virtual hardware: times are wall-clock times of a \
-         simulation",
+        "hwsim: machine {}, {nodes}{processes}{driver}; virtual hardware: times are wall-clock \
+         times of a simulation",
         machine.name,
     )
 }

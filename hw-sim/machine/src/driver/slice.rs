@@ -1,8 +1,8 @@
 //! Time slices: processes take turns on a GPU, and their kernels never run together.
 //!
-//! A file in the fabric's folder has two bytes for each GPU, which are locked and never written. Who
-//! holds the first one's lock has the GPU; who waits for it holds the second one's, shared, so that
-//! the holder knows whether anybody does. A process that ends lets go of both.
+//! A file in the fabric's folder has two bytes for each GPU, which are locked and never written.
+//! Who holds the first one's lock has the GPU; who waits for it holds the second one's, shared, so
+//! that the holder knows whether anybody does. A process that ends lets go of both.
 
 use crate::description::Description;
 use crate::description::cluster::Fabric;
@@ -29,6 +29,8 @@ struct Turn {
     since: Option<Instant>,
     /// The process waits for it.
     wanted: bool,
+    /// Blocks were kept waiting when it was looked at last.
+    denied: bool,
     /// Whoever let go of a GPU for others does not take it again before.
     not_before: Option<Instant>,
 }
@@ -52,14 +54,14 @@ impl Slices {
 
     /// Does this process wait for a GPU?
     pub fn waits(&self) -> bool {
-        self.gpus.iter().any(|turn| turn.wanted)
+        self.gpus.iter().any(|turn| turn.denied)
     }
 
     /// Ends the turns on GPUs that are `idle`.
     pub fn leave(&mut self, idle: impl Fn(usize) -> bool) {
         for gpu in 0..self.gpus.len() {
             let turn = self.gpus[gpu];
-            if (turn.since.is_some() || turn.wanted) && idle(gpu) {
+            if (turn.since.is_some() || turn.denied) && idle(gpu) {
                 self.give_up(gpu);
             }
         }
@@ -75,6 +77,12 @@ impl Slices {
     /// True if this process has the GPU, or gets it now. `busy`: blocks of it are running, which
     /// keep it until they pause.
     pub fn hold(&mut self, gpu: usize, busy: bool) -> bool {
+        let held = self.try_hold(gpu, busy);
+        self.gpus[gpu].denied = !held;
+        held
+    }
+
+    fn try_hold(&mut self, gpu: usize, busy: bool) -> bool {
         let (owned, wanted) = bytes_of(gpu);
         let now = Instant::now();
         if let Some(since) = self.gpus[gpu].since {
