@@ -41,6 +41,8 @@ pub struct Machine {
     pub(crate) callbacks: Callbacks,
     /// After how long calls that block say so.
     pub(crate) watchdog: Watchdog,
+    /// Copies are to be looked at before they are done: the profile has some of them go elsewhere.
+    pub(crate) has_odd_copies: bool,
     contexts: Mutex<Vec<Weak<Context>>>,
     loaded: Mutex<HashSet<u64>>,
     launches: AtomicU64,
@@ -101,6 +103,10 @@ impl Machine {
             captures: Captures::default(),
             callbacks: Callbacks::default(),
             watchdog,
+            has_odd_copies: {
+                let driver = &description.driver;
+                driver.local_copies_as_kernels || !driver.broken_peer.is_none()
+            },
             contexts: Mutex::default(),
             loaded: Mutex::default(),
             launches: AtomicU64::new(0),
@@ -190,19 +196,16 @@ impl Machine {
 
     /// Is what a GPU writes to an address lost?
     pub(crate) fn loses(&self, from: usize, address: u64) -> bool {
-        let broken = &self.description.driver.broken_peer;
-        if broken.is_none() {
+        if !self.has_odd_copies {
             return false;
         }
+        let broken = &self.description.driver.broken_peer;
         let to = self.memory.find(address).and_then(|found| found.kind.gpu());
         to.is_some_and(|to| broken.has(from, to))
     }
 
     /// Is a copy lost, being one between two GPUs that lose each other's writes?
     pub(crate) fn loses_copy(&self, bulk: &Bulk) -> bool {
-        if self.description.driver.broken_peer.is_none() {
-            return false;
-        }
         let Source::Memory { address, .. } = bulk.source else { return false };
         let from = self.memory.find(address).and_then(|found| found.kind.gpu());
         from.is_some_and(|from| self.loses(from, bulk.destination))

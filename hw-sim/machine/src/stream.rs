@@ -387,10 +387,13 @@ impl Stream {
 
     fn bulk(self: &Arc<Self>, bulk: Bulk) -> Step {
         let machine = &self.context.machine;
-        if machine.loses_copy(&bulk) {
-            return Step::Done;
+        let mut local = None;
+        if machine.has_odd_copies {
+            if machine.loses_copy(&bulk) {
+                return Step::Done;
+            }
+            local = machine.local_copy(&bulk);
         }
-        let local = machine.local_copy(&bulk);
         if bulk.bytes > copy::INLINE_BYTES_MAX || local.is_some() {
             let step = self.later(Head::Copies);
             machine.scheduler.bulk(bulk, Arc::clone(self), local);

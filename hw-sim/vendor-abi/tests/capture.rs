@@ -62,7 +62,7 @@ fn elsewhere(mode: Mode, body: impl FnOnce() + Send + 'static) {
 /// What ran in spite of the capture would run twice once graphs are launched.
 #[test]
 fn captured_commands_are_noted_and_not_run() {
-    with_keys("captured_commands_are_noted_and_not_run", "one-gpu", KEYS, &[], || {
+    with_keys("captured_commands_are_noted_and_not_run", "one-gpu", &[(KEYS, &[])], || {
         context(0);
         let (store, flag) = (kernel(ptx::STORE, "store"), word());
         let queue = begin(Mode::CU_STREAM_CAPTURE_MODE_RELAXED);
@@ -82,9 +82,9 @@ fn captured_commands_are_noted_and_not_run() {
 #[test]
 fn an_unsafe_call_of_any_thread_invalidates_a_global_capture() {
     const NAME: &str = "an_unsafe_call_of_any_thread_invalidates_a_global_capture";
-    with_keys(NAME, "one-gpu", KEYS, &[], || {
+    with_keys(NAME, "one-gpu", &[(KEYS, &[])], || {
         context(0);
-        let mut event = null_mut();
+        let (mut event, memory) = (null_mut(), device_memory(64));
         ok!(cuEventCreate(&mut event, 2));
         let event = event as usize;
         let query = move || {
@@ -101,10 +101,7 @@ fn an_unsafe_call_of_any_thread_invalidates_a_global_capture() {
         elsewhere(relaxed, asked);
         elsewhere(local, asked);
         // Asynchronous work of other streams is nobody's harm.
-        elsewhere(global, || {
-            let (queue, flag) = (stream(), device_memory_before());
-            ok!(cuMemsetD8Async(flag, 1, 8, queue));
-        });
+        elsewhere(global, move || ok!(cuMemsetD8Async(memory, 1, 8, stream())));
         elsewhere(global, query);
         end_invalidated(queue);
 
@@ -121,21 +118,11 @@ fn an_unsafe_call_of_any_thread_invalidates_a_global_capture() {
     });
 }
 
-/// Memory that the test has had since before its captures.
-fn device_memory_before() -> u64 {
-    // Allocation is unsafe while a global capture goes on: relaxed for as long as it takes.
-    let mut mode = Mode::CU_STREAM_CAPTURE_MODE_RELAXED;
-    ok!(cuThreadExchangeStreamCaptureMode(&mut mode));
-    let memory = device_memory(64);
-    ok!(cuThreadExchangeStreamCaptureMode(&mut mode));
-    memory
-}
-
 /// A collective that forks to streams of its own must join them, or the user's capture fails.
 #[test]
 fn streams_join_by_events_and_must_be_joined_back() {
     const NAME: &str = "streams_join_by_events_and_must_be_joined_back";
-    with_keys(NAME, "one-gpu", KEYS, &[], || {
+    with_keys(NAME, "one-gpu", &[(KEYS, &[])], || {
         context(0);
         let (side, flag) = (stream(), word());
         let (mut fork, mut join, mut outside) = (null_mut(), null_mut(), null_mut());
@@ -175,7 +162,7 @@ fn streams_join_by_events_and_must_be_joined_back() {
 #[test]
 fn what_has_no_meaning_in_a_capture_is_refused() {
     const NAME: &str = "what_has_no_meaning_in_a_capture_is_refused";
-    with_keys(NAME, "one-gpu", KEYS, &[], || {
+    with_keys(NAME, "one-gpu", &[(KEYS, &[])], || {
         context(0);
         let (relaxed, mut graph) = (Mode::CU_STREAM_CAPTURE_MODE_RELAXED, null_mut());
         let idle = stream();
@@ -212,7 +199,7 @@ fn what_has_no_meaning_in_a_capture_is_refused() {
 /// Without the key nothing is captured, and nothing pretends to be.
 #[test]
 fn a_driver_without_capture_refuses_it() {
-    with_keys("a_driver_without_capture_refuses_it", "one-gpu", "capture=off", &[], || {
+    with_keys("a_driver_without_capture_refuses_it", "one-gpu", &[("capture=off", &[])], || {
         context(0);
         let (queue, mode) = (stream(), Mode::CU_STREAM_CAPTURE_MODE_GLOBAL);
         refused!(CUDA_ERROR_NOT_SUPPORTED: cuStreamBeginCapture_v2(queue, mode));

@@ -9,7 +9,7 @@ mod ptx;
 
 use common::{context, device_memory, eventually, kernel, launch, pinned, stream};
 use cudarc::driver::sys;
-use profile::{Call, Waiting, address, has_key, with_keys, word};
+use profile::{Call, Case, Waiting, address, has_key, with_keys, word};
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering;
 
@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 fn calls_that_drain_wait_for_kernels_and_hold_the_lock() {
     const NAME: &str = "calls_that_drain_wait_for_kernels_and_hold_the_lock";
     let watchdog = [("HWSIM_WATCHDOG", "0.1")];
-    let said = with_keys(NAME, "pcie4", "context-lock=on", &watchdog, || {
+    let said = with_keys(NAME, "pcie4", &[("context-lock=on", &watchdog)], || {
         let peer = context(1) as usize;
         context(0);
         let waiting = Waiting::new();
@@ -81,7 +81,7 @@ fn device_memory_elsewhere() -> u64 {
 #[test]
 fn calls_that_do_not_drain_go_on_beside_a_kernel() {
     const NAME: &str = "calls_that_do_not_drain_go_on_beside_a_kernel";
-    with_keys(NAME, "pcie4", "context-lock=on", &[], || {
+    with_keys(NAME, "pcie4", &[("context-lock=on", &[])], || {
         context(0);
         let (waiting, other) = (Waiting::new(), Waiting::new());
         let (queue, flag, memory) = (stream() as usize, word(), device_memory(64));
@@ -136,8 +136,8 @@ fn the_first_launch_of_a_lazily_loaded_kernel_drains() {
         waiting.release();
         ok!(cuCtxSynchronize());
     };
-    with_keys(NAME, "pcie4", "context-lock=on", &[], body);
-    with_keys(NAME, "pcie4", "context-lock=on", &[("CUDA_MODULE_LOADING", "EAGER")], body);
+    let eager = [("CUDA_MODULE_LOADING", "EAGER")];
+    with_keys(NAME, "pcie4", &[("context-lock=on", &[]), ("context-lock=on", &eager)], body);
 }
 
 /// Memory operations may synchronise all GPUs that peer access joins; ranks of one process that
@@ -145,7 +145,7 @@ fn the_first_launch_of_a_lazily_loaded_kernel_drains() {
 #[test]
 fn mappings_drain_every_context_that_peer_access_joins() {
     const NAME: &str = "mappings_drain_every_context_that_peer_access_joins";
-    with_keys(NAME, "pcie4", "context-lock=on", &[], || {
+    with_keys(NAME, "pcie4", &[("context-lock=on", &[])], || {
         let far = context(2);
         context(1);
         ok!(cuCtxEnablePeerAccess(far, 0));
@@ -195,21 +195,25 @@ fn streams_that_share_a_queue_wait_for_each_other() {
         waiting.release();
         ok!(cuCtxSynchronize());
     };
-    let watchdog = ("HWSIM_WATCHDOG", "0.1");
-    let said = with_keys(NAME, "pcie4", "connections=1", &[watchdog], body);
-    assert!(said.contains("waits for its turn in its hardware queue (queue 0, "), "{said}");
-    // The default stream, the kernel's and the second have one each.
-    with_keys(NAME, "pcie4", "connections=3", &[], body);
-    let variable = ("CUDA_DEVICE_MAX_CONNECTIONS", "32");
-    with_keys(NAME, "pcie4", "connections=1", &[variable], body);
-    with_keys(NAME, "pcie4", "connections=unlimited", &[], body);
+    let watchdog = [("HWSIM_WATCHDOG", "0.1")];
+    let variable = [("CUDA_DEVICE_MAX_CONNECTIONS", "32")];
+    let cases: [Case; 4] = [
+        ("connections=1", &watchdog),
+        ("connections=1", &variable),
+        // The default stream, the kernel's and the second have one each.
+        ("connections=3", &[]),
+        ("connections=unlimited", &[]),
+    ];
+    if let Some(said) = with_keys(NAME, "pcie4", &cases, body).first() {
+        assert!(said.contains("waits for its turn in its hardware queue (queue 0, "), "{said}");
+    }
 }
 
 /// Order within a stream, over events and over the default stream must survive shared queues.
 #[test]
 fn work_that_waits_for_nothing_later_ends_in_one_queue() {
     const NAME: &str = "work_that_waits_for_nothing_later_ends_in_one_queue";
-    with_keys(NAME, "pcie4", "connections=1,launch-queue=16,context-lock=on", &[], || {
+    with_keys(NAME, "pcie4", &[("connections=1,launch-queue=16,context-lock=on", &[])], || {
         context(0);
         let bytes = 1 << 20;
         let (a, b, flag) = (device_memory(bytes), device_memory(bytes), word());
@@ -242,7 +246,7 @@ fn work_that_waits_for_nothing_later_ends_in_one_queue() {
 fn a_full_launch_queue_blocks_its_caller_and_then_others() {
     const NAME: &str = "a_full_launch_queue_blocks_its_caller_and_then_others";
     let watchdog = [("HWSIM_WATCHDOG", "0.1")];
-    let said = with_keys(NAME, "pcie4", "launch-queue=8,context-lock=on", &watchdog, || {
+    let said = with_keys(NAME, "pcie4", &[("launch-queue=8,context-lock=on", &watchdog)], || {
         context(0);
         let (queue, other, gate, flag) = (stream() as usize, stream() as usize, word(), word());
         ok!(cuStreamWaitValue64_v2(queue as _, address(gate), 1, 0));

@@ -53,9 +53,8 @@ fn memory_operations_reach_as_far_as_the_profile_says() {
         let arrived = if has_key("memops=own") { 0 } else { 5 };
         assert_eq!((read(near), host.load(Ordering::Acquire), read(far)), (5, 5, arrived));
     };
-    for value in ["none", "own-fail", "own-drop", "all"] {
-        with_keys(NAME, "pcie4", &format!("memops={value}"), &[], body);
-    }
+    let keys = ["memops=none", "memops=own-fail", "memops=own-drop", "memops=all"];
+    with_keys(NAME, "pcie4", &keys.map(|keys| (keys, &[][..])), body);
 }
 
 /// Peers that are enabled do not reach pool memory; a kernel that does ends its context.
@@ -101,8 +100,7 @@ fn memory_of_a_pool_is_reached_by_the_pools_rights() {
             ok!(cuCtxSynchronize());
         }
     };
-    with_keys(NAME, "pcie4", "pools=own", &[], body);
-    with_keys(NAME, "pcie4", "pools=peer", &[], body);
+    with_keys(NAME, "pcie4", &[("pools=own", &[]), ("pools=peer", &[])], body);
 }
 
 /// A program that uploads and lets another stream read at once reads what was there before.
@@ -124,8 +122,7 @@ fn pageable_uploads_land_late_for_who_does_not_wait() {
         // The default stream, which did the copy, has it in order.
         assert_eq!(read(target), 0x5555_5555);
     };
-    with_keys(NAME, "one-gpu", "lazy-dma=500000", &[], body);
-    with_keys(NAME, "one-gpu", "", &[], body);
+    with_keys(NAME, "one-gpu", &[("lazy-dma=500000", &[]), ("", &[])], body);
 }
 
 #[test]
@@ -141,8 +138,7 @@ fn io_memory_is_registered_for_whom_the_profile_says() {
             refused!(CUDA_ERROR_INVALID_VALUE: cuMemHostRegister_v2(page.cast(), 4096, 4));
         }
     };
-    with_keys(NAME, "one-gpu", "iomemory=refused", &[], body);
-    with_keys(NAME, "one-gpu", "iomemory=any", &[], body);
+    with_keys(NAME, "one-gpu", &[("iomemory=refused", &[]), ("iomemory=any", &[])], body);
 }
 
 /// A pair that grants access and loses writes must be found by who uses it, not by its users.
@@ -174,8 +170,7 @@ fn a_broken_pair_loses_writes_and_no_other_does() {
             assert_eq!(seen, [expected; 3], "from GPU {device}");
         }
     };
-    with_keys(NAME, "pcie4", "broken-peer=0-1", &[], body);
-    with_keys(NAME, "pcie4", "broken-peer=none", &[], body);
+    with_keys(NAME, "pcie4", &[("broken-peer=0-1", &[]), ("broken-peer=none", &[])], body);
 }
 
 fn word_on_gpu() -> u64 {
@@ -199,15 +194,14 @@ fn without_peers_no_gpu_reaches_another() {
             refused!(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED: cuCtxEnablePeerAccess(peer, 0));
         }
     };
-    with_keys(NAME, "pcie4", "no-peer=on", &[], body);
-    with_keys(NAME, "pcie4", "no-peer=off", &[], body);
+    with_keys(NAME, "pcie4", &[("no-peer=on", &[]), ("no-peer=off", &[])], body);
 }
 
 /// A timeout that begins before the first load must allow for it.
 #[test]
 fn the_first_load_takes_its_time_and_the_second_does_not() {
     const NAME: &str = "the_first_load_takes_its_time_and_the_second_does_not";
-    with_keys(NAME, "one-gpu", "jit-delay=3000", &[], || {
+    with_keys(NAME, "one-gpu", &[("jit-delay=3000", &[])], || {
         context(0);
         let load = || {
             let started = Instant::now();
@@ -245,8 +239,7 @@ fn blocks_wait_for_those_of_earlier_kernels() {
         ok!(cuCtxSynchronize());
     };
     let (_folder, machine) = small_machine();
-    with_keys(NAME, &machine, "resident-blocks=on", &[], body);
-    with_keys(NAME, &machine, "resident-blocks=off", &[], body);
+    with_keys(NAME, &machine, &[("resident-blocks=on", &[]), ("resident-blocks=off", &[])], body);
 }
 
 /// A kernel that fills its GPU and waits for a copy within it waits for ever.
@@ -277,16 +270,20 @@ fn local_copies_need_room_where_they_are_kernels() {
         ok!(cuCtxSynchronize());
     };
     let (_folder, machine) = small_machine();
-    with_keys(NAME, &machine, "local-copies=kernels", &[], body);
-    with_keys(NAME, &machine, "local-copies=engines", &[], body);
+    with_keys(
+        NAME,
+        &machine,
+        &[("local-copies=kernels", &[]), ("local-copies=engines", &[])],
+        body,
+    );
 }
 
 /// Kernels of two processes that wait for each other go on at the pace of the slices.
 #[test]
 fn kernels_of_two_processes_take_turns() {
     const NAME: &str = "kernels_of_two_processes_take_turns";
-    const ROUNDS: u64 = 8;
-    const SLICE: Duration = Duration::from_millis(20);
+    const ROUNDS: u64 = 12;
+    const SLICE: Duration = Duration::from_millis(40);
     if common::is_inside(NAME) {
         return play_one_of_two(ROUNDS);
     }
@@ -317,9 +314,9 @@ fn kernels_of_two_processes_take_turns() {
         });
         started.elapsed()
     };
-    // A round takes a change in each direction, and each change a slice.
-    let sliced = took("time-slicing=20000", &[]);
-    let least = SLICE * 2 * (ROUNDS as u32 - 1);
+    // In its slice a kernel ends one round, begins the next, and waits for the other's slice.
+    let sliced = took("time-slicing=40000", &[]);
+    let least = SLICE * (ROUNDS as u32 - 2);
     assert!(sliced >= least, "{sliced:?}, and {ROUNDS} rounds take {least:?} at least");
     // Must end; how fast is not for a busy machine to promise.
     took("time-slicing=off", &[]);

@@ -83,7 +83,7 @@ impl Watchdog {
             let (seconds, call) = (started.elapsed().as_secs_f64(), call_name());
             let (thread, what) = (thread_name(), describe());
             eprintln!("hwsim: {thread}: {call} has waited {seconds:.1} s for {what}");
-            patience *= 2;
+            patience = 2 * started.elapsed();
         }
     }
 }

@@ -240,6 +240,12 @@ pub(super) const CLASSES: &[Class] = &[
         capture: Capture::Unsafe,
         names: &["cuCtxSynchronize", "cuEventSynchronize", "cuStreamSynchronize"],
     },
+    // New queues; that a capture minds them nobody has reported.
+    Class {
+        lock: Lock::Drains,
+        capture: Capture::Safe,
+        names: &["cuStreamCreate", "cuStreamCreateWithPriority"],
+    },
     // What loads code, or changes what the context has of queues.
     Class {
         lock: Lock::Drains,
@@ -252,8 +258,6 @@ pub(super) const CLASSES: &[Class] = &[
             "cuModuleLoadDataEx",
             "cuModuleLoadFatBinary",
             "cuModuleUnload",
-            "cuStreamCreate",
-            "cuStreamCreateWithPriority",
         ],
     },
     // What changes mappings.

@@ -16,25 +16,25 @@ const BLOCKED: Duration = Duration::from_millis(250);
 /// Far above what any call takes that does not block.
 const SOON: Duration = Duration::from_secs(30);
 
-/// Runs `body` in a process of its own whose driver is lenient but for these keys, on `machine`;
-/// gives what that wrote to stderr. Further variables of its environment in `extra`.
-pub fn with_keys(
-    test: &str,
-    machine: &str,
-    keys: &str,
-    extra: &[(&str, &str)],
-    body: fn(),
-) -> String {
+/// Keys of a profile that is lenient but for them, and further variables of the environment.
+pub type Case<'a> = (&'a str, &'a [(&'a str, &'a str)]);
+
+/// Runs `body` on `machine` once for each case, in a process of its own; gives what each wrote to
+/// stderr. Inside of such a process there are no cases to look at any more.
+pub fn with_keys(test: &str, machine: &str, cases: &[Case], body: fn()) -> Vec<String> {
     if is_inside(test) {
         body();
-        return String::new();
+        return Vec::new();
     }
-    let profile = [("HWSIM_DRIVER_PROFILE", "lenient"), ("HWSIM_DRIVER_KEYS", keys)];
-    let output = run_again(test, machine, &[&profile, extra].concat());
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let (out, err) = (text(&output.stdout), text(&output.stderr));
-    assert!(output.status.success() && out.contains("1 passed"), "with {keys}:\n{out}\n{err}");
-    err
+    let play = |(keys, extra): &Case| {
+        let profile = [("HWSIM_DRIVER_PROFILE", "lenient"), ("HWSIM_DRIVER_KEYS", *keys)];
+        let output = run_again(test, machine, &[&profile, *extra].concat());
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let (out, err) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success() && out.contains("1 passed"), "with {keys}:\n{out}\n{err}");
+        err
+    };
+    cases.iter().map(play).collect()
 }
 
 /// Is this key on in this process? Tests run with and without it.
