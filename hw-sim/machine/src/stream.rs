@@ -198,15 +198,16 @@ impl Stream {
         }
     }
 
-    fn push(self: &Arc<Self>, mut command: Command) {
+    fn push(self: &Arc<Self>, command: Command) {
         if let Some(backlog) = &self.context.backlog {
             backlog.enter(self.context.machine.watchdog, || self.describe_backlog());
         }
         let mut state = self.lock();
         self.submitted.fetch_add(1, Ordering::Release);
-        if let Some(queue) = &self.hardware {
-            command = Command::Placed(queue.issue(), Box::new(command));
-        }
+        let command = match &self.hardware {
+            None => command,
+            Some(queue) => Command::Placed(queue.issue(), Box::new(command)),
+        };
         if state.active {
             state.queue.push_back(command);
             return;
@@ -312,13 +313,20 @@ impl Stream {
     }
 
     fn execute(self: &Arc<Self>, command: Command) -> Step {
-        let command = match command {
+        if self.hardware.is_none() {
+            return self.perform(command);
+        }
+        match command {
             Command::Placed(ticket, command) => match self.take_turn(ticket, command) {
-                Some(command) => command,
-                None => return Step::Later,
+                Some(command) => self.perform(command),
+                None => Step::Later,
             },
-            command => command,
-        };
+            command => self.perform(command),
+        }
+    }
+
+    #[inline]
+    fn perform(self: &Arc<Self>, command: Command) -> Step {
         let machine = &self.context.machine;
         let dropped = self.context.is_condemned();
         match command {
@@ -373,7 +381,7 @@ impl Stream {
                 machine.scheduler.poll(WaitFor::Time(time), Arc::clone(self));
                 return step;
             }
-            // Taken out above; none is inside of another.
+            // Taken out by `execute`; none is inside of another.
             Command::Placed(..) => {}
             Command::WriteValue(write) => {
                 let lost = machine.loses(self.context.gpu, write.address);
