@@ -133,6 +133,7 @@ impl Context {
 
     /// Ends the context: work is dropped, memory freed.
     pub fn destroy(&self) {
+        self.streams().iter().for_each(|stream| stream.abandon_capture());
         self.condemn(Sticky::Destroyed);
         for stream in self.streams() {
             stream.wait_idle();

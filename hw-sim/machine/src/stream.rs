@@ -72,7 +72,8 @@ pub struct Stream {
     pub context: Arc<Context>,
     /// Its kind.
     pub kind: StreamKind,
-    /// Its priority; accepted, not acted upon.
+    /// Its priority: each has hardware queues of its own, and where blocks start in order, those of
+    /// greater priority (a lesser number) start first.
     pub priority: i32,
     /// Never used twice.
     pub id: u64,

@@ -184,6 +184,10 @@ fn what_has_no_meaning_in_a_capture_is_refused() {
         ok!(cuStreamBeginCapture_v2(blocking, relaxed));
         refused!(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT: cuMemsetD8Async(memory, 1, 8, null_mut()));
         end_invalidated(blocking);
+        // One whose stream goes must not forbid calls for ever.
+        let gone = begin(Mode::CU_STREAM_CAPTURE_MODE_GLOBAL);
+        ok!(cuStreamDestroy_v2(gone));
+        device_memory(64);
         let queue = begin(Mode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
         let handle = queue as usize;
         elsewhere(Mode::CU_STREAM_CAPTURE_MODE_GLOBAL, move || {

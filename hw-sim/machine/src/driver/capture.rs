@@ -230,7 +230,21 @@ impl Stream {
         if capture.mode != Mode::Relaxed && capture.thread != THREAD.with(|thread| *thread) {
             return refuse(CaptureError::WrongThread);
         }
-        self.context.machine.captures.end(&capture);
+        let (invalid, nodes) = self.finish_capture(&capture);
+        if invalid {
+            return refuse(CaptureError::Invalidated);
+        }
+        let mut is_last = vec![true; nodes.len()];
+        for before in nodes.iter().flat_map(|node| &node.after) {
+            is_last[*before] = false;
+        }
+        let joined = (0..nodes.len()).all(|index| !is_last[index] || last.contains(&index));
+        if joined { Ok(Graph { nodes: Mutex::new(nodes) }) } else { refuse(CaptureError::Unjoined) }
+    }
+
+    /// Takes all streams out of a capture; gives whether it was invalid, and what it noted.
+    fn finish_capture(&self, capture: &Arc<Capture>) -> (bool, Vec<Node>) {
+        self.context.machine.captures.end(capture);
         let (invalid, nodes, streams) = {
             let mut state = capture.lock();
             state.ended = true;
@@ -241,15 +255,16 @@ impl Stream {
             *stream.part() = None;
             stream.captured.flag.store(false, Ordering::Relaxed);
         }
-        if invalid {
-            return refuse(CaptureError::Invalidated);
+        (invalid, nodes)
+    }
+
+    /// The stream goes: a capture that began in it goes, too, and forbids nothing any more.
+    pub fn abandon_capture(&self) {
+        let own = |part: &&Part| part.capture.origin == self.id;
+        let capture = self.part().as_ref().filter(own).map(|part| Arc::clone(&part.capture));
+        if let Some(capture) = capture {
+            drop(self.finish_capture(&capture));
         }
-        let mut is_last = vec![true; nodes.len()];
-        for before in nodes.iter().flat_map(|node| &node.after) {
-            is_last[*before] = false;
-        }
-        let joined = (0..nodes.len()).all(|index| !is_last[index] || last.contains(&index));
-        if joined { Ok(Graph { nodes: Mutex::new(nodes) }) } else { refuse(CaptureError::Unjoined) }
     }
 
     /// Notes a command instead of running it. Whoever called learns of a refusal from

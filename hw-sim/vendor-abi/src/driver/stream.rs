@@ -29,7 +29,8 @@ fn create(stream: Out<Handle>, flags: c_uint, priority: c_int) -> Outcome {
 
 fn destroy(stream: Handle) -> Outcome {
     // What is queued still runs: whoever drives the stream keeps it.
-    state::driver()?.streams.remove(stream).map(drop)
+    state::driver()?.streams.remove(stream)?.abandon_capture();
+    Ok(())
 }
 
 /// A wait or a write as `cuStreamBatchMemOp` and the single calls pass it.
