@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use hwsim_ptx::{Kernel, LinkedModule};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// A loaded module.
 pub struct Module {
@@ -35,6 +35,8 @@ pub struct Function {
     pub kernel: Arc<Kernel>,
     /// Dynamic shared memory that a launch may ask for, where the program has raised it.
     dynamic_shared_max: AtomicU32,
+    /// It is on the GPU: always, unless the driver loads lazily.
+    loaded: AtomicBool,
 }
 
 /// The kernels of a PTX text, which is checked but not loaded anywhere.
@@ -49,6 +51,7 @@ impl Module {
     pub fn load(context: &Arc<Context>, text: &str) -> Result<Arc<Self>> {
         let invalid = |error: hwsim_ptx::PtxError| Error::InvalidPtx(error.to_string());
         let module = hwsim_ptx::Module::load(text).map_err(invalid)?;
+        context.machine.compile(text);
         let mut offsets = Vec::new();
         let mut end = 0u64;
         for global in module.globals() {
@@ -106,7 +109,8 @@ impl Module {
     pub fn function(self: &Arc<Self>, name: &str) -> Option<Arc<Function>> {
         let kernel = self.linked.kernel(name)?;
         let (module, dynamic_shared_max) = (Arc::clone(self), AtomicU32::new(0));
-        Some(Arc::new(Function { module, kernel, dynamic_shared_max }))
+        let loaded = AtomicBool::new(false);
+        Some(Arc::new(Function { module, kernel, dynamic_shared_max, loaded }))
     }
 }
 
@@ -120,6 +124,17 @@ impl Drop for Module {
 }
 
 impl Function {
+    /// The function is on the GPU from now on; true if it was before.
+    pub fn mark_loaded(&self) -> bool {
+        // Relaxed: nothing but the flag is shared by it.
+        self.loaded.swap(true, Ordering::Relaxed)
+    }
+
+    /// Was it loaded?
+    pub fn is_loaded(&self) -> bool {
+        self.loaded.load(Ordering::Relaxed)
+    }
+
     /// Dynamic shared memory that a launch may ask for, bytes.
     pub fn dynamic_shared_max(&self) -> u32 {
         let model = self.module.context.machine.model(self.module.context.gpu);

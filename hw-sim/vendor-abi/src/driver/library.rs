@@ -2,6 +2,7 @@
 
 use super::call::{In, Out, driver_calls, string};
 use super::code::{INVALID_VALUE, NOT_FOUND, Outcome, refuse};
+use super::gate;
 use super::handles::Handle;
 use super::module::{function_attribute, function_handle, image_text, parameter, set_attribute};
 use super::state::{self, Library, LibraryKernel};
@@ -17,6 +18,7 @@ fn module_in(library: &Library, context: &Arc<Context>) -> Outcome<(Handle, Arc<
     if let Some((handle, module)) = modules.get(&context.id) {
         return Ok((*handle, Arc::clone(module)));
     }
+    gate::drain(context);
     let module = Module::load(context, &library.text)?;
     let handle = driver.modules.add(Arc::clone(&module));
     modules.insert(context.id, (handle, Arc::clone(&module)));
