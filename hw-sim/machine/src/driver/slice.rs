@@ -5,8 +5,8 @@
 //! that the holder knows whether anybody does. A process that ends lets go of both.
 
 use crate::description::Description;
-use crate::fabric::Directory;
 use crate::error::{Error, Result};
+use crate::fabric::Directory;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 use std::fs::File;
