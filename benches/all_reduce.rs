@@ -4,8 +4,8 @@
 //! say nothing about GPUs.
 
 use criterion::{BenchmarkId, Criterion, Throughput};
-use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
-use ringdove::{Communicator, DataType, ReduceOp, Settings, open_device};
+use cudarc::driver::{CudaSlice, CudaStream};
+use ringdove::{Communicator, ReduceOp, Registered, Settings, open_device};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,16 +15,23 @@ const INSIDE: &str = "RINGDOVE_BENCH_INSIDE";
 struct Rank {
     communicator: Communicator,
     stream: Arc<CudaStream>,
-    buffer: CudaSlice<u8>,
+    buffer: Buffer,
+}
+
+enum Buffer {
+    Plain(CudaSlice<f32>),
+    Registered(Registered<f32>),
 }
 
 impl Rank {
-    fn enqueue(&self, bytes: usize) {
-        let (at, _use) = self.buffer.device_ptr(&self.stream);
-        let count = bytes / 4;
-        self.communicator
-            .all_reduce_raw(at, at, count, DataType::F32, ReduceOp::Sum, &self.stream)
-            .unwrap();
+    fn enqueue(&mut self) {
+        let Self { communicator, stream, buffer } = self;
+        let sum = ReduceOp::Sum;
+        let called = match buffer {
+            Buffer::Plain(buffer) => communicator.all_reduce_in_place(buffer, sum, stream),
+            Buffer::Registered(buffer) => communicator.all_reduce_in_place(buffer, sum, stream),
+        };
+        called.unwrap();
     }
 }
 
@@ -36,11 +43,12 @@ fn ranks(count: usize, bytes: usize, registered: bool) -> Vec<Rank> {
         .into_iter()
         .map(|communicator| {
             let stream = communicator.context().new_stream().unwrap();
-            let buffer = stream.alloc_zeros::<u8>(bytes).unwrap();
+            let buffer = stream.alloc_zeros::<f32>(bytes / 4).unwrap();
             stream.synchronize().unwrap();
-            if registered {
-                communicator.register(buffer.device_ptr(&stream).0, bytes).unwrap();
-            }
+            let buffer = match registered {
+                true => Buffer::Registered(communicator.register(buffer).unwrap()),
+                false => Buffer::Plain(buffer),
+            };
             Rank { communicator, stream, buffer }
         })
         .collect()
@@ -53,12 +61,12 @@ fn all_reduce(criterion: &mut Criterion) {
         for (gpus, bytes) in
             [2, 4].into_iter().flat_map(|gpus| [8 << 10, 1 << 20, 64 << 20].map(|b| (gpus, b)))
         {
-            let ranks = ranks(gpus, bytes, registered);
+            let mut ranks = ranks(gpus, bytes, registered);
             group.throughput(Throughput::Bytes(bytes as u64));
             let id = BenchmarkId::new(format!("{gpus} virtual GPUs"), bytes);
             group.bench_function(id, |bencher| {
                 bencher.iter(|| {
-                    ranks.iter().for_each(|rank| rank.enqueue(bytes));
+                    ranks.iter_mut().for_each(Rank::enqueue);
                     for rank in &ranks {
                         rank.stream.synchronize().unwrap();
                         rank.communicator.check().unwrap();

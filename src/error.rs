@@ -47,6 +47,22 @@ pub enum Error {
         /// That rank's value.
         peer_value: String,
     },
+    /// A rank told something of itself that cannot be true, such as memory outside of what the
+    /// driver has opened. It is not used.
+    #[error(
+        "{rank} told something of {field} that cannot be used: expected {expected}, seen {seen}. \
+         Do all ranks run one version of ringdove, and is every process of the job your own?"
+    )]
+    PeerValue {
+        /// The rank that told it.
+        rank: Rank,
+        /// What it is about, for example `its signal memory`.
+        field: String,
+        /// What would have been accepted.
+        expected: String,
+        /// What was told.
+        seen: String,
+    },
     /// A wait on the device reached its deadline (R10).
     #[error("{0}")]
     WaitExpired(Box<ExpiredWait>),
@@ -101,6 +117,25 @@ pub enum Error {
         /// Its name, with the driver's explanation where there is one.
         name: String,
     },
+    /// A registered buffer was freed while it was registered, and its address is that of other
+    /// memory now.
+    #[error(
+        "{rank}: registration {registration} was made of allocation {registered}, and {address:#x} \
+         lies in allocation {seen} now: the registered memory was freed. Keep it allocated until \
+         all ranks of the communicator are gone"
+    )]
+    StaleRegistration {
+        /// The rank whose buffer it is.
+        rank: Rank,
+        /// Number of the registration.
+        registration: usize,
+        /// The address that a call named.
+        address: u64,
+        /// The driver's id of the allocation that was registered.
+        registered: u64,
+        /// The id of the allocation that holds the address now.
+        seen: u64,
+    },
     /// The communicator was aborted.
     #[error("aborted{}: {why}", by.map(|rank| format!(" by {rank}")).unwrap_or_default())]
     Aborted {
@@ -118,6 +153,17 @@ pub enum Error {
         looked_for: String,
         /// What the user can do.
         advice: String,
+    },
+    /// What is asked for belongs to a cargo feature that is off in this build.
+    #[error(
+        "{wanted} needs feature `{feature}` of crate ringdove, which is off in this build; build \
+         with the default features, or add `features = [\"{feature}\"]` to the dependency"
+    )]
+    FeatureOff {
+        /// What was asked for.
+        wanted: String,
+        /// The feature that has it.
+        feature: &'static str,
     },
     /// A setting has a value that cannot be used.
     #[error("setting {name}={value}: expected {expected}")]
@@ -181,6 +227,31 @@ impl Error {
             what: what.to_owned(),
             expected: expected.to_string(),
             seen: seen.to_string(),
+        }
+    }
+
+    /// An [`Error::PeerValue`].
+    pub fn peer_value(
+        rank: Rank,
+        field: &str,
+        expected: impl fmt::Display,
+        seen: impl fmt::Display,
+    ) -> Self {
+        Self::PeerValue {
+            rank,
+            field: field.to_owned(),
+            expected: expected.to_string(),
+            seen: seen.to_string(),
+        }
+    }
+
+    /// The same error, where the argument was not the caller's but told by `rank`.
+    pub(crate) fn told_by(self, rank: Rank) -> Self {
+        match self {
+            Self::Argument { what, expected, seen } => {
+                Self::PeerValue { rank, field: what, expected, seen }
+            }
+            other => other,
         }
     }
 

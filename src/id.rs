@@ -21,6 +21,11 @@ pub struct LaneId(pub u32);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Position(pub u64);
 
+/// A buffer that every rank has registered. Numbers count from zero, in the order of registration,
+/// and are the same on every rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Registration(pub usize);
+
 impl Rank {
     /// The rank as an index.
     pub const fn index(self) -> usize {

@@ -20,6 +20,36 @@
 //! * [`shared`]: the only views of memory that a device also writes
 //! * [`settings`]: one struct, read once
 //! * [`error`], [`id`]: typed errors, typed numbers
+//!
+//! ```no_run
+//! use ringdove::{Communicator, ReduceOp, Settings, device_count, open_device};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let contexts = (0..device_count()?).map(open_device).collect::<Result<Vec<_>, _>>()?;
+//! let ranks = Communicator::init_all(&contexts, &Settings::from_env()?)?;
+//! let mut sums = Vec::new();
+//! for rank in &ranks {
+//!     let stream = rank.context().new_stream()?;
+//!     let mut data = stream.clone_htod(&[rank.rank() as f32; 1024])?;
+//!     rank.all_reduce_in_place(&mut data, ReduceOp::Sum, &stream)?;
+//!     sums.push((stream, data));
+//! }
+//! for (rank, (stream, data)) in ranks.iter().zip(&sums) {
+//!     let sum: Vec<f32> = stream.clone_dtoh(data)?;
+//!     rank.check()?; // the copy has waited for the stream: errors are known now
+//!     println!("rank {}: {}", rank.rank(), sum[0]);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Features
+//!
+//! | feature | default | what it adds |
+//! |---|---|---|
+//! | `cli` | yes | the `ringdove` command |
+//! | `verbs` | yes | ranks on several nodes, by RDMA adapters; its build needs cmake and libclang |
+//! | `cust` | no | contexts, streams, buffers of the crate `cust`; its build needs `libcuda.so` |
 
 pub mod bootstrap;
 pub mod communicator;
@@ -35,9 +65,9 @@ pub mod topology;
 pub mod transport;
 
 pub use communicator::{
-    Communicator, Element, Group, Reduction, Registration, Scalar, Statistics, UniqueId,
+    Communicator, Element, Group, Reduction, Registered, Registration, Scalar, Statistics, UniqueId,
 };
 pub use error::{Error, Result};
-pub use gpu::{device_count, open_device};
+pub use gpu::{DeviceBuffer, DeviceBufferMut, device_count, open_device};
 pub use ringdove_kernels::element::{DataType, ReduceOp};
 pub use settings::{FarSlots, Setting, Settings, VerbsOrder};

@@ -237,8 +237,8 @@ pub const TABLE: &[Setting] = &[
     Setting {
         name: "RINGDOVE_PROXY_CPUS",
         default: "",
-        meaning: "processors that proxy threads are pinned to, in turn, such as `2,3`; empty: \
-                  not pinned",
+        meaning: "processors that proxy threads are pinned to, in turn, such as `2,3` (each 0 to \
+                  1023); empty: not pinned",
     },
     Setting {
         name: "RINGDOVE_COALESCE_BYTES",
@@ -327,10 +327,15 @@ pub const LAUNCH_TABLE: &[Setting] = &[
     Setting {
         name: "RINGDOVE_BOOTSTRAP_SECRET",
         default: "",
-        meaning: "what only the ranks of this job know, the same on all; without it the secret is \
-                  derived from the job's name, which keeps jobs apart but no attacker out",
+        meaning: "random text of at least 16 bytes that only the ranks of this job know, the same \
+                  on all; `hwsim run` makes one. Without it the job has no secret: its name keeps \
+                  jobs apart, but nobody out",
     },
 ];
+
+/// Processors that the C library's sets of processors hold (`CPU_SETSIZE`): a number beyond ends the
+/// process that tries to be pinned there.
+pub(crate) const CPUS_MAX: usize = 1024;
 
 impl Default for Settings {
     fn default() -> Self {
@@ -374,7 +379,7 @@ impl Settings {
             slot_bytes: reader.number(
                 "RINGDOVE_SLOT_BYTES",
                 "a multiple of 16 from 4096 to 4194304",
-                |n| (4096..=4_194_304).contains(n) && n % 16 == 0,
+                |n: &u32| (4096..=4_194_304).contains(n) && n.is_multiple_of(16),
             )?,
             slot_count: reader.number(
                 "RINGDOVE_SLOTS",
@@ -384,7 +389,7 @@ impl Settings {
             low_latency_bytes: reader.number(
                 "RINGDOVE_LOW_LATENCY_BYTES",
                 "a multiple of 16 from 0 to 262144",
-                |n| *n <= 262_144 && n % 16 == 0,
+                |n: &u32| *n <= 262_144 && n.is_multiple_of(16),
             )?,
             ring_log2: reader.number("RINGDOVE_RING_LOG2", "4 to 16", |n| (4..=16).contains(n))?,
             engine: reader.number("RINGDOVE_ENGINE", "proxy or device", |_| true)?,
@@ -402,8 +407,8 @@ impl Settings {
                 .number("RINGDOVE_PROXY_THREADS", "1 to 64", |n| (1..=64).contains(n))?,
             proxy_cpus: reader.list(
                 "RINGDOVE_PROXY_CPUS",
-                "processor numbers separated by commas",
-                |part| part.parse().ok().filter(|&cpu: &usize| cpu < 4096),
+                "processor numbers from 0 to 1023, separated by commas",
+                |part| part.parse().ok().filter(|&cpu: &usize| cpu < CPUS_MAX),
             )?,
             coalesce_bytes_max: reader.number(
                 "RINGDOVE_COALESCE_BYTES",
@@ -542,6 +547,7 @@ mod tests {
             ("RINGDOVE_LOW_LATENCY_BYTES", "40"),
             ("RINGDOVE_TIMEOUT_MS", "soon"),
             ("RINGDOVE_PROXY_CPUS", "1,x"),
+            ("RINGDOVE_PROXY_CPUS", "0,1024"),
             ("RINGDOVE_BLOCKS", "0"),
             ("RINGDOVE_ADAPTER", "mlx5_0:x"),
             ("RINGDOVE_GID_INDEX", "256"),

@@ -1,13 +1,13 @@
 //! All-reduce on (virtual) GPUs, end to end: every data type, reduction, size and way of calling,
 //! on every engine.
-//! every engine.
 
 mod hardware;
 
+use cudarc::driver::{CudaSlice, CudaViewMut, DeviceSlice};
 use hardware::data::{expected, first_difference, input, scalar};
 use hardware::engines::on_engines;
-use hardware::{World, address, download, settings, upload};
-use ringdove::{DataType, ReduceOp, Reduction, Scalar, Settings};
+use hardware::{World, download, settings, upload};
+use ringdove::{Communicator, DataType, ReduceOp, Reduction, Registered, Scalar, Settings};
 
 /// How one all-reduce is called.
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +27,34 @@ impl Case {
     }
 }
 
+/// A buffer of one rank, registered or not.
+enum Buffer {
+    Plain(CudaSlice<u8>),
+    Registered(Registered<u8>),
+}
+
+impl Buffer {
+    fn new(rank: &Communicator, slice: CudaSlice<u8>, registered: bool) -> Self {
+        match registered {
+            true => Self::Registered(rank.register(slice).unwrap()),
+            false => Self::Plain(slice),
+        }
+    }
+
+    fn view_mut(&mut self) -> CudaViewMut<'_, u8> {
+        match self {
+            Self::Plain(slice) => slice.as_view_mut(),
+            Self::Registered(buffer) => buffer.as_view_mut(),
+        }
+    }
+
+    fn download(&mut self) -> Vec<u8> {
+        let view = self.view_mut();
+        let stream = view.stream().clone();
+        stream.clone_dtoh(&view).unwrap()
+    }
+}
+
 /// Runs `case` on `world` and checks every element on every rank, and that inputs stay as they
 /// were.
 fn check(world: &World, case: Case) {
@@ -35,33 +63,34 @@ fn check(world: &World, case: Case) {
         (0..ranks).map(|rank| input(case.data_type, case.op, rank, case.count)).collect();
     let shifted: Vec<_> =
         inputs.iter().map(|bytes| [&vec![0xaa; case.shift], &bytes[..]].concat()).collect();
-    let sends = world.upload(&shifted);
     let poison = vec![vec![0xcd; case.shift + inputs[0].len()]; ranks];
-    let receives = world.upload(&poison);
-    let length = case.shift + inputs[0].len();
-    if case.registered {
-        for (rank, (communicator, _)) in world.ranks().enumerate() {
-            communicator.register(address(&sends[rank]), length).unwrap();
-            communicator.register(address(&receives[rank]), length).unwrap();
-        }
-    }
+    let hold = |slices: Vec<CudaSlice<u8>>| -> Vec<Buffer> {
+        let ranks = world.communicators.iter().zip(slices);
+        ranks.map(|(rank, slice)| Buffer::new(rank, slice, case.registered)).collect()
+    };
+    let (mut sends, mut receives) = (hold(world.upload(&shifted)), hold(world.upload(&poison)));
+    let part = case.shift..case.shift + inputs[0].len();
     for (rank, (communicator, stream)) in world.ranks().enumerate() {
-        let send = address(&sends[rank]) + case.shift as u64;
-        let receive = address(&receives[rank]) + case.shift as u64;
-        let receive = if case.in_place { send } else { receive };
         let reduction = match case.op {
             ReduceOp::PreMulSum => Reduction::pre_mul_sum(Scalar::Integer(scalar(rank))),
             op => op.into(),
         };
-        communicator
-            .all_reduce_raw(send, receive, case.count, case.data_type, reduction, stream)
-            .unwrap_or_else(|error| panic!("{case:?}, rank {rank}: {error}"));
+        let mut send = sends[rank].view_mut();
+        let called = if case.in_place {
+            let mut buffer = send.slice_mut(part.clone());
+            communicator.all_reduce_bytes_in_place(case.data_type, &mut buffer, reduction, stream)
+        } else {
+            let mut receive = receives[rank].view_mut();
+            let (send, mut receive) = (send.slice(part.clone()), receive.slice_mut(part.clone()));
+            communicator.all_reduce_bytes(case.data_type, &send, &mut receive, reduction, stream)
+        };
+        called.unwrap_or_else(|error| panic!("{case:?}, rank {rank}: {error}"));
     }
     world.finish();
     let wanted = expected(case.data_type, case.op, ranks, case.count);
     for rank in 0..ranks {
-        let sent = download(&sends[rank]);
-        let result = if case.in_place { sent.clone() } else { download(&receives[rank]) };
+        let sent = sends[rank].download();
+        let result = if case.in_place { sent.clone() } else { receives[rank].download() };
         let seen = &result[case.shift..case.shift + wanted.len()];
         if let Some(difference) = first_difference(case.data_type, seen, &wanted) {
             panic!("{case:?}, rank {rank} of {ranks}: {difference}");
@@ -118,14 +147,14 @@ fn small_calls_back_to_back_in_every_order_of_sizes() {
         let wanted = expected(DataType::F32, ReduceOp::Sum, 4, total);
         let sends = world.upload(&inputs);
         let calls = 5 * counts.len();
-        let outputs: Vec<Vec<_>> =
+        let mut outputs: Vec<Vec<_>> =
             (0..calls).map(|_| world.upload(&vec![vec![0xcd; 4 * total]; 4])).collect();
         for (call, count) in counts.iter().cycle().take(calls).enumerate() {
             for (rank, (communicator, stream)) in world.ranks().enumerate() {
-                let (send, receive) = (address(&sends[rank]), address(&outputs[call][rank]));
-                communicator
-                    .all_reduce_raw(send, receive, *count, DataType::F32, ReduceOp::Sum, stream)
-                    .unwrap();
+                let send = sends[rank].slice(..4 * count);
+                let mut receive = outputs[call][rank].slice_mut(..4 * count);
+                let (kind, op) = (DataType::F32, ReduceOp::Sum);
+                communicator.all_reduce_bytes(kind, &send, &mut receive, op, stream).unwrap();
             }
         }
         world.finish();
@@ -199,15 +228,14 @@ fn back_to_back_calls_on_one_stream() {
         let world = World::new(4);
         let count = 20_000;
         let data = |rank| input(DataType::I32, ReduceOp::Max, rank, count);
-        let buffers = world.upload(&(0..4).map(data).collect::<Vec<_>>());
+        let mut buffers = world.upload(&(0..4).map(data).collect::<Vec<_>>());
         for call in 0..50 {
             for (rank, (communicator, stream)) in world.ranks().enumerate() {
-                let buffer = address(&buffers[rank]);
                 // Sizes alternate, so that plans of different shapes follow one another.
                 let count = if call % 2 == 0 { count } else { 100 };
-                communicator
-                    .all_reduce_raw(buffer, buffer, count, DataType::I32, ReduceOp::Max, stream)
-                    .unwrap();
+                let mut buffer = buffers[rank].slice_mut(..4 * count);
+                let (kind, op) = (DataType::I32, ReduceOp::Max);
+                communicator.all_reduce_bytes_in_place(kind, &mut buffer, op, stream).unwrap();
             }
         }
         world.finish();
@@ -230,14 +258,12 @@ fn calls_on_several_streams_keep_their_order() {
             .collect();
         let count = 4096;
         let ones = 1u32.to_ne_bytes().repeat(count);
-        let buffers = world.upload(&[ones.clone(), ones]);
+        let mut buffers = world.upload(&[ones.clone(), ones]);
         for call in 0..12 {
             for (rank, communicator) in world.communicators.iter().enumerate() {
-                let buffer = address(&buffers[rank]);
-                let stream = &streams[rank][call % 3];
-                communicator
-                    .all_reduce_raw(buffer, buffer, count, DataType::U32, ReduceOp::Sum, stream)
-                    .unwrap();
+                let (buffer, stream) = (&mut buffers[rank], &streams[rank][call % 3]);
+                let (kind, op) = (DataType::U32, ReduceOp::Sum);
+                communicator.all_reduce_bytes_in_place(kind, buffer, op, stream).unwrap();
             }
         }
         for stream in streams.iter().flatten() {
@@ -261,12 +287,10 @@ fn several_communicators_at_once() {
         for world in &worlds {
             let ranks = world.communicators.len();
             let data = |rank| input(DataType::F32, ReduceOp::Sum, rank, count);
-            let buffers = world.upload(&(0..ranks).map(data).collect::<Vec<_>>());
+            let mut buffers = world.upload(&(0..ranks).map(data).collect::<Vec<_>>());
             for (rank, (communicator, stream)) in world.ranks().enumerate() {
-                let buffer = address(&buffers[rank]);
-                communicator
-                    .all_reduce_raw(buffer, buffer, count, DataType::F32, ReduceOp::Sum, stream)
-                    .unwrap();
+                let (buffer, kind, op) = (&mut buffers[rank], DataType::F32, ReduceOp::Sum);
+                communicator.all_reduce_bytes_in_place(kind, buffer, op, stream).unwrap();
             }
             pending.push(buffers);
         }
@@ -320,11 +344,9 @@ fn one_thread_for_each_rank() {
                             .unwrap();
                     let stream = context.new_stream().unwrap();
                     let data = input(DataType::F64, ReduceOp::Min, rank, 12_345);
-                    let buffer = upload(&stream, &data);
-                    let at = address(&buffer);
-                    communicator
-                        .all_reduce_raw(at, at, 12_345, DataType::F64, ReduceOp::Min, &stream)
-                        .unwrap();
+                    let mut buffer = upload(&stream, &data);
+                    let (kind, op) = (DataType::F64, ReduceOp::Min);
+                    communicator.all_reduce_bytes_in_place(kind, &mut buffer, op, &stream).unwrap();
                     stream.synchronize().unwrap();
                     communicator.check().unwrap();
                     let wanted = expected(DataType::F64, ReduceOp::Min, 4, 12_345);

@@ -5,7 +5,7 @@
 mod hardware;
 
 use cudarc::driver::{CudaSlice, CudaStream};
-use hardware::{address, on_processes};
+use hardware::on_processes;
 use ringdove::{Communicator, DataType, Error, ReduceOp};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,17 +27,19 @@ impl Buffer {
         data_type: DataType,
         op: ReduceOp,
     ) -> Result<(), Error> {
-        let at = address(&self.slice);
-        rank.all_reduce_raw(at, at, count, data_type, op, &self.stream)
+        let mut part = self.slice.slice_mut(..count * data_type.size_bytes());
+        rank.all_reduce_bytes_in_place(data_type, &mut part, op, &self.stream)
     }
 
     /// Sends `count` elements to the previous rank, and receives 1000 from the next one.
     fn exchange(&mut self, rank: &Communicator, count: usize) -> Result<(), Error> {
-        let (at, half) = (address(&self.slice), self.slice.len() as u64 / 2);
+        let half = self.slice.len() / 2;
+        let (sent, mut received) = self.slice.split_at_mut(half);
+        let (sent, mut received) = (sent.slice(..4 * count), received.slice_mut(..4 * 1000));
         let (number, ranks) = (rank.rank(), rank.rank_count());
         let mut group = rank.group();
-        group.send_raw(at, count, DataType::F32, (number + ranks - 1) % ranks)?;
-        group.receive_raw(at + half, 1000, DataType::F32, (number + 1) % ranks)?;
+        group.send_bytes(DataType::F32, &sent, (number + ranks - 1) % ranks)?;
+        group.receive_bytes(DataType::F32, &mut received, (number + 1) % ranks)?;
         group.launch(&self.stream)
     }
 }

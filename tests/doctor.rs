@@ -10,7 +10,7 @@ use std::process::{Command, ExitStatus};
 fn is_real() -> bool {
     let real = std::env::var("RINGDOVE_TEST_GPU").is_ok_and(|value| value == "real");
     if real {
-        eprintln!("skipped: this test knows virtual machines only");
+        tally::skip("virtual-only", "this test knows virtual machines only");
     }
     real
 }
@@ -45,7 +45,7 @@ fn about<'a>(document: &'a Value, subject: &str) -> Vec<(&'a str, &'a str)> {
 fn has_adapters(document: &Value) -> bool {
     let shown = !document["adapters"].as_array().unwrap().is_empty();
     if !shown {
-        eprintln!("skipped in part: this host permits no virtual adapters");
+        tally::skip("virtual-adapters", "what the report says of adapters");
     }
     shown
 }
@@ -58,7 +58,7 @@ fn chosen(document: &Value) -> Vec<&str> {
 #[test]
 fn without_a_driver_it_fails_and_names_what_is_missing() {
     if ringdove::device_count().is_ok() {
-        return eprintln!("skipped: this machine has a CUDA driver");
+        return tally::skip("cuda-driver", "what is said without a driver");
     }
     let mut command = Command::new(tool("ringdove"));
     command.arg("doctor");
@@ -146,6 +146,8 @@ fn adapters_are_missed_only_by_jobs_on_several_nodes() {
     if ringdove::topology::adapter::read(std::path::Path::new("/sys")).is_empty() {
         assert_eq!(status.code(), Some(1), "{document:#}");
         assert_eq!(about(&document, "adapters")[0].0, "missing");
+    } else {
+        tally::skip("adapters", "a job on several nodes without any adapter");
     }
 }
 
@@ -173,7 +175,7 @@ fn settings_show_where_they_come_from_and_bad_ones_stop_a_run() {
     let variables = [
         ("RINGDOVE_ADAPTER", "hwsim1"),
         ("RINGDOVE_SLTS", "8"),
-        ("RINGDOVE_BOOTSTRAP_SECRET", "not to be seen"),
+        ("RINGDOVE_BOOTSTRAP_SECRET", "a secret not to be seen"),
     ];
     let (status, document) = document_on(&["--machine", "pcie4"], &variables);
     assert_eq!(status.code(), Some(0), "{document:#}");

@@ -2,8 +2,9 @@
 
 mod hardware;
 
+use cudarc::driver::CudaSlice;
 use hardware::engines::on_engines;
-use hardware::{SOON, World, address, settings, sum, wait_for_error};
+use hardware::{SOON, World, settings, sum, wait_for_error};
 use ringdove::{Communicator, DataType, Error, ReduceOp, Settings, UniqueId};
 use std::time::{Duration, Instant};
 
@@ -21,9 +22,9 @@ fn impatient() -> Settings {
 fn a_rank_that_never_calls_is_named_on_every_rank() {
     on_engines("pcie4", || {
         let world = World::with(3, &impatient());
-        let buffers = world.upload(&vec![vec![0; 4000]; 3]);
+        let mut buffers = world.upload(&vec![vec![0; 4000]; 3]);
         for rank in [0, 1] {
-            sum(&world, rank, address(&buffers[rank]), 1000).unwrap();
+            sum(&world, rank, &mut buffers[rank], 1000).unwrap();
         }
         for (communicator, stream) in world.ranks() {
             let error = wait_for_error(communicator);
@@ -34,8 +35,25 @@ fn a_rank_that_never_calls_is_named_on_every_rank() {
             // Every kernel has stopped, and the device is well.
             stream.synchronize().unwrap();
         }
-        let refused = sum(&world, 2, address(&buffers[2]), 1000).unwrap_err();
+        let refused = sum(&world, 2, &mut buffers[2], 1000).unwrap_err();
         assert!(matches!(refused, Error::WaitExpired(_)), "{refused}");
+    });
+}
+
+/// If this fails, a program that waits for its stream and then asks takes wrong data for right:
+/// kernels whose wait has expired end at once, and their streams with them.
+#[test]
+fn an_expired_wait_is_known_when_its_stream_has_ended() {
+    on_engines("pcie4", || {
+        let hasty = Settings { wait_timeout: Duration::from_millis(5), ..impatient() };
+        for _ in 0..10 {
+            let world = World::with(2, &hasty);
+            let mut buffers = world.upload(&vec![vec![0; 4000]; 2]);
+            sum(&world, 0, &mut buffers[0], 1000).unwrap();
+            world.streams[0].synchronize().unwrap();
+            let error = world.communicators[0].check().unwrap_err();
+            assert!(matches!(error, Error::WaitExpired(_)), "{error}");
+        }
     });
 }
 
@@ -44,9 +62,9 @@ fn a_rank_that_never_calls_is_named_on_every_rank() {
 fn ranks_that_disagree_learn_both_values() {
     on_engines("pcie4", || {
         let world = World::with(2, &impatient());
-        let buffers = world.upload(&vec![vec![0; 4000]; 2]);
-        sum(&world, 0, address(&buffers[0]), 1000).unwrap();
-        let error = sum(&world, 1, address(&buffers[1]), 999).unwrap_err();
+        let mut buffers = world.upload(&vec![vec![0; 4000]; 2]);
+        sum(&world, 0, &mut buffers[0], 1000).unwrap();
+        let error = sum(&world, 1, &mut buffers[1], 999).unwrap_err();
         for part in ["count", "rank 1 says 999", "rank 0 says 1000"] {
             assert!(error.to_string().contains(part), "{error}");
         }
@@ -60,12 +78,14 @@ fn ranks_that_disagree_learn_both_values() {
 fn both_sides_of_a_message_must_agree() {
     on_engines("pcie4", || {
         let world = World::with(2, &impatient());
-        let buffers = world.upload(&vec![vec![0; 4000]; 2]);
+        let mut buffers = world.upload(&vec![vec![0; 4000]; 2]);
+        let sent = buffers[0].slice(..400);
         let mut group = world.communicators[0].group();
-        group.send_raw(address(&buffers[0]), 100, DataType::F32, 1).unwrap();
+        group.send_bytes(DataType::F32, &sent, 1).unwrap();
         group.launch(&world.streams[0]).unwrap();
+        let mut received = buffers[1].slice_mut(..404);
         let mut group = world.communicators[1].group();
-        group.receive_raw(address(&buffers[1]), 101, DataType::F32, 0).unwrap();
+        group.receive_bytes(DataType::F32, &mut received, 0).unwrap();
         let error = group.launch(&world.streams[1]).unwrap_err();
         assert!(error.to_string().contains("rank 1 says 101, rank 0 says 100"), "{error}");
         wait_for_error(&world.communicators[0]);
@@ -78,8 +98,8 @@ fn both_sides_of_a_message_must_agree() {
 fn abort_wakes_every_rank() {
     on_engines("pcie4", || {
         let world = World::new(2);
-        let buffers = world.upload(&vec![vec![0; 4000]; 2]);
-        sum(&world, 0, address(&buffers[0]), 1000).unwrap();
+        let mut buffers = world.upload(&vec![vec![0; 4000]; 2]);
+        sum(&world, 0, &mut buffers[0], 1000).unwrap();
         world.communicators[1].abort("enough");
         for (communicator, stream) in world.ranks() {
             let error = wait_for_error(communicator);
@@ -96,54 +116,63 @@ fn drop_never_hangs() {
         let started = Instant::now();
         let patient = Settings { drop_timeout: Duration::from_millis(100), ..settings() };
         let world = World::with(2, &patient);
-        let buffers = world.upload(&vec![vec![0; 4000]; 2]);
-        sum(&world, 0, address(&buffers[0]), 1000).unwrap();
+        let mut buffers = world.upload(&vec![vec![0; 4000]; 2]);
+        sum(&world, 0, &mut buffers[0], 1000).unwrap();
         drop(world);
         assert!(started.elapsed() < SOON);
         // The device is still of use.
         let world = World::new(2);
-        for (rank, buffer) in buffers.iter().enumerate() {
-            sum(&world, rank, address(buffer), 1000).unwrap();
+        for (rank, buffer) in buffers.iter_mut().enumerate() {
+            sum(&world, rank, buffer, 1000).unwrap();
         }
         world.finish();
     });
 }
 
-/// If this fails, a wrong argument is launched, or ends more than the call.
+/// If this fails, a wrong argument is launched, or ends more than the call. What only the calls on
+/// addresses can get wrong is in `raw`.
 #[test]
 fn bad_arguments_are_refused_and_harmless() {
     on_engines("pcie4", || {
         let world = World::new(2);
-        let buffers = world.upload(&vec![vec![0; 4096]; 2]);
-        let at = address(&buffers[0]);
+        let mut buffers = world.upload(&vec![vec![0; 4096]; 2]);
         let (communicator, stream) = (&world.communicators[0], &world.streams[0]);
-        let call = |send, receive, count, data_type, stream| {
-            let result =
-                communicator.all_reduce_raw(send, receive, count, data_type, ReduceOp::Sum, stream);
+        let [own, other] = &mut buffers[..] else { unreachable!("two ranks") };
+        let call = |buffer: &mut CudaSlice<u8>, from, bytes, stream| {
+            let mut part = buffer.slice_mut(from..from + bytes);
+            let (data_type, op) = (DataType::F32, ReduceOp::Sum);
+            let result = communicator.all_reduce_bytes_in_place(data_type, &mut part, op, stream);
             result.unwrap_err().to_string()
         };
         for (message, part) in [
-            (call(at, at, 1025, DataType::F32, stream), "at most 4096 bytes"),
-            (call(at + 2, at + 2, 10, DataType::F32, stream), "a multiple of 4"),
-            (call(64, 64, 10, DataType::F32, stream), "memory that the CUDA driver knows"),
-            (call(at, at + 8, 10, DataType::F32, stream), "no overlap"),
-            (call(at, at, usize::MAX, DataType::F64, stream), "less than 1 TiB"),
-            (call(at, at, 10, DataType::F32, &world.streams[1]), "a stream of device 0"),
+            (call(own, 2, 40, stream), "a multiple of 4"),
+            (call(own, 0, 42, stream), "a multiple of 4 bytes"),
+            (
+                call(own, 0, 40, &world.streams[1]),
+                "invalid argument stream: expected one of device 0",
+            ),
+            (call(other, 0, 40, stream), "invalid argument buffer: expected one of device 0"),
         ] {
             assert!(message.contains("invalid argument"), "{message}");
             assert!(message.contains(part), "{message}");
         }
-        let mut group = communicator.group();
-        let message = group.send_raw(at, 1, DataType::U8, 2).unwrap_err().to_string();
+        let (send, mut receive) = own.split_at_mut(100);
+        let refused = communicator.all_reduce(&send, &mut receive, ReduceOp::Sum, stream);
+        let message = refused.unwrap_err().to_string();
+        assert!(message.contains("expected 100 elements"), "{message}");
+        let message = communicator.send(&send, 2, stream).unwrap_err().to_string();
         assert!(message.contains("a rank less than 2"), "{message}");
+        let message = communicator.send(other, 1, stream).unwrap_err().to_string();
+        assert!(message.contains("one of device 0"), "{message}");
         let mut group = communicator.group();
-        group.send_raw(at, 1, DataType::U8, 0).unwrap();
+        group.send(&send, 0).unwrap();
         let message = group.launch(stream).unwrap_err().to_string();
         assert!(message.contains("needs a receive"), "{message}");
-        communicator.register(at, 5000).unwrap_err();
-        // Nothing of all that counts as a call.
-        for (rank, buffer) in buffers.iter().enumerate() {
-            sum(&world, rank, address(buffer), 1000).unwrap();
+        let foreign = world.streams[1].alloc_zeros::<u8>(5000).unwrap();
+        communicator.register(foreign).unwrap_err();
+        // Nothing of all that counts as a call, and no error of it is left behind in a context.
+        for (rank, buffer) in buffers.iter_mut().enumerate() {
+            sum(&world, rank, buffer, 1000).unwrap();
         }
         world.finish();
     });
@@ -170,14 +199,18 @@ fn initialisation_fails_in_bounded_time() {
 fn registration_is_collective() {
     on_engines("pcie4", || {
         let world = World::with(2, &impatient());
-        let buffers = world.upload(&vec![vec![0; 1 << 20]; 2]);
-        let at = address(&buffers[0]);
-        world.communicators[0].register(at, 1 << 20).unwrap();
-        let error = sum(&world, 0, at, 1 << 18).unwrap_err();
+        let allocate = |world: &World, rank: usize, bytes| {
+            world.streams[rank].alloc_zeros::<u8>(bytes).unwrap()
+        };
+        let (rank, stream) = (&world.communicators[0], &world.streams[0]);
+        let mut buffer = rank.register(allocate(&world, 0, 1 << 20)).unwrap();
+        let error = rank
+            .all_reduce_bytes_in_place(DataType::F32, &mut buffer, ReduceOp::Sum, stream)
+            .unwrap_err();
         assert!(error.to_string().contains("nothing from rank 1"), "{error}");
         let world = World::new(2);
-        world.communicators[0].register(at, 1 << 20).unwrap();
-        let error = world.communicators[1].register(address(&buffers[1]), 1 << 19).unwrap_err();
+        world.communicators[0].register(allocate(&world, 0, 1 << 20)).unwrap();
+        let error = world.communicators[1].register(allocate(&world, 1, 1 << 19)).unwrap_err();
         assert!(error.to_string().contains("rank 0 says 1048576"), "{error}");
     });
 }

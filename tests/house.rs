@@ -3,21 +3,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-/// Our crates: name, folder, and which of ours each may depend on. Nobody depends on the leaves
-/// (`hwsim-cli`, `hwsim-explore`): they appear in no list.
-const CRATES: [(&str, &str, &[&str]); 9] = [
+/// Our crates: name, folder, and which of ours each may depend on. Nobody depends on the leaf
+/// `hwsim-cli`: it appears in no list. Tests of all may depend on `tally`.
+const CRATES: [(&str, &str, &[&str]); 8] = [
     ("ringdove-kernels", "kernels", &[]),
     ("ringdove", ".", &["ringdove-kernels"]),
-    ("ringdove-ffi", "ffi", &["ringdove"]),
     ("hwsim-ptx", "hw-sim/ptx", &[]),
     ("hwsim-machine", "hw-sim/machine", &["hwsim-ptx", "ringdove-kernels"]),
     ("hwsim-timing", "hw-sim/timing", &["ringdove-kernels"]),
     // Compiles what programs load and reports what in it is wrong, so it sees the PTX crate too.
     ("hwsim-vendor-abi", "hw-sim/vendor-abi", &["hwsim-machine", "hwsim-ptx"]),
-    ("hwsim-explore", "hw-sim/explore", &["ringdove", "hwsim-machine", "hwsim-timing"]),
     ("hwsim-cli", "hw-sim/cli", &["ringdove", "hwsim-machine", "hwsim-timing"]),
+    ("tally", "tests/tally", &[]),
 ];
 
 /// Modules of `src/`, and which others each may import. `id` and `error` are the vocabulary of all.
@@ -56,10 +55,13 @@ const MAPPING_USERS: [&str; 1] = ["src/shared/mapping.rs"];
 const MAPPING: [&str; 3] = ["mman", "mmap", "munmap"];
 
 /// Where `unsafe` may stand (STYLE, law 1). Examples launch a user's own kernel, which is unsafe
-/// in cudarc.
-const UNSAFE_PLACES: [&str; 8] = [
+/// in cudarc. `communicator/raw` declares the calls on addresses, whose contract is the caller's,
+/// and has no unsafe block; `tests/raw` makes those calls, and `tests/cust` lends memory of cust.
+const UNSAFE_PLACES: [&str; 10] = [
     "examples/",
-    "ffi/",
+    "src/communicator/raw.rs",
+    "tests/cust.rs",
+    "tests/raw.rs",
     "src/shared/",
     "src/gpu/",
     "src/transport/peer",
@@ -84,18 +86,14 @@ fn root() -> &'static Path {
 /// Every file of ours with one of these endings, in a fixed order.
 fn sources(endings: &[&str]) -> Vec<Source> {
     let mut found = Vec::new();
-    let mut folders: Vec<PathBuf> =
-        ["kernels", "src", "ffi", "benches", "tests", "examples", "hw-sim"]
-            .iter()
-            .map(|folder| root().join(folder))
-            .filter(|folder| folder.is_dir())
-            .collect();
+    let mut folders = vec![root().to_owned()];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()) {
             let name = entry.file_name().unwrap().to_string_lossy().into_owned();
             // Fixtures are input of tests, in whatever form their tools give.
-            if entry.is_dir() && name != "target" && name != "fixtures" {
-                folders.push(entry);
+            let foreign = name.starts_with('.') || name == "target" || name == "fixtures";
+            if entry.is_dir() {
+                folders.extend((!foreign).then_some(entry));
             } else if endings.iter().any(|ending| name.ends_with(ending)) {
                 let path = entry.strip_prefix(root()).unwrap().to_string_lossy().into_owned();
                 found.push(Source { path, text: fs::read_to_string(&entry).unwrap() });
@@ -270,8 +268,10 @@ fn crates_depend_on_the_crates_that_the_house_allows() {
     let mut complaints = Vec::new();
     for (name, folder, allowed) in CRATES {
         let path = root().join(folder).join("Cargo.toml");
-        // Crates of the plan that do not exist yet are not missed.
-        let Ok(text) = fs::read_to_string(&path) else { continue };
+        let Ok(text) = fs::read_to_string(&path) else {
+            complaints.push(format!("{folder}/Cargo.toml: there is no {name}"));
+            continue;
+        };
         let manifest: toml::Table = text.parse().unwrap();
         let ours = |table: &str| -> Vec<String> {
             let table = manifest.get(table).and_then(|table| table.as_table());
@@ -285,7 +285,7 @@ fn crates_depend_on_the_crates_that_the_house_allows() {
         }
         // Tests may reach further, but never for a leaf.
         for dependency in ours("dev-dependencies") {
-            if ["hwsim-cli", "hwsim-explore"].contains(&dependency.as_str()) {
+            if dependency == "hwsim-cli" {
                 complaints.push(format!("{folder}/Cargo.toml: {name} depends on a leaf"));
             }
         }
@@ -306,6 +306,19 @@ fn every_crate_of_the_workspace_is_in_the_table() {
         .map(|member| format!("Cargo.toml: {member} has no place in the house"))
         .collect();
     report("Say in CRATES (tests/house.rs) what this crate may depend on:", &complaints);
+}
+
+/// If this fails, a rule or a permission is about something that is not there.
+#[test]
+fn every_place_that_the_tables_name_exists() {
+    let sources = sources(&[".rs"]);
+    let modules = MODULES.iter().map(|(module, _)| format!("src/{module}"));
+    let places = [&CUDA_USERS[..], &RDMA_USERS, &SOCKET_USERS, &MAPPING_USERS, &UNSAFE_PLACES];
+    let places = places.concat().into_iter().map(str::to_owned).chain(modules);
+    let missing = |place: &String| !sources.iter().any(|source| source.path.starts_with(place));
+    let complaints: Vec<_> =
+        places.filter(missing).map(|place| format!("{place}: no file")).collect();
+    report("A table of tests/house.rs names what does not exist:", &complaints);
 }
 
 #[test]
@@ -438,6 +451,38 @@ fn files_and_lines_are_short() {
     }
     let limits = format!("Files have at most {LINES_MAX} lines of {COLUMNS_MAX} columns:");
     report(&limits, &complaints);
+}
+
+/// If this fails, a test is left out and nobody counts it: see `tests/tally`.
+#[test]
+fn what_tests_skip_is_listed_and_counted() {
+    let mut complaints = Vec::new();
+    let mut ignored = BTreeSet::new();
+    for Source { path, text } in sources(&[".rs"]) {
+        // Printed by a test that passes, nobody sees it.
+        let printed = ["println!", "print!"].map(|name| format!("{name}(\"skipped"));
+        let lines: Vec<_> = text.lines().map(str::trim_start).collect();
+        for (number, line) in lines.iter().enumerate() {
+            let place = format!("{path}:{}", number + 1);
+            if printed.iter().any(|call| line.contains(call)) && !path.starts_with("tests/tally/") {
+                complaints.push(format!("{place}: call `tally::skip`"));
+            }
+            if !line.starts_with("#[ignore") {
+                continue;
+            }
+            let name = lines[number..].iter().find_map(|line| line.strip_prefix("fn "));
+            let name = name.and_then(|rest| rest.split('(').next()).unwrap_or_default();
+            ignored.insert(name.to_owned());
+            if !line.starts_with("#[ignore = \"") {
+                complaints.push(format!("{place}: `#[ignore]` without a reason"));
+            }
+        }
+    }
+    let last = |name: &String| name.rsplit("::").next().unwrap_or_default().to_owned();
+    let listed: BTreeSet<_> = tally::List::committed().ignored.keys().map(last).collect();
+    let differ = listed.symmetric_difference(&ignored);
+    complaints.extend(differ.map(|name| format!("{name}: ignored, or listed, but not both")));
+    report("What is skipped stands in tests/skips.toml:", &complaints);
 }
 
 #[test]

@@ -14,7 +14,7 @@ fn all_reduce_under(launcher: &[&str], variables: &[(&str, String)]) {
         return;
     }
     if Command::new(launcher[0]).arg("--version").output().is_err() {
-        return eprintln!("skipped: {} is not installed", launcher[0]);
+        return tally::skip("launcher", &format!("{} is not installed", launcher[0]));
     }
     let mut command = Command::new(tool("hwsim"));
     command.args(["run", "--quiet", "--machine", "pcie4", "--"]).args(launcher);

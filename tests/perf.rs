@@ -57,7 +57,7 @@ fn a_bad_command_line_exits_with_2_and_says_what_was_expected() {
 #[test]
 fn without_a_driver_the_way_out_is_named() {
     if ringdove::device_count().is_ok() {
-        return eprintln!("skipped: this machine has a CUDA driver");
+        return tally::skip("cuda-driver", "what is said without a driver");
     }
     let (status, output) = bare("perf all-reduce -g 4");
     assert_eq!(status.code(), Some(1), "{output}");

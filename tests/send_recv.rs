@@ -4,7 +4,7 @@ mod hardware;
 
 use hardware::data::input;
 use hardware::engines::on_engines;
-use hardware::{World, address, download};
+use hardware::{World, download};
 use ringdove::{DataType, ReduceOp};
 
 /// One message of a test: from, to, and how many bytes.
@@ -19,23 +19,30 @@ fn exchange(world: &World, messages: &[Message], order: impl Fn(usize, &mut Vec<
         .collect();
     let on = |rank: usize, bytes: &[u8]| hardware::upload(&world.streams[rank], bytes);
     let sent: Vec<_> = messages.iter().zip(&data).map(|(m, bytes)| on(m.0, bytes)).collect();
-    let received: Vec<_> =
+    let mut received: Vec<_> =
         messages.iter().map(|&(_, to, bytes)| on(to, &vec![0xcd; bytes])).collect();
     for (rank, (communicator, stream)) in world.ranks().enumerate() {
         let mut mine: Vec<usize> = (0..messages.len())
             .filter(|&number| messages[number].0 == rank || messages[number].1 == rank)
             .collect();
         order(rank, &mut mine);
+        let lengths = messages.iter().map(|&(_, _, bytes)| bytes);
+        let sources: Vec<_> =
+            sent.iter().zip(lengths.clone()).map(|(buffer, bytes)| buffer.slice(..bytes)).collect();
+        // Each once, in this rank's order: a group borrows what it writes.
+        let views = received.iter_mut().zip(lengths);
+        let mut views: Vec<_> =
+            views.map(|(buffer, bytes)| Some(buffer.slice_mut(..bytes))).collect();
+        let mut destinations: Vec<_> =
+            mine.iter().map(|&number| views[number].take().unwrap()).collect();
         let mut group = communicator.group();
-        for number in mine {
-            let (from, to, bytes) = messages[number];
+        for (number, destination) in mine.into_iter().zip(&mut destinations) {
+            let (from, to, _) = messages[number];
             if from == rank {
-                let at = address(&sent[number]);
-                group.send_raw(at, bytes, DataType::U8, to as u32).unwrap();
+                group.send(&sources[number], to as u32).unwrap();
             }
             if to == rank {
-                let at = address(&received[number]);
-                group.receive_raw(at, bytes, DataType::U8, from as u32).unwrap();
+                group.receive(destination, from as u32).unwrap();
             }
         }
         group.launch(stream).unwrap();
@@ -110,12 +117,13 @@ fn groups_and_collectives_alternate() {
         let world = World::new(4);
         let count = 30_000;
         let ones: Vec<_> = (0..4).map(|_| 1u32.to_ne_bytes().repeat(count)).collect();
-        let buffers = world.upload(&ones);
+        let mut buffers = world.upload(&ones);
         for _ in 0..3 {
             for (rank, (communicator, stream)) in world.ranks().enumerate() {
-                let at = address(&buffers[rank]);
-                let kind = DataType::U32;
-                communicator.all_reduce_raw(at, at, count, kind, ReduceOp::Max, stream).unwrap();
+                let (kind, buffer) = (DataType::U32, &mut buffers[rank]);
+                communicator
+                    .all_reduce_bytes_in_place(kind, buffer, ReduceOp::Max, stream)
+                    .unwrap();
             }
             exchange(&world, &[(0, 1, 50_000), (1, 2, 200_000), (3, 0, 1)], |_, _| {});
         }

@@ -247,7 +247,7 @@ fn compare(case: &Case) {
 fn cannot_run() -> bool {
     let real = std::env::var("RINGDOVE_TEST_GPU").is_ok_and(|value| value == "real");
     if real {
-        eprintln!("skipped: this test starts its own virtual machines");
+        tally::skip("virtual-only", "this test starts its own virtual machines");
     }
     real
 }

@@ -246,7 +246,7 @@ fn teardown_with_transfers_in_flight_is_quick() {
 fn an_adapter_whose_port_is_down_is_passed_over_with_a_message() {
     on_adapter(|settings| {
         let Ok(down) = std::env::var("RINGDOVE_TEST_ADAPTER_DOWN") else {
-            return eprintln!("skipped: RINGDOVE_TEST_ADAPTER_DOWN names no adapter");
+            return tally::skip("adapter-down", "RINGDOVE_TEST_ADAPTER_DOWN names no adapter");
         };
         let (_, choice) = Adapter::choose(&Near::default(), &VerbsSettings::default()).unwrap();
         eprintln!("{choice}");
@@ -343,31 +343,37 @@ fn a_port_that_goes_down_in_mid_transfer_ends_in_an_error_that_says_so() {
     });
 }
 
+/// Whether the test runs on an adapter of hwsim.
+fn is_virtual(settings: &VerbsSettings) -> bool {
+    let name = settings.adapter.as_ref().map(|adapter| adapter.name.as_str());
+    [Some(INFINIBAND), Some(ETHERNET)].contains(&name)
+}
+
 /// Data and signals in memory of two GPUs, with no host memory between: what GPUDirect RDMA is.
 #[test]
 fn gpu_memory_is_read_and_written_where_it_is() {
     on_adapter(|settings| {
         let contexts = match ringdove::device_count() {
             Ok(2..) => hardware::contexts(2),
-            _ => return eprintln!("skipped: two GPUs are needed"),
+            // A virtual machine of these tests has them.
+            seen if is_virtual(&settings) => panic!("two GPUs expected, seen {seen:?}"),
+            _ => return tally::skip("two-gpus", "memory of two GPUs"),
         };
         const BYTES: u64 = 1 << 20;
         let streams = [0, 1].map(|rank| contexts[rank].new_stream().unwrap());
         let sent: Vec<u8> = (0..BYTES).map(|index| (index * 7 / 8) as u8).collect();
         let buffers = [
-            hardware::upload(&streams[0], &sent),
-            hardware::upload(&streams[1], &vec![0; BYTES as usize]),
+            Arc::new(hardware::upload(&streams[0], &sent)),
+            Arc::new(hardware::upload(&streams[1], &vec![0; BYTES as usize])),
         ];
-        let words = [0, 1].map(|rank| hardware::upload(&streams[rank], &[0; 64]));
-        let range = |rank: usize, slice: &cudarc::driver::CudaSlice<u8>| -> Arc<dyn DeviceRange> {
-            let (address, bytes) = (hardware::address(slice), slice.len() as u64);
-            // The slices outlive everything here.
-            Arc::new(GpuRange::new(&contexts[rank], address, bytes, Arc::new(())).unwrap())
+        let words = [0, 1].map(|rank| Arc::new(hardware::upload(&streams[rank], &[0; 64])));
+        let range = |slice: &Arc<cudarc::driver::CudaSlice<u8>>| -> Arc<dyn DeviceRange> {
+            Arc::new(GpuRange::of_slice(slice).unwrap())
         };
         let adapters = [0, 1].map(|_| Adapter::choose(&Near::default(), &settings).unwrap().0);
         let register = |rank: usize, slice| {
-            range(rank, slice).dma_buffer().unwrap();
-            let region = adapters[rank].register_device(&range(rank, slice), RemoteAccess::Write);
+            range(slice).dma_buffer().unwrap();
+            let region = adapters[rank].register_device(&range(slice), RemoteAccess::Write);
             let region = region.unwrap();
             assert_eq!(region.how(), RegisteredAs::DmaBuffer);
             region
@@ -379,7 +385,7 @@ fn gpu_memory_is_read_and_written_where_it_is() {
         let (mut there, there_bytes) = Endpoint::create(&adapters[1]).unwrap();
         here.connect(&there_bytes).unwrap();
         there.connect(&here_bytes).unwrap();
-        let writer = StreamWriter::new(&contexts[0], range(0, &words[0])).unwrap();
+        let writer = StreamWriter::new(&contexts[0], range(&words[0])).unwrap();
         let (mut transport, control) = VerbsTransport::new(&adapters[0], Box::new(writer)).unwrap();
         control.add_peer(RANKS[1], here, &[LaneId(0)]).unwrap();
         control.add_local(&regions[0]).unwrap();
@@ -412,8 +418,8 @@ fn each_gpu_gets_the_adapter_below_its_switch() {
         return on_virtual_adapter(INFINIBAND, "");
     }
     on_adapter(|settings| {
-        if settings.adapter.is_none_or(|adapter| adapter.name != INFINIBAND) {
-            return eprintln!("skipped: this test observes a virtual machine");
+        if !is_virtual(&settings) {
+            return tally::skip("virtual-topology", "which adapter is near to which GPU");
         }
         let contexts = hardware::contexts(4);
         let chosen = contexts.iter().map(|context| {

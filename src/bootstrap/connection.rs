@@ -1,10 +1,12 @@
 //! One TCP connection of the I/O thread: connecting, handshake, frames, farewell.
 
-use super::frame::{Opener, PAYLOAD_BYTES_MAX, Sealer, Segment};
+use super::frame::{MESSAGE_BYTES_MAX, Opener, PAYLOAD_BYTES_MAX, Sealer, Segment};
 use super::handshake::{
-    ANSWER_BYTES, Client, HELLO_BYTES, Hello, Keys, PROOF_BYTES, Refusal, Server, check_start,
+    Client, HELLO_BYTES, Hello, Keys, PROOF_BYTES, Prover, Refusal, Server, check_start,
 };
+use super::net::canonical;
 use super::unique_id::Secret;
+use super::user::Users;
 use mio::net::TcpStream;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSlice, Read};
@@ -16,6 +18,8 @@ use std::time::{Duration, Instant};
 const READ_BYTES: usize = 64 << 10;
 /// Reads in a row before other connections get their turn.
 const READS_MAX: usize = 16;
+/// The most bytes that wait to go out on one connection.
+const QUEUE_BYTES_MAX: usize = MESSAGE_BYTES_MAX + (64 << 20);
 /// How long a connection that says farewell may take to get rid of its last bytes.
 const FAREWELL: Duration = Duration::from_secs(2);
 
@@ -24,8 +28,11 @@ const FAREWELL: Duration = Duration::from_secs(2);
 pub(super) struct Identity {
     pub secret: Secret,
     pub hello: Hello,
-    /// How long connecting and handshake may take.
+    /// How long connecting and handshake may take. One that was accepted has the same time again
+    /// to take its place in the job.
     pub limit: Duration,
+    /// The most bytes of a message before the connection belongs to the job.
+    pub early_bytes_max: usize,
 }
 
 /// How far a connection is.
@@ -34,6 +41,8 @@ enum Stage {
     Connecting(Identity),
     /// Our hello is out.
     AwaitsAnswer(Client),
+    /// Our proof is out.
+    AwaitsServerProof(Prover),
     /// Accepted; nothing is known yet.
     AwaitsHello(Identity),
     /// Our answer is out.
@@ -56,10 +65,16 @@ pub(super) struct Connection {
     pub address: SocketAddr,
     /// We accepted it; otherwise we connected.
     pub accepted: bool,
+    authenticated: bool,
+    owner_checked: bool,
     stage: Stage,
     inbound: Vec<u8>,
     outbound: VecDeque<Segment>,
-    /// When connecting, handshake or farewell must be over.
+    outbound_bytes: usize,
+    /// Of the other end's messages, and of the wait for its place in the job: see [`Identity`].
+    early_bytes_max: usize,
+    limit: Duration,
+    /// When connecting, handshake, joining or farewell must be over.
     pub deadline: Option<Instant>,
     /// Reading stopped for fairness, not because there was no more.
     pub more: bool,
@@ -67,28 +82,33 @@ pub(super) struct Connection {
 
 impl Connection {
     pub fn connecting(socket: TcpStream, address: SocketAddr, own: Identity, now: Instant) -> Self {
-        Self::new(socket, address, false, Stage::Connecting(own), now + own.limit)
+        Self::new(socket, (address, false), own, Stage::Connecting(own), now)
     }
 
     pub fn accepted(socket: TcpStream, address: SocketAddr, own: Identity, now: Instant) -> Self {
-        Self::new(socket, address, true, Stage::AwaitsHello(own), now + own.limit)
+        Self::new(socket, (address, true), own, Stage::AwaitsHello(own), now)
     }
 
     fn new(
         socket: TcpStream,
-        address: SocketAddr,
-        accepted: bool,
+        (address, accepted): (SocketAddr, bool),
+        own: Identity,
         stage: Stage,
-        deadline: Instant,
+        now: Instant,
     ) -> Self {
         Self {
             socket,
             address,
             accepted,
+            authenticated: false,
+            owner_checked: false,
             stage,
             inbound: Vec::new(),
             outbound: VecDeque::new(),
-            deadline: Some(deadline),
+            outbound_bytes: 0,
+            early_bytes_max: own.early_bytes_max,
+            limit: own.limit,
+            deadline: Some(now + own.limit),
             more: false,
         }
     }
@@ -97,15 +117,31 @@ impl Connection {
         matches!(self.stage, Stage::Open(_))
     }
 
+    /// The other end has shown that it holds the secret.
+    pub fn is_authenticated(&self) -> bool {
+        self.authenticated
+    }
+
+    /// The connection belongs to the job.
+    pub fn admit(&mut self, message_bytes_max: usize) {
+        if let Stage::Open(ends) = &mut self.stage {
+            ends.1.set_message_bytes_max(message_bytes_max);
+            self.deadline = None;
+        }
+    }
+
     pub fn is_ending(&self) -> bool {
         matches!(self.stage, Stage::Farewell)
     }
 
-    /// Queues a message. Queues need no bound of their own: a rank has one call in flight, and
-    /// `message` is shared by all connections that it goes to.
+    /// Queues a message. `message` is shared by all connections that it goes to.
     pub fn send(&mut self, message: &Arc<[u8]>) {
         if let Stage::Open(ends) = &mut self.stage {
-            ends.0.seal(message, |segment| self.outbound.push_back(segment));
+            let (outbound, bytes) = (&mut self.outbound, &mut self.outbound_bytes);
+            ends.0.seal(message, |segment| {
+                *bytes += segment.bytes().len();
+                outbound.push_back(segment);
+            });
         }
     }
 
@@ -121,6 +157,7 @@ impl Connection {
     pub fn late(&self) -> String {
         match self.stage {
             Stage::Connecting(_) => "nobody answered in time".into(),
+            Stage::Open(_) => "it holds the secret, and did not join in time".into(),
             _ => format!("it did not finish the handshake in time ({} bytes)", self.inbound.len()),
         }
     }
@@ -131,6 +168,7 @@ impl Connection {
     /// The reason why the connection is of no more use.
     pub fn turn(
         &mut self,
+        users: &mut Users,
         scratch: &mut Vec<u8>,
         mut report: impl FnMut(Happening),
     ) -> Result<(), String> {
@@ -143,9 +181,14 @@ impl Connection {
             self.queue(&hello);
         }
         // What the other end said before it went still counts, so reading comes first.
-        let read = self.read(scratch, &mut report);
+        let read = self.read(users, scratch, &mut report);
         let written = self.write();
-        read.and(written)
+        read.and(written).map_err(|cause| match self.stage {
+            Stage::AwaitsServerProof(_) => {
+                format!("{cause} when it had seen our proof: does it hold another secret?")
+            }
+            _ => cause,
+        })
     }
 
     fn connected(&self) -> Result<bool, String> {
@@ -166,6 +209,7 @@ impl Connection {
 
     fn read(
         &mut self,
+        users: &mut Users,
         scratch: &mut Vec<u8>,
         report: &mut impl FnMut(Happening),
     ) -> Result<(), String> {
@@ -177,7 +221,7 @@ impl Connection {
                 Ok(_) if self.is_ending() => {}
                 Ok(bytes) => {
                     self.inbound.extend_from_slice(&scratch[..bytes]);
-                    self.digest(report)?;
+                    self.digest(users, report)?;
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -189,7 +233,11 @@ impl Connection {
     }
 
     /// Takes what is complete off the inbound bytes.
-    fn digest(&mut self, report: &mut impl FnMut(Happening)) -> Result<(), String> {
+    fn digest(
+        &mut self,
+        users: &mut Users,
+        report: &mut impl FnMut(Happening),
+    ) -> Result<(), String> {
         let mut at = 0;
         // Bounded: every turn takes bytes off, changes the stage, or ends the loop.
         loop {
@@ -204,6 +252,11 @@ impl Connection {
                         break;
                     }
                     at += taken;
+                }
+                // Once it has answered, its socket has an owner: see `user`.
+                stage @ Stage::AwaitsAnswer(_) if !rest.is_empty() && !self.owner_checked => {
+                    self.stage = stage;
+                    self.check_owner(users)?;
                 }
                 stage => match self.greet(stage, at).map_err(|refusal| refusal.to_string())? {
                     None => break,
@@ -220,6 +273,14 @@ impl Connection {
             self.inbound = Vec::new();
         }
         Ok(())
+    }
+
+    /// Refuses another user of this machine who listens in the root's or a rank's place, before
+    /// it sees our proof.
+    fn check_owner(&mut self, users: &mut Users) -> Result<(), String> {
+        self.owner_checked = true;
+        let own = self.socket.local_addr().map_err(text)?;
+        users.check(canonical(own), canonical(self.address))
     }
 
     /// One step of the handshake: bytes taken, and the other end's hello if that was the last
@@ -244,24 +305,31 @@ impl Connection {
             }
             Stage::AwaitsAnswer(client) => {
                 check_start(rest)?;
-                let Some(answer) = rest.first_chunk::<ANSWER_BYTES>() else {
+                let Some(hello) = rest.first_chunk::<HELLO_BYTES>() else {
                     self.stage = Stage::AwaitsAnswer(client);
                     return Ok(None);
                 };
-                let (proof, judged) = client.finish(answer);
+                let (prover, proof) = client.prove(hello)?;
+                self.stage = Stage::AwaitsServerProof(prover);
                 self.queue(&proof);
-                // Sent even where the other end failed: see `Client::finish`.
-                let _ = self.write();
-                let (keys, hello) = judged?;
-                self.open(&keys);
-                Ok(Some((ANSWER_BYTES, Some(hello))))
+                Ok(Some((HELLO_BYTES, None)))
             }
             Stage::AwaitsProof(server) => {
                 let Some(proof) = rest.first_chunk::<PROOF_BYTES>() else {
                     self.stage = Stage::AwaitsProof(server);
                     return Ok(None);
                 };
-                let (keys, hello) = server.finish(proof)?;
+                let (own_proof, keys, hello) = server.finish(proof)?;
+                self.queue(&own_proof);
+                self.open(&keys);
+                Ok(Some((PROOF_BYTES, Some(hello))))
+            }
+            Stage::AwaitsServerProof(prover) => {
+                let Some(proof) = rest.first_chunk::<PROOF_BYTES>() else {
+                    self.stage = Stage::AwaitsServerProof(prover);
+                    return Ok(None);
+                };
+                let (keys, hello) = prover.finish(proof)?;
                 self.open(&keys);
                 Ok(Some((PROOF_BYTES, Some(hello))))
             }
@@ -273,11 +341,14 @@ impl Connection {
     }
 
     fn open(&mut self, keys: &Keys) {
-        self.stage = Stage::Open(Box::new((Sealer::new(keys), Opener::new(keys))));
-        self.deadline = None;
+        let opener = Opener::new(keys, self.early_bytes_max);
+        self.stage = Stage::Open(Box::new((Sealer::new(keys), opener)));
+        self.authenticated = true;
+        self.deadline = self.deadline.filter(|_| self.accepted).map(|at| at + self.limit);
     }
 
     fn queue(&mut self, bytes: &[u8]) {
+        self.outbound_bytes += bytes.len();
         self.outbound.push_back(Segment::whole(bytes.into()));
     }
 
@@ -291,7 +362,7 @@ impl Connection {
             let socket = socket2::SockRef::from(&self.socket);
             match socket.send_vectored_with_flags(&slices, nix::libc::MSG_NOSIGNAL) {
                 Ok(bytes) => self.forget(bytes),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return self.check_queue(),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(text(error)),
             }
@@ -302,7 +373,17 @@ impl Connection {
         Ok(())
     }
 
+    /// Bounds what waits for an end that does not read. A rank has one call in flight, so a healthy
+    /// one never has so much.
+    fn check_queue(&self) -> Result<(), String> {
+        if self.outbound_bytes > QUEUE_BYTES_MAX {
+            return Err(format!("it does not read: {} bytes wait for it", self.outbound_bytes));
+        }
+        Ok(())
+    }
+
     fn forget(&mut self, mut bytes: usize) {
+        self.outbound_bytes -= bytes;
         while let Some(first) = self.outbound.front_mut() {
             let length = first.bytes().len();
             if bytes < length {

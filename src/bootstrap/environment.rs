@@ -15,11 +15,13 @@
 //! The last two take a port derived from the job's name. If torchrun's own agent holds
 //! `MASTER_PORT` (`TORCHELASTIC_USE_AGENT_STORE`), the next port is taken.
 //!
-//! The secret: `RINGDOVE_BOOTSTRAP_SECRET`, else one derived from the launcher's name of the job
-//! and the meeting place. The first keeps everybody out who does not know it. The second can be
-//! guessed by whoever knows the launcher's variables: it keeps two jobs apart that meet on one
-//! port, and garbage out, but no attacker. On a network that is not trusted, set the secret.
+//! The secret: `RINGDOVE_BOOTSTRAP_SECRET` (which `hwsim run` sets, and no launcher does). It
+//! keeps everybody out who does not know it. A job without one is known by the launcher's name of
+//! it and its meeting place. That keeps two jobs apart that meet on one port, and garbage out, but
+//! nobody who knows the launcher's variables: other users of the machine are then kept out where
+//! the kernel shows them (see `user`), those of other machines are not. A warning says so.
 
+use super::RANKS_MAX;
 use super::address::{self, HostPort};
 use super::message::Term;
 use super::plane::{ControlPlane, Entry};
@@ -142,10 +144,10 @@ pub struct Launch {
     pub root: HostPort,
     /// What `root` was taken from.
     pub root_source: String,
-    /// The job's secret.
-    pub secret: Secret,
-    /// Whether the secret was given, or only derived from what others can know.
-    pub secret_given: bool,
+    /// The job's secret, if it was given one: what launchers tell is none.
+    pub secret: Option<Secret>,
+    /// What tells this job from others: the launcher's name for it, and where its ranks meet.
+    pub(super) name: String,
 }
 
 impl Launch {
@@ -180,19 +182,22 @@ impl Launch {
             // Nobody else has to find it, so any port will do.
             let listener = address::listen(&[(Ipv4Addr::LOCALHOST, 0).into()])?;
             let port = address::port(&listener)?;
-            let id = UniqueId::with(&[(Ipv4Addr::LOCALHOST, port).into()], self.secret);
+            let id = UniqueId::with(&[(Ipv4Addr::LOCALHOST, port).into()], Secret::random()?);
             return Root::serve(listener, id, settings).map(|root| (id, Some(root)));
         }
         let addresses = self.root.resolve(settings.bootstrap_timeout)?;
-        let id = UniqueId::with(&addresses, self.secret);
-        if !self.secret_given && !addresses.iter().all(address::is_local) {
-            tracing::info!(
-                root = %self.root,
-                "RINGDOVE_BOOTSTRAP_SECRET is not set: who knows the launcher's variables can join"
-            );
-        }
+        let id = UniqueId::with(&addresses, self.key());
         if self.rank != 0 {
             return Ok((id, None));
+        }
+        // Once for the job: what rank 0 says, the others need not repeat.
+        if self.secret.is_none() {
+            tracing::warn!(
+                root = %self.root,
+                "this job has no secret: whoever can reach that port and knows the launcher's \
+                 variables can join or end it. Set RINGDOVE_BOOTSTRAP_SECRET to the same random \
+                 text on all ranks, such as the output of `openssl rand -hex 32`"
+            );
         }
         let local: Vec<SocketAddr> = addresses.into_iter().filter(address::is_local).collect();
         let wildcards = address::wildcards(self.root.port);
@@ -207,6 +212,11 @@ impl Launch {
             other => other,
         })?;
         Root::serve(listener, id, settings).map(|root| (id, Some(root)))
+    }
+
+    /// What connections of the job are authenticated with.
+    pub(super) fn key(&self) -> Secret {
+        self.secret.unwrap_or_else(|| Secret::of_named_job(&self.name))
     }
 
     /// Joins the job; rank 0 also serves the rendezvous.
@@ -248,7 +258,8 @@ impl Reader<'_> {
         let Names { launcher, rank, rank_count, local_rank, local_count, .. } = self.names;
         let count_name = rank_count.iter().find(|name| self.get(name).is_some());
         let count_name = *count_name.unwrap_or(&rank_count[0]);
-        let count = self.number(count_name, "the number of ranks, at least 1", |n| n >= 1)?;
+        let expected = format!("the number of ranks, at least 1 and at most {RANKS_MAX}");
+        let count = self.number(count_name, &expected, |n| (1..=RANKS_MAX).contains(&n))?;
         let below = format!("a rank below {count} ({count_name})");
         let rank = self.number(rank, &below, |n| n < count)?;
         let local_rank = self.optional(local_rank, "a number below the number of ranks", count)?;
@@ -258,13 +269,8 @@ impl Reader<'_> {
             _ => self.optional(local_count, "at most the number of ranks", count + 1)?,
         };
         let (root, root_source) = self.root(count, local_count)?;
-        let given = self.get("RINGDOVE_BOOTSTRAP_SECRET");
-        let secret = match &given {
-            Some(text) => Secret::derived(&format!("given:{text}")),
-            None => {
-                Secret::derived(&format!("{launcher}:{}:{root}", self.job().unwrap_or_default()))
-            }
-        };
+        let name = format!("{launcher}:{}:{root}", self.job().unwrap_or_default());
+        let secret = self.secret()?;
         Ok(Launch {
             launcher: *launcher,
             rank,
@@ -274,7 +280,22 @@ impl Reader<'_> {
             root,
             root_source,
             secret,
-            secret_given: given.is_some(),
+            name,
+        })
+    }
+
+    fn secret(&self) -> Result<Option<Secret>> {
+        const SECRET: &str = "RINGDOVE_BOOTSTRAP_SECRET";
+        let Some(text) = self.get(SECRET) else { return Ok(None) };
+        Secret::from_text(&text).map(Some).map_err(|error| match error {
+            // Not its value: messages end up in logs.
+            Error::Argument { expected, seen, .. } => Error::Environment {
+                launcher: self.names.launcher.to_string(),
+                variable: SECRET.into(),
+                seen,
+                expected,
+            },
+            other => other,
         })
     }
 

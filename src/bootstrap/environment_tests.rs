@@ -20,7 +20,7 @@ fn refusal(variables: &[(&str, &str)]) -> String {
     error.to_string()
 }
 
-const TORCHRUN: [(&str, &str); 7] = [
+pub(super) const TORCHRUN: [(&str, &str); 7] = [
     ("RANK", "5"),
     ("WORLD_SIZE", "8"),
     ("LOCAL_RANK", "1"),
@@ -30,7 +30,7 @@ const TORCHRUN: [(&str, &str); 7] = [
     ("TORCHELASTIC_RUN_ID", "none"),
 ];
 
-const SLURM: [(&str, &str); 7] = [
+pub(super) const SLURM: [(&str, &str); 7] = [
     ("SLURM_PROCID", "3"),
     ("SLURM_STEP_NUM_TASKS", "8"),
     ("SLURM_NTASKS", "16"),
@@ -40,7 +40,7 @@ const SLURM: [(&str, &str); 7] = [
     ("SLURM_STEP_ID", "0"),
 ];
 
-const OPEN_MPI: [(&str, &str); 5] = [
+pub(super) const OPEN_MPI: [(&str, &str); 5] = [
     ("OMPI_COMM_WORLD_RANK", "1"),
     ("OMPI_COMM_WORLD_SIZE", "2"),
     ("OMPI_COMM_WORLD_LOCAL_RANK", "1"),
@@ -63,7 +63,7 @@ fn torchrun_is_understood() {
     assert_eq!((launch.rank, launch.rank_count), (5, 8));
     assert_eq!((launch.local_rank, launch.local_count), (Some(1), Some(4)));
     assert_eq!(launch.root.to_string(), "node0:29500");
-    assert!(!launch.secret_given);
+    assert!(launch.secret.is_none(), "what torchrun tells is no secret");
 }
 
 #[test]
@@ -82,11 +82,11 @@ fn slurm_is_understood_and_all_its_ranks_meet_at_one_place() {
     let mut other = SLURM;
     other[0].1 = "4";
     let second = launch(&other);
-    assert!(second.root == first.root && second.secret == first.secret);
+    assert!(second.root == first.root && second.key() == first.key());
     // Another step of the same job is another job for us.
     other[6].1 = "1";
     let step = launch(&other);
-    assert!(step.root.port != first.root.port && step.secret != first.secret);
+    assert!(step.root.port != first.root.port && step.key() != first.key());
 }
 
 #[test]
@@ -142,9 +142,20 @@ fn a_given_secret_counts_alone() {
         let more = [("RINGDOVE_BOOTSTRAP_SECRET", secret)];
         launch(&[&TORCHRUN[..], &more].concat())
     };
-    assert!(with("a").secret_given && with("a").secret == with("a").secret);
-    assert!(with("a").secret != with("b").secret);
-    assert!(with("").secret == launch(&TORCHRUN).secret, "an empty value is none");
+    let (one, other) = ("0123456789abcdef-a", "0123456789abcdef-b");
+    assert!(with(one).secret.is_some() && with(one).key() == with(one).key());
+    assert!(with(one).key() != with(other).key());
+    assert!(with("").key() == launch(&TORCHRUN).key(), "an empty value is none");
+}
+
+#[test]
+fn a_short_secret_is_refused_with_advice_and_is_not_shown() {
+    let more = [("RINGDOVE_BOOTSTRAP_SECRET", "hunter2")];
+    let message = refusal(&[&TORCHRUN[..], &more].concat());
+    for part in ["RINGDOVE_BOOTSTRAP_SECRET", "7 bytes", "at least 16", "openssl rand"] {
+        assert!(message.contains(part), "lacks {part:?}: {message}");
+    }
+    assert!(!message.contains("hunter2"), "{message}");
 }
 
 #[test]

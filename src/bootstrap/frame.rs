@@ -15,6 +15,9 @@ use std::sync::Arc;
 pub(crate) const PAYLOAD_BYTES_MAX: usize = 256 << 10;
 /// The most bytes of one message.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 1 << 30;
+/// The most bytes of one message from somebody who holds the secret and has no place in the job
+/// yet.
+pub(crate) const EARLY_BYTES_MAX: usize = 64 << 10;
 
 const LENGTH_BYTES: usize = 4;
 const MAC_BYTES: usize = 32;
@@ -25,8 +28,8 @@ const MORE: u32 = 1 << 31;
 pub(crate) enum FrameError {
     #[error("a frame of {0} bytes; at most {PAYLOAD_BYTES_MAX} are allowed")]
     TooLong(u32),
-    #[error("a message of more than {MESSAGE_BYTES_MAX} bytes")]
-    MessageTooLong,
+    #[error("a message of more than {0} bytes, at a point where no more are allowed")]
+    MessageTooLong(usize),
     #[error("a frame whose authentication code is wrong: changed, replayed or out of order")]
     Forged,
 }
@@ -104,11 +107,18 @@ pub(crate) struct Opener {
     key: [u8; 32],
     sequence: u64,
     message: Vec<u8>,
+    message_bytes_max: usize,
 }
 
 impl Opener {
-    pub fn new(keys: &Keys) -> Self {
-        Self { key: keys.receiving, sequence: 0, message: Vec::new() }
+    /// Takes messages of up to `message_bytes_max` bytes.
+    pub fn new(keys: &Keys, message_bytes_max: usize) -> Self {
+        Self { key: keys.receiving, sequence: 0, message: Vec::new(), message_bytes_max }
+    }
+
+    /// Takes messages of up to this many bytes from now on.
+    pub fn set_message_bytes_max(&mut self, message_bytes_max: usize) {
+        self.message_bytes_max = message_bytes_max;
     }
 
     /// Takes one frame off the front of `buffer`: how many bytes it took, and the message if the
@@ -126,6 +136,10 @@ impl Opener {
         if bytes > PAYLOAD_BYTES_MAX {
             return Err(FrameError::TooLong(word & !MORE));
         }
+        // As early: who may send little must not make us hold much.
+        if self.message.len() + bytes > self.message_bytes_max {
+            return Err(FrameError::MessageTooLong(self.message_bytes_max));
+        }
         if rest.len() < bytes + MAC_BYTES {
             return Ok((0, None));
         }
@@ -135,9 +149,6 @@ impl Opener {
             return Err(FrameError::Forged);
         }
         self.sequence += 1;
-        if self.message.len() + bytes > MESSAGE_BYTES_MAX {
-            return Err(FrameError::MessageTooLong);
-        }
         self.message.extend_from_slice(payload);
         let message = (word & MORE == 0).then(|| std::mem::take(&mut self.message));
         Ok((LENGTH_BYTES + bytes + MAC_BYTES, message))
@@ -152,7 +163,7 @@ mod tests {
 
     fn ends() -> (Sealer, Opener) {
         let (client, server) = keys();
-        (Sealer::new(&client), Opener::new(&server))
+        (Sealer::new(&client), Opener::new(&server, MESSAGE_BYTES_MAX))
     }
 
     fn sealed(sealer: &mut Sealer, message: &[u8]) -> Vec<u8> {
@@ -195,8 +206,19 @@ mod tests {
         assert_eq!(ends().1.open(&second), Err(FrameError::Forged), "reordered");
         opener.open(&first).unwrap();
         assert_eq!(opener.open(&first), Err(FrameError::Forged), "replayed");
-        let mut own = Opener::new(&keys().0);
+        let mut own = Opener::new(&keys().0, MESSAGE_BYTES_MAX);
         assert_eq!(own.open(&first), Err(FrameError::Forged), "reflected");
+    }
+
+    #[test]
+    fn a_message_beyond_what_is_allowed_is_refused_by_its_length() {
+        let (mut sealer, mut opener) = ends();
+        opener.set_message_bytes_max(EARLY_BYTES_MAX);
+        let whole = sealed(&mut sealer, &vec![1; EARLY_BYTES_MAX]);
+        assert_eq!(opened(&mut opener, &whole, 9000).unwrap().len(), 1);
+        let more = sealed(&mut sealer, &vec![1; EARLY_BYTES_MAX + 1]);
+        let too_long = Err(FrameError::MessageTooLong(EARLY_BYTES_MAX));
+        assert_eq!(opener.open(&more[..4]), too_long, "before its payload comes");
     }
 
     #[test]

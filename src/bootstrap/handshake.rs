@@ -3,29 +3,52 @@
 //!
 //! ```text
 //! client → server   magic 8, version 2, role 1, zero 1, rank 4, nonce 32
-//! server → client   magic 8, version 2, role 1, zero 1, rank 4, nonce 32, proof 32
+//! server → client   magic 8, version 2, role 1, zero 1, rank 4, nonce 32
 //! client → server   proof 32
+//! server → client   proof 32
 //! ```
 //!
 //! Numbers are little endian. Both proofs cover both hellos, under different labels, so a proof
 //! cannot be reflected or used twice. The keys of the frames that follow are derived from the
 //! secret and both hellos, one for each direction: a frame of another connection, of another rank
 //! or of the other direction never verifies. All messages have a fixed size, so a stranger can make
-//! us hold little. This layout is that of every version of the protocol, which lets two versions
-//! meet and tell their users so.
+//! us hold little. This layout is that of every version of the protocol from 2 on, which lets two
+//! versions meet and tell their users so.
 //!
 //! What is protected: nobody without the secret joins, changes, replays or reorders anything. What
 //! is not: nothing is encrypted. Whoever reads the wire sees addresses and memory handles.
+//!
+//! # Who can test guesses of the secret
+//!
+//! The client proves first: whoever connects sees nothing that depends on the secret until its own
+//! proof was right, so each guess costs a connection. Version 1 let the server prove first, which
+//! gave every stranger a MAC to test guesses against, as fast as it can hash.
+//!
+//! Whoever *listens* where a rank looks for the root, or reads the wire, does see a proof. So the
+//! secret itself must withstand that: [`Secret::random`] has 256 bits, and text from users has a
+//! minimum length and passes through Argon2id (see [`Secret::from_text`]).
+//!
+//! # Why this and not Noise or a PAKE
+//!
+//! Noise (crate `snow`) with a pre-shared key has the same limits. In NNpsk0 the first message
+//! carries a tag under the key, for everybody who listens or reads. In NNpsk2 the answer carries
+//! it: a stranger who connects can test guesses, which is the mistake of our version 1. XXpsk3
+//! keeps readers from testing guesses, but not those who listen in the root's place. It would add
+//! encryption and forward secrecy, at the price of a Diffie-Hellman exchange for each connection
+//! and of several crates, to a control plane whose data plane is not encrypted either.
+//! Only a PAKE (SPAKE2, CPace) makes each guess cost a connection on both sides. It pays where
+//! secrets are short; here they are refused, and the crates that exist have seen no audit.
 
 use super::unique_id::Secret;
 use crate::id::Rank;
 
 /// Version of the bootstrap protocol.
-pub(crate) const PROTOCOL: u16 = 1;
+pub(crate) const PROTOCOL: u16 = 2;
+/// The first version with this layout of hellos and proofs.
+const LAYOUT_SINCE: u16 = 2;
 
 pub(crate) const HELLO_BYTES: usize = 48;
 pub(crate) const PROOF_BYTES: usize = 32;
-pub(crate) const ANSWER_BYTES: usize = HELLO_BYTES + PROOF_BYTES;
 
 const MAGIC: [u8; 8] = *b"RDOVE\r\n\0";
 
@@ -75,10 +98,14 @@ impl Hello {
         if bytes[10] != role as u8 || bytes[11] != 0 {
             return Err(Refusal::WrongRole { expected, seen: bytes[10] });
         }
+        let version = u16::from_le_bytes([bytes[8], bytes[9]]);
+        if version < LAYOUT_SINCE {
+            return Err(Refusal::OldLayout(version));
+        }
         let mut nonce = [0; 32];
         nonce.copy_from_slice(&bytes[16..]);
         Ok(Self {
-            version: u16::from_le_bytes([bytes[8], bytes[9]]),
+            version,
             role,
             rank: Rank(u32::from_le_bytes([bytes[12], bytes[13], bytes[14], bytes[15]])),
             nonce,
@@ -95,6 +122,12 @@ pub(crate) enum Refusal {
     WrongSecret,
     #[error("expected a connection of role {expected:?}, seen role {seen}")]
     WrongRole { expected: Role, seen: u8 },
+    // Not proved by anything, so it is the end of this connection alone and not of the job.
+    #[error(
+        "it says that it speaks version {0} of the bootstrap protocol, and this is version \
+         {PROTOCOL}; install one version of ringdove on every node"
+    )]
+    OldLayout(u16),
 }
 
 /// Refuses the first bytes of a stranger, as soon as they cannot become a hello.
@@ -120,10 +153,10 @@ struct Transcript {
 }
 
 impl Transcript {
-    fn new(secret: &Secret, client: &[u8; HELLO_BYTES], server: &[u8]) -> Self {
+    fn new(secret: &Secret, client: &[u8; HELLO_BYTES], server: &[u8; HELLO_BYTES]) -> Self {
         let mut said = [0; 2 * HELLO_BYTES];
         said[..HELLO_BYTES].copy_from_slice(client);
-        said[HELLO_BYTES..].copy_from_slice(&server[..HELLO_BYTES]);
+        said[HELLO_BYTES..].copy_from_slice(server);
         Self { key: blake3::derive_key("ringdove 2026 bootstrap handshake", &secret.0), said }
     }
 
@@ -151,7 +184,7 @@ impl Transcript {
     }
 }
 
-/// The end that connects, waiting for its answer.
+/// The end that connects, waiting for the other end's hello.
 pub(crate) struct Client {
     secret: Secret,
     said: [u8; HELLO_BYTES],
@@ -166,56 +199,64 @@ impl Client {
         (Self { secret, said, expected }, said)
     }
 
-    /// Our proof, and our opinion of the other end. The proof is to be sent in either case: only
-    /// so the other end can say that the secrets differ, too.
-    pub fn finish(
-        self,
-        answer: &[u8; ANSWER_BYTES],
-    ) -> ([u8; PROOF_BYTES], Result<(Keys, Hello), Refusal>) {
-        let transcript = Transcript::new(&self.secret, &self.said, answer);
-        let (hello, proof) = answer.split_at(HELLO_BYTES);
-        let judged = Hello::decode(hello.try_into().expect("split there"), self.expected);
-        let judged = judged.and_then(|hello| {
-            let genuine = transcript.server_proof() == *fixed(proof);
-            genuine.then(|| (transcript.keys().0, hello)).ok_or(Refusal::WrongSecret)
-        });
-        (*transcript.client_proof().as_bytes(), judged)
+    /// Judges the other end's hello and proves that this end holds the secret: the bytes are to
+    /// be sent.
+    pub fn prove(self, hello: &[u8; HELLO_BYTES]) -> Result<(Prover, [u8; PROOF_BYTES]), Refusal> {
+        let server = Hello::decode(hello, self.expected)?;
+        let transcript = Transcript::new(&self.secret, &self.said, hello);
+        let proof = *transcript.client_proof().as_bytes();
+        Ok((Prover { transcript, server }, proof))
     }
 }
 
-/// The end that listens, after its answer.
+/// The end that connects, which has proved itself and waits for the other end to do so.
+pub(crate) struct Prover {
+    transcript: Transcript,
+    server: Hello,
+}
+
+impl Prover {
+    /// Judges the proof of the other end.
+    pub fn finish(self, proof: &[u8; PROOF_BYTES]) -> Result<(Keys, Hello), Refusal> {
+        if self.transcript.server_proof() == *proof {
+            return Ok((self.transcript.keys().0, self.server));
+        }
+        Err(Refusal::WrongSecret)
+    }
+}
+
+/// The end that listens, after its hello.
 pub(crate) struct Server {
     transcript: Transcript,
     client: Hello,
 }
 
 impl Server {
-    /// Answers a hello: the bytes are to be sent. `own.role` says what this end is.
+    /// Answers a hello: the bytes are to be sent. They depend on nothing secret. `own.role` says
+    /// what this end is.
     pub fn answer(
         secret: &Secret,
         own: Hello,
         hello: &[u8; HELLO_BYTES],
-    ) -> Result<(Self, [u8; ANSWER_BYTES]), Refusal> {
+    ) -> Result<(Self, [u8; HELLO_BYTES]), Refusal> {
         let expected = if own.role == Role::Root { Role::Join } else { Role::Child };
         let client = Hello::decode(hello, expected)?;
-        let mut answer = [0; ANSWER_BYTES];
-        answer[..HELLO_BYTES].copy_from_slice(&own.encode());
+        let answer = own.encode();
         let transcript = Transcript::new(secret, hello, &answer);
-        answer[HELLO_BYTES..].copy_from_slice(transcript.server_proof().as_bytes());
         Ok((Self { transcript, client }, answer))
     }
 
-    /// Judges the proof of the other end.
-    pub fn finish(self, proof: &[u8; PROOF_BYTES]) -> Result<(Keys, Hello), Refusal> {
-        if self.transcript.client_proof() == *proof {
-            return Ok((self.transcript.keys().1, self.client));
+    /// Judges the proof of the other end, and only then gives this end's, which is to be sent.
+    pub fn finish(
+        self,
+        proof: &[u8; PROOF_BYTES],
+    ) -> Result<([u8; PROOF_BYTES], Keys, Hello), Refusal> {
+        if self.transcript.client_proof() != *proof {
+            return Err(Refusal::WrongSecret);
         }
-        Err(Refusal::WrongSecret)
+        let proof = *self.transcript.server_proof().as_bytes();
+        Ok((proof, self.transcript.keys().1, self.client))
     }
-}
-
-fn fixed(proof: &[u8]) -> &[u8; PROOF_BYTES] {
-    proof.try_into().expect("a proof has 32 bytes")
 }
 
 #[cfg(test)]
@@ -226,17 +267,24 @@ pub(super) mod tests {
         Hello { version: PROTOCOL, role, rank: Rank(3), nonce: [nonce; 32] }
     }
 
-    fn meet(client: Secret, server: Secret) -> (Result<Keys, Refusal>, Result<Keys, Refusal>) {
+    /// What each end ends with; the client learns of a refusal by the end of the connection.
+    fn meet(client: Secret, server: Secret) -> (Option<Result<Keys, Refusal>>, Option<Keys>) {
         let (client, first) = Client::new(client, hello(Role::Join, 1));
         let (server, answer) = Server::answer(&server, hello(Role::Root, 2), &first).unwrap();
-        let (proof, client) = client.finish(&answer);
-        (client.map(|(keys, _)| keys), server.finish(&proof).map(|(keys, _)| keys))
+        let (prover, proof) = client.prove(&answer).unwrap_or_else(|refusal| panic!("{refusal}"));
+        match server.finish(&proof) {
+            Ok((proof, keys, _)) => (Some(prover.finish(&proof).map(|(keys, _)| keys)), Some(keys)),
+            Err(refusal) => {
+                assert_eq!(refusal, Refusal::WrongSecret);
+                (None, None)
+            }
+        }
     }
 
     /// Keys of both ends of a connection.
     pub fn keys() -> (Keys, Keys) {
         let (client, server) = meet(Secret([7; 32]), Secret([7; 32]));
-        (client.unwrap(), server.unwrap_or_else(|_| panic!("equal secrets")))
+        (client.unwrap().unwrap_or_else(|_| panic!("equal secrets")), server.unwrap())
     }
 
     #[test]
@@ -247,10 +295,21 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn both_ends_notice_different_secrets() {
+    fn a_client_with_another_secret_gets_no_proof() {
         let (client, server) = meet(Secret([7; 32]), Secret([8; 32]));
-        assert!(matches!(client, Err(Refusal::WrongSecret)));
-        assert!(matches!(server, Err(Refusal::WrongSecret)));
+        assert!(client.is_none() && server.is_none());
+    }
+
+    #[test]
+    fn what_a_stranger_sees_does_not_depend_on_the_secret() {
+        // Or it could test guesses of the secret against it, without asking us again.
+        let first = Client::new(Secret([0; 32]), hello(Role::Join, 1)).1;
+        let answer =
+            |secret| Server::answer(&Secret(secret), hello(Role::Root, 2), &first).unwrap();
+        let (server, one) = answer([7; 32]);
+        let (_, other) = answer([8; 32]);
+        assert_eq!(one, other);
+        assert_eq!(server.finish(&[0; 32]).err(), Some(Refusal::WrongSecret));
     }
 
     #[test]
@@ -258,29 +317,42 @@ pub(super) mod tests {
         let secret = Secret([7; 32]);
         let (client, first) = Client::new(secret, hello(Role::Join, 1));
         let (_, answer) = Server::answer(&secret, hello(Role::Root, 2), &first).unwrap();
-        let (recorded, _) = client.finish(&answer);
+        let (_, recorded) = client.prove(&answer).unwrap();
         let (server, _) = Server::answer(&secret, hello(Role::Root, 9), &first).unwrap();
-        assert!(matches!(server.finish(&recorded), Err(Refusal::WrongSecret)));
+        assert_eq!(server.finish(&recorded).err(), Some(Refusal::WrongSecret));
     }
 
     #[test]
     fn a_reflected_proof_is_no_proof() {
         let secret = Secret([7; 32]);
-        let (_, first) = Client::new(secret, hello(Role::Join, 1));
-        let (server, answer) = Server::answer(&secret, hello(Role::Root, 2), &first).unwrap();
-        // A stranger without the secret sends the root's own proof back to it.
-        let reflected = answer[HELLO_BYTES..].try_into().unwrap();
-        assert!(matches!(server.finish(&reflected), Err(Refusal::WrongSecret)));
+        let (client, first) = Client::new(secret, hello(Role::Join, 1));
+        let (_, answer) = Server::answer(&secret, hello(Role::Root, 2), &first).unwrap();
+        let (prover, proof) = client.prove(&answer).unwrap();
+        // Somebody who listens in the root's place sends the rank's own proof back to it.
+        assert_eq!(prover.finish(&proof).err(), Some(Refusal::WrongSecret));
     }
 
     #[test]
     fn a_changed_rank_breaks_the_proof() {
         let secret = Secret([7; 32]);
-        let (client, mut first) = Client::new(secret, hello(Role::Join, 1));
-        first[12] ^= 1;
-        let (server, answer) = Server::answer(&secret, hello(Role::Root, 2), &first).unwrap();
-        let (proof, judged) = client.finish(&answer);
-        assert!(judged.is_err() && server.finish(&proof).is_err());
+        let (client, first) = Client::new(secret, hello(Role::Join, 1));
+        let mut changed = first;
+        changed[12] ^= 1;
+        let (server, answer) = Server::answer(&secret, hello(Role::Root, 2), &changed).unwrap();
+        let (_, proof) = client.prove(&answer).unwrap();
+        assert_eq!(server.finish(&proof).err(), Some(Refusal::WrongSecret));
+    }
+
+    #[test]
+    fn another_version_is_answered_if_it_has_this_layout_and_named_if_it_has_not() {
+        let meet = |version| {
+            let foreign = Hello { version, ..hello(Role::Join, 1) };
+            Server::answer(&Secret([7; 32]), hello(Role::Root, 2), &foreign.encode())
+        };
+        assert_eq!(meet(77).map(|(server, _)| server.client.version).ok(), Some(77));
+        let refusal = meet(1).err().unwrap();
+        assert_eq!(refusal, Refusal::OldLayout(1));
+        assert!(refusal.to_string().contains("version 1"), "{refusal}");
     }
 
     #[test]

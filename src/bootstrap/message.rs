@@ -4,7 +4,7 @@
 use crate::error::BootstrapError;
 use crate::id::Rank;
 use serde::{Deserialize, Serialize};
-use std::fmt;
+use std::fmt::{self, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -96,6 +96,32 @@ impl fmt::Display for Call {
     }
 }
 
+impl Message {
+    /// Its start, for an error that travels to every rank and into logs.
+    pub fn summary(&self) -> String {
+        let mut start = Start(String::new());
+        // The only failure is that enough has been written.
+        let _ = write!(start, "{self:?}");
+        start.0
+    }
+}
+
+/// The first characters of what is written to it.
+struct Start(String);
+
+impl fmt::Write for Start {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        const CHARACTERS_MAX: usize = 200;
+        let room = CHARACTERS_MAX.saturating_sub(self.0.chars().count());
+        self.0.extend(text.chars().take(room));
+        if text.chars().nth(room).is_none() {
+            return Ok(());
+        }
+        self.0.push('…');
+        Err(fmt::Error)
+    }
+}
+
 /// The bytes of a message that has nothing behind it.
 pub(crate) fn encode(message: &Message) -> Arc<[u8]> {
     encode_with(message, &[])
@@ -138,6 +164,24 @@ mod tests {
         let message = Message::Up(up);
         let bytes = encode_with(&message, &[b"a", b"bc"]);
         assert_eq!(decode(&bytes), Some((message, b"abc".as_slice())));
+    }
+
+    #[test]
+    fn a_summary_stays_short_whatever_the_message_holds() {
+        let endless = "é".repeat(1 << 20);
+        let join = Join {
+            rank_count: 1,
+            terms: vec![("a".into(), endless); 3],
+            addresses: Vec::new(),
+            remaining: Duration::ZERO,
+        };
+        let summary = Message::Join(join).summary();
+        assert!(
+            summary.starts_with("Join(Join { rank_count: 1, terms: [(\"a\", \"éé"),
+            "{summary}"
+        );
+        assert_eq!(summary.chars().count(), 201);
+        assert_eq!(Message::Linked.summary(), "Linked");
     }
 
     #[test]

@@ -13,6 +13,7 @@
 //! * `address`: which of our addresses to tell others; host names
 //! * `handshake`, `frame`, `message`: what is on the wire, from the outside in
 //! * `connection`, `net`, `reactor`: one I/O thread for all connections of the process
+//! * `listeners`, `origins`, `user`, `log_limit`: whom it lets in, and what it logs of others
 //! * `root`, `member`: the two kinds of tasks on it; `tree`: who is connected with whom
 //! * `plane`: what the rest of the library calls
 //!
@@ -25,10 +26,19 @@ mod environment;
 #[cfg(test)]
 mod environment_tests;
 mod frame;
+#[cfg(test)]
+mod fuzz_tests;
 mod handshake;
+#[cfg(test)]
+mod hostile_tests;
+mod listeners;
+mod log_limit;
 mod member;
 mod message;
 mod net;
+mod origins;
+#[cfg(test)]
+mod panic_tests;
 #[cfg(test)]
 mod peer_tests;
 mod plane;
@@ -39,6 +49,7 @@ mod slurm;
 mod timers;
 mod tree;
 mod unique_id;
+mod user;
 
 pub use address::{Choice as InterfaceChoice, HostPort, choose_from_system as choose_interface};
 pub use environment::{Launch, Launcher};
@@ -47,7 +58,25 @@ pub use plane::{ControlPlane, Entry, Gather};
 pub use root::Root;
 pub use unique_id::{Secret, UniqueId};
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// More ranks than any machine has; a bound for tables, and for what others claim.
+const RANKS_MAX: u32 = 1 << 20;
+
+/// The longest time that anybody may ask us to wait: what settings allow too. A longer one would
+/// overflow the clock.
+const DURATION_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// A moment `duration` after `now`, where the duration may come from anywhere.
+fn after(now: Instant, duration: Duration) -> Instant {
+    now + duration.min(DURATION_MAX)
+}
+
+/// The most bytes of one message while a job of this many ranks is being assembled: some messages
+/// name every rank.
+fn early_bytes_max(rank_count: u32) -> usize {
+    frame::EARLY_BYTES_MAX + 16 * rank_count as usize
+}
 
 /// How long a connection may take to be made and authenticated, when the whole may take `timeout`:
 /// short enough that a stranger's silence or an address that leads nowhere costs little of it.

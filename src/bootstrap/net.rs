@@ -3,24 +3,21 @@
 
 use super::connection::{Connection, Happening, Identity, text};
 use super::handshake::Hello;
+use super::listeners::{Listener, Pending};
 use super::message::{Message, encode};
 use super::timers::Timers;
 use super::unique_id::random_bytes;
+use super::user::Users;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
+use std::any::Any;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Strangers that one listener lets stand in its door. The oldest must go for a new one: a rank's
-/// handshake takes milliseconds, a stranger's silence lasts.
-const PENDING_MAX: usize = 1024;
-/// Connections accepted in a row before others get their turn.
-const ACCEPTS_MAX: usize = 256;
-/// When to try again after the system had no descriptor for a new connection.
-const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// A machine that vanished without a word is noticed after about idle + probes * interval.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
@@ -43,30 +40,31 @@ pub(super) enum Event {
     Closed { connection: ConnectionId, cause: String },
 }
 
-struct Slot {
-    connection: Connection,
+pub(super) struct Slot {
+    pub(super) connection: Connection,
     /// `None`: its task is done with it, it only says farewell.
-    owner: Option<TaskId>,
-}
-
-struct Door {
-    listener: TcpListener,
-    owner: TaskId,
-    own: Identity,
+    pub(super) owner: Option<TaskId>,
+    /// The task among whose pending connections it is.
+    pub(super) pending_for: Option<TaskId>,
 }
 
 /// See the module's documentation.
 pub(super) struct Net {
-    poll: Poll,
-    slots: HashMap<Token, Slot>,
-    doors: HashMap<Token, Door>,
-    /// Of connections that are not open yet or not any more, and of doors.
-    timers: Timers<Token>,
+    pub(super) poll: Poll,
+    pub(super) slots: HashMap<Token, Slot>,
+    pub(super) listeners: HashMap<Token, Listener>,
+    /// Of every task that listens.
+    pub(super) pending: HashMap<TaskId, Pending>,
+    /// Tasks with refusals that were counted and not logged.
+    pub(super) left_out: HashSet<TaskId>,
+    /// Of connections that are not open yet or not any more, and of listeners.
+    pub(super) timers: Timers<Token>,
     /// Connections with bytes left to read, or something new to write.
-    due: HashSet<Token>,
+    pub(super) due: HashSet<Token>,
     events: VecDeque<(TaskId, Event)>,
     next: usize,
     scratch: Vec<u8>,
+    pub(super) users: Users,
     /// Held here too: a waker that is dropped takes its last call with it.
     _waker: Arc<Waker>,
     pub now: Instant,
@@ -79,19 +77,22 @@ impl Net {
         let net = Self {
             poll,
             slots: HashMap::new(),
-            doors: HashMap::new(),
+            listeners: HashMap::new(),
+            pending: HashMap::new(),
+            left_out: HashSet::new(),
             timers: Timers::new(),
             due: HashSet::new(),
             events: VecDeque::new(),
             next: 1,
             scratch: Vec::new(),
+            users: Users::default(),
             _waker: waker.clone(),
             now: Instant::now(),
         };
         Ok((net, waker))
     }
 
-    fn token(&mut self) -> Token {
+    pub(super) fn token(&mut self) -> Token {
         let token = Token(self.next);
         self.next += 1;
         token
@@ -99,7 +100,7 @@ impl Net {
 
     /// Nothing is open.
     pub fn is_idle(&self) -> bool {
-        self.slots.is_empty() && self.doors.is_empty()
+        self.slots.is_empty() && self.listeners.is_empty()
     }
 
     /// Accepts connections for `owner` from now on.
@@ -113,7 +114,8 @@ impl Net {
         let mut listener = TcpListener::from_std(listener);
         let token = self.token();
         self.poll.registry().register(&mut listener, token, Interest::READABLE)?;
-        self.doors.insert(token, Door { listener, owner, own });
+        self.listeners.insert(token, Listener { listener, owner, own });
+        self.pending.entry(owner).or_default();
         Ok(())
     }
 
@@ -130,7 +132,8 @@ impl Net {
         match opened {
             Ok((own, socket)) => {
                 let connection = Connection::connecting(socket, to, own, self.now);
-                self.slots.insert(token, Slot { connection, owner: Some(owner) });
+                let slot = Slot { connection, owner: Some(owner), pending_for: None };
+                self.slots.insert(token, slot);
                 self.due.insert(token);
             }
             Err(error) => {
@@ -177,17 +180,11 @@ impl Net {
 
     /// Ends all that a task owns.
     pub fn end_all(&mut self, owner: TaskId) {
-        self.close_doors(owner);
+        self.stop_listening(owner);
         let theirs = |(&token, slot): (&Token, &Slot)| (slot.owner == Some(owner)).then_some(token);
         let tokens: Vec<_> = self.slots.iter().filter_map(theirs).collect();
         tokens.into_iter().for_each(|token| self.end(token));
-    }
-
-    /// Stops listening for a task.
-    pub fn close_doors(&mut self, owner: TaskId) {
-        self.doors.retain(|_, door| door.owner != owner);
-        // Whoever still stands in the door has nobody to talk to.
-        self.strangers(owner).into_iter().for_each(|token| drop(self.forget(token)));
+        self.end_pending(owner);
     }
 
     /// The next thing that happened, and to whom.
@@ -200,7 +197,7 @@ impl Net {
         if !self.due.is_empty() || !self.events.is_empty() {
             return Some(self.now);
         }
-        self.timers.first()
+        self.log_deadline().into_iter().chain(self.timers.first()).min()
     }
 
     /// Waits for the network, at most until `until`, and moves what can be moved.
@@ -218,6 +215,7 @@ impl Net {
         self.due.extend(ready.iter().map(|event| event.token()));
         self.move_due();
         self.end_late();
+        self.log_left_out();
         Ok(())
     }
 
@@ -228,7 +226,7 @@ impl Net {
 
     fn move_due(&mut self) {
         for token in std::mem::take(&mut self.due) {
-            if self.doors.contains_key(&token) {
+            if self.listeners.contains_key(&token) {
                 self.accept(token);
             } else {
                 self.move_one(token);
@@ -237,7 +235,7 @@ impl Net {
     }
 
     fn move_one(&mut self, token: Token) {
-        let Some(Slot { connection, owner }) = self.slots.get_mut(&token) else { return };
+        let Some(Slot { connection, owner, .. }) = self.slots.get_mut(&token) else { return };
         let (owner, address, accepted) = (*owner, connection.address, connection.accepted);
         let events = &mut self.events;
         let report = |happening| {
@@ -250,36 +248,42 @@ impl Net {
             };
             events.push_back((owner, event));
         };
-        let moved = connection.turn(&mut self.scratch, report);
+        let (users, scratch) = (&mut self.users, &mut self.scratch);
+        // What one connection brings must not end the thread that all of them share.
+        let turn = AssertUnwindSafe(|| connection.turn(users, scratch, report));
+        let moved = catch_unwind(turn).unwrap_or_else(|panic| {
+            Err(format!("a fault of the library, please report it: {}", panic_text(&*panic)))
+        });
         if connection.more {
             self.due.insert(token);
         }
         self.timers.set(token, connection.deadline);
-        if let Err(cause) = moved {
-            self.lose(token, cause);
+        match moved {
+            Ok(()) => self.note_authenticated(token),
+            Err(cause) => self.lose(token, cause),
         }
     }
 
-    fn forget(&mut self, token: Token) -> Option<Slot> {
+    pub(super) fn forget(&mut self, token: Token) -> Option<Slot> {
         self.timers.set(token, None);
-        self.slots.remove(&token)
+        let slot = self.slots.remove(&token)?;
+        self.remove_pending(token, slot.pending_for);
+        Some(slot)
     }
 
     /// Forgets a connection that failed, and tells whom it concerns.
-    fn lose(&mut self, token: Token, cause: String) {
+    pub(super) fn lose(&mut self, token: Token, cause: String) {
         let Some(slot) = self.forget(token) else { return };
         let Some(owner) = slot.owner else { return };
-        if slot.connection.accepted && !slot.connection.is_open() {
-            let address = slot.connection.address;
-            tracing::warn!(%address, %cause, "refused a connection to the bootstrap port");
-            return;
+        if slot.connection.accepted && !slot.connection.is_authenticated() {
+            return self.log_refusal(owner, slot.connection.address, &cause);
         }
         self.events.push_back((owner, Event::Closed { connection: token, cause }));
     }
 
     fn end_late(&mut self) {
         for token in self.timers.expired(self.now) {
-            if self.doors.contains_key(&token) {
+            if self.listeners.contains_key(&token) {
                 self.accept(token);
             } else if let Some(slot) = self.slots.get(&token) {
                 let cause = slot.connection.late();
@@ -287,90 +291,22 @@ impl Net {
             }
         }
     }
+}
 
-    /// Takes in everybody who stands before a door.
-    fn accept(&mut self, door: Token) {
-        for _ in 0..ACCEPTS_MAX {
-            let Some(Door { listener, owner, own }) = self.doors.get_mut(&door) else {
-                return;
-            };
-            let (owner, own) = (*owner, *own);
-            match listener.accept() {
-                Ok((socket, address)) => self.take_in(owner, own, socket, address),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => {
-                    // The one that matters: no descriptor is left. A stranger gives up his.
-                    tracing::warn!(%error, "cannot accept a connection; is `ulimit -n` too low?");
-                    if self.show_out(owner, 1) {
-                        continue;
-                    }
-                    // The event does not come again for those who already stand there.
-                    self.timers.set(door, Some(self.now + ACCEPT_RETRY));
-                    return;
-                }
-            }
-        }
-        // Others get their turn first.
-        self.due.insert(door);
-    }
-
-    fn take_in(
-        &mut self,
-        owner: TaskId,
-        own: Identity,
-        mut socket: TcpStream,
-        address: SocketAddr,
-    ) {
-        let token = self.token();
-        let interest = Interest::READABLE | Interest::WRITABLE;
-        let address = canonical(address);
-        let registered = self.poll.registry().register(&mut socket, token, interest);
-        let own = match registered.and_then(|()| fresh(own)) {
-            Ok(own) => own,
-            Err(error) => {
-                tracing::warn!(%address, %error, "cannot take a connection in");
-                return;
-            }
-        };
-        tune(&socket);
-        self.show_out(owner, PENDING_MAX);
-        let connection = Connection::accepted(socket, address, own, self.now);
-        self.slots.insert(token, Slot { connection, owner: Some(owner) });
-        self.due.insert(token);
-    }
-
-    /// Sends the oldest stranger in a task's door away if there are `limit` of them.
-    fn show_out(&mut self, owner: TaskId, limit: usize) -> bool {
-        if self.slots.len() < limit {
-            return false;
-        }
-        let strangers = self.strangers(owner);
-        let oldest = strangers.iter().min().filter(|_| strangers.len() >= limit);
-        if let Some(&oldest) = oldest {
-            self.lose(oldest, "too many connections wait for their handshake".into());
-        }
-        oldest.is_some()
-    }
-
-    /// Connections that a task's listener accepted and that have not proved anything yet.
-    fn strangers(&self, owner: TaskId) -> Vec<Token> {
-        let stranger = |(&token, slot): (&Token, &Slot)| {
-            let pending = slot.connection.accepted && !slot.connection.is_open();
-            (pending && slot.owner == Some(owner)).then_some(token)
-        };
-        self.slots.iter().filter_map(stranger).collect()
-    }
+/// What a panic said.
+pub(super) fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message")
 }
 
 /// The identity with a nonce that no other connection has.
-fn fresh(mut own: Identity) -> io::Result<Identity> {
+pub(super) fn fresh(mut own: Identity) -> io::Result<Identity> {
     own.hello.nonce = random_bytes().map_err(|error| io::Error::other(error.to_string()))?;
     Ok(own)
 }
 
 /// An IPv4 address that a listener for both families shows as IPv6, as IPv4.
-fn canonical(address: SocketAddr) -> SocketAddr {
+pub(super) fn canonical(address: SocketAddr) -> SocketAddr {
     match address.ip().to_canonical() {
         IpAddr::V4(ip) => SocketAddr::new(ip.into(), address.port()),
         IpAddr::V6(_) => address,
@@ -379,7 +315,7 @@ fn canonical(address: SocketAddr) -> SocketAddr {
 
 /// Small messages go out at once, and a machine that vanished is noticed. Both are improvements
 /// without which the rest works, so a system that refuses them is no error.
-fn tune(socket: &TcpStream) {
+pub(super) fn tune(socket: &TcpStream) {
     let socket = socket2::SockRef::from(socket);
     let keepalive = socket2::TcpKeepalive::new()
         .with_time(KEEPALIVE_IDLE)

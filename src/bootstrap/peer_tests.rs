@@ -1,8 +1,8 @@
 //! Peers that hold the secret and break the protocol: played by hand, over real sockets, against
 //! the real root and real ranks.
 
-use super::frame::{Opener, Sealer};
-use super::handshake::{ANSWER_BYTES, Client, HELLO_BYTES, Hello, PROOF_BYTES, Role, Server};
+use super::frame::{MESSAGE_BYTES_MAX, Opener, Sealer};
+use super::handshake::{Client, HELLO_BYTES, Hello, Keys, PROOF_BYTES, PROTOCOL, Role, Server};
 use super::message::{Call, Join, Message, Up, decode, encode_with};
 use super::{ControlPlane, Entry, Root, Secret, UniqueId};
 use crate::error::{BootstrapError, Error};
@@ -10,11 +10,12 @@ use crate::id::Rank;
 use crate::settings::Settings;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// One end of an authenticated connection, in the hands of a test.
-struct Raw {
-    socket: TcpStream,
+pub(super) struct Raw {
+    pub socket: TcpStream,
     sealer: Sealer,
     opener: Opener,
     /// What the other end said of itself.
@@ -22,19 +23,26 @@ struct Raw {
 }
 
 impl Raw {
-    fn connect(to: SocketAddr, secret: Secret, hello: Hello) -> Self {
+    pub fn connect(to: SocketAddr, secret: Secret, hello: Hello) -> Self {
         let mut socket = TcpStream::connect(to).unwrap();
         let (client, first) = Client::new(secret, Hello { nonce: [1; 32], ..hello });
         socket.write_all(&first).unwrap();
-        let mut answer = [0; ANSWER_BYTES];
+        let mut answer = [0; HELLO_BYTES];
         socket.read_exact(&mut answer).unwrap();
-        let (proof, judged) = client.finish(&answer);
+        let (prover, proof) = client.prove(&answer).unwrap_or_else(|refusal| panic!("{refusal}"));
         socket.write_all(&proof).unwrap();
-        let (keys, hello) = judged.unwrap_or_else(|refusal| panic!("{refusal}"));
-        Self { socket, sealer: Sealer::new(&keys), opener: Opener::new(&keys), hello }
+        let mut proof = [0; PROOF_BYTES];
+        socket.read_exact(&mut proof).unwrap();
+        let (keys, hello) = prover.finish(&proof).unwrap_or_else(|refusal| panic!("{refusal}"));
+        Self::open(socket, &keys, hello)
     }
 
-    fn accept(listener: &TcpListener, secret: Secret, hello: Hello) -> Self {
+    fn open(socket: TcpStream, keys: &Keys, hello: Hello) -> Self {
+        let opener = Opener::new(keys, MESSAGE_BYTES_MAX);
+        Self { socket, sealer: Sealer::new(keys), opener, hello }
+    }
+
+    pub fn accept(listener: &TcpListener, secret: Secret, hello: Hello) -> Self {
         let (mut socket, _) = listener.accept().unwrap();
         let mut first = [0; HELLO_BYTES];
         socket.read_exact(&mut first).unwrap();
@@ -43,12 +51,14 @@ impl Raw {
         socket.write_all(&answer).unwrap();
         let mut proof = [0; PROOF_BYTES];
         socket.read_exact(&mut proof).unwrap();
-        let (keys, hello) = server.finish(&proof).unwrap_or_else(|refusal| panic!("{refusal}"));
-        Self { socket, sealer: Sealer::new(&keys), opener: Opener::new(&keys), hello }
+        let finished = server.finish(&proof).unwrap_or_else(|refusal| panic!("{refusal}"));
+        let (proof, keys, hello) = finished;
+        socket.write_all(&proof).unwrap();
+        Self::open(socket, &keys, hello)
     }
 
     /// A rank that joins at the root.
-    fn joined(id: &UniqueId, rank: u32, rank_count: u32, addresses: Vec<SocketAddr>) -> Self {
+    pub fn joined(id: &UniqueId, rank: u32, rank_count: u32, addresses: Vec<SocketAddr>) -> Self {
         let hello = Hello::new(Role::Join, Rank(rank));
         let mut raw = Self::connect(id.addresses().unwrap()[0], id.secret().unwrap(), hello);
         raw.send(&join(rank_count, addresses), &[]);
@@ -56,19 +66,24 @@ impl Raw {
     }
 
     fn frame(&mut self, message: &Message, behind: &[&[u8]]) -> Vec<u8> {
-        let mut bytes = Vec::new();
         let message = encode_with(message, behind);
-        self.sealer.seal(&message, |segment| bytes.extend_from_slice(segment.bytes()));
+        self.seal(&message)
+    }
+
+    /// Any bytes as a message.
+    pub fn seal(&mut self, message: &Arc<[u8]>) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.sealer.seal(message, |segment| bytes.extend_from_slice(segment.bytes()));
         bytes
     }
 
-    fn send(&mut self, message: &Message, behind: &[&[u8]]) {
+    pub fn send(&mut self, message: &Message, behind: &[&[u8]]) {
         let bytes = self.frame(message, behind);
         self.socket.write_all(&bytes).unwrap();
     }
 
     /// The next message.
-    fn receive(&mut self) -> Message {
+    pub fn receive(&mut self) -> Message {
         self.socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         let mut buffer = Vec::new();
         loop {
@@ -84,7 +99,7 @@ impl Raw {
     }
 }
 
-fn join(rank_count: u32, addresses: Vec<SocketAddr>) -> Message {
+pub(super) fn join(rank_count: u32, addresses: Vec<SocketAddr>) -> Message {
     Message::Join(Join {
         rank_count,
         terms: vec![("the version of ringdove".into(), env!("CARGO_PKG_VERSION").into())],
@@ -93,7 +108,7 @@ fn join(rank_count: u32, addresses: Vec<SocketAddr>) -> Message {
     })
 }
 
-fn settings(timeout_ms: u64) -> Settings {
+pub(super) fn settings(timeout_ms: u64) -> Settings {
     Settings {
         bootstrap_timeout: Duration::from_millis(timeout_ms),
         bootstrap_interface: "lo".into(),
@@ -101,12 +116,12 @@ fn settings(timeout_ms: u64) -> Settings {
     }
 }
 
-fn start(id: UniqueId, rank: u32, rank_count: u32, settings: &Settings) -> ControlPlane {
+pub(super) fn start(id: UniqueId, rank: u32, rank_count: u32, settings: &Settings) -> ControlPlane {
     let entry = Entry { id, rank: Rank(rank), rank_count, terms: Vec::new() };
     ControlPlane::start(entry, settings).unwrap()
 }
 
-fn failure(plane: &ControlPlane) -> BootstrapError {
+pub(super) fn failure(plane: &ControlPlane) -> BootstrapError {
     match plane.assembled().and_then(|()| plane.barrier()) {
         Err(Error::Bootstrap(error)) => *error,
         other => panic!("{other:?}"),
@@ -128,12 +143,15 @@ fn a_rank_of_another_version_is_named_to_all_and_learns_of_it() {
     let root = Root::open(&settings).unwrap();
     // Has joined, so that it waits when the stranger comes.
     let mut early = Raw::joined(&root.id(), 1, 3, Vec::new());
-    let hello = Hello { version: 2, ..Hello::new(Role::Join, Rank(2)) };
+    let hello = Hello { version: 77, ..Hello::new(Role::Join, Rank(2)) };
     let (address, secret) = (root.id().addresses().unwrap()[0], root.id().secret().unwrap());
     let foreign = Raw::connect(address, secret, hello);
-    assert_eq!(foreign.hello.version, 1, "it can tell its user");
+    assert_eq!(foreign.hello.version, PROTOCOL, "it can tell its user");
     let Message::Fault(fault) = early.receive() else { panic!("no fault") };
-    assert!(matches!(fault, BootstrapError::Version { rank: Rank(2), theirs: 2, root: 1, .. }));
+    assert!(matches!(
+        fault,
+        BootstrapError::Version { rank: Rank(2), theirs: 77, root: PROTOCOL, .. }
+    ));
     let late = failure(&start(root.id(), 0, 3, &settings));
     assert_eq!(late, fault);
 }
@@ -144,11 +162,14 @@ fn a_root_of_another_version_is_named() {
     let secret = Secret::random().unwrap();
     let id = UniqueId::with(&[listener.local_addr().unwrap()], secret);
     let plane = start(id, 3, 4, &settings(60_000));
-    let hello = Hello { version: 7, ..Hello::new(Role::Root, Rank(u32::MAX)) };
+    let hello = Hello { version: 77, ..Hello::new(Role::Root, Rank(u32::MAX)) };
     let raw = Raw::accept(&listener, secret, hello);
     assert_eq!(raw.hello.rank, Rank(3));
     let error = failure(&plane);
-    assert!(matches!(error, BootstrapError::Version { rank: Rank(3), theirs: 1, root: 7, .. }));
+    assert!(matches!(
+        error,
+        BootstrapError::Version { rank: Rank(3), theirs: PROTOCOL, root: 77, .. }
+    ));
 }
 
 #[test]
@@ -213,7 +234,7 @@ fn a_rank_whose_parent_cannot_be_reached_says_where_it_looked() {
 }
 
 /// A job of two that stands: rank 1 is real, the top is in our hands.
-fn above_a_rank() -> (Root, ControlPlane, Raw) {
+pub(super) fn above_a_rank() -> (Root, ControlPlane, Raw) {
     let settings = settings(60_000);
     let root = Root::open(&settings).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -272,10 +293,7 @@ fn a_parent_that_falls_silent_is_named_by_those_below() {
 #[test]
 fn bytes_that_are_no_message_are_refused_though_they_are_authentic() {
     let (_root, plane, mut raw) = above_a_rank();
-    let mut bytes = Vec::new();
-    raw.sealer.seal(&[0xff; 40].as_slice().into(), |segment| {
-        bytes.extend_from_slice(segment.bytes());
-    });
+    let bytes = raw.seal(&[0xff; 40].as_slice().into());
     raw.socket.write_all(&bytes).unwrap();
     assert!(matches!(failure(&plane), BootstrapError::Protocol { .. }));
     assert!(matches!(raw.receive(), Message::Fault(_)));

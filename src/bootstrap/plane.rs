@@ -1,5 +1,6 @@
 //! The control plane of one rank, as the rest of the library sees it.
 
+use super::frame::EARLY_BYTES_MAX;
 use super::member::{Listens, Member, Plan, grace};
 use super::message::{Call, Term};
 use super::net::TaskId;
@@ -7,7 +8,7 @@ use super::reactor::{Reactor, Request};
 use super::root::difference;
 use super::shared::Shared;
 use super::unique_id::UniqueId;
-use super::{address, handshake_limit};
+use super::{DURATION_MAX, RANKS_MAX, address, handshake_limit};
 use crate::error::{BootstrapError, Error, Result};
 use crate::id::Rank;
 use crate::settings::Settings;
@@ -16,8 +17,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// More ranks than any machine has; a bound for tables.
-const RANKS_MAX: u32 = 1 << 20;
+/// The most bytes of names and values that a rank brings: they travel in its first message.
+const TERMS_BYTES_MAX: usize = EARLY_BYTES_MAX / 2;
 /// How long after every deadline of the I/O thread a caller gives up on it.
 const LAST_RESORT: Duration = Duration::from_secs(5);
 /// How long dropping a plane waits until the neighbours were told.
@@ -89,8 +90,13 @@ impl ControlPlane {
             return Err(Error::argument("unique id", expected, "one for threads of one process"));
         }
         terms.push(("the version of ringdove".into(), env!("CARGO_PKG_VERSION").into()));
+        let bytes: usize = terms.iter().map(|(name, value)| name.len() + value.len() + 8).sum();
+        if bytes > TERMS_BYTES_MAX {
+            let expected = format_args!("at most {TERMS_BYTES_MAX} bytes");
+            return Err(Error::argument("terms of the rendezvous", expected, bytes));
+        }
         let (listener, listens) = listens(&root, settings)?;
-        let timeout = settings.bootstrap_timeout;
+        let timeout = settings.bootstrap_timeout.min(DURATION_MAX);
         let plan = Plan {
             rank,
             rank_count,

@@ -5,14 +5,18 @@
 //! is late, and five hundred ranks in one process (a test, a simulation) need no five hundred more
 //! threads. Why one: control traffic is small, and tasks that share a thread need no locks.
 //!
+//! A panic in one task ends that task, with an error for its owner and the others of its job, and
+//! nothing else.
+//!
 //! The thread starts with its first task. It ends when nobody holds it and its last tasks, each of
 //! which is bounded in time, are done.
 
-use super::net::{Event, Net, TaskId};
+use super::net::{Event, Net, TaskId, panic_text};
 use super::timers::Timers;
 use crate::error::{BootstrapError, Error, Result};
 use mio::{Events, Waker};
 use std::collections::{HashMap, HashSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -32,6 +36,8 @@ pub(super) trait Task: Send {
     fn deadline(&self) -> Option<Instant>;
     /// The task can be forgotten; its connections say farewell.
     fn is_finished(&self) -> bool;
+    /// Something in it panicked. It tells whom it concerns, and is forgotten.
+    fn broken(&mut self, net: &mut Net, what: String);
 }
 
 /// Makes notes for the rank above, on the I/O thread.
@@ -162,16 +168,12 @@ impl Loop {
     fn take_inbound(&mut self) -> bool {
         loop {
             match self.inbox.try_recv() {
-                Ok(Inbound::Start(id, mut task)) => {
-                    task.start(&mut self.net);
+                Ok(Inbound::Start(id, task)) => {
                     self.tasks.insert(id, task);
-                    self.touched.insert(id);
+                    self.guarded(id, |task, net| task.start(net));
                 }
                 Ok(Inbound::Request(id, request)) => {
-                    if let Some(task) = self.tasks.get_mut(&id) {
-                        task.request(&mut self.net, request);
-                        self.touched.insert(id);
-                    }
+                    self.guarded(id, |task, net| task.request(net, request));
                 }
                 Err(TryRecvError::Empty) => return false,
                 Err(TryRecvError::Disconnected) => return true,
@@ -182,22 +184,46 @@ impl Loop {
     fn dispatch(&mut self) {
         // Tasks answer events with new ones only through the network, so this ends.
         while let Some((id, event)) = self.net.event() {
-            if let Some(task) = self.tasks.get_mut(&id) {
-                task.event(&mut self.net, event);
-                self.touched.insert(id);
-            }
+            self.guarded(id, |task, net| task.event(net, event));
         }
         self.touched.extend(self.timers.expired(self.net.now));
-        for id in self.touched.drain() {
-            let Some(task) = self.tasks.get_mut(&id) else { continue };
-            task.tick(&mut self.net);
-            self.timers.set(id, task.deadline());
+        for id in std::mem::take(&mut self.touched) {
+            self.guarded(id, |task, net| task.tick(net));
+            self.touched.remove(&id);
+            let Some(task) = self.tasks.get(&id) else { continue };
             if task.is_finished() {
-                self.timers.set(id, None);
-                self.net.end_all(id);
-                self.tasks.remove(&id);
+                self.forget(id);
+            } else {
+                self.timers.set(id, task.deadline());
             }
         }
         self.net.flush();
+    }
+
+    /// Lets a task work. If it panics, or a function of its owner that it calls does, that is the
+    /// end of this task alone: others share the thread, and do not share its fault.
+    fn guarded(&mut self, id: TaskId, work: impl FnOnce(&mut dyn Task, &mut Net)) {
+        let Some(task) = self.tasks.get_mut(&id) else { return };
+        let net = &mut self.net;
+        self.touched.insert(id);
+        // What a panic leaves half done belongs to this task, which is told and then forgotten.
+        let worked = catch_unwind(AssertUnwindSafe(|| work(task.as_mut(), net)));
+        let Err(panic) = worked else { return };
+        let what = panic_text(&*panic).to_owned();
+        tracing::error!(%what, "a task of the bootstrap's I/O thread panicked");
+        if catch_unwind(AssertUnwindSafe(|| task.broken(net, what))).is_err() {
+            tracing::error!("and once more when it told the others");
+        }
+        self.forget(id);
+    }
+
+    fn forget(&mut self, id: TaskId) {
+        self.timers.set(id, None);
+        self.net.end_all(id);
+        let task = self.tasks.remove(&id);
+        // It may hold things of its owner.
+        if catch_unwind(AssertUnwindSafe(|| drop(task))).is_err() {
+            tracing::error!("what a task of the bootstrap's I/O thread held panicked when dropped");
+        }
     }
 }

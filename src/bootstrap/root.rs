@@ -5,13 +5,14 @@
 
 use super::address;
 use super::connection::Identity;
+use super::frame::EARLY_BYTES_MAX;
 use super::handshake::{Hello, PROTOCOL, Role};
-use super::handshake_limit;
 use super::message::{Join, Message, Term, Welcome, decode, encode};
 use super::net::{ConnectionId, Event, Net, TaskId};
 use super::reactor::{Reactor, Request, Task};
 use super::tree::Tree;
 use super::unique_id::{Secret, UniqueId};
+use super::{RANKS_MAX, after, early_bytes_max, handshake_limit};
 use crate::error::{BootstrapError, Error, Result};
 use crate::id::Rank;
 use crate::settings::Settings;
@@ -20,6 +21,8 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Instant;
 
+/// The most addresses that a rank is known by.
+pub(super) const ADDRESSES_MAX: usize = 4;
 /// The rank in the root's hello: it is none.
 const NO_RANK: Rank = Rank(u32::MAX);
 
@@ -63,6 +66,7 @@ impl Root {
             secret: id.secret()?,
             hello: Hello::new(Role::Root, NO_RANK),
             limit: handshake_limit(settings.bootstrap_timeout),
+            early_bytes_max: EARLY_BYTES_MAX,
         };
         let address = listener.local_addr().map_or_else(|e| e.to_string(), |a| a.to_string());
         let state = RootTask {
@@ -171,7 +175,9 @@ impl Task for RootTask {
                 }
             }
             Event::Message { connection, bytes } => {
-                if let Some((message, _)) = decode(&bytes) {
+                if !self.visitors.contains_key(&connection) {
+                    // It said more than was asked before it heard that it may go.
+                } else if let Some((message, _)) = decode(&bytes) {
                     self.message(net, connection, message);
                 } else if let Some((hello, ..)) = self.visitors.get(&connection) {
                     let peer = hello.rank.to_string();
@@ -208,6 +214,11 @@ impl Task for RootTask {
     fn is_finished(&self) -> bool {
         self.finished
     }
+
+    fn broken(&mut self, net: &mut Net, what: String) {
+        self.fail(net, BootstrapError::Panicked { by: "the root of the job".into(), what });
+        self.finished = true;
+    }
 }
 
 impl RootTask {
@@ -219,16 +230,17 @@ impl RootTask {
                 self.visitors.insert(connection, (hello, address, true));
                 self.join(net, connection, (rank, address), join);
             }
-            Message::Linked => {
+            // Only who has joined has a seat; the rank that a hello claims is not enough.
+            Message::Linked if joined => {
                 if let Some(seat) = self.seats.get_mut(&rank) {
                     seat.linked = true;
                 }
             }
-            Message::Assembled => self.leave(net, connection, rank),
-            Message::Fault(fault) => self.fail(net, fault),
+            Message::Assembled if joined => self.leave(net, connection, rank),
+            Message::Fault(fault) if joined => self.fail(net, fault),
             other => {
-                let seen = format!("{other:?}");
-                self.fail(net, protocol(rank.to_string(), "what a rank tells the root", &seen));
+                let expected = if joined { "what a rank tells the root" } else { "a join" };
+                self.fail(net, protocol(rank.to_string(), expected, &other.summary()));
             }
         }
     }
@@ -240,7 +252,13 @@ impl RootTask {
         (rank, address): (Rank, SocketAddr),
         join: Join,
     ) {
-        let until = net.now + join.remaining;
+        if !(1..=RANKS_MAX).contains(&join.rank_count) {
+            let expected = format!("a job of 1 to {RANKS_MAX} ranks");
+            let seen = format!("one of {}", join.rank_count);
+            return self.fail(net, protocol(rank.to_string(), &expected, &seen));
+        }
+        net.admit(connection, early_bytes_max(join.rank_count));
+        let until = after(net.now, join.remaining);
         self.deadline = Some(self.deadline.map_or(until, |deadline| deadline.min(until)));
         if let Some(fault) = &self.fault {
             let fault = Message::Fault(fault.clone());
@@ -270,7 +288,8 @@ impl RootTask {
         if let Some(fault) = refused {
             return self.fail(net, fault);
         }
-        let listens_at = join.addresses;
+        let mut listens_at = join.addresses;
+        listens_at.truncate(ADDRESSES_MAX);
         let seat = Seat { connection, address, listens_at, linked: false, assembled: false };
         self.seats.insert(rank, seat);
         tracing::debug!(rank = rank.0, %address, "joined");
@@ -311,7 +330,10 @@ impl RootTask {
         if joined && self.fault.is_none() {
             self.fail(net, BootstrapError::Lost { rank: hello.rank, by: None, cause });
         } else {
-            tracing::warn!(%address, %cause, "a rank that had not joined went away");
+            let rank = hello.rank.0;
+            net.log_limited(self.id, |left_out| {
+                tracing::warn!(%address, rank, %cause, left_out, "a rank left before it had joined");
+            });
         }
     }
 

@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::id::Rank;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -62,8 +63,13 @@ impl Shared {
             std::mem::take(&mut state.observers)
         };
         self.changed.notify_all();
-        // Outside of the lock: an observer may ask for the state.
-        observers.into_iter().for_each(|observer| observer(error));
+        // Outside of the lock: an observer may ask for the state. One that panics keeps no other
+        // from being told.
+        for observer in observers {
+            if catch_unwind(AssertUnwindSafe(|| observer(error))).is_err() {
+                tracing::error!("an observer of the control plane's failure panicked");
+            }
+        }
     }
 
     /// Has `observer` called on failure; at once if that has happened.

@@ -18,6 +18,19 @@ impl Tree {
         (rank.0 > 0).then(|| Rank((rank.0 - 1) / self.fan_out))
     }
 
+    /// Whether `rank` is `above` itself, or below it at any depth.
+    pub fn is_within(self, rank: Rank, above: Rank) -> bool {
+        // Bounded: every parent is a smaller number.
+        let mut at = rank;
+        while at > above {
+            match self.parent(at) {
+                Some(parent) => at = parent,
+                None => return false,
+            }
+        }
+        at == above
+    }
+
     /// The ranks directly below.
     pub fn children(self, rank: Rank) -> Range<u32> {
         let bound = u64::from(self.rank_count);
@@ -48,6 +61,19 @@ mod tests {
             }
             prop_assert_eq!(children, rank_count - 1);
         }
+    }
+
+    #[test]
+    fn a_subtree_holds_its_own_and_no_other_rank() {
+        let tree = Tree { rank_count: 40, fan_out: 3 };
+        let within = |above| {
+            let ranks = (0..tree.rank_count).filter(|&rank| tree.is_within(Rank(rank), above));
+            ranks.collect::<Vec<_>>()
+        };
+        assert_eq!(within(Rank(4)), [4, 13, 14, 15]);
+        assert_eq!(within(Rank(0)).len(), 40);
+        let chain = Tree { rank_count: 40, fan_out: 1 };
+        assert!(chain.is_within(Rank(39), Rank(38)) && !chain.is_within(Rank(38), Rank(39)));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The name under which ranks find one another: where the root listens, and a secret.
 
 use crate::error::{Error, Result};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
@@ -26,9 +27,60 @@ impl Secret {
         random_bytes().map(Self)
     }
 
-    /// One that everybody derives who knows `text`. As good as `text` is hard to guess.
-    pub fn derived(text: &str) -> Self {
-        Self(blake3::derive_key("ringdove 2026 bootstrap secret from text", text.as_bytes()))
+    /// The fewest bytes of a secret that a user gives as text, and the fewest different ones.
+    pub const TEXT_BYTES_MIN: usize = 16;
+    const TEXT_DIFFERENT_MIN: usize = 6;
+
+    /// One that everybody derives who knows `text`.
+    ///
+    /// Somebody who listens where ranks look for the root can test guesses of it (see
+    /// `handshake`), so text that is easily guessed is refused, and the rest passes through
+    /// Argon2id with 19 MiB and two passes: about 30 ms for each process of a job, once, and for
+    /// each guess. The salt is the same for all jobs, for nothing that differs is known to all
+    /// ranks alike: a table of guesses made once serves against every job, and the minimum length
+    /// is there to make it too large.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for text that is too short or too uniform; it says how to make a better
+    /// one, and never shows the text.
+    pub fn from_text(text: &str) -> Result<Self> {
+        let different = text.bytes().collect::<BTreeSet<_>>().len();
+        if text.len() < Self::TEXT_BYTES_MIN || different < Self::TEXT_DIFFERENT_MIN {
+            let expected = format_args!(
+                "at least {} bytes, {} of them different, that nobody can guess, such as the \
+                 output of `openssl rand -hex 32`",
+                Self::TEXT_BYTES_MIN,
+                Self::TEXT_DIFFERENT_MIN
+            );
+            let seen = format_args!("{} bytes, {different} of them different", text.len());
+            return Err(Error::argument("secret of the job", expected, seen));
+        }
+        let mut key = [0; 32];
+        let derived = argon2::Argon2::default().hash_password_into(
+            text.as_bytes(),
+            b"ringdove 2026 bootstrap secret",
+            &mut key,
+        );
+        derived.map(|()| Self(key)).map_err(|cause| Error::System {
+            what: "deriving the job's secret".into(),
+            cause: cause.to_string(),
+        })
+    }
+
+    /// New text for `RINGDOVE_BOOTSTRAP_SECRET`, for programs that start the ranks of a job: 256
+    /// random bits in hexadecimal.
+    ///
+    /// # Errors
+    /// [`Error::System`] where the operating system gives no random bytes.
+    pub fn random_text() -> Result<String> {
+        let bytes: [u8; 32] = random_bytes()?;
+        Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+
+    /// What authenticates connections where a job has no secret: a key from a name that others can
+    /// know. It keeps two jobs apart that meet on one port, and nobody out.
+    pub(crate) fn of_named_job(name: &str) -> Self {
+        Self(blake3::derive_key("ringdove 2026 bootstrap name of a job", name.as_bytes()))
     }
 }
 
@@ -159,7 +211,7 @@ impl fmt::Debug for UniqueId {
     }
 }
 
-fn check(bytes: &[u8; UniqueId::BYTES]) -> [u8; 16] {
+pub(super) fn check(bytes: &[u8; UniqueId::BYTES]) -> [u8; 16] {
     let hash = blake3::derive_key("ringdove 2026 unique id checksum", &bytes[..CHECK_AT]);
     let mut check = [0; 16];
     check.copy_from_slice(&hash[..16]);
@@ -224,6 +276,31 @@ mod tests {
         let secret = Secret([0xab; 32]);
         let shown = format!("{secret:?} {:?}", UniqueId::with(&[], secret));
         assert!(!shown.contains("abab") && !shown.contains("171"), "{shown}");
+    }
+
+    #[test]
+    fn text_that_is_easily_guessed_is_no_secret_and_is_not_shown() {
+        for text in ["", "hunter2", "fifteen bytes..", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"] {
+            let message = Secret::from_text(text).unwrap_err().to_string();
+            assert!(message.contains("openssl rand -hex 32"), "{message}");
+            assert!(text.is_empty() || !message.contains(text), "{message}");
+        }
+        assert!(Secret::from_text(&Secret::random_text().unwrap()).is_ok());
+        let one = Secret::from_text("correct horse battery").unwrap();
+        assert!(one == Secret::from_text("correct horse battery").unwrap());
+        assert!(one != Secret::from_text("correct horse batterz").unwrap());
+    }
+
+    #[test]
+    fn a_guess_of_text_costs_milliseconds() {
+        // If this fails, the slow derivation is gone, and short secrets can be tried by millions.
+        let started = std::time::Instant::now();
+        for _ in 0..4 {
+            Secret::from_text("correct horse battery").unwrap();
+        }
+        let took = started.elapsed() / 4;
+        println!("one derivation takes {took:?}");
+        assert!(took > std::time::Duration::from_millis(2), "{took:?}");
     }
 
     proptest! {

@@ -2,14 +2,15 @@
 
 use super::agreement::{Signature, Value, signature};
 use super::element::{Element, Reduction};
-use super::launcher::{Encoded, Launcher, PlanKey};
+use super::launcher::{Encoded, Launcher, PlanKey, RegisteredPlace};
 use super::layout::Nodes;
 use super::world::lock;
 use super::{Communicator, buffers};
 use crate::engine::Alarm;
 use crate::error::{Error, Result};
+use crate::gpu::{Allocation, Current, DeviceBuffer, DeviceBufferMut};
 use crate::plan::{self, Collective, LaneEnd, PortResolver, Request, Verified};
-use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut};
+use cudarc::driver::{CudaStream, DeviceSlice};
 use ringdove_kernels::element::{DataType, ReduceOp};
 use ringdove_kernels::launch::LaunchArguments;
 use ringdove_kernels::op::BUFFERS_MAX;
@@ -19,8 +20,17 @@ use std::sync::Arc;
 const INPUT: usize = 0;
 const OUTPUT: usize = 1;
 
-/// Where a registered buffer lies: registration and offset.
-type Place = (usize, u64);
+/// What a call reads and writes.
+#[derive(Clone, Copy)]
+pub(super) struct Elements {
+    /// Device address of the input.
+    pub send: u64,
+    /// Device address of the output; the input's, in place.
+    pub receive: u64,
+    /// Elements of each.
+    pub count: usize,
+    pub data_type: DataType,
+}
 
 /// One call, checked.
 struct Call {
@@ -30,7 +40,7 @@ struct Call {
     data_type: DataType,
     reduction: Reduction,
     /// Registered places of input and output, where both are registered.
-    registered: Option<[Place; 2]>,
+    registered: Option<[RegisteredPlace; 2]>,
 }
 
 impl Communicator {
@@ -38,67 +48,127 @@ impl Communicator {
     /// elements. Enqueued on `stream`; returns at once.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce_raw`].
+    /// * [`Error::Argument`] for buffers that differ in length or are misaligned, and for buffers
+    ///   or a stream of another context. The communicator stays usable.
+    /// * [`Error::Disagreement`] where another rank's call of the same number differs. It ends the
+    ///   communicator on all ranks, since their order of calls is lost. Calls of other processes
+    ///   become known some milliseconds later: this call may succeed, and [`Communicator::check`]
+    ///   and later calls fail.
+    /// * [`Error::StaleRegistration`] where a buffer lies at a registered address, but is not the
+    ///   memory that was registered. It ends the communicator, too.
+    /// * The error that ended the communicator before, if any.
     pub fn all_reduce<T: Element>(
         &self,
-        send: &impl DevicePtr<T>,
-        receive: &mut impl DevicePtrMut<T>,
+        send: &impl DeviceBuffer<T>,
+        receive: &mut impl DeviceBufferMut<T>,
         reduction: impl Into<Reduction>,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        if send.len() != receive.len() {
-            let expected = format!("{} elements, as the send buffer has", send.len());
-            return Err(Error::argument("receive buffer", expected, receive.len()));
-        }
-        let count = send.len();
-        let (send, _send_use) = send.device_ptr(stream);
-        let (receive, _receive_use) = receive.device_ptr_mut(stream);
-        self.all_reduce_raw(send, receive, count, T::DATA_TYPE, reduction, stream)
+        self.all_reduce_of(T::DATA_TYPE, send, receive, reduction.into(), stream)
     }
 
     /// Reduces `buffer` over all ranks in place.
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce_raw`].
+    /// As [`Communicator::all_reduce`].
     pub fn all_reduce_in_place<T: Element>(
         &self,
-        buffer: &mut impl DevicePtrMut<T>,
+        buffer: &mut impl DeviceBufferMut<T>,
         reduction: impl Into<Reduction>,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        let count = buffer.len();
-        let (address, _use) = buffer.device_ptr_mut(stream);
-        self.all_reduce_raw(address, address, count, T::DATA_TYPE, reduction, stream)
+        self.all_reduce_in_place_of(T::DATA_TYPE, buffer, reduction.into(), stream)
     }
 
-    /// All-reduce on device addresses: `count` elements of `data_type` from `send` to `receive`,
-    /// in place where the two are equal.
+    /// As [`Communicator::all_reduce`], on buffers of bytes that hold elements of `data_type`: for
+    /// programs that know the type at run time only.
     ///
     /// # Errors
-    /// * [`Error::Argument`] for memory that is unknown to the driver, too small, misaligned or
-    ///   overlapping, or a stream of another context. The communicator stays usable.
-    /// * [`Error::Disagreement`] where another rank's call of the same number differs. It ends the
-    ///   communicator on all ranks, since their order of calls is lost. Calls of other processes
-    ///   become known some milliseconds later: this call may succeed, and [`Communicator::check`]
-    ///   and later calls fail.
-    /// * The error that ended the communicator before, if any.
-    pub fn all_reduce_raw(
+    /// As [`Communicator::all_reduce`], and [`Error::Argument`] for a number of bytes that is no
+    /// number of elements.
+    pub fn all_reduce_bytes(
         &self,
-        send: u64,
-        receive: u64,
-        count: usize,
         data_type: DataType,
+        send: &impl DeviceBuffer<u8>,
+        receive: &mut impl DeviceBufferMut<u8>,
         reduction: impl Into<Reduction>,
+        stream: &Arc<CudaStream>,
+    ) -> Result<()> {
+        self.all_reduce_of(data_type, send, receive, reduction.into(), stream)
+    }
+
+    /// As [`Communicator::all_reduce_in_place`], on bytes that hold elements of `data_type`.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce_bytes`].
+    pub fn all_reduce_bytes_in_place(
+        &self,
+        data_type: DataType,
+        buffer: &mut impl DeviceBufferMut<u8>,
+        reduction: impl Into<Reduction>,
+        stream: &Arc<CudaStream>,
+    ) -> Result<()> {
+        self.all_reduce_in_place_of(data_type, buffer, reduction.into(), stream)
+    }
+
+    fn all_reduce_of<T>(
+        &self,
+        data_type: DataType,
+        send: &impl DeviceBuffer<T>,
+        receive: &mut impl DeviceBufferMut<T>,
+        reduction: Reduction,
+        stream: &Arc<CudaStream>,
+    ) -> Result<()> {
+        // Before the addresses are taken: cudarc then already enqueues on the stream.
+        self.check_stream(stream)?;
+        self.check_buffer("send buffer", send)?;
+        self.check_buffer("receive buffer", receive)?;
+        if send.len() != receive.len() {
+            let expected = format!("{} elements, as the send buffer has", send.len());
+            return Err(Error::argument("receive buffer", expected, receive.len()));
+        }
+        let count = buffers::elements("send buffer", send.num_bytes(), data_type)?;
+        let (send, _send_use) = send.device_ptr(stream);
+        let (receive, _receive_use) = receive.device_ptr_mut(stream);
+        self.all_reduce_at(Elements { send, receive, count, data_type }, reduction, stream)
+    }
+
+    fn all_reduce_in_place_of<T>(
+        &self,
+        data_type: DataType,
+        buffer: &mut impl DeviceBufferMut<T>,
+        reduction: Reduction,
+        stream: &Arc<CudaStream>,
+    ) -> Result<()> {
+        self.check_stream(stream)?;
+        self.check_buffer("buffer", buffer)?;
+        let count = buffers::elements("buffer", buffer.num_bytes(), data_type)?;
+        let (send, _use) = buffer.device_ptr_mut(stream);
+        self.all_reduce_at(Elements { send, receive: send, count, data_type }, reduction, stream)
+    }
+
+    /// All-reduce on device addresses. Whoever calls it keeps the memory until the stream has
+    /// passed the call.
+    pub(super) fn all_reduce_at(
+        &self,
+        elements: Elements,
+        reduction: Reduction,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
         self.check()?;
         self.check_stream(stream)?;
+        let Elements { send, receive, count, data_type } = elements;
         let bytes = buffers::bytes(count, data_type)?;
-        buffers::check("send buffer", send, bytes, data_type)?;
-        buffers::check("receive buffer", receive, bytes, data_type)?;
+        let current = Current::bind(&self.seat.context)?;
+        let input = buffers::check(&current, "send buffer", (send, bytes), data_type)?;
+        let output = match send == receive {
+            true => input,
+            false => buffers::check(&current, "receive buffer", (receive, bytes), data_type)?,
+        };
         buffers::check_overlap(send, receive, bytes)?;
         let mut launcher = lock(&self.launcher);
-        let call = self.describe(&launcher, (send, receive), bytes, data_type, reduction.into());
+        let registered = self.registered_places(&launcher, elements, bytes, [input, output])?;
+        let call = self.describe(elements, bytes, reduction, registered);
         self.agree(&mut launcher, &call)?;
         if bytes == 0 {
             return Ok(());
@@ -114,28 +184,48 @@ impl Communicator {
     }
 
     pub(super) fn check_stream(&self, stream: &CudaStream) -> Result<()> {
-        if stream.context().cu_ctx() == self.seat.context.cu_ctx() {
-            return Ok(());
-        }
-        let expected = format!("a stream of device {}", self.seat.context.ordinal());
-        let seen = format!("one of another context, of device {}", stream.context().ordinal());
-        Err(Error::argument("stream", expected, seen))
+        buffers::check_home("stream", stream, &self.seat.context)
+    }
+
+    pub(super) fn check_buffer<T>(&self, what: &str, buffer: &impl DeviceSlice<T>) -> Result<()> {
+        buffers::check_home(what, buffer.stream(), &self.seat.context)
+    }
+
+    /// The registered places of input and output, where both are registered and it matters.
+    fn registered_places(
+        &self,
+        launcher: &Launcher,
+        Elements { send, receive, .. }: Elements,
+        bytes: u64,
+        [input, output]: [Option<Allocation>; 2],
+    ) -> Result<Option<[RegisteredPlace; 2]>> {
+        // Between nodes everything is staged.
+        let (Some(input), Some(output), Nodes::One) = (input, output, self.world.geometry.nodes)
+        else {
+            return Ok(None);
+        };
+        let find = |address, allocation: Allocation| {
+            launcher.find_registered((address, bytes), allocation.id).map_err(|stale| {
+                self.condemn(Error::StaleRegistration {
+                    rank: self.rank,
+                    registration: stale.registration,
+                    address,
+                    registered: stale.registered,
+                    seen: allocation.id,
+                })
+            })
+        };
+        let (input, output) = (find(send, input)?, find(receive, output)?);
+        Ok(input.zip(output).map(|(input, output)| [input, output]))
     }
 
     fn describe(
         &self,
-        launcher: &Launcher,
-        (send, receive): (u64, u64),
+        Elements { send, receive, data_type, .. }: Elements,
         bytes: u64,
-        data_type: DataType,
         reduction: Reduction,
+        registered: Option<[RegisteredPlace; 2]>,
     ) -> Call {
-        let registered = launcher
-            .find_registered(send, bytes)
-            // Between nodes everything is staged.
-            .filter(|_| self.world.geometry.nodes == Nodes::One)
-            .zip(launcher.find_registered(receive, bytes))
-            .map(|(input, output)| [input, output]);
         let request = Request {
             collective: Collective::AllReduce,
             rank_count: self.rank_count(),
@@ -188,14 +278,15 @@ impl Communicator {
         &self,
         launcher: &mut Launcher,
         arguments: &mut LaunchArguments,
-        places: [Place; 2],
+        places: [RegisteredPlace; 2],
     ) -> Result<()> {
-        let output = places[OUTPUT].0;
-        for (buffer, &(number, offset)) in places.iter().enumerate() {
+        let output = places[OUTPUT].registration;
+        for (buffer, &RegisteredPlace { registration, offset }) in places.iter().enumerate() {
             arguments.region_offsets[buffer] = offset;
-            let source = launcher.registered()[number];
+            let range = launcher.registered()[registration];
+            let source = (range.address, range.bytes);
             let routes = self.seat.memory.layout.direct_lanes;
-            let base = launcher.route_base((number, output), routes, |first| {
+            let base = launcher.route_base((registration, output), routes, |first| {
                 // A source is always the own part, and needs nobody.
                 let (destination, imports) = self.window(output)?;
                 let target = (output, &destination);
@@ -232,7 +323,8 @@ impl PortResolver for Communicator {
 
 impl Call {
     fn signature(&self) -> Signature {
-        let (input, output) = self.registered.map_or(((0, 0), (0, 0)), |[i, o]| (i, o));
+        let nowhere = RegisteredPlace { registration: 0, offset: 0 };
+        let [input, output] = self.registered.unwrap_or([nowhere; 2]);
         let yes_or_no = |value| Value::word(if value { "yes" } else { "no" });
         signature([
             ("operation", Value::word("all-reduce")),
@@ -241,10 +333,10 @@ impl Call {
             ("reduction", Value::word(reduce_op_name(self.reduction.op))),
             ("in place", yes_or_no(self.request.in_place)),
             ("registered buffers", yes_or_no(self.request.registered)),
-            ("registration of the input", Value::Number(input.0 as u64)),
-            ("offset in the input's registration", Value::Number(input.1)),
-            ("registration of the output", Value::Number(output.0 as u64)),
-            ("offset in the output's registration", Value::Number(output.1)),
+            ("registration of the input", Value::Number(input.registration as u64)),
+            ("offset in the input's registration", Value::Number(input.offset)),
+            ("registration of the output", Value::Number(output.registration as u64)),
+            ("offset in the output's registration", Value::Number(output.offset)),
         ])
     }
 }

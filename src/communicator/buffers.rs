@@ -1,7 +1,8 @@
 //! Checks on the memory that callers pass.
 
 use crate::error::{Error, Result};
-use crate::gpu::pointer_range;
+use crate::gpu::{Allocation, Current};
+use cudarc::driver::{CudaContext, CudaStream};
 use ringdove_kernels::element::DataType;
 
 /// `count` elements as bytes.
@@ -13,32 +14,63 @@ pub(super) fn bytes(count: usize, data_type: DataType) -> Result<u64> {
     })
 }
 
-/// An element buffer: aligned, and inside one allocation that the driver knows.
-pub(super) fn check(what: &str, address: u64, bytes: u64, data_type: DataType) -> Result<()> {
+/// `bytes` bytes as elements.
+pub(super) fn elements(what: &str, bytes: usize, data_type: DataType) -> Result<usize> {
+    let size = data_type.size_bytes();
+    if !bytes.is_multiple_of(size) {
+        let expected = format!("a multiple of {size} bytes, for {data_type:?}");
+        return Err(Error::argument(what, expected, format!("{bytes} bytes")));
+    }
+    Ok(bytes / size)
+}
+
+/// A buffer or a stream of the context on which the rank runs.
+pub(super) fn check_home(what: &str, stream: &CudaStream, home: &CudaContext) -> Result<()> {
+    let context = stream.context();
+    if context.cu_ctx() == home.cu_ctx() {
+        return Ok(());
+    }
+    let expected = format!("one of device {}", home.ordinal());
+    let seen = format!("one of another context, of device {}", context.ordinal());
+    Err(Error::argument(what, expected, seen))
+}
+
+/// An element buffer: aligned, and inside one allocation that the driver knows, which is returned.
+/// `None` for a buffer of no bytes.
+pub(super) fn check(
+    current: &Current,
+    what: &str,
+    (address, bytes): (u64, u64),
+    data_type: DataType,
+) -> Result<Option<Allocation>> {
     let size = data_type.size_bytes() as u64;
     if !address.is_multiple_of(size) {
         let expected = format!("an address that is a multiple of {size}, for {data_type:?}");
         return Err(Error::argument(what, expected, format!("{address:#x}")));
     }
-    check_range(what, address, bytes)
+    if bytes == 0 {
+        return Ok(None);
+    }
+    check_range(current, what, (address, bytes)).map(Some)
 }
 
-/// A range of device memory. Without this check a wrong address would end the whole context, or
-/// silently hit memory of somebody else.
-pub(super) fn check_range(what: &str, address: u64, bytes: u64) -> Result<()> {
-    if bytes == 0 {
-        return Ok(());
-    }
-    let Some((start, size)) = pointer_range(address) else {
+/// A range of memory that the driver knows. Without this check a wrong address would end the whole
+/// context, or silently hit memory of somebody else.
+pub(super) fn check_range(
+    current: &Current,
+    what: &str,
+    (address, bytes): (u64, u64),
+) -> Result<Allocation> {
+    let Some(allocation) = current.allocation(address) else {
         let expected = "memory that the CUDA driver knows";
         return Err(Error::argument(what, expected, format!("{address:#x}")));
     };
-    let left = (start + size).saturating_sub(address);
+    let left = allocation.bytes_from(address);
     if bytes > left {
         let expected = format!("at most {left} bytes, up to the end of its allocation");
         return Err(Error::argument(what, expected, format!("{bytes} bytes at {address:#x}")));
     }
-    Ok(())
+    Ok(allocation)
 }
 
 /// Input and output are the same memory or disjoint.

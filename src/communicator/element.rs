@@ -3,7 +3,7 @@
 use ringdove_kernels::element::{DataType, ReduceOp};
 
 /// A Rust type that stands for a [`DataType`].
-pub trait Element: private::Sealed + cudarc::driver::DeviceRepr {
+pub trait Element: private::Sealed + cudarc::driver::DeviceRepr + 'static {
     /// Its data type.
     const DATA_TYPE: DataType;
 }

@@ -15,7 +15,7 @@ use crate::gpu::{StreamWriter, orders_adapter_writes, pci_address};
 use crate::id::{LaneId, Rank};
 use crate::plan::Side;
 use crate::settings::{FarSlots, Settings, VerbsOrder};
-use crate::shared::DeviceRange;
+use crate::shared::{DeviceRange, Extent};
 use crate::transport::verbs::{
     Adapter, Adapters, Endpoint, HostSignals, LinkLayer, MemoryRegion, Near, RemoteAccess,
     RemoteRegion, SignalWriter, VerbsControl, VerbsSettings, VerbsTransport,
@@ -73,6 +73,8 @@ impl FarMemory {
 pub(super) struct FarPlace {
     pub rank: Rank,
     pub addresses: Addresses,
+    /// Signals and staging memory, as the rank says that its adapter knows them.
+    pub regions: [Extent; 2],
 }
 
 /// The adapters of this process's ranks, by rank: for each the nearest on the network on which all
@@ -271,20 +273,22 @@ fn join(
     lanes: &[LaneId],
 ) -> Result<FarPlace> {
     let missing = || {
-        Error::argument(
-            "card of another node",
-            format!("a connection from {rank} that waits for {own}"),
-            "none",
-        )
+        let expected = format_args!("one that waits for {own}").to_string();
+        Error::peer_value(rank, "its connections", expected, "none")
     };
     let card = card.ok_or_else(missing)?;
     let bytes = card.endpoints.iter().find(|(peer, _)| *peer == own.0).ok_or_else(missing)?;
-    endpoint.connect(&bytes.1)?;
+    endpoint.connect(&bytes.1).map_err(|error| error.told_by(rank))?;
     control.add_peer(rank, endpoint, lanes)?;
-    for region in &card.regions {
-        control.add_remote(rank, RemoteRegion::decode(region)?)?;
+    let decode =
+        |region: &Vec<u8>| RemoteRegion::decode(region).map_err(|error| error.told_by(rank));
+    let [signals, staging] = &card.regions;
+    let remote = [decode(signals)?, decode(staging)?];
+    let regions = remote.each_ref().map(RemoteRegion::extent);
+    for region in remote {
+        control.add_remote(rank, region)?;
     }
-    Ok(FarPlace { rank, addresses: card.addresses })
+    Ok(FarPlace { rank, addresses: card.addresses, regions })
 }
 
 /// Lanes on which this rank rings towards `rank`: their numbers are those of its ports.

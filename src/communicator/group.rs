@@ -7,21 +7,76 @@ use super::launcher::{Launcher, PlanKey};
 use super::world::lock;
 use super::{Communicator, buffers};
 use crate::error::{Error, Result};
+use crate::gpu::{Current, DeviceBuffer, DeviceBufferMut};
 use crate::id::Rank;
 use crate::plan::{self, Direction, Transfer};
-use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut};
+use cudarc::driver::{CudaStream, SyncOnDrop};
 use ringdove_kernels::element::DataType;
 use ringdove_kernels::launch::LaunchArguments;
+use std::fmt;
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 /// Sends and receives that run together. Their order inside the group cannot dead-lock; messages
 /// between two ranks match in the order in which they were named. Nothing runs before
-/// [`Group::launch`].
-#[derive(Debug)]
+/// [`Group::launch`]; until then the group borrows its buffers.
+///
+/// ```no_run
+/// # fn exchange(rank: &ringdove::Communicator) -> Result<(), Box<dyn std::error::Error>> {
+/// let stream = rank.context().new_stream()?;
+/// let (mine, mut theirs) = (stream.clone_htod(&[1f32; 64])?, stream.alloc_zeros::<f32>(64)?);
+/// let mut group = rank.group();
+/// group.send(&mine, (rank.rank() + 1) % rank.rank_count())?;
+/// group.receive(&mut theirs, (rank.rank() + rank.rank_count() - 1) % rank.rank_count())?;
+/// group.launch(&stream)?;
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "a group runs when it is launched"]
 pub struct Group<'a> {
     communicator: &'a Communicator,
-    members: Vec<(Transfer, DataType)>,
+    members: Vec<Member<'a>>,
+}
+
+/// A send or a receive.
+struct Member<'a> {
+    direction: Direction,
+    peer: u32,
+    bytes: u64,
+    data_type: DataType,
+    memory: Memory<'a>,
+}
+
+/// Where a member's elements lie.
+enum Memory<'a> {
+    /// At this device address.
+    Raw(u64),
+    /// In a buffer that is borrowed.
+    Borrowed(Box<dyn Buffer + 'a>),
+}
+
+/// A borrowed buffer of any element type.
+trait Buffer {
+    /// Its address, for a use on `stream` that is enqueued before the second part is dropped.
+    fn address<'s>(&'s mut self, stream: &'s CudaStream) -> (u64, SyncOnDrop<'s>);
+}
+
+/// A buffer of `T` that is read.
+struct Source<'a, T, B>(&'a B, PhantomData<T>);
+
+impl<T, B: DeviceBuffer<T>> Buffer for Source<'_, T, B> {
+    fn address<'s>(&'s mut self, stream: &'s CudaStream) -> (u64, SyncOnDrop<'s>) {
+        self.0.device_ptr(stream)
+    }
+}
+
+/// A buffer of `T` that is written.
+struct Destination<'a, T, B>(&'a mut B, PhantomData<T>);
+
+impl<T, B: DeviceBufferMut<T>> Buffer for Destination<'_, T, B> {
+    fn address<'s>(&'s mut self, stream: &'s CudaStream) -> (u64, SyncOnDrop<'s>) {
+        self.0.device_ptr_mut(stream)
+    }
 }
 
 impl Communicator {
@@ -33,72 +88,126 @@ impl Communicator {
     /// Sends `buffer` to `peer`: a group of one.
     ///
     /// # Errors
-    /// As [`Group::send_raw`] and [`Group::launch`].
+    /// As [`Group::send`] and [`Group::launch`].
     pub fn send<T: Element>(
         &self,
-        buffer: &impl DevicePtr<T>,
+        buffer: &impl DeviceBuffer<T>,
         peer: u32,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        let (address, _use) = buffer.device_ptr(stream);
         let mut group = self.group();
-        group.send_raw(address, buffer.len(), T::DATA_TYPE, peer)?;
+        group.send(buffer, peer)?;
         group.launch(stream)
     }
 
     /// Receives into `buffer` from `peer`: a group of one.
     ///
     /// # Errors
-    /// As [`Group::receive_raw`] and [`Group::launch`].
+    /// As [`Group::receive`] and [`Group::launch`].
     pub fn receive<T: Element>(
         &self,
-        buffer: &mut impl DevicePtrMut<T>,
+        buffer: &mut impl DeviceBufferMut<T>,
         peer: u32,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        let count = buffer.len();
-        let (address, _use) = buffer.device_ptr_mut(stream);
         let mut group = self.group();
-        group.receive_raw(address, count, T::DATA_TYPE, peer)?;
+        group.receive(buffer, peer)?;
         group.launch(stream)
     }
 }
 
-impl Group<'_> {
-    /// Adds a send of `count` elements at device address `address` to `peer`.
+impl<'a> Group<'a> {
+    /// Adds a send of `buffer` to `peer`.
     ///
     /// # Errors
-    /// [`Error::Argument`] for a peer that does not exist or memory that cannot be used.
-    pub fn send_raw(
+    /// [`Error::Argument`] for a peer that does not exist or a buffer of another context.
+    pub fn send<T: Element>(
         &mut self,
-        address: u64,
-        count: usize,
-        data_type: DataType,
+        buffer: &'a impl DeviceBuffer<T>,
         peer: u32,
     ) -> Result<&mut Self> {
-        self.add(Direction::Send, address, count, data_type, peer)
+        self.add_source(T::DATA_TYPE, buffer, peer)
     }
 
-    /// Adds a receive of `count` elements from `peer` to device address `address`.
+    /// Adds a receive from `peer` into `buffer`.
     ///
     /// # Errors
-    /// As [`Group::send_raw`].
-    pub fn receive_raw(
+    /// As [`Group::send`].
+    pub fn receive<T: Element>(
         &mut self,
-        address: u64,
-        count: usize,
-        data_type: DataType,
+        buffer: &'a mut impl DeviceBufferMut<T>,
         peer: u32,
     ) -> Result<&mut Self> {
-        self.add(Direction::Receive, address, count, data_type, peer)
+        self.add_destination(T::DATA_TYPE, buffer, peer)
+    }
+
+    /// As [`Group::send`], of bytes that hold elements of `data_type`.
+    ///
+    /// # Errors
+    /// As [`Group::send`], and [`Error::Argument`] for a number of bytes that is no number of
+    /// elements.
+    pub fn send_bytes(
+        &mut self,
+        data_type: DataType,
+        buffer: &'a impl DeviceBuffer<u8>,
+        peer: u32,
+    ) -> Result<&mut Self> {
+        self.add_source(data_type, buffer, peer)
+    }
+
+    /// As [`Group::receive`], of bytes that hold elements of `data_type`.
+    ///
+    /// # Errors
+    /// As [`Group::send_bytes`].
+    pub fn receive_bytes(
+        &mut self,
+        data_type: DataType,
+        buffer: &'a mut impl DeviceBufferMut<u8>,
+        peer: u32,
+    ) -> Result<&mut Self> {
+        self.add_destination(data_type, buffer, peer)
+    }
+
+    fn add_source<T: 'a>(
+        &mut self,
+        data_type: DataType,
+        buffer: &'a impl DeviceBuffer<T>,
+        peer: u32,
+    ) -> Result<&mut Self> {
+        self.communicator.check_buffer("send buffer", buffer)?;
+        let count = buffers::elements("send buffer", buffer.num_bytes(), data_type)?;
+        let memory = Memory::Borrowed(Box::new(Source(buffer, PhantomData)));
+        self.add(Direction::Send, memory, (count, data_type), peer)
+    }
+
+    fn add_destination<T: 'a>(
+        &mut self,
+        data_type: DataType,
+        buffer: &'a mut impl DeviceBufferMut<T>,
+        peer: u32,
+    ) -> Result<&mut Self> {
+        self.communicator.check_buffer("receive buffer", buffer)?;
+        let count = buffers::elements("receive buffer", buffer.num_bytes(), data_type)?;
+        let memory = Memory::Borrowed(Box::new(Destination(buffer, PhantomData)));
+        self.add(Direction::Receive, memory, (count, data_type), peer)
+    }
+
+    /// Adds a member at a device address. Whoever calls it keeps the memory until the stream has
+    /// passed the group.
+    pub(super) fn add_raw(
+        &mut self,
+        direction: Direction,
+        (address, count, data_type): (u64, usize, DataType),
+        peer: u32,
+    ) -> Result<&mut Self> {
+        self.add(direction, Memory::Raw(address), (count, data_type), peer)
     }
 
     fn add(
         &mut self,
         direction: Direction,
-        address: u64,
-        count: usize,
-        data_type: DataType,
+        memory: Memory<'a>,
+        (count, data_type): (usize, DataType),
         peer: u32,
     ) -> Result<&mut Self> {
         let ranks = self.communicator.rank_count();
@@ -106,12 +215,7 @@ impl Group<'_> {
             return Err(Error::argument("peer", format!("a rank less than {ranks}"), peer));
         }
         let bytes = buffers::bytes(count, data_type)?;
-        let what = match direction {
-            Direction::Send => "send buffer",
-            Direction::Receive => "receive buffer",
-        };
-        buffers::check(what, address, bytes, data_type)?;
-        self.members.push((Transfer { peer, direction, address, bytes }, data_type));
+        self.members.push(Member { direction, peer, bytes, data_type, memory });
         Ok(self)
     }
 
@@ -120,35 +224,91 @@ impl Group<'_> {
     ///
     /// # Errors
     /// [`Error::Disagreement`] where the other side of a message named another size or type;
-    /// [`Error::Argument`] for sends to the own rank without matching receives, for a stream of
-    /// another context, and for a group whose plan is too large; the error that ended the
-    /// communicator before, if any.
+    /// [`Error::Argument`] for misaligned buffers, for memory that cannot be used, for sends to the
+    /// own rank without matching receives, for a stream of another context, and for a group whose
+    /// plan is too large; the error that ended the communicator before, if any.
     pub fn launch(self, stream: &Arc<CudaStream>) -> Result<()> {
-        let communicator = self.communicator;
+        let Self { communicator, mut members } = self;
         communicator.check()?;
         communicator.check_stream(stream)?;
-        if self.members.is_empty() {
+        if members.is_empty() {
             return Ok(());
         }
+        let data_types: Vec<DataType> = members.iter().map(|member| member.data_type).collect();
+        // Dropped when the launch is enqueued: then the stream is past all uses of the buffers.
+        let (transfers, _uses): (Vec<Transfer>, Vec<_>) =
+            members.iter_mut().map(|member| member.resolve(stream)).unzip();
+        let call = Call { communicator, transfers, data_types };
+        call.launch(stream)
+    }
+}
+
+impl fmt::Debug for Group<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Group").field("members", &self.members.len()).finish_non_exhaustive()
+    }
+}
+
+impl Member<'_> {
+    /// The transfer, for a use on `stream`.
+    fn resolve<'s>(&'s mut self, stream: &'s CudaStream) -> (Transfer, Option<SyncOnDrop<'s>>) {
+        let &mut Self { direction, peer, bytes, .. } = self;
+        let (address, used) = match &mut self.memory {
+            Memory::Raw(address) => (*address, None),
+            Memory::Borrowed(buffer) => {
+                let (address, used) = buffer.address(stream);
+                (address, Some(used))
+            }
+        };
+        (Transfer { peer, direction, address, bytes }, used)
+    }
+}
+
+/// A group whose addresses are known.
+struct Call<'a> {
+    communicator: &'a Communicator,
+    transfers: Vec<Transfer>,
+    /// Of each transfer.
+    data_types: Vec<DataType>,
+}
+
+impl Call<'_> {
+    fn launch(self, stream: &Arc<CudaStream>) -> Result<()> {
+        self.check()?;
+        let communicator = self.communicator;
         let mut launcher = lock(&communicator.launcher);
-        let transfers: Vec<Transfer> = self.members.iter().map(|&(member, _)| member).collect();
         // Building comes first: a group that is refused has told the other ranks nothing.
-        let group = self.plan(&transfers)?;
+        let group = self.plan()?;
         self.agree().map_err(|error| communicator.condemn(error))?;
-        let enqueued = self.enqueue(&mut launcher, transfers, group, stream);
+        let enqueued = self.enqueue(&mut launcher, group, stream);
         enqueued.map_err(|error| communicator.condemn(error))
     }
 
+    fn members(&self) -> impl Iterator<Item = (&Transfer, DataType)> {
+        self.transfers.iter().zip(self.data_types.iter().copied())
+    }
+
+    fn check(&self) -> Result<()> {
+        let current = Current::bind(&self.communicator.seat.context)?;
+        for (&Transfer { direction, address, bytes, .. }, data_type) in self.members() {
+            let what = match direction {
+                Direction::Send => "send buffer",
+                Direction::Receive => "receive buffer",
+            };
+            buffers::check(&current, what, (address, bytes), data_type)?;
+        }
+        Ok(())
+    }
+
     fn enqueue(
-        &self,
+        self,
         launcher: &mut Launcher,
-        transfers: Vec<Transfer>,
         group: plan::Group,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
         let communicator = self.communicator;
         launcher.order(stream)?;
-        let plan = launcher.resident(PlanKey::Group(transfers), stream, || {
+        let plan = launcher.resident(PlanKey::Group(self.transfers), stream, || {
             let verified = plan::verify(group.plan, &group.promise);
             communicator.encode(&verified.map_err(|error| internal("group's plan", &error))?)
         })?;
@@ -162,11 +322,11 @@ impl Group<'_> {
         launcher.launch(&plan, &mut arguments, stream)
     }
 
-    fn plan(&self, transfers: &[Transfer]) -> Result<plan::Group> {
+    fn plan(&self) -> Result<plan::Group> {
         let geometry = &self.communicator.world.geometry;
         let limits = geometry.limits(geometry.pair_slot_bytes());
         let (rank, ranks) = (self.communicator.rank.0, geometry.rank_count);
-        plan::group(rank, ranks, transfers, &limits)
+        plan::group(rank, ranks, &self.transfers, &limits)
             .map_err(|error| Error::argument("group", "transfers that match", error))
     }
 
@@ -176,7 +336,7 @@ impl Group<'_> {
 
     fn agree_on(&self, board: &mut Board) -> Result<()> {
         let rank = self.communicator.rank;
-        for (transfer, data_type) in &self.members {
+        for (transfer, data_type) in self.members() {
             let peer = Rank(transfer.peer);
             if peer == rank {
                 continue;
@@ -188,7 +348,7 @@ impl Group<'_> {
             let size = data_type.size_bytes() as u64;
             let signature = signature([
                 ("count", Value::Number(transfer.bytes / size)),
-                ("data type", Value::word(data_type_name(*data_type))),
+                ("data type", Value::word(data_type_name(data_type))),
             ]);
             board.transfer(rank, pair, signature)?;
         }

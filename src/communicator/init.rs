@@ -140,7 +140,7 @@ impl Communicator {
         }
         let cards = seats.iter().zip(planes).map(|(seat, plane)| Card::of(seat, plane));
         let cards = meeting::exchange(planes, &cards.collect::<Result<Vec<_>>>()?)?;
-        world.settle(meeting::local_ranks(&cards)?, meeting::place(&cards)?);
+        world.settle(meeting::local_ranks(&world, &cards)?, meeting::place(&cards)?);
         let ways = open_ways(planes, &seats, reaches, &hosts)?;
         let mut communicators = Vec::new();
         for (seat, way) in seats.into_iter().zip(ways) {
@@ -166,7 +166,7 @@ impl Communicator {
     ) -> Result<Vec<Self>> {
         let cards = seats.iter().zip(planes).map(|(seat, plane)| Card::of_channel(seat, plane));
         let cards = meeting::exchange(planes, &cards.collect::<Result<Vec<_>>>()?)?;
-        world.settle(meeting::local_ranks(&cards)?, meeting::place(&cards)?);
+        world.settle(meeting::local_ranks(world, &cards)?, meeting::place(&cards)?);
         let channels: Vec<_> = cards.iter().map(|card| card.reached).collect();
         let start = |seat| Self::start(world, seat, Others::Channels(channels.clone()), settings);
         let communicators = seats.into_iter().map(start).collect::<Result<Vec<_>>>()?;

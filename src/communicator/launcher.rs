@@ -1,5 +1,6 @@
 //! Plans on the device, and the order of launches.
 
+use super::order::LaunchOrder;
 use super::world::Seat;
 use crate::error::{Error, Result};
 use crate::gpu::{Executor, Import, Upload};
@@ -8,7 +9,7 @@ use cudarc::driver::{CudaEvent, CudaStream};
 use ringdove_kernels::launch::LaunchArguments;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Alignment of an encoded plan, for the executor's 16-byte loads.
 const PLAN_ALIGN: usize = 256;
@@ -65,15 +66,43 @@ pub(super) struct Launcher {
     current: usize,
     launches: u64,
     collectives: u64,
-    registered: Vec<(u64, u64)>,
+    registered: Vec<RegisteredRange>,
     routes: HashMap<(usize, usize), u32>,
     next_route: u32,
     /// Peers' registered memory that routes lead to.
     imports: Vec<Arc<Import>>,
-    /// The stream of the last launch.
-    last: Option<Arc<CudaStream>>,
-    /// Once launches came on a second stream: the end of the last one.
-    ended: Option<CudaEvent>,
+    order: LaunchOrder,
+    /// Never used. While a context has a stream of its own, cudarc records the uses of buffers and
+    /// waits for them before it frees the memory; else it takes all uses to be on one stream, which
+    /// is wrong where threads have default streams of their own or several contexts are used.
+    _tracking: Arc<CudaStream>,
+}
+
+/// A registered buffer of this rank.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RegisteredRange {
+    /// Device address.
+    pub address: u64,
+    pub bytes: u64,
+    /// The allocation that held it when it was registered.
+    pub allocation: u64,
+}
+
+/// Where a range lies in the registered buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RegisteredPlace {
+    /// Number of the registration.
+    pub registration: usize,
+    /// Bytes from its start.
+    pub offset: u64,
+}
+
+/// Memory at a registered address that is not what was registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stale {
+    pub registration: usize,
+    /// The allocation that was registered.
+    pub registered: u64,
 }
 
 impl Launcher {
@@ -91,8 +120,8 @@ impl Launcher {
             // Static routes have the numbers of ports.
             next_route: seat.memory.layout.ports.len() as u32,
             imports: Vec::new(),
-            last: None,
-            ended: None,
+            order: LaunchOrder::default(),
+            _tracking: seat.context.new_stream().map_err(Error::from_driver("cuStreamCreate"))?,
         })
     }
 
@@ -107,23 +136,38 @@ impl Launcher {
         self.collectives - 1
     }
 
-    /// Registered ranges (address, bytes), by number.
-    pub fn registered(&self) -> &[(u64, u64)] {
+    /// Registered ranges, by number.
+    pub fn registered(&self) -> &[RegisteredRange] {
         &self.registered
     }
 
     /// Adds a registered range.
-    pub fn add_registered(&mut self, range: (u64, u64)) {
+    pub fn add_registered(&mut self, range: RegisteredRange) {
         self.registered.push(range);
     }
 
-    /// The registration that holds a range, and the range's offset in it.
-    pub fn find_registered(&self, address: u64, bytes: u64) -> Option<(usize, u64)> {
-        let inside = |&(start, size): &(u64, u64)| {
-            address >= start && address - start <= size && bytes <= size - (address - start)
-        };
-        let number = self.registered.iter().position(inside)?;
-        Some((number, address - self.registered[number].0))
+    /// Where a range of `allocation` lies in the registered buffers, if it does.
+    ///
+    /// # Errors
+    /// [`Stale`] where another allocation was registered at this address: routes lead there, and
+    /// the memory that they lead to is gone.
+    pub fn find_registered(
+        &self,
+        (address, bytes): (u64, u64),
+        allocation: u64,
+    ) -> Result<Option<RegisteredPlace>, Stale> {
+        let mut stale = None;
+        for (registration, range) in self.registered.iter().enumerate() {
+            let Some(offset) = address.checked_sub(range.address) else { continue };
+            if offset > range.bytes || bytes > range.bytes - offset {
+                continue;
+            }
+            if range.allocation == allocation {
+                return Ok(Some(RegisteredPlace { registration, offset }));
+            }
+            stale = Some(Stale { registration, registered: range.allocation });
+        }
+        stale.map_or(Ok(None), Err)
     }
 
     /// The first route of a pair of registrations. `add` is called, with the number, where the
@@ -184,8 +228,8 @@ impl Launcher {
 
     /// Makes the other half current and empty.
     fn turn_over(&mut self, stream: &CudaStream) -> Result<()> {
-        let last = self.last.as_deref().unwrap_or(stream);
-        let event = last.record_event(None).map_err(Error::from_driver("cuEventRecord"))?;
+        // The stream waits for the launches before, so what it has reached now, they have ended.
+        let event = stream.record_event(None).map_err(Error::from_driver("cuEventRecord"))?;
         self.halves[self.current].left = Some(event);
         self.current = 1 - self.current;
         let next = &mut self.halves[self.current];
@@ -197,21 +241,10 @@ impl Launcher {
         Ok(())
     }
 
-    /// Makes `stream` wait for the launches before, where they ran on another stream. To be called
-    /// before anything is enqueued for a launch.
+    /// Makes `stream` wait for the launches before. To be called before anything is enqueued for a
+    /// launch.
     pub fn order(&mut self, stream: &Arc<CudaStream>) -> Result<()> {
-        let Some(last) = &self.last else { return Ok(()) };
-        if last.cu_stream() == stream.cu_stream() {
-            return Ok(());
-        }
-        if self.ended.is_none() {
-            // The first change of streams waits for all that the old one holds at this moment;
-            // from now on each launch is followed by an event of its own.
-            self.ended =
-                Some(last.record_event(None).map_err(Error::from_driver("cuEventRecord"))?);
-        }
-        let ended = self.ended.as_ref().expect("set just now");
-        stream.wait(ended).map_err(Error::from_driver("cuStreamWaitEvent"))
+        self.order.enter(stream)
     }
 
     /// Launches `plan` on `stream`.
@@ -225,27 +258,11 @@ impl Launcher {
         arguments.sequence = self.launches;
         self.executor.launch(stream, plan.blocks, plan.threads, arguments)?;
         self.launches += 1;
-        self.last = Some(stream.clone());
-        if let Some(ended) = &self.ended {
-            ended.record(stream).map_err(Error::from_driver("cuEventRecord"))?;
-        }
-        Ok(())
+        self.order.leave(stream)
     }
 
     /// Waits until all launches have ended, at most `limit`. False if they have not.
     pub fn wait(&self, limit: Duration) -> bool {
-        let Some(last) = &self.last else { return true };
-        let Ok(event) = last.record_event(None) else {
-            // A failed context runs nothing any more.
-            return true;
-        };
-        let deadline = Instant::now() + limit;
-        loop {
-            match event.try_is_complete() {
-                Ok(true) | Err(_) => return true,
-                Ok(false) if Instant::now() >= deadline => return false,
-                Ok(false) => std::thread::sleep(Duration::from_micros(50)),
-            }
-        }
+        self.order.wait(limit)
     }
 }

@@ -8,7 +8,7 @@ use super::world::{Seat, World};
 use crate::bootstrap::ControlPlane;
 use crate::engine::device::ChannelAddress;
 use crate::error::{Error, Result};
-use crate::gpu::Export;
+use crate::gpu::{Export, HANDLE_BYTES};
 use crate::id::Rank;
 use crate::settings::Settings;
 use serde::de::DeserializeOwned;
@@ -45,9 +45,16 @@ impl From<Export> for Shared {
 }
 
 impl Shared {
-    /// Back to what the driver takes; `None` if it never was that.
-    pub fn export(&self) -> Option<Export> {
-        Some(Export { handle: self.handle.as_slice().try_into().ok()?, offset: self.offset })
+    /// Back to what the driver takes. `what` of `rank` it is, for messages.
+    ///
+    /// # Errors
+    /// [`Error::PeerValue`] where it never was that.
+    pub fn export(&self, rank: Rank, what: &str) -> Result<Export> {
+        let handle = self.handle.as_slice().try_into().map_err(|_| {
+            let expected = format_args!("a handle of {HANDLE_BYTES} bytes").to_string();
+            Error::peer_value(rank, what, expected, format!("{} bytes", self.handle.len()))
+        })?;
+        Ok(Export { handle, offset: self.offset })
     }
 }
 
@@ -100,10 +107,21 @@ impl<T> Card<T> {
 }
 
 /// The ranks of this process among those that showed `cards`.
-pub(super) fn local_ranks<T>(cards: &[Card<T>]) -> Result<Vec<Rank>> {
+///
+/// # Errors
+/// [`Error::PeerValue`] where a rank claims to be of this process and is not: addresses of this
+/// process are taken from its own ranks alone.
+pub(super) fn local_ranks<T>(world: &World, cards: &[Card<T>]) -> Result<Vec<Rank>> {
     let own = process_name()?;
-    let local = (0..).zip(cards).filter(|(_, card)| card.process == own);
-    Ok(local.map(|(rank, _)| Rank(rank)).collect())
+    let local = (0..).map(Rank).zip(cards).filter(|(_, card)| card.process == own);
+    let joined = |(rank, _): (Rank, &Card<T>)| match world.seat(rank) {
+        Ok(_) => Ok(rank),
+        Err(_) => {
+            let expected = "a process of its own, since it has not joined in this one";
+            Err(Error::peer_value(rank, "its process", expected, "the name of this process"))
+        }
+    };
+    local.map(joined).collect()
 }
 
 /// Where this process stands among those that showed `cards`.
@@ -132,25 +150,18 @@ pub(super) fn peers(
     cards: &[Card<SharedMemory>],
     far: &[FarPlace],
 ) -> Result<Vec<Peer>> {
-    let own = &cards[seat.rank.index()];
     let peer = |(rank, card): (u32, &Card<SharedMemory>)| {
         let rank = Rank(rank);
-        if card.process == own.process {
+        if world.is_local(rank) {
             return Peer::in_process(seat.rank, &seat.context, &*world.seat(rank)?);
         }
         if let Some(place) = far.iter().find(|place| place.rank == rank) {
-            return Ok(Peer::far(&world.geometry, place));
+            return Peer::far(&world.geometry, place);
         }
-        match card.reached.each_ref().map(Shared::export) {
-            [Some(signals), Some(staging)] => {
-                Peer::on_node(rank, &seat.context, &world.geometry, [&signals, &staging])
-            }
-            _ => Err(Error::argument(
-                "memory of another process",
-                format!("handles of the driver from {rank}"),
-                "bytes of another length",
-            )),
-        }
+        let [signals, staging] = &card.reached;
+        let signals = signals.export(rank, "its signal memory")?;
+        let staging = staging.export(rank, "its staging memory")?;
+        Peer::on_node(rank, &seat.context, &world.geometry, [&signals, &staging])
     };
     (0..).zip(cards).map(peer).collect()
 }
@@ -173,6 +184,13 @@ pub(super) fn exchange<T: Serialize + DeserializeOwned>(
     for gather in begun {
         all = gather.finish()?;
     }
+    let (plane, count) = (&planes[0], planes[0].rank_count() as usize);
+    if all.len() != count {
+        // The rank above put it together.
+        let by = plane.above().unwrap_or(plane.rank());
+        let seen = all.len();
+        return Err(Error::peer_value(by, "what all ranks show", format!("{count} parts"), seen));
+    }
     let decode = |(rank, bytes): (u32, &Vec<u8>)| {
         postcard::from_bytes(bytes).map_err(|cause| Error::Disagreement {
             what: "the form of what ranks tell each other".into(),
@@ -183,4 +201,22 @@ pub(super) fn exchange<T: Serialize + DeserializeOwned>(
         })
     };
     (0..).zip(&all).map(decode).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::layout::{Geometry, Nodes};
+    use super::*;
+
+    /// If this fails, a peer that claims this process's name has its addresses used as they are.
+    #[test]
+    fn a_rank_that_has_not_joined_here_is_not_of_this_process() {
+        let geometry = Geometry::new(2, Nodes::One, &Settings::default());
+        let world = World::new(geometry);
+        let other = Card { process: ProcessName::default(), above: None, reached: () };
+        assert_eq!(local_ranks(&world, &[other.clone(), other.clone()]).unwrap(), []);
+        let claimed = Card { process: process_name().unwrap(), ..other.clone() };
+        let refused = local_ranks(&world, &[other, claimed]).unwrap_err();
+        assert!(matches!(refused, Error::PeerValue { rank: Rank(1), .. }), "{refused}");
+    }
 }

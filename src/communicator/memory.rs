@@ -5,7 +5,7 @@ use super::layout::{Geometry, Layout, Offsets, PortPlace};
 use crate::engine::RegionDescriptor;
 use crate::engine::device::Channel;
 use crate::error::{Error, Result};
-use crate::gpu::{DeviceMemory, GpuRange, PinnedMemory};
+use crate::gpu::{DeviceMemory, GpuRange, Keeper, PinnedMemory};
 use crate::id::{EngineKind, Rank};
 use crate::plan::{LaneKind, Side};
 use crate::shared::{AtomicWord32, Region};
@@ -79,8 +79,7 @@ struct HostPart {
 }
 
 fn range(context: &Arc<CudaContext>, memory: &Arc<DeviceMemory>) -> Result<Arc<GpuRange>> {
-    let bytes = memory.bytes() as u64;
-    GpuRange::new(context, memory.address(), bytes, memory.clone()).map(Arc::new)
+    GpuRange::of_memory(context, memory).map(Arc::new)
 }
 
 /// All memory of one rank. It lives until the last rank of the communicator is gone, because
@@ -96,17 +95,19 @@ pub(crate) struct RankMemory {
     staging: Arc<DeviceMemory>,
     host: Option<HostPart>,
     ring_log2: u32,
+    /// Buffers of this rank that peers' engines know of.
+    registered: Arc<Keeper>,
 }
 
 impl Drop for RankMemory {
     fn drop(&mut self) {
-        let Some(bell) = self.bell.take() else { return };
-        if let Err(error) = bell.reset() {
-            tracing::error!(%error, "the engine may still write; the rank's memory is leaked");
-            let (signals, staging) = (self.signals.clone(), self.staging.clone());
-            // With the channel's lock: nobody else should get a channel that does not obey.
-            std::mem::forget((bell, self.pinned.clone(), self.control.clone(), signals, staging));
-        }
+        let Some(bell) = self.bell.take() else { return self.registered.close() };
+        let Err(error) = bell.reset() else { return self.registered.close() };
+        tracing::error!(%error, "the engine may still write; the rank's memory is leaked");
+        self.registered.leak();
+        let (signals, staging) = (self.signals.clone(), self.staging.clone());
+        // With the channel's lock: nobody else should get a channel that does not obey.
+        std::mem::forget((bell, self.pinned.clone(), self.control.clone(), signals, staging));
     }
 }
 
@@ -151,7 +152,13 @@ impl RankMemory {
             host: (far_in == FarIn::Host).then(host).transpose()?,
             layout,
             ring_log2,
+            registered: Arc::default(),
         })
+    }
+
+    /// What keeps the rank's registered buffers.
+    pub fn registered(&self) -> &Arc<Keeper> {
+        &self.registered
     }
 
     /// With the ring of a device engine.

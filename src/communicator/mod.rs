@@ -8,8 +8,8 @@
 //! * `agreement`, `gossip`: ranks must make the same calls; the board notices where they do not,
 //!   also between processes
 //! * `windows`: registered buffers
-//! * `launcher`: plans on the device, and the order of launches
-//! * `all_reduce`, `group`: the calls
+//! * `launcher`, `order`: plans on the device, and the order of launches
+//! * `all_reduce`, `group`: the calls; `raw`: the same on addresses
 
 mod agreement;
 mod all_reduce;
@@ -25,24 +25,29 @@ mod launcher;
 mod layout;
 mod meeting;
 mod memory;
+mod order;
 mod peer;
+mod raw;
 mod unique_id;
 mod windows;
 mod world;
 
+pub use crate::gpu::Registered;
+pub use crate::id::Registration;
 pub use element::{Element, Reduction, Scalar};
 pub use group::Group;
 pub use unique_id::UniqueId;
 
 use crate::engine::{Alarm, Snapshot};
 use crate::error::{Error, Result};
-use crate::gpu::{Export, Import};
+use crate::gpu::{Current, Export, GpuRange, Import};
 use crate::id::{EngineKind, Rank};
 use crate::settings::Settings;
+use crate::shared::{DeviceRange, PeerRange};
 use attach::RankEngine;
-use cudarc::driver::CudaContext;
+use cudarc::driver::{CudaContext, CudaSlice, DevicePtr};
 use far::FarMemory;
-use launcher::Launcher;
+use launcher::{Launcher, RegisteredRange};
 use meeting::Shared;
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -62,7 +67,19 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 /// which they were made, also across streams. All ranks must make the same collective calls in
 /// the same order.
 ///
-/// Dropping it waits a bounded time for its own launches
+/// Streams may be of any kind, of any thread, and of any priority; which context is current does
+/// not matter. On a default stream, and where streams change, the order of calls costs an event for
+/// each.
+///
+/// A buffer may be dropped right after a call: `cudarc` lets the stream on which the buffer was
+/// allocated wait for an event that follows the call, and frees the memory in the order of that
+/// stream. This is `cudarc`'s own bookkeeping, with its own limits. It does not work for buffers of
+/// a context whose event tracking was disabled. It is kept for each `CudaContext`: take buffers and
+/// streams from [`Communicator::context`], not from another object for the same device. And it
+/// knows the last reader only: a buffer that two communicators read on two streams at a time must
+/// not be dropped before both have ended.
+///
+/// Dropping a communicator waits a bounded time for its own launches
 /// ([`Settings::drop_timeout`]), then aborts them.
 pub struct Communicator {
     rank: Rank,
@@ -74,11 +91,6 @@ pub struct Communicator {
     engine: Option<RankEngine>,
     far: Option<FarMemory>,
 }
-
-/// A buffer that every rank has registered; see [`Communicator::register`]. Numbers count from
-/// zero, in the order of registration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Registration(usize);
 
 /// Counters of one rank, since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -173,41 +185,69 @@ impl Communicator {
         }
     }
 
-    /// Registers `bytes` bytes of device memory at `address`, so that engines may read and write
-    /// it: collectives on it then move data straight between the ranks' buffers, without staging.
+    /// Registers a buffer, so that engines may read and write it: collectives on it, or on parts of
+    /// it, then move data straight between the ranks' buffers, without staging.
     ///
     /// Registration is collective: every rank registers a buffer of the same size, in the same
-    /// order, and calls on registered buffers use the same offsets on every rank. The memory must
-    /// stay allocated for as long as the communicator.
+    /// order, and calls on registered buffers use the same offsets on every rank. The buffer goes
+    /// on to be used through what is returned, and stays allocated until all ranks of the
+    /// communicator are gone, also when that is dropped before.
     ///
     /// The call does not wait for the other ranks; the first collective that uses the buffer does.
     ///
     /// # Errors
-    /// [`Error::Argument`] where the range is not device memory, [`Error::Disagreement`] where
-    /// another rank registered another size.
-    pub fn register(&self, address: u64, bytes: usize) -> Result<Registration> {
+    /// [`Error::Argument`] where the buffer is empty, of another context, or of memory that the
+    /// driver does not share with other processes; [`Error::Disagreement`] where another rank
+    /// registered another size. The buffer is then freed.
+    pub fn register<T: Element>(&self, buffer: CudaSlice<T>) -> Result<Registered<T>> {
+        self.check_buffer("registered buffer", &buffer)?;
+        let (address, sync) = buffer.device_ptr(buffer.stream());
+        drop(sync);
+        let registration = self.register_at(address, buffer.num_bytes() as u64)?;
+        Ok(Registered::new(buffer, registration, self.seat.memory.registered().clone()))
+    }
+
+    /// As [`Communicator::register`], for memory that `cudarc` does not own. The range is kept
+    /// until all ranks of the communicator are gone.
+    ///
+    /// # Errors
+    /// As [`Communicator::register`].
+    pub fn register_range(&self, range: Arc<GpuRange>) -> Result<Registration> {
+        let registration = self.register_at(range.address(), range.length_bytes())?;
+        self.seat.memory.registered().keep(range);
+        Ok(registration)
+    }
+
+    /// Registers memory that somebody keeps.
+    fn register_at(&self, address: u64, bytes: u64) -> Result<Registration> {
         self.check()?;
-        buffers::check_range("registered range", address, bytes as u64)?;
+        let what = "registered buffer";
+        let current = Current::bind(&self.seat.context)?;
+        let allocation = buffers::check_range(&current, what, (address, bytes))?;
+        if bytes == 0 || !allocation.on_device {
+            let seen = format!("{bytes} bytes at {address:#x}");
+            return Err(Error::argument(what, "some bytes of device memory", seen));
+        }
         let mut launcher = lock(&self.launcher);
         let number = launcher.registered().len();
-        self.engine().add_window(number, address, bytes as u64)?;
+        self.engine().add_window(number, address, bytes)?;
         // Engines that reach one another need nobody's memory in another process.
         let alone = self.world.links().is_empty();
         let export = match alone || self.world.geometry.engine == EngineKind::Device {
             true => None,
             false => Some(self.export(address)?),
         };
-        let part = Part { address, bytes: bytes as u64, export: export.map(Shared::from) };
+        let part = Part { address, bytes, export: export.map(Shared::from) };
         let posted = self.world.windows.post(self.rank, self.rank_count(), number, part);
         posted.inspect_err(|_| self.engine().remove_windows(number))?;
-        launcher.add_registered((address, bytes as u64));
+        launcher.add_registered(RegisteredRange { address, bytes, allocation: allocation.id });
         Ok(Registration(number))
     }
 
     fn export(&self, address: u64) -> Result<Export> {
         Export::of(&self.seat.context, address).map_err(|error| match error {
             Error::Cuda { name, .. } => Error::argument(
-                "registered range",
+                "registered buffer",
                 "memory that processes can share (cuMemAlloc, not a stream-ordered pool)",
                 format!("{address:#x}, which the driver does not share: {name}"),
             ),
@@ -222,15 +262,22 @@ impl Communicator {
         let mut imports = Vec::new();
         let mut addresses = Vec::new();
         for (rank, part) in (0..).zip(&parts) {
-            addresses.push(match part.export.as_ref().and_then(Shared::export) {
-                Some(export) if !self.world.is_local(Rank(rank)) => {
-                    let import = Import::open(&self.seat.context, &export.handle)?;
-                    let address = import.address() + export.offset;
-                    imports.push(import);
-                    address
-                }
-                _ => part.address,
-            });
+            let rank = Rank(rank);
+            // Device engines find a peer's part by its number, and take no address for it.
+            if self.world.is_local(rank) || self.world.geometry.engine == EngineKind::Device {
+                addresses.push(part.address);
+                continue;
+            }
+            let what = format!("its part of registration {number}");
+            let range = PeerRange { rank, what: &what, length_bytes: part.bytes, align: 1 };
+            let shared = part.export.as_ref().ok_or_else(|| {
+                let expected = "a handle, as of every rank of another process";
+                Error::peer_value(rank, &what, expected, "none")
+            })?;
+            let export = shared.export(rank, &what)?;
+            let (import, address) = Import::locate(&self.seat.context, &export, &range)?;
+            imports.push(import);
+            addresses.push(address);
         }
         Ok((Window { bytes: parts[0].bytes, addresses }, imports))
     }

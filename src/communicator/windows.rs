@@ -130,7 +130,11 @@ impl Windows {
             }
             parts.push(part);
         }
-        lock(&self.entries)[number].parts = parts;
+        // What came back of this process's own parts has passed through others: the posted stay.
+        let mut entries = lock(&self.entries);
+        for (own, told) in entries[number].parts.iter_mut().zip(parts) {
+            *own = own.take().or(told);
+        }
         Ok(())
     }
 

@@ -8,6 +8,7 @@ use super::idle::IdlePolicy;
 use super::proxy::{AttachmentKey, Detached, Progress, Proxy};
 use super::{AttachmentHandle, AttachmentParts, EngineSettings};
 use crate::error::{Error, Result};
+use crate::settings::CPUS_MAX;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -252,7 +253,10 @@ impl Worker {
 }
 
 fn pin(core: Option<usize>) -> bool {
-    core.is_none_or(|id| core_affinity::set_for_current(core_affinity::CoreId { id }))
+    // Checked here too: settings can also be made without being read.
+    core.is_none_or(|id| {
+        id < CPUS_MAX && core_affinity::set_for_current(core_affinity::CoreId { id })
+    })
 }
 
 /// Asks the kernel to end this thread's short parks in time: by default it adds 50 µs to each.

@@ -151,6 +151,17 @@ pub enum BootstrapError {
         /// What came.
         seen: String,
     },
+    /// Code on the I/O thread panicked: the library's, or a function that the caller handed to it.
+    #[error(
+        "{by} ended by a panic on the bootstrap's I/O thread: {what}. Unless the message is one of \
+         your own code, this is a fault of the library; please report it"
+    )]
+    Panicked {
+        /// Whose task it was.
+        by: String,
+        /// What the panic said.
+        what: String,
+    },
 }
 
 impl From<BootstrapError> for Error {

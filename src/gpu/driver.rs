@@ -1,19 +1,40 @@
 //! Driver calls that have no safe form in `cudarc`, with typed errors.
 
+use super::Current;
 use crate::error::{Error, Result};
 use cudarc::driver::{CudaContext, DriverError, result, sys};
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use std::sync::Arc;
 
 const ADVICE: &str = "install the driver of an NVIDIA GPU, or run the same command on virtual \
                       hardware: hwsim run -- COMMAND";
 
-/// Turns a driver status into an error that names the call.
-pub(crate) fn check(call: &'static str, status: sys::CUresult) -> Result<()> {
+/// Turns the status of a driver call that acts on no context into an error that names the call. All
+/// others are checked by [`Current::check`].
+pub(super) fn check_anywhere(call: &'static str, status: sys::CUresult) -> Result<()> {
     if status == sys::CUresult::CUDA_SUCCESS { Ok(()) } else { Err(cuda_error(call, status)) }
 }
 
 fn cuda_error(call: &'static str, status: sys::CUresult) -> Error {
-    Error::Cuda { call: call.to_owned(), code: status as u32, name: format!("{status:?}") }
+    let name = format!("{status:?}{}", limit_of(status).unwrap_or_default());
+    Error::Cuda { call: call.to_owned(), code: status as u32, name }
+}
+
+/// The limit that may be behind a status which names no cause: drivers reserve address space for
+/// the memory of all GPUs and more, and do not say that they were refused it.
+fn limit_of(status: sys::CUresult) -> Option<String> {
+    use sys::CUresult as Status;
+    let vague = [Status::CUDA_ERROR_OPERATING_SYSTEM, Status::CUDA_ERROR_OUT_OF_MEMORY];
+    if !vague.contains(&status) {
+        return None;
+    }
+    let (limit, _) =
+        getrlimit(Resource::RLIMIT_AS).ok().filter(|&(soft, _)| soft != RLIM_INFINITY)?;
+    Some(format!(
+        "; the address space of this process is limited to {} MiB, and CUDA drivers reserve several \
+         times the memory of all GPUs: try `ulimit -v unlimited`",
+        limit >> 20
+    ))
 }
 
 impl Error {
@@ -41,7 +62,7 @@ pub fn device_count() -> Result<usize> {
     // SAFETY: no preconditions.
     match unsafe { sys::cuInit(0) } {
         sys::CUresult::CUDA_ERROR_NO_DEVICE => return Ok(0),
-        status => check("cuInit", status)?,
+        status => check_anywhere("cuInit", status)?,
     }
     let count = CudaContext::device_count().map_err(Error::from_driver("cuDeviceGetCount"))?;
     Ok(usize::try_from(count).unwrap_or(0))
@@ -79,54 +100,18 @@ pub(crate) fn enable_peer_access(from: &CudaContext, to: &CudaContext) -> Result
     }
     let mut possible = 0;
     // SAFETY: both devices are those of live contexts, and `possible` outlives the call.
-    check("cuDeviceCanAccessPeer", unsafe {
+    check_anywhere("cuDeviceCanAccessPeer", unsafe {
         sys::cuDeviceCanAccessPeer(&mut possible, from.cu_device(), to.cu_device())
     })?;
     if possible == 0 && from.cu_device() != to.cu_device() {
         return Ok(Access::ThroughHost);
     }
-    from.bind_to_thread().map_err(Error::from_driver("cuCtxSetCurrent"))?;
+    let current = Current::bind(from)?;
     // SAFETY: `to` is a live context, `from` is current.
     match unsafe { sys::cuCtxEnablePeerAccess(to.cu_ctx(), 0) } {
         sys::CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(Access::Direct),
-        status => check("cuCtxEnablePeerAccess", status).map(|()| Access::Direct),
+        status => current.check("cuCtxEnablePeerAccess", status).map(|()| Access::Direct),
     }
-}
-
-/// True if the driver knows `address` as memory of a device. Needs a current context.
-pub(crate) fn is_device_memory(address: u64) -> bool {
-    let mut kind: u32 = 0;
-    let attribute = sys::CUpointer_attribute_enum::CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
-    // SAFETY: the attribute is 4 bytes wide and its target outlives the call.
-    let status = unsafe { sys::cuPointerGetAttribute((&raw mut kind).cast(), attribute, address) };
-    let device = sys::CUmemorytype_enum::CU_MEMORYTYPE_DEVICE as u32;
-    status == sys::CUresult::CUDA_SUCCESS && kind == device
-}
-
-/// The allocation that holds `address`: its start and its size in bytes. `None` where the driver
-/// does not know the address.
-pub(crate) fn pointer_range(address: u64) -> Option<(u64, u64)> {
-    use sys::CUpointer_attribute_enum as Attribute;
-    let mut start: u64 = 0;
-    let mut size: u64 = 0;
-    // SAFETY: both attributes are 8 bytes wide and both targets outlive the calls; the driver
-    // only looks the address up.
-    let status = unsafe {
-        [
-            sys::cuPointerGetAttribute(
-                (&raw mut start).cast(),
-                Attribute::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
-                address,
-            ),
-            sys::cuPointerGetAttribute(
-                (&raw mut size).cast(),
-                Attribute::CU_POINTER_ATTRIBUTE_RANGE_SIZE,
-                address,
-            ),
-        ]
-    };
-    let known = status.iter().all(|&status| status == sys::CUresult::CUDA_SUCCESS);
-    (known && start != 0).then_some((start, size))
 }
 
 /// Where a device hangs in the PCI tree: `domain:bus:device.0`, in hexadecimal.

@@ -1,7 +1,7 @@
 //! The executor kernel: loaded once for each communicator, launched once for each plan.
 
-use super::{DeviceMemory, PinnedMemory, check};
-use crate::error::{Error, Result};
+use super::{Current, DeviceMemory, PinnedMemory};
+use crate::error::Result;
 use cudarc::driver::{CudaContext, CudaStream, sys};
 use ringdove_kernels::launch::LaunchArguments;
 use ringdove_kernels::ptx;
@@ -25,18 +25,18 @@ impl Executor {
     /// Loads the device code. Loading may synchronise the device, so it belongs to
     /// initialisation: a load beside a kernel that waits for a peer could not end.
     pub fn load(context: &Arc<CudaContext>) -> Result<Self> {
-        context.bind_to_thread().map_err(Error::from_driver("cuCtxSetCurrent"))?;
+        let current = Current::bind(context)?;
         let text = CString::new(ptx::EXECUTOR).expect("generated PTX holds no NUL");
         let entry = CString::new(ptx::EXECUTOR_ENTRY).expect("the entry's name holds no NUL");
         let mut module = std::ptr::null_mut();
         // SAFETY: `text` is NUL-terminated PTX and outlives the call, the context is current.
-        check("cuModuleLoadData", unsafe {
+        current.check("cuModuleLoadData", unsafe {
             sys::cuModuleLoadData(&mut module, text.as_ptr().cast())
         })?;
         let mut executor =
             Self { context: context.clone(), module, function: std::ptr::null_mut() };
         // SAFETY: the module is loaded and `entry` is NUL-terminated.
-        check("cuModuleGetFunction", unsafe {
+        current.check("cuModuleGetFunction", unsafe {
             sys::cuModuleGetFunction(&mut executor.function, module, entry.as_ptr())
         })?;
         Ok(executor)
@@ -50,12 +50,12 @@ impl Executor {
         threads: u32,
         arguments: &LaunchArguments,
     ) -> Result<()> {
-        self.context.bind_to_thread().map_err(Error::from_driver("cuCtxSetCurrent"))?;
+        let current = Current::bind(&self.context)?;
         let mut parameters = [std::ptr::from_ref(arguments).cast_mut().cast::<c_void>()];
         // SAFETY: the function takes one `LaunchArguments` by value, which the driver copies
         // before it returns. What the addresses in it mean is the communicator's contract: they
         // name allocations that outlive the launch, and the executor refuses malformed plans.
-        check("cuLaunchKernel", unsafe {
+        current.check("cuLaunchKernel", unsafe {
             sys::cuLaunchKernel(
                 self.function,
                 blocks,
@@ -75,7 +75,7 @@ impl Executor {
 
 impl Drop for Executor {
     fn drop(&mut self) {
-        if self.context.bind_to_thread().is_ok() {
+        if Current::bind(&self.context).is_ok() {
             // SAFETY: loaded by `load`; the communicator drops it after its last launch ended.
             unsafe { sys::cuModuleUnload(self.module) };
         }
@@ -88,6 +88,7 @@ impl Drop for Executor {
 /// do: it waits for the legacy default stream, and so for kernels that wait for this very launch.
 #[derive(Debug)]
 pub(crate) struct Upload {
+    context: Arc<CudaContext>,
     staging: PinnedMemory,
     device: DeviceMemory,
 }
@@ -96,6 +97,7 @@ impl Upload {
     /// Room for `bytes` of encoded plans.
     pub fn new(context: &Arc<CudaContext>, bytes: usize) -> Result<Self> {
         Ok(Self {
+            context: context.clone(),
             staging: PinnedMemory::zeroed(context, bytes)?,
             device: DeviceMemory::zeroed(context, bytes)?,
         })
@@ -121,8 +123,10 @@ impl Upload {
             let target = self.staging.host().add(offset);
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len());
         }
+        // The stream may be the NULL stream: that of the context which is current.
+        let current = Current::bind(&self.context)?;
         // SAFETY: both ranges lie inside their allocations, which outlive the stream's work.
-        check("cuMemcpyHtoDAsync", unsafe {
+        current.check("cuMemcpyHtoDAsync", unsafe {
             sys::cuMemcpyHtoDAsync_v2(
                 self.address(offset),
                 self.staging.host().add(offset).cast_const().cast(),

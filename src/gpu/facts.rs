@@ -1,8 +1,9 @@
 //! What the driver says of its devices, for reports. No context is made: a report must not take
 //! memory on the GPUs that it speaks of.
 
-use super::driver::pci_address_of;
-use super::{check, device_count};
+use super::device_count;
+use super::driver::{check_anywhere, pci_address_of};
+
 use crate::error::{Error, Result};
 use cudarc::driver::{result, sys};
 use sys::CUdevice_attribute as Attribute;
@@ -57,7 +58,7 @@ impl DriverFacts {
         let count = device_count()?;
         let mut version = 0;
         // SAFETY: `version` outlives the call.
-        check("cuDriverGetVersion", unsafe { sys::cuDriverGetVersion(&mut version) })?;
+        check_anywhere("cuDriverGetVersion", unsafe { sys::cuDriverGetVersion(&mut version) })?;
         let version = u32::try_from(version).unwrap_or(0);
         let handles = (0..i32::try_from(count).unwrap_or(i32::MAX))
             .map(|ordinal| result::device::get(ordinal).map_err(Error::from_driver("cuDeviceGet")))
@@ -107,5 +108,5 @@ fn reaches(from: sys::CUdevice, to: sys::CUdevice) -> Result<bool> {
     let mut possible = 0;
     // SAFETY: both devices came from `cuDeviceGet`, and `possible` outlives the call.
     let status = unsafe { sys::cuDeviceCanAccessPeer(&mut possible, from, to) };
-    check("cuDeviceCanAccessPeer", status).map(|()| possible != 0)
+    check_anywhere("cuDeviceCanAccessPeer", status).map(|()| possible != 0)
 }

@@ -1,8 +1,8 @@
 //! Pages of a PCI function's BAR that kernels may write.
 
-use super::check;
+use super::Current;
 use super::range::page_bytes;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::shared::Region;
 use cudarc::driver::{CudaContext, sys};
 use std::sync::Arc;
@@ -21,9 +21,9 @@ impl IoMemory {
     /// Registers `region`, which begins at a page of a mapped BAR, with the driver.
     ///
     /// # Errors
-    /// [`Error::Cuda`] where the driver cannot map this memory into devices.
+    /// [`Error::Cuda`](crate::Error::Cuda) where the driver cannot map this memory into devices.
     pub fn register(context: &Arc<CudaContext>, region: Region) -> Result<Self> {
-        context.bind_to_thread().map_err(Error::from_driver("cuCtxSetCurrent"))?;
+        let current = Current::bind(context)?;
         let host = region.base_address();
         let bytes = (region.length_bytes() as u64).next_multiple_of(page_bytes()) as usize;
         let flags = sys::CU_MEMHOSTREGISTER_PORTABLE
@@ -32,12 +32,12 @@ impl IoMemory {
         // SAFETY: the context is current, and the pages are mapped for as long as `region` lives.
         // Rounding up stays in the mapping, which is whole pages. The host reaches them through
         // atomics only.
-        check("cuMemHostRegister (I/O memory)", unsafe {
+        current.check("cuMemHostRegister (I/O memory)", unsafe {
             sys::cuMemHostRegister_v2(host as *mut _, bytes, flags)
         })?;
         let mut memory = Self { context: context.clone(), host, device: 0, _region: region };
         // SAFETY: `host` is the start of what was registered, mapped, just now.
-        check("cuMemHostGetDevicePointer", unsafe {
+        current.check("cuMemHostGetDevicePointer", unsafe {
             sys::cuMemHostGetDevicePointer_v2(&mut memory.device, host as *mut _, 0)
         })?;
         Ok(memory)
@@ -51,7 +51,7 @@ impl IoMemory {
 
 impl Drop for IoMemory {
     fn drop(&mut self) {
-        if self.context.bind_to_thread().is_ok() {
+        if Current::bind(&self.context).is_ok() {
             // SAFETY: registered by `register`, and given back only here, after all kernels that
             // know the address have ended.
             unsafe { sys::cuMemHostUnregister(self.host as *mut _) };

@@ -1,7 +1,8 @@
 //! Device memory of other processes on this node.
 
-use super::{check, pointer_range};
+use super::Current;
 use crate::error::{Error, Result};
+use crate::shared::{Extent, PeerRange};
 use cudarc::driver::{CudaContext, sys};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -26,13 +27,15 @@ impl Export {
     /// [`Error::Cuda`] where the driver cannot share this memory, as is the case for memory of a
     /// stream-ordered pool.
     pub fn of(context: &CudaContext, address: u64) -> Result<Self> {
-        let Some((start, _)) = pointer_range(address) else {
+        let current = Current::bind(context)?;
+        let Some(allocation) = current.allocation(address) else {
             return Err(Error::argument("shared memory", "device memory", format!("{address:#x}")));
         };
-        context.bind_to_thread().map_err(Error::from_driver("cuCtxSetCurrent"))?;
+        let start = allocation.start;
         let mut handle = sys::CUipcMemHandle { reserved: [0; HANDLE_BYTES] };
         // SAFETY: `start` is an allocation that the driver knows, and `handle` outlives the call.
-        check("cuIpcGetMemHandle", unsafe { sys::cuIpcGetMemHandle(&mut handle, start) })?;
+        let status = unsafe { sys::cuIpcGetMemHandle(&mut handle, start) };
+        current.check("cuIpcGetMemHandle", status)?;
         Ok(Self { handle: handle.reserved.map(|byte| byte as u8), offset: address - start })
     }
 }
@@ -41,7 +44,8 @@ impl Export {
 #[derive(Debug)]
 pub(crate) struct Import {
     context: Arc<CudaContext>,
-    address: u64,
+    /// What the driver has mapped, by its own word.
+    extent: Extent,
 }
 
 /// What is open in this process. A context can open an allocation only once.
@@ -49,12 +53,30 @@ type Open = HashMap<(usize, [u8; HANDLE_BYTES]), Weak<Import>>;
 static OPEN: Mutex<Option<Open>> = Mutex::new(None);
 
 impl Import {
-    /// Opens an allocation in `context`, or finds it open.
+    /// The address, in `context`, of memory of another process that `range` names a peer and a
+    /// length for. It stays valid for as long as the import lives.
     ///
     /// # Errors
-    /// [`Error::Cuda`] where the handle is of this process, of another node, or of memory that is
-    /// gone.
-    pub fn open(context: &Arc<CudaContext>, handle: &[u8; HANDLE_BYTES]) -> Result<Arc<Self>> {
+    /// [`Error::PeerValue`] where the driver knows no such memory, or has mapped less than the
+    /// peer says; [`Error::Cuda`] where the driver cannot map memory.
+    pub fn locate(
+        context: &Arc<CudaContext>,
+        export: &Export,
+        range: &PeerRange<'_>,
+    ) -> Result<(Arc<Self>, u64)> {
+        let import = Self::open(context, &export.handle).map_err(|error| match error {
+            Error::Cuda { ref name, .. } if is_false_handle(&error) => {
+                let expected = "a handle of memory that another process of this node has";
+                Error::peer_value(range.rank, range.what, expected, name)
+            }
+            other => other,
+        })?;
+        let address = range.at_offset(import.extent, export.offset)?;
+        Ok((import, address))
+    }
+
+    /// Opens an allocation in `context`, or finds it open.
+    fn open(context: &Arc<CudaContext>, handle: &[u8; HANDLE_BYTES]) -> Result<Arc<Self>> {
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         let open = open.get_or_insert_default();
         open.retain(|_, import| import.strong_count() > 0);
@@ -62,33 +84,57 @@ impl Import {
         if let Some(import) = open.get(&key).and_then(Weak::upgrade) {
             return Ok(import);
         }
-        context.bind_to_thread().map_err(Error::from_driver("cuCtxSetCurrent"))?;
+        let current = Current::bind(context)?;
         let handle = sys::CUipcMemHandle { reserved: handle.map(|byte| byte as _) };
         let flags = sys::CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
         let mut address = 0;
         // SAFETY: the driver checks the handle's bytes, and `address` outlives the call.
-        check("cuIpcOpenMemHandle", unsafe {
+        current.check("cuIpcOpenMemHandle", unsafe {
             sys::cuIpcOpenMemHandle_v2(&mut address, handle, flags)
         })?;
-        let import = Arc::new(Self { context: context.clone(), address });
+        let extent = extent_of(&current, address).inspect_err(|_| {
+            // SAFETY: opened just now, and nobody has the address.
+            unsafe { sys::cuIpcCloseMemHandle(address) };
+        })?;
+        let import = Arc::new(Self { context: context.clone(), extent });
         open.insert(key, Arc::downgrade(&import));
         Ok(import)
     }
+}
 
-    /// Device address of its first byte, in the context that opened it.
-    pub fn address(&self) -> u64 {
-        self.address
-    }
+/// How much the driver has mapped from `address` on. The exporter's word for it is not taken.
+fn extent_of(current: &Current, address: u64) -> Result<Extent> {
+    let range = current.allocation(address).and_then(|allocation| {
+        let end = allocation.start.checked_add(allocation.bytes)?;
+        Some(Extent { base: address, length_bytes: end.checked_sub(address)? })
+    });
+    range.ok_or_else(|| Error::System {
+        what: "asking the driver how much memory of another process it has mapped".into(),
+        cause: format!("it does not know {address:#x}, which it has mapped just now"),
+    })
+}
+
+/// Is the driver's answer about the handle itself? A peer chose its bytes.
+fn is_false_handle(error: &Error) -> bool {
+    use sys::CUresult as Answer;
+    let about_handle = [
+        Answer::CUDA_ERROR_INVALID_VALUE,
+        Answer::CUDA_ERROR_INVALID_HANDLE,
+        Answer::CUDA_ERROR_INVALID_CONTEXT,
+        Answer::CUDA_ERROR_MAP_FAILED,
+    ];
+    matches!(error, Error::Cuda { call, code, .. }
+        if call == "cuIpcOpenMemHandle" && about_handle.iter().any(|a| *a as u32 == *code))
 }
 
 impl Drop for Import {
     fn drop(&mut self) {
         // Nobody opens it meanwhile and gets an address that is about to go.
         let _open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.context.bind_to_thread().is_ok() {
+        if Current::bind(&self.context).is_ok() {
             // SAFETY: opened by `open` and closed only here; owners drop it after all engines
             // that know the address have ended.
-            unsafe { sys::cuIpcCloseMemHandle(self.address) };
+            unsafe { sys::cuIpcCloseMemHandle(self.extent.base) };
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Memory that kernels, engines and the host share.
 
-use super::check;
+use super::{Current, OwnStream};
 use crate::error::{Error, Result};
 use crate::shared::Region;
 use cudarc::driver::{CudaContext, sys};
@@ -22,15 +22,15 @@ impl DeviceMemory {
     /// Allocates `bytes` of zeroed memory on the context's device. May synchronise the device, so
     /// it belongs to initialisation only.
     pub fn zeroed(context: &Arc<CudaContext>, bytes: usize) -> Result<Self> {
-        context.bind_to_thread().map_err(Error::from_driver("cuCtxSetCurrent"))?;
+        let current = Current::bind(context)?;
         let mut address = 0;
         // Whole pages, so that all of it can be exported.
         let whole = bytes.max(1).next_multiple_of(EXPORT_BYTES);
         // SAFETY: the context is current and `address` outlives the call.
-        check("cuMemAlloc", unsafe { sys::cuMemAlloc_v2(&mut address, whole) })?;
+        current.check("cuMemAlloc", unsafe { sys::cuMemAlloc_v2(&mut address, whole) })?;
         let memory = Self { context: context.clone(), address, bytes };
         // SAFETY: the range was allocated just now.
-        check("cuMemsetD8", unsafe { sys::cuMemsetD8_v2(address, 0, bytes.max(1)) })?;
+        current.check("cuMemsetD8", unsafe { sys::cuMemsetD8_v2(address, 0, bytes.max(1)) })?;
         // `cuMemsetD8` may return before it has ended; the zeros are part of the protocol (R1).
         context.synchronize().map_err(Error::from_driver("cuCtxSynchronize"))?;
         Ok(memory)
@@ -49,9 +49,9 @@ impl DeviceMemory {
     /// Copies `source` to `offset` and waits until it is there.
     pub fn write(&self, offset: usize, source: &[u8]) -> Result<()> {
         assert!(offset.checked_add(source.len()).is_some_and(|end| end <= self.bytes));
-        self.context.bind_to_thread().map_err(Error::from_driver("cuCtxSetCurrent"))?;
+        let current = Current::bind(&self.context)?;
         // SAFETY: the range lies inside the allocation and `source` outlives the blocking copy.
-        check("cuMemcpyHtoD", unsafe {
+        current.check("cuMemcpyHtoD", unsafe {
             sys::cuMemcpyHtoD_v2(self.address + offset as u64, source.as_ptr().cast(), source.len())
         })
     }
@@ -64,19 +64,20 @@ impl DeviceMemory {
         assert!(offset.checked_add(size_of::<u64>()).is_some_and(|end| end <= self.bytes));
         // A stream of its own: a copy on the legacy stream would wait for kernels of other users,
         // which may themselves wait for whoever asks here.
-        let stream = self.context.new_stream().map_err(Error::from_driver("cuStreamCreate"))?;
+        let stream = OwnStream::new(&self.context)?;
+        let current = Current::bind(&self.context)?;
         let mut word = [0; size_of::<u64>()];
         // SAFETY: the range lies inside the allocation, and `word` lives until the stream has been
         // waited for.
-        check("cuMemcpyDtoHAsync", unsafe {
+        current.check("cuMemcpyDtoHAsync", unsafe {
             sys::cuMemcpyDtoHAsync_v2(
                 word.as_mut_ptr().cast(),
                 self.address + offset as u64,
                 word.len(),
-                stream.cu_stream(),
+                stream.handle(),
             )
         })?;
-        stream.synchronize().map_err(Error::from_driver("cuStreamSynchronize"))?;
+        stream.synchronize()?;
         Ok(u64::from_le_bytes(word))
     }
 }
@@ -84,7 +85,7 @@ impl DeviceMemory {
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
         // A context that has failed reports its error here once more; there is nobody to tell.
-        if self.context.bind_to_thread().is_ok() {
+        if Current::bind(&self.context).is_ok() {
             // SAFETY: allocated by `zeroed` and freed only here; owners drop it after all kernels
             // and engines that know the address have ended.
             unsafe { sys::cuMemFree_v2(self.address) };
@@ -110,17 +111,19 @@ unsafe impl Sync for PinnedMemory {}
 impl PinnedMemory {
     /// Allocates `bytes` of zeroed pinned memory.
     pub fn zeroed(context: &Arc<CudaContext>, bytes: usize) -> Result<Self> {
-        context.bind_to_thread().map_err(Error::from_driver("cuCtxSetCurrent"))?;
+        let current = Current::bind(context)?;
         let mut host = std::ptr::null_mut();
         let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
         // SAFETY: the context is current and `host` outlives the call.
-        check("cuMemHostAlloc", unsafe { sys::cuMemHostAlloc(&mut host, bytes.max(1), flags) })?;
+        current.check("cuMemHostAlloc", unsafe {
+            sys::cuMemHostAlloc(&mut host, bytes.max(1), flags)
+        })?;
         let mut memory =
             Self { context: context.clone(), host: host.cast(), device: 0, bytes: bytes.max(1) };
         // SAFETY: the range was allocated just now and no device knows it yet.
         unsafe { std::ptr::write_bytes(memory.host, 0, memory.bytes) };
         // SAFETY: `host` is the start of a mapped host allocation.
-        check("cuMemHostGetDevicePointer", unsafe {
+        current.check("cuMemHostGetDevicePointer", unsafe {
             sys::cuMemHostGetDevicePointer_v2(&mut memory.device, host, 0)
         })?;
         Ok(memory)
@@ -153,7 +156,7 @@ impl PinnedMemory {
 
 impl Drop for PinnedMemory {
     fn drop(&mut self) {
-        if self.context.bind_to_thread().is_ok() {
+        if Current::bind(&self.context).is_ok() {
             // SAFETY: allocated by `zeroed`, freed only here, after all users have ended.
             unsafe { sys::cuMemFreeHost(self.host.cast()) };
         }

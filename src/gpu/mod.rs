@@ -4,6 +4,10 @@
 //! This is the only place besides `transport/peer` that names driver symbols. Which driver answers
 //! (a vendor's, or the virtual one) is not visible here, and must not be.
 
+mod buffer;
+mod current;
+#[cfg(feature = "cust")]
+pub mod cust;
 mod driver;
 mod executor;
 mod facts;
@@ -11,15 +15,19 @@ mod io;
 mod ipc;
 mod memory;
 mod range;
+mod registered;
+mod stream;
 
-pub(crate) use driver::{
-    Access, check, enable_peer_access, is_device_memory, orders_adapter_writes, pci_address,
-    pointer_range,
-};
+pub use buffer::{DeviceBuffer, DeviceBufferMut};
+pub(crate) use current::{Allocation, Current};
+pub(crate) use driver::{Access, enable_peer_access, orders_adapter_writes, pci_address};
 pub use driver::{device_count, open_device};
 pub(crate) use executor::{Executor, Upload};
 pub use facts::{ComputeMode, DeviceFacts, DriverFacts};
 pub(crate) use io::IoMemory;
-pub(crate) use ipc::{Export, Import};
+pub(crate) use ipc::{Export, HANDLE_BYTES, Import};
 pub(crate) use memory::{DeviceMemory, PinnedMemory};
 pub use range::{GpuRange, StreamWriter};
+pub(crate) use registered::Keeper;
+pub use registered::Registered;
+pub(crate) use stream::OwnStream;

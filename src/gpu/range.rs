@@ -1,9 +1,9 @@
 //! Device memory as adapters see it, and signals that the host raises in it.
 
-use super::check;
+use super::{Current, DeviceMemory, OwnStream};
 use crate::error::{Error, Result};
 use crate::shared::{DeviceRange, DmaBuffer, Owner};
-use cudarc::driver::{CudaContext, sys};
+use cudarc::driver::{CudaContext, CudaSlice, DevicePtr, sys};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::Arc;
 
@@ -16,23 +16,52 @@ pub struct GpuRange {
 }
 
 impl GpuRange {
-    /// `length_bytes` bytes of device memory from `address`, which `owner` keeps allocated.
+    /// `length_bytes` bytes of device memory from `address`.
+    ///
+    /// # Safety
+    /// `owner` keeps the memory allocated, at this address, until it is dropped.
     ///
     /// # Errors
     /// [`Error::Argument`] if that is not a part of one allocation of a device; host memory is
     /// not, pinned or not.
-    pub fn new(
+    pub unsafe fn new(
         context: &Arc<CudaContext>,
         address: u64,
         length_bytes: u64,
         owner: Owner,
     ) -> Result<Self> {
-        let inside = super::pointer_range(address).is_some_and(|(start, bytes)| {
-            let offset = address - start;
-            length_bytes > 0 && offset.checked_add(length_bytes).is_some_and(|end| end <= bytes)
+        Self::kept_by(context, address, length_bytes, owner)
+    }
+
+    /// All of `slice`, which the range keeps.
+    ///
+    /// # Errors
+    /// As [`GpuRange::new`].
+    pub fn of_slice(slice: &Arc<CudaSlice<u8>>) -> Result<Self> {
+        let (address, _use) = slice.device_ptr(slice.stream());
+        let bytes = slice.num_bytes() as u64;
+        Self::kept_by(slice.context(), address, bytes, slice.clone())
+    }
+
+    /// All of `memory`, which the range keeps.
+    pub(crate) fn of_memory(
+        context: &Arc<CudaContext>,
+        memory: &Arc<DeviceMemory>,
+    ) -> Result<Self> {
+        Self::kept_by(context, memory.address(), memory.bytes() as u64, memory.clone())
+    }
+
+    fn kept_by(
+        context: &Arc<CudaContext>,
+        address: u64,
+        length_bytes: u64,
+        owner: Owner,
+    ) -> Result<Self> {
+        let allocation = Current::bind(context)?.allocation(address);
+        let inside = allocation.is_some_and(|allocation| {
+            allocation.on_device && (1..=allocation.bytes_from(address)).contains(&length_bytes)
         });
-        context.bind_to_thread().map_err(Error::from_driver("cuCtxSetCurrent"))?;
-        if !inside || !super::is_device_memory(address) {
+        if !inside {
             let seen = format!("{length_bytes} bytes at {address:#x}");
             return Err(Error::argument("memory for an adapter", "one device allocation", seen));
         }
@@ -40,7 +69,7 @@ impl GpuRange {
     }
 
     fn export(&self) -> Result<DmaBuffer> {
-        self.context.bind_to_thread().map_err(Error::from_driver("cuCtxSetCurrent"))?;
+        let current = Current::bind(&self.context)?;
         // Exports begin and end at the host's pages.
         let page = page_bytes();
         let from = self.address / page * page;
@@ -48,7 +77,7 @@ impl GpuRange {
         let mut file: i32 = -1;
         let kind = sys::CUmemRangeHandleType::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD;
         // SAFETY: the context is current, and `file` is what this type of handle is written to.
-        check("cuMemGetHandleForAddressRange", unsafe {
+        current.check("cuMemGetHandleForAddressRange", unsafe {
             sys::cuMemGetHandleForAddressRange(
                 (&raw mut file).cast(),
                 from,
@@ -70,7 +99,7 @@ pub(super) fn page_bytes() -> u64 {
     bytes.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(4096)
 }
 
-// SAFETY: `new` has asked the driver: the bytes are a part of one allocation, which `_owner` keeps.
+// SAFETY: the driver was asked: the bytes are a part of one allocation, which `_owner` keeps.
 // Device memory is not Rust's: nobody holds references into it.
 unsafe impl DeviceRange for GpuRange {
     fn address(&self) -> u64 {
@@ -95,12 +124,9 @@ unsafe impl DeviceRange for GpuRange {
 /// A stream for single words that the host writes into device memory, in order.
 pub struct StreamWriter {
     context: Arc<CudaContext>,
-    handle: sys::CUstream,
+    stream: OwnStream,
     words: Arc<dyn DeviceRange>,
 }
-
-// SAFETY: stream handles may be used from any thread; the writer is used by one at a time.
-unsafe impl Send for StreamWriter {}
 
 impl StreamWriter {
     /// A writer for words of `words`, which is memory of `context`'s device.
@@ -108,14 +134,7 @@ impl StreamWriter {
     /// # Errors
     /// [`Error::Cuda`] where a stream cannot be made.
     pub fn new(context: &Arc<CudaContext>, words: Arc<dyn DeviceRange>) -> Result<Self> {
-        context.bind_to_thread().map_err(Error::from_driver("cuCtxSetCurrent"))?;
-        let mut handle = std::ptr::null_mut();
-        let flags = sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32;
-        // SAFETY: the context is current and `handle` outlives the call. Non-blocking, since a
-        // stream that waited for the legacy default stream could wait for a kernel that waits
-        // for it.
-        check("cuStreamCreate", unsafe { sys::cuStreamCreate(&mut handle, flags) })?;
-        Ok(Self { context: context.clone(), handle, words })
+        Ok(Self { context: context.clone(), stream: OwnStream::new(context)?, words })
     }
 
     /// Writes words, in order, after what the host did before.
@@ -124,7 +143,7 @@ impl StreamWriter {
     /// [`Error::Cuda`] with the driver's answer; [`Error::Argument`] for an address outside of
     /// the words.
     pub fn write(&mut self, words: impl Iterator<Item = (u64, u64)>) -> Result<()> {
-        self.context.bind_to_thread().map_err(Error::from_driver("cuCtxSetCurrent"))?;
+        let current = Current::bind(&self.context)?;
         for (address, value) in words {
             let last = self.words.length_bytes().checked_sub(8);
             let offset = address.checked_sub(self.words.address());
@@ -135,23 +154,10 @@ impl StreamWriter {
             // Pairs with wait.cuh: the acquire load of a signal, R9. The default flags fence
             // before the write.
             // SAFETY: an aligned word of device memory that `words` keeps allocated.
-            check("cuStreamWriteValue64", unsafe {
-                sys::cuStreamWriteValue64_v2(self.handle, address, value, 0)
+            current.check("cuStreamWriteValue64", unsafe {
+                sys::cuStreamWriteValue64_v2(self.stream.handle(), address, value, 0)
             })?;
         }
         Ok(())
-    }
-}
-
-impl Drop for StreamWriter {
-    fn drop(&mut self) {
-        if self.context.bind_to_thread().is_ok() {
-            // Writes end by themselves; memory may be freed after this.
-            // SAFETY: made by `new`, destroyed only here.
-            unsafe {
-                sys::cuStreamSynchronize(self.handle);
-                sys::cuStreamDestroy_v2(self.handle);
-            }
-        }
     }
 }

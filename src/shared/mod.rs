@@ -7,6 +7,9 @@
 //!
 //! A file that is such memory, the BAR of a PCI function, becomes a region with [`map_file`].
 //!
+//! What another process says of such memory, offsets and addresses, becomes an address of this one
+//! through [`PeerRange`] alone.
+//!
 //! Constructing a [`Region`] over foreign memory is `unsafe` and carries the whole contract; all
 //! use is safe, because every view checks its range once and keeps the owner of the memory alive.
 //!
@@ -15,10 +18,12 @@
 
 mod device;
 mod mapping;
+mod peer_range;
 mod region;
 mod word;
 
 pub use device::{DeviceRange, DmaBuffer};
 pub use mapping::map_file;
+pub use peer_range::{Extent, PeerRange};
 pub use region::{Owner, Region};
 pub use word::{AtomicWord32, AtomicWord64, WordArray};

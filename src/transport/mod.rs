@@ -1,7 +1,8 @@
 //! Transports: they move bytes to a peer and raise signals, and know nothing of rings or plans.
 //!
 //! * `peer`: ranks of one node, moved by copy engines
-//! * [`verbs`]: ranks of other nodes, moved by RDMA adapters
+//! * [`verbs`]: ranks of other nodes, moved by RDMA adapters (feature `verbs`; without it, the same
+//!   names with nothing behind them, so that nobody else needs to ask)
 //! * [`split`]: both, each for its lanes
 //! * [`faulty`]: middleware that delays, refuses, fails or drops, from one seed
 //! * [`traced`]: middleware that records what went through
@@ -10,6 +11,10 @@ pub mod faulty;
 pub(crate) mod peer;
 pub mod split;
 pub mod traced;
+#[cfg(feature = "verbs")]
+pub mod verbs;
+#[cfg(not(feature = "verbs"))]
+#[path = "without_verbs.rs"]
 pub mod verbs;
 
 pub use crate::error::{TransportCause, TransportError};

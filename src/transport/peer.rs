@@ -6,6 +6,7 @@
 
 use super::{Polled, SignalWrite, Transfer, Transport};
 use crate::error::{Error, Result, TransportCause, TransportError};
+use crate::gpu::Current;
 use crate::id::{LaneId, Position};
 use cudarc::driver::{CudaContext, sys};
 use std::sync::Arc;
@@ -43,12 +44,12 @@ impl PeerTransport {
     /// # Errors
     /// [`Error::Cuda`] where streams cannot be made.
     pub fn new(context: &Arc<CudaContext>) -> Result<Self> {
-        context.bind_to_thread().map_err(Error::from_driver("cuCtxSetCurrent"))?;
+        let current = Current::bind(context)?;
         let mut transport =
             Self { context: context.clone(), streams: Vec::with_capacity(STREAMS), polls: 0 };
         let (mut least, mut greatest) = (0, 0);
         // SAFETY: both targets outlive the call.
-        crate::gpu::check("cuCtxGetStreamPriorityRange", unsafe {
+        current.check("cuCtxGetStreamPriorityRange", unsafe {
             sys::cuCtxGetStreamPriorityRange(&mut least, &mut greatest)
         })?;
         for _ in 0..STREAMS {
@@ -56,7 +57,7 @@ impl PeerTransport {
             let flags = sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32;
             // SAFETY: the context is current. Non-blocking, since a stream that waited for the
             // legacy default stream could wait for a kernel that waits for it.
-            crate::gpu::check("cuStreamCreateWithPriority", unsafe {
+            current.check("cuStreamCreateWithPriority", unsafe {
                 sys::cuStreamCreateWithPriority(&mut handle, flags, greatest)
             })?;
             let latest = (LaneId(0), Position(0));
@@ -65,7 +66,8 @@ impl PeerTransport {
         Ok(transport)
     }
 
-    fn enqueue(&mut self, transfer: &Transfer) -> Result<(), TransportError> {
+    /// Enqueues one transfer. The context is current, as `_current` proves.
+    fn enqueue(&mut self, _current: &Current, transfer: &Transfer) -> Result<(), TransportError> {
         let index = transfer.lane.0 as usize % self.streams.len();
         let stream = &mut self.streams[index];
         let failed = |call: &str, status: sys::CUresult| TransportError {
@@ -105,11 +107,13 @@ impl PeerTransport {
         Ok(())
     }
 
-    fn bind(&self, lane: LaneId, position: Position) -> Result<(), TransportError> {
-        self.context.bind_to_thread().map_err(|error| TransportError {
-            lane,
-            position,
-            cause: cause("cuCtxSetCurrent", error.0),
+    fn bind(&self, lane: LaneId, position: Position) -> Result<Current, TransportError> {
+        Current::bind(&self.context).map_err(|error| {
+            let cause = match error {
+                Error::Cuda { call, code, name } => TransportCause::Cuda { call, code, name },
+                other => TransportCause::Other(other.to_string()),
+            };
+            TransportError { lane, position, cause }
         })
     }
 }
@@ -120,11 +124,10 @@ fn cause(call: &str, status: sys::CUresult) -> TransportCause {
 
 impl Transport for PeerTransport {
     fn submit(&mut self, batch: &[Transfer]) -> Result<usize, TransportError> {
-        if let Some(first) = batch.first() {
-            self.bind(first.lane, first.position)?;
-        }
+        let Some(first) = batch.first() else { return Ok(0) };
+        let current = self.bind(first.lane, first.position)?;
         for transfer in batch {
-            self.enqueue(transfer)?;
+            self.enqueue(&current, transfer)?;
         }
         Ok(batch.len())
     }
@@ -135,7 +138,7 @@ impl Transport for PeerTransport {
             return Ok(Polled::default());
         }
         let (lane, position) = self.streams[0].latest;
-        self.bind(lane, position)?;
+        let _current = self.bind(lane, position)?;
         let mut completed = 0;
         for stream in self.streams.iter_mut().filter(|stream| stream.pending > 0) {
             // SAFETY: the stream is alive until drop.
@@ -155,7 +158,7 @@ impl Transport for PeerTransport {
 
 impl Drop for PeerTransport {
     fn drop(&mut self) {
-        if self.context.bind_to_thread().is_err() {
+        if Current::bind(&self.context).is_err() {
             return;
         }
         for stream in &self.streams {

@@ -100,7 +100,10 @@ fn a_rank_without_the_secret_stays_out_and_learns_why() {
         ControlPlane::join(entry(id, rank, 3), &settings)
     }));
     all_say(&errors[..2], &["no sign of rank 2 of 3 ranks"]);
-    all_say(&errors[2..], &["could not reach the root", "does not hold the secret", "127.0.0.1:"]);
+    all_say(
+        &errors[2..],
+        &["could not reach the root", "does it hold another secret?", "127.0.0.1:"],
+    );
 }
 
 #[test]

@@ -121,8 +121,7 @@ fn ranks_may_come_in_any_order_and_before_their_root() {
 #[test]
 fn a_job_assembles_over_ipv6() {
     let Ok(listener) = TcpListener::bind("[::1]:0") else {
-        println!("skipped: this machine has no ::1");
-        return;
+        return tally::skip("ipv6", "this machine has no ::1");
     };
     let settings = patient();
     let id = UniqueId::with(&[listener.local_addr().unwrap()], Secret::random().unwrap());
@@ -142,8 +141,7 @@ fn a_job_assembles_over_a_link_local_address() {
         SocketAddr::V4(_) => false,
     };
     let Some(mut address) = found.into_iter().find(link_local) else {
-        println!("skipped: the interface that is chosen here has no link-local address");
-        return;
+        return tally::skip("link-local", "the interface that is chosen here has none");
     };
     address.set_port(0);
     let listener = TcpListener::bind(address).unwrap();

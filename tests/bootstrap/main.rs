@@ -2,6 +2,7 @@
 //! strangers and real processes that die.
 
 mod faults;
+mod floods;
 mod jobs;
 mod scale;
 mod strangers;

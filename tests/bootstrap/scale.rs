@@ -1,29 +1,10 @@
 //! Many ranks, and nothing left of them afterwards.
 
-use crate::support::{each_rank, entry, settings, within};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use crate::support::{each_rank, entry, in_a_process_of_its_own, ranks_possible, settings, within};
 use ringdove::bootstrap::{ControlPlane, Root};
 use ringdove::{Error, Settings};
 use std::fs;
-use std::process::Command;
 use std::time::{Duration, Instant};
-
-/// Descriptors of one rank at its peak: listener, both ends of its connections to root and parent.
-const DESCRIPTORS_EACH: u64 = 6;
-
-/// As many ranks as were asked for, or as this machine's limit of descriptors allows.
-fn ranks_possible(wanted: u32) -> u32 {
-    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
-    let needed = u64::from(wanted) * DESCRIPTORS_EACH + 200;
-    if soft < needed {
-        setrlimit(Resource::RLIMIT_NOFILE, needed.min(hard), hard).unwrap();
-    }
-    let possible = wanted.min(((hard.max(soft) - 200) / DESCRIPTORS_EACH) as u32);
-    if possible < wanted {
-        println!("only {possible} ranks instead of {wanted}: `ulimit -Hn` is {hard}");
-    }
-    possible
-}
 
 #[test]
 #[ignore = "run by a_thousand_ranks_assemble_and_exchange_in_seconds, in a process of its own"]
@@ -61,18 +42,6 @@ fn a_thousand_ranks() {
         });
     });
     println!("and left after {:?}", started.elapsed());
-}
-
-/// Runs a test of this file in a process of its own.
-fn in_a_process_of_its_own(test: &str) {
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", test, "--ignored", "--nocapture"])
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && text.contains("1 passed"), "{text}\n{errors}");
-    println!("{text}");
 }
 
 #[test]

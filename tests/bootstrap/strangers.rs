@@ -2,10 +2,10 @@
 
 use crate::support::{each_rank, entry, from_text, settings, to_text, within};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use ringdove::bootstrap::{ControlPlane, Root};
+use ringdove::bootstrap::{ControlPlane, Launch, Root};
 use ringdove::{Error, Settings};
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::sync::{LazyLock, Mutex};
 use std::time::Duration;
@@ -31,12 +31,22 @@ impl Write for &Log {
 }
 
 impl Log {
-    /// The warnings that name this address.
-    fn about(&self, stranger: &TcpStream) -> String {
-        let address = stranger.local_addr().unwrap().to_string();
-        let text = String::from_utf8_lossy(&self.0.lock().unwrap()).into_owned();
-        let lines = text.lines().filter(|line| line.contains("WARN") && line.contains(&address));
-        lines.collect::<Vec<_>>().join("\n")
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0.lock().unwrap()).into_owned()
+    }
+
+    /// The warnings that hold one of these texts.
+    fn warnings(&self, texts: &[String]) -> Vec<String> {
+        let text = self.text();
+        let lines = text.lines().filter(|line| line.contains("WARN"));
+        let about = lines.filter(|line| texts.iter().any(|text| line.contains(text)));
+        about.map(str::to_owned).collect()
+    }
+
+    /// The warning about these strangers: one line in a second, so the first of them is named.
+    fn about(&self, strangers: &[TcpStream]) -> String {
+        let address = |stranger: &TcpStream| stranger.local_addr().unwrap().to_string();
+        self.warnings(&strangers.iter().map(address).collect::<Vec<_>>()).join("\n")
     }
 }
 
@@ -72,11 +82,12 @@ fn sees_the_end(stranger: &mut TcpStream) -> Vec<u8> {
 
 #[test]
 fn garbage_is_refused_by_its_first_bytes() {
-    for mut stranger in job_beside(|stranger| stranger.write_all(b"GET / HTTP/1.1\r\n").unwrap()) {
-        assert_eq!(sees_the_end(&mut stranger), b"", "a stranger learns nothing");
-        let warning = LOG.about(&stranger);
-        assert!(warning.contains("does not speak this protocol"), "{warning}");
+    let mut strangers = job_beside(|stranger| stranger.write_all(b"GET / HTTP/1.1\r\n").unwrap());
+    for stranger in &mut strangers {
+        assert_eq!(sees_the_end(stranger), b"", "a stranger learns nothing");
     }
+    let warning = LOG.about(&strangers);
+    assert!(warning.contains("does not speak this protocol"), "{warning}");
 }
 
 #[test]
@@ -95,22 +106,64 @@ fn a_stranger_who_drips_bytes_is_shown_out() {
     let mut stranger = TcpStream::connect(root.id().addresses().unwrap()[0]).unwrap();
     stranger.write_all(b"RDOVE\r\n").unwrap();
     within(Duration::from_secs(10), || assert_eq!(sees_the_end(&mut stranger), b""));
-    let warning = LOG.about(&stranger);
+    let warning = LOG.about(&[stranger]);
     assert!(warning.contains("did not finish the handshake in time (7 bytes)"), "{warning}");
 }
 
 #[test]
 fn an_opening_without_the_secret_gets_no_further() {
     // A well-formed hello of role "join" as rank 1, and then a length of 2 GiB instead of a proof.
-    let mut hello = b"RDOVE\r\n\0\x01\0\x01\0\x01\0\0\0".to_vec();
-    hello.extend_from_slice(&[9; 32]);
+    let mut hello = hello_as_rank_1(2);
     hello.extend_from_slice(&[0xff; 32]);
-    for mut stranger in job_beside(|stranger| stranger.write_all(&hello).unwrap()) {
-        let answer = sees_the_end(&mut stranger);
-        assert!(answer.len() <= 80, "nothing but the root's own hello");
-        let warning = LOG.about(&stranger);
-        assert!(warning.contains("does not hold the secret of this job"), "{warning}");
+    let mut strangers = job_beside(|stranger| stranger.write_all(&hello).unwrap());
+    for stranger in &mut strangers {
+        // Whoever tests guesses of the secret needs something that was made with it.
+        let answer = sees_the_end(stranger);
+        assert!(answer.len() <= 48, "nothing but the root's own hello: {answer:02x?}");
     }
+    let warning = LOG.about(&strangers);
+    assert!(warning.contains("does not hold the secret of this job"), "{warning}");
+}
+
+fn hello_as_rank_1(version: u8) -> Vec<u8> {
+    let fixed = b"RDOVE\r\n\0";
+    [fixed.as_slice(), &[version, 0, 1, 0, 1, 0, 0, 0], &[9; 32]].concat()
+}
+
+#[test]
+fn the_layout_of_version_1_is_named_to_both_sides_users() {
+    // Nobody can prove to it what it does not understand; the connection ends, and the log says why.
+    let strangers = job_beside(|stranger| stranger.write_all(&hello_as_rank_1(1)).unwrap());
+    let warning = LOG.about(&strangers);
+    assert!(warning.contains("says that it speaks version 1"), "{warning}");
+}
+
+/// Rank 0 of two as torchrun starts it, on a free port, with this secret.
+fn launch(secret: Option<&'static str>) -> (Launch, String) {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let launch = Launch::from_lookup(|name| match name {
+        "RANK" => Some("0".into()),
+        "WORLD_SIZE" => Some("2".into()),
+        "MASTER_ADDR" => Some("127.0.0.1".into()),
+        "MASTER_PORT" => Some(free.to_string()),
+        "TORCHELASTIC_RUN_ID" => Some("a job's name".into()),
+        "RINGDOVE_BOOTSTRAP_SECRET" => secret.map(Into::into),
+        _ => None,
+    });
+    (launch.unwrap().unwrap(), format!("root=127.0.0.1:{free}"))
+}
+
+#[test]
+fn a_job_without_a_secret_says_so_in_a_warning_also_on_the_loopback() {
+    LazyLock::force(&LOG);
+    let (named, its_root) = launch(None);
+    let _ = named.meet(&settings(1_000)).unwrap();
+    let (secret, silent_root) = launch(Some("0123456789abcdef-secret"));
+    let _ = secret.meet(&settings(1_000)).unwrap();
+    let warnings = LOG.warnings(&[its_root]);
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].contains("RINGDOVE_BOOTSTRAP_SECRET"), "{warnings:?}");
+    assert_eq!(LOG.warnings(&[silent_root]), [""; 0]);
 }
 
 #[test]
@@ -140,6 +193,7 @@ fn strangers_who_take_every_descriptor_of_the_root_do_not_stop_the_job() {
         .unwrap();
     let lines = BufReader::new(process.stdout.take().unwrap()).lines();
     let mut lines = lines.map_while(Result::ok);
+    // Only the other process knows an id: that it comes shows that it runs.
     let id = lines.find_map(|line| line.strip_prefix("id ").map(from_text)).unwrap();
     let address = id.addresses().unwrap()[0];
     let strangers: Vec<_> = (0..150).map(|_| TcpStream::connect(address).unwrap()).collect();

@@ -1,8 +1,10 @@
 //! Jobs of many ranks in one process, each rank with a thread.
 
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use ringdove::bootstrap::{ControlPlane, Entry, Root, UniqueId};
 use ringdove::id::Rank;
 use ringdove::{Error, Settings};
+use std::process::Command;
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
@@ -101,4 +103,34 @@ pub fn from_text(text: &str) -> UniqueId {
     let byte = |at: usize| u8::from_str_radix(&text[at..at + 2], 16).unwrap();
     let bytes: Vec<u8> = (0..text.len()).step_by(2).map(byte).collect();
     UniqueId::from_bytes(bytes.try_into().unwrap())
+}
+
+/// Descriptors of one rank at its peak: listener, both ends of its connections to root and parent.
+const DESCRIPTORS_EACH: u64 = 6;
+
+/// As many ranks as were asked for, or as this machine's limit of descriptors allows.
+pub fn ranks_possible(wanted: u32) -> u32 {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    let needed = u64::from(wanted) * DESCRIPTORS_EACH + 200;
+    if soft < needed {
+        setrlimit(Resource::RLIMIT_NOFILE, needed.min(hard), hard).unwrap();
+    }
+    let possible = wanted.min(((hard.max(soft) - 200) / DESCRIPTORS_EACH) as u32);
+    if possible < wanted {
+        let short = format!("{possible} ranks instead of {wanted}: `ulimit -Hn` is {hard}");
+        tally::skip("descriptors", &short);
+    }
+    possible
+}
+
+/// Runs a test of this program in a process of its own.
+pub fn in_a_process_of_its_own(test: &str) {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--ignored", "--nocapture"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}\n{errors}");
+    println!("{text}");
 }

@@ -20,7 +20,7 @@ pub fn run(
     match (settings, faults) {
         (Some(settings), None) => body(settings),
         (Some(settings), Some(_)) if std::env::var_os("HWSIM_FAULTS").is_some() => body(settings),
-        (Some(_), Some(_)) => eprintln!("skipped: only a virtual adapter fails on request"),
+        (Some(_), Some(_)) => tally::skip("adapter-fault", "an adapter that fails on request"),
         (None, None) => on_virtual_adapter(INFINIBAND, &format!("{ETHERNET}:port-down")),
         (None, Some(faults)) => on_virtual_adapter(INFINIBAND, faults),
     }
@@ -29,7 +29,7 @@ pub fn run(
 /// Runs the current test once more, in a process of its own that sees virtual adapters.
 pub fn on_virtual_adapter(adapter: &str, faults: &str) {
     if std::env::var("RINGDOVE_TEST_GPU").is_ok_and(|value| value == "real") {
-        return eprintln!("skipped: RINGDOVE_TEST_ADAPTER names no adapter");
+        return tally::skip("virtual-only", "RINGDOVE_TEST_ADAPTER names no adapter");
     }
     let thread = std::thread::current();
     let test = thread.name().expect("libtest names its threads");

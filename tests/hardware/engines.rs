@@ -1,6 +1,6 @@
 //! The same test on every engine.
 
-use super::{INSIDE, on_machine_env};
+use super::{INSIDE, on_machine_env, on_traced_machine};
 use ringdove::id::EngineKind;
 
 /// Which engine the ranks of a test use.
@@ -13,6 +13,9 @@ pub const MACHINE: &str = "ark";
 /// one of the other machine too. Settings for the ranks come from [`super::settings`].
 pub fn on_engines(machine: &str, body: impl FnOnce()) {
     let real = std::env::var("RINGDOVE_TEST_GPU").is_ok_and(|value| value == "real");
+    if real {
+        tally::skip("virtual-only", "the same on device engines");
+    }
     if real || std::env::var_os(INSIDE).is_some() {
         return body();
     }
@@ -26,10 +29,15 @@ pub fn on_engines(machine: &str, body: impl FnOnce()) {
 /// `hwsim run`, and variables those of the body's process.
 pub fn on_device_engines(options: &[&str], variables: &[(&str, &str)], body: impl FnOnce()) {
     if std::env::var("RINGDOVE_TEST_GPU").is_ok_and(|value| value == "real") {
-        return eprintln!("skipped: this test uses virtual engines");
+        return tally::skip("virtual-only", "this test uses virtual engines");
     }
     let variables = [&[(ENGINE, "device")], variables].concat();
     on_machine_env(MACHINE, options, &variables, body);
+}
+
+/// As [`on_device_engines`]; afterwards, `check` gets the trace of the body's driver calls.
+pub fn on_traced_device_engines(body: impl FnOnce(), check: impl FnOnce(&str)) {
+    on_traced_machine(MACHINE, &[(ENGINE, "device")], body, check);
 }
 
 /// The engine that the current test runs on.

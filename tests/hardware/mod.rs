@@ -15,7 +15,7 @@ use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 use ringdove::bootstrap::Launch;
 use ringdove::{Communicator, DataType, Error, ReduceOp, Settings};
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -48,7 +48,7 @@ pub fn on_machine_env(
         if options.is_empty() {
             return body();
         }
-        return eprintln!("skipped: this test observes virtual hardware");
+        return tally::skip("virtual-only", "this test observes virtual hardware");
     }
     let thread = std::thread::current();
     let test = thread.name().expect("libtest names its threads");
@@ -60,6 +60,39 @@ pub fn on_machine_env(
     let (status, output) = run_bounded(command);
     assert!(status.success(), "on {machine}: {status}\n{output}");
     assert!(output.contains("1 passed"), "the test did not run on {machine}\n{output}");
+}
+
+/// Runs the body of the current test on `machine`, with `variables` for its process, and hands the
+/// trace of its driver calls to `check`: in the process that started the machine, after the body
+/// has passed, so that a run without a trace fails.
+pub fn on_traced_machine(
+    machine: &str,
+    variables: &[(&str, &str)],
+    body: impl FnOnce(),
+    check: impl FnOnce(&str),
+) {
+    if std::env::var_os(INSIDE).is_some() {
+        return body();
+    }
+    if perf::on_real_hardware() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace");
+    let options = ["--trace", path.to_str().unwrap()];
+    on_machine_env(machine, &options, variables, || unreachable!("the body runs elsewhere"));
+    check(&read_trace(&path));
+}
+
+/// The trace that `hwsim run --trace` has written.
+///
+/// # Panics
+/// If there is none, or nothing in it: what it should show would be taken for shown.
+pub fn read_trace(path: &Path) -> String {
+    let trace = std::fs::read_to_string(path);
+    let trace = trace.unwrap_or_else(|error| panic!("no trace in {}: {error}", path.display()));
+    assert!(trace.lines().next().is_some(), "the trace in {} is empty", path.display());
+    trace
 }
 
 /// Runs the body of the current test in `processes` processes on virtual nodes, `ranks` ranks in
@@ -89,6 +122,12 @@ pub fn on_processes(
 
 /// This process's ranks in a communicator over all processes.
 fn join(ranks: u32) -> Vec<Communicator> {
+    try_join(ranks).unwrap()
+}
+
+/// This process's ranks in a communicator over all processes that `hwsim run --procs` started, or
+/// why there is none.
+pub fn try_join(ranks: u32) -> ringdove::Result<Vec<Communicator>> {
     // All virtual nodes are one machine: hwsim tells their names.
     let host_id = Settings::from_env().unwrap().host_id;
     let settings = Settings { host_id, ..settings() };
@@ -99,7 +138,7 @@ fn join(ranks: u32) -> Vec<Communicator> {
     let on_node = launch.local_rank.unwrap_or(0) as usize * ranks as usize;
     let open = |rank| ringdove::open_device((on_node + rank) % devices).unwrap();
     let contexts: Vec<_> = (0..ranks as usize).map(open).collect();
-    Communicator::init_ranks(&contexts, &id, first, launch.rank_count * ranks, &settings).unwrap()
+    Communicator::init_ranks(&contexts, &id, first, launch.rank_count * ranks, &settings)
 }
 
 /// Runs a command to its end, or kills it when it takes longer than any test should. Gives its
@@ -219,10 +258,16 @@ pub fn download(slice: &CudaSlice<u8>) -> Vec<u8> {
 /// Far above every timeout that tests set, far below a hang.
 pub const SOON: Duration = Duration::from_secs(60);
 
-/// Enqueues a sum of `count` f32 in place at `at`, on one rank.
-pub fn sum(world: &World, rank: usize, at: u64, count: usize) -> ringdove::Result<()> {
+/// Enqueues a sum of the first `count` f32 of `buffer` in place, on one rank.
+pub fn sum(
+    world: &World,
+    rank: usize,
+    buffer: &mut CudaSlice<u8>,
+    count: usize,
+) -> ringdove::Result<()> {
     let (communicator, stream) = (&world.communicators[rank], &world.streams[rank]);
-    communicator.all_reduce_raw(at, at, count, DataType::F32, ReduceOp::Sum, stream)
+    let mut part = buffer.slice_mut(..4 * count);
+    communicator.all_reduce_bytes_in_place(DataType::F32, &mut part, ReduceOp::Sum, stream)
 }
 
 /// The error that ends the communicator.

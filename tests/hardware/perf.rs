@@ -20,7 +20,7 @@ pub fn perf((machine, processes): (&str, u32), faults: &str, inside: &str, line:
 pub fn on_real_hardware() -> bool {
     let real = std::env::var("RINGDOVE_TEST_GPU").is_ok_and(|value| value == "real");
     if real {
-        eprintln!("skipped: this test places its ranks on virtual nodes");
+        tally::skip("virtual-only", "this test places its ranks on virtual nodes");
     }
     real
 }

@@ -2,6 +2,7 @@
 //! that remembers, and a rank whose ring a test can ring.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+#[cfg(feature = "verbs")]
 pub mod adapters;
 pub mod transports;
 

@@ -11,6 +11,7 @@ use hwsim_machine::adapter::Endpoint;
 use hwsim_machine::adapter::address::GidKind;
 use hwsim_machine::description::{Adapter, Description, Engine, LinkLayer, Node, PciBusId, Pcie};
 use hwsim_machine::engine::PCI_CLASS;
+use hwsim_machine::fabric::Directory;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -41,7 +42,7 @@ pub fn write_sysfs(
     root: &Path,
     machine: &Description,
     node: u32,
-    fabric: &Path,
+    fabric: &Directory,
 ) -> Result<(), Error> {
     let tree = Tree { root, machine };
     tree.write().map_err(Error::system(format!("writing {}", root.display())))?;
@@ -214,7 +215,8 @@ mod tests {
     fn the_tree_leads_from_adapters_to_pci() {
         let folder = tempfile::tempdir().unwrap();
         let machine = Description::builtin("dgx-a100").unwrap();
-        write_sysfs(folder.path(), &machine, 3, folder.path()).unwrap();
+        let fabric = Directory::open(folder.path()).unwrap();
+        write_sysfs(folder.path(), &machine, 3, &fabric).unwrap();
         let read = |path: &str| fs::read_to_string(folder.path().join(path)).unwrap();
         assert_eq!(read("class/infiniband/hwsim5/device/numa_node"), "7\n");
         assert_eq!(read("class/infiniband_verbs/uverbs5/ibdev"), "hwsim5\n");
@@ -230,13 +232,14 @@ mod tests {
     #[test]
     fn engines_are_pci_functions_with_a_bar() {
         let (folder, fabric) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let fabric = Directory::open(fabric.path()).unwrap();
         let machine = Description::find("ark x 2").unwrap();
         for node in 0..2 {
             let root = folder.path().join(node.to_string());
-            write_sysfs(&root, &machine, node, fabric.path()).unwrap();
+            write_sysfs(&root, &machine, node, &fabric).unwrap();
             // Another run on the same node.
             let root = folder.path().join(format!("again{node}"));
-            write_sysfs(&root, &machine, node, fabric.path()).unwrap();
+            write_sysfs(&root, &machine, node, &fabric).unwrap();
         }
         let function = |root: &str, bus_id: PciBusId| {
             folder.path().join(format!("{root}/bus/pci/devices/{bus_id}"))

@@ -8,9 +8,10 @@ use hwsim_machine::description::Description;
 use hwsim_machine::engine::{
     Identity, PCI_DEVICE_VIRTUAL, PCI_VENDOR_VIRTUAL, bar_bytes, identity, identity_bytes, make_bar,
 };
-use std::fs::{self, File};
+use hwsim_machine::fabric::Directory;
+use std::fs;
 use std::io::{ErrorKind, Read};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Where the made-up addresses of BARs begin.
 const BAR_ADDRESS: u64 = 0x3800_0000_0000;
@@ -36,11 +37,12 @@ pub fn function(
     machine: &Description,
     node: u32,
     index: usize,
-    fabric: &Path,
+    fabric: &Directory,
 ) -> Result<Function, Error> {
     let identity = identity(&machine.engines[index], node, index);
-    let bar = fabric.join(format!("bar-{node}-{index}"));
-    make_once(&bar, &identity)?;
+    let name = format!("bar-{node}-{index}");
+    let bar = fabric.path().join(&name);
+    make_once(fabric, &name, &identity)?;
     let bytes = bar_bytes(&identity);
     let start = BAR_ADDRESS + identity.link_address * (1 << 32);
     let line =
@@ -56,16 +58,17 @@ pub fn function(
 }
 
 /// Makes the file of a BAR under a name of its own first: others find all of it, or nothing.
-fn make_once(bar: &Path, identity: &Identity) -> Result<(), Error> {
+fn make_once(fabric: &Directory, name: &str, identity: &Identity) -> Result<(), Error> {
+    let bar = fabric.path().join(name);
     let failed = || Error::system(format!("making {}", bar.display()));
-    let draft = bar.with_extension(format!("draft-{}", std::process::id()));
+    let draft = fabric.at(&format!("{name}.draft-{}", std::process::id()));
     make_bar(&draft, identity).map_err(failed())?;
-    let named = fs::hard_link(&draft, bar);
+    let named = fs::hard_link(&draft, fabric.at(name));
     fs::remove_file(&draft).map_err(failed())?;
     match named {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
             let mut seen = vec![0; size_of::<Identity>()];
-            let mut file = File::open(bar).map_err(failed())?;
+            let mut file = fabric.file(name).map_err(failed())?;
             file.read_exact(&mut seen).map_err(failed())?;
             if seen == identity_bytes(identity) {
                 return Ok(());

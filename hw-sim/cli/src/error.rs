@@ -1,6 +1,7 @@
 //! What can go wrong before the command runs.
 
 use hwsim_machine::description::DescriptionError;
+use hwsim_machine::fabric::FabricError;
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
@@ -11,6 +12,14 @@ pub enum Error {
     /// The machine is unknown, or its file is wrong.
     #[error(transparent)]
     Machine(#[from] DescriptionError),
+    /// The fabric's folder cannot be used.
+    #[error("{named}: {cause}")]
+    Fabric {
+        /// Who named the folder.
+        named: String,
+        /// What is wrong with it.
+        cause: FabricError,
+    },
     /// There is no prediction.
     #[error(transparent)]
     Predict(#[from] crate::predict::PredictError),
@@ -60,6 +69,16 @@ pub enum Error {
         nodes: u32,
         /// Processes at most.
         most: u32,
+    },
+    /// `hwsim sdk` would write over somebody else's file.
+    #[error(
+        "{} is there, and `hwsim sdk` has not written it: expected a new folder, or one that it \
+         has written",
+        path.display()
+    )]
+    Foreign {
+        /// The file.
+        path: PathBuf,
     },
     /// The parent ended while its child was being set up.
     #[error("`hwsim run` (process {parent}) ended before its command began")]

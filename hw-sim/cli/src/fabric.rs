@@ -3,10 +3,11 @@
 use crate::adapters::SYSFS_VARIABLE;
 use crate::error::Error;
 use hwsim_machine::description::cluster::{FABRIC_VARIABLE, NODE_VARIABLE};
+use hwsim_machine::fabric::Directory;
 use std::env;
 use std::ffi::OsString;
-use std::fs::{self, DirBuilder};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 /// All virtual nodes are one host in truth, with one name and one boot id. Programs take a host's
@@ -16,10 +17,8 @@ const HOST_ID_VARIABLES: [&str; 2] = ["RINGDOVE_HOST_ID", "NCCL_HOSTID"];
 
 /// The folder of a cluster.
 pub struct Fabric {
-    /// Absolute.
-    pub path: PathBuf,
-    /// Device and number of the folder: nothing else has them while it exists.
-    number: String,
+    /// The folder, which is this user's own.
+    pub directory: Directory,
     /// Where each node has its own tree of PCI functions, if they are shown.
     pub sysfs: Option<PathBuf>,
 }
@@ -28,30 +27,28 @@ impl Fabric {
     /// The folder that the environment names, which somebody else removes, or a new one in `stage`,
     /// which goes with that.
     pub fn find(stage: &Path) -> Result<Self, Error> {
-        let path = match env::var_os(FABRIC_VARIABLE).filter(|path| !path.is_empty()) {
-            Some(named) => {
-                let path = PathBuf::from(named);
-                let finding = Error::system(format!("{FABRIC_VARIABLE} names {}", path.display()));
-                path.canonicalize()
-                    .and_then(|path| fs::read_dir(&path).map(|_| path))
-                    .map_err(finding)?
-            }
+        let (path, named) = match env::var_os(FABRIC_VARIABLE).filter(|path| !path.is_empty()) {
+            Some(named) => (
+                PathBuf::from(named),
+                format!("{FABRIC_VARIABLE} names a folder that cannot be used"),
+            ),
             None => {
                 let path = stage.join("fabric");
                 let making = Error::system(format!("making {}", path.display()));
                 DirBuilder::new().mode(0o700).create(&path).map_err(making)?;
-                path
+                (path, "the folder of this run cannot be used".into())
             }
         };
-        let looking = Error::system(format!("looking at {}", path.display()));
-        let status = path.metadata().map_err(looking)?;
-        Ok(Self { number: format!("{:x}-{:x}", status.dev(), status.ino()), path, sysfs: None })
+        let directory = Directory::open(&path).map_err(|cause| Error::Fabric { named, cause })?;
+        Ok(Self { directory, sysfs: None })
     }
 
     /// What tells a process that it is on a node: the virtual driver, and programs that ask which
     /// of their processes share a host.
     pub fn place(&self, node: u32) -> impl Iterator<Item = (&'static str, OsString)> {
-        let host = OsString::from(format!("hwsim-{}-node{node}", self.number));
+        // Nothing else has them while the folder exists.
+        let [device, number] = self.directory.number();
+        let host = OsString::from(format!("hwsim-{device:x}-{number:x}-node{node}"));
         let hosts = HOST_ID_VARIABLES.map(|name| (name, host.clone()));
         let node = node.to_string();
         let sysfs = self.sysfs.as_ref().map(|root| (SYSFS_VARIABLE, root.join(&node).into()));

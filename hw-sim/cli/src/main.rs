@@ -9,6 +9,7 @@ mod machines;
 mod namespace;
 mod predict;
 mod run;
+mod sdk;
 mod tidy;
 
 use clap::{Args, Parser, Subcommand};
@@ -31,6 +32,9 @@ enum Verb {
     Run(RunArguments),
     /// List the built-in machines with their GPUs and links, or show one
     Machines(MachinesArguments),
+    /// Write a folder that build tools take for a CUDA installation: cuda.h and libcuda.so, so that
+    /// programs that link with the CUDA driver build on machines without it
+    Sdk(SdkArguments),
     /// Predict how long an operation takes on a machine: modelled times, no data moves
     Predict(predict::PredictArguments),
     /// The second half of `run`, inside the child process
@@ -89,6 +93,12 @@ struct MachinesArguments {
 }
 
 #[derive(Args)]
+struct SdkArguments {
+    /// Where to write it; it may exist, and is brought up to date if `hwsim sdk` has written it
+    folder: PathBuf,
+}
+
+#[derive(Args)]
 struct TidyArguments {
     /// What to remove
     folder: PathBuf,
@@ -118,6 +128,7 @@ fn main() -> ExitCode {
     let outcome = match Arguments::parse().verb {
         Verb::Run(arguments) => run::run(&arguments),
         Verb::Machines(arguments) => machines::show(arguments.name.as_deref(), arguments.toml),
+        Verb::Sdk(arguments) => sdk::sdk(&arguments.folder),
         Verb::Predict(arguments) => predict::predict(&arguments),
         Verb::Child(arguments) => {
             let ChildArguments { parent, watched, command } = arguments;

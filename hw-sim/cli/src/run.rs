@@ -23,12 +23,17 @@ use hwsim_machine::driver::Profile;
 use hwsim_machine::driver::profile::{KEYS_VARIABLE, PROFILE_VARIABLE};
 use many::Job;
 use nix::sys::signal::{SigSet, Signal};
+use ringdove::bootstrap::Secret;
 use spread::{Spread, meeting_point};
+use std::env;
 use std::ffi::OsString;
 use std::fs::File;
+use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
+/// What ringdove's ranks prove to one another that they know.
+const SECRET_VARIABLE: &str = "RINGDOVE_BOOTSTRAP_SECRET";
 /// Where the virtual driver writes its call trace.
 const TRACE_VARIABLE: &str = "HWSIM_TRACE";
 
@@ -53,6 +58,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, Error> {
     let mut tidier = Tidier::start(stage.path())?;
     let mut fabric = Fabric::find(stage.path())?;
     template.add(environment(arguments, &machine, &stage, &fabric)?);
+    template.add(secret()?);
     template.add(profile.map(|profile| (PROFILE_VARIABLE, profile.into())));
     template.add((!keys.is_empty()).then(|| (KEYS_VARIABLE, keys.into())));
     if !arguments.no_adapters {
@@ -141,7 +147,7 @@ fn environment(
         (SEARCH_VARIABLE, stage.search_path()),
         (MACHINE_VARIABLE, stage.machine_file.clone().into()),
         (NODES_VARIABLE, machine.nodes.to_string().into()),
-        (FABRIC_VARIABLE, fabric.path.clone().into()),
+        (FABRIC_VARIABLE, fabric.directory.path().into()),
     ];
     if let Some(trace) = &arguments.trace {
         let failed = || Error::system(format!("creating the trace file {}", trace.display()));
@@ -150,6 +156,17 @@ fn environment(
         environment.push((TRACE_VARIABLE, trace.canonicalize().map_err(failed())?.into()));
     }
     Ok(environment)
+}
+
+/// A secret for the job that the children are, or that they start, unless there is one already.
+/// Who does not hold it can neither join the job nor end it.
+fn secret() -> Result<Option<(&'static str, OsString)>, Error> {
+    if env::var_os(SECRET_VARIABLE).is_some_and(|secret| !secret.is_empty()) {
+        return Ok(None);
+    }
+    let secret = Secret::random_text().map_err(io::Error::other);
+    let secret = secret.map_err(Error::system("making a secret for the job"))?;
+    Ok(Some((SECRET_VARIABLE, secret.into())))
 }
 
 /// Shows the machine's RDMA adapters and device engines to all children of a run. Where the host
@@ -180,7 +197,7 @@ fn show_devices(
         stage.scratch("sysfs")?
     };
     for node in machine.node..machine.node + machine.nodes {
-        adapters::write_sysfs(&root.join(node.to_string()), &shown, node, &fabric.path)?;
+        adapters::write_sysfs(&root.join(node.to_string()), &shown, node, &fabric.directory)?;
     }
     fabric.sysfs = Some(root);
     Ok(provider.map(|provider| (DRIVERS_VARIABLE, provider.into())))

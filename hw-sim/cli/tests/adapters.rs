@@ -9,6 +9,7 @@ mod place;
 
 use place::{Place, text};
 use std::fs;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::sync::OnceLock;
@@ -154,7 +155,7 @@ fn a_killed_peer_is_noticed() {
     let place = Place::new();
     let (meeting, fabric) = (place.path("meeting"), place.path("fabric"));
     fs::create_dir(&meeting).unwrap();
-    fs::create_dir(&fabric).unwrap();
+    fs::DirBuilder::new().mode(0o700).create(&fabric).unwrap();
     let mut command = hwsim(&place, &["-m", "one-gpu x 2", "--procs", "2", "--grace", "60"]);
     command.arg(program()).arg("killed").arg(&meeting).env("HWSIM_FABRIC", &fabric);
     let output = command.output().unwrap();
@@ -244,13 +245,19 @@ fn perftest_runs() {
     }
 }
 
+/// `program`, by somebody who is not root.
+fn as_nobody(program: impl AsRef<std::ffi::OsStr>) -> Command {
+    if !nix::unistd::geteuid().is_root() {
+        return Command::new(program);
+    }
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(program);
+    command
+}
+
 /// As somebody who is not root, where the system lets such people make namespaces.
 #[test]
 fn it_works_without_privileges() {
-    if !nix::unistd::geteuid().is_root() {
-        // Then all other tests have shown it.
-        return;
-    }
     let place = Place::new();
     for path in [place.path(""), place.path("tmp")] {
         let all = std::os::unix::fs::PermissionsExt::from_mode(0o777);
@@ -264,16 +271,11 @@ fn it_works_without_privileges() {
     ] {
         fs::copy(from, place.path(name)).unwrap();
     }
-    let allowed = Command::new("setpriv")
-        .args(["--reuid=65534", "--regid=65534", "--clear-groups", "unshare", "-Urm", "true"])
-        .output();
+    let allowed = as_nobody("unshare").args(["-Urm", "true"]).output();
     if !allowed.is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: this system lets nobody but root make namespaces");
-        return;
+        return tally::skip("namespaces", "nobody but root can make namespaces here");
     }
-    let output = Command::new("setpriv")
-        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
-        .arg(place.path("hwsim"))
+    let output = as_nobody(place.path("hwsim"))
         .args(["run", "-q", "-m", "one-gpu", "--"])
         .arg(place.path("program"))
         .arg("verbs")

@@ -10,6 +10,7 @@ use nix::unistd::Pid;
 use place::{Place, text};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::DirBuilderExt;
 use std::process::Output;
 
 /// The lines of each rank, without their labels.
@@ -88,6 +89,26 @@ fn the_environments_meeting_point_wins() {
         .output()
         .unwrap();
     assert_eq!(by_rank(&output.stdout)[&1], ["::1 4242"]);
+}
+
+/// Without a secret, other users of the machine could join the ranks' job or end it.
+#[test]
+fn every_run_has_a_secret_that_its_ranks_share_unless_it_was_given_one() {
+    let place = Place::new();
+    let script = "echo $RINGDOVE_BOOTSTRAP_SECRET";
+    let secrets = |options: &[&str]| {
+        let output = run(&place, options, script);
+        by_rank(&output.stdout).into_values().flatten().collect::<BTreeSet<_>>()
+    };
+    let (one, other) = (secrets(&["-n", "3"]), secrets(&["-n", "3"]));
+    assert!(one.len() == 1 && other.len() == 1 && one != other, "{one:?} {other:?}");
+    let secret = one.first().unwrap();
+    assert!(secret.len() == 64 && secret.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    // A single process may start ranks by itself, as `mpirun` does.
+    assert_eq!(text(&run(&place, &[], script).stdout).trim().len(), 64);
+    let mut given = place.hwsim(&["run", "-q", "-n", "2", "--", "sh", "-c", script]);
+    let output = given.env("RINGDOVE_BOOTSTRAP_SECRET", "given by the user").output().unwrap();
+    assert_eq!(by_rank(&output.stdout)[&1], ["given by the user"]);
 }
 
 /// Each rank writes, to both of its streams at once, lines in pieces, a line longer than any pipe,
@@ -262,7 +283,8 @@ fn a_program_that_cannot_start_fails_on_every_rank() {
 fn a_named_fabric_is_joined_and_stays() {
     let place = Place::new();
     let fabric = place.path("fabric");
-    std::fs::create_dir(&fabric).unwrap();
+    // Whatever the umask is: a folder that others may write is refused.
+    std::fs::DirBuilder::new().mode(0o700).create(&fabric).unwrap();
     let joined = |node: &str| {
         let script = "echo $HWSIM_FABRIC $HWSIM_NODE $RINGDOVE_HOST_ID";
         let mut command = place.hwsim(&["run", "-q", "--", "sh", "-c", script]);

@@ -1,7 +1,7 @@
 //! The copy engine's work: copies and fills, whole or in pieces.
 
 use crate::error::Result;
-use crate::memory::GlobalMemory;
+use crate::memory::{GlobalMemory, bytes};
 use crate::stream::Stream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -45,72 +45,28 @@ pub struct Bulk {
 
 impl Bulk {
     /// Does a part of the work.
-    pub(crate) fn run(&self, memory: &GlobalMemory, offset: u64, bytes: u64) -> Result<()> {
+    pub(crate) fn run(&self, memory: &GlobalMemory, offset: u64, length: u64) -> Result<()> {
         let _access = memory.access();
         let target = self.destination + offset;
         if self.destination_known {
-            memory.check(target, bytes)?;
+            memory.check(target, length)?;
         }
         match self.source {
             Source::Memory { address, known } => {
                 if known {
-                    memory.check(address + offset, bytes)?;
+                    memory.check(address + offset, length)?;
                 }
-                let (from, to) = ((address + offset) as *const u8, target as *mut u8);
                 // SAFETY: what the machine knows was checked just now and stays mapped while
                 // `_access` lives; for the program's own memory the caller of the driver API
-                // vouches, as on real hardware. `copy` allows overlap; words do not overlap.
-                unsafe {
-                    if in_words(from as u64, target, bytes) {
-                        copy_words(from.cast(), to.cast(), bytes as usize / 8);
-                    } else {
-                        std::ptr::copy(from, to, bytes as usize);
-                    }
-                }
+                // vouches, as on real hardware. A stream orders copies by itself.
+                unsafe { bytes::copy(target, address + offset, length) };
             }
             // SAFETY: the target was checked just now; see above.
-            Source::Pattern { value, width } => unsafe { fill(target, value, width, bytes) },
+            Source::Pattern { value, width } => unsafe {
+                bytes::fill(target, value, width, length);
+            },
         }
         Ok(())
-    }
-}
-
-/// Small aligned copies go word by word, so that a kernel which polls the target never sees a part
-/// of a word: `memmove` promises nothing of the kind.
-fn in_words(from: u64, to: u64, bytes: u64) -> bool {
-    let aligned = (from | to | bytes).is_multiple_of(8);
-    aligned && bytes <= INLINE_BYTES_MAX && (from + bytes <= to || to + bytes <= from)
-}
-
-/// # Safety
-/// `count` words at `from` can be read and at `to` be written; both are aligned to 8 bytes.
-unsafe fn copy_words(from: *const u64, to: *const AtomicU64, count: usize) {
-    for index in 0..count {
-        // SAFETY: the caller's contract. The source is the guest program's, who may race with us:
-        // its words are copied once and not looked at. Relaxed: a stream orders copies by itself.
-        unsafe { (*to.add(index)).store(from.add(index).read_volatile(), Ordering::Relaxed) };
-    }
-}
-
-/// # Safety
-/// `bytes` at `target` are mapped and writable, `target` is aligned to `width`.
-unsafe fn fill(target: u64, value: u32, width: u32, bytes: u64) {
-    let bytes_of = value.to_le_bytes();
-    let uniform = bytes_of[..width as usize].iter().all(|byte| *byte == bytes_of[0]);
-    // SAFETY: the caller's contract.
-    unsafe {
-        if uniform {
-            std::ptr::write_bytes(target as *mut u8, bytes_of[0], bytes as usize);
-            return;
-        }
-        for index in 0..bytes / u64::from(width) {
-            let at = target + index * u64::from(width);
-            if width == 2 {
-                (at as *mut u16).write(value as u16);
-            } else {
-                (at as *mut u32).write(value);
-            }
-        }
     }
 }
 

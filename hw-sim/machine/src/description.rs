@@ -389,7 +389,7 @@ impl Description {
 
     /// The machine that a file describes, as the first node of its cluster.
     pub fn load(path: &Path) -> Result<Self, DescriptionError> {
-        let source = std::fs::read_to_string(path)
+        let source = file::read(path)
             .map_err(|source| DescriptionError::Read { path: path.into(), source })?;
         Self::parse(&source, &path.display().to_string())
     }

@@ -64,6 +64,15 @@ pub(crate) fn number(text: &str) -> Option<u64> {
     }
 }
 
+/// The most microseconds that a fault may hold something back: a day. Beyond it, sums of times could
+/// be more than clocks can tell.
+const TIME_MAX: u64 = 24 * 60 * 60 * 1_000_000;
+
+/// A time after the sign of equality, in microseconds.
+pub(crate) fn time(text: &str) -> Option<u64> {
+    number(text).filter(|time| *time <= TIME_MAX)
+}
+
 /// A number that depends on the seed and on these, and on nothing else.
 pub(crate) fn choose(seed: u64, parts: [u64; 3]) -> u64 {
     // The finaliser of SplitMix64 over all of them.

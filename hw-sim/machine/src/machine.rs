@@ -3,14 +3,13 @@
 use crate::clock::WallClock;
 use crate::context::Context;
 use crate::copy::{Bulk, Source};
-use crate::description::cluster::{FABRIC_VARIABLE, Fabric};
+use crate::description::cluster::{FABRIC_VARIABLE, fabric_from_environment};
 use crate::description::{Description, GpuModel};
 use crate::driver::capture::Captures;
 use crate::driver::slice::Slices;
 use crate::driver::watch::Watchdog;
 use crate::engine::{EngineError, Engines, EnginesRequest};
 use crate::error::{Error, Result};
-use crate::fabric::FabricError;
 use crate::gpu::{self, Footprint, Occupancy};
 use crate::kernel::KernelRun;
 use crate::memory::{GlobalMemory, Site};
@@ -87,14 +86,14 @@ impl Machine {
         let sizes: Vec<u64> = description.gpus.iter().map(|gpu| gpu.model.memory_bytes).collect();
         let occupancy =
             description.gpus.iter().map(|gpu| Occupancy::new(gpu.model.clone())).collect();
-        let fabric = Fabric::from_environment().map_err(|cause| Error::System {
-            what: format!("looking for the folder that {FABRIC_VARIABLE} names"),
+        let fabric = fabric_from_environment().map_err(|cause| Error::System {
+            what: format!("the folder that {FABRIC_VARIABLE} names"),
             cause: cause.to_string(),
         })?;
-        let site = Site { node: description.node, fabric };
+        let site = Site { node: description.node, fabric: fabric.map(Arc::new) };
         let watchdog = Watchdog::from_environment(&description.driver);
         let watchdog = watchdog.map_err(Error::InvalidValue)?;
-        let slices = Slices::new(&description, site.fabric.as_ref())?;
+        let slices = Slices::new(&description, site.fabric.as_deref())?;
         let order = BlockOrder::of(&description.driver);
         let machine = Arc::new(Self {
             memory: Arc::new(GlobalMemory::new(&sizes, site)?),
@@ -176,9 +175,7 @@ impl Machine {
         faults: &str,
     ) -> std::result::Result<Arc<Engines>, EngineError> {
         let memory = Arc::clone(&self.memory);
-        let looking =
-            |cause| FabricError::System { what: format!("finding {FABRIC_VARIABLE}"), cause };
-        let fabric = Fabric::from_environment().map_err(looking)?.map(|fabric| fabric.path);
+        let fabric = fabric_from_environment()?.map(|fabric| fabric.path().to_owned());
         let description = &self.description;
         let request = EnginesRequest { description, memory, sysfs, faults, fabric };
         Engines::start(&request, Arc::clone(&self.scheduler.kernels))

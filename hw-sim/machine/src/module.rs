@@ -1,6 +1,7 @@
 //! Modules: PTX text turned into kernels and variables of one GPU.
 
 use crate::context::Context;
+use crate::copy::{Bulk, Source};
 use crate::error::{Error, Result};
 use hwsim_ptx::{Kernel, LinkedModule};
 use std::collections::HashMap;
@@ -84,11 +85,17 @@ impl Module {
         Ok(Arc::new(module))
     }
 
-    /// Writes the variables' initial values.
+    /// Writes the variables' initial values: zero where none were given.
     fn initialise(&self) -> Result<()> {
+        let memory = &self.context.machine.memory;
+        let zero = Source::Pattern { value: 0, width: 1 };
+        for Variable { address, bytes } in self.variables.values().copied() {
+            let all = Bulk { destination: address, destination_known: true, source: zero, bytes };
+            all.run(memory, 0, bytes)?;
+        }
         for (name, image) in self.linked.images() {
             let variable = self.variables[name];
-            crate::copy::staged(&self.context.machine.memory, variable.address, image)?;
+            crate::copy::staged(memory, variable.address, image)?;
         }
         Ok(())
     }

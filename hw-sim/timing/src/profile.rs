@@ -221,8 +221,8 @@ impl Profile {
         if !looks_like_a_path && !path.exists() {
             return Err(ProfileError::Unknown { name: name_or_path.into() });
         }
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| ProfileError::Read { path: path.into(), source })?;
+        let text =
+            read::file(path).map_err(|source| ProfileError::Read { path: path.into(), source })?;
         Self::parse(&text, name_or_path)
     }
 

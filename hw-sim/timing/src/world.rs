@@ -39,7 +39,8 @@ pub enum Engine {
     Proxy,
     /// A device that GPU threads command.
     Device,
-    /// The GPU threads themselves, within a node; the proxy between nodes.
+    /// The GPU threads themselves, within a node; the proxy between nodes. No engine of the
+    /// library does this yet.
     Stores,
 }
 

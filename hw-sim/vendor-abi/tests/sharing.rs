@@ -71,9 +71,7 @@ const BYTES: usize = 3 << 20;
 #[test]
 #[ignore = "the second process of device_memory_is_shared_between_processes"]
 fn second_process() {
-    if !is_inside("second_process") {
-        return;
-    }
+    assert!(is_inside("second_process"), "started by device_memory_is_shared_between_processes");
     context(1);
     let mut handle = sys::CUipcMemHandle { reserved: [0; 64] };
     let mut bytes = [0u8; 64];

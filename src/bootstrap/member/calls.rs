@@ -2,6 +2,7 @@
 
 use super::collect::Part;
 use super::{Above, Member, RootSide, grace};
+use crate::bootstrap::frame::MESSAGE_BYTES_MAX;
 use crate::bootstrap::message::{Call, Down, Message, Up, cut, encode_with};
 use crate::bootstrap::net::{ConnectionId, Net};
 use crate::error::BootstrapError;
@@ -36,6 +37,9 @@ impl Member {
 
     /// Contributions came up.
     pub(super) fn up(&mut self, net: &mut Net, from: ConnectionId, up: Up, behind: &[u8]) {
+        if let Some(fault) = self.misplaced(from, &up) {
+            return self.fail(net, fault);
+        }
         let lengths = up.parts.iter().map(|(_, length)| *length);
         let Some(bytes) = cut(behind, lengths) else {
             let fault = self.protocol(from, "contributions whose lengths do not add up");
@@ -44,6 +48,24 @@ impl Member {
         let ranks = up.parts.iter().map(|(rank, _)| *rank);
         let parts = ranks.zip(bytes).map(|(rank, bytes)| (rank, bytes.to_vec())).collect();
         self.add(net, up.sequence, up.call, up.by, parts);
+    }
+
+    /// Contributions of ranks that are not on the sender's side of the tree: a fault of the sender,
+    /// which would otherwise be blamed on these ranks.
+    fn misplaced(&self, from: ConnectionId, up: &Up) -> Option<BootstrapError> {
+        let sender = self.below.get(&from)?.rank;
+        let bound = self.plan.rank_count;
+        let fits = |rank: Rank| {
+            // Before our own place is known, only the range is.
+            rank.0 < bound && self.tree.is_none_or(|tree| tree.is_within(rank, sender))
+        };
+        let ranks = up.parts.iter().map(|(rank, _)| *rank).chain([up.by]);
+        let foreign = ranks.into_iter().find(|&rank| !fits(rank))?;
+        Some(BootstrapError::Protocol {
+            peer: sender.to_string(),
+            expected: format!("contributions of {sender} and the ranks below it, of {bound}"),
+            seen: format!("one of {foreign}"),
+        })
     }
 
     fn add(&mut self, net: &mut Net, sequence: u64, call: Call, by: Rank, parts: Vec<Part>) {
@@ -95,9 +117,10 @@ impl Member {
 
     /// The whole came down.
     pub(super) fn down(&mut self, net: &mut Net, down: &Down, behind: &[u8], message: &[u8]) {
-        let parts = cut(behind, down.lengths.iter().copied());
-        let fits = down.sequence == self.collect.sequence();
-        match parts.filter(|parts| fits && parts.len() == self.plan.rank_count as usize) {
+        let fits = down.sequence == self.collect.sequence()
+            && down.lengths.len() == self.plan.rank_count as usize;
+        let parts = fits.then(|| cut(behind, down.lengths.iter().copied()));
+        match parts.flatten() {
             Some(parts) => {
                 let whole = parts.into_iter().map(<[u8]>::to_vec).collect();
                 self.complete(net, &message.into(), whole);
@@ -125,12 +148,15 @@ impl Member {
             return self.shared.update(|state| state.result = Some(whole));
         }
         self.live = true;
+        for &below in self.below.keys() {
+            net.admit(below, MESSAGE_BYTES_MAX);
+        }
         if let RootSide::Joined(root, _) = self.root {
             net.send(root, &Message::Assembled);
             net.end(root);
         }
         self.root = RootSide::Gone;
-        net.close_doors(self.id);
+        net.stop_listening(self.id);
         self.shared.update(|state| state.live = true);
     }
 

@@ -5,6 +5,7 @@ use crate::bootstrap::frame::MESSAGE_BYTES_MAX;
 use crate::bootstrap::message::{Call, Up};
 use crate::error::BootstrapError;
 use crate::id::Rank;
+use std::collections::HashSet;
 
 /// The most bytes of all contributions together: they travel down in one message, with a length
 /// word for each and some bytes in front.
@@ -25,8 +26,8 @@ pub(super) struct Collect {
     arrived: Vec<Option<Vec<u8>>>,
     arrived_count: u32,
     bytes: usize,
-    /// Neighbours below, and this rank itself, that have contributed.
-    contributors: Vec<Rank>,
+    /// Ranks whose contributions were here, passed on or not: this one, and those below it.
+    contributors: HashSet<Rank>,
 }
 
 impl Collect {
@@ -38,7 +39,7 @@ impl Collect {
             arrived: Vec::new(),
             arrived_count: 0,
             bytes: 0,
-            contributors: Vec::new(),
+            contributors: HashSet::new(),
         }
     }
 
@@ -83,8 +84,14 @@ impl Collect {
             });
         }
         for (rank, bytes) in parts {
+            if !self.contributors.insert(rank) {
+                return Err(BootstrapError::Protocol {
+                    peer: by.to_string(),
+                    expected: "one contribution of each rank".into(),
+                    seen: format!("two of {rank}"),
+                });
+            }
             self.bytes += bytes.len();
-            self.contributors.push(rank);
             self.pending.push((rank, bytes));
         }
         if self.bytes > GATHER_BYTES_MAX {
@@ -175,8 +182,11 @@ mod tests {
     fn a_contribution_of_another_call_or_a_second_one_is_refused() {
         let mut collect = Collect::new();
         collect.add(1, Call::Barrier, Rank(0), vec![]).unwrap_err();
-        collect.add(0, Call::Barrier, Rank(0), vec![part(0), part(0)]).unwrap();
-        collect.take_whole(3).unwrap_err();
+        collect.add(0, Call::Barrier, Rank(0), vec![part(0), part(0)]).unwrap_err();
+        let mut collect = Collect::new();
+        collect.add(0, Call::Barrier, Rank(1), vec![part(1)]).unwrap();
+        collect.take_up().unwrap();
+        collect.add(0, Call::Barrier, Rank(1), vec![part(1)]).unwrap_err();
         let mut collect = Collect::new();
         collect.add(0, Call::Barrier, Rank(0), vec![part(3)]).unwrap();
         collect.take_whole(3).unwrap_err();

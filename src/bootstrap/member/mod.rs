@@ -15,14 +15,16 @@ mod seek;
 
 use super::address::localised;
 use super::connection::Identity;
+use super::frame::MESSAGE_BYTES_MAX;
 use super::handshake::{Hello, PROTOCOL, Role};
 use super::message::{Call, Join, Message, Term, Welcome, decode, encode};
 use super::net::{ConnectionId, Event, Net, TaskId};
 use super::reactor::{Request, Task};
-use super::root::version_error;
+use super::root::{ADDRESSES_MAX, version_error};
 use super::shared::Shared;
 use super::tree::Tree;
 use super::unique_id::Secret;
+use super::{after, early_bytes_max};
 use crate::error::{BootstrapError, Error};
 use crate::id::Rank;
 use calls::{Calling, LINGER};
@@ -33,9 +35,6 @@ use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// The most addresses that a rank tells others.
-const ADDRESSES_MAX: usize = 4;
 
 /// What a rank knows before it begins.
 pub(super) struct Plan {
@@ -131,7 +130,12 @@ impl Member {
 }
 
 fn identity(plan: &Plan, role: Role) -> Identity {
-    Identity { secret: plan.secret, hello: Hello::new(role, plan.rank), limit: plan.limit }
+    Identity {
+        secret: plan.secret,
+        hello: Hello::new(role, plan.rank),
+        limit: plan.limit,
+        early_bytes_max: early_bytes_max(plan.rank_count),
+    }
 }
 
 impl Task for Member {
@@ -156,6 +160,7 @@ impl Task for Member {
             }
             Event::Message { connection, bytes } => match decode(&bytes) {
                 Some((message, behind)) => self.message(net, connection, message, behind, &bytes),
+                None if !self.is_neighbour(connection) => {}
                 None => self.fail(net, self.protocol(connection, "bytes that are no message")),
             },
             Event::Closed { connection, cause } => self.closed(net, connection, cause),
@@ -169,7 +174,7 @@ impl Task for Member {
         match request {
             Request::Call { call, bytes, deadline } => self.begin(net, call, bytes, deadline),
             Request::End(fault) => self.fail(net, fault),
-            Request::Later(delay, notes) => self.later.add(net.now + delay, notes),
+            Request::Later(delay, notes) => self.later.add(after(net.now, delay), notes),
             Request::Leave => self.leave(net),
         }
     }
@@ -205,6 +210,10 @@ impl Task for Member {
     fn is_finished(&self) -> bool {
         self.finished
     }
+
+    fn broken(&mut self, net: &mut Net, what: String) {
+        self.fail(net, BootstrapError::Panicked { by: self.me().to_string(), what });
+    }
 }
 
 impl Member {
@@ -218,6 +227,12 @@ impl Member {
             Above::Left(_, above) => above,
             Above::Unknown | Above::Nobody | Above::Seeking(..) => None,
         }
+    }
+
+    fn is_neighbour(&self, connection: ConnectionId) -> bool {
+        matches!(self.root, RootSide::Joined(root, _) if root == connection)
+            || self.connection_above() == Some(connection)
+            || self.below.contains_key(&connection)
     }
 
     /// Our connection reached somebody who holds the secret.
@@ -245,6 +260,7 @@ impl Member {
             return seeker.failed(format!("{} listens there, not {parent}", hello.rank), net.now);
         }
         self.above = Above::Linked(*parent, at);
+        net.admit(at, MESSAGE_BYTES_MAX);
         if let RootSide::Joined(root, _) = self.root {
             net.send(root, &Message::Linked);
         }
@@ -275,10 +291,17 @@ impl Member {
         let expected = self.tree.is_none_or(|tree| tree.children(self.me()).contains(&rank.0));
         let is_new = !self.below.values().any(|below| below.rank == rank);
         if hello.version != PROTOCOL || !expected || !is_new || self.live {
-            tracing::warn!(%address, rank = rank.0, expected, is_new, "refused a rank below");
+            net.log_limited(self.id, |left_out| {
+                let rank = rank.0;
+                tracing::warn!(%address, rank, expected, is_new, left_out, "refused a rank below");
+            });
             return net.end(at);
         }
         self.below.insert(at, Below { rank, has_left: false });
+        // Until we know our place, it waits as others may who have no place here.
+        if self.tree.is_some() {
+            net.admit(at, early_bytes_max(self.plan.rank_count));
+        }
     }
 
     fn message(
@@ -310,10 +333,9 @@ impl Member {
                 self.shared.hear(below.rank, behind);
             }
             Message::Leaving if is_above || is_below => self.neighbour_leaves(net, from),
-            other => {
-                let seen = format!("{other:?}");
-                self.fail(net, self.protocol(from, &seen));
-            }
+            // Of a neighbour that is none any more, or was refused.
+            _ if !self.is_neighbour(from) => {}
+            other => self.fail(net, self.protocol(from, &other.summary())),
         }
     }
 
@@ -325,15 +347,27 @@ impl Member {
         let children = tree.children(self.me());
         let strangers = self.below.extract_if(|_, below| !children.contains(&below.rank.0));
         for (connection, below) in strangers {
-            tracing::warn!(rank = below.rank.0, "a rank came to the wrong place in the tree");
+            net.log_limited(self.id, |left_out| {
+                let rank = below.rank.0;
+                tracing::warn!(rank, left_out, "a rank came to the wrong place in the tree");
+            });
             net.end(connection);
+        }
+        for &child in self.below.keys() {
+            net.admit(child, early_bytes_max(self.plan.rank_count));
         }
         let Some(parent) = tree.parent(self.me()) else {
             self.above = Above::Nobody;
             return self.contribute(net, Call::Assemble, Vec::new());
         };
+        if welcome.parent.is_empty() {
+            let expected = format!("an address of {parent}, the one above {}", self.me());
+            let (peer, seen) = ("the root".to_owned(), "none".to_owned());
+            return self.fail(net, BootstrapError::Protocol { peer, expected, seen });
+        }
         let scope = self.plan.listens.scope;
-        let places = welcome.parent.into_iter().map(|address| localised(address, scope)).collect();
+        let places = welcome.parent.into_iter().take(ADDRESSES_MAX);
+        let places = places.map(|address| localised(address, scope)).collect();
         let own = identity(&self.plan, Role::Child);
         self.above = Above::Seeking(parent, Seeker::new(places, own, net.now));
     }

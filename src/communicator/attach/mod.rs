@@ -10,7 +10,7 @@ use super::peer::Peer;
 use super::windows::Window;
 use super::world::{Seat, World};
 use crate::engine::device::{ChannelAddress, DeviceAttachment};
-use crate::engine::{Attached, ProxyThreads, RegionDescriptor, Route, Snapshot};
+use crate::engine::{Alarm, Attached, ProxyThreads, RegionDescriptor, Route, Snapshot, Watch};
 use crate::error::Result;
 use crate::id::{LaneId, Rank, RouteId};
 use crate::plan::{LaneEnd, LaneKind, Side};
@@ -37,6 +37,9 @@ pub(super) enum RankEngine {
         attached: Attached,
         /// What the routes lead to, as long as the engine may use them.
         peers: Vec<Peer>,
+        /// The record of an expired wait, which the proxy looks at now and then.
+        watch: Watch,
+        world: Arc<World>,
         /// Keeps the threads running.
         _threads: Arc<ProxyThreads>,
     },
@@ -206,8 +209,15 @@ impl RankEngine {
     /// Raises the alarm for what is wrong and was not noticed yet.
     pub fn look(&self) {
         match self {
-            // The thread that moves the data has seen it first.
-            Self::Proxy { .. } => {}
+            // A stream may have ended before the proxy's next look: its wait has expired, and its
+            // results are not to be called right. (An alarm knows more than the record.)
+            Self::Proxy { watch, world, .. } => {
+                if !world.is_raised()
+                    && let Some(error) = watch.poll()
+                {
+                    world.raise(error);
+                }
+            }
             Self::Device(device) => device.look(),
         }
     }
@@ -239,7 +249,7 @@ impl RankEngine {
     /// [`Error::HostWaitExpired`](crate::Error::HostWaitExpired) if work was left after `limit`.
     pub fn detach(self, head: impl FnOnce() -> Option<u64>, limit: Duration) -> Result<()> {
         match self {
-            Self::Proxy { attached, peers, _threads } => {
+            Self::Proxy { attached, peers, _threads, .. } => {
                 let detached = attached.detach(limit);
                 drop((peers, _threads));
                 detached

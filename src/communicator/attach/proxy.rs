@@ -84,7 +84,8 @@ pub(super) fn attach(
         attached.handle().add_route(RouteId(number as u16), route)?;
     }
     attached.handle().settle(settings.bootstrap_timeout)?;
-    Ok(RankEngine::Proxy { attached, peers, _threads: threads })
+    let watch = Watch::new(seat.rank, seat.memory.record()?)?;
+    Ok(RankEngine::Proxy { attached, peers, watch, world: world.clone(), _threads: threads })
 }
 
 /// With a trace file, if that is set.

@@ -1,6 +1,6 @@
 //! An adapter with a port and a GID, ready for memory and connections.
 
-use super::device::{Context, Device};
+use super::device::{Context, Device, ports_of};
 use super::settings::VerbsSettings;
 use crate::error::{AdapterFault, AdapterFaultKind, Error, Result};
 use crate::topology::choice::{self, Choice, Near, Place};
@@ -63,10 +63,11 @@ impl Adapters {
     /// Looks what there is.
     ///
     /// # Errors
-    /// [`Error::NotFound`] where libibverbs is not installed.
+    /// [`Error::NotFound`] where libibverbs is not installed, [`Error::System`] where this process
+    /// can open no more files.
     pub fn look(near: Near, settings: &VerbsSettings) -> Result<Self> {
         let (devices, failures) = Device::open_all()?;
-        let ports = devices.iter().flat_map(Device::ports).collect();
+        let ports = ports_of(&devices)?;
         let place = near.gpu.zip(devices.first());
         let place = place.map(|(gpu, device)| Place::of(device.sysfs(), gpu)).unwrap_or_default();
         let settings = settings.clone();

@@ -5,6 +5,9 @@ use crate::error::{Error, Result};
 use crate::topology::pci;
 use crate::topology::{Gid, GidType, LinkLayer, Port, PortState};
 use ibverbs_sys as sys;
+use nix::libc;
+use nix::sys::resource::{Resource, getrlimit};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
@@ -43,29 +46,39 @@ impl Device {
     /// Opens every adapter that can be opened. The second list says of the others why not.
     ///
     /// # Errors
-    /// [`Error::NotFound`] where libibverbs is not installed.
+    /// [`Error::NotFound`] where libibverbs is not installed, [`Error::System`] where this process
+    /// can open no more files.
     pub(super) fn open_all() -> Result<(Vec<Self>, Vec<String>)> {
         let functions = functions()?;
         let mut count = 0;
         // SAFETY: `count` outlives the call.
         let list = unsafe { (functions.get_device_list)(&mut count) };
         if list.is_null() {
+            refuse_if_descriptors_ran_out(
+                "the list of RDMA adapters",
+                &io::Error::last_os_error(),
+            )?;
             // No RDMA in the kernel: that is a machine without adapters.
             return Ok((Vec::new(), Vec::new()));
         }
         let (mut devices, mut failures) = (Vec::new(), Vec::new());
+        let mut out_of_descriptors = Ok(());
         for index in 0..usize::try_from(count).unwrap_or(0) {
             // SAFETY: the list has `count` devices, which stay until it is freed.
             let opened = unsafe { Self::open(functions, *list.add(index)) };
             match opened {
                 Ok(Some(device)) => devices.push(device),
                 Ok(None) => {}
-                Err(why) => failures.push(why),
+                Err((name, cause)) => {
+                    out_of_descriptors = out_of_descriptors
+                        .and_then(|()| refuse_if_descriptors_ran_out(&name, &cause));
+                    failures.push(format!("{name} cannot be opened: {cause}"));
+                }
             }
         }
         // SAFETY: the list came from `get_device_list`; open devices keep a count of their own.
         unsafe { (functions.free_device_list)(list) };
-        Ok((devices, failures))
+        out_of_descriptors.map(|()| (devices, failures))
     }
 
     /// Opens one adapter; `None` for what is not InfiniBand or RoCE, such as iWARP.
@@ -75,7 +88,7 @@ impl Device {
     unsafe fn open(
         functions: &'static Functions,
         device: *mut sys::ibv_device,
-    ) -> std::result::Result<Option<Self>, String> {
+    ) -> std::result::Result<Option<Self>, (String, io::Error)> {
         // SAFETY: the caller's promise.
         let (name, folder, transport) = unsafe {
             let device = &*device;
@@ -87,15 +100,15 @@ impl Device {
         }
         // SAFETY: the caller's promise.
         let raw = unsafe { (functions.open_device)(device) };
-        let raw = NonNull::new(raw).ok_or_else(|| {
-            format!("{name} cannot be opened: {}", std::io::Error::last_os_error())
-        })?;
+        let Some(raw) = NonNull::new(raw) else {
+            return Err((name, io::Error::last_os_error()));
+        };
         let context = Context { functions, raw, name };
         let mut attributes = sys::ibv_device_attr::default();
         // SAFETY: the context is open and `attributes` outlives the call.
         let status = unsafe { (functions.query_device)(raw.as_ptr(), &mut attributes) };
         if status != 0 {
-            return Err(format!("{} does not describe itself (error {status})", context.name));
+            return Err((context.name.clone(), io::Error::from_raw_os_error(status)));
         }
         Ok(Some(Self { context, attributes, folder }))
     }
@@ -106,21 +119,27 @@ impl Device {
     }
 
     /// All ports that answer.
-    pub(super) fn ports(&self) -> Vec<Port> {
+    ///
+    /// # Errors
+    /// [`Error::System`] where this process can open no more files: the ports would seem to have no
+    /// addresses.
+    pub(super) fn ports(&self) -> Result<Vec<Port>> {
         let device_folder = self.folder.join("device");
         let (pci_path, numa) = (pci::path_of(&device_folder), pci::numa_of(&device_folder));
         (1..=self.attributes.phys_port_cnt.min(PORTS_MAX))
             .filter_map(|number| Some((number, self.port_attributes(number)?)))
-            .map(|(number, attributes)| Port {
-                adapter: self.context.name.clone(),
-                number,
-                state: state(attributes.state),
-                link_layer: link_layer(&attributes),
-                rate_mbps: rate_mbps(&attributes),
-                mtu_bytes: 128 << attributes.active_mtu.clamp(1, 5),
-                gids: self.gids(number, &attributes),
-                pci_path: pci_path.clone(),
-                numa,
+            .map(|(number, attributes)| {
+                Ok(Port {
+                    adapter: self.context.name.clone(),
+                    number,
+                    state: state(attributes.state),
+                    link_layer: link_layer(&attributes),
+                    rate_mbps: rate_mbps(&attributes),
+                    mtu_bytes: 128 << attributes.active_mtu.clamp(1, 5),
+                    gids: self.gids(number, &attributes)?,
+                    pci_path: pci_path.clone(),
+                    numa,
+                })
             })
             .collect()
     }
@@ -136,23 +155,34 @@ impl Device {
         (status == 0).then_some(attributes)
     }
 
-    fn gids(&self, number: u8, port: &sys::ibv_port_attr) -> Vec<Gid> {
-        let table = self.gid_table(number, port);
-        if table.is_empty() { self.gids_one_by_one(number, port) } else { table }
+    fn gids(&self, number: u8, port: &sys::ibv_port_attr) -> Result<Vec<Gid>> {
+        let table = self.gid_table(number, port)?;
+        if table.is_empty() { self.gids_one_by_one(number, port) } else { Ok(table) }
+    }
+
+    /// Why a port's addresses could not be read, where that is no fault of the port.
+    fn unread(&self, number: u8, cause: &io::Error) -> Result<()> {
+        let what = format!("the GIDs of {} port {number}", self.context.name);
+        refuse_if_descriptors_ran_out(&what, cause)
     }
 
     /// One call for all GIDs with their types; empty where library or kernel are too old.
-    fn gid_table(&self, number: u8, port: &sys::ibv_port_attr) -> Vec<Gid> {
+    fn gid_table(&self, number: u8, port: &sys::ibv_port_attr) -> Result<Vec<Gid>> {
         let Context { functions, raw, .. } = &self.context;
-        let Some(query) = functions.query_gid_table else { return Vec::new() };
+        let Some(query) = functions.query_gid_table else { return Ok(Vec::new()) };
         // The table covers all ports of the adapter.
         let room = usize::from(GIDS_MAX).max(gid_count(port).into()) * usize::from(PORTS_MAX);
         let mut entries = vec![sys::ibv_gid_entry::default(); room];
         let size = size_of::<sys::ibv_gid_entry>();
         // SAFETY: `entries` has `room` entries of `size` bytes.
         let count = unsafe { query(raw.as_ptr(), entries.as_mut_ptr(), room, 0, size) };
+        if let Ok(code) = i32::try_from(-count)
+            && code > 0
+        {
+            self.unread(number, &io::Error::from_raw_os_error(code))?;
+        }
         entries.truncate(usize::try_from(count).unwrap_or(0));
-        entries
+        let gids = entries
             .iter()
             .filter(|entry| entry.port_num == u32::from(number))
             .filter_map(|entry| {
@@ -165,11 +195,12 @@ impl Device {
                 // SAFETY: all bytes of the union are initialised.
                 Some(Gid { index, raw: unsafe { entry.gid.raw }, kind })
             })
-            .collect()
+            .collect();
+        Ok(gids)
     }
 
     /// The old way: a call for each GID, and its type from sysfs.
-    fn gids_one_by_one(&self, number: u8, port: &sys::ibv_port_attr) -> Vec<Gid> {
+    fn gids_one_by_one(&self, number: u8, port: &sys::ibv_port_attr) -> Result<Vec<Gid>> {
         let Context { functions, raw, .. } = &self.context;
         let types = self.folder.join(format!("ports/{number}/gid_attrs/types"));
         let one = |index: u8| {
@@ -177,16 +208,22 @@ impl Device {
             // SAFETY: the context is open and `gid` outlives the call.
             let status =
                 unsafe { (functions.query_gid)(raw.as_ptr(), number, index.into(), &mut gid) };
-            let text = std::fs::read_to_string(types.join(index.to_string())).unwrap_or_default();
+            if status != 0 {
+                self.unread(number, &io::Error::last_os_error())?;
+                return Ok(None);
+            }
+            let text = std::fs::read_to_string(types.join(index.to_string()));
+            let text = text.or_else(|cause| self.unread(number, &cause).map(|()| String::new()))?;
             let kind = match (link_layer(port), text.trim()) {
                 (LinkLayer::Ethernet, "RoCE v2") => GidType::RoceV2,
                 (LinkLayer::Ethernet, _) => GidType::RoceV1,
                 _ => GidType::InfiniBand,
             };
             // SAFETY: all bytes of the union are initialised.
-            (status == 0).then_some(Gid { index, raw: unsafe { gid.raw }, kind })
+            Ok(Some(Gid { index, raw: unsafe { gid.raw }, kind }))
         };
-        (0..gid_count(port)).filter_map(one).filter(|gid| !gid.is_empty()).collect()
+        let gids = (0..gid_count(port)).filter_map(|index| one(index).transpose());
+        gids.filter(|gid| !gid.as_ref().is_ok_and(Gid::is_empty)).collect()
     }
 }
 
@@ -194,10 +231,32 @@ impl Device {
 /// the adapters that cannot be opened, and why.
 ///
 /// # Errors
-/// [`Error::NotFound`] where libibverbs is not installed.
+/// [`Error::NotFound`] where libibverbs is not installed, [`Error::System`] where this process can
+/// open no more files.
 pub fn list_ports() -> Result<(Vec<Port>, Vec<String>), Error> {
     let (devices, failures) = Device::open_all()?;
-    Ok((devices.iter().flat_map(Device::ports).collect(), failures))
+    Ok((ports_of(&devices)?, failures))
+}
+
+/// The ports of all these adapters.
+pub(super) fn ports_of(devices: &[Device]) -> Result<Vec<Port>> {
+    let ports = devices.iter().map(Device::ports).collect::<Result<Vec<_>>>()?;
+    Ok(ports.into_iter().flatten().collect())
+}
+
+/// An error if `cause` says that there were no file descriptors: that is a limit of this process or
+/// of the system, and says nothing of the adapter.
+fn refuse_if_descriptors_ran_out(what: &str, cause: &io::Error) -> Result<()> {
+    let advice = match cause.raw_os_error() {
+        Some(libc::EMFILE) => {
+            let limit = getrlimit(Resource::RLIMIT_NOFILE).map(|(soft, _)| soft.to_string());
+            let limit = limit.unwrap_or_else(|_| "few".into());
+            format!("this process may have {limit} files open; raise that limit (`ulimit -n`)")
+        }
+        Some(libc::ENFILE) => "the system's table of open files is full (fs.file-max)".into(),
+        _ => return Ok(()),
+    };
+    Err(Error::System { what: format!("reading {what}"), cause: format!("{cause}: {advice}") })
 }
 
 fn gid_count(port: &sys::ibv_port_attr) -> u8 {

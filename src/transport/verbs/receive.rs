@@ -9,6 +9,7 @@
 use super::address::CreditAddress;
 use super::region::MemoryRegion;
 use crate::shared::AtomicWord64;
+use crate::transport::TransportCause;
 use ibverbs_sys as sys;
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::Ordering;
@@ -16,15 +17,42 @@ use std::sync::atomic::Ordering;
 /// The bit that tells a receive request's id from those of sends.
 pub(super) const RECEIVE_BIT: u64 = 1 << 63;
 
+/// How many receive requests the adapter holds. Its completions are counted against what was posted:
+/// the number that is posted next decides how far a list of requests is read.
+#[derive(Debug)]
+struct Requests {
+    depth: u64,
+    /// That are to be posted again; never more than the depth.
+    idle: u64,
+}
+
+impl Requests {
+    /// The adapter says that one has been used.
+    fn complete(&mut self) -> Result<(), TransportCause> {
+        if self.idle >= self.depth {
+            let depth = self.depth;
+            return Err(TransportCause::Contract(format!(
+                "the adapter completed more receive requests than it holds, of {depth}; this is a \
+                 fault of the adapter or its driver"
+            )));
+        }
+        self.idle += 1;
+        Ok(())
+    }
+
+    /// Those that are to be posted now.
+    fn take_idle(&mut self) -> usize {
+        std::mem::take(&mut self.idle) as usize
+    }
+}
+
 /// See the module's documentation.
 pub(super) struct Receiver {
     /// Receive requests of this side.
-    depth: u64,
+    posted: Requests,
     /// Immediates that have come in, and how many of them the peer knows of.
     used: u64,
     told: u64,
-    /// Receive requests that are to be posted again.
-    idle: u64,
     requests: Box<[sys::ibv_recv_wr]>,
     /// Immediates that have gone out.
     sent: u64,
@@ -53,10 +81,9 @@ impl Receiver {
             num_sge: 0,
         };
         Self {
-            depth: depth as u64,
+            posted: Requests { depth: depth as u64, idle: depth as u64 },
             used: 0,
             told: 0,
-            idle: depth as u64,
             requests: (0..depth).map(request).collect(),
             sent: 0,
             credit,
@@ -81,9 +108,14 @@ impl Receiver {
     }
 
     /// An immediate has come in.
-    pub(super) fn count_used(&mut self) {
+    ///
+    /// # Errors
+    /// [`TransportCause::Contract`] if the adapter holds no receive request that it could have
+    /// taken.
+    pub(super) fn count_used(&mut self) -> Result<(), TransportCause> {
+        self.posted.complete()?;
         self.used += 1;
-        self.idle += 1;
+        Ok(())
     }
 
     /// Posts every receive request that is idle.
@@ -91,14 +123,14 @@ impl Receiver {
     /// # Errors
     /// The `errno` of the adapter.
     pub(super) fn post(&mut self, queue_pair: NonNull<sys::ibv_qp>) -> Result<(), i32> {
-        let count = std::mem::take(&mut self.idle) as usize;
+        let count = self.posted.take_idle();
         if count == 0 {
             return Ok(());
         }
         let requests = self.requests.as_mut_ptr();
         for at in 0..count {
-            // SAFETY: `idle` never exceeds the depth, which is the number of requests: each that
-            // comes in was posted before.
+            // SAFETY: `Requests` keeps what is idle at or below the depth, which is the number of
+            // requests in the box.
             unsafe {
                 let next = if at + 1 < count { requests.add(at + 1) } else { null_mut() };
                 (*requests.add(at)).next = next;
@@ -119,12 +151,31 @@ impl Receiver {
 
     /// The count to tell the peer, if it is time to: a quarter of the queue has been used.
     pub(super) fn due(&self) -> Option<(u64, CreditAddress)> {
-        let due = self.used - self.told >= (self.depth / 4).max(1);
+        let due = self.used - self.told >= (self.posted.depth / 4).max(1);
         due.then_some((self.used, self.peer))
     }
 
     /// The peer will be told of all that have come in.
     pub(super) fn count_told(&mut self) {
         self.told = self.used;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_adapter_that_completes_what_was_never_posted_is_named_and_not_believed() {
+        // Otherwise the next post would walk past the end of the list of requests.
+        let mut requests = Requests { depth: 3, idle: 3 };
+        assert!(matches!(requests.complete(), Err(TransportCause::Contract(_))), "none is posted");
+        assert_eq!(requests.take_idle(), 3);
+        for _ in 0..3 {
+            requests.complete().unwrap();
+        }
+        let error = requests.complete().unwrap_err().to_string();
+        assert!(error.contains("more receive requests than it holds, of 3"), "{error}");
+        assert_eq!((requests.take_idle(), requests.take_idle()), (3, 0));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::adapter::{Adapter, refused};
 use crate::error::{Error, Result};
-use crate::shared::{DeviceRange, Region};
+use crate::shared::{DeviceRange, Extent, Region};
 use ibverbs_sys as sys;
 use std::fmt;
 use std::os::fd::AsRawFd;
@@ -255,6 +255,11 @@ const REGION_MAGIC: [u8; 4] = *b"RDR\x01";
 impl RemoteRegion {
     /// Bytes of the encoded form.
     pub const ENCODED_BYTES: usize = 24;
+
+    /// Where it is at the peer.
+    pub fn extent(&self) -> Extent {
+        Extent { base: self.base, length_bytes: self.length_bytes }
+    }
 
     /// The form in which ranks exchange it.
     pub fn encode(&self) -> [u8; Self::ENCODED_BYTES] {

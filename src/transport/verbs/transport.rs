@@ -441,7 +441,7 @@ fn hear(
     let queue = (completion.wr_id() & !RECEIVE_BIT) as usize;
     let receiver = peer.endpoint.queues.get_mut(queue).and_then(|queue| queue.receiver.as_mut());
     let (Some(receiver), Some(inbound)) = (receiver, inbound) else { return Ok(()) };
-    receiver.count_used();
+    receiver.count_used()?;
     inbound.hear(u32::from_be(completion.imm_data))
 }
 

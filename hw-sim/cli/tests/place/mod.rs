@@ -43,6 +43,7 @@ impl Place {
             .env_remove("HWSIM_FABRIC")
             .env_remove("MASTER_ADDR")
             .env_remove("MASTER_PORT")
+            .env_remove("RINGDOVE_BOOTSTRAP_SECRET")
             .env("LD_LIBRARY_PATH", "/already/there");
         command
     }

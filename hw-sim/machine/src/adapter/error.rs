@@ -1,6 +1,7 @@
 //! What a verb can answer instead of success.
 
 use crate::fabric::FabricError;
+use std::io::ErrorKind;
 
 /// Why a verb was refused. Each maps to the `errno` that the verbs interface documents.
 #[derive(Debug, thiserror::Error)]
@@ -20,6 +21,9 @@ pub enum VerbsError {
     /// No adapter of the fabric has this address: `ENETUNREACH`.
     #[error("{0}")]
     Unreachable(String),
+    /// The fabric's folder is not to be trusted: `EACCES`.
+    #[error("{0}")]
+    Denied(String),
     /// Not done by virtual adapters: `EOPNOTSUPP`.
     #[error("{0} is not supported by virtual adapters")]
     NotSupported(String),
@@ -42,7 +46,9 @@ impl VerbsError {
             Self::Fault(_) => libc::EFAULT,
             Self::Busy(_) => libc::EBUSY,
             Self::Unreachable(_) => libc::ENETUNREACH,
+            Self::Denied(_) => libc::EACCES,
             Self::NotSupported(_) => libc::EOPNOTSUPP,
+            Self::System { cause, .. } if cause.kind() == ErrorKind::StorageFull => libc::ENOSPC,
             Self::System { cause, .. } => cause.raw_os_error().unwrap_or(libc::EIO),
         }
     }
@@ -58,6 +64,7 @@ impl From<FabricError> for VerbsError {
         match error {
             FabricError::Invalid(text) => Self::Invalid(text),
             FabricError::Full(text) => Self::Full(text),
+            untrusted @ FabricError::Untrusted { .. } => Self::Denied(untrusted.to_string()),
             FabricError::System { what, cause } => Self::System { what, cause },
         }
     }

@@ -58,9 +58,11 @@ pub fn check(text: &str) -> Result<(), String> {
 
 fn parse(text: &str) -> Result<Fault, String> {
     let known = "port-down, port-down-after=N, qp-error-after=N[:CODE], delay=MICROSECONDS, \
-                 reorder=MICROSECONDS, receiver-not-ready=PERCENT or completions-max=N";
+                 reorder=MICROSECONDS (both up to a day), receiver-not-ready=PERCENT or \
+                 completions-max=N";
     let wrong = || format!("expected {known}, found `{text}`");
     let number = |text: &str| fault_list::number(text).ok_or_else(wrong);
+    let time = |text: &str| fault_list::time(text).ok_or_else(wrong);
     let (name, argument) = match text.split_once('=') {
         Some((name, argument)) => (name, Some(argument)),
         None => (text, None),
@@ -70,13 +72,13 @@ fn parse(text: &str) -> Result<Fault, String> {
         ("port-down-after", Some(count)) => Fault::PortDownAfter(number(count)?),
         ("qp-error-after", Some(argument)) => {
             let (after, code) = match argument.split_once(':') {
-                Some((after, code)) => (after, number(code)? as u32),
+                Some((after, code)) => (after, u32::try_from(number(code)?).map_err(|_| wrong())?),
                 None => (argument, VENDOR_CODE),
             };
             Fault::QueuePairError { after: number(after)?, code }
         }
-        ("delay", Some(time)) => Fault::Delay(number(time)?),
-        ("reorder", Some(time)) => Fault::Reorder(number(time)?),
+        ("delay", Some(text)) => Fault::Delay(time(text)?),
+        ("reorder", Some(text)) => Fault::Reorder(time(text)?),
         ("receiver-not-ready", Some(share)) => match number(share)? {
             share @ 0..=100 => Fault::ReceiverNotReady(share),
             _ => return Err(wrong()),
@@ -116,6 +118,7 @@ impl Faults {
                 Fault::QueuePairError { after, code } if message == after => {
                     return Verdict::Fail { code };
                 }
+                // No overflow: each is a day at most, and lists are short.
                 Fault::Delay(most) => hold += self.choose(1, queue_pair, message) % (most + 1),
                 Fault::Reorder(time) if self.choose(2, queue_pair, message) & 1 == 1 => {
                     hold += time;
@@ -154,6 +157,25 @@ mod tests {
         for wrong in ["seed=x", "port-down", "hwsim0:nonsense", "nodex/a:port-down", "a:delay"] {
             let error = Faults::new(0, "hwsim0", &[], wrong).unwrap_err();
             assert!(error.contains("expected") && error.contains("found"), "{error}");
+        }
+    }
+
+    /// If this fails, a number in a list ends the program, or holds messages back for no time.
+    #[test]
+    fn times_beyond_a_day_are_refused() {
+        let most = u64::MAX.to_string();
+        for time in [most.as_str(), "86400000001", "0xffffffffffffffff", "18446744073709551616"] {
+            for fault in ["delay", "reorder"] {
+                let list = format!("a:{fault}={time}");
+                let error = Faults::new(0, "a", &[], &list).unwrap_err();
+                assert!(error.contains("up to a day") && error.contains(time), "{error}");
+            }
+        }
+        assert!(Faults::new(0, "a", &[], "a:qp-error-after=1:0x100000000").is_err());
+        let day = "a:delay=86400000000,a:reorder=86400000000,a:delay=86400000000";
+        let faults = Faults::new(0, "a", &[], day).unwrap();
+        for message in 0..64 {
+            let _ = faults.at_message(0, 0, message);
         }
     }
 

@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 const MAGIC: u64 = u64::from_le_bytes(*b"hwsimQP1");
 const RING_BYTES: usize = 512 << 10;
 const HEADER_BYTES: usize = 4096;
-/// Bytes of the file; pages that no message has touched take no memory.
+/// Bytes of the file. All of them are taken when it is made: a message must not end the process
+/// because the disk is full.
 const BYTES: usize = HEADER_BYTES + 2 * RING_BYTES;
 
 /// Requests of the peer to this queue pair.

@@ -124,7 +124,7 @@ mod tests {
         });
         assert!(unplaced.is_empty());
         for (address, byte) in memory.iter().enumerate() {
-            let written = address < 5100 || address >= 6000;
+            let written = !(5100..6000).contains(&address);
             assert_eq!(*byte, if written { address as u8 } else { 0xee }, "at {address}");
         }
         assert!(!order.is_sorted(), "{order:?}");

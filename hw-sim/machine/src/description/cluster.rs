@@ -1,11 +1,10 @@
 //! Clusters: how many equal nodes there are, and which of them a process is on.
 
 use super::{Description, DescriptionError, uuid};
+use crate::fabric::{Directory, FabricError};
 use std::env;
-use std::io;
 use std::ops::RangeInclusive;
-use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::Path;
 
 /// The environment variable that says which node of the cluster a process is on: an index.
 pub const NODE_VARIABLE: &str = "HWSIM_NODE";
@@ -57,23 +56,12 @@ pub fn node_from_environment() -> Result<Option<u32>, DescriptionError> {
     }
 }
 
-/// The fabric that a process is in.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fabric {
-    /// Its folder.
-    pub path: PathBuf,
-    /// Device and number of the folder: no other fabric has them at the same time.
-    pub number: [u64; 2],
-}
-
-impl Fabric {
-    /// The fabric whose folder [`FABRIC_VARIABLE`] names; None if it names none.
-    pub fn from_environment() -> io::Result<Option<Self>> {
-        let Some(path) = env::var_os(FABRIC_VARIABLE).filter(|path| !path.is_empty()) else {
-            return Ok(None);
-        };
-        let path = PathBuf::from(path);
-        let status = path.metadata()?;
-        Ok(Some(Self { path, number: [status.dev(), status.ino()] }))
-    }
+/// The folder that [`FABRIC_VARIABLE`] names, which all processes of the cluster share; None if it
+/// names none.
+///
+/// # Errors
+/// [`FabricError`] where it cannot be opened or trusted.
+pub fn fabric_from_environment() -> Result<Option<Directory>, FabricError> {
+    let named = env::var_os(FABRIC_VARIABLE).filter(|path| !path.is_empty());
+    named.map(|path| Directory::open(Path::new(&path))).transpose()
 }

@@ -5,8 +5,14 @@ use super::adapter::AdapterEntry;
 use super::engine::EngineEntry;
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
 use std::ops::Range;
+use std::path::Path;
 use toml::Spanned;
+
+/// A file of the largest machine has a hundredth of this.
+const FILE_BYTES_MAX: u64 = 4 << 20;
 
 /// The file as written.
 #[derive(Deserialize)]
@@ -114,6 +120,17 @@ pub(super) enum LinkEntryKind {
     Cpu,
 }
 
+/// The text of a file, which may be anything that has a path: also a device without an end.
+pub(super) fn read(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        let reason = format!("expected a machine file of at most {FILE_BYTES_MAX} bytes");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, reason));
+    }
+    Ok(text)
+}
+
 /// Reads the text; resolves nothing yet.
 pub(super) fn parse(source: &str, origin: &str) -> Result<MachineFile, DescriptionError> {
     toml::from_str(source).map_err(|error: toml::de::Error| {
@@ -159,8 +176,7 @@ fn key_at(source: &str, span: Range<usize>) -> String {
     // the nearest `key =`.
     let before = source.get(..span.start).unwrap_or("");
     let key = before.rfind('=').map(|equals| before[..equals].trim_end()).and_then(|text| {
-        let start = text.rfind(|c: char| !is_key(c.encode_utf8(&mut [0; 4])));
-        let key = &text[start.map_or(0, |start| start + 1)..];
+        let key = text.rsplit(|c: char| !is_key(c.encode_utf8(&mut [0; 4]))).next()?;
         is_key(key).then(|| key.to_owned())
     });
     key.unwrap_or_else(|| "machine file".into())

@@ -5,8 +5,8 @@
 //! that the holder knows whether anybody does. A process that ends lets go of both.
 
 use crate::description::Description;
-use crate::description::cluster::Fabric;
 use crate::error::{Error, Result};
+use crate::fabric::Directory;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 use std::fs::File;
@@ -37,15 +37,14 @@ struct Turn {
 
 impl Slices {
     /// None where processes run beside each other, or there is no other.
-    pub fn new(description: &Description, fabric: Option<&Fabric>) -> Result<Option<Self>> {
+    pub fn new(description: &Description, fabric: Option<&Directory>) -> Result<Option<Self>> {
         let declared = std::env::var_os(MPS_VARIABLE).is_some_and(|path| !path.is_empty());
         let length = description.driver.time_slicing_us.filter(|_| !declared);
         let (Some(length), Some(fabric)) = (length, fabric) else { return Ok(None) };
-        let path = fabric.path.join(format!("slices-node{}", description.node));
-        let opened =
-            File::options().read(true).write(true).create(true).truncate(false).open(&path);
+        let name = format!("slices-node{}", description.node);
+        let opened = fabric.file_or_new(&name);
         let file = opened.map_err(|cause| Error::System {
-            what: format!("opening {}", path.display()),
+            what: format!("opening {}", fabric.at(&name).display()),
             cause: cause.to_string(),
         })?;
         let gpus = vec![Turn::default(); description.gpus.len()];
@@ -145,7 +144,7 @@ mod tests {
     #[test]
     fn one_has_the_gpu_and_hands_it_over_when_its_time_is_up() {
         let path = tempfile::tempdir().unwrap();
-        let fabric = Fabric { path: path.path().to_owned(), number: [0, 0] };
+        let fabric = Directory::open(path.path()).unwrap();
         let mut machine = Description::builtin("one-gpu").unwrap();
         machine.driver.time_slicing_us = Some(5000);
         let open = || Slices::new(&machine, Some(&fabric)).unwrap().unwrap();

@@ -4,8 +4,8 @@
 //! allocated at this moment, and nothing else. Who holds [`Dma`] holds the memory's gate, so that
 //! what was found stays mapped.
 
-use crate::memory::{AccessGuard, GlobalMemory};
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use crate::memory::{AccessGuard, GlobalMemory, bytes};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// An address that the engine cannot use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ impl<'a> Dma<'a> {
         self.check(target, length)?;
         // SAFETY: both ranges are allocated, and stay mapped while the gate is held; they are the
         // guest program's, so that nobody holds a Rust reference into them.
-        unsafe { copy_words(target, source, length) };
+        unsafe { bytes::copy_up(target, source, length) };
         Ok(())
     }
 
@@ -45,7 +45,7 @@ impl<'a> Dma<'a> {
     pub unsafe fn fetch(&self, buffer: u64, source: u64, length: u64) -> Result<(), Fault> {
         self.check(source, length)?;
         // SAFETY: as in `copy`; the caller vouches for the buffer.
-        unsafe { copy_words(buffer, source, length) };
+        unsafe { bytes::copy_up(buffer, source, length) };
         Ok(())
     }
 
@@ -56,7 +56,7 @@ impl<'a> Dma<'a> {
     pub unsafe fn deliver(&self, target: u64, buffer: u64, length: u64) -> Result<(), Fault> {
         self.check(target, length)?;
         // SAFETY: as in `copy`; the caller vouches for the buffer.
-        unsafe { copy_words(target, buffer, length) };
+        unsafe { bytes::copy_up(target, buffer, length) };
         Ok(())
     }
 
@@ -86,56 +86,5 @@ impl<'a> Dma<'a> {
         // carries no data (R12).
         word.store(1, Ordering::Release);
         Ok(())
-    }
-}
-
-/// Copies in ascending order. Aligned words of 8 bytes of the target are written whole (R13), which
-/// `memcpy` promises to nobody.
-///
-/// # Safety
-/// Both ranges can be accessed for `length` bytes, and nobody holds a Rust reference into them.
-unsafe fn copy_words(target: u64, source: u64, length: u64) {
-    let head = (target.wrapping_neg() % 8).min(length);
-    let words = (length - head) / 8;
-    let bytes = |from: u64, to: u64| {
-        for at in from..to {
-            // SAFETY: the caller's contract; volatile, as the guest may race with us.
-            unsafe {
-                let byte = ((source + at) as *const u8).read_volatile();
-                AtomicU8::from_ptr((target + at) as *mut u8).store(byte, Ordering::Relaxed);
-            }
-        }
-    };
-    bytes(0, head);
-    let (from, to) = ((source + head) as *const u64, (target + head) as *mut u64);
-    for index in 0..words as usize {
-        // SAFETY: the caller's contract; the target is aligned from `head` on. Relaxed: a count
-        // that is released later announces the data.
-        unsafe {
-            let word = from.add(index).read_unaligned();
-            AtomicU64::from_ptr(to.add(index)).store(word, Ordering::Relaxed);
-        }
-    }
-    bytes(head + 8 * words, length);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_length_and_alignment_is_copied_whole() {
-        let source: Vec<u8> = (0..96).map(|byte| byte as u8 + 1).collect();
-        for (start, shift) in (0..9).flat_map(|start| (0..9).map(move |shift| (start, shift))) {
-            for length in 0..48 {
-                let mut target = [0u8; 72];
-                let (to, from) = (target.as_mut_ptr() as u64, source.as_ptr() as u64);
-                // SAFETY: both ranges lie in locals that are longer.
-                unsafe { copy_words(to + start as u64, from + shift as u64, length as u64) };
-                assert_eq!(target[start..start + length], source[shift..shift + length]);
-                let outside = target[..start].iter().chain(&target[start + length..]);
-                assert!(outside.into_iter().all(|byte| *byte == 0));
-            }
-        }
     }
 }

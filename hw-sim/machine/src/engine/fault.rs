@@ -37,7 +37,7 @@ fn parse(text: &str) -> Result<Fault, String> {
     let wrong = || {
         format!(
             "expected link-down-after=N, fetch-fault-after=N, stall-after=N or \
-             delay=MICROSECONDS, found `{text}`"
+             delay=MICROSECONDS (up to a day), found `{text}`"
         )
     };
     let (name, argument) = text.split_once('=').ok_or_else(wrong)?;
@@ -46,7 +46,7 @@ fn parse(text: &str) -> Result<Fault, String> {
         "link-down-after" => Fault::LinkDownAfter(number),
         "fetch-fault-after" => Fault::FetchFaultAfter(number),
         "stall-after" => Fault::StallAfter(number),
-        "delay" => Fault::Delay(number),
+        "delay" => Fault::Delay(fault_list::time(argument).ok_or_else(wrong)?),
         _ => return Err(wrong()),
     })
 }
@@ -76,7 +76,7 @@ impl Faults {
     /// How long a request waits.
     pub(super) fn delay(&self, request: u64) -> Duration {
         let delays = self.faults.iter().map(|fault| match *fault {
-            Fault::Delay(most) => choose(self.seed, [1, 0, request]) % most.saturating_add(1),
+            Fault::Delay(most) => choose(self.seed, [1, 0, request]) % (most + 1),
             _ => 0,
         });
         Duration::from_micros(delays.sum())
@@ -95,7 +95,13 @@ mod tests {
         assert_eq!(of(1, "engine0").faults, [Fault::Delay(50), Fault::StallAfter(3)]);
         let adapter = crate::adapter::fault::Faults::new(0, "hwsim0", &[], list).unwrap();
         assert!(adapter.port_down_at_start());
-        for wrong in ["engine0:port-down", "engine0:nonsense=1", "*:nonsense", "x:delay=y"] {
+        for wrong in [
+            "engine0:port-down",
+            "engine0:nonsense=1",
+            "*:nonsense",
+            "x:delay=y",
+            "engine0:delay=86400000001",
+        ] {
             let error = Faults::new(0, "engine0", &[], wrong).unwrap_err();
             assert!(error.contains("expected") && error.contains("found"), "{error}");
         }

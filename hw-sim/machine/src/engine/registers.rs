@@ -4,7 +4,7 @@
 //! that a host writes is trusted, least of all the identity, which the engine knows by itself.
 
 use crate::description::{ENGINES_MAX, Engine, EngineLimits};
-use crate::fabric::{FabricError, Segment};
+use crate::fabric::{FabricError, Segment, take_room};
 use bytemuck::Pod;
 use ringdove_kernels::bar::{
     CONTROL_OFFSET, Control, ERROR_OFFSET, ErrorRecord, Identity, Lane, MAGIC, PAGE_BYTES, Peer,
@@ -15,6 +15,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::mem::offset_of;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
@@ -73,10 +74,13 @@ pub fn identity_bytes(identity: &Identity) -> &[u8] {
     bytemuck::bytes_of(identity)
 }
 
-/// Makes the file that stands for a BAR: sparse, with nothing but the identity in it.
+/// Makes the file that stands for a BAR, for this user alone: sparse, with nothing but the identity
+/// in it. A channel takes its room in it when somebody serves it.
 pub fn make_bar(path: &Path, identity: &Identity) -> io::Result<()> {
-    let mut file = File::options().read(true).write(true).create_new(true).open(path)?;
+    let mut options = File::options();
+    let mut file = options.read(true).write(true).create_new(true).mode(0o600).open(path)?;
     file.set_len(bar_bytes(identity))?;
+    take_room(&file, 0, identity.channels_offset)?;
     file.write_all(bytemuck::bytes_of(identity))
 }
 
@@ -115,9 +119,13 @@ pub(super) struct ChannelRegisters {
 }
 
 impl ChannelRegisters {
-    /// Maps a channel of a BAR.
+    /// Maps a channel of a BAR. Its room is taken first, and kept: neither a kernel that rings nor
+    /// a host that fills a table can be told later that the disk is full.
     pub fn map(bar: File, identity: &Identity, channel: u64) -> Result<Self, FabricError> {
         let start = identity.channels_offset + channel * identity.channel_bytes;
+        take_room(&bar, start, identity.channel_bytes).map_err(FabricError::system(format!(
+            "taking room for channel {channel} in the BAR of a device engine"
+        )))?;
         let segment = Segment::map_at(&bar, start, identity.channel_bytes as usize)?;
         Ok(Self { segment, file: bar, start, identity: *identity })
     }
@@ -217,13 +225,14 @@ impl ChannelRegisters {
             self.store(offset, 0, Ordering::Relaxed);
         }
         let (offset, end) = (self.start + RING_OFFSET, self.start + self.identity.channel_bytes);
-        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        // Zeroes that keep their room, which a hole would not.
+        let mode = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
         let (fd, length) = (self.file.as_raw_fd(), end - offset);
-        // SAFETY: the call takes integers only. The pages of the hole read as zero in all mappings
+        // SAFETY: the call takes integers only. The pages of the range read as zero in all mappings
         // of the file; whoever stores to them at this moment stores before or after.
         let done = unsafe { libc::fallocate(fd, mode, offset as i64, length as i64) };
         if done != 0 {
-            // A file system without holes.
+            // A file system that cannot, such as one in memory.
             for offset in (RING_OFFSET..self.identity.channel_bytes).step_by(8) {
                 self.store(offset, 0, Ordering::Relaxed);
             }

@@ -1,5 +1,6 @@
 //! Copies between memory of the process and rings, in an order that pollers can rely on.
 
+use crate::memory::bytes;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
 /// Copies into memory that others may poll. The last word lands after the rest: a program, or a
@@ -10,26 +11,27 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fen
 /// holds a Rust reference into either.
 pub(crate) unsafe fn land(target: u64, source: u64, length: usize) {
     let word = last_word(target, length);
-    let bulk = length - word;
+    let bulk = (length - word) as u64;
     // SAFETY: the caller's contract; `bulk` and `word` add up to `length`. The word is aligned, as
     // `last_word` says.
     unsafe {
-        std::ptr::copy_nonoverlapping(source as *const u8, target as *mut u8, bulk);
-        let (from, to) = (source + bulk as u64, target + bulk as u64);
+        bytes::copy_up(target, source, bulk);
+        let to = target + bulk;
+        let mut last = [0u8; 8];
+        bytes::copy_up(last.as_mut_ptr() as u64, source + bulk, word as u64);
+        let last = u64::from_le_bytes(last);
         // Release: pairs with the acquire of whoever polls the word (a kernel's wait, a host
-        // thread, a consumer of the completion). x86 keeps the order of the bulk's stores to it.
+        // thread, a consumer of the completion).
         match word {
-            8 => AtomicU64::from_ptr(to as *mut u64)
-                .store((from as *const u64).read_unaligned(), Ordering::Release),
-            4 => AtomicU32::from_ptr(to as *mut u32)
-                .store((from as *const u32).read_unaligned(), Ordering::Release),
-            2 => AtomicU16::from_ptr(to as *mut u16)
-                .store((from as *const u16).read_unaligned(), Ordering::Release),
-            1 => AtomicU8::from_ptr(to as *mut u8).store(*(from as *const u8), Ordering::Release),
+            8 => AtomicU64::from_ptr(to as *mut u64).store(last, Ordering::Release),
+            4 => AtomicU32::from_ptr(to as *mut u32).store(last as u32, Ordering::Release),
+            2 => AtomicU16::from_ptr(to as *mut u16).store(last as u16, Ordering::Release),
+            1 => AtomicU8::from_ptr(to as *mut u8).store(last as u8, Ordering::Release),
             _ => {}
         }
     }
-    // A bulk copy may use stores of the processor's that are ordered by fences only.
+    // What is stored later, in whatever order, is seen later. Pairs with the acquire of whoever
+    // sees that: the next write, a completion, the acknowledged count.
     fence(Ordering::SeqCst);
 }
 
@@ -57,7 +59,7 @@ pub(crate) unsafe fn fetch(target: u64, source: u64, length: usize) {
         return;
     }
     // SAFETY: the caller's contract.
-    unsafe { std::ptr::copy_nonoverlapping(source as *const u8, target as *mut u8, length) };
+    unsafe { bytes::copy_up(target, source, length as u64) };
 }
 
 /// An atomic of an adapter: adds, or swaps where `compare` is found. Gives the old value.

@@ -5,6 +5,7 @@
 //! what a killed process has left can be told from what is in use. `hwsim run` removes the folder.
 
 use super::bell::Bell;
+use super::directory::Directory;
 use super::error::{FabricError, Result};
 use super::segment::Segment;
 use std::collections::HashMap;
@@ -72,7 +73,7 @@ pub(crate) type ProcessId = (u32, u32);
 /// This process's view of the folder.
 #[derive(Debug)]
 pub(crate) struct Fabric {
-    folder: PathBuf,
+    directory: Directory,
     pub own: Arc<Process>,
     pub own_id: ProcessId,
     /// Each process's file is opened once: closing any descriptor of a file drops our locks on it.
@@ -87,25 +88,24 @@ static JOINED: Mutex<Vec<Weak<Fabric>>> = Mutex::new(Vec::new());
 impl Fabric {
     /// Joins the fabric in a folder, unless this process has.
     pub fn join(folder: &Path) -> Result<Arc<Self>> {
-        let folder = folder
-            .canonicalize()
-            .map_err(FabricError::system(format!("finding {}", folder.display())))?;
+        let directory = Directory::open(folder)?;
         let mut joined = JOINED.lock().unwrap_or_else(PoisonError::into_inner);
         // What a forked child has inherited is its parent's.
         let pid = std::process::id();
         joined.retain(|fabric| fabric.upgrade().is_some_and(|fabric| fabric.own_id.0 == pid));
-        let known = joined.iter().filter_map(Weak::upgrade).find(|known| known.folder == folder);
+        let same = |known: &Arc<Self>| known.directory.number() == directory.number();
+        let known = joined.iter().filter_map(Weak::upgrade).find(same);
         if let Some(known) = known {
             return Ok(known);
         }
-        let fabric = Arc::new(Self::enter(folder)?);
+        let fabric = Arc::new(Self::enter(directory)?);
         joined.push(Arc::downgrade(&fabric));
         Ok(fabric)
     }
 
     /// Makes this process's file, and locks it.
-    fn enter(folder: PathBuf) -> Result<Self> {
-        sweep(&folder);
+    fn enter(directory: Directory) -> Result<Self> {
+        sweep(&directory);
         let pid = std::process::id();
         // A number that is free (another PID namespace on this folder may know our id, too), and
         // that no process with our id had before: others may still remember that one.
@@ -113,16 +113,12 @@ impl Fabric {
             SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.subsec_nanos());
         for attempt in 0..1024 {
             let nonce = now.wrapping_add(attempt);
-            let path = folder.join(process_name((pid, nonce)));
-            let opened = File::options().read(true).write(true).create_new(true).open(&path);
-            let file = match opened {
+            let name = process_name((pid, nonce));
+            let path = directory.path().join(&name);
+            let file = match directory.create(&name, PROCESS_BYTES as u64) {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
-                opened => {
-                    opened.map_err(FabricError::system(format!("making {}", path.display())))?
-                }
+                made => made.map_err(FabricError::system(format!("making {}", path.display())))?,
             };
-            file.set_len(PROCESS_BYTES as u64)
-                .map_err(FabricError::system(format!("growing {}", path.display())))?;
             let lock = whole_file_lock();
             // SAFETY: the structure outlives the call.
             if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &raw const lock) } != 0 {
@@ -133,9 +129,10 @@ impl Fabric {
             let own = Arc::new(Process { segment, file, own: true });
             let own_id = (pid, nonce);
             let processes = Mutex::new(HashMap::from([(own_id, Arc::clone(&own))]));
-            return Ok(Self { folder, own, own_id, processes, serial: AtomicU32::new(0) });
+            return Ok(Self { directory, own, own_id, processes, serial: AtomicU32::new(0) });
         }
-        Err(FabricError::Full(format!("{} is full of process files", folder.display())))
+        let folder = directory.path().display();
+        Err(FabricError::Full(format!("{folder} is full of process files")))
     }
 
     /// A process by its id, if it has a file.
@@ -144,8 +141,7 @@ impl Fabric {
         if let Some(process) = processes.get(&id) {
             return Some(Arc::clone(process));
         }
-        let path = self.folder.join(process_name(id));
-        let file = File::options().read(true).write(true).open(path).ok()?;
+        let file = self.directory.file(&process_name(id)).ok()?;
         let segment = Arc::new(Segment::map(&file, PROCESS_BYTES).ok()?);
         let process = Arc::new(Process { segment, file, own: false });
         processes.insert(id, Arc::clone(&process));
@@ -166,8 +162,9 @@ impl Fabric {
         place: impl FnOnce(&Path, &Segment) -> Result<T>,
     ) -> Result<(T, Segment)> {
         let (pid, nonce) = self.own_id;
-        let draft = self.folder.join(format!("draft-{pid}-{nonce}-{}", self.serial()));
-        let made = self.draft(&draft, bytes, mark).and_then(|segment| {
+        let name = format!("draft-{pid}-{nonce}-{}", self.serial());
+        let draft = self.directory.at(&name);
+        let made = self.draft(&name, bytes, mark).and_then(|segment| {
             let placed = place(&draft, &segment)?;
             Ok((placed, segment))
         });
@@ -176,11 +173,10 @@ impl Fabric {
         made
     }
 
-    fn draft(&self, path: &Path, bytes: usize, mark: u64) -> Result<Segment> {
-        let failed = |what: &str| FabricError::system(format!("{what} {}", path.display()));
-        let file = File::options().read(true).write(true).create_new(true).open(path);
-        let file = file.map_err(failed("making"))?;
-        file.set_len(bytes as u64).map_err(failed("growing"))?;
+    fn draft(&self, name: &str, bytes: usize, mark: u64) -> Result<Segment> {
+        let path = self.directory.path().join(name);
+        let making = FabricError::system(format!("making {}", path.display()));
+        let file = self.directory.create(name, bytes as u64).map_err(making)?;
         let segment = Segment::map(&file, bytes)?;
         let (pid, nonce) = self.own_id;
         segment.word32(8).store(pid, Ordering::Relaxed);
@@ -209,7 +205,7 @@ impl Fabric {
 
     /// Opens a shared file with this mark: the file, and whose it is.
     pub fn open(&self, name: &str, bytes: usize, mark: u64) -> Option<(Segment, ProcessId)> {
-        let file = File::options().read(true).write(true).open(self.path(name)).ok()?;
+        let file = self.directory.file(name).ok()?;
         let segment = Segment::map(&file, bytes).ok()?;
         // Acquire pairs with `draft`: a file with the mark has its owner.
         let marked = segment.word64(0).load(Ordering::Acquire) == mark;
@@ -219,8 +215,7 @@ impl Fabric {
 
     /// The names of files that begin like this.
     pub fn names(&self, prefix: &str) -> Vec<String> {
-        let Ok(entries) = fs::read_dir(&self.folder) else { return Vec::new() };
-        let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+        let names = self.directory.names().into_iter();
         names.filter(|name| name.starts_with(prefix)).collect()
     }
 
@@ -230,7 +225,7 @@ impl Fabric {
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.folder.join(name)
+        self.directory.at(name)
     }
 
     /// Removes this process's own file: it is leaving.
@@ -254,42 +249,39 @@ fn process_name((pid, nonce): ProcessId) -> String {
 
 /// Removes files of processes that ended without removing them: a folder that several runs name is
 /// nobody's to remove as a whole.
-fn sweep(folder: &Path) {
-    let Ok(entries) = fs::read_dir(folder) else { return };
-    let mut gone = Vec::new();
-    let mut others = Vec::new();
-    for entry in entries.flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
+fn sweep(directory: &Directory) {
+    let (mut gone, mut others) = (Vec::new(), Vec::new());
+    for name in directory.names() {
         if !name.starts_with("process-") {
-            others.push((name, entry.path()));
-        } else if let Ok(file) = File::options().write(true).open(entry.path())
+            others.push(name);
+        } else if let Ok(file) = directory.file(&name)
             && file.metadata().is_ok_and(|data| data.len() == PROCESS_BYTES as u64)
             && lock_state(&file) == Some(false)
         {
-            gone.push((name, entry.path()));
+            gone.push(name);
         }
     }
     if gone.is_empty() {
         return;
     }
-    for (name, path) in others {
+    for name in others {
         let owner = match name.strip_prefix("draft-").and_then(|rest| rest.rsplit_once('-')) {
             Some((owner, _)) => Some(format!("process-{owner}")),
-            None => owner_of(&path).map(process_name),
+            None => owner_of(directory, &name).map(process_name),
         };
-        if owner.is_some_and(|owner| gone.iter().any(|(name, _)| *name == owner)) {
-            let _ = fs::remove_file(path);
+        if owner.is_some_and(|owner| gone.contains(&owner)) {
+            let _ = fs::remove_file(directory.at(&name));
         }
     }
-    for (_, path) in gone {
-        let _ = fs::remove_file(path);
+    for name in gone {
+        let _ = fs::remove_file(directory.at(&name));
     }
 }
 
 /// Whose a shared file is.
-fn owner_of(path: &Path) -> Option<ProcessId> {
+fn owner_of(directory: &Directory, name: &str) -> Option<ProcessId> {
     let mut header = [0; 16];
-    File::open(path).ok()?.read_exact(&mut header).ok()?;
+    directory.file(name).ok()?.read_exact(&mut header).ok()?;
     let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| header[at + byte]));
     header.starts_with(MARK).then(|| (word(8), word(12)))
 }

@@ -3,6 +3,7 @@
 
 mod bell;
 pub(crate) mod copy;
+mod directory;
 mod error;
 mod folder;
 mod ring;
@@ -10,6 +11,8 @@ mod segment;
 mod thread;
 
 pub(crate) use bell::Bell;
+pub use directory::Directory;
+pub(crate) use directory::take_room;
 pub use error::FabricError;
 pub(crate) use folder::{Fabric, Process};
 pub(crate) use ring::{Layout, Reader, RecordFormat, Writer};

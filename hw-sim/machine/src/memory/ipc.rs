@@ -7,13 +7,14 @@
 use super::passing::{self, Files};
 use super::table::{Allocation, Kind};
 use super::{Arena, GlobalMemory, pages};
-use crate::description::cluster::Fabric;
 use crate::error::{Error, Result};
+use crate::fabric::Directory;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::Arc;
 
 /// Bytes of a handle in the driver API.
 pub const HANDLE_BYTES: usize = 64;
@@ -88,12 +89,12 @@ pub struct Site {
     /// The index of its node.
     pub node: u32,
     /// What joins the cluster; None for a process that was started alone.
-    pub fabric: Option<Fabric>,
+    pub fabric: Option<Arc<Directory>>,
 }
 
 impl Site {
     fn number(&self) -> [u64; 2] {
-        self.fabric.as_ref().map_or([0; 2], |fabric| fabric.number)
+        self.fabric.as_ref().map_or([0; 2], |fabric| fabric.number())
     }
 }
 
@@ -195,9 +196,11 @@ impl Sharing {
             }
         };
         let status = file.metadata().map_err(failed("examining the exporter's memory"))?;
-        if status.ino() != handle.inode || status.len() != Arena::footprint(handle.bytes) {
+        let length = handle.bytes.max(1).checked_next_multiple_of(pages::PAGE);
+        if status.ino() != handle.inode || Some(status.len()) != length {
             return Err(freed());
         }
+        pages::check_sealed(&file)?;
         Ok(file)
     }
 }

@@ -5,7 +5,7 @@
 //! only, and holds a lock on it: the lock of a process that has ended is gone, and its slot counts
 //! for nothing, however it ended.
 
-use crate::description::cluster::Fabric;
+use crate::fabric::Directory;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
@@ -30,10 +30,8 @@ pub(super) struct Ledger {
 
 impl Ledger {
     /// Takes a slot in the ledger of a node.
-    pub fn open(fabric: &Fabric, node: u32, gpus: usize) -> io::Result<Self> {
-        let path = fabric.path.join(format!("memory-node{node}"));
-        let file =
-            File::options().read(true).write(true).create(true).truncate(false).open(path)?;
+    pub fn open(fabric: &Directory, node: u32, gpus: usize) -> io::Result<Self> {
+        let file = fabric.file_or_new(&format!("memory-node{node}"))?;
         for slot in 0..SLOTS {
             match fcntl(&file, FcntlArg::F_OFD_SETLK(&lock_of(slot))) {
                 Ok(_) => {
@@ -110,9 +108,8 @@ mod tests {
 
     #[test]
     fn what_a_process_took_counts_until_it_ends() {
-        let path = std::env::temp_dir().join(format!("hwsim-ledger-{}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        let fabric = Fabric { path: path.clone(), number: [0, 0] };
+        let folder = tempfile::tempdir().unwrap();
+        let fabric = Directory::open(folder.path()).unwrap();
         let open = |node| Ledger::open(&fabric, node, 2).unwrap();
         let (first, second, elsewhere) = (open(0), open(0), open(1));
         first.note(1, 100).unwrap();
@@ -124,6 +121,5 @@ mod tests {
         assert_eq!(second.others(1).unwrap(), 0, "its holder is gone");
         let third = open(0);
         assert_eq!((third.slot, second.others(1).unwrap()), (0, 0), "a slot is taken over empty");
-        std::fs::remove_dir_all(path).unwrap();
     }
 }

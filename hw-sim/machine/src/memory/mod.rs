@@ -2,6 +2,7 @@
 
 mod arena;
 mod atomic;
+pub(crate) mod bytes;
 mod dma_buf;
 mod ipc;
 mod ledger;

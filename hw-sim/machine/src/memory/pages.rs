@@ -1,6 +1,7 @@
 //! The system calls behind virtual memory: reservations, giving pages back, shared files.
 
 use crate::error::{Error, Result};
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::null_mut;
@@ -18,7 +19,7 @@ pub(crate) fn reserve(bytes: u64) -> Result<u64> {
         libc::mmap(null_mut(), bytes as usize, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
     };
     if address == libc::MAP_FAILED {
-        return Err(Error::system(format!("reserving {bytes} bytes of address space")));
+        return Err(no_room(bytes));
     }
     // SAFETY: the range was mapped just now; both are hints whose failure changes nothing.
     unsafe {
@@ -26,6 +27,24 @@ pub(crate) fn reserve(bytes: u64) -> Result<u64> {
         libc::madvise(address, bytes as usize, libc::MADV_DONTDUMP);
     }
     Ok(address as u64)
+}
+
+/// Why address space was refused, with the limit that a user can raise.
+fn no_room(bytes: u64) -> Error {
+    let cause = std::io::Error::last_os_error();
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` outlives the call.
+    let known = unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut limit) } == 0;
+    let advice = match limit.rlim_cur {
+        soft if known && soft != libc::RLIM_INFINITY => format!(
+            "; this process may have {} MiB of it: raise that limit (`ulimit -v`). A virtual GPU \
+             reserves twice the size of its memory, and uses what is touched",
+            soft >> 20
+        ),
+        _ => String::new(),
+    };
+    let what = format!("reserving {} MiB of address space", bytes >> 20);
+    Error::System { what, cause: format!("{cause}{advice}") }
 }
 
 /// Gives the pages of a private anonymous range back; it reads as zero afterwards.
@@ -64,7 +83,10 @@ pub(crate) fn replace_private(address: u64, bytes: u64) -> Result<()> {
 /// A memory file of `bytes`: it has no name in any file system, and ends with its last user.
 pub(crate) fn memory_file(bytes: u64) -> Result<File> {
     // SAFETY: the name is a NUL-terminated constant.
-    let fd = unsafe { libc::memfd_create(c"hwsim-device-memory".as_ptr(), libc::MFD_CLOEXEC) };
+    let fd = unsafe {
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        libc::memfd_create(c"hwsim-device-memory".as_ptr(), flags)
+    };
     if fd < 0 {
         return Err(Error::system("making a memory file"));
     }
@@ -74,7 +96,22 @@ pub(crate) fn memory_file(bytes: u64) -> Result<File> {
         what: format!("growing a memory file to {bytes} bytes"),
         cause: cause.to_string(),
     })?;
+    fcntl(&file, FcntlArg::F_ADD_SEALS(SIZE_SEALS | SealFlag::F_SEAL_SEAL)).map_err(|errno| {
+        Error::System { what: "sealing a memory file".into(), cause: errno.to_string() }
+    })?;
     Ok(file)
+}
+
+/// What keeps a memory file's size: whoever maps it would end by SIGBUS if it shrank.
+const SIZE_SEALS: SealFlag = SealFlag::F_SEAL_SHRINK.union(SealFlag::F_SEAL_GROW);
+
+/// Refuses a file of another process whose size that process could still change.
+pub(crate) fn check_sealed(file: &File) -> Result<()> {
+    let seals = fcntl(file, FcntlArg::F_GET_SEALS).map(SealFlag::from_bits_truncate);
+    match seals.is_ok_and(|seals| seals.contains(SIZE_SEALS)) {
+        true => Ok(()),
+        false => Err(Error::InvalidValue("the exporter's memory is no memory file".into())),
+    }
 }
 
 /// Maps a file, over `at` (which must be ours to replace) or wherever there is room.

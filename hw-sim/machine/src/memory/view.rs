@@ -3,6 +3,15 @@
 //! Strong accesses are the host's atomic loads and stores, word by word. Weak ones are plain
 //! copies: they may tear and may race with host threads, exactly as a GPU's weak accesses may. x86
 //! keeps stores in order and loads in order, so this model is never weaker than PTX asks.
+//!
+//! In Rust's own terms such a race, of a kernel that is wrong or of one that rightly does not care
+//! what it reads, is undefined. It is harmless as compiled: the bytes are copied out once, into the
+//! interpreter's registers, through an address that the guest computed and that no reference leads
+//! to, so nothing is there from which the compiler could conclude that the two reads of a weak
+//! access agree. What stands in them is data of the guest, and nothing here depends on it. Atomic
+//! accesses would forbid the wide copies of a whole warp, which most of the speed comes from. What
+//! the *host* copies, where a race is not the guest's own choice, is copied by atomic words:
+//! `bytes`.
 
 use super::GlobalMemory;
 use super::atomic;

@@ -5,8 +5,11 @@ use super::{DecodeError, Global, Relocation};
 use crate::ast::{Initializer, Linkage, ScalarType, StateSpace, Variable};
 use crate::exec::rounding::{self, Rounding};
 
-/// Variables must be smaller: their images are held in the host's memory.
+/// Variables must be smaller.
 const VARIABLE_BYTES_MAX: u64 = 1 << 34;
+/// Initial values stand before this offset: they are held in the host's memory, and a short text
+/// can name one at the far end of a large array.
+const IMAGE_BYTES_MAX: u64 = 1 << 28;
 
 /// Bytes of one element.
 fn element_bytes(variable: &Variable) -> u64 {
@@ -61,7 +64,7 @@ pub fn global(variable: &Variable) -> Result<Global, DecodeError> {
         align: variable_align(variable),
         constant: variable.space == StateSpace::Const,
         is_extern,
-        image: vec![0; if is_extern { 0 } else { size_bytes as usize }],
+        image: Vec::new(),
         relocations: Vec::new(),
     };
     if let Some(initializer) = &variable.initializer {
@@ -118,17 +121,19 @@ fn element(
         }
         Initializer::List(_) => 0,
     };
-    let place = usize::try_from(offset)
-        .ok()
-        .and_then(|start| global.image.get_mut(start..start.checked_add(bytes.min(8))?));
-    let Some(place) = place else {
+    let size = if global.is_extern { 0 } else { global.size_bytes };
+    let most = size.min(IMAGE_BYTES_MAX);
+    let bytes = bytes.min(8);
+    let Some(end) = offset.checked_add(bytes as u64).filter(|end| *end <= most) else {
         return Err(DecodeError::new(
             variable.line,
-            format!("at most {} bytes of initial value", global.size_bytes),
+            format!("at most {most} bytes of initial value"),
             format!("more for `{}`", variable.name),
         ));
     };
-    place.copy_from_slice(&raw.to_le_bytes()[..bytes.min(8)]);
+    let end = end as usize;
+    global.image.resize(global.image.len().max(end), 0);
+    global.image[end - bytes..end].copy_from_slice(&raw.to_le_bytes()[..bytes]);
     Ok(())
 }
 

@@ -77,7 +77,7 @@ pub struct Global {
     pub constant: bool,
     /// Declared here, defined elsewhere.
     pub is_extern: bool,
-    /// Its initial bytes, zero where none were given; empty for an extern one.
+    /// Its initial bytes, up to the last that was given; all behind them are zero.
     pub image: Vec<u8>,
     /// Words of the image that hold addresses.
     pub relocations: Vec<Relocation>,
@@ -219,7 +219,8 @@ impl LinkedModule {
         self.kernels.get(name).cloned()
     }
 
-    /// Initial bytes of each variable, addresses put in. Extern ones have none.
+    /// Initial bytes of each variable, addresses put in; what is behind them is zero. Extern ones
+    /// have none.
     pub fn images(&self) -> impl Iterator<Item = (&str, &[u8])> {
         let own = self.globals.iter().filter(|global| !global.is_extern);
         own.map(|global| (global.name.as_str(), global.image.as_slice()))

@@ -3,11 +3,11 @@
 //! The driver takes for I/O memory what is mapped from an engine's BAR, and nothing else. That it
 //! was registered is how the engines learn that this process plays a channel.
 
-use super::code::{INVALID_VALUE, Outcome, refuse};
+use super::code::{INVALID_VALUE, OPERATING_SYSTEM, Outcome, refuse};
 use super::state::Driver;
 use hwsim_machine::adapter::fault::FAULTS_VARIABLE;
 use hwsim_machine::driver::profile::IoMemory;
-use hwsim_machine::engine::{Bars, Engines};
+use hwsim_machine::engine::{Bars, EngineError, Engines};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -41,7 +41,14 @@ fn sysfs() -> PathBuf {
 /// Lets this process play the channels whose rings begin in a range.
 pub(super) fn register(driver: &'static Driver, address: u64, bytes: u64, context: u64) -> Outcome {
     let registered = engines(driver)?.register(address, bytes, context);
-    registered.or_else(|error| refuse(INVALID_VALUE, error.to_string()))
+    registered.or_else(|error| match error {
+        // The fabric's folder, such as a full disk: not the program's fault either.
+        EngineError::Fabric(_) => {
+            eprintln!("hwsim: {error}");
+            refuse(OPERATING_SYSTEM, error.to_string())
+        }
+        error => refuse(INVALID_VALUE, error.to_string()),
+    })
 }
 
 /// Ends what [`register`] began, if anything.

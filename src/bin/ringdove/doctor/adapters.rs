@@ -33,6 +33,14 @@ fn without_others(facts: &Facts) -> Level {
 /// What adapters there are and what keeps them from being used.
 pub fn adapters(facts: &Facts, report: &mut Report) {
     report.section("RDMA adapters");
+    match feature_off(facts) {
+        Some(why) if facts.several_nodes() => {
+            let advice = "build ringdove with its feature `verbs`, which is on by default";
+            report.complain(Level::Missing, "feature verbs", why, advice);
+        }
+        Some(_) => report.ok("feature verbs", "off in this build: jobs run on one node"),
+        None => {}
+    }
     if facts.adapters.is_empty() {
         return none(facts, report);
     }
@@ -42,6 +50,12 @@ pub fn adapters(facts: &Facts, report: &mut Report) {
     library(facts, report);
     memlock(facts, report);
     memory_path(facts, report);
+}
+
+/// This build uses no adapters, whatever there are.
+fn feature_off(facts: &Facts) -> Option<String> {
+    let error = facts.verbs.as_ref().err()?;
+    matches!(error, Error::FeatureOff { .. }).then(|| error.to_string())
 }
 
 fn none(facts: &Facts, report: &mut Report) {
@@ -144,8 +158,12 @@ fn library(facts: &Facts, report: &mut Report) {
                 report.complain(without_others(facts), "libibverbs", why, advice);
             }
         }
+        Err(Error::FeatureOff { .. }) => {}
         Err(error) => {
-            let advice = "install it: apt-get install libibverbs1 ibverbs-providers";
+            let advice = match error {
+                Error::System { .. } => "raise that limit; the adapters themselves may be fine",
+                _ => "install it: apt-get install libibverbs1 ibverbs-providers",
+            };
             report.complain(without_others(facts), "libibverbs", reason(error), advice);
         }
     }
@@ -213,7 +231,7 @@ fn memory_path(facts: &Facts, report: &mut Report) {
 /// The adapter of each GPU, chosen as the transport will.
 pub fn choices(facts: &Facts) -> Vec<GpuAdapter> {
     let Ok(settings) = &facts.settings else { return Vec::new() };
-    if facts.adapters.is_empty() {
+    if facts.adapters.is_empty() || feature_off(facts).is_some() {
         return Vec::new();
     }
     let (ports, wanted) = (facts.ports(), VerbsSettings::from(settings).wanted());

@@ -144,18 +144,22 @@ fn launcher(facts: &Facts, report: &mut Report) {
         launch.root_source,
     );
     report.ok("launcher", seen);
-    if launch.secret_given {
+    if launch.secret.is_some() {
         report.ok("secret", "RINGDOVE_BOOTSTRAP_SECRET is set");
-    } else if facts.several_nodes() {
+    } else if launch.rank_count == 1 {
+        report.ok("secret", "none is needed: nobody else is to join");
+    } else {
+        let reach = match facts.several_nodes() {
+            true => "whoever can reach its port and knows the launcher's variables",
+            false => "whoever knows the launcher's variables and runs as this user",
+        };
         report.complain(
             Level::Warning,
             "secret",
-            "derived from the job's name, which others can guess",
-            "on a network that is not trusted, set RINGDOVE_BOOTSTRAP_SECRET, the same on all \
-             ranks",
+            format!("none: {reach} can join the job or end it"),
+            "set RINGDOVE_BOOTSTRAP_SECRET to the same random text on all ranks, such as the \
+             output of `openssl rand -hex 32`; `hwsim run` does so",
         );
-    } else {
-        report.ok("secret", "derived from the job's name; the job is on one node");
     }
 }
 

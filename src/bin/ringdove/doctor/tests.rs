@@ -95,12 +95,37 @@ fn several_nodes(facts: &mut Facts) {
         ("LOCAL_WORLD_SIZE", "2"),
         ("MASTER_ADDR", "10.0.0.1"),
         ("MASTER_PORT", "29500"),
-        ("RINGDOVE_BOOTSTRAP_SECRET", "s"),
+        ("RINGDOVE_BOOTSTRAP_SECRET", "0123456789abcdef"),
     ];
     let value = |asked: &str| job.iter().find(|(name, _)| *name == asked).map(|row| row.1.into());
     facts.launch = ringdove::bootstrap::Launch::from_lookup(value);
     assert!(facts.several_nodes(), "{:?}", facts.launch);
     facts.interface.as_mut().unwrap().addresses = vec!["10.0.0.1:0".parse().unwrap()];
+}
+
+/// Of two ranks, this many of which are on this node.
+fn launch_without_secret(local: &str) -> ringdove::Result<Option<ringdove::bootstrap::Launch>> {
+    ringdove::bootstrap::Launch::from_lookup(|asked| match asked {
+        "RANK" | "LOCAL_RANK" => Some("0".into()),
+        "WORLD_SIZE" => Some("2".into()),
+        "LOCAL_WORLD_SIZE" => Some(local.into()),
+        "MASTER_ADDR" => Some("10.0.0.1".into()),
+        "MASTER_PORT" => Some("29500".into()),
+        _ => None,
+    })
+}
+
+#[test]
+fn a_job_on_several_nodes_without_a_secret_is_open_to_the_network() {
+    let mut facts = healthy();
+    several_nodes(&mut facts);
+    facts.launch = launch_without_secret("1");
+    let found = complaints(&facts);
+    let secret = found.iter().find(|(_, subject, _)| subject == "secret").expect("a warning");
+    assert_eq!(secret.0, Level::Warning);
+    for part in ["whoever can reach its port", "RINGDOVE_BOOTSTRAP_SECRET", "openssl rand"] {
+        assert!(secret.2.contains(part), "{secret:?}");
+    }
 }
 
 fn report(facts: &Facts) -> Report {
@@ -157,6 +182,13 @@ fn every_trap_is_named_with_the_way_out() {
         (Level::Warning, "libibverbs", "apt-get install libibverbs1", |facts| {
             facts.verbs = Err(Error::argument("library", "one", "none"));
         }),
+        (Level::Warning, "libibverbs", "raise that limit", |facts| {
+            let (what, cause) = ("reading mlx5_0".into(), "Too many open files".into());
+            facts.verbs = Err(Error::System { what, cause });
+        }),
+        (Level::Warning, "secret", "runs as this user can join the job or end it", |facts| {
+            facts.launch = launch_without_secret("2");
+        }),
         (Level::Warning, "libibverbs", "no permission", |facts| {
             facts.verbs.as_mut().unwrap().1.push("mlx5_1: no permission".into());
         }),
@@ -194,6 +226,10 @@ fn what_only_other_nodes_need_is_missing_once_the_job_has_other_nodes() {
     let traps: &[(&str, Break)] = &[
         ("adapters", |facts| facts.adapters.clear()),
         ("libibverbs", |facts| facts.verbs = Err(Error::argument("library", "one", "none"))),
+        ("feature verbs", |facts| {
+            let wanted = "reaching ranks on other nodes".into();
+            facts.verbs = Err(Error::FeatureOff { wanted, feature: "verbs" });
+        }),
         ("GPU memory", |facts| {
             facts.gpus[1].device.exports_dma_buffers = false;
             facts.settings.as_mut().unwrap().far_slots = FarSlots::Device;

@@ -4,10 +4,13 @@
 use super::error::PerfError;
 use super::pattern::scalar;
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
-use cudarc::driver::{CudaContext, CudaEvent, CudaSlice, CudaStream, DevicePtr, DriverError};
-use ringdove::{Communicator, Reduction, Scalar};
+use cudarc::driver::{
+    CudaContext, CudaEvent, CudaSlice, CudaStream, CudaView, CudaViewMut, DriverError,
+};
+use ringdove::{Communicator, Reduction, Registered, Scalar};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 pub use ringdove::{DataType, ReduceOp};
@@ -210,17 +213,36 @@ fn describe(context: &Arc<CudaContext>) -> Result<Device, DriverError> {
     })
 }
 
-/// A rank on a GPU. Fields are dropped in this order: the communicator, which may have registered
-/// the buffers, before them.
+/// A rank on a GPU.
 pub struct GpuRank {
     communicator: Communicator,
-    send: CudaSlice<u8>,
-    receive: CudaSlice<u8>,
-    /// Taken once: asking a slice for its address enqueues event waits, which would be timed.
-    addresses: (u64, u64),
+    send: Memory,
+    receive: Memory,
     marks: VecDeque<CudaEvent>,
     spare_marks: Vec<CudaEvent>,
     stream: Arc<CudaStream>,
+}
+
+/// Device memory of a rank.
+enum Memory {
+    Plain(CudaSlice<u8>),
+    Registered(Registered<u8>),
+}
+
+impl Memory {
+    fn view(&self, range: Range<usize>) -> CudaView<'_, u8> {
+        match self {
+            Self::Plain(slice) => slice.slice(range),
+            Self::Registered(buffer) => buffer.slice(range),
+        }
+    }
+
+    fn view_mut(&mut self, range: Range<usize>) -> CudaViewMut<'_, u8> {
+        match self {
+            Self::Plain(slice) => slice.slice_mut(range),
+            Self::Registered(buffer) => buffer.slice_mut(range),
+        }
+    }
 }
 
 /// What memory each rank gets.
@@ -240,15 +262,11 @@ pub fn open_ranks(
     contexts: &[Arc<CudaContext>],
     buffers: Buffers,
 ) -> Result<Vec<GpuRank>, PerfError> {
-    let ranks = communicators
+    communicators
         .into_iter()
         .zip(contexts)
         .map(|(communicator, context)| GpuRank::new(communicator, context, buffers))
-        .collect::<Result<Vec<_>, PerfError>>()?;
-    if buffers.register {
-        ranks.iter().try_for_each(GpuRank::register)?;
-    }
-    Ok(ranks)
+        .collect()
 }
 
 impl GpuRank {
@@ -258,14 +276,18 @@ impl GpuRank {
         buffers: Buffers,
     ) -> Result<Self, PerfError> {
         let stream = context.new_stream().map_err(gpu("create a stream"))?;
-        let allocate = |bytes, what| stream.alloc_zeros(bytes).map_err(gpu(what));
+        let allocate = |bytes, what| {
+            let slice = stream.alloc_zeros(bytes).map_err(gpu(what))?;
+            Ok::<_, PerfError>(match buffers.register {
+                true => Memory::Registered(communicator.register(slice)?),
+                false => Memory::Plain(slice),
+            })
+        };
         let send = allocate(buffers.send_bytes, "allocate the send buffer")?;
         let receive = allocate(buffers.receive_bytes, "allocate the receive buffer")?;
         stream.synchronize().map_err(gpu("clear the buffers"))?;
-        let addresses = (send.device_ptr(&stream).0, receive.device_ptr(&stream).0);
         Ok(Self {
             communicator,
-            addresses,
             send,
             receive,
             marks: VecDeque::new(),
@@ -274,33 +296,47 @@ impl GpuRank {
         })
     }
 
-    fn register(&self) -> Result<(), PerfError> {
-        for (buffer, slice) in [(Buffer::Send, &self.send), (Buffer::Receive, &self.receive)] {
-            self.communicator.register(self.address(buffer), slice.len())?;
-        }
-        Ok(())
-    }
-
     /// Waits until this rank's engine owes the others nothing.
     pub fn finalize(&self) -> Result<(), PerfError> {
         Ok(self.communicator.finalize()?)
     }
 
-    fn address(&self, buffer: Buffer) -> u64 {
-        match buffer {
-            Buffer::Send => self.addresses.0,
-            Buffer::Receive => self.addresses.1,
-        }
+    fn exchange(&mut self, operation: &Operation) -> Result<(), PerfError> {
+        let (rank, ranks) = (self.communicator.rank(), self.communicator.rank_count());
+        let (bytes, data_type) = (operation.bytes(), operation.data_type);
+        let (send, mut receive) = (self.send.view(0..bytes), self.receive.view_mut(0..bytes));
+        let mut group = self.communicator.group();
+        group.send_bytes(data_type, &send, (rank + 1) % ranks)?;
+        group.receive_bytes(data_type, &mut receive, (rank + ranks - 1) % ranks)?;
+        group.launch(&self.stream)?;
+        Ok(())
     }
 
-    fn exchange(&self, operation: &Operation) -> Result<(), PerfError> {
-        let (rank, ranks) = (self.communicator.rank(), self.communicator.rank_count());
-        let (count, data_type) = (operation.count, operation.data_type);
-        let (send, receive) = (self.address(operation.input()), self.address(Buffer::Receive));
-        let mut group = self.communicator.group();
-        group.send_raw(send, count, data_type, (rank + 1) % ranks)?;
-        group.receive_raw(receive, count, data_type, (rank + ranks - 1) % ranks)?;
-        group.launch(&self.stream)?;
+    fn all_reduce(&mut self, operation: &Operation) -> Result<(), PerfError> {
+        let reduction = match operation.reduction {
+            ReduceOp::PreMulSum => {
+                Reduction::pre_mul_sum(Scalar::Integer(i64::from(scalar(self.number()))))
+            }
+            plain => plain.into(),
+        };
+        let (bytes, data_type) = (operation.bytes(), operation.data_type);
+        let Self { communicator, stream, send, receive, .. } = self;
+        let mut receive = receive.view_mut(0..bytes);
+        match operation.input() {
+            Buffer::Receive => communicator.all_reduce_bytes_in_place(
+                data_type,
+                &mut receive,
+                reduction,
+                stream,
+            )?,
+            Buffer::Send => communicator.all_reduce_bytes(
+                data_type,
+                &send.view(0..bytes),
+                &mut receive,
+                reduction,
+                stream,
+            )?,
+        }
         Ok(())
     }
 }
@@ -323,20 +359,21 @@ impl Rank for GpuRank {
         period: &[u8],
     ) -> Result<(), PerfError> {
         let failed = gpu("fill a buffer");
-        let slice = match buffer {
+        let memory = match buffer {
             Buffer::Send => &mut self.send,
             Buffer::Receive => &mut self.receive,
         };
+        let mut whole = memory.view_mut(offset..offset + bytes);
         let mut filled = period.len().min(bytes);
         if filled == 0 {
             return Ok(());
         }
-        let mut first = slice.slice_mut(offset..offset + filled);
+        let mut first = whole.slice_mut(..filled);
         self.stream.memcpy_htod(&period[..filled], &mut first).map_err(&failed)?;
         while filled < bytes {
             let length = filled.min(bytes - filled);
-            let (front, mut back) = slice.split_at_mut(offset + filled);
-            let source = front.slice(offset..offset + length);
+            let (front, mut back) = whole.split_at_mut(filled);
+            let source = front.slice(..length);
             let mut destination = back.slice_mut(..length);
             self.stream.memcpy_dtod(&source, &mut destination).map_err(&failed)?;
             filled += length;
@@ -345,37 +382,21 @@ impl Rank for GpuRank {
     }
 
     fn read(&mut self, buffer: Buffer, offset: usize, into: &mut [u8]) -> Result<(), PerfError> {
-        let slice = match buffer {
+        let memory = match buffer {
             Buffer::Send => &self.send,
             Buffer::Receive => &self.receive,
         };
-        let view = slice.slice(offset..offset + into.len());
+        let view = memory.view(offset..offset + into.len());
         let failed = gpu("read a buffer back");
         self.stream.memcpy_dtoh(&view, into).map_err(&failed)?;
         self.stream.synchronize().map_err(&failed)
     }
 
     fn enqueue(&mut self, operation: &Operation) -> Result<(), PerfError> {
-        if operation.collective == Collective::SendRecv {
-            return self.exchange(operation);
+        match operation.collective {
+            Collective::AllReduce => self.all_reduce(operation),
+            Collective::SendRecv => self.exchange(operation),
         }
-        let (send, receive) = (self.address(operation.input()), self.address(Buffer::Receive));
-        let (count, data_type) = (operation.count, operation.data_type);
-        let reduction = match operation.reduction {
-            ReduceOp::PreMulSum => {
-                Reduction::pre_mul_sum(Scalar::Integer(i64::from(scalar(self.number()))))
-            }
-            plain => plain.into(),
-        };
-        self.communicator.all_reduce_raw(
-            send,
-            receive,
-            count,
-            data_type,
-            reduction,
-            &self.stream,
-        )?;
-        Ok(())
     }
 
     fn mark(&mut self) -> Result<(), PerfError> {

@@ -1,0 +1,258 @@
+//! The fabric's folder as strangers and full disks see it. Processes map what lies there as memory:
+//! if one of these tests fails, another user of the host decides what root's processes write to, or
+//! a full disk ends a program by SIGBUS.
+
+mod place;
+
+use nix::unistd::{Uid, geteuid};
+use place::{Place, text};
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// `nobody`, of every Linux.
+const NOBODY: u32 = 65534;
+
+fn library() -> PathBuf {
+    let library = std::env::current_exe().unwrap().parent().unwrap().join("libhwsim.so");
+    assert!(library.exists(), "{} has not been built", library.display());
+    library
+}
+
+/// Compiles a program of this folder.
+fn compile(place: &Place, source: &str, libraries: &[&str]) -> PathBuf {
+    let program = place.path("program");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(source);
+    let mut compiler = Command::new("cc");
+    compiler.args(["-O1", "-Wall", "-Werror", "-o"]).arg(&program).arg(source).args(libraries);
+    let compiled = compiler.output().unwrap();
+    assert!(compiled.status.success(), "{}", text(&compiled.stderr));
+    program
+}
+
+/// `hwsim run` with the real library and `fabric` for its folder.
+fn hwsim(place: &Place, fabric: &Path, options: &[&str]) -> Command {
+    let mut command = place.hwsim(&[&["run", "-q"], options, &["--"]].concat());
+    command.env("HWSIM_LIB", library()).env_remove("LD_LIBRARY_PATH").env("HWSIM_FABRIC", fabric);
+    command
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// A folder with these rights.
+fn folder(place: &Place, name: &str, mode: u32) -> PathBuf {
+    let path = place.path(name);
+    fs::create_dir(&path).unwrap();
+    set_mode(&path, mode);
+    path
+}
+
+/// Refused in one line, before anything was started.
+fn assert_refused(output: &Output, says: &[&str]) {
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(125), "{message}");
+    assert_eq!(text(&output.stdout), "", "the command has run");
+    assert_eq!(message.lines().count(), 1, "one line, not: {message}");
+    says.iter().for_each(|part| assert!(message.contains(part), "`{part}` in: {message}"));
+}
+
+/// Is this root, who can play two users? Says so if not.
+fn is_root() -> bool {
+    let is_root = geteuid().is_root();
+    if !is_root {
+        tally::skip("root", "two users of one host");
+    }
+    is_root
+}
+
+#[test]
+fn folders_that_others_may_write_are_refused() {
+    let place = Place::new();
+    let outside = place.path("precious");
+    fs::write(&outside, "as it was").unwrap();
+    for mode in [0o777, 0o1777, 0o770, 0o702] {
+        let fabric = folder(&place, &format!("fabric-{mode:o}"), mode);
+        for name in ["memory-node0", "bar-0-0"] {
+            symlink(&outside, fabric.join(name)).unwrap();
+        }
+        let output = hwsim(&place, &fabric, &["-m", "ark"]).args(["echo", "ran"]).output().unwrap();
+        let mode = format!("mode {mode:04o}");
+        assert_refused(&output, &[&fabric.display().to_string(), &mode, "mkdir -m 700"]);
+        assert_eq!(fs::read(&outside).unwrap(), b"as it was");
+        assert_eq!(fs::read_dir(&fabric).unwrap().count(), 2, "something was put there");
+    }
+    place.assert_nothing_left();
+}
+
+#[test]
+fn a_folder_of_another_user_is_refused() {
+    let place = Place::new();
+    // Everybody finds one that is not his own.
+    let (fabric, owner) = match geteuid().is_root() {
+        true => {
+            let fabric = folder(&place, "fabric", 0o755);
+            chown(&fabric, Some(NOBODY), Some(NOBODY)).unwrap();
+            (fabric, NOBODY)
+        }
+        false => (PathBuf::from("/usr"), 0),
+    };
+    let output = hwsim(&place, &fabric, &[]).args(["echo", "ran"]).output().unwrap();
+    let user = geteuid().as_raw();
+    assert_refused(&output, &[&format!("user {user} "), &format!("owner {owner},")]);
+    place.assert_nothing_left();
+}
+
+/// The driver itself refuses, too: not every program is started by `hwsim run`, and its environment
+/// may name another folder.
+#[test]
+fn the_driver_refuses_what_hwsim_would() {
+    let place = Place::new();
+    let program = compile(&place, "sharing.c", &["-ldl"]);
+    let outside = place.path("precious");
+    fs::write(&outside, "as it was").unwrap();
+    let good = folder(&place, "good", 0o700);
+    let run = |fabric: &Path| {
+        let script = "exec env HWSIM_FABRIC=\"$0\" \"$@\"";
+        let mut command = hwsim(&place, &good, &[]);
+        command.args(["sh", "-c", script]).arg(fabric).arg(&program);
+        command.arg("identities").arg(place.path("")).output().unwrap()
+    };
+    // Others may write it.
+    let open = folder(&place, "open", 0o777);
+    symlink(&outside, open.join("memory-node0")).unwrap();
+    // It is as it should be, but what lies there was not put by a process of the cluster.
+    let planted = folder(&place, "planted", 0o700);
+    symlink(&outside, planted.join("memory-node0")).unwrap();
+    for fabric in [open, planted] {
+        let output = run(&fabric);
+        let message = text(&output.stderr);
+        assert!(!output.status.success(), "{message}");
+        assert!(output.status.code().is_some_and(|code| code < 128), "a signal: {message}");
+        assert_eq!(fs::read(&outside).unwrap(), b"as it was", "{message}");
+    }
+    let fine = run(&good);
+    assert!(fine.status.success(), "{}", text(&fine.stderr));
+}
+
+/// What lies in a folder is its owner's alone, and only what a later run may want stays.
+#[test]
+fn files_are_private_and_sockets_go_with_their_processes() {
+    let place = Place::new();
+    let program = compile(&place, "sharing.c", &["-ldl"]);
+    let fabric = folder(&place, "fabric", 0o700);
+    place.fifo("there");
+    place.fifo("back");
+    let mut command = hwsim(&place, &fabric, &["-m", "ark", "-n", "2"]);
+    // A program with a wide umask must not open what it makes to others.
+    let script = "umask 000; exec \"$0\" \"$@\"";
+    command.args(["sh", "-c", script]).arg(&program).arg("exchange").arg(place.path(""));
+    let output = command.output().unwrap();
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success() && out.contains("300 rounds"), "{out}{err}");
+    let mut names = Vec::new();
+    for entry in fs::read_dir(&fabric).unwrap().flatten() {
+        let status = entry.metadata().unwrap();
+        let name = entry.file_name().into_string().unwrap();
+        assert_eq!(status.mode() & 0o777, 0o600, "{name}");
+        names.push(name);
+    }
+    assert!(names.iter().any(|name| name == "memory-node0"), "nobody was there: {names:?}");
+    assert!(names.iter().any(|name| name == "bar-0-0"), "no engine was there: {names:?}");
+    let left = names.iter().find(|name| !name.starts_with("memory-") && !name.starts_with("bar-"));
+    assert_eq!(left, None, "left behind by processes that ended in order");
+}
+
+/// Two users of one host, neither of whom may get into the other's fabric.
+#[test]
+fn two_users_keep_to_their_own_folders() {
+    if !is_root() {
+        return;
+    }
+    let place = Place::new();
+    let program = compile(&place, "sharing.c", &["-ldl"]);
+    // Where the other user can read and run all that he needs.
+    set_mode(place.folder.path(), 0o755);
+    let [tool, shared] = ["hwsim", "libhwsim.so"].map(|name| place.path(name));
+    fs::copy(env!("CARGO_BIN_EXE_hwsim"), &tool).unwrap();
+    fs::copy(library(), &shared).unwrap();
+    set_mode(&program, 0o755);
+    let theirs = folder(&place, "theirs", 0o700);
+    chown(&theirs, Some(NOBODY), Some(NOBODY)).unwrap();
+    let scratch = folder(&place, "scratch", 0o700);
+    chown(&scratch, Some(NOBODY), Some(NOBODY)).unwrap();
+    let ours = folder(&place, "ours", 0o755);
+    let run_as = |user: u32, fabric: &Path| {
+        let mut command = Command::new(&tool);
+        command.uid(user).gid(user).current_dir("/").env("HWSIM_LIB", &shared);
+        command.env("HWSIM_FABRIC", fabric).env_remove("LD_LIBRARY_PATH");
+        command.env(
+            "TMPDIR",
+            if Uid::from_raw(user).is_root() { place.path("tmp") } else { scratch.clone() },
+        );
+        command.args(["run", "-q", "-m", "one-gpu", "--"]).arg(&program);
+        command.arg("identities").arg("/").output().unwrap()
+    };
+    for (user, own, foreign) in [(NOBODY, &theirs, &ours), (0, &ours, &theirs)] {
+        let fine = run_as(user, own);
+        assert!(fine.status.success(), "user {user}: {}", text(&fine.stderr));
+        assert!(text(&fine.stdout).contains("GPU-"), "{}", text(&fine.stdout));
+        let refused = run_as(user, foreign);
+        let owner = if user == 0 { NOBODY } else { 0 };
+        assert_refused(&refused, &[&format!("user {user} "), &format!("owner {owner},")]);
+    }
+    // The driver of one user in the folder of the other, which it could read.
+    let mut inside = Command::new(&tool);
+    inside.uid(NOBODY).gid(NOBODY).current_dir("/").env("HWSIM_LIB", &shared);
+    inside.env("TMPDIR", &scratch).env("HWSIM_FABRIC", &theirs).env_remove("LD_LIBRARY_PATH");
+    inside.args(["run", "-q", "--", "sh", "-c", "exec env HWSIM_FABRIC=\"$0\" \"$@\""]);
+    let output = inside.arg(&ours).arg(&program).arg("identities").arg("/").output().unwrap();
+    assert!(!output.status.success());
+    assert_eq!(fs::metadata(ours.join("memory-node0")).unwrap().uid(), 0);
+    assert_eq!(fs::read_dir(&ours).unwrap().count(), 1, "somebody else's files are there");
+}
+
+/// Runs a shell line in which `$FULL` is a file system in memory of 600 KiB: too little for a ring.
+fn with_little_room(place: &Place, line: &str) -> Option<Output> {
+    let full = folder(place, "full", 0o700);
+    let mounted = "mount -t tmpfs -o size=600k,mode=0700 none \"$FULL\" && ";
+    let apart = |options: &str| {
+        let mut command = Command::new("unshare");
+        command.args([options, "--", "sh", "-c"]).env("FULL", &full);
+        command
+    };
+    let options = ["-m", "-Urm"].into_iter().find(|options| {
+        let tried = apart(options).arg(format!("{mounted} true")).output();
+        tried.is_ok_and(|tried| tried.status.success())
+    });
+    let Some(options) = options else {
+        tally::skip("namespaces", "a full disk: nothing may be mounted here");
+        return None;
+    };
+    Some(apart(options).arg(format!("{mounted} {line}")).output().unwrap())
+}
+
+/// A queue pair's rings are a file, and a file without room would be a signal at the first message.
+#[test]
+fn a_full_disk_is_an_error_of_the_verb_that_needs_room() {
+    let place = Place::new();
+    let program = compile(&place, "adapters.c", &["-libverbs", "-ldl", "-pthread"]);
+    let line = format!(
+        "HWSIM_VERBOSE=1 HWSIM_LIB={} HWSIM_FABRIC=\"$FULL\" TMPDIR={} {} run -q -m one-gpu -- {} \
+         states",
+        library().display(),
+        place.path("tmp").display(),
+        env!("CARGO_BIN_EXE_hwsim"),
+        program.display()
+    );
+    let Some(output) = with_little_room(&place, &line) else { return };
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(1), "SIGBUS would be 135: {out}{err}");
+    // ENOSPC, from `ibv_create_qp` itself.
+    assert!(err.contains("(errno 28)"), "{out}{err}");
+    assert!(err.contains("No space left on device") && err.contains("TMPDIR"), "{out}{err}");
+    place.assert_nothing_left();
+}

@@ -1,0 +1,62 @@
+//! Streams of the library's own.
+
+use super::Current;
+use crate::error::Result;
+use cudarc::driver::{CudaContext, sys};
+use std::sync::Arc;
+
+/// A stream that nobody else uses. It does not wait for the legacy default stream: that could hold
+/// a kernel which waits for this one.
+///
+/// Not one of `cudarc`'s: the first of those in a context waits for the whole device.
+#[derive(Debug)]
+pub(crate) struct OwnStream {
+    context: Arc<CudaContext>,
+    handle: sys::CUstream,
+}
+
+// SAFETY: stream handles may be used from any thread.
+unsafe impl Send for OwnStream {}
+
+impl OwnStream {
+    /// A new stream of `context`.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`](crate::Error::Cuda) where a stream cannot be made.
+    pub fn new(context: &Arc<CudaContext>) -> Result<Self> {
+        let current = Current::bind(context)?;
+        let mut handle = std::ptr::null_mut();
+        let flags = sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32;
+        // SAFETY: the context is current and `handle` outlives the call.
+        current.check("cuStreamCreate", unsafe { sys::cuStreamCreate(&mut handle, flags) })?;
+        Ok(Self { context: context.clone(), handle })
+    }
+
+    /// The driver's handle, valid as long as this value.
+    pub fn handle(&self) -> sys::CUstream {
+        self.handle
+    }
+
+    /// Waits until everything that was enqueued has ended.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`](crate::Error::Cuda) with the error of what was enqueued.
+    pub fn synchronize(&self) -> Result<()> {
+        let current = Current::bind(&self.context)?;
+        // SAFETY: the stream lives until drop.
+        current.check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(self.handle) })
+    }
+}
+
+impl Drop for OwnStream {
+    fn drop(&mut self) {
+        if Current::bind(&self.context).is_ok() {
+            // What is enqueued here ends by itself; memory may be freed after this.
+            // SAFETY: made by `new`, destroyed only here.
+            unsafe {
+                sys::cuStreamSynchronize(self.handle);
+                sys::cuStreamDestroy_v2(self.handle);
+            }
+        }
+    }
+}

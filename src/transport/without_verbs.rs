@@ -1,0 +1,209 @@
+//! `transport::verbs` where the feature `verbs` is off: no adapter can be opened, and whoever asks
+//! for one gets [`Error::FeatureOff`]. The types have no values, so nothing behind them can run,
+//! and the rest of the crate needs no second form.
+
+#[allow(dead_code, reason = "exponents and retry counts are for queue pairs")]
+#[path = "verbs/settings.rs"]
+mod settings;
+#[path = "verbs/signals.rs"]
+mod signals;
+
+pub use crate::topology::{
+    Choice, Gid, GidType, LinkLayer, Near, PassedOver, PciAddress, Port, PortState,
+};
+pub use settings::VerbsSettings;
+pub use signals::{HostSignals, SignalWriter};
+
+use super::{Polled, Transfer, Transport};
+use crate::error::{Error, Result, TransportError};
+use crate::id::{LaneId, Rank};
+use crate::shared::{DeviceRange, Extent, Region};
+use std::convert::Infallible;
+use std::sync::Arc;
+
+fn off() -> Error {
+    Error::FeatureOff {
+        wanted: "reaching ranks on other nodes through RDMA adapters".into(),
+        feature: "verbs",
+    }
+}
+
+/// Lists no port.
+///
+/// # Errors
+/// Always [`Error::FeatureOff`].
+pub fn list_ports() -> Result<(Vec<Port>, Vec<String>)> {
+    Err(off())
+}
+
+/// The adapters of this machine; there is no such value.
+pub enum Adapters {}
+
+impl Adapters {
+    /// Looks at no adapter.
+    ///
+    /// # Errors
+    /// Always [`Error::FeatureOff`].
+    pub fn look(_near: Near, _settings: &VerbsSettings) -> Result<Self> {
+        Err(off())
+    }
+
+    /// Never called.
+    pub fn link_layers(&self) -> Result<Vec<LinkLayer>> {
+        match *self {}
+    }
+
+    /// Never called.
+    pub fn open(self, _link_layer: Option<LinkLayer>) -> Result<(Arc<Adapter>, Choice)> {
+        match self {}
+    }
+}
+
+/// An open adapter; there is no such value.
+pub enum Adapter {}
+
+impl Adapter {
+    /// Never called.
+    pub fn name(&self) -> &str {
+        match *self {}
+    }
+
+    /// Never called.
+    pub fn settings(&self) -> &VerbsSettings {
+        match *self {}
+    }
+
+    /// Never called.
+    pub fn register_host(&self, _memory: &Region, _access: RemoteAccess) -> Result<MemoryRegion> {
+        match *self {}
+    }
+
+    /// Never called.
+    pub fn register_device(
+        &self,
+        _range: &Arc<dyn DeviceRange>,
+        _access: RemoteAccess,
+    ) -> Result<MemoryRegion> {
+        match *self {}
+    }
+}
+
+/// What others may do with registered memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RemoteAccess {
+    /// Nothing: it is read here, and sent.
+    None,
+    /// Peers may write it (and read it, to flush).
+    Write,
+}
+
+/// Registered memory; there is no such value.
+pub enum MemoryRegion {}
+
+impl MemoryRegion {
+    /// Never called.
+    pub fn how(&self) -> Infallible {
+        match *self {}
+    }
+
+    /// Never called.
+    pub fn remote(&self) -> RemoteRegion {
+        match *self {}
+    }
+}
+
+/// A peer's registered memory; there is no such value.
+pub enum RemoteRegion {}
+
+impl RemoteRegion {
+    /// Never called.
+    pub fn encode(&self) -> [u8; 24] {
+        match *self {}
+    }
+
+    /// Never called.
+    pub fn extent(&self) -> Extent {
+        match *self {}
+    }
+
+    /// Reads nothing.
+    ///
+    /// # Errors
+    /// Always [`Error::FeatureOff`].
+    pub fn decode(_bytes: &[u8]) -> Result<Self> {
+        Err(off())
+    }
+}
+
+/// One end of a connection; there is no such value.
+pub enum Endpoint {}
+
+impl Endpoint {
+    /// Never called.
+    pub fn create(adapter: &Arc<Adapter>) -> Result<(Self, Vec<u8>)> {
+        match **adapter {}
+    }
+
+    /// Never called.
+    pub fn connect(&mut self, _remote: &[u8]) -> Result<()> {
+        match *self {}
+    }
+}
+
+/// What tells a transport of peers and memory; there is no such value.
+pub enum VerbsControl {}
+
+impl VerbsControl {
+    /// Never called.
+    pub fn add_peer(&self, _rank: Rank, _endpoint: Endpoint, _lanes: &[LaneId]) -> Result<()> {
+        match *self {}
+    }
+
+    /// Never called.
+    pub fn add_local(&self, _region: &MemoryRegion) -> Result<()> {
+        match *self {}
+    }
+
+    /// Never called.
+    pub fn add_remote(&self, _rank: Rank, _region: RemoteRegion) -> Result<()> {
+        match *self {}
+    }
+
+    /// Never called.
+    pub fn receive_signals(
+        &self,
+        _region: &MemoryRegion,
+        _writer: Box<dyn SignalWriter>,
+        _flush: bool,
+    ) -> Result<()> {
+        match *self {}
+    }
+
+    /// Never called.
+    pub fn break_off(&self, _rank: Rank) -> Result<()> {
+        match *self {}
+    }
+}
+
+/// The transport to ranks of other nodes; there is no such value.
+pub enum VerbsTransport {}
+
+impl VerbsTransport {
+    /// Never called.
+    pub fn new(
+        adapter: &Arc<Adapter>,
+        _writer: Box<dyn SignalWriter>,
+    ) -> Result<(Self, VerbsControl)> {
+        match **adapter {}
+    }
+}
+
+impl Transport for VerbsTransport {
+    fn submit(&mut self, _batch: &[Transfer]) -> Result<usize, TransportError> {
+        match *self {}
+    }
+
+    fn poll(&mut self) -> Result<Polled, TransportError> {
+        match *self {}
+    }
+}

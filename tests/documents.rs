@@ -1,0 +1,85 @@
+//! Documents name files and repeat code. If these tests fail, a reader is sent to a file that is gone
+//! or types an example that does not compile.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Every document of the repository: its path from the root, and its text.
+fn documents() -> Vec<(PathBuf, String)> {
+    let mut found = Vec::new();
+    let mut folders = vec![root().to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()) {
+            let name = entry.file_name().unwrap().to_string_lossy().into_owned();
+            if entry.is_dir() && ![".git", "target", ".tools"].contains(&name.as_str()) {
+                folders.push(entry);
+            } else if name.ends_with(".md") {
+                let text = fs::read_to_string(&entry).unwrap();
+                found.push((entry.strip_prefix(root()).unwrap().to_owned(), text));
+            }
+        }
+    }
+    assert!(found.len() >= 8, "only {} documents found: is the walk broken?", found.len());
+    found
+}
+
+/// What stands between each `open` and the `close` behind it, on one line.
+fn between<'a>(text: &'a str, open: &'a str, close: char) -> impl Iterator<Item = &'a str> {
+    text.lines().flat_map(move |line| {
+        line.split(open).skip(1).filter_map(move |rest| Some(rest.split_once(close)?.0))
+    })
+}
+
+#[test]
+fn links_lead_to_files() {
+    let mut dead = Vec::new();
+    for (document, text) in documents() {
+        let folder = root().join(&document).parent().unwrap().to_owned();
+        for link in between(&text, "](", ')') {
+            let file = link.split('#').next().unwrap();
+            let is_local =
+                !file.is_empty() && !file.contains("://") && !file.starts_with("mailto:");
+            if is_local && !folder.join(file).exists() {
+                dead.push(format!("{}: {link}", document.display()));
+            }
+        }
+    }
+    assert!(dead.is_empty(), "links that lead nowhere:\n  {}", dead.join("\n  "));
+}
+
+#[test]
+fn files_that_are_named_exist() {
+    let folders = ["src/", "kernels/", "ffi/", "hw-sim/", "tests/", "benches/", "examples/"];
+    let (mut named, mut missing) = (0, Vec::new());
+    for (document, text) in documents() {
+        // Every second piece stands between backticks.
+        let quoted = text.lines().flat_map(|line| line.split('`').skip(1).step_by(2));
+        for path in quoted.filter(|path| folders.iter().any(|folder| path.starts_with(folder))) {
+            // A pattern, or a place for the reader's own name, is no file.
+            if path.contains(['*', ' ', '<']) || path.contains("NAME") {
+                continue;
+            }
+            named += 1;
+            // Some documents name files from their own folder.
+            let folder = root().join(&document).parent().unwrap().to_owned();
+            if !root().join(path).exists() && !folder.join(path).exists() {
+                missing.push(format!("{}: {path}", document.display()));
+            }
+        }
+    }
+    assert!(named > 50, "only {named} paths found: is the search broken?");
+    assert!(missing.is_empty(), "files that do not exist:\n  {}", missing.join("\n  "));
+}
+
+/// The README's program is the example, which is compiled.
+#[test]
+fn the_readme_shows_the_example() {
+    let example = fs::read_to_string(root().join("examples/all_reduce.rs")).unwrap();
+    let code = &example[example.find("use ringdove").unwrap()..];
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    assert!(readme.contains(code), "README.md and examples/all_reduce.rs differ");
+}
