@@ -333,8 +333,8 @@ pub const LAUNCH_TABLE: &[Setting] = &[
     },
 ];
 
-/// Processors that the C library's sets of processors hold (`CPU_SETSIZE`): a number beyond ends the
-/// process that tries to be pinned there.
+/// Processors that the C library's sets of processors hold (`CPU_SETSIZE`): a number beyond ends
+/// the process that tries to be pinned there.
 pub(crate) const CPUS_MAX: usize = 1024;
 
 impl Default for Settings {

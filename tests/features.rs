@@ -1,5 +1,6 @@
-//! What the cargo features of this crate take and give. Without these tests, a framework that leaves
-//! RDMA out might need its tools all the same, or its ranks on other nodes might fail unexplained.
+//! What the cargo features of this crate take and give. Without these tests, a framework that
+//! leaves RDMA out might need its tools all the same, or its ranks on other nodes might fail
+//! unexplained.
 
 use std::process::Command;
 

@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// Our crates: name, folder, and which of ours each may depend on. Nobody depends on the leaf
 /// `hwsim-cli`: it appears in no list. Tests of all may depend on `tally`.
-const CRATES: [(&str, &str, &[&str]); 8] = [
+const CRATES: [(&str, &str, &[&str]); 11] = [
     ("ringdove-kernels", "kernels", &[]),
     ("ringdove", ".", &["ringdove-kernels"]),
     ("hwsim-ptx", "hw-sim/ptx", &[]),
@@ -15,6 +15,10 @@ const CRATES: [(&str, &str, &[&str]); 8] = [
     ("hwsim-timing", "hw-sim/timing", &["ringdove-kernels"]),
     // Compiles what programs load and reports what in it is wrong, so it sees the PTX crate too.
     ("hwsim-vendor-abi", "hw-sim/vendor-abi", &["hwsim-machine", "hwsim-ptx"]),
+    // The runtime knows the driver by its public interface alone, and links none of ours.
+    ("hwsim-cudart", "hw-sim/cudart", &[]),
+    ("hwsim-cudart-12", "hw-sim/cudart/12", &["hwsim-cudart"]),
+    ("hwsim-cudart-13", "hw-sim/cudart/13", &["hwsim-cudart"]),
     ("hwsim-cli", "hw-sim/cli", &["ringdove", "hwsim-machine", "hwsim-timing"]),
     ("tally", "tests/tally", &[]),
 ];
@@ -57,7 +61,7 @@ const MAPPING: [&str; 3] = ["mman", "mmap", "munmap"];
 /// Where `unsafe` may stand (STYLE, law 1). Examples launch a user's own kernel, which is unsafe
 /// in cudarc. `communicator/raw` declares the calls on addresses, whose contract is the caller's,
 /// and has no unsafe block; `tests/raw` makes those calls, and `tests/cust` lends memory of cust.
-const UNSAFE_PLACES: [&str; 10] = [
+const UNSAFE_PLACES: [&str; 11] = [
     "examples/",
     "src/communicator/raw.rs",
     "tests/cust.rs",
@@ -66,6 +70,7 @@ const UNSAFE_PLACES: [&str; 10] = [
     "src/gpu/",
     "src/transport/peer",
     "src/transport/verbs",
+    "hw-sim/cudart/",
     "hw-sim/machine/",
     "hw-sim/vendor-abi/",
 ];

@@ -50,8 +50,8 @@ impl ByOrigin {
     }
 
     /// The one to close first where there are too many: the oldest of the origin that has most. A
-    /// rank's handshake takes milliseconds, a stranger's silence lasts; and strangers at one address
-    /// push out nobody but one another.
+    /// rank's handshake takes milliseconds, a stranger's silence lasts; and strangers at one
+    /// address push out nobody but one another.
     pub fn first_to_close(&self) -> Option<ConnectionId> {
         let (_, origin) = self.by_size.last()?;
         self.by_origin[origin].first().copied()

@@ -332,7 +332,7 @@ impl RootTask {
         } else {
             let rank = hello.rank.0;
             net.log_limited(self.id, |left_out| {
-                tracing::warn!(%address, rank, %cause, left_out, "a rank left before it had joined");
+                tracing::warn!(%address, rank, %cause, left_out, "a rank left before joining");
             });
         }
     }

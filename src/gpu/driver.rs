@@ -31,8 +31,8 @@ fn limit_of(status: sys::CUresult) -> Option<String> {
     let (limit, _) =
         getrlimit(Resource::RLIMIT_AS).ok().filter(|&(soft, _)| soft != RLIM_INFINITY)?;
     Some(format!(
-        "; the address space of this process is limited to {} MiB, and CUDA drivers reserve several \
-         times the memory of all GPUs: try `ulimit -v unlimited`",
+        "; the address space of this process is limited to {} MiB, and CUDA drivers reserve \
+         several times the memory of all GPUs: try `ulimit -v unlimited`",
         limit >> 20
     ))
 }

@@ -132,7 +132,7 @@ fn hello_as_rank_1(version: u8) -> Vec<u8> {
 
 #[test]
 fn the_layout_of_version_1_is_named_to_both_sides_users() {
-    // Nobody can prove to it what it does not understand; the connection ends, and the log says why.
+    // Nobody can prove to it what it does not understand: the connection ends, the log says why.
     let strangers = job_beside(|stranger| stranger.write_all(&hello_as_rank_1(1)).unwrap());
     let warning = LOG.about(&strangers);
     assert!(warning.contains("says that it speaks version 1"), "{warning}");

@@ -119,7 +119,7 @@ fn signal(name: &str, pid: i32) {
 fn play(seed: u64) -> Result<(), String> {
     let mut rng = Rng::with_seed(seed);
     let victims = [Victim::Launcher, Victim::Rank, Victim::Ranks, Victim::Both, Victim::Tidier];
-    let victim = victims[(seed % victims.len() as u64) as usize];
+    let victim = rng.choice(victims).unwrap();
     let (machine, procs) = rng.choice([("pcie4", 2), ("pcie4 x 2", 2), ("ark x 2", 2)]).unwrap();
     let delay = Duration::from_millis(rng.u64(0..2500));
     let folder = tempfile::tempdir().unwrap();
@@ -148,13 +148,17 @@ fn play(seed: u64) -> Result<(), String> {
             tidier.into_iter().for_each(|process| end(process.pid));
         }
     }
-    // Where there was nobody to kill yet, or the job does not notice, it is told to end.
-    if matches!(victim, Victim::Tidier) || ranks.is_empty() {
-        signal("TERM", own);
-    }
+    // Where there was nobody to kill yet, or the job does not notice, it is told to end: more than
+    // once, since the first time it wants to end well.
+    let tells = matches!(victim, Victim::Tidier) || ranks.is_empty();
     let started = Instant::now();
+    let mut told = Duration::ZERO;
     let mut ended = false;
     loop {
+        if tells && !ended && started.elapsed() >= told {
+            told += Duration::from_secs(1);
+            signal("TERM", own);
+        }
         // Reaped, so that it is no process any more.
         ended |= launcher.try_wait().unwrap().is_some();
         let left = leftovers(&mark, folder.path(), &shared_before);

@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 const LIMITED_TIME: Duration = Duration::from_secs(100);
 /// Lives of a communicator on each engine, beside the first ones; `RINGDOVE_FUZZ_CASES` says
 /// another number.
-const CYCLES: u64 = 40;
+const CYCLES: u64 = 30;
 /// After so many lives a process has all that it keeps.
-const FIRST_CYCLES: u64 = 10;
+const FIRST_CYCLES: u64 = 5;
 
 /// An all-reduce of two ranks of each process, with its results checked.
 fn perf(machine: &str, options: &str) -> String {

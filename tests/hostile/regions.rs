@@ -194,7 +194,7 @@ impl RankMemory {
         // Identity, control, status, error record.
         let identity_bytes = size_of::<Identity>() as u64;
         let own = [0, 0x100, 0x200].map(|offset| channel + offset..channel + offset + 64);
-        [bar..bar + identity_bytes].into_iter().chain(own).chain(tables).collect()
+        std::iter::once(bar..bar + identity_bytes).chain(own).chain(tables).collect()
     }
 
     fn plans(&self, memory: &Memory) -> Vec<Range<u64>> {

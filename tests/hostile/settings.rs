@@ -101,9 +101,9 @@ fn out_of_bounds(settings: &Settings) -> Option<String> {
     let holds = [
         times.iter().all(|time| (Duration::from_millis(1)..=day).contains(time)),
         (1..=16).contains(&settings.blocks_max),
-        (4096..=4 << 20).contains(&settings.slot_bytes) && settings.slot_bytes % 16 == 0,
+        (4096..=4 << 20).contains(&settings.slot_bytes) && settings.slot_bytes.is_multiple_of(16),
         (2..=64).contains(&settings.slot_count) && settings.slot_count.is_power_of_two(),
-        settings.low_latency_bytes <= 262_144 && settings.low_latency_bytes % 16 == 0,
+        settings.low_latency_bytes <= 262_144 && settings.low_latency_bytes.is_multiple_of(16),
         (4..=16).contains(&settings.ring_log2),
         (1..=64).contains(&settings.proxy_threads),
         settings.proxy_cpus.iter().all(|cpu| *cpu < 4096),
@@ -139,8 +139,11 @@ fn play(bytes: &[u8]) -> Result<(), String> {
 /// An error names a variable: one that is set, or one that is missing.
 fn named(words: &str, variables: &BTreeMap<String, String>) -> Result<(), String> {
     let longest = variables.values().map(String::len).max().unwrap_or(0);
+    let letter = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
     let is_name = |word: &str| {
-        word.len() > 3 && word.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_')
+        word.len() > 3
+            && word.starts_with(|c: char| c.is_ascii_uppercase())
+            && word.bytes().all(letter)
     };
     let says = words.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').any(is_name);
     if words.len() > 4 * longest + 1000 {

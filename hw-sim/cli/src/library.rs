@@ -18,6 +18,10 @@ pub const SEARCH_VARIABLE: &str = "LD_LIBRARY_PATH";
 /// share one state.
 const VENDOR_NAMES: [&str; 4] =
     ["libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1", "libnvidia-ml.so"];
+/// CUDA runtimes: the name under which programs ask for each, and its file beside `libhwsim.so`.
+/// Without them everything but programs of nvcc runs, so that they may be missing.
+const RUNTIMES: [(&str, &str); 2] =
+    [("libcudart.so.12", "libcudart12.so"), ("libcudart.so.13", "libcudart13.so")];
 
 /// The path of `libhwsim.so`: from `HWSIM_LIB`, beside this program, or in `../lib`.
 pub fn find() -> Result<PathBuf, Error> {
@@ -64,6 +68,13 @@ impl Stage {
         for name in VENDOR_NAMES {
             symlink(library, folder.path().join(name))
                 .map_err(Error::system(format!("linking {name} to {}", library.display())))?;
+        }
+        for (name, file) in RUNTIMES {
+            let runtime = library.with_file_name(file);
+            if runtime.is_file() {
+                symlink(&runtime, folder.path().join(name))
+                    .map_err(Error::system(format!("linking {name} to {}", runtime.display())))?;
+            }
         }
         let machine_file = folder.path().join("machine.toml");
         fs::write(&machine_file, machine.source())

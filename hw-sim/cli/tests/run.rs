@@ -35,6 +35,19 @@ fn the_command_finds_the_vendors_names_and_the_machine() {
     place.assert_nothing_left();
 }
 
+/// Programs of nvcc ask for the runtime by these names; an hwsim that was built without it runs the
+/// others.
+#[test]
+fn the_command_finds_the_runtimes_that_lie_beside_the_library() {
+    let place = Place::new();
+    fs::write(place.path("libcudart12.so"), "").unwrap();
+    let script = "d=${LD_LIBRARY_PATH%%:*}; readlink $d/libcudart.so.12; ls $d | grep -c cudart";
+    let output = place.output(&["run", "-q", "--", "sh", "-c", script]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let runtime = place.path("libcudart12.so").canonicalize().unwrap();
+    assert_eq!(text(&output.stdout), format!("{}\n1\n", runtime.display()));
+}
+
 #[test]
 fn quiet_adds_nothing_to_the_commands_own_output() {
     let place = Place::new();

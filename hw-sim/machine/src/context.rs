@@ -7,6 +7,7 @@ use crate::error::{Error, Result, Sticky};
 use crate::machine::Machine;
 use crate::memory::{Reach, View};
 use crate::stream::{Stream, StreamKind};
+use crate::workspace::Workspaces;
 use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -31,6 +32,8 @@ pub struct Context {
     pub(crate) backlog: Option<Backlog>,
     /// The queues that streams share, if they do.
     pub(crate) connections: Option<Connections>,
+    /// Where blocks of cooperative launches meet.
+    workspaces: Workspaces,
 }
 
 impl fmt::Display for Context {
@@ -59,6 +62,7 @@ impl Context {
             condemned: AtomicU32::new(0),
             legacy: OnceLock::new(),
             streams: Mutex::default(),
+            workspaces: Workspaces::default(),
         });
         let legacy = Stream::new(&context, StreamKind::Legacy, 0);
         assert!(context.legacy.set(legacy).is_ok(), "set once");
@@ -69,6 +73,11 @@ impl Context {
     /// The default stream, which waits for all blocking streams and makes them wait.
     pub fn legacy_stream(&self) -> &Arc<Stream> {
         self.legacy.get().expect("made with the context")
+    }
+
+    /// The workspace of a stream's cooperative launches.
+    pub(crate) fn grid_workspace(&self, stream: &Arc<Stream>) -> Result<u64> {
+        self.workspaces.of(self, stream)
     }
 
     /// A new stream.

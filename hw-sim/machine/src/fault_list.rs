@@ -64,8 +64,8 @@ pub(crate) fn number(text: &str) -> Option<u64> {
     }
 }
 
-/// The most microseconds that a fault may hold something back: a day. Beyond it, sums of times could
-/// be more than clocks can tell.
+/// The most microseconds that a fault may hold something back: a day. Sums of longer times could be
+/// more than clocks can tell.
 const TIME_MAX: u64 = 24 * 60 * 60 * 1_000_000;
 
 /// A time after the sign of equality, in microseconds.

@@ -25,6 +25,7 @@ pub mod stream;
 pub mod transfer;
 pub mod wait_value;
 mod worker;
+mod workspace;
 
 pub use context::Context;
 pub use error::{Error, Result, Sticky};

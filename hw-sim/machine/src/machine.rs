@@ -19,7 +19,6 @@ use crate::stream::{Command, Stream};
 use crate::worker::{self, Callbacks};
 use hwsim_ptx::Launch;
 use std::collections::HashSet;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -161,6 +160,7 @@ impl Machine {
             params: request.params,
             grid_id: 1 + self.launches.fetch_add(1, Ordering::Relaxed),
             sm_count: model.multiprocessors,
+            grid_workspace: if request.cooperative { context.grid_workspace(stream)? } else { 0 },
         };
         let run = KernelRun::new(launch, context.view(), Arc::clone(stream), footprint);
         stream.submit(Command::Kernel(Arc::new(run)));
@@ -222,16 +222,14 @@ impl Machine {
     }
 
     /// Takes the time that a real driver takes to compile a text, where the profile has it so: the
-    /// first time that the process loads it.
-    pub(crate) fn compile(&self, text: &str) {
+    /// first time that the process loads it. The text is known by its digest.
+    pub(crate) fn compile(&self, digest: u64) {
         let delay = self.description.driver.jit_delay_ms;
         if delay == 0 {
             return;
         }
-        let mut hasher = DefaultHasher::new();
-        text.hash(&mut hasher);
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
-        if loaded.insert(hasher.finish()) {
+        if loaded.insert(digest) {
             drop(loaded);
             std::thread::sleep(Duration::from_millis(delay.into()));
         }

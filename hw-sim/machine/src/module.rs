@@ -5,6 +5,7 @@ use crate::copy::{Bulk, Source};
 use crate::error::{Error, Result};
 use hwsim_ptx::{Kernel, LinkedModule};
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -14,8 +15,8 @@ pub struct Module {
     pub context: Arc<Context>,
     linked: LinkedModule,
     variables: HashMap<String, Variable>,
-    /// The allocation that holds all variables; 0 if there are none.
-    storage: u64,
+    /// The allocations that hold all variables.
+    _storage: Storage,
 }
 
 /// A module-scope variable.
@@ -39,61 +40,86 @@ pub struct Function {
     loaded: AtomicBool,
 }
 
-/// The kernels of a PTX text, which is checked but not loaded anywhere.
-pub fn kernel_names(text: &str) -> Result<Vec<String>> {
-    let module = hwsim_ptx::Module::load(text);
-    let module = module.map_err(|error| Error::InvalidPtx(error.to_string()))?;
-    Ok(module.kernels().map(str::to_owned).collect())
+/// A PTX text, parsed and decoded once, that can be placed in any number of contexts.
+#[derive(Clone, Debug)]
+pub struct Code {
+    module: hwsim_ptx::Module,
+    /// Of the text: who has compiled it before need not do so again.
+    digest: u64,
+}
+
+impl Code {
+    /// Parses and decodes.
+    pub fn parse(text: &str) -> Result<Self> {
+        let mut hasher = DefaultHasher::new();
+        text.hash(&mut hasher);
+        let module = hwsim_ptx::Module::load(text).map_err(invalid)?;
+        Ok(Self { module, digest: hasher.finish() })
+    }
+
+    /// Is there a managed variable of this name?
+    pub fn is_managed(&self, name: &str) -> bool {
+        self.module.globals().iter().any(|global| global.managed && global.name == name)
+    }
+
+    /// The names of its kernels.
+    pub fn kernel_names(&self) -> impl Iterator<Item = &str> {
+        self.module.kernels()
+    }
+}
+
+fn invalid(error: hwsim_ptx::PtxError) -> Error {
+    Error::InvalidPtx(error.to_string())
 }
 
 impl Module {
     /// Parses, decodes and places a module.
     pub fn load(context: &Arc<Context>, text: &str) -> Result<Arc<Self>> {
-        let invalid = |error: hwsim_ptx::PtxError| Error::InvalidPtx(error.to_string());
-        let module = hwsim_ptx::Module::load(text).map_err(invalid)?;
-        context.machine.compile(text);
-        let mut offsets = Vec::new();
-        let mut end = 0u64;
+        Self::place(context, Code::parse(text)?, None)
+    }
+
+    /// Places a module that was parsed before. Managed variables, of which there is one for all
+    /// contexts, are those of a `sibling` that was placed from the same code.
+    pub fn place(context: &Arc<Context>, code: Code, sibling: Option<&Self>) -> Result<Arc<Self>> {
+        context.machine.compile(code.digest);
+        let module = code.module;
+        let (mut own, mut managed) = (Section::default(), Section::default());
         for global in module.globals() {
             if global.is_extern {
                 let text = format!("extern variable {} of the module", global.name);
                 return Err(Error::NotFound(text));
             }
-            end = end.next_multiple_of(u64::from(global.align.max(1)));
-            offsets.push((global.name.clone(), end, global.size_bytes));
-            end += global.size_bytes;
+            if global.managed { managed.add(global) } else { own.add(global) }
         }
-        let memory = &context.machine.memory;
-        let storage =
-            if end == 0 { 0 } else { memory.allocate(context.gpu, end, false, context.id)? };
-        let variables: HashMap<_, _> = offsets
-            .into_iter()
-            .map(|(name, offset, bytes)| (name, Variable { address: storage + offset, bytes }))
-            .collect();
-        let addresses = variables.iter().map(|(name, v)| (name.clone(), v.address)).collect();
-        let linked = match module.link(&addresses) {
-            Ok(linked) => linked,
-            Err(error) => {
-                if storage != 0 {
-                    memory.free(storage)?;
-                }
-                return Err(invalid(error));
+        let mut storage = Storage { context: Arc::clone(context), addresses: Vec::new() };
+        let mut variables = own.place(storage.allocate(own.end, Owner::Context)?);
+        match sibling {
+            Some(sibling) => {
+                let known =
+                    managed.names().filter_map(|name| sibling.variables.get_key_value(name));
+                variables.extend(known.map(|(name, variable)| (name.clone(), *variable)));
             }
-        };
-        let module = Self { context: Arc::clone(context), linked, variables, storage };
-        module.initialise()?;
+            None => variables.extend(managed.place(storage.allocate(managed.end, Owner::Module)?)),
+        }
+        let addresses = variables.iter().map(|(name, v)| (name.clone(), v.address)).collect();
+        let linked = module.link(&addresses).map_err(invalid)?;
+        let context = Arc::clone(context);
+        let module = Self { context, linked, variables, _storage: storage };
+        module
+            .initialise(|name| sibling.is_none() || !managed.names().any(|other| other == name))?;
         Ok(Arc::new(module))
     }
 
-    /// Writes the variables' initial values: zero where none were given.
-    fn initialise(&self) -> Result<()> {
+    /// Writes the initial values of the variables that are `wanted`: zero where none were given.
+    fn initialise(&self, wanted: impl Fn(&str) -> bool) -> Result<()> {
         let memory = &self.context.machine.memory;
         let zero = Source::Pattern { value: 0, width: 1 };
-        for Variable { address, bytes } in self.variables.values().copied() {
+        let variables = self.variables.iter().filter(|(name, _)| wanted(name));
+        for (_, &Variable { address, bytes }) in variables {
             let all = Bulk { destination: address, destination_known: true, source: zero, bytes };
             all.run(memory, 0, bytes)?;
         }
-        for (name, image) in self.linked.images() {
+        for (name, image) in self.linked.images().filter(|(name, _)| wanted(name)) {
             let variable = self.variables[name];
             crate::copy::staged(memory, variable.address, image)?;
         }
@@ -114,11 +140,70 @@ impl Module {
     }
 }
 
-impl Drop for Module {
+/// Variables that lie in one allocation: names, offsets, sizes.
+#[derive(Default)]
+struct Section {
+    variables: Vec<(String, u64, u64)>,
+    end: u64,
+}
+
+impl Section {
+    fn add(&mut self, global: &hwsim_ptx::Global) {
+        let offset = self.end.next_multiple_of(u64::from(global.align.max(1)));
+        self.variables.push((global.name.clone(), offset, global.size_bytes));
+        self.end = offset + global.size_bytes;
+    }
+
+    fn names(&self) -> impl Iterator<Item = &str> {
+        self.variables.iter().map(|(name, ..)| name.as_str())
+    }
+
+    fn place(&self, start: u64) -> HashMap<String, Variable> {
+        let placed = |(name, offset, bytes): &(String, u64, u64)| {
+            (name.clone(), Variable { address: start + offset, bytes: *bytes })
+        };
+        self.variables.iter().map(placed).collect()
+    }
+}
+
+/// Who takes a variable's memory along.
+#[derive(Clone, Copy)]
+enum Owner {
+    Context,
+    /// The module alone: other contexts use its managed variables, too.
+    Module,
+}
+
+/// A number that no context has: those start at 1.
+const NO_CONTEXT: u64 = 0;
+
+/// The memory of a module's variables.
+struct Storage {
+    context: Arc<Context>,
+    addresses: Vec<u64>,
+}
+
+impl Storage {
+    /// 0 for no bytes.
+    fn allocate(&mut self, bytes: u64, owner: Owner) -> Result<u64> {
+        if bytes == 0 {
+            return Ok(0);
+        }
+        let Context { machine, gpu, id, .. } = &*self.context;
+        let address = match owner {
+            Owner::Context => machine.memory.allocate(*gpu, bytes, false, *id)?,
+            Owner::Module => machine.memory.allocate(*gpu, bytes, true, NO_CONTEXT)?,
+        };
+        self.addresses.push(address);
+        Ok(address)
+    }
+}
+
+impl Drop for Storage {
     fn drop(&mut self) {
-        if self.storage != 0 {
+        for &address in &self.addresses {
             // A context that was destroyed has freed it already.
-            let _ = self.context.machine.memory.free(self.storage);
+            let _ = self.context.machine.memory.free(address);
         }
     }
 }

@@ -75,6 +75,7 @@ fn measure(criterion: &mut Criterion, name: &str, text: &str, streams: u64) {
         params: params.iter().flat_map(|param| param.to_le_bytes()).collect(),
         grid_id: 0,
         sm_count: 1,
+        grid_workspace: 0,
     });
     let clock = Wall(Instant::now());
     let mut group = criterion.benchmark_group("interpreter");

@@ -96,6 +96,8 @@ pub struct Variable {
     pub initializer: Option<Initializer>,
     /// Its linkage.
     pub linkage: Linkage,
+    /// `.attribute(.managed)`: one variable for all GPUs and the host.
+    pub managed: bool,
     /// Line in the text, from 1.
     pub line: u32,
 }

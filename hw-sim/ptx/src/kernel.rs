@@ -54,6 +54,9 @@ pub struct Launch {
     pub grid_id: u64,
     /// `%nsmid`
     pub sm_count: u32,
+    /// `%envreg1` and `%envreg2`: where blocks of a cooperative launch meet, 0 for other launches.
+    /// The second word of 32 bits there is theirs, and zero before the first launch.
+    pub grid_workspace: u64,
 }
 
 impl Launch {

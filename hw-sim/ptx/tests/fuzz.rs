@@ -73,6 +73,7 @@ fn run(kernel: Arc<Kernel>, memory: &FlatMemory) -> Option<Result<Progress, Faul
         dynamic_shared_bytes: 1024,
         grid_id: 1,
         sm_count: 4,
+        grid_workspace: 0,
     };
     let clock = Ticks(AtomicU64::new(0));
     let mut block = Block::new(Arc::new(launch), [1, 0, 0], 1);

@@ -173,3 +173,25 @@ fn symbols_are_found_by_name_and_version() {
         assert!(!find(c"cuGraphLaunch", 12040).1.is_null(), "what is not supported has a symbol");
     });
 }
+
+/// NVIDIA's own runtime ends without its tables; its user must learn what to do, and once.
+#[test]
+fn a_private_table_is_refused_and_named_once() {
+    let test = "a_private_table_is_refused_and_named_once";
+    if common::is_inside(test) {
+        context(0);
+        let id = sys::CUuuid { bytes: std::array::from_fn(|index| index as c_char) };
+        for _ in 0..3 {
+            let mut table: *const c_void = std::ptr::dangling();
+            refused!(CUDA_ERROR_NOT_FOUND: cuGetExportTable(&mut table, &id));
+            assert!(table.is_null());
+        }
+        return;
+    }
+    let output = common::run_again(test, "one-gpu", &[]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    for words in ["00010203-0405-0607-0809-0a0b0c0d0e0f", "-cudart shared"] {
+        assert_eq!(said.matches(words).count(), 1, "{words} in: {said}");
+    }
+}

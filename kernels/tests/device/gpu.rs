@@ -156,6 +156,7 @@ impl Running {
             dynamic_shared_bytes: 0,
             params,
             grid_id: 1,
+            grid_workspace: 0,
             sm_count: 1,
         });
         let blocks = (0..blocks).map(|index| Block::new(launch.clone(), [index, 0, 0], 0));

@@ -17,8 +17,8 @@ use std::sync::atomic::Ordering;
 /// The bit that tells a receive request's id from those of sends.
 pub(super) const RECEIVE_BIT: u64 = 1 << 63;
 
-/// How many receive requests the adapter holds. Its completions are counted against what was posted:
-/// the number that is posted next decides how far a list of requests is read.
+/// How many receive requests the adapter holds. Its completions are counted against what was
+/// posted: the number that is posted next decides how far a list of requests is read.
 #[derive(Debug)]
 struct Requests {
     depth: u64,

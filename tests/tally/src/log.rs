@@ -15,8 +15,8 @@ pub struct Section {
     pub ended: bool,
 }
 
-/// Splits the output of `cargo test`, standard output and error in one, by test program. Commands of
-/// `tests/rxe/commands` begin with `$ `; they count if they are tests.
+/// Splits the output of `cargo test`, standard output and error in one, by test program. Commands
+/// of `tests/rxe/commands` begin with `$ `; they count if they are tests.
 pub fn sections(log: &str) -> Vec<Section> {
     let mut all: Vec<Section> = Vec::new();
     for line in log.lines().map(str::trim_end) {
@@ -92,7 +92,8 @@ mod tests {
          \x20  Doc-tests ringdove\ntest result: ok. 4 passed; 0 failed; 0 ignored; 0 measured\n\
          $ compare || echo no\n$ tests_verbs --test-threads=1\n\
          test result: ok. 5 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out\n\
-         \x20    Running tests/dies.rs (target/release/deps/dies-0123456789abcdef)\nrunning 1 test\n";
+         \x20    Running tests/dies.rs (target/release/deps/dies-0123456789abcdef)\n\
+         running 1 test\n";
 
     /// If this fails, the summary of `./x test` counts what did not happen.
     #[test]

@@ -1,5 +1,6 @@
-//! `tally LOG SKIPS [FAILED]`: the last lines of `./x test`. LOG is what `cargo test` printed, SKIPS
-//! what `tally::skip` wrote, FAILED the phase that failed, if one did. The last line counts tests.
+//! `tally LOG SKIPS [FAILED]`: the last lines of `./x test`. LOG is what `cargo test` printed,
+//! SKIPS what `tally::skip` wrote, FAILED the phase that failed, if one did. The last line counts
+//! tests.
 
 use std::process::ExitCode;
 use tally::{List, Report, is_strict, sections};

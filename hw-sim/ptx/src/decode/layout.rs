@@ -63,6 +63,7 @@ pub fn global(variable: &Variable) -> Result<Global, DecodeError> {
         size_bytes,
         align: variable_align(variable),
         constant: variable.space == StateSpace::Const,
+        managed: variable.managed,
         is_extern,
         image: Vec::new(),
         relocations: Vec::new(),

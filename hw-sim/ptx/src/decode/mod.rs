@@ -75,6 +75,8 @@ pub struct Global {
     pub align: u32,
     /// `.const`: kernels only read it.
     pub constant: bool,
+    /// `.attribute(.managed)`: one variable for all GPUs and the host.
+    pub managed: bool,
     /// Declared here, defined elsewhere.
     pub is_extern: bool,
     /// Its initial bytes, up to the last that was given; all behind them are zero.

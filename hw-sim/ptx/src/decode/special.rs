@@ -43,6 +43,8 @@ pub fn find(name: &str) -> Option<(Special, ScalarType)> {
         "%globaltimer_lo" => Special::Timer,
         "%globaltimer_hi" => Special::TimerHigh,
         "%dynamic_smem_size" => Special::DynamicShared,
+        "%envreg1" => Special::WorkspaceHigh,
+        "%envreg2" => Special::Workspace,
         "%total_smem_size" | "%aggr_smem_size" => Special::TotalShared,
         _ => {
             let number: u32 = base.strip_prefix("%envreg")?.parse().ok()?;

@@ -245,6 +245,8 @@ impl Warp {
             Special::ClockHigh | Special::TimerHigh => same(context.clock.now_ns() >> 32),
             Special::DynamicShared => same(launch.dynamic_shared_bytes.into()),
             Special::TotalShared => same(context.block.bytes.len() as u64),
+            Special::Workspace => same(u64::from(launch.grid_workspace as u32)),
+            Special::WorkspaceHigh => same(launch.grid_workspace >> 32),
             Special::Fixed(value) => same(value.into()),
         };
         match width {

@@ -156,7 +156,11 @@ pub enum Special {
     DynamicShared,
     /// `%total_smem_size`
     TotalShared,
-    /// A value that never changes here: `%envreg*`, cluster registers.
+    /// `%envreg2`: the grid's workspace, low half.
+    Workspace,
+    /// `%envreg1`: its high half.
+    WorkspaceHigh,
+    /// A value that never changes here: other `%envreg*`, cluster registers.
     Fixed(u32),
 }
 

@@ -18,6 +18,7 @@ pub(super) struct Kindred {
     pub align: Option<u32>,
     pub scalar: ScalarType,
     pub vector: u8,
+    pub managed: bool,
 }
 
 /// The space that a directive names, if it names one.
@@ -68,7 +69,7 @@ impl<'t> Parser<'t> {
         };
         self.advance();
         let (mut align, mut vector, mut found) = (None, 1, None);
-        let mut is_pointer = false;
+        let (mut is_pointer, mut managed) = (false, false);
         loop {
             let token = self.peek();
             let Some(word) = self.eat_dotted() else { break };
@@ -84,7 +85,7 @@ impl<'t> Parser<'t> {
                 "v2" => vector = 2,
                 "v4" => vector = 4,
                 "v8" => vector = 8,
-                "attribute" => self.attribute()?,
+                "attribute" => managed |= self.attribute()?,
                 _ if found.is_none() && scalar(word).is_some() => found = scalar(word),
                 _ => {
                     let expected = "a type, `.align`, `.v2`, `.v4`, `.v8`, `.ptr` or `.attribute`";
@@ -93,7 +94,7 @@ impl<'t> Parser<'t> {
             }
         }
         let Some(scalar) = found else { return Err(self.unexpected("a type, as in `.b32`")) };
-        Ok(Kindred { space, align, scalar, vector })
+        Ok(Kindred { space, align, scalar, vector, managed })
     }
 
     fn alignment(&mut self) -> Result<u32, PtxError> {
@@ -105,22 +106,23 @@ impl<'t> Parser<'t> {
         Err(self.error_at(token, "a power of two", bytes.to_string()))
     }
 
-    /// `.attribute(.managed, .unified(1, 2))`, the first word being read. No attribute changes
-    /// what a program computes.
-    pub(super) fn attribute(&mut self) -> Result<(), PtxError> {
+    /// `.attribute(.managed, .unified(1, 2))`, the first word being read. Is it `.managed`? No
+    /// other attribute changes what a program computes.
+    pub(super) fn attribute(&mut self) -> Result<bool, PtxError> {
         self.expect("(")?;
-        let mut open = 1;
+        let (mut open, mut managed) = (1, false);
         while open > 0 {
             match self.slice(self.peek()) {
                 "(" => open += 1,
                 ")" => open -= 1,
                 "," => {}
+                ".managed" => managed = true,
                 _ if matches!(self.peek().kind, Kind::Dotted | Kind::Number) => {}
                 _ => return Err(self.unexpected("an attribute or `)`")),
             }
             self.advance();
         }
-        Ok(())
+        Ok(managed)
     }
 
     /// Registers `%a, %b<5>`, each with its token, up to and with the semicolon.
@@ -172,7 +174,7 @@ impl<'t> Parser<'t> {
             dimensions.push(self.integer("a number of elements", 0, i64::MAX.into())? as u64);
             self.expect("]")?;
         }
-        let Kindred { space, align, scalar, vector } = kindred;
+        let Kindred { space, align, scalar, vector, managed } = kindred;
         let initializer = self.initial_value(space)?;
         // A parameter without a size is the rest of a variadic call.
         let sized = initializer.is_some() || !dimensions.contains(&0);
@@ -182,8 +184,18 @@ impl<'t> Parser<'t> {
         }
         let name = self.slice(token).to_owned();
         let line = token.line;
-        let variable =
-            Variable { name, space, align, scalar, vector, dimensions, initializer, linkage, line };
+        let variable = Variable {
+            name,
+            space,
+            align,
+            scalar,
+            vector,
+            dimensions,
+            initializer,
+            linkage,
+            managed,
+            line,
+        };
         Ok((token, variable))
     }
 

@@ -74,6 +74,7 @@ impl Bench {
             params,
             grid_id: 1,
             sm_count: 4,
+            grid_workspace: 0,
         })
     }
 

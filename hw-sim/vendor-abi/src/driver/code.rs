@@ -13,6 +13,7 @@ pub(crate) const OUT_OF_MEMORY: Code = 2;
 pub(crate) const NOT_INITIALIZED: Code = 3;
 pub(crate) const NO_DEVICE: Code = 100;
 pub(crate) const INVALID_DEVICE: Code = 101;
+pub(crate) const INVALID_IMAGE: Code = 200;
 pub(crate) const INVALID_CONTEXT: Code = 201;
 pub(crate) const NO_BINARY_FOR_GPU: Code = 209;
 pub(crate) const PEER_ACCESS_UNSUPPORTED: Code = 217;

@@ -4,12 +4,14 @@ use super::call::{In, Out, driver_calls, string};
 use super::code::{INVALID_VALUE, NOT_FOUND, Outcome, refuse};
 use super::gate;
 use super::handles::Handle;
-use super::module::{function_attribute, function_handle, image_text, parameter, set_attribute};
+use super::image::Image;
+use super::module::{function_attribute, function_handle, parameter, set_attribute};
 use super::state::{self, Library, LibraryKernel};
+use hwsim_machine::module::Code;
 use hwsim_machine::{Context, Function, Module};
 use std::collections::HashMap;
 use std::ffi::{CString, c_char, c_int, c_uint};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// The library's module in a context, loaded on first use.
 fn module_in(library: &Library, context: &Arc<Context>) -> Outcome<(Handle, Arc<Module>)> {
@@ -19,7 +21,13 @@ fn module_in(library: &Library, context: &Arc<Context>) -> Outcome<(Handle, Arc<
         return Ok((*handle, Arc::clone(module)));
     }
     gate::drain(context);
-    let module = Module::load(context, &library.text)?;
+    let code = library.image.code_for(context.machine.model(context.gpu))?.clone();
+    let first = library.first.get();
+    let module = Module::place(context, code, first.map(|module| &**module))?;
+    if first.is_none() {
+        // The lock on `modules` is held: nobody else can have set it meanwhile.
+        let _ = library.first.set(Arc::clone(&module));
+    }
     let handle = driver.modules.add(Arc::clone(&module));
     modules.insert(context.id, (handle, Arc::clone(&module)));
     Ok((handle, module))
@@ -51,14 +59,33 @@ pub(super) fn lasting_name(name: &str) -> *const c_char {
     copy.or_insert_with(|| CString::new(name).unwrap_or_default()).as_ptr()
 }
 
-fn load(library: Out<Handle>, text: String) -> Outcome {
+fn load(library: Out<Handle>, image: Image) -> Outcome {
     let driver = state::driver()?;
     library.require()?;
-    let names = hwsim_machine::module::kernel_names(&text);
-    let kernel_names = names.inspect_err(|error| eprintln!("hwsim: PTX refused: {error}"))?;
-    let (modules, kernels) = (Mutex::default(), Mutex::default());
-    let value = Arc::new(Library { text, kernel_names, modules, kernels });
-    library.set(driver.libraries.add(value))
+    let (modules, kernels, first) = (Mutex::default(), Mutex::default(), OnceLock::new());
+    library.set(driver.libraries.add(Arc::new(Library { image, modules, kernels, first })))
+}
+
+/// The code by which a library's kernels are known: that of the current context's GPU. Without a
+/// context it is that of the first device, as a library need not have any context.
+fn code(library: &Library) -> Outcome<&Code> {
+    match state::current() {
+        Ok((_, context)) => library.image.code_for(context.machine.model(context.gpu)),
+        Err(_) => {
+            let (driver, gpu) = state::device(0)?;
+            library.image.code_for(driver.machine.model(gpu))
+        }
+    }
+}
+
+/// The handle of a library's kernel; asking twice gives the same one.
+fn kernel_handle(library: &Arc<Library>, name: &str) -> Outcome<Handle> {
+    let driver = state::driver()?;
+    let mut kernels = library.kernels.lock().unwrap();
+    Ok(*kernels.entry(name.to_owned()).or_insert_with(|| {
+        let (name, library) = (name.to_owned(), Arc::clone(library));
+        driver.kernels.add(Arc::new(LibraryKernel { library, name }))
+    }))
 }
 
 driver_calls! {
@@ -72,7 +99,7 @@ driver_calls! {
         _library_values: In<u64>,
         _library_count: c_uint,
     ) {
-        load(library, image_text(image)?)
+        load(library, Image::at(image)?)
     }
 
     fn cuLibraryLoadFromFile(
@@ -85,14 +112,7 @@ driver_calls! {
         _library_values: In<u64>,
         _library_count: c_uint,
     ) {
-        let path = string(path)?;
-        match std::fs::read(path) {
-            Ok(mut bytes) => {
-                bytes.push(0);
-                load(library, image_text(In::from_address(bytes.as_ptr() as u64))?)
-            }
-            Err(cause) => refuse(super::code::FILE_NOT_FOUND, format!("{path}: {cause}")),
-        }
+        load(library, Image::in_file(string(path)?)?)
     }
 
     fn cuLibraryUnload(library: Handle) {
@@ -112,15 +132,10 @@ driver_calls! {
         let driver = state::driver()?;
         kernel.require()?;
         let (found, name) = (driver.libraries.get(library)?, string(name)?);
-        if !found.kernel_names.iter().any(|known| known == name) {
+        if !code(&found)?.kernel_names().any(|known| known == name) {
             return refuse(NOT_FOUND, format!("the library has no kernel {name}"));
         }
-        let mut kernels = found.kernels.lock().unwrap();
-        let handle = *kernels.entry(name.to_owned()).or_insert_with(|| {
-            let (name, library) = (name.to_owned(), Arc::clone(&found));
-            driver.kernels.add(Arc::new(LibraryKernel { library, name }))
-        });
-        kernel.set(handle)
+        kernel.set(kernel_handle(&found, name)?)
     }
 
     fn cuLibraryGetModule(module: Out<Handle>, library: Handle) {
@@ -142,8 +157,36 @@ driver_calls! {
         Ok(())
     }
 
+    fn cuLibraryGetManaged(
+        address: Out<u64>, bytes: Out<usize>, library: Handle, name: In<c_char>,
+    ) {
+        let (driver, context) = state::current()?;
+        let library = driver.libraries.get(library)?;
+        let name = string(name)?;
+        if !code(&library)?.is_managed(name) {
+            return refuse(NOT_FOUND, format!("the library has no managed variable {name}"));
+        }
+        let (_, module) = module_in(&library, &context)?;
+        let Some(variable) = module.variable(name) else {
+            return refuse(NOT_FOUND, format!("the module has no variable {name}"));
+        };
+        address.set_if(variable.address);
+        bytes.set_if(variable.bytes as usize);
+        Ok(())
+    }
+
+    fn cuLibraryEnumerateKernels(kernels: Out<Handle>, count: c_uint, library: Handle) {
+        let found = state::driver()?.libraries.get(library)?;
+        kernels.require()?;
+        for (index, name) in code(&found)?.kernel_names().take(count as usize).enumerate() {
+            kernels.at(index).set(kernel_handle(&found, name)?)?;
+        }
+        Ok(())
+    }
+
     fn cuLibraryGetKernelCount(count: Out<c_uint>, library: Handle) {
-        count.set(state::driver()?.libraries.get(library)?.kernel_names.len() as c_uint)
+        let library = state::driver()?.libraries.get(library)?;
+        count.set(code(&library)?.kernel_names().count() as c_uint)
     }
 
     fn cuKernelGetFunction(function: Out<Handle>, kernel: Handle) {

@@ -169,6 +169,11 @@ fn pointer_attribute(data: Out<u64>, attribute: c_int, found: &Arc<Allocation>) 
     }
 }
 
+/// Can the host use the address as it is?
+fn is_reached_by_host(found: &Allocation) -> bool {
+    found.kind.is_host() || matches!(found.kind, Kind::Managed { .. })
+}
+
 driver_calls! {
     fn cuMemAlloc(address: Out<u64>, bytes: usize) { allocate(address, bytes, false) }
     fn cuMemAlloc_v2(address: Out<u64>, bytes: usize) { allocate(address, bytes, false) }
@@ -318,6 +323,10 @@ driver_calls! {
         for index in 0..count as usize {
             let (attribute, room) = (attributes.at(index).get()?, data.at(index).get()?);
             match &found {
+                // Memory that the host cannot reach has no host pointer, without an error.
+                Some(found) if attribute == 4 && !is_reached_by_host(found) => {
+                    room.set(0)?;
+                }
                 Some(found) => pointer_attribute(room, attribute, found)?,
                 // Of memory that the driver does not know it says nothing, without an error.
                 None if matches!(attribute, 2 | 6 | 8 | 9 | 10 | 13) => {

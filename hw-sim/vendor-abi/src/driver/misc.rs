@@ -4,8 +4,10 @@ use super::call::{In, Out, driver_calls, string};
 use super::code::{Code, INVALID_VALUE, NOT_FOUND, Outcome, name, refuse, text};
 use super::{address_of, state};
 use crate::unsupported;
+use std::collections::BTreeSet;
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null;
+use std::sync::Mutex;
 
 /// Names whose newer form came with a certain version; older programs mean the older form. All
 /// other names mean their newest form.
@@ -68,6 +70,26 @@ fn proc_address(
     }
 }
 
+fn uuid_text(id: &[u8; 16]) -> String {
+    let digits: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
+    let parts = [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]];
+    parts.join("-")
+}
+
+/// Says, once for each table, which was asked for, and what to do. NVIDIA's own runtime does not go
+/// on without its tables, and gives its program an error that says nothing of them.
+fn name_private_table(id: &str) {
+    static NAMED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    let mut named = NAMED.lock().unwrap_or_else(|poison| poison.into_inner());
+    if named.insert(id.to_owned()) {
+        eprintln!(
+            "hwsim: cuGetExportTable: the private table {id} is NVIDIA's and is not imitated; a \
+             program with NVIDIA's CUDA runtime inside needs it: relink it with `-cudart shared`, \
+             and it uses the runtime that `hwsim run` brings"
+        );
+    }
+}
+
 driver_calls! {
     fn cuGetErrorName(error: Code, out: Out<*const c_char>) {
         match name(error) {
@@ -102,9 +124,11 @@ driver_calls! {
         proc_address(symbol, function, version, flags, status)
     }
 
-    fn cuGetExportTable(table: Out<*const c_void>, _id: In<[u8; 16]>) {
+    fn cuGetExportTable(table: Out<*const c_void>, id: In<[u8; 16]>) {
         table.set(null())?;
-        refuse(NOT_FOUND, "private tables of the vendor")
+        let id = uuid_text(&id.get()?);
+        name_private_table(&id);
+        refuse(NOT_FOUND, format!("private table {id}"))
     }
 
     fn cuProfilerStart() {

@@ -1,39 +1,14 @@
 //! Modules and functions.
 
 use super::call::{In, Out, driver_calls, string};
-use super::code::{
-    FILE_NOT_FOUND, INVALID_HANDLE, INVALID_VALUE, NO_BINARY_FOR_GPU, NOT_FOUND, Outcome, refuse,
-};
+use super::code::{INVALID_HANDLE, INVALID_VALUE, NOT_FOUND, Outcome, refuse};
 use super::handles::Handle;
+use super::image::Image;
 use super::{gate, state};
 use hwsim_machine::gpu::registers_per_thread;
-use hwsim_machine::{Error, Function, Module};
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use hwsim_machine::{Function, Module};
+use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::Arc;
-
-/// The PTX text of an image. Compiled code (cubin, fatbin) has none that a virtual GPU can run.
-pub(super) fn image_text(image: In<u8>) -> Outcome<String> {
-    const ELF: [u8; 4] = *b"\x7fELF";
-    const FATBIN: [u8; 4] = 0xba55_ed50_u32.to_le_bytes();
-    const FATBIN_WRAPPER: [u8; 4] = 0x4662_43b1_u32.to_le_bytes();
-    if image.is_null() {
-        return refuse(INVALID_VALUE, "no image");
-    }
-    let mut start = [0u8; 4];
-    for (index, byte) in start.iter_mut().enumerate() {
-        *byte = image.at(index).get()?;
-        if *byte == 0 {
-            break;
-        }
-    }
-    if [ELF, FATBIN, FATBIN_WRAPPER].contains(&start) {
-        eprintln!("hwsim: a module of compiled code was refused: a virtual GPU runs PTX only");
-        return refuse(NO_BINARY_FOR_GPU, "the image is compiled code, not PTX");
-    }
-    // SAFETY: an image that is not binary is PTX, which ends with NUL, by the API's contract.
-    let text = unsafe { CStr::from_ptr(image.address() as *const c_char) };
-    Ok(text.to_string_lossy().into_owned())
-}
 
 /// Options of the just-in-time compiler that have an effect here: the logs.
 #[derive(Default)]
@@ -75,21 +50,22 @@ impl LogBuffers {
     }
 }
 
-/// Loads PTX into the current context.
-fn load(module: Out<Handle>, text: &str, logs: &LogBuffers) -> Outcome {
+/// Loads an image into the current context.
+fn load(module: Out<Handle>, image: Outcome<Image>, logs: &LogBuffers) -> Outcome {
     let (driver, context) = state::current()?;
     module.require()?;
-    match Module::load(&context, text) {
+    let placed = image.and_then(|image| {
+        let code = image.code_for(context.machine.model(context.gpu))?.clone();
+        Ok(Module::place(&context, code, None)?)
+    });
+    match placed {
         Ok(loaded) => {
             logs.write("")?;
             module.set(driver.modules.add(loaded))
         }
-        Err(error) => {
-            if let Error::InvalidPtx(words) = &error {
-                eprintln!("hwsim: PTX refused: {words}");
-            }
-            logs.write(&error.to_string())?;
-            Err(error.into())
+        Err(failure) => {
+            logs.write(&failure.words)?;
+            Err(failure)
         }
     }
 }
@@ -169,30 +145,21 @@ pub(super) fn parameter(function: &Function, index: usize) -> Outcome<(usize, us
 
 driver_calls! {
     fn cuModuleLoad(module: Out<Handle>, path: In<c_char>) {
-        let path = string(path)?;
-        match std::fs::read(path) {
-            Ok(mut bytes) => {
-                bytes.push(0);
-                let text = image_text(In::from_address(bytes.as_ptr() as u64))?;
-                load(module, &text, &LogBuffers::default())
-            }
-            Err(cause) => refuse(FILE_NOT_FOUND, format!("{path}: {cause}")),
-        }
+        load(module, Image::in_file(string(path)?), &LogBuffers::default())
     }
 
     fn cuModuleLoadData(module: Out<Handle>, image: In<u8>) {
-        load(module, &image_text(image)?, &LogBuffers::default())
+        load(module, Image::at(image), &LogBuffers::default())
     }
 
     fn cuModuleLoadDataEx(
         module: Out<Handle>, image: In<u8>, count: c_uint, options: In<c_int>, values: In<u64>,
     ) {
-        let logs = LogBuffers::read(count, options, values)?;
-        load(module, &image_text(image)?, &logs)
+        load(module, Image::at(image), &LogBuffers::read(count, options, values)?)
     }
 
-    fn cuModuleLoadFatBinary(_module: Out<Handle>, _image: In<u8>) {
-        refuse(NO_BINARY_FOR_GPU, "the image is compiled code, not PTX")
+    fn cuModuleLoadFatBinary(module: Out<Handle>, image: In<u8>) {
+        load(module, Image::at(image), &LogBuffers::default())
     }
 
     fn cuModuleUnload(module: Handle) {

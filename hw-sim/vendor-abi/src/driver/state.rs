@@ -5,6 +5,7 @@ use super::code::{
     refuse,
 };
 use super::handles::{Handle, HandleKind, Handles};
+use super::image::Image;
 use super::{call, gate, trace, visible};
 use hwsim_machine::description::Description;
 use hwsim_machine::driver::capture::Graph;
@@ -59,10 +60,11 @@ pub(crate) struct Pool {
 
 /// A library: a module that is loaded in each context that uses it.
 pub(crate) struct Library {
-    pub text: String,
-    pub kernel_names: Vec<String>,
+    pub image: Image,
     pub modules: Mutex<HashMap<u64, (Handle, Arc<Module>)>>,
     pub kernels: Mutex<HashMap<String, Handle>>,
+    /// The module that was placed first: it has the managed variables of all.
+    pub first: OnceLock<Arc<Module>>,
 }
 
 /// A kernel of a library, not bound to a context.

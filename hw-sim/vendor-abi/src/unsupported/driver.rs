@@ -156,8 +156,6 @@ super::stubs! { NOT_SUPPORTED:
     cuLaunchCooperativeKernelMultiDevice
     cuLaunchGrid
     cuLaunchGridAsync
-    cuLibraryEnumerateKernels
-    cuLibraryGetManaged
     cuLibraryGetUnifiedFunction
     cuLinkAddData
     cuLinkAddData_v2

@@ -1,0 +1,142 @@
+//! Images: what programs hand to the driver as code. PTX text, a fat binary, or machine code,
+//! which is refused.
+
+use super::call::In;
+use super::code::{
+    FILE_NOT_FOUND, INVALID_IMAGE, INVALID_VALUE, NO_BINARY_FOR_GPU, Outcome, refuse,
+};
+use super::fatbin::{CONTAINER_HEADER, CONTAINER_MAGIC, FatBinary, WRAPPER_MAGIC, container_bytes};
+use hwsim_machine::description::GpuModel;
+use hwsim_machine::module::Code;
+use std::ffi::{CStr, c_char};
+
+const ELF_MAGIC: u32 = u32::from_le_bytes(*b"\x7fELF");
+
+/// Code as a program gave it.
+pub(crate) enum Image {
+    /// One PTX text, parsed when it was given: what is wrong with it is an error of the call.
+    Text(Code),
+    /// Texts for several architectures, each parsed when it is first used.
+    Fat(FatBinary),
+}
+
+/// Parses a text. One that is refused is named on stderr here, and so once.
+pub(super) fn parse(text: &str) -> Outcome<Code> {
+    Ok(Code::parse(text).inspect_err(|error| {
+        if let hwsim_machine::Error::InvalidPtx(words) = error {
+            eprintln!("hwsim: PTX refused: {words}");
+        }
+    })?)
+}
+
+impl Image {
+    /// The image at an address.
+    pub fn at(address: In<u8>) -> Outcome<Self> {
+        if address.is_null() {
+            return refuse(INVALID_VALUE, "no image");
+        }
+        match magic(address)? {
+            ELF_MAGIC => refuse_machine_code(bytes_at(address, ELF_HEADER)?),
+            CONTAINER_MAGIC => Self::fat(address),
+            WRAPPER_MAGIC => {
+                let container = In::<u64>::from_address(address.address() + 8).get()?;
+                Self::fat(In::from_address(container))
+            }
+            _ => {
+                // SAFETY: an image that is not binary is PTX, which ends with NUL, by the API's
+                // contract.
+                let text = unsafe { CStr::from_ptr(address.address() as *const c_char) };
+                Ok(Self::Text(parse(&text.to_string_lossy())?))
+            }
+        }
+    }
+
+    fn fat(container: In<u8>) -> Outcome<Self> {
+        let header = bytes_at(container, CONTAINER_HEADER)?;
+        Self::parse_fat(bytes_at(container, container_bytes(header)?)?)
+    }
+
+    fn parse_fat(bytes: &[u8]) -> Outcome<Self> {
+        let fat = FatBinary::parse(bytes)?;
+        fat.require_ptx().inspect_err(|failure| eprintln!("hwsim: {}", failure.words))?;
+        Ok(Self::Fat(fat))
+    }
+
+    /// The image in a file.
+    pub fn in_file(path: &str) -> Outcome<Self> {
+        let bytes = match std::fs::read(path) {
+            Ok(bytes) => bytes,
+            Err(cause) => return refuse(FILE_NOT_FOUND, format!("{path}: {cause}")),
+        };
+        let start = bytes.first_chunk().map_or(0, |word| u32::from_le_bytes(*word));
+        match start {
+            ELF_MAGIC => refuse_machine_code(&bytes),
+            CONTAINER_MAGIC => Self::parse_fat(&bytes),
+            WRAPPER_MAGIC => refuse(INVALID_IMAGE, "a wrapper holds an address, and so no file"),
+            _ => {
+                let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+                Ok(Self::Text(parse(&String::from_utf8_lossy(&bytes[..end]))?))
+            }
+        }
+    }
+
+    /// The code for a kind of GPU.
+    pub fn code_for(&self, model: &GpuModel) -> Outcome<&Code> {
+        match self {
+            Self::Text(code) => Ok(code),
+            Self::Fat(fat) => {
+                let best = fat.best(model.compute_capability);
+                best.inspect_err(|failure| eprintln!("hwsim: {}", failure.words))?.code()
+            }
+        }
+    }
+}
+
+/// The first four bytes, as far as they are there: a text may be shorter, and ends with NUL.
+fn magic(address: In<u8>) -> Outcome<u32> {
+    let mut start = [0u8; 4];
+    for (index, byte) in start.iter_mut().enumerate() {
+        *byte = address.at(index).get()?;
+        if *byte == 0 {
+            break;
+        }
+    }
+    Ok(u32::from_le_bytes(start))
+}
+
+/// Bytes of the program's memory. Sizes come from headers that may be broken, so what is not
+/// mapped is an error and not a crash.
+fn bytes_at<'a>(from: In<u8>, bytes: usize) -> Outcome<&'a [u8]> {
+    const PAGE: u64 = 4096;
+    let start = from.address() & !(PAGE - 1);
+    let unmapped = || refuse(INVALID_IMAGE, format!("{bytes} bytes at {:#x}", from.address()));
+    let Some(end) = from.address().checked_add(bytes as u64) else { return unmapped() };
+    // SAFETY: with MS_ASYNC, Linux does nothing but look whether the range is mapped.
+    let mapped =
+        unsafe { libc::msync(start as *mut _, (end - start) as usize, libc::MS_ASYNC) } == 0;
+    if from.is_null() || !mapped {
+        return unmapped();
+    }
+    // SAFETY: the range is mapped, and the program keeps its image in place for the call; what is
+    // kept of it is copied.
+    Ok(unsafe { std::slice::from_raw_parts(from.address() as *const u8, bytes) })
+}
+
+const ELF_HEADER: usize = 64;
+
+/// Machine code alone: names the architecture that the ELF header tells.
+fn refuse_machine_code<T>(elf: &[u8]) -> Outcome<T> {
+    let flags = elf.get(48..52).and_then(|word| word.try_into().ok()).map(u32::from_le_bytes);
+    // Up to ABI 7 the architecture is the flags' low byte, from 8 on the 16 bits above that.
+    let architecture = match (flags, elf.get(8)) {
+        (Some(flags), Some(0..8)) => format!("sm_{}", flags & 0xff),
+        (Some(flags), Some(_)) => format!("sm_{}", flags >> 8 & 0xffff),
+        _ => "an unknown architecture".to_owned(),
+    };
+    let words = format!(
+        "machine code for {architecture} was refused: a virtual GPU runs PTX only; hand the driver \
+         PTX text, or build with -gencode arch=compute_80,code=compute_80"
+    );
+    eprintln!("hwsim: {words}");
+    refuse(NO_BINARY_FOR_GPU, words)
+}
