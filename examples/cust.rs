@@ -1,7 +1,7 @@
 //! An all-reduce on contexts, streams and buffers of the crate `cust`, behind a kernel that cust
 //! launches on the same stream.
 //!
-//! cust links with the CUDA driver. Without a CUDA installation, virtual hardware has what it needs:
+//! cust links with the CUDA driver. Without a CUDA installation, `hwsim sdk` writes what it needs:
 //!
 //! ```text
 //! hwsim sdk target/cuda

@@ -13,31 +13,35 @@ mod outside {
     use std::path::{Path, PathBuf};
     use std::process::Command;
 
-    /// Builds the test and the example with the feature: their executables.
-    fn build(sdk: &Path) -> [PathBuf; 2] {
+    /// Builds a target of this crate, named `cust` and of this kind, with the feature: its
+    /// executable.
+    fn build(sdk: &Path, command: &[&str], kind: &str) -> PathBuf {
         // What the rest of the workspace has compiled is used, if the profile is the same.
         let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
         let output = Command::new(env!("CARGO"))
-            .args(["test", "--no-run", "--workspace", "--features", "ringdove/cust"])
-            .args(["--test", "cust", "--example", "cust", "--profile", profile])
-            .args(["--message-format", "json-render-diagnostics", "--target-dir"])
-            .arg(Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap())
+            .args(command)
+            .args(["--workspace", "--features", "ringdove/cust", "--profile", profile])
+            .args([&format!("--{kind}"), "cust", "--message-format", "json-render-diagnostics"])
+            .args(["--target-dir".as_ref(), target().as_os_str()])
             .envs([("CUDA_PATH", sdk), ("CUDA_LIBRARY_PATH", sdk)])
+            // With this, cust is built without the driver's library.
+            .env_remove("DOCS_RS")
             .current_dir(env!("CARGO_MANIFEST_DIR"))
             .output()
             .unwrap();
         let messages = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let executable = |kind: &str| {
-            let of_kind = format!("\"kind\":[\"{kind}\"]");
-            let line = messages
-                .lines()
-                .find(|line| line.contains(&of_kind) && line.contains("\"name\":\"cust\""));
-            let line = line.unwrap_or_else(|| panic!("cargo built no {kind} `cust`:\n{messages}"));
-            let (_, rest) = line.split_once("\"executable\":\"").unwrap();
-            PathBuf::from(rest.split('"').next().unwrap())
-        };
-        ["test", "example"].map(executable)
+        let of_kind = format!("\"kind\":[\"{kind}\"]");
+        let is_ours = |line: &&str| line.contains(&of_kind) && line.contains("\"name\":\"cust\"");
+        let line = messages.lines().find(is_ours);
+        let line = line.unwrap_or_else(|| panic!("cargo built no {kind} `cust`:\n{messages}"));
+        let (_, rest) = line.split_once("\"executable\":\"").unwrap();
+        PathBuf::from(rest.split('"').next().unwrap())
+    }
+
+    /// The target folder that this test was built in.
+    fn target() -> &'static Path {
+        Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap()
     }
 
     #[test]
@@ -52,7 +56,8 @@ mod outside {
         let (status, output) = run_bounded(write);
         assert!(status.success(), "{status}\n{output}");
 
-        let [tests, example] = build(&sdk);
+        let tests = build(&sdk, &["test", "--no-run"], "test");
+        let example = build(&sdk, &["build"], "example");
         let run = |program: PathBuf, arguments: &[&str]| {
             let mut command = Command::new(tool("hwsim"));
             command.args(["run", "--quiet", "--machine", "pcie4", "--"]).arg(program);

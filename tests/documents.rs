@@ -1,5 +1,5 @@
-//! Documents name files and repeat code. If these tests fail, a reader is sent to a file that is gone
-//! or types an example that does not compile.
+//! Documents name files and repeat code. If these tests fail, a reader is sent to a file that is
+//! gone or types an example that does not compile.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -6,7 +6,7 @@ mod hardware;
 use cudarc::driver::CudaSlice;
 use hardware::engines::on_engines;
 use hardware::{World, address, download};
-use ringdove::{DataType, Error, ReduceOp};
+use ringdove::{Communicator, DataType, Error, ReduceOp};
 use std::sync::Arc;
 
 /// If this fails, bindings to other languages compute nonsense.
@@ -143,6 +143,50 @@ fn memory_that_was_freed_while_registered_is_named() {
         );
         // No rank may use its routes any more.
         assert_eq!(hardware::wait_for_error(&world.communicators[1]), error);
+    });
+}
+
+/// If this fails, a driver call goes to the NULL stream of whatever context is current. The safe
+/// calls bind the context already when cudarc gives them the buffers' addresses; these do not.
+#[test]
+fn another_context_may_be_current() {
+    on_engines("pcie4", || {
+        let contexts = hardware::contexts(2);
+        let ranks = Communicator::init_all(&contexts, &hardware::settings()).unwrap();
+        let streams: Vec<_> = contexts.iter().map(|context| context.default_stream()).collect();
+        let ones = 1u32.to_ne_bytes().repeat(4096);
+        let buffers: Vec<_> =
+            streams.iter().map(|stream| hardware::upload(stream, &ones)).collect();
+        let at: Vec<_> = buffers.iter().map(address).collect();
+        for count in [4096, 64, 1000] {
+            for (rank, communicator) in ranks.iter().enumerate() {
+                contexts[1 - rank].bind_to_thread().unwrap();
+                let (kind, sum, stream) = (DataType::U32, ReduceOp::Sum, &streams[rank]);
+                // SAFETY: the buffers outlive the calls, and nothing else touches them meanwhile.
+                unsafe {
+                    communicator.all_reduce_raw(at[rank], at[rank], count, kind, sum, stream)
+                }
+                .unwrap();
+            }
+        }
+        for (rank, context) in contexts.iter().enumerate() {
+            context.synchronize().unwrap();
+            ranks[rank].check().unwrap();
+            let seen = download(&buffers[rank]);
+            let values =
+                seen.chunks_exact(4).map(|word| u32::from_ne_bytes(word.try_into().unwrap()));
+            let wanted = |index| {
+                if index < 64 {
+                    8
+                } else if index < 1000 {
+                    4
+                } else {
+                    2
+                }
+            };
+            let wrong = values.enumerate().filter(|&(index, value)| value != wanted(index)).count();
+            assert_eq!(wrong, 0, "rank {rank}");
+        }
     });
 }
 

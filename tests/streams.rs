@@ -5,7 +5,7 @@ mod hardware;
 
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 use hardware::engines::on_engines;
-use hardware::{World, settings};
+use hardware::{contexts, settings};
 use ringdove::{Communicator, ReduceOp, Settings};
 use std::sync::{Arc, Mutex};
 
@@ -129,8 +129,14 @@ fn streams(kind: Kind, ranks: &[Communicator]) -> Vec<Arc<CudaStream>> {
 }
 
 /// Two ranks, with and without messages of data and flag.
-fn worlds() -> [World; 2] {
-    [8192, 0].map(|low_latency_bytes| World::with(2, &Settings { low_latency_bytes, ..settings() }))
+///
+/// No stream of their own is made for them: cudarc would then wait for events on the way into each
+/// call, and bind the context as it does so.
+fn worlds() -> [Vec<Communicator>; 2] {
+    [8192, 0].map(|low_latency_bytes| {
+        let settings = Settings { low_latency_bytes, ..settings() };
+        Communicator::init_all(&contexts(2), &settings).unwrap()
+    })
 }
 
 /// If this fails, a driver call goes to the context of the rank that was called before.
@@ -139,9 +145,9 @@ fn one_thread_drives_all_ranks() {
     on_engines("pcie4", || {
         for world in &worlds() {
             for kind in KINDS {
-                let streams = streams(kind, &world.communicators);
+                let streams = streams(kind, world);
                 for tag in 0..ROUNDS {
-                    round(&world.communicators, &streams, tag, &format!("{kind:?}"));
+                    round(world, &streams, tag, &format!("{kind:?}"));
                 }
             }
         }
@@ -152,8 +158,7 @@ fn one_thread_drives_all_ranks() {
 #[test]
 fn another_context_is_current() {
     on_engines("pcie4", || {
-        for world in &worlds() {
-            let ranks = &world.communicators;
+        for ranks in &worlds() {
             for kind in KINDS {
                 let streams = streams(kind, ranks);
                 for tag in 0..ROUNDS {
@@ -178,7 +183,7 @@ fn each_rank_has_a_thread() {
         for world in &worlds() {
             for kind in KINDS {
                 std::thread::scope(|scope| {
-                    for rank in &world.communicators {
+                    for rank in world {
                         scope.spawn(move || {
                             let stream = kind.stream(rank.context());
                             for tag in 0..ROUNDS {
@@ -199,8 +204,7 @@ fn each_rank_has_a_thread() {
 #[test]
 fn threads_share_communicators() {
     on_engines("pcie4", || {
-        for world in &worlds() {
-            let ranks = &world.communicators;
+        for ranks in &worlds() {
             // Also kinds that differ: the one thread's launches follow the other's on any stream.
             let own = KINDS.map(|kind| [kind, kind]);
             let mixed = [[Kind::PerThread, Kind::Own], [Kind::LegacyDefault, Kind::PerThread]];

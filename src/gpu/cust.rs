@@ -10,8 +10,8 @@
 //! * Streams of cust wait for the default stream of their context and make it wait. A copy of cust
 //!   that is not asynchronous (`DeviceBuffer::from_slice`, `copy_to`) therefore waits for the
 //!   collectives on all of these streams: enqueue a collective on every rank of the process first.
-//! * Lending is unsafe, as cust's asynchronous copies are: cust does not wait for a stream before it
-//!   frees or copies memory.
+//! * Lending is unsafe, as cust's asynchronous copies are: cust does not wait for a stream before
+//!   it frees or copies memory.
 
 use super::driver::check_anywhere as check;
 use super::{DeviceBuffer, DeviceBufferMut};
@@ -29,8 +29,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// The context of cust, as communicators take it. It stays usable through cust.
 ///
 /// # Errors
-/// [`Error::Argument`] where it is not the primary context of its device, as `cust::context::legacy`
-/// makes them; [`Error::Cuda`].
+/// [`Error::Argument`] where it is not the primary context of its device, such as those that
+/// `cust::context::legacy` makes; [`Error::Cuda`].
 pub fn context(context: &impl ContextHandle) -> Result<Arc<CudaContext>> {
     let given: sys::CUcontext = context.get_inner().cast();
     let ordinal = ordinal(given)?;

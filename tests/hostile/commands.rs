@@ -1,5 +1,5 @@
-//! Command lines and machine files that nobody should write: each run of `ringdove` and `hwsim` ends
-//! in time, in bounded memory, with a status and a message of its own: no panic, no signal.
+//! Command lines and machine files that nobody should write: each run of `ringdove` and `hwsim`
+//! ends in time, in bounded memory, with a status and a message of its own: no panic, no signal.
 
 use crate::hardware::tool;
 use crate::mutation::{Campaign, Input, corpus, mutate};
@@ -19,8 +19,8 @@ const ADDRESS_SPACE_KIB: u64 = 12 << 20;
 /// Far above what any of these commands takes, on a busy machine too.
 const COMMAND_TIME: Duration = Duration::from_secs(60);
 
-/// What mutations put in the place of a word. Files are named in the working directory, or cannot be
-/// written: nothing of the machine is touched.
+/// What mutations put in the place of a word. Files are named in the working directory, or cannot
+/// be written: nothing of the machine is touched.
 const WORDS: &[&str] = &[
     "-b",
     "-e",

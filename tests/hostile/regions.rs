@@ -175,8 +175,9 @@ impl RankMemory {
         }
     }
 
-    /// Of a device engine: what it says of itself, the channel's registers, and the entries of its
-    /// tables that are in use.
+    /// Of a device engine: the channel's registers, and the entries of its tables that are in use.
+    /// Not its identity: hardware does not take stores to that, and the virtual one keeps them for
+    /// whoever comes next.
     fn registers(&self, memory: &Memory) -> Vec<Range<u64>> {
         const TABLE_BYTES: u64 = 1024;
         let bar = mapping_of(self.communicator.ring_slots).start;
@@ -191,10 +192,9 @@ impl RankMemory {
             identity.routes_offset,
         ];
         let tables = tables.map(|offset| channel + offset..channel + offset + TABLE_BYTES);
-        // Identity, control, status, error record.
-        let identity_bytes = size_of::<Identity>() as u64;
+        // Control, status, error record.
         let own = [0, 0x100, 0x200].map(|offset| channel + offset..channel + offset + 64);
-        std::iter::once(bar..bar + identity_bytes).chain(own).chain(tables).collect()
+        own.into_iter().chain(tables).collect()
     }
 
     fn plans(&self, memory: &Memory) -> Vec<Range<u64>> {

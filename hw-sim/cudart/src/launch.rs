@@ -3,11 +3,13 @@
 use crate::call::{In, Out, Stream, runtime_calls, stream};
 use crate::driver::{self, Handle, LaunchConfig};
 use crate::error::{
-    INVALID_CONFIGURATION, INVALID_VALUE, MISSING_CONFIGURATION, Outcome, set_last,
+    INVALID_CONFIGURATION, INVALID_DEVICE_FUNCTION, INVALID_VALUE, MISSING_CONFIGURATION, Outcome,
+    set_last,
 };
 use crate::registry::{function, kernel, note_handle};
 use std::cell::RefCell;
 use std::ffi::{c_int, c_uint};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// `dim3`, by value.
 #[derive(Clone, Copy)]
@@ -63,6 +65,9 @@ thread_local! {
     /// Configurations between `<<<...>>>` and the stub that launches.
     static PUSHED: RefCell<Vec<Configuration>> = const { RefCell::new(Vec::new()) };
 }
+
+/// Why a stub got no kernel last.
+static REFUSED: AtomicU32 = AtomicU32::new(INVALID_DEVICE_FUNCTION);
 
 /// A launch's shape, in the driver's types. What no device can run is this error here, where the
 /// driver knows invalid values only.
@@ -187,9 +192,9 @@ runtime_calls! {
         kernel: Handle, grid: Dim3, block: Dim3, arguments: u64, shared_bytes: usize,
         stream: Stream,
     ) {
-        // The stub has asked for the kernel before, and ignores it when that failed.
+        // The stub has asked for the kernel, once and for all, and does not look at the error.
         if kernel == 0 {
-            return Err(crate::error::INVALID_DEVICE_FUNCTION);
+            return Err(REFUSED.load(Ordering::Relaxed));
         }
         let configuration = Configuration { grid, block, shared_bytes, stream };
         launch(kernel, configuration, arguments, false)
@@ -210,7 +215,8 @@ runtime_calls! {
     }
 
     fn __cudaGetKernel(handle: Out<Handle>, host: u64) {
-        let found = kernel(host)?;
+        // Relaxed: a stub launches on the thread that has asked, and of several reasons any will do.
+        let found = kernel(host).inspect_err(|&code| REFUSED.store(code, Ordering::Relaxed))?;
         note_handle(found);
         handle.set(found)
     }

@@ -23,11 +23,16 @@ static void scale(float *data, unsigned count) {
     cudaLaunchKernel((void *)scale, grid, block, arguments, shared, stream);
 }
 
+/* A kernel that no fat binary has, and one that was not registered. */
+static void absent(void) {}
+static void unknown(void) {}
+
 static void unregister(void) { __cudaUnregisterFatBinary(handle); }
 
 __attribute__((constructor)) static void start(void) {
     handle = __cudaRegisterFatBinary(&wrapper);
     __cudaRegisterFunction(handle, (char *)scale, "scale", "scale", -1, 0, 0, 0, 0, 0);
+    __cudaRegisterFunction(handle, (char *)absent, "absent", "absent", -1, 0, 0, 0, 0, 0);
     __cudaRegisterVar(handle, (char *)&factor, "factor", "factor", 0, 4, 1, 0);
     __cudaRegisterVar(handle, (char *)&architecture, "architecture", "architecture", 0, 4, 0, 0);
     __cudaRegisterManagedVar(handle, (void **)&calls, "calls", "calls", 0, 4, 0, 0);
@@ -248,6 +253,20 @@ static void unsupported_and_versions(void) {
     CHECK(!entry && status == 1);
 }
 
+/* Stubs of nvcc 13 ask for the kernel once, and launch whatever they got. */
+static void refused_kernels(void) {
+    void *kernel = NULL, *arguments[1];
+    dim3 unit = {1, 1, 1};
+    OK(__cudaGetKernel(&kernel, (void *)scale));
+    CHECK(kernel);
+    kernel = NULL;
+    EXPECT(98, __cudaGetKernel(&kernel, (void *)unknown));
+    CHECK(!kernel);
+    EXPECT(500, __cudaGetKernel(&kernel, (void *)absent));
+    CHECK(cudaGetLastError() == 500);
+    for (int i = 0; i < 2; i++) EXPECT(500, __cudaLaunchKernel(NULL, unit, unit, arguments, 0, NULL));
+}
+
 static void reset(void) {
     OK(cudaDeviceReset());
     float *device = filled();
@@ -269,6 +288,7 @@ int main(void) {
     properties();
     devices_and_errors();
     unsupported_and_versions();
+    refused_kernels();
     reset();
     puts("all right");
     return 0;

@@ -28,6 +28,8 @@ void __cudaRegisterManagedVar(void **, void **, char *, const char *, int, size_
 char __cudaInitModule(void **);
 unsigned __cudaPushCallConfiguration(dim3, dim3, size_t, void *);
 cudaError_t __cudaPopCallConfiguration(dim3 *, dim3 *, size_t *, void *);
+cudaError_t __cudaGetKernel(void **, const void *);
+cudaError_t __cudaLaunchKernel(void *, dim3, dim3, void **, size_t, cudaStream_t);
 cudaError_t cudaLaunchKernel(const void *, dim3, dim3, void **, size_t, cudaStream_t);
 cudaError_t cudaLaunchKernel_ptsz(const void *, dim3, dim3, void **, size_t, cudaStream_t);
 cudaError_t cudaFuncGetAttributes(FuncAttributes *, const void *);

@@ -1,5 +1,5 @@
-//! Mutated timing profiles: a profile is refused with its key and reason, or gives times, in bounded
-//! time. If this fails, a slip in a profile takes down the prediction, or makes it never end.
+//! Mutated timing profiles: a profile is refused with its key and reason, or gives times, in
+//! bounded time. If this fails, a slip in a profile crashes the prediction, or makes it never end.
 //!
 //! See `tests/support/mutation.rs` at the root for the variables that make it longer, or play one
 //! case again.

@@ -7,6 +7,7 @@ use crate::topology::{Gid, GidType, LinkLayer, Port, PortState};
 use ibverbs_sys as sys;
 use nix::libc;
 use nix::sys::resource::{Resource, getrlimit};
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
@@ -54,12 +55,8 @@ impl Device {
         // SAFETY: `count` outlives the call.
         let list = unsafe { (functions.get_device_list)(&mut count) };
         if list.is_null() {
-            refuse_if_descriptors_ran_out(
-                "the list of RDMA adapters",
-                &io::Error::last_os_error(),
-            )?;
             // No RDMA in the kernel: that is a machine without adapters.
-            return Ok((Vec::new(), Vec::new()));
+            return refuse_if_descriptors_are_few().map(|()| (Vec::new(), Vec::new()));
         }
         let (mut devices, mut failures) = (Vec::new(), Vec::new());
         let mut out_of_descriptors = Ok(());
@@ -78,6 +75,9 @@ impl Device {
         }
         // SAFETY: the list came from `get_device_list`; open devices keep a count of their own.
         unsafe { (functions.free_device_list)(list) };
+        if count == 0 {
+            refuse_if_descriptors_are_few()?;
+        }
         out_of_descriptors.map(|()| (devices, failures))
     }
 
@@ -242,6 +242,17 @@ pub fn list_ports() -> Result<(Vec<Port>, Vec<String>), Error> {
 pub(super) fn ports_of(devices: &[Device]) -> Result<Vec<Port>> {
     let ports = devices.iter().map(Device::ports).collect::<Result<Vec<_>>>()?;
     Ok(ports.into_iter().flatten().collect())
+}
+
+/// An error if this process can open only a few more files: libibverbs then finds no adapters, and
+/// does not say why.
+fn refuse_if_descriptors_are_few() -> Result<()> {
+    // More than it opens at once to look at one adapter.
+    let opened: io::Result<Vec<File>> = (0..8).map(|_| File::open("/dev/null")).collect();
+    match opened {
+        Ok(_) => Ok(()),
+        Err(cause) => refuse_if_descriptors_ran_out("the list of RDMA adapters", &cause),
+    }
 }
 
 /// An error if `cause` says that there were no file descriptors: that is a limit of this process or

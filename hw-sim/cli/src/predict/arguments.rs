@@ -77,7 +77,7 @@ pub(super) struct AllReduceArguments {
     /// library does not run yet), or auto (the fastest of those that fit)
     #[arg(long, alias = "pattern", value_name = "NAME", default_value = "auto")]
     pub algorithm: AlgorithmName,
-    /// Blocks of each rank's kernel, 1 to 1024 [default: what the library uses; of a draft the best]
+    /// Blocks of a rank's kernel, 1 to 1024 [default: what the library uses; the best of a draft]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub blocks: Option<u32>,
     /// Bytes of a staging slot [default: what the library uses; of a draft 512K, and 4M for more

@@ -77,15 +77,16 @@ fn uuid_text(id: &[u8; 16]) -> String {
 }
 
 /// Says, once for each table, which was asked for, and what to do. NVIDIA's own runtime does not go
-/// on without its tables, and gives its program an error that says nothing of them.
+/// on without its tables, and gives its program an error that says nothing of them; other libraries
+/// ask, too, and do without.
 fn name_private_table(id: &str) {
     static NAMED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     let mut named = NAMED.lock().unwrap_or_else(|poison| poison.into_inner());
     if named.insert(id.to_owned()) {
         eprintln!(
-            "hwsim: cuGetExportTable: the private table {id} is NVIDIA's and is not imitated; a \
-             program with NVIDIA's CUDA runtime inside needs it: relink it with `-cudart shared`, \
-             and it uses the runtime that `hwsim run` brings"
+            "hwsim: cuGetExportTable: the private table {id} is NVIDIA's and is not imitated. A \
+             program that fails now has NVIDIA's CUDA runtime inside: relinked with `-cudart \
+             shared`, it uses the runtime that `hwsim run` brings"
         );
     }
 }

@@ -13,8 +13,13 @@ struct Command {
 
 /// Parses a command line of `hwsim predict`.
 pub(super) fn parse(line: &str) -> PredictArguments {
+    try_parse(line).unwrap_or_else(|error| panic!("{line}: {error}"))
+}
+
+/// Parses a command line that may be refused.
+pub(super) fn try_parse(line: &str) -> Result<PredictArguments, clap::Error> {
     let words = std::iter::once("predict").chain(line.split_whitespace());
-    Command::try_parse_from(words).unwrap_or_else(|error| panic!("{line}: {error}")).arguments
+    Command::try_parse_from(words).map(|command| command.arguments)
 }
 
 /// One published row.

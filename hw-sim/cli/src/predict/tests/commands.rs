@@ -1,7 +1,7 @@
 //! What the command prints and writes.
 
 use super::super::{Operation, PredictError, Scene, all_reduce, json, p2p, plot, table};
-use super::a100::parse;
+use super::a100::{parse, try_parse};
 use hwsim_timing::p2p::{Stream, measure};
 use serde_json::Value;
 
@@ -177,7 +177,6 @@ fn flags_out_of_range_are_refused_with_what_would_do() {
         ("all-reduce --engine stores", "profile ark-v100 has no section [stores]"),
         ("all-reduce -g 3 --algorithm halving", "no plan: ranks: expected a power of two"),
         ("all-reduce --slots 3", "slots of a lane: expected a power of two"),
-        ("all-reduce --blocks 0", "blocks of a launch: expected at least 1"),
         ("all-reduce --nodes 0", "nodes: expected 1 to 1048576, got 0"),
         ("all-reduce --adapter=-1 --nodes 2", "adapter rate: expected more than 0 GB/s, got -1"),
         ("p2p --to 9", "--to: expected less than 4, the GPUs of pcie4, got 9"),
@@ -187,6 +186,10 @@ fn flags_out_of_range_are_refused_with_what_would_do() {
     for (line, expected) in cases {
         let error = refuse(line);
         assert!(error.contains(expected), "{line}: {error}");
+    }
+    for blocks in ["0", "1025"] {
+        let error = try_parse(&format!("all-reduce --blocks {blocks}")).unwrap_err().to_string();
+        assert!(error.contains(&format!("{blocks} is not in 1..=1024")), "{error}");
     }
     let error = PredictError::Flag { flag: "-b", expected: "x".into(), seen: "y".into() };
     assert_eq!(error.to_string(), "-b: expected x, got y");
