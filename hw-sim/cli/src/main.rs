@@ -62,6 +62,13 @@ struct RunArguments {
     /// How long the other processes may take to end when one has failed, before they are killed
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
     grace: Duration,
+    /// How hostile the driver is: `strict` or `lenient`
+    /// [default: HWSIM_DRIVER_PROFILE, or what the machine file says, or lenient]
+    #[arg(long, value_name = "PROFILE")]
+    driver_profile: Option<String>,
+    /// Set one key of the driver's profile; may be repeated. hw-sim/README.md lists them
+    #[arg(long, value_name = "KEY=VALUE")]
+    driver_key: Vec<String>,
     /// Write one line for each driver call to this file
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,

@@ -19,6 +19,8 @@ use crate::tidy::Tidier;
 use child::Template;
 use hwsim_machine::description::cluster::{FABRIC_VARIABLE, NODES_VARIABLE, node_from_environment};
 use hwsim_machine::description::{Description, MACHINE_VARIABLE};
+use hwsim_machine::driver::Profile;
+use hwsim_machine::driver::profile::{KEYS_VARIABLE, PROFILE_VARIABLE};
 use many::Job;
 use nix::sys::signal::{SigSet, Signal};
 use ringdove::bootstrap::Secret;
@@ -37,7 +39,12 @@ const TRACE_VARIABLE: &str = "HWSIM_TRACE";
 
 /// Runs the command on the machine and ends as it ends.
 pub fn run(arguments: &RunArguments) -> Result<ExitCode, Error> {
-    let machine = machine(arguments)?;
+    let profile = arguments.driver_profile.clone().or_else(|| setting(PROFILE_VARIABLE));
+    // The command line's keys come last, and win.
+    let keys: Vec<_> =
+        setting(KEYS_VARIABLE).into_iter().chain(arguments.driver_key.iter().cloned()).collect();
+    let keys = keys.join(",");
+    let machine = machine(arguments)?.with_driver(profile.as_deref(), Some(&keys))?;
     let spread = Spread::new(arguments.procs, machine.nodes, machine.node)?;
     let several = arguments.procs.is_some() || machine.nodes > 1;
     let library = library::find()?;
@@ -52,6 +59,8 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, Error> {
     let mut fabric = Fabric::find(stage.path())?;
     template.add(environment(arguments, &machine, &stage, &fabric)?);
     template.add(secret()?);
+    template.add(profile.map(|profile| (PROFILE_VARIABLE, profile.into())));
+    template.add((!keys.is_empty()).then(|| (KEYS_VARIABLE, keys.into())));
     if !arguments.no_adapters {
         template.add(show_devices(&stage, &machine, &mut fabric)?);
     }
@@ -69,6 +78,11 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, Error> {
     };
     stage.remove()?;
     ended
+}
+
+/// A variable that says something.
+fn setting(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 /// The machine that was asked for. A process that is on a node stays there, unless it asks for
@@ -111,9 +125,13 @@ fn banner(machine: &Description, processes: Option<u32>) -> String {
         Some(1) => "; 1 process".into(),
         Some(count) => format!("; {count} processes"),
     };
+    let driver = match machine.driver == Profile::lenient() {
+        true => String::new(),
+        false => format!("; driver {}", machine.driver),
+    };
     format!(
-        "hwsim: machine {}, {nodes}{processes}; virtual hardware: times are wall-clock times of a \
-         simulation",
+        "hwsim: machine {}, {nodes}{processes}{driver}; virtual hardware: times are wall-clock \
+         times of a simulation",
         machine.name,
     )
 }

@@ -224,3 +224,26 @@ fn device_engines_are_shown_as_pci_functions() {
     assert!(place.output(&options).status.success(), "the host's own tree stays in sight");
     place.assert_nothing_left();
 }
+
+/// A behaviour that was asked for and not played would let a test pass that should fail.
+#[test]
+fn the_driver_profile_reaches_the_command_and_a_wrong_one_is_refused() {
+    let place = Place::new();
+    let print = ["sh", "-c", "echo $HWSIM_DRIVER_PROFILE $HWSIM_DRIVER_KEYS"];
+    let asked = ["--driver-profile", "strict", "--driver-key", "connections=1"];
+    let more = ["--driver-key", "memops=none", "--"];
+    let output = place.output(&[&["run"][..], &asked, &more, &print].concat());
+    assert_eq!(text(&output.stdout), "strict connections=1,memops=none\n");
+    let banner = text(&output.stderr);
+    assert!(banner.contains("; driver strict connections=1 memops=none; "), "{banner}");
+    for (wrong, expected) in [
+        (["--driver-profile", "harsh"], "strict or lenient, found `harsh`"),
+        (["--driver-key", "conections=1"], "`conections=1`: unknown driver key: expected one of"),
+        (["--driver-key", "capture=maybe"], "expected on or off, found `maybe`"),
+    ] {
+        let output = place.output(&[&["run"][..], &wrong, &["--", "true"]].concat());
+        assert_eq!(output.status.code(), Some(125));
+        assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
+    }
+    place.assert_nothing_left();
+}

@@ -1,10 +1,14 @@
 //! Contexts: a program's hold on one GPU, and the unit that an error condemns.
 
+use crate::driver::backlog::Backlog;
+use crate::driver::connection::Connections;
+use crate::driver::lock::ContextLock;
 use crate::error::{Error, Result, Sticky};
 use crate::machine::Machine;
 use crate::memory::{Reach, View};
 use crate::stream::{Stream, StreamKind};
 use crate::workspace::Workspaces;
+use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
@@ -23,8 +27,19 @@ pub struct Context {
     condemned: AtomicU32,
     legacy: OnceLock<Arc<Stream>>,
     streams: Mutex<Vec<Weak<Stream>>>,
+    pub(crate) lock: ContextLock,
+    /// The bound on pending commands, if there is one.
+    pub(crate) backlog: Option<Backlog>,
+    /// The queues that streams share, if they do.
+    pub(crate) connections: Option<Connections>,
     /// Where blocks of cooperative launches meet.
     workspaces: Workspaces,
+}
+
+impl fmt::Display for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "context {} (GPU {})", self.id, self.gpu)
+    }
 }
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -32,12 +47,18 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 impl Context {
     /// A context on a GPU.
     pub fn new(machine: Arc<Machine>, gpu: usize, flags: u32) -> Arc<Self> {
+        let profile = &machine.description.driver;
+        let (queue, connections) = (profile.launch_queue, profile.connections);
+        let reach = Reach::of(gpu, profile);
         let context = Arc::new(Self {
+            lock: ContextLock::default(),
+            backlog: queue.map(Backlog::new),
+            connections: connections.map(Connections::new),
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             gpu,
             machine,
             flags: AtomicU32::new(flags),
-            reach: Arc::new(Reach::own(gpu)),
+            reach: Arc::new(reach),
             condemned: AtomicU32::new(0),
             legacy: OnceLock::new(),
             streams: Mutex::default(),
@@ -45,6 +66,7 @@ impl Context {
         });
         let legacy = Stream::new(&context, StreamKind::Legacy, 0);
         assert!(context.legacy.set(legacy).is_ok(), "set once");
+        context.machine.note_context(&context);
         context
     }
 
@@ -77,10 +99,13 @@ impl Context {
 
     /// Waits until all that was submitted so far is done.
     pub fn synchronize(&self) -> Result<()> {
-        for stream in self.streams() {
-            stream.wait_idle();
-        }
+        self.drain();
         self.check()
+    }
+
+    /// As [`Context::synchronize`], whatever state the context is in.
+    pub fn drain(&self) {
+        self.streams().iter().for_each(|stream| stream.wait_idle());
     }
 
     /// The error that condemned the context, if any.
@@ -117,6 +142,7 @@ impl Context {
 
     /// Ends the context: work is dropped, memory freed.
     pub fn destroy(&self) {
+        self.streams().iter().for_each(|stream| stream.abandon_capture());
         self.condemn(Sticky::Destroyed);
         for stream in self.streams() {
             stream.wait_idle();
@@ -144,6 +170,11 @@ impl Context {
         }
         self.machine.memory.rights_changed();
         Ok(())
+    }
+
+    /// May this context's kernels touch the memory of a GPU?
+    pub(crate) fn reaches(&self, gpu: usize) -> bool {
+        self.reach.holds(gpu)
     }
 
     /// Opens imported memory of `gpu` to this context's kernels (lazy peer access).

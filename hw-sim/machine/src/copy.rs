@@ -3,8 +3,8 @@
 use crate::error::Result;
 use crate::memory::{GlobalMemory, bytes};
 use crate::stream::Stream;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// Up to here a copy is done by the thread that submits it: handing it over costs more.
 pub(crate) const INLINE_BYTES_MAX: u64 = 64 << 10;
@@ -109,11 +109,25 @@ pub(crate) struct BulkJob {
     stream: Arc<Stream>,
     taken: AtomicU64,
     done: AtomicU64,
+    /// Where it runs, if it runs on a multiprocessor.
+    room: OnceLock<(usize, u32)>,
 }
 
 impl BulkJob {
     pub fn new(bulk: Bulk, stream: Arc<Stream>) -> Self {
-        Self { bulk, stream, taken: AtomicU64::new(0), done: AtomicU64::new(0) }
+        let (taken, done) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { bulk, stream, taken, done, room: OnceLock::new() }
+    }
+
+    /// It has room on a multiprocessor of a GPU.
+    pub fn give_room(&self, gpu: usize, unit: u32) {
+        // Once for each copy, by the scheduler.
+        let _ = self.room.set((gpu, unit));
+    }
+
+    /// The GPU and the multiprocessor on which it runs, if it does.
+    pub fn room(&self) -> Option<(usize, u32)> {
+        self.room.get().copied()
     }
 
     /// Takes the next piece: its offset, and whether pieces are left after it. The scheduler calls

@@ -16,6 +16,8 @@ mod text;
 pub use adapter::{ADAPTERS_MAX, Adapter, LinkLayer};
 pub use engine::{ENGINES_MAX, Engine, EngineLimits};
 
+use crate::driver::Profile;
+use crate::driver::profile::FromFile;
 use check::uuid;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -62,6 +64,9 @@ pub struct Description {
     pub engines: Vec<Engine>,
     /// Adapters take plain GPU addresses, as with the `nvidia-peermem` kernel module.
     pub peer_memory: bool,
+    /// How its driver behaves.
+    pub driver: Profile,
+    pub(crate) driver_of_file: FromFile,
     /// How many nodes like this one the cluster has.
     pub nodes: u32,
     /// Which of them this one is, counted from 0.
@@ -357,6 +362,14 @@ pub enum DescriptionError {
         /// The variable's value.
         seen: String,
     },
+    /// A setting of the driver's profile is wrong.
+    #[error("{setting}: {reason}")]
+    DriverSetting {
+        /// The setting.
+        setting: &'static str,
+        /// What was expected, and what was seen.
+        reason: String,
+    },
 }
 
 impl Description {
@@ -412,7 +425,19 @@ impl Description {
             },
             _ => Self::builtin(MACHINE_DEFAULT),
         };
-        Ok(machine?.at_node(cluster::node_from_environment()?.unwrap_or(0)))
+        let mut machine = machine?.at_node(cluster::node_from_environment()?.unwrap_or(0));
+        machine.driver = machine.driver_of_file.resolve_here()?;
+        Ok(machine)
+    }
+
+    /// The machine with another driver profile and further keys, as `hwsim run` is told them.
+    pub fn with_driver(
+        mut self,
+        profile: Option<&str>,
+        keys: Option<&str>,
+    ) -> Result<Self, DescriptionError> {
+        self.driver = self.driver_of_file.resolve(profile, keys)?;
+        Ok(self)
     }
 
     /// Reads a description from text. `origin` names the text in errors.

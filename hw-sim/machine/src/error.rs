@@ -54,9 +54,47 @@ impl From<MemoryFault> for Sticky {
     }
 }
 
+/// What a stream capture does not allow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CaptureError {
+    /// A call that is forbidden while a capture is under way, which it has invalidated.
+    #[error("the call is not permitted while a stream is captured")]
+    Unsupported,
+    /// The capture was invalidated by an earlier call.
+    #[error("the capture was invalidated by an earlier call")]
+    Invalidated,
+    /// Two captures would become one.
+    #[error("the call would merge two captures")]
+    Merge,
+    /// The capture did not begin in this stream.
+    #[error("the capture did not begin in this stream")]
+    Unmatched,
+    /// Another stream's commands are not joined back.
+    #[error("the capture holds work that was not joined to the stream in which it began")]
+    Unjoined,
+    /// A captured stream waits for what is outside of its capture.
+    #[error("a captured stream depends on work outside of its capture")]
+    Isolation,
+    /// The default stream would depend on a captured one.
+    #[error("the call would make the default stream depend on a captured stream")]
+    Implicit,
+    /// An event of a capture, where it can have no meaning.
+    #[error("the event was recorded in a capture")]
+    CapturedEvent,
+    /// The capture began in another thread.
+    #[error("the capture began in another thread")]
+    WrongThread,
+    /// A capture begins where there is one, or ends where there is none.
+    #[error("the stream's state does not permit the call")]
+    IllegalState,
+}
+
 /// An error of one call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
+    /// A stream capture does not allow it.
+    #[error(transparent)]
+    Capture(#[from] CaptureError),
     /// An argument is wrong.
     #[error("{0}")]
     InvalidValue(String),

@@ -1,7 +1,8 @@
 //! Events: points in streams.
 
 use crate::context::Context;
-use crate::error::{Error, Result};
+use crate::driver::capture::Point;
+use crate::error::{CaptureError, Error, Result};
 use crate::memory::{IpcHandle, SharedWords};
 use crate::stream::{Command, Stream};
 use crate::wait_value::{Condition, WaitValue};
@@ -35,6 +36,8 @@ struct State {
     recorded: u64,
     completed: u64,
     completed_ns: u64,
+    /// Where in a capture it was recorded last, if it was.
+    captured: Option<Point>,
     waiting: Vec<(u64, Arc<Stream>)>,
 }
 
@@ -75,12 +78,18 @@ impl Event {
             return Err(Error::InvalidHandle("event and stream are of different contexts".into()));
         }
         stream.context.check()?;
+        let point = if stream.is_captured() { stream.capture_point() } else { None };
+        if point.is_some() {
+            self.state.lock().unwrap().captured = point;
+            return Ok(());
+        }
         let number = match &self.shared {
             // Relaxed: numbers differ, whoever takes them; what is waited for is the other word.
             Some(words) => words.word(RECORDED).fetch_add(1, Ordering::Relaxed) + 1,
             None => {
                 let mut state = self.state.lock().unwrap();
                 state.recorded += 1;
+                state.captured = None;
                 state.recorded
             }
         };
@@ -98,9 +107,24 @@ impl Event {
             stream.submit(Command::WaitValue(wait));
             return Ok(());
         }
-        let number = self.state.lock().unwrap().recorded;
-        stream.submit(Command::WaitEvent(Arc::clone(self), number));
+        let (number, point) = {
+            let state = self.state.lock().unwrap();
+            (state.recorded, state.captured.clone())
+        };
+        match point {
+            Some(point) => return stream.join_capture(&point),
+            None if number > 0 && stream.is_captured() => return stream.refuse_outside_wait(),
+            None => stream.submit(Command::WaitEvent(Arc::clone(self), number)),
+        }
         Ok(())
+    }
+
+    /// Refuses what has no meaning for an event that was recorded in a capture.
+    pub fn refuse_if_captured(&self) -> Result<()> {
+        match self.state.lock().unwrap().captured {
+            Some(_) => Err(CaptureError::CapturedEvent.into()),
+            None => Ok(()),
+        }
     }
 
     /// Is the latest record complete?

@@ -61,6 +61,8 @@ pub(crate) struct Resident {
 /// A kernel in the scheduler.
 pub(crate) struct Active {
     pub run: Arc<KernelRun>,
+    /// How many kernels had come when it came.
+    pub arrival: u64,
     next_block: u64,
     blocks: u64,
     ready: VecDeque<Box<Resident>>,
@@ -73,19 +75,59 @@ pub(crate) struct Active {
 }
 
 impl Active {
-    pub fn new(run: Arc<KernelRun>) -> Self {
+    pub fn new(run: Arc<KernelRun>, arrival: u64) -> Self {
         let blocks = run.block_count();
         let (ready, waiting) = (VecDeque::new(), VecDeque::new());
-        Self { run, next_block: 0, blocks, ready, waiting, out: 0, turn: 0, no_room: false }
+        let (next_block, out, turn, no_room) = (0, 0, 0, false);
+        Self { run, arrival, next_block, blocks, ready, waiting, out, turn, no_room }
+    }
+
+    /// Its GPU.
+    pub fn gpu(&self) -> usize {
+        self.run.stream.context.gpu
+    }
+
+    /// Does it have blocks on a GPU that have not started?
+    pub fn waits_for_room(&self, gpu: usize) -> bool {
+        self.gpu() == gpu && self.next_block < self.blocks
+    }
+
+    /// Its place in the order in which kernels start: the greatest priority has the least number.
+    pub fn rank(&self) -> (i32, u64) {
+        (self.run.stream.priority, self.arrival)
+    }
+
+    /// Are blocks of it in the hands of workers?
+    pub fn is_out(&self) -> bool {
+        self.out > 0
+    }
+
+    /// What it does, for people.
+    pub fn describe(&self) -> String {
+        let resident = self.ready.len() + self.waiting.len() + self.out;
+        format!(
+            "kernel {}, {} blocks, of which {} have not started and {resident} are resident, {} \
+             of them waiting",
+            self.run.launch.kernel.name,
+            self.blocks,
+            self.blocks - self.next_block,
+            self.waiting.len(),
+        )
     }
 
     /// A block to run. Blocks that have started come first, for their state is in the cache; but
     /// every eighth turn starts a new one, as those that run may be waiting for it without our
     /// noticing. Every other turn asks the waiting ones first: that is cheap, and they are who
-    /// latency matters to.
-    pub fn take(&mut self, occupancy: &mut Occupancy) -> Option<Box<Resident>> {
+    /// latency matters to. New blocks start only if they may.
+    pub fn take(&mut self, occupancy: &mut Occupancy, may_start: bool) -> Option<Box<Resident>> {
         self.turn = self.turn.wrapping_add(1);
         let mut taken = None;
+        if !may_start && self.next_block < self.blocks {
+            self.no_room = true;
+            taken = self.ready.pop_front().or_else(|| self.waiting.pop_front());
+            self.out += usize::from(taken.is_some());
+            return taken;
+        }
         if self.turn.is_multiple_of(8) {
             taken = self.start_block(occupancy);
         } else if !self.turn.is_multiple_of(2) {

@@ -8,6 +8,7 @@ pub mod clock;
 pub mod context;
 pub mod copy;
 pub mod description;
+pub mod driver;
 pub mod engine;
 pub mod error;
 pub mod event;

@@ -2,21 +2,27 @@
 
 use crate::clock::WallClock;
 use crate::context::Context;
+use crate::copy::{Bulk, Source};
 use crate::description::cluster::{FABRIC_VARIABLE, fabric_from_environment};
 use crate::description::{Description, GpuModel};
+use crate::driver::capture::Captures;
+use crate::driver::slice::Slices;
+use crate::driver::watch::Watchdog;
 use crate::engine::{EngineError, Engines, EnginesRequest};
 use crate::error::{Error, Result};
 use crate::gpu::{self, Footprint, Occupancy};
 use crate::kernel::KernelRun;
 use crate::memory::{GlobalMemory, Site};
 use crate::module::Function;
-use crate::scheduler::Scheduler;
+use crate::scheduler::{BlockOrder, Scheduler};
 use crate::stream::{Command, Stream};
 use crate::worker::{self, Callbacks};
 use hwsim_ptx::Launch;
+use std::collections::HashSet;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 /// A virtual machine. It lives until [`Machine::stop`], or as long as the process.
 pub struct Machine {
@@ -28,7 +34,15 @@ pub struct Machine {
     pub clock: WallClock,
     /// Its scheduler.
     pub scheduler: Scheduler,
+    /// Stream captures under way.
+    pub captures: Captures,
     pub(crate) callbacks: Callbacks,
+    /// After how long calls that block say so.
+    pub(crate) watchdog: Watchdog,
+    /// Copies are to be looked at before they are done: the profile has some of them go elsewhere.
+    pub(crate) has_odd_copies: bool,
+    contexts: Mutex<Vec<Weak<Context>>>,
+    loaded: Mutex<HashSet<u64>>,
     launches: AtomicU64,
 }
 
@@ -76,11 +90,23 @@ impl Machine {
             cause: cause.to_string(),
         })?;
         let site = Site { node: description.node, fabric: fabric.map(Arc::new) };
+        let watchdog = Watchdog::from_environment(&description.driver);
+        let watchdog = watchdog.map_err(Error::InvalidValue)?;
+        let slices = Slices::new(&description, site.fabric.as_deref())?;
+        let order = BlockOrder::of(&description.driver);
         let machine = Arc::new(Self {
             memory: Arc::new(GlobalMemory::new(&sizes, site)?),
             clock: WallClock::start(),
-            scheduler: Scheduler::new(occupancy),
+            scheduler: Scheduler::new(occupancy, order, slices),
+            captures: Captures::default(),
             callbacks: Callbacks::default(),
+            watchdog,
+            has_odd_copies: {
+                let driver = &description.driver;
+                driver.local_copies_as_kernels || !driver.broken_peer.is_none()
+            },
+            contexts: Mutex::default(),
+            loaded: Mutex::default(),
             launches: AtomicU64::new(0),
             description,
         });
@@ -98,7 +124,7 @@ impl Machine {
 
     /// Can kernels of one GPU reach the memory of the other?
     pub fn can_access_peer(&self, from: usize, to: usize) -> bool {
-        self.description.peer_access(from, to)
+        !self.description.driver.no_peer && self.description.peer_access(from, to)
     }
 
     /// Lets the workers end. What is queued stays undone.
@@ -153,6 +179,60 @@ impl Machine {
         let description = &self.description;
         let request = EnginesRequest { description, memory, sysfs, faults, fabric };
         Engines::start(&request, Arc::clone(&self.scheduler.kernels))
+    }
+
+    /// The GPU within whose memory a copy stays, where such copies run on its multiprocessors.
+    pub(crate) fn local_copy(&self, bulk: &Bulk) -> Option<usize> {
+        if !self.description.driver.local_copies_as_kernels {
+            return None;
+        }
+        let gpu_of = |address| self.memory.find(address).and_then(|found| found.kind.gpu());
+        let Source::Memory { address, .. } = bulk.source else { return None };
+        gpu_of(bulk.destination).filter(|&gpu| gpu_of(address) == Some(gpu))
+    }
+
+    /// Is what a GPU writes to an address lost?
+    pub(crate) fn loses(&self, from: usize, address: u64) -> bool {
+        if !self.has_odd_copies {
+            return false;
+        }
+        let broken = &self.description.driver.broken_peer;
+        let to = self.memory.find(address).and_then(|found| found.kind.gpu());
+        to.is_some_and(|to| broken.has(from, to))
+    }
+
+    /// Is a copy lost, being one between two GPUs that lose each other's writes?
+    pub(crate) fn loses_copy(&self, bulk: &Bulk) -> bool {
+        let Source::Memory { address, .. } = bulk.source else { return false };
+        let from = self.memory.find(address).and_then(|found| found.kind.gpu());
+        from.is_some_and(|from| self.loses(from, bulk.destination))
+    }
+
+    /// Every context that lives.
+    pub(crate) fn contexts(&self) -> Vec<Arc<Context>> {
+        let contexts = self.contexts.lock().unwrap_or_else(PoisonError::into_inner);
+        contexts.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Remembers a new context.
+    pub(crate) fn note_context(&self, context: &Arc<Context>) {
+        let mut contexts = self.contexts.lock().unwrap_or_else(PoisonError::into_inner);
+        contexts.retain(|context| context.strong_count() > 0);
+        contexts.push(Arc::downgrade(context));
+    }
+
+    /// Takes the time that a real driver takes to compile a text, where the profile has it so: the
+    /// first time that the process loads it. The text is known by its digest.
+    pub(crate) fn compile(&self, digest: u64) {
+        let delay = self.description.driver.jit_delay_ms;
+        if delay == 0 {
+            return;
+        }
+        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        if loaded.insert(digest) {
+            drop(loaded);
+            std::thread::sleep(Duration::from_millis(delay.into()));
+        }
     }
 
     /// A context on a GPU of this machine.

@@ -5,8 +5,9 @@ use crate::copy::{Bulk, Source};
 use crate::error::{Error, Result};
 use hwsim_ptx::{Kernel, LinkedModule};
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// A loaded module.
 pub struct Module {
@@ -35,18 +36,25 @@ pub struct Function {
     pub kernel: Arc<Kernel>,
     /// Dynamic shared memory that a launch may ask for, where the program has raised it.
     dynamic_shared_max: AtomicU32,
+    /// It is on the GPU: always, unless the driver loads lazily.
+    loaded: AtomicBool,
 }
 
 /// A PTX text, parsed and decoded once, that can be placed in any number of contexts.
 #[derive(Clone, Debug)]
 pub struct Code {
     module: hwsim_ptx::Module,
+    /// Of the text: who has compiled it before need not do so again.
+    digest: u64,
 }
 
 impl Code {
     /// Parses and decodes.
     pub fn parse(text: &str) -> Result<Self> {
-        Ok(Self { module: hwsim_ptx::Module::load(text).map_err(invalid)? })
+        let mut hasher = DefaultHasher::new();
+        text.hash(&mut hasher);
+        let module = hwsim_ptx::Module::load(text).map_err(invalid)?;
+        Ok(Self { module, digest: hasher.finish() })
     }
 
     /// Is there a managed variable of this name?
@@ -73,6 +81,7 @@ impl Module {
     /// Places a module that was parsed before. Managed variables, of which there is one for all
     /// contexts, are those of a `sibling` that was placed from the same code.
     pub fn place(context: &Arc<Context>, code: Code, sibling: Option<&Self>) -> Result<Arc<Self>> {
+        context.machine.compile(code.digest);
         let module = code.module;
         let (mut own, mut managed) = (Section::default(), Section::default());
         for global in module.globals() {
@@ -126,7 +135,8 @@ impl Module {
     pub fn function(self: &Arc<Self>, name: &str) -> Option<Arc<Function>> {
         let kernel = self.linked.kernel(name)?;
         let (module, dynamic_shared_max) = (Arc::clone(self), AtomicU32::new(0));
-        Some(Arc::new(Function { module, kernel, dynamic_shared_max }))
+        let loaded = AtomicBool::new(false);
+        Some(Arc::new(Function { module, kernel, dynamic_shared_max, loaded }))
     }
 }
 
@@ -199,6 +209,17 @@ impl Drop for Storage {
 }
 
 impl Function {
+    /// The function is on the GPU from now on; true if it was before.
+    pub fn mark_loaded(&self) -> bool {
+        // Relaxed: nothing but the flag is shared by it.
+        self.loaded.swap(true, Ordering::Relaxed)
+    }
+
+    /// Was it loaded?
+    pub fn is_loaded(&self) -> bool {
+        self.loaded.load(Ordering::Relaxed)
+    }
+
     /// Dynamic shared memory that a launch may ask for, bytes.
     pub fn dynamic_shared_max(&self) -> u32 {
         let model = self.module.context.machine.model(self.module.context.gpu);

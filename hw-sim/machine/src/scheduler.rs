@@ -6,8 +6,10 @@
 //! (an engine's proxy, the program itself) get the cores.
 
 use crate::copy::{Bulk, BulkJob};
+use crate::driver::Profile;
+use crate::driver::slice::Slices;
 use crate::engine::KernelWatch;
-use crate::gpu::Occupancy;
+use crate::gpu::{Footprint, Occupancy};
 use crate::kernel::{Active, KernelRun, Resident};
 use crate::stream::Stream;
 use crate::wait_value::WaitValue;
@@ -30,9 +32,17 @@ pub(crate) enum Task {
     Polls(Vec<Poll>),
 }
 
-/// A stream that waits for a word.
+/// What a stream waits for that nobody tells it of.
+pub(crate) enum WaitFor {
+    /// A word in memory.
+    Word(WaitValue),
+    /// A time of the machine's clock, ns.
+    Time(u64),
+}
+
+/// A stream that waits for a word or a time.
 pub(crate) struct Poll {
-    pub wait: WaitValue,
+    pub wait: WaitFor,
     pub stream: Arc<Stream>,
 }
 
@@ -56,15 +66,45 @@ struct State {
     turn: usize,
     /// Alternates between copies and kernels.
     copy_turn: bool,
+    order: BlockOrder,
+    /// Turns of processes on GPUs, if they take turns.
+    slices: Option<Slices>,
     parked: usize,
     /// A worker is polling what waits.
     poller: bool,
     stopping: bool,
 }
 
+/// The order in which blocks become resident, and what of copies is among them.
+#[derive(Default)]
+pub(crate) struct BlockOrder {
+    /// Blocks start in the order of their kernels' arrival.
+    in_order: bool,
+    /// Kernels that have come so far.
+    arrivals: u64,
+    /// Copies that wait for room on a GPU.
+    local: VecDeque<(usize, Arc<BulkJob>)>,
+}
+
+impl BlockOrder {
+    /// As a driver profile has it.
+    pub fn of(profile: &Profile) -> Self {
+        Self { in_order: profile.resident_blocks, ..Self::default() }
+    }
+}
+
+/// What a copy that runs on multiprocessors takes of one.
+const LOCAL_COPY: Footprint = Footprint { threads: 512, shared_bytes: 0, registers: 512 * 32 };
+
 impl Scheduler {
-    pub(crate) fn new(occupancy: Vec<Occupancy>) -> Self {
+    pub(crate) fn new(
+        occupancy: Vec<Occupancy>,
+        order: BlockOrder,
+        slices: Option<Slices>,
+    ) -> Self {
         let state = State {
+            order,
+            slices,
             streams: VecDeque::new(),
             copies: VecDeque::new(),
             kernels: Vec::new(),
@@ -105,24 +145,39 @@ impl Scheduler {
         self.add(|state| state.streams.push_back(Task::Drive(stream)));
     }
 
-    /// A large copy.
-    pub(crate) fn bulk(&self, bulk: Bulk, stream: Arc<Stream>) {
-        self.add(|state| state.copies.push_back(Arc::new(BulkJob::new(bulk, stream))));
+    /// A copy that workers do; one that is `local` to a GPU first waits for room on it.
+    pub(crate) fn bulk(&self, bulk: Bulk, stream: Arc<Stream>, local: Option<usize>) {
+        let job = Arc::new(BulkJob::new(bulk, stream));
+        self.add(|state| match local {
+            None => state.copies.push_back(job),
+            Some(gpu) => state.order.local.push_back((gpu, job)),
+        });
+    }
+
+    /// A copy is done: it leaves the room that it had, if it had any.
+    pub(crate) fn end_copy(&self, job: &BulkJob) {
+        if let Some((gpu, unit)) = job.room() {
+            self.lock().occupancy[gpu].release(unit, &LOCAL_COPY);
+        }
     }
 
     /// A kernel whose turn in its stream has come.
     pub(crate) fn start(&self, run: Arc<KernelRun>) {
         let context = Arc::clone(&run.stream.context);
         self.kernels.started();
-        self.add(|state| state.kernels.push(Active::new(run)));
+        self.add(|state| {
+            state.order.arrivals += 1;
+            let arrival = state.order.arrivals;
+            state.kernels.push(Active::new(run, arrival));
+        });
         if context.is_condemned() {
             // It was condemned after the stream looked.
             self.end_context(context.id);
         }
     }
 
-    /// A stream waits for a word.
-    pub(crate) fn poll(&self, wait: WaitValue, stream: Arc<Stream>) {
+    /// A stream waits for a word or a time.
+    pub(crate) fn poll(&self, wait: WaitFor, stream: Arc<Stream>) {
         self.add(|state| state.polls.push(Poll { wait, stream }));
     }
 
@@ -140,7 +195,9 @@ impl Scheduler {
                     active.doom(&mut state.occupancy[active.run.stream.context.gpu]);
                 }
             }
-            state.kernels.extract_if(.., |active| active.is_finished()).collect()
+            let finished = state.kernels.extract_if(.., |active| active.is_finished()).collect();
+            state.leave_idle_gpus();
+            finished
         };
         for active in finished {
             self.kernels.ended();
@@ -169,6 +226,7 @@ impl Scheduler {
             return false;
         }
         state.kernels.swap_remove(index);
+        state.leave_idle_gpus();
         self.kernels.ended();
         true
     }
@@ -207,8 +265,27 @@ impl Scheduler {
             }
             idle.leave(&mut state);
             idle.fruitless = 0;
-            state = self.park(state, None);
+            // Nobody tells us when another process's turn on a GPU is over.
+            let look_again = state.slices.as_ref().is_some_and(Slices::waits).then_some(SLEEP);
+            state = self.park(state, look_again);
         }
+    }
+
+    /// What the kernels of a stream do, for people.
+    pub(crate) fn describe(&self, stream: u64) -> String {
+        let state = self.lock();
+        let mut text = String::new();
+        for active in state.kernels.iter().filter(|active| active.run.stream.id == stream) {
+            text += &format!(": {}", active.describe());
+        }
+        for Poll { wait, stream: polling } in &state.polls {
+            if polling.id == stream
+                && let WaitFor::Word(wait) = wait
+            {
+                text += &format!(": {wait:x?}");
+            }
+        }
+        text
     }
 
     /// One step of the worker that watches all that waits: spins, yields, then sleeps a little.
@@ -302,6 +379,7 @@ impl State {
     fn has_ready(&self) -> bool {
         !self.streams.is_empty()
             || !self.copies.is_empty()
+            || !self.order.local.is_empty()
             || self.kernels.iter().any(Active::has_ready)
     }
 
@@ -309,6 +387,9 @@ impl State {
     fn take(&mut self) -> Option<Task> {
         if let Some(task) = self.streams.pop_front() {
             return Some(task);
+        }
+        if !self.order.local.is_empty() {
+            self.place_local_copies();
         }
         self.copy_turn = !self.copy_turn;
         let first = if self.copy_turn { self.take_piece() } else { None };
@@ -325,11 +406,56 @@ impl State {
         Some(Task::Piece(job, offset))
     }
 
+    /// Gives room to local copies whose turn has come.
+    fn place_local_copies(&mut self) {
+        let State { order, kernels, occupancy, copies, .. } = self;
+        let in_order = order.in_order;
+        order.local.retain(|(gpu, job)| {
+            let held = in_order && kernels.iter().any(|active| active.waits_for_room(*gpu));
+            let unit = if held { None } else { occupancy[*gpu].place(&LOCAL_COPY) };
+            if let Some(unit) = unit {
+                job.give_room(*gpu, unit);
+                copies.push_back(Arc::clone(job));
+            }
+            unit.is_none()
+        });
+    }
+
+    /// Ends this process's turn on GPUs on which it has no kernel.
+    fn leave_idle_gpus(&mut self) {
+        if let Some(slices) = &mut self.slices {
+            let kernels = &self.kernels;
+            slices.leave(|gpu| kernels.iter().all(|active| active.gpu() != gpu));
+        }
+    }
+
+    /// May this process run blocks on a GPU now?
+    fn has_gpu(&mut self, gpu: usize) -> bool {
+        let Some(slices) = &mut self.slices else { return true };
+        let busy = self.kernels.iter().any(|active| active.gpu() == gpu && active.is_out());
+        slices.hold(gpu, busy)
+    }
+
+    /// Which kernel may start blocks on each GPU where only one may.
+    fn first_in_order(&self, gpu: usize) -> u64 {
+        let waiting = self.kernels.iter().filter(|active| active.waits_for_room(gpu));
+        waiting.min_by_key(|active| active.rank()).map_or(0, |active| active.arrival)
+    }
+
     /// A block of the next kernel in turn that has one; the polls take their turn like a kernel.
     fn take_block(&mut self) -> Option<Task> {
+        let hostile = self.order.in_order || self.slices.is_some();
         let seats = self.kernels.len() + 1;
         for _ in 0..seats {
             self.turn = (self.turn + 1) % seats;
+            let mut may_start = true;
+            if hostile && let Some(active) = self.kernels.get(self.turn) {
+                let (gpu, arrival) = (active.gpu(), active.arrival);
+                if !self.has_gpu(gpu) {
+                    continue;
+                }
+                may_start = !self.order.in_order || self.first_in_order(gpu) == arrival;
+            }
             let Some(active) = self.kernels.get_mut(self.turn) else {
                 if self.polls.is_empty() {
                     continue;
@@ -337,7 +463,7 @@ impl State {
                 return Some(Task::Polls(std::mem::take(&mut self.polls)));
             };
             let occupancy = &mut self.occupancy[active.run.stream.context.gpu];
-            if let Some(resident) = active.take(occupancy) {
+            if let Some(resident) = active.take(occupancy, may_start) {
                 return Some(Task::Block(Arc::clone(&active.run), resident));
             }
         }

@@ -6,12 +6,15 @@
 
 use crate::context::Context;
 use crate::copy::{self, Bulk, Transfer2d};
+use crate::driver::capture::Captured;
+use crate::driver::connection::HardwareQueue;
 use crate::error::Result;
 use crate::event::Event;
 use crate::kernel::KernelRun;
+use crate::scheduler::WaitFor;
 use crate::wait_value::{WaitValue, WriteValue};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 /// What a stream waits for besides its own order.
@@ -57,6 +60,10 @@ pub enum Command {
     HostCall(HostCall),
     /// Frees device memory.
     Free(u64),
+    /// Holds the stream until the machine's clock shows this, ns.
+    Until(u64),
+    /// A command with its ticket of the stream's hardware queue.
+    Placed(u64, Box<Command>),
 }
 
 /// A stream.
@@ -65,7 +72,8 @@ pub struct Stream {
     pub context: Arc<Context>,
     /// Its kind.
     pub kind: StreamKind,
-    /// Its priority; accepted, not acted upon.
+    /// Its priority: each has hardware queues of its own, and where blocks start in order, those of
+    /// greater priority (a lesser number) start first.
     pub priority: i32,
     /// Never used twice.
     pub id: u64,
@@ -73,7 +81,38 @@ pub struct Stream {
     completed: AtomicU64,
     state: Mutex<State>,
     idle: Condvar,
+    /// What the head does, a [`Head`]: for people.
+    head: AtomicU8,
+    /// The queue that it shares with others, if it does.
+    hardware: Option<Arc<HardwareQueue>>,
+    pub(crate) captured: Captured,
 }
+
+/// What a stream's head does, when it takes long.
+#[derive(Clone, Copy)]
+#[repr(u8)]
+enum Head {
+    Short,
+    Copies,
+    Runs,
+    WaitsForEvent,
+    WaitsForStream,
+    WaitsForWord,
+    CallsHost,
+    WaitsForQueue,
+}
+
+/// The words for each [`Head`].
+const HEADS: [&str; 8] = [
+    "is about to go on",
+    "copies",
+    "is a kernel",
+    "waits for an event",
+    "waits for another stream",
+    "waits for a word in memory",
+    "calls a host function",
+    "waits for its turn in its hardware queue",
+];
 
 #[derive(Default)]
 struct State {
@@ -107,6 +146,9 @@ impl Stream {
             completed: AtomicU64::new(0),
             state: Mutex::default(),
             idle: Condvar::new(),
+            head: AtomicU8::new(Head::Short as u8),
+            hardware: context.connections.as_ref().map(|queues| queues.deal(priority)),
+            captured: Captured::default(),
         })
     }
 
@@ -114,8 +156,22 @@ impl Stream {
         self.state.lock().unwrap_or_else(|poison| poison.into_inner())
     }
 
-    /// Appends a command; runs it here and now if the stream is idle and the command is short.
+    /// Is it the default stream?
+    pub(crate) fn is_legacy(&self) -> bool {
+        self.kind == StreamKind::Legacy
+    }
+
+    /// Is it ordered against the default stream?
+    pub(crate) fn is_blocking(&self) -> bool {
+        self.kind == StreamKind::Blocking
+    }
+
+    /// Appends a command; runs it here and now if the stream is idle and the command is short. A
+    /// captured stream's command is noted.
     pub fn submit(self: &Arc<Self>, command: Command) {
+        if self.is_captured() {
+            return self.note(command);
+        }
         self.order_against_default_stream();
         self.push(command);
     }
@@ -144,8 +200,15 @@ impl Stream {
     }
 
     fn push(self: &Arc<Self>, command: Command) {
+        if let Some(backlog) = &self.context.backlog {
+            backlog.enter(self.context.machine.watchdog, || self.describe_backlog());
+        }
         let mut state = self.lock();
         self.submitted.fetch_add(1, Ordering::Release);
+        let command = match &self.hardware {
+            None => command,
+            Some(queue) => Command::Placed(queue.issue(), Box::new(command)),
+        };
         if state.active {
             state.queue.push_back(command);
             return;
@@ -194,6 +257,12 @@ impl Stream {
             };
             (next, released)
         };
+        if let Some(backlog) = &self.context.backlog {
+            backlog.leave();
+        }
+        if let Some(next) = self.hardware.as_ref().and_then(|queue| queue.leave()) {
+            self.context.machine.scheduler.drive_stream(next);
+        }
         for (_, follower) in released {
             follower.head_done();
         }
@@ -221,7 +290,44 @@ impl Stream {
         }
     }
 
+    /// Remembers what takes the head so long.
+    fn later(&self, head: Head) -> Step {
+        // Relaxed: for people only.
+        self.head.store(head as u8, Ordering::Relaxed);
+        Step::Later
+    }
+
+    /// Takes a command's turn in the hardware queue; gives it back, or leaves it at the front of
+    /// the stream's queue until its turn has come.
+    fn take_turn(self: &Arc<Self>, ticket: u64, command: Box<Command>) -> Option<Command> {
+        let Some(queue) = &self.hardware else { return Some(*command) };
+        // First back to the front, or who gives us the turn would not find it.
+        self.head.store(Head::WaitsForQueue as u8, Ordering::Relaxed);
+        self.lock().queue.push_front(Command::Placed(ticket, command));
+        if !queue.enter(ticket, self) {
+            return None;
+        }
+        match self.lock().queue.pop_front() {
+            Some(Command::Placed(_, command)) => Some(*command),
+            other => other,
+        }
+    }
+
     fn execute(self: &Arc<Self>, command: Command) -> Step {
+        if self.hardware.is_none() {
+            return self.perform(command);
+        }
+        match command {
+            Command::Placed(ticket, command) => match self.take_turn(ticket, command) {
+                Some(command) => self.perform(command),
+                None => Step::Later,
+            },
+            command => self.perform(command),
+        }
+    }
+
+    #[inline]
+    fn perform(self: &Arc<Self>, command: Command) -> Step {
         let machine = &self.context.machine;
         let dropped = self.context.is_condemned();
         match command {
@@ -231,8 +337,9 @@ impl Stream {
                 let _ = machine.memory.free(address);
             }
             Command::HostCall(call) => {
+                let step = self.later(Head::CallsHost);
                 machine.callbacks.call(call, Arc::clone(self));
-                return Step::Later;
+                return step;
             }
             _ if dropped => {}
             Command::Bulk(bulk) => return self.bulk(bulk),
@@ -247,27 +354,39 @@ impl Stream {
                 }
             }
             Command::Kernel(run) => {
+                let step = self.later(Head::Runs);
                 machine.scheduler.start(run);
-                return Step::Later;
+                return step;
             }
             Command::WaitEvent(event, number) => {
+                let step = self.later(Head::WaitsForEvent);
                 if !event.complete_or_tell(number, self) {
-                    return Step::Later;
+                    return step;
                 }
             }
             Command::WaitStream(other, count) => {
+                let step = self.later(Head::WaitsForStream);
                 if !other.completed_or_tell(count, self) {
-                    return Step::Later;
+                    return step;
                 }
             }
             Command::WaitValue(wait) => {
                 if !wait.is_met(&machine.memory) {
-                    machine.scheduler.poll(wait, Arc::clone(self));
-                    return Step::Later;
+                    let step = self.later(Head::WaitsForWord);
+                    machine.scheduler.poll(WaitFor::Word(wait), Arc::clone(self));
+                    return step;
                 }
             }
+            Command::Until(time) => {
+                let step = self.later(Head::Copies);
+                machine.scheduler.poll(WaitFor::Time(time), Arc::clone(self));
+                return step;
+            }
+            // Taken out by `execute`; none is inside of another.
+            Command::Placed(..) => {}
             Command::WriteValue(write) => {
-                if let Err(error) = write.run(&machine.memory) {
+                let lost = machine.loses(self.context.gpu, write.address);
+                if !lost && let Err(error) = write.run(&machine.memory) {
                     self.context.fail_copy(&error);
                 }
             }
@@ -277,9 +396,17 @@ impl Stream {
 
     fn bulk(self: &Arc<Self>, bulk: Bulk) -> Step {
         let machine = &self.context.machine;
-        if bulk.bytes > copy::INLINE_BYTES_MAX {
-            machine.scheduler.bulk(bulk, Arc::clone(self));
-            return Step::Later;
+        let mut local = None;
+        if machine.has_odd_copies {
+            if machine.loses_copy(&bulk) {
+                return Step::Done;
+            }
+            local = machine.local_copy(&bulk);
+        }
+        if bulk.bytes > copy::INLINE_BYTES_MAX || local.is_some() {
+            let step = self.later(Head::Copies);
+            machine.scheduler.bulk(bulk, Arc::clone(self), local);
+            return step;
         }
         if let Err(error) = bulk.run(&machine.memory, 0, bulk.bytes) {
             self.context.fail_copy(&error);
@@ -310,12 +437,41 @@ impl Stream {
         if self.completed.load(Ordering::Acquire) >= target {
             return;
         }
-        let mut state = self.lock();
-        state.sleepers += 1;
-        while self.completed.load(Ordering::Acquire) < target {
-            state = self.idle.wait(state).unwrap_or_else(|poison| poison.into_inner());
+        self.lock().sleepers += 1;
+        let unfinished = |_: &mut State| self.completed.load(Ordering::Acquire) < target;
+        let watchdog = self.context.machine.watchdog;
+        let describe = || format!("the end of {}", self.describe());
+        watchdog.wait_while(&self.state, &self.idle, unfinished, describe).sleepers -= 1;
+    }
+
+    /// How far it is and what its head does, for people.
+    pub(crate) fn describe(&self) -> String {
+        let submitted = self.submitted.load(Ordering::Relaxed);
+        let completed = self.completed.load(Ordering::Relaxed);
+        let head = self.head.load(Ordering::Relaxed);
+        let mut text = format!(
+            "stream {} of {}, {completed} of {submitted} commands done, whose head {}",
+            self.id,
+            self.context,
+            HEADS.get(usize::from(head)).unwrap_or(&""),
+        );
+        if head == Head::WaitsForQueue as u8
+            && let Some(queue) = &self.hardware
+        {
+            text += &format!(" ({})", queue.describe());
         }
-        state.sleepers -= 1;
+        text + &self.context.machine.scheduler.describe(self.id)
+    }
+
+    fn describe_backlog(&self) -> String {
+        let limit = self.context.backlog.as_ref().map_or(0, |backlog| backlog.limit());
+        let busy = self.context.streams().into_iter().filter(|stream| !stream.is_idle());
+        let streams: Vec<_> = busy.map(|stream| stream.describe()).collect();
+        format!(
+            "room in the launch queue of {}, which holds {limit} commands: {}",
+            self.context,
+            streams.join("; ")
+        )
     }
 }
 

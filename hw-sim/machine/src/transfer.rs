@@ -67,23 +67,38 @@ fn is_known(stream: &Stream, place: Place, bytes: u64) -> Result<bool> {
     }
 }
 
-/// Copies in stream order.
+/// Copies in stream order. True if the call is to return only when the stream is idle.
 pub fn copy(
     stream: &Arc<Stream>,
     destination: Place,
     source: Place,
     bytes: u64,
     returns: Return,
-) -> Result<()> {
+) -> Result<bool> {
     stream.context.check()?;
     if bytes == 0 {
-        return Ok(());
+        return Ok(false);
     }
     let destination_known = is_known(stream, destination, bytes)?;
     let source_known = is_known(stream, source, bytes)?;
     let source = Source::Memory { address: source.address, known: source_known };
     let bulk = Bulk { destination: destination.address, destination_known, source, bytes };
     let pageable = !destination_known || !source_known;
+    if stream.is_captured() && (pageable || returns == Return::Done) {
+        // A graph would read memory that the program may have given back by then.
+        stream.refuse_if_captured()?;
+    }
+    let late_us = stream.context.machine.description.driver.lazy_dma_us;
+    if late_us > 0
+        && destination_known
+        && !source_known
+        && let Some(staged) = stage(&bulk)
+    {
+        let landing = stream.context.machine.clock.now() + u64::from(late_us) * 1000;
+        stream.submit(Command::Until(landing));
+        stream.submit(staged);
+        return Ok(false);
+    }
     if returns == Return::Queued
         && destination_known
         && !source_known
@@ -91,14 +106,10 @@ pub fn copy(
         && let Some(staged) = stage(&bulk)
     {
         stream.submit(staged);
-        return Ok(());
+        return Ok(false);
     }
     stream.submit(Command::Bulk(bulk));
-    if returns == Return::Done || pageable {
-        stream.wait_idle();
-        return stream.context.check();
-    }
-    Ok(())
+    Ok(returns == Return::Done || pageable)
 }
 
 /// A small copy from pageable memory, its bytes taken now, so that the call need not wait.
@@ -135,7 +146,7 @@ impl Rows {
     }
 }
 
-/// Copies rows in stream order.
+/// Copies rows in stream order; true as for [`copy`].
 pub fn copy_rows(
     stream: &Arc<Stream>,
     destination: Rows,
@@ -143,14 +154,18 @@ pub fn copy_rows(
     width: u64,
     rows: u64,
     returns: Return,
-) -> Result<()> {
+) -> Result<bool> {
     stream.context.check()?;
     if width == 0 || rows == 0 {
-        return Ok(());
+        return Ok(false);
     }
     let destination_known = is_known(stream, destination.place, destination.span(width, rows)?)?;
     let source_known = is_known(stream, source.place, source.span(width, rows)?)?;
     let from = Source::Memory { address: source.place.address, known: source_known };
+    let waits = returns == Return::Done || !destination_known || !source_known;
+    if waits {
+        stream.refuse_if_captured()?;
+    }
     let row = Bulk {
         destination: destination.place.address,
         destination_known,
@@ -159,11 +174,7 @@ pub fn copy_rows(
     };
     let (source_pitch, destination_pitch) = (source.pitch, destination.pitch);
     stream.submit(Command::Copy2d(Transfer2d { row, source_pitch, destination_pitch, rows }));
-    if returns == Return::Done || !destination_known || !source_known {
-        stream.wait_idle();
-        return stream.context.check();
-    }
-    Ok(())
+    Ok(waits)
 }
 
 /// A value that memory is filled with.

@@ -4,7 +4,7 @@ use crate::error::Sticky;
 use crate::kernel::{KernelRun, Resident};
 use crate::machine::Machine;
 use crate::report;
-use crate::scheduler::{Idle, Poll, Task};
+use crate::scheduler::{Idle, Poll, Task, WaitFor};
 use crate::stream::{HostCall, Stream};
 use hwsim_ptx::Progress;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -48,6 +48,7 @@ fn run(machine: &Arc<Machine>) {
             }
             Task::Piece(job, offset) => {
                 if job.run(offset) {
+                    machine.scheduler.end_copy(&job);
                     job.stream().resume();
                 }
                 true
@@ -106,8 +107,12 @@ fn run_block(machine: &Machine, run: &Arc<KernelRun>, mut resident: Box<Resident
 
 /// Looks at words that streams wait for; false if none changed.
 fn run_polls(machine: &Machine, polls: Vec<Poll>) -> bool {
-    let over =
-        |poll: &Poll| poll.stream.context.is_condemned() || poll.wait.is_met(&machine.memory);
+    let now = machine.clock.now();
+    let met = |wait: &WaitFor| match wait {
+        WaitFor::Word(word) => word.is_met(&machine.memory),
+        WaitFor::Time(time) => now >= *time,
+    };
+    let over = |poll: &Poll| poll.stream.context.is_condemned() || met(&poll.wait);
     let (met, unmet): (Vec<_>, Vec<_>) = polls.into_iter().partition(over);
     let progressed = !met.is_empty();
     if !unmet.is_empty() {

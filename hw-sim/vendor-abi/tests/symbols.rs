@@ -76,3 +76,20 @@ fn an_unanswered_call_is_refused_and_named_once() {
         assert_eq!(message.matches(&line).count(), 1, "{message}");
     }
 }
+
+/// A call without a class would pass locks and captures by, and a strict driver would be lenient
+/// there.
+#[test]
+fn every_answered_call_has_one_class() {
+    let mut classified = hwsim::driver::classified();
+    classified.sort_unstable();
+    let twice: Vec<_> = classified.windows(2).filter(|pair| pair[0] == pair[1]).collect();
+    assert!(twice.is_empty(), "in src/driver/class.rs twice: {twice:?}");
+    let twin = |name: &&str| name.ends_with("_ptsz") || name.ends_with("_ptds");
+    let mut answered = hwsim::driver::implemented();
+    answered.retain(|name| !twin(name));
+    let missing: Vec<_> = answered.iter().filter(|name| !classified.contains(name)).collect();
+    assert!(missing.is_empty(), "not in src/driver/class.rs: {missing:?}");
+    let unknown: Vec<_> = classified.iter().filter(|name| !answered.contains(name)).collect();
+    assert!(unknown.is_empty(), "in src/driver/class.rs and not answered: {unknown:?}");
+}

@@ -29,6 +29,7 @@ pub mod error;
 pub mod fault;
 mod link;
 pub mod network;
+mod placement;
 pub mod qp;
 mod receive;
 pub(crate) mod record;

@@ -26,6 +26,8 @@ pub struct Network {
     pub(super) service: Service,
     gpu_memory: GpuMemory,
     peer_memory: bool,
+    /// Plain writes land out of order.
+    pub(super) out_of_order: bool,
 }
 
 impl Network {
@@ -65,6 +67,7 @@ impl Network {
             service: Service::default(),
             gpu_memory,
             peer_memory: description.peer_memory,
+            out_of_order: description.driver.place_out_of_order,
         });
         super::service::start(&network)?;
         Ok(network)

@@ -123,6 +123,7 @@ impl QueuePair {
             ReceiveQueue::own(capacity.receive_requests, capacity.receive_pieces)
         });
         let life = Self::life(&network);
+        let ordinal = device.count_queue_pair();
         let pair = Arc::new(Self {
             number,
             capacity,
@@ -130,7 +131,7 @@ impl QueuePair {
             receive_queue,
             domain: request.domain,
             device: Arc::clone(device),
-            ordinal: device.count_queue_pair(),
+            ordinal,
             send_completions: request.send_queue,
             receive_completions: request.receive_completions,
             stalled: AtomicBool::new(true),
@@ -145,7 +146,7 @@ impl QueuePair {
             state: AtomicU32::new(State::Reset as u32),
             attributes: Mutex::default(),
             send: Mutex::new(SendSide::new(link.clone(), life)),
-            receive: Mutex::new(ReceiveSide::new(&link)),
+            receive: Mutex::new(ReceiveSide::new(&link, ordinal.into())),
             link: RwLock::new(link),
             peer: Mutex::default(),
             polls: AtomicU64::new(0),
@@ -159,6 +160,11 @@ impl QueuePair {
         pair.receive_queue.add_user(&pair);
         pair.network.service.add(&pair);
         Ok(pair)
+    }
+
+    /// Do plain writes land in order?
+    pub fn lands_in_order(&self) -> bool {
+        !self.network.out_of_order
     }
 
     /// A number for the time until the next reset, which no other queue pair of the fabric has.
@@ -267,7 +273,7 @@ impl QueuePair {
         let fabric = &self.network.fabric;
         let (_, link) = Link::make(fabric, self.device.endpoint, Some(self.number))?;
         *send = SendSide::new(link.clone(), Self::life(&self.network));
-        *receive = ReceiveSide::new(&link);
+        *receive = ReceiveSide::new(&link, self.ordinal.into());
         *self.link.write().unwrap() = link;
         *self.peer.lock().unwrap() = PeerSlot::default();
         if !self.receive_queue.is_shared() {

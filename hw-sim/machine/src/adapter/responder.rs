@@ -3,6 +3,7 @@
 use super::completion::{Completion, Operation, Status};
 use super::device::{AsyncEvent, PortState};
 use super::link::{Link, PIECE_BYTES, Peer, REQUESTS, RESPONSES};
+use super::placement::Unplaced;
 use super::qp::QueuePair;
 use super::record::{FIRST, IMMEDIATE, Kind, LAST, Record, SOLICITED};
 use super::region::Access;
@@ -33,6 +34,8 @@ pub(super) struct ReceiveSide {
     not_ready: Option<u64>,
     /// The message that a fault has made wait.
     delayed: Option<u64>,
+    /// Data that has arrived and lands later, where writes land out of order.
+    unplaced: Unplaced,
 }
 
 /// A read that is being answered.
@@ -68,7 +71,8 @@ enum Step {
 }
 
 impl ReceiveSide {
-    pub fn new(link: &Link) -> Self {
+    /// `seed` decides the order in which writes land, where it is random.
+    pub fn new(link: &Link, seed: u64) -> Self {
         Self {
             settings: Attributes::default(),
             requests: Reader::new(Arc::clone(&link.segment), REQUESTS),
@@ -80,6 +84,7 @@ impl ReceiveSide {
             refusal: None,
             not_ready: None,
             delayed: None,
+            unplaced: Unplaced::new(seed),
         }
     }
 
@@ -149,6 +154,7 @@ impl QueuePair {
                 }
             }
         }
+        self.place(side);
         if let Some((peer, _)) = &side.outlet {
             if side.executed > side.acknowledged {
                 side.acknowledged = side.executed;
@@ -194,6 +200,9 @@ impl QueuePair {
             self.not_ready(side, &record, outcome);
             return Step::Again;
         }
+        if record.kind != Kind::Write {
+            self.place(side);
+        }
         let step = match record.kind {
             Kind::Write => self.write(side, &record, payload, outcome),
             Kind::Send => self.receive(side, &record, payload, outcome),
@@ -231,14 +240,41 @@ impl QueuePair {
                 return side.refuse(record.message, Status::RemoteAccess);
             };
             // SAFETY: the region holds the range, and stays while `held` lives; the payload lies
-            // in the ring until it is consumed.
-            unsafe { copy::land(target, payload, length as usize) };
+            // in the ring until it is consumed. Later is another array's room of that length.
+            unsafe {
+                if self.network.out_of_order {
+                    let later = side.unplaced.add(record.key, record.address, length as usize);
+                    copy::fetch(later.as_mut_ptr() as u64, payload, later.len());
+                } else {
+                    copy::land(target, payload, length as usize);
+                }
+            }
+        }
+        if announces {
+            self.place(side);
         }
         if announces && let Some(request) = self.receive_queue.take() {
             self.received(&request, Operation::ReceiveWrite, record);
         }
         side.executed += u64::from(last);
         Step::Done
+    }
+
+    /// Lands what has arrived, before anybody is told of it.
+    fn place(&self, side: &mut ReceiveSide) {
+        if side.unplaced.is_empty() {
+            return;
+        }
+        let held = self.network.regions.hold(self.network.gpu_memory());
+        side.unplaced.place(|part, from| {
+            let (length, right) = (part.length as u64, Access::REMOTE_WRITE);
+            // It was checked when it arrived; what its owner has given up since takes nothing.
+            if let Ok(target) = held.resolve(self.domain, part.key, part.address, length, right) {
+                // SAFETY: the region holds the range, and stays while `held` lives; `place` gives
+                // the address of as many bytes.
+                unsafe { copy::land(target, from, part.length) };
+            }
+        });
     }
 
     fn receive(

@@ -5,6 +5,8 @@ use super::{
     Description, DescriptionError, Gpu, GpuModel, Link, LinkKind, Node, NvSwitch, PciBusId,
     PciSwitch, Pcie, RootComplex, cluster,
 };
+use crate::driver::Profile;
+use crate::driver::profile::FromFile;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Range, RangeInclusive};
 use toml::Spanned;
@@ -37,6 +39,8 @@ pub(super) fn resolve(file: MachineFile, source: &str, origin: &str) -> Result<D
         adapters: Vec::new(),
         engines: Vec::new(),
         peer_memory: file.peer_memory,
+        driver: Profile::lenient(),
+        driver_of_file: check.driver(&file.driver)?,
         nodes: match &file.nodes {
             Some(nodes) => check.number("nodes", nodes, cluster::NODES)?,
             None => 1,
@@ -75,6 +79,7 @@ pub(super) fn resolve(file: MachineFile, source: &str, origin: &str) -> Result<D
     for entry in &file.links {
         check.links(entry, &mut description)?;
     }
+    description.driver = description.driver_of_file.resolve(None, None)?;
     check.adapters(&file.adapters, &mut description)?;
     check.engines(&file.engines, &mut description)?;
     Ok(description.at_node(0))
@@ -88,6 +93,21 @@ pub(super) struct Check<'a> {
 }
 
 impl Check<'_> {
+    /// The `[driver]` table.
+    fn driver(&self, table: &BTreeMap<Spanned<String>, Spanned<toml::Value>>) -> Result<FromFile> {
+        let mut driver = FromFile::default();
+        for (key, value) in table {
+            let text = match value.as_ref() {
+                toml::Value::String(text) => text.clone(),
+                toml::Value::Integer(number) => number.to_string(),
+                toml::Value::Boolean(set) => if *set { "on" } else { "off" }.into(),
+                other => other.to_string(),
+            };
+            driver.add(key.as_ref(), text).map_err(|reason| self.invalid(key.span(), reason))?;
+        }
+        Ok(driver)
+    }
+
     pub(super) fn invalid(
         &self,
         span: Range<usize>,

@@ -4,6 +4,7 @@ use super::DescriptionError;
 use super::adapter::AdapterEntry;
 use super::engine::EngineEntry;
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::ops::Range;
@@ -40,6 +41,8 @@ pub(super) struct MachineFile {
     pub engines: Vec<EngineEntry>,
     #[serde(default)]
     pub peer_memory: bool,
+    #[serde(default)]
+    pub driver: BTreeMap<Spanned<String>, Spanned<toml::Value>>,
 }
 
 #[derive(Deserialize)]

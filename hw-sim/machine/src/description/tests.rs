@@ -341,3 +341,24 @@ fn the_readmes_machine_file_is_right() {
     assert_eq!(engine.limits, super::EngineLimits::default(), "it says so");
     assert_eq!(machine.adapters.len(), 1);
 }
+
+/// Without file, line and key nobody finds the misspelt key of a driver.
+#[test]
+fn keys_of_the_driver_are_checked_and_applied() {
+    let table = "\n[driver]\nprofile = \"strict\"\nconnections = 2\ncapture = false\n";
+    let source = format!("{}{table}", Description::builtin("one-gpu").unwrap().source());
+    let machine = Description::parse(&source, "test").unwrap();
+    assert_eq!(machine.driver.to_string(), "strict connections=2 capture=off");
+    let lenient = machine.clone().with_driver(Some("lenient"), Some("memops=none")).unwrap();
+    assert_eq!(lenient.driver.to_string(), "lenient connections=2 memops=none");
+    for (from, to, key) in [
+        ("capture", "captures", "captures"),
+        ("connections = 2", "connections = 64", "connections"),
+        ("\"strict\"", "\"harsh\"", "profile"),
+    ] {
+        let (line, seen, reason) = invalid(&source.replacen(from, to, 1));
+        let place = source.lines().position(|line| line.contains(from)).unwrap() + 1;
+        assert_eq!((line, seen.as_str()), (place, key), "{reason}");
+        assert!(reason.contains("expected"), "{reason}");
+    }
+}

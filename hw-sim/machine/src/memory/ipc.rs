@@ -273,7 +273,8 @@ impl GlobalMemory {
         let (file, length) = (sharing.find(handle)?, Arena::footprint(handle.bytes));
         let base = pages::map_shared(&file, length, None)?;
         let kind = Kind::Imported { gpu: handle.gpu as usize };
-        let entry = Allocation { base, bytes: handle.bytes, kind, id: 0, context, flags: 0 };
+        let entry =
+            Allocation { base, bytes: handle.bytes, kind, id: 0, context, flags: 0, rights: None };
         self.table.insert(entry).expect("a fresh mapping overlaps nothing");
         sharing.imports.insert(handle.inode, (base, 1));
         Ok(base)

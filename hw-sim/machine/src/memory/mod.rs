@@ -14,7 +14,7 @@ mod view;
 mod words;
 
 pub use ipc::{IpcHandle, Site};
-pub use table::{Allocation, Kind};
+pub use table::{Allocation, Kind, Rights};
 pub use view::{Cursor, Reach, View};
 pub use words::SharedWords;
 
@@ -69,9 +69,31 @@ impl GlobalMemory {
 
     /// Allocates on a GPU. `managed` memory is reachable from every GPU.
     pub fn allocate(&self, gpu: usize, bytes: u64, managed: bool, context: u64) -> Result<u64> {
-        let base = self.take(gpu, bytes)?;
         let kind = if managed { Kind::Managed { gpu } } else { Kind::Device { gpu } };
-        let entry = Allocation { base, bytes, kind, id: 0, context, flags: 0 };
+        self.allocate_kind(kind, gpu, bytes, context, None)
+    }
+
+    /// Allocates on a GPU what only GPUs with `rights` reach, if it has any of its own.
+    pub fn allocate_with(
+        &self,
+        gpu: usize,
+        bytes: u64,
+        context: u64,
+        rights: Option<Arc<Rights>>,
+    ) -> Result<u64> {
+        self.allocate_kind(Kind::Device { gpu }, gpu, bytes, context, rights)
+    }
+
+    fn allocate_kind(
+        &self,
+        kind: Kind,
+        gpu: usize,
+        bytes: u64,
+        context: u64,
+        rights: Option<Arc<Rights>>,
+    ) -> Result<u64> {
+        let base = self.take(gpu, bytes)?;
+        let entry = Allocation { base, bytes, kind, id: 0, context, flags: 0, rights };
         self.table.insert(entry).expect("the arena hands out free ranges only");
         Ok(base)
     }
@@ -115,7 +137,8 @@ impl GlobalMemory {
             return Err(refused);
         }
         let base = pages::reserve(Arena::footprint(bytes)).map_err(|_| refused)?;
-        let entry = Allocation { base, bytes, kind: Kind::Pinned, id: 0, context, flags };
+        let entry =
+            Allocation { base, bytes, kind: Kind::Pinned, id: 0, context, flags, rights: None };
         self.table.insert(entry).expect("a fresh mapping overlaps nothing");
         Ok(base)
     }
@@ -135,7 +158,8 @@ impl GlobalMemory {
         if bytes == 0 || base == 0 || base.checked_add(bytes).is_none() {
             return Err(Error::InvalidValue(format!("cannot register {bytes} bytes at {base:#x}")));
         }
-        let entry = Allocation { base, bytes, kind: Kind::Registered, id: 0, context, flags };
+        let entry =
+            Allocation { base, bytes, kind: Kind::Registered, id: 0, context, flags, rights: None };
         self.table.insert(entry).map(|_| ()).ok_or(Error::AlreadyRegistered(base))
     }
 

@@ -43,6 +43,34 @@ impl Kind {
     }
 }
 
+/// The GPUs whose kernels may touch memory that has rights of its own, a bit each.
+#[derive(Debug, Default)]
+pub struct Rights(AtomicU64);
+
+impl Rights {
+    /// Grants or withdraws. Who withdraws voids the warps' memories.
+    pub fn set(&self, gpu: usize, granted: bool) {
+        // Relaxed: the caller orders this against the kernels that it is for.
+        match granted {
+            true => self.0.fetch_or(1 << gpu, Ordering::Relaxed),
+            false => self.0.fetch_and(!(1 << gpu), Ordering::Relaxed),
+        };
+    }
+
+    /// May kernels of a GPU touch the memory?
+    pub fn hold(&self, gpu: usize) -> bool {
+        self.0.load(Ordering::Relaxed) & (1 << gpu) != 0
+    }
+}
+
+impl PartialEq for Rights {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other)
+    }
+}
+
+impl Eq for Rights {}
+
 /// One allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allocation {
@@ -58,6 +86,8 @@ pub struct Allocation {
     pub context: u64,
     /// Flags that it was made with (host allocations and registrations).
     pub flags: u32,
+    /// Rights of its own, in place of peer access: those of a memory pool.
+    pub rights: Option<Arc<Rights>>,
 }
 
 impl Allocation {
@@ -148,7 +178,7 @@ mod tests {
     use super::*;
 
     fn allocation(base: u64, bytes: u64) -> Allocation {
-        Allocation { base, bytes, kind: Kind::Pinned, id: 0, context: 1, flags: 0 }
+        Allocation { base, bytes, kind: Kind::Pinned, id: 0, context: 1, flags: 0, rights: None }
     }
 
     #[test]

@@ -16,33 +16,47 @@
 use super::GlobalMemory;
 use super::atomic;
 use super::table::Allocation;
+use crate::driver::Profile;
 use hwsim_ptx::memory::{AtomicOp, AtomicType, Memory, MemoryFault, Order, Strength};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
 /// The GPUs whose memory a context's kernels may touch, a bit each.
 #[derive(Debug)]
-pub struct Reach(AtomicU64);
+pub struct Reach {
+    granted: AtomicU64,
+    /// The context's GPU.
+    gpu: usize,
+    /// GPUs whose memory loses what is written to it from here, a bit each.
+    losing: u64,
+}
 
 impl Reach {
     /// Only this GPU's own.
     pub fn own(gpu: usize) -> Self {
-        Self(AtomicU64::new(1 << gpu))
+        Self { granted: AtomicU64::new(1 << gpu), gpu, losing: 0 }
+    }
+
+    /// As [`Reach::own`], with the broken pairs of a driver profile.
+    pub fn of(gpu: usize, profile: &Profile) -> Self {
+        let losing = (0..64).filter(|&other| profile.broken_peer.has(gpu, other));
+        let losing = losing.fold(0, |bits, other| bits | 1 << other);
+        Self { losing, ..Self::own(gpu) }
     }
 
     /// May kernels touch memory of `gpu`?
     pub fn holds(&self, gpu: usize) -> bool {
-        self.0.load(Ordering::Relaxed) & (1 << gpu) != 0
+        self.granted.load(Ordering::Relaxed) & (1 << gpu) != 0
     }
 
     /// Grants; false if it was granted before.
     pub fn grant(&self, gpu: usize) -> bool {
-        self.0.fetch_or(1 << gpu, Ordering::Relaxed) & (1 << gpu) == 0
+        self.granted.fetch_or(1 << gpu, Ordering::Relaxed) & (1 << gpu) == 0
     }
 
     /// Withdraws; false if it was not granted. The caller voids the warps' memories.
     pub fn withdraw(&self, gpu: usize) -> bool {
-        self.0.fetch_and(!(1 << gpu), Ordering::Relaxed) & (1 << gpu) != 0
+        self.granted.fetch_and(!(1 << gpu), Ordering::Relaxed) & (1 << gpu) != 0
     }
 }
 
@@ -71,12 +85,15 @@ pub struct View {
     reach: Arc<Reach>,
     /// Something was stored since this was cleared: a block that only waits does not store.
     stored: AtomicBool,
+    /// GPUs whose memory loses writes: see [`Reach`].
+    losing: u64,
 }
 
 impl View {
     /// A view with these rights.
     pub fn new(memory: Arc<GlobalMemory>, reach: Arc<Reach>) -> Self {
-        Self { memory, reach, stored: AtomicBool::new(false) }
+        let losing = reach.losing;
+        Self { memory, reach, stored: AtomicBool::new(false), losing }
     }
 
     /// Forgets stores so far. Relaxed, as all of it: a hint for the scheduler, nothing more.
@@ -133,8 +150,18 @@ impl View {
         use super::table::Kind;
         match allocation.kind {
             Kind::Pinned | Kind::Registered | Kind::Managed { .. } => true,
-            Kind::Device { gpu } | Kind::Imported { gpu } => self.reach.holds(gpu),
+            Kind::Device { gpu } | Kind::Imported { gpu } => match &allocation.rights {
+                Some(rights) if gpu != self.reach.gpu => rights.hold(self.reach.gpu),
+                _ => self.reach.holds(gpu),
+            },
         }
+    }
+
+    /// Is what is written to an address lost?
+    #[cold]
+    fn loses(&self, address: u64) -> bool {
+        let gpu = self.memory.table.find(address).and_then(|found| found.kind.gpu());
+        gpu.is_some_and(|gpu| self.losing & (1 << gpu) != 0)
     }
 }
 
@@ -228,6 +255,9 @@ impl Memory for View {
     ) -> Result<(), MemoryFault> {
         self.check(cursor, address, bytes.len())?;
         self.note_store();
+        if self.losing != 0 && self.loses(address) {
+            return Ok(());
+        }
         if strength.order == Order::Weak {
             // SAFETY: as in `read`, in the other direction.
             unsafe {
@@ -257,6 +287,9 @@ impl Memory for View {
         compare: u64,
     ) -> Result<u64, MemoryFault> {
         self.check(cursor, address, ty.size_bytes())?;
+        if self.losing != 0 && self.loses(address) {
+            return Ok(0);
+        }
         // SAFETY: `check` found the bytes in one mapped allocation; the interpreter checked
         // alignment; nobody holds a Rust reference into it.
         Ok(unsafe { atomic::rmw(address, op, ty, operand, compare) })

@@ -49,7 +49,8 @@ impl SharedWords {
         // In the table, so that streams can wait for a word. Of no context: it lives as long as
         // this value.
         let kind = Kind::Pinned;
-        let entry = Allocation { base, bytes: PAGE, kind, id: 0, context: 0, flags: 0 };
+        let entry =
+            Allocation { base, bytes: PAGE, kind, id: 0, context: 0, flags: 0, rights: None };
         memory.table.insert(entry).expect("a fresh mapping overlaps nothing");
         let inode = status.ino();
         if own {

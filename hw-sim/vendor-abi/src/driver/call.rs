@@ -1,14 +1,15 @@
 //! The boundary: how a C call becomes a Rust one and back.
 
 use super::code::{self, Code, INVALID_VALUE, Outcome, UNKNOWN};
-use super::trace;
+use super::{gate, trace};
 use std::cell::Cell;
 use std::ffi::{CStr, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Runs the body of a driver call. Nothing unwinds into C.
 pub(crate) fn call(name: &'static str, body: impl FnOnce() -> Outcome) -> Code {
-    let outcome = catch_unwind(AssertUnwindSafe(body));
+    let guarded = || if gate::is_on() { gate::guarded(name, body) } else { body() };
+    let outcome = catch_unwind(AssertUnwindSafe(guarded));
     let (code, words) = match &outcome {
         Ok(Ok(())) => (code::SUCCESS, ""),
         Ok(Err(failure)) => (failure.code, failure.words.as_str()),
@@ -95,6 +96,14 @@ impl<T> Out<T> {
             // unaligned writes take nothing for granted beyond that.
             unsafe { self.0.write_unaligned(value) };
         }
+    }
+
+    /// What the caller left there; null is an invalid argument.
+    pub fn get(self) -> Outcome<T>
+    where
+        T: Copy,
+    {
+        In(self.0.cast_const()).get()
     }
 
     /// Refuses null before anything is done.

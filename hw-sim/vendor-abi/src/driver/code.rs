@@ -1,5 +1,6 @@
 //! Result codes: numbers, names and texts of the driver API.
 
+use hwsim_machine::error::CaptureError;
 use hwsim_machine::{Error, Sticky};
 use std::ffi::CStr;
 
@@ -21,6 +22,7 @@ pub(crate) const UNSUPPORTED_LIMIT: Code = 215;
 pub(crate) const FILE_NOT_FOUND: Code = 301;
 pub(crate) const OPERATING_SYSTEM: Code = 304;
 pub(crate) const INVALID_HANDLE: Code = 400;
+pub(crate) const ILLEGAL_STATE: Code = 401;
 pub(crate) const NOT_FOUND: Code = 500;
 pub(crate) const NOT_READY: Code = 600;
 pub(crate) const ILLEGAL_ADDRESS: Code = 700;
@@ -37,6 +39,7 @@ pub(crate) const MISALIGNED_ADDRESS: Code = 716;
 pub(crate) const INVALID_PC: Code = 718;
 pub(crate) const LAUNCH_FAILED: Code = 719;
 pub(crate) const COOPERATIVE_LAUNCH_TOO_LARGE: Code = 720;
+pub(crate) const NOT_PERMITTED: Code = 800;
 pub(crate) const NOT_SUPPORTED: Code = 801;
 pub(crate) const UNKNOWN: Code = 999;
 
@@ -213,6 +216,18 @@ impl From<Error> for Failure {
             Error::InvalidHandle(_) => INVALID_HANDLE,
             Error::InvalidContext(_) => INVALID_CONTEXT,
             Error::NotSupported(_) => NOT_SUPPORTED,
+            Error::Capture(capture) => match capture {
+                CaptureError::IllegalState => ILLEGAL_STATE,
+                CaptureError::Unsupported => 900,
+                CaptureError::Invalidated => 901,
+                CaptureError::Merge => 902,
+                CaptureError::Unmatched => 903,
+                CaptureError::Unjoined => 904,
+                CaptureError::Isolation => 905,
+                CaptureError::Implicit => 906,
+                CaptureError::CapturedEvent => 907,
+                CaptureError::WrongThread => 908,
+            },
             Error::Sticky(sticky) => match sticky {
                 Sticky::IllegalAddress => ILLEGAL_ADDRESS,
                 Sticky::Misaligned => MISALIGNED_ADDRESS,

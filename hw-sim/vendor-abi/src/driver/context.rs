@@ -7,6 +7,7 @@ use super::code::{
 };
 use super::handles::Handle;
 use super::{attributes, state};
+use hwsim_machine::driver::profile::MemoryOperations;
 use std::ffi::{c_char, c_int, c_uint};
 use std::sync::atomic::Ordering;
 
@@ -157,8 +158,13 @@ driver_calls! {
 
     fn cuDeviceGetAttribute(value: Out<c_int>, attribute: c_int, device: c_int) {
         let (driver, gpu) = state::device(device)?;
-        let gpu = &driver.machine.description.gpus[gpu];
-        match attributes::of_device(gpu, attribute) {
+        let machine = &driver.machine.description;
+        if matches!(attribute, 92..=94 | 122 | 123)
+            && machine.driver.memops == MemoryOperations::None
+        {
+            return value.set(0);
+        }
+        match attributes::of_device(&machine.gpus[gpu], attribute) {
             Some(number) => value.set(number),
             None => refuse(INVALID_VALUE, format!("device attribute {attribute}")),
         }
@@ -291,7 +297,11 @@ driver_calls! {
     }
 
     fn cuCtxSynchronize() {
-        Ok(state::current_any()?.1.synchronize()?)
+        let context = state::current_any()?.1;
+        for stream in context.streams() {
+            stream.refuse_if_captured()?;
+        }
+        Ok(context.synchronize()?)
     }
 
     fn cuCtxGetApiVersion(context: Handle, version: Out<c_uint>) {

@@ -3,16 +3,29 @@
 use super::call::{In, driver_calls};
 use super::code::{INVALID_VALUE, NOT_SUPPORTED, Outcome, refuse};
 use super::handles::Handle;
-use super::state;
+use super::{gate, state};
+use hwsim_machine::Stream;
 use hwsim_machine::transfer::{self, Pattern, Place, Return, Rows};
 use std::ffi::c_uint;
+use std::sync::Arc;
 
 /// The default stream's handle.
 const DEFAULT: Handle = 0;
 
 fn copy(to: Place, from: Place, bytes: usize, stream: Handle, returns: Return) -> Outcome {
     let stream = state::stream(stream)?;
-    Ok(transfer::copy(&stream, to, from, bytes as u64, returns)?)
+    let waits = transfer::copy(&stream, to, from, bytes as u64, returns)?;
+    finish(&stream, waits)
+}
+
+/// Waits for a copy, if the call does.
+fn finish(stream: &Arc<Stream>, waits: bool) -> Outcome {
+    if waits {
+        gate::let_go();
+        stream.wait_idle();
+        stream.context.check()?;
+    }
+    Ok(())
 }
 
 fn device_copy(to: u64, from: u64, bytes: usize, stream: Handle) -> Outcome {
@@ -76,7 +89,9 @@ fn copy_2d(request: In<Copy2d>, stream: Handle, returns: Return) -> Outcome {
     let (width, height) = (request.width as u64, request.height as u64);
     let (to, from) =
         (request.destination.rows(request.width)?, request.source.rows(request.width)?);
-    Ok(transfer::copy_rows(&state::stream(stream)?, to, from, width, height, returns)?)
+    let stream = state::stream(stream)?;
+    let waits = transfer::copy_rows(&stream, to, from, width, height, returns)?;
+    finish(&stream, waits)
 }
 
 fn fill(at: u64, value: u32, width: u32, count: usize, stream: Handle) -> Outcome {

@@ -6,6 +6,7 @@
 use super::code::{INVALID_VALUE, OPERATING_SYSTEM, Outcome, refuse};
 use super::state::Driver;
 use hwsim_machine::adapter::fault::FAULTS_VARIABLE;
+use hwsim_machine::driver::profile::IoMemory;
 use hwsim_machine::engine::{Bars, EngineError, Engines};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -54,6 +55,16 @@ pub(super) fn register(driver: &'static Driver, address: u64, bytes: u64, contex
 pub(super) fn unregister(driver: &Driver, address: u64) {
     if let Some(engines) = driver.engines.get() {
         engines.unregister(address);
+    }
+}
+
+/// Does the driver register I/O memory for this user?
+pub(super) fn may_register(driver: &Driver) -> bool {
+    match driver.machine.description.driver.iomemory {
+        IoMemory::Any => true,
+        // SAFETY: the call takes nothing and only returns a number.
+        IoMemory::Root => unsafe { libc::geteuid() == 0 },
+        IoMemory::Refused => false,
     }
 }
 

@@ -83,11 +83,13 @@ driver_calls! {
     fn cuEventQuery(event: Handle) {
         let event = state::driver()?.events.get(event)?;
         event.context.check()?;
+        event.refuse_if_captured()?;
         if event.is_complete() { Ok(()) } else { Err(NOT_READY.into()) }
     }
 
     fn cuEventSynchronize(event: Handle) {
         let event = state::driver()?.events.get(event)?;
+        event.refuse_if_captured()?;
         event.synchronize();
         Ok(event.context.check()?)
     }

@@ -22,6 +22,7 @@ pub(crate) enum HandleKind {
     Library = 6,
     Kernel = 7,
     Pool = 8,
+    Graph = 9,
 }
 
 struct Slot<T> {

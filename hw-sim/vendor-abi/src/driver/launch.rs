@@ -3,7 +3,7 @@
 use super::call::{In, Out, driver_calls};
 use super::code::{INVALID_VALUE, NOT_SUPPORTED, Outcome, refuse};
 use super::handles::Handle;
-use super::{library, state};
+use super::{gate, library, state};
 use hwsim_machine::gpu::{BLOCK_THREADS_MAX, Footprint, WARP_THREADS};
 use hwsim_machine::{Function, LaunchRequest};
 use std::ffi::{c_int, c_uint};
@@ -71,6 +71,7 @@ struct Shape {
 fn launch(function: Handle, shape: Shape, stream: Handle, parameters: Parameters) -> Outcome {
     let stream = state::stream(stream)?;
     let function = library::function(function)?;
+    gate::load(&function);
     let params = parameters.gather(&function)?;
     let request = LaunchRequest {
         function: &function,

@@ -2,6 +2,7 @@
 
 use super::call::{In, Out, driver_calls, string};
 use super::code::{INVALID_VALUE, NOT_FOUND, Outcome, refuse};
+use super::gate;
 use super::handles::Handle;
 use super::image::Image;
 use super::module::{function_attribute, function_handle, parameter, set_attribute};
@@ -19,6 +20,7 @@ fn module_in(library: &Library, context: &Arc<Context>) -> Outcome<(Handle, Arc<
     if let Some((handle, module)) = modules.get(&context.id) {
         return Ok((*handle, Arc::clone(module)));
     }
+    gate::drain(context);
     let code = library.image.code_for(context.machine.model(context.gpu))?.clone();
     let first = library.first.get();
     let module = Module::place(context, code, first.map(|module| &**module))?;

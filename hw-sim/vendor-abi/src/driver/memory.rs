@@ -1,7 +1,7 @@
 //! Memory: allocation, host memory, what a pointer is.
 
 use super::call::{In, Out, driver_calls};
-use super::code::{INVALID_VALUE, NOT_SUPPORTED, Outcome, refuse};
+use super::code::{INVALID_VALUE, NOT_PERMITTED, NOT_SUPPORTED, Outcome, refuse};
 use super::handles::Handle;
 use super::{engine, pool, state};
 use hwsim_machine::memory::{Allocation, Kind};
@@ -56,6 +56,10 @@ fn register_host(pointer: u64, bytes: usize, flags: c_uint) -> Outcome {
         return refuse(INVALID_VALUE, format!("registration flags {flags:#x}"));
     }
     let memory = &driver.machine.memory;
+    if flags & IO_MEMORY != 0 && !engine::may_register(driver) {
+        let text = "I/O memory: the driver's profile registers none for this user";
+        return refuse(NOT_PERMITTED, text);
+    }
     if flags & IO_MEMORY == 0 {
         engine::refuse_bar(driver, pointer)?;
         return Ok(memory.register_host(pointer, bytes as u64, flags, context.id)?);
@@ -153,14 +157,14 @@ fn pointer_attribute(data: Out<u64>, attribute: c_int, found: &Arc<Allocation>) 
             let number = of(found.kind.gpu()).or_else(|| of(owner().map(|owner| owner.gpu)));
             word(number.unwrap_or(0) as u32)
         }
-        10 => byte(matches!(found.kind, Kind::Device { .. })),
+        10 => byte(matches!(found.kind, Kind::Device { .. }) && found.rights.is_none()),
         11 => data.set(found.base),
         12 => data.set(found.bytes),
         13 => byte(true),
         // Handle types that the allocation can be exported as; access flags: read and write.
         14 => word(0),
         16 => word(3),
-        17 => data.set(0),
+        17 => data.set(pool::of(found)),
         _ => refuse(INVALID_VALUE, format!("pointer attribute {attribute} of {:#x}", found.base)),
     }
 }

@@ -2,12 +2,15 @@
 
 mod attributes;
 mod call;
+mod capture;
+mod class;
 mod code;
 mod context;
 mod copy;
 mod engine;
 mod event;
 mod fatbin;
+mod gate;
 mod handles;
 mod image;
 mod launch;
@@ -26,6 +29,7 @@ pub(crate) use state::gpu_memory;
 
 /// Calls by module: name and address.
 const CALLS: &[&[(&str, *const ())]] = &[
+    capture::CALLS,
     context::CALLS,
     copy::CALLS,
     event::CALLS,
@@ -45,6 +49,11 @@ pub fn implemented() -> Vec<&'static str> {
         CALLS.iter().flat_map(|calls| calls.iter().map(|call| call.0)).collect();
     names.sort_unstable();
     names
+}
+
+/// The calls whose class is known, as often as they are listed.
+pub fn classified() -> Vec<&'static str> {
+    class::CLASSES.iter().flat_map(|class| class.names).copied().collect()
 }
 
 /// The address of a symbol that is answered.

@@ -4,7 +4,7 @@ use super::call::{In, Out, driver_calls, string};
 use super::code::{INVALID_HANDLE, INVALID_VALUE, NOT_FOUND, Outcome, refuse};
 use super::handles::Handle;
 use super::image::Image;
-use super::state;
+use super::{gate, state};
 use hwsim_machine::gpu::registers_per_thread;
 use hwsim_machine::{Function, Module};
 use std::ffi::{c_char, c_int, c_uint, c_void};
@@ -83,6 +83,9 @@ pub(super) fn function_handle(owner: Handle, module: &Arc<Module>, name: &str) -
     let Some(function) = module.function(name) else {
         return refuse(NOT_FOUND, format!("the module has no kernel {name}"));
     };
+    if gate::is_lazy() {
+        gate::drain(&module.context);
+    }
     let handle = driver.functions.add(function);
     names.insert(key, handle);
     Ok(handle)
@@ -168,8 +171,8 @@ driver_calls! {
     }
 
     fn cuModuleGetLoadingMode(mode: Out<c_int>) {
-        // Eager.
-        mode.set(1)
+        // 1 eager, 2 lazy.
+        mode.set(if gate::is_lazy() { 2 } else { 1 })
     }
 
     fn cuModuleGetFunction(function: Out<Handle>, module: Handle, name: In<c_char>) {
@@ -230,12 +233,13 @@ driver_calls! {
     }
 
     fn cuFuncLoad(function: Handle) {
-        super::library::function(function).map(drop)
+        gate::load(&*super::library::function(function)?);
+        Ok(())
     }
 
     fn cuFuncIsLoaded(state: Out<c_int>, function: Handle) {
-        super::library::function(function)?;
-        state.set(1)
+        let function = super::library::function(function)?;
+        state.set(c_int::from(!gate::is_lazy() || function.is_loaded()))
     }
 }
 

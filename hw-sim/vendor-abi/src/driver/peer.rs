@@ -96,6 +96,9 @@ driver_calls! {
     fn cuIpcGetMemHandle(handle: Out<IpcBytes>, address: u64) {
         let (driver, _) = state::current()?;
         handle.require()?;
+        if driver.machine.memory.find(address).is_some_and(|found| found.rights.is_some()) {
+            return refuse(INVALID_VALUE, "memory of a pool has no IPC handle");
+        }
         handle.set(IpcBytes(driver.machine.memory.export(address)?.to_bytes()))
     }
 

@@ -4,8 +4,11 @@ use super::call::{In, Out, driver_calls};
 use super::code::{INVALID_VALUE, NOT_SUPPORTED, Outcome, refuse};
 use super::handles::Handle;
 use super::state::{self, Pool};
+use hwsim_machine::Error;
+use hwsim_machine::memory::Allocation;
 use hwsim_machine::stream::Command;
 use std::ffi::c_int;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Allocates in stream order. The memory is there at once, which is never too late; what the stream
@@ -18,14 +21,14 @@ pub(super) fn allocate(
 ) -> Outcome {
     let (driver, stream) = (state::driver()?, state::stream(stream)?);
     address.require()?;
-    let gpu = match pool {
-        Some(pool) => driver.pools.get(pool)?.device,
-        None => stream.context.gpu,
-    };
+    let own = || driver.current_pools[stream.context.gpu].load(Ordering::Relaxed);
+    let pool = driver.pools.get(pool.unwrap_or_else(own))?;
+    stream.refuse_if_captured()?;
     if bytes == 0 {
         return refuse(INVALID_VALUE, "an allocation of 0 bytes");
     }
-    let take = || driver.machine.memory.allocate(gpu, bytes as u64, false, stream.context.id);
+    let (memory, context) = (&driver.machine.memory, stream.context.id);
+    let take = || memory.allocate_with(pool.device, bytes as u64, context, pool.rights.clone());
     let taken = take().or_else(|_| {
         stream.wait_idle();
         take()
@@ -52,6 +55,29 @@ struct PoolProperties {
     handle_types: c_int,
     location_type: c_int,
     location: c_int,
+}
+
+/// `CUmemAccessDesc`
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct AccessDescription {
+    location_type: c_int,
+    location: c_int,
+    flags: c_int,
+}
+
+/// `CU_MEM_LOCATION_TYPE_DEVICE`
+const ON_DEVICE: c_int = 1;
+/// `CU_MEM_ACCESS_FLAGS_PROT_NONE`
+const NO_ACCESS: c_int = 0;
+/// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`
+const READ_WRITE: c_int = 3;
+
+/// The pool that an allocation is from, 0 if the driver does not tell.
+pub(super) fn of(found: &Allocation) -> Handle {
+    let Some(rights) = &found.rights else { return 0 };
+    let own = |pool: &Pool| pool.rights.as_ref().is_some_and(|own| Arc::ptr_eq(own, rights));
+    state::driver().ok().and_then(|driver| driver.pools.handle_where(own)).unwrap_or(0)
 }
 
 /// The reuse settings' index, for attributes 1 to 3.
@@ -90,7 +116,7 @@ driver_calls! {
             return refuse(NOT_SUPPORTED, "pools that other processes share");
         }
         let (driver, gpu) = state::device(properties.location)?;
-        pool.set(driver.pools.add(Pool::create(gpu)))
+        pool.set(driver.pools.add(Pool::new(&driver.machine, gpu)))
     }
 
     fn cuMemPoolDestroy(pool: Handle) {
@@ -141,8 +167,38 @@ driver_calls! {
         Ok(())
     }
 
-    fn cuMemPoolSetAccess(pool: Handle, _accesses: In<u64>, _count: usize) {
-        // Rights follow the contexts' peer access.
-        state::driver()?.pools.get(pool).map(drop)
+    fn cuMemPoolSetAccess(pool: Handle, accesses: In<AccessDescription>, count: usize) {
+        let driver = state::driver()?;
+        let pool = driver.pools.get(pool)?;
+        for index in 0..count.min(64) {
+            let AccessDescription { location_type, location, flags } = accesses.at(index).get()?;
+            let (_, gpu) = state::device(location)?;
+            if location_type != ON_DEVICE || !matches!(flags, NO_ACCESS | READ_WRITE) {
+                return refuse(INVALID_VALUE, format!("location {location_type}, flags {flags}"));
+            }
+            if flags == READ_WRITE && gpu != pool.device {
+                let (from, to) = (gpu, pool.device);
+                if !driver.machine.can_access_peer(from, to) {
+                    return Err(Error::PeerUnsupported { from, to }.into());
+                }
+            }
+            // Elsewhere rights follow the contexts' peer access.
+            if let Some(rights) = &pool.rights {
+                rights.set(gpu, flags == READ_WRITE);
+            }
+        }
+        driver.machine.memory.rights_changed();
+        Ok(())
+    }
+
+    fn cuMemPoolGetAccess(flags: Out<c_int>, pool: Handle, location: In<[c_int; 2]>) {
+        let pool = state::driver()?.pools.get(pool)?;
+        let [location_type, device] = location.get()?;
+        let (_, gpu) = state::device(device)?;
+        if location_type != ON_DEVICE {
+            return refuse(INVALID_VALUE, format!("location {location_type}"));
+        }
+        let given = pool.rights.as_ref().is_none_or(|rights| rights.hold(gpu));
+        flags.set(if given || gpu == pool.device { READ_WRITE } else { NO_ACCESS })
     }
 }

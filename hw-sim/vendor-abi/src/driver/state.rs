@@ -6,9 +6,11 @@ use super::code::{
 };
 use super::handles::{Handle, HandleKind, Handles};
 use super::image::Image;
-use super::{call, trace, visible};
+use super::{call, gate, trace, visible};
 use hwsim_machine::description::Description;
+use hwsim_machine::driver::capture::Graph;
 use hwsim_machine::engine::Engines;
+use hwsim_machine::memory::Rights;
 use hwsim_machine::{Context, Event, Function, Machine, Module, Stream};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -28,6 +30,7 @@ pub(crate) struct Driver {
     pub libraries: Handles<Library>,
     pub kernels: Handles<LibraryKernel>,
     pub pools: Handles<Pool>,
+    pub graphs: Handles<Graph>,
     /// Function handles by module and name: asking twice gives the same handle.
     pub function_names: Mutex<HashMap<(Handle, String), Handle>>,
     pub primaries: Vec<Mutex<Primary>>,
@@ -51,6 +54,8 @@ pub(crate) struct Pool {
     pub device: usize,
     pub release_threshold: AtomicU64,
     pub reuse: [AtomicU32; 3],
+    /// The GPUs that were given access, where that is the pool's to say.
+    pub rights: Option<Arc<Rights>>,
 }
 
 /// A library: a module that is loaded in each context that uses it.
@@ -73,14 +78,11 @@ static START: Mutex<()> = Mutex::new(());
 static FORKED: AtomicBool = AtomicBool::new(false);
 
 impl Pool {
-    fn new(device: usize) -> Arc<Self> {
+    /// A pool of a GPU's memory.
+    pub fn new(machine: &Machine, device: usize) -> Arc<Self> {
         let reuse = [AtomicU32::new(1), AtomicU32::new(1), AtomicU32::new(1)];
-        Arc::new(Self { device, release_threshold: AtomicU64::new(0), reuse })
-    }
-
-    /// A pool of the program's own.
-    pub fn create(device: usize) -> Arc<Self> {
-        Self::new(device)
+        let rights = machine.description.driver.pools.then(Arc::default);
+        Arc::new(Self { device, release_threshold: AtomicU64::new(0), reuse, rights })
     }
 }
 
@@ -103,7 +105,10 @@ pub(crate) fn initialise() -> Outcome {
         return Ok(());
     }
     let description = match Description::from_environment() {
-        Ok(description) => description,
+        Ok(mut description) => {
+            gate::start(&mut description);
+            description
+        }
         Err(error) => {
             eprintln!("hwsim: {error}");
             return refuse(NO_DEVICE, error.to_string());
@@ -114,7 +119,8 @@ pub(crate) fn initialise() -> Outcome {
     unsafe { libc::pthread_atfork(None, None, Some(after_fork)) };
     let count = machine.description.gpus.len();
     let pools = Handles::new(HandleKind::Pool);
-    let default_pools: Vec<Handle> = (0..count).map(|gpu| pools.add(Pool::new(gpu))).collect();
+    let default_pools: Vec<Handle> =
+        (0..count).map(|gpu| pools.add(Pool::new(&machine, gpu))).collect();
     let wanted = std::env::var(visible::VARIABLE).ok();
     let driver = Driver {
         visible: visible::visible(wanted.as_deref(), &machine.description.gpus),
@@ -131,6 +137,7 @@ pub(crate) fn initialise() -> Outcome {
         current_pools: default_pools.iter().map(|&pool| AtomicU64::new(pool)).collect(),
         default_pools,
         pools,
+        graphs: Handles::new(HandleKind::Graph),
         engines: OnceLock::new(),
     };
     assert!(DRIVER.set(driver).is_ok(), "only one thread builds the machine");
@@ -217,6 +224,15 @@ pub(crate) fn current() -> Outcome<(&'static Driver, Arc<Context>)> {
 
 /// The stream of a handle: 0 and 1 the default stream, 2 the thread's own.
 pub(crate) fn stream(handle: Handle) -> Outcome<Arc<Stream>> {
+    let stream = stream_of(handle)?;
+    if gate::is_on() {
+        gate::follow(&stream.context);
+        stream.refuse_if_implicit()?;
+    }
+    Ok(stream)
+}
+
+fn stream_of(handle: Handle) -> Outcome<Arc<Stream>> {
     match handle {
         0 if !call::null_is_per_thread() => Ok(Arc::clone(current()?.1.legacy_stream())),
         1 => Ok(Arc::clone(current()?.1.legacy_stream())),

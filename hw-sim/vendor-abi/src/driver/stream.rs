@@ -4,6 +4,8 @@ use super::call::{In, Out, driver_calls};
 use super::code::{INVALID_HANDLE, INVALID_VALUE, NOT_READY, NOT_SUPPORTED, Outcome, refuse};
 use super::handles::Handle;
 use super::state;
+use hwsim_machine::Stream;
+use hwsim_machine::driver::profile::MemoryOperations;
 use hwsim_machine::stream::{Command, StreamKind};
 use hwsim_machine::wait_value::{Condition, WaitValue, WriteValue};
 use std::ffi::{c_int, c_uint, c_void};
@@ -27,7 +29,8 @@ fn create(stream: Out<Handle>, flags: c_uint, priority: c_int) -> Outcome {
 
 fn destroy(stream: Handle) -> Outcome {
     // What is queued still runs: whoever drives the stream keeps it.
-    state::driver()?.streams.remove(stream).map(drop)
+    state::driver()?.streams.remove(stream)?.abandon_capture();
+    Ok(())
 }
 
 /// A wait or a write as `cuStreamBatchMemOp` and the single calls pass it.
@@ -41,6 +44,9 @@ struct MemoryOperation {
 
 impl MemoryOperation {
     fn check(&self) -> Outcome {
+        if profile()? == MemoryOperations::None {
+            return refuse(NOT_SUPPORTED, "stream memory operations: this driver has none");
+        }
         let size = if self.wide { 8 } else { 4 };
         if !self.address.is_multiple_of(size) {
             return refuse(
@@ -64,14 +70,32 @@ impl MemoryOperation {
         Ok(Command::WaitValue(WaitValue { address, value, condition, wide }))
     }
 
-    fn write(self) -> Outcome<Command> {
+    /// None for a write that is lost.
+    fn write(self, stream: &Stream) -> Outcome<Option<Command>> {
         self.check()?;
         if self.flags & !WRITE_NO_BARRIER != 0 {
             return refuse(INVALID_VALUE, format!("write flags {:#x}", self.flags));
         }
         let Self { address, value, wide, .. } = self;
-        Ok(Command::WriteValue(WriteValue { address, value, wide }))
+        let memory = &stream.context.machine.memory;
+        let elsewhere = || {
+            let gpu = memory.find(address).and_then(|found| found.kind.gpu());
+            gpu.is_some_and(|gpu| gpu != stream.context.gpu)
+        };
+        match profile()? {
+            MemoryOperations::OwnDrop if elsewhere() => return Ok(None),
+            MemoryOperations::OwnFail if elsewhere() => {
+                return refuse(INVALID_VALUE, format!("{address:#x} is on another GPU"));
+            }
+            _ => {}
+        }
+        Ok(Some(Command::WriteValue(WriteValue { address, value, wide })))
     }
+}
+
+/// The memory operations that this driver has.
+fn profile() -> Outcome<MemoryOperations> {
+    Ok(state::driver()?.machine.description.driver.memops)
 }
 
 fn wait(stream: Handle, operation: MemoryOperation) -> Outcome {
@@ -82,7 +106,9 @@ fn wait(stream: Handle, operation: MemoryOperation) -> Outcome {
 
 fn write(stream: Handle, operation: MemoryOperation) -> Outcome {
     let stream = state::stream(stream)?;
-    stream.submit(operation.write()?);
+    if let Some(command) = operation.write(&stream)? {
+        stream.submit(command);
+    }
     Ok(())
 }
 
@@ -118,7 +144,7 @@ fn batch(stream: Handle, count: c_uint, operations: In<BatchOperation>, flags: c
             let operation = MemoryOperation { address, value, flags, wide };
             match op.operation {
                 1 | 4 => operation.wait().map(Some),
-                2 | 5 => operation.write().map(Some),
+                2 | 5 => operation.write(&stream),
                 // Flush of remote writes, memory barrier: this memory is always coherent.
                 3 | 6 => Ok(None),
                 number => refuse(INVALID_VALUE, format!("memory operation {number}")),
@@ -158,6 +184,7 @@ driver_calls! {
     #[per_thread(cuStreamSynchronize_ptsz)]
     fn cuStreamSynchronize(stream: Handle) {
         let stream = state::stream(stream)?;
+        stream.refuse_if_captured()?;
         stream.wait_idle();
         Ok(stream.context.check()?)
     }
@@ -165,6 +192,7 @@ driver_calls! {
     #[per_thread(cuStreamQuery_ptsz)]
     fn cuStreamQuery(stream: Handle) {
         let stream = state::stream(stream)?;
+        stream.refuse_if_captured()?;
         if stream.is_idle() { Ok(stream.context.check()?) } else { Err(NOT_READY.into()) }
     }
 
@@ -209,45 +237,6 @@ driver_calls! {
         // Managed memory is reachable from everywhere at all times.
         state::stream(stream)?;
         Ok(state::driver()?.machine.memory.check(address, 1)?)
-    }
-
-    #[per_thread(cuStreamIsCapturing_ptsz)]
-    fn cuStreamIsCapturing(stream: Handle, status: Out<c_int>) {
-        state::stream(stream)?;
-        status.set(0)
-    }
-
-    #[per_thread(cuStreamGetCaptureInfo_ptsz)]
-    fn cuStreamGetCaptureInfo(
-        stream: Handle,
-        status: Out<c_int>,
-        _id: Out<u64>,
-    ) {
-        state::stream(stream)?;
-        status.set(0)
-    }
-
-    #[per_thread(cuStreamGetCaptureInfo_v2_ptsz)]
-    fn cuStreamGetCaptureInfo_v2(
-        stream: Handle,
-        status: Out<c_int>,
-        _id: Out<u64>,
-        _graph: Out<Handle>,
-        _dependencies: Out<u64>,
-        _count: Out<usize>,
-    ) {
-        state::stream(stream)?;
-        status.set(0)
-    }
-
-    #[per_thread(cuStreamBeginCapture_v2_ptsz)]
-    fn cuStreamBeginCapture_v2(_stream: Handle, _mode: c_int) {
-        refuse(NOT_SUPPORTED, "stream capture")
-    }
-
-    fn cuThreadExchangeStreamCaptureMode(mode: Out<c_int>) {
-        // Nothing is ever captured: every mode is as good, and the old one is the default.
-        mode.set(0)
     }
 
     #[per_thread(cuLaunchHostFunc_ptsz)]

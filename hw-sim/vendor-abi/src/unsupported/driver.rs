@@ -68,7 +68,6 @@ super::stubs! { NOT_SUPPORTED:
     cuGraphConditionalHandleCreate
     cuGraphCreate
     cuGraphDebugDotPrint
-    cuGraphDestroy
     cuGraphDestroyNode
     cuGraphEventRecordNodeGetEvent
     cuGraphEventRecordNodeSetEvent
@@ -179,7 +178,6 @@ super::stubs! { NOT_SUPPORTED:
     cuMemMapArrayAsync_ptsz
     cuMemPoolExportPointer
     cuMemPoolExportToShareableHandle
-    cuMemPoolGetAccess
     cuMemPoolImportFromShareableHandle
     cuMemPoolImportPointer
     cuMemRangeGetAttribute
@@ -263,8 +261,6 @@ super::stubs! { NOT_SUPPORTED:
     cuStreamBeginCaptureToGraph
     cuStreamBeginCaptureToGraph_ptsz
     cuStreamBeginCapture_ptsz
-    cuStreamEndCapture
-    cuStreamEndCapture_ptsz
     cuStreamGetAttribute
     cuStreamGetAttribute_ptsz
     cuStreamGetCaptureInfo_v3

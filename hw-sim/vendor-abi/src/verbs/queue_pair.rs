@@ -288,13 +288,13 @@ pub(super) extern "C" fn query_qp(
     0
 }
 
-/// `query_qp_data_in_order`: messages land in order, whole.
+/// `query_qp_data_in_order`: messages land in order, whole, unless the machine says otherwise.
 pub(super) extern "C" fn data_in_order(
-    _qp: Object<PairObject>,
+    qp: Object<PairObject>,
     _operation: u32,
     _flags: u32,
 ) -> c_int {
-    1
+    c_int::from(qp.get().pair().lands_in_order())
 }
 
 /// Requests that were built, to be posted together.
