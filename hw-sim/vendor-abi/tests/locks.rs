@@ -13,6 +13,8 @@ use profile::{Call, Case, Waiting, address, has_key, with_keys, word};
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering;
 
+type DriverCall = Box<dyn FnOnce() + Send>;
+
 /// A draining call that a kernel waits behind hangs on hardware; here it must not pass unseen.
 #[test]
 fn calls_that_drain_wait_for_kernels_and_hold_the_lock() {
@@ -25,7 +27,7 @@ fn calls_that_drain_wait_for_kernels_and_hold_the_lock() {
         let page = vec![0u8; 8192].leak().as_ptr() as u64;
         let page = page.next_multiple_of(4096);
         let (device, host) = (device_memory(64), pinned(64) as u64);
-        let calls: Vec<(&str, Box<dyn FnOnce() + Send>)> = vec![
+        let calls: Vec<(&str, DriverCall)> = vec![
             ("cuMemAlloc", Box::new(|| _ = device_memory(64))),
             ("cuMemFree", Box::new(move || ok!(cuMemFree_v2(device)))),
             ("cuMemHostAlloc", Box::new(|| _ = pinned(64))),
