@@ -13,8 +13,7 @@
 
 use super::builder::{Ring, SlotHop, at, copy};
 use super::{
-    BlockProgram, Buffer, Choice, LaneId, LaneKind, Modifiers, Op, Range, RankProgram, Segment,
-    Side,
+    BlockProgram, Buffer, Choice, Lane, LaneKind, Modifiers, Op, Range, RankProgram, Segment, Side,
 };
 
 /// What one rank does. Ranks of a node follow one another.
@@ -141,7 +140,7 @@ impl Walk<'_> {
 
     fn hop(&self, program: &mut BlockProgram, next: u32, previous: u32) -> SlotHop {
         let index = self.block as u16;
-        let lane = |from, to| LaneId { from, to, index, kind: LaneKind::Slots };
+        let lane = |from, to| Lane { from, to, index, kind: LaneKind::Slots };
         let send = program.port(lane(self.rank, next), Side::Send);
         let receive = program.port(lane(previous, self.rank), Side::Receive);
         SlotHop::new((send, receive), self.choice.slots.count)

@@ -20,7 +20,7 @@
 
 use super::builder::{DirectHop, Ring, SlotHop, at, copy};
 use super::{
-    Algorithm, BlockProgram, Buffer, Choice, LaneId, LaneKind, Modifiers, Op, Range, RankProgram,
+    Algorithm, BlockProgram, Buffer, Choice, Lane, LaneKind, Modifiers, Op, Range, RankProgram,
     Segment, Side,
 };
 use ringdove_kernels::element::ReduceOp;
@@ -201,7 +201,7 @@ impl<'a> Walk<'a> {
     }
 
     fn ports(&self, program: &mut BlockProgram, kind: LaneKind) -> (u16, u16) {
-        let lane = |from, to| LaneId { from, to, index: self.block as u16, kind };
+        let lane = |from, to| Lane { from, to, index: self.block as u16, kind };
         let send = program.port(lane(self.rank, self.next), Side::Send);
         (send, program.port(lane(self.previous, self.rank), Side::Receive))
     }

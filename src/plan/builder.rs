@@ -2,12 +2,12 @@
 //! hops.
 
 use super::{
-    BlockProgram, Buffer, LaneEnd, LaneId, Modifiers, Op, Place, PortIndex, Range, Segment, Side,
+    BlockProgram, Buffer, Lane, LaneEnd, Modifiers, Op, Operand, PortIndex, Range, Segment, Side,
 };
 
 impl BlockProgram {
     /// The index of the lane end in this block's port list, added if it is new.
-    pub(super) fn port(&mut self, lane: LaneId, side: Side) -> PortIndex {
+    pub(super) fn port(&mut self, lane: Lane, side: Side) -> PortIndex {
         let end = LaneEnd { lane, side };
         let known = self.ports.iter().position(|port| *port == end);
         let index = known.unwrap_or_else(|| {
@@ -26,12 +26,17 @@ impl BlockProgram {
 }
 
 /// The place in `buffer` where `range` stands: collectives lay buffers out as their data.
-pub(super) fn at(buffer: Buffer, range: Range) -> Place {
-    Place::Buffer { buffer, offset: range.extent }
+pub(super) fn at(buffer: Buffer, range: Range) -> Operand {
+    Operand::Buffer { buffer, offset: range.extent }
 }
 
 /// A copy.
-pub(super) fn copy(destination: Place, source: Place, range: Range, modifiers: Modifiers) -> Op {
+pub(super) fn copy(
+    destination: Operand,
+    source: Operand,
+    range: Range,
+    modifiers: Modifiers,
+) -> Op {
     Op::Copy { destination, source, range, modifiers }
 }
 
@@ -52,15 +57,15 @@ impl SlotSender {
 
     /// Waits until the next message's slot is free, and names it. The message that used the slot
     /// before must have been credited: its receiver has read it, so the engine has left both ends.
-    pub(super) fn claim(&self, ops: &mut Vec<Op>) -> Place {
+    pub(super) fn claim(&self, ops: &mut Vec<Op>) -> Operand {
         let value = i64::from(self.sent) + 1 - i64::from(self.slot_count);
         ops.push(Op::WaitSignal { port: self.port, value });
-        Place::Slot { port: self.port, message: self.sent, offset: 0 }
+        Operand::Slot { port: self.port, message: self.sent, offset: 0 }
     }
 
     /// Puts the claimed slot.
     pub(super) fn put(&mut self, ops: &mut Vec<Op>, range: Range) {
-        let slot = Place::Slot { port: self.port, message: self.sent, offset: 0 };
+        let slot = Operand::Slot { port: self.port, message: self.sent, offset: 0 };
         ops.push(Op::Put {
             port: self.port,
             destination: slot,
@@ -74,7 +79,7 @@ impl SlotSender {
 
     /// Puts what lies in the slot `arrived` of another port, without a copy. The engine reads that
     /// slot until [`SlotSender::wait_forwarded`] says otherwise.
-    pub(super) fn forward(&mut self, ops: &mut Vec<Op>, arrived: Place, range: Range) {
+    pub(super) fn forward(&mut self, ops: &mut Vec<Op>, arrived: Operand, range: Range) {
         let destination = self.claim(ops);
         ops.push(Op::Put {
             port: self.port,
@@ -116,15 +121,15 @@ impl SlotReceiver {
     }
 
     /// Waits for the next message, and names its slot.
-    pub(super) fn wait(&self, ops: &mut Vec<Op>) -> Place {
+    pub(super) fn wait(&self, ops: &mut Vec<Op>) -> Operand {
         self.wait_ahead(ops, 0)
     }
 
     /// Waits for a message while the slots of `held` before it are not released yet.
-    pub(super) fn wait_ahead(&self, ops: &mut Vec<Op>, held: u32) -> Place {
+    pub(super) fn wait_ahead(&self, ops: &mut Vec<Op>, held: u32) -> Operand {
         let message = self.received + held;
         ops.push(Op::WaitSignal { port: self.port, value: i64::from(message) + 1 });
-        Place::Slot { port: self.port, message, offset: 0 }
+        Operand::Slot { port: self.port, message, offset: 0 }
     }
 
     /// Returns the message's slot to the sender.
@@ -203,7 +208,7 @@ impl SlotHop {
     pub(super) fn send(
         &mut self,
         ops: &mut Vec<Op>,
-        from: Place,
+        from: Operand,
         range: Range,
         modifiers: Modifiers,
     ) {

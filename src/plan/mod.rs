@@ -33,8 +33,8 @@ mod verify;
 pub use draft::{Draft, Pattern};
 pub use encode::{ENCODED_BYTES_MAX, EncodeError, PortResolver};
 pub(crate) use selection::ALL_PAIRS_RANKS_MAX;
-pub use selection::{Algorithm, Choice, Collective, Limits, PlanError, Request, select};
-pub use send_recv::{Direction, Group, Transfer, group, group_plan};
+pub use selection::{Algorithm, Choice, Collective, CollectiveRequest, Limits, PlanError, select};
+pub use send_recv::{Direction, Group, PointToPoint, group, group_plan};
 pub use verify::{Access, Promise, Reason, Site, Stuck, Verified, VerifyError, verify};
 
 /// Every piece of a buffer that one op handles starts at a multiple of this many bytes (from the
@@ -120,7 +120,7 @@ pub struct SlotShape {
 
 /// A lane: the unit of ordering, from one rank to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct LaneId {
+pub struct Lane {
     /// The rank that puts.
     pub from: u32,
     /// The rank that receives.
@@ -155,7 +155,7 @@ pub enum Side {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LaneEnd {
     /// The lane.
-    pub lane: LaneId,
+    pub lane: Lane,
     /// Which end of it.
     pub side: Side,
 }
@@ -194,7 +194,7 @@ impl Buffer {
 
 /// Where an operand lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum Operand {
     /// `offset` bytes into a buffer; moves with the round.
     Buffer {
         /// Which buffer.
@@ -246,9 +246,9 @@ pub enum Op {
     /// `destination = source`.
     Copy {
         /// Where to.
-        destination: Place,
+        destination: Operand,
         /// Where from.
-        source: Place,
+        source: Operand,
         /// How much.
         range: Range,
         /// Scaling and finishing.
@@ -257,11 +257,11 @@ pub enum Op {
     /// `destination = a (op) b`.
     Reduce {
         /// Where to; may equal `a` or `b`.
-        destination: Place,
+        destination: Operand,
         /// First operand.
-        a: Place,
+        a: Operand,
         /// Second operand, the one that `scale` applies to.
-        b: Place,
+        b: Operand,
         /// How much.
         range: Range,
         /// Scaling and finishing.
@@ -275,16 +275,16 @@ pub enum Op {
         /// Message number relative to the port's position.
         message: u32,
         /// A buffer or address.
-        source: Place,
+        source: Operand,
         /// How much.
         range: Range,
     },
     /// Reduce the flagged messages at several receive ports and `own`, as they arrive.
     Collect {
         /// Where to; may equal `own`.
-        destination: Place,
+        destination: Operand,
         /// A buffer or address: the term that no message brings.
-        own: Place,
+        own: Operand,
         /// How many messages come before it in the order of terms.
         before: u16,
         /// The first port.
@@ -305,9 +305,9 @@ pub enum Op {
         /// A send port.
         port: PortIndex,
         /// Memory of the peer: the same message's slot, or a registered buffer.
-        destination: Place,
+        destination: Operand,
         /// Local slot or registered buffer.
-        source: Place,
+        source: Operand,
         /// How much.
         range: Range,
         /// Raise the arrival signal at the peer.

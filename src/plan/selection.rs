@@ -68,7 +68,7 @@ pub enum Collective {
 
 /// What a call asks for; alike on every rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Request {
+pub struct CollectiveRequest {
     /// Which collective.
     pub collective: Collective,
     /// Ranks of the communicator.
@@ -85,7 +85,7 @@ pub struct Request {
     pub registered: bool,
 }
 
-impl Request {
+impl CollectiveRequest {
     /// What a plan for this request has to achieve.
     pub fn promise(&self) -> Promise {
         match self.collective {
@@ -137,7 +137,7 @@ pub enum Algorithm {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// What is asked for.
-    pub request: Request,
+    pub request: CollectiveRequest,
     /// How.
     pub algorithm: Algorithm,
     /// Blocks of the launch; block `b` uses the lanes with index `b`.
@@ -275,7 +275,7 @@ impl Limits {
 ///
 /// # Errors
 /// A number in `request` or `limits` that no plan can be built for.
-pub fn select(request: &Request, limits: &Limits) -> Result<Choice, PlanError> {
+pub fn select(request: &CollectiveRequest, limits: &Limits) -> Result<Choice, PlanError> {
     limits.check()?;
     let element = u64::from(request.element_bytes);
     require(request.rank_count > 0, "ranks", "at least 1", 0)?;

@@ -16,8 +16,8 @@ pub(super) fn limits(blocks_max: u32, slot_bytes: u32, slot_count: u32) -> Limit
 }
 
 /// A sum of 4-byte elements, out of place, in buffers that are not registered.
-pub(super) fn request(rank_count: u32, bytes: u64) -> Request {
-    Request {
+pub(super) fn request(rank_count: u32, bytes: u64) -> CollectiveRequest {
+    CollectiveRequest {
         collective: Collective::AllReduce,
         rank_count,
         bytes,
@@ -39,7 +39,7 @@ pub(super) fn all_pairs(flagged_bytes: u32) -> (Plan, Promise) {
 }
 
 /// What the ranks of a request compute on their elements.
-fn element(request: &Request) -> Element {
+fn element(request: &CollectiveRequest) -> Element {
     Element {
         bytes: request.element_bytes as usize,
         reduce_op: request.reduce_op,
@@ -50,7 +50,7 @@ fn element(request: &Request) -> Element {
 
 /// Runs an all-reduce on random data, and checks what every rank has in the end. Two launches on
 /// the same lanes: the second finds what the first left.
-fn run(request: &Request, verified: &Verified, seed: u64) {
+fn run(request: &CollectiveRequest, verified: &Verified, seed: u64) {
     let mut random = Random(seed);
     let element = element(request);
     let mut host = host(verified, element, 5);
@@ -89,8 +89,8 @@ fn reduce_all(element: &Element, inputs: &[Vec<u8>]) -> Vec<u8> {
 /// have been used before, up to message `position`.
 pub(super) fn host(plan: &Verified, element: Element, position: u64) -> Host {
     let slots = plan.plan().slots;
-    let lanes: Vec<LaneId> = plan.lanes().to_vec();
-    let host_lane = |lane: &LaneId| {
+    let lanes: Vec<Lane> = plan.lanes().to_vec();
+    let host_lane = |lane: &Lane| {
         let count = if lane.kind == LaneKind::Direct { 0 } else { u64::from(slots.count) };
         let mut host = HostLane::new(lane.to as usize, slots.bytes as usize, count, position);
         if lane.kind == LaneKind::Flagged {
@@ -122,7 +122,7 @@ fn a_plan_prints_one_op_a_line_with_names() {
     let group = group(
         0,
         2,
-        &[Transfer { peer: 1, direction: Direction::Send, address: 0x100, bytes: 40 }],
+        &[PointToPoint { peer: 1, direction: Direction::Send, address: 0x100, bytes: 40 }],
         &limits(1, 32, 2),
     );
     let text = group.expect("valid").plan.to_string();

@@ -1,6 +1,6 @@
 //! What the verifier says about a plan that it refuses.
 
-use super::super::{LaneEnd, LaneId};
+use super::super::{Lane, LaneEnd};
 use std::fmt;
 
 /// A plan is wrong: where, and why.
@@ -46,7 +46,7 @@ pub enum Site {
         text: String,
     },
     /// A lane, once all ranks have ended.
-    Lane(LaneId),
+    Lane(Lane),
     /// A rank's memory, once all ranks have ended.
     Memory {
         /// Name of the memory, with its rank.
@@ -166,7 +166,7 @@ pub enum Reason {
     )]
     NotInStep { message: i64, read: i64 },
     #[error("{lane} has no lane back in this block, by which it would know of free slots")]
-    OneWay { lane: LaneId },
+    OneWay { lane: Lane },
     #[error("message {message} is already with the engine")]
     MessageGone { message: i64 },
     #[error(

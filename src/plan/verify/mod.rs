@@ -23,7 +23,7 @@
 //! two accesses that conflict are ordered by happens-before, then each read takes the same value in
 //! each run. So it is enough to look at one run, with vector clocks that find the conflicts which
 //! are not ordered. An engine reads a source and writes a destination at any time between doorbell
-//! and arrival: it is an agent of its own (two: see `agents::Lane`), which knows what the ringing
+//! and arrival: it is an agent of its own (two: see `agents::LaneState`), which knows what the ringing
 //! block knew, and which others know of only through the lane's signals. An engine waits for
 //! nobody, so a full doorbell ring always empties and needs no place in this model.
 //!
@@ -49,7 +49,9 @@ mod tests;
 
 pub use error::{Access, Reason, Site, Stuck, VerifyError};
 
-use super::{Direction, EncodeError, LaneEnd, LaneId, Plan, PortResolver, Side, Transfer, encode};
+use super::{
+    Direction, EncodeError, Lane, LaneEnd, Plan, PointToPoint, PortResolver, Side, encode,
+};
 use agents::{Block, Port, Step};
 use clock::Clock;
 use memory::{Fault, Sum, Term, Value, input_of};
@@ -76,7 +78,7 @@ pub enum Promise {
     /// What is received is what was sent: the `k`-th receive from a peer is its `k`-th send.
     SendReceive {
         /// Each rank's transfers.
-        transfers: Vec<Vec<Transfer>>,
+        transfers: Vec<Vec<PointToPoint>>,
     },
 }
 
@@ -84,7 +86,7 @@ pub enum Promise {
 #[derive(Clone, Debug)]
 pub struct Verified {
     plan: Plan,
-    lanes: Vec<LaneId>,
+    lanes: Vec<Lane>,
 }
 
 impl Verified {
@@ -94,7 +96,7 @@ impl Verified {
     }
 
     /// Every lane that the plan uses, in order, each once.
-    pub fn lanes(&self) -> &[LaneId] {
+    pub fn lanes(&self) -> &[Lane] {
         &self.lanes
     }
 
@@ -132,7 +134,7 @@ pub fn verify(plan: Plan, promise: &Promise) -> Result<Verified, VerifyError> {
         return Err(VerifyError::new(Site::Plan, reason));
     }
     structure::check(&plan)?;
-    let lanes: Vec<LaneId> = plan
+    let lanes: Vec<Lane> = plan
         .ranks
         .iter()
         .flat_map(|program| &program.blocks)
@@ -165,14 +167,14 @@ fn rules(promise: &Promise) -> Rules {
     }
 }
 
-fn set_up<'p>(plan: &'p Plan, promise: &Promise, lanes: &[LaneId]) -> (World, Vec<Block<'p>>) {
+fn set_up<'p>(plan: &'p Plan, promise: &Promise, lanes: &[Lane]) -> (World, Vec<Block<'p>>) {
     let blocks_of = |(rank, program): (u32, &'p super::RankProgram)| {
         (0..).zip(&program.blocks).map(move |(number, block)| (rank, number, block))
     };
     let all: Vec<_> = (0..).zip(&plan.ranks).flat_map(blocks_of).collect();
     let agents = all.iter().map(|&(rank, number, _)| (rank, number)).collect();
     let mut world = World::new(rules(promise), plan.ranks.len(), plan.slots, lanes, agents);
-    let number_of: BTreeMap<LaneId, usize> =
+    let number_of: BTreeMap<Lane, usize> =
         lanes.iter().enumerate().map(|(number, &lane)| (lane, number)).collect();
     let port = |end: &LaneEnd| Port {
         lane: number_of[&end.lane],
@@ -305,7 +307,7 @@ fn check_lanes(world: &World, blocks: &[Block<'_>]) -> Result<(), VerifyError> {
 fn check_step(world: &World) -> Result<(), VerifyError> {
     let flagged: Vec<_> = world.lanes.iter().filter(|lane| lane.flagged()).collect();
     let Some(first) = flagged.first() else { return Ok(()) };
-    let unbalanced = |lane: LaneId, what, expected, seen| {
+    let unbalanced = |lane: Lane, what, expected, seen| {
         let reason = Reason::Unbalanced { what, expected, seen };
         Err(VerifyError::new(Site::Lane(lane), reason))
     };
@@ -368,10 +370,10 @@ fn check_quiet(world: &World, memory: usize, end: &Clock) -> Result<(), VerifyEr
 fn check_received(
     world: &World,
     rank: u32,
-    world_list: &[Vec<Transfer>],
+    world_list: &[Vec<PointToPoint>],
 ) -> Result<(), VerifyError> {
     let mut numbers = BTreeMap::new();
-    let receives = |it: &&Transfer| it.direction == Direction::Receive;
+    let receives = |it: &&PointToPoint| it.direction == Direction::Receive;
     for receive in world_list[rank as usize].iter().filter(receives) {
         let number: &mut usize = numbers.entry(receive.peer).or_default();
         let sends = world_list.get(receive.peer as usize).into_iter().flatten();

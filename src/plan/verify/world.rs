@@ -1,7 +1,7 @@
 //! Memory and lanes of all ranks, and what each op does to them.
 
-use super::super::{Buffer, LaneId, Modifiers, Op, Place, Range, Segment, Side, SlotShape};
-use super::agents::{Block, Lane, Port, Step};
+use super::super::{Buffer, Lane, Modifiers, Op, Operand, Range, Segment, Side, SlotShape};
+use super::agents::{Block, LaneState, Port, Step};
 use super::clock::Epoch;
 use super::error::{Access, Reason};
 use super::flagged::{Collect, Ports};
@@ -29,7 +29,7 @@ pub(super) struct World {
     pub(super) rank_count: usize,
     pub(super) slots: SlotShape,
     pub(super) memories: Vec<Memory>,
-    pub(super) lanes: Vec<Lane>,
+    pub(super) lanes: Vec<LaneState>,
     /// Agents: ranks before the launch, then blocks (by rank and number), then
     /// two for each lane.
     pub(super) agents: Vec<(u32, u32)>,
@@ -41,7 +41,7 @@ impl World {
         rules: Rules,
         rank_count: usize,
         slots: SlotShape,
-        lanes: &[LaneId],
+        lanes: &[Lane],
         agents: Vec<(u32, u32)>,
     ) -> Self {
         let agent_count = rank_count + agents.len() + 2 * lanes.len();
@@ -51,8 +51,8 @@ impl World {
             let end = u64::from(slots.bytes) * u64::from(slots.count);
             memory.map(0, end, None, Epoch::BEFORE_ALL);
         }
-        let lane = |(number, &id): (usize, &LaneId)| {
-            Lane::new(id, (first_lane_agent + 2 * number) as u32, agent_count)
+        let lane = |(number, &id): (usize, &Lane)| {
+            LaneState::new(id, (first_lane_agent + 2 * number) as u32, agent_count)
         };
         let lanes = lanes.iter().enumerate().map(lane).collect();
         Self { rules, rank_count, slots, memories, lanes, agents, scratch: Default::default() }
@@ -141,7 +141,7 @@ impl World {
         &mut self,
         block: &mut Block<'_>,
         segment: &Segment,
-        (destination, source): (Place, Place),
+        (destination, source): (Operand, Operand),
         range: Range,
         modifiers: Modifiers,
     ) -> Result<(), Reason> {
@@ -167,7 +167,7 @@ impl World {
         &mut self,
         block: &mut Block<'_>,
         segment: &Segment,
-        [destination, a, b]: [Place; 3],
+        [destination, a, b]: [Operand; 3],
         range: Range,
         modifiers: Modifiers,
     ) -> Result<(), Reason> {
@@ -218,7 +218,7 @@ impl World {
         block: &mut Block<'_>,
         segment: &Segment,
         port: u16,
-        (destination, source): (Place, Place),
+        (destination, source): (Operand, Operand),
         range: Range,
         (arrival, completion): (bool, bool),
     ) -> Result<(), Reason> {
@@ -226,7 +226,7 @@ impl World {
         let end = block.ports[usize::from(port)];
         let from = self.place(block, segment, source, Access::Read)?;
         let to = match (source, destination) {
-            (Place::Slot { .. }, Place::Slot { message, offset, .. }) => {
+            (Operand::Slot { .. }, Operand::Slot { message, offset, .. }) => {
                 let message = end.position + i64::from(message);
                 match self.lanes[end.lane].flagged() {
                     true => self.message_packed(block, (end, message), source, length)?,
@@ -234,7 +234,7 @@ impl World {
                 }
                 (self.slots_of(end.lane, Side::Receive), self.slot_start(message) + offset)
             }
-            (_, Place::Buffer { buffer, offset }) => {
+            (_, Operand::Buffer { buffer, offset }) => {
                 let peer = self.lanes[end.lane].id.to;
                 let moved = u64::from(block.round) * segment.round_stride;
                 (self.buffer(peer, buffer)?, offset + moved)
@@ -290,20 +290,20 @@ impl World {
         &self,
         block: &Block<'_>,
         segment: &Segment,
-        place: Place,
+        place: Operand,
         access: Access,
     ) -> Result<Spot, Reason> {
         let moved = u64::from(block.round) * segment.round_stride;
         match place {
-            Place::Buffer { buffer, offset } => {
+            Operand::Buffer { buffer, offset } => {
                 let memory = self.buffer(block.rank, buffer)?;
                 if access == Access::Write {
                     self.writable(memory)?;
                 }
                 Ok((memory, offset + moved))
             }
-            Place::Address(address) => Ok((self.addresses(block.rank), address + moved)),
-            Place::Slot { port, message, offset } => {
+            Operand::Address(address) => Ok((self.addresses(block.rank), address + moved)),
+            Operand::Slot { port, message, offset } => {
                 let end = &block.ports[usize::from(port)];
                 let message = end.position + i64::from(message);
                 self.slot_access(end, message, access)?;
