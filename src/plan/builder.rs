@@ -2,7 +2,8 @@
 //! hops.
 
 use super::{
-    BlockProgram, Buffer, Lane, LaneEnd, Modifiers, Op, Operand, PortIndex, Range, Segment, Side,
+    BlockProgram, Buffer, Choice, Lane, LaneEnd, Modifiers, Op, Operand, PortIndex, Range, Segment,
+    Side,
 };
 
 impl BlockProgram {
@@ -17,6 +18,16 @@ impl BlockProgram {
         index as PortIndex
     }
 
+    /// Appends one round's ops, to be run in all rounds of the choice.
+    pub(super) fn rounds(&mut self, choice: &Choice, ops: Vec<Op>) {
+        self.segments.push(Segment {
+            rounds: choice.rounds,
+            round_stride: choice.round_bytes(),
+            limit: choice.request.bytes,
+            ops,
+        });
+    }
+
     /// Appends ops that run once and touch no buffer, if there are any.
     pub(super) fn once(&mut self, ops: Vec<Op>) {
         if !ops.is_empty() {
@@ -28,6 +39,11 @@ impl BlockProgram {
 /// The place in `buffer` where `range` stands: collectives lay buffers out as their data.
 pub(super) fn at(buffer: Buffer, range: Range) -> Operand {
     Operand::Buffer { buffer, offset: range.extent }
+}
+
+/// The place in `buffer` of `range` of the part that starts at `start`.
+pub(super) fn part(buffer: Buffer, start: u64, range: Range) -> Operand {
+    Operand::Buffer { buffer, offset: start + range.extent }
 }
 
 /// A copy.
@@ -160,11 +176,11 @@ pub(super) struct Step {
 }
 
 impl Ring {
-    /// `size - 1` steps that begin with part `first` and go down by one each.
-    fn steps(self, first: u32, slices: u32) -> impl Iterator<Item = Step> {
+    /// `size - 1` steps that begin with part `first` modulo `size` and go down by one each.
+    pub(super) fn steps(self, first: u32, slices: u32) -> impl Iterator<Item = Step> {
         let size = self.size;
         (0..size - 1).flat_map(move |step| {
-            let part = (first + size - step) % size;
+            let part = (first % size + size - step) % size;
             (0..slices).map(move |slice| Step { part, slice, is_last: step == size - 2 })
         })
     }
@@ -217,17 +233,22 @@ impl SlotHop {
         self.sender.put(ops, range);
     }
 
-    /// Takes complete parts as they come (each with whether it is the last), copies them to the
-    /// output, and sends all but the last on from the slot that they arrived in. The engine reads
-    /// such a slot a little longer than the copy does, so it is returned one message later.
-    pub(super) fn gather(&mut self, ops: &mut Vec<Op>, steps: impl Iterator<Item = (Range, bool)>) {
+    /// Takes complete parts as they come (each with where it goes and whether it is the last),
+    /// copies them there, and sends all but the last on from the slot that they arrived in. The
+    /// engine reads such a slot a little longer than the copy does, so it is returned one message
+    /// later.
+    pub(super) fn gather(
+        &mut self,
+        ops: &mut Vec<Op>,
+        steps: impl Iterator<Item = (Operand, Range, bool)>,
+    ) {
         let mut held = 0;
-        for (range, is_last) in steps {
+        for (destination, range, is_last) in steps {
             let arrived = self.receiver.wait_ahead(ops, held);
             if !is_last {
                 self.sender.forward(ops, arrived, range);
             }
-            ops.push(copy(at(Buffer::Output, range), arrived, range, Modifiers::NONE));
+            ops.push(copy(destination, arrived, range, Modifiers::NONE));
             held += 1;
             let keep = if is_last { 0 } else { self.keep };
             if held > keep {
@@ -237,6 +258,10 @@ impl SlotHop {
                 self.receiver.release(ops);
                 held -= 1;
             }
+        }
+        self.sender.wait_forwarded(ops, 0);
+        for _ in 0..held {
+            self.receiver.release(ops);
         }
     }
 

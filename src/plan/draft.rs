@@ -6,10 +6,10 @@
 
 use super::builder::{SlotReceiver, SlotSender};
 use super::encode::encode;
-use super::selection::{CollectiveRequest, Limits, PlanError};
+use super::selection::{Limits, PlanError};
 use super::{
-    BlockProgram, Choice, GRANULE_BYTES, Lane, LaneEnd, LaneKind, Op, Plan, Range, RankProgram,
-    Segment, Side, SlotShape, all_reduce_halving, all_reduce_two_shot,
+    BlockProgram, Choice, CollectiveRequest, GRANULE_BYTES, Lane, LaneEnd, LaneKind, Op, Plan,
+    Range, RankProgram, Segment, Side, SlotShape, all_reduce_halving, all_reduce_two_shot,
 };
 use ringdove_kernels::descriptor::LENGTH_BYTES_MAX;
 use ringdove_kernels::op::BLOCK_PORTS_MAX;

@@ -4,9 +4,13 @@
 //! rank builds the same plan from the same request, [`verify`] proves it, and each rank then
 //! encodes its own part for the executor kernel. Only a [`Verified`] plan can be encoded.
 //!
+//! `README.md` says how an algorithm is written.
+//!
+//! * `request`: the collectives, and what each rank has and gets
 //! * `builder`: pieces that algorithms share (claim a slot, put it, wait, release it)
 //! * `all_reduce_all_pairs`, `all_reduce_halving`, `all_reduce_hierarchical`, `all_reduce_ring`,
-//!   `all_reduce_two_shot`, `send_recv`: one file for each algorithm
+//!   `all_reduce_two_shot`, `alone`, `barrier`, `chain`, `exchange`, `ring`, `send_recv`, `star`:
+//!   one file for each algorithm
 //! * `selection`: which algorithm and which sizes, as one documented table
 //! * `verify`: the symbolic verifier
 //! * `encode`: typed ops to the bytes of [`ringdove_kernels::op`]
@@ -18,22 +22,30 @@ mod all_reduce_halving;
 mod all_reduce_hierarchical;
 mod all_reduce_ring;
 mod all_reduce_two_shot;
+mod alone;
+mod barrier;
 mod builder;
+mod chain;
 mod display;
 mod draft;
 mod encode;
+mod exchange;
 #[cfg(test)]
 mod host;
+mod request;
+mod ring;
 mod selection;
 mod send_recv;
+mod star;
 #[cfg(test)]
 mod tests;
 mod verify;
 
 pub use draft::{Draft, Pattern};
 pub use encode::{ENCODED_BYTES_MAX, EncodeError, PortResolver};
+pub use request::{Collective, CollectiveRequest, Delivery};
 pub(crate) use selection::ALL_PAIRS_RANKS_MAX;
-pub use selection::{Algorithm, Choice, Collective, CollectiveRequest, Limits, PlanError, select};
+pub use selection::{Algorithm, Choice, Limits, PlanError, select};
 pub use send_recv::{Direction, Group, PointToPoint, group, group_plan};
 pub use verify::{Access, Promise, Reason, Site, Stuck, Verified, VerifyError, verify};
 
@@ -52,12 +64,19 @@ pub fn build(choice: &Choice) -> Plan {
 
 /// One rank's part of [`build`].
 fn program(choice: &Choice, rank: u32) -> RankProgram {
-    match (choice.request.collective, choice.algorithm) {
-        (Collective::AllReduce, Algorithm::AllPairs) => all_reduce_all_pairs::program(choice, rank),
-        (Collective::AllReduce, Algorithm::Hierarchical) => {
-            all_reduce_hierarchical::program(choice, rank)
-        }
-        (Collective::AllReduce, _) => all_reduce_ring::program(choice, rank),
+    match choice.algorithm {
+        Algorithm::Copy => alone::program(choice),
+        Algorithm::AllPairs => all_reduce_all_pairs::program(choice, rank),
+        Algorithm::Hierarchical => all_reduce_hierarchical::program(choice, rank),
+        Algorithm::RingDirect | Algorithm::RingHybrid => all_reduce_ring::program(choice, rank),
+        Algorithm::RingStaged => match choice.request.collective {
+            Collective::AllReduce => all_reduce_ring::program(choice, rank),
+            _ => ring::program(choice, rank),
+        },
+        Algorithm::Chain => chain::program(choice, rank),
+        Algorithm::Exchange => exchange::program(choice, rank),
+        Algorithm::Star => star::program(choice, rank),
+        Algorithm::Dissemination => barrier::program(choice, rank),
     }
 }
 

@@ -76,7 +76,7 @@ fn functional(draft: &Draft, request: &CollectiveRequest) -> BTreeMap<LaneKey, V
     for rank in &mut host.ranks {
         let bytes = request.bytes as usize;
         rank.memory = [vec![0; bytes], vec![0; bytes], Vec::new()];
-        rank.in_place = request.in_place;
+        rank.in_place = request.in_place.then_some([0, 0]);
     }
     host.launch(&mut Random(7)).expect("runs to its end");
     let mut events: BTreeMap<LaneKey, Vec<Event>> = BTreeMap::new();

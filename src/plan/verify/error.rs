@@ -189,6 +189,8 @@ pub enum Reason {
     Unbalanced { what: &'static str, expected: i64, seen: i64 },
     #[error("{access} by {other} may still be going on when the kernel has ended")]
     Unfinished { access: Access, other: String },
+    #[error("leaves the barrier without word of rank {other}")]
+    NotMet { other: u32 },
     #[error("promised {expected}, holds {seen}")]
     WrongResult { expected: String, seen: String },
 }

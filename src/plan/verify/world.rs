@@ -13,8 +13,18 @@ use std::rc::Rc;
 pub(super) struct Rules {
     pub(super) scales: bool,
     pub(super) finishes: bool,
-    pub(super) in_place: bool,
     pub(super) element_bytes: u64,
+}
+
+/// Where a rank's input and output are.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Binding {
+    /// They are in one memory.
+    pub(super) shared: bool,
+    /// Where the input starts in its memory.
+    pub(super) input: u64,
+    /// Where the output starts in its memory.
+    pub(super) output: u64,
 }
 
 /// A resolved operand: which memory, and where in it.
@@ -27,6 +37,7 @@ const USER_MEMORIES: usize = 3;
 pub(super) struct World {
     pub(super) rules: Rules,
     pub(super) rank_count: usize,
+    pub(super) bindings: Vec<Binding>,
     pub(super) slots: SlotShape,
     pub(super) memories: Vec<Memory>,
     pub(super) lanes: Vec<LaneState>,
@@ -39,11 +50,12 @@ pub(super) struct World {
 impl World {
     pub(super) fn new(
         rules: Rules,
-        rank_count: usize,
+        bindings: Vec<Binding>,
         slots: SlotShape,
         lanes: &[Lane],
         agents: Vec<(u32, u32)>,
     ) -> Self {
+        let rank_count = bindings.len();
         let agent_count = rank_count + agents.len() + 2 * lanes.len();
         let first_lane_agent = rank_count + agents.len();
         let mut memories = vec![Memory::default(); USER_MEMORIES * rank_count + 2 * lanes.len()];
@@ -55,7 +67,8 @@ impl World {
             LaneState::new(id, (first_lane_agent + 2 * number) as u32, agent_count)
         };
         let lanes = lanes.iter().enumerate().map(lane).collect();
-        Self { rules, rank_count, slots, memories, lanes, agents, scratch: Default::default() }
+        let scratch = Default::default();
+        Self { rules, rank_count, bindings, slots, memories, lanes, agents, scratch }
     }
 
     pub(super) fn agent_count(&self) -> usize {
@@ -237,7 +250,8 @@ impl World {
             (_, Operand::Buffer { buffer, offset }) => {
                 let peer = self.lanes[end.lane].id.to;
                 let moved = u64::from(block.round) * segment.round_stride;
-                (self.buffer(peer, buffer)?, offset + moved)
+                let (memory, start) = self.buffer(peer, buffer);
+                (memory, start + offset + moved)
             }
             _ => return Err(Reason::Operands { rule: "a put ends in a slot or a buffer" }),
         };
@@ -296,11 +310,11 @@ impl World {
         let moved = u64::from(block.round) * segment.round_stride;
         match place {
             Operand::Buffer { buffer, offset } => {
-                let memory = self.buffer(block.rank, buffer)?;
+                let (memory, start) = self.buffer(block.rank, buffer);
                 if access == Access::Write {
                     self.writable(memory)?;
                 }
-                Ok((memory, offset + moved))
+                Ok((memory, start + offset + moved))
             }
             Operand::Address(address) => Ok((self.addresses(block.rank), address + moved)),
             Operand::Slot { port, message, offset } => {
@@ -400,31 +414,31 @@ impl World {
     fn writable(&self, memory: usize) -> Result<(), Reason> {
         let input =
             memory < USER_MEMORIES * self.rank_count && memory.is_multiple_of(USER_MEMORIES);
-        if input && !self.rules.in_place {
+        if input && !self.bindings[memory / USER_MEMORIES].shared {
             return Err(Reason::InputModified { memory: self.memory_name(memory) });
         }
         Ok(())
     }
 
-    fn buffer(&self, rank: u32, buffer: Buffer) -> Result<usize, Reason> {
+    /// The memory of a rank's buffer, and where it starts there.
+    pub(super) fn buffer(&self, rank: u32, buffer: Buffer) -> Spot {
         let first = USER_MEMORIES * rank as usize;
-        Ok(match buffer {
-            Buffer::Output if !self.rules.in_place => first + 1,
-            _ => first,
-        })
+        let Binding { shared, input, output } = self.bindings[rank as usize];
+        match buffer {
+            Buffer::Input => (first, input),
+            Buffer::Output => (first + usize::from(!shared), output),
+        }
     }
 
-    /// The memory of a rank's input, output (both the same in place) and addresses.
-    pub(super) fn input(&self, rank: u32) -> usize {
-        USER_MEMORIES * rank as usize
-    }
-
-    pub(super) fn output(&self, rank: u32) -> usize {
-        self.input(rank) + usize::from(!self.rules.in_place)
-    }
-
+    /// The memory that a rank's addresses lead to.
     pub(super) fn addresses(&self, rank: u32) -> usize {
-        self.input(rank) + 2
+        USER_MEMORIES * rank as usize + 2
+    }
+
+    /// Input, output and addresses of a rank.
+    pub(super) fn user_memories(&self, rank: u32) -> std::ops::Range<usize> {
+        let first = USER_MEMORIES * rank as usize;
+        first..first + USER_MEMORIES
     }
 
     pub(super) fn slots_of(&self, lane: usize, side: Side) -> usize {

@@ -4,8 +4,7 @@
 //! random interleavings, and has to give the right result twice in a row. What may be accepted at
 //! all is listed in `harmless`; whatever else the verifier lets pass fails the test.
 
-use crate::plan::host::{Element, Random};
-use crate::plan::tests::{host, limits};
+use crate::plan::tests::{limits, try_run};
 use crate::plan::*;
 use ringdove_kernels::element::ReduceOp;
 use std::collections::BTreeMap;
@@ -285,43 +284,6 @@ fn harmless(mutant: &Mutant, reduce_op: ReduceOp) -> bool {
     }
 }
 
-/// Runs a mutant which was accepted, twice, and compares.
-fn run(verified: &Verified, request: &CollectiveRequest, seed: u64) -> Result<(), String> {
-    let mut random = Random(seed);
-    let element = Element {
-        bytes: 4,
-        reduce_op: request.reduce_op,
-        scalar: 3,
-        rank_count: u64::from(request.rank_count),
-    };
-    let mut host = host(verified, element, 2);
-    for launch in 0..2 {
-        let words = request.bytes as usize / 4;
-        let inputs: Vec<Vec<u32>> = (0..request.rank_count)
-            .map(|_| (0..words).map(|_| random.next() as u32).collect())
-            .collect();
-        for (rank, input) in host.ranks.iter_mut().zip(&inputs) {
-            let input: Vec<u8> = bytemuck::cast_slice(input).to_vec();
-            rank.memory = [input, vec![0xcc; words * 4], Vec::new()];
-            rank.in_place = request.in_place;
-        }
-        host.launch(&mut random)?;
-        for (number, rank) in host.ranks.iter().enumerate() {
-            let result: &[u8] = &rank.memory[usize::from(!request.in_place)];
-            for word in 0..words {
-                let total = inputs.iter().map(|input| element.scale(u64::from(input[word])));
-                let total = total.reduce(|a, b| element.combine(a, b)).expect("a rank");
-                let expected = element.finish(total) as u32;
-                let seen = u32::from_le_bytes(result[word * 4..][..4].try_into().expect("4 bytes"));
-                if seen != expected {
-                    return Err(format!("launch {launch} rank {number} word {word}"));
-                }
-            }
-        }
-    }
-    Ok(())
-}
-
 /// Tries every mutant of rank 1's first block; returns how many of each change were accepted.
 fn try_all(request: CollectiveRequest, all_pairs: bool) -> BTreeMap<Change, (usize, usize)> {
     let limits = Limits { flagged_bytes: 32, ..limits(2, 32, 4) };
@@ -349,7 +311,7 @@ fn try_all(request: CollectiveRequest, all_pairs: bool) -> BTreeMap<Change, (usi
             format!("{:?} of {:?} before {:?}, {request:?}", mutant.change, mutant.op, mutant.next);
         assert!(harmless(&mutant, request.reduce_op), "accepted: {what}");
         for seed in 0..4 {
-            let result = run(&verified, &request, seed * 1000 + number as u64);
+            let result = try_run(&request, &verified, seed * 1000 + number as u64);
             assert!(result.is_ok(), "accepted, but {result:?}: {what}");
         }
     }
