@@ -21,7 +21,7 @@
 use super::{GRANULE_BYTES, Promise, SlotShape};
 use ringdove_kernels::descriptor::LENGTH_BYTES_MAX;
 use ringdove_kernels::element::ReduceOp;
-use ringdove_kernels::op::flagged_bytes;
+use ringdove_kernels::op::ll_bytes;
 
 /// Data up to `bytes` uses these.
 struct Row {
@@ -253,7 +253,7 @@ impl Limits {
 
     /// The slots of each flagged lane. Two suffice: see `all_reduce_all_pairs`.
     pub fn flagged_slots(&self) -> SlotShape {
-        let bytes = flagged_bytes(u64::from(self.flagged_bytes)) as u32;
+        let bytes = ll_bytes(u64::from(self.flagged_bytes)) as u32;
         SlotShape { bytes, count: FLAGGED_SLOTS }
     }
 
