@@ -1,5 +1,5 @@
-// Low-latency (LL) messages (R13): data and flag travel together, so that a message needs no signal.
-// Each 8 bytes of its slot are a word: 4 bytes of data, and above them the message's flag.
+// Low-latency (LL) messages (R13): data and flag travel together, so no signal is needed. Each 8
+// bytes of a message's slot are a word: 4 bytes of data, and above them the message's flag.
 #pragma once
 
 #include "copy.cuh"

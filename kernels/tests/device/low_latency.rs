@@ -1,5 +1,5 @@
-//! Low-latency (LL) messages (R13): what `Pack` writes, what an LL put asks for, what `Collect` takes
-//! and how long it waits.
+//! Low-latency (LL) messages (R13): the words that `Pack` writes, the descriptor of an LL put, the
+//! words that `Collect` accepts and its deadline.
 
 use crate::rank::{PlanText, Rank, advance, buffer, op, put, slot};
 use ringdove_kernels::element::{DataType, ReduceOp};
