@@ -95,7 +95,7 @@ constexpr u8 ARRIVAL = 1;
 constexpr u8 COMPLETION = 2;
 constexpr u8 SCALE = 4;
 constexpr u8 FINISH = 8;
-constexpr u8 FLAGGED = 16;
+constexpr u8 LOW_LATENCY = 16;
 }  // namespace flags
 
 enum class Space : u8 {

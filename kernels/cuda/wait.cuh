@@ -122,7 +122,7 @@ RINGDOVE_INLINE void leave_record(const DeviceCommunicator& communicator, const 
     ptx::store_release_system_u32(record + __builtin_offsetof(WaitRecord, state), state);
 }
 
-// The claim stopped this launch as if an earlier failure had been recorded. If it holds a value that
+// The claim stopped this launch as if a failure had been recorded before. If it holds a value that
 // no thread writes, none was: then the value itself is the failure, and is recorded.
 RINGDOVE_INLINE void record_stray_claim(const DeviceCommunicator& communicator, WaitSite site) {
     const u32 seen = ptx::load_relaxed_gpu_u32(communicator.record_claim);

@@ -152,7 +152,7 @@ pub enum PlanFault {
     SlotPort = 19,
     /// An op collects no message, or more than it can.
     MessageCount = 20,
-    /// Flagged messages that one op handles have different numbers at its ports.
+    /// LL messages that one op handles have different numbers at its ports.
     MessageNumber = 21,
 }
 

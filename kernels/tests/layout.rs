@@ -80,7 +80,7 @@ fn expected() -> String {
         "flags::COMPLETION", flags::COMPLETION;
         "flags::SCALE", flags::SCALE;
         "flags::FINISH", flags::FINISH;
-        "flags::FLAGGED", flags::FLAGGED;
+        "flags::LOW_LATENCY", flags::LOW_LATENCY;
     );
     let two_bytes = Descriptor {
         route: 0,

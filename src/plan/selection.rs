@@ -38,7 +38,7 @@
 use super::{Collective, CollectiveRequest, GRANULE_BYTES, Modifiers, Range, SlotShape};
 use ringdove_kernels::descriptor::LENGTH_BYTES_MAX;
 use ringdove_kernels::element::ReduceOp;
-use ringdove_kernels::op::{BLOCK_PORTS_MAX, flagged_bytes};
+use ringdove_kernels::op::{BLOCK_PORTS_MAX, ll_bytes};
 
 /// Data up to `bytes` uses these.
 struct Row {
@@ -293,7 +293,7 @@ impl Limits {
 
     /// The slots of each flagged lane. Two suffice: see `all_reduce_all_pairs`.
     pub fn flagged_slots(&self) -> SlotShape {
-        let bytes = flagged_bytes(u64::from(self.flagged_bytes)) as u32;
+        let bytes = ll_bytes(u64::from(self.flagged_bytes)) as u32;
         SlotShape { bytes, count: FLAGGED_SLOTS }
     }
 
