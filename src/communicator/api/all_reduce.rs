@@ -2,9 +2,10 @@
 
 use super::collective::Named;
 use super::core::Communicator;
-use crate::communicator::call::{ALL_REDUCE, Element, Reduction};
+use crate::communicator::call::{Element, Reduction};
 use crate::error::Result;
 use crate::gpu::{DeviceBuffer, DeviceBufferMut};
+use crate::plan::Collective;
 use cudarc::driver::CudaStream;
 use ringdove_kernels::element::DataType;
 use std::sync::Arc;
@@ -81,5 +82,5 @@ impl Communicator {
 }
 
 pub(super) fn named(data_type: DataType, reduction: Reduction) -> Named {
-    Named { operation: &ALL_REDUCE, data_type, reduction: Some(reduction), root: None }
+    Named { collective: Collective::AllReduce, data_type, reduction: Some(reduction) }
 }

@@ -4,7 +4,7 @@ use super::core::Communicator;
 use crate::communicator::call::{self, Element, GroupCall, check};
 use crate::error::{Error, Result};
 use crate::gpu::{DeviceBuffer, DeviceBufferMut};
-use crate::plan::{Direction, Transfer};
+use crate::plan::{Direction, PointToPoint};
 use cudarc::driver::{CudaStream, SyncOnDrop};
 use ringdove_kernels::element::DataType;
 use std::fmt;
@@ -232,7 +232,7 @@ impl<'a> Group<'a> {
         }
         let data_types: Vec<DataType> = members.iter().map(|member| member.data_type).collect();
         // Dropped when the launch is enqueued: then the stream is past all uses of the buffers.
-        let (transfers, _uses): (Vec<Transfer>, Vec<_>) =
+        let (transfers, _uses): (Vec<PointToPoint>, Vec<_>) =
             members.iter_mut().map(|member| member.resolve(stream)).unzip();
         call::group(connected, &GroupCall { transfers, data_types }, stream)
     }
@@ -246,7 +246,7 @@ impl fmt::Debug for Group<'_> {
 
 impl Member<'_> {
     /// The transfer, for a use on `stream`.
-    fn resolve<'s>(&'s mut self, stream: &'s CudaStream) -> (Transfer, Option<SyncOnDrop<'s>>) {
+    fn resolve<'s>(&'s mut self, stream: &'s CudaStream) -> (PointToPoint, Option<SyncOnDrop<'s>>) {
         let &mut Self { direction, peer, bytes, .. } = self;
         let (address, used) = match &mut self.memory {
             Memory::Raw(address) => (*address, None),
@@ -255,6 +255,6 @@ impl Member<'_> {
                 (address, Some(used))
             }
         };
-        (Transfer { peer, direction, address, bytes }, used)
+        (PointToPoint { peer, direction, address, bytes }, used)
     }
 }

@@ -1,12 +1,12 @@
 //! Do all ranks make the same call?
 
-use super::request::{Call, GroupCall};
+use super::request::{Call, GroupCall, Shape};
 use crate::bootstrap::agreement::{Signature, Value, signature};
 use crate::communicator::connect::ConnectedRank;
 use crate::communicator::state::{Launcher, RegisteredPlace};
 use crate::error::Result;
 use crate::id::Rank;
-use crate::plan::Direction;
+use crate::plan::{CollectiveRequest, Direction};
 use ringdove_kernels::element::{DataType, ReduceOp};
 
 /// Compares a collective call with those of the other ranks.
@@ -20,34 +20,34 @@ pub(super) fn collective(
     registered: Option<[RegisteredPlace; 2]>,
 ) -> Result<()> {
     let number = launcher.next_collective();
-    let signature = collective_signature(call, call.is_in_place(rank.rank().0), registered);
+    let request = call.request((rank.rank().0, rank.rank_count()), registered.is_some());
+    let signature = collective_signature(&call.shape, &request, registered);
     let agreed =
         rank.process.compare_calls(|calls| calls.collective(rank.rank(), number, signature));
     agreed.map_err(|error| rank.fail(error))
 }
 
 /// The values of a call that must be equal on all ranks. Their number and order is the same for all
-/// operations.
+/// collectives.
 fn collective_signature(
-    call: &Call,
-    in_place: bool,
+    shape: &Shape,
+    request: &CollectiveRequest,
     registered: Option<[RegisteredPlace; 2]>,
 ) -> Signature {
-    let Call { operation, shape, .. } = call;
     let nowhere = RegisteredPlace { registration: 0, offset: 0 };
     let [input, output] = registered.unwrap_or([nowhere; 2]);
     let yes_or_no = |value| Value::word(if value { "yes" } else { "no" });
-    let reduction = shape.reduction.filter(|_| operation.reduces);
-    let reduction = reduction.map_or("none", |reduction| reduce_op_name(reduction.op));
-    let root = shape.root.filter(|_| operation.has_root);
+    let reduction = shape.reduction().map_or("none", |reduction| reduce_op_name(reduction.op));
+    let root = shape.collective.root();
     signature([
-        ("operation", Value::word(operation.name)),
+        ("operation", Value::word(shape.collective.name())),
         ("count", Value::Number(shape.count as u64)),
         ("data type", Value::word(data_type_name(shape.data_type))),
         ("reduction", Value::word(reduction)),
         ("root", root.map_or(Value::word("none"), |root| Value::Number(root.into()))),
-        ("in place", yes_or_no(in_place && operation.agrees_on_in_place())),
-        ("registered buffers", yes_or_no(registered.is_some())),
+        // With a root, the root alone may be in place.
+        ("in place", yes_or_no(request.in_place && root.is_none())),
+        ("registered buffers", yes_or_no(request.registered)),
         ("registration of the input", Value::Number(input.registration as u64)),
         ("offset in the input's registration", Value::Number(input.offset)),
         ("registration of the output", Value::Number(output.registration as u64)),

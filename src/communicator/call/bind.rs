@@ -20,7 +20,7 @@ pub(super) fn collective(
         data_type: data_type as u32,
         ..LaunchArguments::default()
     };
-    if let Some(reduction) = call.shape.reduction {
+    if let Some(reduction) = call.shape.reduction() {
         arguments.scalar = reduction.scalar_bits(data_type);
         arguments.reduce_op = reduction.op as u32;
     }

@@ -1,7 +1,6 @@
 //! Are the arguments of a call usable? What is refused here, no other rank knows of.
 
-use super::operation::BufferRule;
-use super::request::{Call, GroupCall, INPUT, OUTPUT};
+use super::request::{Call, GroupCall, INPUT, OUTPUT, Shape};
 use crate::communicator::connect::ConnectedRank;
 use crate::communicator::state::{Launcher, Nodes, RegisteredPlace};
 use crate::error::{Error, Result};
@@ -13,7 +12,7 @@ use ringdove_kernels::element::DataType;
 /// The buffers of a call that has been checked.
 pub(super) struct Checked {
     /// Input and output: bytes, and the allocation that holds them; `None` for a buffer that this
-    /// rank does not hold or that has no bytes.
+    /// rank does not have or that has no bytes.
     buffers: [Option<(u64, Allocation)>; 2],
 }
 
@@ -28,66 +27,59 @@ pub(super) fn collective(
 ) -> Result<Checked> {
     rank.check()?;
     home("stream", stream, &rank.state.context)?;
-    check_root(rank, call)?;
+    let sizes = sizes(rank, call)?;
     let current = Current::bind(&rank.state.context)?;
-    let bytes = [
-        buffer_bytes(rank, call, call.operation.input)?,
-        buffer_bytes(rank, call, call.operation.output)?,
-    ];
-    let check = |buffer: usize, what: &str| {
-        let range = (call.buffers[buffer], bytes[buffer].unwrap_or(0));
-        let held = bytes[buffer].is_some();
-        let known = match held {
-            true => element_range(&current, what, range, call.shape.data_type)?,
-            false => None,
-        };
-        Ok::<_, Error>(known.map(|allocation| (range.1, allocation)))
+    let data_type = call.shape.data_type;
+    let check = |what, address, bytes: u64| {
+        let allocation = element_range(&current, what, (address, bytes), data_type)?;
+        Ok::<_, Error>(allocation.map(|allocation| (bytes, allocation)))
     };
-    let input = check(INPUT, "send buffer")?;
-    let output = match call.buffers[INPUT] == call.buffers[OUTPUT] && bytes[INPUT] == bytes[OUTPUT]
-    {
+    let [send, receive] = call.buffers;
+    let input = check("send buffer", send, sizes[INPUT])?;
+    let output = match (send, sizes[INPUT]) == (receive, sizes[OUTPUT]) {
         true => input,
-        false => check(OUTPUT, "receive buffer")?,
+        false => check("receive buffer", receive, sizes[OUTPUT])?,
     };
-    check_overlap(rank, call, bytes)?;
+    check_overlap(rank, call, sizes)?;
     Ok(Checked { buffers: [input, output] })
 }
 
-fn check_root(rank: &ConnectedRank, call: &Call) -> Result<()> {
-    match call.shape.root {
-        Some(root) if call.operation.has_root && root >= rank.rank_count() => {
-            let expected = format!("a rank less than {}", rank.rank_count());
-            Err(Error::argument("root", expected, root))
-        }
-        _ => Ok(()),
+/// Bytes of this rank's input and output.
+fn sizes(rank: &ConnectedRank, call: &Call) -> Result<[u64; 2]> {
+    let (own, ranks) = (rank.rank().0, rank.rank_count());
+    let Shape { collective, count, data_type, .. } = call.shape;
+    if let Some(root) = collective.root().filter(|&root| root >= ranks) {
+        return Err(Error::argument("root", format!("a rank less than {ranks}"), root));
     }
+    // Of the larger buffer, which may be another rank's.
+    bytes(count as u64, data_type)?;
+    let parts = call.shape.request(ranks).parts();
+    bytes((count as u64).saturating_mul(parts), data_type)?;
+    let request = call.shape.request(ranks);
+    Ok([request.input_bytes(own), request.output_bytes(own)])
 }
 
-/// Bytes of a buffer, if `rank` holds it.
-fn buffer_bytes(rank: &ConnectedRank, call: &Call, rule: BufferRule) -> Result<Option<u64>> {
-    let ranks = rank.rank_count();
-    let elements = rule.elements(call.shape.count as u64, ranks).unwrap_or(u64::MAX);
-    let bytes = bytes(elements, call.shape.data_type)?;
-    Ok(rule.is_held_by(rank.rank().0, call.shape.root).then_some(bytes))
-}
-
-/// Input and output are in place by the operation's rule, or disjoint.
-fn check_overlap(rank: &ConnectedRank, call: &Call, bytes: [Option<u64>; 2]) -> Result<()> {
-    let [Some(sent), Some(received)] = bytes else { return Ok(()) };
+/// Input and output are in place by the collective's rule, or disjoint.
+fn check_overlap(rank: &ConnectedRank, call: &Call, [sent, received]: [u64; 2]) -> Result<()> {
     let [send, receive] = call.buffers;
     let apart = match send <= receive {
         true => receive - send >= sent,
         false => send - receive >= received,
     };
+    let request = call.request((rank.rank().0, rank.rank_count()), false);
     let empty = sent == 0 || received == 0;
-    if apart || empty || call.is_in_place(rank.rank().0) {
+    if apart || empty || (request.in_place && request.allows_in_place()) {
         return Ok(());
     }
-    Err(Error::argument(
-        "send and receive buffers",
-        call.operation.in_place.expected(),
-        format!("{sent} bytes at {send:#x} and {received} bytes at {receive:#x}"),
-    ))
+    let (input, output) = request.in_place_offsets(rank.rank().0);
+    let expected = match (request.allows_in_place(), input, output) {
+        (false, ..) => "no overlap".to_owned(),
+        (true, 0, 0) => "the same memory, or no overlap".to_owned(),
+        (true, 0, _) => format!("the output {output} bytes into the input, or no overlap"),
+        (true, ..) => format!("the input {input} bytes into the output, or no overlap"),
+    };
+    let seen = format!("{sent} bytes at {send:#x} and {received} bytes at {receive:#x}");
+    Err(Error::argument("send and receive buffers", expected, seen))
 }
 
 /// Where input and output lie in registered buffers, where both do and the call can use it.
@@ -103,7 +95,7 @@ pub(super) fn registered(
     // Between nodes everything is staged.
     let nodes = rank.process.geometry.nodes;
     let ([Some(input), Some(output)], Nodes::One, true) =
-        (checked.buffers, nodes, call.operation.has_direct_plans)
+        (checked.buffers, nodes, call.shape.collective.has_direct_plans())
     else {
         return Ok(None);
     };

@@ -4,7 +4,7 @@
 //! A call is a span of `tracing`. Its `sequence` is the number of its launch, which is also in the
 //! record of an expired wait.
 //!
-//! * `operation`: the table of collectives; `request`: a call; `element`: types and reductions
+//! * `request`: a call; `element`: types and reductions
 //! * `check`: are the arguments usable? No other rank knows of the call yet
 //! * `agree`: do all ranks make the same call?
 //! * `plan`: the verified plan, encoded, in device memory
@@ -18,12 +18,10 @@ pub(super) mod check;
 mod connect;
 mod element;
 mod launch;
-mod operation;
 mod plan;
 mod request;
 
 pub use element::{Element, Reduction, Scalar};
-pub(super) use operation::{ALL_REDUCE, InPlace, Operation};
 pub(super) use request::{Call, GroupCall, Shape};
 
 use super::connect::ConnectedRank;
@@ -43,7 +41,7 @@ pub(super) fn collective(
 ) -> Result<()> {
     let span = tracing::debug_span!(
         "collective",
-        operation = call.operation.name,
+        operation = call.shape.collective.name(),
         rank = rank.rank().0,
         sequence = field::Empty,
         count = call.shape.count
@@ -54,14 +52,14 @@ pub(super) fn collective(
     let mut launcher = rank.launcher();
     span.record("sequence", launcher.launches());
     let registered = check::registered(rank, &launcher, call, &checked)?;
-    let request = plan::request(rank, call, registered.is_some());
+    let request = call.request((rank.rank().0, rank.rank_count()), registered.is_some());
     agree::collective(rank, &mut launcher, call, registered)?;
     if call.is_empty() {
         return Ok(());
     }
     let mut enqueue = || {
         launch::enter(&mut launcher, stream)?;
-        let plan = plan::collective(rank, &mut launcher, call, &request, stream)?;
+        let plan = plan::collective(rank, &mut launcher, &request, stream)?;
         let routes = connect::collective(rank, &mut launcher, registered)?;
         let mut arguments = bind::collective(rank, call, registered, routes);
         launch::launch(rank, &mut launcher, &plan, &mut arguments, stream)

@@ -1,30 +1,11 @@
 //! The verified plan of a call, encoded, in device memory. It is looked up before it is built.
 
-use super::request::{Call, GroupCall};
+use super::request::GroupCall;
 use crate::communicator::connect::ConnectedRank;
 use crate::communicator::state::{Encoded, Launcher, PlanKey, Prepared, Resident};
 use crate::error::{Error, Result};
-use crate::plan::{self, Request, Verified};
+use crate::plan::{self, CollectiveRequest, Verified};
 use cudarc::driver::CudaStream;
-use ringdove_kernels::element::ReduceOp;
-
-/// What a call asks of a plan. It is the same on all ranks.
-pub(super) fn request(rank: &ConnectedRank, call: &Call, registered: bool) -> Request {
-    let Call { operation, shape, .. } = call;
-    Request {
-        collective: operation.collective,
-        rank_count: rank.rank_count(),
-        bytes: call.count_bytes(),
-        element_bytes: shape.data_type.size_bytes() as u32,
-        // Of operations that reduce nothing, one plan serves all calls.
-        reduce_op: shape
-            .reduction
-            .filter(|_| operation.reduces)
-            .map_or(ReduceOp::Sum, |reduction| reduction.op),
-        in_place: operation.agrees_on_in_place() && call.is_in_place(rank.rank().0),
-        registered,
-    }
-}
 
 /// The plan of a collective.
 ///
@@ -33,22 +14,20 @@ pub(super) fn request(rank: &ConnectedRank, call: &Call, registered: bool) -> Re
 pub(super) fn collective(
     rank: &ConnectedRank,
     launcher: &mut Launcher,
-    call: &Call,
-    request: &Request,
+    request: &CollectiveRequest,
     stream: &CudaStream,
 ) -> Result<Resident> {
     let prepared = launcher.plans.prepare(PlanKey::Collective(request), || {
-        let build = || verified(rank, call, request);
-        encode(rank, &*rank.process.plans.plan(request, build)?)
+        encode(rank, &*rank.process.plans.plan(request, || verified(rank, request))?)
     })?;
     launcher.plans.resident(prepared, stream)
 }
 
-fn verified(rank: &ConnectedRank, call: &Call, request: &Request) -> Result<Verified> {
+fn verified(rank: &ConnectedRank, request: &CollectiveRequest) -> Result<Verified> {
     let geometry = &rank.process.geometry;
     let limits = geometry.limits(geometry.slot_bytes);
-    let plan = (call.operation.plan)(request, &limits).map_err(|e| internal("plan", &e))?;
-    plan::verify(plan, &request.promise()).map_err(|e| internal("plan", &e))
+    let choice = plan::select(request, &limits).map_err(|e| internal("plan", &e))?;
+    plan::verify(plan::build(&choice), &request.promise()).map_err(|e| internal("plan", &e))
 }
 
 /// The plan of a group: where it is in device memory, or what must go there.

@@ -4,7 +4,7 @@
 use super::sync::lock;
 use crate::error::{Error, Result};
 use crate::gpu::Upload;
-use crate::plan::{Request, Transfer, Verified};
+use crate::plan::{CollectiveRequest, PointToPoint, Verified};
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream};
 use lru::LruCache;
 use std::collections::HashMap;
@@ -25,9 +25,9 @@ const PLAN_MEMORY_BYTES: usize = 4 << 20;
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum PlanKey<'a> {
     /// A collective.
-    Collective(&'a Request),
+    Collective(&'a CollectiveRequest),
     /// A group of sends and receives.
-    Group(&'a [Transfer]),
+    Group(&'a [PointToPoint]),
 }
 
 /// A plan in device memory.
@@ -70,8 +70,8 @@ enum Found {
 #[derive(Debug, Default)]
 struct Half {
     used: usize,
-    collectives: HashMap<Request, Resident>,
-    groups: HashMap<Vec<Transfer>, Resident>,
+    collectives: HashMap<CollectiveRequest, Resident>,
+    groups: HashMap<Vec<PointToPoint>, Resident>,
     /// Recorded when the other half took over: after it, nobody reads this half.
     left: Option<CudaEvent>,
 }
@@ -79,7 +79,7 @@ struct Half {
 /// Verified plans of the collectives of one communicator, those used last.
 #[derive(Debug)]
 pub(crate) struct PlanCache {
-    plans: Mutex<LruCache<Request, Arc<Verified>>>,
+    plans: Mutex<LruCache<CollectiveRequest, Arc<Verified>>>,
 }
 
 impl Default for PlanCache {
@@ -95,7 +95,7 @@ impl PlanCache {
     /// Those of `build`.
     pub fn plan(
         &self,
-        request: &Request,
+        request: &CollectiveRequest,
         build: impl FnOnce() -> Result<Verified>,
     ) -> Result<Arc<Verified>> {
         // Held while the plan is built: the other ranks want the same one.
