@@ -67,6 +67,13 @@ pub struct LaunchArguments {
     pub data_type: u32,
     /// A [`ReduceOp`](crate::element::ReduceOp) code.
     pub reduce_op: u32,
+    /// Device address of a table of device addresses (u64), for operands in
+    /// [`Space::Address`](crate::op::Space::Address).
+    pub addresses: u64,
+    /// Entries of the table.
+    pub address_count: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
 /// What an expired or aborted wait was waiting for.
@@ -130,7 +137,7 @@ pub enum PlanFault {
     OpPort = 8,
     /// An operand is in a space in which the op cannot use it.
     Space = 9,
-    /// No such buffer, or the launch does not bind it.
+    /// No such buffer or entry of the table of addresses, or the launch does not bind it.
     BufferNumber = 10,
     /// An operand reaches past its slot, or its lane has no slots.
     SlotRange = 11,
@@ -231,6 +238,6 @@ pub struct WaitRecord {
 
 const _: () = {
     assert!(size_of::<DeviceCommunicator>() == 104);
-    assert!(size_of::<LaunchArguments>() == 168);
+    assert!(size_of::<LaunchArguments>() == 184);
     assert!(size_of::<WaitRecord>() == 96);
 };

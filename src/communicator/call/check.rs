@@ -5,7 +5,7 @@ use crate::communicator::connect::ConnectedRank;
 use crate::communicator::state::{Launcher, Nodes, RegisteredPlace};
 use crate::error::{Error, Result};
 use crate::gpu::{Allocation, Current};
-use crate::plan::Direction;
+use crate::plan::{self, Direction};
 use cudarc::driver::{CudaContext, CudaStream, DeviceSlice};
 use ringdove_kernels::element::DataType;
 
@@ -127,7 +127,10 @@ pub(super) fn group(rank: &ConnectedRank, call: &GroupCall) -> Result<()> {
         };
         element_range(&current, what, (transfer.address, transfer.bytes), data_type)?;
     }
-    Ok(())
+    // The plan knows no addresses.
+    let transfers: Vec<_> = call.members().map(|(transfer, _)| transfer).collect();
+    plan::check_overlap(rank.rank().0, &transfers)
+        .map_err(|error| Error::argument("group", "transfers that match", error))
 }
 
 /// `count` elements as bytes.

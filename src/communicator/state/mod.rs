@@ -6,12 +6,14 @@
 //! * `registrations`: registered buffers of all ranks
 //! * `exported`: device memory as other processes open it
 //! * `plans`: verified plans, and plans in device memory, both with a bound
+//! * `halves`: device memory that is filled from the host
 //! * `routes`: this rank's registered buffers, and the routes between them
 //! * `launcher`, `order`: launches of the executor, and their order across streams
 //! * `sync`: locks
 
 mod doorbell;
 mod exported;
+mod halves;
 mod launcher;
 mod layout;
 mod memory;
