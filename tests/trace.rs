@@ -9,7 +9,7 @@ use hardware::{run_bounded, tool};
 use hwsim_timing::{Engine, Note, Outcome, Setup, simulate};
 use ringdove::plan::{Collective, CollectiveRequest, Draft, LaneKind, Limits, Pattern, Side};
 use ringdove::{ReduceOp, Settings};
-use ringdove_kernels::op::flagged_bytes;
+use ringdove_kernels::op::ll_bytes;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
@@ -232,7 +232,7 @@ fn compare(case: &Case) {
             }
         }
         // A communicator's first message in each of the two slots fills it (WHOLE_SLOT_PERIOD).
-        let slot = flagged_bytes(case.low_latency_bytes.into());
+        let slot = ll_bytes(case.low_latency_bytes.into());
         for (_, lane) in expected.iter_mut().filter(|(name, _)| name.contains("flagged")) {
             lane.transfers[..2].fill(slot);
         }

@@ -159,7 +159,7 @@ fn encode_op(op: &Op, ports: &[LaneEnd]) -> wire::Op {
         Op::Put { port, destination, source, range, arrival, completion } => wire::Op {
             flags: flag(arrival, flags::ARRIVAL)
                 | flag(completion, flags::COMPLETION)
-                | flag(is_flagged(ports, port), flags::FLAGGED),
+                | flag(is_flagged(ports, port), flags::LOW_LATENCY),
             ..sized(OpCode::Put, range, destination, source)
         },
         Op::Credit { .. } => valued(OpCode::Credit, 0),

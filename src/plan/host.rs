@@ -8,8 +8,8 @@
 
 use ringdove_kernels::element::ReduceOp;
 use ringdove_kernels::op::{
-    BlockProgram, Op, OpCode, Operand, PLAN_MAGIC, PlanHeader, Segment, Space, flag_of,
-    flagged_bytes, flags,
+    BlockProgram, Op, OpCode, Operand, PLAN_MAGIC, PlanHeader, Segment, Space, flag_of, flags,
+    ll_bytes,
 };
 use std::collections::VecDeque;
 
@@ -319,8 +319,8 @@ impl Host {
                 self.store(to, &sum);
             }
             OpCode::Put => {
-                let flagged = op.flags & flags::FLAGGED != 0;
-                let length = if flagged { flagged_bytes(length as u64) as usize } else { length };
+                let flagged = op.flags & flags::LOW_LATENCY != 0;
+                let length = if flagged { ll_bytes(length as u64) as usize } else { length };
                 let bell = Doorbell {
                     source: place(&op.a),
                     destination: self.resolve_peer(at, op, moved as usize),
@@ -374,8 +374,7 @@ impl Host {
         for (number, port) in self.ports_of(at, op) {
             let message = port.position + u64::from(op.b.number);
             let slot = Operand { port: number, ..op.b };
-            let words =
-                self.load(self.resolve(at, &slot, 0), flagged_bytes(length as u64) as usize);
+            let words = self.load(self.resolve(at, &slot, 0), ll_bytes(length as u64) as usize);
             let mut data = Vec::new();
             for word in words.chunks_exact(8) {
                 if word[4..] != flag_of(message).to_le_bytes() {

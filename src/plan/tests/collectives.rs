@@ -72,8 +72,8 @@ fn every_root_count_and_number_of_ranks_is_right() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
-    /// Any collective, ranks, root, count, element size, reduction, slots and interleaving. Proptest
-    /// prints the case that fails, its seed with it.
+    /// Any collective, ranks, root, count, element size, reduction, slots and interleaving.
+    /// Proptest prints the case that fails, its seed with it.
     #[test]
     fn every_rank_gets_what_is_promised(
         rank_count in 1..=9u32,
@@ -117,8 +117,8 @@ fn what_selection_chooses_is_right_as_it_is() {
     }
 }
 
-/// If this fails, a rank that knows whether its own call is in place, and not whether the root's is,
-/// runs another program than the plan that was verified has for it.
+/// If this fails, a rank that knows whether its own call is in place, and not whether the root's
+/// is, runs another program than the plan that was verified has for it.
 #[test]
 fn whether_the_root_is_in_place_matters_to_the_root_alone() {
     for bytes in [100, 100 << 10] {

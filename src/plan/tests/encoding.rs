@@ -166,7 +166,7 @@ fn what_is_decoded_is_what_was_encoded() {
             for (op, typed) in ops_of(&bytes).iter().zip(program.blocks.iter().flat_map(ops)) {
                 let lane = typed.1.map(|end| end.lane.kind);
                 let flagged = lane == Some(LaneKind::Flagged) && matches!(typed.0, Op::Put { .. });
-                assert_eq!(op.flags & flags::FLAGGED != 0, flagged, "{:?}", typed.0);
+                assert_eq!(op.flags & flags::LOW_LATENCY != 0, flagged, "{:?}", typed.0);
             }
             let bound = crate::plan::encode::encoded_bytes(program);
             assert_eq!(bytes.len() as u64, bound);

@@ -7,7 +7,7 @@ use super::super::{
 };
 use super::error::{Reason, Site, VerifyError};
 use ringdove_kernels::descriptor::LENGTH_BYTES_MAX;
-use ringdove_kernels::op::{BLOCK_PORTS_MAX, MESSAGES_MAX, flagged_bytes};
+use ringdove_kernels::op::{BLOCK_PORTS_MAX, MESSAGES_MAX, ll_bytes};
 use std::collections::HashMap;
 
 /// Bounds the work of unrolling a plan.
@@ -281,7 +281,7 @@ impl Operands<'_> {
 
     fn fits(&self, offset: u64, length: u64, flagged: bool) -> Result<(), Reason> {
         let slot_bytes = self.plan.slots.bytes;
-        let taken = if flagged { flagged_bytes(length) } else { length };
+        let taken = if flagged { ll_bytes(length) } else { length };
         if offset > u64::from(slot_bytes) || offset + taken > u64::from(slot_bytes) {
             return Err(Reason::OutsideSlot { offset, length: taken, slot_bytes });
         }
