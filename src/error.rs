@@ -88,6 +88,23 @@ pub enum Error {
         /// The seen value.
         seen: u64,
     },
+    /// A word of the library's own in GPU memory holds a value that the library never writes.
+    /// Launches stop there: what else was overwritten is not known.
+    #[error(
+        "{rank}: GPU memory of the communicator was overwritten: the claim of the failure record \
+         holds {seen:#x} in launch {sequence}, where 0 or {expected:#x} can be. A kernel of this \
+         process has written out of bounds; compute-sanitizer finds it"
+    )]
+    MemoryOverwritten {
+        /// The rank whose memory it is.
+        rank: Rank,
+        /// Launch counter of the communicator.
+        sequence: u64,
+        /// What the library writes there.
+        expected: u64,
+        /// What the executor found.
+        seen: u64,
+    },
     /// A descriptor that cannot become a transfer (R8).
     #[error("{0}")]
     BadDescriptor(Box<BadDescriptor>),
@@ -276,6 +293,12 @@ impl Error {
                 expected: record.expected,
                 seen: record.seen,
             }),
+            _ if kind == Some(WaitKind::StrayClaim) => Some(Self::MemoryOverwritten {
+                rank,
+                sequence: record.sequence,
+                expected: record.expected,
+                seen: record.seen,
+            }),
             _ => Some(Self::WaitExpired(Box::new(ExpiredWait {
                 rank,
                 kind,
@@ -329,7 +352,7 @@ impl fmt::Display for ExpiredWait {
                 "a free slot of the doorbell ring".to_owned(),
                 format!("the engine of {rank} does not drain its ring; its thread may be starved"),
             ),
-            Some(WaitKind::BadPlan) | None => (
+            Some(WaitKind::BadPlan | WaitKind::StrayClaim) | None => (
                 format!("something unknown (wait kind {})", record.kind),
                 "host and device code disagree about the record's layout".to_owned(),
             ),

@@ -7,7 +7,7 @@ mod worlds;
 
 use hardware::{run_bounded, tool};
 use hwsim_timing::{Engine, Note, Outcome, Setup, simulate};
-use ringdove::plan::{Collective, Draft, LaneKind, Limits, Pattern, Request, Side};
+use ringdove::plan::{Collective, CollectiveRequest, Draft, LaneKind, Limits, Pattern, Side};
 use ringdove::{ReduceOp, Settings};
 use ringdove_kernels::op::ll_bytes;
 use std::collections::BTreeMap;
@@ -104,7 +104,7 @@ impl Case {
     /// What the library chooses, one run.
     fn draft(&self, in_place: bool) -> Draft {
         let settings = Settings::default();
-        let request = Request {
+        let request = CollectiveRequest {
             collective: Collective::AllReduce,
             rank_count: self.ranks(),
             bytes: self.bytes,

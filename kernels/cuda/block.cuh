@@ -204,6 +204,9 @@ protected:
                 load_block_program();
             }
             if (failed == FINE && has_failed_before(state.communicator)) {
+                const WaitSite start = {
+                    WaitKind::StrayClaim, 0, 0, 0, NO_PORT, NO_RANK, 0, state.arguments.sequence};
+                record_stray_claim(state.communicator, start);
                 failed = STOPPED;
             }
         }

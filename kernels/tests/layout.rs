@@ -107,7 +107,7 @@ fn expected() -> String {
         Collect
     );
     codes!(text, Space, None, Buffer, Slot, Address);
-    codes!(text, WaitKind, Arrival, Credit, Completion, RingSpace, BadPlan);
+    codes!(text, WaitKind, Arrival, Credit, Completion, RingSpace, BadPlan, StrayClaim);
     codes!(
         text,
         PlanFault,

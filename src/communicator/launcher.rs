@@ -4,7 +4,7 @@ use super::order::LaunchOrder;
 use super::world::Seat;
 use crate::error::{Error, Result};
 use crate::gpu::{Executor, Import, Upload};
-use crate::plan::{Request, Transfer};
+use crate::plan::{CollectiveRequest, PointToPoint};
 use cudarc::driver::{CudaEvent, CudaStream};
 use ringdove_kernels::launch::LaunchArguments;
 use std::collections::HashMap;
@@ -21,9 +21,9 @@ const PLAN_MEMORY_BYTES: usize = 4 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum PlanKey {
     /// A collective.
-    Collective(Request),
+    Collective(CollectiveRequest),
     /// A group of sends and receives.
-    Group(Vec<Transfer>),
+    Group(Vec<PointToPoint>),
 }
 
 /// A plan in device memory.

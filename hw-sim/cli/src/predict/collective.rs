@@ -4,7 +4,7 @@ use super::arguments::{AllReduceArguments, PATTERNS, Size};
 use super::{Half, PredictError, Row, Scene};
 use hwsim_timing::{Engine, Outcome, Port, Programs, RankProgram, Setup, simulate};
 use ringdove::plan::{
-    Collective, Draft, LaneEnd, LaneKind, Limits, Pattern, PlanError, Request, Side,
+    Collective, CollectiveRequest, Draft, LaneEnd, LaneKind, Limits, Pattern, PlanError, Side,
 };
 use ringdove::{ReduceOp, Settings};
 
@@ -138,7 +138,7 @@ impl Job<'_> {
 
     fn draft(&self, candidate: Candidate, in_place: bool) -> Result<Draft, PlanError> {
         let (arguments, library) = (self.arguments, Settings::default());
-        let request = Request {
+        let request = CollectiveRequest {
             collective: Collective::AllReduce,
             rank_count: self.ranks,
             bytes: self.bytes,
