@@ -70,8 +70,8 @@ pub struct Network {
     pub leaf: Option<Leaf>,
 }
 
-/// The most GPUs of a machine: twice the largest communicator that is planned. GPUs that a plan does
-/// not use take memory and time, too.
+/// The most GPUs of a machine: twice the largest communicator that is planned. GPUs that a plan
+/// does not use take memory and time, too.
 const GPUS_MAX: usize = 131_072;
 
 /// Why there is no such machine, or no way through it.
