@@ -283,7 +283,7 @@ fn data_arrives_on_either_link_layer() {
     }
     on_adapter(|settings| {
         let [mut from, to] = pair(&settings, 8192, 1);
-        let sent = fill(&from, &mut Choices(3));
+        let sent = fill(&from, &mut Choices::new(3));
         let mut whole = transfer(0, (&from, 0), (&to, 0), 8192);
         whole.arrival = Some(SignalWrite { address: to.signal_address(0), value: 1 });
         run(&mut from.transport, &[whole]).unwrap();

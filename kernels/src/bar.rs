@@ -42,7 +42,7 @@ pub const RING_OFFSET: u64 = 0x1_0000;
 /// Channels and tables start on a multiple of this, the largest page size of common hosts.
 pub const PAGE_BYTES: u64 = 0x1_0000;
 
-/// What the engine is and how much of everything it has.
+/// Identity and capacities of the engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct Identity {
@@ -90,7 +90,7 @@ pub struct Identity {
     pub in_flight_max: u64,
 }
 
-/// What a host tells a channel. Written by the host alone.
+/// Control registers of a channel. Written by the host only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct Control {
@@ -110,7 +110,7 @@ pub struct Control {
     pub rank: u64,
 }
 
-/// What a channel shall do.
+/// Commands to a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u64)]
 pub enum Command {
@@ -122,7 +122,7 @@ pub enum Command {
     Halt = 2,
 }
 
-/// What a channel does. Written by the engine alone.
+/// Status registers of a channel. Written by the engine only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct Status {
@@ -339,7 +339,7 @@ pub struct Window {
     pub valid: u64,
 }
 
-/// What a descriptor names.
+/// A route: the object that descriptors name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct Route {

@@ -1,9 +1,9 @@
-//! What a launch of the executor is given, and what an expired wait leaves behind.
+//! Arguments of a launch of the executor, and the record of an expired wait.
 
 use crate::op::BUFFERS_MAX;
 use bytemuck::{Pod, Zeroable};
 
-/// What every launch of one communicator shares; one per rank, in device memory, written once.
+/// State that all launches of one communicator share; one per rank, in device memory, written once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct DeviceCommunicator {
@@ -76,7 +76,7 @@ pub struct LaunchArguments {
     pub reserved: u32,
 }
 
-/// What an expired or aborted wait was waiting for.
+/// Kinds of waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum WaitKind {

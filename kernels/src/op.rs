@@ -91,7 +91,7 @@ pub struct Segment {
     pub limit: u64,
 }
 
-/// What an op does.
+/// Codes of operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum OpCode {

@@ -24,7 +24,7 @@ pub struct EngineFunction {
     pub place: Place,
 }
 
-/// What virtual engines are called.
+/// PCI ids of virtual engines.
 const VIRTUAL: PciId = PciId { vendor: PCI_VENDOR_VIRTUAL, device: PCI_DEVICE_VIRTUAL };
 
 /// Every function below `sysfs` with the class of device engines that is virtual or has one of

@@ -73,7 +73,7 @@ fn make_once(fabric: &Directory, name: &str, identity: &Identity) -> Result<(), 
             if seen == identity_bytes(identity) {
                 return Ok(());
             }
-            let why = "the fabric's folder has the engines of another machine: take a new one";
+            let why = "the fabric's folder belongs to another machine: use a new folder";
             Err(failed()(std::io::Error::other(why)))
         }
         named => named.map_err(failed()),

@@ -28,15 +28,14 @@ impl Fabric {
     /// which goes with that.
     pub fn find(stage: &Path) -> Result<Self, Error> {
         let (path, named) = match env::var_os(FABRIC_VARIABLE).filter(|path| !path.is_empty()) {
-            Some(named) => (
-                PathBuf::from(named),
-                format!("{FABRIC_VARIABLE} names a folder that cannot be used"),
-            ),
+            Some(named) => {
+                (PathBuf::from(named), format!("{FABRIC_VARIABLE} names an unusable folder"))
+            }
             None => {
                 let path = stage.join("fabric");
                 let making = Error::system(format!("making {}", path.display()));
                 DirBuilder::new().mode(0o700).create(&path).map_err(making)?;
-                (path, "the folder of this run cannot be used".into())
+                (path, "the folder of this run is unusable".into())
             }
         };
         let directory = Directory::open(&path).map_err(|cause| Error::Fabric { named, cause })?;

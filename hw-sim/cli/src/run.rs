@@ -136,7 +136,7 @@ fn banner(machine: &Description, processes: Option<u32>) -> String {
     )
 }
 
-/// What all children of a run are told.
+/// Environment of all children of a run.
 fn environment(
     arguments: &RunArguments,
     machine: &Description,
@@ -182,7 +182,7 @@ fn show_devices(
     {
         eprintln!(
             "hwsim: no virtual RDMA adapters: {error}. They need user namespaces, or \
-             CAP_SYS_ADMIN; --no-adapters does without them"
+             CAP_SYS_ADMIN; --no-adapters runs without them"
         );
         provider = None;
     }

@@ -92,7 +92,7 @@ impl Drop for Tidier {
     }
 }
 
-/// What the process that stands by does.
+/// The work of the cleanup process.
 pub fn stand_by(folder: &Path) -> Result<ExitCode, Error> {
     // As the system call has it: a process by its number, a group by its number below zero.
     let mut targets = BTreeSet::new();

@@ -16,7 +16,7 @@ pub struct Event {
     pub context: Arc<Context>,
     /// Does it keep time?
     pub timing: bool,
-    state: Mutex<State>,
+    state: Mutex<EventState>,
     done: Condvar,
     /// The numbers of an interprocess event, which replace those in `state`.
     shared: Option<SharedWords>,
@@ -32,7 +32,7 @@ const NAPS: [Duration; 2] = [Duration::from_micros(10), Duration::from_millis(1)
 
 /// Each record of an event has a number; the event is complete when its latest record is.
 #[derive(Default)]
-struct State {
+struct EventState {
     recorded: u64,
     completed: u64,
     completed_ns: u64,
@@ -162,7 +162,7 @@ impl Event {
     pub fn elapsed_ms(&self, start: &Self) -> Result<f32> {
         let time = |event: &Self| {
             if !event.timing {
-                return Err(Error::InvalidHandle("an event without timing was asked".into()));
+                return Err(Error::InvalidHandle("an event without timing was queried".into()));
             }
             let state = event.state.lock().unwrap();
             match state.recorded {

@@ -27,4 +27,4 @@ pub use profile::{Profile, ProfileError};
 pub use program::{Lane, Port, ProgramError, Programs, RankProgram};
 pub use report::{Note, Outcome};
 pub use time::{Rate, Time};
-pub use world::{Engine, ModelError, Setup, simulate};
+pub use world::{Engine, ModelError, OpsBudget, Setup, simulate};

@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 /// The hidden verb of the child.
 pub const VERB: &str = "become";
 
-/// What every child of one run has in common.
+/// Common to all children of one run.
 pub struct Template {
     this: PathBuf,
     program: PathBuf,
@@ -111,7 +111,7 @@ fn find_program(command: &OsStr) -> Result<PathBuf, Error> {
     let mut unusable = None;
     for candidate in candidates {
         match candidate.metadata() {
-            Ok(file) if file.is_dir() => unusable = Some((candidate, "it is a folder")),
+            Ok(file) if file.is_dir() => unusable = Some((candidate, "it is a directory")),
             Ok(file) if file.permissions().mode() & 0o111 == 0 => {
                 unusable = Some((candidate, "it is not executable (see `chmod +x`)"));
             }

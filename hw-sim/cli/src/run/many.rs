@@ -21,13 +21,13 @@ use std::os::fd::AsFd;
 use std::process::{Child, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-/// What to run, and how.
+/// Command and options of a run.
 pub struct Job<'a> {
-    /// What the ranks have in common.
+    /// Common to all ranks.
     pub template: &'a Template,
     /// How they are spread.
     pub spread: Spread,
-    /// What joins their nodes.
+    /// The fabric of their nodes.
     pub fabric: &'a Fabric,
     /// Mark each line of output with its rank.
     pub label: bool,

@@ -19,7 +19,7 @@ pub struct Endpoint {
     pub adapter: u32,
 }
 
-/// What protocol a GID stands for.
+/// The protocol of a GID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GidKind {
     /// InfiniBand.

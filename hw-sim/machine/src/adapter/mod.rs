@@ -41,11 +41,11 @@ pub mod state;
 pub mod work;
 
 pub use address::Endpoint;
-pub use completion::{Completion, CompletionQueue, Status};
+pub use completion::{Completion, CompletionQueue, CompletionStatus};
 pub use device::{AsyncEvent, Device, Element, Events, PortState};
 pub use error::{Result, VerbsError};
 pub use network::Network;
 pub use qp::{Capacity, QueuePair, QueuePairRequest};
 pub use receive::ReceiveQueue;
 pub use region::{Access, RegionRequest};
-pub use state::{Attributes, State};
+pub use state::{Attributes, QueuePairState};

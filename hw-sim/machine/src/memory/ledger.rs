@@ -46,7 +46,7 @@ impl Ledger {
                 Err(errno) => return Err(errno.into()),
             }
         }
-        let most = format!("{SLOTS} processes use this node already");
+        let most = format!("this node already has {SLOTS} processes, the most that it supports");
         Err(io::Error::new(io::ErrorKind::ResourceBusy, most))
     }
 

@@ -6,7 +6,7 @@ use crate::exec::registers::AluFn;
 /// A chosen implementation, with the types of its operands.
 #[derive(Clone)]
 pub struct Compute {
-    /// What runs.
+    /// The operation.
     pub exec: AluFn,
     /// Type of the destination.
     pub dst: ScalarType,

@@ -1,4 +1,4 @@
-//! What CPU threads drive: copy engines within a node, adapters between nodes.
+//! Devices that CPU threads drive: copy engines within a node, adapters between nodes.
 //!
 //! A copy engine takes one transfer of a lane after the other: setup, then the flow. A GPU has a
 //! few; lanes wait for one in turn. An adapter spends a little on each message, fetches what is not

@@ -1,4 +1,4 @@
-//! What one GPU is.
+//! Properties of one GPU.
 #![allow(non_snake_case, reason = "the names are NVML's")]
 
 use super::{Answer, Out, answer, device, export, tell};

@@ -7,7 +7,7 @@
 pub(super) struct Source<T>(*const T);
 
 impl<T: Copy> Source<T> {
-    /// What is there.
+    /// The object.
     pub fn get(self) -> T {
         // SAFETY: the caller passes a pointer to a `T`, by the contract of the interface.
         unsafe { self.0.read_unaligned() }

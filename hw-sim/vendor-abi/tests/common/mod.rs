@@ -1,4 +1,4 @@
-//! What the driver tests share.
+//! Helpers for tests of the driver.
 //!
 //! A dynamic loader reads its search path when a process starts, and a driver has one machine a
 //! process. Each test therefore runs its body in a process of its own: the test program again, for

@@ -18,7 +18,7 @@ const SECRET: &str = "RINGDOVE_BOOTSTRAP_SECRET";
 /// A variable of the command, not of the library.
 const LOG: &str = "RINGDOVE_LOG";
 
-/// What was found.
+/// The findings.
 pub struct Facts {
     pub driver: Result<DriverFacts, Error>,
     pub management: Result<Management, String>,

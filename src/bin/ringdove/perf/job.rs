@@ -3,7 +3,7 @@
 
 use super::error::PerfError;
 use super::measure::Outcome;
-use super::report::Place;
+use super::report::RankDevice;
 use ringdove::bootstrap::{ControlPlane, Launch, Root};
 use ringdove::id::Rank;
 use ringdove::{Error, Settings, UniqueId};
@@ -75,7 +75,7 @@ impl Job {
     }
 
     /// The ranks of all processes.
-    pub fn all_places(&self, own: Vec<Place>) -> Result<Vec<Place>, PerfError> {
+    pub fn all_places(&self, own: Vec<RankDevice>) -> Result<Vec<RankDevice>, PerfError> {
         Ok(self.gather(own)?.into_iter().flatten().collect())
     }
 

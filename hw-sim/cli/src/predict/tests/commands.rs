@@ -1,4 +1,4 @@
-//! What the command prints and writes.
+//! Output of the command.
 
 use super::super::{Operation, PredictError, Scene, all_reduce, json, p2p, plot, table};
 use super::a100::{parse, try_parse};
@@ -154,6 +154,19 @@ fn json_and_plots_hold_every_point() {
     assert_eq!(document["results"].as_array().map(Vec::len), Some(3));
     assert_eq!(document["modelled"], true);
     assert!(plot::p2p(&scene, common, &points).expect("draws").starts_with("<svg"));
+}
+
+/// If this fails, a size of thousands of ranks that does not fold runs for many minutes.
+#[test]
+fn more_ops_than_the_bound_are_refused_before_they_are_played() {
+    let arguments = all_reduce_arguments("all-reduce -b 1M -e 2M --ops-max 1000");
+    let error = all_reduce(&arguments).expect_err("each size has more ops").to_string();
+    assert!(error.contains("at most 1000") && error.contains("--ops-max"), "{error}");
+    let error = match parse("p2p --nodes 1048576").operation {
+        Operation::P2p(arguments) => p2p(&arguments).expect_err("too many GPUs").to_string(),
+        Operation::AllReduce(_) => panic!("p2p was asked for"),
+    };
+    assert!(error.contains("at most 131072, got 1048576 nodes of 4 GPUs"), "{error}");
 }
 
 /// If this fails, a slip on the command line is obeyed instead of refused.
