@@ -1,5 +1,9 @@
 //! Settings: one struct, read once, from one place.
 
+mod remedies;
+
+pub use remedies::Remedies;
+
 use crate::error::{Error, Result};
 use crate::id::{AdapterName, EngineKind, PciId};
 use std::path::PathBuf;
@@ -74,6 +78,8 @@ pub struct Settings {
     pub far_slots: FarSlots,
     /// `RINGDOVE_VERBS_ORDER`: how signals go to ranks of other nodes.
     pub verbs_order: VerbsOrder,
+    #[doc(hidden)]
+    pub remedies: Remedies,
 }
 
 /// How a signal comes to a rank of another node after its data.
@@ -432,6 +438,7 @@ impl Settings {
                 "write, immediate or flush",
                 |_| true,
             )?,
+            remedies: Remedies::default(),
         })
     }
 }

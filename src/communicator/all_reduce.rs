@@ -120,7 +120,7 @@ impl Communicator {
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
         // Before the addresses are taken: cudarc then already enqueues on the stream.
-        self.check_stream(stream)?;
+        let current = self.check_stream("all-reduce", stream)?;
         self.check_buffer("send buffer", send)?;
         self.check_buffer("receive buffer", receive)?;
         if send.len() != receive.len() {
@@ -130,7 +130,8 @@ impl Communicator {
         let count = buffers::elements("send buffer", send.num_bytes(), data_type)?;
         let (send, _send_use) = send.device_ptr(stream);
         let (receive, _receive_use) = receive.device_ptr_mut(stream);
-        self.all_reduce_at(Elements { send, receive, count, data_type }, reduction, stream)
+        let elements = Elements { send, receive, count, data_type };
+        self.all_reduce_at(&current, elements, reduction, stream)
     }
 
     fn all_reduce_in_place_of<T>(
@@ -140,33 +141,34 @@ impl Communicator {
         reduction: Reduction,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        self.check_stream(stream)?;
+        let current = self.check_stream("all-reduce", stream)?;
         self.check_buffer("buffer", buffer)?;
         let count = buffers::elements("buffer", buffer.num_bytes(), data_type)?;
         let (send, _use) = buffer.device_ptr_mut(stream);
-        self.all_reduce_at(Elements { send, receive: send, count, data_type }, reduction, stream)
+        let elements = Elements { send, receive: send, count, data_type };
+        self.all_reduce_at(&current, elements, reduction, stream)
     }
 
-    /// All-reduce on device addresses. Whoever calls it keeps the memory until the stream has
-    /// passed the call.
+    /// All-reduce on device addresses. Whoever calls it has checked the stream, and keeps the memory
+    /// until the stream has passed the call.
     pub(super) fn all_reduce_at(
         &self,
+        current: &Current,
         elements: Elements,
         reduction: Reduction,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
         self.check()?;
-        self.check_stream(stream)?;
         let Elements { send, receive, count, data_type } = elements;
         let bytes = buffers::bytes(count, data_type)?;
-        let current = Current::bind(&self.seat.context)?;
-        let input = buffers::check(&current, "send buffer", (send, bytes), data_type)?;
+        let input = buffers::check(current, "send buffer", (send, bytes), data_type)?;
         let output = match send == receive {
             true => input,
-            false => buffers::check(&current, "receive buffer", (receive, bytes), data_type)?,
+            false => buffers::check(current, "receive buffer", (receive, bytes), data_type)?,
         };
         buffers::check_overlap(send, receive, bytes)?;
         let mut launcher = lock(&self.launcher);
+        launcher.make_room(self.settings.wait_timeout, || self.check())?;
         let registered = self.registered_places(&launcher, elements, bytes, [input, output])?;
         let call = self.describe(elements, bytes, reduction, registered);
         self.agree(&mut launcher, &call)?;
@@ -183,8 +185,15 @@ impl Communicator {
         error
     }
 
-    pub(super) fn check_stream(&self, stream: &CudaStream) -> Result<()> {
-        buffers::check_home("stream", stream, &self.seat.context)
+    /// A stream of this rank's context on which work runs. One that is being captured runs nothing,
+    /// and the other ranks would wait.
+    pub(super) fn check_stream(&self, call: &'static str, stream: &CudaStream) -> Result<Current> {
+        buffers::check_home("stream", stream, &self.seat.context)?;
+        let current = Current::bind(&self.seat.context)?;
+        match current.is_capturing(stream)? {
+            true => Err(Error::Capturing { rank: self.rank, call }),
+            false => Ok(current),
+        }
     }
 
     pub(super) fn check_buffer<T>(&self, what: &str, buffer: &impl DeviceSlice<T>) -> Result<()> {

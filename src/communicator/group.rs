@@ -230,7 +230,7 @@ impl<'a> Group<'a> {
     pub fn launch(self, stream: &Arc<CudaStream>) -> Result<()> {
         let Self { communicator, mut members } = self;
         communicator.check()?;
-        communicator.check_stream(stream)?;
+        let current = communicator.check_stream("a group of sends and receives", stream)?;
         if members.is_empty() {
             return Ok(());
         }
@@ -239,7 +239,7 @@ impl<'a> Group<'a> {
         let (transfers, _uses): (Vec<Transfer>, Vec<_>) =
             members.iter_mut().map(|member| member.resolve(stream)).unzip();
         let call = Call { communicator, transfers, data_types };
-        call.launch(stream)
+        call.launch(&current, stream)
     }
 }
 
@@ -273,10 +273,11 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    fn launch(self, stream: &Arc<CudaStream>) -> Result<()> {
-        self.check()?;
+    fn launch(self, current: &Current, stream: &Arc<CudaStream>) -> Result<()> {
         let communicator = self.communicator;
+        self.check(current)?;
         let mut launcher = lock(&communicator.launcher);
+        launcher.make_room(communicator.settings.wait_timeout, || communicator.check())?;
         // Building comes first: a group that is refused has told the other ranks nothing.
         let group = self.plan()?;
         self.agree().map_err(|error| communicator.condemn(error))?;
@@ -288,14 +289,13 @@ impl Call<'_> {
         self.transfers.iter().zip(self.data_types.iter().copied())
     }
 
-    fn check(&self) -> Result<()> {
-        let current = Current::bind(&self.communicator.seat.context)?;
+    fn check(&self, current: &Current) -> Result<()> {
         for (&Transfer { direction, address, bytes, .. }, data_type) in self.members() {
             let what = match direction {
                 Direction::Send => "send buffer",
                 Direction::Receive => "receive buffer",
             };
-            buffers::check(&current, what, (address, bytes), data_type)?;
+            buffers::check(current, what, (address, bytes), data_type)?;
         }
         Ok(())
     }

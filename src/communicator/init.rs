@@ -8,6 +8,7 @@ use super::layout::{Geometry, Nodes};
 use super::meeting::{self, Card};
 use super::memory::{FarIn, RankMemory};
 use super::peer::Peer;
+use super::tidy::Tidy;
 use super::world::{self, Seat, World};
 use super::{Communicator, UniqueId};
 use crate::bootstrap::{ControlPlane, Entry};
@@ -199,7 +200,9 @@ impl Communicator {
     ) -> Result<Self> {
         let (rank, ranks) = (seat.rank, world.geometry.rank_count);
         seat.memory.publish(rank, ranks, settings.wait_timeout)?;
-        let launcher = Arc::new(Mutex::new(Launcher::new(&seat)?));
+        let remedies = &settings.remedies;
+        let launcher = Arc::new(Mutex::new(Launcher::new(&seat, remedies)?));
+        let tidy = Tidy::new(&launcher, remedies.late_frees);
         let engine = attach::attach(world, &seat, others, settings)?;
         world.serve();
         tracing::debug!(
@@ -217,6 +220,7 @@ impl Communicator {
             seat,
             engine: Some(engine),
             far: None,
+            _tidy: tidy,
         })
     }
 }

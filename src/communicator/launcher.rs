@@ -1,10 +1,13 @@
 //! Plans on the device, and the order of launches.
 
+use super::backlog::Backlog;
 use super::order::LaunchOrder;
+use super::tidy::launching;
 use super::world::Seat;
 use crate::error::{Error, Result};
-use crate::gpu::{Executor, Import, Upload};
+use crate::gpu::{Executor, Import, Upload, discard, keeping_errors, outside_captures};
 use crate::plan::{Request, Transfer};
+use crate::settings::Remedies;
 use cudarc::driver::{CudaEvent, CudaStream};
 use ringdove_kernels::launch::LaunchArguments;
 use std::collections::HashMap;
@@ -72,6 +75,7 @@ pub(super) struct Launcher {
     /// Peers' registered memory that routes lead to.
     imports: Vec<Arc<Import>>,
     order: LaunchOrder,
+    backlog: Backlog,
     /// Never used. While a context has a stream of its own, cudarc records the uses of buffers and
     /// waits for them before it frees the memory; else it takes all uses to be on one stream, which
     /// is wrong where threads have default streams of their own or several contexts are used.
@@ -107,9 +111,10 @@ pub(super) struct Stale {
 
 impl Launcher {
     /// A launcher for the rank of `seat`.
-    pub fn new(seat: &Seat) -> Result<Self> {
+    pub fn new(seat: &Seat, remedies: &Remedies) -> Result<Self> {
+        let tracking = keeping_errors(&seat.context, || seat.context.new_stream());
         Ok(Self {
-            executor: Executor::load(&seat.context)?,
+            executor: Executor::load(&seat.context, remedies.eager_load)?,
             upload: Upload::new(&seat.context, PLAN_MEMORY_BYTES)?,
             halves: Default::default(),
             current: 0,
@@ -121,7 +126,8 @@ impl Launcher {
             next_route: seat.memory.layout.ports.len() as u32,
             imports: Vec::new(),
             order: LaunchOrder::default(),
-            _tracking: seat.context.new_stream().map_err(Error::from_driver("cuStreamCreate"))?,
+            backlog: Backlog::new(remedies.bounded_launches),
+            _tracking: tracking.map_err(Error::from_driver("cuStreamCreate"))?,
         })
     }
 
@@ -229,16 +235,28 @@ impl Launcher {
     /// Makes the other half current and empty.
     fn turn_over(&mut self, stream: &CudaStream) -> Result<()> {
         // The stream waits for the launches before, so what it has reached now, they have ended.
-        let event = stream.record_event(None).map_err(Error::from_driver("cuEventRecord"))?;
+        let event = keeping_errors(stream.context(), || stream.record_event(None))
+            .map_err(Error::from_driver("cuEventRecord"))?;
         self.halves[self.current].left = Some(event);
         self.current = 1 - self.current;
         let next = &mut self.halves[self.current];
         if let Some(event) = next.left.take() {
-            event.synchronize().map_err(Error::from_driver("cuEventSynchronize"))?;
+            let waited =
+                keeping_errors(stream.context(), || outside_captures(|| event.synchronize()));
+            waited.map_err(Error::from_driver("cuEventSynchronize"))?;
         }
         next.used = 0;
         next.plans.clear();
         Ok(())
+    }
+
+    /// Waits until one more may be launched; see [`Backlog::make_room`]. To be called before the
+    /// other ranks are told of the launch.
+    ///
+    /// # Errors
+    /// As [`Backlog::make_room`]. Nothing was enqueued.
+    pub fn make_room(&mut self, limit: Duration, check: impl Fn() -> Result<()>) -> Result<()> {
+        self.backlog.make_room(limit, check)
     }
 
     /// Makes `stream` wait for the launches before. To be called before anything is enqueued for a
@@ -256,13 +274,22 @@ impl Launcher {
     ) -> Result<()> {
         arguments.plan = plan.address;
         arguments.sequence = self.launches;
+        let _launching = launching();
         self.executor.launch(stream, plan.blocks, plan.threads, arguments)?;
         self.launches += 1;
+        self.backlog.launched(stream)?;
         self.order.leave(stream)
     }
 
     /// Waits until all launches have ended, at most `limit`. False if they have not.
     pub fn wait(&self, limit: Duration) -> bool {
         self.order.wait(limit)
+    }
+}
+
+impl Drop for Launcher {
+    fn drop(&mut self) {
+        // Closing them may wait for the device.
+        discard(std::mem::take(&mut self.imports));
     }
 }

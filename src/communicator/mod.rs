@@ -8,12 +8,14 @@
 //! * `agreement`, `gossip`: ranks must make the same calls; the board notices where they do not,
 //!   also between processes
 //! * `windows`: registered buffers
-//! * `launcher`, `order`: plans on the device, and the order of launches
+//! * `launcher`, `order`, `backlog`: plans on the device, the order of launches, how many are ahead
+//! * `tidy`: when memory is freed
 //! * `all_reduce`, `group`: the calls; `raw`: the same on addresses
 
 mod agreement;
 mod all_reduce;
 mod attach;
+mod backlog;
 mod buffers;
 mod doorbell;
 mod element;
@@ -28,6 +30,7 @@ mod memory;
 mod order;
 mod peer;
 mod raw;
+mod tidy;
 mod unique_id;
 mod windows;
 mod world;
@@ -52,6 +55,7 @@ use meeting::Shared;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tidy::Tidy;
 use windows::{Part, Window};
 use world::{Seat, World, lock};
 
@@ -90,6 +94,8 @@ pub struct Communicator {
     /// `None` only while the communicator is being dropped.
     engine: Option<RankEngine>,
     far: Option<FarMemory>,
+    /// Dropped last: frees what the others gave up.
+    _tidy: Tidy,
 }
 
 /// Counters of one rank, since it was made.

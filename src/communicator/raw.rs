@@ -33,7 +33,8 @@ impl Communicator {
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
         let elements = Elements { send, receive, count, data_type };
-        self.all_reduce_at(elements, reduction.into(), stream)
+        let current = self.check_stream("all-reduce", stream)?;
+        self.all_reduce_at(&current, elements, reduction.into(), stream)
     }
 
     /// Registers `bytes` bytes of device memory at `address`, as [`Communicator::register`] does

@@ -8,13 +8,15 @@ use crate::engine::{
     AttachmentParts, EngineSettings, Lane, ProxyThreads, RegionDescriptor, Route, Watch,
 };
 use crate::error::{Error, Result};
-use crate::id::{LaneId, RouteId};
+use crate::id::{LaneId, RouteId, SignalWay};
 use crate::ring::{Consumer, RingSize};
 use crate::settings::Settings;
 use crate::transport::Transport;
 use crate::transport::peer::PeerTransport;
+use crate::transport::peer::probe::{Found, Target, probe};
 use crate::transport::split::Split;
 use crate::transport::traced::{TraceFile, Traced};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// The proxy threads that all communicators of the process share. They end with the last one.
@@ -46,7 +48,14 @@ pub(super) fn attach(
 ) -> Result<RankEngine> {
     let threads = proxies(settings)?;
     let (slots, tail) = seat.memory.ring()?;
-    let near = PeerTransport::new(&seat.context)?;
+    let remedies = &settings.remedies;
+    let mut near = PeerTransport::new(&seat.context, remedies)?;
+    if remedies.reach_probe {
+        near.set_signal_way(reached(seat, &peers, far.as_deref())?);
+    }
+    if let Some(way) = remedies.signal_way {
+        near.set_signal_way(way);
+    }
     let transport: Box<dyn Transport> = match far {
         None => Box::new(near),
         Some(far) => {
@@ -86,6 +95,30 @@ pub(super) fn attach(
     attached.handle().settle(settings.bootstrap_timeout)?;
     let watch = Watch::new(seat.rank, seat.memory.record()?)?;
     Ok(RankEngine::Proxy { attached, peers, watch, world: world.clone(), _threads: threads })
+}
+
+/// Tries every peer of this node, and finds how signals reach all of them.
+fn reached(seat: &Seat, peers: &[Peer], far: Option<&FarLanes>) -> Result<SignalWay> {
+    let is_far = |number| far.is_some_and(|(_, lanes)| lanes.contains(&LaneId(number)));
+    let mut targets = BTreeMap::new();
+    for (number, place) in (0..).zip(&seat.memory.layout.ports) {
+        let there = &peers[peer_of(place)];
+        let port = PortDescription::of(number, place, &there.layout);
+        let Some(arrival) = port.arrival.filter(|_| !is_far(number)) else { continue };
+        let data = port.route.filter(|route| route.carries_data && route.bytes > 0);
+        let target = Target {
+            peer: port.peer,
+            signal: there.endpoint.signals.wrapping_add(arrival.offset),
+            data: data.map(|route| there.endpoint.staging.wrapping_add(route.offset)),
+        };
+        // One port of each peer is enough: one with data, where there is any.
+        let known = targets.entry(port.peer).or_insert(target);
+        *known = if known.data.is_none() { target } else { *known };
+    }
+    let targets: Vec<_> = targets.into_values().collect();
+    let Found { way, took } = probe(&seat.context, seat.rank, &targets)?;
+    tracing::info!(rank = seat.rank.0, peers = targets.len(), %way, ?took, "peers reached");
+    Ok(way)
 }
 
 /// With a trace file, if that is set.
