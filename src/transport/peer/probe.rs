@@ -6,7 +6,7 @@
 //! some bytes and a signal to each peer by the way that it will use, and reads them back.
 
 use crate::error::{Error, Result};
-use crate::gpu::{Current, PinnedMemory, SignalStream, way_on_own_device};
+use crate::gpu::{Current, DeviceMemory, PinnedMemory, SignalStream, way_on_own_device};
 use crate::id::{Rank, SignalWay};
 use crate::shared::Region;
 use cudarc::driver::{CudaContext, sys};
@@ -63,14 +63,18 @@ struct Probe<'a> {
     signals: SignalStream,
     memory: Arc<PinnedMemory>,
     region: Region,
+    /// Where the data of a collective comes from, too: what a GPU sends and what a host sends go
+    /// different ways.
+    source: DeviceMemory,
 }
 
-/// Offsets in the probe's pinned memory.
+/// Offsets in the probe's memory: pinned for signals, which come from there, and on the device for
+/// data.
 mod place {
     use super::DATA_BYTES;
     pub const PATTERN: usize = 0;
     pub const ZEROS: usize = DATA_BYTES;
-    /// What comes back: for each target data, then the signal.
+    /// What comes back, to pinned memory: for each target data, then the signal.
     pub const SEEN: usize = 2 * DATA_BYTES;
     pub const SEEN_BYTES: usize = DATA_BYTES + size_of::<u64>();
 }
@@ -80,13 +84,14 @@ impl<'a> Probe<'a> {
         let bytes = place::SEEN + targets.len() * place::SEEN_BYTES;
         let memory = Arc::new(PinnedMemory::zeroed(context, bytes)?);
         let region = memory.region();
-        for word in 0..DATA_BYTES / size_of::<u64>() {
-            let word = region.word64(place::PATTERN + word * size_of::<u64>())?;
-            // Relaxed: copies that read it are enqueued after this, and the driver orders the two.
-            word.store(PATTERN | u64::from(rank.0), Ordering::Relaxed);
-        }
+        let pattern = PATTERN | u64::from(rank.0);
+        let signal = region.word64(place::PATTERN)?;
+        // Relaxed: copies that read it are enqueued after this, and the driver orders the two.
+        signal.store(pattern, Ordering::Relaxed);
+        let source = DeviceMemory::zeroed(context, 2 * DATA_BYTES)?;
+        source.write(place::PATTERN, bytemuck::bytes_of(&[pattern; DATA_BYTES / 8]))?;
         let signals = SignalStream::new(context, SignalWay::Copy)?;
-        Ok(Self { context, rank, targets, signals, memory, region })
+        Ok(Self { context, rank, targets, signals, memory, region, source })
     }
 
     fn pattern(&self) -> u64 {
@@ -148,14 +153,15 @@ impl<'a> Probe<'a> {
         Ok(self.region.word64(offset)?.load(Ordering::Relaxed))
     }
 
-    /// Enqueues copies of what stands at `source` to all targets.
-    fn write_all(&self, current: &Current, source: usize) -> Result<()> {
-        let source = self.memory.address() + source as u64;
+    /// Enqueues copies of what stands at `offset` of the sources to all targets.
+    fn write_all(&self, current: &Current, offset: usize) -> Result<()> {
+        let [data_from, signal_from] =
+            [self.source.address(), self.memory.address()].map(|base| base + offset as u64);
         for target in self.targets {
             if let Some(data) = target.data {
-                self.copy(current, data, source, DATA_BYTES)?;
+                self.copy(current, data, data_from, DATA_BYTES)?;
             }
-            self.copy(current, target.signal, source, size_of::<u64>())?;
+            self.copy(current, target.signal, signal_from, size_of::<u64>())?;
         }
         Ok(())
     }
