@@ -23,7 +23,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A caller passed something that cannot be used. The communicator stays usable.
+    /// A caller passed an invalid argument. The communicator stays usable.
     #[error("invalid argument {what}: expected {expected}, seen {seen}")]
     Argument {
         /// The parameter.
@@ -47,20 +47,20 @@ pub enum Error {
         /// That rank's value.
         peer_value: String,
     },
-    /// A rank told something of itself that cannot be true, such as memory outside of what the
-    /// driver has opened. It is not used.
+    /// A rank sent a value about itself that cannot be true, such as memory outside of the
+    /// allocation that the driver has opened. It is not used.
     #[error(
-        "{rank} told something of {field} that cannot be used: expected {expected}, seen {seen}. \
-         Do all ranks run one version of ringdove, and is every process of the job your own?"
+        "{rank} sent an invalid value for {field}: expected {expected}, seen {seen}. Check that \
+         all ranks run the same version of ringdove, and that every process of the job is yours"
     )]
     PeerValue {
-        /// The rank that told it.
+        /// The rank that sent it.
         rank: Rank,
         /// What it is about, for example `its signal memory`.
         field: String,
         /// What would have been accepted.
         expected: String,
-        /// What was told.
+        /// What it sent.
         seen: String,
     },
     /// A wait on the device reached its deadline (R10).
@@ -86,6 +86,23 @@ pub enum Error {
         /// What the executor wanted to find.
         expected: u64,
         /// What it found.
+        seen: u64,
+    },
+    /// A word of the library's own in GPU memory holds a value that the library never writes.
+    /// Launches stop there: what else was overwritten is not known.
+    #[error(
+        "{rank}: GPU memory of the communicator was overwritten: the claim of the failure record \
+         holds {seen:#x} in launch {sequence}, where 0 or {expected:#x} can be. A kernel of this \
+         process has written out of bounds; compute-sanitizer finds it"
+    )]
+    MemoryOverwritten {
+        /// The rank whose memory it is.
+        rank: Rank,
+        /// Launch counter of the communicator.
+        sequence: u64,
+        /// What the library writes there.
+        expected: u64,
+        /// What the executor found.
         seen: u64,
     },
     /// A descriptor that cannot become a transfer (R8).
@@ -120,9 +137,9 @@ pub enum Error {
     /// A registered buffer was freed while it was registered, and its address is that of other
     /// memory now.
     #[error(
-        "{rank}: registration {registration} was made of allocation {registered}, and {address:#x} \
-         lies in allocation {seen} now: the registered memory was freed. Keep it allocated until \
-         all ranks of the communicator are gone"
+        "{rank}: registration {registration} refers to allocation {registered}, but {address:#x} \
+         now lies in allocation {seen}: the registered memory was freed. Keep it allocated until \
+         all ranks have dropped the communicator"
     )]
     StaleRegistration {
         /// The rank whose buffer it is.
@@ -213,7 +230,7 @@ pub enum Error {
         why: String,
     },
     /// A host wait reached its deadline (R10).
-    #[error("gave up after {} on {what}: expected {expected}, seen {seen}", seconds(*waited))]
+    #[error("timed out after {} on {what}: expected {expected}, seen {seen}", seconds(*waited))]
     HostWaitExpired {
         /// What was waited for.
         what: String,
@@ -305,6 +322,12 @@ impl Error {
                 expected: record.expected,
                 seen: record.seen,
             }),
+            _ if kind == Some(WaitKind::StrayClaim) => Some(Self::MemoryOverwritten {
+                rank,
+                sequence: record.sequence,
+                expected: record.expected,
+                seen: record.seen,
+            }),
             _ => Some(Self::WaitExpired(Box::new(ExpiredWait {
                 rank,
                 kind,
@@ -346,28 +369,28 @@ impl fmt::Display for ExpiredWait {
             Some(WaitKind::Credit) => (
                 format!("a credit from {peer}"),
                 format!(
-                    "{peer} has not taken what was sent before: it has not launched the matching \
+                    "{peer} has not consumed earlier messages: it has not launched the matching \
                      call, runs late, or has failed; look for an earlier error there"
                 ),
             ),
             Some(WaitKind::Completion) => (
                 format!("the completion of a transfer to {peer}"),
-                format!("the engine of {rank} is stalled, or the link to {peer} is"),
+                format!("the engine of {rank} or the link to {peer} is stalled"),
             ),
             Some(WaitKind::RingSpace) => (
                 "a free slot of the doorbell ring".to_owned(),
-                format!("the engine of {rank} does not drain its ring; is its thread starved?"),
+                format!("the engine of {rank} does not drain its ring; its thread may be starved"),
             ),
-            Some(WaitKind::BadPlan) | None => (
+            Some(WaitKind::BadPlan | WaitKind::StrayClaim) | None => (
                 format!("something unknown (wait kind {})", record.kind),
                 "host and device code disagree about the record's layout".to_owned(),
             ),
         };
         write!(
             f,
-            "{rank} waited {} for {awaited} and gave up: expected {}, seen {} (launch {}, block \
-             {}, segment {}, op {}, round {}, port {}, position {}). {}Likely: {advice}. If the \
-             job is only slow, raise the timeout",
+            "{rank} timed out after {} waiting for {awaited}: expected {}, seen {} (launch {}, \
+             block {}, segment {}, op {}, round {}, port {}, position {}). {}Likely cause: \
+             {advice}. If the job is only slow, raise RINGDOVE_TIMEOUT_MS",
             seconds(Duration::from_nanos(record.waited_ns)),
             record.expected,
             record.seen,
@@ -431,7 +454,7 @@ impl fmt::Display for BadDescriptor {
         write!(f, "{}: bad descriptor at ring {}: ", self.rank, self.position)?;
         match self.reason {
             DescriptorFault::Malformed(MalformedDescriptor::ReservedBits) => {
-                write!(f, "bits that must be zero are set")?;
+                write!(f, "reserved bits are set")?;
             }
             DescriptorFault::Malformed(MalformedDescriptor::DatalessWithRange) => {
                 write!(f, "it moves no data but has offsets or a length")?;
@@ -441,10 +464,10 @@ impl fmt::Display for BadDescriptor {
             }
             DescriptorFault::UnknownRoute => write!(f, "its route is not registered")?,
             DescriptorFault::SourceRange(bytes) => {
-                write!(f, "its source leaves the registered {bytes} bytes")?;
+                write!(f, "its source exceeds the registered {bytes} bytes")?;
             }
             DescriptorFault::DestinationRange(bytes) => {
-                write!(f, "its destination leaves the registered {bytes} bytes")?;
+                write!(f, "its destination exceeds the registered {bytes} bytes")?;
             }
             DescriptorFault::NoArrivalSignal(lane) => write!(f, "{lane} has no arrival signal")?,
             DescriptorFault::NoCompletionSignal(lane) => {
@@ -466,8 +489,8 @@ impl fmt::Display for BadDescriptor {
         }
         write!(
             f,
-            "; words {:#018x} {:#018x}. Nothing was moved for it. Device code and host disagree, \
-             or something overwrote the ring",
+            "; words {:#018x} {:#018x}. No data was moved. Host and device code are of different \
+             versions, or the ring was overwritten",
             self.words[0], self.words[1]
         )
     }
@@ -490,7 +513,7 @@ pub struct TransportError {
 #[non_exhaustive]
 pub enum TransportCause {
     /// The transport was never told about the lane.
-    #[error("the transport does not know this lane; it knows {known}")]
+    #[error("unknown lane; the transport has {known} lanes")]
     UnknownLane {
         /// How many lanes it knows.
         known: usize,
@@ -509,7 +532,7 @@ pub enum TransportCause {
     #[error("{0}")]
     Adapter(Box<AdapterFault>),
     /// A transfer would leave the memory that the transport may touch.
-    #[error("{length} bytes at {address:#x} are outside of the transport's memory")]
+    #[error("{length} bytes at {address:#x} are outside the transport's memory")]
     OutOfBounds {
         /// First address.
         address: u64,
@@ -520,7 +543,7 @@ pub enum TransportCause {
     #[error("injected fault: {0}")]
     Injected(String),
     /// The transport accepted more than it was offered, or completed more than it accepted.
-    #[error("the transport broke its contract: {0}")]
+    #[error("the transport violated its contract: {0}")]
     Contract(String),
     /// Anything else, in the transport's words.
     #[error("{0}")]

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// What a user can set. [`Settings::default`] holds the defaults of [`TABLE`];
+/// The settings of a user. [`Settings::default`] holds the defaults of [`TABLE`];
 /// [`Settings::from_env`] overrides them from the environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -18,14 +18,14 @@ pub struct Settings {
     pub wait_timeout: Duration,
     /// `RINGDOVE_BOOTSTRAP_TIMEOUT_MS`: how long a rank waits for the others to join or register.
     pub bootstrap_timeout: Duration,
-    /// `RINGDOVE_BOOTSTRAP_INTERFACE`: the network interface whose addresses are told to other
-    /// ranks; empty: chosen by the library.
+    /// `RINGDOVE_BOOTSTRAP_INTERFACE`: the network interface whose addresses the rank publishes;
+    /// empty: chosen by the library.
     pub bootstrap_interface: String,
-    /// `RINGDOVE_BOOTSTRAP_FANOUT`: the most ranks that one rank of the control tree connects to
-    /// below it. The root's value counts.
+    /// `RINGDOVE_BOOTSTRAP_FANOUT`: the most children of one rank in the control tree. The root's
+    /// value counts.
     pub bootstrap_fan_out: u32,
-    /// `RINGDOVE_HOST_ID`: what ranks of one node have in common and others have not; empty: the
-    /// boot of the operating system.
+    /// `RINGDOVE_HOST_ID`: a name that the ranks of one node have in common; empty: the boot id of
+    /// the operating system.
     pub host_id: String,
     /// `RINGDOVE_DROP_TIMEOUT_MS`: how long dropping a communicator waits for its own kernels
     /// before it aborts them.
@@ -36,13 +36,13 @@ pub struct Settings {
     pub slot_bytes: u32,
     /// `RINGDOVE_SLOTS`: staging slots of each lane, a power of two.
     pub slot_count: u32,
-    /// `RINGDOVE_LOW_LATENCY_BYTES`: all-reduces up to this size exchange flagged messages; 0: none
-    /// does. A multiple of 16.
+    /// `RINGDOVE_LOW_LATENCY_BYTES`: the largest all-reduce that uses low-latency (LL) messages; 0:
+    /// none. A multiple of 16.
     pub low_latency_bytes: u32,
-    /// `RINGDOVE_RING_LOG2`: the doorbell ring has two to this power slots.
+    /// `RINGDOVE_RING_LOG2`: log2 of the number of slots of a doorbell ring.
     pub ring_log2: u32,
-    /// `RINGDOVE_ENGINE`: what drains the rings: `proxy`, a thread of the process, or `device`, a
-    /// PCI function.
+    /// `RINGDOVE_ENGINE`: the engine that drains the rings: `proxy`, a thread of the process, or
+    /// `device`, a PCI function.
     pub engine: EngineKind,
     /// `RINGDOVE_ENGINE_DEVICE`: bus ids of the device engines to use, one for each rank of the
     /// node, in turn; empty: the nearest to the GPU.
@@ -54,10 +54,10 @@ pub struct Settings {
     /// `RINGDOVE_PROXY_CPUS`: processors that proxy threads are pinned to, in turn, such as
     /// `2,3`; empty: not pinned.
     pub proxy_cpus: Vec<usize>,
-    /// `RINGDOVE_COALESCE_BYTES`: the most bytes that the proxy joins into one transfer.
+    /// `RINGDOVE_COALESCE_BYTES`: the most bytes that the proxy merges into one transfer.
     pub coalesce_bytes_max: u64,
     /// `RINGDOVE_TRACE`: rank N appends a line for each transfer to the file of this name and `.N`;
-    /// empty: nobody does.
+    /// empty: no trace.
     pub trace: Option<PathBuf>,
     /// `RINGDOVE_ADAPTER`: the RDMA adapter to use, and perhaps its port, such as `mlx5_0:1`;
     /// empty: the one nearest to the GPU.
@@ -68,7 +68,7 @@ pub struct Settings {
     pub queue_pairs: usize,
     /// `RINGDOVE_QUEUE_DEPTH`: work requests that one queue pair holds.
     pub queue_depth: usize,
-    /// `RINGDOVE_RETRY_TIMEOUT_MS`: how long an adapter repeats what nobody acknowledges.
+    /// `RINGDOVE_RETRY_TIMEOUT_MS`: how long an adapter retransmits an unacknowledged request.
     pub retry_timeout: Duration,
     /// `RINGDOVE_TRAFFIC_CLASS`: traffic class of packets to other nodes.
     pub traffic_class: u8,
@@ -82,15 +82,14 @@ pub struct Settings {
     pub remedies: Remedies,
 }
 
-/// How a signal comes to a rank of another node after its data.
+/// How a signal follows its data to a rank of another node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum VerbsOrder {
-    /// As a write behind the data, which the adapters keep in order. The receiver's processor takes
-    /// no part.
+    /// As an RDMA write behind the data, in order. The receiver's processor takes no part.
     #[default]
     Write,
-    /// As immediate data of the last write: the receiver's engine raises it once the adapter has
-    /// reported that everything is there. For adapters and memory that keep no order.
+    /// As immediate data of the last write: the receiver's engine raises it when the adapter has
+    /// reported that all data has arrived. For adapters and memory that do not keep the order.
     Immediate,
     /// As `Immediate`, and the engine reads device memory through the adapter before it raises a
     /// signal, also where the device says that this is not needed.
@@ -171,19 +170,20 @@ pub const TABLE: &[Setting] = &[
     Setting {
         name: "RINGDOVE_BOOTSTRAP_INTERFACE",
         default: "",
-        meaning: "network interfaces whose addresses ranks tell one another, best first, such as \
+        meaning: "network interfaces whose addresses a rank publishes, best first, such as \
                   `eth0,ib*`; empty: the first that leads to other nodes",
     },
     Setting {
         name: "RINGDOVE_BOOTSTRAP_FANOUT",
         default: "32",
-        meaning: "ranks below one rank of the control tree (1 to 1024); the root's value counts",
+        meaning: "the most children of one rank in the control tree (1 to 1024); the root's value \
+                  counts",
     },
     Setting {
         name: "RINGDOVE_HOST_ID",
         default: "",
         meaning: "name of the node: ranks with the same name share device memory directly; empty: \
-                  the boot of the operating system",
+                  the boot id of the operating system",
     },
     Setting {
         name: "RINGDOVE_DROP_TIMEOUT_MS",
@@ -209,31 +209,31 @@ pub const TABLE: &[Setting] = &[
     Setting {
         name: "RINGDOVE_LOW_LATENCY_BYTES",
         default: "16384",
-        meaning: "all-reduces up to this size, of up to 8 ranks, send data and flags together: a \
-                  multiple of 16 up to 262144; 0: none",
+        meaning: "the largest all-reduce, of up to 8 ranks, that uses low-latency (LL) messages: \
+                  a multiple of 16 up to 262144; 0: none",
     },
     Setting {
         name: "RINGDOVE_RING_LOG2",
         default: "10",
-        meaning: "the doorbell ring has two to this power slots (4 to 16)",
+        meaning: "log2 of the number of slots of a doorbell ring (4 to 16)",
     },
     Setting {
         name: "RINGDOVE_ENGINE",
         default: "proxy",
-        meaning: "what drains the rings: `proxy`, a thread of the process, or `device`, a PCI \
-                  function; the same on every rank",
+        meaning: "engine that drains the rings: `proxy`, a thread of the process, or `device`, a \
+                  PCI function; the same on every rank",
     },
     Setting {
         name: "RINGDOVE_ENGINE_DEVICE",
         default: "",
-        meaning: "bus ids of the device engines to use, for the ranks of a node in turn, such as \
-                  `0000:3b:00.0,0000:af:00.0`; empty: the nearest to the GPU",
+        meaning: "bus ids of the device engines to use, one for each rank of the node in order, \
+                  such as `0000:3b:00.0,0000:af:00.0`; empty: the nearest to the GPU",
     },
     Setting {
         name: "RINGDOVE_ENGINE_IDS",
         default: "",
-        meaning: "vendor and device numbers of PCI functions that are device engines, such as \
-                  `10ee:9038`, besides virtual ones",
+        meaning: "PCI vendor and device ids of device engines, such as `10ee:9038`, in addition \
+                  to virtual ones",
     },
     Setting {
         name: "RINGDOVE_PROXY_THREADS",
@@ -243,24 +243,24 @@ pub const TABLE: &[Setting] = &[
     Setting {
         name: "RINGDOVE_PROXY_CPUS",
         default: "",
-        meaning: "processors that proxy threads are pinned to, in turn, such as `2,3` (each 0 to \
+        meaning: "processors that proxy threads are pinned to, in order, such as `2,3` (each 0 to \
                   1023); empty: not pinned",
     },
     Setting {
         name: "RINGDOVE_COALESCE_BYTES",
         default: "262144",
-        meaning: "the most bytes that the proxy joins into one transfer (1 to 1073741824)",
+        meaning: "the most bytes that the proxy merges into one transfer (1 to 1073741824)",
     },
     Setting {
         name: "RINGDOVE_TRACE",
         default: "",
-        meaning: "rank N appends a line for each transfer that its proxy submits to the file of \
-                  this name and `.N`; empty: none",
+        meaning: "rank N appends a line for each transfer of its proxy to the file with this name \
+                  and the suffix `.N`; empty: no trace",
     },
     Setting {
         name: "RINGDOVE_ADAPTER",
         default: "",
-        meaning: "the RDMA adapter to use, and perhaps its port, such as `mlx5_0:1`; empty: the \
+        meaning: "the RDMA adapter to use, with or without a port, such as `mlx5_0:1`; empty: the \
                   one nearest to the GPU",
     },
     Setting {
@@ -281,8 +281,8 @@ pub const TABLE: &[Setting] = &[
     Setting {
         name: "RINGDOVE_RETRY_TIMEOUT_MS",
         default: "10000",
-        meaning: "how long an adapter repeats what nobody acknowledges before it gives up, in \
-                  milliseconds",
+        meaning: "how long an adapter retransmits an unacknowledged request before the transfer \
+                  fails, in milliseconds",
     },
     Setting {
         name: "RINGDOVE_TRAFFIC_CLASS",
@@ -303,9 +303,9 @@ pub const TABLE: &[Setting] = &[
     Setting {
         name: "RINGDOVE_VERBS_ORDER",
         default: "write",
-        meaning: "how signals follow data to other nodes: `write`, in order; `immediate`, raised \
-                  by the receiver's engine, where adapters keep no order; `flush`, the same with a \
-                  read of device memory each time",
+        meaning: "how signals follow data to other nodes: `write`, an RDMA write behind the data; \
+                  `immediate`, raised by the receiver's engine, where adapters do not keep the \
+                  order; `flush`, the same with a read of device memory each time",
     },
 ];
 
@@ -327,15 +327,15 @@ pub const LAUNCH_TABLE: &[Setting] = &[
     Setting {
         name: "RINGDOVE_BOOTSTRAP_ADDRESS",
         default: "",
-        meaning: "where rank 0 serves the rendezvous: `host:port`, `[IPv6]:port`; overrides what \
-                  the launcher says",
+        meaning: "where rank 0 serves the rendezvous: `host:port`, `[IPv6]:port`; overrides the \
+                  launcher's address",
     },
     Setting {
         name: "RINGDOVE_BOOTSTRAP_SECRET",
         default: "",
-        meaning: "random text of at least 16 bytes that only the ranks of this job know, the same \
-                  on all; `hwsim run` makes one. Without it the job has no secret: its name keeps \
-                  jobs apart, but nobody out",
+        meaning: "random text of at least 16 bytes, the same on all ranks, known to them alone; \
+                  `hwsim run` makes one. Without it the job has no secret: its name separates \
+                  jobs, but does not keep strangers out",
     },
 ];
 

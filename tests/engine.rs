@@ -386,7 +386,7 @@ fn r10_the_record_of_an_expired_wait_becomes_an_error() {
     assert_eq!(wait.record, record);
     let text = error.to_string();
     for part in [
-        "rank 3 waited 1.500 s for data from rank 2",
+        "rank 3 timed out after 1.500 s waiting for data from rank 2",
         "expected 96, seen 95",
         "launch 41, block 4, segment 5, op 6, round 7, port 8, position 80",
     ] {

@@ -7,9 +7,9 @@ mod worlds;
 
 use hardware::{run_bounded, tool};
 use hwsim_timing::{Engine, Note, Outcome, Setup, simulate};
-use ringdove::plan::{Collective, Draft, LaneKind, Limits, Pattern, Request, Side};
+use ringdove::plan::{Collective, CollectiveRequest, Draft, LaneKind, Limits, Pattern, Side};
 use ringdove::{ReduceOp, Settings};
-use ringdove_kernels::op::flagged_bytes;
+use ringdove_kernels::op::ll_bytes;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
@@ -104,7 +104,7 @@ impl Case {
     /// What the library chooses, one run.
     fn draft(&self, in_place: bool) -> Draft {
         let settings = Settings::default();
-        let request = Request {
+        let request = CollectiveRequest {
             collective: Collective::AllReduce,
             rank_count: self.ranks(),
             bytes: self.bytes,
@@ -232,7 +232,7 @@ fn compare(case: &Case) {
             }
         }
         // A communicator's first message in each of the two slots fills it (WHOLE_SLOT_PERIOD).
-        let slot = flagged_bytes(case.low_latency_bytes.into());
+        let slot = ll_bytes(case.low_latency_bytes.into());
         for (_, lane) in expected.iter_mut().filter(|(name, _)| name.contains("flagged")) {
             lane.transfers[..2].fill(slot);
         }

@@ -251,9 +251,7 @@ fn an_adapter_whose_port_is_down_is_passed_over_with_a_message() {
         let (_, choice) = Adapter::choose(&Near::default(), &VerbsSettings::default()).unwrap();
         eprintln!("{choice}");
         assert_eq!(Some(&choice.adapter), settings.adapter.as_ref().map(|adapter| &adapter.name));
-        assert!(
-            choice.to_string().contains(&format!("passed over {down} port 1: the port is down"))
-        );
+        assert!(choice.to_string().contains(&format!("not used: {down} port 1: the port is down")));
 
         let asked = VerbsSettings { adapter: Some(down.parse().unwrap()), ..settings };
         let error = Adapter::choose(&Near::default(), &asked).map(drop).unwrap_err();

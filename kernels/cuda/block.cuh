@@ -2,7 +2,7 @@
 // the block loads its program. executor.cuh runs the ops.
 #pragma once
 
-#include "flagged.cuh"
+#include "low_latency.cuh"
 #include "reduce.cuh"
 
 namespace ringdove {
@@ -35,9 +35,9 @@ enum class Task : u32 {
     Settle,
     // One pass over memory.
     Move,
-    // Write a flagged message.
+    // Write an LL message.
     Pack,
-    // Wait for flagged messages, and reduce them.
+    // Wait for LL messages, and reduce them.
     Collect,
     // Store the positions, and end.
     Finish,
@@ -204,6 +204,9 @@ protected:
                 load_block_program();
             }
             if (failed == FINE && has_failed_before(state.communicator)) {
+                const WaitSite start = {
+                    WaitKind::StrayClaim, 0, 0, 0, NO_PORT, NO_RANK, 0, state.arguments.sequence};
+                record_stray_claim(state.communicator, start);
                 failed = STOPPED;
             }
         }

@@ -1,4 +1,4 @@
-// How the threads of a block wait for flagged messages and reduce them (R13).
+// How the threads of a block wait for LL messages and reduce them (R13).
 #pragma once
 
 #include "block.cuh"
@@ -29,7 +29,7 @@ protected:
             const bool is_pair = second < operands.length;
             ptx::Vector<u32> sum = {};
             u32 number = 0;
-            FlaggedPoll next = {work.message_slots[0] + 2 * i, flag, is_pair, {}};
+            LowLatencyPoll next = {work.message_slots[0] + 2 * i, flag, is_pair, {}};
             next.look();
 #pragma unroll 1
             for (u32 term = 0; term <= count; ++term) {
@@ -38,7 +38,7 @@ protected:
                     value = vector_of(load_unit(operands.a, i, operands.length),
                                       load_unit(operands.a, second, operands.length));
                 } else {
-                    FlaggedPoll poll = next;
+                    LowLatencyPoll poll = next;
                     number += 1;
                     // The next one's words travel while this one's are combined.
                     if (number < count) {
@@ -75,7 +75,7 @@ protected:
         const u32 thread = ptx::thread_index();
         if (thread < work.message_count) {
             const u64 last = (work.operands.length - 1) / UNIT_BYTES * UNIT_BYTES;
-            FlaggedPoll poll = {work.message_slots[thread] + 2 * last, work.flag, false, {}};
+            LowLatencyPoll poll = {work.message_slots[thread] + 2 * last, work.flag, false, {}};
             if (!poll() && !await_message(work, thread, poll)) {
                 failed = STOPPED;
             }
@@ -85,7 +85,7 @@ protected:
 
     // Any thread: waits for what it looks at of a message. False: the wait failed, and the record
     // says why.
-    RINGDOVE_INLINE bool await_message(const Work& work, u32 number, FlaggedPoll& poll) {
+    RINGDOVE_INLINE bool await_message(const Work& work, u32 number, LowLatencyPoll& poll) {
         u64 waited_ns = 0;
         const WaitEnd end = poll_until(state.communicator, poll, waited_ns);
         if (end == WaitEnd::Reached) {

@@ -400,8 +400,9 @@ private:
             request.arrival = (head.flags & flags::ARRIVAL) != 0;
             request.completion = (head.flags & flags::COMPLETION) != 0;
             request.length = clipped_length(head);
-            const bool is_flagged = (head.flags & flags::FLAGGED) != 0 && request.length != 0;
-            if ((is_flagged && !describe_flagged(head, request)) || !describe_put(head, request) ||
+            const bool is_ll = (head.flags & flags::LOW_LATENCY) != 0 && request.length != 0;
+            if ((is_ll && !describe_low_latency(head, request)) ||
+                !describe_put(head, request) ||
                 (request.length == 0 && !request.arrival && !request.completion)) {
                 return;
             }
@@ -419,9 +420,9 @@ private:
         }
     }
 
-    // A put of a flagged message moves what its slot holds. The message may have been packed for
+    // A put of an LL message moves what its slot holds. The message may have been packed for
     // another port, so its flag must be the one that is next here too.
-    RINGDOVE_INLINE bool describe_flagged(const Head& head, Request& request) {
+    RINGDOVE_INLINE bool describe_low_latency(const Head& head, Request& request) {
         const Operand from = fetch_operand<__builtin_offsetof(Op, a)>(head);
         const Operand to = fetch_operand<__builtin_offsetof(Op, destination)>(head);
         if (from.port >= state.program.port_count) {

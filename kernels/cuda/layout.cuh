@@ -95,7 +95,7 @@ constexpr u8 ARRIVAL = 1;
 constexpr u8 COMPLETION = 2;
 constexpr u8 SCALE = 4;
 constexpr u8 FINISH = 8;
-constexpr u8 FLAGGED = 16;
+constexpr u8 LOW_LATENCY = 16;
 }  // namespace flags
 
 enum class Space : u8 {
@@ -185,11 +185,14 @@ enum class WaitKind : u32 {
     Completion = 3,
     RingSpace = 4,
     BadPlan = 5,
+    StrayClaim = 6,
 };
 
 // `WaitRecord::state`.
 constexpr u32 RECORD_EXPIRED = 1;
 constexpr u32 RECORD_ABORTED = 2;
+// `DeviceCommunicator::record_claim` once a thread has taken the record.
+constexpr u32 RECORD_CLAIMED = 0x4b41454c;
 // `WaitRecord::peer` and `port` where there is none.
 constexpr u32 NO_RANK = 0xffffffffu;
 constexpr u32 NO_PORT = 0xffffffffu;

@@ -86,10 +86,23 @@ struct CounterPoll {
     }
 };
 
+// Takes the right to write the record, unless another thread was first. A value that no thread
+// writes does not count: else one stray store would silence every later failure.
+RINGDOVE_INLINE bool claim_record(const DeviceCommunicator& communicator) {
+    const u64 claim = communicator.record_claim;
+    u32 seen = ptx::compare_and_swap_relaxed_gpu_u32(claim, 0, RECORD_CLAIMED);
+    if (seen != 0 && seen != RECORD_CLAIMED) {
+        const u32 stray = seen;
+        seen = ptx::compare_and_swap_relaxed_gpu_u32(claim, stray, RECORD_CLAIMED);
+        return seen == stray;
+    }
+    return seen == 0;
+}
+
 // Leaves the record of this failure, unless another thread was first.
 RINGDOVE_INLINE void leave_record(const DeviceCommunicator& communicator, const WaitSite& site,
                                   u32 state, u64 expected, u64 seen, u64 waited_ns) {
-    if (ptx::compare_and_swap_relaxed_gpu_u32(communicator.record_claim, 0, 1) != 0) {
+    if (!claim_record(communicator)) {
         return;
     }
     const u64 record = communicator.record;
@@ -109,10 +122,22 @@ RINGDOVE_INLINE void leave_record(const DeviceCommunicator& communicator, const 
     ptx::store_release_system_u32(record + __builtin_offsetof(WaitRecord, state), state);
 }
 
+// The claim stopped this launch as if a failure had been recorded before. If it holds a value that
+// no thread writes, none was: then the value itself is the failure, and is recorded.
+RINGDOVE_INLINE void record_stray_claim(const DeviceCommunicator& communicator, WaitSite site) {
+    const u32 seen = ptx::load_relaxed_gpu_u32(communicator.record_claim);
+    if (seen != 0 && seen != RECORD_CLAIMED) {
+        site.kind = WaitKind::StrayClaim;
+        leave_record(communicator, site, RECORD_EXPIRED, RECORD_CLAIMED, seen, 0);
+    }
+}
+
 // Leaves the record of a wait that ended like this, if it has to.
 RINGDOVE_INLINE void record_wait(const DeviceCommunicator& communicator, const WaitSite& site,
                                  WaitEnd end, u64 expected, u64 seen, u64 waited_ns) {
-    if (end != WaitEnd::Stopped) {
+    if (end == WaitEnd::Stopped) {
+        record_stray_claim(communicator, site);
+    } else {
         const u32 state = end == WaitEnd::Expired ? RECORD_EXPIRED : RECORD_ABORTED;
         leave_record(communicator, site, state, expected, seen, waited_ns);
     }

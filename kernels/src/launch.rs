@@ -27,7 +27,8 @@ pub struct DeviceCommunicator {
     pub ports: u64,
     /// Device address of the abort word (pinned host memory, `u32`): non-zero stops every wait.
     pub abort: u64,
-    /// Device address of the claim word of the record (device memory, `u32`): one thread wins it.
+    /// Device address of the claim word of the record (device memory, `u32`): one thread
+    /// changes it from 0 to [`RECORD_CLAIMED`].
     pub record_claim: u64,
     /// Device address of the [`WaitRecord`] (pinned host memory).
     pub record: u64,
@@ -84,7 +85,13 @@ pub enum WaitKind {
     /// Not a wait: the executor refused the plan. The record's `position` is a [`PlanFault`],
     /// `expected` what was expected or the limit, `seen` what the plan says.
     BadPlan = 5,
+    /// Not a wait: the claim of the record holds a value that no thread writes. `expected` is
+    /// [`RECORD_CLAIMED`], `seen` the value.
+    StrayClaim = 6,
 }
+
+/// The claim of the record once a thread has taken it; 0 before.
+pub const RECORD_CLAIMED: u32 = 0x4b41_454c;
 
 impl WaitKind {
     /// The kind with this code.
@@ -95,6 +102,7 @@ impl WaitKind {
             3 => Self::Completion,
             4 => Self::RingSpace,
             5 => Self::BadPlan,
+            6 => Self::StrayClaim,
             _ => return None,
         })
     }
@@ -144,7 +152,7 @@ pub enum PlanFault {
     SlotPort = 19,
     /// An op collects no message, or more than it can.
     MessageCount = 20,
-    /// Flagged messages that one op handles have different numbers at its ports.
+    /// LL messages that one op handles have different numbers at its ports.
     MessageNumber = 21,
 }
 

@@ -21,16 +21,16 @@ pub const PLAN_MAGIC: u64 = 0x0001_4e41_4c50_4452;
 pub const BLOCK_PORTS_MAX: usize = 32;
 /// The most buffers that a launch can bind by number.
 pub const BUFFERS_MAX: usize = 4;
-/// The most flagged messages that one op collects: one for each peer of 16 ranks.
+/// The most LL messages that one op collects: one for each peer of 16 ranks.
 pub const MESSAGES_MAX: usize = 15;
-/// A flagged message whose number is a multiple of this, or follows one closely enough to be the
+/// An LL message whose number is a multiple of this, or follows one closely enough to be the
 /// first in its slot, fills its slot. So no word of a slot keeps a flag until that flag, of which
 /// there are 2^32, is expected again.
 pub const WHOLE_SLOT_PERIOD: u64 = 1 << 30;
 
-/// Bytes that `data_bytes` take in a slot as a flagged message: each 4 with a flag of 4, padded to
+/// Bytes that `data_bytes` take in a slot as an LL message: each 4 with a flag of 4, padded to
 /// whole pairs of such words, for accesses of 16 bytes.
-pub const fn flagged_bytes(data_bytes: u64) -> u64 {
+pub const fn ll_bytes(data_bytes: u64) -> u64 {
     2 * data_bytes.next_multiple_of(8)
 }
 
@@ -106,11 +106,11 @@ pub enum OpCode {
     WaitCompletion = 6,
     /// Advance the port: `position += value`, `completion_position += destination.offset`.
     Advance = 7,
-    /// Write `a` as flagged message `position + destination.number` into the slot at `port` (the
-    /// send port of a flagged lane). Puts on several lanes may take it from there.
+    /// Write `a` as LL message `position + destination.number` into the slot at `port` (the
+    /// send port of an LL lane). Puts on several lanes may take it from there.
     Pack = 8,
-    /// `destination` = the reduction of `a` and of flagged messages `position + b.number` at
-    /// `value` ports, of which `port` is the first (receive ports of flagged lanes). The messages
+    /// `destination` = the reduction of `a` and of LL messages `position + b.number` at
+    /// `value` ports, of which `port` is the first (receive ports of LL lanes). The messages
     /// are taken in the order of their ports, and `a` after the first `before` of them. Waits for
     /// each word of them.
     Collect = 9,
@@ -147,8 +147,8 @@ pub mod flags {
     /// division of `ReduceOp::Avg`). `Copy` with this flag does so too (one rank alone).
     /// `Collect`: apply it after the last term.
     pub const FINISH: u8 = 8;
-    /// `Put`: the slot holds a flagged message of `length` bytes of data.
-    pub const FLAGGED: u8 = 16;
+    /// `Put`: the slot holds an LL message of `length` bytes of data.
+    pub const LOW_LATENCY: u8 = 16;
 }
 
 /// Where an operand lives.

@@ -80,7 +80,7 @@ fn expected() -> String {
         "flags::COMPLETION", flags::COMPLETION;
         "flags::SCALE", flags::SCALE;
         "flags::FINISH", flags::FINISH;
-        "flags::FLAGGED", flags::FLAGGED;
+        "flags::LOW_LATENCY", flags::LOW_LATENCY;
     );
     let two_bytes = Descriptor {
         route: 0,
@@ -107,7 +107,7 @@ fn expected() -> String {
         Collect
     );
     codes!(text, Space, None, Buffer, Slot, Address);
-    codes!(text, WaitKind, Arrival, Credit, Completion, RingSpace, BadPlan);
+    codes!(text, WaitKind, Arrival, Credit, Completion, RingSpace, BadPlan, StrayClaim);
     codes!(
         text,
         PlanFault,

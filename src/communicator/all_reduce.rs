@@ -9,7 +9,7 @@ use super::{Communicator, buffers};
 use crate::engine::Alarm;
 use crate::error::{Error, Result};
 use crate::gpu::{Allocation, Current, DeviceBuffer, DeviceBufferMut};
-use crate::plan::{self, Collective, LaneEnd, PortResolver, Request, Verified};
+use crate::plan::{self, Collective, CollectiveRequest, LaneEnd, PortResolver, Verified};
 use cudarc::driver::{CudaStream, DeviceSlice};
 use ringdove_kernels::element::{DataType, ReduceOp};
 use ringdove_kernels::launch::LaunchArguments;
@@ -36,7 +36,7 @@ pub(super) struct Elements {
 struct Call {
     send: u64,
     receive: u64,
-    request: Request,
+    request: CollectiveRequest,
     data_type: DataType,
     reduction: Reduction,
     /// Registered places of input and output, where both are registered.
@@ -235,7 +235,7 @@ impl Communicator {
         reduction: Reduction,
         registered: Option<[RegisteredPlace; 2]>,
     ) -> Call {
-        let request = Request {
+        let request = CollectiveRequest {
             collective: Collective::AllReduce,
             rank_count: self.rank_count(),
             bytes,
@@ -307,7 +307,7 @@ impl Communicator {
         Ok(())
     }
 
-    fn verified(&self, request: &Request) -> Result<Verified> {
+    fn verified(&self, request: &CollectiveRequest) -> Result<Verified> {
         let geometry = &self.world.geometry;
         let limits = geometry.limits(geometry.slot_bytes);
         let choice = plan::select(request, &limits).map_err(|e| internal("plan", &e))?;

@@ -9,7 +9,7 @@ use super::{Communicator, buffers};
 use crate::error::{Error, Result};
 use crate::gpu::{Current, DeviceBuffer, DeviceBufferMut};
 use crate::id::Rank;
-use crate::plan::{self, Direction, Transfer};
+use crate::plan::{self, Direction, PointToPoint};
 use cudarc::driver::{CudaStream, SyncOnDrop};
 use ringdove_kernels::element::DataType;
 use ringdove_kernels::launch::LaunchArguments;
@@ -236,7 +236,7 @@ impl<'a> Group<'a> {
         }
         let data_types: Vec<DataType> = members.iter().map(|member| member.data_type).collect();
         // Dropped when the launch is enqueued: then the stream is past all uses of the buffers.
-        let (transfers, _uses): (Vec<Transfer>, Vec<_>) =
+        let (transfers, _uses): (Vec<PointToPoint>, Vec<_>) =
             members.iter_mut().map(|member| member.resolve(stream)).unzip();
         let call = Call { communicator, transfers, data_types };
         call.launch(&current, stream)
@@ -251,7 +251,7 @@ impl fmt::Debug for Group<'_> {
 
 impl Member<'_> {
     /// The transfer, for a use on `stream`.
-    fn resolve<'s>(&'s mut self, stream: &'s CudaStream) -> (Transfer, Option<SyncOnDrop<'s>>) {
+    fn resolve<'s>(&'s mut self, stream: &'s CudaStream) -> (PointToPoint, Option<SyncOnDrop<'s>>) {
         let &mut Self { direction, peer, bytes, .. } = self;
         let (address, used) = match &mut self.memory {
             Memory::Raw(address) => (*address, None),
@@ -260,14 +260,14 @@ impl Member<'_> {
                 (address, Some(used))
             }
         };
-        (Transfer { peer, direction, address, bytes }, used)
+        (PointToPoint { peer, direction, address, bytes }, used)
     }
 }
 
 /// A group whose addresses are known.
 struct Call<'a> {
     communicator: &'a Communicator,
-    transfers: Vec<Transfer>,
+    transfers: Vec<PointToPoint>,
     /// Of each transfer.
     data_types: Vec<DataType>,
 }
@@ -285,12 +285,12 @@ impl Call<'_> {
         enqueued.map_err(|error| communicator.condemn(error))
     }
 
-    fn members(&self) -> impl Iterator<Item = (&Transfer, DataType)> {
+    fn members(&self) -> impl Iterator<Item = (&PointToPoint, DataType)> {
         self.transfers.iter().zip(self.data_types.iter().copied())
     }
 
     fn check(&self, current: &Current) -> Result<()> {
-        for (&Transfer { direction, address, bytes, .. }, data_type) in self.members() {
+        for (&PointToPoint { direction, address, bytes, .. }, data_type) in self.members() {
             let what = match direction {
                 Direction::Send => "send buffer",
                 Direction::Receive => "receive buffer",

@@ -6,7 +6,7 @@ use super::tidy::launching;
 use super::world::Seat;
 use crate::error::{Error, Result};
 use crate::gpu::{Executor, Import, Upload, discard, keeping_errors, outside_captures};
-use crate::plan::{Request, Transfer};
+use crate::plan::{CollectiveRequest, PointToPoint};
 use crate::settings::Remedies;
 use cudarc::driver::{CudaEvent, CudaStream};
 use ringdove_kernels::launch::LaunchArguments;
@@ -24,9 +24,9 @@ const PLAN_MEMORY_BYTES: usize = 4 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum PlanKey {
     /// A collective.
-    Collective(Request),
+    Collective(CollectiveRequest),
     /// A group of sends and receives.
-    Group(Vec<Transfer>),
+    Group(Vec<PointToPoint>),
 }
 
 /// A plan in device memory.

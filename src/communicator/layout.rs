@@ -4,7 +4,7 @@
 //! addresses in a peer's memory itself and needs only two base addresses from it.
 
 use crate::id::{EngineKind, Rank};
-use crate::plan::{ALL_PAIRS_RANKS_MAX, LaneEnd, LaneId, LaneKind, Limits, Side, SlotShape};
+use crate::plan::{ALL_PAIRS_RANKS_MAX, Lane, LaneEnd, LaneKind, Limits, Side, SlotShape};
 use crate::settings::Settings;
 use std::collections::HashMap;
 
@@ -132,7 +132,7 @@ impl Geometry {
 
     /// All lanes, in the order that every rank agrees on, with their slots (none of 0 bytes for
     /// lanes without).
-    fn lanes(&self) -> Vec<(LaneId, SlotShape)> {
+    fn lanes(&self) -> Vec<(Lane, SlotShape)> {
         let ranks = self.rank_count;
         let slots = |bytes| SlotShape { bytes, count: self.slot_count };
         let mut lanes = Vec::new();
@@ -140,7 +140,7 @@ impl Geometry {
             if from == to {
                 continue;
             }
-            let lane = |index, kind| LaneId { from, to, index, kind };
+            let lane = |index, kind| Lane { from, to, index, kind };
             if self.flagged_bytes > 0 {
                 let slots = self.limits(self.slot_bytes).flagged_slots();
                 lanes.push((lane(0, LaneKind::Flagged), slots));

@@ -10,7 +10,7 @@ use crate::bootstrap::{ControlPlane, Term};
 use crate::engine::Alarm;
 use crate::error::{Error, Ranks, Result};
 use crate::id::Rank;
-use crate::plan::{Request, Verified};
+use crate::plan::{CollectiveRequest, Verified};
 use crate::settings::Settings;
 use cudarc::driver::CudaContext;
 use std::collections::HashMap;
@@ -71,7 +71,7 @@ pub(crate) struct World {
     changed: Condvar,
     board: Mutex<Board>,
     pub windows: Windows,
-    plans: Mutex<HashMap<Request, Arc<Verified>>>,
+    plans: Mutex<HashMap<CollectiveRequest, Arc<Verified>>>,
     raised: AtomicBool,
     /// Ranks of this process whose engines serve them.
     served: Mutex<usize>,
@@ -264,7 +264,7 @@ impl World {
     /// The verified plan of `request`, built once for all ranks of this process.
     pub fn plan(
         &self,
-        request: &Request,
+        request: &CollectiveRequest,
         build: impl FnOnce() -> Result<Verified>,
     ) -> Result<Arc<Verified>> {
         // Held while the plan is built: the other ranks want the same one.

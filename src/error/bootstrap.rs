@@ -36,7 +36,7 @@ pub enum BootstrapError {
     },
     /// Ranks did not come, or did not make a call, in time.
     #[error(
-        "gave up after {:.3} s on {what}: no sign of {} of {rank_count} ranks. Look at {} for an \
+        "timed out after {:.3} s on {what}: no sign of {} of {rank_count} ranks. Look at {} for an \
          earlier error or a process that was never started; if the job is only slow, raise \
          RINGDOVE_BOOTSTRAP_TIMEOUT_MS", waited.as_secs_f64(), Ranks(missing), theirs(missing)
     )]
@@ -50,8 +50,8 @@ pub enum BootstrapError {
         /// How long the wait lasted.
         waited: Duration,
     },
-    /// A connection to a rank broke without a farewell: its process ended or its machine did.
-    #[error("{rank} went away{}: {cause}", seen_by(*by))]
+    /// A connection to a rank broke before the rank left: its process or its machine has ended.
+    #[error("the connection to {rank} was lost{}: {cause}", seen_by(*by))]
     Lost {
         /// The rank that is gone.
         rank: Rank,
@@ -70,8 +70,8 @@ pub enum BootstrapError {
     },
     /// Two processes claim one rank.
     #[error(
-        "{rank} came twice: from {first} and from {second}. Every process needs a rank of its own; \
-         look at what the launcher sets"
+        "{rank} joined twice: from {first} and from {second}. Every process needs its own rank; \
+         check the variables that the launcher sets"
     )]
     Duplicate {
         /// The rank.
@@ -93,8 +93,8 @@ pub enum BootstrapError {
     },
     /// Two versions of the wire protocol meet.
     #[error(
-        "{rank} at {address} speaks version {theirs} of the bootstrap protocol, the root version \
-         {root}; install one version of ringdove on every node"
+        "{rank} at {address} uses version {theirs} of the bootstrap protocol, the root version \
+         {root}; install the same version of ringdove on every node"
     )]
     Version {
         /// The rank.
@@ -108,9 +108,9 @@ pub enum BootstrapError {
     },
     /// A rank cannot reach another one, or the root.
     #[error(
-        "{rank} could not reach {target} within {:.3} s; tried {tried}. Is something listening \
-         there, is a firewall between them, do both hold one unique id (or one \
-         RINGDOVE_BOOTSTRAP_SECRET), and is RINGDOVE_BOOTSTRAP_INTERFACE right?",
+        "{rank} could not reach {target} within {:.3} s; tried {tried}. Check that it is running, \
+         that no firewall is between them, that both have the same unique id (or \
+         RINGDOVE_BOOTSTRAP_SECRET), and that RINGDOVE_BOOTSTRAP_INTERFACE is right",
         waited.as_secs_f64()
     )]
     Unreachable {
@@ -124,7 +124,7 @@ pub enum BootstrapError {
         waited: Duration,
     },
     /// The root of the rendezvous ended before all ranks were connected.
-    #[error("the root at {address} went away before the job was assembled: {cause}")]
+    #[error("the connection to the root at {address} was lost before all ranks joined: {cause}")]
     RootLost {
         /// The root's address.
         address: String,
@@ -132,7 +132,7 @@ pub enum BootstrapError {
         cause: String,
     },
     /// The contributions of a call are too large together.
-    #[error("{call} would gather {bytes} bytes; at most {bytes_max} fit into one call")]
+    #[error("{call} would gather {bytes} bytes; one call gathers at most {bytes_max}")]
     TooLarge {
         /// The call.
         call: String,
@@ -142,7 +142,7 @@ pub enum BootstrapError {
         bytes_max: u64,
     },
     /// An authenticated peer broke the protocol: a fault of the library, never of the caller.
-    #[error("{peer} broke the bootstrap protocol: expected {expected}, seen {seen}")]
+    #[error("{peer} violated the bootstrap protocol: expected {expected}, seen {seen}")]
     Protocol {
         /// Who.
         peer: String,
@@ -153,8 +153,8 @@ pub enum BootstrapError {
     },
     /// Code on the I/O thread panicked: the library's, or a function that the caller handed to it.
     #[error(
-        "{by} ended by a panic on the bootstrap's I/O thread: {what}. Unless the message is one of \
-         your own code, this is a fault of the library; please report it"
+        "{by} ended because the bootstrap's I/O thread panicked: {what}. Unless the message comes \
+         from your own code, this is a bug of the library; please report it"
     )]
     Panicked {
         /// Whose task it was.

@@ -57,7 +57,7 @@ pub enum EngineFaultKind {
 }
 
 impl EngineFault {
-    /// True if it tells of the peer's end rather than of a cause: the peer may know better.
+    /// True if the peer's end caused it: the peer's own error then names the cause.
     pub fn is_consequence(&self) -> bool {
         let unknown = Some(Refusal::UnknownSender);
         match self.kind {
@@ -81,37 +81,37 @@ impl fmt::Display for EngineFault {
             }
             EngineFaultKind::LinkLost => write!(f, "the link to {peer} is lost")?,
             EngineFaultKind::Register { offset } => {
-                write!(f, "the register at {offset:#x} makes no sense to it")?;
+                write!(f, "the register at {offset:#x} has an invalid value")?;
             }
             EngineFaultKind::Unknown { code, detail } => {
-                write!(f, "error code {code} (detail {detail:#x}), which this version lacks")?;
+                write!(f, "unknown error code {code} (detail {detail:#x})")?;
             }
         }
         if let (Some(lane), Some(position)) = (self.lane, self.position) {
             write!(f, " ({lane} to {peer}, ring {position})")?;
         }
         let advice = match self.kind {
-            EngineFaultKind::LinkLost => "its process or node has ended, or the cable has",
+            EngineFaultKind::LinkLost => "its process or node has ended, or the link has failed",
             _ if self.is_consequence() => {
                 "its channel has stopped; look for an earlier error there"
             }
             EngineFaultKind::Register { .. } | EngineFaultKind::Unknown { .. } => {
                 "library and engine are of different versions"
             }
-            _ => "was memory freed that the communicator still uses?",
+            _ => "memory was freed that the communicator still uses",
         };
-        write!(f, ". Likely: {advice}")
+        write!(f, ". Likely cause: {advice}")
     }
 }
 
 fn refusal(reason: Option<Refusal>, window: u64, limit: u64) -> String {
     match reason {
-        Some(Refusal::UnknownSender) => "it does not know this sender (any more)".into(),
+        Some(Refusal::UnknownSender) => "the sender is unknown, or was reset".into(),
         Some(Refusal::UnknownWindow) => format!("it has no window {window}"),
-        Some(Refusal::WindowRange) => format!("the data leaves window {window} of {limit} bytes"),
+        Some(Refusal::WindowRange) => format!("the data exceeds window {window} of {limit} bytes"),
         Some(Refusal::UnknownSignal) => "it has no such signal for this sender".into(),
         Some(Refusal::WriteFault) => format!("it could not write {limit:#x}"),
-        None => "for a reason that this version does not know".into(),
+        None => "the reason is unknown to this version".into(),
     }
 }
 

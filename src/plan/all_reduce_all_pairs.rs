@@ -13,7 +13,7 @@
 
 use super::builder::{at, copy};
 use super::{
-    BlockProgram, Buffer, Choice, LaneId, LaneKind, Modifiers, Op, Place, PortIndex, Range,
+    BlockProgram, Buffer, Choice, Lane, LaneKind, Modifiers, Op, Operand, PortIndex, Range,
     RankProgram, Segment, Side,
 };
 use ringdove_kernels::element::ReduceOp;
@@ -29,7 +29,7 @@ fn block(choice: &Choice, rank: u32) -> BlockProgram {
         return program;
     }
     let peers: Vec<u32> = (0..choice.request.rank_count).filter(|peer| *peer != rank).collect();
-    let lane = |from, to| LaneId { from, to, index: 0, kind: LaneKind::Flagged };
+    let lane = |from, to| Lane { from, to, index: 0, kind: LaneKind::Flagged };
     for &peer in &peers {
         program.port(lane(rank, peer), Side::Send);
     }
@@ -38,7 +38,7 @@ fn block(choice: &Choice, rank: u32) -> BlockProgram {
     }
     let count = peers.len() as PortIndex;
     let range = Range { extent: 0, length: choice.slice_bytes };
-    let packed = Place::Slot { port: 0, message: 0, offset: 0 };
+    let packed = Operand::Slot { port: 0, message: 0, offset: 0 };
     let mut ops = Vec::new();
     let mut own = at(Buffer::Input, range);
     if choice.request.reduce_op == ReduceOp::PreMulSum {
@@ -51,7 +51,7 @@ fn block(choice: &Choice, rank: u32) -> BlockProgram {
     for port in (0..count).map(|place| (place + rank as PortIndex) % count) {
         ops.push(Op::Put {
             port,
-            destination: Place::Slot { port, message: 0, offset: 0 },
+            destination: Operand::Slot { port, message: 0, offset: 0 },
             source: packed,
             range,
             arrival: false,

@@ -11,10 +11,9 @@
 //! In place it is right too: a rank writes a chunk of its output only after it has added that
 //! chunk of its input, or when nobody needs it any more.
 
-use super::builder::{Ring, SlotHop, at, copy};
+use super::builder::{Ring, SlotHop, Step, at, copy};
 use super::{
-    BlockProgram, Buffer, Choice, LaneId, LaneKind, Modifiers, Op, Range, RankProgram, Segment,
-    Side,
+    BlockProgram, Buffer, Choice, Lane, LaneKind, Modifiers, Op, Range, RankProgram, Segment, Side,
 };
 
 /// What one rank does. Ranks of a node follow one another.
@@ -113,7 +112,11 @@ impl Walk<'_> {
             }
         }
         let steps = rail.gathered(slices);
-        hop.gather(ops, steps.map(|step| (self.range(chunk, step.part, step.slice), step.is_last)));
+        let landing = |step: Step| {
+            let range = self.range(chunk, step.part, step.slice);
+            (at(Buffer::Output, range), range, step.is_last)
+        };
+        hop.gather(ops, steps.map(landing));
     }
 
     /// Finished pieces go around the node.
@@ -124,7 +127,11 @@ impl Walk<'_> {
             hop.send(ops, at(Buffer::Output, range), range, Modifiers::NONE);
         }
         let steps = ring.gathered(slices);
-        hop.gather(ops, steps.map(|step| (self.range(step.part, piece, step.slice), step.is_last)));
+        let landing = |step: Step| {
+            let range = self.range(step.part, piece, step.slice);
+            (at(Buffer::Output, range), range, step.is_last)
+        };
+        hop.gather(ops, steps.map(landing));
     }
 
     fn nodes(&self) -> u32 {
@@ -141,7 +148,7 @@ impl Walk<'_> {
 
     fn hop(&self, program: &mut BlockProgram, next: u32, previous: u32) -> SlotHop {
         let index = self.block as u16;
-        let lane = |from, to| LaneId { from, to, index, kind: LaneKind::Slots };
+        let lane = |from, to| Lane { from, to, index, kind: LaneKind::Slots };
         let send = program.port(lane(self.rank, next), Side::Send);
         let receive = program.port(lane(previous, self.rank), Side::Receive);
         SlotHop::new((send, receive), self.choice.slots.count)

@@ -18,9 +18,9 @@
 //!   finished chunk holds every rank's contribution, so every rank has read that part of its input,
 //!   which is also why no grant is needed.
 
-use super::builder::{DirectHop, Ring, SlotHop, at, copy};
+use super::builder::{DirectHop, Ring, SlotHop, Step, at, copy};
 use super::{
-    Algorithm, BlockProgram, Buffer, Choice, LaneId, LaneKind, Modifiers, Op, Range, RankProgram,
+    Algorithm, BlockProgram, Buffer, Choice, Lane, LaneKind, Modifiers, Op, Range, RankProgram,
     Segment, Side,
 };
 use ringdove_kernels::element::ReduceOp;
@@ -58,26 +58,12 @@ impl<'a> Walk<'a> {
             return program;
         }
         match self.choice.algorithm {
-            Algorithm::Copy => self.alone(&mut program),
             Algorithm::RingStaged => self.staged(&mut program),
             Algorithm::RingDirect => self.direct(&mut program),
             Algorithm::RingHybrid => self.hybrid(&mut program),
-            Algorithm::AllPairs | Algorithm::Hierarchical => {
-                unreachable!("each has a builder of its own")
-            }
+            _ => unreachable!("each of the others has a builder of its own"),
         }
         program
-    }
-
-    /// One rank: what it has is the result, once scaled and finished.
-    fn alone(&self, program: &mut BlockProgram) {
-        let mut ops = Vec::new();
-        for slice in 0..self.choice.slices {
-            let range = self.range(0, slice);
-            let modifiers = Modifiers { scale: true, finish: true };
-            ops.push(copy(at(Buffer::Output, range), at(Buffer::Input, range), range, modifiers));
-        }
-        self.rounds(program, ops);
     }
 
     fn staged(&self, program: &mut BlockProgram) {
@@ -103,7 +89,11 @@ impl<'a> Walk<'a> {
             }
         }
         let steps = self.ring.gathered(self.choice.slices);
-        hop.gather(&mut ops, steps.map(|step| (self.range(step.part, step.slice), step.is_last)));
+        let landing = |step: Step| {
+            let range = self.range(step.part, step.slice);
+            (at(Buffer::Output, range), range, step.is_last)
+        };
+        hop.gather(&mut ops, steps.map(landing));
         hop.advance(&mut ops);
         self.rounds(program, ops);
     }
@@ -201,7 +191,7 @@ impl<'a> Walk<'a> {
     }
 
     fn ports(&self, program: &mut BlockProgram, kind: LaneKind) -> (u16, u16) {
-        let lane = |from, to| LaneId { from, to, index: self.block as u16, kind };
+        let lane = |from, to| Lane { from, to, index: self.block as u16, kind };
         let send = program.port(lane(self.rank, self.next), Side::Send);
         (send, program.port(lane(self.previous, self.rank), Side::Receive))
     }

@@ -2,12 +2,13 @@
 //! hops.
 
 use super::{
-    BlockProgram, Buffer, LaneEnd, LaneId, Modifiers, Op, Place, PortIndex, Range, Segment, Side,
+    BlockProgram, Buffer, Choice, Lane, LaneEnd, Modifiers, Op, Operand, PortIndex, Range, Segment,
+    Side,
 };
 
 impl BlockProgram {
     /// The index of the lane end in this block's port list, added if it is new.
-    pub(super) fn port(&mut self, lane: LaneId, side: Side) -> PortIndex {
+    pub(super) fn port(&mut self, lane: Lane, side: Side) -> PortIndex {
         let end = LaneEnd { lane, side };
         let known = self.ports.iter().position(|port| *port == end);
         let index = known.unwrap_or_else(|| {
@@ -15,6 +16,16 @@ impl BlockProgram {
             self.ports.len() - 1
         });
         index as PortIndex
+    }
+
+    /// Appends one round's ops, to be run in all rounds of the choice.
+    pub(super) fn rounds(&mut self, choice: &Choice, ops: Vec<Op>) {
+        self.segments.push(Segment {
+            rounds: choice.rounds,
+            round_stride: choice.round_bytes(),
+            limit: choice.request.bytes,
+            ops,
+        });
     }
 
     /// Appends ops that run once and touch no buffer, if there are any.
@@ -26,12 +37,22 @@ impl BlockProgram {
 }
 
 /// The place in `buffer` where `range` stands: collectives lay buffers out as their data.
-pub(super) fn at(buffer: Buffer, range: Range) -> Place {
-    Place::Buffer { buffer, offset: range.extent }
+pub(super) fn at(buffer: Buffer, range: Range) -> Operand {
+    Operand::Buffer { buffer, offset: range.extent }
+}
+
+/// The place in `buffer` of `range` of the part that starts at `start`.
+pub(super) fn part(buffer: Buffer, start: u64, range: Range) -> Operand {
+    Operand::Buffer { buffer, offset: start + range.extent }
 }
 
 /// A copy.
-pub(super) fn copy(destination: Place, source: Place, range: Range, modifiers: Modifiers) -> Op {
+pub(super) fn copy(
+    destination: Operand,
+    source: Operand,
+    range: Range,
+    modifiers: Modifiers,
+) -> Op {
     Op::Copy { destination, source, range, modifiers }
 }
 
@@ -52,15 +73,15 @@ impl SlotSender {
 
     /// Waits until the next message's slot is free, and names it. The message that used the slot
     /// before must have been credited: its receiver has read it, so the engine has left both ends.
-    pub(super) fn claim(&self, ops: &mut Vec<Op>) -> Place {
+    pub(super) fn claim(&self, ops: &mut Vec<Op>) -> Operand {
         let value = i64::from(self.sent) + 1 - i64::from(self.slot_count);
         ops.push(Op::WaitSignal { port: self.port, value });
-        Place::Slot { port: self.port, message: self.sent, offset: 0 }
+        Operand::Slot { port: self.port, message: self.sent, offset: 0 }
     }
 
     /// Puts the claimed slot.
     pub(super) fn put(&mut self, ops: &mut Vec<Op>, range: Range) {
-        let slot = Place::Slot { port: self.port, message: self.sent, offset: 0 };
+        let slot = Operand::Slot { port: self.port, message: self.sent, offset: 0 };
         ops.push(Op::Put {
             port: self.port,
             destination: slot,
@@ -74,7 +95,7 @@ impl SlotSender {
 
     /// Puts what lies in the slot `arrived` of another port, without a copy. The engine reads that
     /// slot until [`SlotSender::wait_forwarded`] says otherwise.
-    pub(super) fn forward(&mut self, ops: &mut Vec<Op>, arrived: Place, range: Range) {
+    pub(super) fn forward(&mut self, ops: &mut Vec<Op>, arrived: Operand, range: Range) {
         let destination = self.claim(ops);
         ops.push(Op::Put {
             port: self.port,
@@ -116,15 +137,15 @@ impl SlotReceiver {
     }
 
     /// Waits for the next message, and names its slot.
-    pub(super) fn wait(&self, ops: &mut Vec<Op>) -> Place {
+    pub(super) fn wait(&self, ops: &mut Vec<Op>) -> Operand {
         self.wait_ahead(ops, 0)
     }
 
     /// Waits for a message while the slots of `held` before it are not released yet.
-    pub(super) fn wait_ahead(&self, ops: &mut Vec<Op>, held: u32) -> Place {
+    pub(super) fn wait_ahead(&self, ops: &mut Vec<Op>, held: u32) -> Operand {
         let message = self.received + held;
         ops.push(Op::WaitSignal { port: self.port, value: i64::from(message) + 1 });
-        Place::Slot { port: self.port, message, offset: 0 }
+        Operand::Slot { port: self.port, message, offset: 0 }
     }
 
     /// Returns the message's slot to the sender.
@@ -155,11 +176,11 @@ pub(super) struct Step {
 }
 
 impl Ring {
-    /// `size - 1` steps that begin with part `first` and go down by one each.
-    fn steps(self, first: u32, slices: u32) -> impl Iterator<Item = Step> {
+    /// `size - 1` steps that begin with part `first` modulo `size` and go down by one each.
+    pub(super) fn steps(self, first: u32, slices: u32) -> impl Iterator<Item = Step> {
         let size = self.size;
         (0..size - 1).flat_map(move |step| {
-            let part = (first + size - step) % size;
+            let part = (first % size + size - step) % size;
             (0..slices).map(move |slice| Step { part, slice, is_last: step == size - 2 })
         })
     }
@@ -203,7 +224,7 @@ impl SlotHop {
     pub(super) fn send(
         &mut self,
         ops: &mut Vec<Op>,
-        from: Place,
+        from: Operand,
         range: Range,
         modifiers: Modifiers,
     ) {
@@ -212,17 +233,22 @@ impl SlotHop {
         self.sender.put(ops, range);
     }
 
-    /// Takes complete parts as they come (each with whether it is the last), copies them to the
-    /// output, and sends all but the last on from the slot that they arrived in. The engine reads
-    /// such a slot a little longer than the copy does, so it is returned one message later.
-    pub(super) fn gather(&mut self, ops: &mut Vec<Op>, steps: impl Iterator<Item = (Range, bool)>) {
+    /// Takes complete parts as they come (each with where it goes and whether it is the last),
+    /// copies them there, and sends all but the last on from the slot that they arrived in. The
+    /// engine reads such a slot a little longer than the copy does, so it is returned one message
+    /// later.
+    pub(super) fn gather(
+        &mut self,
+        ops: &mut Vec<Op>,
+        steps: impl Iterator<Item = (Operand, Range, bool)>,
+    ) {
         let mut held = 0;
-        for (range, is_last) in steps {
+        for (destination, range, is_last) in steps {
             let arrived = self.receiver.wait_ahead(ops, held);
             if !is_last {
                 self.sender.forward(ops, arrived, range);
             }
-            ops.push(copy(at(Buffer::Output, range), arrived, range, Modifiers::NONE));
+            ops.push(copy(destination, arrived, range, Modifiers::NONE));
             held += 1;
             let keep = if is_last { 0 } else { self.keep };
             if held > keep {
@@ -232,6 +258,10 @@ impl SlotHop {
                 self.receiver.release(ops);
                 held -= 1;
             }
+        }
+        self.sender.wait_forwarded(ops, 0);
+        for _ in 0..held {
+            self.receiver.release(ops);
         }
     }
 

@@ -1,6 +1,6 @@
 //! A plan as text: for each rank and block, one op a line.
 
-use super::{BlockProgram, Buffer, LaneEnd, LaneId, LaneKind, Modifiers, Op, Place, Plan, Side};
+use super::{BlockProgram, Buffer, Lane, LaneEnd, LaneKind, Modifiers, Op, Operand, Plan, Side};
 use std::fmt;
 
 impl fmt::Display for Plan {
@@ -37,7 +37,7 @@ impl fmt::Display for BlockProgram {
     }
 }
 
-impl fmt::Display for LaneId {
+impl fmt::Display for Lane {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self.kind {
             LaneKind::Slots => "slots",
@@ -87,16 +87,16 @@ impl Named<'_> {
         ports.join(", ")
     }
 
-    fn place(&self, place: Place) -> String {
+    fn place(&self, place: Operand) -> String {
         match place {
-            Place::Buffer { buffer, offset } => format!("{buffer}[{offset}]"),
-            Place::Slot { port, message, offset: 0 } => {
+            Operand::Buffer { buffer, offset } => format!("{buffer}[{offset}]"),
+            Operand::Slot { port, message, offset: 0 } => {
                 format!("slot of message {message} at {}", self.port(port))
             }
-            Place::Slot { port, message, offset } => {
+            Operand::Slot { port, message, offset } => {
                 format!("slot of message {message} + {offset} at {}", self.port(port))
             }
-            Place::Address(address) => format!("address {address:#x}"),
+            Operand::Address(address) => format!("address {address:#x}"),
         }
     }
 }
@@ -153,7 +153,7 @@ impl fmt::Display for Named<'_> {
             Op::Put { port, destination, source, range, arrival, completion } => {
                 write!(f, "put {} bytes on {}: ", range.length, at(port))?;
                 match (source, destination) {
-                    (Place::Slot { message: from, .. }, Place::Slot { message: to, .. })
+                    (Operand::Slot { message: from, .. }, Operand::Slot { message: to, .. })
                         if from == to =>
                     {
                         write!(f, "message {from}")?;

@@ -6,10 +6,10 @@
 
 use super::builder::{SlotReceiver, SlotSender};
 use super::encode::encode;
-use super::selection::{Limits, PlanError, Request};
+use super::selection::{Limits, PlanError};
 use super::{
-    BlockProgram, Choice, GRANULE_BYTES, LaneEnd, LaneId, LaneKind, Op, Plan, Range, RankProgram,
-    Segment, Side, SlotShape, all_reduce_halving, all_reduce_two_shot,
+    BlockProgram, Choice, CollectiveRequest, GRANULE_BYTES, Lane, LaneEnd, LaneKind, Op, Plan,
+    Range, RankProgram, Segment, Side, SlotShape, all_reduce_halving, all_reduce_two_shot,
 };
 use ringdove_kernels::descriptor::LENGTH_BYTES_MAX;
 use ringdove_kernels::op::BLOCK_PORTS_MAX;
@@ -84,7 +84,7 @@ impl Part<'_> {
     /// The block's lanes to and from `peer`.
     pub(super) fn exchange(&self, program: &mut BlockProgram, peer: u32) -> Exchange {
         let (index, kind) = (self.block as u16, LaneKind::Slots);
-        let lane = |from, to| LaneId { from, to, index, kind };
+        let lane = |from, to| Lane { from, to, index, kind };
         let send = program.port(lane(self.rank, peer), Side::Send);
         let receive = program.port(lane(peer, self.rank), Side::Receive);
         let sender = SlotSender::new(send, self.cut.slot_count);
@@ -127,7 +127,11 @@ impl Draft {
     /// # Errors
     /// Numbers that the pattern cannot do: one rank, too many for a block's ports, not a power of
     /// two.
-    pub fn new(pattern: Pattern, request: &Request, limits: &Limits) -> Result<Self, PlanError> {
+    pub fn new(
+        pattern: Pattern,
+        request: &CollectiveRequest,
+        limits: &Limits,
+    ) -> Result<Self, PlanError> {
         limits.check()?;
         let ranks = request.rank_count;
         let refuse =

@@ -1,7 +1,7 @@
 //! Encoding: one rank's program as the bytes of [`ringdove_kernels::op`].
 
-use super::{LaneEnd, LaneKind, Modifiers, Op, Place, Plan, Range, RankProgram};
-use ringdove_kernels::op::{self as wire, OpCode, Operand, PLAN_MAGIC, Space, flags};
+use super::{LaneEnd, LaneKind, Modifiers, Op, Operand, Plan, Range, RankProgram};
+use ringdove_kernels::op::{self as wire, OpCode, PLAN_MAGIC, Space, flags};
 
 /// The most bytes that one rank's encoded program may have.
 pub const ENCODED_BYTES_MAX: u64 = 64 << 20;
@@ -145,28 +145,28 @@ fn encode_op(op: &Op, ports: &[LaneEnd]) -> wire::Op {
             ..sized(OpCode::Reduce, range, destination, a)
         },
         Op::Pack { port, message, source, range } => {
-            sized(OpCode::Pack, range, Place::Slot { port, message, offset: 0 }, source)
+            sized(OpCode::Pack, range, Operand::Slot { port, message, offset: 0 }, source)
         }
         Op::Collect { destination, own, before, first, count, message, range, finish } => {
             wire::Op {
                 flags: flag(finish, flags::FINISH),
                 value: i64::from(count),
                 before: u64::from(before),
-                b: operand(Place::Slot { port: first, message, offset: 0 }),
+                b: operand(Operand::Slot { port: first, message, offset: 0 }),
                 ..sized(OpCode::Collect, range, destination, own)
             }
         }
         Op::Put { port, destination, source, range, arrival, completion } => wire::Op {
             flags: flag(arrival, flags::ARRIVAL)
                 | flag(completion, flags::COMPLETION)
-                | flag(is_flagged(ports, port), flags::FLAGGED),
+                | flag(is_flagged(ports, port), flags::LOW_LATENCY),
             ..sized(OpCode::Put, range, destination, source)
         },
         Op::Credit { .. } => valued(OpCode::Credit, 0),
         Op::WaitSignal { value, .. } => valued(OpCode::WaitSignal, value),
         Op::WaitCompletion { value, .. } => valued(OpCode::WaitCompletion, value),
         Op::Advance { signals, completions, .. } => wire::Op {
-            destination: Operand { offset: u64::from(completions), ..Default::default() },
+            destination: wire::Operand { offset: u64::from(completions), ..Default::default() },
             ..valued(OpCode::Advance, i64::from(signals))
         },
     }
@@ -184,15 +184,15 @@ fn modifier_flags(modifiers: Modifiers) -> u8 {
     flag(modifiers.scale, flags::SCALE) | flag(modifiers.finish, flags::FINISH)
 }
 
-fn operand(place: Place) -> Operand {
-    let empty = Operand::default();
+fn operand(place: Operand) -> wire::Operand {
+    let empty = wire::Operand::default();
     match place {
-        Place::Buffer { buffer, offset } => {
-            Operand { offset, number: buffer.number(), space: Space::Buffer as u8, ..empty }
+        Operand::Buffer { buffer, offset } => {
+            wire::Operand { offset, number: buffer.number(), space: Space::Buffer as u8, ..empty }
         }
-        Place::Slot { port, message, offset } => {
-            Operand { offset, number: message, port, space: Space::Slot as u8, ..empty }
+        Operand::Slot { port, message, offset } => {
+            wire::Operand { offset, number: message, port, space: Space::Slot as u8, ..empty }
         }
-        Place::Address(offset) => Operand { offset, space: Space::Address as u8, ..empty },
+        Operand::Address(offset) => wire::Operand { offset, space: Space::Address as u8, ..empty },
     }
 }

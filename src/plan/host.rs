@@ -8,8 +8,8 @@
 
 use ringdove_kernels::element::ReduceOp;
 use ringdove_kernels::op::{
-    BlockProgram, Op, OpCode, Operand, PLAN_MAGIC, PlanHeader, Segment, Space, flag_of,
-    flagged_bytes, flags,
+    BlockProgram, Op, OpCode, Operand, PLAN_MAGIC, PlanHeader, Segment, Space, flag_of, flags,
+    ll_bytes,
 };
 use std::collections::VecDeque;
 
@@ -165,9 +165,20 @@ impl Where {
 pub(super) struct HostRank {
     /// Input, output, and the memory that addresses point into (from 0).
     pub(super) memory: [Vec<u8>; 3],
-    pub(super) in_place: bool,
+    /// Input and output are both in the first memory, and start at these bytes of it.
+    pub(super) in_place: Option<[usize; 2]>,
     pub(super) ports: Vec<HostPort>,
     pub(super) program: Vec<u8>,
+}
+
+impl HostRank {
+    /// Which memory buffer `number` is in, and where it starts.
+    fn bound(&self, number: usize) -> (usize, usize) {
+        match self.in_place {
+            Some(starts) if number < 2 => (0, starts[number]),
+            _ => (number, 0),
+        }
+    }
 }
 
 struct Cursor {
@@ -232,12 +243,11 @@ impl Host {
             }
         }
         let waits = |block: &&Cursor| block.segment < block.block.segment_count as usize;
-        match blocks.iter().find(waits) {
-            Some(block) => {
-                Err(format!("rank {} segment {} op {}", block.rank, block.segment, block.op))
-            }
-            None => Ok(()),
-        }
+        let line = |block: &Cursor| {
+            format!("rank {} segment {} op {}", block.rank, block.segment, block.op)
+        };
+        let stuck: Vec<String> = blocks.iter().filter(waits).map(line).collect();
+        if stuck.is_empty() { Ok(()) } else { Err(stuck.join(", ")) }
     }
 
     /// One op of one block; false if it waits or has ended.
@@ -309,8 +319,8 @@ impl Host {
                 self.store(to, &sum);
             }
             OpCode::Put => {
-                let flagged = op.flags & flags::FLAGGED != 0;
-                let length = if flagged { flagged_bytes(length as u64) as usize } else { length };
+                let flagged = op.flags & flags::LOW_LATENCY != 0;
+                let length = if flagged { ll_bytes(length as u64) as usize } else { length };
                 let bell = Doorbell {
                     source: place(&op.a),
                     destination: self.resolve_peer(at, op, moved as usize),
@@ -364,8 +374,7 @@ impl Host {
         for (number, port) in self.ports_of(at, op) {
             let message = port.position + u64::from(op.b.number);
             let slot = Operand { port: number, ..op.b };
-            let words =
-                self.load(self.resolve(at, &slot, 0), flagged_bytes(length as u64) as usize);
+            let words = self.load(self.resolve(at, &slot, 0), ll_bytes(length as u64) as usize);
             let mut data = Vec::new();
             for word in words.chunks_exact(8) {
                 if word[4..] != flag_of(message).to_le_bytes() {
@@ -470,8 +479,8 @@ impl Host {
         let (memory, offset) = match at {
             Where::Buffer { rank, number, offset } => {
                 let rank = &mut self.ranks[rank];
-                let number = if rank.in_place && number == 1 { 0 } else { number };
-                (&mut rank.memory[number], offset)
+                let (number, start) = rank.bound(number);
+                (&mut rank.memory[number], start + offset)
             }
             Where::SendSlots { lane, offset } => (&mut self.lanes[lane].send_slots, offset),
             Where::ReceiveSlots { lane, offset } => (&mut self.lanes[lane].receive_slots, offset),
@@ -487,8 +496,8 @@ impl Host {
         let (memory, offset) = match at {
             Where::Buffer { rank, number, offset } => {
                 let rank = &self.ranks[rank];
-                let number = if rank.in_place && number == 1 { 0 } else { number };
-                (&rank.memory[number], offset)
+                let (number, start) = rank.bound(number);
+                (&rank.memory[number], start + offset)
             }
             Where::SendSlots { lane, offset } => (&self.lanes[lane].send_slots, offset),
             Where::ReceiveSlots { lane, offset } => (&self.lanes[lane].receive_slots, offset),

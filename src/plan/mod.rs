@@ -4,9 +4,13 @@
 //! rank builds the same plan from the same request, [`verify`] proves it, and each rank then
 //! encodes its own part for the executor kernel. Only a [`Verified`] plan can be encoded.
 //!
+//! `README.md` says how an algorithm is written.
+//!
+//! * `request`: the collectives, and what each rank has and gets
 //! * `builder`: pieces that algorithms share (claim a slot, put it, wait, release it)
 //! * `all_reduce_all_pairs`, `all_reduce_halving`, `all_reduce_hierarchical`, `all_reduce_ring`,
-//!   `all_reduce_two_shot`, `send_recv`: one file for each algorithm
+//!   `all_reduce_two_shot`, `alone`, `barrier`, `chain`, `exchange`, `ring`, `send_recv`, `star`:
+//!   one file for each algorithm
 //! * `selection`: which algorithm and which sizes, as one documented table
 //! * `verify`: the symbolic verifier
 //! * `encode`: typed ops to the bytes of [`ringdove_kernels::op`]
@@ -18,23 +22,31 @@ mod all_reduce_halving;
 mod all_reduce_hierarchical;
 mod all_reduce_ring;
 mod all_reduce_two_shot;
+mod alone;
+mod barrier;
 mod builder;
+mod chain;
 mod display;
 mod draft;
 mod encode;
+mod exchange;
 #[cfg(test)]
 mod host;
+mod request;
+mod ring;
 mod selection;
 mod send_recv;
+mod star;
 #[cfg(test)]
 mod tests;
 mod verify;
 
 pub use draft::{Draft, Pattern};
 pub use encode::{ENCODED_BYTES_MAX, EncodeError, PortResolver};
+pub use request::{Collective, CollectiveRequest, Delivery};
 pub(crate) use selection::ALL_PAIRS_RANKS_MAX;
-pub use selection::{Algorithm, Choice, Collective, Limits, PlanError, Request, select};
-pub use send_recv::{Direction, Group, Transfer, group, group_plan};
+pub use selection::{Algorithm, Choice, Limits, PlanError, select};
+pub use send_recv::{Direction, Group, PointToPoint, group, group_plan};
 pub use verify::{Access, Promise, Reason, Site, Stuck, Verified, VerifyError, verify};
 
 /// Every piece of a buffer that one op handles starts at a multiple of this many bytes (from the
@@ -52,12 +64,19 @@ pub fn build(choice: &Choice) -> Plan {
 
 /// One rank's part of [`build`].
 fn program(choice: &Choice, rank: u32) -> RankProgram {
-    match (choice.request.collective, choice.algorithm) {
-        (Collective::AllReduce, Algorithm::AllPairs) => all_reduce_all_pairs::program(choice, rank),
-        (Collective::AllReduce, Algorithm::Hierarchical) => {
-            all_reduce_hierarchical::program(choice, rank)
-        }
-        (Collective::AllReduce, _) => all_reduce_ring::program(choice, rank),
+    match choice.algorithm {
+        Algorithm::Copy => alone::program(choice),
+        Algorithm::AllPairs => all_reduce_all_pairs::program(choice, rank),
+        Algorithm::Hierarchical => all_reduce_hierarchical::program(choice, rank),
+        Algorithm::RingDirect | Algorithm::RingHybrid => all_reduce_ring::program(choice, rank),
+        Algorithm::RingStaged => match choice.request.collective {
+            Collective::AllReduce => all_reduce_ring::program(choice, rank),
+            _ => ring::program(choice, rank),
+        },
+        Algorithm::Chain => chain::program(choice, rank),
+        Algorithm::Exchange => exchange::program(choice, rank),
+        Algorithm::Star => star::program(choice, rank),
+        Algorithm::Dissemination => barrier::program(choice, rank),
     }
 }
 
@@ -120,7 +139,7 @@ pub struct SlotShape {
 
 /// A lane: the unit of ordering, from one rank to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct LaneId {
+pub struct Lane {
     /// The rank that puts.
     pub from: u32,
     /// The rank that receives.
@@ -155,7 +174,7 @@ pub enum Side {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LaneEnd {
     /// The lane.
-    pub lane: LaneId,
+    pub lane: Lane,
     /// Which end of it.
     pub side: Side,
 }
@@ -194,7 +213,7 @@ impl Buffer {
 
 /// Where an operand lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum Operand {
     /// `offset` bytes into a buffer; moves with the round.
     Buffer {
         /// Which buffer.
@@ -246,9 +265,9 @@ pub enum Op {
     /// `destination = source`.
     Copy {
         /// Where to.
-        destination: Place,
+        destination: Operand,
         /// Where from.
-        source: Place,
+        source: Operand,
         /// How much.
         range: Range,
         /// Scaling and finishing.
@@ -257,11 +276,11 @@ pub enum Op {
     /// `destination = a (op) b`.
     Reduce {
         /// Where to; may equal `a` or `b`.
-        destination: Place,
+        destination: Operand,
         /// First operand.
-        a: Place,
+        a: Operand,
         /// Second operand, the one that `scale` applies to.
-        b: Place,
+        b: Operand,
         /// How much.
         range: Range,
         /// Scaling and finishing.
@@ -275,16 +294,16 @@ pub enum Op {
         /// Message number relative to the port's position.
         message: u32,
         /// A buffer or address.
-        source: Place,
+        source: Operand,
         /// How much.
         range: Range,
     },
     /// Reduce the flagged messages at several receive ports and `own`, as they arrive.
     Collect {
         /// Where to; may equal `own`.
-        destination: Place,
+        destination: Operand,
         /// A buffer or address: the term that no message brings.
-        own: Place,
+        own: Operand,
         /// How many messages come before it in the order of terms.
         before: u16,
         /// The first port.
@@ -305,9 +324,9 @@ pub enum Op {
         /// A send port.
         port: PortIndex,
         /// Memory of the peer: the same message's slot, or a registered buffer.
-        destination: Place,
+        destination: Operand,
         /// Local slot or registered buffer.
-        source: Place,
+        source: Operand,
         /// How much.
         range: Range,
         /// Raise the arrival signal at the peer.

@@ -14,14 +14,31 @@
 //! real ones, one hop should win for longer: at 32 KiB, four ranks on PCIe send 192 KiB each, which
 //! takes about as long as two of the ring's six hops.
 //!
+//! The other collectives, by NCCL's `count` (of each rank's part, where there are parts). Rows of
+//! the table above apply to what one lane carries: to all parts where they go around a ring, to one
+//! part where they go straight.
+//!
+//! | collective                | up to 32 KiB and 16 ranks | more                |
+//! |---------------------------|---------------------------|---------------------|
+//! | all-gather                | exchange                  | ring                |
+//! | reduce-scatter            | exchange                  | ring                |
+//! | broadcast                 | star                      | chain               |
+//! | reduce                    | star                      | chain               |
+//! | all-to-all                | exchange                  | exchange            |
+//! | gather, scatter           | star                      | star                |
+//! | barrier                   | dissemination             | dissemination       |
+//!
+//! Exchange and star take one hop; in ring and chain each rank sends as much as it receives.
+//! Between nodes the same plans serve.
+//!
 //! Blocks are bounded by `Limits::blocks_max`, slices by half of the slots. These rows, and the
 //! sizes below, come from reasoning (a message wants the fewest hops and barriers when it is small,
 //! and at least two slices in flight when it is large), not from a measurement on hardware.
 
-use super::{GRANULE_BYTES, Promise, SlotShape};
+use super::{Collective, CollectiveRequest, GRANULE_BYTES, Modifiers, Range, SlotShape};
 use ringdove_kernels::descriptor::LENGTH_BYTES_MAX;
 use ringdove_kernels::element::ReduceOp;
-use ringdove_kernels::op::flagged_bytes;
+use ringdove_kernels::op::{BLOCK_PORTS_MAX, ll_bytes};
 
 /// Data up to `bytes` uses these.
 struct Row {
@@ -38,6 +55,14 @@ const TABLE: [Row; 4] = [
     Row { bytes: u64::MAX, blocks: 4, slices: 2, thread_count: 256 },
 ];
 
+/// Slots of lanes between ranks that are no neighbours are smaller: every pair of ranks has one.
+pub(crate) const PAIR_SLOT_BYTES_MAX: u32 = 128 << 10;
+/// Up to this, of each rank's part, one hop to every rank beats a way through all of them.
+const ONE_HOP_BYTES_MAX: u64 = 32 << 10;
+/// The most ranks that take this hop. A reduction needs a port for each of the others in one block.
+const ONE_HOP_RANKS_MAX: u32 = 16;
+/// Pairs of steps of one block of an exchange: each has two send and two receive ports.
+const EXCHANGE_PAIRS_MAX: u32 = BLOCK_PORTS_MAX as u32 / 4;
 /// Below this, the grant handshake of a direct plan costs more than the copies it saves.
 const DIRECT_BYTES_MIN: u64 = 64 << 10;
 /// The most ranks that exchange everything with everybody.
@@ -58,47 +83,6 @@ const ALONE_SLICE_BYTES_MAX: u64 = 1 << 20;
 const MESSAGE_BYTES_MIN: u64 = 64 << 10;
 /// A transfer is cut into about this many messages, as far as the sizes allow.
 const MESSAGES_WANTED: u64 = 8;
-
-/// A collective.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Collective {
-    /// Every rank gets the reduction of all ranks' inputs.
-    AllReduce,
-}
-
-/// What a call asks for; alike on every rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Request {
-    /// Which collective.
-    pub collective: Collective,
-    /// Ranks of the communicator.
-    pub rank_count: u32,
-    /// Bytes of each rank's data.
-    pub bytes: u64,
-    /// Bytes of one element: 1, 2, 4 or 8.
-    pub element_bytes: u32,
-    /// The reduction.
-    pub reduce_op: ReduceOp,
-    /// Input and output are the same memory.
-    pub in_place: bool,
-    /// Input and output are registered on every rank, so that engines may reach them.
-    pub registered: bool,
-}
-
-impl Request {
-    /// What a plan for this request has to achieve.
-    pub fn promise(&self) -> Promise {
-        match self.collective {
-            Collective::AllReduce => Promise::AllReduce {
-                rank_count: self.rank_count,
-                bytes: self.bytes,
-                element_bytes: self.element_bytes,
-                reduce_op: self.reduce_op,
-                in_place: self.in_place,
-            },
-        }
-    }
-}
 
 /// What a communicator has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -131,13 +115,21 @@ pub enum Algorithm {
     AllPairs,
     /// Rings on each node, and rings over the nodes on every rail.
     Hierarchical,
+    /// Along a chain of all ranks, through slots.
+    Chain,
+    /// Every rank sends every other rank what that one gets, through slots.
+    Exchange,
+    /// Between the root and every other rank, through slots.
+    Star,
+    /// Empty messages at distances that double.
+    Dissemination,
 }
 
 /// Everything that [`build`](super::build) needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// What is asked for.
-    pub request: Request,
+    pub request: CollectiveRequest,
     /// How.
     pub algorithm: Algorithm,
     /// Blocks of the launch; block `b` uses the lanes with index `b`.
@@ -162,13 +154,28 @@ pub struct Choice {
 impl Choice {
     /// Bytes that all blocks handle in one round.
     pub fn round_bytes(&self) -> u64 {
-        if self.algorithm == Algorithm::AllPairs {
-            return u64::from(self.slice_bytes);
-        }
-        u64::from(self.blocks)
-            * u64::from(self.request.rank_count)
-            * u64::from(self.slices)
-            * u64::from(self.slice_bytes)
+        let slices = match (self.algorithm, self.request.collective) {
+            (Algorithm::AllPairs, _) => return u64::from(self.slice_bytes),
+            // Blocks divide peers among them, and no data.
+            (Algorithm::Exchange | Algorithm::Star, _) => u64::from(self.slices),
+            (Algorithm::Copy | Algorithm::Dissemination, _) | (_, Collective::AllReduce) => {
+                u64::from(self.blocks) * u64::from(self.request.rank_count) * u64::from(self.slices)
+            }
+            _ => u64::from(self.blocks) * u64::from(self.slices),
+        };
+        slices * u64::from(self.slice_bytes)
+    }
+
+    /// Slice `slice` of what block `block` handles in a round, where blocks divide one piece of
+    /// data among them.
+    pub(super) fn slice(&self, block: u32, slice: u32) -> Range {
+        let before = u64::from(block) * u64::from(self.slices) + u64::from(slice);
+        Range { extent: before * u64::from(self.slice_bytes), length: self.slice_bytes }
+    }
+
+    /// What a rank does to its own input when it copies it into a slot.
+    pub(super) fn contribution(&self) -> Modifiers {
+        Modifiers { scale: self.request.collective.reduces(), finish: false }
     }
 
     /// Makes this the choice of all-pairs, but for the size of messages: one block, flagged slots,
@@ -180,6 +187,34 @@ impl Choice {
         let wanted = self.request.bytes.div_ceil(ALL_PAIRS_BYTES_PER_THREAD);
         let threads = wanted.clamp(32, u64::from(ALL_PAIRS_THREADS_MAX)).next_multiple_of(32);
         self.thread_count = threads as u32;
+    }
+
+    /// Sets the blocks that the algorithm needs, and the slots of the lanes that it uses: those
+    /// between neighbours of a ring are many and large; every other pair of ranks has one lane.
+    pub(super) fn set_blocks(&mut self, limits: &Limits) {
+        let ranks = self.request.rank_count;
+        let peers = ranks - 1;
+        let on_ring = matches!(self.algorithm, Algorithm::RingStaged | Algorithm::Chain);
+        let rows_blocks = self.blocks;
+        self.blocks = match (self.algorithm, self.request.collective) {
+            (Algorithm::Copy, _) => rows_blocks,
+            // Where nodes have several ranks, the ring's way to the next node is a pair's lane.
+            _ if on_ring && (self.ranks_per_node == ranks || self.ranks_per_node == 1) => {
+                return;
+            }
+            _ if on_ring => 1,
+            (Algorithm::Exchange, Collective::ReduceScatter) => 1,
+            (Algorithm::Exchange, _) => {
+                let pairs = ranks / 2;
+                rows_blocks.max(pairs.div_ceil(EXCHANGE_PAIRS_MAX)).min(pairs)
+            }
+            (Algorithm::Star, Collective::Reduce { .. }) => 1,
+            (Algorithm::Star, _) => {
+                rows_blocks.max(peers.div_ceil(BLOCK_PORTS_MAX as u32)).min(peers)
+            }
+            _ => 1,
+        };
+        self.slots = SlotShape { bytes: limits.pair_slot_bytes(), count: limits.slot_count };
     }
 
     /// Sets the size of messages (for tuning and tests) and the rounds that follow from it.
@@ -236,7 +271,7 @@ pub enum PlanError {
     },
 }
 
-fn require(
+pub(super) fn require(
     ok: bool,
     what: &'static str,
     expected: &'static str,
@@ -251,9 +286,14 @@ impl Limits {
         SlotShape { bytes: self.slot_bytes, count: self.slot_count }
     }
 
+    /// Bytes of a slot between ranks that are no neighbours.
+    pub(crate) fn pair_slot_bytes(&self) -> u32 {
+        self.slot_bytes.min(PAIR_SLOT_BYTES_MAX)
+    }
+
     /// The slots of each flagged lane. Two suffice: see `all_reduce_all_pairs`.
     pub fn flagged_slots(&self) -> SlotShape {
-        let bytes = flagged_bytes(u64::from(self.flagged_bytes)) as u32;
+        let bytes = ll_bytes(u64::from(self.flagged_bytes)) as u32;
         SlotShape { bytes, count: FLAGGED_SLOTS }
     }
 
@@ -275,22 +315,47 @@ impl Limits {
 ///
 /// # Errors
 /// A number in `request` or `limits` that no plan can be built for.
-pub fn select(request: &Request, limits: &Limits) -> Result<Choice, PlanError> {
+pub fn select(request: &CollectiveRequest, limits: &Limits) -> Result<Choice, PlanError> {
     limits.check()?;
-    let element = u64::from(request.element_bytes);
-    require(request.rank_count > 0, "ranks", "at least 1", 0)?;
+    request.check()?;
     let per_node = match limits.ranks_per_node {
         0 => request.rank_count,
         ranks => ranks,
     };
     let divides = request.rank_count.is_multiple_of(per_node);
     require(divides, "ranks of a node", "a divisor of the number of ranks", per_node.into())?;
-    require(matches!(element, 1 | 2 | 4 | 8), "element bytes", "1, 2, 4 or 8", element)?;
-    let whole = request.bytes.is_multiple_of(element);
-    require(whole, "bytes", "a whole number of elements", request.bytes)?;
-    require(request.bytes < 1 << 40, "bytes", "less than 1 TiB", request.bytes)?;
+    Ok(match request.collective {
+        Collective::AllReduce => all_reduce(request, limits, per_node),
+        _ => other(request, limits, per_node),
+    })
+}
 
-    let row = TABLE.iter().find(|row| request.bytes <= row.bytes).expect("the last row has no end");
+/// The row of the table for so much data.
+fn row(bytes: u64) -> &'static Row {
+    TABLE.iter().find(|row| bytes <= row.bytes).expect("the last row has no end")
+}
+
+fn choice(
+    request: &CollectiveRequest,
+    limits: &Limits,
+    per_node: u32,
+    (algorithm, row): (Algorithm, &Row),
+) -> Choice {
+    Choice {
+        request: *request,
+        algorithm,
+        blocks: row.blocks.min(limits.blocks_max),
+        slices: row.slices.min(limits.slot_count / 2),
+        slice_bytes: GRANULE_BYTES as u32,
+        rounds: 0,
+        thread_count: row.thread_count,
+        slots: limits.slots(),
+        rings: vec![(0..request.rank_count).collect()],
+        ranks_per_node: per_node,
+    }
+}
+
+fn all_reduce(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Choice {
     let direct = request.registered && request.bytes >= DIRECT_BYTES_MIN;
     let spread = per_node < request.rank_count;
     // Flagged words are trusted on the transport inside of a node alone (R13).
@@ -308,35 +373,55 @@ pub fn select(request: &Request, limits: &Limits) -> Result<Choice, PlanError> {
         (_, true, false) => Algorithm::RingDirect,
         (_, true, true) => Algorithm::RingHybrid,
     };
-    let mut choice = Choice {
-        request: *request,
-        algorithm,
-        blocks: row.blocks.min(limits.blocks_max),
-        slices: row.slices.min(limits.slot_count / 2),
-        slice_bytes: GRANULE_BYTES as u32,
-        rounds: 0,
-        thread_count: row.thread_count,
-        slots: limits.slots(),
-        rings: vec![(0..request.rank_count).collect()],
-        ranks_per_node: per_node,
-    };
+    let mut choice = choice(request, limits, per_node, (algorithm, row(request.bytes)));
     let slice_bytes_max = match algorithm {
         Algorithm::Copy => ALONE_SLICE_BYTES_MAX,
         Algorithm::RingDirect => DIRECT_SLICE_BYTES_MAX,
-        Algorithm::RingStaged | Algorithm::RingHybrid | Algorithm::Hierarchical => {
-            u64::from(limits.slot_bytes)
-        }
         Algorithm::AllPairs => u64::from(limits.flagged_bytes),
+        _ => u64::from(limits.slot_bytes),
     };
     if algorithm == Algorithm::AllPairs {
         choice.all_pairs(limits);
     }
+    finish(choice, slice_bytes_max)
+}
+
+/// A collective other than all-reduce, by the second table.
+fn other(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Choice {
+    let ranks = request.rank_count;
+    let is_small = request.bytes <= ONE_HOP_BYTES_MAX && ranks <= ONE_HOP_RANKS_MAX;
+    let (algorithm, data) = match request.collective {
+        _ if ranks == 1 => (Algorithm::Copy, request.bytes),
+        Collective::Barrier => (Algorithm::Dissemination, 0),
+        Collective::AllToAll => (Algorithm::Exchange, request.bytes),
+        Collective::Gather { .. } | Collective::Scatter { .. } => (Algorithm::Star, request.bytes),
+        Collective::AllGather | Collective::ReduceScatter if is_small => {
+            (Algorithm::Exchange, request.bytes)
+        }
+        Collective::AllGather | Collective::ReduceScatter => {
+            (Algorithm::RingStaged, request.bytes.saturating_mul(ranks.into()))
+        }
+        _ if is_small => (Algorithm::Star, request.bytes),
+        _ => (Algorithm::Chain, request.bytes),
+    };
+    let mut choice = choice(request, limits, per_node, (algorithm, row(data)));
+    choice.set_blocks(limits);
+    let slice_bytes_max = match algorithm {
+        Algorithm::Copy => ALONE_SLICE_BYTES_MAX,
+        _ => u64::from(choice.slots.bytes),
+    };
+    finish(choice, slice_bytes_max)
+}
+
+/// Sets slices and rounds.
+fn finish(mut choice: Choice, slice_bytes_max: u64) -> Choice {
     choice.set_slice_bytes(even_slice(&choice, slice_bytes_max.min(LENGTH_BYTES_MAX)));
-    let unchanged = request.in_place && request.reduce_op != ReduceOp::PreMulSum;
-    if algorithm == Algorithm::Copy && unchanged {
+    let request = &choice.request;
+    let scales = request.collective.reduces() && request.reduce_op == ReduceOp::PreMulSum;
+    if choice.algorithm == Algorithm::Copy && request.in_place && !scales {
         choice.rounds = 0;
     }
-    Ok(choice)
+    choice
 }
 
 /// The message size which spreads the data evenly over the fewest rounds that `maximum` allows.

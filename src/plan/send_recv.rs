@@ -11,7 +11,7 @@
 use super::builder::{SlotReceiver, SlotSender, copy};
 use super::selection::{group_thread_count, message_bytes};
 use super::{
-    BlockProgram, LaneId, LaneKind, Limits, Modifiers, Place, Plan, PlanError, Promise, Range,
+    BlockProgram, Lane, LaneKind, Limits, Modifiers, Operand, Plan, PlanError, Promise, Range,
     RankProgram, Segment, Side,
 };
 use std::collections::BTreeMap;
@@ -35,7 +35,7 @@ pub enum Direction {
 
 /// One send or receive of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Transfer {
+pub struct PointToPoint {
     /// The rank at the other end; may be the own rank.
     pub peer: u32,
     /// Which way.
@@ -67,7 +67,7 @@ pub struct Group {
 pub fn group(
     rank: u32,
     rank_count: u32,
-    transfers: &[Transfer],
+    transfers: &[PointToPoint],
     limits: &Limits,
 ) -> Result<Group, PlanError> {
     if rank >= rank_count {
@@ -86,7 +86,7 @@ pub fn group(
             Direction::Receive => Direction::Send,
         };
         let bytes = transfer.bytes;
-        world[transfer.peer as usize].push(Transfer { peer: rank, direction, address, bytes });
+        world[transfer.peer as usize].push(PointToPoint { peer: rank, direction, address, bytes });
         address += bytes.next_multiple_of(MIRROR_ALIGNMENT);
     }
     world[rank as usize] = transfers.to_vec();
@@ -97,7 +97,7 @@ pub fn group(
 ///
 /// # Errors
 /// As [`group`].
-pub fn group_plan(world: &[Vec<Transfer>], limits: &Limits) -> Result<Group, PlanError> {
+pub fn group_plan(world: &[Vec<PointToPoint>], limits: &Limits) -> Result<Group, PlanError> {
     limits.check()?;
     let rank_count = world.len() as u32;
     let mut ranks = Vec::new();
@@ -115,7 +115,7 @@ pub fn group_plan(world: &[Vec<Transfer>], limits: &Limits) -> Result<Group, Pla
     Ok(Group { plan, promise: Promise::SendReceive { transfers: world.to_vec() } })
 }
 
-fn check(transfer: &Transfer, rank_count: u32) -> Result<(), PlanError> {
+fn check(transfer: &PointToPoint, rank_count: u32) -> Result<(), PlanError> {
     let (what, expected, seen) = if transfer.peer >= rank_count {
         ("peer", "less than the number of ranks", u64::from(transfer.peer))
     } else if transfer.bytes >= 1 << 40 {
@@ -129,12 +129,12 @@ fn check(transfer: &Transfer, rank_count: u32) -> Result<(), PlanError> {
 }
 
 /// What is received into, nothing else may touch.
-fn check_overlap(rank: u32, transfers: &[Transfer]) -> Result<(), PlanError> {
+fn check_overlap(rank: u32, transfers: &[PointToPoint]) -> Result<(), PlanError> {
     let to_self =
         |direction| transfers.iter().filter(move |it| it.peer == rank && it.direction == direction);
     // A receive from the own rank that stays in place is not written.
     let pairs = to_self(Direction::Send).zip(to_self(Direction::Receive));
-    let still: Vec<&Transfer> =
+    let still: Vec<&PointToPoint> =
         pairs.filter(|(from, to)| from.address == to.address).map(|(_, to)| to).collect();
     let mut ranges: Vec<(u64, u64, bool)> = transfers
         .iter()
@@ -161,10 +161,10 @@ fn check_overlap(rank: u32, transfers: &[Transfer]) -> Result<(), PlanError> {
 /// One rank's blocks: in the order of (peer, direction), its copies to itself last.
 fn rank_program(
     rank: u32,
-    transfers: &[Transfer],
+    transfers: &[PointToPoint],
     limits: &Limits,
 ) -> Result<RankProgram, PlanError> {
-    let mut pairs: BTreeMap<(u32, Direction), Vec<&Transfer>> = BTreeMap::new();
+    let mut pairs: BTreeMap<(u32, Direction), Vec<&PointToPoint>> = BTreeMap::new();
     for transfer in transfers {
         pairs.entry((transfer.peer, transfer.direction)).or_default().push(transfer);
     }
@@ -199,40 +199,46 @@ fn rank_program(
     Ok(RankProgram { blocks })
 }
 
-fn lane(from: u32, to: u32) -> LaneId {
-    LaneId { from, to, index: 0, kind: LaneKind::Slots }
+fn lane(from: u32, to: u32) -> Lane {
+    Lane { from, to, index: 0, kind: LaneKind::Slots }
 }
 
-fn send(block: &mut BlockProgram, rank: u32, peer: u32, transfer: &Transfer, limits: &Limits) {
+fn send(block: &mut BlockProgram, rank: u32, peer: u32, transfer: &PointToPoint, limits: &Limits) {
     let port = block.port(lane(rank, peer), Side::Send);
     let mut sender = SlotSender::new(port, limits.slot_count);
     let range = piece(message_bytes(transfer.bytes, limits));
     let mut ops = Vec::new();
     let slot = sender.claim(&mut ops);
-    ops.push(copy(slot, Place::Address(transfer.address), range, Modifiers::NONE));
+    ops.push(copy(slot, Operand::Address(transfer.address), range, Modifiers::NONE));
     sender.put(&mut ops, range);
     sender.advance(&mut ops);
     rounds(block, range, transfer.bytes, ops);
 }
 
-fn receive(block: &mut BlockProgram, rank: u32, peer: u32, transfer: &Transfer, limits: &Limits) {
+fn receive(
+    block: &mut BlockProgram,
+    rank: u32,
+    peer: u32,
+    transfer: &PointToPoint,
+    limits: &Limits,
+) {
     let port = block.port(lane(peer, rank), Side::Receive);
     let mut receiver = SlotReceiver::new(port);
     let range = piece(message_bytes(transfer.bytes, limits));
     let mut ops = Vec::new();
     let slot = receiver.wait(&mut ops);
-    ops.push(copy(Place::Address(transfer.address), slot, range, Modifiers::NONE));
+    ops.push(copy(Operand::Address(transfer.address), slot, range, Modifiers::NONE));
     receiver.release(&mut ops);
     receiver.advance(&mut ops);
     rounds(block, range, transfer.bytes, ops);
 }
 
-fn copy_local(block: &mut BlockProgram, from: &Transfer, to: &Transfer) {
+fn copy_local(block: &mut BlockProgram, from: &PointToPoint, to: &PointToPoint) {
     if from.address == to.address {
         return;
     }
     let range = piece(COPY_BYTES_MAX.min(from.bytes.max(1)));
-    let (source, destination) = (Place::Address(from.address), Place::Address(to.address));
+    let (source, destination) = (Operand::Address(from.address), Operand::Address(to.address));
     rounds(block, range, from.bytes, vec![copy(destination, source, range, Modifiers::NONE)]);
 }
 

@@ -67,7 +67,7 @@ impl fmt::Display for Choice {
         let Self { adapter, port, link_layer, gid, because, .. } = self;
         write!(f, "{adapter} port {port} ({link_layer}), {gid}: {because}")?;
         for other in &self.passed_over {
-            write!(f, "; passed over {other}")?;
+            write!(f, "; not used: {other}")?;
         }
         Ok(())
     }
@@ -185,7 +185,7 @@ fn because(wanted: &Wanted, near: Nearness, equals: usize, usable: usize) -> Str
     let mut why = match (wanted.adapter.is_some(), near) {
         (true, _) => "RINGDOVE_ADAPTER asks for it".to_owned(),
         (false, (2.., _)) => format!("shares {} levels of the PCI tree with the GPU", near.0),
-        (false, (1, _)) => "hangs on the GPU's PCI root".to_owned(),
+        (false, (1, _)) => "is below the GPU's PCI root".to_owned(),
         (false, (_, true)) => "is on the GPU's NUMA node".to_owned(),
         (false, _) if usable > 1 => "is as near as any, and the fastest".to_owned(),
         (false, _) => "is the only one that can be used".to_owned(),

@@ -57,7 +57,7 @@ fn a_port_that_is_down_is_passed_over_and_named() {
     ports[0].state = PortState::Down;
     let choice = choose(&ports, &gpu(&GPU), 0, &Wanted::default()).unwrap();
     assert_eq!(choice.adapter, "far");
-    assert!(choice.to_string().contains("passed over near port 1: the port is down"), "{choice}");
+    assert!(choice.to_string().contains("not used: near port 1: the port is down"), "{choice}");
 }
 
 #[test]

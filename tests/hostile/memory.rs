@@ -87,8 +87,8 @@ impl Attack {
         match self.part {
             Part::Ring => self.plausible,
             Part::Head | Part::Tail | Part::TailCache => false,
-            Part::Abort | Part::Record => false,
-            Part::Claim | Part::Communicator | Part::Ports | Part::Signals => true,
+            Part::Abort | Part::Record | Part::Claim => false,
+            Part::Communicator | Part::Ports | Part::Signals => true,
             Part::Slots | Part::Plans | Part::Registers => true,
         }
     }

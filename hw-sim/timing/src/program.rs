@@ -368,7 +368,7 @@ fn decode(reader: &Reader<'_>, op: &wire::Op) -> Result<Op, ProgramError> {
     let Some(code) = OpCode::from_code(op.code) else {
         return reader.wrong("op", "a code of ringdove_kernels::op".into(), op.code);
     };
-    let mut flags = op.flags & (flags::ARRIVAL | flags::COMPLETION | flags::FLAGGED);
+    let mut flags = op.flags & (flags::ARRIVAL | flags::COMPLETION | flags::LOW_LATENCY);
     let mut decoded =
         Op { code, flags, port: op.port, length: op.length, extent: op.extent, value: 0, other: 0 };
     match code {

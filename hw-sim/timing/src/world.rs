@@ -372,7 +372,7 @@ impl<'a> World<'a> {
         if let Some(block) = waiter {
             self.run_block(block);
         }
-        if self.setup.notes && !self.lanes[lane as usize].is_flagged {
+        if self.setup.notes && !self.lanes[lane as usize].is_ll {
             self.notes.push(Note::Signal {
                 lane,
                 signal: SIGNALS[signal as usize].0,

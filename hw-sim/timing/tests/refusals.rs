@@ -138,7 +138,7 @@ fn a_plan_that_makes_no_sense_is_an_error_that_names_rank_and_place() {
     let error = refuse(&|it| it[0].encoded[rounds + 3] = 0x7f);
     assert!(error.contains("not done after 10000 ops and events"), "{error}");
     // Every single bit: an error or another plan, but no panic and no endless run.
-    for good in [good, flagged()] {
+    for good in [good, ll_programs()] {
         for bit in 0..good[0].encoded.len() * 8 {
             let mut programs = good.clone();
             programs[0].encoded[bit / 8] ^= 1 << (bit % 8);
@@ -147,8 +147,8 @@ fn a_plan_that_makes_no_sense_is_an_error_that_names_rank_and_place() {
     }
 }
 
-/// Two ranks that exchange flagged messages.
-fn flagged() -> Vec<RankProgram> {
+/// Two ranks that exchange LL messages.
+fn ll_programs() -> Vec<RankProgram> {
     let limits = Limits {
         blocks_max: 1,
         slot_bytes: 64,
@@ -164,7 +164,7 @@ fn flagged() -> Vec<RankProgram> {
 fn a_collect_of_other_ports_than_the_blocks_receive_ports_is_refused() {
     let profile = profile("ark-v100");
     let machine = machine(&pcie(2), 1, &profile);
-    let mut programs = flagged();
+    let mut programs = ll_programs();
     // Pack, put, collect, two advances, of 80 bytes each; the count stands 16 bytes into an op.
     let ports = programs[0].encoded.len() - 3 * 80 + 16;
     for count in [0, 2, 200] {

@@ -5,8 +5,8 @@
 mod copy;
 mod doorbell;
 mod example;
-mod flagged;
 mod gpu;
+mod low_latency;
 mod rank;
 mod reduce;
 mod refusal;

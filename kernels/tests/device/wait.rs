@@ -4,7 +4,7 @@ use crate::gpu::Arena;
 use crate::rank::{
     BlockText, PlanText, Rank, advance, buffer, copy, slot, wait_completion, wait_signal,
 };
-use ringdove_kernels::launch::WaitKind;
+use ringdove_kernels::launch::{RECORD_CLAIMED, WaitKind, WaitRecord};
 use ringdove_kernels::op::{Op, Segment};
 use ringdove_kernels::port::Port;
 
@@ -59,7 +59,37 @@ fn an_expired_wait_leaves_a_complete_record() {
         assert!(record.waited_ns >= timeout && record.waited_ns < 2 * timeout);
         // Positions of a failed launch stay, as the record counts from them.
         assert!(rank.ports().iter().all(|port| port.position == 0));
-        assert_eq!(rank.arena.read_as::<u32>(rank.communicator.record_claim), 1);
+        assert_eq!(rank.arena.read_as::<u32>(rank.communicator.record_claim), RECORD_CLAIMED);
+    }
+}
+
+/// If this fails, one stray store into the claim silences this launch and all that follow: they do
+/// nothing, and nobody learns why.
+#[test]
+fn a_claim_that_no_thread_wrote_is_recorded() {
+    const STATE: u64 = std::mem::offset_of!(WaitRecord, state) as u64;
+    let mut rank = two_ports();
+    let plan = PlanText::single(32, &[1], &[wait_signal(0, 1)]);
+    let arguments = rank.arguments(&plan);
+    // Before the launch, and while its wait polls.
+    for before_launch in [true, false] {
+        rank.arena.write_as(rank.communicator.record + STATE, 0u32);
+        let stray = |rank: &mut Rank| rank.arena.write_as(rank.communicator.record_claim, 7u32);
+        rank.arena.write_as(rank.communicator.record_claim, 0u32);
+        if before_launch {
+            stray(&mut rank);
+        }
+        let mut steps = 0;
+        rank.execute(&arguments, (1, 32), |rank| {
+            steps += 1;
+            if !before_launch && steps == 3 {
+                stray(rank);
+            }
+        });
+        let record = rank.record();
+        assert_eq!((record.state, record.kind), (1, WaitKind::StrayClaim as u32));
+        assert_eq!((record.expected, record.seen), (RECORD_CLAIMED.into(), 7));
+        assert_eq!(rank.arena.read_as::<u32>(rank.communicator.record_claim), RECORD_CLAIMED);
     }
 }
 

@@ -25,7 +25,7 @@ enum Verb {
     /// Measure an operation and check its results, with the options and the table of nccl-tests
     #[command(subcommand)]
     Perf(Perf),
-    /// Say what this machine has, what will be used and why, what is missing and how to get it
+    /// Report hardware and software of this machine, what will be used, and what is missing
     Doctor(doctor::Arguments),
 }
 

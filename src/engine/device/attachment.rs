@@ -3,7 +3,7 @@
 use super::channel::Channel;
 use super::watch::WatchThread;
 use crate::engine::{Alarm, Snapshot, Watch};
-use crate::error::{Error, Result};
+use crate::error::{EngineFaultKind, Error, Result};
 use crate::id::Rank;
 use crate::shared::AtomicWord32;
 use ringdove_kernels::bar::Status;
@@ -85,7 +85,7 @@ impl DeviceAttachment {
     /// host memory while all is well.
     pub fn look(&self) {
         let watched = &self.watched;
-        let deadline = Instant::now() + CAUSE_PATIENCE + LOOK_INTERVAL;
+        let deadline = Instant::now() + 2 * CAUSE_PATIENCE + LOOK_INTERVAL;
         while watched.is_suspicious() {
             watched.look(Instant::now());
             if watched.is_over() || Instant::now() > deadline {
@@ -170,12 +170,14 @@ impl Watched {
 
     /// True while it may turn out that `error` only follows from another one.
     fn awaits_cause(&self, error: &Error, now: Instant) -> bool {
-        let follows = match error {
-            Error::Engine(fault) => fault.is_consequence(),
-            Error::Aborted { by, .. } => by.is_none(),
-            _ => false,
+        let patience = match error {
+            // A lost link may itself be the cause, so it is named before what only follows.
+            Error::Engine(fault) if fault.kind == EngineFaultKind::LinkLost => CAUSE_PATIENCE,
+            Error::Engine(fault) if fault.is_consequence() => 2 * CAUSE_PATIENCE,
+            Error::Aborted { by: None, .. } => 2 * CAUSE_PATIENCE,
+            _ => return false,
         };
         let mut since = self.consequence.lock().unwrap_or_else(PoisonError::into_inner);
-        follows && now.duration_since(*since.get_or_insert(now)) < CAUSE_PATIENCE
+        now.duration_since(*since.get_or_insert(now)) < patience
     }
 }

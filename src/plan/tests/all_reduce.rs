@@ -6,7 +6,7 @@ use proptest::prelude::*;
 /// What a case varies.
 #[derive(Clone, Debug)]
 struct Case {
-    request: Request,
+    request: CollectiveRequest,
     limits: Limits,
     slice_bytes: Option<u32>,
     rings: Vec<Vec<u32>>,
@@ -55,7 +55,7 @@ fn cases() -> impl Strategy<Value = Case> {
         let mut reversed: Vec<u32> = (0..rank_count).collect();
         reversed.reverse();
         Case {
-            request: Request {
+            request: CollectiveRequest {
                 element_bytes,
                 reduce_op,
                 in_place,
@@ -89,7 +89,8 @@ fn counts_at_the_edges_of_chunks_are_reduced() {
             for (in_place, registered) in
                 [(false, false), (true, false), (false, true), (true, true)]
             {
-                let request = Request { in_place, registered, ..request(rank_count, count * 4) };
+                let request =
+                    CollectiveRequest { in_place, registered, ..request(rank_count, count * 4) };
                 let limits = Limits { flagged_bytes: 16, ..limits(2, 64, 4) };
                 for all_pairs in [false, true] {
                     let (slice_bytes, rings) = (Some(16), vec![(0..rank_count).collect()]);
@@ -104,7 +105,7 @@ fn counts_at_the_edges_of_chunks_are_reduced() {
 fn what_selection_chooses_is_right_as_it_is() {
     for bytes in [4, 60, 8 << 10, (64 << 10) + 4, (300 << 10) + 12] {
         for (in_place, registered) in [(false, false), (true, false), (false, true), (true, true)] {
-            let request = Request { in_place, registered, ..request(4, bytes) };
+            let request = CollectiveRequest { in_place, registered, ..request(4, bytes) };
             let limits = Limits { flagged_bytes: 16 << 10, ..limits(4, 16 << 10, 4) };
             let choice = select(&request, &limits).expect("valid");
             let small = bytes <= 16 << 10;
@@ -119,7 +120,7 @@ fn what_selection_chooses_is_right_as_it_is() {
 fn large_plans_keep_much_in_flight_and_stay_small_enough_to_verify() {
     let limits = limits(4, 512 << 10, 8);
     for (in_place, registered) in [(false, false), (true, false), (false, true), (true, true)] {
-        let request = Request { in_place, registered, ..request(4, 1 << 30) };
+        let request = CollectiveRequest { in_place, registered, ..request(4, 1 << 30) };
         let choice = select(&request, &limits).expect("valid");
         assert!(choice.blocks >= 2 && choice.slices >= 2, "{choice:?}");
         let plan = build(&choice);
@@ -139,7 +140,7 @@ fn selection_covers_every_size_and_says_what_it_cannot_do() {
             for registered in [false, true] {
                 let bytes = (1u64 << log2) - if log2 > 12 { 4 } else { 0 };
                 let bytes = bytes / 4 * 4;
-                let request = Request { registered, ..request(rank_count, bytes) };
+                let request = CollectiveRequest { registered, ..request(rank_count, bytes) };
                 let choice = select(&request, &limits).expect("valid");
                 let covered = u64::from(choice.rounds) * choice.round_bytes();
                 assert!(covered >= bytes && choice.slice_bytes.is_multiple_of(16), "{choice:?}");
@@ -157,7 +158,7 @@ fn selection_covers_every_size_and_says_what_it_cannot_do() {
 
 #[test]
 fn registered_data_moves_without_staging_copies() {
-    let request = Request { registered: true, ..request(4, 1 << 20) };
+    let request = CollectiveRequest { registered: true, ..request(4, 1 << 20) };
     let plan = build(&select(&request, &limits(4, 1 << 16, 8)).expect("valid"));
     let ops = plan.ranks.iter().flat_map(|rank| &rank.blocks).flat_map(|block| &block.segments);
     assert!(!ops.flat_map(|segment| &segment.ops).any(|op| matches!(op, Op::Copy { .. })));

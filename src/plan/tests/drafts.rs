@@ -6,7 +6,7 @@ use hwsim_timing::{
 };
 use std::collections::BTreeMap;
 
-fn drafts() -> Vec<(Request, Draft)> {
+fn drafts() -> Vec<(CollectiveRequest, Draft)> {
     let mut drafts = Vec::new();
     let worlds = [
         (Pattern::TwoShot, 2),
@@ -20,7 +20,8 @@ fn drafts() -> Vec<(Request, Draft)> {
     for (pattern, ranks) in worlds {
         for (bytes, blocks) in [(4, 1), (1000, 1), (5000, 2)] {
             for (op, in_place) in [(ReduceOp::PreMulSum, false), (ReduceOp::Avg, true)] {
-                let request = Request { reduce_op: op, in_place, ..request(ranks, bytes) };
+                let request =
+                    CollectiveRequest { reduce_op: op, in_place, ..request(ranks, bytes) };
                 // What is selected depends on nodes and on flagged messages; the other patterns do
                 // not ask for them.
                 let ways: &[(u32, u32)] = match pattern {
@@ -64,18 +65,18 @@ fn what_a_pattern_cannot_do_is_refused() {
 /// A lane, by what both sides call it.
 type LaneKey = (u32, u32, u16, bool);
 
-fn lane_key(lane: &LaneId) -> LaneKey {
+fn lane_key(lane: &Lane) -> LaneKey {
     (lane.from, lane.to, lane.index, lane.kind == LaneKind::Direct)
 }
 
 /// What a functional run does on each lane.
-fn functional(draft: &Draft, request: &Request) -> BTreeMap<LaneKey, Vec<Event>> {
+fn functional(draft: &Draft, request: &CollectiveRequest) -> BTreeMap<LaneKey, Vec<Event>> {
     let verified = verify(draft.plan(), &request.promise()).expect("verified");
     let mut host = host(&verified, element(request), 0);
     for rank in &mut host.ranks {
         let bytes = request.bytes as usize;
         rank.memory = [vec![0; bytes], vec![0; bytes], Vec::new()];
-        rank.in_place = request.in_place;
+        rank.in_place = request.in_place.then_some([0, 0]);
     }
     host.launch(&mut Random(7)).expect("runs to its end");
     let mut events: BTreeMap<LaneKey, Vec<Event>> = BTreeMap::new();

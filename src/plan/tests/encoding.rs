@@ -12,18 +12,20 @@ impl Decoder<'_> {
         bytemuck::pod_read_unaligned(&self.0[start..start + size_of::<T>()])
     }
 
-    fn place(operand: &wire::Operand) -> Place {
+    fn place(operand: &wire::Operand) -> Operand {
         match operand.space {
             space if space == Space::Buffer as u8 => {
                 let buffer = [Buffer::Input, Buffer::Output][operand.number as usize];
-                Place::Buffer { buffer, offset: operand.offset }
+                Operand::Buffer { buffer, offset: operand.offset }
             }
-            space if space == Space::Slot as u8 => {
-                Place::Slot { port: operand.port, message: operand.number, offset: operand.offset }
-            }
+            space if space == Space::Slot as u8 => Operand::Slot {
+                port: operand.port,
+                message: operand.number,
+                offset: operand.offset,
+            },
             space => {
                 assert_eq!(space, Space::Address as u8);
-                Place::Address(operand.offset)
+                Operand::Address(operand.offset)
             }
         }
     }
@@ -110,13 +112,13 @@ fn plans() -> Vec<Verified> {
     let mut plans = Vec::new();
     for (in_place, registered) in [(false, false), (false, true), (true, true)] {
         let (reduce_op, request) = (ReduceOp::PreMulSum, request(3, 1 << 17));
-        let request = Request { reduce_op, in_place, registered, ..request };
+        let request = CollectiveRequest { reduce_op, in_place, registered, ..request };
         let choice = select(&request, &limits).expect("valid");
         plans.push(verify(build(&choice), &request.promise()).expect("correct"));
     }
     let (plan, promise) = all_pairs(64);
     plans.push(verify(plan, &promise).expect("correct"));
-    let transfer = |peer, direction, address| Transfer { peer, direction, address, bytes: 100 };
+    let transfer = |peer, direction, address| PointToPoint { peer, direction, address, bytes: 100 };
     let list = [
         transfer(1, Direction::Send, 0),
         transfer(1, Direction::Receive, 256),
@@ -164,7 +166,7 @@ fn what_is_decoded_is_what_was_encoded() {
             for (op, typed) in ops_of(&bytes).iter().zip(program.blocks.iter().flat_map(ops)) {
                 let lane = typed.1.map(|end| end.lane.kind);
                 let flagged = lane == Some(LaneKind::Flagged) && matches!(typed.0, Op::Put { .. });
-                assert_eq!(op.flags & flags::FLAGGED != 0, flagged, "{:?}", typed.0);
+                assert_eq!(op.flags & flags::LOW_LATENCY != 0, flagged, "{:?}", typed.0);
             }
             let bound = crate::plan::encode::encoded_bytes(program);
             assert_eq!(bytes.len() as u64, bound);

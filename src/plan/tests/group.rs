@@ -7,17 +7,21 @@ const ELEMENT: Element = Element { bytes: 1, reduce_op: ReduceOp::Sum, scalar: 1
 
 /// Lists of transfers for a world, from (from, to, bytes) messages: each rank names them in an
 /// order of its own, but those of one pair and direction in the order of the messages.
-fn world(rank_count: u32, messages: &[(u32, u32, u64)], random: &mut Random) -> Vec<Vec<Transfer>> {
-    let mut lists: Vec<Vec<Transfer>> = vec![Vec::new(); rank_count as usize];
+fn world(
+    rank_count: u32,
+    messages: &[(u32, u32, u64)],
+    random: &mut Random,
+) -> Vec<Vec<PointToPoint>> {
+    let mut lists: Vec<Vec<PointToPoint>> = vec![Vec::new(); rank_count as usize];
     let mut ends = vec![16u64; rank_count as usize];
     for &(from, to, bytes) in messages {
         for (rank, peer, direction) in [(from, to, Direction::Send), (to, from, Direction::Receive)]
         {
             let address = ends[rank as usize];
             ends[rank as usize] += bytes + 3;
-            let transfer = Transfer { peer, direction, address, bytes };
+            let transfer = PointToPoint { peer, direction, address, bytes };
             let list = &mut lists[rank as usize];
-            let kin = |it: &Transfer| (it.peer, it.direction) == (peer, direction);
+            let kin = |it: &PointToPoint| (it.peer, it.direction) == (peer, direction);
             let first = list.iter().rposition(kin).map_or(0, |place| place + 1);
             let place = first + random.below(list.len() - first + 1);
             list.insert(place, transfer);
@@ -26,7 +30,7 @@ fn world(rank_count: u32, messages: &[(u32, u32, u64)], random: &mut Random) -> 
     lists
 }
 
-fn run(lists: &[Vec<Transfer>], verified: &Verified, random: &mut Random) {
+fn run(lists: &[Vec<PointToPoint>], verified: &Verified, random: &mut Random) {
     let mut host = host(verified, ELEMENT, 3);
     for (rank, list) in lists.iter().enumerate() {
         let end = list.iter().map(|it| it.address + it.bytes).max().unwrap_or(0);
@@ -37,7 +41,7 @@ fn run(lists: &[Vec<Transfer>], verified: &Verified, random: &mut Random) {
     for (rank, list) in lists.iter().enumerate() {
         let mut expected = before[rank].clone();
         for peer in 0..lists.len() {
-            let of = |list: &[Transfer], peer: usize, direction| {
+            let of = |list: &[PointToPoint], peer: usize, direction| {
                 let mut list = list.to_vec();
                 list.retain(|it| it.peer as usize == peer && it.direction == direction);
                 list
@@ -91,7 +95,7 @@ proptest! {
 fn a_large_transfer_is_cut_into_messages() {
     let limits = limits(4, 1 << 20, 8);
     let send =
-        Transfer { peer: 1, direction: Direction::Send, address: 4096, bytes: (1 << 30) + 1 };
+        PointToPoint { peer: 1, direction: Direction::Send, address: 4096, bytes: (1 << 30) + 1 };
     let group = group(0, 2, &[send], &limits).expect("valid");
     let segment = &group.plan.ranks[0].blocks[0].segments[0];
     assert_eq!((segment.rounds, segment.round_stride), (1025, 1 << 20));
@@ -101,20 +105,20 @@ fn a_large_transfer_is_cut_into_messages() {
 #[test]
 fn lists_that_make_no_sense_are_refused() {
     let limits = limits(1, 64, 2);
-    let send = |peer, bytes| Transfer { peer, direction: Direction::Send, address: 0, bytes };
+    let send = |peer, bytes| PointToPoint { peer, direction: Direction::Send, address: 0, bytes };
     let unmatched = group(0, 2, &[send(0, 4)], &limits).expect_err("nobody receives");
     assert!(unmatched.to_string().contains("exchanges with itself"), "{unmatched}");
     assert!(group(0, 2, &[send(2, 4)], &limits).is_err());
     assert!(group(2, 2, &[], &limits).is_err());
-    let wraps = Transfer { address: u64::MAX, ..send(1, 4) };
+    let wraps = PointToPoint { address: u64::MAX, ..send(1, 4) };
     assert!(group(0, 2, &[wraps], &limits).is_err());
 }
 
 #[test]
 fn a_world_whose_lists_disagree_is_not_verified() {
     let limits = limits(1, 64, 2);
-    let send = Transfer { peer: 1, direction: Direction::Send, address: 0, bytes: 128 };
-    let receive = Transfer { peer: 0, direction: Direction::Receive, address: 0, bytes: 192 };
+    let send = PointToPoint { peer: 1, direction: Direction::Send, address: 0, bytes: 128 };
+    let receive = PointToPoint { peer: 0, direction: Direction::Receive, address: 0, bytes: 192 };
     let group = group_plan(&[vec![send], vec![receive]], &limits).expect("each list is valid");
     let error = verify(group.plan, &group.promise).expect_err("sizes differ");
     assert!(matches!(*error.reason, Reason::Deadlock(ref stuck) if stuck.len() == 1), "{error}");
@@ -125,7 +129,7 @@ fn receives_that_overlap_are_refused() {
     let limits = limits(1, 64, 2);
     let receive = |peer, address| {
         let direction = Direction::Receive;
-        Transfer { peer, direction, address, bytes: 32 }
+        PointToPoint { peer, direction, address, bytes: 32 }
     };
     let error = group(0, 3, &[receive(1, 0), receive(2, 16)], &limits).expect_err("byte 16");
     let expected = PlanError::Overlap { rank: 0, first: (0, 32), second: (16, 48) };
@@ -135,7 +139,7 @@ fn receives_that_overlap_are_refused() {
     let (one, other) = (receive(1, 0), receive(2, 100));
     let mut group = group(0, 3, &[one, other], &limits).expect("apart");
     for op in &mut group.plan.ranks[0].blocks[1].segments[0].ops {
-        if let Op::Copy { destination: Place::Address(address), .. } = op {
+        if let Op::Copy { destination: Operand::Address(address), .. } = op {
             *address = 0;
         }
     }
@@ -146,7 +150,7 @@ fn receives_that_overlap_are_refused() {
 #[test]
 fn memory_may_be_sent_twice_but_not_received_into_meanwhile() {
     let limits = limits(1, 64, 2);
-    let transfer = |peer, direction, address| Transfer { peer, direction, address, bytes: 32 };
+    let transfer = |peer, direction, address| PointToPoint { peer, direction, address, bytes: 32 };
     let [send, receive] = [Direction::Send, Direction::Receive];
     let twice = [transfer(1, send, 0), transfer(2, send, 16), transfer(1, receive, 48)];
     let all = group(0, 3, &twice, &limits).expect("sends may share memory");

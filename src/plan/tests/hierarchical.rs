@@ -10,7 +10,7 @@ fn check(
     in_place: bool,
     (slot_count, seed): (u32, u64),
 ) {
-    let request = Request { reduce_op, in_place, ..request(nodes * per_node, bytes) };
+    let request = CollectiveRequest { reduce_op, in_place, ..request(nodes * per_node, bytes) };
     let limits = Limits { ranks_per_node: per_node, ..limits(2, 64, slot_count) };
     let mut choice = select(&request, &limits).expect("a valid request");
     assert_eq!(choice.algorithm, Algorithm::Hierarchical);

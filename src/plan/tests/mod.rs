@@ -2,6 +2,7 @@
 //! its own under random interleavings.
 
 mod all_reduce;
+mod collectives;
 mod drafts;
 mod encoding;
 mod group;
@@ -16,8 +17,8 @@ pub(super) fn limits(blocks_max: u32, slot_bytes: u32, slot_count: u32) -> Limit
 }
 
 /// A sum of 4-byte elements, out of place, in buffers that are not registered.
-pub(super) fn request(rank_count: u32, bytes: u64) -> Request {
-    Request {
+pub(super) fn request(rank_count: u32, bytes: u64) -> CollectiveRequest {
+    CollectiveRequest {
         collective: Collective::AllReduce,
         rank_count,
         bytes,
@@ -39,7 +40,7 @@ pub(super) fn all_pairs(flagged_bytes: u32) -> (Plan, Promise) {
 }
 
 /// What the ranks of a request compute on their elements.
-fn element(request: &Request) -> Element {
+fn element(request: &CollectiveRequest) -> Element {
     Element {
         bytes: request.element_bytes as usize,
         reduce_op: request.reduce_op,
@@ -48,29 +49,81 @@ fn element(request: &Request) -> Element {
     }
 }
 
-/// Runs an all-reduce on random data, and checks what every rank has in the end. Two launches on
-/// the same lanes: the second finds what the first left.
-fn run(request: &Request, verified: &Verified, seed: u64) {
+/// Runs a collective on random data, and checks what every rank has in the end.
+fn run(request: &CollectiveRequest, verified: &Verified, seed: u64) {
+    if let Err(wrong) = try_run(request, verified, seed) {
+        panic!("{request:?}, seed {seed}: {wrong}");
+    }
+}
+
+/// As [`run`]; says what is wrong. Two launches on the same lanes: the second finds what the first
+/// left.
+pub(super) fn try_run(
+    request: &CollectiveRequest,
+    verified: &Verified,
+    seed: u64,
+) -> Result<(), String> {
     let mut random = Random(seed);
     let element = element(request);
     let mut host = host(verified, element, 5);
     for launch in 0..2 {
-        let bytes = request.bytes as usize;
-        for rank in &mut host.ranks {
-            let input: Vec<u8> = (0..bytes).map(|_| random.next() as u8).collect();
-            rank.memory = [input, vec![0xcc; bytes], Vec::new()];
-            rank.in_place = request.in_place;
+        let mut bytes =
+            |count: u64| -> Vec<u8> { (0..count).map(|_| random.next() as u8).collect() };
+        let ranks = 0..request.rank_count;
+        let inputs: Vec<_> = ranks.map(|rank| bytes(request.input_bytes(rank))).collect();
+        let mut wanted = Vec::new();
+        for (rank, state) in (0..).zip(&mut host.ranks) {
+            let input = inputs[rank as usize].clone();
+            let mut output = vec![0xcc; request.output_bytes(rank) as usize];
+            let result = result(request, &element, &inputs, rank as usize);
+            if request.in_place_on(rank) {
+                let (from, to) = request.in_place_offsets(rank);
+                let (from, to) = (from as usize, to as usize);
+                state.in_place = Some([from, to]);
+                // One memory, as large as the larger of both.
+                let mut memory = vec![0xcc; input.len().max(output.len())];
+                memory[from..from + input.len()].copy_from_slice(&input);
+                let mut after = memory.clone();
+                after[to..to + output.len()].copy_from_slice(&result);
+                state.memory = [memory, Vec::new(), Vec::new()];
+                wanted.push([after, Vec::new(), Vec::new()]);
+            } else {
+                state.memory = [input.clone(), output.clone(), Vec::new()];
+                output.copy_from_slice(&result);
+                wanted.push([input, output, Vec::new()]);
+            }
         }
-        let inputs: Vec<Vec<u8>> = host.ranks.iter().map(|rank| rank.memory[0].clone()).collect();
-        let at = || format!("{request:?}, seed {seed}, launch {launch}");
-        host.launch(&mut random).unwrap_or_else(|stuck| panic!("{}: stuck at {stuck}", at()));
-        let expected = reduce_all(&element, &inputs);
-        for (number, rank) in host.ranks.iter().enumerate() {
-            let result = &rank.memory[usize::from(!request.in_place)];
-            assert!(*result == expected, "{}: rank {number} is wrong", at());
-            let kept = request.in_place || rank.memory[0] == inputs[number];
-            assert!(kept, "{}: input written", at());
+        host.launch(&mut random).map_err(|stuck| format!("launch {launch}: stuck at {stuck}"))?;
+        for (rank, (state, wanted)) in host.ranks.iter().zip(&wanted).enumerate() {
+            if state.memory != *wanted {
+                return Err(format!("launch {launch}: rank {rank} is wrong"));
+            }
         }
+    }
+    Ok(())
+}
+
+/// What `rank` has to get, from what MPI and NCCL say of each collective.
+fn result(
+    request: &CollectiveRequest,
+    element: &Element,
+    inputs: &[Vec<u8>],
+    rank: usize,
+) -> Vec<u8> {
+    let bytes = request.bytes as usize;
+    let part = |data: &[u8], number: usize| data[number * bytes..(number + 1) * bytes].to_vec();
+    match request.collective {
+        Collective::AllReduce => reduce_all(element, inputs),
+        Collective::ReduceScatter => part(&reduce_all(element, inputs), rank),
+        Collective::AllGather => inputs.concat(),
+        Collective::Broadcast { root } => inputs[root as usize].clone(),
+        Collective::Scatter { root } => part(&inputs[root as usize], rank),
+        Collective::Reduce { root } if rank == root as usize => reduce_all(element, inputs),
+        Collective::Gather { root } if rank == root as usize => inputs.concat(),
+        Collective::AllToAll => {
+            inputs.iter().map(|input| part(input, rank)).collect::<Vec<_>>().concat()
+        }
+        Collective::Reduce { .. } | Collective::Gather { .. } | Collective::Barrier => Vec::new(),
     }
 }
 
@@ -89,8 +142,8 @@ fn reduce_all(element: &Element, inputs: &[Vec<u8>]) -> Vec<u8> {
 /// have been used before, up to message `position`.
 pub(super) fn host(plan: &Verified, element: Element, position: u64) -> Host {
     let slots = plan.plan().slots;
-    let lanes: Vec<LaneId> = plan.lanes().to_vec();
-    let host_lane = |lane: &LaneId| {
+    let lanes: Vec<Lane> = plan.lanes().to_vec();
+    let host_lane = |lane: &Lane| {
         let count = if lane.kind == LaneKind::Direct { 0 } else { u64::from(slots.count) };
         let mut host = HostLane::new(lane.to as usize, slots.bytes as usize, count, position);
         if lane.kind == LaneKind::Flagged {
@@ -122,7 +175,7 @@ fn a_plan_prints_one_op_a_line_with_names() {
     let group = group(
         0,
         2,
-        &[Transfer { peer: 1, direction: Direction::Send, address: 0x100, bytes: 40 }],
+        &[PointToPoint { peer: 1, direction: Direction::Send, address: 0x100, bytes: 40 }],
         &limits(1, 32, 2),
     );
     let text = group.expect("valid").plan.to_string();

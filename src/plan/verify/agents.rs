@@ -1,7 +1,7 @@
 //! Who acts: blocks and lanes' engines, and the signals by which they know of each other.
 
 use super::super::display::Named;
-use super::super::{BlockProgram, LaneId, LaneKind, Op, Segment, Side};
+use super::super::{BlockProgram, Lane, LaneKind, Op, Segment, Side};
 use super::clock::{Clock, Epoch};
 use super::error::Site;
 use super::flagged::Messages;
@@ -38,8 +38,8 @@ impl Signal {
 /// The engine is two agents, which handle one put after another (R11): one reads sources, the other
 /// writes destinations. A completion tells of the first alone: the source may be reused then, but
 /// the data may still be on its way.
-pub(super) struct Lane {
-    pub(super) id: LaneId,
+pub(super) struct LaneState {
+    pub(super) id: Lane,
     /// The reading agent; the writing one has the next number.
     pub(super) agent: u32,
     pub(super) read_clock: Clock,
@@ -51,8 +51,8 @@ pub(super) struct Lane {
     pub(super) completions: Signal,
 }
 
-impl Lane {
-    pub(super) fn new(id: LaneId, agent: u32, agent_count: usize) -> Self {
+impl LaneState {
+    pub(super) fn new(id: Lane, agent: u32, agent_count: usize) -> Self {
         Self {
             id,
             agent,

@@ -1,6 +1,6 @@
 //! What the verifier says about a plan that it refuses.
 
-use super::super::{LaneEnd, LaneId};
+use super::super::{Lane, LaneEnd};
 use std::fmt;
 
 /// A plan is wrong: where, and why.
@@ -46,7 +46,7 @@ pub enum Site {
         text: String,
     },
     /// A lane, once all ranks have ended.
-    Lane(LaneId),
+    Lane(Lane),
     /// A rank's memory, once all ranks have ended.
     Memory {
         /// Name of the memory, with its rank.
@@ -166,7 +166,7 @@ pub enum Reason {
     )]
     NotInStep { message: i64, read: i64 },
     #[error("{lane} has no lane back in this block, by which it would know of free slots")]
-    OneWay { lane: LaneId },
+    OneWay { lane: Lane },
     #[error("message {message} is already with the engine")]
     MessageGone { message: i64 },
     #[error(
@@ -189,6 +189,8 @@ pub enum Reason {
     Unbalanced { what: &'static str, expected: i64, seen: i64 },
     #[error("{access} by {other} may still be going on when the kernel has ended")]
     Unfinished { access: Access, other: String },
+    #[error("leaves the barrier without word of rank {other}")]
+    NotMet { other: u32 },
     #[error("promised {expected}, holds {seen}")]
     WrongResult { expected: String, seen: String },
 }

@@ -1,6 +1,6 @@
 //! Flagged messages (R13): what a block may pack, put and collect, and what it learns from it.
 
-use super::super::{LaneId, Modifiers, Place, PortIndex, Range, Segment, Side};
+use super::super::{Lane, Modifiers, Operand, PortIndex, Range, Segment, Side};
 use super::agents::{Block, Port, Step};
 use super::error::{Access, Reason};
 use super::memory::Piece;
@@ -25,8 +25,8 @@ pub(super) struct Ports {
 
 /// What an op collects.
 pub(super) struct Collect {
-    pub(super) destination: Place,
-    pub(super) own: Place,
+    pub(super) destination: Operand,
+    pub(super) own: Operand,
     pub(super) before: u16,
     pub(super) ports: Ports,
     pub(super) range: Range,
@@ -49,7 +49,7 @@ impl World {
         block: &mut Block<'_>,
         segment: &Segment,
         (port, message): (PortIndex, u32),
-        (source, range): (Place, Range),
+        (source, range): (Operand, Range),
     ) -> Result<(), Reason> {
         let length = segment.clip(block.round, range);
         if length == 0 {
@@ -81,7 +81,7 @@ impl World {
         };
         for end in flagged(Side::Send) {
             let lane = self.lanes[end.lane].id;
-            let back = LaneId { from: lane.to, to: lane.from, ..lane };
+            let back = Lane { from: lane.to, to: lane.from, ..lane };
             match flagged(Side::Receive).find(|end| self.lanes[end.lane].id == back) {
                 Some(end) if end.observed >= message => {}
                 Some(end) => return Err(Reason::NotInStep { message, read: end.observed }),
@@ -96,14 +96,14 @@ impl World {
         &mut self,
         block: &Block<'_>,
         (end, message): (Port, i64),
-        source: Place,
+        source: Operand,
         length: u64,
     ) -> Result<(), Reason> {
         let expected = self.lanes[end.lane].puts;
         if message != expected {
             return Err(Reason::MessageOrder { expected, seen: message });
         }
-        let Place::Slot { port, message: number, .. } = source else {
+        let Operand::Slot { port, message: number, .. } = source else {
             return Err(Reason::NotPacked { message });
         };
         let from = block.ports[usize::from(port)];

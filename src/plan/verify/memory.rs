@@ -223,8 +223,8 @@ pub(super) fn zip<E>(
     Ok(result)
 }
 
-/// A value that is one rank's input, as it stands there.
-pub(super) fn input_of(rank: u32) -> Value {
-    let terms = vec![Term { rank, shift: 0, scaled: 0 }];
+/// A value that is one rank's input, which starts at `start`.
+pub(super) fn input_of(rank: u32, start: u64) -> Value {
+    let terms = vec![Term { rank, shift: start.wrapping_neg() as i64, scaled: 0 }];
     Some(Rc::new(Sum { terms, finished: 0 }))
 }

@@ -3,9 +3,10 @@
 //! It unrolls all rounds with their real byte ranges and runs every rank's program at once, with
 //! values that say which inputs they are made of. What it checks:
 //!
-//! * every byte of the result is the promised reduction: each rank's contribution exactly once, in
-//!   its place, scaled once for a pre-multiplied sum, finished once for an average; the input is
-//!   not written unless the call is in place;
+//! * every byte of the result is what the collective promises: a rank's input, in its place, or the
+//!   reduction: each rank's contribution exactly once, scaled once for a pre-multiplied sum,
+//!   finished once for an average; the input is not written but where the output takes its place;
+//! * no rank leaves a barrier before all have come to it;
 //! * every read is ordered after the write whose value it takes, every write after the reads and
 //!   writes before it, across blocks, ranks and engines; nothing goes on once the kernel has ended;
 //! * a slot is used between its arrival and its credit; messages go in order; flagged messages are
@@ -23,9 +24,9 @@
 //! two accesses that conflict are ordered by happens-before, then each read takes the same value in
 //! each run. So it is enough to look at one run, with vector clocks that find the conflicts which
 //! are not ordered. An engine reads a source and writes a destination at any time between doorbell
-//! and arrival: it is an agent of its own (two: see `agents::Lane`), which knows what the ringing
-//! block knew, and which others know of only through the lane's signals. An engine waits for
-//! nobody, so a full doorbell ring always empties and needs no place in this model.
+//! and arrival: it is an agent of its own (two: see `agents::LaneState`), which knows what the
+//! ringing block knew, and which others know of only through the lane's signals. An engine waits
+//! for nobody, so a full doorbell ring always empties and needs no place in this model.
 //!
 //! **What the model takes from the executor and the engine.** A block is one thread here: the
 //! executor separates ops of a block by barriers wherever a thread may read what another one wrote.
@@ -49,34 +50,27 @@ mod tests;
 
 pub use error::{Access, Reason, Site, Stuck, VerifyError};
 
-use super::{Direction, EncodeError, LaneEnd, LaneId, Plan, PortResolver, Side, Transfer, encode};
+use super::{
+    Buffer, Collective, CollectiveRequest, Delivery, Direction, EncodeError, Lane, LaneEnd, Plan,
+    PointToPoint, PortResolver, Side, encode,
+};
 use agents::{Block, Port, Step};
 use clock::Clock;
 use memory::{Fault, Sum, Term, Value, input_of};
 use ringdove_kernels::element::ReduceOp;
 use std::collections::{BTreeMap, BTreeSet};
-use world::{Rules, World};
+use world::{Binding, Rules, World};
 
 /// What a plan has to achieve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Promise {
-    /// Every rank's output is the reduction of all inputs.
-    AllReduce {
-        /// Number of ranks.
-        rank_count: u32,
-        /// Bytes of each rank's data.
-        bytes: u64,
-        /// Bytes of one element.
-        element_bytes: u32,
-        /// The reduction.
-        reduce_op: ReduceOp,
-        /// Input and output are the same memory.
-        in_place: bool,
-    },
+    /// Every rank's output holds what [`CollectiveRequest::deliveries`] says, and all else of its
+    /// memory is as it was. After a barrier, each rank knows that all others have come to it.
+    Collective(CollectiveRequest),
     /// What is received is what was sent: the `k`-th receive from a peer is its `k`-th send.
     SendReceive {
         /// Each rank's transfers.
-        transfers: Vec<Vec<Transfer>>,
+        transfers: Vec<Vec<PointToPoint>>,
     },
 }
 
@@ -84,7 +78,7 @@ pub enum Promise {
 #[derive(Clone, Debug)]
 pub struct Verified {
     plan: Plan,
-    lanes: Vec<LaneId>,
+    lanes: Vec<Lane>,
 }
 
 impl Verified {
@@ -94,7 +88,7 @@ impl Verified {
     }
 
     /// Every lane that the plan uses, in order, each once.
-    pub fn lanes(&self) -> &[LaneId] {
+    pub fn lanes(&self) -> &[Lane] {
         &self.lanes
     }
 
@@ -124,7 +118,7 @@ impl Verified {
 /// The first thing found that breaks the promise.
 pub fn verify(plan: Plan, promise: &Promise) -> Result<Verified, VerifyError> {
     let expected = match promise {
-        Promise::AllReduce { rank_count, .. } => *rank_count as usize,
+        Promise::Collective(request) => request.rank_count as usize,
         Promise::SendReceive { transfers } => transfers.len(),
     };
     if plan.ranks.len() != expected {
@@ -132,7 +126,7 @@ pub fn verify(plan: Plan, promise: &Promise) -> Result<Verified, VerifyError> {
         return Err(VerifyError::new(Site::Plan, reason));
     }
     structure::check(&plan)?;
-    let lanes: Vec<LaneId> = plan
+    let lanes: Vec<Lane> = plan
         .ranks
         .iter()
         .flat_map(|program| &program.blocks)
@@ -152,27 +146,28 @@ pub fn verify(plan: Plan, promise: &Promise) -> Result<Verified, VerifyError> {
 
 fn rules(promise: &Promise) -> Rules {
     match *promise {
-        Promise::AllReduce { rank_count, element_bytes, reduce_op, in_place, .. } => Rules {
-            scales: reduce_op == ReduceOp::PreMulSum,
-            // Dividing by one rank changes nothing, so it may be left out.
-            finishes: reduce_op == ReduceOp::Avg && rank_count > 1,
-            in_place,
-            element_bytes: u64::from(element_bytes.max(1)),
-        },
-        Promise::SendReceive { .. } => {
-            Rules { scales: false, finishes: false, in_place: false, element_bytes: 1 }
+        Promise::Collective(request) => {
+            let reduce_op = request.collective.reduces().then_some(request.reduce_op);
+            Rules {
+                scales: reduce_op == Some(ReduceOp::PreMulSum),
+                // Dividing by one rank changes nothing, so it may be left out.
+                finishes: reduce_op == Some(ReduceOp::Avg) && request.rank_count > 1,
+                element_bytes: u64::from(request.element_bytes.max(1)),
+            }
         }
+        Promise::SendReceive { .. } => Rules { scales: false, finishes: false, element_bytes: 1 },
     }
 }
 
-fn set_up<'p>(plan: &'p Plan, promise: &Promise, lanes: &[LaneId]) -> (World, Vec<Block<'p>>) {
+fn set_up<'p>(plan: &'p Plan, promise: &Promise, lanes: &[Lane]) -> (World, Vec<Block<'p>>) {
     let blocks_of = |(rank, program): (u32, &'p super::RankProgram)| {
         (0..).zip(&program.blocks).map(move |(number, block)| (rank, number, block))
     };
     let all: Vec<_> = (0..).zip(&plan.ranks).flat_map(blocks_of).collect();
     let agents = all.iter().map(|&(rank, number, _)| (rank, number)).collect();
-    let mut world = World::new(rules(promise), plan.ranks.len(), plan.slots, lanes, agents);
-    let number_of: BTreeMap<LaneId, usize> =
+    let bindings = (0..plan.ranks.len() as u32).map(|rank| binding(promise, rank)).collect();
+    let mut world = World::new(rules(promise), bindings, plan.slots, lanes, agents);
+    let number_of: BTreeMap<Lane, usize> =
         lanes.iter().enumerate().map(|(number, &lane)| (lane, number)).collect();
     let port = |end: &LaneEnd| Port {
         lane: number_of[&end.lane],
@@ -208,11 +203,15 @@ fn set_up<'p>(plan: &'p Plan, promise: &Promise, lanes: &[LaneId]) -> (World, Ve
 /// What each rank's memory holds before the launch.
 fn map_memory(world: &mut World, promise: &Promise) {
     match promise {
-        Promise::AllReduce { rank_count, bytes, .. } => {
-            for rank in 0..*rank_count {
-                let (input, output) = (world.input(rank), world.output(rank));
-                world.memories[output].map(0, *bytes, None, World::before(rank));
-                world.memories[input].map(0, *bytes, input_of(rank), World::before(rank));
+        Promise::Collective(request) => {
+            for rank in 0..request.rank_count {
+                let (output, start) = world.buffer(rank, Buffer::Output);
+                let end = start + request.output_bytes(rank);
+                world.memories[output].map(start, end, None, World::before(rank));
+                let (input, start) = world.buffer(rank, Buffer::Input);
+                let end = start + request.input_bytes(rank);
+                let value = input_of(rank, start);
+                world.memories[input].map(start, end, value, World::before(rank));
             }
         }
         Promise::SendReceive { transfers } => {
@@ -224,7 +223,7 @@ fn map_memory(world: &mut World, promise: &Promise) {
                     world.memories[memory].map(it.address, end, None, World::before(rank));
                 }
                 for it in of(Direction::Send) {
-                    let (end, value) = (it.address.saturating_add(it.bytes), input_of(rank));
+                    let (end, value) = (it.address.saturating_add(it.bytes), input_of(rank, 0));
                     world.memories[memory].map(it.address, end, value, World::before(rank));
                 }
             }
@@ -305,7 +304,7 @@ fn check_lanes(world: &World, blocks: &[Block<'_>]) -> Result<(), VerifyError> {
 fn check_step(world: &World) -> Result<(), VerifyError> {
     let flagged: Vec<_> = world.lanes.iter().filter(|lane| lane.flagged()).collect();
     let Some(first) = flagged.first() else { return Ok(()) };
-    let unbalanced = |lane: LaneId, what, expected, seen| {
+    let unbalanced = |lane: Lane, what, expected, seen| {
         let reason = Reason::Unbalanced { what, expected, seen };
         Err(VerifyError::new(Site::Lane(lane), reason))
     };
@@ -331,20 +330,74 @@ fn check_memory(world: &World, blocks: &[Block<'_>], promise: &Promise) -> Resul
         }
         // A rank without a launch of its own still has its memory.
         end.join(&before(world, rank));
-        for memory in world.input(rank)..=world.addresses(rank) {
+        for memory in world.user_memories(rank) {
             check_quiet(world, memory, &end)?;
         }
         match promise {
-            Promise::AllReduce { rank_count, bytes, .. } => {
-                let (scaled, finished) = (world.rules.scales.into(), world.rules.finishes.into());
-                let terms = (0..*rank_count).map(|rank| Term { rank, shift: 0, scaled });
-                let expected = Sum { terms: terms.collect(), finished };
-                check_range(world, world.output(rank), (0, *bytes), &expected)?;
+            Promise::Collective(request) => {
+                check_delivered(world, rank, request)?;
+                if request.collective == Collective::Barrier {
+                    check_met(world, rank, &end)?;
+                }
             }
             Promise::SendReceive { transfers } => check_received(world, rank, transfers)?,
         }
     }
     Ok(())
+}
+
+/// Where the promise puts a rank's input and output.
+fn binding(promise: &Promise, rank: u32) -> Binding {
+    match promise {
+        Promise::Collective(request) if request.in_place_on(rank) => {
+            let (input, output) = request.in_place_offsets(rank);
+            Binding { shared: true, input, output }
+        }
+        _ => Binding::default(),
+    }
+}
+
+/// The output is as promised. Of memory that it shares with the input, the rest is as it was.
+fn check_delivered(
+    world: &World,
+    rank: u32,
+    request: &CollectiveRequest,
+) -> Result<(), VerifyError> {
+    let (memory, start) = world.buffer(rank, Buffer::Output);
+    for Delivery { offset, source, from } in request.deliveries(rank) {
+        let at = start + offset;
+        let shift = source.wrapping_sub(at) as i64;
+        let (scaled, finished) = match from {
+            None => (world.rules.scales.into(), world.rules.finishes.into()),
+            Some(_) => (0, 0),
+        };
+        let ranks = from.map_or(0..request.rank_count, |rank| rank..rank + 1);
+        let terms = ranks.map(|rank| Term { rank, shift, scaled }).collect();
+        check_range(world, memory, (at, at + request.bytes), &Sum { terms, finished })?;
+    }
+    let output = start..start + request.output_bytes(rank);
+    let (memory, start) = world.buffer(rank, Buffer::Input);
+    let end = start + request.input_bytes(rank);
+    let shared = world.bindings[rank as usize].shared;
+    let kept = match shared {
+        true => [(start, output.start.clamp(start, end)), (output.end.clamp(start, end), end)],
+        false => [(start, end), (end, end)],
+    };
+    let terms = vec![Term { rank, shift: start.wrapping_neg() as i64, scaled: 0 }];
+    let expected = Sum { terms, finished: 0 };
+    for range in kept.into_iter().filter(|(start, end)| start < end) {
+        check_range(world, memory, range, &expected)?;
+    }
+    Ok(())
+}
+
+/// The rank's end comes after every rank's beginning.
+fn check_met(world: &World, rank: u32, end: &Clock) -> Result<(), VerifyError> {
+    let missed = (0..world.rank_count as u32).find(|other| !end.knows(World::before(*other)));
+    match missed {
+        Some(other) => Err(VerifyError::new(Site::Rank { rank }, Reason::NotMet { other })),
+        None => Ok(()),
+    }
 }
 
 fn before(world: &World, rank: u32) -> Clock {
@@ -368,10 +421,10 @@ fn check_quiet(world: &World, memory: usize, end: &Clock) -> Result<(), VerifyEr
 fn check_received(
     world: &World,
     rank: u32,
-    world_list: &[Vec<Transfer>],
+    world_list: &[Vec<PointToPoint>],
 ) -> Result<(), VerifyError> {
     let mut numbers = BTreeMap::new();
-    let receives = |it: &&Transfer| it.direction == Direction::Receive;
+    let receives = |it: &&PointToPoint| it.direction == Direction::Receive;
     for receive in world_list[rank as usize].iter().filter(receives) {
         let number: &mut usize = numbers.entry(receive.peer).or_default();
         let sends = world_list.get(receive.peer as usize).into_iter().flatten();

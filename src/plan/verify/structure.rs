@@ -3,11 +3,11 @@
 use super::super::display::Named;
 use super::super::encode::{ENCODED_BYTES_MAX, encoded_bytes};
 use super::super::{
-    BlockProgram, GRANULE_BYTES, LaneEnd, LaneKind, Op, Place, Plan, Range, Side, SlotShape,
+    BlockProgram, GRANULE_BYTES, LaneEnd, LaneKind, Op, Operand, Plan, Range, Side, SlotShape,
 };
 use super::error::{Reason, Site, VerifyError};
 use ringdove_kernels::descriptor::LENGTH_BYTES_MAX;
-use ringdove_kernels::op::{BLOCK_PORTS_MAX, MESSAGES_MAX, flagged_bytes};
+use ringdove_kernels::op::{BLOCK_PORTS_MAX, MESSAGES_MAX, ll_bytes};
 use std::collections::HashMap;
 
 /// Bounds the work of unrolling a plan.
@@ -201,7 +201,7 @@ impl Operands<'_> {
     fn put(
         &self,
         port: Option<u16>,
-        (source, destination): (Place, Place),
+        (source, destination): (Operand, Operand),
         (arrival, completion): (bool, bool),
     ) -> Result<(), Reason> {
         let Some(port) = port else { return Ok(()) };
@@ -209,8 +209,8 @@ impl Operands<'_> {
         let rule = match (kind, source, destination) {
             (
                 kind @ (LaneKind::Slots | LaneKind::Flagged),
-                Place::Slot { port: from, message: sent, offset: read },
-                Place::Slot { port: to, message: put, offset: written },
+                Operand::Slot { port: from, message: sent, offset: read },
+                Operand::Slot { port: to, message: put, offset: written },
             ) => {
                 // From the port's own slot, or straight from where a message arrived, or from where
                 // a flagged message was packed.
@@ -231,7 +231,7 @@ impl Operands<'_> {
                     return Ok(());
                 }
             }
-            (LaneKind::Direct, Place::Buffer { .. }, Place::Buffer { .. }) => return Ok(()),
+            (LaneKind::Direct, Operand::Buffer { .. }, Operand::Buffer { .. }) => return Ok(()),
             (LaneKind::Slots | LaneKind::Flagged, ..) => "a slotted lane moves slots",
             (LaneKind::Direct, ..) => "a direct lane moves registered buffers",
         };
@@ -270,9 +270,9 @@ impl Operands<'_> {
     }
 
     /// Memory of the rank itself, and no slot.
-    fn local(&self, place: Place, range: Range) -> Result<(), Reason> {
+    fn local(&self, place: Operand, range: Range) -> Result<(), Reason> {
         match place {
-            Place::Slot { .. } => {
+            Operand::Slot { .. } => {
                 Err(Reason::Operands { rule: "messages go between slots and memory" })
             }
             _ => self.place(place, range),
@@ -281,7 +281,7 @@ impl Operands<'_> {
 
     fn fits(&self, offset: u64, length: u64, flagged: bool) -> Result<(), Reason> {
         let slot_bytes = self.plan.slots.bytes;
-        let taken = if flagged { flagged_bytes(length) } else { length };
+        let taken = if flagged { ll_bytes(length) } else { length };
         if offset > u64::from(slot_bytes) || offset + taken > u64::from(slot_bytes) {
             return Err(Reason::OutsideSlot { offset, length: taken, slot_bytes });
         }
@@ -294,9 +294,9 @@ impl Operands<'_> {
     }
 
     /// Engines alone write the slots at a receive port.
-    fn written(&self, place: Place) -> Result<(), Reason> {
+    fn written(&self, place: Operand) -> Result<(), Reason> {
         match place {
-            Place::Slot { port, .. } if self.port(port)?.side == Side::Receive => {
+            Operand::Slot { port, .. } if self.port(port)?.side == Side::Receive => {
                 Err(Reason::Operands { rule: "only the engine writes the slots at a receive port" })
             }
             _ => Ok(()),
@@ -305,9 +305,9 @@ impl Operands<'_> {
 
     /// A flagged slot holds nothing but flagged messages, for what else stood there could be taken
     /// for one.
-    fn unflagged(&self, places: &[Place]) -> Result<(), Reason> {
+    fn unflagged(&self, places: &[Operand]) -> Result<(), Reason> {
         for place in places {
-            if let Place::Slot { port, .. } = *place
+            if let Operand::Slot { port, .. } = *place
                 && self.flagged(port)?
             {
                 let rule = "only pack, put and collect touch the slots of a flagged lane";
@@ -317,20 +317,21 @@ impl Operands<'_> {
         Ok(())
     }
 
-    fn place(&self, place: Place, range: Range) -> Result<(), Reason> {
+    fn place(&self, place: Operand, range: Range) -> Result<(), Reason> {
         match place {
-            Place::Buffer { offset, .. } => {
+            Operand::Buffer { offset, .. } => {
                 if offset >= OFFSET_END {
                     return Err(Reason::Operands { rule: "an offset fits 62 bits" });
                 }
-                aligned(offset)
+                // Parts of odd sizes start anywhere: executor and engines cope with that.
+                Ok(())
             }
             // Bounds of addresses are checked where they are used; this keeps sums from wrapping.
-            Place::Address(address) if address >= OFFSET_END * 2 => {
+            Operand::Address(address) if address >= OFFSET_END * 2 => {
                 Err(Reason::Operands { rule: "an address fits 63 bits" })
             }
-            Place::Address(_) => Ok(()),
-            Place::Slot { port, offset, .. } => {
+            Operand::Address(_) => Ok(()),
+            Operand::Slot { port, offset, .. } => {
                 let end = self.port(port)?;
                 let flagged = end.lane.kind == LaneKind::Flagged;
                 if end.lane.kind == LaneKind::Direct {

@@ -1,7 +1,7 @@
 //! Memory and lanes of all ranks, and what each op does to them.
 
-use super::super::{Buffer, LaneId, Modifiers, Op, Place, Range, Segment, Side, SlotShape};
-use super::agents::{Block, Lane, Port, Step};
+use super::super::{Buffer, Lane, Modifiers, Op, Operand, Range, Segment, Side, SlotShape};
+use super::agents::{Block, LaneState, Port, Step};
 use super::clock::Epoch;
 use super::error::{Access, Reason};
 use super::flagged::{Collect, Ports};
@@ -13,8 +13,18 @@ use std::rc::Rc;
 pub(super) struct Rules {
     pub(super) scales: bool,
     pub(super) finishes: bool,
-    pub(super) in_place: bool,
     pub(super) element_bytes: u64,
+}
+
+/// Where a rank's input and output are.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Binding {
+    /// They are in one memory.
+    pub(super) shared: bool,
+    /// Where the input starts in its memory.
+    pub(super) input: u64,
+    /// Where the output starts in its memory.
+    pub(super) output: u64,
 }
 
 /// A resolved operand: which memory, and where in it.
@@ -27,9 +37,10 @@ const USER_MEMORIES: usize = 3;
 pub(super) struct World {
     pub(super) rules: Rules,
     pub(super) rank_count: usize,
+    pub(super) bindings: Vec<Binding>,
     pub(super) slots: SlotShape,
     pub(super) memories: Vec<Memory>,
-    pub(super) lanes: Vec<Lane>,
+    pub(super) lanes: Vec<LaneState>,
     /// Agents: ranks before the launch, then blocks (by rank and number), then
     /// two for each lane.
     pub(super) agents: Vec<(u32, u32)>,
@@ -39,11 +50,12 @@ pub(super) struct World {
 impl World {
     pub(super) fn new(
         rules: Rules,
-        rank_count: usize,
+        bindings: Vec<Binding>,
         slots: SlotShape,
-        lanes: &[LaneId],
+        lanes: &[Lane],
         agents: Vec<(u32, u32)>,
     ) -> Self {
+        let rank_count = bindings.len();
         let agent_count = rank_count + agents.len() + 2 * lanes.len();
         let first_lane_agent = rank_count + agents.len();
         let mut memories = vec![Memory::default(); USER_MEMORIES * rank_count + 2 * lanes.len()];
@@ -51,11 +63,12 @@ impl World {
             let end = u64::from(slots.bytes) * u64::from(slots.count);
             memory.map(0, end, None, Epoch::BEFORE_ALL);
         }
-        let lane = |(number, &id): (usize, &LaneId)| {
-            Lane::new(id, (first_lane_agent + 2 * number) as u32, agent_count)
+        let lane = |(number, &id): (usize, &Lane)| {
+            LaneState::new(id, (first_lane_agent + 2 * number) as u32, agent_count)
         };
         let lanes = lanes.iter().enumerate().map(lane).collect();
-        Self { rules, rank_count, slots, memories, lanes, agents, scratch: Default::default() }
+        let scratch = Default::default();
+        Self { rules, rank_count, bindings, slots, memories, lanes, agents, scratch }
     }
 
     pub(super) fn agent_count(&self) -> usize {
@@ -141,7 +154,7 @@ impl World {
         &mut self,
         block: &mut Block<'_>,
         segment: &Segment,
-        (destination, source): (Place, Place),
+        (destination, source): (Operand, Operand),
         range: Range,
         modifiers: Modifiers,
     ) -> Result<(), Reason> {
@@ -167,7 +180,7 @@ impl World {
         &mut self,
         block: &mut Block<'_>,
         segment: &Segment,
-        [destination, a, b]: [Place; 3],
+        [destination, a, b]: [Operand; 3],
         range: Range,
         modifiers: Modifiers,
     ) -> Result<(), Reason> {
@@ -218,7 +231,7 @@ impl World {
         block: &mut Block<'_>,
         segment: &Segment,
         port: u16,
-        (destination, source): (Place, Place),
+        (destination, source): (Operand, Operand),
         range: Range,
         (arrival, completion): (bool, bool),
     ) -> Result<(), Reason> {
@@ -226,7 +239,7 @@ impl World {
         let end = block.ports[usize::from(port)];
         let from = self.place(block, segment, source, Access::Read)?;
         let to = match (source, destination) {
-            (Place::Slot { .. }, Place::Slot { message, offset, .. }) => {
+            (Operand::Slot { .. }, Operand::Slot { message, offset, .. }) => {
                 let message = end.position + i64::from(message);
                 match self.lanes[end.lane].flagged() {
                     true => self.message_packed(block, (end, message), source, length)?,
@@ -234,10 +247,11 @@ impl World {
                 }
                 (self.slots_of(end.lane, Side::Receive), self.slot_start(message) + offset)
             }
-            (_, Place::Buffer { buffer, offset }) => {
+            (_, Operand::Buffer { buffer, offset }) => {
                 let peer = self.lanes[end.lane].id.to;
                 let moved = u64::from(block.round) * segment.round_stride;
-                (self.buffer(peer, buffer)?, offset + moved)
+                let (memory, start) = self.buffer(peer, buffer);
+                (memory, start + offset + moved)
             }
             _ => return Err(Reason::Operands { rule: "a put ends in a slot or a buffer" }),
         };
@@ -290,20 +304,20 @@ impl World {
         &self,
         block: &Block<'_>,
         segment: &Segment,
-        place: Place,
+        place: Operand,
         access: Access,
     ) -> Result<Spot, Reason> {
         let moved = u64::from(block.round) * segment.round_stride;
         match place {
-            Place::Buffer { buffer, offset } => {
-                let memory = self.buffer(block.rank, buffer)?;
+            Operand::Buffer { buffer, offset } => {
+                let (memory, start) = self.buffer(block.rank, buffer);
                 if access == Access::Write {
                     self.writable(memory)?;
                 }
-                Ok((memory, offset + moved))
+                Ok((memory, start + offset + moved))
             }
-            Place::Address(address) => Ok((self.addresses(block.rank), address + moved)),
-            Place::Slot { port, message, offset } => {
+            Operand::Address(address) => Ok((self.addresses(block.rank), address + moved)),
+            Operand::Slot { port, message, offset } => {
                 let end = &block.ports[usize::from(port)];
                 let message = end.position + i64::from(message);
                 self.slot_access(end, message, access)?;
@@ -400,31 +414,31 @@ impl World {
     fn writable(&self, memory: usize) -> Result<(), Reason> {
         let input =
             memory < USER_MEMORIES * self.rank_count && memory.is_multiple_of(USER_MEMORIES);
-        if input && !self.rules.in_place {
+        if input && !self.bindings[memory / USER_MEMORIES].shared {
             return Err(Reason::InputModified { memory: self.memory_name(memory) });
         }
         Ok(())
     }
 
-    fn buffer(&self, rank: u32, buffer: Buffer) -> Result<usize, Reason> {
+    /// The memory of a rank's buffer, and where it starts there.
+    pub(super) fn buffer(&self, rank: u32, buffer: Buffer) -> Spot {
         let first = USER_MEMORIES * rank as usize;
-        Ok(match buffer {
-            Buffer::Output if !self.rules.in_place => first + 1,
-            _ => first,
-        })
+        let Binding { shared, input, output } = self.bindings[rank as usize];
+        match buffer {
+            Buffer::Input => (first, input),
+            Buffer::Output => (first + usize::from(!shared), output),
+        }
     }
 
-    /// The memory of a rank's input, output (both the same in place) and addresses.
-    pub(super) fn input(&self, rank: u32) -> usize {
-        USER_MEMORIES * rank as usize
-    }
-
-    pub(super) fn output(&self, rank: u32) -> usize {
-        self.input(rank) + usize::from(!self.rules.in_place)
-    }
-
+    /// The memory that a rank's addresses lead to.
     pub(super) fn addresses(&self, rank: u32) -> usize {
-        self.input(rank) + 2
+        USER_MEMORIES * rank as usize + 2
+    }
+
+    /// Input, output and addresses of a rank.
+    pub(super) fn user_memories(&self, rank: u32) -> std::ops::Range<usize> {
+        let first = USER_MEMORIES * rank as usize;
+        first..first + USER_MEMORIES
     }
 
     pub(super) fn slots_of(&self, lane: usize, side: Side) -> usize {

@@ -87,7 +87,7 @@ pub(super) struct AllReduceArguments {
     /// Staging slots of each lane [default: what the library uses]
     #[arg(long, value_name = "N")]
     pub slots: Option<u32>,
-    /// As RINGDOVE_LOW_LATENCY_BYTES: up to this size the library sends flagged messages on one
+    /// As RINGDOVE_LOW_LATENCY_BYTES: up to this size the library sends LL messages on one
     /// node [default: what the library uses]
     #[arg(long, value_name = "SIZE")]
     pub low_latency_bytes: Option<Size>,

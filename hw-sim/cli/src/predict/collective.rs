@@ -4,7 +4,7 @@ use super::arguments::{AllReduceArguments, PATTERNS, Size};
 use super::{Half, PredictError, Row, Scene};
 use hwsim_timing::{Engine, Outcome, Port, Programs, RankProgram, Setup, simulate};
 use ringdove::plan::{
-    Collective, Draft, LaneEnd, LaneKind, Limits, Pattern, PlanError, Request, Side,
+    Collective, CollectiveRequest, Draft, LaneEnd, LaneKind, Limits, Pattern, PlanError, Side,
 };
 use ringdove::{ReduceOp, Settings};
 
@@ -138,7 +138,7 @@ impl Job<'_> {
 
     fn draft(&self, candidate: Candidate, in_place: bool) -> Result<Draft, PlanError> {
         let (arguments, library) = (self.arguments, Settings::default());
-        let request = Request {
+        let request = CollectiveRequest {
             collective: Collective::AllReduce,
             rank_count: self.ranks,
             bytes: self.bytes,
@@ -163,7 +163,7 @@ impl Job<'_> {
             blocks_max: candidate.blocks,
             slot_bytes: bytes(arguments.slot_bytes, slot_bytes),
             slot_count: arguments.slots.unwrap_or(library.slot_count),
-            // As the communicator has it: flagged words stay together on one node only (R13).
+            // As the communicator has it: LL words stay together on one node only (R13).
             flagged_bytes: match is_one_node {
                 true => bytes(arguments.low_latency_bytes, library.low_latency_bytes),
                 false => 0,

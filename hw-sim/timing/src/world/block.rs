@@ -7,7 +7,7 @@ use crate::program::{Code, FORWARDS, FROM_SLOT, INTO_SLOT, Op, Segment};
 use crate::report::Note;
 use crate::time::{Rate, Time};
 use crate::trace::Track;
-use ringdove_kernels::op::{OpCode, flagged_bytes, flags};
+use ringdove_kernels::op::{OpCode, flags, ll_bytes};
 
 /// Where a block is, and what it runs.
 #[repr(align(64))]
@@ -131,7 +131,7 @@ impl World<'_> {
             OpCode::Copy | OpCode::Reduce => return self.pass(block, op, bytes),
             OpCode::Pack if bytes > 0 => {
                 let rate = self.local_rate(block, costs.copy);
-                let cost = costs.op + rate.time(flagged_bytes(bytes));
+                let cost = costs.op + rate.time(ll_bytes(bytes));
                 self.spend(block, "pack", bytes, cost);
             }
             OpCode::Collect if bytes > 0 => return self.collect(block, op, bytes),
@@ -201,7 +201,7 @@ impl World<'_> {
         rate.min(Rate(self.setup.profile.block.memory.0 / sharers))
     }
 
-    /// Flagged messages of several ports are reduced once all of them are here: as long as it takes
+    /// LL messages of several ports are reduced once all of them are here: as long as it takes
     /// to reduce one after another, but in one pass.
     fn collect(&mut self, block: u32, op: &Op, bytes: u64) -> Step {
         for place in op.port..op.port + op.value as u16 {
@@ -267,14 +267,14 @@ impl World<'_> {
     fn put(&mut self, block: u32, op: &Op, bytes: u64, moved: u64) -> Step {
         let lane = self.port(block, op.port).lane;
         let raised = |flag| u32::from(op.flags & flag != 0);
-        let is_flagged = op.flags & flags::FLAGGED != 0;
-        let bytes = if is_flagged { flagged_bytes(bytes) } else { bytes };
-        // The words of a flagged message are its arrival (R13), which is counted like one.
-        let raises = [raised(flags::ARRIVAL | flags::FLAGGED), 0, raised(flags::COMPLETION)];
-        if bytes == 0 && (is_flagged || raises == [0; 3]) {
+        let is_ll = op.flags & flags::LOW_LATENCY != 0;
+        let bytes = if is_ll { ll_bytes(bytes) } else { bytes };
+        // The words of an LL message are its arrival (R13), which is counted like one.
+        let raises = [raised(flags::ARRIVAL | flags::LOW_LATENCY), 0, raised(flags::COMPLETION)];
+        if bytes == 0 && (is_ll || raises == [0; 3]) {
             return Step::Taken;
         }
-        self.lanes[lane as usize].is_flagged = is_flagged;
+        self.lanes[lane as usize].is_ll = is_ll;
         let is_slot = op.flags & FROM_SLOT != 0;
         // Offsets into slots do not move with the round.
         let moved = if is_slot { 0 } else { moved };
@@ -282,7 +282,7 @@ impl World<'_> {
         let left = bytes as u32;
         let request =
             Request { bytes, source, destination, is_slot, left, ..Request::signal(lane, raises) };
-        let is_unmoved = !is_slot || is_flagged || op.flags & FORWARDS != 0;
+        let is_unmoved = !is_slot || is_ll || op.flags & FORWARDS != 0;
         if self.stores_on(lane) && is_unmoved && bytes > 0 {
             self.note_put(lane, bytes, raises);
             return self.begin_store(block, lane, bytes, self.setup.profile.block.copy, raises);
@@ -324,8 +324,8 @@ impl World<'_> {
 
     fn note_put(&mut self, lane: u32, bytes: u64, raises: [u32; 3]) {
         if self.setup.notes {
-            let is_flagged = self.lanes[lane as usize].is_flagged;
-            let (arrival, completion) = (raises[0] > 0 && !is_flagged, raises[2] > 0);
+            let is_ll = self.lanes[lane as usize].is_ll;
+            let (arrival, completion) = (raises[0] > 0 && !is_ll, raises[2] > 0);
             self.notes.push(Note::Put { lane, bytes, arrival, completion });
         }
     }

@@ -111,9 +111,9 @@ impl World<'_> {
     fn copy_done(&mut self, id: u32, request: Request) {
         let latency = self.latency(request.lane);
         let local = self.now() + self.near_signal_latency();
-        // Who polls for flagged words sees them land; others are told by a signal. Under CPU
-        // control the receiver is launched, whatever it then reads.
-        let words = self.lanes[request.lane as usize].is_flagged
+        // A receiver that polls the words of an LL message sees them arrive; others wait for a
+        // signal. Under CPU control the receiver is launched, whatever it then reads.
+        let words = self.lanes[request.lane as usize].is_ll
             && self.setup.engine != super::Engine::CpuDriven;
         let seen = if words { self.now() } else { local };
         self.raise_all(&request, seen + latency, local);

@@ -241,7 +241,7 @@ impl World<'_> {
         let to = self.receiving_rank(lane);
         let (request_id, request, latency) = self.unit_done(id, WRITE, to);
         if self.subs[id as usize].is_last {
-            let words = self.lanes[lane as usize].is_flagged;
+            let words = self.lanes[lane as usize].is_ll;
             let signal = self.setup.profile.device.signal_latency;
             let now = self.now();
             let seen = now + latency + if words { Time::ZERO } else { signal };

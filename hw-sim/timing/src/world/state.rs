@@ -31,8 +31,8 @@ pub(super) struct LaneState {
     pub is_near: bool,
     /// Something of this lane is with a copy engine, or on the wire.
     pub is_active: bool,
-    /// What it carries are flagged messages: no signal tells of them (R13).
-    pub is_flagged: bool,
+    /// What it carries are LL messages: no signal tells of them (R13).
+    pub is_ll: bool,
 }
 
 const _: () = assert!(size_of::<LaneState>() == 64);
@@ -52,7 +52,7 @@ impl LaneState {
             depth: 0,
             is_near: near,
             is_active: false,
-            is_flagged: false,
+            is_ll: false,
         }
     }
 

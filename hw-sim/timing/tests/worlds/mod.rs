@@ -3,7 +3,7 @@
 
 use hwsim_timing::{Edge, Graph, Lane, LinkKind, Machine, Network, Port, Profile, RankProgram};
 use ringdove::ReduceOp;
-use ringdove::plan::{Collective, Draft, LaneKind, Limits, Pattern, Request, Side};
+use ringdove::plan::{Collective, CollectiveRequest, Draft, LaneKind, Limits, Pattern, Side};
 
 pub fn profile(name: &str) -> Profile {
     Profile::find(name).expect("built in")
@@ -54,7 +54,7 @@ pub fn draft(pattern: Pattern, ranks: u32, bytes: u64, blocks: u32) -> Draft {
 }
 
 pub fn draft_within(pattern: Pattern, ranks: u32, bytes: u64, limits: &Limits) -> Draft {
-    let request = Request {
+    let request = CollectiveRequest {
         collective: Collective::AllReduce,
         rank_count: ranks,
         bytes,

@@ -63,7 +63,7 @@ fn none(facts: &Facts, report: &mut Report) {
     let seen = format!("none in {}", folder.display());
     let on_bus = &facts.host.pci_adapters;
     if !on_bus.is_empty() {
-        let seen = format!("{seen}, but on the PCI bus there is {}", on_bus.join(", "));
+        let seen = format!("{seen}, but the PCI bus has {}", on_bus.join(", "));
         let advice = "load the adapter's driver (mlx5_ib and the like), for jobs on several nodes";
         report.complain(without_others(facts), "adapters", seen, advice);
     } else if facts.several_nodes() {
@@ -71,7 +71,7 @@ fn none(facts: &Facts, report: &mut Report) {
                       driver, or `rdma link add rxe0 type rxe netdev eth0` for RDMA in software";
         report.complain(Level::Missing, "adapters", seen, advice);
     } else {
-        let seen = format!("{seen}; a job on one node needs none, one on several nodes does");
+        let seen = format!("{seen}; only jobs on several nodes need one");
         report.ok("adapters", seen);
     }
 }
@@ -88,7 +88,7 @@ fn one(facts: &Facts, adapter: &Adapter, report: &mut Report) {
         Some(path) if !path.exists() => report.complain(
             without_others(facts),
             name,
-            format!("{} is not there, so programs cannot use it", path.display()),
+            format!("{} does not exist, so programs cannot use it", path.display()),
             "in a container: `--device=/dev/infiniband`; else load ib_uverbs",
         ),
         Some(_) => {}
@@ -103,7 +103,7 @@ fn one(facts: &Facts, adapter: &Adapter, report: &mut Report) {
     let narrow = folder.and_then(|folder| lanes(&folder)).filter(|(now, most)| now < most);
     if let Some((now, most)) = narrow {
         let seen = format!("its PCI link runs with {now} of {most} lanes");
-        report.complain(Level::Warning, name, seen, "look for a slot with all lanes");
+        report.complain(Level::Warning, name, seen, "move it to a slot with all lanes");
     }
     let any_active = facts.ports().iter().any(|port| port.state == PortState::Active);
     for each in &ports {
@@ -126,19 +126,19 @@ fn port(port: &Port, if_bad: Level, report: &mut Report) {
     let seen = format!("{state}, {link_layer}, {rate} Gbit/s, {}", counted(gids.len(), "GID"));
     match (state, link_layer) {
         (PortState::Down, LinkLayer::Ethernet) => {
-            let advice = "it will be passed over; plug it in, or `ip link set DEVICE up`";
+            let advice = "it will not be used; connect its cable, or run `ip link set DEVICE up`";
             report.complain(if_bad, subject, seen, advice);
         }
         (PortState::Down, _) => {
-            let advice = "it will be passed over; plug it in, or look at the switch";
+            let advice = "it will not be used; connect its cable, or check the switch";
             report.complain(if_bad, subject, seen, advice);
         }
         (PortState::Initializing | PortState::Armed, _) => {
-            let advice = "it will be passed over; start a subnet manager (opensm) in the fabric";
+            let advice = "it will not be used; start a subnet manager (opensm) in the fabric";
             report.complain(if_bad, subject, seen, advice);
         }
         (PortState::Active, _) if gids.is_empty() => {
-            let advice = "it will be passed over; give its network interface an IP address";
+            let advice = "it will not be used; give its network interface an IP address";
             report.complain(if_bad, subject, seen, advice);
         }
         (PortState::Active, _) => {
@@ -180,7 +180,7 @@ fn reason(error: &Error) -> String {
 /// Registration locks memory, so the limit is one of adapters.
 fn memlock(facts: &Facts, report: &mut Report) {
     match facts.host.memlock {
-        Some(Memlock::Unlimited) => report.ok("memlock", "as much memory as is wanted"),
+        Some(Memlock::Unlimited) => report.ok("memlock", "unlimited"),
         Some(Memlock::Bytes(bytes)) if bytes >= MEMLOCK_MIN => {
             report.ok("memlock", format!("{} MiB may be locked", bytes >> 20));
         }
@@ -188,7 +188,7 @@ fn memlock(facts: &Facts, report: &mut Report) {
             Level::Warning,
             "memlock",
             format!("only {} KiB may be locked, and CAP_IPC_LOCK is not held", bytes >> 10),
-            "adapters lock what they reach: `ulimit -l unlimited` (limits.conf, LimitMEMLOCK=); in \
+            "registration locks memory: run `ulimit -l unlimited` (limits.conf, LimitMEMLOCK=); in \
              a container, `--ulimit memlock=-1` or `--cap-add IPC_LOCK`",
         ),
         None => {}
@@ -272,7 +272,7 @@ pub fn choice_findings(facts: &Facts, choices: &[GpuAdapter], report: &mut Repor
     mixed(choices, report);
 }
 
-/// InfiniBand and Ethernet do not hear one another, so a job uses one of them.
+/// InfiniBand and Ethernet are not connected, so a job uses one of them.
 fn mixed(choices: &[GpuAdapter], report: &mut Report) {
     let on = |layer: LinkLayer| {
         let gpus = choices.iter().filter(|choice| choice.link_layer == Some(layer));
@@ -284,8 +284,8 @@ fn mixed(choices: &[GpuAdapter], report: &mut Report) {
             Level::Warning,
             "link layers",
             format!("GPUs {infiniband} use InfiniBand, GPUs {ethernet} Ethernet"),
-            "ranks of a job with several nodes agree on one of the two, so some use adapters that \
-             are further off; RINGDOVE_ADAPTER chooses",
+            "all ranks of a job on several nodes use one of the two, so some use adapters that are \
+             further from their GPU; RINGDOVE_ADAPTER chooses",
         );
     }
 }

@@ -50,7 +50,7 @@ impl Engine {
     }
 }
 
-/// Is a device engine what will be used? If not, nothing about them stops a run.
+/// Will device engines be used? If not, no finding about them stops a run.
 fn wanted(facts: &Facts) -> bool {
     facts.settings.as_ref().is_ok_and(|settings| settings.engine == EngineKind::Device)
 }
@@ -64,20 +64,21 @@ fn without(facts: &Facts) -> Level {
 pub fn engines(facts: &Facts, report: &mut Report) {
     report.section("device engines");
     if facts.engines.is_empty() {
-        let seen = "none among the PCI functions";
+        let seen = "no PCI function is one";
         if wanted(facts) {
             let advice = "load the engine's driver, name its maker's numbers in \
                           RINGDOVE_ENGINE_IDS, or use RINGDOVE_ENGINE=proxy";
             return report.complain(Level::Missing, "device engines", seen, advice);
         }
-        return report.ok("device engines", format!("{seen}; the proxy does without"));
+        return report.ok("device engines", format!("{seen}; the proxy needs none"));
     }
     for Engine { function, state } in &facts.engines {
         let subject = format!("engine {}", function.address);
         match state {
             Ok(state) => one(function, *state, subject, without(facts), report),
             Err(why) => {
-                let advice = "its resource0 must be writable, and the card what its numbers say";
+                let advice = "check that its resource0 is writable, and that its PCI ids are \
+                              those of a device engine";
                 report.complain(without(facts), subject, why, advice);
             }
         }
@@ -134,7 +135,7 @@ pub fn choices(facts: &Facts) -> Vec<GpuEngine> {
     facts.gpus.iter().enumerate().map(choice).collect()
 }
 
-/// A line for each GPU, if engines are what will be used.
+/// A line for each GPU, if device engines will be used.
 pub fn choice_findings(facts: &Facts, choices: &[GpuEngine], report: &mut Report) {
     for GpuEngine { gpu, engine, why_not } in choices {
         let subject = format!("GPU {gpu}'s engine");

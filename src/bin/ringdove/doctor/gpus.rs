@@ -52,7 +52,7 @@ pub fn driver(facts: &Facts, report: &mut Report) {
         Err(why) => report.complain(
             Level::Warning,
             "NVML",
-            format!("{why}, so NVLinks are not known"),
+            format!("{why}, so NVLinks are unknown"),
             "install the driver's libnvidia-ml.so.1; in a container, ask for the `utility` \
              capability (NVIDIA_DRIVER_CAPABILITIES)",
         ),
@@ -67,13 +67,13 @@ fn no_driver(facts: &Facts, error: &Error, report: &mut Report) {
     let host = &facts.host;
     let seen = format!("not found: looked for {looked_for}");
     if host.nvidia_device_file {
-        let advice = "the kernel's part is there (/dev/nvidiactl), so libcuda.so.1 was not passed \
-                      in: start the container with `--gpus all` and the NVIDIA Container Toolkit, \
+        let advice = "the kernel driver is loaded (/dev/nvidiactl), but libcuda.so.1 is missing: \
+                      start the container with `--gpus all` and the NVIDIA Container Toolkit, \
                       with `compute,utility` in NVIDIA_DRIVER_CAPABILITIES";
         return report.complain(Level::Missing, "CUDA driver", seen, advice);
     }
     if !host.pci_gpus.is_empty() {
-        let seen = format!("{seen}; on the PCI bus there is {}", host.pci_gpus.join(", "));
+        let seen = format!("{seen}; the PCI bus has {}", host.pci_gpus.join(", "));
         let advice = if host.container.is_some() {
             "start the container with `--gpus all` and the NVIDIA Container Toolkit"
         } else {
@@ -88,15 +88,18 @@ fn no_driver(facts: &Facts, error: &Error, report: &mut Report) {
 fn start_advice(code: u32) -> &'static str {
     match code {
         34 => {
-            "a stub library of the CUDA toolkit was loaded: take its folder out of LD_LIBRARY_PATH"
+            "a stub library of the CUDA toolkit was loaded: remove its folder from LD_LIBRARY_PATH"
         }
         802 => "on machines with NVSwitches, start the fabric manager (nvidia-fabricmanager)",
         803 => {
-            "library and kernel module are of two versions: reboot after an upgrade; in a \
-             container, do not bring a libcuda.so.1 along"
+            "library and kernel module have different versions: reboot after an upgrade; in a \
+             container, use the host's libcuda.so.1"
         }
-        804 => "take the toolkit's compat folder out of LD_LIBRARY_PATH",
-        999 => "is /dev/nvidia-uvm there and open to this user? `nvidia-modprobe -u` makes it",
+        804 => "remove the toolkit's compat folder from LD_LIBRARY_PATH",
+        999 => {
+            "check that /dev/nvidia-uvm exists and is open to this user; `nvidia-modprobe -u` \
+             makes it"
+        }
         _ => "see the kernel's log (dmesg) for NVRM and Xid lines",
     }
 }
@@ -159,14 +162,14 @@ fn visible(facts: &Facts, report: &mut Report) {
             Level::Missing,
             "visible GPUs",
             format!("none of {present}: {because}"),
-            "unset CUDA_VISIBLE_DEVICES, or name GPUs that exist: one wrong entry hides all that \
-             follow it",
+            "unset CUDA_VISIBLE_DEVICES, or name GPUs that exist: a wrong entry hides all \
+             later ones",
         ),
         (0, None) => report.complain(
             Level::Missing,
             "visible GPUs",
             "the driver finds none",
-            "see `nvidia-smi` and the kernel's log; in a container, pass them in (`--gpus all`)",
+            "see `nvidia-smi` and the kernel's log; in a container, use `--gpus all`",
         ),
         (_, Some(because)) => report.ok("visible GPUs", format!("{seen} of {present}: {because}")),
         (_, None) if seen < present => report.complain(
@@ -199,7 +202,7 @@ fn one(ordinal: usize, gpu: &Gpu, nv_links: usize, report: &mut Report) {
     let needed = needed_capability();
     if device.compute_capability < needed {
         let advice = format!(
-            "kernels want {}.{} or later; hide it with CUDA_VISIBLE_DEVICES",
+            "kernels need {}.{} or later; hide it with CUDA_VISIBLE_DEVICES",
             needed.0, needed.1
         );
         report.complain(Level::Missing, &subject, text, advice);
@@ -212,12 +215,12 @@ fn one(ordinal: usize, gpu: &Gpu, nv_links: usize, report: &mut Report) {
             Level::Warning,
             &subject,
             "exclusive to one process at a time: ranks of two processes cannot share it",
-            "nvidia-smi -c DEFAULT, if they shall",
+            "to share it, run nvidia-smi -c DEFAULT",
         ),
         ComputeMode::Prohibited => report.complain(
             Level::Missing,
             &subject,
-            "its compute mode prohibits every use",
+            "its compute mode is prohibited: no process can use it",
             "nvidia-smi -c DEFAULT",
         ),
     }
@@ -226,14 +229,14 @@ fn one(ordinal: usize, gpu: &Gpu, nv_links: usize, report: &mut Report) {
             Level::Warning,
             &subject,
             format!("its PCI link runs with {now} of {most} lanes"),
-            "reseat it, or look whether slot and riser have all lanes",
+            "reseat it, or check that slot and riser have all lanes",
         );
     }
     if let Some(kind) = gpu.iommu.as_deref().filter(|kind| kind.starts_with("DMA")) {
         report.complain(
             Level::Warning,
             &subject,
-            format!("the IOMMU translates its accesses ({kind}), and so peers go through the root"),
+            format!("the IOMMU translates its accesses ({kind}): peer traffic goes over the root"),
             "boot with iommu=pt, or with the IOMMU off, unless this is a virtual machine",
         );
     }
@@ -259,12 +262,12 @@ fn pair(facts: &Facts, one: usize, other: usize) -> Pair {
         (0, 2..) => "PCI, below one switch".to_owned(),
         (0, 1) => "PCI, through one root complex".to_owned(),
         (0, 0) if a.place.pci_path.is_empty() || b.place.pci_path.is_empty() => "PCI".to_owned(),
-        (0, 0) => "PCI, from one root complex to another".to_owned(),
+        (0, 0) => "PCI, between root complexes".to_owned(),
     };
     Pair { one, other, transport, path }
 }
 
-/// What pairs will use: a line for each kind.
+/// The transports of pairs of GPUs: a line for each kind.
 pub fn pair_findings(pairs: &[Pair], report: &mut Report) {
     let mut kinds: BTreeMap<(Option<&str>, &str), Vec<String>> = BTreeMap::new();
     for pair in pairs {
@@ -276,13 +279,13 @@ pub fn pair_findings(pairs: &[Pair], report: &mut Report) {
         match transport {
             Some(transport) => report.ok(
                 "between GPUs",
-                format!("{transport} over {path}, as the driver gives peer access: {members}"),
+                format!("{transport} over {path}, with peer access: {members}"),
             ),
             None => report.complain(
                 Level::Missing,
                 "between GPUs",
-                format!("no transport over {path}, as the driver refuses peer access: {members}"),
-                "choose GPUs that reach one another (CUDA_VISIBLE_DEVICES); see \
+                format!("no transport over {path}: the driver refuses peer access: {members}"),
+                "choose GPUs with peer access to one another (CUDA_VISIBLE_DEVICES); see \
                  `nvidia-smi topo -p2p r` for the driver's reason",
             ),
         }

@@ -19,14 +19,14 @@ pub fn host(facts: &Facts, report: &mut Report) {
         Some(bytes) if bytes <= SHARED_MEMORY_DEFAULT => report.complain(
             Level::Warning,
             "/dev/shm",
-            format!("{} MiB: ringdove needs none of it, but frameworks do", bytes >> 20),
+            format!("{} MiB: ringdove does not use it, but frameworks do", bytes >> 20),
             "in a container: `--shm-size=1g` or `--ipc=host`",
         ),
         Some(bytes) => report.ok("/dev/shm", format!("{} MiB", bytes >> 20)),
         None => report.complain(
             Level::Warning,
             "/dev/shm",
-            "not there: ringdove needs none of it, but frameworks do",
+            "does not exist: ringdove does not use it, but frameworks do",
             "mount a tmpfs on it",
         ),
     }
@@ -34,7 +34,7 @@ pub fn host(facts: &Facts, report: &mut Report) {
         Some(scope @ 2..) => report.complain(
             Level::Warning,
             "ptrace",
-            format!("kernel.yama.ptrace_scope is {scope}: debuggers cannot look into hung ranks"),
+            format!("kernel.yama.ptrace_scope is {scope}: debuggers cannot attach to hung ranks"),
             "sysctl kernel.yama.ptrace_scope=1, or CAP_SYS_PTRACE",
         ),
         Some(scope) => report.ok("ptrace", format!("kernel.yama.ptrace_scope is {scope}")),
@@ -47,7 +47,7 @@ fn container(facts: &Facts, why: &str, report: &mut Report) {
     let named = facts.settings.as_ref().is_ok_and(|settings| !settings.host_id.is_empty());
     let boot = facts.host.boot_id.as_deref().unwrap_or("unknown");
     if named {
-        report.ok("container", format!("yes ({why}); RINGDOVE_HOST_ID says which node this is"));
+        report.ok("container", format!("yes ({why}); RINGDOVE_HOST_ID names the node"));
         return;
     }
     report.ok(
@@ -74,7 +74,7 @@ fn processors(facts: &Facts, report: &mut Report) {
     );
     let granted = host.cpu_quota.unwrap_or(f64::INFINITY).min(allowed as f64);
     if allowed > 0 && granted < wanted as f64 {
-        let advice = "proxies and callers take turns, which costs time in every call: raise the \
+        let advice = "proxies and callers share processors, which slows every call: raise the \
                       quota (`--cpus`), or the affinity (`taskset`, `--cpus-per-task`)";
         report.complain(Level::Warning, "processors", seen, advice);
     } else {
@@ -87,13 +87,13 @@ fn processors(facts: &Facts, report: &mut Report) {
         report.complain(
             Level::Warning,
             "RINGDOVE_PROXY_CPUS",
-            format!("names {outside:?}, on which this process may not run"),
-            "name processors of the process's own affinity",
+            format!("names {outside:?}, which this process may not use"),
+            "name processors in the affinity mask of the process",
         );
     }
 }
 
-/// How ranks will meet.
+/// How ranks will find one another.
 pub fn job(facts: &Facts, report: &mut Report) {
     report.section("job");
     match &facts.interface {
@@ -102,7 +102,7 @@ pub fn job(facts: &Facts, report: &mut Report) {
                 choice.addresses.iter().map(|address| address.ip().to_string()).collect();
             let seen = format!("{}: {}", choice.name, addresses.join(", "));
             if choice.is_loopback() && facts.several_nodes() {
-                let advice = "no other node reaches it: bring an interface up, or name one in \
+                let advice = "other nodes cannot reach it: bring an interface up, or name one in \
                               RINGDOVE_BOOTSTRAP_INTERFACE";
                 report.complain(Level::Missing, "bootstrap interface", seen, advice);
             } else {
@@ -113,7 +113,7 @@ pub fn job(facts: &Facts, report: &mut Report) {
             report.complain(Level::Missing, "bootstrap interface", looked_for, advice);
         }
         Err(error) => {
-            let advice = "look at `ip address`";
+            let advice = "check the output of `ip address`";
             report.complain(Level::Missing, "bootstrap interface", error, advice);
         }
     }
@@ -123,7 +123,7 @@ pub fn job(facts: &Facts, report: &mut Report) {
 fn launcher(facts: &Facts, report: &mut Report) {
     let launch = match &facts.launch {
         Ok(None) => {
-            let seen = "none: this process would be a job of its own";
+            let seen = "none: this process would be a job with one rank";
             return report.ok("launcher", seen);
         }
         Ok(Some(launch)) => launch,
@@ -135,7 +135,7 @@ fn launcher(facts: &Facts, report: &mut Report) {
     };
     let on_node = launch.local_rank.map(|rank| format!(", {rank} on its node"));
     let seen = format!(
-        "{}: rank {} of {}{}; they meet at {} (from {})",
+        "{}: rank {} of {}{}; rendezvous at {} (from {})",
         launch.launcher,
         launch.rank,
         launch.rank_count,
@@ -147,16 +147,16 @@ fn launcher(facts: &Facts, report: &mut Report) {
     if launch.secret.is_some() {
         report.ok("secret", "RINGDOVE_BOOTSTRAP_SECRET is set");
     } else if launch.rank_count == 1 {
-        report.ok("secret", "none is needed: nobody else is to join");
+        report.ok("secret", "not needed: the job has one rank");
     } else {
         let reach = match facts.several_nodes() {
-            true => "whoever can reach its port and knows the launcher's variables",
-            false => "whoever knows the launcher's variables and runs as this user",
+            true => "anybody who can reach its port and knows the launcher's variables",
+            false => "any process of this user that knows the launcher's variables",
         };
         report.complain(
             Level::Warning,
             "secret",
-            format!("none: {reach} can join the job or end it"),
+            format!("not set: {reach} can join the job or end it"),
             "set RINGDOVE_BOOTSTRAP_SECRET to the same random text on all ranks, such as the \
              output of `openssl rand -hex 32`; `hwsim run` does so",
         );
@@ -167,7 +167,7 @@ fn launcher(facts: &Facts, report: &mut Report) {
 pub fn settings(facts: &Facts, report: &mut Report) {
     report.section("settings");
     if let Err(error) = &facts.settings {
-        let advice = "correct or unset it: with it, no program starts";
+        let advice = "correct or unset it: programs do not start with it";
         report.complain(Level::Missing, "settings", error, advice);
     }
     for name in &facts.unknown_settings {
@@ -176,7 +176,7 @@ pub fn settings(facts: &Facts, report: &mut Report) {
             Level::Warning,
             name,
             seen,
-            "look for a typing error; the README lists all",
+            "check its spelling; the README lists all settings",
         );
     }
     for Source { name, value, from } in &facts.sources {

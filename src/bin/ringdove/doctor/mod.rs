@@ -1,4 +1,5 @@
-//! `ringdove doctor`: what there is, what will be used and why, what is missing and how to get it.
+//! `ringdove doctor`: findings about the machine, the hardware that will be used and the reason,
+//! and missing parts with the way to get them.
 //!
 //! * `host`, `facts`: what is found, read once; nothing is changed
 //! * `gpus`, `adapters`, `engines`, `job`: judgements, pure functions of the facts

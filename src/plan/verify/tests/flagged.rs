@@ -65,7 +65,7 @@ fn sending_ahead_of_reading_is_out_of_step() {
                     Op::Pack { message, .. } => *message = 1,
                     Op::Put { source, destination, .. } => {
                         for place in [source, destination] {
-                            if let Place::Slot { message, .. } = place {
+                            if let Operand::Slot { message, .. } = place {
                                 *message = 1;
                             }
                         }
@@ -124,7 +124,7 @@ fn all_flagged_lanes_are_used_or_none() {
                     Op::Put { port, source, destination, .. } if keep[usize::from(*port)] => {
                         *port = number(*port) as u16;
                         for place in [source, destination] {
-                            if let Place::Slot { port, .. } = place {
+                            if let Operand::Slot { port, .. } = place {
                                 *port = 0;
                             }
                         }
@@ -145,7 +145,7 @@ fn all_flagged_lanes_are_used_or_none() {
 
 #[test]
 fn a_flagged_slot_holds_flagged_messages_only() {
-    let slot = Place::Slot { port: 0, message: 0, offset: 0 };
+    let slot = Operand::Slot { port: 0, message: 0, offset: 0 };
     let copied = refused(|ops| {
         let Op::Pack { source, range, .. } = ops[0] else { panic!("{:?}", ops[0]) };
         ops[0] = Op::Copy { destination: slot, source, range, modifiers: Modifiers::NONE };

@@ -4,8 +4,7 @@
 //! random interleavings, and has to give the right result twice in a row. What may be accepted at
 //! all is listed in `harmless`; whatever else the verifier lets pass fails the test.
 
-use crate::plan::host::{Element, Random};
-use crate::plan::tests::{host, limits};
+use crate::plan::tests::{limits, try_run};
 use crate::plan::*;
 use ringdove_kernels::element::ReduceOp;
 use std::collections::BTreeMap;
@@ -46,7 +45,7 @@ struct Mutant {
 }
 
 /// Every place of an op, to be changed.
-fn places(op: &mut Op) -> Vec<&mut Place> {
+fn places(op: &mut Op) -> Vec<&mut Operand> {
     match op {
         Op::Copy { destination, source, .. } | Op::Put { destination, source, .. } => {
             vec![destination, source]
@@ -69,7 +68,7 @@ fn altered(op: Op) -> Vec<(Change, Op)> {
         }
     };
     for place in 0..3 {
-        let edit_place = |edit: &dyn Fn(&mut Place)| {
+        let edit_place = |edit: &dyn Fn(&mut Operand)| {
             let mut copy = op;
             if let Some(place) = places(&mut copy).into_iter().nth(place) {
                 edit(place);
@@ -77,32 +76,32 @@ fn altered(op: Op) -> Vec<(Change, Op)> {
             copy
         };
         let up = edit_place(&|place| match place {
-            Place::Buffer { offset, .. } | Place::Slot { offset, .. } => *offset += 16,
-            Place::Address(address) => *address += 16,
+            Operand::Buffer { offset, .. } | Operand::Slot { offset, .. } => *offset += 16,
+            Operand::Address(address) => *address += 16,
         });
         with(Change::Offset, &|it| *it = up);
         let down = edit_place(&|place| match place {
-            Place::Buffer { offset, .. } => *offset = offset.saturating_sub(16),
-            Place::Address(address) => *address -= 16,
-            Place::Slot { .. } => (),
+            Operand::Buffer { offset, .. } => *offset = offset.saturating_sub(16),
+            Operand::Address(address) => *address -= 16,
+            Operand::Slot { .. } => (),
         });
         with(Change::Offset, &|it| *it = down);
         for step in [1, 3, u32::MAX] {
             let other = edit_place(&|place| {
-                if let Place::Slot { message, .. } = place {
+                if let Operand::Slot { message, .. } = place {
                     *message = message.wrapping_add(step);
                 }
             });
             with(Change::Message, &|it| *it = other);
         }
         let other = edit_place(&|place| {
-            if let Place::Slot { port, .. } = place {
+            if let Operand::Slot { port, .. } = place {
                 *port ^= 1;
             }
         });
         with(Change::OtherPort, &|it| *it = other);
         let other = edit_place(&|place| {
-            if let Place::Buffer { buffer, .. } = place {
+            if let Operand::Buffer { buffer, .. } = place {
                 *buffer = if *buffer == Buffer::Input { Buffer::Output } else { Buffer::Input };
             }
         });
@@ -285,45 +284,8 @@ fn harmless(mutant: &Mutant, reduce_op: ReduceOp) -> bool {
     }
 }
 
-/// Runs a mutant which was accepted, twice, and compares.
-fn run(verified: &Verified, request: &Request, seed: u64) -> Result<(), String> {
-    let mut random = Random(seed);
-    let element = Element {
-        bytes: 4,
-        reduce_op: request.reduce_op,
-        scalar: 3,
-        rank_count: u64::from(request.rank_count),
-    };
-    let mut host = host(verified, element, 2);
-    for launch in 0..2 {
-        let words = request.bytes as usize / 4;
-        let inputs: Vec<Vec<u32>> = (0..request.rank_count)
-            .map(|_| (0..words).map(|_| random.next() as u32).collect())
-            .collect();
-        for (rank, input) in host.ranks.iter_mut().zip(&inputs) {
-            let input: Vec<u8> = bytemuck::cast_slice(input).to_vec();
-            rank.memory = [input, vec![0xcc; words * 4], Vec::new()];
-            rank.in_place = request.in_place;
-        }
-        host.launch(&mut random)?;
-        for (number, rank) in host.ranks.iter().enumerate() {
-            let result: &[u8] = &rank.memory[usize::from(!request.in_place)];
-            for word in 0..words {
-                let total = inputs.iter().map(|input| element.scale(u64::from(input[word])));
-                let total = total.reduce(|a, b| element.combine(a, b)).expect("a rank");
-                let expected = element.finish(total) as u32;
-                let seen = u32::from_le_bytes(result[word * 4..][..4].try_into().expect("4 bytes"));
-                if seen != expected {
-                    return Err(format!("launch {launch} rank {number} word {word}"));
-                }
-            }
-        }
-    }
-    Ok(())
-}
-
 /// Tries every mutant of rank 1's first block; returns how many of each change were accepted.
-fn try_all(request: Request, all_pairs: bool) -> BTreeMap<Change, (usize, usize)> {
+fn try_all(request: CollectiveRequest, all_pairs: bool) -> BTreeMap<Change, (usize, usize)> {
     let limits = Limits { flagged_bytes: 32, ..limits(2, 32, 4) };
     let mut choice = select(&request, &limits).expect("valid");
     choice.algorithm = match (request.registered, request.in_place) {
@@ -349,15 +311,20 @@ fn try_all(request: Request, all_pairs: bool) -> BTreeMap<Change, (usize, usize)
             format!("{:?} of {:?} before {:?}, {request:?}", mutant.change, mutant.op, mutant.next);
         assert!(harmless(&mutant, request.reduce_op), "accepted: {what}");
         for seed in 0..4 {
-            let result = run(&verified, &request, seed * 1000 + number as u64);
+            let result = try_run(&request, &verified, seed * 1000 + number as u64);
             assert!(result.is_ok(), "accepted, but {result:?}: {what}");
         }
     }
     counts
 }
 
-fn request(in_place: bool, registered: bool, reduce_op: ReduceOp, rank_count: u32) -> Request {
-    Request {
+fn request(
+    in_place: bool,
+    registered: bool,
+    reduce_op: ReduceOp,
+    rank_count: u32,
+) -> CollectiveRequest {
+    CollectiveRequest {
         collective: Collective::AllReduce,
         rank_count,
         // Two rounds of two blocks; the data ends in block 0's last slice, whose clipping counts.
@@ -411,7 +378,7 @@ fn one_change_to_flagged_messages_is_refused_or_does_no_harm() {
 /// The rules for a transfer are the same, so a few places suffice; nothing is run here.
 #[test]
 fn one_change_to_a_group_is_refused_or_does_no_harm() {
-    let transfer = |peer, direction, address| Transfer { peer, direction, address, bytes: 100 };
+    let transfer = |peer, direction, address| PointToPoint { peer, direction, address, bytes: 100 };
     let list = [
         transfer(1, Direction::Send, 1024),
         transfer(1, Direction::Send, 2048),

@@ -5,8 +5,8 @@ use crate::plan::*;
 use proptest::prelude::*;
 use ringdove_kernels::element::ReduceOp;
 
-fn request(in_place: bool, registered: bool) -> Request {
-    Request {
+fn request(in_place: bool, registered: bool) -> CollectiveRequest {
+    CollectiveRequest {
         collective: Collective::AllReduce,
         rank_count: 3,
         bytes: 768,
@@ -17,7 +17,7 @@ fn request(in_place: bool, registered: bool) -> Request {
     }
 }
 
-fn choice(request: &Request) -> Choice {
+fn choice(request: &CollectiveRequest) -> Choice {
     let mut choice = select(request, &limits(2, 64, 4)).expect("valid");
     choice.algorithm = match (request.registered, request.in_place) {
         (false, _) => Algorithm::RingStaged,
@@ -30,7 +30,7 @@ fn choice(request: &Request) -> Choice {
 }
 
 /// The error of a plan in which `edit` changed something.
-fn refused(request: &Request, edit: impl Fn(&mut Plan)) -> VerifyError {
+fn refused(request: &CollectiveRequest, edit: impl Fn(&mut Plan)) -> VerifyError {
     let mut plan = build(&choice(request));
     verify(plan.clone(), &request.promise()).expect("right before the change");
     edit(&mut plan);
@@ -121,7 +121,7 @@ fn puts_that_the_engine_or_the_encoding_cannot_do_are_refused() {
     let mixed = staged(|plan| {
         first(plan, |op| match op {
             Op::Put { destination, .. } => {
-                *destination = Place::Buffer { buffer: Buffer::Output, offset: 0 };
+                *destination = Operand::Buffer { buffer: Buffer::Output, offset: 0 };
                 true
             }
             _ => false,
@@ -202,10 +202,10 @@ fn a_direct_put_without_a_grant_races_with_what_the_peer_did_before() {
 
 #[test]
 fn a_completion_does_not_say_that_the_data_has_arrived() {
-    let lane = |kind| LaneId { from: 0, to: 1, index: 0, kind };
+    let lane = |kind| Lane { from: 0, to: 1, index: 0, kind };
     let range = Range { extent: 0, length: 16 };
-    let at = |buffer| Place::Buffer { buffer, offset: 0 };
-    let slot = Place::Slot { port: 1, message: 0, offset: 0 };
+    let at = |buffer| Operand::Buffer { buffer, offset: 0 };
+    let slot = Operand::Slot { port: 1, message: 0, offset: 0 };
     let put = |port, destination, source, completion| Op::Put {
         port,
         destination,
@@ -238,7 +238,7 @@ fn a_completion_does_not_say_that_the_data_has_arrived() {
         let ranks =
             vec![program(Side::Send, sender.clone()), program(Side::Receive, receiver(first))];
         let plan = Plan { ranks, thread_count: 32, slots: SlotShape { bytes: 16, count: 2 } };
-        let request = Request { rank_count: 2, bytes: 16, ..request(false, true) };
+        let request = CollectiveRequest { rank_count: 2, bytes: 16, ..request(false, true) };
         verify(plan, &request.promise()).expect_err("no all-reduce either way")
     };
     let by_message = verify_with(Op::WaitSignal { port: 1, value: 1 });
@@ -261,7 +261,7 @@ fn in_place_partial_sums_may_not_land_in_the_buffer() {
 #[test]
 fn a_plan_for_sums_does_not_pass_for_a_scaled_sum() {
     let sum = request(false, true);
-    let scaled = Request { reduce_op: ReduceOp::PreMulSum, ..sum };
+    let scaled = CollectiveRequest { reduce_op: ReduceOp::PreMulSum, ..sum };
     let error = verify(build(&choice(&sum)), &scaled.promise()).expect_err("inputs put unscaled");
     assert!(matches!(*error.reason, Reason::WrongResult { .. }), "{error}");
 }
@@ -269,7 +269,7 @@ fn a_plan_for_sums_does_not_pass_for_a_scaled_sum() {
 #[test]
 fn only_the_own_contribution_is_scaled() {
     // Each rank may have a scalar of its own, so nobody can scale what another one sent.
-    let request = Request { reduce_op: ReduceOp::PreMulSum, ..request(false, false) };
+    let request = CollectiveRequest { reduce_op: ReduceOp::PreMulSum, ..request(false, false) };
     let error = refused(&request, |plan| {
         first(plan, |op| match op {
             Op::Reduce { a, b, .. } => {
@@ -286,7 +286,7 @@ fn only_the_own_contribution_is_scaled() {
 fn writing_the_input_is_refused_unless_in_place() {
     let error = staged(|plan| {
         let into_output = |op: &mut Op| match op {
-            Op::Copy { destination: Place::Buffer { buffer, .. }, .. } => {
+            Op::Copy { destination: Operand::Buffer { buffer, .. }, .. } => {
                 *buffer = Buffer::Input;
                 true
             }
@@ -307,7 +307,7 @@ proptest! {
         limit in number(),
     ) {
         let end = |from, to, kind, side| {
-            LaneEnd { lane: LaneId { from, to, index: 0, kind }, side }
+            LaneEnd { lane: Lane { from, to, index: 0, kind }, side }
         };
         let program = |(rank, ops): (u32, Vec<Op>)| {
             let ports = vec![
@@ -324,7 +324,8 @@ proptest! {
             thread_count: 32,
             slots: SlotShape { bytes: 64, count: 2 },
         };
-        let request = Request { rank_count: 2, reduce_op: ReduceOp::Avg, ..request(true, false) };
+        let request =
+            CollectiveRequest { rank_count: 2, reduce_op: ReduceOp::Avg, ..request(true, false) };
         if let Err(error) = verify(plan, &request.promise()) {
             prop_assert!(!error.to_string().is_empty());
         }
@@ -336,14 +337,14 @@ fn number() -> impl Strategy<Value = u64> {
     prop_oneof![0..4u64, Just(16), Just(64), Just(1 << 61), Just(1 << 62), Just(u64::MAX)]
 }
 
-fn any_place() -> impl Strategy<Value = Place> {
+fn any_place() -> impl Strategy<Value = Operand> {
     let slot = (0..5u16, number(), number());
     prop_oneof![
-        number().prop_map(|offset| Place::Buffer { buffer: Buffer::Input, offset }),
-        number().prop_map(|offset| Place::Buffer { buffer: Buffer::Output, offset }),
-        number().prop_map(Place::Address),
+        number().prop_map(|offset| Operand::Buffer { buffer: Buffer::Input, offset }),
+        number().prop_map(|offset| Operand::Buffer { buffer: Buffer::Output, offset }),
+        number().prop_map(Operand::Address),
         slot.prop_map(|(port, message, offset)| {
-            Place::Slot { port, message: message as u32, offset }
+            Operand::Slot { port, message: message as u32, offset }
         }),
     ]
 }

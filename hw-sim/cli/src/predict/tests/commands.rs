@@ -124,7 +124,7 @@ fn device_engines_have_the_limits_that_the_machine_file_gives_them() {
 
 /// If this fails, small all-reduces are priced as a plan that the library does not run for them.
 #[test]
-fn below_the_low_latency_size_the_selected_plan_sends_flagged_messages() {
+fn below_the_low_latency_size_the_selected_plan_sends_low_latency_messages() {
     let time = |options: &str| {
         let line = format!("all-reduce --algorithm selected {options}");
         let arguments = all_reduce_arguments(&line);
@@ -132,8 +132,8 @@ fn below_the_low_latency_size_the_selected_plan_sends_flagged_messages() {
         let job = super::super::Job { scene: &scene, arguments: &arguments, ranks: 4, bytes: 8192 };
         job.best(false).expect("a plan").outcome.end
     };
-    let (flagged, ring) = (time(""), time("--low-latency-bytes 0"));
-    assert!(ring > flagged.times(2), "one hop {flagged}, six hops {ring}");
+    let (all_pairs, ring) = (time(""), time("--low-latency-bytes 0"));
+    assert!(ring > all_pairs.times(2), "one hop {all_pairs}, six hops {ring}");
 }
 
 #[test]

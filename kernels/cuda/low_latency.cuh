@@ -1,5 +1,5 @@
-// Flagged messages (R13): data and flag travel together, so that a message needs no signal. Each 8
-// bytes of its slot are a word: 4 bytes of data, and above them the message's flag.
+// Low-latency (LL) messages (R13): data and flag travel together, so no signal is needed. Each 8
+// bytes of a message's slot are a word: 4 bytes of data, and above them the message's flag.
 #pragma once
 
 #include "copy.cuh"
@@ -77,7 +77,7 @@ RINGDOVE_INLINE ptx::Vector<u32> vector_of(u64 first, u64 second) {
 }
 
 // Writes a unit with its flags, unless it is behind the end of `bytes`.
-RINGDOVE_INLINE void store_flagged(u64 slot, u64 offset, u64 bytes, u32 flag, u64 unit) {
+RINGDOVE_INLINE void store_low_latency(u64 slot, u64 offset, u64 bytes, u32 flag, u64 unit) {
     if (offset < bytes) {
         const ptx::Vector<u64> words = {{unit_of(u32(unit), flag), unit_of(u32(unit >> 32), flag)}};
         ptx::store_vector<0>(slot + 2 * offset, words);
@@ -90,14 +90,14 @@ RINGDOVE_INLINE void pack(u64 source, u64 length, u64 slot, u64 bytes, u32 flag,
     const u64 stride = unit_stride(team);
 #pragma unroll 1
     for (u64 i = unit_offset(team); i < bytes; i += stride) {
-        store_flagged(slot, i, bytes, flag, load_unit(source, i, length));
+        store_low_latency(slot, i, bytes, flag, load_unit(source, i, length));
         const u64 second = i + UNIT_ROW_BYTES;
-        store_flagged(slot, second, bytes, flag, load_unit(source, second, length));
+        store_low_latency(slot, second, bytes, flag, load_unit(source, second, length));
     }
 }
 
 // Looks at the words of up to two units of a message, one row apart.
-struct FlaggedPoll {
+struct LowLatencyPoll {
     // Of the first unit's words.
     u64 address;
     u32 flag;

@@ -1,12 +1,10 @@
-//! Flagged messages (R13): what `Pack` writes, what a flagged put asks for, what `Collect` takes
-//! and how long it waits.
+//! Low-latency (LL) messages (R13): the words that `Pack` writes, the descriptor of an LL put, the
+//! words that `Collect` accepts and its deadline.
 
 use crate::rank::{PlanText, Rank, advance, buffer, op, put, slot};
 use ringdove_kernels::element::{DataType, ReduceOp};
 use ringdove_kernels::launch::{PlanFault, WaitKind};
-use ringdove_kernels::op::{
-    MESSAGES_MAX, Op, OpCode, WHOLE_SLOT_PERIOD, flag_of, flagged_bytes, flags,
-};
+use ringdove_kernels::op::{MESSAGES_MAX, Op, OpCode, WHOLE_SLOT_PERIOD, flag_of, flags, ll_bytes};
 use ringdove_kernels::port::Port;
 
 const SLOT_BYTES: u32 = 512;
@@ -35,8 +33,8 @@ fn collect(length: u32, count: i64) -> Op {
 }
 
 /// Both ports put what was packed for the first.
-fn flagged_put(port: u16, length: u32) -> Op {
-    put(port, slot(port, 0, 0), slot(0, 0, 0), length, flags::FLAGGED)
+fn low_latency_put(port: u16, length: u32) -> Op {
+    put(port, slot(port, 0, 0), slot(0, 0, 0), length, flags::LOW_LATENCY)
 }
 
 /// A slot's words for `data`, which is padded to a whole unit.
@@ -57,7 +55,7 @@ fn pack_writes_each_word_with_its_flag_and_the_put_moves_all_of_them() {
     for (position, misalignment) in [(7, 0), (7, 4), (8, 1)] {
         for length in [1, 3, 4, 16, 30, 100, 256] {
             let mut rank = rank(position);
-            let ops = [pack(length), flagged_put(0, length), flagged_put(1, length)];
+            let ops = [pack(length), low_latency_put(0, length), low_latency_put(1, length)];
             let ends = [advance(0, 1, 0), advance(1, 1, 0)];
             let ops = [ops.as_slice(), &ends].concat();
             let mut arguments = rank.arguments(&PlanText::single(64, &[0, 1], &ops));
@@ -71,7 +69,7 @@ fn pack_writes_each_word_with_its_flag_and_the_put_moves_all_of_them() {
             });
             assert_eq!(rank.record().state, 0, "{:?}", rank.record());
             let ports = rank.ports();
-            let slot_bytes = flagged_bytes(u64::from(length));
+            let slot_bytes = ll_bytes(u64::from(length));
             let packed = slot_address(&ports[0], position);
             let seen = rank.arena.get(packed, slot_bytes as usize);
             assert_eq!(seen, message(&data, position), "{length} bytes at {misalignment}");
@@ -96,7 +94,7 @@ fn now_and_then_a_message_fills_its_slot() {
     let whole = WHOLE_SLOT_PERIOD;
     for (position, expected) in [(0, 512), (1, 512), (2, 16), (whole - 1, 16), (whole + 1, 512)] {
         let mut rank = rank(position);
-        let ops = [pack(4), flagged_put(0, 4), advance(0, 1, 0)];
+        let ops = [pack(4), low_latency_put(0, 4), advance(0, 1, 0)];
         let mut arguments = rank.arguments(&PlanText::single(32, &[0], &ops));
         arguments.buffers[0] = rank.arena.allocate(4, 0);
         let mut rung = Vec::new();
@@ -211,8 +209,13 @@ fn messages_that_cannot_be_are_refused() {
         (collect(16, 16), PlanFault::MessageCount, most, 16),
         (collect(16, 3), PlanFault::OpPort, 2, 2),
         (pack(257), PlanFault::SlotRange, 256, 257),
-        (Op { destination: slot(1, 1, 0), ..flagged_put(1, 4) }, PlanFault::MessageNumber, 7, 6),
-        (Op { a: slot(2, 0, 0), ..flagged_put(1, 4) }, PlanFault::OpPort, 2, 2),
+        (
+            Op { destination: slot(1, 1, 0), ..low_latency_put(1, 4) },
+            PlanFault::MessageNumber,
+            7,
+            6,
+        ),
+        (Op { a: slot(2, 0, 0), ..low_latency_put(1, 4) }, PlanFault::OpPort, 2, 2),
         (collect(260, 2), PlanFault::SlotRange, 256, 260),
         (collect(6, 2), PlanFault::Alignment, 4, 2),
     ] {

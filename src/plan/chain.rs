@@ -1,0 +1,123 @@
+//! Broadcast and reduce along a chain of all ranks, through slots: for data that is large enough to
+//! fill the chain. Each rank sends as much as it receives, whatever the number of ranks.
+//!
+//! * *Broadcast*: the chain begins at the root. A rank sends what arrives on from the slot that it
+//!   arrived in, and copies it to the output meanwhile.
+//! * *Reduce*: the chain ends at the root. Each rank adds its input to what arrives.
+//!
+//! Data is cut as in `ring`. What is in place concerns the root alone, and no other rank's program.
+
+use super::builder::{SlotHop, SlotReceiver, SlotSender, copy, part};
+use super::{
+    BlockProgram, Buffer, Choice, Collective, Lane, LaneKind, Modifiers, Op, Range, RankProgram,
+    Side,
+};
+
+/// What one rank does.
+pub(super) fn program(choice: &Choice, rank: u32) -> RankProgram {
+    let blocks = (0..choice.blocks).map(|block| Link { choice, rank, block }.program());
+    RankProgram { blocks: blocks.collect() }
+}
+
+/// One rank's place in one block's chain.
+struct Link<'a> {
+    choice: &'a Choice,
+    rank: u32,
+    block: u32,
+}
+
+impl Link<'_> {
+    fn program(&self) -> BlockProgram {
+        let mut program = BlockProgram::default();
+        if self.choice.rounds == 0 {
+            return program;
+        }
+        let request = &self.choice.request;
+        let (is_broadcast, root) = match request.collective {
+            Collective::Broadcast { root } => (true, root),
+            collective => (false, collective.root().expect("reduce has a root")),
+        };
+        let size = request.rank_count;
+        let begin = if is_broadcast { root } else { (root + 1) % size };
+        let place = (self.rank + size - begin) % size;
+        let lane = |from, to| Lane { from, to, index: self.block as u16, kind: LaneKind::Slots };
+        let receive = (place > 0).then(|| {
+            let previous = (self.rank + size - 1) % size;
+            program.port(lane(previous, self.rank), Side::Receive)
+        });
+        let send = (place + 1 < size)
+            .then(|| program.port(lane(self.rank, (self.rank + 1) % size), Side::Send));
+        let slot_count = self.choice.slots.count;
+        let mut ops = Vec::new();
+        match (receive, send) {
+            (None, Some(send)) => self.first(&mut ops, SlotSender::new(send, slot_count)),
+            (Some(receive), None) => self.last(&mut ops, SlotReceiver::new(receive)),
+            (Some(receive), Some(send)) => {
+                self.middle(&mut ops, SlotHop::new((send, receive), slot_count));
+            }
+            (None, None) => unreachable!("a chain has at least two ranks"),
+        }
+        program.rounds(self.choice, ops);
+        program
+    }
+
+    fn is_broadcast(&self) -> bool {
+        matches!(self.choice.request.collective, Collective::Broadcast { .. })
+    }
+
+    fn first(&self, ops: &mut Vec<Op>, mut sender: SlotSender) {
+        for range in self.slices() {
+            let slot = sender.claim(ops);
+            ops.push(copy(slot, part(Buffer::Input, 0, range), range, self.choice.contribution()));
+            sender.put(ops, range);
+        }
+        if self.is_broadcast() && !self.choice.request.in_place {
+            for range in self.slices() {
+                let (to, from) = (part(Buffer::Output, 0, range), part(Buffer::Input, 0, range));
+                ops.push(copy(to, from, range, Modifiers::NONE));
+            }
+        }
+        sender.advance(ops);
+    }
+
+    fn middle(&self, ops: &mut Vec<Op>, mut hop: SlotHop) {
+        if self.is_broadcast() {
+            let output = |range| part(Buffer::Output, 0, range);
+            hop.gather(ops, self.slices().map(|range| (output(range), range, false)));
+        } else {
+            for range in self.slices() {
+                let arrived = hop.receiver.wait(ops);
+                let destination = hop.sender.claim(ops);
+                let b = part(Buffer::Input, 0, range);
+                let modifiers = Modifiers::SCALE;
+                ops.push(Op::Reduce { destination, a: arrived, b, range, modifiers });
+                hop.sender.put(ops, range);
+                hop.receiver.release(ops);
+            }
+        }
+        hop.advance(ops);
+    }
+
+    fn last(&self, ops: &mut Vec<Op>, mut receiver: SlotReceiver) {
+        for range in self.slices() {
+            let arrived = receiver.wait(ops);
+            let destination = part(Buffer::Output, 0, range);
+            ops.push(match self.is_broadcast() {
+                true => copy(destination, arrived, range, Modifiers::NONE),
+                false => Op::Reduce {
+                    destination,
+                    a: arrived,
+                    b: part(Buffer::Input, 0, range),
+                    range,
+                    modifiers: Modifiers { scale: true, finish: true },
+                },
+            });
+            receiver.release(ops);
+        }
+        receiver.advance(ops);
+    }
+
+    fn slices(&self) -> impl Iterator<Item = Range> {
+        (0..self.choice.slices).map(|slice| self.choice.slice(self.block, slice))
+    }
+}

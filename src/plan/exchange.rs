@@ -1,0 +1,131 @@
+//! All-to-all, all-gather and reduce-scatter by direct exchange: every rank sends to every other
+//! rank what that one gets, through slots, in one hop.
+//!
+//! In step `k` a rank sends to the rank `k` places after it, and receives from the one `k` places
+//! before it: no receiver is everybody's first, and each lane has one step. A block does the sends
+//! of all its steps before it waits, so no order of ranks can deadlock.
+//!
+//! Steps `k` and `n - k` are of one block. So an all-to-all in place is right: what arrives in step
+//! `k` takes the place of what was sent in step `n - k` of the same round. A reduce-scatter has one
+//! block, for it combines what all peers send.
+
+use super::builder::{SlotReceiver, SlotSender, copy, part};
+use super::{
+    BlockProgram, Buffer, Choice, Collective, Lane, LaneKind, Modifiers, Op, Operand, Range,
+    RankProgram, Side,
+};
+
+/// What one rank does.
+pub(super) fn program(choice: &Choice, rank: u32) -> RankProgram {
+    let blocks = (0..choice.blocks).map(|block| Exchange { choice, rank, block }.program());
+    RankProgram { blocks: blocks.collect() }
+}
+
+/// One block of one rank.
+struct Exchange<'a> {
+    choice: &'a Choice,
+    rank: u32,
+    block: u32,
+}
+
+/// One step: a peer to send to, and one to receive from.
+struct Step {
+    to: u32,
+    sender: SlotSender,
+    from: u32,
+    receiver: SlotReceiver,
+}
+
+impl Exchange<'_> {
+    fn program(&self) -> BlockProgram {
+        let mut program = BlockProgram::default();
+        if self.choice.rounds == 0 {
+            return program;
+        }
+        let mut steps = self.steps(&mut program);
+        let mut ops = Vec::new();
+        for range in self.slices() {
+            for Step { to, sender, .. } in &mut steps {
+                let slot = sender.claim(&mut ops);
+                let modifiers = self.choice.contribution();
+                ops.push(copy(slot, self.source(*to, range), range, modifiers));
+                sender.put(&mut ops, range);
+            }
+        }
+        let request = &self.choice.request;
+        if self.block == 0 && !request.in_place && !request.collective.reduces() {
+            for range in self.slices() {
+                let own = self.source(self.rank, range);
+                ops.push(copy(
+                    self.of(Buffer::Output, self.rank, range),
+                    own,
+                    range,
+                    Modifiers::NONE,
+                ));
+            }
+        }
+        let last = steps.len().saturating_sub(1);
+        for range in self.slices() {
+            for (number, Step { from, receiver, .. }) in steps.iter_mut().enumerate() {
+                let arrived = receiver.wait(&mut ops);
+                ops.push(match request.collective {
+                    Collective::ReduceScatter => {
+                        self.reduce(arrived, range, (number == 0, number == last))
+                    }
+                    _ => {
+                        copy(self.of(Buffer::Output, *from, range), arrived, range, Modifiers::NONE)
+                    }
+                });
+                receiver.release(&mut ops);
+            }
+        }
+        for Step { sender, receiver, .. } in steps {
+            sender.advance(&mut ops);
+            receiver.advance(&mut ops);
+        }
+        program.rounds(self.choice, ops);
+        program
+    }
+
+    fn steps(&self, program: &mut BlockProgram) -> Vec<Step> {
+        let size = self.choice.request.rank_count;
+        let lane = |from, to| Lane { from, to, index: 0, kind: LaneKind::Slots };
+        let own = |step: &u32| (step.min(&(size - step)) - 1) % self.choice.blocks == self.block;
+        let step = |step: u32| {
+            let (to, from) = ((self.rank + step) % size, (self.rank + size - step) % size);
+            let send = program.port(lane(self.rank, to), Side::Send);
+            let receive = program.port(lane(from, self.rank), Side::Receive);
+            let sender = SlotSender::new(send, self.choice.slots.count);
+            Step { to, sender, from, receiver: SlotReceiver::new(receive) }
+        };
+        (1..size).filter(own).map(step).collect()
+    }
+
+    /// What this rank has for `rank`.
+    fn source(&self, rank: u32, range: Range) -> Operand {
+        match self.choice.request.collective {
+            Collective::AllGather => part(Buffer::Input, 0, range),
+            _ => self.of(Buffer::Input, rank, range),
+        }
+    }
+
+    fn reduce(&self, arrived: Operand, range: Range, (is_first, is_last): (bool, bool)) -> Op {
+        let output = part(Buffer::Output, 0, range);
+        Op::Reduce {
+            destination: output,
+            a: arrived,
+            b: if is_first { self.of(Buffer::Input, self.rank, range) } else { output },
+            range,
+            modifiers: Modifiers { scale: is_first, finish: is_last },
+        }
+    }
+
+    fn slices(&self) -> impl Iterator<Item = Range> {
+        (0..self.choice.slices).map(|slice| self.choice.slice(0, slice))
+    }
+
+    /// `range` of the part of `rank`.
+    fn of(&self, buffer: Buffer, rank: u32, range: Range) -> Operand {
+        part(buffer, u64::from(rank) * self.choice.request.bytes, range)
+    }
+}

@@ -1,0 +1,117 @@
+//! All-gather and reduce-scatter around a ring, through slots.
+//!
+//! Each rank's part is cut round-major: in round `r`, block `b` handles `slices` slices of it, at
+//! `((r * blocks + b) * slices + s) * slice_bytes`. Blocks have lanes of their own.
+//!
+//! * *All-gather*: a rank sends its part to the next one, copies each part that arrives to the
+//!   output, and sends all but the last on from the slot that they arrived in.
+//! * *Reduce-scatter*: the part of rank `p` starts at rank `p + 1`, goes around, and each rank adds
+//!   its contribution. At rank `p` it is complete.
+//!
+//! In place both are right: all-gather writes each part of the output once and never the own one;
+//! reduce-scatter writes its own part alone, after it has added it.
+
+use super::builder::{Ring, SlotHop, copy, part};
+use super::{
+    BlockProgram, Buffer, Choice, Collective, Lane, LaneKind, Modifiers, Op, Operand, Range,
+    RankProgram, Side,
+};
+
+/// What one rank does.
+pub(super) fn program(choice: &Choice, rank: u32) -> RankProgram {
+    let blocks = (0..choice.blocks).map(|block| Walk { choice, rank, block }.program());
+    RankProgram { blocks: blocks.collect() }
+}
+
+/// One rank's walk in one block.
+struct Walk<'a> {
+    choice: &'a Choice,
+    rank: u32,
+    block: u32,
+}
+
+impl Walk<'_> {
+    fn program(&self) -> BlockProgram {
+        let mut program = BlockProgram::default();
+        if self.choice.rounds == 0 {
+            return program;
+        }
+        let (request, index) = (&self.choice.request, self.block as u16);
+        let size = request.rank_count;
+        let ring = Ring { index: self.rank, size };
+        let lane = |from, to| Lane { from, to, index, kind: LaneKind::Slots };
+        let (next, previous) = ((self.rank + 1) % size, (self.rank + size - 1) % size);
+        let send = program.port(lane(self.rank, next), Side::Send);
+        let receive = program.port(lane(previous, self.rank), Side::Receive);
+        let mut hop = SlotHop::new((send, receive), self.choice.slots.count);
+        let mut ops = Vec::new();
+        match request.collective {
+            Collective::AllGather => self.gather(&mut ops, &mut hop, ring),
+            _ => self.reduce(&mut ops, &mut hop, ring),
+        }
+        hop.advance(&mut ops);
+        program.rounds(self.choice, ops);
+        program
+    }
+
+    fn gather(&self, ops: &mut Vec<Op>, hop: &mut SlotHop, ring: Ring) {
+        for range in self.slices() {
+            hop.send(ops, part(Buffer::Input, 0, range), range, Modifiers::NONE);
+        }
+        if !self.choice.request.in_place {
+            for range in self.slices() {
+                let own = part(Buffer::Input, 0, range);
+                ops.push(copy(
+                    self.of(Buffer::Output, self.rank, range),
+                    own,
+                    range,
+                    Modifiers::NONE,
+                ));
+            }
+        }
+        let steps = ring.steps(ring.index + ring.size - 1, self.choice.slices);
+        hop.gather(
+            ops,
+            steps.map(|step| {
+                let range = self.choice.slice(self.block, step.slice);
+                (self.of(Buffer::Output, step.part, range), range, step.is_last)
+            }),
+        );
+    }
+
+    fn reduce(&self, ops: &mut Vec<Op>, hop: &mut SlotHop, ring: Ring) {
+        let first = ring.index + ring.size - 1;
+        for range in self.slices() {
+            let from = self.of(Buffer::Input, first % ring.size, range);
+            hop.send(ops, from, range, Modifiers::SCALE);
+        }
+        for step in ring.steps(first + ring.size - 1, self.choice.slices) {
+            let range = self.choice.slice(self.block, step.slice);
+            let arrived = hop.receiver.wait(ops);
+            let destination = match step.is_last {
+                true => part(Buffer::Output, 0, range),
+                false => hop.sender.claim(ops),
+            };
+            ops.push(Op::Reduce {
+                destination,
+                a: arrived,
+                b: self.of(Buffer::Input, step.part, range),
+                range,
+                modifiers: Modifiers { scale: true, finish: step.is_last },
+            });
+            if !step.is_last {
+                hop.sender.put(ops, range);
+            }
+            hop.receiver.release(ops);
+        }
+    }
+
+    fn slices(&self) -> impl Iterator<Item = Range> {
+        (0..self.choice.slices).map(|slice| self.choice.slice(self.block, slice))
+    }
+
+    /// `range` of the part of `rank`.
+    fn of(&self, buffer: Buffer, rank: u32, range: Range) -> Operand {
+        part(buffer, u64::from(rank) * self.choice.request.bytes, range)
+    }
+}

@@ -1,0 +1,200 @@
+//! The collectives other than all-reduce: every plan gives every rank what is promised.
+
+use super::*;
+use proptest::prelude::*;
+
+/// Every collective with its algorithms, for `root`.
+fn ways(root: u32) -> Vec<(Collective, Algorithm)> {
+    vec![
+        (Collective::AllGather, Algorithm::RingStaged),
+        (Collective::AllGather, Algorithm::Exchange),
+        (Collective::ReduceScatter, Algorithm::RingStaged),
+        (Collective::ReduceScatter, Algorithm::Exchange),
+        (Collective::AllToAll, Algorithm::Exchange),
+        (Collective::Broadcast { root }, Algorithm::Chain),
+        (Collective::Broadcast { root }, Algorithm::Star),
+        (Collective::Reduce { root }, Algorithm::Chain),
+        (Collective::Reduce { root }, Algorithm::Star),
+        (Collective::Gather { root }, Algorithm::Star),
+        (Collective::Scatter { root }, Algorithm::Star),
+    ]
+}
+
+/// The choice of `algorithm` for `request`, with slices of `slice_bytes`.
+pub(in crate::plan) fn choose(
+    request: &CollectiveRequest,
+    algorithm: Algorithm,
+    limits: &Limits,
+    slice_bytes: u32,
+) -> Choice {
+    let mut choice = select(request, limits).expect("a valid request");
+    if request.rank_count > 1 {
+        choice.algorithm = algorithm;
+        choice.blocks = limits.blocks_max;
+        choice.slices = 2.min(limits.slot_count / 2);
+        choice.slots = limits.slots();
+        choice.set_blocks(limits);
+    }
+    choice.set_slice_bytes(slice_bytes);
+    choice
+}
+
+fn check(request: &CollectiveRequest, choice: &Choice, seed: u64) {
+    let verified = verify(build(choice), &request.promise());
+    let verified = verified.unwrap_or_else(|error| panic!("{choice:?}: {error}"));
+    run(request, &verified, seed);
+}
+
+#[test]
+fn every_root_count_and_number_of_ranks_is_right() {
+    for rank_count in [1, 2, 3, 4, 5, 8] {
+        for root in 0..rank_count {
+            for count in [0, 1, 3, 17, 64, 65] {
+                for (collective, algorithm) in ways(root) {
+                    if root > 0 && collective.root().is_none() {
+                        continue;
+                    }
+                    for in_place in [false, true] {
+                        let request = CollectiveRequest {
+                            collective,
+                            in_place,
+                            ..request(rank_count, 4 * count)
+                        };
+                        let choice = choose(&request, algorithm, &limits(2, 64, 4), 32);
+                        check(&request, &choice, count);
+                    }
+                }
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
+
+    /// Any collective, ranks, root, count, element size, reduction, slots and interleaving.
+    /// Proptest prints the case that fails, its seed with it.
+    #[test]
+    fn every_rank_gets_what_is_promised(
+        rank_count in 1..=9u32,
+        root in 0..9u32,
+        way in 0..11usize,
+        sizes in (0..4u32, 0..300u64, 1..4u32, 1..5u32, 1..4u32),
+        reduce_op in prop::sample::select(ReduceOp::ALL.to_vec()),
+        in_place: bool,
+        per_node_is_one: bool,
+        seed: u64,
+    ) {
+        let (element_log2, count, blocks_max, granules, slots_log2) = sizes;
+        let (collective, algorithm) = ways(root % rank_count)[way];
+        let element_bytes = 1 << element_log2;
+        let request = CollectiveRequest {
+            collective,
+            element_bytes,
+            reduce_op,
+            in_place,
+            ..request(rank_count, count * u64::from(element_bytes))
+        };
+        let ranks_per_node = u32::from(per_node_is_one);
+        let limits = Limits { ranks_per_node, ..limits(blocks_max, 64, 1 << slots_log2) };
+        check(&request, &choose(&request, algorithm, &limits, granules * 16), seed);
+    }
+}
+
+#[test]
+fn what_selection_chooses_is_right_as_it_is() {
+    for rank_count in [2, 4] {
+        for bytes in [4, 4 << 10, (32 << 10) + 4, (100 << 10) + 12] {
+            for (collective, _) in ways(1) {
+                let request = CollectiveRequest { collective, ..request(rank_count, bytes) };
+                for ranks_per_node in [0, 1, if rank_count == 4 { 2 } else { 0 }] {
+                    let limits = Limits { ranks_per_node, ..limits(4, 16 << 10, 4) };
+                    let choice = select(&request, &limits).expect("valid");
+                    check(&request, &choice, bytes);
+                }
+            }
+        }
+    }
+}
+
+/// If this fails, a rank that knows whether its own call is in place, and not whether the root's
+/// is, runs another program than the plan that was verified has for it.
+#[test]
+fn whether_the_root_is_in_place_matters_to_the_root_alone() {
+    for bytes in [100, 100 << 10] {
+        for (collective, _) in ways(2) {
+            let Some(root) = collective.root() else { continue };
+            let apart = CollectiveRequest { collective, ..request(5, bytes) };
+            let in_place = CollectiveRequest { in_place: true, ..apart };
+            let limits = limits(4, 4096, 4);
+            let [apart, in_place] =
+                [apart, in_place].map(|request| build(&select(&request, &limits).expect("valid")));
+            for rank in (0..5).filter(|rank| *rank != root) {
+                let rank = rank as usize;
+                assert_eq!(apart.ranks[rank], in_place.ranks[rank], "{collective:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn selection_covers_every_size_of_every_collective() {
+    let limits = limits(4, 512 << 10, 8);
+    for log2 in (0..33).step_by(3) {
+        for rank_count in [1, 2, 3, 8, 17, 40] {
+            for (collective, _) in ways(rank_count - 1) {
+                let bytes = (1u64 << log2) / 4 * 4;
+                let request = CollectiveRequest { collective, ..request(rank_count, bytes) };
+                let choice = select(&request, &limits).expect("valid");
+                let covered = u64::from(choice.rounds) * choice.round_bytes();
+                assert!(covered >= bytes && choice.slice_bytes.is_multiple_of(16), "{choice:?}");
+                assert!(rank_count == 1 || choice.slice_bytes <= choice.slots.bytes, "{choice:?}");
+                // A block of too many ports is refused when the plan is verified.
+                let plan = build(&choice);
+                let blocks = plan.ranks.iter().flat_map(|rank| &rank.blocks);
+                assert!(blocks.map(|block| block.ports.len()).max() <= Some(32), "{choice:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn roots_and_sizes_that_do_not_exist_are_refused() {
+    let limits = limits(1, 64, 4);
+    let refused = |collective, bytes| {
+        let request = CollectiveRequest { collective, ..request(4, bytes) };
+        select(&request, &limits).expect_err("out of range").to_string()
+    };
+    let root = refused(Collective::Broadcast { root: 4 }, 64);
+    assert_eq!(root, "root: expected less than the number of ranks, got 4");
+    assert!(refused(Collective::AllGather, 1 << 38).contains("less than 1 TiB"));
+    assert!(refused(Collective::AllToAll, 1 << 63).contains("less than 1 TiB"));
+    assert!(refused(Collective::ReduceScatter, 6).contains("a whole number of elements"));
+    assert!(refused(Collective::Barrier, 4).contains("0 for a barrier"));
+}
+
+/// The verifier's proof of a barrier, seen from outside: with one rank missing, nobody passes.
+#[test]
+fn nobody_passes_a_barrier_before_all_have_come() {
+    for rank_count in 1..=9u32 {
+        let request =
+            CollectiveRequest { collective: Collective::Barrier, ..request(rank_count, 0) };
+        let choice = select(&request, &limits(1, 64, 2)).expect("valid");
+        let verified = verify(build(&choice), &request.promise());
+        let verified = verified.unwrap_or_else(|error| panic!("{rank_count} ranks: {error}"));
+        run(&request, &verified, 1);
+        let verified_ranks = rank_count as usize;
+        for missing in 0..verified_ranks {
+            let mut host = host(&verified, element(&request), 5);
+            // Its block has no segments, and ends at once.
+            let header = size_of::<ringdove_kernels::op::PlanHeader>();
+            let count =
+                header + std::mem::offset_of!(ringdove_kernels::op::BlockProgram, segment_count);
+            host.ranks[missing].program[count..count + 4].fill(0);
+            let stuck = host.launch(&mut Random(7)).err().unwrap_or_default();
+            for rank in (0..verified_ranks).filter(|rank| *rank != missing) {
+                assert!(stuck.contains(&format!("rank {rank} segment")), "{missing}: {stuck}");
+            }
+        }
+    }
+}
