@@ -4,16 +4,31 @@
 mod hardware;
 
 use cudarc::driver::sys::CUstreamCaptureMode_enum as CaptureMode;
-use cudarc::driver::{DriverError, sys};
+use cudarc::driver::{CudaContext, DriverError, result, sys};
+use cudarc::nvrtc::Ptx;
 use hardware::{World, settings, sum};
 use ringdove::id::SignalWay;
 use ringdove::settings::Remedies;
 use ringdove::{Communicator, Error, Settings};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Runs the body of the current test once for each of these sets of driver keys. All other keys are
-/// lenient.
+/// Runs the body of the current test once for each of these sets of driver keys, all other keys
+/// lenient; or once on the driver that there is, whose behaviour is its own.
+fn everywhere(machine: &str, sets: &[&str], body: impl Fn()) {
+    match is_real() {
+        true => body(),
+        false => on_drivers(machine, sets, body),
+    }
+}
+
+/// Shall tests run on the GPUs of this machine?
+fn is_real() -> bool {
+    std::env::var("RINGDOVE_TEST_GPU").is_ok_and(|value| value == "real")
+}
+
+/// As [`everywhere`], on virtual drivers alone.
 fn on_drivers(machine: &str, sets: &[&str], body: impl Fn()) {
     if std::env::var_os("RINGDOVE_TEST_INSIDE").is_some() {
         return body();
@@ -69,7 +84,7 @@ const LESS_THAN_ALL: [&str; 3] = ["memops=own-drop", "memops=own-fail", "memops=
 /// other GPUs, as from CUDA 13.1 on.
 #[test]
 fn signals_reach_peers_where_memory_operations_do_not() {
-    on_drivers("pcie4", &LESS_THAN_ALL, || sum_up(&World::new(4), 40).unwrap());
+    everywhere("pcie4", &LESS_THAN_ALL, || sum_up(&World::new(4), 40).unwrap());
 }
 
 /// The same with memory operations all the same: what the probe is there for.
@@ -86,7 +101,7 @@ fn without_the_probe_signals_are_lost() {
 /// Copies of words work where memory operations do, too, and more of them than there are words.
 #[test]
 fn signals_may_be_copies_everywhere() {
-    on_drivers("pcie4", &["memops=all"], || {
+    everywhere("pcie4", &["memops=all"], || {
         let remedies = Remedies { signal_way: Some(SignalWay::Copy), ..Remedies::default() };
         sum_up(&World::with(2, &Settings { remedies, ..settings() }), 800).unwrap();
     });
@@ -96,7 +111,7 @@ fn signals_may_be_copies_everywhere() {
 /// waits for it.
 #[test]
 fn the_first_launch_loads_nothing() {
-    on_drivers("one-gpu", &["context-lock=on"], || sum_up(&World::new(2), 4).unwrap());
+    everywhere("one-gpu", &["context-lock=on"], || sum_up(&World::new(2), 4).unwrap());
 }
 
 #[test]
@@ -112,7 +127,7 @@ fn without_eager_loading_ranks_on_one_gpu_hang() {
 /// and so do the engines that its kernels wait for.
 #[test]
 fn a_caller_that_runs_ahead_is_held_back() {
-    on_drivers("pcie4", &["context-lock=on,launch-queue=512"], || {
+    everywhere("pcie4", &["context-lock=on,launch-queue=512"], || {
         sum_up(&World::new(2), 1000).unwrap();
     });
 }
@@ -163,7 +178,7 @@ fn drop_one_beside_others(settings: &Settings) -> ringdove::Result<()> {
 /// them, and they wait for engines that wait for the driver.
 #[test]
 fn a_rank_is_dropped_beside_others_that_run() {
-    on_drivers("pcie4", &["context-lock=on"], || drop_one_beside_others(&settings()).unwrap());
+    everywhere("pcie4", &["context-lock=on"], || drop_one_beside_others(&settings()).unwrap());
 }
 
 #[test]
@@ -215,7 +230,7 @@ fn end_capture(world: &World, rank: usize) -> bool {
 /// communicator condemned.
 #[test]
 fn a_capturing_stream_is_refused_before_anybody_is_told() {
-    on_drivers("pcie4", &["capture=on"], || {
+    everywhere("pcie4", &["capture=on"], || {
         let world = World::new(2);
         let mut buffers = world.upload(&vec![vec![0; 4000]; 2]);
         begin_capture(&world, 0);
@@ -274,7 +289,7 @@ fn check_queries(trace: &Path) {
 }
 
 fn traced_capture(body: impl Fn()) {
-    if std::env::var_os("RINGDOVE_TEST_INSIDE").is_some() {
+    if is_real() || std::env::var_os("RINGDOVE_TEST_INSIDE").is_some() {
         return body();
     }
     let folder = tempfile::tempdir().unwrap();
@@ -282,9 +297,7 @@ fn traced_capture(body: impl Fn()) {
     let options = ["--driver-key", "capture=on", "--trace", path.to_str().unwrap()];
     let options = [&["--driver-profile", "lenient"][..], &options].concat();
     hardware::on_machine_with("pcie4", &options, || unreachable!("the body runs elsewhere"));
-    if !hardware::perf::on_real_hardware() {
-        check_queries(&path);
-    }
+    check_queries(&path);
 }
 
 /// If this fails, a program cannot capture a graph while its collectives run.
@@ -296,6 +309,9 @@ fn engines_do_not_invalidate_captures() {
 /// The engine's query is refused, too, and with it the collective.
 #[test]
 fn engines_that_count_for_captures_invalidate_them_and_fail() {
+    if hardware::perf::on_real_hardware() {
+        return;
+    }
     traced_capture(|| {
         let remedies = Remedies { apart_from_captures: false, ..Remedies::default() };
         let error = capture_beside_collectives(&without(remedies)).unwrap_err();
@@ -307,7 +323,7 @@ fn engines_that_count_for_captures_invalidate_them_and_fail() {
 /// order of calls is lost.
 #[test]
 fn errors_of_the_users_own_calls_are_not_reported_as_ours() {
-    on_drivers("pcie4", &["memops=all"], || {
+    everywhere("pcie4", &["memops=all"], || {
         let world = World::new(2);
         let mut buffers = world.upload(&vec![vec![0; 4000]; 2]);
         for (rank, buffer) in buffers.iter_mut().enumerate() {
@@ -325,7 +341,7 @@ fn errors_of_the_users_own_calls_are_not_reported_as_ours() {
 /// taken the bytes.
 #[test]
 fn uploads_are_complete_before_anybody_reads_them() {
-    on_drivers("pcie4", &["lazy-dma=100000"], || {
+    everywhere("pcie4", &["lazy-dma=100000"], || {
         let world = World::new(2);
         // The input comes on the stream itself.
         sum_up(&world, 4).unwrap();
@@ -336,12 +352,64 @@ fn uploads_are_complete_before_anybody_reads_them() {
 #[test]
 fn few_hardware_queues_are_enough() {
     let sets = ["connections=1", "connections=8", "connections=32"];
-    on_drivers("pcie4", &sets, || sum_up(&World::new(4), 10).unwrap());
+    everywhere("pcie4", &sets, || sum_up(&World::new(4), 10).unwrap());
 }
 
 /// All ranks on the one GPU, as far as its queues go.
 #[test]
 fn ranks_share_a_gpu_within_its_queues() {
     let sets = ["connections=8", "connections=32", "resident-blocks=on", "local-copies=kernels"];
-    on_drivers("one-gpu", &sets, || sum_up(&World::new(4), 10).unwrap());
+    everywhere("one-gpu", &sets, || sum_up(&World::new(4), 10).unwrap());
+}
+
+/// Another thread of the program loads code, allocates and frees on rank 0's GPU meanwhile.
+fn interfere(context: &Arc<CudaContext>, rounds: usize) {
+    for _ in 0..rounds {
+        context.bind_to_thread().unwrap();
+        // SAFETY: the context is current, and nobody else knows the memory.
+        unsafe {
+            let memory = result::malloc_sync(1 << 20).unwrap();
+            result::free_sync(memory).unwrap();
+        }
+        drop(context.load_module(Ptx::from_src(ringdove_kernels::ptx::EXECUTOR)).unwrap());
+    }
+}
+
+/// Collectives beside such a thread: what comes of them.
+fn collectives_beside_a_user(settings: &Settings) -> ringdove::Result<()> {
+    let world = World::with(2, settings);
+    let mut buffers = world.upload(&vec![vec![0; BYTES]; 2]);
+    let context = world.communicators[0].context();
+    std::thread::scope(|scope| {
+        scope.spawn(|| interfere(context, 10));
+        for _ in 0..100 {
+            for (rank, buffer) in buffers.iter_mut().enumerate() {
+                sum(&world, rank, buffer, BYTES / 4)?;
+            }
+        }
+        Ok(())
+    })?;
+    for (communicator, stream) in world.ranks() {
+        stream.synchronize().unwrap();
+        communicator.check()?;
+    }
+    Ok(())
+}
+
+/// A call of the user's that waits for the device while it keeps others from calling the driver
+/// stops the engine: the library cannot prevent that, and says so in its documentation. What it
+/// owes is that all of it ends, in a typed error at worst.
+#[test]
+fn a_user_who_loads_and_frees_beside_collectives() {
+    everywhere("pcie4", &["memops=all", "context-lock=on"], || {
+        let limit = Duration::from_secs(2);
+        let hasty = Settings { wait_timeout: limit, drop_timeout: limit, ..settings() };
+        match collectives_beside_a_user(&hasty) {
+            Ok(()) => println!("found: this driver lets collectives go on beside such calls"),
+            Err(Error::WaitExpired(_)) => {
+                println!("found: this driver stops collectives while such calls wait for them");
+            }
+            Err(error) => panic!("{error}"),
+        }
+    });
 }

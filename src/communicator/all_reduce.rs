@@ -170,6 +170,9 @@ impl Communicator {
         let mut launcher = lock(&self.launcher);
         launcher.make_room(self.settings.wait_timeout, || self.check())?;
         let registered = self.registered_places(&launcher, elements, bytes, [input, output])?;
+        if self.world.ranks_on(&self.seat.context) > 1 {
+            self.world.streams.claim(self.rank, stream, launcher.collective())?;
+        }
         let call = self.describe(elements, bytes, reduction, registered);
         self.agree(&mut launcher, &call)?;
         if bytes == 0 {

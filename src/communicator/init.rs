@@ -8,8 +8,9 @@ use super::layout::{Geometry, Nodes};
 use super::meeting::{self, Card};
 use super::memory::{FarIn, RankMemory};
 use super::peer::Peer;
+use super::sharing;
 use super::tidy::Tidy;
-use super::world::{self, Seat, World};
+use super::world::{self, Seat, World, lock};
 use super::{Communicator, UniqueId};
 use crate::bootstrap::{ControlPlane, Entry};
 use crate::engine::Alarm;
@@ -202,6 +203,7 @@ impl Communicator {
         seat.memory.publish(rank, ranks, settings.wait_timeout)?;
         let remedies = &settings.remedies;
         let launcher = Arc::new(Mutex::new(Launcher::new(&seat, remedies)?));
+        sharing::check(world, &seat, &lock(&launcher))?;
         let tidy = Tidy::new(&launcher, remedies.late_frees);
         let engine = attach::attach(world, &seat, others, settings)?;
         world.serve();

@@ -131,6 +131,11 @@ impl Launcher {
         })
     }
 
+    /// How many blocks of the executor, of so many threads each, the GPU runs at a time.
+    pub fn blocks_at_once(&self, threads: u32) -> Result<u32> {
+        self.executor.blocks_at_once(threads)
+    }
+
     /// Launches so far.
     pub fn launches(&self) -> u64 {
         self.launches
@@ -140,6 +145,11 @@ impl Launcher {
     pub fn next_collective(&mut self) -> u64 {
         self.collectives += 1;
         self.collectives - 1
+    }
+
+    /// The number that the next collective will have.
+    pub fn collective(&self) -> u64 {
+        self.collectives
     }
 
     /// Registered ranges, by number.

@@ -9,7 +9,7 @@
 //!   also between processes
 //! * `windows`: registered buffers
 //! * `launcher`, `order`, `backlog`: plans on the device, the order of launches, how many are ahead
-//! * `tidy`: when memory is freed
+//! * `tidy`: when memory is freed; `sharing`: ranks on one GPU
 //! * `all_reduce`, `group`: the calls; `raw`: the same on addresses
 
 mod agreement;
@@ -30,6 +30,7 @@ mod memory;
 mod order;
 mod peer;
 mod raw;
+mod sharing;
 mod tidy;
 mod unique_id;
 mod windows;
@@ -234,6 +235,7 @@ impl Communicator {
             let seen = format!("{bytes} bytes at {address:#x}");
             return Err(Error::argument(what, "some bytes of device memory", seen));
         }
+        current.open_pool(address, &self.world.other_devices(&self.seat.context))?;
         let mut launcher = lock(&self.launcher);
         let number = launcher.registered().len();
         self.engine().add_window(number, address, bytes)?;

@@ -3,6 +3,7 @@
 use super::far::FarPlace;
 use super::layout::{Geometry, Layout, Nodes, Offsets};
 use super::memory::Endpoint;
+use super::sharing;
 use super::world::Seat;
 use crate::error::{Error, Result};
 use crate::gpu::{Access, Export, Import, enable_peer_access};
@@ -67,6 +68,7 @@ impl Peer {
         let (signal_memory, signals) = locate(signals, signals_of(rank, layout.signal_bytes))?;
         let (staging_memory, staging) = locate(staging, staging_of(rank, layout.staging_bytes))?;
         let endpoint = Endpoint { signals, staging };
+        sharing::warn_of_slices(rank, context, staging)?;
         Ok(Self { endpoint, layout, _imports: vec![signal_memory, staging_memory] })
     }
 }

@@ -5,6 +5,7 @@ use super::agreement::{Board, Signature, Value, compare, signature};
 use super::gossip::{self, Place};
 use super::layout::Geometry;
 use super::memory::RankMemory;
+use super::sharing::StreamClaims;
 use super::windows::Windows;
 use crate::bootstrap::{ControlPlane, Term};
 use crate::engine::Alarm;
@@ -12,7 +13,7 @@ use crate::error::{Error, Ranks, Result};
 use crate::id::Rank;
 use crate::plan::{CollectiveRequest, Verified};
 use crate::settings::Settings;
-use cudarc::driver::CudaContext;
+use cudarc::driver::{CudaContext, sys};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -71,6 +72,7 @@ pub(crate) struct World {
     changed: Condvar,
     board: Mutex<Board>,
     pub windows: Windows,
+    pub streams: StreamClaims,
     plans: Mutex<HashMap<CollectiveRequest, Arc<Verified>>>,
     raised: AtomicBool,
     /// Ranks of this process whose engines serve them.
@@ -92,6 +94,7 @@ impl World {
             changed: Condvar::new(),
             board: Mutex::new(Board::new(geometry.rank_count)),
             windows: Windows::default(),
+            streams: StreamClaims::default(),
             plans: Mutex::default(),
             raised: AtomicBool::new(false),
             served: Mutex::default(),
@@ -154,6 +157,22 @@ impl World {
     /// The ranks of this process; all, unless settled otherwise.
     pub fn is_local(&self, rank: Rank) -> bool {
         self.local.get().is_none_or(|local| local.contains(&rank))
+    }
+
+    /// Devices, other than `context`'s, on which ranks of this process run.
+    pub fn other_devices(&self, context: &CudaContext) -> Vec<sys::CUdevice> {
+        let seats = lock(&self.seats);
+        let devices = seats.iter().flatten().map(|seat| seat.context.cu_device());
+        let mut devices: Vec<_> = devices.filter(|&device| device != context.cu_device()).collect();
+        devices.sort_unstable();
+        devices.dedup();
+        devices
+    }
+
+    /// How many ranks of this process run on the GPU of `context`.
+    pub fn ranks_on(&self, context: &CudaContext) -> usize {
+        let seats = lock(&self.seats);
+        seats.iter().flatten().filter(|seat| seat.context.cu_ctx() == context.cu_ctx()).count()
     }
 
     /// The seat of a rank of this process that has joined.

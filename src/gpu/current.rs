@@ -125,6 +125,45 @@ impl Current {
         }
     }
 
+    /// Gives devices the right to memory of the stream-ordered pool that holds `address`: enabling
+    /// peer access does not. Memory of no pool needs nothing. May wait for the devices.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`] with the driver's answer.
+    pub fn open_pool(&self, address: u64, devices: &[sys::CUdevice]) -> Result<()> {
+        use sys::CUpointer_attribute_enum::CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE as POOL;
+        let mut pool: sys::CUmemoryPool = std::ptr::null_mut();
+        // SAFETY: the attribute is a handle, which `pool` is. The driver only looks the address up.
+        let status = unsafe { sys::cuPointerGetAttribute((&raw mut pool).cast(), POOL, address) };
+        if status != sys::CUresult::CUDA_SUCCESS || pool.is_null() || devices.is_empty() {
+            return Ok(());
+        }
+        let rights: Vec<_> = devices
+            .iter()
+            .map(|&id| sys::CUmemAccessDesc {
+                location: sys::CUmemLocation {
+                    type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
+                    id,
+                },
+                flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+            })
+            .collect();
+        // SAFETY: the pool holds memory that its owner keeps, and `rights` outlives the call.
+        self.check("cuMemPoolSetAccess", unsafe {
+            sys::cuMemPoolSetAccess(pool, rights.as_ptr(), rights.len())
+        })
+    }
+
+    /// The device, by its number in this process, whose memory is at `address`.
+    pub fn device_of(&self, address: u64) -> Option<usize> {
+        use sys::CUpointer_attribute_enum::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL as DEVICE;
+        let mut device = 0i32;
+        // SAFETY: the attribute is a number of 4 bytes. The driver only looks the address up.
+        let status =
+            unsafe { sys::cuPointerGetAttribute((&raw mut device).cast(), DEVICE, address) };
+        (status == sys::CUresult::CUDA_SUCCESS).then(|| usize::try_from(device).ok()).flatten()
+    }
+
     /// The allocation that holds `address`. `None` where the driver does not know the address.
     pub fn allocation(&self, address: u64) -> Option<Allocation> {
         use sys::CUpointer_attribute_enum as Attribute;

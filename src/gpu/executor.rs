@@ -2,8 +2,8 @@
 
 use super::driver::check_anywhere;
 use super::{Current, DeviceMemory, PinnedMemory, discard};
-use crate::error::Result;
-use cudarc::driver::{CudaContext, CudaStream, sys};
+use crate::error::{Error, Result};
+use cudarc::driver::{CudaContext, CudaStream, result, sys};
 use ringdove_kernels::launch::LaunchArguments;
 use ringdove_kernels::ptx;
 use std::ffi::{CString, c_void};
@@ -50,6 +50,29 @@ impl Executor {
             current.check("cuFuncLoad", unsafe { sys::cuFuncLoad(executor.function) })?;
         }
         Ok(executor)
+    }
+
+    /// How many blocks of `threads` threads the device runs at a time.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`](crate::Error::Cuda) with the driver's answer.
+    pub fn blocks_at_once(&self, threads: u32) -> Result<u32> {
+        use sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT as COUNT;
+        let current = Current::bind(&self.context)?;
+        let mut each = 0;
+        // SAFETY: the function is loaded, and `each` outlives the call.
+        current.check("cuOccupancyMaxActiveBlocksPerMultiprocessor", unsafe {
+            sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(
+                &mut each,
+                self.function,
+                threads as i32,
+                0,
+            )
+        })?;
+        // SAFETY: the device is that of a live context.
+        let count = unsafe { result::device::get_attribute(self.context.cu_device(), COUNT) };
+        let count = count.map_err(Error::from_driver("cuDeviceGetAttribute"))?;
+        Ok(u32::try_from(each).unwrap_or(0) * u32::try_from(count).unwrap_or(0))
     }
 
     /// Enqueues one launch on `stream`: the only driver call of a collective in steady state.

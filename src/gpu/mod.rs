@@ -25,6 +25,7 @@ pub(crate) use current::{Allocation, Current, keeping_errors, outside_captures};
 pub(crate) use driver::{Access, enable_peer_access, orders_adapter_writes, pci_address};
 pub use driver::{device_count, open_device};
 pub(crate) use executor::{Executor, Upload};
+pub(crate) use facts::hardware_queues;
 pub use facts::{ComputeMode, DeviceFacts, DriverFacts};
 pub(crate) use garbage::{collect_garbage, discard};
 pub(crate) use io::IoMemory;
