@@ -387,7 +387,7 @@ fn collectives_beside_a_user(settings: &Settings) -> ringdove::Result<()> {
                 sum(&world, rank, buffer, BYTES / 4)?;
             }
         }
-        Ok(())
+        Ok::<(), Error>(())
     })?;
     for (communicator, stream) in world.ranks() {
         stream.synchronize().unwrap();

@@ -4,7 +4,7 @@ use super::*;
 use proptest::prelude::*;
 
 /// Every collective with its algorithms, for `root`.
-fn ways(root: u32) -> Vec<(Collective, Algorithm)> {
+pub(in crate::plan) fn ways(root: u32) -> Vec<(Collective, Algorithm)> {
     vec![
         (Collective::AllGather, Algorithm::RingStaged),
         (Collective::AllGather, Algorithm::Exchange),
@@ -124,15 +124,18 @@ fn whether_the_root_is_in_place_matters_to_the_root_alone() {
     for bytes in [100, 100 << 10] {
         for (collective, _) in ways(2) {
             let Some(root) = collective.root() else { continue };
-            let apart = CollectiveRequest { collective, ..request(5, bytes) };
-            let in_place = CollectiveRequest { in_place: true, ..apart };
+            let apart_request = CollectiveRequest { collective, ..request(5, bytes) };
+            let in_place = CollectiveRequest { in_place: true, ..apart_request };
             let limits = limits(4, 4096, 4);
-            let [apart, in_place] =
-                [apart, in_place].map(|request| build(&select(&request, &limits).expect("valid")));
+            let [apart, in_place] = [apart_request, in_place]
+                .map(|request| build(&select(&request, &limits).expect("valid")));
             for rank in (0..5).filter(|rank| *rank != root) {
                 let rank = rank as usize;
                 assert_eq!(apart.ranks[rank], in_place.ranks[rank], "{collective:?}");
             }
+            // And the root may run the plan of a call that is not in place.
+            let promise = CollectiveRequest { in_place: true, ..apart_request }.promise();
+            verify(apart, &promise).unwrap_or_else(|error| panic!("{collective:?}: {error}"));
         }
     }
 }

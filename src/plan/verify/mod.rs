@@ -9,7 +9,7 @@
 //! * no rank leaves a barrier before all have come to it;
 //! * every read is ordered after the write whose value it takes, every write after the reads and
 //!   writes before it, across blocks, ranks and engines; nothing goes on once the kernel has ended;
-//! * a slot is used between its arrival and its credit; messages go in order; flagged messages are
+//! * a slot is used between its arrival and its credit, by engines too; messages go in order; flagged messages are
 //!   packed, put and collected once each, in step on all lanes; credits, arrivals and completions
 //!   match the positions that the plan leaves behind, so that the next launch finds the lane as
 //!   this one did;
@@ -147,11 +147,12 @@ pub fn verify(plan: Plan, promise: &Promise) -> Result<Verified, VerifyError> {
 fn rules(promise: &Promise) -> Rules {
     match *promise {
         Promise::Collective(request) => {
-            let reduce_op = request.collective.reduces().then_some(request.reduce_op);
+            let CollectiveRequest { collective, reduce_op, rank_count, .. } = request;
             Rules {
-                scales: reduce_op == Some(ReduceOp::PreMulSum),
+                // Where nothing is reduced, each scaling is one too many.
+                scales: !collective.reduces() || reduce_op == ReduceOp::PreMulSum,
                 // Dividing by one rank changes nothing, so it may be left out.
-                finishes: reduce_op == Some(ReduceOp::Avg) && request.rank_count > 1,
+                finishes: !collective.reduces() || reduce_op == ReduceOp::Avg && rank_count > 1,
                 element_bytes: u64::from(request.element_bytes.max(1)),
             }
         }
