@@ -156,6 +156,21 @@ pub(in crate::communicator) fn elements(
     Ok(bytes / size)
 }
 
+/// A stream of the context on which the rank runs, and on which work runs: one that is being captured
+/// runs nothing, and the other ranks would wait. To be called before anything is enqueued, also by
+/// cudarc.
+pub(in crate::communicator) fn stream(
+    rank: &ConnectedRank,
+    call: &'static str,
+    stream: &CudaStream,
+) -> Result<()> {
+    home("stream", stream, &rank.state.context)?;
+    match Current::bind(&rank.state.context)?.is_capturing(stream)? {
+        true => Err(Error::Capturing { rank: rank.rank(), call }),
+        false => Ok(()),
+    }
+}
+
 /// A buffer of the context on which the rank runs.
 pub(in crate::communicator) fn buffer<T>(
     rank: &ConnectedRank,

@@ -2,7 +2,7 @@
 
 use super::attach::RankEngine;
 use super::inter_node::InterNodeConnections;
-use crate::communicator::state::{Launcher, ProcessState, RankState, lock};
+use crate::communicator::state::{Launcher, ProcessState, RankState, Tidy, lock};
 use crate::engine::{Alarm, Snapshot};
 use crate::error::{Error, Result};
 use crate::id::Rank;
@@ -26,6 +26,8 @@ pub(in crate::communicator) struct ConnectedRank {
     /// `None` only while the rank is being dropped.
     pub(super) engine: Option<RankEngine>,
     pub(super) inter_node: Option<InterNodeConnections>,
+    /// Dropped last: frees what the others gave up.
+    pub(super) _tidy: Tidy,
 }
 
 impl ConnectedRank {

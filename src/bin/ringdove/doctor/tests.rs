@@ -30,6 +30,7 @@ pub fn healthy() -> Facts {
         gpus: devices.iter().map(gpu).collect(),
         driver: Ok(DriverFacts { cuda_version: (12, 4), devices }),
         visible_devices: None,
+        driver_variables: Default::default(),
         sysfs: "/sys".into(),
         adapters: vec![Adapter {
             name: "mlx5_0".into(),
@@ -63,6 +64,7 @@ fn device(bus: u8) -> DeviceFacts {
         exports_dma_buffers: true,
         direct_rdma: true,
         compute_mode: ComputeMode::Shared,
+        stream_memory_operations: true,
         reaches: vec![true; 2],
     }
 }
@@ -128,6 +130,31 @@ fn a_job_on_several_nodes_without_a_secret_is_open_to_the_network() {
     }
 }
 
+/// If this fails, nobody knows by which way signals go, or why ranks are slow that share a GPU.
+#[test]
+fn the_way_of_signals_and_shared_gpus_are_named() {
+    let signals = |facts: &Facts| {
+        let report = report(facts);
+        let found = report.findings().find(|finding| finding.subject == "signals between GPUs");
+        found.expect("always there").seen.clone()
+    };
+    let mut facts = healthy();
+    assert!(signals(&facts).starts_with("stream memory operations"), "{}", signals(&facts));
+    facts.driver.as_mut().unwrap().cuda_version = (13, 1);
+    assert!(signals(&facts).contains("CUDA 13.1 do not reach"), "{}", signals(&facts));
+    facts.driver.as_mut().unwrap().devices[1].stream_memory_operations = false;
+    assert!(signals(&facts).contains("not all GPUs"), "{}", signals(&facts));
+
+    let mut facts = healthy();
+    facts.launch = launch_without_secret("4");
+    let shares = |facts: &Facts| {
+        complaints(facts).into_iter().any(|(_, subject, _)| subject == "processes that share a GPU")
+    };
+    assert!(shares(&facts));
+    facts.driver_variables.insert("CUDA_MPS_PIPE_DIRECTORY", "/tmp/mps".into());
+    assert!(!shares(&facts));
+}
+
 fn report(facts: &Facts) -> Report {
     examine(facts, &Chosen::of(facts))
 }
@@ -166,6 +193,12 @@ fn every_trap_is_named_with_the_way_out() {
         }),
         (Level::Warning, "GPU 0", "exclusive", |facts| {
             facts.gpus[0].device.compute_mode = ComputeMode::ExclusiveProcess;
+        }),
+        (Level::Warning, "CUDA_LAUNCH_BLOCKING", "one thread that drives several", |facts| {
+            facts.driver_variables.insert("CUDA_LAUNCH_BLOCKING", "1".into());
+        }),
+        (Level::Warning, "CUDA_DEVICE_MAX_CONNECTIONS", "set 8 or 32", |facts| {
+            facts.driver_variables.insert("CUDA_DEVICE_MAX_CONNECTIONS", "1".into());
         }),
         (Level::Warning, "GPU 0", "8 of 16 lanes", |facts| facts.gpus[0].lanes = Some((8, 16))),
         (Level::Warning, "GPU 0", "iommu=pt", |facts| facts.gpus[0].iommu = Some("DMA-FQ".into())),
