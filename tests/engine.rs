@@ -10,7 +10,6 @@ use ringdove::error::{DescriptorFault, Error, TransportCause};
 use ringdove::id::{LaneId, Position, Rank, RouteId};
 use ringdove::ring::Producer;
 use ringdove::shared::Region;
-use ringdove::transport::faulty::{Faults, Faulty};
 use ringdove::transport::traced::{Trace, Traced};
 use ringdove::transport::{SignalWrite, Transport};
 use ringdove_kernels::descriptor::{Descriptor, MalformedDescriptor};
@@ -18,6 +17,7 @@ use ringdove_kernels::launch::{WaitKind, WaitRecord};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
+use support::faulty::{Faults, Faulty};
 use support::transports::{GatedTransport, HostMemory, LyingTransport, NullTransport};
 use support::{LANE, ROUTE, TestRank, credit, put};
 

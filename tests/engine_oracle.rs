@@ -7,11 +7,11 @@ use proptest::prelude::*;
 use ringdove::engine::{EngineSettings, Lane, Proxy, RegionDescriptor, Route};
 use ringdove::id::{LaneId, Rank, RouteId};
 use ringdove::shared::Region;
-use ringdove::transport::faulty::{Faults, Faulty};
 use ringdove_kernels::descriptor::Descriptor;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use support::TestRank;
+use support::faulty::{Faults, Faulty};
 use support::transports::HostMemory;
 
 const LANES: usize = 3;

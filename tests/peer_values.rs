@@ -9,7 +9,7 @@ mod hardware;
 
 use hardware::perf::on_real_hardware;
 use hardware::{run_bounded, settings, tool};
-use ringdove::bootstrap::{ControlPlane, Entry, Launch};
+use ringdove::bootstrap::{ControlPlane, JoinRequest, Launch};
 use ringdove::id::Rank;
 use ringdove::{Communicator, Error, ReduceOp, Settings};
 use serde::{Deserialize, Serialize};
@@ -110,7 +110,7 @@ fn show<T: Serialize>(plane: &ControlPlane, thing: &T) {
 fn lie(lie: Lie) {
     let settings = rank_settings();
     let launch = Launch::from_env().unwrap().unwrap();
-    let (id, _root) = launch.meet(&settings).unwrap();
+    let (id, _root) = launch.rendezvous(&settings).unwrap();
     let text = |name: &str, value: String| (name.to_owned(), value);
     let terms = vec![
         text("the number of ranks", "2".into()),
@@ -123,7 +123,7 @@ fn lie(lie: Lie) {
     ];
     let bytes = lie.bytes.unwrap_or([SIGNAL_BYTES, STAGING_BYTES]);
     let exporter = Exporter::start(&[bytes[0], bytes[1], COUNT as u64 * 4]);
-    let entry = Entry { id, rank: Rank(1), rank_count: 2, terms };
+    let entry = JoinRequest { id, rank: Rank(1), rank_count: 2, terms };
     let plane = ControlPlane::start(entry, &settings).unwrap();
     plane.assembled().unwrap();
     show(&plane, &settings.host_id);
@@ -159,7 +159,7 @@ fn rank_settings() -> Settings {
 fn believe() -> Error {
     let settings = rank_settings();
     let launch = Launch::from_env().unwrap().unwrap();
-    let (id, _root) = launch.meet(&settings).unwrap();
+    let (id, _root) = launch.rendezvous(&settings).unwrap();
     let context = ringdove::open_device(0).unwrap();
     let communicator = match Communicator::init_rank(&context, &id, 0, 2, &settings) {
         Ok(communicator) => communicator,

@@ -1,6 +1,6 @@
 //! One TCP connection of the I/O thread: connecting, handshake, frames, farewell.
 
-use super::frame::{MESSAGE_BYTES_MAX, Opener, PAYLOAD_BYTES_MAX, Sealer, Segment};
+use super::frame::{Fragment, MESSAGE_BYTES_MAX, Opener, PAYLOAD_BYTES_MAX, Sealer};
 use super::handshake::{
     Client, HELLO_BYTES, Hello, Keys, PROOF_BYTES, Prover, Refusal, Server, check_start,
 };
@@ -69,7 +69,7 @@ pub(super) struct Connection {
     owner_checked: bool,
     stage: Stage,
     inbound: Vec<u8>,
-    outbound: VecDeque<Segment>,
+    outbound: VecDeque<Fragment>,
     outbound_bytes: usize,
     /// Of the other end's messages, and of the wait for its place in the job: see [`Identity`].
     early_bytes_max: usize,
@@ -138,9 +138,9 @@ impl Connection {
     pub fn send(&mut self, message: &Arc<[u8]>) {
         if let Stage::Open(ends) = &mut self.stage {
             let (outbound, bytes) = (&mut self.outbound, &mut self.outbound_bytes);
-            ends.0.seal(message, |segment| {
-                *bytes += segment.bytes().len();
-                outbound.push_back(segment);
+            ends.0.seal(message, |fragment| {
+                *bytes += fragment.bytes().len();
+                outbound.push_back(fragment);
             });
         }
     }
@@ -349,7 +349,7 @@ impl Connection {
 
     fn queue(&mut self, bytes: &[u8]) {
         self.outbound_bytes += bytes.len();
-        self.outbound.push_back(Segment::whole(bytes.into()));
+        self.outbound.push_back(Fragment::whole(bytes.into()));
     }
 
     /// Writes what the system takes.

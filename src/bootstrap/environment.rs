@@ -24,7 +24,7 @@
 use super::RANKS_MAX;
 use super::address::{self, HostPort};
 use super::message::Term;
-use super::plane::{ControlPlane, Entry};
+use super::plane::{ControlPlane, JoinRequest};
 use super::root::Root;
 use super::slurm;
 use super::unique_id::{Secret, UniqueId};
@@ -177,7 +177,7 @@ impl Launch {
     ///
     /// # Errors
     /// [`Error::System`] where the root's name cannot be resolved or its port cannot be had.
-    pub fn meet(&self, settings: &Settings) -> Result<(UniqueId, Option<Root>)> {
+    pub fn rendezvous(&self, settings: &Settings) -> Result<(UniqueId, Option<Root>)> {
         if self.rank_count == 1 {
             // Nobody else has to find it, so any port will do.
             let listener = address::listen(&[(Ipv4Addr::LOCALHOST, 0).into()])?;
@@ -222,11 +222,11 @@ impl Launch {
     /// Joins the job; rank 0 also serves the rendezvous.
     ///
     /// # Errors
-    /// As [`Launch::meet`] and [`ControlPlane::join`].
+    /// As [`Launch::rendezvous`] and [`ControlPlane::join`].
     pub fn join(&self, terms: Vec<Term>, settings: &Settings) -> Result<ControlPlane> {
-        let (id, root) = self.meet(settings)?;
+        let (id, root) = self.rendezvous(settings)?;
         let (rank, rank_count) = (Rank(self.rank), self.rank_count);
-        let plane = ControlPlane::start(Entry { id, rank, rank_count, terms }, settings)?;
+        let plane = ControlPlane::start(JoinRequest { id, rank, rank_count, terms }, settings)?;
         // From here on it ends with the job: assembled, or failed on all ranks.
         root.into_iter().for_each(Root::detach);
         plane.assembled()?;

@@ -41,13 +41,13 @@ fn mac(key: &[u8; 32], sequence: u64, length: [u8; LENGTH_BYTES], payload: &[u8]
 
 /// Some bytes on their way out; large payloads are shared between connections, not copied.
 #[derive(Clone, Debug)]
-pub(crate) struct Segment {
+pub(crate) struct Fragment {
     bytes: Arc<[u8]>,
     start: usize,
     end: usize,
 }
 
-impl Segment {
+impl Fragment {
     pub fn whole(bytes: Arc<[u8]>) -> Self {
         Self { start: 0, end: bytes.len(), bytes }
     }
@@ -77,7 +77,7 @@ impl Sealer {
     }
 
     /// Hands the frames of a message to `emit`, piece by piece, in order.
-    pub fn seal(&mut self, message: &Arc<[u8]>, mut emit: impl FnMut(Segment)) {
+    pub fn seal(&mut self, message: &Arc<[u8]>, mut emit: impl FnMut(Fragment)) {
         let mut start = 0;
         // An empty message is one empty frame.
         loop {
@@ -88,11 +88,11 @@ impl Sealer {
             let mac = mac(&self.key, self.sequence, length, payload);
             self.sequence += 1;
             if payload.len() <= COPIED_BYTES_MAX {
-                emit(Segment::whole([&length, payload, mac.as_bytes()].concat().into()));
+                emit(Fragment::whole([&length, payload, mac.as_bytes()].concat().into()));
             } else {
-                emit(Segment::whole(length.as_slice().into()));
-                emit(Segment { bytes: message.clone(), start, end });
-                emit(Segment::whole(mac.as_bytes().as_slice().into()));
+                emit(Fragment::whole(length.as_slice().into()));
+                emit(Fragment { bytes: message.clone(), start, end });
+                emit(Fragment::whole(mac.as_bytes().as_slice().into()));
             }
             start = end;
             if more == 0 {
@@ -168,7 +168,7 @@ mod tests {
 
     fn sealed(sealer: &mut Sealer, message: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::new();
-        sealer.seal(&message.into(), |segment| bytes.extend_from_slice(segment.bytes()));
+        sealer.seal(&message.into(), |fragment| bytes.extend_from_slice(fragment.bytes()));
         bytes
     }
 

@@ -104,7 +104,7 @@ fn messages() -> Vec<(Message, &'static [u8])> {
         (Message::Down(Down { sequence: 1, lengths: vec![1, 0, 2] }), b"abc"),
         (Message::Expired { sequence: 1, call: Call::Agree, waited }, b""),
         (Message::Leaving, b""),
-        (Message::Notes, b"notes"),
+        (Message::Report, b"report"),
     ]
 }
 

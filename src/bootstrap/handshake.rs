@@ -57,11 +57,11 @@ const MAGIC: [u8; 8] = *b"RDOVE\r\n\0";
 pub(crate) enum Role {
     /// A rank joins at the root.
     Join = 1,
-    /// A rank connects to the rank above it.
+    /// A rank connects to its parent.
     Child = 2,
     /// The root answers.
     Root = 3,
-    /// The rank above answers.
+    /// The parent answers.
     Parent = 4,
 }
 

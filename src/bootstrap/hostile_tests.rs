@@ -242,7 +242,7 @@ fn a_flood_of_what_is_allowed_changes_nothing() {
     let mut below = below_a_rank();
     let foreign = Message::Expired { sequence: 9, call: Call::Agree, waited: Duration::MAX };
     for _ in 0..5_000 {
-        below.raw.send(&Message::Notes, &[&[7; 100]]);
+        below.raw.send(&Message::Report, &[&[7; 100]]);
         below.raw.send(&foreign, &[]);
     }
     below.raw.send(&contribution(1, &[(1, 0)]), &[]);
@@ -265,8 +265,8 @@ fn a_second_process_with_a_ranks_place_is_refused_and_the_first_stays() {
     let mut first = child(1);
     // Known to the top before the others come: a note has been heard.
     let (told, heard) = std::sync::mpsc::channel();
-    top.listen(move |rank, _| told.send(rank).unwrap());
-    first.send(&Message::Notes, &[b"here"]);
+    top.on_child_message(move |rank, _| told.send(rank).unwrap());
+    first.send(&Message::Report, &[b"here"]);
     assert_eq!(heard.recv_timeout(Duration::from_secs(10)), Ok(Rank(1)));
     for mut intruder in [child(1), child(0), child(7)] {
         intruder.send(&contribution(0, &[(1, 0)]), &[]);

@@ -19,29 +19,29 @@ pub(crate) enum Message {
     Join(Join),
     /// Root to rank: all ranks are here, and this is your place.
     Welcome(Welcome),
-    /// Rank to root: I am connected to the rank above me.
+    /// Rank to root: I am connected to my parent.
     Linked,
     /// Rank to root: the tree stands, I need you no more.
     Assembled,
     /// Anybody to anybody: the job has failed.
     Fault(BootstrapError),
-    /// To the rank above: contributions from this side, as they come in.
+    /// To the parent: contributions from this side, as they come in.
     Up(Up),
-    /// To the ranks below: the contributions of all ranks, in order of rank.
+    /// To the children: the contributions of all ranks, in order of rank.
     Down(Down),
-    /// To the rank above: a caller's time is over.
+    /// To the parent: a caller's time is over.
     Expired { sequence: u64, call: Call, waited: Duration },
     /// To the neighbours: this rank makes no more calls.
     Leaving,
-    /// To the rank above: bytes of a caller, which follow. Nobody answers.
-    Notes,
+    /// To the parent: bytes of a caller, which follow. Nobody answers.
+    Report,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Join {
     pub rank_count: u32,
     pub terms: Vec<Term>,
-    /// Where this rank listens for the ranks below it, best first.
+    /// Where this rank listens for its children, best first.
     pub addresses: Vec<SocketAddr>,
     /// How long it will wait.
     pub remaining: Duration,
@@ -50,7 +50,7 @@ pub(crate) struct Join {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Welcome {
     pub fan_out: u32,
-    /// Where the rank above listens; empty for the top.
+    /// Where the parent listens; empty for the top.
     pub parent: Vec<SocketAddr>,
 }
 

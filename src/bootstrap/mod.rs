@@ -4,7 +4,7 @@
 //! ```text
 //!                        ┌── root (any process that holds the id; mostly rank 0's) ──┐
 //!   1. every rank joins ─┘   counts, compares, gives each rank its place             │
-//!   2. every rank connects to the rank above it in a tree; the root goes away        │
+//!   2. every rank connects to its parent in a tree; the root goes away        │
 //!   3. the tree carries calls up and down, and failures everywhere ◀─────────────────┘
 //! ```
 //!
@@ -15,16 +15,19 @@
 //! * `connection`, `net`, `reactor`: one I/O thread for all connections of the process
 //! * `listeners`, `origins`, `user`, `log_limit`: whom it lets in, and what it logs of others
 //! * `root`, `member`: the two kinds of tasks on it; `tree`: who is connected with whom
-//! * `plane`: what the rest of the library calls
+//! * `plane`: the control plane of one rank, the interface for the rest of the library
+//! * `exchange`: an exchange of typed values over it; `agreement`: ranks make the same calls
 //!
 //! Nobody without the job's secret can join or disturb it; every message is authenticated (see
 //! `handshake`). Nothing is encrypted.
 
 mod address;
+pub(crate) mod agreement;
 mod connection;
 mod environment;
 #[cfg(test)]
 mod environment_tests;
+mod exchange;
 mod frame;
 #[cfg(test)]
 mod fuzz_tests;
@@ -53,8 +56,9 @@ mod user;
 
 pub use address::{Choice as InterfaceChoice, HostPort, choose_from_system as choose_interface};
 pub use environment::{Launch, Launcher};
+pub(crate) use exchange::exchange;
 pub use message::Term;
-pub use plane::{ControlPlane, Entry, Gather};
+pub use plane::{ControlPlane, Gather, JoinRequest};
 pub use root::Root;
 pub use unique_id::{Secret, UniqueId};
 

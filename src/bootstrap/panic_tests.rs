@@ -119,8 +119,8 @@ fn both_fail(planes: &[ControlPlane; 2]) {
 #[test]
 fn a_listener_that_panics_ends_its_job_on_all_ranks_and_no_other() {
     let ((_root, planes), (_other_root, other)) = (job(), job());
-    planes[0].listen(|_, _| panic!("by the owner of a plane"));
-    planes[1].tell_above(Duration::ZERO, || b"news".to_vec());
+    planes[0].on_child_message(|_, _| panic!("by the owner of a plane"));
+    planes[1].send_to_parent(Duration::ZERO, || b"news".to_vec());
     both_fail(&planes);
     works(&other);
 }
@@ -128,7 +128,7 @@ fn a_listener_that_panics_ends_its_job_on_all_ranks_and_no_other() {
 #[test]
 fn notes_that_panic_end_their_job_on_all_ranks_and_no_other() {
     let ((_root, planes), (_other_root, other)) = (job(), job());
-    planes[1].tell_above(Duration::ZERO, || panic!("by the owner of a plane"));
+    planes[1].send_to_parent(Duration::ZERO, || panic!("by the owner of a plane"));
     both_fail(&planes);
     works(&other);
 }

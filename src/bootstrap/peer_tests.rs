@@ -4,7 +4,7 @@
 use super::frame::{MESSAGE_BYTES_MAX, Opener, Sealer};
 use super::handshake::{Client, HELLO_BYTES, Hello, Keys, PROOF_BYTES, PROTOCOL, Role, Server};
 use super::message::{Call, Join, Message, Up, decode, encode_with};
-use super::{ControlPlane, Entry, Root, Secret, UniqueId};
+use super::{ControlPlane, JoinRequest, Root, Secret, UniqueId};
 use crate::error::{BootstrapError, Error};
 use crate::id::Rank;
 use crate::settings::Settings;
@@ -117,8 +117,8 @@ pub(super) fn settings(timeout_ms: u64) -> Settings {
 }
 
 pub(super) fn start(id: UniqueId, rank: u32, rank_count: u32, settings: &Settings) -> ControlPlane {
-    let entry = Entry { id, rank: Rank(rank), rank_count, terms: Vec::new() };
-    ControlPlane::start(entry, settings).unwrap()
+    let request = JoinRequest { id, rank: Rank(rank), rank_count, terms: Vec::new() };
+    ControlPlane::start(request, settings).unwrap()
 }
 
 pub(super) fn failure(plane: &ControlPlane) -> BootstrapError {

@@ -26,7 +26,7 @@ const FAREWELL: Duration = Duration::from_secs(1);
 
 /// What a rank brings to the rendezvous.
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub struct JoinRequest {
     /// Names the job. It must hold the root's addresses.
     pub id: UniqueId,
     /// This rank.
@@ -67,8 +67,8 @@ impl ControlPlane {
     /// [`Error::Bootstrap`] for ranks that are missing, doubled, out of range, of another version
     /// or that went away; [`Error::Aborted`]. On this rank: [`Error::Argument`] for an id that is
     /// none, [`Error::System`] where the system refuses sockets.
-    pub fn join(entry: Entry, settings: &Settings) -> Result<Self> {
-        let plane = Self::start(entry, settings)?;
+    pub fn join(request: JoinRequest, settings: &Settings) -> Result<Self> {
+        let plane = Self::start(request, settings)?;
         plane.assembled()?;
         Ok(plane)
     }
@@ -78,15 +78,15 @@ impl ControlPlane {
     ///
     /// # Errors
     /// [`Error::Argument`] and [`Error::System`], as for [`ControlPlane::join`].
-    pub fn start(entry: Entry, settings: &Settings) -> Result<Self> {
-        let Entry { id, rank, rank_count, mut terms } = entry;
+    pub fn start(request: JoinRequest, settings: &Settings) -> Result<Self> {
+        let JoinRequest { id, rank, rank_count, mut terms } = request;
         if !(1..=RANKS_MAX).contains(&rank_count) {
             let expected = format_args!("1 to {RANKS_MAX}");
             return Err(Error::argument("number of ranks", expected, rank_count));
         }
         let root = id.addresses()?;
         if root.is_empty() {
-            let expected = "an id with the root's address (Root::open, Launch::meet)";
+            let expected = "an id with the root's address (Root::open, Launch::rendezvous)";
             return Err(Error::argument("unique id", expected, "one for threads of one process"));
         }
         terms.push(("the version of ringdove".into(), env!("CARGO_PKG_VERSION").into()));
@@ -217,22 +217,25 @@ impl ControlPlane {
         self.reactor.request(self.task, Request::End(fault));
     }
 
-    /// The rank above this one in the tree, once that stands; the top has none.
-    pub fn above(&self) -> Option<Rank> {
-        self.shared.lock().above
+    /// The parent of this rank in the tree, once that is connected; the root rank has none.
+    pub fn parent(&self) -> Option<Rank> {
+        self.shared.lock().parent
     }
 
-    /// Tells the rank above what `notes` gives, after `delay`, without waiting for anything: for
-    /// news that nobody waits for, gathered meanwhile. `notes` runs on the I/O thread and must not
-    /// wait; nothing is sent if it gives nothing. What is told in one order arrives in it.
-    pub fn tell_above(&self, delay: Duration, notes: impl FnOnce() -> Vec<u8> + Send + 'static) {
-        self.reactor.request(self.task, Request::Later(delay, Box::new(notes)));
+    /// Sends the bytes that `report` gives to the parent, after `delay`. Nobody waits for it or
+    /// answers. `report` runs on the I/O thread and must not wait; nothing is sent if it gives no
+    /// bytes. Reports arrive in the order in which they were sent.
+    pub fn send_to_parent(
+        &self,
+        delay: Duration,
+        report: impl FnOnce() -> Vec<u8> + Send + 'static,
+    ) {
+        self.reactor.request(self.task, Request::Later(delay, Box::new(report)));
     }
 
-    /// Has `listener` called with what ranks directly below tell, on the I/O thread. It must not
-    /// wait.
-    pub fn listen(&self, listener: impl FnMut(Rank, &[u8]) + Send + 'static) {
-        self.shared.listen(Box::new(listener));
+    /// Has `handler` called with each report of a child rank, on the I/O thread. It must not wait.
+    pub fn on_child_message(&self, handler: impl FnMut(Rank, &[u8]) + Send + 'static) {
+        self.shared.on_child_message(Box::new(handler));
     }
 
     /// The error that ended the plane, if any.
@@ -341,7 +344,7 @@ impl fmt::Debug for ControlPlane {
     }
 }
 
-/// A listener for the ranks below, and what to tell them. If the root listens on the loopback, the
+/// A listener for the children, and what to tell them. If the root listens on the loopback, the
 /// whole job is on this machine, and nothing is opened to the outside.
 fn listens(root: &[SocketAddr], settings: &Settings) -> Result<(std::net::TcpListener, Listens)> {
     if let Some(local) = root.first().filter(|_| root.iter().all(address::is_local)) {

@@ -40,8 +40,8 @@ pub(super) trait Task: Send {
     fn broken(&mut self, net: &mut Net, what: String);
 }
 
-/// Makes notes for the rank above, on the I/O thread.
-pub(super) type Notes = Box<dyn FnOnce() -> Vec<u8> + Send>;
+/// Makes the bytes of a report to the parent, on the I/O thread.
+pub(super) type Report = Box<dyn FnOnce() -> Vec<u8> + Send>;
 
 /// What owners ask of their tasks.
 pub(super) enum Request {
@@ -49,8 +49,8 @@ pub(super) enum Request {
     Call { call: super::message::Call, bytes: Vec<u8>, deadline: Instant },
     /// End the job.
     End(BootstrapError),
-    /// Tell the rank above, after this long, what the function gives, unless that is nothing.
-    Later(Duration, Notes),
+    /// Send the parent, after this long, what the function gives, unless that is nothing.
+    Later(Duration, Report),
     /// The owner makes no more calls.
     Leave,
 }

@@ -1,5 +1,5 @@
 //! The root: where ranks meet. It counts them, compares what they bring, gives each the address of
-//! the rank above it in the tree, and goes away once the tree stands. Its work and its memory are
+//! its parent in the tree, and goes away once the tree stands. Its work and its memory are
 //! proportional to the number of ranks. While it is there it is also the way on which a failure
 //! reaches ranks that are not connected to one another yet.
 
@@ -114,7 +114,7 @@ struct Seat {
     connection: ConnectionId,
     address: SocketAddr,
     listens_at: Vec<SocketAddr>,
-    /// Connected to the rank above.
+    /// Connected to its parent.
     linked: bool,
     /// The tree stands, as far as this rank knows.
     assembled: bool,

@@ -9,14 +9,14 @@ use std::time::Instant;
 /// Called once, with the error that ended the job.
 pub(super) type Observer = Box<dyn FnOnce(&Error) + Send>;
 
-/// Called with what a rank below tells.
-pub(super) type Listener = Box<dyn FnMut(Rank, &[u8]) + Send>;
+/// Called with what a child rank sends.
+pub(super) type ChildMessageHandler = Box<dyn FnMut(Rank, &[u8]) + Send>;
 
-/// See the module's documentation.
+/// State of one rank, with the condition variable on which its owner waits.
 #[derive(Default)]
 pub(super) struct Shared {
     state: Mutex<State>,
-    listener: Mutex<Option<Listener>>,
+    child_handler: Mutex<Option<ChildMessageHandler>>,
     changed: Condvar,
 }
 
@@ -25,8 +25,8 @@ pub(super) struct Shared {
 pub(super) struct State {
     /// The tree stands.
     pub live: bool,
-    /// The rank above, if there is one; known once the tree stands.
-    pub above: Option<Rank>,
+    /// The parent, if there is one; known once the tree stands.
+    pub parent: Option<Rank>,
     /// The first error; it stays.
     pub failure: Option<Error>,
     /// Contributions of all ranks to the call that the owner waits for.
@@ -84,17 +84,20 @@ impl Shared {
         observer(&failure);
     }
 
-    /// Has `listener` called with what ranks below tell from now on.
-    pub fn listen(&self, listener: Listener) {
-        *self.listener.lock().unwrap_or_else(PoisonError::into_inner) = Some(listener);
+    /// Has `handler` called with what child ranks send from now on.
+    pub fn on_child_message(&self, handler: ChildMessageHandler) {
+        *self.child_handler() = Some(handler);
     }
 
-    /// A rank below tells something. Without a listener nobody wants to know.
-    pub fn hear(&self, from: Rank, bytes: &[u8]) {
-        let mut listener = self.listener.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(listener) = listener.as_mut() {
-            listener(from, bytes);
+    /// A child rank has sent `bytes`. They are dropped where there is no handler.
+    pub fn receive(&self, from: Rank, bytes: &[u8]) {
+        if let Some(handler) = self.child_handler().as_mut() {
+            handler(from, bytes);
         }
+    }
+
+    fn child_handler(&self) -> MutexGuard<'_, Option<ChildMessageHandler>> {
+        self.child_handler.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until `done` gives something, or until the deadline.

@@ -13,7 +13,7 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// The rank above; `None` for the top.
+    /// The parent; `None` for the top.
     pub fn parent(self, rank: Rank) -> Option<Rank> {
         (rank.0 > 0).then(|| Rank((rank.0 - 1) / self.fan_out))
     }
@@ -31,7 +31,7 @@ impl Tree {
         at == above
     }
 
-    /// The ranks directly below.
+    /// The child ranks.
     pub fn children(self, rank: Rank) -> Range<u32> {
         let bound = u64::from(self.rank_count);
         let first = (u64::from(rank.0) * u64::from(self.fan_out) + 1).min(bound);

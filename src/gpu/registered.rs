@@ -40,6 +40,16 @@ impl<T: 'static> Registered<T> {
         self.registration
     }
 
+    /// Is it one of the buffers that `keeper` keeps?
+    pub(crate) fn is_kept_by(&self, keeper: &Arc<Keeper>) -> bool {
+        Arc::ptr_eq(&self.keeper, keeper)
+    }
+
+    /// The buffer. No engine of another rank knows it any more.
+    pub(crate) fn into_slice(mut self) -> CudaSlice<T> {
+        self.slice.take().expect("present until drop")
+    }
+
     /// Number of elements.
     pub fn len(&self) -> usize {
         self.whole().len()

@@ -2,8 +2,8 @@
 //! rank what that one gets, through slots, in one hop.
 //!
 //! In step `k` a rank sends to the rank `k` places after it, and receives from the one `k` places
-//! before it: no receiver is everybody's first, and each lane has one step. A block does the sends of
-//! all its steps before it waits, so no order of ranks can deadlock.
+//! before it: no receiver is everybody's first, and each lane has one step. A block does the sends
+//! of all its steps before it waits, so no order of ranks can deadlock.
 //!
 //! Steps `k` and `n - k` are of one block. So an all-to-all in place is right: what arrives in step
 //! `k` takes the place of what was sent in step `n - k` of the same round. A reduce-scatter has one

@@ -49,6 +49,11 @@ pub use selection::{Algorithm, Choice, Limits, PlanError, select};
 pub use send_recv::{Direction, Group, PointToPoint, group, group_plan};
 pub use verify::{Access, Promise, Reason, Site, Stuck, Verified, VerifyError, verify};
 
+/// The page on how algorithms are written; its example is compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("README.md")]
+struct Readme;
+
 /// Every piece of a buffer that one op handles starts at a multiple of this many bytes (from the
 /// start of the buffer), so that the executor's 16-byte accesses stay aligned.
 pub const GRANULE_BYTES: u64 = 16;

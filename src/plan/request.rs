@@ -66,6 +66,11 @@ impl Collective {
         }
     }
 
+    /// True if there are plans that move data straight between registered buffers.
+    pub const fn has_direct_plans(self) -> bool {
+        matches!(self, Self::AllReduce)
+    }
+
     /// True if inputs are combined, so that type and reduction matter.
     pub const fn reduces(self) -> bool {
         matches!(self, Self::AllReduce | Self::ReduceScatter | Self::Reduce { .. })
@@ -146,6 +151,21 @@ impl CollectiveRequest {
         }
     }
 
+    /// True if input and output may share memory, as in
+    /// [`in_place_offsets`](CollectiveRequest::in_place_offsets).
+    pub fn allows_in_place(&self) -> bool {
+        // Each part would have to be read before another one takes its place.
+        self.collective != Collective::AllToAll
+    }
+
+    /// Parts of [`CollectiveRequest::bytes`] in the larger of input and output.
+    pub fn parts(&self) -> u64 {
+        match self.collective {
+            Collective::AllReduce | Collective::Broadcast { .. } | Collective::Reduce { .. } => 1,
+            _ => u64::from(self.rank_count),
+        }
+    }
+
     /// True if input and output of `rank` share memory.
     pub fn in_place_on(&self, rank: u32) -> bool {
         self.in_place && self.collective.root().is_none_or(|root| root == rank)
@@ -189,11 +209,7 @@ impl CollectiveRequest {
         require(matches!(element, 1 | 2 | 4 | 8), "element bytes", "1, 2, 4 or 8", element)?;
         let whole = self.bytes.is_multiple_of(element);
         require(whole, "bytes", "a whole number of elements", self.bytes)?;
-        let parts = match self.collective {
-            Collective::AllReduce | Collective::Broadcast { .. } | Collective::Reduce { .. } => 1,
-            _ => ranks,
-        };
-        let fits = self.bytes.checked_mul(parts).is_some_and(|all| all < 1 << 40);
+        let fits = self.bytes.checked_mul(self.parts()).is_some_and(|all| all < 1 << 40);
         require(fits, "bytes", "less than 1 TiB for all parts together", self.bytes)?;
         let empty = self.bytes == 0 || self.collective != Collective::Barrier;
         require(empty, "bytes", "0 for a barrier", self.bytes)

@@ -14,9 +14,9 @@
 //! real ones, one hop should win for longer: at 32 KiB, four ranks on PCIe send 192 KiB each, which
 //! takes about as long as two of the ring's six hops.
 //!
-//! The other collectives, by NCCL's `count` (of each rank's part, where there are parts). Rows of the
-//! table above apply to what one lane carries: to all parts where they go around a ring, to one part
-//! where they go straight.
+//! The other collectives, by NCCL's `count` (of each rank's part, where there are parts). Rows of
+//! the table above apply to what one lane carries: to all parts where they go around a ring, to one
+//! part where they go straight.
 //!
 //! | collective                | up to 32 KiB and 16 ranks | more                |
 //! |---------------------------|---------------------------|---------------------|
@@ -28,8 +28,8 @@
 //! | gather, scatter           | star                      | star                |
 //! | barrier                   | dissemination             | dissemination       |
 //!
-//! Exchange and star take one hop; in ring and chain each rank sends as much as it receives. Between
-//! nodes the same plans serve.
+//! Exchange and star take one hop; in ring and chain each rank sends as much as it receives.
+//! Between nodes the same plans serve.
 //!
 //! Blocks are bounded by `Limits::blocks_max`, slices by half of the slots. These rows, and the
 //! sizes below, come from reasoning (a message wants the fewest hops and barriers when it is small,

@@ -1,9 +1,10 @@
 //! Gather, scatter, broadcast and reduce between the root and every other rank, through slots: one
 //! hop.
 //!
-//! The root's work is divided by peers: the peer `k` places behind it is block `(k - 1) % blocks`'s.
-//! Every other rank has one block. A reduction has one block at the root, too, for it combines what
-//! all peers send. What is in place concerns the root alone, and no other rank's program.
+//! The root's work is divided by peers: the peer `k` places behind it is block `(k - 1) %
+//! blocks`'s. Every other rank has one block. A reduction has one block at the root, too, for it
+//! combines what all peers send. What is in place concerns the root alone, and no other rank's
+//! program.
 
 use super::builder::{SlotReceiver, SlotSender, copy, part};
 use super::{

@@ -4,10 +4,8 @@
 //! * [`verbs`]: ranks of other nodes, moved by RDMA adapters (feature `verbs`; without it, the same
 //!   names with nothing behind them, so that nobody else needs to ask)
 //! * [`split`]: both, each for its lanes
-//! * [`faulty`]: middleware that delays, refuses, fails or drops, from one seed
 //! * [`traced`]: middleware that records what went through
 
-pub mod faulty;
 pub(crate) mod peer;
 pub mod split;
 pub mod traced;

@@ -1,7 +1,7 @@
 //! What a healthy job does.
 
 use crate::support::{all_say, each_rank, entry, errors, job, patient, settings};
-use ringdove::bootstrap::{ControlPlane, Entry, Launch, Root, Secret, UniqueId};
+use ringdove::bootstrap::{ControlPlane, JoinRequest, Launch, Root, Secret, UniqueId};
 use ringdove::id::Rank;
 use ringdove::{Error, Settings};
 use std::net::{SocketAddr, TcpListener};
@@ -231,7 +231,7 @@ fn a_port_that_is_taken_is_named_with_where_it_came_from() {
         "RINGDOVE_BOOTSTRAP_ADDRESS" => Some(address.clone()),
         _ => None,
     });
-    let error = launch.unwrap().unwrap().meet(&patient()).unwrap_err();
+    let error = launch.unwrap().unwrap().rendezvous(&patient()).unwrap_err();
     assert!(matches!(error, Error::System { .. }));
     all_say(&[error], &[&address, "in use", "RINGDOVE_BOOTSTRAP_ADDRESS"]);
 }
@@ -243,7 +243,7 @@ fn terms_that_differ_are_an_error_on_every_rank() {
     let results = each_rank(0..6, |rank| {
         let slots = if rank == 5 { "8" } else { "4" };
         let terms = vec![("RINGDOVE_SLOTS".to_owned(), slots.to_owned())];
-        ControlPlane::join(Entry { terms, ..entry(root.id(), rank, 6) }, &settings)
+        ControlPlane::join(JoinRequest { terms, ..entry(root.id(), rank, 6) }, &settings)
     });
     for error in errors(results) {
         let Error::Disagreement { what, rank, value, peer, peer_value } = &error else {

@@ -157,9 +157,9 @@ fn launch(secret: Option<&'static str>) -> (Launch, String) {
 fn a_job_without_a_secret_says_so_in_a_warning_also_on_the_loopback() {
     LazyLock::force(&LOG);
     let (named, its_root) = launch(None);
-    let _ = named.meet(&settings(1_000)).unwrap();
+    let _ = named.rendezvous(&settings(1_000)).unwrap();
     let (secret, silent_root) = launch(Some("0123456789abcdef-secret"));
-    let _ = secret.meet(&settings(1_000)).unwrap();
+    let _ = secret.rendezvous(&settings(1_000)).unwrap();
     let warnings = LOG.warnings(&[its_root]);
     assert_eq!(warnings.len(), 1, "{warnings:?}");
     assert!(warnings[0].contains("RINGDOVE_BOOTSTRAP_SECRET"), "{warnings:?}");

@@ -1,7 +1,7 @@
 //! Jobs of many ranks in one process, each rank with a thread.
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use ringdove::bootstrap::{ControlPlane, Entry, Root, UniqueId};
+use ringdove::bootstrap::{ControlPlane, JoinRequest, Root, UniqueId};
 use ringdove::id::Rank;
 use ringdove::{Error, Settings};
 use std::process::Command;
@@ -25,8 +25,8 @@ pub fn patient() -> Settings {
     Settings { bootstrap_fan_out: 3, ..settings(60_000) }
 }
 
-pub fn entry(id: UniqueId, rank: u32, rank_count: u32) -> Entry {
-    Entry { id, rank: Rank(rank), rank_count, terms: Vec::new() }
+pub fn entry(id: UniqueId, rank: u32, rank_count: u32) -> JoinRequest {
+    JoinRequest { id, rank: Rank(rank), rank_count, terms: Vec::new() }
 }
 
 /// Runs `work` once for each of these ranks, all at once, and returns what came of it, in order.

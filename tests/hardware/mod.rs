@@ -132,7 +132,7 @@ pub fn try_join(ranks: u32) -> ringdove::Result<Vec<Communicator>> {
     let host_id = Settings::from_env().unwrap().host_id;
     let settings = Settings { host_id, ..settings() };
     let launch = Launch::from_env().unwrap().expect("hwsim sets torchrun's variables");
-    let (id, _root) = launch.meet(&settings).unwrap();
+    let (id, _root) = launch.rendezvous(&settings).unwrap();
     let first = launch.rank * ranks;
     let devices = ringdove::device_count().unwrap();
     let on_node = launch.local_rank.unwrap_or(0) as usize * ranks as usize;

@@ -4,6 +4,7 @@
 
 #[cfg(feature = "verbs")]
 pub mod adapters;
+pub mod faulty;
 pub mod transports;
 
 use ringdove::engine::{Alarm, Attachment, AttachmentHandle, AttachmentParts, EngineSettings};

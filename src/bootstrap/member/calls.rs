@@ -1,7 +1,7 @@
 //! Calls of all ranks over the tree that stands, and farewells.
 
 use super::collect::Part;
-use super::{Above, Member, RootSide, grace};
+use super::{Member, Parent, RootSide, grace};
 use crate::bootstrap::frame::MESSAGE_BYTES_MAX;
 use crate::bootstrap::message::{Call, Down, Message, Up, cut, encode_with};
 use crate::bootstrap::net::{ConnectionId, Net};
@@ -53,7 +53,7 @@ impl Member {
     /// Contributions of ranks that are not on the sender's side of the tree: a fault of the sender,
     /// which would otherwise be blamed on these ranks.
     fn misplaced(&self, from: ConnectionId, up: &Up) -> Option<BootstrapError> {
-        let sender = self.below.get(&from)?.rank;
+        let sender = self.children.get(&from)?.rank;
         let bound = self.plan.rank_count;
         let fits = |rank: Rank| {
             // Before our own place is known, only the range is.
@@ -63,7 +63,7 @@ impl Member {
         let foreign = ranks.into_iter().find(|&rank| !fits(rank))?;
         Some(BootstrapError::Protocol {
             peer: sender.to_string(),
-            expected: format!("contributions of {sender} and the ranks below it, of {bound}"),
+            expected: format!("contributions of {sender} and child ranks it, of {bound}"),
             seen: format!("one of {foreign}"),
         })
     }
@@ -79,12 +79,13 @@ impl Member {
     fn check_for_left(&mut self, net: &mut Net) {
         let Some(call) = self.collect.call() else { return };
         let own = self.leaving_until.is_some().then(|| self.me());
-        let above = match self.above {
-            Above::Left(rank, _) => Some(rank),
+        let parent = match self.parent {
+            Parent::Left(rank, _) => Some(rank),
             _ => None,
         };
-        let mut below = self.below.values().filter(|below| below.has_left).map(|below| below.rank);
-        let mut gone = above.into_iter().chain(own).chain(&mut below);
+        let mut children =
+            self.children.values().filter(|child| child.has_left).map(|child| child.rank);
+        let mut gone = parent.into_iter().chain(own).chain(&mut children);
         let left = gone.find(|&rank| !self.collect.has(rank));
         if let Some(rank) = left {
             self.fail(net, BootstrapError::Left { rank, call: call.to_string() });
@@ -93,8 +94,8 @@ impl Member {
 
     /// Passes on what has come in, upwards, or downwards from the top.
     pub(super) fn pass_on(&mut self, net: &mut Net) {
-        match self.above {
-            Above::Nobody => match self.collect.take_whole(self.plan.rank_count) {
+        match self.parent {
+            Parent::Nobody => match self.collect.take_whole(self.plan.rank_count) {
                 Ok(None) => {}
                 Ok(Some(whole)) => {
                     let lengths = whole.iter().map(|part| part.len() as u32).collect();
@@ -105,10 +106,10 @@ impl Member {
                 }
                 Err(fault) => self.fail(net, fault),
             },
-            Above::Linked(_, above) => {
+            Parent::Linked(_, parent) => {
                 if let Some((up, parts)) = self.collect.take_up() {
                     let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
-                    net.send_bytes(above, &encode_with(&Message::Up(up), &parts));
+                    net.send_bytes(parent, &encode_with(&Message::Up(up), &parts));
                 }
             }
             _ => {}
@@ -127,7 +128,7 @@ impl Member {
             }
             None => {
                 let fault = BootstrapError::Protocol {
-                    peer: format!("the rank above {}", self.me()),
+                    peer: format!("the parent of {}", self.me()),
                     expected: format!(
                         "{} contributions to call {}",
                         self.plan.rank_count,
@@ -141,15 +142,15 @@ impl Member {
     }
 
     fn complete(&mut self, net: &mut Net, message: &Arc<[u8]>, whole: Vec<Vec<u8>>) {
-        self.below.keys().for_each(|&below| net.send_bytes(below, message));
+        self.children.keys().for_each(|&child| net.send_bytes(child, message));
         self.collect.advance();
         self.calling = None;
         if self.live {
             return self.shared.update(|state| state.result = Some(whole));
         }
         self.live = true;
-        for &below in self.below.keys() {
-            net.admit(below, MESSAGE_BYTES_MAX);
+        for &child in self.children.keys() {
+            net.admit(child, MESSAGE_BYTES_MAX);
         }
         if let RootSide::Joined(root, _) = self.root {
             net.send(root, &Message::Assembled);
@@ -178,9 +179,9 @@ impl Member {
         let due = self.calls_deadline().is_some_and(|deadline| deadline <= net.now);
         let Some(calling) = self.calling.as_mut().filter(|_| due) else { return };
         let (call, waited) = (calling.call, net.now.saturating_duration_since(calling.since));
-        match self.above {
-            Above::Linked(rank, _) if calling.told => {
-                let what = format!("an answer of the rank above {} to {call}", self.plan.rank);
+        match self.parent {
+            Parent::Linked(rank, _) if calling.told => {
+                let what = format!("an answer of the parent of {} to {call}", self.plan.rank);
                 let (missing, rank_count) = (vec![rank], self.plan.rank_count);
                 self.fail(net, BootstrapError::Missing { what, missing, rank_count, waited });
             }
@@ -198,15 +199,15 @@ impl Member {
         if self.finished || sequence != self.collect.sequence() {
             return;
         }
-        match self.above {
-            Above::Nobody => {
+        match self.parent {
+            Parent::Nobody => {
                 let rank_count = self.plan.rank_count;
                 let missing = self.collect.missing(rank_count);
                 let what = format!("{call} (control call {sequence})");
                 self.fail(net, BootstrapError::Missing { what, missing, rank_count, waited });
             }
-            Above::Linked(_, above) => {
-                net.send(above, &Message::Expired { sequence, call, waited });
+            Parent::Linked(_, parent) => {
+                net.send(parent, &Message::Expired { sequence, call, waited });
             }
             _ => {}
         }
@@ -216,28 +217,28 @@ impl Member {
     pub(super) fn say_farewell(&mut self, net: &mut Net) {
         self.check_for_left(net);
         // One that has left before keeps its end open until we have said it too.
-        let above = self.connection_above();
-        let below = self.below.keys().copied();
-        below.chain(above).for_each(|neighbour| net.send(neighbour, &Message::Leaving));
+        let parent = self.connection_to_parent();
+        let children = self.children.keys().copied();
+        children.chain(parent).for_each(|neighbour| net.send(neighbour, &Message::Leaving));
         // The process may end as soon as its owner knows.
         net.flush();
         self.shared.update(|state| state.farewell = true);
     }
 
     pub(super) fn neighbour_leaves(&mut self, net: &mut Net, from: ConnectionId) {
-        if let Above::Linked(rank, above) = self.above
-            && above == from
+        if let Parent::Linked(rank, parent) = self.parent
+            && parent == from
         {
-            self.above = Above::Left(rank, Some(above));
+            self.parent = Parent::Left(rank, Some(parent));
         }
-        if let Some(below) = self.below.get_mut(&from) {
-            below.has_left = true;
+        if let Some(child) = self.children.get_mut(&from) {
+            child.has_left = true;
         }
         self.check_for_left(net);
     }
 
     fn all_have_left(&self) -> bool {
-        let above = matches!(self.above, Above::Nobody | Above::Left(..));
-        self.leaving_until.is_some() && above && self.below.values().all(|below| below.has_left)
+        let parent = matches!(self.parent, Parent::Nobody | Parent::Left(..));
+        self.leaving_until.is_some() && parent && self.children.values().all(|child| child.has_left)
     }
 }

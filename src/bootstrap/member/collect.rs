@@ -26,7 +26,7 @@ pub(super) struct Collect {
     arrived: Vec<Option<Vec<u8>>>,
     arrived_count: u32,
     bytes: usize,
-    /// Ranks whose contributions were here, passed on or not: this one, and those below it.
+    /// Ranks whose contributions were here, passed on or not: this one, and its descendants.
     contributors: HashSet<Rank>,
 }
 
@@ -104,7 +104,7 @@ impl Collect {
         Ok(())
     }
 
-    /// What is to be passed to the rank above, if there is anything.
+    /// What is to be passed to the parent, if there is anything.
     pub fn take_up(&mut self) -> Option<(Up, Vec<Vec<u8>>)> {
         let (call, by) = self.call?;
         if self.pending.is_empty() {
@@ -115,7 +115,7 @@ impl Collect {
         Some((Up { sequence: self.sequence, call, by, parts }, bytes))
     }
 
-    /// At the top: notes who has come. The whole, in order of rank, once nobody is missing.
+    /// At the top: report who has come. The whole, in order of rank, once nobody is missing.
     pub fn take_whole(&mut self, rank_count: u32) -> Result<Option<Vec<Vec<u8>>>, BootstrapError> {
         self.arrived.resize_with(rank_count as usize, || None);
         for (rank, bytes) in self.pending.drain(..) {

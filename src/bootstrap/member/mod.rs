@@ -2,7 +2,7 @@
 //! calls, failures and farewells.
 //!
 //! ```text
-//! seek root → Join → Welcome → seek the rank above → Linked → first call (assembly) → live
+//! seek root → Join → Welcome → seek the parent → Linked → first call (assembly) → live
 //! ```
 //!
 //! A failure that any rank notices floods the tree (and goes to the root while there is one); every
@@ -10,7 +10,7 @@
 
 mod calls;
 mod collect;
-mod notes;
+mod report;
 mod seek;
 
 use super::address::localised;
@@ -29,7 +29,7 @@ use crate::error::{BootstrapError, Error};
 use crate::id::Rank;
 use calls::{Calling, LINGER};
 use collect::Collect;
-use notes::Later;
+use report::Later;
 use seek::Seeker;
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener};
@@ -68,7 +68,7 @@ enum RootSide {
     Gone,
 }
 
-enum Above {
+enum Parent {
     /// The root has not told yet.
     Unknown,
     /// This rank is the top.
@@ -79,7 +79,7 @@ enum Above {
     Left(Rank, Option<ConnectionId>),
 }
 
-struct Below {
+struct Child {
     rank: Rank,
     has_left: bool,
 }
@@ -91,8 +91,8 @@ pub(super) struct Member {
     started: Instant,
     root: RootSide,
     tree: Option<Tree>,
-    above: Above,
-    below: HashMap<ConnectionId, Below>,
+    parent: Parent,
+    children: HashMap<ConnectionId, Child>,
     collect: Collect,
     calling: Option<Calling>,
     later: Later,
@@ -115,8 +115,8 @@ impl Member {
             started: now,
             root: RootSide::Seeking(Seeker::new(root, own, now)),
             tree: None,
-            above: Above::Unknown,
-            below: HashMap::new(),
+            parent: Parent::Unknown,
+            children: HashMap::new(),
             collect: Collect::new(),
             calling: None,
             later: Later::default(),
@@ -142,7 +142,7 @@ impl Task for Member {
     fn start(&mut self, net: &mut Net) {
         let Some(listener) = self.plan.listener.take() else { return };
         if let Err(cause) = net.listen(self.id, listener, identity(&self.plan, Role::Parent)) {
-            let what = "cannot listen for the ranks below".to_owned();
+            let what = "cannot listen for child ranks".to_owned();
             self.condemn(&Error::System { what, cause: cause.to_string() });
         }
     }
@@ -174,7 +174,7 @@ impl Task for Member {
         match request {
             Request::Call { call, bytes, deadline } => self.begin(net, call, bytes, deadline),
             Request::End(fault) => self.fail(net, fault),
-            Request::Later(delay, notes) => self.later.add(after(net.now, delay), notes),
+            Request::Later(delay, report) => self.later.add(after(net.now, delay), report),
             Request::Leave => self.leave(net),
         }
     }
@@ -186,7 +186,7 @@ impl Task for Member {
         if let RootSide::Seeking(seeker) = &mut self.root {
             seeker.tick(net, self.id);
         }
-        if let Above::Seeking(_, seeker) = &mut self.above {
+        if let Parent::Seeking(_, seeker) = &mut self.parent {
             seeker.tick(net, self.id);
         }
         if self.live {
@@ -194,13 +194,13 @@ impl Task for Member {
         } else {
             self.watch_assembly(net);
         }
-        self.tell_above(net, Some(net.now));
+        self.send_to_parent(net, Some(net.now));
         self.pass_on(net);
     }
 
     fn deadline(&self) -> Option<Instant> {
-        let seeking = match (&self.root, &self.above) {
-            (RootSide::Seeking(seeker), _) | (_, Above::Seeking(_, seeker)) => seeker.deadline(),
+        let seeking = match (&self.root, &self.parent) {
+            (RootSide::Seeking(seeker), _) | (_, Parent::Seeking(_, seeker)) => seeker.deadline(),
             _ => None,
         };
         let own = if self.live { self.calls_deadline() } else { Some(self.assembly_deadline()) };
@@ -221,18 +221,18 @@ impl Member {
         self.plan.rank
     }
 
-    fn connection_above(&self) -> Option<ConnectionId> {
-        match self.above {
-            Above::Linked(_, above) => Some(above),
-            Above::Left(_, above) => above,
-            Above::Unknown | Above::Nobody | Above::Seeking(..) => None,
+    fn connection_to_parent(&self) -> Option<ConnectionId> {
+        match self.parent {
+            Parent::Linked(_, parent) => Some(parent),
+            Parent::Left(_, parent) => parent,
+            Parent::Unknown | Parent::Nobody | Parent::Seeking(..) => None,
         }
     }
 
     fn is_neighbour(&self, connection: ConnectionId) -> bool {
         matches!(self.root, RootSide::Joined(root, _) if root == connection)
-            || self.connection_above() == Some(connection)
-            || self.below.contains_key(&connection)
+            || self.connection_to_parent() == Some(connection)
+            || self.children.contains_key(&connection)
     }
 
     /// Our connection reached somebody who holds the secret.
@@ -254,12 +254,12 @@ impl Member {
             }
             _ => {}
         }
-        let Above::Seeking(parent, seeker) = &mut self.above else { return };
+        let Parent::Seeking(parent, seeker) = &mut self.parent else { return };
         if hello.rank != *parent {
             net.end(at);
             return seeker.failed(format!("{} listens there, not {parent}", hello.rank), net.now);
         }
-        self.above = Above::Linked(*parent, at);
+        self.parent = Parent::Linked(*parent, at);
         net.admit(at, MESSAGE_BYTES_MAX);
         if let RootSide::Joined(root, _) = self.root {
             net.send(root, &Message::Linked);
@@ -289,15 +289,15 @@ impl Member {
         let rank = hello.rank;
         // Before our own Welcome has come we cannot judge, and take whoever holds the secret.
         let expected = self.tree.is_none_or(|tree| tree.children(self.me()).contains(&rank.0));
-        let is_new = !self.below.values().any(|below| below.rank == rank);
+        let is_new = !self.children.values().any(|child| child.rank == rank);
         if hello.version != PROTOCOL || !expected || !is_new || self.live {
             net.log_limited(self.id, |left_out| {
                 let rank = rank.0;
-                tracing::warn!(%address, rank, expected, is_new, left_out, "refused a rank below");
+                tracing::warn!(%address, rank, expected, is_new, left_out, "refused a child rank");
             });
             return net.end(at);
         }
-        self.below.insert(at, Below { rank, has_left: false });
+        self.children.insert(at, Child { rank, has_left: false });
         // Until we know our place, it waits as others may who have no place here.
         if self.tree.is_some() {
             net.admit(at, early_bytes_max(self.plan.rank_count));
@@ -314,25 +314,25 @@ impl Member {
     ) {
         let is_root = matches!(self.root, RootSide::Joined(root, _) if root == from);
         // One that has left still relays.
-        let is_above = self.connection_above() == Some(from);
-        let is_below = self.below.contains_key(&from);
+        let is_above = self.connection_to_parent() == Some(from);
+        let is_child = self.children.contains_key(&from);
         match message {
-            Message::Fault(fault) if is_root || is_above || is_below => {
+            Message::Fault(fault) if is_root || is_above || is_child => {
                 self.relay(net, from, fault)
             }
             Message::Welcome(welcome) if is_root && self.tree.is_none() => {
                 self.welcomed(net, welcome);
             }
-            Message::Up(up) if is_below => self.up(net, from, up, behind),
+            Message::Up(up) if is_child => self.up(net, from, up, behind),
             Message::Down(down) if is_above => self.down(net, &down, behind, whole),
-            Message::Expired { sequence, call, waited } if is_below => {
+            Message::Expired { sequence, call, waited } if is_child => {
                 self.expired(net, sequence, call, waited);
             }
-            Message::Notes if is_below => {
-                let below = &self.below[&from];
-                self.shared.hear(below.rank, behind);
+            Message::Report if is_child => {
+                let child = &self.children[&from];
+                self.shared.receive(child.rank, behind);
             }
-            Message::Leaving if is_above || is_below => self.neighbour_leaves(net, from),
+            Message::Leaving if is_above || is_child => self.neighbour_leaves(net, from),
             // Of a neighbour that is none any more, or was refused.
             _ if !self.is_neighbour(from) => {}
             other => self.fail(net, self.protocol(from, &other.summary())),
@@ -343,25 +343,25 @@ impl Member {
     fn welcomed(&mut self, net: &mut Net, welcome: Welcome) {
         let tree = Tree { rank_count: self.plan.rank_count, fan_out: welcome.fan_out.max(1) };
         self.tree = Some(tree);
-        self.shared.update(|state| state.above = tree.parent(self.plan.rank));
+        self.shared.update(|state| state.parent = tree.parent(self.plan.rank));
         let children = tree.children(self.me());
-        let strangers = self.below.extract_if(|_, below| !children.contains(&below.rank.0));
-        for (connection, below) in strangers {
+        let strangers = self.children.extract_if(|_, child| !children.contains(&child.rank.0));
+        for (connection, child) in strangers {
             net.log_limited(self.id, |left_out| {
-                let rank = below.rank.0;
+                let rank = child.rank.0;
                 tracing::warn!(rank, left_out, "a rank came to the wrong place in the tree");
             });
             net.end(connection);
         }
-        for &child in self.below.keys() {
+        for &child in self.children.keys() {
             net.admit(child, early_bytes_max(self.plan.rank_count));
         }
         let Some(parent) = tree.parent(self.me()) else {
-            self.above = Above::Nobody;
+            self.parent = Parent::Nobody;
             return self.contribute(net, Call::Assemble, Vec::new());
         };
         if welcome.parent.is_empty() {
-            let expected = format!("an address of {parent}, the one above {}", self.me());
+            let expected = format!("an address of {parent}, the parent of {}", self.me());
             let (peer, seen) = ("the root".to_owned(), "none".to_owned());
             return self.fail(net, BootstrapError::Protocol { peer, expected, seen });
         }
@@ -369,7 +369,7 @@ impl Member {
         let places = welcome.parent.into_iter().take(ADDRESSES_MAX);
         let places = places.map(|address| localised(address, scope)).collect();
         let own = identity(&self.plan, Role::Child);
-        self.above = Above::Seeking(parent, Seeker::new(places, own, net.now));
+        self.parent = Parent::Seeking(parent, Seeker::new(places, own, net.now));
     }
 
     fn closed(&mut self, net: &mut Net, connection: ConnectionId, cause: String) {
@@ -384,21 +384,21 @@ impl Member {
             }
             _ => {}
         }
-        match &mut self.above {
-            Above::Seeking(_, seeker) if seeker.attempt() == Some(connection) => {
+        match &mut self.parent {
+            Parent::Seeking(_, seeker) if seeker.attempt() == Some(connection) => {
                 return seeker.failed(cause, net.now);
             }
-            Above::Linked(rank, above) if *above == connection => {
+            Parent::Linked(rank, parent) if *parent == connection => {
                 let rank = *rank;
                 return self.lost(net, rank, cause);
             }
-            Above::Left(_, above) if *above == Some(connection) => *above = None,
+            Parent::Left(_, parent) if *parent == Some(connection) => *parent = None,
             _ => {}
         }
-        let Some(&Below { rank, has_left }) = self.below.get(&connection) else { return };
+        let Some(&Child { rank, has_left }) = self.children.get(&connection) else { return };
         if !self.live && !self.collect.has(rank) {
             // It gave up on a slow handshake and may try again. If it has died, the root knows.
-            self.below.remove(&connection);
+            self.children.remove(&connection);
         } else if !has_left {
             self.lost(net, rank, cause);
         }
@@ -413,9 +413,9 @@ impl Member {
     fn assembly_deadline(&self) -> Instant {
         let timeout = self.plan.timeout;
         self.started
-            + match (&self.root, &self.above) {
+            + match (&self.root, &self.parent) {
                 // It says what it tried, before the root can only say that it is missing.
-                (RootSide::Joined(..), Above::Seeking(..)) => timeout.mul_f64(0.9),
+                (RootSide::Joined(..), Parent::Seeking(..)) => timeout.mul_f64(0.9),
                 (RootSide::Joined(..), _) => timeout + grace(timeout),
                 _ => timeout,
             }
@@ -425,10 +425,10 @@ impl Member {
         if self.assembly_deadline() > net.now {
             return;
         }
-        let (target, tried) = match (&self.root, &self.above) {
+        let (target, tried) = match (&self.root, &self.parent) {
             (RootSide::Seeking(seeker), _) => ("the root of the job".into(), seeker.tried()),
-            (_, Above::Seeking(parent, seeker)) => {
-                (format!("{parent}, the one above it in the tree"), seeker.tried())
+            (_, Parent::Seeking(parent, seeker)) => {
+                (format!("{parent}, its parent in the tree"), seeker.tried())
             }
             (RootSide::Joined(_, address), _) => {
                 let tried = format!("{address}: it answered once and is silent since");
@@ -449,12 +449,12 @@ impl Member {
     /// Ends the job for everybody but the one who told us.
     fn relay(&mut self, net: &mut Net, from: ConnectionId, fault: BootstrapError) {
         let message = encode(&Message::Fault(fault.clone()));
-        let above = self.connection_above();
+        let parent = self.connection_to_parent();
         let root = match self.root {
             RootSide::Joined(root, _) => Some(root),
             _ => None,
         };
-        let all = self.below.keys().copied().chain(above).chain(root);
+        let all = self.children.keys().copied().chain(parent).chain(root);
         all.filter(|&neighbour| neighbour != from)
             .for_each(|neighbour| net.send_bytes(neighbour, &message));
         // The process may end as soon as its owner knows.
@@ -471,9 +471,9 @@ impl Member {
     }
 
     fn protocol(&self, from: ConnectionId, seen: &str) -> BootstrapError {
-        let peer = self.below.get(&from).map(|below| below.rank.to_string());
+        let peer = self.children.get(&from).map(|child| child.rank.to_string());
         BootstrapError::Protocol {
-            peer: peer.unwrap_or_else(|| format!("the root or the rank above {}", self.me())),
+            peer: peer.unwrap_or_else(|| format!("the root or the parent of {}", self.me())),
             expected: "a message that fits the state of the connection".into(),
             seen: seen.into(),
         }
@@ -484,7 +484,7 @@ impl Member {
             let why = "it gave up while the job was being assembled".to_owned();
             return self.fail(net, BootstrapError::Aborted { by: self.me(), why });
         }
-        self.tell_above(net, None);
+        self.send_to_parent(net, None);
         self.leaving_until = Some(net.now + LINGER);
         self.say_farewell(net);
     }

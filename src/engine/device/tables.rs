@@ -72,15 +72,18 @@ impl Channel {
     /// Makes windows from `first` on unknown, before their memory may go away.
     pub fn clear_windows(&self, first: u64) {
         let table = self.windows();
+        // All of them: registrations that were taken back have left holes.
         for number in first..table.count {
             let valid = place::<Window>(&table, number) + size_of::<Window>() / 8 - 1;
-            if self.words().load(valid, Ordering::Relaxed) == 0 {
-                // Registrations count from zero, so behind a hole there is nothing.
-                break;
+            if self.words().load(valid, Ordering::Relaxed) != 0 {
+                self.clear::<Window>(&table, number);
             }
-            self.words().store(valid, 0, Ordering::Release);
-            self.words().load(valid, Ordering::Acquire);
         }
+    }
+
+    /// Makes one window unknown, before its memory may go away.
+    pub fn clear_window(&self, number: u64) {
+        self.clear::<Window>(&self.windows(), number);
     }
 
     /// Enters a route.
@@ -88,13 +91,21 @@ impl Channel {
     /// # Errors
     /// As [`enter_peer`](Self::enter_peer).
     pub fn enter_route(&self, number: RouteId, route: Route) -> Result<()> {
+        self.enter(&self.routes(), number.0.into(), route)
+    }
+
+    /// Makes a route unknown, on which nothing is rung or in flight.
+    pub fn clear_route(&self, number: RouteId) {
+        self.clear::<Route>(&self.routes(), number.0.into());
+    }
+
+    fn routes(&self) -> Table {
         let has = self.function().identity();
-        let table = Table {
+        Table {
             entries: "entries of the route table",
             offset: has.routes_offset,
             count: has.route_count,
-        };
-        self.enter(&table, number.0.into(), route)
+        }
     }
 
     fn windows(&self) -> Table {
@@ -104,6 +115,16 @@ impl Channel {
             offset: has.windows_offset,
             count: has.window_count,
         }
+    }
+
+    /// Makes an entry invalid.
+    fn clear<T: Pod>(&self, table: &Table, number: u64) {
+        let valid = place::<T>(table, number) + size_of::<T>() / 8 - 1;
+        // Release: nothing of this entry is used after it. Pairs with the engine's look at `valid`,
+        // R8.
+        self.words().store(valid, 0, Ordering::Release);
+        // Read back, since writes to a BAR are posted.
+        self.words().load(valid, Ordering::Acquire);
     }
 
     /// Writes an entry, whose last word is `valid` in every table.

@@ -4,7 +4,7 @@ use super::*;
 use proptest::prelude::*;
 
 /// Every collective with its algorithms, for `root`.
-fn ways(root: u32) -> Vec<(Collective, Algorithm)> {
+pub(in crate::plan) fn ways(root: u32) -> Vec<(Collective, Algorithm)> {
     vec![
         (Collective::AllGather, Algorithm::RingStaged),
         (Collective::AllGather, Algorithm::Exchange),
@@ -72,8 +72,8 @@ fn every_root_count_and_number_of_ranks_is_right() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
-    /// Any collective, ranks, root, count, element size, reduction, slots and interleaving. Proptest
-    /// prints the case that fails, its seed with it.
+    /// Any collective, ranks, root, count, element size, reduction, slots and interleaving.
+    /// Proptest prints the case that fails, its seed with it.
     #[test]
     fn every_rank_gets_what_is_promised(
         rank_count in 1..=9u32,
@@ -117,22 +117,25 @@ fn what_selection_chooses_is_right_as_it_is() {
     }
 }
 
-/// If this fails, a rank that knows whether its own call is in place, and not whether the root's is,
-/// runs another program than the plan that was verified has for it.
+/// If this fails, a rank that knows whether its own call is in place, and not whether the root's
+/// is, runs another program than the plan that was verified has for it.
 #[test]
 fn whether_the_root_is_in_place_matters_to_the_root_alone() {
     for bytes in [100, 100 << 10] {
         for (collective, _) in ways(2) {
             let Some(root) = collective.root() else { continue };
-            let apart = CollectiveRequest { collective, ..request(5, bytes) };
-            let in_place = CollectiveRequest { in_place: true, ..apart };
+            let apart_request = CollectiveRequest { collective, ..request(5, bytes) };
+            let in_place = CollectiveRequest { in_place: true, ..apart_request };
             let limits = limits(4, 4096, 4);
-            let [apart, in_place] =
-                [apart, in_place].map(|request| build(&select(&request, &limits).expect("valid")));
+            let [apart, in_place] = [apart_request, in_place]
+                .map(|request| build(&select(&request, &limits).expect("valid")));
             for rank in (0..5).filter(|rank| *rank != root) {
                 let rank = rank as usize;
                 assert_eq!(apart.ranks[rank], in_place.ranks[rank], "{collective:?}");
             }
+            // And the root may run the plan of a call that is not in place.
+            let promise = CollectiveRequest { in_place: true, ..apart_request }.promise();
+            verify(apart, &promise).unwrap_or_else(|error| panic!("{collective:?}: {error}"));
         }
     }
 }

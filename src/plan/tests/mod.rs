@@ -2,7 +2,7 @@
 //! its own under random interleavings.
 
 mod all_reduce;
-mod collectives;
+pub(super) mod collectives;
 mod drafts;
 mod encoding;
 mod group;

@@ -177,6 +177,8 @@ pub enum Reason {
     NotArrived { message: i64, observed: i64 },
     #[error("message {message} has been given back to its sender (credits: {credits})")]
     SlotReturned { message: i64, credits: i64 },
+    #[error("gives message {message} back to its sender while {other} may still use its slot")]
+    SlotInUse { message: i64, other: String },
     #[error("combines or scales a value that is finished already")]
     AfterFinish,
     #[error("scales what rank {rank} contributed; each rank has a scalar of its own")]

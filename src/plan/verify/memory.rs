@@ -153,6 +153,18 @@ impl Memory {
         self.cells.iter().try_for_each(|(&start, cell)| unordered(start, cell, clock))
     }
 
+    /// An access to `start..end` that `clock` does not know of.
+    pub(super) fn left(&self, (start, end): (u64, u64), clock: &Clock) -> Result<(), Epoch> {
+        let first = self.cells.range(..=start).next_back().map_or(start, |(&first, _)| first);
+        let cells = self.cells.range(first..end).filter(|(_, cell)| cell.end > start);
+        for (&at, cell) in cells {
+            if let Err(Fault::Race { other, .. }) = unordered(at, cell, clock) {
+                return Err(other);
+            }
+        }
+        Ok(())
+    }
+
     /// The cells of `start..end`: (start, end, value).
     pub(super) fn cells(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64, &Value)> {
         let first = self.cells.range(..=start).next_back().map_or(start, |(&first, _)| first);

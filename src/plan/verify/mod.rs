@@ -4,12 +4,12 @@
 //! values that say which inputs they are made of. What it checks:
 //!
 //! * every byte of the result is what the collective promises: a rank's input, in its place, or the
-//!   reduction: each rank's contribution exactly once, scaled once for a pre-multiplied sum, finished
-//!   once for an average; the input is not written but where the output takes its place;
+//!   reduction: each rank's contribution exactly once, scaled once for a pre-multiplied sum,
+//!   finished once for an average; the input is not written but where the output takes its place;
 //! * no rank leaves a barrier before all have come to it;
 //! * every read is ordered after the write whose value it takes, every write after the reads and
 //!   writes before it, across blocks, ranks and engines; nothing goes on once the kernel has ended;
-//! * a slot is used between its arrival and its credit; messages go in order; flagged messages are
+//! * a slot is used between its arrival and its credit, by engines too; messages go in order; flagged messages are
 //!   packed, put and collected once each, in step on all lanes; credits, arrivals and completions
 //!   match the positions that the plan leaves behind, so that the next launch finds the lane as
 //!   this one did;
@@ -24,9 +24,9 @@
 //! two accesses that conflict are ordered by happens-before, then each read takes the same value in
 //! each run. So it is enough to look at one run, with vector clocks that find the conflicts which
 //! are not ordered. An engine reads a source and writes a destination at any time between doorbell
-//! and arrival: it is an agent of its own (two: see `agents::LaneState`), which knows what the ringing
-//! block knew, and which others know of only through the lane's signals. An engine waits for
-//! nobody, so a full doorbell ring always empties and needs no place in this model.
+//! and arrival: it is an agent of its own (two: see `agents::LaneState`), which knows what the
+//! ringing block knew, and which others know of only through the lane's signals. An engine waits
+//! for nobody, so a full doorbell ring always empties and needs no place in this model.
 //!
 //! **What the model takes from the executor and the engine.** A block is one thread here: the
 //! executor separates ops of a block by barriers wherever a thread may read what another one wrote.
@@ -147,11 +147,12 @@ pub fn verify(plan: Plan, promise: &Promise) -> Result<Verified, VerifyError> {
 fn rules(promise: &Promise) -> Rules {
     match *promise {
         Promise::Collective(request) => {
-            let reduce_op = request.collective.reduces().then_some(request.reduce_op);
+            let CollectiveRequest { collective, reduce_op, rank_count, .. } = request;
             Rules {
-                scales: reduce_op == Some(ReduceOp::PreMulSum),
+                // Where nothing is reduced, each scaling is one too many.
+                scales: !collective.reduces() || reduce_op == ReduceOp::PreMulSum,
                 // Dividing by one rank changes nothing, so it may be left out.
-                finishes: reduce_op == Some(ReduceOp::Avg) && request.rank_count > 1,
+                finishes: !collective.reduces() || reduce_op == ReduceOp::Avg && rank_count > 1,
                 element_bytes: u64::from(request.element_bytes.max(1)),
             }
         }

@@ -105,8 +105,9 @@ impl World {
                 self.put(block, segment, port, (destination, source), range, raise)?;
             }
             Op::Credit { port } => {
-                let lane = &mut self.lanes[block.ports[usize::from(port)].lane];
-                lane.credits.raise(&block.clock);
+                let number = block.ports[usize::from(port)].lane;
+                self.slot_left(block, number)?;
+                self.lanes[number].credits.raise(&block.clock);
             }
             Op::WaitSignal { .. } | Op::WaitCompletion { .. } => {
                 if let Some(waiting) = self.wait(block, op) {
@@ -343,6 +344,19 @@ impl World {
             }
             (Side::Receive, _) => Ok(()),
         }
+    }
+
+    /// The slot that the next credit on a lane returns has been read to its end, by engines too:
+    /// the sender may write it at once, maybe in a launch of which this one knows nothing.
+    fn slot_left(&self, block: &Block<'_>, lane: usize) -> Result<(), Reason> {
+        if !self.lanes[lane].slotted() {
+            return Ok(());
+        }
+        let message = self.lanes[lane].credits.raised;
+        let start = self.slot_start(message);
+        let range = (start, start + u64::from(self.slots.bytes));
+        let left = self.memories[self.slots_of(lane, Side::Receive)].left(range, &block.clock);
+        left.map_err(|other| Reason::SlotInUse { message, other: self.agent_name(other.agent) })
     }
 
     pub(super) fn slot_start(&self, message: i64) -> u64 {

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 /// What was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-enum Change {
+pub(super) enum Change {
     Drop,
     Repeat,
     SwapWithNext,
@@ -251,12 +251,13 @@ fn mutants(plan: &Plan, rank: usize, block: usize) -> Vec<Mutant> {
 }
 
 /// The changes that can be harmless, and why.
-fn harmless(mutant: &Mutant, reduce_op: ReduceOp) -> bool {
+fn harmless(mutant: &Mutant, request: &CollectiveRequest) -> bool {
     use Change::*;
+    let reduces = request.collective.reduces();
     match (mutant.change, mutant.op) {
         // Flags that the reduction ignores.
-        (Scale, _) => reduce_op != ReduceOp::PreMulSum,
-        (Finish, _) => reduce_op != ReduceOp::Avg,
+        (Scale, _) => reduces && request.reduce_op != ReduceOp::PreMulSum,
+        (Finish, _) => reduces && request.reduce_op != ReduceOp::Avg,
         // A wait that another wait implies: arrivals come in order, and in a ring a credit may be
         // implied by an arrival that was waited for. Waiting longer than needed is slow, not wrong,
         // as long as it ends.
@@ -298,20 +299,29 @@ fn try_all(request: CollectiveRequest, all_pairs: bool) -> BTreeMap<Change, (usi
         choice.all_pairs(&limits);
     }
     choice.set_slice_bytes(32);
-    let plan = build(&choice);
+    try_mutants(&request, &build(&choice), 1)
+}
+
+/// Tries every mutant of a rank's first block; returns how many of each change were tried and
+/// accepted.
+pub(super) fn try_mutants(
+    request: &CollectiveRequest,
+    plan: &Plan,
+    rank: usize,
+) -> BTreeMap<Change, (usize, usize)> {
     let promise = request.promise();
     verify(plan.clone(), &promise).expect("the plan itself is right");
     let mut counts: BTreeMap<Change, (usize, usize)> = BTreeMap::new();
-    for (number, mutant) in mutants(&plan, 1, 0).into_iter().enumerate() {
+    for (number, mutant) in mutants(plan, rank, 0).into_iter().enumerate() {
         let count = counts.entry(mutant.change).or_default();
         count.0 += 1;
         let Ok(verified) = verify(mutant.plan.clone(), &promise) else { continue };
         count.1 += 1;
         let what =
             format!("{:?} of {:?} before {:?}, {request:?}", mutant.change, mutant.op, mutant.next);
-        assert!(harmless(&mutant, request.reduce_op), "accepted: {what}");
+        assert!(harmless(&mutant, request), "accepted: {what}");
         for seed in 0..4 {
-            let result = try_run(&request, &verified, seed * 1000 + number as u64);
+            let result = try_run(request, &verified, seed * 1000 + number as u64);
             assert!(result.is_ok(), "accepted, but {result:?}: {what}");
         }
     }

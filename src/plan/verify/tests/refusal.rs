@@ -324,7 +324,8 @@ proptest! {
             thread_count: 32,
             slots: SlotShape { bytes: 64, count: 2 },
         };
-        let request = CollectiveRequest { rank_count: 2, reduce_op: ReduceOp::Avg, ..request(true, false) };
+        let request =
+            CollectiveRequest { rank_count: 2, reduce_op: ReduceOp::Avg, ..request(true, false) };
         if let Err(error) = verify(plan, &request.promise()) {
             prop_assert!(!error.to_string().is_empty());
         }

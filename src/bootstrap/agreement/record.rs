@@ -1,0 +1,100 @@
+//! The record of a call, as one process sends it to another.
+//!
+//! Equal signatures go once for each message, so calls in a loop cost a few bytes each. Digests
+//! would be shorter, but both sides' values are to be named in an error, and the process that is
+//! asked for them later may have dropped them.
+
+use super::signature::Signature;
+use serde::{Deserialize, Serialize};
+
+/// Signatures of one message that a further one is compared with.
+const KNOWN_MAX: usize = 64;
+
+/// A call of one rank.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum CallRecord {
+    /// A collective, the first one being number 0.
+    Collective { rank: u32, number: u64 },
+    /// The next message from one rank to another, as one of them names it.
+    Transfer { rank: u32, from: u32, to: u32 },
+}
+
+/// Records that have not been sent yet.
+#[derive(Debug, Default)]
+pub(super) struct Outbox {
+    calls: Vec<(CallRecord, Signature)>,
+}
+
+/// The records of one message.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Batch {
+    signatures: Vec<Signature>,
+    /// Each with the index of its signature.
+    records: Vec<(CallRecord, u32)>,
+}
+
+impl Outbox {
+    /// True if this is the first call since the last [`take`](Self::take).
+    pub fn add(&mut self, record: CallRecord, signature: Signature) -> bool {
+        self.calls.push((record, signature));
+        self.calls.len() == 1
+    }
+
+    /// All records since the last call of this function, encoded; no bytes if there are none.
+    pub fn take(&mut self) -> Vec<u8> {
+        if self.calls.is_empty() {
+            return Vec::new();
+        }
+        let mut batch = Batch::default();
+        for (record, signature) in self.calls.drain(..) {
+            let known = batch.signatures.iter().rev().take(KNOWN_MAX);
+            let back = known.into_iter().position(|known| *known == signature);
+            let index = match back {
+                Some(back) => batch.signatures.len() - 1 - back,
+                None => {
+                    batch.signatures.push(signature);
+                    batch.signatures.len() - 1
+                }
+            };
+            batch.records.push((record, index as u32));
+        }
+        postcard::to_allocvec(&batch).expect("writing to memory does not fail")
+    }
+}
+
+/// Decodes the records of one message; `None` if the bytes are not valid.
+pub(super) fn decode(bytes: &[u8]) -> Option<Vec<(CallRecord, Signature)>> {
+    let Batch { signatures, records } = postcard::from_bytes(bytes).ok()?;
+    let resolve = |(record, index): (CallRecord, u32)| {
+        signatures.get(index as usize).map(|signature| (record, signature.clone()))
+    };
+    records.into_iter().map(resolve).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::signature::{Value, signature};
+    use super::*;
+
+    #[test]
+    fn records_are_decoded_as_encoded_and_equal_signatures_go_once() {
+        let mut outbox = Outbox::default();
+        let mut sent = Vec::new();
+        for number in 0..1000 {
+            let record = match number % 3 {
+                0 => CallRecord::Transfer { rank: 1, from: 1, to: 2 },
+                _ => CallRecord::Collective { rank: 3, number },
+            };
+            let signature = signature([("count", Value::Number(number % 4))]);
+            assert_eq!(outbox.add(record.clone(), signature.clone()), number == 0);
+            sent.push((record, signature));
+        }
+        let bytes = outbox.take();
+        assert!(bytes.len() < 8000, "{}", bytes.len());
+        assert_eq!(decode(&bytes).unwrap(), sent);
+        assert!(outbox.take().is_empty());
+        for cut in 0..bytes.len() {
+            assert_eq!(decode(&bytes[..cut]), None);
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! All-reduce.
+
+use super::collective::Named;
+use super::core::Communicator;
+use crate::communicator::call::{Element, Reduction};
+use crate::error::Result;
+use crate::gpu::{DeviceBuffer, DeviceBufferMut};
+use crate::plan::Collective;
+use cudarc::driver::CudaStream;
+use ringdove_kernels::element::DataType;
+use std::sync::Arc;
+
+impl Communicator {
+    /// Reduces `send` over all ranks into `receive`, on every rank. Both hold the same number of
+    /// elements. Enqueued on `stream`; returns at once.
+    ///
+    /// # Errors
+    /// * [`Error::Argument`] for buffers that differ in length or are misaligned, and for buffers
+    ///   or a stream of another context. The communicator stays usable.
+    /// * [`Error::Disagreement`] where another rank's call of the same number differs. It ends the
+    ///   communicator on all ranks, since their order of calls is lost. Calls of other processes
+    ///   become known some milliseconds later: this call may succeed, and [`Communicator::check`]
+    ///   and later calls fail.
+    /// * [`Error::StaleRegistration`] where a buffer lies at a registered address, but is not the
+    ///   memory that was registered. It ends the communicator, too.
+    /// * The error that ended the communicator before, if any.
+    pub fn all_reduce<T: Element>(
+        &self,
+        send: &impl DeviceBuffer<T>,
+        receive: &mut impl DeviceBufferMut<T>,
+        reduction: impl Into<Reduction>,
+        stream: &Arc<CudaStream>,
+    ) -> Result<()> {
+        let named = named(T::DATA_TYPE, reduction.into());
+        self.call_collective(named, Some(send), Some(receive), stream)
+    }
+
+    /// Reduces `buffer` over all ranks in place.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`].
+    pub fn all_reduce_in_place<T: Element>(
+        &self,
+        buffer: &mut impl DeviceBufferMut<T>,
+        reduction: impl Into<Reduction>,
+        stream: &Arc<CudaStream>,
+    ) -> Result<()> {
+        self.call_in_place(named(T::DATA_TYPE, reduction.into()), buffer, stream)
+    }
+
+    /// As [`Communicator::all_reduce`], on buffers of bytes that hold elements of `data_type`: for
+    /// programs that know the type at run time only.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`], and [`Error::Argument`] for a number of bytes that is no
+    /// number of elements.
+    pub fn all_reduce_bytes(
+        &self,
+        data_type: DataType,
+        send: &impl DeviceBuffer<u8>,
+        receive: &mut impl DeviceBufferMut<u8>,
+        reduction: impl Into<Reduction>,
+        stream: &Arc<CudaStream>,
+    ) -> Result<()> {
+        let named = named(data_type, reduction.into());
+        self.call_collective(named, Some(send), Some(receive), stream)
+    }
+
+    /// As [`Communicator::all_reduce_in_place`], on bytes that hold elements of `data_type`.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce_bytes`].
+    pub fn all_reduce_bytes_in_place(
+        &self,
+        data_type: DataType,
+        buffer: &mut impl DeviceBufferMut<u8>,
+        reduction: impl Into<Reduction>,
+        stream: &Arc<CudaStream>,
+    ) -> Result<()> {
+        self.call_in_place(named(data_type, reduction.into()), buffer, stream)
+    }
+}
+
+pub(super) fn named(data_type: DataType, reduction: Reduction) -> Named {
+    Named { collective: Collective::AllReduce, data_type, reduction: Some(reduction) }
+}

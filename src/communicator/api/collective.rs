@@ -1,0 +1,119 @@
+//! Collectives on typed buffers: from buffers to counts and addresses.
+
+use super::core::Communicator;
+use crate::communicator::call::{self, Call, Reduction, Shape, check};
+use crate::error::{Error, Result};
+use crate::gpu::{DeviceBuffer, DeviceBufferMut};
+use crate::plan::Collective;
+use cudarc::driver::CudaStream;
+use ringdove_kernels::element::DataType;
+use std::sync::Arc;
+
+/// What a call names besides its buffers.
+#[derive(Clone, Copy)]
+pub(super) struct Named {
+    pub collective: Collective,
+    pub data_type: DataType,
+    /// Of collectives that reduce.
+    pub reduction: Option<Reduction>,
+}
+
+impl Named {
+    fn shape(self, count: usize) -> Shape {
+        let Self { collective, data_type, reduction } = self;
+        Shape { collective, count, data_type, reduction }
+    }
+}
+
+impl Communicator {
+    /// A collective from `send` to `receive`. A rank that has no such buffer passes `None`; what it
+    /// passes in spite of that is not looked at.
+    pub(super) fn call_collective<T>(
+        &self,
+        named: Named,
+        send: Option<&impl DeviceBuffer<T>>,
+        receive: Option<&mut impl DeviceBufferMut<T>>,
+        stream: &Arc<CudaStream>,
+    ) -> Result<()> {
+        // Before the addresses are taken: cudarc then already enqueues on the stream.
+        check::home("stream", stream, self.context())?;
+        let [input_parts, output_parts] = self.parts(named);
+        let send = send.filter(|_| input_parts > 0);
+        let receive = receive.filter(|_| output_parts > 0);
+        let mut count = None;
+        if let Some(send) = send {
+            check::buffer(&self.connected, "send buffer", send)?;
+            let elements = check::elements("send buffer", send.num_bytes(), named.data_type)?;
+            count = Some(one_part("send buffer", elements, input_parts)?);
+        }
+        if let Some(receive) = &receive {
+            check::buffer(&self.connected, "receive buffer", &**receive)?;
+            let bytes = receive.num_bytes();
+            let elements = check::elements("receive buffer", bytes, named.data_type)?;
+            let received = one_part("receive buffer", elements, output_parts)?;
+            if count.is_some_and(|count| count != received) {
+                let sent = send.map_or(0, |send| send.len());
+                let expected = match input_parts == output_parts {
+                    true => format!("{sent} elements, as the send buffer has"),
+                    false => {
+                        format!("{output_parts} parts where {sent} sent elements are {input_parts}")
+                    }
+                };
+                return Err(Error::argument("receive buffer", expected, receive.len()));
+            }
+            count = Some(received);
+        }
+        let sent = send.map(|send| send.device_ptr(stream));
+        let received = receive.map(|receive| receive.device_ptr_mut(stream));
+        let address = |buffer: &Option<(u64, _)>| buffer.as_ref().map_or(0, |(at, _)| *at);
+        let buffers = [address(&sent), address(&received)];
+        self.call_at(named, count.unwrap_or(0), buffers, stream)
+    }
+
+    /// A collective in place: `buffer` holds input and output, one of which may be a part of it.
+    pub(super) fn call_in_place<T>(
+        &self,
+        named: Named,
+        buffer: &mut impl DeviceBufferMut<T>,
+        stream: &Arc<CudaStream>,
+    ) -> Result<()> {
+        check::home("stream", stream, self.context())?;
+        check::buffer(&self.connected, "buffer", buffer)?;
+        let elements = check::elements("buffer", buffer.num_bytes(), named.data_type)?;
+        let [input_parts, output_parts] = self.parts(named);
+        let count = one_part("buffer", elements, input_parts.max(output_parts))?;
+        let request = named.shape(count).request(self.rank_count());
+        let (input, output) = request.in_place_offsets(self.rank());
+        let (address, _use) = buffer.device_ptr_mut(stream);
+        self.call_at(named, count, [address + input, address + output], stream)
+    }
+
+    /// A collective on device addresses. Whoever calls it keeps the memory until the stream has
+    /// passed the call.
+    pub(super) fn call_at(
+        &self,
+        named: Named,
+        count: usize,
+        buffers: [u64; 2],
+        stream: &Arc<CudaStream>,
+    ) -> Result<()> {
+        call::collective(&self.connected, &Call { shape: named.shape(count), buffers }, stream)
+    }
+
+    /// Parts of one count in this rank's input and output; 0 for a buffer that it does not have.
+    fn parts(&self, named: Named) -> [usize; 2] {
+        let request = named.shape(1).request(self.rank_count());
+        let parts = |bytes| (bytes / request.bytes) as usize;
+        [request.input_bytes(self.rank()), request.output_bytes(self.rank())].map(parts)
+    }
+}
+
+/// Elements of one of `parts` parts of a buffer.
+fn one_part(what: &str, elements: usize, parts: usize) -> Result<usize> {
+    let parts = parts.max(1);
+    if !elements.is_multiple_of(parts) {
+        let expected = format!("a multiple of {parts} elements, one part for each rank");
+        return Err(Error::argument(what, expected, elements));
+    }
+    Ok(elements / parts)
+}

@@ -1,0 +1,11 @@
+//! The public calls. Each is thin: it takes addresses from buffers and makes a call.
+
+mod all_reduce;
+mod collective;
+mod core;
+mod group;
+mod raw;
+mod registration;
+
+pub use core::{Communicator, Statistics};
+pub use group::Group;

@@ -1,0 +1,93 @@
+//! Calls on device addresses, for bindings to other languages and for owners of memory that
+//! `cudarc` does not know. What the safe calls get from types, the caller of these promises.
+//!
+//! Nothing here dereferences an address: each function hands its contract on to its caller.
+
+use super::all_reduce::named;
+use super::core::Communicator;
+use super::group::Group;
+use crate::communicator::call::Reduction;
+use crate::error::Result;
+use crate::id::Registration;
+use crate::plan::Direction;
+use cudarc::driver::CudaStream;
+use ringdove_kernels::element::DataType;
+use std::sync::Arc;
+
+impl Communicator {
+    /// All-reduce on device addresses: `count` elements of `data_type` from `send` to `receive`,
+    /// in place where the two are equal.
+    ///
+    /// # Safety
+    /// Until `stream` has passed this call: the memory at `receive` stays allocated and nobody else
+    /// reads or writes it; the memory at `send` stays allocated and nobody writes it. Both are
+    /// memory that the kernels of this communicator's device reach.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce`], and [`Error::Argument`](crate::Error::Argument) for memory
+    /// that is unknown to the driver, too small, misaligned or overlapping.
+    pub unsafe fn all_reduce_raw(
+        &self,
+        send: u64,
+        receive: u64,
+        count: usize,
+        data_type: DataType,
+        reduction: impl Into<Reduction>,
+        stream: &Arc<CudaStream>,
+    ) -> Result<()> {
+        let named = named(data_type, reduction.into());
+        self.call_at(named, count, [send, receive], stream)
+    }
+
+    /// Registers `bytes` bytes of device memory at `address`, as [`Communicator::register`] does
+    /// with a buffer that it keeps.
+    ///
+    /// # Safety
+    /// The memory stays allocated at this address until every rank of the communicator was dropped,
+    /// in this process and in others: their engines write into it. Within calls that use it, nobody
+    /// but the communicator touches it.
+    ///
+    /// # Errors
+    /// As [`Communicator::register`].
+    pub unsafe fn register_raw(&self, address: u64, bytes: usize) -> Result<Registration> {
+        self.register_at(address, bytes as u64)
+    }
+}
+
+impl Group<'_> {
+    /// Adds a send of `count` elements at device address `address` to `peer`.
+    ///
+    /// # Safety
+    /// From [`Group::launch`] until its stream has passed the call, the memory stays allocated and
+    /// nobody writes it.
+    ///
+    /// # Errors
+    /// As [`Group::send`].
+    pub unsafe fn send_raw(
+        &mut self,
+        address: u64,
+        count: usize,
+        data_type: DataType,
+        peer: u32,
+    ) -> Result<&mut Self> {
+        self.add_raw(Direction::Send, (address, count, data_type), peer)
+    }
+
+    /// Adds a receive of `count` elements from `peer` to device address `address`.
+    ///
+    /// # Safety
+    /// From [`Group::launch`] until its stream has passed the call, the memory stays allocated and
+    /// nobody else reads or writes it.
+    ///
+    /// # Errors
+    /// As [`Group::send`].
+    pub unsafe fn receive_raw(
+        &mut self,
+        address: u64,
+        count: usize,
+        data_type: DataType,
+        peer: u32,
+    ) -> Result<&mut Self> {
+        self.add_raw(Direction::Receive, (address, count, data_type), peer)
+    }
+}

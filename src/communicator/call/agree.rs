@@ -1,0 +1,108 @@
+//! Do all ranks make the same call?
+
+use super::request::{Call, GroupCall, Shape};
+use crate::bootstrap::agreement::{Signature, Value, signature};
+use crate::communicator::connect::ConnectedRank;
+use crate::communicator::state::{Launcher, RegisteredPlace};
+use crate::error::Result;
+use crate::id::Rank;
+use crate::plan::{CollectiveRequest, Direction};
+use ringdove_kernels::element::{DataType, ReduceOp};
+
+/// Compares a collective call with those of the other ranks.
+///
+/// # Errors
+/// [`Error::Disagreement`](crate::Error::Disagreement), which ends the communicator.
+pub(super) fn collective(
+    rank: &ConnectedRank,
+    launcher: &mut Launcher,
+    call: &Call,
+    registered: Option<[RegisteredPlace; 2]>,
+) -> Result<()> {
+    let number = launcher.next_collective();
+    let request = call.request((rank.rank().0, rank.rank_count()), registered.is_some());
+    let signature = collective_signature(&call.shape, &request, registered);
+    let agreed =
+        rank.process.compare_calls(|calls| calls.collective(rank.rank(), number, signature));
+    agreed.map_err(|error| rank.fail(error))
+}
+
+/// The values of a call that must be equal on all ranks. Their number and order is the same for all
+/// collectives.
+fn collective_signature(
+    shape: &Shape,
+    request: &CollectiveRequest,
+    registered: Option<[RegisteredPlace; 2]>,
+) -> Signature {
+    let nowhere = RegisteredPlace { registration: 0, offset: 0 };
+    let [input, output] = registered.unwrap_or([nowhere; 2]);
+    let yes_or_no = |value| Value::word(if value { "yes" } else { "no" });
+    let reduction = shape.reduction().map_or("none", |reduction| reduce_op_name(reduction.op));
+    let root = shape.collective.root();
+    signature([
+        ("operation", Value::word(shape.collective.name())),
+        ("count", Value::Number(shape.count as u64)),
+        ("data type", Value::word(data_type_name(shape.data_type))),
+        ("reduction", Value::word(reduction)),
+        ("root", root.map_or(Value::word("none"), |root| Value::Number(root.into()))),
+        // With a root, the root alone may be in place.
+        ("in place", yes_or_no(request.in_place && root.is_none())),
+        ("registered buffers", yes_or_no(request.registered)),
+        ("registration of the input", Value::Number(input.registration as u64)),
+        ("offset in the input's registration", Value::Number(input.offset)),
+        ("registration of the output", Value::Number(output.registration as u64)),
+        ("offset in the output's registration", Value::Number(output.offset)),
+    ])
+}
+
+/// Compares the messages of a group with what their other sides name.
+///
+/// # Errors
+/// As [`collective`].
+pub(super) fn group(rank: &ConnectedRank, call: &GroupCall) -> Result<()> {
+    let own = rank.rank();
+    let to_others = || call.members().filter(|(transfer, _)| Rank(transfer.peer) != own);
+    let compared = rank.process.compare_calls(|calls| {
+        to_others().try_for_each(|(transfer, data_type)| {
+            let peer = Rank(transfer.peer);
+            let pair = match transfer.direction {
+                Direction::Send => (own, peer),
+                Direction::Receive => (peer, own),
+            };
+            let size = data_type.size_bytes() as u64;
+            let signature = signature([
+                ("count", Value::Number(transfer.bytes / size)),
+                ("data type", Value::word(data_type_name(data_type))),
+            ]);
+            calls.transfer(own, pair, signature)
+        })
+    });
+    compared.map_err(|error| rank.fail(error))
+}
+
+/// The data type's name in messages.
+fn data_type_name(data_type: DataType) -> &'static str {
+    match data_type {
+        DataType::I8 => "i8",
+        DataType::U8 => "u8",
+        DataType::I32 => "i32",
+        DataType::U32 => "u32",
+        DataType::I64 => "i64",
+        DataType::U64 => "u64",
+        DataType::F16 => "f16",
+        DataType::F32 => "f32",
+        DataType::F64 => "f64",
+        DataType::BF16 => "bf16",
+    }
+}
+
+fn reduce_op_name(op: ReduceOp) -> &'static str {
+    match op {
+        ReduceOp::Sum => "sum",
+        ReduceOp::Prod => "prod",
+        ReduceOp::Max => "max",
+        ReduceOp::Min => "min",
+        ReduceOp::Avg => "avg",
+        ReduceOp::PreMulSum => "pre-mul sum",
+    }
+}

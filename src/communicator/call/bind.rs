@@ -1,0 +1,42 @@
+//! The arguments of a launch: addresses and routes, as the kernel takes them.
+
+use super::request::{Call, OUTPUT};
+use crate::communicator::connect::ConnectedRank;
+use crate::communicator::state::RegisteredPlace;
+use ringdove_kernels::element::DataType;
+use ringdove_kernels::launch::LaunchArguments;
+use ringdove_kernels::op::BUFFERS_MAX;
+
+/// The arguments of a collective.
+pub(super) fn collective(
+    rank: &ConnectedRank,
+    call: &Call,
+    registered: Option<[RegisteredPlace; 2]>,
+    routes: [u32; 2],
+) -> LaunchArguments {
+    let data_type = call.shape.data_type;
+    let mut arguments = LaunchArguments {
+        communicator: rank.state.memory.communicator(),
+        data_type: data_type as u32,
+        ..LaunchArguments::default()
+    };
+    if let Some(reduction) = call.shape.reduction() {
+        arguments.scalar = reduction.scalar_bits(data_type);
+        arguments.reduce_op = reduction.op as u32;
+    }
+    arguments.buffers[..call.buffers.len()].copy_from_slice(&call.buffers);
+    for (buffer, place) in registered.iter().flatten().enumerate() {
+        arguments.region_offsets[buffer] = place.offset;
+        arguments.route_bases[buffer * BUFFERS_MAX + OUTPUT] = routes[buffer];
+    }
+    arguments
+}
+
+/// The arguments of a group, which moves bytes and reduces nothing.
+pub(super) fn group(rank: &ConnectedRank) -> LaunchArguments {
+    LaunchArguments {
+        communicator: rank.state.memory.communicator(),
+        data_type: DataType::U8 as u32,
+        ..LaunchArguments::default()
+    }
+}

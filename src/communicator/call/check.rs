@@ -1,0 +1,216 @@
+//! Are the arguments of a call usable? What is refused here, no other rank knows of.
+
+use super::request::{Call, GroupCall, INPUT, OUTPUT, Shape};
+use crate::communicator::connect::ConnectedRank;
+use crate::communicator::state::{Launcher, Nodes, RegisteredPlace};
+use crate::error::{Error, Result};
+use crate::gpu::{Allocation, Current};
+use crate::plan::Direction;
+use cudarc::driver::{CudaContext, CudaStream, DeviceSlice};
+use ringdove_kernels::element::DataType;
+
+/// The buffers of a call that has been checked.
+pub(super) struct Checked {
+    /// Input and output: bytes, and the allocation that holds them; `None` for a buffer that this
+    /// rank does not have or that has no bytes.
+    buffers: [Option<(u64, Allocation)>; 2],
+}
+
+/// Checks a collective call.
+///
+/// # Errors
+/// [`Error::Argument`]; the error that ended the communicator before, if any.
+pub(super) fn collective(
+    rank: &ConnectedRank,
+    call: &Call,
+    stream: &CudaStream,
+) -> Result<Checked> {
+    rank.check()?;
+    home("stream", stream, &rank.state.context)?;
+    let sizes = sizes(rank, call)?;
+    let current = Current::bind(&rank.state.context)?;
+    let data_type = call.shape.data_type;
+    let check = |what, address, bytes: u64| {
+        let allocation = element_range(&current, what, (address, bytes), data_type)?;
+        Ok::<_, Error>(allocation.map(|allocation| (bytes, allocation)))
+    };
+    let [send, receive] = call.buffers;
+    let input = check("send buffer", send, sizes[INPUT])?;
+    let output = match (send, sizes[INPUT]) == (receive, sizes[OUTPUT]) {
+        true => input,
+        false => check("receive buffer", receive, sizes[OUTPUT])?,
+    };
+    check_overlap(rank, call, sizes)?;
+    Ok(Checked { buffers: [input, output] })
+}
+
+/// Bytes of this rank's input and output.
+fn sizes(rank: &ConnectedRank, call: &Call) -> Result<[u64; 2]> {
+    let (own, ranks) = (rank.rank().0, rank.rank_count());
+    let Shape { collective, count, data_type, .. } = call.shape;
+    if let Some(root) = collective.root().filter(|&root| root >= ranks) {
+        return Err(Error::argument("root", format!("a rank less than {ranks}"), root));
+    }
+    // Of the larger buffer, which may be another rank's.
+    bytes(count as u64, data_type)?;
+    let parts = call.shape.request(ranks).parts();
+    bytes((count as u64).saturating_mul(parts), data_type)?;
+    let request = call.shape.request(ranks);
+    Ok([request.input_bytes(own), request.output_bytes(own)])
+}
+
+/// Input and output are in place by the collective's rule, or disjoint.
+fn check_overlap(rank: &ConnectedRank, call: &Call, [sent, received]: [u64; 2]) -> Result<()> {
+    let [send, receive] = call.buffers;
+    let apart = match send <= receive {
+        true => receive - send >= sent,
+        false => send - receive >= received,
+    };
+    let request = call.request((rank.rank().0, rank.rank_count()), false);
+    let empty = sent == 0 || received == 0;
+    if apart || empty || (request.in_place && request.allows_in_place()) {
+        return Ok(());
+    }
+    let (input, output) = request.in_place_offsets(rank.rank().0);
+    let expected = match (request.allows_in_place(), input, output) {
+        (false, ..) => "no overlap".to_owned(),
+        (true, 0, 0) => "the same memory, or no overlap".to_owned(),
+        (true, 0, _) => format!("the output {output} bytes into the input, or no overlap"),
+        (true, ..) => format!("the input {input} bytes into the output, or no overlap"),
+    };
+    let seen = format!("{sent} bytes at {send:#x} and {received} bytes at {receive:#x}");
+    Err(Error::argument("send and receive buffers", expected, seen))
+}
+
+/// Where input and output lie in registered buffers, where both do and the call can use it.
+///
+/// # Errors
+/// [`Error::StaleRegistration`], which ends the communicator.
+pub(super) fn registered(
+    rank: &ConnectedRank,
+    launcher: &Launcher,
+    call: &Call,
+    checked: &Checked,
+) -> Result<Option<[RegisteredPlace; 2]>> {
+    // Between nodes everything is staged.
+    let nodes = rank.process.geometry.nodes;
+    let ([Some(input), Some(output)], Nodes::One, true) =
+        (checked.buffers, nodes, call.shape.collective.has_direct_plans())
+    else {
+        return Ok(None);
+    };
+    let find = |address, (bytes, allocation): (u64, Allocation)| {
+        launcher.routes.find((address, bytes), allocation.id).map_err(|stale| {
+            rank.fail(Error::StaleRegistration {
+                rank: rank.rank(),
+                registration: stale.registration,
+                address,
+                registered: stale.registered,
+                seen: allocation.id,
+            })
+        })
+    };
+    let (input, output) = (find(call.buffers[INPUT], input)?, find(call.buffers[OUTPUT], output)?);
+    Ok(input.zip(output).map(|(input, output)| [input, output]))
+}
+
+/// Checks the memory of a group of sends and receives.
+///
+/// # Errors
+/// [`Error::Argument`].
+pub(super) fn group(rank: &ConnectedRank, call: &GroupCall) -> Result<()> {
+    let current = Current::bind(&rank.state.context)?;
+    for (transfer, data_type) in call.members() {
+        let what = match transfer.direction {
+            Direction::Send => "send buffer",
+            Direction::Receive => "receive buffer",
+        };
+        element_range(&current, what, (transfer.address, transfer.bytes), data_type)?;
+    }
+    Ok(())
+}
+
+/// `count` elements as bytes.
+pub(in crate::communicator) fn bytes(count: u64, data_type: DataType) -> Result<u64> {
+    let bytes = count.checked_mul(data_type.size_bytes() as u64);
+    bytes.filter(|&bytes| bytes < 1 << 40).ok_or_else(|| {
+        let expected = format!("less than 1 TiB of {data_type:?} elements");
+        Error::argument("count", expected, count)
+    })
+}
+
+/// `bytes` bytes as elements.
+pub(in crate::communicator) fn elements(
+    what: &str,
+    bytes: usize,
+    data_type: DataType,
+) -> Result<usize> {
+    let size = data_type.size_bytes();
+    if !bytes.is_multiple_of(size) {
+        let expected = format!("a multiple of {size} bytes, for {data_type:?}");
+        return Err(Error::argument(what, expected, format!("{bytes} bytes")));
+    }
+    Ok(bytes / size)
+}
+
+/// A buffer of the context on which the rank runs.
+pub(in crate::communicator) fn buffer<T>(
+    rank: &ConnectedRank,
+    what: &str,
+    buffer: &impl DeviceSlice<T>,
+) -> Result<()> {
+    home(what, buffer.stream(), &rank.state.context)
+}
+
+/// A buffer or a stream of the context on which the rank runs.
+pub(in crate::communicator) fn home(
+    what: &str,
+    stream: &CudaStream,
+    home: &CudaContext,
+) -> Result<()> {
+    let context = stream.context();
+    if context.cu_ctx() == home.cu_ctx() {
+        return Ok(());
+    }
+    let expected = format!("one of device {}", home.ordinal());
+    let seen = format!("one of another context, of device {}", context.ordinal());
+    Err(Error::argument(what, expected, seen))
+}
+
+/// An element buffer: aligned, and inside one allocation that the driver knows, which is returned.
+/// `None` for a buffer of no bytes.
+fn element_range(
+    current: &Current,
+    what: &str,
+    (address, bytes): (u64, u64),
+    data_type: DataType,
+) -> Result<Option<Allocation>> {
+    let size = data_type.size_bytes() as u64;
+    if !address.is_multiple_of(size) {
+        let expected = format!("an address that is a multiple of {size}, for {data_type:?}");
+        return Err(Error::argument(what, expected, format!("{address:#x}")));
+    }
+    if bytes == 0 {
+        return Ok(None);
+    }
+    range(current, what, (address, bytes)).map(Some)
+}
+
+/// A range of memory that the driver knows. Without this check a wrong address would end the whole
+/// context, or silently hit memory of somebody else.
+pub(in crate::communicator) fn range(
+    current: &Current,
+    what: &str,
+    (address, bytes): (u64, u64),
+) -> Result<Allocation> {
+    let Some(allocation) = current.allocation(address) else {
+        let expected = "memory that the CUDA driver knows";
+        return Err(Error::argument(what, expected, format!("{address:#x}")));
+    };
+    let left = allocation.bytes_from(address);
+    if bytes > left {
+        let expected = format!("at most {left} bytes, up to the end of its allocation");
+        return Err(Error::argument(what, expected, format!("{bytes} bytes at {address:#x}")));
+    }
+    Ok(allocation)
+}

@@ -1,0 +1,101 @@
+//! The way of a call: check, agree, plan, connect, bind, launch. Each step is a module with one
+//! job, and [`collective`] and [`group`] are the whole way.
+//!
+//! A call is a span of `tracing`. Its `sequence` is the number of its launch, which is also in the
+//! record of an expired wait.
+//!
+//! * `request`: a call; `element`: types and reductions
+//! * `check`: are the arguments usable? No other rank knows of the call yet
+//! * `agree`: do all ranks make the same call?
+//! * `plan`: the verified plan, encoded, in device memory
+//! * `connect`: routes between the registered buffers that the call uses
+//! * `bind`: addresses and routes, as the kernel takes them
+//! * `launch`: in the order of calls, on the caller's stream
+
+mod agree;
+mod bind;
+pub(super) mod check;
+mod connect;
+mod element;
+mod launch;
+mod plan;
+mod request;
+
+pub use element::{Element, Reduction, Scalar};
+pub(super) use request::{Call, GroupCall, Shape};
+
+use super::connect::ConnectedRank;
+use crate::error::Result;
+use cudarc::driver::CudaStream;
+use std::sync::Arc;
+use tracing::field;
+
+/// Makes a collective call. Whoever calls it keeps the memory until `stream` has passed the call.
+///
+/// # Errors
+/// Those of [`Communicator::all_reduce`](super::Communicator::all_reduce).
+pub(super) fn collective(
+    rank: &ConnectedRank,
+    call: &Call,
+    stream: &Arc<CudaStream>,
+) -> Result<()> {
+    let span = tracing::debug_span!(
+        "collective",
+        operation = call.shape.collective.name(),
+        rank = rank.rank().0,
+        sequence = field::Empty,
+        count = call.shape.count
+    );
+    let _entered = span.enter();
+    let checked = check::collective(rank, call, stream)?;
+    // Held to the end: calls take effect in the order in which they come here.
+    let mut launcher = rank.launcher();
+    span.record("sequence", launcher.launches());
+    let registered = check::registered(rank, &launcher, call, &checked)?;
+    let request = call.request((rank.rank().0, rank.rank_count()), registered.is_some());
+    agree::collective(rank, &mut launcher, call, registered)?;
+    if call.is_empty() {
+        return Ok(());
+    }
+    let mut enqueue = || {
+        launch::enter(&mut launcher, stream)?;
+        let plan = plan::collective(rank, &mut launcher, &request, stream)?;
+        let routes = connect::collective(rank, &mut launcher, registered)?;
+        let mut arguments = bind::collective(rank, call, registered, routes);
+        launch::launch(rank, &mut launcher, &plan, &mut arguments, stream)
+    };
+    // All ranks have agreed on the call and would wait for this one.
+    enqueue().map_err(|error| rank.fail(error))
+}
+
+/// Makes the call of a group of sends and receives. Whoever calls it keeps the memory until
+/// `stream` has passed the call.
+///
+/// # Errors
+/// Those of [`Group::launch`](super::Group::launch).
+pub(super) fn group(
+    rank: &ConnectedRank,
+    call: &GroupCall,
+    stream: &Arc<CudaStream>,
+) -> Result<()> {
+    let span = tracing::debug_span!(
+        "group",
+        rank = rank.rank().0,
+        sequence = field::Empty,
+        transfers = call.transfers.len()
+    );
+    let _entered = span.enter();
+    check::group(rank, call)?;
+    let mut launcher = rank.launcher();
+    span.record("sequence", launcher.launches());
+    // Before the ranks agree: the other ranks do not know yet of a group that is refused here.
+    let plan = plan::group(rank, &launcher, call)?;
+    agree::group(rank, call)?;
+    let enqueue = || {
+        launch::enter(&mut launcher, stream)?;
+        let plan = plan::resident(&mut launcher, plan, stream)?;
+        let mut arguments = bind::group(rank);
+        launch::launch(rank, &mut launcher, &plan, &mut arguments, stream)
+    };
+    enqueue().map_err(|error| rank.fail(error))
+}

@@ -1,0 +1,80 @@
+//! The verified plan of a call, encoded, in device memory. It is looked up before it is built.
+
+use super::request::GroupCall;
+use crate::communicator::connect::ConnectedRank;
+use crate::communicator::state::{Encoded, Launcher, PlanKey, Prepared, Resident};
+use crate::error::{Error, Result};
+use crate::plan::{self, CollectiveRequest, Verified};
+use cudarc::driver::CudaStream;
+
+/// The plan of a collective.
+///
+/// # Errors
+/// [`Error::System`] for a fault of the library, [`Error::Cuda`] where the driver refuses.
+pub(super) fn collective(
+    rank: &ConnectedRank,
+    launcher: &mut Launcher,
+    request: &CollectiveRequest,
+    stream: &CudaStream,
+) -> Result<Resident> {
+    let prepared = launcher.plans.prepare(PlanKey::Collective(request), || {
+        encode(rank, &*rank.process.plans.plan(request, || verified(rank, request))?)
+    })?;
+    launcher.plans.resident(prepared, stream)
+}
+
+fn verified(rank: &ConnectedRank, request: &CollectiveRequest) -> Result<Verified> {
+    let geometry = &rank.process.geometry;
+    let limits = geometry.limits(geometry.slot_bytes);
+    let choice = plan::select(request, &limits).map_err(|e| internal("plan", &e))?;
+    plan::verify(plan::build(&choice), &request.promise()).map_err(|e| internal("plan", &e))
+}
+
+/// The plan of a group: where it is in device memory, or what must go there.
+///
+/// # Errors
+/// [`Error::Argument`] for transfers that do not match, and for a group whose plan is too large.
+pub(super) fn group<'a>(
+    rank: &ConnectedRank,
+    launcher: &Launcher,
+    call: &'a GroupCall,
+) -> Result<Prepared<'a>> {
+    launcher.plans.prepare(PlanKey::Group(&call.transfers), || {
+        let geometry = &rank.process.geometry;
+        let limits = geometry.limits(geometry.pair_slot_bytes());
+        let group = plan::group(rank.rank().0, geometry.rank_count, &call.transfers, &limits)
+            .map_err(|error| Error::argument("group", "transfers that match", error))?;
+        let verified = plan::verify(group.plan, &group.promise);
+        encode(rank, &verified.map_err(|error| internal("group's plan", &error))?)
+    })
+}
+
+/// Brings a plan to the device, on `stream`, if it is not there.
+///
+/// # Errors
+/// [`Error::Cuda`] where the driver refuses.
+pub(super) fn resident(
+    launcher: &mut Launcher,
+    plan: Prepared<'_>,
+    stream: &CudaStream,
+) -> Result<Resident> {
+    launcher.plans.resident(plan, stream)
+}
+
+/// This rank's part of a plan, as the executor reads it.
+fn encode(rank: &ConnectedRank, plan: &Verified) -> Result<Encoded> {
+    let own = rank.rank().0;
+    Ok(Encoded {
+        bytes: plan.encode(own, rank).map_err(|e| internal("plan", &e))?,
+        blocks: plan.block_count(own),
+        threads: plan.plan().thread_count,
+    })
+}
+
+/// A fault of the library itself, as an error instead of a panic.
+fn internal(what: &str, error: &dyn std::fmt::Display) -> Error {
+    Error::System {
+        what: format!("internal fault in a {what}; please report it"),
+        cause: error.to_string(),
+    }
+}

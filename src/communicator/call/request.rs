@@ -1,0 +1,92 @@
+//! Calls, as the steps of their way see them. What a collective is (counts of its buffers, root,
+//! rule for calls in place) stands in [`CollectiveRequest`], and nowhere else.
+
+use super::element::Reduction;
+use crate::plan::{Collective, CollectiveRequest, PointToPoint};
+use ringdove_kernels::element::{DataType, ReduceOp};
+
+/// A call of a collective by one rank.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::communicator) struct Call {
+    pub shape: Shape,
+    /// Device addresses of input and output. What the rank does not have is not looked at.
+    pub buffers: Buffers,
+}
+
+/// What must be the same on all ranks, but for the scalar of the reduction.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::communicator) struct Shape {
+    pub collective: Collective,
+    /// Elements, as NCCL counts them: see [`CollectiveRequest::bytes`].
+    pub count: usize,
+    pub data_type: DataType,
+    /// Of collectives that reduce.
+    pub reduction: Option<Reduction>,
+}
+
+/// Input and output, in this order: each collective has one of each at most.
+pub(in crate::communicator) type Buffers = [u64; 2];
+
+/// Place of the input in [`Buffers`], and its number in a launch.
+pub(super) const INPUT: usize = 0;
+/// Place of the output.
+pub(super) const OUTPUT: usize = 1;
+
+impl Shape {
+    /// Bytes of the count. [`check`](super::check) has made sure that they fit.
+    pub fn bytes(&self) -> u64 {
+        (self.count as u64).saturating_mul(self.data_type.size_bytes() as u64)
+    }
+
+    /// The reduction, if the collective reduces.
+    pub fn reduction(&self) -> Option<Reduction> {
+        self.reduction.filter(|_| self.collective.reduces())
+    }
+
+    /// What this asks of a plan, out of place and of buffers that are not registered.
+    pub fn request(&self, rank_count: u32) -> CollectiveRequest {
+        CollectiveRequest {
+            collective: self.collective,
+            rank_count,
+            bytes: self.bytes(),
+            element_bytes: self.data_type.size_bytes() as u32,
+            // One plan serves all calls that reduce nothing.
+            reduce_op: self.reduction().map_or(ReduceOp::Sum, |reduction| reduction.op),
+            in_place: false,
+            registered: false,
+        }
+    }
+}
+
+impl Call {
+    /// What the call asks of a plan on `rank`.
+    pub fn request(&self, (rank, rank_count): (u32, u32), registered: bool) -> CollectiveRequest {
+        let request = self.shape.request(rank_count);
+        // With a root, this is about the root alone.
+        let concerned = self.shape.collective.root().is_none_or(|root| root == rank);
+        let (input, output) = request.in_place_offsets(rank);
+        let [send, receive] = self.buffers;
+        let in_place = send.wrapping_sub(input) == receive.wrapping_sub(output);
+        CollectiveRequest { in_place: concerned && in_place, registered, ..request }
+    }
+
+    /// Is there nothing to do? Other ranks then skip the call, too.
+    pub fn is_empty(&self) -> bool {
+        self.shape.count == 0 && self.shape.collective != Collective::Barrier
+    }
+}
+
+/// A group whose addresses are known.
+#[derive(Debug)]
+pub(in crate::communicator) struct GroupCall {
+    pub transfers: Vec<PointToPoint>,
+    /// Of each transfer.
+    pub data_types: Vec<DataType>,
+}
+
+impl GroupCall {
+    /// Each transfer with its data type.
+    pub fn members(&self) -> impl Iterator<Item = (&PointToPoint, DataType)> {
+        self.transfers.iter().zip(self.data_types.iter().copied())
+    }
+}

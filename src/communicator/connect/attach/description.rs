@@ -1,0 +1,88 @@
+//! Lanes, routes and memory of a rank in numbers and offsets, as every engine is told of them.
+
+use crate::communicator::state::{Layout, PortPlace};
+use crate::id::Rank;
+use crate::plan::{LaneEnd, LaneKind, Side};
+
+/// The number of the window that is a rank's staging memory; registrations follow it.
+pub(super) const STAGING: u64 = 0;
+
+/// The number of the window that is registration `number`.
+pub(super) fn registration_window(number: usize) -> u64 {
+    STAGING + 1 + number as u64
+}
+
+/// The lane that a port rings on and, if it has one, its static route. Both have the port's number.
+pub(super) struct PortDescription {
+    pub number: u32,
+    pub peer: Rank,
+    /// What it raises at the peer, unless the lane is flagged: nobody waits for signals of those,
+    /// so nobody may ask for one (R8).
+    pub arrival: Option<PeerSignal>,
+    /// Offset in the own signal memory of what says that a source was read.
+    pub completion: Option<u64>,
+    /// The own word that the peer's lane raises: its offset.
+    pub signal: Option<u64>,
+    pub route: Option<RouteDescription>,
+}
+
+/// A signal of a peer.
+pub(super) struct PeerSignal {
+    /// The peer's port whose signal it is.
+    pub port: u32,
+    /// Where in the peer's signal memory it lies.
+    pub offset: u64,
+}
+
+/// From anywhere in the own staging memory (or nowhere) to some of the peer's.
+pub(super) struct RouteDescription {
+    pub carries_data: bool,
+    /// Offset of the destination in the peer's staging memory.
+    pub offset: u64,
+    pub bytes: u64,
+}
+
+impl PortDescription {
+    pub fn of(number: u32, place: &PortPlace, peer_layout: &Layout) -> Self {
+        let end = place.end;
+        let (side, peer) = match end.side {
+            Side::Send => (Side::Receive, end.lane.to),
+            // A receive port rings to return credits: what it raises is the send port's signal.
+            Side::Receive => (Side::Send, end.lane.from),
+        };
+        let there = LaneEnd { lane: end.lane, side };
+        let peer_place = peer_layout.port(there);
+        let port = peer_layout.number(there).expect("both ends of a lane exist");
+        let flagged = end.lane.kind == LaneKind::Flagged;
+        let sends = end.side == Side::Send;
+        let route = match (end.side, end.lane.kind) {
+            (Side::Send, LaneKind::Direct) => None,
+            (Side::Send, LaneKind::Slots | LaneKind::Flagged) => Some(RouteDescription {
+                // So that what arrived can go on as it lies.
+                carries_data: true,
+                offset: peer_place.slots,
+                bytes: place.slots_bytes(),
+            }),
+            (Side::Receive, _) => {
+                Some(RouteDescription { carries_data: false, offset: 0, bytes: 0 })
+            }
+        };
+        Self {
+            number,
+            peer: Rank(peer),
+            arrival: (!flagged).then_some(PeerSignal { port, offset: peer_place.signal }),
+            completion: (sends && !flagged).then_some(place.completion),
+            signal: (!flagged).then_some(place.signal),
+            route,
+        }
+    }
+}
+
+/// The rank at the other end of a port.
+pub(super) fn peer_of(place: &PortPlace) -> usize {
+    let lane = place.end.lane;
+    match place.end.side {
+        Side::Send => lane.to as usize,
+        Side::Receive => lane.from as usize,
+    }
+}

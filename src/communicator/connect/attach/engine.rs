@@ -1,0 +1,172 @@
+//! A rank's engine, of either kind.
+
+use super::description::registration_window;
+use crate::communicator::connect::peer::Peer;
+use crate::communicator::state::{ProcessState, RankState, RegisteredBuffer};
+use crate::engine::device::DeviceAttachment;
+use crate::engine::{Alarm, Attached, ProxyThreads, RegionDescriptor, Route, Snapshot, Watch};
+use crate::error::Result;
+use crate::id::{LaneId, RouteId};
+use crate::plan::{LaneKind, Side};
+use ringdove_kernels::bar;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A rank's engine.
+pub(in crate::communicator) enum RankEngine {
+    Proxy {
+        attached: Attached,
+        /// What the routes lead to, as long as the engine may use them.
+        peers: Vec<Peer>,
+        /// The record of an expired wait, which the proxy looks at now and then.
+        watch: Watch,
+        process: Arc<ProcessState>,
+        /// Keeps the threads running.
+        _threads: Arc<ProxyThreads>,
+    },
+    Device(DeviceAttachment),
+}
+
+impl RankEngine {
+    /// Makes registration `number` of this rank known, so that peers may write there.
+    pub fn add_registration(&self, number: usize, address: u64, bytes: u64) -> Result<()> {
+        match self {
+            // Its peers' proxies have the addresses.
+            Self::Proxy { .. } => Ok(()),
+            Self::Device(device) => {
+                device.channel().enter_window(registration_window(number), address, bytes)
+            }
+        }
+    }
+
+    /// Makes registration `number` unknown: peers do not write there any more.
+    pub fn remove_registration(&self, number: usize) {
+        if let Self::Device(device) = self {
+            device.channel().clear_window(registration_window(number));
+        }
+    }
+
+    /// Removes routes on which nothing is rung or in flight, and waits, at most `limit`, until the
+    /// engine knows it.
+    ///
+    /// # Errors
+    /// [`Error::HostWaitExpired`](crate::Error::HostWaitExpired) after `limit`.
+    pub fn remove_routes(&self, routes: &[u32], limit: Duration) -> Result<()> {
+        let mut routes = routes.iter().map(|&route| RouteId(route as u16));
+        match self {
+            Self::Proxy { attached, .. } => {
+                routes.try_for_each(|route| attached.handle().remove_route(route))?;
+                attached.handle().settle(limit)
+            }
+            Self::Device(device) => {
+                routes.for_each(|route| device.channel().clear_route(route));
+                Ok(())
+            }
+        }
+    }
+
+    /// Adds the routes from `source`, a range of `state`'s memory, to registration `output` on the
+    /// peer of every direct lane, from number `first` on.
+    pub fn add_direct_routes(
+        &self,
+        state: &RankState,
+        first: u32,
+        source: (u64, u64),
+        (output, destination): (usize, &RegisteredBuffer),
+    ) -> Result<()> {
+        for (number, place) in (0..).zip(&state.memory.layout.ports) {
+            let lane = place.end.lane;
+            if place.end.side != Side::Send || lane.kind != LaneKind::Direct {
+                continue;
+            }
+            let route = RouteId((first + place.route_index) as u16);
+            match self {
+                Self::Proxy { attached, .. } => {
+                    let base = destination.addresses[lane.to as usize];
+                    let (source, length_bytes) = (
+                        RegionDescriptor { base: source.0, length_bytes: source.1 },
+                        destination.bytes,
+                    );
+                    let destination = RegionDescriptor { base, length_bytes };
+                    let lane = LaneId(number);
+                    attached.handle().add_route(route, Route { lane, source, destination })?;
+                }
+                Self::Device(device) => device.channel().enter_route(
+                    route,
+                    bar::Route {
+                        lane: number.into(),
+                        source_base: source.0,
+                        source_length: source.1,
+                        window: registration_window(output),
+                        window_offset: 0,
+                        destination_length: destination.bytes,
+                        reserved: 0,
+                        valid: 1,
+                    },
+                )?,
+            }
+        }
+        Ok(())
+    }
+
+    /// A kernel that rings is about to run.
+    pub fn wake(&self) {
+        match self {
+            Self::Proxy { attached, .. } => attached.handle().wake(),
+            // Hardware does not sleep.
+            Self::Device(_) => {}
+        }
+    }
+
+    /// Raises the alarm for what is wrong and was not noticed yet.
+    pub fn look(&self) {
+        match self {
+            // A stream may have ended before the proxy's next look: its wait has expired, and its
+            // results are not to be called right. (An alarm knows more than the record.)
+            Self::Proxy { watch, process, .. } => {
+                if !process.is_raised()
+                    && let Some(error) = watch.poll()
+                {
+                    process.raise(error);
+                }
+            }
+            Self::Device(device) => device.look(),
+        }
+    }
+
+    /// The counters as they are now.
+    pub fn statistics(&self) -> Snapshot {
+        match self {
+            Self::Proxy { attached, .. } => attached.handle().statistics(),
+            Self::Device(device) => device.statistics(),
+        }
+    }
+
+    /// Waits until the engine has ended all that the rank's kernels, which have ended, have rung:
+    /// `head` descriptors.
+    ///
+    /// # Errors
+    /// [`Error::HostWaitExpired`](crate::Error::HostWaitExpired) if work is left after `limit`.
+    pub fn quiet(&self, head: u64, limit: Duration) -> Result<()> {
+        match self {
+            Self::Proxy { attached, .. } => attached.handle().quiet(limit),
+            Self::Device(device) => device.channel().quiet(head, limit),
+        }
+    }
+
+    /// Lets the engine finish, and takes the rank out of it. `head` is how many descriptors the
+    /// rank's kernels have rung, if they have ended.
+    ///
+    /// # Errors
+    /// [`Error::HostWaitExpired`](crate::Error::HostWaitExpired) if work was left after `limit`.
+    pub fn detach(self, head: impl FnOnce() -> Option<u64>, limit: Duration) -> Result<()> {
+        match self {
+            Self::Proxy { attached, peers, _threads, .. } => {
+                let detached = attached.detach(limit);
+                drop((peers, _threads));
+                detached
+            }
+            Self::Device(device) => device.detach(head(), limit),
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! How ranks become a communicator: in one process, over several, and over several nodes.
+//!
+//! * `init`: the steps from contexts and a unique id to connected ranks
+//! * `registry`: the state that ranks of one process share, found by the unique id
+//! * `nodes`: which rank runs on which node
+//! * `peer_info`: what each rank sends the others: its process, and how its memory is reached
+//! * `peer`, `inter_node`: the memory of ranks on this node, and of ranks on other nodes
+//! * `attach`: what a rank's engine is told
+//! * `rank`: a rank that is connected; `registration`: its registered buffers
+
+mod attach;
+mod init;
+mod inter_node;
+mod nodes;
+mod peer;
+mod peer_info;
+mod rank;
+mod registration;
+mod registry;
+
+pub(super) use init::{init_all, init_ranks};
+pub(super) use rank::ConnectedRank;

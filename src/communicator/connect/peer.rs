@@ -1,0 +1,157 @@
+//! A rank as the engine of another one sees it, wherever it runs.
+
+use super::inter_node::InterNodeEndpoint;
+use crate::communicator::state::{Endpoint, Geometry, Layout, Nodes, Offsets, RankState};
+use crate::error::{Error, Result};
+use crate::gpu::{Access, Export, Import, enable_peer_access};
+use crate::id::Rank;
+use crate::shared::PeerRange;
+use cudarc::driver::CudaContext;
+use std::sync::Arc;
+
+/// Signals are words of 8 bytes, and engines write them whole.
+const SIGNAL_ALIGN: u64 = 8;
+/// Kernels read slots 16 bytes at a time.
+const STAGING_ALIGN: u64 = 16;
+
+/// One rank, reachable from the context for which this was made.
+#[derive(Debug)]
+pub(in crate::communicator) struct Peer {
+    /// Where its memory lies, as this context addresses it.
+    pub endpoint: Endpoint,
+    /// Where everything lies in it.
+    pub layout: Layout,
+    /// What keeps the memory reachable.
+    _imports: Vec<Arc<Import>>,
+}
+
+impl Peer {
+    /// A rank of the same process. Its memory lives as long as the process.
+    pub fn in_process(rank: Rank, context: &CudaContext, state: &RankState) -> Result<Self> {
+        if enable_peer_access(context, &state.context)? == Access::ThroughHost {
+            return Err(Error::NotFound {
+                wanted: format!("path for peer access from {rank} to {}", state.rank),
+                looked_for: "peer access between their two devices".into(),
+                advice: "use devices under one PCI root complex, or joined by NVLink".into(),
+            });
+        }
+        let layout = state.memory.layout.clone();
+        Ok(Self { endpoint: state.memory.endpoint(), layout, _imports: Vec::new() })
+    }
+
+    /// A rank of another node: addresses are its own, and only an adapter reaches them.
+    ///
+    /// # Errors
+    /// [`Error::PeerValue`] where they do not lie in the memory that it has registered.
+    pub fn inter_node(geometry: &Geometry, place: &InterNodeEndpoint) -> Result<Self> {
+        let layout = Layout::new(geometry, place.rank);
+        check_inter_node(geometry, &layout, place)?;
+        Ok(Self { endpoint: place.addresses, layout, _imports: Vec::new() })
+    }
+
+    /// A rank of another process on this node, which exports its memory.
+    ///
+    /// # Errors
+    /// [`Error::PeerValue`] where the driver knows of no such memory, or of less than the rank's
+    /// layout takes.
+    pub fn on_node(
+        rank: Rank,
+        context: &Arc<CudaContext>,
+        geometry: &Geometry,
+        [signals, staging]: [&Export; 2],
+    ) -> Result<Self> {
+        let layout = Layout::new(geometry, rank);
+        let locate = |export, range: PeerRange<'_>| Import::locate(context, export, &range);
+        let (signal_memory, signals) = locate(signals, signals_of(rank, layout.signal_bytes))?;
+        let (staging_memory, staging) = locate(staging, staging_of(rank, layout.staging_bytes))?;
+        let endpoint = Endpoint { signals, staging };
+        Ok(Self { endpoint, layout, _imports: vec![signal_memory, staging_memory] })
+    }
+}
+
+/// Does what this side will write on another node lie in the memory that the rank there has
+/// registered? Whether *that* is true only the rank's own adapter knows: it refuses addresses that
+/// its key does not cover, and the connection ends with a typed error.
+fn check_inter_node(geometry: &Geometry, layout: &Layout, place: &InterNodeEndpoint) -> Result<()> {
+    // Only the part that ranks of other nodes write, where that stands by itself: addresses before
+    // it may lie outside.
+    let from = match geometry.nodes {
+        Nodes::Even { .. } => layout.inter_node,
+        Nodes::One | Nodes::Uneven => Offsets::default(),
+    };
+    let [signals, staging] = place.regions;
+    let Endpoint { signals: signals_at, staging: staging_at } = place.addresses;
+    signals_of(place.rank, layout.signal_bytes - from.signals)
+        .at_address(signals, signals_at.wrapping_add(from.signals))?;
+    staging_of(place.rank, layout.staging_bytes - from.staging)
+        .at_address(staging, staging_at.wrapping_add(from.staging))?;
+    Ok(())
+}
+
+/// Signal memory as a peer tells of it.
+fn signals_of(rank: Rank, length_bytes: u64) -> PeerRange<'static> {
+    PeerRange { rank, what: "its signal memory", length_bytes, align: SIGNAL_ALIGN }
+}
+
+/// Staging memory as a peer tells of it.
+fn staging_of(rank: Rank, length_bytes: u64) -> PeerRange<'static> {
+    PeerRange { rank, what: "its staging memory", length_bytes, align: STAGING_ALIGN }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Settings;
+    use crate::shared::Extent;
+
+    /// A rank of another node whose memory is `bytes` long, told at `shift` from where it is.
+    fn place(layout: &Layout, missing: u64, shift: u64) -> InterNodeEndpoint {
+        let region = |base, length_bytes| Extent { base, length_bytes };
+        let regions = [
+            region(0x10_0000, layout.signal_bytes),
+            region(0x4000_0000, layout.staging_bytes - missing),
+        ];
+        let addresses =
+            Endpoint { signals: regions[0].base.wrapping_add(shift), staging: regions[1].base };
+        InterNodeEndpoint { rank: Rank(1), addresses, regions }
+    }
+
+    /// If this fails, a rank of another node learns of its false numbers at its first transfer
+    /// only, as the error of an adapter.
+    #[test]
+    fn addresses_of_another_node_lie_in_its_registered_memory() {
+        for nodes in [Nodes::Even { ranks: 1 }, Nodes::Uneven] {
+            let geometry = Geometry::new(2, nodes, &Settings::default());
+            let layout = Layout::new(&geometry, Rank(1));
+            Peer::inter_node(&geometry, &place(&layout, 0, 0)).unwrap();
+            for (missing, shift, what) in
+                [(0, u64::MAX / 2, "signal"), (0, 8, "signal"), (1, 0, "staging")]
+            {
+                let refused =
+                    Peer::inter_node(&geometry, &place(&layout, missing, shift)).unwrap_err();
+                let Error::PeerValue { rank: Rank(1), field, .. } = &refused else {
+                    panic!("{refused}");
+                };
+                assert!(field.contains(what), "{refused}");
+            }
+        }
+    }
+
+    /// In host memory stands only what other nodes write; the addresses told lie before it.
+    #[test]
+    fn addresses_before_host_memory_are_accepted() {
+        let geometry = Geometry::new(4, Nodes::Even { ranks: 2 }, &Settings::default());
+        let layout = Layout::new(&geometry, Rank(2));
+        let region = |base, length_bytes| Extent { base, length_bytes };
+        let regions = [
+            region(8, layout.signal_bytes - layout.inter_node.signals),
+            region(1 << 30, layout.staging_bytes - layout.inter_node.staging),
+        ];
+        let addresses = Endpoint {
+            signals: regions[0].base.wrapping_sub(layout.inter_node.signals),
+            staging: regions[1].base.wrapping_sub(layout.inter_node.staging),
+        };
+        Peer::inter_node(&geometry, &InterNodeEndpoint { rank: Rank(2), addresses, regions })
+            .unwrap();
+    }
+}

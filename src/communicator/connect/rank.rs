@@ -1,0 +1,133 @@
+//! A rank that is connected with all others: its state and its engine.
+
+use super::attach::RankEngine;
+use super::inter_node::InterNodeConnections;
+use crate::communicator::state::{Launcher, ProcessState, RankState, lock};
+use crate::engine::{Alarm, Snapshot};
+use crate::error::{Error, Result};
+use crate::id::Rank;
+use crate::plan::{LaneEnd, PortResolver};
+use crate::settings::Settings;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+/// How long a rank whose kernels have ended waits for transfers to other nodes. Those that somebody
+/// waits for are acknowledged within milliseconds; credits for a rank that has left already never
+/// are, and the adapter would repeat them for as long as it is told.
+const FINAL_ACK_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// One rank of a communicator.
+pub(in crate::communicator) struct ConnectedRank {
+    pub settings: Settings,
+    /// What the ranks of this process share.
+    pub process: Arc<ProcessState>,
+    pub state: Arc<RankState>,
+    pub(super) launcher: Arc<Mutex<Launcher>>,
+    /// `None` only while the rank is being dropped.
+    pub(super) engine: Option<RankEngine>,
+    pub(super) inter_node: Option<InterNodeConnections>,
+}
+
+impl ConnectedRank {
+    /// This rank's number.
+    pub fn rank(&self) -> Rank {
+        self.state.rank
+    }
+
+    /// Number of ranks.
+    pub fn rank_count(&self) -> u32 {
+        self.process.geometry.rank_count
+    }
+
+    /// Plans, routes and launches. Calls take effect in the order in which they lock it.
+    pub fn launcher(&self) -> MutexGuard<'_, Launcher> {
+        lock(&self.launcher)
+    }
+
+    /// The rank's engine.
+    pub fn engine(&self) -> &RankEngine {
+        self.engine.as_ref().expect("present until drop")
+    }
+
+    /// The counters of the rank's engine.
+    pub fn engine_statistics(&self) -> Snapshot {
+        self.engine.as_ref().map(RankEngine::statistics).unwrap_or_default()
+    }
+
+    /// The error that ended the communicator, if any.
+    ///
+    /// # Errors
+    /// The first error, on every rank alike.
+    pub fn check(&self) -> Result<()> {
+        if let Some(engine) = &self.engine {
+            engine.look();
+        }
+        self.state.check()
+    }
+
+    /// Fails the communicator on all ranks; gives the error back.
+    pub fn fail(&self, error: Error) -> Error {
+        self.process.raise(error.clone());
+        error
+    }
+
+    /// Waits until the launches of this rank have ended, at most `limit`.
+    pub fn drained(&self, limit: Duration) -> bool {
+        self.launcher().wait(limit)
+    }
+
+    /// Waits until the launches of this rank have ended, and its engine has ended all transfers.
+    ///
+    /// # Errors
+    /// The error that ended the communicator, if any; [`Error::HostWaitExpired`] after `limit`.
+    pub fn finalize(&self, limit: Duration) -> Result<()> {
+        if !self.drained(limit) {
+            return Err(Error::HostWaitExpired {
+                what: format!("the launches of {}", self.rank()),
+                expected: "all ended".into(),
+                seen: "some that have not".into(),
+                waited: limit,
+            });
+        }
+        self.check()?;
+        let quiet = self.engine().quiet(self.state.memory.head()?, limit);
+        // What ended the communicator says more than work that is left.
+        self.check().and(quiet)
+    }
+}
+
+impl PortResolver for ConnectedRank {
+    fn port(&self, end: LaneEnd) -> Option<u32> {
+        self.state.memory.layout.number(end)
+    }
+}
+
+impl Drop for ConnectedRank {
+    fn drop(&mut self) {
+        let rank = self.rank();
+        let mut ended = self.drained(self.settings.drop_timeout);
+        if !ended {
+            let why = "the communicator was dropped while its work had not ended".to_owned();
+            self.process.raise(Error::Aborted { by: Some(rank), why });
+            ended = self.drained(self.settings.drop_timeout);
+            if !ended {
+                // A kernel that ignores its abort word still uses all of this memory.
+                tracing::error!(rank = rank.0, "a kernel does not end; its memory is leaked");
+                std::mem::forget((self.launcher.clone(), self.process.clone()));
+            }
+        }
+        if let Some(connections) = self.inter_node.as_ref().filter(|_| self.process.is_raised()) {
+            connections.close();
+        }
+        let limit = match &self.inter_node {
+            Some(_) if ended => self.settings.drop_timeout.min(FINAL_ACK_TIMEOUT),
+            _ => self.settings.drop_timeout,
+        };
+        if let Some(engine) = self.engine.take()
+            && let Err(error) =
+                engine.detach(|| self.state.memory.head().ok().filter(|_| ended), limit)
+        {
+            tracing::warn!(%error, rank = rank.0, "the engine had work left");
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Registered buffers of a connected rank: registered, opened by the other ranks, and taken back.
+
+use super::rank::ConnectedRank;
+use crate::bootstrap::agreement::{Value, signature};
+use crate::communicator::state::{ExportedMemory, RankBuffer, RegisteredBuffer, RegisteredRange};
+use crate::error::{Error, Result};
+use crate::gpu::{Allocation, Export, Import};
+use crate::id::{EngineKind, Rank, Registration};
+use crate::shared::PeerRange;
+use std::time::Duration;
+
+impl ConnectedRank {
+    /// Registers the range of device memory at `address`, which `allocation` holds. Does not wait
+    /// for the other ranks.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for memory that the driver does not share with other processes;
+    /// [`Error::Disagreement`] where another rank registered another size.
+    pub fn register(
+        &self,
+        (address, bytes): (u64, u64),
+        allocation: Allocation,
+    ) -> Result<Registration> {
+        let process = &self.process;
+        let mut launcher = self.launcher();
+        let number = launcher.routes.next_registration();
+        let rank = self.rank().0;
+        let _span = tracing::debug_span!("registration", rank, number, bytes).entered();
+        // Engines that reach one another need nobody's memory in another process.
+        let alone = process.planes().is_empty();
+        let export = match alone || process.geometry.engine == EngineKind::Device {
+            true => None,
+            false => Some(ExportedMemory::from(self.export(address)?)),
+        };
+        self.engine().add_registration(number, address, bytes)?;
+        let buffer = RankBuffer { address, bytes, export };
+        let posted = process.registrations.post(self.rank(), self.rank_count(), number, buffer);
+        posted.inspect_err(|_| self.engine().remove_registration(number))?;
+        launcher.routes.add(RegisteredRange { address, bytes, allocation: allocation.id });
+        Ok(Registration(number))
+    }
+
+    fn export(&self, address: u64) -> Result<Export> {
+        Export::of(&self.state.context, address).map_err(|error| match error {
+            Error::Cuda { name, .. } => Error::argument(
+                "registered buffer",
+                "memory that processes can share (cuMemAlloc, not a stream-ordered pool)",
+                format!("{address:#x}, which the driver does not share: {name}"),
+            ),
+            other => other,
+        })
+    }
+
+    /// Registration `number` as this rank's engine reaches it on every rank. Waits until every rank
+    /// has registered.
+    ///
+    /// # Errors
+    /// [`Error::HostWaitExpired`], [`Error::Bootstrap`] or [`Error::Disagreement`] where ranks have
+    /// not registered the same; [`Error::PeerValue`] where a rank's memory cannot be opened.
+    pub fn registered_buffer(&self, number: usize) -> Result<RegisteredBuffer> {
+        let limit = self.settings.bootstrap_timeout;
+        let planes = self.process.planes();
+        let buffers = self.process.registrations.complete(number, limit, &planes)?;
+        let mut imports = Vec::new();
+        let mut addresses = Vec::new();
+        for (rank, buffer) in (0..).map(Rank).zip(&buffers) {
+            // Device engines find a peer's buffer by its number, and take no address for it.
+            let is_device = self.process.geometry.engine == EngineKind::Device;
+            if self.process.is_local(rank) || is_device {
+                addresses.push(buffer.address);
+                continue;
+            }
+            let what = format!("its part of registration {number}");
+            let range = PeerRange { rank, what: &what, length_bytes: buffer.bytes, align: 1 };
+            let exported = buffer.export.as_ref().ok_or_else(|| {
+                let expected = "a handle, as of every rank of another process";
+                Error::peer_value(rank, &what, expected, "none")
+            })?;
+            let export = exported.export(rank, &what)?;
+            let (import, address) = Import::locate(&self.state.context, &export, &range)?;
+            imports.push(import);
+            addresses.push(address);
+        }
+        self.process.registrations.keep(number, imports);
+        Ok(RegisteredBuffer { bytes: buffers[0].bytes, addresses })
+    }
+
+    /// Takes a registration back: waits, at most `limit`, until this rank's launches have ended,
+    /// and until the other processes use its memory no more.
+    ///
+    /// # Errors
+    /// [`Error::HostWaitExpired`] where launches do not end, and the communicator stays usable. All
+    /// others end it: [`Error::Disagreement`] where another rank makes another call.
+    pub fn deregister(&self, registration: Registration, limit: Duration) -> Result<()> {
+        self.check()?;
+        let number = registration.0;
+        let _span = tracing::debug_span!("deregistration", rank = self.rank().0, number).entered();
+        let mut launcher = self.launcher();
+        // A peer writes into a buffer only after a launch of this rank has granted it, and before
+        // that launch ends.
+        if !launcher.wait(limit) {
+            return Err(Error::HostWaitExpired {
+                what: format!("the launches of {} before a deregistration", self.rank()),
+                expected: "all ended".into(),
+                seen: "some that wait for other ranks".into(),
+                waited: limit,
+            });
+        }
+        let mut take_back = || {
+            self.agree_on_deregistration(launcher.next_collective(), number)?;
+            self.engine().quiet(self.state.memory.head()?, limit)?;
+            self.engine().remove_routes(&launcher.routes.remove(number), limit)?;
+            let (planes, local) = (self.process.planes(), self.process.local_count());
+            let registrations = &self.process.registrations;
+            registrations.withdraw((self.rank(), local), number, limit, &planes)?;
+            self.engine().remove_registration(number);
+            // A wait that ended because the communicator failed says nothing of the peers.
+            self.check()
+        };
+        take_back().map_err(|error| self.fail(error))
+    }
+
+    /// A deregistration has its place among the collectives, and is compared like one.
+    fn agree_on_deregistration(&self, call: u64, number: usize) -> Result<()> {
+        let signature = signature([
+            ("operation", Value::word("deregistration")),
+            ("registration", Value::Number(number as u64)),
+        ]);
+        self.process.compare_calls(|calls| calls.collective(self.rank(), call, signature))
+    }
+}

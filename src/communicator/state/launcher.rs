@@ -1,0 +1,80 @@
+//! Launches of the executor: one rank's plans, routes and order of launches.
+
+use super::order::LaunchOrder;
+use super::plans::{PlanMemory, Resident};
+use super::rank::RankState;
+use super::routes::Routes;
+use crate::error::{Error, Result};
+use crate::gpu::Executor;
+use cudarc::driver::CudaStream;
+use ringdove_kernels::launch::LaunchArguments;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Launches the executor for one rank.
+#[derive(Debug)]
+pub(crate) struct Launcher {
+    executor: Executor,
+    pub plans: PlanMemory,
+    pub routes: Routes,
+    launches: u64,
+    collectives: u64,
+    order: LaunchOrder,
+    /// Never used. While a context has a stream of its own, cudarc records the uses of buffers and
+    /// waits for them before it frees the memory; else it takes all uses to be on one stream, which
+    /// is wrong where threads have default streams of their own or several contexts are used.
+    _tracking: Arc<CudaStream>,
+}
+
+impl Launcher {
+    /// A launcher for the rank of `state`.
+    pub fn new(state: &RankState) -> Result<Self> {
+        let layout = &state.memory.layout;
+        Ok(Self {
+            executor: Executor::load(&state.context)?,
+            plans: PlanMemory::new(&state.context)?,
+            // Static routes have the numbers of ports.
+            routes: Routes::new(layout.ports.len() as u32, layout.direct_lanes),
+            launches: 0,
+            collectives: 0,
+            order: LaunchOrder::default(),
+            _tracking: state.context.new_stream().map_err(Error::from_driver("cuStreamCreate"))?,
+        })
+    }
+
+    /// Launches so far.
+    pub fn launches(&self) -> u64 {
+        self.launches
+    }
+
+    /// The number of the next collective.
+    pub fn next_collective(&mut self) -> u64 {
+        self.collectives += 1;
+        self.collectives - 1
+    }
+
+    /// Makes `stream` wait for the launches before. To be called before anything is enqueued for a
+    /// launch.
+    pub fn order(&mut self, stream: &Arc<CudaStream>) -> Result<()> {
+        self.order.enter(stream)
+    }
+
+    /// Launches `plan` on `stream`.
+    pub fn launch(
+        &mut self,
+        plan: &Resident,
+        arguments: &mut LaunchArguments,
+        stream: &Arc<CudaStream>,
+    ) -> Result<()> {
+        arguments.plan = plan.address;
+        arguments.sequence = self.launches;
+        self.executor.launch(stream, plan.blocks, plan.threads, arguments)?;
+        self.launches += 1;
+        self.order.leave(stream)
+    }
+
+    /// Waits until all launches have ended, at most `limit`. False if they have not.
+    pub fn wait(&self, limit: Duration) -> bool {
+        self.order.wait(limit)
+    }
+}

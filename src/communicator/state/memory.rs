@@ -1,0 +1,331 @@
+//! The memory of one rank that its kernels, its engine and its peers' engines share.
+
+use super::doorbell::Doorbell;
+use super::layout::{Geometry, Layout, Offsets, PortPlace};
+use crate::engine::RegionDescriptor;
+use crate::engine::device::Channel;
+use crate::error::{Error, Result};
+use crate::gpu::{DeviceMemory, GpuRange, Keeper, PinnedMemory};
+use crate::id::{EngineKind, Rank};
+use crate::plan::{LaneKind, Side};
+use crate::shared::{AtomicWord32, Region};
+use cudarc::driver::CudaContext;
+use ringdove_kernels::descriptor::DESCRIPTOR_BYTES;
+use ringdove_kernels::launch::{DeviceCommunicator, WaitRecord};
+use ringdove_kernels::port::Port;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Words that one agent writes and another polls stand on lines of their own.
+const LINE: usize = 128;
+
+/// Offsets in the pinned memory of a rank. The proxy's ring and tail are there; those of a device
+/// engine are in its BAR and in the rank's control memory.
+mod pinned {
+    use super::LINE;
+    pub const TAIL: usize = 0;
+    pub const ABORT: usize = LINE;
+    pub const RECORD: usize = 2 * LINE;
+    pub const RING: usize = 4 * LINE;
+}
+
+/// Offsets in the control memory of a rank, on the device.
+mod control {
+    use super::LINE;
+    pub const COMMUNICATOR: usize = 0;
+    pub const HEAD: usize = LINE;
+    pub const TAIL_CACHE: usize = 2 * LINE;
+    pub const CLAIM: usize = 3 * LINE;
+    pub const TAIL: usize = 4 * LINE;
+    pub const PORTS: usize = 5 * LINE;
+}
+
+/// Two addresses from which a peer computes every other (see [`Layout`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Endpoint {
+    /// Address of the signal memory. For ranks of other nodes it may lie outside of that: offsets
+    /// of what they write lead into it.
+    pub signals: u64,
+    /// Address of the staging memory; as above.
+    pub staging: u64,
+}
+
+impl Endpoint {
+    /// The addresses to which the offsets of `inter_node` must be added to come to these two.
+    fn before(signals: u64, staging: u64, inter_node: Offsets) -> Self {
+        Self {
+            signals: signals.wrapping_sub(inter_node.signals),
+            staging: staging.wrapping_sub(inter_node.staging),
+        }
+    }
+}
+
+/// In which memory ranks of other nodes write. All else lies on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum InterNodeSlotMemory {
+    /// On the device, behind what ranks of this node write.
+    Device,
+    /// In pinned host memory, for adapters that do not reach the device's. Kernels read and write
+    /// it over PCI.
+    Host,
+}
+
+/// The last parts of signals and staging memory, in pinned host memory.
+#[derive(Debug)]
+struct HostPart {
+    signals: Arc<PinnedMemory>,
+    staging: Arc<PinnedMemory>,
+}
+
+fn range(context: &Arc<CudaContext>, memory: &Arc<DeviceMemory>) -> Result<Arc<GpuRange>> {
+    GpuRange::of_memory(context, memory).map(Arc::new)
+}
+
+/// All memory of one rank. It lives until the last rank of the communicator is gone, because
+/// peers' engines write into it.
+#[derive(Debug)]
+pub(crate) struct RankMemory {
+    /// Of a device engine. Its channel is reset before the rest may go.
+    bell: Option<Doorbell>,
+    pub layout: Layout,
+    pinned: Arc<PinnedMemory>,
+    control: Arc<DeviceMemory>,
+    signals: Arc<DeviceMemory>,
+    staging: Arc<DeviceMemory>,
+    host: Option<HostPart>,
+    ring_log2: u32,
+    /// Buffers of this rank that peers' engines know of.
+    registered: Arc<Keeper>,
+}
+
+impl Drop for RankMemory {
+    fn drop(&mut self) {
+        let Some(bell) = self.bell.take() else { return self.registered.close() };
+        let Err(error) = bell.reset() else { return self.registered.close() };
+        tracing::error!(%error, "the engine may still write; the rank's memory is leaked");
+        self.registered.leak();
+        let (signals, staging) = (self.signals.clone(), self.staging.clone());
+        // With the channel's lock: nobody else should get a channel that does not obey.
+        std::mem::forget((bell, self.pinned.clone(), self.control.clone(), signals, staging));
+    }
+}
+
+/// What an adapter is given.
+pub(crate) enum ForAdapter {
+    /// Signals and staging memory, on the device.
+    Device([Arc<GpuRange>; 2]),
+    /// Their last parts, in host memory.
+    Host([Region; 2]),
+}
+
+impl RankMemory {
+    /// Allocates everything; nothing is written but zeros. The ring of a device engine is missing
+    /// until [`with_doorbell`](Self::with_doorbell) brings it.
+    pub fn new(
+        context: &Arc<CudaContext>,
+        geometry: &Geometry,
+        rank: Rank,
+        (slot_memory, ring_log2): (InterNodeSlotMemory, u32),
+    ) -> Result<Self> {
+        let layout = Layout::new(geometry, rank);
+        let ring_bytes = match geometry.engine {
+            EngineKind::Proxy => DESCRIPTOR_BYTES << ring_log2,
+            EngineKind::Device => 0,
+        };
+        let control_bytes = control::PORTS + layout.ports.len() * size_of::<Port>();
+        let all = Offsets { signals: layout.signal_bytes, staging: layout.staging_bytes };
+        let on_device =
+            if slot_memory == InterNodeSlotMemory::Device { all } else { layout.inter_node };
+        let device = |bytes: u64| DeviceMemory::zeroed(context, bytes as usize).map(Arc::new);
+        let pinned = |bytes: u64| PinnedMemory::zeroed(context, bytes as usize).map(Arc::new);
+        let host = || {
+            let signals = pinned(all.signals - layout.inter_node.signals)?;
+            let staging = pinned(all.staging - layout.inter_node.staging)?;
+            Ok::<_, Error>(HostPart { signals, staging })
+        };
+        Ok(Self {
+            bell: None,
+            pinned: Arc::new(PinnedMemory::zeroed(context, pinned::RING + ring_bytes)?),
+            control: device(control_bytes as u64)?,
+            signals: device(on_device.signals)?,
+            staging: device(on_device.staging)?,
+            host: (slot_memory == InterNodeSlotMemory::Host).then(host).transpose()?,
+            layout,
+            ring_log2,
+            registered: Arc::default(),
+        })
+    }
+
+    /// What keeps the rank's registered buffers.
+    pub fn registered(&self) -> &Arc<Keeper> {
+        &self.registered
+    }
+
+    /// With the ring of a device engine.
+    pub fn with_doorbell(mut self, bell: Doorbell) -> Self {
+        self.bell = Some(bell);
+        self
+    }
+
+    /// What peers need.
+    pub fn endpoint(&self) -> Endpoint {
+        Endpoint { signals: self.signals.address(), staging: self.staging.address() }
+    }
+
+    /// What peers on other nodes need: addresses as an adapter knows them.
+    pub fn inter_node_endpoint(&self) -> Endpoint {
+        self.host.as_ref().map_or(self.endpoint(), |HostPart { signals, staging }| {
+            let [signals, staging] = [signals, staging].map(|part| part.region().base_address());
+            Endpoint::before(signals, staging, self.layout.inter_node)
+        })
+    }
+
+    /// Where a port's signal and slots lie, as the device addresses them.
+    fn endpoint_of(&self, place: &PortPlace) -> Endpoint {
+        match &self.host {
+            Some(HostPart { signals, staging }) if place.is_inter_node => {
+                Endpoint::before(signals.address(), staging.address(), self.layout.inter_node)
+            }
+            _ => self.endpoint(),
+        }
+    }
+
+    /// What the engine may read for the port's puts: offsets in it are those that kernels name.
+    pub fn source(&self, place: &PortPlace) -> RegionDescriptor {
+        // From anywhere in it, so that what arrived can go on as it lies.
+        let (base, bytes) = match &self.host {
+            Some(HostPart { staging, .. }) if place.is_inter_node => {
+                (staging.region().base_address(), staging.bytes())
+            }
+            _ => (self.staging.address(), self.staging.bytes()),
+        };
+        RegionDescriptor { base, length_bytes: bytes as u64 }
+    }
+
+    /// Words that the host writes for the device's waits, as a range of the device.
+    pub fn words(&self, context: &Arc<CudaContext>) -> Result<Arc<GpuRange>> {
+        range(context, &self.signals)
+    }
+
+    /// Signals that ranks of other nodes raise, where they lie in host memory.
+    pub fn host_signals(&self) -> Option<Region> {
+        self.host.as_ref().map(|part| part.signals.region())
+    }
+
+    /// What an adapter must reach.
+    pub fn for_adapter(&self, context: &Arc<CudaContext>) -> Result<ForAdapter> {
+        Ok(match &self.host {
+            Some(part) => ForAdapter::Host([part.signals.region(), part.staging.region()]),
+            None => {
+                ForAdapter::Device([range(context, &self.signals)?, range(context, &self.staging)?])
+            }
+        })
+    }
+
+    /// The rank's channel, if its engine is a device.
+    pub fn channel(&self) -> Option<&Arc<Channel>> {
+        self.bell.as_ref().map(|bell| &bell.channel)
+    }
+
+    /// Device address of the ring's tail.
+    pub fn tail_address(&self) -> u64 {
+        match self.bell {
+            None => self.pinned.address() + pinned::TAIL as u64,
+            // A device engine writes it across PCI, as a kernel would read it: it lies with the
+            // kernel.
+            Some(_) => self.control.address() + control::TAIL as u64,
+        }
+    }
+
+    /// Device address of the abort word.
+    pub fn abort_address(&self) -> u64 {
+        self.pinned.address() + pinned::ABORT as u64
+    }
+
+    /// How many descriptors the rank's kernels have rung. They have ended.
+    pub fn head(&self) -> Result<u64> {
+        self.control.read_word(control::HEAD)
+    }
+
+    /// The slots and the tail word of a proxy's ring, as the proxy sees them.
+    pub fn ring(&self) -> Result<(Region, Region)> {
+        let region = self.pinned.region();
+        let bytes = DESCRIPTOR_BYTES << self.ring_log2;
+        Ok((region.part(pinned::RING, bytes)?, region.part(pinned::TAIL, size_of::<u64>())?))
+    }
+
+    /// The abort word.
+    pub fn abort(&self) -> Result<AtomicWord32> {
+        self.pinned.region().word32(pinned::ABORT)
+    }
+
+    /// The record of an expired wait (R10).
+    pub fn record(&self) -> Result<Region> {
+        self.pinned.region().part(pinned::RECORD, size_of::<WaitRecord>())
+    }
+
+    /// Device address of the [`DeviceCommunicator`].
+    pub fn communicator(&self) -> u64 {
+        self.control.address() + control::COMMUNICATOR as u64
+    }
+
+    /// Bytes that this rank holds on its device.
+    pub fn device_bytes(&self) -> usize {
+        self.control.bytes() + self.signals.bytes() + self.staging.bytes()
+    }
+
+    /// Writes what the executor reads: the port table and the communicator's record.
+    pub fn publish(&self, rank: Rank, rank_count: u32, limit: Duration) -> Result<()> {
+        let ports: Vec<Port> =
+            (0..self.layout.ports.len()).map(|number| self.port(number)).collect();
+        self.control.write(control::PORTS, bytemuck::cast_slice(&ports))?;
+        let at = |offset: usize| self.control.address() + offset as u64;
+        let communicator = DeviceCommunicator {
+            ring_slots: match &self.bell {
+                None => self.pinned.address() + pinned::RING as u64,
+                Some(bell) => bell.ring_address(),
+            },
+            ring_head: at(control::HEAD),
+            ring_tail: self.tail_address(),
+            ring_tail_cache: at(control::TAIL_CACHE),
+            ring_log2: self.ring_log2,
+            rank: rank.0,
+            rank_count,
+            port_count: ports.len() as u32,
+            ports: at(control::PORTS),
+            abort: self.abort_address(),
+            record_claim: at(control::CLAIM),
+            record: self.pinned.address() + pinned::RECORD as u64,
+            timeout_ns: u64::try_from(limit.as_nanos()).map_err(|_| {
+                Error::argument("timeout", "at most 584 years", format!("{limit:?}"))
+            })?,
+            staging: self.staging.address(),
+            host_staging: self.host.as_ref().map_or(0, |part| part.staging.address()),
+        };
+        self.control.write(control::COMMUNICATOR, bytemuck::bytes_of(&communicator))
+    }
+
+    /// The device's form of port `number`.
+    fn port(&self, number: usize) -> Port {
+        let place = &self.layout.ports[number];
+        let lane = place.end.lane;
+        let slotted = lane.kind != LaneKind::Direct;
+        let sends = place.end.side == Side::Send;
+        let endpoint = self.endpoint_of(place);
+        Port {
+            signal: endpoint.signals.wrapping_add(place.signal),
+            position: 0,
+            completion: if sends { self.signals.address() + place.completion } else { 0 },
+            completion_position: 0,
+            slots: if slotted { endpoint.staging.wrapping_add(place.slots) } else { 0 },
+            slot_bytes: place.shape.bytes,
+            slot_mask: place.shape.count - 1,
+            // A static route has the number of its port.
+            route: if slotted || !sends { number as u32 } else { 0 },
+            route_index: place.route_index,
+            peer: if sends { lane.to } else { lane.from },
+            in_host: u32::from(place.is_inter_node && self.host.is_some()),
+        }
+    }
+}

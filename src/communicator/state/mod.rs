@@ -1,0 +1,36 @@
+//! What a communicator knows and holds: everything that calls read and change.
+//!
+//! * `process`: what the ranks of one process share; `rank`: one rank, as the others see it
+//! * `layout`, `memory`: lanes and ports, and where they lie in each rank's memory
+//! * `doorbell`: the channel of a device engine
+//! * `registrations`: registered buffers of all ranks
+//! * `exported`: device memory as other processes open it
+//! * `plans`: verified plans, and plans in device memory, both with a bound
+//! * `routes`: this rank's registered buffers, and the routes between them
+//! * `launcher`, `order`: launches of the executor, and their order across streams
+//! * `sync`: locks
+
+mod doorbell;
+mod exported;
+mod launcher;
+mod layout;
+mod memory;
+mod order;
+mod plans;
+mod process;
+mod rank;
+mod registrations;
+mod routes;
+mod sync;
+
+pub(super) use doorbell::{Doorbell, STEP_TIMEOUT};
+pub(super) use exported::ExportedMemory;
+pub(super) use launcher::Launcher;
+pub(super) use layout::{Geometry, Layout, Nodes, Offsets, PortPlace};
+pub(super) use memory::{Endpoint, ForAdapter, InterNodeSlotMemory, RankMemory};
+pub(super) use plans::{Encoded, PlanKey, Prepared, Resident};
+pub(super) use process::{ProcessState, agreed_settings};
+pub(super) use rank::RankState;
+pub(super) use registrations::{RankBuffer, RegisteredBuffer};
+pub(super) use routes::{RegisteredPlace, RegisteredRange};
+pub(super) use sync::lock;

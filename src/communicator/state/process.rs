@@ -1,0 +1,265 @@
+//! What the ranks of one communicator share inside a process: their states, their registered
+//! buffers, the comparison of their calls, verified plans, the alarm that stops all of them, and
+//! the control planes that lead to ranks of other processes.
+
+use super::layout::Geometry;
+use super::plans::PlanCache;
+use super::rank::RankState;
+use super::registrations::Registrations;
+use super::sync::{lock, missing};
+use crate::bootstrap::agreement::{
+    CallExchange, CallMatcher, ProcessTreePosition, Signature, Value, compare, signature,
+};
+use crate::bootstrap::{ControlPlane, Term};
+use crate::engine::Alarm;
+use crate::error::{Error, Result};
+use crate::id::Rank;
+use crate::settings::Settings;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// State that the ranks of one process share.
+#[derive(Debug)]
+pub(crate) struct ProcessState {
+    pub geometry: Geometry,
+    states: Mutex<Vec<Option<Arc<RankState>>>>,
+    changed: Condvar,
+    calls: Arc<CallExchange>,
+    pub registrations: Registrations,
+    pub plans: PlanCache,
+    raised: AtomicBool,
+    /// Ranks of this process whose engines serve them.
+    served: Mutex<usize>,
+    served_changed: Condvar,
+    /// Control planes of the ranks of this process, where others run elsewhere.
+    planes: Mutex<Vec<Arc<ControlPlane>>>,
+    /// The ranks of this process, once that is known.
+    local: OnceLock<Vec<Rank>>,
+}
+
+impl ProcessState {
+    /// A process none of whose ranks has joined.
+    pub fn new(geometry: Geometry) -> Self {
+        let states = (0..geometry.rank_count).map(|_| None).collect();
+        Self {
+            geometry,
+            states: Mutex::new(states),
+            changed: Condvar::new(),
+            calls: Arc::new(CallExchange::new(geometry.rank_count)),
+            registrations: Registrations::default(),
+            plans: PlanCache::default(),
+            raised: AtomicBool::new(false),
+            served: Mutex::default(),
+            served_changed: Condvar::new(),
+            planes: Mutex::default(),
+            local: OnceLock::new(),
+        }
+    }
+
+    /// Adds the control plane of a rank of this process. Its failures fail the communicator, and
+    /// the other way round.
+    pub fn add_plane(self: &Arc<Self>, plane: Arc<ControlPlane>) {
+        let process = Arc::downgrade(self);
+        plane.on_failure(move |error| {
+            if let Some(process) = process.upgrade() {
+                process.raise(error.clone());
+            }
+        });
+        let process = Arc::downgrade(self);
+        plane.on_child_message(move |from, bytes| {
+            if let Some(process) = process.upgrade()
+                && let Err(error) = process.calls.receive(|| process.lowest_plane(), from, bytes)
+            {
+                process.raise(error);
+            }
+        });
+        lock(&self.planes).push(plane);
+    }
+
+    /// Control planes of the ranks of this process, by rank; none if nobody runs elsewhere.
+    pub fn planes(&self) -> Vec<Arc<ControlPlane>> {
+        let mut planes = lock(&self.planes).clone();
+        planes.sort_unstable_by_key(|plane| plane.rank());
+        planes
+    }
+
+    /// The control plane that leads to the parent process: the parent of a process's lowest rank is
+    /// of another process.
+    fn lowest_plane(&self) -> Option<Arc<ControlPlane>> {
+        lock(&self.planes).iter().min_by_key(|plane| plane.rank()).cloned()
+    }
+
+    /// Sets which ranks are of this process, and its position among the processes.
+    pub fn set_local(&self, local: Vec<Rank>, position: ProcessTreePosition) {
+        // All ranks of the process have received the same, so the first one sets it for all.
+        if self.local.set(local).is_ok() {
+            self.calls.set_position(position);
+        }
+    }
+
+    /// Is the rank of this process? All are before [`set_local`](Self::set_local).
+    pub fn is_local(&self, rank: Rank) -> bool {
+        self.local.get().is_none_or(|local| local.contains(&rank))
+    }
+
+    /// How many ranks are of this process.
+    pub fn local_count(&self) -> usize {
+        self.local.get().map_or(self.geometry.rank_count as usize, Vec::len)
+    }
+
+    /// The state of a rank of this process that has joined.
+    pub fn state(&self, rank: Rank) -> Result<Arc<RankState>> {
+        let states = lock(&self.states);
+        let state = states.get(rank.index()).and_then(Clone::clone);
+        state.ok_or_else(|| Error::argument("rank", "one of this process that has joined", rank.0))
+    }
+
+    /// Adds the state of a rank.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a rank that is out of range or taken, [`Error::Disagreement`] where
+    /// this rank's geometry is not the process's.
+    pub fn join(&self, state: Arc<RankState>, geometry: &Geometry) -> Result<()> {
+        let mut states = lock(&self.states);
+        let rank = state.rank;
+        let other = states.iter().flatten().map(|state| state.rank).next().unwrap_or(Rank(0));
+        compare(
+            &"communicator",
+            (rank, &geometry_signature(geometry)),
+            (other, &geometry_signature(&self.geometry)),
+        )?;
+        let count = states.len();
+        match states.get_mut(rank.index()) {
+            None => Err(Error::argument("rank", format_args!("less than {count}"), rank.0)),
+            Some(Some(_)) => Err(Error::argument("rank", "one that nobody has", rank.0)),
+            Some(empty) => {
+                *empty = Some(state);
+                self.changed.notify_all();
+                Ok(())
+            }
+        }
+    }
+
+    /// The states of all ranks, once every rank has joined.
+    ///
+    /// # Errors
+    /// [`Error::HostWaitExpired`] names the ranks that are missing.
+    pub fn assembled(&self, limit: Duration) -> Result<Vec<Arc<RankState>>> {
+        let started = Instant::now();
+        let states = lock(&self.states);
+        let (states, _) = self
+            .changed
+            .wait_timeout_while(states, limit, |states| states.iter().any(Option::is_none))
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(missing) = missing(&states) {
+            return Err(Error::HostWaitExpired {
+                what: "the ranks of a communicator".into(),
+                expected: format!("{} ranks", states.len()),
+                seen: format!("no sign of {missing}"),
+                waited: started.elapsed(),
+            });
+        }
+        Ok(states.iter().flatten().cloned().collect())
+    }
+
+    /// One more rank of this process is served by its engine.
+    pub fn serve(&self) {
+        *lock(&self.served) += 1;
+        self.served_changed.notify_all();
+    }
+
+    /// Waits until all ranks are served, where all are of this process: an engine may refuse what
+    /// comes for a rank that is not.
+    ///
+    /// # Errors
+    /// [`Error::HostWaitExpired`] says how many are not; the error of the rank that failed.
+    pub fn all_served(&self, limit: Duration) -> Result<()> {
+        let (started, count) = (Instant::now(), self.geometry.rank_count as usize);
+        let waiting = |served: &mut usize| *served < count && !self.is_raised();
+        let (served, _) = self
+            .served_changed
+            .wait_timeout_while(lock(&self.served), limit, waiting)
+            .unwrap_or_else(PoisonError::into_inner);
+        let served = *served;
+        for state in lock(&self.states).iter().flatten() {
+            state.check()?;
+        }
+        if served >= count {
+            return Ok(());
+        }
+        Err(Error::HostWaitExpired {
+            what: "the engines of a communicator's ranks".into(),
+            expected: format!("{count} ranks served"),
+            seen: format!("{served}"),
+            waited: started.elapsed(),
+        })
+    }
+
+    /// Compares calls of this process's ranks with those of all others. What other processes must
+    /// know of them is sent soon.
+    ///
+    /// # Errors
+    /// [`Error::Disagreement`] where calls differ that are known here already.
+    pub fn compare_calls(
+        &self,
+        compare: impl FnOnce(&mut CallMatcher) -> Result<()>,
+    ) -> Result<()> {
+        self.calls.compare(|| self.lowest_plane(), compare)
+    }
+}
+
+impl Drop for ProcessState {
+    fn drop(&mut self) {
+        // Engines elsewhere may still return credits into this memory.
+        let states: Vec<_> = lock(&self.states).drain(..).flatten().collect();
+        for plane in lock(&self.planes).drain(..) {
+            plane.keep(states.clone());
+        }
+    }
+}
+
+impl Alarm for ProcessState {
+    fn raise(&self, mut error: Error) {
+        if let Error::WaitExpired(wait) = &mut error {
+            wait.behind = self.calls.behind();
+        }
+        // Release: whoever sees the flag finds the error. Pairs with `is_raised`.
+        if !self.raised.swap(true, Ordering::Release) {
+            tracing::error!(%error, "communicator failed");
+            // One control plane is enough: the error reaches all ranks, also those of this process.
+            if let Some(plane) = lock(&self.planes).first() {
+                plane.end(&error);
+            }
+        }
+        for state in lock(&self.states).iter().flatten() {
+            state.fail(&error);
+        }
+        // Locked in between, or a rank that is about to wait would miss it.
+        drop(lock(&self.served));
+        self.served_changed.notify_all();
+    }
+
+    fn is_raised(&self) -> bool {
+        // A late view costs one more step of the engine and nothing else.
+        self.raised.load(Ordering::Relaxed)
+    }
+}
+
+/// Settings that must be equal on all ranks, for the control plane to compare.
+pub(crate) fn agreed_settings(geometry: &Geometry, settings: &Settings) -> Vec<Term> {
+    let terms = geometry_signature(geometry).into_iter();
+    let terms = terms.map(|(name, value)| (name.into_owned(), value.to_string()));
+    terms.chain([("RINGDOVE_VERBS_ORDER".into(), settings.verbs_order.to_string())]).collect()
+}
+
+fn geometry_signature(geometry: &Geometry) -> Signature {
+    signature([
+        ("the number of ranks", Value::Number(geometry.rank_count.into())),
+        ("RINGDOVE_ENGINE", Value::Word(geometry.engine.name().into())),
+        ("RINGDOVE_BLOCKS", Value::Number(geometry.blocks.into())),
+        ("RINGDOVE_SLOT_BYTES", Value::Number(geometry.slot_bytes.into())),
+        ("RINGDOVE_SLOTS", Value::Number(geometry.slot_count.into())),
+        ("RINGDOVE_LOW_LATENCY_BYTES", Value::Number(geometry.flagged_bytes.into())),
+    ])
+}

@@ -1,0 +1,40 @@
+//! One rank, as the other ranks of its process see it.
+
+use super::memory::RankMemory;
+use crate::error::{Error, Result};
+use crate::id::Rank;
+use cudarc::driver::CudaContext;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
+
+/// State of one rank.
+#[derive(Debug)]
+pub(crate) struct RankState {
+    pub rank: Rank,
+    pub context: Arc<CudaContext>,
+    pub memory: RankMemory,
+    failure: OnceLock<Error>,
+}
+
+impl RankState {
+    /// A rank with its memory, before it joins.
+    pub fn new(rank: Rank, context: Arc<CudaContext>, memory: RankMemory) -> Self {
+        Self { rank, context, memory, failure: OnceLock::new() }
+    }
+
+    /// The error that ended the communicator, if any.
+    pub fn check(&self) -> Result<()> {
+        self.failure.get().cloned().map_or(Ok(()), Err)
+    }
+
+    /// Keeps the first error and stops the rank's kernels.
+    pub fn fail(&self, error: &Error) {
+        // Only the first error counts: later ones are mostly its consequences.
+        let _ = self.failure.set(error.clone());
+        match self.memory.abort() {
+            // Pairs with wait.cuh: the waits' load of the abort word, R10.
+            Ok(word) => word.store(1, Ordering::Release),
+            Err(error) => tracing::error!(%error, rank = self.rank.0, "no abort word"),
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! This rank's registered buffers, and the routes from one of them to the peers' parts of another.
+
+use crate::error::{Error, Result};
+use std::collections::{BTreeMap, HashMap};
+
+/// A registered buffer of this rank.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RegisteredRange {
+    /// Device address.
+    pub address: u64,
+    pub bytes: u64,
+    /// The allocation that held it when it was registered.
+    pub allocation: u64,
+}
+
+/// Where a range lies in the registered buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RegisteredPlace {
+    /// Number of the registration.
+    pub registration: usize,
+    /// Bytes from its start.
+    pub offset: u64,
+}
+
+/// Memory at a registered address that is not what was registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stale {
+    pub registration: usize,
+    /// The allocation that was registered.
+    pub registered: u64,
+}
+
+/// Registered buffers of one rank, and the routes between them.
+#[derive(Debug)]
+pub(crate) struct Routes {
+    /// By number; those that were taken back are missing.
+    registered: BTreeMap<usize, RegisteredRange>,
+    next_registration: usize,
+    /// The first route of a pair of registrations: source and destination.
+    bases: HashMap<(usize, usize), u32>,
+    /// Routes of one pair.
+    count: u32,
+    next: u32,
+    /// First routes of pairs that were taken back.
+    free: Vec<u32>,
+}
+
+impl Routes {
+    /// No buffers yet. A pair of registrations takes `count` routes; `first` is the number of the
+    /// first route of all.
+    pub fn new(first: u32, count: u32) -> Self {
+        Self {
+            registered: BTreeMap::new(),
+            next_registration: 0,
+            bases: HashMap::new(),
+            count,
+            next: first,
+            free: Vec::new(),
+        }
+    }
+
+    /// Number of the next registration. Numbers are not used again.
+    pub fn next_registration(&self) -> usize {
+        self.next_registration
+    }
+
+    /// The own buffer of registration `number`, if it was not taken back.
+    pub fn range(&self, number: usize) -> Option<RegisteredRange> {
+        self.registered.get(&number).copied()
+    }
+
+    /// Adds the own buffer of the next registration.
+    pub fn add(&mut self, range: RegisteredRange) {
+        self.registered.insert(self.next_registration, range);
+        self.next_registration += 1;
+    }
+
+    /// Takes registration `number` back. Gives the routes that lead from it or to it, whose numbers
+    /// are then used again.
+    pub fn remove(&mut self, number: usize) -> Vec<u32> {
+        self.registered.remove(&number);
+        let concerned =
+            |(source, destination): &(usize, usize)| *source == number || *destination == number;
+        let bases: Vec<u32> =
+            self.bases.extract_if(|pair, _| concerned(pair)).map(|(_, base)| base).collect();
+        self.free.extend(&bases);
+        bases.into_iter().flat_map(|base| base..base + self.count).collect()
+    }
+
+    /// Where a range of `allocation` lies in the registered buffers, if it does.
+    ///
+    /// # Errors
+    /// [`Stale`] where another allocation was registered at this address: routes lead there, and
+    /// the memory that they lead to is gone.
+    pub fn find(
+        &self,
+        (address, bytes): (u64, u64),
+        allocation: u64,
+    ) -> Result<Option<RegisteredPlace>, Stale> {
+        let mut stale = None;
+        for (&registration, range) in &self.registered {
+            let Some(offset) = address.checked_sub(range.address) else { continue };
+            if offset > range.bytes || bytes > range.bytes - offset {
+                continue;
+            }
+            if range.allocation == allocation {
+                return Ok(Some(RegisteredPlace { registration, offset }));
+            }
+            stale = Some(Stale { registration, registered: range.allocation });
+        }
+        stale.map_or(Ok(None), Err)
+    }
+
+    /// The first route of a pair of registrations. `add` is called with its number where the pair
+    /// is new, and adds the routes of the pair.
+    ///
+    /// # Errors
+    /// Those of `add`; [`Error::Argument`] where there are too many pairs.
+    pub fn base(
+        &mut self,
+        pair: (usize, usize),
+        add: impl FnOnce(u32) -> Result<()>,
+    ) -> Result<u32> {
+        if let Some(&base) = self.bases.get(&pair) {
+            return Ok(base);
+        }
+        let base = self.free.last().copied().unwrap_or(self.next);
+        let most = ringdove_kernels::descriptor::ROUTE_MAX;
+        if base + self.count > most {
+            let expected = format!("at most {most} routes for all pairs of registered buffers");
+            return Err(Error::argument("registered buffers", expected, base + self.count));
+        }
+        add(base)?;
+        if self.free.pop().is_none() {
+            self.next += self.count;
+        }
+        self.bases.insert(pair, base);
+        Ok(base)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(address: u64) -> RegisteredRange {
+        RegisteredRange { address, bytes: 64, allocation: 1 }
+    }
+
+    /// If this fails, a program that registers and takes back runs out of routes, or a pair of
+    /// buffers gets routes that lead to another one's memory.
+    #[test]
+    fn routes_of_a_registration_that_was_taken_back_are_used_again() {
+        let mut routes = Routes::new(10, 3);
+        for number in 0..4 {
+            assert_eq!(routes.next_registration(), number);
+            routes.add(range(number as u64 * 64));
+        }
+        let base = |routes: &mut Routes, pair| routes.base(pair, |_| Ok(())).unwrap();
+        let pairs = [(0, 0), (0, 1), (1, 2), (2, 3)];
+        assert_eq!(pairs.map(|pair| base(&mut routes, pair)), [10, 13, 16, 19]);
+        let mut removed = routes.remove(1);
+        removed.sort_unstable();
+        assert_eq!(removed, [13, 14, 15, 16, 17, 18]);
+        assert!(routes.range(1).is_none() && routes.range(2).is_some());
+        assert_eq!(routes.find((64, 8), 1), Ok(None), "nothing is registered there any more");
+        routes.add(range(64));
+        let again = [(4, 4), (0, 4), (4, 2)].map(|pair| base(&mut routes, pair));
+        assert_eq!(again.iter().collect::<std::collections::BTreeSet<_>>().len(), 3);
+        assert!(again[..2].iter().all(|base| [13, 16].contains(base)), "{again:?}");
+        assert_eq!(again[2], 22);
+        assert_eq!(base(&mut routes, (0, 0)), 10, "others keep theirs");
+    }
+
+    /// If this fails, routes that could not be added are taken for added.
+    #[test]
+    fn a_pair_whose_routes_cannot_be_added_is_tried_again() {
+        let mut routes = Routes::new(0, 2);
+        let refused = Error::argument("route", "anything", "nothing");
+        routes.base((0, 0), |_| Err(refused)).unwrap_err();
+        let mut added = None;
+        let base = routes.base((0, 0), |base| {
+            added = Some(base);
+            Ok(())
+        });
+        assert_eq!((base.unwrap(), added), (0, Some(0)));
+    }
+}
