@@ -291,7 +291,7 @@ impl Error {
         }
     }
 
-    /// The same error, where the argument was not the caller's but told by `rank`.
+    /// The same error for a value that `rank` sent, instead of the caller.
     pub(crate) fn told_by(self, rank: Rank) -> Self {
         match self {
             Self::Argument { what, expected, seen } => {
@@ -437,7 +437,7 @@ pub struct BadDescriptor {
 pub enum DescriptorFault {
     /// The words are not a descriptor.
     Malformed(MalformedDescriptor),
-    /// Nobody registered the route.
+    /// The route is not registered.
     UnknownRoute,
     /// The source range leaves the route's source region of this many bytes.
     SourceRange(u64),
@@ -512,7 +512,7 @@ pub struct TransportError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransportCause {
-    /// The transport was never told about the lane.
+    /// The lane was not added to the transport.
     #[error("unknown lane; the transport has {known} lanes")]
     UnknownLane {
         /// How many lanes it knows.

@@ -74,7 +74,7 @@ fn check_overlap(rank: &ConnectedRank, call: &Call, [sent, received]: [u64; 2]) 
     let (input, output) = request.in_place_offsets(rank.rank().0);
     let expected = match (request.allows_in_place(), input, output) {
         (false, ..) => "no overlap".to_owned(),
-        (true, 0, 0) => "the same memory, or no overlap".to_owned(),
+        (true, 0, 0) => "equal or disjoint memory".to_owned(),
         (true, 0, _) => format!("the output {output} bytes into the input, or no overlap"),
         (true, ..) => format!("the input {input} bytes into the output, or no overlap"),
     };

@@ -35,7 +35,7 @@ pub struct Facts {
     pub host: HostFacts,
     pub settings: Result<Settings, Error>,
     pub sources: Vec<Source>,
-    /// Variables that look like settings and are none.
+    /// Variables that look like settings, but are not.
     pub unknown_settings: Vec<String>,
     pub interface: Result<InterfaceChoice, Error>,
     pub launch: Result<Option<Launch>, Error>,
