@@ -153,6 +153,35 @@ pub enum Error {
         /// The id of the allocation that holds the address now.
         seen: u64,
     },
+    /// The driver gives one GPU access to another's memory, and what it writes there is lost.
+    #[error(
+        "{rank}: what its GPU writes into the memory of {peer} does not arrive there: expected \
+         {expected:#x}, seen {seen:#x}. The driver grants the access; PCI access control (ACS) or \
+         an IOMMU between the two GPUs loses the writes. Boot with iommu=pt or the IOMMU off, turn \
+         ACS off on the bridges between them, or choose other GPUs (CUDA_VISIBLE_DEVICES)"
+    )]
+    Unreached {
+        /// The rank that tried.
+        rank: Rank,
+        /// Whose memory it does not reach.
+        peer: Rank,
+        /// What was written.
+        expected: u64,
+        /// What was read back.
+        seen: u64,
+    },
+    /// A call on a stream that is being captured into a graph. Nothing was enqueued, no other rank
+    /// was told, and the communicator stays usable.
+    #[error(
+        "{rank}: {call} on a stream that is being captured: a collective takes part in no graph. \
+         End the capture first, or enqueue on another stream"
+    )]
+    Capturing {
+        /// The rank whose call it is.
+        rank: Rank,
+        /// The call.
+        call: &'static str,
+    },
     /// The communicator was aborted.
     #[error("aborted{}: {why}", by.map(|rank| format!(" by {rank}")).unwrap_or_default())]
     Aborted {
@@ -262,7 +291,7 @@ impl Error {
         }
     }
 
-    /// The same error, where the argument was not the caller's but told by `rank`.
+    /// The same error for a value that `rank` sent, instead of the caller.
     pub(crate) fn told_by(self, rank: Rank) -> Self {
         match self {
             Self::Argument { what, expected, seen } => {
@@ -408,7 +437,7 @@ pub struct BadDescriptor {
 pub enum DescriptorFault {
     /// The words are not a descriptor.
     Malformed(MalformedDescriptor),
-    /// Nobody registered the route.
+    /// The route is not registered.
     UnknownRoute,
     /// The source range leaves the route's source region of this many bytes.
     SourceRange(u64),
@@ -483,7 +512,7 @@ pub struct TransportError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransportCause {
-    /// The transport was never told about the lane.
+    /// The lane was not added to the transport.
     #[error("unknown lane; the transport has {known} lanes")]
     UnknownLane {
         /// How many lanes it knows.

@@ -2,9 +2,11 @@
 //! struct, its parser, its documentation and the table of the README follow from that.
 
 mod kinds;
+mod remedies;
 mod value;
 
 pub use kinds::{InterNodeSlots, VerbsOrder};
+pub use remedies::Remedies;
 
 use crate::error::Result;
 use crate::id::{AdapterName, EngineKind, PciId};
@@ -36,7 +38,10 @@ macro_rules! settings {
         pub struct Settings {$(
             #[doc = concat!("`", $name, "`: ", $meaning, ".")]
             pub $field: $kind,
-        )*}
+        )*
+            #[doc(hidden)]
+            pub remedies: Remedies,
+        }
 
         /// Every setting, as the README shows it.
         pub const TABLE: &[Setting] =
@@ -53,7 +58,9 @@ macro_rules! settings {
                         let read: fn(Value) -> Result<$kind> = $read;
                         read(Value::new($name, lookup($name).unwrap_or_else(|| $default.into())))?
                     },
-                )*})
+                )*
+                    remedies: Remedies::default(),
+                })
             }
         }
     };
@@ -162,11 +169,12 @@ settings! {
         |value| value.number("auto, device or host", |_| true),
         "where messages from other nodes land: `device`, `host` (pinned, which kernels read \
          over PCI), or `auto`: `host` only where adapters do not reach device memory";
-    verbs_order: VerbsOrder = "RINGDOVE_VERBS_ORDER", "write",
-        |value| value.number("write, immediate or flush", |_| true),
-        "how signals follow data to other nodes: `write`, an RDMA write behind the data; \
-         `immediate`, raised by the receiver's engine, where adapters do not keep the order; \
-         `flush`, the same with a read of device memory each time";
+    verbs_order: VerbsOrder = "RINGDOVE_VERBS_ORDER", "auto",
+        |value| value.number("auto, write, immediate, flush or force-write", |_| true),
+        "how signals follow data to other nodes: `write`, an RDMA write behind the data, refused \
+         where adapters do not promise the order; `immediate`, raised by the receiver's engine; \
+         `auto`, `write` where it is promised, else `immediate`; `flush`, `immediate` with a read \
+         of device memory each time; `force-write`, `write` whatever is promised";
 }
 
 /// What a launcher may say in ringdove's own words; see `bootstrap::Launch`. These differ from rank

@@ -65,11 +65,13 @@ const MAPPING: [&str; 3] = ["mman", "mmap", "munmap"];
 
 /// Where `unsafe` may stand (STYLE, law 1). Examples launch a user's own kernel, which is unsafe
 /// in cudarc. `communicator/raw` declares the calls on addresses, whose contract is the caller's,
-/// and has no unsafe block; `tests/raw` makes those calls, and `tests/cust` lends memory of cust.
-const UNSAFE_PLACES: [&str; 11] = [
+/// and has no unsafe block; `tests/raw` makes those calls, `tests/cust` lends memory of cust, and
+/// `tests/drivers` allocates beside collectives as a user does.
+const UNSAFE_PLACES: [&str; 12] = [
     "examples/",
     "src/communicator/api/raw.rs",
     "tests/cust.rs",
+    "tests/drivers.rs",
     "tests/raw.rs",
     "src/shared/",
     "src/gpu/",

@@ -149,7 +149,7 @@ fn a_completion_queue_that_overruns_is_an_error_and_no_hang() {
 }
 
 #[test]
-fn memory_that_nobody_registered_is_refused_before_anything_moves() {
+fn unregistered_memory_is_refused_before_data_moves() {
     on_adapter(|settings| {
         let [mut from, to] = pair(&settings, 4096, 1);
         let mut wild = transfer(0, (&from, 0), (&to, 0), 4096);

@@ -36,7 +36,7 @@ pub const CONTROL_OFFSET: u64 = 0x000;
 pub const STATUS_OFFSET: u64 = 0x100;
 /// Offset of [`ErrorRecord`] in a channel.
 pub const ERROR_OFFSET: u64 = 0x200;
-/// Offset of the ring in a channel. On a page of its own, with nothing else up to the tables, so
+/// Offset of the ring in a channel. On its own page, with nothing else up to the tables, so
 /// that a GPU can be given the ring alone.
 pub const RING_OFFSET: u64 = 0x1_0000;
 /// Channels and tables start on a multiple of this, the largest page size of common hosts.
@@ -154,7 +154,7 @@ pub struct Status {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u64)]
 pub enum State {
-    /// Nobody has answered yet: the function has no power, or its engine has not started.
+    /// No answer yet: the function has no power, or its engine has not started.
     Absent = 0,
     /// Reset is done; the host may fill tables.
     Ready = 1,
@@ -280,7 +280,7 @@ impl Refusal {
     }
 }
 
-/// A channel of some engine that this one sends to and hears from.
+/// A channel of some engine that this one exchanges packets with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct Peer {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A failure that an RDMA adapter reported, with everything that tells adapters, ports and peers
+/// A failure that an RDMA adapter reported, with all that identifies adapters, ports and peers
 /// apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdapterFault {

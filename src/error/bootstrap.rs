@@ -91,7 +91,7 @@ pub enum BootstrapError {
         /// Where it connected from.
         address: String,
     },
-    /// Two versions of the wire protocol meet.
+    /// The ranks have different versions of the wire protocol.
     #[error(
         "{rank} at {address} uses version {theirs} of the bootstrap protocol, the root version \
          {root}; install the same version of ringdove on every node"

@@ -5,9 +5,14 @@ use std::str::FromStr;
 /// How a signal follows its data to a rank of another node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum VerbsOrder {
-    /// As an RDMA write behind the data, in order. The receiver's processor takes no part.
+    /// As `Write` where all adapters promise to keep the order, else as `Immediate`.
     #[default]
+    Auto,
+    /// As an RDMA write behind the data, in order. The receiver's processor takes no part. It is an
+    /// error where an adapter does not promise the order.
     Write,
+    /// As `Write`, whatever adapters promise.
+    ForceWrite,
     /// As immediate data of the last write: the receiver's engine raises it when the adapter has
     /// reported that all data has arrived. For adapters and memory that do not keep the order.
     Immediate,
@@ -21,7 +26,9 @@ impl FromStr for VerbsOrder {
 
     fn from_str(text: &str) -> std::result::Result<Self, ()> {
         match text {
+            "auto" => Ok(Self::Auto),
             "write" => Ok(Self::Write),
+            "force-write" => Ok(Self::ForceWrite),
             "immediate" => Ok(Self::Immediate),
             "flush" => Ok(Self::Flush),
             _ => Err(()),
@@ -32,7 +39,9 @@ impl FromStr for VerbsOrder {
 impl std::fmt::Display for VerbsOrder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
+            Self::Auto => "auto",
             Self::Write => "write",
+            Self::ForceWrite => "force-write",
             Self::Immediate => "immediate",
             Self::Flush => "flush",
         })

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn class_and_numbers_tell_engines_from_other_functions() {
+    fn class_and_ids_distinguish_engines_from_other_functions() {
         let root = tree();
         let found = read(root.path(), &[]);
         assert_eq!(names(&found.iter().collect::<Vec<_>>()), ["0000:05:00.0", "0000:85:00.0"]);

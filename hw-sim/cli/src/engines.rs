@@ -57,7 +57,7 @@ pub fn function(
     })
 }
 
-/// Makes the file of a BAR under a name of its own first: others find all of it, or nothing.
+/// Makes the file of a BAR under its own name first: others find all of it, or nothing.
 fn make_once(fabric: &Directory, name: &str, identity: &Identity) -> Result<(), Error> {
     let bar = fabric.path().join(name);
     let failed = || Error::system(format!("making {}", bar.display()));

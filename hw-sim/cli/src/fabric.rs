@@ -1,4 +1,4 @@
-//! The fabric: a folder that the processes of one cluster share, and nobody else.
+//! The fabric: a folder that only the processes of one cluster share.
 
 use crate::adapters::SYSFS_VARIABLE;
 use crate::error::Error;
@@ -42,7 +42,7 @@ impl Fabric {
         Ok(Self { directory, sysfs: None })
     }
 
-    /// What tells a process that it is on a node: the virtual driver, and programs that ask which
+    /// The variables of a process on a node: the virtual driver, and programs that ask which
     /// of their processes share a host.
     pub fn place(&self, node: u32) -> impl Iterator<Item = (&'static str, OsString)> {
         // Nothing else has them while the folder exists.

@@ -80,7 +80,7 @@ fn processes_that_cannot_be_spread_are_refused() {
 }
 
 #[test]
-fn the_environments_meeting_point_wins() {
+fn the_environments_rendezvous_takes_precedence() {
     let sandbox = Sandbox::new();
     let output = sandbox
         .hwsim(&["run", "-q", "-n", "2", "--", "sh", "-c", "echo $MASTER_ADDR $MASTER_PORT"])

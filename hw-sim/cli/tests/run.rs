@@ -89,7 +89,7 @@ fn signals_reach_the_command_which_may_tidy_up() {
 }
 
 /// The pipes close when their last holders are gone: were the command to live on, or whoever tidies
-/// up, this would not end. A process that enters a user namespace of its own loses its tie to its
+/// up, this would not end. A process that enters its own user namespace loses its tie to its
 /// parent; it has to end nevertheless.
 #[test]
 fn the_command_dies_with_a_killed_hwsim() {

@@ -33,7 +33,7 @@ fn build(folder: &Path, program: &Path) {
 }
 
 /// Built against the folder, moved elsewhere in between: the folder is one that can be packed and
-/// carried. The program runs under `hwsim run`, which brings a driver of its own, and without it.
+/// carried. The program runs under `hwsim run`, which brings its own driver, and without it.
 #[test]
 fn a_c_program_is_built_and_runs() {
     let sandbox = Sandbox::new();

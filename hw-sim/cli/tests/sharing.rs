@@ -51,10 +51,10 @@ fn library() -> PathBuf {
 
 /// Two kernels that wait for each other in two processes: that they end shows that stores cross
 /// over, in order, and that a kernel which spins leaves the other process its turn. The second
-/// time, every process has a user namespace of its own, as in a rootless container: there a look
+/// time, every process has its own user namespace, as in a rootless container: there a look
 /// into `/proc` is refused, and the memory must come another way.
 #[test]
-fn kernels_of_two_processes_meet_in_shared_memory() {
+fn kernels_of_two_processes_synchronize_in_shared_memory() {
     let apart = Command::new("unshare").args(["-Ur", "true"]).output();
     let apart = apart.is_ok_and(|output| output.status.success());
     if !apart {

@@ -32,7 +32,7 @@ pub struct Context {
     pub(crate) backlog: Option<Backlog>,
     /// The queues that streams share, if they do.
     pub(crate) connections: Option<Connections>,
-    /// Where blocks of cooperative launches meet.
+    /// Workspaces of cooperative launches: the barriers of their blocks.
     workspaces: Workspaces,
 }
 

@@ -1,7 +1,7 @@
 //! Machine descriptions: which GPUs a virtual machine has, and how they are joined.
 //!
 //! A description is a TOML file. [`Description::find`] takes the name of a built-in machine or the
-//! path of a file; what it returns is resolved and checked, so that nobody downstream has to look a
+//! path of a file; what it returns is resolved and checked, so that no later code has to look a
 //! name up or doubt a number. Rates are the data sheet's, in GB/s (1e9 bytes) of one direction.
 
 mod adapter;

@@ -198,8 +198,8 @@ impl Event {
         }
     }
 
-    /// True if the record is complete; otherwise `stream` is told when it is.
-    pub(crate) fn complete_or_tell(&self, number: u64, stream: &Arc<Stream>) -> bool {
+    /// True if the record is complete; otherwise `stream` is notified when it is.
+    pub(crate) fn complete_or_notify(&self, number: u64, stream: &Arc<Stream>) -> bool {
         let mut state = self.state.lock().unwrap();
         let complete = state.completed >= number;
         if !complete {

@@ -32,7 +32,7 @@ pub(crate) enum Task {
     Polls(Vec<Poll>),
 }
 
-/// What a stream waits for that nobody tells it of.
+/// What a stream waits for that it must poll for.
 pub(crate) enum WaitFor {
     /// A word in memory.
     Word(WaitValue),
@@ -140,7 +140,7 @@ impl Scheduler {
         self.add(|state| state.streams.push_back(Task::Resume(stream)));
     }
 
-    /// A stream has a queue and nobody who drives it.
+    /// A stream has a queue and is not driven by any thread.
     pub(crate) fn drive_stream(&self, stream: Arc<Stream>) {
         self.add(|state| state.streams.push_back(Task::Drive(stream)));
     }

@@ -235,7 +235,7 @@ impl Stream {
         }
     }
 
-    /// The head is done: counts it, tells who waits for that, and takes the next command.
+    /// The head is done: counts it, wakes its followers, and takes the next command.
     fn retire(self: &Arc<Self>, take_next: bool) -> Retired {
         let (next, released) = {
             let mut state = self.lock();
@@ -361,13 +361,13 @@ impl Stream {
             }
             Command::WaitEvent(event, number) => {
                 let step = self.later(Head::WaitsForEvent);
-                if !event.complete_or_tell(number, self) {
+                if !event.complete_or_notify(number, self) {
                     return step;
                 }
             }
             Command::WaitStream(other, count) => {
                 let step = self.later(Head::WaitsForStream);
-                if !other.completed_or_tell(count, self) {
+                if !other.completed_or_notify(count, self) {
                     return step;
                 }
             }
@@ -415,8 +415,8 @@ impl Stream {
         CommandOutcome::Done
     }
 
-    /// True if `count` commands are done; otherwise `follower` is told when they are.
-    fn completed_or_tell(&self, count: u64, follower: &Arc<Stream>) -> bool {
+    /// True if `count` commands are done; otherwise `follower` is notified when they are.
+    fn completed_or_notify(&self, count: u64, follower: &Arc<Stream>) -> bool {
         let mut state = self.lock();
         let done = self.completed.load(Ordering::Acquire) >= count;
         if !done {

@@ -12,7 +12,7 @@ pub enum Side {
     Device,
     /// The program's memory.
     Host,
-    /// Either; the address tells.
+    /// Either; the address decides.
     Unified,
 }
 

@@ -70,8 +70,8 @@ pub struct Network {
     pub leaf: Option<Leaf>,
 }
 
-/// The most GPUs of a machine: twice the largest communicator that is planned. GPUs that a plan
-/// does not use take memory and time, too.
+/// The most GPUs of a machine: twice the largest communicator that is planned. Unused GPUs take
+/// memory and time, too.
 const GPUS_MAX: usize = 131_072;
 
 /// Why there is no such machine, or no way through it.
@@ -311,7 +311,7 @@ impl Machine {
     /// The way from one GPU to another.
     ///
     /// # Errors
-    /// There is none.
+    /// None today.
     pub fn path(&self, from: u32, to: u32) -> Result<Path, MachineError> {
         self.path_into((from, to), false, self.node_of(to))
     }
@@ -319,7 +319,7 @@ impl Machine {
     /// The way for a device engine, which sits on PCI: within a node, NVLink is not for it.
     ///
     /// # Errors
-    /// There is none.
+    /// None today.
     pub fn pci_path(&self, from: u32, to: u32) -> Result<Path, MachineError> {
         self.path_into((from, to), true, self.node_of(to))
     }

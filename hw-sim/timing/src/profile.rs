@@ -29,7 +29,7 @@ pub struct Profile {
     pub block: Block,
     /// The proxy engine.
     pub proxy: Proxy,
-    /// A CPU that is told by events and answers with launches.
+    /// A CPU that waits for events and issues launches.
     pub cpu: Cpu,
     /// The device engine.
     pub device: Device,

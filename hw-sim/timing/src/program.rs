@@ -137,7 +137,7 @@ pub(crate) struct LanePorts {
     pub receive: u32,
 }
 
-/// There is none yet.
+/// Not known yet.
 const NO_PORT: u32 = u32::MAX;
 
 /// All ranks' programs.

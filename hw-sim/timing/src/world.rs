@@ -34,7 +34,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Engines that move data between two GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Engine {
-    /// A CPU that events tell and that answers with copies and launches.
+    /// A CPU that waits for events and issues copies and launches.
     CpuDriven,
     /// A CPU thread that polls the doorbell ring.
     Proxy,
@@ -73,7 +73,7 @@ pub struct Setup<'a> {
     pub spans_max: usize,
     /// Keep the sequence of puts and signals.
     pub notes: bool,
-    /// Play nodes that cannot be told apart once for all of them (not with notes or spans).
+    /// Play one of several equivalent nodes for all of them (not with notes or spans).
     pub folds: bool,
     /// Ops and events of the run, at most: a plan with absurd rounds ends in an error.
     pub steps_max: u64,
@@ -120,7 +120,7 @@ impl Setup<'_> {
     /// The links that this setup's engine takes from one GPU to another.
     ///
     /// # Errors
-    /// There are none.
+    /// None today.
     pub fn path(&self, from: u32, to: u32) -> Result<Path, MachineError> {
         self.path_into(from, to, self.machine.node_of(to))
     }
@@ -187,7 +187,7 @@ const EVENTS: [Event; 13] = [
     Event::Acknowledged,
 ];
 
-/// Who is told when a flow ends.
+/// Receives the end of a flow.
 #[derive(Clone, Copy)]
 enum Owner {
     Copy = 0,

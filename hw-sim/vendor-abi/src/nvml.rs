@@ -156,7 +156,7 @@ fn device(handle: nvmlDevice_t) -> Result<(Arc<Description>, usize), nvmlReturn_
 }
 
 /// Gives `read`'s view of a GPU to the caller.
-fn tell<T: Copy>(handle: nvmlDevice_t, to: &Out<T>, read: impl FnOnce(&Gpu) -> T) -> Answer {
+fn fill<T: Copy>(handle: nvmlDevice_t, to: &Out<T>, read: impl FnOnce(&Gpu) -> T) -> Answer {
     let (machine, ordinal) = device(handle)?;
     to.write(read(&machine.gpus[ordinal]))
 }

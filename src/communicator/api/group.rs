@@ -226,7 +226,7 @@ impl<'a> Group<'a> {
         let connected = &communicator.connected;
         connected.check()?;
         // Before the addresses are taken: cudarc then already enqueues on the stream.
-        check::home("stream", stream, communicator.context())?;
+        check::stream(connected, "a group of sends and receives", stream)?;
         if members.is_empty() {
             return Ok(());
         }

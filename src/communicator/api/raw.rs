@@ -6,7 +6,7 @@
 use super::all_reduce::named;
 use super::core::Communicator;
 use super::group::Group;
-use crate::communicator::call::Reduction;
+use crate::communicator::call::{Reduction, check};
 use crate::error::Result;
 use crate::id::Registration;
 use crate::plan::Direction;
@@ -36,6 +36,7 @@ impl Communicator {
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
         let named = named(data_type, reduction.into());
+        check::stream(&self.connected, named.collective.name(), stream)?;
         self.call_at(named, count, [send, receive], stream)
     }
 

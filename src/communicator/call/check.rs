@@ -74,7 +74,7 @@ fn check_overlap(rank: &ConnectedRank, call: &Call, [sent, received]: [u64; 2]) 
     let (input, output) = request.in_place_offsets(rank.rank().0);
     let expected = match (request.allows_in_place(), input, output) {
         (false, ..) => "no overlap".to_owned(),
-        (true, 0, 0) => "the same memory, or no overlap".to_owned(),
+        (true, 0, 0) => "equal or disjoint memory".to_owned(),
         (true, 0, _) => format!("the output {output} bytes into the input, or no overlap"),
         (true, ..) => format!("the input {input} bytes into the output, or no overlap"),
     };
@@ -154,6 +154,21 @@ pub(in crate::communicator) fn elements(
         return Err(Error::argument(what, expected, format!("{bytes} bytes")));
     }
     Ok(bytes / size)
+}
+
+/// A stream of the context on which the rank runs, and on which work runs: one that is being captured
+/// runs nothing, and the other ranks would wait. To be called before anything is enqueued, also by
+/// cudarc.
+pub(in crate::communicator) fn stream(
+    rank: &ConnectedRank,
+    call: &'static str,
+    stream: &CudaStream,
+) -> Result<()> {
+    home("stream", stream, &rank.state.context)?;
+    match Current::bind(&rank.state.context)?.is_capturing(stream)? {
+        true => Err(Error::Capturing { rank: rank.rank(), call }),
+        false => Ok(()),
+    }
 }
 
 /// A buffer of the context on which the rank runs.

@@ -51,6 +51,10 @@ pub(super) fn collective(
     // Held to the end: calls take effect in the order in which they come here.
     let mut launcher = rank.launcher();
     span.record("sequence", launcher.launches());
+    launcher.make_room(rank.settings.wait_timeout, || rank.check())?;
+    if rank.process.ranks_on(&rank.state.context) > 1 {
+        rank.process.streams.claim(rank.rank(), stream, launcher.collective())?;
+    }
     let registered = check::registered(rank, &launcher, call, &checked)?;
     let request = call.request((rank.rank().0, rank.rank_count()), registered.is_some());
     agree::collective(rank, &mut launcher, call, registered)?;
@@ -88,6 +92,7 @@ pub(super) fn group(
     check::group(rank, call)?;
     let mut launcher = rank.launcher();
     span.record("sequence", launcher.launches());
+    launcher.make_room(rank.settings.wait_timeout, || rank.check())?;
     // Before the ranks agree: the other ranks do not know yet of a group that is refused here.
     let plan = plan::group(rank, &launcher, call)?;
     agree::group(rank, call)?;

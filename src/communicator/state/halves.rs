@@ -2,7 +2,7 @@
 //! waiting for launches that were enqueued just now.
 
 use crate::error::{Error, Result};
-use crate::gpu::Upload;
+use crate::gpu::{Upload, keeping_errors, outside_captures};
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream};
 use std::sync::Arc;
 
@@ -80,11 +80,14 @@ impl Halves {
     /// Makes the other half current and empty.
     fn turn_over(&mut self, stream: &CudaStream) -> Result<()> {
         // The stream waits for the launches before, so what it has reached now, they have ended.
-        let event = stream.record_event(None).map_err(Error::from_driver("cuEventRecord"))?;
+        let event = keeping_errors(stream.context(), || stream.record_event(None))
+            .map_err(Error::from_driver("cuEventRecord"))?;
         self.left[self.turn.half()] = Some(event);
         let next = Turn(self.turn.0 + 1);
         if let Some(event) = self.left[next.half()].take() {
-            event.synchronize().map_err(Error::from_driver("cuEventSynchronize"))?;
+            let waited =
+                keeping_errors(stream.context(), || outside_captures(|| event.synchronize()));
+            waited.map_err(Error::from_driver("cuEventSynchronize"))?;
         }
         (self.turn, self.used) = (next, 0);
         Ok(())

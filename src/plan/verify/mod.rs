@@ -11,8 +11,8 @@
 //!   writes before it, across blocks, ranks and engines; nothing goes on once the kernel has ended;
 //! * a slot is used between its arrival and its credit, by engines too; messages go in order; LL
 //!   messages are packed, put and collected once each, in step on all lanes; credits, arrivals and
-//!   completions match the positions that the plan leaves behind, so that the next launch finds the lane as
-//!   this one did;
+//!   completions match the positions that the plan leaves behind, so that the next launch finds the
+//!   lane as this one did;
 //! * no deadlock; sizes, alignment, ports as the encoding and the executor want them.
 //!
 //! **Why one schedule stands for all of them.** A block is a straight line: no op's effect on

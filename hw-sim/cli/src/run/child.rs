@@ -50,7 +50,7 @@ impl Template {
         self.becoming(&[])
     }
 
-    /// One that leads a process group of its own, and tells `tidier` of it before it becomes the
+    /// One that leads its own process group, and reports it to `tidier` before it becomes the
     /// command: were it told by us, we could be killed in between. It finds an empty standard
     /// input, for it is not in the terminal's foreground and would be stopped if it read there.
     pub fn group_leader(&self, tidier: &Tidier) -> io::Result<Command> {

@@ -219,7 +219,7 @@ impl CompletionQueue {
 
     /// Takes completions out; at most as many as `out` holds.
     ///
-    /// Polling also moves messages: whoever polls needs no other thread to be scheduled.
+    /// Polling also moves messages: a thread that polls needs no other thread to be scheduled.
     pub fn poll(&self, limit: usize, mut out: impl FnMut(Completion)) -> usize {
         let mut taken = self.take(limit, &mut out);
         if taken == 0 {

@@ -57,7 +57,7 @@ pub enum Element {
     Port(u8),
 }
 
-/// Who is told of events: an open device.
+/// Receives events: an open device.
 pub trait Events: Send + Sync {
     /// Something happened.
     fn raise(&self, event: AsyncEvent, element: Element);
@@ -122,7 +122,7 @@ impl Device {
         most.map_or(capacity, |most| most.min(capacity))
     }
 
-    /// Takes the port down, and tells everybody who has the device open.
+    /// Takes the port down, and notifies all that have the device open.
     pub(super) fn take_port_down(&self) {
         // AcqRel: who sees the port down sees what led to it; one caller raises the event.
         if self.port_down.swap(true, Ordering::AcqRel) {

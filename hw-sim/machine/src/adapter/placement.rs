@@ -1,5 +1,5 @@
 //! Data that lands out of order, where the driver's profile has it: what the writes that arrive in
-//! one pass bring is kept, cut, shuffled, and placed before anybody is told of it.
+//! one pass bring is kept, cut, shuffled, and placed before it is reported.
 //!
 //! The promise of reliable connections stays: what came before a completion, an immediate, a send,
 //! a read or an atomic has landed when that is seen. What breaks is the order of plain writes.

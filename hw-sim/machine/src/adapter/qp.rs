@@ -50,7 +50,7 @@ pub struct QueuePairRequest {
     pub capacity: Capacity,
     /// Every send request reports success.
     pub signal_all: bool,
-    /// Who is told of its events.
+    /// Receives its events.
     pub events: Arc<dyn Events>,
     /// The owner's identifier.
     pub handle: u64,

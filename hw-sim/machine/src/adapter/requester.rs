@@ -362,11 +362,11 @@ impl QueuePair {
             *failed = true;
             return true;
         }
-        self.tell_drained(side);
+        self.report_drained(side);
         worked
     }
 
-    fn tell_drained(&self, side: &mut SendSide) {
+    fn report_drained(&self, side: &mut SendSide) {
         let draining = self.state() == QueuePairState::SendDrained;
         let idle = side.sent == 0 && !side.started;
         if draining && idle && side.settings.drained_event && !side.drained_told {

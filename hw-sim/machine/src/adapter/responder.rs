@@ -30,7 +30,7 @@ pub(super) struct ReceiveSide {
     current: Option<ReceiveRequest>,
     read: Option<ReadJob>,
     refusal: Option<(Record, AsyncEvent)>,
-    /// The message whose sender was told that there is no receive request.
+    /// The message whose sender was notified that there is no receive request.
     not_ready: Option<u64>,
     /// The message that a fault has made wait.
     delayed: Option<u64>,
@@ -264,7 +264,7 @@ impl QueuePair {
         Step::Done
     }
 
-    /// Lands what has arrived, before anybody is told of it.
+    /// Lands what has arrived, before it is reported.
     fn place(&self, side: &mut ReceiveSide) {
         if side.unplaced.is_empty() {
             return;
@@ -336,7 +336,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Is there a receive request for this message? If not, its sender is told.
+    /// Is there a receive request for this message? If not, its sender is notified.
     fn can_receive(
         &self,
         side: &mut ReceiveSide,

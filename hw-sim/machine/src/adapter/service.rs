@@ -1,4 +1,4 @@
-//! The service thread: plays the engine of the process's adapters when nobody polls.
+//! The service thread: simulates the process's adapters when no thread polls.
 
 use super::error::{Result, VerbsError};
 use super::network::Network;

@@ -11,7 +11,7 @@ use std::fmt;
 pub const PROFILE_VARIABLE: &str = "HWSIM_DRIVER_PROFILE";
 /// The environment variable with single keys, `KEY=VALUE` with commas; they win over all others.
 pub const KEYS_VARIABLE: &str = "HWSIM_DRIVER_KEYS";
-/// The profile where nobody names one.
+/// The default profile.
 pub const DEFAULT: &str = "lenient";
 /// The key of a machine file's `[driver]` table that names a profile.
 const PROFILE_KEY: &str = "profile";

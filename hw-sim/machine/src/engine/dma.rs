@@ -33,7 +33,7 @@ impl<'a> Dma<'a> {
         self.check(source, length)?;
         self.check(target, length)?;
         // SAFETY: both ranges are allocated, and stay mapped while the gate is held; they are the
-        // guest program's, so that nobody holds a Rust reference into them.
+        // guest program's, so that no Rust reference to them exists.
         unsafe { bytes::copy_up(target, source, length) };
         Ok(())
     }
@@ -41,7 +41,7 @@ impl<'a> Dma<'a> {
     /// Copies into a buffer of the engine's own.
     ///
     /// # Safety
-    /// `buffer` has room for `length` bytes, and nobody else uses it.
+    /// `buffer` has room for `length` bytes, and is not used elsewhere.
     pub unsafe fn fetch(&self, buffer: u64, source: u64, length: u64) -> Result<(), DmaFault> {
         self.check(source, length)?;
         // SAFETY: as in `copy`; the caller vouches for the buffer.
@@ -52,7 +52,7 @@ impl<'a> Dma<'a> {
     /// Copies out of a buffer of the engine's own.
     ///
     /// # Safety
-    /// `buffer` holds `length` bytes, which nobody changes.
+    /// `buffer` holds `length` bytes, which do not change meanwhile.
     pub unsafe fn deliver(&self, target: u64, buffer: u64, length: u64) -> Result<(), DmaFault> {
         self.check(target, length)?;
         // SAFETY: as in `copy`; the caller vouches for the buffer.

@@ -1,5 +1,5 @@
 //! Faults of device engines, by name. Every choice follows from the seed and the request's number,
-//! counted over the engine: the same program on the same seed meets the same faults.
+//! counted over the engine: the same program with the same seed has the same faults.
 //!
 //! | fault | what happens |
 //! |---|---|

@@ -125,7 +125,7 @@ impl Engines {
                         // Not held while the thread sleeps: the engines may end meanwhile.
                         drop(engines);
                         wake_word.sleep(nap, || {
-                            weak.upgrade().is_none_or(|engines| engines.lock().has_far_work())
+                            weak.upgrade().is_none_or(|engines| engines.lock().has_remote_work())
                         });
                     }
                     None => std::hint::spin_loop(),

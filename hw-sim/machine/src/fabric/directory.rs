@@ -34,7 +34,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Opens a folder, which must belong to this user and be writable by nobody else.
+    /// Opens a folder, which must belong to this user and be writable by no other user.
     ///
     /// # Errors
     /// [`FabricError::Untrusted`] says whose it is and who may write; [`FabricError::System`] where

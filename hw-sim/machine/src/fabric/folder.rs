@@ -81,7 +81,7 @@ pub(crate) struct Fabric {
     serial: AtomicU32,
 }
 
-/// What this process has joined. Once for each folder: it would take a second file of its own for
+/// What this process has joined. Once for each folder: it would take its own second file for
 /// that of a process which has ended, since locks do not tell a process from itself.
 static JOINED: Mutex<Vec<Weak<Fabric>>> = Mutex::new(Vec::new());
 

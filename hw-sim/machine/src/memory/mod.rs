@@ -30,8 +30,8 @@ use table::AllocationTable;
 pub struct GlobalMemory {
     arenas: Vec<Arena>,
     table: AllocationTable,
-    /// Held shared by whoever accesses memory on a GPU's behalf; taken exclusively where a mapping
-    /// is exchanged or removed, so that an access that passed its check never meets a hole.
+    /// Held shared during accesses to memory on a GPU's behalf; taken exclusively where a mapping
+    /// is exchanged or removed, so that an access that passed its check never finds a hole.
     gate: RwLock<()>,
     sharing: Mutex<Sharing>,
     /// What other processes of the node have taken; None for a process that is alone.

@@ -472,7 +472,7 @@ impl<'m, 's> FunctionDecoder<'m, 's> {
         Ok(slot)
     }
 
-    /// A destination of any width: slot and class. `_` gets a register of its own.
+    /// A destination of any width: slot and class. `_` gets its own register.
     pub fn destination_of(
         &mut self,
         operand: &Operand,

@@ -135,7 +135,7 @@ impl Reader {
         Ok(value)
     }
 
-    /// Refuses what nobody has taken.
+    /// Refuses unknown sections and constants.
     pub(super) fn finish(self) -> Result<(), ProfileError> {
         for (section, value) in &self.table {
             let key = match value {

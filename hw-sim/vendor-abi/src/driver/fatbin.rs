@@ -281,7 +281,7 @@ impl FatBinary {
 }
 
 impl Ptx {
-    /// The parsed text. Whoever asks first pays; a refusal is remembered, too.
+    /// The parsed text. The first request decodes it; a refusal is cached, too.
     pub fn code(&self) -> Outcome<&Code> {
         let parsed = self.code.get_or_init(|| {
             let text = self.text()?;

@@ -127,7 +127,7 @@ fn bytes_at<'a>(from: In<u8>, bytes: usize) -> Outcome<&'a [u8]> {
 
 const ELF_HEADER: usize = 64;
 
-/// Machine code alone: names the architecture that the ELF header tells.
+/// Machine code alone: names the architecture in the ELF header.
 fn refuse_machine_code<T>(elf: &[u8]) -> Outcome<T> {
     let flags = elf.get(48..52).and_then(|word| word.try_into().ok()).map(u32::from_le_bytes);
     // Up to ABI 7 the architecture is the flags' low byte, from 8 on the 16 bits above that.

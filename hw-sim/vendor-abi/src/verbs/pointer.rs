@@ -136,6 +136,6 @@ impl<T> Object<T> {
 
 /// Sets `errno`.
 pub(super) fn set_errno(errno: i32) {
-    // SAFETY: the C library gives each thread a place of its own.
+    // SAFETY: the C library gives each thread its own place.
     unsafe { *libc::__errno_location() = errno };
 }

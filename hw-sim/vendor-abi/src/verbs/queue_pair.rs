@@ -154,7 +154,7 @@ fn capacity(sizes: &IbvQpCap) -> Capacity {
     }
 }
 
-/// Fills in what programs read: nobody else does it for queue pairs.
+/// Fills in what programs read: no other code does it for queue pairs.
 fn fill(
     c: &mut IbvQpEx,
     pd: Object<DomainObject>,

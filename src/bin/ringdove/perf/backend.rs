@@ -248,7 +248,7 @@ impl Memory {
 /// Memory of each rank.
 #[derive(Clone, Copy, Debug)]
 pub struct Buffers {
-    /// Bytes of the send buffer, which nobody uses in place.
+    /// Bytes of the send buffer, which is unused in place.
     pub send_bytes: usize,
     /// Bytes of the receive buffer.
     pub receive_bytes: usize,

@@ -192,7 +192,7 @@ fn further(ark: &Profile) -> String {
     text += &throughput_table(&device);
     text += "\nBetween nodes with 400 Gb/s adapters on PCIe 5.0, GB/s, profile `what-if-400g`:\n\n";
     let fast = Profile::find("what-if-400g").expect("built in");
-    let pair = far_pair(&fast);
+    let pair = inter_node_pair(&fast);
     let engines = [
         ("CPU-driven", Engine::CpuDriven, false),
         ("proxy", Engine::Proxy, false),
@@ -211,7 +211,7 @@ fn further(ark: &Profile) -> String {
 }
 
 /// Two nodes of one GPU each.
-fn far_pair(profile: &Profile) -> Machine {
+fn inter_node_pair(profile: &Profile) -> Machine {
     let rate = 16.0 * 4.0 * 128.0 / 130.0;
     let graph = Graph {
         name: "one GPU on PCIe 5.0".into(),

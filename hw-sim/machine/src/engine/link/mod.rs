@@ -53,7 +53,7 @@ impl EngineNode {
             return lost;
         }
         let Some(receiver) = self.find_near(packet) else {
-            return self.transmit_far(index, packet, dma);
+            return self.transmit_remote(index, packet, dma);
         };
         let device: &EngineDevice = &self.devices[self.channels[receiver].engine];
         if device.link_is_down() {

@@ -197,7 +197,7 @@ impl Outbound {
     }
 
     /// Has the receiver acknowledged something that was not seen yet, or refused a packet?
-    pub fn has_news(&self) -> bool {
+    pub fn has_answers(&self) -> bool {
         self.pending.front().is_some_and(|(packet, ..)| *packet <= self.written())
             || self.refusal().is_some()
     }

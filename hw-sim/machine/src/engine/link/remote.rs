@@ -49,7 +49,7 @@ impl RemoteLinks {
 
 impl EngineNode {
     /// Sends a packet through the pipe to another process's channel.
-    pub(super) fn transmit_far(&mut self, index: usize, packet: &Packet, dma: &Dma<'_>) -> Sent {
+    pub(super) fn transmit_remote(&mut self, index: usize, packet: &Packet, dma: &Dma<'_>) -> Sent {
         let lost =
             Sent::Failed { code: ErrorCode::LinkLost, limit: 0, detail: packet.to.link_address };
         let Some(fabric) = &self.remote.fabric else { return lost };
@@ -93,18 +93,18 @@ impl EngineNode {
         }
         let ask = self.remote.is_time_to_ask(now);
         for index in 0..self.channels.len() {
-            worked |= self.hear_answers(index, ask, dma);
+            worked |= self.receive_answers(index, ask, dma);
         }
         self.drop_ended(ask, dma);
         worked
     }
 
     /// Is there anything that a step would find? For a thread that is about to sleep.
-    pub fn has_far_work(&self) -> bool {
+    pub fn has_remote_work(&self) -> bool {
         self.remote.inbound.iter().any(Inbound::has_packet)
             || self.channels.iter().any(|channel| {
                 channel.door.as_ref().is_some_and(|door| door.has_knock())
-                    || channel.outbound.values().any(Outbound::has_news)
+                    || channel.outbound.values().any(Outbound::has_answers)
             })
     }
 
@@ -145,7 +145,7 @@ impl EngineNode {
 
     /// Ends the requests of a channel that its peers have answered, and the channel if one of them
     /// refuses, or is gone.
-    fn hear_answers(&mut self, index: usize, ask: bool, dma: &Dma<'_>) -> bool {
+    fn receive_answers(&mut self, index: usize, ask: bool, dma: &Dma<'_>) -> bool {
         let channel = &mut self.channels[index];
         if self.devices[channel.engine].is_stalled() {
             return false;

@@ -76,7 +76,7 @@ fn bad_descriptors_end_the_channel(make: Make) {
     assert_eq!(refused(make, [0, COMPLETION | route(11)]).0, ErrorCode::NoCompletionSignal);
 }
 
-/// A broken producer's slots are never read beyond the lap bits: it blocks itself and nobody else.
+/// A broken producer's slots are never read beyond the lap bits: it blocks only itself.
 fn a_slot_with_one_word_of_the_lap_is_not_taken(make: Make) {
     let mut bench = make(2, "", "");
     let [mut a, _] = pair(&mut bench);
@@ -220,7 +220,7 @@ fn unreadable_sources_and_unwritable_words_are_named(make: Make) {
     assert_eq!(b.error().state, 0);
 }
 
-/// Nobody serves the peer's channel: the link is lost, and says whose.
+/// The peer's channel is not served: the link is lost, and the error names the peer.
 fn a_peer_that_is_not_there_is_a_lost_link(make: Make) {
     let mut bench = make(2, "", "");
     let [mut a, b] = pair(&mut bench);

@@ -23,7 +23,7 @@ fn bench(node: u32, folder: &Path) -> (Bench, Host) {
     (bench, host)
 }
 
-fn meet(bench: &mut Bench, host: &Host, peer: Peer) {
+fn connect(bench: &mut Bench, host: &Host, peer: Peer) {
     host.connect_to(peer, 5, 0..4);
     host.listen(5, 0..4);
     host.run_with(&host.control());
@@ -71,7 +71,7 @@ impl Other {
         let own = host.peer_entry();
         let peer = other.ask(&format!("{} {} {}", own.link_address, own.channel, own.generation));
         let [link_address, channel, generation] = numbers(&peer);
-        meet(bench, host, Peer { link_address, channel, generation, valid: 1 });
+        connect(bench, host, Peer { link_address, channel, generation, valid: 1 });
         other
     }
 
@@ -107,7 +107,7 @@ fn the_other_process() {
     });
     let say = |said: String| println!("{MARK}{said}");
     let [link_address, channel, generation] = numbers(&lines.recv().unwrap());
-    meet(&mut bench, &host, Peer { link_address, channel, generation, valid: 1 });
+    connect(&mut bench, &host, Peer { link_address, channel, generation, valid: 1 });
     let own = host.peer_entry();
     say(format!("{} {} {}", own.link_address, own.channel, own.generation));
     let mut standing_still = false;

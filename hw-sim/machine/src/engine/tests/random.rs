@@ -195,7 +195,7 @@ proptest! {
     }
 
     #[test]
-    fn everything_lands_in_order_far(seed: u64) {
+    fn everything_lands_in_order_remote(seed: u64) {
         play(Bench::remote, seed, "", "");
     }
 
