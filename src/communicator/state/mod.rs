@@ -18,6 +18,7 @@ mod doorbell;
 mod exported;
 mod halves;
 mod launcher;
+mod launching;
 mod layout;
 mod memory;
 mod order;
