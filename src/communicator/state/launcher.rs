@@ -1,11 +1,11 @@
 //! Launches of the executor: one rank's plans, routes and order of launches.
 
 use super::backlog::Backlog;
+use super::launching::launching;
 use super::order::LaunchOrder;
 use super::plans::{PlanMemory, Resident};
 use super::rank::RankState;
 use super::routes::Routes;
-use super::tidy::launching;
 use crate::error::{Error, Result};
 use crate::gpu::{Executor, keeping_errors};
 use crate::settings::Remedies;
