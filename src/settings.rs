@@ -160,7 +160,7 @@ pub struct Setting {
     pub name: &'static str,
     /// Default, as one would write it.
     pub default: &'static str,
-    /// What it does, with its unit and bounds.
+    /// Its meaning, with unit and bounds.
     pub meaning: &'static str,
 }
 

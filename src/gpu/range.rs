@@ -117,7 +117,7 @@ unsafe impl DeviceRange for GpuRange {
         match self.context.attribute(attribute) {
             Ok(1..) => self.export().map_err(|error| error.to_string()),
             Ok(_) => Err("the device's driver exports no dma-bufs".into()),
-            Err(error) => Err(format!("the driver does not say whether it exports: {error}")),
+            Err(error) => Err(format!("the driver does not report whether it exports: {error}")),
         }
     }
 }

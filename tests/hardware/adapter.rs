@@ -26,7 +26,7 @@ pub fn run(
     }
 }
 
-/// Runs the current test once more, in a process of its own that sees virtual adapters.
+/// Runs the current test once more, in its own process that sees virtual adapters.
 pub fn on_virtual_adapter(adapter: &str, faults: &str) {
     if std::env::var("RINGDOVE_TEST_GPU").is_ok_and(|value| value == "real") {
         return tally::skip("virtual-only", "RINGDOVE_TEST_ADAPTER names no adapter");

@@ -1,6 +1,6 @@
 //! What the tests on hardware share: a machine to run on, ranks, data with predictable results.
 //!
-//! A test that needs GPUs wraps its body in [`on_machine`]. The body runs in a process of its own
+//! A test that needs GPUs wraps its body in [`on_machine`]. The body runs in its own process
 //! on a virtual machine, or, with `RINGDOVE_TEST_GPU=real`, in this process on the GPUs that the
 //! CUDA driver shows (ranks then share them).
 

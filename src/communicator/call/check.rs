@@ -5,7 +5,7 @@ use crate::communicator::connect::ConnectedRank;
 use crate::communicator::state::{Launcher, Nodes, RegisteredPlace};
 use crate::error::{Error, Result};
 use crate::gpu::{Allocation, Current};
-use crate::plan::Direction;
+use crate::plan::{self, Direction};
 use cudarc::driver::{CudaContext, CudaStream, DeviceSlice};
 use ringdove_kernels::element::DataType;
 
@@ -74,7 +74,7 @@ fn check_overlap(rank: &ConnectedRank, call: &Call, [sent, received]: [u64; 2]) 
     let (input, output) = request.in_place_offsets(rank.rank().0);
     let expected = match (request.allows_in_place(), input, output) {
         (false, ..) => "no overlap".to_owned(),
-        (true, 0, 0) => "the same memory, or no overlap".to_owned(),
+        (true, 0, 0) => "equal or disjoint memory".to_owned(),
         (true, 0, _) => format!("the output {output} bytes into the input, or no overlap"),
         (true, ..) => format!("the input {input} bytes into the output, or no overlap"),
     };
@@ -127,7 +127,10 @@ pub(super) fn group(rank: &ConnectedRank, call: &GroupCall) -> Result<()> {
         };
         element_range(&current, what, (transfer.address, transfer.bytes), data_type)?;
     }
-    Ok(())
+    // The plan knows no addresses.
+    let transfers: Vec<_> = call.members().map(|(transfer, _)| transfer).collect();
+    plan::check_overlap(rank.rank().0, &transfers)
+        .map_err(|error| Error::argument("group", "transfers that match", error))
 }
 
 /// `count` elements as bytes.

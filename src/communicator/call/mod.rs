@@ -99,7 +99,7 @@ pub(super) fn group(
     let enqueue = || {
         launch::enter(&mut launcher, stream)?;
         let plan = plan::resident(&mut launcher, plan, stream)?;
-        let mut arguments = bind::group(rank);
+        let mut arguments = bind::group(rank, &mut launcher, call, stream)?;
         launch::launch(rank, &mut launcher, &plan, &mut arguments, stream)
     };
     enqueue().map_err(|error| rank.fail(error))

@@ -162,7 +162,7 @@ fn common_layer(layers: &[Vec<LinkLayer>]) -> Result<LinkLayer> {
             format!("{} has {}", Rank(rank as u32), names.join(" and "))
         };
         Error::NotFound {
-            wanted: "network between RDMA adapters that all ranks are on".into(),
+            wanted: "network of RDMA adapters that all ranks share".into(),
             looked_for: format!("{}, {}", has(one), has(other)),
             advice: "bring up ports of one kind on all nodes, or name such adapters in \
                      RINGDOVE_ADAPTER"
@@ -200,7 +200,7 @@ impl InterNodeAdapter {
             FarSlots::Host => in_host()?,
             FarSlots::Auto => match allocate(InterNodeSlotMemory::Device) {
                 Err(why @ Error::System { .. }) => {
-                    tracing::warn!(%why, %rank, "data of other nodes goes through host memory");
+                    tracing::warn!(%why, %rank, "inter-node data goes through host memory");
                     in_host()?
                 }
                 other => other?,
@@ -232,7 +232,7 @@ fn register(adapter: &Arc<Adapter>, memory: &ForAdapter) -> Result<[MemoryRegion
 fn uneven(rank: Rank) -> Error {
     Error::NotFound {
         wanted: format!("way to other nodes for {rank} through host memory"),
-        looked_for: "nodes with one number of ranks each, one node's after the other's".into(),
+        looked_for: "the same number of consecutive ranks on each node".into(),
         advice: "place ranks so, or let adapters reach device memory (dma-buf, or the \
                  nvidia-peermem module)"
             .into(),

@@ -105,7 +105,7 @@ impl Drop for RankMemory {
     fn drop(&mut self) {
         let Some(bell) = self.bell.take() else { return self.registered.close() };
         let Err(error) = bell.reset() else { return self.registered.close() };
-        tracing::error!(%error, "the engine may still write; the rank's memory is leaked");
+        tracing::error!(%error, "the engine may still write, so the rank's memory is leaked");
         self.registered.leak();
         let (signals, staging) = (self.signals.clone(), self.staging.clone());
         // With the channel's lock: nobody else should get a channel that does not obey.

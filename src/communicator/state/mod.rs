@@ -6,6 +6,7 @@
 //! * `registrations`: registered buffers of all ranks
 //! * `exported`: device memory as other processes open it
 //! * `plans`: verified plans, and plans in device memory, both with a bound
+//! * `halves`: device memory that is filled from the host
 //! * `routes`: this rank's registered buffers, and the routes between them
 //! * `launcher`, `order`, `backlog`: launches of the executor, their order across streams, and how
 //!   many may be ahead of their end; `streams`: on which streams ranks that share a GPU are
@@ -15,6 +16,7 @@
 mod backlog;
 mod doorbell;
 mod exported;
+mod halves;
 mod launcher;
 mod launching;
 mod layout;

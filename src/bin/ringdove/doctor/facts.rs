@@ -19,7 +19,7 @@ const SECRET: &str = "RINGDOVE_BOOTSTRAP_SECRET";
 /// A variable of the command, not of the library.
 const LOG: &str = "RINGDOVE_LOG";
 
-/// What was found.
+/// The findings.
 pub struct Facts {
     pub driver: Result<DriverFacts, Error>,
     pub management: Result<Management, String>,
@@ -35,7 +35,7 @@ pub struct Facts {
     pub host: HostFacts,
     pub settings: Result<Settings, Error>,
     pub sources: Vec<Source>,
-    /// Variables that look like settings and are none.
+    /// Variables that look like settings, but are not.
     pub unknown_settings: Vec<String>,
     pub interface: Result<InterfaceChoice, Error>,
     pub launch: Result<Option<Launch>, Error>,

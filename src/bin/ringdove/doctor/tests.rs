@@ -125,7 +125,7 @@ fn a_job_on_several_nodes_without_a_secret_is_open_to_the_network() {
     let found = complaints(&facts);
     let secret = found.iter().find(|(_, subject, _)| subject == "secret").expect("a warning");
     assert_eq!(secret.0, Level::Warning);
-    for part in ["whoever can reach its port", "RINGDOVE_BOOTSTRAP_SECRET", "openssl rand"] {
+    for part in ["anybody who can reach its port", "RINGDOVE_BOOTSTRAP_SECRET", "openssl rand"] {
         assert!(secret.2.contains(part), "{secret:?}");
     }
 }
@@ -185,10 +185,10 @@ fn every_trap_is_named_with_the_way_out() {
         (Level::Warning, "lost GPU", "GPU 2 does not answer: gone", |facts| {
             facts.management.as_mut().unwrap().silent.push((2, "gone".into()));
         }),
-        (Level::Missing, "GPU 1", "kernels want 7.0", |facts| {
+        (Level::Missing, "GPU 1", "kernels need 7.0", |facts| {
             facts.gpus[1].device.compute_capability = (6, 1);
         }),
-        (Level::Missing, "GPU 0", "prohibits", |facts| {
+        (Level::Missing, "GPU 0", "prohibited", |facts| {
             facts.gpus[0].device.compute_mode = ComputeMode::Prohibited;
         }),
         (Level::Warning, "GPU 0", "exclusive", |facts| {
@@ -219,7 +219,7 @@ fn every_trap_is_named_with_the_way_out() {
             let (what, cause) = ("reading mlx5_0".into(), "Too many open files".into());
             facts.verbs = Err(Error::System { what, cause });
         }),
-        (Level::Warning, "secret", "runs as this user can join the job or end it", |facts| {
+        (Level::Warning, "secret", "any process of this user", |facts| {
             facts.launch = launch_without_secret("2");
         }),
         (Level::Warning, "libibverbs", "no permission", |facts| {
@@ -239,7 +239,7 @@ fn every_trap_is_named_with_the_way_out() {
         (Level::Warning, "RINGDOVE_PROXY_CPUS", "[9]", |facts| {
             facts.settings.as_mut().unwrap().proxy_cpus = vec![1, 9];
         }),
-        (Level::Warning, "RINGDOVE_SLTS", "typing error", |facts| {
+        (Level::Warning, "RINGDOVE_SLTS", "check its spelling", |facts| {
             facts.unknown_settings.push("RINGDOVE_SLTS".into());
         }),
     ];
@@ -290,10 +290,10 @@ fn a_driver_that_is_not_found_is_explained_by_what_is_found() {
         ("NVIDIA Container Toolkit, with `compute,utility`", |facts| {
             facts.host.nvidia_device_file = true;
         }),
-        ("on the PCI bus there is 0000:3b:00.0; install", |facts| {
+        ("the PCI bus has 0000:3b:00.0; install", |facts| {
             facts.host.pci_gpus.push("0000:3b:00.0".into());
         }),
-        ("on the PCI bus there is 0000:3b:00.0; start the container", |facts| {
+        ("the PCI bus has 0000:3b:00.0; start the container", |facts| {
             facts.host.pci_gpus.push("0000:3b:00.0".into());
             facts.host.container = Some("it says so".into());
         }),

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 pub use ringdove::{DataType, ReduceOp};
 
-/// What runs.
+/// The operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Collective {
     /// Every rank contributes a buffer and holds the reduction of all afterwards.
@@ -52,7 +52,7 @@ pub enum Buffer {
 /// One operation, the same on every rank.
 #[derive(Clone, Copy, Debug)]
 pub struct Operation {
-    /// What runs.
+    /// The operation.
     pub collective: Collective,
     /// Type of the elements.
     pub data_type: DataType,
@@ -100,11 +100,11 @@ pub trait Rank: Send {
     fn rank_count(&self) -> usize;
     /// The communicator's asynchronous error, if there is one.
     fn check(&mut self) -> Result<(), PerfError>;
-    /// What this rank's engine has done so far.
+    /// Counters of this rank's engine.
     fn work(&mut self) -> Work;
 }
 
-/// What engines have done since their communicators began.
+/// Counters of the engines since their communicators began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Work {
     /// Doorbells rung by GPU threads.
@@ -245,10 +245,10 @@ impl Memory {
     }
 }
 
-/// What memory each rank gets.
+/// Memory of each rank.
 #[derive(Clone, Copy, Debug)]
 pub struct Buffers {
-    /// Bytes of the send buffer, which nobody uses in place.
+    /// Bytes of the send buffer, which is unused in place.
     pub send_bytes: usize,
     /// Bytes of the receive buffer.
     pub receive_bytes: usize,
