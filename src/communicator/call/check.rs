@@ -155,9 +155,9 @@ pub(in crate::communicator) fn elements(
     Ok(bytes / size)
 }
 
-/// A stream of the context on which the rank runs, and on which work runs: one that is being captured
-/// runs nothing, and the other ranks would wait. To be called before anything is enqueued, also by
-/// cudarc.
+/// A stream of the context on which the rank runs, and on which work runs: one that is being
+/// captured runs nothing, and the other ranks would wait. To be called before anything is enqueued,
+/// also by cudarc.
 pub(in crate::communicator) fn stream(
     rank: &ConnectedRank,
     call: &'static str,

@@ -47,8 +47,9 @@ pub(super) fn warn_of_slices(peer: Rank, context: &CudaContext, address: u64) ->
             tracing::warn!(
                 %peer,
                 gpu = context.ordinal(),
-                "ranks of two processes share a GPU, and no MPS is declared (CUDA_MPS_PIPE_DIRECTORY): \
-                 the driver runs their kernels in turns, and each message waits for a turn"
+                "ranks of two processes share a GPU, and no MPS is declared \
+                 (CUDA_MPS_PIPE_DIRECTORY): the driver runs their kernels in turns, and each \
+                 message waits for a turn"
             );
         });
     }

@@ -1,11 +1,11 @@
 //! Launches of the executor: one rank's plans, routes and order of launches.
 
 use super::backlog::Backlog;
+use super::launching::launching;
 use super::order::LaunchOrder;
 use super::plans::{PlanMemory, Resident};
 use super::rank::RankState;
 use super::routes::Routes;
-use super::tidy::launching;
 use crate::error::{Error, Result};
 use crate::gpu::{Executor, keeping_errors};
 use crate::settings::Remedies;
@@ -51,6 +51,11 @@ impl Launcher {
     /// How many blocks of the executor, of so many threads each, the GPU runs at a time.
     pub fn blocks_at_once(&self, threads: u32) -> Result<u32> {
         self.executor.blocks_at_once(threads)
+    }
+
+    /// So many ranks share the context: each may have fewer launches ahead.
+    pub fn share(&mut self, ranks: usize) {
+        self.backlog.share(ranks);
     }
 
     /// Launches so far.

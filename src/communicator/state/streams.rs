@@ -43,8 +43,8 @@ impl StreamClaims {
     /// `rank` is about to enqueue its collective of this number on `stream`.
     ///
     /// # Errors
-    /// [`Error::Argument`] where another rank has enqueued the same collective there: it runs first,
-    /// and waits for this one, which stands behind it.
+    /// [`Error::Argument`] where another rank has enqueued the same collective there: it runs
+    /// first, and waits for this one, which stands behind it.
     pub fn claim(&self, rank: Rank, stream: &CudaStream, collective: u64) -> Result<()> {
         self.claim_named(rank, StreamName::of(stream), collective)
     }

@@ -4,20 +4,14 @@
 //! driver meanwhile; see `gpu::garbage`.
 
 use super::launcher::Launcher;
+use super::launching::not_launching;
 use super::sync::lock;
 use crate::gpu::collect_garbage;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 /// The launchers of this process.
 static LAUNCHERS: Mutex<Vec<Weak<Mutex<Launcher>>>> = Mutex::new(Vec::new());
-/// Held for reading by a launch, and for writing while things are freed.
-static LAUNCHING: RwLock<()> = RwLock::new(());
-
-/// Nothing is freed before this is dropped.
-pub(super) fn launching() -> RwLockReadGuard<'static, ()> {
-    LAUNCHING.read().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// The last part of a communicator to be dropped: frees what can be freed.
 #[derive(Debug)]
@@ -41,7 +35,7 @@ impl Drop for Tidy {
             return collect_garbage();
         }
         // Whoever launches now goes on, and the next one that is dropped frees.
-        let Ok(_quiet) = LAUNCHING.try_write() else { return };
+        let Some(_quiet) = not_launching() else { return };
         if all_idle() {
             collect_garbage();
         }
