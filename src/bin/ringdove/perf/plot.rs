@@ -56,7 +56,7 @@ fn series(rows: &[Row]) -> Vec<Series> {
             format!("{} {}", type_name(row.data_type), redop_name(row.collective, row.reduction));
         for (place, outcome) in ["out-of-place", "in-place"].iter().zip(row.outcomes()) {
             let name = format!("{kind}, {place}");
-            let point = (row.bytes() as f64, row.bus_bandwidth(outcome));
+            let point = (row.bytes as f64, row.bus_bandwidth(outcome));
             if point.0 <= 0.0 || point.1 <= 0.0 || !point.1.is_finite() {
                 continue;
             }
@@ -190,7 +190,9 @@ mod tests {
                 };
                 Row {
                     collective: Collective::AllReduce,
+                    root: None,
                     rank_count: 4,
+                    bytes: 4 * count,
                     count,
                     data_type: DataType::F32,
                     reduction: ReduceOp::Sum,

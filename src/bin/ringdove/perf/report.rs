@@ -17,9 +17,13 @@ pub const VIRTUAL_NOTICE: &str =
 pub struct Row {
     /// What ran.
     pub collective: Collective,
+    /// Its root, if it has one.
+    pub root: Option<u32>,
     /// Number of ranks.
     pub rank_count: usize,
-    /// Elements on each rank.
+    /// Bytes of the larger buffer.
+    pub bytes: usize,
+    /// Elements of a message, or of one rank's part.
     pub count: usize,
     /// Type of the elements.
     pub data_type: DataType,
@@ -32,14 +36,14 @@ pub struct Row {
 }
 
 impl Row {
-    /// Bytes of the message.
-    pub fn bytes(&self) -> usize {
-        self.count * self.data_type.size_bytes()
+    /// The root as nccl-tests prints it: -1 where there is none.
+    pub fn printed_root(&self) -> i64 {
+        self.root.map_or(-1, i64::from)
     }
 
     /// Bytes over time, in GB/s (10^9).
     pub fn algorithm_bandwidth(&self, outcome: &Outcome) -> f64 {
-        self.bytes() as f64 / 1e9 / outcome.seconds
+        self.bytes as f64 / 1e9 / outcome.seconds
     }
 
     /// What crosses each rank's link, in GB/s (10^9).
@@ -58,7 +62,12 @@ pub fn bus_factor(collective: Collective, rank_count: usize) -> f64 {
     let ranks = rank_count as f64;
     match collective {
         Collective::AllReduce => 2.0 * (ranks - 1.0) / ranks,
-        Collective::SendRecv => 1.0,
+        Collective::AllGather
+        | Collective::ReduceScatter
+        | Collective::AllToAll
+        | Collective::Gather
+        | Collective::Scatter => (ranks - 1.0) / ranks,
+        Collective::Broadcast | Collective::Reduce | Collective::SendRecv => 1.0,
     }
 }
 
@@ -172,11 +181,11 @@ fn columns() -> String {
 pub fn row(row: &Row) -> String {
     let mut line = format!(
         "{:>12}  {:>12}  {:>8}  {:>6}  {:>6}",
-        row.bytes(),
+        row.bytes,
         row.count,
         type_name(row.data_type),
         redop_name(row.collective, row.reduction),
-        ROOT
+        row.printed_root()
     );
     for outcome in [&row.out_of_place, &row.in_place] {
         let Some(outcome) = outcome else {
@@ -195,15 +204,9 @@ pub fn row(row: &Row) -> String {
     line
 }
 
-/// These operations have no root.
-pub const ROOT: i32 = -1;
-
 /// As nccl-tests does for all-gather, "none" where nothing is combined.
 pub fn redop_name(collective: Collective, reduction: ReduceOp) -> &'static str {
-    match collective {
-        Collective::AllReduce => reduction_name(reduction),
-        Collective::SendRecv => "none",
-    }
+    if collective.reduces() { reduction_name(reduction) } else { "none" }
 }
 
 /// The line that `-v` adds to a row. Engines may take a launch's last credits a moment after its
