@@ -28,9 +28,9 @@ pub enum Error {
     Argument {
         /// The parameter.
         what: String,
-        /// What would have been accepted.
+        /// The accepted values.
         expected: String,
-        /// What was passed.
+        /// The value that was passed.
         seen: String,
     },
     /// Two ranks called with values that must be equal and are not.
@@ -58,7 +58,7 @@ pub enum Error {
         rank: Rank,
         /// What it is about, for example `its signal memory`.
         field: String,
-        /// What would have been accepted.
+        /// The accepted values.
         expected: String,
         /// What it sent.
         seen: String,
@@ -83,9 +83,9 @@ pub enum Error {
         segment: u32,
         /// Op of the segment.
         op: u32,
-        /// What the executor wanted to find.
+        /// The expected value.
         expected: u64,
-        /// What it found.
+        /// The seen value.
         seen: u64,
     },
     /// A word of the library's own in GPU memory holds a value that the library never writes.
@@ -115,7 +115,7 @@ pub enum Error {
         rank: Rank,
         /// The rank at the far end of the lane.
         peer: Rank,
-        /// What the transport reports.
+        /// The transport's error.
         error: TransportError,
     },
     /// A device engine stopped serving a rank, and no descriptor is to blame (R12).
@@ -153,6 +153,35 @@ pub enum Error {
         /// The id of the allocation that holds the address now.
         seen: u64,
     },
+    /// The driver gives one GPU access to another's memory, and what it writes there is lost.
+    #[error(
+        "{rank}: what its GPU writes into the memory of {peer} does not arrive there: expected \
+         {expected:#x}, seen {seen:#x}. The driver grants the access; PCI access control (ACS) or \
+         an IOMMU between the two GPUs loses the writes. Boot with iommu=pt or the IOMMU off, turn \
+         ACS off on the bridges between them, or choose other GPUs (CUDA_VISIBLE_DEVICES)"
+    )]
+    Unreached {
+        /// The rank that tried.
+        rank: Rank,
+        /// Whose memory it does not reach.
+        peer: Rank,
+        /// What was written.
+        expected: u64,
+        /// What was read back.
+        seen: u64,
+    },
+    /// A call on a stream that is being captured into a graph. Nothing was enqueued, no other rank
+    /// was told, and the communicator stays usable.
+    #[error(
+        "{rank}: {call} on a stream that is being captured: a collective takes part in no graph. \
+         End the capture first, or enqueue on another stream"
+    )]
+    Capturing {
+        /// The rank whose call it is.
+        rank: Rank,
+        /// The call.
+        call: &'static str,
+    },
     /// The communicator was aborted.
     #[error("aborted{}: {why}", by.map(|rank| format!(" by {rank}")).unwrap_or_default())]
     Aborted {
@@ -164,11 +193,11 @@ pub enum Error {
     /// A device, driver or library that is needed is not there.
     #[error("no {wanted}: looked for {looked_for}; {advice}")]
     NotFound {
-        /// What is missing, for example `CUDA driver`.
+        /// The missing item, for example `CUDA driver`.
         wanted: String,
         /// Where the search went, and what it found.
         looked_for: String,
-        /// What the user can do.
+        /// The advice.
         advice: String,
     },
     /// What is asked for belongs to a cargo feature that is off in this build.
@@ -177,7 +206,7 @@ pub enum Error {
          with the default features, or add `features = [\"{feature}\"]` to the dependency"
     )]
     FeatureOff {
-        /// What was asked for.
+        /// The requested item.
         wanted: String,
         /// The feature that has it.
         feature: &'static str,
@@ -189,7 +218,7 @@ pub enum Error {
         name: String,
         /// Its value.
         value: String,
-        /// What would have been accepted.
+        /// The accepted values.
         expected: String,
     },
     /// An engine can no longer serve its communicators.
@@ -197,13 +226,13 @@ pub enum Error {
     EngineStopped {
         /// The engine's name.
         engine: String,
-        /// What happened to it.
+        /// The reason.
         why: String,
     },
     /// A host wait reached its deadline (R10).
     #[error("timed out after {} on {what}: expected {expected}, seen {seen}", seconds(*waited))]
     HostWaitExpired {
-        /// What was waited for.
+        /// The awaited item.
         what: String,
         /// The state that would have ended the wait.
         expected: String,
@@ -218,19 +247,19 @@ pub enum Error {
     /// What the launcher put into the environment is incomplete, or there is nothing.
     #[error("{launcher}: {variable} is {seen}; expected {expected}")]
     Environment {
-        /// What set the variables, for example `torchrun`.
+        /// The launcher that set the variables, for example `torchrun`.
         launcher: String,
         /// The variable that cannot be used.
         variable: String,
         /// Its value, or that it is not set.
         seen: String,
-        /// What would have been accepted, and what to do.
+        /// The accepted values, and the advice.
         expected: String,
     },
     /// The operating system refused something.
     #[error("{what}: {cause}")]
     System {
-        /// What was tried, with its object (a path, a thread, a socket).
+        /// The action that failed, with its object (a path, a thread, a socket).
         what: String,
         /// The system's answer.
         cause: String,
@@ -262,7 +291,7 @@ impl Error {
         }
     }
 
-    /// The same error, where the argument was not the caller's but told by `rank`.
+    /// The same error for a value that `rank` sent, instead of the caller.
     pub(crate) fn told_by(self, rank: Rank) -> Self {
         match self {
             Self::Argument { what, expected, seen } => {
@@ -315,7 +344,7 @@ impl Error {
 pub struct ExpiredWait {
     /// The rank that waited.
     pub rank: Rank,
-    /// What it waited for; `None` if the record holds an unknown code.
+    /// Kind of the wait; `None` if the record holds an unknown code.
     pub kind: Option<WaitKind>,
     /// The rank at the other end, where there is one.
     pub peer: Option<Rank>,
@@ -408,7 +437,7 @@ pub struct BadDescriptor {
 pub enum DescriptorFault {
     /// The words are not a descriptor.
     Malformed(MalformedDescriptor),
-    /// Nobody registered the route.
+    /// The route is not registered.
     UnknownRoute,
     /// The source range leaves the route's source region of this many bytes.
     SourceRange(u64),
@@ -467,7 +496,7 @@ impl fmt::Display for BadDescriptor {
     }
 }
 
-/// What a transport reports when it cannot go on.
+/// Error of a transport.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{lane}, ring {position}: {cause}")]
 pub struct TransportError {
@@ -475,7 +504,7 @@ pub struct TransportError {
     pub lane: LaneId,
     /// Ring position of the (first) descriptor that asked for it.
     pub position: Position,
-    /// What happened.
+    /// The cause.
     pub cause: TransportCause,
 }
 
@@ -483,7 +512,7 @@ pub struct TransportError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransportCause {
-    /// The transport was never told about the lane.
+    /// The lane was not added to the transport.
     #[error("unknown lane; the transport has {known} lanes")]
     UnknownLane {
         /// How many lanes it knows.

@@ -89,6 +89,24 @@ impl FromStr for AdapterName {
     }
 }
 
+/// How an engine raises signals in the memory of GPUs of its node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SignalWay {
+    /// By stream memory operations (`cuStreamWriteValue64`).
+    StreamWrite,
+    /// By copies of 8 bytes.
+    Copy,
+}
+
+impl fmt::Display for SignalWay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::StreamWrite => "stream memory operations",
+            Self::Copy => "copies of 8 bytes",
+        })
+    }
+}
+
 /// Which engine drains the rings of a communicator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum EngineKind {

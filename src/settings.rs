@@ -1,5 +1,9 @@
 //! Settings: one struct, read once, from one place.
 
+mod remedies;
+
+pub use remedies::Remedies;
+
 use crate::error::{Error, Result};
 use crate::id::{AdapterName, EngineKind, PciId};
 use std::path::PathBuf;
@@ -74,14 +78,21 @@ pub struct Settings {
     pub far_slots: FarSlots,
     /// `RINGDOVE_VERBS_ORDER`: how signals go to ranks of other nodes.
     pub verbs_order: VerbsOrder,
+    #[doc(hidden)]
+    pub remedies: Remedies,
 }
 
 /// How a signal follows its data to a rank of another node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum VerbsOrder {
-    /// As an RDMA write behind the data, in order. The receiver's processor takes no part.
+    /// As `Write` where all adapters promise to keep the order, else as `Immediate`.
     #[default]
+    Auto,
+    /// As an RDMA write behind the data, in order. The receiver's processor takes no part. It is an
+    /// error where an adapter does not promise the order.
     Write,
+    /// As `Write`, whatever adapters promise.
+    ForceWrite,
     /// As immediate data of the last write: the receiver's engine raises it when the adapter has
     /// reported that all data has arrived. For adapters and memory that do not keep the order.
     Immediate,
@@ -95,7 +106,9 @@ impl FromStr for VerbsOrder {
 
     fn from_str(text: &str) -> std::result::Result<Self, ()> {
         match text {
+            "auto" => Ok(Self::Auto),
             "write" => Ok(Self::Write),
+            "force-write" => Ok(Self::ForceWrite),
             "immediate" => Ok(Self::Immediate),
             "flush" => Ok(Self::Flush),
             _ => Err(()),
@@ -106,7 +119,9 @@ impl FromStr for VerbsOrder {
 impl std::fmt::Display for VerbsOrder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
+            Self::Auto => "auto",
             Self::Write => "write",
+            Self::ForceWrite => "force-write",
             Self::Immediate => "immediate",
             Self::Flush => "flush",
         })
@@ -145,7 +160,7 @@ pub struct Setting {
     pub name: &'static str,
     /// Default, as one would write it.
     pub default: &'static str,
-    /// What it does, with its unit and bounds.
+    /// Its meaning, with unit and bounds.
     pub meaning: &'static str,
 }
 
@@ -296,10 +311,12 @@ pub const TABLE: &[Setting] = &[
     },
     Setting {
         name: "RINGDOVE_VERBS_ORDER",
-        default: "write",
-        meaning: "how signals follow data to other nodes: `write`, an RDMA write behind the data; \
-                  `immediate`, raised by the receiver's engine, where adapters do not keep the \
-                  order; `flush`, the same with a read of device memory each time",
+        default: "auto",
+        meaning: "how signals follow data to other nodes: `write`, an RDMA write behind the \
+                  data, refused where adapters do not promise the order; `immediate`, raised by \
+                  the receiver's engine; `auto`, `write` where it is promised, else `immediate`; \
+                  `flush`, `immediate` with a read of device memory each time; `force-write`, \
+                  `write` whatever is promised",
     },
 ];
 
@@ -429,9 +446,10 @@ impl Settings {
             far_slots: reader.number("RINGDOVE_FAR_SLOTS", "auto, device or host", |_| true)?,
             verbs_order: reader.number(
                 "RINGDOVE_VERBS_ORDER",
-                "write, immediate or flush",
+                "auto, write, immediate, flush or force-write",
                 |_| true,
             )?,
+            remedies: Remedies::default(),
         })
     }
 }

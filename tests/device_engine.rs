@@ -52,7 +52,7 @@ fn impatient() -> Settings {
 /// The claim of the device engine: with it no thread drains rings and nobody copies for the GPUs.
 /// If this fails, a proxy is back on the path.
 #[test]
-fn no_proxy_thread_exists_and_nobody_copies_for_the_gpus() {
+fn no_proxy_thread_exists_and_no_cpu_copies_for_the_gpus() {
     on_traced_device_engines(reduce_without_proxy, check_trace);
 }
 

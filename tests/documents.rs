@@ -75,6 +75,37 @@ fn files_that_are_named_exist() {
     assert!(missing.is_empty(), "files that do not exist:\n  {}", missing.join("\n  "));
 }
 
+/// If this fails, a document uses a word that `src/GLOSSARY.md` replaces by a term of the field.
+#[test]
+fn documents_use_the_terms_of_the_glossary() {
+    let replaced = [
+        ("flagged", "low-latency (LL)"),
+        ("seat", "rank state"),
+        ("seats", "rank states"),
+        ("card", "peer info"),
+        ("cards", "peer info"),
+        ("gossip", "call record"),
+        ("condemn", "fail"),
+        ("condemned", "failed"),
+        ("bell", "doorbell ring"),
+    ];
+    let mut found = Vec::new();
+    for (document, text) in documents() {
+        // Between backticks stand names of code; the changelog has old ones.
+        for (number, line) in text.lines().enumerate() {
+            let prose = line.split('`').step_by(2);
+            let words = prose.flat_map(|text| text.split(|c: char| !c.is_alphanumeric()));
+            for word in words.map(str::to_lowercase) {
+                if let Some((_, term)) = replaced.iter().find(|(old, _)| *old == word) {
+                    let place = format!("{}:{}", document.display(), number + 1);
+                    found.push(format!("{place}: {word}: write {term}"));
+                }
+            }
+        }
+    }
+    assert!(found.is_empty(), "words that the glossary replaces:\n  {}", found.join("\n  "));
+}
+
 /// The README's program is the example, which is compiled.
 #[test]
 fn the_readme_shows_the_example() {

@@ -454,7 +454,7 @@ fn a_removed_route_is_unknown() {
 }
 
 #[test]
-fn the_control_plane_is_told_of_its_mistakes() {
+fn invalid_control_plane_requests_are_refused() {
     let bench = Bench::new(NullTransport::default());
     let wraps = RegionDescriptor { base: u64::MAX, length_bytes: 2 };
     let results = [

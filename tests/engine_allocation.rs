@@ -1,4 +1,4 @@
-//! The proxy's hot path allocates nothing. A test of its own, since it counts the whole process.
+//! The proxy's hot path allocates nothing. Its own test, since it counts the whole process.
 
 mod support;
 

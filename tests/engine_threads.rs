@@ -30,7 +30,7 @@ fn rank(number: u32, transport: impl Transport + 'static) -> TestRank {
     TestRank::new(number, 3, transport)
 }
 
-// Four ranks on one thread, each rung from a thread of its own through a ring of 8 slots.
+// Four ranks on one thread, each rung from its own thread through a ring of 8 slots.
 #[test]
 fn one_thread_serves_many_ranks() {
     const EACH: u64 = 3_000;
@@ -93,7 +93,7 @@ fn detach_reports_what_it_left() {
 
 /// If this fails, a process leaves while others still wait for its acknowledgements.
 #[test]
-fn quiet_waits_for_what_was_rung() {
+fn drain_waits_for_descriptors_that_were_rung() {
     let threads = ProxyThreads::start(&EngineSettings::default()).unwrap();
     let (transport, gate) = GatedTransport::new();
     let mut rank = rank(0, transport);
@@ -109,7 +109,7 @@ fn quiet_waits_for_what_was_rung() {
 
 // R12: a panic must not become a thread that is gone and ranks that wait for it.
 #[test]
-fn a_panicking_step_condemns_its_ranks_and_the_thread_lives_on() {
+fn a_panicking_step_fails_its_ranks_and_the_thread_continues() {
     let threads = ProxyThreads::start(&EngineSettings::default()).unwrap();
     let memory = Region::host(256);
     let mut sick = rank(0, PanickingTransport);

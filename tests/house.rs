@@ -10,9 +10,11 @@ use std::path::Path;
 
 /// Our crates: name, folder, and which of ours each may depend on. Nobody depends on the leaf
 /// `hwsim-cli`: it appears in no list. Tests of all may depend on `tally`.
-const CRATES: [(&str, &str, &[&str]); 11] = [
+const CRATES: [(&str, &str, &[&str]); 12] = [
     ("ringdove-kernels", "kernels", &[]),
-    ("ringdove", ".", &["ringdove-kernels"]),
+    // Sizes, tables and plots of results, for the two commands that print them.
+    ("ringdove-figures", "benches/figures", &[]),
+    ("ringdove", ".", &["ringdove-kernels", "ringdove-figures"]),
     ("hwsim-ptx", "hw-sim/ptx", &[]),
     ("hwsim-machine", "hw-sim/machine", &["hwsim-ptx", "ringdove-kernels"]),
     ("hwsim-timing", "hw-sim/timing", &["ringdove-kernels"]),
@@ -22,7 +24,7 @@ const CRATES: [(&str, &str, &[&str]); 11] = [
     ("hwsim-cudart", "hw-sim/cudart", &[]),
     ("hwsim-cudart-12", "hw-sim/cudart/12", &["hwsim-cudart"]),
     ("hwsim-cudart-13", "hw-sim/cudart/13", &["hwsim-cudart"]),
-    ("hwsim-cli", "hw-sim/cli", &["ringdove", "hwsim-machine", "hwsim-timing"]),
+    ("hwsim-cli", "hw-sim/cli", &["ringdove", "ringdove-figures", "hwsim-machine", "hwsim-timing"]),
     ("tally", "tests/tally", &[]),
 ];
 
@@ -63,11 +65,13 @@ const MAPPING: [&str; 3] = ["mman", "mmap", "munmap"];
 
 /// Where `unsafe` may stand (STYLE, law 1). Examples launch a user's own kernel, which is unsafe
 /// in cudarc. `communicator/raw` declares the calls on addresses, whose contract is the caller's,
-/// and has no unsafe block; `tests/raw` makes those calls, and `tests/cust` lends memory of cust.
-const UNSAFE_PLACES: [&str; 11] = [
+/// and has no unsafe block; `tests/raw` makes those calls, `tests/cust` lends memory of cust, and
+/// `tests/drivers` allocates beside collectives as a user does.
+const UNSAFE_PLACES: [&str; 12] = [
     "examples/",
     "src/communicator/api/raw.rs",
     "tests/cust.rs",
+    "tests/drivers.rs",
     "tests/raw.rs",
     "src/shared/",
     "src/gpu/",

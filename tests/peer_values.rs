@@ -203,10 +203,10 @@ fn refused(test: &str, case: Lie, field: &str, says: &[&str]) {
 }
 
 #[test]
-fn signals_far_outside_of_what_was_exported() {
+fn signals_outside_of_the_exported_memory() {
     let case = Lie { offsets: [NOWHERE, 0], ..Lie::default() };
     let says = ["0xdeadbeef000", "1048576"];
-    refused("signals_far_outside_of_what_was_exported", case, "signal memory", &says);
+    refused("signals_outside_of_the_exported_memory", case, "signal memory", &says);
 }
 
 #[test]

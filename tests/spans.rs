@@ -3,8 +3,9 @@
 
 mod hardware;
 
+use cudarc::driver::CudaStream;
 use hardware::{World, on_machine};
-use ringdove::ReduceOp;
+use ringdove::{Communicator, ReduceOp};
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
 use tracing::field::{Field, Visit};
@@ -49,15 +50,17 @@ fn calls_have_spans_with_rank_and_sequence() {
         let spans = Spans::default();
         let _default = tracing::subscriber::set_default(Registry::default().with(spans.clone()));
         let world = World::new(2);
-        let mut kept = Vec::new();
-        for (rank, stream) in world.ranks() {
-            let mut buffer = rank.register(stream.alloc_zeros::<f32>(100).unwrap()).unwrap();
+        let register = |(rank, stream): (&Communicator, &Arc<CudaStream>)| {
+            rank.register(stream.alloc_zeros::<f32>(100).unwrap()).unwrap()
+        };
+        let mut buffers: Vec<_> = world.ranks().map(register).collect();
+        let mut sent = Vec::new();
+        for ((rank, stream), buffer) in world.ranks().zip(&mut buffers) {
             for _ in 0..2 {
-                rank.all_reduce_in_place(&mut buffer, ReduceOp::Sum, stream).unwrap();
+                rank.all_reduce_in_place(buffer, ReduceOp::Sum, stream).unwrap();
             }
-            let sent = stream.alloc_zeros::<u8>(10).unwrap();
-            rank.send(&sent, 1 - rank.rank(), stream).unwrap();
-            kept.push((buffer, sent));
+            sent.push(stream.alloc_zeros::<u8>(10).unwrap());
+            rank.send(sent.last().unwrap(), 1 - rank.rank(), stream).unwrap();
         }
         let mut received: Vec<_> =
             world.streams.iter().map(|stream| stream.alloc_zeros::<u8>(10).unwrap()).collect();

@@ -176,7 +176,7 @@ fn another_context_is_current() {
     });
 }
 
-/// If this fails, ranks disturb one another where each has a thread of its own.
+/// If this fails, ranks disturb one another where each has its own thread.
 #[test]
 fn each_rank_has_a_thread() {
     on_engines("pcie4", || {

@@ -284,7 +284,7 @@ fn rings_over_nodes() {
 }
 
 #[test]
-fn flagged_messages() {
+fn low_latency_messages() {
     if !cannot_run() {
         compare(&Case { bytes: 4 << 10, low_latency_bytes: 16 << 10, ..RING });
     }

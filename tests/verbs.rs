@@ -149,7 +149,7 @@ fn a_completion_queue_that_overruns_is_an_error_and_no_hang() {
 }
 
 #[test]
-fn memory_that_nobody_registered_is_refused_before_anything_moves() {
+fn unregistered_memory_is_refused_before_data_moves() {
     on_adapter(|settings| {
         let [mut from, to] = pair(&settings, 4096, 1);
         let mut wild = transfer(0, (&from, 0), (&to, 0), 4096);
@@ -283,7 +283,7 @@ fn data_arrives_on_either_link_layer() {
     }
     on_adapter(|settings| {
         let [mut from, to] = pair(&settings, 8192, 1);
-        let sent = fill(&from, &mut Choices(3));
+        let sent = fill(&from, &mut Choices::new(3));
         let mut whole = transfer(0, (&from, 0), (&to, 0), 8192);
         whole.arrival = Some(SignalWrite { address: to.signal_address(0), value: 1 });
         run(&mut from.transport, &[whole]).unwrap();

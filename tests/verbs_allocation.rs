@@ -1,4 +1,4 @@
-//! The verbs transport's hot path allocates nothing. A test of its own, since it counts the whole
+//! The verbs transport's hot path allocates nothing. Its own test, since it counts the whole
 //! process. It counts Rust's allocations; what an adapter's library does is its own affair.
 
 mod hardware;

@@ -135,7 +135,7 @@ fn data_comes_before_its_signal(settings: &VerbsSettings) {
     let settings = VerbsSettings { queue_depth: 16, ..settings.clone() };
     let seed = 7;
     eprintln!("seed {seed}, signals by {}", settings.order);
-    let mut choices = Choices(seed);
+    let mut choices = Choices::new(seed);
     let [mut from, mut to] = pair(&settings, BYTES, LANES as u32);
     let sent = fill(&from, &mut choices);
     let (transfers, lanes) = mixture(&mut choices, &from, &to);

@@ -169,6 +169,8 @@ protected:
         saved.scalar = arguments.scalar;
         saved.data_type = arguments.data_type;
         saved.reduce_op = arguments.reduce_op;
+        saved.addresses = arguments.addresses;
+        saved.address_count = arguments.address_count;
     }
 
     // Copies a record from device to shared memory; one thread calls it.

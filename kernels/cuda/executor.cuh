@@ -266,9 +266,16 @@ private:
                 address = state.ports[operand.port].slots + offset;
                 return true;
             }
-            case Space::Address:
-                address = shifted(operand);
+            case Space::Address: {
+                const u32 number = operand.number;
+                if (number > state.arguments.address_count) {
+                    return refuse(PlanFault::BufferNumber, state.arguments.address_count, number);
+                }
+                // Written by a copy that the stream ends before the launch.
+                const u64 entry = state.arguments.addresses + u64(number - 1) * 8;
+                address = (number == 0 ? 0 : ptx::load<u64>(entry)) + shifted(operand);
                 return true;
+            }
             default:
                 return refuse(PlanFault::Space, u64(Space::Address),
                                        u64(operand.space));

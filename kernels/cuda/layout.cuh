@@ -177,6 +177,9 @@ struct LaunchArguments {
     u64 scalar;
     u32 data_type;
     u32 reduce_op;
+    u64 addresses;
+    u32 address_count;
+    u32 reserved;
 };
 
 enum class WaitKind : u32 {

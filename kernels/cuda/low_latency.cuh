@@ -33,7 +33,7 @@ RINGDOVE_INLINE u64 unit_stride(Team team) {
     return team.threads / WARP_THREADS * UNIT_TILE_BYTES;
 }
 
-// The first `left` bytes of a unit at any address, the others zero. A function of its own, because
+// The first `left` bytes of a unit at any address, the others zero. Its own function, because
 // it is rarely needed: at the end of data, and for addresses that are not aligned.
 static __device__ __attribute__((noinline)) u64 load_bytes(u64 address, u64 left) {
     u64 unit = 0;

@@ -36,13 +36,13 @@ pub const CONTROL_OFFSET: u64 = 0x000;
 pub const STATUS_OFFSET: u64 = 0x100;
 /// Offset of [`ErrorRecord`] in a channel.
 pub const ERROR_OFFSET: u64 = 0x200;
-/// Offset of the ring in a channel. On a page of its own, with nothing else up to the tables, so
+/// Offset of the ring in a channel. On its own page, with nothing else up to the tables, so
 /// that a GPU can be given the ring alone.
 pub const RING_OFFSET: u64 = 0x1_0000;
 /// Channels and tables start on a multiple of this, the largest page size of common hosts.
 pub const PAGE_BYTES: u64 = 0x1_0000;
 
-/// What the engine is and how much of everything it has.
+/// Identity and capacities of the engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct Identity {
@@ -90,7 +90,7 @@ pub struct Identity {
     pub in_flight_max: u64,
 }
 
-/// What a host tells a channel. Written by the host alone.
+/// Control registers of a channel. Written by the host only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct Control {
@@ -110,7 +110,7 @@ pub struct Control {
     pub rank: u64,
 }
 
-/// What a channel shall do.
+/// Commands to a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u64)]
 pub enum Command {
@@ -122,7 +122,7 @@ pub enum Command {
     Halt = 2,
 }
 
-/// What a channel does. Written by the engine alone.
+/// Status registers of a channel. Written by the engine only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct Status {
@@ -154,7 +154,7 @@ pub struct Status {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u64)]
 pub enum State {
-    /// Nobody has answered yet: the function has no power, or its engine has not started.
+    /// No answer yet: the function has no power, or its engine has not started.
     Absent = 0,
     /// Reset is done; the host may fill tables.
     Ready = 1,
@@ -280,7 +280,7 @@ impl Refusal {
     }
 }
 
-/// A channel of some engine that this one sends to and hears from.
+/// A channel of some engine that this one exchanges packets with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct Peer {
@@ -339,7 +339,7 @@ pub struct Window {
     pub valid: u64,
 }
 
-/// What a descriptor names.
+/// A route: the object that descriptors name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct Route {

@@ -1,9 +1,9 @@
-//! What a launch of the executor is given, and what an expired wait leaves behind.
+//! Arguments of a launch of the executor, and the record of an expired wait.
 
 use crate::op::BUFFERS_MAX;
 use bytemuck::{Pod, Zeroable};
 
-/// What every launch of one communicator shares; one per rank, in device memory, written once.
+/// State that all launches of one communicator share; one per rank, in device memory, written once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct DeviceCommunicator {
@@ -67,9 +67,16 @@ pub struct LaunchArguments {
     pub data_type: u32,
     /// A [`ReduceOp`](crate::element::ReduceOp) code.
     pub reduce_op: u32,
+    /// Device address of a table of device addresses (u64), for operands in
+    /// [`Space::Address`](crate::op::Space::Address).
+    pub addresses: u64,
+    /// Entries of the table.
+    pub address_count: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
-/// What an expired or aborted wait was waiting for.
+/// Kinds of waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum WaitKind {
@@ -130,7 +137,7 @@ pub enum PlanFault {
     OpPort = 8,
     /// An operand is in a space in which the op cannot use it.
     Space = 9,
-    /// No such buffer, or the launch does not bind it.
+    /// No such buffer or entry of the table of addresses, or the launch does not bind it.
     BufferNumber = 10,
     /// An operand reaches past its slot, or its lane has no slots.
     SlotRange = 11,
@@ -231,6 +238,6 @@ pub struct WaitRecord {
 
 const _: () = {
     assert!(size_of::<DeviceCommunicator>() == 104);
-    assert!(size_of::<LaunchArguments>() == 168);
+    assert!(size_of::<LaunchArguments>() == 184);
     assert!(size_of::<WaitRecord>() == 96);
 };

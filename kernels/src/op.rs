@@ -21,6 +21,9 @@ pub const PLAN_MAGIC: u64 = 0x0001_4e41_4c50_4452;
 pub const BLOCK_PORTS_MAX: usize = 32;
 /// The most buffers that a launch can bind by number.
 pub const BUFFERS_MAX: usize = 4;
+/// Where the number of an entry in the launch's table of addresses begins, in a 64-bit address of a
+/// plan: below are the bytes behind it. No transfer is as long.
+pub const ADDRESS_NUMBER_SHIFT: u32 = 40;
 /// The most LL messages that one op collects: one for each peer of 16 ranks.
 pub const MESSAGES_MAX: usize = 15;
 /// An LL message whose number is a multiple of this, or follows one closely enough to be the
@@ -88,7 +91,7 @@ pub struct Segment {
     pub limit: u64,
 }
 
-/// What an op does.
+/// Codes of operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum OpCode {
@@ -161,7 +164,8 @@ pub enum Space {
     Buffer = 1,
     /// The slot of message `position + number` at port `port`, `offset` bytes into it.
     Slot = 2,
-    /// The device address `offset`; moves with the round. Only local operands of copies and
+    /// `offset` bytes behind entry `number - 1` of the launch's table of addresses; number 0: the
+    /// device address `offset` itself. Moves with the round. Only local operands of copies and
     /// reductions may use it, never a put.
     Address = 3,
 }

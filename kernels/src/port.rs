@@ -13,8 +13,8 @@
 //! `m & slot_mask` at both ends. A lane without slots moves data between registered buffers; its
 //! credit is a *grant*: the receiver says that its buffer may be written.
 //!
-//! An *LL lane* carries low-latency (LL) messages (R13): no signal is raised on it, and no credit
-//! is returned. Its slots hold LL messages only.
+//! An *LL lane* carries low-latency (LL) messages (R13): it has no arrival signals and no credits.
+//! Its slots hold LL messages only.
 //!
 //! Signals are monotonic (R9) and never reset. What a finished launch has consumed is kept in
 //! `position` and `completion_position`, so a plan counts from zero at each launch.

@@ -183,7 +183,10 @@ fn expected() -> String {
         sequence,
         scalar,
         data_type,
-        reduce_op
+        reduce_op,
+        addresses,
+        address_count,
+        reserved
     );
     layout!(
         text, WaitRecord, state, kind, block, segment, op, round, port, peer, expected, seen,

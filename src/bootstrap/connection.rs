@@ -156,8 +156,8 @@ impl Connection {
     /// What is wrong with a connection whose deadline has passed.
     pub fn late(&self) -> String {
         match self.stage {
-            Stage::Connecting(_) => "nobody answered in time".into(),
-            Stage::Open(_) => "it holds the secret, and did not join in time".into(),
+            Stage::Connecting(_) => "no answer in time".into(),
+            Stage::Open(_) => "it has the secret, but did not join in time".into(),
             _ => format!("it did not finish the handshake in time ({} bytes)", self.inbound.len()),
         }
     }
@@ -185,7 +185,7 @@ impl Connection {
         let written = self.write();
         read.and(written).map_err(|cause| match self.stage {
             Stage::AwaitsServerProof(_) => {
-                format!("{cause} when it had seen our proof: does it hold another secret?")
+                format!("{cause} after it had received our proof: it may have another secret")
             }
             _ => cause,
         })
@@ -199,7 +199,7 @@ impl Connection {
             // A port from which the system also takes ports for outgoing connections, and nobody
             // listens there yet: TCP then lets a connection meet itself, and hold the root's port.
             Ok(peer) if self.socket.local_addr().is_ok_and(|own| own == peer) => {
-                Err("nobody listens there: the connection met itself".into())
+                Err("no process listens there: the connection reached itself".into())
             }
             Ok(_) => Ok(true),
             Err(error) if error.kind() == ErrorKind::NotConnected => Ok(false),
@@ -377,7 +377,10 @@ impl Connection {
     /// one never has so much.
     fn check_queue(&self) -> Result<(), String> {
         if self.outbound_bytes > QUEUE_BYTES_MAX {
-            return Err(format!("it does not read: {} bytes wait for it", self.outbound_bytes));
+            return Err(format!(
+                "it does not read: {} bytes are queued for it",
+                self.outbound_bytes
+            ));
         }
         Ok(())
     }

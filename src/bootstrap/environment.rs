@@ -350,7 +350,7 @@ impl Reader<'_> {
                 let job = job.ok_or_else(|| self.no_root())?;
                 let port = derived_port(&job);
                 let root = HostPort { host: "127.0.0.1".into(), port };
-                Ok((root, "all ranks being on one node".into()))
+                Ok((root, "all ranks on one node".into()))
             }
             (Some((name, list)), Some(job)) => {
                 let host = slurm::first_host(&list);

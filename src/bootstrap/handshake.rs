@@ -116,9 +116,9 @@ impl Hello {
 /// Why a connection was refused before a single frame.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refusal {
-    #[error("it does not speak this protocol (it sent {0:02x?})")]
+    #[error("it does not use this protocol (it sent {0:02x?})")]
     Garbage(Vec<u8>),
-    #[error("it does not hold the secret of this job")]
+    #[error("it does not have the secret of this job")]
     WrongSecret,
     #[error("expected a connection of role {expected:?}, seen role {seen}")]
     WrongRole { expected: Role, seen: u8 },

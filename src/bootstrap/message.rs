@@ -87,7 +87,7 @@ pub(crate) enum Call {
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Assemble => f.write_str("the assembly of the job"),
+            Self::Assemble => f.write_str("the start of the job"),
             Self::AllGather => f.write_str("all_gather"),
             Self::Broadcast { from } => write!(f, "broadcast from {from}"),
             Self::Barrier => f.write_str("barrier"),

@@ -252,7 +252,7 @@ impl Net {
         // What one connection brings must not end the thread that all of them share.
         let turn = AssertUnwindSafe(|| connection.turn(users, scratch, report));
         let moved = catch_unwind(turn).unwrap_or_else(|panic| {
-            Err(format!("a fault of the library, please report it: {}", panic_text(&*panic)))
+            Err(format!("a bug of the library, please report it: {}", panic_text(&*panic)))
         });
         if connection.more {
             self.due.insert(token);
@@ -322,7 +322,7 @@ pub(super) fn tune(socket: &TcpStream) {
         .with_interval(KEEPALIVE_INTERVAL)
         .with_retries(KEEPALIVE_PROBES);
     if let Err(error) = socket.set_tcp_keepalive(&keepalive).and(socket.set_tcp_nodelay(true)) {
-        tracing::debug!(%error, "cannot tune a bootstrap connection");
+        tracing::debug!(%error, "cannot set options of a bootstrap connection");
     }
     let unacknowledged = KEEPALIVE_IDLE + KEEPALIVE_INTERVAL * KEEPALIVE_PROBES;
     if let Err(error) = socket.set_tcp_user_timeout(Some(unacknowledged)) {

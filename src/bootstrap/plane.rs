@@ -124,7 +124,7 @@ impl ControlPlane {
             let live = state.live.then_some(Ok(()));
             live.or_else(|| state.failure.clone().map(Err))
         });
-        done.unwrap_or_else(|| Err(self.nothing_heard("the assembly of the job")))
+        done.unwrap_or_else(|| Err(self.nothing_heard("the start of the job")))
     }
 
     /// This rank.
@@ -333,7 +333,7 @@ impl Drop for ControlPlane {
         self.reactor.request(self.task, Request::Leave);
         let told = |state: &mut super::shared::State| state.farewell.then_some(());
         if self.shared.wait(Instant::now() + FAREWELL, told).is_none() {
-            tracing::warn!(rank = self.rank.0, "left without having told the neighbours");
+            tracing::warn!(rank = self.rank.0, "left without informing its neighbours");
         }
     }
 }

@@ -113,7 +113,7 @@ impl Reactor {
         // A thread that is gone has died of a bug; whoever waits for it has a deadline.
         let sent = inbox.as_ref().map(|inbox| inbox.send(inbound));
         if sent.is_none_or(|sent| sent.is_err()) {
-            tracing::error!("the bootstrap's I/O thread is gone");
+            tracing::error!("the bootstrap's I/O thread has ended");
         }
         self.wake();
     }
@@ -158,7 +158,7 @@ impl Loop {
             let until = self.timers.first().into_iter().chain(self.net.deadline()).min();
             if let Err(error) = self.net.turn(&mut ready, until) {
                 // No socket can be watched any more: whoever waits is told by its own deadline.
-                tracing::error!(%error, "the bootstrap's I/O thread cannot go on");
+                tracing::error!(%error, "the bootstrap's I/O thread failed");
                 return;
             }
         }
@@ -212,7 +212,7 @@ impl Loop {
         let what = panic_text(&*panic).to_owned();
         tracing::error!(%what, "a task of the bootstrap's I/O thread panicked");
         if catch_unwind(AssertUnwindSafe(|| task.broken(net, what))).is_err() {
-            tracing::error!("and once more when it told the others");
+            tracing::error!("and again while it reported to the other ranks");
         }
         self.forget(id);
     }
@@ -223,7 +223,9 @@ impl Loop {
         let task = self.tasks.remove(&id);
         // It may hold things of its owner.
         if catch_unwind(AssertUnwindSafe(|| drop(task))).is_err() {
-            tracing::error!("what a task of the bootstrap's I/O thread held panicked when dropped");
+            tracing::error!(
+                "a value of a task of the bootstrap's I/O thread panicked when dropped"
+            );
         }
     }
 }

@@ -192,7 +192,7 @@ impl Task for RootTask {
         if !matches!(request, Request::Leave) || self.finished {
             return;
         }
-        let cause = "its owner dropped it".into();
+        let cause = "its owner has dropped it".into();
         self.fail(net, BootstrapError::RootLost { address: self.address.clone(), cause });
         self.finished = true;
     }
@@ -239,7 +239,7 @@ impl RootTask {
             Message::Assembled if joined => self.leave(net, connection, rank),
             Message::Fault(fault) if joined => self.fail(net, fault),
             other => {
-                let expected = if joined { "what a rank tells the root" } else { "a join" };
+                let expected = if joined { "a rank's message to the root" } else { "a join" };
                 self.fail(net, protocol(rank.to_string(), expected, &other.summary()));
             }
         }

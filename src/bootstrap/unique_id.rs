@@ -47,7 +47,7 @@ impl Secret {
         let different = text.bytes().collect::<BTreeSet<_>>().len();
         if text.len() < Self::TEXT_BYTES_MIN || different < Self::TEXT_DIFFERENT_MIN {
             let expected = format_args!(
-                "at least {} bytes, {} of them different, that nobody can guess, such as the \
+                "at least {} bytes, {} of them different, that cannot be guessed, such as the \
                  output of `openssl rand -hex 32`",
                 Self::TEXT_BYTES_MIN,
                 Self::TEXT_DIFFERENT_MIN
@@ -184,14 +184,14 @@ impl UniqueId {
         };
         let bytes = &self.0;
         if bytes.iter().all(|&byte| byte == 0) {
-            return refuse("128 zero bytes; was it passed on to this rank?".into());
+            return refuse("128 zero bytes; check that it was sent to this rank".into());
         }
         if bytes[..8] != MAGIC {
             let start = &bytes[..8];
-            return refuse(format!("bytes of something else, starting with {start:02x?}"));
+            return refuse(format!("bytes that are not an id, starting with {start:02x?}"));
         }
         if bytes[CHECK_AT..] != check(bytes) {
-            return refuse("an id whose checksum is wrong; was it cut off or changed?".into());
+            return refuse("an id with a wrong checksum; it was truncated or changed".into());
         }
         if bytes[8] != VERSION {
             let seen = bytes[8];

@@ -68,7 +68,7 @@ impl Users {
             Ok(Some(theirs)) => judge(theirs, geteuid().as_raw()),
             Ok(None) => Owner::Unknown,
             Err(error) => {
-                tracing::debug!(%peer, %error, "cannot tell whose connection this is");
+                tracing::debug!(%peer, %error, "cannot identify the user of this connection");
                 self.kernel = None;
                 Owner::Unknown
             }

@@ -122,7 +122,10 @@ impl Drop for ProxyThreads {
             let ended = worker.ended.recv_timeout(self.settings.drain_timeout);
             match (ended, worker.join.take()) {
                 (Err(RecvTimeoutError::Timeout), _) => {
-                    tracing::error!(thread = worker.name, "proxy thread does not end; left behind");
+                    tracing::error!(
+                        thread = worker.name,
+                        "a proxy thread does not end and is abandoned"
+                    );
                 }
                 (_, Some(join)) => drop(join.join()),
                 (_, None) => {}
@@ -245,7 +248,8 @@ impl Worker {
                 let _ = worker.link.ask(Request::Stop);
                 Err(Error::System {
                     what: format!("pinning of thread {name} to core {}", core.unwrap_or_default()),
-                    cause: "refused; does the core exist, and may this process use it?".to_owned(),
+                    cause: "refused; check that the core exists and that this process may use it"
+                        .to_owned(),
                 })
             }
         }
@@ -262,7 +266,7 @@ fn pin(core: Option<usize>) -> bool {
 /// Asks the kernel to end this thread's short parks in time: by default it adds 50 µs to each.
 fn wake_precisely() {
     if let Err(error) = nix::sys::prctl::set_timerslack(1) {
-        tracing::debug!(%error, "parks of the proxy thread will be longer than asked for");
+        tracing::debug!(%error, "parks of the proxy thread will be longer than requested");
     }
 }
 
@@ -314,7 +318,7 @@ impl Body {
             Ok(progress) => progress,
             Err(panic) => {
                 let why = format!("a step panicked: {}", panic_text(panic.as_ref()));
-                tracing::error!(why, "proxy thread condemns all of its attachments");
+                tracing::error!(why, "a proxy thread fails all of its attachments");
                 let error = Error::EngineStopped { engine: thread_name(), why };
                 self.proxy.condemn_all(&error);
                 Progress::default()

@@ -1,8 +1,8 @@
-//! What an RDMA adapter reports when it cannot go on.
+//! Errors of RDMA adapters.
 
 use std::fmt;
 
-/// A failure that an RDMA adapter reported, with everything that tells adapters, ports and peers
+/// A failure that an RDMA adapter reported, with all that identifies adapters, ports and peers
 /// apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdapterFault {
@@ -14,7 +14,7 @@ pub struct AdapterFault {
     pub queue_pair: u32,
     /// The queue pair on the peer's side; 0 if there is none.
     pub peer_queue_pair: u32,
-    /// What failed.
+    /// The kind of failure.
     pub kind: AdapterFaultKind,
     /// The port was reported down before the failure.
     pub port_down: bool,
@@ -31,7 +31,7 @@ pub enum AdapterFaultKind {
         code: u32,
         /// The vendor's own code.
         vendor_code: u32,
-        /// What usually causes it.
+        /// The usual cause.
         advice: &'static str,
     },
     /// An asynchronous event of the adapter.
@@ -40,7 +40,7 @@ pub enum AdapterFaultKind {
         event: String,
         /// The numeric `ibv_event_type`.
         code: u32,
-        /// What usually causes it.
+        /// The usual cause.
         advice: &'static str,
     },
     /// The adapter refused a call.

@@ -1,4 +1,4 @@
-//! What can go wrong while ranks find one another, and later on the connections that they keep.
+//! Errors of the rendezvous of ranks, and of the connections that they keep.
 //! These errors travel: the rank that notices sends the error itself to all others.
 
 use super::Error;
@@ -41,7 +41,7 @@ pub enum BootstrapError {
          RINGDOVE_BOOTSTRAP_TIMEOUT_MS", waited.as_secs_f64(), Ranks(missing), theirs(missing)
     )]
     Missing {
-        /// What was waited for.
+        /// The awaited item.
         what: String,
         /// The ranks that are missing, in order.
         missing: Vec<Rank>,
@@ -57,7 +57,7 @@ pub enum BootstrapError {
         rank: Rank,
         /// Who noticed, where it was a rank.
         by: Option<Rank>,
-        /// What was seen.
+        /// The cause.
         cause: String,
     },
     /// A rank left in good order while others still wanted something of it.
@@ -91,7 +91,7 @@ pub enum BootstrapError {
         /// Where it connected from.
         address: String,
     },
-    /// Two versions of the wire protocol meet.
+    /// The ranks have different versions of the wire protocol.
     #[error(
         "{rank} at {address} uses version {theirs} of the bootstrap protocol, the root version \
          {root}; install the same version of ringdove on every node"
@@ -116,7 +116,7 @@ pub enum BootstrapError {
     Unreachable {
         /// The rank that tried.
         rank: Rank,
-        /// What it wanted to reach.
+        /// The target.
         target: String,
         /// Addresses, each with its last failure.
         tried: String,
@@ -128,7 +128,7 @@ pub enum BootstrapError {
     RootLost {
         /// The root's address.
         address: String,
-        /// What was seen.
+        /// The cause.
         cause: String,
     },
     /// The contributions of a call are too large together.
@@ -146,9 +146,9 @@ pub enum BootstrapError {
     Protocol {
         /// Who.
         peer: String,
-        /// What the protocol wants.
+        /// The expected message.
         expected: String,
-        /// What came.
+        /// The seen message.
         seen: String,
     },
     /// Code on the I/O thread panicked: the library's, or a function that the caller handed to it.
@@ -159,7 +159,7 @@ pub enum BootstrapError {
     Panicked {
         /// Whose task it was.
         by: String,
-        /// What the panic said.
+        /// The panic's message.
         what: String,
     },
 }

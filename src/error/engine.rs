@@ -1,4 +1,4 @@
-//! What a device engine reports when it cannot go on, and what a function lacks that should be one.
+//! Errors of device engines, and of PCI functions that cannot serve as one.
 
 use crate::id::{LaneId, Position, Rank};
 use ringdove_kernels::bar::Refusal;
@@ -21,7 +21,7 @@ pub struct EngineFault {
     pub position: Option<Position>,
     /// The limit that was not kept, or an address, as the engine recorded it.
     pub limit: u64,
-    /// What happened.
+    /// The cause.
     pub kind: EngineFaultKind,
 }
 
@@ -51,7 +51,7 @@ pub enum EngineFaultKind {
     Unknown {
         /// The code.
         code: u64,
-        /// What came with it.
+        /// Details of the code.
         detail: u64,
     },
 }
@@ -121,12 +121,12 @@ fn refusal(reason: Option<Refusal>, window: u64, limit: u64) -> String {
 pub struct UnfitEngine {
     /// Its `resource0`.
     pub file: String,
-    /// What was compared.
+    /// The compared quantity.
     pub what: String,
-    /// What the library or the communicator needs.
+    /// The needed value.
     pub needed: String,
-    /// What the function shows.
+    /// The function's value.
     pub found: String,
-    /// What to do.
+    /// The operation.
     pub advice: String,
 }

@@ -2,8 +2,14 @@
 
 use super::driver::check_anywhere;
 use crate::error::{Error, Result};
-use cudarc::driver::{CudaContext, sys};
+use cudarc::driver::{CudaContext, CudaStream, result, sys};
+use std::cell::Cell;
 use std::marker::PhantomData;
+
+thread_local! {
+    /// This thread's calls do not count for captures of others.
+    static IS_APART: Cell<bool> = const { Cell::new(false) };
+}
 
 /// Proof that a context was made current on the calling thread.
 ///
@@ -37,20 +43,125 @@ impl Allocation {
     }
 }
 
+/// Runs calls of cudarc, which report an error that cudarc has kept of an earlier call: one that had
+/// no way to report it, such as the drop of a buffer of the user's. It is not theirs, and stays kept.
+pub(crate) fn keeping_errors<T>(context: &CudaContext, body: impl FnOnce() -> T) -> T {
+    let kept = context.check_err();
+    let result = body();
+    if kept.is_err() {
+        context.record_err(kept);
+    }
+    result
+}
+
+/// Runs driver calls that would invalidate a stream capture of this thread, and need not.
+pub(crate) fn outside_captures<T>(body: impl FnOnce() -> T) -> T {
+    let mut mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+    // SAFETY: `mode` outlives the call, which exchanges it for that of the thread.
+    let exchange = |mode| unsafe { sys::cuThreadExchangeStreamCaptureMode(mode) };
+    let exchanged = exchange(&mut mode) == sys::CUresult::CUDA_SUCCESS;
+    let result = body();
+    if exchanged {
+        exchange(&mut mode);
+    }
+    result
+}
+
 impl Current {
     /// Makes `context` current on the calling thread.
     ///
     /// # Errors
-    /// [`Error::Cuda`] where the driver refuses, or where `cudarc` kept an error of an earlier call
-    /// that had no way to report it.
+    /// [`Error::Cuda`] where the driver refuses.
     pub fn bind(context: &CudaContext) -> Result<Self> {
-        context.bind_to_thread().map_err(Error::from_driver("cuCtxSetCurrent"))?;
+        // Not cudarc's `bind_to_thread`: it hands out the error of an earlier call that had no way
+        // to report it, such as the drop of a buffer of the user's, which is not ours to report.
+        let bound = result::ctx::get_current();
+        if bound.map_err(Error::from_driver("cuCtxGetCurrent"))? != Some(context.cu_ctx()) {
+            // SAFETY: the context lives as long as the borrow.
+            unsafe { result::ctx::set_current(context.cu_ctx()) }
+                .map_err(Error::from_driver("cuCtxSetCurrent"))?;
+        }
         Ok(Self { _thread: PhantomData })
     }
 
     /// Turns the status of a driver call into an error that names the call.
     pub fn check(&self, call: &'static str, status: sys::CUresult) -> Result<()> {
         check_anywhere(call, status)
+    }
+
+    /// From now on, calls of this thread do not count for stream captures of other threads. A
+    /// capture in global mode, which is the usual one, is else invalidated by any thread's query of
+    /// a stream, and an engine asks all the time. For engines' threads only: they capture nothing.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`] with the driver's answer.
+    pub fn apart_from_captures(self) -> Result<Self> {
+        if IS_APART.get() {
+            return Ok(self);
+        }
+        let mut mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: `mode` outlives the call, which gives the mode that the thread had.
+        self.check("cuThreadExchangeStreamCaptureMode", unsafe {
+            sys::cuThreadExchangeStreamCaptureMode(&mut mode)
+        })?;
+        IS_APART.set(true);
+        Ok(self)
+    }
+
+    /// Is work on `stream` being captured, and not done? So it is, too, for a default stream beside
+    /// which another stream of the context is.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`] with the driver's answer.
+    pub fn is_capturing(&self, stream: &CudaStream) -> Result<bool> {
+        let mut state = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        // SAFETY: the stream lives, and `state` outlives the call.
+        match unsafe { sys::cuStreamIsCapturing(stream.cu_stream(), &mut state) } {
+            sys::CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT => Ok(true),
+            status => {
+                self.check("cuStreamIsCapturing", status)?;
+                Ok(state != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+            }
+        }
+    }
+
+    /// Gives devices the right to memory of the stream-ordered pool that holds `address`: enabling
+    /// peer access does not. Memory of no pool needs nothing. May wait for the devices.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`] with the driver's answer.
+    pub fn open_pool(&self, address: u64, devices: &[sys::CUdevice]) -> Result<()> {
+        use sys::CUpointer_attribute_enum::CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE as POOL;
+        let mut pool: sys::CUmemoryPool = std::ptr::null_mut();
+        // SAFETY: the attribute is a handle, which `pool` is. The driver only looks the address up.
+        let status = unsafe { sys::cuPointerGetAttribute((&raw mut pool).cast(), POOL, address) };
+        if status != sys::CUresult::CUDA_SUCCESS || pool.is_null() || devices.is_empty() {
+            return Ok(());
+        }
+        let rights: Vec<_> = devices
+            .iter()
+            .map(|&id| sys::CUmemAccessDesc {
+                location: sys::CUmemLocation {
+                    type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
+                    id,
+                },
+                flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+            })
+            .collect();
+        // SAFETY: the pool holds memory that its owner keeps, and `rights` outlives the call.
+        self.check("cuMemPoolSetAccess", unsafe {
+            sys::cuMemPoolSetAccess(pool, rights.as_ptr(), rights.len())
+        })
+    }
+
+    /// The device, by its number in this process, whose memory is at `address`.
+    pub fn device_of(&self, address: u64) -> Option<usize> {
+        use sys::CUpointer_attribute_enum::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL as DEVICE;
+        let mut device = 0i32;
+        // SAFETY: the attribute is a number of 4 bytes. The driver only looks the address up.
+        let status =
+            unsafe { sys::cuPointerGetAttribute((&raw mut device).cast(), DEVICE, address) };
+        (status == sys::CUresult::CUDA_SUCCESS).then(|| usize::try_from(device).ok()).flatten()
     }
 
     /// The allocation that holds `address`. `None` where the driver does not know the address.

@@ -1,12 +1,16 @@
 //! The executor kernel: loaded once for each communicator, launched once for each plan.
 
-use super::{Current, DeviceMemory, PinnedMemory};
-use crate::error::Result;
-use cudarc::driver::{CudaContext, CudaStream, sys};
+use super::driver::check_anywhere;
+use super::{Current, DeviceMemory, PinnedMemory, discard};
+use crate::error::{Error, Result};
+use cudarc::driver::{CudaContext, CudaStream, result, sys};
 use ringdove_kernels::launch::LaunchArguments;
 use ringdove_kernels::ptx;
 use std::ffi::{CString, c_void};
 use std::sync::Arc;
+
+/// Drivers from this one on, CUDA 12.4, have `cuFuncLoad`.
+const FUNCTION_LOAD_SINCE: i32 = 12_040;
 
 /// The executor kernel, loaded into one context.
 #[derive(Debug)]
@@ -23,8 +27,9 @@ unsafe impl Sync for Executor {}
 
 impl Executor {
     /// Loads the device code. Loading may synchronise the device, so it belongs to
-    /// initialisation: a load beside a kernel that waits for a peer could not end.
-    pub fn load(context: &Arc<CudaContext>) -> Result<Self> {
+    /// initialisation: a load beside a kernel that waits for a peer could not end. `eagerly`: all
+    /// of it now, whatever CUDA_MODULE_LOADING says, and nothing at the first launch.
+    pub fn load(context: &Arc<CudaContext>, eagerly: bool) -> Result<Self> {
         let current = Current::bind(context)?;
         let text = CString::new(ptx::EXECUTOR).expect("generated PTX holds no NUL");
         let entry = CString::new(ptx::EXECUTOR_ENTRY).expect("the entry's name holds no NUL");
@@ -39,7 +44,35 @@ impl Executor {
         current.check("cuModuleGetFunction", unsafe {
             sys::cuModuleGetFunction(&mut executor.function, module, entry.as_ptr())
         })?;
+        // Older drivers load a function when its handle is asked for.
+        if eagerly && driver_version()? >= FUNCTION_LOAD_SINCE {
+            // SAFETY: a function of the module that was loaded just now.
+            current.check("cuFuncLoad", unsafe { sys::cuFuncLoad(executor.function) })?;
+        }
         Ok(executor)
+    }
+
+    /// How many blocks of `threads` threads the device runs at a time.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`](crate::Error::Cuda) with the driver's answer.
+    pub fn blocks_at_once(&self, threads: u32) -> Result<u32> {
+        use sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT as COUNT;
+        let current = Current::bind(&self.context)?;
+        let mut each = 0;
+        // SAFETY: the function is loaded, and `each` outlives the call.
+        current.check("cuOccupancyMaxActiveBlocksPerMultiprocessor", unsafe {
+            sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(
+                &mut each,
+                self.function,
+                threads as i32,
+                0,
+            )
+        })?;
+        // SAFETY: the device is that of a live context.
+        let count = unsafe { result::device::get_attribute(self.context.cu_device(), COUNT) };
+        let count = count.map_err(Error::from_driver("cuDeviceGetAttribute"))?;
+        Ok(u32::try_from(each).unwrap_or(0) * u32::try_from(count).unwrap_or(0))
     }
 
     /// Enqueues one launch on `stream`: the only driver call of a collective in steady state.
@@ -75,11 +108,33 @@ impl Executor {
 
 impl Drop for Executor {
     fn drop(&mut self) {
+        discard(Loaded { context: self.context.clone(), module: self.module });
+    }
+}
+
+/// A module that nobody uses any more.
+struct Loaded {
+    context: Arc<CudaContext>,
+    module: sys::CUmodule,
+}
+
+// SAFETY: as of `Executor`.
+unsafe impl Send for Loaded {}
+
+impl Drop for Loaded {
+    fn drop(&mut self) {
         if Current::bind(&self.context).is_ok() {
             // SAFETY: loaded by `load`; the communicator drops it after its last launch ended.
             unsafe { sys::cuModuleUnload(self.module) };
         }
     }
+}
+
+fn driver_version() -> Result<i32> {
+    let mut version = 0;
+    // SAFETY: `version` outlives the call.
+    check_anywhere("cuDriverGetVersion", unsafe { sys::cuDriverGetVersion(&mut version) })?;
+    Ok(version)
 }
 
 /// Moves encoded plans to the device in stream order.

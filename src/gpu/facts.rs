@@ -8,6 +8,9 @@ use crate::error::{Error, Result};
 use cudarc::driver::{result, sys};
 use sys::CUdevice_attribute as Attribute;
 
+/// How many hardware queues a context asks for.
+const CONNECTIONS: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
+
 /// The driver and its devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DriverFacts {
@@ -34,6 +37,8 @@ pub struct DeviceFacts {
     pub direct_rdma: bool,
     /// Who may use it.
     pub compute_mode: ComputeMode,
+    /// Whether its streams have memory operations on words of 64 bits.
+    pub stream_memory_operations: bool,
     /// For each device, itself included, whether its memory can be reached from this one.
     pub reaches: Vec<bool>,
 }
@@ -47,6 +52,14 @@ pub enum ComputeMode {
     ExclusiveProcess,
     /// Nobody.
     Prohibited,
+}
+
+/// How many hardware queues the streams of a context share, and whether the user has said so.
+pub(crate) fn hardware_queues() -> (u32, bool) {
+    /// What drivers give a context that asks for nothing.
+    const DEFAULT: u32 = 8;
+    let set = std::env::var(CONNECTIONS).ok().and_then(|text| text.parse::<u32>().ok());
+    (set.map_or(DEFAULT, |count| count.clamp(1, 32)), set.is_some())
 }
 
 impl DriverFacts {
@@ -92,6 +105,7 @@ fn device(device: sys::CUdevice, all: &[sys::CUdevice]) -> Result<DeviceFacts> {
         ),
         exports_dma_buffers: has(Attribute::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED),
         direct_rdma: has(Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED),
+        stream_memory_operations: has(Attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS),
         compute_mode: match ask(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_MODE)? {
             2 => ComputeMode::Prohibited,
             3 => ComputeMode::ExclusiveProcess,

@@ -66,7 +66,7 @@ impl Import {
     ) -> Result<(Arc<Self>, u64)> {
         let import = Self::open(context, &export.handle).map_err(|error| match error {
             Error::Cuda { ref name, .. } if is_false_handle(&error) => {
-                let expected = "a handle of memory that another process of this node has";
+                let expected = "a memory handle of another process of this node";
                 Error::peer_value(range.rank, range.what, expected, name)
             }
             other => other,
@@ -109,7 +109,7 @@ fn extent_of(current: &Current, address: u64) -> Result<Extent> {
         Some(Extent { base: address, length_bytes: end.checked_sub(address)? })
     });
     range.ok_or_else(|| Error::System {
-        what: "asking the driver how much memory of another process it has mapped".into(),
+        what: "querying the size of another process's memory".into(),
         cause: format!("it does not know {address:#x}, which it has mapped just now"),
     })
 }

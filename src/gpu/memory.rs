@@ -1,7 +1,7 @@
 //! Memory that kernels, engines and the host share.
 
-use super::{Current, OwnStream};
-use crate::error::{Error, Result};
+use super::{Current, OwnStream, discard};
+use crate::error::Result;
 use crate::shared::Region;
 use cudarc::driver::{CudaContext, sys};
 use std::ptr::NonNull;
@@ -29,10 +29,14 @@ impl DeviceMemory {
         // SAFETY: the context is current and `address` outlives the call.
         current.check("cuMemAlloc", unsafe { sys::cuMemAlloc_v2(&mut address, whole) })?;
         let memory = Self { context: context.clone(), address, bytes };
+        // On a stream of its own, which is all that is waited for: others may hold kernels that
+        // wait for whoever allocates here. The zeros are part of the protocol (R1).
+        let stream = OwnStream::new(context)?;
         // SAFETY: the range was allocated just now.
-        current.check("cuMemsetD8", unsafe { sys::cuMemsetD8_v2(address, 0, bytes.max(1)) })?;
-        // `cuMemsetD8` may return before it has ended; the zeros are part of the protocol (R1).
-        context.synchronize().map_err(Error::from_driver("cuCtxSynchronize"))?;
+        current.check("cuMemsetD8Async", unsafe {
+            sys::cuMemsetD8Async(address, 0, bytes.max(1), stream.handle())
+        })?;
+        stream.synchronize()?;
         Ok(memory)
     }
 
@@ -46,25 +50,34 @@ impl DeviceMemory {
         self.bytes
     }
 
-    /// Copies `source` to `offset` and waits until it is there.
+    /// Copies `source` to `offset` and waits until it is there: for every stream, also for those
+    /// that wait for no other, to which a copy from pageable memory may come late.
     pub fn write(&self, offset: usize, source: &[u8]) -> Result<()> {
         assert!(offset.checked_add(source.len()).is_some_and(|end| end <= self.bytes));
+        let pinned = Arc::new(PinnedMemory::zeroed(&self.context, source.len())?);
+        pinned.region().copy_in(0, source)?;
+        let stream = OwnStream::new(&self.context)?;
         let current = Current::bind(&self.context)?;
-        // SAFETY: the range lies inside the allocation and `source` outlives the blocking copy.
-        current.check("cuMemcpyHtoD", unsafe {
-            sys::cuMemcpyHtoD_v2(self.address + offset as u64, source.as_ptr().cast(), source.len())
-        })
+        // SAFETY: the range lies inside the allocation, and `pinned` outlives the stream's work.
+        current.check("cuMemcpyHtoDAsync", unsafe {
+            sys::cuMemcpyHtoDAsync_v2(
+                self.address + offset as u64,
+                pinned.host().cast_const().cast(),
+                source.len(),
+                stream.handle(),
+            )
+        })?;
+        stream.synchronize()
     }
 }
 
 impl DeviceMemory {
     /// The 64-bit word at `offset`, which nobody writes any more. Waits for nothing else that the
     /// device does.
-    pub fn read_word(&self, offset: usize) -> Result<u64> {
+    /// `stream` has nothing else to do: a new one could wait for the device, and the legacy one would
+    /// wait for kernels of other users, which may themselves wait for whoever asks here.
+    pub fn read_word(&self, offset: usize, stream: &OwnStream) -> Result<u64> {
         assert!(offset.checked_add(size_of::<u64>()).is_some_and(|end| end <= self.bytes));
-        // A stream of its own: a copy on the legacy stream would wait for kernels of other users,
-        // which may themselves wait for whoever asks here.
-        let stream = OwnStream::new(&self.context)?;
         let current = Current::bind(&self.context)?;
         let mut word = [0; size_of::<u64>()];
         // SAFETY: the range lies inside the allocation, and `word` lives until the stream has been
@@ -83,6 +96,18 @@ impl DeviceMemory {
 }
 
 impl Drop for DeviceMemory {
+    fn drop(&mut self) {
+        discard(FreedMemory { context: self.context.clone(), address: self.address });
+    }
+}
+
+/// Device memory that nobody uses any more.
+struct FreedMemory {
+    context: Arc<CudaContext>,
+    address: u64,
+}
+
+impl Drop for FreedMemory {
     fn drop(&mut self) {
         // A context that has failed reports its error here once more; there is nobody to tell.
         if Current::bind(&self.context).is_ok() {
@@ -155,6 +180,21 @@ impl PinnedMemory {
 }
 
 impl Drop for PinnedMemory {
+    fn drop(&mut self) {
+        discard(FreedPinned { context: self.context.clone(), host: self.host });
+    }
+}
+
+/// Pinned memory that nobody uses any more.
+struct FreedPinned {
+    context: Arc<CudaContext>,
+    host: *mut u8,
+}
+
+// SAFETY: as of `PinnedMemory`.
+unsafe impl Send for FreedPinned {}
+
+impl Drop for FreedPinned {
     fn drop(&mut self) {
         if Current::bind(&self.context).is_ok() {
             // SAFETY: allocated by `zeroed`, freed only here, after all users have ended.

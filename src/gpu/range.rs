@@ -1,11 +1,12 @@
 //! Device memory as adapters see it, and signals that the host raises in it.
 
-use super::{Current, DeviceMemory, OwnStream};
+use super::{Current, DeviceMemory, SignalStream, way_on_own_device};
 use crate::error::{Error, Result};
 use crate::shared::{DeviceRange, DmaBuffer, Owner};
 use cudarc::driver::{CudaContext, CudaSlice, DevicePtr, sys};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// A piece of device memory that an adapter may be given.
 pub struct GpuRange {
@@ -116,15 +117,18 @@ unsafe impl DeviceRange for GpuRange {
         match self.context.attribute(attribute) {
             Ok(1..) => self.export().map_err(|error| error.to_string()),
             Ok(_) => Err("the device's driver exports no dma-bufs".into()),
-            Err(error) => Err(format!("the driver does not say whether it exports: {error}")),
+            Err(error) => Err(format!("the driver does not report whether it exports: {error}")),
         }
     }
 }
 
+/// How long a writer waits for the words before, where copies write them: these end by themselves.
+const ROOM_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// A stream for single words that the host writes into device memory, in order.
 pub struct StreamWriter {
     context: Arc<CudaContext>,
-    stream: OwnStream,
+    signals: SignalStream,
     words: Arc<dyn DeviceRange>,
 }
 
@@ -134,16 +138,17 @@ impl StreamWriter {
     /// # Errors
     /// [`Error::Cuda`] where a stream cannot be made.
     pub fn new(context: &Arc<CudaContext>, words: Arc<dyn DeviceRange>) -> Result<Self> {
-        Ok(Self { context: context.clone(), stream: OwnStream::new(context)?, words })
+        let signals = SignalStream::new(context, way_on_own_device(context))?;
+        Ok(Self { context: context.clone(), signals, words })
     }
 
     /// Writes words, in order, after what the host did before.
     ///
     /// # Errors
     /// [`Error::Cuda`] with the driver's answer; [`Error::Argument`] for an address outside of
-    /// the words.
+    /// the words; [`Error::HostWaitExpired`] where the device does not write those before.
     pub fn write(&mut self, words: impl Iterator<Item = (u64, u64)>) -> Result<()> {
-        let current = Current::bind(&self.context)?;
+        let current = Current::bind(&self.context)?.apart_from_captures()?;
         for (address, value) in words {
             let last = self.words.length_bytes().checked_sub(8);
             let offset = address.checked_sub(self.words.address());
@@ -151,12 +156,29 @@ impl StreamWriter {
                 let expected = "one of the words that were given";
                 return Err(Error::argument("signal", expected, format!("{address:#x}")));
             }
-            // Pairs with wait.cuh: the acquire load of a signal, R9. The default flags fence
-            // before the write.
+            self.make_room(&current)?;
             // SAFETY: an aligned word of device memory that `words` keeps allocated.
-            current.check("cuStreamWriteValue64", unsafe {
-                sys::cuStreamWriteValue64_v2(self.stream.handle(), address, value, 0)
-            })?;
+            unsafe { self.signals.raise(&current, address, value)? };
+        }
+        Ok(())
+    }
+
+    /// Room for one word: at once, unless hundreds of them are on their way.
+    fn make_room(&mut self, current: &Current) -> Result<()> {
+        if self.signals.has_room(current, 1)? {
+            return Ok(());
+        }
+        let began = Instant::now();
+        while !self.signals.has_room(current, 1)? {
+            if began.elapsed() > ROOM_TIMEOUT {
+                return Err(Error::HostWaitExpired {
+                    what: "the device to write signals that were enqueued before".into(),
+                    expected: "some of them written".into(),
+                    seen: "none".into(),
+                    waited: began.elapsed(),
+                });
+            }
+            std::hint::spin_loop();
         }
         Ok(())
     }

@@ -8,6 +8,10 @@ use std::sync::Arc;
 /// A stream that nobody else uses. It does not wait for the legacy default stream: that could hold
 /// a kernel which waits for this one.
 ///
+/// It has the greatest priority. What the library enqueues is short, and kernels wait for it; and
+/// streams of one priority share few hardware queues, in which a copy could stand behind the very
+/// kernel that waits for it.
+///
 /// Not one of `cudarc`'s: the first of those in a context waits for the whole device.
 #[derive(Debug)]
 pub(crate) struct OwnStream {
@@ -17,24 +21,45 @@ pub(crate) struct OwnStream {
 
 // SAFETY: stream handles may be used from any thread.
 unsafe impl Send for OwnStream {}
+// SAFETY: as above; the driver's own locks order calls of several threads.
+unsafe impl Sync for OwnStream {}
 
 impl OwnStream {
-    /// A new stream of `context`.
+    /// A new stream of `context`. May wait for the device, so it belongs to initialisation only.
     ///
     /// # Errors
     /// [`Error::Cuda`](crate::Error::Cuda) where a stream cannot be made.
     pub fn new(context: &Arc<CudaContext>) -> Result<Self> {
         let current = Current::bind(context)?;
+        let (mut least, mut greatest) = (0, 0);
+        // SAFETY: both targets outlive the call.
+        current.check("cuCtxGetStreamPriorityRange", unsafe {
+            sys::cuCtxGetStreamPriorityRange(&mut least, &mut greatest)
+        })?;
         let mut handle = std::ptr::null_mut();
         let flags = sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32;
         // SAFETY: the context is current and `handle` outlives the call.
-        current.check("cuStreamCreate", unsafe { sys::cuStreamCreate(&mut handle, flags) })?;
+        current.check("cuStreamCreateWithPriority", unsafe {
+            sys::cuStreamCreateWithPriority(&mut handle, flags, greatest)
+        })?;
         Ok(Self { context: context.clone(), handle })
     }
 
     /// The driver's handle, valid as long as this value.
     pub fn handle(&self) -> sys::CUstream {
         self.handle
+    }
+
+    /// True if everything that was enqueued has ended.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`](crate::Error::Cuda) with the error of what was enqueued.
+    pub fn is_idle(&self, current: &Current) -> Result<bool> {
+        // SAFETY: the stream lives until drop.
+        match unsafe { sys::cuStreamQuery(self.handle) } {
+            sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            status => current.check("cuStreamQuery", status).map(|()| true),
+        }
     }
 
     /// Waits until everything that was enqueued has ended.

@@ -1,7 +1,7 @@
 //! Encoding: one rank's program as the bytes of [`ringdove_kernels::op`].
 
 use super::{LaneEnd, LaneKind, Modifiers, Op, Operand, Plan, Range, RankProgram};
-use ringdove_kernels::op::{self as wire, OpCode, PLAN_MAGIC, Space, flags};
+use ringdove_kernels::op::{self as wire, ADDRESS_NUMBER_SHIFT, OpCode, PLAN_MAGIC, Space, flags};
 
 /// The most bytes that one rank's encoded program may have.
 pub const ENCODED_BYTES_MAX: u64 = 64 << 20;
@@ -193,6 +193,11 @@ fn operand(place: Operand) -> wire::Operand {
         Operand::Slot { port, message, offset } => {
             wire::Operand { offset, number: message, port, space: Space::Slot as u8, ..empty }
         }
-        Operand::Address(offset) => wire::Operand { offset, space: Space::Address as u8, ..empty },
+        Operand::Address(address) => wire::Operand {
+            offset: address & ((1 << ADDRESS_NUMBER_SHIFT) - 1),
+            number: (address >> ADDRESS_NUMBER_SHIFT) as u32,
+            space: Space::Address as u8,
+            ..empty
+        },
     }
 }

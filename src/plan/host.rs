@@ -8,8 +8,8 @@
 
 use ringdove_kernels::element::ReduceOp;
 use ringdove_kernels::op::{
-    BlockProgram, Op, OpCode, Operand, PLAN_MAGIC, PlanHeader, Segment, Space, flag_of, flags,
-    ll_bytes,
+    ADDRESS_NUMBER_SHIFT, BlockProgram, Op, OpCode, Operand, PLAN_MAGIC, PlanHeader, Segment,
+    Space, flag_of, flags, ll_bytes,
 };
 use std::collections::VecDeque;
 
@@ -446,7 +446,8 @@ impl Host {
         if operand.space == Space::Buffer as u8 {
             Where::Buffer { rank, number: operand.number as usize, offset: offset + moved }
         } else if operand.space == Space::Address as u8 {
-            Where::Buffer { rank, number: 2, offset: offset + moved }
+            let start = (operand.number as usize) << ADDRESS_NUMBER_SHIFT;
+            Where::Buffer { rank, number: 2, offset: start + offset + moved }
         } else {
             assert_eq!(operand.space, Space::Slot as u8);
             let port = self.port(at, operand.port);

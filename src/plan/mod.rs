@@ -46,6 +46,7 @@ pub use encode::{ENCODED_BYTES_MAX, EncodeError, PortResolver};
 pub use request::{Collective, CollectiveRequest, Delivery};
 pub(crate) use selection::ALL_PAIRS_RANKS_MAX;
 pub use selection::{Algorithm, Choice, Limits, PlanError, select};
+pub(crate) use send_recv::check_overlap;
 pub use send_recv::{Direction, Group, PointToPoint, group, group_plan};
 pub use verify::{Access, Promise, Reason, Site, Stuck, Verified, VerifyError, verify};
 
@@ -235,7 +236,9 @@ pub enum Operand {
         /// Bytes from the start of the slot.
         offset: u64,
     },
-    /// A device address; moves with the round. Local operands only.
+    /// A device address, or, from 2^40 on, the entry of the launch's table of addresses with the
+    /// number in the bits from 40 on, and bytes behind it. Moves with the round. Local operands
+    /// only.
     Address(u64),
 }
 

@@ -40,7 +40,7 @@ pub struct PointToPoint {
     pub peer: u32,
     /// Which way.
     pub direction: Direction,
-    /// Device address of the local memory.
+    /// Address of the local memory, as [`Operand::Address`] takes it.
     pub address: u64,
     /// How much; 0 is fine.
     pub bytes: u64,
@@ -129,7 +129,7 @@ fn check(transfer: &PointToPoint, rank_count: u32) -> Result<(), PlanError> {
 }
 
 /// What is received into, nothing else may touch.
-fn check_overlap(rank: u32, transfers: &[PointToPoint]) -> Result<(), PlanError> {
+pub(crate) fn check_overlap(rank: u32, transfers: &[PointToPoint]) -> Result<(), PlanError> {
     let to_self =
         |direction| transfers.iter().filter(move |it| it.peer == rank && it.direction == direction);
     // A receive from the own rank that stays in place is not written.

@@ -30,7 +30,7 @@ impl RingMemory {
     /// None in practice; the region is made to fit.
     pub fn host(size: RingSize) -> Result<Self> {
         let slots_bytes = size.slots() as usize * DESCRIPTOR_BYTES;
-        // Each word on a cache line of its own: three parties write them.
+        // Each word on its own cache line: three parties write them.
         let words = Region::host(3 * 64);
         Ok(Self {
             slots: Region::host(slots_bytes),
@@ -54,7 +54,9 @@ pub enum PushError {
     },
     /// The caller gave up while it held a position. The ring has a hole there for ever, so its
     /// communicator must be aborted.
-    #[error("gave up at ring {position}: the ring was full (tail {tail}); it cannot be used again")]
+    #[error(
+        "timed out at ring {position}: the ring was full (tail {tail}); it cannot be used again"
+    )]
     Abandoned {
         /// The position that stays empty.
         position: Position,
@@ -160,7 +162,7 @@ impl Producer {
         self.size.has_room(position, Position(tail))
     }
 
-    /// R5: all that this thread wrote before is visible to whoever accepts the words.
+    /// R5: a reader that accepts the words sees all that this thread wrote before.
     fn publish(&self, position: Position, descriptor: &Descriptor) {
         let words = descriptor.encode(self.size.lap_bit(position));
         let index = self.size.slot(position) * (DESCRIPTOR_BYTES / 8);

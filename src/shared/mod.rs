@@ -3,7 +3,8 @@
 //! A GPU, a copy engine or an adapter can change such memory at any moment, so there is never a
 //! Rust reference or slice to it. There are three ways in: one atomic word ([`AtomicWord32`],
 //! [`AtomicWord64`]), a row of atomic words ([`WordArray`]), and copies in and out of a [`Region`]
-//! of what nobody writes at that moment. Every load and store names its ordering where it is made.
+//! of memory that is not written at that moment. Every load and store names its ordering where it
+//! is made.
 //!
 //! A file that is such memory, the BAR of a PCI function, becomes a region with [`map_file`].
 //!

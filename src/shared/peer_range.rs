@@ -1,6 +1,6 @@
 //! Ranges that a peer names, checked against what this side knows by itself.
 //!
-//! This is the one place where an offset, an address or a length that another process told becomes
+//! This is the one place where an offset, an address or a length from another process becomes
 //! an address (R8: bases are checked, too). A peer is authenticated, and still not trusted with
 //! addresses of this process: it may be of another version, broken, or hostile.
 
@@ -60,10 +60,8 @@ impl PeerRange<'_> {
             1 => String::new(),
             align => format!(", at a multiple of {align}"),
         };
-        let expected = format!(
-            "{length_bytes} bytes inside of the {} that there are{aligned}",
-            extent.length_bytes
-        );
+        let expected =
+            format!("{length_bytes} bytes within {} bytes{aligned}", extent.length_bytes);
         Error::peer_value(rank, what, expected, seen)
     }
 }

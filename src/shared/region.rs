@@ -107,7 +107,7 @@ impl Region {
         Ok(unsafe { WordArray::new(pointer, count, self.owner.clone()) })
     }
 
-    /// Copies bytes out. They are a consistent picture only if nobody writes them meanwhile: the
+    /// Copies bytes out. They are consistent only if they are not written meanwhile: the
     /// caller has seen, with acquire, a word that was released after the last write.
     ///
     /// # Errors

@@ -38,7 +38,7 @@ impl fmt::Display for PortState {
     }
 }
 
-/// What a port is plugged into.
+/// Link layer of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LinkLayer {
     /// InfiniBand.

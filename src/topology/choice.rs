@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 use std::fmt;
 use std::path::Path;
 
-/// What the user asks for by name.
+/// Adapter, port and GID that the user has set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
     /// The adapter (and port) to use; the nearest one without.
@@ -28,7 +28,7 @@ pub struct Near {
     pub ordinal: usize,
 }
 
-/// What was chosen, why, and what was passed over.
+/// The chosen adapter, the reason, and the ports that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// The adapter's name.

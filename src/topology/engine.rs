@@ -24,7 +24,7 @@ pub struct EngineFunction {
     pub place: Place,
 }
 
-/// What virtual engines are called.
+/// PCI ids of virtual engines.
 const VIRTUAL: PciId = PciId { vendor: PCI_VENDOR_VIRTUAL, device: PCI_DEVICE_VIRTUAL };
 
 /// Every function below `sysfs` with the class of device engines that is virtual or has one of
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn class_and_numbers_tell_engines_from_other_functions() {
+    fn class_and_ids_distinguish_engines_from_other_functions() {
         let root = tree();
         let found = read(root.path(), &[]);
         assert_eq!(names(&found.iter().collect::<Vec<_>>()), ["0000:05:00.0", "0000:85:00.0"]);

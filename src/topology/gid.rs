@@ -32,7 +32,7 @@ impl Gid {
         self.raw[0] == 0xfe && self.raw[1] & 0xc0 == 0x80
     }
 
-    /// True for an entry that nobody has filled in: no address, or a prefix alone.
+    /// True for an empty entry: no address, or a prefix alone.
     pub fn is_empty(&self) -> bool {
         self.raw[8..] == [0; 8] && (self.raw[..8] == [0; 8] || self.is_link_local())
     }

@@ -1,4 +1,4 @@
-//! What NVIDIA's management library (NVML) says: the driver's version, and NVLinks.
+//! NVIDIA's management library (NVML): the driver's version, and NVLinks.
 //!
 //! NVML sees all GPUs of the machine, numbers them its own way, and knows nothing of
 //! `CUDA_VISIBLE_DEVICES`; PCI addresses tell which of its GPUs is which of CUDA's.
@@ -10,7 +10,7 @@ use nvml_wrapper::{Device, Nvml};
 /// NVML numbers the NVLinks of a GPU up to here.
 const LINKS_MAX: u32 = 18;
 
-/// What the management library says of this machine.
+/// The machine, according to the management library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Management {
     /// Version of the kernel driver, such as `550.54.15`.

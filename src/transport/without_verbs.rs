@@ -145,6 +145,11 @@ impl Endpoint {
     }
 
     /// Never called.
+    pub fn keeps_order(&self) -> bool {
+        match *self {}
+    }
+
+    /// Never called.
     pub fn connect(&mut self, _remote: &[u8]) -> Result<()> {
         match *self {}
     }

@@ -81,7 +81,7 @@ fn different_numbers_of_ranks_are_shown_side_by_side() {
 }
 
 #[test]
-fn a_rank_that_comes_after_the_failure_is_told_too() {
+fn a_rank_that_joins_after_the_failure_gets_the_error_too() {
     let settings = patient();
     let root = Root::open(&settings).unwrap();
     let join = |rank| ControlPlane::join(entry(root.id(), rank, 4), &settings);
@@ -192,7 +192,7 @@ fn the_top_of_the_tree_is_named_when_it_does_not_call() {
 }
 
 #[test]
-fn ranks_that_call_different_things_are_told_so() {
+fn ranks_that_make_different_calls_get_an_error() {
     let results = within(PROMPT, || {
         job(5, &patient(), |plane| match plane.rank().0 {
             3 => plane.all_gather(b"").map(drop),
@@ -242,7 +242,7 @@ const ID: &str = "TEST_BOOTSTRAP_ID";
 const RANK: &str = "TEST_BOOTSTRAP_RANK";
 const RANK_COUNT: u32 = 7;
 
-/// A process of its own for one rank, which joins, calls once and then only lives.
+/// Its own process for one rank, which joins, calls once and then only lives.
 fn process(id: &UniqueId, rank: u32) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "faults::a_rank_in_a_process_of_its_own", "--ignored", "--nocapture"])

@@ -1,5 +1,5 @@
 //! Thousands of connections and bytes from strangers, and other users of the machine. Each test
-//! runs in a process of its own: the log is counted, descriptors are limited, users change.
+//! runs in its own process: the log is counted, descriptors are limited, users change.
 
 use crate::support::{each_rank, entry, from_text, in_a_process_of_its_own, settings, to_text};
 use crate::support::{ranks_possible, within};

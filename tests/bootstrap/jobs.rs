@@ -65,7 +65,7 @@ fn a_broadcast_brings_the_bytes_of_the_rank_that_was_named() {
 }
 
 #[test]
-fn nobody_passes_a_barrier_before_all_have_come() {
+fn no_rank_passes_a_barrier_before_all_have_entered_it() {
     let here = AtomicU32::new(0);
     job(9, &patient(), |plane| {
         for round in 1..=20 {
@@ -180,7 +180,7 @@ fn a_job_assembles_over_the_interface_that_the_library_chooses() {
 }
 
 #[test]
-fn several_jobs_of_one_process_do_not_meet() {
+fn several_jobs_of_one_process_do_not_interfere() {
     each_rank(0..4, |number| {
         job(3, &patient(), |plane| {
             for _ in 0..20 {
@@ -209,7 +209,7 @@ fn the_environment_of_a_launcher_is_enough() {
 }
 
 #[test]
-fn jobs_of_one_rank_need_no_place_to_meet_and_do_not_collide() {
+fn jobs_of_one_rank_need_no_rendezvous_and_do_not_collide() {
     each_rank(0..3, |_| {
         let launch = Launch::from_lookup(|name| match name {
             "RINGDOVE_RANK" => Some("0".into()),

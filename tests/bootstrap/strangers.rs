@@ -87,11 +87,11 @@ fn garbage_is_refused_by_its_first_bytes() {
         assert_eq!(sees_the_end(stranger), b"", "a stranger learns nothing");
     }
     let warning = LOG.about(&strangers);
-    assert!(warning.contains("does not speak this protocol"), "{warning}");
+    assert!(warning.contains("does not use this protocol"), "{warning}");
 }
 
 #[test]
-fn silence_is_given_up_and_holds_nobody_up() {
+fn a_silent_client_times_out_and_delays_no_other() {
     for mut stranger in job_beside(|_| {}) {
         // The root is gone with the job, or gives up on the handshake: both end the connection.
         assert_eq!(sees_the_end(&mut stranger), b"");
@@ -122,7 +122,7 @@ fn an_opening_without_the_secret_gets_no_further() {
         assert!(answer.len() <= 48, "nothing but the root's own hello: {answer:02x?}");
     }
     let warning = LOG.about(&strangers);
-    assert!(warning.contains("does not hold the secret of this job"), "{warning}");
+    assert!(warning.contains("does not have the secret of this job"), "{warning}");
 }
 
 fn hello_as_rank_1(version: u8) -> Vec<u8> {
@@ -135,7 +135,7 @@ fn the_layout_of_version_1_is_named_to_both_sides_users() {
     // Nobody can prove to it what it does not understand: the connection ends, the log says why.
     let strangers = job_beside(|stranger| stranger.write_all(&hello_as_rank_1(1)).unwrap());
     let warning = LOG.about(&strangers);
-    assert!(warning.contains("says that it speaks version 1"), "{warning}");
+    assert!(warning.contains("reports version 1"), "{warning}");
 }
 
 /// Rank 0 of two as torchrun starts it, on a free port, with this secret.

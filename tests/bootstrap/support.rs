@@ -123,7 +123,7 @@ pub fn ranks_possible(wanted: u32) -> u32 {
     possible
 }
 
-/// Runs a test of this program in a process of its own.
+/// Runs a test of this program in its own process.
 pub fn in_a_process_of_its_own(test: &str) {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--ignored", "--nocapture"])

@@ -26,7 +26,7 @@ pub fn run(
     }
 }
 
-/// Runs the current test once more, in a process of its own that sees virtual adapters.
+/// Runs the current test once more, in its own process that sees virtual adapters.
 pub fn on_virtual_adapter(adapter: &str, faults: &str) {
     if std::env::var("RINGDOVE_TEST_GPU").is_ok_and(|value| value == "real") {
         return tally::skip("virtual-only", "RINGDOVE_TEST_ADAPTER names no adapter");
@@ -38,6 +38,7 @@ pub fn on_virtual_adapter(adapter: &str, faults: &str) {
     command.arg(std::env::current_exe().unwrap());
     command.args([test, "--exact", "--nocapture", "--test-threads=1"]);
     command.env("RINGDOVE_TEST_ADAPTER", adapter).env("RINGDOVE_TEST_ADAPTER_DOWN", ETHERNET);
+    super::on_strict_driver(&mut command);
     if !faults.is_empty() {
         command.env("HWSIM_FAULTS", format!("seed=7,{faults}"));
     }

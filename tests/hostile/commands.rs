@@ -1,5 +1,5 @@
 //! Command lines and machine files that nobody should write: each run of `ringdove` and `hwsim`
-//! ends in time, in bounded memory, with a status and a message of its own: no panic, no signal.
+//! ends in time, in bounded memory, with its own status and a message: no panic, no signal.
 
 use crate::hardware::tool;
 use crate::mutation::{Campaign, Input, corpus, mutate};
@@ -161,7 +161,7 @@ fn ended(mut command: Command) -> Option<(ExitStatus, String)> {
     Some((status, String::from_utf8_lossy(&bytes).into_owned()))
 }
 
-/// A command in bounded address space, in a folder of its own.
+/// A command in bounded address space, in its own folder.
 fn bounded(folder: &Path, program: &Path, arguments: &[OsString]) -> Command {
     let mut command = Command::new("bash");
     command.arg("-c").arg(format!("ulimit -v {ADDRESS_SPACE_KIB}; exec \"$@\"")).arg("bash");

@@ -172,15 +172,17 @@ pub fn wait_for(transport: &mut VerbsTransport, what: &str, mut done: impl FnMut
     }
 }
 
-/// SplitMix64: choices that a printed seed repeats.
-pub struct Choices(pub u64);
+/// Random choices that the printed seed repeats.
+pub struct Choices(fastrand::Rng);
 
 impl Choices {
+    pub fn new(seed: u64) -> Self {
+        println!("seed {seed}");
+        Self(fastrand::Rng::with_seed(seed))
+    }
+
     pub fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ mixed >> 31) % bound
+        self.0.u64(..bound)
     }
 }
 

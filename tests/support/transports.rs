@@ -58,12 +58,14 @@ pub struct HostMemory {
     regions: Vec<Region>,
     lanes: BTreeMap<u32, VecDeque<Transfer>>,
     signals: HashMap<u64, u64>,
-    seed: u64,
+    random: fastrand::Rng,
 }
 
 impl HostMemory {
     pub fn new(regions: Vec<Region>, seed: u64) -> Self {
-        Self { regions, lanes: BTreeMap::new(), signals: HashMap::new(), seed }
+        println!("seed {seed}");
+        let random = fastrand::Rng::with_seed(seed);
+        Self { regions, lanes: BTreeMap::new(), signals: HashMap::new(), random }
     }
 
     fn locate(&self, transfer: &Transfer, address: u64, length: u64) -> Located<'_> {
@@ -125,9 +127,7 @@ impl Transport for HostMemory {
         if busy.is_empty() {
             return Ok(Polled::default());
         }
-        // A linear congruential generator is enough to mix lanes (constants of Knuth's MMIX).
-        self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        let lane = busy[(self.seed >> 33) as usize % busy.len()];
+        let lane = busy[self.random.usize(..busy.len())];
         let transfer = self.lanes.get_mut(&lane).and_then(VecDeque::pop_front);
         if let Some(transfer) = transfer {
             self.run(&transfer)?;

@@ -57,7 +57,7 @@ pub fn function(
     })
 }
 
-/// Makes the file of a BAR under a name of its own first: others find all of it, or nothing.
+/// Makes the file of a BAR under its own name first: others find all of it, or nothing.
 fn make_once(fabric: &Directory, name: &str, identity: &Identity) -> Result<(), Error> {
     let bar = fabric.path().join(name);
     let failed = || Error::system(format!("making {}", bar.display()));
@@ -73,7 +73,7 @@ fn make_once(fabric: &Directory, name: &str, identity: &Identity) -> Result<(), 
             if seen == identity_bytes(identity) {
                 return Ok(());
             }
-            let why = "the fabric's folder has the engines of another machine: take a new one";
+            let why = "the fabric's folder belongs to another machine: use a new folder";
             Err(failed()(std::io::Error::other(why)))
         }
         named => named.map_err(failed()),

@@ -1,4 +1,4 @@
-//! What can go wrong before the command runs.
+//! Errors before the command runs.
 
 use hwsim_machine::description::DescriptionError;
 use hwsim_machine::fabric::FabricError;
@@ -17,7 +17,7 @@ pub enum Error {
     Fabric {
         /// Who named the folder.
         named: String,
-        /// What is wrong with it.
+        /// The reason.
         cause: FabricError,
     },
     /// There is no prediction.
@@ -36,9 +36,9 @@ pub enum Error {
     /// A file or folder cannot be made, or a process not started.
     #[error("{action}: {source}")]
     System {
-        /// What was being done.
+        /// The action that failed.
         action: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The command does not exist.
@@ -72,7 +72,7 @@ pub enum Error {
     },
     /// `hwsim sdk` would write over somebody else's file.
     #[error(
-        "{} is there, and `hwsim sdk` has not written it: expected a new folder, or one that it \
+        "{} exists, and `hwsim sdk` has not written it: expected a new folder, or one that it \
          has written",
         path.display()
     )]

@@ -1,4 +1,4 @@
-//! The fabric: a folder that the processes of one cluster share, and nobody else.
+//! The fabric: a folder that only the processes of one cluster share.
 
 use crate::adapters::SYSFS_VARIABLE;
 use crate::error::Error;
@@ -28,22 +28,21 @@ impl Fabric {
     /// which goes with that.
     pub fn find(stage: &Path) -> Result<Self, Error> {
         let (path, named) = match env::var_os(FABRIC_VARIABLE).filter(|path| !path.is_empty()) {
-            Some(named) => (
-                PathBuf::from(named),
-                format!("{FABRIC_VARIABLE} names a folder that cannot be used"),
-            ),
+            Some(named) => {
+                (PathBuf::from(named), format!("{FABRIC_VARIABLE} names an unusable folder"))
+            }
             None => {
                 let path = stage.join("fabric");
                 let making = Error::system(format!("making {}", path.display()));
                 DirBuilder::new().mode(0o700).create(&path).map_err(making)?;
-                (path, "the folder of this run cannot be used".into())
+                (path, "the folder of this run is unusable".into())
             }
         };
         let directory = Directory::open(&path).map_err(|cause| Error::Fabric { named, cause })?;
         Ok(Self { directory, sysfs: None })
     }
 
-    /// What tells a process that it is on a node: the virtual driver, and programs that ask which
+    /// The variables of a process on a node: the virtual driver, and programs that ask which
     /// of their processes share a host.
     pub fn place(&self, node: u32) -> impl Iterator<Item = (&'static str, OsString)> {
         // Nothing else has them while the folder exists.

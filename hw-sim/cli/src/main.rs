@@ -87,7 +87,7 @@ struct RunArguments {
 struct MachinesArguments {
     /// A built-in machine, or the path of a machine file
     name: Option<String>,
-    /// Print the machine's file, as a start for one of your own
+    /// Print the machine's file, to start a new one from
     #[arg(long, requires = "name")]
     toml: bool,
 }
@@ -120,7 +120,7 @@ struct ChildArguments {
 fn seconds(text: &str) -> Result<Duration, String> {
     match text.parse() {
         Ok(seconds) if (0.0..=86400.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err("expected seconds, from 0 to 86400".into()),
+        _ => Err("expected seconds from 0 to 86400".into()),
     }
 }
 

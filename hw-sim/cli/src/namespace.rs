@@ -2,7 +2,7 @@
 //!
 //! The verbs library wants character devices `/dev/infiniband/uverbsN`; what they are does not
 //! matter, for the virtual provider never talks to the kernel. They are shown to the command alone,
-//! in a mount namespace of its own, and so nothing is left in `/dev`. Root makes one directly;
+//! in its own mount namespace, so nothing is left in `/dev`. Root makes one directly;
 //! others through a user namespace in which they stay who they are.
 
 use crate::adapters::device_name;
@@ -45,7 +45,7 @@ pub fn enter(adapters: usize, scratch: &Path) -> Result<(), Error> {
     let null = Path::new("/dev/null").canonicalize();
     let null = null.map_err(Error::system("finding /dev/null"))?;
     if Path::new(FOLDER).is_dir() {
-        // A machine with adapters of its own: the virtual ones hide them.
+        // Its own machine with adapters: the virtual ones hide them.
         tmpfs(Path::new(FOLDER))?;
         return devices(Path::new(FOLDER), &null, adapters);
     }

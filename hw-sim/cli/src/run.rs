@@ -24,7 +24,7 @@ use hwsim_machine::driver::profile::{KEYS_VARIABLE, PROFILE_VARIABLE};
 use many::Job;
 use nix::sys::signal::{SigSet, Signal};
 use ringdove::bootstrap::Secret;
-use spread::{Spread, meeting_point};
+use spread::{Spread, rendezvous};
 use std::env;
 use std::ffi::OsString;
 use std::fs::File;
@@ -68,7 +68,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, Error> {
         eprintln!("{}", banner(&machine, several.then(|| spread.processes())));
     }
     let ended = if several {
-        template.add(meeting_point()?);
+        template.add(rendezvous()?);
         let (label, grace) = (!arguments.no_label, arguments.grace);
         let job = Job { template: &template, spread, fabric: &fabric, label, grace };
         many::run(&job, &signals, &mut tidier)
@@ -101,7 +101,7 @@ fn machine(arguments: &RunArguments) -> Result<Description, Error> {
     Ok(machine.at_node(node))
 }
 
-/// The signals that end processes politely, and the one that tells of a child's end.
+/// The signals that ask processes to end, and the one that reports a child's end.
 fn forwarded_signals() -> SigSet {
     [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGCHLD].into_iter().collect()
 }
@@ -136,7 +136,7 @@ fn banner(machine: &Description, processes: Option<u32>) -> String {
     )
 }
 
-/// What all children of a run are told.
+/// Environment of all children of a run.
 fn environment(
     arguments: &RunArguments,
     machine: &Description,
@@ -182,7 +182,7 @@ fn show_devices(
     {
         eprintln!(
             "hwsim: no virtual RDMA adapters: {error}. They need user namespaces, or \
-             CAP_SYS_ADMIN; --no-adapters does without them"
+             CAP_SYS_ADMIN; --no-adapters runs without them"
         );
         provider = None;
     }

@@ -1,7 +1,7 @@
 //! Tidying up after an `hwsim run`, however that ends.
 //!
-//! A signal that nobody can catch ends `hwsim run` before it has removed its folder and ended what
-//! its ranks started. A second process therefore stands by, in a group of its own so that a signal
+//! A signal that cannot be caught ends `hwsim run` before it has removed its folder and ended what
+//! its ranks started. A second process therefore waits, in its own process group so that a signal
 //! for the first group spares it. It reads from a pipe whose other end only `hwsim run` holds: when
 //! the pipe ends, it kills what is still watched, removes the folder, and ends.
 
@@ -92,7 +92,7 @@ impl Drop for Tidier {
     }
 }
 
-/// What the process that stands by does.
+/// The work of the cleanup process.
 pub fn stand_by(folder: &Path) -> Result<ExitCode, Error> {
     // As the system call has it: a process by its number, a group by its number below zero.
     let mut targets = BTreeSet::new();

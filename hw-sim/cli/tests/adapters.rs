@@ -5,9 +5,9 @@
 //! They need Debian's packages `libibverbs-dev`, `ibverbs-utils` and `perftest`; `./x test`
 //! installs them.
 
-mod place;
+mod sandbox;
 
-use place::{Place, text};
+use sandbox::{Sandbox, text};
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
@@ -41,19 +41,19 @@ fn program() -> &'static PathBuf {
 }
 
 /// `hwsim run` with the real library.
-fn hwsim(place: &Place, options: &[&str]) -> Command {
-    let mut command = place.hwsim(&[&["run", "-q"], options, &["--"]].concat());
+fn hwsim(sandbox: &Sandbox, options: &[&str]) -> Command {
+    let mut command = sandbox.hwsim(&[&["run", "-q"], options, &["--"]].concat());
     command.env("HWSIM_LIB", library()).env_remove("LD_LIBRARY_PATH");
     command
 }
 
 /// One job of the program on a machine, with these variables.
 fn job(name: &str, machine: &str, variables: &[(&str, &str)]) {
-    let place = Place::new();
-    let mut command = hwsim(&place, &["-m", machine]);
+    let sandbox = Sandbox::new();
+    let mut command = hwsim(&sandbox, &["-m", machine]);
     let output = command.arg(program()).arg(name).envs(variables.iter().copied()).output().unwrap();
     check(name, variables, &output);
-    place.assert_nothing_left();
+    sandbox.assert_nothing_left();
 }
 
 fn check(name: &str, variables: &[(&str, &str)], output: &Output) {
@@ -152,18 +152,18 @@ fn adverse_fabrics_lose_nothing() {
 /// The survivor gets an error, within its timeout, and nothing is left in the fabric.
 #[test]
 fn a_killed_peer_is_noticed() {
-    let place = Place::new();
-    let (meeting, fabric) = (place.path("meeting"), place.path("fabric"));
+    let sandbox = Sandbox::new();
+    let (meeting, fabric) = (sandbox.path("meeting"), sandbox.path("fabric"));
     fs::create_dir(&meeting).unwrap();
     fs::DirBuilder::new().mode(0o700).create(&fabric).unwrap();
-    let mut command = hwsim(&place, &["-m", "one-gpu x 2", "--procs", "2", "--grace", "60"]);
+    let mut command = hwsim(&sandbox, &["-m", "one-gpu x 2", "--procs", "2", "--grace", "60"]);
     command.arg(program()).arg("killed").arg(&meeting).env("HWSIM_FABRIC", &fabric);
     let output = command.output().unwrap();
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert!(out.contains("learned of it"), "{out}{err}");
     assert_eq!(output.status.code(), Some(128 + 9), "{err}");
     // The next run on the fabric clears what the killed process could not.
-    let mut command = hwsim(&place, &["-m", "one-gpu"]);
+    let mut command = hwsim(&sandbox, &["-m", "one-gpu"]);
     let next = command.arg(program()).arg("states").env("HWSIM_FABRIC", &fabric).output().unwrap();
     check("states", &[], &next);
     let left: Vec<_> = fs::read_dir(&fabric)
@@ -177,15 +177,15 @@ fn a_killed_peer_is_noticed() {
 
 /// A tool of the system on a machine: what it writes.
 fn tool(options: &[&str], command: &[&str]) -> String {
-    let place = Place::new();
-    let output = hwsim(&place, options).args(command).output().unwrap();
+    let sandbox = Sandbox::new();
+    let output = hwsim(&sandbox, options).args(command).output().unwrap();
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert!(
         output.status.success(),
         "{command:?}: {} (are ibverbs-utils and perftest installed?)\n{out}{err}",
         output.status
     );
-    place.assert_nothing_left();
+    sandbox.assert_nothing_left();
     out + &err
 }
 
@@ -258,8 +258,8 @@ fn as_nobody(program: impl AsRef<std::ffi::OsStr>) -> Command {
 /// As somebody who is not root, where the system lets such people make namespaces.
 #[test]
 fn it_works_without_privileges() {
-    let place = Place::new();
-    for path in [place.path(""), place.path("tmp")] {
+    let sandbox = Sandbox::new();
+    for path in [sandbox.path(""), sandbox.path("tmp")] {
         let all = std::os::unix::fs::PermissionsExt::from_mode(0o777);
         fs::set_permissions(path, all).unwrap();
     }
@@ -269,21 +269,21 @@ fn it_works_without_privileges() {
         (library(), "library.so"),
         (program().clone(), "program"),
     ] {
-        fs::copy(from, place.path(name)).unwrap();
+        fs::copy(from, sandbox.path(name)).unwrap();
     }
     let allowed = as_nobody("unshare").args(["-Urm", "true"]).output();
     if !allowed.is_ok_and(|output| output.status.success()) {
         return tally::skip("namespaces", "nobody but root can make namespaces here");
     }
-    let output = as_nobody(place.path("hwsim"))
+    let output = as_nobody(sandbox.path("hwsim"))
         .args(["run", "-q", "-m", "one-gpu", "--"])
-        .arg(place.path("program"))
+        .arg(sandbox.path("program"))
         .arg("verbs")
-        .env("HWSIM_LIB", place.path("library.so"))
-        .env("TMPDIR", place.path("tmp"))
+        .env("HWSIM_LIB", sandbox.path("library.so"))
+        .env("TMPDIR", sandbox.path("tmp"))
         .env_remove("HWSIM_MACHINE")
         .output()
         .unwrap();
     check("verbs", &[], &output);
-    place.assert_nothing_left();
+    sandbox.assert_nothing_left();
 }

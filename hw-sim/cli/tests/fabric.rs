@@ -2,10 +2,10 @@
 //! if one of these tests fails, another user of the host decides what root's processes write to, or
 //! a full disk ends a program by SIGBUS.
 
-mod place;
+mod sandbox;
 
 use nix::unistd::{Uid, geteuid};
-use place::{Place, text};
+use sandbox::{Sandbox, text};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::os::unix::process::CommandExt;
@@ -22,8 +22,8 @@ fn library() -> PathBuf {
 }
 
 /// Compiles a program of this folder.
-fn compile(place: &Place, source: &str, libraries: &[&str]) -> PathBuf {
-    let program = place.path("program");
+fn compile(sandbox: &Sandbox, source: &str, libraries: &[&str]) -> PathBuf {
+    let program = sandbox.path("program");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(source);
     let mut compiler = Command::new("cc");
     compiler.args(["-O1", "-Wall", "-Werror", "-o"]).arg(&program).arg(source).args(libraries);
@@ -33,8 +33,8 @@ fn compile(place: &Place, source: &str, libraries: &[&str]) -> PathBuf {
 }
 
 /// `hwsim run` with the real library and `fabric` for its folder.
-fn hwsim(place: &Place, fabric: &Path, options: &[&str]) -> Command {
-    let mut command = place.hwsim(&[&["run", "-q"], options, &["--"]].concat());
+fn hwsim(sandbox: &Sandbox, fabric: &Path, options: &[&str]) -> Command {
+    let mut command = sandbox.hwsim(&[&["run", "-q"], options, &["--"]].concat());
     command.env("HWSIM_LIB", library()).env_remove("LD_LIBRARY_PATH").env("HWSIM_FABRIC", fabric);
     command
 }
@@ -44,8 +44,8 @@ fn set_mode(path: &Path, mode: u32) {
 }
 
 /// A folder with these rights.
-fn folder(place: &Place, name: &str, mode: u32) -> PathBuf {
-    let path = place.path(name);
+fn folder(sandbox: &Sandbox, name: &str, mode: u32) -> PathBuf {
+    let path = sandbox.path(name);
     fs::create_dir(&path).unwrap();
     set_mode(&path, mode);
     path
@@ -71,61 +71,62 @@ fn is_root() -> bool {
 
 #[test]
 fn folders_that_others_may_write_are_refused() {
-    let place = Place::new();
-    let outside = place.path("precious");
+    let sandbox = Sandbox::new();
+    let outside = sandbox.path("precious");
     fs::write(&outside, "as it was").unwrap();
     for mode in [0o777, 0o1777, 0o770, 0o702] {
-        let fabric = folder(&place, &format!("fabric-{mode:o}"), mode);
+        let fabric = folder(&sandbox, &format!("fabric-{mode:o}"), mode);
         for name in ["memory-node0", "bar-0-0"] {
             symlink(&outside, fabric.join(name)).unwrap();
         }
-        let output = hwsim(&place, &fabric, &["-m", "ark"]).args(["echo", "ran"]).output().unwrap();
+        let output =
+            hwsim(&sandbox, &fabric, &["-m", "ark"]).args(["echo", "ran"]).output().unwrap();
         let mode = format!("mode {mode:04o}");
         assert_refused(&output, &[&fabric.display().to_string(), &mode, "mkdir -m 700"]);
         assert_eq!(fs::read(&outside).unwrap(), b"as it was");
         assert_eq!(fs::read_dir(&fabric).unwrap().count(), 2, "something was put there");
     }
-    place.assert_nothing_left();
+    sandbox.assert_nothing_left();
 }
 
 #[test]
 fn a_folder_of_another_user_is_refused() {
-    let place = Place::new();
+    let sandbox = Sandbox::new();
     // Everybody finds one that is not his own.
     let (fabric, owner) = match geteuid().is_root() {
         true => {
-            let fabric = folder(&place, "fabric", 0o755);
+            let fabric = folder(&sandbox, "fabric", 0o755);
             chown(&fabric, Some(NOBODY), Some(NOBODY)).unwrap();
             (fabric, NOBODY)
         }
         false => (PathBuf::from("/usr"), 0),
     };
-    let output = hwsim(&place, &fabric, &[]).args(["echo", "ran"]).output().unwrap();
+    let output = hwsim(&sandbox, &fabric, &[]).args(["echo", "ran"]).output().unwrap();
     let user = geteuid().as_raw();
     assert_refused(&output, &[&format!("user {user} "), &format!("owner {owner},")]);
-    place.assert_nothing_left();
+    sandbox.assert_nothing_left();
 }
 
 /// The driver itself refuses, too: not every program is started by `hwsim run`, and its environment
 /// may name another folder.
 #[test]
 fn the_driver_refuses_what_hwsim_would() {
-    let place = Place::new();
-    let program = compile(&place, "sharing.c", &["-ldl"]);
-    let outside = place.path("precious");
+    let sandbox = Sandbox::new();
+    let program = compile(&sandbox, "sharing.c", &["-ldl"]);
+    let outside = sandbox.path("precious");
     fs::write(&outside, "as it was").unwrap();
-    let good = folder(&place, "good", 0o700);
+    let good = folder(&sandbox, "good", 0o700);
     let run = |fabric: &Path| {
         let script = "exec env HWSIM_FABRIC=\"$0\" \"$@\"";
-        let mut command = hwsim(&place, &good, &[]);
+        let mut command = hwsim(&sandbox, &good, &[]);
         command.args(["sh", "-c", script]).arg(fabric).arg(&program);
-        command.arg("identities").arg(place.path("")).output().unwrap()
+        command.arg("identities").arg(sandbox.path("")).output().unwrap()
     };
     // Others may write it.
-    let open = folder(&place, "open", 0o777);
+    let open = folder(&sandbox, "open", 0o777);
     symlink(&outside, open.join("memory-node0")).unwrap();
     // It is as it should be, but what lies there was not put by a process of the cluster.
-    let planted = folder(&place, "planted", 0o700);
+    let planted = folder(&sandbox, "planted", 0o700);
     symlink(&outside, planted.join("memory-node0")).unwrap();
     for fabric in [open, planted] {
         let output = run(&fabric);
@@ -141,15 +142,15 @@ fn the_driver_refuses_what_hwsim_would() {
 /// What lies in a folder is its owner's alone, and only what a later run may want stays.
 #[test]
 fn files_are_private_and_sockets_go_with_their_processes() {
-    let place = Place::new();
-    let program = compile(&place, "sharing.c", &["-ldl"]);
-    let fabric = folder(&place, "fabric", 0o700);
-    place.fifo("there");
-    place.fifo("back");
-    let mut command = hwsim(&place, &fabric, &["-m", "ark", "-n", "2"]);
+    let sandbox = Sandbox::new();
+    let program = compile(&sandbox, "sharing.c", &["-ldl"]);
+    let fabric = folder(&sandbox, "fabric", 0o700);
+    sandbox.fifo("there");
+    sandbox.fifo("back");
+    let mut command = hwsim(&sandbox, &fabric, &["-m", "ark", "-n", "2"]);
     // A program with a wide umask must not open what it makes to others.
     let script = "umask 000; exec \"$0\" \"$@\"";
-    command.args(["sh", "-c", script]).arg(&program).arg("exchange").arg(place.path(""));
+    command.args(["sh", "-c", script]).arg(&program).arg("exchange").arg(sandbox.path(""));
     let output = command.output().unwrap();
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success() && out.contains("300 rounds"), "{out}{err}");
@@ -172,26 +173,26 @@ fn two_users_keep_to_their_own_folders() {
     if !is_root() {
         return;
     }
-    let place = Place::new();
-    let program = compile(&place, "sharing.c", &["-ldl"]);
+    let sandbox = Sandbox::new();
+    let program = compile(&sandbox, "sharing.c", &["-ldl"]);
     // Where the other user can read and run all that he needs.
-    set_mode(place.folder.path(), 0o755);
-    let [tool, shared] = ["hwsim", "libhwsim.so"].map(|name| place.path(name));
+    set_mode(sandbox.folder.path(), 0o755);
+    let [tool, shared] = ["hwsim", "libhwsim.so"].map(|name| sandbox.path(name));
     fs::copy(env!("CARGO_BIN_EXE_hwsim"), &tool).unwrap();
     fs::copy(library(), &shared).unwrap();
     set_mode(&program, 0o755);
-    let theirs = folder(&place, "theirs", 0o700);
+    let theirs = folder(&sandbox, "theirs", 0o700);
     chown(&theirs, Some(NOBODY), Some(NOBODY)).unwrap();
-    let scratch = folder(&place, "scratch", 0o700);
+    let scratch = folder(&sandbox, "scratch", 0o700);
     chown(&scratch, Some(NOBODY), Some(NOBODY)).unwrap();
-    let ours = folder(&place, "ours", 0o755);
+    let ours = folder(&sandbox, "ours", 0o755);
     let run_as = |user: u32, fabric: &Path| {
         let mut command = Command::new(&tool);
         command.uid(user).gid(user).current_dir("/").env("HWSIM_LIB", &shared);
         command.env("HWSIM_FABRIC", fabric).env_remove("LD_LIBRARY_PATH");
         command.env(
             "TMPDIR",
-            if Uid::from_raw(user).is_root() { place.path("tmp") } else { scratch.clone() },
+            if Uid::from_raw(user).is_root() { sandbox.path("tmp") } else { scratch.clone() },
         );
         command.args(["run", "-q", "-m", "one-gpu", "--"]).arg(&program);
         command.arg("identities").arg("/").output().unwrap()
@@ -216,8 +217,8 @@ fn two_users_keep_to_their_own_folders() {
 }
 
 /// Runs a shell line in which `$FULL` is a file system in memory of 600 KiB: too little for a ring.
-fn with_little_room(place: &Place, line: &str) -> Option<Output> {
-    let full = folder(place, "full", 0o700);
+fn with_little_room(sandbox: &Sandbox, line: &str) -> Option<Output> {
+    let full = folder(sandbox, "full", 0o700);
     let mounted = "mount -t tmpfs -o size=600k,mode=0700 none \"$FULL\" && ";
     let apart = |options: &str| {
         let mut command = Command::new("unshare");
@@ -238,21 +239,21 @@ fn with_little_room(place: &Place, line: &str) -> Option<Output> {
 /// A queue pair's rings are a file, and a file without room would be a signal at the first message.
 #[test]
 fn a_full_disk_is_an_error_of_the_verb_that_needs_room() {
-    let place = Place::new();
-    let program = compile(&place, "adapters.c", &["-libverbs", "-ldl", "-pthread"]);
+    let sandbox = Sandbox::new();
+    let program = compile(&sandbox, "adapters.c", &["-libverbs", "-ldl", "-pthread"]);
     let line = format!(
         "HWSIM_VERBOSE=1 HWSIM_LIB={} HWSIM_FABRIC=\"$FULL\" TMPDIR={} {} run -q -m one-gpu -- {} \
          states",
         library().display(),
-        place.path("tmp").display(),
+        sandbox.path("tmp").display(),
         env!("CARGO_BIN_EXE_hwsim"),
         program.display()
     );
-    let Some(output) = with_little_room(&place, &line) else { return };
+    let Some(output) = with_little_room(&sandbox, &line) else { return };
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert_eq!(output.status.code(), Some(1), "SIGBUS would be 135: {out}{err}");
     // ENOSPC, from `ibv_create_qp` itself.
     assert!(err.contains("(errno 28)"), "{out}{err}");
     assert!(err.contains("No space left on device") && err.contains("TMPDIR"), "{out}{err}");
-    place.assert_nothing_left();
+    sandbox.assert_nothing_left();
 }

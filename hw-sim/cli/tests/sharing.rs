@@ -1,38 +1,38 @@
 //! Processes of one `hwsim run`, with the real library: what they share on a node, and that nodes
 //! share nothing. The program is one in C that knows the driver API alone.
 
-mod place;
+mod sandbox;
 
-use place::{Place, text};
+use sandbox::{Sandbox, text};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-/// A place with the program, and the fifos that it speaks through.
+/// A sandbox with the program, and the fifos that it speaks through.
 struct Job {
-    place: Place,
+    sandbox: Sandbox,
 }
 
 impl Job {
     fn new() -> Self {
-        let place = Place::new();
+        let sandbox = Sandbox::new();
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/sharing.c");
         let compiled = Command::new("cc")
             .args(["-O1", "-Wall", "-Werror", "-o"])
-            .arg(place.path("program"))
+            .arg(sandbox.path("program"))
             .args([source, "-ldl"])
             .output()
             .unwrap();
         assert!(compiled.status.success(), "{}", text(&compiled.stderr));
-        place.fifo("there");
-        place.fifo("back");
-        Self { place }
+        sandbox.fifo("there");
+        sandbox.fifo("back");
+        Self { sandbox }
     }
 
     /// `hwsim run`, ready to be started, with the library that cargo built for this test.
     fn hwsim(&self, options: &[&str], around: &[&str], job: &str) -> Command {
-        let [program, folder] = ["program", ""].map(|name| self.place.path(name));
-        let mut command = self.place.hwsim(&[&["run", "-q"], options, &["--"], around].concat());
+        let [program, folder] = ["program", ""].map(|name| self.sandbox.path(name));
+        let mut command = self.sandbox.hwsim(&[&["run", "-q"], options, &["--"], around].concat());
         command.arg(program).arg(job).arg(folder);
         command.env("HWSIM_LIB", library()).env_remove("LD_LIBRARY_PATH");
         command
@@ -51,10 +51,10 @@ fn library() -> PathBuf {
 
 /// Two kernels that wait for each other in two processes: that they end shows that stores cross
 /// over, in order, and that a kernel which spins leaves the other process its turn. The second
-/// time, every process has a user namespace of its own, as in a rootless container: there a look
+/// time, every process has its own user namespace, as in a rootless container: there a look
 /// into `/proc` is refused, and the memory must come another way.
 #[test]
-fn kernels_of_two_processes_meet_in_shared_memory() {
+fn kernels_of_two_processes_synchronize_in_shared_memory() {
     let apart = Command::new("unshare").args(["-Ur", "true"]).output();
     let apart = apart.is_ok_and(|output| output.status.success());
     if !apart {
@@ -67,7 +67,7 @@ fn kernels_of_two_processes_meet_in_shared_memory() {
         assert!(output.status.success(), "{out}\n{err}");
         let lines: BTreeSet<_> = out.lines().collect();
         assert_eq!(lines, ["[0] 300 rounds", "[1] 300 rounds"].into(), "{err}");
-        job.place.assert_nothing_left();
+        job.sandbox.assert_nothing_left();
     }
 }
 

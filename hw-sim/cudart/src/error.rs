@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 
 /// `cudaError_t`. The driver's results have the same numbers.
 pub(crate) type Code = u32;
-/// What the inside of a call gives.
+/// Result of the implementation of a call.
 pub(crate) type Outcome<T = ()> = Result<T, Code>;
 
 pub(crate) const INVALID_VALUE: Code = 1;

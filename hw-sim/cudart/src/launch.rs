@@ -20,7 +20,7 @@ struct Dim3 {
     z: c_uint,
 }
 
-/// What `<<<...>>>` says.
+/// The launch configuration of `<<<...>>>`.
 #[derive(Clone, Copy)]
 struct Configuration {
     grid: Dim3,

@@ -25,7 +25,7 @@ const V13_BYTES: usize = 1008;
 const NAME_BYTES: usize = 256;
 
 impl Layout {
-    /// What `cudaGetDeviceProperties` fills.
+    /// The structure that `cudaGetDeviceProperties` fills.
     pub fn of_interface() -> Self {
         match interface() {
             Interface::V12 => Self::V11,

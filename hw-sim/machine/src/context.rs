@@ -1,4 +1,4 @@
-//! Contexts: a program's hold on one GPU, and the unit that an error condemns.
+//! Contexts: a program's hold on one GPU, and the unit that fails as a whole.
 
 use crate::driver::backlog::Backlog;
 use crate::driver::connection::Connections;
@@ -24,7 +24,7 @@ pub struct Context {
     pub flags: AtomicU32,
     reach: Arc<Reach>,
     /// 0, or the code of a [`Sticky`].
-    condemned: AtomicU32,
+    failed: AtomicU32,
     legacy: OnceLock<Arc<Stream>>,
     streams: Mutex<Vec<Weak<Stream>>>,
     pub(crate) lock: ContextLock,
@@ -32,7 +32,7 @@ pub struct Context {
     pub(crate) backlog: Option<Backlog>,
     /// The queues that streams share, if they do.
     pub(crate) connections: Option<Connections>,
-    /// Where blocks of cooperative launches meet.
+    /// Workspaces of cooperative launches: the barriers of their blocks.
     workspaces: Workspaces,
 }
 
@@ -59,7 +59,7 @@ impl Context {
             machine,
             flags: AtomicU32::new(flags),
             reach: Arc::new(reach),
-            condemned: AtomicU32::new(0),
+            failed: AtomicU32::new(0),
             legacy: OnceLock::new(),
             streams: Mutex::default(),
             workspaces: Workspaces::default(),
@@ -108,24 +108,25 @@ impl Context {
         self.streams().iter().for_each(|stream| stream.wait_idle());
     }
 
-    /// The error that condemned the context, if any.
+    /// The error that made the context fail, if any.
     pub fn check(&self) -> Result<()> {
-        match Sticky::from_code(self.condemned.load(Ordering::Acquire)) {
+        match Sticky::from_code(self.failed.load(Ordering::Acquire)) {
             None => Ok(()),
             Some(sticky) => Err(Error::Sticky(sticky)),
         }
     }
 
-    /// Was the context condemned?
-    pub(crate) fn is_condemned(&self) -> bool {
-        self.condemned.load(Ordering::Relaxed) != 0
+    /// Has the context failed?
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Relaxed) != 0
     }
 
-    /// Condemns the context; the first reason stays. Its kernels end, its queued work is dropped.
-    pub fn condemn(&self, reason: Sticky) {
+    /// Makes the context fail; the first reason is kept. Its kernels end, and its queued work is
+    /// dropped.
+    pub fn fail(&self, reason: Sticky) {
         let code = reason as u32;
         // Release pairs with `check`: who sees the error sees what led to it.
-        let first = self.condemned.compare_exchange(0, code, Ordering::AcqRel, Ordering::Acquire);
+        let first = self.failed.compare_exchange(0, code, Ordering::AcqRel, Ordering::Acquire);
         if first.is_ok() {
             self.machine.scheduler.end_context(self.id);
         }
@@ -137,13 +138,13 @@ impl Context {
             "hwsim: GPU {}: an asynchronous copy or memory operation failed: {error}",
             self.gpu
         );
-        self.condemn(Sticky::IllegalAddress);
+        self.fail(Sticky::IllegalAddress);
     }
 
     /// Ends the context: work is dropped, memory freed.
     pub fn destroy(&self) {
         self.streams().iter().for_each(|stream| stream.abandon_capture());
-        self.condemn(Sticky::Destroyed);
+        self.fail(Sticky::Destroyed);
         for stream in self.streams() {
             stream.wait_idle();
         }

@@ -141,7 +141,7 @@ impl BulkJob {
     pub fn run(&self, offset: u64) -> bool {
         let bytes = PIECE_BYTES.min(self.bulk.bytes - offset);
         let context = &self.stream.context;
-        if !context.is_condemned()
+        if !context.has_failed()
             && let Err(error) = self.bulk.run(&context.machine.memory, offset, bytes)
         {
             context.fail_copy(&error);

@@ -1,7 +1,7 @@
 //! Machine descriptions: which GPUs a virtual machine has, and how they are joined.
 //!
 //! A description is a TOML file. [`Description::find`] takes the name of a built-in machine or the
-//! path of a file; what it returns is resolved and checked, so that nobody downstream has to look a
+//! path of a file; what it returns is resolved and checked, so that no later code has to look a
 //! name up or doubt a number. Rates are the data sheet's, in GB/s (1e9 bytes) of one direction.
 
 mod adapter;
@@ -89,7 +89,7 @@ pub struct RootComplex {
 pub struct PciSwitch {
     /// Its name in the file.
     pub name: String,
-    /// What it hangs under: a root complex or an earlier switch.
+    /// Its parent in the PCI tree: a root complex or an earlier switch.
     pub under: Node,
     /// The upstream connection.
     pub pcie: Pcie,
@@ -109,9 +109,9 @@ pub struct NvSwitch {
 pub struct Gpu {
     /// Its name in the file.
     pub name: String,
-    /// What kind of GPU it is.
+    /// Its model.
     pub model: GpuModel,
-    /// What it hangs under: a root complex or a switch.
+    /// Its parent in the PCI tree: a root complex or a switch.
     pub under: Node,
     /// Its PCI address.
     pub bus_id: PciBusId,
@@ -199,7 +199,7 @@ pub enum Node {
 /// A bundle of equal links between two devices.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Link {
-    /// What kind of link.
+    /// Its kind.
     pub kind: LinkKind,
     /// Both ends; the order means nothing.
     pub ends: [Node; 2],
@@ -315,7 +315,7 @@ pub enum DescriptionError {
     Read {
         /// The path as it was given.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The file's content is wrong.
@@ -327,7 +327,7 @@ pub enum DescriptionError {
         line: usize,
         /// The key that is wrong.
         key: String,
-        /// What was expected, and what was seen.
+        /// The expected and the seen value.
         reason: String,
     },
     /// Neither a built-in machine nor a file.
@@ -367,7 +367,7 @@ pub enum DescriptionError {
     DriverSetting {
         /// The setting.
         setting: &'static str,
-        /// What was expected, and what was seen.
+        /// The expected and the seen value.
         reason: String,
     },
 }

@@ -2,7 +2,7 @@
 
 use hwsim_ptx::memory::MemoryFault;
 
-/// A condition that condemns a context: every later call on it answers with the same error.
+/// A condition that makes a context fail: every later call on it answers with the same error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[repr(u32)]
 pub enum Sticky {
@@ -19,7 +19,7 @@ pub enum Sticky {
     #[error("a device-side assertion failed")]
     Assert = 4,
     /// An instruction that cannot be executed.
-    #[error("a kernel met an illegal instruction")]
+    #[error("a kernel executed an illegal instruction")]
     IllegalInstruction = 5,
     /// The context was destroyed or reset while work was queued.
     #[error("the context was destroyed")]
@@ -54,7 +54,7 @@ impl From<MemoryFault> for Sticky {
     }
 }
 
-/// What a stream capture does not allow.
+/// Errors of stream captures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CaptureError {
     /// A call that is forbidden while a capture is under way, which it has invalidated.
@@ -70,7 +70,7 @@ pub enum CaptureError {
     #[error("the capture did not begin in this stream")]
     Unmatched,
     /// Another stream's commands are not joined back.
-    #[error("the capture holds work that was not joined to the stream in which it began")]
+    #[error("the capture contains work that was not joined to its origin stream")]
     Unjoined,
     /// A captured stream waits for what is outside of its capture.
     #[error("a captured stream depends on work outside of its capture")]
@@ -111,7 +111,7 @@ pub enum Error {
     /// The operating system refused.
     #[error("{what}: {cause}")]
     System {
-        /// What was tried.
+        /// The action that failed.
         what: String,
         /// Its answer.
         cause: String,
@@ -154,7 +154,7 @@ pub enum Error {
     #[error("peer access is not enabled")]
     PeerNotEnabled,
     /// Memory that no GPU of this node can reach.
-    #[error("the handle comes from {0}: processes share device memory on one node only")]
+    #[error("the handle comes from {0}: only processes of one node share device memory")]
     Elsewhere(String),
     /// Work is not done yet.
     #[error("not ready")]
@@ -168,7 +168,7 @@ pub enum Error {
     /// Not done by virtual hardware.
     #[error("{0} is not supported")]
     NotSupported(String),
-    /// The context is condemned.
+    /// The context has failed.
     #[error(transparent)]
     Sticky(#[from] Sticky),
 }

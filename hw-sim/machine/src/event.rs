@@ -16,7 +16,7 @@ pub struct Event {
     pub context: Arc<Context>,
     /// Does it keep time?
     pub timing: bool,
-    state: Mutex<State>,
+    state: Mutex<EventState>,
     done: Condvar,
     /// The numbers of an interprocess event, which replace those in `state`.
     shared: Option<SharedWords>,
@@ -32,7 +32,7 @@ const NAPS: [Duration; 2] = [Duration::from_micros(10), Duration::from_millis(1)
 
 /// Each record of an event has a number; the event is complete when its latest record is.
 #[derive(Default)]
-struct State {
+struct EventState {
     recorded: u64,
     completed: u64,
     completed_ns: u64,
@@ -162,7 +162,7 @@ impl Event {
     pub fn elapsed_ms(&self, start: &Self) -> Result<f32> {
         let time = |event: &Self| {
             if !event.timing {
-                return Err(Error::InvalidHandle("an event without timing was asked".into()));
+                return Err(Error::InvalidHandle("an event without timing was queried".into()));
             }
             let state = event.state.lock().unwrap();
             match state.recorded {
@@ -198,8 +198,8 @@ impl Event {
         }
     }
 
-    /// True if the record is complete; otherwise `stream` is told when it is.
-    pub(crate) fn complete_or_tell(&self, number: u64, stream: &Arc<Stream>) -> bool {
+    /// True if the record is complete; otherwise `stream` is notified when it is.
+    pub(crate) fn complete_or_notify(&self, number: u64, stream: &Arc<Stream>) -> bool {
         let mut state = self.state.lock().unwrap();
         let complete = state.completed >= number;
         if !complete {

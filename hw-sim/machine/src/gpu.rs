@@ -1,4 +1,4 @@
-//! What a GPU has room for: the blocks that are resident on its multiprocessors.
+//! Occupancy of a GPU: the blocks that are resident on its multiprocessors.
 
 use crate::description::GpuModel;
 use crate::error::{Error, Result};
@@ -13,7 +13,7 @@ pub const GRID_EXTENT_MAX: [u32; 3] = [i32::MAX as u32, 65535, 65535];
 /// Threads of a warp.
 pub const WARP_THREADS: u32 = 32;
 
-/// What one block takes of a multiprocessor.
+/// Resources of a multiprocessor that one block takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Footprint {
     /// Threads, whole warps.
@@ -147,10 +147,8 @@ pub fn check_launch(
     if Footprint::of(model, kernel, threads as u32, dynamic_shared).blocks_per_multiprocessor(model)
         == 0
     {
-        let text = format!(
-            "kernel {}: no multiprocessor holds one block of {threads} threads",
-            kernel.name
-        );
+        let text =
+            format!("kernel {}: a block of {threads} threads fits no multiprocessor", kernel.name);
         return Err(Error::OutOfResources(text));
     }
     Ok(())

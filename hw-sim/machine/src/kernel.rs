@@ -10,15 +10,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A kernel on its way.
 pub struct KernelRun {
-    /// What the interpreter needs.
+    /// Input of the interpreter.
     pub(crate) launch: Arc<Launch>,
     /// Memory as the kernel sees it.
     pub(crate) view: View,
     /// The stream whose head it is.
     pub(crate) stream: Arc<Stream>,
-    /// What a block takes of a multiprocessor.
+    /// Resources of a multiprocessor that a block takes.
     pub(crate) footprint: Footprint,
-    /// Its context was condemned: no block runs on.
+    /// Its context has failed: no block runs on.
     doomed: AtomicBool,
 }
 

@@ -26,7 +26,7 @@ use std::time::Duration;
 
 /// A virtual machine. It lives until [`Machine::stop`], or as long as the process.
 pub struct Machine {
-    /// What it is made of.
+    /// Its description.
     pub description: Description,
     /// Its memory.
     pub memory: Arc<GlobalMemory>,

@@ -32,7 +32,7 @@ pub struct Variable {
 pub struct Function {
     /// Its module, which it keeps loaded.
     pub module: Arc<Module>,
-    /// What the interpreter runs.
+    /// The decoded module.
     pub kernel: Arc<Kernel>,
     /// Dynamic shared memory that a launch may ask for, where the program has raised it.
     dynamic_shared_max: AtomicU32,

@@ -1,4 +1,4 @@
-//! What a fault looks like to the user.
+//! Report of a fault to the user.
 
 use crate::context::Context;
 use crate::error::Sticky;
@@ -6,7 +6,7 @@ use crate::machine::Machine;
 use hwsim_ptx::{Fault, FaultKind};
 use std::fmt::Write;
 
-/// Prints what happened on stderr and gives the error that it condemns the context with.
+/// Prints what happened on stderr and gives the error with which the context fails.
 pub(crate) fn fault(machine: &Machine, context: &Context, fault: &Fault) -> Sticky {
     let mut text = format!(
         "hwsim: GPU {}: kernel {}, block {:?}, thread {:?}, PTX line {}: {:?}\n    {}\n",
@@ -25,7 +25,7 @@ pub(crate) fn fault(machine: &Machine, context: &Context, fault: &Fault) -> Stic
     sticky(fault.kind)
 }
 
-/// What lies at or near an address.
+/// The allocation at or near an address.
 fn surroundings(machine: &Machine, address: u64) -> String {
     if let Some(found) = machine.memory.find(address) {
         return format!(

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// What a worker is given.
+/// A task of a worker.
 pub(crate) enum Task {
     /// The stream's head ended: go on.
     Resume(Arc<Stream>),
@@ -32,7 +32,7 @@ pub(crate) enum Task {
     Polls(Vec<Poll>),
 }
 
-/// What a stream waits for that nobody tells it of.
+/// What a stream waits for that it must poll for.
 pub(crate) enum WaitFor {
     /// A word in memory.
     Word(WaitValue),
@@ -48,7 +48,7 @@ pub(crate) struct Poll {
 
 /// Shared by all workers and by every thread that submits.
 pub struct Scheduler {
-    state: Mutex<State>,
+    state: Mutex<SchedulerState>,
     work: Condvar,
     /// Tasks handed out, for tests and curiosity.
     tasks: AtomicU64,
@@ -56,7 +56,7 @@ pub struct Scheduler {
     pub(crate) kernels: Arc<KernelWatch>,
 }
 
-struct State {
+struct SchedulerState {
     streams: VecDeque<Task>,
     copies: VecDeque<Arc<BulkJob>>,
     kernels: Vec<Active>,
@@ -102,7 +102,7 @@ impl Scheduler {
         order: BlockOrder,
         slices: Option<Slices>,
     ) -> Self {
-        let state = State {
+        let state = SchedulerState {
             order,
             slices,
             streams: VecDeque::new(),
@@ -120,12 +120,12 @@ impl Scheduler {
         Self { state: Mutex::new(state), work: Condvar::new(), tasks, kernels: Arc::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SchedulerState> {
         self.state.lock().unwrap_or_else(|poison| poison.into_inner())
     }
 
     /// Changes the state by new work, and wakes somebody for it.
-    fn add(&self, change: impl FnOnce(&mut State)) {
+    fn add(&self, change: impl FnOnce(&mut SchedulerState)) {
         let mut state = self.lock();
         change(&mut state);
         let wake = state.parked > 0;
@@ -140,7 +140,7 @@ impl Scheduler {
         self.add(|state| state.streams.push_back(Task::Resume(stream)));
     }
 
-    /// A stream has a queue and nobody who drives it.
+    /// A stream has a queue and is not driven by any thread.
     pub(crate) fn drive_stream(&self, stream: Arc<Stream>) {
         self.add(|state| state.streams.push_back(Task::Drive(stream)));
     }
@@ -170,8 +170,8 @@ impl Scheduler {
             let arrival = state.order.arrivals;
             state.kernels.push(Active::new(run, arrival));
         });
-        if context.is_condemned() {
-            // It was condemned after the stream looked.
+        if context.has_failed() {
+            // It failed after the stream looked.
             self.end_context(context.id);
         }
     }
@@ -186,7 +186,7 @@ impl Scheduler {
         self.lock().polls.extend(unmet);
     }
 
-    /// Drops the blocks of a condemned context. Blocks in the hands of workers end as these return.
+    /// Drops the blocks of a failed context. Blocks in the hands of workers end as these return.
     pub(crate) fn end_context(&self, context: u64) {
         let finished: Vec<_> = {
             let state = &mut *self.lock();
@@ -291,9 +291,9 @@ impl Scheduler {
     /// One step of the worker that watches all that waits: spins, yields, then sleeps a little.
     fn back_off<'a>(
         &'a self,
-        mut state: MutexGuard<'a, State>,
+        mut state: MutexGuard<'a, SchedulerState>,
         idle: &mut Idle,
-    ) -> MutexGuard<'a, State> {
+    ) -> MutexGuard<'a, SchedulerState> {
         if !idle.polling {
             idle.polling = true;
             idle.since = Some(Instant::now());
@@ -314,9 +314,9 @@ impl Scheduler {
 
     fn park<'a>(
         &'a self,
-        mut state: MutexGuard<'a, State>,
+        mut state: MutexGuard<'a, SchedulerState>,
         time: Option<Duration>,
-    ) -> MutexGuard<'a, State> {
+    ) -> MutexGuard<'a, SchedulerState> {
         state.parked += 1;
         let mut state = match time {
             None => self.work.wait(state).unwrap_or_else(|poison| poison.into_inner()),
@@ -359,7 +359,7 @@ pub(crate) struct Idle {
 }
 
 impl Idle {
-    fn leave(&mut self, state: &mut State) {
+    fn leave(&mut self, state: &mut SchedulerState) {
         if self.polling {
             self.polling = false;
             state.poller = false;
@@ -367,7 +367,7 @@ impl Idle {
     }
 }
 
-impl State {
+impl SchedulerState {
     /// Tasks after which a worker has looked at everything that waits, and would have met anything
     /// that does not.
     fn round(&self) -> usize {
@@ -408,7 +408,7 @@ impl State {
 
     /// Gives room to local copies whose turn has come.
     fn place_local_copies(&mut self) {
-        let State { order, kernels, occupancy, copies, .. } = self;
+        let SchedulerState { order, kernels, occupancy, copies, .. } = self;
         let in_order = order.in_order;
         order.local.retain(|(gpu, job)| {
             let held = in_order && kernels.iter().any(|active| active.waits_for_room(*gpu));

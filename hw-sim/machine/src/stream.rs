@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-/// What a stream waits for besides its own order.
+/// Order of a stream against others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamKind {
     /// The default stream.
@@ -28,7 +28,7 @@ pub enum StreamKind {
     NonBlocking,
 }
 
-/// A host function; it learns whether its context was condemned before its turn came.
+/// A host function; it learns whether its context has failed before its turn came.
 pub type HostCall = Box<dyn FnOnce(Result<()>) + Send>;
 
 /// One step of a stream.
@@ -79,7 +79,7 @@ pub struct Stream {
     pub id: u64,
     submitted: AtomicU64,
     completed: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<StreamState>,
     idle: Condvar,
     /// What the head does, a [`Head`]: for people.
     head: AtomicU8,
@@ -104,8 +104,8 @@ enum Head {
 
 /// The words for each [`Head`].
 const HEADS: [&str; 8] = [
-    "is about to go on",
-    "copies",
+    "is about to continue",
+    "is a copy",
     "is a kernel",
     "waits for an event",
     "waits for another stream",
@@ -115,7 +115,7 @@ const HEADS: [&str; 8] = [
 ];
 
 #[derive(Default)]
-struct State {
+struct StreamState {
     queue: VecDeque<Command>,
     active: bool,
     /// Streams whose head waits for `completed` to reach a number.
@@ -124,7 +124,7 @@ struct State {
 }
 
 /// How a step ended.
-enum Step {
+enum CommandOutcome {
     Done,
     /// Somebody calls [`Stream::head_done`] later.
     Later,
@@ -152,7 +152,7 @@ impl Stream {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, StreamState> {
         self.state.lock().unwrap_or_else(|poison| poison.into_inner())
     }
 
@@ -192,7 +192,8 @@ impl Stream {
         }
     }
 
-    fn follow(self: &Arc<Self>, other: &Arc<Self>) {
+    /// Waits, before later commands, for all that was submitted to the other stream.
+    pub(crate) fn follow(self: &Arc<Self>, other: &Arc<Self>) {
         let submitted = other.submitted.load(Ordering::Acquire);
         if other.completed.load(Ordering::Acquire) < submitted {
             self.push(Command::WaitStream(Arc::clone(other), submitted));
@@ -221,7 +222,7 @@ impl Stream {
     /// Runs commands, `first` and then the queue's, until one takes longer or `turn` are done.
     fn drive(self: &Arc<Self>, first: Command, mut turn: usize) {
         let mut command = first;
-        while let Step::Done = self.execute(command) {
+        while let CommandOutcome::Done = self.execute(command) {
             turn = turn.saturating_sub(1);
             match self.retire(turn > 0) {
                 Retired::Next(next) => command = next,
@@ -234,7 +235,7 @@ impl Stream {
         }
     }
 
-    /// The head is done: counts it, tells who waits for that, and takes the next command.
+    /// The head is done: counts it, wakes its followers, and takes the next command.
     fn retire(self: &Arc<Self>, take_next: bool) -> Retired {
         let (next, released) = {
             let mut state = self.lock();
@@ -291,10 +292,10 @@ impl Stream {
     }
 
     /// Remembers what takes the head so long.
-    fn later(&self, head: Head) -> Step {
+    fn later(&self, head: Head) -> CommandOutcome {
         // Relaxed: for people only.
         self.head.store(head as u8, Ordering::Relaxed);
-        Step::Later
+        CommandOutcome::Later
     }
 
     /// Takes a command's turn in the hardware queue; gives it back, or leaves it at the front of
@@ -313,23 +314,23 @@ impl Stream {
         }
     }
 
-    fn execute(self: &Arc<Self>, command: Command) -> Step {
+    fn execute(self: &Arc<Self>, command: Command) -> CommandOutcome {
         if self.hardware.is_none() {
             return self.perform(command);
         }
         match command {
             Command::Placed(ticket, command) => match self.take_turn(ticket, command) {
                 Some(command) => self.perform(command),
-                None => Step::Later,
+                None => CommandOutcome::Later,
             },
             command => self.perform(command),
         }
     }
 
     #[inline]
-    fn perform(self: &Arc<Self>, command: Command) -> Step {
+    fn perform(self: &Arc<Self>, command: Command) -> CommandOutcome {
         let machine = &self.context.machine;
-        let dropped = self.context.is_condemned();
+        let dropped = self.context.has_failed();
         match command {
             Command::Record(event, number) => event.complete(number, machine.clock.now()),
             Command::Free(address) => {
@@ -360,13 +361,13 @@ impl Stream {
             }
             Command::WaitEvent(event, number) => {
                 let step = self.later(Head::WaitsForEvent);
-                if !event.complete_or_tell(number, self) {
+                if !event.complete_or_notify(number, self) {
                     return step;
                 }
             }
             Command::WaitStream(other, count) => {
                 let step = self.later(Head::WaitsForStream);
-                if !other.completed_or_tell(count, self) {
+                if !other.completed_or_notify(count, self) {
                     return step;
                 }
             }
@@ -391,15 +392,15 @@ impl Stream {
                 }
             }
         }
-        Step::Done
+        CommandOutcome::Done
     }
 
-    fn bulk(self: &Arc<Self>, bulk: Bulk) -> Step {
+    fn bulk(self: &Arc<Self>, bulk: Bulk) -> CommandOutcome {
         let machine = &self.context.machine;
         let mut local = None;
         if machine.has_odd_copies {
             if machine.loses_copy(&bulk) {
-                return Step::Done;
+                return CommandOutcome::Done;
             }
             local = machine.local_copy(&bulk);
         }
@@ -411,11 +412,11 @@ impl Stream {
         if let Err(error) = bulk.run(&machine.memory, 0, bulk.bytes) {
             self.context.fail_copy(&error);
         }
-        Step::Done
+        CommandOutcome::Done
     }
 
-    /// True if `count` commands are done; otherwise `follower` is told when they are.
-    fn completed_or_tell(&self, count: u64, follower: &Arc<Stream>) -> bool {
+    /// True if `count` commands are done; otherwise `follower` is notified when they are.
+    fn completed_or_notify(&self, count: u64, follower: &Arc<Stream>) -> bool {
         let mut state = self.lock();
         let done = self.completed.load(Ordering::Acquire) >= count;
         if !done {
@@ -438,7 +439,7 @@ impl Stream {
             return;
         }
         self.lock().sleepers += 1;
-        let unfinished = |_: &mut State| self.completed.load(Ordering::Acquire) < target;
+        let unfinished = |_: &mut StreamState| self.completed.load(Ordering::Acquire) < target;
         let watchdog = self.context.machine.watchdog;
         let describe = || format!("the end of {}", self.describe());
         watchdog.wait_while(&self.state, &self.idle, unfinished, describe).sleepers -= 1;

@@ -5,27 +5,27 @@ use crate::error::{Error, Result};
 use crate::stream::{Command, Stream};
 use std::sync::Arc;
 
-/// What a call says about an address.
+/// Kind of memory that a call names for an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// Memory that GPUs reach.
     Device,
     /// The program's memory.
     Host,
-    /// Either; the address tells.
+    /// Either; the address decides.
     Unified,
 }
 
 /// An address with what the call says about it.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct CopyAddress {
     /// The address.
     pub address: u64,
-    /// What it is said to be.
+    /// The kind of memory that the call names.
     pub side: Side,
 }
 
-impl Place {
+impl CopyAddress {
     /// Memory that GPUs reach.
     pub const fn device(address: u64) -> Self {
         Self { address, side: Side::Device }
@@ -52,8 +52,8 @@ pub enum Return {
 }
 
 /// Does the machine know the bytes? True for what GPUs reach, false for pageable host memory.
-fn is_known(stream: &Stream, place: Place, bytes: u64) -> Result<bool> {
-    let Place { address, side } = place;
+fn is_known(stream: &Stream, place: CopyAddress, bytes: u64) -> Result<bool> {
+    let CopyAddress { address, side } = place;
     let memory = &stream.context.machine.memory;
     if address == 0 || address.checked_add(bytes).is_none() {
         return Err(Error::InvalidValue(format!("{bytes} bytes at {address:#x}")));
@@ -70,8 +70,8 @@ fn is_known(stream: &Stream, place: Place, bytes: u64) -> Result<bool> {
 /// Copies in stream order. True if the call is to return only when the stream is idle.
 pub fn copy(
     stream: &Arc<Stream>,
-    destination: Place,
-    source: Place,
+    destination: CopyAddress,
+    source: CopyAddress,
     bytes: u64,
     returns: Return,
 ) -> Result<bool> {
@@ -112,6 +112,46 @@ pub fn copy(
     Ok(returns == Return::Done || pageable)
 }
 
+/// As [`copy`], for calls that CUDA orders with both devices. If the two ends are device memory of
+/// other contexts than the stream's, or the call has `named` such contexts, then the copy starts
+/// when all work that was submitted to the contexts has ended, and later work of their streams
+/// waits for the copy.
+pub fn copy_ordered(
+    stream: &Arc<Stream>,
+    destination: CopyAddress,
+    source: CopyAddress,
+    bytes: u64,
+    returns: Return,
+    named: &[u64],
+) -> Result<bool> {
+    let memory = &stream.context.machine.memory;
+    let owner = |end: CopyAddress| {
+        let found = memory.find(end.address)?;
+        found.kind.gpu().map(|_| found.context)
+    };
+    let own = stream.context.id;
+    let mut contexts = named.to_vec();
+    if let (Some(to), Some(from)) = (owner(destination), owner(source)) {
+        contexts.extend([to, from]);
+    }
+    if contexts.iter().all(|context| *context == own) {
+        return copy(stream, destination, source, bytes, returns);
+    }
+    let others: Vec<_> = stream
+        .context
+        .machine
+        .contexts()
+        .iter()
+        .filter(|context| context.id == own || contexts.contains(&context.id))
+        .flat_map(|context| context.streams())
+        .filter(|other| other.id != stream.id && !other.is_captured())
+        .collect();
+    others.iter().for_each(|other| stream.follow(other));
+    let waits = copy(stream, destination, source, bytes, returns)?;
+    others.iter().for_each(|other| other.follow(stream));
+    Ok(waits)
+}
+
 /// A small copy from pageable memory, its bytes taken now, so that the call need not wait.
 fn stage(bulk: &Bulk) -> Option<Command> {
     let Source::Memory { address, .. } = bulk.source else { return None };
@@ -129,7 +169,7 @@ fn stage(bulk: &Bulk) -> Option<Command> {
 #[derive(Clone, Copy, Debug)]
 pub struct Rows {
     /// The first byte of the first row.
-    pub place: Place,
+    pub place: CopyAddress,
     /// Bytes from one row to the next.
     pub pitch: u64,
 }
@@ -206,7 +246,7 @@ pub fn fill(
     }
     let bytes = count.checked_mul(width);
     let bytes = bytes.ok_or_else(|| Error::InvalidValue("the size does not fit 64 bits".into()))?;
-    let place = Rows { place: Place::device(destination), pitch };
+    let place = Rows { place: CopyAddress::device(destination), pitch };
     is_known(stream, place.place, place.span(bytes, rows)?)?;
     let source = Source::Pattern { value: pattern.value, width: pattern.width };
     let row = Bulk { destination, destination_known: true, source, bytes };

@@ -90,12 +90,12 @@ fn run_block(machine: &Machine, run: &Arc<KernelRun>, mut resident: Box<Resident
             Some(resident)
         }
         Ok(Err(fault)) => {
-            run.stream.context.condemn(report::fault(machine, &run.stream.context, &fault));
+            run.stream.context.fail(report::fault(machine, &run.stream.context, &fault));
             None
         }
         Err(_) => {
             eprintln!("hwsim: the interpreter failed in kernel {}", run.launch.kernel.name);
-            run.stream.context.condemn(Sticky::LaunchFailed);
+            run.stream.context.fail(Sticky::LaunchFailed);
             None
         }
     };
@@ -112,7 +112,7 @@ fn run_polls(machine: &Machine, polls: Vec<Poll>) -> bool {
         WaitFor::Word(word) => word.is_met(&machine.memory),
         WaitFor::Time(time) => now >= *time,
     };
-    let over = |poll: &Poll| poll.stream.context.is_condemned() || met(&poll.wait);
+    let over = |poll: &Poll| poll.stream.context.has_failed() || met(&poll.wait);
     let (met, unmet): (Vec<_>, Vec<_>) = polls.into_iter().partition(over);
     let progressed = !met.is_empty();
     if !unmet.is_empty() {

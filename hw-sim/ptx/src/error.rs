@@ -15,9 +15,9 @@ pub struct PtxError {
     pub column: u32,
     /// The text of that line, shortened if it is very long.
     pub text: String,
-    /// What would have been accepted.
+    /// The accepted values.
     pub expected: String,
-    /// What stands there.
+    /// The text at that place.
     pub found: String,
 }
 

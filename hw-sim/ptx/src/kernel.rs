@@ -40,7 +40,7 @@ pub struct Kernel {
 /// A kernel with its grid and its arguments.
 #[derive(Clone, Debug)]
 pub struct Launch {
-    /// What runs.
+    /// The operation.
     pub kernel: Arc<Kernel>,
     /// Blocks on each axis.
     pub grid: [u32; 3],

@@ -47,11 +47,8 @@ fn queue(criterion: &mut Criterion) {
     group.throughput(Throughput::Elements(IN_FLIGHT));
     group.bench_function("100,000 in flight", |bencher| {
         let mut queue = Queue::default();
-        let mut state = 1u64;
-        let mut delay = move || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (state >> 40) % 10_000_000
-        };
+        let mut random = fastrand::Rng::with_seed(1);
+        let mut delay = move || random.u64(..10_000_000);
         for event in 0..IN_FLIGHT {
             queue.push(delay(), event);
         }

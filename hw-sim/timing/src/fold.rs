@@ -1,4 +1,4 @@
-//! Worlds of nodes that cannot be told apart, played once for all of them.
+//! Worlds with equivalent nodes, of which one is played for all.
 //!
 //! Two nodes (or groups of nodes under one leaf switch) are *alike* if their ranks run the same
 //! scripts, and the lanes at their ports lead to nodes that are alike in turn, to the same port of

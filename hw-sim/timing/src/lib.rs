@@ -3,7 +3,7 @@
 //! Encoded plans ([`program`]) run on a [`machine`] whose costs a [`profile`] gives. GPU blocks
 //! walk their ops and ring; engines take, merge and issue; copies, messages and stores are flows
 //! that share links ([`share`]); signals arrive late and wake blocks ([`world`]). What comes out
-//! ([`report`]) is a time, bytes on every link, and what was busy. Nodes that cannot be told apart
+//! ([`report`]) is a time, bytes on every link, and what was busy. Equivalent nodes
 //! are played once for all of them (`fold`).
 //!
 //! Everything is deterministic: time is whole picoseconds, and events of one moment have an order
@@ -27,4 +27,4 @@ pub use profile::{Profile, ProfileError};
 pub use program::{Lane, Port, ProgramError, Programs, RankProgram};
 pub use report::{Note, Outcome};
 pub use time::{Rate, Time};
-pub use world::{Engine, ModelError, Setup, simulate};
+pub use world::{Engine, ModelError, OpsBudget, Setup, simulate};

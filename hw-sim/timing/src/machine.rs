@@ -70,6 +70,10 @@ pub struct Network {
     pub leaf: Option<Leaf>,
 }
 
+/// The most GPUs of a machine: twice the largest communicator that is planned. Unused GPUs take
+/// memory and time, too.
+const GPUS_MAX: usize = 131_072;
+
 /// Why there is no such machine, or no way through it.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum MachineError {
@@ -80,9 +84,9 @@ pub enum MachineError {
         machine: String,
         /// Which number.
         key: String,
-        /// What would do.
+        /// The accepted values.
         expected: &'static str,
-        /// What was given.
+        /// The given value.
         seen: String,
     },
     /// No way between two GPUs.
@@ -94,7 +98,7 @@ pub enum MachineError {
         from: u32,
         /// To.
         to: u32,
-        /// What is missing.
+        /// The missing item.
         reason: String,
     },
 }
@@ -142,7 +146,7 @@ impl Path {
 
 /// Where a GPU is.
 #[derive(Clone, Copy)]
-struct Place {
+struct GpuLocation {
     node: usize,
     /// Among those of its node.
     gpu: usize,
@@ -307,7 +311,7 @@ impl Machine {
     /// The way from one GPU to another.
     ///
     /// # Errors
-    /// There is none.
+    /// None today.
     pub fn path(&self, from: u32, to: u32) -> Result<Path, MachineError> {
         self.path_into((from, to), false, self.node_of(to))
     }
@@ -315,7 +319,7 @@ impl Machine {
     /// The way for a device engine, which sits on PCI: within a node, NVLink is not for it.
     ///
     /// # Errors
-    /// There is none.
+    /// None today.
     pub fn pci_path(&self, from: u32, to: u32) -> Result<Path, MachineError> {
         self.path_into((from, to), true, self.node_of(to))
     }
@@ -379,13 +383,18 @@ impl Machine {
         Ok(ends + self.leaf_latency.times(up_and_down))
     }
 
-    fn place(&self, gpu: u32) -> Place {
+    fn place(&self, gpu: u32) -> GpuLocation {
         let node = self.node_of(gpu);
-        Place { node, gpu: gpu as usize - node * self.gpu_count, number: gpu }
+        GpuLocation { node, gpu: gpu as usize - node * self.gpu_count, number: gpu }
     }
 
     /// The way within a node, whose links are numbered as in the first.
-    fn near(&self, from: Place, to: Place, is_pci: bool) -> Result<&Path, MachineError> {
+    fn near(
+        &self,
+        from: GpuLocation,
+        to: GpuLocation,
+        is_pci: bool,
+    ) -> Result<&Path, MachineError> {
         let routes = if is_pci { &self.pci_routes } else { &self.routes };
         let route = routes[from.gpu * self.gpu_count + to.gpu].as_ref();
         route.ok_or_else(|| self.unreachable(from.number, to.number))
@@ -410,8 +419,12 @@ fn check(graph: &Graph, node_count: usize, network: Network) -> Result<(), Machi
     if graph.gpu_count == 0 {
         return number("gpus", "at least 1", "0".into());
     }
-    if node_count == 0 || node_count > 1 << 20 {
-        return number("nodes", "1 to 1048576", node_count.to_string());
+    if node_count == 0 {
+        return number("nodes", "at least 1", "0".into());
+    }
+    if node_count.saturating_mul(graph.gpu_count) > GPUS_MAX {
+        let seen = format!("{node_count} nodes of {} GPUs", graph.gpu_count);
+        return number("GPUs of all nodes", "at most 131072", seen);
     }
     if let Some(rate) = network.adapter_gb_per_s
         && !(rate.is_finite() && rate > 0.0)

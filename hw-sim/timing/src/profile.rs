@@ -29,7 +29,7 @@ pub struct Profile {
     pub block: Block,
     /// The proxy engine.
     pub proxy: Proxy,
-    /// A CPU that is told by events and answers with launches.
+    /// A CPU that waits for events and issues launches.
     pub cpu: Cpu,
     /// The device engine.
     pub device: Device,
@@ -172,7 +172,7 @@ pub enum ProfileError {
     Read {
         /// The path as it was given.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The file's content is wrong.
@@ -182,7 +182,7 @@ pub enum ProfileError {
         origin: String,
         /// The key that is wrong, with its section.
         key: String,
-        /// What was expected, and what was seen.
+        /// The expected and the seen value.
         reason: String,
     },
     /// Neither a built-in profile nor a file.
@@ -229,7 +229,7 @@ impl Profile {
     /// Reads a profile from text. `origin` names the text in errors.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The reason.
     pub fn parse(text: &str, origin: &str) -> Result<Self, ProfileError> {
         let mut reader = Reader::new(text, origin)?;
         let profile = Self {

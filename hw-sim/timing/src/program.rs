@@ -28,7 +28,7 @@ pub struct Port {
     pub sends: bool,
 }
 
-/// What one rank runs: an encoded plan, and the port table that its port lists point into.
+/// Program of one rank: an encoded plan, and the port table that its port lists refer to.
 #[derive(Clone, Debug, Default)]
 pub struct RankProgram {
     /// As [`ringdove_kernels::op`] lays it out.
@@ -62,11 +62,11 @@ impl Programs for Vec<RankProgram> {
 pub struct ProgramError {
     /// Whose program.
     pub rank: u32,
-    /// What is wrong, and where.
+    /// The wrong item.
     pub what: String,
-    /// What would do.
+    /// The accepted values.
     pub expected: String,
-    /// What is there.
+    /// The object.
     pub seen: String,
 }
 
@@ -93,7 +93,7 @@ pub(crate) const FORWARDS: u8 = 0x20;
 pub(crate) const INTO_SLOT: u8 = 0x80;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Segment {
+pub(crate) struct ScriptSegment {
     /// The first, counted from the first of its block's script.
     pub ops: u32,
     pub op_count: u32,
@@ -137,7 +137,7 @@ pub(crate) struct LanePorts {
     pub receive: u32,
 }
 
-/// There is none yet.
+/// Not known yet.
 const NO_PORT: u32 = u32::MAX;
 
 /// All ranks' programs.
@@ -145,7 +145,7 @@ const NO_PORT: u32 = u32::MAX;
 pub(crate) struct Code {
     pub blocks: Vec<BlockCode>,
     pub scripts: Vec<Script>,
-    pub segments: Vec<Segment>,
+    pub segments: Vec<ScriptSegment>,
     pub ops: Vec<Op>,
     pub ports: Vec<BlockPort>,
     pub lanes: Vec<Lane>,
@@ -157,7 +157,7 @@ pub(crate) struct Code {
     pub stand_ins: Vec<u32>,
 }
 
-/// What is needed while programs are read.
+/// State of the reader.
 #[derive(Default)]
 struct Loading {
     lanes: FxHashMap<Lane, u32>,
@@ -291,7 +291,17 @@ impl Code {
         Ok(number)
     }
 
-    fn segments_of(&self, script: Script) -> &[Segment] {
+    /// Ops that all blocks run, over all rounds.
+    pub fn ops_to_play(&self) -> u64 {
+        let of_script = |script: &Script| -> u64 {
+            let segments = self.segments_of(*script).iter();
+            segments.map(|it| u64::from(it.op_count) * u64::from(it.rounds)).sum()
+        };
+        let of_scripts: Vec<u64> = self.scripts.iter().map(of_script).collect();
+        self.blocks.iter().map(|block| of_scripts[block.script as usize]).sum()
+    }
+
+    fn segments_of(&self, script: Script) -> &[ScriptSegment] {
         let first = script.segments as usize;
         &self.segments[first..first + script.segment_count as usize]
     }
@@ -309,7 +319,7 @@ impl Code {
         first_op: usize,
     ) -> Result<(), ProgramError> {
         let segment: wire::Segment = reader.record(at, "segment")?;
-        let read = Segment {
+        let read = ScriptSegment {
             ops: (self.ops.len() - first_op) as u32,
             op_count: segment.op_count,
             rounds: segment.rounds,
@@ -354,7 +364,7 @@ impl Code {
     }
 }
 
-impl Segment {
+impl ScriptSegment {
     /// Where an op stands matters only if it is clipped in some round. One that never is, stands as
     /// well at the start.
     fn canonical_extent(&self, op: &Op) -> u64 {

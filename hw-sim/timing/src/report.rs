@@ -1,4 +1,4 @@
-//! What a run gives: a time, what crossed every link, and what was busy.
+//! Result of a run: time, bytes on every link, and busy times.
 
 use crate::machine::Machine;
 use crate::program::Lane;
@@ -87,9 +87,9 @@ pub struct Outcome {
     pub ratings: u64,
     /// Bytes that crossed each link.
     pub link_bytes: Vec<u64>,
-    /// What each link carries.
+    /// Bytes on each link.
     pub link_rates: Vec<Rate>,
-    /// What was busy.
+    /// Busy times of parts.
     pub busy: Busy,
     /// Copy engines of each GPU.
     pub copy_engines: u64,
@@ -101,7 +101,7 @@ pub struct Outcome {
     pub notes: Vec<Note>,
 }
 
-/// What limits a run: the part that is busiest, and how busy it is.
+/// Limit of a run: the busiest part and its share of the time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Limit {
     /// Its name; "latency" if nothing is busy most of the time.

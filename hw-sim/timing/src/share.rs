@@ -6,7 +6,7 @@
 //!
 //! * A link is *contended* only if the limits of its flows add up to more than it carries. Others
 //!   take part in nothing. The sums are whole numbers, so nothing drifts.
-//! * Changes are collected until a moment is over ([`Shares::settle`]). A hundred flows that start
+//! * Changes of one moment are collected ([`Shares::update_rates`]). A hundred flows that start
 //!   together cost one pass over the links and flows that contended links join to them, and nothing
 //!   beyond.
 
@@ -130,12 +130,12 @@ impl Shares {
         Self { left: vec![0; links.len()], links, ..Self::default() }
     }
 
-    /// Whether [`Self::settle`] has something to do.
+    /// Whether [`Self::update_rates`] has something to do.
     pub fn is_dirty(&self) -> bool {
         !self.dirty.is_empty() || !self.fresh.is_empty()
     }
 
-    /// Starts a flow of `bytes`, at most as fast as `limit`. Its rate is known at the next settle.
+    /// Starts a flow of `bytes`, at most as fast as `limit`. Its rate is known at the next update.
     pub fn start(&mut self, now: Time, path: Path, bytes: u64, limit: Rate, owner: u64) -> u32 {
         // Nothing runs faster than the narrowest link alone would let it; so a flow that is alone
         // on its links makes none of them contended.
@@ -201,7 +201,7 @@ impl Shares {
 
     /// Gives every flow that is affected by what started and ended its rate, and returns the new
     /// deadlines, in a fixed order. To be called when the events of `now` are done.
-    pub fn settle(&mut self, now: Time) -> &[Deadline] {
+    pub fn update_rates(&mut self, now: Time) -> &[Deadline] {
         self.deadlines.clear();
         let mut dirty = std::mem::take(&mut self.dirty);
         let begun = self.mark;
@@ -345,7 +345,7 @@ impl Shares {
         self.links[link as usize].bytes
     }
 
-    /// What a link carries.
+    /// Load of a link.
     pub fn capacity(&self, link: u32) -> Rate {
         Rate(self.links[link as usize].capacity)
     }

@@ -94,7 +94,7 @@ pub fn chrome(spans: &[Span], lanes: &[Lane], machine: &Machine, about: &str) ->
     for span in spans {
         let (track, duration) = (span.track, span.end - span.start);
         // Flows that share a link overlap without nesting, which slices of one row must not; as
-        // pairs of asynchronous events each gets a line of its own.
+        // pairs of asynchronous events each gets its own line.
         if let Track::Link(_) = track {
             let id = events.len();
             for (phase, at) in [("b", span.start), ("e", span.end)] {

@@ -29,11 +29,12 @@ use crate::time::{Rate, Time};
 use crate::trace::{Span, Track};
 use block::BlockState;
 use state::{LaneState, Request};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What moves data between two GPUs.
+/// Engines that move data between two GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Engine {
-    /// A CPU that events tell and that answers with copies and launches.
+    /// A CPU that waits for events and issues copies and launches.
     CpuDriven,
     /// A CPU thread that polls the doorbell ring.
     Proxy,
@@ -59,23 +60,48 @@ impl Engine {
     }
 }
 
-/// What a run needs besides programs.
+/// Parameters of a run besides its programs.
 #[derive(Clone, Copy)]
 pub struct Setup<'a> {
     /// The machine.
     pub machine: &'a Machine,
     /// Its constants.
     pub profile: &'a Profile,
-    /// What moves data.
+    /// The engine.
     pub engine: Engine,
     /// Keep spans for a trace, at most this many.
     pub spans_max: usize,
     /// Keep the sequence of puts and signals.
     pub notes: bool,
-    /// Play nodes that cannot be told apart once for all of them (not with notes or spans).
+    /// Play one of several equivalent nodes for all of them (not with notes or spans).
     pub folds: bool,
     /// Ops and events of the run, at most: a plan with absurd rounds ends in an error.
     pub steps_max: u64,
+    /// Bounds the ops of all runs that share it; each run is refused or started as a whole.
+    pub ops: Option<&'a OpsBudget>,
+}
+
+/// How many ops several runs may play together.
+#[derive(Debug)]
+pub struct OpsBudget {
+    most: u64,
+    taken: AtomicU64,
+}
+
+impl OpsBudget {
+    /// At most so many.
+    pub const fn new(most: u64) -> Self {
+        Self { most, taken: AtomicU64::new(0) }
+    }
+
+    fn take(&self, wanted: u64) -> Result<(), ModelError> {
+        // Relaxed: a count, which orders nothing.
+        let taken = self.taken.fetch_add(wanted, Ordering::Relaxed);
+        match taken.saturating_add(wanted) <= self.most {
+            true => Ok(()),
+            false => Err(ModelError::TooManyOps { wanted, taken, most: self.most }),
+        }
+    }
 }
 
 /// About an hour of computing.
@@ -85,7 +111,8 @@ impl<'a> Setup<'a> {
     /// Without trace and notes.
     pub fn new(machine: &'a Machine, profile: &'a Profile, engine: Engine) -> Self {
         let steps_max = STEPS_MAX;
-        Self { machine, profile, engine, spans_max: 0, notes: false, folds: true, steps_max }
+        let ops = None;
+        Self { machine, profile, engine, spans_max: 0, notes: false, folds: true, steps_max, ops }
     }
 }
 
@@ -93,7 +120,7 @@ impl Setup<'_> {
     /// The links that this setup's engine takes from one GPU to another.
     ///
     /// # Errors
-    /// There are none.
+    /// None today.
     pub fn path(&self, from: u32, to: u32) -> Result<Path, MachineError> {
         self.path_into(from, to, self.machine.node_of(to))
     }
@@ -160,7 +187,7 @@ const EVENTS: [Event; 13] = [
     Event::Acknowledged,
 ];
 
-/// Who is told when a flow ends.
+/// Receives the end of a flow.
 #[derive(Clone, Copy)]
 enum Owner {
     Copy = 0,
@@ -214,6 +241,9 @@ pub fn simulate(setup: Setup<'_>, programs: &impl Programs) -> Result<Outcome, M
     // Notes and traces are of every rank.
     let is_folded = setup.folds && !setup.notes && setup.spans_max == 0;
     let code = if is_folded { fold(code, setup.machine) } else { code };
+    if let Some(budget) = setup.ops {
+        budget.take(code.ops_to_play())?;
+    }
     let mut world = World::new(setup, code)?;
     world.run();
     world.finish()
@@ -288,7 +318,7 @@ impl<'a> World<'a> {
             }
             if self.shares.is_dirty() {
                 let now = self.now();
-                for deadline in self.shares.settle(now) {
+                for deadline in self.shares.update_rates(now) {
                     let event = encode(Event::FlowEnd, deadline.flow, deadline.generation);
                     self.queue.push(deadline.at.0, event);
                 }

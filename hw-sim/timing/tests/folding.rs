@@ -1,4 +1,4 @@
-//! Nodes that cannot be told apart are played once: what comes out is what the whole world gives.
+//! Equivalent nodes are played once: what comes out is what the whole world gives.
 
 mod worlds;
 
@@ -96,7 +96,7 @@ proptest! {
 /// If this fails, nothing is folded, or too much: the time of a large world is then either out of
 /// reach or wrong.
 #[test]
-fn nodes_alike_are_one_and_a_clipped_piece_tells_them_apart() {
+fn equivalent_nodes_fold_and_a_clipped_piece_prevents_it() {
     let even = Case {
         pattern: Pattern::Halving,
         nodes: 16,

@@ -136,7 +136,7 @@ fn a_plan_that_makes_no_sense_is_an_error_that_names_rank_and_place() {
     assert!(error.contains("op: expected a code of ringdove_kernels::op, got 99"), "{error}");
     let rounds = last - 80 - 24;
     let error = refuse(&|it| it[0].encoded[rounds + 3] = 0x7f);
-    assert!(error.contains("not done after 10000 ops and events"), "{error}");
+    assert!(error.contains("not ended after 10000 ops and events"), "{error}");
     // Every single bit: an error or another plan, but no panic and no endless run.
     for good in [good, ll_programs()] {
         for bit in 0..good[0].encoded.len() * 8 {

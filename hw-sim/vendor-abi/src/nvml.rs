@@ -23,7 +23,7 @@ use sys::{nvmlDevice_t, nvmlReturn_t};
 /// The NVML functions that are answered, module by module.
 pub const IMPLEMENTED: [&[&str]; 3] = [system::NAMES, device::NAMES, links::NAMES];
 
-/// What a function's body gives: nothing, or NVML's code for what is wrong.
+/// Result of a function: nothing, or NVML's error code.
 type Answer = Result<(), nvmlReturn_t>;
 
 /// Exports functions under their C names, and lists those names.
@@ -156,7 +156,7 @@ fn device(handle: nvmlDevice_t) -> Result<(Arc<Description>, usize), nvmlReturn_
 }
 
 /// Gives `read`'s view of a GPU to the caller.
-fn tell<T: Copy>(handle: nvmlDevice_t, to: &Out<T>, read: impl FnOnce(&Gpu) -> T) -> Answer {
+fn fill<T: Copy>(handle: nvmlDevice_t, to: &Out<T>, read: impl FnOnce(&Gpu) -> T) -> Answer {
     let (machine, ordinal) = device(handle)?;
     to.write(read(&machine.gpus[ordinal]))
 }

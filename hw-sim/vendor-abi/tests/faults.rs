@@ -1,4 +1,4 @@
-//! What goes wrong in a kernel condemns its context, is named, and leaves everything else alone.
+//! A fault in a kernel makes its context fail, is named in the error, and affects no other context.
 
 mod common;
 #[path = "common/ptx.rs"]

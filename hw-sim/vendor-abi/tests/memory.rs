@@ -141,8 +141,8 @@ fn memory_use_is_counted_and_large_memory_costs_nothing_untouched() {
 }
 
 #[test]
-fn pointers_tell_what_they_are() {
-    on_machine("pointers_tell_what_they_are", "pcie4", || {
+fn pointer_attributes_describe_the_memory() {
+    on_machine("pointer_attributes_describe_the_memory", "pcie4", || {
         let own = context(2);
         let a = device_memory(1000);
         let host = pinned(64);

@@ -191,7 +191,7 @@ fn a_private_table_is_refused_and_named_once() {
     let output = common::run_again(test, "one-gpu", &[]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{said}");
-    for words in ["00010203-0405-0607-0809-0a0b0c0d0e0f", "relinked with `-cudart shared`"] {
+    for words in ["00010203-0405-0607-0809-0a0b0c0d0e0f", "relink it with `-cudart shared`"] {
         assert_eq!(said.matches(words).count(), 1, "{words} in: {said}");
     }
 }

@@ -22,8 +22,8 @@ fn read(address: u64) -> u32 {
 
 /// Signals to another GPU's memory by `cuStreamWriteValue` are lost from CUDA 13.1 on.
 #[test]
-fn memory_operations_reach_as_far_as_the_profile_says() {
-    const NAME: &str = "memory_operations_reach_as_far_as_the_profile_says";
+fn memory_operations_reach_what_the_profile_allows() {
+    const NAME: &str = "memory_operations_reach_what_the_profile_allows";
     let body = || {
         context(1);
         let far = device_memory(64);

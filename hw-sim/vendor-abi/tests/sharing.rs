@@ -4,12 +4,15 @@ mod common;
 #[path = "common/ptx.rs"]
 mod ptx;
 
-use common::{context, device_memory, driver_folder, is_inside, kernel, launch, on_machine};
+use common::{
+    context, device_memory, driver_folder, is_inside, kernel, launch, on_machine, pinned, stream,
+};
 use cudarc::driver::sys;
 use std::env;
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 #[test]
 fn kernels_reach_a_peer_only_when_it_is_enabled() {
@@ -39,6 +42,46 @@ fn kernels_reach_a_peer_only_when_it_is_enabled() {
         assert_eq!(seen, 5);
         assert_eq!(launch(store, 1, 1, null_mut(), &[far, 6]) as u32, 0);
         refused!(CUDA_ERROR_ILLEGAL_ADDRESS: cuCtxSynchronize());
+    });
+}
+
+/// If this fails, a copy between two GPUs overtakes a kernel of the other GPU that writes its
+/// source, or is overtaken by one: programs like CUDA's simpleP2P then read old data at times.
+#[test]
+fn a_peer_copy_is_ordered_with_work_of_both_contexts() {
+    on_machine("a_peer_copy_is_ordered_with_work_of_both_contexts", "pcie4", || {
+        let first = context(0);
+        // SAFETY: pinned memory of four bytes, aligned, which nothing else uses yet.
+        let gate = unsafe { AtomicU32::from_ptr(pinned(4).cast()) };
+        let target = device_memory(4);
+        for named in [true, false] {
+            gate.store(0, Ordering::Relaxed);
+            let second = context(1);
+            let source = device_memory(4);
+            // Not ordered with the default stream by any other rule.
+            let queues = [stream(), stream()];
+            ok!(cuMemsetD32_v2(source, 1, 1));
+            ok!(cuCtxSynchronize());
+            ok!(cuStreamWaitValue32_v2(queues[0], gate.as_ptr() as u64, 1, 0));
+            ok!(cuMemsetD32Async(source, 2, 1, queues[0]));
+            context(0);
+            if named {
+                ok!(cuMemcpyPeer(target, first, source, second, 4));
+            } else {
+                ok!(cuMemcpyDtoD_v2(target, source, 4));
+            }
+            context(1);
+            ok!(cuMemsetD32Async(source, 3, 1, queues[1]));
+            // All of that has been submitted before the first of it can run.
+            gate.store(1, Ordering::Release);
+            ok!(cuCtxSynchronize());
+            context(0);
+            let mut seen = [0u32; 2];
+            for (word, address) in seen.iter_mut().zip([target, source]) {
+                ok!(cuMemcpyDtoH_v2(std::ptr::from_mut(word).cast(), address, 4));
+            }
+            assert_eq!(seen, [2, 3], "named contexts: {named}");
+        }
     });
 }
 

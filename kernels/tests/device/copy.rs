@@ -1,7 +1,8 @@
 //! Copies: every alignment, length and block size; clipping and rounds.
 
-use crate::rank::{BlockText, PlanText, Rank, address, buffer, copy};
+use crate::rank::{BlockText, PlanText, Rank, address, buffer, copy, listed};
 use proptest::prelude::*;
+use ringdove_kernels::launch::LaunchArguments;
 use ringdove_kernels::op::{Op, Segment};
 
 fn pattern(length: usize) -> Vec<u8> {
@@ -42,6 +43,25 @@ proptest! {
 fn large_copies_are_exact() {
     check(1024, 300_001, 0, 0);
     check(32, 70_016, 0, 0);
+}
+
+/// If this fails, a plan whose addresses are bound at launch reads or writes elsewhere: an operand
+/// names an entry of the launch's table, counted from 1, and bytes behind it.
+#[test]
+fn addresses_come_from_the_table_of_the_launch() {
+    const LENGTH: usize = 500;
+    let mut rank = Rank::new(2, 1, &[]);
+    let source = rank.arena.allocate(LENGTH + 8, 0);
+    let destination = rank.arena.allocate(LENGTH + 3, 0);
+    let table = rank.arena.allocate(3 * size_of::<u64>(), 0);
+    rank.arena.put(source + 8, &pattern(LENGTH));
+    rank.arena.put(table, bytemuck::cast_slice(&[u64::MAX, destination, source]));
+    let op = copy(listed(2, 3), listed(3, 8), LENGTH as u32);
+    let plan = PlanText::single(64, &[], &[op]);
+    let arguments = LaunchArguments { addresses: table, address_count: 3, ..rank.arguments(&plan) };
+    rank.execute(&arguments, (1, 64), |_| {});
+    assert_eq!(rank.record().state, 0);
+    assert!(rank.arena.get(destination + 3, LENGTH) == pattern(LENGTH));
 }
 
 /// `clamp(limit - (extent + r * stride), 0, length)`, and buffers move with the round: if this

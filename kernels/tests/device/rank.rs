@@ -214,6 +214,11 @@ pub fn address(address: u64) -> Operand {
     Operand { offset: address, space: Space::Address as u8, ..Default::default() }
 }
 
+/// `offset` bytes behind entry `number` of the launch's table of addresses, counted from 1.
+pub fn listed(number: u32, offset: u64) -> Operand {
+    Operand { number, ..address(offset) }
+}
+
 pub fn op(code: OpCode, port: u16) -> Op {
     Op { code: code as u8, port, ..Default::default() }
 }

@@ -2,7 +2,7 @@
 //! with a wild access (which the arena would report as a fault).
 
 use crate::rank::{
-    PlanText, Rank, TIMEOUT_NS, address, advance, buffer, copy, op, put, reduce, slot,
+    PlanText, Rank, TIMEOUT_NS, address, advance, buffer, copy, listed, op, put, reduce, slot,
     wait_completion, wait_signal,
 };
 use ringdove_kernels::element::{DataType, ReduceOp};
@@ -52,6 +52,7 @@ fn bad_ops_are_refused() {
         (PlanFault::BufferNumber, "buffer 4", copy(buffer(0, 0), far, 1)),
         (PlanFault::BufferNumber, "unbound", copy(buffer(3, 0), buffer(0, 0), 1)),
         (PlanFault::BufferNumber, "put", put(2, far, buffer(0, 0), 1, 0)),
+        (PlanFault::BufferNumber, "entry 1 of no table", copy(buffer(0, 0), listed(1, 0), 1)),
         (PlanFault::Space, "copy from nowhere", copy(buffer(0, 0), nowhere, 1)),
         (PlanFault::Space, "put of an address", put(2, buffer(0, 0), address(64), 1, 0)),
         (PlanFault::Space, "put of slot to buffer", put(0, buffer(0, 0), slot(0, 0, 0), 1, 0)),

@@ -42,7 +42,7 @@ impl Member {
         }
         let lengths = up.parts.iter().map(|(_, length)| *length);
         let Some(bytes) = cut(behind, lengths) else {
-            let fault = self.protocol(from, "contributions whose lengths do not add up");
+            let fault = self.protocol(from, "contributions whose lengths do not match");
             return self.fail(net, fault);
         };
         let ranks = up.parts.iter().map(|(rank, _)| *rank);

@@ -161,7 +161,7 @@ impl Task for Member {
             Event::Message { connection, bytes } => match decode(&bytes) {
                 Some((message, behind)) => self.message(net, connection, message, behind, &bytes),
                 None if !self.is_neighbour(connection) => {}
-                None => self.fail(net, self.protocol(connection, "bytes that are no message")),
+                None => self.fail(net, self.protocol(connection, "an invalid message")),
             },
             Event::Closed { connection, cause } => self.closed(net, connection, cause),
         }
@@ -349,7 +349,7 @@ impl Member {
         for (connection, child) in strangers {
             net.log_limited(self.id, |left_out| {
                 let rank = child.rank.0;
-                tracing::warn!(rank, left_out, "a rank came to the wrong place in the tree");
+                tracing::warn!(rank, left_out, "a rank connected to the wrong parent");
             });
             net.end(connection);
         }
@@ -431,7 +431,7 @@ impl Member {
                 (format!("{parent}, its parent in the tree"), seeker.tried())
             }
             (RootSide::Joined(_, address), _) => {
-                let tried = format!("{address}: it answered once and is silent since");
+                let tried = format!("{address}: it answered once and has not answered since");
                 ("the root of the job".into(), tried)
             }
             _ => ("the others".into(), "nothing".into()),
@@ -481,7 +481,7 @@ impl Member {
 
     fn leave(&mut self, net: &mut Net) {
         if !self.live {
-            let why = "it gave up while the job was being assembled".to_owned();
+            let why = "it timed out before all ranks had joined".to_owned();
             return self.fail(net, BootstrapError::Aborted { by: self.me(), why });
         }
         self.send_to_parent(net, None);
@@ -496,7 +496,7 @@ impl Drop for Member {
         if !self.finished {
             self.shared.fail(&Error::EngineStopped {
                 engine: "bootstrap I/O thread".into(),
-                why: "it ended early; an earlier message says why".into(),
+                why: "it ended early; an earlier message gives the reason".into(),
             });
         }
     }

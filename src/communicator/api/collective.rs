@@ -36,7 +36,7 @@ impl Communicator {
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
         // Before the addresses are taken: cudarc then already enqueues on the stream.
-        check::home("stream", stream, self.context())?;
+        check::stream(&self.connected, named.collective.name(), stream)?;
         let [input_parts, output_parts] = self.parts(named);
         let send = send.filter(|_| input_parts > 0);
         let receive = receive.filter(|_| output_parts > 0);
@@ -77,7 +77,7 @@ impl Communicator {
         buffer: &mut impl DeviceBufferMut<T>,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        check::home("stream", stream, self.context())?;
+        check::stream(&self.connected, named.collective.name(), stream)?;
         check::buffer(&self.connected, "buffer", buffer)?;
         let elements = check::elements("buffer", buffer.num_bytes(), named.data_type)?;
         let [input_parts, output_parts] = self.parts(named);

@@ -226,7 +226,7 @@ impl<'a> Group<'a> {
         let connected = &communicator.connected;
         connected.check()?;
         // Before the addresses are taken: cudarc then already enqueues on the stream.
-        check::home("stream", stream, communicator.context())?;
+        check::stream(connected, "a group of sends and receives", stream)?;
         if members.is_empty() {
             return Ok(());
         }
@@ -234,7 +234,7 @@ impl<'a> Group<'a> {
         // Dropped when the launch is enqueued: then the stream is past all uses of the buffers.
         let (transfers, _uses): (Vec<PointToPoint>, Vec<_>) =
             members.iter_mut().map(|member| member.resolve(stream)).unzip();
-        call::group(connected, &GroupCall { transfers, data_types }, stream)
+        call::group(connected, &GroupCall::new(transfers, data_types), stream)
     }
 }
 

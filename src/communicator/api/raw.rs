@@ -7,7 +7,7 @@ use super::all_reduce::named;
 use super::collectives::at_run_time;
 use super::core::Communicator;
 use super::group::Group;
-use crate::communicator::call::Reduction;
+use crate::communicator::call::{Reduction, check};
 use crate::error::Result;
 use crate::id::Registration;
 use crate::plan::{Collective, Direction};
@@ -37,6 +37,7 @@ impl Communicator {
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
         let named = named(data_type, reduction.into());
+        check::stream(&self.connected, named.collective.name(), stream)?;
         self.call_at(named, count, [send, receive], stream)
     }
 

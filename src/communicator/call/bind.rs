@@ -1,8 +1,10 @@
 //! The arguments of a launch: addresses and routes, as the kernel takes them.
 
-use super::request::{Call, OUTPUT};
+use super::request::{Call, GroupCall, OUTPUT};
 use crate::communicator::connect::ConnectedRank;
-use crate::communicator::state::RegisteredPlace;
+use crate::communicator::state::{Launcher, RegisteredPlace};
+use crate::error::Result;
+use cudarc::driver::CudaStream;
 use ringdove_kernels::element::DataType;
 use ringdove_kernels::launch::LaunchArguments;
 use ringdove_kernels::op::BUFFERS_MAX;
@@ -32,11 +34,22 @@ pub(super) fn collective(
     arguments
 }
 
-/// The arguments of a group, which moves bytes and reduces nothing.
-pub(super) fn group(rank: &ConnectedRank) -> LaunchArguments {
-    LaunchArguments {
+/// The arguments of a group, which moves bytes and reduces nothing. The table of its addresses is
+/// uploaded, on `stream`, where the last launch of its plan had others.
+///
+/// # Errors
+/// As [`PlanMemory::table`](crate::communicator::state::PlanMemory::table).
+pub(super) fn group(
+    rank: &ConnectedRank,
+    launcher: &mut Launcher,
+    call: &GroupCall,
+    stream: &CudaStream,
+) -> Result<LaunchArguments> {
+    Ok(LaunchArguments {
         communicator: rank.state.memory.communicator(),
         data_type: DataType::U8 as u32,
+        addresses: launcher.plans.table(&call.transfers, &call.addresses, stream)?,
+        address_count: call.addresses.len() as u32,
         ..LaunchArguments::default()
-    }
+    })
 }

@@ -5,7 +5,7 @@ use crate::communicator::connect::ConnectedRank;
 use crate::communicator::state::{Launcher, Nodes, RegisteredPlace};
 use crate::error::{Error, Result};
 use crate::gpu::{Allocation, Current};
-use crate::plan::Direction;
+use crate::plan::{self, Direction};
 use cudarc::driver::{CudaContext, CudaStream, DeviceSlice};
 use ringdove_kernels::element::DataType;
 
@@ -73,7 +73,7 @@ fn check_overlap(rank: &ConnectedRank, call: &Call, [sent, received]: [u64; 2]) 
     }
     let (input, output) = request.in_place_offsets(rank.rank().0);
     let expected = match (input, output) {
-        (0, 0) => "the same memory, or no overlap".to_owned(),
+        (0, 0) => "equal or disjoint memory".to_owned(),
         (0, _) => format!("the output {output} bytes into the input, or no overlap"),
         _ => format!("the input {input} bytes into the output, or no overlap"),
     };
@@ -126,7 +126,10 @@ pub(super) fn group(rank: &ConnectedRank, call: &GroupCall) -> Result<()> {
         };
         element_range(&current, what, (transfer.address, transfer.bytes), data_type)?;
     }
-    Ok(())
+    // The plan knows no addresses.
+    let transfers: Vec<_> = call.members().map(|(transfer, _)| transfer).collect();
+    plan::check_overlap(rank.rank().0, &transfers)
+        .map_err(|error| Error::argument("group", "transfers that match", error))
 }
 
 /// `count` elements as bytes.
@@ -150,6 +153,21 @@ pub(in crate::communicator) fn elements(
         return Err(Error::argument(what, expected, format!("{bytes} bytes")));
     }
     Ok(bytes / size)
+}
+
+/// A stream of the context on which the rank runs, and on which work runs: one that is being captured
+/// runs nothing, and the other ranks would wait. To be called before anything is enqueued, also by
+/// cudarc.
+pub(in crate::communicator) fn stream(
+    rank: &ConnectedRank,
+    call: &'static str,
+    stream: &CudaStream,
+) -> Result<()> {
+    home("stream", stream, &rank.state.context)?;
+    match Current::bind(&rank.state.context)?.is_capturing(stream)? {
+        true => Err(Error::Capturing { rank: rank.rank(), call }),
+        false => Ok(()),
+    }
 }
 
 /// A buffer of the context on which the rank runs.

@@ -51,6 +51,10 @@ pub(super) fn collective(
     // Held to the end: calls take effect in the order in which they come here.
     let mut launcher = rank.launcher();
     span.record("sequence", launcher.launches());
+    launcher.make_room(rank.settings.wait_timeout, || rank.check())?;
+    if rank.process.ranks_on(&rank.state.context) > 1 {
+        rank.process.streams.claim(rank.rank(), stream, launcher.collective())?;
+    }
     let registered = check::registered(rank, &launcher, call, &checked)?;
     let request = call.request((rank.rank().0, rank.rank_count()), registered.is_some());
     agree::collective(rank, &mut launcher, call, registered)?;
@@ -88,13 +92,14 @@ pub(super) fn group(
     check::group(rank, call)?;
     let mut launcher = rank.launcher();
     span.record("sequence", launcher.launches());
+    launcher.make_room(rank.settings.wait_timeout, || rank.check())?;
     // Before the ranks agree: the other ranks do not know yet of a group that is refused here.
     let plan = plan::group(rank, &launcher, call)?;
     agree::group(rank, call)?;
     let enqueue = || {
         launch::enter(&mut launcher, stream)?;
         let plan = plan::resident(&mut launcher, plan, stream)?;
-        let mut arguments = bind::group(rank);
+        let mut arguments = bind::group(rank, &mut launcher, call, stream)?;
         launch::launch(rank, &mut launcher, &plan, &mut arguments, stream)
     };
     enqueue().map_err(|error| rank.fail(error))

@@ -74,7 +74,7 @@ fn encode(rank: &ConnectedRank, plan: &Verified) -> Result<Encoded> {
 /// A fault of the library itself, as an error instead of a panic.
 fn internal(what: &str, error: &dyn std::fmt::Display) -> Error {
     Error::System {
-        what: format!("internal fault in a {what}; please report it"),
+        what: format!("internal error in a {what}; please report it"),
         cause: error.to_string(),
     }
 }

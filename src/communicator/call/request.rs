@@ -4,6 +4,7 @@
 use super::element::Reduction;
 use crate::plan::{Collective, CollectiveRequest, PointToPoint};
 use ringdove_kernels::element::{DataType, ReduceOp};
+use ringdove_kernels::op::ADDRESS_NUMBER_SHIFT;
 
 /// A call of a collective by one rank.
 #[derive(Clone, Copy, Debug)]
@@ -79,14 +80,59 @@ impl Call {
 /// A group whose addresses are known.
 #[derive(Debug)]
 pub(in crate::communicator) struct GroupCall {
+    /// Their addresses are entries of the table of a launch, as [`Self::new`] numbers them.
     pub transfers: Vec<PointToPoint>,
     /// Of each transfer.
     pub data_types: Vec<DataType>,
+    /// The table.
+    pub addresses: Vec<u64>,
 }
 
 impl GroupCall {
-    /// Each transfer with its data type.
-    pub fn members(&self) -> impl Iterator<Item = (&PointToPoint, DataType)> {
-        self.transfers.iter().zip(self.data_types.iter().copied())
+    /// A group of these transfers, at device addresses.
+    pub fn new(mut transfers: Vec<PointToPoint>, data_types: Vec<DataType>) -> Self {
+        let mut addresses: Vec<u64> = Vec::with_capacity(transfers.len());
+        for transfer in &mut transfers {
+            // Equal addresses keep one number: a plan leaves out copies to where data is.
+            let known = addresses.iter().position(|known| *known == transfer.address);
+            let number = known.unwrap_or_else(|| {
+                addresses.push(transfer.address);
+                addresses.len() - 1
+            });
+            transfer.address = (number as u64 + 1) << ADDRESS_NUMBER_SHIFT;
+        }
+        Self { transfers, data_types, addresses }
+    }
+
+    /// Each transfer, at its device address, with its data type.
+    pub fn members(&self) -> impl Iterator<Item = (PointToPoint, DataType)> {
+        let transfers = self.transfers.iter().map(|transfer| {
+            let number = (transfer.address >> ADDRESS_NUMBER_SHIFT) as usize - 1;
+            PointToPoint { address: self.addresses[number], ..*transfer }
+        });
+        transfers.zip(self.data_types.iter().copied())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Direction;
+
+    /// If this fails, a group on other buffers is planned anew, or plans of groups whose buffers
+    /// coincide in another way are taken for one another.
+    #[test]
+    fn groups_differ_in_how_their_buffers_coincide_and_not_in_where_they_lie() {
+        let group = |addresses: [u64; 3]| {
+            let transfer =
+                |address| PointToPoint { peer: 1, direction: Direction::Send, address, bytes: 8 };
+            GroupCall::new(addresses.map(transfer).to_vec(), vec![DataType::U8; 3])
+        };
+        let first = group([0x7f00_0000_1000, 0x7f00_0000_2000, 0x7f00_0000_1000]);
+        assert_eq!(first.transfers, group([7, 3, 7]).transfers);
+        assert_ne!(first.transfers, group([7, 3, 4]).transfers);
+        assert_eq!(first.addresses, [0x7f00_0000_1000, 0x7f00_0000_2000]);
+        let at: Vec<u64> = first.members().map(|(transfer, _)| transfer.address).collect();
+        assert_eq!(at, [0x7f00_0000_1000, 0x7f00_0000_2000, 0x7f00_0000_1000]);
     }
 }

@@ -9,10 +9,11 @@ use super::peer::Peer;
 use super::peer_info::{self, PeerInfo, SharedMemory};
 use super::rank::ConnectedRank;
 use super::registry::process_of;
+use super::sharing;
 use crate::bootstrap::{ControlPlane, JoinRequest, UniqueId, exchange};
 use crate::communicator::state::{
     Doorbell, Geometry, InterNodeSlotMemory, Launcher, Nodes, ProcessState, RankMemory, RankState,
-    agreed_settings,
+    Tidy, agreed_settings,
 };
 use crate::engine::Alarm;
 use crate::error::{Error, Result};
@@ -179,7 +180,11 @@ fn start(
 ) -> Result<ConnectedRank> {
     let (rank, ranks) = (state.rank, process.geometry.rank_count);
     state.memory.publish(rank, ranks, settings.wait_timeout)?;
-    let launcher = Arc::new(Mutex::new(Launcher::new(&state)?));
+    let remedies = &settings.remedies;
+    let launcher = Launcher::new(&state, remedies)?;
+    sharing::check(process, &state, &launcher)?;
+    let launcher = Arc::new(Mutex::new(launcher));
+    let tidy = Tidy::new(&launcher, remedies.late_frees);
     let engine = attach::attach(process, &state, others, settings)?;
     process.serve();
     tracing::debug!(
@@ -196,6 +201,7 @@ fn start(
         launcher,
         engine: Some(engine),
         inter_node,
+        _tidy: tidy,
     })
 }
 

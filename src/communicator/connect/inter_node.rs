@@ -89,15 +89,62 @@ pub(super) fn adapters(
     hosts: &[String],
     settings: &Settings,
 ) -> Result<Vec<Arc<Adapter>>> {
-    let verbs = VerbsSettings::from(settings);
-    let look = |(context, plane): (&Arc<CudaContext>, &Arc<ControlPlane>)| {
-        let ordinal = nodes::number_on_node(hosts, plane.rank());
-        Adapters::look(Near { gpu: pci_address(context)?.parse().ok(), ordinal }, &verbs)
+    let look = |verbs: &VerbsSettings| {
+        let look = |(context, plane): (&Arc<CudaContext>, &Arc<ControlPlane>)| {
+            let ordinal = nodes::number_on_node(hosts, plane.rank());
+            Adapters::look(Near { gpu: pci_address(context)?.parse().ok(), ordinal }, verbs)
+        };
+        contexts.iter().zip(planes).map(look).collect::<Result<Vec<_>>>()
     };
-    let found = contexts.iter().zip(planes).map(look).collect::<Result<Vec<_>>>()?;
+    let verbs = VerbsSettings::from(settings);
+    let found = look(&verbs)?;
     let layers = found.iter().map(Adapters::link_layers).collect::<Result<Vec<_>>>()?;
     let layer = common_layer(&exchange(planes, &layers)?)?;
-    found.into_iter().map(|adapters| Ok(adapters.open(Some(layer))?.0)).collect()
+    let open = |found: Vec<Adapters>| -> Result<Vec<Arc<Adapter>>> {
+        found.into_iter().map(|adapters| Ok(adapters.open(Some(layer))?.0)).collect()
+    };
+    let opened = open(found)?;
+    let order = order(planes, &opened, settings.verbs_order)?;
+    if order == verbs.order {
+        return Ok(opened);
+    }
+    drop(opened);
+    open(look(&VerbsSettings { order, ..verbs })?)
+}
+
+/// How signals follow data, by the user's wish and by what all ranks' adapters promise.
+///
+/// # Errors
+/// [`Error::Setting`] where `write` is wished for and not promised.
+fn order(
+    planes: &[Arc<ControlPlane>],
+    adapters: &[Arc<Adapter>],
+    wish: VerbsOrder,
+) -> Result<VerbsOrder> {
+    match wish {
+        VerbsOrder::Auto | VerbsOrder::Write => {}
+        VerbsOrder::ForceWrite => return Ok(VerbsOrder::Write),
+        VerbsOrder::Immediate | VerbsOrder::Flush => return Ok(wish),
+    }
+    let promises = |adapter| Endpoint::create(adapter).map(|(endpoint, _)| endpoint.keeps_order());
+    let promises = adapters.iter().map(promises).collect::<Result<Vec<_>>>()?;
+    let all = exchange(planes, &promises)?;
+    let Some(lacking) = all.iter().position(|&promises| !promises) else {
+        return Ok(VerbsOrder::Write);
+    };
+    let lacking = Rank(lacking as u32);
+    if wish == VerbsOrder::Auto {
+        tracing::info!(%lacking, "an adapter promises no order of writes: signals are immediates");
+        return Ok(VerbsOrder::Immediate);
+    }
+    Err(Error::Setting {
+        name: "RINGDOVE_VERBS_ORDER".into(),
+        value: wish.to_string(),
+        expected: format!(
+            "`auto` or `immediate`, since the adapter of {lacking} does not promise to keep the \
+             order of writes (ibv_query_qp_data_in_order); `force-write` writes all the same"
+        ),
+    })
 }
 
 /// The link layer that all ranks have, most of them as their nearest. Of each rank, `layers` has
@@ -115,7 +162,7 @@ fn common_layer(layers: &[Vec<LinkLayer>]) -> Result<LinkLayer> {
             format!("{} has {}", Rank(rank as u32), names.join(" and "))
         };
         Error::NotFound {
-            wanted: "network between RDMA adapters that all ranks are on".into(),
+            wanted: "network of RDMA adapters that all ranks share".into(),
             looked_for: format!("{}, {}", has(one), has(other)),
             advice: "bring up ports of one kind on all nodes, or name such adapters in \
                      RINGDOVE_ADAPTER"
@@ -153,7 +200,7 @@ impl InterNodeAdapter {
             FarSlots::Host => in_host()?,
             FarSlots::Auto => match allocate(InterNodeSlotMemory::Device) {
                 Err(why @ Error::System { .. }) => {
-                    tracing::warn!(%why, %rank, "data of other nodes goes through host memory");
+                    tracing::warn!(%why, %rank, "inter-node data goes through host memory");
                     in_host()?
                 }
                 other => other?,
@@ -185,7 +232,7 @@ fn register(adapter: &Arc<Adapter>, memory: &ForAdapter) -> Result<[MemoryRegion
 fn uneven(rank: Rank) -> Error {
     Error::NotFound {
         wanted: format!("way to other nodes for {rank} through host memory"),
-        looked_for: "nodes with one number of ranks each, one node's after the other's".into(),
+        looked_for: "the same number of consecutive ranks on each node".into(),
         advice: "place ranks so, or let adapters reach device memory (dma-buf, or the \
                  nvidia-peermem module)"
             .into(),
@@ -263,7 +310,7 @@ impl InterNodeSetup {
             }
         };
         match self.adapter.adapter.settings().order {
-            VerbsOrder::Write => Ok(()),
+            VerbsOrder::Auto | VerbsOrder::Write | VerbsOrder::ForceWrite => Ok(()),
             VerbsOrder::Immediate => control.receive_signals(signals, writer, unordered),
             VerbsOrder::Flush => control.receive_signals(signals, writer, true),
         }

@@ -17,6 +17,7 @@ mod peer_info;
 mod rank;
 mod registration;
 mod registry;
+mod sharing;
 
 pub(super) use init::{init_all, init_ranks};
 pub(super) use rank::ConnectedRank;

@@ -1,9 +1,10 @@
 //! A rank as the engine of another one sees it, wherever it runs.
 
 use super::inter_node::InterNodeEndpoint;
+use super::sharing;
 use crate::communicator::state::{Endpoint, Geometry, Layout, Nodes, Offsets, RankState};
 use crate::error::{Error, Result};
-use crate::gpu::{Access, Export, Import, enable_peer_access};
+use crate::gpu::{Access, Export, Import, discard, enable_peer_access};
 use crate::id::Rank;
 use crate::shared::PeerRange;
 use cudarc::driver::CudaContext;
@@ -22,7 +23,14 @@ pub(in crate::communicator) struct Peer {
     /// Where everything lies in it.
     pub layout: Layout,
     /// What keeps the memory reachable.
-    _imports: Vec<Arc<Import>>,
+    imports: Vec<Arc<Import>>,
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // Closing them may wait for the device.
+        discard(std::mem::take(&mut self.imports));
+    }
 }
 
 impl Peer {
@@ -36,7 +44,7 @@ impl Peer {
             });
         }
         let layout = state.memory.layout.clone();
-        Ok(Self { endpoint: state.memory.endpoint(), layout, _imports: Vec::new() })
+        Ok(Self { endpoint: state.memory.endpoint(), layout, imports: Vec::new() })
     }
 
     /// A rank of another node: addresses are its own, and only an adapter reaches them.
@@ -46,7 +54,7 @@ impl Peer {
     pub fn inter_node(geometry: &Geometry, place: &InterNodeEndpoint) -> Result<Self> {
         let layout = Layout::new(geometry, place.rank);
         check_inter_node(geometry, &layout, place)?;
-        Ok(Self { endpoint: place.addresses, layout, _imports: Vec::new() })
+        Ok(Self { endpoint: place.addresses, layout, imports: Vec::new() })
     }
 
     /// A rank of another process on this node, which exports its memory.
@@ -65,7 +73,8 @@ impl Peer {
         let (signal_memory, signals) = locate(signals, signals_of(rank, layout.signal_bytes))?;
         let (staging_memory, staging) = locate(staging, staging_of(rank, layout.staging_bytes))?;
         let endpoint = Endpoint { signals, staging };
-        Ok(Self { endpoint, layout, _imports: vec![signal_memory, staging_memory] })
+        sharing::warn_of_slices(rank, context, staging)?;
+        Ok(Self { endpoint, layout, imports: vec![signal_memory, staging_memory] })
     }
 }
 

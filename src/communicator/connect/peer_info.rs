@@ -77,7 +77,7 @@ pub(super) fn local_ranks<T>(process: &ProcessState, infos: &[PeerInfo<T>]) -> R
     let joined = |(rank, _): (Rank, &PeerInfo<T>)| match process.state(rank) {
         Ok(_) => Ok(rank),
         Err(_) => {
-            let expected = "a process of its own, since it has not joined in this one";
+            let expected = "another process, since it has not joined in this one";
             Err(Error::peer_value(rank, "its process", expected, "the name of this process"))
         }
     };

@@ -2,7 +2,7 @@
 
 use super::attach::RankEngine;
 use super::inter_node::InterNodeConnections;
-use crate::communicator::state::{Launcher, ProcessState, RankState, lock};
+use crate::communicator::state::{Launcher, ProcessState, RankState, Tidy, lock};
 use crate::engine::{Alarm, Snapshot};
 use crate::error::{Error, Result};
 use crate::id::Rank;
@@ -26,6 +26,8 @@ pub(in crate::communicator) struct ConnectedRank {
     /// `None` only while the rank is being dropped.
     pub(super) engine: Option<RankEngine>,
     pub(super) inter_node: Option<InterNodeConnections>,
+    /// Dropped last: frees what the others gave up.
+    pub(super) _tidy: Tidy,
 }
 
 impl ConnectedRank {
@@ -107,12 +109,12 @@ impl Drop for ConnectedRank {
         let rank = self.rank();
         let mut ended = self.drained(self.settings.drop_timeout);
         if !ended {
-            let why = "the communicator was dropped while its work had not ended".to_owned();
+            let why = "the communicator was dropped before its work had ended".to_owned();
             self.process.raise(Error::Aborted { by: Some(rank), why });
             ended = self.drained(self.settings.drop_timeout);
             if !ended {
                 // A kernel that ignores its abort word still uses all of this memory.
-                tracing::error!(rank = rank.0, "a kernel does not end; its memory is leaked");
+                tracing::error!(rank = rank.0, "a kernel does not end, so its memory is leaked");
                 std::mem::forget((self.launcher.clone(), self.process.clone()));
             }
         }
@@ -127,7 +129,7 @@ impl Drop for ConnectedRank {
             && let Err(error) =
                 engine.detach(|| self.state.memory.head().ok().filter(|_| ended), limit)
         {
-            tracing::warn!(%error, rank = rank.0, "the engine had work left");
+            tracing::warn!(%error, rank = rank.0, "the engine still had work");
         }
     }
 }

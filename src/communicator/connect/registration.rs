@@ -4,7 +4,7 @@ use super::rank::ConnectedRank;
 use crate::bootstrap::agreement::{Value, signature};
 use crate::communicator::state::{ExportedMemory, RankBuffer, RegisteredBuffer, RegisteredRange};
 use crate::error::{Error, Result};
-use crate::gpu::{Allocation, Export, Import};
+use crate::gpu::{Allocation, Current, Export, Import};
 use crate::id::{EngineKind, Rank, Registration};
 use crate::shared::PeerRange;
 use std::time::Duration;
@@ -32,6 +32,8 @@ impl ConnectedRank {
             true => None,
             false => Some(ExportedMemory::from(self.export(address)?)),
         };
+        let others = process.other_devices(&self.state.context);
+        Current::bind(&self.state.context)?.open_pool(address, &others)?;
         self.engine().add_registration(number, address, bytes)?;
         let buffer = RankBuffer { address, bytes, export };
         let posted = process.registrations.post(self.rank(), self.rank_count(), number, buffer);

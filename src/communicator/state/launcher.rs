@@ -1,11 +1,14 @@
 //! Launches of the executor: one rank's plans, routes and order of launches.
 
+use super::backlog::Backlog;
 use super::order::LaunchOrder;
 use super::plans::{PlanMemory, Resident};
 use super::rank::RankState;
 use super::routes::Routes;
+use super::tidy::launching;
 use crate::error::{Error, Result};
-use crate::gpu::Executor;
+use crate::gpu::{Executor, keeping_errors};
+use crate::settings::Remedies;
 use cudarc::driver::CudaStream;
 use ringdove_kernels::launch::LaunchArguments;
 use std::sync::Arc;
@@ -20,6 +23,7 @@ pub(crate) struct Launcher {
     launches: u64,
     collectives: u64,
     order: LaunchOrder,
+    backlog: Backlog,
     /// Never used. While a context has a stream of its own, cudarc records the uses of buffers and
     /// waits for them before it frees the memory; else it takes all uses to be on one stream, which
     /// is wrong where threads have default streams of their own or several contexts are used.
@@ -28,18 +32,25 @@ pub(crate) struct Launcher {
 
 impl Launcher {
     /// A launcher for the rank of `state`.
-    pub fn new(state: &RankState) -> Result<Self> {
+    pub fn new(state: &RankState, remedies: &Remedies) -> Result<Self> {
         let layout = &state.memory.layout;
+        let tracking = keeping_errors(&state.context, || state.context.new_stream());
         Ok(Self {
-            executor: Executor::load(&state.context)?,
+            executor: Executor::load(&state.context, remedies.eager_load)?,
             plans: PlanMemory::new(&state.context)?,
             // Static routes have the numbers of ports.
             routes: Routes::new(layout.ports.len() as u32, layout.direct_lanes),
             launches: 0,
             collectives: 0,
             order: LaunchOrder::default(),
-            _tracking: state.context.new_stream().map_err(Error::from_driver("cuStreamCreate"))?,
+            backlog: Backlog::new(remedies.bounded_launches),
+            _tracking: tracking.map_err(Error::from_driver("cuStreamCreate"))?,
         })
+    }
+
+    /// How many blocks of the executor, of so many threads each, the GPU runs at a time.
+    pub fn blocks_at_once(&self, threads: u32) -> Result<u32> {
+        self.executor.blocks_at_once(threads)
     }
 
     /// Launches so far.
@@ -51,6 +62,20 @@ impl Launcher {
     pub fn next_collective(&mut self) -> u64 {
         self.collectives += 1;
         self.collectives - 1
+    }
+
+    /// The number that the next collective will have.
+    pub fn collective(&self) -> u64 {
+        self.collectives
+    }
+
+    /// Waits until one more may be launched; see [`Backlog::make_room`]. To be called before the
+    /// other ranks are told of the launch.
+    ///
+    /// # Errors
+    /// As [`Backlog::make_room`]. Nothing was enqueued.
+    pub fn make_room(&mut self, limit: Duration, check: impl Fn() -> Result<()>) -> Result<()> {
+        self.backlog.make_room(limit, check)
     }
 
     /// Makes `stream` wait for the launches before. To be called before anything is enqueued for a
@@ -68,8 +93,10 @@ impl Launcher {
     ) -> Result<()> {
         arguments.plan = plan.address;
         arguments.sequence = self.launches;
+        let _launching = launching();
         self.executor.launch(stream, plan.blocks, plan.threads, arguments)?;
         self.launches += 1;
+        self.backlog.launched(stream)?;
         self.order.leave(stream)
     }
 

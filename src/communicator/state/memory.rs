@@ -5,7 +5,7 @@ use super::layout::{Geometry, Layout, Offsets, PortPlace};
 use crate::engine::RegionDescriptor;
 use crate::engine::device::Channel;
 use crate::error::{Error, Result};
-use crate::gpu::{DeviceMemory, GpuRange, Keeper, PinnedMemory};
+use crate::gpu::{DeviceMemory, GpuRange, Keeper, OwnStream, PinnedMemory};
 use crate::id::{EngineKind, Rank};
 use crate::plan::{LaneKind, Side};
 use crate::shared::{AtomicWord32, Region};
@@ -95,6 +95,8 @@ pub(crate) struct RankMemory {
     staging: Arc<DeviceMemory>,
     host: Option<HostPart>,
     ring_log2: u32,
+    /// For words that the host reads: made here, since making a stream may wait for the device.
+    reader: OwnStream,
     /// Buffers of this rank that peers' engines know of.
     registered: Arc<Keeper>,
 }
@@ -103,7 +105,7 @@ impl Drop for RankMemory {
     fn drop(&mut self) {
         let Some(bell) = self.bell.take() else { return self.registered.close() };
         let Err(error) = bell.reset() else { return self.registered.close() };
-        tracing::error!(%error, "the engine may still write; the rank's memory is leaked");
+        tracing::error!(%error, "the engine may still write, so the rank's memory is leaked");
         self.registered.leak();
         let (signals, staging) = (self.signals.clone(), self.staging.clone());
         // With the channel's lock: nobody else should get a channel that does not obey.
@@ -153,6 +155,7 @@ impl RankMemory {
             host: (slot_memory == InterNodeSlotMemory::Host).then(host).transpose()?,
             layout,
             ring_log2,
+            reader: OwnStream::new(context)?,
             registered: Arc::default(),
         })
     }
@@ -245,7 +248,7 @@ impl RankMemory {
 
     /// How many descriptors the rank's kernels have rung. They have ended.
     pub fn head(&self) -> Result<u64> {
-        self.control.read_word(control::HEAD)
+        self.control.read_word(control::HEAD, &self.reader)
     }
 
     /// The slots and the tail word of a proxy's ring, as the proxy sees them.

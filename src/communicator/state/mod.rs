@@ -6,12 +6,17 @@
 //! * `registrations`: registered buffers of all ranks
 //! * `exported`: device memory as other processes open it
 //! * `plans`: verified plans, and plans in device memory, both with a bound
+//! * `halves`: device memory that is filled from the host
 //! * `routes`: this rank's registered buffers, and the routes between them
-//! * `launcher`, `order`: launches of the executor, and their order across streams
+//! * `launcher`, `order`, `backlog`: launches of the executor, their order across streams, and how
+//!   many may be ahead of their end; `streams`: on which streams ranks that share a GPU are
+//! * `tidy`: when memory is freed
 //! * `sync`: locks
 
+mod backlog;
 mod doorbell;
 mod exported;
+mod halves;
 mod launcher;
 mod layout;
 mod memory;
@@ -21,7 +26,9 @@ mod process;
 mod rank;
 mod registrations;
 mod routes;
+mod streams;
 mod sync;
+mod tidy;
 
 pub(super) use doorbell::{Doorbell, STEP_TIMEOUT};
 pub(super) use exported::ExportedMemory;
@@ -34,3 +41,4 @@ pub(super) use rank::RankState;
 pub(super) use registrations::{RankBuffer, RegisteredBuffer};
 pub(super) use routes::{RegisteredPlace, RegisteredRange};
 pub(super) use sync::lock;
+pub(super) use tidy::Tidy;

@@ -12,6 +12,7 @@
 //! thread could not name that stream.
 
 use crate::error::{Error, Result};
+use crate::gpu::keeping_errors;
 use cudarc::driver::{CudaEvent, CudaStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -58,7 +59,8 @@ impl LaunchOrder {
             self.record(&last)?;
         }
         let event = self.event.as_ref().expect("recorded just now, or after the launch");
-        stream.wait(event).map_err(Error::from_driver("cuStreamWaitEvent"))
+        keeping_errors(stream.context(), || stream.wait(event))
+            .map_err(Error::from_driver("cuStreamWaitEvent"))
     }
 
     /// A launch was enqueued on `stream`.
@@ -72,10 +74,12 @@ impl LaunchOrder {
     }
 
     fn record(&mut self, stream: &CudaStream) -> Result<()> {
-        let failed = Error::from_driver("cuEventRecord");
-        match &self.event {
-            Some(event) => event.record(stream).map_err(failed)?,
-            None => self.event = Some(stream.record_event(None).map_err(failed)?),
+        let recorded = keeping_errors(stream.context(), || match &self.event {
+            Some(event) => event.record(stream).map(|()| None),
+            None => stream.record_event(None).map(Some),
+        });
+        if let Some(made) = recorded.map_err(Error::from_driver("cuEventRecord"))? {
+            self.event = Some(made);
         }
         self.is_recorded = true;
         Ok(())

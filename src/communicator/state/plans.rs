@@ -1,11 +1,14 @@
 //! Plans that were made once: verified, for all ranks of the process, and encoded, in a rank's
 //! device memory. Both are looked up before a plan is built, and both are bounded.
+//!
+//! A plan holds no addresses. Those of a collective are arguments of its launch; those of a group
+//! stand in a table in device memory, which is uploaded where they have changed.
 
+use super::halves::{Halves, Uploaded};
 use super::sync::lock;
 use crate::error::{Error, Result};
-use crate::gpu::Upload;
 use crate::plan::{CollectiveRequest, PointToPoint, Verified};
-use cudarc::driver::{CudaContext, CudaEvent, CudaStream};
+use cudarc::driver::{CudaContext, CudaStream};
 use lru::LruCache;
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
@@ -15,18 +18,18 @@ use std::sync::{Arc, Mutex};
 /// this builds some of them again, which costs milliseconds.
 const VERIFIED_MAX: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 
-/// Alignment of an encoded plan, for the executor's 16-byte loads.
-const PLAN_ALIGN: usize = 256;
-
 /// Device memory for encoded plans, and as much pinned memory. A plan takes a few KiB.
 const PLAN_MEMORY_BYTES: usize = 4 << 20;
+
+/// The same for tables of addresses: half of it holds that of the largest plan.
+const TABLE_MEMORY_BYTES: usize = 256 << 10;
 
 /// What a plan in device memory was made for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum PlanKey<'a> {
     /// A collective.
     Collective(&'a CollectiveRequest),
-    /// A group of sends and receives.
+    /// A group of sends and receives, whose addresses are places in the table of a launch.
     Group(&'a [PointToPoint]),
 }
 
@@ -65,17 +68,6 @@ enum Found {
     Encoded(Encoded),
 }
 
-/// One half of the plan memory. Halves take turns, so that room can be made without waiting for
-/// the launches that were enqueued just now.
-#[derive(Debug, Default)]
-struct Half {
-    used: usize,
-    collectives: HashMap<CollectiveRequest, Resident>,
-    groups: HashMap<Vec<PointToPoint>, Resident>,
-    /// Recorded when the other half took over: after it, nobody reads this half.
-    left: Option<CudaEvent>,
-}
-
 /// Verified plans of the collectives of one communicator, those used last.
 #[derive(Debug)]
 pub(crate) struct PlanCache {
@@ -107,16 +99,30 @@ impl PlanCache {
 /// Plans in the device memory of one rank.
 #[derive(Debug)]
 pub(crate) struct PlanMemory {
-    upload: Upload,
-    halves: [Half; 2],
-    current: usize,
+    plans: Halves,
+    tables: Halves,
+    collectives: HashMap<CollectiveRequest, Entry>,
+    groups: HashMap<Vec<PointToPoint>, Entry>,
+}
+
+/// A plan, and where it was uploaded.
+#[derive(Debug)]
+struct Entry {
+    plan: Resident,
+    uploaded: Uploaded,
+    /// The addresses of the last launch, and where their table is.
+    table: Option<(Vec<u64>, Uploaded)>,
 }
 
 impl PlanMemory {
     /// Room for plans in `context`.
     pub fn new(context: &Arc<CudaContext>) -> Result<Self> {
-        let upload = Upload::new(context, PLAN_MEMORY_BYTES)?;
-        Ok(Self { upload, halves: Default::default(), current: 0 })
+        Ok(Self {
+            plans: Halves::new(context, PLAN_MEMORY_BYTES)?,
+            tables: Halves::new(context, TABLE_MEMORY_BYTES)?,
+            collectives: HashMap::new(),
+            groups: HashMap::new(),
+        })
     }
 
     /// Looks up the plan of `key`; `encode` makes it where it is not on the device.
@@ -128,11 +134,15 @@ impl PlanMemory {
         key: PlanKey<'a>,
         encode: impl FnOnce() -> Result<Encoded>,
     ) -> Result<Prepared<'a>> {
-        if let Some(plan) = self.halves.iter().find_map(|half| half.find(key)) {
-            return Ok(Prepared { key, plan: Found::Resident(plan) });
+        let entry = match key {
+            PlanKey::Collective(request) => self.collectives.get(request),
+            PlanKey::Group(transfers) => self.groups.get(transfers),
+        };
+        if let Some(entry) = entry {
+            return Ok(Prepared { key, plan: Found::Resident(entry.plan) });
         }
         let encoded = encode()?;
-        let (size, most) = (size_of_encoded(&encoded), self.half_bytes());
+        let (size, most) = (encoded.bytes.len(), self.plans.bytes_max());
         if size > most {
             let expected = format!("one whose plan has at most {most} bytes");
             return Err(Error::argument("size of the call", expected, size));
@@ -151,60 +161,52 @@ impl PlanMemory {
             Found::Resident(plan) => return Ok(plan),
             Found::Encoded(encoded) => encoded,
         };
-        let size = size_of_encoded(&encoded);
-        if self.halves[self.current].used + size > self.half_bytes() {
-            self.turn_over(stream)?;
+        let before = self.plans.turn();
+        let uploaded = self.plans.enqueue(&encoded.bytes, stream)?;
+        if uploaded.turn != before {
+            let stays = |entry: &Entry| entry.uploaded.turn.stays_in(uploaded.turn);
+            self.collectives.retain(|_, entry| stays(entry));
+            self.groups.retain(|_, entry| stays(entry));
         }
-        let offset = self.current * self.half_bytes() + self.halves[self.current].used;
-        self.upload.enqueue(offset, &encoded.bytes, stream)?;
-        let plan = Resident {
-            address: self.upload.address(offset),
-            blocks: encoded.blocks,
-            threads: encoded.threads,
+        let Encoded { blocks, threads, .. } = encoded;
+        let plan = Resident { address: uploaded.address, blocks, threads };
+        let entry = Entry { plan, uploaded, table: None };
+        match key {
+            PlanKey::Collective(request) => self.collectives.insert(*request, entry),
+            PlanKey::Group(transfers) => self.groups.insert(transfers.to_vec(), entry),
         };
-        let half = &mut self.halves[self.current];
-        half.used += size;
-        half.insert(key, plan);
         Ok(plan)
     }
 
-    fn half_bytes(&self) -> usize {
-        self.upload.bytes() / 2
-    }
-
-    /// Makes the other half current and empty.
-    fn turn_over(&mut self, stream: &CudaStream) -> Result<()> {
-        // The stream waits for the launches before, so what it has reached now, they have ended.
-        let event = stream.record_event(None).map_err(Error::from_driver("cuEventRecord"))?;
-        self.halves[self.current].left = Some(event);
-        self.current = 1 - self.current;
-        let next = &mut self.halves[self.current];
-        if let Some(event) = next.left.take() {
-            event.synchronize().map_err(Error::from_driver("cuEventSynchronize"))?;
+    /// The device address of the table of `addresses`, for a launch of the group of `transfers`,
+    /// whose plan is resident. It is uploaded, on `stream`, where the last launch had others.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a table that does not fit; [`Error::Cuda`] where the driver refuses.
+    pub fn table(
+        &mut self,
+        transfers: &[PointToPoint],
+        addresses: &[u64],
+        stream: &CudaStream,
+    ) -> Result<u64> {
+        let entry = self.groups.get_mut(transfers).expect("made resident just now");
+        let now = self.tables.turn();
+        if let Some((last, table)) = &entry.table
+            && last == addresses
+            && table.turn.stays_in(now)
+        {
+            return Ok(table.address);
         }
-        next.used = 0;
-        next.collectives.clear();
-        next.groups.clear();
-        Ok(())
-    }
-}
-
-impl Half {
-    fn find(&self, key: PlanKey<'_>) -> Option<Resident> {
-        match key {
-            PlanKey::Collective(request) => self.collectives.get(request).copied(),
-            PlanKey::Group(transfers) => self.groups.get(transfers).copied(),
+        let (bytes, most) = (bytemuck::cast_slice(addresses), self.tables.bytes_max());
+        if bytes.len() > most {
+            let expected = format!("at most {} buffers", most / size_of::<u64>());
+            return Err(Error::argument("size of the group", expected, addresses.len()));
         }
+        let table = self.tables.enqueue(bytes, stream)?;
+        let (mut kept, _) = entry.table.take().unwrap_or((Vec::new(), table));
+        kept.clear();
+        kept.extend_from_slice(addresses);
+        entry.table = Some((kept, table));
+        Ok(table.address)
     }
-
-    fn insert(&mut self, key: PlanKey<'_>, plan: Resident) {
-        match key {
-            PlanKey::Collective(request) => self.collectives.insert(*request, plan),
-            PlanKey::Group(transfers) => self.groups.insert(transfers.to_vec(), plan),
-        };
-    }
-}
-
-fn size_of_encoded(encoded: &Encoded) -> usize {
-    encoded.bytes.len().next_multiple_of(PLAN_ALIGN)
 }

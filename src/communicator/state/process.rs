@@ -6,6 +6,7 @@ use super::layout::Geometry;
 use super::plans::PlanCache;
 use super::rank::RankState;
 use super::registrations::Registrations;
+use super::streams::StreamClaims;
 use super::sync::{lock, missing};
 use crate::bootstrap::agreement::{
     CallExchange, CallMatcher, ProcessTreePosition, Signature, Value, compare, signature,
@@ -15,6 +16,7 @@ use crate::engine::Alarm;
 use crate::error::{Error, Result};
 use crate::id::Rank;
 use crate::settings::Settings;
+use cudarc::driver::{CudaContext, sys};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -27,6 +29,7 @@ pub(crate) struct ProcessState {
     changed: Condvar,
     calls: Arc<CallExchange>,
     pub registrations: Registrations,
+    pub streams: StreamClaims,
     pub plans: PlanCache,
     raised: AtomicBool,
     /// Ranks of this process whose engines serve them.
@@ -48,6 +51,7 @@ impl ProcessState {
             changed: Condvar::new(),
             calls: Arc::new(CallExchange::new(geometry.rank_count)),
             registrations: Registrations::default(),
+            streams: StreamClaims::default(),
             plans: PlanCache::default(),
             raised: AtomicBool::new(false),
             served: Mutex::default(),
@@ -106,6 +110,22 @@ impl ProcessState {
     /// How many ranks are of this process.
     pub fn local_count(&self) -> usize {
         self.local.get().map_or(self.geometry.rank_count as usize, Vec::len)
+    }
+
+    /// Devices, other than `context`'s, on which ranks of this process run.
+    pub fn other_devices(&self, context: &CudaContext) -> Vec<sys::CUdevice> {
+        let states = lock(&self.states);
+        let devices = states.iter().flatten().map(|state| state.context.cu_device());
+        let mut devices: Vec<_> = devices.filter(|&device| device != context.cu_device()).collect();
+        devices.sort_unstable();
+        devices.dedup();
+        devices
+    }
+
+    /// How many ranks of this process run on the GPU of `context`.
+    pub fn ranks_on(&self, context: &CudaContext) -> usize {
+        let states = lock(&self.states);
+        states.iter().flatten().filter(|state| state.context.cu_ctx() == context.cu_ctx()).count()
     }
 
     /// The state of a rank of this process that has joined.

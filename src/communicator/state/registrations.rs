@@ -284,7 +284,7 @@ mod tests {
     fn a_registration_is_taken_back_by_every_rank_once() {
         let registrations = Registrations::default();
         for rank in 0..2 {
-            registrations.post(Rank(rank), 2, 0, part(64, 8)).unwrap();
+            registrations.post(Rank(rank), 2, 0, buffer(64, 8)).unwrap();
         }
         let withdraw = |rank| registrations.withdraw((Rank(rank), 2), 0, Duration::ZERO, &[]);
         withdraw(1).unwrap();

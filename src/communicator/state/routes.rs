@@ -156,7 +156,7 @@ mod tests {
             assert_eq!(routes.next_registration(), number);
             routes.add(range(number as u64 * 64));
         }
-        let mut base = |routes: &mut Routes, pair| routes.base(pair, |_| Ok(())).unwrap();
+        let base = |routes: &mut Routes, pair| routes.base(pair, |_| Ok(())).unwrap();
         let pairs = [(0, 0), (0, 1), (1, 2), (2, 3)];
         assert_eq!(pairs.map(|pair| base(&mut routes, pair)), [10, 13, 16, 19]);
         let mut removed = routes.remove(1);

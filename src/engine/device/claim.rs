@@ -40,6 +40,6 @@ pub fn claim(candidates: &[Candidate], need: &Need) -> Result<Channel> {
     Err(Error::NotFound {
         wanted: "free channel of a device engine".into(),
         looked_for: if taken.is_empty() { "no engine".into() } else { taken.join("; ") },
-        advice: "end another job, use fewer communicators, or RINGDOVE_ENGINE=proxy".into(),
+        advice: "end another job, use fewer communicators, or set RINGDOVE_ENGINE=proxy".into(),
     })
 }

@@ -66,7 +66,7 @@ impl Function {
                 what: "size of the BAR",
                 needed: format!("{} bytes", size_of::<Identity>()),
                 found: format!("{bytes} bytes"),
-                advice: "Is this the first BAR of the function?",
+                advice: "Check that this is the first BAR of the function",
             });
         }
         let words = region.words64(0, size_of::<Identity>() / 8)?;
@@ -177,7 +177,7 @@ fn open_file(path: &Path) -> Result<File> {
     let opened = File::options().read(true).write(true).open(path);
     opened.map_err(|cause| Error::System {
         what: format!("opening {} (the BAR of a device engine)", path.display()),
-        cause: format!("{cause}; may this user write the file?"),
+        cause: format!("{cause}; check that this user may write the file"),
     })
 }
 
@@ -199,7 +199,7 @@ fn complaint(identity: &Identity, bar_bytes: u64) -> Option<Complaint> {
             what: "magic number",
             needed: format!("{MAGIC:#018x}"),
             found: format!("{:#018x}", identity.magic),
-            advice: "This PCI function is no device engine; look at RINGDOVE_ENGINE_IDS",
+            advice: "This PCI function is not a device engine; check RINGDOVE_ENGINE_IDS",
         });
     }
     if identity.version >> MAJOR_SHIFT != VERSION >> MAJOR_SHIFT {
@@ -212,7 +212,7 @@ fn complaint(identity: &Identity, bar_bytes: u64) -> Option<Complaint> {
         });
     }
     let fault = map_fault(identity, bar_bytes)?;
-    let advice = "Its map contradicts itself: report it to the maker";
+    let advice = "Its register map is inconsistent: report it to the maker";
     Some(Complaint { advice, ..fault })
 }
 

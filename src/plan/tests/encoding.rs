@@ -1,7 +1,7 @@
 //! Encoding: the bytes say what the typed plan says.
 
 use super::*;
-use ringdove_kernels::op::{self as wire, OpCode, PLAN_MAGIC, Space, flags};
+use ringdove_kernels::op::{self as wire, ADDRESS_NUMBER_SHIFT, OpCode, PLAN_MAGIC, Space, flags};
 
 /// Reads records back, with no help from the encoder.
 struct Decoder<'a>(&'a [u8]);
@@ -25,7 +25,7 @@ impl Decoder<'_> {
             },
             space => {
                 assert_eq!(space, Space::Address as u8);
-                Operand::Address(operand.offset)
+                Operand::Address(u64::from(operand.number) << ADDRESS_NUMBER_SHIFT | operand.offset)
             }
         }
     }

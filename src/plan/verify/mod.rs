@@ -9,10 +9,10 @@
 //! * no rank leaves a barrier before all have come to it;
 //! * every read is ordered after the write whose value it takes, every write after the reads and
 //!   writes before it, across blocks, ranks and engines; nothing goes on once the kernel has ended;
-//! * a slot is used between its arrival and its credit, by engines too; messages go in order; flagged messages are
-//!   packed, put and collected once each, in step on all lanes; credits, arrivals and completions
-//!   match the positions that the plan leaves behind, so that the next launch finds the lane as
-//!   this one did;
+//! * a slot is used between its arrival and its credit, by engines too; messages go in order; LL
+//!   messages are packed, put and collected once each, in step on all lanes; credits, arrivals and
+//!   completions match the positions that the plan leaves behind, so that the next launch finds the
+//!   lane as this one did;
 //! * no deadlock; sizes, alignment, ports as the encoding and the executor want them.
 //!
 //! **Why one schedule stands for all of them.** A block is a straight line: no op's effect on

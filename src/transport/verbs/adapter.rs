@@ -91,13 +91,13 @@ impl Adapters {
     pub fn open(mut self, link_layer: Option<LinkLayer>) -> Result<(Arc<Adapter>, Choice)> {
         self.ports.retain(|port| link_layer.is_none_or(|layer| layer == port.link_layer));
         for why in &self.failures {
-            tracing::warn!(%why, "RDMA adapter passed over");
+            tracing::warn!(%why, "RDMA adapter not used");
         }
         let wanted = self.settings.wanted();
         let choice = choice::choose(&self.ports, &self.place, self.ordinal, &wanted)
             .map_err(|error| with_failures(error, &self.failures))?;
         for port in &choice.passed_over {
-            tracing::warn!(%port, "RDMA port passed over");
+            tracing::warn!(%port, "RDMA port not used");
         }
         tracing::info!(%choice, "RDMA adapter");
         let mut devices = self.devices.into_iter();

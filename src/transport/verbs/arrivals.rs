@@ -51,7 +51,7 @@ impl Inbound {
     /// [`TransportCause::Contract`] if it names no word here.
     pub(super) fn hear(&mut self, immediate: u32) -> std::result::Result<(), TransportCause> {
         let signal = self.arrivals.decode(immediate).ok_or_else(|| {
-            TransportCause::Contract(format!("a peer raised {immediate:#x}, which is no signal"))
+            TransportCause::Contract(format!("a peer raised {immediate:#x}, which is not a signal"))
         })?;
         self.heard.push(signal);
         Ok(())
@@ -71,7 +71,7 @@ impl Inbound {
         };
         let queue = flush.queue();
         let numbers = (queue.number, queue.peer_number);
-        let failed = |code| fault::call(adapter, numbers, "the read that flushes", code);
+        let failed = |code| fault::call(adapter, numbers, "the flushing read", code);
         if flush.is_in_flight() {
             match flush.poll() {
                 Ok(false) => return Ok(()),

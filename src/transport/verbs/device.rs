@@ -262,7 +262,7 @@ fn refuse_if_descriptors_ran_out(what: &str, cause: &io::Error) -> Result<()> {
         Some(libc::EMFILE) => {
             let limit = getrlimit(Resource::RLIMIT_NOFILE).map(|(soft, _)| soft.to_string());
             let limit = limit.unwrap_or_else(|_| "few".into());
-            format!("this process may have {limit} files open; raise that limit (`ulimit -n`)")
+            format!("the limit of this process is {limit} open files; raise it (`ulimit -n`)")
         }
         Some(libc::ENFILE) => "the system's table of open files is full (fs.file-max)".into(),
         _ => return Ok(()),

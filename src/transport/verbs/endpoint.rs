@@ -18,6 +18,8 @@ use std::sync::Arc;
 /// sender obeys 7 - 1 times (7 itself would mean for ever).
 const RNR_TIMER: u8 = 12;
 const RNR_RETRIES: u8 = 6;
+/// `IBV_WR_RDMA_WRITE`.
+const RDMA_WRITE: u32 = 0;
 /// Bytes between words that different queue pairs of the peer write.
 const CREDIT_STRIDE: usize = 64;
 /// Routers that a packet may pass.
@@ -99,6 +101,17 @@ impl Endpoint {
         }
         let bytes = endpoint.address().encode();
         Ok((endpoint, bytes))
+    }
+
+    /// Does the adapter promise that the data of RDMA writes on one queue pair is placed in order?
+    /// Asked of queue pairs that are not connected.
+    pub fn keeps_order(&self) -> bool {
+        let Some(ask) = self.adapter().context().functions.query_qp_data_in_order else {
+            return false;
+        };
+        // SAFETY: the queue pairs are alive; the call only asks.
+        let promises = |queue: &QueuePair| unsafe { ask(queue.raw.as_ptr(), RDMA_WRITE, 0) } == 1;
+        self.queues.iter().all(promises)
     }
 
     fn address(&self) -> EndpointAddress {

@@ -44,9 +44,9 @@ pub(super) fn event(
     // SAFETY: the function returns constant strings.
     let name = unsafe { text((adapter.context().functions.event_type_str)(event)) };
     let advice = match event {
-        sys::IBV_EVENT_CQ_ERR => "its completion queue overran; this is a fault of the library",
+        sys::IBV_EVENT_CQ_ERR => "its completion queue overran; this is a bug of the library",
         sys::IBV_EVENT_QP_ACCESS_ERR => {
-            "the peer asked for memory that it may not touch; look for its error"
+            "the peer accessed memory without permission; look for its error"
         }
         sys::IBV_EVENT_QP_REQ_ERR => "the peer sent an invalid request; look for its error",
         sys::IBV_EVENT_DEVICE_FATAL => "the adapter needs a reset; see the kernel's log",
@@ -72,7 +72,7 @@ fn advice(status: sys::ibv_wc_status::Type) -> &'static str {
             "the peer did not answer: it has ended, its port is down, or the network drops \
              packets (on RoCE, check flow control, MTU and GIDs)"
         }
-        wc::IBV_WC_RNR_RETRY_EXC_ERR => "the peer does not take what is sent; is it stalled?",
+        wc::IBV_WC_RNR_RETRY_EXC_ERR => "the peer does not receive messages; it may be stalled",
         wc::IBV_WC_REM_ACCESS_ERR => {
             "the peer's adapter refused: the memory is not registered there (any more)"
         }

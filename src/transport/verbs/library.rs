@@ -23,6 +23,8 @@ macro_rules! functions {
             pub(super) query_gid_table: Option<QueryGidTable>,
             /// Since rdma-core 34; device memory goes through peer memory without it.
             pub(super) reg_dmabuf_mr: Option<RegDmabufMr>,
+            /// Since rdma-core 41; without it, nobody promises an order.
+            pub(super) query_qp_data_in_order: Option<QueryDataInOrder>,
             _library: Library,
         }
 
@@ -38,6 +40,10 @@ macro_rules! functions {
                     // SAFETY: as above.
                     reg_dmabuf_mr: unsafe { library.get(b"ibv_reg_dmabuf_mr\0") }
                         .ok().map(|symbol| *symbol),
+                    // SAFETY: as above.
+                    query_qp_data_in_order: unsafe {
+                        library.get(b"ibv_query_qp_data_in_order\0")
+                    }.ok().map(|symbol| *symbol),
                     _library: library,
                 })
             }
@@ -52,6 +58,7 @@ type QueryGidTable = unsafe extern "C" fn(
     u32,
     usize,
 ) -> isize;
+type QueryDataInOrder = unsafe extern "C" fn(*mut sys::ibv_qp, c_uint, u32) -> c_int;
 type RegDmabufMr =
     unsafe extern "C" fn(*mut sys::ibv_pd, u64, usize, u64, c_int, c_int) -> *mut sys::ibv_mr;
 

@@ -32,7 +32,7 @@ const COUNT_BITS: u32 = 48;
 
 /// A queue pair, destroyed on drop.
 pub(super) struct QueuePair {
-    raw: NonNull<sys::ibv_qp>,
+    pub(super) raw: NonNull<sys::ibv_qp>,
     /// Its place in the endpoint, for the ids of work requests.
     index: u64,
     pub(super) number: u32,

@@ -22,7 +22,8 @@ pub struct VerbsSettings {
     pub traffic_class: u8,
     /// Service level, 0 to 15 (the priority on RoCE).
     pub service_level: u8,
-    /// How signals go to peers.
+    /// How signals go to peers: `Write`, `Immediate` or `Flush`. Whoever connects has asked the
+    /// adapters what they promise ([`Endpoint::keeps_order`](super::Endpoint::keeps_order)).
     pub order: VerbsOrder,
 }
 
@@ -36,7 +37,10 @@ impl From<&Settings> for VerbsSettings {
             retry_timeout: settings.retry_timeout,
             traffic_class: settings.traffic_class,
             service_level: settings.service_level,
-            order: settings.verbs_order,
+            order: match settings.verbs_order {
+                VerbsOrder::Auto | VerbsOrder::ForceWrite => VerbsOrder::Write,
+                chosen => chosen,
+            },
         }
     }
 }

@@ -4,6 +4,7 @@ use super::PredictError;
 use clap::{Args, Subcommand};
 use hwsim_timing::{Engine, Machine};
 use ringdove::plan::Pattern;
+use ringdove_figures::size::{parse_size, short};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -21,6 +22,9 @@ pub(super) enum Operation {
     /// One GPU puts to another: latency and throughput
     P2p(P2pArguments),
 }
+
+/// About a minute on two cores.
+const OPS_MAX: u64 = 150_000_000;
 
 #[derive(Args)]
 pub(super) struct Common {
@@ -55,6 +59,9 @@ pub(super) struct Common {
     /// machine's GPUs]
     #[arg(long, short, value_name = "NAME|FILE")]
     pub profile: Option<String>,
+    /// The most ops that all sizes together may play; a prediction with more is refused
+    #[arg(long, value_name = "N", default_value_t = OPS_MAX)]
+    pub ops_max: u64,
     /// Write the results to this file, as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -125,30 +132,15 @@ impl FromStr for Size {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let upper = text.trim().to_ascii_uppercase();
-        let number = upper.trim_end_matches("IB").trim_end_matches('B');
-        let (digits, shift) = match number.chars().last() {
-            Some('K') => (&number[..number.len() - 1], 10),
-            Some('M') => (&number[..number.len() - 1], 20),
-            Some('G') => (&number[..number.len() - 1], 30),
-            _ => (number, 0),
-        };
-        let value: Option<u64> = digits.parse().ok();
-        let value = value.filter(|value| *value < 1 << (40 - shift));
-        let value =
-            value.ok_or(format!("expected bytes below 1 TiB, as 64, 8K or 1G: `{text}`"))?;
-        Ok(Self(value << shift))
+        let bytes = parse_size(text).map_err(|error| error.to_string())? as u64;
+        let expected = || format!("expected less than 1T bytes, but saw {text:?}");
+        if bytes < 1 << 40 { Ok(Self(bytes)) } else { Err(expected()) }
     }
 }
 
 impl std::fmt::Display for Size {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let units = [(30, "G"), (20, "M"), (10, "K")];
-        let unit = units.iter().find(|(shift, _)| self.0 > 0 && self.0.trailing_zeros() >= *shift);
-        match unit {
-            Some((shift, unit)) => write!(f, "{}{unit}", self.0 >> shift),
-            None => write!(f, "{}", self.0),
-        }
+        f.write_str(&short(self.0))
     }
 }
 

@@ -102,12 +102,12 @@ impl Job<'_> {
         let is_best = |candidate: &Candidate| candidate.name() == best;
         let candidate = self.candidates().into_iter().find(is_best);
         let draft = self.draft(candidate.expect("the best is one of them"), false)?;
-        Ok(simulate(Setup { spans_max, ..self.setup() }, &Drafted(&draft))?)
+        Ok(simulate(Setup { spans_max, ops: None, ..self.setup() }, &Drafted(&draft))?)
     }
 
     fn setup(&self) -> Setup<'_> {
-        let folds = !self.arguments.every_rank;
-        Setup { folds, ..self.scene.setup(&self.arguments.common) }
+        let (folds, ops) = (!self.arguments.every_rank, Some(&self.scene.budget));
+        Setup { folds, ops, ..self.scene.setup(&self.arguments.common) }
     }
 
     fn candidates(&self) -> Vec<Candidate> {

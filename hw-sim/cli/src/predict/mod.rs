@@ -24,9 +24,12 @@ use collective::Job;
 use hwsim_machine::description::Description;
 use hwsim_timing::p2p::{Point, Stream, measure};
 use hwsim_timing::trace::chrome;
-use hwsim_timing::{Machine, MachineError, ModelError, Outcome, Profile, ProfileError, Setup};
+use hwsim_timing::{
+    Machine, MachineError, ModelError, OpsBudget, Outcome, Profile, ProfileError, Setup,
+};
 use parallel::in_parallel;
 use ringdove::plan::PlanError;
+use ringdove_figures::plot::PlotError;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
@@ -54,14 +57,14 @@ pub enum PredictError {
     Flag {
         /// Which.
         flag: &'static str,
-        /// What would do.
+        /// The accepted values.
         expected: String,
-        /// What was given.
+        /// The given value.
         seen: String,
     },
     /// The plot could not be drawn.
-    #[error("plot: {0}")]
-    Plot(String),
+    #[error(transparent)]
+    Plot(#[from] PlotError),
 }
 
 /// Does what the command line asks.
@@ -76,6 +79,7 @@ pub fn predict(arguments: &PredictArguments) -> Result<ExitCode, Error> {
 struct Scene {
     machine: Machine,
     profile: Profile,
+    budget: OpsBudget,
 }
 
 impl Scene {
@@ -83,14 +87,14 @@ impl Scene {
         let description = Description::find(&common.machine)?;
         let profile = machine::profile(&description, common).map_err(PredictError::from)?;
         let machine = machine::convert(&description, common, &profile)?;
-        Ok(Self { machine, profile })
+        Ok(Self { machine, profile, budget: OpsBudget::new(common.ops_max) })
     }
 
     fn setup(&self, common: &Common) -> Setup<'_> {
         Setup::new(&self.machine, &self.profile, common.engine.0)
     }
 
-    /// What every output says.
+    /// The notice in every output.
     fn notice(&self) -> String {
         format!("modelled, profile {}", self.profile.name)
     }
@@ -106,7 +110,7 @@ struct Row {
 
 /// One half of a row.
 struct Half {
-    /// What ran: pattern and blocks.
+    /// Pattern and blocks of the plan.
     plan: String,
     outcome: Outcome,
     limit: hwsim_timing::report::Limit,

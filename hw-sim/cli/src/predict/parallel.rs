@@ -1,4 +1,4 @@
-//! Sizes on all cores: each is a run of its own.
+//! Sizes on all cores: each is a separate run.
 
 use std::collections::BTreeMap;
 use std::num::NonZero;

@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 /// The hidden verb of the child.
 pub const VERB: &str = "become";
 
-/// What every child of one run has in common.
+/// Common to all children of one run.
 pub struct Template {
     this: PathBuf,
     program: PathBuf,
@@ -50,7 +50,7 @@ impl Template {
         self.becoming(&[])
     }
 
-    /// One that leads a process group of its own, and tells `tidier` of it before it becomes the
+    /// One that leads its own process group, and reports it to `tidier` before it becomes the
     /// command: were it told by us, we could be killed in between. It finds an empty standard
     /// input, for it is not in the terminal's foreground and would be stopped if it read there.
     pub fn group_leader(&self, tidier: &Tidier) -> io::Result<Command> {
@@ -111,7 +111,7 @@ fn find_program(command: &OsStr) -> Result<PathBuf, Error> {
     let mut unusable = None;
     for candidate in candidates {
         match candidate.metadata() {
-            Ok(file) if file.is_dir() => unusable = Some((candidate, "it is a folder")),
+            Ok(file) if file.is_dir() => unusable = Some((candidate, "it is a directory")),
             Ok(file) if file.permissions().mode() & 0o111 == 0 => {
                 unusable = Some((candidate, "it is not executable (see `chmod +x`)"));
             }

@@ -1,9 +1,9 @@
 //! A run of many processes: the ranks of one job, spread over the nodes of a cluster.
 //!
-//! Each rank leads a process group of its own. A signal for all is passed on exactly once, wherever
+//! Each rank leads its own process group. A signal for all is passed on exactly once, wherever
 //! it came from (a terminal's Ctrl-C reaches `hwsim` alone), and what a rank started ends with it.
 //! A rank that has ended is reaped at the very end: until then the kernel keeps its number, so that
-//! a signal for its group can never meet a stranger's.
+//! a signal for its group never reaches another program's.
 
 use crate::error::Error;
 use crate::fabric::Fabric;
@@ -21,13 +21,13 @@ use std::os::fd::AsFd;
 use std::process::{Child, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-/// What to run, and how.
+/// Command and options of a run.
 pub struct Job<'a> {
-    /// What the ranks have in common.
+    /// Common to all ranks.
     pub template: &'a Template,
     /// How they are spread.
     pub spread: Spread,
-    /// What joins their nodes.
+    /// The fabric of their nodes.
     pub fabric: &'a Fabric,
     /// Mark each line of output with its rank.
     pub label: bool,
@@ -128,7 +128,7 @@ impl Supervisor<'_> {
                     Signal::SIGCHLD => self.look_for_ends()?,
                     signal => {
                         self.told = Some(Instant::now());
-                        self.tell_all(signal);
+                        self.signal_all(signal);
                     }
                 }
             }
@@ -170,7 +170,7 @@ impl Supervisor<'_> {
             self.say_how_it_failed(index, running);
             // Ranks that were told just now are tidying up: a second signal would cut that short.
             if self.told.is_none_or(|told| told.elapsed() > self.job.grace) {
-                self.tell_all(Signal::SIGTERM);
+                self.signal_all(Signal::SIGTERM);
             }
             self.deadline = Some(Instant::now() + self.job.grace);
         }
@@ -197,7 +197,7 @@ impl Supervisor<'_> {
     }
 
     /// Sends a signal to every rank's group; what is left in a group whose rank has ended included.
-    fn tell_all(&self, signal: Signal) {
+    fn signal_all(&self, signal: Signal) {
         for rank in &self.ranks {
             // The group exists: its leader runs, or has not been reaped.
             let _ = killpg(rank.pid, signal);
@@ -212,13 +212,13 @@ impl Supervisor<'_> {
         let grace = self.job.grace.as_secs_f64();
         let names = names.join(", ");
         self.labels.say(&format!("{ranks} {names} had not ended {grace} s later: killed"));
-        self.tell_all(Signal::SIGKILL);
+        self.signal_all(Signal::SIGKILL);
         self.deadline = None;
     }
 
     /// Ends and reaps whatever there still is, and passes on its last words.
     fn finish(&mut self, tidier: &mut Tidier) {
-        self.tell_all(Signal::SIGKILL);
+        self.signal_all(Signal::SIGKILL);
         for rank in &mut self.ranks {
             // Cannot fail: it is our child, and nobody else waits for it.
             let _ = rank.child.wait();

@@ -1,4 +1,4 @@
-//! How processes are spread over nodes, and what each is told of its place.
+//! How processes are spread over nodes, and the variables that each gets.
 
 use crate::error::Error;
 use std::env;
@@ -37,7 +37,7 @@ impl Spread {
         self.first_node + rank / self.per_node
     }
 
-    /// What tells a rank its place, in torchrun's variables.
+    /// A rank's variables, as torchrun sets them.
     pub fn environment(self, rank: u32) -> [(&'static str, String); 6] {
         [
             ("RANK", rank.to_string()),
@@ -50,11 +50,11 @@ impl Spread {
     }
 }
 
-/// Where the ranks meet: what the environment names, else this host and a port that is free now.
+/// The rendezvous of the ranks: from the environment, else this host and a free port.
 ///
 /// The port is given up again for a rank to take. Another program could take it in between, but the
 /// system draws from thousands; who must be sure sets `MASTER_PORT`.
-pub fn meeting_point() -> Result<[(&'static str, OsString); 2], Error> {
+pub fn rendezvous() -> Result<[(&'static str, OsString); 2], Error> {
     let named = |name| env::var_os(name).filter(|value| !value.is_empty());
     let address = named("MASTER_ADDR").unwrap_or_else(|| "127.0.0.1".into());
     let port = match named("MASTER_PORT") {

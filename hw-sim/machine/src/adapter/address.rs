@@ -5,7 +5,7 @@ use crate::description::{ADAPTERS_MAX, LinkLayer};
 
 /// The most nodes that have addresses.
 pub const NODES_MAX: u32 = 1024;
-/// The upper half of a port's own GUID: locally administered, so that it is nobody's.
+/// The upper half of a port's own GUID: locally administered, so that it belongs to no vendor.
 const GUID_PREFIX: u64 = 0x0268_73ff_fe00_0000;
 /// The upper half of a link-local GID.
 const LINK_LOCAL: u64 = 0xfe80_0000_0000_0000;
@@ -19,7 +19,7 @@ pub struct Endpoint {
     pub adapter: u32,
 }
 
-/// What protocol a GID stands for.
+/// The protocol of a GID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GidKind {
     /// InfiniBand.

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, Weak};
 /// How a work request ended: the numbers of the verbs interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Status {
+pub enum CompletionStatus {
     /// Done.
     Success = 0,
     /// A message longer than the memory of its receive request.
@@ -34,7 +34,7 @@ pub enum Status {
     Fatal = 19,
 }
 
-impl Status {
+impl CompletionStatus {
     /// All of them.
     pub const ALL: [Self; 11] = [
         Self::Success,
@@ -74,7 +74,7 @@ impl Status {
     }
 }
 
-/// What was done: the numbers of the verbs interface.
+/// Kinds of completed operations, with the numbers of the verbs interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Operation {
@@ -100,8 +100,8 @@ pub struct Completion {
     /// The request's own number.
     pub id: u64,
     /// How it ended.
-    pub status: Status,
-    /// What it was.
+    pub status: CompletionStatus,
+    /// Its operation.
     pub operation: Operation,
     /// The vendor's code for an error.
     pub vendor_code: u32,
@@ -115,7 +115,12 @@ pub struct Completion {
 
 impl Completion {
     /// A completion without data.
-    pub(super) fn new(id: u64, operation: Operation, status: Status, queue_pair: u32) -> Self {
+    pub(super) fn new(
+        id: u64,
+        operation: Operation,
+        status: CompletionStatus,
+        queue_pair: u32,
+    ) -> Self {
         let vendor_code = status.vendor_code();
         Self { id, status, operation, vendor_code, length: 0, immediate: None, queue_pair }
     }
@@ -139,7 +144,7 @@ pub struct CompletionQueue {
     /// The queue pairs that complete here; polling plays their part of the adapter.
     users: Mutex<Vec<Weak<QueuePair>>>,
     events: Arc<dyn Events>,
-    /// What the owner knows this queue by.
+    /// The owner's identifier of this queue.
     handle: u64,
 }
 
@@ -200,7 +205,7 @@ impl CompletionQueue {
         }
         entries.push_back(completion);
         drop(entries);
-        let urgent = solicited || completion.status != Status::Success;
+        let urgent = solicited || completion.status != CompletionStatus::Success;
         let wanted = if urgent { ARMED_SOLICITED } else { ARMED };
         // Pairs with `arm`: a completion after it sees the request, one before it is found by the
         // poll that programs do after they have armed the queue.
@@ -214,7 +219,7 @@ impl CompletionQueue {
 
     /// Takes completions out; at most as many as `out` holds.
     ///
-    /// Polling also moves messages: whoever polls needs no other thread to be scheduled.
+    /// Polling also moves messages: a thread that polls needs no other thread to be scheduled.
     pub fn poll(&self, limit: usize, mut out: impl FnMut(Completion)) -> usize {
         let mut taken = self.take(limit, &mut out);
         if taken == 0 {

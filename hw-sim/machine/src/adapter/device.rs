@@ -1,7 +1,7 @@
 //! One adapter as a process sees it: limits, port, events.
 
 use super::address::Endpoint;
-use super::fault::Faults;
+use super::fault::AdapterFaults;
 use super::network::Network;
 use crate::description::Adapter;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -20,7 +20,7 @@ pub const READS_MAX: u32 = 16;
 /// Bytes of a message at most.
 pub const MESSAGE_MAX: u64 = 1 << 30;
 
-/// What happened outside any request: the numbers of the verbs interface.
+/// Asynchronous events, with the numbers of the verbs interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum AsyncEvent {
@@ -44,7 +44,7 @@ pub enum AsyncEvent {
     LastReceiveReached = 16,
 }
 
-/// What an event is about: a port, or an object by what its owner calls it.
+/// Subject of an event: a port, or an object by its owner's identifier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Element {
     /// A completion queue.
@@ -57,7 +57,7 @@ pub enum Element {
     Port(u8),
 }
 
-/// Who is told of events: an open device.
+/// Receives events: an open device.
 pub trait Events: Send + Sync {
     /// Something happened.
     fn raise(&self, event: AsyncEvent, element: Element);
@@ -77,13 +77,13 @@ pub enum PortState {
 
 /// An adapter.
 pub struct Device {
-    /// What it is.
+    /// The kind.
     pub description: Adapter,
     /// Its address.
     pub endpoint: Endpoint,
     /// The process's share of the fabric.
     pub(super) network: Weak<Network>,
-    pub(super) faults: Faults,
+    pub(super) faults: AdapterFaults,
     port_down: AtomicBool,
     messages: AtomicU64,
     queue_pairs: AtomicU32,
@@ -95,7 +95,7 @@ impl Device {
         description: Adapter,
         endpoint: Endpoint,
         network: Weak<Network>,
-        faults: Faults,
+        faults: AdapterFaults,
     ) -> Arc<Self> {
         let port_down = AtomicBool::new(faults.port_down_at_start());
         Arc::new(Self {
@@ -122,7 +122,7 @@ impl Device {
         most.map_or(capacity, |most| most.min(capacity))
     }
 
-    /// Takes the port down, and tells everybody who has the device open.
+    /// Takes the port down, and notifies all that have the device open.
     pub(super) fn take_port_down(&self) {
         // AcqRel: who sees the port down sees what led to it; one caller raises the event.
         if self.port_down.swap(true, Ordering::AcqRel) {

@@ -1,4 +1,4 @@
-//! What a verb can answer instead of success.
+//! Errors of verbs.
 
 use crate::fabric::FabricError;
 use std::io::ErrorKind;
@@ -30,7 +30,7 @@ pub enum VerbsError {
     /// The operating system refused: its own `errno`.
     #[error("{what}: {cause}")]
     System {
-        /// What was tried.
+        /// The action that failed.
         what: String,
         /// Its answer.
         cause: std::io::Error,

@@ -25,7 +25,7 @@ pub use crate::fault_list::FAULTS_VARIABLE;
 const VENDOR_CODE: u32 = 0x65;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fault {
+enum AdapterFault {
     PortDown,
     PortDownAfter(u64),
     QueuePairError { after: u64, code: u32 },
@@ -35,7 +35,7 @@ enum Fault {
     CompletionsMax(u64),
 }
 
-/// What happens to a message that is about to be sent.
+/// The effect of faults on the next message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     Send,
@@ -46,9 +46,9 @@ pub(super) enum Verdict {
 
 /// The faults of one adapter.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Faults {
+pub struct AdapterFaults {
     seed: u64,
-    faults: Vec<Fault>,
+    faults: Vec<AdapterFault>,
 }
 
 /// Checks the name and the argument of one fault.
@@ -56,7 +56,7 @@ pub fn check(text: &str) -> Result<(), String> {
     parse(text).map(drop)
 }
 
-fn parse(text: &str) -> Result<Fault, String> {
+fn parse(text: &str) -> Result<AdapterFault, String> {
     let known = "port-down, port-down-after=N, qp-error-after=N[:CODE], delay=MICROSECONDS, \
                  reorder=MICROSECONDS (both up to a day), receiver-not-ready=PERCENT or \
                  completions-max=N";
@@ -68,27 +68,27 @@ fn parse(text: &str) -> Result<Fault, String> {
         None => (text, None),
     };
     Ok(match (name, argument) {
-        ("port-down", None) => Fault::PortDown,
-        ("port-down-after", Some(count)) => Fault::PortDownAfter(number(count)?),
+        ("port-down", None) => AdapterFault::PortDown,
+        ("port-down-after", Some(count)) => AdapterFault::PortDownAfter(number(count)?),
         ("qp-error-after", Some(argument)) => {
             let (after, code) = match argument.split_once(':') {
                 Some((after, code)) => (after, u32::try_from(number(code)?).map_err(|_| wrong())?),
                 None => (argument, VENDOR_CODE),
             };
-            Fault::QueuePairError { after: number(after)?, code }
+            AdapterFault::QueuePairError { after: number(after)?, code }
         }
-        ("delay", Some(text)) => Fault::Delay(time(text)?),
-        ("reorder", Some(text)) => Fault::Reorder(time(text)?),
+        ("delay", Some(text)) => AdapterFault::Delay(time(text)?),
+        ("reorder", Some(text)) => AdapterFault::Reorder(time(text)?),
         ("receiver-not-ready", Some(share)) => match number(share)? {
-            share @ 0..=100 => Fault::ReceiverNotReady(share),
+            share @ 0..=100 => AdapterFault::ReceiverNotReady(share),
             _ => return Err(wrong()),
         },
-        ("completions-max", Some(count)) => Fault::CompletionsMax(number(count)?),
+        ("completions-max", Some(count)) => AdapterFault::CompletionsMax(number(count)?),
         _ => return Err(wrong()),
     })
 }
 
-impl Faults {
+impl AdapterFaults {
     /// The faults of one adapter of one node: those of its machine file, and those of a list as
     /// `HWSIM_FAULTS` has it.
     pub fn new(node: u32, name: &str, of_file: &[String], list: &str) -> Result<Self, String> {
@@ -97,13 +97,13 @@ impl Faults {
     }
 
     pub(crate) fn port_down_at_start(&self) -> bool {
-        self.faults.contains(&Fault::PortDown)
+        self.faults.contains(&AdapterFault::PortDown)
     }
 
     /// How many completions a queue really holds, if it is not as many as it promises.
     pub(super) fn completions_max(&self) -> Option<u64> {
         self.faults.iter().find_map(|fault| match *fault {
-            Fault::CompletionsMax(count) => Some(count),
+            AdapterFault::CompletionsMax(count) => Some(count),
             _ => None,
         })
     }
@@ -114,13 +114,17 @@ impl Faults {
         let mut hold = 0;
         for fault in &self.faults {
             match *fault {
-                Fault::PortDownAfter(count) if of_adapter >= count => return Verdict::PortDown,
-                Fault::QueuePairError { after, code } if message == after => {
+                AdapterFault::PortDownAfter(count) if of_adapter >= count => {
+                    return Verdict::PortDown;
+                }
+                AdapterFault::QueuePairError { after, code } if message == after => {
                     return Verdict::Fail { code };
                 }
                 // No overflow: each is a day at most, and lists are short.
-                Fault::Delay(most) => hold += self.choose(1, queue_pair, message) % (most + 1),
-                Fault::Reorder(time) if self.choose(2, queue_pair, message) & 1 == 1 => {
+                AdapterFault::Delay(most) => {
+                    hold += self.choose(1, queue_pair, message) % (most + 1)
+                }
+                AdapterFault::Reorder(time) if self.choose(2, queue_pair, message) & 1 == 1 => {
                     hold += time;
                 }
                 _ => {}
@@ -132,7 +136,9 @@ impl Faults {
     /// Does a message find no receive request, the first time that it is looked at?
     pub(super) fn receiver_not_ready(&self, queue_pair: u32, message: u64) -> bool {
         self.faults.iter().any(|fault| match *fault {
-            Fault::ReceiverNotReady(share) => self.choose(3, queue_pair, message) % 100 < share,
+            AdapterFault::ReceiverNotReady(share) => {
+                self.choose(3, queue_pair, message) % 100 < share
+            }
             _ => false,
         })
     }
@@ -149,13 +155,13 @@ mod tests {
     #[test]
     fn the_list_names_node_and_adapter() {
         let list = "seed=7, hwsim0:port-down,node1/*:delay=5,hwsim1:qp-error-after=3:0x99";
-        let of = |node, name| Faults::new(node, name, &[], list).unwrap();
+        let of = |node, name| AdapterFaults::new(node, name, &[], list).unwrap();
         assert!(of(0, "hwsim0").port_down_at_start());
         assert_eq!(of(0, "hwsim1").at_message(0, 0, 3), Verdict::Fail { code: 0x99 });
         assert_eq!(of(0, "hwsim1").at_message(0, 0, 2), Verdict::Send);
         assert_eq!(of(1, "hwsim0").faults.len(), 2);
         for wrong in ["seed=x", "port-down", "hwsim0:nonsense", "nodex/a:port-down", "a:delay"] {
-            let error = Faults::new(0, "hwsim0", &[], wrong).unwrap_err();
+            let error = AdapterFaults::new(0, "hwsim0", &[], wrong).unwrap_err();
             assert!(error.contains("expected") && error.contains("found"), "{error}");
         }
     }
@@ -167,22 +173,23 @@ mod tests {
         for time in [most.as_str(), "86400000001", "0xffffffffffffffff", "18446744073709551616"] {
             for fault in ["delay", "reorder"] {
                 let list = format!("a:{fault}={time}");
-                let error = Faults::new(0, "a", &[], &list).unwrap_err();
+                let error = AdapterFaults::new(0, "a", &[], &list).unwrap_err();
                 assert!(error.contains("up to a day") && error.contains(time), "{error}");
             }
         }
-        assert!(Faults::new(0, "a", &[], "a:qp-error-after=1:0x100000000").is_err());
+        assert!(AdapterFaults::new(0, "a", &[], "a:qp-error-after=1:0x100000000").is_err());
         let day = "a:delay=86400000000,a:reorder=86400000000,a:delay=86400000000";
-        let faults = Faults::new(0, "a", &[], day).unwrap();
+        let faults = AdapterFaults::new(0, "a", &[], day).unwrap();
         for message in 0..64 {
             let _ = faults.at_message(0, 0, message);
         }
     }
 
-    /// What a seed does must be what it did before, or a failure cannot be played again.
+    /// If this fails, a seed no longer repeats an earlier failure.
     #[test]
     fn the_same_seed_makes_the_same_choices() {
-        let of = |seed| Faults::new(0, "a", &[], &format!("seed={seed},a:reorder=9")).unwrap();
+        let of =
+            |seed| AdapterFaults::new(0, "a", &[], &format!("seed={seed},a:reorder=9")).unwrap();
         let verdicts = |seed| -> Vec<_> {
             (0..64).map(|message| of(seed).at_message(0, 0, message)).collect()
         };

@@ -2,7 +2,7 @@
 
 use super::address::Endpoint;
 use super::error::Result;
-use super::state::State;
+use super::state::QueuePairState;
 use crate::fabric::{Fabric, FabricError, Layout, Process, Segment};
 use std::path::Path;
 use std::sync::Arc;
@@ -59,7 +59,7 @@ impl Link {
     }
 
     /// 1 while a thread of the owner polls so often that its service thread need not be woken.
-    fn quiet(&self) -> &AtomicU32 {
+    fn polling(&self) -> &AtomicU32 {
         self.segment.word32(20)
     }
 
@@ -84,7 +84,7 @@ impl Link {
     }
 
     /// Shows a new state.
-    pub fn show_state(&self, state: State) {
+    pub fn show_state(&self, state: QueuePairState) {
         // Release pairs with `takes_requests`: whoever sees the state sees what it stands on.
         self.state().store(state as u32, Ordering::Release);
     }
@@ -103,21 +103,21 @@ impl Link {
     /// Does the owner take requests?
     pub fn takes_requests(&self) -> bool {
         let state = self.state().load(Ordering::Acquire);
-        [State::ReadyToReceive, State::ReadyToSend, State::SendDrained]
+        [QueuePairState::ReadyToReceive, QueuePairState::ReadyToSend, QueuePairState::SendDrained]
             .iter()
             .any(|taking| *taking as u32 == state)
     }
 
     /// A thread of the owner polls, or has stopped to.
-    pub fn set_quiet(&self, quiet: bool) {
-        self.quiet().store(quiet.into(), Ordering::SeqCst);
+    pub fn set_polling(&self, polling: bool) {
+        self.polling().store(polling.into(), Ordering::SeqCst);
         // Pairs with the fence in `Peer::wake`.
         fence(Ordering::SeqCst);
     }
 
     /// Does a thread of the owner poll?
-    pub fn is_quiet(&self) -> bool {
-        self.quiet().load(Ordering::Relaxed) == 1
+    pub fn is_polling(&self) -> bool {
+        self.polling().load(Ordering::Relaxed) == 1
     }
 }
 
@@ -158,9 +158,9 @@ impl Peer {
 
     /// Lets the peer's process look, unless it polls anyway.
     pub fn wake(&self) {
-        // Pairs with `set_quiet`: a service thread that takes over looks once more after it.
+        // Pairs with `set_polling`: a service thread that takes over looks once more after it.
         fence(Ordering::SeqCst);
-        if !self.link.is_quiet() {
+        if !self.link.is_polling() {
             self.process.adapters().wake();
         }
     }

@@ -20,7 +20,8 @@
 //! responder (it holds the receive side's lock), so requests take effect in the order in which they
 //! were posted. A store that lands data is a plain copy whose last word follows the rest with
 //! release, then a fence, before anything later is stored: the next write, a completion, the
-//! acknowledgement. So whoever sees a later effect sees the earlier ones, on a virtual GPU as well.
+//! acknowledgement. So a reader that sees a later effect sees the earlier ones, also on a virtual
+//! GPU.
 
 pub mod address;
 pub mod completion;
@@ -41,11 +42,11 @@ pub mod state;
 pub mod work;
 
 pub use address::Endpoint;
-pub use completion::{Completion, CompletionQueue, Status};
+pub use completion::{Completion, CompletionQueue, CompletionStatus};
 pub use device::{AsyncEvent, Device, Element, Events, PortState};
 pub use error::{Result, VerbsError};
 pub use network::Network;
 pub use qp::{Capacity, QueuePair, QueuePairRequest};
 pub use receive::ReceiveQueue;
 pub use region::{Access, RegionRequest};
-pub use state::{Attributes, State};
+pub use state::{Attributes, QueuePairState};

@@ -3,7 +3,7 @@
 use super::address::Endpoint;
 use super::device::Device;
 use super::error::{Result, VerbsError};
-use super::fault::{FAULTS_VARIABLE, Faults};
+use super::fault::{AdapterFaults, FAULTS_VARIABLE};
 use super::qp::QueuePair;
 use super::region::{RegionRequest, Regions};
 use super::service::Service;
@@ -43,7 +43,7 @@ impl Network {
         let fabric = Fabric::join(folder)?;
         let mut all_faults = Vec::new();
         for adapter in &description.adapters {
-            let of_adapter = Faults::new(node, &adapter.name, &adapter.faults, faults);
+            let of_adapter = AdapterFaults::new(node, &adapter.name, &adapter.faults, faults);
             all_faults.push(of_adapter.map_err(|why| {
                 VerbsError::Invalid(format!(
                     "faults of {} ({FAULTS_VARIABLE}): {why}",
@@ -114,7 +114,7 @@ impl Network {
 
 impl Drop for Network {
     fn drop(&mut self) {
-        // Its thread sees that the network is gone.
+        // Its thread sees that the adapter's network was closed.
         self.fabric.own.adapters().wake();
     }
 }

@@ -1,5 +1,5 @@
 //! Data that lands out of order, where the driver's profile has it: what the writes that arrive in
-//! one pass bring is kept, cut, shuffled, and placed before anybody is told of it.
+//! one pass bring is kept, cut, shuffled, and placed before it is reported.
 //!
 //! The promise of reliable connections stays: what came before a completion, an immediate, a send,
 //! a read or an atomic has landed when that is seen. What breaks is the order of plain writes.
@@ -13,7 +13,7 @@ const PART_BYTES: usize = 256;
 #[derive(Debug, Default)]
 pub(super) struct Unplaced {
     bytes: Vec<u8>,
-    parts: Vec<Part>,
+    parts: Vec<PlacementPart>,
     /// Regions and aligned ranges of a part's size in them that were written since the last end.
     windows: HashSet<(u32, u64)>,
     /// Parts before an end land before those after it.
@@ -24,7 +24,7 @@ pub(super) struct Unplaced {
 
 /// A part of a write.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Part {
+pub(super) struct PlacementPart {
     /// The region.
     pub key: u32,
     /// Where in it.
@@ -60,7 +60,7 @@ impl Unplaced {
                 self.windows.clear();
                 self.windows.insert((key, address / PART_BYTES as u64));
             }
-            self.parts.push(Part { key, address, at: start + done, length });
+            self.parts.push(PlacementPart { key, address, at: start + done, length });
             done += length;
         }
         &mut self.bytes[start..]
@@ -68,7 +68,7 @@ impl Unplaced {
 
     /// Gives all parts to `land`, with the address of their bytes, in a random order; what was
     /// written twice keeps its order.
-    pub fn place(&mut self, mut land: impl FnMut(&Part, u64)) {
+    pub fn place(&mut self, mut land: impl FnMut(&PlacementPart, u64)) {
         self.ends.push(self.parts.len());
         let mut start = 0;
         for end in std::mem::take(&mut self.ends) {

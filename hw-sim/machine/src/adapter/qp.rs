@@ -1,7 +1,7 @@
 //! Queue pairs: what both sides share, and how they go from state to state.
 
 use super::address::Endpoint;
-use super::completion::{Completion, CompletionQueue, Operation, Status};
+use super::completion::{Completion, CompletionQueue, CompletionStatus, Operation};
 use super::device::{self, AsyncEvent, Device, Element, Events, PortState};
 use super::error::{Result, VerbsError};
 use super::link::{Link, Peer};
@@ -9,7 +9,7 @@ use super::network::Network;
 use super::receive::ReceiveQueue;
 use super::requester::{SendSide, Work};
 use super::responder::ReceiveSide;
-use super::state::{self, Attributes, State};
+use super::state::{self, Attributes, QueuePairState};
 use super::work::{Data, ReceiveRequest, SendRequest};
 use crate::description::LinkLayer;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -50,9 +50,9 @@ pub struct QueuePairRequest {
     pub capacity: Capacity,
     /// Every send request reports success.
     pub signal_all: bool,
-    /// Who is told of its events.
+    /// Receives its events.
     pub events: Arc<dyn Events>,
-    /// What the owner calls it.
+    /// The owner's identifier.
     pub handle: u64,
 }
 
@@ -104,7 +104,8 @@ impl QueuePair {
     /// Makes a queue pair of an adapter.
     pub fn make(device: &Arc<Device>, request: QueuePairRequest) -> Result<Arc<Self>> {
         let network = device.network.upgrade();
-        let network = network.ok_or_else(|| VerbsError::Invalid("the network is gone".into()))?;
+        let network = network
+            .ok_or_else(|| VerbsError::Invalid("the adapter's network was closed".into()))?;
         let capacity = request.capacity;
         for (what, seen, most) in [
             ("send requests", capacity.send_requests, device::REQUESTS_MAX),
@@ -114,7 +115,7 @@ impl QueuePair {
             ("bytes of inline data", capacity.inline, device::INLINE_MAX),
         ] {
             if seen > most {
-                let text = format!("a queue pair for {seen} {what}: at most {most}");
+                let text = format!("a queue pair with {seen} {what}: at most {most}");
                 return Err(VerbsError::Invalid(text));
             }
         }
@@ -143,7 +144,7 @@ impl QueuePair {
             receive_held: AtomicBool::new(false),
             handle: request.handle,
             events: request.events,
-            state: AtomicU32::new(State::Reset as u32),
+            state: AtomicU32::new(QueuePairState::Reset as u32),
             attributes: Mutex::default(),
             send: Mutex::new(SendSide::new(link.clone(), life)),
             receive: Mutex::new(ReceiveSide::new(&link, ordinal.into())),
@@ -177,12 +178,13 @@ impl QueuePair {
     }
 
     /// Its state.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> QueuePairState {
         // Acquire pairs with `set_state`.
-        State::from_number(self.state.load(Ordering::Acquire)).unwrap_or(State::Error)
+        QueuePairState::from_number(self.state.load(Ordering::Acquire))
+            .unwrap_or(QueuePairState::Error)
     }
 
-    fn set_state(&self, state: State) {
+    fn set_state(&self, state: QueuePairState) {
         self.state.store(state as u32, Ordering::Release);
         self.link.read().unwrap().show_state(state);
     }
@@ -195,8 +197,8 @@ impl QueuePair {
     /// Changes attributes, and the state.
     pub fn modify(
         &self,
-        to: Option<State>,
-        believed: Option<State>,
+        to: Option<QueuePairState>,
+        believed: Option<QueuePairState>,
         new: &Attributes,
         named: u32,
     ) -> Result<()> {
@@ -208,7 +210,7 @@ impl QueuePair {
         }
         let to = to.unwrap_or(from);
         let next = state::change(from, to, &attributes, new, named)?;
-        if to == State::Error {
+        if to == QueuePairState::Error {
             drop(attributes);
             self.fail(None);
             return Ok(());
@@ -217,7 +219,7 @@ impl QueuePair {
             let text = format!("path MTU code {}: above the port's", next.mtu);
             return Err(VerbsError::Invalid(text));
         }
-        if to == State::Reset {
+        if to == QueuePairState::Reset {
             self.reset()?;
         } else {
             if named & state::mask::ADDRESS != 0 {
@@ -266,7 +268,7 @@ impl QueuePair {
     }
 
     fn reset(&self) -> Result<()> {
-        self.state.store(State::Reset as u32, Ordering::Release);
+        self.state.store(QueuePairState::Reset as u32, Ordering::Release);
         let (mut send, mut receive) = (self.send.lock().unwrap(), self.receive.lock().unwrap());
         // The peer keeps the old file and sees that nobody is behind it any more.
         self.link.read().unwrap().show_gone();
@@ -292,7 +294,7 @@ impl QueuePair {
     /// Ends the queue pair: its peer gets no answer any more.
     pub fn destroy(&self) {
         let _changing = self.attributes.lock().unwrap();
-        self.state.store(State::Reset as u32, Ordering::Release);
+        self.state.store(QueuePairState::Reset as u32, Ordering::Release);
         // Whoever is in the middle of a message finishes it first.
         drop(self.send.lock().unwrap());
         drop(self.receive.lock().unwrap());
@@ -350,10 +352,10 @@ impl QueuePair {
 
     /// Goes into the error state and flushes both queues.
     pub(super) fn fail(&self, event: Option<AsyncEvent>) {
-        if self.state() == State::Reset {
+        if self.state() == QueuePairState::Reset {
             return;
         }
-        self.set_state(State::Error);
+        self.set_state(QueuePairState::Error);
         let mut send = self.send.lock().unwrap();
         self.flush_send(&mut send);
         drop(send);
@@ -365,7 +367,7 @@ impl QueuePair {
 
     /// Enters the error state from inside the send side.
     pub(super) fn enter_error(&self, send: &mut SendSide) {
-        self.set_state(State::Error);
+        self.set_state(QueuePairState::Error);
         self.flush_send(send);
     }
 
@@ -373,7 +375,10 @@ impl QueuePair {
         for work in send.take_all() {
             let operation = work.request.verb.operation();
             let id = work.request.id;
-            self.report(Completion::new(id, operation, Status::Flushed, self.number), true);
+            self.report(
+                Completion::new(id, operation, CompletionStatus::Flushed, self.number),
+                true,
+            );
         }
     }
 
@@ -389,8 +394,12 @@ impl QueuePair {
             requests.extend(self.receive_queue.drain());
         }
         for request in requests {
-            let flushed =
-                Completion::new(request.id, Operation::Receive, Status::Flushed, self.number);
+            let flushed = Completion::new(
+                request.id,
+                Operation::Receive,
+                CompletionStatus::Flushed,
+                self.number,
+            );
             self.report(flushed, true);
         }
     }
@@ -403,17 +412,17 @@ impl QueuePair {
     /// Posts a receive request, to the queue pair's own queue.
     pub fn post_receive(&self, request: ReceiveRequest) -> Result<()> {
         match self.state() {
-            State::Reset => Err(VerbsError::Invalid("the queue pair is in Reset".into())),
-            _ if self.receive_queue.is_shared() => {
-                Err(VerbsError::Invalid("the receive queue is shared: post to that".into()))
-            }
+            QueuePairState::Reset => Err(VerbsError::Invalid("the queue pair is in Reset".into())),
+            _ if self.receive_queue.is_shared() => Err(VerbsError::Invalid(
+                "the queue pair has a shared receive queue: post to that".into(),
+            )),
             _ => self.receive_queue.post(request),
         }
     }
 
     /// After receive requests were posted: lets a message go on that waited for one.
     pub fn resume_receiving(&self) {
-        if self.state() == State::Error {
+        if self.state() == QueuePairState::Error {
             self.flush_receive();
         } else if self.stalled.load(Ordering::SeqCst) {
             self.progress_by_service(Instant::now());
@@ -424,7 +433,7 @@ impl QueuePair {
     pub(super) fn progress_by_poll(&self) {
         let polls = 1 + self.polls.fetch_add(1, Ordering::Relaxed);
         if polls - self.polls_seen.load(Ordering::Relaxed) == POLLS_MIN && !self.has_poller() {
-            self.link.read().unwrap().set_quiet(true);
+            self.link.read().unwrap().set_polling(true);
             // So that the service thread looks, soon, whether we still poll.
             self.network.fabric.own.adapters().wake();
         }
@@ -435,14 +444,14 @@ impl QueuePair {
     pub(super) fn poller_leaves(&self) {
         if self.has_poller() {
             self.polls_seen.store(self.polls.load(Ordering::Relaxed), Ordering::Relaxed);
-            self.link.read().unwrap().set_quiet(false);
+            self.link.read().unwrap().set_polling(false);
         }
         self.progress(None);
     }
 
     /// Does a thread poll so often that it plays the engine?
     pub(super) fn has_poller(&self) -> bool {
-        self.link.read().unwrap().is_quiet()
+        self.link.read().unwrap().is_polling()
     }
 
     /// Sees whether a thread that polled still does.
@@ -450,7 +459,7 @@ impl QueuePair {
         let polls = self.polls.load(Ordering::Relaxed);
         let seen = self.polls_seen.swap(polls, Ordering::Relaxed);
         if polls - seen < POLLS_MIN && self.has_poller() {
-            self.link.read().unwrap().set_quiet(false);
+            self.link.read().unwrap().set_polling(false);
         }
     }
 
@@ -461,8 +470,12 @@ impl QueuePair {
 
     /// Does something wait that can go on?
     pub(super) fn has_work(&self) -> bool {
-        if !matches!(self.state(), State::ReadyToReceive | State::ReadyToSend | State::SendDrained)
-        {
+        if !matches!(
+            self.state(),
+            QueuePairState::ReadyToReceive
+                | QueuePairState::ReadyToSend
+                | QueuePairState::SendDrained
+        ) {
             return false;
         }
         let link = self.link.read().unwrap();
@@ -504,7 +517,7 @@ impl QueuePair {
         if failed {
             self.flush_receive();
         }
-        if self.overrun.swap(false, Ordering::Relaxed) && self.state() != State::Error {
+        if self.overrun.swap(false, Ordering::Relaxed) && self.state() != QueuePairState::Error {
             self.fail(Some(AsyncEvent::QueuePairFatal));
         }
         worked
@@ -538,7 +551,10 @@ impl Posting<'_> {
     pub fn push(&mut self, request: SendRequest) -> Result<()> {
         let (pair, capacity) = (self.pair, &self.pair.capacity);
         let state = pair.state();
-        if !matches!(state, State::ReadyToSend | State::SendDrained | State::Error) {
+        if !matches!(
+            state,
+            QueuePairState::ReadyToSend | QueuePairState::SendDrained | QueuePairState::Error
+        ) {
             return Err(VerbsError::Invalid(format!("send requests in state {state:?}")));
         }
         if self.side.waiting() >= capacity.send_requests as usize {
@@ -555,7 +571,7 @@ impl Posting<'_> {
             return Err(VerbsError::Invalid(text));
         }
         if request.verb.is_read() && matches!(request.data, Data::Inline(_)) {
-            return Err(VerbsError::Invalid("data that comes back cannot be inline".into()));
+            return Err(VerbsError::Invalid("reads and atomics cannot use inline data".into()));
         }
         self.side.add(Work::new(request));
         Ok(())
@@ -563,7 +579,7 @@ impl Posting<'_> {
 
     /// Sends what was added, as far as it goes now.
     pub fn finish(mut self) {
-        if self.pair.state() == State::Error {
+        if self.pair.state() == QueuePairState::Error {
             self.pair.flush_send(&mut self.side);
             return;
         }

@@ -120,7 +120,9 @@ impl ReceiveQueue {
         let mut state = self.state.lock().unwrap();
         if let Some(capacity) = capacity {
             if (capacity as usize) < state.requests.len() {
-                return Err(VerbsError::Invalid("more requests are waiting than would fit".into()));
+                return Err(VerbsError::Invalid(
+                    "more requests are waiting than the new capacity holds".into(),
+                ));
             }
             state.capacity = capacity as usize;
         }

@@ -1,11 +1,11 @@
-//! What queue pairs say to one another: the records of their rings.
+//! Records of the rings between queue pairs.
 
 use crate::fabric::RecordFormat;
 
-/// What a record says.
+/// Kind of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Kind {
+pub(crate) enum RecordKind {
     Skip = 1,
     Write,
     Send,
@@ -18,7 +18,7 @@ pub(crate) enum Kind {
     ReceiverNotReady,
 }
 
-impl Kind {
+impl RecordKind {
     const ALL: [Self; 10] = [
         Self::Skip,
         Self::Write,
@@ -45,7 +45,7 @@ pub(crate) const SOLICITED: u8 = 8;
 /// A record, without its payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Record {
-    pub kind: Kind,
+    pub kind: RecordKind,
     pub flags: u8,
     /// Bytes of payload.
     pub length: u32,
@@ -64,7 +64,7 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    pub const fn new(kind: Kind, message: u64) -> Self {
+    pub const fn new(kind: RecordKind, message: u64) -> Self {
         Self {
             kind,
             flags: 0,
@@ -82,11 +82,11 @@ impl Record {
 
 impl RecordFormat for Record {
     fn skip(length: u32) -> Self {
-        Self { length, ..Self::new(Kind::Skip, 0) }
+        Self { length, ..Self::new(RecordKind::Skip, 0) }
     }
 
     fn is_skip(&self) -> bool {
-        self.kind == Kind::Skip
+        self.kind == RecordKind::Skip
     }
 
     fn length(&self) -> u32 {
@@ -108,7 +108,7 @@ impl RecordFormat for Record {
     }
 
     fn from_words(words: [u64; 8]) -> Option<Self> {
-        let kind = Kind::ALL.into_iter().find(|kind| *kind as u8 == words[0] as u8)?;
+        let kind = RecordKind::ALL.into_iter().find(|kind| *kind as u8 == words[0] as u8)?;
         Some(Self {
             kind,
             flags: (words[0] >> 8) as u8,

@@ -1,6 +1,6 @@
 //! Memory regions: which memory adapters may touch, and how.
 
-use super::completion::Status;
+use super::completion::CompletionStatus;
 use super::error::{Result, VerbsError};
 use crate::memory::{AccessGuard, GlobalMemory};
 use std::collections::HashMap;
@@ -50,7 +50,7 @@ pub struct RegionRequest {
     pub access: Access,
 }
 
-/// What lies behind a region.
+/// Memory of a region.
 #[derive(Debug)]
 enum Backing {
     /// The program's own memory.
@@ -85,11 +85,11 @@ impl Drop for Region {
 /// All regions of a process. Local and remote keys are the same number.
 #[derive(Debug, Default)]
 pub(super) struct Regions {
-    table: RwLock<Table>,
+    table: RwLock<RegionTable>,
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct RegionTable {
     regions: HashMap<u32, Region>,
     made: u32,
 }
@@ -97,7 +97,7 @@ struct Table {
 /// Leave to touch registered memory: nothing is deregistered, and no GPU memory remapped, while one
 /// of these lives.
 pub(super) struct Held<'a> {
-    table: RwLockReadGuard<'a, Table>,
+    table: RwLockReadGuard<'a, RegionTable>,
     gpu_memory: Option<&'a GlobalMemory>,
     _gate: Option<AccessGuard<'a>>,
 }
@@ -121,8 +121,8 @@ impl Regions {
         let backing = match on_gpu {
             Some(_) if !peer_memory => {
                 return Err(VerbsError::Fault(format!(
-                    "{base:#x} is GPU memory, and this machine's adapters have no peer memory: \
-                     use a dma-buf"
+                    "{base:#x} is GPU memory, and this machine's adapters do not support peer \
+                     memory: use a dma-buf"
                 )));
             }
             Some(memory) => {
@@ -150,7 +150,9 @@ impl Regions {
         check_rights(request)?;
         let link = std::fs::read_link(format!("/proc/self/fd/{}", buffer.as_raw_fd()));
         if !link.is_ok_and(|link| link.to_string_lossy().contains(MEMORY_FILE)) {
-            return Err(VerbsError::Invalid("the descriptor is no dma-buf of GPU memory".into()));
+            return Err(VerbsError::Invalid(
+                "the file descriptor is not a dma-buf of GPU memory".into(),
+            ));
         }
         let mut file = File::from(buffer);
         let begin = file.stream_position().map_err(VerbsError::system("reading a dma-buf"))?;
@@ -159,7 +161,7 @@ impl Regions {
         let to = from.and_then(|from| from.checked_add(request.length));
         let (Some(from), Some(_)) = (from, to.filter(|to| *to <= size)) else {
             let (length, room) = (request.length, size - begin.min(size));
-            let text = format!("{length} bytes at {offset} of a dma-buf that has {room}");
+            let text = format!("{length} bytes at offset {offset} of a dma-buf of {room} bytes");
             return Err(VerbsError::Invalid(text));
         };
         // Mapped from the file's beginning: pages need no arithmetic then.
@@ -196,7 +198,7 @@ impl Regions {
     pub fn deregister(&self, key: u32) -> Result<()> {
         match self.table.write().unwrap().regions.remove(&key) {
             Some(_) => Ok(()),
-            None => Err(VerbsError::Invalid(format!("no region has the key {key:#x}"))),
+            None => Err(VerbsError::Invalid(format!("no memory region has the key {key:#x}"))),
         }
     }
 
@@ -214,7 +216,7 @@ impl Regions {
 
 impl Held<'_> {
     /// The address in this process of `length` bytes at `address` of a region; or
-    /// [`Status::LocalProtection`], which callers turn into what their side calls it.
+    /// [`CompletionStatus::LocalProtection`], which callers turn into what their side calls it.
     pub fn resolve(
         &self,
         domain: u64,
@@ -222,8 +224,8 @@ impl Held<'_> {
         address: u64,
         length: u64,
         need: Access,
-    ) -> std::result::Result<u64, Status> {
-        let refused = Err(Status::LocalProtection);
+    ) -> std::result::Result<u64, CompletionStatus> {
+        let refused = Err(CompletionStatus::LocalProtection);
         let Some(region) = self.table.regions.get(&key) else { return refused };
         let Some(offset) = address.checked_sub(region.io_address) else { return refused };
         let fits = offset <= region.length && length <= region.length - offset;

@@ -1,14 +1,14 @@
 //! The requester's side of a queue pair: from the send queue to the peer's ring, and from its
 //! answers to completions.
 
-use super::completion::{Completion, Status};
+use super::completion::{Completion, CompletionStatus};
 use super::device::{AsyncEvent, PortState};
 use super::fault::Verdict;
 use super::link::{Link, PIECE_BYTES, Peer, REQUESTS, RESPONSES};
 use super::qp::QueuePair;
-use super::record::{FIRST, IMMEDIATE, Kind, LAST, Record, SOLICITED};
+use super::record::{FIRST, IMMEDIATE, LAST, Record, RecordKind, SOLICITED};
 use super::region::Access;
-use super::state::{Attributes, State};
+use super::state::{Attributes, QueuePairState};
 use super::work::{Data, Piece, SendRequest, Verb, parts};
 use crate::fabric::{Reader, Writer, copy};
 use std::collections::VecDeque;
@@ -25,7 +25,7 @@ pub(super) struct Work {
     message: u64,
     /// All that it brings back is there.
     answered: bool,
-    failure: Option<(Status, u32)>,
+    failure: Option<(CompletionStatus, u32)>,
 }
 
 impl Work {
@@ -33,11 +33,11 @@ impl Work {
         let length = request.data.length();
         let atomic = matches!(request.verb, Verb::CompareSwap | Verb::FetchAdd);
         let failure = (atomic && length != 8)
-            .then(|| (Status::LocalLength, Status::LocalLength.vendor_code()));
+            .then(|| (CompletionStatus::LocalLength, CompletionStatus::LocalLength.vendor_code()));
         Self { request, length, message: 0, answered: false, failure }
     }
 
-    fn fail(&mut self, status: Status) {
+    fn fail(&mut self, status: CompletionStatus) {
         self.failure = Some((status, status.vendor_code()));
     }
 }
@@ -59,7 +59,7 @@ pub(super) struct SendSide {
     /// Where requests go, once the peer is there.
     outlet: Option<(Arc<Peer>, Writer<Record>)>,
     responses: Reader<Record>,
-    refused: Option<(u64, Status)>,
+    refused: Option<(u64, CompletionStatus)>,
     hold_until: Option<Instant>,
     judged: bool,
     unreachable_since: Option<Instant>,
@@ -115,7 +115,7 @@ impl SendSide {
     }
 }
 
-/// What came of trying to send a piece.
+/// Result of an attempt to send a piece.
 enum Piecewise {
     /// The whole message is on its way.
     Whole,
@@ -124,7 +124,7 @@ enum Piecewise {
     /// There is no room.
     Full,
     /// The request cannot be carried out.
-    Failed(Status),
+    Failed(CompletionStatus),
 }
 
 impl QueuePair {
@@ -135,7 +135,9 @@ impl QueuePair {
         self.held.store(false, Ordering::Relaxed);
         while side.sent < side.queue.len() {
             let state = self.state();
-            if state != State::ReadyToSend && !(state == State::SendDrained && side.started) {
+            if state != QueuePairState::ReadyToSend
+                && !(state == QueuePairState::SendDrained && side.started)
+            {
                 break;
             }
             let work = &side.queue[side.sent];
@@ -199,7 +201,7 @@ impl QueuePair {
             }
             Verdict::Fail { code } => {
                 let index = side.sent;
-                side.queue[index].failure = Some((Status::Fatal, code));
+                side.queue[index].failure = Some((CompletionStatus::Fatal, code));
                 self.raise(AsyncEvent::QueuePairFatal);
                 false
             }
@@ -233,11 +235,11 @@ impl QueuePair {
         let request = &work.request;
         work.message = side.next_message;
         let (kind, payload) = match request.verb {
-            Verb::Send => (Kind::Send, work.length),
-            Verb::Write => (Kind::Write, work.length),
-            Verb::Read => (Kind::Read, 0),
-            Verb::CompareSwap => (Kind::CompareSwap, 0),
-            Verb::FetchAdd => (Kind::FetchAdd, 0),
+            Verb::Send => (RecordKind::Send, work.length),
+            Verb::Write => (RecordKind::Write, work.length),
+            Verb::Read => (RecordKind::Read, 0),
+            Verb::CompareSwap => (RecordKind::CompareSwap, 0),
+            Verb::FetchAdd => (RecordKind::FetchAdd, 0),
         };
         let piece = (payload - side.sent_bytes).min(PIECE_BYTES);
         let Some(room) = writer.reserve(piece as usize) else { return Piecewise::Full };
@@ -269,7 +271,13 @@ impl QueuePair {
     }
 
     /// Copies a piece of a request's data to `target`.
-    fn gather(&self, data: &Data, offset: u64, length: u64, target: u64) -> Result<(), Status> {
+    fn gather(
+        &self,
+        data: &Data,
+        offset: u64,
+        length: u64,
+        target: u64,
+    ) -> Result<(), CompletionStatus> {
         let pieces = match data {
             Data::Pieces(pieces) => pieces,
             Data::Inline(bytes) => {
@@ -293,9 +301,15 @@ impl QueuePair {
     }
 
     /// Copies data that came back to where a request wants it.
-    fn scatter(&self, work: &Work, offset: u64, length: u64, source: u64) -> Result<(), Status> {
+    fn scatter(
+        &self,
+        work: &Work,
+        offset: u64,
+        length: u64,
+        source: u64,
+    ) -> Result<(), CompletionStatus> {
         let Data::Pieces(pieces) = &work.request.data else {
-            return Err(Status::LocalOperation);
+            return Err(CompletionStatus::LocalOperation);
         };
         let held = self.network.regions.hold(self.network.gpu_memory());
         for (part, place) in parts(pieces, offset, length) {
@@ -329,7 +343,7 @@ impl QueuePair {
             let mut completion = Completion::new(
                 front.request.id,
                 front.request.verb.operation(),
-                Status::Success,
+                CompletionStatus::Success,
                 self.number,
             );
             completion.length = front.length as u32;
@@ -348,12 +362,12 @@ impl QueuePair {
             *failed = true;
             return true;
         }
-        self.tell_drained(side);
+        self.report_drained(side);
         worked
     }
 
-    fn tell_drained(&self, side: &mut SendSide) {
-        let draining = self.state() == State::SendDrained;
+    fn report_drained(&self, side: &mut SendSide) {
+        let draining = self.state() == QueuePairState::SendDrained;
         let idle = side.sent == 0 && !side.started;
         if draining && idle && side.settings.drained_event && !side.drained_told {
             self.raise(AsyncEvent::SendDrained);
@@ -367,11 +381,14 @@ impl QueuePair {
         while let Some((record, payload)) = side.responses.peek() {
             worked = true;
             match record.kind {
-                Kind::ReadData | Kind::AtomicResult => self.take_data(side, &record, payload),
-                Kind::Nak => {
-                    side.refused = Some((record.message, Status::from_number(record.operands[0])));
+                RecordKind::ReadData | RecordKind::AtomicResult => {
+                    self.take_data(side, &record, payload)
                 }
-                Kind::ReceiverNotReady => self.receiver_not_ready(side, &record),
+                RecordKind::Nak => {
+                    side.refused =
+                        Some((record.message, CompletionStatus::from_number(record.operands[0])));
+                }
+                RecordKind::ReceiverNotReady => self.receiver_not_ready(side, &record),
                 // Nothing that a responder sends.
                 _ => {}
             }
@@ -385,15 +402,18 @@ impl QueuePair {
 
     fn take_data(&self, side: &mut SendSide, record: &Record, payload: u64) {
         let (data, length) = match record.kind {
-            Kind::AtomicResult => (record.operands.as_ptr() as u64, 8),
+            RecordKind::AtomicResult => (record.operands.as_ptr() as u64, 8),
             _ => (payload, u64::from(record.length)),
         };
         let last = record.flags & LAST != 0;
         let Some(work) = side.work_of(record.message) else { return };
         let offset = u64::from(record.offset);
         let fits = work.request.verb.is_read() && offset + length <= work.length;
-        let landed =
-            if fits { self.scatter(work, offset, length, data) } else { Err(Status::Fatal) };
+        let landed = if fits {
+            self.scatter(work, offset, length, data)
+        } else {
+            Err(CompletionStatus::Fatal)
+        };
         if let Err(status) = landed {
             work.fail(status);
         }
@@ -410,13 +430,13 @@ impl QueuePair {
             let time = Duration::from_micros(record.operands[0]) * u32::from(retries);
             side.receiver_deadline = Some((record.message, Instant::now() + time));
             if retries == 0 {
-                side.refused = Some((record.message, Status::ReceiverNotReady));
+                side.refused = Some((record.message, CompletionStatus::ReceiverNotReady));
             }
         }
     }
 
     /// Ends the oldest request with an error, and the queue pair with it.
-    fn fail_front(&self, side: &mut SendSide, status: Status, code: u32) {
+    fn fail_front(&self, side: &mut SendSide, status: CompletionStatus, code: u32) {
         let Some(work) = side.queue.pop_front() else { return };
         let operation = work.request.verb.operation();
         let mut completion = Completion::new(work.request.id, operation, status, self.number);
@@ -438,14 +458,16 @@ impl QueuePair {
             side.receiver_deadline = None;
             let acknowledged = side.link.acknowledged().load(Ordering::Acquire);
             if acknowledged <= message && first == message {
-                let status = Status::ReceiverNotReady;
+                let status = CompletionStatus::ReceiverNotReady;
                 self.fail_front(side, status, status.vendor_code());
                 return true;
             }
         }
         let there = self.device.port_state() == PortState::Active
             && side.outlet.as_ref().is_some_and(|(peer, _)| peer.is_there());
-        if there || !matches!(self.state(), State::ReadyToSend | State::SendDrained) {
+        if there
+            || !matches!(self.state(), QueuePairState::ReadyToSend | QueuePairState::SendDrained)
+        {
             side.unreachable_since = None;
             return false;
         }
@@ -456,7 +478,7 @@ impl QueuePair {
         if timeout == 0 || now - since < each * (u32::from(retries) + 1) {
             return false;
         }
-        let status = Status::RetryExceeded;
+        let status = CompletionStatus::RetryExceeded;
         self.fail_front(side, status, status.vendor_code());
         true
     }

@@ -1,13 +1,13 @@
 //! The responder's side of a queue pair: carries out what the peer asks, after checking it.
 
-use super::completion::{Completion, Operation, Status};
+use super::completion::{Completion, CompletionStatus, Operation};
 use super::device::{AsyncEvent, PortState};
 use super::link::{Link, PIECE_BYTES, Peer, REQUESTS, RESPONSES};
 use super::placement::Unplaced;
 use super::qp::QueuePair;
-use super::record::{FIRST, IMMEDIATE, Kind, LAST, Record, SOLICITED};
+use super::record::{FIRST, IMMEDIATE, LAST, Record, RecordKind, SOLICITED};
 use super::region::Access;
-use super::state::{Attributes, State, receiver_timer_us};
+use super::state::{Attributes, QueuePairState, receiver_timer_us};
 use super::work::{Piece, ReceiveRequest, parts};
 use crate::fabric::{Reader, Writer, copy};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub(super) struct ReceiveSide {
     current: Option<ReceiveRequest>,
     read: Option<ReadJob>,
     refusal: Option<(Record, AsyncEvent)>,
-    /// The message whose sender was told that there is no receive request.
+    /// The message whose sender was notified that there is no receive request.
     not_ready: Option<u64>,
     /// The message that a fault has made wait.
     delayed: Option<u64>,
@@ -48,7 +48,7 @@ struct ReadJob {
     done: u64,
 }
 
-/// What a pass did.
+/// Result of a pass.
 #[derive(Debug, Default)]
 pub(super) struct Responded {
     pub worked: bool,
@@ -56,7 +56,7 @@ pub(super) struct Responded {
     wake: bool,
 }
 
-/// What one step did.
+/// Result of one step.
 enum Step {
     /// Something was carried out.
     Done,
@@ -98,12 +98,12 @@ impl ReceiveSide {
     }
 
     /// Remembers to refuse a message; the refusal is sent when there is room.
-    fn refuse(&mut self, message: u64, status: Status) -> Step {
-        let mut record = Record::new(Kind::Nak, message);
+    fn refuse(&mut self, message: u64, status: CompletionStatus) -> Step {
+        let mut record = Record::new(RecordKind::Nak, message);
         record.operands[0] = status as u64;
         let event = match status {
-            Status::RemoteAccess => AsyncEvent::QueuePairAccessError,
-            Status::RemoteInvalidRequest => AsyncEvent::QueuePairRequestError,
+            CompletionStatus::RemoteAccess => AsyncEvent::QueuePairAccessError,
+            CompletionStatus::RemoteInvalidRequest => AsyncEvent::QueuePairRequestError,
             _ => AsyncEvent::QueuePairFatal,
         };
         self.refusal = Some((record, event));
@@ -128,8 +128,12 @@ impl QueuePair {
         self.stalled.store(false, Ordering::SeqCst);
         // Relaxed: a hint for the service thread.
         self.receive_held.store(false, Ordering::Relaxed);
-        let receiving =
-            matches!(self.state(), State::ReadyToReceive | State::ReadyToSend | State::SendDrained);
+        let receiving = matches!(
+            self.state(),
+            QueuePairState::ReadyToReceive
+                | QueuePairState::ReadyToSend
+                | QueuePairState::SendDrained
+        );
         if !receiving || self.device.port_state() == PortState::Down {
             // Nobody answers; the peer will notice.
             self.stalled.store(true, Ordering::SeqCst);
@@ -189,7 +193,7 @@ impl QueuePair {
             side.outlet = Some((peer, writer));
         }
         if record.message != side.executed {
-            return side.refuse(record.message, Status::RemoteInvalidRequest);
+            return side.refuse(record.message, CompletionStatus::RemoteInvalidRequest);
         }
         if record.flags & FIRST != 0
             && self.device.faults.receiver_not_ready(self.ordinal, record.message)
@@ -200,15 +204,15 @@ impl QueuePair {
             self.not_ready(side, &record, outcome);
             return Step::Again;
         }
-        if record.kind != Kind::Write {
+        if record.kind != RecordKind::Write {
             self.place(side);
         }
         let step = match record.kind {
-            Kind::Write => self.write(side, &record, payload, outcome),
-            Kind::Send => self.receive(side, &record, payload, outcome),
-            Kind::Read => self.start_read(side, &record),
-            Kind::CompareSwap | Kind::FetchAdd => self.atomic(side, &record, outcome),
-            _ => side.refuse(record.message, Status::RemoteInvalidRequest),
+            RecordKind::Write => self.write(side, &record, payload, outcome),
+            RecordKind::Send => self.receive(side, &record, payload, outcome),
+            RecordKind::Read => self.start_read(side, &record),
+            RecordKind::CompareSwap | RecordKind::FetchAdd => self.atomic(side, &record, outcome),
+            _ => side.refuse(record.message, CompletionStatus::RemoteInvalidRequest),
         };
         if matches!(step, Step::Done) && side.refusal.is_none() {
             outcome.wake |= side.requests.consume(&record);
@@ -225,7 +229,7 @@ impl QueuePair {
     ) -> Step {
         let length = u64::from(record.length);
         if !side.grants(Access::REMOTE_WRITE) {
-            return side.refuse(record.message, Status::RemoteAccess);
+            return side.refuse(record.message, CompletionStatus::RemoteAccess);
         }
         let last = record.flags & LAST != 0;
         let announces = last && record.flags & IMMEDIATE != 0;
@@ -237,7 +241,7 @@ impl QueuePair {
             let target =
                 held.resolve(self.domain, record.key, record.address, length, Access::REMOTE_WRITE);
             let Ok(target) = target else {
-                return side.refuse(record.message, Status::RemoteAccess);
+                return side.refuse(record.message, CompletionStatus::RemoteAccess);
             };
             // SAFETY: the region holds the range, and stays while `held` lives; the payload lies
             // in the ring until it is consumed. Later is another array's room of that length.
@@ -260,7 +264,7 @@ impl QueuePair {
         Step::Done
     }
 
-    /// Lands what has arrived, before anybody is told of it.
+    /// Lands what has arrived, before it is reported.
     fn place(&self, side: &mut ReceiveSide) {
         if side.unplaced.is_empty() {
             return;
@@ -291,14 +295,14 @@ impl QueuePair {
             side.current = self.receive_queue.take();
         }
         let Some(request) = side.current.take() else {
-            return side.refuse(record.message, Status::RemoteInvalidRequest);
+            return side.refuse(record.message, CompletionStatus::RemoteInvalidRequest);
         };
         let room: u64 = request.pieces.iter().map(|piece| u64::from(piece.length)).sum();
         let landed = if u64::from(record.total) > room {
-            Err((Status::LocalLength, Status::RemoteInvalidRequest))
+            Err((CompletionStatus::LocalLength, CompletionStatus::RemoteInvalidRequest))
         } else {
             self.scatter_received(&request, record, payload)
-                .map_err(|status| (status, Status::RemoteOperation))
+                .map_err(|status| (status, CompletionStatus::RemoteOperation))
         };
         if let Err((own, told)) = landed {
             let failed = Completion::new(request.id, Operation::Receive, own, self.number);
@@ -319,7 +323,7 @@ impl QueuePair {
         request: &ReceiveRequest,
         record: &Record,
         payload: u64,
-    ) -> Result<(), Status> {
+    ) -> Result<(), CompletionStatus> {
         let held = self.network.regions.hold(self.network.gpu_memory());
         let (offset, length) = (u64::from(record.offset), u64::from(record.length));
         for (part, place) in parts(&request.pieces, offset, length) {
@@ -332,7 +336,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Is there a receive request for this message? If not, its sender is told.
+    /// Is there a receive request for this message? If not, its sender is notified.
     fn can_receive(
         &self,
         side: &mut ReceiveSide,
@@ -356,7 +360,7 @@ impl QueuePair {
 
     fn not_ready(&self, side: &mut ReceiveSide, record: &Record, outcome: &mut Responded) {
         if side.not_ready != Some(record.message) {
-            let mut answer = Record::new(Kind::ReceiverNotReady, record.message);
+            let mut answer = Record::new(RecordKind::ReceiverNotReady, record.message);
             answer.operands[0] = receiver_timer_us(side.settings.receiver_timer);
             if side.answer(&answer) {
                 side.not_ready = Some(record.message);
@@ -367,7 +371,8 @@ impl QueuePair {
 
     /// Reports a message that came whole.
     fn received(&self, request: &ReceiveRequest, operation: Operation, record: &Record) {
-        let mut completion = Completion::new(request.id, operation, Status::Success, self.number);
+        let mut completion =
+            Completion::new(request.id, operation, CompletionStatus::Success, self.number);
         completion.length = record.total;
         completion.immediate = (record.flags & IMMEDIATE != 0).then_some(record.immediate);
         self.report(completion, record.flags & SOLICITED != 0);
@@ -382,7 +387,7 @@ impl QueuePair {
                     .is_ok()
             });
         if !allowed {
-            return side.refuse(record.message, Status::RemoteAccess);
+            return side.refuse(record.message, CompletionStatus::RemoteAccess);
         }
         side.read = Some(ReadJob {
             message: record.message,
@@ -408,13 +413,13 @@ impl QueuePair {
             let Ok(source) = source else {
                 let message = job.message;
                 side.read = None;
-                return side.refuse(message, Status::RemoteAccess);
+                return side.refuse(message, CompletionStatus::RemoteAccess);
             };
             // SAFETY: the region holds the range, and stays while `held` lives; `room` has
             // `piece` bytes.
             unsafe { copy::fetch(room, source, piece as usize) };
         }
-        let mut record = Record::new(Kind::ReadData, job.message);
+        let mut record = Record::new(RecordKind::ReadData, job.message);
         (record.length, record.offset) = (piece as u32, job.done as u32);
         job.done += piece;
         let last = job.done == job.length;
@@ -430,10 +435,10 @@ impl QueuePair {
 
     fn atomic(&self, side: &mut ReceiveSide, record: &Record, outcome: &mut Responded) -> Step {
         if !side.grants(Access::REMOTE_ATOMIC) {
-            return side.refuse(record.message, Status::RemoteAccess);
+            return side.refuse(record.message, CompletionStatus::RemoteAccess);
         }
         if !record.address.is_multiple_of(8) {
-            return side.refuse(record.message, Status::RemoteInvalidRequest);
+            return side.refuse(record.message, CompletionStatus::RemoteInvalidRequest);
         }
         let Some((_, writer)) = &mut side.outlet else { return Step::Idle };
         if writer.reserve(0).is_none() {
@@ -444,18 +449,18 @@ impl QueuePair {
         let target = held.resolve(self.domain, key, record.address, 8, need);
         let target = target.ok().filter(|target| target.is_multiple_of(8));
         let Some(target) = target else {
-            return side.refuse(record.message, Status::RemoteAccess);
+            return side.refuse(record.message, CompletionStatus::RemoteAccess);
         };
         let [first, second] = record.operands;
         // SAFETY: the region holds the eight bytes, which are aligned; it stays while `held` lives.
         let old = unsafe {
             match record.kind {
-                Kind::CompareSwap => copy::atomic(target, second, Some(first)),
+                RecordKind::CompareSwap => copy::atomic(target, second, Some(first)),
                 _ => copy::atomic(target, first, None),
             }
         };
         drop(held);
-        let mut answer = Record::new(Kind::AtomicResult, record.message);
+        let mut answer = Record::new(RecordKind::AtomicResult, record.message);
         answer.operands[0] = old;
         answer.flags = LAST;
         writer.commit(&answer);
@@ -466,5 +471,5 @@ impl QueuePair {
 }
 
 fn needs_receive(record: &Record) -> bool {
-    record.kind == Kind::Send || record.flags & IMMEDIATE != 0
+    record.kind == RecordKind::Send || record.flags & IMMEDIATE != 0
 }

@@ -1,4 +1,4 @@
-//! The service thread: plays the engine of the process's adapters when nobody polls.
+//! The service thread: simulates the process's adapters when no thread polls.
 
 use super::error::{Result, VerbsError};
 use super::network::Network;
@@ -62,7 +62,7 @@ impl Service {
 
 /// Starts the thread. It ends with the network.
 pub(super) fn start(network: &Arc<Network>) -> Result<()> {
-    let (weak, bell) = (Arc::downgrade(network), network.fabric.own.adapters());
+    let (weak, wake_word) = (Arc::downgrade(network), network.fabric.own.adapters());
     // Signals are for the program's own threads.
     let thread = move || {
         block_signals();
@@ -90,7 +90,7 @@ pub(super) fn start(network: &Arc<Network>) -> Result<()> {
             } else {
                 PEERS_EVERY
             };
-            bell.sleep(time, || {
+            wake_word.sleep(time, || {
                 network.service.has_changed() || pairs.iter().any(|pair| pair.has_work())
             });
             // The rounds before the next sleep count again only if something came.

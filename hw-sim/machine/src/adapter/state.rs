@@ -5,7 +5,7 @@ use super::error::{Result, VerbsError};
 /// States; the numbers of the verbs interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u32)]
-pub enum State {
+pub enum QueuePairState {
     /// As made.
     Reset = 0,
     /// Receive requests can be posted.
@@ -20,7 +20,7 @@ pub enum State {
     Error = 6,
 }
 
-impl State {
+impl QueuePairState {
     /// The state with this number.
     pub fn from_number(number: u32) -> Option<Self> {
         [
@@ -126,9 +126,10 @@ pub struct Attributes {
     pub drained_event: bool,
 }
 
-/// Which attributes a step needs and which it allows beside them; None: there is no such step.
-fn step(from: State, to: State) -> Option<(u32, u32)> {
-    use State::*;
+/// The attributes that a transition needs, and those that it allows besides; `None` for an invalid
+/// transition.
+fn step(from: QueuePairState, to: QueuePairState) -> Option<(u32, u32)> {
+    use QueuePairState::*;
     use mask::*;
     Some(match (from, to) {
         (_, Reset) => (0, 0),
@@ -160,20 +161,22 @@ fn step(from: State, to: State) -> Option<(u32, u32)> {
 
 /// Checks a step, and gives the attributes as they are after it.
 pub(super) fn change(
-    from: State,
-    to: State,
+    from: QueuePairState,
+    to: QueuePairState,
     now: &Attributes,
     new: &Attributes,
     named: u32,
 ) -> Result<Attributes> {
     let refuse = |text: String| Err(VerbsError::Invalid(format!("{from:?} to {to:?}: {text}")));
     let Some((needed, allowed)) = step(from, to) else {
-        return refuse("there is no such step".into());
+        return refuse("there is no such transition".into());
     };
     let missing = needed & !named;
     let surplus = named & !(needed | allowed | mask::STATE);
     if missing != 0 || surplus != 0 {
-        return refuse(format!("attributes {missing:#x} are missing, {surplus:#x} do not belong"));
+        return refuse(format!(
+            "attributes {missing:#x} are missing, {surplus:#x} are not allowed"
+        ));
     }
     if named & (mask::ALTERNATE | mask::MIGRATION) != 0 {
         return Err(VerbsError::NotSupported("a second path".into()));
@@ -212,7 +215,7 @@ pub(super) fn change(
     // Packet numbers have 24 bits.
     next.receive_number &= 0xff_ffff;
     next.send_number &= 0xff_ffff;
-    Ok(if to == State::Reset { Attributes::default() } else { next })
+    Ok(if to == QueuePairState::Reset { Attributes::default() } else { next })
 }
 
 /// The time that a receiver timer's code stands for, microseconds (InfiniBand specification, table
@@ -231,7 +234,7 @@ mod tests {
 
     #[test]
     fn every_missing_and_every_surplus_attribute_is_refused() {
-        use State::*;
+        use QueuePairState::*;
         let steps = [
             (Reset, Initialised),
             (Initialised, ReadyToReceive),

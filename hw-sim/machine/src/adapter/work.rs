@@ -13,7 +13,7 @@ pub struct Piece {
     pub key: u32,
 }
 
-/// What a send request asks for.
+/// Operation of a send request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verb {
     /// Send a message.
@@ -70,7 +70,7 @@ impl Data {
 pub struct SendRequest {
     /// The program's own number for it.
     pub id: u64,
-    /// What to do.
+    /// The operation.
     pub verb: Verb,
     /// The data, or where it goes.
     pub data: Data,
@@ -86,9 +86,9 @@ pub struct SendRequest {
     pub remote_address: u64,
     /// The key of the peer's region.
     pub remote_key: u32,
-    /// What to add, or to compare with.
+    /// The addend, or the value to compare with.
     pub operand: u64,
-    /// What to swap in.
+    /// The new value of a compare-and-swap.
     pub swap: u64,
 }
 

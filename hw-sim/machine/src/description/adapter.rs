@@ -14,7 +14,7 @@ pub const ADAPTERS_MAX: usize = 32;
 pub struct Adapter {
     /// Its name, as programs see it.
     pub name: String,
-    /// What it hangs under: a root complex or a switch.
+    /// Its parent in the PCI tree: a root complex or a switch.
     pub under: Node,
     /// Its PCI address.
     pub bus_id: PciBusId,
@@ -22,7 +22,7 @@ pub struct Adapter {
     pub pcie: Pcie,
     /// The NUMA node of its root complex.
     pub numa_node: u32,
-    /// What the port is plugged into.
+    /// The port's link layer.
     pub link_layer: LinkLayer,
     /// Rate of the port in one direction, GB/s.
     pub gb_per_s: f64,
@@ -32,7 +32,7 @@ pub struct Adapter {
     pub faults: Vec<String>,
 }
 
-/// What a port is plugged into.
+/// Link layer of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LinkLayer {

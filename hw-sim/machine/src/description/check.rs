@@ -190,7 +190,7 @@ impl Check<'_> {
             compute_capability: self.compute_capability(&entry.compute_capability)?,
             multiprocessors: self.number("multiprocessors", &entry.multiprocessors, 1..=1024)?,
             threads_per_multiprocessor: self.number(
-                "threads (a block of 1024 has to fit)",
+                "threads (a block of 1024 must fit)",
                 &entry.threads_per_multiprocessor,
                 1024..=4096,
             )?,
@@ -205,7 +205,7 @@ impl Check<'_> {
                 32768..=1 << 20,
             )?,
             shared_memory_per_multiprocessor: kib(
-                "KiB (a block has 48, and 1 is the system's)",
+                "KiB (48 for a block, and 1 reserved by the system)",
                 &entry.shared_memory_per_multiprocessor_kib,
                 49..=1024,
             )?,

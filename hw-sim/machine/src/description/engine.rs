@@ -15,7 +15,7 @@ pub const ENGINES_MAX: usize = 64;
 pub struct Engine {
     /// Its name in the file.
     pub name: String,
-    /// What it hangs under: a root complex or a switch.
+    /// Its parent in the PCI tree: a root complex or a switch.
     pub under: Node,
     /// Its PCI address.
     pub bus_id: PciBusId,

@@ -11,7 +11,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What a capture, or a thread, forbids.
+/// The calls that a capture, or a thread, forbids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Mode {
@@ -38,7 +38,7 @@ impl Mode {
 /// A stream's state, as `CUstreamCaptureStatus` counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Status {
+pub enum CaptureStatus {
     /// It is not captured.
     None = 0,
     /// It is.
@@ -48,18 +48,18 @@ pub enum Status {
 }
 
 /// A command of a graph.
-pub struct Node {
-    /// What it does.
+pub struct GraphNode {
+    /// Its effect.
     pub command: Command,
     /// The nodes that it comes after.
     pub after: Vec<usize>,
 }
 
-/// What a capture noted.
+/// The commands of a capture.
 pub struct Graph {
     /// The commands; each comes after earlier ones only. Locked, for a host function among them can
     /// be sent to another thread, but not be shared.
-    nodes: Mutex<Vec<Node>>,
+    nodes: Mutex<Vec<GraphNode>>,
 }
 
 impl Graph {
@@ -76,22 +76,22 @@ pub struct Capture {
     mode: Mode,
     thread: u64,
     origin: u64,
-    state: Mutex<State>,
+    state: Mutex<CaptureState>,
 }
 
 #[derive(Default)]
-struct State {
+struct CaptureState {
     invalid: bool,
     ended: bool,
-    nodes: Vec<Node>,
+    nodes: Vec<GraphNode>,
     /// Streams that take part, the origin first.
     streams: Vec<Arc<Stream>>,
 }
 
 /// A stream's part in a capture.
-pub(crate) struct Part {
+pub(crate) struct CapturePart {
     capture: Arc<Capture>,
-    /// What its next command comes after.
+    /// The nodes before its next command.
     after: Vec<usize>,
 }
 
@@ -165,13 +165,13 @@ impl Captures {
 }
 
 impl Capture {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, CaptureState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Stream {
-    fn part(&self) -> MutexGuard<'_, Option<Part>> {
+    fn part(&self) -> MutexGuard<'_, Option<CapturePart>> {
         self.captured.part.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -183,13 +183,13 @@ impl Stream {
     }
 
     /// The stream's state, and its capture's number.
-    pub fn capture_status(&self) -> (Status, u64) {
+    pub fn capture_status(&self) -> (CaptureStatus, u64) {
         match &*self.part() {
-            None => (Status::None, 0),
-            Some(Part { capture, .. }) if capture.lock().invalid => {
-                (Status::Invalidated, capture.id)
+            None => (CaptureStatus::None, 0),
+            Some(CapturePart { capture, .. }) if capture.lock().invalid => {
+                (CaptureStatus::Invalidated, capture.id)
             }
-            Some(Part { capture, .. }) => (Status::Active, capture.id),
+            Some(CapturePart { capture, .. }) => (CaptureStatus::Active, capture.id),
         }
     }
 
@@ -203,7 +203,7 @@ impl Stream {
             return refuse(CaptureError::Unsupported);
         }
         let captures = &self.context.machine.captures;
-        let state = State { streams: vec![Arc::clone(self)], ..State::default() };
+        let state = CaptureState { streams: vec![Arc::clone(self)], ..CaptureState::default() };
         let capture = Arc::new(Capture {
             id: 1 + captures.next.fetch_add(1, Ordering::Relaxed),
             mode,
@@ -213,7 +213,7 @@ impl Stream {
         });
         captures.ongoing().push(Arc::clone(&capture));
         captures.count.fetch_add(1, Ordering::Relaxed);
-        *part = Some(Part { capture, after: Vec::new() });
+        *part = Some(CapturePart { capture, after: Vec::new() });
         self.captured.flag.store(true, Ordering::Relaxed);
         Ok(())
     }
@@ -222,7 +222,7 @@ impl Stream {
     pub fn end_capture(&self) -> Result<Graph> {
         let (capture, last) = match &*self.part() {
             None => return refuse(CaptureError::IllegalState),
-            Some(Part { capture, after }) => (Arc::clone(capture), after.clone()),
+            Some(CapturePart { capture, after }) => (Arc::clone(capture), after.clone()),
         };
         if capture.origin != self.id {
             return refuse(CaptureError::Unmatched);
@@ -243,7 +243,7 @@ impl Stream {
     }
 
     /// Takes all streams out of a capture; gives whether it was invalid, and what it noted.
-    fn finish_capture(&self, capture: &Arc<Capture>) -> (bool, Vec<Node>) {
+    fn finish_capture(&self, capture: &Arc<Capture>) -> (bool, Vec<GraphNode>) {
         self.context.machine.captures.end(capture);
         let (invalid, nodes, streams) = {
             let mut state = capture.lock();
@@ -260,7 +260,7 @@ impl Stream {
 
     /// The stream goes: a capture that began in it goes, too, and forbids nothing any more.
     pub fn abandon_capture(&self) {
-        let own = |part: &&Part| part.capture.origin == self.id;
+        let own = |part: &&CapturePart| part.capture.origin == self.id;
         let capture = self.part().as_ref().filter(own).map(|part| Arc::clone(&part.capture));
         if let Some(capture) = capture {
             drop(self.finish_capture(&capture));
@@ -271,7 +271,7 @@ impl Stream {
     /// [`take_refusal`].
     pub(crate) fn note(&self, command: Command) {
         let mut part = self.part();
-        let Some(Part { capture, after }) = &mut *part else { return };
+        let Some(CapturePart { capture, after }) = &mut *part else { return };
         let mut state = capture.lock();
         let error = match &command {
             _ if state.invalid => Some(CaptureError::Invalidated),
@@ -284,7 +284,7 @@ impl Stream {
             REFUSED.set(error);
             return;
         }
-        let node = Node { command, after: std::mem::take(after) };
+        let node = GraphNode { command, after: std::mem::take(after) };
         state.nodes.push(node);
         after.push(state.nodes.len() - 1);
     }
@@ -295,7 +295,7 @@ impl Stream {
         if !self.is_captured() {
             return Ok(());
         }
-        if let Some(Part { capture, .. }) = &*self.part() {
+        if let Some(CapturePart { capture, .. }) = &*self.part() {
             capture.lock().invalid = true;
         }
         refuse(CaptureError::Unsupported)
@@ -321,7 +321,7 @@ impl Stream {
     /// The point in its capture at which the stream is, if it has one.
     pub(crate) fn capture_point(&self) -> Option<Point> {
         let part = self.part();
-        let Part { capture, after } = part.as_ref()?;
+        let CapturePart { capture, after } = part.as_ref()?;
         Some(Point { capture: Arc::clone(capture), after: after.clone() })
     }
 
@@ -349,7 +349,7 @@ impl Stream {
         }
         let part = part.get_or_insert_with(|| {
             state.streams.push(Arc::clone(self));
-            Part { capture: Arc::clone(&point.capture), after: Vec::new() }
+            CapturePart { capture: Arc::clone(&point.capture), after: Vec::new() }
         });
         for node in &point.after {
             if !part.after.contains(node) {
@@ -362,16 +362,16 @@ impl Stream {
 
     /// A captured stream cannot wait for what is outside of its capture.
     pub(crate) fn refuse_outside_wait(&self) -> Result<()> {
-        if let Some(Part { capture, .. }) = &*self.part() {
+        if let Some(CapturePart { capture, .. }) = &*self.part() {
             capture.lock().invalid = true;
         }
         refuse(CaptureError::Isolation)
     }
 }
 
-/// What a stream keeps of its capture.
+/// A stream's part in a capture.
 #[derive(Default)]
 pub(crate) struct Captured {
     flag: std::sync::atomic::AtomicBool,
-    part: Mutex<Option<Part>>,
+    part: Mutex<Option<CapturePart>>,
 }

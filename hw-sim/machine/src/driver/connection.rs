@@ -46,11 +46,11 @@ impl Connections {
 pub(crate) struct HardwareQueue {
     /// Its place among those of its priority.
     pub index: usize,
-    state: Mutex<State>,
+    state: Mutex<ConnectionState>,
 }
 
 #[derive(Default)]
-struct State {
+struct ConnectionState {
     /// Tickets given out, and the one whose turn it is.
     issued: u64,
     turn: u64,
@@ -61,7 +61,7 @@ struct State {
 }
 
 impl HardwareQueue {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ConnectionState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -11,7 +11,7 @@ use std::fmt;
 pub const PROFILE_VARIABLE: &str = "HWSIM_DRIVER_PROFILE";
 /// The environment variable with single keys, `KEY=VALUE` with commas; they win over all others.
 pub const KEYS_VARIABLE: &str = "HWSIM_DRIVER_KEYS";
-/// The profile where nobody names one.
+/// The default profile.
 pub const DEFAULT: &str = "lenient";
 /// The key of a machine file's `[driver]` table that names a profile.
 const PROFILE_KEY: &str = "profile";
@@ -105,7 +105,7 @@ pub struct Key {
     pub name: &'static str,
     /// The values that it takes.
     pub values: &'static str,
-    /// What it does.
+    /// Its effect.
     pub behaviour: &'static str,
     /// Where that was read.
     pub source: &'static str,
@@ -316,7 +316,7 @@ fn pairs(value: &str) -> Result<Pairs, String> {
     found.map(Pairs::Some).ok_or_else(wrong)
 }
 
-/// What a machine file says of its driver, checked.
+/// The driver table of a machine file, checked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FromFile {
     profile: Option<String>,

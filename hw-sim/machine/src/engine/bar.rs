@@ -47,7 +47,7 @@ impl Bars {
             _ => {
                 let found = match &mapping {
                     Some((path, _)) => path.display().to_string(),
-                    None => "nothing, or not all of it from one file".into(),
+                    None => "nothing, or several files".into(),
                 };
                 Err(EngineError::NotABar { address, found, engines: self.paths.len() })
             }

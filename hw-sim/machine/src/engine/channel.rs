@@ -1,6 +1,6 @@
 //! One channel: its life as BAR.md tells it, and how it ends when something is wrong.
 
-use super::dma::{Dma, Fault};
+use super::dma::{Dma, DmaFault};
 use super::link::{Door, Outbound};
 use super::queue::{Lanes, error_without_request};
 use super::registers::ChannelRegisters;
@@ -13,7 +13,7 @@ use std::mem::offset_of;
 /// Names a channel among all engines that reach one another: the engine's link address, and its
 /// number there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Place {
+pub(super) struct ChannelAddress {
     pub link_address: u64,
     pub channel: u64,
 }
@@ -40,7 +40,7 @@ impl Phase {
 
 /// A channel that is served.
 pub(super) struct Channel {
-    pub place: Place,
+    pub place: ChannelAddress,
     /// Which engine of this process's node it belongs to.
     pub engine: usize,
     pub registers: ChannelRegisters,
@@ -58,17 +58,17 @@ pub(super) struct Channel {
     pub stalled_at: Option<u64>,
     pub lanes: Lanes,
     /// Where in the peer table a sender was found last.
-    pub senders: HashMap<Place, u64>,
+    pub senders: HashMap<ChannelAddress, u64>,
     /// Where other processes knock, if there are any.
     pub door: Option<Door>,
     /// Pipes to channels of other processes.
-    pub outbound: BTreeMap<Place, Outbound>,
+    pub outbound: BTreeMap<ChannelAddress, Outbound>,
 }
 
 impl Channel {
     /// Serves a channel: it begins with a reset.
     pub fn new(
-        place: Place,
+        place: ChannelAddress,
         engine: usize,
         registers: ChannelRegisters,
         door: Option<Door>,
@@ -163,11 +163,11 @@ impl Channel {
         self.phase = Phase::Halting;
         self.seen.clear();
         self.status.in_flight -= self.lanes.drop_waiting();
-        self.settle();
+        self.stop_if_drained();
     }
 
-    /// A channel that halts has stopped once nothing is under way.
-    pub fn settle(&mut self) {
+    /// A halting channel stops once no request is in flight.
+    pub fn stop_if_drained(&mut self) {
         if self.phase == Phase::Halting && self.status.in_flight == 0 {
             self.phase = Phase::Stopped;
         }
@@ -183,7 +183,7 @@ impl Channel {
         self.registers.show_error(record);
         if self.control.abort_address != 0 {
             // Where it cannot be written, the record has to do.
-            let _: Result<(), Fault> = dma.raise(self.control.abort_address);
+            let _: Result<(), DmaFault> = dma.raise(self.control.abort_address);
         }
         self.lanes = Lanes::default();
         self.seen.clear();

@@ -1,7 +1,7 @@
 //! The decoder: from slots of the ring to requests that have passed R8.
 
 use super::channel::{Channel, Phase};
-use super::dma::{Dma, Fault};
+use super::dma::{Dma, DmaFault};
 use super::queue::Request;
 use super::registers::ChannelRegisters;
 use ringdove_kernels::bar::{ErrorCode, ErrorRecord, Lane, NONE, Peer, Route};
@@ -68,7 +68,7 @@ impl Channel {
     fn publish_tail(&mut self, dma: &Dma<'_>) {
         if self.tail != self.status.position {
             self.tail = self.status.position;
-            if let Err(Fault(address)) = dma.write_count(self.control.tail_address, self.tail) {
+            if let Err(DmaFault(address)) = dma.write_count(self.control.tail_address, self.tail) {
                 self.fail_by_write(dma, address);
             }
         }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// An address that the engine cannot use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Fault(pub u64);
+pub(super) struct DmaFault(pub u64);
 
 /// Leave to touch the memory of the process.
 pub(super) struct Dma<'a> {
@@ -24,16 +24,16 @@ impl<'a> Dma<'a> {
     }
 
     /// Is all of a range there?
-    pub fn check(&self, address: u64, length: u64) -> Result<(), Fault> {
-        self.memory.check(address, length).map_err(|_| Fault(address))
+    pub fn check(&self, address: u64, length: u64) -> Result<(), DmaFault> {
+        self.memory.check(address, length).map_err(|_| DmaFault(address))
     }
 
     /// Copies inside of the process.
-    pub fn copy(&self, target: u64, source: u64, length: u64) -> Result<(), Fault> {
+    pub fn copy(&self, target: u64, source: u64, length: u64) -> Result<(), DmaFault> {
         self.check(source, length)?;
         self.check(target, length)?;
         // SAFETY: both ranges are allocated, and stay mapped while the gate is held; they are the
-        // guest program's, so that nobody holds a Rust reference into them.
+        // guest program's, so that no Rust reference to them exists.
         unsafe { bytes::copy_up(target, source, length) };
         Ok(())
     }
@@ -41,8 +41,8 @@ impl<'a> Dma<'a> {
     /// Copies into a buffer of the engine's own.
     ///
     /// # Safety
-    /// `buffer` has room for `length` bytes, and nobody else uses it.
-    pub unsafe fn fetch(&self, buffer: u64, source: u64, length: u64) -> Result<(), Fault> {
+    /// `buffer` has room for `length` bytes, and is not used elsewhere.
+    pub unsafe fn fetch(&self, buffer: u64, source: u64, length: u64) -> Result<(), DmaFault> {
         self.check(source, length)?;
         // SAFETY: as in `copy`; the caller vouches for the buffer.
         unsafe { bytes::copy_up(buffer, source, length) };
@@ -52,8 +52,8 @@ impl<'a> Dma<'a> {
     /// Copies out of a buffer of the engine's own.
     ///
     /// # Safety
-    /// `buffer` holds `length` bytes, which nobody changes.
-    pub unsafe fn deliver(&self, target: u64, buffer: u64, length: u64) -> Result<(), Fault> {
+    /// `buffer` holds `length` bytes, which do not change meanwhile.
+    pub unsafe fn deliver(&self, target: u64, buffer: u64, length: u64) -> Result<(), DmaFault> {
         self.check(target, length)?;
         // SAFETY: as in `copy`; the caller vouches for the buffer.
         unsafe { bytes::copy_up(target, buffer, length) };
@@ -61,9 +61,9 @@ impl<'a> Dma<'a> {
     }
 
     /// Writes a count: what was written before is seen before it (R9).
-    pub fn write_count(&self, address: u64, count: u64) -> Result<(), Fault> {
+    pub fn write_count(&self, address: u64, count: u64) -> Result<(), DmaFault> {
         if !address.is_multiple_of(8) {
-            return Err(Fault(address));
+            return Err(DmaFault(address));
         }
         self.check(address, 8)?;
         // SAFETY: allocated and aligned; the guest reads the word as an atomic.
@@ -75,9 +75,9 @@ impl<'a> Dma<'a> {
     }
 
     /// Writes 1 to an abort word.
-    pub fn raise(&self, address: u64) -> Result<(), Fault> {
+    pub fn raise(&self, address: u64) -> Result<(), DmaFault> {
         if !address.is_multiple_of(4) {
-            return Err(Fault(address));
+            return Err(DmaFault(address));
         }
         self.check(address, 4)?;
         // SAFETY: allocated and aligned; the guest reads the word as an atomic.

@@ -14,15 +14,15 @@ pub enum EngineError {
     NotABar {
         /// Where the range begins.
         address: u64,
-        /// What is mapped there.
+        /// The file that is mapped there.
         found: String,
         /// How many engines there are.
         engines: usize,
     },
     /// The range holds no ring.
     #[error(
-        "{bytes} bytes from {offset:#x} of the BAR of {engine} hold the beginning of no channel's \
-         ring: that of channel 0 is at {first:#x}, the others follow at a distance of {distance:#x}"
+        "{bytes} bytes from {offset:#x} of the BAR of {engine} contain no start of a channel's \
+         ring: channel 0's ring starts at {first:#x}, the others follow every {distance:#x} bytes"
     )]
     NoRing {
         /// The engine.
@@ -37,7 +37,7 @@ pub enum EngineError {
         distance: u64,
     },
     /// The channel has a user.
-    #[error("channel {channel} is served for another mapping or another process already")]
+    #[error("channel {channel} is already in use by another mapping or another process")]
     Served {
         /// Its number.
         channel: u64,
@@ -47,7 +47,7 @@ pub enum EngineError {
     Faults {
         /// The engine.
         engine: String,
-        /// What is wrong.
+        /// The reason.
         why: String,
     },
     /// A file cannot be used.
@@ -55,7 +55,7 @@ pub enum EngineError {
     File {
         /// Which.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         cause: std::io::Error,
     },
     /// The fabric's folder cannot be used.

@@ -1,5 +1,5 @@
 //! Faults of device engines, by name. Every choice follows from the seed and the request's number,
-//! counted over the engine: the same program on the same seed meets the same faults.
+//! counted over the engine: the same program with the same seed has the same faults.
 //!
 //! | fault | what happens |
 //! |---|---|
@@ -14,7 +14,7 @@ use crate::fault_list::{self, Told, choose};
 use std::time::Duration;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fault {
+enum EngineFault {
     LinkDownAfter(u64),
     FetchFaultAfter(u64),
     StallAfter(u64),
@@ -23,9 +23,9 @@ enum Fault {
 
 /// The faults of one engine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Faults {
+pub struct EngineFaults {
     seed: u64,
-    faults: Vec<Fault>,
+    faults: Vec<EngineFault>,
 }
 
 /// Checks the name and the argument of one fault.
@@ -33,7 +33,7 @@ pub fn check(text: &str) -> Result<(), String> {
     parse(text).map(drop)
 }
 
-fn parse(text: &str) -> Result<Fault, String> {
+fn parse(text: &str) -> Result<EngineFault, String> {
     let wrong = || {
         format!(
             "expected link-down-after=N, fetch-fault-after=N, stall-after=N or \
@@ -43,15 +43,15 @@ fn parse(text: &str) -> Result<Fault, String> {
     let (name, argument) = text.split_once('=').ok_or_else(wrong)?;
     let number = fault_list::number(argument).ok_or_else(wrong)?;
     Ok(match name {
-        "link-down-after" => Fault::LinkDownAfter(number),
-        "fetch-fault-after" => Fault::FetchFaultAfter(number),
-        "stall-after" => Fault::StallAfter(number),
-        "delay" => Fault::Delay(fault_list::time(argument).ok_or_else(wrong)?),
+        "link-down-after" => EngineFault::LinkDownAfter(number),
+        "fetch-fault-after" => EngineFault::FetchFaultAfter(number),
+        "stall-after" => EngineFault::StallAfter(number),
+        "delay" => EngineFault::Delay(fault_list::time(argument).ok_or_else(wrong)?),
         _ => return Err(wrong()),
     })
 }
 
-impl Faults {
+impl EngineFaults {
     /// The faults of one engine of one node: those of its machine file, and those of a list.
     pub fn new(node: u32, name: &str, of_file: &[String], list: &str) -> Result<Self, String> {
         let Told { seed, faults } = fault_list::of_device(of_file, list, node, name, parse)?;
@@ -60,23 +60,25 @@ impl Faults {
 
     /// Is the link down once the engine has taken so many requests?
     pub(super) fn link_is_down(&self, taken: u64) -> bool {
-        self.faults.iter().any(|fault| matches!(*fault, Fault::LinkDownAfter(n) if taken >= n))
+        self.faults
+            .iter()
+            .any(|fault| matches!(*fault, EngineFault::LinkDownAfter(n) if taken >= n))
     }
 
     /// Does the engine stand still once it has taken so many requests?
     pub(super) fn is_stalled(&self, taken: u64) -> bool {
-        self.faults.iter().any(|fault| matches!(*fault, Fault::StallAfter(n) if taken >= n))
+        self.faults.iter().any(|fault| matches!(*fault, EngineFault::StallAfter(n) if taken >= n))
     }
 
     /// Is the source of the engine's `request`th unreadable?
     pub(super) fn fetch_faults(&self, request: u64) -> bool {
-        self.faults.contains(&Fault::FetchFaultAfter(request))
+        self.faults.contains(&EngineFault::FetchFaultAfter(request))
     }
 
     /// How long a request waits.
     pub(super) fn delay(&self, request: u64) -> Duration {
         let delays = self.faults.iter().map(|fault| match *fault {
-            Fault::Delay(most) => choose(self.seed, [1, 0, request]) % (most + 1),
+            EngineFault::Delay(most) => choose(self.seed, [1, 0, request]) % (most + 1),
             _ => 0,
         });
         Duration::from_micros(delays.sum())
@@ -90,10 +92,10 @@ mod tests {
     #[test]
     fn one_list_serves_adapters_and_engines() {
         let list = "seed=7,hwsim0:port-down,*:delay=50,node1/engine0:stall-after=3";
-        let of = |node, name| Faults::new(node, name, &[], list).unwrap();
-        assert_eq!(of(0, "engine0").faults, [Fault::Delay(50)]);
-        assert_eq!(of(1, "engine0").faults, [Fault::Delay(50), Fault::StallAfter(3)]);
-        let adapter = crate::adapter::fault::Faults::new(0, "hwsim0", &[], list).unwrap();
+        let of = |node, name| EngineFaults::new(node, name, &[], list).unwrap();
+        assert_eq!(of(0, "engine0").faults, [EngineFault::Delay(50)]);
+        assert_eq!(of(1, "engine0").faults, [EngineFault::Delay(50), EngineFault::StallAfter(3)]);
+        let adapter = crate::adapter::fault::AdapterFaults::new(0, "hwsim0", &[], list).unwrap();
         assert!(adapter.port_down_at_start());
         for wrong in [
             "engine0:port-down",
@@ -102,16 +104,17 @@ mod tests {
             "x:delay=y",
             "engine0:delay=86400000001",
         ] {
-            let error = Faults::new(0, "engine0", &[], wrong).unwrap_err();
+            let error = EngineFaults::new(0, "engine0", &[], wrong).unwrap_err();
             assert!(error.contains("expected") && error.contains("found"), "{error}");
         }
     }
 
-    /// What a seed does must be what it did before, or a failure cannot be played again.
+    /// If this fails, a seed no longer repeats an earlier failure.
     #[test]
     fn delays_follow_from_the_seed() {
         let delays = |seed| {
-            let faults = Faults::new(0, "a", &[], &format!("seed={seed},a:delay=99")).unwrap();
+            let faults =
+                EngineFaults::new(0, "a", &[], &format!("seed={seed},a:delay=99")).unwrap();
             (0..64).map(|request| faults.delay(request)).collect::<Vec<_>>()
         };
         assert_eq!(delays(1), delays(1));

@@ -1,8 +1,8 @@
 //! The fetch unit: cuts requests into packets, takes lanes in turn, and sees requests to their
 //! ends.
 
-use super::channel::{Channel, Place};
-use super::dma::{Dma, Fault};
+use super::channel::{Channel, ChannelAddress};
+use super::dma::{Dma, DmaFault};
 use super::queue::Request;
 use std::time::Instant;
 
@@ -10,10 +10,10 @@ use std::time::Instant;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Packet {
     /// The channel that it is for, and the generation that it must have.
-    pub to: Place,
+    pub to: ChannelAddress,
     pub to_generation: u64,
     /// The channel that sends it.
-    pub from: Place,
+    pub from: ChannelAddress,
     pub from_generation: u64,
     /// The request, and its lane.
     pub position: u64,
@@ -62,7 +62,10 @@ impl Channel {
         let length = left.min(sub_request_bytes);
         let last = length == left;
         Packet {
-            to: Place { link_address: request.to.link_address, channel: request.to.channel },
+            to: ChannelAddress {
+                link_address: request.to.link_address,
+                channel: request.to.channel,
+            },
             to_generation: request.to.generation,
             from: self.place,
             from_generation: self.control.generation,
@@ -103,7 +106,7 @@ impl Channel {
         } else {
             self.lanes.rotate();
         }
-        if let Err(Fault(address)) = written {
+        if let Err(DmaFault(address)) = written {
             self.fail_by_write(dma, address);
         } else if packet.last && answer == Answer::Acknowledged {
             self.acknowledged(packet.lane, packet.position);
@@ -119,7 +122,7 @@ impl Channel {
             self.lanes.under_way -= 1;
             self.status.in_flight -= 1;
             self.status.completed += 1;
-            self.settle();
+            self.stop_if_drained();
         }
     }
 }

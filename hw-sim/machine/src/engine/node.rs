@@ -2,12 +2,12 @@
 //!
 //! Nothing here knows of threads; time is an argument.
 
-use super::channel::{Channel, Place};
+use super::channel::{Channel, ChannelAddress};
 use super::dma::Dma;
 use super::error::EngineError;
-use super::fault::Faults;
+use super::fault::EngineFaults;
 use super::fetch::Answer;
-use super::link::{Door, Far, Sent};
+use super::link::{Door, RemoteLinks, Sent};
 use super::registers::{ChannelRegisters, identity};
 use crate::description::Description;
 use crate::fabric::Fabric;
@@ -22,14 +22,14 @@ use std::time::Instant;
 const SUB_REQUESTS_PER_STEP: u32 = 4;
 
 /// One engine.
-pub(super) struct Device {
+pub(super) struct EngineDevice {
     pub identity: Identity,
-    pub faults: Faults,
+    pub faults: EngineFaults,
     /// Requests that its channels have taken.
     pub taken: u64,
 }
 
-impl Device {
+impl EngineDevice {
     pub fn is_stalled(&self) -> bool {
         self.faults.is_stalled(self.taken)
     }
@@ -40,13 +40,13 @@ impl Device {
 }
 
 /// The engines of a node.
-pub(super) struct Node {
-    pub devices: Vec<Device>,
+pub(super) struct EngineNode {
+    pub devices: Vec<EngineDevice>,
     pub channels: Vec<Channel>,
-    pub far: Far,
+    pub remote: RemoteLinks,
 }
 
-/// What a step did.
+/// Result of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Progress {
     /// Something moved.
@@ -55,7 +55,7 @@ pub(super) struct Progress {
     pub waits: bool,
 }
 
-impl Node {
+impl EngineNode {
     /// The engines that a machine has on this node. `faults` is a list as `HWSIM_FAULTS` has it;
     /// without a fabric there are no other processes.
     pub fn new(
@@ -66,22 +66,31 @@ impl Node {
         let node = description.node;
         let mut devices = Vec::new();
         for (index, engine) in description.engines.iter().enumerate() {
-            let faults = Faults::new(node, &engine.name, &engine.faults, faults)
+            let faults = EngineFaults::new(node, &engine.name, &engine.faults, faults)
                 .map_err(|why| EngineError::Faults { engine: engine.name.clone(), why })?;
-            devices.push(Device { identity: identity(engine, node, index), faults, taken: 0 });
+            devices.push(EngineDevice {
+                identity: identity(engine, node, index),
+                faults,
+                taken: 0,
+            });
         }
-        Ok(Self { devices, channels: Vec::new(), far: Far::new(fabric) })
+        Ok(Self { devices, channels: Vec::new(), remote: RemoteLinks::new(fabric) })
     }
 
     /// Serves a channel, which is reset by it.
-    pub fn serve(&mut self, engine: usize, channel: u64, bar: File) -> Result<Place, EngineError> {
+    pub fn serve(
+        &mut self,
+        engine: usize,
+        channel: u64,
+        bar: File,
+    ) -> Result<ChannelAddress, EngineError> {
         let identity = &self.devices[engine].identity;
-        let place = Place { link_address: identity.link_address, channel };
+        let place = ChannelAddress { link_address: identity.link_address, channel };
         if self.find(place).is_some() {
             return Err(EngineError::Served { channel });
         }
         let registers = ChannelRegisters::map(bar, identity, channel)?;
-        let door = match &self.far.fabric {
+        let door = match &self.remote.fabric {
             Some(fabric) => {
                 Some(Door::make(fabric, place)?.ok_or(EngineError::Served { channel })?)
             }
@@ -92,17 +101,17 @@ impl Node {
     }
 
     /// Serves a channel no more.
-    pub fn release(&mut self, place: Place) {
+    pub fn release(&mut self, place: ChannelAddress) {
         if let Some(index) = self.find(place) {
             let mut channel = self.channels.remove(index);
             channel.reset();
             channel.registers.show_absent();
-            self.far.inbound.retain(|pipe| pipe.to != place);
+            self.remote.inbound.retain(|pipe| pipe.to != place);
         }
     }
 
     /// The channel at a place, if this process serves it.
-    pub fn find(&self, place: Place) -> Option<usize> {
+    pub fn find(&self, place: ChannelAddress) -> Option<usize> {
         self.channels.iter().position(|channel| channel.place == place)
     }
 
@@ -116,7 +125,7 @@ impl Node {
                 continue;
             }
             progress.worked |= channel.obey(&dma);
-            let Device { faults, taken, .. } = device;
+            let EngineDevice { faults, taken, .. } = device;
             progress.worked |= channel.take_descriptors(&dma, |request| {
                 request.spoilt = faults.fetch_faults(*taken);
                 let delay = faults.delay(*taken);
@@ -139,7 +148,7 @@ impl Node {
         progress
     }
 
-    fn with_device(&mut self, index: usize) -> (&mut Channel, &mut Device) {
+    fn with_device(&mut self, index: usize) -> (&mut Channel, &mut EngineDevice) {
         let channel = &mut self.channels[index];
         let device = &mut self.devices[channel.engine];
         (channel, device)

@@ -1,6 +1,6 @@
 //! Requests between decoder and acknowledgement: a queue for each lane, and whose turn it is.
 
-use super::channel::Place;
+use super::channel::ChannelAddress;
 use ringdove_kernels::bar::{ErrorCode, ErrorRecord, NONE, Peer};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
@@ -137,7 +137,7 @@ impl Lanes {
     }
 
     /// The oldest request under way to a channel.
-    pub fn oldest_to(&self, to: Place) -> Option<&Request> {
+    pub fn oldest_to(&self, to: ChannelAddress) -> Option<&Request> {
         let all = self.queues.values().flat_map(|queue| queue.sent.iter().chain(&queue.waiting));
         let to = (to.link_address, to.channel);
         let meant = |request: &&Request| {

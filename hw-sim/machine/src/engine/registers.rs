@@ -161,7 +161,7 @@ impl ChannelRegisters {
         self.load(offset, Ordering::Acquire)
     }
 
-    /// Takes the command back: nobody has given one since the engine serves the channel.
+    /// Takes the command back: none was given since the engine serves the channel.
     pub fn clear_command(&self) {
         self.store(CONTROL_OFFSET + offset_of!(Control, command) as u64, 0, Ordering::Relaxed);
     }
@@ -239,7 +239,7 @@ impl ChannelRegisters {
         }
     }
 
-    /// Shows that nobody serves the channel any more.
+    /// Shows that the channel is no longer served.
     pub fn show_absent(&self) {
         let status = Status { state: State::Absent as u64, ..Status::default() };
         self.show(&status, &status);

@@ -1,11 +1,11 @@
 //! The engines of a process: what is registered with them, and the thread that plays them.
 
 use super::bar::Bars;
-use super::channel::Place;
+use super::channel::ChannelAddress;
 use super::error::EngineError;
-use super::node::{Node, Progress};
+use super::node::{EngineNode, Progress};
 use crate::description::Description;
-use crate::fabric::{Bell, Fabric, Segment, ask_for_short_slices, block_signals};
+use crate::fabric::{Fabric, Segment, WakeWord, ask_for_short_slices, block_signals};
 use crate::memory::GlobalMemory;
 use ringdove_kernels::bar::RING_OFFSET;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ const NAP_MAX: Duration = Duration::from_micros(200);
 /// The longest nap while none do: what a host's command waits at most.
 const NAP_MAX_QUIET: Duration = Duration::from_millis(1);
 
-/// What the engines of a process need.
+/// Parameters of the engines of a process.
 pub struct EnginesRequest<'a> {
     /// The machine, as the node that this process is on.
     pub description: &'a Description,
@@ -42,16 +42,16 @@ pub struct EnginesRequest<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct KernelWatch {
     running: AtomicUsize,
-    bell: std::sync::OnceLock<Bell>,
+    wake_word: std::sync::OnceLock<WakeWord>,
 }
 
 impl KernelWatch {
     /// A kernel starts: doorbells may ring from now on.
     pub fn started(&self) {
         if self.running.fetch_add(1, Ordering::Relaxed) == 0
-            && let Some(bell) = self.bell.get()
+            && let Some(wake_word) = self.wake_word.get()
         {
-            bell.wake();
+            wake_word.wake();
         }
     }
 
@@ -69,18 +69,18 @@ impl KernelWatch {
 struct Registration {
     base: u64,
     context: u64,
-    places: Vec<Place>,
+    places: Vec<ChannelAddress>,
 }
 
 /// The device engines of a process.
 pub struct Engines {
-    node: Mutex<Node>,
+    node: Mutex<EngineNode>,
     registrations: Mutex<Vec<Registration>>,
     bars: Bars,
     names: Vec<String>,
     memory: Arc<GlobalMemory>,
     watch: Arc<KernelWatch>,
-    bell: Bell,
+    wake_word: WakeWord,
     stopping: AtomicBool,
 }
 
@@ -92,23 +92,23 @@ impl Engines {
     ) -> Result<Arc<Self>, EngineError> {
         let engines = &request.description.engines;
         let fabric = request.fabric.as_deref().map(Fabric::join).transpose()?;
-        let bell = match &fabric {
+        let wake_word = match &fabric {
             Some(fabric) => fabric.own.engines(),
-            None => Bell::new(Arc::new(Segment::anonymous(4096)?), 0),
+            None => WakeWord::new(Arc::new(Segment::anonymous(4096)?), 0),
         };
-        let _ = watch.bell.set(bell.clone());
+        let _ = watch.wake_word.set(wake_word.clone());
         let engines = Arc::new(Self {
-            node: Mutex::new(Node::new(request.description, request.faults, fabric)?),
+            node: Mutex::new(EngineNode::new(request.description, request.faults, fabric)?),
             registrations: Mutex::default(),
             bars: Bars::new(request.description, &request.sysfs),
             names: engines.iter().map(|engine| engine.name.clone()).collect(),
             memory: Arc::clone(&request.memory),
             watch,
-            bell,
+            wake_word,
             stopping: AtomicBool::new(false),
         });
         let weak = Arc::downgrade(&engines);
-        let bell = engines.bell.clone();
+        let wake_word = engines.wake_word.clone();
         let play = move || {
             block_signals();
             ask_for_short_slices();
@@ -124,8 +124,8 @@ impl Engines {
                     Some(nap) => {
                         // Not held while the thread sleeps: the engines may end meanwhile.
                         drop(engines);
-                        bell.sleep(nap, || {
-                            weak.upgrade().is_none_or(|engines| engines.lock().has_far_work())
+                        wake_word.sleep(nap, || {
+                            weak.upgrade().is_none_or(|engines| engines.lock().has_remote_work())
                         });
                     }
                     None => std::hint::spin_loop(),
@@ -141,7 +141,7 @@ impl Engines {
         Ok(engines)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Node> {
+    fn lock(&self) -> MutexGuard<'_, EngineNode> {
         self.node.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -205,7 +205,7 @@ impl Engines {
         drop(node);
         let registration = Registration { base: address, context, places };
         self.registrations.lock().unwrap().push(registration);
-        self.bell.wake();
+        self.wake_word.wake();
         Ok(())
     }
 
@@ -223,7 +223,7 @@ impl Engines {
     pub fn leave(&self) {
         self.stopping.store(true, Ordering::Relaxed);
         self.end(|_| true);
-        self.bell.wake();
+        self.wake_word.wake();
     }
 
     fn end(&self, which: impl Fn(&Registration) -> bool) {
@@ -238,7 +238,7 @@ impl Engines {
 impl Drop for Engines {
     fn drop(&mut self) {
         // Its thread sees that the engines are gone.
-        self.bell.wake();
+        self.wake_word.wake();
     }
 }
 
@@ -274,7 +274,7 @@ mod tests {
                     cooperative: false,
                     params: Vec::new(),
                 };
-                // Refused once the context is condemned.
+                // Refused once the context has failed.
                 let _ = machine.launch(request, context.legacy_stream());
             }
             assert_eq!(context.synchronize().is_ok(), name == "good");

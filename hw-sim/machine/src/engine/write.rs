@@ -1,7 +1,7 @@
 //! The write unit: what a packet must be to be written, and how it is written.
 
-use super::channel::{Channel, Place};
-use super::dma::{Dma, Fault};
+use super::channel::{Channel, ChannelAddress};
+use super::dma::{Dma, DmaFault};
 use super::fetch::Packet;
 use ringdove_kernels::bar::{Peer, Refusal, Signal, Window};
 
@@ -23,7 +23,7 @@ impl Channel {
         &mut self,
         packet: &Packet,
         dma: &Dma<'_>,
-        copy: impl FnOnce(u64) -> Result<(), Fault>,
+        copy: impl FnOnce(u64) -> Result<(), DmaFault>,
     ) -> Result<(), Refused> {
         let written = self.write(packet, dma, copy);
         match written {
@@ -37,7 +37,7 @@ impl Channel {
         &mut self,
         packet: &Packet,
         dma: &Dma<'_>,
-        copy: impl FnOnce(u64) -> Result<(), Fault>,
+        copy: impl FnOnce(u64) -> Result<(), DmaFault>,
     ) -> Result<(), Refused> {
         let of_now = self.is_open() && packet.to_generation == self.control.generation;
         let Some(sender) = of_now.then(|| self.find_sender(packet)).flatten() else {
@@ -50,18 +50,18 @@ impl Channel {
             None => None,
         };
         if let Some(target) = target {
-            copy(target).or_else(|Fault(address)| refuse(Refusal::WriteFault, address))?;
+            copy(target).or_else(|DmaFault(address)| refuse(Refusal::WriteFault, address))?;
         }
         if let Some((address, count)) = signal {
             dma.write_count(address, count)
-                .or_else(|Fault(address)| refuse(Refusal::WriteFault, address))?;
+                .or_else(|DmaFault(address)| refuse(Refusal::WriteFault, address))?;
         }
         Ok(())
     }
 
     /// The entry of the peer table that names the sender.
     fn find_sender(&mut self, packet: &Packet) -> Option<u64> {
-        let Place { link_address, channel } = packet.from;
+        let ChannelAddress { link_address, channel } = packet.from;
         let registers = &self.registers;
         let is_it = |index: &u64| {
             registers.entry::<Peer>(*index).is_some_and(|peer| {

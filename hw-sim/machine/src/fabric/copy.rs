@@ -65,7 +65,7 @@ pub(crate) unsafe fn fetch(target: u64, source: u64, length: usize) {
 /// An atomic of an adapter: adds, or swaps where `compare` is found. Gives the old value.
 ///
 /// # Safety
-/// `address` is aligned to 8, can be read and written, and nobody holds a Rust reference to it.
+/// `address` is aligned to 8, can be read and written, and no Rust reference to it exists.
 pub(crate) unsafe fn atomic(address: u64, operand: u64, compare: Option<u64>) -> u64 {
     // SAFETY: the caller's contract.
     let word = unsafe { AtomicU64::from_ptr(address as *mut u64) };

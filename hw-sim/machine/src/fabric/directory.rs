@@ -34,7 +34,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Opens a folder, which must belong to this user and be writable by nobody else.
+    /// Opens a folder, which must belong to this user and be writable by no other user.
     ///
     /// # Errors
     /// [`FabricError::Untrusted`] says whose it is and who may write; [`FabricError::System`] where
@@ -98,7 +98,10 @@ impl Directory {
             || status.uid() != geteuid().as_raw()
             || status.mode() & OTHERS_WRITE != 0
         {
-            let why = format!("{} is no file of this user alone", self.path.join(name).display());
+            let why = format!(
+                "{} is not a file that only this user can access",
+                self.path.join(name).display()
+            );
             return Err(io::Error::new(ErrorKind::PermissionDenied, why));
         }
         Ok(file)
@@ -146,8 +149,8 @@ pub(crate) fn take_room(file: &File, offset: u64, bytes: u64) -> io::Result<()> 
         Errno::ENOSPC | Errno::EDQUOT => {
             let cause = io::Error::from(errno);
             let why = format!(
-                "{bytes} bytes are wanted: {cause}. Free some room, or have another folder by \
-                 TMPDIR or HWSIM_FABRIC"
+                "{bytes} bytes are needed: {cause}. Free some space, or set TMPDIR or HWSIM_FABRIC \
+                 to another folder"
             );
             io::Error::new(ErrorKind::StorageFull, why)
         }

@@ -1,4 +1,4 @@
-//! What can go wrong with the fabric's files.
+//! Errors of the fabric's files.
 
 use std::path::PathBuf;
 
@@ -31,7 +31,7 @@ pub enum FabricError {
     /// The operating system refused.
     #[error("{what}: {cause}")]
     System {
-        /// What was tried.
+        /// The action that failed.
         what: String,
         /// Its answer.
         cause: std::io::Error,

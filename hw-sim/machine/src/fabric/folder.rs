@@ -4,10 +4,10 @@
 //! which is how peers learn of it. Shared files begin with a mark and with their owner, so that
 //! what a killed process has left can be told from what is in use. `hwsim run` removes the folder.
 
-use super::bell::Bell;
 use super::directory::Directory;
 use super::error::{FabricError, Result};
 use super::segment::Segment;
+use super::wake::WakeWord;
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read};
@@ -36,13 +36,13 @@ pub(crate) struct Process {
 
 impl Process {
     /// Where the thread that plays the process's adapters sleeps.
-    pub fn adapters(&self) -> Bell {
-        Bell::new(Arc::clone(&self.segment), ADAPTERS_ASLEEP)
+    pub fn adapters(&self) -> WakeWord {
+        WakeWord::new(Arc::clone(&self.segment), ADAPTERS_ASLEEP)
     }
 
     /// Where the thread that plays the process's device engines sleeps.
-    pub fn engines(&self) -> Bell {
-        Bell::new(Arc::clone(&self.segment), ENGINES_ASLEEP)
+    pub fn engines(&self) -> WakeWord {
+        WakeWord::new(Arc::clone(&self.segment), ENGINES_ASLEEP)
     }
 
     /// Does the process live?
@@ -81,7 +81,7 @@ pub(crate) struct Fabric {
     serial: AtomicU32,
 }
 
-/// What this process has joined. Once for each folder: it would take a second file of its own for
+/// What this process has joined. Once for each folder: it would take its own second file for
 /// that of a process which has ended, since locks do not tell a process from itself.
 static JOINED: Mutex<Vec<Weak<Fabric>>> = Mutex::new(Vec::new());
 
@@ -132,7 +132,7 @@ impl Fabric {
             return Ok(Self { directory, own, own_id, processes, serial: AtomicU32::new(0) });
         }
         let folder = directory.path().display();
-        Err(FabricError::Full(format!("{folder} is full of process files")))
+        Err(FabricError::Full(format!("{folder} has no free process slot")))
     }
 
     /// A process by its id, if it has a file.

@@ -182,7 +182,7 @@ impl<R: RecordFormat> Reader<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::adapter::record::{Kind, Record};
+    use crate::adapter::record::{Record, RecordKind};
 
     const LAYOUT: Layout = Layout { control: 0, data: 256, bytes: 1024 };
 
@@ -202,7 +202,7 @@ mod tests {
             if let Some(payload) = writer.reserve(length) {
                 // SAFETY: `reserve` gave room for `length` bytes.
                 unsafe { std::ptr::write_bytes(payload as *mut u8, written as u8, length) };
-                let mut record = Record::new(Kind::Send, written);
+                let mut record = Record::new(RecordKind::Send, written);
                 record.length = length as u32;
                 record.operands = [written, !written];
                 writer.commit(&record);
@@ -231,7 +231,7 @@ mod tests {
     fn garbage_is_not_acted_upon() {
         let (mut writer, mut reader) = ring();
         writer.reserve(8).unwrap();
-        let mut record = Record::new(Kind::Write, 1);
+        let mut record = Record::new(RecordKind::Write, 1);
         record.length = 8;
         writer.commit(&record);
         reader.segment.word64(256).store(0xff, Ordering::Relaxed);

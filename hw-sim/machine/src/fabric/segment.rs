@@ -29,7 +29,7 @@ impl Segment {
         let length = file.metadata().map_err(FabricError::system("examining a fabric file"))?.len();
         let end = offset.saturating_add(bytes as u64);
         if length < end {
-            let text = format!("a shared file has {length} bytes, {end} were expected");
+            let text = format!("a shared file has {length} bytes, expected at least {end}");
             return Err(FabricError::Invalid(text));
         }
         let protection = libc::PROT_READ | libc::PROT_WRITE;

@@ -1,4 +1,4 @@
-//! What threads that play hardware ask of the host.
+//! Host settings of threads that simulate hardware.
 
 /// The time slice that such a thread asks for: the least that the kernel gives.
 const SLICE_NS: u64 = 100_000;

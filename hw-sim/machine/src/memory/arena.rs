@@ -15,11 +15,11 @@ pub(crate) struct Arena {
     base: u64,
     span: u64,
     capacity: u64,
-    state: Mutex<State>,
+    state: Mutex<ArenaState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct ArenaState {
     free: Ranges,
     /// Free ranges whose pages were touched.
     kept: Ranges,
@@ -35,7 +35,7 @@ impl Arena {
         let base = pages::reserve(span + HUGE_PAGE)?.next_multiple_of(HUGE_PAGE);
         let mut free = Ranges::default();
         free.insert(base, span);
-        let state = Mutex::new(State { free, kept: Ranges::default(), used: 0 });
+        let state = Mutex::new(ArenaState { free, kept: Ranges::default(), used: 0 });
         Ok(Self { base, span, capacity, state })
     }
 

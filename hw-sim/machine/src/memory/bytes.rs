@@ -19,7 +19,7 @@ const WORD: u64 = 8;
 /// Copies in ascending order.
 ///
 /// # Safety
-/// Both ranges can be accessed for `length` bytes, and nobody holds a Rust reference into them. The
+/// Both ranges can be accessed for `length` bytes, and no Rust reference to them exists. The
 /// target may overlap what was read before, not what is still to be read.
 pub(crate) unsafe fn copy_up(target: u64, source: u64, length: u64) {
     let (head, words) = cut(target, length);
@@ -80,7 +80,7 @@ unsafe fn copy_down(target: u64, source: u64, length: u64) {
 /// Copies; the ranges may overlap.
 ///
 /// # Safety
-/// Both ranges can be accessed for `length` bytes, and nobody holds a Rust reference into them.
+/// Both ranges can be accessed for `length` bytes, and no Rust reference to them exists.
 pub(crate) unsafe fn copy(target: u64, source: u64, length: u64) {
     let into_rest = target > source && target - source < length;
     // SAFETY: the caller's contract; the order is such that nothing is written before it is read.
@@ -92,7 +92,7 @@ pub(crate) unsafe fn copy(target: u64, source: u64, length: u64) {
 /// Repeats an element of `width` bytes: 1, 2 or 4.
 ///
 /// # Safety
-/// `length` bytes at `target` can be written, and nobody holds a Rust reference into them; both are
+/// `length` bytes at `target` can be written, and no Rust reference to them exists; both are
 /// multiples of `width`.
 pub(crate) unsafe fn fill(target: u64, element: u32, width: u32, length: u64) {
     let pattern: [u8; 8] = std::array::from_fn(|at| element.to_le_bytes()[at % width as usize]);
@@ -143,14 +143,14 @@ unsafe fn fill_elements(target: u64, element: u32, width: u32, range: std::ops::
 }
 
 /// # Safety
-/// The word can be written and is aligned; nobody holds a reference to it.
+/// The word can be written and is aligned; no reference to it exists.
 unsafe fn store(to: u64, word: u64) {
     // SAFETY: the caller's contract.
     unsafe { AtomicU64::from_ptr(to as *mut u64) }.store(word, Relaxed);
 }
 
 /// # Safety
-/// The word can be read and is aligned; nobody holds a reference to it.
+/// The word can be read and is aligned; no reference to it exists.
 unsafe fn load(from: u64) -> u64 {
     // SAFETY: the caller's contract.
     unsafe { AtomicU64::from_ptr(from as *mut u64) }.load(Relaxed)

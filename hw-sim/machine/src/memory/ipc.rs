@@ -5,7 +5,7 @@
 //! ends with the last process that maps it, however that process ends.
 
 use super::passing::{self, Files};
-use super::table::{Allocation, Kind};
+use super::table::{Allocation, AllocationKind};
 use super::{Arena, GlobalMemory, pages};
 use crate::error::{Error, Result};
 use crate::fabric::Directory;
@@ -154,15 +154,15 @@ impl Sharing {
         let (node, number) = (self.site.node, self.site.number());
         if (handle.node, handle.fabric) != (node, number) {
             let elsewhere = match handle.fabric == number {
-                true => format!("node {} of the cluster, and this is node {node}", handle.node),
-                false => "another machine (`hwsim run` makes one each time it is called)".into(),
+                true => {
+                    format!("node {} of the cluster; this process is on node {node}", handle.node)
+                }
+                false => "another machine (each `hwsim run` is one)".into(),
             };
             return Err(Error::Elsewhere(elsewhere));
         }
         if handle.process == std::process::id() {
-            return Err(Error::InvalidContext(
-                "what this process exported cannot be opened in it".into(),
-            ));
+            return Err(Error::InvalidContext("a process cannot open its own handle".into()));
         }
         Ok(())
     }
@@ -172,7 +172,7 @@ impl Sharing {
         let freed = || {
             let process = handle.process;
             Error::InvalidValue(format!(
-                "process {process} has freed the memory of this handle, or ended"
+                "process {process} has freed the memory of this handle, or has ended"
             ))
         };
         let file = match &self.site.fabric {
@@ -209,7 +209,9 @@ impl GlobalMemory {
     /// A handle for the allocation that holds `address`.
     pub fn export(&self, address: u64) -> Result<IpcHandle> {
         let found = self.table.find(address);
-        let Some((allocation, Kind::Device { gpu })) = found.as_ref().map(|a| (a, a.kind)) else {
+        let Some((allocation, AllocationKind::Device { gpu })) =
+            found.as_ref().map(|a| (a, a.kind))
+        else {
             return Err(Error::InvalidValue(format!("{address:#x} is not in device memory")));
         };
         let mut sharing = self.sharing.lock().unwrap();
@@ -272,7 +274,7 @@ impl GlobalMemory {
         }
         let (file, length) = (sharing.find(handle)?, Arena::footprint(handle.bytes));
         let base = pages::map_shared(&file, length, None)?;
-        let kind = Kind::Imported { gpu: handle.gpu as usize };
+        let kind = AllocationKind::Imported { gpu: handle.gpu as usize };
         let entry =
             Allocation { base, bytes: handle.bytes, kind, id: 0, context, flags: 0, rights: None };
         self.table.insert(entry).expect("a fresh mapping overlaps nothing");
@@ -292,7 +294,8 @@ impl GlobalMemory {
             return Ok(());
         }
         sharing.imports.remove(&inode);
-        let removed = self.table.remove(address, |kind| matches!(kind, Kind::Imported { .. }));
+        let removed =
+            self.table.remove(address, |kind| matches!(kind, AllocationKind::Imported { .. }));
         let _quiet = self.gate.write().unwrap_or_else(|poison| poison.into_inner());
         if let Some(allocation) = removed {
             pages::unmap(address, Arena::footprint(allocation.bytes));

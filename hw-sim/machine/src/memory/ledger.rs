@@ -1,6 +1,6 @@
 //! How much of each GPU's memory the processes of a node have taken.
 //!
-//! Every process has arenas of its own, but a GPU's memory is one. A file in the fabric's folder
+//! Every process has its own arenas, but all share the GPU's memory. A file in the fabric's folder
 //! holds, for each GPU and process, the bytes that are taken. A process writes to its own slot
 //! only, and holds a lock on it: the lock of a process that has ended is gone, and its slot counts
 //! for nothing, however it ended.
@@ -46,7 +46,7 @@ impl Ledger {
                 Err(errno) => return Err(errno.into()),
             }
         }
-        let most = format!("{SLOTS} processes use this node already");
+        let most = format!("this node already has {SLOTS} processes, the most that it supports");
         Err(io::Error::new(io::ErrorKind::ResourceBusy, most))
     }
 

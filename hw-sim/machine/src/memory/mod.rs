@@ -14,7 +14,7 @@ mod view;
 mod words;
 
 pub use ipc::{IpcHandle, Site};
-pub use table::{Allocation, Kind, Rights};
+pub use table::{Allocation, AllocationKind, Rights};
 pub use view::{Cursor, Reach, View};
 pub use words::SharedWords;
 
@@ -23,15 +23,15 @@ use arena::Arena;
 use ipc::Sharing;
 use ledger::Ledger;
 use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard};
-use table::Table;
+use table::AllocationTable;
 
 /// All memory that GPUs can touch.
 #[derive(Debug)]
 pub struct GlobalMemory {
     arenas: Vec<Arena>,
-    table: Table,
-    /// Held shared by whoever accesses memory on a GPU's behalf; taken exclusively where a mapping
-    /// is exchanged or removed, so that an access that passed its check never meets a hole.
+    table: AllocationTable,
+    /// Held shared during accesses to memory on a GPU's behalf; taken exclusively where a mapping
+    /// is exchanged or removed, so that an access that passed its check never finds a hole.
     gate: RwLock<()>,
     sharing: Mutex<Sharing>,
     /// What other processes of the node have taken; None for a process that is alone.
@@ -56,7 +56,7 @@ impl GlobalMemory {
         Ok(Self {
             ledger,
             arenas: capacities.iter().map(|&bytes| Arena::new(bytes)).collect::<Result<_>>()?,
-            table: Table::default(),
+            table: AllocationTable::default(),
             gate: RwLock::new(()),
             sharing: Mutex::new(Sharing::new(site)),
         })
@@ -69,7 +69,8 @@ impl GlobalMemory {
 
     /// Allocates on a GPU. `managed` memory is reachable from every GPU.
     pub fn allocate(&self, gpu: usize, bytes: u64, managed: bool, context: u64) -> Result<u64> {
-        let kind = if managed { Kind::Managed { gpu } } else { Kind::Device { gpu } };
+        let kind =
+            if managed { AllocationKind::Managed { gpu } } else { AllocationKind::Device { gpu } };
         self.allocate_kind(kind, gpu, bytes, context, None)
     }
 
@@ -81,12 +82,12 @@ impl GlobalMemory {
         context: u64,
         rights: Option<Arc<Rights>>,
     ) -> Result<u64> {
-        self.allocate_kind(Kind::Device { gpu }, gpu, bytes, context, rights)
+        self.allocate_kind(AllocationKind::Device { gpu }, gpu, bytes, context, rights)
     }
 
     fn allocate_kind(
         &self,
-        kind: Kind,
+        kind: AllocationKind,
         gpu: usize,
         bytes: u64,
         context: u64,
@@ -113,7 +114,8 @@ impl GlobalMemory {
 
     /// Frees memory of [`GlobalMemory::allocate`].
     pub fn free(&self, base: u64) -> Result<()> {
-        let freeable = |kind| matches!(kind, Kind::Device { .. } | Kind::Managed { .. });
+        let freeable =
+            |kind| matches!(kind, AllocationKind::Device { .. } | AllocationKind::Managed { .. });
         let Some(allocation) = self.table.remove(base, freeable) else {
             return Err(Error::InvalidValue(format!("no device allocation starts at {base:#x}")));
         };
@@ -137,15 +139,23 @@ impl GlobalMemory {
             return Err(refused);
         }
         let base = pages::reserve(Arena::footprint(bytes)).map_err(|_| refused)?;
-        let entry =
-            Allocation { base, bytes, kind: Kind::Pinned, id: 0, context, flags, rights: None };
+        let entry = Allocation {
+            base,
+            bytes,
+            kind: AllocationKind::Pinned,
+            id: 0,
+            context,
+            flags,
+            rights: None,
+        };
         self.table.insert(entry).expect("a fresh mapping overlaps nothing");
         Ok(base)
     }
 
     /// Frees memory of [`GlobalMemory::allocate_host`].
     pub fn free_host(&self, base: u64) -> Result<()> {
-        let Some(allocation) = self.table.remove(base, |kind| kind == Kind::Pinned) else {
+        let Some(allocation) = self.table.remove(base, |kind| kind == AllocationKind::Pinned)
+        else {
             return Err(Error::InvalidValue(format!("no pinned host memory starts at {base:#x}")));
         };
         let _quiet = self.gate.write().unwrap_or_else(|poison| poison.into_inner());
@@ -158,15 +168,22 @@ impl GlobalMemory {
         if bytes == 0 || base == 0 || base.checked_add(bytes).is_none() {
             return Err(Error::InvalidValue(format!("cannot register {bytes} bytes at {base:#x}")));
         }
-        let entry =
-            Allocation { base, bytes, kind: Kind::Registered, id: 0, context, flags, rights: None };
+        let entry = Allocation {
+            base,
+            bytes,
+            kind: AllocationKind::Registered,
+            id: 0,
+            context,
+            flags,
+            rights: None,
+        };
         self.table.insert(entry).map(|_| ()).ok_or(Error::AlreadyRegistered(base))
     }
 
     /// Ends a registration. The program may unmap the memory at once, so wait until nobody who
     /// passed a check is still at it.
     pub fn unregister_host(&self, base: u64) -> Result<()> {
-        let removed = self.table.remove(base, |kind| kind == Kind::Registered);
+        let removed = self.table.remove(base, |kind| kind == AllocationKind::Registered);
         removed.ok_or(Error::NotRegistered(base))?;
         drop(self.gate.write().unwrap_or_else(|poison| poison.into_inner()));
         Ok(())
@@ -200,10 +217,12 @@ impl GlobalMemory {
         for allocation in self.table.of_context(context) {
             // An entry that somebody else removed in the meantime is what we want anyway.
             let _ = match allocation.kind {
-                Kind::Device { .. } | Kind::Managed { .. } => self.free(allocation.base),
-                Kind::Pinned => self.free_host(allocation.base),
-                Kind::Registered => self.unregister_host(allocation.base),
-                Kind::Imported { .. } => self.close(allocation.base, true),
+                AllocationKind::Device { .. } | AllocationKind::Managed { .. } => {
+                    self.free(allocation.base)
+                }
+                AllocationKind::Pinned => self.free_host(allocation.base),
+                AllocationKind::Registered => self.unregister_host(allocation.base),
+                AllocationKind::Imported { .. } => self.close(allocation.base, true),
             };
         }
     }

@@ -37,8 +37,8 @@ fn no_room(bytes: u64) -> Error {
     let known = unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut limit) } == 0;
     let advice = match limit.rlim_cur {
         soft if known && soft != libc::RLIM_INFINITY => format!(
-            "; this process may have {} MiB of it: raise that limit (`ulimit -v`). A virtual GPU \
-             reserves twice the size of its memory, and uses what is touched",
+            "; the limit of this process is {} MiB: raise it (`ulimit -v`). A virtual GPU reserves \
+             twice the size of its memory, and uses only touched pages",
             soft >> 20
         ),
         _ => String::new(),
@@ -110,7 +110,7 @@ pub(crate) fn check_sealed(file: &File) -> Result<()> {
     let seals = fcntl(file, FcntlArg::F_GET_SEALS).map(SealFlag::from_bits_truncate);
     match seals.is_ok_and(|seals| seals.contains(SIZE_SEALS)) {
         true => Ok(()),
-        false => Err(Error::InvalidValue("the exporter's memory is no memory file".into())),
+        false => Err(Error::InvalidValue("the exporter's memory is not a memory file".into())),
     }
 }
 

@@ -5,7 +5,7 @@
 //! socket that its number names; who asks for a file by its number is sent a descriptor of it.
 //!
 //! One thread serves all who ask, and waits for none of them: a client that is silent, or was
-//! stopped, holds up nobody else.
+//! stopped, delays no other.
 
 use crate::fabric::Directory;
 use nix::errno::Errno;
@@ -75,7 +75,7 @@ pub(super) fn serve(directory: &Arc<Directory>, files: Files) -> io::Result<()> 
     std::thread::Builder::new().name("hwsim-passing".into()).spawn(move || server.run()).map(drop)
 }
 
-/// Removes sockets on which nobody listens any more: of processes that were killed.
+/// Removes sockets without a listener: of processes that were killed.
 fn sweep(directory: &Directory) {
     for name in directory.names() {
         let Some(process) = name.strip_prefix("process-").filter(|id| id.parse::<u32>().is_ok())
@@ -90,7 +90,7 @@ fn sweep(directory: &Directory) {
     }
 }
 
-/// Is this a socket on which nobody listens? Waits for nobody to find out.
+/// Is this a socket without a listener? Does not block.
 fn is_deserted(path: &Path) -> bool {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|data| data.file_type().is_socket());
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
@@ -267,7 +267,7 @@ mod tests {
     /// If this fails, one process that was stopped between connecting and asking holds up all
     /// others of its node.
     #[test]
-    fn silent_clients_hold_up_nobody() {
+    fn silent_clients_delay_no_other() {
         let (_folder, directory) = folder();
         let (number, file) = memory();
         let files = Files::default();

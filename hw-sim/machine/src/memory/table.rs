@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
 
-/// What an allocation is.
+/// Kind of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum AllocationKind {
     /// Memory of a GPU.
     Device {
         /// Which.
@@ -28,7 +28,7 @@ pub enum Kind {
     Registered,
 }
 
-impl Kind {
+impl AllocationKind {
     /// The GPU that holds the memory, None for the host's.
     pub const fn gpu(self) -> Option<usize> {
         match self {
@@ -78,8 +78,8 @@ pub struct Allocation {
     pub base: u64,
     /// Bytes that were asked for: the bound of every access.
     pub bytes: u64,
-    /// What it is.
-    pub kind: Kind,
+    /// The kind.
+    pub kind: AllocationKind,
     /// Never used twice.
     pub id: u64,
     /// The context that made it.
@@ -99,7 +99,7 @@ impl Allocation {
 
 /// All allocations, by address.
 #[derive(Debug, Default)]
-pub(crate) struct Table {
+pub(crate) struct AllocationTable {
     map: RwLock<BTreeMap<u64, Arc<Allocation>>>,
     /// Grows whenever an allocation goes or a right is withdrawn; what a warp remembers from
     /// before is void.
@@ -107,7 +107,7 @@ pub(crate) struct Table {
     next_id: AtomicU64,
 }
 
-impl Table {
+impl AllocationTable {
     /// Enters an allocation; None if it overlaps another.
     pub fn insert(&self, mut allocation: Allocation) -> Option<Arc<Allocation>> {
         allocation.id = 1 + self.next_id.fetch_add(1, Ordering::Relaxed);
@@ -122,7 +122,11 @@ impl Table {
     }
 
     /// Takes out the allocation that starts at `base`, if `matches` agrees.
-    pub fn remove(&self, base: u64, matches: impl Fn(Kind) -> bool) -> Option<Arc<Allocation>> {
+    pub fn remove(
+        &self,
+        base: u64,
+        matches: impl Fn(AllocationKind) -> bool,
+    ) -> Option<Arc<Allocation>> {
         let mut map = self.map.write().unwrap();
         if !map.get(&base).is_some_and(|allocation| matches(allocation.kind)) {
             return None;
@@ -178,12 +182,20 @@ mod tests {
     use super::*;
 
     fn allocation(base: u64, bytes: u64) -> Allocation {
-        Allocation { base, bytes, kind: Kind::Pinned, id: 0, context: 1, flags: 0, rights: None }
+        Allocation {
+            base,
+            bytes,
+            kind: AllocationKind::Pinned,
+            id: 0,
+            context: 1,
+            flags: 0,
+            rights: None,
+        }
     }
 
     #[test]
     fn bounds_are_exact() {
-        let table = Table::default();
+        let table = AllocationTable::default();
         table.insert(allocation(1000, 10)).unwrap();
         assert!(table.find(999).is_none());
         assert_eq!(table.find(1000).unwrap().bytes, 10);
@@ -193,7 +205,7 @@ mod tests {
 
     #[test]
     fn overlaps_are_refused_and_removal_voids_cursors() {
-        let table = Table::default();
+        let table = AllocationTable::default();
         table.insert(allocation(1000, 10)).unwrap();
         for (base, bytes) in [(1009, 1), (995, 6), (990, 100), (1002, 2), (1000, 10)] {
             assert!(table.insert(allocation(base, bytes)).is_none(), "{base}+{bytes}");
@@ -209,7 +221,7 @@ mod tests {
 
     #[test]
     fn nearest_names_the_closer_neighbour() {
-        let table = Table::default();
+        let table = AllocationTable::default();
         assert!(table.nearest(5).is_none());
         table.insert(allocation(1000, 10)).unwrap();
         table.insert(allocation(2000, 10)).unwrap();

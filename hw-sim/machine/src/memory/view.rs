@@ -70,7 +70,7 @@ struct Span {
 /// How many allocations a warp remembers: a reduction reads two, writes one, and looks at a flag.
 const SPANS: usize = 4;
 
-/// What a warp remembers.
+/// Cache of a warp's last access.
 #[derive(Debug, Default)]
 pub struct Cursor {
     generation: u64,
@@ -147,13 +147,17 @@ impl View {
     }
 
     fn may_touch(&self, allocation: &Allocation) -> bool {
-        use super::table::Kind;
+        use super::table::AllocationKind;
         match allocation.kind {
-            Kind::Pinned | Kind::Registered | Kind::Managed { .. } => true,
-            Kind::Device { gpu } | Kind::Imported { gpu } => match &allocation.rights {
-                Some(rights) if gpu != self.reach.gpu => rights.hold(self.reach.gpu),
-                _ => self.reach.holds(gpu),
-            },
+            AllocationKind::Pinned
+            | AllocationKind::Registered
+            | AllocationKind::Managed { .. } => true,
+            AllocationKind::Device { gpu } | AllocationKind::Imported { gpu } => {
+                match &allocation.rights {
+                    Some(rights) if gpu != self.reach.gpu => rights.hold(self.reach.gpu),
+                    _ => self.reach.holds(gpu),
+                }
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 
 use super::ipc::failed;
 use super::pages::{self, PAGE};
-use super::table::{Allocation, Kind};
+use super::table::{Allocation, AllocationKind};
 use super::{GlobalMemory, IpcHandle};
 use crate::error::{Error, Result};
 use std::fs::File;
@@ -48,7 +48,7 @@ impl SharedWords {
         let base = pages::map_shared(&file, PAGE, None)?;
         // In the table, so that streams can wait for a word. Of no context: it lives as long as
         // this value.
-        let kind = Kind::Pinned;
+        let kind = AllocationKind::Pinned;
         let entry =
             Allocation { base, bytes: PAGE, kind, id: 0, context: 0, flags: 0, rights: None };
         memory.table.insert(entry).expect("a fresh mapping overlaps nothing");

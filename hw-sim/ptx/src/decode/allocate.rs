@@ -185,7 +185,7 @@ pub fn allocate(records: &[Record], classes: &[Class]) -> Allocation {
     allocation
 }
 
-/// A place that nobody had.
+/// A new place.
 fn fresh(allocation: &mut Allocation, class: Class) -> u32 {
     if class == Class::Predicate {
         allocation.predicates += 1;

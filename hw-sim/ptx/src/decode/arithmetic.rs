@@ -406,7 +406,7 @@ impl FunctionDecoder<'_, '_> {
         }
     }
 
-    /// An instruction that nobody knows.
+    /// An unknown instruction.
     pub(super) fn unsupported(&self, instruction: &Instruction) -> DecodeError {
         let found = format!("`{}`", super::text::instruction(instruction));
         self.error("an instruction of the supported subset", found)

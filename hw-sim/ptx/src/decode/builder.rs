@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::allocate::{Allocation, allocate};
 use super::function::FunctionDecoder;
-use super::layout::{Cursor, variable_align, variable_bytes};
+use super::layout::{LayoutCursor, variable_align, variable_bytes};
 use super::{DecodeError, text};
 use super::{fuse, sweep};
 use crate::ast::{self, Linkage, StateSpace, Variable};
@@ -86,13 +86,13 @@ fn names_in<'a>(initializer: &'a ast::Initializer, f: &mut impl FnMut(&'a str)) 
 }
 
 /// What the functions of one program share while they are decoded.
-pub struct Shared<'m> {
+pub struct DecodeState<'m> {
     index: &'m Index<'m>,
     constants: HashMap<(Constant, u8), u32>,
     constant_list: Vec<(u32, u8, Constant)>,
     next_row: u32,
     shared_places: HashMap<(String, u32), u64>,
-    shared_cursor: Cursor,
+    shared_cursor: LayoutCursor,
     uses_dynamic: bool,
     /// A shared variable that could not be sized.
     failure: Option<DecodeError>,
@@ -106,7 +106,7 @@ pub struct Shared<'m> {
     pub takes_address: bool,
 }
 
-impl<'m> Shared<'m> {
+impl<'m> DecodeState<'m> {
     fn new(index: &'m Index<'m>) -> Self {
         Self {
             index,
@@ -114,7 +114,7 @@ impl<'m> Shared<'m> {
             constant_list: Vec::new(),
             next_row: 0,
             shared_places: HashMap::new(),
-            shared_cursor: Cursor::default(),
+            shared_cursor: LayoutCursor::default(),
             uses_dynamic: false,
             failure: None,
             label_places: Vec::new(),
@@ -215,7 +215,7 @@ pub struct Built {
 
 /// Decodes a kernel.
 pub fn build(index: &Index<'_>, kernel: usize) -> Result<Built, DecodeError> {
-    let mut shared = Shared::new(index);
+    let mut shared = DecodeState::new(index);
     let sketches = sketch_all(&mut shared, index, kernel)?;
     let local_bytes = local_bytes(&sketches);
     if local_bytes > LOCAL_BYTES_MAX {
@@ -280,7 +280,7 @@ pub fn build(index: &Index<'_>, kernel: usize) -> Result<Built, DecodeError> {
 
 /// The first pass over the kernel and everything that it reaches.
 fn sketch_all<'m>(
-    shared: &mut Shared<'m>,
+    shared: &mut DecodeState<'m>,
     index: &'m Index<'m>,
     kernel: usize,
 ) -> Result<Vec<Sketch>, DecodeError> {

@@ -2,7 +2,7 @@
 
 use super::DecodeError;
 use super::function::{Class, FunctionDecoder, describe};
-use super::layout::{Cursor, variable_align, variable_bytes};
+use super::layout::{LayoutCursor, variable_align, variable_bytes};
 use super::select::{Words, register_bytes, size_bytes};
 use crate::ast::{Instruction, Operand, ScalarType, StateSpace, Variable};
 use crate::exec::program::{
@@ -234,7 +234,7 @@ impl<'m> FunctionDecoder<'m, '_> {
             let found = format!("{} and {}", returns.len(), arguments.len());
             return Err(self.error(expected, found));
         }
-        let mut cursor = Cursor { end: 0 };
+        let mut cursor = LayoutCursor { end: 0 };
         let base = u64::from(self.frame_bytes);
         let mut place = |variable: &Variable| -> Result<u64, DecodeError> {
             Ok(base + cursor.place(variable_bytes(variable)?, variable_align(variable)))

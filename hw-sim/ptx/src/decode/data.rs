@@ -32,7 +32,7 @@ pub fn copy_of(class: Class) -> AluFn {
 }
 
 /// An address operand, understood.
-pub struct Place {
+pub struct AddressOperand {
     space: Space,
     base: u32,
     narrow_base: bool,
@@ -286,7 +286,11 @@ impl FunctionDecoder<'_, '_> {
     }
 
     /// Understands an address operand.
-    fn place_of(&mut self, operand: &Operand, space: Option<&str>) -> Result<Place, DecodeError> {
+    fn place_of(
+        &mut self,
+        operand: &Operand,
+        space: Option<&str>,
+    ) -> Result<AddressOperand, DecodeError> {
         let Operand::Address { base, offset } = operand else {
             return Err(self.error("an address in brackets", describe(operand)));
         };
@@ -298,8 +302,12 @@ impl FunctionDecoder<'_, '_> {
             Some(_) => Space::Param,
         };
         let Some(base) = base else {
-            let place =
-                Place { space: named, base: NO_SLOT, narrow_base: false, offset: *offset as u64 };
+            let place = AddressOperand {
+                space: named,
+                base: NO_SLOT,
+                narrow_base: false,
+                offset: *offset as u64,
+            };
             return Ok(place);
         };
         if let Some(register) = self.find_register(base) {
@@ -309,11 +317,16 @@ impl FunctionDecoder<'_, '_> {
                 _ => return Err(self.error("a base of 32 or 64 bits", format!("`{base}`"))),
             };
             let base = self.read(register);
-            return Ok(Place { space: named, base, narrow_base, offset: *offset as u64 });
+            return Ok(AddressOperand { space: named, base, narrow_base, offset: *offset as u64 });
         }
         if let Some(at) = self.param_offset(base) {
             let offset = at.wrapping_add_signed(*offset);
-            return Ok(Place { space: Space::Param, base: NO_SLOT, narrow_base: false, offset });
+            return Ok(AddressOperand {
+                space: Space::Param,
+                base: NO_SLOT,
+                narrow_base: false,
+                offset,
+            });
         }
         if self.frame.contains_key(base.as_str()) {
             named = Space::Local;
@@ -323,7 +336,7 @@ impl FunctionDecoder<'_, '_> {
             named = Space::Global;
         }
         let base = self.address_of(base, *offset, 8)?;
-        Ok(Place { space: named, base, narrow_base: false, offset: 0 })
+        Ok(AddressOperand { space: named, base, narrow_base: false, offset: 0 })
     }
 
     /// `atom` and `red`

@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 
 use super::allocate::Allocation;
-use super::builder::Shared;
-use super::layout::{Cursor, float_bits, variable_align, variable_bytes};
+use super::builder::DecodeState;
+use super::layout::{LayoutCursor, float_bits, variable_align, variable_bytes};
 use super::select::{register_bytes, size_bytes};
 use super::{DecodeError, special};
 use crate::ast::{self, Operand, ScalarType, StateSpace, Variable};
@@ -92,7 +92,7 @@ pub struct RegisterRef {
 
 /// A function on its way to decoded form.
 pub struct FunctionDecoder<'m, 's> {
-    pub(super) shared: &'s mut Shared<'m>,
+    pub(super) shared: &'s mut DecodeState<'m>,
     pub(super) function: &'m ast::Function,
     pub(super) body: &'m ast::Body,
     exact: HashMap<&'m str, (Option<u32>, ScalarType)>,
@@ -119,7 +119,7 @@ pub struct FunctionDecoder<'m, 's> {
 impl<'m, 's> FunctionDecoder<'m, 's> {
     /// Ready to decode. `placed` gives the places and their bases in the second pass.
     pub fn new(
-        shared: &'s mut Shared<'m>,
+        shared: &'s mut DecodeState<'m>,
         function: &'m ast::Function,
         body: &'m ast::Body,
         placed: Option<(&'s Allocation, u32, u32)>,
@@ -161,9 +161,9 @@ impl<'m, 's> FunctionDecoder<'m, 's> {
 
     /// Places parameters, results and local variables.
     fn lay_out(&mut self) -> Result<(), DecodeError> {
-        let mut frame = Cursor::default();
+        let mut frame = LayoutCursor::default();
         if self.function.is_entry {
-            let mut params = Cursor::default();
+            let mut params = LayoutCursor::default();
             for param in &self.function.params {
                 let offset = params.place(variable_bytes(param)?, variable_align(param));
                 self.params.insert(&param.name, (offset, param));
@@ -472,7 +472,7 @@ impl<'m, 's> FunctionDecoder<'m, 's> {
         Ok(slot)
     }
 
-    /// A destination of any width: slot and class. `_` gets a register of its own.
+    /// A destination of any width: slot and class. `_` gets its own register.
     pub fn destination_of(
         &mut self,
         operand: &Operand,

@@ -40,12 +40,12 @@ pub fn variable_align(variable: &Variable) -> u32 {
 
 /// Places variables one behind the other from `start` on.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Cursor {
+pub struct LayoutCursor {
     /// Bytes placed so far.
     pub end: u64,
 }
 
-impl Cursor {
+impl LayoutCursor {
     /// Gives a place.
     pub fn place(&mut self, bytes: u64, align: u32) -> u64 {
         let offset = self.end.next_multiple_of(u64::from(align.max(1)));

@@ -183,7 +183,7 @@ fn kernel(
     function: &ast::Function,
 ) -> Result<Kernel, DecodeError> {
     let built = builder::build(index, number)?;
-    let mut cursor = layout::Cursor::default();
+    let mut cursor = layout::LayoutCursor::default();
     let mut params = Vec::new();
     for param in &function.params {
         let (bytes, align) = (layout::variable_bytes(param)?, layout::variable_align(param));

@@ -6,7 +6,7 @@ use crate::exec::registers::AluFn;
 /// A chosen implementation, with the types of its operands.
 #[derive(Clone)]
 pub struct Compute {
-    /// What runs.
+    /// The operation.
     pub exec: AluFn,
     /// Type of the destination.
     pub dst: ScalarType,
@@ -34,7 +34,7 @@ impl Compute {
     }
 }
 
-/// The dotted words of an instruction, consumed one by one: what nobody asked for is an error.
+/// The dotted words of an instruction, consumed one by one: a word that is left over is an error.
 pub struct Words<'a> {
     words: Vec<(&'a str, bool)>,
 }
@@ -80,7 +80,7 @@ impl<'a> Words<'a> {
         self.take_map(scalar_type)
     }
 
-    /// A word that nobody took.
+    /// A word that was not consumed.
     pub fn left_over(&self) -> Option<&'a str> {
         self.words.iter().find(|entry| !entry.1).map(|entry| entry.0)
     }

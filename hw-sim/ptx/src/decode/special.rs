@@ -18,7 +18,7 @@ pub fn find(name: &str) -> Option<(Special, ScalarType)> {
         "%ntid" if axes => Special::BlockShape(axis),
         "%ctaid" if axes => Special::BlockIndex(axis),
         "%nctaid" if axes => Special::GridShape(axis),
-        // Without clusters every block is a cluster of its own.
+        // Without clusters every block is its own cluster.
         "%clusterid" if axes => Special::BlockIndex(axis),
         "%nclusterid" if axes => Special::GridShape(axis),
         "%cluster_ctaid" if axes => Special::Fixed(0),

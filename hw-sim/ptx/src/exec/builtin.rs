@@ -207,7 +207,7 @@ enum Field {
     Star,
 }
 
-/// What stands behind a `%`.
+/// A conversion of `printf`, after its `%`.
 #[derive(Debug)]
 struct Specifier {
     left: bool,

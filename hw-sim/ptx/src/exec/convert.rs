@@ -51,7 +51,7 @@ fn type_code(ty: T) -> Option<u32> {
     TYPES.iter().position(|known| *known == ty).map(|code| code as u32)
 }
 
-/// What a `cvt` was asked to do.
+/// Operands of a `cvt`.
 struct Request {
     dst: T,
     src: T,

@@ -2,7 +2,7 @@
 
 use crate::memory::MemoryFault;
 
-/// What went wrong.
+/// Kind of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FaultKind {
     /// No allocation holds all bytes of an access.

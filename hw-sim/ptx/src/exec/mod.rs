@@ -1,4 +1,4 @@
-//! What instructions do.
+//! Execution of instructions.
 
 // Lanes of several registers are walked side by side: the indexed loop is the plainest form of
 // that, and the one that becomes vector code.

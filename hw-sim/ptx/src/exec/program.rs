@@ -11,7 +11,7 @@ pub const NO_SLOT: u32 = u32::MAX;
 /// One instruction.
 #[derive(Clone, Debug)]
 pub struct Instruction {
-    /// What it does.
+    /// Its effect.
     pub op: Op,
     /// Predicate reference: the lanes that do it.
     pub guard: u32,
@@ -19,7 +19,7 @@ pub struct Instruction {
     pub line: u32,
 }
 
-/// What an instruction does. Rare ones are boxed, so that the common ones stay small.
+/// Operation of an instruction. Rare ones are boxed, so that the common ones stay small.
 #[derive(Clone, Debug)]
 pub enum Op {
     /// Computes, on registers alone.

@@ -240,7 +240,7 @@ impl RegisterPool {
     }
 }
 
-/// A copy of a kernel starts with a pool of its own.
+/// A copy of its own kernel starts with a pool.
 impl Clone for RegisterPool {
     fn clone(&self) -> Self {
         Self::default()

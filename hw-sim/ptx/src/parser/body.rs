@@ -37,7 +37,7 @@ impl<'t> Parser<'t> {
                             return Ok(body);
                         }
                     }
-                    // Inline assembly may end with a semicolon of its own.
+                    // Inline assembly may end with its own semicolon.
                     ";" => {
                         self.advance();
                     }

@@ -14,14 +14,14 @@ const DEPTH_MAX: usize = 64;
 
 /// The scopes that are open at one place of a function.
 pub(super) struct Scopes<'t> {
-    open: Vec<Scope<'t>>,
+    open: Vec<NameScope<'t>>,
     /// How many were opened so far: the next one's number.
     opened: u32,
     /// The labels of each scope, by the index of its `{`.
     labels: HashMap<usize, HashSet<&'t str>>,
 }
 
-struct Scope<'t> {
+struct NameScope<'t> {
     number: u32,
     names: HashSet<&'t str>,
     /// `.reg .b32 %r<20>`: prefix and count.
@@ -36,7 +36,7 @@ impl<'t> Scopes<'t> {
             return Err(parser.error_at(parser.peek(), expected, "one more"));
         }
         let names = self.labels.remove(&parser.next).unwrap_or_default();
-        self.open.push(Scope { number: self.opened, names, ranges: HashMap::new() });
+        self.open.push(NameScope { number: self.opened, names, ranges: HashMap::new() });
         self.opened += 1;
         Ok(())
     }
@@ -69,7 +69,7 @@ impl<'t> Scopes<'t> {
     }
 }
 
-impl Scope<'_> {
+impl NameScope<'_> {
     fn unique(&self, name: &str) -> String {
         if self.number == 0 { name.to_owned() } else { format!("{name}#{}", self.number) }
     }

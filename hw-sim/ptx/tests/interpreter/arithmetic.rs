@@ -5,22 +5,10 @@ use crate::common::Bench;
 /// Threads, and so values, of one check.
 pub const COUNT: usize = 256;
 
-/// A small generator with a seed: the same values in every run.
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    pub fn next(&mut self) -> u64 {
-        // SplitMix64.
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
+/// A generator with this seed, which is printed: the same values in every run.
+pub fn random(seed: u64) -> fastrand::Rng {
+    println!("seed {seed}");
+    fastrand::Rng::with_seed(seed)
 }
 
 const EDGES: [u64; 12] = [
@@ -40,10 +28,10 @@ const EDGES: [u64; 12] = [
 
 /// Three operands for each thread: all pairs of edges first, then random ones of random length.
 pub fn operands(seed: u64) -> [Vec<u64>; 3] {
-    let mut random = Random::new(seed);
+    let mut random = random(seed);
     let mut any = move || {
-        let value = random.next();
-        value >> (random.next() % 64)
+        let value = random.u64(..);
+        value >> random.u32(..64)
     };
     let mut all = [Vec::new(), Vec::new(), Vec::new()];
     for number in 0..COUNT {

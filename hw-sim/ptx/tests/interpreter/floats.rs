@@ -1,6 +1,6 @@
 //! Float instructions: bit-exact where IEEE says so.
 
-use crate::arithmetic::{COUNT, Random, check16, check32, check64};
+use crate::arithmetic::{COUNT, check16, check32, check64, random};
 use crate::common::{BASE, Bench};
 
 fn single(f: impl Fn(f32, f32, f32) -> f32) -> impl Fn(u32, u32, u32) -> u32 {
@@ -16,9 +16,9 @@ fn double(f: impl Fn(f64, f64, f64) -> f64) -> impl Fn(u64, u64, u64) -> u64 {
 
 /// Runs on floats of a middling range, where an f64 holds sums and products exactly.
 fn check_moderate(instruction: &str, expected: impl Fn(f32, f32, f32) -> f32) {
-    let mut random = Random::new(7);
+    let mut random = random(7);
     let mut value = || {
-        let bits = random.next();
+        let bits = random.u64(..);
         let exponent = 117 + (bits >> 40) as u32 % 20;
         f32::from_bits((bits as u32 & 0x807f_ffff) | exponent << 23)
     };

@@ -7,7 +7,7 @@ use hwsim_ptx::{Block, FaultKind, Progress};
 use crate::common::{BASE, Bench};
 
 #[test]
-fn lanes_part_and_meet_again() {
+fn lanes_diverge_and_reconverge() {
     // Even lanes take one way, odd lanes another; then all vote, which only works if they met.
     let bench = Bench::of_body(
         "and.b32 %r1, %t, 1; setp.eq.u32 %p1, %r1, 0; @%p1 bra EVEN;\n\
@@ -66,7 +66,7 @@ fn spin_lock_within_a_warp() {
 }
 
 #[test]
-fn nobody_spins_away_the_whole_budget() {
+fn no_warp_spins_away_the_whole_budget() {
     let bench = Bench::of_body(
         "WAIT:\nld.acquire.sys.global.u32 %r1, [%base]; setp.eq.u32 %p1, %r1, 0; @%p1 bra WAIT;\n\
          st.global.u32 [%base+4], %r1;",

@@ -16,14 +16,11 @@ fn both(prologue: &str, body: &str, after: &str) -> [Result<Vec<u8>, String>; 2]
             REGISTERS + 8
         );
         let bench = Bench::new(&module_text(&text));
-        let mut state = 0x243f_6a88_85a3_08d3_u64;
-        let random: Vec<u64> = std::iter::repeat_with(|| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            // No NaN of any width, whose payloads are nobody's promise.
-            state & 0x3fff_ffff_3fff_ffff
-        })
-        .take(REGISTERS / 8)
-        .collect();
+        let mut random = crate::arithmetic::random(0x243f_6a88_85a3_08d3);
+        // No NaN of any width: their payloads are not specified.
+        let random: Vec<u64> = std::iter::repeat_with(|| random.u64(..) & 0x3fff_ffff_3fff_ffff)
+            .take(REGISTERS / 8)
+            .collect();
         bench.put(0, &random);
         match bench.run("test", 1, 256, &[crate::common::BASE]) {
             Ok(()) => Ok(bench.get::<u8>(0, SIZE / 2)),

@@ -31,7 +31,7 @@ fn syntax_error(text: &str, error: &toml::de::Error) -> String {
     format!("line {line}: {}", error.message().trim().replace('\n', "; "))
 }
 
-/// What is left of a profile.
+/// Sections of a profile that have not been read.
 pub(super) struct Reader {
     table: Table,
     origin: String,
@@ -91,7 +91,7 @@ impl Reader {
 
     /// The number of `section.name`, checked with its unit and source.
     fn number(&mut self, key: &str, unit: &str, low: f64, high: f64) -> Result<f64, ProfileError> {
-        let (section, name) = key.split_once('.').expect("constants stand in sections");
+        let (section, name) = key.split_once('.').expect("constants are in sections");
         let taken = match self.table.get_mut(section) {
             Some(Value::Table(table)) => table.remove(name),
             _ => None,
@@ -117,7 +117,12 @@ impl Reader {
         }
         match entry.remove("source") {
             Some(Value::String(source)) if !source.trim().is_empty() => {}
-            _ => return Err(self.wrong(key, "source is missing: say where it is from".into())),
+            _ => {
+                return Err(self.wrong(
+                    key,
+                    "source is missing: name the publication, or fit, calibrated or assumed".into(),
+                ));
+            }
         }
         if let Some(unknown) = entry.keys().next() {
             return Err(self.wrong(&format!("{key}.{unknown}"), "unknown key".into()));
@@ -130,7 +135,7 @@ impl Reader {
         Ok(value)
     }
 
-    /// Refuses what nobody has taken.
+    /// Refuses unknown sections and constants.
     pub(super) fn finish(self) -> Result<(), ProfileError> {
         for (section, value) in &self.table {
             let key = match value {

@@ -75,7 +75,7 @@ proptest! {
                 let limit = Rate::from_gb_per_s(f64::from(limit));
                 alive.push((shares.start(now, path, 1 << 40, limit, number), number));
             }
-            shares.settle(now);
+            shares.update_rates(now);
             check_fair(&shares, &alive)?;
         }
     }
@@ -87,10 +87,10 @@ fn a_deadline_that_a_new_rate_overtook_is_void() {
     let path = machine.path(0, 2).expect("connected");
     let mut shares = Shares::new(machine.link_rates());
     let first = shares.start(Time::ZERO, path, 1_000_000, Rate(u64::MAX >> 16), 7);
-    let old = shares.settle(Time::ZERO)[0].generation;
+    let old = shares.update_rates(Time::ZERO)[0].generation;
     let at = Time(1_000_000);
     shares.start(at, path, 1_000_000, Rate(u64::MAX >> 16), 8);
-    let again = shares.settle(at).iter().find(|it| it.flow == first).map(|it| it.generation);
+    let again = shares.update_rates(at).iter().find(|it| it.flow == first).map(|it| it.generation);
     assert_eq!(shares.end(first, old), None, "it is not over: it shares its links now");
     assert_eq!(shares.end(first, again.expect("a new deadline")), Some(7));
 }

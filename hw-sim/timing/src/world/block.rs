@@ -3,7 +3,7 @@
 use super::state::Request;
 use super::{Engine, Event, Owner, Signal, World};
 use crate::profile::Block;
-use crate::program::{Code, FORWARDS, FROM_SLOT, INTO_SLOT, Op, Segment};
+use crate::program::{Code, FORWARDS, FROM_SLOT, INTO_SLOT, Op, ScriptSegment};
 use crate::report::Note;
 use crate::time::{Rate, Time};
 use crate::trace::Track;
@@ -93,7 +93,7 @@ impl World<'_> {
     }
 
     /// The op that comes next, with its segment and round.
-    fn next_op(&mut self, block: u32) -> Option<(Segment, Op, u32)> {
+    fn next_op(&mut self, block: u32) -> Option<(ScriptSegment, Op, u32)> {
         let state = &mut self.blocks[block as usize];
         loop {
             if state.segment == state.segment_count {
@@ -122,7 +122,7 @@ impl World<'_> {
         self.span(Track::Block(block), name, bytes, start, start + cost);
     }
 
-    fn step(&mut self, block: u32, segment: &Segment, op: &Op, round: u32) -> Step {
+    fn step(&mut self, block: u32, segment: &ScriptSegment, op: &Op, round: u32) -> Step {
         let moved = u64::from(round) * segment.stride;
         let left = segment.limit.saturating_sub(op.extent + moved);
         let bytes = left.min(u64::from(op.length));

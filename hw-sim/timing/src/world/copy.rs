@@ -1,4 +1,4 @@
-//! What CPU threads drive: copy engines within a node, adapters between nodes.
+//! Devices that CPU threads drive: copy engines within a node, adapters between nodes.
 //!
 //! A copy engine takes one transfer of a lane after the other: setup, then the flow. A GPU has a
 //! few; lanes wait for one in turn. An adapter spends a little on each message, fetches what is not
@@ -110,7 +110,7 @@ impl World<'_> {
 
     fn copy_done(&mut self, id: u32, request: Request) {
         let latency = self.latency(request.lane);
-        let local = self.now() + self.near_signal_latency();
+        let local = self.now() + self.intra_node_signal_latency();
         // A receiver that polls the words of an LL message sees them arrive; others wait for a
         // signal. Under CPU control the receiver is launched, whatever it then reads.
         let words = self.lanes[request.lane as usize].is_ll
@@ -182,7 +182,7 @@ impl World<'_> {
     fn message_done(&mut self, id: u32) {
         let request = self.requests[id as usize];
         let latency = self.latency(request.lane);
-        let seen = self.now() + latency + self.far_signal_latency();
+        let seen = self.now() + latency + self.inter_node_signal_latency();
         // The acknowledgement travels back before the source may be reused.
         self.raise_all(&request, seen, seen + latency);
         self.free_requests.push(id);

@@ -28,15 +28,29 @@ pub enum ModelError {
     NoSection {
         /// The profile.
         profile: String,
-        /// What is missing.
+        /// The missing item.
         section: &'static str,
         /// Who needs it.
         what: &'static str,
     },
-    /// More work than anybody will wait for.
+    /// The runs of one prediction have more ops than it may play.
     #[error(
-        "the plan is not done after {steps} ops and events, at {at} of its own time; with fewer \
-         rounds (larger slots, fewer blocks) it has fewer"
+        "the prediction would take too long: this size has {wanted} ops to play, the sizes before \
+         it had {taken}, and all together may have at most {most}. Predict fewer sizes or ranks, \
+         use larger slots or fewer blocks, or raise --ops-max"
+    )]
+    TooManyOps {
+        /// Of this run.
+        wanted: u64,
+        /// Of runs that have started or ended.
+        taken: u64,
+        /// The bound.
+        most: u64,
+    },
+    /// The run did not end within its bound of ops and events.
+    #[error(
+        "the plan has not ended after {steps} ops and events, at modelled time {at}; larger slots \
+         or fewer blocks reduce its rounds"
     )]
     TooLong {
         /// The bound.
@@ -47,7 +61,7 @@ pub enum ModelError {
     /// Blocks wait for what never comes.
     #[error(
         "the plan is stuck at {at}: rank {rank} block {block} waits for {signal} {expected} of \
-         lane {from} to {to}, and {seen} came; {others} more blocks wait"
+         lane {from} to {to}, seen {seen}; {others} more blocks wait"
     )]
     Stuck {
         /// When nothing moved any more.
@@ -56,7 +70,7 @@ pub enum ModelError {
         rank: u32,
         /// Its number, counted over all ranks.
         block: u32,
-        /// What it waits for.
+        /// Kind of the signal.
         signal: &'static str,
         /// How many of them.
         expected: i64,

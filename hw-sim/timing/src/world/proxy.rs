@@ -40,7 +40,7 @@ impl World<'_> {
     }
 
     /// From the end of a transfer within a node until its signals are seen.
-    pub(super) fn near_signal_latency(&self) -> Time {
+    pub(super) fn intra_node_signal_latency(&self) -> Time {
         let profile = self.setup.profile;
         match self.setup.engine {
             Engine::CpuDriven => profile.cpu.launch,
@@ -48,8 +48,8 @@ impl World<'_> {
         }
     }
 
-    /// As [`Self::near_signal_latency`], between nodes.
-    pub(super) fn far_signal_latency(&self) -> Time {
+    /// As [`Self::intra_node_signal_latency`], between nodes.
+    pub(super) fn inter_node_signal_latency(&self) -> Time {
         match self.setup.engine {
             Engine::CpuDriven => self.setup.profile.cpu.launch,
             _ => self.adapter().signal_latency,

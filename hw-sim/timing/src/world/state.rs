@@ -31,7 +31,7 @@ pub(super) struct LaneState {
     pub is_near: bool,
     /// Something of this lane is with a copy engine, or on the wire.
     pub is_active: bool,
-    /// What it carries are LL messages: no signal tells of them (R13).
+    /// It carries LL messages: no signal is raised (R13).
     pub is_ll: bool,
 }
 
@@ -56,7 +56,7 @@ impl LaneState {
         }
     }
 
-    /// Has the signal come as far? If not, the block at its end is told when it has.
+    /// Has the signal come as far? If not, the block at its end is notified when it has.
     pub(super) fn wait(&mut self, signal: Signal, expected: i64) -> bool {
         let is_there = i64::from(self.raised[signal as usize]) >= expected;
         if !is_there {

@@ -1,4 +1,4 @@
-//! What the tests share: machines, and the library's plans as programs of the model.
+//! Helpers for tests: machines, and the library's plans as programs of the model.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 use hwsim_timing::{Edge, Graph, Lane, LinkKind, Machine, Network, Port, Profile, RankProgram};

@@ -53,7 +53,7 @@ pub(crate) fn of_device(gpu: &Gpu, attribute: i32) -> Option<i32> {
     })
 }
 
-/// What the virtual GPU can (1) and cannot (0).
+/// Capabilities of the virtual GPU: 1 if supported, else 0.
 fn capability(attribute: i32) -> Option<i32> {
     Some(match attribute {
         // Overlap, mapped host memory, concurrent kernels, unified addressing, priorities, L1

@@ -1,7 +1,7 @@
 //! The class of every driver call: what it does with its context's lock, and whether a stream
 //! capture forbids it. Sources: the table of driver profiles in the documentation.
 
-/// What a call does with the lock of its context.
+/// Use of the context's lock by a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lock {
     /// Nothing.

@@ -179,7 +179,7 @@ pub(crate) fn name(code: Code) -> Option<&'static CStr> {
     CODES.iter().find(|(number, ..)| *number == code).map(|(_, name, _)| *name)
 }
 
-/// What it means.
+/// Its description.
 pub(crate) fn text(code: Code) -> Option<&'static CStr> {
     CODES.iter().find(|(number, ..)| *number == code).map(|(.., text)| *text)
 }
@@ -242,7 +242,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// What the inside of a driver call gives.
+/// Result of the implementation of a driver call.
 pub(crate) type Outcome<T = ()> = Result<T, Failure>;
 
 /// Refuses a call, with words.

@@ -5,14 +5,20 @@ use super::code::{INVALID_VALUE, NOT_SUPPORTED, Outcome, refuse};
 use super::handles::Handle;
 use super::{gate, state};
 use hwsim_machine::Stream;
-use hwsim_machine::transfer::{self, Pattern, Place, Return, Rows};
+use hwsim_machine::transfer::{self, CopyAddress, Pattern, Return, Rows};
 use std::ffi::c_uint;
 use std::sync::Arc;
 
 /// The default stream's handle.
 const DEFAULT: Handle = 0;
 
-fn copy(to: Place, from: Place, bytes: usize, stream: Handle, returns: Return) -> Outcome {
+fn copy(
+    to: CopyAddress,
+    from: CopyAddress,
+    bytes: usize,
+    stream: Handle,
+    returns: Return,
+) -> Outcome {
     let stream = state::stream(stream)?;
     let waits = transfer::copy(&stream, to, from, bytes as u64, returns)?;
     finish(&stream, waits)
@@ -28,19 +34,38 @@ fn finish(stream: &Arc<Stream>, waits: bool) -> Outcome {
     Ok(())
 }
 
-fn device_copy(to: u64, from: u64, bytes: usize, stream: Handle) -> Outcome {
-    // Copies within device memory return at once, even where the call is not named asynchronous.
-    copy(Place::device(to), Place::device(from), bytes, stream, Return::Queued)
+/// A copy of a call that waits for both devices, and makes their later work wait.
+fn ordered_copy(
+    to: CopyAddress,
+    from: CopyAddress,
+    bytes: usize,
+    returns: Return,
+    named: &[u64],
+) -> Outcome {
+    let stream = state::stream(DEFAULT)?;
+    let waits = transfer::copy_ordered(&stream, to, from, bytes as u64, returns, named)?;
+    finish(&stream, waits)
 }
 
-fn check_contexts(contexts: [Handle; 2]) -> Outcome {
+fn device_copy(to: u64, from: u64, bytes: usize, stream: Handle) -> Outcome {
+    // Copies within device memory return at once, even where the call is not named asynchronous.
+    copy(CopyAddress::device(to), CopyAddress::device(from), bytes, stream, Return::Queued)
+}
+
+/// The numbers of two contexts that a call names.
+fn check_contexts(handles: [Handle; 2]) -> Outcome<[u64; 2]> {
     let driver = state::driver()?;
-    for handle in contexts {
-        if driver.contexts.find(handle).is_none() {
-            return refuse(super::code::INVALID_CONTEXT, format!("context handle {handle:#x}"));
+    let mut ids = [0; 2];
+    for (id, handle) in ids.iter_mut().zip(handles) {
+        match driver.contexts.find(handle) {
+            Some(context) => *id = context.id,
+            None => {
+                let words = format!("context handle {handle:#x}");
+                return refuse(super::code::INVALID_CONTEXT, words);
+            }
         }
     }
-    Ok(())
+    Ok(ids)
 }
 
 /// `CUDA_MEMCPY2D`
@@ -71,15 +96,15 @@ const _: () = assert!(size_of::<Copy2d>() == 128);
 impl Plane {
     fn rows(&self, width: usize) -> Outcome<Rows> {
         let base = match self.memory_type {
-            1 => Place::host(self.host),
-            2 => Place::device(self.device),
-            4 => Place::unified(self.device),
+            1 => CopyAddress::host(self.host),
+            2 => CopyAddress::device(self.device),
+            4 => CopyAddress::unified(self.device),
             3 => return refuse(NOT_SUPPORTED, "arrays"),
             other => return refuse(INVALID_VALUE, format!("memory type {other}")),
         };
         let pitch = if self.pitch == 0 { width } else { self.pitch } as u64;
         let offset = (self.y as u64).wrapping_mul(pitch).wrapping_add(self.x as u64);
-        let place = Place { address: base.address.wrapping_add(offset), ..base };
+        let place = CopyAddress { address: base.address.wrapping_add(offset), ..base };
         Ok(Rows { place, pitch })
     }
 }
@@ -125,20 +150,22 @@ const fn words(value: u32) -> Pattern {
 driver_calls! {
     #[per_thread(cuMemcpy_ptds)]
     fn cuMemcpy(to: u64, from: u64, bytes: usize) {
-        copy(Place::unified(to), Place::unified(from), bytes, DEFAULT, Return::Done)
+        let ends = [to, from].map(CopyAddress::unified);
+        ordered_copy(ends[0], ends[1], bytes, Return::Done, &[])
     }
 
     #[per_thread(cuMemcpyAsync_ptsz)]
     fn cuMemcpyAsync(to: u64, from: u64, bytes: usize, stream: Handle) {
-        copy(Place::unified(to), Place::unified(from), bytes, stream, Return::Queued)
+        copy(CopyAddress::unified(to), CopyAddress::unified(from), bytes, stream, Return::Queued)
     }
 
     #[per_thread(cuMemcpyPeer_ptds)]
     fn cuMemcpyPeer(
         to: u64, to_context: Handle, from: u64, from_context: Handle, bytes: usize,
     ) {
-        check_contexts([to_context, from_context])?;
-        device_copy(to, from, bytes, DEFAULT)
+        let named = check_contexts([to_context, from_context])?;
+        let ends = [to, from].map(CopyAddress::device);
+        ordered_copy(ends[0], ends[1], bytes, Return::Queued, &named)
     }
 
     #[per_thread(cuMemcpyPeerAsync_ptsz)]
@@ -151,31 +178,32 @@ driver_calls! {
 
     #[per_thread(cuMemcpyHtoD_v2_ptds)]
     fn cuMemcpyHtoD_v2(to: u64, from: u64, bytes: usize) {
-        copy(Place::device(to), Place::host(from), bytes, DEFAULT, Return::Done)
+        copy(CopyAddress::device(to), CopyAddress::host(from), bytes, DEFAULT, Return::Done)
     }
 
     #[per_thread(cuMemcpyDtoH_v2_ptds)]
     fn cuMemcpyDtoH_v2(to: u64, from: u64, bytes: usize) {
-        copy(Place::host(to), Place::device(from), bytes, DEFAULT, Return::Done)
+        copy(CopyAddress::host(to), CopyAddress::device(from), bytes, DEFAULT, Return::Done)
     }
 
     #[per_thread(cuMemcpyDtoD_v2_ptds)]
     fn cuMemcpyDtoD_v2(to: u64, from: u64, bytes: usize) {
-        device_copy(to, from, bytes, DEFAULT)
+        let ends = [to, from].map(CopyAddress::device);
+        ordered_copy(ends[0], ends[1], bytes, Return::Queued, &[])
     }
 
     #[per_thread(cuMemcpyHtoDAsync_v2_ptsz)]
     fn cuMemcpyHtoDAsync_v2(
         to: u64, from: u64, bytes: usize, stream: Handle,
     ) {
-        copy(Place::device(to), Place::host(from), bytes, stream, Return::Queued)
+        copy(CopyAddress::device(to), CopyAddress::host(from), bytes, stream, Return::Queued)
     }
 
     #[per_thread(cuMemcpyDtoHAsync_v2_ptsz)]
     fn cuMemcpyDtoHAsync_v2(
         to: u64, from: u64, bytes: usize, stream: Handle,
     ) {
-        copy(Place::host(to), Place::device(from), bytes, stream, Return::Queued)
+        copy(CopyAddress::host(to), CopyAddress::device(from), bytes, stream, Return::Queued)
     }
 
     #[per_thread(cuMemcpyDtoDAsync_v2_ptsz)]

@@ -17,7 +17,7 @@ use std::fmt;
 use std::io::Read;
 use std::sync::OnceLock;
 
-/// What a container starts with.
+/// Magic number of a container.
 pub(super) const CONTAINER_MAGIC: u32 = 0xba55_ed50;
 /// What a wrapper starts with: the structure that nvcc puts into the data of a program.
 pub(super) const WRAPPER_MAGIC: u32 = 0x4662_43b1;
@@ -125,7 +125,7 @@ struct EntryHeader {
     compressed_bytes: usize,
     architecture: Architecture,
     flags: u64,
-    /// What decompression gives.
+    /// Result of decompression.
     text_bytes: u64,
 }
 
@@ -156,7 +156,7 @@ impl EntryHeader {
 }
 
 fn broken<T>(words: impl fmt::Display) -> Outcome<T> {
-    refuse(INVALID_IMAGE, format!("a broken fat binary: {words}"))
+    refuse(INVALID_IMAGE, format!("invalid fat binary: {words}"))
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
@@ -175,7 +175,7 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 pub(super) fn container_bytes(header: &[u8]) -> Outcome<usize> {
     let fields = || Some((u32_at(header, 0)?, u16_at(header, 6)?, u64_at(header, 8)?));
     let Some((CONTAINER_MAGIC, header_bytes, entries)) = fields() else {
-        return broken("it does not start as a container");
+        return broken("it does not start with a container's magic number");
     };
     let total = usize::try_from(entries).ok().and_then(|n| n.checked_add(header_bytes.into()));
     match total {
@@ -198,11 +198,11 @@ impl FatBinary {
                 return Ok(found);
             }
             let Some(header) = EntryHeader::read(rest) else {
-                return broken("an entry's header is cut");
+                return broken("an entry's header is truncated");
             };
             let end = header.header_bytes.checked_add(header.payload_bytes);
             let Some(payload) = end.and_then(|end| rest.get(header.header_bytes..end)) else {
-                return broken("an entry reaches over the end");
+                return broken("an entry exceeds the container");
             };
             if header.header_bytes < ENTRY_HEADER {
                 return broken(format!("an entry's header of {} bytes", header.header_bytes));
@@ -269,7 +269,7 @@ impl FatBinary {
         let code = list("sm", &mut self.machine_code.iter().copied());
         let (runs, example) = match capability {
             Some((major, minor)) => {
-                (format!("no PTX that compute capability {major}.{minor} runs"), major * 10 + minor)
+                (format!("no PTX for compute capability {major}.{minor}"), major * 10 + minor)
             }
             None => ("no PTX".to_owned(), 80),
         };
@@ -281,7 +281,7 @@ impl FatBinary {
 }
 
 impl Ptx {
-    /// The parsed text. Whoever asks first pays; a refusal is remembered, too.
+    /// The parsed text. The first request decodes it; a refusal is cached, too.
     pub fn code(&self) -> Outcome<&Code> {
         let parsed = self.code.get_or_init(|| {
             let text = self.text()?;

@@ -23,7 +23,7 @@ static ON: AtomicBool = AtomicBool::new(false);
 static CALLS: OnceLock<HashMap<&'static str, &'static Class>> = OnceLock::new();
 static SETTINGS: OnceLock<Settings> = OnceLock::new();
 
-/// What of the profile matters here.
+/// The keys of the profile that matter here.
 struct Settings {
     lock: bool,
     capture: bool,

@@ -10,7 +10,7 @@ pub(crate) type Handle = u64;
 const INDEX_BITS: u32 = 24;
 const KIND_SHIFT: u32 = 40;
 
-/// What a handle stands for; part of its number.
+/// Kind of object of a handle; part of its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub(crate) enum HandleKind {
@@ -65,7 +65,7 @@ impl<T> Handles<T> {
         (handle >> KIND_SHIFT == self.kind as u64).then_some((index as usize, generation))
     }
 
-    /// What a handle stands for.
+    /// The object of a handle.
     pub fn find(&self, handle: Handle) -> Option<Arc<T>> {
         let (index, generation) = self.split(handle)?;
         let table = self.slots.read().unwrap();
@@ -73,7 +73,7 @@ impl<T> Handles<T> {
         slot.value.clone().filter(|_| slot.generation == generation)
     }
 
-    /// What a handle stands for, or the error for a bad one.
+    /// The object of a handle, or the error for an invalid one.
     pub fn get(&self, handle: Handle) -> Outcome<Arc<T>> {
         match self.find(handle) {
             Some(value) => Ok(value),

@@ -72,7 +72,10 @@ impl Image {
         match start {
             ELF_MAGIC => refuse_machine_code(&bytes),
             CONTAINER_MAGIC => Self::parse_fat(&bytes),
-            WRAPPER_MAGIC => refuse(INVALID_IMAGE, "a wrapper holds an address, and so no file"),
+            WRAPPER_MAGIC => refuse(
+                INVALID_IMAGE,
+                "a wrapper contains an address, so it cannot come from a file",
+            ),
             _ => {
                 let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
                 Ok(Self::Text(parse(&String::from_utf8_lossy(&bytes[..end]))?))
@@ -124,7 +127,7 @@ fn bytes_at<'a>(from: In<u8>, bytes: usize) -> Outcome<&'a [u8]> {
 
 const ELF_HEADER: usize = 64;
 
-/// Machine code alone: names the architecture that the ELF header tells.
+/// Machine code alone: names the architecture in the ELF header.
 fn refuse_machine_code<T>(elf: &[u8]) -> Outcome<T> {
     let flags = elf.get(48..52).and_then(|word| word.try_into().ok()).map(u32::from_le_bytes);
     // Up to ABI 7 the architecture is the flags' low byte, from 8 on the 16 bits above that.
@@ -134,8 +137,8 @@ fn refuse_machine_code<T>(elf: &[u8]) -> Outcome<T> {
         _ => "an unknown architecture".to_owned(),
     };
     let words = format!(
-        "machine code for {architecture} was refused: a virtual GPU runs PTX only; hand the driver \
-         PTX text, or build with -gencode arch=compute_80,code=compute_80"
+        "machine code for {architecture} was refused: a virtual GPU runs PTX only; load PTX text, \
+         or build with -gencode arch=compute_80,code=compute_80"
     );
     eprintln!("hwsim: {words}");
     refuse(NO_BINARY_FOR_GPU, words)

@@ -49,7 +49,7 @@ impl Parameters {
             }
         }
         let Some(buffer) = buffer.filter(|_| size >= bytes.len()) else {
-            let text = format!("{size} bytes of parameters: the kernel takes {}", bytes.len());
+            let text = format!("{size} bytes of parameters: the kernel expects {}", bytes.len());
             return refuse(INVALID_VALUE, text);
         };
         for (offset, byte) in bytes.iter_mut().enumerate() {

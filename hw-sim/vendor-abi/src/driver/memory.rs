@@ -4,7 +4,7 @@ use super::call::{In, Out, driver_calls};
 use super::code::{INVALID_VALUE, NOT_PERMITTED, NOT_SUPPORTED, Outcome, refuse};
 use super::handles::Handle;
 use super::{engine, pool, state};
-use hwsim_machine::memory::{Allocation, Kind};
+use hwsim_machine::memory::{Allocation, AllocationKind};
 use std::ffi::{c_int, c_uint};
 use std::os::fd::IntoRawFd;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ fn register_host(pointer: u64, bytes: usize, flags: c_uint) -> Outcome {
     }
     let memory = &driver.machine.memory;
     if flags & IO_MEMORY != 0 && !engine::may_register(driver) {
-        let text = "I/O memory: the driver's profile registers none for this user";
+        let text = "I/O memory: the driver profile does not permit this user to register it";
         return refuse(NOT_PERMITTED, text);
     }
     if flags & IO_MEMORY == 0 {
@@ -144,20 +144,20 @@ fn pointer_attribute(data: Out<u64>, attribute: c_int, found: &Arc<Allocation>) 
         2 => word(if found.kind.is_host() { 1 } else { 2 }),
         // Device and host pointers: the two are one.
         3 => data.set(found.base),
-        4 if found.kind.is_host() || matches!(found.kind, Kind::Managed { .. }) => {
+        4 if found.kind.is_host() || matches!(found.kind, AllocationKind::Managed { .. }) => {
             data.set(found.base)
         }
         // Memory operations synchronise; managed; device; mapped.
         6 => word(0),
         7 => data.set(found.id),
-        8 => byte(matches!(found.kind, Kind::Managed { .. })),
+        8 => byte(matches!(found.kind, AllocationKind::Managed { .. })),
         9 => {
             // What another process exported may lie on a GPU that is hidden here.
             let of = |gpu: Option<usize>| gpu.and_then(|gpu| state::number_of(gpu).ok());
             let number = of(found.kind.gpu()).or_else(|| of(owner().map(|owner| owner.gpu)));
             word(number.unwrap_or(0) as u32)
         }
-        10 => byte(matches!(found.kind, Kind::Device { .. }) && found.rights.is_none()),
+        10 => byte(matches!(found.kind, AllocationKind::Device { .. }) && found.rights.is_none()),
         11 => data.set(found.base),
         12 => data.set(found.bytes),
         13 => byte(true),
@@ -171,7 +171,7 @@ fn pointer_attribute(data: Out<u64>, attribute: c_int, found: &Arc<Allocation>) 
 
 /// Can the host use the address as it is?
 fn is_reached_by_host(found: &Allocation) -> bool {
-    found.kind.is_host() || matches!(found.kind, Kind::Managed { .. })
+    found.kind.is_host() || matches!(found.kind, AllocationKind::Managed { .. })
 }
 
 driver_calls! {
@@ -267,7 +267,7 @@ driver_calls! {
     fn cuMemHostGetFlags(flags: Out<c_uint>, pointer: u64) {
         let (driver, _) = state::current()?;
         let found = driver.machine.memory.find(pointer);
-        match found.filter(|found| found.kind == Kind::Pinned) {
+        match found.filter(|found| found.kind == AllocationKind::Pinned) {
             // With unified addressing every allocation is mapped and portable.
             Some(found) => flags.set(found.flags | 3),
             None => refuse(INVALID_VALUE, format!("{pointer:#x} is not pinned host memory")),

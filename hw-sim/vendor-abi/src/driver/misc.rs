@@ -84,9 +84,9 @@ fn name_private_table(id: &str) {
     let mut named = NAMED.lock().unwrap_or_else(|poison| poison.into_inner());
     if named.insert(id.to_owned()) {
         eprintln!(
-            "hwsim: cuGetExportTable: the private table {id} is NVIDIA's and is not imitated. A \
-             program that fails now has NVIDIA's CUDA runtime inside: relinked with `-cudart \
-             shared`, it uses the runtime that `hwsim run` brings"
+            "hwsim: cuGetExportTable: the private table {id} of NVIDIA's driver is not supported. \
+             If the program fails now, it contains NVIDIA's CUDA runtime: relink it with `-cudart \
+             shared`, so that it uses the runtime of `hwsim run`"
         );
     }
 }

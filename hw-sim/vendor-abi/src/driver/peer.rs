@@ -14,7 +14,7 @@ use std::ffi::{c_int, c_uint};
 pub(super) struct IpcBytes(pub [u8; 64]);
 
 impl IpcBytes {
-    /// What the bytes say, if they are a handle.
+    /// The decoded handle, if the bytes are one.
     pub fn decode(&self) -> Outcome<IpcHandle> {
         match IpcHandle::from_bytes(&self.0) {
             Some(handle) => Ok(handle),

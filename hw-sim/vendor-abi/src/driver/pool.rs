@@ -73,7 +73,7 @@ const NO_ACCESS: c_int = 0;
 /// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`
 const READ_WRITE: c_int = 3;
 
-/// The pool that an allocation is from, 0 if the driver does not tell.
+/// The pool that an allocation is from, 0 if the driver does not report it.
 pub(super) fn of(found: &Allocation) -> Handle {
     let Some(rights) = &found.rights else { return 0 };
     let own = |pool: &Pool| pool.rights.as_ref().is_some_and(|own| Arc::ptr_eq(own, rights));

@@ -1,4 +1,4 @@
-//! What the driver remembers: the machine, the handles, and each thread's contexts.
+//! State of the driver: the machine, the handles, and each thread's contexts.
 
 use super::code::{
     CONTEXT_IS_DESTROYED, INVALID_CONTEXT, INVALID_DEVICE, NO_DEVICE, NOT_INITIALIZED, Outcome,
@@ -215,7 +215,7 @@ pub(crate) fn current_any() -> Outcome<(&'static Driver, Arc<Context>)> {
     }
 }
 
-/// The current context, unless an error has condemned it.
+/// The current context, unless it has failed.
 pub(crate) fn current() -> Outcome<(&'static Driver, Arc<Context>)> {
     let (driver, context) = current_any()?;
     context.check()?;

@@ -1,7 +1,7 @@
-//! What one GPU is.
+//! Properties of one GPU.
 #![allow(non_snake_case, reason = "the names are NVML's")]
 
-use super::{Answer, Out, answer, device, export, tell};
+use super::{Answer, Out, answer, device, export, fill};
 use hwsim_machine::description::{GpuModel, PciBusId};
 use nvml_wrapper_sys::bindings as sys;
 use std::ffi::{c_char, c_int, c_uint, c_ulong};
@@ -64,10 +64,10 @@ fn lanes_per_multiprocessor(model: &GpuModel) -> c_uint {
 fn clock(device: nvmlDevice_t, kind: nvmlClockType_t, to: &Out<c_uint>) -> Answer {
     match kind {
         sys::nvmlClockType_enum_NVML_CLOCK_GRAPHICS | sys::nvmlClockType_enum_NVML_CLOCK_SM => {
-            tell(device, to, |gpu| gpu.model.clock_khz / 1000)
+            fill(device, to, |gpu| gpu.model.clock_khz / 1000)
         }
         sys::nvmlClockType_enum_NVML_CLOCK_MEM => {
-            tell(device, to, |gpu| gpu.model.memory_clock_khz / 1000)
+            fill(device, to, |gpu| gpu.model.memory_clock_khz / 1000)
         }
         sys::nvmlClockType_enum_NVML_CLOCK_VIDEO => Err(NOT_SUPPORTED),
         _ => Err(INVALID_ARGUMENT),
@@ -114,21 +114,21 @@ fn cpu_affinity(handle: nvmlDevice_t, words: c_uint, to: &Out<c_ulong>) -> Answe
     write_set(&host_processors(), words, to)
 }
 
-fn tell_pci(device: nvmlDevice_t, to: &Out<nvmlPciInfo_t>) -> Answer {
-    tell(device, to, |gpu| pci_info(gpu.bus_id))
+fn fill_pci(device: nvmlDevice_t, to: &Out<nvmlPciInfo_t>) -> Answer {
+    fill(device, to, |gpu| pci_info(gpu.bus_id))
 }
 
-fn tell_generation(device: nvmlDevice_t, to: &Out<c_uint>) -> Answer {
-    tell(device, to, |gpu| gpu.pcie.generation)
+fn fill_generation(device: nvmlDevice_t, to: &Out<c_uint>) -> Answer {
+    fill(device, to, |gpu| gpu.pcie.generation)
 }
 
-fn tell_width(device: nvmlDevice_t, to: &Out<c_uint>) -> Answer {
-    tell(device, to, |gpu| gpu.pcie.lanes)
+fn fill_width(device: nvmlDevice_t, to: &Out<c_uint>) -> Answer {
+    fill(device, to, |gpu| gpu.pcie.lanes)
 }
 
-fn tell_speed(device: nvmlDevice_t, to: &Out<c_uint>) -> Answer {
+fn fill_speed(device: nvmlDevice_t, to: &Out<c_uint>) -> Answer {
     // Megatransfers a second of one lane.
-    tell(device, to, |gpu| match gpu.pcie.generation {
+    fill(device, to, |gpu| match gpu.pcie.generation {
         1 => 2500,
         2 => 5000,
         generation => 8000 << (generation - 3),
@@ -154,16 +154,16 @@ export! {
         to.write(device(handle)?.1 as c_uint)
     }
 
-    fn nvmlDeviceGetPciInfo(device: nvmlDevice_t, to: Out<nvmlPciInfo_t>) { tell_pci(device, &to) }
+    fn nvmlDeviceGetPciInfo(device: nvmlDevice_t, to: Out<nvmlPciInfo_t>) { fill_pci(device, &to) }
     fn nvmlDeviceGetPciInfo_v2(device: nvmlDevice_t, to: Out<nvmlPciInfo_t>) {
-        tell_pci(device, &to)
+        fill_pci(device, &to)
     }
     fn nvmlDeviceGetPciInfo_v3(device: nvmlDevice_t, to: Out<nvmlPciInfo_t>) {
-        tell_pci(device, &to)
+        fill_pci(device, &to)
     }
 
     fn nvmlDeviceGetMemoryInfo(device: nvmlDevice_t, to: Out<nvmlMemory_t>) {
-        tell(device, &to, |gpu| {
+        fill(device, &to, |gpu| {
             let total = gpu.model.memory_bytes;
             nvmlMemory_t { total, free: total, used: 0 }
         })
@@ -174,7 +174,7 @@ export! {
         if version as usize != size_of::<nvmlMemory_v2_t>() | 2 << 24 {
             return Err(ARGUMENT_VERSION_MISMATCH);
         }
-        tell(device, &to, |gpu| {
+        fill(device, &to, |gpu| {
             let total = gpu.model.memory_bytes;
             nvmlMemory_v2_t { version, total, reserved: 0, free: total, used: 0 }
         })
@@ -182,7 +182,7 @@ export! {
 
     // All of the memory can be mapped, as on GPUs for servers.
     fn nvmlDeviceGetBAR1MemoryInfo(device: nvmlDevice_t, to: Out<nvmlBAR1Memory_t>) {
-        tell(device, &to, |gpu| {
+        fill(device, &to, |gpu| {
             let bar1Total = gpu.model.memory_bytes.next_power_of_two();
             nvmlBAR1Memory_t { bar1Total, bar1Free: bar1Total, bar1Used: 0 }
         })
@@ -195,24 +195,24 @@ export! {
     ) {
         major.check()?;
         minor.check()?;
-        tell(device, &major, |gpu| gpu.model.compute_capability.0 as c_int)?;
-        tell(device, &minor, |gpu| gpu.model.compute_capability.1 as c_int)
+        fill(device, &major, |gpu| gpu.model.compute_capability.0 as c_int)?;
+        fill(device, &minor, |gpu| gpu.model.compute_capability.1 as c_int)
     }
 
     fn nvmlDeviceGetBrand(device: nvmlDevice_t, to: Out<nvmlBrandType_t>) {
-        tell(device, &to, |_| sys::nvmlBrandType_enum_NVML_BRAND_NVIDIA)
+        fill(device, &to, |_| sys::nvmlBrandType_enum_NVML_BRAND_NVIDIA)
     }
 
     fn nvmlDeviceGetArchitecture(device: nvmlDevice_t, to: Out<c_uint>) {
-        tell(device, &to, |gpu| architecture(&gpu.model))
+        fill(device, &to, |gpu| architecture(&gpu.model))
     }
 
     fn nvmlDeviceGetNumGpuCores(device: nvmlDevice_t, to: Out<c_uint>) {
-        tell(device, &to, |gpu| gpu.model.multiprocessors * lanes_per_multiprocessor(&gpu.model))
+        fill(device, &to, |gpu| gpu.model.multiprocessors * lanes_per_multiprocessor(&gpu.model))
     }
 
     fn nvmlDeviceGetMemoryBusWidth(device: nvmlDevice_t, to: Out<c_uint>) {
-        tell(device, &to, |gpu| gpu.model.memory_bus_bits)
+        fill(device, &to, |gpu| gpu.model.memory_bus_bits)
     }
 
     fn nvmlDeviceGetClockInfo(device: nvmlDevice_t, kind: nvmlClockType_t, to: Out<c_uint>) {
@@ -223,28 +223,28 @@ export! {
     }
 
     fn nvmlDeviceGetCurrPcieLinkGeneration(device: nvmlDevice_t, to: Out<c_uint>) {
-        tell_generation(device, &to)
+        fill_generation(device, &to)
     }
     fn nvmlDeviceGetMaxPcieLinkGeneration(device: nvmlDevice_t, to: Out<c_uint>) {
-        tell_generation(device, &to)
+        fill_generation(device, &to)
     }
     fn nvmlDeviceGetGpuMaxPcieLinkGeneration(device: nvmlDevice_t, to: Out<c_uint>) {
-        tell_generation(device, &to)
+        fill_generation(device, &to)
     }
     fn nvmlDeviceGetCurrPcieLinkWidth(device: nvmlDevice_t, to: Out<c_uint>) {
-        tell_width(device, &to)
+        fill_width(device, &to)
     }
     fn nvmlDeviceGetMaxPcieLinkWidth(device: nvmlDevice_t, to: Out<c_uint>) {
-        tell_width(device, &to)
+        fill_width(device, &to)
     }
-    fn nvmlDeviceGetPcieSpeed(device: nvmlDevice_t, to: Out<c_uint>) { tell_speed(device, &to) }
+    fn nvmlDeviceGetPcieSpeed(device: nvmlDevice_t, to: Out<c_uint>) { fill_speed(device, &to) }
 
     fn nvmlDeviceGetComputeMode(device: nvmlDevice_t, to: Out<nvmlComputeMode_t>) {
-        tell(device, &to, |_| sys::nvmlComputeMode_enum_NVML_COMPUTEMODE_DEFAULT)
+        fill(device, &to, |_| sys::nvmlComputeMode_enum_NVML_COMPUTEMODE_DEFAULT)
     }
 
     fn nvmlDeviceGetPersistenceMode(device: nvmlDevice_t, to: Out<nvmlEnableState_t>) {
-        tell(device, &to, |_| sys::nvmlEnableState_enum_NVML_FEATURE_ENABLED)
+        fill(device, &to, |_| sys::nvmlEnableState_enum_NVML_FEATURE_ENABLED)
     }
 
     fn nvmlDeviceGetCpuAffinity(device: nvmlDevice_t, words: c_uint, to: Out<c_ulong>) {
@@ -270,7 +270,7 @@ export! {
     }
 
     fn nvmlDeviceGetNumaNodeId(device: nvmlDevice_t, to: Out<c_uint>) {
-        tell(device, &to, |gpu| gpu.numa_node)
+        fill(device, &to, |gpu| gpu.numa_node)
     }
 }
 

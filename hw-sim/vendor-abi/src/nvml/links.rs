@@ -42,7 +42,7 @@ fn nv_links(machine: &Description, ordinal: usize) -> Vec<NvLink> {
 }
 
 /// Gives `read`'s view of one NVLink to the caller.
-fn tell_link<T: Copy>(
+fn fill_link<T: Copy>(
     handle: nvmlDevice_t,
     link: c_uint,
     to: &Out<T>,
@@ -57,7 +57,7 @@ fn tell_link<T: Copy>(
 }
 
 fn remote_pci(handle: nvmlDevice_t, link: c_uint, to: &Out<nvmlPciInfo_t>) -> Answer {
-    tell_link(handle, link, to, |_, machine, link| pci_info(bus_id(machine, link.remote)))
+    fill_link(handle, link, to, |_, machine, link| pci_info(bus_id(machine, link.remote)))
 }
 
 fn bus_id(machine: &Description, node: Node) -> PciBusId {
@@ -113,11 +113,11 @@ fn field(links: &[NvLink], mut value: nvmlFieldValue_t) -> nvmlFieldValue_t {
 
 export! {
     fn nvmlDeviceGetNvLinkState(handle: nvmlDevice_t, link: c_uint, to: Out<nvmlEnableState_t>) {
-        tell_link(handle, link, &to, |_, _, _| sys::nvmlEnableState_enum_NVML_FEATURE_ENABLED)
+        fill_link(handle, link, &to, |_, _, _| sys::nvmlEnableState_enum_NVML_FEATURE_ENABLED)
     }
 
     fn nvmlDeviceGetNvLinkVersion(handle: nvmlDevice_t, link: c_uint, to: Out<c_uint>) {
-        tell_link(handle, link, &to, |gpu, _, _| match gpu.model.compute_capability.0 {
+        fill_link(handle, link, &to, |gpu, _, _| match gpu.model.compute_capability.0 {
             ..=6 => sys::nvmlNvlinkVersion_enum_NVML_NVLINK_VERSION_1_0,
             7 => sys::nvmlNvlinkVersion_enum_NVML_NVLINK_VERSION_2_0,
             8 => sys::nvmlNvlinkVersion_enum_NVML_NVLINK_VERSION_3_0,
@@ -140,7 +140,7 @@ export! {
             _ if capability < sys::nvmlNvLinkCapability_enum_NVML_NVLINK_CAP_COUNT => 0,
             _ => return Err(INVALID_ARGUMENT),
         };
-        tell_link(handle, link, &to, |_, _, _| has)
+        fill_link(handle, link, &to, |_, _, _| has)
     }
 
     fn nvmlDeviceGetNvLinkRemotePciInfo(
@@ -163,7 +163,7 @@ export! {
         link: c_uint,
         to: Out<nvmlIntNvLinkDeviceType_t>,
     ) {
-        tell_link(handle, link, &to, |_, _, link| match link.remote {
+        fill_link(handle, link, &to, |_, _, link| match link.remote {
             Node::NvSwitch(_) => sys::nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_SWITCH,
             _ => sys::nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_GPU,
         })

@@ -7,7 +7,7 @@
 pub(super) struct Source<T>(*const T);
 
 impl<T: Copy> Source<T> {
-    /// What is there.
+    /// The object.
     pub fn get(self) -> T {
         // SAFETY: the caller passes a pointer to a `T`, by the contract of the interface.
         unsafe { self.0.read_unaligned() }
@@ -136,6 +136,6 @@ impl<T> Object<T> {
 
 /// Sets `errno`.
 pub(super) fn set_errno(errno: i32) {
-    // SAFETY: the C library gives each thread a place of its own.
+    // SAFETY: the C library gives each thread its own place.
     unsafe { *libc::__errno_location() = errno };
 }

@@ -1,4 +1,4 @@
-//! What programs ask of a device and its port.
+//! Queries of a device and its port.
 
 use super::context::open_device;
 use super::layout::{IbvContext, IbvDeviceAttr, IbvPortAttr};

@@ -11,7 +11,7 @@ use super::pointer::{Object, Target};
 use super::work_request;
 use hwsim_machine::adapter::state::{Attributes, Route, mask};
 use hwsim_machine::adapter::work::SendRequest;
-use hwsim_machine::adapter::{Capacity, QueuePair, QueuePairRequest, State};
+use hwsim_machine::adapter::{Capacity, QueuePair, QueuePairRequest, QueuePairState};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -154,7 +154,7 @@ fn capacity(sizes: &IbvQpCap) -> Capacity {
     }
 }
 
-/// Fills in what programs read: nobody else does it for queue pairs.
+/// Fills in what programs read: no other code does it for queue pairs.
 fn fill(
     c: &mut IbvQpEx,
     pd: Object<DomainObject>,
@@ -169,7 +169,7 @@ fn fill(
     (base.send_cq, base.receive_cq) = (wanted.send_cq, wanted.receive_cq);
     base.srq = wanted.srq;
     (base.handle, base.number) = (number, number);
-    (base.state, base.kind) = (State::Reset as u32, wanted.kind);
+    (base.state, base.kind) = (QueuePairState::Reset as u32, wanted.kind);
     base.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
     base.condition = libc::PTHREAD_COND_INITIALIZER;
     if extended {
@@ -199,7 +199,7 @@ pub(super) extern "C" fn modify_qp(
         if named & bit == 0 {
             return Ok(None);
         }
-        State::from_number(number).map(Some).ok_or(libc::EINVAL)
+        QueuePairState::from_number(number).map(Some).ok_or(libc::EINVAL)
     };
     let (to, believed) =
         match (state(mask::STATE, new.state), state(mask::CURRENT_STATE, new.current_state)) {

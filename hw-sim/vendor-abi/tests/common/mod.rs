@@ -1,7 +1,7 @@
-//! What the driver tests share.
+//! Helpers for tests of the driver.
 //!
 //! A dynamic loader reads its search path when a process starts, and a driver has one machine a
-//! process. Each test therefore runs its body in a process of its own: the test program again, for
+//! process. Each test therefore runs its body in its own process: the test program again, for
 //! that test alone, with the library under the driver's name on the search path.
 
 #![allow(dead_code, reason = "each test program uses a part of this")]
@@ -47,7 +47,7 @@ pub fn is_inside(test: &str) -> bool {
     env::var(INSIDE).is_ok_and(|inside| inside == test)
 }
 
-/// Runs `body` in a process of its own on a machine, and gives what that wrote to stderr.
+/// Runs `body` in its own process on a machine, and gives what that wrote to stderr.
 pub fn on_machine(test: &str, machine: &str, body: fn()) -> String {
     if is_inside(test) {
         body();

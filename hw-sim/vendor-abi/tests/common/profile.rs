@@ -19,7 +19,7 @@ const SOON: Duration = Duration::from_secs(30);
 /// Keys of a profile that is lenient but for them, and further variables of the environment.
 pub type Case<'a> = (&'a str, &'a [(&'a str, &'a str)]);
 
-/// Runs `body` on `machine` once for each case, in a process of its own; gives what each wrote to
+/// Runs `body` on `machine` once for each case, in its own process; gives what each wrote to
 /// stderr. Inside of such a process there are no cases to look at any more.
 pub fn with_keys(test: &str, machine: &str, cases: &[Case], body: fn()) -> Vec<String> {
     if is_inside(test) {
@@ -106,7 +106,7 @@ impl Waiting {
     }
 }
 
-/// A call in a thread of its own.
+/// Its own call in a thread.
 pub struct Call {
     done: Arc<AtomicBool>,
     thread: JoinHandle<()>,

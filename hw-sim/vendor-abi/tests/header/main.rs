@@ -37,7 +37,7 @@ fn the_header_is_what_the_bindings_say() {
     );
 }
 
-/// Runs the C or C++ compiler on `source`, in a folder of its own.
+/// Runs the C or C++ compiler on `source`, in its own folder.
 fn compile(language: &str, arguments: &[&str], source: &str) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join(format!("program.{language}"));

@@ -295,7 +295,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gpus_on_networks_that_do_not_meet_are_told_apart() {
+    fn gpus_on_separate_networks_are_distinguished() {
         let choice = |gpu, link_layer| GpuAdapter {
             gpu,
             adapter: Some("mlx5_0".into()),

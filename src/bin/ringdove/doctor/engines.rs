@@ -16,7 +16,7 @@ pub struct Engine {
     pub state: Result<EngineState, String>,
 }
 
-/// What an engine has.
+/// Capacities of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EngineState {
     pub channels: u64,

@@ -1,5 +1,6 @@
 //! Everything that the report rests on, gathered once. The judgements are pure functions of it.
 
+use super::drivers;
 use super::engines::Engine;
 use super::host::{self, HostFacts};
 use ringdove::bootstrap::{InterfaceChoice, Launch, choose_interface};
@@ -18,12 +19,14 @@ const SECRET: &str = "RINGDOVE_BOOTSTRAP_SECRET";
 /// A variable of the command, not of the library.
 const LOG: &str = "RINGDOVE_LOG";
 
-/// What was found.
+/// The findings.
 pub struct Facts {
     pub driver: Result<DriverFacts, Error>,
     pub management: Result<Management, String>,
     pub gpus: Vec<Gpu>,
     pub visible_devices: Option<String>,
+    /// Those of [`drivers::VARIABLES`] that are set.
+    pub driver_variables: BTreeMap<&'static str, String>,
     pub sysfs: PathBuf,
     pub adapters: Vec<Adapter>,
     /// Ports as the verbs library shows them, and the adapters that it cannot open.
@@ -32,7 +35,7 @@ pub struct Facts {
     pub host: HostFacts,
     pub settings: Result<Settings, Error>,
     pub sources: Vec<Source>,
-    /// Variables that look like settings and are none.
+    /// Variables that look like settings, but are not.
     pub unknown_settings: Vec<String>,
     pub interface: Result<InterfaceChoice, Error>,
     pub launch: Result<Option<Launch>, Error>,
@@ -77,6 +80,10 @@ impl Facts {
             gpus: devices.iter().map(|device| gpu(&sysfs, device)).collect(),
             management: Management::read(),
             visible_devices: lookup("CUDA_VISIBLE_DEVICES"),
+            driver_variables: drivers::VARIABLES
+                .iter()
+                .filter_map(|&name| Some((name, lookup(name)?)))
+                .collect(),
             adapters: adapter::read(&sysfs),
             verbs: list_ports(),
             engines: engines.into_iter().map(Engine::look_at).collect(),

@@ -18,7 +18,7 @@ pub struct Pair {
     pub other: usize,
     /// `None`: they cannot.
     pub transport: Option<&'static str>,
-    /// What is between them.
+    /// The path between them.
     pub path: String,
 }
 

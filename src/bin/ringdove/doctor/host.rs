@@ -10,7 +10,7 @@ const CGROUPS_MAX: usize = 64;
 const NVIDIA: &str = "0x10de";
 const MELLANOX: &str = "0x15b3";
 
-/// What was read. `None` where the system does not say.
+/// Values that were read; `None` where the system has none.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HostFacts {
     pub name: String,
@@ -74,7 +74,7 @@ fn read_text(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
 }
 
-/// What a file of one line holds.
+/// Content of a file of one line.
 pub fn word(path: &Path) -> Option<String> {
     let text = read_text(path).trim().to_owned();
     (!text.is_empty()).then_some(text)

@@ -2,10 +2,11 @@
 //! and missing parts with the way to get them.
 //!
 //! * `host`, `facts`: what is found, read once; nothing is changed
-//! * `gpus`, `adapters`, `engines`, `job`: judgements, pure functions of the facts
+//! * `gpus`, `drivers`, `adapters`, `engines`, `job`: judgements, pure functions of the facts
 //! * `report`: findings, and how they are shown
 
 mod adapters;
+mod drivers;
 mod engines;
 mod facts;
 mod gpus;
@@ -118,6 +119,7 @@ fn examine(facts: &Facts, chosen: &Chosen) -> Report {
         adapters::choice_findings(facts, adapters, &mut report);
         engines::choice_findings(facts, engines, &mut report);
     }
+    drivers::behaviour(facts, &mut report);
     job::settings(facts, &mut report);
     report
 }

@@ -29,11 +29,11 @@ impl fmt::Display for Level {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     pub level: Level,
-    /// What it is about, such as `GPU 0`; the same word in every report.
+    /// Its subject, such as `GPU 0`; the same word in every report.
     pub subject: String,
-    /// What was seen, and why that is as it should be, or not.
+    /// The finding.
     pub seen: String,
-    /// What to do about it.
+    /// The advice.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advice: Option<String>,
 }

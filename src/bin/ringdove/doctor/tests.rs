@@ -30,6 +30,7 @@ pub fn healthy() -> Facts {
         gpus: devices.iter().map(gpu).collect(),
         driver: Ok(DriverFacts { cuda_version: (12, 4), devices }),
         visible_devices: None,
+        driver_variables: Default::default(),
         sysfs: "/sys".into(),
         adapters: vec![Adapter {
             name: "mlx5_0".into(),
@@ -63,6 +64,7 @@ fn device(bus: u8) -> DeviceFacts {
         exports_dma_buffers: true,
         direct_rdma: true,
         compute_mode: ComputeMode::Shared,
+        stream_memory_operations: true,
         reaches: vec![true; 2],
     }
 }
@@ -123,9 +125,34 @@ fn a_job_on_several_nodes_without_a_secret_is_open_to_the_network() {
     let found = complaints(&facts);
     let secret = found.iter().find(|(_, subject, _)| subject == "secret").expect("a warning");
     assert_eq!(secret.0, Level::Warning);
-    for part in ["whoever can reach its port", "RINGDOVE_BOOTSTRAP_SECRET", "openssl rand"] {
+    for part in ["anybody who can reach its port", "RINGDOVE_BOOTSTRAP_SECRET", "openssl rand"] {
         assert!(secret.2.contains(part), "{secret:?}");
     }
+}
+
+/// If this fails, nobody knows by which way signals go, or why ranks are slow that share a GPU.
+#[test]
+fn the_way_of_signals_and_shared_gpus_are_named() {
+    let signals = |facts: &Facts| {
+        let report = report(facts);
+        let found = report.findings().find(|finding| finding.subject == "signals between GPUs");
+        found.expect("always there").seen.clone()
+    };
+    let mut facts = healthy();
+    assert!(signals(&facts).starts_with("stream memory operations"), "{}", signals(&facts));
+    facts.driver.as_mut().unwrap().cuda_version = (13, 1);
+    assert!(signals(&facts).contains("CUDA 13.1 do not reach"), "{}", signals(&facts));
+    facts.driver.as_mut().unwrap().devices[1].stream_memory_operations = false;
+    assert!(signals(&facts).contains("not all GPUs"), "{}", signals(&facts));
+
+    let mut facts = healthy();
+    facts.launch = launch_without_secret("4");
+    let shares = |facts: &Facts| {
+        complaints(facts).into_iter().any(|(_, subject, _)| subject == "processes that share a GPU")
+    };
+    assert!(shares(&facts));
+    facts.driver_variables.insert("CUDA_MPS_PIPE_DIRECTORY", "/tmp/mps".into());
+    assert!(!shares(&facts));
 }
 
 fn report(facts: &Facts) -> Report {
@@ -158,14 +185,20 @@ fn every_trap_is_named_with_the_way_out() {
         (Level::Warning, "lost GPU", "GPU 2 does not answer: gone", |facts| {
             facts.management.as_mut().unwrap().silent.push((2, "gone".into()));
         }),
-        (Level::Missing, "GPU 1", "kernels want 7.0", |facts| {
+        (Level::Missing, "GPU 1", "kernels need 7.0", |facts| {
             facts.gpus[1].device.compute_capability = (6, 1);
         }),
-        (Level::Missing, "GPU 0", "prohibits", |facts| {
+        (Level::Missing, "GPU 0", "prohibited", |facts| {
             facts.gpus[0].device.compute_mode = ComputeMode::Prohibited;
         }),
         (Level::Warning, "GPU 0", "exclusive", |facts| {
             facts.gpus[0].device.compute_mode = ComputeMode::ExclusiveProcess;
+        }),
+        (Level::Warning, "CUDA_LAUNCH_BLOCKING", "one thread that drives several", |facts| {
+            facts.driver_variables.insert("CUDA_LAUNCH_BLOCKING", "1".into());
+        }),
+        (Level::Warning, "CUDA_DEVICE_MAX_CONNECTIONS", "set 8 or 32", |facts| {
+            facts.driver_variables.insert("CUDA_DEVICE_MAX_CONNECTIONS", "1".into());
         }),
         (Level::Warning, "GPU 0", "8 of 16 lanes", |facts| facts.gpus[0].lanes = Some((8, 16))),
         (Level::Warning, "GPU 0", "iommu=pt", |facts| facts.gpus[0].iommu = Some("DMA-FQ".into())),
@@ -186,7 +219,7 @@ fn every_trap_is_named_with_the_way_out() {
             let (what, cause) = ("reading mlx5_0".into(), "Too many open files".into());
             facts.verbs = Err(Error::System { what, cause });
         }),
-        (Level::Warning, "secret", "runs as this user can join the job or end it", |facts| {
+        (Level::Warning, "secret", "any process of this user", |facts| {
             facts.launch = launch_without_secret("2");
         }),
         (Level::Warning, "libibverbs", "no permission", |facts| {
@@ -206,7 +239,7 @@ fn every_trap_is_named_with_the_way_out() {
         (Level::Warning, "RINGDOVE_PROXY_CPUS", "[9]", |facts| {
             facts.settings.as_mut().unwrap().proxy_cpus = vec![1, 9];
         }),
-        (Level::Warning, "RINGDOVE_SLTS", "typing error", |facts| {
+        (Level::Warning, "RINGDOVE_SLTS", "check its spelling", |facts| {
             facts.unknown_settings.push("RINGDOVE_SLTS".into());
         }),
     ];
@@ -257,10 +290,10 @@ fn a_driver_that_is_not_found_is_explained_by_what_is_found() {
         ("NVIDIA Container Toolkit, with `compute,utility`", |facts| {
             facts.host.nvidia_device_file = true;
         }),
-        ("on the PCI bus there is 0000:3b:00.0; install", |facts| {
+        ("the PCI bus has 0000:3b:00.0; install", |facts| {
             facts.host.pci_gpus.push("0000:3b:00.0".into());
         }),
-        ("on the PCI bus there is 0000:3b:00.0; start the container", |facts| {
+        ("the PCI bus has 0000:3b:00.0; start the container", |facts| {
             facts.host.pci_gpus.push("0000:3b:00.0".into());
             facts.host.container = Some("it says so".into());
         }),

@@ -3,8 +3,8 @@
 use super::backend::{Collective, DataType, ReduceOp};
 use super::error::PerfError;
 use super::pattern::RANKS_MAX;
-use super::size::parse_size;
 use ringdove::id::EngineKind;
+use ringdove_figures::size::parse_size;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -158,10 +158,10 @@ fn positive(text: &str) -> Result<usize, String> {
     }
 }
 
-/// What to measure, checked.
+/// The sizes and counts to measure, checked.
 #[derive(Clone, Debug)]
 pub struct Sweep {
-    /// What runs.
+    /// The operation.
     pub collective: Collective,
     /// Bytes of the larger buffer, ascending, before rounding down to whole elements and parts.
     pub sizes: Vec<usize>,

@@ -40,11 +40,11 @@ pub trait Rank: Send {
     fn rank_count(&self) -> usize;
     /// The communicator's asynchronous error, if there is one.
     fn check(&mut self) -> Result<(), PerfError>;
-    /// What this rank's engine has done so far.
+    /// Counters of this rank's engine.
     fn work(&mut self) -> Work;
 }
 
-/// What engines have done since their communicators began.
+/// Counters of the engines since their communicators began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Work {
     /// Doorbells rung by GPU threads.
@@ -185,10 +185,10 @@ impl Memory {
     }
 }
 
-/// What memory each rank gets.
+/// Memory of each rank.
 #[derive(Clone, Copy, Debug)]
 pub struct Buffers {
-    /// Bytes of the send buffer, which nobody uses in place.
+    /// Bytes of the send buffer, which is unused in place.
     pub send_bytes: usize,
     /// Bytes of the receive buffer.
     pub receive_bytes: usize,

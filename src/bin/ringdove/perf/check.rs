@@ -9,7 +9,7 @@ use std::borrow::Cow;
 
 /// Bytes behind the message that must stay as they are.
 pub const GUARD_BYTES: usize = 256;
-/// What outputs hold before a checked run: an element that nobody writes cannot look right.
+/// What outputs hold before a checked run: an element that is not written cannot look right.
 const POISON: u8 = 0xa5;
 /// Poison is uploaded in pieces of this size.
 const POISON_PERIOD_BYTES: usize = 64 << 10;

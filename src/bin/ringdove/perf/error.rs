@@ -1,7 +1,8 @@
-//! What can go wrong in a measurement.
+//! Errors of a measurement.
 
 use super::pattern::RANKS_MAX;
 use cudarc::driver::DriverError;
+use ringdove_figures::plot::PlotError;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -17,9 +18,9 @@ pub enum PerfError {
     Option {
         /// The option's name.
         option: &'static str,
-        /// What it must be.
+        /// The accepted values.
         expected: String,
-        /// What it is.
+        /// The kind.
         seen: String,
     },
     /// A driver without GPUs.
@@ -34,7 +35,7 @@ pub enum PerfError {
     /// A driver call failed.
     #[error("could not {what}: the CUDA driver says {source}")]
     Gpu {
-        /// What was tried.
+        /// The action that failed.
         what: &'static str,
         /// The driver's answer.
         source: DriverError,
@@ -67,8 +68,8 @@ pub enum PerfError {
         source: std::io::Error,
     },
     /// The picture could not be drawn.
-    #[error("could not draw the plot: {0}")]
-    Plot(String),
+    #[error(transparent)]
+    Plot(#[from] PlotError),
     /// The results could not be written as JSON.
     #[error("could not write the results as JSON: {0}")]
     Json(serde_json::Error),

@@ -3,7 +3,7 @@
 
 use super::error::PerfError;
 use super::measure::Outcome;
-use super::report::Place;
+use super::report::RankDevice;
 use ringdove::bootstrap::{ControlPlane, Launch, Root};
 use ringdove::id::Rank;
 use ringdove::{Error, Settings, UniqueId};
@@ -21,7 +21,7 @@ pub struct Job {
 }
 
 impl Job {
-    /// The job that the environment tells of; where it tells of none, this process alone.
+    /// The job that the environment describes, or else this process alone.
     pub fn join(settings: &Settings) -> Result<Self, PerfError> {
         let Some(launch) = Launch::from_env()? else { return Ok(Self::default()) };
         if launch.rank_count == 1 {
@@ -75,7 +75,7 @@ impl Job {
     }
 
     /// The ranks of all processes.
-    pub fn all_places(&self, own: Vec<Place>) -> Result<Vec<Place>, PerfError> {
+    pub fn all_places(&self, own: Vec<RankDevice>) -> Result<Vec<RankDevice>, PerfError> {
         Ok(self.gather(own)?.into_iter().flatten().collect())
     }
 
@@ -101,7 +101,7 @@ impl Job {
             .map(|sum| Outcome { seconds: sum.seconds / count, ..sum }))
     }
 
-    /// What every process says, in order. A process alone talks to nobody.
+    /// What every process says, in order. A process alone does not communicate.
     fn gather<T: Serialize + DeserializeOwned>(&self, own: T) -> Result<Vec<T>, PerfError> {
         let Some(plane) = &self.plane else { return Ok(vec![own]) };
         let bytes = serde_json::to_vec(&own).map_err(PerfError::Json)?;

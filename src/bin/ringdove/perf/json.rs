@@ -5,7 +5,7 @@
 
 use super::arguments::{Arguments, type_name};
 use super::measure::Outcome;
-use super::report::{Place, Row, Totals, redop_name};
+use super::report::{RankDevice, Row, Totals, redop_name};
 use serde::Serialize;
 
 /// The schema's version.
@@ -104,15 +104,15 @@ struct AverageBandwidth {
     okay: &'static str,
 }
 
-/// What a document is made from.
+/// Input of a document.
 pub struct Run<'a> {
     /// The options.
     pub arguments: &'a Arguments,
     /// The ranks.
-    pub places: &'a [Place],
+    pub places: &'a [RankDevice],
     /// This machine's name.
     pub host: &'a str,
-    /// What was measured.
+    /// The results.
     pub rows: &'a [Row],
     /// Whether the sweep ended early.
     pub interrupted: bool,
@@ -190,7 +190,7 @@ impl Config {
 }
 
 impl DeviceEntry {
-    fn new(place: &Place, host: &str) -> Self {
+    fn new(place: &RankDevice, host: &str) -> Self {
         Self {
             rank: place.rank,
             group: 0,
@@ -262,7 +262,7 @@ mod tests {
         };
         let run = Run {
             arguments: &arguments,
-            places: &[Place { rank: 0, process: 1, device }],
+            places: &[RankDevice { rank: 0, process: 1, device }],
             host: "host",
             rows: &[row],
             interrupted: false,

@@ -34,13 +34,13 @@ pub struct Outcome {
     pub seconds: f64,
     /// Wrong elements over all ranks; `None` when nothing was checked.
     pub wrong: Option<u64>,
-    /// What the engines did in the timed iterations.
+    /// Counters of the engines in the timed iterations.
     pub work: Work,
     /// How many operations that were.
     pub operations: usize,
 }
 
-/// What surrounds all measurements of a run.
+/// Environment of all measurements of a run.
 #[derive(Clone, Copy)]
 pub struct Run<'a> {
     /// Whether somebody asked for the end.

@@ -5,7 +5,7 @@ use super::backend::{Buffer, Collective, Operation, Rank, ReduceOp, Work};
 use super::error::PerfError;
 use std::sync::{Arc, Mutex};
 
-/// What goes wrong.
+/// The fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Nothing.

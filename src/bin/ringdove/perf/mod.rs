@@ -1,11 +1,11 @@
 //! `ringdove perf`: measures and checks operations, as nccl-tests does.
 //!
-//! * [`arguments`], [`size`]: what was asked for
+//! * [`arguments`]: the options
 //! * [`backend`]: a rank on a GPU
 //! * [`pattern`], [`check`]: inputs, expected results, and their comparison
 //! * [`job`]: the processes that take part
 //! * [`measure`], [`threads`], [`interrupt`]: the timed loop
-//! * [`report`], [`json`], [`plot`], [`output`]: what comes out
+//! * [`report`], [`json`], [`plot`], [`output`]: the results
 
 pub mod arguments;
 mod backend;
@@ -22,7 +22,6 @@ mod output;
 mod pattern;
 mod plot;
 mod report;
-mod size;
 mod sweep;
 mod threads;
 
@@ -37,7 +36,7 @@ use interrupt::{EXIT_INTERRUPTED, Interrupt};
 use job::Job;
 use measure::Run;
 use output::OutputFile;
-use report::{Place, Row, Totals};
+use report::{RankDevice, Row, Totals};
 use ringdove::{Communicator, Settings};
 use std::io::Write;
 use std::path::PathBuf;
@@ -159,7 +158,7 @@ fn open_communicators(
 struct Stage {
     /// One for each rank; ranks may share one.
     contexts: Vec<Arc<CudaContext>>,
-    places: Vec<Place>,
+    places: Vec<RankDevice>,
     host: String,
 }
 
@@ -175,7 +174,7 @@ impl Stage {
             stage.contexts.push(context);
             let rank = count * job.process() + number;
             let process = std::process::id();
-            stage.places.push(Place { rank, process, device });
+            stage.places.push(RankDevice { rank, process, device });
         }
         stage.places = job.all_places(stage.places)?;
         Ok(stage)
@@ -191,7 +190,7 @@ impl Stage {
         let limit = self
             .places
             .iter()
-            .map(|Place { device, .. }| {
+            .map(|RankDevice { device, .. }| {
                 let usable = device.memory_bytes - device.memory_bytes / RESERVED_FRACTION;
                 (usable / (buffers * sharers(device))).saturating_sub(GUARD_BYTES)
             })

@@ -33,7 +33,7 @@ const PRODUCT_RANKS_MAX: usize = 12;
 /// One set of inputs.
 #[derive(Clone, Copy, Debug)]
 pub struct Pattern {
-    /// What runs.
+    /// The operation.
     pub collective: Collective,
     /// Type of the elements.
     pub data_type: DataType,

@@ -4,9 +4,9 @@ use super::arguments::{Arguments, Sweep, reduction_name, type_name};
 use super::backend::{Collective, DataType, Device, ReduceOp, Work};
 use super::measure::Outcome;
 use ringdove::id::EngineKind;
+use ringdove_figures::table::{self, Half, all_reduce_bus_factor, general};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
-use std::fmt::Write;
 
 /// Said wherever a time of virtual hardware is shown.
 pub const VIRTUAL_NOTICE: &str =
@@ -15,7 +15,7 @@ pub const VIRTUAL_NOTICE: &str =
 /// One size, measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Row {
-    /// What ran.
+    /// The operation.
     pub collective: Collective,
     /// Its root, if it has one.
     pub root: Option<u32>,
@@ -38,7 +38,7 @@ pub struct Row {
 impl Row {
     /// The root as nccl-tests prints it: -1 where there is none.
     pub fn printed_root(&self) -> i64 {
-        self.root.map_or(-1, i64::from)
+        self.root.map_or(ringdove_figures::table::ROOT, i64::from)
     }
 
     /// Bytes over time, in GB/s (10^9).
@@ -59,19 +59,18 @@ impl Row {
 
 /// Bytes that a link must carry for each byte of the message, at best.
 pub fn bus_factor(collective: Collective, rank_count: usize) -> f64 {
-    let ranks = rank_count as f64;
     match collective {
-        Collective::AllReduce => 2.0 * (ranks - 1.0) / ranks,
+        Collective::AllReduce => all_reduce_bus_factor(rank_count),
         Collective::AllGather
         | Collective::ReduceScatter
         | Collective::AllToAll
         | Collective::Gather
-        | Collective::Scatter => (ranks - 1.0) / ranks,
+        | Collective::Scatter => all_reduce_bus_factor(rank_count) / 2.0,
         Collective::Broadcast | Collective::Reduce | Collective::SendRecv => 1.0,
     }
 }
 
-/// What all rows add up to.
+/// Totals of all rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Totals {
     /// Wrong elements.
@@ -95,7 +94,7 @@ impl Totals {
 
 /// A rank's line in the header.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct RankDevice {
     /// The rank.
     pub rank: usize,
     /// The process that drives it.
@@ -105,7 +104,7 @@ pub struct Place {
 }
 
 /// The lines before the table.
-pub fn header(arguments: &Arguments, sweep: &Sweep, places: &[Place], host: &str) -> String {
+pub fn header(arguments: &Arguments, sweep: &Sweep, places: &[RankDevice], host: &str) -> String {
     let (step, kind) = match arguments.step_factor {
         0 | 1 => (arguments.step_bytes, "bytes"),
         factor => (factor, "factor"),
@@ -126,17 +125,17 @@ pub fn header(arguments: &Arguments, sweep: &Sweep, places: &[Place], host: &str
         sweep.aggregated,
         sweep.check,
     );
-    for Place { rank, process, device } in places {
+    for RankDevice { rank, process, device } in places {
         text += &format!(
             "#  Rank {rank:2} Group  0 Pid {process:6} on {host:>10} device {:2} [{}] {}\n",
             device.ordinal, device.pci, device.name
         );
     }
-    text + &notes(arguments, places) + &columns()
+    text + &notes(arguments, places) + &table::columns("")
 }
 
-/// What a reader must know before the numbers.
-fn notes(arguments: &Arguments, places: &[Place]) -> String {
+/// Notes before the table.
+fn notes(arguments: &Arguments, places: &[RankDevice]) -> String {
     let mut text = String::from("#\n");
     let devices: HashSet<&str> = places.iter().map(|place| place.device.uuid.as_str()).collect();
     let devices = devices.len();
@@ -161,47 +160,18 @@ fn notes(arguments: &Arguments, places: &[Place]) -> String {
     text
 }
 
-/// The three lines that name the columns, to the last space as nccl-tests prints them.
-fn columns() -> String {
-    let half = |names: [&str; 4]| {
-        format!("  {:>7}  {:>6}  {:>6}  {:>6}", names[0], names[1], names[2], names[3])
-    };
-    let line = |left: [&str; 5], right: [&str; 4]| {
-        let [size, count, kind, redop, root] = left;
-        let left = format!("# {size:>10}  {count:>12}  {kind:>8}  {redop:>6}  {root:>6}");
-        format!("{left}{0}{0} \n", half(right))
-    };
-    let places = "out-of-place                       in-place          ";
-    format!("#\n# {:50}           {places}\n", "")
-        + &line(["size", "count", "type", "redop", "root"], ["time", "algbw", "busbw", "#wrong"])
-        + &line(["(B)", "(elements)", "", "", ""], ["(us)", "(GB/s)", "(GB/s)", ""])
-}
-
 /// One line of the table, without its end.
 pub fn row(row: &Row) -> String {
-    let mut line = format!(
-        "{:>12}  {:>12}  {:>8}  {:>6}  {:>6}",
-        row.bytes,
-        row.count,
-        type_name(row.data_type),
-        redop_name(row.collective, row.reduction),
-        row.printed_root()
-    );
-    for outcome in [&row.out_of_place, &row.in_place] {
-        let Some(outcome) = outcome else {
-            line += &format!("  {:>7}  {:>6}  {:>6}  {:>6}", "N/A", "N/A", "N/A", "N/A");
-            continue;
-        };
-        let wrong = outcome.wrong.map_or("N/A".to_owned(), |count| general(count as f64));
-        let _ = write!(
-            line,
-            "  {:>7}  {:>6}  {:>6}  {wrong:>6}",
-            fitted(outcome.seconds * 1e6, 7),
-            fitted(row.algorithm_bandwidth(outcome), 6),
-            fitted(row.bus_bandwidth(outcome), 6)
-        );
-    }
-    line
+    let redop = redop_name(row.collective, row.reduction);
+    let half = |outcome: &Outcome| Half {
+        time_us: outcome.seconds * 1e6,
+        algorithm_bandwidth: row.algorithm_bandwidth(outcome),
+        bus_bandwidth: row.bus_bandwidth(outcome),
+        wrong: outcome.wrong,
+    };
+    let halves = [&row.out_of_place, &row.in_place].map(|outcome| outcome.as_ref().map(half));
+    table::row_start(row.bytes, row.count, type_name(row.data_type), (redop, row.printed_root()))
+        + &halves.map(|each| table::half(each.as_ref())).concat()
 }
 
 /// As nccl-tests does for all-gather, "none" where nothing is combined.
@@ -238,52 +208,6 @@ pub fn footer(totals: &Totals, collective: Collective) -> String {
         general(totals.average_bus_bandwidth),
         collective.name()
     )
-}
-
-/// A number with as many decimals, two at most, as the width leaves room for.
-fn fitted(value: f64, width: usize) -> String {
-    for decimals in [2, 1, 0] {
-        let text = format!("{value:.decimals$}");
-        if text.len() <= width {
-            return text;
-        }
-    }
-    if width >= 7 { exponential(value, 1) } else { exponential(value, 0) }
-}
-
-/// C's `%.*e`: an exponent of at least two digits, with its sign.
-fn exponential(value: f64, decimals: usize) -> String {
-    let text = format!("{value:.decimals$e}");
-    match text.split_once('e') {
-        Some((mantissa, exponent)) => {
-            let (sign, digits) = match exponent.strip_prefix('-') {
-                Some(digits) => ('-', digits),
-                None => ('+', exponent),
-            };
-            format!("{mantissa}e{sign}{digits:0>2}")
-        }
-        None => text,
-    }
-}
-
-/// C's `%g`: six significant digits, no trailing zeros.
-pub fn general(value: f64) -> String {
-    if value == 0.0 || !value.is_finite() {
-        return format!("{value}");
-    }
-    let rounded = exponential(value, 5);
-    let (mantissa, exponent) = rounded.split_once('e').unwrap_or((&rounded, "0"));
-    let exponent: i32 = exponent.parse().unwrap_or(0);
-    let trim = |text: &str| match text.contains('.') {
-        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
-        false => text.to_owned(),
-    };
-    if (-4..6).contains(&exponent) {
-        trim(&format!("{value:.*}", (5 - exponent) as usize))
-    } else {
-        let sign = if exponent < 0 { '-' } else { '+' };
-        format!("{}e{sign}{:02}", trim(mantissa), exponent.abs())
-    }
 }
 
 #[cfg(test)]

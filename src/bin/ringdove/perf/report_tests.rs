@@ -63,7 +63,7 @@ fn an_unchecked_or_missing_half_says_so() {
 
 #[test]
 fn columns_end_where_the_rows_values_end() {
-    let text = columns();
+    let text = table::columns("");
     let names = text.lines().nth(2).expect("the line of names");
     let ends = |line: &str| -> Vec<usize> {
         let bytes = line.as_bytes();
@@ -82,7 +82,7 @@ fn the_header_names_ranks_sharing_and_simulation() {
     let sweep = arguments.sweep(Collective::AllReduce).expect("a sweep");
     let virtual_gpu = device("Example (virtual)");
     let places: Vec<_> =
-        (0..2).map(|rank| Place { rank, process: 1, device: virtual_gpu.clone() }).collect();
+        (0..2).map(|rank| RankDevice { rank, process: 1, device: virtual_gpu.clone() }).collect();
     let text = header(&arguments, &sweep, &places, "host");
     assert!(text.contains(
         "# nThread 1 nGpus 2 minBytes 8192 maxBytes 1048576 step: 2(factor) warmup iters: 1 \
@@ -92,7 +92,7 @@ fn the_header_names_ranks_sharing_and_simulation() {
     assert!(text.contains("# 2 ranks share 1 GPU(s), round-robin\n"), "{text}");
     assert!(text.contains(VIRTUAL_NOTICE), "{text}");
     assert!(text.contains("# Engine proxy: "), "{text}");
-    let real = [Place { rank: 0, process: 1, device: device("Example") }];
+    let real = [RankDevice { rank: 0, process: 1, device: device("Example") }];
     let text = header(&arguments, &sweep, &real, "host");
     assert!(!text.contains("virtual") && !text.contains("share"), "{text}");
     let device = Arguments { engine: Some(EngineKind::Device), ..arguments };
@@ -123,30 +123,4 @@ fn bus_factors_are_those_of_nccl_tests() {
     assert_eq!(bus_factor(Collective::AllReduce, 4), 1.5);
     assert_eq!(bus_factor(Collective::AllReduce, 8), 1.75);
     assert_eq!(bus_factor(Collective::SendRecv, 8), 1.0);
-}
-
-#[test]
-fn numbers_fit_their_columns() {
-    assert_eq!(fitted(6.514, 7), "6.51");
-    assert_eq!(fitted(12345.678, 7), "12345.7");
-    assert_eq!(fitted(1234567.8, 7), "1234568");
-    assert_eq!(fitted(12345678.0, 7), "1.2e+07");
-    assert_eq!(fitted(1234567.0, 6), "1e+06");
-    assert_eq!(fitted(139.4, 6), "139.40");
-}
-
-#[test]
-fn general_is_printfs_g() {
-    for (value, text) in [
-        (0.0, "0"),
-        (12.0, "12"),
-        (3.4285714, "3.42857"),
-        (139.4, "139.4"),
-        (999999.5, "1e+06"),
-        (1234567.0, "1.23457e+06"),
-        (0.0001234567, "0.000123457"),
-        (0.00001234567, "1.23457e-05"),
-    ] {
-        assert_eq!(general(value), text);
-    }
 }

@@ -20,7 +20,7 @@ pub(super) fn attach(
 ) -> Result<RankEngine> {
     if settings.trace.is_some() {
         tracing::warn!(
-            "RINGDOVE_TRACE is of the proxy: a device engine shows nobody its transfers"
+            "RINGDOVE_TRACE is for the proxy: the transfers of a device engine cannot be traced"
         );
     }
     let memory = &state.memory;

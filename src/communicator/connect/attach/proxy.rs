@@ -9,14 +9,16 @@ use crate::engine::{
     AttachmentParts, EngineSettings, Lane, ProxyThreads, RegionDescriptor, Route, Watch,
 };
 use crate::error::{Error, Result};
-use crate::id::{LaneId, RouteId};
+use crate::id::{LaneId, RouteId, SignalWay};
 use crate::ring::{Consumer, RingSize};
 use crate::settings::Settings;
 use crate::transport::Transport;
 use crate::transport::peer::PeerTransport;
+use crate::transport::peer::probe::{Found, Target, probe};
 use crate::transport::split::Split;
 use crate::transport::traced::{TraceFile, Traced};
 use crate::transport::verbs::VerbsTransport;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// A transport to other nodes, and the lanes that lead there.
@@ -51,7 +53,14 @@ pub(super) fn attach(
 ) -> Result<RankEngine> {
     let threads = proxies(settings)?;
     let (slots, tail) = state.memory.ring()?;
-    let near = PeerTransport::new(&state.context)?;
+    let remedies = &settings.remedies;
+    let mut near = PeerTransport::new(&state.context, remedies)?;
+    if remedies.reach_probe {
+        near.set_signal_way(probe_peers(state, &peers, inter_node.as_deref())?);
+    }
+    if let Some(way) = remedies.signal_way {
+        near.set_signal_way(way);
+    }
     let transport: Box<dyn Transport> = match inter_node {
         None => Box::new(near),
         Some(inter_node) => {
@@ -93,6 +102,35 @@ pub(super) fn attach(
     attached.handle().settle(settings.bootstrap_timeout)?;
     let watch = Watch::new(state.rank, state.memory.record()?)?;
     Ok(RankEngine::Proxy { attached, peers, watch, process: process.clone(), _threads: threads })
+}
+
+/// Tries every peer of this node, and finds how signals reach all of them.
+fn probe_peers(
+    state: &RankState,
+    peers: &[Peer],
+    inter_node: Option<&InterNodeLanes>,
+) -> Result<SignalWay> {
+    let is_elsewhere =
+        |number| inter_node.is_some_and(|(_, lanes)| lanes.contains(&LaneId(number)));
+    let mut targets = BTreeMap::new();
+    for (number, place) in (0..).zip(&state.memory.layout.ports) {
+        let there = &peers[peer_of(place)];
+        let port = PortDescription::of(number, place, &there.layout);
+        let Some(arrival) = port.arrival.filter(|_| !is_elsewhere(number)) else { continue };
+        let data = port.route.filter(|route| route.carries_data && route.bytes > 0);
+        let target = Target {
+            peer: port.peer,
+            signal: there.endpoint.signals.wrapping_add(arrival.offset),
+            data: data.map(|route| there.endpoint.staging.wrapping_add(route.offset)),
+        };
+        // One port of each peer is enough: one with data, where there is any.
+        let known = targets.entry(port.peer).or_insert(target);
+        *known = if known.data.is_none() { target } else { *known };
+    }
+    let targets: Vec<_> = targets.into_values().collect();
+    let Found { way, took } = probe(&state.context, state.rank, &targets)?;
+    tracing::info!(rank = state.rank.0, peers = targets.len(), %way, ?took, "peers reached");
+    Ok(way)
 }
 
 /// With a trace file, if that is set.

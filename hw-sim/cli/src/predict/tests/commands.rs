@@ -1,4 +1,4 @@
-//! What the command prints and writes.
+//! Output of the command.
 
 use super::super::{Operation, PredictError, Scene, all_reduce, json, p2p, plot, table};
 use super::a100::{parse, try_parse};
@@ -156,6 +156,19 @@ fn json_and_plots_hold_every_point() {
     assert!(plot::p2p(&scene, common, &points).expect("draws").starts_with("<svg"));
 }
 
+/// If this fails, a size of thousands of ranks that does not fold runs for many minutes.
+#[test]
+fn more_ops_than_the_bound_are_refused_before_they_are_played() {
+    let arguments = all_reduce_arguments("all-reduce -b 1M -e 2M --ops-max 1000");
+    let error = all_reduce(&arguments).expect_err("each size has more ops").to_string();
+    assert!(error.contains("at most 1000") && error.contains("--ops-max"), "{error}");
+    let error = match parse("p2p --nodes 1048576").operation {
+        Operation::P2p(arguments) => p2p(&arguments).expect_err("too many GPUs").to_string(),
+        Operation::AllReduce(_) => panic!("p2p was asked for"),
+    };
+    assert!(error.contains("at most 131072, got 1048576 nodes of 4 GPUs"), "{error}");
+}
+
 /// If this fails, a slip on the command line is obeyed instead of refused.
 #[test]
 fn flags_out_of_range_are_refused_with_what_would_do() {
@@ -177,7 +190,7 @@ fn flags_out_of_range_are_refused_with_what_would_do() {
         ("all-reduce --engine stores", "profile ark-v100 has no section [stores]"),
         ("all-reduce -g 3 --algorithm halving", "no plan: ranks: expected a power of two"),
         ("all-reduce --slots 3", "slots of a lane: expected a power of two"),
-        ("all-reduce --nodes 0", "nodes: expected 1 to 1048576, got 0"),
+        ("all-reduce --nodes 0", "nodes: expected at least 1, got 0"),
         ("all-reduce --adapter=-1 --nodes 2", "adapter rate: expected more than 0 GB/s, got -1"),
         ("p2p --to 9", "--to: expected less than 4, the GPUs of pcie4, got 9"),
         ("p2p --to 0", "--to: expected another GPU than --from, got 0"),

@@ -1,11 +1,11 @@
 //! The generated parts of hw-sim/timing/README.md.
 
-use super::super::plot::{Chart, Series, draw};
 use super::super::{Operation, Scene, collective::Job, table::bandwidths};
 use super::a100;
 use hwsim_timing::ark::{self, Comparison, Curve, FIGURE_8, WINDOW};
 use hwsim_timing::p2p::{Point, Stream, measure};
 use hwsim_timing::{Edge, Engine, Graph, LinkKind, Machine, Network, Profile, Setup};
+use ringdove_figures::plot::{Chart, Series, Style, draw};
 use std::fmt::Write;
 use std::path::Path;
 
@@ -109,20 +109,21 @@ fn figure(profile: &Profile, points: &[Comparison]) -> String {
                 name: format!("{name}, modelled"),
                 points: modelled.collect(),
                 colour,
-                is_marks: false,
+                style: Style::Line,
             };
             let marks = points.iter().filter(|point| point.curve == curve);
             let marks = Series {
                 name: format!("{name}, published"),
                 points: marks.map(|point| (point.bytes as f64, point.published)).collect(),
                 colour,
-                is_marks: true,
+                style: Style::Marks,
             };
             series.extend([line, marks]);
         }
         let (what, axis) = if is_throughput { ("throughput", "GB/s") } else { ("latency", "us") };
-        let title = format!("ARK Fig. 8, {what} (lines: modelled, {})", profile.name);
-        Chart { title, axis, series }
+        let title = format!("ARK Fig. 8, {what}");
+        let note = format!("lines: modelled, profile {}; marks: published", profile.name);
+        Chart { title, note, axis, series }
     };
     draw(&[chart(true), chart(false)]).expect("it draws")
 }
@@ -191,7 +192,7 @@ fn further(ark: &Profile) -> String {
     text += &throughput_table(&device);
     text += "\nBetween nodes with 400 Gb/s adapters on PCIe 5.0, GB/s, profile `what-if-400g`:\n\n";
     let fast = Profile::find("what-if-400g").expect("built in");
-    let pair = far_pair(&fast);
+    let pair = inter_node_pair(&fast);
     let engines = [
         ("CPU-driven", Engine::CpuDriven, false),
         ("proxy", Engine::Proxy, false),
@@ -210,7 +211,7 @@ fn further(ark: &Profile) -> String {
 }
 
 /// Two nodes of one GPU each.
-fn far_pair(profile: &Profile) -> Machine {
+fn inter_node_pair(profile: &Profile) -> Machine {
     let rate = 16.0 * 4.0 * 128.0 / 130.0;
     let graph = Graph {
         name: "one GPU on PCIe 5.0".into(),

@@ -3,21 +3,21 @@
 //! Between engines that one process plays, the data is copied once, from source to destination.
 //! Between processes it goes through memory that both share, and is acknowledged.
 
-mod far;
 mod pipe;
 mod record;
+mod remote;
 
-pub(super) use far::Far;
 pub(super) use pipe::{Door, Outbound};
+pub(super) use remote::RemoteLinks;
 
-use super::dma::{Dma, Fault};
+use super::dma::{Dma, DmaFault};
 use super::fetch::Packet;
-use super::node::{Device, Node};
+use super::node::{EngineDevice, EngineNode};
 use super::queue::Request;
 use super::write::Refused;
 use ringdove_kernels::bar::ErrorCode;
 
-/// What has become of a packet.
+/// State of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sent {
     /// It was written.
@@ -30,7 +30,7 @@ pub(super) enum Sent {
     Failed { code: ErrorCode, limit: u64, detail: u64 },
 }
 
-impl Node {
+impl EngineNode {
     /// Sends one packet of a channel.
     pub fn transmit(
         &mut self,
@@ -44,7 +44,7 @@ impl Node {
         if request.spoilt {
             return unreadable(packet.source);
         }
-        if let Err(Fault(address)) = dma.check(packet.source, packet.length) {
+        if let Err(DmaFault(address)) = dma.check(packet.source, packet.length) {
             return unreadable(address);
         }
         let lost =
@@ -53,9 +53,9 @@ impl Node {
             return lost;
         }
         let Some(receiver) = self.find_near(packet) else {
-            return self.transmit_far(index, packet, dma);
+            return self.transmit_remote(index, packet, dma);
         };
-        let device: &Device = &self.devices[self.channels[receiver].engine];
+        let device: &EngineDevice = &self.devices[self.channels[receiver].engine];
         if device.link_is_down() {
             return lost;
         }
@@ -74,7 +74,7 @@ impl Node {
     /// The receiver, if this process plays it.
     fn find_near(&self, packet: &Packet) -> Option<usize> {
         #[cfg(test)]
-        if self.far.always {
+        if self.remote.always {
             return None;
         }
         self.find(packet.to)

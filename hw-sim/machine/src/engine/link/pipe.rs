@@ -6,7 +6,7 @@
 //! A packet that it refuses is the last one that it takes from this pipe, or what stands behind the
 //! refused one would raise signals for it. A pipe ends with its sender's reset.
 
-use super::super::channel::Place;
+use super::super::channel::ChannelAddress;
 use super::super::fetch::Packet;
 use super::super::write::Refused;
 use super::record::Record;
@@ -39,18 +39,18 @@ const WRITTEN: usize = 128;
 const REFUSED: usize = 192;
 const REFUSAL: usize = 200;
 
-fn door_name(place: Place) -> String {
+fn door_name(place: ChannelAddress) -> String {
     format!("channel-{}-{}", place.link_address, place.channel)
 }
 
-fn pipe_prefix(to: Place) -> String {
+fn pipe_prefix(to: ChannelAddress) -> String {
     format!("pipe-{}-{}-", to.link_address, to.channel)
 }
 
 /// A channel's own door.
 pub(in super::super) struct Door {
     fabric: Arc<Fabric>,
-    place: Place,
+    place: ChannelAddress,
     segment: Segment,
     /// Knocks that were answered.
     answered: u64,
@@ -58,7 +58,7 @@ pub(in super::super) struct Door {
 
 impl Door {
     /// Makes a channel's door; None if another process, or this one, has it.
-    pub fn make(fabric: &Arc<Fabric>, place: Place) -> Result<Option<Self>, FabricError> {
+    pub fn make(fabric: &Arc<Fabric>, place: ChannelAddress) -> Result<Option<Self>, FabricError> {
         let name = door_name(place);
         let (placed, segment) = fabric.make(DOOR_BYTES, DOOR_MARK, |draft, _| {
             if fabric.name(draft, &name)? {
@@ -106,7 +106,7 @@ impl Drop for Door {
 }
 
 /// Another channel's door, if it is open.
-fn open_door(fabric: &Fabric, place: Place) -> Option<(Segment, Arc<Process>)> {
+fn open_door(fabric: &Fabric, place: ChannelAddress) -> Option<(Segment, Arc<Process>)> {
     let (door, owner) = fabric.open(&door_name(place), DOOR_BYTES, DOOR_MARK)?;
     // Acquire pairs with the drop of `Door`.
     let open = door.word32(LEFT).load(Ordering::Acquire) == 0;
@@ -128,7 +128,7 @@ pub(in super::super) struct Outbound {
     pending: VecDeque<(u64, u64, u64)>,
 }
 
-/// What a pipe's other end is up to.
+/// State of a pipe's other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum PeerState {
     There,
@@ -140,7 +140,11 @@ pub(in super::super) enum PeerState {
 
 impl Outbound {
     /// Makes a pipe to a channel of another process; None if that is not there.
-    pub fn open(fabric: &Arc<Fabric>, from: Place, to: Place) -> Result<Option<Self>, FabricError> {
+    pub fn open(
+        fabric: &Arc<Fabric>,
+        from: ChannelAddress,
+        to: ChannelAddress,
+    ) -> Result<Option<Self>, FabricError> {
         let Some((door, process)) = open_door(fabric, to) else { return Ok(None) };
         let (pid, nonce) = fabric.own_id;
         let name = format!("{}{pid}-{nonce}-{}", pipe_prefix(to), fabric.serial());
@@ -193,7 +197,7 @@ impl Outbound {
     }
 
     /// Has the receiver acknowledged something that was not seen yet, or refused a packet?
-    pub fn has_news(&self) -> bool {
+    pub fn has_answers(&self) -> bool {
         self.pending.front().is_some_and(|(packet, ..)| *packet <= self.written())
             || self.refusal().is_some()
     }
@@ -242,8 +246,8 @@ impl Drop for Outbound {
 /// A pipe that this process reads.
 pub(in super::super) struct Inbound {
     pub name: String,
-    pub from: Place,
-    pub to: Place,
+    pub from: ChannelAddress,
+    pub to: ChannelAddress,
     segment: Arc<Segment>,
     reader: Reader<Record>,
     process: Arc<Process>,
@@ -253,7 +257,7 @@ pub(in super::super) struct Inbound {
 }
 
 impl Inbound {
-    fn open(fabric: &Fabric, to: Place, name: String) -> Option<Self> {
+    fn open(fabric: &Fabric, to: ChannelAddress, name: String) -> Option<Self> {
         let (segment, sender) = fabric.open(&name, PIPE_BYTES, PIPE_MARK)?;
         let Some(process) = fabric.process(sender).filter(|process| process.is_alive()) else {
             // Left by a process that was killed.
@@ -261,7 +265,7 @@ impl Inbound {
             return None;
         };
         let word = |at| segment.word64(at).load(Ordering::Relaxed);
-        let from = Place { link_address: word(SENDER), channel: word(SENDER + 8) };
+        let from = ChannelAddress { link_address: word(SENDER), channel: word(SENDER + 8) };
         let segment = Arc::new(segment);
         let reader = Reader::new(Arc::clone(&segment), RING);
         Some(Self { name, from, to, segment, reader, process, written: 0, refused: false })

@@ -1,6 +1,6 @@
 //! Packets as they lie in a pipe between two processes.
 
-use super::super::channel::Place;
+use super::super::channel::ChannelAddress;
 use super::super::fetch::Packet;
 use crate::fabric::RecordFormat;
 
@@ -44,7 +44,7 @@ impl Record {
 
     /// The packet, as its receiver sees it: where the data was and on which lane is the sender's
     /// business.
-    pub fn packet(&self, from: Place, to: Place) -> Packet {
+    pub fn packet(&self, from: ChannelAddress, to: ChannelAddress) -> Packet {
         Packet {
             to,
             to_generation: self.to_generation,

@@ -33,7 +33,7 @@ fn refused(make: Make, words: [u64; 2]) -> (ErrorCode, ringdove_kernels::bar::Er
     a.ring(&put(0, 0, 8));
     a.ring_words(words.map(|word| word | LAP_BIT));
     a.ring(&put(0, 0, 8));
-    bench.settle();
+    bench.run_until_idle();
     let (code, record) = a.ended_by();
     assert_eq!((record.position, record.words), (1, words.map(|word| word | LAP_BIT)));
     assert!(b.arrivals(0) <= 1, "what stands behind a bad descriptor is not to be trusted");
@@ -76,12 +76,12 @@ fn bad_descriptors_end_the_channel(make: Make) {
     assert_eq!(refused(make, [0, COMPLETION | route(11)]).0, ErrorCode::NoCompletionSignal);
 }
 
-/// A broken producer's slots are never read beyond the lap bits: it blocks itself and nobody else.
+/// A broken producer's slots are never read beyond the lap bits: it blocks only itself.
 fn a_slot_with_one_word_of_the_lap_is_not_taken(make: Make) {
     let mut bench = make(2, "", "");
     let [mut a, _] = pair(&mut bench);
     a.ring_words([0x1234 | LAP_BIT, 0x5678]);
-    bench.settle();
+    bench.run_until_idle();
     assert_eq!((a.status().position, a.error().state), (0, 0));
 }
 
@@ -91,16 +91,16 @@ fn run(make: Make, spoil: impl Fn(&Host, &mut Control)) -> (u64, u64) {
     let mut control = host.control();
     spoil(&host, &mut control);
     host.run_with(&control);
-    bench.settle();
+    bench.run_until_idle();
     let record = host.error();
     assert_eq!((record.state, host.state()), (1, State::Stopped));
     assert_eq!(ErrorCode::from_code(record.code), Some(ErrorCode::BadRegister));
     // Stopped until a reset.
     host.run_with(&host.control());
-    bench.settle();
+    bench.run_until_idle();
     assert_eq!(host.state(), State::Stopped);
     host.command(Command::Reset as u64);
-    bench.settle();
+    bench.run_until_idle();
     assert_eq!((host.state(), host.error().state), (State::Ready, 0));
     (record.detail, record.limit)
 }
@@ -122,7 +122,7 @@ fn put_after(make: Make, spoil: impl Fn(&mut Bench, &Host, &Host)) -> (ErrorCode
     fill(a.source, 4096, 1);
     spoil(&mut bench, &a, &b);
     a.ring(&put(1, 64, 100));
-    bench.settle();
+    bench.run_until_idle();
     let (code, record) = a.ended_by();
     assert_eq!((record.position, record.lane, record.peer), (0, 1, 5));
     assert_eq!(b.error().state, 0, "a peer can harm nobody else's channel");
@@ -161,7 +161,7 @@ fn peers_refuse_what_they_have_not_agreed_to(make: Make) {
     assert_eq!(
         refusal(make, |bench, _, b| {
             b.command(Command::Halt as u64);
-            bench.settle();
+            bench.run_until_idle();
         })
         .0,
         unknown
@@ -206,7 +206,7 @@ fn unreadable_sources_and_unwritable_words_are_named(make: Make) {
     host.connect_to(host.peer_entry(), 0, 0..1);
     host.run_with(&Control { tail_address: 0x9000, ..host.control() });
     host.ring(&put(0, 0, 8));
-    bench.settle();
+    bench.run_until_idle();
     let (code, record) = host.ended_by();
     assert_eq!((code, record.limit, record.position), (ErrorCode::WriteFault, 0x9000, 1));
 
@@ -214,20 +214,20 @@ fn unreadable_sources_and_unwritable_words_are_named(make: Make) {
     let [mut a, b] = pair(&mut bench);
     a.enter(0, Lane { peer: 5, arrival_signal: 0, completion_address: 0xa000, valid: 1 });
     a.ring(&put(0, 0, 8));
-    bench.settle();
+    bench.run_until_idle();
     let (code, record) = a.ended_by();
     assert_eq!((code, record.limit), (ErrorCode::WriteFault, 0xa000));
     assert_eq!(b.error().state, 0);
 }
 
-/// Nobody serves the peer's channel: the link is lost, and says whose.
+/// The peer's channel is not served: the link is lost, and the error names the peer.
 fn a_peer_that_is_not_there_is_a_lost_link(make: Make) {
     let mut bench = make(2, "", "");
     let [mut a, b] = pair(&mut bench);
     bench.node.release(b.place);
     assert_eq!(b.state(), State::Absent);
     a.ring(&put(0, 0, 8));
-    bench.settle();
+    bench.run_until_idle();
     let (code, record) = a.ended_by();
     assert_eq!((code, record.detail), (ErrorCode::LinkLost, b.place.link_address));
 }
@@ -243,7 +243,7 @@ fn faults_end_as_errors(make: Make) {
         let [mut a, _] = pair(&mut bench);
         for _ in 0..5 {
             a.ring(&put(0, 0, 8));
-            bench.settle();
+            bench.run_until_idle();
             if a.error().state != 0 {
                 break;
             }
@@ -255,7 +255,7 @@ fn faults_end_as_errors(make: Make) {
     let [mut a, b] = pair(&mut bench);
     for _ in 0..5 {
         a.ring(&put(0, 0, 8));
-        bench.settle();
+        bench.run_until_idle();
     }
     assert_eq!((b.arrivals(0), a.error().state), (1, 0), "it says nothing any more");
 }

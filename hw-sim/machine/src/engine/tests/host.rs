@@ -1,7 +1,7 @@
 //! The other side of the BAR: what hosts and GPUs do, and a bench of engines to do it to.
 
-use super::super::channel::Place;
-use super::super::node::{Node, Progress};
+use super::super::channel::ChannelAddress;
+use super::super::node::{EngineNode, Progress};
 use super::super::registers::Entry;
 use crate::description::Description;
 use crate::fabric::{Fabric, Segment};
@@ -38,7 +38,7 @@ pub type Make = fn(usize, &str, &str) -> Bench;
 
 /// Engines, and the memory that they touch.
 pub struct Bench {
-    pub node: Node,
+    pub node: EngineNode,
     pub memory: Arc<GlobalMemory>,
     bars: Vec<File>,
     folder: Option<tempfile::TempDir>,
@@ -51,17 +51,17 @@ impl Bench {
     }
 
     /// Engines that reach each other, and themselves, as if every channel were another process's.
-    pub fn far(engines: usize, lines: &str, faults: &str) -> Self {
+    pub fn remote(engines: usize, lines: &str, faults: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let fabric = Fabric::join(folder.path()).unwrap();
         let mut bench = Self::joined(machine(engines, lines), faults, Some(fabric));
-        bench.node.far.always = true;
+        bench.node.remote.always = true;
         bench.folder = Some(folder);
         bench
     }
 
     fn joined(description: Description, faults: &str, fabric: Option<Arc<Fabric>>) -> Self {
-        let node = Node::new(&description, faults, fabric).unwrap();
+        let node = EngineNode::new(&description, faults, fabric).unwrap();
         let bars = node.devices.iter();
         let bars = bars.map(|d| memory_file_for_tests(super::super::bar_bytes(&d.identity)));
         let bars = bars.collect();
@@ -98,7 +98,7 @@ impl Bench {
     }
 
     /// Steps until nothing moves.
-    pub fn settle(&mut self) -> Progress {
+    pub fn run_until_idle(&mut self) -> Progress {
         let mut progress = Progress::default();
         for _ in 0..100_000 {
             progress = self.node.step(&self.memory, Instant::now());
@@ -110,9 +110,9 @@ impl Bench {
     }
 }
 
-/// What a host and its GPU know of one channel.
+/// State of one channel in a host and its GPU.
 pub struct Host {
-    pub place: Place,
+    pub place: ChannelAddress,
     pub identity: Identity,
     pub registers: Segment,
     pub generation: u64,
@@ -170,7 +170,7 @@ impl Host {
     }
 
     pub fn peer_entry(&self) -> Peer {
-        let Place { link_address, channel } = self.place;
+        let ChannelAddress { link_address, channel } = self.place;
         Peer { link_address, channel, generation: self.generation, valid: 1 }
     }
 
@@ -316,7 +316,7 @@ pub fn pair(bench: &mut Bench) -> [Host; 2] {
         hosts[own].listen(5, 0..4);
         hosts[own].run_with(&hosts[own].control());
     }
-    bench.settle();
+    bench.run_until_idle();
     for host in &hosts {
         assert_eq!(host.state(), State::Running);
         assert_eq!(host.error().state, 0);

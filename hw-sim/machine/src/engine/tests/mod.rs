@@ -10,10 +10,10 @@ macro_rules! near_and_far {
                 super::$test(super::Bench::near);
             })*
         }
-        mod far {
+        mod remote {
             $(#[test]
             fn $test() {
-                super::$test(super::Bench::far);
+                super::$test(super::Bench::remote);
             })*
         }
     };

@@ -23,11 +23,11 @@ fn bench(node: u32, folder: &Path) -> (Bench, Host) {
     (bench, host)
 }
 
-fn meet(bench: &mut Bench, host: &Host, peer: Peer) {
+fn connect(bench: &mut Bench, host: &Host, peer: Peer) {
     host.connect_to(peer, 5, 0..4);
     host.listen(5, 0..4);
     host.run_with(&host.control());
-    bench.settle();
+    bench.run_until_idle();
     assert_eq!(host.state(), State::Running);
 }
 
@@ -71,7 +71,7 @@ impl Other {
         let own = host.peer_entry();
         let peer = other.ask(&format!("{} {} {}", own.link_address, own.channel, own.generation));
         let [link_address, channel, generation] = numbers(&peer);
-        meet(bench, host, Peer { link_address, channel, generation, valid: 1 });
+        connect(bench, host, Peer { link_address, channel, generation, valid: 1 });
         other
     }
 
@@ -107,7 +107,7 @@ fn the_other_process() {
     });
     let say = |said: String| println!("{MARK}{said}");
     let [link_address, channel, generation] = numbers(&lines.recv().unwrap());
-    meet(&mut bench, &host, Peer { link_address, channel, generation, valid: 1 });
+    connect(&mut bench, &host, Peer { link_address, channel, generation, valid: 1 });
     let own = host.peer_entry();
     say(format!("{} {} {}", own.link_address, own.channel, own.generation));
     let mut standing_still = false;
@@ -183,7 +183,7 @@ fn a_killed_peer_is_a_lost_link() {
     other = Other::start(folder.path(), &mut bench, &host);
     other.ask("stand still");
     host.ring(&put(2, 0, REGION as u32));
-    bench.settle();
+    bench.run_until_idle();
     assert!(host.status().in_flight == 1 && host.error().state == 0);
     drop(other);
     until(&mut bench, "the loss of a busy link", || host.error().state == 1);
@@ -205,7 +205,7 @@ fn a_peer_may_leave_in_order() {
     until(&mut bench, "a while", || begin.elapsed() > Duration::from_millis(120));
     assert_eq!((host.state(), host.error().state), (State::Running, 0));
     host.ring(&put(1, 0, 64));
-    bench.settle();
+    bench.run_until_idle();
     assert_eq!(host.ended_by().0, ErrorCode::LinkLost);
     drop(other);
     drop(bench);

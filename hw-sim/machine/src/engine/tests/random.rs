@@ -77,7 +77,7 @@ fn set_up(bench: &mut Bench) -> Vec<Host> {
         }
         host.run_with(&host.control());
     }
-    bench.settle();
+    bench.run_until_idle();
     hosts
 }
 
@@ -195,8 +195,8 @@ proptest! {
     }
 
     #[test]
-    fn everything_lands_in_order_far(seed: u64) {
-        play(Bench::far, seed, "", "");
+    fn everything_lands_in_order_remote(seed: u64) {
+        play(Bench::remote, seed, "", "");
     }
 
     /// With the least of everything, and delays: requests wait for each other in every way.
@@ -204,7 +204,7 @@ proptest! {
     fn everything_lands_in_order_where_it_is_narrow(seed: u64) {
         let narrow = "sub_request_bytes = 64\nin_flight_max = 1\nchannels = 2";
         let faults = format!("seed={seed},*:delay=30");
-        let make = if seed.is_multiple_of(2) { Bench::near } else { Bench::far };
+        let make = if seed.is_multiple_of(2) { Bench::near } else { Bench::remote };
         play(make, seed, narrow, &faults);
     }
 }

@@ -21,7 +21,7 @@ fn a_put_lands_and_raises_both_signals(make: Make) {
     let [mut a, b] = pair(&mut bench);
     fill(a.source, REGION, 7);
     a.ring(&put(2, 4096, 50_000));
-    bench.settle();
+    bench.run_until_idle();
     for offset in (4096..54_096).step_by(8) {
         assert_eq!(word(b.window + offset), 7 << 40 | offset);
     }
@@ -45,7 +45,7 @@ fn signals_count_for_each_lane(make: Make) {
         a.ring(&signal(1, true, true));
         b.ring(&signal(1, false, true));
     }
-    bench.settle();
+    bench.run_until_idle();
     assert_eq!([b.arrivals(0), b.arrivals(1), a.completions(0), a.completions(1)], [3, 3, 0, 3]);
     assert_eq!([a.arrivals(1), b.completions(1)], [0, 3]);
     assert_eq!((a.status().bytes_sent, a.status().completed), (0, 6));
@@ -60,7 +60,7 @@ fn the_ring_is_reused_lap_after_lap(make: Make) {
         while a.has_room() && a.head < total {
             a.ring(&put(0, 8 * (a.head % 64), 8));
         }
-        bench.settle();
+        bench.run_until_idle();
     }
     assert_eq!((b.arrivals(0), a.tail()), (total, total));
     assert_eq!(a.status().occupancy_max, 1 << RING_LOG2);
@@ -103,7 +103,7 @@ fn a_peer_that_takes_nothing_fills_the_ring(make: Make) {
         hosts[own].listen(5, 0..4);
         hosts[own].run_with(&hosts[own].control());
     }
-    bench.settle();
+    bench.run_until_idle();
     let a = &mut hosts[0];
     let depth = a.identity.lane_depth;
     let mut rung = 0;
@@ -112,7 +112,7 @@ fn a_peer_that_takes_nothing_fills_the_ring(make: Make) {
             a.ring(&put(0, 0, 100));
             rung += 1;
         }
-        bench.settle();
+        bench.run_until_idle();
         if !a.has_room() {
             break;
         }
@@ -123,7 +123,7 @@ fn a_peer_that_takes_nothing_fills_the_ring(make: Make) {
     assert_eq!(a.error().state, 0);
     // The peer comes back: all of it arrives, in the end.
     bench.node.devices[1].faults = Default::default();
-    bench.settle();
+    bench.run_until_idle();
     assert_eq!((a.status().completed, a.tail()), (rung, rung));
     assert_eq!(hosts[1].arrivals(0), rung);
 }
@@ -140,18 +140,18 @@ fn a_stalled_peer_holds_back_its_own_lanes_only(make: Make) {
     for host in &hosts {
         host.run_with(&host.control());
     }
-    bench.settle();
+    bench.run_until_idle();
     // More than a pipe holds for the one that stands still, before each one for the other.
     for _ in 0..8 {
         hosts[0].ring(&put(0, 0, REGION as u32));
         hosts[0].ring(&put(2, 0, REGION as u32));
     }
-    bench.settle();
+    bench.run_until_idle();
     assert_eq!((hosts[1].arrivals(0), hosts[2].arrivals(2)), (0, 8));
     let status = hosts[0].status();
     assert_eq!((status.completed, status.in_flight, hosts[0].tail()), (8, 8, 16));
     bench.node.devices[1].faults = Default::default();
-    bench.settle();
+    bench.run_until_idle();
     assert_eq!((hosts[0].status().completed, hosts[1].arrivals(0)), (16, 8));
 }
 
@@ -164,9 +164,9 @@ fn a_halted_channel_ends_what_it_began(make: Make) {
         hosts[own].listen(5, 0..4);
         hosts[own].run_with(&hosts[own].control());
     }
-    bench.settle();
+    bench.run_until_idle();
     bench.node.devices[1].faults = Default::default();
-    bench.settle();
+    bench.run_until_idle();
     hosts[0].ring(&put(0, 0, REGION as u32));
     hosts[0].ring(&put(0, 0, 64));
     // One step: the first request has begun.
@@ -174,16 +174,16 @@ fn a_halted_channel_ends_what_it_began(make: Make) {
     let begun = hosts[0].status();
     assert!(begun.sub_requests > 0 && begun.completed == 0, "{begun:?}");
     hosts[0].command(Command::Halt as u64);
-    bench.settle();
+    bench.run_until_idle();
     let status = hosts[0].status();
     assert_eq!((hosts[0].state(), status.in_flight, status.completed), (State::Stopped, 0, 1));
     assert_eq!(hosts[1].arrivals(0), 1, "the second was not begun");
     hosts[0].command(Command::Reset as u64);
-    bench.settle();
+    bench.run_until_idle();
     assert_eq!(hosts[0].state(), State::Ready);
     assert_eq!(hosts[0].status().bytes_sent, 0);
     hosts[0].run_with(&hosts[0].control());
-    bench.settle();
+    bench.run_until_idle();
     assert_eq!(hosts[0].state(), State::Running);
     assert_eq!(hosts[0].status().position, 0, "what was rung before is gone");
 }
@@ -199,7 +199,7 @@ fn a_reset_in_mid_transfer_leaves_nothing(make: Make) {
     }
     assert!(a.status().bytes_sent > 0);
     a.command(Command::Reset as u64);
-    bench.settle();
+    bench.run_until_idle();
     assert_eq!((a.state(), b.arrivals(0)), (State::Ready, 0));
     let received = b.status().bytes_received;
     assert!(received > 0 && received < REGION);
@@ -208,8 +208,8 @@ fn a_reset_in_mid_transfer_leaves_nothing(make: Make) {
     a.connect(&b, 5, 0..4);
     b.enter(5, a.peer_entry());
     a.run_with(&a.control());
-    bench.settle();
+    bench.run_until_idle();
     a.ring(&put(0, 0, 64));
-    bench.settle();
+    bench.run_until_idle();
     assert_eq!((b.arrivals(0), a.completions(0)), (1, 1), "counts start anew");
 }

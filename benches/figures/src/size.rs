@@ -1,4 +1,4 @@
-//! Message sizes as people write them: `512`, `8K`, `8KB`, `1.5M`, `1GiB`.
+//! Message sizes: read as `512`, `8K`, `8KB`, `1.5M` or `1GiB`, written as `8K` or `8 KiB`.
 
 use std::fmt;
 
@@ -43,6 +43,9 @@ impl fmt::Display for SizeReason {
 const BYTES_MAX: f64 = (1u64 << 53) as f64;
 
 /// Reads a size. Units are binary, as in nccl-tests: `1K` is 1024 bytes.
+///
+/// # Errors
+/// [`SizeError`] for a text that is not a whole number of bytes, at most 2^53.
 pub fn parse_size(text: &str) -> Result<usize, SizeError> {
     let fail = |reason| SizeError { seen: text.to_owned(), reason };
     let trimmed = text.trim();
@@ -60,6 +63,21 @@ pub fn parse_size(text: &str) -> Result<usize, SizeError> {
         return Err(fail(SizeReason::Fraction));
     }
     Ok(bytes as usize)
+}
+
+/// `8K` for 8192: the largest unit that divides the size.
+pub fn short(bytes: u64) -> String {
+    let units = [(40, "T"), (30, "G"), (20, "M"), (10, "K")];
+    let unit = units.iter().find(|(shift, _)| bytes > 0 && bytes.trailing_zeros() >= *shift);
+    unit.map_or(bytes.to_string(), |(shift, unit)| format!("{}{unit}", bytes >> shift))
+}
+
+/// `8 KiB` for 8192, `1.5 KiB` for 1536: at most two decimals.
+pub fn with_unit(bytes: f64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let power = (bytes.max(1.0).log2() / 10.0).floor().clamp(0.0, 4.0);
+    let value = (bytes / 1024f64.powf(power) * 100.0).round() / 100.0;
+    format!("{value} {}", units[power as usize])
 }
 
 fn unit_bytes(unit: &str) -> Option<f64> {
@@ -97,6 +115,21 @@ mod tests {
             ("64B", 64),
         ] {
             assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_written_in_binary_units() {
+        for (bytes, brief, label) in [
+            (1, "1", "1 B"),
+            (512, "512", "512 B"),
+            (1536, "1536", "1.5 KiB"),
+            (8192, "8K", "8 KiB"),
+            (24 << 20, "24M", "24 MiB"),
+            (1 << 30, "1G", "1 GiB"),
+        ] {
+            assert_eq!((short(bytes).as_str(), with_unit(bytes as f64).as_str()), (brief, label));
+            assert_eq!(parse_size(brief), Ok(bytes as usize));
         }
     }
 

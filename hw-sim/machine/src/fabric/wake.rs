@@ -1,4 +1,4 @@
-//! How a thread that plays hardware sleeps, and how others, in any process, wake it.
+//! How a thread that simulates hardware sleeps, and how other threads, in any process, wake it.
 
 use super::segment::Segment;
 use std::sync::Arc;
@@ -7,13 +7,13 @@ use std::time::Duration;
 
 /// A word in shared memory that says whether one thread sleeps.
 #[derive(Debug, Clone)]
-pub(crate) struct Bell {
+pub(crate) struct WakeWord {
     segment: Arc<Segment>,
     offset: usize,
 }
 
-impl Bell {
-    /// The bell at an offset of a segment, which is zero while nobody sleeps.
+impl WakeWord {
+    /// The word at an offset of a segment; zero while no thread sleeps.
     pub fn new(segment: Arc<Segment>, offset: usize) -> Self {
         Self { segment, offset }
     }

@@ -1,9 +1,9 @@
 //! Links between channels of different processes, and so between nodes.
 
-use super::super::channel::{Channel, Place};
-use super::super::dma::{Dma, Fault};
+use super::super::channel::{Channel, ChannelAddress};
+use super::super::dma::{Dma, DmaFault};
 use super::super::fetch::Packet;
-use super::super::node::Node;
+use super::super::node::EngineNode;
 use super::super::queue::error_without_request;
 use super::Sent;
 use super::pipe::{Inbound, Outbound, PeerState};
@@ -18,7 +18,7 @@ const PACKETS_PER_STEP: u32 = 8;
 const PEERS_EVERY: Duration = Duration::from_millis(50);
 
 /// What a node has of links to other processes.
-pub(in super::super) struct Far {
+pub(in super::super) struct RemoteLinks {
     pub fabric: Option<Arc<Fabric>>,
     pub inbound: Vec<Inbound>,
     asked: Option<Instant>,
@@ -27,7 +27,7 @@ pub(in super::super) struct Far {
     pub always: bool,
 }
 
-impl Far {
+impl RemoteLinks {
     pub fn new(fabric: Option<Arc<Fabric>>) -> Self {
         Self {
             fabric,
@@ -47,12 +47,12 @@ impl Far {
     }
 }
 
-impl Node {
+impl EngineNode {
     /// Sends a packet through the pipe to another process's channel.
-    pub(super) fn transmit_far(&mut self, index: usize, packet: &Packet, dma: &Dma<'_>) -> Sent {
+    pub(super) fn transmit_remote(&mut self, index: usize, packet: &Packet, dma: &Dma<'_>) -> Sent {
         let lost =
             Sent::Failed { code: ErrorCode::LinkLost, limit: 0, detail: packet.to.link_address };
-        let Some(fabric) = &self.far.fabric else { return lost };
+        let Some(fabric) = &self.remote.fabric else { return lost };
         let channel = &mut self.channels[index];
         // A peer that went and came back is a new one, unless the old one owes answers.
         let owes = channel.lanes.oldest_to(packet.to).is_some();
@@ -78,33 +78,33 @@ impl Node {
         match sent {
             Ok(true) => Sent::Pending,
             Ok(false) => Sent::NoRoom,
-            Err(Fault(address)) => {
+            Err(DmaFault(address)) => {
                 Sent::Failed { code: ErrorCode::FetchFault, limit: address, detail: 0 }
             }
         }
     }
 
-    /// Does the far part of every link for a step. True if anything moved.
+    /// Does the remote part of every link for a step. True if anything moved.
     pub fn serve_links(&mut self, dma: &Dma<'_>, now: Instant) -> bool {
         self.answer_knocks();
         let mut worked = false;
-        for pipe in 0..self.far.inbound.len() {
+        for pipe in 0..self.remote.inbound.len() {
             worked |= self.receive(pipe, dma);
         }
-        let ask = self.far.is_time_to_ask(now);
+        let ask = self.remote.is_time_to_ask(now);
         for index in 0..self.channels.len() {
-            worked |= self.hear_answers(index, ask, dma);
+            worked |= self.receive_answers(index, ask, dma);
         }
         self.drop_ended(ask, dma);
         worked
     }
 
     /// Is there anything that a step would find? For a thread that is about to sleep.
-    pub fn has_far_work(&self) -> bool {
-        self.far.inbound.iter().any(Inbound::has_packet)
+    pub fn has_remote_work(&self) -> bool {
+        self.remote.inbound.iter().any(Inbound::has_packet)
             || self.channels.iter().any(|channel| {
                 channel.door.as_ref().is_some_and(|door| door.has_knock())
-                    || channel.outbound.values().any(Outbound::has_news)
+                    || channel.outbound.values().any(Outbound::has_answers)
             })
     }
 
@@ -115,21 +115,21 @@ impl Node {
                 door.show_down();
             }
             if door.has_knock() {
-                let known = |name: &str| self.far.inbound.iter().any(|pipe| pipe.name == name);
+                let known = |name: &str| self.remote.inbound.iter().any(|pipe| pipe.name == name);
                 let new = door.answer(known);
-                self.far.inbound.extend(new);
+                self.remote.inbound.extend(new);
             }
         }
     }
 
     /// Writes some of what has come through a pipe.
     fn receive(&mut self, pipe: usize, dma: &Dma<'_>) -> bool {
-        let Some(index) = self.find(self.far.inbound[pipe].to) else { return false };
+        let Some(index) = self.find(self.remote.inbound[pipe].to) else { return false };
         let device = &self.devices[self.channels[index].engine];
         if device.is_stalled() || device.link_is_down() {
             return false;
         }
-        let (channel, pipe) = (&mut self.channels[index], &mut self.far.inbound[pipe]);
+        let (channel, pipe) = (&mut self.channels[index], &mut self.remote.inbound[pipe]);
         let mut worked = false;
         for _ in 0..PACKETS_PER_STEP {
             let Some((record, packet, payload)) = pipe.peek() else { break };
@@ -145,7 +145,7 @@ impl Node {
 
     /// Ends the requests of a channel that its peers have answered, and the channel if one of them
     /// refuses, or is gone.
-    fn hear_answers(&mut self, index: usize, ask: bool, dma: &Dma<'_>) -> bool {
+    fn receive_answers(&mut self, index: usize, ask: bool, dma: &Dma<'_>) -> bool {
         let channel = &mut self.channels[index];
         if self.devices[channel.engine].is_stalled() {
             return false;
@@ -176,7 +176,7 @@ impl Node {
     fn drop_ended(&mut self, ask: bool, dma: &Dma<'_>) {
         let mut killed = Vec::new();
         let channels = &self.channels;
-        self.far.inbound.retain(|pipe| {
+        self.remote.inbound.retain(|pipe| {
             // Before the ring is looked at: what was sent before the end is there then.
             let closed = pipe.is_closed();
             let died = !closed && ask && !pipe.is_alive();
@@ -222,7 +222,7 @@ impl Trouble {
         lost.then_some(Self::Lost)
     }
 
-    fn record(&self, channel: &Channel, to: Place) -> ErrorRecord {
+    fn record(&self, channel: &Channel, to: ChannelAddress) -> ErrorRecord {
         let Self::Refused { position, reason, limit } = *self else { return lost(channel, to) };
         let (code, reason) = (ErrorCode::PeerRefused, reason as u64);
         match channel.lanes.find(position) {
@@ -235,7 +235,7 @@ impl Trouble {
 }
 
 /// The record of a lost link: of the oldest request that was under way on it, or of none.
-fn lost(channel: &Channel, peer: Place) -> ErrorRecord {
+fn lost(channel: &Channel, peer: ChannelAddress) -> ErrorRecord {
     let (code, detail) = (ErrorCode::LinkLost, peer.link_address);
     if let Some(request) = channel.lanes.oldest_to(peer) {
         return request.error(code, 0, detail);

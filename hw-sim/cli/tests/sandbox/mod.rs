@@ -1,4 +1,4 @@
-//! What the tests of `hwsim run` share.
+//! Helpers for tests of `hwsim run`.
 
 #![allow(dead_code, reason = "each test program uses a part of this")]
 
@@ -11,13 +11,13 @@ use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use tempfile::TempDir;
 
 /// A folder for one test: the stand-in library, and a TMPDIR of its own to look for leftovers in.
-pub struct Place {
+pub struct Sandbox {
     /// All of it.
     pub folder: TempDir,
 }
 
-impl Place {
-    #[allow(clippy::new_without_default, reason = "a place is made, not assumed")]
+impl Sandbox {
+    #[allow(clippy::new_without_default, reason = "a sandbox is made, not assumed")]
     pub fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("libhwsim.so"), "").unwrap();

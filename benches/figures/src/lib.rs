@@ -1,0 +1,9 @@
+//! Sizes, tables and plots of results, as `ringdove perf` and `hwsim predict` print them.
+//!
+//! * [`size`]: message sizes, read and written
+//! * [`table`]: the columns and number formats of nccl-tests
+//! * [`plot`]: curves over message sizes, as SVG
+
+pub mod plot;
+pub mod size;
+pub mod table;

@@ -1,0 +1,57 @@
+//! When what ranks give up may be freed: at a moment when no rank of this process runs a kernel.
+//!
+//! Freeing may wait for all GPUs that reach one another, and keep their engines from calling the
+//! driver meanwhile; see `gpu::garbage`.
+
+use super::launcher::Launcher;
+use super::sync::lock;
+use crate::gpu::collect_garbage;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, Weak};
+use std::time::Duration;
+
+/// The launchers of this process.
+static LAUNCHERS: Mutex<Vec<Weak<Mutex<Launcher>>>> = Mutex::new(Vec::new());
+/// Held for reading by a launch, and for writing while things are freed.
+static LAUNCHING: RwLock<()> = RwLock::new(());
+
+/// Nothing is freed before this is dropped.
+pub(super) fn launching() -> RwLockReadGuard<'static, ()> {
+    LAUNCHING.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The last part of a communicator to be dropped: frees what can be freed.
+#[derive(Debug)]
+pub(crate) struct Tidy {
+    is_late: bool,
+}
+
+impl Tidy {
+    /// For the rank that launches by `launcher`. `is_late`: not beside kernels of other ranks.
+    pub fn new(launcher: &Arc<Mutex<Launcher>>, is_late: bool) -> Self {
+        let mut launchers = lock(&LAUNCHERS);
+        launchers.retain(|launcher| launcher.strong_count() > 0);
+        launchers.push(Arc::downgrade(launcher));
+        Self { is_late }
+    }
+}
+
+impl Drop for Tidy {
+    fn drop(&mut self) {
+        if !self.is_late {
+            return collect_garbage();
+        }
+        // Whoever launches now goes on, and the next one that is dropped frees.
+        let Ok(_quiet) = LAUNCHING.try_write() else { return };
+        if all_idle() {
+            collect_garbage();
+        }
+    }
+}
+
+/// Have the launches of all ranks ended?
+fn all_idle() -> bool {
+    let launchers: Vec<_> = lock(&LAUNCHERS).iter().filter_map(Weak::upgrade).collect();
+    launchers
+        .iter()
+        .all(|launcher| launcher.try_lock().is_ok_and(|launcher| launcher.wait(Duration::ZERO)))
+}

@@ -1,0 +1,207 @@
+//! What GPUs of a node really do for one another, tried at the creation of a communicator.
+//!
+//! Drivers grant peer access between GPUs whose writes to each other are then lost (PCI access
+//! control, IOMMU), and stream memory operations that reach the own GPU only. Neither is reported;
+//! a collective would hang on it until its wait expires. So each rank writes, before anybody runs,
+//! some bytes and a signal to each peer by the way that it will use, and reads them back.
+
+use crate::error::{Error, Result};
+use crate::gpu::{Current, DeviceMemory, PinnedMemory, SignalStream, way_on_own_device};
+use crate::id::{Rank, SignalWay};
+use crate::shared::Region;
+use cudarc::driver::{CudaContext, sys};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Bytes that are copied to a peer.
+const DATA_BYTES: usize = 16;
+/// What data and signals are written with, before the rank's number.
+const PATTERN: u64 = 0x5249_4e47_0000_0000;
+/// A pair that needs longer than this is as good as one that lies.
+const LIMIT: Duration = Duration::from_secs(2);
+
+/// A place in a peer's memory which this rank alone writes. It holds zeros, and holds them again
+/// after the probe.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Target {
+    /// Whose memory it is.
+    pub peer: Rank,
+    /// Address of a signal.
+    pub signal: u64,
+    /// Address of [some bytes](DATA_BYTES) for data; None where nothing but signals goes there.
+    pub data: Option<u64>,
+}
+
+/// What a probe has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// How signals reach all peers.
+    pub way: SignalWay,
+    /// How long all copies took, there and back.
+    pub took: Duration,
+}
+
+/// Tries all `targets` of `rank`, on `context`'s device.
+///
+/// # Errors
+/// [`Error::Unreached`] names the peer to which nothing comes; [`Error::HostWaitExpired`] where the
+/// copies do not end; [`Error::Cuda`].
+pub(crate) fn probe(context: &Arc<CudaContext>, rank: Rank, targets: &[Target]) -> Result<Found> {
+    let mut probe = Probe::new(context, rank, targets)?;
+    let began = Instant::now();
+    probe.check_copies()?;
+    let took = began.elapsed();
+    let way = probe.find_signal_way()?;
+    Ok(Found { way, took })
+}
+
+struct Probe<'a> {
+    context: &'a Arc<CudaContext>,
+    rank: Rank,
+    targets: &'a [Target],
+    signals: SignalStream,
+    memory: Arc<PinnedMemory>,
+    region: Region,
+    /// Where the data of a collective comes from, too: what a GPU sends and what a host sends go
+    /// different ways.
+    source: DeviceMemory,
+}
+
+/// Offsets in the probe's memory: pinned for signals, which come from there, and on the device for
+/// data.
+mod place {
+    use super::DATA_BYTES;
+    pub const PATTERN: usize = 0;
+    pub const ZEROS: usize = DATA_BYTES;
+    /// What comes back, to pinned memory: for each target data, then the signal.
+    pub const SEEN: usize = 2 * DATA_BYTES;
+    pub const SEEN_BYTES: usize = DATA_BYTES + size_of::<u64>();
+}
+
+impl<'a> Probe<'a> {
+    fn new(context: &'a Arc<CudaContext>, rank: Rank, targets: &'a [Target]) -> Result<Self> {
+        let bytes = place::SEEN + targets.len() * place::SEEN_BYTES;
+        let memory = Arc::new(PinnedMemory::zeroed(context, bytes)?);
+        let region = memory.region();
+        let pattern = PATTERN | u64::from(rank.0);
+        let signal = region.word64(place::PATTERN)?;
+        // Relaxed: copies that read it are enqueued after this, and the driver orders the two.
+        signal.store(pattern, Ordering::Relaxed);
+        let source = DeviceMemory::zeroed(context, 2 * DATA_BYTES)?;
+        source.write(place::PATTERN, bytemuck::bytes_of(&[pattern; DATA_BYTES / 8]))?;
+        let signals = SignalStream::new(context, SignalWay::Copy)?;
+        Ok(Self { context, rank, targets, signals, memory, region, source })
+    }
+
+    fn pattern(&self) -> u64 {
+        PATTERN | u64::from(self.rank.0)
+    }
+
+    /// Copies data and signals there and back.
+    fn check_copies(&mut self) -> Result<()> {
+        let current = Current::bind(self.context)?;
+        self.write_all(&current, place::PATTERN)?;
+        self.read_all(&current)?;
+        self.write_all(&current, place::ZEROS)?;
+        self.wait(&current)?;
+        for (index, target) in self.targets.iter().enumerate() {
+            let at = place::SEEN + index * place::SEEN_BYTES;
+            let offsets = if target.data.is_some() { &[0, 8, 16][..] } else { &[16] };
+            for offset in offsets {
+                self.expect(target, self.seen(at + offset)?)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes signals by stream memory operations, and looks which way reaches all peers.
+    fn find_signal_way(&mut self) -> Result<SignalWay> {
+        if way_on_own_device(self.context) == SignalWay::Copy {
+            return Ok(SignalWay::Copy);
+        }
+        let current = Current::bind(self.context)?;
+        self.signals.set_way(SignalWay::StreamWrite);
+        // Another value than that of the copies, so that none of theirs is taken for it.
+        let value = !self.pattern();
+        let mut refused = false;
+        for target in self.targets {
+            // SAFETY: a signal word of a peer, which the communicator keeps.
+            refused |= unsafe { self.signals.raise(&current, target.signal, value) }.is_err();
+        }
+        self.signals.set_way(SignalWay::Copy);
+        self.read_all(&current)?;
+        self.write_all(&current, place::ZEROS)?;
+        self.wait(&current)?;
+        let mut reached = !refused;
+        for index in 0..self.targets.len() {
+            reached &= self.seen(place::SEEN + index * place::SEEN_BYTES + DATA_BYTES)? == value;
+        }
+        Ok(if reached { SignalWay::StreamWrite } else { SignalWay::Copy })
+    }
+
+    fn expect(&self, target: &Target, seen: u64) -> Result<()> {
+        if seen == self.pattern() {
+            return Ok(());
+        }
+        Err(Error::Unreached { rank: self.rank, peer: target.peer, expected: self.pattern(), seen })
+    }
+
+    /// The word at an offset, after the copy that wrote it was waited for.
+    fn seen(&self, offset: usize) -> Result<u64> {
+        // Relaxed: the driver has said that the copy has ended.
+        Ok(self.region.word64(offset)?.load(Ordering::Relaxed))
+    }
+
+    /// Enqueues copies of what stands at `offset` of the sources to all targets.
+    fn write_all(&self, current: &Current, offset: usize) -> Result<()> {
+        let [data_from, signal_from] =
+            [self.source.address(), self.memory.address()].map(|base| base + offset as u64);
+        for target in self.targets {
+            if let Some(data) = target.data {
+                self.copy(current, data, data_from, DATA_BYTES)?;
+            }
+            self.copy(current, target.signal, signal_from, size_of::<u64>())?;
+        }
+        Ok(())
+    }
+
+    /// Enqueues copies of what stands at all targets to here.
+    fn read_all(&self, current: &Current) -> Result<()> {
+        for (index, target) in self.targets.iter().enumerate() {
+            let to = self.memory.address() + (place::SEEN + index * place::SEEN_BYTES) as u64;
+            if let Some(data) = target.data {
+                self.copy(current, to, data, DATA_BYTES)?;
+            }
+            self.copy(current, to + DATA_BYTES as u64, target.signal, size_of::<u64>())?;
+        }
+        Ok(())
+    }
+
+    fn copy(&self, current: &Current, to: u64, from: u64, bytes: usize) -> Result<()> {
+        // SAFETY: one side lies in the probe's memory, which outlives the stream, the other in
+        // memory of the communicator.
+        current.check("cuMemcpyAsync", unsafe {
+            sys::cuMemcpyAsync(to, from, bytes, self.signals.stream().handle())
+        })
+    }
+
+    /// Waits for all copies, a bounded time.
+    fn wait(&self, current: &Current) -> Result<()> {
+        let began = Instant::now();
+        while !self.signals.stream().is_idle(current)? {
+            if began.elapsed() > LIMIT {
+                let peers: Vec<_> = self.targets.iter().map(|target| target.peer).collect();
+                return Err(Error::HostWaitExpired {
+                    what: format!("copies of {} to {}", self.rank, crate::error::Ranks(&peers)),
+                    expected: "all ended".into(),
+                    seen: "some that have not; is the GPU busy with kernels that do not end?"
+                        .into(),
+                    waited: began.elapsed(),
+                });
+            }
+            std::hint::spin_loop();
+        }
+        Ok(())
+    }
+}

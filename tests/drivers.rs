@@ -1,0 +1,415 @@
+//! Drivers that block, refuse or lose, as real ones are known to do: the library survives each
+//! behaviour, and the same test shows the failure where the library's remedy is switched off.
+
+mod hardware;
+
+use cudarc::driver::sys::CUstreamCaptureMode_enum as CaptureMode;
+use cudarc::driver::{CudaContext, DriverError, result, sys};
+use cudarc::nvrtc::Ptx;
+use hardware::{World, settings, sum};
+use ringdove::id::SignalWay;
+use ringdove::settings::Remedies;
+use ringdove::{Communicator, Error, Settings};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Runs the body of the current test once for each of these sets of driver keys, all other keys
+/// lenient; or once on the driver that there is, whose behaviour is its own.
+fn everywhere(machine: &str, sets: &[&str], body: impl Fn()) {
+    match is_real() {
+        true => body(),
+        false => on_drivers(machine, sets, body),
+    }
+}
+
+/// Shall tests run on the GPUs of this machine?
+fn is_real() -> bool {
+    std::env::var("RINGDOVE_TEST_GPU").is_ok_and(|value| value == "real")
+}
+
+/// As [`everywhere`], on virtual drivers alone.
+fn on_drivers(machine: &str, sets: &[&str], body: impl Fn()) {
+    if std::env::var_os("RINGDOVE_TEST_INSIDE").is_some() {
+        return body();
+    }
+    for keys in sets {
+        let mut options = vec!["--driver-profile", "lenient"];
+        keys.split(',').for_each(|key| options.extend(["--driver-key", key]));
+        hardware::on_machine_with(machine, &options, || unreachable!("the body runs elsewhere"));
+    }
+}
+
+/// Settings without some remedies. What hangs without them is over soon.
+fn without(remedies: Remedies) -> Settings {
+    let limit = Duration::from_secs(2);
+    Settings { wait_timeout: limit, drop_timeout: limit, remedies, ..settings() }
+}
+
+const BYTES: usize = 256 << 10;
+
+/// Few enough that their results are finite.
+fn is_big(round: usize) -> bool {
+    round % 16 == 1
+}
+
+/// Sums of all ranks, from one flagged message to many staged ones, `rounds` times.
+fn sum_up(world: &World, rounds: usize) -> ringdove::Result<()> {
+    let ones: Vec<u8> = (0..BYTES / 4).flat_map(|_| 1f32.to_le_bytes()).collect();
+    let ranks = world.communicators.len();
+    let mut buffers = world.upload(&vec![ones; ranks]);
+    for round in 0..rounds {
+        let count = if is_big(round) { BYTES / 4 } else { 2 };
+        for (rank, buffer) in buffers.iter_mut().enumerate() {
+            sum(world, rank, buffer, count)?;
+        }
+    }
+    for (communicator, stream) in world.ranks() {
+        stream.synchronize().unwrap();
+        communicator.check()?;
+    }
+    // Powers of two are exact.
+    assert!(ranks.is_power_of_two());
+    let expected = (ranks as f32).powi((0..rounds).filter(|&round| is_big(round)).count() as i32);
+    for buffer in &buffers {
+        let bytes = hardware::download(buffer);
+        assert_eq!(bytes[BYTES - 4..], expected.to_le_bytes());
+    }
+    Ok(())
+}
+
+const LESS_THAN_ALL: [&str; 3] = ["memops=own-drop", "memops=own-fail", "memops=none"];
+
+/// If this fails, collectives hang or fail on drivers whose stream memory operations do not reach
+/// other GPUs, as from CUDA 13.1 on.
+#[test]
+fn signals_reach_peers_where_memory_operations_do_not() {
+    everywhere("pcie4", &LESS_THAN_ALL, || sum_up(&World::new(4), 40).unwrap());
+}
+
+/// The same with memory operations all the same: what the probe is there for.
+#[test]
+fn without_the_probe_signals_are_lost() {
+    on_drivers("pcie4", &LESS_THAN_ALL, || {
+        let signal_way = Some(SignalWay::StreamWrite);
+        let world = World::with(2, &without(Remedies { signal_way, ..Remedies::default() }));
+        let error = sum_up(&world, 2).unwrap_err();
+        assert!(matches!(error, Error::WaitExpired(_) | Error::Transport { .. }), "{error}");
+    });
+}
+
+/// Copies of words work where memory operations do, too, and more of them than there are words.
+#[test]
+fn signals_may_be_copies_everywhere() {
+    everywhere("pcie4", &["memops=all"], || {
+        let remedies = Remedies { signal_way: Some(SignalWay::Copy), ..Remedies::default() };
+        sum_up(&World::with(2, &Settings { remedies, ..settings() }), 800).unwrap();
+    });
+}
+
+/// If this fails, the first launch of one rank waits for the kernel of another on its GPU, which
+/// waits for it.
+#[test]
+fn the_first_launch_loads_nothing() {
+    everywhere("one-gpu", &["context-lock=on"], || sum_up(&World::new(2), 4).unwrap());
+}
+
+#[test]
+fn without_eager_loading_ranks_on_one_gpu_hang() {
+    on_drivers("one-gpu", &["context-lock=on"], || {
+        let world = World::with(2, &without(Remedies { eager_load: false, ..Remedies::default() }));
+        let error = sum_up(&world, 2).unwrap_err();
+        assert!(matches!(error, Error::WaitExpired(_)), "{error}");
+    });
+}
+
+/// If this fails, a program that enqueues faster than its GPUs run blocks inside of the driver,
+/// and so do the engines that its kernels wait for.
+#[test]
+fn a_caller_that_runs_ahead_is_held_back() {
+    everywhere("pcie4", &["context-lock=on,launch-queue=512"], || {
+        sum_up(&World::new(2), 1000).unwrap();
+    });
+}
+
+#[test]
+fn without_a_bound_a_caller_that_runs_ahead_blocks_its_engine() {
+    on_drivers("pcie4", &["context-lock=on,launch-queue=512"], || {
+        let remedies = Remedies { bounded_launches: false, ..Remedies::default() };
+        let error = sum_up(&World::with(2, &without(remedies)), 1000).unwrap_err();
+        assert!(matches!(error, Error::WaitExpired(_)), "{error}");
+    });
+}
+
+/// One thread that enqueues on one rank alone waits for itself.
+#[test]
+fn a_caller_that_leaves_a_rank_behind_is_told_so() {
+    on_drivers("pcie4", &["context-lock=on,launch-queue=512"], || {
+        let limit = Duration::from_millis(300);
+        let world = World::with(2, &Settings { wait_timeout: limit, ..settings() });
+        let mut buffers = world.upload(&vec![vec![0; 4000]; 2]);
+        let began = Instant::now();
+        let error = (0..1000).find_map(|_| sum(&world, 0, &mut buffers[0], 1000).err()).unwrap();
+        assert!(began.elapsed() < hardware::SOON);
+        let is_told = matches!(error, Error::HostWaitExpired { .. } | Error::WaitExpired(_));
+        assert!(is_told, "{error}");
+    });
+}
+
+/// A message that takes a while from rank 1 to rank 2 is under way while rank 0 is dropped.
+fn drop_one_beside_others(settings: &Settings) -> ringdove::Result<()> {
+    let mut world = World::with(3, settings);
+    let bytes = vec![7u8; 16 << 20];
+    let mut buffers = world.upload(&[vec![0], bytes.clone(), vec![0; bytes.len()]]);
+    let mut received = buffers.pop().unwrap();
+    let (sender, receiver) = (&world.communicators[1], &world.communicators[2]);
+    sender.send(&buffers[1], 2, &world.streams[1])?;
+    receiver.receive(&mut received, 1, &world.streams[2])?;
+    drop(world.communicators.remove(0));
+    for (communicator, stream) in world.communicators.iter().zip(&world.streams[1..]) {
+        stream.synchronize().unwrap();
+        communicator.check()?;
+    }
+    assert!(hardware::download(&received) == bytes);
+    Ok(())
+}
+
+/// If this fails, memory that one rank gives up is freed while others run: the driver waits for
+/// them, and they wait for engines that wait for the driver.
+#[test]
+fn a_rank_is_dropped_beside_others_that_run() {
+    everywhere("pcie4", &["context-lock=on"], || drop_one_beside_others(&settings()).unwrap());
+}
+
+#[test]
+fn without_late_frees_a_dropped_rank_stops_the_others() {
+    on_drivers("pcie4", &["context-lock=on"], || {
+        let remedies = Remedies { late_frees: false, ..Remedies::default() };
+        let error = drop_one_beside_others(&without(remedies)).unwrap_err();
+        assert!(matches!(error, Error::WaitExpired(_)), "{error}");
+    });
+}
+
+/// If this fails, GPUs whose writes to each other are lost hang for ten minutes.
+#[test]
+fn a_pair_that_loses_writes_is_an_error_at_once() {
+    on_drivers("pcie4", &["broken-peer=0-1"], || {
+        let began = Instant::now();
+        let error = Communicator::init_all(&hardware::contexts(2), &settings()).unwrap_err();
+        assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+        let Error::Unreached { rank, peer, expected, seen } = &error else { panic!("{error}") };
+        assert!(rank != peer && expected != seen, "{error}");
+        // The other pairs work.
+        let contexts = &hardware::contexts(3)[1..];
+        Communicator::init_all(contexts, &settings()).unwrap();
+    });
+}
+
+#[test]
+fn without_the_probe_a_pair_that_loses_writes_hangs() {
+    on_drivers("pcie4", &["broken-peer=0-1"], || {
+        let world =
+            World::with(2, &without(Remedies { reach_probe: false, ..Remedies::default() }));
+        let error = sum_up(&world, 2).unwrap_err();
+        assert!(matches!(error, Error::WaitExpired(_)), "{error}");
+    });
+}
+
+fn begin_capture(world: &World, rank: usize) {
+    world.streams[rank].begin_capture(CaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL).unwrap();
+}
+
+/// True if the capture was well to its end. What it noted is not used.
+fn end_capture(world: &World, rank: usize) -> bool {
+    let invalid = sys::CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    let flags = sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
+    world.streams[rank].end_capture(flags).err() != Some(DriverError(invalid))
+}
+
+/// If this fails, a collective in a stream capture leaves the other ranks waiting, or the
+/// communicator condemned.
+#[test]
+fn a_capturing_stream_is_refused_before_anybody_is_told() {
+    everywhere("pcie4", &["capture=on"], || {
+        let world = World::new(2);
+        let mut buffers = world.upload(&vec![vec![0; 4000]; 2]);
+        begin_capture(&world, 0);
+        let refused = sum(&world, 0, &mut buffers[0], 1000).unwrap_err();
+        assert!(matches!(refused, Error::Capturing { .. }), "{refused}");
+        let refused = world.communicators[0].send(&buffers[0], 1, &world.streams[0]).unwrap_err();
+        assert!(matches!(refused, Error::Capturing { .. }), "{refused}");
+        assert!(end_capture(&world, 0), "the refusal has invalidated the capture");
+        world.communicators.iter().for_each(|communicator| communicator.check().unwrap());
+        sum_up(&world, 4).unwrap();
+    });
+}
+
+/// Collectives run while this thread captures another stream. True if the capture survived.
+fn capture_beside_collectives(settings: &Settings) -> ringdove::Result<bool> {
+    let mut world = World::with(2, settings);
+    let mut buffers = world.upload(&vec![vec![0; BYTES]; 2]);
+    let mut run = |world: &World, rounds: usize| {
+        for _ in 0..rounds {
+            for (rank, buffer) in buffers.iter_mut().enumerate() {
+                sum(world, rank, buffer, BYTES / 4).unwrap();
+            }
+        }
+    };
+    let rung = |world: &World| {
+        let rung = world.communicators.iter().map(|one| one.statistics().descriptors);
+        rung.sum::<u64>()
+    };
+    run(&world, 1);
+    world.finish();
+    let (one, before) = (rung(&world), rung(&world));
+    let captured = world.streams[0].context().new_stream().unwrap();
+    world.streams.push(captured);
+    begin_capture(&world, 2);
+    run(&world, 20);
+    // No call of the driver: those of this thread would invalidate the capture.
+    let deadline = Instant::now() + hardware::SOON;
+    while rung(&world) < before + 20 * one {
+        world.communicators.iter().try_for_each(Communicator::check)?;
+        assert!(Instant::now() < deadline, "{} of {}", rung(&world), before + 20 * one);
+        std::thread::yield_now();
+    }
+    let survived = end_capture(&world, 2);
+    world.streams.pop();
+    world.finish();
+    Ok(survived)
+}
+
+/// Between the beginning and the end of the capture, an engine has asked the driver: else nothing
+/// is shown.
+fn check_queries(trace: &Path) {
+    let trace = hardware::read_trace(trace);
+    let within = trace.lines().skip_while(|line| !line.contains("cuStreamBeginCapture"));
+    let mut within = within.take_while(|line| !line.contains("cuStreamEndCapture"));
+    assert!(within.any(|line| line.contains("cuStreamQuery")), "nobody has asked\n{trace}");
+}
+
+fn traced_capture(body: impl Fn()) {
+    if is_real() || std::env::var_os("RINGDOVE_TEST_INSIDE").is_some() {
+        return body();
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("trace");
+    let options = ["--driver-key", "capture=on", "--trace", path.to_str().unwrap()];
+    let options = [&["--driver-profile", "lenient"][..], &options].concat();
+    hardware::on_machine_with("pcie4", &options, || unreachable!("the body runs elsewhere"));
+    check_queries(&path);
+}
+
+/// If this fails, a program cannot capture a graph while its collectives run.
+#[test]
+fn engines_do_not_invalidate_captures() {
+    traced_capture(|| assert!(capture_beside_collectives(&settings()).unwrap()));
+}
+
+/// The engine's query is refused, too, and with it the collective.
+#[test]
+fn engines_that_count_for_captures_invalidate_them_and_fail() {
+    if hardware::perf::on_real_hardware() {
+        return;
+    }
+    traced_capture(|| {
+        let remedies = Remedies { apart_from_captures: false, ..Remedies::default() };
+        let error = capture_beside_collectives(&without(remedies)).unwrap_err();
+        assert!(matches!(error, Error::Transport { .. }), "{error}");
+    });
+}
+
+/// If this fails, a collective reports what the drop of a user's buffer could not, and the ranks'
+/// order of calls is lost.
+#[test]
+fn errors_of_the_users_own_calls_are_not_reported_as_ours() {
+    everywhere("pcie4", &["memops=all"], || {
+        let world = World::new(2);
+        let mut buffers = world.upload(&vec![vec![0; 4000]; 2]);
+        for (rank, buffer) in buffers.iter_mut().enumerate() {
+            let context = world.communicators[rank].context();
+            let theirs = DriverError(sys::CUresult::CUDA_ERROR_INVALID_VALUE);
+            context.record_err::<()>(Err(theirs));
+            sum(&world, rank, buffer, 1000).unwrap();
+            assert_eq!(context.check_err(), Err(theirs), "it is lost");
+        }
+        world.finish();
+    });
+}
+
+/// If this fails, what a rank's kernels read first has not come when they run: the driver has only
+/// taken the bytes.
+#[test]
+fn uploads_are_complete_before_anybody_reads_them() {
+    everywhere("pcie4", &["lazy-dma=100000"], || {
+        let world = World::new(2);
+        // The input comes on the stream itself.
+        sum_up(&world, 4).unwrap();
+    });
+}
+
+/// Streams share few queues; those of engines are not behind kernels that wait for them.
+#[test]
+fn few_hardware_queues_are_enough() {
+    let sets = ["connections=1", "connections=8", "connections=32"];
+    everywhere("pcie4", &sets, || sum_up(&World::new(4), 10).unwrap());
+}
+
+/// All ranks on the one GPU, as far as its queues go.
+#[test]
+fn ranks_share_a_gpu_within_its_queues() {
+    let sets = ["connections=8", "connections=32", "resident-blocks=on", "local-copies=kernels"];
+    everywhere("one-gpu", &sets, || sum_up(&World::new(4), 10).unwrap());
+}
+
+/// Another thread of the program loads code, allocates and frees on rank 0's GPU meanwhile.
+fn interfere(context: &Arc<CudaContext>, rounds: usize) {
+    for _ in 0..rounds {
+        context.bind_to_thread().unwrap();
+        // SAFETY: the context is current, and nobody else knows the memory.
+        unsafe {
+            let memory = result::malloc_sync(1 << 20).unwrap();
+            result::free_sync(memory).unwrap();
+        }
+        drop(context.load_module(Ptx::from_src(ringdove_kernels::ptx::EXECUTOR)).unwrap());
+    }
+}
+
+/// Collectives beside such a thread: what comes of them.
+fn collectives_beside_a_user(settings: &Settings) -> ringdove::Result<()> {
+    let world = World::with(2, settings);
+    let mut buffers = world.upload(&vec![vec![0; BYTES]; 2]);
+    let context = world.communicators[0].context();
+    std::thread::scope(|scope| {
+        scope.spawn(|| interfere(context, 10));
+        for _ in 0..100 {
+            for (rank, buffer) in buffers.iter_mut().enumerate() {
+                sum(&world, rank, buffer, BYTES / 4)?;
+            }
+        }
+        Ok::<(), Error>(())
+    })?;
+    for (communicator, stream) in world.ranks() {
+        stream.synchronize().unwrap();
+        communicator.check()?;
+    }
+    Ok(())
+}
+
+/// A call of the user's that waits for the device while it keeps others from calling the driver
+/// stops the engine: the library cannot prevent that, and says so in its documentation. What it
+/// owes is that all of it ends, in a typed error at worst.
+#[test]
+fn a_user_who_loads_and_frees_beside_collectives() {
+    everywhere("pcie4", &["memops=all", "context-lock=on"], || {
+        let limit = Duration::from_secs(2);
+        let hasty = Settings { wait_timeout: limit, drop_timeout: limit, ..settings() };
+        match collectives_beside_a_user(&hasty) {
+            Ok(()) => println!("found: this driver lets collectives go on beside such calls"),
+            Err(Error::WaitExpired(_)) => {
+                println!("found: this driver stops collectives while such calls wait for them");
+            }
+            Err(error) => panic!("{error}"),
+        }
+    });
+}
