@@ -139,8 +139,8 @@ impl Communicator {
         self.call_in_place(reduces::<T>(Collective::Reduce { root }, reduction), buffer, stream)
     }
 
-    /// Part `p` of this rank's `receive` becomes this rank's part of rank `p`'s `send`. Both have as
-    /// many parts as there are ranks.
+    /// Part `p` of this rank's `receive` becomes this rank's part of rank `p`'s `send`. Both have
+    /// as many parts as there are ranks.
     ///
     /// # Errors
     /// As [`Communicator::all_reduce`].
@@ -167,8 +167,8 @@ impl Communicator {
     }
 
     /// An all-to-all of parts of any sizes: elements `send_parts[p]` of `send` go to rank `p`, and
-    /// `receive_parts[p]` of `receive` come from it. What rank `p` sends to rank `q` must be as much
-    /// as `q` expects of `p`. Parts that are received must not overlap.
+    /// `receive_parts[p]` of `receive` come from it. What rank `p` sends to rank `q` must be as
+    /// much as `q` expects of `p`. Parts that are received must not overlap.
     ///
     /// # Errors
     /// As [`Group::launch`](crate::Group::launch), and [`Error::Argument`] for another number of
