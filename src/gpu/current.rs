@@ -43,8 +43,9 @@ impl Allocation {
     }
 }
 
-/// Runs calls of cudarc, which report an error that cudarc has kept of an earlier call: one that had
-/// no way to report it, such as the drop of a buffer of the user's. It is not theirs, and stays kept.
+/// Runs calls of cudarc, which report an error that cudarc has kept of an earlier call: one that
+/// had no way to report it, such as the drop of a buffer of the user's. It is not theirs, and stays
+/// kept.
 pub(crate) fn keeping_errors<T>(context: &CudaContext, body: impl FnOnce() -> T) -> T {
     let kept = context.check_err();
     let result = body();

@@ -1,9 +1,9 @@
 //! What is freed later.
 //!
-//! Freeing device or pinned memory and unloading code may wait until all GPUs that reach one another
-//! are idle, and meanwhile keep every other driver call of the process waiting. While a kernel waits
-//! for an engine that makes such calls, neither would end. So what the library gives up is kept, and
-//! freed at a moment when none of its kernels runs.
+//! Freeing device or pinned memory and unloading code may wait until all GPUs that reach one
+//! another are idle, and meanwhile keep every other driver call of the process waiting. While a
+//! kernel waits for an engine that makes such calls, neither would end. So what the library gives
+//! up is kept, and freed at a moment when none of its kernels runs.
 
 use std::sync::{Mutex, PoisonError};
 

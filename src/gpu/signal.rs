@@ -2,10 +2,10 @@
 //!
 //! A signal is a word of 8 bytes that is written after all that was enqueued on the stream before.
 //! Drivers have an operation for that, a stream memory operation, but not all have it, and since
-//! CUDA 13.1 it may not reach other GPUs' memory. A copy of 8 bytes does the same everywhere: copies
-//! of one stream run one after the other, and each is visible on every device before the next
-//! begins. Its source must stay as it is until the copy has ended; so words take turns, and one is
-//! used again only after an event behind its copy has come.
+//! CUDA 13.1 it may not reach other GPUs' memory. A copy of 8 bytes does the same everywhere:
+//! copies of one stream run one after the other, and each is visible on every device before the
+//! next begins. Its source must stay as it is until the copy has ended; so words take turns, and
+//! one is used again only after an event behind its copy has come.
 
 use super::{Current, OwnStream, PinnedMemory};
 use crate::error::Result;

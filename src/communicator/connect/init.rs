@@ -181,7 +181,8 @@ fn start(
     let (rank, ranks) = (state.rank, process.geometry.rank_count);
     state.memory.publish(rank, ranks, settings.wait_timeout)?;
     let remedies = &settings.remedies;
-    let launcher = Launcher::new(&state, remedies)?;
+    let mut launcher = Launcher::new(&state, remedies)?;
+    launcher.share(process.ranks_on(&state.context));
     sharing::check(process, &state, &launcher)?;
     let launcher = Arc::new(Mutex::new(launcher));
     let tidy = Tidy::new(&launcher, remedies.late_frees);

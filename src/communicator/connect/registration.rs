@@ -2,7 +2,9 @@
 
 use super::rank::ConnectedRank;
 use crate::bootstrap::agreement::{Value, signature};
-use crate::communicator::state::{ExportedMemory, RankBuffer, RegisteredBuffer, RegisteredRange};
+use crate::communicator::state::{
+    ExportedMemory, Nodes, RankBuffer, RegisteredBuffer, RegisteredRange,
+};
 use crate::error::{Error, Result};
 use crate::gpu::{Allocation, Current, Export, Import};
 use crate::id::{EngineKind, Rank, Registration};
@@ -26,8 +28,9 @@ impl ConnectedRank {
         let number = launcher.routes.next_registration();
         let rank = self.rank().0;
         let _span = tracing::debug_span!("registration", rank, number, bytes).entered();
-        // Engines that reach one another need nobody's memory in another process.
-        let alone = process.planes().is_empty();
+        // Engines that reach one another need nobody's memory in another process, nor does anybody
+        // where nodes are several: there all data is staged.
+        let alone = process.planes().is_empty() || process.geometry.nodes != Nodes::One;
         let export = match alone || process.geometry.engine == EngineKind::Device {
             true => None,
             false => Some(ExportedMemory::from(self.export(address)?)),

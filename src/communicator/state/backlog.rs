@@ -11,11 +11,11 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 /// One launch of so many is followed by an event.
-const STRIDE: u32 = 16;
+const STRIDE: u32 = 32;
 /// The most events whose end is not known: launches ahead are at most this many strides, and the
-/// one that has begun. Each launch brings a few commands more, of cudarc and of copies; several
-/// ranks may share a context.
-const MARKS_MAX: usize = 2;
+/// one that has begun. Each launch brings a few commands more, of cudarc and of copies, so that one
+/// rank stays below a thousand; ranks that share a context share the number.
+const MARKS_MAX: usize = 4;
 /// Between two looks at the oldest event.
 const PAUSE: Duration = Duration::from_micros(20);
 
@@ -23,6 +23,7 @@ const PAUSE: Duration = Duration::from_micros(20);
 #[derive(Debug)]
 pub(super) struct Backlog {
     is_bounded: bool,
+    marks_max: usize,
     /// Launches since the last mark.
     unmarked: u32,
     marks: VecDeque<CudaEvent>,
@@ -33,7 +34,13 @@ pub(super) struct Backlog {
 impl Backlog {
     /// No launch yet.
     pub fn new(is_bounded: bool) -> Self {
-        Self { is_bounded, unmarked: 0, marks: VecDeque::new(), spare: Vec::new() }
+        let (marks, spare) = (VecDeque::new(), Vec::new());
+        Self { is_bounded, marks_max: MARKS_MAX, unmarked: 0, marks, spare }
+    }
+
+    /// So many ranks share the context.
+    pub fn share(&mut self, ranks: usize) {
+        self.marks_max = (MARKS_MAX / ranks.max(1)).max(1);
     }
 
     /// Waits until one more may be launched. `check` says whether the communicator is well.
@@ -41,7 +48,7 @@ impl Backlog {
     /// # Errors
     /// That of `check`; [`Error::HostWaitExpired`] after `limit`.
     pub fn make_room(&mut self, limit: Duration, check: impl Fn() -> Result<()>) -> Result<()> {
-        let Some(oldest) = self.marks.front().filter(|_| self.marks.len() >= MARKS_MAX) else {
+        let Some(oldest) = self.marks.front().filter(|_| self.marks.len() >= self.marks_max) else {
             return Ok(());
         };
         let began = Instant::now();
@@ -51,7 +58,7 @@ impl Backlog {
             if began.elapsed() > limit {
                 return Err(Error::HostWaitExpired {
                     what: "earlier launches, of which a rank may be only so many ahead".into(),
-                    expected: format!("at most {} that have not ended", ahead_max()),
+                    expected: format!("at most {} that have not ended", self.ahead_max()),
                     seen: "more; where one thread drives several ranks, it must enqueue each \
                            collective on all of them before the next"
                         .into(),
@@ -79,9 +86,9 @@ impl Backlog {
         self.marks.push_back(mark.map_err(failed)?);
         Ok(())
     }
-}
 
-/// The most launches that have not ended.
-fn ahead_max() -> u32 {
-    STRIDE * (MARKS_MAX as u32 + 1)
+    /// The most launches that have not ended.
+    fn ahead_max(&self) -> u32 {
+        STRIDE * (self.marks_max as u32 + 1)
+    }
 }

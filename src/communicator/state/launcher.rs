@@ -53,6 +53,11 @@ impl Launcher {
         self.executor.blocks_at_once(threads)
     }
 
+    /// So many ranks share the context: each may have fewer launches ahead.
+    pub fn share(&mut self, ranks: usize) {
+        self.backlog.share(ranks);
+    }
+
     /// Launches so far.
     pub fn launches(&self) -> u64 {
         self.launches

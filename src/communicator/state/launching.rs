@@ -1,4 +1,4 @@
-//! Launches and the freeing of memory keep apart, in the whole process.
+//! The one lock between launches and what must not meet one.
 
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -10,7 +10,7 @@ pub(super) fn launching() -> RwLockReadGuard<'static, ()> {
     LAUNCHING.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Nothing is launched before this is dropped; `None` while somebody launches.
+/// Nothing is launched before this is dropped. None while somebody launches.
 pub(super) fn not_launching() -> Option<RwLockWriteGuard<'static, ()>> {
     LAUNCHING.try_write().ok()
 }

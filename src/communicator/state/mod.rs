@@ -10,7 +10,7 @@
 //! * `routes`: this rank's registered buffers, and the routes between them
 //! * `launcher`, `order`, `backlog`: launches of the executor, their order across streams, and how
 //!   many may be ahead of their end; `streams`: on which streams ranks that share a GPU are
-//! * `tidy`: when memory is freed
+//! * `tidy`, `launching`: when memory is freed
 //! * `sync`: locks
 
 mod backlog;

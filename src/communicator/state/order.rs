@@ -91,7 +91,7 @@ impl LaunchOrder {
         let made;
         let event = match &self.event {
             Some(event) if self.is_recorded => event,
-            _ => match last.record_event(None) {
+            _ => match keeping_errors(last.context(), || last.record_event(None)) {
                 Ok(event) => {
                     made = event;
                     &made
