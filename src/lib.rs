@@ -69,5 +69,6 @@ pub use communicator::{
 };
 pub use error::{Error, Result};
 pub use gpu::{DeviceBuffer, DeviceBufferMut, device_count, open_device};
+pub use plan::Collective;
 pub use ringdove_kernels::element::{DataType, ReduceOp};
-pub use settings::{FarSlots, Setting, Settings, VerbsOrder};
+pub use settings::{InterNodeSlots, Setting, Settings, VerbsOrder};

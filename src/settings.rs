@@ -1,157 +1,18 @@
-//! Settings: one struct, read once, from one place.
+//! Settings: one struct, read once, from one place. Each setting is declared once, below: the
+//! struct, its parser, its documentation and the table of the README follow from that.
 
+mod kinds;
 mod remedies;
+mod value;
 
+pub use kinds::{InterNodeSlots, VerbsOrder};
 pub use remedies::Remedies;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::id::{AdapterName, EngineKind, PciId};
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
-
-/// The settings of a user. [`Settings::default`] holds the defaults of [`TABLE`];
-/// [`Settings::from_env`] overrides them from the environment.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// `RINGDOVE_TIMEOUT_MS`: how long a wait inside a kernel may last (R10).
-    pub wait_timeout: Duration,
-    /// `RINGDOVE_BOOTSTRAP_TIMEOUT_MS`: how long a rank waits for the others to join or register.
-    pub bootstrap_timeout: Duration,
-    /// `RINGDOVE_BOOTSTRAP_INTERFACE`: the network interface whose addresses the rank publishes;
-    /// empty: chosen by the library.
-    pub bootstrap_interface: String,
-    /// `RINGDOVE_BOOTSTRAP_FANOUT`: the most children of one rank in the control tree. The root's
-    /// value counts.
-    pub bootstrap_fan_out: u32,
-    /// `RINGDOVE_HOST_ID`: a name that the ranks of one node have in common; empty: the boot id of
-    /// the operating system.
-    pub host_id: String,
-    /// `RINGDOVE_DROP_TIMEOUT_MS`: how long dropping a communicator waits for its own kernels
-    /// before it aborts them.
-    pub drop_timeout: Duration,
-    /// `RINGDOVE_BLOCKS`: the most thread blocks that one collective uses on a GPU.
-    pub blocks_max: u32,
-    /// `RINGDOVE_SLOT_BYTES`: bytes of one staging slot, a multiple of 16, at most 4 MiB.
-    pub slot_bytes: u32,
-    /// `RINGDOVE_SLOTS`: staging slots of each lane, a power of two.
-    pub slot_count: u32,
-    /// `RINGDOVE_LOW_LATENCY_BYTES`: the largest all-reduce that uses low-latency (LL) messages; 0:
-    /// none. A multiple of 16.
-    pub low_latency_bytes: u32,
-    /// `RINGDOVE_RING_LOG2`: log2 of the number of slots of a doorbell ring.
-    pub ring_log2: u32,
-    /// `RINGDOVE_ENGINE`: the engine that drains the rings: `proxy`, a thread of the process, or
-    /// `device`, a PCI function.
-    pub engine: EngineKind,
-    /// `RINGDOVE_ENGINE_DEVICE`: bus ids of the device engines to use, one for each rank of the
-    /// node, in turn; empty: the nearest to the GPU.
-    pub engine_devices: Vec<String>,
-    /// `RINGDOVE_ENGINE_IDS`: which PCI functions are device engines, besides virtual ones.
-    pub engine_ids: Vec<PciId>,
-    /// `RINGDOVE_PROXY_THREADS`: proxy threads of this process.
-    pub proxy_threads: usize,
-    /// `RINGDOVE_PROXY_CPUS`: processors that proxy threads are pinned to, in turn, such as
-    /// `2,3`; empty: not pinned.
-    pub proxy_cpus: Vec<usize>,
-    /// `RINGDOVE_COALESCE_BYTES`: the most bytes that the proxy merges into one transfer.
-    pub coalesce_bytes_max: u64,
-    /// `RINGDOVE_TRACE`: rank N appends a line for each transfer to the file of this name and `.N`;
-    /// empty: no trace.
-    pub trace: Option<PathBuf>,
-    /// `RINGDOVE_ADAPTER`: the RDMA adapter to use, and perhaps its port, such as `mlx5_0:1`;
-    /// empty: the one nearest to the GPU.
-    pub adapter: Option<AdapterName>,
-    /// `RINGDOVE_GID_INDEX`: the GID to use.
-    pub gid_index: Option<u8>,
-    /// `RINGDOVE_QUEUE_PAIRS`: queue pairs of each peer on another node.
-    pub queue_pairs: usize,
-    /// `RINGDOVE_QUEUE_DEPTH`: work requests that one queue pair holds.
-    pub queue_depth: usize,
-    /// `RINGDOVE_RETRY_TIMEOUT_MS`: how long an adapter retransmits an unacknowledged request.
-    pub retry_timeout: Duration,
-    /// `RINGDOVE_TRAFFIC_CLASS`: traffic class of packets to other nodes.
-    pub traffic_class: u8,
-    /// `RINGDOVE_SERVICE_LEVEL`: service level of packets to other nodes.
-    pub service_level: u8,
-    /// `RINGDOVE_FAR_SLOTS`: in which memory messages from other nodes land.
-    pub far_slots: FarSlots,
-    /// `RINGDOVE_VERBS_ORDER`: how signals go to ranks of other nodes.
-    pub verbs_order: VerbsOrder,
-    #[doc(hidden)]
-    pub remedies: Remedies,
-}
-
-/// How a signal follows its data to a rank of another node.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum VerbsOrder {
-    /// As `Write` where all adapters promise to keep the order, else as `Immediate`.
-    #[default]
-    Auto,
-    /// As an RDMA write behind the data, in order. The receiver's processor takes no part. It is an
-    /// error where an adapter does not promise the order.
-    Write,
-    /// As `Write`, whatever adapters promise.
-    ForceWrite,
-    /// As immediate data of the last write: the receiver's engine raises it when the adapter has
-    /// reported that all data has arrived. For adapters and memory that do not keep the order.
-    Immediate,
-    /// As `Immediate`, and the engine reads device memory through the adapter before it raises a
-    /// signal, also where the device says that this is not needed.
-    Flush,
-}
-
-impl FromStr for VerbsOrder {
-    type Err = ();
-
-    fn from_str(text: &str) -> std::result::Result<Self, ()> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            "write" => Ok(Self::Write),
-            "force-write" => Ok(Self::ForceWrite),
-            "immediate" => Ok(Self::Immediate),
-            "flush" => Ok(Self::Flush),
-            _ => Err(()),
-        }
-    }
-}
-
-impl std::fmt::Display for VerbsOrder {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Auto => "auto",
-            Self::Write => "write",
-            Self::ForceWrite => "force-write",
-            Self::Immediate => "immediate",
-            Self::Flush => "flush",
-        })
-    }
-}
-
-/// In which memory slots and signals of lanes to other nodes lie.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum FarSlots {
-    /// In device memory where adapters reach it, else in host memory.
-    #[default]
-    Auto,
-    /// In device memory; it is an error where adapters do not reach that.
-    Device,
-    /// In pinned host memory, which kernels read and write over PCI.
-    Host,
-}
-
-impl FromStr for FarSlots {
-    type Err = ();
-
-    fn from_str(text: &str) -> std::result::Result<Self, ()> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            "device" => Ok(Self::Device),
-            "host" => Ok(Self::Host),
-            _ => Err(()),
-        }
-    }
-}
+use value::{Value, is_bus_id};
 
 /// One row of the settings table.
 #[derive(Clone, Copy, Debug)]
@@ -164,161 +25,157 @@ pub struct Setting {
     pub meaning: &'static str,
 }
 
-/// Every setting, as the README shows it.
-pub const TABLE: &[Setting] = &[
-    Setting {
-        name: "RINGDOVE_TIMEOUT_MS",
-        default: "600000",
-        meaning: "how long a wait inside a kernel may last, in milliseconds",
-    },
-    Setting {
-        name: "RINGDOVE_BOOTSTRAP_TIMEOUT_MS",
-        default: "60000",
-        meaning: "how long a rank waits for the others to join or register, in milliseconds",
-    },
-    Setting {
-        name: "RINGDOVE_BOOTSTRAP_INTERFACE",
-        default: "",
-        meaning: "network interfaces whose addresses a rank publishes, best first, such as \
-                  `eth0,ib*`; empty: the first that leads to other nodes",
-    },
-    Setting {
-        name: "RINGDOVE_BOOTSTRAP_FANOUT",
-        default: "32",
-        meaning: "the most children of one rank in the control tree (1 to 1024); the root's value \
-                  counts",
-    },
-    Setting {
-        name: "RINGDOVE_HOST_ID",
-        default: "",
-        meaning: "name of the node: ranks with the same name share device memory directly; empty: \
-                  the boot id of the operating system",
-    },
-    Setting {
-        name: "RINGDOVE_DROP_TIMEOUT_MS",
-        default: "10000",
-        meaning: "how long dropping a communicator waits for its kernels before it aborts them, \
-                  in milliseconds",
-    },
-    Setting {
-        name: "RINGDOVE_BLOCKS",
-        default: "4",
-        meaning: "the most thread blocks that one collective uses on a GPU (1 to 16)",
-    },
-    Setting {
-        name: "RINGDOVE_SLOT_BYTES",
-        default: "1048576",
-        meaning: "bytes of one staging slot: a multiple of 16, from 4096 to 4194304",
-    },
-    Setting {
-        name: "RINGDOVE_SLOTS",
-        default: "4",
-        meaning: "staging slots of each lane: a power of two, from 2 to 64",
-    },
-    Setting {
-        name: "RINGDOVE_LOW_LATENCY_BYTES",
-        default: "16384",
-        meaning: "the largest all-reduce, of up to 8 ranks, that uses low-latency (LL) messages: \
-                  a multiple of 16 up to 262144; 0: none",
-    },
-    Setting {
-        name: "RINGDOVE_RING_LOG2",
-        default: "10",
-        meaning: "log2 of the number of slots of a doorbell ring (4 to 16)",
-    },
-    Setting {
-        name: "RINGDOVE_ENGINE",
-        default: "proxy",
-        meaning: "engine that drains the rings: `proxy`, a thread of the process, or `device`, a \
-                  PCI function; the same on every rank",
-    },
-    Setting {
-        name: "RINGDOVE_ENGINE_DEVICE",
-        default: "",
-        meaning: "bus ids of the device engines to use, one for each rank of the node in order, \
-                  such as `0000:3b:00.0,0000:af:00.0`; empty: the nearest to the GPU",
-    },
-    Setting {
-        name: "RINGDOVE_ENGINE_IDS",
-        default: "",
-        meaning: "PCI vendor and device ids of device engines, such as `10ee:9038`, in addition \
-                  to virtual ones",
-    },
-    Setting {
-        name: "RINGDOVE_PROXY_THREADS",
-        default: "1",
-        meaning: "proxy threads of the process (1 to 64)",
-    },
-    Setting {
-        name: "RINGDOVE_PROXY_CPUS",
-        default: "",
-        meaning: "processors that proxy threads are pinned to, in order, such as `2,3` (each 0 to \
-                  1023); empty: not pinned",
-    },
-    Setting {
-        name: "RINGDOVE_COALESCE_BYTES",
-        default: "262144",
-        meaning: "the most bytes that the proxy merges into one transfer (1 to 1073741824)",
-    },
-    Setting {
-        name: "RINGDOVE_TRACE",
-        default: "",
-        meaning: "rank N appends a line for each transfer of its proxy to the file with this name \
-                  and the suffix `.N`; empty: no trace",
-    },
-    Setting {
-        name: "RINGDOVE_ADAPTER",
-        default: "",
-        meaning: "the RDMA adapter to use, with or without a port, such as `mlx5_0:1`; empty: the \
-                  one nearest to the GPU",
-    },
-    Setting {
-        name: "RINGDOVE_GID_INDEX",
-        default: "",
-        meaning: "the GID to use (0 to 255); empty: RoCE v2 before v1, global before link-local",
-    },
-    Setting {
-        name: "RINGDOVE_QUEUE_PAIRS",
-        default: "2",
-        meaning: "queue pairs of each peer on another node (1 to 16)",
-    },
-    Setting {
-        name: "RINGDOVE_QUEUE_DEPTH",
-        default: "256",
-        meaning: "work requests that one queue pair holds (16 to 8192)",
-    },
-    Setting {
-        name: "RINGDOVE_RETRY_TIMEOUT_MS",
-        default: "10000",
-        meaning: "how long an adapter retransmits an unacknowledged request before the transfer \
-                  fails, in milliseconds",
-    },
-    Setting {
-        name: "RINGDOVE_TRAFFIC_CLASS",
-        default: "0",
-        meaning: "traffic class of packets to other nodes (0 to 255)",
-    },
-    Setting {
-        name: "RINGDOVE_SERVICE_LEVEL",
-        default: "0",
-        meaning: "service level of packets to other nodes (0 to 15)",
-    },
-    Setting {
-        name: "RINGDOVE_FAR_SLOTS",
-        default: "auto",
-        meaning: "where messages from other nodes land: `device`, `host` (pinned, which kernels \
-                  read over PCI), or `auto`: `host` only where adapters do not reach device memory",
-    },
-    Setting {
-        name: "RINGDOVE_VERBS_ORDER",
-        default: "auto",
-        meaning: "how signals follow data to other nodes: `write`, an RDMA write behind the \
-                  data, refused where adapters do not promise the order; `immediate`, raised by \
-                  the receiver's engine; `auto`, `write` where it is promised, else `immediate`; \
-                  `flush`, `immediate` with a read of device memory each time; `force-write`, \
-                  `write` whatever is promised",
-    },
-];
+/// Declares all settings: `field: type = variable, default, how its value is read, meaning`.
+macro_rules! settings {
+    ($(
+        $field:ident: $kind:ty = $name:literal, $default:literal,
+        $read:expr,
+        $meaning:literal;
+    )*) => {
+        /// All settings. [`Settings::default`] holds the defaults of [`TABLE`];
+        /// [`Settings::from_env`] overrides them from the environment.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub struct Settings {$(
+            #[doc = concat!("`", $name, "`: ", $meaning, ".")]
+            pub $field: $kind,
+        )*
+            #[doc(hidden)]
+            pub remedies: Remedies,
+        }
+
+        /// Every setting, as the README shows it.
+        pub const TABLE: &[Setting] =
+            &[$(Setting { name: $name, default: $default, meaning: $meaning },)*];
+
+        impl Settings {
+            /// Reads settings from any source of names and values.
+            ///
+            /// # Errors
+            /// As [`Settings::from_env`].
+            pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Self> {
+                Ok(Self {$(
+                    $field: {
+                        let read: fn(Value) -> Result<$kind> = $read;
+                        read(Value::new($name, lookup($name).unwrap_or_else(|| $default.into())))?
+                    },
+                )*
+                    remedies: Remedies::default(),
+                })
+            }
+        }
+    };
+}
+
+settings! {
+    wait_timeout: Duration = "RINGDOVE_TIMEOUT_MS", "600000",
+        |value| value.milliseconds(),
+        "how long a wait inside a kernel may last, in milliseconds";
+    bootstrap_timeout: Duration = "RINGDOVE_BOOTSTRAP_TIMEOUT_MS", "60000",
+        |value| value.milliseconds(),
+        "how long a rank waits for the others to join or register, in milliseconds";
+    bootstrap_interface: String = "RINGDOVE_BOOTSTRAP_INTERFACE", "",
+        |value| value.text(),
+        "network interfaces whose addresses a rank publishes, best first, such as `eth0,ib*`; \
+         empty: the first that leads to other nodes";
+    bootstrap_fan_out: u32 = "RINGDOVE_BOOTSTRAP_FANOUT", "32",
+        |value| value.number("1 to 1024", |n| (1..=1024).contains(n)),
+        "the most children of one rank in the control tree (1 to 1024); the root's value counts";
+    host_id: String = "RINGDOVE_HOST_ID", "",
+        |value| value.text(),
+        "name of the node: ranks with the same name share device memory directly; empty: the \
+         boot id of the operating system";
+    drop_timeout: Duration = "RINGDOVE_DROP_TIMEOUT_MS", "10000",
+        |value| value.milliseconds(),
+        "how long dropping a communicator waits for its kernels before it aborts them, in \
+         milliseconds";
+    blocks_max: u32 = "RINGDOVE_BLOCKS", "4",
+        |value| value.number("1 to 16", |n| (1..=16).contains(n)),
+        "the most thread blocks that one collective uses on a GPU (1 to 16)";
+    slot_bytes: u32 = "RINGDOVE_SLOT_BYTES", "1048576",
+        |value| value.number("a multiple of 16 from 4096 to 4194304", |n: &u32| {
+            (4096..=4_194_304).contains(n) && n.is_multiple_of(16)
+        }),
+        "bytes of one staging slot: a multiple of 16, from 4096 to 4194304";
+    slot_count: u32 = "RINGDOVE_SLOTS", "4",
+        |value| value.number("a power of two from 2 to 64", |n: &u32| {
+            (2..=64).contains(n) && n.is_power_of_two()
+        }),
+        "staging slots of each lane: a power of two, from 2 to 64";
+    low_latency_bytes: u32 = "RINGDOVE_LOW_LATENCY_BYTES", "16384",
+        |value| value.number("a multiple of 16 from 0 to 262144", |n: &u32| {
+            *n <= 262_144 && n.is_multiple_of(16)
+        }),
+        "the largest all-reduce, of up to 8 ranks, that uses low-latency (LL) messages: a \
+         multiple of 16 up to 262144; 0: none";
+    ring_log2: u32 = "RINGDOVE_RING_LOG2", "10",
+        |value| value.number("4 to 16", |n| (4..=16).contains(n)),
+        "log2 of the number of slots of a doorbell ring (4 to 16)";
+    engine: EngineKind = "RINGDOVE_ENGINE", "proxy",
+        |value| value.number("proxy or device", |_| true),
+        "engine that drains the rings: `proxy`, a thread of the process, or `device`, a PCI \
+         function; the same on every rank";
+    engine_devices: Vec<String> = "RINGDOVE_ENGINE_DEVICE", "",
+        |value| value.list("bus ids such as 0000:3b:00.0, separated by commas", |part| {
+            is_bus_id(part).then(|| part.to_ascii_lowercase())
+        }),
+        "bus ids of the device engines to use, one for each rank of the node in order, such as \
+         `0000:3b:00.0,0000:af:00.0`; empty: the nearest to the GPU";
+    engine_ids: Vec<PciId> = "RINGDOVE_ENGINE_IDS", "",
+        |value| value.list("VENDOR:DEVICE in hexadecimal, separated by commas", |part| {
+            part.parse().ok()
+        }),
+        "PCI vendor and device ids of device engines, such as `10ee:9038`, in addition to \
+         virtual ones";
+    proxy_threads: usize = "RINGDOVE_PROXY_THREADS", "1",
+        |value| value.number("1 to 64", |n| (1..=64).contains(n)),
+        "proxy threads of the process (1 to 64)";
+    proxy_cpus: Vec<usize> = "RINGDOVE_PROXY_CPUS", "",
+        |value| value.list("processor numbers from 0 to 1023, separated by commas", |part| {
+            part.parse().ok().filter(|&cpu: &usize| cpu < CPUS_MAX)
+        }),
+        "processors that proxy threads are pinned to, in order, such as `2,3` (each 0 to 1023); \
+         empty: not pinned";
+    coalesce_bytes_max: u64 = "RINGDOVE_COALESCE_BYTES", "262144",
+        |value| value.number("1 to 1073741824", |n| (1..=1 << 30).contains(n)),
+        "the most bytes that the proxy merges into one transfer (1 to 1073741824)";
+    trace: Option<PathBuf> = "RINGDOVE_TRACE", "",
+        |value| value.optional("a path"),
+        "rank N appends a line for each transfer of its proxy to the file with this name and \
+         the suffix `.N`; empty: no trace";
+    adapter: Option<AdapterName> = "RINGDOVE_ADAPTER", "",
+        |value| value.optional("NAME or NAME:PORT, such as mlx5_0:1"),
+        "the RDMA adapter to use, with or without a port, such as `mlx5_0:1`; empty: the one \
+         nearest to the GPU";
+    gid_index: Option<u8> = "RINGDOVE_GID_INDEX", "",
+        |value| value.optional("0 to 255"),
+        "the GID to use (0 to 255); empty: RoCE v2 before v1, global before link-local";
+    queue_pairs: usize = "RINGDOVE_QUEUE_PAIRS", "2",
+        |value| value.number("1 to 16", |n| (1..=16).contains(n)),
+        "queue pairs of each peer on another node (1 to 16)";
+    queue_depth: usize = "RINGDOVE_QUEUE_DEPTH", "256",
+        |value| value.number("16 to 8192", |n| (16..=8192).contains(n)),
+        "work requests that one queue pair holds (16 to 8192)";
+    retry_timeout: Duration = "RINGDOVE_RETRY_TIMEOUT_MS", "10000",
+        |value| value.milliseconds(),
+        "how long an adapter retransmits an unacknowledged request before the transfer fails, \
+         in milliseconds";
+    traffic_class: u8 = "RINGDOVE_TRAFFIC_CLASS", "0",
+        |value| value.number("0 to 255", |_| true),
+        "traffic class of packets to other nodes (0 to 255)";
+    service_level: u8 = "RINGDOVE_SERVICE_LEVEL", "0",
+        |value| value.number("0 to 15", |n| (0..=15).contains(n)),
+        "service level of packets to other nodes (0 to 15)";
+    inter_node_slots: InterNodeSlots = "RINGDOVE_INTER_NODE_SLOTS", "auto",
+        |value| value.number("auto, device or host", |_| true),
+        "where messages from other nodes land: `device`, `host` (pinned, which kernels read \
+         over PCI), or `auto`: `host` only where adapters do not reach device memory";
+    verbs_order: VerbsOrder = "RINGDOVE_VERBS_ORDER", "auto",
+        |value| value.number("auto, write, immediate, flush or force-write", |_| true),
+        "how signals follow data to other nodes: `write`, an RDMA write behind the data, refused \
+         where adapters do not promise the order; `immediate`, raised by the receiver's engine; \
+         `auto`, `write` where it is promised, else `immediate`; `flush`, `immediate` with a read \
+         of device memory each time; `force-write`, `write` whatever is promised";
+}
 
 /// What a launcher may say in ringdove's own words; see `bootstrap::Launch`. These differ from rank
 /// to rank or are secret, so they are no part of [`Settings`].
@@ -377,153 +234,6 @@ impl Settings {
         }
         Self::from_lookup(|name| std::env::var_os(name).map(|v| v.to_string_lossy().into_owned()))
     }
-
-    /// Reads settings from any source of names and values.
-    ///
-    /// # Errors
-    /// As [`Settings::from_env`].
-    pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Self> {
-        let reader = Reader { lookup: &lookup };
-        Ok(Self {
-            wait_timeout: reader.milliseconds("RINGDOVE_TIMEOUT_MS")?,
-            bootstrap_timeout: reader.milliseconds("RINGDOVE_BOOTSTRAP_TIMEOUT_MS")?,
-            bootstrap_interface: reader.text("RINGDOVE_BOOTSTRAP_INTERFACE"),
-            bootstrap_fan_out: reader
-                .number("RINGDOVE_BOOTSTRAP_FANOUT", "1 to 1024", |n| (1..=1024).contains(n))?,
-            host_id: reader.text("RINGDOVE_HOST_ID"),
-            drop_timeout: reader.milliseconds("RINGDOVE_DROP_TIMEOUT_MS")?,
-            blocks_max: reader.number("RINGDOVE_BLOCKS", "1 to 16", |n| (1..=16).contains(n))?,
-            slot_bytes: reader.number(
-                "RINGDOVE_SLOT_BYTES",
-                "a multiple of 16 from 4096 to 4194304",
-                |n: &u32| (4096..=4_194_304).contains(n) && n.is_multiple_of(16),
-            )?,
-            slot_count: reader.number(
-                "RINGDOVE_SLOTS",
-                "a power of two from 2 to 64",
-                |n: &u32| (2..=64).contains(n) && n.is_power_of_two(),
-            )?,
-            low_latency_bytes: reader.number(
-                "RINGDOVE_LOW_LATENCY_BYTES",
-                "a multiple of 16 from 0 to 262144",
-                |n: &u32| *n <= 262_144 && n.is_multiple_of(16),
-            )?,
-            ring_log2: reader.number("RINGDOVE_RING_LOG2", "4 to 16", |n| (4..=16).contains(n))?,
-            engine: reader.number("RINGDOVE_ENGINE", "proxy or device", |_| true)?,
-            engine_devices: reader.list(
-                "RINGDOVE_ENGINE_DEVICE",
-                "bus ids such as 0000:3b:00.0, separated by commas",
-                |part| is_bus_id(part).then(|| part.to_ascii_lowercase()),
-            )?,
-            engine_ids: reader.list(
-                "RINGDOVE_ENGINE_IDS",
-                "VENDOR:DEVICE in hexadecimal, separated by commas",
-                |part| part.parse().ok(),
-            )?,
-            proxy_threads: reader
-                .number("RINGDOVE_PROXY_THREADS", "1 to 64", |n| (1..=64).contains(n))?,
-            proxy_cpus: reader.list(
-                "RINGDOVE_PROXY_CPUS",
-                "processor numbers from 0 to 1023, separated by commas",
-                |part| part.parse().ok().filter(|&cpu: &usize| cpu < CPUS_MAX),
-            )?,
-            coalesce_bytes_max: reader.number(
-                "RINGDOVE_COALESCE_BYTES",
-                "1 to 1073741824",
-                |n| (1..=1 << 30).contains(n),
-            )?,
-            trace: reader.optional("RINGDOVE_TRACE", "a path")?,
-            adapter: reader.optional("RINGDOVE_ADAPTER", "NAME or NAME:PORT, such as mlx5_0:1")?,
-            gid_index: reader.optional("RINGDOVE_GID_INDEX", "0 to 255")?,
-            queue_pairs: reader
-                .number("RINGDOVE_QUEUE_PAIRS", "1 to 16", |n| (1..=16).contains(n))?,
-            queue_depth: reader
-                .number("RINGDOVE_QUEUE_DEPTH", "16 to 8192", |n| (16..=8192).contains(n))?,
-            retry_timeout: reader.milliseconds("RINGDOVE_RETRY_TIMEOUT_MS")?,
-            traffic_class: reader.number("RINGDOVE_TRAFFIC_CLASS", "0 to 255", |_| true)?,
-            service_level: reader
-                .number("RINGDOVE_SERVICE_LEVEL", "0 to 15", |n| (0..=15).contains(n))?,
-            far_slots: reader.number("RINGDOVE_FAR_SLOTS", "auto, device or host", |_| true)?,
-            verbs_order: reader.number(
-                "RINGDOVE_VERBS_ORDER",
-                "auto, write, immediate, flush or force-write",
-                |_| true,
-            )?,
-            remedies: Remedies::default(),
-        })
-    }
-}
-
-/// Reads single values, with the default from the table.
-struct Reader<'a> {
-    lookup: &'a dyn Fn(&str) -> Option<String>,
-}
-
-impl Reader<'_> {
-    fn text(&self, name: &'static str) -> String {
-        (self.lookup)(name).unwrap_or_else(|| {
-            let row = TABLE.iter().find(|setting| setting.name == name);
-            row.expect("every setting stands in the table").default.to_owned()
-        })
-    }
-
-    fn number<T: FromStr>(
-        &self,
-        name: &'static str,
-        expected: &'static str,
-        valid: impl Fn(&T) -> bool,
-    ) -> Result<T> {
-        let text = self.text(name);
-        text.trim().parse().ok().filter(valid).ok_or(Error::Setting {
-            name: name.into(),
-            value: text,
-            expected: expected.into(),
-        })
-    }
-
-    /// Empty stands for "not set".
-    fn optional<T: FromStr>(
-        &self,
-        name: &'static str,
-        expected: &'static str,
-    ) -> Result<Option<T>> {
-        match self.text(name).trim() {
-            "" => Ok(None),
-            _ => self.number(name, expected, |_| true).map(Some),
-        }
-    }
-
-    fn milliseconds(&self, name: &'static str) -> Result<Duration> {
-        let expected = "milliseconds, 1 to 86400000";
-        self.number(name, expected, |ms: &u64| (1..=86_400_000).contains(ms))
-            .map(Duration::from_millis)
-    }
-
-    fn list<T>(
-        &self,
-        name: &'static str,
-        expected: &'static str,
-        read: impl Fn(&str) -> Option<T>,
-    ) -> Result<Vec<T>> {
-        let text = self.text(name);
-        let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
-        parts.map(read).collect::<Option<_>>().ok_or_else(|| Error::Setting {
-            name: name.into(),
-            value: text.clone(),
-            expected: expected.into(),
-        })
-    }
-}
-
-/// `domain:bus:device.function`, in hexadecimal.
-fn is_bus_id(text: &str) -> bool {
-    let digits = |text: &str, count| {
-        text.len() == count && text.bytes().all(|byte| byte.is_ascii_hexdigit())
-    };
-    let mut parts = text.split([':', '.']);
-    let lengths = [4, 2, 2, 1];
-    text.len() == 12
-        && lengths.into_iter().all(|count| parts.next().is_some_and(|part| digits(part, count)))
 }
 
 #[cfg(test)]
@@ -532,19 +242,6 @@ mod tests {
 
     fn with(name: &'static str, value: &'static str) -> Result<Settings> {
         Settings::from_lookup(move |asked| (asked == name).then(|| value.to_owned()))
-    }
-
-    #[test]
-    fn every_row_of_the_table_is_read() {
-        for row in TABLE {
-            let asked = std::cell::RefCell::new(Vec::new());
-            Settings::from_lookup(|name| {
-                asked.borrow_mut().push(name.to_owned());
-                None
-            })
-            .unwrap();
-            assert!(asked.borrow().iter().any(|name| name == row.name), "{} is dead", row.name);
-        }
     }
 
     #[test]
@@ -573,7 +270,7 @@ mod tests {
             ("RINGDOVE_ENGINE_DEVICE", "3b:00.0"),
             ("RINGDOVE_ENGINE_DEVICE", "0000:3b:0.00"),
             ("RINGDOVE_ENGINE_IDS", "10ee"),
-            ("RINGDOVE_FAR_SLOTS", "nowhere"),
+            ("RINGDOVE_INTER_NODE_SLOTS", "nowhere"),
             ("RINGDOVE_VERBS_ORDER", "none"),
         ] {
             let message = with(name, value).unwrap_err().to_string();

@@ -104,7 +104,8 @@ fn adapters_that_keep_no_order_change_no_result() {
     }
     let line = "all-reduce -g 2 -b 4 -e 256K -f 256 -n 2 -w 1 -d float -o all";
     for (order, slots) in [("auto", "device"), ("immediate", "device"), ("flush", "host")] {
-        let inside = format!("export RINGDOVE_VERBS_ORDER={order} RINGDOVE_FAR_SLOTS={slots}");
+        let inside =
+            format!("export RINGDOVE_VERBS_ORDER={order} RINGDOVE_INTER_NODE_SLOTS={slots}");
         let faults = "seed=5,*:delay=100";
         assert_right(&inside, &perf(("pcie4 x 2", 2), faults, &inside, line));
     }
@@ -134,6 +135,6 @@ fn host_memory_serves_where_adapters_do_not_reach_device_memory() {
     let ended = perf((&without, 2), "", log, line);
     assert_right("without GPUDirect RDMA", &ended);
     assert_eq!(ended.1.matches("host memory\n").count(), 4, "{}", ended.1);
-    let refused = perf((&without, 2), "", "export RINGDOVE_FAR_SLOTS=device", line);
+    let refused = perf((&without, 2), "", "export RINGDOVE_INTER_NODE_SLOTS=device", line);
     assert!(!refused.0.success() && refused.1.contains("dma-buf"), "{}", refused.1);
 }

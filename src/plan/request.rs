@@ -151,13 +151,6 @@ impl CollectiveRequest {
         }
     }
 
-    /// True if input and output may share memory, as in
-    /// [`in_place_offsets`](CollectiveRequest::in_place_offsets).
-    pub fn allows_in_place(&self) -> bool {
-        // Each part would have to be read before another one takes its place.
-        self.collective != Collective::AllToAll
-    }
-
     /// Parts of [`CollectiveRequest::bytes`] in the larger of input and output.
     pub fn parts(&self) -> u64 {
         match self.collective {

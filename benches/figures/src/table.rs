@@ -42,13 +42,18 @@ pub fn columns(last: &str) -> String {
         + &line(["(B)", "(elements)", "", "", ""], ["(us)", "(GB/s)", "(GB/s)", ""], "")
 }
 
-/// The columns of a row before its results. None of the operations has a root.
-pub fn row_start(bytes: impl Display, count: impl Display, data_type: &str, redop: &str) -> String {
-    format!("{bytes:>12}  {count:>12}  {data_type:>8}  {redop:>6}  {ROOT:>6}")
+/// The columns of a row before its results, with the reduction and the root.
+pub fn row_start(
+    bytes: impl Display,
+    count: impl Display,
+    data_type: &str,
+    (redop, root): (&str, i64),
+) -> String {
+    format!("{bytes:>12}  {count:>12}  {data_type:>8}  {redop:>6}  {root:>6}")
 }
 
 /// The root of operations without one.
-pub const ROOT: i32 = -1;
+pub const ROOT: i64 = -1;
 
 /// Four columns of a row; `None` for a half that was not run.
 pub fn half(half: Option<&Half>) -> String {

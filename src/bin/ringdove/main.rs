@@ -33,16 +33,48 @@ enum Verb {
 enum Perf {
     /// Every rank contributes a buffer and ends with the reduction of all
     AllReduce(Arguments),
+    /// Every rank ends with all ranks' inputs
+    AllGather(Arguments),
+    /// Every rank ends with its part of the reduction
+    ReduceScatter(Arguments),
+    /// Every rank ends with the root's input
+    Broadcast(Arguments),
+    /// The root ends with the reduction of all ranks' inputs
+    Reduce(Arguments),
+    /// Every rank ends with its part of every rank's input
+    AllToAll(Arguments),
+    /// The root ends with all ranks' inputs
+    Gather(Arguments),
+    /// Every rank ends with its part of the root's input
+    Scatter(Arguments),
     /// Every rank sends to the next and receives from the one before (out-of-place only)
     SendRecv(Arguments),
+}
+
+impl Perf {
+    fn split(self) -> (Collective, Arguments) {
+        match self {
+            Self::AllReduce(arguments) => (Collective::AllReduce, arguments),
+            Self::AllGather(arguments) => (Collective::AllGather, arguments),
+            Self::ReduceScatter(arguments) => (Collective::ReduceScatter, arguments),
+            Self::Broadcast(arguments) => (Collective::Broadcast, arguments),
+            Self::Reduce(arguments) => (Collective::Reduce, arguments),
+            Self::AllToAll(arguments) => (Collective::AllToAll, arguments),
+            Self::Gather(arguments) => (Collective::Gather, arguments),
+            Self::Scatter(arguments) => (Collective::Scatter, arguments),
+            Self::SendRecv(arguments) => (Collective::SendRecv, arguments),
+        }
+    }
 }
 
 fn main() -> ExitCode {
     let verb = Command::parse().verb;
     start_log();
     let outcome = match verb {
-        Verb::Perf(Perf::AllReduce(arguments)) => perf::run(Collective::AllReduce, arguments),
-        Verb::Perf(Perf::SendRecv(arguments)) => perf::run(Collective::SendRecv, arguments),
+        Verb::Perf(perf) => {
+            let (collective, arguments) = perf.split();
+            perf::run(collective, arguments)
+        }
         Verb::Doctor(arguments) => Ok(doctor::run(&arguments)),
     };
     outcome.unwrap_or_else(|error| fail(&error))

@@ -4,7 +4,7 @@ use super::core::Communicator;
 use crate::communicator::call::{self, Call, Reduction, Shape, check};
 use crate::error::{Error, Result};
 use crate::gpu::{DeviceBuffer, DeviceBufferMut};
-use crate::plan::Collective;
+use crate::plan::{Collective, CollectiveRequest};
 use cudarc::driver::CudaStream;
 use ringdove_kernels::element::DataType;
 use std::sync::Arc;
@@ -83,7 +83,12 @@ impl Communicator {
         let [input_parts, output_parts] = self.parts(named);
         let count = one_part("buffer", elements, input_parts.max(output_parts))?;
         let request = named.shape(count).request(self.rank_count());
-        let (input, output) = request.in_place_offsets(self.rank());
+        // With a root, the others have an input or an output, and it is all of the buffer.
+        let request = CollectiveRequest { in_place: true, ..request };
+        let (input, output) = match request.in_place_on(self.rank()) {
+            true => request.in_place_offsets(self.rank()),
+            false => (0, 0),
+        };
         let (address, _use) = buffer.device_ptr_mut(stream);
         self.call_at(named, count, [address + input, address + output], stream)
     }

@@ -2,6 +2,7 @@
 
 mod all_reduce;
 mod collective;
+mod collectives;
 mod core;
 mod group;
 mod raw;

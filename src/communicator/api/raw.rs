@@ -4,12 +4,13 @@
 //! Nothing here dereferences an address: each function hands its contract on to its caller.
 
 use super::all_reduce::named;
+use super::collectives::at_run_time;
 use super::core::Communicator;
 use super::group::Group;
 use crate::communicator::call::{Reduction, check};
 use crate::error::Result;
 use crate::id::Registration;
-use crate::plan::Direction;
+use crate::plan::{Collective, Direction};
 use cudarc::driver::CudaStream;
 use ringdove_kernels::element::DataType;
 use std::sync::Arc;
@@ -38,6 +39,27 @@ impl Communicator {
         let named = named(data_type, reduction.into());
         check::stream(&self.connected, named.collective.name(), stream)?;
         self.call_at(named, count, [send, receive], stream)
+    }
+
+    /// Any collective on device addresses, input and output, with NCCL's `count` and rules for calls in place. An
+    /// address that this rank has no use for is not looked at. A collective that reduces sums where
+    /// no reduction is named.
+    ///
+    /// # Safety
+    /// As [`Communicator::all_reduce_raw`], of the sizes that the collective gives its buffers.
+    ///
+    /// # Errors
+    /// As [`Communicator::all_reduce_raw`], and [`Error::Argument`](crate::Error::Argument) for a
+    /// root that does not exist.
+    pub unsafe fn collective_raw(
+        &self,
+        collective: Collective,
+        buffers: [u64; 2],
+        (count, data_type): (usize, DataType),
+        reduction: Option<Reduction>,
+        stream: &Arc<CudaStream>,
+    ) -> Result<()> {
+        self.call_at(at_run_time(collective, data_type, reduction), count, buffers, stream)
     }
 
     /// Registers `bytes` bytes of device memory at `address`, as [`Communicator::register`] does

@@ -68,15 +68,14 @@ fn check_overlap(rank: &ConnectedRank, call: &Call, [sent, received]: [u64; 2]) 
     };
     let request = call.request((rank.rank().0, rank.rank_count()), false);
     let empty = sent == 0 || received == 0;
-    if apart || empty || (request.in_place && request.allows_in_place()) {
+    if apart || empty || request.in_place {
         return Ok(());
     }
     let (input, output) = request.in_place_offsets(rank.rank().0);
-    let expected = match (request.allows_in_place(), input, output) {
-        (false, ..) => "no overlap".to_owned(),
-        (true, 0, 0) => "equal or disjoint memory".to_owned(),
-        (true, 0, _) => format!("the output {output} bytes into the input, or no overlap"),
-        (true, ..) => format!("the input {input} bytes into the output, or no overlap"),
+    let expected = match (input, output) {
+        (0, 0) => "equal memory, or no overlap".to_owned(),
+        (0, _) => format!("the output {output} bytes into the input, or no overlap"),
+        _ => format!("the input {input} bytes into the output, or no overlap"),
     };
     let seen = format!("{sent} bytes at {send:#x} and {received} bytes at {receive:#x}");
     Err(Error::argument("send and receive buffers", expected, seen))

@@ -3,7 +3,7 @@
 //! What ranks of other nodes write, slots and signals of their lanes, lies in device memory where
 //! the adapter reaches that: as a dma-buf, or through peer memory. Where it does not, those slots
 //! and signals lie in pinned host memory, which kernels read and write over PCI: data between nodes
-//! passes through slots anyway, so nobody has to copy it once more. [`FarSlots`] overrides.
+//! passes through slots anyway, so nobody has to copy it once more. [`InterNodeSlots`] overrides.
 
 use super::nodes;
 use crate::bootstrap::{ControlPlane, exchange};
@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::gpu::{StreamWriter, orders_adapter_writes, pci_address};
 use crate::id::{LaneId, Rank};
 use crate::plan::Side;
-use crate::settings::{FarSlots, Settings, VerbsOrder};
+use crate::settings::{InterNodeSlots, Settings, VerbsOrder};
 use crate::shared::{DeviceRange, Extent};
 use crate::transport::verbs::{
     Adapter, Adapters, Endpoint, HostSignals, LinkLayer, MemoryRegion, Near, RemoteAccess,
@@ -195,10 +195,10 @@ impl InterNodeAdapter {
             Nodes::Uneven => Err(uneven(rank)),
             Nodes::One | Nodes::Even { .. } => allocate(InterNodeSlotMemory::Host),
         };
-        let (memory, regions) = match settings.far_slots {
-            FarSlots::Device => allocate(InterNodeSlotMemory::Device)?,
-            FarSlots::Host => in_host()?,
-            FarSlots::Auto => match allocate(InterNodeSlotMemory::Device) {
+        let (memory, regions) = match settings.inter_node_slots {
+            InterNodeSlots::Device => allocate(InterNodeSlotMemory::Device)?,
+            InterNodeSlots::Host => in_host()?,
+            InterNodeSlots::Auto => match allocate(InterNodeSlotMemory::Device) {
                 Err(why @ Error::System { .. }) => {
                     tracing::warn!(%why, %rank, "inter-node data goes through host memory");
                     in_host()?

@@ -10,8 +10,6 @@ use std::collections::HashMap;
 
 /// Bytes between signal words, so that two engines never write one 32-byte sector.
 const SIGNAL_STRIDE: u64 = 32;
-/// Slots of lanes that only send and receive use are smaller: every pair of ranks has one.
-const PAIR_SLOT_BYTES_MAX: u32 = 128 << 10;
 
 /// What must be equal on all ranks for their layouts to match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,7 +99,7 @@ impl Geometry {
 
     /// Bytes of the slots that every pair of ranks has.
     pub fn pair_slot_bytes(&self) -> u32 {
-        self.slot_bytes.min(PAIR_SLOT_BYTES_MAX)
+        self.limits(self.slot_bytes).pair_slot_bytes()
     }
 
     /// Ranks of each node where plans tell nodes apart, else 0.

@@ -55,7 +55,7 @@ pub(super) fn all_reduce_row(row: &Row, ranks: u32) -> String {
         false => (row.bytes, "int8"),
     };
     let (out, inside) = (&row.out_of_place, row.in_place());
-    let start = table::row_start(row.bytes, count, kind, "sum");
+    let start = table::row_start(row.bytes, count, kind, ("sum", table::ROOT));
     let mut line = format!("{start}{}{}  {}", columns(out), columns(inside), about(out));
     if about(out) != about(inside) {
         line += &format!("; in place: {}", about(inside));

@@ -7,7 +7,7 @@ use super::report::{Level, Report};
 use ringdove::topology::choice::choose;
 use ringdove::topology::{Adapter, Choice, LinkLayer, Port, PortState};
 use ringdove::transport::verbs::VerbsSettings;
-use ringdove::{Error, FarSlots};
+use ringdove::{Error, InterNodeSlots};
 use serde::Serialize;
 
 /// Less than this does not hold staging memory, plans and a few user buffers.
@@ -203,9 +203,10 @@ fn memory_path(facts: &Facts, report: &mut Report) {
     let direct = facts.gpus.iter().all(|gpu| gpu.device.direct_rdma);
     let exporting = facts.gpus.iter().filter(|gpu| gpu.device.exports_dma_buffers).count();
     let subject = "GPU memory";
-    let far_slots = facts.settings.as_ref().map(|settings| settings.far_slots).unwrap_or_default();
-    if far_slots == FarSlots::Host {
-        let seen = "RINGDOVE_FAR_SLOTS asks for pinned host memory between it and adapters";
+    let inter_node_slots =
+        facts.settings.as_ref().map(|settings| settings.inter_node_slots).unwrap_or_default();
+    if inter_node_slots == InterNodeSlots::Host {
+        let seen = "RINGDOVE_INTER_NODE_SLOTS asks for pinned host memory between it and adapters";
         report.ok(subject, seen);
     } else if exporting == facts.gpus.len() {
         let seen = "the driver exports it as dma-buf, which adapters take";
@@ -214,8 +215,10 @@ fn memory_path(facts: &Facts, report: &mut Report) {
         report.ok(subject, format!("no dma-buf, but {module} lets adapters reach it by address"));
     } else {
         let lacking = if direct { "nvidia-peermem is absent" } else { "no GPUDirect RDMA" };
-        let (level, then) = match far_slots {
-            FarSlots::Device => (without_others(facts), "RINGDOVE_FAR_SLOTS forbids host memory"),
+        let (level, then) = match inter_node_slots {
+            InterNodeSlots::Device => {
+                (without_others(facts), "RINGDOVE_INTER_NODE_SLOTS forbids host memory")
+            }
             _ => (Level::Warning, "data of other nodes will pass through pinned host memory"),
         };
         report.complain(

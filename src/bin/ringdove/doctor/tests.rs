@@ -7,7 +7,7 @@ use super::{Chosen, examine};
 use ringdove::gpu::{ComputeMode, DeviceFacts, DriverFacts};
 use ringdove::topology::nvml::{ManagedGpu, Management};
 use ringdove::topology::{Adapter, Gid, GidType, LinkLayer, Place, Port, PortState};
-use ringdove::{Error, FarSlots, Settings};
+use ringdove::{Error, InterNodeSlots, Settings};
 use std::net::Ipv6Addr;
 
 /// Two GPUs and an adapter, all as it should be.
@@ -265,7 +265,7 @@ fn what_only_other_nodes_need_is_missing_once_the_job_has_other_nodes() {
         }),
         ("GPU memory", |facts| {
             facts.gpus[1].device.exports_dma_buffers = false;
-            facts.settings.as_mut().unwrap().far_slots = FarSlots::Device;
+            facts.settings.as_mut().unwrap().inter_node_slots = InterNodeSlots::Device;
         }),
         ("GPU 1 to nodes", |facts| {
             facts.adapters[0].ports[0].state = PortState::Down;

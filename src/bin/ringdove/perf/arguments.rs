@@ -51,7 +51,7 @@ pub struct Arguments {
     #[arg(short = 'o', long = "op", value_name = "OP", default_value = "sum",
         value_parser = parse_reductions)]
     pub reductions: Reductions,
-    /// Root of the operation; these operations have none, so the value changes nothing
+    /// Root of broadcast, reduce, gather and scatter; -1: each rank in turn
     #[arg(short = 'r', long, value_name = "RANK", default_value_t = 0)]
     pub root: i32,
     /// Ranks that each thread drives, one on each GPU; with more ranks than GPUs they share
@@ -163,10 +163,12 @@ fn positive(text: &str) -> Result<usize, String> {
 pub struct Sweep {
     /// The operation.
     pub collective: Collective,
-    /// Bytes of each message, ascending, before rounding down to whole elements.
+    /// Bytes of the larger buffer, ascending, before rounding down to whole elements and parts.
     pub sizes: Vec<usize>,
     /// Types and reductions, in the order in which they run.
     pub combinations: Vec<(DataType, ReduceOp)>,
+    /// The root; below 0: each rank in turn. Ignored by operations without one.
+    pub root: i32,
     /// Timed iterations for each size.
     pub iterations: usize,
     /// Operations in one iteration.
@@ -206,10 +208,10 @@ impl Arguments {
         }
         let mut combinations = Vec::new();
         for &data_type in &self.data_types.0 {
-            // Send-recv does not combine: one pass for each type.
-            let reductions = match collective {
-                Collective::AllReduce => self.reductions.0.as_slice(),
-                Collective::SendRecv => &[ReduceOp::Sum],
+            // Where nothing is combined: one pass for each type.
+            let reductions = match collective.reduces() {
+                true => self.reductions.0.as_slice(),
+                false => &[ReduceOp::Sum],
             };
             combinations.extend(reductions.iter().map(|&reduction| (data_type, reduction)));
         }
@@ -217,6 +219,7 @@ impl Arguments {
             collective,
             sizes: self.sizes()?,
             combinations,
+            root: self.root,
             iterations: self.iterations,
             aggregated: self.aggregated,
             warmup: self.warmup,
@@ -337,5 +340,7 @@ mod tests {
         let count = |collective| arguments.sweep(collective).expect("a sweep").combinations.len();
         assert_eq!(count(Collective::AllReduce), 60);
         assert_eq!(count(Collective::SendRecv), 10);
+        assert_eq!(count(Collective::ReduceScatter), 60);
+        assert_eq!(count(Collective::Broadcast), 10);
     }
 }

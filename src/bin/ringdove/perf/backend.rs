@@ -13,68 +13,8 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
+pub use super::operation::{Buffer, Collective, Operation};
 pub use ringdove::{DataType, ReduceOp};
-
-/// The operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Collective {
-    /// Every rank contributes a buffer and holds the reduction of all afterwards.
-    AllReduce,
-    /// Every rank sends to the next rank and receives from the one before.
-    SendRecv,
-}
-
-impl Collective {
-    /// The subcommand's name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::AllReduce => "all-reduce",
-            Self::SendRecv => "send-recv",
-        }
-    }
-
-    /// Whether input and output may be one buffer. A message that arrives where another leaves
-    /// from has no defined result.
-    pub fn has_in_place(self) -> bool {
-        self == Self::AllReduce
-    }
-}
-
-/// One of a rank's two buffers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Buffer {
-    /// Input of an out-of-place operation.
-    Send,
-    /// Output, and input too when the operation is in place.
-    Receive,
-}
-
-/// One operation, the same on every rank.
-#[derive(Clone, Copy, Debug)]
-pub struct Operation {
-    /// The operation.
-    pub collective: Collective,
-    /// Type of the elements.
-    pub data_type: DataType,
-    /// How they combine; ignored by send-recv.
-    pub reduction: ReduceOp,
-    /// Elements on each rank.
-    pub count: usize,
-    /// Input and output are the same buffer.
-    pub in_place: bool,
-}
-
-impl Operation {
-    /// Bytes of one buffer.
-    pub fn bytes(&self) -> usize {
-        self.count * self.data_type.size_bytes()
-    }
-
-    /// Where the input lies.
-    pub fn input(&self) -> Buffer {
-        if self.in_place { Buffer::Receive } else { Buffer::Send }
-    }
-}
 
 /// One rank, driven by one thread at a time.
 pub trait Rank: Send {
@@ -312,30 +252,42 @@ impl GpuRank {
         Ok(())
     }
 
-    fn all_reduce(&mut self, operation: &Operation) -> Result<(), PerfError> {
+    fn collective(
+        &mut self,
+        collective: ringdove::Collective,
+        operation: &Operation,
+    ) -> Result<(), PerfError> {
+        let rank = self.number();
         let reduction = match operation.reduction {
-            ReduceOp::PreMulSum => {
-                Reduction::pre_mul_sum(Scalar::Integer(i64::from(scalar(self.number()))))
-            }
+            ReduceOp::PreMulSum => Reduction::pre_mul_sum(Scalar::Integer(scalar(rank).into())),
             plain => plain.into(),
         };
-        let (bytes, data_type) = (operation.bytes(), operation.data_type);
+        let (input, output) = (operation.input_range(rank), operation.output_range(rank));
+        let named = (collective, operation.data_type);
         let Self { communicator, stream, send, receive, .. } = self;
-        let mut receive = receive.view_mut(0..bytes);
         match operation.input() {
-            Buffer::Receive => communicator.all_reduce_bytes_in_place(
-                data_type,
-                &mut receive,
-                reduction,
-                stream,
-            )?,
-            Buffer::Send => communicator.all_reduce_bytes(
-                data_type,
-                &send.view(0..bytes),
-                &mut receive,
-                reduction,
-                stream,
-            )?,
+            Buffer::Receive => {
+                // The larger one holds the other.
+                let whole = if input.len() > output.len() { input } else { output };
+                let mut buffer = receive.view_mut(whole);
+                communicator.collective_bytes_in_place(
+                    named,
+                    &mut buffer,
+                    Some(reduction),
+                    stream,
+                )?;
+            }
+            Buffer::Send => {
+                let (send, mut receive) = (send.view(input), receive.view_mut(output));
+                let buffers = (Some(&send), Some(&mut receive));
+                communicator.collective_bytes(
+                    named,
+                    buffers.0,
+                    buffers.1,
+                    Some(reduction),
+                    stream,
+                )?;
+            }
         }
         Ok(())
     }
@@ -393,9 +345,9 @@ impl Rank for GpuRank {
     }
 
     fn enqueue(&mut self, operation: &Operation) -> Result<(), PerfError> {
-        match operation.collective {
-            Collective::AllReduce => self.all_reduce(operation),
-            Collective::SendRecv => self.exchange(operation),
+        match operation.collective.library(operation.root) {
+            Some(collective) => self.collective(collective, operation),
+            None => self.exchange(operation),
         }
     }
 

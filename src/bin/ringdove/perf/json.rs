@@ -212,11 +212,11 @@ impl Result {
             nwrong: outcome.wrong.map(|count| count as f64),
         };
         Self {
-            size: row.bytes(),
+            size: row.bytes,
             count: row.count,
             data_type: type_name(row.data_type),
             redop: redop_name(row.collective, row.reduction),
-            root: ringdove_figures::table::ROOT.to_string(),
+            root: row.printed_root().to_string(),
             out_of_place: row.out_of_place.as_ref().map(half),
             in_place: row.in_place.as_ref().map(half),
             actual_iterations: arguments.iterations,
@@ -244,7 +244,9 @@ mod tests {
         let half = Outcome { seconds: 1e-4, wrong: Some(3), work: Work::default(), operations: 1 };
         let row = Row {
             collective: Collective::AllReduce,
+            root: None,
             rank_count: 2,
+            bytes: 8192,
             count: 2048,
             data_type: DataType::F32,
             reduction: ReduceOp::Sum,

@@ -16,6 +16,7 @@ fn sweep(sizes: &[usize]) -> Sweep {
         collective: Collective::AllReduce,
         sizes: sizes.to_vec(),
         combinations: vec![(DataType::I32, ReduceOp::Sum)],
+        root: 0,
         iterations: 3,
         aggregated: 2,
         warmup: 1,
@@ -31,6 +32,8 @@ fn operation(count: usize, in_place: bool) -> Operation {
         collective: Collective::AllReduce,
         data_type: DataType::I32,
         reduction: ReduceOp::Sum,
+        root: 0,
+        rank_count: 4,
         count,
         in_place,
     }

@@ -64,7 +64,7 @@ impl Shared {
         let ranks = inputs.len();
         let sum = match operation.collective {
             Collective::AllReduce => sum_i32(&inputs),
-            Collective::SendRecv => Vec::new(),
+            _ => Vec::new(),
         };
         for (rank, output) in self.receive.iter_mut().enumerate() {
             match operation.collective {
@@ -72,6 +72,7 @@ impl Shared {
                 Collective::SendRecv => {
                     output[..bytes].copy_from_slice(&inputs[(rank + ranks - 1) % ranks]);
                 }
+                other => unimplemented!("the mock does no {}", other.name()),
             }
         }
         match self.fault {

@@ -17,6 +17,7 @@ mod json;
 mod measure;
 #[cfg(test)]
 mod mock;
+mod operation;
 mod output;
 mod pattern;
 mod plot;

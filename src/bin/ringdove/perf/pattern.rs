@@ -37,7 +37,7 @@ pub struct Pattern {
     pub collective: Collective,
     /// Type of the elements.
     pub data_type: DataType,
-    /// How they combine; ignored by send-recv.
+    /// How they combine, if they do.
     pub reduction: ReduceOp,
     /// Number of ranks.
     pub rank_count: usize,
@@ -52,7 +52,7 @@ enum Number {
     Integer(i128),
     /// Exactly representable in the element's type.
     Float(f64),
-    /// Any bits: send-recv only copies.
+    /// Any bits, where data only moves.
     Bits(u64),
 }
 
@@ -98,14 +98,13 @@ impl Pattern {
         self.table(elements, |index| self.input(rank, index))
     }
 
-    /// What `rank` must hold afterwards.
-    pub fn expected_table(&self, rank: usize, elements: usize) -> Vec<u8> {
-        match self.collective {
-            Collective::AllReduce => self.table(elements, |index| self.reduced(index)),
-            Collective::SendRecv => {
-                let source = (rank + self.rank_count - 1) % self.rank_count;
-                self.input_table(source, elements)
-            }
+    /// `elements` (at most [`PERIOD`]) that lie `start` elements into the input of rank `from`, or
+    /// into the reduction of all inputs.
+    pub fn expected_table(&self, from: Option<usize>, start: usize, elements: usize) -> Vec<u8> {
+        let index = |place: u64| (start as u64 + place) % PERIOD as u64;
+        match from {
+            Some(rank) => self.table(elements, |place| self.input(rank, index(place))),
+            None => self.table(elements, |place| self.reduced(index(place))),
         }
     }
 
@@ -124,7 +123,7 @@ impl Pattern {
 
     fn input(&self, rank: usize, index: u64) -> Number {
         let hash = self.hash(rank, index);
-        if self.collective == Collective::SendRecv {
+        if !self.collective.reduces() {
             Number::Bits(hash)
         } else if self.data_type.is_float() {
             Number::Float(self.float_input(rank, index, hash))

@@ -60,7 +60,7 @@ fn assert_exact<T: Arithmetic>(pattern: Pattern) {
     let inputs: Vec<Vec<T>> = (0..pattern.rank_count)
         .map(|rank| elements(&pattern.input_table(rank, ELEMENTS)))
         .collect();
-    let expected: Vec<T> = elements(&pattern.expected_table(0, ELEMENTS));
+    let expected: Vec<T> = elements(&pattern.expected_table(None, 0, ELEMENTS));
     for first in (0..pattern.rank_count).step_by(pattern.rank_count.div_ceil(8)) {
         for element in 0..ELEMENTS {
             let scaled = |rank: usize| match pattern.reduction {
@@ -120,7 +120,10 @@ fn every_rank_matters() {
                 }
             }
             let smaller = Pattern { rank_count: 3, ..pattern };
-            assert_ne!(pattern.expected_table(0, ELEMENTS), smaller.expected_table(0, ELEMENTS));
+            assert_ne!(
+                pattern.expected_table(None, 0, ELEMENTS),
+                smaller.expected_table(None, 0, ELEMENTS)
+            );
         }
     }
 }
@@ -130,7 +133,10 @@ fn another_seed_gives_other_data() {
     for data_type in DataType::ALL {
         let pattern = all_reduce(data_type, ReduceOp::Sum, 4);
         let other = Pattern { seed: 8, ..pattern };
-        assert_ne!(pattern.expected_table(0, ELEMENTS), other.expected_table(0, ELEMENTS));
+        assert_ne!(
+            pattern.expected_table(None, 0, ELEMENTS),
+            other.expected_table(None, 0, ELEMENTS)
+        );
     }
 }
 
@@ -140,19 +146,25 @@ fn no_float_is_a_negative_zero_or_not_a_number() {
         let pattern = all_reduce(DataType::BF16, reduction, 8);
         let tables = (0..8)
             .map(|rank| pattern.input_table(rank, 5000))
-            .chain([pattern.expected_table(0, 5000)]);
+            .chain([pattern.expected_table(None, 0, 5000)]);
         for value in tables.flat_map(|table| elements::<bf16>(&table)) {
             assert!(value.is_finite() && value.to_bits() != bf16::NEG_ZERO.to_bits());
         }
     }
 }
 
+/// If this fails, a part that comes from the middle of an input is compared with other elements.
 #[test]
-fn send_recv_expects_the_data_of_the_rank_before() {
-    let pattern =
-        Pattern { collective: Collective::SendRecv, ..all_reduce(DataType::F32, ReduceOp::Sum, 3) };
-    assert_eq!(pattern.expected_table(0, 50), pattern.input_table(2, 50));
-    assert_eq!(pattern.expected_table(2, 50), pattern.input_table(1, 50));
+fn parts_of_inputs_are_expected_where_they_lie() {
+    let base = all_reduce(DataType::F32, ReduceOp::Sum, 3);
+    let pattern = Pattern { collective: Collective::AllToAll, ..base };
+    let input = pattern.input_table(2, 50);
+    assert_eq!(pattern.expected_table(Some(2), 0, 50), input);
+    assert_eq!(pattern.expected_table(Some(2), 20, 30), input[80..]);
+    // Inputs repeat after a period.
+    assert_eq!(pattern.expected_table(Some(2), PERIOD + 20, 30), input[80..]);
+    let reduced = base.expected_table(None, 0, 50);
+    assert_eq!(base.expected_table(None, 49, 1), reduced[196..]);
 }
 
 #[test]

@@ -30,7 +30,7 @@ fn series(rows: &[Row]) -> Vec<Series> {
         for (half, outcome) in halves {
             let Some(outcome) = outcome else { continue };
             let name = format!("{kind}, {half}");
-            let point = (row.bytes() as f64, row.bus_bandwidth(outcome));
+            let point = (row.bytes as f64, row.bus_bandwidth(outcome));
             let colour = all.len();
             match all.iter_mut().find(|series| series.name == name) {
                 Some(series) => series.points.push(point),
@@ -63,7 +63,9 @@ mod tests {
                 };
                 Row {
                     collective: Collective::AllReduce,
+                    root: None,
                     rank_count: 4,
+                    bytes: 4 * count,
                     count,
                     data_type: DataType::F32,
                     reduction: ReduceOp::Sum,

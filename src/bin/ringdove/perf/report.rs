@@ -17,9 +17,13 @@ pub const VIRTUAL_NOTICE: &str =
 pub struct Row {
     /// The operation.
     pub collective: Collective,
+    /// Its root, if it has one.
+    pub root: Option<u32>,
     /// Number of ranks.
     pub rank_count: usize,
-    /// Elements on each rank.
+    /// Bytes of the larger buffer.
+    pub bytes: usize,
+    /// Elements of a message, or of one rank's part.
     pub count: usize,
     /// Type of the elements.
     pub data_type: DataType,
@@ -32,14 +36,14 @@ pub struct Row {
 }
 
 impl Row {
-    /// Bytes of the message.
-    pub fn bytes(&self) -> usize {
-        self.count * self.data_type.size_bytes()
+    /// The root as nccl-tests prints it: -1 where there is none.
+    pub fn printed_root(&self) -> i64 {
+        self.root.map_or(ringdove_figures::table::ROOT, i64::from)
     }
 
     /// Bytes over time, in GB/s (10^9).
     pub fn algorithm_bandwidth(&self, outcome: &Outcome) -> f64 {
-        self.bytes() as f64 / 1e9 / outcome.seconds
+        self.bytes as f64 / 1e9 / outcome.seconds
     }
 
     /// What crosses each rank's link, in GB/s (10^9).
@@ -57,7 +61,12 @@ impl Row {
 pub fn bus_factor(collective: Collective, rank_count: usize) -> f64 {
     match collective {
         Collective::AllReduce => all_reduce_bus_factor(rank_count),
-        Collective::SendRecv => 1.0,
+        Collective::AllGather
+        | Collective::ReduceScatter
+        | Collective::AllToAll
+        | Collective::Gather
+        | Collective::Scatter => all_reduce_bus_factor(rank_count) / 2.0,
+        Collective::Broadcast | Collective::Reduce | Collective::SendRecv => 1.0,
     }
 }
 
@@ -161,16 +170,13 @@ pub fn row(row: &Row) -> String {
         wrong: outcome.wrong,
     };
     let halves = [&row.out_of_place, &row.in_place].map(|outcome| outcome.as_ref().map(half));
-    table::row_start(row.bytes(), row.count, type_name(row.data_type), redop)
+    table::row_start(row.bytes, row.count, type_name(row.data_type), (redop, row.printed_root()))
         + &halves.map(|each| table::half(each.as_ref())).concat()
 }
 
 /// As nccl-tests does for all-gather, "none" where nothing is combined.
 pub fn redop_name(collective: Collective, reduction: ReduceOp) -> &'static str {
-    match collective {
-        Collective::AllReduce => reduction_name(reduction),
-        Collective::SendRecv => "none",
-    }
+    if collective.reduces() { reduction_name(reduction) } else { "none" }
 }
 
 /// The line that `-v` adds to a row. Engines may take a launch's last credits a moment after its

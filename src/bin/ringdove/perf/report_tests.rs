@@ -16,7 +16,9 @@ fn outcome(seconds: f64, wrong: Option<u64>) -> Outcome {
 fn sample() -> Row {
     Row {
         collective: Collective::AllReduce,
+        root: None,
         rank_count: 4,
+        bytes: 8192,
         count: 2048,
         data_type: DataType::F32,
         reduction: ReduceOp::Sum,

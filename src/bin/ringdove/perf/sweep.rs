@@ -19,12 +19,18 @@ pub fn run<R: Rank>(
     verbose: bool,
 ) -> Result<(Vec<Row>, bool), PerfError> {
     let screen = Screen::new(sweep, run.job.is_first());
+    let rank_count = ranks.first().map_or(1, Rank::rank_count);
+    let roots = roots(sweep, rank_count)?;
     let mut rows = Vec::new();
     for &(data_type, reduction) in &sweep.combinations {
-        for &size in &sweep.sizes {
-            let count = size / data_type.size_bytes();
+        for (&size, &root) in
+            sweep.sizes.iter().flat_map(|size| roots.iter().map(move |root| (size, root)))
+        {
             let collective = sweep.collective;
-            let operation = Operation { collective, data_type, reduction, count, in_place: false };
+            let count = collective.count(size, data_type, rank_count);
+            let in_place = false;
+            let operation =
+                Operation { collective, data_type, reduction, root, rank_count, count, in_place };
             screen.begin(&operation);
             let seed = rows.len() as u64;
             let Some(row) = measure_row(ranks, sweep, &operation, seed, run)? else {
@@ -38,6 +44,22 @@ pub fn run<R: Rank>(
         }
     }
     Ok((rows, false))
+}
+
+/// The roots to measure; one that means nothing where the operation has none.
+fn roots(sweep: &Sweep, rank_count: usize) -> Result<Vec<u32>, PerfError> {
+    if !sweep.collective.has_root() {
+        return Ok(vec![0]);
+    }
+    match usize::try_from(sweep.root) {
+        Err(_) => Ok((0..rank_count as u32).collect()),
+        Ok(root) if root < rank_count => Ok(vec![root as u32]),
+        Ok(root) => Err(PerfError::Option {
+            option: "-r",
+            expected: format!("a rank less than {rank_count}, or -1 for all of them"),
+            seen: root.to_string(),
+        }),
+    }
 }
 
 /// Both halves of a row, or `None` when interrupted.
@@ -60,7 +82,9 @@ fn measure_row<R: Rank>(
     let [out_of_place, in_place] = halves;
     Ok(Some(Row {
         collective: operation.collective,
-        rank_count: ranks.first().map_or(0, Rank::rank_count),
+        root: operation.collective.has_root().then_some(operation.root),
+        rank_count: operation.rank_count,
+        bytes: operation.bytes(),
         count: operation.count,
         data_type: operation.data_type,
         reduction: operation.reduction,

@@ -1,0 +1,74 @@
+//! Settings with named values.
+
+use std::str::FromStr;
+
+/// How a signal follows its data to a rank of another node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum VerbsOrder {
+    /// As `Write` where all adapters promise to keep the order, else as `Immediate`.
+    #[default]
+    Auto,
+    /// As an RDMA write behind the data, in order. The receiver's processor takes no part. It is an
+    /// error where an adapter does not promise the order.
+    Write,
+    /// As `Write`, whatever adapters promise.
+    ForceWrite,
+    /// As immediate data of the last write: the receiver's engine raises it when the adapter has
+    /// reported that all data has arrived. For adapters and memory that do not keep the order.
+    Immediate,
+    /// As `Immediate`, and the engine reads device memory through the adapter before it raises a
+    /// signal, also where the device says that this is not needed.
+    Flush,
+}
+
+impl FromStr for VerbsOrder {
+    type Err = ();
+
+    fn from_str(text: &str) -> std::result::Result<Self, ()> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "write" => Ok(Self::Write),
+            "force-write" => Ok(Self::ForceWrite),
+            "immediate" => Ok(Self::Immediate),
+            "flush" => Ok(Self::Flush),
+            _ => Err(()),
+        }
+    }
+}
+
+impl std::fmt::Display for VerbsOrder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Write => "write",
+            Self::ForceWrite => "force-write",
+            Self::Immediate => "immediate",
+            Self::Flush => "flush",
+        })
+    }
+}
+
+/// In which memory slots and signals of lanes to other nodes lie.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum InterNodeSlots {
+    /// In device memory where adapters reach it, else in host memory.
+    #[default]
+    Auto,
+    /// In device memory; it is an error where adapters do not reach that.
+    Device,
+    /// In pinned host memory, which kernels read and write over PCI.
+    Host,
+}
+
+impl FromStr for InterNodeSlots {
+    type Err = ();
+
+    fn from_str(text: &str) -> std::result::Result<Self, ()> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "device" => Ok(Self::Device),
+            "host" => Ok(Self::Host),
+            _ => Err(()),
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! The value of one setting, as text, and how it is read.
+
+use crate::error::{Error, Result};
+use std::str::FromStr;
+use std::time::Duration;
+
+/// The value of one setting.
+pub(super) struct Value {
+    name: &'static str,
+    text: String,
+}
+
+impl Value {
+    pub fn new(name: &'static str, text: String) -> Self {
+        Self { name, text }
+    }
+
+    fn error(self, expected: &str) -> Error {
+        Error::Setting { name: self.name.into(), value: self.text, expected: expected.into() }
+    }
+
+    /// Any text.
+    pub fn text(self) -> Result<String> {
+        Ok(self.text)
+    }
+
+    /// A value that is `valid`.
+    pub fn number<T: FromStr>(self, expected: &str, valid: impl Fn(&T) -> bool) -> Result<T> {
+        self.text.trim().parse().ok().filter(valid).ok_or_else(|| self.error(expected))
+    }
+
+    /// A value; empty stands for "not set".
+    pub fn optional<T: FromStr>(self, expected: &str) -> Result<Option<T>> {
+        match self.text.trim() {
+            "" => Ok(None),
+            _ => self.number(expected, |_| true).map(Some),
+        }
+    }
+
+    /// A time of at most a day.
+    pub fn milliseconds(self) -> Result<Duration> {
+        self.number("milliseconds, 1 to 86400000", |ms: &u64| (1..=86_400_000).contains(ms))
+            .map(Duration::from_millis)
+    }
+
+    /// Values that are separated by commas.
+    pub fn list<T>(self, expected: &str, read: impl Fn(&str) -> Option<T>) -> Result<Vec<T>> {
+        let parts = self.text.split(',').map(str::trim).filter(|part| !part.is_empty());
+        parts.map(read).collect::<Option<_>>().ok_or_else(|| self.error(expected))
+    }
+}
+
+/// `domain:bus:device.function`, in hexadecimal.
+pub(super) fn is_bus_id(text: &str) -> bool {
+    let digits = |text: &str, count| {
+        text.len() == count && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+    };
+    let mut parts = text.split([':', '.']);
+    let lengths = [4, 2, 2, 1];
+    text.len() == 12
+        && lengths.into_iter().all(|count| parts.next().is_some_and(|part| digits(part, count)))
+}
