@@ -8,9 +8,9 @@ use std::sync::Arc;
 /// A stream that nobody else uses. It does not wait for the legacy default stream: that could hold
 /// a kernel which waits for this one.
 ///
-/// It has the greatest priority. What the library enqueues is short, and kernels wait for it; and
-/// streams of one priority share few hardware queues, in which a copy could stand behind the very
-/// kernel that waits for it.
+/// It has a great priority: what the library enqueues is short, and kernels wait for it. It is not
+/// the greatest where there are others, since that is what users take: streams of one priority
+/// share few hardware queues, in which a copy could stand behind the very kernel that waits for it.
 ///
 /// Not one of `cudarc`'s: the first of those in a context waits for the whole device.
 #[derive(Debug)]
@@ -36,11 +36,13 @@ impl OwnStream {
         current.check("cuCtxGetStreamPriorityRange", unsafe {
             sys::cuCtxGetStreamPriorityRange(&mut least, &mut greatest)
         })?;
+        // Smaller numbers are greater priorities.
+        let own = if greatest + 1 < least { greatest + 1 } else { greatest };
         let mut handle = std::ptr::null_mut();
         let flags = sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32;
         // SAFETY: the context is current and `handle` outlives the call.
         current.check("cuStreamCreateWithPriority", unsafe {
-            sys::cuStreamCreateWithPriority(&mut handle, flags, greatest)
+            sys::cuStreamCreateWithPriority(&mut handle, flags, own)
         })?;
         Ok(Self { context: context.clone(), handle })
     }
