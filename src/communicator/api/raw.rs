@@ -41,9 +41,9 @@ impl Communicator {
         self.call_at(named, count, [send, receive], stream)
     }
 
-    /// Any collective on device addresses, input and output, with NCCL's `count` and rules for calls in place. An
-    /// address that this rank has no use for is not looked at. A collective that reduces sums where
-    /// no reduction is named.
+    /// Any collective on device addresses, of input and output, with NCCL's `count` and rules for
+    /// calls in place. An address that this rank has no use for is not looked at. A collective that
+    /// reduces sums where no reduction is named.
     ///
     /// # Safety
     /// As [`Communicator::all_reduce_raw`], of the sizes that the collective gives its buffers.
