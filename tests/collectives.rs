@@ -194,9 +194,9 @@ fn all(root: u32) -> Vec<Collective> {
 #[test]
 fn every_collective_count_and_number_of_ranks() {
     on_engines("dgx1v", || {
-        for ranks in [1, 2, 3, 4, 8] {
+        for ranks in [1, 2, 3, 8] {
             let world = World::new(ranks);
-            for count in [0, 1, 5, 1000, 70_001] {
+            for count in [0, 1, 77, 9_001] {
                 for collective in all(ranks as u32 / 2) {
                     for in_place in [false, true] {
                         check(&world, Case { in_place, ..Case::new(collective, count) });
@@ -211,11 +211,11 @@ fn every_collective_count_and_number_of_ranks() {
 #[test]
 fn every_root() {
     on_engines("dgx1v", || {
-        for ranks in [4, 8] {
+        for (ranks, counts) in [(4, [33, 9_001]), (8, [33, 34])] {
             let world = World::new(ranks);
             for collective in (0..ranks as u32).flat_map(with_root) {
                 // One hop, and along all ranks.
-                for count in [33, 20_001] {
+                for count in counts {
                     for in_place in [false, true] {
                         check(&world, Case { in_place, ..Case::new(collective, count) });
                     }
@@ -234,7 +234,11 @@ fn every_data_type_and_reduction() {
         for data_type in DataType::ALL {
             for op in ReduceOp::ALL {
                 for collective in [Collective::ReduceScatter, Collective::Reduce { root: 1 }] {
-                    for (count, in_place) in [(201, false), (12_001, true)] {
+                    for (count, in_place) in [(67, false), (9_001, true)] {
+                        // Along all ranks once for each type is enough.
+                        if count > 1000 && op != ReduceOp::PreMulSum && op != ReduceOp::Avg {
+                            continue;
+                        }
                         let case = Case { data_type, op, in_place, ..Case::new(collective, count) };
                         check(&world, case);
                     }
@@ -254,7 +258,7 @@ fn large_counts() {
         let world = World::new(4);
         for collective in all(2) {
             for in_place in [false, true] {
-                check(&world, Case { in_place, ..Case::new(collective, 1_000_003) });
+                check(&world, Case { in_place, ..Case::new(collective, 300_003) });
             }
         }
     });
@@ -265,11 +269,11 @@ fn large_counts() {
 fn collectives_in_any_order_with_all_reduce_between() {
     on_engines("pcie4", || {
         let world = World::new(4);
-        for turn in 0..3 {
+        for turn in 0..2 {
             for collective in all(turn) {
                 check(&world, Case::new(collective, 100 + turn as usize));
                 check(&world, Case::new(Collective::AllReduce, 3000));
-                check(&world, Case::new(collective, 30_000));
+                check(&world, Case::new(collective, 9_000));
             }
         }
     });
@@ -425,8 +429,8 @@ fn all_to_all_with_counts_and_displacements() {
             assert_eq!(receive.stream().clone_dtoh(receive).unwrap(), wanted, "rank {rank}");
         }
         let (communicator, stream) = (&world.communicators[0], &world.streams[0]);
-        let outside = [0..1, 0..1, 0..1, 64..66];
-        let (to, from) = ((&sends[0], &placed(0)[..]), (&mut receives[0], &outside[..]));
+        let (nothing, outside) = ([0..0, 0..0, 0..0, 0..0], [0..1, 1..2, 2..3, 64..66]);
+        let (to, from) = ((&sends[0], &nothing[..]), (&mut receives[0], &outside[..]));
         let error = communicator.all_to_all_v(to, from, stream).unwrap_err();
         assert!(error.to_string().contains("64..66"), "{error}");
     });

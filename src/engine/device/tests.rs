@@ -216,7 +216,7 @@ fn every_code_becomes_an_error_that_says_where() {
         (ErrorCode::FetchFault, 0, ["could not read 0x1000", "lane 6 to rank 2"]),
         (ErrorCode::WriteFault, 0, ["could not write 0x1000", "position 17"]),
         (ErrorCode::PeerRefused, Refusal::WindowRange as u64, ["window 5 of 4096", "rank 2"]),
-        (ErrorCode::PeerRefused, 77, ["this version does not know", "rank 2"]),
+        (ErrorCode::PeerRefused, 77, ["unknown to this version", "rank 2"]),
         (ErrorCode::LinkLost, 0, ["the link to rank 2 is lost", "lane 6"]),
         (ErrorCode::Malformed, 9, ["error code 1 (detail 0x9)", "different versions"]),
     ] {
