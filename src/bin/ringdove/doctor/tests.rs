@@ -109,7 +109,8 @@ fn several_nodes(facts: &mut Facts) {
 fn launch_without_secret(local: &str) -> ringdove::Result<Option<ringdove::bootstrap::Launch>> {
     ringdove::bootstrap::Launch::from_lookup(|asked| match asked {
         "RANK" | "LOCAL_RANK" => Some("0".into()),
-        "WORLD_SIZE" => Some("2".into()),
+        // Two ranks, or as many as there are on this node.
+        "WORLD_SIZE" => Some(local.max("2").into()),
         "LOCAL_WORLD_SIZE" => Some(local.into()),
         "MASTER_ADDR" => Some("10.0.0.1".into()),
         "MASTER_PORT" => Some("29500".into()),
