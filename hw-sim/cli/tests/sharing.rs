@@ -78,8 +78,8 @@ fn memory_of_another_node_cannot_be_opened() {
     assert_eq!(text(&output.stdout), "[1] code 1\n", "{}", text(&output.stderr));
     assert_eq!(
         text(&output.stderr),
-        "[1] hwsim: cuIpcOpenMemHandle: the handle comes from node 0 of the cluster, and \
-         this is node 1: processes share device memory on one node only\n"
+        "[1] hwsim: cuIpcOpenMemHandle: the handle comes from node 0 of the cluster; this \
+         process is on node 1: only processes of one node share device memory\n"
     );
 }
 
