@@ -38,7 +38,6 @@ pub fn on_virtual_adapter(adapter: &str, faults: &str) {
     command.arg(std::env::current_exe().unwrap());
     command.args([test, "--exact", "--nocapture", "--test-threads=1"]);
     command.env("RINGDOVE_TEST_ADAPTER", adapter).env("RINGDOVE_TEST_ADAPTER_DOWN", ETHERNET);
-    super::on_strict_driver(&mut command);
     if !faults.is_empty() {
         command.env("HWSIM_FAULTS", format!("seed=7,{faults}"));
     }

@@ -56,20 +56,10 @@ pub fn on_machine_env(
     command.args(["run", "--quiet", "--machine", machine]).args(options).arg("--");
     command.arg(std::env::current_exe().unwrap());
     command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(INSIDE, "1");
-    on_strict_driver(&mut command);
     command.envs(variables.iter().copied());
     let (status, output) = run_bounded(command);
     assert!(status.success(), "on {machine}: {status}\n{output}");
     assert!(output.contains("1 passed"), "the test did not run on {machine}\n{output}");
-}
-
-/// Lets the virtual driver of `command` behave like the worst of real ones, unless somebody has
-/// chosen another: what only a lenient driver survives is a bug.
-pub fn on_strict_driver(command: &mut Command) {
-    const PROFILE: &str = "HWSIM_DRIVER_PROFILE";
-    if std::env::var_os(PROFILE).is_none() {
-        command.env(PROFILE, "strict");
-    }
 }
 
 /// Runs the body of the current test on `machine`, with `variables` for its process, and hands the
@@ -124,7 +114,6 @@ pub fn on_processes(
     command.args(["run", "--quiet", "--machine", machine, "--procs", &processes.to_string()]);
     command.arg("--").arg(std::env::current_exe().unwrap());
     command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(INSIDE, "1");
-    on_strict_driver(&mut command);
     let (status, output) = run_bounded(command);
     assert!(status.success(), "on {machine}: {status}\n{output}");
     let passed = output.matches("1 passed").count();

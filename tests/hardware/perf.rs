@@ -13,7 +13,6 @@ pub fn perf((machine, processes): (&str, u32), faults: &str, inside: &str, line:
     command.args(["run", "--quiet", "--machine", machine, "--procs", &processes.to_string()]);
     let script = format!("{inside}\nexec {} perf {line}", tool("ringdove").display());
     command.args(["--", "bash", "-c", &script]).env("HWSIM_FAULTS", faults);
-    super::on_strict_driver(&mut command);
     run_bounded(command)
 }
 
