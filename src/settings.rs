@@ -221,8 +221,9 @@ impl Settings {
     /// Reads the environment.
     ///
     /// # Errors
-    /// [`Error::Setting`] names the variable, its value and what was expected. Variables that
-    /// start with `RINGDOVE_` and are no settings are reported with `tracing::warn`.
+    /// [`Error::Setting`](crate::Error::Setting) names the variable, its value and what was
+    /// expected. Variables that start with `RINGDOVE_` and are no settings are reported with
+    /// `tracing::warn`.
     pub fn from_env() -> Result<Self> {
         for (name, _) in std::env::vars_os() {
             let name = name.to_string_lossy();

@@ -239,6 +239,8 @@ fn a_capturing_stream_is_refused_before_anybody_is_told() {
         assert!(matches!(refused, Error::Capturing { .. }), "{refused}");
         let refused = world.communicators[0].send(&buffers[0], 1, &world.streams[0]).unwrap_err();
         assert!(matches!(refused, Error::Capturing { .. }), "{refused}");
+        let refused = world.communicators[0].barrier(&world.streams[0]).unwrap_err();
+        assert!(matches!(refused, Error::Capturing { .. }), "{refused}");
         assert!(end_capture(&world, 0), "the refusal has invalidated the capture");
         world.communicators.iter().for_each(|communicator| communicator.check().unwrap());
         sum_up(&world, 4).unwrap();

@@ -24,6 +24,10 @@ impl Communicator {
     /// * [`Error::StaleRegistration`] where a buffer lies at a registered address, but is not the
     ///   memory that was registered. It ends the communicator, too.
     /// * The error that ended the communicator before, if any.
+    ///
+    /// [`Error::Argument`]: crate::Error::Argument
+    /// [`Error::Disagreement`]: crate::Error::Disagreement
+    /// [`Error::StaleRegistration`]: crate::Error::StaleRegistration
     pub fn all_reduce<T: Element>(
         &self,
         send: &impl DeviceBuffer<T>,
@@ -54,6 +58,8 @@ impl Communicator {
     /// # Errors
     /// As [`Communicator::all_reduce`], and [`Error::Argument`] for a number of bytes that is no
     /// number of elements.
+    ///
+    /// [`Error::Argument`]: crate::Error::Argument
     pub fn all_reduce_bytes(
         &self,
         data_type: DataType,

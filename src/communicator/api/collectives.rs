@@ -269,6 +269,7 @@ impl Communicator {
     pub fn barrier(&self, stream: &Arc<CudaStream>) -> Result<()> {
         let named =
             Named { collective: Collective::Barrier, data_type: DataType::U8, reduction: None };
+        check::stream(&self.connected, named.collective.name(), stream)?;
         self.call_at(named, 0, [0, 0], stream)
     }
 

@@ -59,6 +59,7 @@ impl Communicator {
         reduction: Option<Reduction>,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
+        check::stream(&self.connected, collective.name(), stream)?;
         self.call_at(at_run_time(collective, data_type, reduction), count, buffers, stream)
     }
 
