@@ -295,7 +295,6 @@ fn every_collective_between_nodes() {
             rank.barrier(stream).unwrap();
         }
         world.finish();
-        world.communicators.iter().for_each(|rank| rank.finalize().unwrap());
     });
 }
 

@@ -102,7 +102,7 @@ fn a_rank_without_the_secret_stays_out_and_learns_why() {
     all_say(&errors[..2], &["no sign of rank 2 of 3 ranks"]);
     all_say(
         &errors[2..],
-        &["could not reach the root", "does it hold another secret?", "127.0.0.1:"],
+        &["could not reach the root", "it may have another secret", "127.0.0.1:"],
     );
 }
 

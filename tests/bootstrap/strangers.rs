@@ -135,7 +135,7 @@ fn the_layout_of_version_1_is_named_to_both_sides_users() {
     // Nobody can prove to it what it does not understand: the connection ends, the log says why.
     let strangers = job_beside(|stranger| stranger.write_all(&hello_as_rank_1(1)).unwrap());
     let warning = LOG.about(&strangers);
-    assert!(warning.contains("reports version 1"), "{warning}");
+    assert!(warning.contains("it speaks version 1"), "{warning}");
 }
 
 /// Rank 0 of two as torchrun starts it, on a free port, with this secret.

@@ -130,7 +130,7 @@ fn what_cannot_run_is_named() {
     let run = |command: &'static str| ["run", "--", command];
     refused(&sandbox, &run("no-such-program"), 127, &["not found", "no-such-program", "PATH"]);
     refused(&sandbox, &run("./no/such"), 127, &["not found", "./no/such"]);
-    refused(&sandbox, &run("/etc"), 126, &["/etc", "a folder"]);
+    refused(&sandbox, &run("/etc"), 126, &["/etc", "a directory"]);
     refused(&sandbox, &run("/etc/passwd"), 126, &["/etc/passwd", "not executable"]);
     // This one is seen by the kernel only, in the child.
     let script = sandbox.path("script");
