@@ -237,7 +237,7 @@ fn a_handle_of_another_length() {
 #[test]
 fn a_handle_that_no_driver_made() {
     let case = Lie { handle: Some(&[7; 64]), ..Lie::default() };
-    refused("a_handle_that_no_driver_made", case, "signal memory", &["a handle of memory"]);
+    refused("a_handle_that_no_driver_made", case, "signal memory", &["a memory handle of another process"]);
 }
 
 #[test]
@@ -258,5 +258,5 @@ fn a_registered_buffer_that_begins_behind_its_memory() {
 fn a_registered_buffer_that_ends_behind_its_memory() {
     let case = Lie { part: Some(PartLie::Offset(8)), ..Lie::default() };
     let test = "a_registered_buffer_that_ends_behind_its_memory";
-    refused(test, case, "registration 0", &["1048576 bytes inside"]);
+    refused(test, case, "registration 0", &["1048576 bytes within"]);
 }

@@ -46,7 +46,7 @@ fn a_bad_command_line_exits_with_2_and_says_what_was_expected() {
         ("perf all-reduce -b 8K -e 1K", "no more bytes than -e"),
         ("perf all-reduce -g 65", "at most 64 ranks"),
         ("perf all-reduce -d fp64", "bfloat16"),
-        ("perf all-to-all", "all-to-all"),
+        ("perf all-to-none", "all-to-none"),
     ] {
         let (status, output) = bare(line);
         assert_eq!(status.code(), Some(2), "{line}: {output}");
