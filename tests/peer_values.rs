@@ -237,7 +237,12 @@ fn a_handle_of_another_length() {
 #[test]
 fn a_handle_that_no_driver_made() {
     let case = Lie { handle: Some(&[7; 64]), ..Lie::default() };
-    refused("a_handle_that_no_driver_made", case, "signal memory", &["a memory handle of another process"]);
+    refused(
+        "a_handle_that_no_driver_made",
+        case,
+        "signal memory",
+        &["a memory handle of another process"],
+    );
 }
 
 #[test]

@@ -115,15 +115,25 @@ impl Fabric {
             let nonce = now.wrapping_add(attempt);
             let name = process_name((pid, nonce));
             let path = directory.path().join(&name);
-            let file = match directory.create(&name, PROCESS_BYTES as u64) {
+            let making = || FabricError::system(format!("making {}", path.display()));
+            // Locked before it has its name: a process that enters at the same time takes a file
+            // without a lock for that of a dead one, and removes it.
+            let draft = format!("draft-{pid}-{nonce}-process");
+            let file = match directory.create(&draft, PROCESS_BYTES as u64) {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
-                made => made.map_err(FabricError::system(format!("making {}", path.display())))?,
+                made => made.map_err(making())?,
             };
             let lock = whole_file_lock();
             // SAFETY: the structure outlives the call.
             if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &raw const lock) } != 0 {
                 let cause = std::io::Error::last_os_error();
                 return Err(FabricError::system(format!("locking {}", path.display()))(cause));
+            }
+            let named = fs::hard_link(directory.at(&draft), directory.at(&name));
+            let _ = fs::remove_file(directory.at(&draft));
+            match named {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
+                named => named.map_err(making())?,
             }
             let segment = Arc::new(Segment::map(&file, PROCESS_BYTES)?);
             let own = Arc::new(Process { segment, file, own: true });
