@@ -12,9 +12,7 @@
 //! chunk of its input, or when nobody needs it any more.
 
 use super::builder::{Ring, SlotHop, Step, at, copy};
-use super::{
-    BlockProgram, Buffer, Choice, Lane, LaneKind, Modifiers, Op, Range, RankProgram, Segment, Side,
-};
+use super::{BlockProgram, Buffer, Choice, Modifiers, Op, Range, RankProgram, Segment};
 
 /// What one rank does. Ranks of a node follow one another.
 pub(super) fn program(choice: &Choice, rank: u32) -> RankProgram {
@@ -67,7 +65,7 @@ impl Walk<'_> {
         let slices = self.choice.slices;
         for slice in 0..slices {
             let range = self.range(ring.index, piece, slice);
-            hop.send(ops, at(Buffer::Input, range), range, Modifiers::SCALE);
+            hop.sender.send(ops, at(Buffer::Input, range), range, Modifiers::SCALE);
         }
         for step in ring.reduced(slices) {
             let range = self.range(step.part, piece, step.slice);
@@ -91,7 +89,7 @@ impl Walk<'_> {
         let slices = self.choice.slices;
         for slice in 0..slices {
             let range = self.range(chunk, rail.index, slice);
-            hop.send(ops, at(Buffer::Output, range), range, Modifiers::NONE);
+            hop.sender.send(ops, at(Buffer::Output, range), range, Modifiers::NONE);
         }
         for step in rail.reduced(slices) {
             let range = self.range(chunk, step.part, step.slice);
@@ -124,7 +122,7 @@ impl Walk<'_> {
         let slices = self.choice.slices;
         for slice in 0..slices {
             let range = self.range(ring.own(), piece, slice);
-            hop.send(ops, at(Buffer::Output, range), range, Modifiers::NONE);
+            hop.sender.send(ops, at(Buffer::Output, range), range, Modifiers::NONE);
         }
         let steps = ring.gathered(slices);
         let landing = |step: Step| {
@@ -147,10 +145,7 @@ impl Walk<'_> {
     }
 
     fn hop(&self, program: &mut BlockProgram, next: u32, previous: u32) -> SlotHop {
-        let index = self.block as u16;
-        let lane = |from, to| Lane { from, to, index, kind: LaneKind::Slots };
-        let send = program.port(lane(self.rank, next), Side::Send);
-        let receive = program.port(lane(previous, self.rank), Side::Receive);
-        SlotHop::new((send, receive), self.choice.slots.count)
+        let slots = self.choice.slots.count;
+        program.hop([previous, self.rank, next], self.block as u16, slots)
     }
 }

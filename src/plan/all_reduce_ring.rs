@@ -169,7 +169,7 @@ impl<'a> Walk<'a> {
     fn start_staged(&self, ops: &mut Vec<Op>, hop: &mut SlotHop) {
         for slice in 0..self.choice.slices {
             let range = self.range(self.ring.index, slice);
-            hop.send(ops, at(Buffer::Input, range), range, Modifiers::SCALE);
+            hop.sender.send(ops, at(Buffer::Input, range), range, Modifiers::SCALE);
         }
     }
 

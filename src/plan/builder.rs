@@ -2,9 +2,28 @@
 //! hops.
 
 use super::{
-    BlockProgram, Buffer, Choice, Lane, LaneEnd, Modifiers, Op, Operand, PortIndex, Range, Segment,
-    Side,
+    BlockProgram, Buffer, Choice, Lane, LaneEnd, LaneKind, Modifiers, Op, Operand, PortIndex,
+    Range, Segment, Side,
 };
+
+impl Choice {
+    /// What block `block` handles in a round, slice by slice: see [`Choice::slice`].
+    pub(super) fn slices(&self, block: u32) -> impl Iterator<Item = Range> {
+        (0..self.slices).map(move |slice| self.slice(block, slice))
+    }
+
+    /// The place of `range` of `rank`'s part, in a buffer that has a part of each rank.
+    pub(super) fn part(&self, buffer: Buffer, rank: u32, range: Range) -> Operand {
+        Operand::Buffer { buffer, offset: u64::from(rank) * self.request.bytes + range.extent }
+    }
+}
+
+impl Lane {
+    /// The lane `index` with slots, of those between these ranks.
+    pub(super) fn slotted(from: u32, to: u32, index: u16) -> Self {
+        Self { from, to, index, kind: LaneKind::Slots }
+    }
+}
 
 impl BlockProgram {
     /// The index of the lane end in this block's port list, added if it is new.
@@ -16,6 +35,13 @@ impl BlockProgram {
             self.ports.len() - 1
         });
         index as PortIndex
+    }
+
+    /// A hop on a path of three ranks, over lanes `index`: the one in the middle is this block's.
+    pub(super) fn hop(&mut self, [from, own, to]: [u32; 3], index: u16, slots: u32) -> SlotHop {
+        let send = self.port(Lane::slotted(own, to, index), Side::Send);
+        let receive = self.port(Lane::slotted(from, own, index), Side::Receive);
+        SlotHop::new((send, receive), slots)
     }
 
     /// Appends one round's ops, to be run in all rounds of the choice.
@@ -39,11 +65,6 @@ impl BlockProgram {
 /// The place in `buffer` where `range` stands: collectives lay buffers out as their data.
 pub(super) fn at(buffer: Buffer, range: Range) -> Operand {
     Operand::Buffer { buffer, offset: range.extent }
-}
-
-/// The place in `buffer` of `range` of the part that starts at `start`.
-pub(super) fn part(buffer: Buffer, start: u64, range: Range) -> Operand {
-    Operand::Buffer { buffer, offset: start + range.extent }
 }
 
 /// A copy.
@@ -77,6 +98,19 @@ impl SlotSender {
         let value = i64::from(self.sent) + 1 - i64::from(self.slot_count);
         ops.push(Op::WaitSignal { port: self.port, value });
         Operand::Slot { port: self.port, message: self.sent, offset: 0 }
+    }
+
+    /// Copies `from` into the next slot, and puts it.
+    pub(super) fn send(
+        &mut self,
+        ops: &mut Vec<Op>,
+        from: Operand,
+        range: Range,
+        modifiers: Modifiers,
+    ) {
+        let slot = self.claim(ops);
+        ops.push(copy(slot, from, range, modifiers));
+        self.put(ops, range);
     }
 
     /// Puts the claimed slot.
@@ -218,19 +252,6 @@ impl SlotHop {
             // waits for itself.
             keep: u32::from(slot_count > 2),
         }
-    }
-
-    /// Copies `from` into the next slot, and sends it.
-    pub(super) fn send(
-        &mut self,
-        ops: &mut Vec<Op>,
-        from: Operand,
-        range: Range,
-        modifiers: Modifiers,
-    ) {
-        let slot = self.sender.claim(ops);
-        ops.push(copy(slot, from, range, modifiers));
-        self.sender.put(ops, range);
     }
 
     /// Takes complete parts as they come (each with where it goes and whether it is the last),

@@ -7,11 +7,8 @@
 //!
 //! Data is cut as in `ring`. What is in place concerns the root alone, and no other rank's program.
 
-use super::builder::{SlotHop, SlotReceiver, SlotSender, copy, part};
-use super::{
-    BlockProgram, Buffer, Choice, Collective, Lane, LaneKind, Modifiers, Op, Range, RankProgram,
-    Side,
-};
+use super::builder::{SlotHop, SlotReceiver, SlotSender, at, copy};
+use super::{BlockProgram, Buffer, Choice, Collective, Lane, Modifiers, Op, RankProgram, Side};
 
 /// What one rank does.
 pub(super) fn program(choice: &Choice, rank: u32) -> RankProgram {
@@ -40,7 +37,7 @@ impl Link<'_> {
         let size = request.rank_count;
         let begin = if is_broadcast { root } else { (root + 1) % size };
         let place = (self.rank + size - begin) % size;
-        let lane = |from, to| Lane { from, to, index: self.block as u16, kind: LaneKind::Slots };
+        let lane = |from, to| Lane::slotted(from, to, self.block as u16);
         let receive = (place > 0).then(|| {
             let previous = (self.rank + size - 1) % size;
             program.port(lane(previous, self.rank), Side::Receive)
@@ -66,14 +63,12 @@ impl Link<'_> {
     }
 
     fn first(&self, ops: &mut Vec<Op>, mut sender: SlotSender) {
-        for range in self.slices() {
-            let slot = sender.claim(ops);
-            ops.push(copy(slot, part(Buffer::Input, 0, range), range, self.choice.contribution()));
-            sender.put(ops, range);
+        for range in self.choice.slices(self.block) {
+            sender.send(ops, at(Buffer::Input, range), range, self.choice.contribution());
         }
         if self.is_broadcast() && !self.choice.request.in_place {
-            for range in self.slices() {
-                let (to, from) = (part(Buffer::Output, 0, range), part(Buffer::Input, 0, range));
+            for range in self.choice.slices(self.block) {
+                let (to, from) = (at(Buffer::Output, range), at(Buffer::Input, range));
                 ops.push(copy(to, from, range, Modifiers::NONE));
             }
         }
@@ -82,13 +77,16 @@ impl Link<'_> {
 
     fn middle(&self, ops: &mut Vec<Op>, mut hop: SlotHop) {
         if self.is_broadcast() {
-            let output = |range| part(Buffer::Output, 0, range);
-            hop.gather(ops, self.slices().map(|range| (output(range), range, false)));
+            let output = |range| at(Buffer::Output, range);
+            hop.gather(
+                ops,
+                self.choice.slices(self.block).map(|range| (output(range), range, false)),
+            );
         } else {
-            for range in self.slices() {
+            for range in self.choice.slices(self.block) {
                 let arrived = hop.receiver.wait(ops);
                 let destination = hop.sender.claim(ops);
-                let b = part(Buffer::Input, 0, range);
+                let b = at(Buffer::Input, range);
                 let modifiers = Modifiers::SCALE;
                 ops.push(Op::Reduce { destination, a: arrived, b, range, modifiers });
                 hop.sender.put(ops, range);
@@ -99,15 +97,15 @@ impl Link<'_> {
     }
 
     fn last(&self, ops: &mut Vec<Op>, mut receiver: SlotReceiver) {
-        for range in self.slices() {
+        for range in self.choice.slices(self.block) {
             let arrived = receiver.wait(ops);
-            let destination = part(Buffer::Output, 0, range);
+            let destination = at(Buffer::Output, range);
             ops.push(match self.is_broadcast() {
                 true => copy(destination, arrived, range, Modifiers::NONE),
                 false => Op::Reduce {
                     destination,
                     a: arrived,
-                    b: part(Buffer::Input, 0, range),
+                    b: at(Buffer::Input, range),
                     range,
                     modifiers: Modifiers { scale: true, finish: true },
                 },
@@ -115,9 +113,5 @@ impl Link<'_> {
             receiver.release(ops);
         }
         receiver.advance(ops);
-    }
-
-    fn slices(&self) -> impl Iterator<Item = Range> {
-        (0..self.choice.slices).map(|slice| self.choice.slice(self.block, slice))
     }
 }

@@ -9,10 +9,10 @@
 //! `k` takes the place of what was sent in step `n - k` of the same round. A reduce-scatter has one
 //! block, for it combines what all peers send.
 
-use super::builder::{SlotReceiver, SlotSender, copy, part};
+use super::builder::{SlotReceiver, SlotSender, at, copy};
 use super::{
-    BlockProgram, Buffer, Choice, Collective, Lane, LaneKind, Modifiers, Op, Operand, Range,
-    RankProgram, Side,
+    BlockProgram, Buffer, Choice, Collective, Lane, Modifiers, Op, Operand, Range, RankProgram,
+    Side,
 };
 
 /// What one rank does.
@@ -44,20 +44,18 @@ impl Exchange<'_> {
         }
         let mut steps = self.steps(&mut program);
         let mut ops = Vec::new();
-        for range in self.slices() {
+        for range in self.choice.slices(0) {
             for Step { to, sender, .. } in &mut steps {
-                let slot = sender.claim(&mut ops);
                 let modifiers = self.choice.contribution();
-                ops.push(copy(slot, self.source(*to, range), range, modifiers));
-                sender.put(&mut ops, range);
+                sender.send(&mut ops, self.source(*to, range), range, modifiers);
             }
         }
         let request = &self.choice.request;
         if self.block == 0 && !request.in_place && !request.collective.reduces() {
-            for range in self.slices() {
+            for range in self.choice.slices(0) {
                 let own = self.source(self.rank, range);
                 ops.push(copy(
-                    self.of(Buffer::Output, self.rank, range),
+                    self.choice.part(Buffer::Output, self.rank, range),
                     own,
                     range,
                     Modifiers::NONE,
@@ -65,16 +63,19 @@ impl Exchange<'_> {
             }
         }
         let last = steps.len().saturating_sub(1);
-        for range in self.slices() {
+        for range in self.choice.slices(0) {
             for (number, Step { from, receiver, .. }) in steps.iter_mut().enumerate() {
                 let arrived = receiver.wait(&mut ops);
                 ops.push(match request.collective {
                     Collective::ReduceScatter => {
                         self.reduce(arrived, range, (number == 0, number == last))
                     }
-                    _ => {
-                        copy(self.of(Buffer::Output, *from, range), arrived, range, Modifiers::NONE)
-                    }
+                    _ => copy(
+                        self.choice.part(Buffer::Output, *from, range),
+                        arrived,
+                        range,
+                        Modifiers::NONE,
+                    ),
                 });
                 receiver.release(&mut ops);
             }
@@ -89,12 +90,11 @@ impl Exchange<'_> {
 
     fn steps(&self, program: &mut BlockProgram) -> Vec<Step> {
         let size = self.choice.request.rank_count;
-        let lane = |from, to| Lane { from, to, index: 0, kind: LaneKind::Slots };
         let own = |step: &u32| (step.min(&(size - step)) - 1) % self.choice.blocks == self.block;
         let step = |step: u32| {
             let (to, from) = ((self.rank + step) % size, (self.rank + size - step) % size);
-            let send = program.port(lane(self.rank, to), Side::Send);
-            let receive = program.port(lane(from, self.rank), Side::Receive);
+            let send = program.port(Lane::slotted(self.rank, to, 0), Side::Send);
+            let receive = program.port(Lane::slotted(from, self.rank, 0), Side::Receive);
             let sender = SlotSender::new(send, self.choice.slots.count);
             Step { to, sender, from, receiver: SlotReceiver::new(receive) }
         };
@@ -104,28 +104,19 @@ impl Exchange<'_> {
     /// What this rank has for `rank`.
     fn source(&self, rank: u32, range: Range) -> Operand {
         match self.choice.request.collective {
-            Collective::AllGather => part(Buffer::Input, 0, range),
-            _ => self.of(Buffer::Input, rank, range),
+            Collective::AllGather => at(Buffer::Input, range),
+            _ => self.choice.part(Buffer::Input, rank, range),
         }
     }
 
     fn reduce(&self, arrived: Operand, range: Range, (is_first, is_last): (bool, bool)) -> Op {
-        let output = part(Buffer::Output, 0, range);
+        let output = at(Buffer::Output, range);
         Op::Reduce {
             destination: output,
             a: arrived,
-            b: if is_first { self.of(Buffer::Input, self.rank, range) } else { output },
+            b: if is_first { self.choice.part(Buffer::Input, self.rank, range) } else { output },
             range,
             modifiers: Modifiers { scale: is_first, finish: is_last },
         }
-    }
-
-    fn slices(&self) -> impl Iterator<Item = Range> {
-        (0..self.choice.slices).map(|slice| self.choice.slice(0, slice))
-    }
-
-    /// `range` of the part of `rank`.
-    fn of(&self, buffer: Buffer, rank: u32, range: Range) -> Operand {
-        part(buffer, u64::from(rank) * self.choice.request.bytes, range)
     }
 }

@@ -11,11 +11,8 @@
 //! In place both are right: all-gather writes each part of the output once and never the own one;
 //! reduce-scatter writes its own part alone, after it has added it.
 
-use super::builder::{Ring, SlotHop, copy, part};
-use super::{
-    BlockProgram, Buffer, Choice, Collective, Lane, LaneKind, Modifiers, Op, Operand, Range,
-    RankProgram, Side,
-};
+use super::builder::{Ring, SlotHop, at, copy};
+use super::{BlockProgram, Buffer, Choice, Collective, Modifiers, Op, RankProgram};
 
 /// What one rank does.
 pub(super) fn program(choice: &Choice, rank: u32) -> RankProgram {
@@ -39,11 +36,9 @@ impl Walk<'_> {
         let (request, index) = (&self.choice.request, self.block as u16);
         let size = request.rank_count;
         let ring = Ring { index: self.rank, size };
-        let lane = |from, to| Lane { from, to, index, kind: LaneKind::Slots };
         let (next, previous) = ((self.rank + 1) % size, (self.rank + size - 1) % size);
-        let send = program.port(lane(self.rank, next), Side::Send);
-        let receive = program.port(lane(previous, self.rank), Side::Receive);
-        let mut hop = SlotHop::new((send, receive), self.choice.slots.count);
+        let slots = self.choice.slots.count;
+        let mut hop = program.hop([previous, self.rank, next], index, slots);
         let mut ops = Vec::new();
         match request.collective {
             Collective::AllGather => self.gather(&mut ops, &mut hop, ring),
@@ -55,14 +50,14 @@ impl Walk<'_> {
     }
 
     fn gather(&self, ops: &mut Vec<Op>, hop: &mut SlotHop, ring: Ring) {
-        for range in self.slices() {
-            hop.send(ops, part(Buffer::Input, 0, range), range, Modifiers::NONE);
+        for range in self.choice.slices(self.block) {
+            hop.sender.send(ops, at(Buffer::Input, range), range, Modifiers::NONE);
         }
         if !self.choice.request.in_place {
-            for range in self.slices() {
-                let own = part(Buffer::Input, 0, range);
+            for range in self.choice.slices(self.block) {
+                let own = at(Buffer::Input, range);
                 ops.push(copy(
-                    self.of(Buffer::Output, self.rank, range),
+                    self.choice.part(Buffer::Output, self.rank, range),
                     own,
                     range,
                     Modifiers::NONE,
@@ -74,28 +69,28 @@ impl Walk<'_> {
             ops,
             steps.map(|step| {
                 let range = self.choice.slice(self.block, step.slice);
-                (self.of(Buffer::Output, step.part, range), range, step.is_last)
+                (self.choice.part(Buffer::Output, step.part, range), range, step.is_last)
             }),
         );
     }
 
     fn reduce(&self, ops: &mut Vec<Op>, hop: &mut SlotHop, ring: Ring) {
         let first = ring.index + ring.size - 1;
-        for range in self.slices() {
-            let from = self.of(Buffer::Input, first % ring.size, range);
-            hop.send(ops, from, range, Modifiers::SCALE);
+        for range in self.choice.slices(self.block) {
+            let from = self.choice.part(Buffer::Input, first % ring.size, range);
+            hop.sender.send(ops, from, range, Modifiers::SCALE);
         }
         for step in ring.steps(first + ring.size - 1, self.choice.slices) {
             let range = self.choice.slice(self.block, step.slice);
             let arrived = hop.receiver.wait(ops);
             let destination = match step.is_last {
-                true => part(Buffer::Output, 0, range),
+                true => at(Buffer::Output, range),
                 false => hop.sender.claim(ops),
             };
             ops.push(Op::Reduce {
                 destination,
                 a: arrived,
-                b: self.of(Buffer::Input, step.part, range),
+                b: self.choice.part(Buffer::Input, step.part, range),
                 range,
                 modifiers: Modifiers { scale: true, finish: step.is_last },
             });
@@ -104,14 +99,5 @@ impl Walk<'_> {
             }
             hop.receiver.release(ops);
         }
-    }
-
-    fn slices(&self) -> impl Iterator<Item = Range> {
-        (0..self.choice.slices).map(|slice| self.choice.slice(self.block, slice))
-    }
-
-    /// `range` of the part of `rank`.
-    fn of(&self, buffer: Buffer, rank: u32, range: Range) -> Operand {
-        part(buffer, u64::from(rank) * self.choice.request.bytes, range)
     }
 }

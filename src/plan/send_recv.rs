@@ -11,8 +11,8 @@
 use super::builder::{SlotReceiver, SlotSender, copy};
 use super::selection::{group_thread_count, message_bytes};
 use super::{
-    BlockProgram, Lane, LaneKind, Limits, Modifiers, Operand, Plan, PlanError, Promise, Range,
-    RankProgram, Segment, Side,
+    BlockProgram, Lane, Limits, Modifiers, Operand, Plan, PlanError, Promise, Range, RankProgram,
+    Segment, Side,
 };
 use std::collections::BTreeMap;
 
@@ -199,12 +199,8 @@ fn rank_program(
     Ok(RankProgram { blocks })
 }
 
-fn lane(from: u32, to: u32) -> Lane {
-    Lane { from, to, index: 0, kind: LaneKind::Slots }
-}
-
 fn send(block: &mut BlockProgram, rank: u32, peer: u32, transfer: &PointToPoint, limits: &Limits) {
-    let port = block.port(lane(rank, peer), Side::Send);
+    let port = block.port(Lane::slotted(rank, peer, 0), Side::Send);
     let mut sender = SlotSender::new(port, limits.slot_count);
     let range = piece(message_bytes(transfer.bytes, limits));
     let mut ops = Vec::new();
@@ -222,7 +218,7 @@ fn receive(
     transfer: &PointToPoint,
     limits: &Limits,
 ) {
-    let port = block.port(lane(peer, rank), Side::Receive);
+    let port = block.port(Lane::slotted(peer, rank, 0), Side::Receive);
     let mut receiver = SlotReceiver::new(port);
     let range = piece(message_bytes(transfer.bytes, limits));
     let mut ops = Vec::new();

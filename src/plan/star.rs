@@ -6,10 +6,10 @@
 //! combines what all peers send. What is in place concerns the root alone, and no other rank's
 //! program.
 
-use super::builder::{SlotReceiver, SlotSender, copy, part};
+use super::builder::{SlotReceiver, SlotSender, at, copy};
 use super::{
-    BlockProgram, Buffer, Choice, Collective, Lane, LaneKind, Modifiers, Op, Operand, Range,
-    RankProgram, Side,
+    BlockProgram, Buffer, Choice, Collective, Lane, Modifiers, Op, Operand, Range, RankProgram,
+    Side,
 };
 
 /// What one rank does.
@@ -36,18 +36,18 @@ impl Star<'_> {
         let mut program = BlockProgram::default();
         let mut ops = Vec::new();
         if self.to_root() {
-            let port = program.port(lane(rank, self.root), Side::Send);
+            let port = program.port(Lane::slotted(rank, self.root, 0), Side::Send);
             let mut sender = SlotSender::new(port, self.choice.slots.count);
-            for range in self.slices() {
-                self.send(&mut ops, &mut sender, part(Buffer::Input, 0, range), range);
+            for range in self.choice.slices(0) {
+                sender.send(&mut ops, at(Buffer::Input, range), range, self.choice.contribution());
             }
             sender.advance(&mut ops);
         } else {
-            let port = program.port(lane(self.root, rank), Side::Receive);
+            let port = program.port(Lane::slotted(self.root, rank, 0), Side::Receive);
             let mut receiver = SlotReceiver::new(port);
-            for range in self.slices() {
+            for range in self.choice.slices(0) {
                 let arrived = receiver.wait(&mut ops);
-                let output = part(Buffer::Output, 0, range);
+                let output = at(Buffer::Output, range);
                 ops.push(copy(output, arrived, range, Modifiers::NONE));
                 receiver.release(&mut ops);
             }
@@ -80,15 +80,16 @@ impl Star<'_> {
     /// Takes what each peer sends.
     fn collect(&self, program: &mut BlockProgram, ops: &mut Vec<Op>, peers: &[u32]) {
         let reduces = self.choice.request.collective.reduces();
-        let receiver =
-            |&peer: &u32| SlotReceiver::new(program.port(lane(peer, self.root), Side::Receive));
+        let receiver = |&peer: &u32| {
+            SlotReceiver::new(program.port(Lane::slotted(peer, self.root, 0), Side::Receive))
+        };
         let mut receivers: Vec<SlotReceiver> = peers.iter().map(receiver).collect();
-        for range in self.slices() {
+        for range in self.choice.slices(0) {
             for (number, (&peer, receiver)) in peers.iter().zip(&mut receivers).enumerate() {
                 let arrived = receiver.wait(ops);
-                let output = part(Buffer::Output, 0, range);
+                let output = at(Buffer::Output, range);
                 let (is_first, is_last) = (number == 0, number + 1 == peers.len());
-                let so_far = if is_first { part(Buffer::Input, 0, range) } else { output };
+                let so_far = if is_first { at(Buffer::Input, range) } else { output };
                 ops.push(match reduces {
                     true => Op::Reduce {
                         destination: output,
@@ -97,9 +98,12 @@ impl Star<'_> {
                         range,
                         modifiers: Modifiers { scale: is_first, finish: is_last },
                     },
-                    false => {
-                        copy(self.of(Buffer::Output, peer, range), arrived, range, Modifiers::NONE)
-                    }
+                    false => copy(
+                        self.choice.part(Buffer::Output, peer, range),
+                        arrived,
+                        range,
+                        Modifiers::NONE,
+                    ),
                 });
                 receiver.release(ops);
             }
@@ -113,12 +117,12 @@ impl Star<'_> {
     fn spread(&self, program: &mut BlockProgram, ops: &mut Vec<Op>, peers: &[u32]) {
         let slot_count = self.choice.slots.count;
         let sender = |&peer: &u32| {
-            SlotSender::new(program.port(lane(self.root, peer), Side::Send), slot_count)
+            SlotSender::new(program.port(Lane::slotted(self.root, peer, 0), Side::Send), slot_count)
         };
         let mut senders: Vec<SlotSender> = peers.iter().map(sender).collect();
-        for range in self.slices() {
+        for range in self.choice.slices(0) {
             for (&peer, sender) in peers.iter().zip(&mut senders) {
-                self.send(ops, sender, self.source(peer, range), range);
+                sender.send(ops, self.source(peer, range), range, self.choice.contribution());
             }
         }
         for sender in senders {
@@ -128,30 +132,23 @@ impl Star<'_> {
 
     /// What the root gets from itself. A reduction has it already.
     fn own_part(&self, ops: &mut Vec<Op>) {
-        for range in self.slices() {
+        for range in self.choice.slices(0) {
             let (to, from) = match self.choice.request.collective {
                 Collective::Reduce { .. } => return,
                 Collective::Gather { .. } => {
-                    (self.of(Buffer::Output, self.root, range), part(Buffer::Input, 0, range))
+                    (self.choice.part(Buffer::Output, self.root, range), at(Buffer::Input, range))
                 }
-                _ => (part(Buffer::Output, 0, range), self.source(self.root, range)),
+                _ => (at(Buffer::Output, range), self.source(self.root, range)),
             };
             ops.push(copy(to, from, range, Modifiers::NONE));
         }
     }
 
-    /// Copies `from` into the next slot, and sends it.
-    fn send(&self, ops: &mut Vec<Op>, sender: &mut SlotSender, from: Operand, range: Range) {
-        let slot = sender.claim(ops);
-        ops.push(copy(slot, from, range, self.choice.contribution()));
-        sender.put(ops, range);
-    }
-
     /// What the root has for `rank`.
     fn source(&self, rank: u32, range: Range) -> Operand {
         match self.choice.request.collective {
-            Collective::Scatter { .. } => self.of(Buffer::Input, rank, range),
-            _ => part(Buffer::Input, 0, range),
+            Collective::Scatter { .. } => self.choice.part(Buffer::Input, rank, range),
+            _ => at(Buffer::Input, range),
         }
     }
 
@@ -159,17 +156,4 @@ impl Star<'_> {
         let collective = self.choice.request.collective;
         matches!(collective, Collective::Gather { .. } | Collective::Reduce { .. })
     }
-
-    fn slices(&self) -> impl Iterator<Item = Range> {
-        (0..self.choice.slices).map(|slice| self.choice.slice(0, slice))
-    }
-
-    /// `range` of the part of `rank`.
-    fn of(&self, buffer: Buffer, rank: u32, range: Range) -> Operand {
-        part(buffer, u64::from(rank) * self.choice.request.bytes, range)
-    }
-}
-
-fn lane(from: u32, to: u32) -> Lane {
-    Lane { from, to, index: 0, kind: LaneKind::Slots }
 }

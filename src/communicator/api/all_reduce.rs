@@ -35,7 +35,7 @@ impl Communicator {
         reduction: impl Into<Reduction>,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        let named = named(T::DATA_TYPE, reduction.into());
+        let named = Named::reducing::<T>(Collective::AllReduce, reduction);
         self.call_collective(named, Some(send), Some(receive), stream)
     }
 
@@ -49,7 +49,7 @@ impl Communicator {
         reduction: impl Into<Reduction>,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        self.call_in_place(named(T::DATA_TYPE, reduction.into()), buffer, stream)
+        self.call_in_place(Named::reducing::<T>(Collective::AllReduce, reduction), buffer, stream)
     }
 
     /// As [`Communicator::all_reduce`], on buffers of bytes that hold elements of `data_type`: for
@@ -68,8 +68,8 @@ impl Communicator {
         reduction: impl Into<Reduction>,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        let named = named(data_type, reduction.into());
-        self.call_collective(named, Some(send), Some(receive), stream)
+        let collective = (Collective::AllReduce, data_type);
+        self.collective_bytes(collective, Some(send), Some(receive), Some(reduction.into()), stream)
     }
 
     /// As [`Communicator::all_reduce_in_place`], on bytes that hold elements of `data_type`.
@@ -83,10 +83,7 @@ impl Communicator {
         reduction: impl Into<Reduction>,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        self.call_in_place(named(data_type, reduction.into()), buffer, stream)
+        let collective = (Collective::AllReduce, data_type);
+        self.collective_bytes_in_place(collective, buffer, Some(reduction.into()), stream)
     }
-}
-
-pub(super) fn named(data_type: DataType, reduction: Reduction) -> Named {
-    Named { collective: Collective::AllReduce, data_type, reduction: Some(reduction) }
 }

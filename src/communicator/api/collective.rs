@@ -1,12 +1,12 @@
 //! Collectives on typed buffers: from buffers to counts and addresses.
 
 use super::core::Communicator;
-use crate::communicator::call::{self, Call, Reduction, Shape, check};
+use crate::communicator::call::{self, Call, Element, Reduction, Shape, check};
 use crate::error::{Error, Result};
 use crate::gpu::{DeviceBuffer, DeviceBufferMut};
 use crate::plan::{Collective, CollectiveRequest};
 use cudarc::driver::CudaStream;
-use ringdove_kernels::element::DataType;
+use ringdove_kernels::element::{DataType, ReduceOp};
 use std::sync::Arc;
 
 /// What a call names besides its buffers.
@@ -19,6 +19,23 @@ pub(super) struct Named {
 }
 
 impl Named {
+    /// A collective on elements of `data_type`. One that reduces sums where no reduction is named;
+    /// of the others, the reduction is not looked at.
+    pub fn new(collective: Collective, data_type: DataType, reduction: Option<Reduction>) -> Self {
+        let reduction = collective.reduces().then(|| reduction.unwrap_or(ReduceOp::Sum.into()));
+        Self { collective, data_type, reduction }
+    }
+
+    /// A collective that moves elements of type `T`.
+    pub fn moving<T: Element>(collective: Collective) -> Self {
+        Self::new(collective, T::DATA_TYPE, None)
+    }
+
+    /// A collective that reduces elements of type `T`.
+    pub fn reducing<T: Element>(collective: Collective, reduction: impl Into<Reduction>) -> Self {
+        Self::new(collective, T::DATA_TYPE, Some(reduction.into()))
+    }
+
     fn shape(self, count: usize) -> Shape {
         let Self { collective, data_type, reduction } = self;
         Shape { collective, count, data_type, reduction }
@@ -67,7 +84,7 @@ impl Communicator {
         let received = receive.map(|receive| receive.device_ptr_mut(stream));
         let address = |buffer: &Option<(u64, _)>| buffer.as_ref().map_or(0, |(at, _)| *at);
         let buffers = [address(&sent), address(&received)];
-        self.call_at(named, count.unwrap_or(0), buffers, stream)
+        self.call_checked(named, count.unwrap_or(0), buffers, stream)
     }
 
     /// A collective in place: `buffer` holds input and output, one of which may be a part of it.
@@ -90,12 +107,24 @@ impl Communicator {
             false => (0, 0),
         };
         let (address, _use) = buffer.device_ptr_mut(stream);
-        self.call_at(named, count, [address + input, address + output], stream)
+        self.call_checked(named, count, [address + input, address + output], stream)
     }
 
     /// A collective on device addresses. Whoever calls it keeps the memory until the stream has
     /// passed the call.
     pub(super) fn call_at(
+        &self,
+        named: Named,
+        count: usize,
+        buffers: [u64; 2],
+        stream: &Arc<CudaStream>,
+    ) -> Result<()> {
+        check::stream(&self.connected, named.collective.name(), stream)?;
+        self.call_checked(named, count, buffers, stream)
+    }
+
+    /// As [`Communicator::call_at`], on a stream that was checked before the addresses were taken.
+    fn call_checked(
         &self,
         named: Named,
         count: usize,

@@ -10,18 +10,9 @@ use crate::error::{Error, Result};
 use crate::gpu::{DeviceBuffer, DeviceBufferMut};
 use crate::plan::{Collective, Direction};
 use cudarc::driver::CudaStream;
-use ringdove_kernels::element::{DataType, ReduceOp};
+use ringdove_kernels::element::DataType;
 use std::ops::Range;
 use std::sync::Arc;
-
-/// A collective that moves data and reduces nothing.
-fn moves<T: Element>(collective: Collective) -> Named {
-    Named { collective, data_type: T::DATA_TYPE, reduction: None }
-}
-
-fn reduces<T: Element>(collective: Collective, reduction: impl Into<Reduction>) -> Named {
-    Named { collective, data_type: T::DATA_TYPE, reduction: Some(reduction.into()) }
-}
 
 impl Communicator {
     /// Reduces `send` over all ranks; part `r` of the result goes to `receive` on rank `r`. `send`
@@ -36,7 +27,7 @@ impl Communicator {
         reduction: impl Into<Reduction>,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        let named = reduces::<T>(Collective::ReduceScatter, reduction);
+        let named = Named::reducing::<T>(Collective::ReduceScatter, reduction);
         self.call_collective(named, Some(send), Some(receive), stream)
     }
 
@@ -51,7 +42,11 @@ impl Communicator {
         reduction: impl Into<Reduction>,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        self.call_in_place(reduces::<T>(Collective::ReduceScatter, reduction), buffer, stream)
+        self.call_in_place(
+            Named::reducing::<T>(Collective::ReduceScatter, reduction),
+            buffer,
+            stream,
+        )
     }
 
     /// Copies all ranks' `send`, in the order of ranks, to `receive` on every rank.
@@ -64,7 +59,7 @@ impl Communicator {
         receive: &mut impl DeviceBufferMut<T>,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        let named = moves::<T>(Collective::AllGather);
+        let named = Named::moving::<T>(Collective::AllGather);
         self.call_collective(named, Some(send), Some(receive), stream)
     }
 
@@ -77,7 +72,7 @@ impl Communicator {
         buffer: &mut impl DeviceBufferMut<T>,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        self.call_in_place(moves::<T>(Collective::AllGather), buffer, stream)
+        self.call_in_place(Named::moving::<T>(Collective::AllGather), buffer, stream)
     }
 
     /// Copies the root's `send` to every rank's `receive`. The other ranks have no `send`.
@@ -92,7 +87,7 @@ impl Communicator {
         root: u32,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        let named = moves::<T>(Collective::Broadcast { root });
+        let named = Named::moving::<T>(Collective::Broadcast { root });
         self.call_collective(named, send, Some(receive), stream)
     }
 
@@ -106,7 +101,7 @@ impl Communicator {
         root: u32,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        self.call_in_place(moves::<T>(Collective::Broadcast { root }), buffer, stream)
+        self.call_in_place(Named::moving::<T>(Collective::Broadcast { root }), buffer, stream)
     }
 
     /// Reduces `send` over all ranks into the root's `receive`. The other ranks have no `receive`.
@@ -121,7 +116,7 @@ impl Communicator {
         root: u32,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        let named = reduces::<T>(Collective::Reduce { root }, reduction);
+        let named = Named::reducing::<T>(Collective::Reduce { root }, reduction);
         self.call_collective(named, Some(send), receive, stream)
     }
 
@@ -136,7 +131,11 @@ impl Communicator {
         root: u32,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        self.call_in_place(reduces::<T>(Collective::Reduce { root }, reduction), buffer, stream)
+        self.call_in_place(
+            Named::reducing::<T>(Collective::Reduce { root }, reduction),
+            buffer,
+            stream,
+        )
     }
 
     /// Part `p` of this rank's `receive` becomes this rank's part of rank `p`'s `send`. Both have
@@ -150,7 +149,7 @@ impl Communicator {
         receive: &mut impl DeviceBufferMut<T>,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        let named = moves::<T>(Collective::AllToAll);
+        let named = Named::moving::<T>(Collective::AllToAll);
         self.call_collective(named, Some(send), Some(receive), stream)
     }
 
@@ -163,7 +162,7 @@ impl Communicator {
         buffer: &mut impl DeviceBufferMut<T>,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        self.call_in_place(moves::<T>(Collective::AllToAll), buffer, stream)
+        self.call_in_place(Named::moving::<T>(Collective::AllToAll), buffer, stream)
     }
 
     /// An all-to-all of parts of any sizes: elements `send_parts[p]` of `send` go to rank `p`, and
@@ -179,7 +178,8 @@ impl Communicator {
         (receive, receive_parts): (&mut impl DeviceBufferMut<T>, &[Range<usize>]),
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        check::home("stream", stream, self.context())?;
+        // Before the addresses are taken: cudarc then already enqueues on the stream.
+        check::stream(&self.connected, "an all-to-all of parts of any sizes", stream)?;
         check::buffer(&self.connected, "send buffer", send)?;
         check::buffer(&self.connected, "receive buffer", receive)?;
         check_parts("parts of the send buffer", send_parts, send.len(), self.rank_count())?;
@@ -213,7 +213,7 @@ impl Communicator {
         root: u32,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        let named = moves::<T>(Collective::Gather { root });
+        let named = Named::moving::<T>(Collective::Gather { root });
         self.call_collective(named, Some(send), receive, stream)
     }
 
@@ -228,7 +228,7 @@ impl Communicator {
         root: u32,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        self.call_in_place(moves::<T>(Collective::Gather { root }), buffer, stream)
+        self.call_in_place(Named::moving::<T>(Collective::Gather { root }), buffer, stream)
     }
 
     /// Copies part `r` of the root's `send` to `receive` on rank `r`. The other ranks have no
@@ -243,7 +243,7 @@ impl Communicator {
         root: u32,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        let named = moves::<T>(Collective::Scatter { root });
+        let named = Named::moving::<T>(Collective::Scatter { root });
         self.call_collective(named, send, Some(receive), stream)
     }
 
@@ -258,7 +258,7 @@ impl Communicator {
         root: u32,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        self.call_in_place(moves::<T>(Collective::Scatter { root }), buffer, stream)
+        self.call_in_place(Named::moving::<T>(Collective::Scatter { root }), buffer, stream)
     }
 
     /// What is enqueued on `stream` behind this runs after what every rank enqueued before its own
@@ -267,10 +267,7 @@ impl Communicator {
     /// # Errors
     /// As [`Communicator::all_reduce`].
     pub fn barrier(&self, stream: &Arc<CudaStream>) -> Result<()> {
-        let named =
-            Named { collective: Collective::Barrier, data_type: DataType::U8, reduction: None };
-        check::stream(&self.connected, named.collective.name(), stream)?;
-        self.call_at(named, 0, [0, 0], stream)
+        self.call_at(Named::moving::<u8>(Collective::Barrier), 0, [0, 0], stream)
     }
 
     /// Any collective, on buffers of bytes that hold elements of `data_type`: for programs that
@@ -288,7 +285,7 @@ impl Communicator {
         reduction: Option<Reduction>,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        let named = at_run_time(collective, data_type, reduction);
+        let named = Named::new(collective, data_type, reduction);
         self.call_collective(named, send, receive, stream)
     }
 
@@ -303,7 +300,7 @@ impl Communicator {
         reduction: Option<Reduction>,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        self.call_in_place(at_run_time(collective, data_type, reduction), buffer, stream)
+        self.call_in_place(Named::new(collective, data_type, reduction), buffer, stream)
     }
 }
 
@@ -319,14 +316,4 @@ fn check_parts(what: &str, parts: &[Range<usize>], elements: usize, ranks: u32) 
         }
         None => Ok(()),
     }
-}
-
-/// A collective that is known at run time. Whether it reduces decides on the reduction.
-pub(super) fn at_run_time(
-    collective: Collective,
-    data_type: DataType,
-    reduction: Option<Reduction>,
-) -> Named {
-    let reduction = collective.reduces().then(|| reduction.unwrap_or(ReduceOp::Sum.into()));
-    Named { collective, data_type, reduction }
 }

@@ -3,11 +3,10 @@
 //!
 //! Nothing here dereferences an address: each function hands its contract on to its caller.
 
-use super::all_reduce::named;
-use super::collectives::at_run_time;
+use super::collective::Named;
 use super::core::Communicator;
 use super::group::Group;
-use crate::communicator::call::{Reduction, check};
+use crate::communicator::call::Reduction;
 use crate::error::Result;
 use crate::id::Registration;
 use crate::plan::{Collective, Direction};
@@ -36,8 +35,7 @@ impl Communicator {
         reduction: impl Into<Reduction>,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        let named = named(data_type, reduction.into());
-        check::stream(&self.connected, named.collective.name(), stream)?;
+        let named = Named::new(Collective::AllReduce, data_type, Some(reduction.into()));
         self.call_at(named, count, [send, receive], stream)
     }
 
@@ -59,8 +57,7 @@ impl Communicator {
         reduction: Option<Reduction>,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        check::stream(&self.connected, collective.name(), stream)?;
-        self.call_at(at_run_time(collective, data_type, reduction), count, buffers, stream)
+        self.call_at(Named::new(collective, data_type, reduction), count, buffers, stream)
     }
 
     /// Registers `bytes` bytes of device memory at `address`, as [`Communicator::register`] does

@@ -180,11 +180,7 @@ pub(in crate::communicator) fn buffer<T>(
 }
 
 /// A buffer or a stream of the context on which the rank runs.
-pub(in crate::communicator) fn home(
-    what: &str,
-    stream: &CudaStream,
-    home: &CudaContext,
-) -> Result<()> {
+fn home(what: &str, stream: &CudaStream, home: &CudaContext) -> Result<()> {
     let context = stream.context();
     if context.cu_ctx() == home.cu_ctx() {
         return Ok(());
