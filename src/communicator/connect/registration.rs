@@ -113,7 +113,7 @@ impl ConnectedRank {
         }
         let mut take_back = || {
             self.agree_on_deregistration(launcher.next_collective(), number)?;
-            self.engine().quiet(self.state.memory.head()?, limit)?;
+            self.engine().wait_idle(self.state.memory.head()?, limit)?;
             self.engine().remove_routes(&launcher.routes.remove(number), limit)?;
             let (planes, local) = (self.process.planes(), self.process.local_count());
             let registrations = &self.process.registrations;

@@ -94,7 +94,7 @@ pub struct Device {
     pub ordinal: usize,
     /// PCI domain, bus and device, as `0000:07:00`.
     pub pci: String,
-    /// Tells it from all others, those of other nodes included.
+    /// Identifies it among all, those of other nodes included.
     pub uuid: String,
     /// The name that the driver gives.
     pub name: String,

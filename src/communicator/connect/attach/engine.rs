@@ -56,7 +56,7 @@ impl RankEngine {
         match self {
             Self::Proxy { attached, .. } => {
                 routes.try_for_each(|route| attached.handle().remove_route(route))?;
-                attached.handle().settle(limit)
+                attached.handle().wait_applied(limit)
             }
             Self::Device(device) => {
                 routes.for_each(|route| device.channel().clear_route(route));
@@ -147,10 +147,10 @@ impl RankEngine {
     ///
     /// # Errors
     /// [`Error::HostWaitExpired`](crate::Error::HostWaitExpired) if work is left after `limit`.
-    pub fn quiet(&self, head: u64, limit: Duration) -> Result<()> {
+    pub fn wait_idle(&self, head: u64, limit: Duration) -> Result<()> {
         match self {
-            Self::Proxy { attached, .. } => attached.handle().quiet(limit),
-            Self::Device(device) => device.channel().quiet(head, limit),
+            Self::Proxy { attached, .. } => attached.handle().wait_idle(limit),
+            Self::Device(device) => device.channel().wait_idle(head, limit),
         }
     }
 
