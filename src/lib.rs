@@ -66,7 +66,8 @@ pub mod topology;
 pub mod transport;
 
 pub use communicator::{
-    Communicator, Element, Group, Reduction, Registered, Registration, Scalar, Statistics, UniqueId,
+    CollectiveSpec, Communicator, Element, Group, Reduction, Registered, Registration, Scalar,
+    Statistics, UniqueId,
 };
 pub use error::{Error, Result};
 pub use gpu::{DeviceBuffer, DeviceBufferMut, device_count, open_device};

@@ -20,7 +20,8 @@ impl ConnectedRank {
     /// [`Error::Disagreement`] where another rank registered another size.
     pub fn register(
         &self,
-        (address, bytes): (u64, u64),
+        address: u64,
+        bytes: u64,
         allocation: Allocation,
     ) -> Result<Registration> {
         let process = &self.process;
