@@ -1,7 +1,8 @@
 //! The copy engine's work: copies and fills, whole or in pieces.
 
+use crate::bytes;
 use crate::error::Result;
-use crate::memory::{GlobalMemory, bytes};
+use crate::memory::GlobalMemory;
 use crate::stream::Stream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};

@@ -4,6 +4,7 @@
 //! collectives either.
 
 pub mod adapter;
+mod bytes;
 pub mod clock;
 pub mod context;
 pub mod copy;
@@ -13,12 +14,13 @@ pub mod engine;
 pub mod error;
 pub mod event;
 pub mod fabric;
-mod fault_list;
+pub mod fault;
 pub mod gpu;
 mod kernel;
 pub mod machine;
 pub mod memory;
 pub mod module;
+pub mod profile;
 mod report;
 pub mod scheduler;
 pub mod stream;

@@ -6,11 +6,11 @@
 //! (an engine's proxy, the program itself) get the cores.
 
 use crate::copy::{Bulk, BulkJob};
-use crate::driver::Profile;
 use crate::driver::slice::Slices;
 use crate::engine::KernelWatch;
 use crate::gpu::{Footprint, Occupancy};
 use crate::kernel::{Active, KernelRun, Resident};
+use crate::profile::Profile;
 use crate::stream::Stream;
 use crate::wait_value::WaitValue;
 use std::collections::VecDeque;

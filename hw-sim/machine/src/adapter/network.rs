@@ -3,12 +3,13 @@
 use super::address::Endpoint;
 use super::device::Device;
 use super::error::{Result, VerbsError};
-use super::fault::{AdapterFaults, FAULTS_VARIABLE};
+use super::fault::AdapterFaults;
 use super::qp::QueuePair;
 use super::region::{RegionRequest, Regions};
 use super::service::Service;
 use crate::description::Description;
 use crate::fabric::Fabric;
+use crate::fault::FAULTS_VARIABLE;
 use crate::memory::GlobalMemory;
 use std::os::fd::OwnedFd;
 use std::path::Path;

@@ -7,7 +7,7 @@ use super::code::{
 };
 use super::handles::Handle;
 use super::{attributes, state};
-use hwsim_machine::driver::profile::MemoryOperations;
+use hwsim_machine::profile::MemoryOperations;
 use std::ffi::{c_char, c_int, c_uint};
 use std::sync::atomic::Ordering;
 
