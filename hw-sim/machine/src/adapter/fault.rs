@@ -1,6 +1,6 @@
-//! Effects of an adapter's faults. Every choice follows from the seed, the adapter, the queue pair's
-//! place in the order of creation and the message's number: the same program on the same seed meets
-//! the same faults.
+//! Effects of an adapter's faults. Every choice follows from the seed, the adapter, the queue
+//! pair's place in the order of creation and the message's number: the same program on the same
+//! seed meets the same faults.
 
 use crate::fault::{AdapterFault, DeviceFaults, choose, of_device};
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Effects of an engine's faults. Every choice follows from the seed and the request's number, counted
-//! over the engine: the same program with the same seed has the same faults.
+//! Effects of an engine's faults. Every choice follows from the seed and the request's number,
+//! counted over the engine: the same program with the same seed has the same faults.
 
 use crate::fault::{DeviceFaults, EngineFault, choose, of_device};
 use std::time::Duration;

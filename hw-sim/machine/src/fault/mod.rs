@@ -1,8 +1,8 @@
 //! Faults of virtual devices, by name: which there are, and the lists that hold them. The effect of
 //! a fault is its device's business: `adapter::fault` and `engine::fault`.
 //!
-//! In a machine file a device has `faults = ["delay=200"]`. `HWSIM_FAULTS` holds a list with commas:
-//! `seed=7,hwsim0:port-down,*:delay=200`; `node1/hwsim0:port-down` is for one node.
+//! In a machine file a device has `faults = ["delay=200"]`. `HWSIM_FAULTS` holds a list with
+//! commas: `seed=7,hwsim0:port-down,*:delay=200`; `node1/hwsim0:port-down` is for one node.
 
 mod adapter;
 mod argument;
