@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Folders that are checked, each with its crate's source folder. Folders inside are nodes of their
 /// own, and are checked where they are listed.
-const FOLDERS: [(&str, &str); 9] = [
+const FOLDERS: [(&str, &str); 12] = [
     ("src/communicator", "src"),
     ("src/communicator/api", "src"),
     ("src/communicator/call", "src"),
@@ -16,6 +16,9 @@ const FOLDERS: [(&str, &str); 9] = [
     ("src/bootstrap/agreement", "src"),
     ("hw-sim/machine/src", "hw-sim/machine/src"),
     ("hw-sim/machine/src/adapter", "hw-sim/machine/src"),
+    ("hw-sim/machine/src/driver", "hw-sim/machine/src"),
+    ("hw-sim/machine/src/fabric", "hw-sim/machine/src"),
+    ("hw-sim/machine/src/fault", "hw-sim/machine/src"),
 ];
 
 /// Who imports whom in one folder, and where.
