@@ -12,7 +12,7 @@
 //! | the machine | [`machine`], its workers, the [`scheduler`], kernels, [`copy`], [`driver`] |
 //! | devices beside GPUs | [`adapter`], [`engine`] |
 //! | memory | [`memory`], and the [`fabric`] that joins processes |
-//! | descriptions | [`description`], [`profile`], [`mod@fault`] |
+//! | descriptions | [`description`], [`profile`], [`fault`] |
 //!
 //! The scheduler knows streams as its clients alone.
 
