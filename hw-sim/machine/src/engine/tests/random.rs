@@ -1,7 +1,7 @@
 //! Random transfers among all channels of several engines, against a model of memory.
 
 use super::host::{Bench, Host, Make, REGION, set_word, word};
-use crate::fault_list::choose;
+use crate::fault::choose;
 use proptest::prelude::*;
 use ringdove_kernels::bar::{Lane, Route, Signal, Window};
 use ringdove_kernels::descriptor::Descriptor;
