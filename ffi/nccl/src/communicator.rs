@@ -211,10 +211,15 @@ pub fn destroy(handle: Handle) -> Result<()> {
     Ok(())
 }
 
-/// Ends the communicator on all ranks and forgets the handle. Does not wait for ranks that join.
+/// Forgets the handle. Work that has not ended is ended, on all ranks. Programs also leave a
+/// communicator in this way whose work has ended, while other ranks still use it: it is not theirs
+/// to end. Does not wait for ranks that join.
 pub fn abort(handle: Handle) -> Result<()> {
     let communicator = Communicator::find(handle)?;
-    communicator.abort("ncclCommAbort");
+    let is_idle = communicator.ready().is_ok_and(|ready| lock(&ready.bridge).is_idle());
+    if !is_idle {
+        communicator.abort("ncclCommAbort");
+    }
     forget(handle, &communicator);
     Ok(())
 }

@@ -125,7 +125,8 @@ functions! {
         Ok(Status::Success)
     }
 
-    /// Ends the communicator on all ranks, kernels that wait included, and frees the handle.
+    /// Frees the handle. Work of this rank that has not ended is ended, on all ranks: kernels that
+    /// wait stop.
     ncclCommAbort pncclCommAbort(comm: Handle) {
         if !comm.is_null() {
             communicator::abort(comm)?;
