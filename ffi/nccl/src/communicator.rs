@@ -77,10 +77,10 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Communicator {
     /// One that is about to join, and its handle.
-    pub fn joining(join: Join, context: Arc<CudaContext>) -> (Handle, Arc<Self>) {
+    pub fn joining(rank: u32, rank_count: u32, context: Arc<CudaContext>) -> (Handle, Arc<Self>) {
         let communicator = Arc::new(Self {
-            rank: join.rank,
-            rank_count: join.rank_count,
+            rank,
+            rank_count,
             context,
             phase: Mutex::new(Phase::Joining),
             changed: Condvar::new(),
@@ -93,6 +93,14 @@ impl Communicator {
         live.next += STEP;
         live.all.insert(number, communicator.clone());
         (number as Handle, communicator)
+    }
+
+    /// The handle of a communicator whose ranks have joined.
+    pub fn joined_by(ranks: Ranks, context: &Arc<CudaContext>) -> Result<Handle> {
+        let (rank, rank_count) = (ranks.rank(), ranks.rank_count());
+        let (handle, communicator) = Self::joining(rank, rank_count, context.clone());
+        communicator.joined(Ok(ranks))?;
+        Ok(handle)
     }
 
     /// The communicator of a handle.
