@@ -93,13 +93,22 @@ fn written_signals_pass_their_data_on_an_adapter_that_keeps_no_order() {
 }
 
 #[test]
-fn an_adapter_that_is_slow_or_finds_no_receive_request_at_first_changes_no_order() {
-    for fault in ["*:delay=200", "*:reorder=200", "*:receiver-not-ready=20"] {
-        on_faulty_adapter(fault, |settings| {
-            for order in [VerbsOrder::Immediate, VerbsOrder::Flush] {
-                data_comes_before_its_signal(&VerbsSettings { order, ..settings.clone() });
-            }
-        });
+fn an_adapter_that_is_slow_changes_no_order() {
+    for fault in ["*:delay=200", "*:reorder=200"] {
+        on_faulty_adapter(fault, every_way_of_receivers);
+    }
+}
+
+/// In order: a sender waits 4 ms for a receive request, in which a virtual adapter that places data
+/// in pieces, and lets others run between them, does not get far on a busy machine.
+#[test]
+fn an_adapter_that_finds_no_receive_request_at_first_changes_no_order() {
+    adapter::run(settings(), Some("*:receiver-not-ready=20"), every_way_of_receivers);
+}
+
+fn every_way_of_receivers(settings: VerbsSettings) {
+    for order in [VerbsOrder::Immediate, VerbsOrder::Flush] {
+        data_comes_before_its_signal(&VerbsSettings { order, ..settings.clone() });
     }
 }
 
@@ -162,11 +171,15 @@ fn find_lie(settings: &VerbsSettings, seed: u64) -> Option<String> {
     let sent = fill(&from, &mut choices);
     let (transfers, lanes) = mixture(&mut choices, &from, &to);
     std::thread::scope(|scope| {
-        let sender = scope.spawn(|| run(&mut from.transport, &transfers));
+        let mut sender = Some(scope.spawn(|| run(&mut from.transport, &transfers)));
         let start = Instant::now();
         let mut seen = [0; LANES];
         while (0..LANES).any(|lane| seen[lane] < lanes[lane].prefixes.len()) {
-            assert!(start.elapsed() < PATIENCE, "{seen:?}; the sender: {}", sender.is_finished());
+            assert!(start.elapsed() < PATIENCE, "{seen:?}");
+            // Where it has failed, nothing comes any more.
+            if sender.as_ref().is_some_and(|sender| sender.is_finished()) {
+                sender.take().unwrap().join().unwrap().unwrap();
+            }
             to.transport.poll().unwrap();
             for lane in 0..LANES {
                 // Acquire: pairs with the adapter's ordered write, or the writer's store, R9.
@@ -183,7 +196,9 @@ fn find_lie(settings: &VerbsSettings, seed: u64) -> Option<String> {
                 }
             }
         }
-        sender.join().unwrap().unwrap();
+        if let Some(sender) = sender {
+            sender.join().unwrap().unwrap();
+        }
     });
     for lane in 0..LANES {
         let address = from.signal_address(100 + lane);

@@ -1,8 +1,8 @@
 //! Tests of single behaviours of drivers: on a driver that has one of them and no other.
 
 use super::{World, download, on_machine_with, settings, sum};
-use ringdove::Settings;
 use ringdove::settings::Remedies;
+use ringdove::{Error, Settings};
 use std::time::Duration;
 
 /// Runs the body of the current test once for each of these sets of driver keys, all other keys
@@ -57,8 +57,12 @@ pub fn sum_up(world: &World, rounds: usize) -> ringdove::Result<()> {
         }
     }
     for (communicator, stream) in world.ranks() {
-        stream.synchronize().unwrap();
+        let ended = stream.synchronize();
         communicator.check()?;
+        ended.map_err(|error| Error::System {
+            what: "the end of a stream".into(),
+            cause: error.to_string(),
+        })?;
     }
     // Powers of two are exact.
     assert!(ranks.is_power_of_two());
