@@ -189,7 +189,7 @@ fn end_capture(world: &World, rank: usize) -> bool {
 }
 
 /// If this fails, a collective in a stream capture leaves the other ranks waiting, or the
-/// communicator condemned.
+/// communicator failed.
 #[test]
 fn a_capturing_stream_is_refused_before_anybody_is_told() {
     everywhere("pcie4", &["capture=on"], || {

@@ -10,11 +10,12 @@ use std::path::Path;
 
 /// Our crates: name, folder, and which of ours each may depend on. Nobody depends on the leaf
 /// `hwsim-cli`: it appears in no list. Tests of all may depend on `tally`.
-const CRATES: [(&str, &str, &[&str]); 12] = [
+const CRATES: [(&str, &str, &[&str]); 13] = [
     ("ringdove-kernels", "kernels", &[]),
     // Sizes, tables and plots of results, for the two commands that print them.
     ("ringdove-figures", "benches/figures", &[]),
     ("ringdove", ".", &["ringdove-kernels", "ringdove-figures"]),
+    ("ringdove-nccl", "ffi/nccl", &["ringdove"]),
     ("hwsim-ptx", "hw-sim/ptx", &[]),
     ("hwsim-machine", "hw-sim/machine", &["hwsim-ptx", "ringdove-kernels"]),
     ("hwsim-timing", "hw-sim/timing", &["ringdove-kernels"]),
@@ -67,8 +68,9 @@ const MAPPING: [&str; 3] = ["mman", "mmap", "munmap"];
 /// in cudarc. `communicator/raw` declares the calls on addresses, whose contract is the caller's,
 /// and has no unsafe block; `tests/raw` makes those calls, `tests/cust` lends memory of cust, and
 /// `tests/drivers` allocates beside collectives as a user does.
-const UNSAFE_PLACES: [&str; 12] = [
+const UNSAFE_PLACES: [&str; 13] = [
     "examples/",
+    "ffi/",
     "src/communicator/api/raw.rs",
     "tests/cust.rs",
     "tests/drivers.rs",

@@ -25,7 +25,7 @@ const NOWHERE: u64 = 0x0dea_dbee_f000;
 
 /// What each rank shows the others, in the form that the library writes.
 #[derive(Clone, Serialize, Deserialize)]
-struct Card {
+struct PeerInfo {
     process: [u8; 16],
     above: Option<u32>,
     memory: [Shared; 2],
@@ -132,7 +132,7 @@ fn lie(lie: Lie) {
     if let Some(handle) = lie.handle {
         memory[0].handle = handle.to_vec();
     }
-    show(&plane, &Card { process: *b"another process.", above: Some(0), memory });
+    show(&plane, &PeerInfo { process: *b"another process.", above: Some(0), memory });
     show(&plane, &());
     let part = match lie.part {
         Some(PartLie::Address(address)) => (address, None),

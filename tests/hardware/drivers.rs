@@ -45,7 +45,7 @@ fn is_big(round: usize) -> bool {
     round % 16 == 1
 }
 
-/// Sums of all ranks, from one flagged message to many staged ones, `rounds` times.
+/// Sums of all ranks, from one LL message to many staged ones, `rounds` times.
 pub fn sum_up(world: &World, rounds: usize) -> ringdove::Result<()> {
     let ones: Vec<u8> = (0..BYTES / 4).flat_map(|_| 1f32.to_le_bytes()).collect();
     let ranks = world.communicators.len();

@@ -1,16 +1,13 @@
 //! Contexts: a program's hold on one GPU, and the unit that fails as a whole.
 
-use crate::driver::backlog::Backlog;
-use crate::driver::connection::Connections;
-use crate::driver::lock::ContextLock;
+use crate::context_state::{ContextState, Locked};
 use crate::error::{Error, Result, Sticky};
 use crate::machine::Machine;
 use crate::memory::{Reach, View};
-use crate::stream::{Stream, StreamKind};
+use crate::stream::{Stream, StreamKind, Streams};
 use crate::workspace::Workspaces;
-use std::fmt;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
 /// A context.
 pub struct Context {
@@ -22,79 +19,63 @@ pub struct Context {
     pub machine: Arc<Machine>,
     /// Flags that it was made with.
     pub flags: AtomicU32,
+    state: Arc<ContextState>,
+    streams: Arc<Streams>,
     reach: Arc<Reach>,
-    /// 0, or the code of a [`Sticky`].
-    failed: AtomicU32,
-    legacy: OnceLock<Arc<Stream>>,
-    streams: Mutex<Vec<Weak<Stream>>>,
-    pub(crate) lock: ContextLock,
-    /// The bound on pending commands, if there is one.
-    pub(crate) backlog: Option<Backlog>,
-    /// The queues that streams share, if they do.
-    pub(crate) connections: Option<Connections>,
     /// Workspaces of cooperative launches: the barriers of their blocks.
     workspaces: Workspaces,
 }
 
-impl fmt::Display for Context {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "context {} (GPU {})", self.id, self.gpu)
-    }
-}
-
-static NEXT_ID: AtomicU64 = AtomicU64::new(1);
-
 impl Context {
     /// A context on a GPU.
     pub fn new(machine: Arc<Machine>, gpu: usize, flags: u32) -> Arc<Self> {
-        let profile = &machine.description.driver;
-        let (queue, connections) = (profile.launch_queue, profile.connections);
-        let reach = Reach::of(gpu, profile);
-        let context = Arc::new(Self {
-            lock: ContextLock::default(),
-            backlog: queue.map(Backlog::new),
-            connections: connections.map(Connections::new),
-            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+        let state = ContextState::new(Arc::clone(&machine), gpu);
+        Arc::new(Self {
+            id: state.id,
             gpu,
-            machine,
             flags: AtomicU32::new(flags),
-            reach: Arc::new(reach),
-            failed: AtomicU32::new(0),
-            legacy: OnceLock::new(),
-            streams: Mutex::default(),
+            streams: Streams::new(&state),
+            reach: Arc::new(Reach::of(gpu, &machine.description.driver)),
             workspaces: Workspaces::default(),
-        });
-        let legacy = Stream::new(&context, StreamKind::Legacy, 0);
-        assert!(context.legacy.set(legacy).is_ok(), "set once");
-        context.machine.note_context(&context);
-        context
+            state,
+            machine,
+        })
+    }
+
+    /// What its streams share.
+    pub fn state(&self) -> &Arc<ContextState> {
+        &self.state
+    }
+
+    /// The error that made the context fail, if any.
+    pub fn check(&self) -> Result<()> {
+        self.state.check()
+    }
+
+    /// Takes the context's lock: [`ContextState::lock`].
+    pub fn lock(&self) -> Locked {
+        self.state.lock()
     }
 
     /// The default stream, which waits for all blocking streams and makes them wait.
     pub fn legacy_stream(&self) -> &Arc<Stream> {
-        self.legacy.get().expect("made with the context")
+        self.streams.legacy()
     }
 
     /// The workspace of a stream's cooperative launches.
     pub(crate) fn grid_workspace(&self, stream: &Arc<Stream>) -> Result<u64> {
-        self.workspaces.of(self, stream)
+        self.workspaces.of(&self.state, stream)
     }
 
     /// A new stream.
-    pub fn create_stream(self: &Arc<Self>, blocking: bool, priority: i32) -> Arc<Stream> {
+    pub fn create_stream(&self, blocking: bool, priority: i32) -> Arc<Stream> {
         let kind = if blocking { StreamKind::Blocking } else { StreamKind::NonBlocking };
-        let stream = Stream::new(self, kind, priority);
-        let mut streams = self.streams.lock().unwrap();
-        streams.retain(|stream| stream.strong_count() > 0);
-        streams.push(Arc::downgrade(&stream));
-        stream
+        self.streams.create(kind, priority)
     }
 
     /// Every stream that lives, the default one first.
     pub fn streams(&self) -> Vec<Arc<Stream>> {
-        let streams = self.streams.lock().unwrap();
-        let own = std::iter::once(Arc::clone(self.legacy_stream()));
-        own.chain(streams.iter().filter_map(Weak::upgrade)).collect()
+        self.streams.all()
     }
 
     /// Waits until all that was submitted so far is done.
@@ -108,46 +89,11 @@ impl Context {
         self.streams().iter().for_each(|stream| stream.wait_idle());
     }
 
-    /// The error that made the context fail, if any.
-    pub fn check(&self) -> Result<()> {
-        match Sticky::from_code(self.failed.load(Ordering::Acquire)) {
-            None => Ok(()),
-            Some(sticky) => Err(Error::Sticky(sticky)),
-        }
-    }
-
-    /// Has the context failed?
-    pub(crate) fn has_failed(&self) -> bool {
-        self.failed.load(Ordering::Relaxed) != 0
-    }
-
-    /// Makes the context fail; the first reason is kept. Its kernels end, and its queued work is
-    /// dropped.
-    pub fn fail(&self, reason: Sticky) {
-        let code = reason as u32;
-        // Release pairs with `check`: who sees the error sees what led to it.
-        let first = self.failed.compare_exchange(0, code, Ordering::AcqRel, Ordering::Acquire);
-        if first.is_ok() {
-            self.machine.scheduler.end_context(self.id);
-        }
-    }
-
-    /// A queued copy met memory that is gone.
-    pub(crate) fn fail_copy(&self, error: &Error) {
-        eprintln!(
-            "hwsim: GPU {}: an asynchronous copy or memory operation failed: {error}",
-            self.gpu
-        );
-        self.fail(Sticky::IllegalAddress);
-    }
-
     /// Ends the context: work is dropped, memory freed.
     pub fn destroy(&self) {
         self.streams().iter().for_each(|stream| stream.abandon_capture());
-        self.fail(Sticky::Destroyed);
-        for stream in self.streams() {
-            stream.wait_idle();
-        }
+        self.state.fail(Sticky::Destroyed);
+        self.drain();
         self.machine.memory.release_context(self.id);
     }
 
@@ -174,7 +120,7 @@ impl Context {
     }
 
     /// May this context's kernels touch the memory of a GPU?
-    pub(crate) fn reaches(&self, gpu: usize) -> bool {
+    fn reaches(&self, gpu: usize) -> bool {
         self.reach.holds(gpu)
     }
 
@@ -185,5 +131,25 @@ impl Context {
         }
         self.reach.grant(gpu);
         Ok(())
+    }
+
+    /// Those of `all` contexts that peer access joins with this one, in whatever direction and over
+    /// whatever others, with this one: in the order of their numbers, in which their locks are
+    /// taken.
+    pub fn joined(self: &Arc<Self>, all: &[Arc<Self>]) -> Vec<Arc<Self>> {
+        let mut joined = vec![Arc::clone(self)];
+        let mut looked_at = 0;
+        while let Some(here) = joined.get(looked_at).cloned() {
+            looked_at += 1;
+            for other in all {
+                let known = joined.iter().any(|context| context.id == other.id);
+                let linked = here.reaches(other.gpu) || other.reaches(here.gpu);
+                if !known && linked && other.gpu != here.gpu {
+                    joined.push(Arc::clone(other));
+                }
+            }
+        }
+        joined.sort_by_key(|context| context.id);
+        joined
     }
 }

@@ -1,8 +1,9 @@
 //! The copy engine's work: copies and fills, whole or in pieces.
 
+use crate::bytes;
+use crate::client::Client;
 use crate::error::Result;
-use crate::memory::{GlobalMemory, bytes};
-use crate::stream::Stream;
+use crate::memory::GlobalMemory;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -106,7 +107,7 @@ pub(crate) fn rows(memory: &GlobalMemory, transfer: &Transfer2d) -> Result<()> {
 /// A large copy that workers share.
 pub(crate) struct BulkJob {
     bulk: Bulk,
-    stream: Arc<Stream>,
+    client: Arc<dyn Client>,
     taken: AtomicU64,
     done: AtomicU64,
     /// Where it runs, if it runs on a multiprocessor.
@@ -114,9 +115,9 @@ pub(crate) struct BulkJob {
 }
 
 impl BulkJob {
-    pub fn new(bulk: Bulk, stream: Arc<Stream>) -> Self {
+    pub fn new(bulk: Bulk, client: Arc<dyn Client>) -> Self {
         let (taken, done) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { bulk, stream, taken, done, room: OnceLock::new() }
+        Self { bulk, client, taken, done, room: OnceLock::new() }
     }
 
     /// It has room on a multiprocessor of a GPU.
@@ -138,20 +139,19 @@ impl BulkJob {
     }
 
     /// Does a piece; true when it was the last to be done, and the stream goes on.
-    pub fn run(&self, offset: u64) -> bool {
+    pub fn run(&self, memory: &GlobalMemory, offset: u64) -> bool {
         let bytes = PIECE_BYTES.min(self.bulk.bytes - offset);
-        let context = &self.stream.context;
-        if !context.has_failed()
-            && let Err(error) = self.bulk.run(&context.machine.memory, offset, bytes)
+        if !self.client.has_failed()
+            && let Err(error) = self.bulk.run(memory, offset, bytes)
         {
-            context.fail_copy(&error);
+            self.client.fail_copy(&error);
         }
         // AcqRel: the last piece's worker sees what the others wrote before the stream goes on.
         self.done.fetch_add(bytes, Ordering::AcqRel) + bytes == self.bulk.bytes
     }
 
-    /// The stream whose head this is.
-    pub fn stream(&self) -> &Arc<Stream> {
-        &self.stream
+    /// Whose copy it is.
+    pub fn client(&self) -> &Arc<dyn Client> {
+        &self.client
     }
 }

@@ -16,8 +16,7 @@ mod text;
 pub use adapter::{ADAPTERS_MAX, Adapter, LinkLayer};
 pub use engine::{ENGINES_MAX, Engine, EngineLimits};
 
-use crate::driver::Profile;
-use crate::driver::profile::FromFile;
+use crate::profile::{FromFile, Profile, ProfileError};
 use check::uuid;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -363,13 +362,8 @@ pub enum DescriptionError {
         seen: String,
     },
     /// A setting of the driver's profile is wrong.
-    #[error("{setting}: {reason}")]
-    DriverSetting {
-        /// The setting.
-        setting: &'static str,
-        /// The expected and the seen value.
-        reason: String,
-    },
+    #[error(transparent)]
+    Driver(#[from] ProfileError),
 }
 
 impl Description {

@@ -1,8 +1,8 @@
 //! A launched kernel: which of its blocks have started, and what is left.
 
+use crate::client::{Client, Origin};
 use crate::gpu::{Footprint, Occupancy};
 use crate::memory::View;
-use crate::stream::Stream;
 use hwsim_ptx::{Block, Launch};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,8 +14,10 @@ pub struct KernelRun {
     pub(crate) launch: Arc<Launch>,
     /// Memory as the kernel sees it.
     pub(crate) view: View,
-    /// The stream whose head it is.
-    pub(crate) stream: Arc<Stream>,
+    /// Whose kernel it is.
+    pub(crate) client: Arc<dyn Client>,
+    /// As the client says.
+    pub(crate) origin: Origin,
     /// Resources of a multiprocessor that a block takes.
     pub(crate) footprint: Footprint,
     /// Its context has failed: no block runs on.
@@ -26,11 +28,11 @@ impl KernelRun {
     pub(crate) fn new(
         launch: Launch,
         view: View,
-        stream: Arc<Stream>,
+        client: Arc<dyn Client>,
         footprint: Footprint,
     ) -> Self {
-        let launch = Arc::new(launch);
-        Self { launch, view, stream, footprint, doomed: AtomicBool::new(false) }
+        let (launch, origin) = (Arc::new(launch), client.origin());
+        Self { launch, view, client, origin, footprint, doomed: AtomicBool::new(false) }
     }
 
     /// Blocks of the grid.
@@ -84,7 +86,7 @@ impl Active {
 
     /// Its GPU.
     pub fn gpu(&self) -> usize {
-        self.run.stream.context.gpu
+        self.run.origin.gpu
     }
 
     /// Does it have blocks on a GPU that have not started?
@@ -94,7 +96,7 @@ impl Active {
 
     /// Its place in the order in which kernels start: the greatest priority has the least number.
     pub fn rank(&self) -> (i32, u64) {
-        (self.run.stream.priority, self.arrival)
+        (self.run.origin.priority, self.arrival)
     }
 
     /// Are blocks of it in the hands of workers?

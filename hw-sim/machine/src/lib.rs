@@ -2,10 +2,28 @@
 //!
 //! Nothing here knows of any vendor's ABI; `vendor-abi` translates. Nothing here knows of
 //! collectives either.
+//!
+//! No module knows one that knows it. From the top down:
+//!
+//! | level | modules |
+//! |---|---|
+//! | objects of programs | [`context`], [`event`], [`module`], [`launch`], [`transfer`] |
+//! | streams | [`stream`], and the [`context_state`] that streams share |
+//! | the machine | [`machine`], its workers, the [`scheduler`], kernels, [`copy`], [`driver`] |
+//! | devices beside GPUs | [`adapter`], [`engine`] |
+//! | memory | [`memory`], and the [`fabric`] that joins processes |
+//! | descriptions | [`description`], [`profile`], [`fault`] |
+//!
+//! The scheduler knows streams as its clients alone.
 
 pub mod adapter;
+mod bytes;
+mod callback;
+mod client;
 pub mod clock;
+pub mod command;
 pub mod context;
+pub mod context_state;
 pub mod copy;
 pub mod description;
 pub mod driver;
@@ -13,15 +31,19 @@ pub mod engine;
 pub mod error;
 pub mod event;
 pub mod fabric;
-mod fault_list;
+pub mod fault;
 pub mod gpu;
 mod kernel;
+pub mod launch;
 pub mod machine;
 pub mod memory;
 pub mod module;
+pub mod profile;
+mod record;
 mod report;
 pub mod scheduler;
 pub mod stream;
+mod stream_capture;
 pub mod transfer;
 pub mod wait_value;
 mod worker;
@@ -30,6 +52,7 @@ mod workspace;
 pub use context::Context;
 pub use error::{Error, Result, Sticky};
 pub use event::Event;
-pub use machine::{LaunchRequest, Machine};
+pub use launch::LaunchRequest;
+pub use machine::Machine;
 pub use module::{Function, Module};
 pub use stream::Stream;

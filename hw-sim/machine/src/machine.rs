@@ -1,7 +1,7 @@
 //! The machine: GPUs, memory, and the workers that play them.
 
+use crate::callback::Callbacks;
 use crate::clock::WallClock;
-use crate::context::Context;
 use crate::copy::{Bulk, Source};
 use crate::description::cluster::{FABRIC_VARIABLE, fabric_from_environment};
 use crate::description::{Description, GpuModel};
@@ -10,18 +10,14 @@ use crate::driver::slice::Slices;
 use crate::driver::watch::Watchdog;
 use crate::engine::{EngineError, Engines, EnginesRequest};
 use crate::error::{Error, Result};
-use crate::gpu::{self, Footprint, Occupancy};
-use crate::kernel::KernelRun;
+use crate::gpu::Occupancy;
 use crate::memory::{GlobalMemory, Site};
-use crate::module::Function;
 use crate::scheduler::{BlockOrder, Scheduler};
-use crate::stream::{Command, Stream};
-use crate::worker::{self, Callbacks};
-use hwsim_ptx::Launch;
+use crate::worker::Worker;
 use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// A virtual machine. It lives until [`Machine::stop`], or as long as the process.
@@ -33,7 +29,7 @@ pub struct Machine {
     /// Its clock.
     pub clock: WallClock,
     /// Its scheduler.
-    pub scheduler: Scheduler,
+    pub scheduler: Arc<Scheduler>,
     /// Stream captures under way.
     pub captures: Captures,
     pub(crate) callbacks: Callbacks,
@@ -41,25 +37,8 @@ pub struct Machine {
     pub(crate) watchdog: Watchdog,
     /// Copies are to be looked at before they are done: the profile has some of them go elsewhere.
     pub(crate) has_odd_copies: bool,
-    contexts: Mutex<Vec<Weak<Context>>>,
     loaded: Mutex<HashSet<u64>>,
     launches: AtomicU64,
-}
-
-/// A launch as a program asks for it.
-pub struct LaunchRequest<'a> {
-    /// The kernel.
-    pub function: &'a Arc<Function>,
-    /// Blocks in each direction.
-    pub grid: [u32; 3],
-    /// Threads in each direction.
-    pub block: [u32; 3],
-    /// Dynamic shared memory, bytes.
-    pub dynamic_shared_bytes: u32,
-    /// All blocks must be resident at once.
-    pub cooperative: bool,
-    /// The parameters' bytes, laid out as the kernel wants them.
-    pub params: Vec<u8>,
 }
 
 impl Machine {
@@ -94,10 +73,18 @@ impl Machine {
         let watchdog = watchdog.map_err(Error::InvalidValue)?;
         let slices = Slices::new(&description, site.fabric.as_deref())?;
         let order = BlockOrder::of(&description.driver);
-        let machine = Arc::new(Self {
-            memory: Arc::new(GlobalMemory::new(&sizes, site)?),
-            clock: WallClock::start(),
-            scheduler: Scheduler::new(occupancy, order, slices),
+        let memory = Arc::new(GlobalMemory::new(&sizes, site)?);
+        let scheduler = Arc::new(Scheduler::new(occupancy, order, slices));
+        let worker = Worker { scheduler, memory, clock: WallClock::start() };
+        worker.start(workers).map_err(|cause| Error::System {
+            what: format!("starting {workers} worker threads"),
+            cause: cause.to_string(),
+        })?;
+        let Worker { scheduler, memory, clock } = worker;
+        Ok(Arc::new(Self {
+            memory,
+            clock,
+            scheduler,
             captures: Captures::default(),
             callbacks: Callbacks::default(),
             watchdog,
@@ -105,16 +92,10 @@ impl Machine {
                 let driver = &description.driver;
                 driver.local_copies_as_kernels || !driver.broken_peer.is_none()
             },
-            contexts: Mutex::default(),
             loaded: Mutex::default(),
             launches: AtomicU64::new(0),
             description,
-        });
-        worker::start(&machine, workers).map_err(|cause| Error::System {
-            what: format!("starting {workers} worker threads"),
-            cause: cause.to_string(),
-        })?;
-        Ok(machine)
+        }))
     }
 
     /// The kind of a GPU.
@@ -132,39 +113,9 @@ impl Machine {
         self.scheduler.stop();
     }
 
-    /// Enqueues a kernel.
-    pub fn launch(&self, request: LaunchRequest<'_>, stream: &Arc<Stream>) -> Result<()> {
-        let context = &stream.context;
-        context.check()?;
-        let function = request.function;
-        if function.module.context.id != context.id {
-            return Err(Error::InvalidHandle("kernel and stream are of different contexts".into()));
-        }
-        let (model, kernel) = (self.model(context.gpu), &function.kernel);
-        let (grid, block, dynamic) = (request.grid, request.block, request.dynamic_shared_bytes);
-        gpu::check_launch(model, kernel, grid, block, dynamic, function.dynamic_shared_max())?;
-        let footprint = Footprint::of(model, kernel, block.iter().product(), dynamic);
-        if request.cooperative {
-            let blocks = grid.iter().map(|&extent| u64::from(extent)).product();
-            let each = u64::from(footprint.blocks_per_multiprocessor(model));
-            let fit = each * u64::from(model.multiprocessors);
-            if blocks > fit {
-                return Err(Error::CooperativeTooLarge { blocks, fit });
-            }
-        }
-        let launch = Launch {
-            kernel: Arc::clone(kernel),
-            grid,
-            block,
-            dynamic_shared_bytes: dynamic,
-            params: request.params,
-            grid_id: 1 + self.launches.fetch_add(1, Ordering::Relaxed),
-            sm_count: model.multiprocessors,
-            grid_workspace: if request.cooperative { context.grid_workspace(stream)? } else { 0 },
-        };
-        let run = KernelRun::new(launch, context.view(), Arc::clone(stream), footprint);
-        stream.submit(Command::Kernel(Arc::new(run)));
-        Ok(())
+    /// A number that no other launch has.
+    pub(crate) fn next_grid_id(&self) -> u64 {
+        1 + self.launches.fetch_add(1, Ordering::Relaxed)
     }
 
     /// The device engines of the machine, for this process. Once for each process: they share the
@@ -208,19 +159,6 @@ impl Machine {
         from.is_some_and(|from| self.loses(from, bulk.destination))
     }
 
-    /// Every context that lives.
-    pub(crate) fn contexts(&self) -> Vec<Arc<Context>> {
-        let contexts = self.contexts.lock().unwrap_or_else(PoisonError::into_inner);
-        contexts.iter().filter_map(Weak::upgrade).collect()
-    }
-
-    /// Remembers a new context.
-    pub(crate) fn note_context(&self, context: &Arc<Context>) {
-        let mut contexts = self.contexts.lock().unwrap_or_else(PoisonError::into_inner);
-        contexts.retain(|context| context.strong_count() > 0);
-        contexts.push(Arc::downgrade(context));
-    }
-
     /// Takes the time that a real driver takes to compile a text, where the profile has it so: the
     /// first time that the process loads it. The text is known by its digest.
     pub(crate) fn compile(&self, digest: u64) {
@@ -233,10 +171,5 @@ impl Machine {
             drop(loaded);
             std::thread::sleep(Duration::from_millis(delay.into()));
         }
-    }
-
-    /// A context on a GPU of this machine.
-    pub fn create_context(self: &Arc<Self>, gpu: usize, flags: u32) -> Arc<Context> {
-        Context::new(Arc::clone(self), gpu, flags)
     }
 }

@@ -1,16 +1,14 @@
 //! Report of a fault to the user.
 
-use crate::context::Context;
 use crate::error::Sticky;
-use crate::machine::Machine;
+use crate::memory::GlobalMemory;
 use hwsim_ptx::{Fault, FaultKind};
 use std::fmt::Write;
 
 /// Prints what happened on stderr and gives the error with which the context fails.
-pub(crate) fn fault(machine: &Machine, context: &Context, fault: &Fault) -> Sticky {
+pub(crate) fn fault(memory: &GlobalMemory, gpu: usize, fault: &Fault) -> Sticky {
     let mut text = format!(
-        "hwsim: GPU {}: kernel {}, block {:?}, thread {:?}, PTX line {}: {:?}\n    {}\n",
-        context.gpu,
+        "hwsim: GPU {gpu}: kernel {}, block {:?}, thread {:?}, PTX line {}: {:?}\n    {}\n",
         fault.kernel,
         fault.block,
         fault.thread,
@@ -19,15 +17,15 @@ pub(crate) fn fault(machine: &Machine, context: &Context, fault: &Fault) -> Stic
         fault.instruction.trim(),
     );
     if let Some(address) = fault.address {
-        let _ = writeln!(text, "    address {address:#x}: {}", surroundings(machine, address));
+        let _ = writeln!(text, "    address {address:#x}: {}", surroundings(memory, address));
     }
     eprint!("{text}");
     sticky(fault.kind)
 }
 
 /// The allocation at or near an address.
-fn surroundings(machine: &Machine, address: u64) -> String {
-    if let Some(found) = machine.memory.find(address) {
+fn surroundings(memory: &GlobalMemory, address: u64) -> String {
+    if let Some(found) = memory.find(address) {
         return format!(
             "{} bytes into an allocation of {} bytes at {:#x} ({:?})",
             address - found.base,
@@ -36,7 +34,7 @@ fn surroundings(machine: &Machine, address: u64) -> String {
             found.kind
         );
     }
-    match machine.memory.nearest(address) {
+    match memory.nearest(address) {
         None => "there is no allocation".into(),
         Some(near) => {
             let (distance, side) = if address < near.base {

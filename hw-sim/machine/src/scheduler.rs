@@ -5,13 +5,13 @@
 //! waiting is left, one worker polls, ever more slowly, and the others sleep, so that host threads
 //! (an engine's proxy, the program itself) get the cores.
 
+use crate::client::Client;
 use crate::copy::{Bulk, BulkJob};
-use crate::driver::Profile;
 use crate::driver::slice::Slices;
 use crate::engine::KernelWatch;
 use crate::gpu::{Footprint, Occupancy};
 use crate::kernel::{Active, KernelRun, Resident};
-use crate::stream::Stream;
+use crate::profile::Profile;
 use crate::wait_value::WaitValue;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,9 +21,9 @@ use std::time::{Duration, Instant};
 /// A task of a worker.
 pub(crate) enum Task {
     /// The stream's head ended: go on.
-    Resume(Arc<Stream>),
+    Resume(Arc<dyn Client>),
     /// Go on with the stream's queue.
-    Drive(Arc<Stream>),
+    Drive(Arc<dyn Client>),
     /// A piece of a copy, at this offset.
     Piece(Arc<BulkJob>, u64),
     /// A block of a kernel.
@@ -43,7 +43,7 @@ pub(crate) enum WaitFor {
 /// A stream that waits for a word or a time.
 pub(crate) struct Poll {
     pub wait: WaitFor,
-    pub stream: Arc<Stream>,
+    pub stream: Arc<dyn Client>,
 }
 
 /// Shared by all workers and by every thread that submits.
@@ -136,17 +136,17 @@ impl Scheduler {
     }
 
     /// The asynchronous head of a stream ended.
-    pub(crate) fn resume_stream(&self, stream: Arc<Stream>) {
+    pub(crate) fn resume_stream(&self, stream: Arc<dyn Client>) {
         self.add(|state| state.streams.push_back(Task::Resume(stream)));
     }
 
     /// A stream has a queue and is not driven by any thread.
-    pub(crate) fn drive_stream(&self, stream: Arc<Stream>) {
+    pub(crate) fn drive_stream(&self, stream: Arc<dyn Client>) {
         self.add(|state| state.streams.push_back(Task::Drive(stream)));
     }
 
     /// A copy that workers do; one that is `local` to a GPU first waits for room on it.
-    pub(crate) fn bulk(&self, bulk: Bulk, stream: Arc<Stream>, local: Option<usize>) {
+    pub(crate) fn bulk(&self, bulk: Bulk, stream: Arc<dyn Client>, local: Option<usize>) {
         let job = Arc::new(BulkJob::new(bulk, stream));
         self.add(|state| match local {
             None => state.copies.push_back(job),
@@ -163,21 +163,21 @@ impl Scheduler {
 
     /// A kernel whose turn in its stream has come.
     pub(crate) fn start(&self, run: Arc<KernelRun>) {
-        let context = Arc::clone(&run.stream.context);
+        let (client, context) = (Arc::clone(&run.client), run.origin.context);
         self.kernels.started();
         self.add(|state| {
             state.order.arrivals += 1;
             let arrival = state.order.arrivals;
             state.kernels.push(Active::new(run, arrival));
         });
-        if context.has_failed() {
+        if client.has_failed() {
             // It failed after the stream looked.
-            self.end_context(context.id);
+            self.end_context(context);
         }
     }
 
     /// A stream waits for a word or a time.
-    pub(crate) fn poll(&self, wait: WaitFor, stream: Arc<Stream>) {
+    pub(crate) fn poll(&self, wait: WaitFor, stream: Arc<dyn Client>) {
         self.add(|state| state.polls.push(Poll { wait, stream }));
     }
 
@@ -191,8 +191,8 @@ impl Scheduler {
         let finished: Vec<_> = {
             let state = &mut *self.lock();
             for active in &mut state.kernels {
-                if active.run.stream.context.id == context {
-                    active.doom(&mut state.occupancy[active.run.stream.context.gpu]);
+                if active.run.origin.context == context {
+                    active.doom(&mut state.occupancy[active.run.origin.gpu]);
                 }
             }
             let finished = state.kernels.extract_if(.., |active| active.is_finished()).collect();
@@ -201,7 +201,7 @@ impl Scheduler {
         };
         for active in finished {
             self.kernels.ended();
-            active.run.stream.head_done();
+            self.resume_stream(Arc::clone(&active.run.client));
         }
     }
 
@@ -217,7 +217,7 @@ impl Scheduler {
         let found = state.kernels.iter().position(|active| Arc::ptr_eq(&active.run, run));
         let index = found.expect("a kernel stays while a worker holds a block of it");
         let active = &mut state.kernels[index];
-        let occupancy = &mut state.occupancy[run.stream.context.gpu];
+        let occupancy = &mut state.occupancy[run.origin.gpu];
         match resident {
             Some(resident) => active.put_back(resident, occupancy),
             None => active.block_ended(at, occupancy),
@@ -275,11 +275,11 @@ impl Scheduler {
     pub(crate) fn describe(&self, stream: u64) -> String {
         let state = self.lock();
         let mut text = String::new();
-        for active in state.kernels.iter().filter(|active| active.run.stream.id == stream) {
+        for active in state.kernels.iter().filter(|active| active.run.origin.stream == stream) {
             text += &format!(": {}", active.describe());
         }
         for Poll { wait, stream: polling } in &state.polls {
-            if polling.id == stream
+            if polling.origin().stream == stream
                 && let WaitFor::Word(wait) = wait
             {
                 text += &format!(": {wait:x?}");
@@ -445,9 +445,9 @@ impl SchedulerState {
     /// A block of the next kernel in turn that has one; the polls take their turn like a kernel.
     fn take_block(&mut self) -> Option<Task> {
         let hostile = self.order.in_order || self.slices.is_some();
-        let seats = self.kernels.len() + 1;
-        for _ in 0..seats {
-            self.turn = (self.turn + 1) % seats;
+        let turns = self.kernels.len() + 1;
+        for _ in 0..turns {
+            self.turn = (self.turn + 1) % turns;
             let mut may_start = true;
             if hostile && let Some(active) = self.kernels.get(self.turn) {
                 let (gpu, arrival) = (active.gpu(), active.arrival);
@@ -462,7 +462,7 @@ impl SchedulerState {
                 }
                 return Some(Task::Polls(std::mem::take(&mut self.polls)));
             };
-            let occupancy = &mut self.occupancy[active.run.stream.context.gpu];
+            let occupancy = &mut self.occupancy[active.gpu()];
             if let Some(resident) = active.take(occupancy, may_start) {
                 return Some(Task::Block(Arc::clone(&active.run), resident));
             }

@@ -4,18 +4,18 @@
 //! idle, a worker, or an asynchronous step (a kernel, a large copy, a wait) that has yet to end.
 //! Short commands on an idle stream therefore run in the submitting thread, without a hand-off.
 
-use crate::context::Context;
-use crate::copy::{self, Bulk, Transfer2d};
+use crate::client::{Client, Origin};
+use crate::command::{Command, Timeline};
+use crate::context_state::ContextState;
+use crate::copy::{self, Bulk};
+use crate::driver::backlog::Backlog;
 use crate::driver::capture::Captured;
-use crate::driver::connection::HardwareQueue;
-use crate::error::Result;
-use crate::event::Event;
-use crate::kernel::KernelRun;
+use crate::driver::connection::{Connections, HardwareQueue};
+use crate::error::Sticky;
 use crate::scheduler::WaitFor;
-use crate::wait_value::{WaitValue, WriteValue};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
 
 /// Order of a stream against others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,48 +28,22 @@ pub enum StreamKind {
     NonBlocking,
 }
 
-/// A host function; it learns whether its context has failed before its turn came.
-pub type HostCall = Box<dyn FnOnce(Result<()>) + Send>;
-
-/// One step of a stream.
-pub enum Command {
-    /// A copy or a fill.
-    Bulk(Bulk),
-    /// A copy of rows.
-    Copy2d(Transfer2d),
-    /// Bytes taken from pageable memory when the call was made.
-    Staged {
-        /// Where they go.
-        destination: u64,
-        /// The bytes.
-        bytes: Vec<u8>,
-    },
-    /// A kernel.
-    Kernel(Arc<KernelRun>),
-    /// Completes a record of an event.
-    Record(Arc<Event>, u64),
-    /// Waits for a record of an event.
-    WaitEvent(Arc<Event>, u64),
-    /// Waits until another stream has finished that many commands.
-    WaitStream(Arc<Stream>, u64),
-    /// Waits for a word in memory.
-    WaitValue(WaitValue),
-    /// Writes a word.
-    WriteValue(WriteValue),
-    /// Calls a host function.
-    HostCall(HostCall),
-    /// Frees device memory.
-    Free(u64),
-    /// Holds the stream until the machine's clock shows this, ns.
-    Until(u64),
-    /// A command with its ticket of the stream's hardware queue.
-    Placed(u64, Box<Command>),
+/// The streams of a context, and what they share.
+pub(crate) struct Streams {
+    context: Arc<ContextState>,
+    /// The bound on pending commands, if there is one.
+    backlog: Option<Backlog>,
+    /// The hardware queues, if they are not as many as streams.
+    connections: Option<Connections>,
+    legacy: OnceLock<Arc<Stream>>,
+    others: Mutex<Vec<Weak<Stream>>>,
 }
 
 /// A stream.
 pub struct Stream {
     /// Its context.
-    pub context: Arc<Context>,
+    pub context: Arc<ContextState>,
+    siblings: Arc<Streams>,
     /// Its kind.
     pub kind: StreamKind,
     /// Its priority: each has hardware queues of its own, and where blocks start in order, those of
@@ -85,7 +59,7 @@ pub struct Stream {
     head: AtomicU8,
     /// The queue that it shares with others, if it does.
     hardware: Option<Arc<HardwareQueue>>,
-    pub(crate) captured: Captured,
+    pub(crate) captured: Arc<Captured>,
 }
 
 /// What a stream's head does, when it takes long.
@@ -119,14 +93,14 @@ struct StreamState {
     queue: VecDeque<Command>,
     active: bool,
     /// Streams whose head waits for `completed` to reach a number.
-    followers: Vec<(u64, Arc<Stream>)>,
+    followers: Vec<(u64, Arc<dyn Client>)>,
     sleepers: usize,
 }
 
 /// How a step ended.
 enum CommandOutcome {
     Done,
-    /// Somebody calls [`Stream::head_done`] later.
+    /// Somebody calls [`Client::head_done`] later.
     Later,
 }
 
@@ -135,20 +109,60 @@ const TURN_COMMANDS_MAX: usize = 64;
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
-impl Stream {
-    pub(crate) fn new(context: &Arc<Context>, kind: StreamKind, priority: i32) -> Arc<Self> {
-        Arc::new(Self {
+impl Streams {
+    /// Those of a new context: the default stream.
+    pub fn new(context: &Arc<ContextState>) -> Arc<Self> {
+        let profile = &context.machine.description.driver;
+        let streams = Arc::new(Self {
             context: Arc::clone(context),
+            backlog: profile.launch_queue.map(Backlog::new),
+            connections: profile.connections.map(Connections::new),
+            legacy: OnceLock::new(),
+            others: Mutex::default(),
+        });
+        let legacy = Stream::new(&streams, StreamKind::Legacy, 0);
+        assert!(streams.legacy.set(legacy).is_ok(), "set once");
+        streams
+    }
+
+    /// The default stream.
+    pub fn legacy(&self) -> &Arc<Stream> {
+        self.legacy.get().expect("made with the others")
+    }
+
+    /// A new stream.
+    pub fn create(self: &Arc<Self>, kind: StreamKind, priority: i32) -> Arc<Stream> {
+        let stream = Stream::new(self, kind, priority);
+        let mut streams = self.others.lock().unwrap();
+        streams.retain(|stream| stream.strong_count() > 0);
+        streams.push(Arc::downgrade(&stream));
+        stream
+    }
+
+    /// Every stream that lives, the default one first.
+    pub fn all(&self) -> Vec<Arc<Stream>> {
+        let streams = self.others.lock().unwrap();
+        let own = std::iter::once(Arc::clone(self.legacy()));
+        own.chain(streams.iter().filter_map(Weak::upgrade)).collect()
+    }
+}
+
+impl Stream {
+    fn new(streams: &Arc<Streams>, kind: StreamKind, priority: i32) -> Arc<Self> {
+        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        Arc::new(Self {
+            context: Arc::clone(&streams.context),
+            siblings: Arc::clone(streams),
             kind,
             priority,
-            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            id,
             submitted: AtomicU64::new(0),
             completed: AtomicU64::new(0),
             state: Mutex::default(),
             idle: Condvar::new(),
             head: AtomicU8::new(Head::Short as u8),
-            hardware: context.connections.as_ref().map(|queues| queues.deal(priority)),
-            captured: Captured::default(),
+            hardware: streams.connections.as_ref().map(|queues| queues.deal(priority)),
+            captured: Captured::new(id, kind == StreamKind::Legacy),
         })
     }
 
@@ -156,21 +170,16 @@ impl Stream {
         self.state.lock().unwrap_or_else(|poison| poison.into_inner())
     }
 
-    /// Is it the default stream?
-    pub(crate) fn is_legacy(&self) -> bool {
-        self.kind == StreamKind::Legacy
-    }
-
-    /// Is it ordered against the default stream?
-    pub(crate) fn is_blocking(&self) -> bool {
-        self.kind == StreamKind::Blocking
+    /// All streams of its context, the default one first.
+    pub(crate) fn siblings(&self) -> Vec<Arc<Self>> {
+        self.siblings.all()
     }
 
     /// Appends a command; runs it here and now if the stream is idle and the command is short. A
     /// captured stream's command is noted.
     pub fn submit(self: &Arc<Self>, command: Command) {
-        if self.is_captured() {
-            return self.note(command);
+        if self.captured.is_captured() {
+            return self.captured.note(command);
         }
         self.order_against_default_stream();
         self.push(command);
@@ -181,9 +190,9 @@ impl Stream {
     fn order_against_default_stream(self: &Arc<Self>) {
         match self.kind {
             StreamKind::NonBlocking => {}
-            StreamKind::Blocking => self.follow(self.context.legacy_stream()),
+            StreamKind::Blocking => self.follow(self.siblings.legacy()),
             StreamKind::Legacy => {
-                for other in self.context.streams() {
+                for other in self.siblings() {
                     if other.kind == StreamKind::Blocking {
                         self.follow(&other);
                     }
@@ -196,12 +205,12 @@ impl Stream {
     pub(crate) fn follow(self: &Arc<Self>, other: &Arc<Self>) {
         let submitted = other.submitted.load(Ordering::Acquire);
         if other.completed.load(Ordering::Acquire) < submitted {
-            self.push(Command::WaitStream(Arc::clone(other), submitted));
+            self.push(Command::WaitStream(other.clone(), submitted));
         }
     }
 
     fn push(self: &Arc<Self>, command: Command) {
-        if let Some(backlog) = &self.context.backlog {
+        if let Some(backlog) = &self.siblings.backlog {
             backlog.enter(self.context.machine.watchdog, || self.describe_backlog());
         }
         let mut state = self.lock();
@@ -228,7 +237,7 @@ impl Stream {
                 Retired::Next(next) => command = next,
                 Retired::Idle => return,
                 Retired::More => {
-                    self.context.machine.scheduler.drive_stream(Arc::clone(self));
+                    self.context.machine.scheduler.drive_stream(self.clone());
                     return;
                 }
             }
@@ -258,7 +267,7 @@ impl Stream {
             };
             (next, released)
         };
-        if let Some(backlog) = &self.context.backlog {
+        if let Some(backlog) = &self.siblings.backlog {
             backlog.leave();
         }
         if let Some(next) = self.hardware.as_ref().and_then(|queue| queue.leave()) {
@@ -268,27 +277,6 @@ impl Stream {
             follower.head_done();
         }
         next
-    }
-
-    /// An asynchronous head ended: a worker goes on with the stream.
-    pub(crate) fn head_done(self: &Arc<Self>) {
-        self.context.machine.scheduler.resume_stream(Arc::clone(self));
-    }
-
-    /// As [`Stream::head_done`], going on in this thread, which must be a worker.
-    pub(crate) fn resume(self: &Arc<Self>) {
-        match self.retire(true) {
-            Retired::Next(command) => self.drive(command, TURN_COMMANDS_MAX),
-            Retired::Idle | Retired::More => {}
-        }
-    }
-
-    /// Goes on with the queue, whose last head is done already.
-    pub(crate) fn go_on(self: &Arc<Self>) {
-        let command = self.lock().queue.pop_front();
-        if let Some(command) = command {
-            self.drive(command, TURN_COMMANDS_MAX);
-        }
     }
 
     /// Remembers what takes the head so long.
@@ -305,7 +293,7 @@ impl Stream {
         // First back to the front, or who gives us the turn would not find it.
         self.head.store(Head::WaitsForQueue as u8, Ordering::Relaxed);
         self.lock().queue.push_front(Command::Placed(ticket, command));
-        if !queue.enter(ticket, self) {
+        if !queue.enter(ticket, self.clone()) {
             return None;
         }
         match self.lock().queue.pop_front() {
@@ -339,19 +327,23 @@ impl Stream {
             }
             Command::HostCall(call) => {
                 let step = self.later(Head::CallsHost);
-                machine.callbacks.call(call, Arc::clone(self));
+                let stream = Arc::clone(self);
+                machine.callbacks.call(Box::new(move || {
+                    call(stream.context.check());
+                    stream.head_done();
+                }));
                 return step;
             }
             _ if dropped => {}
             Command::Bulk(bulk) => return self.bulk(bulk),
             Command::Copy2d(transfer) => {
                 if let Err(error) = copy::rows(&machine.memory, &transfer) {
-                    self.context.fail_copy(&error);
+                    self.fail_copy(&error);
                 }
             }
             Command::Staged { destination, bytes } => {
                 if let Err(error) = copy::staged(&machine.memory, destination, &bytes) {
-                    self.context.fail_copy(&error);
+                    self.fail_copy(&error);
                 }
             }
             Command::Kernel(run) => {
@@ -361,26 +353,26 @@ impl Stream {
             }
             Command::WaitEvent(event, number) => {
                 let step = self.later(Head::WaitsForEvent);
-                if !event.complete_or_notify(number, self) {
+                if !event.complete_or_notify(number, self.clone()) {
                     return step;
                 }
             }
             Command::WaitStream(other, count) => {
                 let step = self.later(Head::WaitsForStream);
-                if !other.completed_or_notify(count, self) {
+                if !other.completed_or_notify(count, self.clone()) {
                     return step;
                 }
             }
             Command::WaitValue(wait) => {
                 if !wait.is_met(&machine.memory) {
                     let step = self.later(Head::WaitsForWord);
-                    machine.scheduler.poll(WaitFor::Word(wait), Arc::clone(self));
+                    machine.scheduler.poll(WaitFor::Word(wait), self.clone());
                     return step;
                 }
             }
             Command::Until(time) => {
                 let step = self.later(Head::Copies);
-                machine.scheduler.poll(WaitFor::Time(time), Arc::clone(self));
+                machine.scheduler.poll(WaitFor::Time(time), self.clone());
                 return step;
             }
             // Taken out by `execute`; none is inside of another.
@@ -388,7 +380,7 @@ impl Stream {
             Command::WriteValue(write) => {
                 let lost = machine.loses(self.context.gpu, write.address);
                 if !lost && let Err(error) = write.run(&machine.memory) {
-                    self.context.fail_copy(&error);
+                    self.fail_copy(&error);
                 }
             }
         }
@@ -406,23 +398,13 @@ impl Stream {
         }
         if bulk.bytes > copy::INLINE_BYTES_MAX || local.is_some() {
             let step = self.later(Head::Copies);
-            machine.scheduler.bulk(bulk, Arc::clone(self), local);
+            machine.scheduler.bulk(bulk, self.clone(), local);
             return step;
         }
         if let Err(error) = bulk.run(&machine.memory, 0, bulk.bytes) {
-            self.context.fail_copy(&error);
+            self.fail_copy(&error);
         }
         CommandOutcome::Done
-    }
-
-    /// True if `count` commands are done; otherwise `follower` is notified when they are.
-    fn completed_or_notify(&self, count: u64, follower: &Arc<Stream>) -> bool {
-        let mut state = self.lock();
-        let done = self.completed.load(Ordering::Acquire) >= count;
-        if !done {
-            state.followers.push((count, Arc::clone(follower)));
-        }
-        done
     }
 
     /// Is all that was submitted done?
@@ -465,14 +447,59 @@ impl Stream {
     }
 
     fn describe_backlog(&self) -> String {
-        let limit = self.context.backlog.as_ref().map_or(0, |backlog| backlog.limit());
-        let busy = self.context.streams().into_iter().filter(|stream| !stream.is_idle());
+        let limit = self.siblings.backlog.as_ref().map_or(0, |backlog| backlog.limit());
+        let busy = self.siblings().into_iter().filter(|stream| !stream.is_idle());
         let streams: Vec<_> = busy.map(|stream| stream.describe()).collect();
         format!(
             "room in the launch queue of {}, which holds {limit} commands: {}",
             self.context,
             streams.join("; ")
         )
+    }
+}
+
+impl Client for Stream {
+    fn origin(&self) -> Origin {
+        let Self { context, id, priority, .. } = self;
+        Origin { context: context.id, gpu: context.gpu, stream: *id, priority: *priority }
+    }
+
+    fn has_failed(&self) -> bool {
+        self.context.has_failed()
+    }
+
+    fn fail(&self, reason: Sticky) {
+        self.context.fail(reason);
+    }
+
+    fn head_done(self: Arc<Self>) {
+        let machine = Arc::clone(&self.context.machine);
+        machine.scheduler.resume_stream(self);
+    }
+
+    fn resume(self: Arc<Self>) {
+        match self.retire(true) {
+            Retired::Next(command) => self.drive(command, TURN_COMMANDS_MAX),
+            Retired::Idle | Retired::More => {}
+        }
+    }
+
+    fn go_on(self: Arc<Self>) {
+        let command = self.lock().queue.pop_front();
+        if let Some(command) = command {
+            self.drive(command, TURN_COMMANDS_MAX);
+        }
+    }
+}
+
+impl Timeline for Stream {
+    fn completed_or_notify(&self, count: u64, follower: Arc<dyn Client>) -> bool {
+        let mut state = self.lock();
+        let done = self.completed.load(Ordering::Acquire) >= count;
+        if !done {
+            state.followers.push((count, follower));
+        }
+        done
     }
 }
 

@@ -1,8 +1,10 @@
 //! Copies and fills as programs ask for them: which memory is meant, and when the call returns.
 
+use crate::command::Command;
+use crate::context::Context;
 use crate::copy::{Bulk, INLINE_BYTES_MAX, Source, Transfer2d};
 use crate::error::{Error, Result};
-use crate::stream::{Command, Stream};
+use crate::stream::Stream;
 use std::sync::Arc;
 
 /// Kind of memory that a call names for an address.
@@ -112,17 +114,26 @@ pub fn copy(
     Ok(returns == Return::Done || pageable)
 }
 
+/// The contexts with whose work a copy may be ordered.
+#[derive(Clone, Copy)]
+pub struct Ordered<'a> {
+    /// Those that the call names, by their numbers.
+    pub named: &'a [u64],
+    /// Every context that lives; asked for only if another than the stream's matters.
+    pub contexts: fn() -> Vec<Arc<Context>>,
+}
+
 /// As [`copy`], for calls that CUDA orders with both devices. If the two ends are device memory of
-/// other contexts than the stream's, or the call has `named` such contexts, then the copy starts
-/// when all work that was submitted to the contexts has ended, and later work of their streams
-/// waits for the copy.
+/// other contexts than the stream's, or the call has named such contexts, then the copy starts when
+/// all work that was submitted to the contexts has ended, and later work of their streams waits for
+/// the copy.
 pub fn copy_ordered(
     stream: &Arc<Stream>,
     destination: CopyAddress,
     source: CopyAddress,
     bytes: u64,
     returns: Return,
-    named: &[u64],
+    ordered: Ordered<'_>,
 ) -> Result<bool> {
     let memory = &stream.context.machine.memory;
     let owner = |end: CopyAddress| {
@@ -130,17 +141,14 @@ pub fn copy_ordered(
         found.kind.gpu().map(|_| found.context)
     };
     let own = stream.context.id;
-    let mut contexts = named.to_vec();
+    let mut contexts = ordered.named.to_vec();
     if let (Some(to), Some(from)) = (owner(destination), owner(source)) {
         contexts.extend([to, from]);
     }
     if contexts.iter().all(|context| *context == own) {
         return copy(stream, destination, source, bytes, returns);
     }
-    let others: Vec<_> = stream
-        .context
-        .machine
-        .contexts()
+    let others: Vec<_> = (ordered.contexts)()
         .iter()
         .filter(|context| context.id == own || contexts.contains(&context.id))
         .flat_map(|context| context.streams())

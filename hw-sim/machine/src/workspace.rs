@@ -5,7 +5,7 @@
 //! count where it began, so that launches of one stream, which follow each other, share a
 //! workspace.
 
-use crate::context::Context;
+use crate::context_state::ContextState;
 use crate::error::Result;
 use crate::stream::Stream;
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ pub(crate) struct Workspaces(Mutex<BTreeMap<usize, u64>>);
 impl Workspaces {
     /// The workspace of a stream, made on its first cooperative launch. A stream that is made where
     /// an old one was takes over its workspace, which no kernel uses any more.
-    pub fn of(&self, context: &Context, stream: &Arc<Stream>) -> Result<u64> {
+    pub fn of(&self, context: &ContextState, stream: &Arc<Stream>) -> Result<u64> {
         let mut workspaces = self.0.lock().unwrap_or_else(|poison| poison.into_inner());
         let stream = Arc::as_ptr(stream) as usize;
         if let Some(&known) = workspaces.get(&stream) {

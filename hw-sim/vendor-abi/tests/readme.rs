@@ -14,7 +14,7 @@ fn the_lists_of_functions_are_the_codes() {
     let mut names = vec!["nvmlErrorString"];
     names.extend(hwsim::nvml::IMPLEMENTED.into_iter().flatten());
     check("NVML functions", &columns(names));
-    check("driver profile", &hwsim_machine::driver::profile::table());
+    check("driver profile", &hwsim_machine::profile::table());
     check("verbs", &columns(hwsim::verbs::implemented()));
 }
 

@@ -5,7 +5,7 @@
 //! * `nodes`: which rank runs on which node
 //! * `peer_info`: what each rank sends the others: its process, and how its memory is reached
 //! * `peer`, `inter_node`: the memory of ranks on this node, and of ranks on other nodes
-//! * `attach`: what a rank's engine is told
+//! * `attach`: a rank's ring, lanes and routes, as its engine gets them
 //! * `rank`: a rank that is connected; `registration`: its registered buffers
 
 mod attach;

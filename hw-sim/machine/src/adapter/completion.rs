@@ -1,7 +1,7 @@
 //! Completion queues.
 
 use super::device::{AsyncEvent, Element, Events};
-use super::qp::QueuePair;
+use super::users::Users;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -133,6 +133,15 @@ const UNARMED: u8 = 0;
 const ARMED_SOLICITED: u8 = 1;
 const ARMED: u8 = 2;
 
+/// A queue pair, as the queue that it completes in knows it: who polls the queue plays its part of
+/// the adapter.
+pub(super) trait Polled: Send + Sync {
+    /// Moves messages as far as they go, as a thread that polls.
+    fn progress_by_poll(&self);
+    /// The program will sleep: from now on the service thread is to be woken.
+    fn poller_leaves(&self);
+}
+
 /// A completion queue.
 pub struct CompletionQueue {
     entries: Mutex<VecDeque<Completion>>,
@@ -142,7 +151,7 @@ pub struct CompletionQueue {
     empty_polls: AtomicU32,
     overrun: AtomicBool,
     /// The queue pairs that complete here; polling plays their part of the adapter.
-    users: Mutex<Vec<Weak<QueuePair>>>,
+    users: Users<dyn Polled>,
     events: Arc<dyn Events>,
     /// The owner's identifier of this queue.
     handle: u64,
@@ -157,29 +166,23 @@ impl CompletionQueue {
             armed: AtomicU8::new(UNARMED),
             empty_polls: AtomicU32::new(0),
             overrun: AtomicBool::new(false),
-            users: Mutex::default(),
+            users: Users::default(),
             events,
             handle,
         })
     }
 
-    pub(super) fn add_user(&self, user: &Arc<QueuePair>) {
-        self.users.lock().unwrap().push(Arc::downgrade(user));
+    pub(super) fn add_user(&self, user: Weak<dyn Polled>) {
+        self.users.add(user);
     }
 
-    pub(super) fn remove_user(&self, user: &QueuePair) {
-        let same = |weak: &Weak<QueuePair>| std::ptr::eq(weak.as_ptr(), user);
-        self.users.lock().unwrap().retain(|weak| weak.strong_count() > 0 && !same(weak));
-    }
-
-    /// The queue pairs, out of the lock: what they do may end in this queue again.
-    fn users(&self) -> Vec<Arc<QueuePair>> {
-        self.users.lock().unwrap().iter().filter_map(Weak::upgrade).collect()
+    pub(super) fn remove_user(&self, user: &(dyn Polled + 'static)) {
+        self.users.remove(user);
     }
 
     /// Does a queue pair complete here?
     pub fn is_used(&self) -> bool {
-        self.users.lock().unwrap().iter().any(|user| user.strong_count() > 0)
+        !self.users.is_empty()
     }
 
     /// Changes the capacity; false if more are waiting than would fit.
@@ -223,7 +226,7 @@ impl CompletionQueue {
     pub fn poll(&self, limit: usize, mut out: impl FnMut(Completion)) -> usize {
         let mut taken = self.take(limit, &mut out);
         if taken == 0 {
-            for user in self.users() {
+            for user in self.users.all() {
                 user.progress_by_poll();
             }
             taken = self.take(limit, &mut out);
@@ -251,7 +254,7 @@ impl CompletionQueue {
         let armed = if solicited_only { ARMED_SOLICITED } else { ARMED };
         self.armed.fetch_max(armed, Ordering::SeqCst);
         // The program is going to sleep: nobody else plays the adapter now.
-        for user in self.users() {
+        for user in self.users.all() {
             user.poller_leaves();
         }
     }

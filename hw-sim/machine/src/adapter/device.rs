@@ -2,7 +2,6 @@
 
 use super::address::Endpoint;
 use super::fault::AdapterFaults;
-use super::network::Network;
 use crate::description::Adapter;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -81,8 +80,6 @@ pub struct Device {
     pub description: Adapter,
     /// Its address.
     pub endpoint: Endpoint,
-    /// The process's share of the fabric.
-    pub(super) network: Weak<Network>,
     pub(super) faults: AdapterFaults,
     port_down: AtomicBool,
     messages: AtomicU64,
@@ -94,14 +91,12 @@ impl Device {
     pub(super) fn new(
         description: Adapter,
         endpoint: Endpoint,
-        network: Weak<Network>,
         faults: AdapterFaults,
     ) -> Arc<Self> {
         let port_down = AtomicBool::new(faults.port_down_at_start());
         Arc::new(Self {
             description,
             endpoint,
-            network,
             faults,
             port_down,
             messages: AtomicU64::new(0),

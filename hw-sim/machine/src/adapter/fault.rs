@@ -1,39 +1,9 @@
-//! Faults of adapters, by name. Every choice follows from the seed, the adapter, the queue pair's
-//! place in the order of creation and the message's number: the same program on the same seed meets
-//! the same faults.
-//!
-//! | fault | what happens |
-//! |---|---|
-//! | `port-down` | the port is down from the start |
-//! | `port-down-after=N` | the port goes down when the adapter has sent N messages |
-//! | `qp-error-after=N` | each queue pair fails at its message N: vendor code 0x65 |
-//! | `qp-error-after=N:CODE` | the same with another vendor code |
-//! | `delay=MICROSECONDS` | each message waits for a random time up to this |
-//! | `reorder=MICROSECONDS` | every second message, at random, is held back while others overtake |
-//! | `receiver-not-ready=PERCENT` | so many messages find no receive request at first |
-//! | `completions-max=N` | completion queues hold N at most, whatever they promise, and overrun |
-//!
-//! In a machine file an adapter has `faults = ["delay=200"]`. `HWSIM_FAULTS` holds a list with
-//! commas: `seed=7,hwsim0:port-down,*:delay=200`; `node1/hwsim0:port-down` is for one node.
+//! Effects of an adapter's faults. Every choice follows from the seed, the adapter, the queue
+//! pair's place in the order of creation and the message's number: the same program on the same
+//! seed meets the same faults.
 
-use crate::fault_list::{self, Told, choose};
+use crate::fault::{AdapterFault, DeviceFaults, choose, of_device};
 use std::time::Duration;
-
-pub use crate::fault_list::FAULTS_VARIABLE;
-
-/// The vendor code of a queue pair that fails by order.
-const VENDOR_CODE: u32 = 0x65;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum AdapterFault {
-    PortDown,
-    PortDownAfter(u64),
-    QueuePairError { after: u64, code: u32 },
-    Delay(u64),
-    Reorder(u64),
-    ReceiverNotReady(u64),
-    CompletionsMax(u64),
-}
 
 /// The effect of faults on the next message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,48 +21,11 @@ pub struct AdapterFaults {
     faults: Vec<AdapterFault>,
 }
 
-/// Checks the name and the argument of one fault.
-pub fn check(text: &str) -> Result<(), String> {
-    parse(text).map(drop)
-}
-
-fn parse(text: &str) -> Result<AdapterFault, String> {
-    let known = "port-down, port-down-after=N, qp-error-after=N[:CODE], delay=MICROSECONDS, \
-                 reorder=MICROSECONDS (both up to a day), receiver-not-ready=PERCENT or \
-                 completions-max=N";
-    let wrong = || format!("expected {known}, found `{text}`");
-    let number = |text: &str| fault_list::number(text).ok_or_else(wrong);
-    let time = |text: &str| fault_list::time(text).ok_or_else(wrong);
-    let (name, argument) = match text.split_once('=') {
-        Some((name, argument)) => (name, Some(argument)),
-        None => (text, None),
-    };
-    Ok(match (name, argument) {
-        ("port-down", None) => AdapterFault::PortDown,
-        ("port-down-after", Some(count)) => AdapterFault::PortDownAfter(number(count)?),
-        ("qp-error-after", Some(argument)) => {
-            let (after, code) = match argument.split_once(':') {
-                Some((after, code)) => (after, u32::try_from(number(code)?).map_err(|_| wrong())?),
-                None => (argument, VENDOR_CODE),
-            };
-            AdapterFault::QueuePairError { after: number(after)?, code }
-        }
-        ("delay", Some(text)) => AdapterFault::Delay(time(text)?),
-        ("reorder", Some(text)) => AdapterFault::Reorder(time(text)?),
-        ("receiver-not-ready", Some(share)) => match number(share)? {
-            share @ 0..=100 => AdapterFault::ReceiverNotReady(share),
-            _ => return Err(wrong()),
-        },
-        ("completions-max", Some(count)) => AdapterFault::CompletionsMax(number(count)?),
-        _ => return Err(wrong()),
-    })
-}
-
 impl AdapterFaults {
     /// The faults of one adapter of one node: those of its machine file, and those of a list as
     /// `HWSIM_FAULTS` has it.
     pub fn new(node: u32, name: &str, of_file: &[String], list: &str) -> Result<Self, String> {
-        let Told { seed, faults } = fault_list::of_device(of_file, list, node, name, parse)?;
+        let DeviceFaults { seed, faults } = of_device(of_file, list, node, name)?;
         Ok(Self { seed, faults })
     }
 

@@ -171,6 +171,15 @@ impl Peer {
     }
 }
 
+/// A number for the time until a queue pair's next reset, which no other of the fabric has.
+pub(super) fn new_life(fabric: &Fabric) -> u64 {
+    let (pid, nonce) = fabric.own_id;
+    1 << 63
+        | u64::from(pid) << 32
+        | u64::from(nonce & 0xff) << 24
+        | u64::from(fabric.serial() & 0xff_ffff)
+}
+
 fn file_name(Endpoint { node, adapter }: Endpoint, number: u32) -> String {
     format!("qp-{node}-{adapter}-{number:06x}")
 }

@@ -25,9 +25,11 @@
 
 pub mod address;
 pub mod completion;
+mod connection;
 pub mod device;
 pub mod error;
 pub mod fault;
+mod host;
 mod link;
 pub mod network;
 mod placement;
@@ -39,12 +41,14 @@ mod requester;
 mod responder;
 mod service;
 pub mod state;
+mod users;
 pub mod work;
 
 pub use address::Endpoint;
 pub use completion::{Completion, CompletionQueue, CompletionStatus};
 pub use device::{AsyncEvent, Device, Element, Events, PortState};
 pub use error::{Result, VerbsError};
+pub use host::GpuMemory;
 pub use network::Network;
 pub use qp::{Capacity, QueuePair, QueuePairRequest};
 pub use receive::ReceiveQueue;

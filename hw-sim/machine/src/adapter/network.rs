@@ -1,33 +1,26 @@
-//! A process's share of the fabric: its adapters, its regions, its service thread.
+//! A process's share of the fabric: its adapters, its queue pairs, its service thread.
 
 use super::address::Endpoint;
 use super::device::Device;
 use super::error::{Result, VerbsError};
-use super::fault::{AdapterFaults, FAULTS_VARIABLE};
-use super::qp::QueuePair;
-use super::region::{RegionRequest, Regions};
+use super::fault::AdapterFaults;
+use super::host::{GpuMemory, Host};
+use super::qp::{QueuePair, QueuePairRequest};
+use super::region::RegionRequest;
 use super::service::Service;
-use crate::description::Description;
+use crate::description::{Adapter, Description};
 use crate::fabric::Fabric;
-use crate::memory::GlobalMemory;
+use crate::fault::FAULTS_VARIABLE;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Finds the memory of the process's virtual GPUs, if it uses any.
-pub type GpuMemory = fn() -> Option<&'static GlobalMemory>;
-
-/// A process's share of the fabric.
+/// A process's share of the fabric. Its queue pairs are served as long as it lives.
 pub struct Network {
     /// The adapters of the process's node.
     pub devices: Vec<Arc<Device>>,
-    pub(super) fabric: Arc<Fabric>,
-    pub(super) regions: Regions,
-    pub(super) service: Service,
-    gpu_memory: GpuMemory,
-    peer_memory: bool,
-    /// Plain writes land out of order.
-    pub(super) out_of_order: bool,
+    host: Arc<Host>,
+    service: Arc<Service>,
 }
 
 impl Network {
@@ -51,31 +44,32 @@ impl Network {
                 ))
             })?);
         }
-        let network = Arc::new_cyclic(|network| Self {
-            devices: description
-                .adapters
-                .iter()
-                .zip(all_faults)
-                .enumerate()
-                .map(|(index, (adapter, faults))| {
-                    let endpoint = Endpoint { node, adapter: index as u32 };
-                    Device::new(adapter.clone(), endpoint, network.clone(), faults)
-                })
-                .collect(),
-            fabric,
-            regions: Regions::default(),
-            service: Service::default(),
-            gpu_memory,
-            peer_memory: description.peer_memory,
-            out_of_order: description.driver.place_out_of_order,
-        });
-        super::service::start(&network)?;
-        Ok(network)
+        let adapters = description.adapters.iter().zip(all_faults).enumerate();
+        let device = |(index, (adapter, faults)): (usize, (&Adapter, AdapterFaults))| {
+            let endpoint = Endpoint { node, adapter: index as u32 };
+            Device::new(adapter.clone(), endpoint, faults)
+        };
+        Ok(Arc::new(Self {
+            devices: adapters.map(device).collect(),
+            service: Service::start(fabric.own.adapters())?,
+            host: Arc::new(Host::new(description, fabric, gpu_memory)),
+        }))
+    }
+
+    /// Makes a queue pair of an adapter.
+    pub fn create_queue_pair(
+        &self,
+        device: &Arc<Device>,
+        request: QueuePairRequest,
+    ) -> Result<Arc<QueuePair>> {
+        let pair = QueuePair::make(&self.host, device, request)?;
+        self.service.add(&pair);
+        Ok(pair)
     }
 
     /// Registers memory at `base` of this process.
     pub fn register(&self, request: &RegionRequest, base: u64) -> Result<u32> {
-        self.regions.register(request, base, (self.gpu_memory)(), self.peer_memory)
+        self.host.register(request, base)
     }
 
     /// Registers a range of a dma-buf.
@@ -85,22 +79,18 @@ impl Network {
         buffer: OwnedFd,
         offset: u64,
     ) -> Result<u32> {
-        self.regions.register_dma_buf(request, buffer, offset)
+        self.host.regions.register_dma_buf(request, buffer, offset)
     }
 
     /// Ends a registration.
     pub fn deregister(&self, key: u32) -> Result<()> {
-        self.regions.deregister(key)
+        self.host.regions.deregister(key)
     }
 
     /// Does a protection domain still have regions or queue pairs?
     pub fn uses_domain(&self, domain: u64) -> bool {
-        let uses = |pair: &Arc<QueuePair>| pair.domain == domain && !pair.is_destroyed();
-        self.regions.uses(domain) || self.service.pairs().iter().any(uses)
-    }
-
-    pub(super) fn gpu_memory(&self) -> Option<&'static GlobalMemory> {
-        (self.gpu_memory)()
+        let uses = |pair: &Arc<QueuePair>| pair.domain() == domain && !pair.is_destroyed();
+        self.host.regions.uses(domain) || self.service.pairs().iter().any(uses)
     }
 
     /// Leaves the fabric: peers see that this process is gone, and its files are removed.
@@ -108,13 +98,12 @@ impl Network {
         for pair in self.service.pairs() {
             pair.destroy();
         }
-        self.fabric.leave();
+        self.host.fabric.leave();
     }
 }
 
 impl Drop for Network {
     fn drop(&mut self) {
-        // Its thread sees that the adapter's network was closed.
-        self.fabric.own.adapters().wake();
+        self.service.end();
     }
 }

@@ -2,10 +2,16 @@
 
 use super::device::{AsyncEvent, Element, Events};
 use super::error::{Result, VerbsError};
-use super::qp::QueuePair;
+use super::users::Users;
 use super::work::ReceiveRequest;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, Weak};
+
+/// A queue pair, as the queue that it takes receive requests from knows it.
+pub(super) trait Receiver: Send + Sync {
+    /// Lets a message go on that waited for a receive request.
+    fn resume(&self);
+}
 
 /// A queue of receive requests.
 pub struct ReceiveQueue {
@@ -14,7 +20,7 @@ pub struct ReceiveQueue {
     pub pieces_max: u32,
     events: Option<(u64, Arc<dyn Events>)>,
     /// Queue pairs that take from here.
-    users: Mutex<Vec<Weak<QueuePair>>>,
+    users: Users<dyn Receiver>,
 }
 
 #[derive(Default)]
@@ -42,7 +48,7 @@ impl ReceiveQueue {
 
     fn build(capacity: u32, pieces_max: u32, events: Option<(u64, Arc<dyn Events>)>) -> Arc<Self> {
         let state = Waiting { capacity: capacity as usize, ..Waiting::default() };
-        Arc::new(Self { state: Mutex::new(state), pieces_max, events, users: Mutex::default() })
+        Arc::new(Self { state: Mutex::new(state), pieces_max, events, users: Users::default() })
     }
 
     /// Is it shared between queue pairs?
@@ -50,18 +56,17 @@ impl ReceiveQueue {
         self.events.is_some()
     }
 
-    pub(super) fn add_user(&self, user: &Arc<QueuePair>) {
-        self.users.lock().unwrap().push(Arc::downgrade(user));
+    pub(super) fn add_user(&self, user: Weak<dyn Receiver>) {
+        self.users.add(user);
     }
 
-    pub(super) fn remove_user(&self, user: &QueuePair) {
-        let same = |weak: &Weak<QueuePair>| std::ptr::eq(weak.as_ptr(), user);
-        self.users.lock().unwrap().retain(|weak| weak.strong_count() > 0 && !same(weak));
+    pub(super) fn remove_user(&self, user: &(dyn Receiver + 'static)) {
+        self.users.remove(user);
     }
 
     /// Does a queue pair take from here?
     pub fn is_used(&self) -> bool {
-        self.users.lock().unwrap().iter().any(|user| user.strong_count() > 0)
+        !self.users.is_empty()
     }
 
     /// Adds a request.
@@ -82,9 +87,8 @@ impl ReceiveQueue {
 
     /// Lets queue pairs that waited for a request go on.
     pub fn resume_users(&self) {
-        let users: Vec<_> = self.users.lock().unwrap().iter().filter_map(Weak::upgrade).collect();
-        for user in users {
-            user.resume_receiving();
+        for user in self.users.all() {
+            user.resume();
         }
     }
 

@@ -2,10 +2,10 @@
 //! answers to completions.
 
 use super::completion::{Completion, CompletionStatus};
+use super::connection::Connection;
 use super::device::{AsyncEvent, PortState};
 use super::fault::Verdict;
 use super::link::{Link, PIECE_BYTES, Peer, REQUESTS, RESPONSES};
-use super::qp::QueuePair;
 use super::record::{FIRST, IMMEDIATE, LAST, Record, RecordKind, SOLICITED};
 use super::region::Access;
 use super::state::{Attributes, QueuePairState};
@@ -101,7 +101,7 @@ impl SendSide {
     }
 
     /// Takes all requests out: they will not be carried out.
-    pub fn take_all(&mut self) -> impl Iterator<Item = Work> {
+    fn take_all(&mut self) -> impl Iterator<Item = Work> {
         (self.sent, self.sent_bytes, self.started, self.reads) = (0, 0, false, 0);
         std::mem::take(&mut self.queue).into_iter()
     }
@@ -127,7 +127,7 @@ enum Piecewise {
     Failed(CompletionStatus),
 }
 
-impl QueuePair {
+impl Connection {
     /// Sends as much as there is room for. True if anything went.
     pub(super) fn transmit(&self, side: &mut SendSide, failed: &mut bool) -> bool {
         let mut went = false;
@@ -288,7 +288,7 @@ impl QueuePair {
                 return Ok(());
             }
         };
-        let held = self.network.regions.hold(self.network.gpu_memory());
+        let held = self.host.hold();
         for (part, place) in parts(pieces, offset, length) {
             let Piece { address, length, key } = part;
             let source =
@@ -311,7 +311,7 @@ impl QueuePair {
         let Data::Pieces(pieces) = &work.request.data else {
             return Err(CompletionStatus::LocalOperation);
         };
-        let held = self.network.regions.hold(self.network.gpu_memory());
+        let held = self.host.hold();
         for (part, place) in parts(pieces, offset, length) {
             let Piece { address, length, key } = part;
             let target =
@@ -443,6 +443,21 @@ impl QueuePair {
         completion.vendor_code = code;
         self.report(completion, true);
         self.enter_error(side);
+    }
+
+    /// Enters the error state from inside the requester's side.
+    fn enter_error(&self, side: &mut SendSide) {
+        self.set_state(QueuePairState::Error);
+        self.flush_send(side);
+    }
+
+    /// Reports every request as not carried out.
+    pub(super) fn flush_send(&self, side: &mut SendSide) {
+        for work in side.take_all() {
+            let operation = work.request.verb.operation();
+            let (id, status) = (work.request.id, CompletionStatus::Flushed);
+            self.report(Completion::new(id, operation, status, self.number), true);
+        }
     }
 
     /// Sees whether a peer that should answer still can. True if the queue pair has failed.

@@ -1,10 +1,10 @@
 //! The responder's side of a queue pair: carries out what the peer asks, after checking it.
 
 use super::completion::{Completion, CompletionStatus, Operation};
+use super::connection::Connection;
 use super::device::{AsyncEvent, PortState};
 use super::link::{Link, PIECE_BYTES, Peer, REQUESTS, RESPONSES};
 use super::placement::Unplaced;
-use super::qp::QueuePair;
 use super::record::{FIRST, IMMEDIATE, LAST, Record, RecordKind, SOLICITED};
 use super::region::Access;
 use super::state::{Attributes, QueuePairState, receiver_timer_us};
@@ -121,7 +121,7 @@ impl ReceiveSide {
     }
 }
 
-impl QueuePair {
+impl Connection {
     /// Carries out what waits in the request ring.
     pub(super) fn respond(&self, side: &mut ReceiveSide) -> Responded {
         let mut outcome = Responded::default();
@@ -237,7 +237,7 @@ impl QueuePair {
             return Step::Blocked;
         }
         if length > 0 {
-            let held = self.network.regions.hold(self.network.gpu_memory());
+            let held = self.host.hold();
             let target =
                 held.resolve(self.domain, record.key, record.address, length, Access::REMOTE_WRITE);
             let Ok(target) = target else {
@@ -246,7 +246,7 @@ impl QueuePair {
             // SAFETY: the region holds the range, and stays while `held` lives; the payload lies
             // in the ring until it is consumed. Later is another array's room of that length.
             unsafe {
-                if self.network.out_of_order {
+                if self.host.out_of_order {
                     let later = side.unplaced.add(record.key, record.address, length as usize);
                     copy::fetch(later.as_mut_ptr() as u64, payload, later.len());
                 } else {
@@ -269,7 +269,7 @@ impl QueuePair {
         if side.unplaced.is_empty() {
             return;
         }
-        let held = self.network.regions.hold(self.network.gpu_memory());
+        let held = self.host.hold();
         side.unplaced.place(|part, from| {
             let (length, right) = (part.length as u64, Access::REMOTE_WRITE);
             // It was checked when it arrived; what its owner has given up since takes nothing.
@@ -324,7 +324,7 @@ impl QueuePair {
         record: &Record,
         payload: u64,
     ) -> Result<(), CompletionStatus> {
-        let held = self.network.regions.hold(self.network.gpu_memory());
+        let held = self.host.hold();
         let (offset, length) = (u64::from(record.offset), u64::from(record.length));
         for (part, place) in parts(&request.pieces, offset, length) {
             let Piece { address, length, key } = part;
@@ -382,7 +382,7 @@ impl QueuePair {
         let length = u64::from(record.total);
         let allowed = side.grants(Access::REMOTE_READ)
             && (length == 0 || {
-                let held = self.network.regions.hold(self.network.gpu_memory());
+                let held = self.host.hold();
                 held.resolve(self.domain, record.key, record.address, length, Access::REMOTE_READ)
                     .is_ok()
             });
@@ -406,7 +406,7 @@ impl QueuePair {
         let piece = (job.length - job.done).min(PIECE_BYTES);
         let Some(room) = writer.reserve(piece as usize) else { return Step::Blocked };
         if piece > 0 {
-            let held = self.network.regions.hold(self.network.gpu_memory());
+            let held = self.host.hold();
             let address = job.address + job.done;
             // Checked again: the region may have gone since the read began.
             let source = held.resolve(self.domain, job.key, address, piece, Access::REMOTE_READ);
@@ -444,7 +444,7 @@ impl QueuePair {
         if writer.reserve(0).is_none() {
             return Step::Blocked;
         }
-        let held = self.network.regions.hold(self.network.gpu_memory());
+        let held = self.host.hold();
         let (key, need) = (record.key, Access::REMOTE_ATOMIC);
         let target = held.resolve(self.domain, key, record.address, 8, need);
         let target = target.ok().filter(|target| target.is_multiple_of(8));

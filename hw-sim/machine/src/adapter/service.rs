@@ -1,9 +1,8 @@
 //! The service thread: simulates the process's adapters when no thread polls.
 
 use super::error::{Result, VerbsError};
-use super::network::Network;
 use super::qp::QueuePair;
-use crate::fabric::{ask_for_short_slices, block_signals};
+use crate::fabric::{WakeWord, ask_for_short_slices, block_signals};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, RwLock, Weak};
 use std::time::{Duration, Instant};
@@ -20,14 +19,39 @@ const PEERS_EVERY: Duration = Duration::from_millis(50);
 const IDLE_ROUNDS: u32 = 20;
 
 /// The queue pairs that the thread looks after.
-#[derive(Default)]
 pub(super) struct Service {
     pairs: RwLock<Vec<Weak<QueuePair>>>,
     changed: AtomicBool,
+    ended: AtomicBool,
     pollers_seen: Mutex<Option<Instant>>,
+    wake_word: WakeWord,
 }
 
 impl Service {
+    /// Starts the thread, which sleeps at `wake_word`.
+    pub fn start(wake_word: WakeWord) -> Result<Arc<Self>> {
+        let service = Arc::new(Self {
+            pairs: RwLock::default(),
+            changed: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+            pollers_seen: Mutex::default(),
+            wake_word,
+        });
+        let thread = Arc::clone(&service);
+        std::thread::Builder::new()
+            .name("hwsim-adapter".into())
+            .spawn(move || thread.run())
+            .map_err(VerbsError::system("starting the adapters' service thread"))?;
+        Ok(service)
+    }
+
+    /// Ends the thread.
+    pub fn end(&self) {
+        // Relaxed: the fences of the wake word order it.
+        self.ended.store(true, Ordering::Relaxed);
+        self.wake_word.wake();
+    }
+
     /// Looks after a queue pair, as long as it lives.
     pub fn add(&self, pair: &Arc<QueuePair>) {
         let mut pairs = self.pairs.write().unwrap();
@@ -36,7 +60,7 @@ impl Service {
         // Release pairs with the acquire of `has_changed`.
         self.changed.store(true, Ordering::Release);
         drop(pairs);
-        pair.network.fabric.own.adapters().wake();
+        self.wake_word.wake();
     }
 
     /// All queue pairs.
@@ -58,21 +82,17 @@ impl Service {
         }
         due
     }
-}
-
-/// Starts the thread. It ends with the network.
-pub(super) fn start(network: &Arc<Network>) -> Result<()> {
-    let (weak, wake_word) = (Arc::downgrade(network), network.fabric.own.adapters());
-    // Signals are for the program's own threads.
-    let thread = move || {
+    /// The thread.
+    fn run(&self) {
+        // Signals are for the program's own threads.
         block_signals();
         ask_for_short_slices();
         let mut idle = 0;
-        while let Some(network) = weak.upgrade() {
+        while !self.ended.load(Ordering::Relaxed) {
             // Relaxed: a pair that is added later sets it again.
-            network.service.changed.store(false, Ordering::Relaxed);
-            let pairs = network.service.pairs();
-            if round(&network, &pairs) {
+            self.changed.store(false, Ordering::Relaxed);
+            let pairs = self.pairs();
+            if self.round(&pairs) {
                 idle = 0;
                 continue;
             }
@@ -90,31 +110,27 @@ pub(super) fn start(network: &Arc<Network>) -> Result<()> {
             } else {
                 PEERS_EVERY
             };
-            wake_word.sleep(time, || {
-                network.service.has_changed() || pairs.iter().any(|pair| pair.has_work())
+            self.wake_word.sleep(time, || {
+                let has_work = pairs.iter().any(|pair| pair.has_work());
+                self.ended.load(Ordering::Relaxed) || self.has_changed() || has_work
             });
             // The rounds before the next sleep count again only if something came.
             idle = IDLE_ROUNDS - 2;
         }
-    };
-    std::thread::Builder::new()
-        .name("hwsim-adapter".into())
-        .spawn(thread)
-        .map(drop)
-        .map_err(VerbsError::system("starting the adapters' service thread"))
-}
-
-/// Lets each queue pair go on. True if any did.
-fn round(network: &Network, pairs: &[Arc<QueuePair>]) -> bool {
-    let now = Instant::now();
-    let look_at_pollers = network.service.pollers_are_due(now);
-    let mut worked = false;
-    for pair in pairs {
-        if look_at_pollers {
-            pair.look_at_poller();
-        }
-        // Who polls does the work; but a thread that polls one queue may have stopped.
-        worked |= pair.progress_by_service(now);
     }
-    worked
+
+    /// Lets each queue pair go on. True if any did.
+    fn round(&self, pairs: &[Arc<QueuePair>]) -> bool {
+        let now = Instant::now();
+        let look_at_pollers = self.pollers_are_due(now);
+        let mut worked = false;
+        for pair in pairs {
+            if look_at_pollers {
+                pair.look_at_poller();
+            }
+            // Who polls does the work; but a thread that polls one queue may have stopped.
+            worked |= pair.progress_by_service(now);
+        }
+        worked
+    }
 }

@@ -3,6 +3,7 @@
 use super::check::Check;
 use super::file::PcieEntry;
 use super::{Description, DescriptionError, Node, PciBusId, Pcie};
+use crate::fault::AdapterFault;
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -94,7 +95,7 @@ impl Check<'_> {
             return Err(self.invalid(entry.mtu.span(), reason));
         }
         for fault in &entry.faults {
-            if let Err(reason) = crate::adapter::fault::check(fault.as_ref()) {
+            if let Err(reason) = fault.as_ref().parse::<AdapterFault>() {
                 return Err(self.invalid(fault.span(), reason));
             }
         }

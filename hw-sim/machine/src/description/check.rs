@@ -5,8 +5,7 @@ use super::{
     Description, DescriptionError, Gpu, GpuModel, Link, LinkKind, Node, NvSwitch, PciBusId,
     PciSwitch, Pcie, RootComplex, cluster,
 };
-use crate::driver::Profile;
-use crate::driver::profile::FromFile;
+use crate::profile::{FromFile, Profile};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Range, RangeInclusive};
 use toml::Spanned;
@@ -183,8 +182,9 @@ impl Check<'_> {
             let reason = format!("expected 1 to {MODEL_NAME_MAX} bytes without NUL, found {seen}");
             return Err(self.invalid(entry.name.span(), reason));
         }
-        let kib = |what, seen, range| Ok(u64::from(self.number(what, seen, range)?) << 10);
-        let khz = |what, seen| Ok(self.number(what, seen, 1..=100_000)? * 1000);
+        let kib =
+            |what, seen, range| self.number(what, seen, range).map(|kib| u64::from(kib) << 10);
+        let khz = |what, seen| self.number(what, seen, 1..=100_000).map(|mhz| mhz * 1000);
         Ok(GpuModel {
             name: format!("{name}{VIRTUAL_MARK}"),
             compute_capability: self.compute_capability(&entry.compute_capability)?,

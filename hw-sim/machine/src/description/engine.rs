@@ -3,6 +3,7 @@
 use super::check::Check;
 use super::file::PcieEntry;
 use super::{Description, DescriptionError, Node, PciBusId, Pcie};
+use crate::fault::EngineFault;
 use serde::Deserialize;
 use std::ops::RangeInclusive;
 use toml::Spanned;
@@ -131,7 +132,7 @@ impl Check<'_> {
         let under = self.pci_parent(&entry.under)?;
         let gb_per_s = self.rate(&entry.gb_per_s)?;
         for fault in &entry.faults {
-            if let Err(reason) = crate::engine::fault::check(fault.as_ref()) {
+            if let Err(reason) = fault.as_ref().parse::<EngineFault>() {
                 return Err(self.invalid(fault.span(), reason));
             }
         }

@@ -5,10 +5,10 @@
 //! was recorded in it, and is joined back by an event the other way. The noted commands and what
 //! each comes after are a [`Graph`] when the capture ends.
 
+use crate::command::Command;
 use crate::error::{CaptureError, Error, Result};
-use crate::stream::{Command, Stream};
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The calls that a capture, or a thread, forbids.
@@ -84,12 +84,12 @@ struct CaptureState {
     invalid: bool,
     ended: bool,
     nodes: Vec<GraphNode>,
-    /// Streams that take part, the origin first.
-    streams: Vec<Arc<Stream>>,
+    /// The streams that take part, the origin first.
+    streams: Vec<Arc<Captured>>,
 }
 
 /// A stream's part in a capture.
-pub(crate) struct CapturePart {
+struct CapturePart {
     capture: Arc<Capture>,
     /// The nodes before its next command.
     after: Vec<usize>,
@@ -158,9 +158,27 @@ impl Captures {
         if forbidden { refuse(CaptureError::Unsupported) } else { Ok(()) }
     }
 
-    fn end(&self, capture: &Arc<Capture>) {
+    /// Is any capture under way?
+    pub(crate) fn any(&self) -> bool {
+        // Relaxed: as in `check_unsafe_call`.
+        self.count.load(Ordering::Relaxed) > 0
+    }
+
+    /// Takes all streams out of a capture; gives whether it was invalid, and what it noted.
+    fn finish(&self, capture: &Arc<Capture>) -> (bool, Vec<GraphNode>) {
         self.ongoing().retain(|other| other.id != capture.id);
         self.count.fetch_sub(1, Ordering::Relaxed);
+        let (invalid, nodes, streams) = {
+            let mut state = capture.lock();
+            state.ended = true;
+            let nodes = std::mem::take(&mut state.nodes);
+            (state.invalid, nodes, std::mem::take(&mut state.streams))
+        };
+        for stream in streams {
+            *stream.part() = None;
+            stream.flag.store(false, Ordering::Relaxed);
+        }
+        (invalid, nodes)
     }
 }
 
@@ -170,20 +188,36 @@ impl Capture {
     }
 }
 
-impl Stream {
+/// A stream, as captures know it.
+pub(crate) struct Captured {
+    /// The stream, by its number.
+    stream: u64,
+    /// It is the default stream, which no capture takes.
+    legacy: bool,
+    flag: AtomicBool,
+    part: Mutex<Option<CapturePart>>,
+}
+
+impl Captured {
+    /// A stream that no capture has.
+    pub fn new(stream: u64, legacy: bool) -> Arc<Self> {
+        let (flag, part) = (AtomicBool::new(false), Mutex::default());
+        Arc::new(Self { stream, legacy, flag, part })
+    }
+
     fn part(&self) -> MutexGuard<'_, Option<CapturePart>> {
-        self.captured.part.lock().unwrap_or_else(PoisonError::into_inner)
+        self.part.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Is the stream captured?
     #[inline]
     pub fn is_captured(&self) -> bool {
         // Relaxed: the thread that began the capture, or was told of it, submits.
-        self.captured.flag.load(Ordering::Relaxed)
+        self.flag.load(Ordering::Relaxed)
     }
 
     /// The stream's state, and its capture's number.
-    pub fn capture_status(&self) -> (CaptureStatus, u64) {
+    pub fn status(&self) -> (CaptureStatus, u64) {
         match &*self.part() {
             None => (CaptureStatus::None, 0),
             Some(CapturePart { capture, .. }) if capture.lock().invalid => {
@@ -194,43 +228,42 @@ impl Stream {
     }
 
     /// Begins a capture.
-    pub fn begin_capture(self: &Arc<Self>, mode: Mode) -> Result<()> {
+    pub fn begin(self: &Arc<Self>, captures: &Captures, mode: Mode) -> Result<()> {
         let mut part = self.part();
         if part.is_some() {
             return refuse(CaptureError::IllegalState);
         }
-        if self.is_legacy() {
+        if self.legacy {
             return refuse(CaptureError::Unsupported);
         }
-        let captures = &self.context.machine.captures;
         let state = CaptureState { streams: vec![Arc::clone(self)], ..CaptureState::default() };
         let capture = Arc::new(Capture {
             id: 1 + captures.next.fetch_add(1, Ordering::Relaxed),
             mode,
             thread: THREAD.with(|thread| *thread),
-            origin: self.id,
+            origin: self.stream,
             state: Mutex::new(state),
         });
         captures.ongoing().push(Arc::clone(&capture));
         captures.count.fetch_add(1, Ordering::Relaxed);
         *part = Some(CapturePart { capture, after: Vec::new() });
-        self.captured.flag.store(true, Ordering::Relaxed);
+        self.flag.store(true, Ordering::Relaxed);
         Ok(())
     }
 
     /// Ends the capture that began in this stream.
-    pub fn end_capture(&self) -> Result<Graph> {
+    pub fn end(&self, captures: &Captures) -> Result<Graph> {
         let (capture, last) = match &*self.part() {
             None => return refuse(CaptureError::IllegalState),
             Some(CapturePart { capture, after }) => (Arc::clone(capture), after.clone()),
         };
-        if capture.origin != self.id {
+        if capture.origin != self.stream {
             return refuse(CaptureError::Unmatched);
         }
         if capture.mode != Mode::Relaxed && capture.thread != THREAD.with(|thread| *thread) {
             return refuse(CaptureError::WrongThread);
         }
-        let (invalid, nodes) = self.finish_capture(&capture);
+        let (invalid, nodes) = captures.finish(&capture);
         if invalid {
             return refuse(CaptureError::Invalidated);
         }
@@ -242,34 +275,18 @@ impl Stream {
         if joined { Ok(Graph { nodes: Mutex::new(nodes) }) } else { refuse(CaptureError::Unjoined) }
     }
 
-    /// Takes all streams out of a capture; gives whether it was invalid, and what it noted.
-    fn finish_capture(&self, capture: &Arc<Capture>) -> (bool, Vec<GraphNode>) {
-        self.context.machine.captures.end(capture);
-        let (invalid, nodes, streams) = {
-            let mut state = capture.lock();
-            state.ended = true;
-            let nodes = std::mem::take(&mut state.nodes);
-            (state.invalid, nodes, std::mem::take(&mut state.streams))
-        };
-        for stream in streams {
-            *stream.part() = None;
-            stream.captured.flag.store(false, Ordering::Relaxed);
-        }
-        (invalid, nodes)
-    }
-
     /// The stream goes: a capture that began in it goes, too, and forbids nothing any more.
-    pub fn abandon_capture(&self) {
-        let own = |part: &&CapturePart| part.capture.origin == self.id;
+    pub fn abandon(&self, captures: &Captures) {
+        let own = |part: &&CapturePart| part.capture.origin == self.stream;
         let capture = self.part().as_ref().filter(own).map(|part| Arc::clone(&part.capture));
         if let Some(capture) = capture {
-            drop(self.finish_capture(&capture));
+            drop(captures.finish(&capture));
         }
     }
 
     /// Notes a command instead of running it. Whoever called learns of a refusal from
     /// [`take_refusal`].
-    pub(crate) fn note(&self, command: Command) {
+    pub fn note(&self, command: Command) {
         let mut part = self.part();
         let Some(CapturePart { capture, after }) = &mut *part else { return };
         let mut state = capture.lock();
@@ -291,7 +308,7 @@ impl Stream {
 
     /// Refuses, and invalidates the stream's capture if it has one: for calls that no capture
     /// survives, in whatever mode.
-    pub fn refuse_if_captured(&self) -> Result<()> {
+    pub fn refuse(&self) -> Result<()> {
         if !self.is_captured() {
             return Ok(());
         }
@@ -301,32 +318,18 @@ impl Stream {
         refuse(CaptureError::Unsupported)
     }
 
-    /// The default stream would wait for blocking streams, and be waited for: not while one of
-    /// them is captured.
-    pub fn refuse_if_implicit(&self) -> Result<()> {
-        let captures = &self.context.machine.captures;
-        if captures.count.load(Ordering::Relaxed) == 0 || !self.is_legacy() {
-            return Ok(());
-        }
-        let blocking = |stream: &Arc<Self>| stream.is_blocking() && stream.is_captured();
-        match self.context.streams().into_iter().find(blocking) {
-            Some(captured) => {
-                let _ = captured.refuse_if_captured();
-                refuse(CaptureError::Implicit)
-            }
-            None => Ok(()),
-        }
-    }
-
     /// The point in its capture at which the stream is, if it has one.
-    pub(crate) fn capture_point(&self) -> Option<Point> {
+    pub fn point(&self) -> Option<Point> {
+        if !self.is_captured() {
+            return None;
+        }
         let part = self.part();
         let CapturePart { capture, after } = part.as_ref()?;
         Some(Point { capture: Arc::clone(capture), after: after.clone() })
     }
 
     /// The stream's next command comes after a point in a capture, which it joins.
-    pub(crate) fn join_capture(self: &Arc<Self>, point: &Point) -> Result<()> {
+    pub fn join(self: &Arc<Self>, point: &Point) -> Result<()> {
         let mut part = self.part();
         let mut state = point.capture.lock();
         if state.ended {
@@ -343,7 +346,7 @@ impl Stream {
         if state.invalid {
             return refuse(CaptureError::Invalidated);
         }
-        if self.is_legacy() {
+        if self.legacy {
             state.invalid = true;
             return refuse(CaptureError::Unsupported);
         }
@@ -356,22 +359,15 @@ impl Stream {
                 part.after.push(*node);
             }
         }
-        self.captured.flag.store(true, Ordering::Relaxed);
+        self.flag.store(true, Ordering::Relaxed);
         Ok(())
     }
 
     /// A captured stream cannot wait for what is outside of its capture.
-    pub(crate) fn refuse_outside_wait(&self) -> Result<()> {
+    pub fn refuse_outside_wait(&self) -> Result<()> {
         if let Some(CapturePart { capture, .. }) = &*self.part() {
             capture.lock().invalid = true;
         }
         refuse(CaptureError::Isolation)
     }
-}
-
-/// A stream's part in a capture.
-#[derive(Default)]
-pub(crate) struct Captured {
-    flag: std::sync::atomic::AtomicBool,
-    part: Mutex<Option<CapturePart>>,
 }

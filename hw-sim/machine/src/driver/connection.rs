@@ -5,7 +5,7 @@
 //! come in the stream *and* in the queue: whoever is behind it in the queue waits for it, even if
 //! it does nothing but wait itself.
 
-use crate::stream::Stream;
+use crate::client::Client;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -57,7 +57,7 @@ struct ConnectionState {
     /// The stream whose command has the turn, once it runs.
     head: u64,
     /// Streams whose command has come to its turn in the stream, but not here.
-    parked: BTreeMap<u64, Arc<Stream>>,
+    parked: BTreeMap<u64, Arc<dyn Client>>,
 }
 
 impl HardwareQueue {
@@ -74,19 +74,19 @@ impl HardwareQueue {
 
     /// True if it is the ticket's turn; otherwise the stream is given back by [`Self::leave`]
     /// when it is.
-    pub fn enter(&self, ticket: u64, stream: &Arc<Stream>) -> bool {
+    pub fn enter(&self, ticket: u64, stream: Arc<dyn Client>) -> bool {
         let mut state = self.lock();
         let turn = state.turn == ticket;
         if turn {
-            state.head = stream.id;
+            state.head = stream.origin().stream;
         } else {
-            state.parked.insert(ticket, Arc::clone(stream));
+            state.parked.insert(ticket, stream);
         }
         turn
     }
 
     /// The command whose turn it is has ended: the stream whose command is next, if it is there.
-    pub fn leave(&self) -> Option<Arc<Stream>> {
+    pub fn leave(&self) -> Option<Arc<dyn Client>> {
         let mut state = self.lock();
         state.turn += 1;
         let turn = state.turn;

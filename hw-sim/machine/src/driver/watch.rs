@@ -1,7 +1,7 @@
 //! Says who waits for what: a call of the driver that blocks for long names itself, what it waits
 //! for, and who holds that.
 
-use super::Profile;
+use crate::profile::Profile;
 use std::cell::Cell;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

@@ -4,7 +4,8 @@
 //! allocated at this moment, and nothing else. Who holds [`Dma`] holds the memory's gate, so that
 //! what was found stays mapped.
 
-use crate::memory::{AccessGuard, GlobalMemory, bytes};
+use crate::bytes;
+use crate::memory::{AccessGuard, GlobalMemory};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// An address that the engine cannot use.

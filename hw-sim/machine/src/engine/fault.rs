@@ -1,25 +1,8 @@
-//! Faults of device engines, by name. Every choice follows from the seed and the request's number,
+//! Effects of an engine's faults. Every choice follows from the seed and the request's number,
 //! counted over the engine: the same program with the same seed has the same faults.
-//!
-//! | fault | what happens |
-//! |---|---|
-//! | `link-down-after=N` | the link goes down, for good, when the engine has taken N requests |
-//! | `fetch-fault-after=N` | the source of request N cannot be read |
-//! | `stall-after=N` | the engine does nothing more when it has taken N requests |
-//! | `delay=MICROSECONDS` | each request waits for a random time up to this |
-//!
-//! In a machine file an engine has `faults = ["delay=200"]`; lists are as `fault_list` says.
 
-use crate::fault_list::{self, Told, choose};
+use crate::fault::{DeviceFaults, EngineFault, choose, of_device};
 use std::time::Duration;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum EngineFault {
-    LinkDownAfter(u64),
-    FetchFaultAfter(u64),
-    StallAfter(u64),
-    Delay(u64),
-}
 
 /// The faults of one engine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -28,33 +11,10 @@ pub struct EngineFaults {
     faults: Vec<EngineFault>,
 }
 
-/// Checks the name and the argument of one fault.
-pub fn check(text: &str) -> Result<(), String> {
-    parse(text).map(drop)
-}
-
-fn parse(text: &str) -> Result<EngineFault, String> {
-    let wrong = || {
-        format!(
-            "expected link-down-after=N, fetch-fault-after=N, stall-after=N or \
-             delay=MICROSECONDS (up to a day), found `{text}`"
-        )
-    };
-    let (name, argument) = text.split_once('=').ok_or_else(wrong)?;
-    let number = fault_list::number(argument).ok_or_else(wrong)?;
-    Ok(match name {
-        "link-down-after" => EngineFault::LinkDownAfter(number),
-        "fetch-fault-after" => EngineFault::FetchFaultAfter(number),
-        "stall-after" => EngineFault::StallAfter(number),
-        "delay" => EngineFault::Delay(fault_list::time(argument).ok_or_else(wrong)?),
-        _ => return Err(wrong()),
-    })
-}
-
 impl EngineFaults {
     /// The faults of one engine of one node: those of its machine file, and those of a list.
     pub fn new(node: u32, name: &str, of_file: &[String], list: &str) -> Result<Self, String> {
-        let Told { seed, faults } = fault_list::of_device(of_file, list, node, name, parse)?;
+        let DeviceFaults { seed, faults } = of_device(of_file, list, node, name)?;
         Ok(Self { seed, faults })
     }
 

@@ -250,9 +250,9 @@ fn sleep_precisely() {
 
 #[cfg(test)]
 mod tests {
-    use crate::Module;
     use crate::description::Description;
-    use crate::machine::{LaunchRequest, Machine};
+    use crate::{Context, LaunchRequest, Machine, Module};
+    use std::sync::Arc;
 
     const KERNELS: &str = ".version 7.0\n.target sm_70\n.address_size 64\n\
         .visible .entry good() { ret; }\n.visible .entry bad() { trap; }\n";
@@ -263,7 +263,7 @@ mod tests {
         let description = Description::builtin("one-gpu").unwrap();
         let machine = Machine::with_workers(description, 2).unwrap();
         for name in ["good", "bad", "good"] {
-            let context = machine.create_context(0, 0);
+            let context = Context::new(Arc::clone(&machine), 0, 0);
             let function = Module::load(&context, KERNELS).unwrap().function(name).unwrap();
             for _ in 0..3 {
                 let request = LaunchRequest {
@@ -275,7 +275,7 @@ mod tests {
                     params: Vec::new(),
                 };
                 // Refused once the context has failed.
-                let _ = machine.launch(request, context.legacy_stream());
+                let _ = request.enqueue(context.legacy_stream());
             }
             assert_eq!(context.synchronize().is_ok(), name == "good");
             assert!(!machine.scheduler.kernels.any(), "after {name}");

@@ -1,6 +1,6 @@
 //! Copies between memory of the process and rings, in an order that pollers can rely on.
 
-use crate::memory::bytes;
+use crate::bytes;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
 /// Copies into memory that others may poll. The last word lands after the rest: a program, or a

@@ -2,7 +2,6 @@
 
 mod arena;
 mod atomic;
-pub(crate) mod bytes;
 mod dma_buf;
 mod ipc;
 mod ledger;

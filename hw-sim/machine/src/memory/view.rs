@@ -16,7 +16,7 @@
 use super::GlobalMemory;
 use super::atomic;
 use super::table::Allocation;
-use crate::driver::Profile;
+use crate::profile::Profile;
 use hwsim_ptx::memory::{AtomicOp, AtomicType, Memory, MemoryFault, Order, Strength};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};

@@ -7,8 +7,10 @@ use super::code::{
 };
 use super::handles::Handle;
 use super::{attributes, state};
-use hwsim_machine::driver::profile::MemoryOperations;
+use hwsim_machine::Context;
+use hwsim_machine::profile::MemoryOperations;
 use std::ffi::{c_char, c_int, c_uint};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// The driver version that is reported: CUDA 12.4.
@@ -26,7 +28,7 @@ fn create(context: Out<Handle>, flags: c_uint, device: c_int) -> Outcome {
         return refuse(INVALID_VALUE, format!("context flags {flags:#x}"));
     }
     context.require()?;
-    let handle = driver.contexts.add(driver.machine.create_context(gpu, flags));
+    let handle = driver.contexts.add(Context::new(Arc::clone(&driver.machine), gpu, flags));
     state::push_current(handle);
     context.set(handle)
 }
@@ -201,7 +203,7 @@ driver_calls! {
         context.require()?;
         let mut primary = driver.primaries[gpu].lock().unwrap();
         let flags = primary.flags;
-        let make = || driver.contexts.add(driver.machine.create_context(gpu, flags));
+        let make = || driver.contexts.add(Context::new(Arc::clone(&driver.machine), gpu, flags));
         let handle = *primary.handle.get_or_insert_with(make);
         primary.users += 1;
         context.set(handle)

@@ -5,7 +5,7 @@ use super::code::{INVALID_VALUE, NOT_SUPPORTED, Outcome, refuse};
 use super::handles::Handle;
 use super::{gate, state};
 use hwsim_machine::Stream;
-use hwsim_machine::transfer::{self, CopyAddress, Pattern, Return, Rows};
+use hwsim_machine::transfer::{self, CopyAddress, Ordered, Pattern, Return, Rows};
 use std::ffi::c_uint;
 use std::sync::Arc;
 
@@ -43,7 +43,8 @@ fn ordered_copy(
     named: &[u64],
 ) -> Outcome {
     let stream = state::stream(DEFAULT)?;
-    let waits = transfer::copy_ordered(&stream, to, from, bytes as u64, returns, named)?;
+    let ordered = Ordered { named, contexts: state::contexts };
+    let waits = transfer::copy_ordered(&stream, to, from, bytes as u64, returns, ordered)?;
     finish(&stream, waits)
 }
 

@@ -5,9 +5,9 @@
 
 use super::code::{INVALID_VALUE, OPERATING_SYSTEM, Outcome, refuse};
 use super::state::Driver;
-use hwsim_machine::adapter::fault::FAULTS_VARIABLE;
-use hwsim_machine::driver::profile::IoMemory;
 use hwsim_machine::engine::{Bars, EngineError, Engines};
+use hwsim_machine::fault::FAULTS_VARIABLE;
+use hwsim_machine::profile::IoMemory;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -5,8 +5,8 @@ use super::class::{CLASSES, Capture, Class, Lock};
 use super::code::Outcome;
 use super::state;
 use hwsim_machine::Context;
+use hwsim_machine::context_state::{ContextState, Locked};
 use hwsim_machine::driver::capture::take_refusal;
-use hwsim_machine::driver::lock::Locked;
 use hwsim_machine::driver::watch::enter_call;
 use hwsim_machine::{Error, Function};
 use std::cell::RefCell;
@@ -117,13 +117,14 @@ fn take(lock: Lock) {
     }
     HELD.with_borrow_mut(|held| held.follows = lock == Lock::Takes);
     // Without a context there is no lock, and the call fails by itself.
-    let Ok((_, context)) = state::current_any() else { return };
-    let locks = match lock {
-        Lock::DrainsJoined => context.joined().iter().map(Context::lock).collect(),
-        _ => vec![context.lock()],
+    let Ok((driver, context)) = state::current_any() else { return };
+    let contexts = match lock {
+        Lock::DrainsJoined => context.joined(&driver.contexts.all()),
+        _ => vec![context],
     };
+    let locks: Vec<_> = contexts.iter().map(|context| context.lock()).collect();
     if matches!(lock, Lock::Drains | Lock::DrainsJoined) {
-        locks.iter().for_each(|locked| locked.context.drain());
+        contexts.iter().for_each(|context| context.drain());
     }
     if lock != Lock::Waits {
         HELD.with_borrow_mut(|held| held.locks = locks);
@@ -131,7 +132,7 @@ fn take(lock: Lock) {
 }
 
 /// The call is about this context, whatever is current to the thread.
-pub(super) fn follow(context: &Arc<Context>) {
+pub(super) fn follow(context: &Arc<ContextState>) {
     if !is_on() || !settings(|settings| settings.lock) {
         return;
     }
@@ -157,9 +158,9 @@ pub(super) fn let_go() {
 }
 
 /// Something is loaded into a context whose lock the call holds.
-pub(super) fn drain(context: &Arc<Context>) {
+pub(super) fn drain(context: &Context) {
     if is_on() && settings(|settings| settings.lock) {
-        follow(context);
+        follow(context.state());
         context.drain();
     }
 }

@@ -65,6 +65,12 @@ impl<T> Handles<T> {
         (handle >> KIND_SHIFT == self.kind as u64).then_some((index as usize, generation))
     }
 
+    /// Every object that has a handle.
+    pub fn all(&self) -> Vec<Arc<T>> {
+        let table = self.slots.read().unwrap();
+        table.slots.iter().filter_map(|slot| slot.value.clone()).collect()
+    }
+
     /// The object of a handle.
     pub fn find(&self, handle: Handle) -> Option<Arc<T>> {
         let (index, generation) = self.split(handle)?;

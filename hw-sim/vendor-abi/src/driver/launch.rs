@@ -81,7 +81,7 @@ fn launch(function: Handle, shape: Shape, stream: Handle, parameters: Parameters
         cooperative: shape.cooperative,
         params,
     };
-    Ok(state::driver()?.machine.launch(request, &stream)?)
+    Ok(request.enqueue(&stream)?)
 }
 
 /// `CUlaunchConfig`

@@ -181,6 +181,11 @@ thread_local! {
     static PER_THREAD: RefCell<HashMap<u64, Arc<Stream>>> = RefCell::new(HashMap::new());
 }
 
+/// Every context that lives.
+pub(crate) fn contexts() -> Vec<Arc<Context>> {
+    DRIVER.get().map(|driver| driver.contexts.all()).unwrap_or_default()
+}
+
 /// The handle of the current context, 0 for none.
 pub(crate) fn current_handle() -> Handle {
     STACK.with_borrow(|stack| stack.last().copied().unwrap_or(0))

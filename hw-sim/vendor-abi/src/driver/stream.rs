@@ -5,8 +5,9 @@ use super::code::{INVALID_HANDLE, INVALID_VALUE, NOT_READY, NOT_SUPPORTED, Outco
 use super::handles::Handle;
 use super::state;
 use hwsim_machine::Stream;
-use hwsim_machine::driver::profile::MemoryOperations;
-use hwsim_machine::stream::{Command, StreamKind};
+use hwsim_machine::command::Command;
+use hwsim_machine::profile::MemoryOperations;
+use hwsim_machine::stream::StreamKind;
 use hwsim_machine::wait_value::{Condition, WaitValue, WriteValue};
 use std::ffi::{c_int, c_uint, c_void};
 

@@ -118,7 +118,7 @@ fn make(
         building: work_request::Building::default(),
     });
     let address = &raw const *object as u64;
-    let made = QueuePair::make(
+    let made = device.network.create_queue_pair(
         &device.device,
         QueuePairRequest {
             domain: *domain,
@@ -135,7 +135,7 @@ fn make(
         Ok(pair) => pair,
         Err(error) => return refused(errno_of(&error)),
     };
-    fill(object.c.get_mut(), pd, &wanted, pair.number, operations.is_some());
+    fill(object.c.get_mut(), pd, &wanted, pair.number(), operations.is_some());
     object.pair = Some(pair);
     Target::<IbvQpCap>::from_address(
         request.address() + std::mem::offset_of!(IbvQpInitAttr, capacity) as u64,
@@ -283,7 +283,7 @@ pub(super) extern "C" fn query_qp(
         srq: base.srq,
         capacity,
         kind: base.kind,
-        signal_all: pair.signal_all.into(),
+        signal_all: pair.signals_all().into(),
     });
     0
 }

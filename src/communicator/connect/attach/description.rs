@@ -1,4 +1,4 @@
-//! Lanes, routes and memory of a rank in numbers and offsets, as every engine is told of them.
+//! Lanes, routes and memory of a rank in numbers and offsets, as every engine gets them.
 
 use crate::communicator::state::{Layout, PortPlace};
 use crate::id::Rank;
@@ -16,8 +16,8 @@ pub(super) fn registration_window(number: usize) -> u64 {
 pub(super) struct PortDescription {
     pub number: u32,
     pub peer: Rank,
-    /// What it raises at the peer, unless the lane is flagged: nobody waits for signals of those,
-    /// so nobody may ask for one (R8).
+    /// What it raises at the peer, unless the lane is an LL lane: nobody waits for signals of
+    /// those, so nobody may ask for one (R8).
     pub arrival: Option<PeerSignal>,
     /// Offset in the own signal memory of what says that a source was read.
     pub completion: Option<u64>,
@@ -53,11 +53,11 @@ impl PortDescription {
         let there = LaneEnd { lane: end.lane, side };
         let peer_place = peer_layout.port(there);
         let port = peer_layout.number(there).expect("both ends of a lane exist");
-        let flagged = end.lane.kind == LaneKind::Flagged;
+        let low_latency = end.lane.kind == LaneKind::LowLatency;
         let sends = end.side == Side::Send;
         let route = match (end.side, end.lane.kind) {
             (Side::Send, LaneKind::Direct) => None,
-            (Side::Send, LaneKind::Slots | LaneKind::Flagged) => Some(RouteDescription {
+            (Side::Send, LaneKind::Slots | LaneKind::LowLatency) => Some(RouteDescription {
                 // So that what arrived can go on as it lies.
                 carries_data: true,
                 offset: peer_place.slots,
@@ -70,9 +70,9 @@ impl PortDescription {
         Self {
             number,
             peer: Rank(peer),
-            arrival: (!flagged).then_some(PeerSignal { port, offset: peer_place.signal }),
-            completion: (sends && !flagged).then_some(place.completion),
-            signal: (!flagged).then_some(place.signal),
+            arrival: (!low_latency).then_some(PeerSignal { port, offset: peer_place.signal }),
+            completion: (sends && !low_latency).then_some(place.completion),
+            signal: (!low_latency).then_some(place.signal),
             route,
         }
     }

@@ -99,7 +99,7 @@ pub(super) fn attach(
         let route = Route { lane: LaneId(number), source, destination };
         attached.handle().add_route(RouteId(number as u16), route)?;
     }
-    attached.handle().settle(settings.bootstrap_timeout)?;
+    attached.handle().wait_applied(settings.bootstrap_timeout)?;
     let watch = Watch::new(state.rank, state.memory.record()?)?;
     Ok(RankEngine::Proxy { attached, peers, watch, process: process.clone(), _threads: threads })
 }

@@ -4,7 +4,10 @@
 //! over, *strict* has the worst that real drivers are known to have. Single keys come on top: from
 //! the `[driver]` table of a machine file, then from [`KEYS_VARIABLE`].
 
-use crate::description::DescriptionError;
+mod keys;
+
+pub use keys::{KEYS, Key};
+
 use std::fmt;
 
 /// The environment variable that names the profile of a process; it wins over the machine file's.
@@ -64,6 +67,16 @@ impl Pairs {
     }
 }
 
+/// A setting of the profile is wrong.
+#[derive(Debug, thiserror::Error)]
+#[error("{setting}: {reason}")]
+pub struct ProfileError {
+    /// The setting.
+    pub setting: &'static str,
+    /// The expected and the seen value.
+    pub reason: String,
+}
+
 /// The behaviours that a machine shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
@@ -98,22 +111,6 @@ pub struct Profile {
     /// Data of one queue pair lands out of order.
     pub place_out_of_order: bool,
 }
-
-/// A key, for people.
-pub struct Key {
-    /// Its name.
-    pub name: &'static str,
-    /// The values that it takes.
-    pub values: &'static str,
-    /// Its effect.
-    pub behaviour: &'static str,
-    /// Where that was read.
-    pub source: &'static str,
-    /// What of it nobody has written down, and we have chosen.
-    pub inference: &'static str,
-}
-
-pub use super::keys::KEYS;
 
 impl Profile {
     /// No behaviour that a program could trip over.
@@ -342,10 +339,8 @@ impl FromFile {
         &self,
         profile: Option<&str>,
         list: Option<&str>,
-    ) -> Result<Profile, DescriptionError> {
-        let wrong = |setting: &'static str| {
-            move |reason: String| DescriptionError::DriverSetting { setting, reason }
-        };
+    ) -> Result<Profile, ProfileError> {
+        let wrong = |setting: &'static str| move |reason: String| ProfileError { setting, reason };
         let name = profile.or(self.profile.as_deref()).unwrap_or(DEFAULT);
         let mut resolved = Profile::named(name).map_err(wrong(PROFILE_VARIABLE))?;
         for (key, value) in &self.keys {
@@ -363,7 +358,7 @@ impl FromFile {
     }
 
     /// As [`FromFile::resolve`], with what the environment says.
-    pub fn resolve_here(&self) -> Result<Profile, DescriptionError> {
+    pub fn resolve_here(&self) -> Result<Profile, ProfileError> {
         let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
         let (profile, list) = (variable(PROFILE_VARIABLE), variable(KEYS_VARIABLE));
         self.resolve(profile.as_deref(), list.as_deref())

@@ -1,6 +1,18 @@
 //! The keys of a driver profile, in words: what each does, who saw it, and what we inferred.
 
-use super::profile::Key;
+/// A key, for people.
+pub struct Key {
+    /// Its name.
+    pub name: &'static str,
+    /// The values that it takes.
+    pub values: &'static str,
+    /// Its effect.
+    pub behaviour: &'static str,
+    /// Where that was read.
+    pub source: &'static str,
+    /// What of it nobody has written down, and we have chosen.
+    pub inference: &'static str,
+}
 
 /// All keys.
 pub const KEYS: &[Key] = &[

@@ -1,0 +1,76 @@
+//! Types and numbers of NCCL's interface.
+
+use ringdove::DataType;
+use std::ffi::{c_char, c_int};
+
+/// The version whose behaviour is implemented: 2.21.5.
+pub const VERSION: c_int = 22105;
+
+/// A result code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+pub enum Status {
+    Success = 0,
+    UnhandledCudaError = 1,
+    SystemError = 2,
+    InternalError = 3,
+    InvalidArgument = 4,
+    InvalidUsage = 5,
+    RemoteError = 6,
+    InProgress = 7,
+}
+
+impl Status {
+    /// What the number says, for `ncclGetErrorString`.
+    pub fn text(number: c_int) -> &'static std::ffi::CStr {
+        match number {
+            0 => c"no error",
+            1 => c"a call of the CUDA driver failed; ncclGetLastError names it",
+            2 => c"a call of the operating system failed; ncclGetLastError names it",
+            3 => c"internal error; ncclGetLastError says more",
+            4 => c"invalid argument; ncclGetLastError names it",
+            5 => c"invalid usage; ncclGetLastError says what was expected",
+            6 => c"another rank failed, or did not answer; ncclGetLastError says more",
+            7 => c"in progress",
+            _ => c"no result code of NCCL",
+        }
+    }
+}
+
+/// `ncclUniqueId`, which travels by value.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct UniqueId {
+    pub bytes: [c_char; 128],
+}
+
+const _: () = assert!(size_of::<UniqueId>() == ringdove::UniqueId::BYTES);
+
+impl From<UniqueId> for ringdove::UniqueId {
+    fn from(id: UniqueId) -> Self {
+        Self::from_bytes(id.bytes.map(|byte| byte as u8))
+    }
+}
+
+impl From<ringdove::UniqueId> for UniqueId {
+    fn from(id: ringdove::UniqueId) -> Self {
+        Self { bytes: id.as_bytes().map(|byte| byte as c_char) }
+    }
+}
+
+/// The type with NCCL's number, if ringdove has it: fp8 is *planned*.
+pub fn data_type(number: c_int) -> Option<DataType> {
+    Some(match number {
+        0 => DataType::I8,
+        1 => DataType::U8,
+        2 => DataType::I32,
+        3 => DataType::U32,
+        4 => DataType::I64,
+        5 => DataType::U64,
+        6 => DataType::F16,
+        7 => DataType::F32,
+        8 => DataType::F64,
+        9 => DataType::BF16,
+        _ => return None,
+    })
+}

@@ -1,0 +1,166 @@
+//! What exported functions have in common: arguments that are checked, and calls that are made of
+//! them.
+
+use crate::abi::{Status, UniqueId, data_type};
+use crate::communicator::{Communicator, Handle, Join, lock};
+use crate::config::Config;
+use crate::group::{self, Call, Job};
+use crate::reduction::{self, Defined, Named, Source};
+use crate::result::{Failure, Result};
+use crate::stream::{self, Handle as Stream};
+use crate::variables;
+use ringdove::bootstrap::Root;
+use ringdove::{Collective, CollectiveSpec, DataType, Reduction};
+use std::ffi::{c_int, c_void};
+
+/// Writes a result where the caller wants it.
+///
+/// # Safety
+/// `target` is null, or a place for a `T`.
+pub unsafe fn put<T>(what: &str, target: *mut T, value: T) -> Result<()> {
+    check_target(what, target)?;
+    // SAFETY: it is not null, and the caller's place for the value.
+    unsafe { target.write(value) };
+    Ok(())
+}
+
+pub fn check_target<T>(what: &str, target: *const T) -> Result<()> {
+    match !target.is_null() && target.is_aligned() {
+        true => Ok(()),
+        false => Err(Failure::argument(what, "an aligned pointer that is not null", "another")),
+    }
+}
+
+/// A number that is not negative.
+pub fn unsigned(what: &str, number: c_int) -> Result<u32> {
+    u32::try_from(number).map_err(|_| Failure::argument(what, "at least 0", number))
+}
+
+pub fn element(number: c_int) -> Result<DataType> {
+    let expected = "a data type from 0 (ncclInt8) to 9 (ncclBfloat16)";
+    data_type(number).ok_or_else(|| Failure::argument("datatype", expected, number))
+}
+
+/// A collective, as the caller named it.
+pub struct Asked {
+    pub collective: Collective,
+    pub send: *const c_void,
+    pub receive: *mut c_void,
+    pub count: usize,
+    pub data_type: c_int,
+    /// Number of the reduction, of those that reduce.
+    pub op: Option<c_int>,
+}
+
+pub fn call(asked: Asked, comm: Handle, stream: Stream) -> Result<Status> {
+    group::add(|| {
+        let communicator = Communicator::find(comm)?;
+        let ready = communicator.ready()?;
+        let data_type = element(asked.data_type)?;
+        let named = asked.op.map(|op| lock(&communicator.reductions).find(op, data_type));
+        let reduction = match named.transpose()? {
+            None => None,
+            Some(Named::Plain(op)) => Some(op.into()),
+            Some(Named::Defined(Defined { source: Source::Value(scalar), .. })) => {
+                Some(Reduction::pre_mul_sum(scalar))
+            }
+            Some(Named::Defined(Defined { source: Source::Device(address), .. })) => {
+                let bridge = lock(&ready.bridge);
+                // SAFETY: the caller defined the reduction with this address, and keeps the scalar.
+                let word = unsafe { bridge.read(address, data_type.size_bytes(), stream)? };
+                Some(reduction::multiplied(data_type, word))
+            }
+        };
+        let spec = CollectiveSpec { collective: asked.collective, data_type, reduction };
+        let buffers = [asked.send as u64, asked.receive as u64];
+        Ok(Job::Call {
+            ready,
+            call: Call::Collective { spec, buffers, count: asked.count },
+            stream,
+        })
+    })
+}
+
+pub fn point_to_point(
+    call: impl FnOnce(DataType, u32) -> Call,
+    data_type: c_int,
+    peer: c_int,
+    comm: Handle,
+    stream: Stream,
+) -> Result<Status> {
+    group::add(|| {
+        let ready = Communicator::find(comm)?.ready()?;
+        let call = call(element(data_type)?, unsigned("peer", peer)?);
+        Ok(Job::Call { ready, call, stream })
+    })
+}
+
+/// A rank of the current device joins. Its handle is valid at once, for use when it has joined.
+///
+/// # Safety
+/// `comm` is null, or a place for a handle.
+pub unsafe fn join(comm: *mut Handle, join: Join, config: Config) -> Result<Status> {
+    check_target("comm", comm)?;
+    let Join { rank, rank_count, .. } = join;
+    if rank >= rank_count {
+        return Err(Failure::argument("rank", &format!("less than {rank_count}"), rank));
+    }
+    let context = stream::current()?;
+    let (handle, communicator) = Communicator::joining(join, context);
+    // SAFETY: a place for a handle.
+    unsafe { comm.write(handle) };
+    let is_blocking = config.is_blocking;
+    group::add(|| Ok(Job::Join { communicator, join, is_blocking }))
+}
+
+pub fn new_id() -> Result<UniqueId> {
+    variables::start_log();
+    let root = Root::open(&variables::settings()?)?;
+    let id = root.id();
+    root.detach();
+    Ok(id.into())
+}
+
+/// # Safety
+/// `devices` is null, or `count` numbers.
+unsafe fn devices(count: usize, devices: *const c_int) -> Result<Vec<usize>> {
+    let there = ringdove::device_count()?;
+    let wanted: Vec<c_int> = match devices.is_null() {
+        true => (0..count as c_int).collect(),
+        // SAFETY: the caller's list of so many numbers.
+        false => unsafe { std::slice::from_raw_parts(devices, count) }.to_vec(),
+    };
+    let ordinal = |device: c_int| usize::try_from(device).ok().filter(|&device| device < there);
+    wanted
+        .into_iter()
+        .map(|device| {
+            ordinal(device).ok_or_else(|| {
+                Failure::argument("devlist", &format!("devices less than {there}"), device)
+            })
+        })
+        .collect()
+}
+
+/// # Safety
+/// `comms` is a place for `count` handles; `list` is null, or `count` numbers.
+pub unsafe fn init_all(comms: *mut Handle, count: c_int, list: *const c_int) -> Result<Status> {
+    check_target("comms", comms)?;
+    let rank_count = unsigned("ndev", count)?;
+    if rank_count == 0 {
+        return Err(Failure::argument("ndev", "at least 1", 0));
+    }
+    variables::start_log();
+    // SAFETY: as the caller of this promises.
+    let ordinals = unsafe { devices(rank_count as usize, list)? };
+    let contexts = ordinals.into_iter().map(stream::device_context).collect::<Result<Vec<_>>>()?;
+    let all = ringdove::Communicator::init_all(&contexts, &variables::settings()?)?;
+    let id = ringdove::UniqueId::new()?;
+    for (rank, (ranks, context)) in (0..).zip(all.into_iter().zip(contexts)) {
+        let join = Join { id, rank, rank_count };
+        let (handle, communicator) = Communicator::joining(join, context);
+        communicator.joined(Ok(ranks))?;
+        // SAFETY: a place for that many handles.
+        unsafe { comms.add(rank as usize).write(handle) };
+    }
+    Ok(Status::Success)
+}

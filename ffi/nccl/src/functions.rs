@@ -1,0 +1,409 @@
+//! The exported functions. Each has two names, `nccl...` and `pnccl...`, as profilers expect.
+
+use crate::abi::{Status, UniqueId, VERSION};
+use crate::calls::{
+    Asked, call, check_target, element, init_all, join, new_id, point_to_point, put, unsigned,
+};
+use crate::communicator::{self, Communicator, Handle, Join, lock};
+use crate::config::Config;
+use crate::group::{self, Call};
+use crate::reduction::{self, Defined, Source};
+use crate::result::{self, Failure, guard};
+use crate::stream::{self, Handle as Stream};
+use cudarc::driver::result as driver;
+use ringdove::Collective;
+use std::ffi::{c_char, c_int, c_void};
+
+macro_rules! functions {
+    ($(
+        $(#[doc = $doc:literal])*
+        $nccl:ident $pnccl:ident($($arg:ident: $type:ty),* $(,)?) $body:block
+    )*) => {
+        $(
+            $(#[doc = $doc])*
+            ///
+            /// # Safety
+            /// The contract of NCCL: pointers lead to what their names say, handles were made by
+            /// this library, memory stays until the stream has passed the call.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $nccl($($arg: $type),*) -> c_int {
+                #[allow(unused_unsafe, reason = "some bodies have nothing unsafe")]
+                guard(stringify!($nccl), || $body)
+            }
+
+            /// The same, for profilers that take its name.
+            ///
+            /// # Safety
+            /// As the function without `p`.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $pnccl($($arg: $type),*) -> c_int {
+                // SAFETY: the same contract.
+                unsafe { $nccl($($arg),*) }
+            }
+        )*
+
+        /// Names of the functions that do what NCCL's do.
+        pub const SUPPORTED: &[&str] =
+            &["ncclGetErrorString", "ncclGetLastError", $(stringify!($nccl)),*];
+    };
+}
+
+functions! {
+    /// The version whose behaviour is implemented.
+    ncclGetVersion pncclGetVersion(version: *mut c_int) {
+        // SAFETY: the caller's place for a number, or null.
+        unsafe { put("version", version, VERSION)? };
+        Ok(Status::Success)
+    }
+
+    /// A name for a communicator. A root listens at it until all ranks have joined.
+    ncclGetUniqueId pncclGetUniqueId(id: *mut UniqueId) {
+        check_target("uniqueId", id)?;
+        // SAFETY: the caller's place for an id.
+        unsafe { put("uniqueId", id, new_id()?)? };
+        Ok(Status::Success)
+    }
+
+    /// The current device joins as rank `rank` of `count`.
+    ncclCommInitRank pncclCommInitRank(
+        comm: *mut Handle, count: c_int, id: UniqueId, rank: c_int,
+    ) {
+        let (rank, rank_count) = (unsigned("rank", rank)?, unsigned("nranks", count)?);
+        let asked = Join { id: id.into(), rank, rank_count };
+        // SAFETY: the caller's place for a handle, or null.
+        unsafe { join(comm, asked, Config::DEFAULT) }
+    }
+
+    /// The same, with a configuration.
+    ncclCommInitRankConfig pncclCommInitRankConfig(
+        comm: *mut Handle, count: c_int, id: UniqueId, rank: c_int, config: *const c_void,
+    ) {
+        let (rank, rank_count) = (unsigned("rank", rank)?, unsigned("nranks", count)?);
+        let asked = Join { id: id.into(), rank, rank_count };
+        // SAFETY: null, or what the caller initialised.
+        let config = unsafe { Config::read(config)? };
+        // SAFETY: the caller's place for a handle, or null.
+        unsafe { join(comm, asked, config) }
+    }
+
+    /// The same, with several ids. One root serves any number of ranks: the first id is used.
+    ncclCommInitRankScalable pncclCommInitRankScalable(
+        comm: *mut Handle, count: c_int, rank: c_int, ids: c_int, list: *const UniqueId,
+        config: *const c_void,
+    ) {
+        let (rank, rank_count) = (unsigned("myrank", rank)?, unsigned("nranks", count)?);
+        if unsigned("nId", ids)? == 0 {
+            return Err(Failure::argument("nId", "at least 1", 0));
+        }
+        check_target("commIds", list)?;
+        // SAFETY: a list of at least one id.
+        let asked = Join { id: unsafe { list.read() }.into(), rank, rank_count };
+        // SAFETY: null, or what the caller initialised.
+        let config = unsafe { Config::read(config)? };
+        // SAFETY: the caller's place for a handle, or null.
+        unsafe { join(comm, asked, config) }
+    }
+
+    /// A communicator of devices of this process.
+    ncclCommInitAll pncclCommInitAll(comms: *mut Handle, count: c_int, list: *const c_int) {
+        // SAFETY: a place for so many handles, a list of so many devices, or null.
+        unsafe { init_all(comms, count, list) }
+    }
+
+    /// Waits until everything that was enqueued has ended. The handle stays.
+    ncclCommFinalize pncclCommFinalize(comm: Handle) {
+        Communicator::find(comm)?.finalize()?;
+        Ok(Status::Success)
+    }
+
+    /// Waits until everything that was enqueued has ended, and frees the handle.
+    ncclCommDestroy pncclCommDestroy(comm: Handle) {
+        // As in NCCL, nothing happens to no communicator.
+        if !comm.is_null() {
+            communicator::destroy(comm)?;
+        }
+        Ok(Status::Success)
+    }
+
+    /// Frees the handle. Work of this rank that has not ended is ended, on all ranks: kernels that
+    /// wait stop.
+    ncclCommAbort pncclCommAbort(comm: Handle) {
+        if !comm.is_null() {
+            communicator::abort(comm)?;
+        }
+        Ok(Status::Success)
+    }
+
+    /// Ends the communicator on all ranks. The handle stays, to be destroyed.
+    ncclCommRevoke pncclCommRevoke(comm: Handle, _flags: c_int) {
+        Communicator::find(comm)?.abort("ncclCommRevoke");
+        Ok(Status::Success)
+    }
+
+    /// The error that ended the communicator; in progress while its ranks join.
+    ncclCommGetAsyncError pncclCommGetAsyncError(comm: Handle, status: *mut c_int) {
+        let state = Communicator::find(comm)?.state();
+        // SAFETY: the caller's place for a number, or null.
+        unsafe { put("asyncError", status, state as c_int)? };
+        Ok(Status::Success)
+    }
+
+    /// Number of ranks.
+    ncclCommCount pncclCommCount(comm: Handle, count: *mut c_int) {
+        let seen = Communicator::find(comm)?.rank_count;
+        // SAFETY: the caller's place for a number, or null.
+        unsafe { put("count", count, seen as c_int)? };
+        Ok(Status::Success)
+    }
+
+    /// Number of the rank's device.
+    ncclCommCuDevice pncclCommCuDevice(comm: Handle, device: *mut c_int) {
+        let seen = Communicator::find(comm)?.device();
+        // SAFETY: the caller's place for a number, or null.
+        unsafe { put("device", device, seen as c_int)? };
+        Ok(Status::Success)
+    }
+
+    /// This rank.
+    ncclCommUserRank pncclCommUserRank(comm: Handle, rank: *mut c_int) {
+        let seen = Communicator::find(comm)?.rank;
+        // SAFETY: the caller's place for a number, or null.
+        unsafe { put("rank", rank, seen as c_int)? };
+        Ok(Status::Success)
+    }
+
+    /// Begins a group.
+    ncclGroupStart pncclGroupStart() {
+        group::start();
+        Ok(Status::Success)
+    }
+
+    /// Ends a group; the outermost end lets everything in it happen.
+    ncclGroupEnd pncclGroupEnd() {
+        group::end()
+    }
+
+    /// A reduction that multiplies each input by a scalar and adds the products.
+    ncclRedOpCreatePreMulSum pncclRedOpCreatePreMulSum(
+        op: *mut c_int, scalar: *const c_void, data_type: c_int, residence: c_int, comm: Handle,
+    ) {
+        check_target("op", op)?;
+        let communicator = Communicator::find(comm)?;
+        let data_type = element(data_type)?;
+        if scalar.is_null() {
+            return Err(Failure::argument("scalar", "a pointer that is not null", "null"));
+        }
+        let source = match residence {
+            0 => Source::Device(scalar as u64),
+            1 => {
+                let mut word = [0; 8];
+                let bytes = data_type.size_bytes();
+                // SAFETY: the caller's scalar is an element of this type, in host memory.
+                let seen = unsafe { std::slice::from_raw_parts(scalar.cast::<u8>(), bytes) };
+                word[..bytes].copy_from_slice(seen);
+                Source::Value(reduction::scalar(data_type, u64::from_le_bytes(word)))
+            }
+            other => {
+                let expected = "0 (ncclScalarDevice) or 1 (ncclScalarHostImmediate)";
+                return Err(Failure::argument("residence", expected, other));
+            }
+        };
+        let number = lock(&communicator.reductions).define(Defined { data_type, source })?;
+        // SAFETY: the caller's place for a number.
+        unsafe { put("op", op, number)? };
+        Ok(Status::Success)
+    }
+
+    /// Frees such a reduction. Calls that were made with it are not disturbed.
+    ncclRedOpDestroy pncclRedOpDestroy(op: c_int, comm: Handle) {
+        lock(&Communicator::find(comm)?.reductions).remove(op)?;
+        Ok(Status::Success)
+    }
+
+    /// Reduces over all ranks, to all of them.
+    ncclAllReduce pncclAllReduce(
+        send: *const c_void, receive: *mut c_void, count: usize, data_type: c_int, op: c_int,
+        comm: Handle, stream: Stream,
+    ) {
+        let (collective, op) = (Collective::AllReduce, Some(op));
+        let asked = Asked { collective, send, receive, count, data_type, op };
+        call(asked, comm, stream)
+    }
+
+    /// Reduces over all ranks, to `root`.
+    ncclReduce pncclReduce(
+        send: *const c_void, receive: *mut c_void, count: usize, data_type: c_int, op: c_int,
+        root: c_int, comm: Handle, stream: Stream,
+    ) {
+        let root = unsigned("root", root)?;
+        let (collective, op) = (Collective::Reduce { root }, Some(op));
+        let asked = Asked { collective, send, receive, count, data_type, op };
+        call(asked, comm, stream)
+    }
+
+    /// Reduces over all ranks; each gets a part of `count` elements.
+    ncclReduceScatter pncclReduceScatter(
+        send: *const c_void, receive: *mut c_void, count: usize, data_type: c_int, op: c_int,
+        comm: Handle, stream: Stream,
+    ) {
+        let (collective, op) = (Collective::ReduceScatter, Some(op));
+        let asked = Asked { collective, send, receive, count, data_type, op };
+        call(asked, comm, stream)
+    }
+
+    /// `count` elements of `root`, to all.
+    ncclBroadcast pncclBroadcast(
+        send: *const c_void, receive: *mut c_void, count: usize, data_type: c_int, root: c_int,
+        comm: Handle, stream: Stream,
+    ) {
+        let root = unsigned("root", root)?;
+        let (collective, op) = (Collective::Broadcast { root }, None);
+        let asked = Asked { collective, send, receive, count, data_type, op };
+        call(asked, comm, stream)
+    }
+
+    /// The same, in place.
+    ncclBcast pncclBcast(
+        buffer: *mut c_void, count: usize, data_type: c_int, root: c_int, comm: Handle,
+        stream: Stream,
+    ) {
+        let root = unsigned("root", root)?;
+        let (collective, op) = (Collective::Broadcast { root }, None);
+        let (send, receive) = (buffer.cast_const(), buffer);
+        let asked = Asked { collective, send, receive, count, data_type, op };
+        call(asked, comm, stream)
+    }
+
+    /// `count` elements of each rank, to all.
+    ncclAllGather pncclAllGather(
+        send: *const c_void, receive: *mut c_void, count: usize, data_type: c_int, comm: Handle,
+        stream: Stream,
+    ) {
+        let (collective, op) = (Collective::AllGather, None);
+        let asked = Asked { collective, send, receive, count, data_type, op };
+        call(asked, comm, stream)
+    }
+
+    /// `count` elements of each rank, to each.
+    ncclAlltoAll pncclAlltoAll(
+        send: *const c_void, receive: *mut c_void, count: usize, data_type: c_int, comm: Handle,
+        stream: Stream,
+    ) {
+        let (collective, op) = (Collective::AllToAll, None);
+        let asked = Asked { collective, send, receive, count, data_type, op };
+        call(asked, comm, stream)
+    }
+
+    /// `count` elements of each rank, to `root`.
+    ncclGather pncclGather(
+        send: *const c_void, receive: *mut c_void, count: usize, data_type: c_int, root: c_int,
+        comm: Handle, stream: Stream,
+    ) {
+        let root = unsigned("root", root)?;
+        let (collective, op) = (Collective::Gather { root }, None);
+        let asked = Asked { collective, send, receive, count, data_type, op };
+        call(asked, comm, stream)
+    }
+
+    /// `count` elements for each rank, from `root`.
+    ncclScatter pncclScatter(
+        send: *const c_void, receive: *mut c_void, count: usize, data_type: c_int, root: c_int,
+        comm: Handle, stream: Stream,
+    ) {
+        let root = unsigned("root", root)?;
+        let (collective, op) = (Collective::Scatter { root }, None);
+        let asked = Asked { collective, send, receive, count, data_type, op };
+        call(asked, comm, stream)
+    }
+
+    /// Sends `count` elements to `peer`.
+    ncclSend pncclSend(
+        send: *const c_void, count: usize, data_type: c_int, peer: c_int, comm: Handle,
+        stream: Stream,
+    ) {
+        let address = send as u64;
+        let call = |data_type, peer| Call::Send { address, count, data_type, peer };
+        point_to_point(call, data_type, peer, comm, stream)
+    }
+
+    /// Receives `count` elements from `peer`.
+    ncclRecv pncclRecv(
+        receive: *mut c_void, count: usize, data_type: c_int, peer: c_int, comm: Handle,
+        stream: Stream,
+    ) {
+        let address = receive as u64;
+        let call = |data_type, peer| Call::Receive { address, count, data_type, peer };
+        point_to_point(call, data_type, peer, comm, stream)
+    }
+
+    /// Device memory of the current device.
+    ncclMemAlloc pncclMemAlloc(target: *mut *mut c_void, bytes: usize) {
+        check_target("ptr", target)?;
+        let context = stream::current()?;
+        context.bind_to_thread().map_err(|error| Failure::cuda("cuCtxSetCurrent", error.0))?;
+        // SAFETY: the context is current.
+        let address = unsafe { driver::malloc_sync(bytes) };
+        let address = address.map_err(|error| Failure::cuda("cuMemAlloc", error.0))?;
+        // SAFETY: the caller's place for a pointer.
+        unsafe { put("ptr", target, address as *mut c_void)? };
+        Ok(Status::Success)
+    }
+
+    /// Frees such memory.
+    ncclMemFree pncclMemFree(pointer: *mut c_void) {
+        if !pointer.is_null() {
+            let context = stream::current()?;
+            context.bind_to_thread().map_err(|error| Failure::cuda("cuCtxSetCurrent", error.0))?;
+            // SAFETY: the driver refuses what it has not allocated.
+            let freed = unsafe { driver::free_sync(pointer as u64) };
+            freed.map_err(|error| Failure::cuda("cuMemFree", error.0))?;
+        }
+        Ok(Status::Success)
+    }
+
+    /// Remembers a buffer. Its data is staged all the same.
+    ncclCommRegister pncclCommRegister(
+        comm: Handle, buffer: *mut c_void, bytes: usize, handle: *mut *mut c_void,
+    ) {
+        check_target("handle", handle)?;
+        if buffer.is_null() || bytes == 0 {
+            return Err(Failure::argument("buff", "some bytes of device memory", bytes));
+        }
+        let number = lock(&Communicator::find(comm)?.buffers).add(buffer as u64, bytes);
+        // SAFETY: the caller's place for a pointer.
+        unsafe { put("handle", handle, number)? };
+        Ok(Status::Success)
+    }
+
+    /// Forgets a buffer.
+    ncclCommDeregister pncclCommDeregister(comm: Handle, handle: *mut c_void) {
+        lock(&Communicator::find(comm)?.buffers).remove(handle)?;
+        Ok(Status::Success)
+    }
+}
+
+/// What a result code says.
+#[unsafe(no_mangle)]
+pub extern "C" fn ncclGetErrorString(status: c_int) -> *const c_char {
+    Status::text(status).as_ptr()
+}
+
+/// The same, for profilers that take its name.
+#[unsafe(no_mangle)]
+pub extern "C" fn pncclGetErrorString(status: c_int) -> *const c_char {
+    ncclGetErrorString(status)
+}
+
+/// What ended the communicator, else what this thread's last failure was: what was being done, what
+/// was expected, what was seen. Valid until the thread's next failure.
+#[unsafe(no_mangle)]
+pub extern "C" fn ncclGetLastError(comm: Handle) -> *const c_char {
+    let of_communicator = Communicator::find(comm).ok().and_then(|found| found.message());
+    of_communicator.unwrap_or_else(result::last)
+}
+
+/// The same, for profilers that take its name.
+#[unsafe(no_mangle)]
+pub extern "C" fn pncclGetLastError(comm: Handle) -> *const c_char {
+    ncclGetLastError(comm)
+}

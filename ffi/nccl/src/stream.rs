@@ -1,0 +1,157 @@
+//! The caller's device and streams. Work of a communicator runs on a stream of its own: handles of
+//! callers name other streams in other contexts and threads (the default streams), and callers
+//! destroy theirs whenever they like.
+
+use crate::result::{Failure, Result};
+use cudarc::driver::{CudaContext, CudaEvent, CudaStream, result, sys};
+use std::ptr;
+use std::sync::Arc;
+
+/// `cudaStream_t`: the driver's handle.
+pub type Handle = sys::CUstream;
+
+pub(crate) fn check(call: &'static str, status: sys::CUresult) -> Result<()> {
+    match status {
+        sys::CUresult::CUDA_SUCCESS => Ok(()),
+        other => Err(Failure::cuda(call, other)),
+    }
+}
+
+/// The context of the caller's device: that which is current, or device 0's where none is.
+pub fn current() -> Result<Arc<CudaContext>> {
+    let devices = ringdove::device_count()?;
+    let mut given = ptr::null_mut();
+    // SAFETY: its target outlives the call.
+    check("cuCtxGetCurrent", unsafe { sys::cuCtxGetCurrent(&mut given) })?;
+    let mut device = 0;
+    if !given.is_null() {
+        // SAFETY: as above.
+        check("cuCtxGetDevice", unsafe { sys::cuCtxGetDevice(&mut device) })?;
+    }
+    let is_it = |&ordinal: &usize| result::device::get(ordinal as i32).is_ok_and(|it| it == device);
+    let ordinal = if given.is_null() { Some(0) } else { (0..devices).find(is_it) };
+    let ordinal = ordinal.ok_or_else(|| Failure::usage("the current device has no number"))?;
+    let context = device_context(ordinal)?;
+    if !given.is_null() && context.cu_ctx() != given {
+        // SAFETY: it was current a moment ago.
+        check("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(given) })?;
+        return Err(Failure::usage(format!(
+            "the current context is not the primary context of device {ordinal}, which the CUDA \
+             runtime uses"
+        )));
+    }
+    Ok(context)
+}
+
+/// The primary context of a device.
+pub fn device_context(ordinal: usize) -> Result<Arc<CudaContext>> {
+    CudaContext::new(ordinal).map_err(|error| Failure::cuda("cuDevicePrimaryCtxRetain", error.0))
+}
+
+/// A communicator's own stream, and how a caller's stream meets it.
+pub struct Bridge {
+    context: Arc<CudaContext>,
+    stream: Arc<CudaStream>,
+    entered: CudaEvent,
+    left: CudaEvent,
+}
+
+impl Bridge {
+    pub fn new(context: &Arc<CudaContext>) -> Result<Self> {
+        let event =
+            || context.new_event(None).map_err(|error| Failure::cuda("cuEventCreate", error.0));
+        let stream =
+            context.new_stream().map_err(|error| Failure::cuda("cuStreamCreate", error.0))?;
+        Ok(Self { context: context.clone(), stream, entered: event()?, left: event()? })
+    }
+
+    /// The communicator's stream.
+    pub fn stream(&self) -> &Arc<CudaStream> {
+        &self.stream
+    }
+
+    /// Refuses a stream that is being captured: nothing would run, and other ranks would wait.
+    ///
+    /// # Safety
+    /// `stream` is a stream of the communicator's device.
+    pub unsafe fn check(&self, stream: Handle) -> Result<()> {
+        self.bind()?;
+        let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        // SAFETY: the caller names a stream of this context, which is current.
+        check("cuStreamIsCapturing", unsafe { sys::cuStreamIsCapturing(stream, &mut status) })?;
+        match status {
+            sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE => Ok(()),
+            _ => Err(Failure::usage(
+                "the stream is being captured, and ringdove takes part in no CUDA graph yet",
+            )),
+        }
+    }
+
+    /// What is enqueued next on the communicator's stream runs after all that `stream` has now.
+    ///
+    /// # Safety
+    /// As [`Bridge::check`].
+    pub unsafe fn enter(&self, stream: Handle) -> Result<()> {
+        self.bind()?;
+        // SAFETY: both streams and the event are of this context, which is current; an event may be
+        // recorded again as soon as it is waited for.
+        unsafe { order(&self.entered, stream, self.stream.cu_stream()) }
+    }
+
+    /// What is enqueued next on `stream` runs after all that the communicator's stream has now.
+    ///
+    /// # Safety
+    /// As [`Bridge::check`].
+    pub unsafe fn leave(&self, stream: Handle) -> Result<()> {
+        self.bind()?;
+        // SAFETY: as in `enter`.
+        unsafe { order(&self.left, self.stream.cu_stream(), stream) }
+    }
+
+    /// Up to eight bytes of device memory, as they are when `stream` comes to this point. Waits
+    /// for that.
+    ///
+    /// # Safety
+    /// As [`Bridge::check`]; `address` is device memory of at least `bytes` bytes.
+    pub unsafe fn read(&self, address: u64, bytes: usize, stream: Handle) -> Result<u64> {
+        self.bind()?;
+        let mut word = [0; 8];
+        let target = word[..bytes].as_mut_ptr().cast();
+        // SAFETY: the source is the caller's promise, the target lives until the stream is through.
+        unsafe {
+            let copied = sys::cuMemcpyDtoHAsync_v2(target, address, bytes, stream);
+            check("cuMemcpyDtoHAsync", copied)?;
+            check("cuStreamSynchronize", sys::cuStreamSynchronize(stream))?;
+        }
+        Ok(u64::from_le_bytes(word))
+    }
+
+    /// Has all that was enqueued ended?
+    pub fn is_idle(&self) -> bool {
+        // SAFETY: the stream is this bridge's own.
+        let ended = self.bind().map(|()| unsafe { sys::cuStreamQuery(self.stream.cu_stream()) });
+        matches!(ended, Ok(sys::CUresult::CUDA_SUCCESS))
+    }
+
+    /// Waits until all that was enqueued has ended.
+    pub fn synchronize(&self) -> Result<()> {
+        self.stream.synchronize().map_err(|error| Failure::cuda("cuStreamSynchronize", error.0))
+    }
+
+    /// Makes the context current: the handles of default streams mean those of the current one.
+    fn bind(&self) -> Result<()> {
+        self.context.bind_to_thread().map_err(|error| Failure::cuda("cuCtxSetCurrent", error.0))
+    }
+}
+
+/// Makes `second` wait for `first`.
+///
+/// # Safety
+/// Streams and event are alive, and of the current context.
+unsafe fn order(event: &CudaEvent, first: Handle, second: Handle) -> Result<()> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        check("cuEventRecord", sys::cuEventRecord(event.cu_event(), first))?;
+        check("cuStreamWaitEvent", sys::cuStreamWaitEvent(second, event.cu_event(), 0))
+    }
+}

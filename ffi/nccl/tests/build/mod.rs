@@ -1,0 +1,72 @@
+//! The library, and C programs that are built against it.
+#![allow(dead_code, reason = "each test uses some of it")]
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use tempfile::TempDir;
+
+/// A file of this crate.
+pub fn source(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// Where cargo puts what it builds.
+fn target() -> PathBuf {
+    std::env::current_exe().unwrap().parent().unwrap().parent().unwrap().to_owned()
+}
+
+fn built(name: &str) -> PathBuf {
+    let path = target().join(name);
+    assert!(path.exists(), "no {}: run cargo build --release --workspace", path.display());
+    path
+}
+
+/// The library.
+pub fn library() -> PathBuf {
+    built("libnccl.so")
+}
+
+/// A folder in which the library has the names under which programs look for it, and programs.
+pub struct Installed(TempDir);
+
+impl Installed {
+    pub fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::copy(library(), folder.path().join("libnccl.so.2")).unwrap();
+        symlink("libnccl.so.2", folder.path().join("libnccl.so")).unwrap();
+        Self(folder)
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// Builds `tests/NAME.c` as a program does that is linked with NCCL and the driver.
+    pub fn compile(&self, name: &str) -> PathBuf {
+        let sdk = Command::new(built("hwsim")).arg("sdk").arg(self.path("sdk")).output().unwrap();
+        assert!(sdk.status.success(), "{}", String::from_utf8_lossy(&sdk.stderr));
+        let program = self.path(name);
+        let mut compiler = Command::new("cc");
+        compiler.args(["-O1", "-Wall", "-Wextra", "-Werror", "-I"]).arg(source("include"));
+        compiler.arg(source(&format!("tests/{name}.c"))).arg("-o").arg(&program);
+        compiler.arg("-L").arg(self.0.path()).arg("-L").arg(self.path("sdk/lib64"));
+        let output = compiler.args(["-lnccl", "-lcuda"]).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        program
+    }
+
+    /// Runs `program` on virtual hardware.
+    pub fn run(&self, options: &[&str], program: &Path, arguments: &[&str]) -> Output {
+        let mut run = Command::new(built("hwsim"));
+        run.args(["run", "-q"]).args(options).arg("--").arg(program).args(arguments);
+        run.env("LD_LIBRARY_PATH", self.0.path()).output().unwrap()
+    }
+}
+
+/// What a program printed, both streams.
+pub fn text(output: &Output) -> String {
+    let [out, err] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+    format!("{}: {out}{err}", output.status)
+}

@@ -1,0 +1,397 @@
+/* A client of libnccl.so.2 in C: one thread, one process, N virtual GPUs. Calls every function that
+ * is implemented, well and badly. Prints a line for each thing that is not as it should be, and ends
+ * with their number. */
+#include "nccl.h"
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The driver's interface, as far as it is needed: machines without CUDA have no cuda.h. */
+typedef int CUresult;
+typedef int CUdevice;
+typedef struct CUctx_st *CUcontext;
+typedef unsigned long long CUdeviceptr;
+CUresult cuInit(unsigned flags);
+CUresult cuDeviceGetCount(int *count);
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device);
+CUresult cuCtxSetCurrent(CUcontext context);
+CUresult cuCtxSynchronize(void);
+CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes);
+CUresult cuMemFree_v2(CUdeviceptr address);
+CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes);
+CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes);
+CUresult cuStreamCreate(cudaStream_t *stream, unsigned flags);
+CUresult cuStreamDestroy_v2(cudaStream_t stream);
+CUresult cuStreamSynchronize(cudaStream_t stream);
+
+enum { RANKS = 4, COUNT = 1000, WHOLE = RANKS * COUNT };
+
+static int wrong = 0;
+static CUcontext contexts[RANKS];
+static ncclComm_t comms[RANKS];
+static cudaStream_t streams[RANKS];
+static float *sends[RANKS], *receives[RANKS];
+static float host[WHOLE];
+
+#define EXPECT(condition, ...)                          \
+    do {                                                \
+        if (!(condition) && wrong++ < 40) {             \
+            printf("line %d: %s: ", __LINE__, #condition); \
+            printf(__VA_ARGS__);                        \
+            printf("\n");                               \
+        }                                               \
+    } while (0)
+#define OK(call)                                                                     \
+    do {                                                                             \
+        ncclResult_t result = (call);                                                \
+        EXPECT(result == ncclSuccess, "%d: %s", result, ncclGetLastError(NULL));     \
+    } while (0)
+#define REFUSED(status, word, call)                                                       \
+    do {                                                                                  \
+        ncclResult_t result = (call);                                                     \
+        EXPECT(result == (status), "%d", result);                                         \
+        EXPECT(strstr(ncclGetLastError(NULL), word), "%s", ncclGetLastError(NULL));       \
+    } while (0)
+#define CUDA(call) EXPECT((call) == 0, "the driver refuses it")
+
+/* Element i of rank r's input. */
+static float value(int r, int i) { return (float)((i * 7 + r * 13) % 100); }
+
+static void fill(void) {
+    for (int r = 0; r < RANKS; r++) {
+        CUDA(cuCtxSetCurrent(contexts[r]));
+        for (int i = 0; i < WHOLE; i++) host[i] = value(r, i);
+        CUDA(cuMemcpyHtoD_v2((CUdeviceptr)sends[r], host, sizeof host));
+        for (int i = 0; i < WHOLE; i++) host[i] = -1;
+        CUDA(cuMemcpyHtoD_v2((CUdeviceptr)receives[r], host, sizeof host));
+        /* The driver may have taken the bytes, and not yet put them where other streams see them. */
+        CUDA(cuCtxSynchronize());
+    }
+}
+
+static void download(int r) {
+    CUDA(cuCtxSetCurrent(contexts[r]));
+    CUDA(cuStreamSynchronize(streams[r]));
+    CUDA(cuMemcpyDtoH_v2(host, (CUdeviceptr)receives[r], sizeof host));
+}
+
+static float sum(int i) {
+    float total = 0;
+    for (int r = 0; r < RANKS; r++) total += value(r, i);
+    return total;
+}
+
+/* Each rank's result, from `first` to `end`, is `wanted(r, i)`, and the rest is untouched. */
+static void compare(const char *what, int r, int end, float (*wanted)(int r, int i)) {
+    download(r);
+    for (int i = 0; i < WHOLE; i++) {
+        float expected = i < end ? wanted(r, i) : -1;
+        if (host[i] != expected) {
+            printf("%s: rank %d element %d: expected %g, seen %g\n", what, r, i, expected, host[i]);
+            wrong++;
+            return;
+        }
+    }
+}
+
+static float w_sum(int r, int i) { (void)r; return sum(i); }
+static float w_max(int r, int i) {
+    (void)r;
+    float most = 0;
+    for (int k = 0; k < RANKS; k++) most = value(k, i) > most ? value(k, i) : most;
+    return most;
+}
+static float w_half(int r, int i) { return w_sum(r, i) / 2; }
+static float w_scatter(int r, int i) { return sum(r * COUNT + i); }
+static float w_gather(int r, int i) { (void)r; return value(i / COUNT, i % COUNT); }
+static float w_root(int r, int i) { (void)r; return value(1, i); }
+static float w_all(int r, int i) { return value(i / COUNT, r * COUNT + i % COUNT); }
+static float w_part(int r, int i) { return value(2, r * COUNT + i); }
+static float w_left(int r, int i) { return value((r + RANKS - 1) % RANKS, i); }
+
+#define EACH(call)                          \
+    do {                                    \
+        fill();                             \
+        OK(ncclGroupStart());               \
+        for (int r = 0; r < RANKS; r++) OK(call); \
+        OK(ncclGroupEnd());                 \
+    } while (0)
+#define COMPARE(what, end, wanted) \
+    for (int r = 0; r < RANKS; r++) compare(what, r, end, wanted)
+
+static void collectives(void) {
+    EACH(ncclAllReduce(sends[r], receives[r], COUNT, ncclFloat, ncclSum, comms[r], streams[r]));
+    COMPARE("all-reduce", COUNT, w_sum);
+    EACH(pncclAllReduce(sends[r], receives[r], WHOLE, ncclFloat, ncclMax, comms[r], streams[r]));
+    COMPARE("all-reduce, max", WHOLE, w_max);
+    EACH(ncclReduceScatter(sends[r], receives[r], COUNT, ncclFloat, ncclSum, comms[r], streams[r]));
+    COMPARE("reduce-scatter", COUNT, w_scatter);
+    EACH(ncclAllGather(sends[r], receives[r], COUNT, ncclFloat, comms[r], streams[r]));
+    COMPARE("all-gather", WHOLE, w_gather);
+    EACH(ncclBroadcast(sends[r], receives[r], COUNT, ncclFloat, 1, comms[r], streams[r]));
+    COMPARE("broadcast", COUNT, w_root);
+    EACH(ncclAlltoAll(sends[r], receives[r], COUNT, ncclFloat, comms[r], streams[r]));
+    COMPARE("all-to-all", WHOLE, w_all);
+    EACH(ncclScatter(sends[r], receives[r], COUNT, ncclFloat, 2, comms[r], streams[r]));
+    COMPARE("scatter", COUNT, w_part);
+    EACH(ncclReduce(sends[r], r == 3 ? receives[r] : NULL, COUNT, ncclFloat, ncclSum, 3, comms[r],
+                    streams[r]));
+    compare("reduce", 3, COUNT, w_sum);
+    compare("reduce, another rank", 0, 0, w_sum);
+    EACH(ncclGather(sends[r], r == 0 ? receives[r] : NULL, COUNT, ncclFloat, 0, comms[r],
+                    streams[r]));
+    compare("gather", 0, WHOLE, w_gather);
+    compare("gather, another rank", 1, 0, w_gather);
+
+    fill();
+    for (int r = 0; r < RANKS; r++) OK(ncclBcast(sends[r], COUNT, ncclFloat, 1, comms[r], streams[r]));
+    for (int r = 0; r < RANKS; r++) {
+        download(r);
+        CUDA(cuMemcpyDtoH_v2(host, (CUdeviceptr)sends[r], sizeof host));
+        for (int i = 0; i < COUNT; i++) EXPECT(host[i] == value(1, i), "bcast, rank %d", r);
+    }
+    /* Nothing to do is something to do. */
+    EACH(ncclAllReduce(sends[r], receives[r], 0, ncclFloat, ncclSum, comms[r], streams[r]));
+    COMPARE("empty all-reduce", 0, w_sum);
+}
+
+static void groups(void) {
+    /* To the right, from the left; receives are named first. */
+    fill();
+    OK(ncclGroupStart());
+    OK(ncclGroupStart());
+    for (int r = 0; r < RANKS; r++) {
+        OK(ncclRecv(receives[r], COUNT, ncclFloat, (r + RANKS - 1) % RANKS, comms[r], streams[r]));
+        OK(ncclSend(sends[r], COUNT, ncclFloat, (r + 1) % RANKS, comms[r], streams[r]));
+    }
+    OK(ncclGroupEnd());
+    for (int r = 0; r < RANKS; r++) {
+        download(r);
+        EXPECT(host[0] == -1, "an inner end lets calls happen, rank %d", r);
+    }
+    OK(ncclGroupEnd());
+    COMPARE("send and receive", COUNT, w_left);
+
+    /* Two collectives and a ring in one group. */
+    fill();
+    OK(ncclGroupStart());
+    for (int r = 0; r < RANKS; r++) {
+        OK(ncclSend(sends[r], COUNT, ncclFloat, (r + 1) % RANKS, comms[r], streams[r]));
+        OK(ncclAllReduce(sends[r], receives[r], WHOLE, ncclFloat, ncclSum, comms[r], streams[r]));
+        OK(ncclAllGather(sends[r], receives[r], COUNT, ncclFloat, comms[r], streams[r]));
+        OK(ncclRecv(receives[r], COUNT, ncclFloat, (r + RANKS - 1) % RANKS, comms[r], streams[r]));
+    }
+    OK(ncclGroupEnd());
+    for (int r = 0; r < RANKS; r++) {
+        download(r);
+        for (int i = 0; i < WHOLE; i++) {
+            float expected = i < COUNT ? w_left(r, i) : w_gather(r, i);
+            EXPECT(host[i] == expected, "mixed group, rank %d element %d: %g", r, i, host[i]);
+        }
+    }
+
+    /* A call that is refused ends the group: nothing of it happens. */
+    fill();
+    OK(ncclGroupStart());
+    OK(ncclAllReduce(sends[0], receives[0], COUNT, ncclFloat, ncclSum, comms[0], streams[0]));
+    REFUSED(ncclInvalidArgument, "datatype",
+            ncclAllReduce(sends[1], receives[1], COUNT, (ncclDataType_t)10, ncclSum, comms[1], streams[1]));
+    REFUSED(ncclInvalidArgument, "datatype", ncclGroupEnd());
+    compare("refused group", 0, 0, w_sum);
+    REFUSED(ncclInvalidUsage, "ncclGroupStart", ncclGroupEnd());
+}
+
+static void scalars(void) {
+    float half = 0.5f;
+    ncclRedOp_t ops[RANKS];
+    for (int r = 0; r < RANKS; r++)
+        OK(ncclRedOpCreatePreMulSum(&ops[r], &half, ncclFloat, ncclScalarHostImmediate, comms[r]));
+    half = 100;
+    EACH(ncclAllReduce(sends[r], receives[r], COUNT, ncclFloat, ops[r], comms[r], streams[r]));
+    COMPARE("host scalar", COUNT, w_half);
+    REFUSED(ncclInvalidArgument, "datatype",
+            ncclAllReduce(sends[0], receives[0], COUNT, ncclInt, ops[0], comms[0], streams[0]));
+    for (int r = 0; r < RANKS; r++) OK(ncclRedOpDestroy(ops[r], comms[r]));
+    REFUSED(ncclInvalidArgument, "op",
+            ncclAllReduce(sends[0], receives[0], COUNT, ncclFloat, ops[0], comms[0], streams[0]));
+
+    CUdeviceptr device[RANKS];
+    half = 0.5f;
+    for (int r = 0; r < RANKS; r++) {
+        CUDA(cuCtxSetCurrent(contexts[r]));
+        CUDA(cuMemAlloc_v2(&device[r], sizeof half));
+        CUDA(cuMemcpyHtoD_v2(device[r], &half, sizeof half));
+        CUDA(cuCtxSynchronize());
+        OK(ncclRedOpCreatePreMulSum(&ops[r], (void *)device[r], ncclFloat, ncclScalarDevice, comms[r]));
+    }
+    EACH(ncclAllReduce(sends[r], receives[r], COUNT, ncclFloat, ops[r], comms[r], streams[r]));
+    COMPARE("device scalar", COUNT, w_half);
+    for (int r = 0; r < RANKS; r++) OK(ncclRedOpDestroy(ops[r], comms[r]));
+}
+
+static void badly(void) {
+    int number;
+    ncclComm_t comm = NULL;
+    ncclUniqueId id;
+    OK(ncclGetUniqueId(&id));
+    REFUSED(ncclInvalidArgument, "version", ncclGetVersion(NULL));
+    REFUSED(ncclInvalidArgument, "uniqueId", ncclGetUniqueId(NULL));
+    REFUSED(ncclInvalidArgument, "comm", ncclCommInitRank(NULL, 2, id, 0));
+    REFUSED(ncclInvalidArgument, "rank", ncclCommInitRank(&comm, 2, id, 2));
+    REFUSED(ncclInvalidArgument, "rank", ncclCommInitRank(&comm, 2, id, -1));
+    REFUSED(ncclInvalidArgument, "nranks", ncclCommInitRank(&comm, -2, id, 0));
+    memset(&id, 0x5a, sizeof id);
+    REFUSED(ncclInvalidArgument, "id", ncclCommInitRank(&comm, 1, id, 0));
+    ncclConfig_t config;
+    memset(&config, 0, sizeof config);
+    REFUSED(ncclInvalidArgument, "config", ncclCommInitRankConfig(&comm, 1, id, 0, &config));
+    int far[] = {0, 1000};
+    REFUSED(ncclInvalidArgument, "devlist", ncclCommInitAll(&comm, 2, far));
+    REFUSED(ncclInvalidArgument, "ndev", ncclCommInitAll(&comm, 0, NULL));
+    REFUSED(ncclInvalidArgument, "comm", ncclCommCount(NULL, &number));
+    REFUSED(ncclInvalidArgument, "comm", ncclCommCount((ncclComm_t)0x1234567890, &number));
+    REFUSED(ncclInvalidArgument, "count", ncclCommCount(comms[0], NULL));
+    REFUSED(ncclInvalidArgument, "root",
+            ncclBroadcast(sends[0], receives[0], 1, ncclFloat, RANKS, comms[0], streams[0]));
+    REFUSED(ncclInvalidArgument, "root",
+            ncclReduce(sends[0], receives[0], 1, ncclFloat, ncclSum, -1, comms[0], streams[0]));
+    REFUSED(ncclInvalidArgument, "peer", ncclSend(sends[0], 1, ncclFloat, RANKS, comms[0], streams[0]));
+    REFUSED(ncclInvalidArgument, "send buffer",
+            ncclAllReduce(NULL, receives[0], 1, ncclFloat, ncclSum, comms[0], streams[0]));
+    REFUSED(ncclInvalidArgument, "send buffer",
+            ncclAllReduce(sends[0], receives[0], (size_t)WHOLE * 1000, ncclFloat, ncclSum, comms[0],
+                          streams[0]));
+    REFUSED(ncclInvalidArgument, "count",
+            ncclAllReduce(sends[0], receives[0], SIZE_MAX, ncclFloat, ncclSum, comms[0], streams[0]));
+    REFUSED(ncclInvalidArgument, "op",
+            ncclAllReduce(sends[0], receives[0], 1, ncclFloat, (ncclRedOp_t)77, comms[0], streams[0]));
+    REFUSED(ncclInvalidArgument, "residence",
+            ncclRedOpCreatePreMulSum((ncclRedOp_t *)&number, host, ncclFloat,
+                                     (ncclScalarResidence_t)9, comms[0]));
+    REFUSED(ncclInvalidArgument, "handle", ncclCommDeregister(comms[0], NULL));
+    REFUSED(ncclInvalidUsage, "does not implement", ncclCommSplit(comms[0], 0, 0, &comm, NULL));
+    EXPECT(strlen(ncclGetErrorString(ncclInvalidUsage)) > 0, "no text");
+    EXPECT(ncclGetErrorString((ncclResult_t)-7) != NULL, "no text");
+    /* None of it has hurt the communicators. */
+    ncclResult_t state;
+    for (int r = 0; r < RANKS; r++) {
+        OK(ncclCommGetAsyncError(comms[r], &state));
+        EXPECT(state == ncclSuccess, "%d", state);
+    }
+}
+
+static void memory(void) {
+    void *buffer = NULL, *handle = NULL;
+    CUDA(cuCtxSetCurrent(contexts[0]));
+    OK(ncclMemAlloc(&buffer, 4096));
+    OK(ncclCommRegister(comms[0], buffer, 4096, &handle));
+    OK(ncclCommDeregister(comms[0], handle));
+    REFUSED(ncclInvalidArgument, "handle", ncclCommDeregister(comms[0], handle));
+    OK(ncclMemFree(buffer));
+    OK(ncclMemFree(NULL));
+}
+
+/* All ranks of a new communicator, joined by one thread in a group. */
+static void join(ncclConfig_t *config) {
+    ncclUniqueId id;
+    OK(ncclGetUniqueId(&id));
+    OK(ncclGroupStart());
+    for (int r = 0; r < RANKS; r++) {
+        CUDA(cuCtxSetCurrent(contexts[r]));
+        ncclResult_t result = config ? ncclCommInitRankConfig(&comms[r], RANKS, id, r, config)
+                                     : ncclCommInitRank(&comms[r], RANKS, id, r);
+        EXPECT(result == ncclSuccess, "%s", ncclGetLastError(NULL));
+    }
+    ncclResult_t result = ncclGroupEnd();
+    EXPECT(result == (config ? ncclInProgress : ncclSuccess), "%d: %s", result, ncclGetLastError(NULL));
+    for (int r = 0; r < RANKS; r++) {
+        ncclResult_t state = ncclInProgress;
+        while (state == ncclInProgress) OK(ncclCommGetAsyncError(comms[r], &state));
+        EXPECT(state == ncclSuccess, "%d: %s", state, ncclGetLastError(comms[r]));
+    }
+}
+
+static void leave(void) {
+    for (int r = 0; r < RANKS; r++) OK(ncclCommFinalize(comms[r]));
+    for (int r = 0; r < RANKS; r++) OK(ncclCommDestroy(comms[r]));
+    int number;
+    REFUSED(ncclInvalidArgument, "comm", ncclCommCount(comms[0], &number));
+    REFUSED(ncclInvalidArgument, "comm", ncclCommDestroy(comms[0]));
+}
+
+int main(void) {
+    int version = 0, devices = 0;
+    OK(ncclGetVersion(&version));
+    EXPECT(version == NCCL_VERSION_CODE, "%d", version);
+    CUDA(cuInit(0));
+    CUDA(cuDeviceGetCount(&devices));
+    EXPECT(devices >= RANKS, "%d devices", devices);
+    for (int r = 0; r < RANKS; r++) {
+        CUDA(cuDevicePrimaryCtxRetain(&contexts[r], r));
+        CUDA(cuCtxSetCurrent(contexts[r]));
+        CUDA(cuMemAlloc_v2((CUdeviceptr *)&sends[r], sizeof host));
+        CUDA(cuMemAlloc_v2((CUdeviceptr *)&receives[r], sizeof host));
+        CUDA(cuStreamCreate(&streams[r], 1));
+    }
+    join(NULL);
+    for (int r = 0; r < RANKS; r++) {
+        int count = 0, rank = -1, device = -1;
+        OK(ncclCommCount(comms[r], &count));
+        OK(ncclCommUserRank(comms[r], &rank));
+        OK(ncclCommCuDevice(comms[r], &device));
+        EXPECT(count == RANKS && rank == r && device == r, "%d %d %d", count, rank, device);
+    }
+    collectives();
+    groups();
+    scalars();
+    badly();
+    memory();
+    collectives();
+    leave();
+
+    /* Default streams mean those of each rank's device. */
+    cudaStream_t own[RANKS];
+    memcpy(own, streams, sizeof own);
+    OK(ncclCommInitAll(comms, RANKS, NULL));
+    for (uintptr_t handle = 0; handle <= 2; handle++) {
+        for (int r = 0; r < RANKS; r++) streams[r] = (cudaStream_t)handle;
+        collectives();
+    }
+    memcpy(streams, own, sizeof own);
+    /* A stream may be destroyed as soon as its work is done. */
+    for (int r = 0; r < RANKS; r++) {
+        CUDA(cuCtxSetCurrent(contexts[r]));
+        CUDA(cuStreamDestroy_v2(streams[r]));
+        CUDA(cuStreamCreate(&streams[r], 1));
+    }
+    collectives();
+    leave();
+
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    /* A rank that has no work left leaves the others alone. */
+    join(&config);
+    collectives();
+    OK(ncclCommAbort(comms[3]));
+    for (int r = 0; r < 3; r++) {
+        ncclResult_t state = ncclInProgress;
+        OK(ncclCommGetAsyncError(comms[r], &state));
+        EXPECT(state == ncclSuccess, "rank %d: %d: %s", r, state, ncclGetLastError(comms[r]));
+    }
+    /* An abort ends work that waits, on all ranks, and says so. */
+    OK(ncclAllReduce(sends[0], receives[0], COUNT, ncclFloat, ncclSum, comms[0], streams[0]));
+    OK(ncclCommAbort(comms[0]));
+    CUDA(cuCtxSetCurrent(contexts[0]));
+    CUDA(cuStreamSynchronize(streams[0]));
+    for (int r = 1; r < 3; r++) {
+        ncclResult_t state = ncclSuccess;
+        OK(ncclCommGetAsyncError(comms[r], &state));
+        EXPECT(state == ncclRemoteError, "rank %d: %d", r, state);
+        EXPECT(strstr(ncclGetLastError(comms[r]), "ncclCommAbort"), "%s", ncclGetLastError(comms[r]));
+        OK(ncclCommDestroy(comms[r]));
+    }
+    printf("%d wrong\n", wrong);
+    return wrong != 0;
+}

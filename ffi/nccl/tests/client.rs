@@ -1,0 +1,36 @@
+//! C programs that know NCCL's header alone, on virtual hardware.
+
+mod build;
+
+use build::{Installed, text};
+
+/// If this fails, a program of NCCL gets wrong results, another result code than NCCL documents,
+/// or a message that does not name the argument. The strict driver behaves like the worst of real
+/// ones.
+#[test]
+fn every_function_does_what_it_should_well_and_badly() {
+    let installed = Installed::new();
+    let program = installed.compile("client");
+    for profile in ["lenient", "strict"] {
+        let options = ["--machine", "pcie4", "--driver-profile", profile];
+        let output = installed.run(&options, &program, &[]);
+        assert!(output.status.success(), "{profile}: {}", text(&output));
+        assert!(text(&output).contains("0 wrong"), "{profile}: {}", text(&output));
+    }
+}
+
+/// Ranks that are processes, on one node and on two.
+#[test]
+fn ranks_are_processes_too() {
+    let installed = Installed::new();
+    let program = installed.compile("ranks");
+    for (number, (machine, processes)) in [("pcie4", 4), ("dgx-a100 x 2", 4)].iter().enumerate() {
+        let id = installed.path(&format!("id{number}")).display().to_string();
+        let processes = processes.to_string();
+        let options = ["--machine", machine, "--procs", &processes];
+        let output = installed.run(&options, &program, &[&id]);
+        let seen = text(&output);
+        assert!(output.status.success(), "{machine}: {seen}");
+        assert_eq!(seen.matches(": right").count(), 4, "{machine}: {seen}");
+    }
+}

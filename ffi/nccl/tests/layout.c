@@ -1,0 +1,30 @@
+/* Names, values and layouts that programs were compiled with. */
+#include "nccl.h"
+
+#include <stddef.h>
+
+#define SAME(what, value) _Static_assert((what) == (value), #what)
+
+SAME(sizeof(ncclUniqueId), 128);
+SAME(sizeof(ncclConfig_t), 48);
+SAME(offsetof(ncclConfig_t, magic), 8);
+SAME(offsetof(ncclConfig_t, version), 12);
+SAME(offsetof(ncclConfig_t, blocking), 16);
+SAME(offsetof(ncclConfig_t, cgaClusterSize), 20);
+SAME(offsetof(ncclConfig_t, minCTAs), 24);
+SAME(offsetof(ncclConfig_t, maxCTAs), 28);
+SAME(offsetof(ncclConfig_t, netName), 32);
+SAME(offsetof(ncclConfig_t, splitShare), 40);
+SAME(NCCL_VERSION_CODE, 22105);
+SAME(NCCL_VERSION(2, 8, 4), 2804);
+SAME(ncclRemoteError, 6);
+SAME(ncclInProgress, 7);
+SAME(ncclBfloat16, 9);
+SAME(ncclAvg, 4);
+SAME(ncclNumOps, 5);
+SAME(ncclScalarHostImmediate, 1);
+SAME(sizeof(ncclRedOp_t), 4);
+SAME(sizeof(ncclDataType_t), 4);
+SAME(sizeof(ncclResult_t), 4);
+
+int main(void) { return 0; }

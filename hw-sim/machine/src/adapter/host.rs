@@ -1,0 +1,43 @@
+//! The host of a process's adapters: its place in the fabric, and the memory that they may touch.
+
+use super::error::Result;
+use super::region::{Held, RegionRequest, Regions};
+use crate::description::Description;
+use crate::fabric::Fabric;
+use crate::memory::GlobalMemory;
+use std::sync::Arc;
+
+/// Finds the memory of the process's virtual GPUs, if it uses any.
+pub type GpuMemory = fn() -> Option<&'static GlobalMemory>;
+
+/// What all adapters of a process share.
+pub(super) struct Host {
+    pub fabric: Arc<Fabric>,
+    pub regions: Regions,
+    gpu_memory: GpuMemory,
+    peer_memory: bool,
+    /// Plain writes land out of order.
+    pub out_of_order: bool,
+}
+
+impl Host {
+    pub fn new(description: &Description, fabric: Arc<Fabric>, gpu_memory: GpuMemory) -> Self {
+        Self {
+            fabric,
+            regions: Regions::default(),
+            gpu_memory,
+            peer_memory: description.peer_memory,
+            out_of_order: description.driver.place_out_of_order,
+        }
+    }
+
+    /// Registers memory at `base` of this process.
+    pub fn register(&self, request: &RegionRequest, base: u64) -> Result<u32> {
+        self.regions.register(request, base, (self.gpu_memory)(), self.peer_memory)
+    }
+
+    /// Holds all regions for a copy.
+    pub fn hold(&self) -> Held<'_> {
+        self.regions.hold((self.gpu_memory)())
+    }
+}

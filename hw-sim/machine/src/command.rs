@@ -1,0 +1,53 @@
+//! Commands: the steps of a stream.
+
+use crate::client::Client;
+use crate::copy::{Bulk, Transfer2d};
+use crate::error::Result;
+use crate::kernel::KernelRun;
+use crate::record::Records;
+use crate::wait_value::{WaitValue, WriteValue};
+use std::sync::Arc;
+
+/// A host function; it learns whether its context has failed before its turn came.
+pub type HostCall = Box<dyn FnOnce(Result<()>) + Send>;
+
+/// Commands in order, which others wait for: a stream, to another one.
+pub trait Timeline: Send + Sync {
+    /// True if `count` commands are done; otherwise `follower` is notified when they are.
+    fn completed_or_notify(&self, count: u64, follower: Arc<dyn Client>) -> bool;
+}
+
+/// One step of a stream.
+pub enum Command {
+    /// A copy or a fill.
+    Bulk(Bulk),
+    /// A copy of rows.
+    Copy2d(Transfer2d),
+    /// Bytes taken from pageable memory when the call was made.
+    Staged {
+        /// Where they go.
+        destination: u64,
+        /// The bytes.
+        bytes: Vec<u8>,
+    },
+    /// A kernel.
+    Kernel(Arc<KernelRun>),
+    /// Completes a record of an event.
+    Record(Arc<Records>, u64),
+    /// Waits for a record of an event.
+    WaitEvent(Arc<Records>, u64),
+    /// Waits until another stream has finished that many commands.
+    WaitStream(Arc<dyn Timeline>, u64),
+    /// Waits for a word in memory.
+    WaitValue(WaitValue),
+    /// Writes a word.
+    WriteValue(WriteValue),
+    /// Calls a host function.
+    HostCall(HostCall),
+    /// Frees device memory.
+    Free(u64),
+    /// Holds the stream until the machine's clock shows this, ns.
+    Until(u64),
+    /// A command with its ticket of the stream's hardware queue.
+    Placed(u64, Box<Command>),
+}

@@ -1,0 +1,59 @@
+//! Lists of faults, as `HWSIM_FAULTS` has them: a seed, and faults of devices by name.
+//!
+//! `seed=7,hwsim0:port-down,*:delay=200`; `node1/hwsim0:port-down` is for one node. Adapters and
+//! device engines share one list and have faults of their own kinds: each takes what bears its name
+//! and is of its kind. An entry that is of no kind is an error whoever reads it.
+
+use super::{AdapterFault, EngineFault};
+use std::str::FromStr;
+
+/// The environment variable with faults for all processes of a run.
+pub const FAULTS_VARIABLE: &str = "HWSIM_FAULTS";
+
+/// The faults of one device, and the seed of its choices.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct DeviceFaults<F> {
+    pub seed: u64,
+    pub faults: Vec<F>,
+}
+
+/// The faults of the device of this name on this node: those of its machine file, and behind them
+/// those of a list.
+pub(crate) fn of_device<F: FromStr<Err = String>>(
+    of_file: &[String],
+    list: &str,
+    node: u32,
+    name: &str,
+) -> Result<DeviceFaults<F>, String> {
+    let faults = of_file.iter().map(|fault| fault.parse()).collect::<Result<_, _>>()?;
+    let mut found = DeviceFaults { seed: 0, faults };
+    for entry in list.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
+        let wrong = || format!("expected seed=NUMBER or DEVICE:FAULT, found `{entry}`");
+        if let Some(seed) = entry.strip_prefix("seed=") {
+            found.seed = seed.parse().map_err(|_| wrong())?;
+            continue;
+        }
+        let (place, fault) = entry.split_once(':').ok_or_else(wrong)?;
+        let (of_node, device) = match place.split_once('/') {
+            Some((of_node, device)) => {
+                let index = of_node.strip_prefix("node").and_then(|text| text.parse::<u32>().ok());
+                (Some(index.ok_or_else(wrong)?), device)
+            }
+            None => (None, place),
+        };
+        let meant = of_node.is_none_or(|of_node| of_node == node);
+        match fault.parse() {
+            Ok(fault) if meant && (device == "*" || device == name) => found.faults.push(fault),
+            Ok(_) => {}
+            // Another kind's, and not for us alone.
+            Err(_) if device != name && is_known(fault) => {}
+            Err(why) => return Err(why),
+        }
+    }
+    Ok(found)
+}
+
+/// Is it a fault of any kind of device?
+fn is_known(fault: &str) -> bool {
+    fault.parse::<AdapterFault>().is_ok() || fault.parse::<EngineFault>().is_ok()
+}

@@ -1,0 +1,17 @@
+//! Faults of virtual devices, by name: which there are, and the lists that hold them. The effect of
+//! a fault is its device's business: `adapter::fault` and `engine::fault`.
+//!
+//! In a machine file a device has `faults = ["delay=200"]`. `HWSIM_FAULTS` holds a list with
+//! commas: `seed=7,hwsim0:port-down,*:delay=200`; `node1/hwsim0:port-down` is for one node.
+
+mod adapter;
+mod argument;
+mod choice;
+mod engine;
+mod list;
+
+pub(crate) use adapter::AdapterFault;
+pub(crate) use choice::choose;
+pub(crate) use engine::EngineFault;
+pub use list::FAULTS_VARIABLE;
+pub(crate) use list::{DeviceFaults, of_device};
