@@ -2,7 +2,7 @@
 
 mod hardware;
 
-use hardware::{run_bounded, tool};
+use hardware::{hwsim, run_bounded, tool};
 use serde_json::Value;
 use std::process::{Command, ExitStatus};
 
@@ -17,7 +17,7 @@ fn is_real() -> bool {
 
 /// `ringdove doctor` with these options of `hwsim run` and these variables.
 fn doctor_on(options: &[&str], variables: &[(&str, &str)], json: bool) -> (ExitStatus, String) {
-    let mut command = Command::new(tool("hwsim"));
+    let mut command = hwsim();
     command.args(["run", "--quiet"]).args(options).arg("--").arg(tool("ringdove")).arg("doctor");
     command.args(json.then_some("--json")).envs(variables.iter().copied());
     run_bounded(command)

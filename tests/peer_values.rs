@@ -8,7 +8,7 @@
 mod hardware;
 
 use hardware::perf::on_real_hardware;
-use hardware::{run_bounded, settings, tool};
+use hardware::{hwsim, run_bounded, settings};
 use ringdove::bootstrap::{ControlPlane, JoinRequest, Launch};
 use ringdove::id::Rank;
 use ringdove::{Communicator, Error, ReduceOp, Settings};
@@ -193,7 +193,7 @@ fn refused(test: &str, case: Lie, field: &str, says: &[&str]) {
             return println!("refused: {error}");
         }
     }
-    let mut command = Command::new(tool("hwsim"));
+    let mut command = hwsim();
     command.args(["run", "--quiet", "--machine", "pcie4", "--procs", "2", "--"]);
     command.arg(std::env::current_exe().unwrap());
     command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(PLACE, "inside");

@@ -179,11 +179,11 @@ fn start(
     settings: &Settings,
 ) -> Result<ConnectedRank> {
     let (rank, ranks) = (state.rank, process.geometry.rank_count);
-    state.memory.publish(rank, ranks, settings.wait_timeout)?;
     let remedies = &settings.remedies;
+    let pinned = remedies.pinned_uploads;
+    state.memory.publish(rank, ranks, (settings.wait_timeout, pinned))?;
     let mut launcher = Launcher::new(&state, remedies)?;
-    launcher.share(process.ranks_on(&state.context));
-    sharing::check(process, &state, &launcher)?;
+    sharing::check(process, &state, &mut launcher, remedies)?;
     let launcher = Arc::new(Mutex::new(launcher));
     let tidy = Tidy::new(&launcher, remedies.late_frees);
     let engine = attach::attach(process, &state, others, settings)?;

@@ -278,11 +278,18 @@ impl RankMemory {
         self.control.bytes() + self.signals.bytes() + self.staging.bytes()
     }
 
-    /// Writes what the executor reads: the port table and the communicator's record.
-    pub fn publish(&self, rank: Rank, rank_count: u32, limit: Duration) -> Result<()> {
+    /// Writes what the executor reads: the port table and the communicator's record. `limit` is
+    /// that of waits; without `pinned`, it may come late.
+    pub fn publish(
+        &self,
+        rank: Rank,
+        rank_count: u32,
+        (limit, pinned): (Duration, bool),
+    ) -> Result<()> {
+        let write = if pinned { DeviceMemory::write } else { DeviceMemory::write_pageable };
         let ports: Vec<Port> =
             (0..self.layout.ports.len()).map(|number| self.port(number)).collect();
-        self.control.write(control::PORTS, bytemuck::cast_slice(&ports))?;
+        write(&self.control, control::PORTS, bytemuck::cast_slice(&ports))?;
         let at = |offset: usize| self.control.address() + offset as u64;
         let communicator = DeviceCommunicator {
             ring_slots: match &self.doorbell {
@@ -306,7 +313,7 @@ impl RankMemory {
             staging: self.staging.address(),
             host_staging: self.host.as_ref().map_or(0, |part| part.staging.address()),
         };
-        self.control.write(control::COMMUNICATOR, bytemuck::bytes_of(&communicator))
+        write(&self.control, control::COMMUNICATOR, bytemuck::bytes_of(&communicator))
     }
 
     /// The device's form of port `number`.
