@@ -170,8 +170,8 @@ pub enum Error {
         /// What was read back.
         seen: u64,
     },
-    /// A call on a stream that is being captured into a graph. Nothing was enqueued, no other rank
-    /// was told, and the communicator stays usable.
+    /// A call on a stream that is being captured into a graph. Nothing was enqueued, no call record
+    /// was sent, and the communicator stays usable.
     #[error(
         "{rank}: {call} on a stream that is being captured: a collective takes part in no graph. \
          End the capture first, or enqueue on another stream"

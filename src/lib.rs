@@ -50,6 +50,7 @@
 //! | `cli` | yes | the `ringdove` command |
 //! | `verbs` | yes | ranks on several nodes, by RDMA adapters; its build needs cmake and libclang |
 //! | `cust` | no | contexts, streams, buffers of the crate `cust`; its build needs `libcuda.so` |
+//! | `draft-plans` | no | `plan::Draft`: programs of single ranks of many thousands, for models |
 
 pub mod bootstrap;
 pub mod communicator;
@@ -65,7 +66,8 @@ pub mod topology;
 pub mod transport;
 
 pub use communicator::{
-    Communicator, Element, Group, Reduction, Registered, Registration, Scalar, Statistics, UniqueId,
+    CollectiveSpec, Communicator, Element, Group, Reduction, Registered, Registration, Scalar,
+    Statistics, UniqueId,
 };
 pub use error::{Error, Result};
 pub use gpu::{DeviceBuffer, DeviceBufferMut, device_count, open_device};

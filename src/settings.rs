@@ -233,7 +233,10 @@ impl Settings {
         for (name, _) in std::env::vars_os() {
             let name = name.to_string_lossy();
             let mut settings = TABLE.iter().chain(LAUNCH_TABLE);
-            let known = settings.any(|setting| setting.name == name) || name == "RINGDOVE_LOG";
+            let known = settings.any(|setting| setting.name == name)
+                || name == "RINGDOVE_LOG"
+                // Of this repository's tests, which run the library inside of their programs.
+                || name.starts_with("RINGDOVE_TEST_");
             if name.starts_with("RINGDOVE_") && !known {
                 tracing::warn!(%name, "not a setting of ringdove; ignored");
             }

@@ -135,7 +135,7 @@ fn every_count_and_number_of_ranks() {
 }
 
 /// If this fails, a message is taken for the one that was in its slot before, or a short one leaves
-/// words that a long one trips over, or flagged messages do not mix with rings.
+/// words that a long one trips over, or LL messages do not mix with rings.
 #[test]
 fn small_calls_back_to_back_in_every_order_of_sizes() {
     on_engines("pcie4", || {

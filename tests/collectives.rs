@@ -7,7 +7,10 @@ use cudarc::driver::{CudaSlice, CudaStream};
 use hardware::data::{expected, first_difference, input, scalar};
 use hardware::engines::on_engines;
 use hardware::{World, download, on_machine, on_processes, settings, upload};
-use ringdove::{Collective, Communicator, DataType, Error, ReduceOp, Reduction, Scalar, Settings};
+use ringdove::{
+    Collective, CollectiveSpec, Communicator, DataType, Error, ReduceOp, Reduction, Scalar,
+    Settings,
+};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -98,6 +101,11 @@ impl Case {
             op => op.into(),
         })
     }
+
+    fn spec(&self, rank: usize) -> CollectiveSpec {
+        let &Self { collective, data_type, .. } = self;
+        CollectiveSpec { collective, data_type, reduction: self.reduction(rank) }
+    }
 }
 
 /// Runs `case` on `world`; every byte of every rank must be as promised, the input's too.
@@ -116,7 +124,6 @@ fn check_apart(world: &World, case: Case, inputs: &[Vec<u8>]) {
     let size = |rank| case.parts(rank, ranks).1 * case.bytes();
     let poison: Vec<_> = (0..ranks).map(|rank| vec![POISON; size(rank)]).collect();
     let mut receives = world.upload(&poison);
-    let named = (case.collective, case.data_type);
     for (rank, (communicator, stream)) in world.ranks().enumerate() {
         let (sent, received) = (inputs[rank].len(), size(rank));
         let (has_input, has_output) = case.parts(rank, ranks);
@@ -124,8 +131,7 @@ fn check_apart(world: &World, case: Case, inputs: &[Vec<u8>]) {
         let send = (has_input > 0).then_some(&send);
         let mut receive = receives[rank].slice_mut(..received);
         let receive = (has_output > 0).then_some(&mut receive);
-        let reduction = case.reduction(rank);
-        let called = communicator.collective_bytes(named, send, receive, reduction, stream);
+        let called = communicator.collective_bytes(case.spec(rank), send, receive, stream);
         called.unwrap_or_else(|error| panic!("{case:?}, rank {rank}: {error}"));
     }
     world.finish();
@@ -155,9 +161,7 @@ fn check_in_place(world: &World, case: Case, inputs: &[Vec<u8>]) {
     let mut buffers = world.upload(&before);
     for (rank, (communicator, stream)) in world.ranks().enumerate() {
         let mut buffer = buffers[rank].slice_mut(..before[rank].len());
-        let named = (case.collective, case.data_type);
-        let reduction = case.reduction(rank);
-        let called = communicator.collective_bytes_in_place(named, &mut buffer, reduction, stream);
+        let called = communicator.collective_bytes_in_place(case.spec(rank), &mut buffer, stream);
         called.unwrap_or_else(|error| panic!("{case:?}, rank {rank}: {error}"));
     }
     world.finish();
@@ -310,10 +314,8 @@ fn check_own(world: &World, first: usize, ranks: usize, case: Case) {
         let rank = first + place;
         let send = sends[place].slice(..inputs[rank].len());
         let mut receive = receives[place].slice_mut(..size(rank));
-        let named = (case.collective, case.data_type);
-        let reduction = case.reduction(rank);
         let (send, receive) = (Some(&send), Some(&mut receive));
-        communicator.collective_bytes(named, send, receive, reduction, stream).unwrap();
+        communicator.collective_bytes(case.spec(rank), send, receive, stream).unwrap();
     }
     world.finish();
     for (place, rank) in own.enumerate() {
@@ -414,8 +416,8 @@ fn all_to_all_with_counts_and_displacements() {
                 start - count(rank, to)..start
             };
             let parts: Vec<_> = (0..ranks).map(part).collect();
-            let (to, from) = ((&sends[rank], &parts[..]), placed(rank));
-            communicator.all_to_all_v(to, (&mut receives[rank], &from), stream).unwrap();
+            let (send, receive) = (&sends[rank], &mut receives[rank]);
+            communicator.all_to_all_v(send, &parts, receive, &placed(rank), stream).unwrap();
         }
         world.finish();
         for (rank, receive) in receives.iter().enumerate() {
@@ -429,8 +431,9 @@ fn all_to_all_with_counts_and_displacements() {
         }
         let (communicator, stream) = (&world.communicators[0], &world.streams[0]);
         let (nothing, outside) = ([0..0, 0..0, 0..0, 0..0], [0..1, 1..2, 2..3, 64..66]);
-        let (to, from) = ((&sends[0], &nothing[..]), (&mut receives[0], &outside[..]));
-        let error = communicator.all_to_all_v(to, from, stream).unwrap_err();
+        let (send, receive) = (&sends[0], &mut receives[0]);
+        let called = communicator.all_to_all_v(send, &nothing, receive, &outside, stream);
+        let error = called.unwrap_err();
         assert!(error.to_string().contains("64..66"), "{error}");
     });
 }
@@ -470,11 +473,12 @@ fn what_cannot_be_is_refused_and_the_communicator_stays_usable() {
         let (rank, stream) = (&world.communicators[0], &world.streams[0]);
         let mut buffers: Vec<_> = (0..2).map(|_| upload(stream, &[1; 64])).collect();
         let [first, second] = &mut buffers[..] else { unreachable!() };
-        let named = |collective| (collective, DataType::F32);
+        let spec =
+            |collective| CollectiveSpec { collective, data_type: DataType::F32, reduction: None };
         let mut refused = |collective, sent: usize, received: usize, parts: &[&str]| {
             let (send, mut receive) = (first.slice(..sent), second.slice_mut(..received));
             let (send, receive) = (Some(&send), Some(&mut receive));
-            let error = rank.collective_bytes(named(collective), send, receive, None, stream);
+            let error = rank.collective_bytes(spec(collective), send, receive, stream);
             let error = error.expect_err("refused");
             assert!(matches!(error, Error::Argument { .. }), "{error}");
             let text = error.to_string();
@@ -505,8 +509,8 @@ fn disagree(one: (Collective, usize), other: (Collective, usize), parts: &[&str]
         let (sent, received) = case.parts(rank.rank() as usize, 2);
         let send = send.slice(..sent * case.bytes());
         let mut receive = receive.slice_mut(..received * case.bytes());
-        let named = (collective, DataType::F32);
-        let called = rank.collective_bytes(named, Some(&send), Some(&mut receive), None, stream);
+        let spec = CollectiveSpec { collective, data_type: DataType::F32, reduction: None };
+        let called = rank.collective_bytes(spec, Some(&send), Some(&mut receive), stream);
         seen.extend(called.err());
     }
     let error = seen

@@ -106,7 +106,7 @@ fn free_channels(engines: &[Candidate]) -> Vec<u64> {
     engines.iter().map(free).collect()
 }
 
-/// If this fails, the setting does not choose, and nobody can steer clear of a bad card.
+/// If this fails, the setting does not choose, and nobody can avoid a broken adapter.
 #[test]
 fn engines_are_dealt_out_as_the_setting_names_them() {
     on_device_engines(&[], &[], || {

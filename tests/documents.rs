@@ -10,6 +10,11 @@ fn root() -> &'static Path {
 
 /// Every document of the repository: its path from the root, and its text.
 fn documents() -> Vec<(PathBuf, String)> {
+    files(&[".md"])
+}
+
+/// Every file below the root whose name ends so, with its text.
+fn files(endings: &[&str]) -> Vec<(PathBuf, String)> {
     let mut found = Vec::new();
     let mut folders = vec![root().to_owned()];
     while let Some(folder) = folders.pop() {
@@ -17,13 +22,13 @@ fn documents() -> Vec<(PathBuf, String)> {
             let name = entry.file_name().unwrap().to_string_lossy().into_owned();
             if entry.is_dir() && ![".git", "target", ".tools"].contains(&name.as_str()) {
                 folders.push(entry);
-            } else if name.ends_with(".md") {
+            } else if endings.iter().any(|ending| name.ends_with(ending)) {
                 let text = fs::read_to_string(&entry).unwrap();
                 found.push((entry.strip_prefix(root()).unwrap().to_owned(), text));
             }
         }
     }
-    assert!(found.len() >= 8, "only {} documents found: is the walk broken?", found.len());
+    assert!(found.len() >= 8, "only {} files found: is the walk broken?", found.len());
     found
 }
 
@@ -75,34 +80,50 @@ fn files_that_are_named_exist() {
     assert!(missing.is_empty(), "files that do not exist:\n  {}", missing.join("\n  "));
 }
 
-/// If this fails, a document uses a word that `src/GLOSSARY.md` replaces by a term of the field.
-#[test]
-fn documents_use_the_terms_of_the_glossary() {
-    let replaced = [
-        ("flagged", "low-latency (LL)"),
-        ("seat", "rank state"),
-        ("seats", "rank states"),
-        ("card", "peer info"),
-        ("cards", "peer info"),
-        ("gossip", "call record"),
-        ("condemn", "fail"),
-        ("condemned", "failed"),
-        ("bell", "doorbell ring"),
-    ];
+/// Words that `src/GLOSSARY.md` replaces, with its terms.
+const REPLACED: [(&str, &str); 9] = [
+    ("flagged", "low-latency (LL)"),
+    ("seat", "rank state"),
+    ("seats", "rank states"),
+    ("card", "peer info"),
+    ("cards", "peer info"),
+    ("gossip", "call record"),
+    ("condemn", "fail"),
+    ("condemned", "failed"),
+    ("bell", "doorbell ring"),
+];
+
+/// Where `text` uses them: line and what to write instead.
+fn replaced_words(text: &str) -> Vec<String> {
     let mut found = Vec::new();
-    for (document, text) in documents() {
-        // Between backticks stand names of code; the changelog has old ones.
-        for (number, line) in text.lines().enumerate() {
-            let prose = line.split('`').step_by(2);
-            let words = prose.flat_map(|text| text.split(|c: char| !c.is_alphanumeric()));
-            for word in words.map(str::to_lowercase) {
-                if let Some((_, term)) = replaced.iter().find(|(old, _)| *old == word) {
-                    let place = format!("{}:{}", document.display(), number + 1);
-                    found.push(format!("{place}: {word}: write {term}"));
-                }
+    for (number, line) in text.lines().enumerate() {
+        let words = line.split(|c: char| !c.is_alphanumeric()).map(str::to_lowercase);
+        for word in words {
+            if let Some((_, term)) = REPLACED.iter().find(|(old, _)| *old == word) {
+                found.push(format!("{}: {word}: write {term}", number + 1));
             }
         }
     }
+    found
+}
+
+/// If this fails, a document or a source file uses a word that `src/GLOSSARY.md` replaces by a term
+/// of the field.
+#[test]
+fn documents_and_code_use_the_terms_of_the_glossary() {
+    let prose = |text: String| -> String {
+        // Between backticks stand names of code, and the changelog has old ones.
+        let lines = text.lines().map(|line| line.split('`').step_by(2).collect::<String>() + "\n");
+        lines.collect()
+    };
+    let mut texts: Vec<_> = documents();
+    texts.iter_mut().for_each(|(_, text)| *text = prose(std::mem::take(text)));
+    let code = files(&[".rs", ".cu", ".cuh"]).into_iter();
+    texts.extend(code.filter(|(path, _)| !path.ends_with("tests/documents.rs")));
+    let found = texts.iter().flat_map(|(path, text)| {
+        replaced_words(text).into_iter().map(|word| format!("{}:{word}", path.display()))
+    });
+    let found: Vec<_> = found.collect();
     assert!(found.is_empty(), "words that the glossary replaces:\n  {}", found.join("\n  "));
 }
 

@@ -53,7 +53,7 @@ fn is_big(round: usize) -> bool {
     round % 16 == 1
 }
 
-/// Sums of all ranks, from one flagged message to many staged ones, `rounds` times.
+/// Sums of all ranks, from one LL message to many staged ones, `rounds` times.
 fn sum_up(world: &World, rounds: usize) -> ringdove::Result<()> {
     let ones: Vec<u8> = (0..BYTES / 4).flat_map(|_| 1f32.to_le_bytes()).collect();
     let ranks = world.communicators.len();
@@ -237,7 +237,7 @@ fn end_capture(world: &World, rank: usize) -> bool {
 }
 
 /// If this fails, a collective in a stream capture leaves the other ranks waiting, or the
-/// communicator condemned.
+/// communicator failed.
 #[test]
 fn a_capturing_stream_is_refused_before_anybody_is_told() {
     everywhere("pcie4", &["capture=on"], || {

@@ -522,5 +522,5 @@ fn detaching_drains_first_and_gives_up_at_its_deadline() {
     bench.step();
     let detached = bench.proxy.take_detached(NOW).expect("all is done");
     assert_eq!(detached.unfinished, None);
-    assert!(bench.handle.settle(NOW).is_err(), "nobody serves it any more");
+    assert!(bench.handle.wait_applied(NOW).is_err(), "nobody serves it any more");
 }

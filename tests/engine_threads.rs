@@ -71,7 +71,7 @@ fn a_parked_thread_wakes_up() {
     let memory = Region::host(256);
     let mut rank = rank(0, HostMemory::new(vec![memory.clone()], 1));
     let attached = attach(&threads, &mut rank, &memory);
-    attached.handle().settle(LONG).expect("settle wakes the thread");
+    attached.handle().wait_applied(LONG).expect("the wait wakes the thread");
     rank.ring(&put(0, 0, 0, 8));
     attached.waker().wake();
     let signal = memory.word64(0).unwrap();
@@ -98,12 +98,12 @@ fn drain_waits_for_descriptors_that_were_rung() {
     let (transport, gate) = GatedTransport::new();
     let mut rank = rank(0, transport);
     let attached = attach(&threads, &mut rank, &Region::host(256));
-    attached.handle().quiet(LONG).expect("nothing was rung");
+    attached.handle().wait_idle(LONG).expect("nothing was rung");
     rank.ring(&put(0, 0, 0, 8));
-    let error = attached.handle().quiet(Duration::from_millis(5)).expect_err("it is shut");
+    let error = attached.handle().wait_idle(Duration::from_millis(5)).expect_err("it is shut");
     assert!(matches!(error, Error::HostWaitExpired { .. }), "{error}");
     gate.store(1, Ordering::Relaxed);
-    attached.handle().quiet(LONG).expect("it ends");
+    attached.handle().wait_idle(LONG).expect("it ends");
     attached.detach(LONG).unwrap();
 }
 
@@ -141,7 +141,7 @@ fn ending_the_threads_under_a_rank_is_an_error_and_no_hang() {
     let attached = attach(&threads, &mut rank, &Region::host(256));
     drop(threads);
     assert!(matches!(rank.alarm.only_error(), Error::EngineStopped { .. }));
-    assert!(matches!(attached.handle().settle(LONG), Err(Error::EngineStopped { .. })));
+    assert!(matches!(attached.handle().wait_applied(LONG), Err(Error::EngineStopped { .. })));
     let begin = Instant::now();
     assert!(matches!(attached.detach(LONG), Err(Error::EngineStopped { .. })));
     assert!(begin.elapsed() < LONG, "waited for a thread that is gone");
@@ -158,7 +158,7 @@ fn ranks_are_spread_over_the_threads() {
     let other_attached = attach(&threads, &mut other, &memory);
     sick.ring(&put(0, 0, 0, 8));
     wait_until("the alarm", || !sick.alarm.errors().is_empty());
-    other_attached.handle().settle(LONG).unwrap();
+    other_attached.handle().wait_applied(LONG).unwrap();
     assert!(other.alarm.errors().is_empty());
 }
 

@@ -25,7 +25,7 @@ const NOWHERE: u64 = 0x0dea_dbee_f000;
 
 /// What each rank shows the others, in the form that the library writes.
 #[derive(Clone, Serialize, Deserialize)]
-struct Card {
+struct PeerInfo {
     process: [u8; 16],
     above: Option<u32>,
     memory: Option<[Shared; 2]>,
@@ -137,7 +137,8 @@ fn lie(lie: Lie) {
     if let Some(handle) = lie.handle {
         memory[0].handle = handle.to_vec();
     }
-    show(&plane, &Card { process: *b"another process.", above: Some(0), memory: Some(memory) });
+    let memory = Some(memory);
+    show(&plane, &PeerInfo { process: *b"another process.", above: Some(0), memory });
     // What it does not reach; the name of its host memory, where rank 0 does not reach this one's.
     show(&plane, &NOTHING_UNREACHED);
     if let Some(name) = lie.host_memory {

@@ -118,7 +118,7 @@ impl Case {
             blocks_max: settings.blocks_max,
             slot_bytes: settings.slot_bytes,
             slot_count: settings.slot_count,
-            flagged_bytes: if is_far { 0 } else { self.low_latency_bytes },
+            low_latency_bytes: if is_far { 0 } else { self.low_latency_bytes },
             ranks_per_node: if is_far { self.gpus } else { 0 },
         };
         Draft::new(Pattern::Selected, &request, &limits).expect("a plan")
@@ -233,7 +233,7 @@ fn compare(case: &Case) {
         }
         // A communicator's first message in each of the two slots fills it (WHOLE_SLOT_PERIOD).
         let slot = ll_bytes(case.low_latency_bytes.into());
-        for (_, lane) in expected.iter_mut().filter(|(name, _)| name.contains("flagged")) {
+        for (_, lane) in expected.iter_mut().filter(|(name, _)| name.contains("low-latency")) {
             lane.transfers[..2].fill(slot);
         }
         let lanes = |lanes: &Lanes| lanes.keys().cloned().collect::<Vec<_>>();

@@ -1,4 +1,4 @@
-//! Addresses: which of ours to tell the others, where to listen, what a host name means.
+//! Addresses: which of ours to publish, where to listen, what a host name means.
 
 use crate::error::{Error, Result};
 use nix::ifaddrs::getifaddrs;
@@ -31,7 +31,7 @@ pub(crate) struct Interface {
     pub addresses: Vec<SocketAddr>,
 }
 
-/// The interface whose addresses are told to others.
+/// The interface whose addresses are published.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// Its name.
@@ -74,8 +74,8 @@ fn is_link_local(ip: IpAddr) -> bool {
     }
 }
 
-/// A link-local address that another node told us, with the scope that it has here: interfaces are
-/// numbered differently everywhere.
+/// A link-local address that another node published, with the scope that it has here: interfaces
+/// are numbered differently everywhere.
 pub(crate) fn localised(address: SocketAddr, scope: u32) -> SocketAddr {
     match address {
         SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => {
@@ -85,7 +85,7 @@ pub(crate) fn localised(address: SocketAddr, scope: u32) -> SocketAddr {
     }
 }
 
-/// The interface of this machine whose addresses a rank tells the others. `wanted` is the value of
+/// The interface of this machine whose addresses a rank publishes. `wanted` is the value of
 /// `RINGDOVE_BOOTSTRAP_INTERFACE`.
 ///
 /// # Errors
@@ -245,7 +245,7 @@ impl HostPort {
         let (host, port) = text.trim().rsplit_once(':')?;
         let host = match host.strip_prefix('[') {
             Some(inner) => inner.strip_suffix(']')?,
-            // Without brackets nobody can tell the port from the last group.
+            // Without brackets nobody can distinguish the port from the last group.
             None if host.contains(':') => return None,
             None => host,
         };

@@ -1,4 +1,4 @@
-//! What launchers tell a process: its rank, how many there are, and where to meet.
+//! What launchers pass to a process: its rank, how many there are, and where to meet.
 //!
 //! Looked for in this order; the first that is there counts, and must then be complete:
 //!
@@ -64,7 +64,7 @@ impl fmt::Display for Launcher {
     }
 }
 
-/// The names under which a launcher tells the four numbers.
+/// The names under which a launcher passes the four numbers.
 struct Names {
     launcher: Launcher,
     rank: &'static str,
@@ -144,9 +144,9 @@ pub struct Launch {
     pub root: HostPort,
     /// What `root` was taken from.
     pub root_source: String,
-    /// The job's secret, if it was given one: what launchers tell is none.
+    /// The job's secret, if it was given one: what launchers pass is none.
     pub secret: Option<Secret>,
-    /// What tells this job from others: the launcher's name for it, and where its ranks meet.
+    /// Identifies this job among others: the launcher's name for it, and where its ranks meet.
     pub(super) name: String,
 }
 
@@ -318,14 +318,14 @@ impl Reader<'_> {
         self.get(name).map(|_| self.number(name, expected, |n| n < bound)).transpose()
     }
 
-    /// What tells this job from others.
+    /// Identifies this job among others.
     fn job(&self) -> Option<String> {
         let own = self.names.job.iter().find_map(|name| self.get(name));
         let slurm = || {
             let job = self.get("SLURM_JOB_ID")?;
             Some(format!("{job}.{}", self.get("SLURM_STEP_ID").unwrap_or_default()))
         };
-        // torchrun's default name is the same for everybody; its port then tells jobs apart.
+        // torchrun's default name is the same for everybody; its port then distinguishes jobs.
         own.filter(|name| name != "none").or_else(slurm)
     }
 

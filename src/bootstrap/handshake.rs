@@ -13,7 +13,7 @@
 //! secret and both hellos, one for each direction: a frame of another connection, of another rank
 //! or of the other direction never verifies. All messages have a fixed size, so a stranger can make
 //! us hold little. This layout is that of every version of the protocol from 2 on, which lets two
-//! versions meet and tell their users so.
+//! versions meet and report it to their users.
 //!
 //! What is protected: nobody without the secret joins, changes, replays or reorders anything. What
 //! is not: nothing is encrypted. Whoever reads the wire sees addresses and memory handles.

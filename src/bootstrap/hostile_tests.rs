@@ -114,7 +114,7 @@ fn who_proves_itself_and_does_not_join_is_shown_out() {
 }
 
 #[test]
-fn a_seat_belongs_to_who_joined_and_not_to_who_claims_its_rank() {
+fn an_entry_belongs_to_who_joined_and_not_to_who_claims_its_rank() {
     for message in [Message::Linked, Message::Assembled, Message::Leaving] {
         let settings = settings(20_000);
         let root = Root::open(&settings).unwrap();
@@ -263,11 +263,11 @@ fn a_second_process_with_a_ranks_place_is_refused_and_the_first_stays() {
     let secret = root.id().secret().unwrap();
     let child = |rank| Raw::connect(welcome.parent[0], secret, Hello::new(Role::Child, Rank(rank)));
     let mut first = child(1);
-    // Known to the top before the others come: a note has been heard.
-    let (told, heard) = std::sync::mpsc::channel();
-    top.on_child_message(move |rank, _| told.send(rank).unwrap());
+    // Known to the top before the others come: a note has been received.
+    let (notes, received) = std::sync::mpsc::channel();
+    top.on_child_message(move |rank, _| notes.send(rank).unwrap());
     first.send(&Message::Report, &[b"here"]);
-    assert_eq!(heard.recv_timeout(Duration::from_secs(10)), Ok(Rank(1)));
+    assert_eq!(received.recv_timeout(Duration::from_secs(10)), Ok(Rank(1)));
     for mut intruder in [child(1), child(0), child(7)] {
         intruder.send(&contribution(0, &[(1, 0)]), &[]);
         sees_the_end(&mut intruder, Duration::from_secs(10));

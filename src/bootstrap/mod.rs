@@ -9,8 +9,8 @@
 //! ```
 //!
 //! * `unique_id`: the name of a job: addresses of its root, and a secret
-//! * `environment`, `slurm`: what launchers tell a process
-//! * `address`: which of our addresses to tell others; host names
+//! * `environment`, `slurm`: what launchers pass to a process
+//! * `address`: which of our addresses to publish; host names
 //! * `handshake`, `frame`, `message`: what is on the wire, from the outside in
 //! * `connection`, `net`, `reactor`: one I/O thread for all connections of the process
 //! * `listeners`, `origins`, `user`, `log_limit`: whom it lets in, and what it logs of others

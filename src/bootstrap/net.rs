@@ -30,7 +30,7 @@ pub(super) type ConnectionId = Token;
 
 const WAKER: Token = Token(0);
 
-/// What a task is told about its connections.
+/// Events of a connection, for the task that owns it.
 pub(super) enum Event {
     /// The other end is authenticated. `accepted`: it came to our listener.
     Opened { connection: ConnectionId, hello: Hello, address: SocketAddr, accepted: bool },
@@ -150,7 +150,7 @@ impl Net {
     }
 
     /// Sends the bytes of a message, which other connections may share. A connection that is gone
-    /// swallows them: its owner has been or will be told.
+    /// swallows them: its owner gets, or has got, the event.
     pub fn send_bytes(&mut self, connection: ConnectionId, bytes: &Arc<[u8]>) {
         if let Some(slot) = self.slots.get_mut(&connection) {
             slot.connection.send(bytes);
@@ -164,7 +164,8 @@ impl Net {
         slot.connection.socket.local_addr().ok().map(canonical)
     }
 
-    /// Ends a connection once everything that was sent has gone out. Its owner hears of it no more.
+    /// Ends a connection once everything that was sent has gone out. Its owner gets no more events
+    /// of it.
     pub fn end(&mut self, connection: ConnectionId) {
         let now = self.now;
         if let Some(slot) = self.slots.get_mut(&connection) {
@@ -271,7 +272,7 @@ impl Net {
         Some(slot)
     }
 
-    /// Forgets a connection that failed, and tells whom it concerns.
+    /// Forgets a connection that failed, and passes the error to whom it concerns.
     pub(super) fn lose(&mut self, token: Token, cause: String) {
         let Some(slot) = self.forget(token) else { return };
         let Some(owner) = slot.owner else { return };

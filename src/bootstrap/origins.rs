@@ -4,8 +4,8 @@ use super::net::ConnectionId;
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Where a connection comes from, as far as one owner of addresses can be told from another: an
-/// IPv4 address, or the 64 bits of IPv6 that networks hand out as a whole.
+/// Where a connection comes from, as far as one owner of addresses can be distinguished from
+/// another: an IPv4 address, or the 64 bits of IPv6 that networks hand out as a whole.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Origin(IpAddr);
 

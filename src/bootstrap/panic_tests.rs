@@ -23,7 +23,7 @@ enum Spot {
 struct Breaking {
     spot: Spot,
     finished: bool,
-    told: Sender<String>,
+    events: Sender<String>,
 }
 
 impl Breaking {
@@ -58,14 +58,14 @@ impl Task for Breaking {
     }
 
     fn broken(&mut self, _: &mut Net, what: String) {
-        self.told.send(what).unwrap();
+        self.events.send(what).unwrap();
         self.at(Spot::Again);
     }
 }
 
 impl Drop for Breaking {
     fn drop(&mut self) {
-        self.told.send("dropped".into()).unwrap();
+        self.events.send("dropped".into()).unwrap();
         if !std::thread::panicking() {
             self.at(Spot::Drop);
         }
@@ -92,17 +92,17 @@ fn works(planes: &[ControlPlane; 2]) {
 fn a_task_that_breaks_anywhere_ends_alone() {
     let (_root, planes) = job();
     for spot in [Spot::Start, Spot::Request, Spot::Tick, Spot::Drop, Spot::Again] {
-        let (told, heard) = channel();
+        let (events, received) = channel();
         let reactor = Reactor::get().unwrap();
         let id = reactor.task_id();
-        reactor.start(id, Breaking { spot, finished: false, told });
+        reactor.start(id, Breaking { spot, finished: false, events });
         reactor.request(id, Request::Leave);
-        let heard: Vec<_> =
-            std::iter::from_fn(|| heard.recv_timeout(Duration::from_secs(20)).ok()).collect();
-        let (last, before) = heard.split_last().unwrap();
+        let seen: Vec<_> =
+            std::iter::from_fn(|| received.recv_timeout(Duration::from_secs(20)).ok()).collect();
+        let (last, before) = seen.split_last().unwrap();
         assert_eq!(last, "dropped", "{spot:?}: nothing of it stays");
         let expected = usize::from(spot != Spot::Drop);
-        assert_eq!(before.len(), expected, "{spot:?}: it was told {before:?}");
+        assert_eq!(before.len(), expected, "{spot:?}: it got {before:?}");
         works(&planes);
     }
 }
@@ -134,13 +134,13 @@ fn notes_that_panic_end_their_job_on_all_ranks_and_no_other() {
 }
 
 #[test]
-fn an_observer_that_panics_keeps_no_other_from_being_told() {
+fn an_observer_that_panics_keeps_no_other_from_being_notified() {
     let ((_root, planes), (_other_root, other)) = (job(), job());
-    let (told, heard) = channel();
+    let (events, received) = channel();
     planes[0].on_failure(|_| panic!("by the owner of a plane"));
-    planes[0].on_failure(move |error| told.send(error.clone()).unwrap());
+    planes[0].on_failure(move |error| events.send(error.clone()).unwrap());
     planes[1].abort("enough");
-    let error = heard.recv_timeout(Duration::from_secs(20)).unwrap();
+    let error = received.recv_timeout(Duration::from_secs(20)).unwrap();
     assert!(matches!(error, Error::Aborted { .. }), "{error}");
     works(&other);
 }

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 const TERMS_BYTES_MAX: usize = EARLY_BYTES_MAX / 2;
 /// How long after every deadline of the I/O thread a caller gives up on it.
 const LAST_RESORT: Duration = Duration::from_secs(5);
-/// How long dropping a plane waits until the neighbours were told.
+/// How long dropping a plane waits until the neighbours have got the notice.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// What a rank brings to the rendezvous.
@@ -45,9 +45,9 @@ pub struct JoinRequest {
 /// threads on one plane are put in a row. The first failure (a rank that is gone, a disagreement,
 /// an abort, an expired wait) ends the plane on every rank, with the same error.
 ///
-/// Dropping it tells the others that this rank makes no more calls. Where their calls still pass
-/// through this process, the I/O thread goes on relaying until they leave too, for a minute at
-/// most.
+/// Dropping it sends the others a notice that this rank makes no more calls. Where their calls
+/// still pass through this process, the I/O thread goes on relaying until they leave too, for a
+/// minute at most.
 pub struct ControlPlane {
     rank: Rank,
     rank_count: u32,
@@ -331,8 +331,8 @@ impl Drop for ControlPlane {
             return;
         }
         self.reactor.request(self.task, Request::Leave);
-        let told = |state: &mut super::shared::State| state.farewell.then_some(());
-        if self.shared.wait(Instant::now() + FAREWELL, told).is_none() {
+        let sent = |state: &mut super::shared::State| state.farewell.then_some(());
+        if self.shared.wait(Instant::now() + FAREWELL, sent).is_none() {
             tracing::warn!(rank = self.rank.0, "left without informing its neighbours");
         }
     }
@@ -344,8 +344,8 @@ impl fmt::Debug for ControlPlane {
     }
 }
 
-/// A listener for the children, and what to tell them. If the root listens on the loopback, the
-/// whole job is on this machine, and nothing is opened to the outside.
+/// A listener for the children, and what to publish about it. If the root listens on the loopback,
+/// the whole job is on this machine, and nothing is opened to the outside.
 fn listens(root: &[SocketAddr], settings: &Settings) -> Result<(std::net::TcpListener, Listens)> {
     if let Some(local) = root.first().filter(|_| root.iter().all(address::is_local)) {
         let listener = address::listen(&[SocketAddr::new(local.ip(), 0)])?;

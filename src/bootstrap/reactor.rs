@@ -36,7 +36,7 @@ pub(super) trait Task: Send {
     fn deadline(&self) -> Option<Instant>;
     /// The task can be forgotten; its connections say farewell.
     fn is_finished(&self) -> bool;
-    /// Something in it panicked. It tells whom it concerns, and is forgotten.
+    /// Something in it panicked. It passes the error to whom it concerns, and is removed.
     fn broken(&mut self, net: &mut Net, what: String);
 }
 
@@ -157,7 +157,8 @@ impl Loop {
             }
             let until = self.timers.first().into_iter().chain(self.net.deadline()).min();
             if let Err(error) = self.net.turn(&mut ready, until) {
-                // No socket can be watched any more: whoever waits is told by its own deadline.
+                // No socket can be watched any more: whoever waits gets an error at its own
+                // deadline.
                 tracing::error!(%error, "the bootstrap's I/O thread failed");
                 return;
             }
@@ -206,7 +207,8 @@ impl Loop {
         let Some(task) = self.tasks.get_mut(&id) else { return };
         let net = &mut self.net;
         self.touched.insert(id);
-        // What a panic leaves half done belongs to this task, which is told and then forgotten.
+        // What a panic leaves half done belongs to this task, which gets the error and is then
+        // removed.
         let worked = catch_unwind(AssertUnwindSafe(|| work(task.as_mut(), net)));
         let Err(panic) = worked else { return };
         let what = panic_text(&*panic).to_owned();

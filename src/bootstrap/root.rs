@@ -76,10 +76,10 @@ impl Root {
             fan_out: settings.bootstrap_fan_out,
             address,
             first: None,
-            seats: HashMap::new(),
+            ranks: HashMap::new(),
             visitors: HashMap::new(),
             fault: None,
-            told: 0,
+            notified: 0,
             left: 0,
             deadline: None,
             opened: Instant::now(),
@@ -110,7 +110,7 @@ impl Drop for Root {
 }
 
 /// A rank that has come.
-struct Seat {
+struct Joined {
     connection: ConnectionId,
     address: SocketAddr,
     listens_at: Vec<SocketAddr>,
@@ -134,12 +134,12 @@ struct RootTask {
     fan_out: u32,
     address: String,
     first: Option<First>,
-    seats: HashMap<Rank, Seat>,
+    ranks: HashMap<Rank, Joined>,
     /// Open connections: who it claims to be, from where, and whether it has joined.
     visitors: HashMap<ConnectionId, (Hello, SocketAddr, bool)>,
     fault: Option<BootstrapError>,
-    /// Ranks that were told of the fault.
-    told: u32,
+    /// Ranks that were sent the fault.
+    notified: u32,
     /// Ranks that need the root no more.
     left: u32,
     /// The earliest end of any rank's patience.
@@ -176,7 +176,7 @@ impl Task for RootTask {
             }
             Event::Message { connection, bytes } => {
                 if !self.visitors.contains_key(&connection) {
-                    // It said more than was asked before it heard that it may go.
+                    // It sent more than was asked before it received its release.
                 } else if let Some((message, _)) = decode(&bytes) {
                     self.message(net, connection, message);
                 } else if let Some((hello, ..)) = self.visitors.get(&connection) {
@@ -230,10 +230,10 @@ impl RootTask {
                 self.visitors.insert(connection, (hello, address, true));
                 self.join(net, connection, (rank, address), join);
             }
-            // Only who has joined has a seat; the rank that a hello claims is not enough.
+            // Only who has joined has an entry; the rank that a hello claims is not enough.
             Message::Linked if joined => {
-                if let Some(seat) = self.seats.get_mut(&rank) {
-                    seat.linked = true;
+                if let Some(entry) = self.ranks.get_mut(&rank) {
+                    entry.linked = true;
                 }
             }
             Message::Assembled if joined => self.leave(net, connection, rank),
@@ -279,9 +279,9 @@ impl RootTask {
             })
         });
         let refused = refused.or_else(|| {
-            self.seats.get(&rank).map(|seat| BootstrapError::Duplicate {
+            self.ranks.get(&rank).map(|joined| BootstrapError::Duplicate {
                 rank,
-                first: seat.address.to_string(),
+                first: joined.address.to_string(),
                 second: address.to_string(),
             })
         });
@@ -290,10 +290,10 @@ impl RootTask {
         }
         let mut listens_at = join.addresses;
         listens_at.truncate(ADDRESSES_MAX);
-        let seat = Seat { connection, address, listens_at, linked: false, assembled: false };
-        self.seats.insert(rank, seat);
+        let joined = Joined { connection, address, listens_at, linked: false, assembled: false };
+        self.ranks.insert(rank, joined);
         tracing::debug!(rank = rank.0, %address, "joined");
-        if self.seats.len() == rank_count as usize {
+        if self.ranks.len() == rank_count as usize {
             self.welcome(net, rank_count);
         }
     }
@@ -301,11 +301,11 @@ impl RootTask {
     /// Everybody is here: each rank learns its place.
     fn welcome(&mut self, net: &mut Net, rank_count: u32) {
         let tree = Tree { rank_count, fan_out: self.fan_out };
-        for (&rank, seat) in &self.seats {
-            let parent = tree.parent(rank).and_then(|parent| self.seats.get(&parent));
-            let parent = parent.map(|seat| seat.listens_at.clone()).unwrap_or_default();
+        for (&rank, joined) in &self.ranks {
+            let parent = tree.parent(rank).and_then(|parent| self.ranks.get(&parent));
+            let parent = parent.map(|joined| joined.listens_at.clone()).unwrap_or_default();
             let welcome = Welcome { fan_out: self.fan_out, parent };
-            net.send(seat.connection, &Message::Welcome(welcome));
+            net.send(joined.connection, &Message::Welcome(welcome));
         }
         tracing::debug!(
             ranks = rank_count,
@@ -315,14 +315,14 @@ impl RootTask {
     }
 
     fn leave(&mut self, net: &mut Net, connection: ConnectionId, rank: Rank) {
-        let Some(seat) = self.seats.get_mut(&rank) else { return };
-        if std::mem::replace(&mut seat.assembled, true) {
+        let Some(joined) = self.ranks.get_mut(&rank) else { return };
+        if std::mem::replace(&mut joined.assembled, true) {
             return;
         }
         self.left += 1;
         self.visitors.remove(&connection);
         net.end(connection);
-        self.finished |= self.left as usize == self.seats.len();
+        self.finished |= self.left as usize == self.ranks.len();
     }
 
     fn closed(&mut self, net: &mut Net, connection: ConnectionId, cause: String) {
@@ -339,14 +339,14 @@ impl RootTask {
 
     fn fail_for_missing(&mut self, net: &mut Net) {
         let rank_count = self.first.as_ref().map_or(0, |first| first.rank_count);
-        let all_here = self.seats.len() == rank_count as usize;
+        let all_here = self.ranks.len() == rank_count as usize;
         let present = |rank: &Rank| {
-            self.seats.get(rank).is_some_and(|seat| !all_here || seat.linked || rank.0 == 0)
+            self.ranks.get(rank).is_some_and(|joined| !all_here || joined.linked || rank.0 == 0)
         };
         let mut missing: Vec<_> = (0..rank_count).map(Rank).filter(|rank| !present(rank)).collect();
         if missing.is_empty() {
             // All are linked, and yet the tree does not stand.
-            let waits = |rank: &Rank| self.seats.get(rank).is_some_and(|seat| !seat.assembled);
+            let waits = |rank: &Rank| self.ranks.get(rank).is_some_and(|joined| !joined.assembled);
             missing = (0..rank_count).map(Rank).filter(waits).collect();
         }
         let what =
@@ -356,7 +356,7 @@ impl RootTask {
         self.fail(net, BootstrapError::Missing { what, missing, rank_count, waited });
     }
 
-    /// Tells everybody who is here, and later everybody who comes.
+    /// Sends it to everybody who is here, and later to everybody who comes.
     fn fail(&mut self, net: &mut Net, fault: BootstrapError) {
         if self.fault.is_some() {
             return;
@@ -380,11 +380,11 @@ impl RootTask {
         net.send_bytes(connection, fault);
         net.end(connection);
         self.visitors.remove(&connection);
-        self.told += 1;
+        self.notified += 1;
     }
 
     fn finish_when_all_know(&mut self, rank_count: u32) {
-        self.finished |= self.told + self.left >= rank_count;
+        self.finished |= self.notified + self.left >= rank_count;
     }
 }
 
@@ -423,7 +423,7 @@ impl std::fmt::Debug for Reactor {
     }
 }
 
-/// The error of a rank that speaks another version than the root, told by the rank itself.
+/// The error of a rank that speaks another version than the root, as the rank itself reports it.
 pub(super) fn version_error(rank: Rank, address: SocketAddr, root: u16) -> Error {
     let address = address.to_string();
     BootstrapError::Version { rank, address, theirs: PROTOCOL, root }.into()

@@ -51,7 +51,7 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Keeps the first error, wakes the owner and tells the observers. The task has then ended.
+    /// Keeps the first error, wakes the owner and notifies the observers. The task has then ended.
     pub fn fail(&self, error: &Error) {
         let observers = {
             let mut state = self.lock();
@@ -64,7 +64,7 @@ impl Shared {
         };
         self.changed.notify_all();
         // Outside of the lock: an observer may ask for the state. One that panics keeps no other
-        // from being told.
+        // from being notified.
         for observer in observers {
             if catch_unwind(AssertUnwindSafe(|| observer(error))).is_err() {
                 tracing::error!("an observer of the control plane's failure panicked");

@@ -4,7 +4,7 @@
 //!
 //! * `api`: the public calls, each of them thin
 //! * `call`: the way of a call: check, agree, plan, connect, bind, launch
-//! * `connect`: how ranks become a communicator, and what their engines are told
+//! * `connect`: how ranks become a communicator, and what their engines get
 //! * `state`: what a communicator knows and holds
 
 mod api;
@@ -15,5 +15,5 @@ mod state;
 pub use crate::bootstrap::UniqueId;
 pub use crate::gpu::Registered;
 pub use crate::id::Registration;
-pub use api::{Communicator, Group, Statistics};
+pub use api::{CollectiveSpec, Communicator, Group, Statistics};
 pub use call::{Element, Reduction, Scalar};

@@ -55,7 +55,7 @@ pub struct Attachment {
     counters: Snapshot,
     condition: Condition,
     /// Who waits for the attachment to have nothing left to do.
-    quiet: Vec<Sender<()>>,
+    idle_waiters: Vec<Sender<()>>,
 }
 
 /// How much an attachment still does.
@@ -64,7 +64,7 @@ enum Condition {
     /// Everything.
     Serving,
     /// Nothing new is started; what is in flight may end.
-    Condemned,
+    Failed,
     /// The transport failed (or a step panicked): it is not called again.
     Dead,
 }
@@ -91,7 +91,7 @@ impl Attachment {
             submitted_last: (LaneId(0), Position(0)),
             counters: Snapshot::default(),
             condition: Condition::Serving,
-            quiet: Vec::new(),
+            idle_waiters: Vec::new(),
         };
         (attachment, handle)
     }
@@ -105,7 +105,7 @@ impl Attachment {
         }
         if self.condition == Condition::Serving && self.parts.alarm.is_raised() {
             // Somebody else failed or aborted. The buffers of queued transfers may go away now.
-            self.condition = Condition::Condemned;
+            self.condition = Condition::Failed;
             self.pending.clear();
         }
         let mut progress = Progress::default();
@@ -120,8 +120,8 @@ impl Attachment {
             self.watch_due = now + self.watch_interval;
             self.look_at_record();
         }
-        if !self.quiet.is_empty() && self.unfinished().is_none() {
-            for reply in self.quiet.drain(..) {
+        if !self.idle_waiters.is_empty() && self.unfinished().is_none() {
+            for reply in self.idle_waiters.drain(..) {
                 // The other end may have given up waiting, which is its business.
                 let _ = reply.try_send(());
             }
@@ -141,7 +141,7 @@ impl Attachment {
             match self.check(committed) {
                 Ok(transfer) => self.enqueue(transfer),
                 Err(error) => {
-                    self.condemn(Error::BadDescriptor(Box::new(error)), Condition::Condemned);
+                    self.fail(Error::BadDescriptor(Box::new(error)), Condition::Failed);
                     break;
                 }
             }
@@ -252,7 +252,7 @@ impl Attachment {
         if self.condition == Condition::Serving
             && let Some(error) = self.parts.watch.as_ref().and_then(Watch::poll)
         {
-            self.condemn(error, Condition::Condemned);
+            self.fail(error, Condition::Failed);
         }
     }
 
@@ -260,15 +260,15 @@ impl Attachment {
         // The lane is registered: transfers come from the table alone. A transport that names
         // another one gets its words passed on with this rank as the peer.
         let peer = self.table.lane(error.lane).map_or(self.parts.rank, |lane| lane.peer);
-        self.condemn(Error::Transport { rank: self.parts.rank, peer, error }, Condition::Dead);
+        self.fail(Error::Transport { rank: self.parts.rank, peer, error }, Condition::Dead);
     }
 
     /// The first failure sticks; every failure goes to the alarm, which keeps its own first.
     pub(super) fn poison(&mut self, error: Error) {
-        self.condemn(error, Condition::Dead);
+        self.fail(error, Condition::Dead);
     }
 
-    fn condemn(&mut self, error: Error, condition: Condition) {
+    fn fail(&mut self, error: Error, condition: Condition) {
         self.condition = condition;
         self.pending.clear();
         if condition == Condition::Dead {
@@ -288,7 +288,7 @@ impl Attachment {
                 Command::Route(id, route) => self.table.set_route(id, route),
                 // The other end may have given up waiting, which is its business.
                 Command::Fence(reply) => drop(reply.try_send(())),
-                Command::Quiet(reply) => self.quiet.push(reply),
+                Command::WaitIdle(reply) => self.idle_waiters.push(reply),
             }
         }
     }

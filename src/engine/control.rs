@@ -27,7 +27,7 @@ pub(super) enum Command {
     /// Everything sent before has been applied.
     Fence(Sender<()>),
     /// The ring is empty, and nothing waits or is in flight.
-    Quiet(Sender<()>),
+    WaitIdle(Sender<()>),
 }
 
 /// The control plane's end of an attachment. Clones reach the same one.
@@ -95,9 +95,9 @@ impl AttachmentHandle {
         self.send(Command::Route(id, Some(route)))
     }
 
-    /// Removes a route, for memory that is about to be freed. Call [`settle`](Self::settle)
-    /// afterwards; then no new transfer touches it. The caller knows that none is rung or in
-    /// flight.
+    /// Removes a route, for memory that is about to be freed. Call
+    /// [`wait_applied`](Self::wait_applied) afterwards; then no new transfer touches it. The caller
+    /// knows that none is rung or in flight.
     ///
     /// # Errors
     /// [`Error::Argument`] if there is no such route, [`Error::EngineStopped`] if the engine is
@@ -114,7 +114,7 @@ impl AttachmentHandle {
     ///
     /// # Errors
     /// [`Error::HostWaitExpired`] after `timeout`, [`Error::EngineStopped`] if the engine is gone.
-    pub fn settle(&self, timeout: Duration) -> Result<()> {
+    pub fn wait_applied(&self, timeout: Duration) -> Result<()> {
         self.ask(Command::Fence, ["the engine's route table", "all changes applied"], timeout)
     }
 
@@ -122,10 +122,10 @@ impl AttachmentHandle {
     /// kernel rings meanwhile.
     ///
     /// # Errors
-    /// As [`settle`](Self::settle).
-    pub fn quiet(&self, timeout: Duration) -> Result<()> {
+    /// As [`wait_applied`](Self::wait_applied).
+    pub fn wait_idle(&self, timeout: Duration) -> Result<()> {
         let words = ["the engine's work", "ring empty, nothing waiting or in flight"];
-        self.ask(Command::Quiet, words, timeout)
+        self.ask(Command::WaitIdle, words, timeout)
     }
 
     fn ask(

@@ -136,7 +136,7 @@ impl Proxy {
     }
 
     /// Ends service to all, with `error` (R12). Their transports are not called again.
-    pub fn condemn_all(&mut self, error: &Error) {
+    pub fn fail_all(&mut self, error: &Error) {
         for entry in &mut self.entries {
             entry.attachment.poison(error.clone());
         }

@@ -94,7 +94,7 @@ impl RouteTable {
     }
 
     /// R8: turns a descriptor into a transfer of registered memory, or says why not. Counts its
-    /// signals, so the transfer must be submitted, or the attachment condemned.
+    /// signals, so the transfer must be submitted, or the attachment failed.
     pub(super) fn check(
         &mut self,
         descriptor: &Descriptor,

@@ -304,7 +304,7 @@ impl Body {
             }
         }
         if self.proxy.attachment_count() > 0 {
-            self.proxy.condemn_all(&Error::EngineStopped {
+            self.proxy.fail_all(&Error::EngineStopped {
                 engine: thread_name(),
                 why: "the process's engines were shut down while a rank was attached".to_owned(),
             });
@@ -320,7 +320,7 @@ impl Body {
                 let why = format!("a step panicked: {}", panic_text(panic.as_ref()));
                 tracing::error!(why, "a proxy thread fails all of its attachments");
                 let error = Error::EngineStopped { engine: thread_name(), why };
-                self.proxy.condemn_all(&error);
+                self.proxy.fail_all(&error);
                 Progress::default()
             }
         }

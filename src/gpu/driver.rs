@@ -134,7 +134,8 @@ pub(super) fn pci_address_of(device: sys::CUdevice) -> Result<String> {
 }
 
 /// Does the device see an adapter's writes into its memory no later than the host sees the
-/// adapter's reports of them? If not, whoever hears a report must flush before the device is told.
+/// adapter's reports of them? If not, whoever sees a report must flush before the device gets its
+/// signal.
 pub(crate) fn orders_adapter_writes(context: &CudaContext) -> Result<bool> {
     use sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING as ORDERING;
     let ordering = context.attribute(ORDERING).map_err(Error::from_driver("cuDeviceGetAttribute"));

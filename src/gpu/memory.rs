@@ -108,7 +108,7 @@ struct FreedMemory {
 
 impl Drop for FreedMemory {
     fn drop(&mut self) {
-        // A context that has failed reports its error here once more; there is nobody to tell.
+        // A context that has failed reports its error here once more; nobody can handle it.
         if Current::bind(&self.context).is_ok() {
             // SAFETY: allocated by `zeroed` and freed only here; owners drop it after all kernels
             // and engines that know the address have ended.

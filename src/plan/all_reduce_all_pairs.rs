@@ -1,14 +1,14 @@
 //! All-pairs all-reduce: the low-latency path of small messages.
 //!
-//! Every rank packs its whole input once, as one flagged message (R13), sends it to every other
-//! rank on the flagged lane of the pair, and reduces all contributions itself, in the order of
+//! Every rank packs its whole input once, as one LL message (R13), sends it to every other
+//! rank on the LL lane of the pair, and reduces all contributions itself, in the order of
 //! ranks. So there is one hop instead of `2 (n - 1)`, and all ranks get the same bits. What travels
 //! in total is `n (n - 1)` inputs, twice their size because of the flags: for small data only.
 //!
 //! Nobody waits for credits. A rank packs message `m` only after it has read all messages before
 //! `m` from each peer, and so does each peer. Hence message `m - 1` from a peer, which this rank
 //! has read, was sent after that peer had read message `m - 2` from here: with two slots, the slot
-//! of message `m` is free at both ends. And as all flagged lanes carry messages in step, one packed
+//! of message `m` is free at both ends. And as all LL lanes carry messages in step, one packed
 //! message has the right flag for each of them. The verifier holds plans to both rules.
 
 use super::builder::{at, copy};
@@ -29,7 +29,7 @@ fn block(choice: &Choice, rank: u32) -> BlockProgram {
         return program;
     }
     let peers: Vec<u32> = (0..choice.request.rank_count).filter(|peer| *peer != rank).collect();
-    let lane = |from, to| Lane { from, to, index: 0, kind: LaneKind::Flagged };
+    let lane = |from, to| Lane { from, to, index: 0, kind: LaneKind::LowLatency };
     for &peer in &peers {
         program.port(lane(rank, peer), Side::Send);
     }

@@ -43,13 +43,9 @@ struct Walk<'a> {
 
 impl<'a> Walk<'a> {
     fn new(choice: &'a Choice, rank: u32, block: u32) -> Self {
-        let ring = &choice.rings[block as usize % choice.rings.len()];
-        let size = ring.len() as u32;
-        let index = ring.iter().position(|member| *member == rank);
-        let index = index.expect("a ring names every rank") as u32;
-        let (next, previous) =
-            (ring[((index + 1) % size) as usize], ring[((index + size - 1) % size) as usize]);
-        Self { choice, block, ring: Ring { index, size }, rank, next, previous }
+        let size = choice.request.rank_count;
+        let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
+        Self { choice, block, ring: Ring { index: rank, size }, rank, next, previous }
     }
 
     fn program(&self) -> BlockProgram {

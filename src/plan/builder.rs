@@ -306,7 +306,7 @@ impl DirectHop {
         Self { send, receive, received: 0, last_put: None }
     }
 
-    /// The handshake at the start of a launch: tell the sender that this rank's output may be
+    /// The handshake at the start of a launch: inform the sender that this rank's output may be
     /// written from now on, and wait for the receiver to say the same.
     pub(super) fn handshake(&self) -> Vec<Op> {
         vec![

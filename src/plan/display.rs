@@ -42,7 +42,7 @@ impl fmt::Display for Lane {
         let kind = match self.kind {
             LaneKind::Slots => "slots",
             LaneKind::Direct => "direct",
-            LaneKind::Flagged => "flagged",
+            LaneKind::LowLatency => "low-latency",
         };
         write!(f, "lane {}->{} {kind} {}", self.from, self.to, self.index)
     }
@@ -133,7 +133,7 @@ impl fmt::Display for Named<'_> {
             ),
             Op::Pack { port, message, source, range } => write!(
                 f,
-                "pack {} bytes: flagged message {message} at {} = {}",
+                "pack {} bytes: LL message {message} at {} = {}",
                 range.length,
                 at(port),
                 self.place(source)
@@ -141,7 +141,7 @@ impl fmt::Display for Named<'_> {
             Op::Collect { destination, own, before, first, count, message, range, finish } => {
                 write!(
                     f,
-                    "collect {} bytes: {} = (op) of flagged message {message} at {}, and of {} as \
+                    "collect {} bytes: {} = (op) of LL message {message} at {}, and of {} as \
                      term {before}{}",
                     range.length,
                     self.place(destination),

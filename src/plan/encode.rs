@@ -159,7 +159,7 @@ fn encode_op(op: &Op, ports: &[LaneEnd]) -> wire::Op {
         Op::Put { port, destination, source, range, arrival, completion } => wire::Op {
             flags: flag(arrival, flags::ARRIVAL)
                 | flag(completion, flags::COMPLETION)
-                | flag(is_flagged(ports, port), flags::LOW_LATENCY),
+                | flag(is_low_latency(ports, port), flags::LOW_LATENCY),
             ..sized(OpCode::Put, range, destination, source)
         },
         Op::Credit { .. } => valued(OpCode::Credit, 0),
@@ -172,8 +172,8 @@ fn encode_op(op: &Op, ports: &[LaneEnd]) -> wire::Op {
     }
 }
 
-fn is_flagged(ports: &[LaneEnd], port: u16) -> bool {
-    ports.get(usize::from(port)).is_some_and(|end| end.lane.kind == LaneKind::Flagged)
+fn is_low_latency(ports: &[LaneEnd], port: u16) -> bool {
+    ports.get(usize::from(port)).is_some_and(|end| end.lane.kind == LaneKind::LowLatency)
 }
 
 fn flag(on: bool, flag: u8) -> u8 {

@@ -13,23 +13,6 @@ use ringdove_kernels::op::{
 };
 use std::collections::VecDeque;
 
-/// SplitMix64.
-pub(super) struct Random(pub(super) u64);
-
-impl Random {
-    pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ (word >> 31)
-    }
-
-    pub(super) fn below(&mut self, end: usize) -> usize {
-        (self.next() % end as u64) as usize
-    }
-}
-
 /// How elements combine: unsigned integers of `bytes` bytes.
 #[derive(Clone, Copy)]
 pub(super) struct Element {
@@ -111,7 +94,7 @@ impl HostLane {
 }
 
 impl HostLane {
-    /// Slots of flagged messages start as zeros.
+    /// Slots of LL messages start as zeros.
     pub(super) fn zero(&mut self) {
         self.send_slots.fill(0);
         self.receive_slots.fill(0);
@@ -213,7 +196,7 @@ fn record<T: bytemuck::Pod>(bytes: &[u8], offset: usize, number: usize) -> T {
 
 impl Host {
     /// Runs one launch of every rank to its end. `Err` says that nothing could move.
-    pub(super) fn launch(&mut self, random: &mut Random) -> Result<(), String> {
+    pub(super) fn launch(&mut self, random: &mut fastrand::Rng) -> Result<(), String> {
         let mut blocks = Vec::new();
         for (rank, state) in self.ranks.iter().enumerate() {
             let header: PlanHeader = record(&state.program, 0, 0);
@@ -231,7 +214,7 @@ impl Host {
             if runnable.is_empty() {
                 break;
             }
-            let agent = runnable[random.below(runnable.len())];
+            let agent = runnable[random.usize(..runnable.len())];
             let moved = match blocks.get_mut(agent) {
                 Some(block) => self.step(block),
                 None => self.transfer(agent - blocks.len(), random),
@@ -319,9 +302,9 @@ impl Host {
                 self.store(to, &sum);
             }
             OpCode::Put => {
-                let flagged = op.flags & flags::LOW_LATENCY != 0;
-                let length = if flagged { ll_bytes(length as u64) as usize } else { length };
-                let bell = Doorbell {
+                let low_latency = op.flags & flags::LOW_LATENCY != 0;
+                let length = if low_latency { ll_bytes(length as u64) as usize } else { length };
+                let doorbell = Doorbell {
                     source: place(&op.a),
                     destination: self.resolve_peer(at, op, moved as usize),
                     length,
@@ -330,10 +313,10 @@ impl Host {
                     completion: op.flags & flags::COMPLETION != 0,
                 };
                 let lane = self.port(at, op.port).lane;
-                let (arrival, completion) = (bell.arrival, bell.completion);
-                let event = Event::Put { bytes: bell.length as u64, arrival, completion };
+                let (arrival, completion) = (doorbell.arrival, doorbell.completion);
+                let event = Event::Put { bytes: doorbell.length as u64, arrival, completion };
                 self.events.push((lane, event));
-                self.lanes[lane].queue.push_back(bell);
+                self.lanes[lane].queue.push_back(doorbell);
             }
             OpCode::Credit => {
                 let lane = self.port(at, op.port).lane;
@@ -402,26 +385,26 @@ impl Host {
     }
 
     /// An engine goes on with the oldest transfer of its lane.
-    fn transfer(&mut self, number: usize, random: &mut Random) -> bool {
-        let Some(bell) = self.lanes[number].queue.front().cloned() else { return false };
-        let left = bell.length - bell.moved;
+    fn transfer(&mut self, number: usize, random: &mut fastrand::Rng) -> bool {
+        let Some(doorbell) = self.lanes[number].queue.front().cloned() else { return false };
+        let left = doorbell.length - doorbell.moved;
         // Words of 8 bytes are not torn (R13).
         let half = left.div_ceil(2).next_multiple_of(8).min(left);
-        let piece = if random.below(2) == 0 { left } else { half };
-        let data = self.load(bell.source.plus(bell.moved), piece);
-        self.store(bell.destination.plus(bell.moved), &data);
+        let piece = if random.bool() { left } else { half };
+        let data = self.load(doorbell.source.plus(doorbell.moved), piece);
+        self.store(doorbell.destination.plus(doorbell.moved), &data);
         let lane = &mut self.lanes[number];
         if piece < left {
             lane.queue[0].moved += piece;
         } else {
             lane.queue.pop_front();
-            lane.arrivals += u64::from(bell.arrival);
-            lane.completions += u64::from(bell.completion);
+            lane.arrivals += u64::from(doorbell.arrival);
+            lane.completions += u64::from(doorbell.completion);
             let (arrivals, completions) = (lane.arrivals, lane.completions);
-            if bell.arrival {
+            if doorbell.arrival {
                 self.raised(number, "arrival", arrivals);
             }
-            if bell.completion {
+            if doorbell.completion {
                 self.raised(number, "completion", completions);
             }
         }

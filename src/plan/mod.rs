@@ -14,19 +14,23 @@
 //! * `selection`: which algorithm and which sizes, as one documented table
 //! * `verify`: the symbolic verifier
 //! * `encode`: typed ops to the bytes of [`ringdove_kernels::op`]
-//! * `draft`: programs one rank at a time, for worlds too large to hold
+//! * `draft`: programs one rank at a time, for worlds too large to hold (feature `draft-plans`,
+//!   with `all_reduce_halving` and `all_reduce_two_shot`)
 //! * `display`: a plan as text, one op a line
 
 mod all_reduce_all_pairs;
+#[cfg(any(test, feature = "draft-plans"))]
 mod all_reduce_halving;
 mod all_reduce_hierarchical;
 mod all_reduce_ring;
+#[cfg(any(test, feature = "draft-plans"))]
 mod all_reduce_two_shot;
 mod alone;
 mod barrier;
 mod builder;
 mod chain;
 mod display;
+#[cfg(any(test, feature = "draft-plans"))]
 mod draft;
 mod encode;
 mod exchange;
@@ -41,6 +45,7 @@ mod star;
 mod tests;
 mod verify;
 
+#[cfg(any(test, feature = "draft-plans"))]
 pub use draft::{Draft, Pattern};
 pub use encode::{ENCODED_BYTES_MAX, EncodeError, PortResolver};
 pub use request::{Collective, CollectiveRequest, Delivery};
@@ -163,8 +168,8 @@ pub enum LaneKind {
     Slots,
     /// Registered buffers; a credit is a grant to write the receiver's buffer.
     Direct,
-    /// Slots at both ends that only ever hold flagged messages (R13). No signals, no credits.
-    Flagged,
+    /// Slots at both ends that only ever hold LL messages (R13). No signals, no credits.
+    LowLatency,
 }
 
 /// Which end of a lane.
@@ -294,10 +299,10 @@ pub enum Op {
         /// Scaling and finishing.
         modifiers: Modifiers,
     },
-    /// Write `source` as a flagged message into the slot at a send port. Puts on this lane and on
+    /// Write `source` as an LL message into the slot at a send port. Puts on this lane and on
     /// others, at which the same message is next, may take it from there.
     Pack {
-        /// The send port of a flagged lane.
+        /// The send port of an LL lane.
         port: PortIndex,
         /// Message number relative to the port's position.
         message: u32,
@@ -306,7 +311,7 @@ pub enum Op {
         /// How much.
         range: Range,
     },
-    /// Reduce the flagged messages at several receive ports and `own`, as they arrive.
+    /// Reduce the LL messages at several receive ports and `own`, as they arrive.
     Collect {
         /// Where to; may equal `own`.
         destination: Operand,
@@ -326,7 +331,7 @@ pub enum Op {
         /// it sends, for each may have a scalar of its own.
         finish: bool,
     },
-    /// Ring a doorbell: the engine moves `source` to `destination` at the peer. On a flagged lane
+    /// Ring a doorbell: the engine moves `source` to `destination` at the peer. On an LL lane
     /// this is a packed message, and `range` counts its data.
     Put {
         /// A send port.

@@ -8,11 +8,11 @@
 //! | up to 4 MiB   | 2                     | 2                 | 256     |
 //! | more          | 4                     | 2                 | 256     |
 //!
-//! Up to `Limits::flagged_bytes` and up to 8 ranks, all-pairs comes before the table: one block,
-//! and a thread for 64 bytes. By default that is 16 KiB, measured against the ring on virtual GPUs
-//! (benches/README.md): with 2 and with 4 of them the ring is as quick from 16 to 32 KiB on. On
-//! real ones, one hop should win for longer: at 32 KiB, four ranks on PCIe send 192 KiB each, which
-//! takes about as long as two of the ring's six hops.
+//! Up to `Limits::low_latency_bytes` and up to 8 ranks, all-pairs comes before the table: one
+//! block, and a thread for 64 bytes. By default that is 16 KiB, measured against the ring on
+//! virtual GPUs (benches/README.md): with 2 and with 4 of them the ring is as quick from 16 to 32
+//! KiB on. On real ones, one hop should win for longer: at 32 KiB, four ranks on PCIe send 192 KiB
+//! each, which takes about as long as two of the ring's six hops.
 //!
 //! The other collectives, by NCCL's `count` (of each rank's part, where there are parts). Rows of
 //! the table above apply to what one lane carries: to all parts where they go around a ring, to one
@@ -71,10 +71,10 @@ pub(crate) const ALL_PAIRS_RANKS_MAX: u32 = 8;
 const ALL_PAIRS_THREADS_MAX: u32 = 512;
 /// What one of them handles.
 const ALL_PAIRS_BYTES_PER_THREAD: u64 = 64;
-/// Slots of a flagged lane.
-pub(crate) const FLAGGED_SLOTS: u32 = 2;
-/// A flagged message has to fit one put, with its flags, also where it fills its slot.
-const FLAGGED_BYTES_MAX: u64 = 1 << 20;
+/// Slots of an LL lane.
+pub(crate) const LOW_LATENCY_SLOTS: u32 = 2;
+/// An LL message has to fit one put, with its flags, also where it fills its slot.
+const LOW_LATENCY_BYTES_MAX: u64 = 1 << 20;
 /// One put of a direct plan: long enough to hide its doorbell, short enough to pipeline.
 const DIRECT_SLICE_BYTES_MAX: u64 = 1 << 20;
 /// One copy where there is nobody to talk to.
@@ -93,10 +93,10 @@ pub struct Limits {
     pub slot_bytes: u32,
     /// Slots of each lane: a power of two, at least 2.
     pub slot_count: u32,
-    /// The most bytes of data in one flagged message, a multiple of 16; 0 without flagged lanes.
-    pub flagged_bytes: u32,
+    /// The most bytes of data in one LL message, a multiple of 16; 0 without LL lanes.
+    pub low_latency_bytes: u32,
     /// Ranks of each node, where all nodes have the same number and their ranks follow one another;
-    /// else 0: no node is told from another.
+    /// else 0: plans do not distinguish nodes.
     pub ranks_per_node: u32,
 }
 
@@ -111,7 +111,7 @@ pub enum Algorithm {
     RingDirect,
     /// Ring in place: reduce-scatter through slots, all-gather between registered buffers.
     RingHybrid,
-    /// Every rank sends all it has to every other, in flagged messages.
+    /// Every rank sends all it has to every other, in LL messages.
     AllPairs,
     /// Rings on each node, and rings over the nodes on every rail.
     Hierarchical,
@@ -144,9 +144,6 @@ pub struct Choice {
     pub thread_count: u32,
     /// Slots of each slotted lane.
     pub slots: SlotShape,
-    /// Ring orders; block `b` uses number `b` modulo their number. Each is a permutation of the
-    /// ranks.
-    pub rings: Vec<Vec<u32>>,
     /// Ranks of each node.
     pub ranks_per_node: u32,
 }
@@ -178,12 +175,12 @@ impl Choice {
         Modifiers { scale: self.request.collective.reduces(), finish: false }
     }
 
-    /// Makes this the choice of all-pairs, but for the size of messages: one block, flagged slots,
+    /// Makes this the choice of all-pairs, but for the size of messages: one block, LL slots,
     /// and a thread for 64 bytes, which it handles in four turns. More threads would hide more of
     /// each other's latency; but on virtual GPUs each warp costs some 20 µs.
     pub(super) fn all_pairs(&mut self, limits: &Limits) {
         self.algorithm = Algorithm::AllPairs;
-        (self.blocks, self.slices, self.slots) = (1, 1, limits.flagged_slots());
+        (self.blocks, self.slices, self.slots) = (1, 1, limits.low_latency_slots());
         let wanted = self.request.bytes.div_ceil(ALL_PAIRS_BYTES_PER_THREAD);
         let threads = wanted.clamp(32, u64::from(ALL_PAIRS_THREADS_MAX)).next_multiple_of(32);
         self.thread_count = threads as u32;
@@ -291,10 +288,10 @@ impl Limits {
         self.slot_bytes.min(PAIR_SLOT_BYTES_MAX)
     }
 
-    /// The slots of each flagged lane. Two suffice: see `all_reduce_all_pairs`.
-    pub fn flagged_slots(&self) -> SlotShape {
-        let bytes = ll_bytes(u64::from(self.flagged_bytes)) as u32;
-        SlotShape { bytes, count: FLAGGED_SLOTS }
+    /// The slots of each LL lane. Two suffice: see `all_reduce_all_pairs`.
+    pub fn low_latency_slots(&self) -> SlotShape {
+        let bytes = ll_bytes(u64::from(self.low_latency_bytes)) as u32;
+        SlotShape { bytes, count: LOW_LATENCY_SLOTS }
     }
 
     pub(super) fn check(&self) -> Result<(), PlanError> {
@@ -305,9 +302,10 @@ impl Limits {
         // With one slot, a ring in which everybody has sent waits for itself.
         let counted = count >= 2 && count.is_power_of_two();
         require(counted, "slots of a lane", "a power of two, at least 2", count)?;
-        let flagged = u64::from(self.flagged_bytes);
-        let fits = flagged.is_multiple_of(GRANULE_BYTES) && flagged <= FLAGGED_BYTES_MAX;
-        require(fits, "bytes of a flagged message", "a multiple of 16, at most 1 MiB", flagged)
+        let low_latency = u64::from(self.low_latency_bytes);
+        let fits =
+            low_latency.is_multiple_of(GRANULE_BYTES) && low_latency <= LOW_LATENCY_BYTES_MAX;
+        require(fits, "bytes of an LL message", "a multiple of 16, at most 1 MiB", low_latency)
     }
 }
 
@@ -350,7 +348,6 @@ fn choice(
         rounds: 0,
         thread_count: row.thread_count,
         slots: limits.slots(),
-        rings: vec![(0..request.rank_count).collect()],
         ranks_per_node: per_node,
     }
 }
@@ -358,11 +355,11 @@ fn choice(
 fn all_reduce(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Choice {
     let direct = request.registered && request.bytes >= DIRECT_BYTES_MIN;
     let spread = per_node < request.rank_count;
-    // Flagged words are trusted on the transport inside of a node alone (R13).
+    // LL words are trusted on the transport inside of a node alone (R13).
     let all_pairs = !spread
-        && limits.flagged_bytes > 0
+        && limits.low_latency_bytes > 0
         && request.rank_count <= ALL_PAIRS_RANKS_MAX
-        && request.bytes <= u64::from(limits.flagged_bytes);
+        && request.bytes <= u64::from(limits.low_latency_bytes);
     let algorithm = match (request.rank_count, direct, request.in_place) {
         (1, ..) => Algorithm::Copy,
         _ if all_pairs => Algorithm::AllPairs,
@@ -377,7 +374,7 @@ fn all_reduce(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Ch
     let slice_bytes_max = match algorithm {
         Algorithm::Copy => ALONE_SLICE_BYTES_MAX,
         Algorithm::RingDirect => DIRECT_SLICE_BYTES_MAX,
-        Algorithm::AllPairs => u64::from(limits.flagged_bytes),
+        Algorithm::AllPairs => u64::from(limits.low_latency_bytes),
         _ => u64::from(limits.slot_bytes),
     };
     if algorithm == Algorithm::AllPairs {

@@ -30,7 +30,7 @@ pub struct Near {
 
 /// The chosen adapter, the reason, and the ports that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Choice {
+pub struct PortChoice {
     /// The adapter's name.
     pub adapter: String,
     /// Its port, from 1.
@@ -62,7 +62,7 @@ impl fmt::Display for PassedOver {
     }
 }
 
-impl fmt::Display for Choice {
+impl fmt::Display for PortChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { adapter, port, link_layer, gid, because, .. } = self;
         write!(f, "{adapter} port {port} ({link_layer}), {gid}: {because}")?;
@@ -76,17 +76,17 @@ impl fmt::Display for Choice {
 /// How near a port's adapter is to the GPU: bridges in common, then the same NUMA node.
 type Nearness = (usize, bool);
 
-/// Where the GPU hangs.
+/// Where a PCI function (a GPU, an adapter, a device engine) is attached.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Place {
-    /// From the PCI root down to it; see [`pci::path_of`].
+pub struct PciLocation {
+    /// Bridges from the PCI root down to it; see [`pci::path_of`].
     pub pci_path: Vec<String>,
     /// Its NUMA node.
     pub numa: Option<u32>,
 }
 
-impl Place {
-    /// The place of a PCI function. `sysfs` is where sysfs is mounted.
+impl PciLocation {
+    /// The location of the PCI function at `address`. `sysfs` is where sysfs is mounted.
     pub fn of(sysfs: &Path, address: PciAddress) -> Self {
         let folder = pci::folder_of(sysfs, address);
         Self { pci_path: pci::path_of(&folder), numa: pci::numa_of(&folder) }
@@ -97,7 +97,12 @@ impl Place {
 ///
 /// # Errors
 /// [`Error::NotFound`] says of every port why it cannot be used.
-pub fn choose(ports: &[Port], gpu: &Place, ordinal: usize, wanted: &Wanted) -> Result<Choice> {
+pub fn choose(
+    ports: &[Port],
+    gpu: &PciLocation,
+    ordinal: usize,
+    wanted: &Wanted,
+) -> Result<PortChoice> {
     let asked = |port: &&Port| {
         wanted.adapter.as_ref().is_none_or(|wanted| {
             wanted.name == port.adapter && wanted.port.is_none_or(|number| number == port.number)
@@ -128,7 +133,7 @@ pub fn choose(ports: &[Port], gpu: &Place, ordinal: usize, wanted: &Wanted) -> R
     let rank = |port: &Port| (nearness(port), port.rate_mbps);
     let equals = usable.iter().take_while(|(port, _)| rank(port) == rank(first)).count();
     let (port, gid) = &usable[ordinal % equals];
-    Ok(Choice {
+    Ok(PortChoice {
         adapter: port.adapter.clone(),
         port: port.number,
         link_layer: port.link_layer,
@@ -145,7 +150,7 @@ pub fn choose(ports: &[Port], gpu: &Place, ordinal: usize, wanted: &Wanted) -> R
 /// As [`choose`].
 pub fn link_layers(
     ports: &[Port],
-    gpu: &Place,
+    gpu: &PciLocation,
     ordinal: usize,
     wanted: &Wanted,
 ) -> Result<Vec<LinkLayer>> {

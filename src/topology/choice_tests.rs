@@ -17,8 +17,8 @@ fn port(adapter: &str, path: &[&str]) -> Port {
     }
 }
 
-fn gpu(path: &[&str]) -> Place {
-    Place { pci_path: path.iter().map(|part| (*part).to_owned()).collect(), numa: None }
+fn gpu(path: &[&str]) -> PciLocation {
+    PciLocation { pci_path: path.iter().map(|part| (*part).to_owned()).collect(), numa: None }
 }
 
 const FAR: [&str; 3] = ["pci0000:80", "0000:80:00.0", "0000:81:00.0"];
@@ -88,6 +88,6 @@ fn settings_override_nearness_and_an_adapter_that_is_asked_for_is_never_replaced
 
 #[test]
 fn no_adapter_at_all_is_an_error_that_says_where_was_looked() {
-    let error = choose(&[], &Place::default(), 0, &Wanted::default()).unwrap_err();
+    let error = choose(&[], &PciLocation::default(), 0, &Wanted::default()).unwrap_err();
     assert!(error.to_string().contains("ibv_get_device_list finds none"), "{error}");
 }

@@ -3,7 +3,7 @@
 //! A function is taken for one if its class and numbers say so; whether it truly is one only its
 //! first page shows, which `engine::device` reads.
 
-use super::choice::Place;
+use super::choice::PciLocation;
 use super::pci::{self, PciAddress};
 use crate::error::{Error, Result};
 use crate::id::PciId;
@@ -20,8 +20,8 @@ pub struct EngineFunction {
     pub id: PciId,
     /// The file that is its first BAR.
     pub resource: PathBuf,
-    /// Where it hangs.
-    pub place: Place,
+    /// Where it is attached.
+    pub location: PciLocation,
 }
 
 /// PCI ids of virtual engines.
@@ -54,7 +54,7 @@ fn function(sysfs: &Path, address: PciAddress, ids: &[PciId]) -> Option<EngineFu
         address,
         id,
         resource: folder.join("resource0"),
-        place: Place::of(sysfs, address),
+        location: PciLocation::of(sysfs, address),
     })
 }
 
@@ -66,7 +66,7 @@ fn function(sysfs: &Path, address: PciAddress, ids: &[PciId]) -> Option<EngineFu
 /// [`Error::NotFound`] where there is none, or not the one that is asked for.
 pub fn candidates<'a>(
     functions: &'a [EngineFunction],
-    gpu: &Place,
+    gpu: &PciLocation,
     ordinal: usize,
     wanted: &[String],
 ) -> Result<Vec<&'a EngineFunction>> {
@@ -98,8 +98,8 @@ const ADVICE: &str = "load the engine's driver, name a maker's numbers in RINGDO
                       use RINGDOVE_ENGINE=proxy";
 
 /// Bridges in common, then the same NUMA node.
-fn nearness(function: &EngineFunction, gpu: &Place) -> (usize, bool) {
-    let place = &function.place;
+fn nearness(function: &EngineFunction, gpu: &PciLocation) -> (usize, bool) {
+    let place = &function.location;
     (pci::common(&place.pci_path, &gpu.pci_path), gpu.numa.is_some() && place.numa == gpu.numa)
 }
 
@@ -157,7 +157,7 @@ mod tests {
         let found = read(root.path(), &[]);
         assert_eq!(names(&found.iter().collect::<Vec<_>>()), ["0000:05:00.0", "0000:85:00.0"]);
         assert!(found[0].resource.ends_with("0000:05:00.0/resource0"));
-        assert_eq!(found[0].place.pci_path.len(), 3);
+        assert_eq!(found[0].location.pci_path.len(), 3);
         let found = read(root.path(), &[MADE]);
         assert_eq!((found.len(), found[2].id), (3, MADE));
         assert!(read(Path::new("/nowhere"), &[]).is_empty());
@@ -167,13 +167,13 @@ mod tests {
     fn the_nearest_engine_comes_first_and_equals_take_turns() {
         let root = tree();
         let found = read(root.path(), &[MADE]);
-        let near = Place::of(root.path(), "0000:04:00.0".parse().unwrap());
-        let first = |place: &Place, ordinal| {
+        let near = PciLocation::of(root.path(), "0000:04:00.0".parse().unwrap());
+        let first = |place: &PciLocation, ordinal| {
             names(&candidates(&found, place, ordinal, &[]).unwrap())[0].clone()
         };
         assert_eq!(first(&near, 0), "0000:05:00.0");
         assert_eq!(first(&near, 1), "0000:05:00.0");
-        let other = Place::of(root.path(), "0000:87:00.0".parse().unwrap());
+        let other = PciLocation::of(root.path(), "0000:87:00.0".parse().unwrap());
         assert_eq!([first(&other, 0), first(&other, 1)], ["0000:85:00.0", "0000:86:00.0"]);
     }
 
@@ -182,7 +182,7 @@ mod tests {
         let root = tree();
         let found = read(root.path(), &[]);
         let wanted = ["0000:85:00.0".to_owned(), "0000:99:00.0".to_owned()];
-        let place = Place::default();
+        let place = PciLocation::default();
         let chosen = candidates(&found, &place, 2, &wanted).unwrap();
         assert_eq!(names(&chosen), ["0000:85:00.0"]);
         let message = candidates(&found, &place, 1, &wanted).unwrap_err().to_string();

@@ -18,7 +18,7 @@ pub mod nvml;
 pub mod pci;
 
 pub use adapter::{Adapter, LinkLayer, Port, PortState};
-pub use choice::{Choice, Near, PassedOver, Place, Wanted};
+pub use choice::{Near, PassedOver, PciLocation, PortChoice, Wanted};
 pub use engine::EngineFunction;
 pub use gid::{Gid, GidType};
 pub use pci::PciAddress;

@@ -1,7 +1,7 @@
 //! NVIDIA's management library (NVML): the driver's version, and NVLinks.
 //!
 //! NVML sees all GPUs of the machine, numbers them its own way, and knows nothing of
-//! `CUDA_VISIBLE_DEVICES`; PCI addresses tell which of its GPUs is which of CUDA's.
+//! `CUDA_VISIBLE_DEVICES`; PCI addresses show which of its GPUs is which of CUDA's.
 
 use super::pci::PciAddress;
 use nvml_wrapper::error::NvmlError;
@@ -110,7 +110,7 @@ fn gpu(device: &Device<'_>) -> Result<ManagedGpu, NvmlError> {
     Ok(gpu)
 }
 
-/// NVML tells no function: GPUs and NVSwitches are function 0.
+/// NVML reports no function number: GPUs and NVSwitches are function 0.
 fn address(info: &nvml_wrapper::struct_wrappers::device::PciInfo) -> PciAddress {
     PciAddress { domain: info.domain, bus: info.bus as u8, device: info.device as u8, function: 0 }
 }

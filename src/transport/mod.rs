@@ -61,7 +61,7 @@ pub trait Transport: Send {
     /// is back-pressure: the engine offers the rest again later.
     ///
     /// # Errors
-    /// A failure is final: the engine condemns the communicator and submits nothing more.
+    /// A failure is final: the engine fails the communicator and submits nothing more.
     fn submit(&mut self, batch: &[Transfer]) -> Result<usize, TransportError>;
 
     /// Makes progress and counts what ended.

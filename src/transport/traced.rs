@@ -149,7 +149,7 @@ impl<T: Transport> Traced<T> {
 }
 
 impl<T: Transport, R: Recorder> Traced<T, R> {
-    /// Tells `recorder` of every call to `inner`.
+    /// Reports every call to `inner` to `recorder`.
     pub fn with(inner: T, recorder: R) -> Self {
         Self { inner, recorder }
     }

@@ -9,7 +9,7 @@ mod settings;
 mod signals;
 
 pub use crate::topology::{
-    Choice, Gid, GidType, LinkLayer, Near, PassedOver, PciAddress, Port, PortState,
+    Gid, GidType, LinkLayer, Near, PassedOver, PciAddress, Port, PortChoice, PortState,
 };
 pub use settings::VerbsSettings;
 pub use signals::{HostSignals, SignalWriter};
@@ -54,7 +54,7 @@ impl Adapters {
     }
 
     /// Never called.
-    pub fn open(self, _link_layer: Option<LinkLayer>) -> Result<(Arc<Adapter>, Choice)> {
+    pub fn open(self, _link_layer: Option<LinkLayer>) -> Result<(Arc<Adapter>, PortChoice)> {
         match self {}
     }
 }
@@ -155,7 +155,7 @@ impl Endpoint {
     }
 }
 
-/// What tells a transport of peers and memory; there is no such value.
+/// Stands for what adds peers and memory to a transport; there is no such value.
 pub enum VerbsControl {}
 
 impl VerbsControl {

@@ -4,7 +4,7 @@
 //!
 //! What a word can claim decides what a run may end with. Where it is only a hint, a count or a
 //! report (ring slots of random bits, head, tail, record, abort word), a result that is called
-//! right must be right. Where it is the protocol's own proof (a signal, a flagged message, a
+//! right must be right. Where it is the protocol's own proof (a signal, an LL message, a
 //! well-formed descriptor, a port, a plan, a register, the claim by which a rank's kernels know
 //! that one of them has failed), whoever writes it *is* the sender: the result may be theirs, but
 //! nothing may crash, hang or reach memory that is not the communicator's.

@@ -4,7 +4,7 @@ use ringdove::VerbsOrder;
 use ringdove::id::{LaneId, Position, Rank, RouteId};
 use ringdove::shared::{AtomicWord64, Region};
 use ringdove::transport::verbs::{
-    Adapter, Choice, Endpoint, MemoryRegion, Near, RemoteAccess, SignalWriter, VerbsControl,
+    Adapter, Endpoint, MemoryRegion, Near, PortChoice, RemoteAccess, SignalWriter, VerbsControl,
     VerbsSettings, VerbsTransport,
 };
 use ringdove::transport::{SignalWrite, Transfer, Transport, TransportCause, TransportError};
@@ -46,7 +46,7 @@ pub fn word_at(region: &Region, address: u64) -> AtomicWord64 {
 /// One rank: memory for data, memory for signals, and a transport.
 pub struct Side {
     pub adapter: Arc<Adapter>,
-    pub choice: Choice,
+    pub choice: PortChoice,
     pub data: Region,
     pub signals: Region,
     pub data_region: Option<MemoryRegion>,

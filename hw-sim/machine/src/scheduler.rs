@@ -445,9 +445,9 @@ impl SchedulerState {
     /// A block of the next kernel in turn that has one; the polls take their turn like a kernel.
     fn take_block(&mut self) -> Option<Task> {
         let hostile = self.order.in_order || self.slices.is_some();
-        let seats = self.kernels.len() + 1;
-        for _ in 0..seats {
-            self.turn = (self.turn + 1) % seats;
+        let turns = self.kernels.len() + 1;
+        for _ in 0..turns {
+            self.turn = (self.turn + 1) % turns;
             let mut may_start = true;
             if hostile && let Some(active) = self.kernels.get(self.turn) {
                 let (gpu, arrival) = (active.gpu(), active.arrival);

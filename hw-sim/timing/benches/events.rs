@@ -16,7 +16,7 @@ fn all_reduce(ranks: u32, bytes: u64) -> Vec<RankProgram> {
         slot_bytes: 512 << 10,
         slot_count: 4,
         ranks_per_node: 0,
-        flagged_bytes: 0,
+        low_latency_bytes: 0,
     };
     programs(&draft_within(Pattern::Halving, ranks, bytes, &limits))
 }

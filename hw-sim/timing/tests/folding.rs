@@ -35,7 +35,7 @@ impl Case {
             slot_bytes: 64 << 10,
             slot_count: 4,
             ranks_per_node: self.gpus as u32,
-            flagged_bytes: 0,
+            low_latency_bytes: 0,
         };
         let ranks = (self.nodes * self.gpus) as u32;
         let draft = draft_within(self.pattern, ranks, self.bytes, &limits);

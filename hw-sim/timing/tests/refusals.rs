@@ -154,7 +154,7 @@ fn ll_programs() -> Vec<RankProgram> {
         slot_bytes: 64,
         slot_count: 2,
         ranks_per_node: 0,
-        flagged_bytes: 64,
+        low_latency_bytes: 64,
     };
     programs(&draft_within(Pattern::Selected, 2, 64, &limits))
 }

@@ -175,8 +175,8 @@ fn slots_in_host_memory_have_a_start_of_their_own() {
     assert_eq!((found.route, found.destination_offset), (3, 64));
 }
 
-/// What arrived in shared host memory goes on from there, by the route that has it as its source. If
-/// this fails, a rank between one that it reaches and one that it does not sends something else.
+/// What arrived in shared host memory goes on from there, by the route that has it as its source.
+/// If this fails, a rank between one that it reaches and one that it does not sends something else.
 #[test]
 fn what_arrived_in_other_memory_goes_on_by_a_route_of_its_own() {
     let mut rank = Rank::new(4, 2, &[]);

@@ -24,7 +24,7 @@ pub(crate) struct CallMatcher {
     position: ProcessTreePosition,
     /// Records that the parent process has not received yet.
     outbox: Outbox,
-    /// The outbox has become non-empty, and nobody has been told to send it.
+    /// The outbox has become non-empty, and nobody has been asked to send it.
     must_schedule: bool,
     /// Sends and receives that wait for their counterpart, by (from, to).
     transfers: HashMap<(Rank, Rank), Unmatched>,

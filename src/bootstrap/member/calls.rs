@@ -18,14 +18,15 @@ pub(super) struct Calling {
     call: Call,
     since: Instant,
     deadline: Instant,
-    /// The top was told that time is over; if it does not say who is missing, the way up is dead.
-    told: bool,
+    /// The root of the tree knows that time is over; if it does not say who is missing, the way up
+    /// is dead.
+    timeout_sent: bool,
 }
 
 impl Member {
     /// The owner calls.
     pub(super) fn begin(&mut self, net: &mut Net, call: Call, bytes: Vec<u8>, deadline: Instant) {
-        self.calling = Some(Calling { call, since: net.now, deadline, told: false });
+        self.calling = Some(Calling { call, since: net.now, deadline, timeout_sent: false });
         self.contribute(net, call, bytes);
     }
 
@@ -164,8 +165,11 @@ impl Member {
     /// When calls and farewells must be looked at.
     pub(super) fn calls_deadline(&self) -> Option<Instant> {
         let calling = self.calling.as_ref().map(|calling| {
-            let more =
-                if calling.told { grace(calling.deadline - calling.since) } else { Duration::ZERO };
+            let more = if calling.timeout_sent {
+                grace(calling.deadline - calling.since)
+            } else {
+                Duration::ZERO
+            };
             calling.deadline + more
         });
         calling.into_iter().chain(self.leaving_until).min()
@@ -180,13 +184,13 @@ impl Member {
         let Some(calling) = self.calling.as_mut().filter(|_| due) else { return };
         let (call, waited) = (calling.call, net.now.saturating_duration_since(calling.since));
         match self.parent {
-            Parent::Linked(rank, _) if calling.told => {
+            Parent::Linked(rank, _) if calling.timeout_sent => {
                 let what = format!("an answer of the parent of {} to {call}", self.plan.rank);
                 let (missing, rank_count) = (vec![rank], self.plan.rank_count);
                 self.fail(net, BootstrapError::Missing { what, missing, rank_count, waited });
             }
             _ => {
-                calling.told = true;
+                calling.timeout_sent = true;
                 self.expired(net, self.collect.sequence(), call, waited);
             }
         }
@@ -213,7 +217,7 @@ impl Member {
         }
     }
 
-    /// Tells the neighbours that this rank makes no more calls.
+    /// Sends the neighbours a notice that this rank makes no more calls.
     pub(super) fn say_farewell(&mut self, net: &mut Net) {
         self.check_for_left(net);
         // One that has left before keeps its end open until we have said it too.

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A failure that any rank notices floods the tree (and goes to the root while there is one); every
-//! rank keeps the first that it hears of, tells its neighbours and closes its connections.
+//! rank keeps the first that it receives, passes it to its neighbours and closes its connections.
 
 mod calls;
 mod collect;
@@ -50,12 +50,12 @@ pub(super) struct Plan {
     pub listens: Listens,
 }
 
-/// What a rank tells others about its listener.
+/// What a rank publishes about its listener.
 pub(super) struct Listens {
     pub port: u16,
-    /// Told as they are: the user chose them, or the job is on this machine alone.
+    /// Published as they are: the user chose them, or the job is on this machine alone.
     pub fixed: Vec<SocketAddr>,
-    /// Told if the way to the root does not show a better one.
+    /// Published if the way to the root does not show a better one.
     pub fallback: Vec<SocketAddr>,
     /// Under which link-local addresses of others are reached.
     pub scope: u32,
@@ -69,7 +69,7 @@ enum RootSide {
 }
 
 enum Parent {
-    /// The root has not told yet.
+    /// The root has not answered yet.
     Unknown,
     /// This rank is the top.
     Nobody,
@@ -143,7 +143,7 @@ impl Task for Member {
         let Some(listener) = self.plan.listener.take() else { return };
         if let Err(cause) = net.listen(self.id, listener, identity(&self.plan, Role::Parent)) {
             let what = "cannot listen for child ranks".to_owned();
-            self.condemn(&Error::System { what, cause: cause.to_string() });
+            self.end_with(&Error::System { what, cause: cause.to_string() });
         }
     }
 
@@ -238,7 +238,7 @@ impl Member {
     /// Our connection reached somebody who holds the secret.
     fn reached(&mut self, net: &mut Net, at: ConnectionId, hello: Hello, address: SocketAddr) {
         if hello.version != PROTOCOL {
-            return self.condemn(&version_error(self.me(), address, hello.version));
+            return self.end_with(&version_error(self.me(), address, hello.version));
         }
         match &mut self.root {
             RootSide::Seeking(seeker) if seeker.attempt() == Some(at) => {
@@ -267,7 +267,7 @@ impl Member {
         self.contribute(net, Call::Assemble, Vec::new());
     }
 
-    /// The addresses to tell others. The way to the root shows which of ours leads to the job;
+    /// The addresses to publish. The way to the root shows which of ours leads to the job;
     /// a loopback there shows nothing to others.
     fn listens_at(&self, towards_root: Option<SocketAddr>) -> Vec<SocketAddr> {
         let Listens { port, fixed, fallback, .. } = &self.plan.listens;
@@ -339,7 +339,7 @@ impl Member {
         }
     }
 
-    /// The root knows all ranks, and tells this one its place.
+    /// The root knows all ranks, and sends this one its place.
     fn welcomed(&mut self, net: &mut Net, welcome: Welcome) {
         let tree = Tree { rank_count: self.plan.rank_count, fan_out: welcome.fan_out.max(1) };
         self.tree = Some(tree);
@@ -446,7 +446,7 @@ impl Member {
         self.relay(net, mio::Token(0), fault);
     }
 
-    /// Ends the job for everybody but the one who told us.
+    /// Ends the job for everybody but the one who sent the notice.
     fn relay(&mut self, net: &mut Net, from: ConnectionId, fault: BootstrapError) {
         let message = encode(&Message::Fault(fault.clone()));
         let parent = self.connection_to_parent();
@@ -459,12 +459,13 @@ impl Member {
             .for_each(|neighbour| net.send_bytes(neighbour, &message));
         // The process may end as soon as its owner knows.
         net.flush();
-        self.condemn(&fault.into());
+        self.end_with(&fault.into());
     }
 
-    fn condemn(&mut self, error: &Error) {
+    /// Ends this task with `error`; sends nothing.
+    fn end_with(&mut self, error: &Error) {
         if self.leaving_until.is_none() {
-            tracing::debug!(rank = self.plan.rank.0, %error, "control plane condemned");
+            tracing::debug!(rank = self.plan.rank.0, %error, "control plane failed");
         }
         self.finished = true;
         self.shared.fail(error);
@@ -491,7 +492,8 @@ impl Member {
 }
 
 impl Drop for Member {
-    /// Whoever waits for a rank whose I/O thread died of a bug is told now, not at its deadline.
+    /// Whoever waits for a rank whose I/O thread died of a bug gets the error now, not at its
+    /// deadline.
     fn drop(&mut self) {
         if !self.finished {
             self.shared.fail(&Error::EngineStopped {

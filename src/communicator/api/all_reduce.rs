@@ -1,6 +1,6 @@
 //! All-reduce.
 
-use super::collective::Named;
+use super::collective::CollectiveSpec;
 use super::core::Communicator;
 use crate::communicator::call::{Element, Reduction};
 use crate::error::Result;
@@ -35,8 +35,8 @@ impl Communicator {
         reduction: impl Into<Reduction>,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        let named = Named::reducing::<T>(Collective::AllReduce, reduction);
-        self.call_collective(named, Some(send), Some(receive), stream)
+        let spec = CollectiveSpec::reducing::<T>(Collective::AllReduce, reduction);
+        self.call_collective(spec, Some(send), Some(receive), stream)
     }
 
     /// Reduces `buffer` over all ranks in place.
@@ -49,7 +49,11 @@ impl Communicator {
         reduction: impl Into<Reduction>,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        self.call_in_place(Named::reducing::<T>(Collective::AllReduce, reduction), buffer, stream)
+        self.call_in_place(
+            CollectiveSpec::reducing::<T>(Collective::AllReduce, reduction),
+            buffer,
+            stream,
+        )
     }
 
     /// As [`Communicator::all_reduce`], on buffers of bytes that hold elements of `data_type`: for
@@ -68,8 +72,9 @@ impl Communicator {
         reduction: impl Into<Reduction>,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        let collective = (Collective::AllReduce, data_type);
-        self.collective_bytes(collective, Some(send), Some(receive), Some(reduction.into()), stream)
+        let (collective, reduction) = (Collective::AllReduce, Some(reduction.into()));
+        let spec = CollectiveSpec { collective, data_type, reduction };
+        self.collective_bytes(spec, Some(send), Some(receive), stream)
     }
 
     /// As [`Communicator::all_reduce_in_place`], on bytes that hold elements of `data_type`.
@@ -83,7 +88,8 @@ impl Communicator {
         reduction: impl Into<Reduction>,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        let collective = (Collective::AllReduce, data_type);
-        self.collective_bytes_in_place(collective, buffer, Some(reduction.into()), stream)
+        let (collective, reduction) = (Collective::AllReduce, Some(reduction.into()));
+        let spec = CollectiveSpec { collective, data_type, reduction };
+        self.collective_bytes_in_place(spec, buffer, stream)
     }
 }

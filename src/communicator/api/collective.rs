@@ -9,35 +9,35 @@ use cudarc::driver::CudaStream;
 use ringdove_kernels::element::{DataType, ReduceOp};
 use std::sync::Arc;
 
-/// What a call names besides its buffers.
-#[derive(Clone, Copy)]
-pub(super) struct Named {
+/// What a call asks for, besides its buffers and its stream.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CollectiveSpec {
+    /// Which collective, with its root.
     pub collective: Collective,
+    /// Type of the elements.
     pub data_type: DataType,
-    /// Of collectives that reduce.
+    /// How elements are combined, by collectives that reduce; the others ignore it. `None`: the
+    /// sum.
     pub reduction: Option<Reduction>,
 }
 
-impl Named {
-    /// A collective on elements of `data_type`. One that reduces sums where no reduction is named;
-    /// of the others, the reduction is not looked at.
-    pub fn new(collective: Collective, data_type: DataType, reduction: Option<Reduction>) -> Self {
-        let reduction = collective.reduces().then(|| reduction.unwrap_or(ReduceOp::Sum.into()));
-        Self { collective, data_type, reduction }
-    }
-
+impl CollectiveSpec {
     /// A collective that moves elements of type `T`.
-    pub fn moving<T: Element>(collective: Collective) -> Self {
-        Self::new(collective, T::DATA_TYPE, None)
+    pub(super) fn moving<T: Element>(collective: Collective) -> Self {
+        Self { collective, data_type: T::DATA_TYPE, reduction: None }
     }
 
     /// A collective that reduces elements of type `T`.
-    pub fn reducing<T: Element>(collective: Collective, reduction: impl Into<Reduction>) -> Self {
-        Self::new(collective, T::DATA_TYPE, Some(reduction.into()))
+    pub(super) fn reducing<T: Element>(
+        collective: Collective,
+        reduction: impl Into<Reduction>,
+    ) -> Self {
+        Self { collective, data_type: T::DATA_TYPE, reduction: Some(reduction.into()) }
     }
 
     fn shape(self, count: usize) -> Shape {
         let Self { collective, data_type, reduction } = self;
+        let reduction = collective.reduces().then(|| reduction.unwrap_or(ReduceOp::Sum.into()));
         Shape { collective, count, data_type, reduction }
     }
 }
@@ -47,26 +47,26 @@ impl Communicator {
     /// passes in spite of that is not looked at.
     pub(super) fn call_collective<T>(
         &self,
-        named: Named,
+        spec: CollectiveSpec,
         send: Option<&impl DeviceBuffer<T>>,
         receive: Option<&mut impl DeviceBufferMut<T>>,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
         // Before the addresses are taken: cudarc then already enqueues on the stream.
-        check::stream(&self.connected, named.collective.name(), stream)?;
-        let [input_parts, output_parts] = self.parts(named);
+        check::stream(&self.connected, spec.collective.name(), stream)?;
+        let [input_parts, output_parts] = self.parts(spec);
         let send = send.filter(|_| input_parts > 0);
         let receive = receive.filter(|_| output_parts > 0);
         let mut count = None;
         if let Some(send) = send {
             check::buffer(&self.connected, "send buffer", send)?;
-            let elements = check::elements("send buffer", send.num_bytes(), named.data_type)?;
+            let elements = check::elements("send buffer", send.num_bytes(), spec.data_type)?;
             count = Some(one_part("send buffer", elements, input_parts)?);
         }
         if let Some(receive) = &receive {
             check::buffer(&self.connected, "receive buffer", &**receive)?;
             let bytes = receive.num_bytes();
-            let elements = check::elements("receive buffer", bytes, named.data_type)?;
+            let elements = check::elements("receive buffer", bytes, spec.data_type)?;
             let received = one_part("receive buffer", elements, output_parts)?;
             if count.is_some_and(|count| count != received) {
                 let sent = send.map_or(0, |send| send.len());
@@ -84,22 +84,22 @@ impl Communicator {
         let received = receive.map(|receive| receive.device_ptr_mut(stream));
         let address = |buffer: &Option<(u64, _)>| buffer.as_ref().map_or(0, |(at, _)| *at);
         let buffers = [address(&sent), address(&received)];
-        self.call_checked(named, count.unwrap_or(0), buffers, stream)
+        self.call_checked(spec, count.unwrap_or(0), buffers, stream)
     }
 
     /// A collective in place: `buffer` holds input and output, one of which may be a part of it.
     pub(super) fn call_in_place<T>(
         &self,
-        named: Named,
+        spec: CollectiveSpec,
         buffer: &mut impl DeviceBufferMut<T>,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        check::stream(&self.connected, named.collective.name(), stream)?;
+        check::stream(&self.connected, spec.collective.name(), stream)?;
         check::buffer(&self.connected, "buffer", buffer)?;
-        let elements = check::elements("buffer", buffer.num_bytes(), named.data_type)?;
-        let [input_parts, output_parts] = self.parts(named);
+        let elements = check::elements("buffer", buffer.num_bytes(), spec.data_type)?;
+        let [input_parts, output_parts] = self.parts(spec);
         let count = one_part("buffer", elements, input_parts.max(output_parts))?;
-        let request = named.shape(count).request(self.rank_count());
+        let request = spec.shape(count).request(self.rank_count());
         // With a root, the others have an input or an output, and it is all of the buffer.
         let request = CollectiveRequest { in_place: true, ..request };
         let (input, output) = match request.in_place_on(self.rank()) {
@@ -107,36 +107,36 @@ impl Communicator {
             false => (0, 0),
         };
         let (address, _use) = buffer.device_ptr_mut(stream);
-        self.call_checked(named, count, [address + input, address + output], stream)
+        self.call_checked(spec, count, [address + input, address + output], stream)
     }
 
     /// A collective on device addresses. Whoever calls it keeps the memory until the stream has
     /// passed the call.
     pub(super) fn call_at(
         &self,
-        named: Named,
+        spec: CollectiveSpec,
         count: usize,
         buffers: [u64; 2],
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        check::stream(&self.connected, named.collective.name(), stream)?;
-        self.call_checked(named, count, buffers, stream)
+        check::stream(&self.connected, spec.collective.name(), stream)?;
+        self.call_checked(spec, count, buffers, stream)
     }
 
     /// As [`Communicator::call_at`], on a stream that was checked before the addresses were taken.
     fn call_checked(
         &self,
-        named: Named,
+        spec: CollectiveSpec,
         count: usize,
         buffers: [u64; 2],
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        call::collective(&self.connected, &Call { shape: named.shape(count), buffers }, stream)
+        call::collective(&self.connected, &Call { shape: spec.shape(count), buffers }, stream)
     }
 
     /// Parts of one count in this rank's input and output; 0 for a buffer that it does not have.
-    fn parts(&self, named: Named) -> [usize; 2] {
-        let request = named.shape(1).request(self.rank_count());
+    fn parts(&self, spec: CollectiveSpec) -> [usize; 2] {
+        let request = spec.shape(1).request(self.rank_count());
         let parts = |bytes| (bytes / request.bytes) as usize;
         [request.input_bytes(self.rank()), request.output_bytes(self.rank())].map(parts)
     }

@@ -3,14 +3,14 @@
 //! A rank that has no input or no output passes `None`, with any buffer type:
 //! `None::<&CudaSlice<f32>>`. What it passes in spite of that is not looked at.
 
-use super::collective::Named;
+use super::collective::CollectiveSpec;
 use super::core::Communicator;
+use super::group::RawElements;
 use crate::communicator::call::{Element, Reduction, check};
 use crate::error::{Error, Result};
 use crate::gpu::{DeviceBuffer, DeviceBufferMut};
 use crate::plan::{Collective, Direction};
 use cudarc::driver::CudaStream;
-use ringdove_kernels::element::DataType;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -27,8 +27,8 @@ impl Communicator {
         reduction: impl Into<Reduction>,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        let named = Named::reducing::<T>(Collective::ReduceScatter, reduction);
-        self.call_collective(named, Some(send), Some(receive), stream)
+        let spec = CollectiveSpec::reducing::<T>(Collective::ReduceScatter, reduction);
+        self.call_collective(spec, Some(send), Some(receive), stream)
     }
 
     /// As [`Communicator::reduce_scatter`], into this rank's own part of `buffer`. The other parts
@@ -43,7 +43,7 @@ impl Communicator {
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
         self.call_in_place(
-            Named::reducing::<T>(Collective::ReduceScatter, reduction),
+            CollectiveSpec::reducing::<T>(Collective::ReduceScatter, reduction),
             buffer,
             stream,
         )
@@ -59,8 +59,8 @@ impl Communicator {
         receive: &mut impl DeviceBufferMut<T>,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        let named = Named::moving::<T>(Collective::AllGather);
-        self.call_collective(named, Some(send), Some(receive), stream)
+        let spec = CollectiveSpec::moving::<T>(Collective::AllGather);
+        self.call_collective(spec, Some(send), Some(receive), stream)
     }
 
     /// As [`Communicator::all_gather`]: each rank's input is its own part of `buffer`.
@@ -72,7 +72,7 @@ impl Communicator {
         buffer: &mut impl DeviceBufferMut<T>,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        self.call_in_place(Named::moving::<T>(Collective::AllGather), buffer, stream)
+        self.call_in_place(CollectiveSpec::moving::<T>(Collective::AllGather), buffer, stream)
     }
 
     /// Copies the root's `send` to every rank's `receive`. The other ranks have no `send`.
@@ -87,8 +87,8 @@ impl Communicator {
         root: u32,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        let named = Named::moving::<T>(Collective::Broadcast { root });
-        self.call_collective(named, send, Some(receive), stream)
+        let spec = CollectiveSpec::moving::<T>(Collective::Broadcast { root });
+        self.call_collective(spec, send, Some(receive), stream)
     }
 
     /// Copies the root's `buffer` to every rank's.
@@ -101,7 +101,11 @@ impl Communicator {
         root: u32,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        self.call_in_place(Named::moving::<T>(Collective::Broadcast { root }), buffer, stream)
+        self.call_in_place(
+            CollectiveSpec::moving::<T>(Collective::Broadcast { root }),
+            buffer,
+            stream,
+        )
     }
 
     /// Reduces `send` over all ranks into the root's `receive`. The other ranks have no `receive`.
@@ -116,8 +120,8 @@ impl Communicator {
         root: u32,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        let named = Named::reducing::<T>(Collective::Reduce { root }, reduction);
-        self.call_collective(named, Some(send), receive, stream)
+        let spec = CollectiveSpec::reducing::<T>(Collective::Reduce { root }, reduction);
+        self.call_collective(spec, Some(send), receive, stream)
     }
 
     /// Reduces `buffer` over all ranks into the root's. The others' stay as they are.
@@ -132,7 +136,7 @@ impl Communicator {
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
         self.call_in_place(
-            Named::reducing::<T>(Collective::Reduce { root }, reduction),
+            CollectiveSpec::reducing::<T>(Collective::Reduce { root }, reduction),
             buffer,
             stream,
         )
@@ -149,8 +153,8 @@ impl Communicator {
         receive: &mut impl DeviceBufferMut<T>,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        let named = Named::moving::<T>(Collective::AllToAll);
-        self.call_collective(named, Some(send), Some(receive), stream)
+        let spec = CollectiveSpec::moving::<T>(Collective::AllToAll);
+        self.call_collective(spec, Some(send), Some(receive), stream)
     }
 
     /// As [`Communicator::all_to_all`], in one buffer: NCCL has no such form, MPI has.
@@ -162,7 +166,7 @@ impl Communicator {
         buffer: &mut impl DeviceBufferMut<T>,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        self.call_in_place(Named::moving::<T>(Collective::AllToAll), buffer, stream)
+        self.call_in_place(CollectiveSpec::moving::<T>(Collective::AllToAll), buffer, stream)
     }
 
     /// An all-to-all of parts of any sizes: elements `send_parts[p]` of `send` go to rank `p`, and
@@ -174,8 +178,10 @@ impl Communicator {
     /// parts than ranks, or a part outside of its buffer.
     pub fn all_to_all_v<T: Element>(
         &self,
-        (send, send_parts): (&impl DeviceBuffer<T>, &[Range<usize>]),
-        (receive, receive_parts): (&mut impl DeviceBufferMut<T>, &[Range<usize>]),
+        send: &impl DeviceBuffer<T>,
+        send_parts: &[Range<usize>],
+        receive: &mut impl DeviceBufferMut<T>,
+        receive_parts: &[Range<usize>],
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
         // Before the addresses are taken: cudarc then already enqueues on the stream.
@@ -195,7 +201,8 @@ impl Communicator {
         for (direction, address, parts) in sides {
             for (peer, part) in (0..).zip(parts) {
                 let address = address + (part.start * size_of::<T>()) as u64;
-                group.add_raw(direction, (address, part.len(), T::DATA_TYPE), peer)?;
+                let (count, data_type) = (part.len(), T::DATA_TYPE);
+                group.add_raw(direction, RawElements { address, count, data_type }, peer)?;
             }
         }
         group.launch(stream)
@@ -213,8 +220,8 @@ impl Communicator {
         root: u32,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        let named = Named::moving::<T>(Collective::Gather { root });
-        self.call_collective(named, Some(send), receive, stream)
+        let spec = CollectiveSpec::moving::<T>(Collective::Gather { root });
+        self.call_collective(spec, Some(send), receive, stream)
     }
 
     /// As [`Communicator::gather`]: the root's input is its own part of `buffer`; the others'
@@ -228,7 +235,7 @@ impl Communicator {
         root: u32,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        self.call_in_place(Named::moving::<T>(Collective::Gather { root }), buffer, stream)
+        self.call_in_place(CollectiveSpec::moving::<T>(Collective::Gather { root }), buffer, stream)
     }
 
     /// Copies part `r` of the root's `send` to `receive` on rank `r`. The other ranks have no
@@ -243,8 +250,8 @@ impl Communicator {
         root: u32,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        let named = Named::moving::<T>(Collective::Scatter { root });
-        self.call_collective(named, send, Some(receive), stream)
+        let spec = CollectiveSpec::moving::<T>(Collective::Scatter { root });
+        self.call_collective(spec, send, Some(receive), stream)
     }
 
     /// As [`Communicator::scatter`]: the root's output is its own part of `buffer`, which has it
@@ -258,7 +265,11 @@ impl Communicator {
         root: u32,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        self.call_in_place(Named::moving::<T>(Collective::Scatter { root }), buffer, stream)
+        self.call_in_place(
+            CollectiveSpec::moving::<T>(Collective::Scatter { root }),
+            buffer,
+            stream,
+        )
     }
 
     /// What is enqueued on `stream` behind this runs after what every rank enqueued before its own
@@ -267,26 +278,23 @@ impl Communicator {
     /// # Errors
     /// As [`Communicator::all_reduce`].
     pub fn barrier(&self, stream: &Arc<CudaStream>) -> Result<()> {
-        self.call_at(Named::moving::<u8>(Collective::Barrier), 0, [0, 0], stream)
+        self.call_at(CollectiveSpec::moving::<u8>(Collective::Barrier), 0, [0, 0], stream)
     }
 
     /// Any collective, on buffers of bytes that hold elements of `data_type`: for programs that
-    /// know collective and type at run time only. A collective that reduces sums where no
-    /// reduction is named; of the others, the reduction is not looked at.
+    /// know collective and type at run time only.
     ///
     /// # Errors
     /// As the collective's own method, and [`Error::Argument`] for a number
     /// of bytes that is no number of elements.
     pub fn collective_bytes(
         &self,
-        (collective, data_type): (Collective, DataType),
+        spec: CollectiveSpec,
         send: Option<&impl DeviceBuffer<u8>>,
         receive: Option<&mut impl DeviceBufferMut<u8>>,
-        reduction: Option<Reduction>,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        let named = Named::new(collective, data_type, reduction);
-        self.call_collective(named, send, receive, stream)
+        self.call_collective(spec, send, receive, stream)
     }
 
     /// As [`Communicator::collective_bytes`], in place.
@@ -295,12 +303,11 @@ impl Communicator {
     /// As [`Communicator::collective_bytes`].
     pub fn collective_bytes_in_place(
         &self,
-        (collective, data_type): (Collective, DataType),
+        spec: CollectiveSpec,
         buffer: &mut impl DeviceBufferMut<u8>,
-        reduction: Option<Reduction>,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        self.call_in_place(Named::new(collective, data_type, reduction), buffer, stream)
+        self.call_in_place(spec, buffer, stream)
     }
 }
 

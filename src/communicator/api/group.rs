@@ -41,6 +41,14 @@ struct Member<'a> {
     memory: Memory<'a>,
 }
 
+/// Elements at a device address.
+#[derive(Clone, Copy)]
+pub(super) struct RawElements {
+    pub address: u64,
+    pub count: usize,
+    pub data_type: DataType,
+}
+
 /// Where a member's elements lie.
 enum Memory<'a> {
     /// At this device address.
@@ -169,9 +177,9 @@ impl<'a> Group<'a> {
         peer: u32,
     ) -> Result<&mut Self> {
         check::buffer(&self.communicator.connected, "send buffer", buffer)?;
-        let count = check::elements("send buffer", buffer.num_bytes(), data_type)?;
+        let bytes = member_bytes("send buffer", buffer.num_bytes(), data_type)?;
         let memory = Memory::Borrowed(Box::new(Source(buffer, PhantomData)));
-        self.add(Direction::Send, memory, (count, data_type), peer)
+        self.add(Member { direction: Direction::Send, peer, bytes, data_type, memory })
     }
 
     fn add_destination<T: 'a>(
@@ -181,9 +189,9 @@ impl<'a> Group<'a> {
         peer: u32,
     ) -> Result<&mut Self> {
         check::buffer(&self.communicator.connected, "receive buffer", buffer)?;
-        let count = check::elements("receive buffer", buffer.num_bytes(), data_type)?;
+        let bytes = member_bytes("receive buffer", buffer.num_bytes(), data_type)?;
         let memory = Memory::Borrowed(Box::new(Destination(buffer, PhantomData)));
-        self.add(Direction::Receive, memory, (count, data_type), peer)
+        self.add(Member { direction: Direction::Receive, peer, bytes, data_type, memory })
     }
 
     /// Adds a member at a device address. Whoever calls it keeps the memory until the stream has
@@ -191,25 +199,20 @@ impl<'a> Group<'a> {
     pub(super) fn add_raw(
         &mut self,
         direction: Direction,
-        (address, count, data_type): (u64, usize, DataType),
+        elements: RawElements,
         peer: u32,
     ) -> Result<&mut Self> {
-        self.add(direction, Memory::Raw(address), (count, data_type), peer)
+        let RawElements { address, count, data_type } = elements;
+        let bytes = check::bytes(count as u64, data_type)?;
+        self.add(Member { direction, peer, bytes, data_type, memory: Memory::Raw(address) })
     }
 
-    fn add(
-        &mut self,
-        direction: Direction,
-        memory: Memory<'a>,
-        (count, data_type): (usize, DataType),
-        peer: u32,
-    ) -> Result<&mut Self> {
-        let ranks = self.communicator.rank_count();
+    fn add(&mut self, member: Member<'a>) -> Result<&mut Self> {
+        let (peer, ranks) = (member.peer, self.communicator.rank_count());
         if peer >= ranks {
             return Err(Error::argument("peer", format!("a rank less than {ranks}"), peer));
         }
-        let bytes = check::bytes(count as u64, data_type)?;
-        self.members.push(Member { direction, peer, bytes, data_type, memory });
+        self.members.push(member);
         Ok(self)
     }
 
@@ -236,6 +239,11 @@ impl<'a> Group<'a> {
             members.iter_mut().map(|member| member.resolve(stream)).unzip();
         call::group(connected, &GroupCall::new(transfers, data_types), stream)
     }
+}
+
+/// Checks that a buffer of `bytes` bytes holds elements of `data_type`, and not too many.
+fn member_bytes(what: &str, bytes: usize, data_type: DataType) -> Result<u64> {
+    check::bytes(check::elements(what, bytes, data_type)? as u64, data_type)
 }
 
 impl fmt::Debug for Group<'_> {

@@ -8,5 +8,6 @@ mod group;
 mod raw;
 mod registration;
 
+pub use collective::CollectiveSpec;
 pub use core::{Communicator, Statistics};
 pub use group::Group;

@@ -3,9 +3,9 @@
 //!
 //! Nothing here dereferences an address: each function hands its contract on to its caller.
 
-use super::collective::Named;
+use super::collective::CollectiveSpec;
 use super::core::Communicator;
-use super::group::Group;
+use super::group::{Group, RawElements};
 use crate::communicator::call::Reduction;
 use crate::error::Result;
 use crate::id::Registration;
@@ -35,13 +35,16 @@ impl Communicator {
         reduction: impl Into<Reduction>,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        let named = Named::new(Collective::AllReduce, data_type, Some(reduction.into()));
-        self.call_at(named, count, [send, receive], stream)
+        let spec = CollectiveSpec {
+            collective: Collective::AllReduce,
+            data_type,
+            reduction: Some(reduction.into()),
+        };
+        self.call_at(spec, count, [send, receive], stream)
     }
 
     /// Any collective on device addresses, input and output, with NCCL's `count` and rules for
-    /// calls in place. An address that this rank has no use for is not looked at. A collective that
-    /// reduces sums where no reduction is named.
+    /// calls in place. An address that this rank has no use for is not looked at.
     ///
     /// # Safety
     /// As [`Communicator::all_reduce_raw`], of the sizes that the collective gives its buffers.
@@ -51,13 +54,12 @@ impl Communicator {
     /// root that does not exist.
     pub unsafe fn collective_raw(
         &self,
-        collective: Collective,
+        spec: CollectiveSpec,
         buffers: [u64; 2],
-        (count, data_type): (usize, DataType),
-        reduction: Option<Reduction>,
+        count: usize,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        self.call_at(Named::new(collective, data_type, reduction), count, buffers, stream)
+        self.call_at(spec, count, buffers, stream)
     }
 
     /// Registers `bytes` bytes of device memory at `address`, as [`Communicator::register`] does
@@ -91,7 +93,7 @@ impl Group<'_> {
         data_type: DataType,
         peer: u32,
     ) -> Result<&mut Self> {
-        self.add_raw(Direction::Send, (address, count, data_type), peer)
+        self.add_raw(Direction::Send, RawElements { address, count, data_type }, peer)
     }
 
     /// Adds a receive of `count` elements from `peer` to device address `address`.
@@ -109,6 +111,6 @@ impl Group<'_> {
         data_type: DataType,
         peer: u32,
     ) -> Result<&mut Self> {
-        self.add_raw(Direction::Receive, (address, count, data_type), peer)
+        self.add_raw(Direction::Receive, RawElements { address, count, data_type }, peer)
     }
 }

@@ -73,11 +73,11 @@ impl Communicator {
         self.connected.check()?;
         let what = "registered buffer";
         let current = Current::bind(self.context())?;
-        let allocation = check::range(&current, what, (address, bytes))?;
+        let allocation = check::range(&current, what, address, bytes)?;
         if bytes == 0 || !allocation.on_device {
             let seen = format!("{bytes} bytes at {address:#x}");
             return Err(Error::argument(what, "some bytes of device memory", seen));
         }
-        self.connected.register((address, bytes), allocation)
+        self.connected.register(address, bytes, allocation)
     }
 }

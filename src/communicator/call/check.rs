@@ -2,7 +2,7 @@
 
 use super::request::{Call, GroupCall, INPUT, OUTPUT, Shape};
 use crate::communicator::connect::ConnectedRank;
-use crate::communicator::state::{Launcher, RegisteredPlace};
+use crate::communicator::state::{Launcher, RegisteredPlace, RegisteredRange};
 use crate::error::{Error, Result};
 use crate::gpu::{Allocation, Current};
 use crate::plan::{self, Direction};
@@ -31,7 +31,7 @@ pub(super) fn collective(
     let current = Current::bind(&rank.state.context)?;
     let data_type = call.shape.data_type;
     let check = |what, address, bytes: u64| {
-        let allocation = element_range(&current, what, (address, bytes), data_type)?;
+        let allocation = element_range(&current, what, address, bytes, data_type)?;
         Ok::<_, Error>(allocation.map(|allocation| (bytes, allocation)))
     };
     let [send, receive] = call.buffers;
@@ -95,15 +95,17 @@ pub(super) fn registered(
         rank.process.writes_registered_buffers() && call.shape.collective.has_direct_plans();
     let ([Some(input), Some(output)], true) = (checked.buffers, usable) else { return Ok(None) };
     let find = |address, (bytes, allocation): (u64, Allocation)| {
-        launcher.routes.find((address, bytes), allocation.id).map_err(|stale| {
-            rank.fail(Error::StaleRegistration {
-                rank: rank.rank(),
-                registration: stale.registration,
-                address,
-                registered: stale.registered,
-                seen: allocation.id,
-            })
-        })
+        launcher.routes.find(RegisteredRange { address, bytes, allocation: allocation.id }).map_err(
+            |stale| {
+                rank.fail(Error::StaleRegistration {
+                    rank: rank.rank(),
+                    registration: stale.registration,
+                    address,
+                    registered: stale.registered,
+                    seen: allocation.id,
+                })
+            },
+        )
     };
     let (input, output) = (find(call.buffers[INPUT], input)?, find(call.buffers[OUTPUT], output)?);
     Ok(input.zip(output).map(|(input, output)| [input, output]))
@@ -120,7 +122,7 @@ pub(super) fn group(rank: &ConnectedRank, call: &GroupCall) -> Result<()> {
             Direction::Send => "send buffer",
             Direction::Receive => "receive buffer",
         };
-        element_range(&current, what, (transfer.address, transfer.bytes), data_type)?;
+        element_range(&current, what, transfer.address, transfer.bytes, data_type)?;
     }
     // The plan knows no addresses.
     let transfers: Vec<_> = call.members().map(|(transfer, _)| transfer).collect();
@@ -191,7 +193,8 @@ fn home(what: &str, stream: &CudaStream, home: &CudaContext) -> Result<()> {
 fn element_range(
     current: &Current,
     what: &str,
-    (address, bytes): (u64, u64),
+    address: u64,
+    bytes: u64,
     data_type: DataType,
 ) -> Result<Option<Allocation>> {
     let size = data_type.size_bytes() as u64;
@@ -202,7 +205,7 @@ fn element_range(
     if bytes == 0 {
         return Ok(None);
     }
-    range(current, what, (address, bytes)).map(Some)
+    range(current, what, address, bytes).map(Some)
 }
 
 /// A range of memory that the driver knows. Without this check a wrong address would end the whole
@@ -210,7 +213,8 @@ fn element_range(
 pub(in crate::communicator) fn range(
     current: &Current,
     what: &str,
-    (address, bytes): (u64, u64),
+    address: u64,
+    bytes: u64,
 ) -> Result<Allocation> {
     let Some(allocation) = current.allocation(address) else {
         let expected = "memory that the CUDA driver knows";

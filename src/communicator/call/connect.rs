@@ -3,6 +3,7 @@
 use super::request::OUTPUT;
 use crate::communicator::connect::ConnectedRank;
 use crate::communicator::state::{Launcher, RegisteredPlace};
+use crate::engine::RegionDescriptor;
 use crate::error::Result;
 
 /// The first routes from input and output to the peers' outputs. They are added where the pair of
@@ -24,9 +25,8 @@ pub(super) fn collective(
         *base = launcher.routes.base((place.registration, output), |first| {
             // A source is always the own buffer, and needs nobody.
             let destination = rank.registered_buffer(output)?;
-            let target = (output, &destination);
-            let source = (source.address, source.bytes);
-            rank.engine().add_direct_routes(&rank.state, first, source, target)
+            let source = RegionDescriptor { base: source.address, length_bytes: source.bytes };
+            rank.engine().add_direct_routes(&rank.state, first, source, output, &destination)
         })?;
     }
     Ok(bases)

@@ -59,7 +59,7 @@ pub(in crate::communicator) fn init_ranks(
     }
     let planes = join_planes(id, &ranks, rank_count, settings)?;
     let connected = connect_processes(contexts, id, &planes, settings);
-    // The others wait for this process's part: they should hear why it does not come.
+    // The others wait for this process's part: they should learn why it does not come.
     connected.inspect_err(|error| planes.iter().for_each(|plane| plane.abort(&error.to_string())))
 }
 
@@ -78,7 +78,7 @@ fn init_threads(
         process.join(state, &geometry)?;
     }
     let connected = start_in_process(&process, ranks, settings);
-    // The others wait for these ranks' engines: they should hear why they do not come.
+    // The others wait for these ranks' engines: they should learn why they do not come.
     let connected = connected.inspect_err(|error| process.raise(error.clone()))?;
     process.all_served(settings.bootstrap_timeout)?;
     Ok(connected)

@@ -331,7 +331,7 @@ impl InterNodeSetup {
     }
 }
 
-/// Connects one endpoint, and tells the transport of the rank behind it.
+/// Connects one endpoint, and adds the rank behind it to the transport.
 fn join(
     control: &VerbsControl,
     own: Rank,

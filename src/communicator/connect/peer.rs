@@ -146,12 +146,12 @@ fn check_inter_node(geometry: &Geometry, layout: &Layout, place: &InterNodeEndpo
     Ok(())
 }
 
-/// Signal memory as a peer tells of it.
+/// Signal memory as a peer describes it.
 fn signals_of(rank: Rank, length_bytes: u64) -> PeerRange<'static> {
     PeerRange { rank, what: "its signal memory", length_bytes, align: SIGNAL_ALIGN }
 }
 
-/// Staging memory as a peer tells of it.
+/// Staging memory as a peer describes it.
 fn staging_of(rank: Rank, length_bytes: u64) -> PeerRange<'static> {
     PeerRange { rank, what: "its staging memory", length_bytes, align: STAGING_ALIGN }
 }
@@ -163,7 +163,7 @@ mod tests {
     use crate::settings::Settings;
     use crate::shared::Extent;
 
-    /// A rank of another node whose memory is `bytes` long, told at `shift` from where it is.
+    /// A rank of another node whose memory is `bytes` long, described at `shift` from where it is.
     fn place(layout: &Layout, missing: u64, shift: u64) -> InterNodeEndpoint {
         let region = |base, length_bytes| Extent { base, length_bytes };
         let regions = [
@@ -196,7 +196,8 @@ mod tests {
         }
     }
 
-    /// In host memory stands only what other nodes write; the addresses told lie before it.
+    /// In host memory stands only what other nodes write; the addresses sent to peers lie before
+    /// it.
     #[test]
     fn addresses_before_host_memory_are_accepted() {
         let geometry = Geometry::new(4, Nodes::Even { ranks: 2 }, &Settings::default());

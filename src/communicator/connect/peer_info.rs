@@ -11,7 +11,7 @@ use crate::id::Rank;
 use serde::{Deserialize, Serialize};
 use std::sync::OnceLock;
 
-/// What tells one process from all others, wherever they run.
+/// Identifies one process among all, wherever they run.
 type ProcessName = [u8; 16];
 
 /// What a rank sends the others. `Endpoint` is its memory, or its channel of a device engine.

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// How long a rank whose kernels have ended waits for transfers to other nodes. Those that somebody
 /// waits for are acknowledged within milliseconds; credits for a rank that has left already never
-/// are, and the adapter would repeat them for as long as it is told.
+/// are, and the adapter would repeat them until its timeout.
 const FINAL_ACK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// One rank of a communicator.
@@ -92,9 +92,9 @@ impl ConnectedRank {
             });
         }
         self.check()?;
-        let quiet = self.engine().quiet(self.state.memory.head()?, limit);
+        let idle = self.engine().wait_idle(self.state.memory.head()?, limit);
         // What ended the communicator says more than work that is left.
-        self.check().and(quiet)
+        self.check().and(idle)
     }
 }
 

@@ -18,7 +18,8 @@ impl ConnectedRank {
     /// [`Error::Disagreement`] where another rank registered another size.
     pub fn register(
         &self,
-        (address, bytes): (u64, u64),
+        address: u64,
+        bytes: u64,
         allocation: Allocation,
     ) -> Result<Registration> {
         let process = &self.process;
@@ -114,7 +115,7 @@ impl ConnectedRank {
         }
         let mut take_back = || {
             self.agree_on_deregistration(launcher.next_collective(), number)?;
-            self.engine().quiet(self.state.memory.head()?, limit)?;
+            self.engine().wait_idle(self.state.memory.head()?, limit)?;
             self.engine().remove_routes(&launcher.routes.remove(number), limit)?;
             let (planes, local) = (self.process.planes(), self.process.local_count());
             let registrations = &self.process.registrations;

@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::gpu::{IoMemory, pci_address};
 use crate::settings::Settings;
 use crate::topology::adapter::sysfs;
-use crate::topology::{Place, engine};
+use crate::topology::{PciLocation, engine};
 use cudarc::driver::CudaContext;
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,7 +38,7 @@ impl Doorbell {
         settings: &Settings,
     ) -> Result<Self> {
         let sysfs = sysfs();
-        let gpu = pci_address(context)?.parse().map(|address| Place::of(&sysfs, address));
+        let gpu = pci_address(context)?.parse().map(|address| PciLocation::of(&sysfs, address));
         let functions = engine::read(&sysfs, &settings.engine_ids);
         let wanted = &settings.engine_devices;
         let nearest = engine::candidates(&functions, &gpu.unwrap_or_default(), place, wanted)?;
@@ -64,10 +64,10 @@ impl Doorbell {
         )?;
         // Before the reset: a virtual engine serves the channels whose rings are registered.
         let pages = IoMemory::register(context, channel.ring(settings.ring_log2)?)?;
-        let bell = Self { channel: Arc::new(channel), pages };
-        bell.channel.reset(STEP_TIMEOUT)?;
-        tracing::debug!(channel = bell.channel.describe(), "claimed");
-        Ok(bell)
+        let doorbell = Self { channel: Arc::new(channel), pages };
+        doorbell.channel.reset(STEP_TIMEOUT)?;
+        tracing::debug!(channel = doorbell.channel.describe(), "claimed");
+        Ok(doorbell)
     }
 
     /// Ends what the channel does: afterwards the engine knows none of the rank's memory. Peers may

@@ -74,7 +74,7 @@ impl Launcher {
     }
 
     /// Waits until one more may be launched; see [`Backlog::make_room`]. To be called before the
-    /// other ranks are told of the launch.
+    /// other ranks get the call record.
     ///
     /// # Errors
     /// As [`Backlog::make_room`]. Nothing was enqueued.

@@ -1,4 +1,4 @@
-//! The one lock between launches and what must not meet one.
+//! The one lock between launches and what must not happen beside one.
 
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 

@@ -20,12 +20,12 @@ pub(crate) struct Geometry {
     pub blocks: u32,
     /// Bytes of one slot between neighbours.
     pub slot_bytes: u32,
-    /// Slots of one lane, of those that are not flagged.
+    /// Slots of one lane, of those that are not LL lanes.
     pub slot_count: u32,
     /// How ranks are spread over nodes.
     pub nodes: Nodes,
-    /// Bytes of data that one flagged message holds; 0: no flagged lanes.
-    pub flagged_bytes: u32,
+    /// Bytes of data that one LL message holds; 0: no LL lanes.
+    pub low_latency_bytes: u32,
     /// What drains the rings, on every rank.
     pub engine: EngineKind,
 }
@@ -76,7 +76,7 @@ impl Geometry {
             nodes,
             // A word of data and its flag are known to stay together within a node, and from one
             // device engine to another (R13).
-            flagged_bytes: match (nodes, settings.engine) {
+            low_latency_bytes: match (nodes, settings.engine) {
                 (Nodes::One, _) | (_, EngineKind::Device) if rank_count <= ALL_PAIRS_RANKS_MAX => {
                     settings.low_latency_bytes
                 }
@@ -92,7 +92,7 @@ impl Geometry {
             blocks_max: self.blocks,
             slot_bytes,
             slot_count: self.slot_count,
-            flagged_bytes: self.flagged_bytes,
+            low_latency_bytes: self.low_latency_bytes,
             ranks_per_node: self.ranks_per_node(),
         }
     }
@@ -102,7 +102,7 @@ impl Geometry {
         self.limits(self.slot_bytes).pair_slot_bytes()
     }
 
-    /// Ranks of each node where plans tell nodes apart, else 0.
+    /// Ranks of each node where plans distinguish nodes, else 0.
     pub fn ranks_per_node(&self) -> u32 {
         match self.nodes {
             Nodes::Even { ranks } => ranks,
@@ -110,7 +110,7 @@ impl Geometry {
         }
     }
 
-    /// Do the two run on different nodes, as far as layouts tell nodes apart?
+    /// Do the two run on different nodes, as far as layouts distinguish nodes?
     pub fn are_apart(&self, one: u32, other: u32) -> bool {
         matches!(self.nodes, Nodes::Even { ranks } if one / ranks != other / ranks)
     }
@@ -139,9 +139,9 @@ impl Geometry {
                 continue;
             }
             let lane = |index, kind| Lane { from, to, index, kind };
-            if self.flagged_bytes > 0 {
-                let slots = self.limits(self.slot_bytes).flagged_slots();
-                lanes.push((lane(0, LaneKind::Flagged), slots));
+            if self.low_latency_bytes > 0 {
+                let slots = self.limits(self.slot_bytes).low_latency_slots();
+                lanes.push((lane(0, LaneKind::LowLatency), slots));
             }
             if !self.are_neighbours(from, to) {
                 lanes.push((lane(0, LaneKind::Slots), slots(self.pair_slot_bytes())));
@@ -298,7 +298,7 @@ mod tests {
                 slot_bytes: 8192,
                 slot_count: 4,
                 nodes: Nodes::One,
-                flagged_bytes: 4096,
+                low_latency_bytes: 4096,
                 engine: EngineKind::Proxy,
             };
             let layouts: Vec<_> =

@@ -88,7 +88,7 @@ fn range(context: &Arc<CudaContext>, memory: &Arc<DeviceMemory>) -> Result<Arc<G
 #[derive(Debug)]
 pub(crate) struct RankMemory {
     /// Of a device engine. Its channel is reset before the rest may go.
-    bell: Option<Doorbell>,
+    doorbell: Option<Doorbell>,
     pub layout: Layout,
     pinned: Arc<PinnedMemory>,
     control: Arc<DeviceMemory>,
@@ -106,13 +106,13 @@ pub(crate) struct RankMemory {
 
 impl Drop for RankMemory {
     fn drop(&mut self) {
-        let Some(bell) = self.bell.take() else { return self.registered.close() };
-        let Err(error) = bell.reset() else { return self.registered.close() };
+        let Some(doorbell) = self.doorbell.take() else { return self.registered.close() };
+        let Err(error) = doorbell.reset() else { return self.registered.close() };
         tracing::error!(%error, "the engine may still write, so the rank's memory is leaked");
         self.registered.leak();
         let (signals, staging) = (self.signals.clone(), self.staging.clone());
         // With the channel's lock: nobody else should get a channel that does not obey.
-        std::mem::forget((bell, self.pinned.clone(), self.control.clone(), signals, staging));
+        std::mem::forget((doorbell, self.pinned.clone(), self.control.clone(), signals, staging));
     }
 }
 
@@ -150,7 +150,7 @@ impl RankMemory {
             Ok::<_, Error>(HostPart { signals, staging })
         };
         Ok(Self {
-            bell: None,
+            doorbell: None,
             pinned: Arc::new(PinnedMemory::zeroed(context, pinned::RING + ring_bytes)?),
             control: device(control_bytes as u64)?,
             signals: device(on_device.signals)?,
@@ -170,8 +170,8 @@ impl RankMemory {
     }
 
     /// With the ring of a device engine.
-    pub fn with_doorbell(mut self, bell: Doorbell) -> Self {
-        self.bell = Some(bell);
+    pub fn with_doorbell(mut self, doorbell: Doorbell) -> Self {
+        self.doorbell = Some(doorbell);
         self
     }
 
@@ -272,12 +272,12 @@ impl RankMemory {
 
     /// The rank's channel, if its engine is a device.
     pub fn channel(&self) -> Option<&Arc<Channel>> {
-        self.bell.as_ref().map(|bell| &bell.channel)
+        self.doorbell.as_ref().map(|doorbell| &doorbell.channel)
     }
 
     /// Device address of the ring's tail.
     pub fn tail_address(&self) -> u64 {
-        match self.bell {
+        match self.doorbell {
             None => self.pinned.address() + pinned::TAIL as u64,
             // A device engine writes it across PCI, as a kernel would read it: it lies with the
             // kernel.
@@ -329,9 +329,9 @@ impl RankMemory {
         self.control.write(control::PORTS, bytemuck::cast_slice(&ports))?;
         let at = |offset: usize| self.control.address() + offset as u64;
         let communicator = DeviceCommunicator {
-            ring_slots: match &self.bell {
+            ring_slots: match &self.doorbell {
                 None => self.pinned.address() + pinned::RING as u64,
-                Some(bell) => bell.ring_address(),
+                Some(doorbell) => doorbell.ring_address(),
             },
             ring_head: at(control::HEAD),
             ring_tail: self.tail_address(),

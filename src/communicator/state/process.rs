@@ -307,6 +307,6 @@ fn geometry_signature(geometry: &Geometry) -> Signature {
         ("RINGDOVE_BLOCKS", Value::Number(geometry.blocks.into())),
         ("RINGDOVE_SLOT_BYTES", Value::Number(geometry.slot_bytes.into())),
         ("RINGDOVE_SLOTS", Value::Number(geometry.slot_count.into())),
-        ("RINGDOVE_LOW_LATENCY_BYTES", Value::Number(geometry.flagged_bytes.into())),
+        ("RINGDOVE_LOW_LATENCY_BYTES", Value::Number(geometry.low_latency_bytes.into())),
     ])
 }

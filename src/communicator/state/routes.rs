@@ -87,23 +87,19 @@ impl Routes {
         bases.into_iter().flat_map(|base| base..base + self.count).collect()
     }
 
-    /// Where a range of `allocation` lies in the registered buffers, if it does.
+    /// Where `wanted` lies in the registered buffers, if it does.
     ///
     /// # Errors
     /// [`Stale`] where another allocation was registered at this address: routes lead there, and
     /// the memory that they lead to is gone.
-    pub fn find(
-        &self,
-        (address, bytes): (u64, u64),
-        allocation: u64,
-    ) -> Result<Option<RegisteredPlace>, Stale> {
+    pub fn find(&self, wanted: RegisteredRange) -> Result<Option<RegisteredPlace>, Stale> {
         let mut stale = None;
         for (&registration, range) in &self.registered {
-            let Some(offset) = address.checked_sub(range.address) else { continue };
-            if offset > range.bytes || bytes > range.bytes - offset {
+            let Some(offset) = wanted.address.checked_sub(range.address) else { continue };
+            if offset > range.bytes || wanted.bytes > range.bytes - offset {
                 continue;
             }
-            if range.allocation == allocation {
+            if range.allocation == wanted.allocation {
                 return Ok(Some(RegisteredPlace { registration, offset }));
             }
             stale = Some(Stale { registration, registered: range.allocation });
@@ -163,7 +159,11 @@ mod tests {
         removed.sort_unstable();
         assert_eq!(removed, [13, 14, 15, 16, 17, 18]);
         assert!(routes.range(1).is_none() && routes.range(2).is_some());
-        assert_eq!(routes.find((64, 8), 1), Ok(None), "nothing is registered there any more");
+        assert_eq!(
+            routes.find(RegisteredRange { bytes: 8, ..range(64) }),
+            Ok(None),
+            "nothing is registered there any more"
+        );
         routes.add(range(64));
         let again = [(4, 4), (0, 4), (4, 2)].map(|pair| base(&mut routes, pair));
         assert_eq!(again.iter().collect::<std::collections::BTreeSet<_>>().len(), 3);

@@ -35,7 +35,7 @@ impl Drop for Tidy {
             return collect_garbage();
         }
         // Whoever launches now goes on, and the next one that is dropped frees.
-        let Some(_quiet) = not_launching() else { return };
+        let Some(_none_launching) = not_launching() else { return };
         if all_idle() {
             collect_garbage();
         }

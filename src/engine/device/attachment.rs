@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long an error that is likely to follow from another one waits for that other one: a peer
-/// that refuses or is gone may have told, or its process's end may be on its way.
+/// that refuses or is gone may have reported why, or its process's end may be on its way.
 const CAUSE_PATIENCE: Duration = Duration::from_millis(300);
 /// Between two looks while it waits.
 const LOOK_INTERVAL: Duration = Duration::from_millis(1);
@@ -97,14 +97,14 @@ impl DeviceAttachment {
 
     /// Ends the rank's use of its engine. `head` is what its kernels have rung, `None` if that is
     /// not known. Afterwards nothing is read for this rank any more; the channel still accepts
-    /// what peers send, unless the communicator was condemned, and is reset by its owner.
+    /// what peers send, unless the communicator has failed, and is reset by its owner.
     ///
     /// # Errors
     /// [`Error::HostWaitExpired`] if work was left after `limit`; it was dropped.
     pub fn detach(self, head: Option<u64>, limit: Duration) -> Result<()> {
         let channel = self.channel().clone();
         let ended = match head {
-            Some(head) if !self.watched.parts.alarm.is_raised() => channel.quiet(head, limit),
+            Some(head) if !self.watched.parts.alarm.is_raised() => channel.wait_idle(head, limit),
             _ => {
                 channel.halt();
                 channel.stopped(limit)

@@ -33,7 +33,7 @@ pub struct ChannelAddress {
     pub generation: u64,
 }
 
-/// What a channel is told before it runs.
+/// Settings of a channel, written before it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Registers {
     /// The ring has two to this power slots.
@@ -142,7 +142,7 @@ impl Channel {
     ///
     /// # Errors
     /// [`Error::HostWaitExpired`] with what is left after `limit`.
-    pub fn quiet(&self, head: u64, limit: Duration) -> Result<()> {
+    pub fn wait_idle(&self, head: u64, limit: Duration) -> Result<()> {
         let what = format!("{} to finish", self.describe());
         let expected = format!("{head} descriptors taken, 0 in flight");
         self.wait(what, expected, limit, || {

@@ -113,11 +113,11 @@ fn a_channel_resets_runs_and_halts() {
     assert_eq!(control(offset_of!(Control, rank)), 3);
     stand_in.set_status(0, offset_of!(Status, position), 7);
     stand_in.set_status(0, offset_of!(Status, in_flight), 1);
-    let message = channel.quiet(7, AT_ONCE).unwrap_err().to_string();
+    let message = channel.wait_idle(7, AT_ONCE).unwrap_err().to_string();
     assert!(message.contains("7 descriptors taken, 0 in flight"), "{message}");
     assert!(message.contains("7 taken, 1 in flight, Running"), "{message}");
     stand_in.set_status(0, offset_of!(Status, in_flight), 0);
-    channel.quiet(7, SOON).unwrap();
+    channel.wait_idle(7, SOON).unwrap();
     channel.halt();
     channel.stopped(SOON).unwrap();
     channel.reset(SOON).unwrap();
@@ -239,13 +239,13 @@ fn every_code_becomes_an_error_that_says_where() {
 
 /// Keeps what was raised.
 #[derive(Default)]
-struct Bell {
+struct TestAlarm {
     error: Mutex<Option<Error>>,
     changed: Condvar,
     raised: AtomicBool,
 }
 
-impl Bell {
+impl TestAlarm {
     fn wait(&self) -> Error {
         let error = self.error.lock().unwrap();
         let (error, _) = self.changed.wait_timeout_while(error, SOON, |e| e.is_none()).unwrap();
@@ -253,7 +253,7 @@ impl Bell {
     }
 }
 
-impl Alarm for Bell {
+impl Alarm for TestAlarm {
     fn raise(&self, error: Error) {
         self.error.lock().unwrap().get_or_insert(error);
         self.raised.store(true, Ordering::Relaxed);
@@ -266,11 +266,11 @@ impl Alarm for Bell {
 }
 
 /// A running channel under watch.
-fn watched(stand_in: &StandIn) -> (DeviceAttachment, Arc<Bell>, Region) {
+fn watched(stand_in: &StandIn) -> (DeviceAttachment, Arc<TestAlarm>, Region) {
     let channel = Arc::new(taken(stand_in));
     channel.reset(SOON).unwrap();
     channel.run(&REGISTERS, SOON).unwrap();
-    let (alarm, host) = (Arc::new(Bell::default()), Region::host(64));
+    let (alarm, host) = (Arc::new(TestAlarm::default()), Region::host(64));
     let abort = host.word32(0).unwrap();
     let parts = DeviceParts { rank: Rank(3), channel, watch: None, abort, alarm: alarm.clone() };
     (DeviceAttachment::new(parts).unwrap(), alarm, host)
@@ -339,9 +339,9 @@ fn a_lost_peer_waits_for_a_better_explanation_and_then_speaks() {
     drop(attachment);
 }
 
-/// A condemned communicator's engine must stop reading memory that is about to go.
+/// A failed communicator's engine must stop reading memory that is about to go.
 #[test]
-fn a_condemned_channel_is_halted() {
+fn a_failed_channel_is_halted() {
     let stand_in = StandIn::new();
     let (attachment, alarm, host) = watched(&stand_in);
     alarm.raise(Error::Aborted { by: None, why: "a test".into() });

@@ -1,6 +1,6 @@
 //! The thread that looks at error records and at records of expired waits (R10, R12), and halts the
-//! channels of condemned communicators. One serves the process. It is on no data path: if it did
-//! not run, every byte would move as fast, and only errors would be told later.
+//! channels of failed communicators. One serves the process. It is on no data path: if it did
+//! not run, every byte would move as fast, and only errors would be reported later.
 
 use super::attachment::Watched;
 use crate::error::{Error, Result};
@@ -14,7 +14,7 @@ pub const THREAD_NAME: &str = "ringdove-watch";
 /// How often host memory is looked at. It says when something has happened, in most cases.
 const INTERVAL: Duration = Duration::from_millis(1);
 /// Every so many looks the engine's own registers are read, across the bus: an engine whose fault
-/// is that it cannot write host memory tells nobody.
+/// is that it cannot write host memory reports nothing.
 const LOOKS_PER_READ: u32 = 64;
 
 /// The watch. It ends with the last rank that it watches.

@@ -9,7 +9,6 @@ struct Case {
     request: CollectiveRequest,
     limits: Limits,
     slice_bytes: Option<u32>,
-    rings: Vec<Vec<u32>>,
     seed: u64,
     all_pairs: bool,
 }
@@ -27,7 +26,6 @@ impl Case {
         choice.slots = self.limits.slots();
         choice.blocks = self.limits.blocks_max;
         choice.slices = 2.min(self.limits.slot_count / 2);
-        choice.rings = self.rings.clone();
         if self.all_pairs && self.request.rank_count > 1 {
             choice.all_pairs(&self.limits);
         }
@@ -52,8 +50,6 @@ fn cases() -> impl Strategy<Value = Case> {
         let [in_place, registered, all_pairs] = flags;
         let (element_log2, count, blocks_max, granules, slots_log2) = sizes;
         let element_bytes = 1 << element_log2;
-        let mut reversed: Vec<u32> = (0..rank_count).collect();
-        reversed.reverse();
         Case {
             request: CollectiveRequest {
                 element_bytes,
@@ -63,9 +59,8 @@ fn cases() -> impl Strategy<Value = Case> {
                 ..request(rank_count, count * u64::from(element_bytes))
             },
             // Never chosen, as it is not there; but big enough for the slices below.
-            limits: Limits { flagged_bytes: 64, ..limits(blocks_max, 64, 1 << slots_log2) },
+            limits: Limits { low_latency_bytes: 64, ..limits(blocks_max, 64, 1 << slots_log2) },
             slice_bytes: Some(granules * 16),
-            rings: vec![(0..rank_count).collect(), reversed],
             seed,
             all_pairs,
         }
@@ -91,10 +86,10 @@ fn counts_at_the_edges_of_chunks_are_reduced() {
             {
                 let request =
                     CollectiveRequest { in_place, registered, ..request(rank_count, count * 4) };
-                let limits = Limits { flagged_bytes: 16, ..limits(2, 64, 4) };
+                let limits = Limits { low_latency_bytes: 16, ..limits(2, 64, 4) };
                 for all_pairs in [false, true] {
-                    let (slice_bytes, rings) = (Some(16), vec![(0..rank_count).collect()]);
-                    check(&Case { request, limits, slice_bytes, rings, seed: count, all_pairs });
+                    let slice_bytes = Some(16);
+                    check(&Case { request, limits, slice_bytes, seed: count, all_pairs });
                 }
             }
         }
@@ -106,7 +101,7 @@ fn what_selection_chooses_is_right_as_it_is() {
     for bytes in [4, 60, 8 << 10, (64 << 10) + 4, (300 << 10) + 12] {
         for (in_place, registered) in [(false, false), (true, false), (false, true), (true, true)] {
             let request = CollectiveRequest { in_place, registered, ..request(4, bytes) };
-            let limits = Limits { flagged_bytes: 16 << 10, ..limits(4, 16 << 10, 4) };
+            let limits = Limits { low_latency_bytes: 16 << 10, ..limits(4, 16 << 10, 4) };
             let choice = select(&request, &limits).expect("valid");
             let small = bytes <= 16 << 10;
             assert_eq!(choice.algorithm == Algorithm::AllPairs, small, "{choice:?}");

@@ -194,7 +194,7 @@ fn nobody_passes_a_barrier_before_all_have_come() {
             let count =
                 header + std::mem::offset_of!(ringdove_kernels::op::BlockProgram, segment_count);
             host.ranks[missing].program[count..count + 4].fill(0);
-            let stuck = host.launch(&mut Random(7)).err().unwrap_or_default();
+            let stuck = host.launch(&mut fastrand::Rng::with_seed(7)).err().unwrap_or_default();
             for rank in (0..verified_ranks).filter(|rank| *rank != missing) {
                 assert!(stuck.contains(&format!("rank {rank} segment")), "{missing}: {stuck}");
             }

@@ -22,14 +22,15 @@ fn drafts() -> Vec<(CollectiveRequest, Draft)> {
             for (op, in_place) in [(ReduceOp::PreMulSum, false), (ReduceOp::Avg, true)] {
                 let request =
                     CollectiveRequest { reduce_op: op, in_place, ..request(ranks, bytes) };
-                // What is selected depends on nodes and on flagged messages; the other patterns do
+                // What is selected depends on nodes and on LL messages; the other patterns do
                 // not ask for them.
                 let ways: &[(u32, u32)] = match pattern {
                     Pattern::Selected => &[(0, 0), (2, 0), (0, 1024)],
                     _ => &[(0, 0)],
                 };
-                for &(ranks_per_node, flagged_bytes) in ways {
-                    let limits = Limits { ranks_per_node, flagged_bytes, ..limits(blocks, 256, 4) };
+                for &(ranks_per_node, low_latency_bytes) in ways {
+                    let limits =
+                        Limits { ranks_per_node, low_latency_bytes, ..limits(blocks, 256, 4) };
                     let draft = Draft::new(pattern, &request, &limits).expect("in range");
                     drafts.push((request, draft));
                 }
@@ -78,7 +79,7 @@ fn functional(draft: &Draft, request: &CollectiveRequest) -> BTreeMap<LaneKey, V
         rank.memory = [vec![0; bytes], vec![0; bytes], Vec::new()];
         rank.in_place = request.in_place.then_some([0, 0]);
     }
-    host.launch(&mut Random(7)).expect("runs to its end");
+    host.launch(&mut fastrand::Rng::with_seed(7)).expect("runs to its end");
     let mut events: BTreeMap<LaneKey, Vec<Event>> = BTreeMap::new();
     for (lane, event) in host.events {
         events.entry(lane_key(&verified.lanes()[lane])).or_default().push(event);

@@ -165,8 +165,9 @@ fn what_is_decoded_is_what_was_encoded() {
             assert_eq!(Decoder(&bytes).program(&table), *program);
             for (op, typed) in ops_of(&bytes).iter().zip(program.blocks.iter().flat_map(ops)) {
                 let lane = typed.1.map(|end| end.lane.kind);
-                let flagged = lane == Some(LaneKind::Flagged) && matches!(typed.0, Op::Put { .. });
-                assert_eq!(op.flags & flags::LOW_LATENCY != 0, flagged, "{:?}", typed.0);
+                let low_latency =
+                    lane == Some(LaneKind::LowLatency) && matches!(typed.0, Op::Put { .. });
+                assert_eq!(op.flags & flags::LOW_LATENCY != 0, low_latency, "{:?}", typed.0);
             }
             let bound = crate::plan::encode::encoded_bytes(program);
             assert_eq!(bytes.len() as u64, bound);

@@ -10,7 +10,7 @@ const ELEMENT: Element = Element { bytes: 1, reduce_op: ReduceOp::Sum, scalar: 1
 fn world(
     rank_count: u32,
     messages: &[(u32, u32, u64)],
-    random: &mut Random,
+    random: &mut fastrand::Rng,
 ) -> Vec<Vec<PointToPoint>> {
     let mut lists: Vec<Vec<PointToPoint>> = vec![Vec::new(); rank_count as usize];
     let mut ends = vec![16u64; rank_count as usize];
@@ -23,18 +23,18 @@ fn world(
             let list = &mut lists[rank as usize];
             let kin = |it: &PointToPoint| (it.peer, it.direction) == (peer, direction);
             let first = list.iter().rposition(kin).map_or(0, |place| place + 1);
-            let place = first + random.below(list.len() - first + 1);
+            let place = first + random.usize(..=list.len() - first);
             list.insert(place, transfer);
         }
     }
     lists
 }
 
-fn run(lists: &[Vec<PointToPoint>], verified: &Verified, random: &mut Random) {
+fn run(lists: &[Vec<PointToPoint>], verified: &Verified, random: &mut fastrand::Rng) {
     let mut host = host(verified, ELEMENT, 3);
     for (rank, list) in lists.iter().enumerate() {
         let end = list.iter().map(|it| it.address + it.bytes).max().unwrap_or(0);
-        host.ranks[rank].memory[2] = (0..end).map(|_| random.next() as u8).collect();
+        host.ranks[rank].memory[2] = (0..end).map(|_| random.u8(..)).collect();
     }
     let before: Vec<Vec<u8>> = host.ranks.iter().map(|rank| rank.memory[2].clone()).collect();
     host.launch(random).expect("not stuck");
@@ -69,7 +69,7 @@ proptest! {
         slots_log2 in 1..4u32,
         seed in any::<u64>(),
     ) {
-        let mut random = Random(seed);
+        let mut random = fastrand::Rng::with_seed(seed);
         let fold = |(from, to, bytes)| (from % rank_count, to % rank_count, bytes);
         let messages: Vec<_> = pairs.into_iter().map(fold).collect();
         let lists = world(rank_count, &messages, &mut random);

@@ -8,12 +8,12 @@ mod encoding;
 mod group;
 mod hierarchical;
 
-use super::host::{Element, Event, Host, HostLane, HostPort, HostRank, Random};
+use super::host::{Element, Event, Host, HostLane, HostPort, HostRank};
 use super::*;
 use ringdove_kernels::element::ReduceOp;
 
 pub(super) fn limits(blocks_max: u32, slot_bytes: u32, slot_count: u32) -> Limits {
-    Limits { blocks_max, slot_bytes, slot_count, ranks_per_node: 0, flagged_bytes: 0 }
+    Limits { blocks_max, slot_bytes, slot_count, ranks_per_node: 0, low_latency_bytes: 0 }
 }
 
 /// A sum of 4-byte elements, out of place, in buffers that are not registered.
@@ -29,13 +29,13 @@ pub(super) fn request(rank_count: u32, bytes: u64) -> CollectiveRequest {
     }
 }
 
-/// All-pairs for 100 bytes of three ranks, in flagged messages of up to `flagged_bytes`.
-pub(super) fn all_pairs(flagged_bytes: u32) -> (Plan, Promise) {
+/// All-pairs for 100 bytes of three ranks, in LL messages of up to `low_latency_bytes`.
+pub(super) fn all_pairs(low_latency_bytes: u32) -> (Plan, Promise) {
     let request = request(3, 100);
-    let limits = Limits { flagged_bytes, ..limits(1, 64, 4) };
+    let limits = Limits { low_latency_bytes, ..limits(1, 64, 4) };
     let mut choice = select(&request, &limits).expect("valid");
     choice.all_pairs(&limits);
-    choice.set_slice_bytes(flagged_bytes);
+    choice.set_slice_bytes(low_latency_bytes);
     (build(&choice), request.promise())
 }
 
@@ -63,12 +63,11 @@ pub(super) fn try_run(
     verified: &Verified,
     seed: u64,
 ) -> Result<(), String> {
-    let mut random = Random(seed);
+    let mut random = fastrand::Rng::with_seed(seed);
     let element = element(request);
     let mut host = host(verified, element, 5);
     for launch in 0..2 {
-        let mut bytes =
-            |count: u64| -> Vec<u8> { (0..count).map(|_| random.next() as u8).collect() };
+        let mut bytes = |count: u64| -> Vec<u8> { (0..count).map(|_| random.u8(..)).collect() };
         let ranks = 0..request.rank_count;
         let inputs: Vec<_> = ranks.map(|rank| bytes(request.input_bytes(rank))).collect();
         let mut wanted = Vec::new();
@@ -146,7 +145,7 @@ pub(super) fn host(plan: &Verified, element: Element, position: u64) -> Host {
     let host_lane = |lane: &Lane| {
         let count = if lane.kind == LaneKind::Direct { 0 } else { u64::from(slots.count) };
         let mut host = HostLane::new(lane.to as usize, slots.bytes as usize, count, position);
-        if lane.kind == LaneKind::Flagged {
+        if lane.kind == LaneKind::LowLatency {
             host.zero();
         }
         host

@@ -4,7 +4,7 @@ use super::super::display::Named;
 use super::super::{BlockProgram, Lane, LaneKind, Op, Segment, Side};
 use super::clock::{Clock, Epoch};
 use super::error::Site;
-use super::flagged::Messages;
+use super::low_latency::Messages;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
@@ -80,8 +80,8 @@ impl LaneState {
     }
 
     /// True if messages announce themselves.
-    pub(super) fn flagged(&self) -> bool {
-        self.id.kind == LaneKind::Flagged
+    pub(super) fn is_low_latency(&self) -> bool {
+        self.id.kind == LaneKind::LowLatency
     }
 }
 

@@ -154,7 +154,7 @@ pub enum Reason {
     InputModified { memory: String },
     #[error("message {seen} is put where {expected} is next")]
     MessageOrder { expected: i64, seen: i64 },
-    #[error("a flagged message without data: nobody would see it arrive")]
+    #[error("an LL message without data: nobody would see it arrive")]
     EmptyMessage,
     #[error("message {message} has {packed} bytes where it was packed, {seen} here")]
     MessageLength { message: i64, packed: u64, seen: u64 },

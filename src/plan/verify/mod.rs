@@ -31,7 +31,7 @@
 //! **What the model takes from the executor and the engine.** A block is one thread here: the
 //! executor separates ops of a block by barriers wherever a thread may read what another one wrote.
 //! A lane is in order across all of its routes: the `k`-th arrival stands for the `k`-th put. A
-//! flagged message is its own arrival: whoever collects it knows what its sender knew.
+//! LL message is its own arrival: whoever collects it knows what its sender knew.
 //!
 //! **Launches before and after.** Both ends of a slotted lane leave the same position behind, so a
 //! launch may count messages from zero: slot numbers only rotate. The first messages use slots that
@@ -40,7 +40,7 @@
 mod agents;
 mod clock;
 mod error;
-mod flagged;
+mod low_latency;
 mod memory;
 mod structure;
 mod world;
@@ -279,8 +279,8 @@ fn check_lanes(world: &World, blocks: &[Block<'_>]) -> Result<(), VerifyError> {
     for (lane, [send, receive]) in world.lanes.iter().zip(ends) {
         let (arrivals, credits) = (lane.arrivals.raised, lane.credits.raised);
         let completions = lane.completions.raised;
-        // On a flagged lane there are no credits: its messages count.
-        let freed = if lane.flagged() { lane.puts } else { credits };
+        // On an LL lane there are no credits: its messages count.
+        let freed = if lane.is_low_latency() { lane.puts } else { credits };
         let mut rules = vec![
             ("position of the receive port after all arrivals", arrivals, receive.position),
             ("position of the send port after all credits", freed, send.position),
@@ -300,29 +300,29 @@ fn check_lanes(world: &World, blocks: &[Block<'_>]) -> Result<(), VerifyError> {
     Ok(())
 }
 
-/// Flagged lanes carry messages in step, and all of them do: the next launch relies on it, for one
+/// LL lanes carry messages in step, and all of them do: the next launch relies on it, for one
 /// packed message has to have the right number for each lane.
 fn check_step(world: &World) -> Result<(), VerifyError> {
-    let flagged: Vec<_> = world.lanes.iter().filter(|lane| lane.flagged()).collect();
-    let Some(first) = flagged.first() else { return Ok(()) };
+    let low_latency: Vec<_> = world.lanes.iter().filter(|lane| lane.is_low_latency()).collect();
+    let Some(first) = low_latency.first() else { return Ok(()) };
     let unbalanced = |lane: Lane, what, expected, seen| {
         let reason = Reason::Unbalanced { what, expected, seen };
         Err(VerifyError::new(Site::Lane(lane), reason))
     };
-    for lane in &flagged {
+    for lane in &low_latency {
         if lane.puts != first.puts {
-            return unbalanced(lane.id, "messages of each flagged lane", first.puts, lane.puts);
+            return unbalanced(lane.id, "messages of each LL lane", first.puts, lane.puts);
         }
     }
     let ranks = world.rank_count as i64;
-    let (expected, seen) = (ranks * (ranks - 1), flagged.len() as i64);
+    let (expected, seen) = (ranks * (ranks - 1), low_latency.len() as i64);
     if seen != expected {
-        return unbalanced(first.id, "flagged lanes in use, all or none", expected, seen);
+        return unbalanced(first.id, "LL lanes in use, all or none", expected, seen);
     }
     Ok(())
 }
 
-/// The caller's memory at the end of each rank's kernel: quiet, and as promised.
+/// The caller's memory at the end of each rank's kernel: unused, and as promised.
 fn check_memory(world: &World, blocks: &[Block<'_>], promise: &Promise) -> Result<(), VerifyError> {
     for rank in 0..world.rank_count as u32 {
         let mut end = Clock::new(world.agent_count());
@@ -332,7 +332,7 @@ fn check_memory(world: &World, blocks: &[Block<'_>], promise: &Promise) -> Resul
         // A rank without a launch of its own still has its memory.
         end.join(&before(world, rank));
         for memory in world.user_memories(rank) {
-            check_quiet(world, memory, &end)?;
+            check_unused(world, memory, &end)?;
         }
         match promise {
             Promise::Collective(request) => {
@@ -407,7 +407,7 @@ fn before(world: &World, rank: u32) -> Clock {
     clock
 }
 
-fn check_quiet(world: &World, memory: usize, end: &Clock) -> Result<(), VerifyError> {
+fn check_unused(world: &World, memory: usize, end: &Clock) -> Result<(), VerifyError> {
     let Err(Fault::Race { start, end, other, other_wrote }) =
         world.memories[memory].unfinished(end)
     else {

@@ -63,10 +63,10 @@ fn one_kind_of_slots(plan: &Plan) -> Result<(), VerifyError> {
     let reason = |what, expected, seen| {
         Err(VerifyError::new(Site::Plan, Reason::Shape { what, expected, seen }))
     };
-    if uses(LaneKind::Flagged) && plan.slots.count < 2 {
-        return reason("slots of flagged lanes", "at least 2", u64::from(plan.slots.count));
+    if uses(LaneKind::LowLatency) && plan.slots.count < 2 {
+        return reason("slots of LL lanes", "at least 2", u64::from(plan.slots.count));
     }
-    if uses(LaneKind::Flagged) && uses(LaneKind::Slots) {
+    if uses(LaneKind::LowLatency) && uses(LaneKind::Slots) {
         return reason("kinds of lanes with slots", "one", 2);
     }
     Ok(())
@@ -133,7 +133,7 @@ impl Operands<'_> {
 
     fn op(&self, op: &Op) -> Result<(), Reason> {
         let port = op.port().map(|port| self.port(port)).transpose()?;
-        self.flagged_lane(op, port)?;
+        self.low_latency_lane(op, port)?;
         let need = |side, rule| match port {
             Some(port) if port.side != side => Err(Reason::WrongPort { port, rule }),
             _ => Ok(()),
@@ -148,13 +148,13 @@ impl Operands<'_> {
         }
         match *op {
             Op::Copy { destination, source, range, .. } => {
-                self.unflagged(&[destination, source])?;
+                self.not_low_latency(&[destination, source])?;
                 self.written(destination)?;
                 self.place(source, range)?;
                 self.place(destination, range)
             }
             Op::Reduce { destination, a, b, range, .. } => {
-                self.unflagged(&[destination, a, b])?;
+                self.not_low_latency(&[destination, a, b])?;
                 self.written(destination)?;
                 self.place(a, range)?;
                 self.place(b, range)?;
@@ -208,47 +208,47 @@ impl Operands<'_> {
         let kind = self.port(port)?.lane.kind;
         let rule = match (kind, source, destination) {
             (
-                kind @ (LaneKind::Slots | LaneKind::Flagged),
+                kind @ (LaneKind::Slots | LaneKind::LowLatency),
                 Operand::Slot { port: from, message: sent, offset: read },
                 Operand::Slot { port: to, message: put, offset: written },
             ) => {
                 // From the port's own slot, or straight from where a message arrived, or from where
-                // a flagged message was packed.
-                let flagged = kind == LaneKind::Flagged;
+                // an LL message was packed.
+                let low_latency = kind == LaneKind::LowLatency;
                 let arrived = self.port(from)?.side == Side::Receive;
-                let packed = self.flagged(from)? && !arrived;
+                let packed = self.is_low_latency(from)? && !arrived;
                 if to != port {
                     "a put through slots goes to a message of its own port"
-                } else if flagged && !(packed && (read, written) == (0, 0)) {
-                    "a flagged message goes from where it was packed, as a whole"
-                } else if flagged && (arrival || completion) {
-                    "a flagged message raises no signal"
-                } else if !(flagged || arrived || (from, sent) == (port, put)) {
+                } else if low_latency && !(packed && (read, written) == (0, 0)) {
+                    "an LL message goes from where it was packed, as a whole"
+                } else if low_latency && (arrival || completion) {
+                    "an LL message raises no signal"
+                } else if !(low_latency || arrived || (from, sent) == (port, put)) {
                     "a put through slots comes from the same message or from one that arrived"
-                } else if !flagged && !arrival {
+                } else if !low_latency && !arrival {
                     "a message in a slot announces itself"
                 } else {
                     return Ok(());
                 }
             }
             (LaneKind::Direct, Operand::Buffer { .. }, Operand::Buffer { .. }) => return Ok(()),
-            (LaneKind::Slots | LaneKind::Flagged, ..) => "a slotted lane moves slots",
+            (LaneKind::Slots | LaneKind::LowLatency, ..) => "a slotted lane moves slots",
             (LaneKind::Direct, ..) => "a direct lane moves registered buffers",
         };
         Err(Reason::Operands { rule })
     }
 
-    fn flagged(&self, port: u16) -> Result<bool, Reason> {
-        Ok(self.port(port)?.lane.kind == LaneKind::Flagged)
+    fn is_low_latency(&self, port: u16) -> Result<bool, Reason> {
+        Ok(self.port(port)?.lane.kind == LaneKind::LowLatency)
     }
 
-    /// On a flagged lane there are no signals, and so no credits and no waits for them.
-    fn flagged_lane(&self, op: &Op, port: Option<LaneEnd>) -> Result<(), Reason> {
+    /// On an LL lane there are no signals, and so no credits and no waits for them.
+    fn low_latency_lane(&self, op: &Op, port: Option<LaneEnd>) -> Result<(), Reason> {
         let signals =
             matches!(op, Op::Credit { .. } | Op::WaitSignal { .. } | Op::WaitCompletion { .. });
         match port {
-            Some(port) if signals && port.lane.kind == LaneKind::Flagged => {
-                Err(Reason::WrongPort { port, rule: "a flagged lane has no signals" })
+            Some(port) if signals && port.lane.kind == LaneKind::LowLatency => {
+                Err(Reason::WrongPort { port, rule: "an LL lane has no signals" })
             }
             _ => Ok(()),
         }
@@ -261,8 +261,8 @@ impl Operands<'_> {
         }
         for place in first..=first.saturating_add(count - 1) {
             let port = self.port(place)?;
-            if port.lane.kind != LaneKind::Flagged || port.side != side {
-                let rule = "flagged lanes alone pack at send ports and collect at receive ports";
+            if port.lane.kind != LaneKind::LowLatency || port.side != side {
+                let rule = "LL lanes alone pack at send ports and collect at receive ports";
                 return Err(Reason::WrongPort { port, rule });
             }
         }
@@ -279,9 +279,9 @@ impl Operands<'_> {
         }
     }
 
-    fn fits(&self, offset: u64, length: u64, flagged: bool) -> Result<(), Reason> {
+    fn fits(&self, offset: u64, length: u64, low_latency: bool) -> Result<(), Reason> {
         let slot_bytes = self.plan.slots.bytes;
-        let taken = if flagged { ll_bytes(length) } else { length };
+        let taken = if low_latency { ll_bytes(length) } else { length };
         if offset > u64::from(slot_bytes) || offset + taken > u64::from(slot_bytes) {
             return Err(Reason::OutsideSlot { offset, length: taken, slot_bytes });
         }
@@ -303,14 +303,14 @@ impl Operands<'_> {
         }
     }
 
-    /// A flagged slot holds nothing but flagged messages, for what else stood there could be taken
+    /// An LL slot holds nothing but LL messages, for what else stood there could be taken
     /// for one.
-    fn unflagged(&self, places: &[Operand]) -> Result<(), Reason> {
+    fn not_low_latency(&self, places: &[Operand]) -> Result<(), Reason> {
         for place in places {
             if let Operand::Slot { port, .. } = *place
-                && self.flagged(port)?
+                && self.is_low_latency(port)?
             {
-                let rule = "only pack, put and collect touch the slots of a flagged lane";
+                let rule = "only pack, put and collect touch the slots of an LL lane";
                 return Err(Reason::Operands { rule });
             }
         }
@@ -333,14 +333,14 @@ impl Operands<'_> {
             Operand::Address(_) => Ok(()),
             Operand::Slot { port, offset, .. } => {
                 let end = self.port(port)?;
-                let flagged = end.lane.kind == LaneKind::Flagged;
+                let low_latency = end.lane.kind == LaneKind::LowLatency;
                 if end.lane.kind == LaneKind::Direct {
                     return Err(Reason::WrongPort {
                         port: end,
                         rule: "a direct lane has no slots",
                     });
                 }
-                self.fits(offset, u64::from(range.length), flagged)?;
+                self.fits(offset, u64::from(range.length), low_latency)?;
                 aligned(offset)
             }
         }

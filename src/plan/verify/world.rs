@@ -4,7 +4,7 @@ use super::super::{Buffer, Lane, Modifiers, Op, Operand, Range, Segment, Side, S
 use super::agents::{Block, LaneState, Port, Step};
 use super::clock::Epoch;
 use super::error::{Access, Reason};
-use super::flagged::{Collect, Ports};
+use super::low_latency::{Collect, Ports};
 use super::memory::{Accessor, Fault, Memory, Piece, Sum, rebase, zip};
 use std::rc::Rc;
 
@@ -242,7 +242,7 @@ impl World {
         let to = match (source, destination) {
             (Operand::Slot { .. }, Operand::Slot { message, offset, .. }) => {
                 let message = end.position + i64::from(message);
-                match self.lanes[end.lane].flagged() {
+                match self.lanes[end.lane].is_low_latency() {
                     true => self.message_packed(block, (end, message), source, length)?,
                     false => self.message_to_put(&end, message)?,
                 }
@@ -273,7 +273,7 @@ impl World {
         }
         let lane = &mut self.lanes[end.lane];
         lane.puts += 1;
-        if arrival || lane.flagged() {
+        if arrival || lane.is_low_latency() {
             lane.arrivals.raise(&lane.write_clock);
         }
         if completion {

@@ -3,7 +3,7 @@
 use super::device::{Context, Device, ports_of};
 use super::settings::VerbsSettings;
 use crate::error::{AdapterFault, AdapterFaultKind, Error, Result};
-use crate::topology::choice::{self, Choice, Near, Place};
+use crate::topology::choice::{self, Near, PciLocation, PortChoice};
 use crate::topology::{Gid, LinkLayer, Port};
 use ibverbs_sys as sys;
 use std::ptr::NonNull;
@@ -54,7 +54,7 @@ pub struct Adapters {
     /// Of the others, why they cannot be opened.
     failures: Vec<String>,
     ports: Vec<Port>,
-    place: Place,
+    place: PciLocation,
     ordinal: usize,
     settings: VerbsSettings,
 }
@@ -69,7 +69,8 @@ impl Adapters {
         let (devices, failures) = Device::open_all()?;
         let ports = ports_of(&devices)?;
         let place = near.gpu.zip(devices.first());
-        let place = place.map(|(gpu, device)| Place::of(device.sysfs(), gpu)).unwrap_or_default();
+        let place =
+            place.map(|(gpu, device)| PciLocation::of(device.sysfs(), gpu)).unwrap_or_default();
         let settings = settings.clone();
         Ok(Self { devices, failures, ports, place, ordinal: near.ordinal, settings })
     }
@@ -88,7 +89,7 @@ impl Adapters {
     ///
     /// # Errors
     /// [`Error::NotFound`] where no port can be used; it says of every port why not.
-    pub fn open(mut self, link_layer: Option<LinkLayer>) -> Result<(Arc<Adapter>, Choice)> {
+    pub fn open(mut self, link_layer: Option<LinkLayer>) -> Result<(Arc<Adapter>, PortChoice)> {
         self.ports.retain(|port| link_layer.is_none_or(|layer| layer == port.link_layer));
         for why in &self.failures {
             tracing::warn!(%why, "RDMA adapter not used");
@@ -113,11 +114,11 @@ impl Adapter {
     ///
     /// # Errors
     /// As these.
-    pub fn choose(near: &Near, settings: &VerbsSettings) -> Result<(Arc<Self>, Choice)> {
+    pub fn choose(near: &Near, settings: &VerbsSettings) -> Result<(Arc<Self>, PortChoice)> {
         Adapters::look(near.clone(), settings)?.open(None)
     }
 
-    fn new(device: Device, choice: &Choice, settings: &VerbsSettings) -> Result<Self> {
+    fn new(device: Device, choice: &PortChoice, settings: &VerbsSettings) -> Result<Self> {
         let port = device.port_attributes(choice.port).unwrap_or_default();
         let facts = PortFacts {
             number: choice.port,

@@ -1,4 +1,4 @@
-//! What the two ends of a connection tell each other, as bytes that the bootstrap carries.
+//! What the two ends of a connection exchange, as bytes that the bootstrap carries.
 //!
 //! | offset | bytes | what |
 //! |---|---|---|

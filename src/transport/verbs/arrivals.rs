@@ -18,9 +18,9 @@ pub(super) struct Inbound {
     arrivals: Arrivals,
     writer: Box<dyn SignalWriter>,
     flush: Option<Flush>,
-    /// Heard, and not to be raised before a flush that begins later. Bounded by the receive
+    /// Received, and not to be raised before a flush that begins later. Bounded by the receive
     /// requests of all peers.
-    heard: Vec<SignalWrite>,
+    received: Vec<SignalWrite>,
     /// Behind the flush that is in flight.
     flushing: Vec<SignalWrite>,
 }
@@ -40,7 +40,7 @@ impl Inbound {
             arrivals: Arrivals::new(memory.base, memory.length_bytes),
             writer,
             flush: flush.then(|| Flush::new(region)).transpose()?,
-            heard: Vec::with_capacity(SIGNALS_EXPECTED),
+            received: Vec::with_capacity(SIGNALS_EXPECTED),
             flushing: Vec::with_capacity(SIGNALS_EXPECTED),
         })
     }
@@ -49,23 +49,23 @@ impl Inbound {
     ///
     /// # Errors
     /// [`TransportCause::Contract`] if it names no word here.
-    pub(super) fn hear(&mut self, immediate: u32) -> std::result::Result<(), TransportCause> {
+    pub(super) fn receive(&mut self, immediate: u32) -> std::result::Result<(), TransportCause> {
         let signal = self.arrivals.decode(immediate).ok_or_else(|| {
             TransportCause::Contract(format!("a peer raised {immediate:#x}, which is not a signal"))
         })?;
-        self.heard.push(signal);
+        self.received.push(signal);
         Ok(())
     }
 
-    /// Raises what has been heard, as far as that is allowed now.
+    /// Raises what has been received, as far as that is allowed now.
     ///
     /// # Errors
     /// What the writer or the adapter says.
     pub(super) fn raise(&mut self, adapter: &Adapter) -> std::result::Result<(), TransportCause> {
         let Some(flush) = &mut self.flush else {
-            if !self.heard.is_empty() {
-                self.writer.raise(&self.heard)?;
-                self.heard.clear();
+            if !self.received.is_empty() {
+                self.writer.raise(&self.received)?;
+                self.received.clear();
             }
             return Ok(());
         };
@@ -84,8 +84,8 @@ impl Inbound {
             self.writer.raise(&self.flushing)?;
             self.flushing.clear();
         }
-        if !self.heard.is_empty() {
-            std::mem::swap(&mut self.heard, &mut self.flushing);
+        if !self.received.is_empty() {
+            std::mem::swap(&mut self.received, &mut self.flushing);
             flush.begin().map_err(failed)?;
         }
         Ok(())

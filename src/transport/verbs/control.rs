@@ -21,7 +21,7 @@ pub(super) enum Command {
     Arrivals(Box<Inbound>),
 }
 
-/// Tells a transport about peers and memory. What was told before a doorbell rang is known when
+/// Adds peers and memory to a transport. What was added before a doorbell rang is known when
 /// its transfer is submitted. Clones reach the same transport.
 #[derive(Clone)]
 pub struct VerbsControl {

@@ -1,6 +1,6 @@
 //! A read of device memory through the adapter that has written it. Where a device does not order
-//! an adapter's writes by itself, the host may hear of a message before the message is there; a
-//! read behind the writes comes back after them.
+//! an adapter's writes by itself, the host may see the completion of a message before the message
+//! is there; a read behind the writes comes back after them.
 
 use super::endpoint::Endpoint;
 use super::region::{LocalRegion, MemoryRegion, RemoteAccess};

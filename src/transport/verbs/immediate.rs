@@ -4,7 +4,7 @@
 //!
 //! Immediate data has 32 bits: which word of the receiver's signal memory, and the low bits of the
 //! count that the word shall have. Counts of a word come in order and only rise, by less than the
-//! bits can tell, so the receiver knows the whole count.
+//! bits can hold, so the receiver knows the whole count.
 
 use crate::transport::SignalWrite;
 

@@ -12,7 +12,7 @@
 //! 1. [`Adapter::choose`] finds the adapter, and reports why it is that one;
 //! 2. [`Adapter::register_host`] and [`Adapter::register_device`] let it read and write memory;
 //! 3. [`Endpoint::create`] gives bytes for the peer, [`Endpoint::connect`] takes the peer's bytes;
-//! 4. [`VerbsTransport::new`] gives a transport for an engine, and a [`VerbsControl`] that tells it
+//! 4. [`VerbsTransport::new`] gives a transport for an engine, and a [`VerbsControl`] that adds
 //!    of peers and memory.
 //!
 //! Rooms: `library` (libibverbs, opened when first needed), `device` (what is there), `adapter`
@@ -40,7 +40,7 @@ mod table;
 mod transport;
 
 pub use crate::topology::{
-    Choice, Gid, GidType, LinkLayer, Near, PassedOver, PciAddress, Port, PortState,
+    Gid, GidType, LinkLayer, Near, PassedOver, PciAddress, Port, PortChoice, PortState,
 };
 pub use adapter::{Adapter, Adapters};
 pub use control::VerbsControl;

@@ -255,7 +255,8 @@ impl QueuePair {
             let target = (transfer.destination + done, keys.data_key);
             done += length;
             let action = match keys.immediate {
-                // R9: the receiver hears of it when all of this and of what went before is there.
+                // R9: the receiver gets its completion when all of this and of what went before is
+                // there.
                 Some(immediate) if done == transfer.length => Action::WriteAndTell(immediate),
                 _ => Action::Write,
             };
@@ -295,7 +296,7 @@ impl QueuePair {
         self.push(Action::Read, Some(into), target, false);
     }
 
-    /// Posts receive requests anew, and tells the peer how many have been used, if it is time to.
+    /// Posts receive requests anew, and reports to the peer how many have been used, if it is due.
     ///
     /// # Errors
     /// The `errno` of the adapter.
@@ -303,7 +304,7 @@ impl QueuePair {
         let Some(receiver) = self.receiver.as_mut() else { return Ok(()) };
         receiver.post(self.raw)?;
         let Some((used, peer)) = receiver.due() else { return Ok(()) };
-        // A chain that others have begun is posted by them; without room it is told later.
+        // A chain that others have begun is posted by them; without room it is reported later.
         if self.chain.length > 0 || self.staged - self.retired >= self.depth {
             return Ok(());
         }

@@ -2,9 +2,9 @@
 //!
 //! Each of them takes a receive request, which carries no memory. Credits keep a sender from
 //! finding none, which would cost it retries, or the connection: the receiver posts as many as it
-//! tells the sender at the start, posts each again when it was used, and then writes how many it
-//! has used into a word of the sender's memory. A sender that has sent a full queue more than that
-//! word says waits.
+//! reports to the sender at the start, posts each again when it was used, and then writes how many
+//! it has used into a word of the sender's memory. A sender that has sent a full queue more than
+//! that word says waits.
 
 use super::address::CreditAddress;
 use super::region::MemoryRegion;
@@ -14,7 +14,7 @@ use ibverbs_sys as sys;
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::Ordering;
 
-/// The bit that tells a receive request's id from those of sends.
+/// The bit that distinguishes a receive request's id from those of sends.
 pub(super) const RECEIVE_BIT: u64 = 1 << 63;
 
 /// How many receive requests the adapter holds. Its completions are counted against what was
@@ -52,7 +52,7 @@ pub(super) struct Receiver {
     posted: Requests,
     /// Immediates that have come in, and how many of them the peer knows of.
     used: u64,
-    told: u64,
+    reported: u64,
     requests: Box<[sys::ibv_recv_wr]>,
     /// Immediates that have gone out.
     sent: u64,
@@ -83,7 +83,7 @@ impl Receiver {
         Self {
             posted: Requests { depth: depth as u64, idle: depth as u64 },
             used: 0,
-            told: 0,
+            reported: 0,
             requests: (0..depth).map(request).collect(),
             sent: 0,
             credit,
@@ -149,15 +149,15 @@ impl Receiver {
         if status == 0 { Ok(()) } else { Err(status) }
     }
 
-    /// The count to tell the peer, if it is time to: a quarter of the queue has been used.
+    /// The count to report to the peer, if it is due: a quarter of the queue has been used.
     pub(super) fn due(&self) -> Option<(u64, CreditAddress)> {
-        let due = self.used - self.told >= (self.posted.depth / 4).max(1);
+        let due = self.used - self.reported >= (self.posted.depth / 4).max(1);
         due.then_some((self.used, self.peer))
     }
 
-    /// The peer will be told of all that have come in.
+    /// All that have come in will be reported to the peer.
     pub(super) fn count_told(&mut self) {
-        self.told = self.used;
+        self.reported = self.used;
     }
 }
 

@@ -63,7 +63,7 @@ impl VerbsSettings {
 
     /// The exponent of an adapter's acknowledgement timeout, 4.096 µs · 2^n, with which all tries
     /// together last at least `retry_timeout` (and at most twice as long, by the specification:
-    /// adapters may wait up to four times what they are told).
+    /// adapters may wait up to four times as long as asked).
     pub(super) fn timeout_exponent(&self) -> u8 {
         let each_ns = self.retry_timeout.as_nanos() / u128::from(RETRIES + 1);
         let units = each_ns.div_ceil(4096).max(1);

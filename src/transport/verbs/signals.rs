@@ -8,7 +8,7 @@ use crate::transport::SignalWrite;
 use std::sync::atomic::Ordering;
 
 /// Raises signals in this rank's own memory. An adapter says in host memory that a transfer has
-/// ended; somebody on the host must tell the device.
+/// ended; somebody on the host must write it for the device.
 pub trait SignalWriter: Send {
     /// Writes every signal, in order, such that waits of the device see it. Must not block.
     ///

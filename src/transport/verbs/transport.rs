@@ -215,8 +215,8 @@ impl VerbsTransport {
             signals.clear();
             for completion in taken {
                 if completion.wr_id() & RECEIVE_BIT != 0 {
-                    let heard = hear(peer, self.inbound.as_deref_mut(), completion);
-                    if let Err(cause) = heard {
+                    let received = receive(peer, self.inbound.as_deref_mut(), completion);
+                    if let Err(cause) = received {
                         return Err(self.blame(index, cause));
                     }
                     continue;
@@ -246,7 +246,7 @@ impl VerbsTransport {
         Ok(completed)
     }
 
-    /// Receive requests are posted anew, and the peer is told.
+    /// Receive requests are posted anew, and their number is reported to the peer.
     fn serve_receivers(&mut self, index: usize) -> Result<(), TransportError> {
         for at in 0..self.peers[index].endpoint.queues.len() {
             let queue = &mut self.peers[index].endpoint.queues[at];
@@ -276,7 +276,7 @@ impl VerbsTransport {
         if fault::is_flush(status)
             && let Some(event) = self.fatal_event()
         {
-            // The queue pair failed for a reason that no completion tells.
+            // The queue pair failed for a reason that no completion reports.
             return self.event(event);
         }
         let queues = &self.peers[index].endpoint.queues;
@@ -335,8 +335,9 @@ impl VerbsTransport {
                 self.event_seen = event.map(|event| (event, Instant::now()));
                 Ok(())
             }
-            // The completion of the failed transfer tells more, the vendor's code among it, and an
-            // adapter may write it after the event. No completion tells of the whole adapter.
+            // The completion of the failed transfer says more, the vendor's code among it, and an
+            // adapter may write it after the event. No completion reports a failure of the whole
+            // adapter.
             Some((event, since)) => {
                 let waits = matches!(event.subject, Subject::Queue(_))
                     && self.in_flight > 0
@@ -438,7 +439,7 @@ impl Transport for VerbsTransport {
     }
 }
 
-/// Not the flush of a receive request: that follows from something which tells more, or from
+/// Not the flush of a receive request: that follows from something which says more, or from
 /// nothing worse than the end of the connection.
 fn is_failure(completion: &sys::ibv_wc) -> bool {
     let is_receive = completion.wr_id() & RECEIVE_BIT != 0;
@@ -446,7 +447,7 @@ fn is_failure(completion: &sys::ibv_wc) -> bool {
 }
 
 /// Takes note of immediate data of a peer.
-fn hear(
+fn receive(
     peer: &mut Peer,
     inbound: Option<&mut Inbound>,
     completion: &sys::ibv_wc,
@@ -458,7 +459,7 @@ fn hear(
     let receiver = peer.endpoint.queues.get_mut(queue).and_then(|queue| queue.receiver.as_mut());
     let (Some(receiver), Some(inbound)) = (receiver, inbound) else { return Ok(()) };
     receiver.count_used()?;
-    inbound.hear(u32::from_be(completion.imm_data))
+    inbound.receive(u32::from_be(completion.imm_data))
 }
 
 #[cfg(test)]

@@ -164,7 +164,7 @@ impl Job<'_> {
             slot_bytes: bytes(arguments.slot_bytes, slot_bytes),
             slot_count: arguments.slots.unwrap_or(library.slot_count),
             // As the communicator has it: LL words stay together on one node only (R13).
-            flagged_bytes: match is_one_node {
+            low_latency_bytes: match is_one_node {
                 true => bytes(arguments.low_latency_bytes, library.low_latency_bytes),
                 false => 0,
             },

@@ -145,9 +145,9 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "memory-pools",
         values: "`on`, `off`",
-        behaviour: "With `off`, there are no memory pools: stream-ordered allocation and calls that \
-                    give a pool fail with `CUDA_ERROR_NOT_SUPPORTED`, and the device attribute \
-                    says so",
+        behaviour: "With `off`, there are no memory pools: stream-ordered allocation and calls \
+                    that give a pool fail with `CUDA_ERROR_NOT_SUPPORTED`, and the device \
+                    attribute says so",
         source: "CUDA driver API, `CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED`",
         inference: "the error code",
     },

@@ -48,7 +48,7 @@ pub fn draft(pattern: Pattern, ranks: u32, bytes: u64, blocks: u32) -> Draft {
         slot_bytes: 64 << 10,
         slot_count: 4,
         ranks_per_node: 0,
-        flagged_bytes: 0,
+        low_latency_bytes: 0,
     };
     draft_within(pattern, ranks, bytes, &limits)
 }

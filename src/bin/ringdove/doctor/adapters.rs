@@ -5,7 +5,7 @@ use super::gpus::counted;
 use super::host::Memlock;
 use super::report::{Level, Report};
 use ringdove::topology::choice::choose;
-use ringdove::topology::{Adapter, Choice, LinkLayer, Port, PortState};
+use ringdove::topology::{Adapter, LinkLayer, Port, PortChoice, PortState};
 use ringdove::transport::verbs::VerbsSettings;
 use ringdove::{Error, InterNodeSlots};
 use serde::Serialize;
@@ -240,7 +240,7 @@ pub fn choices(facts: &Facts) -> Vec<GpuAdapter> {
     let (ports, wanted) = (facts.ports(), VerbsSettings::from(settings).wanted());
     let choice =
         |(gpu, one): (usize, &super::facts::Gpu)| match choose(&ports, &one.place, gpu, &wanted) {
-            Ok(Choice { adapter, port, link_layer, gid, because, .. }) => GpuAdapter {
+            Ok(PortChoice { adapter, port, link_layer, gid, because, .. }) => GpuAdapter {
                 gpu,
                 adapter: Some(adapter),
                 port: Some(port),

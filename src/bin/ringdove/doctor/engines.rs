@@ -93,7 +93,7 @@ fn one(
     report: &mut Report,
 ) {
     let EngineState { channels, free, link_bytes_per_second } = state;
-    let numa = function.place.numa.map(|numa| format!(", NUMA node {numa}")).unwrap_or_default();
+    let numa = function.location.numa.map(|numa| format!(", NUMA node {numa}")).unwrap_or_default();
     let rate = match link_bytes_per_second {
         0 => "link of unknown rate".to_owned(),
         bytes => format!("link of {} GB/s", bytes as f64 / 1e9),
@@ -166,7 +166,7 @@ mod tests {
             address: format!("0000:{bus:02x}:00.0").parse().unwrap(),
             id: PciId { vendor: 0, device: 0x5244 },
             resource: "/nowhere/resource0".into(),
-            place: Default::default(),
+            location: Default::default(),
         };
         Engine { function, state }
     }

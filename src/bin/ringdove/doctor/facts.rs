@@ -7,7 +7,7 @@ use ringdove::bootstrap::{InterfaceChoice, Launch, choose_interface};
 use ringdove::gpu::{DeviceFacts, DriverFacts};
 use ringdove::settings::{LAUNCH_TABLE, Setting, TABLE};
 use ringdove::topology::nvml::Management;
-use ringdove::topology::{Adapter, PciAddress, Place, Port, adapter, engine};
+use ringdove::topology::{Adapter, PciAddress, PciLocation, Port, adapter, engine};
 use ringdove::transport::verbs::list_ports;
 use ringdove::{Error, Settings};
 use serde::Serialize;
@@ -45,7 +45,7 @@ pub struct Facts {
 pub struct Gpu {
     pub device: DeviceFacts,
     pub pci: Option<PciAddress>,
-    pub place: Place,
+    pub place: PciLocation,
     /// Lanes that its PCI link runs with, and could.
     pub lanes: Option<(u32, u32)>,
     /// How the host's IOMMU treats it, in the kernel's words.
@@ -119,7 +119,7 @@ fn gpu(sysfs: &Path, device: &DeviceFacts) -> Gpu {
     Gpu {
         device: device.clone(),
         pci,
-        place: pci.map(|pci| Place::of(sysfs, pci)).unwrap_or_default(),
+        place: pci.map(|pci| PciLocation::of(sysfs, pci)).unwrap_or_default(),
         lanes: lanes(&folder),
         iommu: host::word(&folder.join("iommu_group/type")),
     }

@@ -6,7 +6,7 @@ use super::report::{Level, Report};
 use super::{Chosen, examine};
 use ringdove::gpu::{ComputeMode, DeviceFacts, DriverFacts};
 use ringdove::topology::nvml::{ManagedGpu, Management};
-use ringdove::topology::{Adapter, Gid, GidType, LinkLayer, Place, Port, PortState};
+use ringdove::topology::{Adapter, Gid, GidType, LinkLayer, PciLocation, Port, PortState};
 use ringdove::{Error, InterNodeSlots, Settings};
 use std::net::Ipv6Addr;
 
@@ -71,7 +71,7 @@ fn device(bus: u8) -> DeviceFacts {
 
 fn gpu(device: &DeviceFacts) -> Gpu {
     let pci = device.pci.parse().ok();
-    Gpu { device: device.clone(), pci, place: Place::default(), lanes: None, iommu: None }
+    Gpu { device: device.clone(), pci, place: PciLocation::default(), lanes: None, iommu: None }
 }
 
 fn port() -> Port {

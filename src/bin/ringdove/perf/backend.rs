@@ -7,7 +7,7 @@ use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use cudarc::driver::{
     CudaContext, CudaEvent, CudaSlice, CudaStream, CudaView, CudaViewMut, DriverError,
 };
-use ringdove::{Communicator, Reduction, Registered, Scalar};
+use ringdove::{CollectiveSpec, Communicator, Reduction, Registered, Scalar};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -94,7 +94,7 @@ pub struct Device {
     pub ordinal: usize,
     /// PCI domain, bus and device, as `0000:07:00`.
     pub pci: String,
-    /// Tells it from all others, those of other nodes included.
+    /// Identifies it among all, those of other nodes included.
     pub uuid: String,
     /// The name that the driver gives.
     pub name: String,
@@ -263,30 +263,19 @@ impl GpuRank {
             plain => plain.into(),
         };
         let (input, output) = (operation.input_range(rank), operation.output_range(rank));
-        let named = (collective, operation.data_type);
+        let data_type = operation.data_type;
+        let spec = CollectiveSpec { collective, data_type, reduction: Some(reduction) };
         let Self { communicator, stream, send, receive, .. } = self;
         match operation.input() {
             Buffer::Receive => {
                 // The larger one holds the other.
                 let whole = if input.len() > output.len() { input } else { output };
                 let mut buffer = receive.view_mut(whole);
-                communicator.collective_bytes_in_place(
-                    named,
-                    &mut buffer,
-                    Some(reduction),
-                    stream,
-                )?;
+                communicator.collective_bytes_in_place(spec, &mut buffer, stream)?;
             }
             Buffer::Send => {
                 let (send, mut receive) = (send.view(input), receive.view_mut(output));
-                let buffers = (Some(&send), Some(&mut receive));
-                communicator.collective_bytes(
-                    named,
-                    buffers.0,
-                    buffers.1,
-                    Some(reduction),
-                    stream,
-                )?;
+                communicator.collective_bytes(spec, Some(&send), Some(&mut receive), stream)?;
             }
         }
         Ok(())

@@ -1,5 +1,5 @@
 //! Ranks in host memory, for tests of the measurement alone: they reduce with their own, slow
-//! arithmetic, and can be told to go wrong in the ways that the measurement must notice.
+//! arithmetic, and can be set to go wrong in the ways that the measurement must notice.
 
 use super::backend::{Buffer, Collective, Operation, Rank, ReduceOp, Work};
 use super::error::PerfError;

@@ -1,4 +1,4 @@
-//! Lanes, routes and memory of a rank in numbers and offsets, as every engine is told of them.
+//! Lanes, routes and memory of a rank in numbers and offsets, as every engine gets them.
 
 use crate::communicator::state::{Layout, PortPlace};
 use crate::id::Rank;
@@ -18,8 +18,8 @@ pub(in crate::communicator::connect) struct PortDescription {
     pub peer: Rank,
     /// The peer's port at the other end of the lane.
     pub peer_port: u32,
-    /// Does it raise a signal, that of the peer's port? Not where the lane is flagged: nobody waits
-    /// for signals of those, so nobody may ask for one (R8).
+    /// Does it raise a signal, that of the peer's port? Not on an LL lane: nobody waits for signals
+    /// of those, so nobody may ask for one (R8).
     pub raises: bool,
     /// Offset in the own signal memory of what says that a source was read.
     pub completion: Option<u64>,
@@ -47,11 +47,11 @@ impl PortDescription {
         let there = LaneEnd { lane: end.lane, side };
         let peer_place = peer_layout.port(there);
         let port = peer_layout.number(there).expect("both ends of a lane exist");
-        let flagged = end.lane.kind == LaneKind::Flagged;
+        let low_latency = end.lane.kind == LaneKind::LowLatency;
         let sends = end.side == Side::Send;
         let route = match (end.side, end.lane.kind) {
             (Side::Send, LaneKind::Direct) => None,
-            (Side::Send, LaneKind::Slots | LaneKind::Flagged) => Some(RouteDescription {
+            (Side::Send, LaneKind::Slots | LaneKind::LowLatency) => Some(RouteDescription {
                 // So that what arrived can go on as it lies.
                 carries_data: true,
                 offset: peer_place.slots,
@@ -65,9 +65,9 @@ impl PortDescription {
             number,
             peer: place.peer(),
             peer_port: port,
-            raises: !flagged,
-            completion: (sends && !flagged).then_some(place.completion),
-            signal: (!flagged).then_some(place.signal),
+            raises: !low_latency,
+            completion: (sends && !low_latency).then_some(place.completion),
+            signal: (!low_latency).then_some(place.signal),
             route,
         }
     }

@@ -56,7 +56,7 @@ impl RankEngine {
         match self {
             Self::Proxy { attached, .. } => {
                 routes.try_for_each(|route| attached.handle().remove_route(route))?;
-                attached.handle().settle(limit)
+                attached.handle().wait_applied(limit)
             }
             Self::Device(device) => {
                 routes.for_each(|route| device.channel().clear_route(route));
@@ -71,8 +71,9 @@ impl RankEngine {
         &self,
         state: &RankState,
         first: u32,
-        source: (u64, u64),
-        (output, destination): (usize, &RegisteredBuffer),
+        source: RegionDescriptor,
+        output: usize,
+        destination: &RegisteredBuffer,
     ) -> Result<()> {
         for (number, place) in (0..).zip(&state.memory.layout.ports) {
             let lane = place.end.lane;
@@ -83,11 +84,7 @@ impl RankEngine {
             match self {
                 Self::Proxy { attached, .. } => {
                     let base = destination.addresses[lane.to as usize];
-                    let (source, length_bytes) = (
-                        RegionDescriptor { base: source.0, length_bytes: source.1 },
-                        destination.bytes,
-                    );
-                    let destination = RegionDescriptor { base, length_bytes };
+                    let destination = RegionDescriptor { base, length_bytes: destination.bytes };
                     let lane = LaneId(number);
                     attached.handle().add_route(route, Route { lane, source, destination })?;
                 }
@@ -95,8 +92,8 @@ impl RankEngine {
                     route,
                     bar::Route {
                         lane: number.into(),
-                        source_base: source.0,
-                        source_length: source.1,
+                        source_base: source.base,
+                        source_length: source.length_bytes,
                         window: registration_window(output),
                         window_offset: 0,
                         destination_length: destination.bytes,
@@ -147,10 +144,10 @@ impl RankEngine {
     ///
     /// # Errors
     /// [`Error::HostWaitExpired`](crate::Error::HostWaitExpired) if work is left after `limit`.
-    pub fn quiet(&self, head: u64, limit: Duration) -> Result<()> {
+    pub fn wait_idle(&self, head: u64, limit: Duration) -> Result<()> {
         match self {
-            Self::Proxy { attached, .. } => attached.handle().quiet(limit),
-            Self::Device(device) => device.channel().quiet(head, limit),
+            Self::Proxy { attached, .. } => attached.handle().wait_idle(limit),
+            Self::Device(device) => device.channel().wait_idle(head, limit),
         }
     }
 

@@ -1,4 +1,4 @@
-//! What a rank's engine is told: its ring, its lanes and its routes. They are described once, in
+//! What a rank's engine gets: its ring, its lanes and its routes. They are described once, in
 //! numbers and offsets; each engine gets them in its own form: the proxy with addresses in the
 //! peers' memory, a device engine with numbers of the peers' tables.
 

@@ -97,7 +97,7 @@ pub(super) fn attach(
             add_route(memory.shared_route(number), source, addresses.slots)?;
         }
     }
-    attached.handle().settle(settings.bootstrap_timeout)?;
+    attached.handle().wait_applied(settings.bootstrap_timeout)?;
     let watch = Watch::new(state.rank, state.memory.record()?)?;
     Ok(RankEngine::Proxy { attached, peers, watch, process: process.clone(), _threads: threads })
 }

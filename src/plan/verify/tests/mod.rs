@@ -2,6 +2,6 @@
 //! plans with one thing changed (`mutation`), and small worlds that are wrong in one known way.
 
 mod collectives;
-mod flagged;
+mod low_latency;
 mod mutation;
 mod refusal;

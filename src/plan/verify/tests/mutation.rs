@@ -287,7 +287,7 @@ fn harmless(mutant: &Mutant, request: &CollectiveRequest) -> bool {
 
 /// Tries every mutant of rank 1's first block; returns how many of each change were accepted.
 fn try_all(request: CollectiveRequest, all_pairs: bool) -> BTreeMap<Change, (usize, usize)> {
-    let limits = Limits { flagged_bytes: 32, ..limits(2, 32, 4) };
+    let limits = Limits { low_latency_bytes: 32, ..limits(2, 32, 4) };
     let mut choice = select(&request, &limits).expect("valid");
     choice.algorithm = match (request.registered, request.in_place) {
         (false, _) => Algorithm::RingStaged,
@@ -367,10 +367,10 @@ fn one_change_is_refused_or_does_no_harm() {
     }
 }
 
-/// The rules that stand for credits and signals of flagged messages: if this fails, a word may be
+/// The rules that stand for credits and signals of LL messages: if this fails, a word may be
 /// taken for another message's, or a slot written while it is read.
 #[test]
-fn one_change_to_flagged_messages_is_refused_or_does_no_harm() {
+fn one_change_to_low_latency_messages_is_refused_or_does_no_harm() {
     for (in_place, reduce_op, rank_count) in
         [(false, ReduceOp::PreMulSum, 3), (true, ReduceOp::Avg, 2), (true, ReduceOp::Sum, 4)]
     {

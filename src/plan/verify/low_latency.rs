@@ -1,4 +1,4 @@
-//! Flagged messages (R13): what a block may pack, put and collect, and what it learns from it.
+//! LL messages (R13): what a block may pack, put and collect, and what it learns from it.
 
 use super::super::{Lane, Modifiers, Operand, PortIndex, Range, Segment, Side};
 use super::agents::{Block, Port, Step};
@@ -6,7 +6,7 @@ use super::error::{Access, Reason};
 use super::memory::Piece;
 use super::world::World;
 
-/// What is known of a flagged lane's messages.
+/// What is known of an LL lane's messages.
 #[derive(Default)]
 pub(super) struct Messages {
     /// Number and bytes of data of the message that was packed last at its send port.
@@ -75,14 +75,14 @@ impl World {
     /// message before `m` from each peer to which it puts. `all_reduce_all_pairs` says why two
     /// slots are enough then.
     fn peers_have_read(&self, block: &Block<'_>, message: i64) -> Result<(), Reason> {
-        let flagged = |side| {
+        let low_latency = |side| {
             let ports = block.ports.iter().filter(move |end| end.side == side);
-            ports.filter(|end| self.lanes[end.lane].flagged())
+            ports.filter(|end| self.lanes[end.lane].is_low_latency())
         };
-        for end in flagged(Side::Send) {
+        for end in low_latency(Side::Send) {
             let lane = self.lanes[end.lane].id;
             let back = Lane { from: lane.to, to: lane.from, ..lane };
-            match flagged(Side::Receive).find(|end| self.lanes[end.lane].id == back) {
+            match low_latency(Side::Receive).find(|end| self.lanes[end.lane].id == back) {
                 Some(end) if end.observed >= message => {}
                 Some(end) => return Err(Reason::NotInStep { message, read: end.observed }),
                 None => return Err(Reason::OneWay { lane }),
@@ -91,7 +91,7 @@ impl World {
         Ok(())
     }
 
-    /// The next message of a flagged lane may be put if it was packed, with this number and length.
+    /// The next message of an LL lane may be put if it was packed, with this number and length.
     pub(super) fn message_packed(
         &mut self,
         block: &Block<'_>,

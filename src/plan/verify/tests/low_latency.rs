@@ -102,7 +102,7 @@ fn an_empty_message_is_never_seen() {
 /// concerns rank 0 and 2. If this passed, one packed message would have the wrong number for a lane
 /// in the next launch.
 #[test]
-fn all_flagged_lanes_are_used_or_none() {
+fn all_low_latency_lanes_are_used_or_none() {
     let reason = refused_plan(|plan| {
         for rank in [0, 2] {
             let block = &mut plan.ranks[rank].blocks[0];
@@ -139,12 +139,12 @@ fn all_flagged_lanes_are_used_or_none() {
             block.ports.retain(|end| end.lane.from != away && end.lane.to != away);
         }
     });
-    let expected = "flagged lanes in use, all or none: 6 expected, 4 seen";
+    let expected = "LL lanes in use, all or none: 6 expected, 4 seen";
     assert_eq!(reason.to_string(), expected);
 }
 
 #[test]
-fn a_flagged_slot_holds_flagged_messages_only() {
+fn a_low_latency_slot_holds_low_latency_messages_only() {
     let slot = Operand::Slot { port: 0, message: 0, offset: 0 };
     let copied = refused(|ops| {
         let Op::Pack { source, range, .. } = ops[0] else { panic!("{:?}", ops[0]) };
@@ -173,5 +173,5 @@ fn slots_of_two_kinds_do_not_share_a_plan() {
     });
     assert!(mixed.to_string().contains("kinds of lanes with slots"), "{mixed}");
     let single = refused_plan(|plan| plan.slots.count = 1);
-    assert!(single.to_string().contains("slots of flagged lanes"), "{single}");
+    assert!(single.to_string().contains("slots of LL lanes"), "{single}");
 }
