@@ -5,7 +5,7 @@
 //! 2. All ranks exchange what they do not reach, so that both ends of a pair go one way.
 //! 3. Each rank that is concerned [makes](make) host memory, and the others [open] it.
 
-use super::attach::PortDescription;
+use super::description::PortDescription;
 use super::host_memory::{self, SharedFile, SharedName};
 use super::peer::{Peer, Reach};
 use crate::communicator::state::{

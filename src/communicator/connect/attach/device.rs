@@ -1,7 +1,7 @@
 //! A device engine's form: numbers in its channel's tables and in those of the peers.
 
-use super::description::{PortDescription, RouteDescription, STAGING};
 use super::engine::RankEngine;
+use crate::communicator::connect::description::{PortDescription, RouteDescription, STAGING};
 use crate::communicator::state::{Layout, ProcessState, RankState, STEP_TIMEOUT};
 use crate::engine::Watch;
 use crate::engine::device::{Channel, ChannelAddress, DeviceAttachment, DeviceParts, Registers};

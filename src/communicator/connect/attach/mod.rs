@@ -2,12 +2,10 @@
 //! numbers and offsets; each engine gets them in its own form: the proxy with addresses in the
 //! peers' memory, a device engine with numbers of the peers' tables.
 
-mod description;
 mod device;
 mod engine;
 mod proxy;
 
-pub(super) use description::PortDescription;
 pub(in crate::communicator) use engine::RankEngine;
 pub(super) use proxy::InterNodeLanes;
 

@@ -1,8 +1,8 @@
 //! The proxy's form: addresses in the peers' memory, a transport, and the threads that all
 //! communicators share.
 
-use super::description::{PortDescription, RouteDescription};
 use super::engine::RankEngine;
+use crate::communicator::connect::description::{PortDescription, RouteDescription};
 use crate::communicator::connect::reach::Reached;
 use crate::communicator::state::{ProcessState, RankState};
 use crate::engine::{

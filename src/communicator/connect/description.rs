@@ -13,7 +13,7 @@ pub(super) fn registration_window(number: usize) -> u64 {
 }
 
 /// The lane that a port rings on and, if it has one, its static route. Both have the port's number.
-pub(in crate::communicator::connect) struct PortDescription {
+pub(super) struct PortDescription {
     pub number: u32,
     pub peer: Rank,
     /// The peer's port at the other end of the lane.
@@ -29,7 +29,7 @@ pub(in crate::communicator::connect) struct PortDescription {
 }
 
 /// From anywhere in the own staging memory (or nowhere) to some of the peer's.
-pub(in crate::communicator::connect) struct RouteDescription {
+pub(super) struct RouteDescription {
     pub carries_data: bool,
     /// Offset of the destination in the peer's staging memory.
     pub offset: u64,
