@@ -10,7 +10,7 @@ use hardware::drivers::{BYTES, everywhere, is_real, on_drivers, sum_up, without}
 use hardware::{World, settings, sum};
 use ringdove::id::SignalWay;
 use ringdove::settings::Remedies;
-use ringdove::{Communicator, Error, Settings};
+use ringdove::{Communicator, Error, Settings, ThroughHost};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -153,17 +153,26 @@ fn without_late_frees_a_dropped_rank_stops_the_others() {
 
 /// If this fails, GPUs whose writes to each other are lost hang for ten minutes.
 #[test]
-fn a_pair_that_loses_writes_is_an_error_at_once() {
+fn a_pair_that_loses_writes_goes_through_host_memory() {
+    on_drivers("pcie4", &["broken-peer=0-1", "broken-peer=all"], || {
+        sum_up(&World::new(3), 2).unwrap();
+    });
+}
+
+/// If this fails, a user who wants no traffic through the host does not hear what is wrong.
+#[test]
+fn a_pair_that_loses_writes_is_an_error_at_once_where_the_host_is_forbidden() {
     on_drivers("pcie4", &["broken-peer=0-1"], || {
         let began = Instant::now();
-        let error = Communicator::init_all(&hardware::contexts(2), &settings()).unwrap_err();
+        let settings = Settings { through_host: ThroughHost::Never, ..settings() };
+        let error = Communicator::init_all(&hardware::contexts(2), &settings).unwrap_err();
         // The probe itself has two seconds; making a communicator takes some on a busy machine.
         assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
         let Error::Unreached { rank, peer, expected, seen } = &error else { panic!("{error}") };
         assert!(rank != peer && expected != seen, "{error}");
         // The other pairs work.
         let contexts = &hardware::contexts(3)[1..];
-        Communicator::init_all(contexts, &settings()).unwrap();
+        Communicator::init_all(contexts, &settings).unwrap();
     });
 }
 
