@@ -5,7 +5,7 @@ mod kinds;
 mod remedies;
 mod value;
 
-pub use kinds::{InterNodeSlots, VerbsOrder};
+pub use kinds::{InterNodeSlots, ThroughHost, VerbsOrder};
 pub use remedies::Remedies;
 
 use crate::error::Result;
@@ -165,6 +165,11 @@ settings! {
     service_level: u8 = "RINGDOVE_SERVICE_LEVEL", "0",
         |value| value.number("0 to 15", |n| (0..=15).contains(n)),
         "service level of packets to other nodes (0 to 15)";
+    through_host: ThroughHost = "RINGDOVE_THROUGH_HOST", "auto",
+        |value| value.number("auto, always or never", |_| true),
+        "ranks of one node whose messages go through pinned host memory: `auto`, pairs that do \
+         not reach each other's GPU memory; `always`, all; `never`, none, and such a pair is an \
+         error";
     inter_node_slots: InterNodeSlots = "RINGDOVE_INTER_NODE_SLOTS", "auto",
         |value| value.number("auto, device or host", |_| true),
         "where messages from other nodes land: `device`, `host` (pinned, which kernels read \
@@ -275,6 +280,7 @@ mod tests {
             ("RINGDOVE_ENGINE_DEVICE", "0000:3b:0.00"),
             ("RINGDOVE_ENGINE_IDS", "10ee"),
             ("RINGDOVE_INTER_NODE_SLOTS", "nowhere"),
+            ("RINGDOVE_THROUGH_HOST", "sometimes"),
             ("RINGDOVE_VERBS_ORDER", "none"),
         ] {
             let message = with(name, value).unwrap_err().to_string();

@@ -5,7 +5,7 @@ mod hardware;
 
 use cudarc::driver::{CudaSlice, CudaStream};
 use hardware::data::{expected, first_difference, input, scalar};
-use hardware::engines::on_engines;
+use hardware::engines::{on_connections, on_engines};
 use hardware::{World, download, on_machine, on_processes, settings, upload};
 use ringdove::{
     Collective, CollectiveSpec, Communicator, DataType, Error, ReduceOp, Reduction, Scalar,
@@ -278,6 +278,19 @@ fn collectives_in_any_order_with_all_reduce_between() {
                 check(&world, Case::new(collective, 100 + turn as usize));
                 check(&world, Case::new(Collective::AllReduce, 3000));
                 check(&world, Case::new(collective, 9_000));
+            }
+        }
+    });
+}
+
+/// If this fails, copies that a kernel waits for stand behind it in a hardware queue.
+#[test]
+fn every_collective_on_few_and_many_hardware_queues() {
+    on_connections("pcie4", || {
+        let world = World::new(4);
+        for collective in all(1) {
+            for count in [33, 9_001] {
+                check(&world, Case::new(collective, count));
             }
         }
     });

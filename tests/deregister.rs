@@ -5,7 +5,7 @@ mod hardware;
 
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 use hardware::engines::on_engines;
-use hardware::{World, on_processes};
+use hardware::{World, on_processes, on_processes_with};
 use ringdove::{Communicator, Error, ReduceOp};
 use std::sync::Arc;
 
@@ -102,7 +102,9 @@ fn a_buffer_of_another_communicator_is_refused() {
 }
 
 fn in_processes(division: (u32, u32)) {
-    on_processes("pcie4", division, |communicators| {
+    // cudarc takes buffers from a pool, and processes cannot share memory of pools, which is refused
+    // by name; memory of cuMemAlloc is shared like this.
+    on_processes_with("pcie4", &["--driver-key", "pools=peer"], division, |communicators| {
         let streams: Vec<_> =
             communicators.iter().map(|rank| rank.context().new_stream().unwrap()).collect();
         let ranks: Vec<_> = communicators.iter().zip(&streams).collect();
@@ -110,6 +112,19 @@ fn in_processes(division: (u32, u32)) {
             register_and_take_back(&ranks, communicators[0].rank_count());
         }
         communicators.iter().for_each(|rank| rank.finalize().unwrap());
+    });
+}
+
+/// If this fails, a peer's engine copies to an address that it has not mapped.
+#[test]
+fn memory_of_a_pool_is_refused_by_name_between_processes() {
+    on_processes("pcie4", (2, 1), |communicators| {
+        let rank = &communicators[0];
+        let stream = rank.context().new_stream().unwrap();
+        let error = rank.register(allocate(&stream, 1.0)).unwrap_err();
+        let message = error.to_string();
+        assert!(matches!(error, Error::Argument { .. }), "{message}");
+        assert!(message.contains("not a stream-ordered pool"), "{message}");
     });
 }
 

@@ -4,10 +4,10 @@
 
 mod hardware;
 
-use hardware::engines::{MACHINE, on_device_engines, on_traced_device_engines};
+use hardware::engines::{CONNECTIONS, MACHINE, on_device_engines, on_traced_device_engines};
 use hardware::perf::{Ended, assert_right, on_real_hardware, perf};
 use hardware::{
-    SOON, World, contexts, on_machine, run_bounded, settings, sum, tool, wait_for_error,
+    SOON, World, contexts, hwsim, on_machine, run_bounded, settings, sum, tool, wait_for_error,
 };
 use ringdove::engine::device::{Candidate, Function, Need, claim};
 use ringdove::error::{DescriptorFault, EngineFaultKind};
@@ -18,7 +18,6 @@ use ringdove_kernels::bar::RING_OFFSET;
 use ringdove_kernels::descriptor::Descriptor;
 use std::collections::BTreeSet;
 use std::os::unix::fs::FileExt;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Names of this process's threads, as the system shows them.
@@ -349,7 +348,7 @@ fn the_doctor_lists_engines_and_who_gets_which() {
         return;
     }
     let doctor = |machine: &str| {
-        let mut command = Command::new(tool("hwsim"));
+        let mut command = hwsim();
         command.args(["run", "--quiet", "--machine", machine, "--"]).arg(tool("ringdove"));
         command.args(["doctor"]).env("RINGDOVE_ENGINE", "device");
         run_bounded(command)
@@ -387,6 +386,21 @@ fn all_reduce_and_send_recv_cross_processes() {
     assert_right(line, &perf_on(1, 3, "", "", line));
     let line = "send-recv -g 1 -b 4 -e 1M -f 64 -n 2 -w 1";
     assert_right(line, &perf_on(1, 3, "", "", line));
+}
+
+/// If this fails, kernels that wait for each other stand in one hardware queue.
+#[test]
+fn processes_and_nodes_work_with_few_and_many_hardware_queues() {
+    if on_real_hardware() {
+        return;
+    }
+    for connections in CONNECTIONS {
+        let inside = format!("export CUDA_DEVICE_MAX_CONNECTIONS={connections}");
+        for nodes in [1, 2] {
+            let line = "all-reduce -g 2 -b 8 -e 128K -f 128 -n 2 -w 1";
+            assert_right(&inside, &perf_on(nodes, 2, "", &inside, line));
+        }
+    }
 }
 
 #[test]

@@ -6,77 +6,14 @@ mod hardware;
 use cudarc::driver::sys::CUstreamCaptureMode_enum as CaptureMode;
 use cudarc::driver::{CudaContext, DriverError, result, sys};
 use cudarc::nvrtc::Ptx;
+use hardware::drivers::{BYTES, everywhere, is_real, on_drivers, sum_up, without};
 use hardware::{World, settings, sum};
 use ringdove::id::SignalWay;
 use ringdove::settings::Remedies;
-use ringdove::{Communicator, Error, Settings};
+use ringdove::{Communicator, Error, Settings, ThroughHost};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// Runs the body of the current test once for each of these sets of driver keys, all other keys
-/// lenient; or once on the driver that there is, whose behaviour is its own.
-fn everywhere(machine: &str, sets: &[&str], body: impl Fn()) {
-    match is_real() {
-        true => body(),
-        false => on_drivers(machine, sets, body),
-    }
-}
-
-/// Shall tests run on the GPUs of this machine?
-fn is_real() -> bool {
-    std::env::var("RINGDOVE_TEST_GPU").is_ok_and(|value| value == "real")
-}
-
-/// As [`everywhere`], on virtual drivers alone.
-fn on_drivers(machine: &str, sets: &[&str], body: impl Fn()) {
-    if std::env::var_os("RINGDOVE_TEST_INSIDE").is_some() {
-        return body();
-    }
-    for keys in sets {
-        let mut options = vec!["--driver-profile", "lenient"];
-        keys.split(',').for_each(|key| options.extend(["--driver-key", key]));
-        hardware::on_machine_with(machine, &options, || unreachable!("the body runs elsewhere"));
-    }
-}
-
-/// Settings without some remedies. What hangs without them is over soon.
-fn without(remedies: Remedies) -> Settings {
-    let limit = Duration::from_secs(2);
-    Settings { wait_timeout: limit, drop_timeout: limit, remedies, ..settings() }
-}
-
-const BYTES: usize = 256 << 10;
-
-/// Few enough that their results are finite.
-fn is_big(round: usize) -> bool {
-    round % 16 == 1
-}
-
-/// Sums of all ranks, from one LL message to many staged ones, `rounds` times.
-fn sum_up(world: &World, rounds: usize) -> ringdove::Result<()> {
-    let ones: Vec<u8> = (0..BYTES / 4).flat_map(|_| 1f32.to_le_bytes()).collect();
-    let ranks = world.communicators.len();
-    let mut buffers = world.upload(&vec![ones; ranks]);
-    for round in 0..rounds {
-        let count = if is_big(round) { BYTES / 4 } else { 2 };
-        for (rank, buffer) in buffers.iter_mut().enumerate() {
-            sum(world, rank, buffer, count)?;
-        }
-    }
-    for (communicator, stream) in world.ranks() {
-        stream.synchronize().unwrap();
-        communicator.check()?;
-    }
-    // Powers of two are exact.
-    assert!(ranks.is_power_of_two());
-    let expected = (ranks as f32).powi((0..rounds).filter(|&round| is_big(round)).count() as i32);
-    for buffer in &buffers {
-        let bytes = hardware::download(buffer);
-        assert_eq!(bytes[BYTES - 4..], expected.to_le_bytes());
-    }
-    Ok(())
-}
 
 const LESS_THAN_ALL: [&str; 3] = ["memops=own-drop", "memops=own-fail", "memops=none"];
 
@@ -114,11 +51,35 @@ fn the_first_launch_loads_nothing() {
     everywhere("one-gpu", &["context-lock=on"], || sum_up(&World::new(2), 4).unwrap());
 }
 
+/// The first launch of rank 1, beside a stream on its GPU that waits for the result of rank 0.
+fn launch_beside_a_stream_that_waits(settings: &Settings) -> ringdove::Result<()> {
+    let world = World::with(2, settings);
+    let mut buffers = world.upload(&vec![vec![0; 4000]; 2]);
+    let waits = world.communicators[1].context().new_stream().unwrap();
+    sum(&world, 0, &mut buffers[0], 1000)?;
+    waits.wait(&world.streams[0].record_event(None).unwrap()).unwrap();
+    sum(&world, 1, &mut buffers[1], 1000)?;
+    for (communicator, stream) in world.ranks() {
+        stream.synchronize().unwrap();
+        communicator.check()?;
+    }
+    Ok(())
+}
+
+/// If this fails, the first launch of a rank waits for all that its GPU has to do, which may wait
+/// for that launch.
 #[test]
-fn without_eager_loading_ranks_on_one_gpu_hang() {
-    on_drivers("one-gpu", &["context-lock=on"], || {
-        let world = World::with(2, &without(Remedies { eager_load: false, ..Remedies::default() }));
-        let error = sum_up(&world, 2).unwrap_err();
+fn the_first_launch_waits_for_nothing_else_on_its_gpu() {
+    everywhere("pcie4", &["context-lock=on"], || {
+        launch_beside_a_stream_that_waits(&settings()).unwrap();
+    });
+}
+
+#[test]
+fn without_eager_loading_the_first_launch_waits_for_itself() {
+    on_drivers("pcie4", &["context-lock=on"], || {
+        let remedies = Remedies { eager_load: false, ..Remedies::default() };
+        let error = launch_beside_a_stream_that_waits(&without(remedies)).unwrap_err();
         assert!(matches!(error, Error::WaitExpired(_)), "{error}");
     });
 }
@@ -192,17 +153,26 @@ fn without_late_frees_a_dropped_rank_stops_the_others() {
 
 /// If this fails, GPUs whose writes to each other are lost hang for ten minutes.
 #[test]
-fn a_pair_that_loses_writes_is_an_error_at_once() {
+fn a_pair_that_loses_writes_goes_through_host_memory() {
+    on_drivers("pcie4", &["broken-peer=0-1", "broken-peer=all"], || {
+        sum_up(&World::new(3), 2).unwrap();
+    });
+}
+
+/// If this fails, a user who wants no traffic through the host does not hear what is wrong.
+#[test]
+fn a_pair_that_loses_writes_is_an_error_at_once_where_the_host_is_forbidden() {
     on_drivers("pcie4", &["broken-peer=0-1"], || {
         let began = Instant::now();
-        let error = Communicator::init_all(&hardware::contexts(2), &settings()).unwrap_err();
+        let settings = Settings { through_host: ThroughHost::Never, ..settings() };
+        let error = Communicator::init_all(&hardware::contexts(2), &settings).unwrap_err();
         // The probe itself has two seconds; making a communicator takes some on a busy machine.
         assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
         let Error::Unreached { rank, peer, expected, seen } = &error else { panic!("{error}") };
         assert!(rank != peer && expected != seen, "{error}");
         // The other pairs work.
         let contexts = &hardware::contexts(3)[1..];
-        Communicator::init_all(contexts, &settings()).unwrap();
+        Communicator::init_all(contexts, &settings).unwrap();
     });
 }
 
@@ -348,6 +318,35 @@ fn uploads_are_complete_before_anybody_reads_them() {
         let world = World::new(2);
         // The input comes on the stream itself.
         sum_up(&world, 4).unwrap();
+    });
+}
+
+/// Copies of what kernels read first come late where they come from pageable memory.
+#[test]
+fn without_pinned_uploads_kernels_read_what_has_not_come() {
+    on_drivers("pcie4", &["lazy-dma=1000000"], || {
+        let contexts = hardware::contexts(2);
+        // The first stream that cudarc makes in a context waits for the device, and for late copies.
+        let streams = contexts.iter().map(|context| context.new_stream().unwrap()).collect();
+        let remedies = Remedies { pinned_uploads: false, ..Remedies::default() };
+        let communicators = Communicator::init_all(&contexts, &without(remedies)).unwrap();
+        let error = sum_up(&World { communicators, streams }, 2).unwrap_err();
+        println!("found: {error}");
+    });
+}
+
+/// If this fails, the driver compiles the device code in a collective, while other ranks wait.
+#[test]
+fn code_is_compiled_when_a_communicator_is_made() {
+    const DELAY: Duration = Duration::from_secs(3);
+    on_drivers("pcie4", &["jit-delay=3000,context-lock=on"], || {
+        let began = Instant::now();
+        let world = World::new(2);
+        let made = began.elapsed();
+        assert!(made >= DELAY, "{made:?}: nothing was compiled");
+        let began = Instant::now();
+        sum_up(&world, 4).unwrap();
+        assert!(began.elapsed() < DELAY, "{:?}", began.elapsed());
     });
 }
 

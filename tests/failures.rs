@@ -3,7 +3,7 @@
 mod hardware;
 
 use cudarc::driver::CudaSlice;
-use hardware::engines::on_engines;
+use hardware::engines::{on_connections, on_engines};
 use hardware::{SOON, World, settings, sum, wait_for_error};
 use ringdove::{Communicator, DataType, Error, ReduceOp, Settings, UniqueId};
 use std::time::{Duration, Instant};
@@ -37,6 +37,22 @@ fn a_rank_that_never_calls_is_named_on_every_rank() {
         }
         let refused = sum(&world, 2, &mut buffers[2], 1000).unwrap_err();
         assert!(matches!(refused, Error::WaitExpired(_)), "{refused}");
+    });
+}
+
+/// If this fails, the error of a failure comes only where hardware queues are many.
+#[test]
+fn an_expired_wait_is_known_on_few_and_many_hardware_queues() {
+    on_connections("pcie4", || {
+        let world = World::with(2, &impatient());
+        let mut buffers = world.upload(&vec![vec![0; 4000]; 2]);
+        sum(&world, 0, &mut buffers[0], 1000).unwrap();
+        for (communicator, stream) in world.ranks() {
+            let error = wait_for_error(communicator);
+            assert!(matches!(error, Error::WaitExpired(_)), "{error}");
+            assert!(error.to_string().contains("rank 1"), "the culprit is missing: {error}");
+            stream.synchronize().unwrap();
+        }
     });
 }
 

@@ -4,7 +4,7 @@
 mod hardware;
 
 use hardware::perf::on_real_hardware;
-use hardware::{run_bounded, tool};
+use hardware::{on_strict_drivers, run_bounded, tool};
 use std::process::Command;
 
 /// `ringdove perf LINE` in two processes on `machine`, whose fabric's folder has room for `room`.
@@ -24,13 +24,13 @@ fn perf_with(room: &str, machine: &str, engine: &str) {
         return tally::skip("namespaces", "a full disk: nothing may be mounted here");
     };
     let [hwsim, ringdove] = ["hwsim", "ringdove"].map(|name| tool(name).display().to_string());
-    let mut command = apart(
+    let mut command = on_strict_drivers(apart(
         options,
         &format!(
             "{mount} && export HWSIM_FABRIC=\"$FULL\" && exec {hwsim} run -q -m '{machine}' \
              --procs 2 -- {ringdove} perf all-reduce -g 1 -b 4K -e 4K -n 1 -w 0"
         ),
-    );
+    ));
     command.env("RINGDOVE_ENGINE", engine);
     let (status, output) = run_bounded(command);
     // A signal would be 128 and its number; `hwsim run` also names it.

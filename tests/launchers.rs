@@ -4,7 +4,7 @@
 mod hardware;
 
 use hardware::perf::{assert_right, on_real_hardware};
-use hardware::{run_bounded, tool};
+use hardware::{hwsim, run_bounded, tool};
 use std::net::TcpListener;
 use std::process::Command;
 
@@ -16,7 +16,7 @@ fn all_reduce_under(launcher: &[&str], variables: &[(&str, String)]) {
     if Command::new(launcher[0]).arg("--version").output().is_err() {
         return tally::skip("launcher", &format!("{} is not installed", launcher[0]));
     }
-    let mut command = Command::new(tool("hwsim"));
+    let mut command = hwsim();
     command.args(["run", "--quiet", "--machine", "pcie4", "--"]).args(launcher);
     command.arg(tool("ringdove"));
     command.args(["perf", "all-reduce", "-b", "8", "-e", "64K", "-f", "64", "-n", "2", "-w", "1"]);

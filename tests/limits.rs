@@ -5,16 +5,15 @@ mod hardware;
 mod support;
 
 use hardware::perf::on_real_hardware;
-use hardware::{adapter, run_bounded, tool};
+use hardware::{adapter, hwsim, run_bounded, tool};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use ringdove::Error;
 use ringdove::transport::verbs::{Adapter, Near, list_ports};
-use std::process::Command;
 use support::adapters::settings;
 
 /// What `ringdove` says on one virtual GPU after these shell commands.
 fn ringdove_after(shell: &str, variables: &[(&str, &str)], arguments: &str) -> (bool, String) {
-    let mut command = Command::new(tool("hwsim"));
+    let mut command = hwsim();
     command.args(["run", "--quiet", "--machine", "one-gpu", "--", "sh", "-c"]);
     command.arg(format!("{shell}; exec {} {arguments}", tool("ringdove").display()));
     command.envs(variables.iter().copied());

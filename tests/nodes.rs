@@ -3,6 +3,7 @@
 
 mod hardware;
 
+use hardware::engines::CONNECTIONS;
 use hardware::perf::{assert_right, on_real_hardware, perf};
 use hardware::{run_bounded, tool};
 use std::process::Command;
@@ -16,6 +17,23 @@ fn all_reduce_over_two_nodes_is_right_with_one_and_several_gpus_each() {
         let line = format!("all-reduce -g {gpus} -b 4 -e 256K -f 64 -n 2 -w 1 -d all -o sum");
         let ended = perf(("pcie4 x 2", processes), "", "", &line);
         assert_right(&line, &ended);
+    }
+}
+
+/// If this fails, copies that a kernel waits for stand behind it in a hardware queue.
+#[test]
+fn nodes_work_with_few_and_many_hardware_queues() {
+    if on_real_hardware() {
+        return;
+    }
+    for connections in CONNECTIONS {
+        let inside = format!("export CUDA_DEVICE_MAX_CONNECTIONS={connections}");
+        for line in [
+            "all-reduce -g 2 -b 8 -e 128K -f 128 -n 2 -w 1",
+            "send-recv -g 2 -b 128K -e 128K -n 2 -w 1",
+        ] {
+            assert_right(&format!("{inside}; {line}"), &perf(("pcie4 x 2", 2), "", &inside, line));
+        }
     }
 }
 

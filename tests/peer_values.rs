@@ -8,7 +8,7 @@
 mod hardware;
 
 use hardware::perf::on_real_hardware;
-use hardware::{run_bounded, settings, tool};
+use hardware::{hwsim, run_bounded, settings};
 use ringdove::bootstrap::{ControlPlane, JoinRequest, Launch};
 use ringdove::id::Rank;
 use ringdove::{Communicator, Error, ReduceOp, Settings};
@@ -28,7 +28,7 @@ const NOWHERE: u64 = 0x0dea_dbee_f000;
 struct PeerInfo {
     process: [u8; 16],
     above: Option<u32>,
-    memory: [Shared; 2],
+    memory: Option<[Shared; 2]>,
 }
 
 #[derive(Clone, Serialize, Deserialize)]
@@ -45,6 +45,9 @@ struct Part {
     export: Option<Shared>,
 }
 
+/// A list without an entry.
+const NOTHING_UNREACHED: [u8; 1] = [0];
+
 /// What rank 1 says that is not so.
 #[derive(Clone, Copy, Default)]
 struct Lie {
@@ -54,6 +57,8 @@ struct Lie {
     offsets: [u64; 2],
     /// It shows this handle of its signals.
     handle: Option<&'static [u8]>,
+    /// It shows this name of host memory.
+    host_memory: Option<[u8; 16]>,
     /// Its part of a registration: where in an allocation of its size, or at an address alone.
     part: Option<PartLie>,
 }
@@ -132,7 +137,13 @@ fn lie(lie: Lie) {
     if let Some(handle) = lie.handle {
         memory[0].handle = handle.to_vec();
     }
+    let memory = Some(memory);
     show(&plane, &PeerInfo { process: *b"another process.", above: Some(0), memory });
+    // What it does not reach; the name of its host memory, where rank 0 does not reach this one's.
+    show(&plane, &NOTHING_UNREACHED);
+    if let Some(name) = lie.host_memory {
+        show(&plane, &Some(name));
+    }
     show(&plane, &());
     let part = match lie.part {
         Some(PartLie::Address(address)) => (address, None),
@@ -193,7 +204,7 @@ fn refused(test: &str, case: Lie, field: &str, says: &[&str]) {
             return println!("refused: {error}");
         }
     }
-    let mut command = Command::new(tool("hwsim"));
+    let mut command = hwsim();
     command.args(["run", "--quiet", "--machine", "pcie4", "--procs", "2", "--"]);
     command.arg(std::env::current_exe().unwrap());
     command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(PLACE, "inside");
@@ -235,14 +246,12 @@ fn a_handle_of_another_length() {
 }
 
 #[test]
-fn a_handle_that_no_driver_made() {
-    let case = Lie { handle: Some(&[7; 64]), ..Lie::default() };
-    refused(
-        "a_handle_that_no_driver_made",
-        case,
-        "signal memory",
-        &["a memory handle of another process"],
-    );
+fn host_memory_that_is_not_there() {
+    // A handle that no driver made looks like one of another container: messages would go through
+    // host memory.
+    let name = Some([0xab; 16]);
+    let case = Lie { handle: Some(&[7; 64]), host_memory: name, ..Lie::default() };
+    refused("host_memory_that_is_not_there", case, "host memory", &["/dev/shm/ringdove-abab"]);
 }
 
 #[test]

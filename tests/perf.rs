@@ -2,7 +2,7 @@
 
 mod hardware;
 
-use hardware::{run_bounded, tool};
+use hardware::{hwsim, run_bounded, tool};
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, ExitStatus, Stdio};
 
@@ -12,7 +12,7 @@ fn ringdove_on(machine: &str, line: &str) -> Command {
     let mut command = if std::env::var("RINGDOVE_TEST_GPU").is_ok_and(|value| value == "real") {
         Command::new(ringdove)
     } else {
-        let mut command = Command::new(tool("hwsim"));
+        let mut command = hwsim();
         command.args(["run", "--quiet", "--machine", machine, "--"]).arg(ringdove);
         command
     };

@@ -4,7 +4,8 @@
 
 mod hardware;
 
-use hardware::perf::{Ended, on_real_hardware, perf};
+use hardware::engines::CONNECTIONS;
+use hardware::perf::{Ended, assert_right, on_real_hardware, perf};
 
 /// `ringdove perf` in `processes` processes on one virtual node.
 fn perf_in(processes: u32, inside: &str, line: &str) -> Ended {
@@ -34,6 +35,23 @@ fn all_reduce_is_right_in_every_division_of_four_ranks() {
         assert!(output.contains("# Out of bounds values : 0 OK"), "{line}: {output}");
         assert!(sizes(&output).len() >= 20, "{line}: {output}");
         assert!(!output.contains("[1] #"), "only the first process prints: {output}");
+    }
+}
+
+/// If this fails, copies that a kernel waits for stand behind it in a hardware queue.
+#[test]
+fn processes_work_with_few_and_many_hardware_queues() {
+    if on_real_hardware() {
+        return;
+    }
+    for connections in CONNECTIONS {
+        let inside = format!("export CUDA_DEVICE_MAX_CONNECTIONS={connections}");
+        for line in [
+            "all-reduce -g 2 -b 8 -e 128K -f 128 -n 2 -w 1",
+            "send-recv -g 2 -b 128K -e 128K -n 2 -w 1",
+        ] {
+            assert_right(&format!("{inside}; {line}"), &perf_in(2, &inside, line));
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 mod hardware;
 
 use hardware::data::input;
-use hardware::engines::on_engines;
+use hardware::engines::{on_connections, on_engines};
 use hardware::{World, download};
 use ringdove::{DataType, ReduceOp};
 
@@ -62,6 +62,17 @@ fn any_size_between_two_ranks() {
         for bytes in [0, 1, 15, 16, 17, 4095, 65_536, 131_073, 1_000_003, 9_000_001] {
             exchange(&world, &[(0, 1, bytes)], |_, _| {});
             exchange(&world, &[(1, 0, bytes), (0, 1, bytes / 2)], |_, _| {});
+        }
+    });
+}
+
+/// If this fails, copies that a kernel waits for stand behind it in a hardware queue.
+#[test]
+fn messages_on_few_and_many_hardware_queues() {
+    on_connections("pcie4", || {
+        let world = World::new(3);
+        for bytes in [1, 70_000, 2_000_003] {
+            exchange(&world, &[(0, 1, bytes), (1, 2, bytes), (2, 0, bytes / 2)], |_, _| {});
         }
     });
 }

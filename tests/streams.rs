@@ -7,7 +7,7 @@ use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 use hardware::engines::on_engines;
 use hardware::{contexts, settings};
 use ringdove::{Communicator, ReduceOp, Settings};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
 
 /// Calls of each arrangement, one after the other.
 const ROUNDS: usize = 6;
@@ -211,11 +211,15 @@ fn threads_share_communicators() {
             for kinds in own.into_iter().chain(mixed) {
                 // All ranks must make the same calls in the same order.
                 let turn = Mutex::new(());
+                // Making a stream may wait for the device and keep engines from calling the driver:
+                // not beside collectives.
+                let have_streams = Barrier::new(kinds.len());
                 std::thread::scope(|scope| {
                     for (thread, kind) in kinds.into_iter().enumerate() {
-                        let turn = &turn;
+                        let (turn, have_streams) = (&turn, &have_streams);
                         scope.spawn(move || {
                             let streams = streams(kind, ranks);
+                            have_streams.wait();
                             for tag in (0..4 * ROUNDS).map(|round| 10 * round + 5 * thread) {
                                 let pairs = ranks.iter().zip(&streams);
                                 let mut rounds: Vec<_> =

@@ -5,14 +5,13 @@ mod hardware;
 #[path = "../hw-sim/timing/tests/worlds/mod.rs"]
 mod worlds;
 
-use hardware::{run_bounded, tool};
+use hardware::{hwsim, run_bounded, tool};
 use hwsim_timing::{Engine, Note, Outcome, Setup, simulate};
 use ringdove::plan::{Collective, CollectiveRequest, Draft, LaneKind, Limits, Pattern, Side};
 use ringdove::{ReduceOp, Settings};
 use ringdove_kernels::op::ll_bytes;
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::Command;
 
 /// What a lane does in its order: bytes of each transfer with data, how many bytes had gone before
 /// each arrival and each completion was raised, and how many credits came back.
@@ -75,7 +74,7 @@ impl Case {
     /// What `ringdove perf` makes the engines submit.
     fn functional(&self) -> Lanes {
         let folder = tempfile::tempdir().unwrap();
-        let mut command = Command::new(tool("hwsim"));
+        let mut command = hwsim();
         command.args(["run", "--quiet", "--machine", self.machine]);
         command.args(["--procs", &self.processes.to_string(), "--"]);
         command.arg(tool("ringdove"));

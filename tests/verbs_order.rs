@@ -4,7 +4,7 @@
 mod hardware;
 mod support;
 
-use hardware::adapter;
+use hardware::adapter::{self, Placement};
 use ringdove::VerbsOrder;
 use ringdove::transport::verbs::{Adapter, Endpoint, Near, VerbsSettings};
 use ringdove::transport::{SignalWrite, Transfer, Transport};
@@ -18,9 +18,15 @@ fn on_adapter(body: impl FnOnce(VerbsSettings)) {
     adapter::run(settings(), None, body);
 }
 
-/// Runs the body of the current test on a virtual adapter that has a fault.
+/// Runs the body of the current test on an adapter that places data in any order, as real ones may
+/// under adaptive routing.
+fn on_unordered_adapter(body: impl FnOnce(VerbsSettings)) {
+    adapter::run_placing(Placement::OutOfOrder, settings(), None, body);
+}
+
+/// As [`on_unordered_adapter`], on a virtual adapter that has a fault.
 fn on_faulty_adapter(fault: &str, body: impl FnOnce(VerbsSettings)) {
-    adapter::run(settings(), Some(fault), body);
+    adapter::run_placing(Placement::OutOfOrder, settings(), Some(fault), body);
 }
 
 const LANES: usize = 5;
@@ -68,21 +74,41 @@ fn data_is_there_when_its_signal_is_seen_on_every_lane() {
 /// sender wait for credits.
 #[test]
 fn data_is_there_when_the_receiver_raises_its_signal() {
-    on_adapter(|settings| {
+    on_unordered_adapter(|settings| {
         for order in [VerbsOrder::Immediate, VerbsOrder::Flush] {
             data_comes_before_its_signal(&VerbsSettings { order, ..settings.clone() });
         }
     });
 }
 
+/// Why adapters are asked for their promise: signals that are written pass their data where there is
+/// none. On an adapter of the machine nothing is shown: it may keep the order all the same.
 #[test]
-fn an_adapter_that_is_slow_or_finds_no_receive_request_at_first_changes_no_order() {
-    for fault in ["*:delay=200", "*:reorder=200", "*:receiver-not-ready=20"] {
-        on_faulty_adapter(fault, |settings| {
-            for order in [VerbsOrder::Immediate, VerbsOrder::Flush] {
-                data_comes_before_its_signal(&VerbsSettings { order, ..settings.clone() });
-            }
-        });
+fn written_signals_pass_their_data_on_an_adapter_that_keeps_no_order() {
+    on_faulty_adapter("*:delay=1", |settings| {
+        let settings = VerbsSettings { order: VerbsOrder::Write, ..settings };
+        let lie = (0..200).find_map(|seed| find_lie(&settings, seed));
+        println!("found: {}", lie.expect("no signal has passed its data in 200 runs"));
+    });
+}
+
+#[test]
+fn an_adapter_that_is_slow_changes_no_order() {
+    for fault in ["*:delay=200", "*:reorder=200"] {
+        on_faulty_adapter(fault, every_way_of_receivers);
+    }
+}
+
+/// In order: a sender waits 4 ms for a receive request, in which a virtual adapter that places data
+/// in pieces, and lets others run between them, does not get far on a busy machine.
+#[test]
+fn an_adapter_that_finds_no_receive_request_at_first_changes_no_order() {
+    adapter::run(settings(), Some("*:receiver-not-ready=20"), every_way_of_receivers);
+}
+
+fn every_way_of_receivers(settings: VerbsSettings) {
+    for order in [VerbsOrder::Immediate, VerbsOrder::Flush] {
+        data_comes_before_its_signal(&VerbsSettings { order, ..settings.clone() });
     }
 }
 
@@ -132,19 +158,28 @@ fn sides_that_signal_in_different_ways_do_not_connect() {
 }
 
 fn data_comes_before_its_signal(settings: &VerbsSettings) {
+    assert_eq!(find_lie(settings, 7), None);
+}
+
+/// The first signal that was seen before its data, if there was one.
+fn find_lie(settings: &VerbsSettings, seed: u64) -> Option<String> {
     let settings = VerbsSettings { queue_depth: 16, ..settings.clone() };
-    let seed = 7;
     eprintln!("seed {seed}, signals by {}", settings.order);
+    let mut lie = None;
     let mut choices = Choices::new(seed);
     let [mut from, mut to] = pair(&settings, BYTES, LANES as u32);
     let sent = fill(&from, &mut choices);
     let (transfers, lanes) = mixture(&mut choices, &from, &to);
     std::thread::scope(|scope| {
-        let sender = scope.spawn(|| run(&mut from.transport, &transfers));
+        let mut sender = Some(scope.spawn(|| run(&mut from.transport, &transfers)));
         let start = Instant::now();
         let mut seen = [0; LANES];
         while (0..LANES).any(|lane| seen[lane] < lanes[lane].prefixes.len()) {
-            assert!(start.elapsed() < PATIENCE, "{seen:?}; the sender: {}", sender.is_finished());
+            assert!(start.elapsed() < PATIENCE, "{seen:?}");
+            // Where it has failed, nothing comes any more.
+            if sender.as_ref().is_some_and(|sender| sender.is_finished()) {
+                sender.take().unwrap().join().unwrap().unwrap();
+            }
             to.transport.poll().unwrap();
             for lane in 0..LANES {
                 // Acquire: pairs with the adapter's ordered write, or the writer's store, R9.
@@ -155,11 +190,15 @@ fn data_comes_before_its_signal(settings: &VerbsSettings) {
                     let base = lane * LANE_BYTES as usize;
                     let prefix = lanes[lane].prefixes[count - 1];
                     let there = bytes_of(&to, base as u64, prefix);
-                    assert!(there == sent[base..][..prefix as usize], "lane {lane} at {count}");
+                    if there != sent[base..][..prefix as usize] {
+                        lie.get_or_insert(format!("lane {lane} at {count}, seed {seed}"));
+                    }
                 }
             }
         }
-        sender.join().unwrap().unwrap();
+        if let Some(sender) = sender {
+            sender.join().unwrap().unwrap();
+        }
     });
     for lane in 0..LANES {
         let address = from.signal_address(100 + lane);
@@ -169,4 +208,5 @@ fn data_comes_before_its_signal(settings: &VerbsSettings) {
         let seen = from.signal(100 + lane).load(Ordering::Acquire);
         assert_eq!(seen, last.map_or(0, |signal| signal.value), "completions of lane {lane}");
     }
+    lie
 }

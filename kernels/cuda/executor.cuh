@@ -471,8 +471,10 @@ private:
                 !slot_offset(to, request.length, request.destination_offset)) {
                 return false;
             }
-            request.route = port.route;
-            request.source_offset = source - staging_of(state.communicator, port);
+            // A route has one source. What arrived in memory of another kind goes on by another.
+            const Port& origin = state.ports[from.port];
+            request.route = origin.in_host == port.in_host ? port.route : port.route_index;
+            request.source_offset = source - staging_of(state.communicator, origin);
             return true;
         }
         if (from.space != Space::Buffer || to.space != Space::Buffer) {

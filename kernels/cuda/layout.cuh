@@ -160,11 +160,19 @@ struct DeviceCommunicator {
     u64 timeout_ns;
     u64 staging;
     u64 host_staging;
+    u64 shared_staging;
 };
 
 // What a put from a slot of this port counts its source's offset from.
 RINGDOVE_INLINE u64 staging_of(const DeviceCommunicator& communicator, const Port& port) {
-    return port.in_host != 0 ? communicator.host_staging : communicator.staging;
+    switch (port.in_host) {
+        case 0:
+            return communicator.staging;
+        case 1:
+            return communicator.host_staging;
+        default:
+            return communicator.shared_staging;
+    }
 }
 
 struct LaunchArguments {

@@ -101,9 +101,9 @@ RINGDOVE_INLINE void fence_acquire_release_system() {
 
 // Strong loads and stores.
 
-RINGDOVE_INLINE u64 load_acquire_system_u64(u64 address) {
+RINGDOVE_INLINE u64 load_relaxed_system_u64(u64 address) {
     u64 value;
-    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
+    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
     return value;
 }
 

@@ -73,15 +73,15 @@ RINGDOVE_INLINE WaitEnd poll_until(const DeviceCommunicator& communicator, Poll&
     }
 }
 
-// Looks at a counter.
+// Looks at a counter, with relaxed loads: an acquire on each look would invalidate the first-level
+// cache each time, while other blocks of the multiprocessor copy through it.
 struct CounterPoll {
     u64 address;
     u64 expected;
     u64 seen;
 
     RINGDOVE_INLINE bool operator()() {
-        // Pairs with whoever raises the word after the data (R9), or frees slots (R7).
-        seen = ptx::load_acquire_system_u64(address);
+        seen = ptx::load_relaxed_system_u64(address);
         return reached(seen, expected);
     }
 };
@@ -156,6 +156,9 @@ RINGDOVE_INLINE bool wait_or_record(const DeviceCommunicator& communicator, u64 
     }
     seen = poll.seen;
     if (end == WaitEnd::Reached) {
+        // With the relaxed load that saw the value: an acquire. Pairs with whoever raises the word
+        // after the data (R9), or frees slots (R7).
+        ptx::fence_acquire_release_system();
         return true;
     }
     record_wait(communicator, site, end, expected, seen, waited_ns);

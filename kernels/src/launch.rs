@@ -40,6 +40,9 @@ pub struct DeviceCommunicator {
     /// The same for ports whose slots lie in pinned host memory, where adapters reach no device
     /// memory; 0 without such ports.
     pub host_staging: u64,
+    /// The same for ports whose slots lie in host memory that ranks of the same node write, whose
+    /// GPUs reach no memory of this one's; 0 without such ports.
+    pub shared_staging: u64,
 }
 
 /// The parameter of the executor kernel, by value.
@@ -237,7 +240,7 @@ pub struct WaitRecord {
 }
 
 const _: () = {
-    assert!(size_of::<DeviceCommunicator>() == 104);
+    assert!(size_of::<DeviceCommunicator>() == 112);
     assert!(size_of::<LaunchArguments>() == 184);
     assert!(size_of::<WaitRecord>() == 96);
 };

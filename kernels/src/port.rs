@@ -45,12 +45,15 @@ pub struct Port {
     /// port: the route that returns credits.
     /// Unused (0) at a send port without slots, where the launch binds routes.
     pub route: u32,
-    /// Send port without slots: what the plan's ops add to a launch's route base. Else 0.
+    /// Send port without slots: what the plan's ops add to a launch's route base. Send port with
+    /// slots: the route for what arrived in memory of another kind than [`in_host`](Self::in_host)
+    /// says, and goes on as it lies. Else 0.
     pub route_index: u32,
     /// The rank at the other end, for the record of an expired wait.
     pub peer: u32,
-    /// 1 where signal and slots lie in pinned host memory, else 0. A put moves slots of one kind:
-    /// source offsets count from `DeviceCommunicator::host_staging` or `staging`.
+    /// Where the slots lie: 0 on the device, 1 in pinned host memory for adapters, 2 in host memory
+    /// that a rank of the same node writes. Source offsets of a put count from
+    /// `DeviceCommunicator::staging`, `host_staging` or `shared_staging`.
     pub in_host: u32,
 }
 

@@ -170,7 +170,8 @@ fn expected() -> String {
         record,
         timeout_ns,
         staging,
-        host_staging
+        host_staging,
+        shared_staging
     );
     layout!(
         text,

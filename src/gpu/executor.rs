@@ -1,4 +1,4 @@
-//! The executor kernel: loaded once for each communicator, launched once for each plan.
+//! The executor kernel: loaded once for each context, launched once for each plan.
 
 use super::driver::check_anywhere;
 use super::{Current, DeviceMemory, PinnedMemory, discard};
@@ -7,49 +7,38 @@ use cudarc::driver::{CudaContext, CudaStream, result, sys};
 use ringdove_kernels::launch::LaunchArguments;
 use ringdove_kernels::ptx;
 use std::ffi::{CString, c_void};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Instant;
 
 /// Drivers from this one on, CUDA 12.4, have `cuFuncLoad`.
 const FUNCTION_LOAD_SINCE: i32 = 12_040;
 
-/// The executor kernel, loaded into one context.
+/// The executor kernel, loaded into one context: all ranks on it share the code.
 #[derive(Debug)]
-pub(crate) struct Executor {
-    context: Arc<CudaContext>,
-    module: sys::CUmodule,
-    function: sys::CUfunction,
-}
+pub(crate) struct Executor(Arc<Module>);
 
-// SAFETY: module and function are driver handles; the driver allows their use from any thread.
-unsafe impl Send for Executor {}
-// SAFETY: as above.
-unsafe impl Sync for Executor {}
+/// The code of each context that has executors.
+static LOADED: Mutex<Vec<Weak<Module>>> = Mutex::new(Vec::new());
 
 impl Executor {
-    /// Loads the device code. Loading may synchronise the device, so it belongs to
-    /// initialisation: a load beside a kernel that waits for a peer could not end. `eagerly`: all
-    /// of it now, whatever CUDA_MODULE_LOADING says, and nothing at the first launch.
+    /// The device code, loaded now if no rank on the context has it. Loading may synchronise the
+    /// device, so it belongs to initialisation: a load beside a kernel that waits for a peer could
+    /// not end. `eagerly`: all of it now, whatever CUDA_MODULE_LOADING says, and nothing at the
+    /// first launch.
     pub fn load(context: &Arc<CudaContext>, eagerly: bool) -> Result<Self> {
-        let current = Current::bind(context)?;
-        let text = CString::new(ptx::EXECUTOR).expect("generated PTX holds no NUL");
-        let entry = CString::new(ptx::EXECUTOR_ENTRY).expect("the entry's name holds no NUL");
-        let mut module = std::ptr::null_mut();
-        // SAFETY: `text` is NUL-terminated PTX and outlives the call, the context is current.
-        current.check("cuModuleLoadData", unsafe {
-            sys::cuModuleLoadData(&mut module, text.as_ptr().cast())
-        })?;
-        let mut executor =
-            Self { context: context.clone(), module, function: std::ptr::null_mut() };
-        // SAFETY: the module is loaded and `entry` is NUL-terminated.
-        current.check("cuModuleGetFunction", unsafe {
-            sys::cuModuleGetFunction(&mut executor.function, module, entry.as_ptr())
-        })?;
-        // Older drivers load a function when its handle is asked for.
-        if eagerly && driver_version()? >= FUNCTION_LOAD_SINCE {
-            // SAFETY: a function of the module that was loaded just now.
-            current.check("cuFuncLoad", unsafe { sys::cuFuncLoad(executor.function) })?;
+        // Held while it is loaded: ranks of other threads wait for the code, and have it then.
+        let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+        loaded.retain(|module| module.strong_count() > 0);
+        let of_context = |module: &Arc<Module>| module.context.cu_ctx() == context.cu_ctx();
+        if let Some(module) = loaded.iter().filter_map(Weak::upgrade).find(of_context) {
+            return Ok(Self(module));
         }
-        Ok(executor)
+        let began = Instant::now();
+        let module = Arc::new(Module::load(context, eagerly)?);
+        let (gpu, took) = (context.ordinal(), began.elapsed());
+        tracing::debug!(gpu, ?took, bytes = ptx::EXECUTOR.len(), "device code loaded");
+        loaded.push(Arc::downgrade(&module));
+        Ok(Self(module))
     }
 
     /// How many blocks of `threads` threads the device runs at a time.
@@ -58,19 +47,19 @@ impl Executor {
     /// [`Error::Cuda`](crate::Error::Cuda) with the driver's answer.
     pub fn blocks_at_once(&self, threads: u32) -> Result<u32> {
         use sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT as COUNT;
-        let current = Current::bind(&self.context)?;
+        let current = Current::bind(&self.0.context)?;
         let mut each = 0;
         // SAFETY: the function is loaded, and `each` outlives the call.
         current.check("cuOccupancyMaxActiveBlocksPerMultiprocessor", unsafe {
             sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(
                 &mut each,
-                self.function,
+                self.0.function,
                 threads as i32,
                 0,
             )
         })?;
         // SAFETY: the device is that of a live context.
-        let count = unsafe { result::device::get_attribute(self.context.cu_device(), COUNT) };
+        let count = unsafe { result::device::get_attribute(self.0.context.cu_device(), COUNT) };
         let count = count.map_err(Error::from_driver("cuDeviceGetAttribute"))?;
         Ok(u32::try_from(each).unwrap_or(0) * u32::try_from(count).unwrap_or(0))
     }
@@ -83,14 +72,14 @@ impl Executor {
         threads: u32,
         arguments: &LaunchArguments,
     ) -> Result<()> {
-        let current = Current::bind(&self.context)?;
+        let current = Current::bind(&self.0.context)?;
         let mut parameters = [std::ptr::from_ref(arguments).cast_mut().cast::<c_void>()];
         // SAFETY: the function takes one `LaunchArguments` by value, which the driver copies
         // before it returns. What the addresses in it mean is the communicator's contract: they
         // name allocations that outlive the launch, and the executor refuses malformed plans.
         current.check("cuLaunchKernel", unsafe {
             sys::cuLaunchKernel(
-                self.function,
+                self.0.function,
                 blocks,
                 1,
                 1,
@@ -106,25 +95,63 @@ impl Executor {
     }
 }
 
-impl Drop for Executor {
+/// Device code in a context.
+#[derive(Debug)]
+struct Module {
+    context: Arc<CudaContext>,
+    module: sys::CUmodule,
+    function: sys::CUfunction,
+}
+
+// SAFETY: module and function are driver handles; the driver allows their use from any thread.
+unsafe impl Send for Module {}
+// SAFETY: as above.
+unsafe impl Sync for Module {}
+
+impl Module {
+    fn load(context: &Arc<CudaContext>, eagerly: bool) -> Result<Self> {
+        let current = Current::bind(context)?;
+        let text = CString::new(ptx::EXECUTOR).expect("generated PTX holds no NUL");
+        let entry = CString::new(ptx::EXECUTOR_ENTRY).expect("the entry's name holds no NUL");
+        let mut module = std::ptr::null_mut();
+        // SAFETY: `text` is NUL-terminated PTX and outlives the call, the context is current.
+        current.check("cuModuleLoadData", unsafe {
+            sys::cuModuleLoadData(&mut module, text.as_ptr().cast())
+        })?;
+        let mut loaded = Self { context: context.clone(), module, function: std::ptr::null_mut() };
+        // SAFETY: the module is loaded and `entry` is NUL-terminated.
+        current.check("cuModuleGetFunction", unsafe {
+            sys::cuModuleGetFunction(&mut loaded.function, module, entry.as_ptr())
+        })?;
+        // Older drivers load a function when its handle is asked for.
+        if eagerly && driver_version()? >= FUNCTION_LOAD_SINCE {
+            // SAFETY: a function of the module that was loaded just now.
+            current.check("cuFuncLoad", unsafe { sys::cuFuncLoad(loaded.function) })?;
+        }
+        Ok(loaded)
+    }
+}
+
+impl Drop for Module {
     fn drop(&mut self) {
-        discard(Loaded { context: self.context.clone(), module: self.module });
+        discard(Unloaded { context: self.context.clone(), module: self.module });
     }
 }
 
 /// A module that nobody uses any more.
-struct Loaded {
+struct Unloaded {
     context: Arc<CudaContext>,
     module: sys::CUmodule,
 }
 
-// SAFETY: as of `Executor`.
-unsafe impl Send for Loaded {}
+// SAFETY: as of `Module`.
+unsafe impl Send for Unloaded {}
 
-impl Drop for Loaded {
+impl Drop for Unloaded {
     fn drop(&mut self) {
         if Current::bind(&self.context).is_ok() {
-            // SAFETY: loaded by `load`; the communicator drops it after its last launch ended.
+            // SAFETY: loaded by `load`; the last communicator of the context drops it after its
+            // last launch has ended.
             unsafe { sys::cuModuleUnload(self.module) };
         }
     }

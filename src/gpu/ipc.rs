@@ -64,15 +64,32 @@ impl Import {
         export: &Export,
         range: &PeerRange<'_>,
     ) -> Result<(Arc<Self>, u64)> {
-        let import = Self::open(context, &export.handle).map_err(|error| match error {
+        Self::find(context, export, range)?.map_err(|error| match error {
             Error::Cuda { ref name, .. } if is_false_handle(&error) => {
                 let expected = "a memory handle of another process of this node";
                 Error::peer_value(range.rank, range.what, expected, name)
             }
             other => other,
-        })?;
+        })
+    }
+
+    /// As [`locate`](Self::locate), with the driver's refusal to open the memory as a value: a
+    /// handle of another namespace, or of a GPU that this one does not reach, looks like a false
+    /// one.
+    ///
+    /// # Errors
+    /// As [`locate`](Self::locate), but for that.
+    pub fn find(
+        context: &Arc<CudaContext>,
+        export: &Export,
+        range: &PeerRange<'_>,
+    ) -> Result<Result<(Arc<Self>, u64)>> {
+        let import = match Self::open(context, &export.handle) {
+            Err(error) if is_false_handle(&error) || is_unreached(&error) => return Ok(Err(error)),
+            other => other?,
+        };
         let address = range.at_offset(import.extent, export.offset)?;
-        Ok((import, address))
+        Ok(Ok((import, address)))
     }
 
     /// Opens an allocation in `context`, or finds it open.
@@ -123,8 +140,41 @@ fn is_false_handle(error: &Error) -> bool {
         Answer::CUDA_ERROR_INVALID_CONTEXT,
         Answer::CUDA_ERROR_MAP_FAILED,
     ];
+    is_answer(error, "cuIpcOpenMemHandle", &about_handle)
+}
+
+/// Is the driver's answer that the context cannot open this memory, whatever the handle?
+fn is_unreached(error: &Error) -> bool {
+    use sys::CUresult as Answer;
+    let about_reach = [
+        Answer::CUDA_ERROR_NOT_SUPPORTED,
+        Answer::CUDA_ERROR_NOT_PERMITTED,
+        Answer::CUDA_ERROR_INVALID_DEVICE,
+        Answer::CUDA_ERROR_TOO_MANY_PEERS,
+    ];
+    is_without_peer_access(error) || is_answer(error, "cuIpcOpenMemHandle", &about_reach)
+}
+
+/// Is the driver's answer that the GPU has no access to that of the memory?
+pub(crate) fn is_without_peer_access(error: &Error) -> bool {
+    let unsupported = sys::CUresult::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+    is_answer(error, "cuIpcOpenMemHandle", &[unsupported])
+}
+
+/// Is the driver's answer that it shares this memory with no other process?
+pub(crate) fn is_not_shared(error: &Error) -> bool {
+    use sys::CUresult as Answer;
+    let about_sharing = [
+        Answer::CUDA_ERROR_NOT_SUPPORTED,
+        Answer::CUDA_ERROR_NOT_PERMITTED,
+        Answer::CUDA_ERROR_INVALID_VALUE,
+    ];
+    is_answer(error, "cuIpcGetMemHandle", &about_sharing)
+}
+
+fn is_answer(error: &Error, asked: &str, answers: &[sys::CUresult]) -> bool {
     matches!(error, Error::Cuda { call, code, .. }
-        if call == "cuIpcOpenMemHandle" && about_handle.iter().any(|a| *a as u32 == *code))
+        if *call == asked && answers.iter().any(|answer| *answer as u32 == *code))
 }
 
 impl Drop for Import {

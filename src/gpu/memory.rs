@@ -69,6 +69,17 @@ impl DeviceMemory {
         })?;
         stream.synchronize()
     }
+
+    /// As [`write`](Self::write), from pageable memory, so that it may come late: for tests that
+    /// show what happens then.
+    pub fn write_pageable(&self, offset: usize, source: &[u8]) -> Result<()> {
+        assert!(offset.checked_add(source.len()).is_some_and(|end| end <= self.bytes));
+        let current = Current::bind(&self.context)?;
+        let (to, from) = (self.address + offset as u64, source.as_ptr().cast());
+        // SAFETY: the range lies inside the allocation, and the call takes the bytes.
+        let status = unsafe { sys::cuMemcpyHtoD_v2(to, from, source.len()) };
+        current.check("cuMemcpyHtoD", status)
+    }
 }
 
 impl DeviceMemory {

@@ -5,6 +5,8 @@ use crate::error::Result;
 use cudarc::driver::{CudaContext, sys};
 use std::sync::Arc;
 
+const NON_BLOCKING: u32 = sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32;
+
 /// A stream that nobody else uses. It does not wait for the legacy default stream: that could hold
 /// a kernel which waits for this one.
 ///
@@ -39,11 +41,23 @@ impl OwnStream {
         // Smaller numbers are greater priorities.
         let own = if greatest + 1 < least { greatest + 1 } else { greatest };
         let mut handle = std::ptr::null_mut();
-        let flags = sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32;
         // SAFETY: the context is current and `handle` outlives the call.
         current.check("cuStreamCreateWithPriority", unsafe {
-            sys::cuStreamCreateWithPriority(&mut handle, flags, own)
+            sys::cuStreamCreateWithPriority(&mut handle, NON_BLOCKING, own)
         })?;
+        Ok(Self { context: context.clone(), handle })
+    }
+
+    /// A new stream of the kind that users make, in the queues that theirs share. As [`Self::new`].
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn of_users_kind(context: &Arc<CudaContext>) -> Result<Self> {
+        let current = Current::bind(context)?;
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: the context is current and `handle` outlives the call.
+        let status = unsafe { sys::cuStreamCreate(&mut handle, NON_BLOCKING) };
+        current.check("cuStreamCreate", status)?;
         Ok(Self { context: context.clone(), handle })
     }
 

@@ -72,3 +72,28 @@ impl FromStr for InterNodeSlots {
         }
     }
 }
+
+/// Which pairs of ranks of one node exchange their messages through host memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ThroughHost {
+    /// Those that do not reach each other's GPU memory.
+    #[default]
+    Auto,
+    /// All.
+    Always,
+    /// None: a pair that does not reach each other's GPU memory is an error.
+    Never,
+}
+
+impl FromStr for ThroughHost {
+    type Err = ();
+
+    fn from_str(text: &str) -> std::result::Result<Self, ()> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "always" => Ok(Self::Always),
+            "never" => Ok(Self::Never),
+            _ => Err(()),
+        }
+    }
+}

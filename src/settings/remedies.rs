@@ -19,6 +19,10 @@ pub struct Remedies {
     pub bounded_launches: bool,
     /// What waits for the device is freed when no launch of the process runs.
     pub late_frees: bool,
+    /// What kernels read first comes from pinned memory, and is waited for.
+    pub pinned_uploads: bool,
+    /// Ranks that share a GPU and could not run together are refused.
+    pub sharing_check: bool,
 }
 
 impl Default for Remedies {
@@ -30,6 +34,8 @@ impl Default for Remedies {
             apart_from_captures: true,
             bounded_launches: true,
             late_frees: true,
+            pinned_uploads: true,
+            sharing_check: true,
         }
     }
 }

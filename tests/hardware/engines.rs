@@ -1,6 +1,6 @@
 //! The same test on every engine.
 
-use super::{INSIDE, on_machine_env, on_traced_machine};
+use super::{INSIDE, on_machine_env, on_machine_with, on_traced_machine};
 use ringdove::id::EngineKind;
 
 /// Which engine the ranks of a test use.
@@ -23,6 +23,25 @@ pub fn on_engines(machine: &str, body: impl FnOnce()) {
     let one = [(ENGINE, "device"), ("CUDA_VISIBLE_DEVICES", "0")];
     let variables = if machine == "one-gpu" { &one[..] } else { &one[..1] };
     on_machine_env(MACHINE, &[], variables, || {});
+}
+
+/// Hardware queues of a context: the fewest that a user can ask for, what drivers give a context
+/// that asks for nothing, and the most.
+pub const CONNECTIONS: [u32; 3] = [1, 8, 32];
+
+/// Runs the body of the current test with each number of hardware queues, with the proxy on
+/// `machine` and with device engines on [`MACHINE`]; on real GPUs with the queues that there are.
+pub fn on_connections(machine: &str, body: impl FnOnce()) {
+    let real = std::env::var("RINGDOVE_TEST_GPU").is_ok_and(|value| value == "real");
+    if real || std::env::var_os(INSIDE).is_some() {
+        return body();
+    }
+    for connections in CONNECTIONS {
+        let key = format!("connections={connections}");
+        let options = ["--driver-key", &key];
+        on_machine_with(machine, &options, || {});
+        on_machine_env(MACHINE, &options, &[(ENGINE, "device")], || {});
+    }
 }
 
 /// Runs the body of the current test on [`MACHINE`], with device engines. Options are those of

@@ -8,6 +8,7 @@
 
 pub mod adapter;
 pub mod data;
+pub mod drivers;
 pub mod engines;
 pub mod perf;
 
@@ -23,6 +24,24 @@ use std::time::{Duration, Instant};
 /// Far above what any test takes: it turns a hang into a failure.
 const PATIENCE: Duration = Duration::from_secs(300);
 const INSIDE: &str = "RINGDOVE_TEST_INSIDE";
+
+/// Names the driver profile of virtual hardware.
+const PROFILE: &str = "HWSIM_DRIVER_PROFILE";
+
+/// `hwsim`, on [strict drivers](on_strict_drivers).
+pub fn hwsim() -> Command {
+    on_strict_drivers(Command::new(tool("hwsim")))
+}
+
+/// The command, with drivers that behave as the worst that real ones are known to do: what only a
+/// lenient one survives is a bug. A test that needs another profile asks for it with
+/// `--driver-profile`, and says why; whoever looks into something sets `HWSIM_DRIVER_PROFILE`.
+pub fn on_strict_drivers(mut command: Command) -> Command {
+    if std::env::var_os(PROFILE).is_none() {
+        command.env(PROFILE, "strict");
+    }
+    command
+}
 
 /// Runs the body of the current test on `machine`.
 pub fn on_machine(machine: &str, body: impl FnOnce()) {
@@ -52,7 +71,7 @@ pub fn on_machine_env(
     }
     let thread = std::thread::current();
     let test = thread.name().expect("libtest names its threads");
-    let mut command = Command::new(tool("hwsim"));
+    let mut command = hwsim();
     command.args(["run", "--quiet", "--machine", machine]).args(options).arg("--");
     command.arg(std::env::current_exe().unwrap());
     command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(INSIDE, "1");
@@ -97,8 +116,14 @@ pub fn read_trace(path: &Path) -> String {
 
 /// Runs the body of the current test in `processes` processes on virtual nodes, `ranks` ranks in
 /// each, all of them in one communicator. Every process must get to the body's end.
-pub fn on_processes(
+pub fn on_processes(machine: &str, division: (u32, u32), body: impl FnOnce(Vec<Communicator>)) {
+    on_processes_with(machine, &[], division, body);
+}
+
+/// As [`on_processes`], with extra arguments for `hwsim run`.
+pub fn on_processes_with(
     machine: &str,
+    options: &[&str],
     (processes, ranks): (u32, u32),
     body: impl FnOnce(Vec<Communicator>),
 ) {
@@ -110,9 +135,9 @@ pub fn on_processes(
     }
     let thread = std::thread::current();
     let test = thread.name().expect("libtest names its threads");
-    let mut command = Command::new(tool("hwsim"));
+    let mut command = hwsim();
     command.args(["run", "--quiet", "--machine", machine, "--procs", &processes.to_string()]);
-    command.arg("--").arg(std::env::current_exe().unwrap());
+    command.args(options).arg("--").arg(std::env::current_exe().unwrap());
     command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(INSIDE, "1");
     let (status, output) = run_bounded(command);
     assert!(status.success(), "on {machine}: {status}\n{output}");

@@ -1,7 +1,7 @@
 //! `ringdove perf` in several processes on virtual machines.
 
-use super::{run_bounded, tool};
-use std::process::{Command, ExitStatus};
+use super::{hwsim, run_bounded, tool};
+use std::process::ExitStatus;
 
 /// How it ended, and what all processes printed.
 pub type Ended = (ExitStatus, String);
@@ -9,7 +9,7 @@ pub type Ended = (ExitStatus, String);
 /// `ringdove perf LINE` in `processes` processes on `machine`, with `faults` of adapters. `inside`
 /// is shell code that runs in each process before it.
 pub fn perf((machine, processes): (&str, u32), faults: &str, inside: &str, line: &str) -> Ended {
-    let mut command = Command::new(tool("hwsim"));
+    let mut command = hwsim();
     command.args(["run", "--quiet", "--machine", machine, "--procs", &processes.to_string()]);
     let script = format!("{inside}\nexec {} perf {line}", tool("ringdove").display());
     command.args(["--", "bash", "-c", &script]).env("HWSIM_FAULTS", faults);

@@ -3,7 +3,7 @@
 //!
 //! `RINGDOVE_FUZZ_CASES` makes the test longer, `RINGDOVE_FUZZ_SEED` plays one case again.
 
-use crate::hardware::tool;
+use crate::hardware::{hwsim, tool};
 use crate::mutation::{CASES, SEED};
 use fastrand::Rng;
 use std::fs;
@@ -94,7 +94,7 @@ fn leftovers(mark: &str, folder: &Path, shared_before: &[String]) -> Vec<String>
 
 /// Starts a job of two nodes, whose ranks work until they are told otherwise.
 fn start(mark: &str, folder: &Path, machine: &str, procs: u32) -> Child {
-    let mut command = Command::new(tool("hwsim"));
+    let mut command = hwsim();
     command.args(["run", "--quiet", "--grace", "1", "--machine", machine]);
     command.args(["--procs", &procs.to_string(), "--"]).arg(tool("ringdove"));
     command.args(["perf", "all-reduce", "-b", "4K", "-e", "4K", "-n", "1000000", "-c", "0"]);

@@ -4,7 +4,7 @@
 //! limit's name.
 
 use crate::hardware::engines::on_engines;
-use crate::hardware::{World, run_bounded, settings, sum, tool};
+use crate::hardware::{World, on_strict_drivers, run_bounded, settings, sum, tool};
 use crate::mutation::CASES;
 use ringdove::Settings;
 use std::collections::BTreeMap;
@@ -35,7 +35,7 @@ fn perf(machine: &str, options: &str) -> String {
 
 /// Runs a line of a shell. It must end in time.
 fn shell(line: &str) -> (ExitStatus, String) {
-    let mut command = Command::new("bash");
+    let mut command = on_strict_drivers(Command::new("bash"));
     command.args(["-ec", line]);
     command.env("RINGDOVE_BOOTSTRAP_TIMEOUT_MS", "5000").env("RINGDOVE_TIMEOUT_MS", "20000");
     let started = Instant::now();

@@ -13,7 +13,7 @@
 
 use crate::hardware::data::{expected, input};
 use crate::hardware::engines::engine;
-use crate::hardware::{World, address, download, run_bounded, settings, sum, tool};
+use crate::hardware::{World, address, download, hwsim, run_bounded, settings, sum};
 use crate::mutation::{CASES, SEED};
 use crate::regions::{Memory, Part, RankMemory};
 use cudarc::driver::CudaSlice;
@@ -23,7 +23,6 @@ use ringdove::{DataType, Error, ReduceOp, Settings};
 use ringdove_kernels::descriptor::Descriptor;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::process::Command;
 use std::sync::mpsc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -361,7 +360,7 @@ fn play(test: &str, engine: EngineKind, seeds: std::ops::Range<u64>) -> BTreeMap
             EngineKind::Proxy => ("pcie4", "proxy"),
             EngineKind::Device => ("ark", "device"),
         };
-        let mut command = Command::new(tool("hwsim"));
+        let mut command = hwsim();
         command.args(["run", "--quiet", "--machine", machine, "--"]);
         command.arg(std::env::current_exe().unwrap());
         command.args([test, "--exact", "--nocapture", "--test-threads=1"]);

@@ -126,6 +126,8 @@ RINGDOVE_NCCL(CommInitRankConfig, ncclComm_t *comm, int nranks, ncclUniqueId com
 RINGDOVE_NCCL(CommInitRankScalable, ncclComm_t *newcomm, int nranks, int myrank, int nId,
               ncclUniqueId *commIds, ncclConfig_t *config);
 RINGDOVE_NCCL(CommInitAll, ncclComm_t *comm, int ndev, const int *devlist);
+RINGDOVE_NCCL(CommSplit, ncclComm_t comm, int color, int key, ncclComm_t *newcomm,
+              ncclConfig_t *config);
 RINGDOVE_NCCL(CommFinalize, ncclComm_t comm);
 RINGDOVE_NCCL(CommDestroy, ncclComm_t comm);
 RINGDOVE_NCCL(CommAbort, ncclComm_t comm);
@@ -169,10 +171,6 @@ RINGDOVE_NCCL(MemAlloc, void **ptr, size_t size);
 RINGDOVE_NCCL(MemFree, void *ptr);
 RINGDOVE_NCCL(CommRegister, const ncclComm_t comm, void *buff, size_t size, void **handle);
 RINGDOVE_NCCL(CommDeregister, const ncclComm_t comm, void *handle);
-
-/* Not implemented: returns ncclInvalidUsage. */
-RINGDOVE_NCCL(CommSplit, ncclComm_t comm, int color, int key, ncclComm_t *newcomm,
-              ncclConfig_t *config);
 
 #undef RINGDOVE_NCCL
 

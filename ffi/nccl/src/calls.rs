@@ -106,7 +106,7 @@ pub unsafe fn join(comm: *mut Handle, join: Join, config: Config) -> Result<Stat
         return Err(Failure::argument("rank", &format!("less than {rank_count}"), rank));
     }
     let context = stream::current()?;
-    let (handle, communicator) = Communicator::joining(join, context);
+    let (handle, communicator) = Communicator::joining(rank, rank_count, context);
     // SAFETY: a place for a handle.
     unsafe { comm.write(handle) };
     let is_blocking = config.is_blocking;
@@ -154,13 +154,10 @@ pub unsafe fn init_all(comms: *mut Handle, count: c_int, list: *const c_int) -> 
     let ordinals = unsafe { devices(rank_count as usize, list)? };
     let contexts = ordinals.into_iter().map(stream::device_context).collect::<Result<Vec<_>>>()?;
     let all = ringdove::Communicator::init_all(&contexts, &variables::settings()?)?;
-    let id = ringdove::UniqueId::new()?;
-    for (rank, (ranks, context)) in (0..).zip(all.into_iter().zip(contexts)) {
-        let join = Join { id, rank, rank_count };
-        let (handle, communicator) = Communicator::joining(join, context);
-        communicator.joined(Ok(ranks))?;
+    for (number, (ranks, context)) in all.into_iter().zip(contexts).enumerate() {
+        let handle = Communicator::joined_by(ranks, &context)?;
         // SAFETY: a place for that many handles.
-        unsafe { comms.add(rank as usize).write(handle) };
+        unsafe { comms.add(number).write(handle) };
     }
     Ok(Status::Success)
 }

@@ -77,10 +77,10 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Communicator {
     /// One that is about to join, and its handle.
-    pub fn joining(join: Join, context: Arc<CudaContext>) -> (Handle, Arc<Self>) {
+    pub fn joining(rank: u32, rank_count: u32, context: Arc<CudaContext>) -> (Handle, Arc<Self>) {
         let communicator = Arc::new(Self {
-            rank: join.rank,
-            rank_count: join.rank_count,
+            rank,
+            rank_count,
             context,
             phase: Mutex::new(Phase::Joining),
             changed: Condvar::new(),
@@ -93,6 +93,14 @@ impl Communicator {
         live.next += STEP;
         live.all.insert(number, communicator.clone());
         (number as Handle, communicator)
+    }
+
+    /// The handle of a communicator whose ranks have joined.
+    pub fn joined_by(ranks: Ranks, context: &Arc<CudaContext>) -> Result<Handle> {
+        let (rank, rank_count) = (ranks.rank(), ranks.rank_count());
+        let (handle, communicator) = Self::joining(rank, rank_count, context.clone());
+        communicator.joined(Ok(ranks))?;
+        Ok(handle)
     }
 
     /// The communicator of a handle.
@@ -211,10 +219,15 @@ pub fn destroy(handle: Handle) -> Result<()> {
     Ok(())
 }
 
-/// Ends the communicator on all ranks and forgets the handle. Does not wait for ranks that join.
+/// Forgets the handle. Work that has not ended is ended, on all ranks. Programs also leave a
+/// communicator in this way whose work has ended, while other ranks still use it: it is not theirs
+/// to end. Does not wait for ranks that join.
 pub fn abort(handle: Handle) -> Result<()> {
     let communicator = Communicator::find(handle)?;
-    communicator.abort("ncclCommAbort");
+    let is_idle = communicator.ready().is_ok_and(|ready| lock(&ready.bridge).is_idle());
+    if !is_idle {
+        communicator.abort("ncclCommAbort");
+    }
     forget(handle, &communicator);
     Ok(())
 }

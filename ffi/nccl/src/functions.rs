@@ -6,7 +6,7 @@ use crate::calls::{
 };
 use crate::communicator::{self, Communicator, Handle, Join, lock};
 use crate::config::Config;
-use crate::group::{self, Call};
+use crate::group::{self, Call, Job};
 use crate::reduction::{self, Defined, Source};
 use crate::result::{self, Failure, guard};
 use crate::stream::{self, Handle as Stream};
@@ -110,6 +110,24 @@ functions! {
         unsafe { init_all(comms, count, list) }
     }
 
+    /// Ranks with the same color form a communicator, in the order of their keys; one with color
+    /// -1 gets a null handle.
+    ncclCommSplit pncclCommSplit(
+        comm: Handle, color: c_int, key: c_int, target: *mut Handle, config: *const c_void,
+    ) {
+        check_target("newcomm", target)?;
+        // SAFETY: null, or what the caller initialised.
+        unsafe { Config::read(config)? };
+        let color = match color {
+            -1 => None,
+            color => Some(unsigned("color", color)?),
+        };
+        group::add(|| {
+            let ready = Communicator::find(comm)?.ready()?;
+            Ok(Job::Split { ready, color, key, target })
+        })
+    }
+
     /// Waits until everything that was enqueued has ended. The handle stays.
     ncclCommFinalize pncclCommFinalize(comm: Handle) {
         Communicator::find(comm)?.finalize()?;
@@ -125,7 +143,8 @@ functions! {
         Ok(Status::Success)
     }
 
-    /// Ends the communicator on all ranks, kernels that wait included, and frees the handle.
+    /// Frees the handle. Work of this rank that has not ended is ended, on all ranks: kernels that
+    /// wait stop.
     ncclCommAbort pncclCommAbort(comm: Handle) {
         if !comm.is_null() {
             communicator::abort(comm)?;

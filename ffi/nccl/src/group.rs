@@ -2,7 +2,7 @@
 //! that end. A call outside of a group is a group of one.
 
 use crate::abi::Status;
-use crate::communicator::{Communicator, Join, Ready, lock};
+use crate::communicator::{Communicator, Handle, Join, Ready, lock};
 use crate::result::{Failure, Result};
 use crate::stream::Handle as Stream;
 use crate::variables;
@@ -29,6 +29,8 @@ struct Group {
 pub enum Job {
     /// A rank joins.
     Join { communicator: Arc<Communicator>, join: Join, is_blocking: bool },
+    /// A rank joins the group of its color, whose handle goes to `target`.
+    Split { ready: Arc<Ready>, color: Option<u32>, key: i32, target: *mut Handle },
     /// A call on a communicator that has joined.
     Call { ready: Arc<Ready>, call: Call, stream: Stream },
 }
@@ -87,16 +89,18 @@ pub fn add(job: impl FnOnce() -> Result<Job>) -> Result<Status> {
 }
 
 fn run(jobs: Vec<Job>) -> Result<Status> {
-    let (mut joins, mut calls) = (Vec::new(), Vec::new());
+    let (mut joins, mut splits, mut calls) = (Vec::new(), Vec::new(), Vec::new());
     for job in jobs {
         match job {
             Job::Join { communicator, join, is_blocking } => {
                 joins.push((communicator, join, is_blocking));
             }
+            Job::Split { ready, color, key, target } => splits.push((ready, color, key, target)),
             Job::Call { ready, call, stream } => calls.push((ready, call, stream)),
         }
     }
     let status = join(joins)?;
+    split(splits)?;
     enqueue(calls)?;
     Ok(status)
 }
@@ -135,6 +139,42 @@ fn join(joins: Vec<(Arc<Communicator>, Join, bool)>) -> Result<Status> {
         .collect();
     ended.into_iter().collect::<Result<()>>()?;
     Ok(status)
+}
+
+/// Lets all ranks join the groups of their colors at once: each waits for the others.
+fn split(splits: Vec<(Arc<Ready>, Option<u32>, i32, *mut Handle)>) -> Result<()> {
+    let threads = splits.into_iter().map(|(ready, color, key, target)| {
+        let thread = thread::Builder::new().name("nccl split".to_owned());
+        let parent = ready.clone();
+        let spawned = thread.spawn(move || parent.ranks.split(color, key));
+        (ready, spawned, target)
+    });
+    let threads: Vec<_> = threads.collect();
+    // All are waited for, whatever becomes of one.
+    let ended = threads.into_iter().map(|(ready, thread, target)| {
+        let thread = thread.map_err(|cause| Failure {
+            status: Status::SystemError,
+            message: format!("a thread for a rank of a new group: {cause}"),
+        });
+        let ranks = thread.and_then(|thread| {
+            let panicked = |_| Failure {
+                status: Status::InternalError,
+                message: "a rank's thread panicked while it joined a group".to_owned(),
+            };
+            thread.join().map_err(panicked)?.map_err(Failure::from)
+        });
+        (ready, ranks, target)
+    });
+    let ended: Vec<_> = ended.collect();
+    ended.into_iter().try_for_each(|(ready, ranks, target)| {
+        let handle = match ranks? {
+            Some(ranks) => Communicator::joined_by(ranks, ready.ranks.context())?,
+            None => std::ptr::null_mut(),
+        };
+        // SAFETY: the caller's place for a handle, until the end of the group: NCCL's contract.
+        unsafe { target.write(handle) };
+        Ok(())
+    })
 }
 
 /// The calls on one communicator.

@@ -33,7 +33,6 @@ refused! {
     ncclCommQueryProperties pncclCommQueryProperties
     ncclCommResume pncclCommResume
     ncclCommShrink pncclCommShrink
-    ncclCommSplit pncclCommSplit
     ncclCommSuspend pncclCommSuspend
     ncclCommWindowDeregister pncclCommWindowDeregister
     ncclCommWindowRegister pncclCommWindowRegister

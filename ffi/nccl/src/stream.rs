@@ -126,6 +126,13 @@ impl Bridge {
         Ok(u64::from_le_bytes(word))
     }
 
+    /// Has all that was enqueued ended?
+    pub fn is_idle(&self) -> bool {
+        // SAFETY: the stream is this bridge's own.
+        let ended = self.bind().map(|()| unsafe { sys::cuStreamQuery(self.stream.cu_stream()) });
+        matches!(ended, Ok(sys::CUresult::CUDA_SUCCESS))
+    }
+
     /// Waits until all that was enqueued has ended.
     pub fn synchronize(&self) -> Result<()> {
         self.stream.synchronize().map_err(|error| Failure::cuda("cuStreamSynchronize", error.0))

@@ -271,7 +271,10 @@ static void badly(void) {
             ncclRedOpCreatePreMulSum((ncclRedOp_t *)&number, host, ncclFloat,
                                      (ncclScalarResidence_t)9, comms[0]));
     REFUSED(ncclInvalidArgument, "handle", ncclCommDeregister(comms[0], NULL));
-    REFUSED(ncclInvalidUsage, "does not implement", ncclCommSplit(comms[0], 0, 0, &comm, NULL));
+    REFUSED(ncclInvalidArgument, "color", ncclCommSplit(comms[0], -2, 0, &comm, NULL));
+    REFUSED(ncclInvalidArgument, "newcomm", ncclCommSplit(comms[0], 0, 0, NULL, NULL));
+    ncclResult_t ncclCommShrink(void);
+    REFUSED(ncclInvalidUsage, "does not implement", ncclCommShrink());
     EXPECT(strlen(ncclGetErrorString(ncclInvalidUsage)) > 0, "no text");
     EXPECT(ncclGetErrorString((ncclResult_t)-7) != NULL, "no text");
     /* None of it has hurt the communicators. */
@@ -280,6 +283,36 @@ static void badly(void) {
         OK(ncclCommGetAsyncError(comms[r], &state));
         EXPECT(state == ncclSuccess, "%d", state);
     }
+}
+
+/* Ranks 3 and 1 form a group, in this order; 0 is alone, 2 in none. */
+static void split(void) {
+    static const int colors[RANKS] = {7, 5, NCCL_SPLIT_NOCOLOR, 5};
+    ncclComm_t groups[RANKS];
+    memset(groups, 0x5a, sizeof groups);
+    OK(ncclGroupStart());
+    for (int r = 0; r < RANKS; r++) OK(ncclCommSplit(comms[r], colors[r], -r, &groups[r], NULL));
+    OK(ncclGroupEnd());
+    EXPECT(groups[2] == NULL, "%p", (void *)groups[2]);
+    int rank = -1, count = -1;
+    OK(ncclCommUserRank(groups[1], &rank));
+    OK(ncclCommCount(groups[1], &count));
+    EXPECT(rank == 1 && count == 2, "rank %d of %d", rank, count);
+    fill();
+    OK(ncclGroupStart());
+    for (int r = 1; r <= 3; r += 2)
+        OK(ncclAllGather(sends[r], receives[r], COUNT, ncclFloat, groups[r], streams[r]));
+    OK(ncclAllReduce(sends[0], receives[0], COUNT, ncclFloat, ncclSum, groups[0], streams[0]));
+    OK(ncclGroupEnd());
+    for (int r = 1; r <= 3; r += 2) {
+        download(r);
+        for (int i = 0; i < 2 * COUNT; i++) {
+            float expected = i < COUNT ? value(3, i) : value(1, i - COUNT);
+            EXPECT(host[i] == expected, "split, rank %d element %d: %g", r, i, host[i]);
+        }
+    }
+    for (int r = 0; r < RANKS; r++)
+        OK(ncclCommDestroy(groups[r]));
 }
 
 static void memory(void) {
@@ -348,6 +381,7 @@ int main(void) {
     scalars();
     badly();
     memory();
+    split();
     collectives();
     leave();
 
@@ -371,11 +405,21 @@ int main(void) {
 
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
+    /* A rank that has no work left leaves the others alone. */
     join(&config);
     collectives();
-    /* An abort ends it for all ranks, and says so. */
+    OK(ncclCommAbort(comms[3]));
+    for (int r = 0; r < 3; r++) {
+        ncclResult_t state = ncclInProgress;
+        OK(ncclCommGetAsyncError(comms[r], &state));
+        EXPECT(state == ncclSuccess, "rank %d: %d: %s", r, state, ncclGetLastError(comms[r]));
+    }
+    /* An abort ends work that waits, on all ranks, and says so. */
+    OK(ncclAllReduce(sends[0], receives[0], COUNT, ncclFloat, ncclSum, comms[0], streams[0]));
     OK(ncclCommAbort(comms[0]));
-    for (int r = 1; r < RANKS; r++) {
+    CUDA(cuCtxSetCurrent(contexts[0]));
+    CUDA(cuStreamSynchronize(streams[0]));
+    for (int r = 1; r < 3; r++) {
         ncclResult_t state = ncclSuccess;
         OK(ncclCommGetAsyncError(comms[r], &state));
         EXPECT(state == ncclRemoteError, "rank %d: %d", r, state);

@@ -79,6 +79,14 @@ int main(int argc, char **argv) {
     NEED(cuStreamSynchronize(stream) == 0 && cuMemcpyDtoH_v2(host, receive, sizeof host) == 0);
     for (int i = 0; i < COUNT; i++) NEED(host[i] == (float)(left + i % 10));
 
+    /* Each rank with the one two further, or before. */
+    ncclComm_t pair;
+    NEED(ncclCommSplit(comm, rank % 2, -rank, &pair, NULL) == ncclSuccess);
+    NEED(ncclAllGather(in, out, COUNT / 2, ncclFloat, pair, stream) == ncclSuccess);
+    NEED(cuStreamSynchronize(stream) == 0 && cuMemcpyDtoH_v2(host, receive, sizeof host) == 0);
+    NEED(host[0] == (float)(ranks - 2 + rank % 2) && host[COUNT / 2] == (float)(rank % 2));
+    NEED(ncclCommDestroy(pair) == ncclSuccess);
+
     NEED(ncclCommFinalize(comm) == ncclSuccess && ncclCommDestroy(comm) == ncclSuccess);
     printf("rank %d of %d: right\n", rank, ranks);
     return 0;

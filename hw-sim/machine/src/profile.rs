@@ -106,6 +106,12 @@ pub struct Profile {
     pub broken_peer: Pairs,
     /// No GPU reaches another.
     pub no_peer: bool,
+    /// Memory can be opened in other processes.
+    pub ipc: bool,
+    /// Memory can be exported as a dma-buf, where the GPU's model says so too.
+    pub dma_buf: bool,
+    /// There are memory pools.
+    pub memory_pools: bool,
     /// What the first load of a module takes besides, ms.
     pub jit_delay_ms: u32,
     /// Data of one queue pair lands out of order.
@@ -129,6 +135,9 @@ impl Profile {
             iomemory: IoMemory::Any,
             broken_peer: Pairs::Some(Vec::new()),
             no_peer: false,
+            ipc: true,
+            dma_buf: true,
+            memory_pools: true,
             jit_delay_ms: 0,
             place_out_of_order: false,
         }
@@ -182,6 +191,9 @@ impl Profile {
             "iomemory" => self.iomemory = one_of(value, IO_MEMORY)?,
             "broken-peer" => self.broken_peer = pairs(value)?,
             "no-peer" => self.no_peer = on_off(value)?,
+            "ipc" => self.ipc = on_off(value)?,
+            "dma-buf" => self.dma_buf = on_off(value)?,
+            "memory-pools" => self.memory_pools = on_off(value)?,
             "jit-delay" => self.jit_delay_ms = bounded(value, "off", 1..=600_000)?.unwrap_or(0),
             "place-out-of-order" => self.place_out_of_order = on_off(value)?,
             _ => {
@@ -220,6 +232,9 @@ impl Profile {
                 }
             },
             "no-peer" => on(self.no_peer),
+            "ipc" => on(self.ipc),
+            "dma-buf" => on(self.dma_buf),
+            "memory-pools" => on(self.memory_pools),
             "jit-delay" => positive(self.jit_delay_ms),
             "place-out-of-order" => on(self.place_out_of_order),
             _ => return None,

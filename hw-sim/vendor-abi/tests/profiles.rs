@@ -57,6 +57,49 @@ fn memory_operations_reach_what_the_profile_allows() {
     with_keys(NAME, "pcie4", &keys.map(|keys| (keys, &[][..])), body);
 }
 
+/// If this fails, tests of what a driver withholds run on a driver that gives it.
+#[test]
+fn what_the_profile_withholds_is_refused_and_attributes_say_so() {
+    const NAME: &str = "what_the_profile_withholds_is_refused_and_attributes_say_so";
+    use sys::CUdevice_attribute as Attribute;
+    let body = || {
+        context(0);
+        let memory = device_memory(1 << 16);
+        let is_there = |attribute| {
+            let mut value = -1;
+            ok!(cuDeviceGetAttribute(&mut value, attribute, 0));
+            value == 1
+        };
+        let mut handle = sys::CUipcMemHandle { reserved: [0; 64] };
+        match has_key("ipc=off") {
+            true => refused!(CUDA_ERROR_NOT_SUPPORTED: cuIpcGetMemHandle(&mut handle, memory)),
+            false => ok!(cuIpcGetMemHandle(&mut handle, memory)),
+        }
+        let pools = !has_key("memory-pools=off");
+        assert_eq!(is_there(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED), pools);
+        let (mut pool, mut taken) = (null_mut(), 0);
+        if pools {
+            ok!(cuDeviceGetDefaultMemPool(&mut pool, 0));
+            ok!(cuMemAllocAsync(&mut taken, 64, null_mut()));
+        } else {
+            refused!(CUDA_ERROR_NOT_SUPPORTED: cuDeviceGetDefaultMemPool(&mut pool, 0));
+            refused!(CUDA_ERROR_NOT_SUPPORTED: cuMemAllocAsync(&mut taken, 64, null_mut()));
+        }
+        let exports = !has_key("dma-buf=off");
+        assert_eq!(is_there(Attribute::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED), exports);
+        let kind = sys::CUmemRangeHandleType::CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD;
+        let mut descriptor = -1i32;
+        let descriptor = (&raw mut descriptor).cast();
+        match exports {
+            true => ok!(cuMemGetHandleForAddressRange(descriptor, memory, 1 << 16, kind, 0)),
+            false => refused!(CUDA_ERROR_NOT_SUPPORTED:
+                cuMemGetHandleForAddressRange(descriptor, memory, 1 << 16, kind, 0)),
+        }
+    };
+    let keys = ["ipc=off", "dma-buf=off", "memory-pools=off", ""];
+    with_keys(NAME, "pcie4", &keys.map(|keys| (keys, &[][..])), body);
+}
+
 /// Peers that are enabled do not reach pool memory; a kernel that does ends its context.
 #[test]
 fn memory_of_a_pool_is_reached_by_the_pools_rights() {

@@ -87,15 +87,7 @@ fn a_peer_copy_is_ordered_with_work_of_both_contexts() {
 
 #[test]
 fn gpus_without_a_path_are_no_peers() {
-    // The chipset of a real DGX-1V, which the built-in machine is more generous than.
-    let generous = hwsim_machine::description::Description::builtin("dgx1v").unwrap();
-    let strict = generous
-        .source()
-        .replace("peers_across_root_complexes = true", "peers_across_root_complexes = false");
-    let mut file = tempfile::NamedTempFile::new().unwrap();
-    file.write_all(strict.as_bytes()).unwrap();
-    let machine = file.path().to_str().unwrap();
-    on_machine("gpus_without_a_path_are_no_peers", machine, || {
+    on_machine("gpus_without_a_path_are_no_peers", "dgx1v", || {
         // GPU 0 has NVLinks to 1, 2, 3 and 4, and none to 5; 5 is below the other processor.
         let first = context(0);
         context(5);

@@ -175,6 +175,28 @@ fn slots_in_host_memory_have_a_start_of_their_own() {
     assert_eq!((found.route, found.destination_offset), (3, 64));
 }
 
+/// What arrived in shared host memory goes on from there, by the route that has it as its source.
+/// If this fails, a rank between one that it reaches and one that it does not sends something else.
+#[test]
+fn what_arrived_in_other_memory_goes_on_by_a_route_of_its_own() {
+    let mut rank = Rank::new(4, 2, &[]);
+    let arrived = Port { route: 4, peer: 1, slot_bytes: 64, in_host: 2, ..Default::default() };
+    let arrived = rank.add_port(arrived, 2, false);
+    let port = Port { route: 3, route_index: 9, peer: 1, slot_bytes: 64, ..Default::default() };
+    let number = rank.add_port(port, 2, true);
+    let starts = [arrived, number].map(|port| rank.ports()[port as usize].slots - BASE);
+    let ops = [
+        put(1, slot(0, 1, 0), slot(1, 0, 0), 64, flags::ARRIVAL),
+        put(1, slot(1, 1, 0), slot(1, 1, 0), 64, flags::ARRIVAL),
+    ];
+    let arguments = rank.arguments(&PlanText::single(32, &[arrived, number], &ops));
+    rank.execute(&arguments, (1, 32), |_| {});
+    let [forwarded, own] = [(); 2].map(|()| rank.poll().unwrap());
+    assert_eq!(forwarded.source_offset, 2 * HOST_STAGING_BEFORE + starts[0] + 64);
+    assert_eq!((forwarded.route, forwarded.destination_offset), (9, 0));
+    assert_eq!((own.route, own.source_offset), (3, starts[1] + 64));
+}
+
 /// A put that is clipped to nothing still raises its signals, and rings nothing if it has none; a
 /// credit is an arrival without data on the port's own route. If this fails, counts at the two
 /// ends drift apart.

@@ -13,7 +13,7 @@ use ringdove_kernels::ptx;
 
 /// Deadline of every wait, in nanoseconds of the test's clock.
 pub const TIMEOUT_NS: u64 = 40_000;
-/// How far before the arena host staging memory is said to begin.
+/// How far before the arena host staging memory is said to begin; shared one, twice as far.
 pub const HOST_STAGING_BEFORE: u64 = 1 << 20;
 
 /// One rank: its communicator in device memory and the test's handles to it.
@@ -50,6 +50,7 @@ impl Rank {
             // All of the arena serves as staging memory.
             staging: BASE,
             host_staging: BASE - HOST_STAGING_BEFORE,
+            shared_staging: BASE - 2 * HOST_STAGING_BEFORE,
         };
         let address = arena.allocate(size_of::<DeviceCommunicator>(), 0);
         arena.write_as(address, communicator);

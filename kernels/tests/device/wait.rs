@@ -7,6 +7,7 @@ use crate::rank::{
 use ringdove_kernels::launch::{RECORD_CLAIMED, WaitKind, WaitRecord};
 use ringdove_kernels::op::{Op, Segment};
 use ringdove_kernels::port::Port;
+use ringdove_kernels::ptx;
 
 /// A rank with a send port (0) and a receive port (1), each with two slots of 64 bytes.
 fn two_ports() -> Rank {
@@ -184,4 +185,29 @@ fn data_is_read_after_its_signal() {
     let expected: Vec<u8> = (1..=3u8).flat_map(|message| [message; 64]).collect();
     assert_eq!(rank.arena.get(output, 3 * 64), expected);
     assert_eq!(rank.ports()[1].position, 3);
+}
+
+/// The ordering table's waits (rows 5, 7, 8 and 9): looks are relaxed, and a fence follows the one
+/// that sees the value. If this fails, each look empties the first-level cache under the other
+/// blocks' copies, or data is read that has not come.
+#[test]
+fn waits_poll_with_relaxed_loads_and_fence_once() {
+    for (name, text) in [("executor", ptx::EXECUTOR), ("example", ptx::EXAMPLE_EXCHANGE)] {
+        assert!(!text.contains("ld.acquire.sys"), "{name}: a wait polls with acquire");
+        let lines: Vec<_> = text.lines().map(str::trim).collect();
+        let look = |line: &&str| line.starts_with("ld.relaxed.sys.global.u64");
+        let mut waits = std::collections::BTreeSet::new();
+        for (place, line) in lines.iter().enumerate().filter(|(_, line)| look(line)) {
+            // A wait looks once in line, and again, into the same register, in a loop elsewhere.
+            if !waits.insert(line) {
+                continue;
+            }
+            let behind = lines[place + 1..].iter().take_while(|line| !look(line));
+            let next = behind.copied().find(|line| {
+                ["fence.", "bar.", "ld.global", "st."].iter().any(|word| line.starts_with(word))
+            });
+            assert_eq!(next, Some("fence.acq_rel.sys;"), "{name}: behind `{line}`");
+        }
+        assert!(!waits.is_empty(), "{name}: no wait");
+    }
 }

@@ -7,6 +7,7 @@ mod core;
 mod group;
 mod raw;
 mod registration;
+mod split;
 
 pub use collective::CollectiveSpec;
 pub use core::{Communicator, Statistics};

@@ -2,7 +2,7 @@
 
 use super::request::{Call, GroupCall, INPUT, OUTPUT, Shape};
 use crate::communicator::connect::ConnectedRank;
-use crate::communicator::state::{Launcher, Nodes, RegisteredPlace, RegisteredRange};
+use crate::communicator::state::{Launcher, RegisteredPlace, RegisteredRange};
 use crate::error::{Error, Result};
 use crate::gpu::{Allocation, Current};
 use crate::plan::{self, Direction};
@@ -91,13 +91,9 @@ pub(super) fn registered(
     call: &Call,
     checked: &Checked,
 ) -> Result<Option<[RegisteredPlace; 2]>> {
-    // Between nodes everything is staged.
-    let nodes = rank.process.geometry.nodes;
-    let ([Some(input), Some(output)], Nodes::One, true) =
-        (checked.buffers, nodes, call.shape.collective.has_direct_plans())
-    else {
-        return Ok(None);
-    };
+    let usable =
+        rank.process.writes_registered_buffers() && call.shape.collective.has_direct_plans();
+    let ([Some(input), Some(output)], true) = (checked.buffers, usable) else { return Ok(None) };
     let find = |address, (bytes, allocation): (u64, Allocation)| {
         launcher.routes.find(RegisteredRange { address, bytes, allocation: allocation.id }).map_err(
             |stale| {

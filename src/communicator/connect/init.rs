@@ -1,6 +1,7 @@
 //! The steps from contexts and a unique id to connected ranks.
 
 use super::attach::{self, Others};
+use super::host_memory::SharedFile;
 use super::inter_node::{
     self, InterNodeAdapter, InterNodeConnections, InterNodeEndpoint, InterNodeSetup,
 };
@@ -8,12 +9,13 @@ use super::nodes;
 use super::peer::Peer;
 use super::peer_info::{self, PeerInfo, SharedMemory};
 use super::rank::ConnectedRank;
+use super::reach::{self, Candidate, Looked, Reached};
 use super::registry::process_of;
 use super::sharing;
 use crate::bootstrap::{ControlPlane, JoinRequest, UniqueId, exchange};
 use crate::communicator::state::{
-    Doorbell, Geometry, InterNodeSlotMemory, Launcher, Nodes, ProcessState, RankMemory, RankState,
-    Tidy, agreed_settings,
+    Doorbell, Geometry, HostPairs, InterNodeSlotMemory, Launcher, Layout, Nodes, Obstacle,
+    ProcessState, RankMemory, RankState, Tidy, agreed_settings,
 };
 use crate::engine::Alarm;
 use crate::error::{Error, Result};
@@ -36,7 +38,7 @@ pub(in crate::communicator) fn init_all(
         let state = rank_state(context, &geometry, (Rank(rank), rank as usize), settings)?;
         process.join(state, &geometry)?;
     }
-    (0..count).map(|rank| start_in_process(&process, Rank(rank), settings)).collect()
+    start_in_process(&process, &(0..count).map(Rank).collect::<Vec<_>>(), settings)
 }
 
 /// Ranks `first`, `first + 1`, ... of `rank_count`, on `contexts`; waits until all have joined.
@@ -75,8 +77,7 @@ fn init_threads(
         let state = rank_state(context, &geometry, (rank, rank.index()), settings)?;
         process.join(state, &geometry)?;
     }
-    let connected = ranks.iter().map(|&rank| start_in_process(&process, rank, settings));
-    let connected = connected.collect::<Result<Vec<_>>>();
+    let connected = start_in_process(&process, ranks, settings);
     // The others wait for these ranks' engines: they should learn why they do not come.
     let connected = connected.inspect_err(|error| process.raise(error.clone()))?;
     process.all_served(settings.bootstrap_timeout)?;
@@ -118,17 +119,68 @@ fn connect_processes(
     let infos = states.iter().zip(planes).map(|(state, plane)| PeerInfo::of(state, plane));
     let infos = exchange(planes, &infos.collect::<Result<Vec<_>>>()?)?;
     process.set_local(peer_info::local_ranks(&process, &infos)?, peer_info::tree_position(&infos)?);
-    let inter_node = connect_nodes(planes, &states, adapters, &hosts)?;
+    let mut inter_node = connect_nodes(planes, &states, adapters, &hosts)?;
+    let reached =
+        reach_processes(planes, (&process, &states), (&infos, &mut inter_node), settings)?;
     let mut connected = Vec::new();
-    for (state, inter_node) in states.into_iter().zip(inter_node) {
-        let InterNodeTransport { transport, endpoints, connections } = inter_node;
-        let peers = peers(&process, &state, &infos, &endpoints)?;
-        let others = Others::Addressed(peers, transport.map(Box::new));
+    for ((state, inter_node), reached) in states.into_iter().zip(inter_node).zip(reached.ranks) {
+        let InterNodeTransport { transport, connections, .. } = inter_node;
+        let others = Others::Addressed(reached, transport.map(Box::new));
         connected.push(start(&process, state, others, connections, settings)?);
     }
-    // Nobody rings before every engine knows its routes.
+    // Nobody rings before every engine knows its routes; and everybody has opened shared memory.
     exchange(planes, &vec![(); planes.len()])?;
+    drop(reached.files);
     Ok(connected)
+}
+
+/// What the ranks of this process reach, and the files that others open until all have them.
+struct ReachedProcesses {
+    ranks: Vec<Reached>,
+    files: Vec<Option<SharedFile>>,
+}
+
+/// Finds with all other processes how each rank of this one reaches the others.
+fn reach_processes(
+    planes: &[Arc<ControlPlane>],
+    (process, states): (&ProcessState, &[Arc<RankState>]),
+    (infos, inter_node): (&[PeerInfo<SharedMemory>], &mut [InterNodeTransport]),
+    settings: &Settings,
+) -> Result<ReachedProcesses> {
+    let look = |(state, inter_node): (&Arc<RankState>, &InterNodeTransport)| {
+        reach::look(state, candidates(process, state, infos, inter_node, settings)?, settings)
+    };
+    let looked = states.iter().zip(&*inter_node).map(look).collect::<Result<Vec<_>>>()?;
+    let own: Vec<_> = looked.iter().map(|looked| looked.obstacles().clone()).collect();
+    let pairs = HostPairs::of(&exchange(planes, &own)?, |one, other| {
+        process.geometry.are_apart(one.0, other.0)
+    })?;
+    let pairs = process.set_host_pairs(pairs);
+    if process.state(Rank(0)).is_ok() {
+        reach::tell(pairs);
+    }
+    let files = states.iter().map(|state| reach::make(state, pairs)).collect::<Result<Vec<_>>>()?;
+    let own_names = files.iter().map(|file| file.as_ref().map(SharedFile::name));
+    let names = match pairs.is_empty() {
+        true => Vec::new(),
+        false => exchange(planes, &own_names.collect::<Vec<_>>())?,
+    };
+    let mut ranks = Vec::new();
+    for ((state, inter_node), looked) in states.iter().zip(inter_node).zip(looked) {
+        if let Some(connections) = &mut inter_node.connections
+            && let Some(memory) = state.memory.host_region()
+        {
+            connections.add_host_memory(memory)?;
+        }
+        ranks.push(looked.complete(state, pairs, |rank| {
+            if process.is_local(rank) {
+                return reach::in_process(&*process.state(rank)?, pairs);
+            }
+            let layout = Layout::new(&process.geometry, rank);
+            reach::open(&state.context, (rank, layout), names[rank.index()], pairs)
+        })?);
+    }
+    Ok(ReachedProcesses { ranks, files })
 }
 
 /// As [`connect_processes`], where engines reach one another: on a node and between nodes alike,
@@ -150,24 +202,61 @@ fn connect_channels(
     Ok(connected)
 }
 
-/// A rank whose peers are all in this process.
+/// Ranks whose peers are all in this process.
 fn start_in_process(
     process: &Arc<ProcessState>,
-    rank: Rank,
+    ranks: &[Rank],
     settings: &Settings,
-) -> Result<ConnectedRank> {
+) -> Result<Vec<ConnectedRank>> {
     let states = process.assembled(settings.bootstrap_timeout)?;
-    let state = states[rank.index()].clone();
     let channels: Option<Vec<_>> =
         states.iter().map(|state| Some(state.memory.channel()?.address())).collect();
-    let others = match channels {
-        Some(channels) => Others::Channels(channels),
-        None => {
-            let peers = states.iter().map(|peer| Peer::in_process(rank, &state.context, peer));
-            Others::Addressed(peers.collect::<Result<_>>()?, None)
-        }
+    let own = ranks.iter().map(|rank| states[rank.index()].clone());
+    if let Some(channels) = channels {
+        let others = || Others::Channels(channels.clone());
+        return own.map(|state| start(process, state, others(), None, settings)).collect();
+    }
+    let mut connected = Vec::new();
+    for (state, reached) in own.zip(reach_in_process(process, &states, ranks, settings)?) {
+        let others = Others::Addressed(reached, None);
+        connected.push(start(process, state, others, None, settings)?);
+    }
+    Ok(connected)
+}
+
+/// Finds with the other threads of the process how each of `ranks` reaches the others.
+fn reach_in_process(
+    process: &ProcessState,
+    states: &[Arc<RankState>],
+    ranks: &[Rank],
+    settings: &Settings,
+) -> Result<Vec<Reached>> {
+    let mut looked = Vec::new();
+    for rank in ranks {
+        let state = &states[rank.index()];
+        let candidate = |peer: &Arc<RankState>| {
+            let is_own = peer.rank == state.rank;
+            Candidate::on_node(is_own, settings, || Peer::in_process(&state.context, peer))
+        };
+        let candidates = states.iter().map(candidate).collect::<Result<_>>()?;
+        let found = reach::look(state, candidates, settings)?;
+        process.obstacles.post(state.rank, found.obstacles().clone());
+        looked.push(found);
+    }
+    // All have tried the others' memory before anybody runs.
+    let rows = process.obstacles.wait(settings.bootstrap_timeout, || process.failure())?;
+    let pairs = process.set_host_pairs(HostPairs::of(&rows, |_, _| false)?);
+    if ranks.contains(&Rank(0)) {
+        reach::tell(pairs);
+    }
+    for rank in ranks.iter().filter(|rank| pairs.concerns(**rank)) {
+        reach::make_in_process(&states[rank.index()], pairs)?;
+    }
+    let complete = |(rank, looked): (&Rank, Looked)| {
+        let through_host = |peer: Rank| reach::in_process(&states[peer.index()], pairs);
+        looked.complete(&states[rank.index()], pairs, through_host)
     };
-    start(process, state, others, None, settings)
+    ranks.iter().zip(looked).map(complete).collect()
 }
 
 /// Publishes the rank's tables to its kernels, and gives it to its engine.
@@ -179,11 +268,11 @@ fn start(
     settings: &Settings,
 ) -> Result<ConnectedRank> {
     let (rank, ranks) = (state.rank, process.geometry.rank_count);
-    state.memory.publish(rank, ranks, settings.wait_timeout)?;
     let remedies = &settings.remedies;
+    let pinned = remedies.pinned_uploads;
+    state.memory.publish(rank, ranks, (settings.wait_timeout, pinned))?;
     let mut launcher = Launcher::new(&state, remedies)?;
-    launcher.share(process.ranks_on(&state.context));
-    sharing::check(process, &state, &launcher)?;
+    sharing::check(process, &state, &mut launcher, remedies)?;
     let launcher = Arc::new(Mutex::new(launcher));
     let tidy = Tidy::new(&launcher, remedies.late_frees);
     let engine = attach::attach(process, &state, others, settings)?;
@@ -256,27 +345,33 @@ fn connect_nodes(
     states.iter().zip(opened).map(connect).collect()
 }
 
-/// All ranks, as the one of `state` reaches them; `inter_node` are those of other nodes.
-fn peers(
+/// All ranks, as the one of `state` looks at them; `inter_node` leads to those of other nodes.
+fn candidates(
     process: &ProcessState,
     state: &RankState,
     infos: &[PeerInfo<SharedMemory>],
-    inter_node: &[InterNodeEndpoint],
-) -> Result<Vec<Peer>> {
-    let peer = |(rank, info): (u32, &PeerInfo<SharedMemory>)| {
+    inter_node: &InterNodeTransport,
+    settings: &Settings,
+) -> Result<Vec<Candidate>> {
+    let candidate = |(rank, info): (u32, &PeerInfo<SharedMemory>)| {
         let rank = Rank(rank);
-        if process.is_local(rank) {
-            return Peer::in_process(state.rank, &state.context, &*process.state(rank)?);
+        let geometry = &process.geometry;
+        if let Some(place) = inter_node.endpoints.iter().find(|place| place.rank == rank) {
+            return Peer::inter_node(geometry, place).map(Candidate::Elsewhere);
         }
-        if let Some(place) = inter_node.iter().find(|place| place.rank == rank) {
-            return Peer::inter_node(&process.geometry, place);
-        }
-        let [signals, staging] = &info.endpoint;
-        let signals = signals.export(rank, "its signal memory")?;
-        let staging = staging.export(rank, "its staging memory")?;
-        Peer::on_node(rank, &state.context, &process.geometry, [&signals, &staging])
+        Candidate::on_node(rank == state.rank, settings, || {
+            if process.is_local(rank) {
+                return Peer::in_process(&state.context, &*process.state(rank)?);
+            }
+            let Some([signals, staging]) = &info.endpoint else {
+                return Ok(Err(Obstacle::NotShared));
+            };
+            let signals = signals.export(rank, "its signal memory")?;
+            let staging = staging.export(rank, "its staging memory")?;
+            Peer::on_node(rank, &state.context, geometry, &[signals, staging])
+        })
     };
-    (0..).zip(infos).map(peer).collect()
+    (0..).zip(infos).map(candidate).collect()
 }
 
 /// Joins the control planes of this process's `ranks`.

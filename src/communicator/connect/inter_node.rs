@@ -8,15 +8,14 @@
 use super::nodes;
 use crate::bootstrap::{ControlPlane, exchange};
 use crate::communicator::state::{
-    Endpoint as Addresses, ForAdapter, Geometry, InterNodeSlotMemory, Layout, Nodes, PortPlace,
-    RankMemory, RankState,
+    Endpoint as Addresses, ForAdapter, Geometry, InterNodeSlotMemory, Layout, Nodes, RankMemory,
+    RankState,
 };
 use crate::error::{Error, Result};
 use crate::gpu::{StreamWriter, orders_adapter_writes, pci_address};
 use crate::id::{LaneId, Rank};
-use crate::plan::Side;
 use crate::settings::{InterNodeSlots, Settings, VerbsOrder};
-use crate::shared::{DeviceRange, Extent};
+use crate::shared::{DeviceRange, Extent, Region};
 use crate::transport::verbs::{
     Adapter, Adapters, Endpoint, HostSignals, LinkLayer, MemoryRegion, Near, RemoteAccess,
     RemoteRegion, SignalWriter, VerbsControl, VerbsSettings, VerbsTransport,
@@ -54,10 +53,24 @@ pub(super) struct InterNodeSetup {
 pub(super) struct InterNodeConnections {
     control: VerbsControl,
     ranks: Vec<Rank>,
-    _adapter: InterNodeAdapter,
+    adapter: InterNodeAdapter,
+    /// Host memory of which transfers may read, beside the adapter's own.
+    _host_memory: Option<MemoryRegion>,
 }
 
 impl InterNodeConnections {
+    /// Lets transfers to other nodes read `memory` too: what ranks of this node have written there
+    /// goes on as it lies.
+    ///
+    /// # Errors
+    /// [`Error::System`] where the adapter refuses.
+    pub fn add_host_memory(&mut self, memory: &Region) -> Result<()> {
+        let region = self.adapter.adapter.register_host(memory, RemoteAccess::None)?;
+        self.control.add_local(&region)?;
+        self._host_memory = Some(region);
+        Ok(())
+    }
+
     /// Ends all connections: what is in flight comes back, also where the other end is gone and
     /// the adapter would go on trying.
     pub fn close(&self) {
@@ -291,7 +304,8 @@ impl InterNodeSetup {
             all_lanes.extend(lanes);
         }
         let ranks = places.iter().map(|place| place.rank).collect();
-        let memory = InterNodeConnections { control, ranks, _adapter: self.adapter };
+        let memory =
+            InterNodeConnections { control, ranks, adapter: self.adapter, _host_memory: None };
         Ok((transport, all_lanes, places, memory))
     }
 }
@@ -346,14 +360,7 @@ fn join(
 
 /// Lanes on which this rank rings towards `rank`: their numbers are those of its ports.
 fn lanes_to(layout: &Layout, rank: Rank) -> Vec<LaneId> {
-    let leads_there = |place: &PortPlace| {
-        let peer = match place.end.side {
-            Side::Send => place.end.lane.to,
-            Side::Receive => place.end.lane.from,
-        };
-        peer == rank.0
-    };
-    let ports = (0..).zip(&layout.ports).filter(|(_, place)| leads_there(place));
+    let ports = (0..).zip(&layout.ports).filter(|(_, place)| place.peer() == rank);
     ports.map(|(number, _)| LaneId(number)).collect()
 }
 

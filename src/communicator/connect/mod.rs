@@ -5,16 +5,22 @@
 //! * `nodes`: which rank runs on which node
 //! * `peer_info`: what each rank sends the others: its process, and how its memory is reached
 //! * `peer`, `inter_node`: the memory of ranks on this node, and of ranks on other nodes
+//! * `reach`: which way the messages of each pair go on a node; `host_memory`: files in memory that
+//!   ranks share which do not reach each other's GPU memory
+//! * `description`: lanes and routes in numbers and offsets
 //! * `attach`: a rank's ring, lanes and routes, as its engine gets them
 //! * `rank`: a rank that is connected; `registration`: its registered buffers
 
 mod attach;
+mod description;
+mod host_memory;
 mod init;
 mod inter_node;
 mod nodes;
 mod peer;
 mod peer_info;
 mod rank;
+mod reach;
 mod registration;
 mod registry;
 mod sharing;

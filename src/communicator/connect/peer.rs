@@ -2,9 +2,11 @@
 
 use super::inter_node::InterNodeEndpoint;
 use super::sharing;
-use crate::communicator::state::{Endpoint, Geometry, Layout, Nodes, Offsets, RankState};
-use crate::error::{Error, Result};
-use crate::gpu::{Access, Export, Import, discard, enable_peer_access};
+use crate::communicator::state::{
+    Endpoint, Geometry, HostLanes, Layout, Nodes, Obstacle, Offsets, RankState,
+};
+use crate::error::Result;
+use crate::gpu::{Access, Export, Import, discard, enable_peer_access, is_without_peer_access};
 use crate::id::Rank;
 use crate::shared::PeerRange;
 use cudarc::driver::CudaContext;
@@ -19,9 +21,11 @@ const STAGING_ALIGN: u64 = 16;
 #[derive(Debug)]
 pub(in crate::communicator) struct Peer {
     /// Where its memory lies, as this context addresses it.
-    pub endpoint: Endpoint,
+    endpoint: Endpoint,
     /// Where everything lies in it.
     pub layout: Layout,
+    /// In place of the above, where messages to it go through host memory.
+    host: Option<HostLanes>,
     /// What keeps the memory reachable.
     imports: Vec<Arc<Import>>,
 }
@@ -33,18 +37,49 @@ impl Drop for Peer {
     }
 }
 
+/// Addresses of what is written at one port of a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PortAddresses {
+    pub signal: u64,
+    /// Of no use where the port has no slots, or sends.
+    pub slots: u64,
+}
+
+/// A peer, or why its memory is not reached.
+pub(super) type Reach = std::result::Result<Peer, Obstacle>;
+
 impl Peer {
     /// A rank of the same process. Its memory lives as long as the process.
-    pub fn in_process(rank: Rank, context: &CudaContext, state: &RankState) -> Result<Self> {
+    pub fn in_process(context: &CudaContext, state: &RankState) -> Result<Reach> {
         if enable_peer_access(context, &state.context)? == Access::ThroughHost {
-            return Err(Error::NotFound {
-                wanted: format!("path for peer access from {rank} to {}", state.rank),
-                looked_for: "peer access between their two devices".into(),
-                advice: "use devices under one PCI root complex, or joined by NVLink".into(),
-            });
+            return Ok(Err(Obstacle::NoPeerAccess));
         }
         let layout = state.memory.layout.clone();
-        Ok(Self { endpoint: state.memory.endpoint(), layout, imports: Vec::new() })
+        let endpoint = state.memory.endpoint();
+        Ok(Ok(Self { endpoint, layout, host: None, imports: Vec::new() }))
+    }
+
+    /// A rank of this node whose messages go through `host`.
+    pub fn through_host(layout: Layout, host: HostLanes) -> Self {
+        let endpoint = Endpoint { signals: 0, staging: 0 };
+        Self { endpoint, layout, host: Some(host), imports: Vec::new() }
+    }
+
+    /// Do messages to it go through host memory?
+    pub fn is_through_host(&self) -> bool {
+        self.host.is_some()
+    }
+
+    /// Where this rank's engine writes for port `number` of the peer.
+    pub(super) fn port(&self, number: u32) -> PortAddresses {
+        if let Some((signal, slots)) = self.host.as_ref().and_then(|host| host.addresses(number)) {
+            return PortAddresses { signal, slots: slots.unwrap_or(0) };
+        }
+        let (endpoint, place) = (self.endpoint, &self.layout.ports[number as usize]);
+        PortAddresses {
+            signal: endpoint.signals.wrapping_add(place.signal),
+            slots: endpoint.staging.wrapping_add(place.slots),
+        }
     }
 
     /// A rank of another node: addresses are its own, and only an adapter reaches them.
@@ -54,27 +89,41 @@ impl Peer {
     pub fn inter_node(geometry: &Geometry, place: &InterNodeEndpoint) -> Result<Self> {
         let layout = Layout::new(geometry, place.rank);
         check_inter_node(geometry, &layout, place)?;
-        Ok(Self { endpoint: place.addresses, layout, imports: Vec::new() })
+        Ok(Self { endpoint: place.addresses, layout, host: None, imports: Vec::new() })
     }
 
     /// A rank of another process on this node, which exports its memory.
     ///
     /// # Errors
-    /// [`Error::PeerValue`] where the driver knows of no such memory, or of less than the rank's
-    /// layout takes.
+    /// [`Error::PeerValue`] where the driver knows of less memory than the rank's layout takes.
     pub fn on_node(
         rank: Rank,
         context: &Arc<CudaContext>,
         geometry: &Geometry,
-        [signals, staging]: [&Export; 2],
-    ) -> Result<Self> {
+        exports: &[Export; 2],
+    ) -> Result<Reach> {
         let layout = Layout::new(geometry, rank);
-        let locate = |export, range: PeerRange<'_>| Import::locate(context, export, &range);
-        let (signal_memory, signals) = locate(signals, signals_of(rank, layout.signal_bytes))?;
-        let (staging_memory, staging) = locate(staging, staging_of(rank, layout.staging_bytes))?;
-        let endpoint = Endpoint { signals, staging };
-        sharing::warn_of_slices(rank, context, staging)?;
-        Ok(Self { endpoint, layout, imports: vec![signal_memory, staging_memory] })
+        let ranges =
+            [signals_of(rank, layout.signal_bytes), staging_of(rank, layout.staging_bytes)];
+        let (mut imports, mut addresses) = (Vec::new(), Vec::new());
+        for (export, range) in exports.iter().zip(&ranges) {
+            match Import::find(context, export, range)? {
+                Ok((import, address)) => {
+                    imports.push(import);
+                    addresses.push(address);
+                }
+                Err(refused) => {
+                    tracing::debug!(%rank, %refused, "memory of another process not opened");
+                    discard(imports);
+                    let no_access = is_without_peer_access(&refused);
+                    let why = if no_access { Obstacle::NoPeerAccess } else { Obstacle::NotShared };
+                    return Ok(Err(why));
+                }
+            }
+        }
+        let endpoint = Endpoint { signals: addresses[0], staging: addresses[1] };
+        sharing::warn_of_slices(rank, context, endpoint.staging)?;
+        Ok(Ok(Self { endpoint, layout, host: None, imports }))
     }
 }
 
@@ -110,6 +159,7 @@ fn staging_of(rank: Rank, length_bytes: u64) -> PeerRange<'static> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Error;
     use crate::settings::Settings;
     use crate::shared::Extent;
 

@@ -6,7 +6,7 @@ use crate::bootstrap::agreement::ProcessTreePosition;
 use crate::communicator::state::{ExportedMemory, ProcessState, RankState};
 use crate::engine::device::ChannelAddress;
 use crate::error::{Error, Result};
-use crate::gpu::Export;
+use crate::gpu::{Export, is_not_shared};
 use crate::id::Rank;
 use serde::{Deserialize, Serialize};
 use std::sync::OnceLock;
@@ -24,8 +24,8 @@ pub(super) struct PeerInfo<Endpoint> {
     pub endpoint: Endpoint,
 }
 
-/// Signals and staging memory.
-pub(super) type SharedMemory = [ExportedMemory; 2];
+/// Signals and staging memory, where the driver shares them with other processes.
+pub(super) type SharedMemory = Option<[ExportedMemory; 2]>;
 
 /// The name of this process.
 fn process_name() -> Result<ProcessName> {
@@ -46,7 +46,14 @@ impl PeerInfo<SharedMemory> {
     pub fn of(state: &RankState, plane: &ControlPlane) -> Result<Self> {
         let export = |address| Export::of(&state.context, address).map(ExportedMemory::from);
         let endpoint = state.memory.endpoint();
-        let memory = [export(endpoint.signals)?, export(endpoint.staging)?];
+        let exports = || Ok([export(endpoint.signals)?, export(endpoint.staging)?]);
+        let memory = match exports() {
+            Err(refused) if is_not_shared(&refused) => {
+                tracing::debug!(rank = state.rank.0, %refused, "memory not shared");
+                None
+            }
+            other => Some(other?),
+        };
         Self::new(plane, memory)
     }
 }

@@ -2,9 +2,7 @@
 
 use super::rank::ConnectedRank;
 use crate::bootstrap::agreement::{Value, signature};
-use crate::communicator::state::{
-    ExportedMemory, Nodes, RankBuffer, RegisteredBuffer, RegisteredRange,
-};
+use crate::communicator::state::{ExportedMemory, RankBuffer, RegisteredBuffer, RegisteredRange};
 use crate::error::{Error, Result};
 use crate::gpu::{Allocation, Current, Export, Import};
 use crate::id::{EngineKind, Rank, Registration};
@@ -30,13 +28,16 @@ impl ConnectedRank {
         let rank = self.rank().0;
         let _span = tracing::debug_span!("registration", rank, number, bytes).entered();
         // Engines that reach one another need nobody's memory in another process, nor does anybody
-        // where nodes are several: there all data is staged.
-        let alone = process.planes().is_empty() || process.geometry.nodes != Nodes::One;
-        let export = match alone || process.geometry.engine == EngineKind::Device {
+        // where all data is staged.
+        let (alone, staged) = (process.planes().is_empty(), !process.writes_registered_buffers());
+        let export = match alone || staged || process.geometry.engine == EngineKind::Device {
             true => None,
             false => Some(ExportedMemory::from(self.export(address)?)),
         };
-        let others = process.other_devices(&self.state.context);
+        let others = match staged {
+            true => Vec::new(),
+            false => process.other_devices(&self.state.context),
+        };
         Current::bind(&self.state.context)?.open_pool(address, &others)?;
         self.engine().add_registration(number, address, bytes)?;
         let buffer = RankBuffer { address, bytes, export };

@@ -3,36 +3,45 @@
 
 use crate::communicator::state::{Launcher, ProcessState, RankState};
 use crate::error::{Error, Result};
-use crate::gpu::{Current, hardware_queues};
+use crate::gpu::{Current, Queues, hardware_queues};
 use crate::id::Rank;
+use crate::settings::Remedies;
 use cudarc::driver::CudaContext;
 use std::sync::Once;
 
 /// Threads of a block of the largest plan.
 const BLOCK_THREADS: u32 = 256;
 
-/// Do the ranks on `state`'s GPU run together?
+/// Do the ranks on `state`'s GPU run together? Gives this one its part of the GPU's queue.
 ///
 /// # Errors
 /// [`Error::Argument`] with the number of ranks that would.
-pub(super) fn check(process: &ProcessState, state: &RankState, launcher: &Launcher) -> Result<()> {
+pub(super) fn check(
+    process: &ProcessState,
+    state: &RankState,
+    launcher: &mut Launcher,
+    remedies: &Remedies,
+) -> Result<()> {
     let ranks = process.ranks_on(&state.context) as u32;
-    if ranks < 2 {
+    if ranks < 2 || !remedies.sharing_check {
         return Ok(());
     }
-    let blocks = launcher.blocks_at_once(BLOCK_THREADS)?;
-    let (queues, is_set) = hardware_queues();
-    if queues < ranks && !is_set {
-        tracing::warn!(
-            rank = state.rank.0,
-            ranks,
-            queues,
-            "more ranks share this GPU than it has hardware queues: two of their streams may share \
-             one, and wait for each other; set CUDA_DEVICE_MAX_CONNECTIONS"
-        );
+    let mut queues = Queues::of(&state.context, ranks)?;
+    // What was tried are streams in turn; whose streams share a queue is also a matter of luck.
+    if let (set, true) = hardware_queues() {
+        queues.streams = queues.streams.min(set);
     }
-    let queues = if is_set { queues } else { u32::MAX };
-    fit(state.context.ordinal(), ranks, (blocks, process.geometry.blocks), queues)
+    let room = Room { blocks: launcher.blocks_at_once(BLOCK_THREADS)?, queues };
+    fit(state.context.ordinal(), ranks, process.geometry.blocks, room)?;
+    launcher.share(queues.commands / ranks);
+    Ok(())
+}
+
+/// What ranks share.
+struct Room {
+    /// Blocks that the GPU runs at a time.
+    blocks: u32,
+    queues: Queues,
 }
 
 /// Says once, where `peer`, a rank of another process whose memory is at `address`, runs on the GPU
@@ -56,23 +65,40 @@ pub(super) fn warn_of_slices(peer: Rank, context: &CudaContext, address: u64) ->
     Ok(())
 }
 
-/// Do `ranks` ranks fit on a GPU which runs `room` blocks at a time, and has so many queues?
-fn fit(gpu: usize, ranks: u32, (room, each): (u32, u32), queues: u32) -> Result<()> {
-    let by_blocks = room / each.max(1);
-    if ranks <= by_blocks && ranks <= queues {
-        return Ok(());
+/// Do `ranks` ranks with up to so many blocks `each` fit on a GPU?
+fn fit(gpu: usize, ranks: u32, each: u32, room: Room) -> Result<()> {
+    let Room { blocks, queues: Queues { streams, commands } } = room;
+    let limits = [
+        (
+            blocks / each.max(1),
+            format!(
+                "it runs {blocks} blocks at a time, and each rank has up to {each} \
+                 (RINGDOVE_BLOCKS)"
+            ),
+        ),
+        (
+            streams,
+            format!(
+                "so many streams run beside each other, and each rank needs one \
+                 (CUDA_DEVICE_MAX_CONNECTIONS is {})",
+                hardware_queues().0
+            ),
+        ),
+        (
+            commands / Launcher::COMMANDS_MIN,
+            format!(
+                "the driver takes {commands} commands at a time, and each rank needs {}",
+                Launcher::COMMANDS_MIN
+            ),
+        ),
+    ];
+    match limits.into_iter().find(|(most, _)| ranks > *most) {
+        None => Ok(()),
+        Some((most, why)) => {
+            let what = format!("ranks that share GPU {gpu}");
+            Err(Error::argument(&what, format!("at most {most}: {why}"), ranks))
+        }
     }
-    let what = format!("ranks that share GPU {gpu}");
-    let expected = match by_blocks < queues {
-        true => format!(
-            "at most {by_blocks}: it runs {room} blocks at a time, and each rank has up to {each} \
-             (RINGDOVE_BLOCKS)"
-        ),
-        false => format!(
-            "at most {queues}: each needs a hardware queue (CUDA_DEVICE_MAX_CONNECTIONS={queues})"
-        ),
-    };
-    Err(Error::argument(&what, expected, ranks))
 }
 
 #[cfg(test)]
@@ -82,12 +108,15 @@ mod tests {
     /// If this fails, ranks that cannot run together hang, or nobody says how many could.
     #[test]
     fn ranks_that_do_not_fit_are_refused_with_the_number_that_does() {
-        fit(0, 4, (16, 4), u32::MAX).unwrap();
-        fit(0, 4, (16, 4), 4).unwrap();
-        for (ranks, blocks, queues, says) in
-            [(5, 16, u32::MAX, "at most 4: it runs 16"), (2, 528, 1, "at most 1: each needs")]
-        {
-            let error = fit(3, ranks, (blocks, 4), queues).unwrap_err().to_string();
+        let room =
+            |blocks, streams, commands| Room { blocks, queues: Queues { streams, commands } };
+        fit(0, 4, 4, room(16, 4, 960)).unwrap();
+        for (ranks, room, says) in [
+            (5, room(16, 5, 960), "at most 4: it runs 16"),
+            (2, room(528, 1, 960), "at most 1: so many streams"),
+            (6, room(528, 6, 64), "at most 5: the driver takes 64 commands"),
+        ] {
+            let error = fit(3, ranks, 4, room).unwrap_err().to_string();
             assert!(error.contains(says) && error.contains("GPU 3"), "{error}");
         }
     }

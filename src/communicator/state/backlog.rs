@@ -5,17 +5,19 @@
 //! room wait for this engine. So a caller that runs ahead is held back here, where engines go on.
 
 use crate::error::{Error, Result};
-use crate::gpu::{keeping_errors, outside_captures};
+use crate::gpu::{COMMANDS_USUAL, keeping_errors, outside_captures};
 use cudarc::driver::{CudaEvent, CudaStream};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// One launch of so many is followed by an event.
-const STRIDE: u32 = 32;
+/// What a launch brings at most: itself, a copy of its plan, marks of ours and of cudarc, which
+/// records and waits for the uses of buffers.
+const LAUNCH_COMMANDS: u32 = 6;
 /// The most events whose end is not known: launches ahead are at most this many strides, and the
-/// one that has begun. Each launch brings a few commands more, of cudarc and of copies, so that one
-/// rank stays below a thousand; ranks that share a context share the number.
-const MARKS_MAX: usize = 4;
+/// one that has begun.
+const MARKS_MAX: u32 = 4;
+/// A rank that may not be so many launches ahead cannot make its calls beside those of others.
+const AHEAD_MIN: u32 = 2;
 /// Between two looks at the oldest event.
 const PAUSE: Duration = Duration::from_micros(20);
 
@@ -23,7 +25,9 @@ const PAUSE: Duration = Duration::from_micros(20);
 #[derive(Debug)]
 pub(super) struct Backlog {
     is_bounded: bool,
-    marks_max: usize,
+    /// One launch of so many is followed by an event.
+    stride: u32,
+    marks_max: u32,
     /// Launches since the last mark.
     unmarked: u32,
     marks: VecDeque<CudaEvent>,
@@ -35,12 +39,13 @@ impl Backlog {
     /// No launch yet.
     pub fn new(is_bounded: bool) -> Self {
         let (marks, spare) = (VecDeque::new(), Vec::new());
-        Self { is_bounded, marks_max: MARKS_MAX, unmarked: 0, marks, spare }
+        let (stride, marks_max) = steps(COMMANDS_USUAL / LAUNCH_COMMANDS);
+        Self { is_bounded, stride, marks_max, unmarked: 0, marks, spare }
     }
 
-    /// So many ranks share the context.
-    pub fn share(&mut self, ranks: usize) {
-        self.marks_max = (MARKS_MAX / ranks.max(1)).max(1);
+    /// Of the commands that the driver takes, this rank may have so many.
+    pub fn share(&mut self, commands: u32) {
+        (self.stride, self.marks_max) = steps(commands / LAUNCH_COMMANDS);
     }
 
     /// Waits until one more may be launched. `check` says whether the communicator is well.
@@ -48,7 +53,9 @@ impl Backlog {
     /// # Errors
     /// That of `check`; [`Error::HostWaitExpired`] after `limit`.
     pub fn make_room(&mut self, limit: Duration, check: impl Fn() -> Result<()>) -> Result<()> {
-        let Some(oldest) = self.marks.front().filter(|_| self.marks.len() >= self.marks_max) else {
+        let Some(oldest) =
+            self.marks.front().filter(|_| self.marks.len() >= self.marks_max as usize)
+        else {
             return Ok(());
         };
         let began = Instant::now();
@@ -74,7 +81,7 @@ impl Backlog {
     /// A launch was enqueued on `stream`.
     pub fn launched(&mut self, stream: &CudaStream) -> Result<()> {
         self.unmarked += 1;
-        if !self.is_bounded || self.unmarked < STRIDE {
+        if !self.is_bounded || self.unmarked < self.stride {
             return Ok(());
         }
         self.unmarked = 0;
@@ -89,6 +96,34 @@ impl Backlog {
 
     /// The most launches that have not ended.
     fn ahead_max(&self) -> u32 {
-        STRIDE * (self.marks_max as u32 + 1)
+        self.stride * (self.marks_max + 1)
+    }
+}
+
+/// The commands without which a rank cannot work.
+pub(crate) const COMMANDS_MIN: u32 = AHEAD_MIN * LAUNCH_COMMANDS;
+
+/// How to bound launches to so many ahead: a mark every so many, and so many marks.
+fn steps(ahead: u32) -> (u32, u32) {
+    let ahead = ahead.max(AHEAD_MIN);
+    let marks = MARKS_MAX.min(ahead - 1);
+    (ahead / (marks + 1), marks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// If this fails, callers that run ahead block inside of the driver, or are held back for no
+    /// reason.
+    #[test]
+    fn launches_ahead_stay_within_the_commands_of_a_rank() {
+        assert_eq!(steps(COMMANDS_USUAL / LAUNCH_COMMANDS), (32, 4));
+        for commands in COMMANDS_MIN..2 * COMMANDS_USUAL {
+            let (stride, marks) = steps(commands / LAUNCH_COMMANDS);
+            let ahead = stride * (marks + 1);
+            assert!((AHEAD_MIN..=commands / LAUNCH_COMMANDS).contains(&ahead), "{commands}");
+            assert!(2 * ahead * LAUNCH_COMMANDS > commands - LAUNCH_COMMANDS, "{commands}");
+        }
     }
 }

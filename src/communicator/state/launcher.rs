@@ -1,6 +1,6 @@
 //! Launches of the executor: one rank's plans, routes and order of launches.
 
-use super::backlog::Backlog;
+use super::backlog::{Backlog, COMMANDS_MIN};
 use super::launching::launching;
 use super::order::LaunchOrder;
 use super::plans::{PlanMemory, Resident};
@@ -31,6 +31,9 @@ pub(crate) struct Launcher {
 }
 
 impl Launcher {
+    /// The commands of a driver's queue without which a rank cannot work.
+    pub const COMMANDS_MIN: u32 = COMMANDS_MIN;
+
     /// A launcher for the rank of `state`.
     pub fn new(state: &RankState, remedies: &Remedies) -> Result<Self> {
         let layout = &state.memory.layout;
@@ -38,8 +41,7 @@ impl Launcher {
         Ok(Self {
             executor: Executor::load(&state.context, remedies.eager_load)?,
             plans: PlanMemory::new(&state.context)?,
-            // Static routes have the numbers of ports.
-            routes: Routes::new(layout.ports.len() as u32, layout.direct_lanes),
+            routes: Routes::new(state.memory.static_routes(), layout.direct_lanes),
             launches: 0,
             collectives: 0,
             order: LaunchOrder::default(),
@@ -53,9 +55,9 @@ impl Launcher {
         self.executor.blocks_at_once(threads)
     }
 
-    /// So many ranks share the context: each may have fewer launches ahead.
-    pub fn share(&mut self, ranks: usize) {
-        self.backlog.share(ranks);
+    /// Ranks share the context: of the commands that the driver takes, this one may have so many.
+    pub fn share(&mut self, commands: u32) {
+        self.backlog.share(commands);
     }
 
     /// Launches so far.

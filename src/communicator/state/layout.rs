@@ -204,6 +204,15 @@ impl PortPlace {
     pub fn slots_bytes(&self) -> u64 {
         u64::from(self.shape.bytes) * u64::from(self.shape.count)
     }
+
+    /// The rank at the other end.
+    pub fn peer(&self) -> Rank {
+        let lane = self.end.lane;
+        Rank(match self.end.side {
+            Side::Send => lane.to,
+            Side::Receive => lane.from,
+        })
+    }
 }
 
 impl Layout {

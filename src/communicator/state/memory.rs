@@ -1,6 +1,7 @@
 //! The memory of one rank that its kernels, its engine and its peers' engines share.
 
 use super::doorbell::Doorbell;
+use super::host_lanes::HostLanes;
 use super::layout::{Geometry, Layout, Offsets, PortPlace};
 use crate::engine::RegionDescriptor;
 use crate::engine::device::Channel;
@@ -14,7 +15,7 @@ use ringdove_kernels::descriptor::DESCRIPTOR_BYTES;
 use ringdove_kernels::launch::{DeviceCommunicator, WaitRecord};
 use ringdove_kernels::port::Port;
 use serde::{Deserialize, Serialize};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Words that one agent writes and another polls stand on lines of their own.
@@ -94,6 +95,8 @@ pub(crate) struct RankMemory {
     signals: Arc<DeviceMemory>,
     staging: Arc<DeviceMemory>,
     host: Option<HostPart>,
+    /// For ranks of this node that do not reach this one's device memory.
+    host_lanes: OnceLock<Result<HostLanes>>,
     ring_log2: u32,
     /// For words that the host reads: made here, since making a stream may wait for the device.
     reader: OwnStream,
@@ -153,6 +156,7 @@ impl RankMemory {
             signals: device(on_device.signals)?,
             staging: device(on_device.staging)?,
             host: (slot_memory == InterNodeSlotMemory::Host).then(host).transpose()?,
+            host_lanes: OnceLock::new(),
             layout,
             ring_log2,
             reader: OwnStream::new(context)?,
@@ -204,6 +208,46 @@ impl RankMemory {
             _ => (self.staging.address(), self.staging.bytes()),
         };
         RegionDescriptor { base, length_bytes: bytes as u64 }
+    }
+
+    /// Host memory that ranks of this node write; `make` makes it where it is not there. Only
+    /// before [`publish`](Self::publish).
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub fn open_host_lanes(&self, make: impl FnOnce() -> Result<HostLanes>) -> Result<&HostLanes> {
+        self.host_lanes.get_or_init(make).as_ref().map_err(Clone::clone)
+    }
+
+    /// The host's view of that memory.
+    pub fn host_region(&self) -> Option<&Region> {
+        Some(self.host_lanes()?.memory.region())
+    }
+
+    fn host_lanes(&self) -> Option<&HostLanes> {
+        self.host_lanes.get()?.as_ref().ok()
+    }
+
+    /// What the engine may read for puts of what has arrived in host memory from a rank of this
+    /// node, if there is such memory: as the device addresses it, or the host for an adapter.
+    pub fn shared_source(&self, for_adapter: bool) -> Option<RegionDescriptor> {
+        let lanes = self.host_lanes()?;
+        let base = match for_adapter {
+            true => lanes.memory.region().base_address() + lanes.layout.staging,
+            false => lanes.staging(),
+        };
+        Some(RegionDescriptor { base, length_bytes: lanes.layout.staging_bytes() })
+    }
+
+    /// The number of the route by which port `number` sends on what has arrived in shared host
+    /// memory.
+    pub fn shared_route(&self, number: u32) -> u32 {
+        self.layout.ports.len() as u32 + number
+    }
+
+    /// How many static routes the rank has: their numbers are below this.
+    pub fn static_routes(&self) -> u32 {
+        self.shared_route(self.host_lanes().map_or(0, |_| self.layout.ports.len() as u32))
     }
 
     /// Words that the host writes for the device's waits, as a range of the device.
@@ -278,11 +322,18 @@ impl RankMemory {
         self.control.bytes() + self.signals.bytes() + self.staging.bytes()
     }
 
-    /// Writes what the executor reads: the port table and the communicator's record.
-    pub fn publish(&self, rank: Rank, rank_count: u32, limit: Duration) -> Result<()> {
+    /// Writes what the executor reads: the port table and the communicator's record. `limit` is
+    /// that of waits; without `pinned`, it may come late.
+    pub fn publish(
+        &self,
+        rank: Rank,
+        rank_count: u32,
+        (limit, pinned): (Duration, bool),
+    ) -> Result<()> {
+        let write = if pinned { DeviceMemory::write } else { DeviceMemory::write_pageable };
         let ports: Vec<Port> =
             (0..self.layout.ports.len()).map(|number| self.port(number)).collect();
-        self.control.write(control::PORTS, bytemuck::cast_slice(&ports))?;
+        write(&self.control, control::PORTS, bytemuck::cast_slice(&ports))?;
         let at = |offset: usize| self.control.address() + offset as u64;
         let communicator = DeviceCommunicator {
             ring_slots: match &self.doorbell {
@@ -305,8 +356,9 @@ impl RankMemory {
             })?,
             staging: self.staging.address(),
             host_staging: self.host.as_ref().map_or(0, |part| part.staging.address()),
+            shared_staging: self.host_lanes().map_or(0, HostLanes::staging),
         };
-        self.control.write(control::COMMUNICATOR, bytemuck::bytes_of(&communicator))
+        write(&self.control, control::COMMUNICATOR, bytemuck::bytes_of(&communicator))
     }
 
     /// The device's form of port `number`.
@@ -316,19 +368,31 @@ impl RankMemory {
         let slotted = lane.kind != LaneKind::Direct;
         let sends = place.end.side == Side::Send;
         let endpoint = self.endpoint_of(place);
+        let signal = endpoint.signals.wrapping_add(place.signal);
+        let slots = if slotted { endpoint.staging.wrapping_add(place.slots) } else { 0 };
+        let through_host = self.host_lanes().and_then(|lanes| lanes.addresses(number as u32));
+        let (signal, slots, in_host) = match through_host {
+            // What a port sends lies on the device, whatever the way.
+            Some((signal, None)) => (signal, slots, 0),
+            Some((signal, Some(slots))) => (signal, slots, 2),
+            None => (signal, slots, u32::from(place.is_inter_node && self.host.is_some())),
+        };
         Port {
-            signal: endpoint.signals.wrapping_add(place.signal),
+            signal,
             position: 0,
             completion: if sends { self.signals.address() + place.completion } else { 0 },
             completion_position: 0,
-            slots: if slotted { endpoint.staging.wrapping_add(place.slots) } else { 0 },
+            slots,
             slot_bytes: place.shape.bytes,
             slot_mask: place.shape.count - 1,
             // A static route has the number of its port.
             route: if slotted || !sends { number as u32 } else { 0 },
-            route_index: place.route_index,
-            peer: if sends { lane.to } else { lane.from },
-            in_host: u32::from(place.is_inter_node && self.host.is_some()),
+            route_index: match slotted && sends {
+                true => self.shared_route(number as u32),
+                false => place.route_index,
+            },
+            peer: place.peer().0,
+            in_host,
         }
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! * `process`: what the ranks of one process share; `rank`: one rank, as the others see it
 //! * `layout`, `memory`: lanes and ports, and where they lie in each rank's memory
+//! * `reach`: which ranks of a node do not reach each other's memory; `host_lanes`: the host memory
+//!   through which their messages go
 //! * `doorbell`: the channel of a device engine
 //! * `registrations`: registered buffers of all ranks
 //! * `exported`: device memory as other processes open it
@@ -11,20 +13,23 @@
 //! * `launcher`, `order`, `backlog`: launches of the executor, their order across streams, and how
 //!   many may be ahead of their end; `streams`: on which streams ranks that share a GPU are
 //! * `tidy`, `launching`: when memory is freed
-//! * `sync`: locks
+//! * `sync`: locks; `posted`: a value of each rank, for all
 
 mod backlog;
 mod doorbell;
 mod exported;
 mod halves;
+mod host_lanes;
 mod launcher;
 mod launching;
 mod layout;
 mod memory;
 mod order;
 mod plans;
+mod posted;
 mod process;
 mod rank;
+mod reach;
 mod registrations;
 mod routes;
 mod streams;
@@ -33,12 +38,14 @@ mod tidy;
 
 pub(super) use doorbell::{Doorbell, STEP_TIMEOUT};
 pub(super) use exported::ExportedMemory;
+pub(super) use host_lanes::{HostLanes, HostLayout};
 pub(super) use launcher::Launcher;
 pub(super) use layout::{Geometry, Layout, Nodes, Offsets, PortPlace};
 pub(super) use memory::{Endpoint, ForAdapter, InterNodeSlotMemory, RankMemory};
 pub(super) use plans::{Encoded, PlanKey, Prepared, Resident};
 pub(super) use process::{ProcessState, agreed_settings};
 pub(super) use rank::RankState;
+pub(super) use reach::{HostPairs, Obstacle, Obstacles};
 pub(super) use registrations::{RankBuffer, RegisteredBuffer};
 pub(super) use routes::{RegisteredPlace, RegisteredRange};
 pub(super) use sync::lock;

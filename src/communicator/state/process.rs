@@ -2,9 +2,11 @@
 //! buffers, the comparison of their calls, verified plans, the alarm that stops all of them, and
 //! the control planes that lead to ranks of other processes.
 
-use super::layout::Geometry;
+use super::layout::{Geometry, Nodes};
 use super::plans::PlanCache;
+use super::posted::Posted;
 use super::rank::RankState;
+use super::reach::{HostPairs, Obstacles};
 use super::registrations::Registrations;
 use super::streams::StreamClaims;
 use super::sync::{lock, missing};
@@ -39,6 +41,10 @@ pub(crate) struct ProcessState {
     planes: Mutex<Vec<Arc<ControlPlane>>>,
     /// The ranks of this process, once that is known.
     local: OnceLock<Vec<Rank>>,
+    /// What each rank does not reach, where all are of this process.
+    pub obstacles: Posted<Obstacles>,
+    /// Pairs of ranks whose messages go through host memory, once that is known.
+    host_pairs: OnceLock<HostPairs>,
 }
 
 impl ProcessState {
@@ -58,6 +64,8 @@ impl ProcessState {
             served_changed: Condvar::new(),
             planes: Mutex::default(),
             local: OnceLock::new(),
+            obstacles: Posted::new("what ranks reach", geometry.rank_count),
+            host_pairs: OnceLock::new(),
         }
     }
 
@@ -105,6 +113,24 @@ impl ProcessState {
     /// Is the rank of this process? All are before [`set_local`](Self::set_local).
     pub fn is_local(&self, rank: Rank) -> bool {
         self.local.get().is_none_or(|local| local.contains(&rank))
+    }
+
+    /// Sets which pairs of ranks go through host memory; all ranks of the process say the same.
+    pub fn set_host_pairs(&self, pairs: HostPairs) -> &HostPairs {
+        self.host_pairs.get_or_init(|| pairs)
+    }
+
+    /// May engines write into registered buffers of other ranks? Not between nodes, and not where
+    /// some of a node do not reach each other's GPU memory; device engines reach it all.
+    pub fn writes_registered_buffers(&self) -> bool {
+        let all_reached = || self.host_pairs.get().is_none_or(HostPairs::is_empty);
+        self.geometry.nodes == Nodes::One && all_reached()
+    }
+
+    /// The error that ended the communicator, if any.
+    pub fn failure(&self) -> Option<Error> {
+        let states = lock(&self.states);
+        states.iter().flatten().find_map(|state| state.check().err())
     }
 
     /// How many ranks are of this process.
@@ -258,6 +284,7 @@ impl Alarm for ProcessState {
         // Locked in between, or a rank that is about to wait would miss it.
         drop(lock(&self.served));
         self.served_changed.notify_all();
+        self.obstacles.wake();
     }
 
     fn is_raised(&self) -> bool {

@@ -34,32 +34,42 @@ pub(crate) struct Target {
 }
 
 /// What a probe has found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
     /// How signals reach all peers.
     pub way: SignalWay,
     /// How long all copies took, there and back.
     pub took: Duration,
+    /// The first wrong word that was read back from each peer to which copies do not come. `way`
+    /// says nothing of those.
+    pub lost: Vec<(Rank, Mismatch)>,
+}
+
+/// A word that was not read back as it was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mismatch {
+    pub expected: u64,
+    pub seen: u64,
 }
 
 /// Tries all `targets` of `rank`, on `context`'s device.
 ///
 /// # Errors
-/// [`Error::Unreached`] names the peer to which nothing comes; [`Error::HostWaitExpired`] where the
-/// copies do not end; [`Error::Cuda`].
-pub(crate) fn probe(context: &Arc<CudaContext>, rank: Rank, targets: &[Target]) -> Result<Found> {
+/// [`Error::HostWaitExpired`] where the copies do not end; [`Error::Cuda`].
+pub(crate) fn probe(context: &Arc<CudaContext>, rank: Rank, targets: Vec<Target>) -> Result<Found> {
     let mut probe = Probe::new(context, rank, targets)?;
     let began = Instant::now();
-    probe.check_copies()?;
+    let lost = probe.check_copies()?;
     let took = began.elapsed();
+    probe.targets.retain(|target| lost.iter().all(|(peer, _)| *peer != target.peer));
     let way = probe.find_signal_way()?;
-    Ok(Found { way, took })
+    Ok(Found { way, took, lost })
 }
 
 struct Probe<'a> {
     context: &'a Arc<CudaContext>,
     rank: Rank,
-    targets: &'a [Target],
+    targets: Vec<Target>,
     signals: SignalStream,
     memory: Arc<PinnedMemory>,
     region: Region,
@@ -80,7 +90,7 @@ mod place {
 }
 
 impl<'a> Probe<'a> {
-    fn new(context: &'a Arc<CudaContext>, rank: Rank, targets: &'a [Target]) -> Result<Self> {
+    fn new(context: &'a Arc<CudaContext>, rank: Rank, targets: Vec<Target>) -> Result<Self> {
         let bytes = place::SEEN + targets.len() * place::SEEN_BYTES;
         let memory = Arc::new(PinnedMemory::zeroed(context, bytes)?);
         let region = memory.region();
@@ -98,21 +108,26 @@ impl<'a> Probe<'a> {
         PATTERN | u64::from(self.rank.0)
     }
 
-    /// Copies data and signals there and back.
-    fn check_copies(&mut self) -> Result<()> {
+    /// Copies data and signals there and back. Gives what does not come back.
+    fn check_copies(&self) -> Result<Vec<(Rank, Mismatch)>> {
         let current = Current::bind(self.context)?;
         self.write_all(&current, place::PATTERN)?;
         self.read_all(&current)?;
         self.write_all(&current, place::ZEROS)?;
         self.wait(&current)?;
+        let (expected, mut lost) = (self.pattern(), Vec::new());
         for (index, target) in self.targets.iter().enumerate() {
             let at = place::SEEN + index * place::SEEN_BYTES;
             let offsets = if target.data.is_some() { &[0, 8, 16][..] } else { &[16] };
             for offset in offsets {
-                self.expect(target, self.seen(at + offset)?)?;
+                let seen = self.seen(at + offset)?;
+                if seen != expected {
+                    lost.push((target.peer, Mismatch { expected, seen }));
+                    break;
+                }
             }
         }
-        Ok(())
+        Ok(lost)
     }
 
     /// Writes signals by stream memory operations, and looks which way reaches all peers.
@@ -125,7 +140,7 @@ impl<'a> Probe<'a> {
         // Another value than that of the copies, so that none of theirs is taken for it.
         let value = !self.pattern();
         let mut refused = false;
-        for target in self.targets {
+        for target in &self.targets {
             // SAFETY: a signal word of a peer, which the communicator keeps.
             refused |= unsafe { self.signals.raise(&current, target.signal, value) }.is_err();
         }
@@ -140,13 +155,6 @@ impl<'a> Probe<'a> {
         Ok(if reached { SignalWay::StreamWrite } else { SignalWay::Copy })
     }
 
-    fn expect(&self, target: &Target, seen: u64) -> Result<()> {
-        if seen == self.pattern() {
-            return Ok(());
-        }
-        Err(Error::Unreached { rank: self.rank, peer: target.peer, expected: self.pattern(), seen })
-    }
-
     /// The word at an offset, after the copy that wrote it was waited for.
     fn seen(&self, offset: usize) -> Result<u64> {
         // Relaxed: the driver has said that the copy has ended.
@@ -157,7 +165,7 @@ impl<'a> Probe<'a> {
     fn write_all(&self, current: &Current, offset: usize) -> Result<()> {
         let [data_from, signal_from] =
             [self.source.address(), self.memory.address()].map(|base| base + offset as u64);
-        for target in self.targets {
+        for target in &self.targets {
             if let Some(data) = target.data {
                 self.copy(current, data, data_from, DATA_BYTES)?;
             }

@@ -20,7 +20,8 @@ fn spoilt(machine: &str, from: &str, to: &str) -> (usize, String, String) {
 /// A built-in file that does not parse would be found by the first user only.
 #[test]
 fn every_built_in_machine_parses_under_its_own_name() {
-    let expected = [("one-gpu", 1), ("pcie4", 4), ("dgx1v", 8), ("dgx-a100", 8), ("ark", 8)];
+    let expected =
+        [("one-gpu", 1), ("pcie4", 4), ("dgx1v", 8), ("dgx-a100", 8), ("quad-pc", 4), ("ark", 8)];
     assert_eq!(Description::built_in_names().count(), expected.len());
     for (name, gpus) in expected {
         let machine = Description::builtin(name).unwrap();
@@ -67,11 +68,11 @@ fn dgx1v_has_the_hybrid_cube_mesh() {
 
 #[test]
 fn peer_access_follows_nvlink_the_pci_tree_and_the_chipset() {
-    let permits = Description::builtin("dgx1v").unwrap();
+    let refuses = Description::builtin("dgx1v").unwrap();
     let (yes, no) = ("peers_across_root_complexes = true", "peers_across_root_complexes = false");
-    assert!(permits.source().contains(yes));
-    let refuses = Description::parse(&permits.source().replace(yes, no), "test").unwrap();
-    let by_default = Description::parse(&permits.source().replace(yes, ""), "test").unwrap();
+    assert!(refuses.source().contains(no), "a DGX-1V is no more than a real one");
+    let permits = Description::parse(&refuses.source().replace(no, yes), "test").unwrap();
+    let by_default = Description::parse(&refuses.source().replace(no, ""), "test").unwrap();
     for machine in [&refuses, &by_default] {
         assert!(machine.peer_access(0, 4), "NVLink across sockets");
         assert!(machine.peer_access(0, 1) && machine.peer_access(0, 2), "one root complex");

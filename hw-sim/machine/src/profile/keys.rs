@@ -139,6 +139,31 @@ pub const KEYS: &[Key] = &[
         inference: "nothing",
     },
     Key {
+        name: "ipc",
+        values: "`on`, `off`",
+        behaviour: "With `off`, no memory can be opened in another process: `cuIpcGetMemHandle` \
+                    and `cuIpcOpenMemHandle` fail with `CUDA_ERROR_NOT_SUPPORTED`",
+        source: "CUDA programming guide, interprocess communication (not on every platform)",
+        inference: "the error code; containers with namespaces of their own show others",
+    },
+    Key {
+        name: "dma-buf",
+        values: "`on`, `off`",
+        behaviour: "With `off`, no memory can be exported as a dma-buf, and the device attribute \
+                    says so, whatever the GPU's model",
+        source: "CUDA driver API, `CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED`",
+        inference: "nothing",
+    },
+    Key {
+        name: "memory-pools",
+        values: "`on`, `off`",
+        behaviour: "With `off`, there are no memory pools: stream-ordered allocation and calls \
+                    that give a pool fail with `CUDA_ERROR_NOT_SUPPORTED`, and the device \
+                    attribute says so",
+        source: "CUDA driver API, `CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED`",
+        inference: "the error code",
+    },
+    Key {
         name: "jit-delay",
         values: "`off`, ms",
         behaviour: "The first load of a PTX text in a process takes so much longer",

@@ -166,6 +166,14 @@ driver_calls! {
         {
             return value.set(0);
         }
+        let withheld = match attribute {
+            115 => !machine.driver.memory_pools,
+            124 => !machine.driver.dma_buf,
+            _ => false,
+        };
+        if withheld {
+            return value.set(0);
+        }
         match attributes::of_device(&machine.gpus[gpu], attribute) {
             Some(number) => value.set(number),
             None => refuse(INVALID_VALUE, format!("device attribute {attribute}")),

@@ -218,7 +218,8 @@ driver_calls! {
         if kind != DMA_BUF || flags != 0 {
             return refuse(NOT_SUPPORTED, format!("handle type {kind}, flags {flags:#x}"));
         }
-        if !driver.machine.model(context.gpu).dma_buf {
+        let permits = driver.machine.description.driver.dma_buf;
+        if !permits || !driver.machine.model(context.gpu).dma_buf {
             return refuse(NOT_SUPPORTED, "the machine's GPUs export no dma-bufs");
         }
         let descriptor = driver.machine.memory.export_dma_buf(address, bytes as u64)?;

@@ -1,7 +1,7 @@
 //! Peer access, and memory shared between processes.
 
 use super::call::{Out, driver_calls};
-use super::code::{INVALID_CONTEXT, INVALID_VALUE, Outcome, refuse};
+use super::code::{INVALID_CONTEXT, INVALID_VALUE, NOT_SUPPORTED, Outcome, refuse};
 use super::handles::Handle;
 use super::state;
 use hwsim_machine::Error;
@@ -30,8 +30,17 @@ pub(super) fn explain(call: &str, error: &Error) {
     }
 }
 
+/// Does the driver share memory between processes?
+fn permit_ipc() -> Outcome {
+    match state::driver()?.machine.description.driver.ipc {
+        true => Ok(()),
+        false => refuse(NOT_SUPPORTED, "the driver profile has no IPC"),
+    }
+}
+
 fn open(address: Out<u64>, handle: IpcBytes, flags: c_uint) -> Outcome {
     let (driver, context) = state::current()?;
+    permit_ipc()?;
     address.require()?;
     // `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS` is the only flag, and required.
     if flags != 1 {
@@ -96,6 +105,7 @@ driver_calls! {
     fn cuIpcGetMemHandle(handle: Out<IpcBytes>, address: u64) {
         let (driver, _) = state::current()?;
         handle.require()?;
+        permit_ipc()?;
         if driver.machine.memory.find(address).is_some_and(|found| found.rights.is_some()) {
             return refuse(INVALID_VALUE, "memory of a pool has no IPC handle");
         }

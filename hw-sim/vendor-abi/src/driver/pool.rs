@@ -11,6 +11,14 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// Does the driver have pools?
+fn permit() -> Outcome {
+    match state::driver()?.machine.description.driver.memory_pools {
+        true => Ok(()),
+        false => refuse(NOT_SUPPORTED, "the driver profile has no memory pools"),
+    }
+}
+
 /// Allocates in stream order. The memory is there at once, which is never too late; what the stream
 /// has queued to free is waited for when it is needed.
 pub(super) fn allocate(
@@ -20,6 +28,7 @@ pub(super) fn allocate(
     stream: Handle,
 ) -> Outcome {
     let (driver, stream) = (state::driver()?, state::stream(stream)?);
+    permit()?;
     address.require()?;
     let own = || driver.current_pools[stream.context.gpu].load(Ordering::Relaxed);
     let pool = driver.pools.get(pool.unwrap_or_else(own))?;
@@ -88,16 +97,19 @@ fn reuse_index(attribute: c_int) -> Option<usize> {
 driver_calls! {
     fn cuDeviceGetDefaultMemPool(pool: Out<Handle>, device: c_int) {
         let (driver, gpu) = state::device(device)?;
+        permit()?;
         pool.set(driver.default_pools[gpu])
     }
 
     fn cuDeviceGetMemPool(pool: Out<Handle>, device: c_int) {
         let (driver, gpu) = state::device(device)?;
+        permit()?;
         pool.set(driver.current_pools[gpu].load(Ordering::Relaxed))
     }
 
     fn cuDeviceSetMemPool(device: c_int, pool: Handle) {
         let (driver, gpu) = state::device(device)?;
+        permit()?;
         if driver.pools.get(pool)?.device != gpu {
             return refuse(INVALID_VALUE, "the pool is of another device");
         }
@@ -108,6 +120,7 @@ driver_calls! {
     fn cuMemPoolCreate(pool: Out<Handle>, properties: In<PoolProperties>) {
         let properties = properties.get()?;
         pool.require()?;
+        permit()?;
         // Pinned allocations on a device, not exported.
         if properties.allocation_type != 1 || properties.location_type != 1 {
             return refuse(INVALID_VALUE, "a pool of pinned device memory is what there is");

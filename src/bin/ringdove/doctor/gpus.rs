@@ -16,8 +16,8 @@ const GIB: u64 = 1 << 30;
 pub struct Pair {
     pub one: usize,
     pub other: usize,
-    /// `None`: they cannot.
-    pub transport: Option<&'static str>,
+    /// `peer`, or `host`: through host memory, since the driver refuses peer access.
+    pub transport: &'static str,
     /// The path between them.
     pub path: String,
 }
@@ -252,7 +252,7 @@ pub fn pairs(facts: &Facts) -> Vec<Pair> {
 fn pair(facts: &Facts, one: usize, other: usize) -> Pair {
     let (a, b) = (&facts.gpus[one], &facts.gpus[other]);
     let reached = |gpu: &Gpu, at: usize| gpu.device.reaches.get(at).copied().unwrap_or(false);
-    let transport = (reached(a, other) && reached(b, one)).then_some("peer");
+    let transport = if reached(a, other) && reached(b, one) { "peer" } else { "host" };
     let links = match (&facts.management, a.pci, b.pci) {
         (Ok(management), Some(a), Some(b)) => management.links_between(a, b),
         _ => 0,
@@ -269,7 +269,7 @@ fn pair(facts: &Facts, one: usize, other: usize) -> Pair {
 
 /// The transports of pairs of GPUs: a line for each kind.
 pub fn pair_findings(pairs: &[Pair], report: &mut Report) {
-    let mut kinds: BTreeMap<(Option<&str>, &str), Vec<String>> = BTreeMap::new();
+    let mut kinds: BTreeMap<(&str, &str), Vec<String>> = BTreeMap::new();
     for pair in pairs {
         let kind = kinds.entry((pair.transport, pair.path.as_str())).or_default();
         kind.push(format!("{}-{}", pair.one, pair.other));
@@ -277,16 +277,17 @@ pub fn pair_findings(pairs: &[Pair], report: &mut Report) {
     for ((transport, path), members) in kinds {
         let members = members.join(" ");
         match transport {
-            Some(transport) => report.ok(
+            "peer" => {
+                report.ok("between GPUs", format!("peer over {path}, with peer access: {members}"))
+            }
+            _ => report.complain(
+                Level::Warning,
                 "between GPUs",
-                format!("{transport} over {path}, with peer access: {members}"),
-            ),
-            None => report.complain(
-                Level::Missing,
-                "between GPUs",
-                format!("no transport over {path}: the driver refuses peer access: {members}"),
-                "choose GPUs with peer access to one another (CUDA_VISIBLE_DEVICES); see \
-                 `nvidia-smi topo -p2p r` for the driver's reason",
+                format!(
+                    "through host memory, the driver refuses peer access over {path}: {members}"
+                ),
+                "nothing, or choose GPUs with peer access to one another, which is faster \
+                 (CUDA_VISIBLE_DEVICES); see `nvidia-smi topo -p2p r` for the driver's reason",
             ),
         }
     }
@@ -309,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_of_one_kind_share_a_line_and_pairs_without_access_are_missing() {
+    fn pairs_of_one_kind_share_a_line_and_pairs_without_access_go_through_the_host() {
         let pair = |one, other, transport, path: &str| Pair {
             one,
             other,
@@ -318,14 +319,15 @@ mod tests {
         };
         let mut report = Report::default();
         let pairs = [
-            pair(0, 1, Some("peer"), "2 NVLinks"),
-            pair(0, 2, None, "PCI"),
-            pair(1, 2, Some("peer"), "2 NVLinks"),
+            pair(0, 1, "peer", "2 NVLinks"),
+            pair(0, 2, "host", "PCI"),
+            pair(1, 2, "peer", "2 NVLinks"),
         ];
         pair_findings(&pairs, &mut report);
         let lines: Vec<_> = report.findings().map(|f| (f.level, f.seen.as_str())).collect();
         assert_eq!(lines.len(), 2, "{lines:?}");
-        assert!(lines[0].0 == Level::Missing && lines[0].1.ends_with(": 0-2"), "{lines:?}");
+        assert!(lines[0].0 == Level::Warning && lines[0].1.ends_with(": 0-2"), "{lines:?}");
+        assert!(lines[0].1.starts_with("through host memory"), "{lines:?}");
         assert!(lines[1].0 == Level::Ok && lines[1].1.ends_with(": 0-1 1-2"), "{lines:?}");
     }
 }

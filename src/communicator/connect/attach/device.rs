@@ -1,7 +1,7 @@
 //! A device engine's form: numbers in its channel's tables and in those of the peers.
 
-use super::description::{PortDescription, RouteDescription, STAGING, peer_of};
 use super::engine::RankEngine;
+use crate::communicator::connect::description::{PortDescription, RouteDescription, STAGING};
 use crate::communicator::state::{Layout, ProcessState, RankState, STEP_TIMEOUT};
 use crate::engine::Watch;
 use crate::engine::device::{Channel, ChannelAddress, DeviceAttachment, DeviceParts, Registers};
@@ -32,7 +32,7 @@ pub(super) fn attach(
     let layouts: Vec<_> =
         (0..).zip(peers).map(|(rank, _)| Layout::new(&process.geometry, Rank(rank))).collect();
     for (number, place) in (0..).zip(&memory.layout.ports) {
-        let port = PortDescription::of(number, place, &layouts[peer_of(place)]);
+        let port = PortDescription::of(number, place, &layouts[place.peer().index()]);
         enter_port(&channel, state, &port)?;
     }
     channel.run(
@@ -63,7 +63,7 @@ fn enter_port(channel: &Channel, state: &RankState, port: &PortDescription) -> R
         LaneId(port.number),
         bar::Lane {
             peer: port.peer.0.into(),
-            arrival_signal: port.arrival.as_ref().map_or(bar::NONE, |signal| signal.port.into()),
+            arrival_signal: if port.raises { port.peer_port.into() } else { bar::NONE },
             completion_address: port.completion.map_or(0, |offset| own.signals + offset),
             valid: 1,
         },

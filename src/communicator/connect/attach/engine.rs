@@ -1,6 +1,6 @@
 //! A rank's engine, of either kind.
 
-use super::description::registration_window;
+use crate::communicator::connect::description::registration_window;
 use crate::communicator::connect::peer::Peer;
 use crate::communicator::state::{ProcessState, RankState, RegisteredBuffer};
 use crate::engine::device::DeviceAttachment;

@@ -2,7 +2,6 @@
 //! numbers and offsets; each engine gets them in its own form: the proxy with addresses in the
 //! peers' memory, a device engine with numbers of the peers' tables.
 
-mod description;
 mod device;
 mod engine;
 mod proxy;
@@ -10,7 +9,7 @@ mod proxy;
 pub(in crate::communicator) use engine::RankEngine;
 pub(super) use proxy::InterNodeLanes;
 
-use super::peer::Peer;
+use super::reach::Reached;
 use crate::communicator::state::{ProcessState, RankState};
 use crate::engine::device::ChannelAddress;
 use crate::error::Result;
@@ -20,7 +19,7 @@ use std::sync::Arc;
 /// How a rank's engine reaches the other ranks.
 pub(super) enum Others {
     /// By addresses, and over verbs those for which lanes are named.
-    Addressed(Vec<Peer>, Option<Box<InterNodeLanes>>),
+    Addressed(Reached, Option<Box<InterNodeLanes>>),
     /// Engine to engine, by each rank's channel.
     Channels(Vec<ChannelAddress>),
 }
@@ -33,8 +32,8 @@ pub(super) fn attach(
     settings: &Settings,
 ) -> Result<RankEngine> {
     match others {
-        Others::Addressed(peers, inter_node) => {
-            proxy::attach(process, state, peers, inter_node, settings)
+        Others::Addressed(reached, inter_node) => {
+            proxy::attach(process, state, reached, inter_node, settings)
         }
         Others::Channels(peers) => device::attach(process, state, &peers, settings),
     }

@@ -1,24 +1,23 @@
 //! The proxy's form: addresses in the peers' memory, a transport, and the threads that all
 //! communicators share.
 
-use super::description::{PortDescription, RouteDescription, peer_of};
 use super::engine::RankEngine;
-use crate::communicator::connect::peer::Peer;
+use crate::communicator::connect::description::{PortDescription, RouteDescription};
+use crate::communicator::connect::reach::Reached;
 use crate::communicator::state::{ProcessState, RankState};
 use crate::engine::{
     AttachmentParts, EngineSettings, Lane, ProxyThreads, RegionDescriptor, Route, Watch,
 };
 use crate::error::{Error, Result};
-use crate::id::{LaneId, RouteId, SignalWay};
+use crate::id::{LaneId, RouteId};
 use crate::ring::{Consumer, RingSize};
 use crate::settings::Settings;
 use crate::transport::Transport;
 use crate::transport::peer::PeerTransport;
-use crate::transport::peer::probe::{Found, Target, probe};
 use crate::transport::split::Split;
 use crate::transport::traced::{TraceFile, Traced};
 use crate::transport::verbs::VerbsTransport;
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// A transport to other nodes, and the lanes that lead there.
@@ -47,7 +46,7 @@ fn proxies(settings: &Settings) -> Result<Arc<ProxyThreads>> {
 pub(super) fn attach(
     process: &Arc<ProcessState>,
     state: &RankState,
-    peers: Vec<Peer>,
+    (peers, way): Reached,
     inter_node: Option<Box<InterNodeLanes>>,
     settings: &Settings,
 ) -> Result<RankEngine> {
@@ -55,12 +54,11 @@ pub(super) fn attach(
     let (slots, tail) = state.memory.ring()?;
     let remedies = &settings.remedies;
     let mut near = PeerTransport::new(&state.context, remedies)?;
-    if remedies.reach_probe {
-        near.set_signal_way(probe_peers(state, &peers, inter_node.as_deref())?);
-    }
-    if let Some(way) = remedies.signal_way {
+    if let Some(way) = remedies.signal_way.or(way) {
         near.set_signal_way(way);
     }
+    let by_adapter: BTreeSet<LaneId> =
+        inter_node.iter().flat_map(|inter_node| inter_node.1.clone()).collect();
     let transport: Box<dyn Transport> = match inter_node {
         None => Box::new(near),
         Some(inter_node) => {
@@ -76,61 +74,32 @@ pub(super) fn attach(
         alarm: process.clone(),
         watch: Some(Watch::new(state.rank, state.memory.record()?)?),
     })?;
-    let (own, layout) = (state.memory.endpoint(), &state.memory.layout);
-    for (number, place) in (0..).zip(&layout.ports) {
-        let there = &peers[peer_of(place)];
+    let (own, memory) = (state.memory.endpoint(), &state.memory);
+    for (number, place) in (0..).zip(&memory.layout.ports) {
+        let there = &peers[place.peer().index()];
         let port = PortDescription::of(number, place, &there.layout);
-        attached.handle().add_lane(
-            LaneId(number),
-            Lane {
-                peer: port.peer,
-                arrival: port
-                    .arrival
-                    .map(|signal| there.endpoint.signals.wrapping_add(signal.offset)),
-                completion: port.completion.map(|offset| own.signals + offset),
-            },
-        )?;
-        let Some(RouteDescription { carries_data, offset, bytes }) = port.route else { continue };
-        let base = there.endpoint.staging.wrapping_add(offset);
-        let (source, destination) = match carries_data {
-            true => (state.memory.source(place), RegionDescriptor { base, length_bytes: bytes }),
-            false => Default::default(),
+        let (lane, addresses) = (LaneId(number), there.port(port.peer_port));
+        let arrival = port.raises.then_some(addresses.signal);
+        let completion = port.completion.map(|offset| own.signals + offset);
+        attached.handle().add_lane(lane, Lane { peer: port.peer, arrival, completion })?;
+        let Some(RouteDescription { carries_data, bytes, .. }) = port.route else { continue };
+        let add_route = |number, source, base| {
+            let destination = RegionDescriptor { base, length_bytes: bytes };
+            attached.handle().add_route(RouteId(number as u16), Route { lane, source, destination })
         };
-        let route = Route { lane: LaneId(number), source, destination };
-        attached.handle().add_route(RouteId(number as u16), route)?;
+        if !carries_data {
+            let none = RegionDescriptor::default();
+            add_route(number, none, none.base)?;
+            continue;
+        }
+        add_route(number, memory.source(place), addresses.slots)?;
+        if let Some(source) = memory.shared_source(by_adapter.contains(&lane)) {
+            add_route(memory.shared_route(number), source, addresses.slots)?;
+        }
     }
     attached.handle().wait_applied(settings.bootstrap_timeout)?;
     let watch = Watch::new(state.rank, state.memory.record()?)?;
     Ok(RankEngine::Proxy { attached, peers, watch, process: process.clone(), _threads: threads })
-}
-
-/// Tries every peer of this node, and finds how signals reach all of them.
-fn probe_peers(
-    state: &RankState,
-    peers: &[Peer],
-    inter_node: Option<&InterNodeLanes>,
-) -> Result<SignalWay> {
-    let is_elsewhere =
-        |number| inter_node.is_some_and(|(_, lanes)| lanes.contains(&LaneId(number)));
-    let mut targets = BTreeMap::new();
-    for (number, place) in (0..).zip(&state.memory.layout.ports) {
-        let there = &peers[peer_of(place)];
-        let port = PortDescription::of(number, place, &there.layout);
-        let Some(arrival) = port.arrival.filter(|_| !is_elsewhere(number)) else { continue };
-        let data = port.route.filter(|route| route.carries_data && route.bytes > 0);
-        let target = Target {
-            peer: port.peer,
-            signal: there.endpoint.signals.wrapping_add(arrival.offset),
-            data: data.map(|route| there.endpoint.staging.wrapping_add(route.offset)),
-        };
-        // One port of each peer is enough: one with data, where there is any.
-        let known = targets.entry(port.peer).or_insert(target);
-        *known = if known.data.is_none() { target } else { *known };
-    }
-    let targets: Vec<_> = targets.into_values().collect();
-    let Found { way, took } = probe(&state.context, state.rank, &targets)?;
-    tracing::info!(rank = state.rank.0, peers = targets.len(), %way, ?took, "peers reached");
-    Ok(way)
 }
 
 /// With a trace file, if that is set.

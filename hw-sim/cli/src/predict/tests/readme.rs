@@ -225,7 +225,7 @@ fn inter_node_pair(profile: &Profile) -> Machine {
 /// All-reduce on eight GPUs of one node, by engine.
 fn eight_gpus() -> String {
     let mut text = String::from(
-        "\nAll-reduce on the eight GPUs of `dgx1v`, profile `ark-v100`, the fastest of all plans:\n\
+        "\nAll-reduce on the eight GPUs of `ark`, profile `ark-v100`, the fastest of all plans:\n\
          bus bandwidth in GB/s, and what limits it:\n\n\
          | size | CPU-driven | plan, limit | proxy | plan, limit | device | plan, limit |\n\
          |---|---|---|---|---|---|---|\n",
@@ -233,7 +233,7 @@ fn eight_gpus() -> String {
     for bytes in [8 << 10, 64 << 10, 1 << 20, 16 << 20, 256 << 20u64] {
         write!(text, "| {} |", super::super::arguments::Size(bytes)).expect("a string");
         for engine in ["cpu-driven", "proxy", "device"] {
-            let line = format!("all-reduce -b {bytes} -e {bytes} -m dgx1v --engine {engine}");
+            let line = format!("all-reduce -b {bytes} -e {bytes} -m ark --engine {engine}");
             let Operation::AllReduce(arguments) = a100::parse(&line).operation else {
                 panic!("an all-reduce")
             };

@@ -16,22 +16,16 @@ pub(super) fn registration_window(number: usize) -> u64 {
 pub(super) struct PortDescription {
     pub number: u32,
     pub peer: Rank,
-    /// What it raises at the peer, unless the lane is an LL lane: nobody waits for signals of
-    /// those, so nobody may ask for one (R8).
-    pub arrival: Option<PeerSignal>,
+    /// The peer's port at the other end of the lane.
+    pub peer_port: u32,
+    /// Does it raise a signal, that of the peer's port? Not on an LL lane: nobody waits for signals
+    /// of those, so nobody may ask for one (R8).
+    pub raises: bool,
     /// Offset in the own signal memory of what says that a source was read.
     pub completion: Option<u64>,
     /// The own word that the peer's lane raises: its offset.
     pub signal: Option<u64>,
     pub route: Option<RouteDescription>,
-}
-
-/// A signal of a peer.
-pub(super) struct PeerSignal {
-    /// The peer's port whose signal it is.
-    pub port: u32,
-    /// Where in the peer's signal memory it lies.
-    pub offset: u64,
 }
 
 /// From anywhere in the own staging memory (or nowhere) to some of the peer's.
@@ -45,10 +39,10 @@ pub(super) struct RouteDescription {
 impl PortDescription {
     pub fn of(number: u32, place: &PortPlace, peer_layout: &Layout) -> Self {
         let end = place.end;
-        let (side, peer) = match end.side {
-            Side::Send => (Side::Receive, end.lane.to),
+        let side = match end.side {
+            Side::Send => Side::Receive,
             // A receive port rings to return credits: what it raises is the send port's signal.
-            Side::Receive => (Side::Send, end.lane.from),
+            Side::Receive => Side::Send,
         };
         let there = LaneEnd { lane: end.lane, side };
         let peer_place = peer_layout.port(there);
@@ -69,20 +63,12 @@ impl PortDescription {
         };
         Self {
             number,
-            peer: Rank(peer),
-            arrival: (!low_latency).then_some(PeerSignal { port, offset: peer_place.signal }),
+            peer: place.peer(),
+            peer_port: port,
+            raises: !low_latency,
             completion: (sends && !low_latency).then_some(place.completion),
             signal: (!low_latency).then_some(place.signal),
             route,
         }
-    }
-}
-
-/// The rank at the other end of a port.
-pub(super) fn peer_of(place: &PortPlace) -> usize {
-    let lane = place.end.lane;
-    match place.end.side {
-        Side::Send => lane.to as usize,
-        Side::Receive => lane.from as usize,
     }
 }

@@ -1,0 +1,72 @@
+//! Host memory of a file that several processes map, as kernels and copy engines reach it.
+
+use super::{Current, discard};
+use crate::error::Result;
+use crate::shared::Region;
+use cudarc::driver::{CudaContext, sys};
+use std::sync::Arc;
+
+/// Pages of a file, pinned and mapped into every device until this is dropped.
+#[derive(Debug)]
+pub(crate) struct HostMemory {
+    device: u64,
+    registered: Option<RegisteredPages>,
+}
+
+impl HostMemory {
+    /// Registers `region`, which is all of a mapped file, whole pages.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`](crate::Error::Cuda) where the driver cannot pin it.
+    pub fn register(context: &Arc<CudaContext>, region: Region) -> Result<Self> {
+        let current = Current::bind(context)?;
+        let (host, bytes) = (region.base_address(), region.length_bytes());
+        let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
+        // SAFETY: the context is current, and the pages are mapped for as long as `region` lives,
+        // which `registered` keeps. The host reaches them through atomics only.
+        current.check("cuMemHostRegister", unsafe {
+            sys::cuMemHostRegister_v2(host as *mut _, bytes, flags)
+        })?;
+        let registered = Some(RegisteredPages { context: context.clone(), region });
+        let mut memory = Self { device: 0, registered };
+        // SAFETY: `host` is the start of what was registered, mapped, just now.
+        current.check("cuMemHostGetDevicePointer", unsafe {
+            sys::cuMemHostGetDevicePointer_v2(&mut memory.device, host as *mut _, 0)
+        })?;
+        Ok(memory)
+    }
+
+    /// Device address of the first byte, in every context of the process.
+    pub fn address(&self) -> u64 {
+        self.device
+    }
+
+    /// The host's view of it.
+    pub fn region(&self) -> &Region {
+        &self.registered.as_ref().expect("present until drop").region
+    }
+}
+
+impl Drop for HostMemory {
+    fn drop(&mut self) {
+        // Taking it from the driver may wait for the device.
+        discard(self.registered.take());
+    }
+}
+
+/// What the driver knows, until it is dropped.
+#[derive(Debug)]
+struct RegisteredPages {
+    context: Arc<CudaContext>,
+    region: Region,
+}
+
+impl Drop for RegisteredPages {
+    fn drop(&mut self) {
+        if Current::bind(&self.context).is_ok() {
+            // SAFETY: registered by `register` and given back only here; owners drop it after all
+            // kernels and engines that know the address have ended.
+            unsafe { sys::cuMemHostUnregister(self.region.base_address() as *mut _) };
+        }
+    }
+}
