@@ -155,7 +155,7 @@ fn without_late_frees_a_dropped_rank_stops_the_others() {
 #[test]
 fn a_pair_that_loses_writes_goes_through_host_memory() {
     on_drivers("pcie4", &["broken-peer=0-1", "broken-peer=all"], || {
-        sum_up(&World::new(3), 2).unwrap();
+        sum_up(&World::new(4), 2).unwrap();
     });
 }
 
