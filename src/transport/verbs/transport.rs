@@ -273,8 +273,10 @@ impl VerbsTransport {
         let own = errors().find(|(_, status, _)| !fault::is_flush(*status));
         let ((queue, number), status, vendor_code) =
             own.or_else(|| errors().next()).expect("the caller has seen an error");
+        // Read in any case: a note of a port that went down belongs to the completion's error.
+        let event = self.fatal_event();
         if fault::is_flush(status)
-            && let Some(event) = self.fatal_event()
+            && let Some(event) = event
         {
             // The queue pair failed for a reason that no completion reports.
             return self.event(event);
