@@ -102,8 +102,8 @@ fn a_buffer_of_another_communicator_is_refused() {
 }
 
 fn in_processes(division: (u32, u32)) {
-    // cudarc takes buffers from a pool, and processes cannot share memory of pools, which is refused
-    // by name; memory of cuMemAlloc is shared like this.
+    // cudarc takes buffers from a pool, and processes cannot share memory of pools, which is
+    // refused by name; memory of cuMemAlloc is shared like this.
     on_processes_with("pcie4", &["--driver-key", "pools=peer"], division, |communicators| {
         let streams: Vec<_> =
             communicators.iter().map(|rank| rank.context().new_stream().unwrap()).collect();

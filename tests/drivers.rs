@@ -326,7 +326,8 @@ fn uploads_are_complete_before_anybody_reads_them() {
 fn without_pinned_uploads_kernels_read_what_has_not_come() {
     on_drivers("pcie4", &["lazy-dma=1000000"], || {
         let contexts = hardware::contexts(2);
-        // The first stream that cudarc makes in a context waits for the device, and for late copies.
+        // The first stream that cudarc makes in a context waits for the device, and for late
+        // copies.
         let streams = contexts.iter().map(|context| context.new_stream().unwrap()).collect();
         let remedies = Remedies { pinned_uploads: false, ..Remedies::default() };
         let communicators = Communicator::init_all(&contexts, &without(remedies)).unwrap();

@@ -102,6 +102,8 @@ fn check_all(communicators: &[Communicator], count: u32) {
     let streams = streams(communicators);
     let ranks = communicators[0].rank_count();
     communicators.iter().zip(&streams).for_each(|(one, stream)| one.barrier(stream).unwrap());
+    // Without pools, allocating waits until the GPUs are idle.
+    streams.iter().for_each(|stream| stream.synchronize().unwrap());
     for collective in all(ranks / 2) {
         let values = |parts: u32, of: &dyn Fn(u32) -> u32| -> Vec<u8> {
             (0..parts * count).flat_map(|index| of(index).to_le_bytes()).collect()

@@ -205,8 +205,9 @@ fn refused(test: &str, case: Lie, field: &str, says: &[&str]) {
         }
     }
     let mut command = hwsim();
-    command.args(["run", "--quiet", "--machine", "pcie4", "--procs", "2", "--"]);
-    command.arg(std::env::current_exe().unwrap());
+    // cudarc takes buffers from a pool, which processes share nowhere else.
+    command.args(["run", "--quiet", "--machine", "pcie4", "--procs", "2"]);
+    command.args(["--driver-key", "pools=peer", "--"]).arg(std::env::current_exe().unwrap());
     command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(PLACE, "inside");
     let (status, output) = run_bounded(command);
     assert!(status.success(), "{status}\n{output}");

@@ -81,8 +81,8 @@ fn data_is_there_when_the_receiver_raises_its_signal() {
     });
 }
 
-/// Why adapters are asked for their promise: signals that are written pass their data where there is
-/// none. On an adapter of the machine nothing is shown: it may keep the order all the same.
+/// Why adapters are asked for their promise: signals that are written pass their data where there
+/// is none. On an adapter of the machine nothing is shown: it may keep the order all the same.
 #[test]
 fn written_signals_pass_their_data_on_an_adapter_that_keeps_no_order() {
     on_faulty_adapter("*:delay=1", |settings| {

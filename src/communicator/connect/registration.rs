@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::gpu::{Allocation, Current, Export, Import};
 use crate::id::{EngineKind, Rank, Registration};
 use crate::shared::PeerRange;
+use std::sync::Arc;
 use std::time::Duration;
 
 impl ConnectedRank {
@@ -67,12 +68,37 @@ impl ConnectedRank {
     pub fn registered_buffer(&self, number: usize) -> Result<RegisteredBuffer> {
         let limit = self.settings.bootstrap_timeout;
         let planes = self.process.planes();
-        let buffers = self.process.registrations.complete(number, limit, &planes)?;
+        let registrations = &self.process.registrations;
+        let buffers = registrations.complete(number, limit, &planes)?;
+        // Opening waits until the GPUs are idle. Whoever comes first opens the memory for all ranks
+        // of the process: later, a kernel of this rank may wait for one that has not opened it.
+        let _opening = registrations.opening();
+        for rank in (0..self.rank_count()).map(Rank).filter(|rank| self.process.is_local(*rank)) {
+            if registrations.opened(number, rank).is_none() {
+                let (imports, addresses) = self.open(number, rank, &buffers)?;
+                registrations.keep(number, rank, imports, addresses);
+            }
+        }
+        let addresses = registrations.opened(number, self.rank());
+        let addresses = addresses.ok_or_else(|| {
+            Error::argument("registration", "one that is in use", format_args!("{number}"))
+        })?;
+        Ok(RegisteredBuffer { bytes: buffers[0].bytes, addresses })
+    }
+
+    /// All ranks' parts of registration `number` as `local`, a rank of this process, reaches them.
+    fn open(
+        &self,
+        number: usize,
+        local: Rank,
+        buffers: &[RankBuffer],
+    ) -> Result<(Vec<Arc<Import>>, Vec<u64>)> {
+        let state = self.process.state(local)?;
+        // Device engines find a peer's buffer by its number, and take no address for it.
+        let is_device = self.process.geometry.engine == EngineKind::Device;
         let mut imports = Vec::new();
         let mut addresses = Vec::new();
-        for (rank, buffer) in (0..).map(Rank).zip(&buffers) {
-            // Device engines find a peer's buffer by its number, and take no address for it.
-            let is_device = self.process.geometry.engine == EngineKind::Device;
+        for (rank, buffer) in (0..).map(Rank).zip(buffers) {
             if self.process.is_local(rank) || is_device {
                 addresses.push(buffer.address);
                 continue;
@@ -84,12 +110,11 @@ impl ConnectedRank {
                 Error::peer_value(rank, &what, expected, "none")
             })?;
             let export = exported.export(rank, &what)?;
-            let (import, address) = Import::locate(&self.state.context, &export, &range)?;
+            let (import, address) = Import::locate(&state.context, &export, &range)?;
             imports.push(import);
             addresses.push(address);
         }
-        self.process.registrations.keep(number, imports);
-        Ok(RegisteredBuffer { bytes: buffers[0].bytes, addresses })
+        Ok((imports, addresses))
     }
 
     /// Takes a registration back: waits, at most `limit`, until this rank's launches have ended,

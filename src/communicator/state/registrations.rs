@@ -23,6 +23,8 @@ pub(crate) struct Registrations {
     /// Held while buffers travel between processes: registrations go in order of their numbers.
     /// How many have gone.
     exchanged: Mutex<usize>,
+    /// Held while memory of other processes is opened.
+    opening: Mutex<()>,
 }
 
 /// One registration.
@@ -34,6 +36,8 @@ struct Entry {
     buffers: Vec<Option<RankBuffer>>,
     /// Memory of other processes, as long as ranks of this one may use it.
     imports: Vec<Arc<Import>>,
+    /// All ranks' addresses, as each rank of this process reaches them that has opened them.
+    opened: BTreeMap<Rank, Vec<u64>>,
     /// Ranks of this process that have taken it back.
     withdrawn: Vec<Rank>,
 }
@@ -80,6 +84,7 @@ impl Registrations {
             first: rank,
             buffers: vec![None; rank_count as usize],
             imports: Vec::new(),
+            opened: BTreeMap::new(),
             withdrawn: Vec::new(),
         });
         if entry.bytes != buffer.bytes {
@@ -123,10 +128,21 @@ impl Registrations {
         Ok(entry.buffers.iter().flatten().cloned().collect())
     }
 
-    /// Keeps `imports` open until registration `number` is taken back.
-    pub fn keep(&self, number: usize, imports: Vec<Arc<Import>>) {
+    /// Nobody else opens memory before this is dropped.
+    pub fn opening(&self) -> MutexGuard<'_, ()> {
+        lock(&self.opening)
+    }
+
+    /// All ranks' addresses of registration `number` as `rank` reaches them, if it has opened them.
+    pub fn opened(&self, number: usize, rank: Rank) -> Option<Vec<u64>> {
+        lock(&self.entries).get(&number)?.opened.get(&rank).cloned()
+    }
+
+    /// Keeps what `rank` has opened until registration `number` is taken back.
+    pub fn keep(&self, number: usize, rank: Rank, imports: Vec<Arc<Import>>, addresses: Vec<u64>) {
         if let Some(entry) = lock(&self.entries).get_mut(&number) {
             entry.imports.extend(imports);
+            entry.opened.insert(rank, addresses);
         }
     }
 

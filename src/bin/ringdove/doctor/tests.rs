@@ -207,7 +207,7 @@ fn every_trap_is_named_with_the_way_out() {
             let gpu = &mut facts.management.as_mut().unwrap().gpus[0];
             (gpu.links, gpu.links_down) = (vec!["0000:01:00.0".parse().unwrap()], 3);
         }),
-        (Level::Missing, "between GPUs", "refuses peer access: 0-1", |facts| {
+        (Level::Warning, "between GPUs", "refuses peer access over PCI: 0-1", |facts| {
             facts.gpus[1].device.reaches[0] = false;
         }),
         (Level::Warning, "mlx5_0", "--device=/dev/infiniband", |facts| {
