@@ -4,7 +4,7 @@ use super::rank::ConnectedRank;
 use crate::bootstrap::agreement::{Value, signature};
 use crate::communicator::state::{ExportedMemory, RankBuffer, RegisteredBuffer, RegisteredRange};
 use crate::error::{Error, Result};
-use crate::gpu::{Allocation, Current, Export, Import};
+use crate::gpu::{Allocation, Current, Export, Import, keeping_errors};
 use crate::id::{EngineKind, Rank, Registration};
 use crate::shared::PeerRange;
 use std::sync::Arc;
@@ -144,12 +144,27 @@ impl ConnectedRank {
             self.engine().remove_routes(&launcher.routes.remove(number), limit)?;
             let (planes, local) = (self.process.planes(), self.process.local_count());
             let registrations = &self.process.registrations;
+            if !planes.is_empty() {
+                self.wait_for_gpus()?;
+            }
             registrations.withdraw((self.rank(), local), number, limit, &planes)?;
             self.engine().remove_registration(number);
             // A wait that ended because the communicator failed says nothing of the peers.
             self.check()
         };
         take_back().map_err(|error| self.fail(error))
+    }
+
+    /// Waits until the GPUs of this process's ranks are idle. Closing memory of other processes
+    /// waits for that, too, but with a lock of the driver that engines need, and without engines no
+    /// kernel of ours ends.
+    fn wait_for_gpus(&self) -> Result<()> {
+        for rank in (0..self.rank_count()).map(Rank).filter(|rank| self.process.is_local(*rank)) {
+            let context = &self.process.state(rank)?.context;
+            keeping_errors(context, || context.synchronize())
+                .map_err(Error::from_driver("cuCtxSynchronize"))?;
+        }
+        Ok(())
     }
 
     /// A deregistration has its place among the collectives, and is compared like one.
