@@ -144,10 +144,11 @@ impl ConnectedRank {
             self.engine().remove_routes(&launcher.routes.remove(number), limit)?;
             let (planes, local) = (self.process.planes(), self.process.local_count());
             let registrations = &self.process.registrations;
-            if !planes.is_empty() {
+            let turn = registrations.withdraw((self.rank(), local), number, limit, &planes)?;
+            if turn.has_imports() {
                 self.wait_for_gpus()?;
             }
-            registrations.withdraw((self.rank(), local), number, limit, &planes)?;
+            turn.close(number, &planes)?;
             self.engine().remove_registration(number);
             // A wait that ended because the communicator failed says nothing of the peers.
             self.check()

@@ -146,10 +146,9 @@ impl Registrations {
         }
     }
 
-    /// Takes registration `number` back for `rank`, whose launches have ended. Where other
-    /// processes have opened its memory, this waits until they have closed it. `local` is the
-    /// number of ranks of this process, and `planes` are their control planes, none if all ranks
-    /// are of it.
+    /// Takes registration `number` back for `rank`, whose launches have ended. What is returned
+    /// closes the memory of other processes. `local` is the number of ranks of this process, and
+    /// `planes` are their control planes, none if all ranks are of it.
     ///
     /// # Errors
     /// [`Error::Argument`] where it was taken back before; otherwise as
@@ -160,14 +159,14 @@ impl Registrations {
         number: usize,
         limit: Duration,
         planes: &[Arc<ControlPlane>],
-    ) -> Result<()> {
+    ) -> Result<Withdrawal<'_>> {
         if !planes.is_empty() {
             // All processes have exchanged it before, or none: calls have one order.
             self.complete(number, limit, planes)?;
         }
         // Whoever comes first acts for all ranks of the process, which may share one thread. What
         // the others have not ended yet writes nowhere: nobody's launch grants it a buffer.
-        let _turn = lock(&self.exchanged);
+        let turn = lock(&self.exchanged);
         let (is_first, imports) = {
             let mut entries = lock(&self.entries);
             let entry = entries.get_mut(&number).ok_or_else(|| taken_back(number))?;
@@ -181,21 +180,7 @@ impl Registrations {
             }
             first_and_all
         };
-        drop(imports);
-        if is_first && !planes.is_empty() {
-            for (peer, theirs) in (0..).zip(exchange(planes, &vec![number; planes.len()])?) {
-                if theirs != number {
-                    return Err(Error::Disagreement {
-                        what: "registration that is taken back".into(),
-                        rank,
-                        value: number.to_string(),
-                        peer: Rank(peer),
-                        peer_value: theirs.to_string(),
-                    });
-                }
-            }
-        }
-        Ok(())
+        Ok(Withdrawal { rank, is_first, imports, _turn: turn })
     }
 
     /// Sends the other processes this one's buffers of registration `number`, and receives theirs.
@@ -260,6 +245,47 @@ impl Registrations {
                 waited: started.elapsed(),
             }),
         }
+    }
+}
+
+/// A registration that a rank takes back. Registrations neither travel nor end elsewhere meanwhile.
+#[derive(Debug)]
+pub(crate) struct Withdrawal<'a> {
+    rank: Rank,
+    /// The first of its process, which acts for all of them.
+    is_first: bool,
+    imports: Vec<Arc<Import>>,
+    _turn: MutexGuard<'a, usize>,
+}
+
+impl Withdrawal<'_> {
+    /// Is there memory to close? The driver waits for the GPUs then.
+    pub fn has_imports(&self) -> bool {
+        !self.imports.is_empty()
+    }
+
+    /// Closes the memory of other processes, and waits until they have closed that of this one.
+    ///
+    /// # Errors
+    /// [`Error::Bootstrap`] names ranks that are gone, [`Error::Disagreement`] one that takes
+    /// another registration back.
+    pub fn close(self, number: usize, planes: &[Arc<ControlPlane>]) -> Result<()> {
+        drop(self.imports);
+        if !self.is_first || planes.is_empty() {
+            return Ok(());
+        }
+        for (peer, theirs) in (0..).zip(exchange(planes, &vec![number; planes.len()])?) {
+            if theirs != number {
+                return Err(Error::Disagreement {
+                    what: "registration that is taken back".into(),
+                    rank: self.rank,
+                    value: number.to_string(),
+                    peer: Rank(peer),
+                    peer_value: theirs.to_string(),
+                });
+            }
+        }
+        Ok(())
     }
 }
 
