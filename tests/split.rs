@@ -4,10 +4,12 @@ mod hardware;
 
 use hardware::{World, download, on_machine, settings, upload};
 use ringdove::{Communicator, ReduceOp};
+use std::sync::Barrier;
 
 /// Sums one number over all ranks of `communicator`.
 fn total(communicator: &Communicator, own: u32) -> u32 {
-    let stream = communicator.context().new_stream().unwrap();
+    // It exists already: creating one waits until the GPUs are idle.
+    let stream = communicator.context().per_thread_stream();
     let send = stream.clone_htod(&[own]).unwrap();
     let mut receive = stream.alloc_zeros::<u32>(1).unwrap();
     communicator.all_reduce(&send, &mut receive, ReduceOp::Sum, &stream).unwrap();
@@ -23,6 +25,7 @@ fn ranks_with_one_color_form_a_group_in_the_order_of_keys() {
     on_machine("pcie4", || {
         let world = World::with(4, &settings());
         let split = |rank: &Communicator, color, key| rank.split(color, key).unwrap();
+        let (split, together) = (&split, &Barrier::new(4));
         std::thread::scope(|scope| {
             for parent in &world.communicators {
                 scope.spawn(move || {
@@ -31,6 +34,7 @@ fn ranks_with_one_color_form_a_group_in_the_order_of_keys() {
                     let pair = split(parent, Some(rank % 2), -(rank as i32)).unwrap();
                     assert_eq!((pair.rank(), pair.rank_count()), (u32::from(rank < 2), 2));
                     assert_eq!(total(&pair, 1 << rank), if rank % 2 == 0 { 5 } else { 10 });
+                    together.wait();
                     // All but one, in the order of ranks.
                     let color = (rank != 1).then_some(u32::MAX);
                     let most = split(parent, color, 7);
@@ -42,6 +46,8 @@ fn ranks_with_one_color_form_a_group_in_the_order_of_keys() {
                         let alone = split(most, Some(rank), 0).unwrap();
                         assert_eq!(total(&alone, 9), 9);
                     }
+                    // Nobody's work waits for a rank that makes a group.
+                    together.wait();
                     // Parent and children are used side by side.
                     assert_eq!(total(parent, 1 << rank), 15);
                     assert_eq!(total(&pair, 1), 2);

@@ -3,6 +3,7 @@
 use super::core::Communicator;
 use crate::bootstrap::{Root, UniqueId};
 use crate::error::{Error, Result};
+use crate::gpu::keeping_errors;
 use cudarc::driver::CudaStream;
 use std::sync::Arc;
 
@@ -16,13 +17,16 @@ impl Communicator {
     ///
     /// Every rank makes the call, between the same two others, and all wait for one another: a
     /// thread that drives several ranks cannot make it for one after the other. Like making a
-    /// communicator, it allocates: no work of these GPUs should wait for the host meanwhile.
+    /// communicator, it allocates: no work of these GPUs may wait for the host, or for a rank that
+    /// is in this call, meanwhile.
     ///
     /// # Errors
     /// As [`Communicator::init_rank`] and [`Communicator::all_gather`].
     pub fn split(&self, color: Option<u32>, key: i32) -> Result<Option<Self>> {
         let context = self.context();
-        let stream = context.new_stream().map_err(Error::from_driver("cuStreamCreate"))?;
+        // Nothing is created before all ranks are here: it would wait for work of those that are
+        // not, with locks of the driver that this work needs.
+        let stream = context.per_thread_stream();
         // Keys in an order of unsigned numbers.
         let choice = [color.is_some().into(), color.unwrap_or(0), (key as u32) ^ (1 << 31)];
         let choices = self.gathered(choice, &stream)?;
@@ -36,12 +40,33 @@ impl Communicator {
         let ids = self.gathered(own, &stream)?;
         // From here on the root serves without its handle.
         id.and_then(|(_, root)| root).into_iter().for_each(Root::detach);
+        self.wait_for_gpus()?;
+        let group = self.join_group(&members, &ids);
+        // Nobody goes on, and enqueues work that waits for others, while some are still at it.
+        self.pass_gate()?;
+        group
+    }
+
+    fn join_group(&self, members: &[u32], ids: &[[u8; UniqueId::BYTES]]) -> Result<Option<Self>> {
         let Some(leader) = members.first() else { return Ok(None) };
         let id = UniqueId::from_bytes(ids[*leader as usize]);
         let number = members.iter().position(|member| *member == self.rank());
         let number = number.expect("a rank with a color is in its group") as u32;
         let (count, settings) = (members.len() as u32, &self.connected.settings);
-        Self::init_rank(context, &id, number, count, settings).map(Some)
+        Self::init_rank(self.context(), &id, number, count, settings).map(Some)
+    }
+
+    /// Waits until the GPUs of all ranks of this process are idle.
+    fn wait_for_gpus(&self) -> Result<()> {
+        let context = self.context();
+        keeping_errors(context, || context.synchronize())
+            .map_err(Error::from_driver("cuCtxSynchronize"))?;
+        self.pass_gate()
+    }
+
+    fn pass_gate(&self) -> Result<()> {
+        let (process, limit) = (&self.connected.process, self.connected.settings.bootstrap_timeout);
+        process.gate.pass("Communicator::split", process.local_count(), limit)
     }
 
     /// A name under which a group's ranks find one another; its root, where they are processes.

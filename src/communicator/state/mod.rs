@@ -18,6 +18,7 @@
 mod backlog;
 mod doorbell;
 mod exported;
+mod gate;
 mod halves;
 mod host_lanes;
 mod launcher;

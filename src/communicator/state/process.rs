@@ -2,6 +2,7 @@
 //! buffers, the comparison of their calls, verified plans, the alarm that stops all of them, and
 //! the control planes that lead to ranks of other processes.
 
+use super::gate::Gate;
 use super::layout::{Geometry, Nodes};
 use super::plans::PlanCache;
 use super::posted::Posted;
@@ -31,6 +32,8 @@ pub(crate) struct ProcessState {
     changed: Condvar,
     calls: Arc<CallExchange>,
     pub registrations: Registrations,
+    /// Where the ranks of this process wait for one another.
+    pub gate: Gate,
     pub streams: StreamClaims,
     pub plans: PlanCache,
     raised: AtomicBool,
@@ -57,6 +60,7 @@ impl ProcessState {
             changed: Condvar::new(),
             calls: Arc::new(CallExchange::new(geometry.rank_count)),
             registrations: Registrations::default(),
+            gate: Gate::default(),
             streams: StreamClaims::default(),
             plans: PlanCache::default(),
             raised: AtomicBool::new(false),
