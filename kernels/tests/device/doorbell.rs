@@ -186,7 +186,7 @@ fn what_arrived_in_other_memory_goes_on_by_a_route_of_its_own() {
     let number = rank.add_port(port, 2, true);
     let starts = [arrived, number].map(|port| rank.ports()[port as usize].slots - BASE);
     let ops = [
-        put(1, slot(0, 1, 0), slot(1, 0, 0), 64, flags::ARRIVAL),
+        put(1, slot(1, 0, 0), slot(0, 1, 0), 64, flags::ARRIVAL),
         put(1, slot(1, 1, 0), slot(1, 1, 0), 64, flags::ARRIVAL),
     ];
     let arguments = rank.arguments(&PlanText::single(32, &[arrived, number], &ops));
