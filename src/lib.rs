@@ -70,7 +70,7 @@ pub use communicator::{
     Statistics, UniqueId,
 };
 pub use error::{Error, Result};
-pub use gpu::{DeviceBuffer, DeviceBufferMut, device_count, open_device};
+pub use gpu::{DeviceBuffer, DeviceBufferMut, device_count, open_current_device, open_device};
 pub use plan::Collective;
 pub use ringdove_kernels::element::{DataType, ReduceOp};
 pub use settings::{InterNodeSlots, Setting, Settings, ThroughHost, VerbsOrder};

@@ -60,6 +60,7 @@ pub(crate) use exchange::exchange;
 pub use message::Term;
 pub use plane::{ControlPlane, Gather, JoinRequest};
 pub use root::Root;
+pub(crate) use unique_id::random_bytes;
 pub use unique_id::{Secret, UniqueId};
 
 use std::time::{Duration, Instant};

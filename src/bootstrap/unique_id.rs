@@ -93,10 +93,8 @@ impl fmt::Debug for Secret {
 /// Random bytes of the operating system.
 pub(crate) fn random_bytes<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
-    getrandom::fill(&mut bytes).map_err(|cause| Error::System {
-        what: "random bytes for the bootstrap".into(),
-        cause: cause.to_string(),
-    })?;
+    getrandom::fill(&mut bytes)
+        .map_err(|cause| Error::System { what: "random bytes".into(), cause: cause.to_string() })?;
     Ok(bytes)
 }
 

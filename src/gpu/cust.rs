@@ -14,6 +14,7 @@
 //!   it frees or copies memory.
 
 use super::driver::check_anywhere as check;
+use super::primary::primary;
 use super::{DeviceBuffer, DeviceBufferMut};
 use crate::error::{Error, Result};
 use ::cust::context::ContextHandle;
@@ -32,43 +33,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// [`Error::Argument`] where it is not the primary context of its device, such as those that
 /// `cust::context::legacy` makes; [`Error::Cuda`].
 pub fn context(context: &impl ContextHandle) -> Result<Arc<CudaContext>> {
-    let given: sys::CUcontext = context.get_inner().cast();
-    let ordinal = ordinal(given)?;
-    let before = current()?;
-    let primary =
-        CudaContext::new(ordinal).map_err(Error::from_driver("cuDevicePrimaryCtxRetain"))?;
-    if primary.cu_ctx() == given {
-        return Ok(primary);
-    }
-    drop(primary);
-    // SAFETY: it was current on this thread a moment ago, or none was.
-    check("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(before) })?;
-    let expected = format!("the primary context of device {ordinal}: cust::context::Context::new");
-    Err(Error::argument("context", expected, "another context of that device"))
-}
-
-fn current() -> Result<sys::CUcontext> {
-    let mut context = ptr::null_mut();
-    // SAFETY: its target outlives the call.
-    check("cuCtxGetCurrent", unsafe { sys::cuCtxGetCurrent(&mut context) })?;
-    Ok(context)
-}
-
-/// The number of a context's device.
-fn ordinal(context: sys::CUcontext) -> Result<usize> {
-    let (mut device, mut popped) = (0, ptr::null_mut());
-    // SAFETY: cust's handle keeps the context alive during this call; it is current in between.
-    let asked = unsafe {
-        check("cuCtxPushCurrent", sys::cuCtxPushCurrent_v2(context))?;
-        let asked = check("cuCtxGetDevice", sys::cuCtxGetDevice(&mut device));
-        check("cuCtxPopCurrent", sys::cuCtxPopCurrent_v2(&mut popped))?;
-        asked
-    };
-    asked?;
-    let count = super::device_count()?;
-    (0..count)
-        .find(|&ordinal| result::device::get(ordinal as i32).is_ok_and(|found| found == device))
-        .ok_or_else(|| Error::argument("context", format!("one of {count} devices"), device))
+    primary(context.get_inner().cast())
 }
 
 /// A stream of cust that communicators take, too.

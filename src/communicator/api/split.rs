@@ -3,7 +3,6 @@
 use super::core::Communicator;
 use crate::bootstrap::{Root, UniqueId};
 use crate::error::{Error, Result};
-use crate::gpu::keeping_errors;
 use cudarc::driver::CudaStream;
 use std::sync::Arc;
 
@@ -43,7 +42,7 @@ impl Communicator {
         self.wait_for_gpus()?;
         let group = self.join_group(&members, &ids);
         // Nobody goes on, and enqueues work that waits for others, while some are still at it.
-        self.pass_gate()?;
+        self.meet()?;
         group
     }
 
@@ -58,15 +57,13 @@ impl Communicator {
 
     /// Waits until the GPUs of all ranks of this process are idle.
     fn wait_for_gpus(&self) -> Result<()> {
-        let context = self.context();
-        keeping_errors(context, || context.synchronize())
-            .map_err(Error::from_driver("cuCtxSynchronize"))?;
-        self.pass_gate()
+        self.connected.state.wait_for_gpu()?;
+        self.meet()
     }
 
-    fn pass_gate(&self) -> Result<()> {
+    fn meet(&self) -> Result<()> {
         let (process, limit) = (&self.connected.process, self.connected.settings.bootstrap_timeout);
-        process.gate.pass("Communicator::split", process.local_count(), limit)
+        process.barrier.wait("Communicator::split", process.local_count(), limit)
     }
 
     /// A name under which a group's ranks find one another; its root, where they are processes.

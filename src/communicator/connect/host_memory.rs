@@ -1,6 +1,7 @@
 //! Host memory of a rank that others write: a file in memory. Within a process it has no name; to
 //! other processes of the node it is known by a random one, until all have opened it.
 
+use crate::bootstrap::random_bytes;
 use crate::error::{Error, Result};
 use crate::gpu::HostMemory;
 use crate::id::Rank;
@@ -59,11 +60,7 @@ pub(super) fn anonymous(context: &Arc<CudaContext>, bytes: u64) -> Result<HostMe
 /// # Errors
 /// As [`anonymous`].
 pub(super) fn create(context: &Arc<CudaContext>, bytes: u64) -> Result<(HostMemory, SharedFile)> {
-    let mut name = SharedName::default();
-    getrandom::fill(&mut name).map_err(|cause| Error::System {
-        what: "random bytes for the name of shared memory".into(),
-        cause: cause.to_string(),
-    })?;
+    let name: SharedName = random_bytes()?;
     let path = path_of(name);
     let mut options = OpenOptions::new();
     options.read(true).write(true).create_new(true).mode(0o600);
@@ -76,7 +73,7 @@ pub(super) fn create(context: &Arc<CudaContext>, bytes: u64) -> Result<(HostMemo
     Ok((memory, shared))
 }
 
-/// The memory of `rank`, a rank of another process that has told this name of it.
+/// The memory of `rank`, a rank of another process that has published this name of it.
 ///
 /// # Errors
 /// [`Error::PeerValue`] where there is no such memory, or where it has another size;

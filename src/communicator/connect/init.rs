@@ -157,7 +157,7 @@ fn reach_processes(
     })?;
     let pairs = process.set_host_pairs(pairs);
     if process.state(Rank(0)).is_ok() {
-        reach::tell(pairs);
+        reach::log_pairs(pairs);
     }
     let files = states.iter().map(|state| reach::make(state, pairs)).collect::<Result<Vec<_>>>()?;
     let own_names = files.iter().map(|file| file.as_ref().map(SharedFile::name));
@@ -247,7 +247,7 @@ fn reach_in_process(
     let rows = process.obstacles.wait(settings.bootstrap_timeout, || process.failure())?;
     let pairs = process.set_host_pairs(HostPairs::of(&rows, |_, _| false)?);
     if ranks.contains(&Rank(0)) {
-        reach::tell(pairs);
+        reach::log_pairs(pairs);
     }
     for rank in ranks.iter().filter(|rank| pairs.concerns(**rank)) {
         reach::make_in_process(&states[rank.index()], pairs)?;

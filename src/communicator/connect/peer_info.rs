@@ -1,8 +1,8 @@
 //! What each rank sends the others when a communicator over several processes is made: which
 //! process it runs in, and how its memory is reached.
 
-use crate::bootstrap::ControlPlane;
 use crate::bootstrap::agreement::ProcessTreePosition;
+use crate::bootstrap::{ControlPlane, random_bytes};
 use crate::communicator::state::{ExportedMemory, ProcessState, RankState};
 use crate::engine::device::ChannelAddress;
 use crate::error::{Error, Result};
@@ -33,11 +33,7 @@ fn process_name() -> Result<ProcessName> {
     if let Some(name) = NAME.get() {
         return Ok(*name);
     }
-    let mut name = ProcessName::default();
-    getrandom::fill(&mut name).map_err(|cause| Error::System {
-        what: "random bytes for the name of the process".into(),
-        cause: cause.to_string(),
-    })?;
+    let name = random_bytes()?;
     Ok(*NAME.get_or_init(|| name))
 }
 

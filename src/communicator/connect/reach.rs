@@ -140,15 +140,17 @@ fn targets<'a>(state: &RankState, select: impl Fn(Rank) -> Option<&'a Peer>) -> 
     targets.into_values().collect()
 }
 
-/// Says once, for all ranks of the communicator, which pairs go through host memory.
-pub(super) fn tell(pairs: &HostPairs) {
+/// Logs once, for all ranks of the communicator, which pairs go through host memory.
+pub(super) fn log_pairs(pairs: &HostPairs) {
     if pairs.is_empty() {
         return;
     }
-    let told = pairs.describe();
+    let described = pairs.describe();
     match pairs.has_lost_writes() {
-        true => tracing::warn!(pairs = told, "messages of these ranks go through host memory"),
-        false => tracing::info!(pairs = told, "messages of these ranks go through host memory"),
+        true => tracing::warn!(pairs = described, "messages of these ranks go through host memory"),
+        false => {
+            tracing::info!(pairs = described, "messages of these ranks go through host memory")
+        }
     }
 }
 

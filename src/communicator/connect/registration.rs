@@ -4,7 +4,7 @@ use super::rank::ConnectedRank;
 use crate::bootstrap::agreement::{Value, signature};
 use crate::communicator::state::{ExportedMemory, RankBuffer, RegisteredBuffer, RegisteredRange};
 use crate::error::{Error, Result};
-use crate::gpu::{Allocation, Current, Export, Import, keeping_errors};
+use crate::gpu::{Allocation, Current, Export, Import};
 use crate::id::{EngineKind, Rank, Registration};
 use crate::shared::PeerRange;
 use std::sync::Arc;
@@ -161,9 +161,7 @@ impl ConnectedRank {
     /// kernel of ours ends.
     fn wait_for_gpus(&self) -> Result<()> {
         for rank in (0..self.rank_count()).map(Rank).filter(|rank| self.process.is_local(*rank)) {
-            let context = &self.process.state(rank)?.context;
-            keeping_errors(context, || context.synchronize())
-                .map_err(Error::from_driver("cuCtxSynchronize"))?;
+            self.process.state(rank)?.wait_for_gpu()?;
         }
         Ok(())
     }

@@ -16,9 +16,9 @@
 //! * `sync`: locks; `posted`: a value of each rank, for all
 
 mod backlog;
+mod barrier;
 mod doorbell;
 mod exported;
-mod gate;
 mod halves;
 mod host_lanes;
 mod launcher;

@@ -3,7 +3,7 @@
 use super::sync::{lock, missing};
 use crate::error::{Error, Result};
 use crate::id::Rank;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Values that ranks of one process post, each once.
@@ -28,7 +28,12 @@ impl<T: Clone> Posted<T> {
         self.changed.notify_all();
     }
 
-    /// Makes those who wait look at the communicator's failure.
+    /// What has been posted so far, by rank.
+    pub fn lock(&self) -> MutexGuard<'_, Vec<Option<T>>> {
+        lock(&self.values)
+    }
+
+    /// Makes those who wait look again: at the values, and at the communicator's failure.
     pub fn wake(&self) {
         // Locked in between, or one that is about to wait would miss it.
         drop(lock(&self.values));
@@ -67,7 +72,7 @@ mod tests {
     /// If this fails, a thread waits for the full limit for one that has failed, or nobody says for
     /// whom it has waited.
     #[test]
-    fn waiters_hear_of_failures_and_of_missing_ranks() {
+    fn waiters_see_failures_and_missing_ranks() {
         let posted = Posted::new("rows", 2);
         posted.post(Rank(1), 7);
         let error = posted.wait(Duration::from_millis(1), || None).unwrap_err();

@@ -2,7 +2,7 @@
 //! buffers, the comparison of their calls, verified plans, the alarm that stops all of them, and
 //! the control planes that lead to ranks of other processes.
 
-use super::gate::Gate;
+use super::barrier::ProcessBarrier;
 use super::layout::{Geometry, Nodes};
 use super::plans::PlanCache;
 use super::posted::Posted;
@@ -10,7 +10,7 @@ use super::rank::RankState;
 use super::reach::{HostPairs, Obstacles};
 use super::registrations::Registrations;
 use super::streams::StreamClaims;
-use super::sync::{lock, missing};
+use super::sync::lock;
 use crate::bootstrap::agreement::{
     CallExchange, CallMatcher, ProcessTreePosition, Signature, Value, compare, signature,
 };
@@ -28,12 +28,11 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub(crate) struct ProcessState {
     pub geometry: Geometry,
-    states: Mutex<Vec<Option<Arc<RankState>>>>,
-    changed: Condvar,
+    states: Posted<Arc<RankState>>,
     calls: Arc<CallExchange>,
     pub registrations: Registrations,
     /// Where the ranks of this process wait for one another.
-    pub gate: Gate,
+    pub barrier: ProcessBarrier,
     pub streams: StreamClaims,
     pub plans: PlanCache,
     raised: AtomicBool,
@@ -53,14 +52,12 @@ pub(crate) struct ProcessState {
 impl ProcessState {
     /// A process none of whose ranks has joined.
     pub fn new(geometry: Geometry) -> Self {
-        let states = (0..geometry.rank_count).map(|_| None).collect();
         Self {
             geometry,
-            states: Mutex::new(states),
-            changed: Condvar::new(),
+            states: Posted::new("the ranks of a communicator", geometry.rank_count),
             calls: Arc::new(CallExchange::new(geometry.rank_count)),
             registrations: Registrations::default(),
-            gate: Gate::default(),
+            barrier: ProcessBarrier::default(),
             streams: StreamClaims::default(),
             plans: PlanCache::default(),
             raised: AtomicBool::new(false),
@@ -133,7 +130,7 @@ impl ProcessState {
 
     /// The error that ended the communicator, if any.
     pub fn failure(&self) -> Option<Error> {
-        let states = lock(&self.states);
+        let states = self.states.lock();
         states.iter().flatten().find_map(|state| state.check().err())
     }
 
@@ -144,7 +141,7 @@ impl ProcessState {
 
     /// Devices, other than `context`'s, on which ranks of this process run.
     pub fn other_devices(&self, context: &CudaContext) -> Vec<sys::CUdevice> {
-        let states = lock(&self.states);
+        let states = self.states.lock();
         let devices = states.iter().flatten().map(|state| state.context.cu_device());
         let mut devices: Vec<_> = devices.filter(|&device| device != context.cu_device()).collect();
         devices.sort_unstable();
@@ -154,13 +151,13 @@ impl ProcessState {
 
     /// How many ranks of this process run on the GPU of `context`.
     pub fn ranks_on(&self, context: &CudaContext) -> usize {
-        let states = lock(&self.states);
+        let states = self.states.lock();
         states.iter().flatten().filter(|state| state.context.cu_ctx() == context.cu_ctx()).count()
     }
 
     /// The state of a rank of this process that has joined.
     pub fn state(&self, rank: Rank) -> Result<Arc<RankState>> {
-        let states = lock(&self.states);
+        let states = self.states.lock();
         let state = states.get(rank.index()).and_then(Clone::clone);
         state.ok_or_else(|| Error::argument("rank", "one of this process that has joined", rank.0))
     }
@@ -171,7 +168,7 @@ impl ProcessState {
     /// [`Error::Argument`] for a rank that is out of range or taken, [`Error::Disagreement`] where
     /// this rank's geometry is not the process's.
     pub fn join(&self, state: Arc<RankState>, geometry: &Geometry) -> Result<()> {
-        let mut states = lock(&self.states);
+        let mut states = self.states.lock();
         let rank = state.rank;
         let other = states.iter().flatten().map(|state| state.rank).next().unwrap_or(Rank(0));
         compare(
@@ -185,7 +182,8 @@ impl ProcessState {
             Some(Some(_)) => Err(Error::argument("rank", "one that nobody has", rank.0)),
             Some(empty) => {
                 *empty = Some(state);
-                self.changed.notify_all();
+                drop(states);
+                self.states.wake();
                 Ok(())
             }
         }
@@ -196,21 +194,7 @@ impl ProcessState {
     /// # Errors
     /// [`Error::HostWaitExpired`] names the ranks that are missing.
     pub fn assembled(&self, limit: Duration) -> Result<Vec<Arc<RankState>>> {
-        let started = Instant::now();
-        let states = lock(&self.states);
-        let (states, _) = self
-            .changed
-            .wait_timeout_while(states, limit, |states| states.iter().any(Option::is_none))
-            .unwrap_or_else(PoisonError::into_inner);
-        if let Some(missing) = missing(&states) {
-            return Err(Error::HostWaitExpired {
-                what: "the ranks of a communicator".into(),
-                expected: format!("{} ranks", states.len()),
-                seen: format!("no sign of {missing}"),
-                waited: started.elapsed(),
-            });
-        }
-        Ok(states.iter().flatten().cloned().collect())
+        self.states.wait(limit, || None)
     }
 
     /// One more rank of this process is served by its engine.
@@ -232,7 +216,7 @@ impl ProcessState {
             .wait_timeout_while(lock(&self.served), limit, waiting)
             .unwrap_or_else(PoisonError::into_inner);
         let served = *served;
-        for state in lock(&self.states).iter().flatten() {
+        for state in self.states.lock().iter().flatten() {
             state.check()?;
         }
         if served >= count {
@@ -262,7 +246,7 @@ impl ProcessState {
 impl Drop for ProcessState {
     fn drop(&mut self) {
         // Engines elsewhere may still return credits into this memory.
-        let states: Vec<_> = lock(&self.states).drain(..).flatten().collect();
+        let states: Vec<_> = self.states.lock().drain(..).flatten().collect();
         for plane in lock(&self.planes).drain(..) {
             plane.keep(states.clone());
         }
@@ -282,7 +266,7 @@ impl Alarm for ProcessState {
                 plane.end(&error);
             }
         }
-        for state in lock(&self.states).iter().flatten() {
+        for state in self.states.lock().iter().flatten() {
             state.fail(&error);
         }
         // Locked in between, or a rank that is about to wait would miss it.

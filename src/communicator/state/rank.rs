@@ -2,6 +2,7 @@
 
 use super::memory::RankMemory;
 use crate::error::{Error, Result};
+use crate::gpu::keeping_errors;
 use crate::id::Rank;
 use cudarc::driver::CudaContext;
 use std::sync::atomic::Ordering;
@@ -25,6 +26,16 @@ impl RankState {
     /// The error that ended the communicator, if any.
     pub fn check(&self) -> Result<()> {
         self.failure.get().cloned().map_or(Ok(()), Err)
+    }
+
+    /// Waits until the rank's GPU is idle. What comes after may then drain it without harm: a call
+    /// that waits for it with a lock of the driver waits for nothing that needs this lock.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`] with the driver's answer.
+    pub fn wait_for_gpu(&self) -> Result<()> {
+        keeping_errors(&self.context, || self.context.synchronize())
+            .map_err(Error::from_driver("cuCtxSynchronize"))
     }
 
     /// Keeps the first error and stops the rank's kernels.

@@ -55,7 +55,7 @@ impl HostPairs {
                     let expected = "other ranks of its node";
                     return Err(Error::peer_value(rank, "what it does not reach", expected, peer));
                 }
-                // Both directions go one way. Of two reasons the first in the order is told.
+                // Both directions go one way. Of two reasons the first in the order is kept.
                 let known = pairs.entry((rank.min(peer), rank.max(peer))).or_insert(obstacle);
                 *known = obstacle.min(*known);
             }
@@ -89,8 +89,8 @@ impl HostPairs {
         for ((low, high), obstacle) in &self.pairs {
             reasons.entry(*obstacle).or_default().push(format!("{}-{}", low.0, high.0));
         }
-        let told = reasons.iter().map(|(why, pairs)| format!("{}: {why}", pairs.join(" ")));
-        told.collect::<Vec<_>>().join("; ")
+        let described = reasons.iter().map(|(why, pairs)| format!("{}: {why}", pairs.join(" ")));
+        described.collect::<Vec<_>>().join("; ")
     }
 }
 

@@ -7,29 +7,29 @@ use std::time::{Duration, Instant};
 
 /// A barrier of threads, with a limit. It can be passed any number of times.
 #[derive(Debug, Default)]
-pub(crate) struct Gate {
-    /// Ranks that wait, and how often the gate has opened.
+pub(crate) struct ProcessBarrier {
+    /// Ranks that wait, and how often all had come.
     state: Mutex<(usize, u64)>,
-    opened: Condvar,
+    changed: Condvar,
 }
 
-impl Gate {
+impl ProcessBarrier {
     /// Waits until `count` ranks of this process have come, at most `limit`.
     ///
     /// # Errors
     /// [`Error::HostWaitExpired`] where they have not. `what` they do stands in the message.
-    pub fn pass(&self, what: &str, count: usize, limit: Duration) -> Result<()> {
+    pub fn wait(&self, what: &str, count: usize, limit: Duration) -> Result<()> {
         let begin = Instant::now();
         let mut state = lock(&self.state);
         state.0 += 1;
         if state.0 == count {
             *state = (0, state.1 + 1);
-            self.opened.notify_all();
+            self.changed.notify_all();
             return Ok(());
         }
         let turn = state.1;
         let (mut state, _) = self
-            .opened
+            .changed
             .wait_timeout_while(state, limit, |state| state.1 == turn)
             .unwrap_or_else(PoisonError::into_inner);
         if state.1 != turn {
@@ -52,18 +52,18 @@ mod tests {
 
     #[test]
     fn all_pass_or_each_is_told_who_is_missing() {
-        let gate = Gate::default();
+        let barrier = ProcessBarrier::default();
         std::thread::scope(|scope| {
             for _ in 0..3 {
                 scope.spawn(|| {
                     for _ in 0..100 {
-                        gate.pass("a test", 3, Duration::from_secs(60)).unwrap();
+                        barrier.wait("a test", 3, Duration::from_secs(60)).unwrap();
                     }
                 });
             }
         });
-        let error = gate.pass("a test", 2, Duration::ZERO).unwrap_err().to_string();
+        let error = barrier.wait("a test", 2, Duration::ZERO).unwrap_err().to_string();
         assert!(error.contains("2 ranks of this process"), "{error}");
-        gate.pass("a test", 1, Duration::ZERO).unwrap();
+        barrier.wait("a test", 1, Duration::ZERO).unwrap();
     }
 }
