@@ -257,7 +257,7 @@ pub enum PlanError {
     /// A rank sends to itself without a receive to match, or the other way round, or sizes differ.
     #[error(
         "rank {rank} exchanges with itself: send number {number} has {sent:?} bytes, receive \
-         {received:?}; each send to the own rank needs a receive of the same size in the group"
+         {received:?}; each send of a rank to itself needs a receive of the same size in the group"
     )]
     UnmatchedSelf {
         /// The rank.
@@ -343,7 +343,8 @@ fn choice(
     request: &CollectiveRequest,
     limits: &Limits,
     per_node: u32,
-    (algorithm, row): (Algorithm, &Row),
+    algorithm: Algorithm,
+    row: &Row,
 ) -> Choice {
     Choice {
         request: *request,
@@ -376,7 +377,7 @@ fn all_reduce(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Ch
         (_, true, false) => Algorithm::RingDirect,
         (_, true, true) => Algorithm::RingHybrid,
     };
-    let mut choice = choice(request, limits, per_node, (algorithm, row(request.bytes)));
+    let mut choice = choice(request, limits, per_node, algorithm, row(request.bytes));
     let slice_bytes_max = match algorithm {
         Algorithm::Copy => ALONE_SLICE_BYTES_MAX,
         Algorithm::RingDirect => DIRECT_SLICE_BYTES_MAX,
@@ -407,7 +408,7 @@ fn other(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Choice 
         _ if is_small => (Algorithm::Star, request.bytes),
         _ => (Algorithm::Chain, request.bytes),
     };
-    let mut choice = choice(request, limits, per_node, (algorithm, row(data)));
+    let mut choice = choice(request, limits, per_node, algorithm, row(data));
     choice.set_blocks(limits);
     let slice_bytes_max = match algorithm {
         Algorithm::Copy => ALONE_SLICE_BYTES_MAX,

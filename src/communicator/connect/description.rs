@@ -21,14 +21,14 @@ pub(super) struct PortDescription {
     /// Does it raise a signal, that of the peer's port? Not on an LL lane: nobody waits for signals
     /// of those, so nobody may ask for one (R8).
     pub raises: bool,
-    /// Offset in the own signal memory of what says that a source was read.
+    /// Offset in this rank's signal memory of what says that a source was read.
     pub completion: Option<u64>,
-    /// The own word that the peer's lane raises: its offset.
+    /// Offset of this rank's word that the peer's lane raises.
     pub signal: Option<u64>,
     pub route: Option<RouteDescription>,
 }
 
-/// From anywhere in the own staging memory (or nowhere) to some of the peer's.
+/// From anywhere in this rank's staging memory (or nowhere) to some of the peer's.
 pub(super) struct RouteDescription {
     pub carries_data: bool,
     /// Offset of the destination in the peer's staging memory.

@@ -117,7 +117,7 @@ impl Connector {
         let since = Instant::now();
         match (note, states.remove(&from)) {
             (Note::Request(_), Some(state @ State::Requested { .. })) if self.rank < from => {
-                // Its answer to the own request is on its way.
+                // Its answer to this side's request is on its way.
                 states.insert(from, state);
             }
             (Note::Request(theirs), state @ (None | Some(State::Requested { .. }))) => {

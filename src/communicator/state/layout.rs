@@ -403,7 +403,7 @@ impl Layout {
     }
 
     /// Where in signals and staging memory what ranks of other nodes write begins. Completion words
-    /// stand before it, too: only the own engine writes them.
+    /// stand before it, too: only this rank's engine writes them.
     pub fn inter_node(&self) -> Offsets {
         let words = u64::from(self.intra_node.ports + self.all.ports);
         Offsets { signals: words * SIGNAL_STRIDE, staging: self.intra_node.staging }
@@ -422,7 +422,7 @@ impl Layout {
         peers.flat_map(move |peer| layout.ports_of(peer))
     }
 
-    /// The ports of lanes to and from `peer`, in the order of their numbers; none to the own rank.
+    /// The ports of lanes to and from `peer`, in the order of their numbers; none to this rank.
     pub fn ports_of(&self, peer: Rank) -> impl Iterator<Item = PortPlace> + use<> {
         let (layout, own) = (*self, self.rank.0);
         let sides = [(Side::Send, own, peer.0), (Side::Receive, peer.0, own)];

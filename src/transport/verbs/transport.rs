@@ -8,7 +8,7 @@ use super::events::{self, Event, Subject};
 use super::fault;
 use super::immediate;
 use super::on_demand::Connect;
-use super::queue::{QueuePair, Resolved};
+use super::queue::{Numbers, QueuePair, Resolved};
 use super::receive::RECEIVE_BIT;
 use super::region::{LocalRegion, RemoteRegion};
 use super::signals::SignalWriter;
@@ -200,8 +200,7 @@ impl VerbsTransport {
             let queue = &mut peer.endpoint.queues[path.queue as usize];
             if let Err(code) = queue.post() {
                 let (lane, position) = queue.oldest().unwrap_or((LaneId(0), Position(0)));
-                let numbers = (queue.number, queue.peer_number);
-                let cause = fault::call(&self.adapter, numbers, "ibv_post_send", code);
+                let cause = fault::call(&self.adapter, queue.numbers(), "ibv_post_send", code);
                 return Err(TransportError { lane, position, cause });
             }
         }
@@ -216,7 +215,7 @@ impl VerbsTransport {
             let count = match peer.endpoint.poll(&mut self.completions) {
                 Ok(count) => count,
                 Err(code) => {
-                    let cause = fault::call(&self.adapter, (0, 0), "ibv_poll_cq", code);
+                    let cause = fault::call(&self.adapter, Numbers::default(), "ibv_poll_cq", code);
                     return Err(self.blame(index, cause));
                 }
             };
@@ -264,8 +263,7 @@ impl VerbsTransport {
         for at in 0..self.peers[index].endpoint.queues.len() {
             let queue = &mut self.peers[index].endpoint.queues[at];
             if let Err(code) = queue.serve_receiver() {
-                let numbers = (queue.number, queue.peer_number);
-                let cause = fault::call(&self.adapter, numbers, "ibv_post_recv", code);
+                let cause = fault::call(&self.adapter, queue.numbers(), "ibv_post_recv", code);
                 return Err(self.blame(index, cause));
             }
         }
@@ -317,7 +315,7 @@ impl VerbsTransport {
             Subject::Queue(raw) => queues().find(|(_, queue)| queue.is(raw)),
             Subject::Adapter => None,
         };
-        let numbers = hit.map_or((0, 0), |(_, queue)| (queue.number, queue.peer_number));
+        let numbers = hit.map_or_else(Numbers::default, |(_, queue)| queue.numbers());
         let cause = fault::event(&self.adapter, numbers, event.code);
         let busy = || queues().find(|(_, queue)| queue.oldest().is_some());
         let index = hit.or_else(busy).map_or(0, |(index, _)| index);
