@@ -75,7 +75,8 @@ pub enum Promise {
     },
 }
 
-/// A plan that has passed [`verify`]. Only such a plan can be encoded.
+/// A plan that has passed [`verify`], or one rank's part of a large one
+/// ([`own_part`](super::own_part)). Only such a plan can be encoded.
 #[derive(Clone, Debug)]
 pub struct Verified {
     plan: Plan,
@@ -126,22 +127,25 @@ pub fn verify(plan: Plan, promise: &Promise) -> Result<Verified, VerifyError> {
         let reason = Reason::RankCount { expected, seen: plan.ranks.len() };
         return Err(VerifyError::new(Site::Plan, reason));
     }
-    structure::check(&plan)?;
-    let lanes: Vec<Lane> = plan
-        .ranks
-        .iter()
-        .flat_map(|program| &program.blocks)
-        .flat_map(|block| &block.ports)
-        .map(|port| port.lane)
-        .collect::<BTreeSet<_>>()
-        .into_iter()
-        .collect();
+    let Verified { plan, lanes } = check_ops(plan)?;
     let (mut world, mut blocks) = set_up(&plan, promise, &lanes);
     run(&mut world, &mut blocks)?;
     check_lanes(&world, &blocks)?;
     check_step(&world)?;
     check_memory(&world, &blocks, promise)?;
     drop(blocks);
+    Ok(Verified { plan, lanes })
+}
+
+/// Checks each op by itself, and not what the programs do together.
+///
+/// # Errors
+/// The first op that breaks a rule.
+pub(super) fn check_ops(plan: Plan) -> Result<Verified, VerifyError> {
+    structure::check(&plan)?;
+    let blocks = plan.ranks.iter().flat_map(|program| &program.blocks);
+    let lanes = blocks.flat_map(|block| &block.ports).map(|port| port.lane);
+    let lanes = lanes.collect::<BTreeSet<_>>().into_iter().collect();
     Ok(Verified { plan, lanes })
 }
 

@@ -7,6 +7,7 @@ use super::endpoint::Endpoint;
 use super::events::{self, Event, Subject};
 use super::fault;
 use super::immediate;
+use super::on_demand::Connect;
 use super::queue::{Numbers, QueuePair, Resolved};
 use super::receive::RECEIVE_BIT;
 use super::region::{LocalRegion, RemoteRegion};
@@ -48,6 +49,8 @@ pub struct VerbsTransport {
     /// Set where peers' signals come as immediate data.
     inbound: Option<Box<Inbound>>,
     in_flight: u64,
+    /// Asked for peers that are missing.
+    connector: Option<Box<dyn Connect>>,
     adapter: Arc<Adapter>,
 }
 
@@ -92,9 +95,16 @@ impl VerbsTransport {
             event_seen: None,
             inbound: None,
             in_flight: 0,
+            connector: None,
             adapter: adapter.clone(),
         };
         Ok((transport, control))
+    }
+
+    /// Has `connector` asked for peers when a transfer first needs them. Until one is added, its
+    /// transfers wait, and all that are submitted behind them.
+    pub fn connect_by(&mut self, connector: Box<dyn Connect>) {
+        self.connector = Some(connector);
     }
 
     fn apply_commands(&mut self) {
@@ -161,10 +171,13 @@ impl VerbsTransport {
     /// Stages one transfer. False if its queue pair has no room.
     fn stage(&mut self, transfer: &Transfer) -> Result<bool, TransportCause> {
         let path = self.lanes.get(transfer.lane.0 as usize).copied().flatten();
-        let path = path.ok_or_else(|| {
-            let known = self.lanes.iter().flatten().count();
-            TransportCause::UnknownLane { known }
-        })?;
+        let Some(path) = path else {
+            let known = || self.lanes.iter().flatten().count();
+            return match &mut self.connector {
+                Some(connector) => connector.request(transfer.lane).map(|()| false),
+                None => Err(TransportCause::UnknownLane { known: known() }),
+            };
+        };
         let peer = &mut self.peers[path.peer as usize];
         let queue = &mut peer.endpoint.queues[path.queue as usize];
         if !queue.has_room(transfer) {
