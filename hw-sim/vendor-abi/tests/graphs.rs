@@ -8,8 +8,8 @@ mod profile;
 mod ptx;
 
 use common::{context, device_memory, eventually, kernel, launch, on_machine, pinned, stream};
-use cudarc::driver::sys::{self, CUgraph, CUgraphExec, CUgraphNode, CUstream};
 use cudarc::driver::sys::CUstreamCaptureMode_enum as Mode;
+use cudarc::driver::sys::{self, CUgraph, CUgraphExec, CUgraphNode, CUstream};
 use profile::{Call, address, with_keys, word};
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
@@ -160,7 +160,8 @@ fn what_was_captured_runs_once_for_each_launch() {
 fn branches_run_beside_each_other_and_joins_wait_for_all() {
     const NAME: &str = "branches_run_beside_each_other_and_joins_wait_for_all";
     // Four queues, of which a graph takes one place; a backlog shorter than the graph.
-    let cases: [profile::Case<'_>; 2] = [("capture=on", &[]), ("connections=1,launch-queue=4", &[])];
+    let cases: [profile::Case<'_>; 2] =
+        [("capture=on", &[]), ("connections=1,launch-queue=4", &[])];
     with_keys(NAME, "one-gpu", &cases, || {
         context(0);
         let (queue, side) = (stream(), stream());
@@ -281,7 +282,8 @@ fn parameters_can_be_read_and_changed() {
         let mut read = KernelNode::new(null_mut(), &[]).parameters();
         ok!(cuGraphKernelNodeGetParams_v2(node, &mut read));
         // SAFETY: the kernel has two parameters of eight bytes, which the node keeps.
-        let words = [0, 1].map(|index| unsafe { read.kernelParams.add(index).read().cast::<u64>() });
+        let words =
+            [0, 1].map(|index| unsafe { read.kernelParams.add(index).read().cast::<u64>() });
         // SAFETY: as above.
         assert_eq!(words.map(|word| unsafe { word.read() }), [address(sum), 5]);
         let made = executable(graph);
@@ -514,7 +516,12 @@ fn a_capture_shows_its_graph_and_takes_nodes() {
         let ended = captured(queue, || {
             assert_eq!(launch(count_kernel(), 1, 1, queue, &[address(sum), 1]) as u32, 0);
             ok!(cuStreamGetCaptureInfo_v2(
-                queue, &mut status, &mut id, &mut graph, &mut after, &mut count
+                queue,
+                &mut status,
+                &mut id,
+                &mut graph,
+                &mut after,
+                &mut count
             ));
             assert_eq!((status as u32, count), (1, 1));
             assert!(id > 0);
@@ -553,7 +560,12 @@ fn a_capture_shows_its_graph_and_takes_nodes() {
         // What was invalidated leaves no graph behind.
         ok!(cuStreamBeginCapture_v2(queue, Mode::CU_STREAM_CAPTURE_MODE_RELAXED));
         ok!(cuStreamGetCaptureInfo_v2(
-            queue, &mut status, &mut id, &mut graph, &mut after, &mut count
+            queue,
+            &mut status,
+            &mut id,
+            &mut graph,
+            &mut after,
+            &mut count
         ));
         refused!(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: cuStreamSynchronize(queue));
         refused!(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED: cuStreamEndCapture(queue, &mut same));
@@ -656,7 +668,8 @@ fn chaos(
         width: 8,
         height: 1,
     };
-    let (dependencies, dependency_count) = if random.bool() { (&raw const node, 1) } else { (null(), 0) };
+    let (dependencies, dependency_count) =
+        if random.bool() { (&raw const node, 1) } else { (null(), 0) };
     let mut kind = sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_KERNEL;
     // SAFETY: the arrays are as long as the calls may fill; handles are numbers to this driver,
     // which refuses those that it does not know.
