@@ -12,3 +12,7 @@ pub const EXECUTOR_ENTRY: &str = "ringdove_execute";
 pub const EXAMPLE_EXCHANGE: &str = include_str!("../ptx/example_exchange.ptx");
 /// Entry of the example kernel.
 pub const EXAMPLE_EXCHANGE_ENTRY: &str = "example_exchange";
+
+/// Kernels of a small training loop (`kernels/cuda/example_train.cu`), entries `train_forward`,
+/// `train_loss`, `train_gradients`, `train_backward` and `train_descend`.
+pub const EXAMPLE_TRAIN: &str = include_str!("../ptx/example_train.ptx");

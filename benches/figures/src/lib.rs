@@ -3,7 +3,9 @@
 //! * [`size`]: message sizes, read and written
 //! * [`table`]: the columns and number formats of nccl-tests
 //! * [`plot`]: curves over message sizes, as SVG
+//! * [`run`]: values over the steps of a run, and what ran when, as SVG
 
 pub mod plot;
+pub mod run;
 pub mod size;
 pub mod table;

@@ -7,9 +7,9 @@ use plotters::coord::Shift;
 use plotters::coord::combinators::LogCoord;
 use plotters::prelude::*;
 
-const SIZE_PIXELS: (u32, u32) = (1000, 600);
+pub(crate) const SIZE_PIXELS: (u32, u32) = (1000, 600);
 /// Colours that people with colour-blindness can distinguish (Okabe and Ito).
-const COLOURS: [RGBColor; 6] = [
+pub(crate) const COLOURS: [RGBColor; 6] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),
@@ -23,7 +23,7 @@ const ROOM: f64 = 1.4;
 /// Why there is no plot.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("could not draw the plot: {0}")]
-pub struct PlotError(String);
+pub struct PlotError(pub(crate) String);
 
 /// How the points of a series are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
