@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::gpu::{ContextStreams, DeviceMemory, GpuRange, Keeper, PinnedMemory};
 use crate::id::{EngineKind, Rank};
 use crate::plan::{LaneKind, Side};
+use crate::settings::CopyContext;
 use crate::shared::{AtomicWord32, AtomicWord64, Region};
 use cudarc::driver::CudaContext;
 use ringdove_kernels::descriptor::DESCRIPTOR_BYTES;
@@ -161,7 +162,7 @@ impl RankMemory {
             host_lanes: OnceLock::new(),
             layout,
             ring_log2,
-            streams: ContextStreams::of(context)?,
+            streams: ContextStreams::of(context, CopyContext::Shared)?,
             registered: Arc::default(),
         })
     }
