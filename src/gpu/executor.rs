@@ -206,7 +206,7 @@ impl Upload {
         Ok(Self {
             context: context.clone(),
             staging: PinnedMemory::zeroed(context, bytes)?,
-            device: DeviceMemory::zeroed(context, bytes)?,
+            device: DeviceMemory::with_zeros(context, bytes, [])?,
         })
     }
 

@@ -138,7 +138,7 @@ impl Setup<'_> {
 
     /// The same, with another node in place of the one of `to`.
     fn path_into(&self, from: u32, to: u32, arrival: usize) -> Result<Path, MachineError> {
-        self.machine.path_into((from, to), self.engine == Engine::Device, arrival)
+        self.machine.path_into(from, to, self.engine == Engine::Device, arrival)
     }
 }
 
@@ -281,8 +281,9 @@ impl<'a> World<'a> {
                 return Err(missing("adapter", "a plan between nodes"));
             }
             setup.path(lane.from, lane.to)?;
-            let blocks = (block_of[ends.send as usize], block_of[ends.receive as usize]);
-            lanes.push(LaneState::new((lane.from, lane.to), blocks, is_near));
+            let (sender, receiver) =
+                (block_of[ends.send as usize], block_of[ends.receive as usize]);
+            lanes.push(LaneState::new(lane, sender, receiver, is_near));
         }
         let ranks = code.blocks_of.len();
         let blocks: Vec<_> = BlockState::all(&code, setup.profile.block);

@@ -41,7 +41,7 @@ impl Launcher {
         Ok(Self {
             executor: Executor::load(&state.context, remedies.eager_load)?,
             plans: PlanMemory::new(&state.context)?,
-            routes: Routes::new(state.memory.static_routes(), layout.direct_lanes),
+            routes: Routes::new(state.memory.static_routes(), layout.direct_lanes()),
             launches: 0,
             collectives: 0,
             order: LaunchOrder::default(),

@@ -128,7 +128,7 @@ pub(crate) enum ForAdapter {
 }
 
 impl RankMemory {
-    /// Allocates everything; nothing is written but zeros. The ring of a device engine is missing
+    /// Allocates everything; nothing is written but zeros, where somebody relies on them. The ring of a device engine is missing
     /// until [`with_doorbell`](Self::with_doorbell) brings it.
     pub fn new(
         context: &Arc<CudaContext>,
@@ -141,23 +141,29 @@ impl RankMemory {
             EngineKind::Proxy => DESCRIPTOR_BYTES << ring_log2,
             EngineKind::Device => 0,
         };
-        let control_bytes = control::PORTS + layout.ports.len() * size_of::<Port>();
-        let all = Offsets { signals: layout.signal_bytes, staging: layout.staging_bytes };
-        let on_device =
-            if slot_memory == InterNodeSlotMemory::Device { all } else { layout.inter_node };
+        let control_bytes = control::PORTS + layout.port_count() as usize * size_of::<Port>();
+        let all = Offsets { signals: layout.signal_bytes(), staging: layout.staging_bytes() };
+        let near = layout.inter_node();
+        let on_device = if slot_memory == InterNodeSlotMemory::Device { all } else { near };
         let device = |bytes: u64| DeviceMemory::zeroed(context, bytes as usize).map(Arc::new);
         let pinned = |bytes: u64| PinnedMemory::zeroed(context, bytes as usize).map(Arc::new);
         let host = || {
-            let signals = pinned(all.signals - layout.inter_node.signals)?;
-            let staging = pinned(all.staging - layout.inter_node.staging)?;
+            let signals = pinned(all.signals - near.signals)?;
+            let staging = pinned(all.staging - near.staging)?;
             Ok::<_, Error>(HostPart { signals, staging })
         };
+        // Of all else a receiver reads what a sender wrote before.
+        let zeros =
+            layout.low_latency_slots().map(|slots| slots.start as usize..slots.end as usize);
+        let on_device_zeros = zeros.filter(|slots| slots.end <= on_device.staging as usize);
+        let bytes = on_device.staging as usize;
+        let staging = DeviceMemory::with_zeros(context, bytes, on_device_zeros)?;
         Ok(Self {
             doorbell: None,
             pinned: Arc::new(PinnedMemory::zeroed(context, pinned::RING + ring_bytes)?),
             control: device(control_bytes as u64)?,
             signals: device(on_device.signals)?,
-            staging: device(on_device.staging)?,
+            staging: Arc::new(staging),
             host: (slot_memory == InterNodeSlotMemory::Host).then(host).transpose()?,
             host_lanes: OnceLock::new(),
             layout,
@@ -187,7 +193,7 @@ impl RankMemory {
     pub fn inter_node_endpoint(&self) -> Endpoint {
         self.host.as_ref().map_or(self.endpoint(), |HostPart { signals, staging }| {
             let [signals, staging] = [signals, staging].map(|part| part.region().base_address());
-            Endpoint::before(signals, staging, self.layout.inter_node)
+            Endpoint::before(signals, staging, self.layout.inter_node())
         })
     }
 
@@ -195,7 +201,7 @@ impl RankMemory {
     fn endpoint_of(&self, place: &PortPlace) -> Endpoint {
         match &self.host {
             Some(HostPart { signals, staging }) if place.is_inter_node => {
-                Endpoint::before(signals.address(), staging.address(), self.layout.inter_node)
+                Endpoint::before(signals.address(), staging.address(), self.layout.inter_node())
             }
             _ => self.endpoint(),
         }
@@ -245,12 +251,12 @@ impl RankMemory {
     /// The number of the route by which port `number` sends on what has arrived in shared host
     /// memory.
     pub fn shared_route(&self, number: u32) -> u32 {
-        self.layout.ports.len() as u32 + number
+        self.layout.port_count() + number
     }
 
     /// How many static routes the rank has: their numbers are below this.
     pub fn static_routes(&self) -> u32 {
-        self.shared_route(self.host_lanes().map_or(0, |_| self.layout.ports.len() as u32))
+        self.shared_route(self.host_lanes().map_or(0, |_| self.layout.port_count()))
     }
 
     /// Words that the host writes for the device's waits, as a range of the device.
@@ -339,8 +345,7 @@ impl RankMemory {
         (limit, pinned): (Duration, bool),
     ) -> Result<()> {
         let write = if pinned { DeviceMemory::write } else { DeviceMemory::write_pageable };
-        let ports: Vec<Port> =
-            (0..self.layout.ports.len()).map(|number| self.port(number)).collect();
+        let ports: Vec<Port> = self.layout.ports().map(|place| self.port(&place)).collect();
         write(&self.control, control::PORTS, bytemuck::cast_slice(&ports))?;
         let at = |offset: usize| self.control.address() + offset as u64;
         let communicator = DeviceCommunicator {
@@ -375,16 +380,15 @@ impl RankMemory {
         write(&self.control, control::COMMUNICATOR, bytemuck::bytes_of(&communicator))
     }
 
-    /// The device's form of port `number`.
-    fn port(&self, number: usize) -> Port {
-        let place = &self.layout.ports[number];
-        let lane = place.end.lane;
+    /// The device's form of a port.
+    fn port(&self, place: &PortPlace) -> Port {
+        let (lane, number) = (place.end.lane, place.number);
         let slotted = lane.kind != LaneKind::Direct;
         let sends = place.end.side == Side::Send;
         let endpoint = self.endpoint_of(place);
         let signal = endpoint.signals.wrapping_add(place.signal);
         let slots = if slotted { endpoint.staging.wrapping_add(place.slots) } else { 0 };
-        let through_host = self.host_lanes().and_then(|lanes| lanes.addresses(number as u32));
+        let through_host = self.host_lanes().and_then(|lanes| lanes.addresses(number));
         let (signal, slots, in_host) = match through_host {
             // What a port sends lies on the device, whatever the way.
             Some((signal, None)) => (signal, slots, 0),
@@ -400,9 +404,9 @@ impl RankMemory {
             slot_bytes: place.shape.bytes,
             slot_mask: place.shape.count - 1,
             // A static route has the number of its port.
-            route: if slotted || !sends { number as u32 } else { 0 },
+            route: if slotted || !sends { number } else { 0 },
             route_index: match slotted && sends {
-                true => self.shared_route(number as u32),
+                true => self.shared_route(number),
                 false => place.route_index,
             },
             peer: place.peer().0,

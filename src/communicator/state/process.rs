@@ -304,6 +304,10 @@ fn geometry_signature(geometry: &Geometry) -> Signature {
         ("RINGDOVE_BLOCKS", Value::Number(geometry.blocks.into())),
         ("RINGDOVE_SLOT_BYTES", Value::Number(geometry.slot_bytes.into())),
         ("RINGDOVE_SLOTS", Value::Number(geometry.slot_count.into())),
+        (
+            "bytes of a pair's slot (RINGDOVE_STAGING_BYTES)",
+            Value::Number(geometry.pair_slot_bytes.into()),
+        ),
         ("RINGDOVE_LOW_LATENCY_BYTES", Value::Number(geometry.low_latency_bytes.into())),
     ])
 }

@@ -49,7 +49,10 @@ impl Installed {
         assert!(sdk.status.success(), "{}", String::from_utf8_lossy(&sdk.stderr));
         let program = self.path(name);
         let mut compiler = Command::new("cc");
-        compiler.args(["-O1", "-Wall", "-Wextra", "-Werror", "-I"]).arg(source("include"));
+        compiler
+            .args(["-O1", "-pthread", "-Wall", "-Wextra", "-Werror", "-I"])
+            .arg(source("include"));
+        compiler.arg("-I").arg(self.path("sdk/include"));
         compiler.arg(source(&format!("tests/{name}.c"))).arg("-o").arg(&program);
         compiler.arg("-L").arg(self.0.path()).arg("-L").arg(self.path("sdk/lib64"));
         let output = compiler.args(["-lnccl", "-lcuda"]).output().unwrap();

@@ -75,7 +75,8 @@ impl RankEngine {
         output: usize,
         destination: &RegisteredBuffer,
     ) -> Result<()> {
-        for (number, place) in (0..).zip(&state.memory.layout.ports) {
+        for place in state.memory.layout.ports() {
+            let number = place.number;
             let lane = place.end.lane;
             if place.end.side != Side::Send || lane.kind != LaneKind::Direct {
                 continue;
