@@ -5,11 +5,11 @@ mod kinds;
 mod remedies;
 mod value;
 
-pub use kinds::{CopyContext, InterNodeSlots, ThroughHost, VerbsOrder};
+pub use kinds::{InterNodeSlots, ThroughHost, VerbsOrder};
 pub use remedies::Remedies;
 
 use crate::error::Result;
-use crate::id::{AdapterName, EngineKind, PciId};
+use crate::id::{AdapterName, CopyContext, EngineKind, PciId};
 use std::path::PathBuf;
 use std::time::Duration;
 use value::{Value, is_bus_id};

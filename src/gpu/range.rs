@@ -2,7 +2,7 @@
 
 use super::{ContextStreams, Current, DeviceMemory, SignalStream};
 use crate::error::{Error, Result};
-use crate::settings::CopyContext;
+use crate::id::CopyContext;
 use crate::shared::{DeviceRange, DmaBuffer, Owner};
 use cudarc::driver::{CudaContext, CudaSlice, DevicePtr, sys};
 use std::os::fd::{FromRawFd, OwnedFd};

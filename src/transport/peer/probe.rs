@@ -10,8 +10,7 @@ use crate::error::{Error, Result};
 use crate::gpu::{
     ContextStreams, Current, DeviceMemory, Home, PinnedMemory, SignalStream, way_on_own_device,
 };
-use crate::id::{Rank, SignalWay};
-use crate::settings::CopyContext;
+use crate::id::{CopyContext, Rank, SignalWay};
 use crate::shared::Region;
 use cudarc::driver::{CudaContext, sys};
 use std::sync::Arc;
