@@ -172,6 +172,28 @@ impl FromStr for PciId {
     }
 }
 
+/// In which context copies between GPUs are enqueued.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CopyContext {
+    /// In that of the program.
+    #[default]
+    Shared,
+    /// In one of the library's on each GPU.
+    Own,
+}
+
+impl FromStr for CopyContext {
+    type Err = ();
+
+    fn from_str(text: &str) -> std::result::Result<Self, ()> {
+        match text {
+            "shared" => Ok(Self::Shared),
+            "own" => Ok(Self::Own),
+            _ => Err(()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,7 +9,7 @@ pub use kinds::{InterNodeSlots, ThroughHost, VerbsOrder};
 pub use remedies::Remedies;
 
 use crate::error::Result;
-use crate::id::{AdapterName, EngineKind, PciId};
+use crate::id::{AdapterName, CopyContext, EngineKind, PciId};
 use std::path::PathBuf;
 use std::time::Duration;
 use value::{Value, is_bus_id};
@@ -175,6 +175,11 @@ settings! {
         "ranks of one node whose messages go through pinned host memory: `auto`, pairs that do \
          not reach each other's GPU memory; `always`, all; `never`, none, and such a pair is an \
          error";
+    copy_context: CopyContext = "RINGDOVE_COPY_CONTEXT", "shared",
+        |value| value.number("shared or own", |_| true),
+        "context of the copies between GPUs: `shared`, that of the program, or `own`, one of the \
+         library's on each GPU, which takes some hundred MiB of it, and which the program's module \
+         loads do not stop; the first communicator of a process decides";
     inter_node_slots: InterNodeSlots = "RINGDOVE_INTER_NODE_SLOTS", "auto",
         |value| value.number("auto, device or host", |_| true),
         "where messages from other nodes land: `device`, `host` (pinned, which kernels read \
@@ -286,6 +291,7 @@ mod tests {
             ("RINGDOVE_ENGINE_IDS", "10ee"),
             ("RINGDOVE_INTER_NODE_SLOTS", "nowhere"),
             ("RINGDOVE_THROUGH_HOST", "sometimes"),
+            ("RINGDOVE_COPY_CONTEXT", "other"),
             ("RINGDOVE_VERBS_ORDER", "none"),
         ] {
             let message = with(name, value).unwrap_err().to_string();

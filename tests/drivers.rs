@@ -10,7 +10,7 @@ use cudarc::driver::{CudaContext, DriverError, result, sys};
 use cudarc::nvrtc::Ptx;
 use hardware::drivers::{BYTES, everywhere, is_real, on_drivers, sum_up, without};
 use hardware::{World, settings, sum};
-use ringdove::id::{EngineKind, SignalWay};
+use ringdove::id::{CopyContext, EngineKind, SignalWay};
 use ringdove::settings::Remedies;
 use ringdove::{Communicator, Error, ReduceOp, Settings, ThroughHost};
 use std::path::Path;
@@ -425,8 +425,8 @@ fn ranks_share_a_gpu_within_its_queues() {
     everywhere("one-gpu", &sets, || sum_up(&World::new(4), 10).unwrap());
 }
 
-/// Another thread of the program loads code, allocates and frees on rank 0's GPU meanwhile.
-fn interfere(context: &Arc<CudaContext>, rounds: usize) {
+/// Another thread of the program allocates and frees on rank 0's GPU meanwhile.
+fn allocate(context: &Arc<CudaContext>, rounds: usize) {
     for _ in 0..rounds {
         context.bind_to_thread().unwrap();
         // SAFETY: the context is current, and nobody else knows the memory.
@@ -434,12 +434,21 @@ fn interfere(context: &Arc<CudaContext>, rounds: usize) {
             let memory = result::malloc_sync(1 << 20).unwrap();
             result::free_sync(memory).unwrap();
         }
+    }
+}
+
+/// Another thread loads code there meanwhile.
+fn load(context: &Arc<CudaContext>, rounds: usize) {
+    for _ in 0..rounds {
         drop(context.load_module(Ptx::from_src(ringdove_kernels::ptx::EXECUTOR)).unwrap());
     }
 }
 
-/// Collectives beside such a thread: what comes of them.
-fn collectives_beside_a_user(settings: &Settings) -> ringdove::Result<()> {
+/// Collectives beside a thread that does something ten times: what comes of them.
+fn collectives_beside_a_user(
+    settings: &Settings,
+    interfere: fn(&Arc<CudaContext>, usize),
+) -> ringdove::Result<()> {
     let world = World::with(2, settings);
     let mut buffers = world.upload(&vec![vec![0; BYTES]; 2]);
     let context = world.communicators[0].context();
@@ -465,16 +474,50 @@ fn collectives_beside_a_user(settings: &Settings) -> ringdove::Result<()> {
 #[test]
 fn a_user_who_loads_and_frees_beside_collectives() {
     everywhere("pcie4", &["memops=all", "context-lock=on"], || {
-        let limit = Duration::from_secs(2);
-        let hasty = Settings { wait_timeout: limit, drop_timeout: limit, ..settings() };
-        match collectives_beside_a_user(&hasty) {
-            Ok(()) => println!("found: this driver lets collectives go on beside such calls"),
-            Err(Error::WaitExpired(_)) => {
-                println!("found: this driver stops collectives while such calls wait for them");
+        let calls: [(_, fn(&_, _)); 2] = [("allocations", allocate), ("module loads", load)];
+        for (what, interfere) in calls {
+            match collectives_beside_a_user(&without(Remedies::default()), interfere) {
+                Ok(()) => println!("found: this driver lets collectives go on beside {what}"),
+                Err(Error::WaitExpired(_)) => {
+                    println!("found: this driver stops collectives while {what} wait for them");
+                }
+                Err(error) => panic!("{error}"),
             }
-            Err(error) => panic!("{error}"),
         }
     });
+}
+
+/// If this fails, a program that loads code while collectives run has no way to do so: its load
+/// waits for a kernel that waits for a copy, which waits for the load.
+#[test]
+fn copies_in_a_context_of_their_own_go_on_beside_module_loads() {
+    everywhere("pcie4", &["context-lock=on", "context-lock=on,connections=1"], || {
+        let settings = Settings { copy_context: CopyContext::Own, ..settings() };
+        collectives_beside_a_user(&settings, load).unwrap();
+    });
+}
+
+#[test]
+fn copies_in_the_users_context_stop_beside_module_loads() {
+    on_drivers("pcie4", &["context-lock=on"], || {
+        let error = collectives_beside_a_user(&without(Remedies::default()), load).unwrap_err();
+        assert!(matches!(error, Error::WaitExpired(_)), "{error}");
+    });
+}
+
+/// If this fails, ranks in processes of their own or on a shared GPU do not work with copies in
+/// another context.
+#[test]
+fn copies_in_a_context_of_their_own_reach_what_others_do() {
+    let own = "export RINGDOVE_COPY_CONTEXT=own";
+    if hardware::perf::on_real_hardware() {
+        return;
+    }
+    for (machine, processes) in [("pcie4", 2), ("one-gpu", 1), ("pcie4 x 2", 2)] {
+        let line = "all-reduce -g 2 -b 64 -e 1M -f 128 -n 2 -w 1 -c 1";
+        let ended = hardware::perf::perf((machine, processes), "", own, line);
+        hardware::perf::assert_right(machine, &ended);
+    }
 }
 
 /// If this fails, the steps that wait for a machine with a GPU fail there for reasons that need no

@@ -74,12 +74,17 @@ impl Current {
     /// # Errors
     /// [`Error::Cuda`] where the driver refuses.
     pub fn bind(context: &CudaContext) -> Result<Self> {
+        Self::bind_handle(context.cu_ctx())
+    }
+
+    /// As [`Self::bind`], for a context that is alive.
+    pub(super) fn bind_handle(context: sys::CUcontext) -> Result<Self> {
         // Not cudarc's `bind_to_thread`: it hands out the error of an earlier call that had no way
         // to report it, such as the drop of a buffer of the user's, which is not ours to report.
         let bound = result::ctx::get_current();
-        if bound.map_err(Error::from_driver("cuCtxGetCurrent"))? != Some(context.cu_ctx()) {
-            // SAFETY: the context lives as long as the borrow.
-            unsafe { result::ctx::set_current(context.cu_ctx()) }
+        if bound.map_err(Error::from_driver("cuCtxGetCurrent"))? != Some(context) {
+            // SAFETY: the context is alive during this call.
+            unsafe { result::ctx::set_current(context) }
                 .map_err(Error::from_driver("cuCtxSetCurrent"))?;
         }
         Ok(Self { _thread: PhantomData })

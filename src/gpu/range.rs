@@ -2,6 +2,7 @@
 
 use super::{ContextStreams, Current, DeviceMemory, SignalStream};
 use crate::error::{Error, Result};
+use crate::id::CopyContext;
 use crate::shared::{DeviceRange, DmaBuffer, Owner};
 use cudarc::driver::{CudaContext, CudaSlice, DevicePtr, sys};
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -127,7 +128,6 @@ const ROOM_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Writes single words into device memory, in order, on a stream of the context.
 pub struct StreamWriter {
-    context: Arc<CudaContext>,
     streams: Arc<ContextStreams>,
     words: Arc<dyn DeviceRange>,
 }
@@ -138,7 +138,8 @@ impl StreamWriter {
     /// # Errors
     /// [`Error::Cuda`] where a stream cannot be made.
     pub fn new(context: &Arc<CudaContext>, words: Arc<dyn DeviceRange>) -> Result<Self> {
-        Ok(Self { context: context.clone(), streams: ContextStreams::of(context)?, words })
+        let streams = ContextStreams::of(context, CopyContext::Shared)?;
+        Ok(Self { streams, words })
     }
 
     /// Writes words, in order, after what the host did before.
@@ -147,7 +148,7 @@ impl StreamWriter {
     /// [`Error::Cuda`] with the driver's answer; [`Error::Argument`] for an address outside of
     /// the words; [`Error::HostWaitExpired`] where the device does not write those before.
     pub fn write(&mut self, words: impl Iterator<Item = (u64, u64)>) -> Result<()> {
-        let current = Current::bind(&self.context)?.apart_from_captures()?;
+        let current = self.streams.home().bind()?.apart_from_captures()?;
         let mut stream = self.streams.words();
         for (address, value) in words {
             let last = self.words.length_bytes().checked_sub(8);

@@ -7,7 +7,7 @@
 //! next begins. Its source must stay as it is until the copy has ended; so words take turns, and
 //! one is used again only after an event behind its copy has come.
 
-use super::{Current, OwnStream, PinnedMemory};
+use super::{Current, Home, OwnStream, PinnedMemory};
 use crate::error::Result;
 use crate::id::SignalWay;
 use crate::shared::WordArray;
@@ -42,13 +42,13 @@ pub(crate) struct SignalStream {
 }
 
 impl SignalStream {
-    /// A new stream of `context`, which raises signals in this `way`.
+    /// A new stream, which raises signals in this `way`.
     ///
     /// # Errors
     /// [`Error::Cuda`] where stream, events or pinned memory cannot be made.
-    pub fn new(context: &Arc<CudaContext>, way: SignalWay) -> Result<Self> {
-        let stream = OwnStream::new(context)?;
-        Ok(Self { stream, way, words: Words::new(context)? })
+    pub fn new(home: &Home, way: SignalWay) -> Result<Self> {
+        let stream = OwnStream::at(home)?;
+        Ok(Self { stream, way, words: Words::new(home)? })
     }
 
     /// The stream.
@@ -117,10 +117,10 @@ impl fmt::Debug for Words {
 }
 
 impl Words {
-    fn new(context: &Arc<CudaContext>) -> Result<Self> {
-        let memory = Arc::new(PinnedMemory::zeroed(context, WORDS * size_of::<u64>())?);
+    fn new(home: &Home) -> Result<Self> {
+        let memory = Arc::new(PinnedMemory::zeroed(home.context(), WORDS * size_of::<u64>())?);
         let words = memory.region().words64(0, WORDS)?;
-        let behind = (0..SEGMENTS).map(|_| Event::new(context)).collect::<Result<_>>()?;
+        let behind = (0..SEGMENTS).map(|_| Event::new(home)).collect::<Result<_>>()?;
         Ok(Self { memory, words, used: 0, behind })
     }
 
@@ -168,7 +168,7 @@ impl Words {
 /// An event without a time.
 #[derive(Debug)]
 pub(crate) struct Event {
-    context: Arc<CudaContext>,
+    home: Home,
     handle: sys::CUevent,
 }
 
@@ -177,13 +177,13 @@ unsafe impl Send for Event {}
 
 impl Event {
     /// A new event, which was never recorded.
-    pub fn new(context: &Arc<CudaContext>) -> Result<Self> {
-        let current = Current::bind(context)?;
+    pub fn new(home: &Home) -> Result<Self> {
+        let current = home.bind()?;
         let mut handle = std::ptr::null_mut();
         let flags = sys::CUevent_flags_enum::CU_EVENT_DISABLE_TIMING as u32;
         // SAFETY: the context is current and `handle` outlives the call.
         current.check("cuEventCreate", unsafe { sys::cuEventCreate(&mut handle, flags) })?;
-        Ok(Self { context: context.clone(), handle })
+        Ok(Self { home: home.clone(), handle })
     }
 
     /// It comes when all that was enqueued on `stream` has ended.
@@ -204,7 +204,7 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        if Current::bind(&self.context).is_ok() {
+        if self.home.bind().is_ok() {
             // SAFETY: made by `new`, destroyed only here.
             unsafe { sys::cuEventDestroy_v2(self.handle) };
         }

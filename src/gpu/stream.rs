@@ -1,6 +1,6 @@
 //! Streams of the library's own.
 
-use super::Current;
+use super::{Current, Home};
 use crate::error::Result;
 use cudarc::driver::{CudaContext, sys};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ const NON_BLOCKING: u32 = sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u3
 /// Not one of `cudarc`'s: the first of those in a context waits for the whole device.
 #[derive(Debug)]
 pub(crate) struct OwnStream {
-    context: Arc<CudaContext>,
+    home: Home,
     handle: sys::CUstream,
 }
 
@@ -32,7 +32,15 @@ impl OwnStream {
     /// # Errors
     /// [`Error::Cuda`](crate::Error::Cuda) where a stream cannot be made.
     pub fn new(context: &Arc<CudaContext>) -> Result<Self> {
-        let current = Current::bind(context)?;
+        Self::at(&Home::from(context))
+    }
+
+    /// As [`Self::new`], there.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn at(home: &Home) -> Result<Self> {
+        let current = home.bind()?;
         let (mut least, mut greatest) = (0, 0);
         // SAFETY: both targets outlive the call.
         current.check("cuCtxGetStreamPriorityRange", unsafe {
@@ -45,7 +53,7 @@ impl OwnStream {
         current.check("cuStreamCreateWithPriority", unsafe {
             sys::cuStreamCreateWithPriority(&mut handle, NON_BLOCKING, own)
         })?;
-        Ok(Self { context: context.clone(), handle })
+        Ok(Self { home: home.clone(), handle })
     }
 
     /// A new stream of the kind that users make, in the queues that theirs share. As [`Self::new`].
@@ -58,7 +66,7 @@ impl OwnStream {
         // SAFETY: the context is current and `handle` outlives the call.
         let status = unsafe { sys::cuStreamCreate(&mut handle, NON_BLOCKING) };
         current.check("cuStreamCreate", status)?;
-        Ok(Self { context: context.clone(), handle })
+        Ok(Self { home: Home::from(context), handle })
     }
 
     /// The driver's handle, valid as long as this value.
@@ -83,7 +91,7 @@ impl OwnStream {
     /// # Errors
     /// [`Error::Cuda`](crate::Error::Cuda) with the error of what was enqueued.
     pub fn synchronize(&self) -> Result<()> {
-        let current = Current::bind(&self.context)?;
+        let current = self.home.bind()?;
         // SAFETY: the stream lives until drop.
         current.check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(self.handle) })
     }
@@ -91,7 +99,7 @@ impl OwnStream {
 
 impl Drop for OwnStream {
     fn drop(&mut self) {
-        if Current::bind(&self.context).is_ok() {
+        if self.home.bind().is_ok() {
             // What is enqueued here ends by itself; memory may be freed after this.
             // SAFETY: made by `new`, destroyed only here.
             unsafe {

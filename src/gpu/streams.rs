@@ -2,10 +2,11 @@
 //! context has few hardware queues, and each stream more brings a user's streams nearer to standing
 //! behind one another.
 
-use super::SignalStream;
+use super::driver::{self, Access};
 use super::signal::way_on_own_device;
+use super::{Home, SignalStream};
 use crate::error::Result;
-use crate::id::SignalWay;
+use crate::id::{CopyContext, SignalWay};
 use cudarc::driver::CudaContext;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -17,7 +18,7 @@ pub(crate) const COPY_STREAMS: usize = 3;
 /// The streams of one context.
 #[derive(Debug)]
 pub(crate) struct ContextStreams {
-    context: Arc<CudaContext>,
+    home: Home,
     copies: [Mutex<SignalStream>; COPY_STREAMS],
     words: Mutex<SignalStream>,
     /// Transports that enqueue copies.
@@ -28,26 +29,34 @@ pub(crate) struct ContextStreams {
 static OPEN: Mutex<Vec<Weak<ContextStreams>>> = Mutex::new(Vec::new());
 
 impl ContextStreams {
-    /// The streams of `context`, made now if nobody holds them. Making streams may wait for the
-    /// device, so it belongs to initialisation only.
+    /// The streams for ranks on `context`, made now if nobody holds them, in the context that is
+    /// `wanted`. Making streams may wait for the device, so it belongs to initialisation only.
     ///
     /// # Errors
     /// [`Error::Cuda`](crate::Error::Cuda) where streams cannot be made.
-    pub fn of(context: &Arc<CudaContext>) -> Result<Arc<Self>> {
+    pub fn of(context: &Arc<CudaContext>, wanted: CopyContext) -> Result<Arc<Self>> {
         // Held while they are made: another thread would make more.
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|streams| streams.strong_count() > 0);
-        let of_context = |streams: &Arc<Self>| streams.context.cu_ctx() == context.cu_ctx();
-        if let Some(streams) = open.iter().filter_map(Weak::upgrade).find(of_context) {
+        if let Some(streams) = find(&open, context) {
             return Ok(streams);
         }
-        let stream = |way| SignalStream::new(context, way).map(Mutex::new);
+        let home = match wanted {
+            CopyContext::Shared => Home::from(context),
+            CopyContext::Own => Home::own(context)?,
+        };
+        let stream = |way| SignalStream::new(&home, way).map(Mutex::new);
         let copies = [stream(SignalWay::Copy)?, stream(SignalWay::Copy)?, stream(SignalWay::Copy)?];
         let words = stream(way_on_own_device(context))?;
         let transports = AtomicUsize::new(0);
-        let streams = Arc::new(Self { context: context.clone(), copies, words, transports });
+        let streams = Arc::new(Self { home, copies, words, transports });
         open.push(Arc::downgrade(&streams));
         Ok(streams)
+    }
+
+    /// The context that they are in.
+    pub fn home(&self) -> &Home {
+        &self.home
     }
 
     /// A stream for copies to peers. Whoever raises signals on it sets the way first.
@@ -75,4 +84,23 @@ impl ContextStreams {
     pub fn are_shared(&self) -> bool {
         self.transports.load(Ordering::Relaxed) > 1
     }
+}
+
+fn find(open: &[Weak<ContextStreams>], context: &CudaContext) -> Option<Arc<ContextStreams>> {
+    let of_context =
+        |streams: &Arc<ContextStreams>| streams.home.context().cu_ctx() == context.cu_ctx();
+    open.iter().filter_map(Weak::upgrade).find(of_context)
+}
+
+/// Enables access from `from`'s device, and from the streams there, to memory of `to`'s.
+///
+/// # Errors
+/// [`Error::Cuda`](crate::Error::Cuda) with the driver's answer.
+pub(crate) fn enable_peer_access(from: &CudaContext, to: &CudaContext) -> Result<Access> {
+    let access = driver::enable_peer_access(from, to)?;
+    let streams = find(&OPEN.lock().unwrap_or_else(PoisonError::into_inner), from);
+    if let (Access::Direct, Some(streams)) = (access, streams) {
+        streams.home.open_peer(to)?;
+    }
+    Ok(access)
 }

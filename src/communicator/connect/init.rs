@@ -19,6 +19,7 @@ use crate::communicator::state::{
 };
 use crate::engine::Alarm;
 use crate::error::{Error, Result};
+use crate::gpu::ContextStreams;
 use crate::id::{EngineKind, LaneId, Rank};
 use crate::settings::Settings;
 use crate::transport::verbs::VerbsTransport;
@@ -417,6 +418,8 @@ fn rank_state(
         return Err(Error::argument("rank", expected, rank.0));
     }
     let slots = InterNodeSlotMemory::Device;
+    // Held by the memory, and found by all who enqueue copies.
+    let _streams = ContextStreams::of(context, settings.copy_context)?;
     let memory = RankMemory::new(context, geometry, rank, (slots, settings.ring_log2))?;
     let memory = match geometry.engine {
         EngineKind::Proxy => memory,

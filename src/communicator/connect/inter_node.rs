@@ -12,7 +12,7 @@ use crate::communicator::state::{
     Endpoint as Addresses, ForAdapter, Geometry, InterNodeSlotMemory, Nodes, RankMemory, RankState,
 };
 use crate::error::{Error, Result};
-use crate::gpu::{StreamWriter, orders_adapter_writes, pci_address};
+use crate::gpu::{ContextStreams, StreamWriter, orders_adapter_writes, pci_address};
 use crate::id::{LaneId, Rank};
 use crate::settings::{InterNodeSlots, Settings, VerbsOrder};
 use crate::shared::{DeviceRange, Extent, Region};
@@ -196,6 +196,8 @@ impl InterNodeAdapter {
         geometry: &Geometry,
         settings: &Settings,
     ) -> Result<(RankMemory, Self)> {
+        // Held by the memory, and found by all who enqueue copies.
+        let _streams = ContextStreams::of(context, settings.copy_context)?;
         let allocate = |slot_memory| {
             let memory =
                 RankMemory::new(context, geometry, rank, (slot_memory, settings.ring_log2))?;

@@ -7,7 +7,7 @@ use crate::engine::RegionDescriptor;
 use crate::engine::device::Channel;
 use crate::error::{Error, Result};
 use crate::gpu::{ContextStreams, DeviceMemory, GpuRange, Keeper, PinnedMemory};
-use crate::id::{EngineKind, Rank};
+use crate::id::{CopyContext, EngineKind, Rank};
 use crate::plan::{LaneKind, Side};
 use crate::shared::{AtomicWord32, AtomicWord64, Region};
 use cudarc::driver::CudaContext;
@@ -167,7 +167,7 @@ impl RankMemory {
             host_lanes: OnceLock::new(),
             layout,
             ring_log2,
-            streams: ContextStreams::of(context)?,
+            streams: ContextStreams::of(context, CopyContext::Shared)?,
             registered: Arc::default(),
         })
     }

@@ -11,8 +11,8 @@ pub(crate) mod probe;
 
 use super::{Polled, SignalWrite, Transfer, Transport};
 use crate::error::{Error, Result, TransportCause, TransportError};
-use crate::gpu::{COPY_STREAMS, ContextStreams, Current, Event, OwnStream};
-use crate::id::{LaneId, Position, SignalWay};
+use crate::gpu::{COPY_STREAMS, ContextStreams, Current, Event, Home, OwnStream};
+use crate::id::{CopyContext, LaneId, Position, SignalWay};
 use crate::settings::Remedies;
 use cudarc::driver::{CudaContext, sys};
 use std::sync::Arc;
@@ -29,7 +29,6 @@ const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// Moves bytes between GPUs of one node.
 #[derive(Debug)]
 pub(crate) struct PeerTransport {
-    context: Arc<CudaContext>,
     /// Lanes are dealt out over them.
     streams: Arc<ContextStreams>,
     tallies: [Tally; COPY_STREAMS],
@@ -52,9 +51,9 @@ struct Tally {
 }
 
 impl Tally {
-    fn new(context: &Arc<CudaContext>) -> Result<Self> {
+    fn new(home: &Home) -> Result<Self> {
         let latest = (LaneId(0), Position(0));
-        Ok(Self { pending: 0, marked: 0, mark: Event::new(context)?, latest })
+        Ok(Self { pending: 0, marked: 0, mark: Event::new(home)?, latest })
     }
 
     /// How many transfers have ended since the last call. `is_shared`: others use the stream.
@@ -82,12 +81,11 @@ impl PeerTransport {
     /// # Errors
     /// [`Error::Cuda`] where streams cannot be made.
     pub fn new(context: &Arc<CudaContext>, remedies: &Remedies) -> Result<Self> {
-        let streams = ContextStreams::of(context)?;
-        let tally = || Tally::new(context);
+        let streams = ContextStreams::of(context, CopyContext::Shared)?;
+        let tally = || Tally::new(streams.home());
         let tallies = [tally()?, tally()?, tally()?];
         streams.enter();
         Ok(Self {
-            context: context.clone(),
             streams,
             tallies,
             signal_way: SignalWay::Copy,
@@ -161,7 +159,7 @@ impl PeerTransport {
 
     /// Makes the context current on the engine's thread.
     fn bind(&self, lane: LaneId, position: Position) -> Result<Current, TransportError> {
-        let current = Current::bind(&self.context).and_then(|current| {
+        let current = self.streams.home().bind().and_then(|current| {
             if self.is_apart_from_captures { current.apart_from_captures() } else { Ok(current) }
         });
         current.map_err(|error| TransportError { lane, position, cause: cause(error) })
@@ -204,7 +202,7 @@ impl Drop for PeerTransport {
         let began = Instant::now();
         while !self.is_idle() {
             // A failed context copies nothing any more.
-            let Ok(current) = Current::bind(&self.context) else { break };
+            let Ok(current) = self.streams.home().bind() else { break };
             if self.ended(&current).is_err() {
                 break;
             }

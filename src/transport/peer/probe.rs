@@ -7,8 +7,10 @@
 //! back.
 
 use crate::error::{Error, Result};
-use crate::gpu::{Current, DeviceMemory, PinnedMemory, SignalStream, way_on_own_device};
-use crate::id::{Rank, SignalWay};
+use crate::gpu::{
+    ContextStreams, Current, DeviceMemory, Home, PinnedMemory, SignalStream, way_on_own_device,
+};
+use crate::id::{CopyContext, Rank, SignalWay};
 use crate::shared::Region;
 use cudarc::driver::{CudaContext, sys};
 use std::sync::Arc;
@@ -69,6 +71,7 @@ pub(crate) fn probe(context: &Arc<CudaContext>, rank: Rank, targets: Vec<Target>
 
 struct Probe<'a> {
     context: &'a Arc<CudaContext>,
+    home: Home,
     rank: Rank,
     targets: Vec<Target>,
     signals: SignalStream,
@@ -101,8 +104,10 @@ impl<'a> Probe<'a> {
         signal.store(pattern, Ordering::Relaxed);
         let source = DeviceMemory::zeroed(context, 2 * DATA_BYTES)?;
         source.write(place::PATTERN, bytemuck::bytes_of(&[pattern; DATA_BYTES / 8]))?;
-        let signals = SignalStream::new(context, SignalWay::Copy)?;
-        Ok(Self { context, rank, targets, signals, memory, region, source })
+        // In the context in which the copies of collectives will be.
+        let home = ContextStreams::of(context, CopyContext::Shared)?.home().clone();
+        let signals = SignalStream::new(&home, SignalWay::Copy)?;
+        Ok(Self { context, home, rank, targets, signals, memory, region, source })
     }
 
     fn pattern(&self) -> u64 {
@@ -111,7 +116,7 @@ impl<'a> Probe<'a> {
 
     /// Copies data and signals there and back. Gives what does not come back.
     fn check_copies(&self) -> Result<Vec<(Rank, Mismatch)>> {
-        let current = Current::bind(self.context)?;
+        let current = self.home.bind()?;
         self.write_all(&current, place::PATTERN)?;
         self.read_all(&current)?;
         self.write_all(&current, place::ZEROS)?;
@@ -136,7 +141,7 @@ impl<'a> Probe<'a> {
         if way_on_own_device(self.context) == SignalWay::Copy {
             return Ok(SignalWay::Copy);
         }
-        let current = Current::bind(self.context)?;
+        let current = self.home.bind()?;
         self.signals.set_way(SignalWay::StreamWrite);
         // Another value than that of the copies, so that none of theirs is taken for it.
         let value = !self.pattern();
