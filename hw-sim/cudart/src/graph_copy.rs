@@ -75,23 +75,12 @@ impl Copy3d {
 /// A copy of contiguous bytes.
 fn plain(to: u64, from: u64, bytes: usize, kind: c_int) -> Outcome<DriverCopy3d> {
     check_direction(kind)?;
-    let side = |device| Side {
-        memory_type: UNIFIED,
-        device,
-        pitch: bytes,
-        height: 1,
-        ..Side::default()
-    };
+    let side =
+        |device| Side { memory_type: UNIFIED, device, pitch: bytes, height: 1, ..Side::default() };
     Ok(DriverCopy3d { from: side(from), to: side(to), extent: [bytes, 1, 1] })
 }
 
-fn add(
-    node: Out<Handle>,
-    graph: Handle,
-    before: u64,
-    count: usize,
-    copy: DriverCopy3d,
-) -> Outcome {
+fn add(node: Out<Handle>, graph: Handle, before: u64, count: usize, copy: DriverCopy3d) -> Outcome {
     driver::cuGraphAddMemcpyNode(node, graph, before, count, In::of(&copy), context()?)
 }
 
