@@ -24,7 +24,7 @@ mod signal;
 mod stream;
 
 pub use buffer::{DeviceBuffer, DeviceBufferMut};
-pub(crate) use current::{Allocation, Current, keeping_errors, outside_captures};
+pub(crate) use current::{Allocation, Capture, Current, keeping_errors, outside_captures};
 pub(crate) use driver::{Access, enable_peer_access, orders_adapter_writes, pci_address};
 pub use driver::{device_count, open_device};
 pub(crate) use executor::{Executor, Upload};
