@@ -101,6 +101,11 @@ settings! {
             (2..=64).contains(n) && n.is_power_of_two()
         }),
         "staging slots of each lane: a power of two, from 2 to 64";
+    staging_bytes: Option<u64> = "RINGDOVE_STAGING_BYTES", "",
+        |value| value.optional("a number of bytes, or nothing"),
+        "the most bytes of staging memory of a rank: slots between ranks that are no neighbours \
+         in a ring shrink from 131072 bytes, to 512 at least, until all fit; empty: 67108864 \
+         more than the slots between neighbours take";
     low_latency_bytes: u32 = "RINGDOVE_LOW_LATENCY_BYTES", "16384",
         |value| value.number("a multiple of 16 from 0 to 262144", |n: &u32| {
             *n <= 262_144 && n.is_multiple_of(16)

@@ -20,6 +20,22 @@ fn all_reduce_over_two_nodes_is_right_with_one_and_several_gpus_each() {
     }
 }
 
+/// If this fails, ranks pay for connections that they never use, or never get one that they need.
+#[test]
+fn ranks_of_different_nodes_are_connected_when_they_first_need_it() {
+    if on_real_hardware() {
+        return;
+    }
+    let log = "export RINGDOVE_LOG=ringdove::communicator::connect::on_demand=debug";
+    // A ring of four ranks; then every rank with every other; of each pair, both ends say it.
+    for (line, ends) in [("all-reduce", 8), ("all-to-all", 12)] {
+        let line = format!("{line} -g 1 -b 4K -e 64K -f 16 -n 2 -w 1");
+        let ended = perf(("pcie4 x 4", 4), "", log, &line);
+        assert_right(&line, &ended);
+        assert_eq!(ended.1.matches(" connected ").count(), ends, "{line}: {}", ended.1);
+    }
+}
+
 /// If this fails, copies that a kernel waits for stand behind it in a hardware queue.
 #[test]
 fn nodes_work_with_few_and_many_hardware_queues() {

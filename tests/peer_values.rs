@@ -20,6 +20,8 @@ const PLACE: &str = "RINGDOVE_TEST_PEER_VALUES";
 /// More than two ranks need of each.
 const SIGNAL_BYTES: u64 = 1 << 20;
 const STAGING_BYTES: u64 = 64 << 20;
+/// Two ranks are neighbours: nothing shrinks.
+const PAIR_SLOT_BYTES: u64 = 128 << 10;
 /// Nothing of any process is there.
 const NOWHERE: u64 = 0x0dea_dbee_f000;
 
@@ -123,6 +125,7 @@ fn lie(lie: Lie) {
         text("RINGDOVE_BLOCKS", settings.blocks_max.to_string()),
         text("RINGDOVE_SLOT_BYTES", settings.slot_bytes.to_string()),
         text("RINGDOVE_SLOTS", settings.slot_count.to_string()),
+        text("bytes of a pair's slot (RINGDOVE_STAGING_BYTES)", PAIR_SLOT_BYTES.to_string()),
         text("RINGDOVE_LOW_LATENCY_BYTES", settings.low_latency_bytes.to_string()),
         text("RINGDOVE_VERBS_ORDER", settings.verbs_order.to_string()),
     ];

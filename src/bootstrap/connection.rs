@@ -82,16 +82,16 @@ pub(super) struct Connection {
 
 impl Connection {
     pub fn connecting(socket: TcpStream, address: SocketAddr, own: Identity, now: Instant) -> Self {
-        Self::new(socket, (address, false), own, Stage::Connecting(own), now)
+        Self::new(socket, address, own, Stage::Connecting(own), now)
     }
 
     pub fn accepted(socket: TcpStream, address: SocketAddr, own: Identity, now: Instant) -> Self {
-        Self::new(socket, (address, true), own, Stage::AwaitsHello(own), now)
+        Self::new(socket, address, own, Stage::AwaitsHello(own), now)
     }
 
     fn new(
         socket: TcpStream,
-        (address, accepted): (SocketAddr, bool),
+        address: SocketAddr,
         own: Identity,
         stage: Stage,
         now: Instant,
@@ -99,7 +99,7 @@ impl Connection {
         Self {
             socket,
             address,
-            accepted,
+            accepted: matches!(stage, Stage::AwaitsHello(_)),
             authenticated: false,
             owner_checked: false,
             stage,

@@ -221,10 +221,28 @@ fn messages_out_of_place_end_the_job_with_their_sender_named() {
     }
 }
 
+/// If this fails, a rank speaks in the name of others, or sends notes around in circles.
+#[test]
+fn notes_of_others_and_notes_that_lead_back_end_the_job_with_their_sender_named() {
+    for (from, to) in [(2, 0), (0, 2), (u32::MAX, 0), (1, 3), (1, u32::MAX), (1, 1)] {
+        let mut below = below_a_rank();
+        below.raw.send(&Message::Note { from: Rank(from), to: Rank(to) }, &[b"x"]);
+        let error = failure(&below.top);
+        let BootstrapError::Protocol { peer, .. } = &error else { panic!("{error}") };
+        assert_eq!(peer, "rank 1", "{from} to {to}: {error}");
+    }
+    let mut below = below_a_rank();
+    let (notes, received) = std::sync::mpsc::channel();
+    below.other.on_note(move |rank, bytes| notes.send((rank, bytes.to_vec())).unwrap());
+    below.raw.send(&Message::Note { from: Rank(1), to: Rank(2) }, &[b"a true one"]);
+    let seen = received.recv_timeout(Duration::from_secs(10)).unwrap();
+    assert_eq!(seen, (Rank(1), b"a true one".to_vec()));
+}
+
 #[test]
 fn an_unknown_tag_is_refused_though_it_is_authentic() {
     let mut below = below_a_rank();
-    let bytes = below.raw.seal(&[10, 0, 0].as_slice().into());
+    let bytes = below.raw.seal(&[11, 0, 0].as_slice().into());
     below.raw.socket.write_all(&bytes).unwrap();
     assert!(matches!(failure(&below.top), BootstrapError::Protocol { .. }));
 }

@@ -35,6 +35,8 @@ pub(crate) enum Message {
     Leaving,
     /// To the parent: bytes of a caller, which follow. Nobody answers.
     Report,
+    /// Towards a rank, along the tree: bytes of another one, which follow.
+    Note { from: Rank, to: Rank },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

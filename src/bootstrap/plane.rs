@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 
 /// The most bytes of names and values that a rank brings: they travel in its first message.
 const TERMS_BYTES_MAX: usize = EARLY_BYTES_MAX / 2;
+/// The most bytes of one note: room for a few addresses and keys.
+const NOTE_BYTES_MAX: usize = 1 << 16;
 /// How long after every deadline of the I/O thread a caller gives up on it.
 const LAST_RESORT: Duration = Duration::from_secs(5);
 /// How long dropping a plane waits until the neighbours have got the notice.
@@ -236,6 +238,32 @@ impl ControlPlane {
     /// Has `handler` called with each report of a child rank, on the I/O thread. It must not wait.
     pub fn on_child_message(&self, handler: impl FnMut(Rank, &[u8]) + Send + 'static) {
         self.shared.on_child_message(Box::new(handler));
+    }
+
+    /// Sends rank `to` a note: some bytes, which pass along the tree. Nobody waits for it. Notes of
+    /// one rank to another arrive in the order in which they were sent. A note to a rank that is
+    /// gone is lost, as is one to a rank without a handler ([`on_note`](Self::on_note)).
+    ///
+    /// # Errors
+    /// [`Error::Argument`] where there is no such rank; the error that ended the plane, if any.
+    pub fn send_note(&self, to: Rank, bytes: &[u8]) -> Result<()> {
+        if to.0 >= self.rank_count || to == self.rank {
+            let expected = format_args!("another one, less than {}", self.rank_count);
+            return Err(Error::argument("rank to send a note to", expected, to.0));
+        }
+        if bytes.len() > NOTE_BYTES_MAX {
+            let expected = format_args!("at most {NOTE_BYTES_MAX}");
+            return Err(Error::argument("bytes of a note", expected, bytes.len()));
+        }
+        self.check()?;
+        self.reactor.request(self.task, Request::Note { to, bytes: bytes.to_vec() });
+        Ok(())
+    }
+
+    /// Has `handler` called with the notes of other ranks, on the I/O thread. It must not wait for
+    /// anybody; while it works, all control traffic of the process waits.
+    pub fn on_note(&self, handler: impl FnMut(Rank, &[u8]) + Send + 'static) {
+        self.shared.on_note(Box::new(handler));
     }
 
     /// The error that ended the plane, if any.

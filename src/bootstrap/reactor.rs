@@ -51,6 +51,8 @@ pub(super) enum Request {
     End(BootstrapError),
     /// Send the parent, after this long, what the function gives, unless that is nothing.
     Later(Duration, Report),
+    /// Send another rank these bytes.
+    Note { to: crate::id::Rank, bytes: Vec<u8> },
     /// The owner makes no more calls.
     Leave,
 }

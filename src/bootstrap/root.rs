@@ -228,7 +228,7 @@ impl RootTask {
         match message {
             Message::Join(join) if !joined => {
                 self.visitors.insert(connection, (hello, address, true));
-                self.join(net, connection, (rank, address), join);
+                self.join(net, connection, rank, address, join);
             }
             // Only who has joined has an entry; the rank that a hello claims is not enough.
             Message::Linked if joined => {
@@ -249,7 +249,8 @@ impl RootTask {
         &mut self,
         net: &mut Net,
         connection: ConnectionId,
-        (rank, address): (Rank, SocketAddr),
+        rank: Rank,
+        address: SocketAddr,
         join: Join,
     ) {
         if !(1..=RANKS_MAX).contains(&join.rank_count) {

@@ -9,14 +9,15 @@ use std::time::Instant;
 /// Called once, with the error that ended the job.
 pub(super) type Observer = Box<dyn FnOnce(&Error) + Send>;
 
-/// Called with what a child rank sends.
-pub(super) type ChildMessageHandler = Box<dyn FnMut(Rank, &[u8]) + Send>;
+/// Called with what another rank sends, and that rank.
+pub(super) type MessageHandler = Box<dyn FnMut(Rank, &[u8]) + Send>;
 
 /// State of one rank, with the condition variable on which its owner waits.
 #[derive(Default)]
 pub(super) struct Shared {
     state: Mutex<State>,
-    child_handler: Mutex<Option<ChildMessageHandler>>,
+    child_handler: Mutex<Option<MessageHandler>>,
+    note_handler: Mutex<Option<MessageHandler>>,
     changed: Condvar,
 }
 
@@ -85,19 +86,27 @@ impl Shared {
     }
 
     /// Has `handler` called with what child ranks send from now on.
-    pub fn on_child_message(&self, handler: ChildMessageHandler) {
-        *self.child_handler() = Some(handler);
+    pub fn on_child_message(&self, handler: MessageHandler) {
+        *lock(&self.child_handler) = Some(handler);
     }
 
     /// A child rank has sent `bytes`. They are dropped where there is no handler.
     pub fn receive(&self, from: Rank, bytes: &[u8]) {
-        if let Some(handler) = self.child_handler().as_mut() {
+        if let Some(handler) = lock(&self.child_handler).as_mut() {
             handler(from, bytes);
         }
     }
 
-    fn child_handler(&self) -> MutexGuard<'_, Option<ChildMessageHandler>> {
-        self.child_handler.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Has `handler` called with the notes of other ranks from now on.
+    pub fn on_note(&self, handler: MessageHandler) {
+        *lock(&self.note_handler) = Some(handler);
+    }
+
+    /// Rank `from` has sent a note. It is dropped where there is no handler.
+    pub fn receive_note(&self, from: Rank, bytes: &[u8]) {
+        if let Some(handler) = lock(&self.note_handler).as_mut() {
+            handler(from, bytes);
+        }
     }
 
     /// Waits until `done` gives something, or until the deadline.
@@ -121,4 +130,8 @@ impl Shared {
             state = woken;
         }
     }
+}
+
+fn lock(handler: &Mutex<Option<MessageHandler>>) -> MutexGuard<'_, Option<MessageHandler>> {
+    handler.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -4,13 +4,14 @@ use super::{Current, OwnStream, discard};
 use crate::error::Result;
 use crate::shared::Region;
 use cudarc::driver::{CudaContext, sys};
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// What the start and the size of an export are multiples of: the largest page that hosts have.
 const EXPORT_BYTES: usize = 64 << 10;
 
-/// Zeroed device memory, freed on drop.
+/// Device memory, freed on drop.
 #[derive(Debug)]
 pub(crate) struct DeviceMemory {
     context: Arc<CudaContext>,
@@ -22,6 +23,16 @@ impl DeviceMemory {
     /// Allocates `bytes` of zeroed memory on the context's device. May synchronise the device, so
     /// it belongs to initialisation only.
     pub fn zeroed(context: &Arc<CudaContext>, bytes: usize) -> Result<Self> {
+        Self::with_zeros(context, bytes, std::iter::once(0..bytes.max(1)))
+    }
+
+    /// As [`zeroed`](Self::zeroed), with zeros in some `ranges` alone. What else stands there is
+    /// unknown, and the memory behind it need not exist before it is written.
+    pub fn with_zeros(
+        context: &Arc<CudaContext>,
+        bytes: usize,
+        ranges: impl IntoIterator<Item = Range<usize>>,
+    ) -> Result<Self> {
         let current = Current::bind(context)?;
         let mut address = 0;
         // Whole pages, so that all of it can be exported.
@@ -32,10 +43,13 @@ impl DeviceMemory {
         // On a stream of its own, which is all that is waited for: others may hold kernels that
         // wait for whoever allocates here. The zeros are part of the protocol (R1).
         let stream = OwnStream::new(context)?;
-        // SAFETY: the range was allocated just now.
-        current.check("cuMemsetD8Async", unsafe {
-            sys::cuMemsetD8Async(address, 0, bytes.max(1), stream.handle())
-        })?;
+        for Range { start, end } in ranges {
+            assert!(start <= end && end <= whole);
+            // SAFETY: the range lies in what was allocated just now.
+            current.check("cuMemsetD8Async", unsafe {
+                sys::cuMemsetD8Async(address + start as u64, 0, end - start, stream.handle())
+            })?;
+        }
         stream.synchronize()?;
         Ok(memory)
     }
@@ -83,8 +97,8 @@ impl DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// The 64-bit word at `offset`, which nobody writes any more. Waits for nothing else that the
-    /// device does: `stream` has nothing else to do. A new one could wait for the device, and the
+    /// The 64-bit word at `offset`, which nobody writes any more. Waits for nothing that does not
+    /// end by itself: `stream` has only copies to do. A new one could wait for the device, and the
     /// legacy one would wait for kernels of other users, which may wait for whoever asks here.
     pub fn read_word(&self, offset: usize, stream: &OwnStream) -> Result<u64> {
         assert!(offset.checked_add(size_of::<u64>()).is_some_and(|end| end <= self.bytes));
@@ -121,7 +135,7 @@ impl Drop for FreedMemory {
     fn drop(&mut self) {
         // A context that has failed reports its error here once more; nobody can handle it.
         if Current::bind(&self.context).is_ok() {
-            // SAFETY: allocated by `zeroed` and freed only here; owners drop it after all kernels
+            // SAFETY: allocated by `with_zeros` and freed only here; owners drop it after all kernels
             // and engines that know the address have ended.
             unsafe { sys::cuMemFree_v2(self.address) };
         }

@@ -60,7 +60,7 @@ impl Walk<'_> {
         program
     }
 
-    /// Piece `piece` of every chunk: the own chunk's ends in the output, reduced over the node.
+    /// Piece `piece` of every chunk: this rank's own ends in the output, reduced over the node.
     fn reduce_on_node(&self, ops: &mut Vec<Op>, hop: &mut SlotHop, ring: Ring, piece: u32) {
         let slices = self.choice.slices;
         for slice in 0..slices {
@@ -84,7 +84,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The own chunk, reduced over its node, becomes the reduction over all nodes.
+    /// This rank's chunk, reduced over its node, becomes the reduction over all nodes.
     fn all_reduce_on_rail(&self, ops: &mut Vec<Op>, hop: &mut SlotHop, rail: Ring, chunk: u32) {
         let slices = self.choice.slices;
         for slice in 0..slices {

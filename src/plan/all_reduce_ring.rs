@@ -20,8 +20,8 @@
 
 use super::builder::{DirectHop, Ring, SlotHop, Step, at, copy};
 use super::{
-    Algorithm, BlockProgram, Buffer, Choice, Lane, LaneKind, Modifiers, Op, Range, RankProgram,
-    Segment, Side,
+    Algorithm, BlockProgram, Buffer, Choice, Lane, LaneKind, Modifiers, Op, PortIndex, Range,
+    RankProgram, Segment, Side,
 };
 use ringdove_kernels::element::ReduceOp;
 
@@ -186,14 +186,16 @@ impl<'a> Walk<'a> {
         Range { extent: slices_before * u64::from(length), length }
     }
 
-    fn ports(&self, program: &mut BlockProgram, kind: LaneKind) -> (u16, u16) {
+    /// The ports that send to the next rank and receive from the previous one.
+    fn ports(&self, program: &mut BlockProgram, kind: LaneKind) -> (PortIndex, PortIndex) {
         let lane = |from, to| Lane { from, to, index: self.block as u16, kind };
         let send = program.port(lane(self.rank, self.next), Side::Send);
         (send, program.port(lane(self.previous, self.rank), Side::Receive))
     }
 
     fn slot_hop(&self, program: &mut BlockProgram) -> SlotHop {
-        SlotHop::new(self.ports(program, LaneKind::Slots), self.choice.slots.count)
+        let (send, receive) = self.ports(program, LaneKind::Slots);
+        SlotHop::new(send, receive, self.choice.slots.count)
     }
 
     fn rounds(&self, program: &mut BlockProgram, ops: Vec<Op>) {

@@ -41,7 +41,7 @@ impl BlockProgram {
     pub(super) fn hop(&mut self, [from, own, to]: [u32; 3], index: u16, slots: u32) -> SlotHop {
         let send = self.port(Lane::slotted(own, to, index), Side::Send);
         let receive = self.port(Lane::slotted(from, own, index), Side::Receive);
-        SlotHop::new((send, receive), slots)
+        SlotHop::new(send, receive, slots)
     }
 
     /// Appends one round's ops, to be run in all rounds of the choice.
@@ -244,7 +244,7 @@ pub(super) struct SlotHop {
 }
 
 impl SlotHop {
-    pub(super) fn new((send, receive): (PortIndex, PortIndex), slot_count: u32) -> Self {
+    pub(super) fn new(send: PortIndex, receive: PortIndex, slot_count: u32) -> Self {
         Self {
             sender: SlotSender::new(send, slot_count),
             receiver: SlotReceiver::new(receive),

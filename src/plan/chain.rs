@@ -50,7 +50,7 @@ impl Link<'_> {
             (None, Some(send)) => self.first(&mut ops, SlotSender::new(send, slot_count)),
             (Some(receive), None) => self.last(&mut ops, SlotReceiver::new(receive)),
             (Some(receive), Some(send)) => {
-                self.middle(&mut ops, SlotHop::new((send, receive), slot_count));
+                self.middle(&mut ops, SlotHop::new(send, receive, slot_count));
             }
             (None, None) => unreachable!("a chain has at least two ranks"),
         }

@@ -67,9 +67,11 @@ impl Exchange<'_> {
             for (number, Step { from, receiver, .. }) in steps.iter_mut().enumerate() {
                 let arrived = receiver.wait(&mut ops);
                 ops.push(match request.collective {
-                    Collective::ReduceScatter => {
-                        self.reduce(arrived, range, (number == 0, number == last))
-                    }
+                    Collective::ReduceScatter => self.reduce(
+                        arrived,
+                        range,
+                        Modifiers { scale: number == 0, finish: number == last },
+                    ),
                     _ => copy(
                         self.choice.part(Buffer::Output, *from, range),
                         arrived,
@@ -109,14 +111,17 @@ impl Exchange<'_> {
         }
     }
 
-    fn reduce(&self, arrived: Operand, range: Range, (is_first, is_last): (bool, bool)) -> Op {
+    /// Adds what has arrived to the output, or, if it came first (and scales), to this rank's
+    /// input.
+    fn reduce(&self, arrived: Operand, range: Range, modifiers: Modifiers) -> Op {
         let output = at(Buffer::Output, range);
+        let own = || self.choice.part(Buffer::Input, self.rank, range);
         Op::Reduce {
             destination: output,
             a: arrived,
-            b: if is_first { self.choice.part(Buffer::Input, self.rank, range) } else { output },
+            b: if modifiers.scale { own() } else { output },
             range,
-            modifiers: Modifiers { scale: is_first, finish: is_last },
+            modifiers,
         }
     }
 }

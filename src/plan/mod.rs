@@ -4,6 +4,12 @@
 //! rank builds the same plan from the same request, [`verify`] proves it, and each rank then
 //! encodes its own part for the executor kernel. Only a [`Verified`] plan can be encoded.
 //!
+//! Beyond [`PROVED_RANKS_MAX`] ranks a rank builds its own program alone, and it is checked op by
+//! op ([`own_part`]). A proof compares what all agents know of each other: of an all-to-all of 256
+//! ranks these are 65,280 lanes, and the proof would take more memory than the data. The programs
+//! come from the algorithms that are proved for fewer ranks, by the same formulas; tests prove
+//! some larger worlds, too.
+//!
 //! `README.md` says how an algorithm is written.
 //!
 //! * `request`: the collectives, and what each rank has and gets
@@ -71,6 +77,24 @@ pub const GRANULE_BYTES: u64 = 16;
 pub fn build(choice: &Choice) -> Plan {
     let ranks = (0..choice.request.rank_count).map(|rank| program(choice, rank)).collect();
     Plan { ranks, thread_count: choice.thread_count, slots: choice.slots }
+}
+
+/// The most ranks of a collective whose plan is proved before it runs.
+pub const PROVED_RANKS_MAX: u32 = 64;
+
+/// The program of `rank` alone, of the plan that `choice` describes: the other ranks' programs are
+/// empty. For worlds that are too large for [`verify`]; every op is checked by itself.
+///
+/// # Errors
+/// The first op that no executor would run.
+///
+/// # Panics
+/// As [`build`].
+pub fn own_part(choice: &Choice, rank: u32) -> Result<Verified, VerifyError> {
+    let empty = || RankProgram { blocks: vec![BlockProgram::default()] };
+    let own = |other| if other == rank { program(choice, rank) } else { empty() };
+    let ranks = (0..choice.request.rank_count).map(own).collect();
+    verify::check_ops(Plan { ranks, thread_count: choice.thread_count, slots: choice.slots })
 }
 
 /// One rank's part of [`build`].

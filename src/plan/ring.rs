@@ -8,8 +8,8 @@
 //! * *Reduce-scatter*: the part of rank `p` starts at rank `p + 1`, goes around, and each rank adds
 //!   its contribution. At rank `p` it is complete.
 //!
-//! In place both are right: all-gather writes each part of the output once and never the own one;
-//! reduce-scatter writes its own part alone, after it has added it.
+//! In place both are right: all-gather writes each part of the output once and never this rank's
+//! own; reduce-scatter writes its own part alone, after it has added it.
 
 use super::builder::{Ring, SlotHop, at, copy};
 use super::{BlockProgram, Buffer, Choice, Collective, Modifiers, Op, RankProgram};

@@ -56,7 +56,7 @@ const TABLE: [Row; 4] = [
 ];
 
 /// Slots of lanes between ranks that are no neighbours are smaller: every pair of ranks has one.
-pub(crate) const PAIR_SLOT_BYTES_MAX: u32 = 128 << 10;
+const PAIR_SLOT_BYTES_MAX: u32 = 128 << 10;
 /// Up to this, of each rank's part, one hop to every rank beats a way through all of them.
 const ONE_HOP_BYTES_MAX: u64 = 32 << 10;
 /// The most ranks that take this hop. A reduction needs a port for each of the others in one block.
@@ -91,6 +91,9 @@ pub struct Limits {
     pub blocks_max: u32,
     /// Bytes of one slot, a multiple of 16.
     pub slot_bytes: u32,
+    /// The same of slots between ranks that are no neighbours of a ring: at most
+    /// [`Limits::pair_slot_bytes_max`], and less where so many pairs have to share the memory.
+    pub pair_slot_bytes: u32,
     /// Slots of each lane: a power of two, at least 2.
     pub slot_count: u32,
     /// The most bytes of data in one LL message, a multiple of 16; 0 without LL lanes.
@@ -211,7 +214,7 @@ impl Choice {
             }
             _ => 1,
         };
-        self.slots = SlotShape { bytes: limits.pair_slot_bytes(), count: limits.slot_count };
+        self.slots = SlotShape { bytes: limits.pair_slot_bytes, count: limits.slot_count };
     }
 
     /// Sets the size of messages (for tuning and tests) and the rounds that follow from it.
@@ -254,7 +257,7 @@ pub enum PlanError {
     /// A rank sends to itself without a receive to match, or the other way round, or sizes differ.
     #[error(
         "rank {rank} exchanges with itself: send number {number} has {sent:?} bytes, receive \
-         {received:?}; each send to the own rank needs a receive of the same size in the group"
+         {received:?}; each send of a rank to itself needs a receive of the same size in the group"
     )]
     UnmatchedSelf {
         /// The rank.
@@ -283,9 +286,9 @@ impl Limits {
         SlotShape { bytes: self.slot_bytes, count: self.slot_count }
     }
 
-    /// Bytes of a slot between ranks that are no neighbours.
-    pub(crate) fn pair_slot_bytes(&self) -> u32 {
-        self.slot_bytes.min(PAIR_SLOT_BYTES_MAX)
+    /// Bytes of a slot between ranks that are no neighbours, where memory is no matter.
+    pub fn pair_slot_bytes_max(slot_bytes: u32) -> u32 {
+        slot_bytes.min(PAIR_SLOT_BYTES_MAX)
     }
 
     /// The slots of each LL lane. Two suffice: see `all_reduce_all_pairs`.
@@ -295,10 +298,13 @@ impl Limits {
     }
 
     pub(super) fn check(&self) -> Result<(), PlanError> {
-        let (bytes, count) = (u64::from(self.slot_bytes), u64::from(self.slot_count));
+        let [bytes, pair_bytes, count] =
+            [self.slot_bytes, self.pair_slot_bytes, self.slot_count].map(u64::from);
         require(self.blocks_max > 0, "blocks of a launch", "at least 1", 0)?;
-        let shaped = bytes >= GRANULE_BYTES && bytes.is_multiple_of(GRANULE_BYTES);
-        require(shaped, "slot bytes", "a multiple of 16, at least 16", bytes)?;
+        for (what, bytes) in [("slot bytes", bytes), ("slot bytes of pairs", pair_bytes)] {
+            let shaped = bytes >= GRANULE_BYTES && bytes.is_multiple_of(GRANULE_BYTES);
+            require(shaped, what, "a multiple of 16, at least 16", bytes)?;
+        }
         // With one slot, a ring in which everybody has sent waits for itself.
         let counted = count >= 2 && count.is_power_of_two();
         require(counted, "slots of a lane", "a power of two, at least 2", count)?;
@@ -337,7 +343,8 @@ fn choice(
     request: &CollectiveRequest,
     limits: &Limits,
     per_node: u32,
-    (algorithm, row): (Algorithm, &Row),
+    algorithm: Algorithm,
+    row: &Row,
 ) -> Choice {
     Choice {
         request: *request,
@@ -370,7 +377,7 @@ fn all_reduce(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Ch
         (_, true, false) => Algorithm::RingDirect,
         (_, true, true) => Algorithm::RingHybrid,
     };
-    let mut choice = choice(request, limits, per_node, (algorithm, row(request.bytes)));
+    let mut choice = choice(request, limits, per_node, algorithm, row(request.bytes));
     let slice_bytes_max = match algorithm {
         Algorithm::Copy => ALONE_SLICE_BYTES_MAX,
         Algorithm::RingDirect => DIRECT_SLICE_BYTES_MAX,
@@ -401,7 +408,7 @@ fn other(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Choice 
         _ if is_small => (Algorithm::Star, request.bytes),
         _ => (Algorithm::Chain, request.bytes),
     };
-    let mut choice = choice(request, limits, per_node, (algorithm, row(data)));
+    let mut choice = choice(request, limits, per_node, algorithm, row(data));
     choice.set_blocks(limits);
     let slice_bytes_max = match algorithm {
         Algorithm::Copy => ALONE_SLICE_BYTES_MAX,

@@ -36,7 +36,7 @@ pub enum Direction {
 /// One send or receive of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PointToPoint {
-    /// The rank at the other end; may be the own rank.
+    /// The rank at the other end; may be this rank itself.
     pub peer: u32,
     /// Which way.
     pub direction: Direction,
@@ -62,8 +62,8 @@ pub struct Group {
 /// this plan's lanes holds for the same lanes in the whole group's.
 ///
 /// # Errors
-/// A peer that does not exist, an impossible address, transfers to the own rank that do not match,
-/// a receive into memory that another transfer uses.
+/// A peer that does not exist, an impossible address, transfers of a rank to itself that do not
+/// match, a receive into memory that another transfer uses.
 pub fn group(
     rank: u32,
     rank_count: u32,
@@ -132,7 +132,7 @@ fn check(transfer: &PointToPoint, rank_count: u32) -> Result<(), PlanError> {
 pub(crate) fn check_overlap(rank: u32, transfers: &[PointToPoint]) -> Result<(), PlanError> {
     let to_self =
         |direction| transfers.iter().filter(move |it| it.peer == rank && it.direction == direction);
-    // A receive from the own rank that stays in place is not written.
+    // A receive from itself that stays in place is not written.
     let pairs = to_self(Direction::Send).zip(to_self(Direction::Receive));
     let still: Vec<&PointToPoint> =
         pairs.filter(|(from, to)| from.address == to.address).map(|(_, to)| to).collect();

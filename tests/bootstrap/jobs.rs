@@ -7,6 +7,7 @@ use ringdove::{Error, Settings};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 /// What rank `rank` contributes to call `round`.
 fn contribution(rank: u32, round: usize, bytes: usize) -> Vec<u8> {
@@ -60,6 +61,39 @@ fn a_broadcast_brings_the_bytes_of_the_rank_that_was_named() {
         }
         let error = plane.broadcast(Rank(6), b"").unwrap_err();
         assert!(matches!(error, Error::Argument { .. }));
+        plane.barrier().unwrap();
+    });
+}
+
+/// If this fails, ranks that need a connection wait for an answer that went to somebody else.
+#[test]
+fn notes_reach_the_rank_that_they_are_for_in_the_order_in_which_they_were_sent() {
+    const RANKS: u32 = 17;
+    // Several levels, so that notes go up, down, and across the top.
+    let settings = Settings { bootstrap_fan_out: 2, ..patient() };
+    job(RANKS, &settings, |plane| {
+        let own = plane.rank().0;
+        let (notes, received) = std::sync::mpsc::channel();
+        plane.on_note(move |from, bytes| notes.send((from.0, bytes.to_vec())).unwrap());
+        // Who has no handler yet loses notes.
+        plane.barrier().unwrap();
+        for round in 0..3u32 {
+            for to in (0..RANKS).filter(|to| *to != own) {
+                let text = [own, to, round].map(u32::to_le_bytes).concat();
+                plane.send_note(Rank(to), &text).unwrap();
+            }
+        }
+        let mut next = [0; RANKS as usize];
+        for _ in 0..3 * (RANKS - 1) {
+            let (from, bytes) = received.recv_timeout(Duration::from_secs(20)).unwrap();
+            let expected = [from, own, next[from as usize]].map(u32::to_le_bytes).concat();
+            assert_eq!(bytes, expected);
+            next[from as usize] += 1;
+        }
+        for (to, length) in [(own, 1), (RANKS, 1), ((own + 1) % RANKS, (1 << 16) + 1)] {
+            let error = plane.send_note(Rank(to), &vec![0; length]).unwrap_err();
+            assert!(matches!(error, Error::Argument { .. }), "{error}");
+        }
         plane.barrier().unwrap();
     });
 }

@@ -41,44 +41,63 @@ pub fn element(number: c_int) -> Result<DataType> {
     data_type(number).ok_or_else(|| Failure::argument("datatype", expected, number))
 }
 
-/// A collective, as the caller named it.
-pub struct Asked {
-    pub collective: Collective,
+/// The buffers of a collective, as the caller named them.
+pub struct Buffers {
     pub send: *const c_void,
     pub receive: *mut c_void,
     pub count: usize,
     pub data_type: c_int,
-    /// Number of the reduction, of those that reduce.
-    pub op: Option<c_int>,
 }
 
-pub fn call(asked: Asked, comm: Handle, stream: Stream) -> Result<Status> {
-    group::add(|| {
-        let communicator = Communicator::find(comm)?;
-        let ready = communicator.ready()?;
-        let data_type = element(asked.data_type)?;
-        let named = asked.op.map(|op| lock(&communicator.reductions).find(op, data_type));
-        let reduction = match named.transpose()? {
-            None => None,
-            Some(Named::Plain(op)) => Some(op.into()),
-            Some(Named::Defined(Defined { source: Source::Value(scalar), .. })) => {
-                Some(Reduction::pre_mul_sum(scalar))
-            }
-            Some(Named::Defined(Defined { source: Source::Device(address), .. })) => {
-                let bridge = lock(&ready.bridge);
-                // SAFETY: the caller defined the reduction with this address, and keeps the scalar.
-                let word = unsafe { bridge.read(address, data_type.size_bytes(), stream)? };
-                Some(reduction::multiplied(data_type, word))
-            }
-        };
-        let spec = CollectiveSpec { collective: asked.collective, data_type, reduction };
-        let buffers = [asked.send as u64, asked.receive as u64];
-        Ok(Job::Call {
-            ready,
-            call: Call::Collective { spec, buffers, count: asked.count },
-            stream,
+impl Buffers {
+    /// A collective that moves data.
+    pub fn moved(self, by: Collective, comm: Handle, stream: Stream) -> Result<Status> {
+        self.call(by, None, comm, stream)
+    }
+
+    /// A collective that reduces, with the reduction of number `op`.
+    pub fn reduced(
+        self,
+        by: Collective,
+        op: c_int,
+        comm: Handle,
+        stream: Stream,
+    ) -> Result<Status> {
+        self.call(by, Some(op), comm, stream)
+    }
+
+    fn call(
+        self,
+        collective: Collective,
+        op: Option<c_int>,
+        comm: Handle,
+        stream: Stream,
+    ) -> Result<Status> {
+        group::add(|| {
+            let communicator = Communicator::find(comm)?;
+            let ready = communicator.ready()?;
+            let data_type = element(self.data_type)?;
+            let named = op.map(|op| lock(&communicator.reductions).find(op, data_type));
+            let reduction = match named.transpose()? {
+                None => None,
+                Some(Named::Plain(op)) => Some(op.into()),
+                Some(Named::Defined(Defined { source: Source::Value(scalar), .. })) => {
+                    Some(Reduction::pre_mul_sum(scalar))
+                }
+                Some(Named::Defined(Defined { source: Source::Device(address), .. })) => {
+                    let bytes = data_type.size_bytes();
+                    // SAFETY: the caller defined the reduction with this address, and keeps the
+                    // scalar.
+                    let word = unsafe { ready.bridge.read(address, bytes, stream)? };
+                    Some(reduction::multiplied(data_type, word))
+                }
+            };
+            let spec = CollectiveSpec { collective, data_type, reduction };
+            let buffers = [self.send as u64, self.receive as u64];
+            let call = Call::Collective { spec, buffers, count: self.count };
+            Ok(Job::Call { ready, call, stream })
         })
-    })
+    }
 }
 
 pub fn point_to_point(
@@ -152,7 +171,8 @@ pub unsafe fn init_all(comms: *mut Handle, count: c_int, list: *const c_int) -> 
     variables::start_log();
     // SAFETY: as the caller of this promises.
     let ordinals = unsafe { devices(rank_count as usize, list)? };
-    let contexts = ordinals.into_iter().map(stream::device_context).collect::<Result<Vec<_>>>()?;
+    let contexts = ordinals.into_iter().map(ringdove::open_device);
+    let contexts = contexts.collect::<ringdove::Result<Vec<_>>>()?;
     let all = ringdove::Communicator::init_all(&contexts, &variables::settings()?)?;
     for (number, (ranks, context)) in all.into_iter().zip(contexts).enumerate() {
         let handle = Communicator::joined_by(ranks, &context)?;

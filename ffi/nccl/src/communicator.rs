@@ -2,7 +2,7 @@
 
 use crate::abi::Status;
 use crate::reduction::Table;
-use crate::result::{Failure, Result};
+use crate::result::{Failure, Result, text};
 use crate::stream::Bridge;
 use cudarc::driver::CudaContext;
 use ringdove::{Communicator as Ranks, Settings, UniqueId};
@@ -51,8 +51,10 @@ enum Phase {
 /// A communicator whose ranks have joined.
 pub struct Ready {
     pub ranks: Ranks,
-    /// Locked while a call is enqueued, so that calls of several threads do not mix.
-    pub bridge: Mutex<Bridge>,
+    pub bridge: Bridge,
+    /// Held while a call is enqueued, so that calls of several threads do not mix. Whoever waits
+    /// for the GPU, or aborts, does without it.
+    pub turn: Mutex<()>,
 }
 
 /// Buffers that a program has registered. They are staged all the same: ringdove registers by
@@ -121,8 +123,8 @@ impl Communicator {
     /// Ends the phase of joining.
     pub fn joined(&self, ranks: Result<Ranks>) -> Result<()> {
         let ready = ranks.and_then(|ranks| {
-            let bridge = Mutex::new(Bridge::new(&self.context)?);
-            Ok(Arc::new(Ready { ranks, bridge }))
+            let bridge = Bridge::new(&self.context)?;
+            Ok(Arc::new(Ready { ranks, bridge, turn: Mutex::default() }))
         });
         let failure = ready.as_ref().err().cloned();
         // Dropped outside of the lock: if it was aborted meanwhile, nobody wants the ranks.
@@ -169,9 +171,7 @@ impl Communicator {
                 Err(error) => error.into(),
             },
         };
-        self.fatal.get_or_init(|| {
-            CString::new(failure.message.replace('\0', "\\0")).expect("zeros are replaced")
-        });
+        self.fatal.get_or_init(|| text(&failure.message));
         failure.status
     }
 
@@ -191,7 +191,7 @@ impl Communicator {
     /// dropping the communicator gives the others time.
     pub fn finalize(&self) -> Result<()> {
         let ready = self.ready()?;
-        lock(&ready.bridge).synchronize()?;
+        ready.bridge.synchronize()?;
         ready.ranks.check().map_err(Failure::from)
     }
 
@@ -224,7 +224,7 @@ pub fn destroy(handle: Handle) -> Result<()> {
 /// to end. Does not wait for ranks that join.
 pub fn abort(handle: Handle) -> Result<()> {
     let communicator = Communicator::find(handle)?;
-    let is_idle = communicator.ready().is_ok_and(|ready| lock(&ready.bridge).is_idle());
+    let is_idle = communicator.ready().is_ok_and(|ready| ready.bridge.is_idle());
     if !is_idle {
         communicator.abort("ncclCommAbort");
     }

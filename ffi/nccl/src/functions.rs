@@ -2,7 +2,7 @@
 
 use crate::abi::{Status, UniqueId, VERSION};
 use crate::calls::{
-    Asked, call, check_target, element, init_all, join, new_id, point_to_point, put, unsigned,
+    Buffers, check_target, element, init_all, join, new_id, point_to_point, put, unsigned,
 };
 use crate::communicator::{self, Communicator, Handle, Join, lock};
 use crate::config::Config;
@@ -243,9 +243,8 @@ functions! {
         send: *const c_void, receive: *mut c_void, count: usize, data_type: c_int, op: c_int,
         comm: Handle, stream: Stream,
     ) {
-        let (collective, op) = (Collective::AllReduce, Some(op));
-        let asked = Asked { collective, send, receive, count, data_type, op };
-        call(asked, comm, stream)
+        let buffers = Buffers { send, receive, count, data_type };
+        buffers.reduced(Collective::AllReduce, op, comm, stream)
     }
 
     /// Reduces over all ranks, to `root`.
@@ -254,9 +253,8 @@ functions! {
         root: c_int, comm: Handle, stream: Stream,
     ) {
         let root = unsigned("root", root)?;
-        let (collective, op) = (Collective::Reduce { root }, Some(op));
-        let asked = Asked { collective, send, receive, count, data_type, op };
-        call(asked, comm, stream)
+        let buffers = Buffers { send, receive, count, data_type };
+        buffers.reduced(Collective::Reduce { root }, op, comm, stream)
     }
 
     /// Reduces over all ranks; each gets a part of `count` elements.
@@ -264,9 +262,8 @@ functions! {
         send: *const c_void, receive: *mut c_void, count: usize, data_type: c_int, op: c_int,
         comm: Handle, stream: Stream,
     ) {
-        let (collective, op) = (Collective::ReduceScatter, Some(op));
-        let asked = Asked { collective, send, receive, count, data_type, op };
-        call(asked, comm, stream)
+        let buffers = Buffers { send, receive, count, data_type };
+        buffers.reduced(Collective::ReduceScatter, op, comm, stream)
     }
 
     /// `count` elements of `root`, to all.
@@ -275,9 +272,8 @@ functions! {
         comm: Handle, stream: Stream,
     ) {
         let root = unsigned("root", root)?;
-        let (collective, op) = (Collective::Broadcast { root }, None);
-        let asked = Asked { collective, send, receive, count, data_type, op };
-        call(asked, comm, stream)
+        let buffers = Buffers { send, receive, count, data_type };
+        buffers.moved(Collective::Broadcast { root }, comm, stream)
     }
 
     /// The same, in place.
@@ -286,10 +282,9 @@ functions! {
         stream: Stream,
     ) {
         let root = unsigned("root", root)?;
-        let (collective, op) = (Collective::Broadcast { root }, None);
         let (send, receive) = (buffer.cast_const(), buffer);
-        let asked = Asked { collective, send, receive, count, data_type, op };
-        call(asked, comm, stream)
+        let buffers = Buffers { send, receive, count, data_type };
+        buffers.moved(Collective::Broadcast { root }, comm, stream)
     }
 
     /// `count` elements of each rank, to all.
@@ -297,9 +292,8 @@ functions! {
         send: *const c_void, receive: *mut c_void, count: usize, data_type: c_int, comm: Handle,
         stream: Stream,
     ) {
-        let (collective, op) = (Collective::AllGather, None);
-        let asked = Asked { collective, send, receive, count, data_type, op };
-        call(asked, comm, stream)
+        let buffers = Buffers { send, receive, count, data_type };
+        buffers.moved(Collective::AllGather, comm, stream)
     }
 
     /// `count` elements of each rank, to each.
@@ -307,9 +301,8 @@ functions! {
         send: *const c_void, receive: *mut c_void, count: usize, data_type: c_int, comm: Handle,
         stream: Stream,
     ) {
-        let (collective, op) = (Collective::AllToAll, None);
-        let asked = Asked { collective, send, receive, count, data_type, op };
-        call(asked, comm, stream)
+        let buffers = Buffers { send, receive, count, data_type };
+        buffers.moved(Collective::AllToAll, comm, stream)
     }
 
     /// `count` elements of each rank, to `root`.
@@ -318,9 +311,8 @@ functions! {
         comm: Handle, stream: Stream,
     ) {
         let root = unsigned("root", root)?;
-        let (collective, op) = (Collective::Gather { root }, None);
-        let asked = Asked { collective, send, receive, count, data_type, op };
-        call(asked, comm, stream)
+        let buffers = Buffers { send, receive, count, data_type };
+        buffers.moved(Collective::Gather { root }, comm, stream)
     }
 
     /// `count` elements for each rank, from `root`.
@@ -329,9 +321,8 @@ functions! {
         comm: Handle, stream: Stream,
     ) {
         let root = unsigned("root", root)?;
-        let (collective, op) = (Collective::Scatter { root }, None);
-        let asked = Asked { collective, send, receive, count, data_type, op };
-        call(asked, comm, stream)
+        let buffers = Buffers { send, receive, count, data_type };
+        buffers.moved(Collective::Scatter { root }, comm, stream)
     }
 
     /// Sends `count` elements to `peer`.
@@ -357,9 +348,8 @@ functions! {
     /// Device memory of the current device.
     ncclMemAlloc pncclMemAlloc(target: *mut *mut c_void, bytes: usize) {
         check_target("ptr", target)?;
-        let context = stream::current()?;
-        context.bind_to_thread().map_err(|error| Failure::cuda("cuCtxSetCurrent", error.0))?;
-        // SAFETY: the context is current.
+        stream::use_current()?;
+        // SAFETY: a context is current.
         let address = unsafe { driver::malloc_sync(bytes) };
         let address = address.map_err(|error| Failure::cuda("cuMemAlloc", error.0))?;
         // SAFETY: the caller's place for a pointer.
@@ -370,8 +360,7 @@ functions! {
     /// Frees such memory.
     ncclMemFree pncclMemFree(pointer: *mut c_void) {
         if !pointer.is_null() {
-            let context = stream::current()?;
-            context.bind_to_thread().map_err(|error| Failure::cuda("cuCtxSetCurrent", error.0))?;
+            stream::use_current()?;
             // SAFETY: the driver refuses what it has not allocated.
             let freed = unsafe { driver::free_sync(pointer as u64) };
             freed.map_err(|error| Failure::cuda("cuMemFree", error.0))?;

@@ -10,7 +10,7 @@ use ringdove::{CollectiveSpec, DataType};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::thread;
+use std::thread::{self, JoinHandle};
 
 thread_local! {
     static GROUP: RefCell<Group> = RefCell::default();
@@ -116,27 +116,17 @@ fn join(joins: Vec<(Arc<Communicator>, Join, bool)>) -> Result<Status> {
     let mut status = Status::Success;
     for (communicator, join, is_blocking) in joins {
         let settings = settings.clone();
-        let thread = thread::Builder::new().name(format!("nccl join {}", join.rank));
-        let thread = thread.spawn(move || communicator.join(&join, &settings));
-        let thread = thread.map_err(|cause| Failure {
-            status: Status::SystemError,
-            message: format!("a thread for a rank that joins: {cause}"),
-        })?;
+        let thread = begin("nccl join", move || communicator.join(&join, &settings));
         match is_blocking {
             true => threads.push(thread),
-            false => status = Status::InProgress,
+            false => {
+                thread?;
+                status = Status::InProgress;
+            }
         }
     }
     // All are waited for: a rank that fails ends the others, which say why.
-    let ended: Vec<Result<()>> = threads
-        .into_iter()
-        .map(|thread| {
-            thread.join().unwrap_or_else(|_| {
-                let message = "a rank's thread panicked while it joined".to_owned();
-                Err(Failure { status: Status::InternalError, message })
-            })
-        })
-        .collect();
+    let ended: Vec<Result<()>> = threads.into_iter().map(end_of).collect();
     ended.into_iter().collect::<Result<()>>()?;
     Ok(status)
 }
@@ -144,27 +134,13 @@ fn join(joins: Vec<(Arc<Communicator>, Join, bool)>) -> Result<Status> {
 /// Lets all ranks join the groups of their colors at once: each waits for the others.
 fn split(splits: Vec<(Arc<Ready>, Option<u32>, i32, *mut Handle)>) -> Result<()> {
     let threads = splits.into_iter().map(|(ready, color, key, target)| {
-        let thread = thread::Builder::new().name("nccl split".to_owned());
         let parent = ready.clone();
-        let spawned = thread.spawn(move || parent.ranks.split(color, key));
-        (ready, spawned, target)
+        let body = move || parent.ranks.split(color, key).map_err(Failure::from);
+        (ready, begin("nccl split", body), target)
     });
     let threads: Vec<_> = threads.collect();
     // All are waited for, whatever becomes of one.
-    let ended = threads.into_iter().map(|(ready, thread, target)| {
-        let thread = thread.map_err(|cause| Failure {
-            status: Status::SystemError,
-            message: format!("a thread for a rank of a new group: {cause}"),
-        });
-        let ranks = thread.and_then(|thread| {
-            let panicked = |_| Failure {
-                status: Status::InternalError,
-                message: "a rank's thread panicked while it joined a group".to_owned(),
-            };
-            thread.join().map_err(panicked)?.map_err(Failure::from)
-        });
-        (ready, ranks, target)
-    });
+    let ended = threads.into_iter().map(|(ready, thread, target)| (ready, end_of(thread), target));
     let ended: Vec<_> = ended.collect();
     ended.into_iter().try_for_each(|(ready, ranks, target)| {
         let handle = match ranks? {
@@ -174,6 +150,27 @@ fn split(splits: Vec<(Arc<Ready>, Option<u32>, i32, *mut Handle)>) -> Result<()>
         // SAFETY: the caller's place for a handle, until the end of the group: NCCL's contract.
         unsafe { target.write(handle) };
         Ok(())
+    })
+}
+
+type Thread<T> = JoinHandle<Result<T>>;
+
+/// Begins what one rank does while others do the same.
+fn begin<T: Send + 'static>(
+    name: &str,
+    body: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<Thread<T>> {
+    thread::Builder::new().name(name.to_owned()).spawn(body).map_err(|cause| Failure {
+        status: Status::SystemError,
+        message: format!("{name}: a thread for a rank: {cause}"),
+    })
+}
+
+/// Waits for such a thread.
+fn end_of<T>(thread: Result<Thread<T>>) -> Result<T> {
+    thread?.join().unwrap_or_else(|_| {
+        let message = "a rank's thread panicked".to_owned();
+        Err(Failure { status: Status::InternalError, message })
     })
 }
 
@@ -203,10 +200,9 @@ fn enqueue(calls: Vec<(Arc<Ready>, Call, Stream)>) -> Result<()> {
     }
     for queue in &queues {
         let calls = queue.collectives.iter().chain(&queue.point_to_point);
-        let bridge = lock(&queue.ready.bridge);
         for &(_, stream) in calls {
             // SAFETY: the caller of NCCL names a stream of the communicator's device.
-            unsafe { bridge.check(stream)? };
+            unsafe { queue.ready.bridge.check(stream)? };
         }
     }
     while queues.iter().any(|queue| !queue.collectives.is_empty()) {
@@ -223,7 +219,7 @@ fn collective(ready: &Ready, call: Call, stream: Stream) -> Result<()> {
     let Call::Collective { spec, buffers, count } = call else {
         unreachable!("sends and receives are apart")
     };
-    let bridge = lock(&ready.bridge);
+    let (bridge, _turn) = (&ready.bridge, lock(&ready.turn));
     // SAFETY: NCCL's contract is the caller's: a stream of the communicator's device, and memory
     // that stays until the stream has passed the call.
     unsafe {
@@ -256,7 +252,7 @@ fn point_to_point(ready: &Ready, calls: &[(Call, Stream)]) -> Result<()> {
             }
         }
     }
-    let bridge = lock(&ready.bridge);
+    let (bridge, _turn) = (&ready.bridge, lock(&ready.turn));
     for &stream in &streams {
         // SAFETY: a stream of the communicator's device: NCCL's contract.
         unsafe { bridge.enter(stream)? };

@@ -1,6 +1,7 @@
 //! Result codes with messages. No panic leaves the library, and no error is without a message.
 
 use crate::abi::Status;
+use crate::stream::CallersContext;
 use ringdove::Error;
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int};
@@ -67,8 +68,9 @@ impl From<Error> for Failure {
 }
 
 /// Runs the body of an exported function: its result as a code, its message kept for
-/// `ncclGetLastError`.
+/// `ncclGetLastError`, the caller's context current as before.
 pub fn guard(function: &str, body: impl FnOnce() -> Result<Status>) -> c_int {
+    let _current = CallersContext::keep();
     let done = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
@@ -86,8 +88,12 @@ pub fn guard(function: &str, body: impl FnOnce() -> Result<Status>) -> c_int {
 
 /// Keeps `message` as this thread's last.
 pub fn keep(message: &str) {
-    let message = CString::new(message.replace('\0', "\\0")).expect("zeros are replaced");
-    LAST.with_borrow_mut(|last| *last = message);
+    LAST.with_borrow_mut(|last| *last = text(message));
+}
+
+/// A message as C has it.
+pub fn text(message: &str) -> CString {
+    CString::new(message.replace('\0', "\\0")).expect("zeros are replaced")
 }
 
 /// This thread's last message; empty where nothing has failed.

@@ -3,14 +3,16 @@
 //! destroy theirs whenever they like.
 
 use crate::result::{Failure, Result};
-use cudarc::driver::{CudaContext, CudaEvent, CudaStream, result, sys};
+use cudarc::driver::{CudaContext, CudaEvent, CudaStream, sys};
+use ringdove::Error;
+use std::collections::BTreeMap;
 use std::ptr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 /// `cudaStream_t`: the driver's handle.
 pub type Handle = sys::CUstream;
 
-pub(crate) fn check(call: &'static str, status: sys::CUresult) -> Result<()> {
+fn check(call: &'static str, status: sys::CUresult) -> Result<()> {
     match status {
         sys::CUresult::CUDA_SUCCESS => Ok(()),
         other => Err(Failure::cuda(call, other)),
@@ -19,33 +21,52 @@ pub(crate) fn check(call: &'static str, status: sys::CUresult) -> Result<()> {
 
 /// The context of the caller's device: that which is current, or device 0's where none is.
 pub fn current() -> Result<Arc<CudaContext>> {
-    let devices = ringdove::device_count()?;
-    let mut given = ptr::null_mut();
-    // SAFETY: its target outlives the call.
-    check("cuCtxGetCurrent", unsafe { sys::cuCtxGetCurrent(&mut given) })?;
-    let mut device = 0;
-    if !given.is_null() {
-        // SAFETY: as above.
-        check("cuCtxGetDevice", unsafe { sys::cuCtxGetDevice(&mut device) })?;
-    }
-    let is_it = |&ordinal: &usize| result::device::get(ordinal as i32).is_ok_and(|it| it == device);
-    let ordinal = if given.is_null() { Some(0) } else { (0..devices).find(is_it) };
-    let ordinal = ordinal.ok_or_else(|| Failure::usage("the current device has no number"))?;
-    let context = device_context(ordinal)?;
-    if !given.is_null() && context.cu_ctx() != given {
-        // SAFETY: it was current a moment ago.
-        check("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(given) })?;
-        return Err(Failure::usage(format!(
-            "the current context is not the primary context of device {ordinal}, which the CUDA \
-             runtime uses"
-        )));
-    }
-    Ok(context)
+    ringdove::open_current_device().map_err(|error| match error {
+        Error::Argument { .. } => Failure::usage(error.to_string()),
+        error => error.into(),
+    })
 }
 
-/// The primary context of a device.
-pub fn device_context(ordinal: usize) -> Result<Arc<CudaContext>> {
-    CudaContext::new(ordinal).map_err(|error| Failure::cuda("cuDevicePrimaryCtxRetain", error.0))
+/// Makes the caller's device the current one, and keeps its context until the process ends:
+/// memory of a context ends with it, and programs that call nothing but NCCL hold none.
+pub fn use_current() -> Result<()> {
+    static KEPT: Mutex<BTreeMap<usize, Arc<CudaContext>>> = Mutex::new(BTreeMap::new());
+    let context = current()?;
+    KEPT.lock().unwrap_or_else(PoisonError::into_inner).insert(context.ordinal(), context);
+    Ok(())
+}
+
+/// The context that a caller had made current. It is current again when this is dropped: no
+/// function of NCCL changes a program's current device, and those on several communicators bind
+/// each of their contexts.
+pub struct CallersContext(sys::CUcontext);
+
+impl CallersContext {
+    pub fn keep() -> Self {
+        Self(bound())
+    }
+}
+
+impl Drop for CallersContext {
+    fn drop(&mut self) {
+        if bound() != self.0 {
+            // SAFETY: it was current when the function was called, or none was.
+            unsafe { sys::cuCtxSetCurrent(self.0) };
+        }
+    }
+}
+
+/// The context that is current on this thread; null also where no driver is there or started.
+fn bound() -> sys::CUcontext {
+    // SAFETY: only tries to load the driver library; its initialisers are the vendor's.
+    static IS_THERE: LazyLock<bool> = LazyLock::new(|| unsafe { sys::is_culib_present() });
+    let mut context = ptr::null_mut();
+    if *IS_THERE {
+        // SAFETY: its target outlives the call. A driver that was not started refuses, and leaves
+        // null there.
+        let _ = unsafe { sys::cuCtxGetCurrent(&mut context) };
+    }
+    context
 }
 
 /// A communicator's own stream, and how a caller's stream meets it.

@@ -1,30 +1,18 @@
 /* A client of libnccl.so.2 in C: one thread, one process, N virtual GPUs. Calls every function that
  * is implemented, well and badly. Prints a line for each thing that is not as it should be, and ends
  * with their number. */
+#define _GNU_SOURCE
 #include "nccl.h"
 
+#include <cuda.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* The driver's interface, as far as it is needed: machines without CUDA have no cuda.h. */
-typedef int CUresult;
-typedef int CUdevice;
-typedef struct CUctx_st *CUcontext;
-typedef unsigned long long CUdeviceptr;
-CUresult cuInit(unsigned flags);
-CUresult cuDeviceGetCount(int *count);
-CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device);
-CUresult cuCtxSetCurrent(CUcontext context);
-CUresult cuCtxSynchronize(void);
-CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes);
-CUresult cuMemFree_v2(CUdeviceptr address);
-CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes);
-CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes);
-CUresult cuStreamCreate(cudaStream_t *stream, unsigned flags);
-CUresult cuStreamDestroy_v2(cudaStream_t stream);
-CUresult cuStreamSynchronize(cudaStream_t stream);
+#include <unistd.h>
 
 enum { RANKS = 4, COUNT = 1000, WHOLE = RANKS * COUNT };
 
@@ -43,10 +31,13 @@ static float host[WHOLE];
             printf("\n");                               \
         }                                               \
     } while (0)
+/* No call changes the caller's current context. */
 #define OK(call)                                                                     \
     do {                                                                             \
+        CUcontext before = current();                                                \
         ncclResult_t result = (call);                                                \
         EXPECT(result == ncclSuccess, "%d: %s", result, ncclGetLastError(NULL));     \
+        EXPECT(current() == before, "another context is current: %s", #call);        \
     } while (0)
 #define REFUSED(status, word, call)                                                       \
     do {                                                                                  \
@@ -56,6 +47,13 @@ static float host[WHOLE];
     } while (0)
 #define CUDA(call) EXPECT((call) == 0, "the driver refuses it")
 
+/* Null where none is current, or the driver was not started. */
+static CUcontext current(void) {
+    CUcontext context = NULL;
+    cuCtxGetCurrent(&context);
+    return context;
+}
+
 /* Element i of rank r's input. */
 static float value(int r, int i) { return (float)((i * 7 + r * 13) % 100); }
 
@@ -63,9 +61,9 @@ static void fill(void) {
     for (int r = 0; r < RANKS; r++) {
         CUDA(cuCtxSetCurrent(contexts[r]));
         for (int i = 0; i < WHOLE; i++) host[i] = value(r, i);
-        CUDA(cuMemcpyHtoD_v2((CUdeviceptr)sends[r], host, sizeof host));
+        CUDA(cuMemcpyHtoD((CUdeviceptr)sends[r], host, sizeof host));
         for (int i = 0; i < WHOLE; i++) host[i] = -1;
-        CUDA(cuMemcpyHtoD_v2((CUdeviceptr)receives[r], host, sizeof host));
+        CUDA(cuMemcpyHtoD((CUdeviceptr)receives[r], host, sizeof host));
         /* The driver may have taken the bytes, and not yet put them where other streams see them. */
         CUDA(cuCtxSynchronize());
     }
@@ -74,7 +72,7 @@ static void fill(void) {
 static void download(int r) {
     CUDA(cuCtxSetCurrent(contexts[r]));
     CUDA(cuStreamSynchronize(streams[r]));
-    CUDA(cuMemcpyDtoH_v2(host, (CUdeviceptr)receives[r], sizeof host));
+    CUDA(cuMemcpyDtoH(host, (CUdeviceptr)receives[r], sizeof host));
 }
 
 static float sum(int i) {
@@ -149,7 +147,7 @@ static void collectives(void) {
     for (int r = 0; r < RANKS; r++) OK(ncclBcast(sends[r], COUNT, ncclFloat, 1, comms[r], streams[r]));
     for (int r = 0; r < RANKS; r++) {
         download(r);
-        CUDA(cuMemcpyDtoH_v2(host, (CUdeviceptr)sends[r], sizeof host));
+        CUDA(cuMemcpyDtoH(host, (CUdeviceptr)sends[r], sizeof host));
         for (int i = 0; i < COUNT; i++) EXPECT(host[i] == value(1, i), "bcast, rank %d", r);
     }
     /* Nothing to do is something to do. */
@@ -221,8 +219,8 @@ static void scalars(void) {
     half = 0.5f;
     for (int r = 0; r < RANKS; r++) {
         CUDA(cuCtxSetCurrent(contexts[r]));
-        CUDA(cuMemAlloc_v2(&device[r], sizeof half));
-        CUDA(cuMemcpyHtoD_v2(device[r], &half, sizeof half));
+        CUDA(cuMemAlloc(&device[r], sizeof half));
+        CUDA(cuMemcpyHtoD(device[r], &half, sizeof half));
         CUDA(cuCtxSynchronize());
         OK(ncclRedOpCreatePreMulSum(&ops[r], (void *)device[r], ncclFloat, ncclScalarDevice, comms[r]));
     }
@@ -354,6 +352,39 @@ static void leave(void) {
     REFUSED(ncclInvalidArgument, "comm", ncclCommDestroy(comms[0]));
 }
 
+/* Waits for rank 0's work, which waits for the others. */
+static void *finalize(void *thread) {
+    *(_Atomic pid_t *)thread = gettid();
+    ncclResult_t result = ncclCommFinalize(comms[0]);
+    EXPECT(result == ncclRemoteError, "%d: %s", result, ncclGetLastError(NULL));
+    EXPECT(strstr(ncclGetLastError(NULL), "ncclCommAbort"), "%s", ncclGetLastError(NULL));
+    return NULL;
+}
+
+static bool sleeps(pid_t thread) {
+    char name[64], state = 0;
+    snprintf(name, sizeof name, "/proc/self/task/%d/stat", thread);
+    FILE *file = fopen(name, "r");
+    bool read = file && fscanf(file, "%*d (%*[^)]) %c", &state) == 1;
+    if (file) fclose(file);
+    return read && state == 'S';
+}
+
+/* What waits in one thread is ended by another. */
+static void abort_beside_finalize(void) {
+    OK(ncclCommInitAll(comms, RANKS, NULL));
+    OK(ncclAllReduce(sends[0], receives[0], COUNT, ncclFloat, ncclSum, comms[0], streams[0]));
+    _Atomic pid_t waiting = 0;
+    pthread_t thread;
+    EXPECT(pthread_create(&thread, NULL, finalize, &waiting) == 0, "no thread");
+    while (!waiting || !sleeps(waiting)) sched_yield();
+    alarm(120);
+    OK(ncclCommAbort(comms[0]));
+    pthread_join(thread, NULL);
+    alarm(0);
+    for (int r = 1; r < RANKS; r++) OK(ncclCommDestroy(comms[r]));
+}
+
 int main(void) {
     int version = 0, devices = 0;
     OK(ncclGetVersion(&version));
@@ -364,8 +395,8 @@ int main(void) {
     for (int r = 0; r < RANKS; r++) {
         CUDA(cuDevicePrimaryCtxRetain(&contexts[r], r));
         CUDA(cuCtxSetCurrent(contexts[r]));
-        CUDA(cuMemAlloc_v2((CUdeviceptr *)&sends[r], sizeof host));
-        CUDA(cuMemAlloc_v2((CUdeviceptr *)&receives[r], sizeof host));
+        CUDA(cuMemAlloc((CUdeviceptr *)&sends[r], sizeof host));
+        CUDA(cuMemAlloc((CUdeviceptr *)&receives[r], sizeof host));
         CUDA(cuStreamCreate(&streams[r], 1));
     }
     join(NULL);
@@ -397,7 +428,7 @@ int main(void) {
     /* A stream may be destroyed as soon as its work is done. */
     for (int r = 0; r < RANKS; r++) {
         CUDA(cuCtxSetCurrent(contexts[r]));
-        CUDA(cuStreamDestroy_v2(streams[r]));
+        CUDA(cuStreamDestroy(streams[r]));
         CUDA(cuStreamCreate(&streams[r], 1));
     }
     collectives();
@@ -426,6 +457,7 @@ int main(void) {
         EXPECT(strstr(ncclGetLastError(comms[r]), "ncclCommAbort"), "%s", ncclGetLastError(comms[r]));
         OK(ncclCommDestroy(comms[r]));
     }
+    abort_beside_finalize();
     printf("%d wrong\n", wrong);
     return wrong != 0;
 }

@@ -2,24 +2,11 @@
  * ranks come from the environment, the id through the file that is named. Sums, and a ring. */
 #include "nccl.h"
 
+#include <cuda.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
-
-typedef int CUresult;
-typedef int CUdevice;
-typedef struct CUctx_st *CUcontext;
-typedef unsigned long long CUdeviceptr;
-CUresult cuInit(unsigned flags);
-CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device);
-CUresult cuCtxSetCurrent(CUcontext context);
-CUresult cuCtxSynchronize(void);
-CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes);
-CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes);
-CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes);
-CUresult cuStreamCreate(cudaStream_t *stream, unsigned flags);
-CUresult cuStreamSynchronize(cudaStream_t stream);
 
 enum { COUNT = 70000 };
 static float host[COUNT];
@@ -60,15 +47,15 @@ int main(int argc, char **argv) {
     CUdeviceptr send, receive;
     NEED(cuInit(0) == 0 && cuDevicePrimaryCtxRetain(&context, number("LOCAL_RANK")) == 0);
     NEED(cuCtxSetCurrent(context) == 0 && cuStreamCreate(&stream, 1) == 0);
-    NEED(cuMemAlloc_v2(&send, sizeof host) == 0 && cuMemAlloc_v2(&receive, sizeof host) == 0);
+    NEED(cuMemAlloc(&send, sizeof host) == 0 && cuMemAlloc(&receive, sizeof host) == 0);
     NEED(ncclCommInitRank(&comm, ranks, id, rank) == ncclSuccess);
 
     for (int i = 0; i < COUNT; i++) host[i] = (float)(rank + i % 10);
     /* The driver may have taken the bytes, and not yet put them where other streams see them. */
-    NEED(cuMemcpyHtoD_v2(send, host, sizeof host) == 0 && cuCtxSynchronize() == 0);
+    NEED(cuMemcpyHtoD(send, host, sizeof host) == 0 && cuCtxSynchronize() == 0);
     void *in = (void *)(uintptr_t)send, *out = (void *)(uintptr_t)receive;
     NEED(ncclAllReduce(in, out, COUNT, ncclFloat, ncclSum, comm, stream) == ncclSuccess);
-    NEED(cuStreamSynchronize(stream) == 0 && cuMemcpyDtoH_v2(host, receive, sizeof host) == 0);
+    NEED(cuStreamSynchronize(stream) == 0 && cuMemcpyDtoH(host, receive, sizeof host) == 0);
     for (int i = 0; i < COUNT; i++) NEED(host[i] == (float)(ranks * (ranks - 1) / 2 + ranks * (i % 10)));
 
     NEED(ncclGroupStart() == ncclSuccess);
@@ -76,14 +63,14 @@ int main(int argc, char **argv) {
     int left = (rank + ranks - 1) % ranks;
     NEED(ncclRecv(out, COUNT, ncclFloat, left, comm, stream) == ncclSuccess);
     NEED(ncclGroupEnd() == ncclSuccess);
-    NEED(cuStreamSynchronize(stream) == 0 && cuMemcpyDtoH_v2(host, receive, sizeof host) == 0);
+    NEED(cuStreamSynchronize(stream) == 0 && cuMemcpyDtoH(host, receive, sizeof host) == 0);
     for (int i = 0; i < COUNT; i++) NEED(host[i] == (float)(left + i % 10));
 
     /* Each rank with the one two further, or before. */
     ncclComm_t pair;
     NEED(ncclCommSplit(comm, rank % 2, -rank, &pair, NULL) == ncclSuccess);
     NEED(ncclAllGather(in, out, COUNT / 2, ncclFloat, pair, stream) == ncclSuccess);
-    NEED(cuStreamSynchronize(stream) == 0 && cuMemcpyDtoH_v2(host, receive, sizeof host) == 0);
+    NEED(cuStreamSynchronize(stream) == 0 && cuMemcpyDtoH(host, receive, sizeof host) == 0);
     NEED(host[0] == (float)(ranks - 2 + rank % 2) && host[COUNT / 2] == (float)(rank % 2));
     NEED(ncclCommDestroy(pair) == ncclSuccess);
 

@@ -14,6 +14,7 @@ fn all_reduce(ranks: u32, bytes: u64) -> Vec<RankProgram> {
     let limits = Limits {
         blocks_max: 2,
         slot_bytes: 512 << 10,
+        pair_slot_bytes: Limits::pair_slot_bytes_max(512 << 10),
         slot_count: 4,
         ranks_per_node: 0,
         low_latency_bytes: 0,

@@ -313,7 +313,7 @@ impl Machine {
     /// # Errors
     /// None today.
     pub fn path(&self, from: u32, to: u32) -> Result<Path, MachineError> {
-        self.path_into((from, to), false, self.node_of(to))
+        self.path_into(from, to, false, self.node_of(to))
     }
 
     /// The way for a device engine, which sits on PCI: within a node, NVLink is not for it.
@@ -321,14 +321,15 @@ impl Machine {
     /// # Errors
     /// None today.
     pub fn pci_path(&self, from: u32, to: u32) -> Result<Path, MachineError> {
-        self.path_into((from, to), true, self.node_of(to))
+        self.path_into(from, to, true, self.node_of(to))
     }
 
     /// As [`path`](Self::path) or [`pci_path`](Self::pci_path), if the node of `to` were `arrival`:
     /// a node that stands for it.
     pub(crate) fn path_into(
         &self,
-        (from, to): (u32, u32),
+        from: u32,
+        to: u32,
         is_pci: bool,
         arrival: usize,
     ) -> Result<Path, MachineError> {

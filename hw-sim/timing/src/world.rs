@@ -69,6 +69,9 @@ pub struct Setup<'a> {
     pub profile: &'a Profile,
     /// The engine.
     pub engine: Engine,
+    /// Proxies rested before the run, as after a pause between launches; else they poll already, as
+    /// while launches follow one another.
+    pub rested: bool,
     /// Keep spans for a trace, at most this many.
     pub spans_max: usize,
     /// Keep the sequence of puts and signals.
@@ -110,9 +113,17 @@ const STEPS_MAX: u64 = 1 << 34;
 impl<'a> Setup<'a> {
     /// Without trace and notes.
     pub fn new(machine: &'a Machine, profile: &'a Profile, engine: Engine) -> Self {
-        let steps_max = STEPS_MAX;
-        let ops = None;
-        Self { machine, profile, engine, spans_max: 0, notes: false, folds: true, steps_max, ops }
+        Self {
+            machine,
+            profile,
+            engine,
+            rested: false,
+            spans_max: 0,
+            notes: false,
+            folds: true,
+            steps_max: STEPS_MAX,
+            ops: None,
+        }
     }
 }
 
@@ -127,7 +138,7 @@ impl Setup<'_> {
 
     /// The same, with another node in place of the one of `to`.
     fn path_into(&self, from: u32, to: u32, arrival: usize) -> Result<Path, MachineError> {
-        self.machine.path_into((from, to), self.engine == Engine::Device, arrival)
+        self.machine.path_into(from, to, self.engine == Engine::Device, arrival)
     }
 }
 
@@ -270,8 +281,9 @@ impl<'a> World<'a> {
                 return Err(missing("adapter", "a plan between nodes"));
             }
             setup.path(lane.from, lane.to)?;
-            let blocks = (block_of[ends.send as usize], block_of[ends.receive as usize]);
-            lanes.push(LaneState::new((lane.from, lane.to), blocks, is_near));
+            let (sender, receiver) =
+                (block_of[ends.send as usize], block_of[ends.receive as usize]);
+            lanes.push(LaneState::new(lane, sender, receiver, is_near));
         }
         let ranks = code.blocks_of.len();
         let blocks: Vec<_> = BlockState::all(&code, setup.profile.block);

@@ -33,6 +33,7 @@ impl Case {
         let limits = Limits {
             blocks_max: self.blocks,
             slot_bytes: 64 << 10,
+            pair_slot_bytes: Limits::pair_slot_bytes_max(64 << 10),
             slot_count: 4,
             ranks_per_node: self.gpus as u32,
             low_latency_bytes: 0,

@@ -152,6 +152,7 @@ fn ll_programs() -> Vec<RankProgram> {
     let limits = Limits {
         blocks_max: 1,
         slot_bytes: 64,
+        pair_slot_bytes: Limits::pair_slot_bytes_max(64),
         slot_count: 2,
         ranks_per_node: 0,
         low_latency_bytes: 64,

@@ -25,7 +25,7 @@ fn pack(length: u32) -> Op {
     Op { length, destination: slot(0, 0, 0), a: buffer(0, 0), ..op(OpCode::Pack, 0) }
 }
 
-/// Collects from the block's first ports; the own data stands behind the first.
+/// Collects from the block's first ports; the rank's own data stands behind the first.
 fn collect(length: u32, count: i64) -> Op {
     let flags = flags::FINISH;
     let (destination, a, b) = (buffer(1, 0), buffer(0, 0), slot(0, 0, 0));

@@ -27,7 +27,7 @@ pub(crate) struct CallMatcher {
     /// The outbox has become non-empty, and nobody has been asked to send it.
     must_schedule: bool,
     /// Sends and receives that wait for their counterpart, by (from, to).
-    transfers: HashMap<(Rank, Rank), Unmatched>,
+    transfers: HashMap<Pair, Unmatched>,
 }
 
 #[derive(Debug)]
@@ -37,6 +37,13 @@ struct Posted {
     calls: u32,
     /// A rank of this process has called it.
     is_own: bool,
+}
+
+/// Whom a message is from, and to whom it goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Pair {
+    pub from: Rank,
+    pub to: Rank,
 }
 
 /// Messages of one direction that only one side has named so far.
@@ -106,7 +113,7 @@ impl CallMatcher {
         }
         let posted = &mut self.collectives[index];
         posted.calls += 1;
-        // The own ranks' calls are equal, so the parent process is sent the first one.
+        // The calls of this process's ranks are equal, so the parent process is sent the first one.
         if is_own && !std::mem::replace(&mut posted.is_own, true) && self.position.has_parent {
             let record = CallRecord::Collective { rank: rank.0, number };
             self.must_schedule |= self.outbox.add(record, posted.signature.clone());
@@ -130,7 +137,8 @@ impl CallMatcher {
                 self.post(Rank(rank), number, signature, false)
             }
             CallRecord::Transfer { rank, from, to } => {
-                self.transfer(Rank(rank), (Rank(from), Rank(to)), signature)
+                let pair = Pair { from: Rank(from), to: Rank(to) };
+                self.transfer(Rank(rank), pair, signature)
             }
         }
     }
@@ -145,22 +153,18 @@ impl CallMatcher {
         self.outbox.take()
     }
 
-    /// `rank` names the next message from `from` to `to`; it is one of the two.
+    /// `rank` names the next message of a pair; it is one of the two.
     ///
     /// # Errors
     /// [`Error::Disagreement`] where the other side named another size or type.
-    pub fn transfer(
-        &mut self,
-        rank: Rank,
-        (from, to): (Rank, Rank),
-        signature: Signature,
-    ) -> Result<()> {
+    pub fn transfer(&mut self, rank: Rank, pair: Pair, signature: Signature) -> Result<()> {
+        let Pair { from, to } = pair;
         if !(self.position.covers(from) && self.position.covers(to)) {
             let record = CallRecord::Transfer { rank: rank.0, from: from.0, to: to.0 };
             self.must_schedule |= self.outbox.add(record, signature);
             return Ok(());
         }
-        let waiting = self.transfers.entry((from, to)).or_default();
+        let waiting = self.transfers.entry(pair).or_default();
         if waiting.by == Some(rank) || waiting.signatures.is_empty() {
             if waiting.signatures.len() >= AHEAD_MAX {
                 return Err(self.too_far(rank, AHEAD_MAX as u64));
@@ -256,7 +260,7 @@ mod tests {
         assert!(
             matchers.iter().all(|matcher| matcher.collectives.is_empty() && !matcher.must_schedule)
         );
-        let pair = (Rank(3), Rank(1));
+        let pair = Pair { from: Rank(3), to: Rank(1) };
         matchers[0].transfer(Rank(1), pair, signature(5)).unwrap();
         matchers[1].transfer(Rank(3), pair, signature(5)).unwrap();
         pass(&mut matchers).unwrap();
@@ -273,7 +277,7 @@ mod tests {
     #[test]
     fn messages_match_in_order_whichever_side_comes_first() {
         let mut matcher = CallMatcher::new(2);
-        let pair = (Rank(0), Rank(1));
+        let pair = Pair { from: Rank(0), to: Rank(1) };
         matcher.transfer(Rank(0), pair, signature(1)).unwrap();
         matcher.transfer(Rank(0), pair, signature(2)).unwrap();
         matcher.transfer(Rank(1), pair, signature(1)).unwrap();

@@ -22,6 +22,6 @@ mod record;
 mod signature;
 
 pub(crate) use exchange::CallExchange;
-pub(crate) use matcher::CallMatcher;
+pub(crate) use matcher::{CallMatcher, Pair};
 pub(crate) use position::ProcessTreePosition;
 pub(crate) use signature::{Signature, Value, compare, signature};

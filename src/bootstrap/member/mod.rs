@@ -10,6 +10,7 @@
 
 mod calls;
 mod collect;
+mod note;
 mod report;
 mod seek;
 
@@ -174,6 +175,7 @@ impl Task for Member {
         match request {
             Request::Call { call, bytes, deadline } => self.begin(net, call, bytes, deadline),
             Request::End(fault) => self.fail(net, fault),
+            Request::Note { to, bytes } => self.send_note(net, to, &bytes),
             Request::Later(delay, report) => self.later.add(after(net.now, delay), report),
             Request::Leave => self.leave(net),
         }
@@ -331,6 +333,9 @@ impl Member {
             Message::Report if is_child => {
                 let child = &self.children[&from];
                 self.shared.receive(child.rank, behind);
+            }
+            Message::Note { from: source, to } if is_above || is_child => {
+                self.note(net, from, (source, to), behind);
             }
             Message::Leaving if is_above || is_child => self.neighbour_leaves(net, from),
             // Of a neighbour that is none any more, or was refused.

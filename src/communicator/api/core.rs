@@ -43,7 +43,8 @@ use std::sync::Arc;
 /// * Where `cudarc` tracks buffers it makes the capture wait for what was before, which no driver
 ///   allows: such a call is [`Error::Capturing`]. Disable event tracking, or pass addresses.
 ///
-/// Engines are not told of launches of graphs: one that was idle may take up to 200 µs to notice.
+/// Engines are not told of launches of graphs. From the first captured call on they rest for 200 µs
+/// at most, which is also how late they may notice a launch.
 ///
 /// Dropping a communicator waits a bounded time for its own launches
 /// ([`Settings::drop_timeout`]), then aborts them.

@@ -1,7 +1,7 @@
 //! Do all ranks make the same call?
 
 use super::request::{Call, GroupCall, Shape};
-use crate::bootstrap::agreement::{Signature, Value, signature};
+use crate::bootstrap::agreement::{Pair, Signature, Value, signature};
 use crate::communicator::connect::ConnectedRank;
 use crate::communicator::state::{Launcher, RegisteredPlace};
 use crate::error::Result;
@@ -20,7 +20,7 @@ pub(super) fn collective(
     registered: Option<[RegisteredPlace; 2]>,
 ) -> Result<()> {
     let number = launcher.next_collective();
-    let request = call.request((rank.rank().0, rank.rank_count()), registered.is_some());
+    let request = call.request(rank.rank().0, rank.rank_count(), registered.is_some());
     let signature = collective_signature(&call.shape, &request, registered);
     let agreed =
         rank.process.compare_calls(|calls| calls.collective(rank.rank(), number, signature));
@@ -66,8 +66,8 @@ pub(super) fn group(rank: &ConnectedRank, call: &GroupCall) -> Result<()> {
         to_others().try_for_each(|(transfer, data_type)| {
             let peer = Rank(transfer.peer);
             let pair = match transfer.direction {
-                Direction::Send => (own, peer),
-                Direction::Receive => (peer, own),
+                Direction::Send => Pair { from: own, to: peer },
+                Direction::Receive => Pair { from: peer, to: own },
             };
             let size = data_type.size_bytes() as u64;
             let signature = signature([

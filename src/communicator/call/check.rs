@@ -66,7 +66,7 @@ fn check_overlap(rank: &ConnectedRank, call: &Call, [sent, received]: [u64; 2]) 
         true => receive - send >= sent,
         false => send - receive >= received,
     };
-    let request = call.request((rank.rank().0, rank.rank_count()), false);
+    let request = call.request(rank.rank().0, rank.rank_count(), false);
     let empty = sent == 0 || received == 0;
     if apart || empty || request.in_place {
         return Ok(());

@@ -23,7 +23,7 @@ pub(super) fn collective(
     for (base, place) in bases.iter_mut().zip(places) {
         let source = launcher.routes.range(place.registration).expect("found by the check");
         *base = launcher.routes.base((place.registration, output), |first| {
-            // A source is always the own buffer, and needs nobody.
+            // A source is always this rank's buffer, and needs no other rank.
             let destination = rank.registered_buffer(output)?;
             let source = RegionDescriptor { base: source.address, length_bytes: source.bytes };
             rank.engine().add_direct_routes(&rank.state, first, source, output, &destination)

@@ -31,6 +31,6 @@ pub(super) fn launch(
     arguments: &mut LaunchArguments,
     (stream, capture): (&Arc<CudaStream>, Option<u64>),
 ) -> Result<()> {
-    rank.engine().wake();
+    rank.engine().announce(launcher.announced());
     launcher.launch(plan, arguments, stream, capture)
 }

@@ -27,6 +27,7 @@ pub(super) use request::{Call, GroupCall, Shape};
 use super::connect::ConnectedRank;
 use super::state::Launcher;
 use crate::error::Result;
+use crate::id::Rank;
 use cudarc::driver::CudaStream;
 use std::sync::Arc;
 use tracing::field;
@@ -58,7 +59,7 @@ pub(super) fn collective(
         rank.process.streams.claim(rank.rank(), stream, launcher.collective())?;
     }
     let registered = check::registered(rank, &launcher, call, &checked)?;
-    let request = call.request((rank.rank().0, rank.rank_count()), registered.is_some());
+    let request = call.request(rank.rank().0, rank.rank_count(), registered.is_some());
     agree::collective(rank, &mut launcher, call, registered)?;
     if call.is_empty() {
         return Ok(());
@@ -72,6 +73,17 @@ pub(super) fn collective(
     };
     // All ranks have agreed on the call and would wait for this one.
     enqueue().map_err(|error| rank.fail(error))
+}
+
+/// Refuses a stream on which the other end of one of the group's messages stands.
+fn claim_messages(rank: &ConnectedRank, call: &GroupCall, stream: &Arc<CudaStream>) -> Result<()> {
+    let neighbours = rank.process.ranks_beside(&rank.state);
+    if neighbours.is_empty() {
+        return Ok(());
+    }
+    let ends = call.transfers.iter().map(|one| (one.direction, Rank(one.peer)));
+    let ends = ends.filter(|(_, peer)| neighbours.contains(peer));
+    rank.process.streams.claim_messages(rank.rank(), stream, ends)
 }
 
 /// Makes the call of a group of sends and receives. Whoever calls it keeps the memory until
@@ -98,6 +110,7 @@ pub(super) fn group(
     make_room(rank, &mut launcher, capture)?;
     // Before the ranks agree: the other ranks do not know yet of a group that is refused here.
     let plan = plan::group(rank, &launcher, call, capture)?;
+    claim_messages(rank, call, stream)?;
     agree::group(rank, call)?;
     let enqueue = || {
         launch::enter(&mut launcher, stream, capture)?;

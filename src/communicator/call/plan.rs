@@ -6,6 +6,7 @@ use crate::communicator::state::{Encoded, Launcher, PlanKey, Prepared, Resident}
 use crate::error::{Error, Result};
 use crate::plan::{self, CollectiveRequest, Verified};
 use cudarc::driver::CudaStream;
+use std::sync::Arc;
 
 /// The plan of a collective.
 ///
@@ -18,7 +19,12 @@ pub(super) fn collective(
     (stream, capture): (&CudaStream, Option<u64>),
 ) -> Result<Resident> {
     let prepared = launcher.plans.prepare(PlanKey::Collective(request), capture, || {
-        encode(rank, &*rank.process.plans.plan(request, || verified(rank, request))?)
+        let verified = match request.rank_count <= plan::PROVED_RANKS_MAX {
+            true => rank.process.plans.plan(request, || verified(rank, request))?,
+            // A rank's own part is of no use to others.
+            false => Arc::new(verified(rank, request)?),
+        };
+        encode(rank, &verified)
     })?;
     launcher.plans.resident(prepared, stream, capture)
 }
@@ -27,7 +33,11 @@ fn verified(rank: &ConnectedRank, request: &CollectiveRequest) -> Result<Verifie
     let geometry = &rank.process.geometry;
     let limits = geometry.limits(geometry.slot_bytes);
     let choice = plan::select(request, &limits).map_err(|e| internal("plan", &e))?;
-    plan::verify(plan::build(&choice), &request.promise()).map_err(|e| internal("plan", &e))
+    let verified = match request.rank_count <= plan::PROVED_RANKS_MAX {
+        true => plan::verify(plan::build(&choice), &request.promise()),
+        false => plan::own_part(&choice, rank.rank().0),
+    };
+    verified.map_err(|e| internal("plan", &e))
 }
 
 /// The plan of a group: where it is in device memory, or what must go there.
@@ -42,7 +52,7 @@ pub(super) fn group<'a>(
 ) -> Result<Prepared<'a>> {
     launcher.plans.prepare(PlanKey::Group(&call.transfers), capture, || {
         let geometry = &rank.process.geometry;
-        let limits = geometry.limits(geometry.pair_slot_bytes());
+        let limits = geometry.limits(geometry.pair_slot_bytes);
         let group = plan::group(rank.rank().0, geometry.rank_count, &call.transfers, &limits)
             .map_err(|error| Error::argument("group", "transfers that match", error))?;
         let verified = plan::verify(group.plan, &group.promise);

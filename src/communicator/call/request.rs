@@ -61,7 +61,7 @@ impl Shape {
 
 impl Call {
     /// What the call asks of a plan on `rank`.
-    pub fn request(&self, (rank, rank_count): (u32, u32), registered: bool) -> CollectiveRequest {
+    pub fn request(&self, rank: u32, rank_count: u32, registered: bool) -> CollectiveRequest {
         let request = self.shape.request(rank_count);
         // With a root, this is about the root alone.
         let concerned = self.shape.collective.root().is_none_or(|root| root == rank);

@@ -17,18 +17,18 @@ pub(super) struct PortDescription {
     pub number: u32,
     pub peer: Rank,
     /// The peer's port at the other end of the lane.
-    pub peer_port: u32,
+    pub there: PortPlace,
     /// Does it raise a signal, that of the peer's port? Not on an LL lane: nobody waits for signals
     /// of those, so nobody may ask for one (R8).
     pub raises: bool,
-    /// Offset in the own signal memory of what says that a source was read.
+    /// Offset in this rank's signal memory of what says that a source was read.
     pub completion: Option<u64>,
-    /// The own word that the peer's lane raises: its offset.
+    /// Offset of this rank's word that the peer's lane raises.
     pub signal: Option<u64>,
     pub route: Option<RouteDescription>,
 }
 
-/// From anywhere in the own staging memory (or nowhere) to some of the peer's.
+/// From anywhere in this rank's staging memory (or nowhere) to some of the peer's.
 pub(super) struct RouteDescription {
     pub carries_data: bool,
     /// Offset of the destination in the peer's staging memory.
@@ -37,7 +37,7 @@ pub(super) struct RouteDescription {
 }
 
 impl PortDescription {
-    pub fn of(number: u32, place: &PortPlace, peer_layout: &Layout) -> Self {
+    pub fn of(place: &PortPlace, peer_layout: &Layout) -> Self {
         let end = place.end;
         let side = match end.side {
             Side::Send => Side::Receive,
@@ -45,8 +45,7 @@ impl PortDescription {
             Side::Receive => Side::Send,
         };
         let there = LaneEnd { lane: end.lane, side };
-        let peer_place = peer_layout.port(there);
-        let port = peer_layout.number(there).expect("both ends of a lane exist");
+        let there = peer_layout.port(there).expect("both ends of a lane exist");
         let low_latency = end.lane.kind == LaneKind::LowLatency;
         let sends = end.side == Side::Send;
         let route = match (end.side, end.lane.kind) {
@@ -54,7 +53,7 @@ impl PortDescription {
             (Side::Send, LaneKind::Slots | LaneKind::LowLatency) => Some(RouteDescription {
                 // So that what arrived can go on as it lies.
                 carries_data: true,
-                offset: peer_place.slots,
+                offset: there.slots,
                 bytes: place.slots_bytes(),
             }),
             (Side::Receive, _) => {
@@ -62,9 +61,9 @@ impl PortDescription {
             }
         };
         Self {
-            number,
+            number: place.number,
             peer: place.peer(),
-            peer_port: port,
+            there,
             raises: !low_latency,
             completion: (sends && !low_latency).then_some(place.completion),
             signal: (!low_latency).then_some(place.signal),

@@ -24,6 +24,7 @@ use crate::settings::Settings;
 use crate::transport::verbs::VerbsTransport;
 use cudarc::driver::CudaContext;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// All ranks of a communicator in this process: rank `i` runs on `contexts[i]`.
 pub(in crate::communicator) fn init_all(
@@ -119,7 +120,8 @@ fn connect_processes(
     let infos = states.iter().zip(planes).map(|(state, plane)| PeerInfo::of(state, plane));
     let infos = exchange(planes, &infos.collect::<Result<Vec<_>>>()?)?;
     process.set_local(peer_info::local_ranks(&process, &infos)?, peer_info::tree_position(&infos)?);
-    let mut inter_node = connect_nodes(planes, &states, adapters, &hosts)?;
+    let mut inter_node =
+        connect_nodes(planes, &states, adapters, (&hosts, settings.bootstrap_timeout))?;
     let reached =
         reach_processes(planes, (&process, &states), (&infos, &mut inter_node), settings)?;
     let mut connected = Vec::new();
@@ -326,23 +328,23 @@ fn connect_nodes(
     planes: &[Arc<ControlPlane>],
     states: &[Arc<RankState>],
     adapters: Vec<Option<InterNodeAdapter>>,
-    hosts: &[String],
+    (hosts, limit): (&[String], Duration),
 ) -> Result<Vec<InterNodeTransport>> {
     let Some(adapters) = adapters.into_iter().collect::<Option<Vec<_>>>() else {
         return Ok(states.iter().map(|_| InterNodeTransport::default()).collect());
     };
-    let open = |(state, adapter): (&Arc<RankState>, InterNodeAdapter)| {
-        InterNodeSetup::open(state, adapter, &nodes::inter_node_ranks(hosts, state.rank))
-    };
-    let opened = states.iter().zip(adapters).map(open).collect::<Result<Vec<_>>>()?;
-    let infos: Vec<_> = opened.iter().map(|setup| Some(setup.info().clone())).collect();
+    let setup = |(state, adapter): (&Arc<RankState>, _)| InterNodeSetup::new(state, adapter);
+    let setups: Vec<_> = states.iter().zip(adapters).map(setup).collect();
+    let infos: Vec<_> = setups.iter().map(|setup| Some(setup.info().clone())).collect();
     let infos = exchange(planes, &infos)?;
-    let connect = |(state, setup): (&Arc<RankState>, InterNodeSetup)| {
-        let (transport, lanes, endpoints, connections) = setup.connect(state, &infos)?;
+    let connect = |((state, plane), setup): ((&Arc<RankState>, _), InterNodeSetup)| {
+        let others = nodes::inter_node_ranks(hosts, state.rank);
+        let (transport, lanes, endpoints, connections) =
+            setup.connect((state, plane), (&others, &infos), limit)?;
         let (transport, connections) = (Some((transport, lanes)), Some(connections));
         Ok(InterNodeTransport { transport, endpoints, connections })
     };
-    states.iter().zip(opened).map(connect).collect()
+    states.iter().zip(planes).zip(setups).map(connect).collect()
 }
 
 /// All ranks, as the one of `state` looks at them; `inter_node` leads to those of other nodes.
@@ -356,7 +358,9 @@ fn candidates(
     let candidate = |(rank, info): (u32, &PeerInfo<SharedMemory>)| {
         let rank = Rank(rank);
         let geometry = &process.geometry;
-        if let Some(place) = inter_node.endpoints.iter().find(|place| place.rank == rank) {
+        // They stand in the order of ranks.
+        if let Ok(at) = inter_node.endpoints.binary_search_by_key(&rank, |place| place.rank) {
+            let place = &inter_node.endpoints[at];
             return Peer::inter_node(geometry, place).map(Candidate::Elsewhere);
         }
         Candidate::on_node(rank == state.rank, settings, || {
@@ -398,7 +402,7 @@ fn geometry(rank_count: u32, nodes: Nodes, settings: &Settings) -> Result<Geomet
         let expected = format!("1 to {}", Geometry::RANKS_MAX);
         return Err(Error::argument("number of ranks", expected, rank_count));
     }
-    Ok(Geometry::new(rank_count, nodes, settings))
+    Geometry::new(rank_count, nodes, settings)
 }
 
 /// The state of a rank with its memory; the rank is number `number` of its node.

@@ -1,4 +1,4 @@
-//! Ranks of other nodes: an adapter, registered memory, and connections to each of them.
+//! Ranks of other nodes: an adapter, registered memory, and connections where they are needed.
 //!
 //! What ranks of other nodes write, slots and signals of their lanes, lies in device memory where
 //! the adapter reaches that: as a dma-buf, or through peer memory. Where it does not, those slots
@@ -6,10 +6,10 @@
 //! passes through slots anyway, so nobody has to copy it once more. [`InterNodeSlots`] overrides.
 
 use super::nodes;
+use super::on_demand::{Connector, Parts, Requests};
 use crate::bootstrap::{ControlPlane, exchange};
 use crate::communicator::state::{
-    Endpoint as Addresses, ForAdapter, Geometry, InterNodeSlotMemory, Layout, Nodes, RankMemory,
-    RankState,
+    Endpoint as Addresses, ForAdapter, Geometry, InterNodeSlotMemory, Nodes, RankMemory, RankState,
 };
 use crate::error::{Error, Result};
 use crate::gpu::{StreamWriter, orders_adapter_writes, pci_address};
@@ -22,13 +22,13 @@ use crate::transport::verbs::{
 };
 use cudarc::driver::CudaContext;
 use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What a rank sends the ranks of other nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct InterNodeInfo {
-    /// For each rank elsewhere, the connection that waits for it.
-    endpoints: Vec<(u32, Vec<u8>)>,
     addresses: Addresses,
     /// Signals and staging memory.
     regions: [Vec<u8>; 2],
@@ -41,17 +41,17 @@ pub(super) struct InterNodeAdapter {
     regions: [MemoryRegion; 2],
 }
 
-/// A rank's connections to other nodes, before the others have sent their ends.
+/// A rank's way to other nodes, before the others have sent where their memory lies.
 pub(super) struct InterNodeSetup {
-    rank: Rank,
     adapter: InterNodeAdapter,
-    endpoints: Vec<(Rank, Endpoint)>,
     info: InterNodeInfo,
 }
 
 /// What must live as long as the engine may use it.
 pub(super) struct InterNodeConnections {
     control: VerbsControl,
+    /// Answers requests of other ranks.
+    _connector: Arc<Connector>,
     ranks: Vec<Rank>,
     adapter: InterNodeAdapter,
     /// Host memory of which transfers may read, beside the adapter's own.
@@ -253,60 +253,63 @@ fn uneven(rank: Rank) -> Error {
 }
 
 impl InterNodeSetup {
-    /// Opens the way for `state` to the ranks of `others`.
-    ///
-    /// # Errors
-    /// [`Error::System`] where the adapter refuses.
-    pub fn open(state: &RankState, adapter: InterNodeAdapter, others: &[Rank]) -> Result<Self> {
-        let mut endpoints = Vec::new();
-        let mut own_ends = Vec::new();
-        for &rank in others {
-            let (endpoint, bytes) = Endpoint::create(&adapter.adapter)?;
-            endpoints.push((rank, endpoint));
-            own_ends.push((rank.0, bytes));
-        }
+    /// What ranks of other nodes have to know of `state`'s rank.
+    pub fn new(state: &RankState, adapter: InterNodeAdapter) -> Self {
         let regions = adapter.regions.each_ref().map(|region| region.remote().encode().to_vec());
-        let info = InterNodeInfo {
-            endpoints: own_ends,
-            addresses: state.memory.inter_node_endpoint(),
-            regions,
-        };
-        Ok(Self { rank: state.rank, adapter, endpoints, info })
+        let info = InterNodeInfo { addresses: state.memory.inter_node_endpoint(), regions };
+        Self { adapter, info }
     }
 
     pub fn info(&self) -> &InterNodeInfo {
         &self.info
     }
 
-    /// Connects to the ranks that have sent `infos`, by rank (`None` for ranks without). Gives the
-    /// transport for `layout`'s lanes to them, those lanes, and where the ranks' memory lies.
+    /// The way to the ranks of `others`, of all that have sent `infos`, by rank (`None` for ranks
+    /// without). Gives the transport for lanes to them, those lanes, and where the ranks' memory
+    /// lies. Nobody is connected before a transfer needs it; that may then take `limit`.
     ///
     /// # Errors
-    /// [`Error::Argument`] where an info makes no sense; [`Error::System`] where the adapter
+    /// [`Error::PeerValue`] where an info makes no sense; [`Error::System`] where the adapter
     /// refuses.
     pub fn connect(
         self,
-        state: &RankState,
-        infos: &[Option<InterNodeInfo>],
+        (state, plane): (&RankState, &Arc<ControlPlane>),
+        (others, infos): (&[Rank], &[Option<InterNodeInfo>]),
+        limit: Duration,
     ) -> Result<(VerbsTransport, Vec<LaneId>, Vec<InterNodeEndpoint>, InterNodeConnections)> {
         let words = state.memory.words(&state.context)?;
         let writer = Box::new(StreamWriter::new(&state.context, words)?);
-        let (transport, control) = VerbsTransport::new(&self.adapter.adapter, writer)?;
+        let (mut transport, control) = VerbsTransport::new(&self.adapter.adapter, writer)?;
         for region in &self.adapter.regions {
             control.add_local(region)?;
         }
         self.receive_signals(state, &control)?;
-        let (mut all_lanes, mut places) = (Vec::new(), Vec::new());
-        for (rank, endpoint) in self.endpoints {
-            let lanes = lanes_to(&state.memory.layout, rank);
-            let info = infos.get(rank.index()).and_then(Option::as_ref);
-            places.push(join(&control, self.rank, (rank, endpoint), info, &lanes)?);
-            all_lanes.extend(lanes);
+        let layout = state.memory.layout;
+        let (mut lanes, mut places, mut remote) = (Vec::new(), Vec::new(), HashMap::new());
+        for &rank in others {
+            let (place, regions) = memory_of(rank, infos)?;
+            places.push(place);
+            remote.insert(rank, regions);
+            lanes.extend(layout.ports_of(rank).map(|place| LaneId(place.number)));
         }
-        let ranks = places.iter().map(|place| place.rank).collect();
-        let memory =
-            InterNodeConnections { control, ranks, adapter: self.adapter, _host_memory: None };
-        Ok((transport, all_lanes, places, memory))
+        let connector = Connector::new(Parts {
+            rank: state.rank,
+            layout,
+            adapter: &self.adapter.adapter,
+            control: &control,
+            plane,
+            remote,
+            limit,
+        });
+        transport.connect_by(Box::new(Requests(connector.clone())));
+        let connections = InterNodeConnections {
+            control,
+            _connector: connector,
+            ranks: others.to_vec(),
+            adapter: self.adapter,
+            _host_memory: None,
+        };
+        Ok((transport, lanes, places, connections))
     }
 }
 
@@ -331,37 +334,20 @@ impl InterNodeSetup {
     }
 }
 
-/// Connects one endpoint, and adds the rank behind it to the transport.
-fn join(
-    control: &VerbsControl,
-    own: Rank,
-    (rank, mut endpoint): (Rank, Endpoint),
-    info: Option<&InterNodeInfo>,
-    lanes: &[LaneId],
-) -> Result<InterNodeEndpoint> {
-    let missing = || {
-        let expected = format_args!("one that waits for {own}").to_string();
-        Error::peer_value(rank, "its connections", expected, "none")
-    };
-    let info = info.ok_or_else(missing)?;
-    let bytes = info.endpoints.iter().find(|(peer, _)| *peer == own.0).ok_or_else(missing)?;
-    endpoint.connect(&bytes.1).map_err(|error| error.told_by(rank))?;
-    control.add_peer(rank, endpoint, lanes)?;
+/// Where the memory of `rank`, which is on another node, lies, and how an adapter writes it.
+fn memory_of(
+    rank: Rank,
+    infos: &[Option<InterNodeInfo>],
+) -> Result<(InterNodeEndpoint, [RemoteRegion; 2])> {
+    let info = infos.get(rank.index()).and_then(Option::as_ref).ok_or_else(|| {
+        Error::peer_value(rank, "its memory for other nodes", "addresses and keys", "none")
+    })?;
     let decode =
         |region: &Vec<u8>| RemoteRegion::decode(region).map_err(|error| error.told_by(rank));
     let [signals, staging] = &info.regions;
     let remote = [decode(signals)?, decode(staging)?];
     let regions = remote.each_ref().map(RemoteRegion::extent);
-    for region in remote {
-        control.add_remote(rank, region)?;
-    }
-    Ok(InterNodeEndpoint { rank, addresses: info.addresses, regions })
-}
-
-/// Lanes on which this rank rings towards `rank`: their numbers are those of its ports.
-fn lanes_to(layout: &Layout, rank: Rank) -> Vec<LaneId> {
-    let ports = (0..).zip(&layout.ports).filter(|(_, place)| place.peer() == rank);
-    ports.map(|(number, _)| LaneId(number)).collect()
+    Ok((InterNodeEndpoint { rank, addresses: info.addresses, regions }, remote))
 }
 
 #[cfg(test)]

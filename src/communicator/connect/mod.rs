@@ -4,7 +4,8 @@
 //! * `registry`: the state that ranks of one process share, found by the unique id
 //! * `nodes`: which rank runs on which node
 //! * `peer_info`: what each rank sends the others: its process, and how its memory is reached
-//! * `peer`, `inter_node`: the memory of ranks on this node, and of ranks on other nodes
+//! * `peer`, `inter_node`: the memory of ranks on this node, and of ranks on other nodes;
+//!   `on_demand`: connections to those, made when a transfer first needs them
 //! * `reach`: which way the messages of each pair go on a node; `host_memory`: files in memory that
 //!   ranks share which do not reach each other's GPU memory
 //! * `description`: lanes and routes in numbers and offsets
@@ -17,6 +18,7 @@ mod host_memory;
 mod init;
 mod inter_node;
 mod nodes;
+mod on_demand;
 mod peer;
 mod peer_info;
 mod rank;

@@ -3,7 +3,7 @@
 use super::inter_node::InterNodeEndpoint;
 use super::sharing;
 use crate::communicator::state::{
-    Endpoint, Geometry, HostLanes, Layout, Nodes, Obstacle, Offsets, RankState,
+    Endpoint, Geometry, HostLanes, Layout, Nodes, Obstacle, Offsets, PortPlace, RankState,
 };
 use crate::error::Result;
 use crate::gpu::{Access, Export, Import, discard, enable_peer_access, is_without_peer_access};
@@ -54,7 +54,7 @@ impl Peer {
         if enable_peer_access(context, &state.context)? == Access::ThroughHost {
             return Ok(Err(Obstacle::NoPeerAccess));
         }
-        let layout = state.memory.layout.clone();
+        let layout = state.memory.layout;
         let endpoint = state.memory.endpoint();
         Ok(Ok(Self { endpoint, layout, host: None, imports: Vec::new() }))
     }
@@ -70,12 +70,13 @@ impl Peer {
         self.host.is_some()
     }
 
-    /// Where this rank's engine writes for port `number` of the peer.
-    pub(super) fn port(&self, number: u32) -> PortAddresses {
-        if let Some((signal, slots)) = self.host.as_ref().and_then(|host| host.addresses(number)) {
+    /// Where this rank's engine writes for the peer's port at `place`.
+    pub(super) fn port(&self, place: &PortPlace) -> PortAddresses {
+        let through_host = self.host.as_ref().and_then(|host| host.addresses(place.number));
+        if let Some((signal, slots)) = through_host {
             return PortAddresses { signal, slots: slots.unwrap_or(0) };
         }
-        let (endpoint, place) = (self.endpoint, &self.layout.ports[number as usize]);
+        let endpoint = self.endpoint;
         PortAddresses {
             signal: endpoint.signals.wrapping_add(place.signal),
             slots: endpoint.staging.wrapping_add(place.slots),
@@ -104,7 +105,7 @@ impl Peer {
     ) -> Result<Reach> {
         let layout = Layout::new(geometry, rank);
         let ranges =
-            [signals_of(rank, layout.signal_bytes), staging_of(rank, layout.staging_bytes)];
+            [signals_of(rank, layout.signal_bytes()), staging_of(rank, layout.staging_bytes())];
         let (mut imports, mut addresses) = (Vec::new(), Vec::new());
         for (export, range) in exports.iter().zip(&ranges) {
             match Import::find(context, export, range)? {
@@ -134,14 +135,14 @@ fn check_inter_node(geometry: &Geometry, layout: &Layout, place: &InterNodeEndpo
     // Only the part that ranks of other nodes write, where that stands by itself: addresses before
     // it may lie outside.
     let from = match geometry.nodes {
-        Nodes::Even { .. } => layout.inter_node,
+        Nodes::Even { .. } => layout.inter_node(),
         Nodes::One | Nodes::Uneven => Offsets::default(),
     };
     let [signals, staging] = place.regions;
     let Endpoint { signals: signals_at, staging: staging_at } = place.addresses;
-    signals_of(place.rank, layout.signal_bytes - from.signals)
+    signals_of(place.rank, layout.signal_bytes() - from.signals)
         .at_address(signals, signals_at.wrapping_add(from.signals))?;
-    staging_of(place.rank, layout.staging_bytes - from.staging)
+    staging_of(place.rank, layout.staging_bytes() - from.staging)
         .at_address(staging, staging_at.wrapping_add(from.staging))?;
     Ok(())
 }
@@ -167,8 +168,8 @@ mod tests {
     fn place(layout: &Layout, missing: u64, shift: u64) -> InterNodeEndpoint {
         let region = |base, length_bytes| Extent { base, length_bytes };
         let regions = [
-            region(0x10_0000, layout.signal_bytes),
-            region(0x4000_0000, layout.staging_bytes - missing),
+            region(0x10_0000, layout.signal_bytes()),
+            region(0x4000_0000, layout.staging_bytes() - missing),
         ];
         let addresses =
             Endpoint { signals: regions[0].base.wrapping_add(shift), staging: regions[1].base };
@@ -180,7 +181,7 @@ mod tests {
     #[test]
     fn addresses_of_another_node_lie_in_its_registered_memory() {
         for nodes in [Nodes::Even { ranks: 1 }, Nodes::Uneven] {
-            let geometry = Geometry::new(2, nodes, &Settings::default());
+            let geometry = Geometry::new(2, nodes, &Settings::default()).unwrap();
             let layout = Layout::new(&geometry, Rank(1));
             Peer::inter_node(&geometry, &place(&layout, 0, 0)).unwrap();
             for (missing, shift, what) in
@@ -200,16 +201,16 @@ mod tests {
     /// it.
     #[test]
     fn addresses_before_host_memory_are_accepted() {
-        let geometry = Geometry::new(4, Nodes::Even { ranks: 2 }, &Settings::default());
+        let geometry = Geometry::new(4, Nodes::Even { ranks: 2 }, &Settings::default()).unwrap();
         let layout = Layout::new(&geometry, Rank(2));
         let region = |base, length_bytes| Extent { base, length_bytes };
         let regions = [
-            region(8, layout.signal_bytes - layout.inter_node.signals),
-            region(1 << 30, layout.staging_bytes - layout.inter_node.staging),
+            region(8, layout.signal_bytes() - layout.inter_node().signals),
+            region(1 << 30, layout.staging_bytes() - layout.inter_node().staging),
         ];
         let addresses = Endpoint {
-            signals: regions[0].base.wrapping_sub(layout.inter_node.signals),
-            staging: regions[1].base.wrapping_sub(layout.inter_node.staging),
+            signals: regions[0].base.wrapping_sub(layout.inter_node().signals),
+            staging: regions[1].base.wrapping_sub(layout.inter_node().staging),
         };
         Peer::inter_node(&geometry, &InterNodeEndpoint { rank: Rank(2), addresses, regions })
             .unwrap();

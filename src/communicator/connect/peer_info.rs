@@ -102,7 +102,7 @@ mod tests {
     /// If this fails, a peer that claims this process's name has its addresses used as they are.
     #[test]
     fn a_rank_that_has_not_joined_here_is_not_of_this_process() {
-        let geometry = Geometry::new(2, Nodes::One, &Settings::default());
+        let geometry = Geometry::new(2, Nodes::One, &Settings::default()).unwrap();
         let process = ProcessState::new(geometry);
         let other = PeerInfo { process: ProcessName::default(), parent: None, endpoint: () };
         assert_eq!(local_ranks(&process, &[other.clone(), other.clone()]).unwrap(), []);

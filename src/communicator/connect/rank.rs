@@ -100,7 +100,7 @@ impl ConnectedRank {
 
 impl PortResolver for ConnectedRank {
     fn port(&self, end: LaneEnd) -> Option<u32> {
-        self.state.memory.layout.number(end)
+        Some(self.state.memory.layout.port(end)?.number)
     }
 }
 

@@ -121,13 +121,13 @@ fn no_path(rank: Rank, peer: Rank, obstacle: Obstacle) -> Error {
 /// port with data, where there is any.
 fn targets<'a>(state: &RankState, select: impl Fn(Rank) -> Option<&'a Peer>) -> Vec<Target> {
     let mut targets = BTreeMap::new();
-    for (number, place) in (0..).zip(&state.memory.layout.ports) {
+    for place in state.memory.layout.ports() {
         let Some(there) = select(place.peer()) else { continue };
-        let port = PortDescription::of(number, place, &there.layout);
+        let port = PortDescription::of(&place, &there.layout);
         if !port.raises {
             continue;
         }
-        let addresses = there.port(port.peer_port);
+        let addresses = there.port(&port.there);
         let data = port.route.filter(|route| route.carries_data && route.bytes > 0);
         let target = Target {
             peer: port.peer,
@@ -163,7 +163,7 @@ pub(super) fn make_in_process<'a>(
     pairs: &HostPairs,
 ) -> Result<&'a HostLanes> {
     state.memory.open_host_lanes(|| {
-        let layout = HostLayout::new(&state.memory.layout, state.rank, pairs);
+        let layout = Arc::new(HostLayout::new(&state.memory.layout, state.rank, pairs));
         let memory = Arc::new(host_memory::anonymous(&state.context, layout.bytes)?);
         Ok(HostLanes { layout, memory })
     })
@@ -175,7 +175,7 @@ pub(super) fn make_in_process<'a>(
 /// As [`make_in_process`].
 pub(super) fn in_process(state: &RankState, pairs: &HostPairs) -> Result<Peer> {
     let host = make_in_process(state, pairs)?.clone();
-    Ok(Peer::through_host(state.memory.layout.clone(), host))
+    Ok(Peer::through_host(state.memory.layout, host))
 }
 
 /// The host memory of `state`'s rank, for other processes; they find it by the name of the file.
@@ -187,7 +187,7 @@ pub(super) fn make(state: &RankState, pairs: &HostPairs) -> Result<Option<Shared
     if !pairs.concerns(state.rank) {
         return Ok(None);
     }
-    let layout = HostLayout::new(&state.memory.layout, state.rank, pairs);
+    let layout = Arc::new(HostLayout::new(&state.memory.layout, state.rank, pairs));
     let (memory, file) = host_memory::create(&state.context, layout.bytes)?;
     state.memory.open_host_lanes(|| Ok(HostLanes { layout, memory: Arc::new(memory) }))?;
     Ok(Some(file))
@@ -203,7 +203,7 @@ pub(super) fn open(
     name: Option<SharedName>,
     pairs: &HostPairs,
 ) -> Result<Peer> {
-    let host = HostLayout::new(&layout, peer, pairs);
+    let host = Arc::new(HostLayout::new(&layout, peer, pairs));
     let memory = Arc::new(host_memory::open(context, (peer, name), host.bytes)?);
     Ok(Peer::through_host(layout, HostLanes { layout: host, memory }))
 }

@@ -49,7 +49,7 @@ impl Doorbell {
                 resource: function.resource.clone(),
             })
             .collect();
-        let ports = layout.ports.len() as u64;
+        let ports = u64::from(layout.port_count());
         let channel = claim(
             &candidates,
             &Need {

@@ -5,7 +5,7 @@
 //! over PCI. What a rank sends lies on its device, so lanes to ranks that are reached and to ranks
 //! that are not differ in the addresses at the far end alone.
 
-use super::layout::Layout;
+use super::layout::{Layout, PortPlace};
 use super::reach::HostPairs;
 use crate::gpu::HostMemory;
 use crate::id::Rank;
@@ -40,22 +40,18 @@ pub(crate) struct HostPlace {
 impl HostLayout {
     /// Of `rank`, whose layout is `layout`.
     pub fn new(layout: &Layout, rank: Rank, pairs: &HostPairs) -> Self {
-        let leads_through_host = |&number: &usize| {
-            let peer = layout.ports[number].peer();
-            pairs.obstacle(rank, peer).is_some()
-        };
-        let numbers: Vec<_> = (0..layout.ports.len()).filter(leads_through_host).collect();
-        let staging = (numbers.len() as u64 * SIGNAL_STRIDE).next_multiple_of(PAGE);
+        let leads_through_host = |place: &PortPlace| pairs.obstacle(rank, place.peer()).is_some();
+        let through_host: Vec<_> = layout.ports().filter(leads_through_host).collect();
+        let staging = (through_host.len() as u64 * SIGNAL_STRIDE).next_multiple_of(PAGE);
         let (mut places, mut end) = (HashMap::new(), staging);
-        for (index, number) in (0..).zip(numbers) {
-            let place = &layout.ports[number];
+        for (index, place) in (0..).zip(through_host) {
             let bytes = match place.end.side {
                 Side::Send => 0,
                 Side::Receive => place.slots_bytes(),
             };
             let slots = (bytes > 0).then_some(end);
             end += bytes;
-            places.insert(number as u32, HostPlace { signal: index * SIGNAL_STRIDE, slots });
+            places.insert(place.number, HostPlace { signal: index * SIGNAL_STRIDE, slots });
         }
         Self { places, staging, bytes: end.next_multiple_of(PAGE) }
     }
@@ -74,7 +70,7 @@ impl HostLayout {
 /// A rank's host memory, as one context reaches it.
 #[derive(Clone, Debug)]
 pub(crate) struct HostLanes {
-    pub layout: HostLayout,
+    pub layout: Arc<HostLayout>,
     pub memory: Arc<HostMemory>,
 }
 
@@ -101,16 +97,15 @@ mod tests {
     /// If this fails, two engines write the same bytes of host memory, or beyond its end.
     #[test]
     fn places_are_apart_aligned_and_inside() {
-        let geometry = Geometry::new(6, Nodes::One, &Settings::default());
+        let geometry = Geometry::new(6, Nodes::One, &Settings::default()).unwrap();
         let layout = Layout::new(&geometry, Rank(2));
         let mut rows = vec![Vec::new(); 6];
         rows[2] = vec![(Rank(0), Obstacle::NoPeerAccess), (Rank(5), Obstacle::NoPeerAccess)];
         let pairs = HostPairs::of(&rows, |_, _| false).unwrap();
         let host = HostLayout::new(&layout, Rank(2), &pairs);
         let mut taken = Vec::new();
-        for number in 0..layout.ports.len() {
-            let port = &layout.ports[number];
-            let place = host.place(number as u32);
+        for port in layout.ports() {
+            let place = host.place(port.number);
             assert_eq!(place.is_some(), [Rank(0), Rank(5)].contains(&port.peer()));
             let Some(place) = place else { continue };
             taken.push((place.signal, place.signal + 8));

@@ -42,7 +42,7 @@ impl Launcher {
         Ok(Self {
             executor: Executor::load(&state.context, remedies.eager_load)?,
             plans: PlanMemory::new(&state.context)?,
-            routes: Routes::new(state.memory.static_routes(), layout.direct_lanes),
+            routes: Routes::new(state.memory.static_routes(), layout.direct_lanes()),
             launches: 0,
             collectives: 0,
             order: LaunchOrder::default(),
@@ -65,6 +65,12 @@ impl Launcher {
     /// Launches so far.
     pub fn launches(&self) -> u64 {
         self.launches
+    }
+
+    /// How many launches the engine shall expect, with the next: all that will ever be where graphs
+    /// were captured, whose launches nobody announces.
+    pub fn announced(&self) -> u64 {
+        if self.captured.is_empty() { self.launches + 1 } else { u64::MAX }
     }
 
     /// The number of the next collective.

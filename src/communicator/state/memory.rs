@@ -6,10 +6,10 @@ use super::layout::{Geometry, Layout, Offsets, PortPlace};
 use crate::engine::RegionDescriptor;
 use crate::engine::device::Channel;
 use crate::error::{Error, Result};
-use crate::gpu::{DeviceMemory, GpuRange, Keeper, OwnStream, PinnedMemory};
+use crate::gpu::{ContextStreams, DeviceMemory, GpuRange, Keeper, PinnedMemory};
 use crate::id::{EngineKind, Rank};
 use crate::plan::{LaneKind, Side};
-use crate::shared::{AtomicWord32, Region};
+use crate::shared::{AtomicWord32, AtomicWord64, Region};
 use cudarc::driver::CudaContext;
 use ringdove_kernels::descriptor::DESCRIPTOR_BYTES;
 use ringdove_kernels::launch::{DeviceCommunicator, WaitRecord};
@@ -28,6 +28,7 @@ mod pinned {
     pub const TAIL: usize = 0;
     pub const ABORT: usize = LINE;
     pub const RECORD: usize = 2 * LINE;
+    pub const LAUNCHES_ENDED: usize = 3 * LINE;
     pub const RING: usize = 4 * LINE;
 }
 
@@ -39,7 +40,8 @@ mod control {
     pub const TAIL_CACHE: usize = 2 * LINE;
     pub const CLAIM: usize = 3 * LINE;
     pub const TAIL: usize = 4 * LINE;
-    pub const PORTS: usize = 5 * LINE;
+    pub const BLOCKS_ENDED: usize = 5 * LINE;
+    pub const PORTS: usize = 6 * LINE;
 }
 
 /// Two addresses from which a peer computes every other (see [`Layout`]).
@@ -98,8 +100,8 @@ pub(crate) struct RankMemory {
     /// For ranks of this node that do not reach this one's device memory.
     host_lanes: OnceLock<Result<HostLanes>>,
     ring_log2: u32,
-    /// For words that the host reads: made here, since making a stream may wait for the device.
-    reader: OwnStream,
+    /// For words that the host reads: held, since making a stream may wait for the device.
+    streams: Arc<ContextStreams>,
     /// Buffers of this rank that peers' engines know of.
     registered: Arc<Keeper>,
 }
@@ -125,7 +127,7 @@ pub(crate) enum ForAdapter {
 }
 
 impl RankMemory {
-    /// Allocates everything; nothing is written but zeros. The ring of a device engine is missing
+    /// Allocates everything; nothing is written but zeros, where somebody relies on them. The ring of a device engine is missing
     /// until [`with_doorbell`](Self::with_doorbell) brings it.
     pub fn new(
         context: &Arc<CudaContext>,
@@ -138,28 +140,34 @@ impl RankMemory {
             EngineKind::Proxy => DESCRIPTOR_BYTES << ring_log2,
             EngineKind::Device => 0,
         };
-        let control_bytes = control::PORTS + layout.ports.len() * size_of::<Port>();
-        let all = Offsets { signals: layout.signal_bytes, staging: layout.staging_bytes };
-        let on_device =
-            if slot_memory == InterNodeSlotMemory::Device { all } else { layout.inter_node };
+        let control_bytes = control::PORTS + layout.port_count() as usize * size_of::<Port>();
+        let all = Offsets { signals: layout.signal_bytes(), staging: layout.staging_bytes() };
+        let near = layout.inter_node();
+        let on_device = if slot_memory == InterNodeSlotMemory::Device { all } else { near };
         let device = |bytes: u64| DeviceMemory::zeroed(context, bytes as usize).map(Arc::new);
         let pinned = |bytes: u64| PinnedMemory::zeroed(context, bytes as usize).map(Arc::new);
         let host = || {
-            let signals = pinned(all.signals - layout.inter_node.signals)?;
-            let staging = pinned(all.staging - layout.inter_node.staging)?;
+            let signals = pinned(all.signals - near.signals)?;
+            let staging = pinned(all.staging - near.staging)?;
             Ok::<_, Error>(HostPart { signals, staging })
         };
+        // Of all else a receiver reads what a sender wrote before.
+        let zeros =
+            layout.low_latency_slots().map(|slots| slots.start as usize..slots.end as usize);
+        let on_device_zeros = zeros.filter(|slots| slots.end <= on_device.staging as usize);
+        let bytes = on_device.staging as usize;
+        let staging = DeviceMemory::with_zeros(context, bytes, on_device_zeros)?;
         Ok(Self {
             doorbell: None,
             pinned: Arc::new(PinnedMemory::zeroed(context, pinned::RING + ring_bytes)?),
             control: device(control_bytes as u64)?,
             signals: device(on_device.signals)?,
-            staging: device(on_device.staging)?,
+            staging: Arc::new(staging),
             host: (slot_memory == InterNodeSlotMemory::Host).then(host).transpose()?,
             host_lanes: OnceLock::new(),
             layout,
             ring_log2,
-            reader: OwnStream::new(context)?,
+            streams: ContextStreams::of(context)?,
             registered: Arc::default(),
         })
     }
@@ -184,7 +192,7 @@ impl RankMemory {
     pub fn inter_node_endpoint(&self) -> Endpoint {
         self.host.as_ref().map_or(self.endpoint(), |HostPart { signals, staging }| {
             let [signals, staging] = [signals, staging].map(|part| part.region().base_address());
-            Endpoint::before(signals, staging, self.layout.inter_node)
+            Endpoint::before(signals, staging, self.layout.inter_node())
         })
     }
 
@@ -192,7 +200,7 @@ impl RankMemory {
     fn endpoint_of(&self, place: &PortPlace) -> Endpoint {
         match &self.host {
             Some(HostPart { signals, staging }) if place.is_inter_node => {
-                Endpoint::before(signals.address(), staging.address(), self.layout.inter_node)
+                Endpoint::before(signals.address(), staging.address(), self.layout.inter_node())
             }
             _ => self.endpoint(),
         }
@@ -242,12 +250,12 @@ impl RankMemory {
     /// The number of the route by which port `number` sends on what has arrived in shared host
     /// memory.
     pub fn shared_route(&self, number: u32) -> u32 {
-        self.layout.ports.len() as u32 + number
+        self.layout.port_count() + number
     }
 
     /// How many static routes the rank has: their numbers are below this.
     pub fn static_routes(&self) -> u32 {
-        self.shared_route(self.host_lanes().map_or(0, |_| self.layout.ports.len() as u32))
+        self.shared_route(self.host_lanes().map_or(0, |_| self.layout.port_count()))
     }
 
     /// Words that the host writes for the device's waits, as a range of the device.
@@ -292,7 +300,7 @@ impl RankMemory {
 
     /// How many descriptors the rank's kernels have rung. They have ended.
     pub fn head(&self) -> Result<u64> {
-        self.control.read_word(control::HEAD, &self.reader)
+        self.control.read_word(control::HEAD, self.streams.words().stream())
     }
 
     /// The slots and the tail word of a proxy's ring, as the proxy sees them.
@@ -310,6 +318,11 @@ impl RankMemory {
     /// The record of an expired wait (R10).
     pub fn record(&self) -> Result<Region> {
         self.pinned.region().part(pinned::RECORD, size_of::<WaitRecord>())
+    }
+
+    /// How many of the rank's launches have ended.
+    pub fn launches_ended(&self) -> Result<AtomicWord64> {
+        self.pinned.region().word64(pinned::LAUNCHES_ENDED)
     }
 
     /// Device address of the [`DeviceCommunicator`].
@@ -331,8 +344,7 @@ impl RankMemory {
         (limit, pinned): (Duration, bool),
     ) -> Result<()> {
         let write = if pinned { DeviceMemory::write } else { DeviceMemory::write_pageable };
-        let ports: Vec<Port> =
-            (0..self.layout.ports.len()).map(|number| self.port(number)).collect();
+        let ports: Vec<Port> = self.layout.ports().map(|place| self.port(&place)).collect();
         write(&self.control, control::PORTS, bytemuck::cast_slice(&ports))?;
         let at = |offset: usize| self.control.address() + offset as u64;
         let communicator = DeviceCommunicator {
@@ -357,20 +369,25 @@ impl RankMemory {
             staging: self.staging.address(),
             host_staging: self.host.as_ref().map_or(0, |part| part.staging.address()),
             shared_staging: self.host_lanes().map_or(0, HostLanes::staging),
+            blocks_ended: at(control::BLOCKS_ENDED),
+            launches_ended: match self.doorbell {
+                None => self.pinned.address() + pinned::LAUNCHES_ENDED as u64,
+                // Hardware does not rest.
+                Some(_) => 0,
+            },
         };
         write(&self.control, control::COMMUNICATOR, bytemuck::bytes_of(&communicator))
     }
 
-    /// The device's form of port `number`.
-    fn port(&self, number: usize) -> Port {
-        let place = &self.layout.ports[number];
-        let lane = place.end.lane;
+    /// The device's form of a port.
+    fn port(&self, place: &PortPlace) -> Port {
+        let (lane, number) = (place.end.lane, place.number);
         let slotted = lane.kind != LaneKind::Direct;
         let sends = place.end.side == Side::Send;
         let endpoint = self.endpoint_of(place);
         let signal = endpoint.signals.wrapping_add(place.signal);
         let slots = if slotted { endpoint.staging.wrapping_add(place.slots) } else { 0 };
-        let through_host = self.host_lanes().and_then(|lanes| lanes.addresses(number as u32));
+        let through_host = self.host_lanes().and_then(|lanes| lanes.addresses(number));
         let (signal, slots, in_host) = match through_host {
             // What a port sends lies on the device, whatever the way.
             Some((signal, None)) => (signal, slots, 0),
@@ -386,9 +403,9 @@ impl RankMemory {
             slot_bytes: place.shape.bytes,
             slot_mask: place.shape.count - 1,
             // A static route has the number of its port.
-            route: if slotted || !sends { number as u32 } else { 0 },
+            route: if slotted || !sends { number } else { 0 },
             route_index: match slotted && sends {
-                true => self.shared_route(number as u32),
+                true => self.shared_route(number),
                 false => place.route_index,
             },
             peer: place.peer().0,

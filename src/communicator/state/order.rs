@@ -44,6 +44,11 @@ pub(crate) struct CapturedOrders(VecDeque<(u64, LaunchOrder)>);
 const CAPTURES_MAX: usize = 64;
 
 impl CapturedOrders {
+    /// Was there never one?
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// The launches of the capture with this number.
     pub fn of(&mut self, capture: u64) -> &mut LaunchOrder {
         let known = self.0.iter().position(|(number, _)| *number == capture);

@@ -64,12 +64,12 @@ impl Routes {
         self.next_registration
     }
 
-    /// The own buffer of registration `number`, if it was not taken back.
+    /// This rank's buffer of registration `number`, if it was not taken back.
     pub fn range(&self, number: usize) -> Option<RegisteredRange> {
         self.registered.get(&number).copied()
     }
 
-    /// Adds the own buffer of the next registration.
+    /// Adds this rank's buffer of the next registration.
     pub fn add(&mut self, range: RegisteredRange) {
         self.registered.insert(self.next_registration, range);
         self.next_registration += 1;

@@ -171,7 +171,7 @@ impl Channel {
         }
         let words: [u64; size_of::<ErrorRecord>() / 8] =
             std::array::from_fn(|index| load(index, Ordering::Relaxed));
-        Some(record::error(rank, (self.function.name(), self.index), &bytemuck::cast(words)))
+        Some(record::error(rank, self.function.name(), self.index, &bytemuck::cast(words)))
     }
 
     /// For messages.

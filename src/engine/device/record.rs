@@ -7,7 +7,7 @@ use ringdove_kernels::bar::{ErrorCode, ErrorRecord, NONE, Refusal};
 use ringdove_kernels::descriptor::{Descriptor, MalformedDescriptor};
 
 /// The record that stopped channel `channel` of `engine`, which serves `rank`.
-pub(super) fn error(rank: Rank, (engine, channel): (&str, u64), record: &ErrorRecord) -> Error {
+pub(super) fn error(rank: Rank, engine: &str, channel: u64, record: &ErrorRecord) -> Error {
     let code = ErrorCode::from_code(record.code);
     if let Some(reason) = code.and_then(|code| descriptor_fault(code, record)) {
         return Error::BadDescriptor(Box::new(BadDescriptor {

@@ -197,7 +197,7 @@ fn every_code_becomes_an_error_that_says_where() {
             limit: 4096,
             detail,
         };
-        record::error(Rank(1), ("0000:05:00.0", 0), &record)
+        record::error(Rank(1), "0000:05:00.0", 0, &record)
     };
     for (code, detail, reason) in [
         (ErrorCode::Malformed, 1, DescriptorFault::Malformed(MalformedDescriptor::ReservedBits)),
@@ -233,7 +233,7 @@ fn every_code_becomes_an_error_that_says_where() {
         peer: NONE,
         ..ErrorRecord::default()
     };
-    let message = record::error(Rank(0), ("e", 0), &nothing).to_string();
+    let message = record::error(Rank(0), "e", 0, &nothing).to_string();
     assert!(message.contains("link to its peer") && !message.contains("ring"), "{message}");
 }
 

@@ -159,7 +159,7 @@ fn memory_may_be_sent_twice_but_not_received_into_meanwhile() {
     let into_source = [transfer(1, send, 0), transfer(2, receive, 16)];
     assert!(matches!(group(0, 3, &into_source, &limits), Err(PlanError::Overlap { .. })));
 
-    // To the own rank, in place: nothing moves, and others may send the same bytes.
+    // To itself, in place: nothing moves, and others may send the same bytes.
     let in_place = [transfer(0, send, 0), transfer(0, receive, 0), transfer(1, send, 0)];
     let all = group(0, 3, &in_place, &limits).expect("nothing is written");
     verify(all.plan, &all.promise).expect("correct");

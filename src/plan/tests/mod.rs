@@ -7,13 +7,21 @@ mod drafts;
 mod encoding;
 mod group;
 mod hierarchical;
+mod large;
 
 use super::host::{Element, Event, Host, HostLane, HostPort, HostRank};
 use super::*;
 use ringdove_kernels::element::ReduceOp;
 
 pub(super) fn limits(blocks_max: u32, slot_bytes: u32, slot_count: u32) -> Limits {
-    Limits { blocks_max, slot_bytes, slot_count, ranks_per_node: 0, low_latency_bytes: 0 }
+    Limits {
+        blocks_max,
+        slot_bytes,
+        pair_slot_bytes: Limits::pair_slot_bytes_max(slot_bytes),
+        slot_count,
+        ranks_per_node: 0,
+        low_latency_bytes: 0,
+    }
 }
 
 /// A sum of 4-byte elements, out of place, in buffers that are not registered.
@@ -158,7 +166,7 @@ pub(super) fn host(plan: &Verified, element: Element, position: u64) -> Host {
         let find = |end: LaneEnd| table.iter().position(|it| *it == end).map(|it| it as u32);
         let program = plan.encode(rank, &find).expect("every port is in the table");
         let port = |end: &LaneEnd| HostPort {
-            lane: lanes.iter().position(|lane| *lane == end.lane).expect("a listed lane"),
+            lane: lanes.binary_search(&end.lane).expect("a listed lane"),
             sends: end.side == Side::Send,
             position,
             completion_position: position,

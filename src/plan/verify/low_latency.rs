@@ -4,7 +4,7 @@ use super::super::{Lane, Modifiers, Operand, PortIndex, Range, Segment, Side};
 use super::agents::{Block, Port, Step};
 use super::error::{Access, Reason};
 use super::memory::Piece;
-use super::world::World;
+use super::world::{Spot, World};
 
 /// What is known of an LL lane's messages.
 #[derive(Default)]
@@ -21,6 +21,22 @@ pub(super) struct Ports {
     pub(super) first: PortIndex,
     pub(super) count: u16,
     pub(super) message: u32,
+}
+
+/// A message at a send port.
+#[derive(Clone, Copy)]
+pub(super) struct PortMessage {
+    pub(super) end: Port,
+    /// Its number.
+    pub(super) message: i64,
+}
+
+/// What an op packs.
+pub(super) struct Pack {
+    pub(super) port: PortIndex,
+    pub(super) message: u32,
+    pub(super) source: Operand,
+    pub(super) range: Range,
 }
 
 /// What an op collects.
@@ -48,8 +64,7 @@ impl World {
         &mut self,
         block: &mut Block<'_>,
         segment: &Segment,
-        (port, message): (PortIndex, u32),
-        (source, range): (Operand, Range),
+        &Pack { port, message, source, range }: &Pack,
     ) -> Result<(), Reason> {
         let length = segment.clip(block.round, range);
         if length == 0 {
@@ -63,8 +78,9 @@ impl World {
         }
         self.peers_have_read(block, message)?;
         let from = self.place(block, segment, source, Access::Read)?;
-        let to = (self.slots_of(end.lane, Side::Send), self.slot_start(message));
-        let mut pieces = self.read(block, from, to.1, length, 0)?;
+        let memory = self.slots_of(end.lane, Side::Send);
+        let to = Spot { memory, start: self.slot_start(message) };
+        let mut pieces = self.read(block, from, to.start, length, 0)?;
         self.write(block, to, length, pieces.drain(..))?;
         self.scratch[0] = pieces;
         self.lanes[end.lane].messages.packed = Some((message, length));
@@ -95,7 +111,7 @@ impl World {
     pub(super) fn message_packed(
         &mut self,
         block: &Block<'_>,
-        (end, message): (Port, i64),
+        PortMessage { end, message }: PortMessage,
         source: Operand,
         length: u64,
     ) -> Result<(), Reason> {
@@ -140,17 +156,18 @@ impl World {
         }
         let to = self.place(block, segment, collect.destination, Access::Write)?;
         let own = self.place(block, segment, collect.own, Access::Read)?;
-        self.whole_elements(&[to.1, own.1, length])?;
+        self.whole_elements(&[to.start, own.start, length])?;
         let mut terms = vec![own];
         for (number, (_, end, message)) in collect.ports.of(block).enumerate() {
-            let slot = (self.slots_of(end.lane, Side::Receive), self.slot_start(message));
+            let memory = self.slots_of(end.lane, Side::Receive);
+            let slot = Spot { memory, start: self.slot_start(message) };
             let place = if number < usize::from(collect.before) { number } else { number + 1 };
             terms.insert(place.min(terms.len()), slot);
         }
         let finish = Modifiers { scale: false, finish: collect.finish };
         let mut sum: Vec<Piece> = Vec::new();
         for (number, term) in terms.into_iter().enumerate() {
-            let pieces = self.read(block, term, to.1, length, 0)?;
+            let pieces = self.read(block, term, to.start, length, 0)?;
             sum = if number == 0 { pieces } else { self.combine(&sum, &pieces)? };
         }
         for piece in &mut sum {

@@ -3,6 +3,7 @@
 use super::clock::{Clock, Epoch};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 use std::rc::Rc;
 
 /// One rank's contribution to a value.
@@ -90,10 +91,10 @@ impl Memory {
         }
     }
 
-    /// Reads `start..end`; the pieces go to `pieces`, in order.
+    /// Reads a range; the pieces go to `pieces`, in order.
     pub(super) fn read(
         &mut self,
-        (start, end): (u64, u64),
+        Range { start, end }: Range<u64>,
         by: Accessor<'_>,
         pieces: &mut Vec<Piece>,
     ) -> Result<(), Fault> {
@@ -120,10 +121,10 @@ impl Memory {
         if at < end { Err(Fault::Unmapped { at }) } else { Ok(()) }
     }
 
-    /// Writes `pieces`, which cover `start..end` in order.
+    /// Writes `pieces`, which cover the range in order.
     pub(super) fn write(
         &mut self,
-        (start, end): (u64, u64),
+        Range { start, end }: Range<u64>,
         by: Accessor<'_>,
         pieces: impl IntoIterator<Item = Piece>,
     ) -> Result<(), Fault> {
@@ -153,8 +154,12 @@ impl Memory {
         self.cells.iter().try_for_each(|(&start, cell)| unordered(start, cell, clock))
     }
 
-    /// An access to `start..end` that `clock` does not know of.
-    pub(super) fn left(&self, (start, end): (u64, u64), clock: &Clock) -> Result<(), Epoch> {
+    /// An access to the range that `clock` does not know of.
+    pub(super) fn left(
+        &self,
+        Range { start, end }: Range<u64>,
+        clock: &Clock,
+    ) -> Result<(), Epoch> {
         let first = self.cells.range(..=start).next_back().map_or(start, |(&first, _)| first);
         let cells = self.cells.range(first..end).filter(|(_, cell)| cell.end > start);
         for (&at, cell) in cells {

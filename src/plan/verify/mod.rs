@@ -59,7 +59,8 @@ use clock::Clock;
 use memory::{Fault, Sum, Term, Value, input_of};
 use ringdove_kernels::element::ReduceOp;
 use std::collections::{BTreeMap, BTreeSet};
-use world::{Binding, Rules, World};
+use std::ops::Range;
+use world::{Binding, Rules, Spot, World};
 
 /// What a plan has to achieve.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,7 +75,8 @@ pub enum Promise {
     },
 }
 
-/// A plan that has passed [`verify`]. Only such a plan can be encoded.
+/// A plan that has passed [`verify`], or one rank's part of a large one
+/// ([`own_part`](super::own_part)). Only such a plan can be encoded.
 #[derive(Clone, Debug)]
 pub struct Verified {
     plan: Plan,
@@ -125,22 +127,25 @@ pub fn verify(plan: Plan, promise: &Promise) -> Result<Verified, VerifyError> {
         let reason = Reason::RankCount { expected, seen: plan.ranks.len() };
         return Err(VerifyError::new(Site::Plan, reason));
     }
-    structure::check(&plan)?;
-    let lanes: Vec<Lane> = plan
-        .ranks
-        .iter()
-        .flat_map(|program| &program.blocks)
-        .flat_map(|block| &block.ports)
-        .map(|port| port.lane)
-        .collect::<BTreeSet<_>>()
-        .into_iter()
-        .collect();
+    let Verified { plan, lanes } = check_ops(plan)?;
     let (mut world, mut blocks) = set_up(&plan, promise, &lanes);
     run(&mut world, &mut blocks)?;
     check_lanes(&world, &blocks)?;
     check_step(&world)?;
     check_memory(&world, &blocks, promise)?;
     drop(blocks);
+    Ok(Verified { plan, lanes })
+}
+
+/// Checks each op by itself, and not what the programs do together.
+///
+/// # Errors
+/// The first op that breaks a rule.
+pub(super) fn check_ops(plan: Plan) -> Result<Verified, VerifyError> {
+    structure::check(&plan)?;
+    let blocks = plan.ranks.iter().flat_map(|program| &program.blocks);
+    let lanes = blocks.flat_map(|block| &block.ports).map(|port| port.lane);
+    let lanes = lanes.collect::<BTreeSet<_>>().into_iter().collect();
     Ok(Verified { plan, lanes })
 }
 
@@ -206,10 +211,10 @@ fn map_memory(world: &mut World, promise: &Promise) {
     match promise {
         Promise::Collective(request) => {
             for rank in 0..request.rank_count {
-                let (output, start) = world.buffer(rank, Buffer::Output);
+                let Spot { memory: output, start } = world.buffer(rank, Buffer::Output);
                 let end = start + request.output_bytes(rank);
                 world.memories[output].map(start, end, None, World::before(rank));
-                let (input, start) = world.buffer(rank, Buffer::Input);
+                let Spot { memory: input, start } = world.buffer(rank, Buffer::Input);
                 let end = start + request.input_bytes(rank);
                 let value = input_of(rank, start);
                 world.memories[input].map(start, end, value, World::before(rank));
@@ -364,7 +369,7 @@ fn check_delivered(
     rank: u32,
     request: &CollectiveRequest,
 ) -> Result<(), VerifyError> {
-    let (memory, start) = world.buffer(rank, Buffer::Output);
+    let Spot { memory, start } = world.buffer(rank, Buffer::Output);
     for Delivery { offset, source, from } in request.deliveries(rank) {
         let at = start + offset;
         let shift = source.wrapping_sub(at) as i64;
@@ -374,19 +379,19 @@ fn check_delivered(
         };
         let ranks = from.map_or(0..request.rank_count, |rank| rank..rank + 1);
         let terms = ranks.map(|rank| Term { rank, shift, scaled }).collect();
-        check_range(world, memory, (at, at + request.bytes), &Sum { terms, finished })?;
+        check_range(world, memory, at..at + request.bytes, &Sum { terms, finished })?;
     }
     let output = start..start + request.output_bytes(rank);
-    let (memory, start) = world.buffer(rank, Buffer::Input);
+    let Spot { memory, start } = world.buffer(rank, Buffer::Input);
     let end = start + request.input_bytes(rank);
     let shared = world.bindings[rank as usize].shared;
     let kept = match shared {
-        true => [(start, output.start.clamp(start, end)), (output.end.clamp(start, end), end)],
-        false => [(start, end), (end, end)],
+        true => [start..output.start.clamp(start, end), output.end.clamp(start, end)..end],
+        false => [start..end, end..end],
     };
     let terms = vec![Term { rank, shift: start.wrapping_neg() as i64, scaled: 0 }];
     let expected = Sum { terms, finished: 0 };
-    for range in kept.into_iter().filter(|(start, end)| start < end) {
+    for range in kept.into_iter().filter(|range| !range.is_empty()) {
         check_range(world, memory, range, &expected)?;
     }
     Ok(())
@@ -442,7 +447,7 @@ fn check_received(
         };
         let shift = sent.address.wrapping_sub(receive.address) as i64;
         let terms = vec![Term { rank: receive.peer, shift, scaled: 0 }];
-        let range = (receive.address, receive.address.saturating_add(receive.bytes));
+        let range = receive.address..receive.address.saturating_add(receive.bytes);
         check_range(world, world.addresses(rank), range, &Sum { terms, finished: 0 })?;
     }
     Ok(())
@@ -451,14 +456,14 @@ fn check_received(
 fn check_range(
     world: &World,
     memory: usize,
-    (start, end): (u64, u64),
+    range: Range<u64>,
     expected: &Sum,
 ) -> Result<(), VerifyError> {
     let describe = |value: &Value| match value {
         Some(sum) => sum.to_string(),
         None => "nothing".to_owned(),
     };
-    for (start, end, value) in world.memories[memory].cells(start, end) {
+    for (start, end, value) in world.memories[memory].cells(range.start, range.end) {
         if value.as_deref() != Some(expected) {
             let site = Site::Memory { memory: world.memory_name(memory), start, end };
             let expected = describe(&Some(expected.clone().into()));

@@ -6,6 +6,7 @@ use super::super::{
     BlockProgram, GRANULE_BYTES, LaneEnd, LaneKind, Op, Operand, Plan, Range, Side, SlotShape,
 };
 use super::error::{Reason, Site, VerifyError};
+use super::world::{Move, Raises};
 use ringdove_kernels::descriptor::LENGTH_BYTES_MAX;
 use ringdove_kernels::op::{BLOCK_PORTS_MAX, MESSAGES_MAX, ll_bytes};
 use std::collections::HashMap;
@@ -167,7 +168,9 @@ impl Operands<'_> {
             Op::Collect { destination, own, before, first, count, range, .. } => {
                 self.messages(first, count, Side::Receive, range)?;
                 if before > count {
-                    return Err(Reason::Operands { rule: "the own term is one of count + 1" });
+                    return Err(Reason::Operands {
+                        rule: "the rank's own term is one of count + 1",
+                    });
                 }
                 self.local(own, range)?;
                 self.local(destination, range)
@@ -183,7 +186,8 @@ impl Operands<'_> {
                 }
                 self.place(source, range)?;
                 self.place(destination, range)?;
-                self.put(op.port(), (source, destination), (arrival, completion))
+                let raises = Raises { arrival, completion };
+                self.put(op.port(), Move { destination, source, range }, raises)
             }
             Op::Credit { .. } => need(Side::Receive, "only a receive port returns credits"),
             Op::WaitCompletion { .. } => need(Side::Send, "only a send port has completions"),
@@ -201,8 +205,8 @@ impl Operands<'_> {
     fn put(
         &self,
         port: Option<u16>,
-        (source, destination): (Operand, Operand),
-        (arrival, completion): (bool, bool),
+        Move { destination, source, .. }: Move,
+        Raises { arrival, completion }: Raises,
     ) -> Result<(), Reason> {
         let Some(port) = port else { return Ok(()) };
         let kind = self.port(port)?.lane.kind;

@@ -4,8 +4,9 @@ use super::super::{Buffer, Lane, Modifiers, Op, Operand, Range, Segment, Side, S
 use super::agents::{Block, LaneState, Port, Step};
 use super::clock::Epoch;
 use super::error::{Access, Reason};
-use super::low_latency::{Collect, Ports};
+use super::low_latency::{Collect, Pack, PortMessage, Ports};
 use super::memory::{Accessor, Fault, Memory, Piece, Sum, rebase, zip};
+use std::ops;
 use std::rc::Rc;
 
 /// What the promise says about values and memory.
@@ -28,7 +29,41 @@ pub(super) struct Binding {
 }
 
 /// A resolved operand: which memory, and where in it.
-pub(super) type Spot = (usize, u64);
+#[derive(Clone, Copy)]
+pub(super) struct Spot {
+    pub(super) memory: usize,
+    pub(super) start: u64,
+}
+
+/// An op that moves data: where it goes, and where it comes from.
+#[derive(Clone, Copy)]
+pub(super) struct Move {
+    pub(super) destination: Operand,
+    pub(super) source: Operand,
+    pub(super) range: Range,
+}
+
+/// Which signals a put raises.
+#[derive(Clone, Copy)]
+pub(super) struct Raises {
+    pub(super) arrival: bool,
+    pub(super) completion: bool,
+}
+
+/// An op that reduces `a` and `b`.
+struct Reduce {
+    destination: Operand,
+    a: Operand,
+    b: Operand,
+    range: Range,
+}
+
+impl Spot {
+    /// So many bytes from there.
+    pub(super) fn bytes(self, length: u64) -> ops::Range<u64> {
+        self.start..self.start + length
+    }
+}
 
 /// Memory 0, 1, 2 of each rank: input, output, addresses.
 const USER_MEMORIES: usize = 3;
@@ -85,13 +120,13 @@ impl World {
         let Some((segment, op)) = block.current() else { return Ok(Step::Ended) };
         match *op {
             Op::Copy { destination, source, range, modifiers } => {
-                self.copy(block, segment, (destination, source), range, modifiers)?;
+                self.copy(block, segment, Move { destination, source, range }, modifiers)?;
             }
             Op::Reduce { destination, a, b, range, modifiers } => {
-                self.reduce(block, segment, [destination, a, b], range, modifiers)?;
+                self.reduce(block, segment, Reduce { destination, a, b, range }, modifiers)?;
             }
             Op::Pack { port, message, source, range } => {
-                self.pack(block, segment, (port, message), (source, range))?;
+                self.pack(block, segment, &Pack { port, message, source, range })?;
             }
             Op::Collect { destination, own, before, first, count, message, range, finish } => {
                 let ports = Ports { first, count, message };
@@ -101,8 +136,8 @@ impl World {
                 }
             }
             Op::Put { port, destination, source, range, arrival, completion } => {
-                let raise = (arrival, completion);
-                self.put(block, segment, port, (destination, source), range, raise)?;
+                let raises = Raises { arrival, completion };
+                self.put(block, segment, port, Move { destination, source, range }, raises)?;
             }
             Op::Credit { port } => {
                 let number = block.ports[usize::from(port)].lane;
@@ -155,20 +190,19 @@ impl World {
         &mut self,
         block: &mut Block<'_>,
         segment: &Segment,
-        (destination, source): (Operand, Operand),
-        range: Range,
+        moved: Move,
         modifiers: Modifiers,
     ) -> Result<(), Reason> {
-        let length = segment.clip(block.round, range);
-        let to = self.place(block, segment, destination, Access::Write)?;
-        let from = self.place(block, segment, source, Access::Read)?;
+        let length = segment.clip(block.round, moved.range);
+        let to = self.place(block, segment, moved.destination, Access::Write)?;
+        let from = self.place(block, segment, moved.source, Access::Read)?;
         if modifiers != Modifiers::NONE {
-            self.whole_elements(&[from.1, to.1, length])?;
+            self.whole_elements(&[from.start, to.start, length])?;
         }
         if length == 0 {
             return Ok(());
         }
-        let mut pieces = self.read(block, from, to.1, length, 0)?;
+        let mut pieces = self.read(block, from, to.start, length, 0)?;
         for piece in &mut pieces {
             self.modify(block.rank, &mut piece.value, modifiers)?;
         }
@@ -181,20 +215,19 @@ impl World {
         &mut self,
         block: &mut Block<'_>,
         segment: &Segment,
-        [destination, a, b]: [Operand; 3],
-        range: Range,
+        Reduce { destination, a, b, range }: Reduce,
         modifiers: Modifiers,
     ) -> Result<(), Reason> {
         let length = segment.clip(block.round, range);
         let to = self.place(block, segment, destination, Access::Write)?;
         let a = self.place(block, segment, a, Access::Read)?;
         let b = self.place(block, segment, b, Access::Read)?;
-        self.whole_elements(&[to.1, a.1, b.1, length])?;
+        self.whole_elements(&[to.start, a.start, b.start, length])?;
         if length == 0 {
             return Ok(());
         }
-        let first = self.read(block, a, to.1, length, 0)?;
-        let mut second = self.read(block, b, to.1, length, 1)?;
+        let first = self.read(block, a, to.start, length, 0)?;
+        let mut second = self.read(block, b, to.start, length, 1)?;
         let finish = Modifiers { scale: false, ..modifiers };
         for piece in &mut second {
             self.modify(block.rank, &mut piece.value, Modifiers { finish: false, ..modifiers })?;
@@ -232,9 +265,8 @@ impl World {
         block: &mut Block<'_>,
         segment: &Segment,
         port: u16,
-        (destination, source): (Operand, Operand),
-        range: Range,
-        (arrival, completion): (bool, bool),
+        Move { destination, source, range }: Move,
+        raises: Raises,
     ) -> Result<(), Reason> {
         let length = segment.clip(block.round, range);
         let end = block.ports[usize::from(port)];
@@ -243,16 +275,19 @@ impl World {
             (Operand::Slot { .. }, Operand::Slot { message, offset, .. }) => {
                 let message = end.position + i64::from(message);
                 match self.lanes[end.lane].is_low_latency() {
-                    true => self.message_packed(block, (end, message), source, length)?,
+                    true => {
+                        self.message_packed(block, PortMessage { end, message }, source, length)?
+                    }
                     false => self.message_to_put(&end, message)?,
                 }
-                (self.slots_of(end.lane, Side::Receive), self.slot_start(message) + offset)
+                let memory = self.slots_of(end.lane, Side::Receive);
+                Spot { memory, start: self.slot_start(message) + offset }
             }
             (_, Operand::Buffer { buffer, offset }) => {
                 let peer = self.lanes[end.lane].id.to;
                 let moved = u64::from(block.round) * segment.round_stride;
-                let (memory, start) = self.buffer(peer, buffer);
-                (memory, start + offset + moved)
+                let Spot { memory, start } = self.buffer(peer, buffer);
+                Spot { memory, start: start + offset + moved }
             }
             _ => return Err(Reason::Operands { rule: "a put ends in a slot or a buffer" }),
         };
@@ -261,22 +296,20 @@ impl World {
             let lane = &self.lanes[end.lane];
             let by = Accessor { epoch: read_epoch, clock: &lane.read_clock };
             let mut pieces = std::mem::take(&mut self.scratch[0]);
-            let (start, end) = (from.1, from.1 + length);
-            let read = self.memories[from.0].read((start, end), by, &mut pieces);
-            read.map_err(|fault| self.explain(fault, from.0, Access::Read))?;
-            rebase(&mut pieces, from.1, to.1);
-            let range = (to.1, to.1 + length);
+            let read = self.memories[from.memory].read(from.bytes(length), by, &mut pieces);
+            read.map_err(|fault| self.explain(fault, from.memory, Access::Read))?;
+            rebase(&mut pieces, from.start, to.start);
             let by = Accessor { epoch: write_epoch, clock: &lane.write_clock };
-            let written = self.memories[to.0].write(range, by, pieces.drain(..));
-            written.map_err(|fault| self.explain(fault, to.0, Access::Write))?;
+            let written = self.memories[to.memory].write(to.bytes(length), by, pieces.drain(..));
+            written.map_err(|fault| self.explain(fault, to.memory, Access::Write))?;
             self.scratch[0] = pieces;
         }
         let lane = &mut self.lanes[end.lane];
         lane.puts += 1;
-        if arrival || lane.is_low_latency() {
+        if raises.arrival || lane.is_low_latency() {
             lane.arrivals.raise(&lane.write_clock);
         }
-        if completion {
+        if raises.completion {
             lane.completions.raise(&lane.read_clock);
         }
         Ok(())
@@ -311,18 +344,21 @@ impl World {
         let moved = u64::from(block.round) * segment.round_stride;
         match place {
             Operand::Buffer { buffer, offset } => {
-                let (memory, start) = self.buffer(block.rank, buffer);
+                let Spot { memory, start } = self.buffer(block.rank, buffer);
                 if access == Access::Write {
                     self.writable(memory)?;
                 }
-                Ok((memory, start + offset + moved))
+                Ok(Spot { memory, start: start + offset + moved })
             }
-            Operand::Address(address) => Ok((self.addresses(block.rank), address + moved)),
+            Operand::Address(address) => {
+                Ok(Spot { memory: self.addresses(block.rank), start: address + moved })
+            }
             Operand::Slot { port, message, offset } => {
                 let end = &block.ports[usize::from(port)];
                 let message = end.position + i64::from(message);
                 self.slot_access(end, message, access)?;
-                Ok((self.slots_of(end.lane, end.side), self.slot_start(message) + offset))
+                let memory = self.slots_of(end.lane, end.side);
+                Ok(Spot { memory, start: self.slot_start(message) + offset })
             }
         }
     }
@@ -354,8 +390,8 @@ impl World {
         }
         let message = self.lanes[lane].credits.raised;
         let start = self.slot_start(message);
-        let range = (start, start + u64::from(self.slots.bytes));
-        let left = self.memories[self.slots_of(lane, Side::Receive)].left(range, &block.clock);
+        let slot = start..start + u64::from(self.slots.bytes);
+        let left = self.memories[self.slots_of(lane, Side::Receive)].left(slot, &block.clock);
         left.map_err(|other| Reason::SlotInUse { message, other: self.agent_name(other.agent) })
     }
 
@@ -366,7 +402,7 @@ impl World {
     pub(super) fn read(
         &mut self,
         block: &mut Block<'_>,
-        (memory, start): Spot,
+        from: Spot,
         to: u64,
         length: u64,
         scratch: usize,
@@ -374,23 +410,23 @@ impl World {
         let mut pieces = std::mem::take(&mut self.scratch[scratch]);
         let epoch = block.clock.tick(block.agent);
         let by = Accessor { epoch, clock: &block.clock };
-        let result = self.memories[memory].read((start, start + length), by, &mut pieces);
-        result.map_err(|fault| self.explain(fault, memory, Access::Read))?;
-        rebase(&mut pieces, start, to);
+        let result = self.memories[from.memory].read(from.bytes(length), by, &mut pieces);
+        result.map_err(|fault| self.explain(fault, from.memory, Access::Read))?;
+        rebase(&mut pieces, from.start, to);
         Ok(pieces)
     }
 
     pub(super) fn write(
         &mut self,
         block: &mut Block<'_>,
-        (memory, start): Spot,
+        to: Spot,
         length: u64,
         pieces: impl IntoIterator<Item = Piece>,
     ) -> Result<(), Reason> {
         let epoch = block.clock.tick(block.agent);
         let by = Accessor { epoch, clock: &block.clock };
-        let result = self.memories[memory].write((start, start + length), by, pieces);
-        result.map_err(|fault| self.explain(fault, memory, Access::Write))
+        let result = self.memories[to.memory].write(to.bytes(length), by, pieces);
+        result.map_err(|fault| self.explain(fault, to.memory, Access::Write))
     }
 
     /// Applies what the flags say to a value, where the promised reduction cares.
@@ -439,8 +475,8 @@ impl World {
         let first = USER_MEMORIES * rank as usize;
         let Binding { shared, input, output } = self.bindings[rank as usize];
         match buffer {
-            Buffer::Input => (first, input),
-            Buffer::Output => (first + usize::from(!shared), output),
+            Buffer::Input => Spot { memory: first, start: input },
+            Buffer::Output => Spot { memory: first + usize::from(!shared), start: output },
         }
     }
 
@@ -450,7 +486,7 @@ impl World {
     }
 
     /// Input, output and addresses of a rank.
-    pub(super) fn user_memories(&self, rank: u32) -> std::ops::Range<usize> {
+    pub(super) fn user_memories(&self, rank: u32) -> ops::Range<usize> {
         let first = USER_MEMORIES * rank as usize;
         first..first + USER_MEMORIES
     }

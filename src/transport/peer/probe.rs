@@ -1,9 +1,10 @@
 //! What GPUs of a node really do for one another, tried at the creation of a communicator.
 //!
 //! Drivers grant peer access between GPUs whose writes to each other are then lost (PCI access
-//! control, IOMMU), and stream memory operations that reach the own GPU only. Neither is reported;
-//! a collective would hang on it until its wait expires. So each rank writes, before anybody runs,
-//! some bytes and a signal to each peer by the way that it will use, and reads them back.
+//! control, IOMMU), and stream memory operations that reach the stream's GPU only. Neither is
+//! reported; a collective would hang on it until its wait expires. So each rank writes, before
+//! anybody runs, some bytes and a signal to each peer by the way that it will use, and reads them
+//! back.
 
 use crate::error::{Error, Result};
 use crate::gpu::{Current, DeviceMemory, PinnedMemory, SignalStream, way_on_own_device};

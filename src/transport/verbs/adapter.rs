@@ -1,6 +1,7 @@
 //! An adapter with a port and a GID, ready for memory and connections.
 
 use super::device::{Context, Device, ports_of};
+use super::queue::Numbers;
 use super::settings::VerbsSettings;
 use crate::error::{AdapterFault, AdapterFaultKind, Error, Result};
 use crate::topology::choice::{self, Near, PciLocation, PortChoice};
@@ -183,13 +184,13 @@ impl Adapter {
         self.port_down.store(down, Ordering::Relaxed);
     }
 
-    /// A fault of this adapter; `queue_pair` and its peer are 0 if it concerns the whole adapter.
-    pub(super) fn fault(&self, queue_pair: (u32, u32), kind: AdapterFaultKind) -> AdapterFault {
+    /// A fault of this adapter; the numbers are 0 if it concerns the whole adapter.
+    pub(super) fn fault(&self, queue_pair: Numbers, kind: AdapterFaultKind) -> AdapterFault {
         AdapterFault {
             adapter: self.context.name.clone(),
             port: self.port.number,
-            queue_pair: queue_pair.0,
-            peer_queue_pair: queue_pair.1,
+            queue_pair: queue_pair.own,
+            peer_queue_pair: queue_pair.peer,
             kind,
             port_down: self.port_down.load(Ordering::Relaxed),
         }

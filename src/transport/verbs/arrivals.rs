@@ -70,7 +70,7 @@ impl Inbound {
             return Ok(());
         };
         let queue = flush.queue();
-        let numbers = (queue.number, queue.peer_number);
+        let numbers = queue.numbers();
         let failed = |code| fault::call(adapter, numbers, "the flushing read", code);
         if flush.is_in_flight() {
             match flush.poll() {

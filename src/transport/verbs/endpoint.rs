@@ -2,7 +2,7 @@
 
 use super::adapter::{Adapter, refused};
 use super::address::{CreditAddress, EndpointAddress, QUEUE_PAIRS_MAX, QueueAddress};
-use super::queue::QueuePair;
+use super::queue::{Depths, QueuePair};
 use super::receive::Receiver;
 use super::region::{MemoryRegion, RemoteAccess, RemoteRegion};
 use super::settings::RETRIES;
@@ -90,7 +90,7 @@ impl Endpoint {
             let completions = endpoint.completions.raw;
             // SAFETY: the completion queue belongs to the endpoint, which drops it last.
             let mut queue = unsafe {
-                let depths = (depth, receive_depth);
+                let depths = Depths { send: depth, receive: receive_depth };
                 QueuePair::create(adapter, completions, index, depths, packet_number)
             }?;
             if let Some((memory, _)) = &endpoint.credits {
@@ -204,11 +204,6 @@ impl Endpoint {
             queue.modify("error", &mut attributes, sys::ibv_qp_attr_mask::IBV_QP_STATE)?;
         }
         Ok(())
-    }
-
-    /// Numbers of the queue pairs here and at the peer (0 before `connect`).
-    pub fn queue_pair_numbers(&self) -> Vec<(u32, u32)> {
-        self.queues.iter().map(|queue| (queue.number, queue.peer_number)).collect()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::adapter::Adapter;
 use super::library::text;
-use super::queue::QueuePair;
+use super::queue::{Numbers, QueuePair};
 use crate::error::{AdapterFaultKind, TransportCause};
 use ibverbs_sys as sys;
 
@@ -21,13 +21,13 @@ pub(super) fn completion(
         vendor_code,
         advice: advice(status),
     };
-    cause(adapter, (queue.number, queue.peer_number), kind)
+    cause(adapter, queue.numbers(), kind)
 }
 
 /// A call that the adapter refused.
 pub(super) fn call(
     adapter: &Adapter,
-    numbers: (u32, u32),
+    numbers: Numbers,
     call: &'static str,
     code: i32,
 ) -> TransportCause {
@@ -38,7 +38,7 @@ pub(super) fn call(
 /// An event of the adapter.
 pub(super) fn event(
     adapter: &Adapter,
-    numbers: (u32, u32),
+    numbers: Numbers,
     event: sys::ibv_event_type,
 ) -> TransportCause {
     // SAFETY: the function returns constant strings.
@@ -55,7 +55,7 @@ pub(super) fn event(
     cause(adapter, numbers, AdapterFaultKind::Event { event: name, code: event, advice })
 }
 
-fn cause(adapter: &Adapter, numbers: (u32, u32), kind: AdapterFaultKind) -> TransportCause {
+fn cause(adapter: &Adapter, numbers: Numbers, kind: AdapterFaultKind) -> TransportCause {
     TransportCause::Adapter(Box::new(adapter.fault(numbers, kind)))
 }
 

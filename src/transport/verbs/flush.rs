@@ -3,6 +3,7 @@
 //! is there; a read behind the writes comes back after them.
 
 use super::endpoint::Endpoint;
+use super::queue::Target;
 use super::region::{LocalRegion, MemoryRegion, RemoteAccess};
 use crate::error::Result;
 use crate::shared::Region;
@@ -14,8 +15,8 @@ const READ_BYTES: u64 = 8;
 /// One read at a time, on an endpoint that is connected to itself.
 pub(super) struct Flush {
     endpoint: Endpoint,
-    /// What is read: address and key.
-    target: (u64, u32),
+    /// What is read.
+    target: Target,
     scratch: LocalRegion,
     in_flight: bool,
     _scratch: MemoryRegion,
@@ -33,7 +34,7 @@ impl Flush {
         let scratch =
             adapter.register_host(&Region::host(READ_BYTES as usize), RemoteAccess::None)?;
         let remote = region.remote();
-        let target = (remote.base, remote.rkey);
+        let target = Target { address: remote.base, key: remote.rkey };
         let local = scratch.local();
         Ok(Self { endpoint, target, scratch: local, in_flight: false, _scratch: scratch })
     }

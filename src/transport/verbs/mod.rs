@@ -13,11 +13,11 @@
 //! 2. [`Adapter::register_host`] and [`Adapter::register_device`] let it read and write memory;
 //! 3. [`Endpoint::create`] gives bytes for the peer, [`Endpoint::connect`] takes the peer's bytes;
 //! 4. [`VerbsTransport::new`] gives a transport for an engine, and a [`VerbsControl`] that adds
-//!    of peers and memory.
+//!    peers and memory; peers may be added when a transfer needs them ([`Connect`]).
 //!
 //! Rooms: `library` (libibverbs, opened when first needed), `device` (what is there), `adapter`
 //! (what [`topology`](crate::topology) chooses), `region`, `table` (memory), `address`,
-//! `endpoint`, `queue` (connections), `control`, `transport`, `signals`, `events`, `fault`;
+//! `endpoint`, `queue`, `on_demand` (connections), `control`, `transport`, `signals`, `events`, `fault`;
 //! `immediate`, `receive`, `arrivals`, `flush` (signals that the receiver's engine raises).
 
 mod adapter;
@@ -31,6 +31,7 @@ mod fault;
 mod flush;
 mod immediate;
 mod library;
+mod on_demand;
 mod queue;
 mod receive;
 mod region;
@@ -46,6 +47,7 @@ pub use adapter::{Adapter, Adapters};
 pub use control::VerbsControl;
 pub use device::list_ports;
 pub use endpoint::Endpoint;
+pub use on_demand::Connect;
 pub use region::{MemoryRegion, RegisteredAs, RemoteAccess, RemoteRegion};
 pub use settings::VerbsSettings;
 pub use signals::{HostSignals, SignalWriter};

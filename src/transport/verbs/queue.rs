@@ -91,12 +91,41 @@ pub(super) struct Resolved<'a> {
 #[derive(Clone, Copy)]
 enum Action {
     Write,
-    WriteAndTell(u32),
+    WriteWithImmediate(u32),
     Read,
 }
 
-/// Where it does that: address and key.
-type Target = (u64, u32);
+/// Where it does that.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Target {
+    pub(super) address: u64,
+    pub(super) key: u32,
+}
+
+/// A queue pair's number, here and at the peer (0 before both are connected).
+#[derive(Clone, Copy, Default)]
+pub(super) struct Numbers {
+    pub(super) own: u32,
+    pub(super) peer: u32,
+}
+
+/// How many work requests a queue pair holds.
+#[derive(Clone, Copy)]
+pub(super) struct Depths {
+    pub(super) send: usize,
+    /// 0 where nothing is received.
+    pub(super) receive: usize,
+}
+
+/// A work request.
+struct WorkRequest {
+    id: u64,
+    action: Action,
+    /// The local bytes; none for an immediate without data.
+    piece: Option<sys::ibv_sge>,
+    target: Target,
+    inline: bool,
+}
 
 impl QueuePair {
     /// A queue pair in its first state. `completions` outlives it.
@@ -107,7 +136,7 @@ impl QueuePair {
         adapter: &Arc<Adapter>,
         completions: NonNull<sys::ibv_cq>,
         index: usize,
-        (depth, receive_depth): (usize, usize),
+        depths: Depths,
         packet_number: u32,
     ) -> Result<Self> {
         let create = |inline: u32| {
@@ -116,8 +145,8 @@ impl QueuePair {
                 recv_cq: completions.as_ptr(),
                 qp_type: sys::ibv_qp_type::IBV_QPT_RC,
                 cap: sys::ibv_qp_cap {
-                    max_send_wr: depth as u32,
-                    max_recv_wr: receive_depth.max(1) as u32,
+                    max_send_wr: depths.send as u32,
+                    max_recv_wr: depths.receive.max(1) as u32,
                     max_send_sge: 1,
                     max_recv_sge: 1,
                     max_inline_data: inline,
@@ -136,7 +165,11 @@ impl QueuePair {
         };
         let created = INLINE_WANTED.into_iter().find_map(create);
         let (raw, inline) = created.ok_or_else(|| {
-            refused("ibv_create_qp", adapter.name(), &format!(" with {depth} work requests"))
+            refused(
+                "ibv_create_qp",
+                adapter.name(),
+                &format!(" with {} work requests", depths.send),
+            )
         })?;
         // SAFETY: the queue pair was created just now.
         let number = unsafe { raw.as_ref().qp_num };
@@ -148,15 +181,20 @@ impl QueuePair {
             peer_number: 0,
             inline_bytes_max: u64::from(inline),
             message_bytes_max: adapter.facts().message_bytes_max,
-            chain: Chain::new(depth),
-            depth: depth as u64,
+            chain: Chain::new(depths.send),
+            depth: depths.send as u64,
             staged: 0,
             retired: 0,
             unsignalled: 0,
-            pending: VecDeque::with_capacity(depth),
+            pending: VecDeque::with_capacity(depths.send),
             receiver: None,
             adapter: adapter.clone(),
         })
+    }
+
+    /// Its number here and at the peer.
+    pub(super) fn numbers(&self) -> Numbers {
+        Numbers { own: self.number, peer: self.peer_number }
     }
 
     pub(super) fn address(&self) -> QueueAddress {
@@ -252,12 +290,12 @@ impl QueuePair {
                 length: length as u32,
                 lkey: source.lkey,
             };
-            let target = (transfer.destination + done, keys.data_key);
+            let target = Target { address: transfer.destination + done, key: keys.data_key };
             done += length;
             let action = match keys.immediate {
                 // R9: the receiver gets its completion when all of this and of what went before is
                 // there.
-                Some(immediate) if done == transfer.length => Action::WriteAndTell(immediate),
+                Some(immediate) if done == transfer.length => Action::WriteWithImmediate(immediate),
                 _ => Action::Write,
             };
             self.push(action, Some(piece), target, inline);
@@ -265,18 +303,23 @@ impl QueuePair {
         match (transfer.arrival, keys.immediate) {
             (Some(_), Some(immediate)) => {
                 if done == 0 {
-                    self.push(Action::WriteAndTell(immediate), None, (0, 0), false);
+                    self.push(
+                        Action::WriteWithImmediate(immediate),
+                        None,
+                        Target::default(),
+                        false,
+                    );
                 }
                 self.receiver.iter_mut().for_each(Receiver::count_sent);
             }
             (Some(signal), None) => {
                 // R9: an ordered write behind the data, on the same queue pair.
                 let piece = self.chain.signal(signal.value);
-                let target = (signal.address, keys.signal_key);
+                let target = Target { address: signal.address, key: keys.signal_key };
                 self.push(Action::Write, Some(piece), target, true);
             }
             // Only a completion is asked for: an empty write ends after all before it.
-            (None, _) if done == 0 => self.push(Action::Write, None, (0, 0), false),
+            (None, _) if done == 0 => self.push(Action::Write, None, Target::default(), false),
             (None, _) => {}
         }
         self.unsignalled += requests;
@@ -310,14 +353,15 @@ impl QueuePair {
         }
         receiver.count_told();
         let piece = self.chain.signal(used);
-        self.push(Action::Write, Some(piece), (peer.address, peer.key), true);
+        let target = Target { address: peer.address, key: peer.key };
+        self.push(Action::Write, Some(piece), target, true);
         self.post()
     }
 
     fn push(&mut self, action: Action, piece: Option<sys::ibv_sge>, target: Target, inline: bool) {
         self.staged += 1;
         let id = self.index << COUNT_BITS | self.staged & ((1 << COUNT_BITS) - 1);
-        self.chain.push((id, action), piece, target, inline);
+        self.chain.push(WorkRequest { id, action, piece, target, inline });
     }
 
     fn signal_last(&mut self) {
@@ -388,7 +432,7 @@ impl Action {
     fn code(self) -> (sys::ibv_wr_opcode::Type, u32) {
         match self {
             Self::Write => (sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE, 0),
-            Self::WriteAndTell(immediate) => {
+            Self::WriteWithImmediate(immediate) => {
                 (sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM, immediate.to_be())
             }
             Self::Read => (sys::ibv_wr_opcode::IBV_WR_RDMA_READ, 0),
@@ -430,13 +474,8 @@ impl Chain {
         sys::ibv_sge { addr: (&raw const *signal) as u64, length: SIGNAL_BYTES as u32, lkey: 0 }
     }
 
-    fn push(
-        &mut self,
-        (id, action): (u64, Action),
-        piece: Option<sys::ibv_sge>,
-        target: Target,
-        inline: bool,
-    ) {
+    fn push(&mut self, work: WorkRequest) {
+        let WorkRequest { id, action, piece, target, inline } = work;
         let at = self.length;
         self.length += 1;
         self.pieces[at] = piece.unwrap_or_default();
@@ -453,8 +492,8 @@ impl Chain {
             request.num_sge = i32::from(piece.is_some());
             (request.opcode, request.__bindgen_anon_1.imm_data) = action.code();
             request.send_flags = flags;
-            request.wr.rdma.remote_addr = target.0;
-            request.wr.rdma.rkey = target.1;
+            request.wr.rdma.remote_addr = target.address;
+            request.wr.rdma.rkey = target.key;
             if at > 0 {
                 (*requests.add(at - 1)).next = requests.add(at);
             }

@@ -7,7 +7,8 @@ use super::endpoint::Endpoint;
 use super::events::{self, Event, Subject};
 use super::fault;
 use super::immediate;
-use super::queue::{QueuePair, Resolved};
+use super::on_demand::Connect;
+use super::queue::{Numbers, QueuePair, Resolved};
 use super::receive::RECEIVE_BIT;
 use super::region::{LocalRegion, RemoteRegion};
 use super::signals::SignalWriter;
@@ -48,6 +49,8 @@ pub struct VerbsTransport {
     /// Set where peers' signals come as immediate data.
     inbound: Option<Box<Inbound>>,
     in_flight: u64,
+    /// Asked for peers that are missing.
+    connector: Option<Box<dyn Connect>>,
     adapter: Arc<Adapter>,
 }
 
@@ -92,9 +95,16 @@ impl VerbsTransport {
             event_seen: None,
             inbound: None,
             in_flight: 0,
+            connector: None,
             adapter: adapter.clone(),
         };
         Ok((transport, control))
+    }
+
+    /// Has `connector` asked for peers when a transfer first needs them. Until one is added, its
+    /// transfers wait, and all that are submitted behind them.
+    pub fn connect_by(&mut self, connector: Box<dyn Connect>) {
+        self.connector = Some(connector);
     }
 
     fn apply_commands(&mut self) {
@@ -161,10 +171,13 @@ impl VerbsTransport {
     /// Stages one transfer. False if its queue pair has no room.
     fn stage(&mut self, transfer: &Transfer) -> Result<bool, TransportCause> {
         let path = self.lanes.get(transfer.lane.0 as usize).copied().flatten();
-        let path = path.ok_or_else(|| {
-            let known = self.lanes.iter().flatten().count();
-            TransportCause::UnknownLane { known }
-        })?;
+        let Some(path) = path else {
+            let known = || self.lanes.iter().flatten().count();
+            return match &mut self.connector {
+                Some(connector) => connector.request(transfer.lane).map(|()| false),
+                None => Err(TransportCause::UnknownLane { known: known() }),
+            };
+        };
         let peer = &mut self.peers[path.peer as usize];
         let queue = &mut peer.endpoint.queues[path.queue as usize];
         if !queue.has_room(transfer) {
@@ -187,8 +200,7 @@ impl VerbsTransport {
             let queue = &mut peer.endpoint.queues[path.queue as usize];
             if let Err(code) = queue.post() {
                 let (lane, position) = queue.oldest().unwrap_or((LaneId(0), Position(0)));
-                let numbers = (queue.number, queue.peer_number);
-                let cause = fault::call(&self.adapter, numbers, "ibv_post_send", code);
+                let cause = fault::call(&self.adapter, queue.numbers(), "ibv_post_send", code);
                 return Err(TransportError { lane, position, cause });
             }
         }
@@ -203,7 +215,7 @@ impl VerbsTransport {
             let count = match peer.endpoint.poll(&mut self.completions) {
                 Ok(count) => count,
                 Err(code) => {
-                    let cause = fault::call(&self.adapter, (0, 0), "ibv_poll_cq", code);
+                    let cause = fault::call(&self.adapter, Numbers::default(), "ibv_poll_cq", code);
                     return Err(self.blame(index, cause));
                 }
             };
@@ -251,8 +263,7 @@ impl VerbsTransport {
         for at in 0..self.peers[index].endpoint.queues.len() {
             let queue = &mut self.peers[index].endpoint.queues[at];
             if let Err(code) = queue.serve_receiver() {
-                let numbers = (queue.number, queue.peer_number);
-                let cause = fault::call(&self.adapter, numbers, "ibv_post_recv", code);
+                let cause = fault::call(&self.adapter, queue.numbers(), "ibv_post_recv", code);
                 return Err(self.blame(index, cause));
             }
         }
@@ -304,7 +315,7 @@ impl VerbsTransport {
             Subject::Queue(raw) => queues().find(|(_, queue)| queue.is(raw)),
             Subject::Adapter => None,
         };
-        let numbers = hit.map_or((0, 0), |(_, queue)| (queue.number, queue.peer_number));
+        let numbers = hit.map_or_else(Numbers::default, |(_, queue)| queue.numbers());
         let cause = fault::event(&self.adapter, numbers, event.code);
         let busy = || queues().find(|(_, queue)| queue.oldest().is_some());
         let index = hit.or_else(busy).map_or(0, |(index, _)| index);

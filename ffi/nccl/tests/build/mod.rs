@@ -49,7 +49,10 @@ impl Installed {
         assert!(sdk.status.success(), "{}", String::from_utf8_lossy(&sdk.stderr));
         let program = self.path(name);
         let mut compiler = Command::new("cc");
-        compiler.args(["-O1", "-Wall", "-Wextra", "-Werror", "-I"]).arg(source("include"));
+        compiler
+            .args(["-O1", "-pthread", "-Wall", "-Wextra", "-Werror", "-I"])
+            .arg(source("include"));
+        compiler.arg("-I").arg(self.path("sdk/include"));
         compiler.arg(source(&format!("tests/{name}.c"))).arg("-o").arg(&program);
         compiler.arg("-L").arg(self.0.path()).arg("-L").arg(self.path("sdk/lib64"));
         let output = compiler.args(["-lnccl", "-lcuda"]).output().unwrap();
@@ -57,9 +60,14 @@ impl Installed {
         program
     }
 
-    /// Runs `program` on virtual hardware.
+    /// Runs `program` on virtual hardware, with drivers that behave as the worst that real ones are
+    /// known to do, unless `options` or `HWSIM_DRIVER_PROFILE` name another profile.
     pub fn run(&self, options: &[&str], program: &Path, arguments: &[&str]) -> Output {
+        const PROFILE: &str = "HWSIM_DRIVER_PROFILE";
         let mut run = Command::new(built("hwsim"));
+        if std::env::var_os(PROFILE).is_none() {
+            run.env(PROFILE, "strict");
+        }
         run.args(["run", "-q"]).args(options).arg("--").arg(program).args(arguments);
         run.env("LD_LIBRARY_PATH", self.0.path()).output().unwrap()
     }

@@ -159,9 +159,11 @@ impl Job<'_> {
         let per_node = self.scene.machine.gpus_per_node() as u32;
         let is_one_node = self.ranks <= per_node;
         let is_even = self.ranks.is_multiple_of(per_node);
+        let slot_bytes = bytes(arguments.slot_bytes, slot_bytes);
         let limits = Limits {
             blocks_max: candidate.blocks,
-            slot_bytes: bytes(arguments.slot_bytes, slot_bytes),
+            slot_bytes,
+            pair_slot_bytes: Limits::pair_slot_bytes_max(slot_bytes),
             slot_count: arguments.slots.unwrap_or(library.slot_count),
             // As the communicator has it: LL words stay together on one node only (R13).
             low_latency_bytes: match is_one_node {

@@ -10,6 +10,12 @@ use crate::exec::program::{
 };
 use crate::memory::Strength;
 
+/// What a function gives back and takes.
+struct Signature<'m> {
+    returns: &'m [Variable],
+    params: &'m [Variable],
+}
+
 impl<'m> FunctionDecoder<'m, '_> {
     /// Decodes one instruction.
     pub(super) fn instruction(&mut self, instruction: &'m Instruction) -> Result<(), DecodeError> {
@@ -198,16 +204,16 @@ impl<'m> FunctionDecoder<'m, '_> {
             return self.builtin(callee, returns, arguments);
         }
         self.shared.callees.push(number);
-        let signature = (function.returns.as_slice(), function.params.as_slice());
+        let signature = Signature { returns: &function.returns, params: &function.params };
         self.call_with(signature, returns, arguments, |_| Ok(Target::Direct(number as u32)))
     }
 
     /// Results and parameters of a prototype, or of the functions in a list of targets.
-    fn prototype(&self, name: &str) -> Result<(&'m [Variable], &'m [Variable]), DecodeError> {
+    fn prototype(&self, name: &str) -> Result<Signature<'m>, DecodeError> {
         if let Some((_, returns, params)) =
             self.body.prototypes.iter().find(|entry| entry.0 == name)
         {
-            return Ok((returns, params));
+            return Ok(Signature { returns, params });
         }
         let list = self.body.target_lists.iter().find(|entry| entry.0 == name);
         let first = list.and_then(|entry| entry.1.first());
@@ -215,7 +221,7 @@ impl<'m> FunctionDecoder<'m, '_> {
         match number {
             Some(number) => {
                 let function = self.shared.function(number);
-                Ok((&function.returns, &function.params))
+                Ok(Signature { returns: &function.returns, params: &function.params })
             }
             None => Err(self.error("a `.callprototype` or `.calltargets`", format!("`{name}`"))),
         }
@@ -224,11 +230,12 @@ impl<'m> FunctionDecoder<'m, '_> {
     /// Puts arguments where the callee's frame will be, calls, and fetches results.
     fn call_with(
         &mut self,
-        (results, params): (&[Variable], &[Variable]),
+        signature: Signature<'_>,
         returns: &[Operand],
         arguments: &[Operand],
         target: impl FnOnce(&mut Self) -> Result<Target, DecodeError>,
     ) -> Result<(), DecodeError> {
+        let Signature { returns: results, params } = signature;
         if results.len() != returns.len() || params.len() != arguments.len() {
             let expected = format!("{} results and {} arguments", results.len(), params.len());
             let found = format!("{} and {}", returns.len(), arguments.len());

@@ -6,7 +6,7 @@ use super::registers::{FULL, LANES, each_lane};
 use super::warp::{Context, Warp};
 use super::windows;
 use crate::kernel::Clock;
-use crate::memory::{Memory, Order, Strength};
+use crate::memory::{Memory, Order};
 
 /// Addresses of all lanes.
 pub type Addresses = [u64; LANES];
@@ -177,8 +177,7 @@ impl Warp {
             return self.load_inside(context, access, &addresses, active);
         }
         let form = shape(&addresses, active, width as u64);
-        let word = usize::from(access.element_bytes);
-        self.read_outside(context, &addresses, active, (width, word), access.strength, form)?;
+        self.read_outside(context, access, &addresses, active, form)?;
         self.unpack(access, active);
         Ok(())
     }
@@ -187,12 +186,13 @@ impl Warp {
     pub(super) fn read_outside<M: Memory, C: Clock>(
         &mut self,
         context: &mut Context<'_, M, C>,
+        access: &Access,
         addresses: &Addresses,
         active: u32,
-        (width, word): (usize, usize),
-        strength: Strength,
         form: Shape,
     ) -> Result<(), Box<Trouble>> {
+        let (width, word) = (access.lane_bytes(), usize::from(access.element_bytes));
+        let strength = access.strength;
         let scratch = self.scratch.bytes_mut();
         let (memory, cursor) = (context.memory, &mut context.cursor);
         if form == Shape::SideBySide {
@@ -310,8 +310,7 @@ impl Warp {
         };
         self.pack(access);
         if outside {
-            let word = usize::from(access.element_bytes);
-            return self.write_outside(context, &addresses, active, (width, word), access.strength);
+            return self.write_outside(context, access, &addresses, active);
         }
         self.store_inside(context, access, &addresses, active)
     }
@@ -320,11 +319,12 @@ impl Warp {
     pub(super) fn write_outside<M: Memory, C: Clock>(
         &mut self,
         context: &mut Context<'_, M, C>,
+        access: &Access,
         addresses: &Addresses,
         active: u32,
-        (width, word): (usize, usize),
-        strength: Strength,
     ) -> Result<(), Box<Trouble>> {
+        let (width, word) = (access.lane_bytes(), usize::from(access.element_bytes));
+        let strength = access.strength;
         let scratch = self.scratch.bytes();
         let (memory, cursor) = (context.memory, &mut context.cursor);
         for_runs(addresses, active, width, |lane, count| {

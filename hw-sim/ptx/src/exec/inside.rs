@@ -34,11 +34,9 @@ impl Warp {
         active: u32,
     ) -> Result<(), Box<Trouble>> {
         let width = access.lane_bytes();
-        let word = usize::from(access.element_bytes);
         for_windows(access.space, addresses, active, |space, offsets, lanes| {
             if space == Space::Global {
-                let (form, strength) = (Shape::Scattered, access.strength);
-                return self.read_outside(context, addresses, lanes, (width, word), strength, form);
+                return self.read_outside(context, access, addresses, lanes, Shape::Scattered);
             }
             let scratch = self.scratch.bytes_mut();
             if space == Space::Shared && shape(offsets, lanes, width as u64) == Shape::SideBySide {
@@ -88,16 +86,9 @@ impl Warp {
         active: u32,
     ) -> Result<(), Box<Trouble>> {
         let width = access.lane_bytes();
-        let word = usize::from(access.element_bytes);
         for_windows(access.space, addresses, active, |space, offsets, lanes| {
             if space == Space::Global {
-                return self.write_outside(
-                    context,
-                    addresses,
-                    lanes,
-                    (width, word),
-                    access.strength,
-                );
+                return self.write_outside(context, access, addresses, lanes);
             }
             let scratch = self.scratch.bytes();
             if space == Space::Shared && shape(offsets, lanes, width as u64) == Shape::SideBySide {

@@ -3,6 +3,7 @@
 
 use super::{Engine, SIGNALS, Signal, World};
 use crate::machine::Path;
+use crate::program::Lane;
 use crate::time::Time;
 
 /// No request.
@@ -38,7 +39,9 @@ pub(super) struct LaneState {
 const _: () = assert!(size_of::<LaneState>() == 64);
 
 impl LaneState {
-    pub(super) fn new((from, to): (u32, u32), (sender, receiver): (u32, u32), near: bool) -> Self {
+    /// A lane between two blocks.
+    pub(super) fn new(lane: &Lane, sender: u32, receiver: u32, is_near: bool) -> Self {
+        let &Lane { from, to, .. } = lane;
         Self {
             raised: [0; SIGNALS.len()],
             expected: [NOBODY; SIGNALS.len()],
@@ -50,7 +53,7 @@ impl LaneState {
             last: NONE,
             busy: Time::ZERO,
             depth: 0,
-            is_near: near,
+            is_near,
             is_active: false,
             is_ll: false,
         }

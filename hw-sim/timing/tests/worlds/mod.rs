@@ -46,6 +46,7 @@ pub fn draft(pattern: Pattern, ranks: u32, bytes: u64, blocks: u32) -> Draft {
     let limits = Limits {
         blocks_max: blocks,
         slot_bytes: 64 << 10,
+        pair_slot_bytes: Limits::pair_slot_bytes_max(64 << 10),
         slot_count: 4,
         ranks_per_node: 0,
         low_latency_bytes: 0,

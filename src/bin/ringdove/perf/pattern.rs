@@ -26,7 +26,7 @@ use half::{bf16, f16};
 /// The pattern repeats after this many elements; a prime.
 pub const PERIOD: usize = 262_147;
 /// The most ranks for which the results are exact in every type.
-pub const RANKS_MAX: usize = 64;
+pub const RANKS_MAX: usize = 256;
 /// Ranks beyond this one contribute only a sign to float products.
 const PRODUCT_RANKS_MAX: usize = 12;
 
@@ -147,6 +147,8 @@ impl Pattern {
         let share = limit / self.rank_count as u64;
         let value = match self.reduction {
             ReduceOp::Sum => symmetric(hash, share),
+            // Of many ranks, those behind contribute nothing: the sum has to stay exact.
+            ReduceOp::PreMulSum if rank as u64 >= limit / 3 => 0,
             ReduceOp::PreMulSum => symmetric(hash, (share / 3).max(1)),
             ReduceOp::Min | ReduceOp::Max => symmetric(hash, limit),
             ReduceOp::Avg => self.around_mean(rank, index, share),

@@ -28,11 +28,9 @@ pub(super) fn attach(
     for (rank, address) in (0..).map(Rank).zip(peers).filter(|(rank, _)| *rank != state.rank) {
         channel.enter_peer(rank, address)?;
     }
-    channel.enter_window(STAGING, memory.endpoint().staging, memory.layout.staging_bytes)?;
-    let layouts: Vec<_> =
-        (0..).zip(peers).map(|(rank, _)| Layout::new(&process.geometry, Rank(rank))).collect();
-    for (number, place) in (0..).zip(&memory.layout.ports) {
-        let port = PortDescription::of(number, place, &layouts[place.peer().index()]);
+    channel.enter_window(STAGING, memory.endpoint().staging, memory.layout.staging_bytes())?;
+    for place in memory.layout.ports() {
+        let port = PortDescription::of(&place, &Layout::new(&process.geometry, place.peer()));
         enter_port(&channel, state, &port)?;
     }
     channel.run(
@@ -63,14 +61,14 @@ fn enter_port(channel: &Channel, state: &RankState, port: &PortDescription) -> R
         LaneId(port.number),
         bar::Lane {
             peer: port.peer.0.into(),
-            arrival_signal: if port.raises { port.peer_port.into() } else { bar::NONE },
+            arrival_signal: if port.raises { port.there.number.into() } else { bar::NONE },
             completion_address: port.completion.map_or(0, |offset| own.signals + offset),
             valid: 1,
         },
     )?;
     let Some(RouteDescription { carries_data, offset, bytes }) = port.route else { return Ok(()) };
     let (source_base, source_length) = match carries_data {
-        true => (own.staging, layout.staging_bytes),
+        true => (own.staging, layout.staging_bytes()),
         false => (0, 0),
     };
     channel.enter_route(

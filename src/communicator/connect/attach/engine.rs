@@ -75,7 +75,8 @@ impl RankEngine {
         output: usize,
         destination: &RegisteredBuffer,
     ) -> Result<()> {
-        for (number, place) in (0..).zip(&state.memory.layout.ports) {
+        for place in state.memory.layout.ports() {
+            let number = place.number;
             let lane = place.end.lane;
             if place.end.side != Side::Send || lane.kind != LaneKind::Direct {
                 continue;
@@ -106,10 +107,10 @@ impl RankEngine {
         Ok(())
     }
 
-    /// A kernel that rings is about to run.
-    pub fn wake(&self) {
+    /// Launches up to number `count`, whose kernels ring, are about to be enqueued.
+    pub fn announce(&self, count: u64) {
         match self {
-            Self::Proxy { attached, .. } => attached.handle().wake(),
+            Self::Proxy { attached, .. } => attached.handle().announce(count),
             // Hardware does not sleep.
             Self::Device(_) => {}
         }

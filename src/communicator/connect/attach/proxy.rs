@@ -73,12 +73,13 @@ pub(super) fn attach(
         transport,
         alarm: process.clone(),
         watch: Some(Watch::new(state.rank, state.memory.record()?)?),
+        launches_ended: Some(state.memory.launches_ended()?),
     })?;
     let (own, memory) = (state.memory.endpoint(), &state.memory);
-    for (number, place) in (0..).zip(&memory.layout.ports) {
-        let there = &peers[place.peer().index()];
-        let port = PortDescription::of(number, place, &there.layout);
-        let (lane, addresses) = (LaneId(number), there.port(port.peer_port));
+    for place in memory.layout.ports() {
+        let (number, there) = (place.number, &peers[place.peer().index()]);
+        let port = PortDescription::of(&place, &there.layout);
+        let (lane, addresses) = (LaneId(number), there.port(&port.there));
         let arrival = port.raises.then_some(addresses.signal);
         let completion = port.completion.map(|offset| own.signals + offset);
         attached.handle().add_lane(lane, Lane { peer: port.peer, arrival, completion })?;
@@ -92,7 +93,7 @@ pub(super) fn attach(
             add_route(number, none, none.base)?;
             continue;
         }
-        add_route(number, memory.source(place), addresses.slots)?;
+        add_route(number, memory.source(&place), addresses.slots)?;
         if let Some(source) = memory.shared_source(by_adapter.contains(&lane)) {
             add_route(memory.shared_route(number), source, addresses.slots)?;
         }
@@ -110,7 +111,7 @@ fn traced(
 ) -> Result<Box<dyn Transport>> {
     let Some(prefix) = &settings.trace else { return Ok(transport) };
     // Lanes have the numbers of their ports.
-    let names = state.memory.layout.ports.iter().map(|place| place.end.to_string()).collect();
+    let names = state.memory.layout.ports().map(|place| place.end.to_string()).collect();
     let file = TraceFile::append(prefix, state.rank, names).map_err(|(path, error)| {
         let what = format!("opening {} for RINGDOVE_TRACE", path.display());
         Error::System { what, cause: error.to_string() }
