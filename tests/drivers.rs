@@ -202,7 +202,7 @@ fn end_capture(world: &World, rank: usize) -> bool {
 /// If this fails, a buffer that cudarc tracks makes a capture invalid after the other ranks were
 /// told of the call, which they wait for.
 #[test]
-fn a_buffer_that_makes_a_capture_invalid_is_refused_before_anybody_is_told() {
+fn a_capture_made_invalid_is_refused_before_anybody_is_told() {
     everywhere("pcie4", &["capture=on"], || {
         let world = World::new(2);
         let mut buffers = world.upload(&vec![vec![0; 4000]; 2]);
