@@ -12,9 +12,9 @@ use std::sync::Arc;
 
 /// Bytes of a rank for all of its captured launches. A plan takes a few KiB, and different graphs
 /// share it.
-const KEPT_BYTES: usize = 2 << 20;
+const KEPT_BYTES: usize = 1 << 20;
 /// What must be left for a call, whose plan is made after the ranks have agreed on the call.
-const ROOM_BYTES: usize = 256 << 10;
+const ROOM_BYTES: usize = 128 << 10;
 /// Alignment, for the executor's 16-byte loads.
 const ALIGN: usize = 256;
 
