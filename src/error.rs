@@ -170,11 +170,13 @@ pub enum Error {
         /// What was read back.
         seen: u64,
     },
-    /// A call on a stream that is being captured into a graph. Nothing was enqueued, no call record
-    /// was sent, and the communicator stays usable.
+    /// A call on a stream whose capture into a graph takes no more work. Nothing was enqueued, no
+    /// call record was sent, and the communicator stays usable.
     #[error(
-        "{rank}: {call} on a stream that is being captured: a collective takes part in no graph. \
-         End the capture first, or enqueue on another stream"
+        "{rank}: {call} on a stream whose capture takes no more work: it has become invalid, or \
+         the stream is a default one beside which another stream is captured. Waiting for an event \
+         from before the capture makes it invalid, and cudarc does so for buffers that it tracks \
+         (`CudaContext::disable_event_tracking`)"
     )]
     Capturing {
         /// The rank whose call it is.

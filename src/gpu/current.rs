@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use cudarc::driver::{CudaContext, CudaStream, result, sys};
 use std::cell::Cell;
 use std::marker::PhantomData;
+use std::ptr;
 
 thread_local! {
     /// This thread's calls do not count for captures of others.
@@ -68,6 +69,18 @@ pub(crate) fn outside_captures<T>(body: impl FnOnce() -> T) -> T {
     result
 }
 
+/// What becomes of work on a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Capture {
+    /// It runs.
+    None,
+    /// It becomes part of the graph that the capture with this number makes.
+    Active(u64),
+    /// It is refused: the stream's capture is invalid, or it is a default stream beside which
+    /// another stream of the context is captured.
+    Impossible,
+}
+
 impl Current {
     /// Makes `context` current on the calling thread.
     ///
@@ -114,21 +127,34 @@ impl Current {
         Ok(self)
     }
 
-    /// Is work on `stream` being captured, and not done? So it is, too, for a default stream beside
-    /// which another stream of the context is.
+    /// The capture that `stream` is in.
     ///
     /// # Errors
     /// [`Error::Cuda`] with the driver's answer.
-    pub fn is_capturing(&self, stream: &CudaStream) -> Result<bool> {
-        let mut state = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
-        // SAFETY: the stream lives, and `state` outlives the call.
-        match unsafe { sys::cuStreamIsCapturing(stream.cu_stream(), &mut state) } {
-            sys::CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT => Ok(true),
-            status => {
-                self.check("cuStreamIsCapturing", status)?;
-                Ok(state != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
-            }
+    pub fn capture(&self, stream: &CudaStream) -> Result<Capture> {
+        use sys::CUstreamCaptureStatus as Status;
+        let mut status = Status::CU_STREAM_CAPTURE_STATUS_NONE;
+        let mut number = 0;
+        // SAFETY: the stream lives, and what is written to outlives the call.
+        let answer = unsafe {
+            sys::cuStreamGetCaptureInfo_v2(
+                stream.cu_stream(),
+                &mut status,
+                &mut number,
+                ptr::null_mut(),
+                ptr::null_mut(),
+                ptr::null_mut(),
+            )
+        };
+        if answer == sys::CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT {
+            return Ok(Capture::Impossible);
         }
+        self.check("cuStreamGetCaptureInfo", answer)?;
+        Ok(match status {
+            Status::CU_STREAM_CAPTURE_STATUS_NONE => Capture::None,
+            Status::CU_STREAM_CAPTURE_STATUS_ACTIVE => Capture::Active(number),
+            Status::CU_STREAM_CAPTURE_STATUS_INVALIDATED => Capture::Impossible,
+        })
     }
 
     /// Gives devices the right to memory of the stream-ordered pool that holds `address`: enabling

@@ -223,6 +223,12 @@ impl Upload {
     /// Enqueues the copy of `bytes` to `offset`. The caller hands out each range once until all
     /// launches that read it have ended.
     pub fn enqueue(&self, offset: usize, bytes: &[u8], stream: &CudaStream) -> Result<()> {
+        self.put(offset, bytes);
+        self.copy(offset, bytes.len(), stream)
+    }
+
+    /// Puts `bytes` where a copy takes them from. No copy of the range is under way.
+    pub fn put(&self, offset: usize, bytes: &[u8]) {
         assert!(offset.checked_add(bytes.len()).is_some_and(|end| end <= self.staging.bytes()));
         // SAFETY: the range lies inside the staging area, and by this function's contract no copy
         // that reads it is under way.
@@ -230,6 +236,11 @@ impl Upload {
             let target = self.staging.host().add(offset);
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len());
         }
+    }
+
+    /// Enqueues the copy of what was put at `offset`.
+    pub fn copy(&self, offset: usize, bytes: usize, stream: &CudaStream) -> Result<()> {
+        assert!(offset.checked_add(bytes).is_some_and(|end| end <= self.staging.bytes()));
         // The stream may be the NULL stream: that of the context which is current.
         let current = Current::bind(&self.context)?;
         // SAFETY: both ranges lie inside their allocations, which outlive the stream's work.
@@ -237,7 +248,7 @@ impl Upload {
             sys::cuMemcpyHtoDAsync_v2(
                 self.address(offset),
                 self.staging.host().add(offset).cast_const().cast(),
-                bytes.len(),
+                bytes,
                 stream.cu_stream(),
             )
         })

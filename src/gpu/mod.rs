@@ -26,7 +26,7 @@ mod stream;
 mod streams;
 
 pub use buffer::{DeviceBuffer, DeviceBufferMut};
-pub(crate) use current::{Allocation, Current, keeping_errors, outside_captures};
+pub(crate) use current::{Allocation, Capture, Current, keeping_errors, outside_captures};
 pub(crate) use driver::{Access, orders_adapter_writes, pci_address};
 pub use driver::{device_count, open_device};
 pub(crate) use executor::{Executor, Upload};

@@ -128,6 +128,7 @@ static void graph_by_hand(void) {
     OK(cudaGraphClone(&clone, graph));
     OK(cudaGraphDestroy(graph));
     EXPECT(400, cudaGraphDestroy(graph));
+    cudaGetLastError();
     OK(cudaGraphInstantiate(&made, clone, 0));
     for (int i = 0; i < 3; i++) OK(cudaGraphLaunch(made, NULL));
     OK(cudaDeviceSynchronize());

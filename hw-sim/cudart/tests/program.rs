@@ -53,6 +53,8 @@ fn check_program(version: u32) {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(String::from_utf8_lossy(&output.stdout), "all right\n", "{errors}");
     assert!(output.status.success(), "{errors}");
+    // At its exit a program gives its code back, when the thread's own variables are gone.
+    assert!(!errors.contains("panicked"), "{errors}");
     let line = "cudart: cudaMallocArray is not supported by this runtime\n";
     assert_eq!(errors.matches(line).count(), 1, "named once, or a loop floods: {errors}");
 }

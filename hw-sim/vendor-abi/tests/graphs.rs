@@ -1,7 +1,9 @@
 //! Graphs: what is launched runs as often as it is launched, in the order of its edges and in no
-//! other, and nothing that a program does to handles brings the driver down.
+//! other, with the parameters that it has then.
 
 mod common;
+#[path = "common/graph.rs"]
+mod graph;
 #[path = "common/profile.rs"]
 mod profile;
 #[path = "common/ptx.rs"]
@@ -9,108 +11,15 @@ mod ptx;
 
 use common::{context, device_memory, eventually, kernel, launch, on_machine, pinned, stream};
 use cudarc::driver::sys::CUstreamCaptureMode_enum as Mode;
-use cudarc::driver::sys::{self, CUgraph, CUgraphExec, CUgraphNode, CUstream};
+use cudarc::driver::sys::{self, CUgraphExec};
+use graph::{
+    KernelNode, add_count, captured, count_host_call, count_kernel, empty_copy, executable, kind,
+    load, new_graph, nodes, run,
+};
 use profile::{Call, address, with_keys, word};
-use std::ffi::c_void;
 use std::ptr::{null, null_mut};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
-
-fn load(word: &AtomicU64) -> u64 {
-    word.load(Ordering::Acquire)
-}
-
-fn new_graph() -> CUgraph {
-    let mut graph = null_mut();
-    ok!(cuGraphCreate(&mut graph, 0));
-    graph
-}
-
-fn executable(graph: CUgraph) -> CUgraphExec {
-    let mut executable = null_mut();
-    ok!(cuGraphInstantiateWithFlags(&mut executable, graph, 0));
-    executable
-}
-
-/// Launches a graph so often, and waits.
-fn run(executable: CUgraphExec, times: usize) {
-    let queue = stream();
-    (0..times).for_each(|_| ok!(cuGraphLaunch(executable, queue)));
-    ok!(cuStreamSynchronize(queue));
-}
-
-fn count_kernel() -> sys::CUfunction {
-    kernel(ptx::COUNT, "count")
-}
-
-/// Parameters of a kernel node of one thread, with those of the kernel.
-struct KernelNode {
-    words: Vec<u64>,
-    pointers: Vec<*mut c_void>,
-    function: sys::CUfunction,
-}
-
-impl KernelNode {
-    fn new(function: sys::CUfunction, words: &[u64]) -> Self {
-        Self { words: words.to_vec(), pointers: Vec::new(), function }
-    }
-
-    fn parameters(&mut self) -> sys::CUDA_KERNEL_NODE_PARAMS_v2 {
-        let pointer = |word: &u64| std::ptr::from_ref(word).cast_mut().cast();
-        self.pointers = self.words.iter().map(pointer).collect();
-        sys::CUDA_KERNEL_NODE_PARAMS_v2 {
-            func: self.function,
-            gridDimX: 1,
-            gridDimY: 1,
-            gridDimZ: 1,
-            blockDimX: 1,
-            blockDimY: 1,
-            blockDimZ: 1,
-            sharedMemBytes: 0,
-            kernelParams: self.pointers.as_mut_ptr(),
-            extra: null_mut(),
-            kern: null_mut(),
-            ctx: null_mut(),
-        }
-    }
-
-    fn add(mut self, graph: CUgraph, after: &[CUgraphNode]) -> CUgraphNode {
-        let (mut node, parameters) = (null_mut(), self.parameters());
-        ok!(cuGraphAddKernelNode_v2(&mut node, graph, after.as_ptr(), after.len(), &parameters));
-        node
-    }
-}
-
-fn add_count(graph: CUgraph, word: &AtomicU64, value: u64, after: &[CUgraphNode]) -> CUgraphNode {
-    KernelNode::new(count_kernel(), &[address(word), value]).add(graph, after)
-}
-
-fn nodes(graph: CUgraph) -> Vec<CUgraphNode> {
-    let mut count = 0;
-    ok!(cuGraphGetNodes(graph, null_mut(), &mut count));
-    let mut nodes = vec![null_mut(); count];
-    ok!(cuGraphGetNodes(graph, nodes.as_mut_ptr(), &mut count));
-    nodes
-}
-
-fn kind(node: CUgraphNode) -> u32 {
-    let mut kind = sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_KERNEL;
-    ok!(cuGraphNodeGetType(node, &mut kind));
-    kind as u32
-}
-
-extern "C" fn count_host_call(word: *mut c_void) {
-    // SAFETY: the tests pass pinned words of their own.
-    unsafe { AtomicU64::from_ptr(word.cast()) }.fetch_add(1, Ordering::AcqRel);
-}
-
-fn captured(queue: CUstream, body: impl FnOnce()) -> CUgraph {
-    let mut graph = null_mut();
-    ok!(cuStreamBeginCapture_v2(queue, Mode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
-    body();
-    ok!(cuStreamEndCapture(queue, &mut graph));
-    graph
-}
 
 /// If this fails, a replay leaves something out, runs it twice, or with the parameters of another
 /// call.
@@ -218,59 +127,6 @@ fn launches_of_one_executable_follow_each_other() {
     });
 }
 
-/// If this fails, a graph of which nothing can start is launched and never ends.
-#[test]
-fn edges_that_make_no_graph_are_refused() {
-    on_machine("edges_that_make_no_graph_are_refused", "one-gpu", || {
-        context(0);
-        let (graph, other, word) = (new_graph(), new_graph(), word());
-        let a = add_count(graph, word, 1, &[]);
-        let b = add_count(graph, word, 1, &[a]);
-        let foreign = add_count(other, word, 1, &[]);
-        refused!(CUDA_ERROR_INVALID_VALUE: cuGraphAddDependencies(graph, &a, &a, 1));
-        refused!(CUDA_ERROR_INVALID_VALUE: cuGraphAddDependencies(graph, &a, &b, 1));
-        refused!(CUDA_ERROR_INVALID_VALUE: cuGraphAddDependencies(graph, &a, &foreign, 1));
-        refused!(CUDA_ERROR_INVALID_VALUE: cuGraphRemoveDependencies(graph, &b, &a, 1));
-        refused!(CUDA_ERROR_INVALID_VALUE: cuGraphAddDependencies(graph, null(), &b, 1));
-        let (mut node, twice) = (null_mut(), [a, a]);
-        refused!(CUDA_ERROR_INVALID_VALUE: cuGraphAddEmptyNode(&mut node, graph, twice.as_ptr(), 2));
-        ok!(cuGraphAddDependencies(graph, &b, &a, 1));
-        let mut executable = null_mut();
-        refused!(
-            CUDA_ERROR_INVALID_VALUE: cuGraphInstantiateWithFlags(&mut executable, graph, 0)
-        );
-        // SAFETY: numbers and handles, for which zero is a value.
-        let mut parameters: sys::CUDA_GRAPH_INSTANTIATE_PARAMS = unsafe { std::mem::zeroed() };
-        refused!(
-            CUDA_ERROR_INVALID_VALUE:
-            cuGraphInstantiateWithParams(&mut executable, graph, &mut parameters)
-        );
-        assert_eq!(parameters.result_out as u32, 2, "CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE");
-        let (mut from, mut to, mut count) = ([null_mut(); 4], [null_mut(); 4], 4);
-        ok!(cuGraphGetEdges(graph, from.as_mut_ptr(), to.as_mut_ptr(), &mut count));
-        assert_eq!((count, from[..2] == [b, a], to[..2] == [a, b]), (2, true, true));
-        assert!(from[2].is_null(), "what there is no edge for is null");
-        ok!(cuGraphRemoveDependencies(graph, &b, &a, 1));
-        ok!(cuGraphInstantiateWithParams(&mut executable, graph, &mut parameters));
-        run(executable, 1);
-        assert_eq!(load(word), 2);
-        ok!(cuGraphDestroyNode(a));
-        refused!(CUDA_ERROR_INVALID_HANDLE: cuGraphDestroyNode(a));
-        let mut root = null_mut();
-        count = 1;
-        ok!(cuGraphGetRootNodes(graph, &mut root, &mut count));
-        assert_eq!((count, root), (1, b));
-        let flags = [16, 1 | 4];
-        for flags in flags {
-            refused!(
-                CUDA_ERROR_INVALID_VALUE:
-                cuGraphInstantiateWithFlags(&mut executable, graph, flags)
-            );
-        }
-        refused!(CUDA_ERROR_NOT_SUPPORTED: cuGraphInstantiateWithFlags(&mut executable, graph, 4));
-    });
-}
-
 /// If this fails, a program that changes a parameter runs with the old one, or changes launches
 /// that it has made already.
 #[test]
@@ -363,14 +219,9 @@ fn copies_of_planes_touch_their_bytes_alone() {
             unsafe { source.add(index).write((index % 251) as u8) };
         }
         ok!(cuMemsetD8_v2(target, 0xee, 4096));
-        // SAFETY: numbers and addresses, for which zero is a value.
-        let mut copy: sys::CUDA_MEMCPY3D = unsafe { std::mem::zeroed() };
-        copy.srcMemoryType = sys::CUmemorytype::CU_MEMORYTYPE_HOST;
-        copy.srcHost = source.cast();
+        let mut copy = empty_copy(source, target);
         (copy.srcPitch, copy.srcHeight) = (32, 8);
         (copy.srcXInBytes, copy.srcY, copy.srcZ) = (3, 1, 2);
-        copy.dstMemoryType = sys::CUmemorytype::CU_MEMORYTYPE_DEVICE;
-        copy.dstDevice = target;
         (copy.dstPitch, copy.dstHeight) = (20, 5);
         (copy.WidthInBytes, copy.Height, copy.Depth) = (10, 4, 3);
         let (graph, mut node) = (new_graph(), null_mut());
@@ -385,8 +236,7 @@ fn copies_of_planes_touch_their_bytes_alone() {
             let expected = if inside { (from % 251) as u8 } else { 0xee };
             assert_eq!(byte, expected, "byte {index}");
         }
-        // SAFETY: as above.
-        let mut read: sys::CUDA_MEMCPY3D = unsafe { std::mem::zeroed() };
+        let mut read = empty_copy(null_mut(), 0);
         ok!(cuGraphMemcpyNodeGetParams(node, &mut read));
         assert_eq!((read.WidthInBytes, read.Height, read.Depth), (10, 4, 3));
         assert_eq!((read.dstDevice, read.dstPitch, read.srcPitch), (target, 20, 32));
@@ -476,9 +326,10 @@ fn events_are_recorded_and_waited_for_by_nodes() {
         ok!(cuEventCreate(&mut awaited, 2));
         refused!(CUDA_ERROR_INVALID_VALUE: cuEventRecordWithFlags(recorded, queue, 1));
         refused!(CUDA_ERROR_INVALID_VALUE: cuStreamWaitEvent(queue, awaited, 1));
+        let count = count_kernel();
         let graph = captured(queue, || {
             ok!(cuStreamWaitEvent(queue, awaited, 1));
-            assert_eq!(launch(count_kernel(), 1, 1, queue, &[address(sum), 1]) as u32, 0);
+            assert_eq!(launch(count, 1, 1, queue, &[address(sum), 1]) as u32, 0);
             ok!(cuEventRecordWithFlags(recorded, queue, 1));
         });
         let parts = nodes(graph);
@@ -510,11 +361,12 @@ fn a_capture_shows_its_graph_and_takes_nodes() {
     on_machine("a_capture_shows_its_graph_and_takes_nodes", "one-gpu", || {
         context(0);
         let (queue, sum, seen) = (stream(), word(), word());
+        let kernel = count_kernel();
         let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
         let (mut id, mut graph, mut after, mut count) = (0, null_mut(), null(), 0);
         let mut node = null_mut();
         let ended = captured(queue, || {
-            assert_eq!(launch(count_kernel(), 1, 1, queue, &[address(sum), 1]) as u32, 0);
+            assert_eq!(launch(kernel, 1, 1, queue, &[address(sum), 1]) as u32, 0);
             ok!(cuStreamGetCaptureInfo_v2(
                 queue,
                 &mut status,
@@ -530,7 +382,7 @@ fn a_capture_shows_its_graph_and_takes_nodes() {
             assert_eq!(nodes(graph), [last]);
             refused!(CUDA_ERROR_ILLEGAL_STATE: cuGraphDestroy(graph));
             refused!(CUDA_ERROR_ILLEGAL_STATE: cuGraphDestroyNode(last));
-            node = add_count(graph, sum, 10, &[last]);
+            node = KernelNode::new(kernel, &[address(sum), 10]).add(graph, &[last]);
             ok!(cuStreamUpdateCaptureDependencies(queue, &mut node, 1, 1));
             refused!(
                 CUDA_ERROR_INVALID_VALUE:
@@ -548,7 +400,7 @@ fn a_capture_shows_its_graph_and_takes_nodes() {
             CUDA_ERROR_INVALID_VALUE:
             cuStreamBeginCaptureToGraph(stream(), graph, null(), null(), 0, mode)
         );
-        assert_eq!(launch(count_kernel(), 1, 1, queue, &[address(sum), 100]) as u32, 0);
+        assert_eq!(launch(kernel, 1, 1, queue, &[address(sum), 100]) as u32, 0);
         let mut same = null_mut();
         ok!(cuStreamEndCapture(queue, &mut same));
         assert_eq!((same, nodes(graph).len()), (graph, 4));
@@ -571,137 +423,4 @@ fn a_capture_shows_its_graph_and_takes_nodes() {
         refused!(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED: cuStreamEndCapture(queue, &mut same));
         refused!(CUDA_ERROR_INVALID_HANDLE: cuGraphDestroy(graph));
     });
-}
-
-/// If this fails, memory that a graph works on is given back too early, or never.
-#[test]
-fn user_objects_end_with_the_last_graph() {
-    on_machine("user_objects_end_with_the_last_graph", "one-gpu", || {
-        context(0);
-        let (ended, gate, step) = (word(), word(), word());
-        let (mut object, graph) = (null_mut(), new_graph());
-        let destroy = Some(count_host_call as unsafe extern "C" fn(*mut c_void));
-        let data = ended.as_ptr().cast();
-        refused!(CUDA_ERROR_INVALID_VALUE: cuUserObjectCreate(&mut object, data, destroy, 0, 1));
-        ok!(cuUserObjectCreate(&mut object, data, destroy, 1, 1));
-        ok!(cuGraphRetainUserObject(graph, object, 1, 0));
-        ok!(cuUserObjectRelease(object, 1));
-        let meet = [address(step), address(gate), 1];
-        KernelNode::new(kernel(ptx::MEET, "meet"), &meet).add(graph, &[]);
-        let (made, queue) = (executable(graph), stream());
-        refused!(CUDA_ERROR_INVALID_VALUE: cuGraphReleaseUserObject(graph, object, 2));
-        ok!(cuGraphDestroy(graph));
-        ok!(cuGraphLaunch(made, queue));
-        ok!(cuGraphExecDestroy(made));
-        eventually("the kernel", || load(step) == 1);
-        assert_eq!(load(ended), 0, "a launch still needs the object");
-        gate.store(1, Ordering::Release);
-        ok!(cuStreamSynchronize(queue));
-        eventually("the object's end", || load(ended) == 1);
-    });
-}
-
-/// If this fails, a bad handle or a bad order of calls ends the process, or hangs it.
-#[test]
-fn no_order_of_calls_brings_the_driver_down() {
-    on_machine("no_order_of_calls_brings_the_driver_down", "one-gpu", || {
-        let here = context(0);
-        let (sum, count) = (word(), count_kernel());
-        let mut event = null_mut();
-        ok!(cuEventCreate(&mut event, 2));
-        for seed in 0..40u64 {
-            println!("seed {seed}");
-            let mut random = fastrand::Rng::with_seed(seed);
-            // Handles of every kind, live and stale, in one bag.
-            let mut bag: Vec<u64> = vec![0, 1, u64::MAX, 0xdead_beef, here as u64, event as u64];
-            bag.extend((0..2).map(|_| stream() as u64));
-            bag.extend((0..2).map(|_| new_graph() as u64));
-            for _ in 0..400 {
-                let made = chaos(&mut random, &bag, count, address(sum), here);
-                // The newest are the likeliest to be of use.
-                bag.extend(made.filter(|handle| *handle != 0));
-                if bag.len() > 60 {
-                    bag.remove(10 + random.usize(..bag.len() - 10));
-                }
-            }
-            end_captures(&bag);
-            ok!(cuCtxSynchronize());
-        }
-        let queue = stream();
-        assert_eq!(launch(count, 1, 1, queue, &[address(sum), 1]) as u32, 0);
-        ok!(cuStreamSynchronize(queue));
-    });
-}
-
-fn end_captures(bag: &[u64]) {
-    for &handle in bag {
-        let mut graph = null_mut();
-        // SAFETY: handles are numbers to this driver; it refuses those that are of no stream.
-        let _ = unsafe { sys::cuStreamEndCapture(handle as CUstream, &mut graph) };
-    }
-}
-
-/// One call with handles of the bag; gives a handle that it made.
-fn chaos(
-    random: &mut fastrand::Rng,
-    bag: &[u64],
-    count: sys::CUfunction,
-    word: u64,
-    here: sys::CUcontext,
-) -> impl Iterator<Item = u64> + use<> {
-    let mut pick = || bag[random.usize(..bag.len())];
-    let [a, b, c] = [pick(), pick(), pick()];
-    let (graph, node, other) = (a as CUgraph, b as CUgraphNode, c as CUgraphNode);
-    let (queue, made) = (b as CUstream, c as CUgraphExec);
-    let (mut new, mut size, mut number) = (null_mut::<c_void>(), 8usize, 0);
-    let out = (&raw mut new).cast::<CUgraphNode>();
-    let out_graph = out.cast::<CUgraph>();
-    let mut several = [null_mut::<sys::CUgraphNode_st>(); 8];
-    let mut kernel = KernelNode::new(count, &[word, 1]);
-    let parameters = kernel.parameters();
-    let mode = Mode::CU_STREAM_CAPTURE_MODE_RELAXED;
-    let fill = sys::CUDA_MEMSET_NODE_PARAMS {
-        dst: word,
-        pitch: 0,
-        value: 0,
-        elementSize: 1,
-        width: 8,
-        height: 1,
-    };
-    let (dependencies, dependency_count) =
-        if random.bool() { (&raw const node, 1) } else { (null(), 0) };
-    let mut kind = sys::CUgraphNodeType::CU_GRAPH_NODE_TYPE_KERNEL;
-    // SAFETY: the arrays are as long as the calls may fill; handles are numbers to this driver,
-    // which refuses those that it does not know.
-    unsafe {
-        let (d, n) = (dependencies, dependency_count);
-        let _ = match random.u32(..28) {
-            0 | 1 => sys::cuGraphAddKernelNode_v2(out, graph, d, n, &parameters),
-            2 => sys::cuGraphAddEmptyNode(out, graph, d, n),
-            3 => sys::cuGraphAddMemsetNode(out, graph, d, n, &fill, here),
-            4 => sys::cuGraphAddChildGraphNode(out, graph, d, n, c as CUgraph),
-            5 => sys::cuGraphAddEventRecordNode(out, graph, d, n, c as sys::CUevent),
-            6 => sys::cuGraphAddDependencies(graph, &node, &other, 1),
-            7 => sys::cuGraphRemoveDependencies(graph, &node, &other, 1),
-            8 => sys::cuGraphDestroyNode(node),
-            9 => sys::cuGraphDestroy(graph),
-            10 => sys::cuGraphClone(out_graph, graph),
-            11 | 12 => sys::cuGraphInstantiateWithFlags(out.cast(), graph, 0),
-            13 | 14 => sys::cuGraphLaunch(made, queue),
-            15 => sys::cuGraphExecDestroy(made),
-            16 => sys::cuGraphExecUpdate_v2(made, graph, &mut std::mem::zeroed()),
-            17 => sys::cuGraphExecKernelNodeSetParams_v2(made, node, &parameters),
-            18 => sys::cuGraphGetNodes(graph, several.as_mut_ptr(), &mut size),
-            19 => sys::cuGraphGetEdges(graph, several.as_mut_ptr(), out, &mut number),
-            20 => sys::cuGraphNodeGetDependentNodes(node, several.as_mut_ptr(), &mut size),
-            21 => sys::cuStreamBeginCapture_v2(queue, mode),
-            22 => sys::cuStreamEndCapture(queue, out_graph),
-            23 => sys::cuStreamBeginCaptureToGraph(queue, graph, d, null(), n, mode),
-            24 => sys::cuStreamUpdateCaptureDependencies(queue, &raw const other as _, 1, 0),
-            25 => sys::cuGraphChildGraphNodeGetGraph(node, out_graph),
-            26 => sys::cuGraphNodeGetType(node, &mut kind),
-            _ => sys::cuEventRecordWithFlags(c as sys::CUevent, queue, 1),
-        };
-    }
-    std::iter::once(new as u64).chain(several.into_iter().map(|node| node as u64))
 }

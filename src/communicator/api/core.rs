@@ -28,6 +28,24 @@ use std::sync::Arc;
 /// knows the last reader only: a buffer that two communicators read on two streams at a time must
 /// not be dropped before both have ended.
 ///
+/// # CUDA graphs
+///
+/// A call on a stream that is being captured becomes part of the graph, in whatever capture mode.
+/// All ranks capture the same calls, which are compared then; what a call needs of those before it
+/// is in device memory, so that the graph can be launched any number of times, each time on all
+/// ranks. Calls in parallel branches of one graph are put in the order in which they were captured.
+/// The caller sees to three things:
+///
+/// * Launches of graphs are ordered with each other and with other calls on the communicator, by
+///   their stream or by events: two of them must not run at the same time.
+/// * Buffers stay allocated and registered, and the communicator lives, until the last launch of
+///   the graph has ended; dropping the communicator does not wait for graphs.
+/// * Where `cudarc` tracks buffers it makes the capture wait for what was before, which no driver
+///   allows: such a call is [`Error::Capturing`]. Disable event tracking, or pass addresses.
+///
+/// Engines are not told of launches of graphs. From the first captured call on they rest for 200 µs
+/// at most, which is also how late they may notice a launch.
+///
 /// Dropping a communicator waits a bounded time for its own launches
 /// ([`Settings::drop_timeout`]), then aborts them.
 pub struct Communicator {

@@ -43,12 +43,13 @@ pub(super) fn group(
     rank: &ConnectedRank,
     launcher: &mut Launcher,
     call: &GroupCall,
-    stream: &CudaStream,
+    (stream, capture): (&CudaStream, Option<u64>),
 ) -> Result<LaunchArguments> {
+    let plans = &mut launcher.plans;
     Ok(LaunchArguments {
         communicator: rank.state.memory.communicator(),
         data_type: DataType::U8 as u32,
-        addresses: launcher.plans.table(&call.transfers, &call.addresses, stream)?,
+        addresses: plans.table(&call.transfers, &call.addresses, (stream, capture))?,
         address_count: call.addresses.len() as u32,
         ..LaunchArguments::default()
     })

@@ -4,7 +4,7 @@ use super::request::{Call, GroupCall, INPUT, OUTPUT, Shape};
 use crate::communicator::connect::ConnectedRank;
 use crate::communicator::state::{Launcher, RegisteredPlace, RegisteredRange};
 use crate::error::{Error, Result};
-use crate::gpu::{Allocation, Current};
+use crate::gpu::{Allocation, Capture, Current};
 use crate::plan::{self, Direction};
 use cudarc::driver::{CudaContext, CudaStream, DeviceSlice};
 use ringdove_kernels::element::DataType;
@@ -153,18 +153,31 @@ pub(in crate::communicator) fn elements(
     Ok(bytes / size)
 }
 
-/// A stream of the context on which the rank runs, and on which work runs: one that is being
-/// captured runs nothing, and the other ranks would wait. To be called before anything is enqueued,
-/// also by cudarc.
+/// A stream of the context on which the rank runs, and on which work runs or is captured. To be
+/// called before anything is enqueued, also by cudarc.
 pub(in crate::communicator) fn stream(
     rank: &ConnectedRank,
     call: &'static str,
     stream: &CudaStream,
 ) -> Result<()> {
     home("stream", stream, &rank.state.context)?;
-    match Current::bind(&rank.state.context)?.is_capturing(stream)? {
-        true => Err(Error::Capturing { rank: rank.rank(), call }),
-        false => Ok(()),
+    capture(rank, call, stream).map(drop)
+}
+
+/// The number of the capture that the stream is in, if it is in one.
+///
+/// # Errors
+/// [`Error::Capturing`] for a capture that takes no more work: the call would fail after the other
+/// ranks have been told of it.
+pub(super) fn capture(
+    rank: &ConnectedRank,
+    call: &'static str,
+    stream: &CudaStream,
+) -> Result<Option<u64>> {
+    match Current::bind(&rank.state.context)?.capture(stream)? {
+        Capture::None => Ok(None),
+        Capture::Active(number) => Ok(Some(number)),
+        Capture::Impossible => Err(Error::Capturing { rank: rank.rank(), call }),
     }
 }
 

@@ -7,12 +7,17 @@ use cudarc::driver::CudaStream;
 use ringdove_kernels::launch::LaunchArguments;
 use std::sync::Arc;
 
-/// Makes `stream` wait for the launches before. To be called before anything is enqueued.
+/// Makes `stream` wait for the launches before: in a capture, for those of the same capture. To be
+/// called before anything is enqueued.
 ///
 /// # Errors
 /// [`Error::Cuda`](crate::Error::Cuda) where the driver refuses.
-pub(super) fn enter(launcher: &mut Launcher, stream: &Arc<CudaStream>) -> Result<()> {
-    launcher.order(stream)
+pub(super) fn enter(
+    launcher: &mut Launcher,
+    stream: &Arc<CudaStream>,
+    capture: Option<u64>,
+) -> Result<()> {
+    launcher.order(stream, capture)
 }
 
 /// Launches `plan` on `stream`.
@@ -24,8 +29,8 @@ pub(super) fn launch(
     launcher: &mut Launcher,
     plan: &Resident,
     arguments: &mut LaunchArguments,
-    stream: &Arc<CudaStream>,
+    (stream, capture): (&Arc<CudaStream>, Option<u64>),
 ) -> Result<()> {
-    rank.engine().announce(launcher.launches() + 1);
-    launcher.launch(plan, arguments, stream)
+    rank.engine().announce(launcher.announced());
+    launcher.launch(plan, arguments, stream, capture)
 }

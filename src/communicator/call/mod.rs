@@ -25,6 +25,7 @@ pub use element::{Element, Reduction, Scalar};
 pub(super) use request::{Call, GroupCall, Shape};
 
 use super::connect::ConnectedRank;
+use super::state::Launcher;
 use crate::error::Result;
 use crate::id::Rank;
 use cudarc::driver::CudaStream;
@@ -52,7 +53,8 @@ pub(super) fn collective(
     // Held to the end: calls take effect in the order in which they come here.
     let mut launcher = rank.launcher();
     span.record("sequence", launcher.launches());
-    launcher.make_room(rank.settings.wait_timeout, || rank.check())?;
+    let capture = check::capture(rank, call.shape.collective.name(), stream)?;
+    make_room(rank, &mut launcher, capture)?;
     if rank.process.ranks_on(&rank.state.context) > 1 {
         rank.process.streams.claim(rank.rank(), stream, launcher.collective())?;
     }
@@ -63,11 +65,11 @@ pub(super) fn collective(
         return Ok(());
     }
     let mut enqueue = || {
-        launch::enter(&mut launcher, stream)?;
-        let plan = plan::collective(rank, &mut launcher, &request, stream)?;
+        launch::enter(&mut launcher, stream, capture)?;
+        let plan = plan::collective(rank, &mut launcher, &request, (stream, capture))?;
         let routes = connect::collective(rank, &mut launcher, registered)?;
         let mut arguments = bind::collective(rank, call, registered, routes);
-        launch::launch(rank, &mut launcher, &plan, &mut arguments, stream)
+        launch::launch(rank, &mut launcher, &plan, &mut arguments, (stream, capture))
     };
     // All ranks have agreed on the call and would wait for this one.
     enqueue().map_err(|error| rank.fail(error))
@@ -104,16 +106,26 @@ pub(super) fn group(
     check::group(rank, call)?;
     let mut launcher = rank.launcher();
     span.record("sequence", launcher.launches());
-    launcher.make_room(rank.settings.wait_timeout, || rank.check())?;
+    let capture = check::capture(rank, "a group of sends and receives", stream)?;
+    make_room(rank, &mut launcher, capture)?;
     // Before the ranks agree: the other ranks do not know yet of a group that is refused here.
-    let plan = plan::group(rank, &launcher, call)?;
+    let plan = plan::group(rank, &launcher, call, capture)?;
     claim_messages(rank, call, stream)?;
     agree::group(rank, call)?;
     let enqueue = || {
-        launch::enter(&mut launcher, stream)?;
-        let plan = plan::resident(&mut launcher, plan, stream)?;
-        let mut arguments = bind::group(rank, &mut launcher, call, stream)?;
-        launch::launch(rank, &mut launcher, &plan, &mut arguments, stream)
+        launch::enter(&mut launcher, stream, capture)?;
+        let plan = plan::resident(&mut launcher, plan, (stream, capture))?;
+        let mut arguments = bind::group(rank, &mut launcher, call, (stream, capture))?;
+        launch::launch(rank, &mut launcher, &plan, &mut arguments, (stream, capture))
     };
     enqueue().map_err(|error| rank.fail(error))
+}
+
+/// Waits until one more may be launched. What is captured is launched by whoever launches the
+/// graph; it needs room for its plan.
+fn make_room(rank: &ConnectedRank, launcher: &mut Launcher, capture: Option<u64>) -> Result<()> {
+    match capture {
+        None => launcher.make_room(rank.settings.wait_timeout, || rank.check()),
+        Some(_) => launcher.plans.check_kept_room(),
+    }
 }

@@ -16,9 +16,9 @@ pub(super) fn collective(
     rank: &ConnectedRank,
     launcher: &mut Launcher,
     request: &CollectiveRequest,
-    stream: &CudaStream,
+    (stream, capture): (&CudaStream, Option<u64>),
 ) -> Result<Resident> {
-    let prepared = launcher.plans.prepare(PlanKey::Collective(request), || {
+    let prepared = launcher.plans.prepare(PlanKey::Collective(request), capture, || {
         let verified = match request.rank_count <= plan::PROVED_RANKS_MAX {
             true => rank.process.plans.plan(request, || verified(rank, request))?,
             // A rank's own part is of no use to others.
@@ -26,7 +26,7 @@ pub(super) fn collective(
         };
         encode(rank, &verified)
     })?;
-    launcher.plans.resident(prepared, stream)
+    launcher.plans.resident(prepared, stream, capture)
 }
 
 fn verified(rank: &ConnectedRank, request: &CollectiveRequest) -> Result<Verified> {
@@ -48,8 +48,9 @@ pub(super) fn group<'a>(
     rank: &ConnectedRank,
     launcher: &Launcher,
     call: &'a GroupCall,
+    capture: Option<u64>,
 ) -> Result<Prepared<'a>> {
-    launcher.plans.prepare(PlanKey::Group(&call.transfers), || {
+    launcher.plans.prepare(PlanKey::Group(&call.transfers), capture, || {
         let geometry = &rank.process.geometry;
         let limits = geometry.limits(geometry.pair_slot_bytes);
         let group = plan::group(rank.rank().0, geometry.rank_count, &call.transfers, &limits)
@@ -66,9 +67,9 @@ pub(super) fn group<'a>(
 pub(super) fn resident(
     launcher: &mut Launcher,
     plan: Prepared<'_>,
-    stream: &CudaStream,
+    (stream, capture): (&CudaStream, Option<u64>),
 ) -> Result<Resident> {
-    launcher.plans.resident(plan, stream)
+    launcher.plans.resident(plan, stream, capture)
 }
 
 /// This rank's part of a plan, as the executor reads it.

@@ -2,7 +2,7 @@
 
 use super::backlog::{Backlog, COMMANDS_MIN};
 use super::launching::launching;
-use super::order::LaunchOrder;
+use super::order::{CapturedOrders, LaunchOrder};
 use super::plans::{PlanMemory, Resident};
 use super::rank::RankState;
 use super::routes::Routes;
@@ -23,6 +23,7 @@ pub(crate) struct Launcher {
     launches: u64,
     collectives: u64,
     order: LaunchOrder,
+    captured: CapturedOrders,
     backlog: Backlog,
     /// Never used. While a context has a stream of its own, cudarc records the uses of buffers and
     /// waits for them before it frees the memory; else it takes all uses to be on one stream, which
@@ -45,6 +46,7 @@ impl Launcher {
             launches: 0,
             collectives: 0,
             order: LaunchOrder::default(),
+            captured: CapturedOrders::default(),
             backlog: Backlog::new(remedies.bounded_launches),
             _tracking: tracking.map_err(Error::from_driver("cuStreamCreate"))?,
         })
@@ -63,6 +65,12 @@ impl Launcher {
     /// Launches so far.
     pub fn launches(&self) -> u64 {
         self.launches
+    }
+
+    /// How many launches the engine shall expect, with the next: all that will ever be where graphs
+    /// were captured, whose launches nobody announces.
+    pub fn announced(&self) -> u64 {
+        if self.captured.is_empty() { self.launches + 1 } else { u64::MAX }
     }
 
     /// The number of the next collective.
@@ -85,29 +93,38 @@ impl Launcher {
         self.backlog.make_room(limit, check)
     }
 
-    /// Makes `stream` wait for the launches before. To be called before anything is enqueued for a
-    /// launch.
-    pub fn order(&mut self, stream: &Arc<CudaStream>) -> Result<()> {
-        self.order.enter(stream)
+    /// Makes `stream` wait for the launches before: in a capture, for those of the same capture. To
+    /// be called before anything is enqueued for a launch.
+    pub fn order(&mut self, stream: &Arc<CudaStream>, capture: Option<u64>) -> Result<()> {
+        match capture {
+            None => self.order.enter(stream),
+            Some(capture) => self.captured.of(capture).enter(stream),
+        }
     }
 
-    /// Launches `plan` on `stream`.
+    /// Launches `plan` on `stream`, or adds its launch to the graph that a capture makes. All that
+    /// a launch reads of those before it is in device memory, so that it can be repeated.
     pub fn launch(
         &mut self,
         plan: &Resident,
         arguments: &mut LaunchArguments,
         stream: &Arc<CudaStream>,
+        capture: Option<u64>,
     ) -> Result<()> {
         arguments.plan = plan.address;
         arguments.sequence = self.launches;
         let _launching = launching();
         self.executor.launch(stream, plan.blocks, plan.threads, arguments)?;
         self.launches += 1;
+        if let Some(capture) = capture {
+            return self.captured.of(capture).leave(stream);
+        }
         self.backlog.launched(stream)?;
         self.order.leave(stream)
     }
 
-    /// Waits until all launches have ended, at most `limit`. False if they have not.
+    /// Waits until all launches have ended, at most `limit`. False if they have not. Of launches of
+    /// graphs it does not know.
     pub fn wait(&self, limit: Duration) -> bool {
         self.order.wait(limit)
     }

@@ -9,6 +9,7 @@
 //! * `exported`: device memory as other processes open it
 //! * `plans`: verified plans, and plans in device memory, both with a bound
 //! * `halves`: device memory that is filled from the host
+//! * `kept`: the same for launches that are captured into graphs, which stays
 //! * `routes`: this rank's registered buffers, and the routes between them
 //! * `launcher`, `order`, `backlog`: launches of the executor, their order across streams, and how
 //!   many may be ahead of their end; `streams`: on which streams ranks that share a GPU are
@@ -21,6 +22,7 @@ mod doorbell;
 mod exported;
 mod halves;
 mod host_lanes;
+mod kept;
 mod launcher;
 mod launching;
 mod layout;

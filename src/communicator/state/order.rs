@@ -14,6 +14,7 @@
 use crate::error::{Error, Result};
 use crate::gpu::keeping_errors;
 use cudarc::driver::{CudaEvent, CudaStream};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -31,6 +32,35 @@ pub(crate) struct LaunchOrder {
     is_recorded: bool,
     /// Launches came on more than one stream: each is followed by its event.
     has_several: bool,
+}
+
+/// The launches of captures, one order for each: events of one mean nothing in another, and when a
+/// capture ends nobody is told. Those used last are kept.
+#[derive(Debug, Default)]
+pub(crate) struct CapturedOrders(VecDeque<(u64, LaunchOrder)>);
+
+/// Captures of one communicator that go on at the same time, at most. With more, branches of one
+/// capture may lose their order, which then shows as data that does not arrive.
+const CAPTURES_MAX: usize = 64;
+
+impl CapturedOrders {
+    /// Was there never one?
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The launches of the capture with this number.
+    pub fn of(&mut self, capture: u64) -> &mut LaunchOrder {
+        let known = self.0.iter().position(|(number, _)| *number == capture);
+        let index = known.unwrap_or_else(|| {
+            if self.0.len() == CAPTURES_MAX {
+                self.0.pop_front();
+            }
+            self.0.push_back((capture, LaunchOrder::default()));
+            self.0.len() - 1
+        });
+        &mut self.0[index].1
+    }
 }
 
 /// Does the handle name a default stream?

@@ -1,10 +1,14 @@
 //! Plans that were made once: verified, for all ranks of the process, and encoded, in a rank's
 //! device memory. Both are looked up before a plan is built, and both are bounded.
 //!
+//! Launches that are captured into a graph may be repeated for as long as the communicator lives,
+//! which is told of no graph's end: what they read is kept apart and stays.
+//!
 //! A plan holds no addresses. Those of a collective are arguments of its launch; those of a group
 //! stand in a table in device memory, which is uploaded where they have changed.
 
 use super::halves::{Halves, Uploaded};
+use super::kept::Kept;
 use super::sync::lock;
 use crate::error::{Error, Result};
 use crate::plan::{CollectiveRequest, PointToPoint, Verified};
@@ -66,6 +70,8 @@ pub(crate) struct Prepared<'a> {
 enum Found {
     Resident(Resident),
     Encoded(Encoded),
+    /// A plan of captured launches, which is uploaded in each capture.
+    Kept(Resident),
 }
 
 /// Verified plans of the collectives of one communicator, those used last.
@@ -103,6 +109,10 @@ pub(crate) struct PlanMemory {
     tables: Halves,
     collectives: HashMap<CollectiveRequest, Entry>,
     groups: HashMap<Vec<PointToPoint>, Entry>,
+    /// Plans and tables of captured launches, and where the plans are.
+    kept: Kept,
+    kept_collectives: HashMap<CollectiveRequest, Resident>,
+    kept_groups: HashMap<Vec<PointToPoint>, Resident>,
 }
 
 /// A plan, and where it was uploaded.
@@ -122,6 +132,9 @@ impl PlanMemory {
             tables: Halves::new(context, TABLE_MEMORY_BYTES)?,
             collectives: HashMap::new(),
             groups: HashMap::new(),
+            kept: Kept::new(context)?,
+            kept_collectives: HashMap::new(),
+            kept_groups: HashMap::new(),
         })
     }
 
@@ -132,8 +145,22 @@ impl PlanMemory {
     pub fn prepare<'a>(
         &self,
         key: PlanKey<'a>,
+        capture: Option<u64>,
         encode: impl FnOnce() -> Result<Encoded>,
     ) -> Result<Prepared<'a>> {
+        if capture.is_some() {
+            let kept = match key {
+                PlanKey::Collective(request) => self.kept_collectives.get(request),
+                PlanKey::Group(transfers) => self.kept_groups.get(transfers),
+            };
+            return Ok(Prepared {
+                key,
+                plan: match kept {
+                    Some(kept) => Found::Kept(*kept),
+                    None => Found::Encoded(encode()?),
+                },
+            });
+        }
         let entry = match key {
             PlanKey::Collective(request) => self.collectives.get(request),
             PlanKey::Group(transfers) => self.groups.get(transfers),
@@ -155,10 +182,18 @@ impl PlanMemory {
     ///
     /// # Errors
     /// [`Error::Cuda`] where the driver refuses.
-    pub fn resident(&mut self, prepared: Prepared<'_>, stream: &CudaStream) -> Result<Resident> {
+    pub fn resident(
+        &mut self,
+        prepared: Prepared<'_>,
+        stream: &CudaStream,
+        capture: Option<u64>,
+    ) -> Result<Resident> {
+        if let Some(capture) = capture {
+            return self.keep(prepared, stream, capture);
+        }
         let Prepared { key, plan } = prepared;
         let encoded = match plan {
-            Found::Resident(plan) => return Ok(plan),
+            Found::Resident(plan) | Found::Kept(plan) => return Ok(plan),
             Found::Encoded(encoded) => encoded,
         };
         let before = self.plans.turn();
@@ -178,6 +213,39 @@ impl PlanMemory {
         Ok(plan)
     }
 
+    /// Brings the plan of a captured launch to memory that is never used for another one.
+    fn keep(
+        &mut self,
+        Prepared { key, plan }: Prepared<'_>,
+        stream: &CudaStream,
+        capture: u64,
+    ) -> Result<Resident> {
+        let Encoded { bytes, blocks, threads } = match plan {
+            Found::Kept(plan) | Found::Resident(plan) => {
+                self.kept.upload(plan.address, stream, capture)?;
+                return Ok(plan);
+            }
+            Found::Encoded(encoded) => encoded,
+        };
+        let address = self.kept.add(&bytes)?;
+        self.kept.upload(address, stream, capture)?;
+        let plan = Resident { address, blocks, threads };
+        match key {
+            PlanKey::Collective(request) => self.kept_collectives.insert(*request, plan),
+            PlanKey::Group(transfers) => self.kept_groups.insert(transfers.to_vec(), plan),
+        };
+        Ok(plan)
+    }
+
+    /// Refuses a captured call where there is no room for what it keeps, before the other ranks are
+    /// told of it.
+    ///
+    /// # Errors
+    /// [`Error::Argument`].
+    pub fn check_kept_room(&self) -> Result<()> {
+        self.kept.check_room()
+    }
+
     /// The device address of the table of `addresses`, for a launch of the group of `transfers`,
     /// whose plan is resident. It is uploaded, on `stream`, where the last launch had others.
     ///
@@ -187,8 +255,13 @@ impl PlanMemory {
         &mut self,
         transfers: &[PointToPoint],
         addresses: &[u64],
-        stream: &CudaStream,
+        (stream, capture): (&CudaStream, Option<u64>),
     ) -> Result<u64> {
+        if let Some(capture) = capture {
+            let table = self.kept.add(bytemuck::cast_slice(addresses))?;
+            self.kept.upload(table, stream, capture)?;
+            return Ok(table);
+        }
         let entry = self.groups.get_mut(transfers).expect("made resident just now");
         let now = self.tables.turn();
         if let Some((last, table)) = &entry.table

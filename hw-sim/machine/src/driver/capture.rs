@@ -2,8 +2,8 @@
 //! capture forbids meanwhile, in the whole process.
 //!
 //! A capture begins in one stream, its origin. Another stream joins it by waiting for an event that
-//! was recorded in it, and is joined back by an event the other way. The noted commands are nodes of
-//! a [`Graph`].
+//! was recorded in it, and is joined back by an event the other way. The noted commands are nodes
+//! of a [`Graph`].
 
 use crate::error::{CaptureError, Error, Result};
 use crate::graph::{Graph, NodeId, Work};

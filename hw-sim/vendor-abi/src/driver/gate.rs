@@ -88,8 +88,10 @@ pub(super) fn check_unsafe_call() -> Outcome {
 /// Runs a call behind the gate.
 pub(super) fn guarded(name: &'static str, body: impl FnOnce() -> Outcome) -> Outcome {
     let Ok(driver) = state::driver() else { return body() };
-    // A driver call of a function that the driver calls back: the outer call has done it all.
-    if HELD.with_borrow_mut(|held| std::mem::replace(&mut held.inside, true)) {
+    // A driver call of a function that the driver calls back: the outer call has done it all. One
+    // of a thread that is ending, as at a program's exit, holds nothing.
+    let enter = |held: &RefCell<Held>| std::mem::replace(&mut held.borrow_mut().inside, true);
+    if HELD.try_with(enter).unwrap_or(true) {
         return body();
     }
     let _end = End;
@@ -160,7 +162,8 @@ pub(super) fn follow(context: &Arc<ContextState>) {
 /// The call is about to wait, which it does without a lock.
 pub(super) fn let_go() {
     if is_on() {
-        let locks = HELD.with_borrow_mut(|held| std::mem::take(&mut held.locks));
+        // A thread that is ending holds none.
+        let locks = HELD.try_with(|held| std::mem::take(&mut held.borrow_mut().locks));
         drop(locks);
     }
 }
