@@ -1,5 +1,7 @@
 //! Drivers that block, refuse or lose, as real ones are known to do: the library survives each
 //! behaviour, and the same test shows the failure where the library's remedy is switched off.
+//!
+//! `profile_keys.rs` has the table of all keys and their tests.
 
 mod hardware;
 
@@ -8,9 +10,9 @@ use cudarc::driver::{CudaContext, DriverError, result, sys};
 use cudarc::nvrtc::Ptx;
 use hardware::drivers::{BYTES, everywhere, is_real, on_drivers, sum_up, without};
 use hardware::{World, settings, sum};
-use ringdove::id::SignalWay;
+use ringdove::id::{EngineKind, SignalWay};
 use ringdove::settings::Remedies;
-use ringdove::{Communicator, Error, Settings, ThroughHost};
+use ringdove::{Communicator, Error, ReduceOp, Settings, ThroughHost};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -351,6 +353,64 @@ fn code_is_compiled_when_a_communicator_is_made() {
     });
 }
 
+#[test]
+fn without_eager_loading_a_collective_waits_for_the_compiler() {
+    const DELAY: Duration = Duration::from_secs(3);
+    on_drivers("pcie4", &["jit-delay=3000"], || {
+        let remedies = Remedies { eager_load: false, ..Remedies::default() };
+        let world = World::with(2, &Settings { remedies, ..settings() });
+        let began = Instant::now();
+        sum_up(&world, 2).unwrap();
+        assert!(began.elapsed() >= DELAY, "{:?}: nothing was compiled", began.elapsed());
+    });
+}
+
+/// Sums in registered buffers, which are memory of cudarc's pools.
+fn sum_up_registered() {
+    let world = World::new(2);
+    let mut buffers = Vec::new();
+    for (communicator, stream) in world.ranks() {
+        let ones = stream.clone_htod(&[1f32; BYTES / 4]).unwrap();
+        stream.synchronize().unwrap();
+        buffers.push(communicator.register(ones).unwrap());
+    }
+    for ((communicator, stream), buffer) in world.ranks().zip(&mut buffers) {
+        communicator.all_reduce_in_place(buffer, ReduceOp::Sum, stream).unwrap();
+    }
+    world.finish();
+    for (stream, buffer) in world.streams.iter().zip(&buffers) {
+        let sums = stream.clone_dtoh(&buffer.slice(..)).unwrap();
+        assert!(sums.iter().all(|&sum| sum == 2.0));
+    }
+}
+
+/// If this fails, engines copy into registered memory that their GPU has not mapped.
+#[test]
+fn registered_memory_of_pools_is_opened_to_peers() {
+    everywhere("pcie4", &["pools=own"], sum_up_registered);
+}
+
+/// If this fails, whoever may not register a BAR hears of a number, or nothing.
+#[test]
+fn a_bar_that_the_driver_does_not_register_is_named() {
+    on_drivers("ark", &["iomemory=refused"], || {
+        let settings = Settings { engine: EngineKind::Device, ..settings() };
+        let error = Communicator::init_all(&hardware::contexts(2), &settings).unwrap_err();
+        let message = error.to_string();
+        assert!(message.contains("cuMemHostRegister") && message.contains("root"), "{message}");
+    });
+}
+
+/// What the way through host memory is there for.
+#[test]
+fn without_host_memory_what_is_withheld_is_an_error() {
+    on_drivers("pcie4", &["no-peer=on"], || {
+        let settings = Settings { through_host: ThroughHost::Never, ..settings() };
+        let error = Communicator::init_all(&hardware::contexts(2), &settings).unwrap_err();
+        println!("found: {error}");
+    });
+}
+
 /// Streams share few queues; those of engines are not behind kernels that wait for them.
 #[test]
 fn few_hardware_queues_are_enough() {
@@ -415,4 +475,31 @@ fn a_user_who_loads_and_frees_beside_collectives() {
             Err(error) => panic!("{error}"),
         }
     });
+}
+
+/// If this fails, the steps that wait for a machine with a GPU fail there for reasons that need no
+/// GPU to be found.
+#[test]
+fn the_steps_for_real_gpus_pass_on_virtual_ones() {
+    if is_real() {
+        return tally::skip("virtual-only", "the steps of ./x gpu-test run this test");
+    }
+    let pack = tempfile::tempdir().unwrap();
+    let link =
+        |from: &Path, name| std::os::unix::fs::symlink(from, pack.path().join(name)).unwrap();
+    link(&hardware::tool("ringdove"), "ringdove");
+    link(&std::env::current_exe().unwrap(), "test_drivers");
+    // Captures are what the steps are about.
+    let lenient = ["--driver-profile", "lenient", "--driver-key", "capture=on"];
+    for profile in [&["--driver-profile", "strict"][..], &lenient] {
+        let mut command = hardware::hwsim();
+        command.args(["run", "--quiet", "--machine", "pcie4"]).args(profile);
+        command.args(["--", "bash"]).arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("x"));
+        command.args(["gpu-test", "short"]).env("RINGDOVE_TEST_PACK", pack.path());
+        let (status, output) = hardware::run_bounded(command);
+        assert!(status.success(), "{profile:?}: {status}\n{output}");
+        let shown = output.lines().filter(|line| line.starts_with("x: ok, ")).count();
+        assert_eq!(shown, 14, "{profile:?}\n{output}");
+        println!("{output}");
+    }
 }

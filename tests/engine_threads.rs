@@ -65,6 +65,7 @@ fn a_parked_thread_wakes_up() {
         nap_steps: 0,
         park_min: LONG * 10,
         park_max: LONG * 10,
+        rest_max: LONG * 10,
         ..EngineSettings::default()
     };
     let threads = ProxyThreads::start(&settings).unwrap();

@@ -175,6 +175,18 @@ fn every_collective_between_processes_whatever_is_withheld() {
     }
 }
 
+/// What the way through host memory is there for.
+#[test]
+fn processes_that_share_no_memory_need_that_of_the_host() {
+    if hardware::perf::on_real_hardware() {
+        return;
+    }
+    let inside = "export HWSIM_DRIVER_KEYS=ipc=off RINGDOVE_THROUGH_HOST=never";
+    let line = "all-reduce -g 1 -b 8 -e 8 -n 1 -w 0";
+    let (status, output) = hardware::perf::perf(("pcie4", 2), "", inside, line);
+    assert!(!status.success() && output.contains("RINGDOVE_THROUGH_HOST"), "{output}");
+}
+
 /// If this fails, a PC with consumer GPUs is of no use, with any number of its ranks.
 #[test]
 fn four_gpus_without_any_peer_access() {

@@ -70,8 +70,8 @@ fn without_the_check_ranks_fill_a_short_launch_queue() {
     });
 }
 
-/// Runs the body on a GPU that runs four blocks of the executor at a time.
-fn on_one_multiprocessor(body: impl Fn()) {
+/// Runs the body on a GPU that runs four blocks of the executor at a time, with these driver keys.
+fn on_one_multiprocessor(keys: &str, body: impl Fn()) {
     if std::env::var_os("RINGDOVE_TEST_INSIDE").is_some() {
         return body();
     }
@@ -82,27 +82,51 @@ fn on_one_multiprocessor(body: impl Fn()) {
     let mut file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
     let small = source.replace("multiprocessors = 108", "multiprocessors = 1");
     file.write_all(small.as_bytes()).unwrap();
-    on_drivers(file.path().to_str().unwrap(), &["resident-blocks=on"], body);
+    on_drivers(file.path().to_str().unwrap(), &[keys], body);
+}
+
+/// A few ranks, of one block each.
+fn narrow(settings: Settings) -> Settings {
+    Settings { blocks_max: 1, ..settings }
+}
+
+const COPIES_NEED_ROOM: &str = "resident-blocks=on,local-copies=kernels";
+
+/// If this fails, ranks fill a GPU on which copies within its memory take room as kernels do: the
+/// copies for which the ranks wait never run.
+#[test]
+fn copies_within_a_full_gpu_find_room() {
+    on_one_multiprocessor(COPIES_NEED_ROOM, || {
+        sum_up(&World::with(2, &narrow(settings())), 4).unwrap();
+        let message = refusal(4, &narrow(settings()));
+        assert!(message.contains("at most 2: it runs 4 blocks at a time"), "{message}");
+    });
+}
+
+#[test]
+fn without_the_check_copies_within_a_full_gpu_hang() {
+    on_one_multiprocessor(COPIES_NEED_ROOM, || {
+        let error = sum_up(&World::with(4, &narrow(unchecked())), 2).unwrap_err();
+        assert!(matches!(error, Error::WaitExpired(_)), "{error}");
+    });
 }
 
 /// If this fails, ranks whose blocks cannot be resident together wait for each other for ever.
 #[test]
 fn more_ranks_than_there_is_room_for_blocks_are_refused() {
-    on_one_multiprocessor(|| {
+    on_one_multiprocessor("resident-blocks=on", || {
         let message = refusal(2, &settings());
         assert!(message.contains("at most 1: it runs 4 blocks at a time"), "{message}");
-        let narrow = Settings { blocks_max: 1, ..settings() };
-        let message = refusal(5, &narrow);
-        assert!(message.contains("at most 4: it runs 4 blocks at a time"), "{message}");
-        sum_up(&World::with(4, &narrow), 4).unwrap();
+        let message = refusal(3, &narrow(settings()));
+        assert!(message.contains("at most 2: it runs 4 blocks at a time"), "{message}");
+        sum_up(&World::with(2, &narrow(settings())), 4).unwrap();
     });
 }
 
 #[test]
 fn without_the_check_ranks_without_room_hang() {
-    on_one_multiprocessor(|| {
-        let narrow = Settings { blocks_max: 1, ..unchecked() };
-        let error = sum_up(&World::with(8, &narrow), 2).unwrap_err();
+    on_one_multiprocessor("resident-blocks=on", || {
+        let error = sum_up(&World::with(8, &narrow(unchecked())), 2).unwrap_err();
         assert!(matches!(error, Error::WaitExpired(_)), "{error}");
     });
 }

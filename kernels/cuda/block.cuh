@@ -291,6 +291,21 @@ protected:
         return false;
     }
 
+    // Thread 0, at its end, however that came: the last block says that the launch has ended. An
+    // engine that reads it rests until the next launch; nothing else is read on its strength, so it
+    // orders nothing. Launches of a communicator do not overlap.
+    RINGDOVE_INLINE void report_end() {
+        const u64 launches = state.communicator.launches_ended;
+        if (launches == 0) {
+            return;
+        }
+        const u64 blocks = state.communicator.blocks_ended;
+        if (ptx::fetch_add_relaxed_gpu_u64(blocks, 1) + 1 == ptx::block_count()) {
+            ptx::store<u64>(blocks, 0);
+            ptx::store_relaxed_system_u64(launches, state.arguments.sequence + 1);
+        }
+    }
+
     RINGDOVE_INLINE void store_positions() {
         const Team team = Team::here();
         for (u32 i = team.thread; i < state.program.port_count; i += team.threads) {

@@ -27,6 +27,9 @@ public:
         if (failed == REFUSED) {
             record_refusal();
         }
+        if (is_leader) {
+            report_end();
+        }
     }
 
 private:

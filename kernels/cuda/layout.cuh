@@ -161,6 +161,8 @@ struct DeviceCommunicator {
     u64 staging;
     u64 host_staging;
     u64 shared_staging;
+    u64 blocks_ended;
+    u64 launches_ended;
 };
 
 // What a put from a slot of this port counts its source's offset from.

@@ -134,6 +134,10 @@ RINGDOVE_INLINE void load_relaxed_system_2_u64(u64 address, u64& word_0, u64& wo
                  : "memory");
 }
 
+RINGDOVE_INLINE void store_relaxed_system_u64(u64 address, u64 value) {
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" : : "l"(address), "l"(value) : "memory");
+}
+
 RINGDOVE_INLINE void store_release_gpu_u64(u64 address, u64 value) {
     asm volatile("st.release.gpu.global.u64 [%0], %1;" : : "l"(address), "l"(value) : "memory");
 }

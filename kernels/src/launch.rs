@@ -43,6 +43,12 @@ pub struct DeviceCommunicator {
     /// The same for ports whose slots lie in host memory that ranks of the same node write, whose
     /// GPUs reach no memory of this one's; 0 without such ports.
     pub shared_staging: u64,
+    /// Device address of the number of blocks of the running launch that have ended (device
+    /// memory, `u64`).
+    pub blocks_ended: u64,
+    /// Device address of the number of launches that have ended (pinned host memory, `u64`), for
+    /// an engine that idles between launches; 0 where none does.
+    pub launches_ended: u64,
 }
 
 /// The parameter of the executor kernel, by value.
@@ -240,7 +246,7 @@ pub struct WaitRecord {
 }
 
 const _: () = {
-    assert!(size_of::<DeviceCommunicator>() == 112);
+    assert!(size_of::<DeviceCommunicator>() == 128);
     assert!(size_of::<LaunchArguments>() == 184);
     assert!(size_of::<WaitRecord>() == 96);
 };

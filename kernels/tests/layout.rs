@@ -171,7 +171,9 @@ fn expected() -> String {
         timeout_ns,
         staging,
         host_staging,
-        shared_staging
+        shared_staging,
+        blocks_ended,
+        launches_ended
     );
     layout!(
         text,

@@ -1,6 +1,7 @@
 //! One rank of one communicator, as the proxy serves it.
 
 use super::control::{AttachmentHandle, Command, Shared};
+use super::proxy::Expects;
 use super::route::RouteTable;
 use super::statistics::Snapshot;
 use super::thread::Waker;
@@ -9,6 +10,7 @@ use super::{Alarm, EngineSettings, Progress};
 use crate::error::{BadDescriptor, DescriptorFault, Error, Result};
 use crate::id::{LaneId, Position, Rank, RouteId};
 use crate::ring::{Committed, Consumer};
+use crate::shared::AtomicWord64;
 use crate::transport::{Transfer, Transport, TransportCause, TransportError};
 use crossbeam_channel::{Receiver, Sender};
 use ringdove_kernels::descriptor::Descriptor;
@@ -29,6 +31,9 @@ pub struct AttachmentParts {
     pub alarm: Arc<dyn Alarm>,
     /// The record of expired waits; `None` where no device waits (host-side tests).
     pub watch: Option<Watch>,
+    /// How many launches of the rank have ended, as its kernels say; those that have begun are
+    /// [announced](AttachmentHandle::announce). `None` where doorbells come unannounced.
+    pub launches_ended: Option<AtomicWord64>,
 }
 
 /// One rank's ring, routes and transport, in the hands of a proxy.
@@ -129,8 +134,21 @@ impl Attachment {
         progress.in_flight = self.in_flight;
         progress.pending = self.pending.len() as u64;
         progress.listens = self.listens && self.condition == Condition::Serving;
+        progress.expects = self.expects();
         self.count(&progress);
         progress
+    }
+
+    /// What may come by doorbells. Once the communicator has failed nothing is served.
+    fn expects(&self) -> Expects {
+        if self.condition != Condition::Serving {
+            return Expects::Nothing;
+        }
+        let Some(ended) = &self.parts.launches_ended else { return Expects::Anything };
+        // Relaxed, both: they decide how the thread pauses, and nothing is read on their strength.
+        // A launch that is announced after this wakes the thread. Executor: row 17.
+        let announced = self.shared.launches_announced.load(Ordering::Relaxed);
+        if ended.load(Ordering::Relaxed) < announced { Expects::Launch } else { Expects::Nothing }
     }
 
     /// Ring to pending transfers: decode, check, coalesce. Returns the descriptors taken.

@@ -17,6 +17,8 @@ pub(super) struct Shared {
     pub(super) statistics: Statistics,
     /// Commands sent so far: what the engine compares with those that it has applied.
     pub(super) commands_sent: AtomicU64,
+    /// Launches whose kernels ring: those that have ended, those that run, and those to come.
+    pub(super) launches_announced: AtomicU64,
     pub(super) failure: OnceLock<Error>,
     pub(super) waker: OnceLock<Waker>,
 }
@@ -149,8 +151,15 @@ impl AttachmentHandle {
         })
     }
 
-    /// Wakes the engine's thread if it is parked, and makes it look sharp for a while. Call it
-    /// when a kernel that rings is about to run.
+    /// Says that launches up to number `count` are about to be enqueued, and wakes the engine's
+    /// thread, which then rests no more until as many have ended.
+    pub fn announce(&self, count: u64) {
+        // Relaxed: the wake orders it before the thread's next look.
+        self.shared.launches_announced.store(count, Ordering::Relaxed);
+        self.wake();
+    }
+
+    /// Wakes the engine's thread if it is parked, and makes it look sharp for a while.
     pub fn wake(&self) {
         if let Some(waker) = self.shared.waker.get() {
             waker.wake();

@@ -21,7 +21,7 @@ pub mod watch;
 
 pub use attachment::{Attachment, AttachmentParts};
 pub use control::AttachmentHandle;
-pub use proxy::{Progress, Proxy};
+pub use proxy::{Expects, Progress, Proxy};
 pub use route::{Lane, RegionDescriptor, Route};
 pub use statistics::Snapshot;
 pub use thread::{Attached, ProxyThreads, Waker};
@@ -55,15 +55,24 @@ pub struct EngineSettings {
     pub coalesce_bytes_max: u64,
     /// How often the record of expired waits is looked at.
     pub watch_interval: Duration,
-    /// Idle steps without any pause, before the thread parks.
+    /// Idle steps without any pause, before the thread parks. While a launch has not ended it goes
+    /// on spinning; the following says for how long.
     pub spin_steps: u32,
+    /// For so long a thread spins while a launch has not ended and nothing happens: the launch may
+    /// stand behind kernels of the user that take long.
+    pub spin_max: Duration,
+    /// A thread that was off its processor for so long while it spun leaves it to others, and parks
+    /// as if no launch ran, for a while.
+    pub crowded_after: Duration,
     /// Idle steps with the shortest park after each, before parks grow.
     pub nap_steps: u32,
     /// The shortest park of an idle thread. After the naps each one lasts twice as long as the
     /// one before.
     pub park_min: Duration,
-    /// The longest park: how late an idle thread can see a doorbell that no launch announced.
+    /// The longest park while doorbells may come: how late one can be seen then.
     pub park_max: Duration,
+    /// The longest park while none can come: the next launch ends it.
+    pub rest_max: Duration,
     /// How long detaching waits for a ring to drain, by default.
     pub drain_timeout: Duration,
 }
@@ -77,9 +86,12 @@ impl Default for EngineSettings {
             coalesce_bytes_max: 256 << 10,
             watch_interval: Duration::from_millis(1),
             spin_steps: 256,
+            spin_max: Duration::from_secs(1),
+            crowded_after: Duration::from_millis(1),
             nap_steps: 20,
             park_min: Duration::from_micros(50),
             park_max: Duration::from_micros(200),
+            rest_max: Duration::from_millis(100),
             drain_timeout: Duration::from_secs(5),
         }
     }
@@ -104,11 +116,12 @@ impl EngineSettings {
             let expected = format!("1 to {}", Self::BATCH_MAX);
             return Err(Error::argument("proxy batch", expected, self.batch_max));
         }
-        if self.park_min.is_zero() || self.park_min > self.park_max {
+        let [min, max, rest] = [self.park_min, self.park_max, self.rest_max];
+        if min.is_zero() || min > max || max > rest {
             return Err(Error::argument(
                 "proxy park times",
-                "0 < shortest <= longest",
-                format!("shortest {:?}, longest {:?}", self.park_min, self.park_max),
+                "0 < shortest <= longest <= longest rest",
+                format!("shortest {min:?}, longest {max:?}, longest rest {rest:?}"),
             ));
         }
         Ok(())

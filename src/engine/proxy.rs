@@ -25,6 +25,20 @@ pub struct Progress {
     pub pending: u64,
     /// A transport waits for what peers send.
     pub listens: bool,
+    /// What may come by doorbells.
+    pub expects: Expects,
+}
+
+/// Which doorbells an engine expects.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Expects {
+    /// None before the next launch, which is announced.
+    #[default]
+    Nothing,
+    /// Any at any time: nobody announces launches.
+    Anything,
+    /// Those of a launch that has not ended.
+    Launch,
 }
 
 impl Progress {
@@ -33,9 +47,11 @@ impl Progress {
         self.descriptors == 0 && self.submitted == 0 && self.completed == 0
     }
 
-    /// True if more will happen without any new doorbell.
-    pub const fn is_waiting(&self) -> bool {
-        self.in_flight > 0 || self.pending > 0 || self.listens
+    /// True if more will happen without any new doorbell, and somebody waits for it. What peers
+    /// send is for kernels: without a launch it can lie.
+    pub fn is_waiting(&self) -> bool {
+        let awaits_peers = self.listens && self.expects != Expects::Nothing;
+        self.in_flight > 0 || self.pending > 0 || awaits_peers
     }
 
     fn add(&mut self, other: &Self) {
@@ -45,6 +61,7 @@ impl Progress {
         self.in_flight += other.in_flight;
         self.pending += other.pending;
         self.listens |= other.listens;
+        self.expects = self.expects.max(other.expects);
     }
 }
 

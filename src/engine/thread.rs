@@ -1,7 +1,8 @@
 //! The threads around [`Proxy::step`]: how they start, idle, and end.
 //!
-//! A launch wakes a parked thread ([`Waker`]); a doorbell cannot, so the longest park bounds how
-//! late a doorbell is seen that no launch announced.
+//! A launch wakes a parked thread ([`Waker`]); a doorbell cannot. So launches are announced
+//! (`AttachmentHandle::announce`) before they are enqueued; where they are not, the longest park
+//! bounds how late a doorbell is seen.
 
 use super::attachment::Attachment;
 use super::idle::IdlePolicy;
@@ -299,7 +300,7 @@ impl Body {
                 nudges_seen = nudges;
                 self.idle.reset();
             }
-            if self.idle.pause(&progress, !self.departures.is_empty()) {
+            if self.idle.pause(&progress, !self.departures.is_empty(), now) {
                 now = self.epoch.elapsed();
             }
         }

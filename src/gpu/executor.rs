@@ -7,7 +7,7 @@ use cudarc::driver::{CudaContext, CudaStream, result, sys};
 use ringdove_kernels::launch::LaunchArguments;
 use ringdove_kernels::ptx;
 use std::ffi::{CString, c_void};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 
 /// Drivers from this one on, CUDA 12.4, have `cuFuncLoad`.
@@ -15,7 +15,10 @@ const FUNCTION_LOAD_SINCE: i32 = 12_040;
 
 /// The executor kernel, loaded into one context: all ranks on it share the code.
 #[derive(Debug)]
-pub(crate) struct Executor(Arc<Module>);
+pub(crate) struct Executor {
+    context: Arc<CudaContext>,
+    module: OnceLock<Arc<Module>>,
+}
 
 /// The code of each context that has executors.
 static LOADED: Mutex<Vec<Weak<Module>>> = Mutex::new(Vec::new());
@@ -24,21 +27,22 @@ impl Executor {
     /// The device code, loaded now if no rank on the context has it. Loading may synchronise the
     /// device, so it belongs to initialisation: a load beside a kernel that waits for a peer could
     /// not end. `eagerly`: all of it now, whatever CUDA_MODULE_LOADING says, and nothing at the
-    /// first launch.
+    /// first launch; else all of it then.
     pub fn load(context: &Arc<CudaContext>, eagerly: bool) -> Result<Self> {
-        // Held while it is loaded: ranks of other threads wait for the code, and have it then.
-        let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
-        loaded.retain(|module| module.strong_count() > 0);
-        let of_context = |module: &Arc<Module>| module.context.cu_ctx() == context.cu_ctx();
-        if let Some(module) = loaded.iter().filter_map(Weak::upgrade).find(of_context) {
-            return Ok(Self(module));
+        let executor = Self { context: context.clone(), module: OnceLock::new() };
+        if eagerly {
+            executor.module(true)?;
         }
-        let began = Instant::now();
-        let module = Arc::new(Module::load(context, eagerly)?);
-        let (gpu, took) = (context.ordinal(), began.elapsed());
-        tracing::debug!(gpu, ?took, bytes = ptx::EXECUTOR.len(), "device code loaded");
-        loaded.push(Arc::downgrade(&module));
-        Ok(Self(module))
+        Ok(executor)
+    }
+
+    /// The code, loaded now if it is not there.
+    fn module(&self, eagerly: bool) -> Result<&Arc<Module>> {
+        if let Some(module) = self.module.get() {
+            return Ok(module);
+        }
+        let module = Module::of(&self.context, eagerly)?;
+        Ok(self.module.get_or_init(|| module))
     }
 
     /// How many blocks of `threads` threads the device runs at a time.
@@ -47,19 +51,20 @@ impl Executor {
     /// [`Error::Cuda`](crate::Error::Cuda) with the driver's answer.
     pub fn blocks_at_once(&self, threads: u32) -> Result<u32> {
         use sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT as COUNT;
-        let current = Current::bind(&self.0.context)?;
+        let module = self.module(true)?;
+        let current = Current::bind(&self.context)?;
         let mut each = 0;
         // SAFETY: the function is loaded, and `each` outlives the call.
         current.check("cuOccupancyMaxActiveBlocksPerMultiprocessor", unsafe {
             sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(
                 &mut each,
-                self.0.function,
+                module.function,
                 threads as i32,
                 0,
             )
         })?;
         // SAFETY: the device is that of a live context.
-        let count = unsafe { result::device::get_attribute(self.0.context.cu_device(), COUNT) };
+        let count = unsafe { result::device::get_attribute(self.context.cu_device(), COUNT) };
         let count = count.map_err(Error::from_driver("cuDeviceGetAttribute"))?;
         Ok(u32::try_from(each).unwrap_or(0) * u32::try_from(count).unwrap_or(0))
     }
@@ -72,14 +77,15 @@ impl Executor {
         threads: u32,
         arguments: &LaunchArguments,
     ) -> Result<()> {
-        let current = Current::bind(&self.0.context)?;
+        let module = self.module(false)?;
+        let current = Current::bind(&self.context)?;
         let mut parameters = [std::ptr::from_ref(arguments).cast_mut().cast::<c_void>()];
         // SAFETY: the function takes one `LaunchArguments` by value, which the driver copies
         // before it returns. What the addresses in it mean is the communicator's contract: they
         // name allocations that outlive the launch, and the executor refuses malformed plans.
         current.check("cuLaunchKernel", unsafe {
             sys::cuLaunchKernel(
-                self.0.function,
+                module.function,
                 blocks,
                 1,
                 1,
@@ -109,6 +115,25 @@ unsafe impl Send for Module {}
 unsafe impl Sync for Module {}
 
 impl Module {
+    /// The code in `context`, loaded now if no rank on the context has it.
+    fn of(context: &Arc<CudaContext>, eagerly: bool) -> Result<Arc<Self>> {
+        // Held while it is loaded: ranks of other threads wait for the code, and have it then.
+        let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+        loaded.retain(|module| module.strong_count() > 0);
+        let of_context = |module: &Arc<Self>| module.context.cu_ctx() == context.cu_ctx();
+        if let Some(module) = loaded.iter().filter_map(Weak::upgrade).find(of_context) {
+            return Ok(module);
+        }
+        let span = tracing::debug_span!("load device code", gpu = context.ordinal()).entered();
+        let began = Instant::now();
+        let module = Arc::new(Self::load(context, eagerly)?);
+        drop(span);
+        let (gpu, took) = (context.ordinal(), began.elapsed());
+        tracing::debug!(gpu, ?took, bytes = ptx::EXECUTOR.len(), "device code loaded");
+        loaded.push(Arc::downgrade(&module));
+        Ok(module)
+    }
+
     fn load(context: &Arc<CudaContext>, eagerly: bool) -> Result<Self> {
         let current = Current::bind(context)?;
         let text = CString::new(ptx::EXECUTOR).expect("generated PTX holds no NUL");

@@ -2,7 +2,7 @@
 
 use super::Current;
 use super::range::page_bytes;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::shared::Region;
 use cudarc::driver::{CudaContext, sys};
 use std::sync::Arc;
@@ -32,9 +32,16 @@ impl IoMemory {
         // SAFETY: the context is current, and the pages are mapped for as long as `region` lives.
         // Rounding up stays in the mapping, which is whole pages. The host reaches them through
         // atomics only.
-        current.check("cuMemHostRegister (I/O memory)", unsafe {
-            sys::cuMemHostRegister_v2(host as *mut _, bytes, flags)
-        })?;
+        let status = unsafe { sys::cuMemHostRegister_v2(host as *mut _, bytes, flags) };
+        if status == sys::CUresult::CUDA_ERROR_NOT_PERMITTED {
+            return Err(Error::System {
+                what: "registration of an engine's BAR (cuMemHostRegister, I/O memory)".into(),
+                cause: "the driver permits it to root only: run as root, or allow it by an option \
+                        of the nvidia module (CUDA_ERROR_NOT_PERMITTED)"
+                    .into(),
+            });
+        }
+        current.check("cuMemHostRegister (I/O memory)", status)?;
         let mut memory = Self { context: context.clone(), host, device: 0, _region: region };
         // SAFETY: `host` is the start of what was registered, mapped, just now.
         current.check("cuMemHostGetDevicePointer", unsafe {

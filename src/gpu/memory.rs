@@ -97,8 +97,8 @@ impl DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// The 64-bit word at `offset`, which nobody writes any more. Waits for nothing else that the
-    /// device does: `stream` has nothing else to do. A new one could wait for the device, and the
+    /// The 64-bit word at `offset`, which nobody writes any more. Waits for nothing that does not
+    /// end by itself: `stream` has only copies to do. A new one could wait for the device, and the
     /// legacy one would wait for kernels of other users, which may wait for whoever asks here.
     pub fn read_word(&self, offset: usize, stream: &OwnStream) -> Result<u64> {
         assert!(offset.checked_add(size_of::<u64>()).is_some_and(|end| end <= self.bytes));

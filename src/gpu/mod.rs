@@ -22,6 +22,7 @@ mod range;
 mod registered;
 mod signal;
 mod stream;
+mod streams;
 
 pub use buffer::{DeviceBuffer, DeviceBufferMut};
 pub(crate) use current::{Allocation, Current, keeping_errors, outside_captures};
@@ -40,5 +41,6 @@ pub(crate) use queues::{COMMANDS_USUAL, Queues};
 pub use range::{GpuRange, StreamWriter};
 pub(crate) use registered::Keeper;
 pub use registered::Registered;
-pub(crate) use signal::{SignalStream, way_on_own_device};
+pub(crate) use signal::{Event, SignalStream, way_on_own_device};
 pub(crate) use stream::OwnStream;
+pub(crate) use streams::{COPY_STREAMS, ContextStreams};

@@ -1,6 +1,6 @@
 //! Device memory as adapters see it, and signals that the host raises in it.
 
-use super::{Current, DeviceMemory, SignalStream, way_on_own_device};
+use super::{ContextStreams, Current, DeviceMemory, SignalStream};
 use crate::error::{Error, Result};
 use crate::shared::{DeviceRange, DmaBuffer, Owner};
 use cudarc::driver::{CudaContext, CudaSlice, DevicePtr, sys};
@@ -125,10 +125,10 @@ unsafe impl DeviceRange for GpuRange {
 /// How long a writer waits for the words before, where copies write them: these end by themselves.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A stream for single words that the host writes into device memory, in order.
+/// Writes single words into device memory, in order, on a stream of the context.
 pub struct StreamWriter {
     context: Arc<CudaContext>,
-    signals: SignalStream,
+    streams: Arc<ContextStreams>,
     words: Arc<dyn DeviceRange>,
 }
 
@@ -138,8 +138,7 @@ impl StreamWriter {
     /// # Errors
     /// [`Error::Cuda`] where a stream cannot be made.
     pub fn new(context: &Arc<CudaContext>, words: Arc<dyn DeviceRange>) -> Result<Self> {
-        let signals = SignalStream::new(context, way_on_own_device(context))?;
-        Ok(Self { context: context.clone(), signals, words })
+        Ok(Self { context: context.clone(), streams: ContextStreams::of(context)?, words })
     }
 
     /// Writes words, in order, after what the host did before.
@@ -149,6 +148,7 @@ impl StreamWriter {
     /// the words; [`Error::HostWaitExpired`] where the device does not write those before.
     pub fn write(&mut self, words: impl Iterator<Item = (u64, u64)>) -> Result<()> {
         let current = Current::bind(&self.context)?.apart_from_captures()?;
+        let mut stream = self.streams.words();
         for (address, value) in words {
             let last = self.words.length_bytes().checked_sub(8);
             let offset = address.checked_sub(self.words.address());
@@ -156,30 +156,37 @@ impl StreamWriter {
                 let expected = "one of the words that were given";
                 return Err(Error::argument("signal", expected, format!("{address:#x}")));
             }
-            self.make_room(&current)?;
+            make_room(&mut stream, &current)?;
             // SAFETY: an aligned word of device memory that `words` keeps allocated.
-            unsafe { self.signals.raise(&current, address, value)? };
+            unsafe { stream.raise(&current, address, value)? };
         }
         Ok(())
     }
+}
 
-    /// Room for one word: at once, unless hundreds of them are on their way.
-    fn make_room(&mut self, current: &Current) -> Result<()> {
-        if self.signals.has_room(current, 1)? {
-            return Ok(());
-        }
-        let began = Instant::now();
-        while !self.signals.has_room(current, 1)? {
-            if began.elapsed() > ROOM_TIMEOUT {
-                return Err(Error::HostWaitExpired {
-                    what: "the device to write signals that were enqueued before".into(),
-                    expected: "some of them written".into(),
-                    seen: "none".into(),
-                    waited: began.elapsed(),
-                });
-            }
-            std::hint::spin_loop();
-        }
-        Ok(())
+impl Drop for StreamWriter {
+    fn drop(&mut self) {
+        // The words may be freed after this. An error is one of what was enqueued.
+        let _ = self.streams.words().stream().synchronize();
     }
+}
+
+/// Room for one word: at once, unless hundreds of them are on their way.
+fn make_room(stream: &mut SignalStream, current: &Current) -> Result<()> {
+    if stream.has_room(current, 1)? {
+        return Ok(());
+    }
+    let began = Instant::now();
+    while !stream.has_room(current, 1)? {
+        if began.elapsed() > ROOM_TIMEOUT {
+            return Err(Error::HostWaitExpired {
+                what: "the device to write signals that were enqueued before".into(),
+                expected: "some of them written".into(),
+                seen: "none".into(),
+                waited: began.elapsed(),
+            });
+        }
+        std::hint::spin_loop();
+    }
+    Ok(())
 }

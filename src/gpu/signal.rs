@@ -167,7 +167,7 @@ impl Words {
 
 /// An event without a time.
 #[derive(Debug)]
-struct Event {
+pub(crate) struct Event {
     context: Arc<CudaContext>,
     handle: sys::CUevent,
 }
@@ -176,7 +176,8 @@ struct Event {
 unsafe impl Send for Event {}
 
 impl Event {
-    fn new(context: &Arc<CudaContext>) -> Result<Self> {
+    /// A new event, which was never recorded.
+    pub fn new(context: &Arc<CudaContext>) -> Result<Self> {
         let current = Current::bind(context)?;
         let mut handle = std::ptr::null_mut();
         let flags = sys::CUevent_flags_enum::CU_EVENT_DISABLE_TIMING as u32;
@@ -185,13 +186,14 @@ impl Event {
         Ok(Self { context: context.clone(), handle })
     }
 
-    fn record(&self, current: &Current, stream: &OwnStream) -> Result<()> {
+    /// It comes when all that was enqueued on `stream` has ended.
+    pub fn record(&self, current: &Current, stream: &OwnStream) -> Result<()> {
         // SAFETY: both live until they are dropped.
         current.check("cuEventRecord", unsafe { sys::cuEventRecord(self.handle, stream.handle()) })
     }
 
     /// Has it come? It has, too, if it was never recorded.
-    fn has_come(&self, current: &Current) -> Result<bool> {
+    pub fn has_come(&self, current: &Current) -> Result<bool> {
         // SAFETY: the event lives until drop.
         match unsafe { sys::cuEventQuery(self.handle) } {
             sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),

@@ -91,6 +91,7 @@ impl TestRank {
             transport: Box::new(transport),
             alarm: alarm.clone(),
             watch: None,
+            launches_ended: None,
         };
         Self { ring, alarm, parts: Some(parts) }
     }

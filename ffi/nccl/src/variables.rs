@@ -1,18 +1,92 @@
 //! `NCCL_*` variables that mean the same here, as settings. A variable of ringdove's own wins.
 
 use crate::result::Result;
-use ringdove::Settings;
+use ringdove::{Settings, ThroughHost};
 use std::env;
 use std::sync::Once;
 
-/// Variables with a meaning here.
-const KNOWN: [&str; 6] = [
-    "NCCL_DEBUG",
-    "NCCL_SOCKET_IFNAME",
-    "NCCL_IB_HCA",
-    "NCCL_IB_GID_INDEX",
-    "NCCL_IB_TC",
-    "NCCL_IB_SL",
+/// A variable that means the same here.
+struct Meaning {
+    nccl: &'static str,
+    /// Ringdove's own, which wins.
+    own: &'static str,
+    /// Sets what the value says. An error names the part that no setting of ringdove can express.
+    apply: fn(&mut Settings, &str) -> std::result::Result<(), &'static str>,
+}
+
+const MEANINGS: [Meaning; 8] = [
+    Meaning {
+        nccl: "NCCL_SOCKET_IFNAME",
+        own: "RINGDOVE_BOOTSTRAP_INTERFACE",
+        apply: |settings, names| {
+            settings.bootstrap_interface =
+                interfaces(names).ok_or("interfaces that are not to be used")?;
+            Ok(())
+        },
+    },
+    Meaning {
+        nccl: "NCCL_HOSTID",
+        own: "RINGDOVE_HOST_ID",
+        apply: |settings, name| {
+            settings.host_id = name.to_owned();
+            Ok(())
+        },
+    },
+    Meaning {
+        nccl: "NCCL_P2P_DISABLE",
+        own: "RINGDOVE_THROUGH_HOST",
+        apply: |settings, value| {
+            match value {
+                "0" => {}
+                "1" => settings.through_host = ThroughHost::Always,
+                _ => return Err("another value than 0 and 1"),
+            }
+            Ok(())
+        },
+    },
+    Meaning {
+        nccl: "NCCL_IB_HCA",
+        own: "RINGDOVE_ADAPTER",
+        apply: |settings, name| match name.trim_start_matches('=').parse() {
+            Ok(adapter) if !name.contains([',', '^']) => {
+                settings.adapter = Some(adapter);
+                Ok(())
+            }
+            _ => Err("more than one adapter, or those not to be used,"),
+        },
+    },
+    Meaning {
+        nccl: "NCCL_IB_GID_INDEX",
+        own: "RINGDOVE_GID_INDEX",
+        apply: |settings, value| number(value).map(|index| settings.gid_index = Some(index)),
+    },
+    Meaning {
+        nccl: "NCCL_IB_TC",
+        own: "RINGDOVE_TRAFFIC_CLASS",
+        apply: |settings, value| number(value).map(|class| settings.traffic_class = class),
+    },
+    Meaning {
+        nccl: "NCCL_IB_SL",
+        own: "RINGDOVE_SERVICE_LEVEL",
+        apply: |settings, value| match number(value)? {
+            level @ 0..=15 => {
+                settings.service_level = level;
+                Ok(())
+            }
+            _ => Err("more than 15"),
+        },
+    },
+    Meaning {
+        nccl: "NCCL_IB_QPS_PER_CONNECTION",
+        own: "RINGDOVE_QUEUE_PAIRS",
+        apply: |settings, value| match number(value)? {
+            count @ 1..=16 => {
+                settings.queue_pairs = count.into();
+                Ok(())
+            }
+            _ => Err("another number than 1 to 16"),
+        },
+    },
 ];
 
 /// The settings of this process.
@@ -23,33 +97,20 @@ pub fn settings() -> Result<Settings> {
 }
 
 fn apply(settings: &mut Settings, lookup: impl Fn(&str) -> Option<String>) {
-    let given = |nccl: &str, own: &str| lookup(nccl).filter(|_| lookup(own).is_none());
-    if let Some(names) = given("NCCL_SOCKET_IFNAME", "RINGDOVE_BOOTSTRAP_INTERFACE") {
-        match interfaces(&names) {
-            Some(wanted) => settings.bootstrap_interface = wanted,
-            None => unused("NCCL_SOCKET_IFNAME", &names, "interfaces that are not to be used"),
+    for Meaning { nccl, own, apply } in MEANINGS {
+        let Some(value) = lookup(nccl).filter(|_| lookup(own).is_none()) else { continue };
+        if let Err(what) = apply(settings, &value) {
+            tracing::warn!(
+                name = nccl,
+                value,
+                "not used: {what} cannot be expressed as a setting of ringdove"
+            );
         }
     }
-    if let Some(name) = given("NCCL_IB_HCA", "RINGDOVE_ADAPTER") {
-        match name.trim_start_matches('=').parse() {
-            Ok(adapter) if !name.contains([',', '^']) => settings.adapter = Some(adapter),
-            _ => unused("NCCL_IB_HCA", &name, "more than one adapter, or those not to be used"),
-        }
-    }
-    let number = |nccl: &str, own: &str| {
-        let text = given(nccl, own)?;
-        let number = text.parse::<u8>();
-        number.map_err(|_| unused(nccl, &text, "other values than 0 to 255")).ok()
-    };
-    if let Some(index) = number("NCCL_IB_GID_INDEX", "RINGDOVE_GID_INDEX") {
-        settings.gid_index = Some(index);
-    }
-    if let Some(class) = number("NCCL_IB_TC", "RINGDOVE_TRAFFIC_CLASS") {
-        settings.traffic_class = class;
-    }
-    if let Some(level) = number("NCCL_IB_SL", "RINGDOVE_SERVICE_LEVEL") {
-        settings.service_level = level;
-    }
+}
+
+fn number(text: &str) -> std::result::Result<u8, &'static str> {
+    text.parse().map_err(|_| "another value than 0 to 255")
 }
 
 /// NCCL's list of interfaces as ringdove has it: there a name is a beginning unless the list
@@ -64,10 +125,6 @@ fn interfaces(names: &str) -> Option<String> {
     };
     let names: Vec<_> = names.split(',').map(|name| format!("{}{end}", name.trim())).collect();
     Some(names.join(","))
-}
-
-fn unused(name: &str, value: &str, what: &str) {
-    tracing::warn!(name, value, "not used: {what} cannot be expressed as a setting of ringdove");
 }
 
 /// Shows messages on standard error as `NCCL_DEBUG` asks, once a process, and names the variables
@@ -85,7 +142,7 @@ pub fn start_log() {
         // A second library of this kind in the process may have come first.
         let _ = subscriber.with_writer(std::io::stderr).try_init();
         for (name, _) in env::vars().filter(|(name, _)| name.starts_with("NCCL_")) {
-            if !KNOWN.contains(&name.as_str()) {
+            if name != "NCCL_DEBUG" && MEANINGS.iter().all(|known| known.nccl != name) {
                 tracing::info!(name, "has no meaning for ringdove");
             }
         }
@@ -116,5 +173,12 @@ mod tests {
         assert_eq!(with(&[("NCCL_IB_HCA", "=mlx5_0:1")]).adapter.unwrap().port, Some(1));
         assert_eq!(with(&[("NCCL_IB_HCA", "mlx5_0,mlx5_1")]).adapter, None);
         assert_eq!(with(&[("NCCL_IB_TC", "106")]).traffic_class, 106);
+        assert_eq!(with(&[("NCCL_IB_SL", "16")]).service_level, 0, "out of range");
+        assert_eq!(with(&[("NCCL_HOSTID", "a")]).host_id, "a");
+        assert_eq!(with(&[("NCCL_P2P_DISABLE", "1")]).through_host, ThroughHost::Always);
+        assert_eq!(with(&[("NCCL_P2P_DISABLE", "0")]).through_host, ThroughHost::Auto);
+        assert_eq!(with(&[("NCCL_IB_QPS_PER_CONNECTION", "4")]).queue_pairs, 4);
+        let out_of_range = with(&[("NCCL_IB_QPS_PER_CONNECTION", "40")]).queue_pairs;
+        assert_eq!(out_of_range, Settings::default().queue_pairs);
     }
 }

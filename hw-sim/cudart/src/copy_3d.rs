@@ -9,24 +9,24 @@ use std::ffi::c_int;
 /// `cudaPos`
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Position {
-    x: usize,
-    y: usize,
-    z: usize,
+pub(crate) struct Position {
+    pub x: usize,
+    pub y: usize,
+    pub z: usize,
 }
 
 /// `cudaMemcpy3DParms`
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Copy3d {
-    from_array: u64,
-    from_position: Position,
-    from: Pitched,
-    to_array: u64,
-    to_position: Position,
-    to: Pitched,
-    extent: Extent,
-    kind: c_int,
+pub(crate) struct Copy3d {
+    pub from_array: u64,
+    pub from_position: Position,
+    pub from: Pitched,
+    pub to_array: u64,
+    pub to_position: Position,
+    pub to: Pitched,
+    pub extent: Extent,
+    pub kind: c_int,
 }
 
 /// `cudaMemcpy3DPeerParms`

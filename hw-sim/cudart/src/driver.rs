@@ -3,6 +3,7 @@
 use crate::call::{In, Out, Stream};
 use crate::error::{INSUFFICIENT_DRIVER, NOT_SUPPORTED, Outcome};
 use crate::graph::DriverKernelNode;
+use crate::graph_copy::DriverCopy3d;
 use libloading::Library;
 use std::ffi::{c_char, c_float, c_int, c_uint, c_void};
 use std::sync::OnceLock;
@@ -379,4 +380,27 @@ driver_functions! {
     fn cuGraphRemoveDependencies_v2(graph: Handle, from: u64, to: u64, edges: u64, count: usize);
     fn cuGraphGetEdges(graph: Handle, from: u64, to: u64, count: u64);
     fn cuGraphGetEdges_v2(graph: Handle, from: u64, to: u64, edges: u64, count: u64);
+    fn cuGraphNodeGetDependencies(node: Handle, to: u64, count: u64);
+    fn cuGraphNodeGetDependencies_v2(node: Handle, to: u64, edges: u64, count: u64);
+    fn cuGraphNodeGetDependentNodes(node: Handle, to: u64, count: u64);
+    fn cuGraphNodeGetDependentNodes_v2(node: Handle, to: u64, edges: u64, count: u64);
+    fn cuGraphKernelNodeGetParams_v2(node: Handle, to: Out<DriverKernelNode>);
+    fn cuGraphKernelNodeCopyAttributes(to: Handle, from: Handle);
+    fn cuGraphKernelNodeGetAttribute(node: Handle, attribute: c_int, value: u64);
+    fn cuGraphKernelNodeSetAttribute(node: Handle, attribute: c_int, value: u64);
+    fn cuGraphMemsetNodeGetParams(node: Handle, fill: u64);
+    fn cuGraphMemsetNodeSetParams(node: Handle, fill: u64);
+    fn cuGraphEventRecordNodeGetEvent(node: Handle, event: Out<Handle>);
+    fn cuGraphEventRecordNodeSetEvent(node: Handle, event: Handle);
+    fn cuGraphEventWaitNodeGetEvent(node: Handle, event: Out<Handle>);
+    fn cuGraphEventWaitNodeSetEvent(node: Handle, event: Handle);
+    fn cuGraphAddMemcpyNode(
+        node: Out<Handle>, graph: Handle, before: u64, count: usize, copy: In<DriverCopy3d>,
+        context: Handle,
+    );
+    fn cuGraphMemcpyNodeGetParams(node: Handle, to: Out<DriverCopy3d>);
+    fn cuGraphMemcpyNodeSetParams(node: Handle, copy: In<DriverCopy3d>);
+    fn cuGraphExecMemcpyNodeSetParams(
+        executable: Handle, node: Handle, copy: In<DriverCopy3d>, context: Handle,
+    );
 }

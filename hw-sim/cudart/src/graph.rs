@@ -4,7 +4,7 @@
 use crate::call::{In, Out, Stream, runtime_calls, stream};
 use crate::driver::{self, Handle};
 use crate::error::Outcome;
-use crate::registry::function;
+use crate::registry::{function, host_of};
 use crate::state;
 use crate::{Interface, interface};
 use std::ffi::{c_char, c_int, c_uint};
@@ -22,7 +22,7 @@ struct KernelNode {
 }
 
 /// `CUDA_KERNEL_NODE_PARAMS_v2`
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub(crate) struct DriverKernelNode {
     function: Handle,
@@ -59,7 +59,7 @@ impl KernelNode {
 }
 
 /// The context of the thread's device, which nodes of fills and copies want named.
-fn context() -> Outcome<Handle> {
+pub(crate) fn context() -> Outcome<Handle> {
     state::primary(state::device()?)
 }
 
@@ -104,6 +104,22 @@ pass_through! {
     fn cudaGraphAddEventWaitNode = cuGraphAddEventWaitNode(
         node: Out<Handle>, graph: Handle, before: u64, count: usize, event: Handle,
     );
+    fn cudaGraphEventRecordNodeGetEvent =
+        cuGraphEventRecordNodeGetEvent(node: Handle, event: Out<Handle>);
+    fn cudaGraphEventRecordNodeSetEvent =
+        cuGraphEventRecordNodeSetEvent(node: Handle, event: Handle);
+    fn cudaGraphEventWaitNodeGetEvent =
+        cuGraphEventWaitNodeGetEvent(node: Handle, event: Out<Handle>);
+    fn cudaGraphEventWaitNodeSetEvent =
+        cuGraphEventWaitNodeSetEvent(node: Handle, event: Handle);
+    fn cudaGraphMemsetNodeGetParams = cuGraphMemsetNodeGetParams(node: Handle, fill: u64);
+    fn cudaGraphMemsetNodeSetParams = cuGraphMemsetNodeSetParams(node: Handle, fill: u64);
+    fn cudaGraphKernelNodeCopyAttributes =
+        cuGraphKernelNodeCopyAttributes(to: Handle, from: Handle);
+    fn cudaGraphKernelNodeGetAttribute =
+        cuGraphKernelNodeGetAttribute(node: Handle, attribute: c_int, value: u64);
+    fn cudaGraphKernelNodeSetAttribute =
+        cuGraphKernelNodeSetAttribute(node: Handle, attribute: c_int, value: u64);
     fn cudaGraphExecDestroy = cuGraphExecDestroy(executable: Handle);
     fn cudaGraphExecUpdate =
         cuGraphExecUpdate_v2(executable: Handle, graph: Handle, result: u64);
@@ -165,6 +181,15 @@ runtime_calls! {
         driver::cuGraphAddKernelNode_v2(node, graph, before, count, In::of(&parameters))
     }
 
+    fn cudaGraphKernelNodeGetParams(node: Handle, to: Out<KernelNode>) {
+        let mut read = DriverKernelNode::default();
+        to.require()?;
+        driver::cuGraphKernelNodeGetParams_v2(node, Out::to(&mut read))?;
+        let DriverKernelNode { function, grid, block, shared_bytes, arguments, extra, .. } = read;
+        let host = host_of(function)?;
+        to.set(KernelNode { host, grid, block, shared_bytes, arguments, extra })
+    }
+
     fn cudaGraphKernelNodeSetParams(node: Handle, parameters: In<KernelNode>) {
         driver::cuGraphKernelNodeSetParams_v2(node, In::of(&parameters.get()?.to_driver()?))
     }
@@ -213,5 +238,37 @@ runtime_calls! {
             Interface::V12 => driver::cuGraphGetEdges(graph, from, to, fourth),
             Interface::V13 => driver::cuGraphGetEdges_v2(graph, from, to, fourth, fifth),
         }
+    }
+
+    fn cudaGraphGetEdges_v2(graph: Handle, from: u64, to: u64, edges: u64, count: u64) {
+        driver::cuGraphGetEdges_v2(graph, from, to, edges, count)
+    }
+
+    fn cudaGraphRemoveDependencies_v2(
+        graph: Handle, from: u64, to: u64, edges: u64, count: usize,
+    ) {
+        driver::cuGraphRemoveDependencies_v2(graph, from, to, edges, count)
+    }
+
+    fn cudaGraphNodeGetDependencies(node: Handle, to: u64, third: u64, fourth: u64) {
+        match interface() {
+            Interface::V12 => driver::cuGraphNodeGetDependencies(node, to, third),
+            Interface::V13 => driver::cuGraphNodeGetDependencies_v2(node, to, third, fourth),
+        }
+    }
+
+    fn cudaGraphNodeGetDependencies_v2(node: Handle, to: u64, edges: u64, count: u64) {
+        driver::cuGraphNodeGetDependencies_v2(node, to, edges, count)
+    }
+
+    fn cudaGraphNodeGetDependentNodes(node: Handle, to: u64, third: u64, fourth: u64) {
+        match interface() {
+            Interface::V12 => driver::cuGraphNodeGetDependentNodes(node, to, third),
+            Interface::V13 => driver::cuGraphNodeGetDependentNodes_v2(node, to, third, fourth),
+        }
+    }
+
+    fn cudaGraphNodeGetDependentNodes_v2(node: Handle, to: u64, edges: u64, count: u64) {
+        driver::cuGraphNodeGetDependentNodes_v2(node, to, edges, count)
     }
 }

@@ -12,6 +12,7 @@ mod driver;
 mod error;
 mod event;
 mod graph;
+mod graph_copy;
 mod launch;
 mod library;
 mod memory;

@@ -138,6 +138,24 @@ pub(crate) fn function(host: u64) -> Outcome<Handle> {
     Ok(function)
 }
 
+/// The host function of a driver's function, or the kernel's handle where the program got that.
+pub(crate) fn host_of(wanted: Handle) -> Outcome<u64> {
+    let function_of = |kernel: Handle| {
+        let mut function = 0;
+        driver::cuKernelGetFunction(Out::to(&mut function), kernel).map(|()| function)
+    };
+    let registry = read();
+    // A kernel without a handle was never used.
+    let known = registry.kernels.iter().filter_map(|(host, kernel)| {
+        kernel.handle.get().and_then(|handle| handle.ok()).map(|handle| (*host, handle))
+    });
+    let known: Vec<(u64, Handle)> =
+        known.chain(registry.handles.iter().map(|handle| (*handle, *handle))).collect();
+    drop(registry);
+    let found = known.into_iter().find(|(_, handle)| function_of(*handle) == Ok(wanted));
+    found.map(|(host, _)| host).ok_or(INVALID_DEVICE_FUNCTION)
+}
+
 /// The variable of a host shadow.
 pub(crate) fn variable(symbol: u64) -> Outcome<Arc<Variable>> {
     read().variables.get(&symbol).cloned().ok_or(INVALID_SYMBOL)

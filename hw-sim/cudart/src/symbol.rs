@@ -7,7 +7,7 @@ use crate::registry::variable;
 use std::ffi::c_int;
 
 /// Where a part of a variable is.
-fn part(symbol: u64, bytes: usize, offset: usize) -> Outcome<u64> {
+pub(crate) fn part(symbol: u64, bytes: usize, offset: usize) -> Outcome<u64> {
     let (address, size) = variable(symbol)?.place()?;
     match offset.checked_add(bytes) {
         Some(end) if end <= size => Ok(address + offset as u64),

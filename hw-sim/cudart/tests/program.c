@@ -92,6 +92,88 @@ static void kernels_and_symbols(void) {
 
 static void add_one(void *counter) { ++*(int *)counter; }
 
+/* The nodes of one graph by hand: a fill, a copy in, the kernel, a copy out, a host function. */
+static void graph_by_hand(void) {
+    float *device, *back = calloc(1, BYTES);
+    int called = 0;
+    unsigned count = COUNT;
+    cudaGraph_t graph, clone;
+    cudaGraphNode_t fill, in, run, out, call, nodes[8];
+    cudaGraphExec_t made;
+    OK(cudaMalloc((void **)&device, BYTES));
+    for (int i = 0; i < COUNT; i++) host[i] = i;
+    OK(cudaGraphCreate(&graph, 0));
+    cudaMemsetParams zero = {device, 0, 0, 4, COUNT, 1};
+    OK(cudaGraphAddMemsetNode(&fill, graph, NULL, 0, &zero));
+    cudaMemcpy3DParms copy = {0};
+    copy.srcPtr = (cudaPitchedPtr){host, BYTES, COUNT, 1};
+    copy.dstPtr = (cudaPitchedPtr){device, BYTES, COUNT, 1};
+    copy.extent = (cudaExtent){BYTES, 1, 1};
+    copy.kind = 1;
+    OK(cudaGraphAddMemcpyNode(&in, graph, &fill, 1, &copy));
+    void *arguments[] = {&device, &count};
+    cudaKernelNodeParams kernel = {(void *)scale, {8, 1, 1}, {128, 1, 1}, 0, arguments, NULL}, read;
+    OK(cudaGraphAddKernelNode(&run, graph, &in, 1, &kernel));
+    count = 0; /* it was taken when the node was made */
+    OK(cudaGraphKernelNodeGetParams(run, &read));
+    CHECK(read.func == (void *)scale && read.grid.x == 8 && *(unsigned *)read.arguments[1] == COUNT);
+    OK(cudaGraphAddMemcpyNode1D(&out, graph, &run, 1, back, device, BYTES, 2));
+    cudaHostNodeParams host_call = {add_one, &called};
+    OK(cudaGraphAddHostNode(&call, graph, &out, 1, &host_call));
+    OK(cudaGraphMemcpyNodeGetParams(in, &copy));
+    CHECK(copy.dstPtr.ptr == device && copy.extent.width == BYTES);
+    size_t found = 8;
+    OK(cudaGraphGetNodes(graph, nodes, &found));
+    CHECK(found == 5 && nodes[2] == run);
+    OK(cudaGraphClone(&clone, graph));
+    OK(cudaGraphDestroy(graph));
+    EXPECT(400, cudaGraphDestroy(graph));
+    OK(cudaGraphInstantiate(&made, clone, 0));
+    for (int i = 0; i < 3; i++) OK(cudaGraphLaunch(made, NULL));
+    OK(cudaDeviceSynchronize());
+    for (int i = 0; i < COUNT; i++) CHECK(back[i] == back[1] * i);
+    CHECK(called == 3 && back[1] > 1);
+    OK(cudaGraphExecDestroy(made));
+    OK(cudaGraphDestroy(clone));
+    OK(cudaFree(device));
+    free(back);
+}
+
+/* As nccl-tests -G and the samples capture: launches, a copy out to ordinary memory. */
+static void graph_by_capture(void) {
+    float *device = filled(), seen = 0;
+    int status = 7, called = 0;
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t made;
+    OK(cudaStreamCreate(&stream));
+    OK(cudaStreamBeginCapture(stream, 1));
+    OK(cudaStreamIsCapturing(stream, &status));
+    CHECK(status == 1);
+    launch(8, 128, stream, device, COUNT);
+    OK(cudaGetLastError());
+    OK(cudaMemcpyAsync(&seen, device + 1, 4, 2, stream));
+    OK(cudaLaunchHostFunc(stream, add_one, &called));
+    EXPECT(900, cudaStreamSynchronize(NULL)); /* an unsafe call ends the capture */
+    EXPECT(901, cudaStreamEndCapture(stream, &graph));
+    cudaGetLastError();
+    OK(cudaStreamBeginCapture(stream, 1));
+    launch(8, 128, stream, device, COUNT);
+    OK(cudaMemcpyAsync(&seen, device + 1, 4, 2, stream));
+    OK(cudaLaunchHostFunc(stream, add_one, &called));
+    OK(cudaStreamEndCapture(stream, &graph));
+    OK(cudaGraphInstantiate(&made, graph, 0));
+    OK(cudaGraphDestroy(graph));
+    float factor_now = 0, want = 1;
+    OK(cudaMemcpyFromSymbol(&factor_now, &factor, 4, 0, 2));
+    for (int i = 0; i < 3; i++, want *= factor_now) OK(cudaGraphLaunch(made, stream));
+    OK(cudaStreamSynchronize(stream));
+    CHECK(seen == want && called == 3);
+    OK(cudaGraphExecDestroy(made));
+    OK(cudaStreamDestroy(stream));
+    OK(cudaFree(device));
+}
+
 static void streams_and_events(void) {
     float *device = filled(), *pinned, elapsed = -1;
     cudaStream_t one, two;
@@ -282,6 +364,8 @@ static void reset(void) {
 
 int main(void) {
     kernels_and_symbols();
+    graph_by_hand();
+    graph_by_capture();
     streams_and_events();
     shaped_memory();
     pointers();

@@ -17,6 +17,43 @@ pub struct Origin {
     pub priority: i32,
 }
 
+/// What a client's work does, when it takes long.
+#[derive(Clone, Copy, Debug)]
+#[repr(u8)]
+pub enum Head {
+    /// It is a short step.
+    Short,
+    /// It is a copy.
+    Copies,
+    /// It is a kernel.
+    Runs,
+    /// It waits for an event.
+    WaitsForEvent,
+    /// It waits for another stream.
+    WaitsForStream,
+    /// It waits for a word.
+    WaitsForWord,
+    /// It calls a host function.
+    CallsHost,
+    /// It waits for its turn in a hardware queue.
+    WaitsForQueue,
+    /// It is a graph.
+    RunsGraph,
+}
+
+/// The words for each [`Head`].
+pub(crate) const HEADS: [&str; 9] = [
+    "is about to continue",
+    "is a copy",
+    "is a kernel",
+    "waits for an event",
+    "waits for another stream",
+    "waits for a word in memory",
+    "calls a host function",
+    "waits for its turn in its hardware queue",
+    "is a graph",
+];
+
 /// A client of the scheduler.
 pub trait Client: Send + Sync {
     /// Where its work comes from.
@@ -27,6 +64,9 @@ pub trait Client: Send + Sync {
 
     /// Makes its context fail.
     fn fail(&self, reason: Sticky);
+
+    /// Remembers what takes its work so long, for people.
+    fn note_head(&self, _head: Head) {}
 
     /// Its work has ended: a worker goes on with the next.
     fn head_done(self: Arc<Self>);

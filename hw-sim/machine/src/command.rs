@@ -2,14 +2,51 @@
 
 use crate::client::Client;
 use crate::copy::{Bulk, Transfer2d};
-use crate::error::Result;
+use crate::error::{Result, Sticky};
 use crate::kernel::KernelRun;
 use crate::record::Records;
 use crate::wait_value::{WaitValue, WriteValue};
 use std::sync::Arc;
 
-/// A host function; it learns whether its context has failed before its turn came.
-pub type HostCall = Box<dyn FnOnce(Result<()>) + Send>;
+/// A host function; it learns whether its context has failed before its turn came. A graph calls it
+/// once for each launch.
+pub type HostCall = Arc<dyn Fn(Result<()>) + Send + Sync>;
+
+/// How a step ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// It is done.
+    Done,
+    /// Somebody calls [`Client::head_done`] when it is.
+    Later,
+}
+
+/// Work of several commands that is one step of a stream: a graph.
+pub trait Task: Send + Sync {
+    /// Starts it, for a client that waits for its end.
+    fn start(self: Arc<Self>, client: &Arc<dyn Client>) -> Progress;
+}
+
+/// Where commands run: a context, as work that is no stream's knows it.
+pub trait Place: Send + Sync {
+    /// The context, by its number, and its GPU.
+    fn context(&self) -> (u64, usize);
+
+    /// Starts a command for a client.
+    fn perform(self: Arc<Self>, client: &Arc<dyn Client>, command: Command) -> Progress;
+
+    /// A worker goes on with the client.
+    fn resume(&self, client: Arc<dyn Client>);
+
+    /// Has the context failed?
+    fn has_failed(&self) -> bool;
+
+    /// Makes the context fail.
+    fn fail(&self, reason: Sticky);
+
+    /// A number for a launch of a kernel, never used twice.
+    fn next_grid_id(&self) -> u64;
+}
 
 /// Commands in order, which others wait for: a stream, to another one.
 pub trait Timeline: Send + Sync {
@@ -46,6 +83,8 @@ pub enum Command {
     HostCall(HostCall),
     /// Frees device memory.
     Free(u64),
+    /// A launch of a graph.
+    Graph(Arc<dyn Task>),
     /// Holds the stream until the machine's clock shows this, ns.
     Until(u64),
     /// A command with its ticket of the stream's hardware queue.

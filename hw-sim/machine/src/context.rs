@@ -64,7 +64,7 @@ impl Context {
 
     /// The workspace of a stream's cooperative launches.
     pub(crate) fn grid_workspace(&self, stream: &Arc<Stream>) -> Result<u64> {
-        self.workspaces.of(&self.state, stream)
+        self.workspaces.of(&self.machine.memory, (self.gpu, self.id), stream)
     }
 
     /// A new stream.

@@ -4,6 +4,7 @@ use crate::command::Command;
 use crate::context::Context;
 use crate::driver::capture::Point;
 use crate::error::{CaptureError, Error, Result};
+use crate::graph::Work;
 use crate::memory::{IpcHandle, SharedWords};
 use crate::record::Records;
 use crate::stream::Stream;
@@ -67,10 +68,39 @@ impl Event {
         Ok(())
     }
 
+    /// Adds a record of the event to the graph that a captured stream makes.
+    pub fn record_in_graph(&self, stream: &Stream) -> Result<()> {
+        self.note_in_graph(stream, Work::Record)
+    }
+
+    /// Adds a wait for the event to the graph that a captured stream makes.
+    pub fn wait_in_graph(&self, stream: &Stream) -> Result<()> {
+        self.note_in_graph(stream, Work::Wait)
+    }
+
+    fn note_in_graph(&self, stream: &Stream, work: fn(Arc<Records>) -> Work) -> Result<()> {
+        stream.context.check()?;
+        if !stream.is_captured() {
+            let text = "an external record or wait needs a stream that is captured";
+            return Err(Error::InvalidValue(text.into()));
+        }
+        stream.note(work(self.records()));
+        Ok(())
+    }
+
+    /// Its records, as nodes of graphs keep them.
+    pub fn records(&self) -> Arc<Records> {
+        Arc::clone(&self.records)
+    }
+
     /// Makes a stream wait for the latest record.
     pub fn wait(&self, stream: &Arc<Stream>) -> Result<()> {
         stream.context.check()?;
-        if let Some(wait) = self.records.wait_in_memory() {
+        let is_outside = || self.captured.lock().unwrap().is_none() && self.records.latest() > 0;
+        if stream.is_captured() && is_outside() {
+            return stream.refuse_outside_wait();
+        }
+        if let Some(wait) = self.records.wait_in_memory().filter(|_| !stream.is_captured()) {
             stream.submit(Command::WaitValue(wait));
             return Ok(());
         }
@@ -80,7 +110,8 @@ impl Event {
         };
         match point {
             Some(point) => return stream.join_capture(&point),
-            None if number > 0 && stream.is_captured() => return stream.refuse_outside_wait(),
+            // Never recorded: there is nothing to wait for.
+            None if number == 0 => {}
             None => stream.submit(Command::WaitEvent(Arc::clone(&self.records), number)),
         }
         Ok(())

@@ -3,41 +3,31 @@
 use crate::command::Command;
 use crate::error::{Error, Result};
 use crate::gpu::{self, Footprint};
-use crate::kernel::KernelRun;
+use crate::graph::{KernelLaunch, KernelOrigin, Shape, Work};
 use crate::module::Function;
 use crate::stream::Stream;
-use hwsim_ptx::Launch;
 use std::sync::Arc;
 
 /// A launch as a program asks for it.
 pub struct LaunchRequest<'a> {
     /// The kernel.
     pub function: &'a Arc<Function>,
-    /// Blocks in each direction.
-    pub grid: [u32; 3],
-    /// Threads in each direction.
-    pub block: [u32; 3],
-    /// Dynamic shared memory, bytes.
-    pub dynamic_shared_bytes: u32,
-    /// All blocks must be resident at once.
-    pub cooperative: bool,
+    /// Grid and block.
+    pub shape: Shape,
     /// The parameters' bytes, laid out as the kernel wants them.
     pub params: Vec<u8>,
 }
 
 impl LaunchRequest<'_> {
-    /// Enqueues the kernel.
-    pub fn enqueue(self, stream: &Arc<Stream>) -> Result<()> {
-        stream.context.check()?;
+    /// Checks it against the kernel and the GPU: a launch that can be repeated.
+    pub fn prepare(self) -> Result<KernelLaunch> {
         let (function, context) = (self.function, &self.function.module.context);
-        if context.id != stream.context.id {
-            return Err(Error::InvalidHandle("kernel and stream are of different contexts".into()));
-        }
+        context.check()?;
         let (model, kernel) = (context.machine.model(context.gpu), &function.kernel);
-        let (grid, block, dynamic) = (self.grid, self.block, self.dynamic_shared_bytes);
+        let Shape { grid, block, dynamic_shared_bytes: dynamic, cooperative } = self.shape;
         gpu::check_launch(model, kernel, grid, block, dynamic, function.dynamic_shared_max())?;
         let footprint = Footprint::of(model, kernel, block.iter().product(), dynamic);
-        if self.cooperative {
+        if cooperative {
             let blocks = grid.iter().map(|&extent| u64::from(extent)).product();
             let each = u64::from(footprint.blocks_per_multiprocessor(model));
             let fit = each * u64::from(model.multiprocessors);
@@ -45,18 +35,31 @@ impl LaunchRequest<'_> {
                 return Err(Error::CooperativeTooLarge { blocks, fit });
             }
         }
-        let launch = Launch {
-            kernel: Arc::clone(kernel),
-            grid,
-            block,
-            dynamic_shared_bytes: dynamic,
-            params: self.params,
-            grid_id: context.machine.next_grid_id(),
+        let origin = KernelOrigin {
+            place: context.state().clone(),
+            view: context.view(),
             sm_count: model.multiprocessors,
-            grid_workspace: if self.cooperative { context.grid_workspace(stream)? } else { 0 },
+            _owner: function.clone(),
         };
-        let run = KernelRun::new(launch, context.view(), stream.clone(), footprint);
-        stream.submit(Command::Kernel(Arc::new(run)));
+        let (kernel, origin) = (Arc::clone(kernel), Arc::new(origin));
+        Ok(KernelLaunch { kernel, shape: self.shape, params: self.params, footprint, origin })
+    }
+
+    /// Enqueues the kernel.
+    pub fn enqueue(self, stream: &Arc<Stream>) -> Result<()> {
+        stream.context.check()?;
+        let context = &self.function.module.context;
+        if context.id != stream.context.id {
+            return Err(Error::InvalidHandle("kernel and stream are of different contexts".into()));
+        }
+        let launch = self.prepare()?;
+        if stream.is_captured() {
+            stream.note(Work::Kernel(launch));
+            return Ok(());
+        }
+        let cooperative = launch.shape.cooperative;
+        let workspace = if cooperative { context.grid_workspace(stream)? } else { 0 };
+        stream.submit(Command::Kernel(Arc::new(launch.run(stream.clone(), workspace))));
         Ok(())
     }
 }

@@ -8,8 +8,9 @@
 //! | level | modules |
 //! |---|---|
 //! | objects of programs | [`context`], [`event`], [`module`], [`launch`], [`transfer`] |
-//! | streams | [`stream`], and the [`context_state`] that streams share |
+//! | streams | [`stream`], what its commands do, the [`context_state`] that streams share |
 //! | the machine | [`machine`], its workers, the [`scheduler`], kernels, [`copy`], [`driver`] |
+//! | graphs | [`graph`]: work that is made once and launched many times |
 //! | devices beside GPUs | [`adapter`], [`engine`] |
 //! | memory | [`memory`], and the [`fabric`] that joins processes |
 //! | descriptions | [`description`], [`profile`], [`fault`] |
@@ -33,11 +34,13 @@ pub mod event;
 pub mod fabric;
 pub mod fault;
 pub mod gpu;
+pub mod graph;
 mod kernel;
 pub mod launch;
 pub mod machine;
 pub mod memory;
 pub mod module;
+mod perform;
 pub mod profile;
 mod record;
 mod report;

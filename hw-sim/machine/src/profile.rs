@@ -125,7 +125,7 @@ impl Profile {
             context_lock: false,
             connections: None,
             launch_queue: None,
-            capture: false,
+            capture: true,
             resident_blocks: false,
             time_slicing_us: None,
             local_copies_as_kernels: false,

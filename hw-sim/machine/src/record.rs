@@ -60,6 +60,18 @@ impl Records {
         }
     }
 
+    /// The latest record's number, 0 for none, and a new one's. Of one process's events alone.
+    pub(crate) fn add_after(&self) -> (u64, u64) {
+        let mut state = self.state.lock().unwrap();
+        state.recorded += 1;
+        (state.recorded - 1, state.recorded)
+    }
+
+    /// Is the record with this number complete? Of one process's events alone.
+    pub(crate) fn has_reached(&self, number: u64) -> bool {
+        self.state.lock().unwrap().completed >= number
+    }
+
     /// The latest record's number, 0 for none.
     pub(crate) fn latest(&self) -> u64 {
         match &self.shared {

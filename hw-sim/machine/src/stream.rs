@@ -4,15 +4,15 @@
 //! idle, a worker, or an asynchronous step (a kernel, a large copy, a wait) that has yet to end.
 //! Short commands on an idle stream therefore run in the submitting thread, without a hand-off.
 
-use crate::client::{Client, Origin};
-use crate::command::{Command, Timeline};
+use crate::client::{Client, HEADS, Head, Origin};
+use crate::command::{Command, Progress, Timeline};
 use crate::context_state::ContextState;
-use crate::copy::{self, Bulk};
 use crate::driver::backlog::Backlog;
 use crate::driver::capture::Captured;
 use crate::driver::connection::{Connections, HardwareQueue};
 use crate::error::Sticky;
-use crate::scheduler::WaitFor;
+use crate::graph::Work;
+use crate::perform::perform;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
@@ -62,32 +62,6 @@ pub struct Stream {
     pub(crate) captured: Arc<Captured>,
 }
 
-/// What a stream's head does, when it takes long.
-#[derive(Clone, Copy)]
-#[repr(u8)]
-enum Head {
-    Short,
-    Copies,
-    Runs,
-    WaitsForEvent,
-    WaitsForStream,
-    WaitsForWord,
-    CallsHost,
-    WaitsForQueue,
-}
-
-/// The words for each [`Head`].
-const HEADS: [&str; 8] = [
-    "is about to continue",
-    "is a copy",
-    "is a kernel",
-    "waits for an event",
-    "waits for another stream",
-    "waits for a word in memory",
-    "calls a host function",
-    "waits for its turn in its hardware queue",
-];
-
 #[derive(Default)]
 struct StreamState {
     queue: VecDeque<Command>,
@@ -95,13 +69,6 @@ struct StreamState {
     /// Streams whose head waits for `completed` to reach a number.
     followers: Vec<(u64, Arc<dyn Client>)>,
     sleepers: usize,
-}
-
-/// How a step ended.
-enum CommandOutcome {
-    Done,
-    /// Somebody calls [`Client::head_done`] later.
-    Later,
 }
 
 /// Commands that one turn of a worker spends on a stream before others get theirs.
@@ -179,7 +146,7 @@ impl Stream {
     /// captured stream's command is noted.
     pub fn submit(self: &Arc<Self>, command: Command) {
         if self.captured.is_captured() {
-            return self.captured.note(command);
+            return self.captured.note(Work::of(command));
         }
         self.order_against_default_stream();
         self.push(command);
@@ -231,7 +198,7 @@ impl Stream {
     /// Runs commands, `first` and then the queue's, until one takes longer or `turn` are done.
     fn drive(self: &Arc<Self>, first: Command, mut turn: usize) {
         let mut command = first;
-        while let CommandOutcome::Done = self.execute(command) {
+        while let Progress::Done = self.execute(command) {
             turn = turn.saturating_sub(1);
             match self.retire(turn > 0) {
                 Retired::Next(next) => command = next,
@@ -279,13 +246,6 @@ impl Stream {
         next
     }
 
-    /// Remembers what takes the head so long.
-    fn later(&self, head: Head) -> CommandOutcome {
-        // Relaxed: for people only.
-        self.head.store(head as u8, Ordering::Relaxed);
-        CommandOutcome::Later
-    }
-
     /// Takes a command's turn in the hardware queue; gives it back, or leaves it at the front of
     /// the stream's queue until its turn has come.
     fn take_turn(self: &Arc<Self>, ticket: u64, command: Box<Command>) -> Option<Command> {
@@ -302,109 +262,22 @@ impl Stream {
         }
     }
 
-    fn execute(self: &Arc<Self>, command: Command) -> CommandOutcome {
+    fn execute(self: &Arc<Self>, command: Command) -> Progress {
         if self.hardware.is_none() {
             return self.perform(command);
         }
         match command {
             Command::Placed(ticket, command) => match self.take_turn(ticket, command) {
                 Some(command) => self.perform(command),
-                None => CommandOutcome::Later,
+                None => Progress::Later,
             },
             command => self.perform(command),
         }
     }
 
-    #[inline]
-    fn perform(self: &Arc<Self>, command: Command) -> CommandOutcome {
-        let machine = &self.context.machine;
-        let dropped = self.context.has_failed();
-        match command {
-            Command::Record(event, number) => event.complete(number, machine.clock.now()),
-            Command::Free(address) => {
-                // The address was checked when the call was made; a second free was refused then.
-                let _ = machine.memory.free(address);
-            }
-            Command::HostCall(call) => {
-                let step = self.later(Head::CallsHost);
-                let stream = Arc::clone(self);
-                machine.callbacks.call(Box::new(move || {
-                    call(stream.context.check());
-                    stream.head_done();
-                }));
-                return step;
-            }
-            _ if dropped => {}
-            Command::Bulk(bulk) => return self.bulk(bulk),
-            Command::Copy2d(transfer) => {
-                if let Err(error) = copy::rows(&machine.memory, &transfer) {
-                    self.fail_copy(&error);
-                }
-            }
-            Command::Staged { destination, bytes } => {
-                if let Err(error) = copy::staged(&machine.memory, destination, &bytes) {
-                    self.fail_copy(&error);
-                }
-            }
-            Command::Kernel(run) => {
-                let step = self.later(Head::Runs);
-                machine.scheduler.start(run);
-                return step;
-            }
-            Command::WaitEvent(event, number) => {
-                let step = self.later(Head::WaitsForEvent);
-                if !event.complete_or_notify(number, self.clone()) {
-                    return step;
-                }
-            }
-            Command::WaitStream(other, count) => {
-                let step = self.later(Head::WaitsForStream);
-                if !other.completed_or_notify(count, self.clone()) {
-                    return step;
-                }
-            }
-            Command::WaitValue(wait) => {
-                if !wait.is_met(&machine.memory) {
-                    let step = self.later(Head::WaitsForWord);
-                    machine.scheduler.poll(WaitFor::Word(wait), self.clone());
-                    return step;
-                }
-            }
-            Command::Until(time) => {
-                let step = self.later(Head::Copies);
-                machine.scheduler.poll(WaitFor::Time(time), self.clone());
-                return step;
-            }
-            // Taken out by `execute`; none is inside of another.
-            Command::Placed(..) => {}
-            Command::WriteValue(write) => {
-                let lost = machine.loses(self.context.gpu, write.address);
-                if !lost && let Err(error) = write.run(&machine.memory) {
-                    self.fail_copy(&error);
-                }
-            }
-        }
-        CommandOutcome::Done
-    }
-
-    fn bulk(self: &Arc<Self>, bulk: Bulk) -> CommandOutcome {
-        let machine = &self.context.machine;
-        let mut local = None;
-        if machine.has_odd_copies {
-            if machine.loses_copy(&bulk) {
-                return CommandOutcome::Done;
-            }
-            local = machine.local_copy(&bulk);
-        }
-        if bulk.bytes > copy::INLINE_BYTES_MAX || local.is_some() {
-            let step = self.later(Head::Copies);
-            machine.scheduler.bulk(bulk, self.clone(), local);
-            return step;
-        }
-        if let Err(error) = bulk.run(&machine.memory, 0, bulk.bytes) {
-            self.fail_copy(&error);
-        }
-        CommandOutcome::Done
+    fn perform(self: &Arc<Self>, command: Command) -> Progress {
+        let client: Arc<dyn Client> = self.clone();
+        perform(&self.context, &client, command)
     }
 
     /// Is all that was submitted done?
@@ -470,6 +343,11 @@ impl Client for Stream {
 
     fn fail(&self, reason: Sticky) {
         self.context.fail(reason);
+    }
+
+    fn note_head(&self, head: Head) {
+        // Relaxed: for people only.
+        self.head.store(head as u8, Ordering::Relaxed);
     }
 
     fn head_done(self: Arc<Self>) {

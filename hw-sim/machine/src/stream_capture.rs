@@ -1,7 +1,9 @@
 //! Streams in captures.
 
-use crate::driver::capture::{CaptureStatus, Graph, Mode, Point};
+use crate::command::{Command, Place};
+use crate::driver::capture::{CaptureInfo, CaptureStatus, Mode, Point};
 use crate::error::{CaptureError, Result};
+use crate::graph::{Executable, Graph, NodeId, Work};
 use crate::stream::{Stream, StreamKind};
 use std::sync::Arc;
 
@@ -17,13 +19,47 @@ impl Stream {
         self.captured.status()
     }
 
-    /// Begins a capture.
-    pub fn begin_capture(&self, mode: Mode) -> Result<()> {
-        self.captured.begin(&self.context.machine.captures, mode)
+    /// What programs ask about its capture, if it has one.
+    pub fn capture_info(&self) -> Option<CaptureInfo> {
+        self.captured.info()
+    }
+
+    /// The next command of its capture comes after these nodes, too, or after these alone.
+    pub fn capture_after(&self, nodes: &[NodeId], alone: bool) -> Result<()> {
+        self.captured.come_after(nodes, alone)
+    }
+
+    /// Notes work for the graph of its capture.
+    pub fn note(&self, work: Work) {
+        self.captured.note(Some(work));
+    }
+
+    /// Begins a capture: into a new graph, or into this one, after some of its nodes.
+    pub fn begin_capture(&self, mode: Mode, into: Option<(Arc<Graph>, Vec<NodeId>)>) -> Result<()> {
+        self.captured.begin(&self.context.machine.captures, mode, into)
+    }
+
+    /// Launches a graph in stream order, after all earlier launches of it. A captured stream's
+    /// graph gets a copy of it as a node.
+    pub fn launch_graph(self: &Arc<Self>, executable: &Executable) -> Result<()> {
+        self.context.check()?;
+        if self.is_captured() {
+            self.note(Work::Child(executable.to_graph()));
+            return Ok(());
+        }
+        let launches = &executable.launches;
+        let (before, number) = launches.add_after();
+        if before > 0 && !launches.has_reached(before) {
+            self.submit(Command::WaitEvent(Arc::clone(launches), before));
+        }
+        let place: Arc<dyn Place> = self.context.clone();
+        self.submit(Command::Graph(executable.launch(place)));
+        self.submit(Command::Record(Arc::clone(launches), number));
+        Ok(())
     }
 
     /// Ends the capture that began in this stream.
-    pub fn end_capture(&self) -> Result<Graph> {
+    pub fn end_capture(&self) -> Result<Arc<Graph>> {
         self.captured.end(&self.context.machine.captures)
     }
 

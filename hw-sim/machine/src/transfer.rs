@@ -4,6 +4,8 @@ use crate::command::Command;
 use crate::context::Context;
 use crate::copy::{Bulk, INLINE_BYTES_MAX, Source, Transfer2d};
 use crate::error::{Error, Result};
+use crate::graph::Transfer3d;
+use crate::memory::GlobalMemory;
 use crate::stream::Stream;
 use std::sync::Arc;
 
@@ -54,9 +56,8 @@ pub enum Return {
 }
 
 /// Does the machine know the bytes? True for what GPUs reach, false for pageable host memory.
-fn is_known(stream: &Stream, place: CopyAddress, bytes: u64) -> Result<bool> {
+fn is_known(memory: &GlobalMemory, place: CopyAddress, bytes: u64) -> Result<bool> {
     let CopyAddress { address, side } = place;
-    let memory = &stream.context.machine.memory;
     if address == 0 || address.checked_add(bytes).is_none() {
         return Err(Error::InvalidValue(format!("{bytes} bytes at {address:#x}")));
     }
@@ -81,14 +82,19 @@ pub fn copy(
     if bytes == 0 {
         return Ok(false);
     }
-    let destination_known = is_known(stream, destination, bytes)?;
-    let source_known = is_known(stream, source, bytes)?;
+    let memory = &stream.context.machine.memory;
+    let destination_known = is_known(memory, destination, bytes)?;
+    let source_known = is_known(memory, source, bytes)?;
     let source = Source::Memory { address: source.address, known: source_known };
     let bulk = Bulk { destination: destination.address, destination_known, source, bytes };
     let pageable = !destination_known || !source_known;
-    if stream.is_captured() && (pageable || returns == Return::Done) {
-        // A graph would read memory that the program may have given back by then.
-        stream.refuse_if_captured()?;
+    if stream.is_captured() {
+        if returns == Return::Done {
+            stream.refuse_if_captured()?;
+        }
+        // Pageable memory is read and written when the graph runs, by the program's promise.
+        stream.submit(Command::Bulk(bulk));
+        return Ok(false);
     }
     let late_us = stream.context.machine.description.driver.lazy_dma_us;
     if late_us > 0
@@ -207,22 +213,71 @@ pub fn copy_rows(
     if width == 0 || rows == 0 {
         return Ok(false);
     }
-    let destination_known = is_known(stream, destination.place, destination.span(width, rows)?)?;
-    let source_known = is_known(stream, source.place, source.span(width, rows)?)?;
-    let from = Source::Memory { address: source.place.address, known: source_known };
-    let waits = returns == Return::Done || !destination_known || !source_known;
-    if waits {
+    let memory = &stream.context.machine.memory;
+    let transfer = rows_of(memory, destination, source, width, rows)?;
+    let known = |transfer: &Transfer2d| {
+        let source_known = matches!(transfer.row.source, Source::Memory { known: true, .. });
+        transfer.row.destination_known && source_known
+    };
+    let waits = returns == Return::Done || !known(&transfer);
+    if returns == Return::Done {
         stream.refuse_if_captured()?;
     }
+    stream.submit(Command::Copy2d(transfer));
+    Ok(waits && !stream.is_captured())
+}
+
+fn rows_of(
+    memory: &GlobalMemory,
+    destination: Rows,
+    source: Rows,
+    width: u64,
+    rows: u64,
+) -> Result<Transfer2d> {
+    let destination_known = is_known(memory, destination.place, destination.span(width, rows)?)?;
+    let known = is_known(memory, source.place, source.span(width, rows)?)?;
     let row = Bulk {
         destination: destination.place.address,
         destination_known,
-        source: from,
+        source: Source::Memory { address: source.place.address, known },
         bytes: width,
     };
     let (source_pitch, destination_pitch) = (source.pitch, destination.pitch);
-    stream.submit(Command::Copy2d(Transfer2d { row, source_pitch, destination_pitch, rows }));
-    Ok(waits)
+    Ok(Transfer2d { row, source_pitch, destination_pitch, rows })
+}
+
+/// One side of a copy of planes.
+#[derive(Clone, Copy, Debug)]
+pub struct Planes {
+    /// The first plane.
+    pub rows: Rows,
+    /// Bytes from one plane to the next.
+    pub pitch: u64,
+}
+
+/// A copy of planes of `[width, rows, planes]`, as a node of a graph: both ends are checked as far
+/// as they are known.
+pub fn planes(
+    memory: &GlobalMemory,
+    destination: Planes,
+    source: Planes,
+    [width, rows, planes]: [u64; 3],
+) -> Result<Transfer3d> {
+    if width == 0 || rows == 0 || planes == 0 {
+        return Err(Error::InvalidValue("a copy of nothing".into()));
+    }
+    let plane = rows_of(memory, destination.rows, source.rows, width, rows)?;
+    for side in [destination, source] {
+        let offset = (planes - 1).checked_mul(side.pitch);
+        let last = offset.and_then(|offset| side.rows.place.address.checked_add(offset));
+        let Some(address) = last else {
+            return Err(Error::InvalidValue("the size does not fit 64 bits".into()));
+        };
+        let place = CopyAddress { address, ..side.rows.place };
+        is_known(memory, place, side.rows.span(width, rows)?)?;
+    }
+    let (source_plane, destination_plane) = (source.pitch, destination.pitch);
+    Ok(Transfer3d { plane, source_plane, destination_plane, planes })
 }
 
 /// A value that memory is filled with.
@@ -244,25 +299,41 @@ pub fn fill(
     rows: u64,
 ) -> Result<()> {
     stream.context.check()?;
+    if count == 0 || rows == 0 {
+        return check_alignment(destination, pitch, pattern, rows);
+    }
+    let memory = &stream.context.machine.memory;
+    let fill = pattern_rows(memory, destination, pitch, pattern, [count, rows])?;
+    stream.submit(if rows == 1 { Command::Bulk(fill.row) } else { Command::Copy2d(fill) });
+    Ok(())
+}
+
+fn check_alignment(destination: u64, pitch: u64, pattern: Pattern, rows: u64) -> Result<()> {
     let width = u64::from(pattern.width);
     if !destination.is_multiple_of(width) || (rows > 1 && !pitch.is_multiple_of(width)) {
         let text = format!("{destination:#x} or pitch {pitch} is not aligned to {width} bytes");
         return Err(Error::InvalidValue(text));
     }
+    Ok(())
+}
+
+/// A fill of `[count, rows]` elements, neither of them 0.
+pub fn pattern_rows(
+    memory: &GlobalMemory,
+    destination: u64,
+    pitch: u64,
+    pattern: Pattern,
+    [count, rows]: [u64; 2],
+) -> Result<Transfer2d> {
+    check_alignment(destination, pitch, pattern, rows)?;
     if count == 0 || rows == 0 {
-        return Ok(());
+        return Err(Error::InvalidValue("a fill of nothing".into()));
     }
-    let bytes = count.checked_mul(width);
+    let bytes = count.checked_mul(u64::from(pattern.width));
     let bytes = bytes.ok_or_else(|| Error::InvalidValue("the size does not fit 64 bits".into()))?;
     let place = Rows { place: CopyAddress::device(destination), pitch };
-    is_known(stream, place.place, place.span(bytes, rows)?)?;
+    is_known(memory, place.place, place.span(bytes, rows)?)?;
     let source = Source::Pattern { value: pattern.value, width: pattern.width };
     let row = Bulk { destination, destination_known: true, source, bytes };
-    stream.submit(if rows == 1 {
-        Command::Bulk(row)
-    } else {
-        let (source_pitch, destination_pitch) = (0, pitch);
-        Command::Copy2d(Transfer2d { row, source_pitch, destination_pitch, rows })
-    });
-    Ok(())
+    Ok(Transfer2d { row, source_pitch: 0, destination_pitch: pitch, rows })
 }

@@ -5,34 +5,34 @@
 //! count where it began, so that launches of one stream, which follow each other, share a
 //! workspace.
 
-use crate::context_state::ContextState;
 use crate::error::Result;
+use crate::graph::GridWorkspace;
+use crate::memory::GlobalMemory;
 use crate::stream::Stream;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-/// Bytes of a workspace: its size, and the count.
-const BYTES: usize = 16;
-
 /// A context's workspaces, by stream. They go with the context.
 #[derive(Default)]
-pub(crate) struct Workspaces(Mutex<BTreeMap<usize, u64>>);
+pub(crate) struct Workspaces(Mutex<BTreeMap<usize, GridWorkspace>>);
 
 impl Workspaces {
     /// The workspace of a stream, made on its first cooperative launch. A stream that is made where
     /// an old one was takes over its workspace, which no kernel uses any more.
-    pub fn of(&self, context: &ContextState, stream: &Arc<Stream>) -> Result<u64> {
+    pub fn of(
+        &self,
+        memory: &Arc<GlobalMemory>,
+        (gpu, context): (usize, u64),
+        stream: &Arc<Stream>,
+    ) -> Result<u64> {
         let mut workspaces = self.0.lock().unwrap_or_else(|poison| poison.into_inner());
         let stream = Arc::as_ptr(stream) as usize;
-        if let Some(&known) = workspaces.get(&stream) {
-            return Ok(known);
+        if let Some(known) = workspaces.get(&stream) {
+            return Ok(known.address);
         }
-        let memory = &context.machine.memory;
-        let address = memory.allocate(context.gpu, BYTES as u64, false, context.id)?;
-        let mut image = [0u8; BYTES];
-        image[..4].copy_from_slice(&(BYTES as u32).to_le_bytes());
-        crate::copy::staged(memory, address, &image)?;
-        workspaces.insert(stream, address);
+        let workspace = GridWorkspace::new(memory, gpu, context)?;
+        let address = workspace.address;
+        workspaces.insert(stream, workspace);
         Ok(address)
     }
 }

@@ -67,6 +67,8 @@ pub struct Block {
 pub struct Proxy {
     /// From the GPU's store until the polling thread has seen it.
     pub doorbell_latency: Time,
+    /// From the start of a kernel until a thread that rested polls: its launch has woken it.
+    pub wake: Time,
     /// Reading and checking one descriptor.
     pub descriptor: Time,
     /// Handing one transfer (or one lone signal) to the copy engine.
@@ -247,6 +249,7 @@ impl Profile {
             },
             proxy: Proxy {
                 doorbell_latency: reader.time("proxy.doorbell_latency")?,
+                wake: reader.time("proxy.wake")?,
                 descriptor: reader.time("proxy.descriptor")?,
                 submit: reader.time("proxy.submit")?,
                 copy_setup: reader.time("proxy.copy_setup")?,

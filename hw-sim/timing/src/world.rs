@@ -69,6 +69,9 @@ pub struct Setup<'a> {
     pub profile: &'a Profile,
     /// The engine.
     pub engine: Engine,
+    /// Proxies rested before the run, as after a pause between launches; else they poll already, as
+    /// while launches follow one another.
+    pub rested: bool,
     /// Keep spans for a trace, at most this many.
     pub spans_max: usize,
     /// Keep the sequence of puts and signals.
@@ -110,9 +113,17 @@ const STEPS_MAX: u64 = 1 << 34;
 impl<'a> Setup<'a> {
     /// Without trace and notes.
     pub fn new(machine: &'a Machine, profile: &'a Profile, engine: Engine) -> Self {
-        let steps_max = STEPS_MAX;
-        let ops = None;
-        Self { machine, profile, engine, spans_max: 0, notes: false, folds: true, steps_max, ops }
+        Self {
+            machine,
+            profile,
+            engine,
+            rested: false,
+            spans_max: 0,
+            notes: false,
+            folds: true,
+            steps_max: STEPS_MAX,
+            ops: None,
+        }
     }
 }
 

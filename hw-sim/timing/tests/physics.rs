@@ -166,6 +166,25 @@ fn outcome_rate(machine: &Machine, engine: Engine, profile: &Profile) -> hwsim_t
     }
 }
 
+/// If this fails, a pause between launches costs nothing in the model, or costs more than the wake
+/// that the launch gives the proxy.
+#[test]
+fn a_proxy_that_rested_is_late_by_its_wake_at_most() {
+    let profile = profile("ark-v100");
+    let machine = machine(&pcie(4), 1, &profile);
+    let stream = Stream { from: 0, to: 3, bytes: 64, count: 1, window: 1, contiguous: false };
+    let latency = |engine, rested| {
+        let setup = Setup { rested, ..Setup::new(&machine, &profile, engine) };
+        measure(setup, stream).expect("fits").latency
+    };
+    let late = latency(Engine::Proxy, true) - latency(Engine::Proxy, false);
+    // The doorbell travels meanwhile.
+    assert!(late > hwsim_timing::Time::ZERO && late < profile.proxy.wake, "{late}");
+    for engine in [Engine::Device, Engine::CpuDriven] {
+        assert_eq!(latency(engine, true), latency(engine, false), "{engine:?} never rests");
+    }
+}
+
 /// If this fails, a link's rate matters where it should not, or does not where it should.
 #[test]
 fn half_a_link_halves_the_streams_that_cross_it_and_no_others() {

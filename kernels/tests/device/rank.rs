@@ -51,6 +51,8 @@ impl Rank {
             staging: BASE,
             host_staging: BASE - HOST_STAGING_BEFORE,
             shared_staging: BASE - 2 * HOST_STAGING_BEFORE,
+            blocks_ended: arena.allocate(8, 0),
+            launches_ended: arena.allocate(8, 0),
         };
         let address = arena.allocate(size_of::<DeviceCommunicator>(), 0);
         arena.write_as(address, communicator);

@@ -26,6 +26,6 @@ pub(super) fn launch(
     arguments: &mut LaunchArguments,
     stream: &Arc<CudaStream>,
 ) -> Result<()> {
-    rank.engine().wake();
+    rank.engine().announce(launcher.launches() + 1);
     launcher.launch(plan, arguments, stream)
 }

@@ -26,6 +26,7 @@ pub(super) use request::{Call, GroupCall, Shape};
 
 use super::connect::ConnectedRank;
 use crate::error::Result;
+use crate::id::Rank;
 use cudarc::driver::CudaStream;
 use std::sync::Arc;
 use tracing::field;
@@ -72,6 +73,17 @@ pub(super) fn collective(
     enqueue().map_err(|error| rank.fail(error))
 }
 
+/// Refuses a stream on which the other end of one of the group's messages stands.
+fn claim_messages(rank: &ConnectedRank, call: &GroupCall, stream: &Arc<CudaStream>) -> Result<()> {
+    let neighbours = rank.process.ranks_beside(&rank.state);
+    if neighbours.is_empty() {
+        return Ok(());
+    }
+    let ends = call.transfers.iter().map(|one| (one.direction, Rank(one.peer)));
+    let ends = ends.filter(|(_, peer)| neighbours.contains(peer));
+    rank.process.streams.claim_messages(rank.rank(), stream, ends)
+}
+
 /// Makes the call of a group of sends and receives. Whoever calls it keeps the memory until
 /// `stream` has passed the call.
 ///
@@ -95,6 +107,7 @@ pub(super) fn group(
     launcher.make_room(rank.settings.wait_timeout, || rank.check())?;
     // Before the ranks agree: the other ranks do not know yet of a group that is refused here.
     let plan = plan::group(rank, &launcher, call)?;
+    claim_messages(rank, call, stream)?;
     agree::group(rank, call)?;
     let enqueue = || {
         launch::enter(&mut launcher, stream)?;

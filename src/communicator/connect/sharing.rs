@@ -12,6 +12,10 @@ use std::sync::Once;
 /// Threads of a block of the largest plan.
 const BLOCK_THREADS: u32 = 256;
 
+/// Room, in blocks of so many threads, for a copy within the GPU's memory: drivers run such copies
+/// as kernels, and those of ranks that share the GPU wait for them.
+const COPY_BLOCKS: u32 = 2;
+
 /// Do the ranks on `state`'s GPU run together? Gives this one its part of the GPU's queue.
 ///
 /// # Errors
@@ -70,10 +74,10 @@ fn fit(gpu: usize, ranks: u32, each: u32, room: Room) -> Result<()> {
     let Room { blocks, queues: Queues { streams, commands } } = room;
     let limits = [
         (
-            blocks / each.max(1),
+            (blocks.saturating_sub(COPY_BLOCKS) / each.max(1)).max(1),
             format!(
-                "it runs {blocks} blocks at a time, and each rank has up to {each} \
-                 (RINGDOVE_BLOCKS)"
+                "it runs {blocks} blocks at a time, copies take {COPY_BLOCKS}, and each rank has \
+                 up to {each} (RINGDOVE_BLOCKS)"
             ),
         ),
         (
@@ -110,9 +114,10 @@ mod tests {
     fn ranks_that_do_not_fit_are_refused_with_the_number_that_does() {
         let room =
             |blocks, streams, commands| Room { blocks, queues: Queues { streams, commands } };
-        fit(0, 4, 4, room(16, 4, 960)).unwrap();
+        fit(0, 4, 4, room(18, 4, 960)).unwrap();
         for (ranks, room, says) in [
-            (5, room(16, 5, 960), "at most 4: it runs 16"),
+            (4, room(16, 5, 960), "at most 3: it runs 16"),
+            (2, room(4, 5, 960), "at most 1: it runs 4"),
             (2, room(528, 1, 960), "at most 1: so many streams"),
             (6, room(528, 6, 64), "at most 5: the driver takes 64 commands"),
         ] {

@@ -3,7 +3,7 @@
 
 use crate::error::{Error, Result};
 use crate::id::EngineKind;
-use crate::plan::{ALL_PAIRS_RANKS_MAX, GRANULE_BYTES, LaneKind, Limits, Side, SlotShape};
+use crate::plan::{ALL_PAIRS_RANKS_MAX, GRANULE_BYTES, Limits, Side, SlotShape};
 use crate::settings::Settings;
 use std::ops::Range;
 

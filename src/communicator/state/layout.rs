@@ -117,8 +117,7 @@ impl Layout {
 
     /// Offsets of the signal and the completion word of port `number`.
     fn words(&self, number: u32) -> (u64, u64) {
-        let [number, near, all] =
-            [number, self.intra_node.ports, self.all.ports].map(|count| u64::from(count));
+        let [number, near, all] = [number, self.intra_node.ports, self.all.ports].map(u64::from);
         let (signal, completion) = match number < near {
             true => (2 * number, 2 * number + 1),
             // Behind all words of the others stand the completions, then the signals.

@@ -7,10 +7,10 @@ use super::layout::{Layout, Offsets, PortPlace};
 use crate::engine::RegionDescriptor;
 use crate::engine::device::Channel;
 use crate::error::{Error, Result};
-use crate::gpu::{DeviceMemory, GpuRange, Keeper, OwnStream, PinnedMemory};
+use crate::gpu::{ContextStreams, DeviceMemory, GpuRange, Keeper, PinnedMemory};
 use crate::id::{EngineKind, Rank};
 use crate::plan::{LaneKind, Side};
-use crate::shared::{AtomicWord32, Region};
+use crate::shared::{AtomicWord32, AtomicWord64, Region};
 use cudarc::driver::CudaContext;
 use ringdove_kernels::descriptor::DESCRIPTOR_BYTES;
 use ringdove_kernels::launch::{DeviceCommunicator, WaitRecord};
@@ -29,6 +29,7 @@ mod pinned {
     pub const TAIL: usize = 0;
     pub const ABORT: usize = LINE;
     pub const RECORD: usize = 2 * LINE;
+    pub const LAUNCHES_ENDED: usize = 3 * LINE;
     pub const RING: usize = 4 * LINE;
 }
 
@@ -40,7 +41,8 @@ mod control {
     pub const TAIL_CACHE: usize = 2 * LINE;
     pub const CLAIM: usize = 3 * LINE;
     pub const TAIL: usize = 4 * LINE;
-    pub const PORTS: usize = 5 * LINE;
+    pub const BLOCKS_ENDED: usize = 5 * LINE;
+    pub const PORTS: usize = 6 * LINE;
 }
 
 /// Two addresses from which a peer computes every other (see [`Layout`]).
@@ -99,8 +101,8 @@ pub(crate) struct RankMemory {
     /// For ranks of this node that do not reach this one's device memory.
     host_lanes: OnceLock<Result<HostLanes>>,
     ring_log2: u32,
-    /// For words that the host reads: made here, since making a stream may wait for the device.
-    reader: OwnStream,
+    /// For words that the host reads: held, since making a stream may wait for the device.
+    streams: Arc<ContextStreams>,
     /// Buffers of this rank that peers' engines know of.
     registered: Arc<Keeper>,
 }
@@ -166,7 +168,7 @@ impl RankMemory {
             host_lanes: OnceLock::new(),
             layout,
             ring_log2,
-            reader: OwnStream::new(context)?,
+            streams: ContextStreams::of(context)?,
             registered: Arc::default(),
         })
     }
@@ -299,7 +301,7 @@ impl RankMemory {
 
     /// How many descriptors the rank's kernels have rung. They have ended.
     pub fn head(&self) -> Result<u64> {
-        self.control.read_word(control::HEAD, &self.reader)
+        self.control.read_word(control::HEAD, self.streams.words().stream())
     }
 
     /// The slots and the tail word of a proxy's ring, as the proxy sees them.
@@ -317,6 +319,11 @@ impl RankMemory {
     /// The record of an expired wait (R10).
     pub fn record(&self) -> Result<Region> {
         self.pinned.region().part(pinned::RECORD, size_of::<WaitRecord>())
+    }
+
+    /// How many of the rank's launches have ended.
+    pub fn launches_ended(&self) -> Result<AtomicWord64> {
+        self.pinned.region().word64(pinned::LAUNCHES_ENDED)
     }
 
     /// Device address of the [`DeviceCommunicator`].
@@ -363,6 +370,12 @@ impl RankMemory {
             staging: self.staging.address(),
             host_staging: self.host.as_ref().map_or(0, |part| part.staging.address()),
             shared_staging: self.host_lanes().map_or(0, HostLanes::staging),
+            blocks_ended: at(control::BLOCKS_ENDED),
+            launches_ended: match self.doorbell {
+                None => self.pinned.address() + pinned::LAUNCHES_ENDED as u64,
+                // Hardware does not rest.
+                Some(_) => 0,
+            },
         };
         write(&self.control, control::COMMUNICATOR, bytemuck::bytes_of(&communicator))
     }

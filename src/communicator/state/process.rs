@@ -155,6 +155,15 @@ impl ProcessState {
         states.iter().flatten().filter(|state| state.context.cu_ctx() == context.cu_ctx()).count()
     }
 
+    /// The other ranks of this process on the GPU of `state`.
+    pub fn ranks_beside(&self, state: &RankState) -> Vec<Rank> {
+        let states = self.states.lock();
+        let beside = states.iter().flatten().filter(|other| {
+            other.rank != state.rank && other.context.cu_ctx() == state.context.cu_ctx()
+        });
+        beside.map(|other| other.rank).collect()
+    }
+
     /// The state of a rank of this process that has joined.
     pub fn state(&self, rank: Rank) -> Result<Arc<RankState>> {
         let states = self.states.lock();

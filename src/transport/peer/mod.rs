@@ -11,34 +11,69 @@ pub(crate) mod probe;
 
 use super::{Polled, SignalWrite, Transfer, Transport};
 use crate::error::{Error, Result, TransportCause, TransportError};
-use crate::gpu::{Current, SignalStream};
+use crate::gpu::{COPY_STREAMS, ContextStreams, Current, Event, OwnStream};
 use crate::id::{LaneId, Position, SignalWay};
 use crate::settings::Remedies;
 use cudarc::driver::{CudaContext, sys};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-/// Streams of one transport. Lanes are dealt out over them; more streams than copy engines gain
-/// nothing, fewer make lanes wait for one another.
-const STREAMS: usize = 4;
 /// Polls between two questions to the driver, which cost about a microsecond each.
 const POLLS_PER_QUERY: u32 = 64;
+
+/// Between two looks of a transport that is dropped.
+const PAUSE: Duration = Duration::from_micros(50);
+/// How long a transport that is dropped waits for its copies.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Moves bytes between GPUs of one node.
 #[derive(Debug)]
 pub(crate) struct PeerTransport {
     context: Arc<CudaContext>,
-    streams: Vec<CopyStream>,
+    /// Lanes are dealt out over them.
+    streams: Arc<ContextStreams>,
+    tallies: [Tally; COPY_STREAMS],
+    signal_way: SignalWay,
     polls: u32,
     is_apart_from_captures: bool,
 }
 
+/// What a transport has on one of the streams.
 #[derive(Debug)]
-struct CopyStream {
-    signals: SignalStream,
+struct Tally {
     /// Transfers submitted and not yet seen to have ended.
     pending: u64,
+    /// So many of them are before the mark; 0: it is free.
+    marked: u64,
+    /// In a stream that others use, too, and which may thus never be idle.
+    mark: Event,
     /// The latest of them, for error messages.
     latest: (LaneId, Position),
+}
+
+impl Tally {
+    fn new(context: &Arc<CudaContext>) -> Result<Self> {
+        let latest = (LaneId(0), Position(0));
+        Ok(Self { pending: 0, marked: 0, mark: Event::new(context)?, latest })
+    }
+
+    /// How many transfers have ended since the last call. `is_shared`: others use the stream.
+    fn ended(&mut self, current: &Current, stream: &OwnStream, is_shared: bool) -> Result<u64> {
+        if stream.is_idle(current)? {
+            self.marked = 0;
+            return Ok(std::mem::take(&mut self.pending));
+        }
+        let mut ended = 0;
+        if self.marked > 0 && self.mark.has_come(current)? {
+            ended = std::mem::take(&mut self.marked);
+            self.pending -= ended;
+        }
+        if is_shared && self.marked == 0 && self.pending > 0 {
+            self.mark.record(current, stream)?;
+            self.marked = self.pending;
+        }
+        Ok(ended)
+    }
 }
 
 impl PeerTransport {
@@ -47,31 +82,37 @@ impl PeerTransport {
     /// # Errors
     /// [`Error::Cuda`] where streams cannot be made.
     pub fn new(context: &Arc<CudaContext>, remedies: &Remedies) -> Result<Self> {
-        let stream = || {
-            let signals = SignalStream::new(context, SignalWay::Copy)?;
-            Ok(CopyStream { signals, pending: 0, latest: (LaneId(0), Position(0)) })
-        };
-        let streams = (0..STREAMS).map(|_| stream()).collect::<Result<_>>()?;
-        let is_apart_from_captures = remedies.apart_from_captures;
-        Ok(Self { context: context.clone(), streams, polls: 0, is_apart_from_captures })
+        let streams = ContextStreams::of(context)?;
+        let tally = || Tally::new(context);
+        let tallies = [tally()?, tally()?, tally()?];
+        streams.enter();
+        Ok(Self {
+            context: context.clone(),
+            streams,
+            tallies,
+            signal_way: SignalWay::Copy,
+            polls: 0,
+            is_apart_from_captures: remedies.apart_from_captures,
+        })
     }
 
     /// How signals are raised from now on. Copies are, unless somebody knows better.
     pub fn set_signal_way(&mut self, way: SignalWay) {
-        self.streams.iter_mut().for_each(|stream| stream.signals.set_way(way));
+        self.signal_way = way;
     }
 
     /// Enqueues one transfer. False: the stream has no room for its signals yet.
     fn enqueue(&mut self, current: &Current, transfer: &Transfer) -> Result<bool, TransportError> {
-        let index = transfer.lane.0 as usize % self.streams.len();
-        let stream = &mut self.streams[index];
+        let index = transfer.lane.0 as usize % COPY_STREAMS;
+        let mut stream = self.streams.copies(index);
+        stream.set_way(self.signal_way);
         let failed = |error| TransportError {
             lane: transfer.lane,
             position: transfer.position,
             cause: cause(error),
         };
         let signals = [transfer.arrival, transfer.completion].into_iter().flatten();
-        if !stream.signals.has_room(current, signals.clone().count() as u64).map_err(failed)? {
+        if !stream.has_room(current, signals.clone().count() as u64).map_err(failed)? {
             return Ok(false);
         }
         if transfer.length > 0 {
@@ -82,7 +123,7 @@ impl PeerTransport {
                     transfer.destination,
                     transfer.source,
                     transfer.length as usize,
-                    stream.signals.stream().handle(),
+                    stream.stream().handle(),
                 )
             };
             current.check("cuMemcpyAsync", status).map_err(failed)?;
@@ -90,11 +131,32 @@ impl PeerTransport {
         for SignalWrite { address, value } in signals {
             // SAFETY: signal words are 8-byte aligned words of memory that lives as long as the
             // communicator's world.
-            unsafe { stream.signals.raise(current, address, value) }.map_err(failed)?;
+            unsafe { stream.raise(current, address, value) }.map_err(failed)?;
         }
-        stream.pending += 1;
-        stream.latest = (transfer.lane, transfer.position);
+        let tally = &mut self.tallies[index];
+        tally.pending += 1;
+        tally.latest = (transfer.lane, transfer.position);
         Ok(true)
+    }
+
+    /// Asks the driver what has ended on all streams.
+    fn ended(&mut self, current: &Current) -> Result<u64, TransportError> {
+        let (mut ended, is_shared) = (0, self.streams.are_shared());
+        for (index, tally) in self.tallies.iter_mut().enumerate() {
+            if tally.pending == 0 {
+                continue;
+            }
+            let (lane, position) = tally.latest;
+            let stream = self.streams.copies(index);
+            ended += tally
+                .ended(current, stream.stream(), is_shared)
+                .map_err(|error| TransportError { lane, position, cause: cause(error) })?;
+        }
+        Ok(ended)
+    }
+
+    fn is_idle(&self) -> bool {
+        self.tallies.iter().all(|tally| tally.pending == 0)
     }
 
     /// Makes the context current on the engine's thread.
@@ -127,19 +189,31 @@ impl Transport for PeerTransport {
 
     fn poll(&mut self) -> Result<Polled, TransportError> {
         self.polls = (self.polls + 1) % POLLS_PER_QUERY;
-        if self.polls != 0 || self.streams.iter().all(|stream| stream.pending == 0) {
+        if self.polls != 0 || self.is_idle() {
             return Ok(Polled::default());
         }
-        let (lane, position) = self.streams[0].latest;
+        let (lane, position) = self.tallies[0].latest;
         let current = self.bind(lane, position)?;
-        let mut completed = 0;
-        for stream in self.streams.iter_mut().filter(|stream| stream.pending > 0) {
-            let (lane, position) = stream.latest;
-            let failed = |error| TransportError { lane, position, cause: cause(error) };
-            if stream.signals.stream().is_idle(&current).map_err(failed)? {
-                completed += std::mem::take(&mut stream.pending);
+        Ok(Polled { completed: self.ended(&current)? })
+    }
+}
+
+impl Drop for PeerTransport {
+    /// Memory that the copies use may be freed after this.
+    fn drop(&mut self) {
+        let began = Instant::now();
+        while !self.is_idle() {
+            // A failed context copies nothing any more.
+            let Ok(current) = Current::bind(&self.context) else { break };
+            if self.ended(&current).is_err() {
+                break;
             }
+            if began.elapsed() > END_TIMEOUT {
+                tracing::error!(waited = ?END_TIMEOUT, "copies between GPUs have not ended");
+                break;
+            }
+            std::thread::sleep(PAUSE);
         }
-        Ok(Polled { completed })
+        self.streams.leave();
     }
 }

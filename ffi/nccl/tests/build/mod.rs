@@ -60,9 +60,14 @@ impl Installed {
         program
     }
 
-    /// Runs `program` on virtual hardware.
+    /// Runs `program` on virtual hardware, with drivers that behave as the worst that real ones are
+    /// known to do, unless `options` or `HWSIM_DRIVER_PROFILE` name another profile.
     pub fn run(&self, options: &[&str], program: &Path, arguments: &[&str]) -> Output {
+        const PROFILE: &str = "HWSIM_DRIVER_PROFILE";
         let mut run = Command::new(built("hwsim"));
+        if std::env::var_os(PROFILE).is_none() {
+            run.env(PROFILE, "strict");
+        }
         run.args(["run", "-q"]).args(options).arg("--").arg(program).args(arguments);
         run.env("LD_LIBRARY_PATH", self.0.path()).output().unwrap()
     }

@@ -55,6 +55,9 @@ pub(super) struct Common {
     /// What moves data: cpu-driven, proxy, device or stores
     #[arg(long, value_name = "NAME", default_value = "proxy")]
     pub engine: EngineName,
+    /// Proxies rest before the run, as after a pause between launches; else they poll already
+    #[arg(long)]
+    pub rested: bool,
     /// A built-in profile of constants, or the path of a profile file [default: the one for the
     /// machine's GPUs]
     #[arg(long, short, value_name = "NAME|FILE")]

@@ -91,7 +91,8 @@ impl Scene {
     }
 
     fn setup(&self, common: &Common) -> Setup<'_> {
-        Setup::new(&self.machine, &self.profile, common.engine.0)
+        let rested = common.rested;
+        Setup { rested, ..Setup::new(&self.machine, &self.profile, common.engine.0) }
     }
 
     /// The notice in every output.

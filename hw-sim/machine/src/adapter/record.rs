@@ -41,6 +41,8 @@ pub(crate) const LAST: u8 = 2;
 pub(crate) const IMMEDIATE: u8 = 4;
 /// The receiver asked to be told of such messages.
 pub(crate) const SOLICITED: u8 = 8;
+/// There is no receive request at first, and one when the message is looked at again.
+pub(crate) const AT_FIRST: u8 = 16;
 
 /// A record, without its payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use super::connection::Connection;
 use super::device::{AsyncEvent, PortState};
 use super::fault::Verdict;
 use super::link::{Link, PIECE_BYTES, Peer, REQUESTS, RESPONSES};
-use super::record::{FIRST, IMMEDIATE, LAST, Record, RecordKind, SOLICITED};
+use super::record::{AT_FIRST, FIRST, IMMEDIATE, LAST, Record, RecordKind, SOLICITED};
 use super::region::Access;
 use super::state::{Attributes, QueuePairState};
 use super::work::{Data, Piece, SendRequest, Verb, parts};
@@ -427,8 +427,11 @@ impl Connection {
         // Seven times is for ever, says the specification.
         let retries = side.settings.receiver_retries;
         if retries < 7 {
+            let waits = record.flags & AT_FIRST == 0;
             let time = Duration::from_micros(record.operands[0]) * u32::from(retries);
-            side.receiver_deadline = Some((record.message, Instant::now() + time));
+            if waits {
+                side.receiver_deadline = Some((record.message, Instant::now() + time));
+            }
             if retries == 0 {
                 side.refused = Some((record.message, CompletionStatus::ReceiverNotReady));
             }

@@ -5,7 +5,7 @@ use super::connection::Connection;
 use super::device::{AsyncEvent, PortState};
 use super::link::{Link, PIECE_BYTES, Peer, REQUESTS, RESPONSES};
 use super::placement::Unplaced;
-use super::record::{FIRST, IMMEDIATE, LAST, Record, RecordKind, SOLICITED};
+use super::record::{AT_FIRST, FIRST, IMMEDIATE, LAST, Record, RecordKind, SOLICITED};
 use super::region::Access;
 use super::state::{Attributes, QueuePairState, receiver_timer_us};
 use super::work::{Piece, ReceiveRequest, parts};
@@ -201,7 +201,8 @@ impl Connection {
             && needs_receive(&record)
         {
             side.delayed = Some(record.message);
-            self.not_ready(side, &record, outcome);
+            // Without room for the answer the sender only waits.
+            outcome.wake |= side.answer(&not_ready_at_first(side, record.message));
             return Step::Again;
         }
         if record.kind != RecordKind::Write {
@@ -360,8 +361,7 @@ impl Connection {
 
     fn not_ready(&self, side: &mut ReceiveSide, record: &Record, outcome: &mut Responded) {
         if side.not_ready != Some(record.message) {
-            let mut answer = Record::new(RecordKind::ReceiverNotReady, record.message);
-            answer.operands[0] = receiver_timer_us(side.settings.receiver_timer);
+            let answer = not_ready_answer(side, record.message);
             if side.answer(&answer) {
                 side.not_ready = Some(record.message);
                 outcome.wake = true;
@@ -468,6 +468,22 @@ impl Connection {
         side.executed += 1;
         Step::Done
     }
+}
+
+/// Says that a message found no receive request, and how long to wait for one.
+fn not_ready_answer(side: &ReceiveSide, message: u64) -> Record {
+    let mut answer = Record::new(RecordKind::ReceiverNotReady, message);
+    answer.operands[0] = receiver_timer_us(side.settings.receiver_timer);
+    answer
+}
+
+/// The same, once, by a fault: the next attempt is looked at as every message is. How soon that is
+/// depends on the threads of this host, not on the receiver, so the sender must not count the time:
+/// an adapter answers each attempt at once.
+fn not_ready_at_first(side: &ReceiveSide, message: u64) -> Record {
+    let mut answer = not_ready_answer(side, message);
+    answer.flags = AT_FIRST;
+    answer
 }
 
 fn needs_receive(record: &Record) -> bool {

@@ -2,12 +2,13 @@
 //! capture forbids meanwhile, in the whole process.
 //!
 //! A capture begins in one stream, its origin. Another stream joins it by waiting for an event that
-//! was recorded in it, and is joined back by an event the other way. The noted commands and what
-//! each comes after are a [`Graph`] when the capture ends.
+//! was recorded in it, and is joined back by an event the other way. The noted commands are nodes of
+//! a [`Graph`].
 
-use crate::command::Command;
 use crate::error::{CaptureError, Error, Result};
+use crate::graph::{Graph, NodeId, Work};
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -47,28 +48,6 @@ pub enum CaptureStatus {
     Invalidated = 2,
 }
 
-/// A command of a graph.
-pub struct GraphNode {
-    /// Its effect.
-    pub command: Command,
-    /// The nodes that it comes after.
-    pub after: Vec<usize>,
-}
-
-/// The commands of a capture.
-pub struct Graph {
-    /// The commands; each comes after earlier ones only. Locked, for a host function among them can
-    /// be sent to another thread, but not be shared.
-    nodes: Mutex<Vec<GraphNode>>,
-}
-
-impl Graph {
-    /// How many commands it has.
-    pub fn node_count(&self) -> usize {
-        self.nodes.lock().unwrap_or_else(PoisonError::into_inner).len()
-    }
-}
-
 /// A capture under way.
 pub struct Capture {
     /// Never used twice.
@@ -76,6 +55,9 @@ pub struct Capture {
     mode: Mode,
     thread: u64,
     origin: u64,
+    graph: Arc<Graph>,
+    /// The program made the graph, and keeps it however the capture ends.
+    is_programs: bool,
     state: Mutex<CaptureState>,
 }
 
@@ -83,7 +65,8 @@ pub struct Capture {
 struct CaptureState {
     invalid: bool,
     ended: bool,
-    nodes: Vec<GraphNode>,
+    /// The nodes that must come before the capture's end.
+    nodes: BTreeSet<NodeId>,
     /// The streams that take part, the origin first.
     streams: Vec<Arc<Captured>>,
 }
@@ -92,14 +75,28 @@ struct CaptureState {
 struct CapturePart {
     capture: Arc<Capture>,
     /// The nodes before its next command.
-    after: Vec<usize>,
+    after: Vec<NodeId>,
 }
 
 /// A point in a capture, as an event keeps it.
 #[derive(Clone)]
 pub(crate) struct Point {
     capture: Arc<Capture>,
-    after: Vec<usize>,
+    after: Vec<NodeId>,
+}
+
+/// A capture as a program asks about it.
+pub struct CaptureInfo {
+    /// Its number.
+    pub id: u64,
+    /// Is it invalid?
+    pub invalid: bool,
+    /// The graph to which it adds nodes.
+    pub graph: Arc<Graph>,
+    /// The program made the graph.
+    pub is_programs: bool,
+    /// The nodes before the stream's next command.
+    pub after: Vec<NodeId>,
 }
 
 /// All captures of a process.
@@ -133,6 +130,15 @@ fn refuse<T>(error: CaptureError) -> Result<T> {
     Err(Error::Capture(error))
 }
 
+/// Adds the nodes that are not there yet.
+fn add_new(to: &mut Vec<NodeId>, nodes: &[NodeId]) {
+    for node in nodes {
+        if !to.contains(node) {
+            to.push(*node);
+        }
+    }
+}
+
 impl Captures {
     fn ongoing(&self) -> MutexGuard<'_, Vec<Arc<Capture>>> {
         self.ongoing.lock().unwrap_or_else(PoisonError::into_inner)
@@ -164,8 +170,9 @@ impl Captures {
         self.count.load(Ordering::Relaxed) > 0
     }
 
-    /// Takes all streams out of a capture; gives whether it was invalid, and what it noted.
-    fn finish(&self, capture: &Arc<Capture>) -> (bool, Vec<GraphNode>) {
+    /// Takes all streams out of a capture; gives whether it was invalid, and the nodes that it must
+    /// have joined.
+    fn finish(&self, capture: &Arc<Capture>) -> (bool, BTreeSet<NodeId>) {
         self.ongoing().retain(|other| other.id != capture.id);
         self.count.fetch_sub(1, Ordering::Relaxed);
         let (invalid, nodes, streams) = {
@@ -178,6 +185,7 @@ impl Captures {
             *stream.part() = None;
             stream.flag.store(false, Ordering::Relaxed);
         }
+        capture.graph.set_capturing(false);
         (invalid, nodes)
     }
 }
@@ -227,8 +235,50 @@ impl Captured {
         }
     }
 
-    /// Begins a capture.
-    pub fn begin(self: &Arc<Self>, captures: &Captures, mode: Mode) -> Result<()> {
+    /// What programs ask about the stream's capture, if it has one.
+    pub fn info(&self) -> Option<CaptureInfo> {
+        let part = self.part();
+        let CapturePart { capture, after } = part.as_ref()?;
+        Some(CaptureInfo {
+            id: capture.id,
+            invalid: capture.lock().invalid,
+            graph: Arc::clone(&capture.graph),
+            is_programs: capture.is_programs,
+            after: after.clone(),
+        })
+    }
+
+    /// The stream's next command comes after these nodes, too, or after these alone.
+    pub fn come_after(&self, nodes: &[NodeId], alone: bool) -> Result<()> {
+        let mut part = self.part();
+        let Some(CapturePart { capture, after }) = &mut *part else {
+            return refuse(CaptureError::IllegalState);
+        };
+        let mut state = capture.lock();
+        if state.invalid {
+            return refuse(CaptureError::Invalidated);
+        }
+        let known: BTreeSet<NodeId> = capture.graph.nodes().into_iter().collect();
+        if nodes.iter().any(|node| !known.contains(node)) {
+            let text = "a node is not of the graph that the capture makes";
+            return Err(Error::InvalidValue(text.into()));
+        }
+        if alone {
+            // The program has taken them out of the order itself.
+            state.nodes.retain(|node| !after.contains(node));
+            after.clear();
+        }
+        add_new(after, nodes);
+        Ok(())
+    }
+
+    /// Begins a capture: into a new graph, or into one of the program's, after some of its nodes.
+    pub fn begin(
+        self: &Arc<Self>,
+        captures: &Captures,
+        mode: Mode,
+        into: Option<(Arc<Graph>, Vec<NodeId>)>,
+    ) -> Result<()> {
         let mut part = self.part();
         if part.is_some() {
             return refuse(CaptureError::IllegalState);
@@ -236,23 +286,28 @@ impl Captured {
         if self.legacy {
             return refuse(CaptureError::Unsupported);
         }
+        let is_programs = into.is_some();
+        let (graph, after) = into.unwrap_or_else(|| (Graph::new(), Vec::new()));
+        graph.set_capturing(true);
         let state = CaptureState { streams: vec![Arc::clone(self)], ..CaptureState::default() };
         let capture = Arc::new(Capture {
             id: 1 + captures.next.fetch_add(1, Ordering::Relaxed),
             mode,
             thread: THREAD.with(|thread| *thread),
             origin: self.stream,
+            graph,
+            is_programs,
             state: Mutex::new(state),
         });
         captures.ongoing().push(Arc::clone(&capture));
         captures.count.fetch_add(1, Ordering::Relaxed);
-        *part = Some(CapturePart { capture, after: Vec::new() });
+        *part = Some(CapturePart { capture, after });
         self.flag.store(true, Ordering::Relaxed);
         Ok(())
     }
 
     /// Ends the capture that began in this stream.
-    pub fn end(&self, captures: &Captures) -> Result<Graph> {
+    pub fn end(&self, captures: &Captures) -> Result<Arc<Graph>> {
         let (capture, last) = match &*self.part() {
             None => return refuse(CaptureError::IllegalState),
             Some(CapturePart { capture, after }) => (Arc::clone(capture), after.clone()),
@@ -267,12 +322,12 @@ impl Captured {
         if invalid {
             return refuse(CaptureError::Invalidated);
         }
-        let mut is_last = vec![true; nodes.len()];
-        for before in nodes.iter().flat_map(|node| &node.after) {
-            is_last[*before] = false;
+        let loose = capture.graph.last_of(&nodes);
+        if loose.iter().all(|node| last.contains(node)) {
+            Ok(Arc::clone(&capture.graph))
+        } else {
+            refuse(CaptureError::Unjoined)
         }
-        let joined = (0..nodes.len()).all(|index| !is_last[index] || last.contains(&index));
-        if joined { Ok(Graph { nodes: Mutex::new(nodes) }) } else { refuse(CaptureError::Unjoined) }
     }
 
     /// The stream goes: a capture that began in it goes, too, and forbids nothing any more.
@@ -284,26 +339,28 @@ impl Captured {
         }
     }
 
-    /// Notes a command instead of running it. Whoever called learns of a refusal from
-    /// [`take_refusal`].
-    pub fn note(&self, command: Command) {
+    /// Notes work instead of running it; none stands for what no graph has. Whoever called learns
+    /// of a refusal from [`take_refusal`].
+    pub fn note(&self, work: Option<Work>) {
         let mut part = self.part();
         let Some(CapturePart { capture, after }) = &mut *part else { return };
         let mut state = capture.lock();
-        let error = match &command {
-            _ if state.invalid => Some(CaptureError::Invalidated),
-            // Of graphs with memory of their own there are none.
-            Command::Free(_) => Some(CaptureError::Unsupported),
-            _ => None,
+        let noted = match work {
+            _ if state.invalid => Err(CaptureError::Invalidated),
+            None => Err(CaptureError::Unsupported),
+            // An error means that the program took out a node that the work comes after.
+            Some(work) => capture.graph.add(work, after).map_err(|_| CaptureError::Invalidated),
         };
-        if error.is_some() {
-            state.invalid = true;
-            REFUSED.set(error);
-            return;
+        match noted {
+            Ok(node) => {
+                state.nodes.insert(node);
+                *after = vec![node];
+            }
+            Err(error) => {
+                state.invalid = true;
+                REFUSED.set(Some(error));
+            }
         }
-        let node = GraphNode { command, after: std::mem::take(after) };
-        state.nodes.push(node);
-        after.push(state.nodes.len() - 1);
     }
 
     /// Refuses, and invalidates the stream's capture if it has one: for calls that no capture
@@ -354,11 +411,7 @@ impl Captured {
             state.streams.push(Arc::clone(self));
             CapturePart { capture: Arc::clone(&point.capture), after: Vec::new() }
         });
-        for node in &point.after {
-            if !part.after.contains(node) {
-                part.after.push(*node);
-            }
-        }
+        add_new(&mut part.after, &point.after);
         self.flag.store(true, Ordering::Relaxed);
         Ok(())
     }

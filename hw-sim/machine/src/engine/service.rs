@@ -251,6 +251,7 @@ fn sleep_precisely() {
 #[cfg(test)]
 mod tests {
     use crate::description::Description;
+    use crate::graph::Shape;
     use crate::{Context, LaunchRequest, Machine, Module};
     use std::sync::Arc;
 
@@ -268,10 +269,12 @@ mod tests {
             for _ in 0..3 {
                 let request = LaunchRequest {
                     function: &function,
-                    grid: [7, 1, 1],
-                    block: [32, 1, 1],
-                    dynamic_shared_bytes: 0,
-                    cooperative: false,
+                    shape: Shape {
+                        grid: [7, 1, 1],
+                        block: [32, 1, 1],
+                        dynamic_shared_bytes: 0,
+                        cooperative: false,
+                    },
                     params: Vec::new(),
                 };
                 // Refused once the context has failed.

@@ -96,6 +96,16 @@ impl View {
         Self { memory, reach, stored: AtomicBool::new(false), losing }
     }
 
+    /// Another one with the same rights.
+    pub(crate) fn again(&self) -> Self {
+        Self::new(Arc::clone(&self.memory), Arc::clone(&self.reach))
+    }
+
+    /// All of the memory.
+    pub(crate) fn memory(&self) -> &Arc<GlobalMemory> {
+        &self.memory
+    }
+
     /// Forgets stores so far. Relaxed, as all of it: a hint for the scheduler, nothing more.
     pub(crate) fn clear_stored(&self) {
         self.stored.store(false, Ordering::Relaxed);

@@ -82,8 +82,16 @@ impl World<'_> {
         }
     }
 
+    /// When proxies poll: from the start, or once they are awake.
+    fn polls_from(&self) -> Time {
+        match self.setup.engine {
+            Engine::Proxy | Engine::Stores if self.setup.rested => self.setup.profile.proxy.wake,
+            _ => Time::ZERO,
+        }
+    }
+
     fn start_batch(&mut self, rank: u32) {
-        let now = self.now();
+        let now = self.now().max(self.polls_from());
         let costs = self.setup.profile.proxy;
         let batch = if self.setup.engine == Engine::CpuDriven { 1 } else { costs.batch };
         let mut transfers = std::mem::take(&mut self.transfers);

@@ -57,8 +57,9 @@ pub(crate) fn of_device(gpu: &Gpu, attribute: i32) -> Option<i32> {
 fn capability(attribute: i32) -> Option<i32> {
     Some(match attribute {
         // Overlap, mapped host memory, concurrent kernels, unified addressing, priorities, L1
-        // caches, managed memory.
-        15 | 19 | 31 | 41 | 78 | 79 | 80 | 83 => 1,
+        // caches, managed memory, which the host may use beside kernels (as on Linux from Pascal
+        // on).
+        15 | 19 | 31 | 41 | 78 | 79 | 80 | 83 | 89 => 1,
         // Preemption, registered pointers as they are, stream memory operations, cooperative
         // launch, host registration, memory pools.
         90 | 91 | 92 | 93 | 94 | 95 | 99 | 115 | 122 | 123 => 1,
@@ -67,9 +68,9 @@ fn capability(attribute: i32) -> Option<i32> {
         // Writes of other devices are seen in order by every device.
         118 => 200,
         // Kernel timeout, integrated, compute mode (default), ECC, TCC, multi-GPU board, native
-        // host atomics, pageable and concurrent managed access, multi-device launch, remote write
-        // flushes, page tables of the host.
-        17 | 18 | 20 | 32 | 35 | 84..=86 | 88 | 89 | 96 | 98 | 100 | 101 => 0,
+        // host atomics, pageable access, multi-device launch, remote write flushes, page tables of
+        // the host.
+        17 | 18 | 20 | 32 | 35 | 84..=86 | 88 | 96 | 98 | 100 | 101 => 0,
         // Virtual memory management, shareable handles, compression, persisting L2, access policy,
         // GPUDirect RDMA with it, sparse arrays, read-only registration, timeline semaphores,
         // clusters, tensor maps, NUMA configuration, multicast, MPS.

@@ -4,7 +4,7 @@ use super::call::{Out, driver_calls};
 use super::code::{INVALID_VALUE, NOT_READY, Outcome, refuse};
 use super::handles::Handle;
 use super::peer::{IpcBytes, explain};
-use super::state;
+use super::{gate, state};
 use hwsim_machine::Event;
 use std::ffi::c_uint;
 
@@ -12,6 +12,9 @@ use std::ffi::c_uint;
 const DISABLE_TIMING: c_uint = 2;
 /// `CU_EVENT_INTERPROCESS`
 const INTERPROCESS: c_uint = 4;
+/// `CU_EVENT_RECORD_EXTERNAL` and `CU_EVENT_WAIT_EXTERNAL`: a node of the graph that a capture
+/// makes.
+const EXTERNAL: c_uint = 1;
 /// `CU_EVENT_BLOCKING_SYNC` and the others.
 const FLAGS: c_uint = 7;
 
@@ -29,6 +32,14 @@ fn elapsed(milliseconds: Out<f32>, start: Handle, end: Handle) -> Outcome {
 fn record(event: Handle, stream: Handle) -> Outcome {
     let event = state::driver()?.events.get(event)?;
     Ok(event.record(&state::stream(stream)?)?)
+}
+
+/// Refuses to ask for an event of a capture, and otherwise what a capture forbids. Either way
+/// captures that mind become invalid; but for such an event there is an error of its own.
+fn check_capture(event: &Event) -> Outcome {
+    let forbidden = gate::check_unsafe_call();
+    event.refuse_if_captured()?;
+    forbidden
 }
 
 driver_calls! {
@@ -74,22 +85,27 @@ driver_calls! {
         stream: Handle,
         flags: c_uint,
     ) {
-        if flags > 1 {
-            return refuse(INVALID_VALUE, format!("record flags {flags:#x}"));
+        match flags {
+            0 => record(event, stream),
+            EXTERNAL => {
+                let (event, stream) =
+                    (state::driver()?.events.get(event)?, state::stream(stream)?);
+                Ok(event.record_in_graph(&stream)?)
+            }
+            _ => refuse(INVALID_VALUE, format!("record flags {flags:#x}")),
         }
-        record(event, stream)
     }
 
     fn cuEventQuery(event: Handle) {
         let event = state::driver()?.events.get(event)?;
         event.context.check()?;
-        event.refuse_if_captured()?;
+        check_capture(&event)?;
         if event.is_complete() { Ok(()) } else { Err(NOT_READY.into()) }
     }
 
     fn cuEventSynchronize(event: Handle) {
         let event = state::driver()?.events.get(event)?;
-        event.refuse_if_captured()?;
+        check_capture(&event)?;
         event.synchronize();
         Ok(event.context.check()?)
     }
@@ -100,10 +116,12 @@ driver_calls! {
 
     #[per_thread(cuStreamWaitEvent_ptsz)]
     fn cuStreamWaitEvent(stream: Handle, event: Handle, flags: c_uint) {
-        if flags > 1 {
-            return refuse(INVALID_VALUE, format!("wait flags {flags:#x}"));
-        }
         let event = state::driver()?.events.get(event)?;
-        Ok(event.wait(&state::stream(stream)?)?)
+        let stream = state::stream(stream)?;
+        match flags {
+            0 => Ok(event.wait(&stream)?),
+            EXTERNAL => Ok(event.wait_in_graph(&stream)?),
+            _ => refuse(INVALID_VALUE, format!("wait flags {flags:#x}")),
+        }
     }
 }

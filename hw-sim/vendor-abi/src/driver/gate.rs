@@ -77,6 +77,14 @@ pub(super) fn is_lazy() -> bool {
     settings(|settings| settings.lazy)
 }
 
+/// Refuses what a stream capture forbids, in a call that looks at something else first.
+pub(super) fn check_unsafe_call() -> Outcome {
+    if settings(|settings| settings.capture) {
+        state::driver()?.machine.captures.check_unsafe_call()?;
+    }
+    Ok(())
+}
+
 /// Runs a call behind the gate.
 pub(super) fn guarded(name: &'static str, body: impl FnOnce() -> Outcome) -> Outcome {
     let Ok(driver) = state::driver() else { return body() };

@@ -23,6 +23,9 @@ pub(crate) enum HandleKind {
     Kernel = 7,
     Pool = 8,
     Graph = 9,
+    GraphNode = 10,
+    Executable = 11,
+    UserObject = 12,
 }
 
 struct Slot<T> {

@@ -5,17 +5,18 @@ use super::code::{INVALID_VALUE, NOT_SUPPORTED, Outcome, refuse};
 use super::handles::Handle;
 use super::{gate, library, state};
 use hwsim_machine::gpu::{BLOCK_THREADS_MAX, Footprint, WARP_THREADS};
+use hwsim_machine::graph::{KernelLaunch, Shape};
 use hwsim_machine::{Function, LaunchRequest};
 use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
 
 /// Where a launch's parameters are.
 #[derive(Clone, Copy)]
-struct Parameters {
+pub(super) struct Parameters {
     /// One pointer for each parameter.
-    pointers: In<In<u8>>,
+    pub pointers: In<In<u8>>,
     /// Or pairs of option and value, ending with 0: 1 the buffer, 2 a pointer to its size.
-    extra: In<u64>,
+    pub extra: In<u64>,
 }
 
 impl Parameters {
@@ -59,29 +60,23 @@ impl Parameters {
     }
 }
 
-/// Grid, block and dynamic shared memory.
-#[derive(Clone, Copy)]
-struct Shape {
-    grid: [c_uint; 3],
-    block: [c_uint; 3],
-    shared_bytes: c_uint,
-    cooperative: bool,
-}
-
 fn launch(function: Handle, shape: Shape, stream: Handle, parameters: Parameters) -> Outcome {
     let stream = state::stream(stream)?;
     let function = library::function(function)?;
     gate::load(&function);
     let params = parameters.gather(&function)?;
-    let request = LaunchRequest {
-        function: &function,
-        grid: shape.grid,
-        block: shape.block,
-        dynamic_shared_bytes: shape.shared_bytes,
-        cooperative: shape.cooperative,
-        params,
-    };
-    Ok(request.enqueue(&stream)?)
+    Ok(LaunchRequest { function: &function, shape, params }.enqueue(&stream)?)
+}
+
+/// A launch that can be repeated, its parameters taken now.
+pub(super) fn prepare(
+    function: &Arc<Function>,
+    shape: Shape,
+    parameters: Parameters,
+) -> Outcome<KernelLaunch> {
+    gate::load(function);
+    let params = parameters.gather(function)?;
+    Ok(LaunchRequest { function, shape, params }.prepare()?)
 }
 
 /// `CUlaunchConfig`
@@ -122,7 +117,7 @@ fn shape_of(config: &LaunchConfig) -> Outcome<Shape> {
         }
     }
     let LaunchConfig { grid, block, shared_bytes, .. } = *config;
-    Ok(Shape { grid, block, shared_bytes, cooperative })
+    Ok(Shape { grid, block, dynamic_shared_bytes: shared_bytes, cooperative })
 }
 
 /// Blocks of `threads` that one multiprocessor holds.
@@ -184,7 +179,8 @@ driver_calls! {
         extra: In<u64>,
     ) {
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
-        let shape = Shape { grid, block, shared_bytes, cooperative: false };
+        let shape =
+            Shape { grid, block, dynamic_shared_bytes: shared_bytes, cooperative: false };
         launch(function, shape, stream, Parameters { pointers, extra })
     }
 
@@ -198,7 +194,8 @@ driver_calls! {
         pointers: In<In<u8>>,
     ) {
         let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
-        let shape = Shape { grid, block, shared_bytes, cooperative: true };
+        let shape =
+            Shape { grid, block, dynamic_shared_bytes: shared_bytes, cooperative: true };
         let extra = In::from_address(0);
         launch(function, shape, stream, Parameters { pointers, extra })
     }

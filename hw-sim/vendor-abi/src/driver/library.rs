@@ -49,6 +49,17 @@ pub(super) fn function(handle: Handle) -> Outcome<Arc<Function>> {
     driver.functions.get(handle)
 }
 
+/// The function of a library's kernel in a context, the current one for 0.
+pub(super) fn function_for(kernel: Handle, context: Handle) -> Outcome<Handle> {
+    let driver = state::driver()?;
+    let kernel = driver.kernels.get(kernel)?;
+    let context = match context {
+        0 => state::current()?.1,
+        handle => driver.contexts.get_context(handle)?,
+    };
+    function_in(&kernel, &context)
+}
+
 /// A NUL-terminated copy of a name that lives as long as the process, as callers expect. Each name
 /// is copied once.
 pub(super) fn lasting_name(name: &str) -> *const c_char {

@@ -11,6 +11,7 @@ mod engine;
 mod event;
 mod fatbin;
 mod gate;
+mod graph;
 mod handles;
 mod image;
 mod launch;
@@ -33,6 +34,11 @@ const CALLS: &[&[(&str, *const ())]] = &[
     context::CALLS,
     copy::CALLS,
     event::CALLS,
+    graph::executable::CALLS,
+    graph::general::CALLS,
+    graph::nodes::CALLS,
+    graph::objects::CALLS,
+    graph::structure::CALLS,
     launch::CALLS,
     library::CALLS,
     memory::CALLS,

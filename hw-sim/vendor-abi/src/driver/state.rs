@@ -8,8 +8,8 @@ use super::handles::{Handle, HandleKind, Handles};
 use super::image::Image;
 use super::{call, gate, trace, visible};
 use hwsim_machine::description::Description;
-use hwsim_machine::driver::capture::Graph;
 use hwsim_machine::engine::Engines;
+use hwsim_machine::graph::{Executable, Graph, NodeId, UserObject};
 use hwsim_machine::memory::Rights;
 use hwsim_machine::{Context, Event, Function, Machine, Module, Stream};
 use std::cell::RefCell;
@@ -31,6 +31,11 @@ pub(crate) struct Driver {
     pub kernels: Handles<LibraryKernel>,
     pub pools: Handles<Pool>,
     pub graphs: Handles<Graph>,
+    pub nodes: Handles<GraphNode>,
+    /// Node handles by the nodes' numbers: asking twice gives the same handle.
+    pub node_handles: Mutex<HashMap<NodeId, Handle>>,
+    pub executables: Handles<Executable>,
+    pub user_objects: Handles<UserObject>,
     /// Function handles by module and name: asking twice gives the same handle.
     pub function_names: Mutex<HashMap<(Handle, String), Handle>>,
     pub primaries: Vec<Mutex<Primary>>,
@@ -71,6 +76,12 @@ pub(crate) struct Library {
 pub(crate) struct LibraryKernel {
     pub library: Arc<Library>,
     pub name: String,
+}
+
+/// A node of a graph.
+pub(crate) struct GraphNode {
+    pub graph: Arc<Graph>,
+    pub number: NodeId,
 }
 
 static DRIVER: OnceLock<Driver> = OnceLock::new();
@@ -138,6 +149,10 @@ pub(crate) fn initialise() -> Outcome {
         default_pools,
         pools,
         graphs: Handles::new(HandleKind::Graph),
+        nodes: Handles::new(HandleKind::GraphNode),
+        node_handles: Mutex::default(),
+        executables: Handles::new(HandleKind::Executable),
+        user_objects: Handles::new(HandleKind::UserObject),
         engines: OnceLock::new(),
     };
     assert!(DRIVER.set(driver).is_ok(), "only one thread builds the machine");

@@ -4,12 +4,13 @@ use super::call::{In, Out, driver_calls};
 use super::code::{INVALID_HANDLE, INVALID_VALUE, NOT_READY, NOT_SUPPORTED, Outcome, refuse};
 use super::handles::Handle;
 use super::state;
-use hwsim_machine::Stream;
 use hwsim_machine::command::Command;
+use hwsim_machine::graph::{HostFunction, MemoryOperation as NodeOperation, Work};
 use hwsim_machine::profile::MemoryOperations;
 use hwsim_machine::stream::StreamKind;
 use hwsim_machine::wait_value::{Condition, WaitValue, WriteValue};
 use std::ffi::{c_int, c_uint, c_void};
+use std::sync::Arc;
 
 /// `CU_STREAM_NON_BLOCKING`
 const NON_BLOCKING: c_uint = 1;
@@ -58,7 +59,7 @@ impl MemoryOperation {
         Ok(state::driver()?.machine.memory.check(self.address, size)?)
     }
 
-    fn wait(self) -> Outcome<Command> {
+    fn wait(self) -> Outcome<WaitValue> {
         self.check()?;
         let condition = match self.flags & !WAIT_FLUSH {
             0 => Condition::AtLeast,
@@ -68,20 +69,20 @@ impl MemoryOperation {
             flags => return refuse(INVALID_VALUE, format!("wait flags {flags:#x}")),
         };
         let Self { address, value, wide, .. } = self;
-        Ok(Command::WaitValue(WaitValue { address, value, condition, wide }))
+        Ok(WaitValue { address, value, condition, wide })
     }
 
     /// None for a write that is lost.
-    fn write(self, stream: &Stream) -> Outcome<Option<Command>> {
+    fn write(self, own: usize) -> Outcome<Option<WriteValue>> {
         self.check()?;
         if self.flags & !WRITE_NO_BARRIER != 0 {
             return refuse(INVALID_VALUE, format!("write flags {:#x}", self.flags));
         }
         let Self { address, value, wide, .. } = self;
-        let memory = &stream.context.machine.memory;
+        let memory = &state::driver()?.machine.memory;
         let elsewhere = || {
             let gpu = memory.find(address).and_then(|found| found.kind.gpu());
-            gpu.is_some_and(|gpu| gpu != stream.context.gpu)
+            gpu.is_some_and(|gpu| gpu != own)
         };
         match profile()? {
             MemoryOperations::OwnDrop if elsewhere() => return Ok(None),
@@ -90,7 +91,7 @@ impl MemoryOperation {
             }
             _ => {}
         }
-        Ok(Some(Command::WriteValue(WriteValue { address, value, wide })))
+        Ok(Some(WriteValue { address, value, wide }))
     }
 }
 
@@ -101,22 +102,22 @@ fn profile() -> Outcome<MemoryOperations> {
 
 fn wait(stream: Handle, operation: MemoryOperation) -> Outcome {
     let stream = state::stream(stream)?;
-    stream.submit(operation.wait()?);
+    stream.submit(Command::WaitValue(operation.wait()?));
     Ok(())
 }
 
 fn write(stream: Handle, operation: MemoryOperation) -> Outcome {
     let stream = state::stream(stream)?;
-    if let Some(command) = operation.write(&stream)? {
-        stream.submit(command);
+    if let Some(write) = operation.write(stream.context.gpu)? {
+        stream.submit(Command::WriteValue(write));
     }
     Ok(())
 }
 
 /// `CUstreamBatchMemOpParams`: six words; the first holds the operation.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 #[repr(C)]
-struct BatchOperation {
+pub(super) struct BatchOperation {
     operation: u32,
     _pad: u32,
     address: u64,
@@ -128,15 +129,53 @@ struct BatchOperation {
 
 const _: () = assert!(size_of::<BatchOperation>() == 48);
 
-fn batch(stream: Handle, count: c_uint, operations: In<BatchOperation>, flags: c_uint) -> Outcome {
-    let stream = state::stream(stream)?;
+impl BatchOperation {
+    /// Its bytes, as C has them.
+    pub fn bytes(&self) -> [u8; 48] {
+        let mut bytes = [0u8; 48];
+        bytes[..4].copy_from_slice(&self.operation.to_ne_bytes());
+        bytes[8..16].copy_from_slice(&self.address.to_ne_bytes());
+        bytes[16..24].copy_from_slice(&self.value.to_ne_bytes());
+        bytes[24..28].copy_from_slice(&self.flags.to_ne_bytes());
+        bytes
+    }
+
+    /// As a node of a graph has it, and as programs read it from there.
+    pub fn of(operation: &NodeOperation) -> Self {
+        let wide = |number: u32, wide: bool| if wide { number + 3 } else { number };
+        match *operation {
+            NodeOperation::Wait(wait) => {
+                let flags = match wait.condition {
+                    Condition::AtLeast => 0,
+                    Condition::Equal => 1,
+                    Condition::And => 2,
+                    Condition::Nor => 3,
+                };
+                let WaitValue { address, value, .. } = wait;
+                Self { operation: wide(1, wait.wide), address, value, flags, ..Self::default() }
+            }
+            NodeOperation::Write(write) => {
+                let WriteValue { address, value, .. } = write;
+                Self { operation: wide(2, write.wide), address, value, ..Self::default() }
+            }
+        }
+    }
+}
+
+/// What a batch of memory operations does; `own` is the GPU of its stream.
+pub(super) fn batch_of(
+    own: usize,
+    count: c_uint,
+    operations: In<BatchOperation>,
+    flags: c_uint,
+) -> Outcome<Vec<NodeOperation>> {
     if count > 256 || flags != 0 {
         return refuse(
             INVALID_VALUE,
             format!("{count} operations (at most 256), flags {flags:#x}"),
         );
     }
-    let commands: Vec<Option<Command>> = (0..count as usize)
+    let operations: Vec<Option<NodeOperation>> = (0..count as usize)
         .map(|index| {
             let op = operations.at(index).get()?;
             let wide = matches!(op.operation, 4 | 5);
@@ -144,29 +183,60 @@ fn batch(stream: Handle, count: c_uint, operations: In<BatchOperation>, flags: c
             let value = if wide { op.value } else { op.value & 0xffff_ffff };
             let operation = MemoryOperation { address, value, flags, wide };
             match op.operation {
-                1 | 4 => operation.wait().map(Some),
-                2 | 5 => operation.write(&stream),
+                1 | 4 => Ok(Some(NodeOperation::Wait(operation.wait()?))),
+                2 | 5 => Ok(operation.write(own)?.map(NodeOperation::Write)),
                 // Flush of remote writes, memory barrier: this memory is always coherent.
                 3 | 6 => Ok(None),
                 number => refuse(INVALID_VALUE, format!("memory operation {number}")),
             }
         })
         .collect::<Outcome<_>>()?;
-    for command in commands.into_iter().flatten() {
-        stream.submit(command);
+    Ok(operations.into_iter().flatten().collect())
+}
+
+fn batch(stream: Handle, count: c_uint, operations: In<BatchOperation>, flags: c_uint) -> Outcome {
+    let stream = state::stream(stream)?;
+    let operations = batch_of(stream.context.gpu, count, operations, flags)?;
+    if stream.is_captured() {
+        stream.note(Work::Memory(operations));
+        return Ok(());
+    }
+    for operation in operations {
+        stream.submit(match operation {
+            NodeOperation::Wait(wait) => Command::WaitValue(wait),
+            NodeOperation::Write(write) => Command::WriteValue(write),
+        });
     }
     Ok(())
 }
 
 /// A host function and its argument.
-struct HostFunction<F> {
+struct Callee<F> {
     function: F,
     argument: *mut c_void,
 }
 
 // SAFETY: the program hands function and argument to the driver to be used on another thread; that
 // is what the call is for.
-unsafe impl<F> Send for HostFunction<F> {}
+unsafe impl<F> Send for Callee<F> {}
+// SAFETY: as above; the driver calls it from one thread at a time.
+unsafe impl<F> Sync for Callee<F> {}
+
+/// `CUhostFn`
+pub(super) type Host = extern "C" fn(*mut c_void);
+
+/// A host function as streams and graphs call it: not at all where its context has failed.
+pub(super) fn host_function(function: Host, argument: *mut c_void) -> HostFunction {
+    let identity = [function as usize as u64, argument as u64];
+    let host = Callee { function, argument };
+    let call = move |outcome: hwsim_machine::error::Result<()>| {
+        let host = &host;
+        if outcome.is_ok() {
+            (host.function)(host.argument);
+        }
+    };
+    HostFunction { call: Arc::new(call), identity }
+}
 
 type Callback = extern "C" fn(Handle, u32, *mut c_void);
 
@@ -236,25 +306,24 @@ driver_calls! {
         _flags: c_uint,
     ) {
         // Managed memory is reachable from everywhere at all times.
-        state::stream(stream)?;
+        state::stream(stream)?.refuse_if_captured()?;
         Ok(state::driver()?.machine.memory.check(address, 1)?)
     }
 
     #[per_thread(cuLaunchHostFunc_ptsz)]
     fn cuLaunchHostFunc(
         stream: Handle,
-        function: Option<extern "C" fn(*mut c_void)>,
+        function: Option<Host>,
         argument: *mut c_void,
     ) {
         let stream = state::stream(stream)?;
         let Some(function) = function else { return Err(INVALID_VALUE.into()) };
-        let host = HostFunction { function, argument };
-        stream.submit(Command::HostCall(Box::new(move |outcome| {
-            let host = host;
-            if outcome.is_ok() {
-                (host.function)(host.argument);
-            }
-        })));
+        let host = host_function(function, argument);
+        if stream.is_captured() {
+            stream.note(Work::Host(host));
+        } else {
+            stream.submit(Command::HostCall(host.call));
+        }
         Ok(())
     }
 
@@ -269,9 +338,11 @@ driver_calls! {
         let Some(function) = callback.filter(|_| flags == 0) else {
             return Err(INVALID_VALUE.into());
         };
-        let host = HostFunction { function, argument };
-        stream.submit(Command::HostCall(Box::new(move |outcome| {
-            let host = host;
+        // A callback knows its stream, which a graph does not have.
+        stream.refuse_if_captured()?;
+        let host = Callee { function, argument };
+        stream.submit(Command::HostCall(Arc::new(move |outcome| {
+            let host = &host;
             let code = outcome.map_or_else(|error| super::code::Failure::from(error).code, |()| 0);
             (host.function)(handle, code, host.argument);
         })));

@@ -166,3 +166,18 @@ pub const VARIABLES: &str = "
     ret;
 }
 ";
+
+/// `count(address, value)`: adds to a 64-bit word.
+pub const COUNT: &str = "
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry count(.param .u64 address, .param .u64 value)
+{
+    .reg .b64 %rd<4>;
+    ld.param.u64 %rd1, [address];
+    ld.param.u64 %rd2, [value];
+    atom.global.sys.add.u64 %rd3, [%rd1], %rd2;
+    ret;
+}
+";

@@ -107,10 +107,10 @@ impl RankEngine {
         Ok(())
     }
 
-    /// A kernel that rings is about to run.
-    pub fn wake(&self) {
+    /// Launches up to number `count`, whose kernels ring, are about to be enqueued.
+    pub fn announce(&self, count: u64) {
         match self {
-            Self::Proxy { attached, .. } => attached.handle().wake(),
+            Self::Proxy { attached, .. } => attached.handle().announce(count),
             // Hardware does not sleep.
             Self::Device(_) => {}
         }

@@ -73,6 +73,7 @@ pub(super) fn attach(
         transport,
         alarm: process.clone(),
         watch: Some(Watch::new(state.rank, state.memory.record()?)?),
+        launches_ended: Some(state.memory.launches_ended()?),
     })?;
     let (own, memory) = (state.memory.endpoint(), &state.memory);
     for place in memory.layout.ports() {

@@ -1,0 +1,117 @@
+//! Launches of kernels that can be repeated.
+
+use crate::client::Client;
+use crate::command::Place;
+use crate::copy;
+use crate::error::Result;
+use crate::gpu::Footprint;
+use crate::kernel::KernelRun;
+use crate::memory::{GlobalMemory, View};
+use hwsim_ptx::{Kernel, Launch};
+use std::any::Any;
+use std::sync::Arc;
+
+/// Grid, block, and what else of a launch is not the kernel's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Blocks in each direction.
+    pub grid: [u32; 3],
+    /// Threads in each direction.
+    pub block: [u32; 3],
+    /// Dynamic shared memory, bytes.
+    pub dynamic_shared_bytes: u32,
+    /// All blocks must be resident at once.
+    pub cooperative: bool,
+}
+
+/// Where a kernel runs, and what keeps it loaded.
+pub(crate) struct KernelOrigin {
+    /// Its context.
+    pub place: Arc<dyn Place>,
+    /// Memory as it sees it.
+    pub view: View,
+    /// Multiprocessors of its GPU.
+    pub sm_count: u32,
+    /// Its function, which nothing here looks into: it keeps the kernel loaded.
+    pub _owner: Arc<dyn Any + Send + Sync>,
+}
+
+/// A launch of a kernel, with its parameters.
+#[derive(Clone)]
+pub struct KernelLaunch {
+    /// The kernel.
+    pub kernel: Arc<Kernel>,
+    /// Grid and block.
+    pub shape: Shape,
+    /// The parameters' bytes, laid out as the kernel wants them.
+    pub params: Vec<u8>,
+    pub(crate) footprint: Footprint,
+    pub(crate) origin: Arc<KernelOrigin>,
+}
+
+/// Workspace of a cooperative kernel that belongs to nobody's stream: the count of its barriers.
+pub(crate) struct GridWorkspace {
+    memory: Arc<GlobalMemory>,
+    context: u64,
+    /// Where it is.
+    pub address: u64,
+}
+
+impl GridWorkspace {
+    /// Bytes: its size, and the count.
+    const BYTES: usize = 16;
+
+    /// A fresh one on a GPU.
+    pub fn new(memory: &Arc<GlobalMemory>, gpu: usize, context: u64) -> Result<Self> {
+        let address = memory.allocate(gpu, Self::BYTES as u64, false, context)?;
+        let workspace = Self { memory: Arc::clone(memory), context, address };
+        let mut image = [0u8; Self::BYTES];
+        image[..4].copy_from_slice(&(Self::BYTES as u32).to_le_bytes());
+        copy::staged(memory, address, &image)?;
+        Ok(workspace)
+    }
+}
+
+impl Drop for GridWorkspace {
+    fn drop(&mut self) {
+        // A context that ended took it already, and another may have memory there now.
+        let found = self.memory.find(self.address);
+        let own = |context, base| context == self.context && base == self.address;
+        if found.is_some_and(|found| own(found.context, found.base)) {
+            let _ = self.memory.free(self.address);
+        }
+    }
+}
+
+impl KernelLaunch {
+    /// The number of the context in which it runs.
+    pub fn context(&self) -> u64 {
+        self.origin.place.context().0
+    }
+
+    /// The workspace that a launch needs, if it does. Launches of one executable graph follow each
+    /// other and share it.
+    pub(super) fn workspace(&self) -> Result<Option<GridWorkspace>> {
+        if !self.shape.cooperative {
+            return Ok(None);
+        }
+        let (context, gpu) = self.origin.place.context();
+        GridWorkspace::new(self.origin.view.memory(), gpu, context).map(Some)
+    }
+
+    /// The kernel on its way, for a client.
+    pub(crate) fn run(&self, client: Arc<dyn Client>, grid_workspace: u64) -> KernelRun {
+        let Shape { grid, block, dynamic_shared_bytes, .. } = self.shape;
+        let launch = Launch {
+            kernel: Arc::clone(&self.kernel),
+            grid,
+            block,
+            dynamic_shared_bytes,
+            params: self.params.clone(),
+            grid_id: self.origin.place.next_grid_id(),
+            sm_count: self.origin.sm_count,
+            grid_workspace,
+        };
+        KernelRun::new(launch, self.origin.view.again(), client, self.footprint)
+    }
+}
