@@ -135,8 +135,8 @@ impl Drop for FreedMemory {
     fn drop(&mut self) {
         // A context that has failed reports its error here once more; nobody can handle it.
         if Current::bind(&self.context).is_ok() {
-            // SAFETY: allocated by `with_zeros` and freed only here; owners drop it after all kernels
-            // and engines that know the address have ended.
+            // SAFETY: allocated by `with_zeros` and freed only here; owners drop it after all
+            // kernels and engines that know the address have ended.
             unsafe { sys::cuMemFree_v2(self.address) };
         }
     }

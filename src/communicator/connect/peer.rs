@@ -14,6 +14,8 @@ use std::sync::Arc;
 
 /// Signals are words of 8 bytes, and engines write them whole.
 const SIGNAL_ALIGN: u64 = 8;
+/// Bytes of memory in which one rank tries to reach another one.
+const TRIAL_BYTES: u64 = 16;
 /// Kernels read slots 16 bytes at a time.
 const STAGING_ALIGN: u64 = 16;
 
@@ -81,6 +83,16 @@ impl Peer {
             signal: endpoint.signals.wrapping_add(place.signal),
             slots: endpoint.staging.wrapping_add(place.slots),
         }
+    }
+
+    /// Where rank `from` may try, before anybody runs, whether its data arrives: it alone writes
+    /// there. These places stand close together in memory that the peer uses in any case. In a slot
+    /// of each pair they would touch all of it. None where messages go through host memory.
+    pub(super) fn trial(&self, from: Rank) -> Option<u64> {
+        let offset = u64::from(from.0) * TRIAL_BYTES;
+        // What ranks of other nodes write may lie elsewhere.
+        let fits = offset + TRIAL_BYTES <= self.layout.inter_node().staging;
+        (fits && self.host.is_none()).then(|| self.endpoint.staging + offset)
     }
 
     /// A rank of another node: addresses are its own, and only an adapter reaches them.

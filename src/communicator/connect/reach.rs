@@ -132,7 +132,7 @@ fn targets<'a>(state: &RankState, select: impl Fn(Rank) -> Option<&'a Peer>) -> 
         let target = Target {
             peer: port.peer,
             signal: addresses.signal,
-            data: data.map(|_| addresses.slots),
+            data: data.map(|_| there.trial(state.rank).unwrap_or(addresses.slots)),
         };
         let known = targets.entry(port.peer).or_insert(target);
         *known = if known.data.is_none() { target } else { *known };

@@ -1,7 +1,8 @@
 //! The doorbell ring of a rank whose engine is a device: a channel of it, and the ring's pages as
 //! kernels reach them.
 
-use super::layout::{Geometry, Layout};
+use super::geometry::Geometry;
+use super::layout::Layout;
 use crate::engine::device::{Candidate, Channel, Need, claim};
 use crate::error::Result;
 use crate::gpu::{IoMemory, pci_address};

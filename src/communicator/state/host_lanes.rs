@@ -89,7 +89,7 @@ impl HostLanes {
 
 #[cfg(test)]
 mod tests {
-    use super::super::layout::{Geometry, Nodes};
+    use super::super::geometry::{Geometry, Nodes};
     use super::super::reach::Obstacle;
     use super::*;
     use crate::settings::Settings;

@@ -1,8 +1,9 @@
 //! The memory of one rank that its kernels, its engine and its peers' engines share.
 
 use super::doorbell::Doorbell;
+use super::geometry::Geometry;
 use super::host_lanes::HostLanes;
-use super::layout::{Geometry, Layout, Offsets, PortPlace};
+use super::layout::{Layout, Offsets, PortPlace};
 use crate::engine::RegionDescriptor;
 use crate::engine::device::Channel;
 use crate::error::{Error, Result};
@@ -127,8 +128,8 @@ pub(crate) enum ForAdapter {
 }
 
 impl RankMemory {
-    /// Allocates everything; nothing is written but zeros, where somebody relies on them. The ring of a device engine is missing
-    /// until [`with_doorbell`](Self::with_doorbell) brings it.
+    /// Allocates everything; zeros are written where somebody relies on them. The ring of a device
+    /// engine is missing until [`with_doorbell`](Self::with_doorbell) brings it.
     pub fn new(
         context: &Arc<CudaContext>,
         geometry: &Geometry,

@@ -1,7 +1,7 @@
 //! What a communicator knows and holds: everything that calls read and change.
 //!
 //! * `process`: what the ranks of one process share; `rank`: one rank, as the others see it
-//! * `layout`, `memory`: lanes and ports, and where they lie in each rank's memory
+//! * `geometry`, `layout`, `memory`: lanes and ports, and where they lie in each rank's memory
 //! * `reach`: which ranks of a node do not reach each other's memory; `host_lanes`: the host memory
 //!   through which their messages go
 //! * `doorbell`: the channel of a device engine
@@ -20,6 +20,7 @@ mod backlog;
 mod barrier;
 mod doorbell;
 mod exported;
+mod geometry;
 mod halves;
 mod host_lanes;
 mod kept;
@@ -41,9 +42,10 @@ mod tidy;
 
 pub(super) use doorbell::{Doorbell, STEP_TIMEOUT};
 pub(super) use exported::ExportedMemory;
+pub(super) use geometry::{Geometry, Nodes};
 pub(super) use host_lanes::{HostLanes, HostLayout};
 pub(super) use launcher::Launcher;
-pub(super) use layout::{Geometry, Layout, Nodes, Offsets, PortPlace};
+pub(super) use layout::{Layout, Offsets, PortPlace};
 pub(super) use memory::{Endpoint, ForAdapter, InterNodeSlotMemory, RankMemory};
 pub(super) use plans::{Encoded, PlanKey, Prepared, Resident};
 pub(super) use process::{ProcessState, agreed_settings};

@@ -3,7 +3,7 @@
 //! the control planes that lead to ranks of other processes.
 
 use super::barrier::ProcessBarrier;
-use super::layout::{Geometry, Nodes};
+use super::geometry::{Geometry, Nodes};
 use super::plans::PlanCache;
 use super::posted::Posted;
 use super::rank::RankState;

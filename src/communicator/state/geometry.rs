@@ -1,0 +1,282 @@
+//! Which lanes a communicator has: what follows from the number of ranks, how they are spread over
+//! nodes, and a few settings, and so is the same on all ranks.
+
+use crate::error::{Error, Result};
+use crate::id::EngineKind;
+use crate::plan::{ALL_PAIRS_RANKS_MAX, GRANULE_BYTES, Limits, Side, SlotShape};
+use crate::settings::Settings;
+use std::ops::Range;
+
+/// What must be equal on all ranks for their layouts to match.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Geometry {
+    /// Number of ranks.
+    pub rank_count: u32,
+    /// The most blocks of one collective: lanes between neighbours of the ring.
+    pub blocks: u32,
+    /// Bytes of one slot between neighbours.
+    pub slot_bytes: u32,
+    /// Bytes of one slot between other ranks.
+    pub pair_slot_bytes: u32,
+    /// Slots of one lane, of those that are not LL lanes.
+    pub slot_count: u32,
+    /// How ranks are spread over nodes.
+    pub nodes: Nodes,
+    /// Bytes of data that one LL message holds; 0: no LL lanes.
+    pub low_latency_bytes: u32,
+    /// What drains the rings, on every rank.
+    pub engine: EngineKind,
+}
+
+/// How ranks are spread over nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Nodes {
+    /// All on one.
+    One,
+    /// So many ranks on each, one after the other.
+    Even {
+        /// Ranks of each node.
+        ranks: u32,
+    },
+    /// In some other way.
+    Uneven,
+}
+
+impl Nodes {
+    /// Of ranks whose nodes have these names.
+    pub fn of(hosts: &[String]) -> Self {
+        let ranks = hosts.iter().take_while(|host| **host == hosts[0]).count();
+        let mut first_hosts: Vec<&String> = hosts.iter().step_by(ranks.max(1)).collect();
+        let same = |group: &[String]| group.len() == ranks && group.iter().all(|h| *h == group[0]);
+        let even = ranks > 0 && hosts.chunks(ranks).all(same);
+        let count = first_hosts.len();
+        first_hosts.sort_unstable();
+        first_hosts.dedup();
+        match (even && first_hosts.len() == count, count) {
+            (true, 1) => Self::One,
+            (true, _) => Self::Even { ranks: ranks as u32 },
+            (false, _) => Self::Uneven,
+        }
+    }
+}
+
+impl Geometry {
+    /// The most ranks of a communicator: as many as were tried. Each pair takes two routes of each
+    /// rank, or four where messages go through host memory, and a descriptor names one of 65,536.
+    pub const RANKS_MAX: u32 = 256;
+
+    /// Slots between ranks that are no neighbours do not shrink below this: a transfer of so few
+    /// bytes costs as much as one of none.
+    const PAIR_SLOT_BYTES_MIN: u32 = 512;
+    /// What all of them take at most, where no setting says it: those of 64 ranks are not shrunk.
+    const PAIRS_BYTES_USUAL: u64 = 64 << 20;
+
+    /// The geometry that `settings` ask for. Slots between ranks that are no neighbours are as large
+    /// as all of them fit into [`Settings::staging_bytes`].
+    ///
+    /// All of them are there from the beginning, in one allocation: drivers do not let memory be
+    /// allocated beside collectives that run, and a rank may write into a peer's slots before the
+    /// peer's thread has come to the call. What is computed needs nobody's answer.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] where they do not fit.
+    pub fn new(rank_count: u32, nodes: Nodes, settings: &Settings) -> Result<Self> {
+        let mut geometry = Self::with_slots_of_pairs(rank_count, nodes, settings, 0);
+        // Every rank has as many neighbours as the first one.
+        let neighbours = geometry.successors(0).count() + geometry.predecessors(0).count();
+        let lanes = 2 * (u64::from(rank_count) - 1) - neighbours as u64;
+        let bytes = |is_near| geometry.lanes(Side::Send, is_near).staging;
+        // What is not shrunk: slots between neighbours, and those of LL lanes.
+        let near = neighbours as u64 * bytes(true) + lanes * bytes(false);
+        let slots = lanes * u64::from(settings.slot_count);
+        let all = settings.staging_bytes.unwrap_or(near + Self::PAIRS_BYTES_USUAL);
+        let bytes_max = Limits::pair_slot_bytes_max(settings.slot_bytes);
+        let fits = all.saturating_sub(near).checked_div(slots).unwrap_or(u64::MAX);
+        let bytes = fits.min(bytes_max.into()) as u32;
+        geometry.pair_slot_bytes = bytes - bytes % GRANULE_BYTES as u32;
+        if near > all || bytes < Self::PAIR_SLOT_BYTES_MIN {
+            let least = near + slots * u64::from(Self::PAIR_SLOT_BYTES_MIN);
+            return Err(Error::Setting {
+                name: "RINGDOVE_STAGING_BYTES".into(),
+                value: settings.staging_bytes.map_or("".into(), |bytes| bytes.to_string()),
+                expected: format!(
+                    "at least {least} for {rank_count} ranks, or less of RINGDOVE_BLOCKS, \
+                     RINGDOVE_SLOTS and RINGDOVE_SLOT_BYTES"
+                ),
+            });
+        }
+        Ok(geometry)
+    }
+
+    fn with_slots_of_pairs(
+        rank_count: u32,
+        nodes: Nodes,
+        settings: &Settings,
+        pair_slot_bytes: u32,
+    ) -> Self {
+        Self {
+            rank_count,
+            blocks: settings.blocks_max,
+            slot_bytes: settings.slot_bytes,
+            pair_slot_bytes,
+            slot_count: settings.slot_count,
+            nodes,
+            // A word of data and its flag are known to stay together within a node, and from one
+            // device engine to another (R13).
+            low_latency_bytes: match (nodes, settings.engine) {
+                (Nodes::One, _) | (_, EngineKind::Device) if rank_count <= ALL_PAIRS_RANKS_MAX => {
+                    settings.low_latency_bytes
+                }
+                _ => 0,
+            },
+            engine: settings.engine,
+        }
+    }
+
+    /// What a plan may use, with slots of `slot_bytes`.
+    pub fn limits(&self, slot_bytes: u32) -> Limits {
+        Limits {
+            blocks_max: self.blocks,
+            slot_bytes,
+            pair_slot_bytes: self.pair_slot_bytes,
+            slot_count: self.slot_count,
+            low_latency_bytes: self.low_latency_bytes,
+            ranks_per_node: self.ranks_per_node(),
+        }
+    }
+
+    /// Ranks of each node where plans distinguish nodes, else 0.
+    pub fn ranks_per_node(&self) -> u32 {
+        match self.nodes {
+            Nodes::Even { ranks } => ranks,
+            Nodes::One | Nodes::Uneven => 0,
+        }
+    }
+
+    /// Do the two run on different nodes, as far as layouts distinguish nodes?
+    pub fn are_apart(&self, one: u32, other: u32) -> bool {
+        matches!(self.nodes, Nodes::Even { ranks } if one / ranks != other / ranks)
+    }
+
+    /// The ranks to which a collective sends much from `rank`: around a ring, or, where a node has
+    /// several ranks, around the node and along the rail.
+    pub(super) fn successors(&self, rank: u32) -> impl Iterator<Item = u32> {
+        self.at_distance(rank, |place, ring| (place + 1) % ring)
+    }
+
+    /// The ranks whose successor `rank` is.
+    pub(super) fn predecessors(&self, rank: u32) -> impl Iterator<Item = u32> {
+        self.at_distance(rank, |place, ring| (place + ring - 1) % ring)
+    }
+
+    /// One step from `rank` on each of its rings; `step` goes from a place of a ring to another.
+    fn at_distance(&self, rank: u32, step: impl Fn(u32, u32) -> u32) -> impl Iterator<Item = u32> {
+        let count = self.rank_count;
+        let both = match self.nodes {
+            Nodes::Even { ranks } if ranks > 1 => {
+                let (node, place) = (rank / ranks, rank % ranks);
+                let on_rail = step(node, count / ranks) * ranks + place;
+                [Some(node * ranks + step(place, ranks)), Some(on_rail)]
+            }
+            _ => [Some(step(rank, count)), None],
+        };
+        both.into_iter().flatten().filter(move |&other| other != rank)
+    }
+
+    /// Does a collective send much from one to the other?
+    pub(super) fn are_neighbours(&self, from: u32, to: u32) -> bool {
+        self.successors(from).any(|next| next == to)
+    }
+
+    /// What one end of all lanes from one rank to another takes.
+    pub(super) fn lanes(&self, side: Side, between_neighbours: bool) -> Sizes {
+        let low_latency = match self.low_latency_slots() {
+            Some(slots) => Sizes { ports: 1, staging: bytes(slots), direct: 0 },
+            None => Sizes::default(),
+        };
+        let slots = bytes(self.slots(between_neighbours));
+        let others = match between_neighbours {
+            true => Sizes {
+                ports: 2 * self.blocks,
+                staging: u64::from(self.blocks) * slots,
+                direct: if side == Side::Send { self.blocks } else { 0 },
+            },
+            false => Sizes { ports: 1, staging: slots, direct: 0 },
+        };
+        low_latency.and(others)
+    }
+
+    /// Slots of a lane that has any and is no LL lane.
+    pub(super) fn slots(&self, between_neighbours: bool) -> SlotShape {
+        let bytes = if between_neighbours { self.slot_bytes } else { self.pair_slot_bytes };
+        SlotShape { bytes, count: self.slot_count }
+    }
+
+    /// Slots of an LL lane, where there are such lanes.
+    pub(super) fn low_latency_slots(&self) -> Option<SlotShape> {
+        let has_any = self.low_latency_bytes > 0;
+        has_any.then(|| self.limits(self.slot_bytes).low_latency_slots())
+    }
+
+    /// The ranks of `rank`'s node, as far as layouts distinguish nodes.
+    pub(super) fn node_of(&self, rank: u32) -> Range<u32> {
+        match self.nodes {
+            Nodes::Even { ranks } => {
+                let first = rank / ranks * ranks;
+                first..first + ranks
+            }
+            Nodes::One | Nodes::Uneven => 0..self.rank_count,
+        }
+    }
+}
+
+/// What ports take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sizes {
+    pub ports: u32,
+    /// Bytes of slots.
+    pub staging: u64,
+    /// Lanes without slots.
+    pub direct: u32,
+}
+
+impl Sizes {
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            ports: self.ports + other.ports,
+            staging: self.staging + other.staging,
+            direct: self.direct + other.direct,
+        }
+    }
+
+    pub fn times(self, count: u32) -> Self {
+        Self {
+            ports: self.ports * count,
+            staging: self.staging * u64::from(count),
+            direct: self.direct * count,
+        }
+    }
+}
+
+/// Bytes of all slots of a lane.
+pub(super) fn bytes(slots: SlotShape) -> u64 {
+    u64::from(slots.bytes) * u64::from(slots.count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_are_even_only_where_blocks_of_one_size_follow_one_another() {
+        let of = |names: &str| {
+            Nodes::of(&names.chars().map(|name| name.to_string()).collect::<Vec<_>>())
+        };
+        assert_eq!(of("aaaa"), Nodes::One);
+        assert_eq!(of("aabb"), Nodes::Even { ranks: 2 });
+        assert_eq!(of("abc"), Nodes::Even { ranks: 1 });
+        for uneven in ["aab", "abab", "abba", "aabbb"] {
+            assert_eq!(of(uneven), Nodes::Uneven, "{uneven}");
+        }
+    }
+}
