@@ -71,8 +71,8 @@ impl Geometry {
     /// What all of them take at most, where no setting says it: those of 64 ranks are not shrunk.
     const PAIRS_BYTES_USUAL: u64 = 64 << 20;
 
-    /// The geometry that `settings` ask for. Slots between ranks that are no neighbours are as large
-    /// as all of them fit into [`Settings::staging_bytes`].
+    /// The geometry that `settings` ask for. Slots between ranks that are no neighbours are as
+    /// large as all of them fit into [`Settings::staging_bytes`].
     ///
     /// All of them are there from the beginning, in one allocation: drivers do not let memory be
     /// allocated beside collectives that run, and a rank may write into a peer's slots before the
