@@ -61,9 +61,9 @@ impl Nodes {
 }
 
 impl Geometry {
-    /// The most ranks of a communicator: as many as were tried. Each pair takes two routes of each
-    /// rank, or four where messages go through host memory, and a descriptor names one of 65,536.
-    pub const RANKS_MAX: u32 = 256;
+    /// The most ranks of a communicator: as many as collectives were tried with. Each pair takes
+    /// two routes of each rank, or four through host memory, and a descriptor names one of 65,536.
+    pub const RANKS_MAX: u32 = 64;
 
     /// Slots between ranks that are no neighbours do not shrink below this: a transfer of so few
     /// bytes costs as much as one of none.
@@ -71,8 +71,8 @@ impl Geometry {
     /// What all of them take at most, where no setting says it: those of 64 ranks are not shrunk.
     const PAIRS_BYTES_USUAL: u64 = 64 << 20;
 
-    /// The geometry that `settings` ask for. Slots between ranks that are no neighbours are as large
-    /// as all of them fit into [`Settings::staging_bytes`].
+    /// The geometry that `settings` ask for. Slots between ranks that are no neighbours are as
+    /// large as all of them fit into [`Settings::staging_bytes`].
     ///
     /// All of them are there from the beginning, in one allocation: drivers do not let memory be
     /// allocated beside collectives that run, and a rank may write into a peer's slots before the

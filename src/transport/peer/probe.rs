@@ -24,7 +24,7 @@ const PATTERN: u64 = 0x5249_4e47_0000_0000;
 /// A pair that needs longer than this is as good as one that lies.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// A place in a peer's memory which this rank alone writes. It holds zeros, and holds them again
+/// A place in a peer's memory which this rank alone writes. The signal holds zeros; both hold them
 /// after the probe.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target {
