@@ -160,7 +160,6 @@ impl Endpoint {
 }
 
 /// Stands for what adds peers and memory to a transport; there is no such value.
-#[derive(Clone)]
 pub enum VerbsControl {}
 
 impl VerbsControl {

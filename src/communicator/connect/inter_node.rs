@@ -49,7 +49,7 @@ pub(super) struct InterNodeSetup {
 
 /// What must live as long as the engine may use it.
 pub(super) struct InterNodeConnections {
-    control: VerbsControl,
+    control: Arc<VerbsControl>,
     /// Answers requests of other ranks.
     _connector: Arc<Connector>,
     ranks: Vec<Rank>,
@@ -282,6 +282,7 @@ impl InterNodeSetup {
         let words = state.memory.words(&state.context)?;
         let writer = Box::new(StreamWriter::new(&state.context, words)?);
         let (mut transport, control) = VerbsTransport::new(&self.adapter.adapter, writer)?;
+        let control = Arc::new(control);
         for region in &self.adapter.regions {
             control.add_local(region)?;
         }

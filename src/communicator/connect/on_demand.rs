@@ -51,7 +51,7 @@ enum State {
 pub(super) struct Connector {
     rank: Rank,
     adapter: Arc<Adapter>,
-    control: VerbsControl,
+    control: Arc<VerbsControl>,
     plane: Weak<ControlPlane>,
     layout: Layout,
     /// Signals and staging memory of each rank on another node.
@@ -67,7 +67,7 @@ pub(super) struct Parts<'a> {
     pub rank: Rank,
     pub layout: Layout,
     pub adapter: &'a Arc<Adapter>,
-    pub control: &'a VerbsControl,
+    pub control: &'a Arc<VerbsControl>,
     pub plane: &'a Arc<ControlPlane>,
     pub remote: HashMap<Rank, [RemoteRegion; 2]>,
     /// How long a connection may take.

@@ -22,8 +22,7 @@ pub(super) enum Command {
 }
 
 /// Adds peers and memory to a transport. What was added before a doorbell rang is known when
-/// its transfer is submitted. Clones reach the same transport.
-#[derive(Clone)]
+/// its transfer is submitted.
 pub struct VerbsControl {
     sender: Sender<Command>,
     sent: Arc<AtomicU64>,
