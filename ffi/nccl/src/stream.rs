@@ -91,7 +91,8 @@ impl Bridge {
         &self.stream
     }
 
-    /// Refuses a stream that is being captured: nothing would run, and other ranks would wait.
+    /// Refuses a stream whose capture takes no more work. One that is being captured is taken:
+    /// `enter` and `leave` make the communicator's stream a branch of its graph.
     ///
     /// # Safety
     /// `stream` is a stream of the communicator's device.
@@ -101,10 +102,10 @@ impl Bridge {
         // SAFETY: the caller names a stream of this context, which is current.
         check("cuStreamIsCapturing", unsafe { sys::cuStreamIsCapturing(stream, &mut status) })?;
         match status {
-            sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE => Ok(()),
-            _ => Err(Failure::usage(
-                "the stream is being captured, and ringdove takes part in no CUDA graph yet",
-            )),
+            sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_INVALIDATED => {
+                Err(Failure::usage("the capture of the stream was invalidated by another call"))
+            }
+            _ => Ok(()),
         }
     }
 

@@ -352,6 +352,43 @@ static void leave(void) {
     REFUSED(ncclInvalidArgument, "comm", ncclCommDestroy(comms[0]));
 }
 
+/* A graph of two collectives, with what the host has put into the buffers before each launch. */
+static void graphs(void) {
+    CUgraph graph;
+    CUgraphExec graphs[RANKS];
+    for (int r = 0; r < RANKS; r++) {
+        CUDA(cuCtxSetCurrent(contexts[r]));
+        CUDA(cuStreamBeginCapture(streams[r], CU_STREAM_CAPTURE_MODE_RELAXED));
+    }
+    for (int call = 0; call < 2; call++) {
+        OK(ncclGroupStart());
+        for (int r = 0; r < RANKS; r++)
+            OK(ncclAllReduce(call ? receives[r] : sends[r], receives[r], COUNT, ncclFloat,
+                             call ? ncclMax : ncclSum, comms[r], streams[r]));
+        OK(ncclGroupEnd());
+    }
+    for (int r = 0; r < RANKS; r++) {
+        CUDA(cuCtxSetCurrent(contexts[r]));
+        CUDA(cuStreamEndCapture(streams[r], &graph));
+        CUDA(cuGraphInstantiateWithFlags(&graphs[r], graph, 0));
+        CUDA(cuGraphDestroy(graph));
+    }
+    for (int launch = 0; launch < 3; launch++) {
+        fill();
+        for (int r = 0; r < RANKS; r++) {
+            CUDA(cuCtxSetCurrent(contexts[r]));
+            CUDA(cuGraphLaunch(graphs[r], streams[r]));
+        }
+        COMPARE("graph", COUNT, w_sum);
+        EACH(ncclAllReduce(sends[r], receives[r], COUNT, ncclFloat, ncclSum, comms[r], streams[r]));
+        COMPARE("between graphs", COUNT, w_sum);
+    }
+    for (int r = 0; r < RANKS; r++) {
+        CUDA(cuCtxSetCurrent(contexts[r]));
+        CUDA(cuGraphExecDestroy(graphs[r]));
+    }
+}
+
 /* Waits for rank 0's work, which waits for the others. */
 static void *finalize(void *thread) {
     *(_Atomic pid_t *)thread = gettid();
@@ -413,6 +450,7 @@ int main(void) {
     badly();
     memory();
     split();
+    graphs();
     collectives();
     leave();
 

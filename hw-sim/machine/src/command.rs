@@ -17,7 +17,7 @@ pub type HostCall = Arc<dyn Fn(Result<()>) + Send + Sync>;
 pub enum Progress {
     /// It is done.
     Done,
-    /// Somebody calls [`Client::head_done`] when it is.
+    /// Somebody calls `Client::head_done` when it is.
     Later,
 }
 

@@ -109,7 +109,7 @@ impl CallMatcher {
         } else {
             let posted = &self.collectives[index];
             let call = format_args!("collective {number}");
-            compare(&call, (rank, &signature), (posted.rank, &posted.signature))?;
+            compare(&call, rank, &signature, posted.rank, &posted.signature)?;
         }
         let posted = &mut self.collectives[index];
         posted.calls += 1;
@@ -176,7 +176,7 @@ impl CallMatcher {
         let peer = if rank == from { to } else { from };
         let theirs = waiting.signatures.pop_front().expect("checked to be non-empty");
         let call = format_args!("a message from {from} to {to}");
-        compare(&call, (rank, &signature), (peer, &theirs))
+        compare(&call, rank, &signature, peer, &theirs)
     }
 
     fn too_far(&self, rank: Rank, number: u64) -> Error {

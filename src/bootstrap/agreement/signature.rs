@@ -42,8 +42,10 @@ impl Display for Value {
 /// Compares `theirs` with `ours` and names the first difference.
 pub(crate) fn compare(
     call: &dyn Display,
-    (rank, ours): (Rank, &Signature),
-    (peer, theirs): (Rank, &Signature),
+    rank: Rank,
+    ours: &Signature,
+    peer: Rank,
+    theirs: &Signature,
 ) -> Result<()> {
     let differs = |((name, our_value), (_, their_value)): (&(Cow<str>, Value), &(_, Value))| {
         (our_value != their_value).then(|| Error::Disagreement {

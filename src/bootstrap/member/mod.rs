@@ -335,7 +335,7 @@ impl Member {
                 self.shared.receive(child.rank, behind);
             }
             Message::Note { from: source, to } if is_above || is_child => {
-                self.note(net, from, (source, to), behind);
+                self.note(net, from, source, to, behind);
             }
             Message::Leaving if is_above || is_child => self.neighbour_leaves(net, from),
             // Of a neighbour that is none any more, or was refused.

@@ -10,7 +10,7 @@ impl Member {
     /// Sends a note of this rank on its way.
     pub(super) fn send_note(&mut self, net: &mut Net, to: Rank, bytes: &[u8]) {
         let from = self.me();
-        self.pass_note(net, (from, to), bytes);
+        self.pass_note(net, from, to, bytes);
     }
 
     /// A note has come in over `at`.
@@ -18,16 +18,17 @@ impl Member {
         &mut self,
         net: &mut Net,
         at: ConnectionId,
-        (from, to): (Rank, Rank),
+        from: Rank,
+        to: Rank,
         bytes: &[u8],
     ) {
         if let Some(fault) = self.misplaced_note(at, from, to) {
             return self.fail(net, fault);
         }
-        self.pass_note(net, (from, to), bytes);
+        self.pass_note(net, from, to, bytes);
     }
 
-    fn pass_note(&mut self, net: &mut Net, (from, to): (Rank, Rank), bytes: &[u8]) {
+    fn pass_note(&mut self, net: &mut Net, from: Rank, to: Rank, bytes: &[u8]) {
         if to == self.me() {
             return self.shared.receive_note(from, bytes);
         }

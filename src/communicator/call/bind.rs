@@ -43,13 +43,14 @@ pub(super) fn group(
     rank: &ConnectedRank,
     launcher: &mut Launcher,
     call: &GroupCall,
-    (stream, capture): (&CudaStream, Option<u64>),
+    stream: &CudaStream,
+    capture: Option<u64>,
 ) -> Result<LaunchArguments> {
     let plans = &mut launcher.plans;
     Ok(LaunchArguments {
         communicator: rank.state.memory.communicator(),
         data_type: DataType::U8 as u32,
-        addresses: plans.table(&call.transfers, &call.addresses, (stream, capture))?,
+        addresses: plans.table(&call.transfers, &call.addresses, stream, capture)?,
         address_count: call.addresses.len() as u32,
         ..LaunchArguments::default()
     })

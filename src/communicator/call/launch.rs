@@ -20,16 +20,23 @@ pub(super) fn enter(
     launcher.order(stream, capture)
 }
 
-/// Launches `plan` on `stream`.
+/// What is launched, and on which stream.
+pub(super) struct Launch<'a> {
+    pub plan: &'a Resident,
+    pub stream: &'a Arc<CudaStream>,
+    /// The number of the capture that the stream is in.
+    pub capture: Option<u64>,
+}
+
+/// Launches a plan.
 ///
 /// # Errors
 /// As [`enter`].
 pub(super) fn launch(
     rank: &ConnectedRank,
     launcher: &mut Launcher,
-    plan: &Resident,
+    Launch { plan, stream, capture }: Launch<'_>,
     arguments: &mut LaunchArguments,
-    (stream, capture): (&Arc<CudaStream>, Option<u64>),
 ) -> Result<()> {
     rank.engine().announce(launcher.announced());
     launcher.launch(plan, arguments, stream, capture)

@@ -66,10 +66,15 @@ pub(super) fn collective(
     }
     let mut enqueue = || {
         launch::enter(&mut launcher, stream, capture)?;
-        let plan = plan::collective(rank, &mut launcher, &request, (stream, capture))?;
+        let plan = plan::collective(rank, &mut launcher, &request, stream, capture)?;
         let routes = connect::collective(rank, &mut launcher, registered)?;
         let mut arguments = bind::collective(rank, call, registered, routes);
-        launch::launch(rank, &mut launcher, &plan, &mut arguments, (stream, capture))
+        launch::launch(
+            rank,
+            &mut launcher,
+            launch::Launch { plan: &plan, stream, capture },
+            &mut arguments,
+        )
     };
     // All ranks have agreed on the call and would wait for this one.
     enqueue().map_err(|error| rank.fail(error))
@@ -114,9 +119,14 @@ pub(super) fn group(
     agree::group(rank, call)?;
     let enqueue = || {
         launch::enter(&mut launcher, stream, capture)?;
-        let plan = plan::resident(&mut launcher, plan, (stream, capture))?;
-        let mut arguments = bind::group(rank, &mut launcher, call, (stream, capture))?;
-        launch::launch(rank, &mut launcher, &plan, &mut arguments, (stream, capture))
+        let plan = plan::resident(&mut launcher, plan, stream, capture)?;
+        let mut arguments = bind::group(rank, &mut launcher, call, stream, capture)?;
+        launch::launch(
+            rank,
+            &mut launcher,
+            launch::Launch { plan: &plan, stream, capture },
+            &mut arguments,
+        )
     };
     enqueue().map_err(|error| rank.fail(error))
 }

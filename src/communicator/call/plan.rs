@@ -16,7 +16,8 @@ pub(super) fn collective(
     rank: &ConnectedRank,
     launcher: &mut Launcher,
     request: &CollectiveRequest,
-    (stream, capture): (&CudaStream, Option<u64>),
+    stream: &CudaStream,
+    capture: Option<u64>,
 ) -> Result<Resident> {
     let prepared = launcher.plans.prepare(PlanKey::Collective(request), capture, || {
         let verified = match request.rank_count <= plan::PROVED_RANKS_MAX {
@@ -67,7 +68,8 @@ pub(super) fn group<'a>(
 pub(super) fn resident(
     launcher: &mut Launcher,
     plan: Prepared<'_>,
-    (stream, capture): (&CudaStream, Option<u64>),
+    stream: &CudaStream,
+    capture: Option<u64>,
 ) -> Result<Resident> {
     launcher.plans.resident(plan, stream, capture)
 }

@@ -80,7 +80,8 @@ pub(super) fn create(context: &Arc<CudaContext>, bytes: u64) -> Result<(HostMemo
 /// [`Error::Cuda`] where the driver cannot pin it.
 pub(super) fn open(
     context: &Arc<CudaContext>,
-    (rank, name): (Rank, Option<SharedName>),
+    rank: Rank,
+    name: Option<SharedName>,
     bytes: u64,
 ) -> Result<HostMemory> {
     const WHAT: &str = "its host memory";

@@ -37,7 +37,7 @@ pub(in crate::communicator) fn init_all(
     let geometry = geometry(count, Nodes::One, settings)?;
     let process = Arc::new(ProcessState::new(geometry));
     for (rank, context) in (0..).zip(contexts) {
-        let state = rank_state(context, &geometry, (Rank(rank), rank as usize), settings)?;
+        let state = rank_state(context, &geometry, Rank(rank), rank as usize, settings)?;
         process.join(state, &geometry)?;
     }
     start_in_process(&process, &(0..count).map(Rank).collect::<Vec<_>>(), settings)
@@ -76,7 +76,7 @@ fn init_threads(
     let geometry = geometry(rank_count, Nodes::One, settings)?;
     let process = process_of(id, geometry);
     for (&rank, context) in ranks.iter().zip(contexts) {
-        let state = rank_state(context, &geometry, (rank, rank.index()), settings)?;
+        let state = rank_state(context, &geometry, rank, rank.index(), settings)?;
         process.join(state, &geometry)?;
     }
     let connected = start_in_process(&process, ranks, settings);
@@ -100,12 +100,12 @@ fn connect_processes(
     let by_channel = geometry.engine == EngineKind::Device;
     let with_adapters = match geometry.nodes {
         Nodes::Even { .. } | Nodes::Uneven if !by_channel => {
-            states_with_adapters(&geometry, (contexts, planes), &hosts, settings)?
+            states_with_adapters(&geometry, contexts, planes, &hosts, settings)?
         }
         _ => {
             let state = |(plane, context): (&Arc<ControlPlane>, _)| {
                 let number = nodes::number_on_node(&hosts, plane.rank());
-                Ok((rank_state(context, &geometry, (plane.rank(), number), settings)?, None))
+                Ok((rank_state(context, &geometry, plane.rank(), number, settings)?, None))
             };
             planes.iter().zip(contexts).map(state).collect::<Result<Vec<_>>>()?
         }
@@ -122,9 +122,9 @@ fn connect_processes(
     let infos = exchange(planes, &infos.collect::<Result<Vec<_>>>()?)?;
     process.set_local(peer_info::local_ranks(&process, &infos)?, peer_info::tree_position(&infos)?);
     let mut inter_node =
-        connect_nodes(planes, &states, adapters, (&hosts, settings.bootstrap_timeout))?;
-    let reached =
-        reach_processes(planes, (&process, &states), (&infos, &mut inter_node), settings)?;
+        connect_nodes(planes, &states, adapters, &hosts, settings.bootstrap_timeout)?;
+    let own = OwnRanks { process: &process, planes, states: &states, settings };
+    let reached = reach_processes(&own, &infos, &mut inter_node)?;
     let mut connected = Vec::new();
     for ((state, inter_node), reached) in states.into_iter().zip(inter_node).zip(reached.ranks) {
         let InterNodeTransport { transport, connections, .. } = inter_node;
@@ -137,6 +137,14 @@ fn connect_processes(
     Ok(connected)
 }
 
+/// The ranks of this process, which have joined.
+struct OwnRanks<'a> {
+    process: &'a ProcessState,
+    planes: &'a [Arc<ControlPlane>],
+    states: &'a [Arc<RankState>],
+    settings: &'a Settings,
+}
+
 /// What the ranks of this process reach, and the files that others open until all have them.
 struct ReachedProcesses {
     ranks: Vec<Reached>,
@@ -145,11 +153,11 @@ struct ReachedProcesses {
 
 /// Finds with all other processes how each rank of this one reaches the others.
 fn reach_processes(
-    planes: &[Arc<ControlPlane>],
-    (process, states): (&ProcessState, &[Arc<RankState>]),
-    (infos, inter_node): (&[PeerInfo<SharedMemory>], &mut [InterNodeTransport]),
-    settings: &Settings,
+    own: &OwnRanks<'_>,
+    infos: &[PeerInfo<SharedMemory>],
+    inter_node: &mut [InterNodeTransport],
 ) -> Result<ReachedProcesses> {
+    let &OwnRanks { process, planes, states, settings } = own;
     let look = |(state, inter_node): (&Arc<RankState>, &InterNodeTransport)| {
         reach::look(state, candidates(process, state, infos, inter_node, settings)?, settings)
     };
@@ -180,7 +188,7 @@ fn reach_processes(
                 return reach::in_process(&*process.state(rank)?, pairs);
             }
             let layout = Layout::new(&process.geometry, rank);
-            reach::open(&state.context, (rank, layout), names[rank.index()], pairs)
+            reach::open(&state.context, rank, layout, names[rank.index()], pairs)
         })?);
     }
     Ok(ReachedProcesses { ranks, files })
@@ -273,7 +281,7 @@ fn start(
     let (rank, ranks) = (state.rank, process.geometry.rank_count);
     let remedies = &settings.remedies;
     let pinned = remedies.pinned_uploads;
-    state.memory.publish(rank, ranks, (settings.wait_timeout, pinned))?;
+    state.memory.publish(rank, ranks, settings.wait_timeout, pinned)?;
     let mut launcher = Launcher::new(&state, remedies)?;
     sharing::check(process, &state, &mut launcher, remedies)?;
     let launcher = Arc::new(Mutex::new(launcher));
@@ -309,7 +317,8 @@ struct InterNodeTransport {
 /// States of ranks whose memory ranks of other nodes write, through adapters.
 fn states_with_adapters(
     geometry: &Geometry,
-    (contexts, planes): (&[Arc<CudaContext>], &[Arc<ControlPlane>]),
+    contexts: &[Arc<CudaContext>],
+    planes: &[Arc<ControlPlane>],
     hosts: &[String],
     settings: &Settings,
 ) -> Result<Vec<(Arc<RankState>, Option<InterNodeAdapter>)>> {
@@ -318,7 +327,7 @@ fn states_with_adapters(
     let state = |((context, plane), adapter): ((&Arc<CudaContext>, &Arc<ControlPlane>), _)| {
         let rank = plane.rank();
         let (memory, adapter) =
-            InterNodeAdapter::allocate(adapter, (context, rank), geometry, settings)?;
+            InterNodeAdapter::allocate(adapter, context, rank, geometry, settings)?;
         Ok((Arc::new(RankState::new(rank, context.clone(), memory)), Some(adapter)))
     };
     ranks.map(state).collect()
@@ -329,7 +338,8 @@ fn connect_nodes(
     planes: &[Arc<ControlPlane>],
     states: &[Arc<RankState>],
     adapters: Vec<Option<InterNodeAdapter>>,
-    (hosts, limit): (&[String], Duration),
+    hosts: &[String],
+    limit: Duration,
 ) -> Result<Vec<InterNodeTransport>> {
     let Some(adapters) = adapters.into_iter().collect::<Option<Vec<_>>>() else {
         return Ok(states.iter().map(|_| InterNodeTransport::default()).collect());
@@ -341,7 +351,7 @@ fn connect_nodes(
     let connect = |((state, plane), setup): ((&Arc<RankState>, _), InterNodeSetup)| {
         let others = nodes::inter_node_ranks(hosts, state.rank);
         let (transport, lanes, endpoints, connections) =
-            setup.connect((state, plane), (&others, &infos), limit)?;
+            setup.connect(state, plane, &others, &infos, limit)?;
         let (transport, connections) = (Some((transport, lanes)), Some(connections));
         Ok(InterNodeTransport { transport, endpoints, connections })
     };
@@ -410,7 +420,8 @@ fn geometry(rank_count: u32, nodes: Nodes, settings: &Settings) -> Result<Geomet
 fn rank_state(
     context: &Arc<CudaContext>,
     geometry: &Geometry,
-    (rank, number): (Rank, usize),
+    rank: Rank,
+    number: usize,
     settings: &Settings,
 ) -> Result<Arc<RankState>> {
     if rank.0 >= geometry.rank_count {
@@ -424,7 +435,7 @@ fn rank_state(
     let memory = match geometry.engine {
         EngineKind::Proxy => memory,
         EngineKind::Device => {
-            let doorbell = Doorbell::claim(context, (geometry, &memory.layout), number, settings)?;
+            let doorbell = Doorbell::claim(context, geometry, &memory.layout, number, settings)?;
             memory.with_doorbell(doorbell)
         }
     };

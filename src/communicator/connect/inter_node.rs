@@ -192,7 +192,8 @@ impl InterNodeAdapter {
     /// have to serve and cannot.
     pub fn allocate(
         adapter: Arc<Adapter>,
-        (context, rank): (&Arc<CudaContext>, Rank),
+        context: &Arc<CudaContext>,
+        rank: Rank,
         geometry: &Geometry,
         settings: &Settings,
     ) -> Result<(RankMemory, Self)> {
@@ -275,8 +276,10 @@ impl InterNodeSetup {
     /// refuses.
     pub fn connect(
         self,
-        (state, plane): (&RankState, &Arc<ControlPlane>),
-        (others, infos): (&[Rank], &[Option<InterNodeInfo>]),
+        state: &RankState,
+        plane: &Arc<ControlPlane>,
+        others: &[Rank],
+        infos: &[Option<InterNodeInfo>],
         limit: Duration,
     ) -> Result<(VerbsTransport, Vec<LaneId>, Vec<InterNodeEndpoint>, InterNodeConnections)> {
         let words = state.memory.words(&state.context)?;

@@ -199,12 +199,13 @@ pub(super) fn make(state: &RankState, pairs: &HostPairs) -> Result<Option<Shared
 /// [`Error::PeerValue`] where there is no such memory, or where it has another size.
 pub(super) fn open(
     context: &Arc<CudaContext>,
-    (peer, layout): (Rank, Layout),
+    peer: Rank,
+    layout: Layout,
     name: Option<SharedName>,
     pairs: &HostPairs,
 ) -> Result<Peer> {
     let host = Arc::new(HostLayout::new(&layout, peer, pairs));
-    let memory = Arc::new(host_memory::open(context, (peer, name), host.bytes)?);
+    let memory = Arc::new(host_memory::open(context, peer, name, host.bytes)?);
     Ok(Peer::through_host(layout, HostLanes { layout: host, memory }))
 }
 

@@ -144,7 +144,7 @@ impl ConnectedRank {
             self.engine().remove_routes(&launcher.routes.remove(number), limit)?;
             let (planes, local) = (self.process.planes(), self.process.local_count());
             let registrations = &self.process.registrations;
-            let turn = registrations.withdraw((self.rank(), local), number, limit, &planes)?;
+            let turn = registrations.withdraw(self.rank(), local, number, limit, &planes)?;
             if turn.has_imports() {
                 self.wait_for_gpus()?;
             }

@@ -34,7 +34,8 @@ impl Doorbell {
     /// [`Error::HostWaitExpired`](crate::Error::HostWaitExpired) where the engine does not answer.
     pub fn claim(
         context: &Arc<CudaContext>,
-        (geometry, layout): (&Geometry, &Layout),
+        geometry: &Geometry,
+        layout: &Layout,
         place: usize,
         settings: &Settings,
     ) -> Result<Self> {

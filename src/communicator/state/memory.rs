@@ -342,7 +342,8 @@ impl RankMemory {
         &self,
         rank: Rank,
         rank_count: u32,
-        (limit, pinned): (Duration, bool),
+        limit: Duration,
+        pinned: bool,
     ) -> Result<()> {
         let write = if pinned { DeviceMemory::write } else { DeviceMemory::write_pageable };
         let ports: Vec<Port> = self.layout.ports().map(|place| self.port(&place)).collect();

@@ -255,7 +255,8 @@ impl PlanMemory {
         &mut self,
         transfers: &[PointToPoint],
         addresses: &[u64],
-        (stream, capture): (&CudaStream, Option<u64>),
+        stream: &CudaStream,
+        capture: Option<u64>,
     ) -> Result<u64> {
         if let Some(capture) = capture {
             let table = self.kept.add(bytemuck::cast_slice(addresses))?;

@@ -182,8 +182,10 @@ impl ProcessState {
         let other = states.iter().flatten().map(|state| state.rank).next().unwrap_or(Rank(0));
         compare(
             &"communicator",
-            (rank, &geometry_signature(geometry)),
-            (other, &geometry_signature(&self.geometry)),
+            rank,
+            &geometry_signature(geometry),
+            other,
+            &geometry_signature(&self.geometry),
         )?;
         let count = states.len();
         match states.get_mut(rank.index()) {

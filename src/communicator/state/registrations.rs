@@ -155,7 +155,8 @@ impl Registrations {
     /// [`complete`](Self::complete).
     pub fn withdraw(
         &self,
-        (rank, local): (Rank, usize),
+        rank: Rank,
+        local: usize,
         number: usize,
         limit: Duration,
         planes: &[Arc<ControlPlane>],
@@ -328,7 +329,7 @@ mod tests {
         for rank in 0..2 {
             registrations.post(Rank(rank), 2, 0, buffer(64, 8)).unwrap();
         }
-        let withdraw = |rank| registrations.withdraw((Rank(rank), 2), 0, Duration::ZERO, &[]);
+        let withdraw = |rank| registrations.withdraw(Rank(rank), 2, 0, Duration::ZERO, &[]);
         withdraw(1).unwrap();
         withdraw(1).unwrap_err();
         withdraw(0).unwrap();

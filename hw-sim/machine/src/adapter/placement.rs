@@ -4,6 +4,7 @@
 //! The promise of reliable connections stays: what came before a completion, an immediate, a send,
 //! a read or an atomic has landed when that is seen. What breaks is the order of plain writes.
 
+use fastrand::Rng;
 use std::collections::HashSet;
 
 /// Bytes of a part: what a PCI function writes at once.
@@ -18,8 +19,7 @@ pub(super) struct Unplaced {
     windows: HashSet<(u32, u64)>,
     /// Parts before an end land before those after it.
     ends: Vec<usize>,
-    /// The generator's state.
-    random: u64,
+    random: Rng,
 }
 
 /// A part of a write.
@@ -38,8 +38,7 @@ pub(super) struct PlacementPart {
 impl Unplaced {
     /// With this seed for the order.
     pub fn new(seed: u64) -> Self {
-        // The generator must not begin with 0.
-        Self { random: seed.wrapping_mul(2) | 1, ..Self::default() }
+        Self { random: Rng::with_seed(seed), ..Self::default() }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -72,10 +71,7 @@ impl Unplaced {
         self.ends.push(self.parts.len());
         let mut start = 0;
         for end in std::mem::take(&mut self.ends) {
-            for last in (start + 1..end).rev() {
-                let other = start + self.random() as usize % (last - start + 1);
-                self.parts.swap(other, last);
-            }
+            self.random.shuffle(&mut self.parts[start..end]);
             start = end;
         }
         for (index, part) in self.parts.iter().enumerate() {
@@ -88,14 +84,6 @@ impl Unplaced {
         self.parts.clear();
         self.bytes.clear();
         self.windows.clear();
-    }
-
-    /// xorshift64: the same seed gives the same order.
-    fn random(&mut self) -> u64 {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        self.random >> 16
     }
 }
 
