@@ -43,7 +43,7 @@ fn a_c_program_is_built_and_runs() {
     fs::rename(sandbox.path("first"), &folder).unwrap();
     let program = sandbox.path("program");
     build(&folder, &program);
-    let expected = "V100-PCIE-16GB (virtual)\n0 wrong of 65536; graphs: 801\n";
+    let expected = "V100-PCIE-16GB (virtual)\n0 wrong of 65536; arrays: 801\n";
 
     let mut run = sandbox.hwsim(&["run", "-q", "--"]);
     let run = run.arg(&program).env("HWSIM_LIB", library()).env_remove("LD_LIBRARY_PATH");

@@ -351,7 +351,7 @@ fn keys_of_the_driver_are_checked_and_applied() {
     let machine = Description::parse(&source, "test").unwrap();
     assert_eq!(machine.driver.to_string(), "strict connections=2 capture=off");
     let lenient = machine.clone().with_driver(Some("lenient"), Some("memops=none")).unwrap();
-    assert_eq!(lenient.driver.to_string(), "lenient connections=2 memops=none");
+    assert_eq!(lenient.driver.to_string(), "lenient connections=2 capture=off memops=none");
     for (from, to, key) in [
         ("capture", "captures", "captures"),
         ("connections = 2", "connections = 64", "connections"),
