@@ -13,7 +13,7 @@ use hardware::{World, settings, sum};
 use ringdove::id::{CopyContext, EngineKind, SignalWay};
 use ringdove::settings::Remedies;
 use ringdove::{Communicator, Error, ReduceOp, Settings, ThroughHost};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -533,7 +533,9 @@ fn the_steps_for_real_gpus_pass_on_virtual_ones() {
     let link =
         |from: &Path, name| std::os::unix::fs::symlink(from, pack.path().join(name)).unwrap();
     link(&hardware::tool("ringdove"), "ringdove");
-    link(&std::env::current_exe().unwrap(), "test_drivers");
+    let this = std::env::current_exe().unwrap();
+    link(&this, "test_drivers");
+    link(&newest(this.parent().unwrap(), "captures-"), "test_captures");
     // Captures are what the steps are about.
     let lenient = ["--driver-profile", "lenient", "--driver-key", "capture=on"];
     for profile in [&["--driver-profile", "strict"][..], &lenient] {
@@ -544,7 +546,18 @@ fn the_steps_for_real_gpus_pass_on_virtual_ones() {
         let (status, output) = hardware::run_bounded(command);
         assert!(status.success(), "{profile:?}: {status}\n{output}");
         let shown = output.lines().filter(|line| line.starts_with("x: ok, ")).count();
-        assert_eq!(shown, 14, "{profile:?}\n{output}");
+        assert_eq!(shown, 15, "{profile:?}\n{output}");
         println!("{output}");
     }
+}
+
+/// The program of this name that cargo has built last.
+fn newest(folder: &Path, name: &str) -> PathBuf {
+    let programs = folder.read_dir().unwrap().map(|entry| entry.unwrap().path());
+    let is_it = |path: &PathBuf| {
+        let file = path.file_name().unwrap().to_string_lossy();
+        file.starts_with(name) && path.extension().is_none()
+    };
+    let last = programs.filter(is_it).max_by_key(|path| path.metadata().unwrap().modified().ok());
+    last.unwrap_or_else(|| panic!("no {name}: run cargo build --release --workspace --tests"))
 }
