@@ -106,11 +106,16 @@ pub(crate) fn enable_peer_access(from: &CudaContext, to: &CudaContext) -> Result
     if possible == 0 && from.cu_device() != to.cu_device() {
         return Ok(Access::ThroughHost);
     }
-    let current = Current::bind(from)?;
-    // SAFETY: `to` is a live context, `from` is current.
-    match unsafe { sys::cuCtxEnablePeerAccess(to.cu_ctx(), 0) } {
-        sys::CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(Access::Direct),
-        status => current.check("cuCtxEnablePeerAccess", status).map(|()| Access::Direct),
+    open_to_current(&Current::bind(from)?, to)?;
+    Ok(Access::Direct)
+}
+
+/// Opens the memory of `peer`'s device to the current context, if it is not open.
+pub(super) fn open_to_current(current: &Current, peer: &CudaContext) -> Result<()> {
+    // SAFETY: `peer` is a live context, and a context is current.
+    match unsafe { sys::cuCtxEnablePeerAccess(peer.cu_ctx(), 0) } {
+        sys::CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(()),
+        status => current.check("cuCtxEnablePeerAccess", status),
     }
 }
 

@@ -1,5 +1,6 @@
 //! The context in which streams of the library are: that of the program, or one of the library's.
 
+use super::driver::open_to_current;
 use super::{Current, discard};
 use crate::error::Result;
 use cudarc::driver::{CudaContext, sys};
@@ -64,12 +65,7 @@ impl Home {
         if self.own.is_none() || peer.cu_device() == self.context.cu_device() {
             return Ok(());
         }
-        let current = self.bind()?;
-        // SAFETY: `peer` is a live context, and this one is current.
-        match unsafe { sys::cuCtxEnablePeerAccess(peer.cu_ctx(), 0) } {
-            sys::CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(()),
-            status => current.check("cuCtxEnablePeerAccess", status),
-        }
+        open_to_current(&self.bind()?, peer)
     }
 }
 

@@ -139,7 +139,12 @@ impl StreamWriter {
     /// [`Error::Cuda`] where a stream cannot be made.
     pub fn new(context: &Arc<CudaContext>, words: Arc<dyn DeviceRange>) -> Result<Self> {
         let streams = ContextStreams::of(context, CopyContext::Shared)?;
-        Ok(Self { streams, words })
+        Ok(Self::on(&streams, words))
+    }
+
+    /// The same, on streams that are there.
+    pub(crate) fn on(streams: &Arc<ContextStreams>, words: Arc<dyn DeviceRange>) -> Self {
+        Self { streams: streams.clone(), words }
     }
 
     /// Writes words, in order, after what the host did before.

@@ -429,9 +429,8 @@ fn rank_state(
         return Err(Error::argument("rank", expected, rank.0));
     }
     let slots = InterNodeSlotMemory::Device;
-    // Held by the memory, and found by all who enqueue copies.
-    let _streams = ContextStreams::of(context, settings.copy_context)?;
-    let memory = RankMemory::new(context, geometry, rank, (slots, settings.ring_log2))?;
+    let streams = ContextStreams::of(context, settings.copy_context)?;
+    let memory = RankMemory::new(streams, geometry, rank, slots, settings.ring_log2)?;
     let memory = match geometry.engine {
         EngineKind::Proxy => memory,
         EngineKind::Device => {

@@ -197,11 +197,10 @@ impl InterNodeAdapter {
         geometry: &Geometry,
         settings: &Settings,
     ) -> Result<(RankMemory, Self)> {
-        // Held by the memory, and found by all who enqueue copies.
-        let _streams = ContextStreams::of(context, settings.copy_context)?;
+        let streams = ContextStreams::of(context, settings.copy_context)?;
         let allocate = |slot_memory| {
-            let memory =
-                RankMemory::new(context, geometry, rank, (slot_memory, settings.ring_log2))?;
+            let (streams, ring_log2) = (streams.clone(), settings.ring_log2);
+            let memory = RankMemory::new(streams, geometry, rank, slot_memory, ring_log2)?;
             let regions = register(&adapter, &memory.for_adapter(context)?)?;
             let (adapter, how) = (adapter.name(), regions[1].how());
             tracing::info!(%rank, adapter, %how, "memory for other nodes");
@@ -283,7 +282,7 @@ impl InterNodeSetup {
         limit: Duration,
     ) -> Result<(VerbsTransport, Vec<LaneId>, Vec<InterNodeEndpoint>, InterNodeConnections)> {
         let words = state.memory.words(&state.context)?;
-        let writer = Box::new(StreamWriter::new(&state.context, words)?);
+        let writer = Box::new(StreamWriter::on(state.memory.streams(), words));
         let (mut transport, control) = VerbsTransport::new(&self.adapter.adapter, writer)?;
         let control = Arc::new(control);
         for region in &self.adapter.regions {
@@ -328,7 +327,7 @@ impl InterNodeSetup {
             Some(host) => (Box::new(HostSignals(host)), false),
             None => {
                 let words = state.memory.words(&state.context)?;
-                let writer = StreamWriter::new(&state.context, words)?;
+                let writer = StreamWriter::on(state.memory.streams(), words);
                 (Box::new(writer), !orders_adapter_writes(&state.context)?)
             }
         };

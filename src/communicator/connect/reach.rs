@@ -87,7 +87,7 @@ pub(super) fn look(
     if settings.remedies.reach_probe {
         let opened = |rank: Rank| looked.peers[rank.index()].as_ref();
         let tried = targets(state, |rank| opened(rank).filter(|_| on_node.contains(&rank)));
-        let Found { way, took, lost } = probe(&state.context, state.rank, tried)?;
+        let Found { way, took, lost } = probe(state.memory.streams().home(), state.rank, tried)?;
         for &(peer, mismatch) in &lost {
             let (expected, seen) = (mismatch.expected, mismatch.seen);
             permit(settings, || Error::Unreached { rank: state.rank, peer, expected, seen })?;
@@ -239,7 +239,7 @@ impl Looked {
         if targets.is_empty() {
             return Ok((peers, Some(way)));
         }
-        let found = probe(&state.context, state.rank, targets)?;
+        let found = probe(state.memory.streams().home(), state.rank, targets)?;
         if let Some(&(peer, mismatch)) = found.lost.first() {
             let (expected, seen) = (mismatch.expected, mismatch.seen);
             return Err(Error::Unreached { rank: state.rank, peer, expected, seen });

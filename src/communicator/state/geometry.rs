@@ -81,7 +81,7 @@ impl Geometry {
     /// # Errors
     /// [`Error::Setting`] where they do not fit.
     pub fn new(rank_count: u32, nodes: Nodes, settings: &Settings) -> Result<Self> {
-        let mut geometry = Self::with_slots_of_pairs(rank_count, nodes, settings, 0);
+        let mut geometry = Self::without_slots_of_pairs(rank_count, nodes, settings);
         // Every rank has as many neighbours as the first one.
         let neighbours = geometry.successors(0).count() + geometry.predecessors(0).count();
         let lanes = 2 * (u64::from(rank_count) - 1) - neighbours as u64;
@@ -108,17 +108,12 @@ impl Geometry {
         Ok(geometry)
     }
 
-    fn with_slots_of_pairs(
-        rank_count: u32,
-        nodes: Nodes,
-        settings: &Settings,
-        pair_slot_bytes: u32,
-    ) -> Self {
+    fn without_slots_of_pairs(rank_count: u32, nodes: Nodes, settings: &Settings) -> Self {
         Self {
             rank_count,
             blocks: settings.blocks_max,
             slot_bytes: settings.slot_bytes,
-            pair_slot_bytes,
+            pair_slot_bytes: 0,
             slot_count: settings.slot_count,
             nodes,
             // A word of data and its flag are known to stay together within a node, and from one

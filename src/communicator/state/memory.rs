@@ -8,7 +8,7 @@ use crate::engine::RegionDescriptor;
 use crate::engine::device::Channel;
 use crate::error::{Error, Result};
 use crate::gpu::{ContextStreams, DeviceMemory, GpuRange, Keeper, PinnedMemory};
-use crate::id::{CopyContext, EngineKind, Rank};
+use crate::id::{EngineKind, Rank};
 use crate::plan::{LaneKind, Side};
 use crate::shared::{AtomicWord32, AtomicWord64, Region};
 use cudarc::driver::CudaContext;
@@ -128,14 +128,16 @@ pub(crate) enum ForAdapter {
 }
 
 impl RankMemory {
-    /// Allocates everything; zeros are written where somebody relies on them. The ring of a device
+    /// Allocates everything in the context of `streams`; zeros are written where somebody relies on them. The ring of a device
     /// engine is missing until [`with_doorbell`](Self::with_doorbell) brings it.
     pub fn new(
-        context: &Arc<CudaContext>,
+        streams: Arc<ContextStreams>,
         geometry: &Geometry,
         rank: Rank,
-        (slot_memory, ring_log2): (InterNodeSlotMemory, u32),
+        slot_memory: InterNodeSlotMemory,
+        ring_log2: u32,
     ) -> Result<Self> {
+        let context = streams.home().context();
         let layout = Layout::new(geometry, rank);
         let ring_bytes = match geometry.engine {
             EngineKind::Proxy => DESCRIPTOR_BYTES << ring_log2,
@@ -168,7 +170,7 @@ impl RankMemory {
             host_lanes: OnceLock::new(),
             layout,
             ring_log2,
-            streams: ContextStreams::of(context, CopyContext::Shared)?,
+            streams,
             registered: Arc::default(),
         })
     }
@@ -297,6 +299,11 @@ impl RankMemory {
     /// Device address of the abort word.
     pub fn abort_address(&self) -> u64 {
         self.pinned.address() + pinned::ABORT as u64
+    }
+
+    /// The library's streams of the rank's context.
+    pub fn streams(&self) -> &Arc<ContextStreams> {
+        &self.streams
     }
 
     /// How many descriptors the rank's kernels have rung. They have ended.

@@ -12,9 +12,9 @@ pub(crate) mod probe;
 use super::{Polled, SignalWrite, Transfer, Transport};
 use crate::error::{Error, Result, TransportCause, TransportError};
 use crate::gpu::{COPY_STREAMS, ContextStreams, Current, Event, Home, OwnStream};
-use crate::id::{CopyContext, LaneId, Position, SignalWay};
+use crate::id::{LaneId, Position, SignalWay};
 use crate::settings::Remedies;
-use cudarc::driver::{CudaContext, sys};
+use cudarc::driver::sys;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -76,17 +76,16 @@ impl Tally {
 }
 
 impl PeerTransport {
-    /// A transport whose copies run on `context`'s device.
+    /// A transport whose copies run on these streams.
     ///
     /// # Errors
-    /// [`Error::Cuda`] where streams cannot be made.
-    pub fn new(context: &Arc<CudaContext>, remedies: &Remedies) -> Result<Self> {
-        let streams = ContextStreams::of(context, CopyContext::Shared)?;
+    /// [`Error::Cuda`] where events cannot be made.
+    pub fn new(streams: &Arc<ContextStreams>, remedies: &Remedies) -> Result<Self> {
         let tally = || Tally::new(streams.home());
         let tallies = [tally()?, tally()?, tally()?];
         streams.enter();
         Ok(Self {
-            streams,
+            streams: streams.clone(),
             tallies,
             signal_way: SignalWay::Copy,
             polls: 0,

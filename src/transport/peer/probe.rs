@@ -7,12 +7,10 @@
 //! back.
 
 use crate::error::{Error, Result};
-use crate::gpu::{
-    ContextStreams, Current, DeviceMemory, Home, PinnedMemory, SignalStream, way_on_own_device,
-};
-use crate::id::{CopyContext, Rank, SignalWay};
+use crate::gpu::{Current, DeviceMemory, Home, PinnedMemory, SignalStream, way_on_own_device};
+use crate::id::{Rank, SignalWay};
 use crate::shared::Region;
-use cudarc::driver::{CudaContext, sys};
+use cudarc::driver::sys;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -55,12 +53,12 @@ pub(crate) struct Mismatch {
     pub seen: u64,
 }
 
-/// Tries all `targets` of `rank`, on `context`'s device.
+/// Tries all `targets` of `rank`, from `home`, the context in which the copies of collectives are.
 ///
 /// # Errors
 /// [`Error::HostWaitExpired`] where the copies do not end; [`Error::Cuda`].
-pub(crate) fn probe(context: &Arc<CudaContext>, rank: Rank, targets: Vec<Target>) -> Result<Found> {
-    let mut probe = Probe::new(context, rank, targets)?;
+pub(crate) fn probe(home: &Home, rank: Rank, targets: Vec<Target>) -> Result<Found> {
+    let mut probe = Probe::new(home, rank, targets)?;
     let began = Instant::now();
     let lost = probe.check_copies()?;
     let took = began.elapsed();
@@ -70,8 +68,7 @@ pub(crate) fn probe(context: &Arc<CudaContext>, rank: Rank, targets: Vec<Target>
 }
 
 struct Probe<'a> {
-    context: &'a Arc<CudaContext>,
-    home: Home,
+    home: &'a Home,
     rank: Rank,
     targets: Vec<Target>,
     signals: SignalStream,
@@ -94,7 +91,8 @@ mod place {
 }
 
 impl<'a> Probe<'a> {
-    fn new(context: &'a Arc<CudaContext>, rank: Rank, targets: Vec<Target>) -> Result<Self> {
+    fn new(home: &'a Home, rank: Rank, targets: Vec<Target>) -> Result<Self> {
+        let context = home.context();
         let bytes = place::SEEN + targets.len() * place::SEEN_BYTES;
         let memory = Arc::new(PinnedMemory::zeroed(context, bytes)?);
         let region = memory.region();
@@ -104,10 +102,8 @@ impl<'a> Probe<'a> {
         signal.store(pattern, Ordering::Relaxed);
         let source = DeviceMemory::zeroed(context, 2 * DATA_BYTES)?;
         source.write(place::PATTERN, bytemuck::bytes_of(&[pattern; DATA_BYTES / 8]))?;
-        // In the context in which the copies of collectives will be.
-        let home = ContextStreams::of(context, CopyContext::Shared)?.home().clone();
-        let signals = SignalStream::new(&home, SignalWay::Copy)?;
-        Ok(Self { context, home, rank, targets, signals, memory, region, source })
+        let signals = SignalStream::new(home, SignalWay::Copy)?;
+        Ok(Self { home, rank, targets, signals, memory, region, source })
     }
 
     fn pattern(&self) -> u64 {
@@ -138,7 +134,7 @@ impl<'a> Probe<'a> {
 
     /// Writes signals by stream memory operations, and looks which way reaches all peers.
     fn find_signal_way(&mut self) -> Result<SignalWay> {
-        if way_on_own_device(self.context) == SignalWay::Copy {
+        if way_on_own_device(self.home.context()) == SignalWay::Copy {
             return Ok(SignalWay::Copy);
         }
         let current = self.home.bind()?;

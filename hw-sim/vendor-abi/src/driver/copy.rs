@@ -94,15 +94,20 @@ struct Plane {
 
 const _: () = assert!(size_of::<Copy2d>() == 128);
 
+/// The beginning of a side of a copy, by its `CUmemorytype`.
+pub(super) fn base(memory_type: c_uint, host: u64, device: u64) -> Outcome<CopyAddress> {
+    Ok(match memory_type {
+        1 => CopyAddress::host(host),
+        2 => CopyAddress::device(device),
+        4 => CopyAddress::unified(device),
+        3 => return refuse(NOT_SUPPORTED, "arrays"),
+        other => return refuse(INVALID_VALUE, format!("memory type {other}")),
+    })
+}
+
 impl Plane {
     fn rows(&self, width: usize) -> Outcome<Rows> {
-        let base = match self.memory_type {
-            1 => CopyAddress::host(self.host),
-            2 => CopyAddress::device(self.device),
-            4 => CopyAddress::unified(self.device),
-            3 => return refuse(NOT_SUPPORTED, "arrays"),
-            other => return refuse(INVALID_VALUE, format!("memory type {other}")),
-        };
+        let base = base(self.memory_type, self.host, self.device)?;
         let pitch = if self.pitch == 0 { width } else { self.pitch } as u64;
         let offset = (self.y as u64).wrapping_mul(pitch).wrapping_add(self.x as u64);
         let place = CopyAddress { address: base.address.wrapping_add(offset), ..base };

@@ -53,7 +53,7 @@ pub(super) fn attach(
     let threads = proxies(settings)?;
     let (slots, tail) = state.memory.ring()?;
     let remedies = &settings.remedies;
-    let mut near = PeerTransport::new(&state.context, remedies)?;
+    let mut near = PeerTransport::new(state.memory.streams(), remedies)?;
     if let Some(way) = remedies.signal_way.or(way) {
         near.set_signal_way(way);
     }

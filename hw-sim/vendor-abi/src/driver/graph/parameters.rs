@@ -1,11 +1,11 @@
 //! The structures by which programs say what nodes do.
 
 use crate::driver::call::{In, Out};
-use crate::driver::code::{INVALID_CONTEXT, INVALID_VALUE, NOT_SUPPORTED, Outcome, refuse};
+use crate::driver::code::{INVALID_CONTEXT, INVALID_VALUE, Outcome, refuse};
 use crate::driver::handles::Handle;
 use crate::driver::launch::{Parameters, prepare};
 use crate::driver::stream::{BatchOperation, Host, batch_of, host_function};
-use crate::driver::{library, state};
+use crate::driver::{copy, library, state};
 use hwsim_machine::copy::Source;
 use hwsim_machine::graph::{KernelLaunch, MemoryOperation, NodeId, Shape, Transfer3d, Work};
 use hwsim_machine::transfer::{self, CopyAddress, Pattern, Planes, Rows};
@@ -195,13 +195,7 @@ impl Kernel {
 
 impl Side {
     fn planes(&self, whole: &Copy3d) -> Outcome<Planes> {
-        let base = match self.memory_type {
-            1 => CopyAddress::host(self.host),
-            2 => CopyAddress::device(self.device),
-            4 => CopyAddress::unified(self.device),
-            3 => return refuse(NOT_SUPPORTED, "arrays"),
-            other => return refuse(INVALID_VALUE, format!("memory type {other}")),
-        };
+        let base = copy::base(self.memory_type, self.host, self.device)?;
         let pitch = if self.pitch == 0 { whole.width } else { self.pitch } as u64;
         let height = if self.height == 0 { whole.height } else { self.height } as u64;
         let (x, y, z) = (self.x as u64, self.y as u64, self.z as u64);
