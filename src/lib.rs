@@ -66,7 +66,7 @@ pub mod topology;
 pub mod transport;
 
 pub use communicator::{
-    CollectiveSpec, Communicator, Element, Group, Reduction, Registered, Registration, Scalar,
+    CollectiveSpec, Communicator, DeviceHandle, Element, Group, Reduction, Registered, Registration, Scalar,
     Statistics, UniqueId,
 };
 pub use error::{Error, Result};

@@ -210,6 +210,26 @@ constexpr u32 RECORD_CLAIMED = 0x4b41454c;
 constexpr u32 NO_RANK = 0xffffffffu;
 constexpr u32 NO_PORT = 0xffffffffu;
 
+// What users' kernels are given.
+struct DeviceHandle {
+    u64 communicator;
+    u64 ports;
+    u64 windows;
+    u64 routes;
+    u32 lane_count;
+    u32 window_count;
+};
+
+struct LanePorts {
+    u32 send;
+    u32 receive;
+};
+
+struct WindowEntry {
+    u64 address;
+    u64 bytes;
+};
+
 // What is wrong with a plan; in `WaitRecord::position` of a `BadPlan` record.
 enum class PlanFault : u32 {
     Magic = 1,

@@ -16,6 +16,7 @@ use ringdove_kernels::op::{
     PlanHeader, Segment, Space, WHOLE_SLOT_PERIOD, flags,
 };
 use ringdove_kernels::port::Port;
+use ringdove_kernels::user::{DeviceHandle, LanePorts, NO_PORT, WindowEntry};
 use std::fmt::Write;
 use std::mem::offset_of;
 
@@ -81,6 +82,7 @@ fn expected() -> String {
         "flags::SCALE", flags::SCALE;
         "flags::FINISH", flags::FINISH;
         "flags::LOW_LATENCY", flags::LOW_LATENCY;
+        "NO_PORT", NO_PORT;
     );
     let two_bytes = Descriptor {
         route: 0,
@@ -191,6 +193,18 @@ fn expected() -> String {
         address_count,
         reserved
     );
+    layout!(
+        text,
+        DeviceHandle,
+        communicator,
+        ports,
+        windows,
+        routes,
+        lane_count,
+        window_count
+    );
+    layout!(text, LanePorts, send, receive);
+    layout!(text, WindowEntry, address, bytes);
     layout!(
         text, WaitRecord, state, kind, block, segment, op, round, port, peer, expected, seen,
         position, sequence, waited_ns

@@ -4,6 +4,7 @@ mod all_reduce;
 mod collective;
 mod collectives;
 mod core;
+mod device_handle;
 mod group;
 mod raw;
 mod registration;
@@ -11,4 +12,5 @@ mod split;
 
 pub use collective::CollectiveSpec;
 pub use core::{Communicator, Statistics};
+pub use device_handle::DeviceHandle;
 pub use group::Group;

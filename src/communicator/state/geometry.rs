@@ -24,6 +24,8 @@ pub(crate) struct Geometry {
     pub nodes: Nodes,
     /// Bytes of data that one LL message holds; 0: no LL lanes.
     pub low_latency_bytes: u32,
+    /// Lanes from each rank to each other that no collective uses.
+    pub user_lanes: u32,
     /// What drains the rings, on every rank.
     pub engine: EngineKind,
 }
@@ -88,7 +90,8 @@ impl Geometry {
         let bytes = |is_near| geometry.lanes(Side::Send, is_near).staging;
         // What is not shrunk: slots between neighbours, and those of LL lanes.
         let near = neighbours as u64 * bytes(true) + lanes * bytes(false);
-        let slots = lanes * u64::from(settings.slot_count);
+        let of_users = 2 * u64::from(settings.user_lanes) * (u64::from(rank_count) - 1);
+        let slots = (lanes + of_users) * u64::from(settings.slot_count);
         let all = settings.staging_bytes.unwrap_or(near + Self::PAIRS_BYTES_USUAL);
         let bytes_max = Limits::pair_slot_bytes_max(settings.slot_bytes);
         let fits = all.saturating_sub(near).checked_div(slots).unwrap_or(u64::MAX);
@@ -124,6 +127,7 @@ impl Geometry {
                 }
                 _ => 0,
             },
+            user_lanes: settings.user_lanes,
             engine: settings.engine,
         }
     }
@@ -185,20 +189,29 @@ impl Geometry {
 
     /// What one end of all lanes from one rank to another takes.
     pub(super) fn lanes(&self, side: Side, between_neighbours: bool) -> Sizes {
+        let of_users = self.user_lanes(side, self.user_lanes);
+        self.lanes_of_plans(side, between_neighbours).and(of_users)
+    }
+
+    /// The same without user lanes, which stand behind these.
+    pub(super) fn lanes_of_plans(&self, side: Side, between_neighbours: bool) -> Sizes {
         let low_latency = match self.low_latency_slots() {
             Some(slots) => Sizes { ports: 1, staging: bytes(slots), direct: 0 },
             None => Sizes::default(),
         };
-        let slots = bytes(self.slots(between_neighbours));
+        let slots = Sizes { ports: 1, staging: bytes(self.slots(between_neighbours)), direct: 0 };
+        let direct = Sizes { ports: 1, staging: 0, direct: u32::from(side == Side::Send) };
         let others = match between_neighbours {
-            true => Sizes {
-                ports: 2 * self.blocks,
-                staging: u64::from(self.blocks) * slots,
-                direct: if side == Side::Send { self.blocks } else { 0 },
-            },
-            false => Sizes { ports: 1, staging: slots, direct: 0 },
+            true => slots.and(direct).times(self.blocks),
+            false => slots,
         };
         low_latency.and(others)
+    }
+
+    /// What one end of so many user lanes takes.
+    pub(super) fn user_lanes(&self, side: Side, count: u32) -> Sizes {
+        let staging = bytes(self.slots(false));
+        Sizes { ports: 1, staging, direct: u32::from(side == Side::Send) }.times(count)
     }
 
     /// Slots of a lane that has any and is no LL lane.
@@ -231,7 +244,7 @@ pub(super) struct Sizes {
     pub ports: u32,
     /// Bytes of slots.
     pub staging: u64,
-    /// Lanes without slots.
+    /// Lanes on which registered buffers move: direct ones, and those of users.
     pub direct: u32,
 }
 

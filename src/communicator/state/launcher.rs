@@ -24,6 +24,8 @@ pub(crate) struct Launcher {
     collectives: u64,
     order: LaunchOrder,
     captured: CapturedOrders,
+    /// Users' kernels may ring at any time.
+    has_user_kernels: bool,
     backlog: Backlog,
     /// Never used. While a context has a stream of its own, cudarc records the uses of buffers and
     /// waits for them before it frees the memory; else it takes all uses to be on one stream, which
@@ -47,6 +49,7 @@ impl Launcher {
             collectives: 0,
             order: LaunchOrder::default(),
             captured: CapturedOrders::default(),
+            has_user_kernels: false,
             backlog: Backlog::new(remedies.bounded_launches),
             _tracking: tracking.map_err(Error::from_driver("cuStreamCreate"))?,
         })
@@ -68,9 +71,17 @@ impl Launcher {
     }
 
     /// How many launches the engine shall expect, with the next: all that will ever be where graphs
-    /// were captured, whose launches nobody announces.
+    /// were captured or users' kernels ring, whose launches nobody announces.
     pub fn announced(&self) -> u64 {
-        if self.captured.is_empty() { self.launches + 1 } else { u64::MAX }
+        match self.captured.is_empty() && !self.has_user_kernels {
+            true => self.launches + 1,
+            false => u64::MAX,
+        }
+    }
+
+    /// From now on users' kernels may ring.
+    pub fn expect_user_kernels(&mut self) {
+        self.has_user_kernels = true;
     }
 
     /// The number of the next collective.

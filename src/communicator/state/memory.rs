@@ -413,7 +413,7 @@ impl RankMemory {
             slot_mask: place.shape.count - 1,
             // A static route has the number of its port.
             route: if slotted || !sends { number } else { 0 },
-            route_index: match slotted && sends {
+            route_index: match slotted && sends && lane.kind != LaneKind::User {
                 true => self.shared_route(number),
                 false => place.route_index,
             },

@@ -311,5 +311,6 @@ fn geometry_signature(geometry: &Geometry) -> Signature {
             Value::Number(geometry.pair_slot_bytes.into()),
         ),
         ("RINGDOVE_LOW_LATENCY_BYTES", Value::Number(geometry.low_latency_bytes.into())),
+        ("RINGDOVE_USER_LANES", Value::Number(geometry.user_lanes.into())),
     ])
 }
