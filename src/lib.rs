@@ -66,8 +66,8 @@ pub mod topology;
 pub mod transport;
 
 pub use communicator::{
-    CollectiveSpec, Communicator, DeviceHandle, Element, Group, Reduction, Registered, Registration, Scalar,
-    Statistics, UniqueId,
+    CollectiveSpec, Communicator, DeviceHandle, Element, Group, Reduction, Registered,
+    Registration, Scalar, Statistics, UniqueId,
 };
 pub use error::{Error, Result};
 pub use gpu::{DeviceBuffer, DeviceBufferMut, device_count, open_current_device, open_device};

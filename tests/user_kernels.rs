@@ -75,24 +75,27 @@ fn callers(world: &World) -> Vec<Caller<'_>> {
         windows
     };
     let windows: Vec<_> = world.ranks().map(register).collect();
-    let caller =
-        |((communicator, stream), windows): ((&'_ Communicator, &Arc<CudaStream>), Vec<_>)| {
-            let names: Vec<_> = windows.iter().map(Registered::registration).collect();
-            let caller = Caller {
-                communicator,
-                stream: stream.clone(),
-                kernel: load(communicator.context(), TEST_CALLS, "test_calls"),
-                handle: communicator.device_handle(&names).unwrap(),
-                windows,
-                calls: stream.alloc_zeros(CALLS_MAX).unwrap(),
-            };
-            caller.stream.synchronize().unwrap();
-            caller
-        };
-    world.ranks().zip(windows).map(caller).collect()
+    world
+        .ranks()
+        .zip(windows)
+        .map(|((one, stream), windows)| Caller::new(one, stream, windows))
+        .collect()
 }
 
-impl Caller<'_> {
+impl<'c> Caller<'c> {
+    fn new(
+        communicator: &'c Communicator,
+        stream: &Arc<CudaStream>,
+        windows: Vec<Registered<u8>>,
+    ) -> Self {
+        let names: Vec<_> = windows.iter().map(Registered::registration).collect();
+        let kernel = load(communicator.context(), TEST_CALLS, "test_calls");
+        let handle = communicator.device_handle(&names).unwrap();
+        let calls = stream.clone_htod(&[Call::default(); CALLS_MAX]).unwrap();
+        stream.synchronize().unwrap();
+        Self { communicator, stream: stream.clone(), kernel, handle, windows, calls }
+    }
+
     /// Each block makes the calls of its list.
     fn call(&mut self, lists: &[Vec<Call>]) {
         let longest = lists.iter().map(Vec::len).max().unwrap();
@@ -242,10 +245,11 @@ fn kernels_and_collectives_run_at_the_same_time() {
 fn bad_calls_end_in_errors_that_name_them() {
     on_engines("pcie4", || {
         let put = Call { kind: PUT_WITH_SIGNAL, peer: 1, to: 1, bytes: 8, ..Call::default() };
-        let cases: [(Call, &[&str]); 6] = [
-            (Call { peer: 2, ..put }, &["port"]),
-            (Call { lane: 1, ..put }, &["port"]),
-            (Call { to: 2, ..put }, &["buffer"]),
+        let cases: [(Call, &[&str]); 7] = [
+            (Call { peer: 2, ..put }, &["another rank", "limit is 2", "says 2"]),
+            (Call { peer: 0, ..put }, &["another rank"]),
+            (Call { lane: 1, ..put }, &["RINGDOVE_USER_LANES", "limit is 1", "says 1"]),
+            (Call { to: 2, ..put }, &["window", "limit is 2", "says 2"]),
             (Call { to_offset: WINDOW_BYTES as u64, ..put }, &["destination", "65536"]),
             (Call { from_offset: WINDOW_BYTES as u64 - 7, ..put }, &["source", "65536"]),
             (Call { kind: WAIT, peer: 1, count: 1, ..Call::default() }, &["rank 1", "data"]),
@@ -293,6 +297,27 @@ fn what_is_missing_is_said_when_the_handle_is_made() {
 
 const EXCHANGED: usize = 200;
 
+/// One rank that runs `kernels/cuda/example_exchange.cu`.
+struct Exchanger<'c> {
+    stream: Arc<CudaStream>,
+    kernel: CudaFunction,
+    handle: DeviceHandle<'c>,
+    input: CudaSlice<f32>,
+    output: CudaSlice<f32>,
+}
+
+impl<'c> Exchanger<'c> {
+    fn new(communicator: &'c Communicator) -> Self {
+        let stream = communicator.context().new_stream().unwrap();
+        let kernel = load(communicator.context(), EXAMPLE_EXCHANGE, EXAMPLE_EXCHANGE_ENTRY);
+        let handle = communicator.device_handle(&[]).unwrap();
+        let input = stream.alloc_zeros(EXCHANGED).unwrap();
+        let output = stream.alloc_zeros(EXCHANGED).unwrap();
+        stream.synchronize().unwrap();
+        Self { stream, kernel, handle, input, output }
+    }
+}
+
 /// Each rank sends squares to the next one, several times, through slots.
 fn exchange(communicators: &[Communicator]) {
     let count = EXCHANGED as u32;
@@ -300,23 +325,7 @@ fn exchange(communicators: &[Communicator]) {
     let values = |rank: u32, launch: u32| -> Vec<f32> {
         (0..count).map(|i| (i + 1000 * rank + 7 * launch) as f32).collect()
     };
-    struct Exchanger<'c> {
-        stream: Arc<CudaStream>,
-        kernel: CudaFunction,
-        handle: DeviceHandle<'c>,
-        input: CudaSlice<f32>,
-        output: CudaSlice<f32>,
-    }
-    let prepare = |communicator: &'_ Communicator| {
-        let stream = communicator.context().new_stream().unwrap();
-        let kernel = load(communicator.context(), EXAMPLE_EXCHANGE, EXAMPLE_EXCHANGE_ENTRY);
-        let handle = communicator.device_handle(&[]).unwrap();
-        let input = stream.alloc_zeros(EXCHANGED).unwrap();
-        let output = stream.alloc_zeros(EXCHANGED).unwrap();
-        stream.synchronize().unwrap();
-        Exchanger { stream, kernel, handle, input, output }
-    };
-    let mut all: Vec<_> = communicators.iter().map(|one| (one, prepare(one))).collect();
+    let mut all: Vec<_> = communicators.iter().map(|one| (one, Exchanger::new(one))).collect();
     for launch in 0..6 {
         for (communicator, rank) in &mut all {
             let own = communicator.rank();
@@ -370,9 +379,6 @@ fn messages_go_through_slots_between_nodes() {
     on_machine_with("pcie4 x 2", &options, || {
         let communicators = try_join_with(1, with_lanes(1)).unwrap();
         exchange(&communicators);
-        for communicator in &communicators {
-            communicator.finalize().unwrap();
-        }
     });
 }
 

@@ -199,6 +199,7 @@ enum class WaitKind : u32 {
     RingSpace = 4,
     BadPlan = 5,
     StrayClaim = 6,
+    BadCall = 7,
 };
 
 // `WaitRecord::state`.
@@ -230,7 +231,8 @@ struct WindowEntry {
     u64 bytes;
 };
 
-// What is wrong with a plan; in `WaitRecord::position` of a `BadPlan` record.
+// What is wrong with a plan, or with a call of a user's kernel; in `WaitRecord::position` of a
+// `BadPlan` or `BadCall` record.
 enum class PlanFault : u32 {
     Magic = 1,
     BlockCount = 2,
@@ -253,6 +255,8 @@ enum class PlanFault : u32 {
     SlotPort = 19,
     MessageCount = 20,
     MessageNumber = 21,
+    Peer = 22,
+    Lane = 23,
 };
 
 struct WaitRecord {

@@ -113,8 +113,19 @@ public:
     RINGDOVE_INLINE Peer(const Device& device_of_rank, u32 rank, u32 lane, u64 sequence = 0)
         : device(device_of_rank),
           is_none(rank == NO_PEER),
-          send(device.communicator(), device.ports(rank, lane).send, sequence, !is_none),
-          receive(device.communicator(), device.ports(rank, lane).receive, sequence, !is_none) {}
+          is_there(rank < device.rank_count() && rank != device.rank() &&
+                   lane < device.lane_count()),
+          send(device.communicator(), device.ports(rank, lane).send, sequence, is_there),
+          receive(device.communicator(), device.ports(rank, lane).receive, sequence, is_there) {
+        if (is_none || is_there) {
+            return;
+        }
+        if (lane >= device.lane_count()) {
+            send.refuse(PlanFault::Lane, device.lane_count(), lane);
+        } else {
+            send.refuse(PlanFault::Peer, device.rank_count(), rank);
+        }
+    }
 
     // Puts `bytes` from this rank's part of `from` into the peer's part of `to`; offsets in bytes
     // from their starts. Returns when the put is on its way: see `flush`.
@@ -159,6 +170,7 @@ public:
 private:
     const Device& device;
     const bool is_none;
+    const bool is_there;
     OpenPort send;
     OpenPort receive;
 

@@ -30,13 +30,16 @@ struct Call {
 
 RINGDOVE_INLINE bool make(const ringdove::Device& device, const Call& call) {
     using ringdove::Window;
+    if (call.kind == Kind::Nothing) {
+        return true;
+    }
     ringdove::Peer peer(device, call.peer, call.lane);
     const Window to{call.to};
     const Window from{call.from};
     bool fine = true;
     switch (call.kind) {
     case Kind::Nothing:
-        return true;
+        break;
     case Kind::Put:
         return peer.put(to, call.to_offset, from, call.from_offset, call.bytes);
     case Kind::PutWithSignal:

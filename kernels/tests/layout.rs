@@ -109,7 +109,7 @@ fn expected() -> String {
         Collect
     );
     codes!(text, Space, None, Buffer, Slot, Address);
-    codes!(text, WaitKind, Arrival, Credit, Completion, RingSpace, BadPlan, StrayClaim);
+    codes!(text, WaitKind, Arrival, Credit, Completion, RingSpace, BadPlan, StrayClaim, BadCall);
     codes!(
         text,
         PlanFault,
@@ -133,7 +133,9 @@ fn expected() -> String {
         NoSignal,
         SlotPort,
         MessageCount,
-        MessageNumber
+        MessageNumber,
+        Peer,
+        Lane
     );
     layout!(text, PlanHeader, magic, size_bytes, block_count, thread_count);
     layout!(text, BlockProgram, segments, segment_count, ports, port_count);
@@ -193,16 +195,7 @@ fn expected() -> String {
         address_count,
         reserved
     );
-    layout!(
-        text,
-        DeviceHandle,
-        communicator,
-        ports,
-        windows,
-        routes,
-        lane_count,
-        window_count
-    );
+    layout!(text, DeviceHandle, communicator, ports, windows, routes, lane_count, window_count);
     layout!(text, LanePorts, send, receive);
     layout!(text, WindowEntry, address, bytes);
     layout!(

@@ -114,7 +114,7 @@ fn two_ranks_exchange_from_inside_a_kernel() {
 /// R10 holds for users' kernels too, and a wrong port number is refused.
 #[test]
 fn a_kernel_without_a_peer_ends_with_a_record() {
-    for (receive_port, kind) in [(1, WaitKind::Arrival), (2, WaitKind::BadPlan)] {
+    for (receive_port, kind) in [(1, WaitKind::Arrival), (2, WaitKind::BadCall)] {
         let rank = rank();
         let input = rank.arena.allocate(COUNT * 4, 0);
         let output = rank.arena.allocate(COUNT * 4, 0);
@@ -126,7 +126,7 @@ fn a_kernel_without_a_peer_ends_with_a_record() {
         }
         let record = rank.record();
         assert_eq!((record.state, record.kind, record.sequence), (1, kind as u32, 42));
-        if kind == WaitKind::BadPlan {
+        if kind == WaitKind::BadCall {
             assert_eq!(PlanFault::from_code(record.position), Some(PlanFault::PortNumber));
             assert_eq!((record.expected, record.seen), (2, 2));
         }
