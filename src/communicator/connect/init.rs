@@ -282,7 +282,7 @@ fn start(
     let remedies = &settings.remedies;
     let pinned = remedies.pinned_uploads;
     state.memory.publish(rank, ranks, settings.wait_timeout, pinned)?;
-    let mut launcher = Launcher::new(&state, remedies)?;
+    let mut launcher = Launcher::new(&state, settings)?;
     sharing::check(process, &state, &mut launcher, remedies)?;
     let launcher = Arc::new(Mutex::new(launcher));
     let tidy = Tidy::new(&launcher, remedies.late_frees);
