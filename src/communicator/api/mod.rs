@@ -5,6 +5,7 @@ mod collective;
 mod collectives;
 mod core;
 mod group;
+mod membership;
 mod raw;
 mod registration;
 mod split;
