@@ -184,6 +184,10 @@ settings! {
         "context of the copies between GPUs: `shared`, that of the program, or `own`, one of the \
          library's on each GPU, which takes some hundred MiB of it, and which the program's module \
          loads do not stop; the first communicator of a process decides";
+    cubins: Option<PathBuf> = "RINGDOVE_CUBINS", "",
+        |value| value.optional("a path"),
+        "folder with machine code of the kernels, as `./x cubins` makes it, which loads at once; \
+         empty, or nothing there for a GPU: its driver compiles PTX";
     inter_node_slots: InterNodeSlots = "RINGDOVE_INTER_NODE_SLOTS", "auto",
         |value| value.number("auto, device or host", |_| true),
         "where messages from other nodes land: `device`, `host` (pinned, which kernels read \

@@ -4,8 +4,8 @@
 mod hardware;
 
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DeviceSlice};
-use hardware::World;
 use hardware::engines::on_engines;
+use hardware::{World, on_processes_with};
 use ringdove::{Communicator, ReduceOp, Registered};
 use std::sync::Arc;
 
@@ -161,5 +161,28 @@ fn registered_memory_is_kept_until_all_ranks_are_gone() {
         let stream = second.stream().clone();
         drop((taken, world));
         assert!(stream.clone_dtoh(&second).unwrap().iter().all(|&value| value == 3.0));
+    });
+}
+
+/// If this fails, memory of another process is opened while collectives run: the driver waits for
+/// them with a lock that their engines need.
+#[test]
+fn registered_memory_is_opened_when_earlier_collectives_have_ended() {
+    const LARGE: usize = 1 << 20;
+    // Processes cannot share memory of pools, from which cudarc takes buffers.
+    on_processes_with("pcie4", &["--driver-key", "pools=peer"], (2, 1), |communicators| {
+        let rank = &communicators[0];
+        let stream = rank.context().new_stream().unwrap();
+        let mut staged = stream.clone_htod(&vec![1f32; LARGE]).unwrap();
+        let mut registered = rank.register(stream.clone_htod(&vec![1f32; COUNT]).unwrap()).unwrap();
+        stream.synchronize().unwrap();
+        for _ in 0..5 {
+            rank.all_reduce_in_place(&mut staged, ReduceOp::Sum, &stream).unwrap();
+        }
+        rank.all_reduce_in_place(&mut registered, ReduceOp::Sum, &stream).unwrap();
+        stream.synchronize().unwrap();
+        assert_all(rank, &stream, &staged, 32.0);
+        assert_all(rank, &stream, &registered.slice(..), 2.0);
+        rank.finalize().unwrap();
     });
 }

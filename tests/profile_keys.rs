@@ -51,7 +51,7 @@ const TESTS: [[&str; 3]; 18] = [
     [
         "pools",
         "drivers::registered_memory_of_pools_is_opened_to_peers",
-        "none: copies pass all the same, and between processes it is refused by name",
+        "drivers::without_rights_engines_do_not_reach_memory_of_pools",
     ],
     [
         "lazy-dma",

@@ -23,6 +23,8 @@ pub struct Remedies {
     pub pinned_uploads: bool,
     /// Ranks that share a GPU and could not run together are refused.
     pub sharing_check: bool,
+    /// GPUs are given the right to memory of pools that is registered.
+    pub open_pools: bool,
 }
 
 impl Default for Remedies {
@@ -36,6 +38,7 @@ impl Default for Remedies {
             late_frees: true,
             pinned_uploads: true,
             sharing_check: true,
+            open_pools: true,
         }
     }
 }

@@ -10,6 +10,7 @@ pub mod adapter;
 pub mod data;
 pub mod drivers;
 pub mod engines;
+pub mod every;
 pub mod perf;
 
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
@@ -124,6 +125,17 @@ pub fn on_processes(machine: &str, division: (u32, u32), body: impl FnOnce(Vec<C
 pub fn on_processes_with(
     machine: &str,
     options: &[&str],
+    division: (u32, u32),
+    body: impl FnOnce(Vec<Communicator>),
+) {
+    on_processes_env(machine, options, &[], division, body);
+}
+
+/// As [`on_processes_with`], with variables for the environment of the processes.
+pub fn on_processes_env(
+    machine: &str,
+    options: &[&str],
+    variables: &[(&str, &str)],
     (processes, ranks): (u32, u32),
     body: impl FnOnce(Vec<Communicator>),
 ) {
@@ -139,6 +151,7 @@ pub fn on_processes_with(
     command.args(["run", "--quiet", "--machine", machine, "--procs", &processes.to_string()]);
     command.args(options).arg("--").arg(std::env::current_exe().unwrap());
     command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(INSIDE, "1");
+    command.envs(variables.iter().copied());
     let (status, output) = run_bounded(command);
     assert!(status.success(), "on {machine}: {status}\n{output}");
     let passed = output.matches("1 passed").count();

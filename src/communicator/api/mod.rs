@@ -6,6 +6,7 @@ mod collectives;
 mod core;
 mod device_handle;
 mod group;
+mod membership;
 mod raw;
 mod registration;
 mod split;

@@ -8,7 +8,7 @@ use super::rank::RankState;
 use super::routes::Routes;
 use crate::error::{Error, Result};
 use crate::gpu::{Executor, keeping_errors};
-use crate::settings::Remedies;
+use crate::settings::Settings;
 use cudarc::driver::CudaStream;
 use ringdove_kernels::launch::LaunchArguments;
 use std::sync::Arc;
@@ -38,11 +38,12 @@ impl Launcher {
     pub const COMMANDS_MIN: u32 = COMMANDS_MIN;
 
     /// A launcher for the rank of `state`.
-    pub fn new(state: &RankState, remedies: &Remedies) -> Result<Self> {
+    pub fn new(state: &RankState, settings: &Settings) -> Result<Self> {
+        let (remedies, cubins) = (&settings.remedies, settings.cubins.as_deref());
         let layout = &state.memory.layout;
         let tracking = keeping_errors(&state.context, || state.context.new_stream());
         Ok(Self {
-            executor: Executor::load(&state.context, remedies.eager_load)?,
+            executor: Executor::load(&state.context, cubins, remedies.eager_load)?,
             plans: PlanMemory::new(&state.context)?,
             routes: Routes::new(state.memory.static_routes(), layout.direct_lanes()),
             launches: 0,
