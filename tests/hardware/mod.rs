@@ -166,9 +166,14 @@ fn join(ranks: u32) -> Vec<Communicator> {
 /// This process's ranks in a communicator over all processes that `hwsim run --procs` started, or
 /// why there is none.
 pub fn try_join(ranks: u32) -> ringdove::Result<Vec<Communicator>> {
+    try_join_with(ranks, settings())
+}
+
+/// As [`try_join`], with other settings than [`settings`].
+pub fn try_join_with(ranks: u32, settings: Settings) -> ringdove::Result<Vec<Communicator>> {
     // All virtual nodes are one machine: hwsim tells their names.
     let host_id = Settings::from_env().unwrap().host_id;
-    let settings = Settings { host_id, ..settings() };
+    let settings = Settings { host_id, ..settings };
     let launch = Launch::from_env().unwrap().expect("hwsim sets torchrun's variables");
     let (id, _root) = launch.rendezvous(&settings).unwrap();
     let first = launch.rank * ranks;
