@@ -25,6 +25,8 @@ pub struct Remedies {
     pub sharing_check: bool,
     /// GPUs are given the right to memory of pools that is registered.
     pub open_pools: bool,
+    /// Memory of other processes is opened when no collective runs.
+    pub idle_opens: bool,
 }
 
 impl Default for Remedies {
@@ -39,6 +41,7 @@ impl Default for Remedies {
             pinned_uploads: true,
             sharing_check: true,
             open_pools: true,
+            idle_opens: true,
         }
     }
 }

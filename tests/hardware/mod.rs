@@ -169,7 +169,7 @@ pub fn try_join(ranks: u32) -> ringdove::Result<Vec<Communicator>> {
     try_join_with(ranks, settings())
 }
 
-/// As [`try_join`], with other settings.
+/// As [`try_join`], with other settings than [`settings`].
 pub fn try_join_with(ranks: u32, settings: Settings) -> ringdove::Result<Vec<Communicator>> {
     // All virtual nodes are one machine: hwsim tells their names.
     let host_id = Settings::from_env().unwrap().host_id;

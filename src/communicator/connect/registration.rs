@@ -74,7 +74,8 @@ impl ConnectedRank {
         // of the process: later, a kernel of this rank may wait for one that has not opened it.
         let _opening = registrations.opening();
         let is_open = |rank| registrations.opened(number, rank).is_some();
-        if self.opens_memory() && !is_open(self.rank()) {
+        let waits = self.settings.remedies.idle_opens;
+        if waits && self.opens_memory() && !is_open(self.rank()) {
             // Opening waits for them with a lock of the driver that engines need: collectives that
             // run would never end.
             self.wait_for_gpus()?;
