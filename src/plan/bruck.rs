@@ -11,8 +11,10 @@
 //!   that has arrived for it, in the slot in which it leaves.
 //! * *All-to-all*: a block of data which has to go `k` places goes `d` of them for each bit `d` of
 //!   `k`, smallest first. It waits for its next hop in the part of the output which it would have
-//!   if it stayed: a block in that part leaves in the same hop, and in the end each is in its
-//!   place. In place this would overwrite input that has not left, so there is no such plan.
+//!   if it stayed: in the end each is in its place. What it overwrites there is the block that has
+//!   as far to go, and leaves in the same message. In place, this part may hold input that has not
+//!   left. So there it waits where the input for `k` places away stood, and in the end parts of the
+//!   output change places, by way of a slot.
 //!
 //! All-gather and all-to-all cut what a hop carries into messages that fit a slot, and receive one
 //! for each that they send. What a hop of a reduce-scatter carries is one message.
@@ -70,7 +72,10 @@ impl Walk<'_> {
 
     fn all_to_all(&mut self) {
         let size = self.choice.request.rank_count;
-        self.keep_own_part(self.choice.part(Buffer::Input, self.rank, whole(0)));
+        let in_place = self.choice.request.in_place;
+        if !in_place {
+            self.keep_own_part(self.choice.part(Buffer::Input, self.rank, whole(0)));
+        }
         for distance in distances(size) {
             let (mut sent, mut received) = (Vec::new(), Vec::new());
             for first in (distance..size).step_by(2 * distance as usize) {
@@ -78,11 +83,42 @@ impl Walk<'_> {
                 // The first has not moved yet; the others are where earlier hops have left them.
                 let count = distance.min(size - first);
                 let last = self.before(first + count - 1);
+                if in_place {
+                    sent.extend(self.choice.parts(Buffer::Output, self.after(first), count));
+                    continue;
+                }
                 sent.extend(self.choice.parts(Buffer::Output, last, count - 1));
                 sent.extend(self.choice.parts(Buffer::Input, self.after(first), 1));
                 received.extend(self.choice.parts(Buffer::Output, last, count));
             }
-            self.swap(self.after(distance), self.before(distance), &sent, &received);
+            let received = if in_place { &sent } else { &received };
+            self.swap(self.after(distance), self.before(distance), &sent, received);
+        }
+        if in_place {
+            self.mirror();
+        }
+    }
+
+    /// Parts as far before this rank's as others are behind it change places with those.
+    fn mirror(&mut self) {
+        let size = self.choice.request.rank_count;
+        let neighbours = [self.before(1), self.rank, self.after(1)];
+        let hop = self.program.hop(neighbours, 0, self.choice.slots.count);
+        // The slot of the next message, which is not sent.
+        let slot = hop.sender.claim(&mut self.ops);
+        for distance in 1..size.div_ceil(2) {
+            let [before, after] = [self.before(distance), self.after(distance)]
+                .map(|rank| self.choice.parts(Buffer::Output, rank, 1));
+            let all = total(&before);
+            for start in (0..all).step_by(self.choice.slice_bytes as usize) {
+                let end = all.min(start + u64::from(self.choice.slice_bytes));
+                let [before, after] = [&before, &after].map(|part| cut(part, start, end));
+                pack(&mut self.ops, slot, &before);
+                for (to, from) in before.iter().zip(&after) {
+                    self.ops.push(copy(to.place, from.place, to.range(), Modifiers::NONE));
+                }
+                unpack(&mut self.ops, &after, slot);
+            }
         }
     }
 

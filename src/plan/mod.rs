@@ -91,9 +91,11 @@ pub const PROVED_RANKS_MAX_IN_FEW_HOPS: u32 = 256;
 /// Is this plan proved before it runs? All ranks answer alike.
 pub fn is_proved(choice: &Choice) -> bool {
     let most = match choice.algorithm {
-        Algorithm::Doubling | Algorithm::Tree | Algorithm::Bruck | Algorithm::Dissemination => {
-            PROVED_RANKS_MAX_IN_FEW_HOPS
-        }
+        Algorithm::Doubling
+        | Algorithm::Halving
+        | Algorithm::Tree
+        | Algorithm::Bruck
+        | Algorithm::Dissemination => PROVED_RANKS_MAX_IN_FEW_HOPS,
         _ => PROVED_RANKS_MAX,
     };
     choice.request.rank_count <= most

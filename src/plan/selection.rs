@@ -14,8 +14,9 @@
 //! KiB on. On real ones, one hop should win for longer: at 32 KiB, four ranks on PCIe send 192 KiB
 //! each, which takes about as long as two of the ring's six hops.
 //!
-//! Of more than 8 ranks, recursive doubling comes before the rings up to 256 KiB, where its hops
-//! make up for what it sends more (`selection/few_hops.rs` has the rules and their numbers).
+//! Before the rings come, for buffers that are not registered, recursive doubling up to 128 KiB,
+//! two-shot up to 512 KiB and 16 ranks, and recursive halving where its messages are fewer
+//! (`selection/few_hops.rs` has the rules and their numbers).
 //!
 //! The other collectives, by NCCL's `count` (of each rank's part, where there are parts). Rows of
 //! the table above apply to what one lane carries: to all parts where they go around a ring, to one
@@ -27,7 +28,7 @@
 //! | reduce-scatter  | exchange               | Bruck's               | ring          |
 //! | broadcast       | star                   | tree                  | chain         |
 //! | reduce          | star                   | tree                  | chain         |
-//! | all-to-all      | exchange               | Bruck's, not in place | exchange      |
+//! | all-to-all      | exchange               | Bruck's               | exchange      |
 //! | gather, scatter | star                   | tree                  | star          |
 //! | barrier         | dissemination          | dissemination         | dissemination |
 //!
@@ -390,27 +391,36 @@ fn all_reduce(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Ch
         && limits.low_latency_bytes > 0
         && request.rank_count <= ALL_PAIRS_RANKS_MAX
         && request.bytes <= u64::from(limits.low_latency_bytes);
-    let algorithm = match (request.rank_count, direct, request.in_place) {
-        (1, ..) => Algorithm::Copy,
-        _ if all_pairs => Algorithm::AllPairs,
-        _ if few_hops::doubling(request, per_node) => Algorithm::Doubling,
+    let rings = || match (direct, request.in_place) {
         _ if spread && per_node > 1 => Algorithm::Hierarchical,
         // A grant costs a way between nodes, and direct lanes do not follow rails.
         _ if spread => Algorithm::RingStaged,
-        (_, false, _) => Algorithm::RingStaged,
-        (_, true, false) => Algorithm::RingDirect,
-        (_, true, true) => Algorithm::RingHybrid,
+        (false, _) => Algorithm::RingStaged,
+        (true, false) => Algorithm::RingDirect,
+        (true, true) => Algorithm::RingHybrid,
+    };
+    let algorithm = match request.rank_count {
+        1 => Algorithm::Copy,
+        _ if all_pairs => Algorithm::AllPairs,
+        // Registered buffers need no copy into slots.
+        _ if direct => rings(),
+        _ => few_hops::all_reduce(request, limits).unwrap_or_else(rings),
     };
     let mut choice = choice(request, limits, per_node, algorithm, row(request.bytes));
     match algorithm {
         Algorithm::AllPairs => choice.all_pairs(limits),
-        Algorithm::Doubling => choice.set_blocks(limits),
+        Algorithm::Doubling | Algorithm::Halving | Algorithm::TwoShot => choice.set_blocks(limits),
         _ => {}
     }
     let slice_bytes_max = match algorithm {
         Algorithm::Copy => ALONE_SLICE_BYTES_MAX,
         Algorithm::RingDirect => DIRECT_SLICE_BYTES_MAX,
         Algorithm::AllPairs => u64::from(limits.low_latency_bytes),
+        // One message has the pieces of half of the ranks.
+        Algorithm::Halving => {
+            let piece = choice.slots.bytes / (request.rank_count / 2);
+            u64::from(piece) / GRANULE_BYTES * GRANULE_BYTES
+        }
         _ => u64::from(choice.slots.bytes),
     };
     finish(choice, slice_bytes_max)

@@ -32,11 +32,7 @@ pub(in crate::plan) fn ways(root: u32) -> Vec<(Collective, Algorithm)> {
 
 /// Is there such a plan? Where not, selection does not choose it.
 pub(in crate::plan) fn is_possible(request: &CollectiveRequest, algorithm: Algorithm) -> bool {
-    match (request.collective, algorithm) {
-        (Collective::AllToAll, Algorithm::Bruck) => !request.in_place,
-        (_, Algorithm::Halving) => request.rank_count.is_power_of_two(),
-        _ => true,
-    }
+    algorithm != Algorithm::Halving || request.rank_count.is_power_of_two()
 }
 
 /// The choice of `algorithm` for `request`, with slices of `slice_bytes`, in slots that are as

@@ -67,7 +67,7 @@ fn small_data_of_many_ranks_goes_few_hops() {
 /// messages do not fit.
 #[test]
 fn large_data_and_few_ranks_go_as_before() {
-    let few = [Algorithm::Doubling, Algorithm::Tree, Algorithm::Bruck];
+    let few = [Algorithm::Doubling, Algorithm::Halving, Algorithm::Tree, Algorithm::Bruck];
     let chosen = |collective, rank_count, bytes, slot_bytes| {
         let request = CollectiveRequest { collective, ..request(rank_count, bytes) };
         let choice = select(&request, &limits(1, slot_bytes, 4)).expect("valid");
@@ -76,13 +76,46 @@ fn large_data_and_few_ranks_go_as_before() {
         few
     };
     for (collective, _) in few_hops(1) {
-        assert!(!chosen(collective, 8, 8, 4096), "{collective:?}");
+        // All-reduces go few hops from two ranks on.
+        let is_one_hop = collective != Collective::AllReduce;
+        assert_eq!(chosen(collective, 8, 8, 4096), !is_one_hop, "{collective:?}");
         assert!(!chosen(collective, 64, 64 << 20, 128 << 10), "{collective:?}");
         assert!(chosen(collective, 64, 64, 4096), "{collective:?}");
     }
     for collective in [Collective::ReduceScatter, Collective::Gather { root: 2 }] {
         assert!(chosen(collective, 64, 128, 4096), "32 parts fit a slot");
         assert!(!chosen(collective, 64, 132, 4096), "32 parts do not");
+    }
+}
+
+/// If this fails, selection no longer does what its documentation says of all-reduces.
+#[test]
+fn all_reduces_of_middle_size_go_two_shots_or_halves() {
+    let limits = limits(4, 128 << 10, 4);
+    for (rank_count, kib, expected) in [
+        (2, 128, Algorithm::Doubling),
+        (3, 65, Algorithm::TwoShot),
+        (8, 128, Algorithm::Doubling),
+        (8, 512, Algorithm::TwoShot),
+        (8, 513, Algorithm::RingStaged),
+        (16, 512, Algorithm::TwoShot),
+        (64, 128, Algorithm::Doubling),
+        (64, 129, Algorithm::Halving),
+        (64, 2048, Algorithm::Halving),
+        (64, 4096, Algorithm::RingStaged),
+        (100, 256, Algorithm::Doubling),
+        (100, 257, Algorithm::RingStaged),
+    ] {
+        let request = request(rank_count, kib << 10);
+        let choice = select(&request, &limits).expect("valid");
+        assert_eq!(choice.algorithm, expected, "{rank_count} ranks, {kib} KiB");
+        if rank_count < 64 {
+            verify(build(&choice), &request.promise())
+                .unwrap_or_else(|e| panic!("{choice:?}: {e}"));
+        }
+        let registered = CollectiveRequest { registered: true, ..request };
+        let choice = select(&registered, &limits).expect("valid");
+        assert_eq!(choice.algorithm, Algorithm::RingDirect, "{rank_count} ranks, {kib} KiB");
     }
 }
 

@@ -348,7 +348,8 @@ fn one_change_is_refused_or_does_no_harm() {
             let request = CollectiveRequest { collective, reduce_op, in_place, ..request(3, 76) };
             let request = match is_possible(&request, algorithm) {
                 true => request,
-                false => CollectiveRequest { rank_count: 4, in_place: false, ..request },
+                // Each rank has a piece of it.
+                false => CollectiveRequest { rank_count: 4, bytes: 108, ..request },
             };
             let plan = build(&choose(&request, algorithm, &limits(1, 32, 4), 32));
             for rank in [1, 2] {
