@@ -34,8 +34,8 @@ const DOUBLING_BYTES_MAX_ALONE: u64 = 256 << 10;
 const TWO_SHOT_BYTES_MAX: u64 = 512 << 10;
 /// Up to this, of one part, Bruck's all-to-all wins. Of `n` ranks, it moves `log2(n) / 2` times
 /// as much as an exchange and copies it twice, and saves about two descriptors for each rank: the
-/// message and its credit, which take ARK's engine 2.5 µs each (the same figure, small messages). For
-/// 64 to 256 ranks both are even at 2 to 3 KiB.
+/// message and its credit, which take ARK's engine 2.5 µs each (the same figure, small messages).
+/// For 64 to 256 ranks both are even at 2 to 3 KiB.
 const BRUCK_PART_BYTES_MAX: u64 = 1 << 10;
 
 impl Choice {
