@@ -44,7 +44,7 @@ fn a_bad_command_line_exits_with_2_and_says_what_was_expected() {
     for (line, expected) in [
         ("perf all-reduce -b 8Q", "8192, 8K"),
         ("perf all-reduce -b 8K -e 1K", "no more bytes than -e"),
-        ("perf all-reduce -g 65", "at most 64 ranks"),
+        ("perf all-reduce -g 257", "at most 256 ranks"),
         ("perf all-reduce -d fp64", "bfloat16"),
         ("perf all-to-none", "all-to-none"),
     ] {

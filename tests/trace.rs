@@ -256,7 +256,7 @@ const RING: Case = Case {
     machine: "pcie4",
     processes: 1,
     gpus: 4,
-    bytes: 64 << 10,
+    bytes: 1 << 20,
     registered: false,
     low_latency_bytes: 0,
 };
@@ -265,6 +265,16 @@ const RING: Case = Case {
 fn a_ring_through_slots() {
     if !cannot_run() {
         compare(&RING);
+        compare(&Case { gpus: 3, bytes: 1_000_004, ..RING });
+    }
+}
+
+#[test]
+fn few_hops_through_slots() {
+    if !cannot_run() {
+        for bytes in [64 << 10, 256 << 10] {
+            compare(&Case { bytes, ..RING });
+        }
         compare(&Case { gpus: 3, bytes: 100_004, ..RING });
     }
 }

@@ -8,7 +8,7 @@
 //! place, and each GPU's adapter carries its own part. Everything goes through slots.
 
 use super::builder::{at, copy};
-use super::draft::{Exchange, Part};
+use super::part::{Exchange, Part};
 use super::{BlockProgram, Buffer, Modifiers, Op, Range};
 
 /// A partner: the lanes to and from it, what this rank keeps in this step, and what it sends.
@@ -35,9 +35,9 @@ pub(super) fn program(part: Part<'_>) -> BlockProgram {
 }
 
 fn steps(part: Part<'_>, program: &mut BlockProgram) -> Vec<Step> {
-    let (mut first, mut count) = (0, part.cut.rank_count);
+    let (mut first, mut count) = (0, part.rank_count());
     let mut steps = Vec::new();
-    for bit in 0..part.cut.rank_count.trailing_zeros() {
+    for bit in 0..part.rank_count().trailing_zeros() {
         let partner = part.rank ^ (1 << bit);
         count /= 2;
         let (low, high) = (first, first + count);

@@ -7,7 +7,7 @@
 //! serves its peers in the order `rank + 1`, `rank + 2`, ...: no receiver is everybody's first.
 
 use super::builder::{at, copy};
-use super::draft::{Exchange, Part};
+use super::part::{Exchange, Part};
 use super::{BlockProgram, Buffer, Modifiers, Op};
 
 /// A peer, and the lanes to and from it.
@@ -19,8 +19,8 @@ struct Peer {
 /// What one block of one rank does.
 pub(super) fn program(part: Part<'_>) -> BlockProgram {
     let mut program = BlockProgram::default();
-    let mut peers: Vec<Peer> = (1..part.cut.rank_count)
-        .map(|step| (part.rank + step) % part.cut.rank_count)
+    let mut peers: Vec<Peer> = (1..part.rank_count())
+        .map(|step| (part.rank + step) % part.rank_count())
         .map(|rank| Peer { rank, lanes: part.exchange(&mut program, rank) })
         .collect();
     let mut ops = Vec::new();

@@ -4,13 +4,9 @@
 //! has no use for a proof that takes the memory of all of them. What a communicator runs goes
 //! through [`verify`](super::verify); a draft becomes such a plan with [`Draft::plan`].
 
-use super::builder::{SlotReceiver, SlotSender};
 use super::encode::encode;
 use super::selection::{Limits, PlanError};
-use super::{
-    BlockProgram, Choice, CollectiveRequest, GRANULE_BYTES, Lane, LaneEnd, LaneKind, Op, Plan,
-    Range, RankProgram, Segment, Side, SlotShape, all_reduce_halving, all_reduce_two_shot,
-};
+use super::{Algorithm, Choice, CollectiveRequest, GRANULE_BYTES, LaneEnd, Plan, RankProgram};
 use ringdove_kernels::descriptor::LENGTH_BYTES_MAX;
 use ringdove_kernels::op::BLOCK_PORTS_MAX;
 use std::cell::Cell;
@@ -26,100 +22,18 @@ pub enum Pattern {
     Halving,
 }
 
-/// An all-reduce, rank by rank.
+/// An all-reduce, rank by rank. Programs are a function of the choice, which holds `in_place` no
+/// more: equal drafts have equal programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Draft {
-    shape: Shape,
-    thread_count: u32,
-    slots: SlotShape,
-    rank_count: u32,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Shape {
-    /// What [`select`](super::select) chooses. Programs are a function of the choice, which holds
-    /// `in_place` no more: equal drafts have equal programs.
-    Chosen(Box<Choice>),
-    Blocks {
-        pattern: Pattern,
-        cut: Cut,
-    },
-}
-
-/// How data is cut, round-major as the ring's is: in round `r`, block `b` handles one piece for
-/// each rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Cut {
-    pub(super) rank_count: u32,
-    blocks: u32,
-    /// Bytes of the piece that one rank finishes.
-    piece: u32,
-    slot_count: u32,
-    rounds: u32,
-    /// Bytes of the collective.
-    limit: u64,
-}
-
-/// One block of one rank.
-#[derive(Clone, Copy)]
-pub(super) struct Part<'a> {
-    pub(super) cut: &'a Cut,
-    pub(super) rank: u32,
-    pub(super) block: u32,
-}
-
-/// Both ends of the lanes to and from another rank.
-pub(super) struct Exchange {
-    pub(super) sender: SlotSender,
-    pub(super) receiver: SlotReceiver,
-}
-
-impl Part<'_> {
-    /// `count` pieces, the first of which is number `first` of the block's.
-    pub(super) fn range(&self, first: u32, count: u32) -> Range {
-        let before = u64::from(self.block) * u64::from(self.cut.rank_count) + u64::from(first);
-        Range { extent: before * u64::from(self.cut.piece), length: count * self.cut.piece }
-    }
-
-    /// The block's lanes to and from `peer`.
-    pub(super) fn exchange(&self, program: &mut BlockProgram, peer: u32) -> Exchange {
-        let (index, kind) = (self.block as u16, LaneKind::Slots);
-        let lane = |from, to| Lane { from, to, index, kind };
-        let send = program.port(lane(self.rank, peer), Side::Send);
-        let receive = program.port(lane(peer, self.rank), Side::Receive);
-        let sender = SlotSender::new(send, self.cut.slot_count);
-        Exchange { sender, receiver: SlotReceiver::new(receive) }
-    }
-
-    /// Ends the program: `ops` are one round of it, `lanes` those that they use.
-    pub(super) fn finish(
-        &self,
-        program: &mut BlockProgram,
-        mut ops: Vec<Op>,
-        lanes: impl IntoIterator<Item = Exchange>,
-    ) {
-        for Exchange { sender, receiver } in lanes {
-            sender.advance(&mut ops);
-            receiver.advance(&mut ops);
-        }
-        let round = u64::from(self.cut.rank_count) * u64::from(self.cut.piece);
-        program.segments.push(Segment {
-            rounds: self.cut.rounds,
-            round_stride: u64::from(self.cut.blocks) * round,
-            limit: self.cut.limit,
-            ops,
-        });
-    }
+    choice: Choice,
 }
 
 impl Draft {
-    /// What was selected.
-    fn selected(mut choice: Choice) -> Self {
+    fn new_of(mut choice: Choice) -> Self {
         // It has had its say in the algorithm, and no builder asks for it.
         choice.request.in_place = false;
-        let (thread_count, slots) = (choice.thread_count, choice.slots);
-        let rank_count = choice.request.rank_count;
-        Self { shape: Shape::Chosen(Box::new(choice)), thread_count, slots, rank_count }
+        Self { choice }
     }
 
     /// A pattern through slots, in exactly `blocks` blocks.
@@ -136,9 +50,10 @@ impl Draft {
         let ranks = request.rank_count;
         let refuse =
             |expected| Err(PlanError::Number { what: "ranks", expected, seen: u64::from(ranks) });
+        let selected = super::select(request, limits)?;
         // Messages of a round in units of one piece, and the lanes of a block.
         let pieces_max = match pattern {
-            Pattern::Selected => return Ok(Self::selected(super::select(request, limits)?)),
+            Pattern::Selected => return Ok(Self::new_of(selected)),
             Pattern::TwoShot if !(2..=BLOCK_PORTS_MAX as u32 / 2 + 1).contains(&ranks) => {
                 return refuse("2 to 17 for two-shot: a block has 32 ports");
             }
@@ -160,34 +75,24 @@ impl Draft {
         let rounds = request.bytes.div_ceil(pieces * piece_max).max(1);
         let piece = request.bytes.div_ceil(pieces * rounds).next_multiple_of(GRANULE_BYTES);
         let piece = piece.max(GRANULE_BYTES) as u32;
-        let rounds = if request.bytes == 0 { 0 } else { rounds };
-        let rounds = u32::try_from(rounds).unwrap_or(u32::MAX);
-        let (slot_count, limit) = (limits.slot_count, request.bytes);
-        let cut = Cut { rank_count: ranks, blocks, piece, slot_count, rounds, limit };
-        let shape = Shape::Blocks { pattern, cut };
-        Ok(Self { shape, thread_count: 256, slots: limits.slots(), rank_count: ranks })
+        let algorithm = match pattern {
+            Pattern::TwoShot => Algorithm::TwoShot,
+            _ => Algorithm::Halving,
+        };
+        let (slots, thread_count) = (limits.slots(), 256);
+        let mut choice = Choice { algorithm, blocks, slices: 1, slots, thread_count, ..selected };
+        choice.set_slice_bytes(piece);
+        Ok(Self::new_of(choice))
     }
 
     /// Number of ranks.
     pub fn rank_count(&self) -> u32 {
-        self.rank_count
+        self.choice.request.rank_count
     }
 
     /// One rank's program.
     pub fn program(&self, rank: u32) -> RankProgram {
-        match self.shape {
-            Shape::Chosen(ref choice) => super::program(choice, rank),
-            Shape::Blocks { pattern, ref cut } => {
-                let block = |block| {
-                    let part = Part { cut, rank, block };
-                    match pattern {
-                        Pattern::TwoShot => all_reduce_two_shot::program(part),
-                        _ => all_reduce_halving::program(part),
-                    }
-                };
-                RankProgram { blocks: (0..cut.blocks).map(block).collect() }
-            }
-        }
+        super::program(&self.choice, rank)
     }
 
     /// One rank's program as bytes, and the port table that it refers to.
@@ -195,8 +100,8 @@ impl Draft {
         let program = self.program(rank);
         let table: Vec<LaneEnd> =
             program.blocks.iter().flat_map(|block| block.ports.iter().copied()).collect();
-        let plan =
-            Plan { ranks: vec![program], thread_count: self.thread_count, slots: self.slots };
+        let Choice { thread_count, slots, .. } = self.choice;
+        let plan = Plan { ranks: vec![program], thread_count, slots };
         // Ports are asked for in the order of the table, each once.
         let next = Cell::new(0);
         let resolve = |_: LaneEnd| Some(next.replace(next.get() + 1));
@@ -206,7 +111,6 @@ impl Draft {
 
     /// The whole plan, to be verified.
     pub fn plan(&self) -> Plan {
-        let ranks = (0..self.rank_count).map(|rank| self.program(rank)).collect();
-        Plan { ranks, thread_count: self.thread_count, slots: self.slots }
+        super::build(&self.choice)
     }
 }

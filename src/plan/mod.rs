@@ -4,35 +4,35 @@
 //! rank builds the same plan from the same request, [`verify`] proves it, and each rank then
 //! encodes its own part for the executor kernel. Only a [`Verified`] plan can be encoded.
 //!
-//! Beyond [`PROVED_RANKS_MAX`] ranks a rank builds its own program alone, and it is checked op by
-//! op ([`own_part`]). A proof compares what all agents know of each other: of an all-to-all of 256
-//! ranks these are 65,280 lanes, and the proof would take more memory than the data. The programs
-//! come from the algorithms that are proved for fewer ranks, by the same formulas; tests prove
-//! some larger worlds, too.
+//! Where [`is_proved`] says no, a rank builds its own program alone, and it is checked op by op
+//! ([`own_part`]): ports, operands and sizes, and not what the ranks do together. A proof compares
+//! what all agents know of each other: of a direct exchange of 256 ranks these are 65,280 lanes,
+//! and the proof would take more memory than the data. The programs come from the algorithms that
+//! are proved for fewer ranks, by the same formulas; tests prove plans of 100 and 256 ranks, too.
 //!
 //! `README.md` says how an algorithm is written.
 //!
 //! * `request`: the collectives, and what each rank has and gets
 //! * `builder`: pieces that algorithms share (claim a slot, put it, wait, release it)
-//! * `all_reduce_all_pairs`, `all_reduce_halving`, `all_reduce_hierarchical`, `all_reduce_ring`,
-//!   `all_reduce_two_shot`, `alone`, `barrier`, `chain`, `exchange`, `ring`, `send_recv`, `star`:
-//!   one file for each algorithm
+//! * `piece`: messages that hold parts of several ranks; `part`: blocks with a piece for each rank
+//! * `all_reduce_all_pairs`, `all_reduce_doubling`, `all_reduce_halving`,
+//!   `all_reduce_hierarchical`, `all_reduce_ring`, `all_reduce_two_shot`, `alone`, `barrier`,
+//!   `bruck`, `chain`, `exchange`, `ring`, `send_recv`, `star`, `tree`: one file for each algorithm
 //! * `selection`: which algorithm and which sizes, as one documented table
 //! * `verify`: the symbolic verifier
 //! * `encode`: typed ops to the bytes of [`ringdove_kernels::op`]
-//! * `draft`: programs one rank at a time, for worlds too large to hold (feature `draft-plans`,
-//!   with `all_reduce_halving` and `all_reduce_two_shot`)
+//! * `draft`: programs one rank at a time, for worlds too large to hold (feature `draft-plans`)
 //! * `display`: a plan as text, one op a line
 
 mod all_reduce_all_pairs;
-#[cfg(any(test, feature = "draft-plans"))]
+mod all_reduce_doubling;
 mod all_reduce_halving;
 mod all_reduce_hierarchical;
 mod all_reduce_ring;
-#[cfg(any(test, feature = "draft-plans"))]
 mod all_reduce_two_shot;
 mod alone;
 mod barrier;
+mod bruck;
 mod builder;
 mod chain;
 mod display;
@@ -42,6 +42,8 @@ mod encode;
 mod exchange;
 #[cfg(test)]
 mod host;
+mod part;
+mod piece;
 mod request;
 mod ring;
 mod selection;
@@ -49,6 +51,7 @@ mod send_recv;
 mod star;
 #[cfg(test)]
 mod tests;
+mod tree;
 mod verify;
 
 #[cfg(any(test, feature = "draft-plans"))]
@@ -79,8 +82,24 @@ pub fn build(choice: &Choice) -> Plan {
     Plan { ranks, thread_count: choice.thread_count, slots: choice.slots }
 }
 
-/// The most ranks of a collective whose plan is proved before it runs.
+/// The most ranks of a collective whose plan is proved before it runs, whatever it is.
 pub const PROVED_RANKS_MAX: u32 = 64;
+
+/// The same of plans in few hops.
+pub const PROVED_RANKS_MAX_IN_FEW_HOPS: u32 = 256;
+
+/// Is this plan proved before it runs? All ranks answer alike.
+pub fn is_proved(choice: &Choice) -> bool {
+    let most = match choice.algorithm {
+        Algorithm::Doubling
+        | Algorithm::Halving
+        | Algorithm::Tree
+        | Algorithm::Bruck
+        | Algorithm::Dissemination => PROVED_RANKS_MAX_IN_FEW_HOPS,
+        _ => PROVED_RANKS_MAX,
+    };
+    choice.request.rank_count <= most
+}
 
 /// The program of `rank` alone, of the plan that `choice` describes: the other ranks' programs are
 /// empty. For worlds that are too large for [`verify`]; every op is checked by itself.
@@ -112,6 +131,11 @@ fn program(choice: &Choice, rank: u32) -> RankProgram {
         Algorithm::Exchange => exchange::program(choice, rank),
         Algorithm::Star => star::program(choice, rank),
         Algorithm::Dissemination => barrier::program(choice, rank),
+        Algorithm::Doubling => all_reduce_doubling::program(choice, rank),
+        Algorithm::Halving => part::program(choice, rank, all_reduce_halving::program),
+        Algorithm::TwoShot => part::program(choice, rank, all_reduce_two_shot::program),
+        Algorithm::Tree => tree::program(choice, rank),
+        Algorithm::Bruck => bruck::program(choice, rank),
     }
 }
 

@@ -14,26 +14,32 @@
 //! KiB on. On real ones, one hop should win for longer: at 32 KiB, four ranks on PCIe send 192 KiB
 //! each, which takes about as long as two of the ring's six hops.
 //!
+//! Before the rings come, for buffers that are not registered, recursive doubling up to 128 KiB,
+//! two-shot up to 512 KiB and 16 ranks, and recursive halving where its messages are fewer
+//! (`selection/few_hops.rs` has the rules and their numbers).
+//!
 //! The other collectives, by NCCL's `count` (of each rank's part, where there are parts). Rows of
 //! the table above apply to what one lane carries: to all parts where they go around a ring, to one
 //! part where they go straight.
 //!
-//! | collective                | up to 32 KiB and 16 ranks | more                |
-//! |---------------------------|---------------------------|---------------------|
-//! | all-gather                | exchange                  | ring                |
-//! | reduce-scatter            | exchange                  | ring                |
-//! | broadcast                 | star                      | chain               |
-//! | reduce                    | star                      | chain               |
-//! | all-to-all                | exchange                  | exchange            |
-//! | gather, scatter           | star                      | star                |
-//! | barrier                   | dissemination             | dissemination       |
+//! | collective      | up to 32 KiB, 16 ranks | few bytes, more ranks | else          |
+//! |-----------------|------------------------|-----------------------|---------------|
+//! | all-gather      | exchange               | Bruck's               | ring          |
+//! | reduce-scatter  | exchange               | Bruck's               | ring          |
+//! | broadcast       | star                   | tree                  | chain         |
+//! | reduce          | star                   | tree                  | chain         |
+//! | all-to-all      | exchange               | Bruck's               | exchange      |
+//! | gather, scatter | star                   | tree                  | star          |
+//! | barrier         | dissemination          | dissemination         | dissemination |
 //!
-//! Exchange and star take one hop; in ring and chain each rank sends as much as it receives.
-//! Between nodes the same plans serve.
+//! Exchange and star take one hop; Bruck's, tree and dissemination `log2(n)`; in ring and chain
+//! each rank sends as much as it receives. Between nodes the same plans serve.
 //!
 //! Blocks are bounded by `Limits::blocks_max`, slices by half of the slots. These rows, and the
 //! sizes below, come from reasoning (a message wants the fewest hops and barriers when it is small,
 //! and at least two slices in flight when it is large), not from a measurement on hardware.
+
+mod few_hops;
 
 use super::{Collective, CollectiveRequest, GRANULE_BYTES, Modifiers, Range, SlotShape};
 use ringdove_kernels::descriptor::LENGTH_BYTES_MAX;
@@ -126,6 +132,18 @@ pub enum Algorithm {
     Star,
     /// Empty messages at distances that double.
     Dissemination,
+    /// Pairs at distances that double swap all that they have, through slots.
+    Doubling,
+    /// Pairs at distances that double swap halves of what they have, and then the finished halves,
+    /// through slots. Of a power of two of ranks.
+    Halving,
+    /// Every rank reduces its chunk of the data and sends the result to all, through slots. Of at
+    /// most 17 ranks.
+    TwoShot,
+    /// Along a binomial tree, through slots.
+    Tree,
+    /// Parts of many ranks in each message, to distances that double, through slots.
+    Bruck,
 }
 
 /// Everything that [`build`](super::build) needs.
@@ -156,8 +174,11 @@ impl Choice {
     pub fn round_bytes(&self) -> u64 {
         let slices = match (self.algorithm, self.request.collective) {
             (Algorithm::AllPairs, _) => return u64::from(self.slice_bytes),
-            // Blocks divide peers among them, and no data.
-            (Algorithm::Exchange | Algorithm::Star, _) => u64::from(self.slices),
+            _ if self.is_in_whole_parts() => return self.request.bytes.max(1),
+            // Blocks divide peers among them, and no data; or there is one block.
+            (Algorithm::Exchange | Algorithm::Star | Algorithm::Tree | Algorithm::Doubling, _) => {
+                u64::from(self.slices)
+            }
             (Algorithm::Copy | Algorithm::Dissemination, _) | (_, Collective::AllReduce) => {
                 u64::from(self.blocks) * u64::from(self.request.rank_count) * u64::from(self.slices)
             }
@@ -196,6 +217,9 @@ impl Choice {
         let peers = ranks - 1;
         let on_ring = matches!(self.algorithm, Algorithm::RingStaged | Algorithm::Chain);
         let rows_blocks = self.blocks;
+        if matches!(self.algorithm, Algorithm::Halving | Algorithm::TwoShot) {
+            self.slices = 1;
+        }
         self.blocks = match (self.algorithm, self.request.collective) {
             (Algorithm::Copy, _) => rows_blocks,
             // Where nodes have several ranks, the ring's way to the next node is a pair's lane.
@@ -367,26 +391,38 @@ fn all_reduce(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Ch
         && limits.low_latency_bytes > 0
         && request.rank_count <= ALL_PAIRS_RANKS_MAX
         && request.bytes <= u64::from(limits.low_latency_bytes);
-    let algorithm = match (request.rank_count, direct, request.in_place) {
-        (1, ..) => Algorithm::Copy,
-        _ if all_pairs => Algorithm::AllPairs,
+    let rings = || match (direct, request.in_place) {
         _ if spread && per_node > 1 => Algorithm::Hierarchical,
         // A grant costs a way between nodes, and direct lanes do not follow rails.
         _ if spread => Algorithm::RingStaged,
-        (_, false, _) => Algorithm::RingStaged,
-        (_, true, false) => Algorithm::RingDirect,
-        (_, true, true) => Algorithm::RingHybrid,
+        (false, _) => Algorithm::RingStaged,
+        (true, false) => Algorithm::RingDirect,
+        (true, true) => Algorithm::RingHybrid,
+    };
+    let algorithm = match request.rank_count {
+        1 => Algorithm::Copy,
+        _ if all_pairs => Algorithm::AllPairs,
+        // Registered buffers need no copy into slots.
+        _ if direct => rings(),
+        _ => few_hops::all_reduce(request, limits).unwrap_or_else(rings),
     };
     let mut choice = choice(request, limits, per_node, algorithm, row(request.bytes));
+    match algorithm {
+        Algorithm::AllPairs => choice.all_pairs(limits),
+        Algorithm::Doubling | Algorithm::Halving | Algorithm::TwoShot => choice.set_blocks(limits),
+        _ => {}
+    }
     let slice_bytes_max = match algorithm {
         Algorithm::Copy => ALONE_SLICE_BYTES_MAX,
         Algorithm::RingDirect => DIRECT_SLICE_BYTES_MAX,
         Algorithm::AllPairs => u64::from(limits.low_latency_bytes),
-        _ => u64::from(limits.slot_bytes),
+        // One message has the pieces of half of the ranks.
+        Algorithm::Halving => {
+            let piece = choice.slots.bytes / (request.rank_count / 2);
+            u64::from(piece) / GRANULE_BYTES * GRANULE_BYTES
+        }
+        _ => u64::from(choice.slots.bytes),
     };
-    if algorithm == Algorithm::AllPairs {
-        choice.all_pairs(limits);
-    }
     finish(choice, slice_bytes_max)
 }
 
@@ -394,15 +430,18 @@ fn all_reduce(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Ch
 fn other(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Choice {
     let ranks = request.rank_count;
     let is_small = request.bytes <= ONE_HOP_BYTES_MAX && ranks <= ONE_HOP_RANKS_MAX;
-    let (algorithm, data) = match request.collective {
+    let (algorithm, data) = match (request.collective, few_hops::other(request, limits)) {
         _ if ranks == 1 => (Algorithm::Copy, request.bytes),
-        Collective::Barrier => (Algorithm::Dissemination, 0),
-        Collective::AllToAll => (Algorithm::Exchange, request.bytes),
-        Collective::Gather { .. } | Collective::Scatter { .. } => (Algorithm::Star, request.bytes),
-        Collective::AllGather | Collective::ReduceScatter if is_small => {
+        (_, Some(algorithm)) => (algorithm, request.bytes),
+        (Collective::Barrier, _) => (Algorithm::Dissemination, 0),
+        (Collective::AllToAll, _) => (Algorithm::Exchange, request.bytes),
+        (Collective::Gather { .. } | Collective::Scatter { .. }, _) => {
+            (Algorithm::Star, request.bytes)
+        }
+        (Collective::AllGather | Collective::ReduceScatter, _) if is_small => {
             (Algorithm::Exchange, request.bytes)
         }
-        Collective::AllGather | Collective::ReduceScatter => {
+        (Collective::AllGather | Collective::ReduceScatter, _) => {
             (Algorithm::RingStaged, request.bytes.saturating_mul(ranks.into()))
         }
         _ if is_small => (Algorithm::Star, request.bytes),
@@ -419,7 +458,11 @@ fn other(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Choice 
 
 /// Sets slices and rounds.
 fn finish(mut choice: Choice, slice_bytes_max: u64) -> Choice {
-    choice.set_slice_bytes(even_slice(&choice, slice_bytes_max.min(LENGTH_BYTES_MAX)));
+    let slice_bytes_max = slice_bytes_max.min(LENGTH_BYTES_MAX);
+    choice.set_slice_bytes(match choice.is_in_whole_parts() {
+        true => slice_bytes_max as u32,
+        false => even_slice(&choice, slice_bytes_max),
+    });
     let request = &choice.request;
     let scales = request.collective.reduces() && request.reduce_op == ReduceOp::PreMulSum;
     if choice.algorithm == Algorithm::Copy && request.in_place && !scales {

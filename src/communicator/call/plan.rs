@@ -4,7 +4,7 @@ use super::request::GroupCall;
 use crate::communicator::connect::ConnectedRank;
 use crate::communicator::state::{Encoded, Launcher, PlanKey, Prepared, Resident};
 use crate::error::{Error, Result};
-use crate::plan::{self, CollectiveRequest, Verified};
+use crate::plan::{self, CollectiveRequest, Verified, VerifyError};
 use cudarc::driver::CudaStream;
 use std::sync::Arc;
 
@@ -20,25 +20,19 @@ pub(super) fn collective(
     capture: Option<u64>,
 ) -> Result<Resident> {
     let prepared = launcher.plans.prepare(PlanKey::Collective(request), capture, || {
-        let verified = match request.rank_count <= plan::PROVED_RANKS_MAX {
-            true => rank.process.plans.plan(request, || verified(rank, request))?,
+        let geometry = &rank.process.geometry;
+        let limits = geometry.limits(geometry.slot_bytes);
+        let choice = plan::select(request, &limits).map_err(|e| internal("plan", &e))?;
+        let proved = || plan::verify(plan::build(&choice), &request.promise());
+        let refused = |error: VerifyError| internal("plan", &error);
+        let verified = match plan::is_proved(&choice) {
+            true => rank.process.plans.plan(request, || proved().map_err(refused))?,
             // A rank's own part is of no use to others.
-            false => Arc::new(verified(rank, request)?),
+            false => Arc::new(plan::own_part(&choice, rank.rank().0).map_err(refused)?),
         };
         encode(rank, &verified)
     })?;
     launcher.plans.resident(prepared, stream, capture)
-}
-
-fn verified(rank: &ConnectedRank, request: &CollectiveRequest) -> Result<Verified> {
-    let geometry = &rank.process.geometry;
-    let limits = geometry.limits(geometry.slot_bytes);
-    let choice = plan::select(request, &limits).map_err(|e| internal("plan", &e))?;
-    let verified = match request.rank_count <= plan::PROVED_RANKS_MAX {
-        true => plan::verify(plan::build(&choice), &request.promise()),
-        false => plan::own_part(&choice, rank.rank().0),
-    };
-    verified.map_err(|e| internal("plan", &e))
 }
 
 /// The plan of a group: where it is in device memory, or what must go there.

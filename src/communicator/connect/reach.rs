@@ -86,7 +86,10 @@ pub(super) fn look(
     }
     if settings.remedies.reach_probe {
         let opened = |rank: Rank| looked.peers[rank.index()].as_ref();
-        let tried = targets(state, |rank| opened(rank).filter(|_| on_node.contains(&rank)));
+        let tried = targets(state, |rank| {
+            // They stand in the order of ranks.
+            opened(rank).filter(|_| on_node.binary_search(&rank).is_ok())
+        });
         let Found { way, took, lost } = probe(state.memory.streams().home(), state.rank, tried)?;
         for &(peer, mismatch) in &lost {
             let (expected, seen) = (mismatch.expected, mismatch.seen);

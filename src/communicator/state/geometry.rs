@@ -63,9 +63,9 @@ impl Nodes {
 }
 
 impl Geometry {
-    /// The most ranks of a communicator: as many as collectives were tried with. Each pair takes
-    /// two routes of each rank, or four through host memory, and a descriptor names one of 65,536.
-    pub const RANKS_MAX: u32 = 64;
+    /// The most ranks of a communicator. Each pair takes two routes of each rank, or four through
+    /// host memory, and a descriptor names one of 65,536; registered buffers need some, too.
+    pub const RANKS_MAX: u32 = 16_000;
 
     /// Slots between ranks that are no neighbours do not shrink below this: a transfer of so few
     /// bytes costs as much as one of none.

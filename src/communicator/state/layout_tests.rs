@@ -158,6 +158,18 @@ fn a_port_of_the_largest_world_is_found_at_once() {
     assert_eq!(last.number + 1, layout.port_count());
 }
 
+/// If this fails, some rank of a large communicator has more routes than descriptors can name.
+#[test]
+fn descriptors_name_all_routes_of_the_largest_communicator() {
+    let settings = Settings { staging_bytes: Some(1 << 32), blocks_max: 16, ..Settings::default() };
+    for nodes in [Nodes::One, Nodes::Even { ranks: 8 }, Nodes::Uneven] {
+        let geometry = Geometry::new(Geometry::RANKS_MAX, nodes, &settings).unwrap();
+        // Those through host memory follow all others.
+        let routes = 2 * Layout::new(&geometry, Rank(0)).port_count();
+        assert!(routes + 1024 < ringdove_kernels::descriptor::ROUTE_MAX, "{nodes:?}: {routes}");
+    }
+}
+
 #[test]
 fn staging_of_eight_ranks_stays_small() {
     let geometry = Geometry::new(8, Nodes::One, &Settings::default()).unwrap();

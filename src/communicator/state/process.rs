@@ -42,7 +42,7 @@ pub(crate) struct ProcessState {
     served_changed: Condvar,
     /// Control planes of the ranks of this process, where others run elsewhere.
     planes: Mutex<Vec<Arc<ControlPlane>>>,
-    /// The ranks of this process, once that is known.
+    /// The ranks of this process, in order, once that is known.
     local: OnceLock<Vec<Rank>>,
     /// What each rank does not reach, where all are of this process.
     pub obstacles: Posted<Obstacles>,
@@ -115,7 +115,7 @@ impl ProcessState {
 
     /// Is the rank of this process? All are before [`set_local`](Self::set_local).
     pub fn is_local(&self, rank: Rank) -> bool {
-        self.local.get().is_none_or(|local| local.contains(&rank))
+        self.local.get().is_none_or(|local| local.binary_search(&rank).is_ok())
     }
 
     /// Sets which pairs of ranks go through host memory; all ranks of the process say the same.

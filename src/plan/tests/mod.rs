@@ -5,6 +5,7 @@ mod all_reduce;
 pub(super) mod collectives;
 mod drafts;
 mod encoding;
+mod few_hops;
 mod group;
 mod hierarchical;
 mod large;

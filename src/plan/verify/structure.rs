@@ -189,6 +189,8 @@ impl Operands<'_> {
                 }
                 self.place(source, range)?;
                 self.place(destination, range)?;
+                aligned(source)?;
+                aligned(destination)?;
                 let raises = Raises { arrival, completion };
                 self.put(op.port(), Move { destination, source, range }, raises)
             }
@@ -348,18 +350,20 @@ impl Operands<'_> {
                         rule: "a direct lane has no slots",
                     });
                 }
-                self.fits(offset, u64::from(range.length), low_latency)?;
-                aligned(offset)
+                // Parts of odd sizes stand anywhere in a message that holds several.
+                self.fits(offset, u64::from(range.length), low_latency)
             }
         }
     }
 }
 
-fn aligned(value: u64) -> Result<(), Reason> {
+/// What an engine moves from or to a slot starts as slots do.
+fn aligned(place: Operand) -> Result<(), Reason> {
     let alignment = GRANULE_BYTES;
-    if value.is_multiple_of(alignment) {
-        Ok(())
-    } else {
-        Err(Reason::Misaligned { value, alignment })
+    match place {
+        Operand::Slot { offset: value, .. } if !value.is_multiple_of(alignment) => {
+            Err(Reason::Misaligned { value, alignment })
+        }
+        _ => Ok(()),
     }
 }

@@ -26,7 +26,7 @@ use half::{bf16, f16};
 /// The pattern repeats after this many elements; a prime.
 pub const PERIOD: usize = 262_147;
 /// The most ranks for which the results are exact in every type.
-pub const RANKS_MAX: usize = 64;
+pub const RANKS_MAX: usize = 256;
 /// Ranks beyond this one contribute only a sign to float products.
 const PRODUCT_RANKS_MAX: usize = 12;
 

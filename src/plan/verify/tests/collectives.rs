@@ -2,17 +2,24 @@
 //! for the right reason.
 
 use super::mutation::{Change, try_mutants};
-use crate::plan::tests::collectives::{choose, ways};
+use crate::plan::tests::collectives::{choose, is_possible, ways};
 use crate::plan::tests::{limits, request};
 use crate::plan::*;
 use ringdove_kernels::element::ReduceOp;
 
-/// Four ranks, root 1, two slices a round, two rounds of which the last is clipped.
+/// Four ranks, root 1, two slices a round, two rounds of which the last is clipped; or, where
+/// messages hold whole parts, one round.
 fn cases() -> Vec<(CollectiveRequest, Plan)> {
     let case = |(collective, algorithm)| {
         let request = CollectiveRequest { collective, ..request(4, 100) };
         let choice = choose(&request, algorithm, &limits(1, 64, 4), 32);
-        assert_eq!((choice.slices, choice.rounds), (2, 2), "{choice:?}");
+        let messages = match choice.algorithm {
+            // Messages that differ in size, or one for each pair.
+            Algorithm::Halving | Algorithm::TwoShot => (1, 1),
+            _ if choice.is_in_whole_parts() => (2, 1),
+            _ => (2, 2),
+        };
+        assert_eq!((choice.slices, choice.rounds), messages, "{choice:?}");
         (request, build(&choice))
     };
     ways(1).into_iter().map(case).collect()
@@ -160,8 +167,11 @@ fn a_message_that_is_sent_twice() {
 /// What goes into a slot is taken 32 bytes further on: from the other slice, or another part.
 #[test]
 fn chunks_that_are_swapped() {
-    let into_slot = |op: &Op, _: &BlockProgram| {
-        matches!(op, Op::Copy { destination: Operand::Slot { .. }, .. })
+    let into_slot = |op: &Op, _: &BlockProgram| match op {
+        Op::Copy { destination, source, .. } => {
+            matches!((destination, source), (Operand::Slot { .. }, Operand::Buffer { .. }))
+        }
+        _ => false,
     };
     let sends: Vec<_> = cases();
     each_of(
@@ -216,7 +226,7 @@ fn wrong_value(reason: &Reason) -> bool {
 
 fn reductions() -> Vec<(CollectiveRequest, Plan)> {
     let cases: Vec<_> = cases().into_iter().filter(|(it, _)| it.collective.reduces()).collect();
-    assert_eq!(cases.len(), 4);
+    assert_eq!(cases.len(), 9);
     cases
 }
 
@@ -336,6 +346,11 @@ fn one_change_is_refused_or_does_no_harm() {
     for (collective, algorithm) in ways(1) {
         for (reduce_op, in_place) in [(ReduceOp::PreMulSum, false), (ReduceOp::Avg, true)] {
             let request = CollectiveRequest { collective, reduce_op, in_place, ..request(3, 76) };
+            let request = match is_possible(&request, algorithm) {
+                true => request,
+                // Each rank has a piece of it.
+                false => CollectiveRequest { rank_count: 4, bytes: 108, ..request },
+            };
             let plan = build(&choose(&request, algorithm, &limits(1, 32, 4), 32));
             for rank in [1, 2] {
                 let counts = try_mutants(&request, &plan, rank);

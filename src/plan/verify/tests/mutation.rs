@@ -226,7 +226,9 @@ fn mutants(plan: &Plan, rank: usize, block: usize) -> Vec<Mutant> {
         push(Change::Rounds, None, &|segment| segment.rounds += 1);
         push(Change::Rounds, None, &|segment| segment.rounds -= 1);
         if segment.limit > 0 && segment.round_stride > 0 {
-            push(Change::Stride, None, &|segment| segment.round_stride += 16);
+            if segment.rounds > 1 {
+                push(Change::Stride, None, &|segment| segment.round_stride += 16);
+            }
             push(Change::Limit, None, &|segment| segment.limit += 4);
             push(Change::Limit, None, &|segment| segment.limit -= 4);
         }
