@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::id::EngineKind;
 use crate::plan::{ALL_PAIRS_RANKS_MAX, GRANULE_BYTES, Limits, Side, SlotShape};
 use crate::settings::Settings;
+use ringdove_kernels::descriptor::ROUTE_MAX;
 use std::ops::Range;
 
 /// What must be equal on all ranks for their layouts to match.
@@ -81,9 +82,20 @@ impl Geometry {
     /// peer's thread has come to the call. What is computed needs nobody's answer.
     ///
     /// # Errors
-    /// [`Error::Setting`] where they do not fit.
+    /// [`Error::Setting`] where they do not fit, or where there are more user lanes than routes.
     pub fn new(rank_count: u32, nodes: Nodes, settings: &Settings) -> Result<Self> {
         let mut geometry = Self::without_slots_of_pairs(rank_count, nodes, settings);
+        let lanes_max = Self::user_lanes_max(rank_count);
+        if settings.user_lanes > lanes_max {
+            return Err(Error::Setting {
+                name: "RINGDOVE_USER_LANES".into(),
+                value: settings.user_lanes.to_string(),
+                expected: format!(
+                    "at most {lanes_max} between each two of {rank_count} ranks: a descriptor \
+                     names one of 65,536 routes"
+                ),
+            });
+        }
         // Every rank has as many neighbours as the first one.
         let neighbours = geometry.successors(0).count() + geometry.predecessors(0).count();
         let lanes = 2 * (u64::from(rank_count) - 1) - neighbours as u64;
@@ -109,6 +121,12 @@ impl Geometry {
             });
         }
         Ok(geometry)
+    }
+
+    /// The most user lanes. A lane takes two routes at each end, those of both directions four; half
+    /// of all routes are left to collectives and registered buffers.
+    fn user_lanes_max(rank_count: u32) -> u32 {
+        (ROUTE_MAX / 2).checked_div(4 * (rank_count - 1)).unwrap_or(u32::MAX)
     }
 
     fn without_slots_of_pairs(rank_count: u32, nodes: Nodes, settings: &Settings) -> Self {
@@ -274,6 +292,22 @@ pub(super) fn bytes(slots: SlotShape) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// If this fails, a descriptor names another lane's route.
+    #[test]
+    fn user_lanes_are_no_more_than_descriptors_can_name() {
+        let new = |ranks, user_lanes| {
+            let settings = Settings { user_lanes, ..Settings::default() };
+            Geometry::new(ranks, Nodes::One, &settings)
+        };
+        for (ranks, most) in [(8, 64), (100, 64), (129, 63), (1000, 8), (Geometry::RANKS_MAX, 0)] {
+            new(ranks, most).unwrap();
+            if most < 64 {
+                let text = new(ranks, most + 1).unwrap_err().to_string();
+                assert!(text.contains("RINGDOVE_USER_LANES"), "{text}");
+            }
+        }
+    }
 
     #[test]
     fn nodes_are_even_only_where_blocks_of_one_size_follow_one_another() {
