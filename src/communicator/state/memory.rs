@@ -129,7 +129,8 @@ pub(crate) enum ForAdapter {
 
 impl RankMemory {
     /// Allocates everything in the context of `streams`; zeros are written where somebody relies on
-    /// them. The ring of a device engine is missing until [`with_doorbell`](Self::with_doorbell) brings it.
+    /// them. The ring of a device engine is missing until
+    /// [`with_doorbell`](Self::with_doorbell) brings it.
     pub fn new(
         streams: Arc<ContextStreams>,
         geometry: &Geometry,
