@@ -129,8 +129,8 @@ fn memory_of_a_pool_is_reached_by_the_pools_rights() {
         };
         let mut own = 0;
         ok!(cuMemAlloc_v2(&mut own, 64));
-        // SAFETY: both addresses are of live allocations of 64 bytes.
-        // A copy whose call does not name the contexts needs the right; one that does needs none.
+        // A copy whose call does not name the contexts needs the right; one that does is none's.
+        // SAFETY: both ends have 64 bytes, which live until the test's end.
         let copy = |to, from| unsafe { sys::cuMemcpyAsync(to, from, 64, null_mut()) };
         let denied = match has_key("pools=own") {
             true => sys::CUresult::CUDA_ERROR_INVALID_VALUE,
