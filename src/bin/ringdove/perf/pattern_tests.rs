@@ -21,7 +21,8 @@ macro_rules! integer {
             }
         }
         fn scale(self, factor: u32) -> Self { self.wrapping_mul(factor as Self) }
-        fn divide(self, count: usize) -> Self { self / count as Self }
+        // The count may be more than the type holds.
+        fn divide(self, count: usize) -> Self { (i128::from(self) / count as i128) as Self }
     })*};
 }
 integer!(i8, u8, i32, u32, i64, u64);
