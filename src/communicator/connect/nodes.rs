@@ -1,14 +1,21 @@
 //! Which rank runs on which node.
 
+use super::peer_info::process_name;
 use crate::bootstrap::{ControlPlane, exchange};
 use crate::error::Result;
 use crate::id::Rank;
 use crate::settings::Settings;
 use std::sync::Arc;
 
-/// The name of every rank's node.
-pub(super) fn hosts(planes: &[Arc<ControlPlane>], settings: &Settings) -> Result<Vec<String>> {
-    exchange(planes, &vec![host_name(settings); planes.len()])
+/// The name of every rank's node, and whether all ranks of this process's node are of this process.
+pub(super) fn hosts(
+    planes: &[Arc<ControlPlane>],
+    settings: &Settings,
+) -> Result<(Vec<String>, bool)> {
+    let own = (host_name(settings), process_name()?);
+    let all = exchange(planes, &vec![own.clone(); planes.len()])?;
+    let is_alone = all.iter().all(|(host, process)| *host != own.0 || *process == own.1);
+    Ok((all.into_iter().map(|(host, _)| host).collect(), is_alone))
 }
 
 /// The name of this node: as the user says, or that of its boot, which no two nodes share.
