@@ -9,16 +9,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let contexts = (0..device_count()?.min(8)).map(open_device).collect::<Result<Vec<_>, _>>()?;
     let communicators = Communicator::init_all(&contexts, &Settings::from_env()?)?;
 
-    let mut outputs = Vec::new();
+    // First everything is allocated, on all GPUs; then collectives are enqueued.
+    let mut buffers = Vec::new();
     for communicator in &communicators {
         let stream = communicator.context().new_stream()?;
         let input = stream.clone_htod(&vec![communicator.rank() as f32; 1 << 20])?;
-        let mut output = stream.alloc_zeros::<f32>(input.len())?;
-        communicator.all_reduce(&input, &mut output, ReduceOp::Sum, &stream)?;
-        outputs.push((stream, output));
+        let output = stream.alloc_zeros::<f32>(input.len())?;
+        buffers.push((stream, input, output));
+    }
+    for (communicator, (stream, input, output)) in communicators.iter().zip(&mut buffers) {
+        communicator.all_reduce(&*input, output, ReduceOp::Sum, stream)?;
     }
 
-    for (communicator, (stream, output)) in communicators.iter().zip(&outputs) {
+    for (communicator, (stream, _, output)) in communicators.iter().zip(&buffers) {
         let sums = stream.clone_dtoh(output)?; // waits for the stream
         communicator.check()?;
         println!("rank {}: {} elements of {}", communicator.rank(), sums.len(), sums[0]);

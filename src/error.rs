@@ -5,6 +5,7 @@
 mod adapter;
 mod bootstrap;
 mod engine;
+mod kernel;
 
 pub use adapter::{AdapterFault, AdapterFaultKind};
 pub use bootstrap::{BootstrapError, Ranks};
@@ -12,7 +13,7 @@ pub use engine::{EngineFault, EngineFaultKind, UnfitEngine};
 
 use crate::id::{LaneId, Position, Rank, RouteId};
 use ringdove_kernels::descriptor::{Descriptor, MalformedDescriptor};
-use ringdove_kernels::launch::{WaitKind, WaitRecord};
+use ringdove_kernels::launch::{PlanFault, WaitKind, WaitRecord};
 use std::fmt;
 use std::time::Duration;
 
@@ -86,6 +87,25 @@ pub enum Error {
         /// The expected value.
         expected: u64,
         /// The seen value.
+        seen: u64,
+    },
+    /// A user's kernel, which has a device handle, made a call that makes no sense.
+    #[error(
+        "{rank}: a user's kernel (block {block}, launch {sequence} by its own count) made a call \
+         that was refused: {what}. The limit is {expected}, the call says {seen}"
+    )]
+    KernelCall {
+        /// The rank whose kernel it was.
+        rank: Rank,
+        /// What the kernel told its launches apart by.
+        sequence: u64,
+        /// Block of the launch.
+        block: u32,
+        /// What is wrong.
+        what: &'static str,
+        /// The limit.
+        expected: u64,
+        /// The value that the kernel passed.
         seen: u64,
     },
     /// A word of the library's own in GPU memory holds a value that the library never writes.
@@ -324,6 +344,14 @@ impl Error {
                 expected: record.expected,
                 seen: record.seen,
             }),
+            _ if kind == Some(WaitKind::BadCall) => Some(Self::KernelCall {
+                rank,
+                sequence: record.sequence,
+                block: record.block,
+                what: kernel::what_is_wrong(PlanFault::from_code(record.position)),
+                expected: record.expected,
+                seen: record.seen,
+            }),
             _ if kind == Some(WaitKind::StrayClaim) => Some(Self::MemoryOverwritten {
                 rank,
                 sequence: record.sequence,
@@ -383,7 +411,7 @@ impl fmt::Display for ExpiredWait {
                 "a free slot of the doorbell ring".to_owned(),
                 format!("the engine of {rank} does not drain its ring; its thread may be starved"),
             ),
-            Some(WaitKind::BadPlan | WaitKind::StrayClaim) | None => (
+            Some(WaitKind::BadPlan | WaitKind::StrayClaim | WaitKind::BadCall) | None => (
                 format!("something unknown (wait kind {})", record.kind),
                 "host and device code disagree about the record's layout".to_owned(),
             ),

@@ -27,12 +27,15 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let contexts = (0..device_count()?).map(open_device).collect::<Result<Vec<_>, _>>()?;
 //! let ranks = Communicator::init_all(&contexts, &Settings::from_env()?)?;
+//! // First everything is allocated, on all GPUs; then collectives are enqueued.
 //! let mut sums = Vec::new();
 //! for rank in &ranks {
 //!     let stream = rank.context().new_stream()?;
-//!     let mut data = stream.clone_htod(&[rank.rank() as f32; 1024])?;
-//!     rank.all_reduce_in_place(&mut data, ReduceOp::Sum, &stream)?;
+//!     let data = stream.clone_htod(&[rank.rank() as f32; 1024])?;
 //!     sums.push((stream, data));
+//! }
+//! for (rank, (stream, data)) in ranks.iter().zip(&mut sums) {
+//!     rank.all_reduce_in_place(data, ReduceOp::Sum, stream)?;
 //! }
 //! for (rank, (stream, data)) in ranks.iter().zip(&sums) {
 //!     let sum: Vec<f32> = stream.clone_dtoh(data)?;
@@ -66,8 +69,8 @@ pub mod topology;
 pub mod transport;
 
 pub use communicator::{
-    CollectiveSpec, Communicator, Element, Group, Reduction, Registered, Registration, Scalar,
-    Statistics, UniqueId,
+    CollectiveSpec, Communicator, DeviceHandle, Element, Group, Reduction, Registered,
+    Registration, Scalar, Statistics, UniqueId,
 };
 pub use error::{Error, Result};
 pub use gpu::{DeviceBuffer, DeviceBufferMut, device_count, open_current_device, open_device};

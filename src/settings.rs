@@ -112,6 +112,10 @@ settings! {
         }),
         "the largest all-reduce, of up to 8 ranks, that uses low-latency (LL) messages: a \
          multiple of 16 up to 262144; 0: none";
+    user_lanes: u32 = "RINGDOVE_USER_LANES", "0",
+        |value| value.number("0 to 64", |n| (0..=64).contains(n)),
+        "lanes from each rank to each other for users' kernels, see `Communicator::device_handle` \
+         (0 to 64)";
     ring_log2: u32 = "RINGDOVE_RING_LOG2", "10",
         |value| value.number("4 to 16", |n| (4..=16).contains(n)),
         "log2 of the number of slots of a doorbell ring (4 to 16)";
@@ -180,6 +184,10 @@ settings! {
         "context of the copies between GPUs: `shared`, that of the program, or `own`, one of the \
          library's on each GPU, which takes some hundred MiB of it, and which the program's module \
          loads do not stop; the first communicator of a process decides";
+    cubins: Option<PathBuf> = "RINGDOVE_CUBINS", "",
+        |value| value.optional("a path"),
+        "folder with machine code of the kernels, as `./x cubins` makes it, which loads at once; \
+         empty, or nothing there for a GPU: its driver compiles PTX";
     inter_node_slots: InterNodeSlots = "RINGDOVE_INTER_NODE_SLOTS", "auto",
         |value| value.number("auto, device or host", |_| true),
         "where messages from other nodes land: `device`, `host` (pinned, which kernels read \

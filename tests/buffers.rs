@@ -4,9 +4,12 @@
 mod hardware;
 
 use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DeviceSlice};
-use hardware::World;
+use hardware::drivers::without;
 use hardware::engines::on_engines;
-use ringdove::{Communicator, ReduceOp, Registered};
+use hardware::perf::on_real_hardware;
+use hardware::{World, on_processes_with, settings, try_join_with};
+use ringdove::settings::Remedies;
+use ringdove::{Communicator, Error, ReduceOp, Registered, Settings};
 use std::sync::Arc;
 
 const COUNT: usize = 50_000;
@@ -162,4 +165,57 @@ fn registered_memory_is_kept_until_all_ranks_are_gone() {
         drop((taken, world));
         assert!(stream.clone_dtoh(&second).unwrap().iter().all(|&value| value == 3.0));
     });
+}
+
+/// The first use of a registered buffer behind collectives on staged ones that run, in two
+/// processes.
+fn use_registered_memory_behind_others(settings: Settings) -> ringdove::Result<()> {
+    const LARGE: usize = 1 << 20;
+    if std::env::var_os("RINGDOVE_TEST_INSIDE").is_none() {
+        // Processes cannot share memory of pools, from which cudarc takes buffers.
+        let options = ["--driver-key", "pools=peer"];
+        on_processes_with("pcie4", &options, (2, 1), |_| unreachable!("it runs elsewhere"));
+        return Ok(());
+    }
+    let rank = &try_join_with(1, settings)?[0];
+    let stream = rank.context().new_stream().unwrap();
+    let mut staged = stream.clone_htod(&vec![1f32; LARGE]).unwrap();
+    let mut registered = rank.register(stream.clone_htod(&vec![1f32; COUNT]).unwrap())?;
+    stream.synchronize().unwrap();
+    for _ in 0..5 {
+        rank.all_reduce_in_place(&mut staged, ReduceOp::Sum, &stream)?;
+    }
+    let called = rank.all_reduce_in_place(&mut registered, ReduceOp::Sum, &stream);
+    // What ended the communicator comes first: the other process may be gone by then.
+    rank.check()?;
+    called?;
+    stream.synchronize().unwrap();
+    rank.check()?;
+    assert_all(rank, &stream, &staged, 32.0);
+    assert_all(rank, &stream, &registered.slice(..), 2.0);
+    rank.finalize()
+}
+
+/// If this fails, memory of another process is opened while collectives run: the driver waits for
+/// them with a lock that their engines need.
+#[test]
+fn registered_memory_is_opened_when_earlier_collectives_have_ended() {
+    if !on_real_hardware() {
+        use_registered_memory_behind_others(settings()).unwrap();
+    }
+}
+
+#[test]
+fn registered_memory_that_is_opened_beside_collectives_stops_them() {
+    if on_real_hardware() {
+        return;
+    }
+    let remedies = Remedies { idle_opens: false, ..Remedies::default() };
+    let used = use_registered_memory_behind_others(without(remedies));
+    if std::env::var_os("RINGDOVE_TEST_INSIDE").is_some() {
+        let error = used.unwrap_err();
+        // The rank whose wait expires first ends the communicator of both.
+        let is_known = matches!(error, Error::WaitExpired(_) | Error::Aborted { .. });
+        assert!(is_known && error.to_string().contains("timed out"), "{error}");
+    }
 }

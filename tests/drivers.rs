@@ -368,8 +368,8 @@ fn without_eager_loading_a_collective_waits_for_the_compiler() {
 }
 
 /// Sums in registered buffers, which are memory of cudarc's pools.
-fn sum_up_registered() {
-    let world = World::new(2);
+fn sum_up_registered(settings: &Settings) -> ringdove::Result<()> {
+    let world = World::with(2, settings);
     let mut buffers = Vec::new();
     for (communicator, stream) in world.ranks() {
         let ones = stream.clone_htod(&[1f32; BYTES / 4]).unwrap();
@@ -377,19 +377,33 @@ fn sum_up_registered() {
         buffers.push(communicator.register(ones).unwrap());
     }
     for ((communicator, stream), buffer) in world.ranks().zip(&mut buffers) {
-        communicator.all_reduce_in_place(buffer, ReduceOp::Sum, stream).unwrap();
+        communicator.all_reduce_in_place(buffer, ReduceOp::Sum, stream)?;
     }
-    world.finish();
+    for (communicator, stream) in world.ranks() {
+        stream.synchronize().unwrap();
+        communicator.check()?;
+    }
     for (stream, buffer) in world.streams.iter().zip(&buffers) {
         let sums = stream.clone_dtoh(&buffer.slice(..)).unwrap();
         assert!(sums.iter().all(|&sum| sum == 2.0));
     }
+    Ok(())
 }
 
 /// If this fails, engines copy into registered memory that their GPU has not mapped.
 #[test]
 fn registered_memory_of_pools_is_opened_to_peers() {
-    everywhere("pcie4", &["pools=own"], sum_up_registered);
+    everywhere("pcie4", &["pools=own"], || sum_up_registered(&settings()).unwrap());
+}
+
+/// Peer access alone does not open memory of pools.
+#[test]
+fn without_rights_engines_do_not_reach_memory_of_pools() {
+    on_drivers("pcie4", &["pools=own"], || {
+        let remedies = Remedies { open_pools: false, ..Remedies::default() };
+        let error = sum_up_registered(&without(remedies)).unwrap_err();
+        assert!(matches!(error, Error::Transport { .. }), "{error}");
+    });
 }
 
 /// If this fails, whoever may not register a BAR hears of a number, or nothing.
@@ -546,7 +560,9 @@ fn the_steps_for_real_gpus_pass_on_virtual_ones() {
         let (status, output) = hardware::run_bounded(command);
         assert!(status.success(), "{profile:?}: {status}\n{output}");
         let shown = output.lines().filter(|line| line.starts_with("x: ok, ")).count();
-        assert_eq!(shown, 15, "{profile:?}\n{output}");
+        assert_eq!(shown, 16, "{profile:?}\n{output}");
+        // How long it took to load the device code is asked of every driver.
+        assert!(output.contains("device code loaded: "), "{output}");
         println!("{output}");
     }
 }

@@ -17,7 +17,7 @@ fn seventy_two_ranks_on_nine_nodes_get_right_results() {
         return;
     }
     for operation in ["all-reduce", "all-gather", "broadcast", "all-to-all"] {
-        let line = format!("{operation} -g 8 -b 8 -e 64K -f 8192 -n 1 -w 0");
+        let line = format!("{operation} -g 8 -b 8K -e 8K -n 1 -w 0");
         assert_right(&line, &perf(("dgx-a100 x 9", 9), "", SMALL, &line));
     }
 }

@@ -1,7 +1,8 @@
 // An example of a user's kernel: compute, exchange and compute again, in one launch.
 //
-// Each rank squares its `count` values, sends the squares to one peer, receives another peer's,
-// and adds them: output[i] = input[i]^2 + received[i]. One block; `count * 4` is at most a slot.
+// Each rank squares its `count` values, sends the squares to the rank `to`, receives those of the rank
+// `from`, and adds them: output[i] = input[i]^2 + received[i]. One block; `count * 4` is at most a
+// slot. Messages go through slots, which any machine has: between nodes, without peer access.
 
 #include "ringdove.cuh"
 
@@ -12,15 +13,16 @@ RINGDOVE_INLINE bool all_fine(bool fine) { return ringdove::ptx::barrier_or(fine
 
 }  // namespace
 
-extern "C" __global__ void example_exchange(ringdove::u64 communicator, ringdove::u64 sequence,
-                                            ringdove::u32 send_port, ringdove::u32 receive_port,
+extern "C" __global__ void example_exchange(ringdove::u64 handle, ringdove::u64 sequence,
+                                            ringdove::u32 to, ringdove::u32 from,
                                             const float* input, float* output,
                                             ringdove::u32 count) {
     using namespace ringdove;
     const u32 thread = ptx::thread_index();
     const u32 threads = ptx::thread_count();
-    OpenPort send(communicator, send_port, sequence);
-    OpenPort receive(communicator, receive_port, sequence);
+    const Device device(handle);
+    OpenPort send(device.communicator(), device.ports(to, 0).send, sequence);
+    OpenPort receive(device.communicator(), device.ports(from, 0).receive, sequence);
 
     // The slot may still hold a message of an earlier launch.
     if (!all_fine(thread != 0 || send.wait_for_slot(0))) {

@@ -199,6 +199,7 @@ enum class WaitKind : u32 {
     RingSpace = 4,
     BadPlan = 5,
     StrayClaim = 6,
+    BadCall = 7,
 };
 
 // `WaitRecord::state`.
@@ -210,7 +211,28 @@ constexpr u32 RECORD_CLAIMED = 0x4b41454c;
 constexpr u32 NO_RANK = 0xffffffffu;
 constexpr u32 NO_PORT = 0xffffffffu;
 
-// What is wrong with a plan; in `WaitRecord::position` of a `BadPlan` record.
+// What users' kernels are given.
+struct DeviceHandle {
+    u64 communicator;
+    u64 ports;
+    u64 windows;
+    u64 routes;
+    u32 lane_count;
+    u32 window_count;
+};
+
+struct LanePorts {
+    u32 send;
+    u32 receive;
+};
+
+struct WindowEntry {
+    u64 address;
+    u64 bytes;
+};
+
+// What is wrong with a plan, or with a call of a user's kernel; in `WaitRecord::position` of a
+// `BadPlan` or `BadCall` record.
 enum class PlanFault : u32 {
     Magic = 1,
     BlockCount = 2,
@@ -233,6 +255,8 @@ enum class PlanFault : u32 {
     SlotPort = 19,
     MessageCount = 20,
     MessageNumber = 21,
+    Peer = 22,
+    Lane = 23,
 };
 
 struct WaitRecord {

@@ -1,174 +1,192 @@
-// For users' kernels: put, signal and wait, from inside a kernel, on the machinery that ringdove's
-// own collectives use. No host code runs between the kernel that produces data and the kernel that
-// consumes it. example_exchange.cu is a complete kernel.
+// For users' kernels: put, signal and wait, from inside a kernel. No host code runs between the
+// kernel that produces data and the kernel that consumes it. This header and those that it includes
+// need no CUDA headers, and clang or nvcc with C++17.
 //
-// A kernel opens the ports that it uses (kernels/src/port.rs says what ports and lanes are):
+// The host makes a handle (`Communicator::device_handle` in Rust) and passes its address to the
+// kernel. *Windows* are registered buffers, numbered in the order in which the host named them; a
+// kernel puts bytes from its own window into a peer's. Lanes to a peer are numbered from 0; what is
+// put on one lane arrives in order, and lanes do not wait for one another.
 //
-//     ringdove::OpenPort port(communicator, number, sequence);
+//     ringdove::Device device(handle);
+//     ringdove::Peer right(device, (device.rank() + 1) % device.rank_count(), 0);
 //
-// Every thread may open the port, to learn slot addresses; one thread of one block puts, signals
-// and waits on it. The division of labour in a block is always the same:
-//
-//     ... all threads write the payload ...
+//     ... all threads write into device.data<float>(ringdove::Window{0}) ...
 //     __syncthreads();
-//     if (threadIdx.x == 0) ok = port.put_slot(0, bytes, ringdove::flags::ARRIVAL);
+//     if (threadIdx.x == 0) {
+//         ok = right.put_with_signal(ringdove::Window{1}, to_offset, ringdove::Window{0},
+//                                    from_offset, bytes);
+//         ok = ok && left.wait();
+//     }
+//     ok = __syncthreads_and(ok);
+//     ... all threads read what has arrived in device.data<float>(ringdove::Window{1}) ...
 //
-//     if (threadIdx.x == 0) ok = port.wait(1);
-//     __syncthreads();
-//     ... all threads read what has arrived ...
+// Rules:
+// * One thread of the grid uses a lane: it opens the Peer, and closes it at its end. What the other
+//   threads of its block wrote before a barrier goes with its puts, and what has arrived is theirs
+//   after a barrier behind `wait`.
+// * Every signal is waited for, on the lane with the same number, before the communicator ends.
+// * A window must not be overwritten while a put reads it: `flush` waits for that. When the peer has
+//   read what it got, it says so with a signal of its own.
+// * Each call returns false once the communicator has failed; the host's `Communicator::check`
+//   says why. The kernel then ends as soon as it can, without `close`.
+// * All blocks that wait for one another must be resident at a time, as for a cooperative launch.
 //
-// The calls order memory by themselves: what the block wrote before the barrier is visible before
-// the transfer reads it (R5), and what a signal announced is visible after `wait` and a barrier
-// (R9). Each call returns false once the communicator has failed, and the record says why (R10);
-// the kernel then ends as soon as it can, without `close`.
+// example_halo.cu and example_tile.cu are complete kernels. Where windows are not to be had (between
+// nodes, without peer access) kernels send messages through the slots of a lane: port.cuh.
 #pragma once
 
-#include "doorbell.cuh"
-#include "signal.cuh"
+#include "port.cuh"
 
 namespace ringdove {
 
-class OpenPort {
+// A peer that there is none: nothing is put, nobody signals, and no wait waits. For the ends of a
+// chain of ranks.
+constexpr u32 NO_PEER = NO_RANK;
+
+// A window, by number.
+struct Window {
+    u32 number;
+};
+
+// A rank's view of its communicator.
+class Device {
 public:
-    // `communicator`: device address of the DeviceCommunicator. `number`: the port's index in its
-    // table. `sequence`: anything that tells launches apart, for the record of a failed wait.
-    RINGDOVE_INLINE OpenPort(u64 communicator_address, u32 port_number, u64 launch_sequence)
-        : communicator(*reinterpret_cast<const DeviceCommunicator*>(communicator_address)),
-          number(port_number),
-          sequence(launch_sequence) {
-        if (number < communicator.port_count) {
-            port = *reinterpret_cast<const Port*>(communicator.ports + number * sizeof(Port));
-        } else {
-            port = {};
-            refuse(PlanFault::PortNumber, communicator.port_count, number);
+    // `handle`: the address that the host's DeviceHandle gives.
+    RINGDOVE_INLINE explicit Device(u64 handle)
+        : handle(*reinterpret_cast<const DeviceHandle*>(handle)) {}
+
+    RINGDOVE_INLINE u32 rank() const { return device_communicator().rank; }
+    RINGDOVE_INLINE u32 rank_count() const { return device_communicator().rank_count; }
+    // Lanes to each peer, and as many from it.
+    RINGDOVE_INLINE u32 lane_count() const { return handle.lane_count; }
+    RINGDOVE_INLINE u32 window_count() const { return handle.window_count; }
+
+    // This rank's part of a window; null where there is no such window.
+    template <class T>
+    RINGDOVE_INLINE T* data(Window window) const {
+        return window.number < handle.window_count
+                   ? reinterpret_cast<T*>(entry(window).address)
+                   : nullptr;
+    }
+
+    // Bytes of a window, the same on every rank; 0 where there is no such window.
+    RINGDOVE_INLINE u64 bytes(Window window) const {
+        return window.number < handle.window_count ? entry(window).bytes : 0;
+    }
+
+    // For OpenPort: the ports of a lane to `peer`, and of the lane with that number from it.
+    RINGDOVE_INLINE LanePorts ports(u32 peer, u32 lane) const {
+        if (peer >= rank_count() || lane >= handle.lane_count) {
+            return {NO_PORT, NO_PORT};
         }
+        const u64 index = static_cast<u64>(peer) * handle.lane_count + lane;
+        return *reinterpret_cast<const LanePorts*>(handle.ports + index * sizeof(LanePorts));
     }
 
-    // The address of this end's slot for the message `message` after those already passed.
-    RINGDOVE_INLINE u64 slot(u32 message) const {
-        return port.slots + slot_index(message) * port.slot_bytes;
-    }
+    // For OpenPort: the address of the DeviceCommunicator.
+    RINGDOVE_INLINE u64 communicator() const { return handle.communicator; }
 
-    RINGDOVE_INLINE u64 slot_bytes() const { return port.slot_bytes; }
-
-    // Send port: waits until the slot of that message may be written.
-    RINGDOVE_INLINE bool wait_for_slot(u32 message) {
-        return wait(static_cast<s64>(message) - static_cast<s64>(port.slot_mask));
-    }
-
-    // Send port: moves the first `length` bytes of the message's slot to the peer's slot. A length
-    // above the slot's size is refused. `put_flags`: flags::ARRIVAL, flags::COMPLETION, or both.
-    RINGDOVE_INLINE bool put_slot(u32 message, u64 length, u8 put_flags) {
-        if (length > port.slot_bytes) {
-            return refuse(PlanFault::SlotRange, port.slot_bytes, length);
-        }
-        const u64 offset = slot_index(message) * port.slot_bytes;
-        const u64 source_offset = port.slots - staging_of(communicator, port) + offset;
-        return put(port.route, source_offset, offset, length, put_flags);
-    }
-
-    // Moves `length` bytes along `route`, a registered source and destination; offsets are from
-    // their starts. Longer transfers than one descriptor carries go in pieces; the signals come
-    // with the last one. With `length` 0 only the signals go.
-    RINGDOVE_INLINE bool put(u32 route, u64 source_offset, u64 destination_offset, u64 length,
-                             u8 put_flags) {
-        if (!is_usable || (length == 0 && (put_flags & SIGNALS) == 0)) {
-            return is_usable;
-        }
-        release_payload();
-        while (length > LENGTH_BYTES_MAX) {
-            const Request piece = {route, source_offset, destination_offset, LENGTH_BYTES_MAX,
-                                   false, false};
-            if (!ring_checked(piece)) {
-                return false;
-            }
-            source_offset += LENGTH_BYTES_MAX;
-            destination_offset += LENGTH_BYTES_MAX;
-            length -= LENGTH_BYTES_MAX;
-        }
-        return ring_checked({route, source_offset, destination_offset, length,
-                             (put_flags & flags::ARRIVAL) != 0,
-                             (put_flags & flags::COMPLETION) != 0});
-    }
-
-    // Raises the peer's signal once, without data. On a receive port this returns one credit: all
-    // reads of the slot must have happened, so a barrier stands between them and this call.
-    RINGDOVE_INLINE bool signal() { return put(port.route, 0, 0, 0, flags::ARRIVAL); }
-
-    // Waits until `count` signals have come since the position: arrivals at a receive port,
-    // credits at a send port.
-    RINGDOVE_INLINE bool wait(s64 count) { return wait_on(expect_signal(port, count)); }
-
-    // Send port: waits until `count` puts with flags::COMPLETION have been read from their source.
-    RINGDOVE_INLINE bool wait_completion(s64 count) {
-        return wait_on(expect_completion(port, count));
-    }
-
-    // Passes `messages` and `completions`: later counts start behind them. Threads that use
-    // `slot` all do this alike.
-    RINGDOVE_INLINE void advance(u64 messages, u64 completions) {
-        port.position += messages;
-        port.completion_position += completions;
-    }
-
-    // Stores the positions for the next launch; one thread, once, at the end, when every thread of
-    // the grid has opened its ports. Messages sent and received must balance at both ends.
-    RINGDOVE_INLINE void close() {
-        if (is_usable) {
-            Port* stored =
-                reinterpret_cast<Port*>(communicator.ports + number * sizeof(Port));
-            stored->position = port.position;
-            stored->completion_position = port.completion_position;
-        }
+    // The first route from this rank's part of one window to the peers' parts of another.
+    RINGDOVE_INLINE u32 first_route(Window from, Window to) const {
+        const u64 index = static_cast<u64>(from.number) * handle.window_count + to.number;
+        return *reinterpret_cast<const u32*>(handle.routes + index * sizeof(u32));
     }
 
 private:
-    static constexpr u8 SIGNALS = flags::ARRIVAL | flags::COMPLETION;
+    const DeviceHandle& handle;
 
-    const DeviceCommunicator& communicator;
-    Port port;
-    u32 number;
-    u64 sequence;
-    bool is_usable = true;
-
-    RINGDOVE_INLINE u64 slot_index(u32 message) const {
-        return (port.position + message) & port.slot_mask;
+    RINGDOVE_INLINE const DeviceCommunicator& device_communicator() const {
+        return *reinterpret_cast<const DeviceCommunicator*>(handle.communicator);
     }
 
-    RINGDOVE_INLINE WaitSite site() const {
-        return {WaitKind::BadPlan, 0, 0, 0, number, port.peer, 0, sequence};
+    RINGDOVE_INLINE const WindowEntry& entry(Window window) const {
+        return *reinterpret_cast<const WindowEntry*>(handle.windows +
+                                                     window.number * sizeof(WindowEntry));
     }
+};
 
-    RINGDOVE_INLINE bool refuse(PlanFault fault, u64 limit, u64 seen) {
-        WaitSite here = site();
-        here.position = static_cast<u64>(fault);
-        leave_record(communicator, here, RECORD_EXPIRED, limit, seen, 0);
-        is_usable = false;
-        return false;
-    }
-
-    RINGDOVE_INLINE bool ring_checked(const Request& request) {
-        if (!fits(request)) {
-            return request.route > ROUTE_MAX
-                       ? refuse(PlanFault::Route, ROUTE_MAX, request.route)
-                       : refuse(PlanFault::DescriptorOffset, OFFSET_MAX,
-                                request.source_offset > request.destination_offset
-                                    ? request.source_offset
-                                    : request.destination_offset);
+// A lane to another rank, and the lane with the same number from it.
+class Peer {
+public:
+    // `rank`: another rank, or NO_PEER. `sequence`: anything that tells launches apart, for the
+    // record of a failed wait.
+    RINGDOVE_INLINE Peer(const Device& device_of_rank, u32 rank, u32 lane, u64 sequence = 0)
+        : device(device_of_rank),
+          is_none(rank == NO_PEER),
+          is_there(rank < device.rank_count() && rank != device.rank() &&
+                   lane < device.lane_count()),
+          send(device.communicator(), device.ports(rank, lane).send, sequence, is_there),
+          receive(device.communicator(), device.ports(rank, lane).receive, sequence, is_there) {
+        if (is_none || is_there) {
+            return;
         }
-        is_usable = ring(communicator, request, site());
-        return is_usable;
+        if (lane >= device.lane_count()) {
+            send.refuse(PlanFault::Lane, device.lane_count(), lane);
+        } else {
+            send.refuse(PlanFault::Peer, device.rank_count(), rank);
+        }
     }
 
-    RINGDOVE_INLINE bool wait_on(const Expectation& expectation) {
-        if (!is_usable) {
-            return false;
+    // Puts `bytes` from this rank's part of `from` into the peer's part of `to`; offsets in bytes
+    // from their starts. Returns when the put is on its way: see `flush`.
+    RINGDOVE_INLINE bool put(Window to, u64 to_offset, Window from, u64 from_offset, u64 bytes) {
+        return put_flagged(to, to_offset, from, from_offset, bytes, 0);
+    }
+
+    // The same, and raises the peer's signal when the data is there. With 0 bytes as `signal`.
+    RINGDOVE_INLINE bool put_with_signal(Window to, u64 to_offset, Window from, u64 from_offset,
+                                         u64 bytes) {
+        return put_flagged(to, to_offset, from, from_offset, bytes, flags::ARRIVAL);
+    }
+
+    // Raises the peer's signal once, behind all that was put on this lane before.
+    RINGDOVE_INLINE bool signal() { return is_none || send.signal(); }
+
+    // Waits until the peer has raised this rank's signal `count` more times, on the lane with this
+    // number.
+    RINGDOVE_INLINE bool wait(u32 count = 1) {
+        if (is_none || !receive.wait(count)) {
+            return is_none;
         }
-        if (expectation.address == 0) {
-            return refuse(PlanFault::NoSignal, 1, 0);
+        receive.advance(count, 0);
+        return true;
+    }
+
+    // Waits until everything that was put on this lane has been read from its windows.
+    RINGDOVE_INLINE bool flush() {
+        if (is_none || !send.put_nothing(flags::COMPLETION) || !send.wait_completion(1)) {
+            return is_none;
         }
-        is_usable = wait_for(communicator, expectation, site());
-        return is_usable;
+        send.advance(0, 1);
+        return true;
+    }
+
+    // Stores for the next launch how far this one came; once, at the end, when all is well.
+    RINGDOVE_INLINE void close() {
+        send.close();
+        receive.close();
+    }
+
+private:
+    const Device& device;
+    const bool is_none;
+    const bool is_there;
+    OpenPort send;
+    OpenPort receive;
+
+    RINGDOVE_INLINE bool put_flagged(Window to, u64 to_offset, Window from, u64 from_offset,
+                                     u64 bytes, u8 put_flags) {
+        if (is_none) {
+            return true;
+        }
+        const u32 count = device.window_count();
+        if (to.number >= count || from.number >= count) {
+            return send.refuse(PlanFault::BufferNumber, count,
+                               to.number >= count ? to.number : from.number);
+        }
+        const u32 route = send.route_of_pair(device.first_route(from, to));
+        return bytes == 0 ? put_flags == 0 || send.put_nothing(put_flags)
+                          : send.put(route, from_offset, to_offset, bytes, put_flags);
     }
 };
 

@@ -104,6 +104,9 @@ pub enum WaitKind {
     /// Not a wait: the claim of the record holds a value that no thread writes. `expected` is
     /// [`RECORD_CLAIMED`], `seen` the value.
     StrayClaim = 6,
+    /// Not a wait: a call of a user's kernel was refused. Fields as for `BadPlan`; the sequence is
+    /// the user's.
+    BadCall = 7,
 }
 
 /// The claim of the record once a thread has taken it; 0 before.
@@ -119,12 +122,14 @@ impl WaitKind {
             4 => Self::RingSpace,
             5 => Self::BadPlan,
             6 => Self::StrayClaim,
+            7 => Self::BadCall,
             _ => return None,
         })
     }
 }
 
-/// Why the executor refused a plan. A verified and correctly encoded plan never causes one.
+/// Why the executor refused a plan, or a call of a user's kernel was refused. A verified and
+/// correctly encoded plan never causes one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum PlanFault {
@@ -170,11 +175,15 @@ pub enum PlanFault {
     MessageCount = 20,
     /// LL messages that one op handles have different numbers at its ports.
     MessageNumber = 21,
+    /// A user's kernel opens a lane to a rank that is no other rank. `expected`: number of ranks.
+    Peer = 22,
+    /// A user's kernel opens a lane that does not exist. `expected`: user lanes of each peer.
+    Lane = 23,
 }
 
 impl PlanFault {
     /// Every fault, in the order of the codes, which start at 1.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 23] = [
         Self::Magic,
         Self::BlockCount,
         Self::ThreadCount,
@@ -196,6 +205,8 @@ impl PlanFault {
         Self::SlotPort,
         Self::MessageCount,
         Self::MessageNumber,
+        Self::Peer,
+        Self::Lane,
     ];
 
     /// The fault with this code.
@@ -235,7 +246,7 @@ pub struct WaitRecord {
     /// Signal value seen last.
     pub seen: u64,
     /// The port's position when the wait began (for `RingSpace`: the ring position taken; for
-    /// `BadPlan`: a [`PlanFault`]).
+    /// `BadPlan` and `BadCall`: a [`PlanFault`]).
     pub position: u64,
     /// `sequence` of the launch.
     pub sequence: u64,

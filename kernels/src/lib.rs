@@ -9,6 +9,7 @@
 //! * [`port`]: one end of a lane: signals and slots
 //! * [`launch`]: what a kernel launch is given, and the record that an expired wait leaves
 //! * [`element`]: data types and reductions, with the codes that both sides use
+//! * [`user`]: what a user's kernel is given
 //! * [`ptx`]: the compiled device code
 
 pub mod bar;
@@ -18,3 +19,4 @@ pub mod launch;
 pub mod op;
 pub mod port;
 pub mod ptx;
+pub mod user;

@@ -13,6 +13,18 @@ pub const EXAMPLE_EXCHANGE: &str = include_str!("../ptx/example_exchange.ptx");
 /// Entry of the example kernel.
 pub const EXAMPLE_EXCHANGE_ENTRY: &str = "example_exchange";
 
+/// A stencil in one persistent kernel, whose ranks exchange halos (`kernels/cuda/example_halo.cu`),
+/// entry `example_halo`.
+pub const EXAMPLE_HALO: &str = include_str!("../ptx/example_halo.ptx");
+
+/// A matrix product whose tiles are put to all ranks as they are computed
+/// (`kernels/cuda/example_tile.cu`), entry `example_tile`.
+pub const EXAMPLE_TILE: &str = include_str!("../ptx/example_tile.ptx");
+
+/// Makes the calls of `ringdove.cuh` that a list names (`kernels/cuda/test_calls.cu`), entry
+/// `test_calls`. For tests.
+pub const TEST_CALLS: &str = include_str!("../ptx/test_calls.ptx");
+
 /// Kernels of a small training loop (`kernels/cuda/example_train.cu`), entries `train_forward`,
 /// `train_loss`, `train_gradients`, `train_backward` and `train_descend`.
 pub const EXAMPLE_TRAIN: &str = include_str!("../ptx/example_train.ptx");

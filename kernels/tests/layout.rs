@@ -16,6 +16,7 @@ use ringdove_kernels::op::{
     PlanHeader, Segment, Space, WHOLE_SLOT_PERIOD, flags,
 };
 use ringdove_kernels::port::Port;
+use ringdove_kernels::user::{DeviceHandle, LanePorts, NO_PORT, WindowEntry};
 use std::fmt::Write;
 use std::mem::offset_of;
 
@@ -81,6 +82,7 @@ fn expected() -> String {
         "flags::SCALE", flags::SCALE;
         "flags::FINISH", flags::FINISH;
         "flags::LOW_LATENCY", flags::LOW_LATENCY;
+        "NO_PORT", NO_PORT;
     );
     let two_bytes = Descriptor {
         route: 0,
@@ -107,7 +109,7 @@ fn expected() -> String {
         Collect
     );
     codes!(text, Space, None, Buffer, Slot, Address);
-    codes!(text, WaitKind, Arrival, Credit, Completion, RingSpace, BadPlan, StrayClaim);
+    codes!(text, WaitKind, Arrival, Credit, Completion, RingSpace, BadPlan, StrayClaim, BadCall);
     codes!(
         text,
         PlanFault,
@@ -131,7 +133,9 @@ fn expected() -> String {
         NoSignal,
         SlotPort,
         MessageCount,
-        MessageNumber
+        MessageNumber,
+        Peer,
+        Lane
     );
     layout!(text, PlanHeader, magic, size_bytes, block_count, thread_count);
     layout!(text, BlockProgram, segments, segment_count, ports, port_count);
@@ -191,6 +195,9 @@ fn expected() -> String {
         address_count,
         reserved
     );
+    layout!(text, DeviceHandle, communicator, ports, windows, routes, lane_count, window_count);
+    layout!(text, LanePorts, send, receive);
+    layout!(text, WindowEntry, address, bytes);
     layout!(
         text, WaitRecord, state, kind, block, segment, op, round, port, peer, expected, seen,
         position, sequence, waited_ns

@@ -16,6 +16,7 @@
 //! * `listeners`, `origins`, `user`, `log_limit`: whom it lets in, and what it logs of others
 //! * `root`, `member`: the two kinds of tasks on it; `tree`: who is connected with whom
 //! * `plane`: the control plane of one rank, the interface for the rest of the library
+//! * `successors`: where ranks meet again when one of them has died
 //! * `exchange`: an exchange of typed values over it; `agreement`: ranks make the same calls
 //!
 //! Nobody without the job's secret can join or disturb it; every message is authenticated (see
@@ -49,6 +50,7 @@ mod reactor;
 mod root;
 mod shared;
 mod slurm;
+mod successors;
 mod timers;
 mod tree;
 mod unique_id;
@@ -60,6 +62,7 @@ pub(crate) use exchange::exchange;
 pub use message::Term;
 pub use plane::{ControlPlane, Gather, JoinRequest};
 pub use root::Root;
+pub(crate) use successors::{Succession, Successors};
 pub(crate) use unique_id::random_bytes;
 pub use unique_id::{Secret, UniqueId};
 

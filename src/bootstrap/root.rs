@@ -44,6 +44,15 @@ impl Root {
     /// # Errors
     /// [`Error::NotFound`] where no interface fits, [`Error::System`] where no port can be had.
     pub fn open(settings: &Settings) -> Result<Self> {
+        let (listener, addresses) = Self::listen(settings)?;
+        Self::serve(listener, UniqueId::with(&addresses, Secret::random()?), settings)
+    }
+
+    /// A listener on a free port of the interface that `settings` choose, and its addresses.
+    ///
+    /// # Errors
+    /// As [`Root::open`].
+    pub(super) fn listen(settings: &Settings) -> Result<(TcpListener, Vec<SocketAddr>)> {
         let mut choice = address::choose_from_system(&settings.bootstrap_interface)?;
         let listener = if choice.is_loopback() {
             choice.addresses.truncate(1);
@@ -52,7 +61,7 @@ impl Root {
             address::listen(&address::wildcards(0))?
         };
         let addresses = choice.with_port(address::port(&listener)?);
-        Self::serve(listener, UniqueId::with(&addresses, Secret::random()?), settings)
+        Ok((listener, addresses))
     }
 
     /// Serves the job of `id` on a listener that was made before.

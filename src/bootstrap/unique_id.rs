@@ -77,6 +77,13 @@ impl Secret {
         Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
+    /// The secret of a job that ranks of this one form when this one may have ended, for the
+    /// `attempt`-th time.
+    pub(crate) fn of_successor(&self, attempt: u64) -> Self {
+        let material = [&self.0[..], &attempt.to_le_bytes()].concat();
+        Self(blake3::derive_key("ringdove 2026 bootstrap successor of a job", &material))
+    }
+
     /// What authenticates connections where a job has no secret: a key from a name that others can
     /// know. It keeps two jobs apart that meet on one port, and nobody out.
     pub(crate) fn of_named_job(name: &str) -> Self {

@@ -15,5 +15,5 @@ mod state;
 pub use crate::bootstrap::UniqueId;
 pub use crate::gpu::Registered;
 pub use crate::id::Registration;
-pub use api::{CollectiveSpec, Communicator, Group, Statistics};
+pub use api::{CollectiveSpec, Communicator, DeviceHandle, Group, Statistics};
 pub use call::{Element, Reduction, Scalar};

@@ -1,5 +1,6 @@
 //! The executor kernel: loaded once for each context, launched once for each plan.
 
+use super::code::{self, Code};
 use super::driver::check_anywhere;
 use super::{Current, DeviceMemory, PinnedMemory, discard};
 use crate::error::{Error, Result};
@@ -7,6 +8,7 @@ use cudarc::driver::{CudaContext, CudaStream, result, sys};
 use ringdove_kernels::launch::LaunchArguments;
 use ringdove_kernels::ptx;
 use std::ffi::{CString, c_void};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 
@@ -17,6 +19,7 @@ const FUNCTION_LOAD_SINCE: i32 = 12_040;
 #[derive(Debug)]
 pub(crate) struct Executor {
     context: Arc<CudaContext>,
+    cubins: Option<PathBuf>,
     module: OnceLock<Arc<Module>>,
 }
 
@@ -27,9 +30,10 @@ impl Executor {
     /// The device code, loaded now if no rank on the context has it. Loading may synchronise the
     /// device, so it belongs to initialisation: a load beside a kernel that waits for a peer could
     /// not end. `eagerly`: all of it now, whatever CUDA_MODULE_LOADING says, and nothing at the
-    /// first launch; else all of it then.
-    pub fn load(context: &Arc<CudaContext>, eagerly: bool) -> Result<Self> {
-        let executor = Self { context: context.clone(), module: OnceLock::new() };
+    /// first launch; else all of it then. `cubins`: a folder with machine code, if any.
+    pub fn load(context: &Arc<CudaContext>, cubins: Option<&Path>, eagerly: bool) -> Result<Self> {
+        let (context, cubins) = (context.clone(), cubins.map(Path::to_path_buf));
+        let executor = Self { context, cubins, module: OnceLock::new() };
         if eagerly {
             executor.module(true)?;
         }
@@ -41,7 +45,7 @@ impl Executor {
         if let Some(module) = self.module.get() {
             return Ok(module);
         }
-        let module = Module::of(&self.context, eagerly)?;
+        let module = Module::of(&self.context, self.cubins.as_deref(), eagerly)?;
         Ok(self.module.get_or_init(|| module))
     }
 
@@ -116,7 +120,7 @@ unsafe impl Sync for Module {}
 
 impl Module {
     /// The code in `context`, loaded now if no rank on the context has it.
-    fn of(context: &Arc<CudaContext>, eagerly: bool) -> Result<Arc<Self>> {
+    fn of(context: &Arc<CudaContext>, cubins: Option<&Path>, eagerly: bool) -> Result<Arc<Self>> {
         // Held while it is loaded: ranks of other threads wait for the code, and have it then.
         let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
         loaded.retain(|module| module.strong_count() > 0);
@@ -126,22 +130,46 @@ impl Module {
         }
         let span = tracing::debug_span!("load device code", gpu = context.ordinal()).entered();
         let began = Instant::now();
-        let module = Arc::new(Self::load(context, eagerly)?);
+        let (module, code) = Self::best(context, cubins, eagerly)?;
+        let module = Arc::new(module);
         drop(span);
         let (gpu, took) = (context.ordinal(), began.elapsed());
-        tracing::debug!(gpu, ?took, bytes = ptx::EXECUTOR.len(), "device code loaded");
+        tracing::debug!(gpu, ?took, bytes = code.bytes().len(), from = %code, "device code loaded");
         loaded.push(Arc::downgrade(&module));
         Ok(module)
     }
 
-    fn load(context: &Arc<CudaContext>, eagerly: bool) -> Result<Self> {
+    /// The machine code for this GPU, if `cubins` has some that the driver takes; else the text,
+    /// which the driver compiles.
+    fn best(
+        context: &Arc<CudaContext>,
+        cubins: Option<&Path>,
+        eagerly: bool,
+    ) -> Result<(Self, Code)> {
+        let gpu = context.ordinal();
+        if let Some(folder) = cubins {
+            let capability = compute_capability(context)?;
+            let reason = match code::machine_code(folder, ptx::EXECUTOR, capability) {
+                Ok(code) => match Self::load(context, &code, eagerly) {
+                    Err(error) if code::is_of_another_gpu(&error) => format!("{code}: {error}"),
+                    loaded => return Ok((loaded?, code)),
+                },
+                Err(reason) => reason,
+            };
+            tracing::warn!(gpu, %reason, "the driver compiles PTX instead of loading machine code");
+        }
+        let code = Code::text(ptx::EXECUTOR);
+        Ok((Self::load(context, &code, eagerly)?, code))
+    }
+
+    fn load(context: &Arc<CudaContext>, code: &Code, eagerly: bool) -> Result<Self> {
         let current = Current::bind(context)?;
-        let text = CString::new(ptx::EXECUTOR).expect("generated PTX holds no NUL");
         let entry = CString::new(ptx::EXECUTOR_ENTRY).expect("the entry's name holds no NUL");
         let mut module = std::ptr::null_mut();
-        // SAFETY: `text` is NUL-terminated PTX and outlives the call, the context is current.
+        // SAFETY: the code is text that ends with NUL, or machine code, whose header says how long
+        // it is; it outlives the call, and the context is current.
         current.check("cuModuleLoadData", unsafe {
-            sys::cuModuleLoadData(&mut module, text.as_ptr().cast())
+            sys::cuModuleLoadData(&mut module, code.bytes().as_ptr().cast())
         })?;
         let mut loaded = Self { context: context.clone(), module, function: std::ptr::null_mut() };
         // SAFETY: the module is loaded and `entry` is NUL-terminated.
@@ -180,6 +208,18 @@ impl Drop for Unloaded {
             unsafe { sys::cuModuleUnload(self.module) };
         }
     }
+}
+
+/// Major and minor version of what a context's GPU can do.
+fn compute_capability(context: &CudaContext) -> Result<(i32, i32)> {
+    use sys::CUdevice_attribute::{
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as MAJOR,
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR as MINOR,
+    };
+    // SAFETY: the device is that of a live context.
+    let attribute = |which| unsafe { result::device::get_attribute(context.cu_device(), which) };
+    let both = attribute(MAJOR).and_then(|major| Ok((major, attribute(MINOR)?)));
+    both.map_err(Error::from_driver("cuDeviceGetAttribute"))
 }
 
 fn driver_version() -> Result<i32> {

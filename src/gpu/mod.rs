@@ -5,6 +5,7 @@
 //! (a vendor's, or the virtual one) is not visible here, and must not be.
 
 mod buffer;
+mod code;
 mod current;
 #[cfg(feature = "cust")]
 pub mod cust;

@@ -218,6 +218,8 @@ pub enum LaneKind {
     Direct,
     /// Slots at both ends that only ever hold LL messages (R13). No signals, no credits.
     LowLatency,
+    /// Slots, or registered buffers: what a user's kernel says. No plan uses it.
+    User,
 }
 
 /// Which end of a lane.

@@ -23,6 +23,10 @@ pub struct Remedies {
     pub pinned_uploads: bool,
     /// Ranks that share a GPU and could not run together are refused.
     pub sharing_check: bool,
+    /// GPUs are given the right to memory of pools that is registered.
+    pub open_pools: bool,
+    /// Memory of other processes is opened when no collective runs.
+    pub idle_opens: bool,
 }
 
 impl Default for Remedies {
@@ -36,6 +40,8 @@ impl Default for Remedies {
             late_frees: true,
             pinned_uploads: true,
             sharing_check: true,
+            open_pools: true,
+            idle_opens: true,
         }
     }
 }

@@ -4,7 +4,7 @@ use super::{INSIDE, on_machine_env, on_machine_with, on_traced_machine};
 use ringdove::id::EngineKind;
 
 /// Which engine the ranks of a test use.
-const ENGINE: &str = "RINGDOVE_TEST_ENGINE";
+pub const ENGINE: &str = "RINGDOVE_TEST_ENGINE";
 /// The machine with device engines.
 pub const MACHINE: &str = "ark";
 

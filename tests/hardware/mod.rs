@@ -10,6 +10,7 @@ pub mod adapter;
 pub mod data;
 pub mod drivers;
 pub mod engines;
+pub mod every;
 pub mod perf;
 
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
@@ -124,6 +125,17 @@ pub fn on_processes(machine: &str, division: (u32, u32), body: impl FnOnce(Vec<C
 pub fn on_processes_with(
     machine: &str,
     options: &[&str],
+    division: (u32, u32),
+    body: impl FnOnce(Vec<Communicator>),
+) {
+    on_processes_env(machine, options, &[], division, body);
+}
+
+/// As [`on_processes_with`], with variables for the environment of the processes.
+pub fn on_processes_env(
+    machine: &str,
+    options: &[&str],
+    variables: &[(&str, &str)],
     (processes, ranks): (u32, u32),
     body: impl FnOnce(Vec<Communicator>),
 ) {
@@ -139,6 +151,7 @@ pub fn on_processes_with(
     command.args(["run", "--quiet", "--machine", machine, "--procs", &processes.to_string()]);
     command.args(options).arg("--").arg(std::env::current_exe().unwrap());
     command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(INSIDE, "1");
+    command.envs(variables.iter().copied());
     let (status, output) = run_bounded(command);
     assert!(status.success(), "on {machine}: {status}\n{output}");
     let passed = output.matches("1 passed").count();
@@ -153,9 +166,14 @@ fn join(ranks: u32) -> Vec<Communicator> {
 /// This process's ranks in a communicator over all processes that `hwsim run --procs` started, or
 /// why there is none.
 pub fn try_join(ranks: u32) -> ringdove::Result<Vec<Communicator>> {
+    try_join_with(ranks, settings())
+}
+
+/// As [`try_join`], with other settings than [`settings`].
+pub fn try_join_with(ranks: u32, settings: Settings) -> ringdove::Result<Vec<Communicator>> {
     // All virtual nodes are one machine: hwsim tells their names.
     let host_id = Settings::from_env().unwrap().host_id;
-    let settings = Settings { host_id, ..settings() };
+    let settings = Settings { host_id, ..settings };
     let launch = Launch::from_env().unwrap().expect("hwsim sets torchrun's variables");
     let (id, _root) = launch.rendezvous(&settings).unwrap();
     let first = launch.rank * ranks;

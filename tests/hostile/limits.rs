@@ -4,14 +4,18 @@
 //! limit's name.
 
 use crate::hardware::engines::on_engines;
-use crate::hardware::{World, on_strict_drivers, run_bounded, settings, sum, tool};
+use crate::hardware::{
+    World, contexts, on_machine, on_strict_drivers, run_bounded, settings, sum, tool,
+};
 use crate::mutation::CASES;
+use cudarc::driver::{CudaContext, result};
 use ringdove::Settings;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Far above what a run under a limit takes; above every wait of the library's own.
@@ -118,7 +122,24 @@ fn folders_that_cannot_be_written_are_named() {
     }
 }
 
-/// What a process holds: descriptors, threads, mappings, files.
+/// Bytes of the first two GPUs that are in use.
+fn device_bytes() -> usize {
+    let used = |context: &Arc<CudaContext>| {
+        context.bind_to_thread().unwrap();
+        let (free, total) = result::mem_get_info().unwrap();
+        total - free
+    };
+    contexts(2).iter().map(used).sum()
+}
+
+/// KiB of memory that the process has in use.
+fn resident_kib() -> usize {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("VmRSS");
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+/// What a process holds: descriptors, threads, mappings, files, bytes.
 fn holdings() -> BTreeMap<&'static str, usize> {
     let count = |path: &str| fs::read_dir(path).map_or(0, Iterator::count);
     let fabric = std::env::var("HWSIM_FABRIC").expect("hwsim names its fabric");
@@ -127,6 +148,8 @@ fn holdings() -> BTreeMap<&'static str, usize> {
         ("descriptors", count("/proc/self/fd")),
         ("threads", count("/proc/self/task")),
         ("mappings", mappings),
+        ("bytes of GPUs", device_bytes()),
+        ("KiB of the process", resident_kib()),
         ("files of the fabric", count(&fabric)),
         (
             "temporary files",
@@ -141,32 +164,50 @@ fn holdings() -> BTreeMap<&'static str, usize> {
     ])
 }
 
+/// Makes, uses and drops two ranks, again and again: in the end the process holds what it did.
+fn live(cycles: u64) {
+    let small =
+        Settings { slot_bytes: 4096, slot_count: 2, blocks_max: 1, ring_log2: 4, ..settings() };
+    let mut before = BTreeMap::new();
+    for cycle in 0..FIRST_CYCLES + cycles {
+        if cycle == FIRST_CYCLES {
+            before = holdings();
+        }
+        let world = World::with(2, &small);
+        let mut buffers = world.upload(&vec![vec![0; 40_000]; 2]);
+        for (rank, buffer) in buffers.iter_mut().enumerate() {
+            sum(&world, rank, buffer, 10_000).unwrap();
+        }
+        world.finish();
+    }
+    let after = holdings();
+    println!("{before:?}\n{after:?}");
+    for (what, count) in &after {
+        // Allocators keep some mappings and pages; a leak would show with every life.
+        let slack = match *what {
+            "mappings" => cycles as usize / 2,
+            "KiB of the process" => 16 << 10,
+            "bytes of GPUs" => 0,
+            _ => 1,
+        };
+        assert!(*count <= before[what] + slack, "{what}: {before:?}, {after:?}");
+    }
+}
+
 /// If this fails, a program that makes and drops communicators runs out of something.
 #[test]
 fn many_lives_leave_nothing_behind() {
-    on_engines("pcie4", || {
-        let small =
-            Settings { slot_bytes: 4096, slot_count: 2, blocks_max: 1, ring_log2: 4, ..settings() };
-        let mut before = BTreeMap::new();
-        let cycles = std::env::var(CASES).map_or(CYCLES, |text| text.parse().expect(CASES));
-        for cycle in 0..FIRST_CYCLES + cycles {
-            if cycle == FIRST_CYCLES {
-                before = holdings();
-            }
-            let world = World::with(2, &small);
-            let mut buffers = world.upload(&vec![vec![0; 40_000]; 2]);
-            for (rank, buffer) in buffers.iter_mut().enumerate() {
-                sum(&world, rank, buffer, 10_000).unwrap();
-            }
-            world.finish();
-        }
-        let after = holdings();
-        println!("{before:?}\n{after:?}");
-        for (what, count) in &after {
-            // Allocators keep some mappings; a leak would show with every life.
-            let slack = if *what == "mappings" { CYCLES as usize / 2 } else { 1 };
-            assert!(*count <= before[what] + slack, "{what}: {before:?}, {after:?}");
-        }
+    let cycles = std::env::var(CASES).map_or(CYCLES, |text| text.parse().expect(CASES));
+    on_engines("pcie4", || live(cycles));
+}
+
+/// The same many more times, beside ranks that stay: then their device code does, too.
+#[test]
+fn a_thousand_lives_beside_others_leave_nothing_behind() {
+    on_machine("pcie4", || {
+        let others = World::with(2, &settings());
+        live(1000);
+        others.finish();
     });
 }
 

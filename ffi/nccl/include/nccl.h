@@ -27,6 +27,8 @@ typedef struct CUstream_st *cudaStream_t;
 
 #define NCCL_UNIQUE_ID_BYTES 128
 #define NCCL_SPLIT_NOCOLOR (-1)
+#define NCCL_SHRINK_DEFAULT 0x00
+#define NCCL_SHRINK_ABORT 0x01
 #define NCCL_UNDEF_FLOAT (-1.0f)
 
 #ifdef __cplusplus
@@ -128,6 +130,11 @@ RINGDOVE_NCCL(CommInitRankScalable, ncclComm_t *newcomm, int nranks, int myrank,
 RINGDOVE_NCCL(CommInitAll, ncclComm_t *comm, int ndev, const int *devlist);
 RINGDOVE_NCCL(CommSplit, ncclComm_t comm, int color, int key, ncclComm_t *newcomm,
               ncclConfig_t *config);
+RINGDOVE_NCCL(CommShrink, ncclComm_t comm, int *excludeRanksList, int excludeRanksCount,
+              ncclComm_t *newcomm, ncclConfig_t *config, int shrinkFlags);
+RINGDOVE_NCCL(CommGetUniqueId, ncclComm_t comm, ncclUniqueId *uniqueId);
+RINGDOVE_NCCL(CommGrow, ncclComm_t comm, int nRanks, const ncclUniqueId *uniqueId, int rank,
+              ncclComm_t *newcomm, ncclConfig_t *config);
 RINGDOVE_NCCL(CommFinalize, ncclComm_t comm);
 RINGDOVE_NCCL(CommDestroy, ncclComm_t comm);
 RINGDOVE_NCCL(CommAbort, ncclComm_t comm);

@@ -6,13 +6,17 @@ use crate::calls::{
 };
 use crate::communicator::{self, Communicator, Handle, Join, lock};
 use crate::config::Config;
-use crate::group::{self, Call, Job};
+use crate::group::{self, Call, Derived, Job};
 use crate::reduction::{self, Defined, Source};
 use crate::result::{self, Failure, guard};
 use crate::stream::{self, Handle as Stream};
 use cudarc::driver::result as driver;
 use ringdove::Collective;
 use std::ffi::{c_char, c_int, c_void};
+
+/// `NCCL_SHRINK_DEFAULT` and `NCCL_SHRINK_ABORT`.
+const SHRINK_DEFAULT: c_int = 0;
+const SHRINK_ABORT: c_int = 1;
 
 macro_rules! functions {
     ($(
@@ -124,7 +128,77 @@ functions! {
         };
         group::add(|| {
             let ready = Communicator::find(comm)?.ready()?;
-            Ok(Job::Split { ready, color, key, target })
+            Ok(Job::Derive { ready, as_what: Derived::Split { color, key }, target })
+        })
+    }
+
+    /// The ranks that are not excluded form a communicator, in the same order. Only they call. With
+    /// flag 1 what is under way on `comm` is aborted first.
+    ncclCommShrink pncclCommShrink(
+        comm: Handle, excluded: *const c_int, count: c_int, target: *mut Handle,
+        config: *const c_void, flags: c_int,
+    ) {
+        check_target("newcomm", target)?;
+        // SAFETY: null, or what the caller initialised.
+        unsafe { Config::read(config)? };
+        let count = unsigned("excludeRanksCount", count)? as usize;
+        if count > 0 {
+            check_target("excludeRanksList", excluded)?;
+        }
+        let list: &[c_int] = match count {
+            0 => &[],
+            // SAFETY: the caller's list of so many numbers.
+            _ => unsafe { std::slice::from_raw_parts(excluded, count) },
+        };
+        let ranks = list.iter().map(|&rank| unsigned("excludeRanksList", rank));
+        let ranks = ranks.collect::<result::Result<Vec<_>>>()?;
+        if !matches!(flags, SHRINK_DEFAULT | SHRINK_ABORT) {
+            return Err(Failure::argument("shrinkFlags", "0 or 1 (NCCL_SHRINK_ABORT)", flags));
+        }
+        group::add(|| {
+            let communicator = Communicator::find(comm)?;
+            let ready = communicator.ready()?;
+            if flags == SHRINK_ABORT {
+                communicator.abort("ncclCommShrink with NCCL_SHRINK_ABORT");
+            }
+            Ok(Job::Derive { ready, as_what: Derived::Shrunk(ranks), target })
+        })
+    }
+
+    /// The name under which new ranks join `ncclCommGrow`: one rank of `comm` makes it.
+    ncclCommGetUniqueId pncclCommGetUniqueId(comm: Handle, id: *mut UniqueId) {
+        check_target("uniqueId", id)?;
+        let grows = Communicator::find(comm)?.ready()?.ranks.growth_id()?;
+        // SAFETY: the caller's place for an id.
+        unsafe { put("uniqueId", id, grows.into())? };
+        Ok(Status::Success)
+    }
+
+    /// A communicator of `count` ranks: those of `comm`, which pass it and rank -1, and new ones,
+    /// which pass none, the id of `ncclCommGetUniqueId`, and their rank in the new one.
+    ncclCommGrow pncclCommGrow(
+        comm: Handle, count: c_int, id: *const UniqueId, rank: c_int, target: *mut Handle,
+        config: *const c_void,
+    ) {
+        check_target("newcomm", target)?;
+        // SAFETY: null, or what the caller initialised.
+        let config = unsafe { Config::read(config)? };
+        let rank_count = unsigned("nRanks", count)?;
+        if comm.is_null() {
+            check_target("uniqueId", id)?;
+            let rank = unsigned("rank", rank)?;
+            // SAFETY: the caller's id, which is there.
+            let asked = Join { id: unsafe { id.read() }.into(), rank, rank_count };
+            // SAFETY: the caller's place for a handle, which is there.
+            return unsafe { join(target, asked, config) };
+        }
+        if rank != -1 {
+            return Err(Failure::argument("rank", "-1 with a communicator", rank));
+        }
+        // The rank that made the id has kept it, and tells the others.
+        group::add(|| {
+            let ready = Communicator::find(comm)?.ready()?;
+            Ok(Job::Derive { ready, as_what: Derived::Grown(rank_count), target })
         })
     }
 

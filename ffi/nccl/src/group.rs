@@ -6,7 +6,7 @@ use crate::communicator::{Communicator, Handle, Join, Ready, lock};
 use crate::result::{Failure, Result};
 use crate::stream::Handle as Stream;
 use crate::variables;
-use ringdove::{CollectiveSpec, DataType};
+use ringdove::{CollectiveSpec, Communicator as Ranks, DataType};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -29,10 +29,21 @@ struct Group {
 pub enum Job {
     /// A rank joins.
     Join { communicator: Arc<Communicator>, join: Join, is_blocking: bool },
-    /// A rank joins the group of its color, whose handle goes to `target`.
-    Split { ready: Arc<Ready>, color: Option<u32>, key: i32, target: *mut Handle },
+    /// A rank joins a communicator that is made of its own, whose handle goes to `target`.
+    Derive { ready: Arc<Ready>, as_what: Derived, target: *mut Handle },
     /// A call on a communicator that has joined.
     Call { ready: Arc<Ready>, call: Call, stream: Stream },
+}
+
+/// A communicator that is made of another one.
+#[derive(Clone)]
+pub enum Derived {
+    /// Of the ranks with one color, in the order of their keys.
+    Split { color: Option<u32>, key: i32 },
+    /// Without these ranks.
+    Shrunk(Vec<u32>),
+    /// With new ranks, so many in all.
+    Grown(u32),
 }
 
 /// Work for a stream.
@@ -89,31 +100,38 @@ pub fn add(job: impl FnOnce() -> Result<Job>) -> Result<Status> {
 }
 
 fn run(jobs: Vec<Job>) -> Result<Status> {
-    let (mut joins, mut splits, mut calls) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut joins, mut derived, mut calls) = (Vec::new(), Vec::new(), Vec::new());
     for job in jobs {
         match job {
             Job::Join { communicator, join, is_blocking } => {
                 joins.push((communicator, join, is_blocking));
             }
-            Job::Split { ready, color, key, target } => splits.push((ready, color, key, target)),
+            Job::Derive { ready, as_what, target } => derived.push((ready, as_what, target)),
             Job::Call { ready, call, stream } => calls.push((ready, call, stream)),
         }
     }
-    let status = join(joins)?;
-    split(splits)?;
+    // Both begin before either is waited for: new ranks join while others grow.
+    let (joining, status) = begin_to_join(joins)?;
+    let deriving = begin_to_derive(derived);
+    // All are waited for: a rank that fails ends the others, which say why.
+    let joined: Vec<Result<()>> = joining.into_iter().map(end_of).collect();
+    let derived = derive(deriving);
+    joined.into_iter().collect::<Result<()>>()?;
+    derived?;
     enqueue(calls)?;
     Ok(status)
 }
 
-/// Lets all ranks join at once: each waits for the others.
-fn join(joins: Vec<(Arc<Communicator>, Join, bool)>) -> Result<Status> {
+/// Lets all ranks join at once: each waits for the others. Gives the threads that are waited for.
+fn begin_to_join(
+    joins: Vec<(Arc<Communicator>, Join, bool)>,
+) -> Result<(Vec<Result<Thread<()>>>, Status)> {
+    let (mut threads, mut status) = (Vec::new(), Status::Success);
     if joins.is_empty() {
-        return Ok(Status::Success);
+        return Ok((threads, status));
     }
     variables::start_log();
     let settings = variables::settings()?;
-    let mut threads = Vec::new();
-    let mut status = Status::Success;
     for (communicator, join, is_blocking) in joins {
         let settings = settings.clone();
         let thread = begin("nccl join", move || communicator.join(&join, &settings));
@@ -125,24 +143,38 @@ fn join(joins: Vec<(Arc<Communicator>, Join, bool)>) -> Result<Status> {
             }
         }
     }
-    // All are waited for: a rank that fails ends the others, which say why.
-    let ended: Vec<Result<()>> = threads.into_iter().map(end_of).collect();
-    ended.into_iter().collect::<Result<()>>()?;
-    Ok(status)
+    Ok((threads, status))
 }
 
-/// Lets all ranks join the groups of their colors at once: each waits for the others.
-fn split(splits: Vec<(Arc<Ready>, Option<u32>, i32, *mut Handle)>) -> Result<()> {
-    let threads = splits.into_iter().map(|(ready, color, key, target)| {
+/// A rank that joins another communicator than its own.
+struct Deriving {
+    ready: Arc<Ready>,
+    thread: Result<Thread<Option<Ranks>>>,
+    target: *mut Handle,
+}
+
+/// Lets all ranks join at once: each waits for the others.
+fn begin_to_derive(jobs: Vec<(Arc<Ready>, Derived, *mut Handle)>) -> Vec<Deriving> {
+    let begin = |(ready, as_what, target): (Arc<Ready>, Derived, _)| {
         let parent = ready.clone();
-        let body = move || parent.ranks.split(color, key).map_err(Failure::from);
-        (ready, begin("nccl split", body), target)
-    });
-    let threads: Vec<_> = threads.collect();
-    // All are waited for, whatever becomes of one.
-    let ended = threads.into_iter().map(|(ready, thread, target)| (ready, end_of(thread), target));
-    let ended: Vec<_> = ended.collect();
-    ended.into_iter().try_for_each(|(ready, ranks, target)| {
+        let body = move || {
+            let ranks = match as_what {
+                Derived::Split { color, key } => parent.ranks.split(color, key),
+                Derived::Shrunk(excluded) => parent.ranks.shrink(&excluded).map(Some),
+                Derived::Grown(rank_count) => parent.ranks.grow(rank_count).map(Some),
+            };
+            ranks.map_err(Failure::from)
+        };
+        Deriving { ready, thread: begin("nccl derive", body), target }
+    };
+    jobs.into_iter().map(begin).collect()
+}
+
+/// Waits for all, whatever becomes of one, and hands out their handles.
+fn derive(jobs: Vec<Deriving>) -> Result<()> {
+    let end = |Deriving { ready, thread, target }| (ready, end_of(thread), target);
+    let ended: Vec<_> = jobs.into_iter().map(end).collect();
+    ended.into_iter().try_for_each(|(ready, ranks, target): (Arc<Ready>, _, *mut Handle)| {
         let handle = match ranks? {
             Some(ranks) => Communicator::joined_by(ranks, ready.ranks.context())?,
             None => std::ptr::null_mut(),

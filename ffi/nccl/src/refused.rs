@@ -27,12 +27,9 @@ macro_rules! refused {
 }
 
 refused! {
-    ncclCommGetUniqueId pncclCommGetUniqueId
-    ncclCommGrow pncclCommGrow
     ncclCommMemStats pncclCommMemStats
     ncclCommQueryProperties pncclCommQueryProperties
     ncclCommResume pncclCommResume
-    ncclCommShrink pncclCommShrink
     ncclCommSuspend pncclCommSuspend
     ncclCommWindowDeregister pncclCommWindowDeregister
     ncclCommWindowRegister pncclCommWindowRegister

@@ -271,8 +271,17 @@ static void badly(void) {
     REFUSED(ncclInvalidArgument, "handle", ncclCommDeregister(comms[0], NULL));
     REFUSED(ncclInvalidArgument, "color", ncclCommSplit(comms[0], -2, 0, &comm, NULL));
     REFUSED(ncclInvalidArgument, "newcomm", ncclCommSplit(comms[0], 0, 0, NULL, NULL));
-    ncclResult_t ncclCommShrink(void);
-    REFUSED(ncclInvalidUsage, "does not implement", ncclCommShrink());
+    int away[] = {RANKS};
+    REFUSED(ncclInvalidArgument, "excluded rank", ncclCommShrink(comms[0], away, 1, &comm, NULL, 0));
+    REFUSED(ncclInvalidArgument, "excludeRanksList", ncclCommShrink(comms[0], NULL, 1, &comm, NULL, 0));
+    REFUSED(ncclInvalidArgument, "shrinkFlags", ncclCommShrink(comms[0], away, 1, &comm, NULL, 2));
+    REFUSED(ncclInvalidArgument, "newcomm", ncclCommShrink(comms[0], away, 1, NULL, NULL, 0));
+    REFUSED(ncclInvalidArgument, "number of ranks", ncclCommGrow(comms[0], RANKS, NULL, -1, &comm, NULL));
+    REFUSED(ncclInvalidArgument, "rank", ncclCommGrow(comms[0], RANKS + 1, NULL, 0, &comm, NULL));
+    REFUSED(ncclInvalidArgument, "uniqueId", ncclCommGrow(NULL, RANKS + 1, NULL, RANKS, &comm, NULL));
+    REFUSED(ncclInvalidArgument, "uniqueId", ncclCommGetUniqueId(comms[0], NULL));
+    ncclResult_t ncclCommSuspend(void);
+    REFUSED(ncclInvalidUsage, "does not implement", ncclCommSuspend());
     EXPECT(strlen(ncclGetErrorString(ncclInvalidUsage)) > 0, "no text");
     EXPECT(ncclGetErrorString((ncclResult_t)-7) != NULL, "no text");
     /* None of it has hurt the communicators. */
@@ -311,6 +320,44 @@ static void split(void) {
     }
     for (int r = 0; r < RANKS; r++)
         OK(ncclCommDestroy(groups[r]));
+}
+
+/* All but rank 1 form a communicator, and take its device in again, as the last rank. */
+static void shrink_and_grow(void) {
+    ncclComm_t fewer[RANKS] = {NULL}, all[RANKS] = {NULL};
+    int excluded[] = {1}, rank = -1, count = -1;
+    ncclUniqueId id;
+    OK(ncclGroupStart());
+    for (int r = 0; r < RANKS; r++)
+        if (r != 1) OK(ncclCommShrink(comms[r], excluded, 1, &fewer[r], NULL, NCCL_SHRINK_DEFAULT));
+    OK(ncclGroupEnd());
+    OK(ncclCommUserRank(fewer[RANKS - 1], &rank));
+    OK(ncclCommCount(fewer[RANKS - 1], &count));
+    EXPECT(rank == RANKS - 2 && count == RANKS - 1, "rank %d of %d", rank, count);
+    fill();
+    OK(ncclGroupStart());
+    for (int r = 0; r < RANKS; r++)
+        if (r != 1) OK(ncclAllGather(sends[r], receives[r], COUNT, ncclFloat, fewer[r], streams[r]));
+    OK(ncclGroupEnd());
+    download(RANKS - 1);
+    for (int i = 0; i < COUNT; i++)
+        EXPECT(host[i] == value(0, i) && host[COUNT + i] == value(2, i), "shrunk, element %d", i);
+    OK(ncclCommGetUniqueId(fewer[2], &id));
+    OK(ncclGroupStart());
+    for (int r = 0; r < RANKS; r++) {
+        CUDA(cuCtxSetCurrent(contexts[r]));
+        if (r == 1)
+            OK(ncclCommGrow(NULL, RANKS, &id, RANKS - 1, &all[r], NULL));
+        else
+            OK(ncclCommGrow(fewer[r], RANKS, r == 2 ? &id : NULL, -1, &all[r], NULL));
+    }
+    OK(ncclGroupEnd());
+    OK(ncclCommUserRank(all[1], &rank));
+    EXPECT(rank == RANKS - 1, "rank %d", rank);
+    EACH(ncclAllReduce(sends[r], receives[r], COUNT, ncclFloat, ncclSum, all[r], streams[r]));
+    COMPARE("grown", COUNT, w_sum);
+    for (int r = 0; r < RANKS; r++) OK(ncclCommDestroy(all[r]));
+    for (int r = 0; r < RANKS; r++) OK(ncclCommDestroy(fewer[r]));
 }
 
 static void memory(void) {
@@ -450,6 +497,7 @@ int main(void) {
     badly();
     memory();
     split();
+    shrink_and_grow();
     graphs();
     collectives();
     leave();

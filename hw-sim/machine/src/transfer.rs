@@ -166,6 +166,31 @@ pub fn copy_ordered(
     Ok(waits)
 }
 
+/// Refuses a copy within device memory whose call does not name the contexts of both ends, where
+/// one end is memory of a pool that the stream's GPU has no right to. A call that names them can be
+/// done without that right.
+pub fn check_pool_rights(stream: &Stream, ends: [u64; 2]) -> Result<()> {
+    let (machine, gpu) = (&stream.context.machine, stream.context.gpu);
+    if !machine.description.driver.pools {
+        return Ok(());
+    }
+    let found = ends.map(|address| machine.memory.find(address));
+    let [Some(destination), Some(source)] = found else { return Ok(()) };
+    let (Some(to), Some(from)) = (destination.kind.gpu(), source.kind.gpu()) else {
+        return Ok(());
+    };
+    for (owner, end) in [(to, destination), (from, source)] {
+        let is_denied = end.rights.as_ref().is_some_and(|rights| !rights.hold(gpu));
+        if owner != gpu && is_denied {
+            let base = end.base;
+            return Err(Error::InvalidValue(format!(
+                "GPU {gpu} has no right to the memory pool of the allocation at {base:#x}"
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// A small copy from pageable memory, its bytes taken now, so that the call need not wait.
 fn stage(bulk: &Bulk) -> Option<Command> {
     let Source::Memory { address, .. } = bulk.source else { return None };

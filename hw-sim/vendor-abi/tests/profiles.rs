@@ -122,6 +122,23 @@ fn memory_of_a_pool_is_reached_by_the_pools_rights() {
         ok!(cuStreamSynchronize(null_mut()));
         context(1);
         ok!(cuCtxEnablePeerAccess(first, 0));
+        let second = {
+            let mut current = null_mut();
+            ok!(cuCtxGetCurrent(&mut current));
+            current
+        };
+        let mut own = 0;
+        ok!(cuMemAlloc_v2(&mut own, 64));
+        // A copy whose call does not name the contexts needs the right; one that does is none's.
+        // SAFETY: both ends have 64 bytes, which live until the test's end.
+        let copy = |to, from| unsafe { sys::cuMemcpyAsync(to, from, 64, null_mut()) };
+        let denied = match has_key("pools=own") {
+            true => sys::CUresult::CUDA_ERROR_INVALID_VALUE,
+            false => sys::CUresult::CUDA_SUCCESS,
+        };
+        assert_eq!([copy(own, granted), copy(granted, own)], [denied; 2]);
+        ok!(cuMemcpyPeerAsync(granted, first, own, second, 64, null_mut()));
+        ok!(cuStreamSynchronize(null_mut()));
         let store = kernel(ptx::STORE, "store");
         let access = |flags| {
             let location = sys::CUmemLocation {
@@ -132,6 +149,7 @@ fn memory_of_a_pool_is_reached_by_the_pools_rights() {
             ok!(cuMemPoolSetAccess(pool, &description, 1));
         };
         access(sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+        assert_eq!(copy(granted, own), sys::CUresult::CUDA_SUCCESS);
         assert_eq!(launch(store, 1, 1, null_mut(), &[granted, 7]) as u32, 0);
         ok!(cuCtxSynchronize());
         assert_eq!(read(granted), 7);

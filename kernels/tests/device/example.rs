@@ -5,6 +5,7 @@ use crate::rank::Rank;
 use ringdove_kernels::launch::{PlanFault, WaitKind};
 use ringdove_kernels::port::Port;
 use ringdove_kernels::ptx;
+use ringdove_kernels::user::{DeviceHandle, LanePorts, NO_PORT};
 
 const COUNT: usize = 200;
 const SLOT_BYTES: u32 = 1024;
@@ -21,12 +22,31 @@ fn rank() -> Rank {
     rank
 }
 
+/// The handle of a rank whose only peer is rank 1.
+fn handle(rank: &Rank, receive_port: u32) -> u64 {
+    let ports = [
+        LanePorts { send: NO_PORT, receive: NO_PORT },
+        LanePorts { send: 0, receive: receive_port },
+    ];
+    let table = rank.arena.allocate(size_of_val(&ports), 0);
+    rank.arena.put(table, bytemuck::cast_slice(&ports));
+    let handle = DeviceHandle {
+        communicator: rank.address,
+        ports: table,
+        lane_count: 1,
+        ..DeviceHandle::default()
+    };
+    let address = rank.arena.allocate(size_of_val(&handle), 0);
+    rank.arena.put(address, bytemuck::bytes_of(&handle));
+    address
+}
+
 fn launch(rank: &Rank, sequence: u64, receive_port: u32, input: u64, output: u64) -> Running {
     let mut params = Vec::new();
-    for word in [rank.address, sequence] {
+    for word in [handle(rank, receive_port), sequence] {
         params.extend_from_slice(&word.to_le_bytes());
     }
-    for word in [0, receive_port] {
+    for word in [1u32, 1] {
         params.extend_from_slice(&word.to_le_bytes());
     }
     for word in [input, output] {
@@ -94,7 +114,7 @@ fn two_ranks_exchange_from_inside_a_kernel() {
 /// R10 holds for users' kernels too, and a wrong port number is refused.
 #[test]
 fn a_kernel_without_a_peer_ends_with_a_record() {
-    for (receive_port, kind) in [(1, WaitKind::Arrival), (2, WaitKind::BadPlan)] {
+    for (receive_port, kind) in [(1, WaitKind::Arrival), (2, WaitKind::BadCall)] {
         let rank = rank();
         let input = rank.arena.allocate(COUNT * 4, 0);
         let output = rank.arena.allocate(COUNT * 4, 0);
@@ -106,7 +126,7 @@ fn a_kernel_without_a_peer_ends_with_a_record() {
         }
         let record = rank.record();
         assert_eq!((record.state, record.kind, record.sequence), (1, kind as u32, 42));
-        if kind == WaitKind::BadPlan {
+        if kind == WaitKind::BadCall {
             assert_eq!(PlanFault::from_code(record.position), Some(PlanFault::PortNumber));
             assert_eq!((record.expected, record.seen), (2, 2));
         }

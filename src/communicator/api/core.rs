@@ -28,6 +28,15 @@ use std::sync::Arc;
 /// knows the last reader only: a buffer that two communicators read on two streams at a time must
 /// not be dropped before both have ended.
 ///
+/// # Allocate, register, then launch
+///
+/// Real drivers have calls that wait until a GPU is idle, and block all others on it meanwhile:
+/// allocation and freeing of device and pinned memory, creation of streams, module loads, the first
+/// launch of a kernel that is loaded lazily, registration. Made while a collective runs, such a
+/// call waits for a kernel that waits for an engine that waits for the call, until the wait expires
+/// ([`Settings::wait_timeout`]). Make them before the first collective, on all GPUs that the thread
+/// drives, or when all collectives have ended. Stream-ordered allocation is safe at any time.
+///
 /// # CUDA graphs
 ///
 /// A call on a stream that is being captured becomes part of the graph, in whatever capture mode.

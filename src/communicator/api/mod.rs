@@ -4,11 +4,14 @@ mod all_reduce;
 mod collective;
 mod collectives;
 mod core;
+mod device_handle;
 mod group;
+mod membership;
 mod raw;
 mod registration;
 mod split;
 
 pub use collective::CollectiveSpec;
 pub use core::{Communicator, Statistics};
+pub use device_handle::DeviceHandle;
 pub use group::Group;

@@ -18,7 +18,8 @@ impl Communicator {
     /// on to be used through what is returned, and stays allocated until all ranks of the
     /// communicator are gone, also when that is dropped before.
     ///
-    /// The call does not wait for the other ranks; the first collective that uses the buffer does.
+    /// The call does not wait for the other ranks; the first collective that uses the buffer does,
+    /// and where ranks run in several processes it also waits until the GPUs of this one are idle.
     ///
     /// # Errors
     /// [`Error::Argument`] where the buffer is empty, of another context, or of memory that the

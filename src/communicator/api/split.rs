@@ -8,6 +8,8 @@ use std::sync::Arc;
 
 /// What each rank says in the first round: is it in a group, its color, its key.
 type Choice = [u32; 3];
+/// What ranks wait for each other in.
+const WHAT: &str = "Communicator::split";
 
 impl Communicator {
     /// Divides the ranks into groups, and makes a communicator of each: ranks with the same `color`
@@ -39,10 +41,10 @@ impl Communicator {
         let ids = self.gathered(own, &stream)?;
         // From here on the root serves without its handle.
         id.and_then(|(_, root)| root).into_iter().for_each(Root::detach);
-        self.wait_for_gpus()?;
+        self.wait_for_gpus(WHAT)?;
         let group = self.join_group(&members, &ids);
         // Nobody goes on, and enqueues work that waits for others, while some are still at it.
-        self.meet()?;
+        self.meet(WHAT)?;
         group
     }
 
@@ -55,15 +57,16 @@ impl Communicator {
         Self::init_rank(self.context(), &id, number, count, settings).map(Some)
     }
 
-    /// Waits until the GPUs of all ranks of this process are idle.
-    fn wait_for_gpus(&self) -> Result<()> {
+    /// Waits until the GPUs of all ranks of this process are idle, in a call of all of them.
+    pub(super) fn wait_for_gpus(&self, what: &str) -> Result<()> {
         self.connected.state.wait_for_gpu()?;
-        self.meet()
+        self.meet(what)
     }
 
-    fn meet(&self) -> Result<()> {
+    /// Waits for all ranks of this process, in a call of all of them.
+    pub(super) fn meet(&self, what: &str) -> Result<()> {
         let (process, limit) = (&self.connected.process, self.connected.settings.bootstrap_timeout);
-        process.barrier.wait("Communicator::split", process.local_count(), limit)
+        process.barrier.wait(what, process.local_count(), limit)
     }
 
     /// A name under which a group's ranks find one another; its root, where they are processes.
@@ -76,7 +79,11 @@ impl Communicator {
     }
 
     /// What every rank contributes. Waits for all of them.
-    fn gathered<T: bytemuck::Pod>(&self, own: T, stream: &Arc<CudaStream>) -> Result<Vec<T>> {
+    pub(super) fn gathered<T: bytemuck::Pod>(
+        &self,
+        own: T,
+        stream: &Arc<CudaStream>,
+    ) -> Result<Vec<T>> {
         let send = stream
             .clone_htod(bytemuck::bytes_of(&own))
             .map_err(Error::from_driver("cuMemcpyHtoD"))?;

@@ -4,7 +4,7 @@ use super::request::OUTPUT;
 use crate::communicator::connect::ConnectedRank;
 use crate::communicator::state::{Launcher, RegisteredPlace};
 use crate::engine::RegionDescriptor;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// The first routes from input and output to the peers' outputs. They are added where the pair of
 /// registrations is new, which waits until every rank has registered.
@@ -21,13 +21,31 @@ pub(super) fn collective(
     let output = places[OUTPUT].registration;
     let mut bases = [0; 2];
     for (base, place) in bases.iter_mut().zip(places) {
-        let source = launcher.routes.range(place.registration).expect("found by the check");
-        *base = launcher.routes.base((place.registration, output), |first| {
-            // A source is always this rank's buffer, and needs no other rank.
-            let destination = rank.registered_buffer(output)?;
-            let source = RegionDescriptor { base: source.address, length_bytes: source.bytes };
-            rank.engine().add_direct_routes(&rank.state, first, source, output, &destination)
-        })?;
+        *base = routes(rank, launcher, place.registration, output)?;
     }
     Ok(bases)
+}
+
+/// The first route from this rank's part of one registration to the peers' parts of another; as
+/// [`collective`].
+///
+/// # Errors
+/// As [`collective`]; [`Error::Argument`] for a registration that was taken back.
+pub(super) fn routes(
+    rank: &ConnectedRank,
+    launcher: &mut Launcher,
+    source: usize,
+    destination: usize,
+) -> Result<u32> {
+    let number = source;
+    let Some(source) = launcher.routes.range(source) else {
+        let seen = format_args!("{number}").to_string();
+        return Err(Error::argument("registration", "one of this communicator, in use", seen));
+    };
+    launcher.routes.base((number, destination), |first| {
+        // A source is always this rank's buffer, and needs no other rank.
+        let buffer = rank.registered_buffer(destination)?;
+        let source = RegionDescriptor { base: source.address, length_bytes: source.bytes };
+        rank.engine().add_direct_routes(&rank.state, first, source, destination, &buffer)
+    })
 }

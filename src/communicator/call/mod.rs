@@ -11,16 +11,19 @@
 //! * `connect`: routes between the registered buffers that the call uses
 //! * `bind`: addresses and routes, as the kernel takes them
 //! * `launch`: in the order of calls, on the caller's stream
+//! * `device_handle`: no call, but what users' kernels need for theirs
 
 mod agree;
 mod bind;
 pub(super) mod check;
 mod connect;
+mod device_handle;
 mod element;
 mod launch;
 mod plan;
 mod request;
 
+pub(super) use device_handle::device_handle;
 pub use element::{Element, Reduction, Scalar};
 pub(super) use request::{Call, GroupCall, Shape};
 

@@ -50,7 +50,7 @@ impl PortDescription {
         let sends = end.side == Side::Send;
         let route = match (end.side, end.lane.kind) {
             (Side::Send, LaneKind::Direct) => None,
-            (Side::Send, LaneKind::Slots | LaneKind::LowLatency) => Some(RouteDescription {
+            (Side::Send, _) => Some(RouteDescription {
                 // So that what arrived can go on as it lies.
                 carries_data: true,
                 offset: there.slots,

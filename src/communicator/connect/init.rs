@@ -12,7 +12,7 @@ use super::rank::ConnectedRank;
 use super::reach::{self, Candidate, Looked, Reached};
 use super::registry::process_of;
 use super::sharing;
-use crate::bootstrap::{ControlPlane, JoinRequest, UniqueId, exchange};
+use crate::bootstrap::{ControlPlane, JoinRequest, Succession, UniqueId, exchange};
 use crate::communicator::state::{
     Doorbell, Geometry, HostPairs, InterNodeSlotMemory, Launcher, Layout, Nodes, Obstacle,
     ProcessState, RankMemory, RankState, Tidy, agreed_settings,
@@ -96,6 +96,7 @@ fn connect_processes(
     let (hosts, is_alone) = nodes::hosts(planes, settings)?;
     let geometry = geometry(hosts.len() as u32, Nodes::of(&hosts), settings)?;
     let process = process_of(id, geometry);
+    process.successors.open(id, planes, settings)?;
     // Device engines reach other nodes by themselves.
     let by_channel = geometry.engine == EngineKind::Device;
     let with_adapters = match geometry.nodes {
@@ -285,7 +286,7 @@ fn start(
     let remedies = &settings.remedies;
     let pinned = remedies.pinned_uploads;
     state.memory.publish(rank, ranks, settings.wait_timeout, pinned)?;
-    let mut launcher = Launcher::new(&state, remedies)?;
+    let mut launcher = Launcher::new(&state, settings)?;
     sharing::check(process, &state, &mut launcher, remedies)?;
     let launcher = Arc::new(Mutex::new(launcher));
     let tidy = Tidy::new(&launcher, remedies.late_frees);
@@ -305,6 +306,7 @@ fn start(
         launcher,
         engine: Some(engine),
         inter_node,
+        succession: Succession::default(),
         _tidy: tidy,
     })
 }

@@ -2,6 +2,7 @@
 
 use super::attach::RankEngine;
 use super::inter_node::InterNodeConnections;
+use crate::bootstrap::Succession;
 use crate::communicator::state::{Launcher, ProcessState, RankState, Tidy, lock};
 use crate::engine::{Alarm, Snapshot};
 use crate::error::{Error, Result};
@@ -26,6 +27,7 @@ pub(in crate::communicator) struct ConnectedRank {
     /// `None` only while the rank is being dropped.
     pub(super) engine: Option<RankEngine>,
     pub(super) inter_node: Option<InterNodeConnections>,
+    pub succession: Succession,
     /// Dropped last: frees what the others gave up.
     pub(super) _tidy: Tidy,
 }

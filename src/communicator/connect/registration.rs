@@ -35,7 +35,7 @@ impl ConnectedRank {
             true => None,
             false => Some(ExportedMemory::from(self.export(address)?)),
         };
-        let others = match staged {
+        let others = match staged || !self.settings.remedies.open_pools {
             true => Vec::new(),
             false => process.other_devices(&self.state.context),
         };
@@ -73,8 +73,15 @@ impl ConnectedRank {
         // Opening waits until the GPUs are idle. Whoever comes first opens the memory for all ranks
         // of the process: later, a kernel of this rank may wait for one that has not opened it.
         let _opening = registrations.opening();
+        let is_open = |rank| registrations.opened(number, rank).is_some();
+        let waits = self.settings.remedies.idle_opens;
+        if waits && self.opens_memory() && !is_open(self.rank()) {
+            // Opening waits for them with a lock of the driver that engines need: collectives that
+            // run would never end.
+            self.wait_for_gpus()?;
+        }
         for rank in (0..self.rank_count()).map(Rank).filter(|rank| self.process.is_local(*rank)) {
-            if registrations.opened(number, rank).is_none() {
+            if !is_open(rank) {
                 let (imports, addresses) = self.open(number, rank, &buffers)?;
                 registrations.keep(number, rank, imports, addresses);
             }
@@ -86,6 +93,13 @@ impl ConnectedRank {
         Ok(RegisteredBuffer { bytes: buffers[0].bytes, addresses })
     }
 
+    /// Is registered memory of other processes opened here? Device engines find a peer's buffer by
+    /// its number, and take no address for it.
+    fn opens_memory(&self) -> bool {
+        let is_device = self.process.geometry.engine == EngineKind::Device;
+        !is_device && self.process.local_count() < self.rank_count() as usize
+    }
+
     /// All ranks' parts of registration `number` as `local`, a rank of this process, reaches them.
     fn open(
         &self,
@@ -94,12 +108,11 @@ impl ConnectedRank {
         buffers: &[RankBuffer],
     ) -> Result<(Vec<Arc<Import>>, Vec<u64>)> {
         let state = self.process.state(local)?;
-        // Device engines find a peer's buffer by its number, and take no address for it.
-        let is_device = self.process.geometry.engine == EngineKind::Device;
+        let opens = self.opens_memory();
         let mut imports = Vec::new();
         let mut addresses = Vec::new();
         for (rank, buffer) in (0..).map(Rank).zip(buffers) {
-            if self.process.is_local(rank) || is_device {
+            if self.process.is_local(rank) || !opens {
                 addresses.push(buffer.address);
                 continue;
             }

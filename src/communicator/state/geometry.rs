@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::id::EngineKind;
 use crate::plan::{ALL_PAIRS_RANKS_MAX, GRANULE_BYTES, Limits, Side, SlotShape};
 use crate::settings::Settings;
+use ringdove_kernels::descriptor::ROUTE_MAX;
 use std::ops::Range;
 
 /// What must be equal on all ranks for their layouts to match.
@@ -24,6 +25,8 @@ pub(crate) struct Geometry {
     pub nodes: Nodes,
     /// Bytes of data that one LL message holds; 0: no LL lanes.
     pub low_latency_bytes: u32,
+    /// Lanes from each rank to each other that no collective uses.
+    pub user_lanes: u32,
     /// What drains the rings, on every rank.
     pub engine: EngineKind,
 }
@@ -79,16 +82,28 @@ impl Geometry {
     /// peer's thread has come to the call. What is computed needs nobody's answer.
     ///
     /// # Errors
-    /// [`Error::Setting`] where they do not fit.
+    /// [`Error::Setting`] where they do not fit, or where there are more user lanes than routes.
     pub fn new(rank_count: u32, nodes: Nodes, settings: &Settings) -> Result<Self> {
         let mut geometry = Self::without_slots_of_pairs(rank_count, nodes, settings);
+        let lanes_max = Self::user_lanes_max(rank_count);
+        if settings.user_lanes > lanes_max {
+            return Err(Error::Setting {
+                name: "RINGDOVE_USER_LANES".into(),
+                value: settings.user_lanes.to_string(),
+                expected: format!(
+                    "at most {lanes_max} between each two of {rank_count} ranks: a descriptor \
+                     names one of 65,536 routes"
+                ),
+            });
+        }
         // Every rank has as many neighbours as the first one.
         let neighbours = geometry.successors(0).count() + geometry.predecessors(0).count();
         let lanes = 2 * (u64::from(rank_count) - 1) - neighbours as u64;
         let bytes = |is_near| geometry.lanes(Side::Send, is_near).staging;
         // What is not shrunk: slots between neighbours, and those of LL lanes.
         let near = neighbours as u64 * bytes(true) + lanes * bytes(false);
-        let slots = lanes * u64::from(settings.slot_count);
+        let of_users = 2 * u64::from(settings.user_lanes) * (u64::from(rank_count) - 1);
+        let slots = (lanes + of_users) * u64::from(settings.slot_count);
         let all = settings.staging_bytes.unwrap_or(near + Self::PAIRS_BYTES_USUAL);
         let bytes_max = Limits::pair_slot_bytes_max(settings.slot_bytes);
         let fits = all.saturating_sub(near).checked_div(slots).unwrap_or(u64::MAX);
@@ -108,6 +123,12 @@ impl Geometry {
         Ok(geometry)
     }
 
+    /// The most user lanes. A lane takes two routes at each end, those of both directions four; half
+    /// of all routes are left to collectives and registered buffers.
+    fn user_lanes_max(rank_count: u32) -> u32 {
+        (ROUTE_MAX / 2).checked_div(4 * (rank_count - 1)).unwrap_or(u32::MAX)
+    }
+
     fn without_slots_of_pairs(rank_count: u32, nodes: Nodes, settings: &Settings) -> Self {
         Self {
             rank_count,
@@ -124,6 +145,7 @@ impl Geometry {
                 }
                 _ => 0,
             },
+            user_lanes: settings.user_lanes,
             engine: settings.engine,
         }
     }
@@ -185,20 +207,29 @@ impl Geometry {
 
     /// What one end of all lanes from one rank to another takes.
     pub(super) fn lanes(&self, side: Side, between_neighbours: bool) -> Sizes {
+        let of_users = self.user_lanes(side, self.user_lanes);
+        self.lanes_of_plans(side, between_neighbours).and(of_users)
+    }
+
+    /// The same without user lanes, which stand behind these.
+    pub(super) fn lanes_of_plans(&self, side: Side, between_neighbours: bool) -> Sizes {
         let low_latency = match self.low_latency_slots() {
             Some(slots) => Sizes { ports: 1, staging: bytes(slots), direct: 0 },
             None => Sizes::default(),
         };
-        let slots = bytes(self.slots(between_neighbours));
+        let slots = Sizes { ports: 1, staging: bytes(self.slots(between_neighbours)), direct: 0 };
+        let direct = Sizes { ports: 1, staging: 0, direct: u32::from(side == Side::Send) };
         let others = match between_neighbours {
-            true => Sizes {
-                ports: 2 * self.blocks,
-                staging: u64::from(self.blocks) * slots,
-                direct: if side == Side::Send { self.blocks } else { 0 },
-            },
-            false => Sizes { ports: 1, staging: slots, direct: 0 },
+            true => slots.and(direct).times(self.blocks),
+            false => slots,
         };
         low_latency.and(others)
+    }
+
+    /// What one end of so many user lanes takes.
+    pub(super) fn user_lanes(&self, side: Side, count: u32) -> Sizes {
+        let staging = bytes(self.slots(false));
+        Sizes { ports: 1, staging, direct: u32::from(side == Side::Send) }.times(count)
     }
 
     /// Slots of a lane that has any and is no LL lane.
@@ -231,7 +262,7 @@ pub(super) struct Sizes {
     pub ports: u32,
     /// Bytes of slots.
     pub staging: u64,
-    /// Lanes without slots.
+    /// Lanes on which registered buffers move: direct ones, and those of users.
     pub direct: u32,
 }
 
@@ -261,6 +292,22 @@ pub(super) fn bytes(slots: SlotShape) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// If this fails, a descriptor names another lane's route.
+    #[test]
+    fn user_lanes_are_no_more_than_descriptors_can_name() {
+        let new = |ranks, user_lanes| {
+            let settings = Settings { user_lanes, ..Settings::default() };
+            Geometry::new(ranks, Nodes::One, &settings)
+        };
+        for (ranks, most) in [(8, 64), (100, 64), (129, 63), (1000, 8), (Geometry::RANKS_MAX, 0)] {
+            new(ranks, most).unwrap();
+            if most < 64 {
+                let text = new(ranks, most + 1).unwrap_err().to_string();
+                assert!(text.contains("RINGDOVE_USER_LANES"), "{text}");
+            }
+        }
+    }
 
     #[test]
     fn nodes_are_even_only_where_blocks_of_one_size_follow_one_another() {

@@ -8,7 +8,7 @@ use super::rank::RankState;
 use super::routes::Routes;
 use crate::error::{Error, Result};
 use crate::gpu::{Executor, keeping_errors};
-use crate::settings::Remedies;
+use crate::settings::Settings;
 use cudarc::driver::CudaStream;
 use ringdove_kernels::launch::LaunchArguments;
 use std::sync::Arc;
@@ -24,6 +24,8 @@ pub(crate) struct Launcher {
     collectives: u64,
     order: LaunchOrder,
     captured: CapturedOrders,
+    /// Users' kernels may ring at any time.
+    has_user_kernels: bool,
     backlog: Backlog,
     /// Never used. While a context has a stream of its own, cudarc records the uses of buffers and
     /// waits for them before it frees the memory; else it takes all uses to be on one stream, which
@@ -36,17 +38,19 @@ impl Launcher {
     pub const COMMANDS_MIN: u32 = COMMANDS_MIN;
 
     /// A launcher for the rank of `state`.
-    pub fn new(state: &RankState, remedies: &Remedies) -> Result<Self> {
+    pub fn new(state: &RankState, settings: &Settings) -> Result<Self> {
+        let (remedies, cubins) = (&settings.remedies, settings.cubins.as_deref());
         let layout = &state.memory.layout;
         let tracking = keeping_errors(&state.context, || state.context.new_stream());
         Ok(Self {
-            executor: Executor::load(&state.context, remedies.eager_load)?,
+            executor: Executor::load(&state.context, cubins, remedies.eager_load)?,
             plans: PlanMemory::new(&state.context)?,
             routes: Routes::new(state.memory.static_routes(), layout.direct_lanes()),
             launches: 0,
             collectives: 0,
             order: LaunchOrder::default(),
             captured: CapturedOrders::default(),
+            has_user_kernels: false,
             backlog: Backlog::new(remedies.bounded_launches),
             _tracking: tracking.map_err(Error::from_driver("cuStreamCreate"))?,
         })
@@ -68,9 +72,17 @@ impl Launcher {
     }
 
     /// How many launches the engine shall expect, with the next: all that will ever be where graphs
-    /// were captured, whose launches nobody announces.
+    /// were captured or users' kernels ring, whose launches nobody announces.
     pub fn announced(&self) -> u64 {
-        if self.captured.is_empty() { self.launches + 1 } else { u64::MAX }
+        match self.captured.is_empty() && !self.has_user_kernels {
+            true => self.launches + 1,
+            false => u64::MAX,
+        }
+    }
+
+    /// From now on users' kernels may ring.
+    pub fn expect_user_kernels(&mut self) {
+        self.has_user_kernels = true;
     }
 
     /// The number of the next collective.

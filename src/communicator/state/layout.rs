@@ -34,7 +34,7 @@ pub(crate) struct PortPlace {
     pub slots: u64,
     /// Its slots, of 0 bytes for a lane without.
     pub shape: SlotShape,
-    /// Place among the rank's send ports without slots.
+    /// Place among the rank's send ports on which registered buffers move.
     pub route_index: u32,
     /// The other end is on another node. Signals and slots of these ports stand behind all others.
     pub is_inter_node: bool,
@@ -156,7 +156,7 @@ impl Layout {
         Offsets { signals: words * SIGNAL_STRIDE, staging: self.intra_node.staging }
     }
 
-    /// Number of send ports without slots: routes that one pair of buffers takes.
+    /// Number of send ports on which registered buffers move: routes that one pair of buffers takes.
     pub fn direct_lanes(&self) -> u32 {
         self.all.direct
     }
@@ -178,8 +178,10 @@ impl Layout {
             let low_latency = std::iter::once(0).map(with_index(LaneKind::LowLatency));
             let others = (0..layout.geometry.blocks as u16)
                 .flat_map(move |index| [(index, LaneKind::Slots), (index, LaneKind::Direct)]);
+            let of_users = (0..layout.geometry.user_lanes as u16).map(with_index(LaneKind::User));
             let ends = low_latency
                 .chain(others)
+                .chain(of_users)
                 .map(move |(index, kind)| LaneEnd { lane: Lane { from, to, index, kind }, side });
             ends.filter_map(move |end| layout.port(end))
         })
@@ -193,46 +195,60 @@ impl Layout {
         if end.rank() != own || peer == own || peer >= geometry.rank_count {
             return None;
         }
-        let (in_order, offset, shape) = self.among_lanes(&lane)?;
+        let (among_lanes, shape) = self.among_lanes(&lane)?;
         let mut before = self.before(peer);
         if side == Side::Receive {
             let lanes_there = geometry.lanes(Side::Send, geometry.are_neighbours(own, peer));
             before = before.and(lanes_there);
         }
-        let number = before.ports + in_order;
+        let before = before.and(among_lanes);
+        let number = before.ports;
         let (signal, completion) = self.words(number);
-        let is_direct = side == Side::Send && lane.kind == LaneKind::Direct;
+        let is_direct =
+            side == Side::Send && matches!(lane.kind, LaneKind::Direct | LaneKind::User);
         Some(PortPlace {
             number,
             end,
             signal,
             completion,
-            slots: before.staging + offset,
+            slots: before.staging,
             shape,
-            route_index: if is_direct { before.direct + u32::from(lane.index) } else { 0 },
+            route_index: if is_direct { before.direct } else { 0 },
             is_inter_node: geometry.are_apart(own, peer),
         })
     }
 
-    /// Place of a lane among those from one rank to another, where its slots lie among theirs, and
-    /// what they are; None where there is no such lane. The LL lane is the first; then comes, for
-    /// each index, a lane with slots, and between neighbours a direct one.
-    fn among_lanes(&self, lane: &Lane) -> Option<(u32, u64, SlotShape)> {
+    /// What stands before a lane among those from one rank to another, and its slots; None where
+    /// there is no such lane. The LL lane is the first; then comes, for each index, a lane with
+    /// slots, and between neighbours a direct one; then user lanes.
+    fn among_lanes(&self, lane: &Lane) -> Option<(Sizes, SlotShape)> {
         let geometry = &self.geometry;
         let between_neighbours = geometry.are_neighbours(lane.from, lane.to);
         let low_latency = geometry.low_latency_slots();
         let slots = geometry.slots(between_neighbours);
         let index = u32::from(lane.index);
         let count = if between_neighbours { geometry.blocks } else { 1 };
-        let number = low_latency.map_or(0, |_| 1) + 2 * index;
-        let offset = low_latency.map_or(0, bytes) + u64::from(index) * bytes(slots);
+        let first = low_latency.map_or(Sizes::default(), |slots| Sizes {
+            ports: 1,
+            staging: bytes(slots),
+            direct: 0,
+        });
+        // One with slots, and a direct one.
+        let two = Sizes { ports: 2, staging: bytes(slots), direct: 1 };
+        let before = first.and(two.times(index));
         match lane.kind {
-            LaneKind::LowLatency => Some((0, 0, low_latency.filter(|_| index == 0)?)),
-            LaneKind::Slots if index < count => Some((number, offset, slots)),
+            LaneKind::LowLatency => Some((Sizes::default(), low_latency.filter(|_| index == 0)?)),
+            LaneKind::Slots if index < count => Some((before, slots)),
             LaneKind::Direct if index < count && between_neighbours => {
-                Some((number + 1, offset + bytes(slots), SlotShape { bytes: 0, ..slots }))
+                let its_slots = Sizes { ports: 1, staging: bytes(slots), direct: 0 };
+                Some((before.and(its_slots), SlotShape { bytes: 0, ..slots }))
             }
-            LaneKind::Slots | LaneKind::Direct => None,
+            LaneKind::User if index < geometry.user_lanes => {
+                let others = geometry.lanes_of_plans(Side::Send, between_neighbours);
+                let before = others.and(geometry.user_lanes(Side::Send, index));
+                Some((before, geometry.slots(false)))
+            }
+            LaneKind::Slots | LaneKind::Direct | LaneKind::User => None,
         }
     }
 }

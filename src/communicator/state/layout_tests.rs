@@ -14,6 +14,7 @@ fn geometry(rank_count: u32, nodes: Nodes, low_latency_bytes: u32) -> Geometry {
         slot_count: 4,
         nodes,
         low_latency_bytes,
+        user_lanes: 0,
         engine: EngineKind::Proxy,
     }
 }
@@ -24,7 +25,8 @@ fn geometries() -> impl Iterator<Item = Geometry> {
     let even = [(2, 1), (4, 2), (6, 2), (6, 3), (12, 4), (5, 1), (9, 3)]
         .map(|(ranks, each)| (ranks, Nodes::Even { ranks: each }));
     let all = spreads.chain(even);
-    all.flat_map(|(ranks, nodes)| [0, 4096].map(|bytes| geometry(ranks, nodes, bytes)))
+    let all = all.flat_map(|(ranks, nodes)| [0, 4096].map(|bytes| geometry(ranks, nodes, bytes)));
+    all.flat_map(|geometry| [0, 2].map(|user_lanes| Geometry { user_lanes, ..geometry }))
 }
 
 /// Lanes that some plan uses: those of a ring, on each node, along rails, of pairs, LL lanes.
@@ -45,6 +47,7 @@ fn wanted(geometry: &Geometry) -> Vec<Lane> {
             continue;
         }
         lanes.push(lane(0, LaneKind::Slots));
+        lanes.extend((0..geometry.user_lanes as u16).map(|index| lane(index, LaneKind::User)));
         if geometry.low_latency_bytes > 0 {
             lanes.push(lane(0, LaneKind::LowLatency));
         }
@@ -81,7 +84,8 @@ fn both_ends_of_every_lane_exist_and_fill_the_memory_without_overlap() {
                 assert_eq!((place.number, place.slots), (number, staging), "{geometry:?}");
                 assert_eq!(layout.port(place.end), Some(*place));
                 staging += place.slots_bytes();
-                if (place.end.side, place.end.lane.kind) == (Side::Send, LaneKind::Direct) {
+                let is_direct = matches!(place.end.lane.kind, LaneKind::Direct | LaneKind::User);
+                if place.end.side == Side::Send && is_direct {
                     assert_eq!(place.route_index, direct);
                     direct += 1;
                 }

@@ -129,8 +129,8 @@ pub(crate) enum ForAdapter {
 
 impl RankMemory {
     /// Allocates everything in the context of `streams`; zeros are written where somebody relies on
-    /// them. The ring of a device engine is missing until
-    /// [`with_doorbell`](Self::with_doorbell) brings it.
+    /// them. The ring of a device engine is missing until [`with_doorbell`](Self::with_doorbell)
+    /// brings it.
     pub fn new(
         streams: Arc<ContextStreams>,
         geometry: &Geometry,
@@ -414,7 +414,7 @@ impl RankMemory {
             slot_mask: place.shape.count - 1,
             // A static route has the number of its port.
             route: if slotted || !sends { number } else { 0 },
-            route_index: match slotted && sends {
+            route_index: match slotted && sends && lane.kind != LaneKind::User {
                 true => self.shared_route(number),
                 false => place.route_index,
             },

@@ -14,7 +14,7 @@ use super::sync::lock;
 use crate::bootstrap::agreement::{
     CallExchange, CallMatcher, ProcessTreePosition, Signature, Value, compare, signature,
 };
-use crate::bootstrap::{ControlPlane, Term};
+use crate::bootstrap::{ControlPlane, Successors, Term};
 use crate::engine::Alarm;
 use crate::error::{Error, Result};
 use crate::id::Rank;
@@ -35,6 +35,7 @@ pub(crate) struct ProcessState {
     pub barrier: ProcessBarrier,
     pub streams: StreamClaims,
     pub plans: PlanCache,
+    pub successors: Successors,
     raised: AtomicBool,
     /// Ranks of this process whose engines serve them.
     served: Mutex<usize>,
@@ -60,6 +61,7 @@ impl ProcessState {
             barrier: ProcessBarrier::default(),
             streams: StreamClaims::default(),
             plans: PlanCache::default(),
+            successors: Successors::default(),
             raised: AtomicBool::new(false),
             served: Mutex::default(),
             served_changed: Condvar::new(),
@@ -311,5 +313,6 @@ fn geometry_signature(geometry: &Geometry) -> Signature {
             Value::Number(geometry.pair_slot_bytes.into()),
         ),
         ("RINGDOVE_LOW_LATENCY_BYTES", Value::Number(geometry.low_latency_bytes.into())),
+        ("RINGDOVE_USER_LANES", Value::Number(geometry.user_lanes.into())),
     ])
 }

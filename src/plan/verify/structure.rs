@@ -91,6 +91,9 @@ fn ports(
         if port.rank() != rank || !exists {
             return fail(Reason::ForeignPort { port });
         }
+        if lane.kind == LaneKind::User {
+            return fail(Reason::WrongPort { port, rule: "a user lane is in no plan" });
+        }
         if let Some(other) = users.insert(port, number) {
             return fail(Reason::SharedPort { port, other });
         }
@@ -240,6 +243,7 @@ impl Operands<'_> {
             (LaneKind::Direct, Operand::Buffer { .. }, Operand::Buffer { .. }) => return Ok(()),
             (LaneKind::Slots | LaneKind::LowLatency, ..) => "a slotted lane moves slots",
             (LaneKind::Direct, ..) => "a direct lane moves registered buffers",
+            (LaneKind::User, ..) => "a user lane is in no plan",
         };
         Err(Reason::Operands { rule })
     }

@@ -34,6 +34,18 @@ fn finish(stream: &Arc<Stream>, waits: bool) -> Outcome {
     Ok(())
 }
 
+/// A copy of a call that does not name the contexts of its ends.
+fn unnamed_copy(
+    to: CopyAddress,
+    from: CopyAddress,
+    bytes: usize,
+    stream: Handle,
+    returns: Return,
+) -> Outcome {
+    transfer::check_pool_rights(&*state::stream(stream)?, [to.address, from.address])?;
+    copy(to, from, bytes, stream, returns)
+}
+
 /// A copy of a call that waits for both devices, and makes their later work wait.
 fn ordered_copy(
     to: CopyAddress,
@@ -43,14 +55,12 @@ fn ordered_copy(
     named: &[u64],
 ) -> Outcome {
     let stream = state::stream(DEFAULT)?;
+    if named.is_empty() {
+        transfer::check_pool_rights(&stream, [to.address, from.address])?;
+    }
     let ordered = Ordered { named, contexts: state::contexts };
     let waits = transfer::copy_ordered(&stream, to, from, bytes as u64, returns, ordered)?;
     finish(&stream, waits)
-}
-
-fn device_copy(to: u64, from: u64, bytes: usize, stream: Handle) -> Outcome {
-    // Copies within device memory return at once, even where the call is not named asynchronous.
-    copy(CopyAddress::device(to), CopyAddress::device(from), bytes, stream, Return::Queued)
 }
 
 /// The numbers of two contexts that a call names.
@@ -121,6 +131,7 @@ fn copy_2d(request: In<Copy2d>, stream: Handle, returns: Return) -> Outcome {
     let (to, from) =
         (request.destination.rows(request.width)?, request.source.rows(request.width)?);
     let stream = state::stream(stream)?;
+    transfer::check_pool_rights(&stream, [to.place.address, from.place.address])?;
     let waits = transfer::copy_rows(&stream, to, from, width, height, returns)?;
     finish(&stream, waits)
 }
@@ -162,7 +173,8 @@ driver_calls! {
 
     #[per_thread(cuMemcpyAsync_ptsz)]
     fn cuMemcpyAsync(to: u64, from: u64, bytes: usize, stream: Handle) {
-        copy(CopyAddress::unified(to), CopyAddress::unified(from), bytes, stream, Return::Queued)
+        let ends = [to, from].map(CopyAddress::unified);
+        unnamed_copy(ends[0], ends[1], bytes, stream, Return::Queued)
     }
 
     #[per_thread(cuMemcpyPeer_ptds)]
@@ -179,7 +191,8 @@ driver_calls! {
         to: u64, to_context: Handle, from: u64, from_context: Handle, bytes: usize, stream: Handle,
     ) {
         check_contexts([to_context, from_context])?;
-        device_copy(to, from, bytes, stream)
+        // It returns at once, as all copies within device memory do.
+        copy(CopyAddress::device(to), CopyAddress::device(from), bytes, stream, Return::Queued)
     }
 
     #[per_thread(cuMemcpyHtoD_v2_ptds)]
@@ -216,7 +229,9 @@ driver_calls! {
     fn cuMemcpyDtoDAsync_v2(
         to: u64, from: u64, bytes: usize, stream: Handle,
     ) {
-        device_copy(to, from, bytes, stream)
+        let ends = [to, from].map(CopyAddress::device);
+        // It returns at once, as all copies within device memory do.
+        unnamed_copy(ends[0], ends[1], bytes, stream, Return::Queued)
     }
 
     #[per_thread(cuMemcpy2D_v2_ptds)]

@@ -14,6 +14,9 @@ pub const VARIABLES: [&str; 4] = [
 /// From this version on, stream memory operations are known not to reach other GPUs.
 const OWN_GPU_ONLY_SINCE: (u32, u32) = (13, 1);
 
+/// From this version on, drivers load kernels lazily unless they are asked not to.
+const LAZY_SINCE: (u32, u32) = (12, 2);
+
 /// How signals go between GPUs, and settings that make programs hang.
 pub fn behaviour(facts: &Facts, report: &mut Report) {
     let Ok(driver) = &facts.driver else { return };
@@ -53,12 +56,18 @@ pub fn behaviour(facts: &Facts, report: &mut Report) {
             "set 8 or 32",
         );
     }
-    if value("CUDA_MODULE_LOADING") != Some("EAGER") {
-        report.ok(
+    let is_lazy = match value("CUDA_MODULE_LOADING") {
+        Some("EAGER") => false,
+        Some("LAZY") => true,
+        _ => driver.cuda_version >= LAZY_SINCE,
+    };
+    if is_lazy {
+        report.complain(
+            Level::Warning,
             "loading of kernels",
-            "lazy, where the driver is of CUDA 12.2 or later: the first launch of a kernel of your \
-             own may wait for collectives that run; launch it once before, or set \
-             CUDA_MODULE_LOADING=EAGER (ringdove's own kernels are loaded at once)",
+            "lazy: the first launch of a kernel of your own waits for collectives that run, and \
+             they for the call: both hang (ringdove's own kernels are loaded at once)",
+            "set CUDA_MODULE_LOADING=EAGER, or launch each kernel once before the first collective",
         );
     }
     let launch = facts.launch.as_ref().ok().and_then(Option::as_ref);

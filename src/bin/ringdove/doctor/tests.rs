@@ -30,7 +30,7 @@ pub fn healthy() -> Facts {
         gpus: devices.iter().map(gpu).collect(),
         driver: Ok(DriverFacts { cuda_version: (12, 4), devices }),
         visible_devices: None,
-        driver_variables: Default::default(),
+        driver_variables: [("CUDA_MODULE_LOADING", "EAGER".to_owned())].into(),
         sysfs: "/sys".into(),
         adapters: vec![Adapter {
             name: "mlx5_0".into(),
@@ -200,6 +200,13 @@ fn every_trap_is_named_with_the_way_out() {
         }),
         (Level::Warning, "CUDA_DEVICE_MAX_CONNECTIONS", "set 8 or 32", |facts| {
             facts.driver_variables.insert("CUDA_DEVICE_MAX_CONNECTIONS", "1".into());
+        }),
+        (Level::Warning, "loading of kernels", "set CUDA_MODULE_LOADING=EAGER", |facts| {
+            facts.driver_variables.clear();
+        }),
+        (Level::Warning, "loading of kernels", "launch each kernel once", |facts| {
+            facts.driver.as_mut().unwrap().cuda_version = (12, 1);
+            facts.driver_variables.insert("CUDA_MODULE_LOADING", "LAZY".into());
         }),
         (Level::Warning, "GPU 0", "8 of 16 lanes", |facts| facts.gpus[0].lanes = Some((8, 16))),
         (Level::Warning, "GPU 0", "iommu=pt", |facts| facts.gpus[0].iommu = Some("DMA-FQ".into())),

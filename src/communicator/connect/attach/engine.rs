@@ -66,7 +66,7 @@ impl RankEngine {
     }
 
     /// Adds the routes from `source`, a range of `state`'s memory, to registration `output` on the
-    /// peer of every direct lane, from number `first` on.
+    /// peer of every lane on which registered buffers move, from number `first` on.
     pub fn add_direct_routes(
         &self,
         state: &RankState,
@@ -78,7 +78,8 @@ impl RankEngine {
         for place in state.memory.layout.ports() {
             let number = place.number;
             let lane = place.end.lane;
-            if place.end.side != Side::Send || lane.kind != LaneKind::Direct {
+            let is_direct = matches!(lane.kind, LaneKind::Direct | LaneKind::User);
+            if place.end.side != Side::Send || !is_direct {
                 continue;
             }
             let route = RouteId((first + place.route_index) as u16);

@@ -1,0 +1,266 @@
+//! Communicators with fewer, more, or the same ranks as another one, also after one has died.
+
+mod hardware;
+
+use hardware::perf::on_real_hardware;
+use hardware::{World, hwsim, on_machine, run_bounded, settings, try_join, wait_for_error};
+use ringdove::{Communicator, Error, ReduceOp, UniqueId};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+const INSIDE: &str = "RINGDOVE_TEST_INSIDE";
+/// The rank that dies.
+const VICTIM: &str = "RINGDOVE_TEST_VICTIM";
+/// Where ranks leave what others shall read.
+const FOLDER: &str = "RINGDOVE_TEST_FOLDER";
+
+/// Sums one number over all ranks of `communicator`.
+fn total(communicator: &Communicator, own: u32) -> u32 {
+    // It exists already: creating one waits until the GPUs are idle.
+    let stream = communicator.context().per_thread_stream();
+    let send = stream.clone_htod(&[own]).unwrap();
+    let mut receive = stream.alloc_zeros::<u32>(1).unwrap();
+    communicator.all_reduce(&send, &mut receive, ReduceOp::Sum, &stream).unwrap();
+    let seen = stream.clone_dtoh(&receive).unwrap();
+    stream.synchronize().unwrap();
+    communicator.check().unwrap();
+    seen[0]
+}
+
+/// If this fails, a communicator of some ranks has others, or its parent suffers.
+#[test]
+fn those_that_are_left_form_a_communicator() {
+    on_machine("pcie4", || {
+        let world = World::with(4, &settings());
+        let together = &Barrier::new(4);
+        std::thread::scope(|scope| {
+            for parent in &world.communicators {
+                scope.spawn(move || {
+                    let rank = parent.rank();
+                    let own = 1 << rank;
+                    let same = parent.duplicate().unwrap();
+                    assert_eq!((same.rank(), same.rank_count()), (rank, 4));
+                    assert_eq!(total(&same, own), 15);
+                    together.wait();
+                    let fewer = (rank != 1).then(|| parent.shrink(&[1]).unwrap());
+                    together.wait();
+                    if let Some(fewer) = &fewer {
+                        assert_eq!((fewer.rank(), fewer.rank_count()), (rank.saturating_sub(1), 3));
+                        assert_eq!(total(fewer, own), 0b1101);
+                        // The same ranks once more, beside the first.
+                        let again = parent.shrink(&[1]).unwrap();
+                        assert_eq!(total(&again, own), 0b1101);
+                        assert_eq!(total(fewer, own), 0b1101);
+                    }
+                    together.wait();
+                    assert_eq!(total(parent, own), 15);
+                });
+            }
+        });
+        let refused = world.communicators[0].shrink(&[0]).unwrap_err();
+        assert!(matches!(refused, Error::Argument { .. }), "{refused}");
+        world.finish();
+    });
+}
+
+/// If this fails, a communicator that has failed is of no more use, and neither are its GPUs.
+#[test]
+fn a_communicator_that_was_aborted_can_be_shrunk() {
+    on_machine("pcie4", || {
+        let world = World::with(3, &settings());
+        let stream = &world.streams[0];
+        let mut buffer = stream.clone_htod(&vec![1f32; 1 << 20]).unwrap();
+        stream.synchronize().unwrap();
+        // It waits for ranks that never come.
+        world.communicators[0].all_reduce_in_place(&mut buffer, ReduceOp::Sum, stream).unwrap();
+        world.communicators[2].abort("enough");
+        std::thread::scope(|scope| {
+            for parent in &world.communicators[..2] {
+                scope.spawn(move || {
+                    let fewer = parent.shrink(&[2]).unwrap();
+                    assert_eq!(total(&fewer, 1 << parent.rank()), 3);
+                });
+            }
+        });
+        assert!(matches!(world.communicators[0].check(), Err(Error::Aborted { .. })));
+    });
+}
+
+/// If this fails, ranks that come later cannot join, or change the numbers of the others.
+#[test]
+fn new_ranks_join() {
+    on_machine("pcie4", || {
+        let contexts = hardware::contexts(4);
+        let ranks = Communicator::init_all(&contexts[..2], &settings()).unwrap();
+        let refused = ranks[0].grow(2).unwrap_err();
+        assert!(refused.to_string().contains("more than the 2"), "{refused}");
+        let id = ranks[1].growth_id().unwrap();
+        std::thread::scope(|scope| {
+            for parent in &ranks {
+                scope.spawn(move || {
+                    let more = parent.grow(4).unwrap();
+                    assert_eq!((more.rank(), more.rank_count()), (parent.rank(), 4));
+                    assert_eq!(total(&more, 1 << more.rank()), 15);
+                });
+            }
+            for (rank, context) in (2..).zip(&contexts[2..]) {
+                scope.spawn(move || {
+                    let more = Communicator::init_rank(context, &id, rank, 4, &settings()).unwrap();
+                    assert_eq!(total(&more, 1 << rank), 15);
+                });
+            }
+        });
+        // Nobody has an id any more.
+        std::thread::scope(|scope| {
+            for parent in &ranks {
+                scope.spawn(move || {
+                    let refused = parent.grow(4).unwrap_err();
+                    assert!(refused.to_string().contains("growth_id"), "{refused}");
+                });
+            }
+        });
+    });
+}
+
+/// Runs the body of the current test in `processes` processes of one rank on virtual nodes, where
+/// rank `victim`, if any, kills itself. All others have to get to the body's end.
+fn in_processes(
+    machine: &str,
+    processes: u32,
+    victim: Option<u32>,
+    body: impl FnOnce(Communicator),
+) {
+    if std::env::var_os(INSIDE).is_some() {
+        return body(try_join(1).unwrap().swap_remove(0));
+    }
+    if on_real_hardware() {
+        return;
+    }
+    let thread = std::thread::current();
+    let test = thread.name().expect("libtest names its threads");
+    let folder = tempfile::tempdir().unwrap();
+    let own = std::env::current_exe().unwrap();
+    // The victim's shell stays, so that nobody takes the job to have failed.
+    let dies = victim.map_or("none".to_owned(), |victim| victim.to_string());
+    let script = format!(
+        "{} {test} --exact --nocapture --test-threads=1; status=$?\n\
+         [ $RANK = {dies} ] && [ $status = 137 ] && exit 0; exit $status",
+        own.display()
+    );
+    let mut command = hwsim();
+    command.args(["run", "--quiet", "--machine", machine, "--procs", &processes.to_string()]);
+    command.args(["--", "bash", "-c", &script]);
+    command.env(INSIDE, "1").env(VICTIM, dies).env(FOLDER, folder.path());
+    let (status, output) = run_bounded(command);
+    assert!(status.success(), "on {machine}: {status}\n{output}");
+    let passed = output.matches("1 passed").count() as u32;
+    assert_eq!(
+        passed,
+        processes - u32::from(victim.is_some()),
+        "on {machine}: not every process passed\n{output}"
+    );
+}
+
+/// Ends this process as nothing can prevent.
+fn die() -> ! {
+    let own = std::process::id().to_string();
+    Command::new("kill").args(["-9", &own]).status().unwrap();
+    unreachable!("killed")
+}
+
+/// The others find out, and go on without it.
+fn go_on_without_one(parent: Communicator) {
+    let victim: u32 = std::env::var(VICTIM).unwrap().parse().unwrap();
+    let (rank, count) = (parent.rank(), parent.rank_count());
+    let all = (1 << count) - 1;
+    assert_eq!(total(&parent, 1 << rank), all);
+    if rank == victim {
+        die();
+    }
+    let error = wait_for_error(&parent);
+    assert!(error.to_string().contains(&format!("rank {victim}")), "{error}");
+    let fewer = parent.shrink(&[victim]).unwrap();
+    assert_eq!(fewer.rank_count(), count - 1);
+    let left = all & !(1 << victim);
+    assert_eq!(total(&fewer, 1 << rank), left);
+    drop(parent);
+    // Also more than LL messages carry, between nodes too.
+    let stream = fewer.context().per_thread_stream();
+    let mut buffer = stream.clone_htod(&vec![1f32; 100_000]).unwrap();
+    fewer.all_reduce_in_place(&mut buffer, ReduceOp::Sum, &stream).unwrap();
+    let sums = stream.clone_dtoh(&buffer).unwrap();
+    fewer.check().unwrap();
+    assert!(sums.iter().all(|&sum| sum == (count - 1) as f32));
+    fewer.finalize().unwrap();
+    say_and_wait(&fewer);
+}
+
+/// A barrier of the program's own, as [`Communicator::finalize`] asks for: files.
+fn say_and_wait(communicator: &Communicator) {
+    let folder = std::env::var(FOLDER).unwrap();
+    let file = |rank: u32| Path::new(&folder).join(format!("done-{rank}"));
+    std::fs::write(file(communicator.rank()), "").unwrap();
+    let deadline = Instant::now() + hardware::SOON;
+    while !(0..communicator.rank_count()).all(|rank| file(rank).exists()) {
+        assert!(Instant::now() < deadline, "not all ranks are done");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// If this fails, the death of one process ends the work of all others.
+#[test]
+fn processes_go_on_without_one_that_was_killed() {
+    in_processes("pcie4", 4, Some(1), go_on_without_one);
+}
+
+/// If this fails, the others cannot find one another without the rank that was the root of all.
+#[test]
+fn processes_go_on_without_the_first() {
+    in_processes("pcie4", 3, Some(0), go_on_without_one);
+}
+
+/// If this fails, the death of one process ends the work of all others.
+#[test]
+fn nodes_go_on_without_a_process_that_was_killed() {
+    in_processes("pcie4 x 2", 4, Some(2), go_on_without_one);
+}
+
+/// Without rank 2, and with it again.
+fn leave_and_come_back(parent: Communicator) {
+    let folder = std::env::var(FOLDER).unwrap();
+    let file = Path::new(&folder).join("id");
+    let rank = parent.rank();
+    let more = if rank == 2 {
+        let deadline = Instant::now() + hardware::SOON;
+        while !file.exists() {
+            assert!(Instant::now() < deadline, "no id");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let bytes = std::fs::read(&file).unwrap().try_into().unwrap();
+        let id = UniqueId::from_bytes(bytes);
+        Communicator::init_rank(parent.context(), &id, 2, 3, &settings()).unwrap()
+    } else {
+        let fewer = parent.shrink(&[2]).unwrap();
+        assert_eq!(total(&fewer, 1 << rank), 3);
+        if rank == 0 {
+            let id = fewer.growth_id().unwrap();
+            // Whole, or not there.
+            let part = file.with_extension("part");
+            std::fs::write(&part, id.as_bytes()).unwrap();
+            std::fs::rename(&part, &file).unwrap();
+        }
+        fewer.grow(3).unwrap()
+    };
+    assert_eq!((more.rank(), more.rank_count()), (rank, 3));
+    assert_eq!(total(&more, 1 << rank), 7);
+    assert_eq!(total(&parent, 1 << rank), 7);
+    [more, parent].iter().for_each(|ranks| ranks.finalize().unwrap());
+}
+
+/// If this fails, a process cannot come back to those that went on without it.
+#[test]
+fn a_process_leaves_and_comes_back() {
+    in_processes("pcie4", 3, None, leave_and_come_back);
+}
