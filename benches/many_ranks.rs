@@ -29,7 +29,7 @@ fn measure(ranks: u32) {
         blocks_max: 1,
         slot_count: 2,
         slot_bytes: 16 << 10,
-        staging_bytes: Some(5 << 19),
+        staging_bytes: Some(4 << 20),
         ring_log2: 6,
         bootstrap_timeout: Duration::from_secs(300),
         // No kernels run here, so more ranks share a GPU than could run at a time.

@@ -5,7 +5,7 @@ use super::host_memory::SharedFile;
 use super::inter_node::{
     self, InterNodeAdapter, InterNodeConnections, InterNodeEndpoint, InterNodeSetup,
 };
-use super::nodes;
+use super::nodes::{self, Hosts};
 use super::peer::Peer;
 use super::peer_info::{self, PeerInfo, SharedMemory};
 use super::rank::ConnectedRank;
@@ -93,7 +93,7 @@ fn connect_processes(
     planes: &[Arc<ControlPlane>],
     settings: &Settings,
 ) -> Result<Vec<ConnectedRank>> {
-    let (hosts, is_alone) = nodes::hosts(planes, settings)?;
+    let Hosts { names: hosts, is_alone } = nodes::hosts(planes, settings)?;
     let geometry = geometry(hosts.len() as u32, Nodes::of(&hosts), settings)?;
     let process = process_of(id, geometry);
     process.successors.open(id, planes, settings)?;

@@ -7,15 +7,20 @@ use crate::id::Rank;
 use crate::settings::Settings;
 use std::sync::Arc;
 
-/// The name of every rank's node, and whether all ranks of this process's node are of this process.
-pub(super) fn hosts(
-    planes: &[Arc<ControlPlane>],
-    settings: &Settings,
-) -> Result<(Vec<String>, bool)> {
-    let own = (host_name(settings), process_name()?);
-    let all = exchange(planes, &vec![own.clone(); planes.len()])?;
-    let is_alone = all.iter().all(|(host, process)| *host != own.0 || *process == own.1);
-    Ok((all.into_iter().map(|(host, _)| host).collect(), is_alone))
+/// Where ranks run.
+pub(super) struct Hosts {
+    /// The name of every rank's node.
+    pub names: Vec<String>,
+    /// All ranks of this process's node are of this process: nobody else opens its memory.
+    pub is_alone: bool,
+}
+
+/// Finds where all ranks run.
+pub(super) fn hosts(planes: &[Arc<ControlPlane>], settings: &Settings) -> Result<Hosts> {
+    let (own_name, own_process) = (host_name(settings), process_name()?);
+    let all = exchange(planes, &vec![(own_name.clone(), own_process); planes.len()])?;
+    let is_alone = all.iter().all(|(name, process)| *name != own_name || *process == own_process);
+    Ok(Hosts { names: all.into_iter().map(|(name, _)| name).collect(), is_alone })
 }
 
 /// The name of this node: as the user says, or that of its boot, which no two nodes share.
