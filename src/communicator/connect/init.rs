@@ -5,7 +5,7 @@ use super::host_memory::SharedFile;
 use super::inter_node::{
     self, InterNodeAdapter, InterNodeConnections, InterNodeEndpoint, InterNodeSetup,
 };
-use super::nodes;
+use super::nodes::{self, Hosts};
 use super::peer::Peer;
 use super::peer_info::{self, PeerInfo, SharedMemory};
 use super::rank::ConnectedRank;
@@ -93,7 +93,7 @@ fn connect_processes(
     planes: &[Arc<ControlPlane>],
     settings: &Settings,
 ) -> Result<Vec<ConnectedRank>> {
-    let hosts = nodes::hosts(planes, settings)?;
+    let Hosts { names: hosts, is_alone } = nodes::hosts(planes, settings)?;
     let geometry = geometry(hosts.len() as u32, Nodes::of(&hosts), settings)?;
     let process = process_of(id, geometry);
     process.successors.open(id, planes, settings)?;
@@ -119,7 +119,10 @@ fn connect_processes(
     if by_channel {
         return connect_channels(&process, planes, states, settings);
     }
-    let infos = states.iter().zip(planes).map(|(state, plane)| PeerInfo::of(state, plane));
+    let info = |(state, plane): (&Arc<RankState>, &Arc<ControlPlane>)| {
+        PeerInfo::of(state, plane, is_alone)
+    };
+    let infos = states.iter().zip(planes).map(info);
     let infos = exchange(planes, &infos.collect::<Result<Vec<_>>>()?)?;
     process.set_local(peer_info::local_ranks(&process, &infos)?, peer_info::tree_position(&infos)?);
     let mut inter_node =

@@ -1,14 +1,26 @@
 //! Which rank runs on which node.
 
+use super::peer_info::process_name;
 use crate::bootstrap::{ControlPlane, exchange};
 use crate::error::Result;
 use crate::id::Rank;
 use crate::settings::Settings;
 use std::sync::Arc;
 
-/// The name of every rank's node.
-pub(super) fn hosts(planes: &[Arc<ControlPlane>], settings: &Settings) -> Result<Vec<String>> {
-    exchange(planes, &vec![host_name(settings); planes.len()])
+/// Where ranks run.
+pub(super) struct Hosts {
+    /// The name of every rank's node.
+    pub names: Vec<String>,
+    /// All ranks of this process's node are of this process: nobody else opens its memory.
+    pub is_alone: bool,
+}
+
+/// Finds where all ranks run.
+pub(super) fn hosts(planes: &[Arc<ControlPlane>], settings: &Settings) -> Result<Hosts> {
+    let (own_name, own_process) = (host_name(settings), process_name()?);
+    let all = exchange(planes, &vec![(own_name.clone(), own_process); planes.len()])?;
+    let is_alone = all.iter().all(|(name, process)| *name != own_name || *process == own_process);
+    Ok(Hosts { names: all.into_iter().map(|(name, _)| name).collect(), is_alone })
 }
 
 /// The name of this node: as the user says, or that of its boot, which no two nodes share.

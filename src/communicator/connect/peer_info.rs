@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::OnceLock;
 
 /// Identifies one process among all, wherever they run.
-type ProcessName = [u8; 16];
+pub(super) type ProcessName = [u8; 16];
 
 /// What a rank sends the others. `Endpoint` is its memory, or its channel of a device engine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,7 +28,7 @@ pub(super) struct PeerInfo<Endpoint> {
 pub(super) type SharedMemory = Option<[ExportedMemory; 2]>;
 
 /// The name of this process.
-fn process_name() -> Result<ProcessName> {
+pub(super) fn process_name() -> Result<ProcessName> {
     static NAME: OnceLock<ProcessName> = OnceLock::new();
     if let Some(name) = NAME.get() {
         return Ok(*name);
@@ -38,8 +38,11 @@ fn process_name() -> Result<ProcessName> {
 }
 
 impl PeerInfo<SharedMemory> {
-    /// Of a rank whose memory others open.
-    pub fn of(state: &RankState, plane: &ControlPlane) -> Result<Self> {
+    /// Of a rank whose memory others open, where there are other processes on its node.
+    pub fn of(state: &RankState, plane: &ControlPlane, is_alone: bool) -> Result<Self> {
+        if is_alone {
+            return Self::new(plane, None);
+        }
         let export = |address| Export::of(&state.context, address).map(ExportedMemory::from);
         let endpoint = state.memory.endpoint();
         let exports = || Ok([export(endpoint.signals)?, export(endpoint.staging)?]);
