@@ -7,7 +7,10 @@ use cudarc::driver::CudaSlice;
 use hardware::engines::ENGINE;
 use hardware::every::{check_all, streams};
 use hardware::perf::{on_real_hardware, perf};
-use hardware::{World, on_machine_env, on_processes_env, settings, sum, upload, wait_for_error};
+use hardware::{
+    FOLDER, World, on_machine_env, on_processes_env, settings, sum, upload, wait_for_all,
+    wait_for_error,
+};
 use ringdove::{Communicator, DataType, Error, Settings};
 use std::time::Duration;
 
@@ -19,11 +22,15 @@ fn every_operation(machine: &str, engine: &str) {
     let is_inside = std::env::var_os("RINGDOVE_TEST_INSIDE").is_some();
     let runs = if is_inside { &CONNECTIONS[..1] } else { &CONNECTIONS[..] };
     for connections in runs {
-        let variables = [(VARIABLE, *connections), (ENGINE, engine)];
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().to_str().unwrap();
+        let mut variables = vec![(VARIABLE, *connections), (ENGINE, engine)];
+        variables.extend((!is_inside).then_some((FOLDER, path)));
         on_processes_env(machine, &[], &variables, (2, 2), |communicators| {
             [5, 3_001, 300_001].iter().for_each(|&count| check_all(&communicators, count));
             send_to_everybody(&communicators);
             communicators.iter().for_each(|one| one.finalize().unwrap());
+            wait_for_all(&communicators);
         });
     }
 }

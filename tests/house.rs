@@ -76,6 +76,7 @@ const UNSAFE_PLACES: [&str; 14] = [
     "tests/cust.rs",
     "tests/drivers.rs",
     "tests/raw.rs",
+    "tests/user_kernels.rs",
     "src/shared/",
     "src/gpu/",
     "src/transport/peer",

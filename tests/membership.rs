@@ -3,7 +3,9 @@
 mod hardware;
 
 use hardware::perf::on_real_hardware;
-use hardware::{World, hwsim, on_machine, run_bounded, settings, try_join, wait_for_error};
+use hardware::{
+    FOLDER, World, hwsim, on_machine, run_bounded, settings, try_join, wait_for_all, wait_for_error,
+};
 use ringdove::{Communicator, Error, ReduceOp, UniqueId};
 use std::path::Path;
 use std::process::Command;
@@ -14,7 +16,6 @@ const INSIDE: &str = "RINGDOVE_TEST_INSIDE";
 /// The rank that dies.
 const VICTIM: &str = "RINGDOVE_TEST_VICTIM";
 /// Where ranks leave what others shall read.
-const FOLDER: &str = "RINGDOVE_TEST_FOLDER";
 
 /// Sums one number over all ranks of `communicator`.
 fn total(communicator: &Communicator, own: u32) -> u32 {
@@ -194,19 +195,7 @@ fn go_on_without_one(parent: Communicator) {
     fewer.check().unwrap();
     assert!(sums.iter().all(|&sum| sum == (count - 1) as f32));
     fewer.finalize().unwrap();
-    say_and_wait(&fewer);
-}
-
-/// A barrier of the program's own, as [`Communicator::finalize`] asks for: files.
-fn say_and_wait(communicator: &Communicator) {
-    let folder = std::env::var(FOLDER).unwrap();
-    let file = |rank: u32| Path::new(&folder).join(format!("done-{rank}"));
-    std::fs::write(file(communicator.rank()), "").unwrap();
-    let deadline = Instant::now() + hardware::SOON;
-    while !(0..communicator.rank_count()).all(|rank| file(rank).exists()) {
-        assert!(Instant::now() < deadline, "not all ranks are done");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_for_all(std::slice::from_ref(&fewer));
 }
 
 /// If this fails, the death of one process ends the work of all others.

@@ -14,6 +14,7 @@ use ringdove::id::Rank;
 use ringdove::{Communicator, Error, ReduceOp, Settings};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 
 const PLACE: &str = "RINGDOVE_TEST_PEER_VALUES";
@@ -127,6 +128,7 @@ fn lie(lie: Lie) {
         text("RINGDOVE_SLOTS", settings.slot_count.to_string()),
         text("bytes of a pair's slot (RINGDOVE_STAGING_BYTES)", PAIR_SLOT_BYTES.to_string()),
         text("RINGDOVE_LOW_LATENCY_BYTES", settings.low_latency_bytes.to_string()),
+        text("RINGDOVE_USER_LANES", settings.user_lanes.to_string()),
         text("RINGDOVE_VERBS_ORDER", settings.verbs_order.to_string()),
     ];
     let bytes = lie.bytes.unwrap_or([SIGNAL_BYTES, STAGING_BYTES]);
@@ -134,14 +136,17 @@ fn lie(lie: Lie) {
     let entry = JoinRequest { id, rank: Rank(1), rank_count: 2, terms };
     let plane = ControlPlane::start(entry, &settings).unwrap();
     plane.assembled().unwrap();
-    show(&plane, &settings.host_id);
+    let process = *b"another process.";
+    show(&plane, &(&settings.host_id, process));
+    // Where the others meet when this job has ended.
+    show(&plane, &Vec::<SocketAddr>::new());
     let shared = |index: usize, offset| Shared { handle: exporter.handles[index].clone(), offset };
     let mut memory = [shared(0, lie.offsets[0]), shared(1, lie.offsets[1])];
     if let Some(handle) = lie.handle {
         memory[0].handle = handle.to_vec();
     }
     let memory = Some(memory);
-    show(&plane, &PeerInfo { process: *b"another process.", above: Some(0), memory });
+    show(&plane, &PeerInfo { process, above: Some(0), memory });
     // What it does not reach; the name of its host memory, where rank 0 does not reach this one's.
     show(&plane, &NOTHING_UNREACHED);
     if let Some(name) = lie.host_memory {

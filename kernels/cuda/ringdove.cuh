@@ -25,14 +25,14 @@
 //   threads of its block wrote before a barrier goes with its puts, and what has arrived is theirs
 //   after a barrier behind `wait`.
 // * Every signal is waited for, on the lane with the same number, before the communicator ends.
-// * A window must not be overwritten while a put reads it: `flush` waits for that. When the peer has
-//   read what it got, it says so with a signal of its own.
+// * A window must not be overwritten while a put reads it: `flush` waits for that. When the peer
+//   has read what it got, it says so with a signal of its own.
 // * Each call returns false once the communicator has failed; the host's `Communicator::check`
 //   says why. The kernel then ends as soon as it can, without `close`.
 // * All blocks that wait for one another must be resident at a time, as for a cooperative launch.
 //
-// example_halo.cu and example_tile.cu are complete kernels. Where windows are not to be had (between
-// nodes, without peer access) kernels send messages through the slots of a lane: port.cuh.
+// example_halo.cu and example_tile.cu are complete kernels. Where windows are not to be had
+// (between nodes, without peer access) kernels send messages through the slots of a lane: port.cuh.
 #pragma once
 
 #include "port.cuh"
@@ -130,13 +130,13 @@ public:
     // Puts `bytes` from this rank's part of `from` into the peer's part of `to`; offsets in bytes
     // from their starts. Returns when the put is on its way: see `flush`.
     RINGDOVE_INLINE bool put(Window to, u64 to_offset, Window from, u64 from_offset, u64 bytes) {
-        return put_flagged(to, to_offset, from, from_offset, bytes, 0);
+        return put_raising(to, to_offset, from, from_offset, bytes, 0);
     }
 
     // The same, and raises the peer's signal when the data is there. With 0 bytes as `signal`.
     RINGDOVE_INLINE bool put_with_signal(Window to, u64 to_offset, Window from, u64 from_offset,
                                          u64 bytes) {
-        return put_flagged(to, to_offset, from, from_offset, bytes, flags::ARRIVAL);
+        return put_raising(to, to_offset, from, from_offset, bytes, flags::ARRIVAL);
     }
 
     // Raises the peer's signal once, behind all that was put on this lane before.
@@ -174,7 +174,7 @@ private:
     OpenPort send;
     OpenPort receive;
 
-    RINGDOVE_INLINE bool put_flagged(Window to, u64 to_offset, Window from, u64 from_offset,
+    RINGDOVE_INLINE bool put_raising(Window to, u64 to_offset, Window from, u64 from_offset,
                                      u64 bytes, u8 put_flags) {
         if (is_none) {
             return true;

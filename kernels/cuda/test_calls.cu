@@ -61,7 +61,8 @@ RINGDOVE_INLINE bool make(const ringdove::Device& device, const Call& call) {
 
 }  // namespace
 
-// Each block makes `calls_per_block` calls, those from its number times as many on. One thread each.
+// Each block makes `calls_per_block` calls, those from its number times as many on, and has one
+// thread.
 extern "C" __global__ void test_calls(u64 handle, const Call* calls, u32 calls_per_block) {
     const ringdove::Device device(handle);
     const Call* own = calls + static_cast<u64>(ringdove::ptx::block_index()) * calls_per_block;

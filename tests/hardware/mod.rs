@@ -184,6 +184,24 @@ pub fn try_join_with(ranks: u32, settings: Settings) -> ringdove::Result<Vec<Com
     Communicator::init_ranks(&contexts, &id, first, launch.rank_count * ranks, &settings)
 }
 
+/// A folder that the processes of a test share.
+pub const FOLDER: &str = "RINGDOVE_TEST_FOLDER";
+
+/// A barrier of the program's own, as [`Communicator::finalize`] asks for: files in [`FOLDER`]. Of
+/// one communicator's ranks, once.
+pub fn wait_for_all(communicators: &[Communicator]) {
+    let folder = PathBuf::from(std::env::var(FOLDER).unwrap());
+    let file = |rank: u32| folder.join(format!("done-{rank}"));
+    for communicator in communicators {
+        std::fs::write(file(communicator.rank()), "").unwrap();
+    }
+    let deadline = Instant::now() + SOON;
+    while !(0..communicators[0].rank_count()).all(|rank| file(rank).exists()) {
+        assert!(Instant::now() < deadline, "not all ranks are done");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// Runs a command to its end, or kills it when it takes longer than any test should. Gives its
 /// status and what it printed.
 pub fn run_bounded(mut command: Command) -> (std::process::ExitStatus, String) {

@@ -27,8 +27,8 @@ impl DeviceHandle<'_> {
 }
 
 impl Communicator {
-    /// What users' kernels need to put data into other ranks' memory, to signal and to wait, without
-    /// the host. `windows` are registered buffers ([`Communicator::register`]), which the kernel
+    /// What users' kernels need to put data into other ranks' memory, to signal and to wait,
+    /// without the host. `windows` are registered buffers ([`Communicator::register`]), which the kernel
     /// knows by their place in the list; it reads its own rank's part, and writes the peers' parts.
     /// All ranks name the same registrations in the same order. Without windows, kernels send
     /// messages through slots, on any machine.

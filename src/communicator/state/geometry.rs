@@ -123,8 +123,8 @@ impl Geometry {
         Ok(geometry)
     }
 
-    /// The most user lanes. A lane takes two routes at each end, those of both directions four; half
-    /// of all routes are left to collectives and registered buffers.
+    /// The most user lanes. A lane takes two routes at each end, those of both directions four;
+    /// half of all routes are left to collectives and registered buffers.
     fn user_lanes_max(rank_count: u32) -> u32 {
         (ROUTE_MAX / 2).checked_div(4 * (rank_count - 1)).unwrap_or(u32::MAX)
     }

@@ -156,7 +156,8 @@ impl Layout {
         Offsets { signals: words * SIGNAL_STRIDE, staging: self.intra_node.staging }
     }
 
-    /// Number of send ports on which registered buffers move: routes that one pair of buffers takes.
+    /// Number of send ports on which registered buffers move: routes that one pair of buffers
+    /// takes.
     pub fn direct_lanes(&self) -> u32 {
         self.all.direct
     }
