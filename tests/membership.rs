@@ -15,8 +15,6 @@ use std::time::{Duration, Instant};
 const INSIDE: &str = "RINGDOVE_TEST_INSIDE";
 /// The rank that dies.
 const VICTIM: &str = "RINGDOVE_TEST_VICTIM";
-/// Where ranks leave what others shall read.
-
 /// Sums one number over all ranks of `communicator`.
 fn total(communicator: &Communicator, own: u32) -> u32 {
     // It exists already: creating one waits until the GPUs are idle.
