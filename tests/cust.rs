@@ -21,8 +21,6 @@ mod outside {
         let output = Command::new(env!("CARGO"))
             .args(command)
             .args(["--workspace", "--features", "ringdove/cust", "--profile", profile])
-            // Nothing here is measured, and compiling the library takes a third of the time.
-            .args(["--config", &format!("profile.{profile}.package.ringdove.opt-level=0")])
             .args([&format!("--{kind}"), "cust", "--message-format", "json-render-diagnostics"])
             .args(["--target-dir".as_ref(), target().as_os_str()])
             .envs([("CUDA_PATH", sdk), ("CUDA_LIBRARY_PATH", sdk)])

@@ -2,7 +2,8 @@
 //
 // Each rank squares its `count` values, sends the squares to the rank `to`, receives those of the
 // rank `from`, and adds them: output[i] = input[i]^2 + received[i]. One block; `count * 4` is at
-// most a slot. Messages go through slots, which any machine has: between nodes, without peer access.
+// most a slot. Messages go through slots, which any machine has: between nodes, without peer
+// access.
 
 #include "ringdove.cuh"
 
