@@ -29,9 +29,9 @@ impl DeviceHandle<'_> {
 impl Communicator {
     /// What users' kernels need to put data into other ranks' memory, to signal and to wait,
     /// without the host. `windows` are registered buffers ([`Communicator::register`]), which the
-    /// kernel knows by their place in the list; it reads its own rank's part, and writes the peers'
-    /// parts. All ranks name the same registrations in the same order. Without windows, kernels send
-    /// messages through slots, on any machine.
+    /// kernel knows by their place in the list; it reads its own rank's part, and writes the
+    /// peers' parts. All ranks name the same registrations in the same order. Without windows,
+    /// kernels send messages through slots, on any machine.
     ///
     /// [`Settings::user_lanes`](crate::Settings::user_lanes) says how many lanes lead from each
     /// rank to each other. Collectives do not use them, and may run at the same time. A user's
