@@ -4,7 +4,8 @@ mod hardware;
 
 use hardware::perf::on_real_hardware;
 use hardware::{
-    FOLDER, World, hwsim, on_machine, run_bounded, settings, try_join, wait_for_all, wait_for_error,
+    FOLDER, World, hwsim, on_machine, run_bounded, settings, total, try_join, wait_for_all,
+    wait_for_error,
 };
 use ringdove::{Communicator, Error, ReduceOp, UniqueId};
 use std::path::Path;
@@ -15,18 +16,6 @@ use std::time::{Duration, Instant};
 const INSIDE: &str = "RINGDOVE_TEST_INSIDE";
 /// The rank that dies.
 const VICTIM: &str = "RINGDOVE_TEST_VICTIM";
-/// Sums one number over all ranks of `communicator`.
-fn total(communicator: &Communicator, own: u32) -> u32 {
-    // It exists already: creating one waits until the GPUs are idle.
-    let stream = communicator.context().per_thread_stream();
-    let send = stream.clone_htod(&[own]).unwrap();
-    let mut receive = stream.alloc_zeros::<u32>(1).unwrap();
-    communicator.all_reduce(&send, &mut receive, ReduceOp::Sum, &stream).unwrap();
-    let seen = stream.clone_dtoh(&receive).unwrap();
-    stream.synchronize().unwrap();
-    communicator.check().unwrap();
-    seen[0]
-}
 
 /// If this fails, a communicator of some ranks has others, or its parent suffers.
 #[test]

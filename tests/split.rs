@@ -2,21 +2,9 @@
 
 mod hardware;
 
-use hardware::{World, download, on_machine, settings, upload};
+use hardware::{World, download, on_machine, settings, total, upload};
 use ringdove::{Communicator, ReduceOp};
 use std::sync::Barrier;
-
-/// Sums one number over all ranks of `communicator`.
-fn total(communicator: &Communicator, own: u32) -> u32 {
-    // It exists already: creating one waits until the GPUs are idle.
-    let stream = communicator.context().per_thread_stream();
-    let send = stream.clone_htod(&[own]).unwrap();
-    let mut receive = stream.alloc_zeros::<u32>(1).unwrap();
-    communicator.all_reduce(&send, &mut receive, ReduceOp::Sum, &stream).unwrap();
-    let seen = stream.clone_dtoh(&receive).unwrap();
-    stream.synchronize().unwrap();
-    seen[0]
-}
 
 /// If this fails, a framework's subgroups hold other ranks than it asked for, or their order is
 /// another.

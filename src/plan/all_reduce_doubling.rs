@@ -9,9 +9,9 @@
 //! All ranks get the same bits. Both of a pair add the same two values: the first time each takes
 //! its own contribution from the slot in which it sends it, scaled and rounded.
 
-use super::builder::{SlotReceiver, SlotSender, at, copy};
+use super::builder::{SlotHop, at, copy};
 use super::piece::distances;
-use super::{BlockProgram, Buffer, Choice, Lane, Modifiers, Op, Operand, Range, RankProgram, Side};
+use super::{BlockProgram, Buffer, Choice, Modifiers, Op, Operand, Range, RankProgram};
 
 /// What one rank does.
 pub(super) fn program(choice: &Choice, rank: u32) -> RankProgram {
@@ -37,12 +37,6 @@ struct Walk<'a> {
     program: BlockProgram,
 }
 
-/// Both ends of the lanes to and from another rank.
-struct Pair {
-    sender: SlotSender,
-    receiver: SlotReceiver,
-}
-
 impl Walk<'_> {
     /// A rank of the first `doubled`, to which one behind them is folded, or not.
     fn doubling(&mut self, doubled: u32, has_folded: bool) -> Vec<Op> {
@@ -52,7 +46,7 @@ impl Walk<'_> {
         if let Some(folded) = &mut folded {
             for range in self.choice.slices(0) {
                 let input = at(Buffer::Input, range);
-                folded.add(&mut ops, input, range, Modifiers::SCALE);
+                add(&mut ops, folded, input, range, Modifiers::SCALE);
             }
         }
         let last = pairs.len() - 1;
@@ -69,7 +63,7 @@ impl Walk<'_> {
             }
             for (range, own) in self.choice.slices(0).zip(own) {
                 let modifiers = Modifiers { scale: false, finish: number == last };
-                pair.add(&mut ops, own, range, modifiers);
+                add(&mut ops, pair, own, range, modifiers);
             }
         }
         if let Some(folded) = &mut folded {
@@ -99,25 +93,16 @@ impl Walk<'_> {
         ops
     }
 
-    fn pair(&mut self, partner: u32) -> Pair {
-        let send = self.program.port(Lane::slotted(self.rank, partner, 0), Side::Send);
-        let receive = self.program.port(Lane::slotted(partner, self.rank, 0), Side::Receive);
-        let sender = SlotSender::new(send, self.choice.slots.count);
-        Pair { sender, receiver: SlotReceiver::new(receive) }
+    /// The lanes to and from another rank.
+    fn pair(&mut self, partner: u32) -> SlotHop {
+        self.program.hop([partner, self.rank, partner], 0, self.choice.slots.count)
     }
 }
 
-impl Pair {
-    /// Makes the output what arrives and `own`, combined.
-    fn add(&mut self, ops: &mut Vec<Op>, own: Operand, range: Range, modifiers: Modifiers) {
-        let a = self.receiver.wait(ops);
-        let destination = at(Buffer::Output, range);
-        ops.push(Op::Reduce { destination, a, b: own, range, modifiers });
-        self.receiver.release(ops);
-    }
-
-    fn advance(self, ops: &mut Vec<Op>) {
-        self.sender.advance(ops);
-        self.receiver.advance(ops);
-    }
+/// Makes the output what arrives from `pair` and `own`, combined.
+fn add(ops: &mut Vec<Op>, pair: &mut SlotHop, own: Operand, range: Range, modifiers: Modifiers) {
+    let a = pair.receiver.wait(ops);
+    let destination = at(Buffer::Output, range);
+    ops.push(Op::Reduce { destination, a, b: own, range, modifiers });
+    pair.receiver.release(ops);
 }

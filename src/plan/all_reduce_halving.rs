@@ -7,13 +7,13 @@
 //! carry most of the data, stay within a node; between nodes a GPU only meets those in its own
 //! place, and each GPU's adapter carries its own part. Everything goes through slots.
 
-use super::builder::{at, copy};
-use super::part::{Exchange, Part};
+use super::builder::{SlotHop, at, copy};
+use super::part::Part;
 use super::{BlockProgram, Buffer, Modifiers, Op, Range};
 
 /// A partner: the lanes to and from it, what this rank keeps in this step, and what it sends.
 struct Step {
-    lanes: Exchange,
+    lanes: SlotHop,
     kept: Range,
     sent: Range,
 }
@@ -43,7 +43,7 @@ fn steps(part: Part<'_>, program: &mut BlockProgram) -> Vec<Step> {
         let (low, high) = (first, first + count);
         let (kept, sent) = if part.rank < partner { (low, high) } else { (high, low) };
         first = kept;
-        let lanes = part.exchange(program, partner);
+        let lanes = part.lanes(program, partner);
         steps.push(Step { lanes, kept: part.range(kept, count), sent: part.range(sent, count) });
     }
     steps

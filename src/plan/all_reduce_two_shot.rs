@@ -6,14 +6,14 @@
 //! chunk `j` belongs to rank `j`. Everything goes through slots, so any buffers will do. A rank
 //! serves its peers in the order `rank + 1`, `rank + 2`, ...: no receiver is everybody's first.
 
-use super::builder::{at, copy};
-use super::part::{Exchange, Part};
+use super::builder::{SlotHop, at, copy};
+use super::part::Part;
 use super::{BlockProgram, Buffer, Modifiers, Op};
 
 /// A peer, and the lanes to and from it.
 struct Peer {
     rank: u32,
-    lanes: Exchange,
+    lanes: SlotHop,
 }
 
 /// What one block of one rank does.
@@ -21,7 +21,7 @@ pub(super) fn program(part: Part<'_>) -> BlockProgram {
     let mut program = BlockProgram::default();
     let mut peers: Vec<Peer> = (1..part.rank_count())
         .map(|step| (part.rank + step) % part.rank_count())
-        .map(|rank| Peer { rank, lanes: part.exchange(&mut program, rank) })
+        .map(|rank| Peer { rank, lanes: part.lanes(&mut program, rank) })
         .collect();
     let mut ops = Vec::new();
     scatter(part, &mut ops, &mut peers);

@@ -37,7 +37,18 @@ impl BlockProgram {
         index as PortIndex
     }
 
+    /// The sending end of lane `index` from this block's rank to another.
+    pub(super) fn sender(&mut self, own: u32, to: u32, index: u16, slots: u32) -> SlotSender {
+        SlotSender::new(self.port(Lane::slotted(own, to, index), Side::Send), slots)
+    }
+
+    /// The receiving end of lane `index` from another rank to this block's.
+    pub(super) fn receiver(&mut self, from: u32, own: u32, index: u16) -> SlotReceiver {
+        SlotReceiver::new(self.port(Lane::slotted(from, own, index), Side::Receive))
+    }
+
     /// A hop on a path of three ranks, over lanes `index`: the one in the middle is this block's.
+    /// With the same rank at both ends, the lanes to and from that one.
     pub(super) fn hop(&mut self, [from, own, to]: [u32; 3], index: u16, slots: u32) -> SlotHop {
         let send = self.port(Lane::slotted(own, to, index), Side::Send);
         let receive = self.port(Lane::slotted(from, own, index), Side::Receive);
@@ -235,7 +246,7 @@ impl Ring {
     }
 }
 
-/// Both ends of a ring hop through slots, within one round.
+/// Both ends of a hop through slots, within one round.
 pub(super) struct SlotHop {
     pub(super) sender: SlotSender,
     pub(super) receiver: SlotReceiver,

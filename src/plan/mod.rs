@@ -222,6 +222,13 @@ pub enum LaneKind {
     User,
 }
 
+impl LaneKind {
+    /// Do registered buffers move on lanes of this kind, for each pair of which they need a route?
+    pub(crate) fn moves_buffers(self) -> bool {
+        matches!(self, Self::Direct | Self::User)
+    }
+}
+
 /// Which end of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Side {

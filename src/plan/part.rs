@@ -4,8 +4,8 @@
 //! Data is cut round-major as the ring's is: in round `r`, block `b` handles one piece for each
 //! rank.
 
-use super::builder::{SlotReceiver, SlotSender};
-use super::{BlockProgram, Choice, Lane, Op, Range, RankProgram, Side};
+use super::builder::SlotHop;
+use super::{BlockProgram, Choice, Op, Range, RankProgram};
 
 /// One block of one rank.
 #[derive(Clone, Copy)]
@@ -13,12 +13,6 @@ pub(super) struct Part<'a> {
     pub(super) choice: &'a Choice,
     pub(super) rank: u32,
     pub(super) block: u32,
-}
-
-/// Both ends of the lanes to and from another rank.
-pub(super) struct Exchange {
-    pub(super) sender: SlotSender,
-    pub(super) receiver: SlotReceiver,
 }
 
 /// What one rank does: `block` makes each block's program.
@@ -44,12 +38,8 @@ impl Part<'_> {
     }
 
     /// The block's lanes to and from `peer`.
-    pub(super) fn exchange(&self, program: &mut BlockProgram, peer: u32) -> Exchange {
-        let lane = |from, to| Lane::slotted(from, to, self.block as u16);
-        let send = program.port(lane(self.rank, peer), Side::Send);
-        let receive = program.port(lane(peer, self.rank), Side::Receive);
-        let sender = SlotSender::new(send, self.choice.slots.count);
-        Exchange { sender, receiver: SlotReceiver::new(receive) }
+    pub(super) fn lanes(&self, program: &mut BlockProgram, peer: u32) -> SlotHop {
+        program.hop([peer, self.rank, peer], self.block as u16, self.choice.slots.count)
     }
 
     /// Ends the program: `ops` are one round of it, `lanes` those that they use.
@@ -57,12 +47,9 @@ impl Part<'_> {
         &self,
         program: &mut BlockProgram,
         mut ops: Vec<Op>,
-        lanes: impl IntoIterator<Item = Exchange>,
+        lanes: impl IntoIterator<Item = SlotHop>,
     ) {
-        for Exchange { sender, receiver } in lanes {
-            sender.advance(&mut ops);
-            receiver.advance(&mut ops);
-        }
+        lanes.into_iter().for_each(|lanes| lanes.advance(&mut ops));
         program.rounds(self.choice, ops);
     }
 }

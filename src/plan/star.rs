@@ -7,10 +7,7 @@
 //! program.
 
 use super::builder::{SlotReceiver, SlotSender, at, copy};
-use super::{
-    BlockProgram, Buffer, Choice, Collective, Lane, Modifiers, Op, Operand, Range, RankProgram,
-    Side,
-};
+use super::{BlockProgram, Buffer, Choice, Collective, Modifiers, Op, Operand, Range, RankProgram};
 
 /// What one rank does.
 pub(super) fn program(choice: &Choice, rank: u32) -> RankProgram {
@@ -36,15 +33,13 @@ impl Star<'_> {
         let mut program = BlockProgram::default();
         let mut ops = Vec::new();
         if self.to_root() {
-            let port = program.port(Lane::slotted(rank, self.root, 0), Side::Send);
-            let mut sender = SlotSender::new(port, self.choice.slots.count);
+            let mut sender = program.sender(rank, self.root, 0, self.choice.slots.count);
             for range in self.choice.slices(0) {
                 sender.send(&mut ops, at(Buffer::Input, range), range, self.choice.contribution());
             }
             sender.advance(&mut ops);
         } else {
-            let port = program.port(Lane::slotted(self.root, rank, 0), Side::Receive);
-            let mut receiver = SlotReceiver::new(port);
+            let mut receiver = program.receiver(self.root, rank, 0);
             for range in self.choice.slices(0) {
                 let arrived = receiver.wait(&mut ops);
                 let output = at(Buffer::Output, range);
@@ -80,9 +75,7 @@ impl Star<'_> {
     /// Takes what each peer sends.
     fn collect(&self, program: &mut BlockProgram, ops: &mut Vec<Op>, peers: &[u32]) {
         let reduces = self.choice.request.collective.reduces();
-        let receiver = |&peer: &u32| {
-            SlotReceiver::new(program.port(Lane::slotted(peer, self.root, 0), Side::Receive))
-        };
+        let receiver = |&peer: &u32| program.receiver(peer, self.root, 0);
         let mut receivers: Vec<SlotReceiver> = peers.iter().map(receiver).collect();
         for range in self.choice.slices(0) {
             for (number, (&peer, receiver)) in peers.iter().zip(&mut receivers).enumerate() {
@@ -116,9 +109,7 @@ impl Star<'_> {
     /// Sends each peer what it gets.
     fn spread(&self, program: &mut BlockProgram, ops: &mut Vec<Op>, peers: &[u32]) {
         let slot_count = self.choice.slots.count;
-        let sender = |&peer: &u32| {
-            SlotSender::new(program.port(Lane::slotted(self.root, peer, 0), Side::Send), slot_count)
-        };
+        let sender = |&peer: &u32| program.sender(self.root, peer, 0, slot_count);
         let mut senders: Vec<SlotSender> = peers.iter().map(sender).collect();
         for range in self.choice.slices(0) {
             for (&peer, sender) in peers.iter().zip(&mut senders) {

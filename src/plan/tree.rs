@@ -14,9 +14,7 @@
 
 use super::builder::{SlotReceiver, SlotSender, at, copy};
 use super::piece::{distances, pack, unpack, whole};
-use super::{
-    BlockProgram, Buffer, Choice, Collective, Lane, Modifiers, Op, Operand, RankProgram, Side,
-};
+use super::{BlockProgram, Buffer, Choice, Collective, Modifiers, Op, Operand, RankProgram};
 
 /// What one rank does.
 pub(super) fn program(choice: &Choice, rank: u32) -> RankProgram {
@@ -223,9 +221,8 @@ impl Node<'_> {
     fn send_to_children(&mut self) -> Vec<Child<SlotSender>> {
         let (slots, children) = (self.choice.slots.count, self.children());
         let child = |distance| {
-            let lane = Lane::slotted(self.rank, self.rank_after(distance), 0);
-            let port = self.program.port(lane, Side::Send);
-            Child { distance, end: SlotSender::new(port, slots) }
+            let to = self.rank_after(distance);
+            Child { distance, end: self.program.sender(self.rank, to, 0, slots) }
         };
         children.rev().map(child).collect()
     }
@@ -234,22 +231,19 @@ impl Node<'_> {
     fn receive_from_children(&mut self) -> Vec<Child<SlotReceiver>> {
         let children = self.children();
         let child = |distance| {
-            let lane = Lane::slotted(self.rank_after(distance), self.rank, 0);
-            let port = self.program.port(lane, Side::Receive);
-            Child { distance, end: SlotReceiver::new(port) }
+            let from = self.rank_after(distance);
+            Child { distance, end: self.program.receiver(from, self.rank, 0) }
         };
         children.map(child).collect()
     }
 
     fn send_to_parent(&mut self) -> Option<SlotSender> {
         let parent = self.parent()?;
-        let port = self.program.port(Lane::slotted(self.rank, parent, 0), Side::Send);
-        Some(SlotSender::new(port, self.choice.slots.count))
+        Some(self.program.sender(self.rank, parent, 0, self.choice.slots.count))
     }
 
     fn receive_from_parent(&mut self) -> Option<SlotReceiver> {
         let parent = self.parent()?;
-        let port = self.program.port(Lane::slotted(parent, self.rank, 0), Side::Receive);
-        Some(SlotReceiver::new(port))
+        Some(self.program.receiver(parent, self.rank, 0))
     }
 }

@@ -331,6 +331,19 @@ pub fn sum(
     communicator.all_reduce_bytes_in_place(DataType::F32, &mut part, ReduceOp::Sum, stream)
 }
 
+/// Sums one number over all ranks of `communicator`.
+pub fn total(communicator: &Communicator, own: u32) -> u32 {
+    // It exists already: creating one waits until the GPUs are idle.
+    let stream = communicator.context().per_thread_stream();
+    let send = stream.clone_htod(&[own]).unwrap();
+    let mut receive = stream.alloc_zeros::<u32>(1).unwrap();
+    communicator.all_reduce(&send, &mut receive, ReduceOp::Sum, &stream).unwrap();
+    let seen = stream.clone_dtoh(&receive).unwrap();
+    stream.synchronize().unwrap();
+    communicator.check().unwrap();
+    seen[0]
+}
+
 /// The error that ends the communicator.
 pub fn wait_for_error(communicator: &Communicator) -> Error {
     let started = Instant::now();

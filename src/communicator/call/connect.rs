@@ -37,15 +37,13 @@ pub(super) fn routes(
     source: usize,
     destination: usize,
 ) -> Result<u32> {
-    let number = source;
-    let Some(source) = launcher.routes.range(source) else {
-        let seen = format_args!("{number}").to_string();
-        return Err(Error::argument("registration", "one of this communicator, in use", seen));
-    };
-    launcher.routes.base((number, destination), |first| {
+    let range = launcher.routes.range(source).ok_or_else(|| {
+        Error::argument("registration", "one of this communicator, in use", source)
+    })?;
+    launcher.routes.base((source, destination), |first| {
         // A source is always this rank's buffer, and needs no other rank.
         let buffer = rank.registered_buffer(destination)?;
-        let source = RegionDescriptor { base: source.address, length_bytes: source.bytes };
+        let source = RegionDescriptor { base: range.address, length_bytes: range.bytes };
         rank.engine().add_direct_routes(&rank.state, first, source, destination, &buffer)
     })
 }

@@ -205,8 +205,7 @@ impl Layout {
         let before = before.and(among_lanes);
         let number = before.ports;
         let (signal, completion) = self.words(number);
-        let is_direct =
-            side == Side::Send && matches!(lane.kind, LaneKind::Direct | LaneKind::User);
+        let has_routes = side == Side::Send && lane.kind.moves_buffers();
         Some(PortPlace {
             number,
             end,
@@ -214,7 +213,7 @@ impl Layout {
             completion,
             slots: before.staging,
             shape,
-            route_index: if is_direct { before.direct } else { 0 },
+            route_index: if has_routes { before.direct } else { 0 },
             is_inter_node: geometry.are_apart(own, peer),
         })
     }

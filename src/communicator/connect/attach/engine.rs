@@ -7,7 +7,7 @@ use crate::engine::device::DeviceAttachment;
 use crate::engine::{Alarm, Attached, ProxyThreads, RegionDescriptor, Route, Snapshot, Watch};
 use crate::error::Result;
 use crate::id::{LaneId, RouteId};
-use crate::plan::{LaneKind, Side};
+use crate::plan::Side;
 use ringdove_kernels::bar;
 use std::sync::Arc;
 use std::time::Duration;
@@ -78,8 +78,7 @@ impl RankEngine {
         for place in state.memory.layout.ports() {
             let number = place.number;
             let lane = place.end.lane;
-            let is_direct = matches!(lane.kind, LaneKind::Direct | LaneKind::User);
-            if place.end.side != Side::Send || !is_direct {
+            if place.end.side != Side::Send || !lane.kind.moves_buffers() {
                 continue;
             }
             let route = RouteId((first + place.route_index) as u16);
