@@ -460,7 +460,9 @@ fn load(context: &Arc<CudaContext>, rounds: usize) {
     }
 }
 
-/// Collectives beside a thread that does something ten times: what comes of them.
+/// Collectives beside a thread that does something ten times: what comes of them. Each rank has a
+/// thread of its own. One that drove both could stop between them, where cudarc records the use of
+/// the first rank's buffer.
 fn collectives_beside_a_user(
     settings: &Settings,
     interfere: fn(&Arc<CudaContext>, usize),
@@ -468,15 +470,17 @@ fn collectives_beside_a_user(
     let world = World::with(2, settings);
     let mut buffers = world.upload(&vec![vec![0; BYTES]; 2]);
     let context = world.communicators[0].context();
-    std::thread::scope(|scope| {
+    let ended: Vec<ringdove::Result<()>> = std::thread::scope(|scope| {
         scope.spawn(|| interfere(context, 10));
-        for _ in 0..100 {
-            for (rank, buffer) in buffers.iter_mut().enumerate() {
-                sum(&world, rank, buffer, BYTES / 4)?;
-            }
-        }
-        Ok::<(), Error>(())
-    })?;
+        let world = &world;
+        let calls =
+            |rank, buffer: &mut _| (0..100).try_for_each(|_| sum(world, rank, buffer, BYTES / 4));
+        let ranks = buffers.iter_mut().enumerate();
+        let ranks = ranks.map(|(rank, buffer)| scope.spawn(move || calls(rank, buffer)));
+        let ranks: Vec<_> = ranks.collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+    });
+    ended.into_iter().collect::<ringdove::Result<()>>()?;
     for (communicator, stream) in world.ranks() {
         stream.synchronize().unwrap();
         communicator.check()?;

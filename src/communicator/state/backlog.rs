@@ -25,7 +25,7 @@ const PAUSE: Duration = Duration::from_micros(20);
 #[derive(Debug)]
 pub(super) struct Backlog {
     is_bounded: bool,
-    /// One launch of so many is followed by an event.
+    /// Behind so many launches an event is recorded.
     stride: u32,
     marks_max: u32,
     /// Launches since the last mark.
@@ -78,12 +78,20 @@ impl Backlog {
         Ok(())
     }
 
-    /// A launch was enqueued on `stream`.
-    pub fn launched(&mut self, stream: &CudaStream) -> Result<()> {
-        self.unmarked += 1;
-        if !self.is_bounded || self.unmarked < self.stride {
-            return Ok(());
+    /// A launch will be enqueued on `stream`, which is ordered behind those before.
+    ///
+    /// They are marked here and not after the last of them: a call on the context of a launch may
+    /// block until that launch has ended (another thread loads code), and the same thread may
+    /// still have to launch what it waits for, on another rank.
+    pub fn launching(&mut self, stream: &CudaStream) -> Result<()> {
+        if self.is_bounded && self.unmarked >= self.stride {
+            self.mark(stream)?;
         }
+        self.unmarked += 1;
+        Ok(())
+    }
+
+    fn mark(&mut self, stream: &CudaStream) -> Result<()> {
         self.unmarked = 0;
         let failed = Error::from_driver("cuEventRecord");
         let mark = keeping_errors(stream.context(), || match self.spare.pop() {

@@ -125,14 +125,16 @@ impl Launcher {
     ) -> Result<()> {
         arguments.plan = plan.address;
         arguments.sequence = self.launches;
+        if capture.is_none() {
+            self.backlog.launching(stream)?;
+        }
         let _launching = launching();
         self.executor.launch(stream, plan.blocks, plan.threads, arguments)?;
         self.launches += 1;
-        if let Some(capture) = capture {
-            return self.captured.of(capture).leave(stream);
+        match capture {
+            Some(capture) => self.captured.of(capture).leave(stream),
+            None => self.order.leave(stream),
         }
-        self.backlog.launched(stream)?;
-        self.order.leave(stream)
     }
 
     /// Waits until all launches have ended, at most `limit`. False if they have not. Of launches of
