@@ -1,6 +1,6 @@
 //! What a healthy job does.
 
-use crate::support::{all_say, each_rank, entry, errors, job, patient, settings};
+use crate::support::{all_say, each_rank, entry, errors, hold_port, job, patient, settings};
 use ringdove::bootstrap::{ControlPlane, JoinRequest, Launch, Root, Secret, UniqueId};
 use ringdove::id::Rank;
 use ringdove::{Error, Settings};
@@ -195,7 +195,7 @@ fn a_job_assembles_over_a_link_local_address() {
 #[test]
 fn the_second_address_of_the_root_is_tried_when_the_first_leads_nowhere() {
     let settings = patient();
-    let dead = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (_held, dead) = hold_port();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addresses = [dead, listener.local_addr().unwrap()];
     let id = UniqueId::with(&addresses, Secret::random().unwrap());
@@ -226,13 +226,13 @@ fn several_jobs_of_one_process_do_not_interfere() {
 
 #[test]
 fn the_environment_of_a_launcher_is_enough() {
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let (_held, free) = hold_port();
     each_rank(0..4, |rank| {
         let launch = Launch::from_lookup(|name| match name {
             "RANK" | "LOCAL_RANK" => Some(rank.to_string()),
             "WORLD_SIZE" | "LOCAL_WORLD_SIZE" => Some("4".into()),
             "MASTER_ADDR" => Some("localhost".into()),
-            "MASTER_PORT" => Some(free.to_string()),
+            "MASTER_PORT" => Some(free.port().to_string()),
             "TORCHELASTIC_RUN_ID" => Some("test".into()),
             _ => None,
         });

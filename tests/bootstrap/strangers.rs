@@ -1,11 +1,12 @@
 //! Whoever knocks at the port without the secret is turned away and named, and the job goes on.
 
-use crate::support::{each_rank, entry, from_text, settings, to_text, within};
+use crate::support::{each_rank, entry, from_text, hold_port, settings, to_text, within};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use ringdove::bootstrap::{ControlPlane, Launch, Root};
 use ringdove::{Error, Settings};
+use socket2::Socket;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::sync::{LazyLock, Mutex};
 use std::time::Duration;
@@ -139,26 +140,26 @@ fn the_layout_of_version_1_is_named_to_both_sides_users() {
 }
 
 /// Rank 0 of two as torchrun starts it, on a free port, with this secret.
-fn launch(secret: Option<&'static str>) -> (Launch, String) {
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+fn launch(secret: Option<&'static str>) -> (Launch, Socket, String) {
+    let (held, free) = hold_port();
     let launch = Launch::from_lookup(|name| match name {
         "RANK" => Some("0".into()),
         "WORLD_SIZE" => Some("2".into()),
         "MASTER_ADDR" => Some("127.0.0.1".into()),
-        "MASTER_PORT" => Some(free.to_string()),
+        "MASTER_PORT" => Some(free.port().to_string()),
         "TORCHELASTIC_RUN_ID" => Some("a job's name".into()),
         "RINGDOVE_BOOTSTRAP_SECRET" => secret.map(Into::into),
         _ => None,
     });
-    (launch.unwrap().unwrap(), format!("root=127.0.0.1:{free}"))
+    (launch.unwrap().unwrap(), held, format!("root={free}"))
 }
 
 #[test]
 fn a_job_without_a_secret_says_so_in_a_warning_also_on_the_loopback() {
     LazyLock::force(&LOG);
-    let (named, its_root) = launch(None);
+    let (named, _held, its_root) = launch(None);
     let _ = named.rendezvous(&settings(1_000)).unwrap();
-    let (secret, silent_root) = launch(Some("0123456789abcdef-secret"));
+    let (secret, _held_too, silent_root) = launch(Some("0123456789abcdef-secret"));
     let _ = secret.rendezvous(&settings(1_000)).unwrap();
     let warnings = LOG.warnings(&[its_root]);
     assert_eq!(warnings.len(), 1, "{warnings:?}");

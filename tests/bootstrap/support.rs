@@ -4,6 +4,8 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use ringdove::bootstrap::{ControlPlane, JoinRequest, Root, UniqueId};
 use ringdove::id::Rank;
 use ringdove::{Error, Settings};
+use socket2::{Domain, Socket, Type};
+use std::net::SocketAddr;
 use std::process::Command;
 use std::thread::Builder;
 use std::time::{Duration, Instant};
@@ -133,4 +135,14 @@ pub fn in_a_process_of_its_own(test: &str) {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && text.contains("1 passed"), "{text}\n{errors}");
     println!("{text}");
+}
+
+/// A free port of this host, which the system gives only to those who ask for it by number, as long
+/// as this socket lives. It never listens.
+pub fn hold_port() -> (Socket, SocketAddr) {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.set_reuse_address(true).unwrap();
+    socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    let address = socket.local_addr().unwrap().as_socket().unwrap();
+    (socket, address)
 }

@@ -331,7 +331,8 @@ pub fn sum(
     communicator.all_reduce_bytes_in_place(DataType::F32, &mut part, ReduceOp::Sum, stream)
 }
 
-/// Sums one number over all ranks of `communicator`.
+/// Sums one number over all ranks of `communicator`. That it is well is not looked at: a rank may
+/// end on purpose when it has its sum.
 pub fn total(communicator: &Communicator, own: u32) -> u32 {
     // It exists already: creating one waits until the GPUs are idle.
     let stream = communicator.context().per_thread_stream();
@@ -340,7 +341,6 @@ pub fn total(communicator: &Communicator, own: u32) -> u32 {
     communicator.all_reduce(&send, &mut receive, ReduceOp::Sum, &stream).unwrap();
     let seen = stream.clone_dtoh(&receive).unwrap();
     stream.synchronize().unwrap();
-    communicator.check().unwrap();
     seen[0]
 }
 

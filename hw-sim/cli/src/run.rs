@@ -23,7 +23,7 @@ use hwsim_machine::profile::{KEYS_VARIABLE, PROFILE_VARIABLE, Profile};
 use many::Job;
 use nix::sys::signal::{SigSet, Signal};
 use ringdove::bootstrap::Secret;
-use spread::{Spread, rendezvous};
+use spread::{Rendezvous, Spread};
 use std::env;
 use std::ffi::OsString;
 use std::fs::File;
@@ -67,7 +67,8 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, Error> {
         eprintln!("{}", banner(&machine, several.then(|| spread.processes())));
     }
     let ended = if several {
-        template.add(rendezvous()?);
+        let rendezvous = Rendezvous::new()?;
+        template.add(rendezvous.environment());
         let (label, grace) = (!arguments.no_label, arguments.grace);
         let job = Job { template: &template, spread, fabric: &fabric, label, grace };
         many::run(&job, &signals, &mut tidier)

@@ -8,7 +8,9 @@
 mod sandbox;
 
 use sandbox::{Sandbox, text};
+use socket2::{Domain, Socket, Type};
 use std::fs;
+use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -211,10 +213,12 @@ wait $server
 "#;
 
 fn between_two(command: &[&str]) -> String {
-    // A port that was free just now; servers of these tools want one by number.
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port().to_string();
-    drop(listener);
+    // Servers of these tools want a port by number, and set SO_REUSEADDR. Held but not listened on,
+    // it is given to nobody else.
+    let held = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    held.set_reuse_address(true).unwrap();
+    held.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    let port = held.local_addr().unwrap().as_socket().unwrap().port().to_string();
     let run = [&["bash", "-c", PAIR, "pair", &port, "timeout", "60"], command].concat();
     tool(&["-m", "pcie4"], &run)
 }

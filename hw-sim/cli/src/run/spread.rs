@@ -1,9 +1,11 @@
 //! How processes are spread over nodes, and the variables that each gets.
 
 use crate::error::Error;
+use socket2::{Domain, Socket, Type};
 use std::env;
 use std::ffi::OsString;
-use std::net::{Ipv4Addr, TcpListener};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
 
 /// Processes of one run at most: each takes two pipes and two threads while its output is labelled.
 const PROCESSES_MAX: u32 = 4096;
@@ -50,27 +52,50 @@ impl Spread {
     }
 }
 
-/// The rendezvous of the ranks: from the environment, else this host and a free port.
-///
-/// The port is given up again for a rank to take. Another program could take it in between, but the
-/// system draws from thousands; who must be sure sets `MASTER_PORT`.
-pub fn rendezvous() -> Result<[(&'static str, OsString); 2], Error> {
-    let named = |name| env::var_os(name).filter(|value| !value.is_empty());
-    let address = named("MASTER_ADDR").unwrap_or_else(|| "127.0.0.1".into());
-    let port = match named("MASTER_PORT") {
-        Some(port) => port,
-        None => {
-            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
-            let port = listener.and_then(|listener| Ok(listener.local_addr()?.port()));
-            port.map_err(Error::system("looking for a free port"))?.to_string().into()
-        }
-    };
-    Ok([("MASTER_ADDR", address), ("MASTER_PORT", port)])
+/// Where the ranks meet.
+pub struct Rendezvous {
+    address: OsString,
+    port: OsString,
+    /// Bound and never listened on, for as long as the ranks run.
+    _held: Option<Socket>,
+}
+
+impl Rendezvous {
+    /// From the environment, else this host and a port that is free.
+    pub fn new() -> Result<Self, Error> {
+        let named = |name| env::var_os(name).filter(|value| !value.is_empty());
+        let address = named("MASTER_ADDR").unwrap_or_else(|| "127.0.0.1".into());
+        let (port, held) = match named("MASTER_PORT") {
+            Some(port) => (port, None),
+            None => {
+                let (held, port) = hold_port().map_err(Error::system("looking for a free port"))?;
+                (port.to_string().into(), Some(held))
+            }
+        };
+        Ok(Self { address, port, _held: held })
+    }
+
+    /// A rank's variables.
+    pub fn environment(&self) -> [(&'static str, OsString); 2] {
+        [("MASTER_ADDR", self.address.clone()), ("MASTER_PORT", self.port.clone())]
+    }
+}
+
+/// A free port of this host, which the system gives to nobody who does not ask for it by number:
+/// not to a connection, nor to a listener on any port. A rank that sets `SO_REUSEADDR`, as servers
+/// do, can listen on it.
+fn hold_port() -> io::Result<(Socket, u16)> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into())?;
+    let address = socket.local_addr()?.as_socket().expect("bound to an address of IP");
+    Ok((socket, address.port()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::{TcpListener, TcpStream};
 
     /// Ranks of one node must be neighbours: that is how torchrun numbers them, and programs
     /// compute a rank's node from it.
@@ -97,5 +122,18 @@ mod tests {
         for (processes, nodes) in [(3, 2), (0, 1), (1, 2), (PROCESSES_MAX + 1, 1)] {
             assert!(Spread::new(Some(processes), nodes, 0).is_err(), "{processes} on {nodes}");
         }
+    }
+    /// If this fails, one job in some thousand does not start, because another program was given
+    /// its port.
+    #[test]
+    fn a_held_port_is_for_those_who_ask_for_it() {
+        let (_held, port) = hold_port().unwrap();
+        for _ in 0..2 {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).unwrap();
+            let client = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+            assert_eq!(listener.accept().unwrap().1, client.local_addr().unwrap());
+        }
+        let others: Vec<_> = (0..200).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        assert!(others.iter().all(|other| other.local_addr().unwrap().port() != port));
     }
 }
