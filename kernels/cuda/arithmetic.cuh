@@ -1,7 +1,8 @@
 // What one reduction does to one element, for every data type.
 //
-// 16-bit floats are computed in f32 and rounded once, to nearest even, when they are stored.
-// Integers wrap. For maximum and minimum of floats NaN wins, whichever side it stands on.
+// 16-bit and 8-bit floats are computed in f32 and rounded once, to nearest even, when they are
+// stored; an 8-bit float that is too large, or infinite, becomes the largest finite one. Integers
+// wrap. For maximum and minimum of floats NaN wins, whichever side it stands on.
 #pragma once
 
 #include "layout.cuh"
@@ -24,6 +25,8 @@ enum class Pass : u32 {
     Divide,
     // a
     Plain,
+    // One of the above, which the factor names: for types whose code is not worth a copy each.
+    Late,
 };
 
 template <class Value>
@@ -43,11 +46,13 @@ struct Unsigned<s64> {
 // (a no-op elsewhere); it matters only before a division, for stores drop the excess bits.
 template <class Type, Pass PASS>
 RINGDOVE_INLINE typename Type::Value apply(typename Type::Value a, typename Type::Value b,
-                                           typename Type::Value factor) {
+                                           typename Type::Factor factor) {
     using Value = typename Type::Value;
     // Signed overflow is undefined in C++; unsigned arithmetic wraps and gives the same bits.
     using Wrapping = typename Unsigned<Value>::Type;
-    if constexpr (PASS == Pass::Sum) {
+    if constexpr (PASS == Pass::Late) {
+        return factor.template apply<Type>(a, b);
+    } else if constexpr (PASS == Pass::Sum) {
         return Value(Wrapping(a) + Wrapping(b));
     } else if constexpr (PASS == Pass::Prod) {
         return Value(Wrapping(a) * Wrapping(b));
@@ -71,6 +76,7 @@ template <class Word_, class Value_>
 struct Whole {
     using Word = Word_;
     using Value = Value_;
+    using Factor = Value;
     static constexpr u32 BYTES = sizeof(Word);
 
     static RINGDOVE_INLINE Value wrap(Value value) { return value; }
@@ -109,6 +115,7 @@ template <class Format>
 struct Half {
     using Word = u32;
     using Value = float;
+    using Factor = float;
     static constexpr u32 BYTES = 2;
 
     static RINGDOVE_INLINE float wrap(float value) { return value; }
@@ -172,6 +179,7 @@ template <class Sign>
 struct Bytes {
     using Word = u32;
     using Value = typename Sign::Value;
+    using Factor = Value;
     static constexpr u32 BYTES = 1;
 
     static RINGDOVE_INLINE Value wrap(Value value) { return Sign::extend(u32(value)); }
@@ -207,5 +215,106 @@ struct SignedByte {
 
 struct U8 : Bytes<UnsignedByte> {};
 struct I8 : Bytes<SignedByte> {};
+
+// What an 8-bit float is computed with: a pass, and the factors of all passes.
+struct LateFactor {
+    Pass pass;
+    float scalar;
+    float rank_count;
+
+    template <class Type>
+    RINGDOVE_INLINE float apply(float a, float b) const {
+        switch (pass) {
+            case Pass::Sum:
+                return a + b;
+            case Pass::Prod:
+                return a * b;
+            case Pass::Max:
+                return a > b || a != a ? a : b;
+            case Pass::Min:
+                return a < b || a != a ? a : b;
+            case Pass::ScaledSum:
+                return a + b * scalar;
+            case Pass::AverageEnd:
+                return (a + b) / rank_count;
+            case Pass::Scale:
+                return a * scalar;
+            default:
+                return a / rank_count;
+        }
+    }
+};
+
+// Four 8-bit floats in a 32-bit register.
+template <class Format>
+struct Quarter {
+    using Word = u32;
+    using Value = float;
+    using Factor = LateFactor;
+    static constexpr u32 BYTES = 1;
+
+    static RINGDOVE_INLINE float load(u64 address) {
+        return Format::widen(ptx::load_byte(address) & 0xff);
+    }
+    static RINGDOVE_INLINE void store(u64 address, float value) {
+        ptx::store_byte(address, Format::round(value));
+    }
+
+    template <class Type, Pass PASS>
+    static RINGDOVE_INLINE u32 apply_word(u32 a, u32 b, Factor factor) {
+        u32 word = 0;
+#pragma unroll 1
+        for (u32 shift = 0; shift < 32; shift += 8) {
+            const float result = apply<Type, PASS>(Format::widen(a >> shift & 0xff),
+                                                   Format::widen(b >> shift & 0xff), factor);
+            word |= Format::round(result) << shift;
+        }
+        return word;
+    }
+};
+
+// Rounds to a float of a sign, an exponent and `MANTISSA` bits. `LARGEST` is the largest finite
+// one, as bits of an f32. In integers: only the newest GPUs have these conversions.
+template <u32 MANTISSA, u32 BIAS, u32 LARGEST>
+RINGDOVE_INLINE u32 round_to_byte(float value) {
+    constexpr u32 DROPPED = 23 - MANTISSA;
+    constexpr u32 SMALLEST_NORMAL = (127 + 1 - BIAS) << 23;
+    // A number whose last place is the smallest subnormal: what is added to it is rounded there.
+    constexpr u32 ANCHOR = SMALLEST_NORMAL + (DROPPED << 23);
+    const u32 bits = ptx::f32_bits(value);
+    const u32 exact = bits & 0x7fffffffu;
+    const u32 magnitude = exact < LARGEST ? exact : LARGEST;
+    // Half of the last kept place, less one, plus that place's own bit: ties go to even.
+    const u32 half = (1u << (DROPPED - 1)) - 1 + (magnitude >> DROPPED & 1);
+    const u32 normal = ((magnitude + half) >> DROPPED) - ((127 - BIAS) << MANTISSA);
+    const u32 subnormal =
+        ptx::f32_bits(ptx::f32_from_bits(magnitude) + ptx::f32_from_bits(ANCHOR)) - ANCHOR;
+    const u32 rounded = magnitude < SMALLEST_NORMAL ? subnormal : normal;
+    return value != value ? 0x7fu : rounded | (bits >> 24 & 0x80);
+}
+
+// No infinity; all ones is NaN; at most 448.
+struct E4M3Format {
+    static RINGDOVE_INLINE float widen(u32 byte) {
+        // The fields of an f16, whose exponents are 8 lower.
+        const u32 half = (byte & 0x80) << 8 | (byte & 0x7f) << 7;
+        const float value = ptx::f32_from_f16(u16(half)) * 256.0f;
+        return (byte & 0x7f) == 0x7f ? ptx::f32_from_bits(0x7fc00000u) : value;
+    }
+    static RINGDOVE_INLINE u32 round(float value) {
+        return round_to_byte<3, 7, 0x43e00000u>(value);
+    }
+};
+
+// The upper half of an f16; at most 57344.
+struct E5M2Format {
+    static RINGDOVE_INLINE float widen(u32 byte) { return ptx::f32_from_f16(u16(byte << 8)); }
+    static RINGDOVE_INLINE u32 round(float value) {
+        return round_to_byte<2, 15, 0x47600000u>(value);
+    }
+};
+
+struct F8E4M3 : Quarter<E4M3Format> {};
+struct F8E5M2 : Quarter<E5M2Format> {};
 
 }  // namespace ringdove

@@ -33,8 +33,10 @@ enum class DataType : u32 {
     F32 = 7,
     F64 = 8,
     BF16 = 9,
+    F8E4M3 = 10,
+    F8E5M2 = 11,
 };
-constexpr u32 DATA_TYPE_COUNT = 10;
+constexpr u32 DATA_TYPE_COUNT = 12;
 
 enum class ReduceOp : u32 {
     Sum = 0,

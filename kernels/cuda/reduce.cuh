@@ -41,6 +41,7 @@ template <class Type, Pass PASS>
 struct Transform {
     using Word = typename Type::Word;
     using Value = typename Type::Value;
+    using Factor = typename Type::Factor;
     using Vector = ptx::Vector<Word>;
 
     // Does the pass read `a` only?
@@ -52,7 +53,7 @@ struct Transform {
         PASS == Pass::Sum ? Type::BYTES >= 2
                           : (PASS == Pass::Max || PASS == Pass::Min) && Type::BYTES >= 4;
 
-    static RINGDOVE_INLINE void combine(Vector& a, const Vector& b, Value factor) {
+    static RINGDOVE_INLINE void combine(Vector& a, const Vector& b, Factor factor) {
 #pragma unroll
         for (u32 i = 0; i < Vector::WORDS; ++i) {
             a.words[i] =
@@ -62,7 +63,7 @@ struct Transform {
 
     // The same for a vector that carries no type yet.
     static RINGDOVE_INLINE void combine_bits(ptx::Vector<u32>& a, const ptx::Vector<u32>& b,
-                                             Value factor) {
+                                             Factor factor) {
         Vector left;
         Vector right;
         __builtin_memcpy(&left, &a, sizeof(left));
@@ -71,7 +72,7 @@ struct Transform {
         __builtin_memcpy(&a, &left, sizeof(left));
     }
 
-    static RINGDOVE_INLINE void tiles(const Operands& operands, u64 begin, u64 end, Value factor,
+    static RINGDOVE_INLINE void tiles(const Operands& operands, u64 begin, u64 end, Factor factor,
                                       Team team) {
         const u64 stride = team.tile_stride();
         const u64 first = begin + team.tile_offset();
@@ -102,7 +103,7 @@ struct Transform {
         }
     }
 
-    static RINGDOVE_INLINE void vectors(const Operands& operands, u64 begin, u64 end, Value factor,
+    static RINGDOVE_INLINE void vectors(const Operands& operands, u64 begin, u64 end, Factor factor,
                                         Team team) {
 #pragma unroll 1
         for (u64 i = begin + team.thread * VECTOR_BYTES; i < end;
@@ -122,7 +123,7 @@ struct Transform {
 
     // Everything but [begin, end), element by element.
     static RINGDOVE_INLINE void elements(const Operands& operands, u64 begin, u64 end,
-                                         Value factor, Team team) {
+                                         Factor factor, Team team) {
         const u64 around = operands.length - (end - begin);
 #pragma unroll 1
         for (u64 i = team.thread * Type::BYTES; i < around; i += team.threads * Type::BYTES) {
@@ -133,7 +134,7 @@ struct Transform {
         }
     }
 
-    static RINGDOVE_INLINE void run(const Operands& operands, const Split& split, Value factor,
+    static RINGDOVE_INLINE void run(const Operands& operands, const Split& split, Factor factor,
                                     Team team) {
         u64 begin = split.begin;
         if constexpr (IS_TILED) {
@@ -171,8 +172,20 @@ RINGDOVE_INLINE void run_pass(Pass pass, const Operands& operands, u64 scalar, u
         case Pass::Divide:
             return Transform<Type, Pass::Divide>::run(operands, split, divisor, team);
         case Pass::Plain:
+        case Pass::Late:
             return;
     }
+}
+
+// All passes of an 8-bit float, in one piece of code.
+template <class Type>
+RINGDOVE_INLINE void run_late(Pass pass, const Operands& operands, u64 scalar, u32 rank_count,
+                              Team team) {
+    if (pass == Pass::Plain) {
+        return;
+    }
+    const LateFactor factor = {pass, ptx::f32_from_bits(u32(scalar)), float(rank_count)};
+    Transform<Type, Pass::Late>::run(operands, split_range(operands), factor, team);
 }
 
 // Which pass an op asks for.
@@ -199,6 +212,8 @@ RINGDOVE_INLINE u32 element_bytes(DataType type) {
     switch (type) {
         case DataType::I8:
         case DataType::U8:
+        case DataType::F8E4M3:
+        case DataType::F8E5M2:
             return 1;
         case DataType::F16:
         case DataType::BF16:
@@ -233,6 +248,15 @@ RINGDOVE_INLINE void combine_pass(Pass pass, ptx::Vector<u32>& a, const ptx::Vec
     }
 }
 
+template <class Type>
+RINGDOVE_INLINE void combine_late(Pass pass, ptx::Vector<u32>& a, const ptx::Vector<u32>& b,
+                                  u32 rank_count) {
+    if (pass != Pass::Plain) {
+        const LateFactor factor = {pass, 1.0f, float(rank_count)};
+        Transform<Type, Pass::Late>::combine_bits(a, b, factor);
+    }
+}
+
 // The same for any type. The switch stands inside of the loop over terms here, because the loop
 // waits for each of them: a copy of it for every type and pass would double the device code.
 RINGDOVE_INLINE void combine(DataType type, Pass pass, ptx::Vector<u32>& a,
@@ -258,6 +282,10 @@ RINGDOVE_INLINE void combine(DataType type, Pass pass, ptx::Vector<u32>& a,
             return combine_pass<F64, F64>(pass, a, b, rank_count);
         case DataType::BF16:
             return combine_pass<BF16, BF16>(pass, a, b, rank_count);
+        case DataType::F8E4M3:
+            return combine_late<F8E4M3>(pass, a, b, rank_count);
+        case DataType::F8E5M2:
+            return combine_late<F8E5M2>(pass, a, b, rank_count);
     }
 }
 
@@ -285,6 +313,10 @@ RINGDOVE_INLINE void reduce(DataType type, Pass pass, const Operands& operands, 
             return run_pass<F64, F64>(pass, operands, scalar, rank_count, team);
         case DataType::BF16:
             return run_pass<BF16, BF16>(pass, operands, scalar, rank_count, team);
+        case DataType::F8E4M3:
+            return run_late<F8E4M3>(pass, operands, scalar, rank_count, team);
+        case DataType::F8E5M2:
+            return run_late<F8E5M2>(pass, operands, scalar, rank_count, team);
     }
 }
 

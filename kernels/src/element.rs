@@ -25,11 +25,17 @@ pub enum DataType {
     F64 = 8,
     /// bfloat16; accumulated in f32.
     BF16 = 9,
+    /// 8-bit float of 4 exponent and 3 mantissa bits, without infinities; accumulated in f32. What
+    /// exceeds 448 becomes 448.
+    F8E4M3 = 10,
+    /// 8-bit float of 5 exponent and 2 mantissa bits; accumulated in f32. What exceeds 57344,
+    /// infinity too, becomes 57344.
+    F8E5M2 = 11,
 }
 
 impl DataType {
     /// Every data type, in the order of the codes.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::I8,
         Self::U8,
         Self::I32,
@@ -40,12 +46,14 @@ impl DataType {
         Self::F32,
         Self::F64,
         Self::BF16,
+        Self::F8E4M3,
+        Self::F8E5M2,
     ];
 
     /// Bytes of one element.
     pub const fn size_bytes(self) -> usize {
         match self {
-            Self::I8 | Self::U8 => 1,
+            Self::I8 | Self::U8 | Self::F8E4M3 | Self::F8E5M2 => 1,
             Self::F16 | Self::BF16 => 2,
             Self::I32 | Self::U32 | Self::F32 => 4,
             Self::I64 | Self::U64 | Self::F64 => 8,
@@ -57,9 +65,9 @@ impl DataType {
         if code < Self::ALL.len() as u32 { Some(Self::ALL[code as usize]) } else { None }
     }
 
-    /// True for the four floating-point types.
+    /// True for the six floating-point types.
     pub const fn is_float(self) -> bool {
-        matches!(self, Self::F16 | Self::F32 | Self::F64 | Self::BF16)
+        matches!(self, Self::F16 | Self::F32 | Self::F64 | Self::BF16 | Self::F8E4M3 | Self::F8E5M2)
     }
 }
 

@@ -93,7 +93,7 @@ fn expected() -> String {
         completion: false,
     };
     values!(text, "(1ull << LENGTH_SHIFT)", two_bytes.encode(false)[0]);
-    codes!(text, DataType, I8, U8, I32, U32, I64, U64, F16, F32, F64, BF16);
+    codes!(text, DataType, I8, U8, I32, U32, I64, U64, F16, F32, F64, BF16, F8E4M3, F8E5M2);
     codes!(text, ReduceOp, Sum, Prod, Max, Min, Avg, PreMulSum);
     codes!(
         text,

@@ -1,15 +1,17 @@
 //! Inputs whose reductions are exact in every data type, and an independent host model of them.
 
+use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 use ringdove::{DataType, ReduceOp};
 
 /// The whole number that element `index` of `rank` stands for: small enough that every partial
-/// sum and product of 8 ranks is exact in bf16's 8 bits.
-fn value(op: ReduceOp, rank: usize, index: usize) -> i64 {
+/// sum and product of 8 ranks is exact in bf16's 8 bits, and of 3 ranks in 8-bit floats.
+fn value(data_type: DataType, op: ReduceOp, rank: usize, index: usize) -> i64 {
     // Multiplicative hash; the constant is 2^64 over the golden ratio.
     let hash = ((index * 8 + rank) as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
     match op {
         ReduceOp::Prod => 1 + (hash % 2) as i64,
+        _ if data_type.is_float() && data_type.size_bytes() == 1 => (hash % 5) as i64 - 2,
         _ => (hash % 17) as i64 - 8,
     }
 }
@@ -21,18 +23,28 @@ pub fn scalar(rank: usize) -> i64 {
 
 /// `rank`'s input: `count` elements as bytes.
 pub fn input(data_type: DataType, op: ReduceOp, rank: usize, count: usize) -> Vec<u8> {
-    (0..count).flat_map(|index| encode(data_type, value(op, rank, index))).collect()
+    repeated(data_type, count, |index| encode(data_type, value(data_type, op, rank, index)))
+}
+
+/// `count` elements, which repeat. The period is a prime, and nothing that is cut or aligned in
+/// powers of two is moved by a multiple of it.
+fn repeated(data_type: DataType, count: usize, element: impl Fn(usize) -> Vec<u8>) -> Vec<u8> {
+    const PERIOD: usize = 65_521;
+    let period: Vec<u8> = (0..count.min(PERIOD)).flat_map(element).collect();
+    let mut bytes = period.repeat(count.div_ceil(PERIOD));
+    bytes.truncate(count * data_type.size_bytes());
+    bytes
 }
 
 /// What every rank must hold after an all-reduce over `ranks` ranks.
 pub fn expected(data_type: DataType, op: ReduceOp, ranks: usize, count: usize) -> Vec<u8> {
-    (0..count).flat_map(|index| element(data_type, op, ranks, index)).collect()
+    repeated(data_type, count, |index| element(data_type, op, ranks, index))
 }
 
 fn element(data_type: DataType, op: ReduceOp, ranks: usize, index: usize) -> Vec<u8> {
     // Integers go through the type's own range first, so that unsigned minima are right.
     let inputs = (0..ranks).map(|rank| {
-        let value = value(op, rank, index);
+        let value = value(data_type, op, rank, index);
         in_range(data_type, if op == ReduceOp::PreMulSum { value * scalar(rank) } else { value })
     });
     let whole = match op {
@@ -68,6 +80,8 @@ fn encode_wide(data_type: DataType, value: i128) -> Vec<u8> {
         DataType::I64 | DataType::U64 => (value as u64).to_ne_bytes().to_vec(),
         DataType::F16 => f16::from_f32(value as f32).to_ne_bytes().to_vec(),
         DataType::BF16 => bf16::from_f32(value as f32).to_ne_bytes().to_vec(),
+        DataType::F8E4M3 => vec![F8E4M3::from_f32(value as f32).to_bits()],
+        DataType::F8E5M2 => vec![F8E5M2::from_f32(value as f32).to_bits()],
         DataType::F32 => (value as f32).to_ne_bytes().to_vec(),
         DataType::F64 => (value as f64).to_ne_bytes().to_vec(),
     }
@@ -86,6 +100,8 @@ fn average(data_type: DataType, sum: i128, ranks: usize) -> Vec<u8> {
         DataType::U64 => encode_wide(data_type, i128::from(sum as u64) / by),
         DataType::F16 => f16::from_f32(sum as f32 / ranks as f32).to_ne_bytes().to_vec(),
         DataType::BF16 => bf16::from_f32(sum as f32 / ranks as f32).to_ne_bytes().to_vec(),
+        DataType::F8E4M3 => vec![F8E4M3::from_f32(sum as f32 / ranks as f32).to_bits()],
+        DataType::F8E5M2 => vec![F8E5M2::from_f32(sum as f32 / ranks as f32).to_bits()],
         DataType::F32 => (sum as f32 / ranks as f32).to_ne_bytes().to_vec(),
         DataType::F64 => (sum as f64 / ranks as f64).to_ne_bytes().to_vec(),
     }

@@ -58,7 +58,7 @@ impl From<ringdove::UniqueId> for UniqueId {
     }
 }
 
-/// The type with NCCL's number, if ringdove has it: fp8 is *planned*.
+/// The type with NCCL's number.
 pub fn data_type(number: c_int) -> Option<DataType> {
     Some(match number {
         0 => DataType::I8,
@@ -71,6 +71,8 @@ pub fn data_type(number: c_int) -> Option<DataType> {
         7 => DataType::F32,
         8 => DataType::F64,
         9 => DataType::BF16,
+        10 => DataType::F8E4M3,
+        11 => DataType::F8E5M2,
         _ => return None,
     })
 }

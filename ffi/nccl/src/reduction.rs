@@ -1,6 +1,7 @@
 //! Reductions by number: NCCL's own, and those that users define with a scalar.
 
 use crate::result::{Failure, Result};
+use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 use ringdove::{DataType, ReduceOp, Reduction, Scalar};
 use std::ffi::c_int;
@@ -98,6 +99,8 @@ pub fn scalar(data_type: DataType, word: u64) -> Scalar {
         DataType::I64 | DataType::U64 => Scalar::Integer(word as i64),
         DataType::F16 => Scalar::Float(f16::from_bits(word as u16).into()),
         DataType::BF16 => Scalar::Float(bf16::from_bits(word as u16).into()),
+        DataType::F8E4M3 => Scalar::Float(F8E4M3::from_bits(word as u8).into()),
+        DataType::F8E5M2 => Scalar::Float(F8E5M2::from_bits(word as u8).into()),
         DataType::F32 => Scalar::Float(f32::from_bits(word as u32).into()),
         DataType::F64 => Scalar::Float(f64::from_bits(word)),
     }
@@ -138,6 +141,8 @@ mod tests {
         assert_eq!(scalar(DataType::U8, 0xff), Scalar::Integer(255));
         assert_eq!(scalar(DataType::F32, 1.5f32.to_bits().into()), Scalar::Float(1.5));
         assert_eq!(scalar(DataType::BF16, 0x3fc0), Scalar::Float(1.5));
+        assert_eq!(scalar(DataType::F8E4M3, 0x3c), Scalar::Float(1.5));
+        assert_eq!(scalar(DataType::F8E5M2, 0x3e), Scalar::Float(1.5));
         assert_eq!(scalar(DataType::F64, 0.1f64.to_bits()), Scalar::Float(0.1));
     }
 }

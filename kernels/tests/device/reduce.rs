@@ -81,6 +81,60 @@ macro_rules! float_model {
     }};
 }
 
+/// All values of an 8-bit float, by its definition: a sign, `exponent` bits, the rest mantissa.
+struct ByteFloat {
+    mantissa_bits: i32,
+    bias: i32,
+    /// The largest code of a finite number.
+    finite_max: u8,
+    infinity: Option<u8>,
+}
+
+impl ByteFloat {
+    fn of(data_type: DataType) -> Self {
+        match data_type {
+            DataType::F8E4M3 => {
+                Self { mantissa_bits: 3, bias: 7, finite_max: 0x7e, infinity: None }
+            }
+            DataType::F8E5M2 => {
+                Self { mantissa_bits: 2, bias: 15, finite_max: 0x7b, infinity: Some(0x7c) }
+            }
+            other => unreachable!("{other:?} has more than 8 bits, or is no float"),
+        }
+    }
+
+    fn value(&self, code: u8) -> f32 {
+        let magnitude = code & 0x7f;
+        let exponent = i32::from(magnitude >> self.mantissa_bits);
+        let mantissa = f32::from(magnitude) / 2f32.powi(self.mantissa_bits) - exponent as f32;
+        let absolute = match exponent {
+            _ if Some(magnitude) == self.infinity => f32::INFINITY,
+            _ if magnitude > self.finite_max => f32::NAN,
+            0 => mantissa * 2f32.powi(1 - self.bias),
+            _ => (1.0 + mantissa) * 2f32.powi(exponent - self.bias),
+        };
+        if code & 0x80 == 0 { absolute } else { -absolute }
+    }
+
+    /// The code of the nearest finite number; of two that are as near, the even one.
+    fn nearest(&self, value: f32) -> u8 {
+        if value.is_nan() {
+            return 0x7f;
+        }
+        let target = f64::from(value.abs());
+        let distance = |code: u8| (f64::from(self.value(code)) - target).abs();
+        let magnitude = if target.is_infinite() {
+            self.finite_max
+        } else {
+            let codes = 0..=self.finite_max;
+            let order =
+                |a: &u8, b: &u8| distance(*a).total_cmp(&distance(*b)).then((a & 1).cmp(&(b & 1)));
+            codes.min_by(order).unwrap()
+        };
+        if value.is_sign_negative() { magnitude | 0x80 } else { magnitude }
+    }
+}
+
 /// One element, as bits.
 fn model(data_type: DataType, rule: Rule, a: u64, b: u64, scalar: u64) -> u64 {
     let count = RANK_COUNT as f32;
@@ -100,6 +154,11 @@ fn model(data_type: DataType, rule: Rule, a: u64, b: u64, scalar: u64) -> u64 {
             let (a, b) = (bf16::from_bits(a as u16).to_f32(), bf16::from_bits(b as u16).to_f32());
             bf16::from_f32(float_model!(rule, a, b, factor, count)).to_bits().into()
         }
+        DataType::F8E4M3 | DataType::F8E5M2 => {
+            let values = ByteFloat::of(data_type);
+            let (a, b) = (values.value(a as u8), values.value(b as u8));
+            values.nearest(float_model!(rule, a, b, factor, count)).into()
+        }
         DataType::F32 => {
             let (a, b) = (f32::from_bits(a as u32), f32::from_bits(b as u32));
             float_model!(rule, a, b, factor, count).to_bits().into()
@@ -117,6 +176,9 @@ fn float_format(data_type: DataType) -> Option<(u64, u64)> {
     match data_type {
         DataType::F16 => Some((0x8000, 0x7c00)),
         DataType::BF16 => Some((0x8000, 0x7f80)),
+        // It has no infinity; what is above the largest number is not a number.
+        DataType::F8E4M3 => Some((0x80, 0x7e)),
+        DataType::F8E5M2 => Some((0x80, 0x7c)),
         DataType::F32 => Some((0x8000_0000, 0x7f80_0000)),
         DataType::F64 => Some((1 << 63, 0x7ff0 << 48)),
         _ => None,
@@ -260,5 +322,6 @@ macro_rules! for_each_type {
 
 for_each_type! {
     i8_elements I8, u8_elements U8, i32_elements I32, u32_elements U32, i64_elements I64,
-    u64_elements U64, f16_elements F16, f32_elements F32, f64_elements F64, bf16_elements BF16
+    u64_elements U64, f16_elements F16, f32_elements F32, f64_elements F64, bf16_elements BF16,
+    f8e4m3_elements F8E4M3, f8e5m2_elements F8E5M2
 }

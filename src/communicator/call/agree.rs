@@ -93,6 +93,8 @@ fn data_type_name(data_type: DataType) -> &'static str {
         DataType::F32 => "f32",
         DataType::F64 => "f64",
         DataType::BF16 => "bf16",
+        DataType::F8E4M3 => "f8e4m3",
+        DataType::F8E5M2 => "f8e5m2",
     }
 }
 

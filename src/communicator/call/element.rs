@@ -32,6 +32,8 @@ elements! {
     f64 => F64,
     half::f16 => F16,
     half::bf16 => BF16,
+    float8::F8E4M3 => F8E4M3,
+    float8::F8E5M2 => F8E5M2,
 }
 
 /// The factor of [`ReduceOp::PreMulSum`].

@@ -43,7 +43,8 @@ pub struct Arguments {
     /// Check every element of this many further runs; 0 checks nothing
     #[arg(short = 'c', long = "check", value_name = "COUNT", default_value_t = 1)]
     pub check: usize,
-    /// int8, uint8, int32, uint32, int64, uint64, half, float, double, bfloat16 or all
+    /// int8, uint8, int32, uint32, int64, uint64, half, float, double, bfloat16,
+    /// f8e4m3, f8e5m2 or all
     #[arg(short = 'd', long = "datatype", value_name = "TYPE", default_value = "float",
         value_parser = parse_types)]
     pub data_types: Types,
@@ -94,7 +95,7 @@ pub struct Types(pub Vec<DataType>);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reductions(pub Vec<ReduceOp>);
 
-const TYPE_NAMES: [(&str, DataType); 10] = [
+const TYPE_NAMES: [(&str, DataType); 12] = [
     ("int8", DataType::I8),
     ("uint8", DataType::U8),
     ("int32", DataType::I32),
@@ -105,6 +106,8 @@ const TYPE_NAMES: [(&str, DataType); 10] = [
     ("float", DataType::F32),
     ("double", DataType::F64),
     ("bfloat16", DataType::BF16),
+    ("f8e4m3", DataType::F8E4M3),
+    ("f8e5m2", DataType::F8E5M2),
 ];
 
 const REDUCTION_NAMES: [(&str, ReduceOp); 6] = [

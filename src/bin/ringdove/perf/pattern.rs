@@ -21,14 +21,17 @@
 //! the speed of memory copies, whatever the type.
 
 use super::backend::{Collective, DataType, ReduceOp};
+use float8::{F8E4M3, F8E5M2};
 use half::{bf16, f16};
 
 /// The pattern repeats after this many elements; a prime.
 pub const PERIOD: usize = 262_147;
 /// The most ranks for which the results are exact in every type.
 pub const RANKS_MAX: usize = 256;
-/// Ranks beyond this one contribute only a sign to float products.
-const PRODUCT_RANKS_MAX: usize = 12;
+/// Ranks beyond this one contribute only a sign to float products: 448 is the largest 8-bit one.
+const PRODUCT_RANKS_MAX: usize = 8;
+/// The largest [`scalar`].
+const SCALAR_MAX: u64 = 3;
 
 /// One set of inputs.
 #[derive(Clone, Copy, Debug)]
@@ -66,6 +69,8 @@ fn exact_integer_max(data_type: DataType) -> u64 {
     match data_type {
         DataType::F16 => 1 << 11,
         DataType::BF16 => 1 << 8,
+        DataType::F8E4M3 => 1 << 4,
+        DataType::F8E5M2 => 1 << 3,
         DataType::F32 => 1 << 24,
         _ => 1 << 53,
     }
@@ -144,22 +149,33 @@ impl Pattern {
 
     fn float_input(&self, rank: usize, index: u64, hash: u64) -> f64 {
         let limit = exact_integer_max(self.data_type);
-        let share = limit / self.rank_count as u64;
         let value = match self.reduction {
-            ReduceOp::Sum => symmetric(hash, share),
-            // Of many ranks, those behind contribute nothing: the sum has to stay exact.
-            ReduceOp::PreMulSum if rank as u64 >= limit / 3 => 0,
-            ReduceOp::PreMulSum => symmetric(hash, (share / 3).max(1)),
+            ReduceOp::Sum => self.summand(rank, index, hash, limit),
+            ReduceOp::PreMulSum => self.summand(rank, index, hash, limit / SCALAR_MAX),
             ReduceOp::Min | ReduceOp::Max => symmetric(hash, limit),
-            ReduceOp::Avg => self.around_mean(rank, index, share),
+            ReduceOp::Avg => match limit / self.rank_count as u64 {
+                0 => self.around_zero(rank, index, limit),
+                share => self.around_mean(rank, index, share),
+            },
             ReduceOp::Prod => return power_of_two(rank, hash),
         };
         value as f64
     }
 
+    /// A whole number, so that no sum of them exceeds `limit`. Where there are more ranks than
+    /// that, only some contribute to an element, others to the next.
+    fn summand(&self, rank: usize, index: u64, hash: u64, limit: u64) -> i64 {
+        let ranks = self.rank_count as u64;
+        let one_of = ranks.div_ceil(limit);
+        match (rank as u64 + index).is_multiple_of(one_of) {
+            true => symmetric(hash, limit / ranks.div_ceil(one_of)),
+            false => 0,
+        }
+    }
+
     /// The mean that `avg` must find at `index`, in `1..=share`.
     fn mean(&self, index: u64, share: u64) -> i64 {
-        1 + (self.hash(RANKS_MAX, index) % share) as i64
+        1 + (self.hash(2 * RANKS_MAX + self.rank_count, index) % share) as i64
     }
 
     /// Mean + d on even ranks, mean - d on the odd rank that follows; an even rank that is the
@@ -175,11 +191,22 @@ impl Pattern {
         if rank.is_multiple_of(2) { mean + distance } else { mean - distance }
     }
 
+    /// 1 on some even ranks and -1 on the odd ranks that follow, so that the mean is 0.
+    fn around_zero(&self, rank: usize, index: u64, limit: u64) -> i64 {
+        let (pairs, pair) = (self.rank_count / 2, rank / 2);
+        let one_of = (pairs as u64).div_ceil(limit);
+        match (pair as u64 + index).is_multiple_of(one_of) && pair < pairs {
+            true => 1 - 2 * (rank % 2) as i64,
+            false => 0,
+        }
+    }
+
     /// The reduction over all ranks.
     fn reduced(&self, index: u64) -> Number {
         if self.data_type.is_float() && self.reduction == ReduceOp::Avg {
             let share = exact_integer_max(self.data_type) / self.rank_count as u64;
-            return Number::Float(self.mean(index, share) as f64);
+            let mean = if share == 0 { 0 } else { self.mean(index, share) };
+            return Number::Float(mean as f64);
         }
         let inputs = (0..self.rank_count).map(|rank| (rank, self.input(rank, index)));
         if self.data_type.is_float() {
@@ -247,6 +274,12 @@ fn write_number(bytes: &mut Vec<u8>, data_type: DataType, number: Number) {
         }
         (Number::Float(value), DataType::BF16) => {
             bytes.extend_from_slice(&bf16::from_f64(value).to_le_bytes());
+        }
+        (Number::Float(value), DataType::F8E4M3) => {
+            bytes.push(F8E4M3::from_f64(value).to_bits());
+        }
+        (Number::Float(value), DataType::F8E5M2) => {
+            bytes.push(F8E5M2::from_f64(value).to_bits());
         }
         (Number::Float(value), DataType::F32) => {
             bytes.extend_from_slice(&(value as f32).to_le_bytes());

@@ -47,6 +47,8 @@ float! {
     f64, f64, |value| value, |value| value;
     f16, f32, f16::to_f32, f16::from_f32;
     bf16, f32, bf16::to_f32, bf16::from_f32;
+    F8E4M3, f32, |value: F8E4M3| value.to_f32(), F8E4M3::from_f32;
+    F8E5M2, f32, |value: F8E5M2| value.to_f32(), F8E5M2::from_f32;
 }
 
 const ELEMENTS: usize = 150;
@@ -104,6 +106,8 @@ fn expected_values_are_those_of_every_order_of_combining() {
             assert_exact::<f32>(all_reduce(DataType::F32, reduction, rank_count));
             assert_exact::<f64>(all_reduce(DataType::F64, reduction, rank_count));
             assert_exact::<bf16>(all_reduce(DataType::BF16, reduction, rank_count));
+            assert_exact::<F8E4M3>(all_reduce(DataType::F8E4M3, reduction, rank_count));
+            assert_exact::<F8E5M2>(all_reduce(DataType::F8E5M2, reduction, rank_count));
         }
     }
 }
