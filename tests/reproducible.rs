@@ -248,9 +248,9 @@ fn registered_buffers_change_no_bit() {
             rank.all_reduce_bytes_in_place(case.data_type, &mut buffer, case.op, stream).unwrap();
         }
         world.finish();
-        for buffer in &buffers {
-            let buffer = buffer.slice(..);
-            let seen = buffer.stream().clone_dtoh(&buffer).unwrap();
+        for (buffer, stream) in buffers.iter().zip(&world.streams) {
+            let seen = stream.clone_dtoh(&buffer.as_view()).unwrap();
+            stream.synchronize().unwrap();
             assert_eq!(first_difference(case.data_type, &seen, &case.reference()), None);
         }
     });

@@ -18,12 +18,12 @@
 //! its share. Each rank sends and receives as much as in a ring, and, where there are `k` groups,
 //! `k / (k - 1)` times as much between groups.
 //!
-//! The data is cut round-major: in round `r`, block `b` handles a chunk for each place, of `k *
-//! slices` pieces. While a chunk's first pieces go around, the others follow. Of a reduce-scatter,
-//! a chunk's pieces are those of the parts of the ranks that own it, in the order of groups.
+//! The data is cut round-major: in round `r`, block `b` handles a chunk for each place, of `slices`
+//! pieces. While a chunk's first pieces go around, the others follow. Of a reduce-scatter, a chunk's
+//! pieces are those of the parts of the ranks that own it, in the order of groups.
 //!
-//! A chunk's last partial sums wait in slots until group 0 has sent its own: `k` lanes hold half of
-//! their slots each. A reduce has one group, or groups of one rank.
+//! Complete pieces wait in slots until group 0 has sent all of its own, so a chunk has no more than
+//! the slots of `k` lanes hold; selection takes half. A reduce has one group, or groups of one rank.
 
 use super::builder::{SlotHop, SlotReceiver, SlotSender, at, copy};
 use super::{BlockProgram, Buffer, Choice, Collective, Modifiers, Op, Operand, Range, RankProgram};
@@ -81,7 +81,10 @@ impl Layout<'_> {
 
     /// Pieces of a chunk.
     fn pieces(&self) -> u32 {
-        self.groups() * self.choice.slices
+        match self.collective() {
+            Collective::ReduceScatter => self.groups() * self.choice.slices,
+            _ => self.choice.slices,
+        }
     }
 
     /// Piece `number` of the chunk of `place`.

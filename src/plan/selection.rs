@@ -190,9 +190,10 @@ impl Choice {
             (Algorithm::Exchange | Algorithm::Star | Algorithm::Tree | Algorithm::Doubling, _) => {
                 u64::from(self.slices)
             }
-            (Algorithm::Copy | Algorithm::Dissemination, _)
-            | (_, Collective::AllReduce)
-            | (Algorithm::InRankOrder, Collective::Reduce { .. }) => {
+            (Algorithm::InRankOrder, Collective::AllReduce | Collective::Reduce { .. }) => {
+                u64::from(self.blocks) * u64::from(self.group_ranks) * u64::from(self.slices)
+            }
+            (Algorithm::Copy | Algorithm::Dissemination, _) | (_, Collective::AllReduce) => {
                 u64::from(self.blocks) * u64::from(self.request.rank_count) * u64::from(self.slices)
             }
             _ => u64::from(self.blocks) * u64::from(self.slices),

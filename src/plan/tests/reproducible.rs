@@ -101,13 +101,16 @@ fn every_plan_that_selection_takes_computes_the_same_expression() {
     let seed = 0x5eed_0012;
     println!("seed {seed:#x}");
     let mut random = fastrand::Rng::with_seed(seed);
-    // One element; LL messages end at 4 KiB; rows of the table; few hops end at 512 KiB.
-    let all = [8, 24, 4096, 4104, (32 << 10) + 8, (256 << 10) + 8, 512 << 10, (512 << 10) + 8];
+    // One element; LL messages end at 4 KiB; rows of the table; the end of few hops comes for each.
+    let all = [8, 24, 4096, 4104, (32 << 10) + 8, (256 << 10) + 8, (512 << 10) + 8];
+    let many = [8, 4104, (512 << 10) + 8];
+    let pair_slots: [u32; 3] = [512, 4096, 16 << 10];
     for rank_count in (1..=17).chain([32, 64]) {
-        let sizes =
-            if rank_count > 17 { [8, 4104, 512 << 10, (512 << 10) + 8].as_slice() } else { &all };
+        let sizes = if rank_count > 17 { many.as_slice() } else { &all };
+        let pair_slot_bytes = pair_slots[random.usize(..pair_slots.len())];
+        let few_hops = u64::from(pair_slot_bytes * rank_count);
         for collective in reductions(rank_count) {
-            for &bytes in sizes {
+            for &bytes in sizes.iter().chain(&[few_hops, few_hops + 8]) {
                 let divisors = (1..=rank_count).filter(|it| rank_count.is_multiple_of(*it));
                 let divisors: Vec<u32> = divisors.chain([0]).collect();
                 let request = CollectiveRequest {
@@ -118,7 +121,7 @@ fn every_plan_that_selection_takes_computes_the_same_expression() {
                 };
                 let limits = Limits {
                     blocks_max: random.u32(1..=4),
-                    pair_slot_bytes: [512, 4096, 16 << 10][random.usize(..3)],
+                    pair_slot_bytes,
                     slot_count: 2 << random.u32(..3),
                     low_latency_bytes: [0, 4096][random.usize(..2)],
                     ranks_per_node: divisors[random.usize(..divisors.len())],
@@ -144,6 +147,9 @@ fn in_groups(
     choice.group_ranks = group_ranks;
     choice.blocks = limits.blocks_max;
     choice.slices = 2.min(limits.slot_count / 2);
+    if request.collective != Collective::ReduceScatter {
+        choice.slices *= request.rank_count / group_ranks;
+    }
     choice.slots = limits.slots();
     choice.set_blocks(limits);
     choice.set_slice_bytes(slice_bytes);
@@ -313,17 +319,19 @@ fn plans_that_are_not_asked_to_compute_something_else() {
 #[test]
 fn groups_are_chosen_as_documented() {
     for (rank_count, ranks_per_node, kib, group_ranks) in [
-        (8, 0, 512, 8),
-        (8, 0, 513, 1),
+        (4, 0, 512, 4),
+        (4, 0, 513, 1),
+        (8, 0, 1024, 8),
+        (8, 0, 1025, 1),
         (17, 0, 4, 17),
-        (16, 8, 512, 16),
-        (16, 8, 513, 8),
-        (64, 8, 4, 8),
-        (64, 8, 4096, 8),
+        (16, 8, 2048, 16),
+        (16, 8, 2049, 8),
+        (64, 8, 4, 16),
+        (64, 8, 9000, 8),
         (64, 0, 4, 16),
-        (64, 0, 4096, 1),
+        (64, 0, 9000, 1),
         (19, 0, 4, 1),
-        (64, 32, 4096, 16),
+        (64, 32, 9000, 16),
         (100, 1, 4, 10),
     ] {
         let limits = Limits { ranks_per_node, ..reproducible(128 << 10) };
