@@ -10,7 +10,10 @@ use half::{bf16, f16};
 use hardware::data::first_difference;
 use hardware::engines::on_engines;
 use hardware::perf::on_real_hardware;
-use hardware::{World, download, on_machine, on_processes_with, settings, try_join_with, upload};
+use hardware::{
+    FOLDER, World, download, on_machine, on_processes_env, on_processes_with, settings,
+    try_join_with, upload, wait_for_all,
+};
 use ringdove::{
     Collective, CollectiveSpec, Communicator, DataType, ReduceOp, Reduction, Scalar, Settings,
 };
@@ -259,14 +262,17 @@ fn registered_buffers_change_no_bit() {
 /// Runs on `machine`, in so many processes of so many ranks each.
 fn on_nodes(machine: &str, (processes, ranks): (u32, u32)) {
     if std::env::var_os("RINGDOVE_TEST_INSIDE").is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let variables = [(FOLDER, folder.path().to_str().unwrap())];
         let elsewhere = |_| unreachable!("it runs elsewhere");
-        return on_processes_with(machine, &[], (processes, ranks), elsewhere);
+        return on_processes_env(machine, &[], &variables, (processes, ranks), elsewhere);
     }
     let communicators = try_join_with(ranks, asked()).unwrap();
     assert_eq!(communicators[0].rank_count() as usize, RANKS);
     let ranks = Ranks::new(&communicators);
     [CASES[0], CASES[1], CASES[2]].into_iter().for_each(|case| ranks.check(case));
     communicators.iter().for_each(|rank| rank.finalize().unwrap());
+    wait_for_all(&communicators);
 }
 
 #[test]
