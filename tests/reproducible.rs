@@ -289,7 +289,8 @@ fn four_nodes_change_no_bit() {
     }
 }
 
-/// If this fails, the tests above cannot fail: sums are the same whether they are asked to be or not.
+/// If this fails, the tests above cannot fail: sums are the same whether they are asked to be or
+/// not.
 #[test]
 fn without_the_setting_sizes_change_bits() {
     on_machine("pcie4", || {

@@ -35,6 +35,8 @@
 //! Exchange and star take one hop; Bruck's, tree and dissemination `log2(n)`; in ring and chain
 //! each rank sends as much as it receives. Between nodes the same plans serve.
 //!
+//! Reductions that have to be reproducible go other ways: `selection/reproducible.rs` names them.
+//!
 //! Blocks are bounded by `Limits::blocks_max`, slices by half of the slots. These rows, and the
 //! sizes below, come from reasoning (a message wants the fewest hops and barriers when it is small,
 //! and at least two slices in flight when it is large), not from a measurement on hardware.

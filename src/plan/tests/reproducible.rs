@@ -107,7 +107,10 @@ fn every_plan_that_selection_takes_computes_the_same_expression() {
     let pair_slots: [u32; 3] = [512, 4096, 16 << 10];
     for rank_count in (1..=17).chain([32, 64]) {
         let sizes = if rank_count > 17 { many.as_slice() } else { &all };
-        let pair_slot_bytes = pair_slots[random.usize(..pair_slots.len())];
+        let pair_slot_bytes = match rank_count > 17 {
+            true => 4096,
+            false => pair_slots[random.usize(..pair_slots.len())],
+        };
         let few_hops = u64::from(pair_slot_bytes * rank_count);
         for collective in reductions(rank_count) {
             for &bytes in sizes.iter().chain(&[few_hops, few_hops + 8]) {
@@ -173,10 +176,10 @@ fn every_division_into_groups_is_proved_and_computes_the_same_expression() {
     let seed = 0x5eed_0013;
     println!("seed {seed:#x}");
     let mut random = fastrand::Rng::with_seed(seed);
-    for rank_count in (2..=12).chain([16, 17]) {
+    for rank_count in (2..=9).chain([12, 16]) {
         for collective in reductions(rank_count) {
             for slot_count in [2, [4, 8][random.usize(..2)]] {
-                let bytes = 8 * random.u64(1..12 * u64::from(rank_count));
+                let bytes = 8 * random.u64(1..6 * u64::from(rank_count));
                 let request = CollectiveRequest {
                     reduce_op: ReduceOp::ALL[random.usize(..ReduceOp::ALL.len())],
                     in_place: random.bool(),
