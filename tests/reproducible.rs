@@ -86,8 +86,8 @@ impl Case {
         }
     }
 
-    /// The result: each input scaled and rounded, added in the order of ranks, each sum rounded, the
-    /// last one after it was divided.
+    /// The result: each input scaled and rounded, added in the order of ranks, each sum rounded,
+    /// the last one after it was divided.
     fn reference(&self) -> Vec<u8> {
         let inputs: Vec<_> = (0..RANKS).map(|rank| self.values(rank)).collect();
         let scaled = |rank: usize, index: usize| match self.op {

@@ -23,8 +23,8 @@ pub(super) enum Algebra {
     Expressions,
 }
 
-/// The fingerprint of a node of an expression: two that are not built alike have the same one in one
-/// of 2^64 cases.
+/// The fingerprint of a node of an expression: two that are not built alike have the same one in
+/// one of 2^64 cases.
 pub(super) fn node(kind: u64, a: u64, b: u64) -> u64 {
     let mix = |mut value: u64| {
         // The finalizer of SplitMix64.

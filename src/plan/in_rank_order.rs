@@ -19,11 +19,12 @@
 //! `k / (k - 1)` times as much between groups.
 //!
 //! The data is cut round-major: in round `r`, block `b` handles a chunk for each place, of `slices`
-//! pieces. While a chunk's first pieces go around, the others follow. Of a reduce-scatter, a chunk's
-//! pieces are those of the parts of the ranks that own it, in the order of groups.
+//! pieces. While a chunk's first pieces go around, the others follow. Of a reduce-scatter, a
+//! chunk's pieces are those of the parts of the ranks that own it, in the order of groups.
 //!
 //! Complete pieces wait in slots until group 0 has sent all of its own, so a chunk has no more than
-//! the slots of `k` lanes hold; selection takes half. A reduce has one group, or groups of one rank.
+//! the slots of `k` lanes hold; selection takes half. A reduce has one group, or groups of one
+//! rank.
 
 use super::builder::{SlotHop, SlotReceiver, SlotSender, at, copy};
 use super::{BlockProgram, Buffer, Choice, Collective, Modifiers, Op, Operand, Range, RankProgram};

@@ -1,5 +1,5 @@
-//! Which plans reductions get whose results have to be the same bits: those that add up in the order
-//! of ranks, and no others. These are all-pairs, for all-reduces in LL messages, and
+//! Which plans reductions get whose results have to be the same bits: those that add up in the
+//! order of ranks, and no others. These are all-pairs, for all-reduces in LL messages, and
 //! `in_rank_order`, whose groups are chosen here:
 //!
 //! | ranks    | nodes             | few bytes               | more                         |

@@ -1,7 +1,7 @@
 //! Reductions that are reproducible: every element of every rank is computed by one expression,
 //! which depends on the number of ranks and the reduction alone. Plans run on host memory, with
-//! elements that are fingerprints of expressions: an input of a rank, scaled, added, finished, where
-//! each node of the expression is rounded once.
+//! elements that are fingerprints of expressions: an input of a rank, scaled, added, finished,
+//! where each node of the expression is rounded once.
 
 use super::super::host::{kinds, node};
 use super::super::verify::check_ops;
