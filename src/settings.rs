@@ -112,6 +112,11 @@ settings! {
         }),
         "the largest all-reduce, of up to 8 ranks, that uses low-latency (LL) messages: a \
          multiple of 16 up to 262144; 0: none";
+    reproducible: bool = "RINGDOVE_REPRODUCIBLE", "false",
+        |value| value.switch(),
+        "`true`: each element of a reduction has the same bits whatever the count, plan, node or \
+         run, for one number of ranks, at the price that the README names; `false`: the fastest \
+         plan is taken; the same on every rank";
     user_lanes: u32 = "RINGDOVE_USER_LANES", "0",
         |value| value.number("0 to 64", |n| (0..=64).contains(n)),
         "lanes from each rank to each other for users' kernels, see `Communicator::device_handle` \
@@ -291,6 +296,7 @@ mod tests {
             ("RINGDOVE_PROXY_CPUS", "1,x"),
             ("RINGDOVE_PROXY_CPUS", "0,1024"),
             ("RINGDOVE_BLOCKS", "0"),
+            ("RINGDOVE_REPRODUCIBLE", "maybe"),
             ("RINGDOVE_ADAPTER", "mlx5_0:x"),
             ("RINGDOVE_GID_INDEX", "256"),
             ("RINGDOVE_ENGINE", "fpga"),
@@ -311,6 +317,8 @@ mod tests {
     fn values_override_defaults() {
         assert_eq!(with("RINGDOVE_PROXY_CPUS", "0, 1").unwrap().proxy_cpus, [0, 1]);
         assert_eq!(with("RINGDOVE_BLOCKS", "2").unwrap().blocks_max, 2);
+        assert!(with("RINGDOVE_REPRODUCIBLE", "true").unwrap().reproducible);
+        assert!(!with("RINGDOVE_REPRODUCIBLE", "0").unwrap().reproducible);
         assert_eq!(with("RINGDOVE_ENGINE", "device").unwrap().engine, EngineKind::Device);
         let engines = with("RINGDOVE_ENGINE_DEVICE", "0000:3B:00.0, 0000:af:00.1").unwrap();
         assert_eq!(engines.engine_devices, ["0000:3b:00.0", "0000:af:00.1"]);

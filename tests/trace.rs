@@ -120,6 +120,7 @@ impl Case {
             slot_count: settings.slot_count,
             low_latency_bytes: if is_far { 0 } else { self.low_latency_bytes },
             ranks_per_node: if is_far { self.gpus } else { 0 },
+            reproducible: false,
         };
         Draft::new(Pattern::Selected, &request, &limits).expect("a plan")
     }

@@ -5,6 +5,7 @@ use super::{
     BlockProgram, Buffer, Choice, Lane, LaneEnd, LaneKind, Modifiers, Op, Operand, PortIndex,
     Range, Segment, Side,
 };
+use std::cell::Cell;
 
 impl Choice {
     /// What block `block` handles in a round, slice by slice: see [`Choice::slice`].
@@ -93,6 +94,8 @@ pub(super) struct SlotSender {
     port: PortIndex,
     slot_count: u32,
     sent: u32,
+    /// Messages whose slots are known to be free.
+    claimed: Cell<u32>,
     forwarded: u32,
     /// Forwarded messages that the engine is known to have read.
     read: u32,
@@ -100,14 +103,17 @@ pub(super) struct SlotSender {
 
 impl SlotSender {
     pub(super) fn new(port: PortIndex, slot_count: u32) -> Self {
-        Self { port, slot_count, sent: 0, forwarded: 0, read: 0 }
+        Self { port, slot_count, sent: 0, claimed: Cell::new(0), forwarded: 0, read: 0 }
     }
 
-    /// Waits until the next message's slot is free, and names it. The message that used the slot
-    /// before must have been credited: its receiver has read it, so the engine has left both ends.
+    /// Waits until the next message's slot is free, once, and names it. The message that used the
+    /// slot before must have been credited: its receiver has read it, so the engine has left both
+    /// ends.
     pub(super) fn claim(&self, ops: &mut Vec<Op>) -> Operand {
-        let value = i64::from(self.sent) + 1 - i64::from(self.slot_count);
-        ops.push(Op::WaitSignal { port: self.port, value });
+        if self.claimed.replace(self.sent + 1) <= self.sent {
+            let value = i64::from(self.sent) + 1 - i64::from(self.slot_count);
+            ops.push(Op::WaitSignal { port: self.port, value });
+        }
         Operand::Slot { port: self.port, message: self.sent, offset: 0 }
     }
 

@@ -13,13 +13,52 @@ use ringdove_kernels::op::{
 };
 use std::collections::VecDeque;
 
-/// How elements combine: unsigned integers of `bytes` bytes.
+/// What elements are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Algebra {
+    /// Unsigned integers, which wrap.
+    Integers,
+    /// Fingerprints of the expression by which an element was computed, of 8 bytes each: what is
+    /// rounded once is one node of it. Operands of a sum are not exchanged, nor terms regrouped.
+    Expressions,
+}
+
+/// The fingerprint of a node of an expression: two that are not built alike have the same one in
+/// one of 2^64 cases.
+pub(super) fn node(kind: u64, a: u64, b: u64) -> u64 {
+    let mix = |mut value: u64| {
+        // The finalizer of SplitMix64.
+        value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        value = (value ^ value >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        value ^ value >> 31
+    };
+    mix(mix(mix(kind.wrapping_add(0x9e37_79b9_7f4a_7c15)) ^ a).wrapping_add(1) ^ b)
+}
+
+/// Kinds of nodes.
+pub(super) mod kinds {
+    /// `a (op) b`.
+    pub const REDUCE: u64 = 0;
+    /// Of a reduction: `b` is scaled, and not rounded in between.
+    pub const SCALED: u64 = 1;
+    /// Of a reduction: the sum is finished, and not rounded in between.
+    pub const FINISHED: u64 = 2;
+    /// `a` scaled.
+    pub const SCALE: u64 = 4;
+    /// `a` finished.
+    pub const FINISH: u64 = 5;
+    /// An element of an input: rank and offset.
+    pub const INPUT: u64 = 6;
+}
+
+/// How elements combine.
 #[derive(Clone, Copy)]
 pub(super) struct Element {
     pub(super) bytes: usize,
     pub(super) reduce_op: ReduceOp,
     pub(super) scalar: u64,
     pub(super) rank_count: u64,
+    pub(super) algebra: Algebra,
 }
 
 impl Element {
@@ -34,14 +73,31 @@ impl Element {
     }
 
     pub(super) fn scale(&self, value: u64) -> u64 {
-        match self.reduce_op {
-            ReduceOp::PreMulSum => self.cut(value.wrapping_mul(self.scalar)),
+        match (self.reduce_op, self.algebra) {
+            (ReduceOp::PreMulSum, Algebra::Integers) => self.cut(value.wrapping_mul(self.scalar)),
+            (ReduceOp::PreMulSum, Algebra::Expressions) => node(kinds::SCALE, value, 0),
             _ => value,
         }
     }
 
     pub(super) fn finish(&self, value: u64) -> u64 {
-        if self.reduce_op == ReduceOp::Avg { value / self.rank_count } else { value }
+        match (self.reduce_op, self.algebra) {
+            (ReduceOp::Avg, Algebra::Integers) => value / self.rank_count,
+            (ReduceOp::Avg, Algebra::Expressions) => node(kinds::FINISH, value, 0),
+            _ => value,
+        }
+    }
+
+    /// What one op makes of `a` and `b`.
+    fn reduce(&self, a: u64, b: u64, scale: bool, finish: bool) -> u64 {
+        if self.algebra == Algebra::Expressions {
+            let scaled = u64::from(scale && self.reduce_op == ReduceOp::PreMulSum);
+            let finished = u64::from(finish && self.reduce_op == ReduceOp::Avg);
+            let kind = kinds::REDUCE + kinds::SCALED * scaled + kinds::FINISHED * finished;
+            return node(kind, a, b);
+        }
+        let sum = self.combine(a, if scale { self.scale(b) } else { b });
+        if finish { self.finish(sum) } else { sum }
     }
 
     pub(super) fn combine(&self, a: u64, b: u64) -> u64 {
@@ -280,8 +336,7 @@ impl Host {
                 element.map(&mut data, |number, value| {
                     let start = number * element.bytes;
                     let b = element.load(&other[start..start + element.bytes]);
-                    let sum = element.combine(value, if scale { element.scale(b) } else { b });
-                    if finish { element.finish(sum) } else { sum }
+                    element.reduce(value, b, scale, finish)
                 });
                 let to = place(&op.destination);
                 self.store(to, &data);
@@ -372,14 +427,13 @@ impl Host {
         let element = self.element;
         let finish = op.flags & flags::FINISH != 0;
         let mut sum = terms[0].clone();
-        for term in &terms[1..] {
+        let last = terms.len() - 1;
+        for (place, term) in terms.iter().enumerate().skip(1) {
             element.map(&mut sum, |number, value| {
                 let start = number * element.bytes;
-                element.combine(value, element.load(&term[start..start + element.bytes]))
+                let b = element.load(&term[start..start + element.bytes]);
+                element.reduce(value, b, false, finish && place == last)
             });
-        }
-        if finish {
-            element.map(&mut sum, |_, value| element.finish(value));
         }
         Some(sum)
     }

@@ -17,7 +17,8 @@
 //! * `piece`: messages that hold parts of several ranks; `part`: blocks with a piece for each rank
 //! * `all_reduce_all_pairs`, `all_reduce_doubling`, `all_reduce_halving`,
 //!   `all_reduce_hierarchical`, `all_reduce_ring`, `all_reduce_two_shot`, `alone`, `barrier`,
-//!   `bruck`, `chain`, `exchange`, `ring`, `send_recv`, `star`, `tree`: one file for each algorithm
+//!   `bruck`, `chain`, `exchange`, `in_rank_order`, `ring`, `send_recv`, `star`, `tree`: one file
+//!   for each algorithm
 //! * `selection`: which algorithm and which sizes, as one documented table
 //! * `verify`: the symbolic verifier
 //! * `encode`: typed ops to the bytes of [`ringdove_kernels::op`]
@@ -42,6 +43,7 @@ mod encode;
 mod exchange;
 #[cfg(test)]
 mod host;
+mod in_rank_order;
 mod part;
 mod piece;
 mod request;
@@ -136,6 +138,7 @@ fn program(choice: &Choice, rank: u32) -> RankProgram {
         Algorithm::TwoShot => part::program(choice, rank, all_reduce_two_shot::program),
         Algorithm::Tree => tree::program(choice, rank),
         Algorithm::Bruck => bruck::program(choice, rank),
+        Algorithm::InRankOrder => in_rank_order::program(choice, rank),
     }
 }
 

@@ -35,11 +35,14 @@
 //! Exchange and star take one hop; Bruck's, tree and dissemination `log2(n)`; in ring and chain
 //! each rank sends as much as it receives. Between nodes the same plans serve.
 //!
+//! Reductions that have to be reproducible go other ways: `selection/reproducible.rs` names them.
+//!
 //! Blocks are bounded by `Limits::blocks_max`, slices by half of the slots. These rows, and the
 //! sizes below, come from reasoning (a message wants the fewest hops and barriers when it is small,
 //! and at least two slices in flight when it is large), not from a measurement on hardware.
 
 mod few_hops;
+mod reproducible;
 
 use super::{Collective, CollectiveRequest, GRANULE_BYTES, Modifiers, Range, SlotShape};
 use ringdove_kernels::descriptor::LENGTH_BYTES_MAX;
@@ -107,6 +110,9 @@ pub struct Limits {
     /// Ranks of each node, where all nodes have the same number and their ranks follow one another;
     /// else 0: plans do not distinguish nodes.
     pub ranks_per_node: u32,
+    /// Each element of a reduction is computed by one expression, whatever the plan: see
+    /// [`Algorithm::InRankOrder`].
+    pub reproducible: bool,
 }
 
 /// How a request is carried out.
@@ -144,6 +150,10 @@ pub enum Algorithm {
     Tree,
     /// Parts of many ranks in each message, to distances that double, through slots.
     Bruck,
+    /// Reductions whose terms are added one by one, in the order of ranks, through slots: within
+    /// groups of ranks directly, and from group to group. The result has the same bits as that of
+    /// [`Algorithm::AllPairs`].
+    InRankOrder,
 }
 
 /// Everything that [`build`](super::build) needs.
@@ -167,6 +177,9 @@ pub struct Choice {
     pub slots: SlotShape,
     /// Ranks of each node.
     pub ranks_per_node: u32,
+    /// Ranks that exchange directly, of [`Algorithm::InRankOrder`]: they follow one another, and
+    /// their number divides that of all ranks.
+    pub group_ranks: u32,
 }
 
 impl Choice {
@@ -178,6 +191,9 @@ impl Choice {
             // Blocks divide peers among them, and no data; or there is one block.
             (Algorithm::Exchange | Algorithm::Star | Algorithm::Tree | Algorithm::Doubling, _) => {
                 u64::from(self.slices)
+            }
+            (Algorithm::InRankOrder, Collective::AllReduce | Collective::Reduce { .. }) => {
+                u64::from(self.blocks) * u64::from(self.group_ranks) * u64::from(self.slices)
             }
             (Algorithm::Copy | Algorithm::Dissemination, _) | (_, Collective::AllReduce) => {
                 u64::from(self.blocks) * u64::from(self.request.rank_count) * u64::from(self.slices)
@@ -215,7 +231,10 @@ impl Choice {
     pub(super) fn set_blocks(&mut self, limits: &Limits) {
         let ranks = self.request.rank_count;
         let peers = ranks - 1;
-        let on_ring = matches!(self.algorithm, Algorithm::RingStaged | Algorithm::Chain);
+        let on_ring = match self.algorithm {
+            Algorithm::InRankOrder => self.group_ranks == 1,
+            algorithm => matches!(algorithm, Algorithm::RingStaged | Algorithm::Chain),
+        };
         let rows_blocks = self.blocks;
         if matches!(self.algorithm, Algorithm::Halving | Algorithm::TwoShot) {
             self.slices = 1;
@@ -353,6 +372,9 @@ pub fn select(request: &CollectiveRequest, limits: &Limits) -> Result<Choice, Pl
     let divides = request.rank_count.is_multiple_of(per_node);
     require(divides, "ranks of a node", "a divisor of the number of ranks", per_node.into())?;
     Ok(match request.collective {
+        collective if limits.reproducible && collective.reduces() && request.rank_count > 1 => {
+            reproducible::choose(request, limits, per_node)
+        }
         Collective::AllReduce => all_reduce(request, limits, per_node),
         _ => other(request, limits, per_node),
     })
@@ -380,17 +402,23 @@ fn choice(
         thread_count: row.thread_count,
         slots: limits.slots(),
         ranks_per_node: per_node,
+        group_ranks: request.rank_count,
     }
+}
+
+/// Does an all-reduce go in LL messages?
+fn goes_all_pairs(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> bool {
+    // LL words are trusted on the transport inside of a node alone (R13).
+    per_node == request.rank_count
+        && limits.low_latency_bytes > 0
+        && request.rank_count <= ALL_PAIRS_RANKS_MAX
+        && request.bytes <= u64::from(limits.low_latency_bytes)
 }
 
 fn all_reduce(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Choice {
     let direct = request.registered && request.bytes >= DIRECT_BYTES_MIN;
     let spread = per_node < request.rank_count;
-    // LL words are trusted on the transport inside of a node alone (R13).
-    let all_pairs = !spread
-        && limits.low_latency_bytes > 0
-        && request.rank_count <= ALL_PAIRS_RANKS_MAX
-        && request.bytes <= u64::from(limits.low_latency_bytes);
+    let all_pairs = goes_all_pairs(request, limits, per_node);
     let rings = || match (direct, request.in_place) {
         _ if spread && per_node > 1 => Algorithm::Hierarchical,
         // A grant costs a way between nodes, and direct lanes do not follow rails.

@@ -29,6 +29,15 @@ impl Value {
         self.text.trim().parse().ok().filter(valid).ok_or_else(|| self.error(expected))
     }
 
+    /// On or off.
+    pub fn switch(self) -> Result<bool> {
+        match self.text.trim() {
+            "true" | "1" => Ok(true),
+            "false" | "0" => Ok(false),
+            _ => Err(self.error("true or false (or 1 or 0)")),
+        }
+    }
+
     /// A value; empty stands for "not set".
     pub fn optional<T: FromStr>(self, expected: &str) -> Result<Option<T>> {
         match self.text.trim() {

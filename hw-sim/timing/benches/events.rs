@@ -17,6 +17,7 @@ fn all_reduce(ranks: u32, bytes: u64) -> Vec<RankProgram> {
         pair_slot_bytes: Limits::pair_slot_bytes_max(512 << 10),
         slot_count: 4,
         ranks_per_node: 0,
+        reproducible: false,
         low_latency_bytes: 0,
     };
     programs(&draft_within(Pattern::Halving, ranks, bytes, &limits))

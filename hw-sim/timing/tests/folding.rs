@@ -36,6 +36,7 @@ impl Case {
             pair_slot_bytes: Limits::pair_slot_bytes_max(64 << 10),
             slot_count: 4,
             ranks_per_node: self.gpus as u32,
+            reproducible: false,
             low_latency_bytes: 0,
         };
         let ranks = (self.nodes * self.gpus) as u32;

@@ -155,6 +155,7 @@ fn ll_programs() -> Vec<RankProgram> {
         pair_slot_bytes: Limits::pair_slot_bytes_max(64),
         slot_count: 2,
         ranks_per_node: 0,
+        reproducible: false,
         low_latency_bytes: 64,
     };
     programs(&draft_within(Pattern::Selected, 2, 64, &limits))

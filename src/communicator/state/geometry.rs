@@ -27,6 +27,8 @@ pub(crate) struct Geometry {
     pub low_latency_bytes: u32,
     /// Lanes from each rank to each other that no collective uses.
     pub user_lanes: u32,
+    /// Reductions are computed by one expression, whatever the plan.
+    pub reproducible: bool,
     /// What drains the rings, on every rank.
     pub engine: EngineKind,
 }
@@ -146,6 +148,7 @@ impl Geometry {
                 _ => 0,
             },
             user_lanes: settings.user_lanes,
+            reproducible: settings.reproducible,
             engine: settings.engine,
         }
     }
@@ -159,6 +162,7 @@ impl Geometry {
             slot_count: self.slot_count,
             low_latency_bytes: self.low_latency_bytes,
             ranks_per_node: self.ranks_per_node(),
+            reproducible: self.reproducible,
         }
     }
 

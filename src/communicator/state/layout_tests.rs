@@ -15,6 +15,7 @@ fn geometry(rank_count: u32, nodes: Nodes, low_latency_bytes: u32) -> Geometry {
         nodes,
         low_latency_bytes,
         user_lanes: 0,
+        reproducible: false,
         engine: EngineKind::Proxy,
     }
 }

@@ -314,5 +314,6 @@ fn geometry_signature(geometry: &Geometry) -> Signature {
         ),
         ("RINGDOVE_LOW_LATENCY_BYTES", Value::Number(geometry.low_latency_bytes.into())),
         ("RINGDOVE_USER_LANES", Value::Number(geometry.user_lanes.into())),
+        ("RINGDOVE_REPRODUCIBLE", Value::Word(geometry.reproducible.to_string().into())),
     ])
 }

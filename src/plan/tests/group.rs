@@ -3,7 +3,13 @@
 use super::*;
 use proptest::prelude::*;
 
-const ELEMENT: Element = Element { bytes: 1, reduce_op: ReduceOp::Sum, scalar: 1, rank_count: 1 };
+const ELEMENT: Element = Element {
+    bytes: 1,
+    reduce_op: ReduceOp::Sum,
+    scalar: 1,
+    rank_count: 1,
+    algebra: Algebra::Integers,
+};
 
 /// Lists of transfers for a world, from (from, to, bytes) messages: each rank names them in an
 /// order of its own, but those of one pair and direction in the order of the messages.

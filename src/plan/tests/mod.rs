@@ -9,8 +9,9 @@ mod few_hops;
 mod group;
 mod hierarchical;
 mod large;
+mod reproducible;
 
-use super::host::{Element, Event, Host, HostLane, HostPort, HostRank};
+use super::host::{Algebra, Element, Event, Host, HostLane, HostPort, HostRank};
 use super::*;
 use ringdove_kernels::element::ReduceOp;
 
@@ -22,6 +23,7 @@ pub(super) fn limits(blocks_max: u32, slot_bytes: u32, slot_count: u32) -> Limit
         slot_count,
         ranks_per_node: 0,
         low_latency_bytes: 0,
+        reproducible: false,
     }
 }
 
@@ -55,6 +57,7 @@ fn element(request: &CollectiveRequest) -> Element {
         reduce_op: request.reduce_op,
         scalar: 3,
         rank_count: u64::from(request.rank_count),
+        algebra: Algebra::Integers,
     }
 }
 

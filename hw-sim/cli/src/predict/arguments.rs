@@ -104,6 +104,9 @@ pub(super) struct AllReduceArguments {
     /// Buffers are registered: engines reach them directly where the pattern allows it
     #[arg(short = 'R', long)]
     pub registered: bool,
+    /// As RINGDOVE_REPRODUCIBLE=true, which `selected` alone obeys
+    #[arg(long)]
+    pub reproducible: bool,
     /// Play every rank, also those of nodes that do the same as another at the same time
     #[arg(long)]
     pub every_rank: bool,

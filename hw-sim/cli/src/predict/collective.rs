@@ -171,6 +171,7 @@ impl Job<'_> {
                 false => 0,
             },
             ranks_per_node: if is_one_node || !is_even { 0 } else { per_node },
+            reproducible: arguments.reproducible,
         };
         Draft::new(candidate.pattern, &request, &limits)
     }

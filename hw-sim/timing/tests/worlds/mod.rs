@@ -49,6 +49,7 @@ pub fn draft(pattern: Pattern, ranks: u32, bytes: u64, blocks: u32) -> Draft {
         pair_slot_bytes: Limits::pair_slot_bytes_max(64 << 10),
         slot_count: 4,
         ranks_per_node: 0,
+        reproducible: false,
         low_latency_bytes: 0,
     };
     draft_within(pattern, ranks, bytes, &limits)
