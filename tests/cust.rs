@@ -24,7 +24,7 @@ mod outside {
             false => &["--release", "--config", "profile.release.package.ringdove.opt-level=0"],
         };
         let output = Command::new(env!("CARGO"))
-            .args(["test", "--no-run", "--package", "ringdove", "--test", "cust"])
+            .args(["build", "--package", "ringdove", "--test", "cust"])
             .args(["--example", "cust", "--no-default-features", "--features", "cust"])
             .args(profile)
             .args(["--message-format", "json-render-diagnostics", "--target-dir"])

@@ -20,6 +20,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Far above what any test takes: it turns a hang into a failure.
@@ -187,11 +188,13 @@ pub fn try_join_with(ranks: u32, settings: Settings) -> ringdove::Result<Vec<Com
 /// A folder that the processes of a test share.
 pub const FOLDER: &str = "RINGDOVE_TEST_FOLDER";
 
-/// A barrier of the program's own, as [`Communicator::finalize`] asks for: files in [`FOLDER`]. Of
-/// one communicator's ranks, once.
+/// A barrier of the program's own, as [`Communicator::finalize`] asks for: files in [`FOLDER`]. All
+/// processes of the ranks make the same calls.
 pub fn wait_for_all(communicators: &[Communicator]) {
+    static CALLS: AtomicU32 = AtomicU32::new(0);
+    let call = CALLS.fetch_add(1, Ordering::Relaxed);
     let folder = PathBuf::from(std::env::var(FOLDER).unwrap());
-    let file = |rank: u32| folder.join(format!("done-{rank}"));
+    let file = |rank: u32| folder.join(format!("done-{call}-{rank}"));
     for communicator in communicators {
         std::fs::write(file(communicator.rank()), "").unwrap();
     }
