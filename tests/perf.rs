@@ -116,7 +116,7 @@ fn every_type_and_reduction_is_right() {
             format!("perf all-reduce -g 3 -b 40008 -e 40008 -n 1 -w 0 -d all -o all {options}");
         let (status, output) = run_on("one-gpu", &line);
         assert!(status.success(), "{options}: {status}\n{output}");
-        assert_eq!(rows(&output).len(), 60, "{output}");
+        assert_eq!(rows(&output).len(), 72, "{output}");
     }
 }
 
@@ -126,7 +126,7 @@ fn send_recv_moves_every_type_unchanged() {
     let (status, output) = run_on("pcie4", line);
     assert!(status.success(), "{status}\n{output}");
     let rows = rows(&output);
-    assert_eq!(rows.len(), 20, "{output}");
+    assert_eq!(rows.len(), 24, "{output}");
     assert!(rows.iter().all(|row| row[8] == "0" && row[12] == "N/A"), "{output}");
 }
 

@@ -37,7 +37,7 @@ pub fn unsigned(what: &str, number: c_int) -> Result<u32> {
 }
 
 pub fn element(number: c_int) -> Result<DataType> {
-    let expected = "a data type from 0 (ncclInt8) to 9 (ncclBfloat16)";
+    let expected = "a data type from 0 (ncclInt8) to 11 (ncclFloat8e5m2)";
     data_type(number).ok_or_else(|| Failure::argument("datatype", expected, number))
 }
 

@@ -155,6 +155,26 @@ static void collectives(void) {
     COMPARE("empty all-reduce", 0, w_sum);
 }
 
+/* Each rank has `one` 64 times; all have `four` afterwards. */
+static void byte_floats(ncclDataType_t type, unsigned char one, unsigned char four) {
+    unsigned char *bytes = (unsigned char *)host;
+    for (int r = 0; r < RANKS; r++) {
+        CUDA(cuCtxSetCurrent(contexts[r]));
+        for (int i = 0; i < 64; i++) bytes[i] = one;
+        CUDA(cuMemcpyHtoD((CUdeviceptr)sends[r], bytes, 64));
+        CUDA(cuCtxSynchronize());
+    }
+    OK(ncclGroupStart());
+    for (int r = 0; r < RANKS; r++)
+        OK(ncclAllReduce(sends[r], receives[r], 64, type, ncclSum, comms[r], streams[r]));
+    OK(ncclGroupEnd());
+    for (int r = 0; r < RANKS; r++) {
+        download(r);
+        for (int i = 0; i < 64; i++)
+            EXPECT(bytes[i] == four, "type %d, rank %d, byte %d: %x", type, r, i, bytes[i]);
+    }
+}
+
 static void groups(void) {
     /* To the right, from the left; receives are named first. */
     fill();
@@ -195,7 +215,7 @@ static void groups(void) {
     OK(ncclGroupStart());
     OK(ncclAllReduce(sends[0], receives[0], COUNT, ncclFloat, ncclSum, comms[0], streams[0]));
     REFUSED(ncclInvalidArgument, "datatype",
-            ncclAllReduce(sends[1], receives[1], COUNT, (ncclDataType_t)10, ncclSum, comms[1], streams[1]));
+            ncclAllReduce(sends[1], receives[1], COUNT, (ncclDataType_t)99, ncclSum, comms[1], streams[1]));
     REFUSED(ncclInvalidArgument, "datatype", ncclGroupEnd());
     compare("refused group", 0, 0, w_sum);
     REFUSED(ncclInvalidUsage, "ncclGroupStart", ncclGroupEnd());
@@ -492,6 +512,8 @@ int main(void) {
         EXPECT(count == RANKS && rank == r && device == r, "%d %d %d", count, rank, device);
     }
     collectives();
+    byte_floats(ncclFloat8e4m3, 0x38, 0x48);
+    byte_floats(ncclFloat8e5m2, 0x3c, 0x44);
     groups();
     scalars();
     badly();

@@ -20,6 +20,8 @@ SAME(NCCL_VERSION(2, 8, 4), 2804);
 SAME(ncclRemoteError, 6);
 SAME(ncclInProgress, 7);
 SAME(ncclBfloat16, 9);
+SAME(ncclFloat8e4m3, 10);
+SAME(ncclFloat8e5m2, 11);
 SAME(ncclAvg, 4);
 SAME(ncclNumOps, 5);
 SAME(ncclScalarHostImmediate, 1);
