@@ -51,7 +51,7 @@ RINGDOVE_INLINE typename Type::Value apply(typename Type::Value a, typename Type
     // Signed overflow is undefined in C++; unsigned arithmetic wraps and gives the same bits.
     using Wrapping = typename Unsigned<Value>::Type;
     if constexpr (PASS == Pass::Late) {
-        return factor.template apply<Type>(a, b);
+        return factor.run(a, b);
     } else if constexpr (PASS == Pass::Sum) {
         return Value(Wrapping(a) + Wrapping(b));
     } else if constexpr (PASS == Pass::Prod) {
@@ -222,25 +222,24 @@ struct LateFactor {
     float scalar;
     float rank_count;
 
-    template <class Type>
-    RINGDOVE_INLINE float apply(float a, float b) const {
+    RINGDOVE_INLINE float run(float a, float b) const {
         switch (pass) {
             case Pass::Sum:
-                return a + b;
+                return apply<F32, Pass::Sum>(a, b, scalar);
             case Pass::Prod:
-                return a * b;
+                return apply<F32, Pass::Prod>(a, b, scalar);
             case Pass::Max:
-                return a > b || a != a ? a : b;
+                return apply<F32, Pass::Max>(a, b, scalar);
             case Pass::Min:
-                return a < b || a != a ? a : b;
+                return apply<F32, Pass::Min>(a, b, scalar);
             case Pass::ScaledSum:
-                return a + b * scalar;
+                return apply<F32, Pass::ScaledSum>(a, b, scalar);
             case Pass::AverageEnd:
-                return (a + b) / rank_count;
+                return apply<F32, Pass::AverageEnd>(a, b, rank_count);
             case Pass::Scale:
-                return a * scalar;
+                return apply<F32, Pass::Scale>(a, b, scalar);
             default:
-                return a / rank_count;
+                return apply<F32, Pass::Divide>(a, b, rank_count);
         }
     }
 };
