@@ -2,6 +2,8 @@
 //! and way of calling, on every engine; what bad input gets.
 
 mod hardware;
+#[path = "collectives/low_latency.rs"]
+mod low_latency;
 
 use cudarc::driver::{CudaSlice, CudaStream};
 use hardware::data::{expected, first_difference, input, scalar};
@@ -119,28 +121,54 @@ fn check(world: &World, case: Case) {
 }
 
 fn check_apart(world: &World, case: Case, inputs: &[Vec<u8>]) {
-    let ranks = inputs.len();
-    let sends = world.upload(inputs);
-    let size = |rank| case.parts(rank, ranks).1 * case.bytes();
-    let poison: Vec<_> = (0..ranks).map(|rank| vec![POISON; size(rank)]).collect();
-    let mut receives = world.upload(&poison);
-    for (rank, (communicator, stream)) in world.ranks().enumerate() {
-        let (sent, received) = (inputs[rank].len(), size(rank));
-        let (has_input, has_output) = case.parts(rank, ranks);
-        let send = sends[rank].slice(..sent);
-        let send = (has_input > 0).then_some(&send);
-        let mut receive = receives[rank].slice_mut(..received);
-        let receive = (has_output > 0).then_some(&mut receive);
-        let called = communicator.collective_bytes(case.spec(rank), send, receive, stream);
-        called.unwrap_or_else(|error| panic!("{case:?}, rank {rank}: {error}"));
-    }
+    let mut call = Call::new(world, case, inputs.to_vec());
+    call.start(world);
     world.finish();
-    for rank in 0..ranks {
-        let wanted = case.result(rank, inputs);
-        let seen = download(&receives[rank]);
-        compare(case, rank, &seen[..wanted.len()], &wanted);
-        let kept = download(&sends[rank]);
-        assert!(kept[..inputs[rank].len()] == inputs[rank], "{case:?}: input changed");
+    call.check();
+}
+
+/// One call out of place, and its buffers.
+struct Call {
+    case: Case,
+    inputs: Vec<Vec<u8>>,
+    sends: Vec<CudaSlice<u8>>,
+    receives: Vec<CudaSlice<u8>>,
+}
+
+impl Call {
+    fn new(world: &World, case: Case, inputs: Vec<Vec<u8>>) -> Self {
+        let ranks = inputs.len();
+        let sends = world.upload(&inputs);
+        let size = |rank| case.parts(rank, ranks).1 * case.bytes();
+        let poison: Vec<_> = (0..ranks).map(|rank| vec![POISON; size(rank)]).collect();
+        let receives = world.upload(&poison);
+        Self { case, inputs, sends, receives }
+    }
+
+    /// Calls it on all ranks.
+    fn start(&mut self, world: &World) {
+        let Self { case, inputs, sends, receives } = self;
+        for (rank, (communicator, stream)) in world.ranks().enumerate() {
+            let (has_input, has_output) = case.parts(rank, inputs.len());
+            let send = sends[rank].slice(..inputs[rank].len());
+            let send = (has_input > 0).then_some(&send);
+            let mut receive = receives[rank].slice_mut(..has_output * case.bytes());
+            let receive = (has_output > 0).then_some(&mut receive);
+            let called = communicator.collective_bytes(case.spec(rank), send, receive, stream);
+            called.unwrap_or_else(|error| panic!("{case:?}, rank {rank}: {error}"));
+        }
+    }
+
+    /// Its results, once it has ended.
+    fn check(&self) {
+        let Self { case, inputs, sends, receives } = self;
+        for rank in 0..inputs.len() {
+            let wanted = case.result(rank, inputs);
+            let seen = download(&receives[rank]);
+            compare(*case, rank, &seen[..wanted.len()], &wanted);
+            let kept = download(&sends[rank]);
+            assert!(kept[..inputs[rank].len()] == inputs[rank], "{case:?}: input changed");
+        }
     }
 }
 
@@ -176,6 +204,11 @@ fn compare(case: Case, rank: usize, seen: &[u8], wanted: &[u8]) {
     }
 }
 
+/// Small data in slots, too.
+fn without_low_latency() -> Settings {
+    Settings { low_latency_bytes: 0, ..settings() }
+}
+
 fn without_root() -> [Collective; 3] {
     [Collective::AllGather, Collective::ReduceScatter, Collective::AllToAll]
 }
@@ -199,7 +232,7 @@ fn all(root: u32) -> Vec<Collective> {
 fn every_collective_count_and_number_of_ranks() {
     on_engines("dgx1v", || {
         for ranks in [1, 2, 3, 8] {
-            let world = World::new(ranks);
+            let world = World::with(ranks, &without_low_latency());
             for count in [0, 1, 77, 9_001] {
                 for collective in all(ranks as u32 / 2) {
                     for in_place in [false, true] {
@@ -216,7 +249,7 @@ fn every_collective_count_and_number_of_ranks() {
 fn every_root() {
     on_engines("dgx1v", || {
         for (ranks, counts) in [(4, [33, 9_001]), (8, [33, 34])] {
-            let world = World::new(ranks);
+            let world = World::with(ranks, &without_low_latency());
             for collective in (0..ranks as u32).flat_map(with_root) {
                 // One hop, and along all ranks.
                 for count in counts {
@@ -234,25 +267,29 @@ fn every_root() {
 #[test]
 fn every_data_type_and_reduction() {
     on_engines("pcie4", || {
-        let world = World::new(3);
+        let world = World::with(3, &without_low_latency());
         for data_type in DataType::ALL {
-            for op in ReduceOp::ALL {
-                for collective in [Collective::ReduceScatter, Collective::Reduce { root: 1 }] {
-                    for (count, in_place) in [(67, false), (9_001, true)] {
-                        // Along all ranks once for each type is enough.
-                        if count > 1000 && op != ReduceOp::PreMulSum && op != ReduceOp::Avg {
-                            continue;
-                        }
-                        let case = Case { data_type, op, in_place, ..Case::new(collective, count) };
-                        check(&world, case);
-                    }
-                }
-            }
+            every_reduction(&world, data_type, &[(67, false), (9_001, true)]);
             for collective in [Collective::AllGather, Collective::AllToAll] {
                 check(&world, Case { data_type, ..Case::new(collective, 77) });
             }
         }
     });
+}
+
+/// Counts, and whether in place.
+fn every_reduction(world: &World, data_type: DataType, counts: &[(usize, bool)]) {
+    for op in ReduceOp::ALL {
+        for collective in [Collective::ReduceScatter, Collective::Reduce { root: 1 }] {
+            for &(count, in_place) in counts {
+                // Along all ranks once for each type is enough.
+                if count > 1000 && op != ReduceOp::PreMulSum && op != ReduceOp::Avg {
+                    continue;
+                }
+                check(world, Case { data_type, op, in_place, ..Case::new(collective, count) });
+            }
+        }
+    }
 }
 
 /// If this fails, large messages break: several blocks, rounds, slots reused, credits.
@@ -455,27 +492,33 @@ fn all_to_all_with_counts_and_displacements() {
 #[test]
 fn nobody_passes_a_barrier_early() {
     on_engines("pcie4", || {
-        let world = World::new(4);
-        for last in 0..4 {
-            let late = |rank: &usize| *rank != last;
-            let call = |rank: usize| {
-                let (communicator, stream) = (&world.communicators[rank], &world.streams[rank]);
-                communicator.barrier(stream).unwrap();
-                let event = stream.context().new_event(None).unwrap();
-                event.record(stream).unwrap();
-                event
-            };
-            let events: Vec<_> = (0..4).filter(late).map(call).collect();
-            let started = Instant::now();
-            while started.elapsed() < Duration::from_millis(200) {
-                assert!(events.iter().all(|event| !event.try_is_complete().unwrap()));
-                std::thread::yield_now();
-            }
-            call(last);
-            world.finish();
-            assert!(events.iter().all(|event| event.try_is_complete().unwrap()));
+        for settings in [settings(), without_low_latency()] {
+            let world = World::with(4, &settings);
+            nobody_passes_early(&world);
         }
     });
+}
+
+fn nobody_passes_early(world: &World) {
+    for last in 0..4 {
+        let late = |rank: &usize| *rank != last;
+        let call = |rank: usize| {
+            let (communicator, stream) = (&world.communicators[rank], &world.streams[rank]);
+            communicator.barrier(stream).unwrap();
+            let event = stream.context().new_event(None).unwrap();
+            event.record(stream).unwrap();
+            event
+        };
+        let events: Vec<_> = (0..4).filter(late).map(call).collect();
+        let started = Instant::now();
+        while started.elapsed() < Duration::from_millis(200) {
+            assert!(events.iter().all(|event| !event.try_is_complete().unwrap()));
+            std::thread::yield_now();
+        }
+        call(last);
+        world.finish();
+        assert!(events.iter().all(|event| event.try_is_complete().unwrap()));
+    }
 }
 
 /// If this fails, what only the caller does wrong ends the communicator, or goes through.

@@ -46,7 +46,7 @@ enum class Task : u32 {
 // What thread 0 posts for all threads before a barrier. It goes on meanwhile, so whatever may
 // change is said here.
 struct Work {
-    // `Task::Pack` reads `a`; `Task::Collect` reads `a` too.
+    // `Task::Pack` reads `a`; `Task::Collect` reads `a` too, if that is a term. No destination: 0.
     Operands operands;
     // Of `Task::Move`; of `Task::Collect`, for all terms but the last.
     Pass pass;
@@ -61,8 +61,10 @@ struct Work {
     u64 message_slots[MESSAGES_MAX];
     // Bytes of data that a packed message carries.
     u64 packed_bytes;
-    // The rest to `Task::Collect` alone: how many messages come before `a`, and whose they are.
+    // The rest to `Task::Collect` alone: how many messages come before `a` (more than there are, if
+    // `a` is no term), the number of the last term, and whose the messages are.
     u32 before;
+    u32 last_term;
     u32 first_port;
     Pass last_pass;
     WaitSite site;

@@ -10,7 +10,8 @@ protected:
     RINGDOVE_INLINE explicit Collector(BlockState& shared) : Block(shared) {}
 
     // All threads: waits for messages, and reduces them with what is there. Each thread does all of
-    // it for its own units, so it needs no barrier in between, and the output may be `a`.
+    // it for its own units, so it needs no barrier in between, and the output may be `a`. Without
+    // an output it only waits.
     RINGDOVE_INLINE bool collect(const Work& work) {
         // What the loops read, read once: the assembly in them clobbers memory.
         const DataType type = DataType(state.arguments.data_type);
@@ -18,6 +19,7 @@ protected:
         const Operands operands = work.operands;
         const u32 count = work.message_count;
         const u32 before = work.before;
+        const u32 last = work.last_term;
         const u32 flag = work.flag;
         const Pass middle_pass = work.pass;
         const Pass last_pass = work.last_pass;
@@ -32,7 +34,7 @@ protected:
             LowLatencyPoll next = {work.message_slots[0] + 2 * i, flag, is_pair, {}};
             next.look();
 #pragma unroll 1
-            for (u32 term = 0; term <= count; ++term) {
+            for (u32 term = 0; term <= last; ++term) {
                 ptx::Vector<u32> value;
                 if (term == before) {
                     value = vector_of(load_unit(operands.a, i, operands.length),
@@ -53,13 +55,15 @@ protected:
                 if (term == 0) {
                     sum = value;
                 } else {
-                    combine(type, term == count ? last_pass : middle_pass, sum, value, ranks);
+                    combine(type, term == last ? last_pass : middle_pass, sum, value, ranks);
                 }
             }
-            store_unit(operands.destination, i, operands.length,
-                       unit_of(sum.words[0], sum.words[1]));
-            store_unit(operands.destination, second, operands.length,
-                       unit_of(sum.words[2], sum.words[3]));
+            if (operands.destination != 0) {
+                store_unit(operands.destination, i, operands.length,
+                           unit_of(sum.words[0], sum.words[1]));
+                store_unit(operands.destination, second, operands.length,
+                           unit_of(sum.words[2], sum.words[3]));
+            }
         }
         return true;
     }

@@ -360,11 +360,13 @@ private:
         const u64 length = clipped_length(head);
         const Operand to = fetch_operand<__builtin_offsetof(Op, destination)>(head);
         const Operand from = fetch_operand<__builtin_offsetof(Op, a)>(head);
-        if (length == 0 || !resolve(from, length, work.operands.a) ||
+        const bool has_data = from.space != Space::None;
+        if (length == 0 || (has_data && !resolve(from, length, work.operands.a)) ||
             !describe_messages(head, 1, to.number, length, work)) {
             return false;
         }
-        work.operands.length = length;
+        // Without data all of the message is padding.
+        work.operands.length = has_data ? length : 0;
         work.packed_bytes = packed_bytes(state.ports[head.port], work.site.position, length);
         return true;
     }
@@ -374,23 +376,30 @@ private:
         const Operand to = fetch_operand<__builtin_offsetof(Op, destination)>(head);
         const Operand own = fetch_operand<__builtin_offsetof(Op, a)>(head);
         const Operand messages = fetch_operand<__builtin_offsetof(Op, b)>(head);
+        const bool has_own = own.space != Space::None;
         Operands& operands = work.operands;
-        if (length == 0 || !resolve(to, length, operands.destination) ||
-            !resolve(own, length, operands.a) ||
+        operands.destination = 0;
+        operands.a = 0;
+        if (length == 0 ||
+            (to.space != Space::None && !resolve(to, length, operands.destination)) ||
+            (has_own && !resolve(own, length, operands.a)) ||
             !describe_messages(head, u64(fetch_value(head)), messages.number, length, work)) {
             return false;
         }
         operands.length = length;
+        work.last_term = has_own ? work.message_count : work.message_count - 1;
         const u64 unit = element_bytes(DataType(state.arguments.data_type));
         const u64 all = operands.destination | operands.a | length;
-        if (all % unit != 0) {
+        // One message alone is copied, whatever its elements are.
+        if (work.last_term != 0 && operands.destination != 0 && all % unit != 0) {
             return refuse(PlanFault::Alignment, unit, all % unit);
         }
         const ReduceOp reduce_op = ReduceOp(state.arguments.reduce_op);
         // Terms come scaled, each by its own rank's scalar.
         work.pass = select_pass(true, reduce_op, 0);
         work.last_pass = select_pass(true, reduce_op, head.flags & flags::FINISH);
-        work.before = u32(ptx::load<u64>(head.address + __builtin_offsetof(Op, before)));
+        const u64 before = ptx::load<u64>(head.address + __builtin_offsetof(Op, before));
+        work.before = has_own ? u32(before) : ~0u;
         work.first_port = head.port;
         const u64 number = work.site.position;
         work.site = site(head.port);

@@ -110,12 +110,14 @@ pub enum OpCode {
     /// Advance the port: `position += value`, `completion_position += destination.offset`.
     Advance = 7,
     /// Write `a` as LL message `position + destination.number` into the slot at `port` (the
-    /// send port of an LL lane). Puts on several lanes may take it from there.
+    /// send port of an LL lane). Puts on several lanes may take it from there. Without `a`
+    /// ([`Space::None`]) the message's data is zeros, and says only that it has come.
     Pack = 8,
     /// `destination` = the reduction of `a` and of LL messages `position + b.number` at
     /// `value` ports, of which `port` is the first (receive ports of LL lanes). The messages
     /// are taken in the order of their ports, and `a` after the first `before` of them. Waits for
-    /// each word of them.
+    /// each word of them. Without `a`, it is the reduction of the messages: of one, a copy. Without
+    /// `destination`, it only waits.
     Collect = 9,
 }
 

@@ -137,19 +137,21 @@ impl fmt::Display for Named<'_> {
                 "pack {} bytes: LL message {message} at {} = {}",
                 range.length,
                 at(port),
-                self.place(source)
+                source.map_or("no data".to_owned(), |source| self.place(source))
             ),
             Op::Collect { destination, own, before, first, count, message, range, finish } => {
+                let to = destination.map_or("nothing".to_owned(), |to| self.place(to));
+                let from = self.ports(first, count);
+                write!(f, "collect {} bytes: {to} = ", range.length)?;
                 write!(
                     f,
-                    "collect {} bytes: {} = (op) of LL message {message} at {}, and of {} as \
-                     term {before}{}",
-                    range.length,
-                    self.place(destination),
-                    self.ports(first, count),
-                    self.place(own),
-                    suffix(Modifiers { scale: false, finish })
-                )
+                    "{}LL message {message} at {from}",
+                    if count > 1 { "(op) of " } else { "" }
+                )?;
+                if let Some(own) = own {
+                    write!(f, ", and {} as term {before}", self.place(own))?;
+                }
+                f.write_str(suffix(Modifiers { scale: false, finish }))
             }
             Op::Put { port, destination, source, range, arrival, completion } => {
                 write!(f, "put {} bytes on {}: ", range.length, at(port))?;

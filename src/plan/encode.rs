@@ -125,27 +125,30 @@ pub(super) fn encode(
 
 fn encode_op(op: &Op, ports: &[LaneEnd]) -> wire::Op {
     let plain = wire::Op { port: op.port().unwrap_or(0), ..Default::default() };
+    // Where there is no operand, its space is `Space::None`.
+    let optional = |place: Option<Operand>| place.map(operand).unwrap_or_default();
     let sized = |code, range: Range, destination, a| wire::Op {
         code: code as u8,
         length: range.length,
         extent: range.extent,
-        destination: operand(destination),
-        a: operand(a),
+        destination: optional(destination),
+        a: optional(a),
         ..plain
     };
     let valued = |code, value| wire::Op { code: code as u8, value, ..plain };
     match *op {
         Op::Copy { destination, source, range, modifiers } => wire::Op {
             flags: modifier_flags(modifiers),
-            ..sized(OpCode::Copy, range, destination, source)
+            ..sized(OpCode::Copy, range, Some(destination), Some(source))
         },
         Op::Reduce { destination, a, b, range, modifiers } => wire::Op {
             flags: modifier_flags(modifiers),
             b: operand(b),
-            ..sized(OpCode::Reduce, range, destination, a)
+            ..sized(OpCode::Reduce, range, Some(destination), Some(a))
         },
         Op::Pack { port, message, source, range } => {
-            sized(OpCode::Pack, range, Operand::Slot { port, message, offset: 0 }, source)
+            let to = Operand::Slot { port, message, offset: 0 };
+            sized(OpCode::Pack, range, Some(to), source)
         }
         Op::Collect { destination, own, before, first, count, message, range, finish } => {
             wire::Op {
@@ -160,7 +163,7 @@ fn encode_op(op: &Op, ports: &[LaneEnd]) -> wire::Op {
             flags: flag(arrival, flags::ARRIVAL)
                 | flag(completion, flags::COMPLETION)
                 | flag(is_low_latency(ports, port), flags::LOW_LATENCY),
-            ..sized(OpCode::Put, range, destination, source)
+            ..sized(OpCode::Put, range, Some(destination), Some(source))
         },
         Op::Credit { .. } => valued(OpCode::Credit, 0),
         Op::WaitSignal { value, .. } => valued(OpCode::WaitSignal, value),

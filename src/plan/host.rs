@@ -315,6 +315,7 @@ impl Host {
         let left = segment.limit.saturating_sub(op.extent + moved);
         let length = left.min(u64::from(op.length)) as usize;
         let place = |operand: &Operand| self.resolve(at, operand, moved as usize);
+        let has = |operand: &Operand| operand.space != Space::None as u8;
         match OpCode::from_code(op.code).expect("a known op") {
             OpCode::Copy => {
                 let mut data = self.load(place(&op.a), length);
@@ -342,7 +343,10 @@ impl Host {
                 self.store(to, &data);
             }
             OpCode::Pack => {
-                let mut data = self.load(place(&op.a), length);
+                let mut data = match has(&op.a) {
+                    true => self.load(place(&op.a), length),
+                    false => vec![0; length],
+                };
                 data.resize(data.len().next_multiple_of(8), 0);
                 let message = self.port(at, op.port).position + u64::from(op.destination.number);
                 let flag = flag_of(message).to_le_bytes();
@@ -352,9 +356,12 @@ impl Host {
                 self.store(to, &words);
             }
             OpCode::Collect => {
-                let Some(sum) = self.collect(at, op, place(&op.a), length) else { return false };
-                let to = place(&op.destination);
-                self.store(to, &sum);
+                let own = has(&op.a).then(|| place(&op.a));
+                let Some(sum) = self.collect(at, op, own, length) else { return false };
+                if has(&op.destination) {
+                    let to = place(&op.destination);
+                    self.store(to, &sum);
+                }
             }
             OpCode::Put => {
                 let low_latency = op.flags & flags::LOW_LATENCY != 0;
@@ -407,7 +414,7 @@ impl Host {
     }
 
     /// `None`: some word of some message has not come.
-    fn collect(&self, at: &Cursor, op: &Op, own: Where, length: usize) -> Option<Vec<u8>> {
+    fn collect(&self, at: &Cursor, op: &Op, own: Option<Where>, length: usize) -> Option<Vec<u8>> {
         let mut terms = Vec::new();
         for (number, port) in self.ports_of(at, op) {
             let message = port.position + u64::from(op.b.number);
@@ -423,7 +430,9 @@ impl Host {
             data.truncate(length);
             terms.push(data);
         }
-        terms.insert(op.before as usize, self.load(own, length));
+        if let Some(own) = own {
+            terms.insert(op.before as usize, self.load(own, length));
+        }
         let element = self.element;
         let finish = op.flags & flags::FINISH != 0;
         let mut sum = terms[0].clone();

@@ -15,17 +15,16 @@
 //! * `request`: the collectives, and what each rank has and gets
 //! * `builder`: pieces that algorithms share (claim a slot, put it, wait, release it)
 //! * `piece`: messages that hold parts of several ranks; `part`: blocks with a piece for each rank
-//! * `all_reduce_all_pairs`, `all_reduce_doubling`, `all_reduce_halving`,
-//!   `all_reduce_hierarchical`, `all_reduce_ring`, `all_reduce_two_shot`, `alone`, `barrier`,
-//!   `bruck`, `chain`, `exchange`, `in_rank_order`, `ring`, `send_recv`, `star`, `tree`: one file
-//!   for each algorithm
+//! * `all_pairs`, `all_reduce_doubling`, `all_reduce_halving`, `all_reduce_hierarchical`,
+//!   `all_reduce_ring`, `all_reduce_two_shot`, `alone`, `barrier`, `bruck`, `chain`, `exchange`,
+//!   `in_rank_order`, `ring`, `send_recv`, `star`, `tree`: one file for each algorithm
 //! * `selection`: which algorithm and which sizes, as one documented table
 //! * `verify`: the symbolic verifier
 //! * `encode`: typed ops to the bytes of [`ringdove_kernels::op`]
 //! * `draft`: programs one rank at a time, for worlds too large to hold (feature `draft-plans`)
 //! * `display`: a plan as text, one op a line
 
-mod all_reduce_all_pairs;
+mod all_pairs;
 mod all_reduce_doubling;
 mod all_reduce_halving;
 mod all_reduce_hierarchical;
@@ -122,7 +121,7 @@ pub fn own_part(choice: &Choice, rank: u32) -> Result<Verified, VerifyError> {
 fn program(choice: &Choice, rank: u32) -> RankProgram {
     match choice.algorithm {
         Algorithm::Copy => alone::program(choice),
-        Algorithm::AllPairs => all_reduce_all_pairs::program(choice, rank),
+        Algorithm::AllPairs => all_pairs::program(choice, rank),
         Algorithm::Hierarchical => all_reduce_hierarchical::program(choice, rank),
         Algorithm::RingDirect | Algorithm::RingHybrid => all_reduce_ring::program(choice, rank),
         Algorithm::RingStaged => match choice.request.collective {
@@ -366,17 +365,18 @@ pub enum Op {
         port: PortIndex,
         /// Message number relative to the port's position.
         message: u32,
-        /// A buffer or address.
-        source: Operand,
+        /// A buffer or address; `None`: the message has no data, and says only that it has come.
+        source: Option<Operand>,
         /// How much.
         range: Range,
     },
-    /// Reduce the LL messages at several receive ports and `own`, as they arrive.
+    /// Reduce the LL messages at several receive ports and `own`, as they arrive. One message alone
+    /// is copied.
     Collect {
-        /// Where to; may equal `own`.
-        destination: Operand,
-        /// A buffer or address: the term that no message brings.
-        own: Operand,
+        /// Where to; may equal `own`. `None`: nowhere, what counts is that they have come.
+        destination: Option<Operand>,
+        /// A buffer or address: the term that no message brings. `None`: there is none.
+        own: Option<Operand>,
         /// How many messages come before it in the order of terms.
         before: u16,
         /// The first port.

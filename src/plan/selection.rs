@@ -334,7 +334,7 @@ impl Limits {
         slot_bytes.min(PAIR_SLOT_BYTES_MAX)
     }
 
-    /// The slots of each LL lane. Two suffice: see `all_reduce_all_pairs`.
+    /// The slots of each LL lane. Two suffice: see `all_pairs`.
     pub fn low_latency_slots(&self) -> SlotShape {
         let bytes = ll_bytes(u64::from(self.low_latency_bytes)) as u32;
         SlotShape { bytes, count: LOW_LATENCY_SLOTS }
@@ -406,19 +406,25 @@ fn choice(
     }
 }
 
-/// Does an all-reduce go in LL messages?
+/// Does a collective go in LL messages?
 fn goes_all_pairs(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> bool {
+    // Messages are not scaled as they are packed, and the output of an all-reduce alone has room
+    // for the scaled input.
+    let scales = request.collective.reduces() && request.reduce_op == ReduceOp::PreMulSum;
     // LL words are trusted on the transport inside of a node alone (R13).
     per_node == request.rank_count
         && limits.low_latency_bytes > 0
-        && request.rank_count <= ALL_PAIRS_RANKS_MAX
+        && (2..=ALL_PAIRS_RANKS_MAX).contains(&request.rank_count)
         && request.bytes <= u64::from(limits.low_latency_bytes)
+        && (!scales || request.collective == Collective::AllReduce)
 }
 
 fn all_reduce(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Choice {
     let direct = request.registered && request.bytes >= DIRECT_BYTES_MIN;
     let spread = per_node < request.rank_count;
-    let all_pairs = goes_all_pairs(request, limits, per_node);
+    if goes_all_pairs(request, limits, per_node) {
+        return all_pairs(request, limits, per_node);
+    }
     let rings = || match (direct, request.in_place) {
         _ if spread && per_node > 1 => Algorithm::Hierarchical,
         // A grant costs a way between nodes, and direct lanes do not follow rails.
@@ -429,21 +435,17 @@ fn all_reduce(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Ch
     };
     let algorithm = match request.rank_count {
         1 => Algorithm::Copy,
-        _ if all_pairs => Algorithm::AllPairs,
         // Registered buffers need no copy into slots.
         _ if direct => rings(),
         _ => few_hops::all_reduce(request, limits).unwrap_or_else(rings),
     };
     let mut choice = choice(request, limits, per_node, algorithm, row(request.bytes));
-    match algorithm {
-        Algorithm::AllPairs => choice.all_pairs(limits),
-        Algorithm::Doubling | Algorithm::Halving | Algorithm::TwoShot => choice.set_blocks(limits),
-        _ => {}
+    if matches!(algorithm, Algorithm::Doubling | Algorithm::Halving | Algorithm::TwoShot) {
+        choice.set_blocks(limits);
     }
     let slice_bytes_max = match algorithm {
         Algorithm::Copy => ALONE_SLICE_BYTES_MAX,
         Algorithm::RingDirect => DIRECT_SLICE_BYTES_MAX,
-        Algorithm::AllPairs => u64::from(limits.low_latency_bytes),
         // One message has the pieces of half of the ranks.
         Algorithm::Halving => {
             let piece = choice.slots.bytes / (request.rank_count / 2);
@@ -454,10 +456,20 @@ fn all_reduce(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Ch
     finish(choice, slice_bytes_max)
 }
 
+/// All-pairs, where that is possible.
+fn all_pairs(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Choice {
+    let mut choice = choice(request, limits, per_node, Algorithm::AllPairs, row(request.bytes));
+    choice.all_pairs(limits);
+    finish(choice, limits.low_latency_bytes.into())
+}
+
 /// A collective other than all-reduce, by the second table.
 fn other(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Choice {
     let ranks = request.rank_count;
     let is_small = request.bytes <= ONE_HOP_BYTES_MAX && ranks <= ONE_HOP_RANKS_MAX;
+    if goes_all_pairs(request, limits, per_node) {
+        return all_pairs(request, limits, per_node);
+    }
     let (algorithm, data) = match (request.collective, few_hops::other(request, limits)) {
         _ if ranks == 1 => (Algorithm::Copy, request.bytes),
         (_, Some(algorithm)) => (algorithm, request.bytes),

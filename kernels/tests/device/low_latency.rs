@@ -4,7 +4,9 @@
 use crate::rank::{PlanText, Rank, advance, buffer, op, put, slot};
 use ringdove_kernels::element::{DataType, ReduceOp};
 use ringdove_kernels::launch::{PlanFault, WaitKind};
-use ringdove_kernels::op::{MESSAGES_MAX, Op, OpCode, WHOLE_SLOT_PERIOD, flag_of, flags, ll_bytes};
+use ringdove_kernels::op::{
+    MESSAGES_MAX, Op, OpCode, Operand, WHOLE_SLOT_PERIOD, flag_of, flags, ll_bytes,
+};
 use ringdove_kernels::port::Port;
 
 const SLOT_BYTES: u32 = 512;
@@ -153,6 +155,90 @@ fn collect_takes_each_word_once_it_has_its_flag() {
         for (length, in_place) in [(1, false), (5, true), (16, false), (100, true), (256, false)] {
             collect_at(position, length, in_place);
         }
+    }
+}
+
+/// If this fails, a rank that has no data for another one reads memory that it was not given, or
+/// sends a message that never arrives.
+#[test]
+fn a_message_without_data_is_zeros_with_their_flags() {
+    for position in [7, 8] {
+        let mut rank = rank(position);
+        let ops = [Op { a: Operand::default(), ..pack(16) }, low_latency_put(1, 16)];
+        let ops = [ops.as_slice(), &[advance(0, 1, 0), advance(1, 1, 0)]].concat();
+        // No buffer is bound.
+        let arguments = rank.arguments(&PlanText::single(32, &[0, 1], &ops));
+        assert_eq!(arguments.buffers, [0; 4]);
+        let slot = slot_address(&rank.ports()[0], position);
+        rank.arena.put(slot, &[0xaa; 64]);
+        let mut rung = Vec::new();
+        rank.execute(&arguments, (1, 32), |rank| rung.extend(rank.poll()));
+        assert_eq!(rank.record().state, 0, "{:?}", rank.record());
+        assert_eq!(rank.arena.get(slot, 32), message(&[0; 16], position));
+        assert_eq!(rank.arena.get(slot + 32, 32), [0xaa; 32], "nothing behind it");
+        assert_eq!(rung.iter().map(|descriptor| descriptor.length).collect::<Vec<_>>(), [32]);
+    }
+}
+
+/// If this fails, an all-gather of odd sizes is refused, or a copy takes words of another message.
+#[test]
+fn one_message_alone_is_copied_to_any_address() {
+    for (length, misalignment) in [(1, 0), (6, 1), (100, 4), (101, 3), (256, 0)] {
+        let mut rank = rank(5);
+        let ops = [Op { a: Operand::default(), before: 0, ..collect(length as u32, 1) }];
+        let ops = [ops.as_slice(), &[advance(0, 1, 0)]].concat();
+        let mut arguments = rank.arguments(&PlanText::single(64, &[2], &ops));
+        // A reduction of such elements would want their alignment.
+        (arguments.data_type, arguments.reduce_op) = (DataType::F64 as u32, ReduceOp::Avg as u32);
+        let output = rank.arena.allocate(length + 8, misalignment);
+        rank.arena.put(output, &vec![0xcd; length + 8]);
+        arguments.buffers[1] = output;
+        let data: Vec<u8> = (0..length).map(|i| !(i as u8)).collect();
+        let slot = slot_address(&rank.ports()[2], 5);
+        rank.arena.put(slot, &message(&vec![0x11; length], 3));
+        let mut words: Vec<_> =
+            message(&data, 5).chunks_exact(8).map(<[u8]>::to_vec).enumerate().collect();
+        rank.execute(&arguments, (1, 64), |rank| {
+            if let Some((number, word)) = words.pop() {
+                rank.arena.put(slot + 8 * number as u64, &word);
+            }
+        });
+        assert_eq!(rank.record().state, 0, "{:?}", rank.record());
+        let seen = rank.arena.get(output, length + 8);
+        assert_eq!(seen[..length], data, "{length} bytes at {misalignment}");
+        assert_eq!(seen[length..], [0xcd; 8], "{length} bytes at {misalignment}");
+    }
+}
+
+/// If this fails, a rank goes on before every other one has come, or writes what it was sent
+/// without data.
+#[test]
+fn a_collect_without_destination_waits_for_every_message() {
+    for missing in [None, Some(2), Some(3)] {
+        let mut rank = rank(6);
+        let nowhere = Operand::default();
+        let wait = Op { destination: nowhere, a: nowhere, before: 0, ..collect(16, 2) };
+        let ops = [wait, advance(0, 1, 0), advance(1, 1, 0)];
+        let arguments = rank.arguments(&PlanText::single(32, &[2, 3], &ops));
+        let ports = rank.ports();
+        for number in [2, 3] {
+            let mut words = message(&[1; 16], 6);
+            if missing == Some(number) {
+                words[28..32].copy_from_slice(&flag_of(4).to_le_bytes());
+            }
+            rank.arena.put(slot_address(&ports[number], 6), &words);
+        }
+        rank.execute(&arguments, (1, 32), |_| {});
+        let (record, ports) = (rank.record(), rank.ports());
+        let Some(number) = missing else {
+            assert_eq!(record.state, 0, "{record:?}");
+            assert!(ports[2..].iter().all(|port| port.position == 7));
+            continue;
+        };
+        assert_eq!((record.state, record.kind), (1, WaitKind::Arrival as u32));
+        assert_eq!((record.port, record.peer), (number as u32, number as u32 - 1));
+        assert_eq!((record.expected, record.seen, record.position), (7, 5, 6));
+        assert!(ports.iter().all(|port| port.position == 6));
     }
 }
 

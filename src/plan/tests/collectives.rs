@@ -33,9 +33,34 @@ pub(in crate::plan) fn ways(root: u32) -> Vec<(Collective, Algorithm)> {
     ]
 }
 
+fn all_ways(root: u32) -> Vec<(Collective, Algorithm)> {
+    [ways(root), low_latency_ways(root)].concat()
+}
+
+/// Every collective with data, by LL messages.
+pub(in crate::plan) fn low_latency_ways(root: u32) -> Vec<(Collective, Algorithm)> {
+    [
+        Collective::AllReduce,
+        Collective::ReduceScatter,
+        Collective::AllGather,
+        Collective::AllToAll,
+        Collective::Broadcast { root },
+        Collective::Reduce { root },
+        Collective::Gather { root },
+        Collective::Scatter { root },
+    ]
+    .map(|collective| (collective, Algorithm::AllPairs))
+    .to_vec()
+}
+
 /// Is there such a plan? Where not, selection does not choose it.
 pub(in crate::plan) fn is_possible(request: &CollectiveRequest, algorithm: Algorithm) -> bool {
-    algorithm != Algorithm::Halving || request.rank_count.is_power_of_two()
+    let scales = request.collective.reduces() && request.reduce_op == ReduceOp::PreMulSum;
+    match algorithm {
+        Algorithm::Halving => request.rank_count.is_power_of_two(),
+        Algorithm::AllPairs => !scales || request.collective == Collective::AllReduce,
+        _ => true,
+    }
 }
 
 /// The choice of `algorithm` for `request`, with slices of `slice_bytes`, in slots that are as
@@ -52,7 +77,11 @@ pub(in crate::plan) fn choose(
         choice.blocks = limits.blocks_max;
         choice.slices = 2.min(limits.slot_count / 2);
         choice.slots = limits.slots();
-        choice.set_blocks(limits);
+        if algorithm == Algorithm::AllPairs {
+            choice.all_pairs(&Limits { low_latency_bytes: slice_bytes, ..*limits });
+        } else {
+            choice.set_blocks(limits);
+        }
         choice.slice_bytes = slice_bytes;
         let needed = choice.slot_bytes_needed().next_multiple_of(GRANULE_BYTES) as u32;
         choice.slots.bytes = choice.slots.bytes.max(needed);
@@ -72,7 +101,7 @@ fn every_root_count_and_number_of_ranks_is_right() {
     for rank_count in [1, 2, 3, 4, 5, 8] {
         for root in 0..rank_count {
             for count in [0, 1, 3, 17, 64, 65] {
-                for (collective, algorithm) in ways(root) {
+                for (collective, algorithm) in all_ways(root) {
                     if root > 0 && collective.root().is_none() {
                         continue;
                     }
@@ -102,7 +131,7 @@ proptest! {
     fn every_rank_gets_what_is_promised(
         rank_count in 1..=9u32,
         root in 0..9u32,
-        way in 0..ways(0).len(),
+        way in 0..all_ways(0).len(),
         sizes in (0..4u32, 0..300u64, 1..4u32, 1..5u32, 1..4u32),
         reduce_op in prop::sample::select(ReduceOp::ALL.to_vec()),
         in_place: bool,
@@ -110,7 +139,7 @@ proptest! {
         seed: u64,
     ) {
         let (element_log2, count, blocks_max, granules, slots_log2) = sizes;
-        let (collective, algorithm) = ways(root % rank_count)[way];
+        let (collective, algorithm) = all_ways(root % rank_count)[way];
         let element_bytes = 1 << element_log2;
         let request = CollectiveRequest {
             collective,
@@ -133,9 +162,13 @@ fn what_selection_chooses_is_right_as_it_is() {
             for (collective, _) in ways(1) {
                 let request = CollectiveRequest { collective, ..request(rank_count, bytes) };
                 for ranks_per_node in [0, 1, if rank_count == 4 { 2 } else { 0 }] {
-                    let limits = Limits { ranks_per_node, ..limits(4, 16 << 10, 4) };
-                    let choice = select(&request, &limits).expect("valid");
-                    check(&request, &choice, bytes);
+                    // Without LL messages, up to 4 KiB with them, and one granule less than that.
+                    for low_latency_bytes in [0, 4096, 4080] {
+                        let limits =
+                            Limits { ranks_per_node, low_latency_bytes, ..limits(4, 16 << 10, 4) };
+                        let choice = select(&request, &limits).expect("valid");
+                        check(&request, &choice, bytes);
+                    }
                 }
             }
         }
@@ -205,24 +238,30 @@ fn roots_and_sizes_that_do_not_exist_are_refused() {
 #[test]
 fn nobody_passes_a_barrier_before_all_have_come() {
     for rank_count in 1..=9u32 {
-        let request =
-            CollectiveRequest { collective: Collective::Barrier, ..request(rank_count, 0) };
-        let choice = select(&request, &limits(1, 64, 2)).expect("valid");
-        let verified = verify(build(&choice), &request.promise());
-        let verified = verified.unwrap_or_else(|error| panic!("{rank_count} ranks: {error}"));
-        run(&request, &verified, 1);
-        let verified_ranks = rank_count as usize;
-        for missing in 0..verified_ranks {
-            let mut host = host(&verified, element(&request), 5);
-            // Its block has no segments, and ends at once.
-            let header = size_of::<ringdove_kernels::op::PlanHeader>();
-            let count =
-                header + std::mem::offset_of!(ringdove_kernels::op::BlockProgram, segment_count);
-            host.ranks[missing].program[count..count + 4].fill(0);
-            let stuck = host.launch(&mut fastrand::Rng::with_seed(7)).err().unwrap_or_default();
-            for rank in (0..verified_ranks).filter(|rank| *rank != missing) {
-                assert!(stuck.contains(&format!("rank {rank} segment")), "{missing}: {stuck}");
-            }
+        for algorithm in [Algorithm::Dissemination, Algorithm::AllPairs] {
+            let request =
+                CollectiveRequest { collective: Collective::Barrier, ..request(rank_count, 0) };
+            let choice = choose(&request, algorithm, &limits(1, 64, 2), 16);
+            let verified = verify(build(&choice), &request.promise());
+            let verified = verified.unwrap_or_else(|error| panic!("{rank_count} ranks: {error}"));
+            run(&request, &verified, 1);
+            nobody_passes_without_all(&request, &verified);
+        }
+    }
+}
+
+fn nobody_passes_without_all(request: &CollectiveRequest, verified: &Verified) {
+    let rank_count = request.rank_count as usize;
+    for missing in 0..rank_count {
+        let mut host = host(verified, element(request), 5);
+        // Its block has no segments, and ends at once.
+        let header = size_of::<ringdove_kernels::op::PlanHeader>();
+        let count =
+            header + std::mem::offset_of!(ringdove_kernels::op::BlockProgram, segment_count);
+        host.ranks[missing].program[count..count + 4].fill(0);
+        let stuck = host.launch(&mut fastrand::Rng::with_seed(7)).err().unwrap_or_default();
+        for rank in (0..rank_count).filter(|rank| *rank != missing) {
+            assert!(stuck.contains(&format!("rank {rank} segment")), "{missing}: {stuck}");
         }
     }
 }

@@ -30,6 +30,10 @@ impl Decoder<'_> {
         }
     }
 
+    fn optional(operand: &wire::Operand) -> Option<Operand> {
+        (*operand != wire::Operand::default()).then(|| Self::place(operand))
+    }
+
     fn op(op: &wire::Op) -> Op {
         let range = Range { extent: op.extent, length: op.length };
         let flag = |flag| op.flags & flag != 0;
@@ -49,12 +53,15 @@ impl Decoder<'_> {
                 range,
                 modifiers,
             },
-            OpCode::Pack => {
-                Op::Pack { port, message: op.destination.number, source: Self::place(&op.a), range }
-            }
+            OpCode::Pack => Op::Pack {
+                port,
+                message: op.destination.number,
+                source: Self::optional(&op.a),
+                range,
+            },
             OpCode::Collect => Op::Collect {
-                destination: Self::place(&op.destination),
-                own: Self::place(&op.a),
+                destination: Self::optional(&op.destination),
+                own: Self::optional(&op.a),
                 before: op.before as u16,
                 first: port,
                 count: value as u16,

@@ -156,6 +156,8 @@ pub enum Reason {
     MessageOrder { expected: i64, seen: i64 },
     #[error("an LL message without data: nobody would see it arrive")]
     EmptyMessage,
+    #[error("collects a message of {memory} that was packed without data")]
+    NoData { memory: String },
     #[error("message {message} has {packed} bytes where it was packed, {seen} here")]
     MessageLength { message: i64, packed: u64, seen: u64 },
     #[error("message {message} was not packed, or not with this number, or not in this slot")]

@@ -3,8 +3,9 @@
 use super::super::{Lane, Modifiers, Operand, PortIndex, Range, Segment, Side};
 use super::agents::{Block, Port, Step};
 use super::error::{Access, Reason};
-use super::memory::Piece;
+use super::memory::{Piece, Sum};
 use super::world::{Spot, World};
+use std::rc::Rc;
 
 /// What is known of an LL lane's messages.
 #[derive(Default)]
@@ -35,14 +36,14 @@ pub(super) struct PortMessage {
 pub(super) struct Pack {
     pub(super) port: PortIndex,
     pub(super) message: u32,
-    pub(super) source: Operand,
+    pub(super) source: Option<Operand>,
     pub(super) range: Range,
 }
 
 /// What an op collects.
 pub(super) struct Collect {
-    pub(super) destination: Operand,
-    pub(super) own: Operand,
+    pub(super) destination: Option<Operand>,
+    pub(super) own: Option<Operand>,
     pub(super) before: u16,
     pub(super) ports: Ports,
     pub(super) range: Range,
@@ -77,10 +78,20 @@ impl World {
             return Err(Reason::MessageGone { message });
         }
         self.peers_have_read(block, message)?;
-        let from = self.place(block, segment, source, Access::Read)?;
         let memory = self.slots_of(end.lane, Side::Send);
         let to = Spot { memory, start: self.slot_start(message) };
-        let mut pieces = self.read(block, from, to.start, length, 0)?;
+        let mut pieces = match source {
+            Some(source) => {
+                let from = self.place(block, segment, source, Access::Read)?;
+                self.read(block, from, to.start, length, 0)?
+            }
+            // The sum of nobody's input: `collect` makes nothing of it.
+            None => vec![Piece {
+                start: to.start,
+                end: to.start + length,
+                value: Rc::new(Sum::default()),
+            }],
+        };
         self.write(block, to, length, pieces.drain(..))?;
         self.scratch[0] = pieces;
         self.lanes[end.lane].messages.packed = Some((message, length));
@@ -88,8 +99,8 @@ impl World {
     }
 
     /// The rule that stands for credits: message `m` may be packed by a block that has read every
-    /// message before `m` from each peer to which it puts. `all_reduce_all_pairs` says why two
-    /// slots are enough then.
+    /// message before `m` from each peer to which it puts. `all_pairs` says why two slots are
+    /// enough then.
     fn peers_have_read(&self, block: &Block<'_>, message: i64) -> Result<(), Reason> {
         let low_latency = |side| {
             let ports = block.ports.iter().filter(move |end| end.side == side);
@@ -154,20 +165,32 @@ impl World {
         if let Some(waiting) = self.arrive(block, collect.ports, length)? {
             return Ok(Some(waiting));
         }
-        let to = self.place(block, segment, collect.destination, Access::Write)?;
-        let own = self.place(block, segment, collect.own, Access::Read)?;
-        self.whole_elements(&[to.start, own.start, length])?;
-        let mut terms = vec![own];
-        for (number, (_, end, message)) in collect.ports.of(block).enumerate() {
-            let memory = self.slots_of(end.lane, Side::Receive);
-            let slot = Spot { memory, start: self.slot_start(message) };
-            let place = if number < usize::from(collect.before) { number } else { number + 1 };
-            terms.insert(place.min(terms.len()), slot);
+        let message = |(_, end, message): (usize, Port, i64)| Spot {
+            memory: self.slots_of(end.lane, Side::Receive),
+            start: self.slot_start(message),
+        };
+        let mut terms: Vec<Spot> = collect.ports.of(block).map(message).collect();
+        let Some(destination) = collect.destination else {
+            // Every word of them is looked at.
+            for slot in terms {
+                self.read(block, slot, 0, length, 0)?;
+            }
+            return Ok(None);
+        };
+        let to = self.place(block, segment, destination, Access::Write)?;
+        if let Some(own) = collect.own {
+            let own = self.place(block, segment, own, Access::Read)?;
+            self.whole_elements(&[to.start, own.start, length])?;
+            terms.insert(usize::from(collect.before), own);
         }
         let finish = Modifiers { scale: false, finish: collect.finish };
         let mut sum: Vec<Piece> = Vec::new();
         for (number, term) in terms.into_iter().enumerate() {
             let pieces = self.read(block, term, to.start, length, 0)?;
+            if pieces.iter().any(|piece| piece.value.terms.is_empty()) {
+                let memory = self.memory_name(term.memory);
+                return Err(Reason::NoData { memory });
+            }
             sum = if number == 0 { pieces } else { self.combine(&sum, &pieces)? };
         }
         for piece in &mut sum {

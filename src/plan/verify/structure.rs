@@ -166,17 +166,12 @@ impl Operands<'_> {
             }
             Op::Pack { port, source, range, .. } => {
                 self.messages(port, 1, Side::Send, range)?;
-                self.local(source, range)
+                source.map_or(Ok(()), |source| self.local(source, range))
             }
-            Op::Collect { destination, own, before, first, count, range, .. } => {
+            Op::Collect { destination, own, before, first, count, range, finish, .. } => {
                 self.messages(first, count, Side::Receive, range)?;
-                if before > count {
-                    return Err(Reason::Operands {
-                        rule: "the rank's own term is one of count + 1",
-                    });
-                }
-                self.local(own, range)?;
-                self.local(destination, range)
+                collected(destination.is_some(), own.is_some(), [before, count], finish)?;
+                [own, destination].into_iter().flatten().try_for_each(|it| self.local(it, range))
             }
             Op::Put { destination, source, range, arrival, completion, .. } => {
                 need(Side::Send, "only a send port puts")?;
@@ -355,6 +350,24 @@ impl Operands<'_> {
             }
         }
     }
+}
+
+/// A collect reduces messages and the rank's own term, or copies one message, or only waits.
+fn collected(
+    has_destination: bool,
+    has_own: bool,
+    [before, count]: [u16; 2],
+    finish: bool,
+) -> Result<(), Reason> {
+    let rule = match (has_destination, has_own) {
+        (true, true) if before > count => "the rank's own term is one of count + 1",
+        (false, true) => "what is written nowhere needs no term of the rank's own",
+        (_, false) if before > 0 => "nothing comes before a term that there is not",
+        (true, false) if count > 1 => "one message alone is copied",
+        (_, false) if finish => "what is not reduced is not finished",
+        _ => return Ok(()),
+    };
+    Err(Reason::Operands { rule })
 }
 
 /// What an engine moves from or to a slot starts as slots do.

@@ -9,7 +9,7 @@ use ringdove::plan::{
 use ringdove::{ReduceOp, Settings};
 
 /// A draft, as the model reads it.
-struct Drafted<'a>(&'a Draft);
+pub(super) struct Drafted<'a>(pub &'a Draft);
 
 impl Programs for Drafted<'_> {
     fn rank_count(&self) -> u32 {

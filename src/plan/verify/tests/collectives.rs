@@ -2,7 +2,7 @@
 //! for the right reason.
 
 use super::mutation::{Change, try_mutants};
-use crate::plan::tests::collectives::{choose, is_possible, ways};
+use crate::plan::tests::collectives::{choose, is_possible, low_latency_ways, ways};
 use crate::plan::tests::{limits, request};
 use crate::plan::*;
 use ringdove_kernels::element::ReduceOp;
@@ -350,11 +350,15 @@ fn a_barrier_that_leaves_somebody_behind() {
 /// Every single change to every op, at the root and at another rank.
 #[test]
 fn one_change_is_refused_or_does_no_harm() {
-    for (collective, algorithm) in ways(1) {
+    for (collective, algorithm) in [ways(1), low_latency_ways(1)].concat() {
         for (reduce_op, in_place) in [(ReduceOp::PreMulSum, false), (ReduceOp::Avg, true)] {
             let request = CollectiveRequest { collective, reduce_op, in_place, ..request(3, 76) };
             let request = match is_possible(&request, algorithm) {
                 true => request,
+                // Without scaling.
+                false if algorithm == Algorithm::AllPairs => {
+                    CollectiveRequest { reduce_op: ReduceOp::Sum, ..request }
+                }
                 // Each rank has a piece of it.
                 false => CollectiveRequest { rank_count: 4, bytes: 108, ..request },
             };

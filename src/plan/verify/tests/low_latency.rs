@@ -148,6 +148,7 @@ fn a_low_latency_slot_holds_low_latency_messages_only() {
     let slot = Operand::Slot { port: 0, message: 0, offset: 0 };
     let copied = refused(|ops| {
         let Op::Pack { source, range, .. } = ops[0] else { panic!("{:?}", ops[0]) };
+        let source = source.expect("every rank has data");
         ops[0] = Op::Copy { destination: slot, source, range, modifiers: Modifiers::NONE };
     });
     assert!(copied.to_string().contains("only pack, put and collect"), "{copied}");

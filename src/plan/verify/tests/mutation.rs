@@ -21,6 +21,7 @@ pub(super) enum Change {
     Message,
     OtherPort,
     OtherBuffer,
+    Absent,
     Scale,
     Finish,
     Before,
@@ -51,8 +52,8 @@ fn places(op: &mut Op) -> Vec<&mut Operand> {
             vec![destination, source]
         }
         Op::Reduce { destination, a, b, .. } => vec![destination, a, b],
-        Op::Pack { source, .. } => vec![source],
-        Op::Collect { destination, own, .. } => vec![destination, own],
+        Op::Pack { source, .. } => source.iter_mut().collect(),
+        Op::Collect { destination, own, .. } => destination.iter_mut().chain(own).collect(),
         _ => Vec::new(),
     }
 }
@@ -167,6 +168,16 @@ fn alter_fields(op: Op, with: &mut Take<'_>) {
         | Op::WaitCompletion { port, .. }
         | Op::Advance { port, .. } => *port ^= 1,
         _ => (),
+    });
+    with(Change::Absent, &|it| {
+        if let Op::Pack { source: place, .. } | Op::Collect { destination: place, .. } = it {
+            *place = None;
+        }
+    });
+    with(Change::Absent, &|it| {
+        if let Op::Collect { own, .. } = it {
+            *own = None;
+        }
     });
     for by in [1, u32::MAX] {
         with(Change::Message, &|it| {

@@ -2,4 +2,5 @@
 
 mod a100;
 mod commands;
+mod low_latency;
 mod readme;
