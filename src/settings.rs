@@ -110,8 +110,8 @@ settings! {
         |value| value.number("a multiple of 16 from 0 to 262144", |n: &u32| {
             *n <= 262_144 && n.is_multiple_of(16)
         }),
-        "the largest all-reduce, of up to 8 ranks, that uses low-latency (LL) messages: a \
-         multiple of 16 up to 262144; 0: none";
+        "the largest all-reduce, of up to 8 ranks of a node, that uses low-latency (LL) messages, \
+         and the most bytes of other collectives that do: a multiple of 16 up to 262144; 0: none";
     reproducible: bool = "RINGDOVE_REPRODUCIBLE", "false",
         |value| value.switch(),
         "`true`: each element of a reduction has the same bits whatever the count, plan, node or \

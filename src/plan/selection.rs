@@ -8,10 +8,11 @@
 //! | up to 4 MiB   | 2                     | 2                 | 256     |
 //! | more          | 4                     | 2                 | 256     |
 //!
-//! Up to `Limits::low_latency_bytes` and up to 8 ranks, all-pairs comes before the table: one
-//! block, and a thread for 64 bytes. By default that is 16 KiB, measured against the ring on
-//! virtual GPUs (benches/README.md): with 2 and with 4 of them the ring is as quick from 16 to 32
-//! KiB on. On real ones, one hop should win for longer: at 32 KiB, four ranks on PCIe send 192 KiB
+//! Up to 8 ranks of one node and up to a size that depends on the collective, at most
+//! `Limits::low_latency_bytes`, all-pairs comes before both tables: LL messages, one block, and a
+//! thread for 64 bytes (`selection/low_latency.rs` has the sizes). For all-reduces the size is that
+//! of the setting, by default 16 KiB, measured against the ring on virtual GPUs (benches/README.md):
+//! with 2 and with 4 of them the ring is as quick from 16 to 32 KiB on. On real ones, one hop should win for longer: at 32 KiB, four ranks on PCIe send 192 KiB
 //! each, which takes about as long as two of the ring's six hops.
 //!
 //! Before the rings come, for buffers that are not registered, recursive doubling up to 128 KiB,
@@ -42,7 +43,11 @@
 //! and at least two slices in flight when it is large), not from a measurement on hardware.
 
 mod few_hops;
+mod low_latency;
 mod reproducible;
+
+pub(crate) use low_latency::ALL_PAIRS_RANKS_MAX;
+use low_latency::goes_all_pairs;
 
 use super::{Collective, CollectiveRequest, GRANULE_BYTES, Modifiers, Range, SlotShape};
 use ringdove_kernels::descriptor::LENGTH_BYTES_MAX;
@@ -74,8 +79,6 @@ const ONE_HOP_RANKS_MAX: u32 = 16;
 const EXCHANGE_PAIRS_MAX: u32 = BLOCK_PORTS_MAX as u32 / 4;
 /// Below this, the grant handshake of a direct plan costs more than the copies it saves.
 const DIRECT_BYTES_MIN: u64 = 64 << 10;
-/// The most ranks that exchange everything with everybody.
-pub(crate) const ALL_PAIRS_RANKS_MAX: u32 = 8;
 /// Threads of the one block that does so, at most.
 const ALL_PAIRS_THREADS_MAX: u32 = 512;
 /// What one of them handles.
@@ -404,19 +407,6 @@ fn choice(
         ranks_per_node: per_node,
         group_ranks: request.rank_count,
     }
-}
-
-/// Does a collective go in LL messages?
-fn goes_all_pairs(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> bool {
-    // Messages are not scaled as they are packed, and the output of an all-reduce alone has room
-    // for the scaled input.
-    let scales = request.collective.reduces() && request.reduce_op == ReduceOp::PreMulSum;
-    // LL words are trusted on the transport inside of a node alone (R13).
-    per_node == request.rank_count
-        && limits.low_latency_bytes > 0
-        && (2..=ALL_PAIRS_RANKS_MAX).contains(&request.rank_count)
-        && request.bytes <= u64::from(limits.low_latency_bytes)
-        && (!scales || request.collective == Collective::AllReduce)
 }
 
 fn all_reduce(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Choice {

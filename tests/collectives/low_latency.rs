@@ -1,10 +1,38 @@
 //! Small data of every collective by low-latency (LL) messages.
 
 use super::*;
+use ringdove::plan::{Algorithm, CollectiveRequest, Limits, select};
+use std::collections::BTreeSet;
 
-/// LL messages of up to 1 KiB, or what the caller says.
+/// LL messages of up to so many bytes.
 fn with_low_latency(low_latency_bytes: u32) -> Settings {
     Settings { low_latency_bytes, ..settings() }
+}
+
+/// The most elements of `f32` that go in an LL message; `None`: none do.
+fn count_max(collective: Collective, ranks: usize, settings: &Settings) -> Option<usize> {
+    let limits = Limits {
+        blocks_max: settings.blocks_max,
+        slot_bytes: settings.slot_bytes,
+        pair_slot_bytes: Limits::pair_slot_bytes_max(settings.slot_bytes),
+        slot_count: settings.slot_count,
+        low_latency_bytes: settings.low_latency_bytes,
+        ranks_per_node: 0,
+        reproducible: false,
+    };
+    let goes = |count: &usize| {
+        let request = CollectiveRequest {
+            collective,
+            rank_count: ranks as u32,
+            bytes: 4 * *count as u64,
+            element_bytes: 4,
+            reduce_op: ReduceOp::Sum,
+            in_place: false,
+            registered: false,
+        };
+        select(&request, &limits).unwrap().algorithm == Algorithm::AllPairs
+    };
+    (1..=8192).rev().find(goes)
 }
 
 /// If this fails, an LL message is clipped wrongly, goes to the wrong rank, or is none where one
@@ -12,24 +40,27 @@ fn with_low_latency(low_latency_bytes: u32) -> Settings {
 #[test]
 fn low_latency_messages_of_every_count_and_root() {
     on_engines("dgx1v", || {
-        for ranks in [2, 3, 8] {
-            let world = World::with(ranks, &with_low_latency(1024));
-            // The last but one fills a message.
-            for count in [0, 1, 77, 256, 257] {
-                for root in 0..ranks as u32 {
-                    let cases = if root == 0 { all(root) } else { with_root(root).to_vec() };
-                    // Every root at one odd size; else the first and the last one.
-                    if count != 77 && root > 0 && root + 1 < ranks as u32 {
-                        continue;
+        let mut reached = BTreeSet::new();
+        for (ranks, bytes) in [(2, 16 << 10), (3, 16 << 10), (4, 32), (8, 16 << 10)] {
+            let settings = with_low_latency(bytes);
+            let world = World::with(ranks, &settings);
+            for root in 0..ranks as u32 {
+                for collective in if root == 0 { all(root) } else { with_root(root).to_vec() } {
+                    let most = count_max(collective, ranks, &settings);
+                    reached.extend(most.map(|_| collective.name()));
+                    let mut counts = vec![1, 13];
+                    if root < 2 {
+                        counts.extend([0, most.unwrap_or(3), most.unwrap_or(3) + 1]);
                     }
-                    for collective in cases {
-                        for in_place in [false, true] {
-                            check(&world, Case { in_place, ..Case::new(collective, count) });
-                        }
+                    for (count, in_place) in
+                        counts.iter().flat_map(|it| [(*it, false), (*it, true)])
+                    {
+                        check(&world, Case { in_place, ..Case::new(collective, count) });
                     }
                 }
             }
         }
+        assert_eq!(reached.len(), 7, "by LL messages went {reached:?} alone");
     });
 }
 
@@ -38,7 +69,7 @@ fn low_latency_messages_of_every_count_and_root() {
 #[test]
 fn low_latency_messages_of_every_data_type_and_reduction() {
     on_engines("pcie4", || {
-        let world = World::with(3, &with_low_latency(1024));
+        let world = World::with(3, &settings());
         for data_type in DataType::ALL {
             every_reduction(&world, data_type, &[(67, false), (13, true)]);
             for collective in all(2) {
@@ -59,7 +90,7 @@ fn collectives_in_turns_on_the_same_low_latency_memory() {
         for (ranks, seed) in [(2, 1), (5, 2), (8, 3)] {
             println!("{ranks} ranks, seed {seed}");
             let mut random = fastrand::Rng::with_seed(seed);
-            let world = World::with(ranks, &with_low_latency(1024));
+            let world = World::with(ranks, &settings());
             let calls: Vec<Option<Call>> = (0..60).map(|_| call(&world, &mut random)).collect();
             run(&world, calls);
         }
@@ -73,8 +104,8 @@ fn call(world: &World, random: &mut fastrand::Rng) -> Option<Call> {
     choices.push(Collective::AllReduce);
     let number = random.usize(..choices.len() + 1);
     let collective = *choices.get(number)?;
-    // One in eight is too long for an LL message.
-    let count = if random.u32(..8) == 0 { 300 } else { random.usize(1..=256) };
+    // One in eight is too long for an LL message; most fit each collective's.
+    let count = if random.u32(..8) == 0 { 600 } else { random.usize(1..=64) };
     let op = [ReduceOp::Sum, ReduceOp::PreMulSum][random.usize(..2)];
     let case = Case { op, ..Case::new(collective, count) };
     Some(Call::new(world, case, case.inputs(ranks)))

@@ -158,7 +158,7 @@ proptest! {
 #[test]
 fn what_selection_chooses_is_right_as_it_is() {
     for rank_count in [2, 4] {
-        for bytes in [4, 4 << 10, (32 << 10) + 4, (100 << 10) + 12] {
+        for bytes in [4, 508, 4 << 10, (32 << 10) + 4, (100 << 10) + 12] {
             for (collective, _) in ways(1) {
                 let request = CollectiveRequest { collective, ..request(rank_count, bytes) };
                 for ranks_per_node in [0, 1, if rank_count == 4 { 2 } else { 0 }] {
