@@ -11,9 +11,10 @@
 //! Up to 8 ranks of one node and up to a size that depends on the collective, at most
 //! `Limits::low_latency_bytes`, all-pairs comes before both tables: LL messages, one block, and a
 //! thread for 64 bytes (`selection/low_latency.rs` has the sizes). For all-reduces the size is that
-//! of the setting, by default 16 KiB, measured against the ring on virtual GPUs (benches/README.md):
-//! with 2 and with 4 of them the ring is as quick from 16 to 32 KiB on. On real ones, one hop should win for longer: at 32 KiB, four ranks on PCIe send 192 KiB
-//! each, which takes about as long as two of the ring's six hops.
+//! of the setting, by default 16 KiB, measured against the ring on virtual GPUs
+//! (benches/README.md): with 2 and with 4 of them the ring is as quick from 16 to 32 KiB on. On
+//! real ones, one hop should win for longer: at 32 KiB, four ranks on PCIe send 192 KiB each, which
+//! takes about as long as two of the ring's six hops.
 //!
 //! Before the rings come, for buffers that are not registered, recursive doubling up to 128 KiB,
 //! two-shot up to 512 KiB and 16 ranks, and recursive halving where its messages are fewer
@@ -129,7 +130,7 @@ pub enum Algorithm {
     RingDirect,
     /// Ring in place: reduce-scatter through slots, all-gather between registered buffers.
     RingHybrid,
-    /// Every rank sends all it has to every other, in LL messages.
+    /// Every rank sends every other rank what that one gets, in LL messages.
     AllPairs,
     /// Rings on each node, and rings over the nodes on every rail.
     Hierarchical,

@@ -3,13 +3,13 @@
 //! An all-reduce takes them up to `Limits::low_latency_bytes`. Every other collective has limits of
 //! its own besides, for each number of ranks, because its plans in slots take one hop, too. What LL
 //! messages save is the signal behind the data; they cost twice the bytes, and each rank sends to
-//! every other one, also where it has nothing for it (`all_pairs` says why). So they win longest for
-//! few ranks, and they hardly win where one rank alone receives.
+//! every other one, also where it has nothing for it (`all_pairs` says why). So they win longest
+//! for few ranks, and they hardly win where one rank alone receives.
 //!
 //! The limits come from the timing model: powers of two up to which it says on each built-in
 //! machine of several GPUs, and with both engines, that all-pairs takes less time than the plan in
 //! slots. A test of `hwsim predict` holds them to it. With the proxy alone, most of them would be
-//! four times as large. Modelled times, in µs, LL messages before slots:
+//! two to eight times as large. Modelled times, in µs, LL messages before slots:
 //!
 //! | machine, engine  | ranks | bytes | all-gather | reduce-scatter | all-to-all | broadcast  |
 //! |------------------|-------|-------|------------|----------------|------------|------------|
@@ -79,4 +79,63 @@ pub(super) fn goes_all_pairs(request: &CollectiveRequest, limits: &Limits, per_n
         && (2..=ALL_PAIRS_RANKS_MAX).contains(&request.rank_count)
         && bytes_max(request, limits).is_some_and(|most| request.bytes <= most)
         && (!scales || request.collective == Collective::AllReduce)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::tests::{limits, request};
+
+    /// The collectives of a row of the README's table.
+    fn collectives(names: &str) -> Vec<Collective> {
+        let all = [
+            Collective::AllReduce,
+            Collective::AllGather,
+            Collective::ReduceScatter,
+            Collective::AllToAll,
+            Collective::Broadcast { root: 1 },
+            Collective::Reduce { root: 1 },
+            Collective::Gather { root: 1 },
+            Collective::Scatter { root: 1 },
+            Collective::Barrier,
+        ];
+        let names = names.trim_end_matches(" (equal parts)").split(", ");
+        let named = |name| *all.iter().find(|it| it.name() == name).expect("a collective");
+        names.map(named).collect()
+    }
+
+    fn goes(collective: Collective, rank_count: u32, bytes: u64) -> bool {
+        let limits = Limits { low_latency_bytes: 16 << 10, ..limits(4, 1 << 20, 4) };
+        let request = CollectiveRequest { collective, ..request(rank_count, bytes) };
+        goes_all_pairs(&request, &limits, rank_count)
+    }
+
+    /// If this fails, the README names other sizes than selection has.
+    #[test]
+    fn the_readme_has_these_sizes() {
+        let readme = include_str!("../../../README.md");
+        let (_, section) = readme.split_once("### Low-latency messages\n").expect("the section");
+        let (table, _) = section.split_once("\n* ").expect("notes behind the table");
+        let mut named = Vec::new();
+        for row in table.lines().filter(|line| line.starts_with("| ")).skip(1) {
+            let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+            for collective in collectives(cells[0]) {
+                named.push(collective);
+                for (ranks, cell) in (2..=ALL_PAIRS_RANKS_MAX).zip(&cells[1..]) {
+                    let what = format!("{}, {ranks} ranks: {cell}", collective.name());
+                    let number = cell.split(' ').next().and_then(|it| it.parse::<u64>().ok());
+                    let unit = if cell.ends_with("KiB") { 1024 } else { 1 };
+                    match number {
+                        Some(number) => {
+                            assert!(goes(collective, ranks, number * unit), "{what}");
+                            assert!(!goes(collective, ranks, number * unit + 4), "{what}");
+                        }
+                        None => assert_eq!(goes(collective, ranks, 0), *cell == "always", "{what}"),
+                    }
+                }
+                assert!(!goes(collective, ALL_PAIRS_RANKS_MAX + 1, 0), "{}", collective.name());
+            }
+        }
+        assert_eq!(named.len(), 9, "{named:?}");
+    }
 }

@@ -179,12 +179,13 @@ fn what_selection_chooses_is_right_as_it_is() {
 /// is, runs another program than the plan that was verified has for it.
 #[test]
 fn whether_the_root_is_in_place_matters_to_the_root_alone() {
-    for bytes in [100, 100 << 10] {
+    // Through slots, and in LL messages where they go.
+    for (bytes, low_latency_bytes) in [(100, 0), (100, 4096), (100 << 10, 0)] {
         for (collective, _) in ways(2) {
             let Some(root) = collective.root() else { continue };
             let apart_request = CollectiveRequest { collective, ..request(5, bytes) };
             let in_place = CollectiveRequest { in_place: true, ..apart_request };
-            let limits = limits(4, 4096, 4);
+            let limits = Limits { low_latency_bytes, ..limits(4, 4096, 4) };
             let [apart, in_place] = [apart_request, in_place]
                 .map(|request| build(&select(&request, &limits).expect("valid")));
             for rank in (0..5).filter(|rank| *rank != root) {

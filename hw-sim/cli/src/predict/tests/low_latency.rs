@@ -91,8 +91,8 @@ fn outcomes(machine: &str, engine: &str) -> Vec<(Collective, Outcome)> {
                     [with, without].map(|limits| time(&scene, arguments, &request, &limits));
                 let name = collective.name();
                 let text = format!(
-                    "{machine}, {engine}, {ranks} ranks, {name}, {bytes} bytes: modelled {ll:.1} µs \
-                     by LL messages, {slots:.1} µs through slots"
+                    "{machine}, {engine}, {ranks} ranks, {name}, {bytes} bytes: modelled \
+                     {ll:.1} µs by LL messages, {slots:.1} µs through slots"
                 );
                 outcomes.push((collective, Outcome { text, low_latency_wins: ll < slots }));
             }
