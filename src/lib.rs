@@ -51,7 +51,7 @@
 //! | feature | default | what it adds |
 //! |---|---|---|
 //! | `cli` | yes | the `ringdove` command |
-//! | `verbs` | yes | ranks on several nodes, by RDMA adapters; its build needs cmake and libclang |
+//! | `verbs` | yes | ranks on several nodes, by RDMA adapters; its build needs libclang and cmake |
 //! | `cust` | no | contexts, streams, buffers of the crate `cust`; its build needs `libcuda.so` |
 //! | `draft-plans` | no | `plan::Draft`: programs of single ranks of many thousands, for models |
 

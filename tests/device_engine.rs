@@ -379,12 +379,12 @@ fn all_reduce_and_send_recv_cross_processes() {
     }
     for (processes, gpus, registered) in [(2, 2, 0), (4, 1, 0), (2, 2, 1), (4, 1, 1)] {
         let line =
-            format!("all-reduce -g {gpus} -b 4 -e 1M -f 64 -n 2 -w 1 -d half -R {registered}");
+            format!("all-reduce -g {gpus} -b 4 -e 1M -f 64 -n 1 -w 1 -d half -R {registered}");
         assert_right(&line, &perf_on(1, processes, "", "", &line));
     }
     let line = "all-reduce -g 1 -b 4100 -e 4100 -n 1 -w 0 -d all -o sum";
     assert_right(line, &perf_on(1, 3, "", "", line));
-    let line = "send-recv -g 1 -b 4 -e 1M -f 64 -n 2 -w 1";
+    let line = "send-recv -g 1 -b 4 -e 1M -f 64 -n 1 -w 1";
     assert_right(line, &perf_on(1, 3, "", "", line));
 }
 
@@ -409,11 +409,11 @@ fn all_reduce_and_send_recv_cross_nodes() {
         return;
     }
     for (nodes, processes, gpus) in [(2, 2, 1), (2, 2, 2), (2, 4, 1), (3, 3, 2)] {
-        let line = format!("all-reduce -g {gpus} -b 4 -e 256K -f 64 -n 2 -w 1 -d float -o all");
+        let line = format!("all-reduce -g {gpus} -b 4 -e 256K -f 64 -n 1 -w 1 -d float -o all");
         assert_right(&line, &perf_on(nodes, processes, "", "", &line));
     }
     for line in
-        ["send-recv -g 2 -b 4 -e 1M -f 64 -n 2 -w 1", "all-reduce -g 2 -b 512K -e 512K -n 2 -R 1"]
+        ["send-recv -g 2 -b 4 -e 1M -f 64 -n 1 -w 1", "all-reduce -g 2 -b 512K -e 512K -n 2 -R 1"]
     {
         assert_right(line, &perf_on(2, 2, "", "", line));
     }

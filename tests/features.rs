@@ -2,6 +2,8 @@
 //! leaves RDMA out might need its tools all the same, or its ranks on other nodes might fail
 //! unexplained.
 
+mod hardware;
+
 use std::process::Command;
 
 /// The crates that `ringdove` is built with, with these features.
@@ -36,8 +38,92 @@ fn only_the_feature_verbs_needs_more_than_rust_and_a_linker() {
     }
 }
 
-#[cfg(not(feature = "verbs"))]
-mod hardware;
+/// With the feature `cust` and none of the default ones: built by the tests with the default
+/// features, which write what cust links with where there is no CUDA.
+#[cfg(feature = "verbs")]
+mod with_cust_alone {
+    use crate::hardware::{hwsim, run_bounded};
+    use std::path::{Path, PathBuf};
+    use std::process::Command;
+
+    /// What is built, as cargo names its kind and itself.
+    const PROGRAMS: [(&str, &str); 3] =
+        [("test", "features"), ("test", "cust"), ("example", "cust")];
+
+    /// Builds [`PROGRAMS`]: their executables.
+    fn build(sdk: &Path) -> [PathBuf; 3] {
+        // What the rest of the workspace has compiled is used, if the profile is the same. Nothing
+        // here is measured; without optimisation the library is compiled in a third of the time.
+        // The commands need other features, so those that are there stay.
+        let profile = match cfg!(debug_assertions) {
+            true => &["--profile", "dev"][..],
+            false => &["--release", "--config", "profile.release.package.ringdove.opt-level=0"],
+        };
+        let mut command = Command::new(env!("CARGO"));
+        command.args(["build", "--package", "ringdove", "--no-default-features"]);
+        command.args(["--features", "cust"]).args(profile);
+        for (kind, name) in PROGRAMS {
+            command.args([format!("--{kind}").as_str(), name]);
+        }
+        command.args(["--message-format", "json-render-diagnostics", "--target-dir"]).arg(target());
+        command.envs([("CUDA_PATH", sdk), ("CUDA_LIBRARY_PATH", sdk)]);
+        // With this, cust is built without the driver's library.
+        command.env_remove("DOCS_RS").current_dir(env!("CARGO_MANIFEST_DIR"));
+        let output = command.output().unwrap();
+        let messages = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        PROGRAMS.map(|(kind, name)| {
+            let (of_kind, named) =
+                (format!("\"kind\":[\"{kind}\"]"), format!("\"name\":\"{name}\""));
+            let is_ours = |line: &&str| line.contains(&of_kind) && line.contains(&named);
+            let line = messages.lines().find(is_ours);
+            let line = line.unwrap_or_else(|| panic!("cargo built no {kind} {name}:\n{messages}"));
+            let (_, rest) = line.split_once("\"executable\":\"").unwrap();
+            PathBuf::from(rest.split('"').next().unwrap())
+        })
+    }
+
+    /// The target folder that this test was built in.
+    fn target() -> &'static Path {
+        Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap()
+    }
+
+    /// What the program prints; it must succeed.
+    fn output(command: Command) -> String {
+        let named = format!("{command:?}");
+        let (status, output) = run_bounded(command);
+        assert!(status.success(), "{named}: {status}\n{output}");
+        output
+    }
+
+    fn on_virtual_gpus(program: &Path) -> Command {
+        let mut command = hwsim();
+        command.args(["run", "--quiet", "--machine", "pcie4", "--"]).arg(program);
+        command
+    }
+
+    #[test]
+    fn programs_are_built_against_virtual_hardware_and_run() {
+        // Always at the same place: cargo builds cust again when its path has changed.
+        let sdk = Path::new(env!("CARGO_TARGET_TMPDIR")).join("sdk");
+        let mut write = hwsim();
+        write.arg("sdk").arg(&sdk);
+        output(write);
+
+        let [features, cust, example] = build(&sdk);
+        let mut features = Command::new(features);
+        features.arg("--nocapture");
+        let lines = output(features);
+        assert!(lines.contains("3 passed"), "not every test ran:\n{lines}");
+        let mut cust = on_virtual_gpus(&cust);
+        cust.args(["--test-threads=1", "--nocapture"]);
+        let lines = output(cust);
+        assert!(lines.contains("4 passed"), "not every test ran:\n{lines}");
+        let expected: Vec<_> =
+            (0..4).map(|rank| format!("rank {rank}: 0 wrong of 100000")).collect();
+        assert_eq!(output(on_virtual_gpus(&example)).lines().collect::<Vec<_>>(), expected);
+    }
+}
 
 /// If this fails, ranks on two nodes hang or fail without a word about the build.
 #[cfg(not(feature = "verbs"))]

@@ -12,17 +12,17 @@ use ringdove::gpu::{GpuRange, StreamWriter};
 use ringdove::id::LaneId;
 use ringdove::shared::DeviceRange;
 use ringdove::transport::verbs::{
-    Adapter, Endpoint, Near, PciAddress, RegisteredAs, RemoteAccess, VerbsSettings, VerbsTransport,
-    list_ports,
+    Adapter, Connect, Endpoint, Near, PciAddress, RegisteredAs, RemoteAccess, VerbsSettings,
+    VerbsTransport, list_ports,
 };
 use ringdove::transport::{SignalWrite, Transfer, Transport, TransportCause};
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use support::adapters::{
-    Choices, PATIENCE, RANKS, bytes_of, drain, fill, pair, run, run_to_failure, settings, transfer,
-    wait_for,
+    Choices, PATIENCE, RANKS, Side, bytes_of, connect, drain, fill, pair, run, run_to_failure,
+    settings, transfer, wait_for,
 };
 
 const BYTES: usize = 1 << 20;
@@ -67,6 +67,36 @@ fn a_transfer_longer_than_the_adapters_messages_arrives_whole() {
         run(&mut from.transport, &[whole]).unwrap();
         assert_eq!(to.signal(0).load(Ordering::Acquire), 1);
         assert!(bytes_of(&to, 0, bytes as u64) == pattern);
+    });
+}
+
+/// Asked for peers; they come by themselves.
+struct Asked(Arc<AtomicU32>);
+
+impl Connect for Asked {
+    fn request(&mut self, lane: LaneId) -> Result<(), TransportCause> {
+        self.0.fetch_or(1 << lane.0, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// If this fails, a transfer that waits for its peer is lost, or is refused because the peer's
+/// memory is not known when its lanes are.
+#[test]
+fn a_transfer_waits_for_its_peer_and_then_arrives() {
+    on_adapter(|settings| {
+        let mut sides = [Side::new(&settings, 4096), Side::new(&settings, 4096)];
+        let asked = Arc::new(AtomicU32::new(0));
+        sides[0].transport.connect_by(Box::new(Asked(asked.clone())));
+        sides[0].data.copy_in(0, &[7; 64]).unwrap();
+        let mut waiting = transfer(1, (&sides[0], 0), (&sides[1], 128), 64);
+        waiting.arrival = Some(SignalWrite { address: sides[1].signal_address(0), value: 1 });
+        assert_eq!(sides[0].transport.submit(&[waiting]).unwrap(), 0);
+        assert_eq!(asked.load(Ordering::Relaxed), 1 << 1, "lane 1 alone");
+        connect(&sides, 2);
+        run(&mut sides[0].transport, &[waiting]).unwrap();
+        assert_eq!(sides[1].signal(0).load(Ordering::Acquire), 1);
+        assert_eq!(bytes_of(&sides[1], 128, 64), [7; 64]);
     });
 }
 
@@ -385,10 +415,9 @@ fn gpu_memory_is_read_and_written_where_it_is() {
         there.connect(&here_bytes).unwrap();
         let writer = StreamWriter::new(&contexts[0], range(&words[0])).unwrap();
         let (mut transport, control) = VerbsTransport::new(&adapters[0], Box::new(writer)).unwrap();
-        control.add_peer(RANKS[1], here, &[LaneId(0)]).unwrap();
+        let remote = [regions[1].remote(), signals.remote()];
+        control.add_peer(RANKS[1], here, &remote, &[LaneId(0)]).unwrap();
         control.add_local(&regions[0]).unwrap();
-        control.add_remote(RANKS[1], regions[1].remote()).unwrap();
-        control.add_remote(RANKS[1], signals.remote()).unwrap();
         let whole = Transfer {
             lane: LaneId(0),
             route: ringdove::id::RouteId(0),

@@ -164,7 +164,13 @@ pub enum VerbsControl {}
 
 impl VerbsControl {
     /// Never called.
-    pub fn add_peer(&self, _rank: Rank, _endpoint: Endpoint, _lanes: &[LaneId]) -> Result<()> {
+    pub fn add_peer(
+        &self,
+        _rank: Rank,
+        _endpoint: Endpoint,
+        _regions: &[RemoteRegion],
+        _lanes: &[LaneId],
+    ) -> Result<()> {
         match *self {}
     }
 

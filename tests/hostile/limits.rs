@@ -174,9 +174,9 @@ fn live(cycles: u64) {
             before = holdings();
         }
         let world = World::with(2, &small);
-        let mut buffers = world.upload(&vec![vec![0; 40_000]; 2]);
+        let mut buffers = world.upload(&vec![vec![0; 8000]; 2]);
         for (rank, buffer) in buffers.iter_mut().enumerate() {
-            sum(&world, rank, buffer, 10_000).unwrap();
+            sum(&world, rank, buffer, 2000).unwrap();
         }
         world.finish();
     }

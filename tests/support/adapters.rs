@@ -4,8 +4,8 @@ use ringdove::VerbsOrder;
 use ringdove::id::{LaneId, Position, Rank, RouteId};
 use ringdove::shared::{AtomicWord64, Region};
 use ringdove::transport::verbs::{
-    Adapter, Endpoint, MemoryRegion, Near, PortChoice, RemoteAccess, SignalWriter, VerbsControl,
-    VerbsSettings, VerbsTransport,
+    Adapter, Endpoint, MemoryRegion, Near, PortChoice, RemoteAccess, RemoteRegion, SignalWriter,
+    VerbsControl, VerbsSettings, VerbsTransport,
 };
 use ringdove::transport::{SignalWrite, Transfer, Transport, TransportCause, TransportError};
 use std::sync::Arc;
@@ -92,26 +92,28 @@ impl Side {
         self.signals.base_address() + 8 * index as u64
     }
 
-    fn introduce(&self, peer: &Self, rank: Rank) {
-        let data = peer.data_region.as_ref().unwrap().remote();
-        self.control.add_remote(rank, data).unwrap();
-        self.control.add_remote(rank, peer.signal_region.remote()).unwrap();
+    /// What its peer may write.
+    fn regions(&self) -> [RemoteRegion; 2] {
+        [self.data_region.as_ref().unwrap().remote(), self.signal_region.remote()]
     }
 }
 
 /// Two ranks that are connected by `lanes` lanes each way.
 pub fn pair(settings: &VerbsSettings, data_bytes: usize, lanes: u32) -> [Side; 2] {
     let sides = [Side::new(settings, data_bytes), Side::new(settings, data_bytes)];
+    connect(&sides, lanes);
+    sides
+}
+
+/// Connects two ranks by `lanes` lanes each way.
+pub fn connect(sides: &[Side; 2], lanes: u32) {
     let (mut first, first_bytes) = Endpoint::create(&sides[0].adapter).unwrap();
     let (mut second, second_bytes) = Endpoint::create(&sides[1].adapter).unwrap();
     first.connect(&second_bytes).unwrap();
     second.connect(&first_bytes).unwrap();
     let lanes: Vec<_> = (0..lanes).map(LaneId).collect();
-    sides[0].control.add_peer(RANKS[1], first, &lanes).unwrap();
-    sides[1].control.add_peer(RANKS[0], second, &lanes).unwrap();
-    sides[0].introduce(&sides[1], RANKS[1]);
-    sides[1].introduce(&sides[0], RANKS[0]);
-    sides
+    sides[0].control.add_peer(RANKS[1], first, &sides[1].regions(), &lanes).unwrap();
+    sides[1].control.add_peer(RANKS[0], second, &sides[0].regions(), &lanes).unwrap();
 }
 
 /// A transfer from one side's data to the other's, without signals.

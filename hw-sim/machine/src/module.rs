@@ -4,10 +4,12 @@ use crate::context::Context;
 use crate::copy::{Bulk, Source};
 use crate::error::{Error, Result};
 use hwsim_ptx::{Kernel, LinkedModule};
+use lru::LruCache;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::Arc;
+use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 /// A loaded module.
 pub struct Module {
@@ -42,29 +44,51 @@ pub struct Function {
 
 /// A PTX text, parsed and decoded once, that can be placed in any number of contexts.
 #[derive(Clone, Debug)]
-pub struct Code {
+pub struct Code(Arc<Decoded>);
+
+#[derive(Debug)]
+struct Decoded {
+    text: Box<str>,
     module: hwsim_ptx::Module,
     /// Of the text: who has compiled it before need not do so again.
     digest: u64,
 }
+
+/// What this process has decoded last, as the real driver keeps what it has compiled: programs load
+/// the same text for each of their GPUs.
+static DECODED: LazyLock<Mutex<LruCache<u64, Code>>> =
+    LazyLock::new(|| Mutex::new(LruCache::new(DECODED_MAX)));
+
+/// More than a program loads for each GPU, in turns.
+const DECODED_MAX: NonZeroUsize = NonZeroUsize::new(16).unwrap();
 
 impl Code {
     /// Parses and decodes.
     pub fn parse(text: &str) -> Result<Self> {
         let mut hasher = DefaultHasher::new();
         text.hash(&mut hasher);
+        let digest = hasher.finish();
+        // The lock is held meanwhile: threads that load the same text at once decode it once.
+        let mut decoded = DECODED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = decoded.get(&digest)
+            && &*known.0.text == text
+        {
+            return Ok(known.clone());
+        }
         let module = hwsim_ptx::Module::load(text).map_err(invalid)?;
-        Ok(Self { module, digest: hasher.finish() })
+        let code = Self(Arc::new(Decoded { text: text.into(), module, digest }));
+        decoded.put(digest, code.clone());
+        Ok(code)
     }
 
     /// Is there a managed variable of this name?
     pub fn is_managed(&self, name: &str) -> bool {
-        self.module.globals().iter().any(|global| global.managed && global.name == name)
+        self.0.module.globals().iter().any(|global| global.managed && global.name == name)
     }
 
     /// The names of its kernels.
     pub fn kernel_names(&self) -> impl Iterator<Item = &str> {
-        self.module.kernels()
+        self.0.module.kernels()
     }
 }
 
@@ -75,14 +99,14 @@ fn invalid(error: hwsim_ptx::PtxError) -> Error {
 impl Module {
     /// Parses, decodes and places a module.
     pub fn load(context: &Arc<Context>, text: &str) -> Result<Arc<Self>> {
-        Self::place(context, Code::parse(text)?, None)
+        Self::place(context, &Code::parse(text)?, None)
     }
 
     /// Places a module that was parsed before. Managed variables, of which there is one for all
     /// contexts, are those of a `sibling` that was placed from the same code.
-    pub fn place(context: &Arc<Context>, code: Code, sibling: Option<&Self>) -> Result<Arc<Self>> {
-        context.machine.compile(code.digest);
-        let module = code.module;
+    pub fn place(context: &Arc<Context>, code: &Code, sibling: Option<&Self>) -> Result<Arc<Self>> {
+        context.machine.compile(code.0.digest);
+        let module = &code.0.module;
         let (mut own, mut managed) = (Section::default(), Section::default());
         for global in module.globals() {
             if global.is_extern {
@@ -102,7 +126,7 @@ impl Module {
             None => variables.extend(managed.place(storage.allocate(managed.end, Owner::Module)?)),
         }
         let addresses = variables.iter().map(|(name, v)| (name.clone(), v.address)).collect();
-        let linked = module.link(&addresses).map_err(invalid)?;
+        let linked = module.clone().link(&addresses).map_err(invalid)?;
         let context = Arc::clone(context);
         let module = Self { context, linked, variables, _storage: storage };
         module

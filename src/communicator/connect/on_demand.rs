@@ -150,10 +150,7 @@ impl Connector {
     /// Gives the transport a connection.
     fn add(&self, peer: Rank, endpoint: Endpoint) -> Result<()> {
         let lanes: Vec<_> = self.layout.ports_of(peer).map(|place| LaneId(place.number)).collect();
-        self.control.add_peer(peer, endpoint, &lanes)?;
-        for region in &self.remote[&peer] {
-            self.control.add_remote(peer, *region)?;
-        }
+        self.control.add_peer(peer, endpoint, &self.remote[&peer], &lanes)?;
         tracing::debug!(rank = self.rank.0, peer = peer.0, "connected");
         Ok(())
     }

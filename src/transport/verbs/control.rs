@@ -11,14 +11,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(super) enum Command {
-    Peer { rank: Rank, endpoint: Box<Endpoint>, lanes: Vec<LaneId> },
-    Lanes { rank: Rank, lanes: Vec<LaneId> },
+    Peer(Box<NewPeer>),
     Local(LocalRegion),
     RemoveLocal { base: u64, length_bytes: u64 },
     Remote { rank: Rank, region: RemoteRegion },
     RemoveRemote { rank: Rank, region: RemoteRegion },
     BreakOff { rank: Rank },
     Arrivals(Box<Inbound>),
+}
+
+/// A peer that transfers may go to, and where they may write.
+pub(super) struct NewPeer {
+    pub(super) rank: Rank,
+    pub(super) endpoint: Endpoint,
+    pub(super) regions: Vec<RemoteRegion>,
+    pub(super) lanes: Vec<LaneId>,
 }
 
 /// Adds peers and memory to a transport. What was added before a doorbell rang is known when
@@ -42,30 +49,30 @@ pub(super) fn control() -> (VerbsControl, Commands) {
 }
 
 impl VerbsControl {
-    /// A connected peer, and the lanes that lead to it.
+    /// A connected peer, its memory that transfers may write, and the lanes that lead to it. All at
+    /// once: a transfer that waited for a lane is submitted as soon as the lane is there.
     ///
     /// # Errors
     /// [`Error::Argument`] if the endpoint is not connected; [`Error::EngineStopped`] if the
     /// transport is gone.
-    pub fn add_peer(&self, rank: Rank, endpoint: Endpoint, lanes: &[LaneId]) -> Result<()> {
+    pub fn add_peer(
+        &self,
+        rank: Rank,
+        endpoint: Endpoint,
+        regions: &[RemoteRegion],
+        lanes: &[LaneId],
+    ) -> Result<()> {
         if !endpoint.is_connected() {
             return Err(Error::argument("endpoint", "connected", "not connected"));
         }
-        self.send(Command::Peer { rank, endpoint: Box::new(endpoint), lanes: lanes.to_vec() })
-    }
-
-    /// More lanes to a peer that was added before.
-    ///
-    /// # Errors
-    /// [`Error::EngineStopped`] if the transport is gone.
-    pub fn add_lanes(&self, rank: Rank, lanes: &[LaneId]) -> Result<()> {
-        self.send(Command::Lanes { rank, lanes: lanes.to_vec() })
+        let (regions, lanes) = (regions.to_vec(), lanes.to_vec());
+        self.send(Command::Peer(Box::new(NewPeer { rank, endpoint, regions, lanes })))
     }
 
     /// Memory of this side that transfers may read.
     ///
     /// # Errors
-    /// As [`add_lanes`](Self::add_lanes).
+    /// [`Error::EngineStopped`] if the transport is gone.
     pub fn add_local(&self, region: &MemoryRegion) -> Result<()> {
         self.send(Command::Local(region.local()))
     }
@@ -73,16 +80,16 @@ impl VerbsControl {
     /// Forgets memory of this side. No transfer may name it any more.
     ///
     /// # Errors
-    /// As [`add_lanes`](Self::add_lanes).
+    /// As [`add_local`](Self::add_local).
     pub fn remove_local(&self, region: &MemoryRegion) -> Result<()> {
         let LocalRegion { base, length_bytes, .. } = region.local();
         self.send(Command::RemoveLocal { base, length_bytes })
     }
 
-    /// Memory of a peer that transfers may write.
+    /// More memory of a peer that transfers may write.
     ///
     /// # Errors
-    /// As [`add_lanes`](Self::add_lanes).
+    /// As [`add_local`](Self::add_local).
     pub fn add_remote(&self, rank: Rank, region: RemoteRegion) -> Result<()> {
         self.send(Command::Remote { rank, region })
     }
@@ -90,7 +97,7 @@ impl VerbsControl {
     /// Forgets memory of a peer. No transfer may name it any more.
     ///
     /// # Errors
-    /// As [`add_lanes`](Self::add_lanes).
+    /// As [`add_local`](Self::add_local).
     pub fn remove_remote(&self, rank: Rank, region: RemoteRegion) -> Result<()> {
         self.send(Command::RemoveRemote { rank, region })
     }
@@ -100,7 +107,7 @@ impl VerbsControl {
     /// Without this, a transport whose settings ask for immediate data takes none.
     ///
     /// # Errors
-    /// As [`add_lanes`](Self::add_lanes); [`Error::System`] where the adapter refuses what a flush
+    /// As [`add_local`](Self::add_local); [`Error::System`] where the adapter refuses what a flush
     /// needs.
     pub fn receive_signals(
         &self,
@@ -115,7 +122,7 @@ impl VerbsControl {
     /// nothing more arrives from it. For an abort that shall not wait for the adapter's retries.
     ///
     /// # Errors
-    /// As [`add_lanes`](Self::add_lanes).
+    /// As [`add_local`](Self::add_local).
     pub fn break_off(&self, rank: Rank) -> Result<()> {
         self.send(Command::BreakOff { rank })
     }

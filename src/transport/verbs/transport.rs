@@ -2,7 +2,7 @@
 
 use super::adapter::Adapter;
 use super::arrivals::Inbound;
-use super::control::{Command, Commands, VerbsControl, control};
+use super::control::{Command, Commands, NewPeer, VerbsControl, control};
 use super::endpoint::Endpoint;
 use super::events::{self, Event, Subject};
 use super::fault;
@@ -58,7 +58,6 @@ struct Peer {
     rank: Rank,
     endpoint: Endpoint,
     remote: RangeTable<RemoteRegion>,
-    lanes: usize,
     in_flight: u64,
 }
 
@@ -110,14 +109,7 @@ impl VerbsTransport {
     fn apply_commands(&mut self) {
         while let Some(command) = self.commands.next() {
             match command {
-                Command::Peer { rank, endpoint, lanes } => {
-                    self.staged.reserve(self.queue_count() + endpoint.queues.len());
-                    let remote = RangeTable::new();
-                    let endpoint = *endpoint;
-                    self.peers.push(Peer { rank, endpoint, remote, lanes: 0, in_flight: 0 });
-                    self.add_lanes(rank, &lanes);
-                }
-                Command::Lanes { rank, lanes } => self.add_lanes(rank, &lanes),
+                Command::Peer(peer) => self.add_peer(*peer),
                 Command::Local(region) => self.local.insert(region),
                 Command::RemoveLocal { base, length_bytes } => {
                     self.local.remove(base, length_bytes);
@@ -152,20 +144,24 @@ impl VerbsTransport {
         self.peers.iter_mut().find(|peer| peer.rank == rank)
     }
 
-    /// Deals lanes out over the peer's queue pairs. A lane stays on one: its order is the order
-    /// of that queue pair (R11).
-    fn add_lanes(&mut self, rank: Rank, lanes: &[LaneId]) {
-        let Some(index) = self.peers.iter().position(|peer| peer.rank == rank) else { return };
-        let peer = &mut self.peers[index];
-        for lane in lanes {
-            let queue = (peer.lanes % peer.endpoint.queues.len()) as u32;
-            peer.lanes += 1;
+    /// Deals its lanes out over its queue pairs. A lane stays on one: its order is the order of
+    /// that queue pair (R11).
+    fn add_peer(&mut self, peer: NewPeer) {
+        let NewPeer { rank, endpoint, regions, lanes } = peer;
+        let (index, queue_count) = (self.peers.len() as u32, endpoint.queues.len());
+        self.staged.reserve(self.queue_count() + queue_count);
+        for (number, lane) in lanes.iter().enumerate() {
             let at = lane.0 as usize;
             if at >= self.lanes.len() {
                 self.lanes.resize(at + 1, None);
             }
-            self.lanes[at] = Some(Path { peer: index as u32, queue });
+            self.lanes[at] = Some(Path { peer: index, queue: (number % queue_count) as u32 });
         }
+        let mut remote = RangeTable::new();
+        for region in regions {
+            remote.insert(region);
+        }
+        self.peers.push(Peer { rank, endpoint, remote, in_flight: 0 });
     }
 
     /// Stages one transfer. False if its queue pair has no room.

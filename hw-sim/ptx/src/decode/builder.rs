@@ -403,6 +403,11 @@ fn texts_of(body: &ast::Body, texts: &mut Vec<(u32, String)>) {
     }
 }
 
+/// Do its constants contain the address of a variable?
+pub fn has_symbols(program: &Program) -> bool {
+    program.constants.iter().any(|(.., constant)| matches!(constant, Constant::Symbol(..)))
+}
+
 /// Fills the template of a program's registers.
 pub fn fill_template(
     program: &mut Program,

@@ -89,7 +89,8 @@ pub struct Global {
 #[derive(Clone, Debug)]
 pub struct Module {
     globals: Vec<Global>,
-    kernels: Vec<Kernel>,
+    /// Those that use no variable's address are complete, and shared by all who link the module.
+    kernels: Vec<Arc<Kernel>>,
     functions: HashMap<String, u64>,
 }
 
@@ -117,7 +118,7 @@ impl Module {
         let mut kernels = Vec::new();
         for (number, function) in module.functions.iter().enumerate() {
             if function.is_entry && function.body.is_some() {
-                kernels.push(kernel(&index, number, function)?);
+                kernels.push(Arc::new(kernel(&index, number, function)?));
             }
         }
         let functions = module
@@ -155,8 +156,10 @@ impl Module {
             expected: "an address for each module variable".to_owned(),
             found: format!("none for `{name}`"),
         };
-        for kernel in &mut self.kernels {
-            builder::fill_template(&mut kernel.program, |name| addresses.get(name).copied())
+        for kernel in self.kernels.iter_mut().filter(|kernel| builder::has_symbols(&kernel.program))
+        {
+            let program = &mut Arc::make_mut(kernel).program;
+            builder::fill_template(program, |name| addresses.get(name).copied())
                 .map_err(|name| missing(&name))?;
         }
         for global in &mut self.globals {
@@ -172,7 +175,7 @@ impl Module {
             }
         }
         let kernels = self.kernels.into_iter();
-        let kernels = kernels.map(|kernel| (kernel.name.clone(), Arc::new(kernel))).collect();
+        let kernels = kernels.map(|kernel| (kernel.name.clone(), kernel)).collect();
         Ok(LinkedModule { globals: self.globals, kernels })
     }
 }
@@ -194,7 +197,10 @@ fn kernel(
         let found = format!("{} bytes", built.static_shared_bytes);
         DecodeError::new(function.line, "less than 4 GiB of shared memory", found)
     })?;
-    let program: Program = built.program;
+    let mut program: Program = built.program;
+    if !builder::has_symbols(&program) {
+        builder::fill_template(&mut program, |_| None).expect("no name is asked for");
+    }
     Ok(Kernel {
         name: function.name.clone(),
         params,

@@ -21,7 +21,7 @@ fn module_in(library: &Library, context: &Arc<Context>) -> Outcome<(Handle, Arc<
         return Ok((*handle, Arc::clone(module)));
     }
     gate::drain(context);
-    let code = library.image.code_for(context.machine.model(context.gpu))?.clone();
+    let code = library.image.code_for(context.machine.model(context.gpu))?;
     let first = library.first.get();
     let module = Module::place(context, code, first.map(|module| &**module))?;
     if first.is_none() {

@@ -55,7 +55,7 @@ fn load(module: Out<Handle>, image: Outcome<Image>, logs: &LogBuffers) -> Outcom
     let (driver, context) = state::current()?;
     module.require()?;
     let placed = image.and_then(|image| {
-        let code = image.code_for(context.machine.model(context.gpu))?.clone();
+        let code = image.code_for(context.machine.model(context.gpu))?;
         Ok(Module::place(&context, code, None)?)
     });
     match placed {
