@@ -2,13 +2,13 @@
 
 mod hardware;
 
-use hardware::{hwsim, run_bounded, tool};
+use hardware::{hwsim, is_real, run_bounded, tool};
 use serde_json::Value;
 use std::process::{Command, ExitStatus};
 
 /// Says so if this is a run on real GPUs, where nothing is known beforehand.
-fn is_real() -> bool {
-    let real = std::env::var("RINGDOVE_TEST_GPU").is_ok_and(|value| value == "real");
+fn cannot_run() -> bool {
+    let real = is_real();
     if real {
         tally::skip("virtual-only", "this test knows virtual machines only");
     }
@@ -76,7 +76,7 @@ fn without_a_driver_it_fails_and_names_what_is_missing() {
 
 #[test]
 fn known_machines_are_found_as_they_are() {
-    if is_real() {
+    if cannot_run() {
         return;
     }
     let machines: [(&str, usize, &[&str]); 3] = [
@@ -109,7 +109,7 @@ fn known_machines_are_found_as_they_are() {
 /// why, or is told that the machine cannot be used.
 #[test]
 fn pairs_without_peer_access_go_through_the_host() {
-    if is_real() {
+    if cannot_run() {
         return;
     }
     for (machine, pairs) in [("dgx1v", "0-5 0-6 0-7 1-4"), ("quad-pc", "0-1 0-2 0-3 1-2")] {
@@ -124,7 +124,7 @@ fn pairs_without_peer_access_go_through_the_host() {
 
 #[test]
 fn links_between_gpus_are_counted() {
-    if is_real() {
+    if cannot_run() {
         return;
     }
     let (_, document) = document_on(&["--machine", "dgx1v", "--no-adapters"], &[]);
@@ -144,7 +144,7 @@ fn links_between_gpus_are_counted() {
 /// A job on one node must not be told that it needs adapters; one on two nodes must be.
 #[test]
 fn adapters_are_missed_only_by_jobs_on_several_nodes() {
-    if is_real() {
+    if cannot_run() {
         return;
     }
     let (status, document) = document_on(&["--machine", "pcie4", "--no-adapters"], &[]);
@@ -171,7 +171,7 @@ fn adapters_are_missed_only_by_jobs_on_several_nodes() {
 
 #[test]
 fn a_port_that_is_down_is_passed_over_with_a_warning() {
-    if is_real() {
+    if cannot_run() {
         return;
     }
     let faults = [("HWSIM_FAULTS", "hwsim0:port-down")];
@@ -187,7 +187,7 @@ fn a_port_that_is_down_is_passed_over_with_a_warning() {
 
 #[test]
 fn settings_show_where_they_come_from_and_bad_ones_stop_a_run() {
-    if is_real() {
+    if cannot_run() {
         return;
     }
     let variables = [

@@ -5,6 +5,7 @@
 mod hardware;
 
 use hardware::every::{check_all, streams};
+use hardware::perf::on_real_hardware;
 use hardware::{World, contexts, on_machine, on_machine_with, run_bounded, settings, tool};
 use ringdove::{Communicator, Error, ReduceOp, Settings, ThroughHost};
 use std::process::Command;
@@ -170,6 +171,9 @@ fn registered_buffers_are_staged() {
 /// connection that is bad.
 #[test]
 fn the_setting_forbids_host_memory_or_demands_it() {
+    if on_real_hardware() {
+        return;
+    }
     on_machine("dgx1v", || {
         let with = |through_host, ranks| {
             let settings = Settings { through_host, ..settings() };

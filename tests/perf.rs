@@ -2,14 +2,14 @@
 
 mod hardware;
 
-use hardware::{hwsim, run_bounded, tool};
+use hardware::{hwsim, is_real, run_bounded, tool};
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, ExitStatus, Stdio};
 
 /// `ringdove` with these arguments, on virtual hardware unless the real one is asked for.
 fn ringdove_on(machine: &str, line: &str) -> Command {
     let ringdove = tool("ringdove");
-    let mut command = if std::env::var("RINGDOVE_TEST_GPU").is_ok_and(|value| value == "real") {
+    let mut command = if is_real() {
         Command::new(ringdove)
     } else {
         let mut command = hwsim();

@@ -5,7 +5,7 @@ mod hardware;
 #[path = "../hw-sim/timing/tests/worlds/mod.rs"]
 mod worlds;
 
-use hardware::{hwsim, run_bounded, tool};
+use hardware::{hwsim, is_real, run_bounded, tool};
 use hwsim_timing::{Engine, Note, Outcome, Setup, simulate};
 use ringdove::plan::{Collective, CollectiveRequest, Draft, LaneKind, Limits, Pattern, Side};
 use ringdove::{ReduceOp, Settings};
@@ -246,7 +246,7 @@ fn compare(case: &Case) {
 }
 
 fn cannot_run() -> bool {
-    let real = std::env::var("RINGDOVE_TEST_GPU").is_ok_and(|value| value == "real");
+    let real = is_real();
     if real {
         tally::skip("virtual-only", "this test starts its own virtual machines");
     }

@@ -1,22 +1,24 @@
-//! The example of training, on virtual GPUs.
+//! The example of training, on virtual GPUs or on the real ones.
 
 mod hardware;
 
-use hardware::{hwsim, run_bounded};
+use hardware::{hwsim, is_real, run_bounded, tool};
+use std::process::Command;
 
 /// If this fails, the first program that an author of a framework looks at is wrong: weights differ
 /// between GPUs, or the loss is not that of one GPU.
 #[test]
 fn data_parallel_training_follows_one_gpu() {
-    let this = std::env::current_exe().unwrap();
-    let example = this.parent().unwrap().parent().unwrap().join("examples/train");
-    let missing = "run cargo build --release --workspace --examples";
-    assert!(example.exists(), "no {}: {missing}", example.display());
+    let example = tool("examples/train");
     let folder = tempfile::tempdir().unwrap();
-    for machine in ["pcie4", "dgx1v"] {
-        let mut command = hwsim();
-        command.args(["run", "--quiet", "--machine", machine, "--"]);
-        command.arg(&example).arg(folder.path());
+    let machines = if is_real() { &["this one"][..] } else { &["pcie4", "dgx1v"] };
+    for machine in machines {
+        let mut command = Command::new(&example);
+        if !is_real() {
+            command = hwsim();
+            command.args(["run", "--quiet", "--machine", machine, "--"]).arg(&example);
+        }
+        command.arg(folder.path());
         let (status, output) = run_bounded(command);
         assert!(status.success(), "{machine}: {status}\n{output}");
         for line in ["the same weights on all", "the loss is that of one GPU within"] {

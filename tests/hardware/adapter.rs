@@ -1,6 +1,6 @@
 //! Virtual adapters for tests that were not given one.
 
-use super::{hwsim, run_bounded};
+use super::{hwsim, is_real, run_bounded};
 use ringdove::transport::verbs::VerbsSettings;
 
 /// The machine on which tests run that were not given an adapter. Its first adapter is on
@@ -53,7 +53,7 @@ pub fn on_virtual_adapter(adapter: &str, faults: &str) {
 }
 
 fn on_placing_adapter(placement: Placement, adapter: &str, faults: &str) {
-    if std::env::var("RINGDOVE_TEST_GPU").is_ok_and(|value| value == "real") {
+    if is_real() {
         return tally::skip("virtual-only", "RINGDOVE_TEST_ADAPTER names no adapter");
     }
     let thread = std::thread::current();

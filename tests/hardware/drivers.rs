@@ -1,6 +1,6 @@
 //! Tests of single behaviours of drivers: on a driver that has one of them and no other.
 
-use super::{World, download, on_machine_with, settings, sum};
+use super::{World, download, is_real, on_machine_with, settings, sum};
 use ringdove::settings::Remedies;
 use ringdove::{Error, Settings};
 use std::time::Duration;
@@ -12,11 +12,6 @@ pub fn everywhere(machine: &str, sets: &[&str], body: impl Fn()) {
         true => body(),
         false => on_drivers(machine, sets, body),
     }
-}
-
-/// Shall tests run on the GPUs of this machine?
-pub fn is_real() -> bool {
-    std::env::var("RINGDOVE_TEST_GPU").is_ok_and(|value| value == "real")
 }
 
 /// As [`everywhere`], on virtual drivers alone.

@@ -1,6 +1,6 @@
 //! The same test on every engine.
 
-use super::{INSIDE, on_machine_env, on_machine_with, on_traced_machine};
+use super::{INSIDE, is_real, on_machine_env, on_machine_with, on_traced_machine};
 use ringdove::id::EngineKind;
 
 /// Which engine the ranks of a test use.
@@ -12,7 +12,7 @@ pub const MACHINE: &str = "ark";
 /// device engines; on real GPUs with the proxy alone. Where `machine` has one GPU, all ranks share
 /// one of the other machine too. Settings for the ranks come from [`super::settings`].
 pub fn on_engines(machine: &str, body: impl FnOnce()) {
-    let real = std::env::var("RINGDOVE_TEST_GPU").is_ok_and(|value| value == "real");
+    let real = is_real();
     if real {
         tally::skip("virtual-only", "the same on device engines");
     }
@@ -32,7 +32,7 @@ pub const CONNECTIONS: [u32; 3] = [1, 8, 32];
 /// Runs the body of the current test with each number of hardware queues, with the proxy on
 /// `machine` and with device engines on [`MACHINE`]; on real GPUs with the queues that there are.
 pub fn on_connections(machine: &str, body: impl FnOnce()) {
-    let real = std::env::var("RINGDOVE_TEST_GPU").is_ok_and(|value| value == "real");
+    let real = is_real();
     if real || std::env::var_os(INSIDE).is_some() {
         return body();
     }
@@ -47,7 +47,7 @@ pub fn on_connections(machine: &str, body: impl FnOnce()) {
 /// Runs the body of the current test on [`MACHINE`], with device engines. Options are those of
 /// `hwsim run`, and variables those of the body's process.
 pub fn on_device_engines(options: &[&str], variables: &[(&str, &str)], body: impl FnOnce()) {
-    if std::env::var("RINGDOVE_TEST_GPU").is_ok_and(|value| value == "real") {
+    if is_real() {
         return tally::skip("virtual-only", "this test uses virtual engines");
     }
     let variables = [&[(ENGINE, "device")], variables].concat();

@@ -45,6 +45,11 @@ pub fn on_strict_drivers(mut command: Command) -> Command {
     command
 }
 
+/// Shall tests run on the GPUs of this machine?
+pub fn is_real() -> bool {
+    std::env::var("RINGDOVE_TEST_GPU").is_ok_and(|value| value == "real")
+}
+
 /// Runs the body of the current test on `machine`.
 pub fn on_machine(machine: &str, body: impl FnOnce()) {
     on_machine_with(machine, &[], body);
@@ -65,7 +70,7 @@ pub fn on_machine_env(
     if std::env::var_os(INSIDE).is_some() {
         return body();
     }
-    if std::env::var("RINGDOVE_TEST_GPU").is_ok_and(|value| value == "real") {
+    if is_real() {
         if options.is_empty() {
             return body();
         }
@@ -233,12 +238,18 @@ pub fn run_bounded(mut command: Command) -> (std::process::ExitStatus, String) {
     (status, output.join().unwrap())
 }
 
-/// A command of this workspace, built beside the test.
+/// A command or an example (`examples/NAME`) of this workspace: above the test, where cargo has built
+/// both, or beside it, where `./x gpu-pack` has put them.
 pub fn tool(name: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
-    let path = test.parent().and_then(|deps| deps.parent()).unwrap().join(name);
-    assert!(path.exists(), "{} is missing: `cargo build --workspace` first", path.display());
-    path
+    let beside = test.parent().unwrap();
+    let built = beside.parent().unwrap().join(name);
+    let packed = beside.join(Path::new(name).file_name().unwrap());
+    let found = [&built, &packed].into_iter().find(|path| path.is_file()).cloned();
+    found.unwrap_or_else(|| {
+        let how = "`cargo build --release --workspace --bins --examples` first";
+        panic!("{} is missing: {how}", built.display())
+    })
 }
 
 /// Ranks on this machine's GPUs, all driven by one thread.

@@ -1,6 +1,6 @@
 //! `ringdove perf` in several processes on virtual machines.
 
-use super::{hwsim, run_bounded, tool};
+use super::{hwsim, is_real, run_bounded, tool};
 use std::process::ExitStatus;
 
 /// How it ended, and what all processes printed.
@@ -18,7 +18,7 @@ pub fn perf((machine, processes): (&str, u32), faults: &str, inside: &str, line:
 
 /// True, with a word about it, where tests shall run on the GPUs and adapters of this machine.
 pub fn on_real_hardware() -> bool {
-    let real = std::env::var("RINGDOVE_TEST_GPU").is_ok_and(|value| value == "real");
+    let real = is_real();
     if real {
         tally::skip("virtual-only", "this test places its ranks on virtual nodes");
     }
