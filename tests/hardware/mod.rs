@@ -238,8 +238,8 @@ pub fn run_bounded(mut command: Command) -> (std::process::ExitStatus, String) {
     (status, output.join().unwrap())
 }
 
-/// A command or an example (`examples/NAME`) of this workspace: above the test, where cargo has built
-/// both, or beside it, where `./x gpu-pack` has put them.
+/// A command or an example (`examples/NAME`) of this workspace: above the test, where cargo has
+/// built both, or beside it, where `./x gpu-pack` has put them.
 pub fn tool(name: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let beside = test.parent().unwrap();
