@@ -54,14 +54,21 @@ mod with_cust_alone {
     fn build(sdk: &Path) -> [PathBuf; 3] {
         // What the rest of the workspace has compiled is used, if the profile is the same. Nothing
         // here is measured; without optimisation the library is compiled in a third of the time.
-        // The commands need other features, so those that are there stay.
-        let profile = match cfg!(debug_assertions) {
-            true => &["--profile", "dev"][..],
-            false => &["--release", "--config", "profile.release.package.ringdove.opt-level=0"],
+        // The commands need other features, so those that are there stay. cudarc is built apart:
+        // its build depends on CUDA_PATH, and everything else would be built again without it.
+        let (profile, options) = match cfg!(debug_assertions) {
+            true => ("dev", &["--config=profile.dev.package.cudarc.opt-level=1"][..]),
+            false => (
+                "release",
+                &[
+                    "--config=profile.release.package.cudarc.opt-level=0",
+                    "--config=profile.release.package.ringdove.opt-level=0",
+                ][..],
+            ),
         };
         let mut command = Command::new(env!("CARGO"));
         command.args(["build", "--package", "ringdove", "--no-default-features"]);
-        command.args(["--features", "cust"]).args(profile);
+        command.args(["--features", "cust", "--profile", profile]).args(options);
         for (kind, name) in PROGRAMS {
             command.args([format!("--{kind}").as_str(), name]);
         }
