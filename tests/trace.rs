@@ -114,13 +114,9 @@ impl Case {
         };
         let is_far = self.machine.contains(" x ");
         let limits = Limits {
-            blocks_max: settings.blocks_max,
-            slot_bytes: settings.slot_bytes,
-            pair_slot_bytes: Limits::pair_slot_bytes_max(settings.slot_bytes),
-            slot_count: settings.slot_count,
             low_latency_bytes: if is_far { 0 } else { self.low_latency_bytes },
             ranks_per_node: if is_far { self.gpus } else { 0 },
-            reproducible: false,
+            ..Limits::new(settings.blocks_max, settings.slot_bytes, settings.slot_count)
         };
         Draft::new(Pattern::Selected, &request, &limits).expect("a plan")
     }

@@ -23,7 +23,6 @@ use super::{
     BlockProgram, Buffer, Choice, Collective, GRANULE_BYTES, Lane, LaneKind, Modifiers, Op,
     Operand, PortIndex, Range, RankProgram, Segment, Side,
 };
-use ringdove_kernels::element::ReduceOp;
 
 /// What one rank does.
 pub(super) fn program(choice: &Choice, rank: u32) -> RankProgram {
@@ -110,7 +109,7 @@ impl AllPairs<'_> {
 
     /// Packs what there is to send, and puts it to each peer.
     fn send(&self, ops: &mut Vec<Op>, peers: &[u32]) {
-        let scales = self.scales();
+        let scales = self.choice.request.scales();
         if scales {
             // Nobody needs this rank's output before it is collected, so it can hold the scaled
             // input.
@@ -148,15 +147,12 @@ impl AllPairs<'_> {
         ops.extend(puts.into_iter().map(|(_, put)| put));
     }
 
-    /// A sum of scaled inputs: does each rank scale its own before it sends it?
-    fn scales(&self) -> bool {
-        self.collective().reduces() && self.choice.request.reduce_op == ReduceOp::PreMulSum
-    }
-
     /// This rank's own term of a reduction.
     fn own_term(&self) -> Operand {
         match self.collective() {
-            Collective::AllReduce if self.scales() => at(Buffer::Output, self.range()),
+            Collective::AllReduce if self.choice.request.scales() => {
+                at(Buffer::Output, self.range())
+            }
             Collective::ReduceScatter => self.choice.part(Buffer::Input, self.rank, self.range()),
             _ => at(Buffer::Input, self.range()),
         }
@@ -228,31 +224,19 @@ impl AllPairs<'_> {
 
     /// The message at one port, copied.
     fn take(&self, destination: Operand, first: PortIndex) -> Op {
-        Op::Collect {
-            destination: Some(destination),
-            own: None,
-            before: 0,
-            first,
-            count: 1,
-            message: 0,
-            range: self.range(),
-            finish: false,
-        }
+        received(Some(destination), first, 1, self.range())
     }
 
     /// Waits for messages without data.
     fn wait(&self, ops: &mut Vec<Op>, first: PortIndex, count: u16) {
         if count > 0 {
-            ops.push(Op::Collect {
-                destination: None,
-                own: None,
-                before: 0,
-                first,
-                count,
-                message: 0,
-                range: self.empty(),
-                finish: false,
-            });
+            ops.push(received(None, first, count, self.empty()));
         }
     }
+}
+
+/// Messages that are not combined with a term of this rank's own.
+fn received(destination: Option<Operand>, first: PortIndex, count: u16, range: Range) -> Op {
+    let (own, before, finish) = (None, 0, false);
+    Op::Collect { destination, own, before, first, count, message: 0, range, finish }
 }

@@ -40,6 +40,21 @@ pub enum Collective {
 }
 
 impl Collective {
+    /// All of them, those that have a root with this one.
+    pub const fn all(root: u32) -> [Self; 9] {
+        [
+            Self::AllReduce,
+            Self::ReduceScatter,
+            Self::AllGather,
+            Self::AllToAll,
+            Self::Broadcast { root },
+            Self::Reduce { root },
+            Self::Gather { root },
+            Self::Scatter { root },
+            Self::Barrier,
+        ]
+    }
+
     /// The name that messages and the command line use.
     pub const fn name(self) -> &'static str {
         match self {
@@ -110,6 +125,11 @@ pub struct Delivery {
 }
 
 impl CollectiveRequest {
+    /// True if inputs are scaled before they are combined.
+    pub fn scales(&self) -> bool {
+        self.collective.reduces() && self.reduce_op == ReduceOp::PreMulSum
+    }
+
     /// Bytes of `rank`'s input; 0 if it has none.
     pub fn input_bytes(&self, rank: u32) -> u64 {
         let all = self.bytes * u64::from(self.rank_count);

@@ -52,7 +52,6 @@ use low_latency::goes_all_pairs;
 
 use super::{Collective, CollectiveRequest, GRANULE_BYTES, Modifiers, Range, SlotShape};
 use ringdove_kernels::descriptor::LENGTH_BYTES_MAX;
-use ringdove_kernels::element::ReduceOp;
 use ringdove_kernels::op::{BLOCK_PORTS_MAX, ll_bytes};
 
 /// Data up to `bytes` uses these.
@@ -333,6 +332,19 @@ impl Limits {
         SlotShape { bytes: self.slot_bytes, count: self.slot_count }
     }
 
+    /// These, on one node, where memory is no matter; without LL messages, not reproducible.
+    pub fn new(blocks_max: u32, slot_bytes: u32, slot_count: u32) -> Self {
+        Self {
+            blocks_max,
+            slot_bytes,
+            pair_slot_bytes: Self::pair_slot_bytes_max(slot_bytes),
+            slot_count,
+            low_latency_bytes: 0,
+            ranks_per_node: 0,
+            reproducible: false,
+        }
+    }
+
     /// Bytes of a slot between ranks that are no neighbours, where memory is no matter.
     pub fn pair_slot_bytes_max(slot_bytes: u32) -> u32 {
         slot_bytes.min(PAIR_SLOT_BYTES_MAX)
@@ -376,6 +388,7 @@ pub fn select(request: &CollectiveRequest, limits: &Limits) -> Result<Choice, Pl
     let divides = request.rank_count.is_multiple_of(per_node);
     require(divides, "ranks of a node", "a divisor of the number of ranks", per_node.into())?;
     Ok(match request.collective {
+        _ if goes_all_pairs(request, limits, per_node) => all_pairs(request, limits, per_node),
         collective if limits.reproducible && collective.reduces() && request.rank_count > 1 => {
             reproducible::choose(request, limits, per_node)
         }
@@ -413,9 +426,6 @@ fn choice(
 fn all_reduce(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Choice {
     let direct = request.registered && request.bytes >= DIRECT_BYTES_MIN;
     let spread = per_node < request.rank_count;
-    if goes_all_pairs(request, limits, per_node) {
-        return all_pairs(request, limits, per_node);
-    }
     let rings = || match (direct, request.in_place) {
         _ if spread && per_node > 1 => Algorithm::Hierarchical,
         // A grant costs a way between nodes, and direct lanes do not follow rails.
@@ -447,7 +457,7 @@ fn all_reduce(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Ch
     finish(choice, slice_bytes_max)
 }
 
-/// All-pairs, where that is possible.
+/// By LL messages, where that is possible.
 fn all_pairs(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Choice {
     let mut choice = choice(request, limits, per_node, Algorithm::AllPairs, row(request.bytes));
     choice.all_pairs(limits);
@@ -458,9 +468,6 @@ fn all_pairs(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Cho
 fn other(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Choice {
     let ranks = request.rank_count;
     let is_small = request.bytes <= ONE_HOP_BYTES_MAX && ranks <= ONE_HOP_RANKS_MAX;
-    if goes_all_pairs(request, limits, per_node) {
-        return all_pairs(request, limits, per_node);
-    }
     let (algorithm, data) = match (request.collective, few_hops::other(request, limits)) {
         _ if ranks == 1 => (Algorithm::Copy, request.bytes),
         (_, Some(algorithm)) => (algorithm, request.bytes),
@@ -495,8 +502,7 @@ fn finish(mut choice: Choice, slice_bytes_max: u64) -> Choice {
         false => even_slice(&choice, slice_bytes_max),
     });
     let request = &choice.request;
-    let scales = request.collective.reduces() && request.reduce_op == ReduceOp::PreMulSum;
-    if choice.algorithm == Algorithm::Copy && request.in_place && !scales {
+    if choice.algorithm == Algorithm::Copy && request.in_place && !request.scales() {
         choice.rounds = 0;
     }
     choice

@@ -180,11 +180,6 @@ impl VerbsControl {
     }
 
     /// Never called.
-    pub fn add_remote(&self, _rank: Rank, _region: RemoteRegion) -> Result<()> {
-        match *self {}
-    }
-
-    /// Never called.
     pub fn receive_signals(
         &self,
         _region: &MemoryRegion,

@@ -12,13 +12,8 @@ fn with_low_latency(low_latency_bytes: u32) -> Settings {
 /// The most elements of `f32` that go in an LL message; `None`: none do.
 fn count_max(collective: Collective, ranks: usize, settings: &Settings) -> Option<usize> {
     let limits = Limits {
-        blocks_max: settings.blocks_max,
-        slot_bytes: settings.slot_bytes,
-        pair_slot_bytes: Limits::pair_slot_bytes_max(settings.slot_bytes),
-        slot_count: settings.slot_count,
         low_latency_bytes: settings.low_latency_bytes,
-        ranks_per_node: 0,
-        reproducible: false,
+        ..Limits::new(settings.blocks_max, settings.slot_bytes, settings.slot_count)
     };
     let goes = |count: &usize| {
         let request = CollectiveRequest {

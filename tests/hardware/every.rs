@@ -11,17 +11,8 @@ pub fn streams(communicators: &[Communicator]) -> Vec<Arc<CudaStream>> {
 }
 
 /// Every collective with buffers.
-fn all(root: u32) -> [Collective; 8] {
-    [
-        Collective::AllReduce,
-        Collective::ReduceScatter,
-        Collective::AllGather,
-        Collective::AllToAll,
-        Collective::Broadcast { root },
-        Collective::Reduce { root },
-        Collective::Gather { root },
-        Collective::Scatter { root },
-    ]
+fn all(root: u32) -> impl Iterator<Item = Collective> {
+    Collective::all(root).into_iter().filter(|it| *it != Collective::Barrier)
 }
 
 /// Parts of `count` elements in the input and output of `rank`.

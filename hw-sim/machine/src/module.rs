@@ -126,7 +126,7 @@ impl Module {
             None => variables.extend(managed.place(storage.allocate(managed.end, Owner::Module)?)),
         }
         let addresses = variables.iter().map(|(name, v)| (name.clone(), v.address)).collect();
-        let linked = module.clone().link(&addresses).map_err(invalid)?;
+        let linked = module.link(&addresses).map_err(invalid)?;
         let context = Arc::clone(context);
         let module = Self { context, linked, variables, _storage: storage };
         module

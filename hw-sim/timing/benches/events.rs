@@ -11,16 +11,7 @@ use std::hint::black_box;
 use worlds::{draft_within, machine, nvswitch, profile, programs};
 
 fn all_reduce(ranks: u32, bytes: u64) -> Vec<RankProgram> {
-    let limits = Limits {
-        blocks_max: 2,
-        slot_bytes: 512 << 10,
-        pair_slot_bytes: Limits::pair_slot_bytes_max(512 << 10),
-        slot_count: 4,
-        ranks_per_node: 0,
-        reproducible: false,
-        low_latency_bytes: 0,
-    };
-    programs(&draft_within(Pattern::Halving, ranks, bytes, &limits))
+    programs(&draft_within(Pattern::Halving, ranks, bytes, &Limits::new(2, 512 << 10, 4)))
 }
 
 fn events(criterion: &mut Criterion) {

@@ -30,15 +30,8 @@ impl Case {
     fn run(&self, folds: bool) -> Outcome {
         let profile = profile(self.profile);
         let machine = self.machine(&profile);
-        let limits = Limits {
-            blocks_max: self.blocks,
-            slot_bytes: 64 << 10,
-            pair_slot_bytes: Limits::pair_slot_bytes_max(64 << 10),
-            slot_count: 4,
-            ranks_per_node: self.gpus as u32,
-            reproducible: false,
-            low_latency_bytes: 0,
-        };
+        let ranks_per_node = self.gpus as u32;
+        let limits = Limits { ranks_per_node, ..Limits::new(self.blocks, 64 << 10, 4) };
         let ranks = (self.nodes * self.gpus) as u32;
         let draft = draft_within(self.pattern, ranks, self.bytes, &limits);
         let setup = Setup { folds, ..Setup::new(&machine, &profile, self.engine) };

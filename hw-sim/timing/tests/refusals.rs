@@ -149,15 +149,7 @@ fn a_plan_that_makes_no_sense_is_an_error_that_names_rank_and_place() {
 
 /// Two ranks that exchange LL messages.
 fn ll_programs() -> Vec<RankProgram> {
-    let limits = Limits {
-        blocks_max: 1,
-        slot_bytes: 64,
-        pair_slot_bytes: Limits::pair_slot_bytes_max(64),
-        slot_count: 2,
-        ranks_per_node: 0,
-        reproducible: false,
-        low_latency_bytes: 64,
-    };
+    let limits = Limits { low_latency_bytes: 64, ..Limits::new(1, 64, 2) };
     programs(&draft_within(Pattern::Selected, 2, 64, &limits))
 }
 

@@ -33,7 +33,6 @@
 
 use super::Limits;
 use crate::plan::{Collective, CollectiveRequest};
-use ringdove_kernels::element::ReduceOp;
 
 /// The most ranks that exchange everything with everybody.
 pub(crate) const ALL_PAIRS_RANKS_MAX: u32 = 8;
@@ -70,15 +69,14 @@ fn bytes_max(request: &CollectiveRequest, limits: &Limits) -> Option<u64> {
 
 /// Does a collective go in LL messages?
 pub(super) fn goes_all_pairs(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> bool {
-    // Messages are not scaled as they are packed, and the output of an all-reduce alone has room
-    // for the scaled input.
-    let scales = request.collective.reduces() && request.reduce_op == ReduceOp::PreMulSum;
     // LL words are trusted on the transport inside of a node alone (R13).
     per_node == request.rank_count
         && limits.low_latency_bytes > 0
         && (2..=ALL_PAIRS_RANKS_MAX).contains(&request.rank_count)
         && bytes_max(request, limits).is_some_and(|most| request.bytes <= most)
-        && (!scales || request.collective == Collective::AllReduce)
+        // Messages are not scaled as they are packed, and the output of an all-reduce alone has
+        // room for the scaled input.
+        && (!request.scales() || request.collective == Collective::AllReduce)
 }
 
 #[cfg(test)]
@@ -88,19 +86,11 @@ mod tests {
 
     /// The collectives of a row of the README's table.
     fn collectives(names: &str) -> Vec<Collective> {
-        let all = [
-            Collective::AllReduce,
-            Collective::AllGather,
-            Collective::ReduceScatter,
-            Collective::AllToAll,
-            Collective::Broadcast { root: 1 },
-            Collective::Reduce { root: 1 },
-            Collective::Gather { root: 1 },
-            Collective::Scatter { root: 1 },
-            Collective::Barrier,
-        ];
         let names = names.trim_end_matches(" (equal parts)").split(", ");
-        let named = |name| *all.iter().find(|it| it.name() == name).expect("a collective");
+        let named = |name| {
+            let mut all = Collective::all(1).into_iter();
+            all.find(|it| it.name() == name).expect("a collective")
+        };
         names.map(named).collect()
     }
 

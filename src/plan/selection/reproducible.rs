@@ -24,7 +24,7 @@
 //! | dgx-a100     | 8     | 4 MiB   | 608       | 421   |        |
 //! | dgx-a100 x 2 | 16    | 2 MiB   | 327       |       | 365    |
 
-use super::{Algorithm, Choice, Limits, all_pairs, choice, finish, goes_all_pairs, row};
+use super::{Algorithm, Choice, Limits, choice, finish, row};
 use crate::plan::{Collective, CollectiveRequest};
 use ringdove_kernels::op::BLOCK_PORTS_MAX;
 
@@ -39,9 +39,6 @@ const PIECE_BYTES_MIN: u64 = 64 << 10;
 pub(super) fn choose(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Choice {
     let bytes = request.bytes.saturating_mul(request.parts());
     let row = row(bytes);
-    if goes_all_pairs(request, limits, per_node) {
-        return all_pairs(request, limits, per_node);
-    }
     let mut choice = choice(request, limits, per_node, Algorithm::InRankOrder, row);
     let is_small = bytes <= u64::from(limits.pair_slot_bytes) * u64::from(request.rank_count);
     choice.group_ranks = group_ranks(request, per_node, is_small);

@@ -39,26 +39,15 @@ fn all_ways(root: u32) -> Vec<(Collective, Algorithm)> {
 
 /// Every collective with data, by LL messages.
 pub(in crate::plan) fn low_latency_ways(root: u32) -> Vec<(Collective, Algorithm)> {
-    [
-        Collective::AllReduce,
-        Collective::ReduceScatter,
-        Collective::AllGather,
-        Collective::AllToAll,
-        Collective::Broadcast { root },
-        Collective::Reduce { root },
-        Collective::Gather { root },
-        Collective::Scatter { root },
-    ]
-    .map(|collective| (collective, Algorithm::AllPairs))
-    .to_vec()
+    let with_data = Collective::all(root).into_iter().filter(|it| *it != Collective::Barrier);
+    with_data.map(|collective| (collective, Algorithm::AllPairs)).collect()
 }
 
 /// Is there such a plan? Where not, selection does not choose it.
 pub(in crate::plan) fn is_possible(request: &CollectiveRequest, algorithm: Algorithm) -> bool {
-    let scales = request.collective.reduces() && request.reduce_op == ReduceOp::PreMulSum;
     match algorithm {
         Algorithm::Halving => request.rank_count.is_power_of_two(),
-        Algorithm::AllPairs => !scales || request.collective == Collective::AllReduce,
+        Algorithm::AllPairs => !request.scales() || request.collective == Collective::AllReduce,
         _ => true,
     }
 }

@@ -14,20 +14,6 @@ fn of_own_parts(choice: &Choice) -> Verified {
     check_ops(Plan { ranks, thread_count: choice.thread_count, slots: choice.slots }).unwrap()
 }
 
-fn collectives(root: u32) -> [Collective; 9] {
-    [
-        Collective::AllReduce,
-        Collective::ReduceScatter,
-        Collective::AllGather,
-        Collective::Broadcast { root },
-        Collective::Reduce { root },
-        Collective::AllToAll,
-        Collective::Gather { root },
-        Collective::Scatter { root },
-        Collective::Barrier,
-    ]
-}
-
 /// Proves the plan that selection chooses. (An exchange of so many is not proved here: its proof
 /// takes gigabytes.)
 fn prove(collective: Collective, rank_count: u32, bytes: u64, limits: &Limits) {
@@ -44,7 +30,7 @@ fn prove(collective: Collective, rank_count: u32, bytes: u64, limits: &Limits) {
 #[test]
 fn plans_that_follow_rings_and_trees_are_proved_for_more_ranks_than_at_run_time() {
     for (rank_count, ranks_per_node) in [(PROVED_RANKS_MAX + 2, 0), (72, 8)] {
-        for collective in collectives(5) {
+        for collective in Collective::all(5) {
             // Small slots, so that some do not go few hops.
             prove(collective, rank_count, 20, &Limits { ranks_per_node, ..limits(1, 64, 4) });
         }
@@ -55,7 +41,7 @@ fn plans_that_follow_rings_and_trees_are_proved_for_more_ranks_than_at_run_time(
 #[test]
 fn plans_of_few_hops_are_proved_for_hundreds_of_ranks() {
     for rank_count in [100, 256] {
-        for collective in collectives(77) {
+        for collective in Collective::all(77) {
             prove(collective, rank_count, 12, &limits(1, 4096, 2));
         }
     }

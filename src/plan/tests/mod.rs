@@ -16,15 +16,7 @@ use super::*;
 use ringdove_kernels::element::ReduceOp;
 
 pub(super) fn limits(blocks_max: u32, slot_bytes: u32, slot_count: u32) -> Limits {
-    Limits {
-        blocks_max,
-        slot_bytes,
-        pair_slot_bytes: Limits::pair_slot_bytes_max(slot_bytes),
-        slot_count,
-        ranks_per_node: 0,
-        low_latency_bytes: 0,
-        reproducible: false,
-    }
+    Limits::new(blocks_max, slot_bytes, slot_count)
 }
 
 /// A sum of 4-byte elements, out of place, in buffers that are not registered.

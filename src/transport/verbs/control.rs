@@ -13,9 +13,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(super) enum Command {
     Peer(Box<NewPeer>),
     Local(LocalRegion),
-    RemoveLocal { base: u64, length_bytes: u64 },
-    Remote { rank: Rank, region: RemoteRegion },
-    RemoveRemote { rank: Rank, region: RemoteRegion },
     BreakOff { rank: Rank },
     Arrivals(Box<Inbound>),
 }
@@ -75,31 +72,6 @@ impl VerbsControl {
     /// [`Error::EngineStopped`] if the transport is gone.
     pub fn add_local(&self, region: &MemoryRegion) -> Result<()> {
         self.send(Command::Local(region.local()))
-    }
-
-    /// Forgets memory of this side. No transfer may name it any more.
-    ///
-    /// # Errors
-    /// As [`add_local`](Self::add_local).
-    pub fn remove_local(&self, region: &MemoryRegion) -> Result<()> {
-        let LocalRegion { base, length_bytes, .. } = region.local();
-        self.send(Command::RemoveLocal { base, length_bytes })
-    }
-
-    /// More memory of a peer that transfers may write.
-    ///
-    /// # Errors
-    /// As [`add_local`](Self::add_local).
-    pub fn add_remote(&self, rank: Rank, region: RemoteRegion) -> Result<()> {
-        self.send(Command::Remote { rank, region })
-    }
-
-    /// Forgets memory of a peer. No transfer may name it any more.
-    ///
-    /// # Errors
-    /// As [`add_local`](Self::add_local).
-    pub fn remove_remote(&self, rank: Rank, region: RemoteRegion) -> Result<()> {
-        self.send(Command::RemoveRemote { rank, region })
     }
 
     /// Where peers raise signals by immediate data: word 0 of theirs is the first of `region`.

@@ -111,19 +111,6 @@ impl VerbsTransport {
             match command {
                 Command::Peer(peer) => self.add_peer(*peer),
                 Command::Local(region) => self.local.insert(region),
-                Command::RemoveLocal { base, length_bytes } => {
-                    self.local.remove(base, length_bytes);
-                }
-                Command::Remote { rank, region } => {
-                    if let Some(peer) = self.peer_mut(rank) {
-                        peer.remote.insert(region);
-                    }
-                }
-                Command::RemoveRemote { rank, region } => {
-                    if let Some(peer) = self.peer_mut(rank) {
-                        peer.remote.remove(region.base, region.length_bytes);
-                    }
-                }
                 Command::Arrivals(inbound) => self.inbound = Some(inbound),
                 Command::BreakOff { rank } => {
                     if let Some(Err(error)) =

@@ -160,11 +160,8 @@ impl Job<'_> {
         let is_one_node = self.ranks <= per_node;
         let is_even = self.ranks.is_multiple_of(per_node);
         let slot_bytes = bytes(arguments.slot_bytes, slot_bytes);
+        let slot_count = arguments.slots.unwrap_or(library.slot_count);
         let limits = Limits {
-            blocks_max: candidate.blocks,
-            slot_bytes,
-            pair_slot_bytes: Limits::pair_slot_bytes_max(slot_bytes),
-            slot_count: arguments.slots.unwrap_or(library.slot_count),
             // As the communicator has it: LL words stay together on one node only (R13).
             low_latency_bytes: match is_one_node {
                 true => bytes(arguments.low_latency_bytes, library.low_latency_bytes),
@@ -172,6 +169,7 @@ impl Job<'_> {
             },
             ranks_per_node: if is_one_node || !is_even { 0 } else { per_node },
             reproducible: arguments.reproducible,
+            ..Limits::new(candidate.blocks, slot_bytes, slot_count)
         };
         Draft::new(candidate.pattern, &request, &limits)
     }

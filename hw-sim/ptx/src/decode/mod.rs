@@ -147,7 +147,7 @@ impl Module {
     /// # Errors
     ///
     /// A variable that has no address.
-    pub fn link(mut self, addresses: &HashMap<String, u64>) -> Result<LinkedModule, PtxError> {
+    pub fn link(&self, addresses: &HashMap<String, u64>) -> Result<LinkedModule, PtxError> {
         let functions = &self.functions;
         let missing = |name: &str| PtxError {
             line: 0,
@@ -156,13 +156,18 @@ impl Module {
             expected: "an address for each module variable".to_owned(),
             found: format!("none for `{name}`"),
         };
-        for kernel in self.kernels.iter_mut().filter(|kernel| builder::has_symbols(&kernel.program))
-        {
-            let program = &mut Arc::make_mut(kernel).program;
-            builder::fill_template(program, |name| addresses.get(name).copied())
-                .map_err(|name| missing(&name))?;
+        let mut kernels = HashMap::new();
+        for kernel in &self.kernels {
+            let mut linked = Arc::clone(kernel);
+            if builder::has_symbols(&kernel.program) {
+                let program = &mut Arc::make_mut(&mut linked).program;
+                builder::fill_template(program, |name| addresses.get(name).copied())
+                    .map_err(|name| missing(&name))?;
+            }
+            kernels.insert(kernel.name.clone(), linked);
         }
-        for global in &mut self.globals {
+        let mut globals = self.globals.clone();
+        for global in &mut globals {
             for relocation in &global.relocations {
                 let symbol = relocation.symbol.as_str();
                 let address = addresses.get(symbol).or_else(|| functions.get(symbol));
@@ -174,9 +179,7 @@ impl Module {
                 }
             }
         }
-        let kernels = self.kernels.into_iter();
-        let kernels = kernels.map(|kernel| (kernel.name.clone(), kernel)).collect();
-        Ok(LinkedModule { globals: self.globals, kernels })
+        Ok(LinkedModule { globals, kernels })
     }
 }
 

@@ -43,16 +43,7 @@ pub fn machine(graph: &Graph, nodes: usize, profile: &Profile) -> Machine {
 }
 
 pub fn draft(pattern: Pattern, ranks: u32, bytes: u64, blocks: u32) -> Draft {
-    let limits = Limits {
-        blocks_max: blocks,
-        slot_bytes: 64 << 10,
-        pair_slot_bytes: Limits::pair_slot_bytes_max(64 << 10),
-        slot_count: 4,
-        ranks_per_node: 0,
-        reproducible: false,
-        low_latency_bytes: 0,
-    };
-    draft_within(pattern, ranks, bytes, &limits)
+    draft_within(pattern, ranks, bytes, &Limits::new(blocks, 64 << 10, 4))
 }
 
 pub fn draft_within(pattern: Pattern, ranks: u32, bytes: u64, limits: &Limits) -> Draft {

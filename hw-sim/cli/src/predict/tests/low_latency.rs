@@ -10,32 +10,10 @@ use hwsim_timing::simulate;
 use ringdove::plan::{Algorithm, Collective, CollectiveRequest, Draft, Limits, Pattern, select};
 use ringdove::{ReduceOp, Settings};
 
-/// All but the all-reduce.
-fn collectives(ranks: u32) -> [Collective; 8] {
-    let root = ranks - 1;
-    [
-        Collective::AllGather,
-        Collective::ReduceScatter,
-        Collective::AllToAll,
-        Collective::Broadcast { root },
-        Collective::Reduce { root },
-        Collective::Gather { root },
-        Collective::Scatter { root },
-        Collective::Barrier,
-    ]
-}
-
 fn limits(low_latency_bytes: u32) -> Limits {
     let library = Settings::default();
-    Limits {
-        blocks_max: library.blocks_max,
-        slot_bytes: library.slot_bytes,
-        pair_slot_bytes: Limits::pair_slot_bytes_max(library.slot_bytes),
-        slot_count: library.slot_count,
-        low_latency_bytes,
-        ranks_per_node: 0,
-        reproducible: false,
-    }
+    let one_node = Limits::new(library.blocks_max, library.slot_bytes, library.slot_count);
+    Limits { low_latency_bytes, ..one_node }
 }
 
 fn request(collective: Collective, rank_count: u32, bytes: u64) -> CollectiveRequest {
@@ -78,7 +56,8 @@ fn outcomes(machine: &str, engine: &str) -> Vec<(Collective, Outcome)> {
     let (with, without) = (limits(16 << 10), limits(0));
     let mut outcomes = Vec::new();
     for ranks in 2..=gpus.min(8) {
-        for collective in collectives(ranks) {
+        let all = Collective::all(ranks - 1).into_iter();
+        for collective in all.filter(|it| *it != Collective::AllReduce) {
             let sizes = [4, 64, 128, 256, 508, 512, 768, 1024, 1536, 2048, 4096, 16 << 10];
             let sizes = if collective == Collective::Barrier { &[0][..] } else { &sizes[..] };
             for &bytes in sizes {
