@@ -18,6 +18,7 @@ use crate::bootstrap::{ControlPlane, Successors, Term};
 use crate::engine::Alarm;
 use crate::error::{Error, Result};
 use crate::id::Rank;
+use crate::plan::Limits;
 use crate::settings::Settings;
 use cudarc::driver::{CudaContext, sys};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -126,8 +127,17 @@ impl ProcessState {
     /// May engines write into registered buffers of other ranks? Not between nodes, and not where
     /// some of a node do not reach each other's GPU memory; device engines reach it all.
     pub fn writes_registered_buffers(&self) -> bool {
-        let all_reached = || self.host_pairs.get().is_none_or(HostPairs::is_empty);
-        self.geometry.nodes == Nodes::One && all_reached()
+        self.geometry.nodes == Nodes::One && self.all_reached()
+    }
+
+    /// What a plan may use, with slots of `slot_bytes`. All ranks say the same.
+    pub fn limits(&self, slot_bytes: u32) -> Limits {
+        let limits = self.geometry.limits(slot_bytes);
+        Limits { stores: limits.stores && self.all_reached(), ..limits }
+    }
+
+    fn all_reached(&self) -> bool {
+        self.host_pairs.get().is_none_or(HostPairs::is_empty)
     }
 
     /// The error that ended the communicator, if any.
@@ -313,6 +323,7 @@ fn geometry_signature(geometry: &Geometry) -> Signature {
             Value::Number(geometry.pair_slot_bytes.into()),
         ),
         ("RINGDOVE_LOW_LATENCY_BYTES", Value::Number(geometry.low_latency_bytes.into())),
+        ("RINGDOVE_STORES", Value::Word(if geometry.stores { "auto" } else { "never" }.into())),
         ("RINGDOVE_USER_LANES", Value::Number(geometry.user_lanes.into())),
         ("RINGDOVE_REPRODUCIBLE", Value::Word(geometry.reproducible.to_string().into())),
     ])
