@@ -85,6 +85,13 @@ const ALL_PAIRS_THREADS_MAX: u32 = 512;
 const ALL_PAIRS_BYTES_PER_THREAD: u64 = 64;
 /// Slots of an LL lane.
 pub(crate) const LOW_LATENCY_SLOTS: u32 = 2;
+/// Slots of a lane of stores, and their bytes.
+const STORE_SLOTS: u32 = 4;
+const STORE_SLOT_BYTES: u32 = 32 << 10;
+/// What a block over lanes of stores handles before there is another one.
+const STORES_BYTES_PER_BLOCK: u64 = 4 << 10;
+/// Up to this, two hops over lanes of stores win.
+const STORES_BYTES_MAX: u64 = 1 << 20;
 /// An LL message has to fit one put, with its flags, also where it fills its slot.
 const LOW_LATENCY_BYTES_MAX: u64 = 1 << 20;
 /// One put of a direct plan: long enough to hide its doorbell, short enough to pipeline.
@@ -180,6 +187,8 @@ pub struct Choice {
     pub thread_count: u32,
     /// Slots of each slotted lane.
     pub slots: SlotShape,
+    /// Messages go over lanes of stores: [`Algorithm::TwoShot`] and [`Algorithm::Halving`] alone.
+    pub stores: bool,
     /// Ranks of each node.
     pub ranks_per_node: u32,
     /// Ranks that exchange directly, of [`Algorithm::InRankOrder`]: they follow one another, and
@@ -263,6 +272,13 @@ impl Choice {
             _ => 1,
         };
         self.slots = SlotShape { bytes: limits.pair_slot_bytes, count: limits.slot_count };
+    }
+
+    /// Makes this a choice over lanes of stores.
+    fn set_stores(&mut self, limits: &Limits) {
+        (self.stores, self.slices, self.slots) = (true, 1, Limits::store_slots());
+        let wanted = self.request.bytes.div_ceil(STORES_BYTES_PER_BLOCK).max(1);
+        self.blocks = wanted.min(u64::from(limits.blocks_max)) as u32;
     }
 
     /// Sets the size of messages (for tuning and tests) and the rounds that follow from it.
@@ -353,6 +369,11 @@ impl Limits {
         slot_bytes.min(PAIR_SLOT_BYTES_MAX)
     }
 
+    /// The slots of each lane of stores that is no LL lane.
+    pub fn store_slots() -> SlotShape {
+        SlotShape { bytes: STORE_SLOT_BYTES, count: STORE_SLOTS }
+    }
+
     /// The slots of each LL lane. Two suffice: see `all_pairs`.
     pub fn low_latency_slots(&self) -> SlotShape {
         let bytes = ll_bytes(u64::from(self.low_latency_bytes)) as u32;
@@ -421,6 +442,7 @@ fn choice(
         rounds: 0,
         thread_count: row.thread_count,
         slots: limits.slots(),
+        stores: false,
         ranks_per_node: per_node,
         group_ranks: request.rank_count,
     }
@@ -437,14 +459,18 @@ fn all_reduce(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Ch
         (true, false) => Algorithm::RingDirect,
         (true, true) => Algorithm::RingHybrid,
     };
+    let stores = goes_by_stores(request, limits, per_node);
     let algorithm = match request.rank_count {
         1 => Algorithm::Copy,
+        _ if stores => Algorithm::TwoShot,
         // Registered buffers need no copy into slots.
         _ if direct => rings(),
         _ => few_hops::all_reduce(request, limits).unwrap_or_else(rings),
     };
     let mut choice = choice(request, limits, per_node, algorithm, row(request.bytes));
-    if matches!(algorithm, Algorithm::Doubling | Algorithm::Halving | Algorithm::TwoShot) {
+    if stores {
+        choice.set_stores(limits);
+    } else if matches!(algorithm, Algorithm::Doubling | Algorithm::Halving | Algorithm::TwoShot) {
         choice.set_blocks(limits);
     }
     let slice_bytes_max = match algorithm {
@@ -458,6 +484,14 @@ fn all_reduce(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Ch
         _ => u64::from(choice.slots.bytes),
     };
     finish(choice, slice_bytes_max)
+}
+
+/// Does an all-reduce go in two hops over lanes of stores?
+fn goes_by_stores(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> bool {
+    limits.stores
+        && per_node == request.rank_count
+        && (2..=ALL_PAIRS_RANKS_MAX).contains(&request.rank_count)
+        && request.bytes <= STORES_BYTES_MAX
 }
 
 /// By LL messages, where that is possible.

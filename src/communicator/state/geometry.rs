@@ -104,8 +104,11 @@ impl Geometry {
         let neighbours = geometry.successors(0).count() + geometry.predecessors(0).count();
         let lanes = 2 * (u64::from(rank_count) - 1) - neighbours as u64;
         let bytes = |is_near| geometry.lanes(Side::Send, is_near).staging;
-        // What is not shrunk: slots between neighbours, and those of LL lanes.
-        let near = neighbours as u64 * bytes(true) + lanes * bytes(false);
+        let stored = geometry.store_lanes(Side::Receive, geometry.store_lane_count()).staging;
+        // What is not shrunk: slots between neighbours, and those of LL lanes and lanes of stores.
+        let near = neighbours as u64 * bytes(true)
+            + lanes * bytes(false)
+            + u64::from(rank_count - 1) * stored;
         let of_users = 2 * u64::from(settings.user_lanes) * (u64::from(rank_count) - 1);
         let slots = (lanes + of_users) * u64::from(settings.slot_count);
         let all = settings.staging_bytes.unwrap_or(near + Self::PAIRS_BYTES_USUAL);
@@ -232,7 +235,22 @@ impl Geometry {
             true => slots.and(direct).times(self.blocks),
             false => slots,
         };
-        low_latency.and(others)
+        low_latency.and(others).and(self.store_lanes(side, self.store_lane_count()))
+    }
+
+    /// What one end of so many lanes of stores takes, without LL lanes: slots at the receiver alone.
+    pub(super) fn store_lanes(&self, side: Side, count: u32) -> Sizes {
+        let staging = if side == Side::Receive { bytes(Limits::store_slots()) } else { 0 };
+        Sizes { ports: 1, staging, direct: 0 }.times(count)
+    }
+
+    /// How many such lanes lead from each rank to each other: one for each block, where plans use
+    /// them.
+    pub(super) fn store_lane_count(&self) -> u32 {
+        let has_any = self.stores
+            && self.nodes == Nodes::One
+            && (2..=ALL_PAIRS_RANKS_MAX).contains(&self.rank_count);
+        if has_any { self.blocks } else { 0 }
     }
 
     /// What one end of so many user lanes takes.
@@ -281,6 +299,15 @@ impl Sizes {
             ports: self.ports + other.ports,
             staging: self.staging + other.staging,
             direct: self.direct + other.direct,
+        }
+    }
+
+    /// What is left without `other`, which is a part of it.
+    pub fn without(self, other: Self) -> Self {
+        Self {
+            ports: self.ports - other.ports,
+            staging: self.staging - other.staging,
+            direct: self.direct - other.direct,
         }
     }
 
