@@ -114,9 +114,9 @@ settings! {
          and the most bytes of other collectives that do: a multiple of 16 up to 262144; 0: none";
     stores: Stores = "RINGDOVE_STORES", "auto",
         |value| value.number("auto or never", |_| true),
-        "who moves low-latency (LL) messages where the engine is a proxy: `auto`, the threads of \
-         the sender's GPU, between ranks that reach each other's GPU memory, else the engine; \
-         `never`, the engine; the same on every rank";
+        "who moves low-latency (LL) messages and all-reduces of up to 1 MiB where the engine is a \
+         proxy: `auto`, the threads of the sender's GPU, between ranks of a node that reach each \
+         other's GPU memory, else the engine; `never`, the engine; the same on every rank";
     reproducible: bool = "RINGDOVE_REPRODUCIBLE", "false",
         |value| value.switch(),
         "`true`: each element of a reduction has the same bits whatever the count, plan, node or \

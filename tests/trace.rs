@@ -307,7 +307,7 @@ fn low_latency_messages() {
 /// If this fails, an engine moves messages that GPU threads store, too, or the model has others on
 /// lanes of stores than on those of an engine, which the test above compares with a run.
 #[test]
-fn low_latency_messages_by_stores() {
+fn engines_have_no_part_in_lanes_of_stores() {
     if !cannot_run() {
         let rung = Case { bytes: 4 << 10, low_latency_bytes: 16 << 10, ..RING };
         let stored = Case { stores: true, ..rung };
@@ -317,5 +317,11 @@ fn low_latency_messages_by_stores() {
             assert_eq!(stored, rung);
         }
         assert_eq!(stored.functional(), Lanes::new(), "what engines submitted");
+        // In two hops over lanes of stores.
+        let two_hops = Case { bytes: 64 << 10, ..stored };
+        let modelled = two_hops.modelled(false, Engine::Proxy);
+        assert!(modelled.keys().all(|name| name.contains("stores")), "{modelled:?}");
+        assert!(modelled.values().all(|lane| lane.credits > 0 && !lane.arrivals.is_empty()));
+        assert_eq!(two_hops.functional(), Lanes::new(), "what engines submitted");
     }
 }

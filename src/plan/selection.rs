@@ -16,6 +16,9 @@
 //! real ones, one hop should win for longer: at 32 KiB, four ranks on PCIe send 192 KiB each, which
 //! takes about as long as two of the ring's six hops.
 //!
+//! Then come, for all-reduces of up to 1 MiB among ranks that reach each other's memory, two hops
+//! over lanes of stores (`selection/stores.rs`).
+//!
 //! Before the rings come, for buffers that are not registered, recursive doubling up to 128 KiB,
 //! two-shot up to 512 KiB and 16 ranks, and recursive halving where its messages are fewer
 //! (`selection/few_hops.rs` has the rules and their numbers).
@@ -46,9 +49,11 @@
 mod few_hops;
 mod low_latency;
 mod reproducible;
+mod stores;
 
 pub(crate) use low_latency::ALL_PAIRS_RANKS_MAX;
 use low_latency::goes_all_pairs;
+use stores::goes_by_stores;
 
 use super::{Collective, CollectiveRequest, GRANULE_BYTES, Modifiers, Range, SlotShape};
 use ringdove_kernels::descriptor::LENGTH_BYTES_MAX;
@@ -85,13 +90,6 @@ const ALL_PAIRS_THREADS_MAX: u32 = 512;
 const ALL_PAIRS_BYTES_PER_THREAD: u64 = 64;
 /// Slots of an LL lane.
 pub(crate) const LOW_LATENCY_SLOTS: u32 = 2;
-/// Slots of a lane of stores, and their bytes.
-const STORE_SLOTS: u32 = 4;
-const STORE_SLOT_BYTES: u32 = 32 << 10;
-/// What a block over lanes of stores handles before there is another one.
-const STORES_BYTES_PER_BLOCK: u64 = 4 << 10;
-/// Up to this, two hops over lanes of stores win.
-const STORES_BYTES_MAX: u64 = 1 << 20;
 /// An LL message has to fit one put, with its flags, also where it fills its slot.
 const LOW_LATENCY_BYTES_MAX: u64 = 1 << 20;
 /// One put of a direct plan: long enough to hide its doorbell, short enough to pipeline.
@@ -274,13 +272,6 @@ impl Choice {
         self.slots = SlotShape { bytes: limits.pair_slot_bytes, count: limits.slot_count };
     }
 
-    /// Makes this a choice over lanes of stores.
-    fn set_stores(&mut self, limits: &Limits) {
-        (self.stores, self.slices, self.slots) = (true, 1, Limits::store_slots());
-        let wanted = self.request.bytes.div_ceil(STORES_BYTES_PER_BLOCK).max(1);
-        self.blocks = wanted.min(u64::from(limits.blocks_max)) as u32;
-    }
-
     /// Sets the size of messages (for tuning and tests) and the rounds that follow from it.
     pub fn set_slice_bytes(&mut self, slice_bytes: u32) {
         self.slice_bytes = slice_bytes;
@@ -367,11 +358,6 @@ impl Limits {
     /// Bytes of a slot between ranks that are no neighbours, where memory is no matter.
     pub fn pair_slot_bytes_max(slot_bytes: u32) -> u32 {
         slot_bytes.min(PAIR_SLOT_BYTES_MAX)
-    }
-
-    /// The slots of each lane of stores that is no LL lane.
-    pub fn store_slots() -> SlotShape {
-        SlotShape { bytes: STORE_SLOT_BYTES, count: STORE_SLOTS }
     }
 
     /// The slots of each LL lane. Two suffice: see `all_pairs`.
@@ -484,14 +470,6 @@ fn all_reduce(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Ch
         _ => u64::from(choice.slots.bytes),
     };
     finish(choice, slice_bytes_max)
-}
-
-/// Does an all-reduce go in two hops over lanes of stores?
-fn goes_by_stores(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> bool {
-    limits.stores
-        && per_node == request.rank_count
-        && (2..=ALL_PAIRS_RANKS_MAX).contains(&request.rank_count)
-        && request.bytes <= STORES_BYTES_MAX
 }
 
 /// By LL messages, where that is possible.

@@ -101,7 +101,7 @@ impl FromStr for ThroughHost {
 /// Which lanes the threads of the sender's GPU serve by stores into the receiver's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Stores {
-    /// Those of low-latency (LL) messages, where the GPU reaches that memory.
+    /// Those of low-latency (LL) messages and of small all-reduces, where it reaches that memory.
     #[default]
     Auto,
     /// None: engines move all messages.

@@ -106,8 +106,7 @@ fn puts_and_credits_on_a_lane_of_stores_are_counts_at_the_other_end() {
         let mut rank = Rank::new(2, 2, &[]);
         let shape = Port { position, slot_bytes: SLOT_BYTES, peer: 1, ..Port::default() };
         let send = rank.add_port(shape, 0, true);
-        let receive =
-            rank.add_port(Port { completion_position: position, ..shape }, 2, false);
+        let receive = rank.add_port(Port { completion_position: position, ..shape }, 2, false);
         // At the peer: slots and their arrivals, and the word for credits.
         let slots = rank.arena.allocate(2 * SLOT_BYTES as usize, 0);
         let words = [rank.arena.allocate(8, 0), rank.arena.allocate(8, 0)];

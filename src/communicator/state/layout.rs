@@ -187,14 +187,13 @@ impl Layout {
             let low_latency = std::iter::once(0).map(with_index(LaneKind::LowLatency));
             let others = (0..layout.geometry.blocks as u16)
                 .flat_map(move |index| [(index, LaneKind::Slots), (index, LaneKind::Direct)]);
-            let stored = (0..layout.geometry.store_lane_count() as u16)
-                .map(with_index(LaneKind::Stores));
+            let stored =
+                (0..layout.geometry.store_lane_count() as u16).map(with_index(LaneKind::Stores));
             let of_users = (0..layout.geometry.user_lanes as u16).map(with_index(LaneKind::User));
-            let ends = low_latency
-                .chain(others)
-                .chain(stored)
-                .chain(of_users)
-                .map(move |(index, kind)| LaneEnd { lane: Lane { from, to, index, kind }, side });
+            let ends =
+                low_latency.chain(others).chain(stored).chain(of_users).map(
+                    move |(index, kind)| LaneEnd { lane: Lane { from, to, index, kind }, side },
+                );
             ends.filter_map(move |end| layout.port(end))
         })
     }
