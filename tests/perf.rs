@@ -77,7 +77,7 @@ fn a_sweep_is_right_and_its_files_agree() {
     let folder = tempfile::tempdir().unwrap();
     let (json, plot) = (folder.path().join("results.json"), folder.path().join("plot.svg"));
     let line = format!(
-        "perf all-reduce -g 4 -b 8K -e 64K -f 2 -n 2 -w 1 -c 1 -v -J {} --plot {}",
+        "perf all-reduce -g 4 -b 32K -e 2M -f 4 -n 2 -w 1 -c 1 -v -J {} --plot {}",
         json.display(),
         plot.display()
     );
@@ -85,7 +85,7 @@ fn a_sweep_is_right_and_its_files_agree() {
     assert!(status.success(), "{status}\n{output}");
     let rows = rows(&output);
     let sizes: Vec<_> = rows.iter().map(|row| row[0]).collect();
-    assert_eq!(sizes, ["8192", "16384", "32768", "65536"], "{output}");
+    assert_eq!(sizes, ["32768", "131072", "524288", "2097152"], "{output}");
     for row in &rows {
         assert_eq!((row.len(), row[8], row[12]), (13, "0", "0"), "{row:?}");
     }

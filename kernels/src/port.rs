@@ -36,8 +36,8 @@ pub struct Port {
     pub position: u64,
     /// Device address of the completion signal word; 0 at a receive port.
     pub completion: u64,
-    /// How many completions earlier launches have consumed; at the receive port of a lane of stores,
-    /// how many credits have been returned.
+    /// How many completions earlier launches have consumed; at the receive port of a lane of
+    /// stores, how many credits have been returned.
     pub completion_position: u64,
     /// Device address of slot 0 at this end; 0 for a lane without slots.
     pub slots: u64,

@@ -25,7 +25,7 @@ pub(crate) struct Geometry {
     pub nodes: Nodes,
     /// Bytes of data that one LL message holds; 0: no LL lanes.
     pub low_latency_bytes: u32,
-    /// LL lanes are lanes of stores, between ranks that reach each other's memory.
+    /// There are lanes of stores, where ranks reach each other's memory: all are on one node.
     pub stores: bool,
     /// Lanes from each rank to each other that no collective uses.
     pub user_lanes: u32,
@@ -153,7 +153,9 @@ impl Geometry {
                 _ => 0,
             },
             // Ranks with device engines do not open each other's memory.
-            stores: settings.stores == Stores::Auto && settings.engine == EngineKind::Proxy,
+            stores: settings.stores == Stores::Auto
+                && settings.engine == EngineKind::Proxy
+                && nodes == Nodes::One,
             user_lanes: settings.user_lanes,
             reproducible: settings.reproducible,
             engine: settings.engine,
@@ -238,7 +240,7 @@ impl Geometry {
         low_latency.and(others).and(self.store_lanes(side, self.store_lane_count()))
     }
 
-    /// What one end of so many lanes of stores takes, without LL lanes: slots at the receiver alone.
+    /// What one end of so many lanes of stores takes, LL lanes apart: slots at the receiver alone.
     pub(super) fn store_lanes(&self, side: Side, count: u32) -> Sizes {
         let staging = if side == Side::Receive { bytes(Limits::store_slots()) } else { 0 };
         Sizes { ports: 1, staging, direct: 0 }.times(count)
@@ -247,9 +249,7 @@ impl Geometry {
     /// How many such lanes lead from each rank to each other: one for each block, where plans use
     /// them.
     pub(super) fn store_lane_count(&self) -> u32 {
-        let has_any = self.stores
-            && self.nodes == Nodes::One
-            && (2..=ALL_PAIRS_RANKS_MAX).contains(&self.rank_count);
+        let has_any = self.stores && (2..=ALL_PAIRS_RANKS_MAX).contains(&self.rank_count);
         if has_any { self.blocks } else { 0 }
     }
 

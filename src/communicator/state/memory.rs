@@ -353,8 +353,8 @@ impl RankMemory {
     }
 
     /// Writes what the executor reads: the port table and the communicator's record. `limit` is
-    /// that of waits; without `pinned`, it may come late. `stored` gives the peer's end, as kernels of
-    /// this rank reach it, of lanes of stores.
+    /// that of waits; without `pinned`, it may come late. `stored` gives the peer's end of lanes of
+    /// stores, as kernels of this rank reach it.
     pub fn publish(
         &self,
         rank: Rank,

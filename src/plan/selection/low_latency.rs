@@ -1,10 +1,10 @@
 //! When low-latency messages win: all-pairs, for small data of up to 8 ranks of one node.
 //!
 //! Moved by an engine, an all-reduce takes them up to `Limits::low_latency_bytes`. Every other
-//! collective has limits of its own besides, for each number of ranks, because its plans in slots take one hop, too. What LL
-//! messages save is the signal behind the data; they cost twice the bytes, and each rank sends to
-//! every other one, also where it has nothing for it (`all_pairs` says why). So they win longest
-//! for few ranks, and they hardly win where one rank alone receives.
+//! collective has limits of its own besides, for each number of ranks, because its plans in slots
+//! take one hop, too. What LL messages save is the signal behind the data; they cost twice the
+//! bytes, and each rank sends to every other one, also where it has nothing for it (`all_pairs`
+//! says why). So they win longest for few ranks, and hardly where one rank alone receives.
 //!
 //! The limits come from the timing model: powers of two up to which it says on each built-in
 //! machine of several GPUs that all-pairs takes less time than the plan in slots. There are two

@@ -103,9 +103,9 @@ fn every_row_is_met_within_ten_percent() {
     }
 }
 
-/// What the library's own plans reach on these rows today: the small ones of one node, over lanes of
-/// stores. If this fails because others got better, the table and its words are to be brought up to
-/// date.
+/// What the library's own plans reach on these rows today: the small ones of one node, over lanes
+/// of stores. If this fails because others got better, the table and its words are to be brought
+/// up to date.
 #[test]
 fn the_librarys_own_plans_reach_the_small_rows_of_one_node_alone() {
     for row in &ROWS {
