@@ -290,6 +290,16 @@ fn rings_over_nodes() {
     }
 }
 
+/// If this fails, registered buffers are staged between nodes.
+#[test]
+fn rings_over_nodes_between_registered_buffers() {
+    if !cannot_run() {
+        for (machine, nodes, gpus) in [("pcie4 x 2", 2, 2), ("pcie4 x 3", 3, 1)] {
+            compare(&Case { machine, processes: nodes, gpus, registered: true, ..RING });
+        }
+    }
+}
+
 #[test]
 fn low_latency_messages() {
     if !cannot_run() {

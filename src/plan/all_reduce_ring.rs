@@ -13,15 +13,16 @@
 //!   where the peer adds its input. No staging and no copy, except that a pre-multiplied sum must
 //!   scale the starting chunk first: into this rank's own output, which nobody needs until the
 //!   finished chunk comes back.
-//! * *Hybrid*: registered and in place. A partial sum that landed in the output would destroy
-//!   input that is still to be added, so reduce-scatter is staged. The all-gather is direct: a
-//!   finished chunk holds every rank's contribution, so every rank has read that part of its input,
-//!   which is also why no grant is needed.
+//! * *Hybrid*: registered, and in place or between nodes. In place, a partial sum that landed in
+//!   the output would destroy input that is still to be added, so reduce-scatter is staged. The
+//!   all-gather is direct: a finished chunk holds every rank's contribution, so every rank has read
+//!   that part of its input. It also means that every rank has come to the call, so no grant is
+//!   needed, which between nodes would cost a way.
 
 use super::builder::{DirectHop, Ring, SlotHop, Step, at, copy};
 use super::{
     Algorithm, BlockProgram, Buffer, Choice, Lane, LaneKind, Modifiers, Op, PortIndex, Range,
-    RankProgram, Segment, Side,
+    RankProgram, Side,
 };
 use ringdove_kernels::element::ReduceOp;
 
@@ -91,7 +92,7 @@ impl<'a> Walk<'a> {
         };
         hop.gather(&mut ops, steps.map(landing));
         hop.advance(&mut ops);
-        self.rounds(program, ops);
+        program.rounds(self.choice, ops);
     }
 
     fn direct(&self, program: &mut BlockProgram) {
@@ -122,9 +123,10 @@ impl<'a> Walk<'a> {
             hop.put(&mut ops, Buffer::Output, range);
         }
         self.gather_direct(&mut ops, &mut hop);
+        let drain = hop.drain();
         hop.advance(&mut ops);
-        self.rounds(program, ops);
-        program.once(DirectHop::drain(send));
+        program.rounds(self.choice, ops);
+        program.once(drain);
     }
 
     fn hybrid(&self, program: &mut BlockProgram) {
@@ -155,10 +157,11 @@ impl<'a> Walk<'a> {
             staged.receiver.release(&mut ops);
         }
         self.gather_direct(&mut ops, &mut hop);
+        let drain = hop.drain();
         staged.advance(&mut ops);
         hop.advance(&mut ops);
-        self.rounds(program, ops);
-        program.once(DirectHop::drain(send));
+        program.rounds(self.choice, ops);
+        program.once(drain);
     }
 
     /// Sends this rank's starting chunk through slots.
@@ -196,14 +199,5 @@ impl<'a> Walk<'a> {
     fn slot_hop(&self, program: &mut BlockProgram) -> SlotHop {
         let (send, receive) = self.ports(program, LaneKind::Slots);
         SlotHop::new(send, receive, self.choice.slots.count)
-    }
-
-    fn rounds(&self, program: &mut BlockProgram, ops: Vec<Op>) {
-        program.segments.push(Segment {
-            rounds: self.choice.rounds,
-            round_stride: self.choice.round_bytes(),
-            limit: self.choice.request.bytes,
-            ops,
-        });
     }
 }

@@ -365,7 +365,7 @@ impl DirectHop {
     }
 
     /// What ends a launch: every source in the caller's memory has been read.
-    pub(super) fn drain(send: PortIndex) -> Vec<Op> {
-        vec![Op::WaitCompletion { port: send, value: 0 }]
+    pub(super) fn drain(&self) -> Vec<Op> {
+        vec![Op::WaitCompletion { port: self.send, value: 0 }]
     }
 }

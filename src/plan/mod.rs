@@ -122,7 +122,9 @@ fn program(choice: &Choice, rank: u32) -> RankProgram {
     match choice.algorithm {
         Algorithm::Copy => alone::program(choice),
         Algorithm::AllPairs => all_pairs::program(choice, rank),
-        Algorithm::Hierarchical => all_reduce_hierarchical::program(choice, rank),
+        Algorithm::Hierarchical | Algorithm::HierarchicalHybrid => {
+            all_reduce_hierarchical::program(choice, rank)
+        }
         Algorithm::RingDirect | Algorithm::RingHybrid => all_reduce_ring::program(choice, rank),
         Algorithm::RingStaged => match choice.request.collective {
             Collective::AllReduce => all_reduce_ring::program(choice, rank),

@@ -16,9 +16,10 @@
 //! real ones, one hop should win for longer: at 32 KiB, four ranks on PCIe send 192 KiB each, which
 //! takes about as long as two of the ring's six hops.
 //!
-//! Before the rings come, for buffers that are not registered, recursive doubling up to 128 KiB,
-//! two-shot up to 512 KiB and 16 ranks, and recursive halving where its messages are fewer
-//! (`selection/few_hops.rs` has the rules and their numbers).
+//! Before the rings come recursive doubling up to 128 KiB, two-shot up to 512 KiB and 16 ranks, and
+//! recursive halving where its messages are fewer (`selection/few_hops.rs` has the rules and their
+//! numbers); on one node, rings between registered buffers come before these from 128 KiB for each
+//! rank on.
 //!
 //! The other collectives, by NCCL's `count` (of each rank's part, where there are parts). Rows of
 //! the table above apply to what one lane carries: to all parts where they go around a ring, to one
@@ -79,6 +80,10 @@ const ONE_HOP_RANKS_MAX: u32 = 16;
 const EXCHANGE_PAIRS_MAX: u32 = BLOCK_PORTS_MAX as u32 / 4;
 /// Below this, the grant handshake of a direct plan costs more than the copies it saves.
 const DIRECT_BYTES_MIN: u64 = 64 << 10;
+/// From this, for each rank, a ring between registered buffers beats few hops on one node. By the
+/// timing model, two ranks of `dgx-a100` are even at 220 KiB, four at 570 KiB, four of `pcie4` at
+/// 300 KiB, and eight of `ark` at 550 KiB.
+const DIRECT_RANK_BYTES_MIN: u64 = 128 << 10;
 /// Threads of the one block that does so, at most.
 const ALL_PAIRS_THREADS_MAX: u32 = 512;
 /// What one of them handles.
@@ -127,12 +132,15 @@ pub enum Algorithm {
     RingStaged,
     /// Ring between registered, distinct buffers.
     RingDirect,
-    /// Ring in place: reduce-scatter through slots, all-gather between registered buffers.
+    /// Ring in place or between nodes: reduce-scatter through slots, all-gather between registered
+    /// buffers.
     RingHybrid,
     /// Every rank sends every other rank what that one gets, in LL messages.
     AllPairs,
-    /// Rings on each node, and rings over the nodes on every rail.
+    /// Rings on each node, and rings over the nodes on every rail, through slots.
     Hierarchical,
+    /// The same, with finished pieces between registered buffers.
+    HierarchicalHybrid,
     /// Along a chain of all ranks, through slots.
     Chain,
     /// Every rank sends every other rank what that one gets, through slots.
@@ -425,19 +433,20 @@ fn choice(
 
 fn all_reduce(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Choice {
     let direct = request.registered && request.bytes >= DIRECT_BYTES_MIN;
+    let is_large = request.bytes >= DIRECT_RANK_BYTES_MIN * u64::from(request.rank_count);
     let spread = per_node < request.rank_count;
-    let rings = || match (direct, request.in_place) {
-        _ if spread && per_node > 1 => Algorithm::Hierarchical,
-        // A grant costs a way between nodes, and direct lanes do not follow rails.
-        _ if spread => Algorithm::RingStaged,
-        (false, _) => Algorithm::RingStaged,
-        (true, false) => Algorithm::RingDirect,
-        (true, true) => Algorithm::RingHybrid,
+    let rings = || match direct {
+        true if spread && per_node > 1 => Algorithm::HierarchicalHybrid,
+        // A grant costs a way between nodes.
+        true if spread || request.in_place => Algorithm::RingHybrid,
+        true => Algorithm::RingDirect,
+        false if spread && per_node > 1 => Algorithm::Hierarchical,
+        false => Algorithm::RingStaged,
     };
     let algorithm = match request.rank_count {
         1 => Algorithm::Copy,
-        // Registered buffers need no copy into slots.
-        _ if direct => rings(),
+        // Registered buffers need no copy into slots. Between nodes, hops cost more than copies.
+        _ if direct && is_large && !spread => rings(),
         _ => few_hops::all_reduce(request, limits).unwrap_or_else(rings),
     };
     let mut choice = choice(request, limits, per_node, algorithm, row(request.bytes));

@@ -48,6 +48,8 @@ pub(crate) struct ProcessState {
     pub obstacles: Posted<Obstacles>,
     /// Pairs of ranks whose messages go through host memory, once that is known.
     host_pairs: OnceLock<HostPairs>,
+    /// Is every rank's GPU memory written from other nodes, once that is known?
+    gpus_reached: OnceLock<bool>,
 }
 
 impl ProcessState {
@@ -69,6 +71,7 @@ impl ProcessState {
             local: OnceLock::new(),
             obstacles: Posted::new("what ranks reach", geometry.rank_count),
             host_pairs: OnceLock::new(),
+            gpus_reached: OnceLock::new(),
         }
     }
 
@@ -123,11 +126,19 @@ impl ProcessState {
         self.host_pairs.get_or_init(|| pairs)
     }
 
-    /// May engines write into registered buffers of other ranks? Not between nodes, and not where
-    /// some of a node do not reach each other's GPU memory; device engines reach it all.
+    /// Sets whether every rank's GPU memory is written from other nodes; all ranks say the same.
+    pub fn set_gpus_reached(&self, reached: bool) {
+        // As above, the first one sets it for all.
+        let _ = self.gpus_reached.set(reached);
+    }
+
+    /// May engines write into registered buffers of other ranks? Not where some of a node do not
+    /// reach each other's GPU memory, or an adapter does not reach that of its rank; device engines
+    /// reach it all.
     pub fn writes_registered_buffers(&self) -> bool {
-        let all_reached = || self.host_pairs.get().is_none_or(HostPairs::is_empty);
-        self.geometry.nodes == Nodes::One && all_reached()
+        let within_nodes = self.host_pairs.get().is_none_or(HostPairs::is_empty);
+        let between_nodes = || self.gpus_reached.get().is_some_and(|reached| *reached);
+        within_nodes && (self.geometry.nodes == Nodes::One || between_nodes())
     }
 
     /// The error that ended the communicator, if any.

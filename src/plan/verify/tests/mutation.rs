@@ -380,6 +380,35 @@ fn one_change_is_refused_or_does_no_harm() {
     }
 }
 
+/// If this fails, a rail or a node may write into memory that somebody still reads.
+#[test]
+fn one_change_to_rings_over_nodes_is_refused_or_does_no_harm() {
+    let forms = [
+        (Algorithm::Hierarchical, false, false),
+        (Algorithm::HierarchicalHybrid, true, false),
+        (Algorithm::HierarchicalHybrid, true, true),
+    ];
+    for (algorithm, registered, in_place) in forms {
+        let request = CollectiveRequest {
+            // Two rounds of one block, the second one clipped.
+            bytes: 2 * 128 - 20,
+            ..request(in_place, registered, ReduceOp::Avg, 4)
+        };
+        let limits = Limits { ranks_per_node: 2, ..limits(1, 32, 4) };
+        let mut choice = select(&request, &limits).expect("valid");
+        (choice.algorithm, choice.slots) = (algorithm, limits.slots());
+        (choice.blocks, choice.slices) = (1, 1);
+        choice.set_slice_bytes(32);
+        assert_eq!(choice.rounds, 2);
+        let counts = try_mutants(&request, &build(&choice), 1);
+        println!("{algorithm:?}, in place {in_place}: {counts:?}");
+        for always in [Change::Message, Change::Advance, Change::Arrival, Change::Offset] {
+            let (tried, accepted) = counts.get(&always).copied().unwrap_or_default();
+            assert!(tried > 0 && accepted == 0, "{always:?}: {accepted} of {tried}");
+        }
+    }
+}
+
 /// The rules that stand for credits and signals of LL messages: if this fails, a word may be
 /// taken for another message's, or a slot written while it is read.
 #[test]
