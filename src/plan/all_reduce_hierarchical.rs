@@ -18,10 +18,7 @@
 //! chunk of its input, or when nobody needs it any more.
 
 use super::builder::{DirectHop, Ring, SlotHop, Step, at, copy};
-use super::{
-    Algorithm, BlockProgram, Buffer, Choice, Lane, LaneKind, Modifiers, Op, Range, RankProgram,
-    Side,
-};
+use super::{Algorithm, BlockProgram, Buffer, Choice, Modifiers, Op, Range, RankProgram};
 
 /// What one rank does. Ranks of a node follow one another.
 pub(super) fn program(choice: &Choice, rank: u32) -> RankProgram {
@@ -164,12 +161,7 @@ impl Walk<'_> {
         let (index, slots) = (self.block as u16, self.choice.slots.count);
         let staged = program.hop([previous, self.rank, next], index, slots);
         let is_hybrid = self.choice.algorithm == Algorithm::HierarchicalHybrid;
-        let direct = is_hybrid.then(|| {
-            let lane = |from, to| Lane { from, to, index, kind: LaneKind::Direct };
-            let send = program.port(lane(self.rank, next), Side::Send);
-            let receive = program.port(lane(previous, self.rank), Side::Receive);
-            DirectHop::new(send, receive)
-        });
+        let direct = is_hybrid.then(|| program.direct_hop([previous, self.rank, next], index));
         Hop { staged, direct }
     }
 }

@@ -20,10 +20,7 @@
 //!   needed, which between nodes would cost a way.
 
 use super::builder::{DirectHop, Ring, SlotHop, Step, at, copy};
-use super::{
-    Algorithm, BlockProgram, Buffer, Choice, Lane, LaneKind, Modifiers, Op, PortIndex, Range,
-    RankProgram, Side,
-};
+use super::{Algorithm, BlockProgram, Buffer, Choice, Modifiers, Op, Range, RankProgram};
 use ringdove_kernels::element::ReduceOp;
 
 /// What one rank does.
@@ -96,8 +93,7 @@ impl<'a> Walk<'a> {
     }
 
     fn direct(&self, program: &mut BlockProgram) {
-        let (send, receive) = self.ports(program, LaneKind::Direct);
-        let mut hop = DirectHop::new(send, receive);
+        let mut hop = program.direct_hop(self.path(), self.block as u16);
         program.once(hop.handshake());
         let mut ops = Vec::new();
         for slice in 0..self.choice.slices {
@@ -131,8 +127,7 @@ impl<'a> Walk<'a> {
 
     fn hybrid(&self, program: &mut BlockProgram) {
         let mut staged = self.slot_hop(program);
-        let (send, receive) = self.ports(program, LaneKind::Direct);
-        let mut hop = DirectHop::new(send, receive);
+        let mut hop = program.direct_hop(self.path(), self.block as u16);
         let mut ops = Vec::new();
         self.start_staged(&mut ops, &mut staged);
         for step in self.ring.reduced(self.choice.slices) {
@@ -189,15 +184,12 @@ impl<'a> Walk<'a> {
         Range { extent: slices_before * u64::from(length), length }
     }
 
-    /// The ports that send to the next rank and receive from the previous one.
-    fn ports(&self, program: &mut BlockProgram, kind: LaneKind) -> (PortIndex, PortIndex) {
-        let lane = |from, to| Lane { from, to, index: self.block as u16, kind };
-        let send = program.port(lane(self.rank, self.next), Side::Send);
-        (send, program.port(lane(self.previous, self.rank), Side::Receive))
+    fn slot_hop(&self, program: &mut BlockProgram) -> SlotHop {
+        program.hop(self.path(), self.block as u16, self.choice.slots.count)
     }
 
-    fn slot_hop(&self, program: &mut BlockProgram) -> SlotHop {
-        let (send, receive) = self.ports(program, LaneKind::Slots);
-        SlotHop::new(send, receive, self.choice.slots.count)
+    /// The previous rank, this one, and the next one.
+    fn path(&self) -> [u32; 3] {
+        [self.previous, self.rank, self.next]
     }
 }

@@ -35,6 +35,10 @@
 //! | gather, scatter | star                   | tree                  | star          |
 //! | barrier         | dissemination          | dissemination         | dissemination |
 //!
+//! All-gathers and broadcasts of registered buffers take ring and chain between the outputs, where
+//! all ranks are on one node, or each on a node of its own: there are direct lanes between
+//! neighbours of a ring, and where nodes have several ranks, along the rails.
+//!
 //! Exchange and star take one hop; Bruck's, tree and dissemination `log2(n)`; in ring and chain
 //! each rank sends as much as it receives. Between nodes the same plans serve.
 //!
@@ -130,7 +134,7 @@ pub enum Algorithm {
     Copy,
     /// Ring through slots.
     RingStaged,
-    /// Ring between registered, distinct buffers.
+    /// Ring between registered buffers; of an all-reduce, distinct ones.
     RingDirect,
     /// Ring in place or between nodes: reduce-scatter through slots, all-gather between registered
     /// buffers.
@@ -143,6 +147,8 @@ pub enum Algorithm {
     HierarchicalHybrid,
     /// Along a chain of all ranks, through slots.
     Chain,
+    /// A broadcast along a chain of all ranks, between registered outputs.
+    ChainDirect,
     /// Every rank sends every other rank what that one gets, through slots.
     Exchange,
     /// Between the root and every other rank, through slots.
@@ -244,7 +250,13 @@ impl Choice {
         let peers = ranks - 1;
         let on_ring = match self.algorithm {
             Algorithm::InRankOrder => self.group_ranks == 1,
-            algorithm => matches!(algorithm, Algorithm::RingStaged | Algorithm::Chain),
+            algorithm => matches!(
+                algorithm,
+                Algorithm::RingStaged
+                    | Algorithm::RingDirect
+                    | Algorithm::Chain
+                    | Algorithm::ChainDirect
+            ),
         };
         let rows_blocks = self.blocks;
         if matches!(self.algorithm, Algorithm::Halving | Algorithm::TwoShot) {
@@ -477,6 +489,8 @@ fn all_pairs(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Cho
 fn other(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Choice {
     let ranks = request.rank_count;
     let is_small = request.bytes <= ONE_HOP_BYTES_MAX && ranks <= ONE_HOP_RANKS_MAX;
+    // There are direct lanes between neighbours alone.
+    let direct = request.registered && (per_node == ranks || per_node == 1);
     let (algorithm, data) = match (request.collective, few_hops::other(request, limits)) {
         _ if ranks == 1 => (Algorithm::Copy, request.bytes),
         (_, Some(algorithm)) => (algorithm, request.bytes),
@@ -488,16 +502,21 @@ fn other(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Choice 
         (Collective::AllGather | Collective::ReduceScatter, _) if is_small => {
             (Algorithm::Exchange, request.bytes)
         }
+        (Collective::AllGather, _) if direct => {
+            (Algorithm::RingDirect, request.bytes.saturating_mul(ranks.into()))
+        }
         (Collective::AllGather | Collective::ReduceScatter, _) => {
             (Algorithm::RingStaged, request.bytes.saturating_mul(ranks.into()))
         }
         _ if is_small => (Algorithm::Star, request.bytes),
+        (Collective::Broadcast { .. }, _) if direct => (Algorithm::ChainDirect, request.bytes),
         _ => (Algorithm::Chain, request.bytes),
     };
     let mut choice = choice(request, limits, per_node, algorithm, row(data));
     choice.set_blocks(limits);
     let slice_bytes_max = match algorithm {
         Algorithm::Copy => ALONE_SLICE_BYTES_MAX,
+        Algorithm::RingDirect | Algorithm::ChainDirect => DIRECT_SLICE_BYTES_MAX,
         _ => u64::from(choice.slots.bytes),
     };
     finish(choice, slice_bytes_max)

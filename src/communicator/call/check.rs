@@ -93,7 +93,7 @@ pub(super) fn registered(
 ) -> Result<Option<[RegisteredPlace; 2]>> {
     let usable =
         rank.process.writes_registered_buffers() && call.shape.collective.has_direct_plans();
-    let ([Some(input), Some(output)], true) = (checked.buffers, usable) else { return Ok(None) };
+    let ([input, Some(output)], true) = (checked.buffers, usable) else { return Ok(None) };
     let find = |address, (bytes, allocation): (u64, Allocation)| {
         launcher.routes.find(RegisteredRange { address, bytes, allocation: allocation.id }).map_err(
             |stale| {
@@ -107,7 +107,13 @@ pub(super) fn registered(
             },
         )
     };
-    let (input, output) = (find(call.buffers[INPUT], input)?, find(call.buffers[OUTPUT], output)?);
+    let output = find(call.buffers[OUTPUT], output)?;
+    // Where nothing is sent from the input, the other ranks need not know where it is.
+    let input = match (call.shape.collective.sends_input(), input) {
+        (false, _) => output,
+        (true, None) => None,
+        (true, Some(input)) => find(call.buffers[INPUT], input)?,
+    };
     Ok(input.zip(output).map(|(input, output)| [input, output]))
 }
 

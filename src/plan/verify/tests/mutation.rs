@@ -4,6 +4,7 @@
 //! random interleavings, and has to give the right result twice in a row. What may be accepted at
 //! all is listed in `harmless`; whatever else the verifier lets pass fails the test.
 
+use crate::plan::tests::collectives::{choose, direct_ways};
 use crate::plan::tests::{limits, try_run};
 use crate::plan::*;
 use ringdove_kernels::element::ReduceOp;
@@ -405,6 +406,30 @@ fn one_change_to_rings_over_nodes_is_refused_or_does_no_harm() {
         for always in [Change::Message, Change::Advance, Change::Arrival, Change::Offset] {
             let (tried, accepted) = counts.get(&always).copied().unwrap_or_default();
             assert!(tried > 0 && accepted == 0, "{always:?}: {accepted} of {tried}");
+        }
+    }
+}
+
+/// If this fails, an output is written before its rank has come to the call, or sent on before it
+/// has arrived.
+#[test]
+fn one_change_between_registered_outputs_is_refused_or_does_no_harm() {
+    for (collective, algorithm) in direct_ways(2) {
+        for in_place in [false, true] {
+            let request = CollectiveRequest {
+                collective,
+                // Two rounds of two slices, of which the last one is clipped.
+                bytes: 2 * 64 - 20,
+                ..request(in_place, true, ReduceOp::Sum, 3)
+            };
+            let choice = choose(&request, algorithm, &limits(1, 64, 4), 32);
+            assert_eq!((choice.slices, choice.rounds), (2, 2));
+            let counts = try_mutants(&request, &build(&choice), 0);
+            println!("{collective:?}, in place {in_place}: {counts:?}");
+            for always in [Change::Advance, Change::Arrival, Change::Offset] {
+                let (tried, accepted) = counts.get(&always).copied().unwrap_or_default();
+                assert!(tried > 0 && accepted == 0, "{always:?}: {accepted} of {tried}");
+            }
         }
     }
 }
