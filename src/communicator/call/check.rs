@@ -117,6 +117,26 @@ pub(super) fn registered(
     Ok(input.zip(output).map(|(input, output)| [input, output]))
 }
 
+/// Refuses to capture the first call on registered buffers where memory of other processes has to
+/// be opened: that waits for the GPU, which no capture survives. All ranks refuse alike.
+///
+/// # Errors
+/// [`Error::Argument`].
+pub(super) fn captured(
+    rank: &ConnectedRank,
+    registered: Option<[RegisteredPlace; 2]>,
+) -> Result<()> {
+    match registered {
+        Some(places) if rank.is_unopened(places[OUTPUT].registration) => Err(Error::argument(
+            "captured call",
+            "buffers that are not registered, or that a call outside of captures has used: the \
+             first one opens the memory of other processes, which waits for the GPU",
+            format_args!("registration {} before its first use", places[OUTPUT].registration),
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// Checks the memory of a group of sends and receives.
 ///
 /// # Errors

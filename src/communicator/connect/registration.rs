@@ -120,6 +120,12 @@ impl ConnectedRank {
         Ok(RegisteredBuffer { bytes: buffers[0].bytes, addresses })
     }
 
+    /// Does the first use of registration `number` still have to open memory of other processes?
+    pub fn is_unopened(&self, number: usize) -> bool {
+        let is_open = || self.process.registrations.opened(number, self.rank()).is_some();
+        self.opens_memory() && !is_open()
+    }
+
     /// Is registered memory of other processes opened here, and of this one there? Device engines
     /// find a peer's buffer by its number, and take no address for it.
     fn opens_memory(&self) -> bool {
