@@ -5,7 +5,7 @@ mod kinds;
 mod remedies;
 mod value;
 
-pub use kinds::{InterNodeSlots, ThroughHost, VerbsOrder};
+pub use kinds::{InterNodeSlots, Stores, ThroughHost, VerbsOrder};
 pub use remedies::Remedies;
 
 use crate::error::Result;
@@ -112,6 +112,11 @@ settings! {
         }),
         "the largest all-reduce, of up to 8 ranks of a node, that uses low-latency (LL) messages, \
          and the most bytes of other collectives that do: a multiple of 16 up to 262144; 0: none";
+    stores: Stores = "RINGDOVE_STORES", "auto",
+        |value| value.number("auto or never", |_| true),
+        "who moves low-latency (LL) messages where the engine is a proxy: `auto`, the threads of \
+         the sender's GPU, between ranks that reach each other's GPU memory, else the engine; \
+         `never`, the engine; the same on every rank";
     reproducible: bool = "RINGDOVE_REPRODUCIBLE", "false",
         |value| value.switch(),
         "`true`: each element of a reduction has the same bits whatever the count, plan, node or \
@@ -297,6 +302,7 @@ mod tests {
             ("RINGDOVE_PROXY_CPUS", "0,1024"),
             ("RINGDOVE_BLOCKS", "0"),
             ("RINGDOVE_REPRODUCIBLE", "maybe"),
+            ("RINGDOVE_STORES", "always"),
             ("RINGDOVE_ADAPTER", "mlx5_0:x"),
             ("RINGDOVE_GID_INDEX", "256"),
             ("RINGDOVE_ENGINE", "fpga"),
@@ -317,6 +323,7 @@ mod tests {
     fn values_override_defaults() {
         assert_eq!(with("RINGDOVE_PROXY_CPUS", "0, 1").unwrap().proxy_cpus, [0, 1]);
         assert_eq!(with("RINGDOVE_BLOCKS", "2").unwrap().blocks_max, 2);
+        assert_eq!(with("RINGDOVE_STORES", "never").unwrap().stores, Stores::Never);
         assert!(with("RINGDOVE_REPRODUCIBLE", "true").unwrap().reproducible);
         assert!(!with("RINGDOVE_REPRODUCIBLE", "0").unwrap().reproducible);
         assert_eq!(with("RINGDOVE_ENGINE", "device").unwrap().engine, EngineKind::Device);

@@ -130,6 +130,7 @@ fn lie(lie: Lie) {
         text("RINGDOVE_SLOTS", settings.slot_count.to_string()),
         text("bytes of a pair's slot (RINGDOVE_STAGING_BYTES)", PAIR_SLOT_BYTES.to_string()),
         text("RINGDOVE_LOW_LATENCY_BYTES", settings.low_latency_bytes.to_string()),
+        text("RINGDOVE_STORES", "auto".into()),
         text("RINGDOVE_USER_LANES", settings.user_lanes.to_string()),
         text("RINGDOVE_REPRODUCIBLE", settings.reproducible.to_string()),
         text("RINGDOVE_VERBS_ORDER", settings.verbs_order.to_string()),

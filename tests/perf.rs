@@ -91,7 +91,10 @@ fn a_sweep_is_right_and_its_files_agree() {
     }
     assert!(output.contains("# Out of bounds values : 0 OK\n"), "{output}");
     assert!(output.contains("# Avg bus bandwidth    : "), "{output}");
-    assert!(!output.contains(" 0 descriptors rung"), "the GPUs rang nothing:\n{output}");
+    // The smallest sizes may go by stores.
+    let mut rung = output.lines().filter(|line| line.contains(" descriptors rung"));
+    let rings = rung.any(|line| !line.contains(" 0 descriptors rung"));
+    assert!(rings, "the GPUs rang nothing:\n{output}");
     if output.contains("(virtual)") {
         assert!(output.contains("wall-clock times of a simulation"), "{output}");
     }

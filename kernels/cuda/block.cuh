@@ -57,6 +57,7 @@ struct Work {
     // What follows belongs to `Task::Pack` and `Task::Collect`.
 
     u32 flag;
+    // Of `Task::Pack`: how many slots the one message is written into.
     u32 message_count;
     u64 message_slots[MESSAGES_MAX];
     // Bytes of data that a packed message carries.
@@ -259,7 +260,7 @@ protected:
                check_range(program.ports, program.port_count, sizeof(u32), 4);
     }
 
-    // Caches the block's ports: eight threads for the eight words of each.
+    // Caches the block's ports: a thread for each of their words.
     RINGDOVE_INLINE bool load_ports() {
         constexpr u32 WORDS = sizeof(Port) / 8;
         const u32 count = state.program.port_count;

@@ -82,8 +82,8 @@ private:
     RINGDOVE_INLINE void run_work(const Work& work) {
         switch (work.task) {
             case Task::Pack:
-                return pack(work.operands.a, work.operands.length, work.message_slots[0],
-                            work.packed_bytes, work.flag, Team::here());
+                return pack(work.operands.a, work.operands.length, work.message_slots,
+                            work.message_count, work.packed_bytes, work.flag, Team::here());
             case Task::Collect:
                 if (!collect(work)) {
                     failed = STOPPED;
@@ -116,7 +116,7 @@ private:
 #pragma unroll 1
         while (failed == FINE && (op != state.place.ops_end || begin_round())) {
             const Head head = fetch(op);
-            if (announces_data(head.code) && data_pending) {
+            if (announces_data(head) && data_pending) {
                 data_pending = false;
                 return Task::Settle;
             }
@@ -181,8 +181,14 @@ private:
     }
 
     // Does this op tell a peer that data is complete, or that it has been read?
-    static RINGDOVE_INLINE bool announces_data(OpCode code) {
-        return code == OpCode::Put || code == OpCode::Credit;
+    RINGDOVE_INLINE bool announces_data(const Head& head) const {
+        return (head.code == OpCode::Put && !is_stored(head)) || head.code == OpCode::Credit;
+    }
+
+    // Is this the put of an LL message that was packed into the peer's slot? Then all is done.
+    RINGDOVE_INLINE bool is_stored(const Head& head) const {
+        return (head.flags & flags::LOW_LATENCY) != 0 && head.port < state.program.port_count &&
+               state.ports[head.port].peer_slots != 0;
     }
 
     // Runs one op. True: it is a piece of work, and filled in.
@@ -193,7 +199,7 @@ private:
                 return describe_move(head, work);
             case OpCode::Put:
             case OpCode::Credit:
-                if (check_port(head.port)) {
+                if (!is_stored(head) && check_port(head.port)) {
                     ring_doorbell(head);
                 }
                 return false;
@@ -362,12 +368,58 @@ private:
         const Operand from = fetch_operand<__builtin_offsetof(Op, a)>(head);
         const bool has_data = from.space != Space::None;
         if (length == 0 || (has_data && !resolve(from, length, work.operands.a)) ||
-            !describe_messages(head, 1, to.number, length, work)) {
+            !describe_messages(head, 1, to.number, length, work) ||
+            !describe_destinations(head, to.number, work)) {
             return false;
         }
         // Without data all of the message is padding.
         work.operands.length = has_data ? length : 0;
         work.packed_bytes = packed_bytes(state.ports[head.port], work.site.position, length);
+        return true;
+    }
+
+    // Pack: the message goes into the slot of each peer to which it is put on a lane of stores, and
+    // into the one described before, for engines, if it is put on another lane. False: on none.
+    RINGDOVE_INLINE bool describe_destinations(const Head& head, u32 message, Work& work) {
+        const u64 puts = u64(fetch_value(head));
+        const u64 own = work.message_slots[0];
+        const u64 number = work.site.position;
+        const u32 slot_bytes = state.ports[head.port].slot_bytes;
+        const u32 ports = state.program.port_count;
+        if (puts >> ports != 0) {
+            return refuse(PlanFault::OpPort, ports, puts);
+        }
+        bool is_rung = false;
+        work.message_count = 0;
+#pragma unroll 1
+        for (u32 place = 0; puts >> place != 0; ++place) {
+            if ((puts >> place & 1) == 0) {
+                continue;
+            }
+            const Port& port = state.ports[place];
+            if (port.peer_slots == 0) {
+                is_rung = true;
+                continue;
+            }
+            if (port.position + message != number) {
+                return refuse(PlanFault::MessageNumber, number, port.position + message);
+            }
+            if (port.slot_bytes != slot_bytes) {
+                return refuse(PlanFault::SlotRange, slot_bytes, port.slot_bytes);
+            }
+            if (!add_destination(port.peer_slots + (number & port.slot_mask) * slot_bytes, work)) {
+                return false;
+            }
+        }
+        return (!is_rung || add_destination(own, work)) && work.message_count != 0;
+    }
+
+    RINGDOVE_INLINE bool add_destination(u64 slot, Work& work) {
+        if (work.message_count == MESSAGES_MAX) {
+            return refuse(PlanFault::MessageCount, MESSAGES_MAX, MESSAGES_MAX + 1);
+        }
+        work.message_slots[work.message_count] = slot;
+        work.message_count += 1;
         return true;
     }
 

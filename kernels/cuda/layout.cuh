@@ -142,6 +142,7 @@ struct Port {
     u32 route_index;
     u32 peer;
     u32 in_host;
+    u64 peer_slots;
 };
 
 // launch.rs

@@ -76,23 +76,31 @@ RINGDOVE_INLINE ptx::Vector<u32> vector_of(u64 first, u64 second) {
     return {{u32(first), u32(first >> 32), u32(second), u32(second >> 32)}};
 }
 
-// Writes a unit with its flags, unless it is behind the end of `bytes`.
-RINGDOVE_INLINE void store_low_latency(u64 slot, u64 offset, u64 bytes, u32 flag, u64 unit) {
-    if (offset < bytes) {
-        const ptx::Vector<u64> words = {{unit_of(u32(unit), flag), unit_of(u32(unit >> 32), flag)}};
-        ptx::store_vector<0>(slot + 2 * offset, words);
-    }
+// Writes a unit with its flags. Relaxed, because a peer may poll the words where they are written:
+// each 8 bytes are one access to the memory model. Pairs with `LowLatencyPoll::look`, R13.
+RINGDOVE_INLINE void store_low_latency(u64 slot, u64 offset, u32 flag, u64 unit) {
+    ptx::store_relaxed_system_2_u64(slot + 2 * offset, unit_of(u32(unit), flag),
+                                    unit_of(u32(unit >> 32), flag));
 }
 
-// Writes `length` bytes at `source` into a slot, padded with zeros to `bytes`. Every thread of the
-// block calls it.
-RINGDOVE_INLINE void pack(u64 source, u64 length, u64 slot, u64 bytes, u32 flag, Team team) {
+// Writes `length` bytes at `source` into each of `count` slots, padded with zeros to `bytes`. The
+// source is read once. Every thread of the block calls it.
+RINGDOVE_INLINE void pack(u64 source, u64 length, const u64* slots, u32 count, u64 bytes, u32 flag,
+                          Team team) {
     const u64 stride = unit_stride(team);
 #pragma unroll 1
     for (u64 i = unit_offset(team); i < bytes; i += stride) {
-        store_low_latency(slot, i, bytes, flag, load_unit(source, i, length));
         const u64 second = i + UNIT_ROW_BYTES;
-        store_low_latency(slot, second, bytes, flag, load_unit(source, second, length));
+        const u64 first_unit = load_unit(source, i, length);
+        const u64 second_unit = load_unit(source, second, length);
+#pragma unroll 1
+        for (u32 number = 0; number < count; ++number) {
+            const u64 slot = slots[number];
+            store_low_latency(slot, i, flag, first_unit);
+            if (second < bytes) {
+                store_low_latency(slot, second, flag, second_unit);
+            }
+        }
     }
 }
 
@@ -106,7 +114,8 @@ struct LowLatencyPoll {
     u64 words[4];
 
     // Relaxed: a word proves itself, and its data is in it (R13). Each 8 bytes are one access to
-    // the memory model, whatever becomes of the 16. Pairs with the engine's write of the slot.
+    // the memory model, whatever becomes of the 16. Pairs with the engine's write of the slot, or
+    // with `store_low_latency`.
     RINGDOVE_INLINE void look() {
         ptx::load_relaxed_system_2_u64(address, words[0], words[1]);
         words[2] = words[3] = unit_of(0, flag);

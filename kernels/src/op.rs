@@ -99,7 +99,8 @@ pub enum OpCode {
     Copy = 1,
     /// `destination = a (op) b`, elementwise, with the launch's data type and reduction.
     Reduce = 2,
-    /// Ring a doorbell: move `a` to `destination` at the peer of `port` (a send port).
+    /// Ring a doorbell: move `a` to `destination` at the peer of `port` (a send port). On a lane of
+    /// stores an LL message is there already.
     Put = 3,
     /// Ring a doorbell without data: return one credit on `port` (a receive port).
     Credit = 4,
@@ -109,9 +110,11 @@ pub enum OpCode {
     WaitCompletion = 6,
     /// Advance the port: `position += value`, `completion_position += destination.offset`.
     Advance = 7,
-    /// Write `a` as LL message `position + destination.number` into the slot at `port` (the
-    /// send port of an LL lane). Puts on several lanes may take it from there. Without `a`
-    /// ([`Space::None`]) the message's data is zeros, and says only that it has come.
+    /// Write `a` as LL message `position + destination.number` of `port` (the send port of an LL
+    /// lane). The bits of `value` are the places of all ports whose puts send it: at those of
+    /// lanes of stores it is written into the peers' slots; if there are others, also into the
+    /// slot at `port`, from where engines take it. Without `a` ([`Space::None`]) the message's data
+    /// is zeros, and says only that it has come.
     Pack = 8,
     /// `destination` = the reduction of `a` and of LL messages `position + b.number` at
     /// `value` ports, of which `port` is the first (receive ports of LL lanes). The messages
@@ -203,7 +206,7 @@ pub struct Op {
     /// Where the op's bytes stand in the collective's element range, for clipping. Bytes.
     pub extent: u64,
     /// `Wait*`: expected signal relative to the position. `Advance`: how far. `Collect`: number of
-    /// ports.
+    /// ports. `Pack`: a set of ports.
     pub value: i64,
     /// `Collect`: how many messages come before `a` in the order of terms.
     pub before: u64,

@@ -16,6 +16,9 @@
 //! An *LL lane* carries low-latency (LL) messages (R13): it has no arrival signals and no credits.
 //! Its slots hold LL messages only.
 //!
+//! On a *lane of stores* the sender's block writes the peer's slots itself, and no engine takes
+//! part. It is one from its creation on; the send port says so.
+//!
 //! Signals are monotonic (R9) and never reset. What a finished launch has consumed is kept in
 //! `position` and `completion_position`, so a plan counts from zero at each launch.
 
@@ -55,6 +58,9 @@ pub struct Port {
     /// that a rank of the same node writes. Source offsets of a put count from
     /// `DeviceCommunicator::staging`, `host_staging` or `shared_staging`.
     pub in_host: u32,
+    /// Send port of a lane of stores: device address of the peer's slot 0, as this GPU reaches it.
+    /// Else 0: an engine moves the data.
+    pub peer_slots: u64,
 }
 
-const _: () = assert!(size_of::<Port>() == 64);
+const _: () = assert!(size_of::<Port>() == 72);

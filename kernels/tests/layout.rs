@@ -155,7 +155,8 @@ fn expected() -> String {
         route,
         route_index,
         peer,
-        in_host
+        in_host,
+        peer_slots
     );
     layout!(
         text,

@@ -2,10 +2,11 @@
 //!
 //! Every rank sends every other rank one LL message (R13) on the LL lane of the pair: with what
 //! that one gets from it, or, where that is nothing, without data. What goes to several ranks is
-//! packed once. Then it takes what has come: it copies each message to its place, or reduces all of
-//! them and its own term, in the order of ranks, so that all ranks get the same bits. There is one
-//! hop instead of several, without arrival signals and credits. What travels in total is
-//! `n (n - 1)` messages, twice their size because of the flags: for small data only.
+//! packed once; on lanes of stores it is there then. Then the rank takes what has come: it copies
+//! each message to its place, or reduces all of them and its own term, in the order of ranks, so
+//! that all ranks get the same bits. There is one hop instead of several, without arrival signals
+//! and credits. What travels in total is `n (n - 1)` messages, twice their size because of the
+//! flags: for small data only.
 //!
 //! Nobody waits for credits. A rank packs message `m` only after it has read all messages before
 //! `m` from each peer, and so does each peer. Hence message `m - 1` from a peer, which this rank

@@ -1,5 +1,6 @@
 //! Encoding: one rank's program as the bytes of [`ringdove_kernels::op`].
 
+use super::packed::pack_of;
 use super::{LaneEnd, LaneKind, Modifiers, Op, Operand, Plan, Range, RankProgram};
 use ringdove_kernels::op::{self as wire, ADDRESS_NUMBER_SHIFT, OpCode, PLAN_MAGIC, Space, flags};
 
@@ -79,7 +80,7 @@ pub(super) fn encode(
     let mut blocks = Vec::new();
     let mut lists = Vec::new();
     let mut segments = Vec::new();
-    let mut ops = Vec::new();
+    let mut ops: Vec<wire::Op> = Vec::new();
     for (number, block) in (0..).zip(&program.blocks) {
         blocks.extend_from_slice(bytemuck::bytes_of(&wire::BlockProgram {
             segments: segment_at as u32,
@@ -105,9 +106,7 @@ pub(super) fn encode(
                 limit: segment.limit,
             }));
             op_at += segment.ops.len() * size_of::<wire::Op>();
-            for op in &segment.ops {
-                ops.extend_from_slice(bytemuck::bytes_of(&encode_op(op, &block.ports)));
-            }
+            ops.extend(encode_segment(&segment.ops, &block.ports));
         }
     }
     let header = wire::PlanHeader {
@@ -117,10 +116,24 @@ pub(super) fn encode(
         thread_count: plan.thread_count,
         reserved: [0; 3],
     };
-    let parts = [bytemuck::bytes_of(&header), &blocks, &lists, &segments, &ops];
+    let ops: &[u8] = bytemuck::cast_slice(&ops);
+    let parts = [bytemuck::bytes_of(&header), &blocks, &lists, &segments, ops];
     let bytes = parts.concat();
     assert_eq!(bytes.len(), op_at, "parts stand where the headers say");
     Ok(bytes)
+}
+
+fn encode_segment(ops: &[Op], ports: &[LaneEnd]) -> Vec<wire::Op> {
+    let mut encoded: Vec<wire::Op> = ops.iter().map(|op| encode_op(op, ports)).collect();
+    for (place, op) in ops.iter().enumerate() {
+        if let Op::Put { port, .. } = *op
+            && is_low_latency(ports, port)
+            && let Some(pack) = pack_of(ops, place)
+        {
+            encoded[pack].value |= 1 << port;
+        }
+    }
+    encoded
 }
 
 fn encode_op(op: &Op, ports: &[LaneEnd]) -> wire::Op {

@@ -123,6 +123,8 @@ pub(super) struct HostLane {
     pub(super) to: usize,
     pub(super) slot_bytes: usize,
     pub(super) slot_count: u64,
+    /// LL messages go as they are packed, not as they are put.
+    pub(super) stores: bool,
     send_slots: Vec<u8>,
     receive_slots: Vec<u8>,
     arrivals: u64,
@@ -139,6 +141,7 @@ impl HostLane {
             to,
             slot_bytes,
             slot_count,
+            stores: false,
             send_slots: slots.clone(),
             receive_slots: slots,
             arrivals: position,
@@ -352,8 +355,7 @@ impl Host {
                 let flag = flag_of(message).to_le_bytes();
                 let words: Vec<u8> =
                     data.chunks_exact(4).flat_map(|word| [word, &flag].concat()).collect();
-                let to = place(&op.destination);
-                self.store(to, &words);
+                self.pack(at, op, &words);
             }
             OpCode::Collect => {
                 let own = has(&op.a).then(|| place(&op.a));
@@ -363,6 +365,7 @@ impl Host {
                     self.store(to, &sum);
                 }
             }
+            OpCode::Put if self.lanes[self.port(at, op.port).lane].stores => {}
             OpCode::Put => {
                 let low_latency = op.flags & flags::LOW_LATENCY != 0;
                 let length = if low_latency { ll_bytes(length as u64) as usize } else { length };
@@ -374,11 +377,7 @@ impl Host {
                     arrival: op.flags & flags::ARRIVAL != 0,
                     completion: op.flags & flags::COMPLETION != 0,
                 };
-                let lane = self.port(at, op.port).lane;
-                let (arrival, completion) = (doorbell.arrival, doorbell.completion);
-                let event = Event::Put { bytes: doorbell.length as u64, arrival, completion };
-                self.events.push((lane, event));
-                self.lanes[lane].queue.push_back(doorbell);
+                self.ring(self.port(at, op.port).lane, doorbell);
             }
             OpCode::Credit => {
                 let lane = self.port(at, op.port).lane;
@@ -405,6 +404,40 @@ impl Host {
             }
         }
         true
+    }
+
+    fn ring(&mut self, lane: usize, doorbell: Doorbell) {
+        let (arrival, completion) = (doorbell.arrival, doorbell.completion);
+        let event = Event::Put { bytes: doorbell.length as u64, arrival, completion };
+        self.events.push((lane, event));
+        self.lanes[lane].queue.push_back(doorbell);
+    }
+
+    /// A message goes into its slot at this end if an engine takes it from there; on lanes of
+    /// stores it begins to arrive, sooner or later: the slot at this end is on the way.
+    fn pack(&mut self, at: &Cursor, op: &Op, words: &[u8]) {
+        let ports = 0..u64::BITS as u16;
+        let puts = ports.filter(|place| op.value >> place & 1 != 0);
+        let mut is_rung = false;
+        for port in puts.map(|place| self.port(at, place)).collect::<Vec<_>>() {
+            let lane = port.lane;
+            if !self.lanes[lane].stores {
+                is_rung = true;
+                continue;
+            }
+            let offset = self.slot_start(&port, op.destination.number);
+            let (source, destination) =
+                (Where::SendSlots { lane, offset }, Where::ReceiveSlots { lane, offset });
+            self.store(source, words);
+            let (length, moved) = (words.len(), 0);
+            let doorbell =
+                Doorbell { source, destination, length, moved, arrival: false, completion: false };
+            self.ring(lane, doorbell);
+        }
+        if is_rung {
+            let own = self.resolve(at, &op.destination, 0);
+            self.store(own, words);
+        }
     }
 
     /// The ports of a collect: their places in the block's list, and themselves.

@@ -43,6 +43,7 @@ mod exchange;
 #[cfg(test)]
 mod host;
 mod in_rank_order;
+mod packed;
 mod part;
 mod piece;
 mod request;

@@ -119,6 +119,8 @@ pub struct Limits {
     pub slot_count: u32,
     /// The most bytes of data in one LL message, a multiple of 16; 0 without LL lanes.
     pub low_latency_bytes: u32,
+    /// LL messages go by stores of the sender's GPU, between all ranks; else by an engine.
+    pub stores: bool,
     /// Ranks of each node, where all nodes have the same number and their ranks follow one another;
     /// else 0: plans do not distinguish nodes.
     pub ranks_per_node: u32,
@@ -360,6 +362,7 @@ impl Limits {
             pair_slot_bytes: Self::pair_slot_bytes_max(slot_bytes),
             slot_count,
             low_latency_bytes: 0,
+            stores: false,
             ranks_per_node: 0,
             reproducible: false,
         }

@@ -97,3 +97,25 @@ impl FromStr for ThroughHost {
         }
     }
 }
+
+/// Which lanes the threads of the sender's GPU serve by stores into the receiver's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Stores {
+    /// Those of low-latency (LL) messages, where the GPU reaches that memory.
+    #[default]
+    Auto,
+    /// None: engines move all messages.
+    Never,
+}
+
+impl FromStr for Stores {
+    type Err = ();
+
+    fn from_str(text: &str) -> std::result::Result<Self, ()> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "never" => Ok(Self::Never),
+            _ => Err(()),
+        }
+    }
+}

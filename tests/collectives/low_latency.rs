@@ -9,10 +9,16 @@ fn with_low_latency(low_latency_bytes: u32) -> Settings {
     Settings { low_latency_bytes, ..settings() }
 }
 
-/// The most elements of `f32` that go in an LL message; `None`: none do.
-fn count_max(collective: Collective, ranks: usize, settings: &Settings) -> Option<usize> {
+/// The most elements of `f32` that go in an LL message, by stores or by an engine; `None`: none do.
+fn count_max(
+    collective: Collective,
+    ranks: usize,
+    settings: &Settings,
+    stores: bool,
+) -> Option<usize> {
     let limits = Limits {
         low_latency_bytes: settings.low_latency_bytes,
+        stores,
         ..Limits::new(settings.blocks_max, settings.slot_bytes, settings.slot_count)
     };
     let goes = |count: &usize| {
@@ -41,11 +47,15 @@ fn low_latency_messages_of_every_count_and_root() {
             let world = World::with(ranks, &settings);
             for root in 0..ranks as u32 {
                 for collective in if root == 0 { all(root) } else { with_root(root).to_vec() } {
-                    let most = count_max(collective, ranks, &settings);
-                    reached.extend(most.map(|_| collective.name()));
+                    // Which of the two it is depends on the engine and on who reaches whom.
+                    let most = [false, true].map(|it| count_max(collective, ranks, &settings, it));
+                    reached.extend(most[1].map(|_| collective.name()));
                     let mut counts = vec![1, 13];
                     if root < 2 {
-                        counts.extend([0, most.unwrap_or(3), most.unwrap_or(3) + 1]);
+                        counts.push(0);
+                        counts.extend(
+                            most.iter().flat_map(|it| [it.unwrap_or(3), it.unwrap_or(3) + 1]),
+                        );
                     }
                     for (count, in_place) in
                         counts.iter().flat_map(|it| [(*it, false), (*it, true)])

@@ -30,7 +30,7 @@ pub struct Stream {
 impl Stream {
     /// The programs of all ranks up to the greater of the two.
     pub fn programs(&self) -> Vec<RankProgram> {
-        let lane = Lane { from: self.from, to: self.to, index: 0 };
+        let lane = Lane { from: self.from, to: self.to, index: 0, stores: false };
         let mut sender = Vec::new();
         for message in 0..self.count {
             if message >= self.window {

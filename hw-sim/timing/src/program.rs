@@ -17,6 +17,9 @@ pub struct Lane {
     pub to: u32,
     /// Tells lanes between the same two ranks apart.
     pub index: u32,
+    /// The sender's blocks write into the receiver's slots, if the engine is the proxy and both
+    /// ranks are on one node.
+    pub stores: bool,
 }
 
 /// One entry of a rank's port table.
@@ -79,10 +82,18 @@ pub(crate) struct Op {
     pub port: u16,
     pub length: u32,
     pub extent: u64,
-    /// `Wait*`, `Advance`: signals. `Put`: where the source starts. `Collect`: ports.
+    /// `Wait*`, `Advance`: signals. `Put`: where the source starts. `Collect`: ports. `Pack`: the
+    /// set of ports that send the message.
     pub value: i64,
     /// `Advance`: completions. `Put`: where the destination starts. `Collect`: the message.
     pub other: u64,
+}
+
+impl Op {
+    /// `Pack`: the places of the ports that send the message.
+    pub(crate) fn places(self) -> impl Iterator<Item = u32> {
+        (0..u64::BITS).filter(move |place| self.value >> place & 1 != 0)
+    }
 }
 
 /// Set in [`Op::flags`] of a put between slots.
@@ -352,6 +363,17 @@ impl Code {
                     return reader.wrong("ports of Collect", expected, op.value);
                 }
             }
+            if op.code == OpCode::Pack {
+                let ports = &self.ports[first_port as usize..][..block.port_count as usize];
+                let sends = |place: u32| ports.get(place as usize).is_some_and(|port| port.sends);
+                if let Some(place) = op.places().find(|&place| !sends(place)) {
+                    return reader.wrong(
+                        "port that sends a packed message",
+                        "a send port".into(),
+                        place,
+                    );
+                }
+            }
             if needs.is_some_and(|needs| needs != sends) {
                 let name = |sends| if sends { "a send port" } else { "a receive port" };
                 let what = format!("port of {:?}", op.code);
@@ -401,7 +423,7 @@ fn decode(reader: &Reader<'_>, op: &wire::Op) -> Result<Op, ProgramError> {
             decoded.value = place(&op.a) as i64;
             decoded.other = place(&op.destination);
         }
-        OpCode::WaitSignal | OpCode::WaitCompletion => decoded.value = op.value,
+        OpCode::WaitSignal | OpCode::WaitCompletion | OpCode::Pack => decoded.value = op.value,
         OpCode::Collect => (decoded.value, decoded.other) = (op.value, op.b.number.into()),
         OpCode::Advance => (decoded.value, decoded.other) = (op.value, op.destination.offset),
         OpCode::Copy | OpCode::Reduce if op.destination.space == Space::Slot as u8 => {

@@ -8,7 +8,7 @@ use crate::trace::Span;
 /// One put, credit or signal, in the order of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Note {
-    /// A block rang for a transfer.
+    /// A block rang for a transfer, or stored it.
     Put {
         /// Index into [`Outcome::lanes`].
         lane: u32,

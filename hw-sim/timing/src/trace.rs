@@ -68,7 +68,7 @@ impl Track {
                 format!("rank {rank}: {}", ["fetch", "link", "write"][usize::from(stage)])
             }
             Self::Copy(lane) => {
-                let Lane { from, to, index } = lanes[lane as usize];
+                let Lane { from, to, index, .. } = lanes[lane as usize];
                 format!("lane {from} to {to}, {index}")
             }
             Self::Adapter(rank) => format!("adapter of rank {rank}"),

@@ -21,7 +21,7 @@ pub use error::ModelError;
 use crate::fold::fold;
 use crate::machine::{Machine, MachineError, Path};
 use crate::profile::Profile;
-use crate::program::{Code, Programs};
+use crate::program::{Code, Lane, Programs};
 use crate::queue::Queue;
 use crate::report::{Busy, Note, Outcome};
 use crate::share::{GENERATION_MASK, Shares};
@@ -40,8 +40,8 @@ pub enum Engine {
     Proxy,
     /// A device that GPU threads command.
     Device,
-    /// The GPU threads themselves, within a node; the proxy between nodes. No engine of the
-    /// library does this yet.
+    /// The GPU threads themselves on every lane within a node, also where the library has its
+    /// proxy; the proxy between nodes.
     Stores,
 }
 
@@ -270,6 +270,11 @@ impl<'a> World<'a> {
         if setup.engine == Engine::Stores && setup.profile.stores.is_none() {
             return Err(missing("stores", "the engine `stores`"));
         }
+        let stores = |lane: &Lane, is_near| match setup.engine {
+            Engine::Stores => is_near,
+            Engine::Proxy => is_near && lane.stores,
+            Engine::CpuDriven | Engine::Device => false,
+        };
         let mut block_of = vec![0; code.ports.len()];
         for (number, block) in (0..).zip(&code.blocks) {
             block_of[block.ports as usize..][..block.port_count as usize].fill(number);
@@ -283,7 +288,13 @@ impl<'a> World<'a> {
             setup.path(lane.from, lane.to)?;
             let (sender, receiver) =
                 (block_of[ends.send as usize], block_of[ends.receive as usize]);
-            lanes.push(LaneState::new(lane, sender, receiver, is_near));
+            let stores = stores(lane, is_near);
+            if stores && setup.profile.stores.is_none() {
+                return Err(missing("stores", "a lane of stores"));
+            }
+            let mut state = LaneState::new(lane, sender, receiver, is_near);
+            state.stores = stores;
+            lanes.push(state);
         }
         let ranks = code.blocks_of.len();
         let blocks: Vec<_> = BlockState::all(&code, setup.profile.block);

@@ -9,10 +9,10 @@ use ringdove_kernels::op::{
 };
 use ringdove_kernels::port::Port;
 
-const SLOT_BYTES: u32 = 512;
+pub const SLOT_BYTES: u32 = 512;
 
 /// Ports 0 and 1 send, 2 and 3 receive; both peers' lanes have carried `position` messages.
-fn rank(position: u64) -> Rank {
+pub fn rank(position: u64) -> Rank {
     let mut rank = Rank::new(4, 3, &[]);
     for number in 0..4 {
         let peer = number % 2 + 1;
@@ -23,8 +23,10 @@ fn rank(position: u64) -> Rank {
     rank
 }
 
-fn pack(length: u32) -> Op {
-    Op { length, destination: slot(0, 0, 0), a: buffer(0, 0), ..op(OpCode::Pack, 0) }
+/// For the ports of the set `puts`.
+pub fn pack(length: u32, puts: i64) -> Op {
+    let (destination, a) = (slot(0, 0, 0), buffer(0, 0));
+    Op { length, value: puts, destination, a, ..op(OpCode::Pack, 0) }
 }
 
 /// Collects from the block's first ports; the rank's own data stands behind the first.
@@ -35,19 +37,19 @@ fn collect(length: u32, count: i64) -> Op {
 }
 
 /// Both ports put what was packed for the first.
-fn low_latency_put(port: u16, length: u32) -> Op {
+pub fn low_latency_put(port: u16, length: u32) -> Op {
     put(port, slot(port, 0, 0), slot(0, 0, 0), length, flags::LOW_LATENCY)
 }
 
 /// A slot's words for `data`, which is padded to a whole unit.
-fn message(data: &[u8], number: u64) -> Vec<u8> {
+pub fn message(data: &[u8], number: u64) -> Vec<u8> {
     let mut data = data.to_vec();
     data.resize(data.len().next_multiple_of(8), 0);
     let flag = flag_of(number).to_le_bytes();
     data.chunks_exact(4).flat_map(|word| [word, &flag].concat()).collect()
 }
 
-fn slot_address(port: &Port, number: u64) -> u64 {
+pub fn slot_address(port: &Port, number: u64) -> u64 {
     port.slots + (number & u64::from(port.slot_mask)) * u64::from(port.slot_bytes)
 }
 
@@ -57,7 +59,7 @@ fn pack_writes_each_word_with_its_flag_and_the_put_moves_all_of_them() {
     for (position, misalignment) in [(7, 0), (7, 4), (8, 1)] {
         for length in [1, 3, 4, 16, 30, 100, 256] {
             let mut rank = rank(position);
-            let ops = [pack(length), low_latency_put(0, length), low_latency_put(1, length)];
+            let ops = [pack(length, 0b11), low_latency_put(0, length), low_latency_put(1, length)];
             let ends = [advance(0, 1, 0), advance(1, 1, 0)];
             let ops = [ops.as_slice(), &ends].concat();
             let mut arguments = rank.arguments(&PlanText::single(64, &[0, 1], &ops));
@@ -96,7 +98,7 @@ fn now_and_then_a_message_fills_its_slot() {
     let whole = WHOLE_SLOT_PERIOD;
     for (position, expected) in [(0, 512), (1, 512), (2, 16), (whole - 1, 16), (whole + 1, 512)] {
         let mut rank = rank(position);
-        let ops = [pack(4), low_latency_put(0, 4), advance(0, 1, 0)];
+        let ops = [pack(4, 0b1), low_latency_put(0, 4), advance(0, 1, 0)];
         let mut arguments = rank.arguments(&PlanText::single(32, &[0], &ops));
         arguments.buffers[0] = rank.arena.allocate(4, 0);
         let mut rung = Vec::new();
@@ -164,7 +166,7 @@ fn collect_takes_each_word_once_it_has_its_flag() {
 fn a_message_without_data_is_zeros_with_their_flags() {
     for position in [7, 8] {
         let mut rank = rank(position);
-        let ops = [Op { a: Operand::default(), ..pack(16) }, low_latency_put(1, 16)];
+        let ops = [Op { a: Operand::default(), ..pack(16, 0b10) }, low_latency_put(1, 16)];
         let ops = [ops.as_slice(), &[advance(0, 1, 0), advance(1, 1, 0)]].concat();
         // No buffer is bound.
         let arguments = rank.arguments(&PlanText::single(32, &[0, 1], &ops));
@@ -294,7 +296,7 @@ fn messages_that_cannot_be_are_refused() {
         (collect(16, 0), PlanFault::MessageCount, most, 0),
         (collect(16, 16), PlanFault::MessageCount, most, 16),
         (collect(16, 3), PlanFault::OpPort, 2, 2),
-        (pack(257), PlanFault::SlotRange, 256, 257),
+        (pack(257, 0b1), PlanFault::SlotRange, 256, 257),
         (
             Op { destination: slot(1, 1, 0), ..low_latency_put(1, 4) },
             PlanFault::MessageNumber,

@@ -10,4 +10,5 @@ mod low_latency;
 mod rank;
 mod reduce;
 mod refusal;
+mod stores;
 mod wait;

@@ -20,8 +20,7 @@ pub(super) fn collective(
     capture: Option<u64>,
 ) -> Result<Resident> {
     let prepared = launcher.plans.prepare(PlanKey::Collective(request), capture, || {
-        let geometry = &rank.process.geometry;
-        let limits = geometry.limits(geometry.slot_bytes);
+        let limits = rank.process.limits(rank.process.geometry.slot_bytes);
         let choice = plan::select(request, &limits).map_err(|e| internal("plan", &e))?;
         let proved = || plan::verify(plan::build(&choice), &request.promise());
         let refused = |error: VerifyError| internal("plan", &error);
@@ -47,7 +46,7 @@ pub(super) fn group<'a>(
 ) -> Result<Prepared<'a>> {
     launcher.plans.prepare(PlanKey::Group(&call.transfers), capture, || {
         let geometry = &rank.process.geometry;
-        let limits = geometry.limits(geometry.pair_slot_bytes);
+        let limits = rank.process.limits(geometry.pair_slot_bytes);
         let group = plan::group(rank.rank().0, geometry.rank_count, &call.transfers, &limits)
             .map_err(|error| Error::argument("group", "transfers that match", error))?;
         let verified = plan::verify(group.plan, &group.promise);

@@ -15,7 +15,7 @@ use super::sharing;
 use crate::bootstrap::{ControlPlane, JoinRequest, Succession, UniqueId, exchange};
 use crate::communicator::state::{
     Doorbell, Geometry, HostPairs, InterNodeSlotMemory, Launcher, Layout, Nodes, Obstacle,
-    ProcessState, RankMemory, RankState, Tidy, agreed_settings,
+    PortPlace, ProcessState, RankMemory, RankState, Tidy, agreed_settings,
 };
 use crate::engine::Alarm;
 use crate::error::{Error, Result};
@@ -285,7 +285,8 @@ fn start(
     let (rank, ranks) = (state.rank, process.geometry.rank_count);
     let remedies = &settings.remedies;
     let pinned = remedies.pinned_uploads;
-    state.memory.publish(rank, ranks, settings.wait_timeout, pinned)?;
+    let peer_slots = |place: &PortPlace| others.stored_slots(&process.geometry, place);
+    state.memory.publish(rank, settings.wait_timeout, pinned, peer_slots)?;
     let mut launcher = Launcher::new(&state, settings)?;
     sharing::check(process, &state, &mut launcher, remedies)?;
     let launcher = Arc::new(Mutex::new(launcher));

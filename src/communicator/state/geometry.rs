@@ -4,7 +4,7 @@
 use crate::error::{Error, Result};
 use crate::id::EngineKind;
 use crate::plan::{ALL_PAIRS_RANKS_MAX, GRANULE_BYTES, Limits, Side, SlotShape};
-use crate::settings::Settings;
+use crate::settings::{Settings, Stores};
 use ringdove_kernels::descriptor::ROUTE_MAX;
 use std::ops::Range;
 
@@ -25,6 +25,8 @@ pub(crate) struct Geometry {
     pub nodes: Nodes,
     /// Bytes of data that one LL message holds; 0: no LL lanes.
     pub low_latency_bytes: u32,
+    /// LL lanes are lanes of stores, between ranks that reach each other's memory.
+    pub stores: bool,
     /// Lanes from each rank to each other that no collective uses.
     pub user_lanes: u32,
     /// Reductions are computed by one expression, whatever the plan.
@@ -147,13 +149,15 @@ impl Geometry {
                 }
                 _ => 0,
             },
+            // Ranks with device engines do not open each other's memory.
+            stores: settings.stores == Stores::Auto && settings.engine == EngineKind::Proxy,
             user_lanes: settings.user_lanes,
             reproducible: settings.reproducible,
             engine: settings.engine,
         }
     }
 
-    /// What a plan may use, with slots of `slot_bytes`.
+    /// What a plan may use, with slots of `slot_bytes`, where all ranks reach each other.
     pub fn limits(&self, slot_bytes: u32) -> Limits {
         Limits {
             blocks_max: self.blocks,
@@ -161,6 +165,7 @@ impl Geometry {
             pair_slot_bytes: self.pair_slot_bytes,
             slot_count: self.slot_count,
             low_latency_bytes: self.low_latency_bytes,
+            stores: self.stores,
             ranks_per_node: self.ranks_per_node(),
             reproducible: self.reproducible,
         }

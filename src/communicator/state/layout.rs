@@ -126,6 +126,11 @@ impl Layout {
         (signal * SIGNAL_STRIDE, completion * SIGNAL_STRIDE)
     }
 
+    /// Ranks of the communicator.
+    pub fn rank_count(&self) -> u32 {
+        self.geometry.rank_count
+    }
+
     /// The number of ports.
     pub fn port_count(&self) -> u32 {
         self.all.ports

@@ -14,6 +14,7 @@ fn geometry(rank_count: u32, nodes: Nodes, low_latency_bytes: u32) -> Geometry {
         slot_count: 4,
         nodes,
         low_latency_bytes,
+        stores: true,
         user_lanes: 0,
         reproducible: false,
         engine: EngineKind::Proxy,

@@ -345,16 +345,21 @@ impl RankMemory {
     }
 
     /// Writes what the executor reads: the port table and the communicator's record. `limit` is
-    /// that of waits; without `pinned`, it may come late.
+    /// that of waits; without `pinned`, it may come late. `peer_slots` gives the peer's slots, as
+    /// kernels of this rank reach them, at the send ports of lanes of stores.
     pub fn publish(
         &self,
         rank: Rank,
-        rank_count: u32,
         limit: Duration,
         pinned: bool,
+        peer_slots: impl Fn(&PortPlace) -> Option<u64>,
     ) -> Result<()> {
         let write = if pinned { DeviceMemory::write } else { DeviceMemory::write_pageable };
-        let ports: Vec<Port> = self.layout.ports().map(|place| self.port(&place)).collect();
+        let port = |place: PortPlace| Port {
+            peer_slots: peer_slots(&place).unwrap_or(0),
+            ..self.port(&place)
+        };
+        let ports: Vec<Port> = self.layout.ports().map(port).collect();
         write(&self.control, control::PORTS, bytemuck::cast_slice(&ports))?;
         let at = |offset: usize| self.control.address() + offset as u64;
         let communicator = DeviceCommunicator {
@@ -367,7 +372,7 @@ impl RankMemory {
             ring_tail_cache: at(control::TAIL_CACHE),
             ring_log2: self.ring_log2,
             rank: rank.0,
-            rank_count,
+            rank_count: self.layout.rank_count(),
             port_count: ports.len() as u32,
             ports: at(control::PORTS),
             abort: self.abort_address(),
@@ -420,6 +425,7 @@ impl RankMemory {
             },
             peer: place.peer().0,
             in_host,
+            peer_slots: 0,
         }
     }
 }

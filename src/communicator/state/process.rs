@@ -18,6 +18,7 @@ use crate::bootstrap::{ControlPlane, Successors, Term};
 use crate::engine::Alarm;
 use crate::error::{Error, Result};
 use crate::id::Rank;
+use crate::plan::Limits;
 use crate::settings::Settings;
 use cudarc::driver::{CudaContext, sys};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -136,9 +137,19 @@ impl ProcessState {
     /// reach each other's GPU memory, or an adapter does not reach that of its rank; device engines
     /// reach it all.
     pub fn writes_registered_buffers(&self) -> bool {
-        let within_nodes = self.host_pairs.get().is_none_or(HostPairs::is_empty);
         let between_nodes = || self.gpus_reached.get().is_some_and(|reached| *reached);
-        within_nodes && (self.geometry.nodes == Nodes::One || between_nodes())
+        self.all_reached() && (self.geometry.nodes == Nodes::One || between_nodes())
+    }
+
+    /// What a plan may use, with slots of `slot_bytes`. All ranks say the same.
+    pub fn limits(&self, slot_bytes: u32) -> Limits {
+        let limits = self.geometry.limits(slot_bytes);
+        Limits { stores: limits.stores && self.all_reached(), ..limits }
+    }
+
+    /// Do all ranks of each node reach each other's GPU memory?
+    fn all_reached(&self) -> bool {
+        self.host_pairs.get().is_none_or(HostPairs::is_empty)
     }
 
     /// The error that ended the communicator, if any.
@@ -324,6 +335,7 @@ fn geometry_signature(geometry: &Geometry) -> Signature {
             Value::Number(geometry.pair_slot_bytes.into()),
         ),
         ("RINGDOVE_LOW_LATENCY_BYTES", Value::Number(geometry.low_latency_bytes.into())),
+        ("RINGDOVE_STORES", Value::Word(if geometry.stores { "auto" } else { "never" }.into())),
         ("RINGDOVE_USER_LANES", Value::Number(geometry.user_lanes.into())),
         ("RINGDOVE_REPRODUCIBLE", Value::Word(geometry.reproducible.to_string().into())),
     ])

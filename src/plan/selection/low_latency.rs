@@ -7,9 +7,30 @@
 //! for few ranks, and they hardly win where one rank alone receives.
 //!
 //! The limits come from the timing model: powers of two up to which it says on each built-in
-//! machine of several GPUs, and with both engines, that all-pairs takes less time than the plan in
-//! slots. A test of `hwsim predict` holds them to it. With the proxy alone, most of them would be
-//! two to eight times as large. Modelled times, in µs, LL messages before slots:
+//! machine of several GPUs that all-pairs takes less time than the plan in slots. There are two
+//! sets of them: where GPU threads store the messages, which saves the engine's part, and where
+//! engines move them, of either kind. (With the proxy alone, most of the latter would be two to
+//! eight times as large.) A test of `hwsim predict` holds them to it. Modelled times, in µs, LL
+//! messages before slots:
+//!
+//! | machine, stores  | ranks | bytes  | all-gather | reduce-scatter | all-to-all | broadcast  |
+//! |------------------|-------|--------|------------|----------------|------------|------------|
+//! | pcie4            | 4     | 1 KiB  | 4.2, 17.8  | 4.4, 17.8      | 5.1, 17.8  | 3.3, 17.6  |
+//! | pcie4            | 4     | 8 KiB  | 11.3, 19.5 | 14.5, 19.9     | 15.6, 19.5 | 7.8, 19.3  |
+//! | pcie4            | 4     | 32 KiB | 37.5, 30.3 | 47.8, 33.1     | 51.0, 30.3 | 23.2, 26.8 |
+//! | dgx1v            | 8     | 1 KiB  | 7.5, 28.2  | 8.0, 28.3      | 10.5, 28.2 | 4.2, 27.7  |
+//! | dgx1v            | 8     | 8 KiB  | 22.1, 30.0 | 28.6, 30.3     | 31.8, 30.0 | 13.5, 29.1 |
+//! | dgx-a100         | 8     | 8 KiB  | 11.4, 26.7 | 11.4, 26.7     | 11.7, 26.7 | 9.2, 26.4  |
+//!
+//! | machine, stores  | ranks | bytes  | all-reduce | reduce         | gather     | scatter    |
+//! |------------------|-------|--------|------------|----------------|------------|------------|
+//! | pcie4            | 4     | 1 KiB  | 3.2, 27.1  | 3.6, 14.3      | 4.6, 14.8  | 4.1, 17.6  |
+//! | pcie4            | 4     | 16 KiB | 18.3, 35.8 | 16.3, 24.8     | 17.3, 24.7 | 13.7, 21.3 |
+//! | dgx1v            | 8     | 1 KiB  | 4.5, 40.9  | 4.3, 17.4      | 7.3, 17.7  | 6.7, 27.7  |
+//! | dgx1v            | 8     | 16 KiB | 35.9, 50.2 | 24.7, 35.6     | 27.7, 32.7 | 26.6, 30.6 |
+//! | dgx-a100         | 8     | 16 KiB | 18.0, 32.2 | 10.2, 17.0     | 10.5, 17.7 | 14.4, 27.1 |
+//!
+//! Moved by an engine:
 //!
 //! | machine, engine  | ranks | bytes | all-gather | reduce-scatter | all-to-all | broadcast  |
 //! |------------------|-------|-------|------------|----------------|------------|------------|
@@ -40,30 +61,61 @@ pub(crate) const ALL_PAIRS_RANKS_MAX: u32 = 8;
 /// The most bytes, of one part where there are parts, for 2 to 8 ranks; 0: slots win.
 type BytesMax = [u64; ALL_PAIRS_RANKS_MAX as usize - 1];
 
-const ALL_GATHER: BytesMax = [2048, 2048, 1024, 1024, 512, 512, 512];
-const REDUCE_SCATTER: BytesMax = [2048, 1024, 1024, 512, 512, 256, 256];
-const ALL_TO_ALL: BytesMax = [2048, 512, 0, 0, 0, 0, 0];
-const BROADCAST: BytesMax = [2048; 7];
-/// Gather and reduce: the root's peers send one message each through slots, and seven by LL.
-const TO_ROOT: BytesMax = [2048, 0, 0, 0, 0, 0, 0];
-const SCATTER: BytesMax = [2048, 1024, 512, 256, 0, 0, 0];
+/// One collective's limits.
+struct Limited {
+    /// Where engines move LL messages.
+    rung: BytesMax,
+    /// Where GPU threads store them.
+    stored: BytesMax,
+}
+
+const K: u64 = 1024;
+const ALL_GATHER: Limited = Limited {
+    rung: [2048, 2048, 1024, 1024, 512, 512, 512],
+    stored: [32 * K, 16 * K, 16 * K, 8 * K, 8 * K, 8 * K, 8 * K],
+};
+const REDUCE_SCATTER: Limited = Limited {
+    rung: [2048, 1024, 1024, 512, 512, 256, 256],
+    stored: [64 * K, 16 * K, 8 * K, 8 * K, 4 * K, 4 * K, 4 * K],
+};
+const ALL_TO_ALL: Limited = Limited {
+    rung: [2048, 512, 0, 0, 0, 0, 0],
+    stored: [32 * K, 16 * K, 8 * K, 8 * K, 4 * K, 4 * K, 2 * K],
+};
+const BROADCAST: Limited =
+    Limited { rung: [2048; 7], stored: [64 * K, 64 * K, 64 * K, 64 * K, 16 * K, 16 * K, 16 * K] };
+/// To the root through slots, its peers send one message each; by LL, seven.
+const REDUCE: Limited = Limited {
+    rung: [2048, 0, 0, 0, 0, 0, 0],
+    stored: [64 * K, 64 * K, 64 * K, 64 * K, 64 * K, 64 * K, 16 * K],
+};
+const GATHER: Limited = Limited {
+    rung: [2048, 0, 0, 0, 0, 0, 0],
+    stored: [128 * K, 32 * K, 32 * K, 32 * K, 16 * K, 16 * K, 8 * K],
+};
+const SCATTER: Limited = Limited {
+    rung: [2048, 1024, 512, 256, 0, 0, 0],
+    stored: [64 * K, 32 * K, 32 * K, 32 * K, 16 * K, 16 * K, 16 * K],
+};
 
 /// The most bytes for which a collective goes all-pairs; `None`: it does not, whatever they are.
 fn bytes_max(request: &CollectiveRequest, limits: &Limits) -> Option<u64> {
     let of_setting = u64::from(limits.low_latency_bytes);
-    let for_ranks = |table: BytesMax| match table[request.rank_count as usize - 2] {
+    let limited = match request.collective {
+        Collective::AllReduce => return Some(of_setting),
+        Collective::AllGather => ALL_GATHER,
+        Collective::ReduceScatter => REDUCE_SCATTER,
+        Collective::AllToAll => ALL_TO_ALL,
+        Collective::Broadcast { .. } => BROADCAST,
+        Collective::Reduce { .. } => REDUCE,
+        Collective::Gather { .. } => GATHER,
+        Collective::Scatter { .. } => SCATTER,
+        Collective::Barrier => return Some(0),
+    };
+    let table = if limits.stores { limited.stored } else { limited.rung };
+    match table[request.rank_count as usize - 2] {
         0 => None,
         bytes => Some(bytes.min(of_setting)),
-    };
-    match request.collective {
-        Collective::AllReduce => Some(of_setting),
-        Collective::AllGather => for_ranks(ALL_GATHER),
-        Collective::ReduceScatter => for_ranks(REDUCE_SCATTER),
-        Collective::AllToAll => for_ranks(ALL_TO_ALL),
-        Collective::Broadcast { .. } => for_ranks(BROADCAST),
-        Collective::Reduce { .. } | Collective::Gather { .. } => for_ranks(TO_ROOT),
-        Collective::Scatter { .. } => for_ranks(SCATTER),
-        Collective::Barrier => Some(0),
     }
 }
 
@@ -94,8 +146,8 @@ mod tests {
         names.map(named).collect()
     }
 
-    fn goes(collective: Collective, rank_count: u32, bytes: u64) -> bool {
-        let limits = Limits { low_latency_bytes: 16 << 10, ..limits(4, 1 << 20, 4) };
+    fn goes(stores: bool, collective: Collective, rank_count: u32, bytes: u64) -> bool {
+        let limits = Limits { low_latency_bytes: 16 << 10, stores, ..limits(4, 1 << 20, 4) };
         let request = CollectiveRequest { collective, ..request(rank_count, bytes) };
         goes_all_pairs(&request, &limits, rank_count)
     }
@@ -105,27 +157,43 @@ mod tests {
     fn the_readme_has_these_sizes() {
         let readme = include_str!("../../../README.md");
         let (_, section) = readme.split_once("### Low-latency messages\n").expect("the section");
-        let (table, _) = section.split_once("\n* ").expect("notes behind the table");
+        let (tables, _) = section.split_once("\n* ").expect("notes behind the tables");
+        let mut stores = None;
         let mut named = Vec::new();
-        for row in table.lines().filter(|line| line.starts_with("| ")).skip(1) {
+        for row in tables.lines().filter(|line| line.starts_with("| ")) {
             let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
-            for collective in collectives(cells[0]) {
-                named.push(collective);
-                for (ranks, cell) in (2..=ALL_PAIRS_RANKS_MAX).zip(&cells[1..]) {
-                    let what = format!("{}, {ranks} ranks: {cell}", collective.name());
-                    let number = cell.split(' ').next().and_then(|it| it.parse::<u64>().ok());
-                    let unit = if cell.ends_with("KiB") { 1024 } else { 1 };
-                    match number {
-                        Some(number) => {
-                            assert!(goes(collective, ranks, number * unit), "{what}");
-                            assert!(!goes(collective, ranks, number * unit + 4), "{what}");
-                        }
-                        None => assert_eq!(goes(collective, ranks, 0), *cell == "always", "{what}"),
-                    }
+            let stores = match cells[0] {
+                "by stores" => stores.insert(true),
+                "by an engine" => stores.insert(false),
+                collective => {
+                    let stores = stores.expect("a head before the rows");
+                    has_these_sizes(stores, &collectives(collective), &cells[1..]);
+                    named.extend(collectives(collective));
+                    continue;
                 }
-                assert!(!goes(collective, ALL_PAIRS_RANKS_MAX + 1, 0), "{}", collective.name());
-            }
+            };
+            assert_eq!(*stores, named.is_empty(), "which table is which");
         }
-        assert_eq!(named.len(), 9, "{named:?}");
+        assert_eq!(named.len(), 2 * 9, "{named:?}");
+    }
+
+    fn has_these_sizes(stores: bool, collectives: &[Collective], cells: &[&str]) {
+        for &collective in collectives {
+            for (ranks, cell) in (2..=ALL_PAIRS_RANKS_MAX).zip(cells) {
+                let what = format!("{}, {ranks} ranks: {cell}", collective.name());
+                let number = cell.split(' ').next().and_then(|it| it.parse::<u64>().ok());
+                let unit = if cell.ends_with("KiB") { 1024 } else { 1 };
+                let goes = |bytes| goes(stores, collective, ranks, bytes);
+                match number {
+                    Some(number) => {
+                        assert!(goes(number * unit), "{what}");
+                        assert!(!goes(number * unit + 4), "{what}");
+                    }
+                    None => assert_eq!(goes(0), *cell == "always", "{what}"),
+                }
+            }
+            let many = goes(stores, collective, ALL_PAIRS_RANKS_MAX + 1, 0);
+            assert!(!many, "{}", collective.name());
+        }
     }
 }

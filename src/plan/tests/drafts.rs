@@ -93,6 +93,7 @@ fn modelled(draft: &Draft, engine: Engine) -> BTreeMap<LaneKey, Vec<Event>> {
         from: end.lane.from,
         to: end.lane.to,
         index: 2 * u32::from(end.lane.index) + u32::from(end.lane.kind == LaneKind::Direct),
+        stores: false,
     };
     let program = |rank| {
         let (encoded, table) = draft.encoded(rank);

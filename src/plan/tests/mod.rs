@@ -151,6 +151,8 @@ pub(super) fn host(plan: &Verified, element: Element, position: u64) -> Host {
         let mut host = HostLane::new(lane.to as usize, slots.bytes as usize, count, position);
         if lane.kind == LaneKind::LowLatency {
             host.zero();
+            // Lanes of both kinds between the same ranks.
+            host.stores = !(lane.from + 2 * lane.to).is_multiple_of(3);
         }
         host
     };

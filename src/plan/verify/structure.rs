@@ -2,6 +2,7 @@
 
 use super::super::display::Named;
 use super::super::encode::{ENCODED_BYTES_MAX, encoded_bytes};
+use super::super::packed::pack_of;
 use super::super::{
     BlockProgram, GRANULE_BYTES, LaneEnd, LaneKind, Op, Operand, Plan, Range, Side, SlotShape,
 };
@@ -119,7 +120,9 @@ impl Operands<'_> {
                 return Err(VerifyError::new(site, reason));
             }
             for (place, op) in (0..).zip(&segment.ops) {
-                self.op(op).map_err(|reason| {
+                let checked =
+                    self.op(op).and_then(|()| self.is_packed(&segment.ops, place as usize));
+                checked.map_err(|reason| {
                     let site = Site::Op {
                         rank: self.rank,
                         block: self.number,
@@ -225,6 +228,8 @@ impl Operands<'_> {
                     "a put through slots goes to a message of its own port"
                 } else if low_latency && !(packed && (read, written) == (0, 0)) {
                     "an LL message goes from where it was packed, as a whole"
+                } else if low_latency && sent != put {
+                    "an LL message has one number on all lanes"
                 } else if low_latency && (arrival || completion) {
                     "an LL message raises no signal"
                 } else if !(low_latency || arrived || (from, sent) == (port, put)) {
@@ -245,6 +250,19 @@ impl Operands<'_> {
 
     fn is_low_latency(&self, port: u16) -> Result<bool, Reason> {
         Ok(self.port(port)?.lane.kind == LaneKind::LowLatency)
+    }
+
+    /// An LL message is put in the segment that packs it, because an encoded pack names the ports
+    /// that send its message: see [`pack_of`].
+    fn is_packed(&self, ops: &[Op], place: usize) -> Result<(), Reason> {
+        match ops[place] {
+            Op::Put { port, destination: Operand::Slot { message, .. }, .. }
+                if self.is_low_latency(port)? && pack_of(ops, place).is_none() =>
+            {
+                Err(Reason::NotPacked { message: message.into() })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// On an LL lane there are no signals, and so no credits and no waits for them.

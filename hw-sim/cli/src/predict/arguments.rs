@@ -3,6 +3,7 @@
 use super::PredictError;
 use clap::{Args, Subcommand};
 use hwsim_timing::{Engine, Machine};
+use ringdove::Stores;
 use ringdove::plan::Pattern;
 use ringdove_figures::size::{parse_size, short};
 use std::path::PathBuf;
@@ -101,6 +102,9 @@ pub(super) struct AllReduceArguments {
     /// node [default: what the library uses]
     #[arg(long, value_name = "SIZE")]
     pub low_latency_bytes: Option<Size>,
+    /// As RINGDOVE_STORES: who moves LL messages where the engine is the proxy
+    #[arg(long, value_name = "auto|never", default_value = "auto")]
+    pub stores: StoresName,
     /// Buffers are registered: engines reach them directly where the pattern allows it
     #[arg(short = 'R', long)]
     pub registered: bool,
@@ -208,7 +212,27 @@ impl Common {
     }
 }
 
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StoresName(pub Stores);
+
+impl FromStr for StoresName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.parse().map(Self).map_err(|()| "expected auto or never".into())
+    }
+}
+
 impl AllReduceArguments {
+    /// Do GPU threads store LL messages?
+    pub fn stores(&self) -> bool {
+        match self.common.engine.0 {
+            Engine::Stores => true,
+            Engine::Proxy => self.stores.0 == Stores::Auto,
+            Engine::CpuDriven | Engine::Device => false,
+        }
+    }
+
     pub fn ranks(&self, machine: &Machine) -> Result<u32, PredictError> {
         let gpus = machine.gpu_count() as u32;
         let ranks = self.ranks.unwrap_or(gpus);

@@ -9,22 +9,28 @@ use ringdove::plan::{
 use ringdove::{ReduceOp, Settings};
 
 /// A draft, as the model reads it.
-pub(super) struct Drafted<'a>(pub &'a Draft);
+pub(super) struct Drafted<'a> {
+    pub draft: &'a Draft,
+    /// LL lanes are lanes of stores.
+    pub stores: bool,
+}
 
 impl Programs for Drafted<'_> {
     fn rank_count(&self) -> u32 {
-        self.0.rank_count()
+        self.draft.rank_count()
     }
 
     fn program(&self, rank: u32) -> RankProgram {
-        let (encoded, table) = self.0.encoded(rank);
-        RankProgram { encoded, ports: table.iter().map(port).collect() }
+        let (encoded, table) = self.draft.encoded(rank);
+        let ports = table.iter().map(|end| port(end, self.stores)).collect();
+        RankProgram { encoded, ports }
     }
 }
 
-fn port(end: &LaneEnd) -> Port {
+fn port(end: &LaneEnd, stores: bool) -> Port {
     let index = 2 * u32::from(end.lane.index) + u32::from(end.lane.kind == LaneKind::Direct);
-    let lane = hwsim_timing::Lane { from: end.lane.from, to: end.lane.to, index };
+    let stores = stores && end.lane.kind == LaneKind::LowLatency;
+    let lane = hwsim_timing::Lane { from: end.lane.from, to: end.lane.to, index, stores };
     Port { lane, sends: end.side == Side::Send }
 }
 
@@ -86,7 +92,7 @@ impl Job<'_> {
                     continue;
                 }
             };
-            let outcome = simulate(self.setup(), &Drafted(&draft))?;
+            let outcome = simulate(self.setup(), &self.programs(&draft))?;
             if best.as_ref().is_none_or(|half| outcome.end < half.outcome.end) {
                 let limit = outcome.limit(None, &self.scene.machine);
                 best = Some(Half { plan: candidate.name(), outcome, limit });
@@ -102,7 +108,11 @@ impl Job<'_> {
         let is_best = |candidate: &Candidate| candidate.name() == best;
         let candidate = self.candidates().into_iter().find(is_best);
         let draft = self.draft(candidate.expect("the best is one of them"), false)?;
-        Ok(simulate(Setup { spans_max, ops: None, ..self.setup() }, &Drafted(&draft))?)
+        Ok(simulate(Setup { spans_max, ops: None, ..self.setup() }, &self.programs(&draft))?)
+    }
+
+    fn programs<'b>(&self, draft: &'b Draft) -> Drafted<'b> {
+        Drafted { draft, stores: self.arguments.stores() }
     }
 
     fn setup(&self) -> Setup<'_> {
@@ -168,6 +178,7 @@ impl Job<'_> {
                 false => 0,
             },
             ranks_per_node: if is_one_node || !is_even { 0 } else { per_node },
+            stores: arguments.stores(),
             reproducible: arguments.reproducible,
             ..Limits::new(candidate.blocks, slot_bytes, slot_count)
         };

@@ -1,7 +1,7 @@
 //! A block walks its program.
 
 use super::state::Request;
-use super::{Engine, Event, Owner, Signal, World};
+use super::{Event, Owner, Signal, World};
 use crate::profile::Block;
 use crate::program::{Code, FORWARDS, FROM_SLOT, INTO_SLOT, Op, ScriptSegment};
 use crate::report::Note;
@@ -27,13 +27,24 @@ pub(super) struct BlockState {
     pub busy: Time,
 }
 
-/// What a block stores into a peer's memory.
+/// What a block stores into peers' memory.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Storing {
-    lane: u32,
+    /// The set of the ports in the block's list whose peers get it.
+    ports: u64,
+    /// Of each.
     bytes: u64,
+    /// Of all together.
     limit: Rate,
     raises: [u32; 3],
+    /// Peers that have not got all of it yet.
+    left: u32,
+}
+
+impl Storing {
+    fn places(self) -> impl Iterator<Item = u16> {
+        (0..u64::BITS as u16).filter(move |place| self.ports >> place & 1 != 0)
+    }
 }
 
 /// Whether a block can go on.
@@ -129,11 +140,7 @@ impl World<'_> {
         let costs = self.setup.profile.block;
         match op.code {
             OpCode::Copy | OpCode::Reduce => return self.pass(block, op, bytes),
-            OpCode::Pack if bytes > 0 => {
-                let rate = self.local_rate(block, costs.copy);
-                let cost = costs.op + rate.time(ll_bytes(bytes));
-                self.spend(block, "pack", bytes, cost);
-            }
+            OpCode::Pack if bytes > 0 => return self.pack(block, op, ll_bytes(bytes)),
             OpCode::Collect if bytes > 0 => return self.collect(block, op, bytes),
             OpCode::Pack | OpCode::Collect => {}
             OpCode::Put => return self.put(block, op, bytes, moved),
@@ -169,7 +176,33 @@ impl World<'_> {
     }
 
     fn stores_on(&self, lane: u32) -> bool {
-        self.setup.engine == Engine::Stores && self.lanes[lane as usize].is_near
+        self.lanes[lane as usize].stores
+    }
+
+    /// The words of an LL message: into the slots of all peers that it is stored to, at once, and
+    /// into the block's own for those to which an engine takes it.
+    fn pack(&mut self, block: u32, op: &Op, bytes: u64) -> Step {
+        let costs = self.setup.profile.block;
+        let mut ports = 0;
+        for place in op.places() {
+            let lane = self.port(block, place as u16).lane;
+            if self.stores_on(lane) {
+                ports |= 1 << place;
+                self.lanes[lane as usize].is_ll = true;
+                self.note_put(lane, bytes, [0; 3]);
+            }
+        }
+        if ports == 0 {
+            let rate = self.local_rate(block, costs.copy);
+            self.spend(block, "pack", bytes, costs.op + rate.time(bytes));
+            return Step::Taken;
+        }
+        self.spend(block, "pack", 0, costs.op);
+        // The words are their own arrival.
+        self.begin_store(
+            block,
+            Storing { ports, bytes, limit: costs.copy, raises: [1, 0, 0], left: 0 },
+        )
     }
 
     /// A copy or reduction.
@@ -185,7 +218,10 @@ impl World<'_> {
             if port.sends && self.stores_on(port.lane) {
                 // The pass writes the peer's slot itself; the put behind it has only its signal.
                 self.spend(block, "store", 0, costs.op);
-                return self.begin_store(block, port.lane, bytes, rate, [0; 3]);
+                let ports = 1 << op.port;
+                let raises = [0; 3];
+                return self
+                    .begin_store(block, Storing { ports, bytes, limit: rate, raises, left: 0 });
             }
         }
         let rate = self.local_rate(block, rate);
@@ -220,18 +256,12 @@ impl World<'_> {
         Step::Taken
     }
 
-    fn begin_store(
-        &mut self,
-        block: u32,
-        lane: u32,
-        bytes: u64,
-        limit: Rate,
-        raises: [u32; 3],
-    ) -> Step {
-        let limit = limit.min(self.stores().block);
+    fn begin_store(&mut self, block: u32, storing: Storing) -> Step {
+        let limit = storing.limit.min(self.stores().block);
         // Known only once a block stores: other engines have no use for it.
         self.storing.resize(self.blocks.len(), Storing::default());
-        self.storing[block as usize] = Storing { lane, bytes, limit, raises };
+        let left = storing.ports.count_ones();
+        self.storing[block as usize] = Storing { limit, left, ..storing };
         let at = self.blocks[block as usize].at;
         self.push(at, Event::Store, block, 0);
         Step::Suspended
@@ -242,20 +272,33 @@ impl World<'_> {
     }
 
     pub(super) fn store(&mut self, block: u32) {
-        let Storing { lane, bytes, limit, .. } = self.storing[block as usize];
-        let path = self.path(lane);
-        self.start_flow(path, bytes, limit, Owner::Store, block);
+        let storing = self.storing[block as usize];
+        // Each unit of data goes to one peer after the other: all get the same share.
+        let limit = Rate(storing.limit.0 / u64::from(storing.left));
+        for place in storing.places() {
+            let path = self.path(self.port(block, place).lane);
+            self.start_flow(path, storing.bytes, limit, Owner::Store, block);
+        }
     }
 
     pub(super) fn store_ended(&mut self, block: u32) {
+        let storing = &mut self.storing[block as usize];
+        storing.left -= 1;
+        if storing.left > 0 {
+            return;
+        }
+        let storing = *storing;
         let now = self.now();
         let state = &mut self.blocks[block as usize];
-        let (since, storing) = (state.at, self.storing[block as usize]);
+        let since = state.at;
         state.at = now;
         state.busy += now - since;
         self.span(Track::Block(block), "store", storing.bytes, since, now);
-        self.span_links(storing.lane, storing.bytes, since);
-        self.raise_stored(storing.lane, storing.raises, now);
+        for place in storing.places() {
+            let lane = self.port(block, place).lane;
+            self.span_links(lane, storing.bytes, since);
+            self.raise_stored(lane, storing.raises, now);
+        }
         self.run_block(block);
     }
 
@@ -268,6 +311,10 @@ impl World<'_> {
         let lane = self.port(block, op.port).lane;
         let raised = |flag| u32::from(op.flags & flag != 0);
         let is_ll = op.flags & flags::LOW_LATENCY != 0;
+        if is_ll && self.stores_on(lane) {
+            // It went as it was packed.
+            return Step::Taken;
+        }
         let bytes = if is_ll { ll_bytes(bytes) } else { bytes };
         // The words of an LL message are its arrival (R13), which is counted like one.
         let raises = [raised(flags::ARRIVAL | flags::LOW_LATENCY), 0, raised(flags::COMPLETION)];
@@ -282,10 +329,11 @@ impl World<'_> {
         let left = bytes as u32;
         let request =
             Request { bytes, source, destination, is_slot, left, ..Request::signal(lane, raises) };
-        let is_unmoved = !is_slot || is_ll || op.flags & FORWARDS != 0;
+        let is_unmoved = !is_slot || op.flags & FORWARDS != 0;
         if self.stores_on(lane) && is_unmoved && bytes > 0 {
             self.note_put(lane, bytes, raises);
-            return self.begin_store(block, lane, bytes, self.setup.profile.block.copy, raises);
+            let (ports, limit) = (1 << op.port, self.setup.profile.block.copy);
+            return self.begin_store(block, Storing { ports, bytes, limit, raises, left: 0 });
         }
         self.ring(block, request)
     }

@@ -30,6 +30,8 @@ pub(super) struct LaneState {
     /// Requests that a device engine holds for this lane.
     pub depth: u32,
     pub is_near: bool,
+    /// The sender's blocks write into the receiver's slots.
+    pub stores: bool,
     /// Something of this lane is with a copy engine, or on the wire.
     pub is_active: bool,
     /// It carries LL messages: no signal is raised (R13).
@@ -54,6 +56,7 @@ impl LaneState {
             busy: Time::ZERO,
             depth: 0,
             is_near,
+            stores: false,
             is_active: false,
             is_ll: false,
         }

@@ -60,6 +60,11 @@ pub fn draft_within(pattern: Pattern, ranks: u32, bytes: u64, limits: &Limits) -
 }
 
 pub fn programs(draft: &Draft) -> Vec<RankProgram> {
+    programs_with(draft, false)
+}
+
+/// `stores`: LL lanes are lanes of stores.
+pub fn programs_with(draft: &Draft, stores: bool) -> Vec<RankProgram> {
     let rank = |rank| {
         let (encoded, table) = draft.encoded(rank);
         let port = |end: &ringdove::plan::LaneEnd| Port {
@@ -67,6 +72,7 @@ pub fn programs(draft: &Draft) -> Vec<RankProgram> {
                 from: end.lane.from,
                 to: end.lane.to,
                 index: 2 * u32::from(end.lane.index) + u32::from(end.lane.kind == LaneKind::Direct),
+                stores: stores && end.lane.kind == LaneKind::LowLatency,
             },
             sends: end.side == Side::Send,
         };

@@ -9,10 +9,12 @@ mod proxy;
 pub(in crate::communicator) use engine::RankEngine;
 pub(super) use proxy::InterNodeLanes;
 
+use super::description::PortDescription;
 use super::reach::Reached;
-use crate::communicator::state::{ProcessState, RankState};
+use crate::communicator::state::{Geometry, PortPlace, ProcessState, RankState};
 use crate::engine::device::ChannelAddress;
 use crate::error::Result;
+use crate::plan::{LaneKind, Side};
 use crate::settings::Settings;
 use std::sync::Arc;
 
@@ -22,6 +24,20 @@ pub(super) enum Others {
     Addressed(Reached, Option<Box<InterNodeLanes>>),
     /// Engine to engine, by each rank's channel.
     Channels(Vec<ChannelAddress>),
+}
+
+impl Others {
+    /// Where the slots of a lane of stores lie at the receiver, as kernels of this rank reach them,
+    /// if the port at `place` is the send port of one.
+    pub fn stored_slots(&self, geometry: &Geometry, place: &PortPlace) -> Option<u64> {
+        let Self::Addressed((peers, _), _) = self else { return None };
+        let lane = place.end.lane;
+        let sends = place.end.side == Side::Send && lane.kind == LaneKind::LowLatency;
+        let there = &peers[place.peer().index()];
+        let is_reached = !place.is_inter_node && !there.is_through_host();
+        (geometry.stores && sends && is_reached)
+            .then(|| there.port(&PortDescription::of(place, &there.layout).there).slots)
+    }
 }
 
 /// Gives a rank to its engine, with all lanes to its peers and static routes.

@@ -188,7 +188,6 @@ fn flags_out_of_range_are_refused_with_what_would_do() {
         ("all-reduce -g 5", "--ranks: expected 2 to 4, the GPUs of pcie4, got 5"),
         ("all-reduce -m nothing", "unknown machine `nothing`"),
         ("all-reduce -p nothing", "unknown profile `nothing`"),
-        ("all-reduce --engine stores", "profile ark-v100 has no section [stores]"),
         ("all-reduce -g 3 --algorithm halving", "no plan: ranks: expected a power of two"),
         ("all-reduce --slots 3", "slots of a lane: expected a power of two"),
         ("all-reduce --nodes 0", "nodes: expected at least 1, got 0"),
@@ -200,6 +199,16 @@ fn flags_out_of_range_are_refused_with_what_would_do() {
     for (line, expected) in cases {
         let error = refuse(line);
         assert!(error.contains(expected), "{line}: {error}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let profile = folder.path().join("without-stores.toml");
+    let text = include_str!("../../../../timing/profiles/ark-v100.toml");
+    let (before, rest) = text.split_once("[stores]\n").expect("the section");
+    let (_, after) = rest.split_once("[links]\n").expect("the next one");
+    std::fs::write(&profile, format!("{before}[links]\n{after}")).unwrap();
+    for options in ["--engine stores", "--engine proxy"] {
+        let error = refuse(&format!("all-reduce {options} -p {}", profile.display()));
+        assert!(error.contains("has no section [stores]"), "{options}: {error}");
     }
     for blocks in ["0", "1025"] {
         let error = try_parse(&format!("all-reduce --blocks {blocks}")).map(drop);

@@ -1,5 +1,5 @@
 //! Low-latency messages win where selection takes them: modelled, on every built-in machine, and
-//! with both engines of the library.
+//! with both engines of the library; with the proxy, by stores, too.
 
 use super::super::arguments::AllReduceArguments;
 use super::super::collective::Drafted;
@@ -10,10 +10,13 @@ use hwsim_timing::simulate;
 use ringdove::plan::{Algorithm, Collective, CollectiveRequest, Draft, Limits, Pattern, select};
 use ringdove::{ReduceOp, Settings};
 
-fn limits(low_latency_bytes: u32) -> Limits {
+/// Ways of LL messages: the engine, and whether GPU threads store them.
+const WAYS: [(&str, bool); 3] = [("proxy", true), ("proxy", false), ("device", false)];
+
+fn limits(low_latency_bytes: u32, stores: bool) -> Limits {
     let library = Settings::default();
     let one_node = Limits::new(library.blocks_max, library.slot_bytes, library.slot_count);
-    Limits { low_latency_bytes, ..one_node }
+    Limits { low_latency_bytes, stores, ..one_node }
 }
 
 fn request(collective: Collective, rank_count: u32, bytes: u64) -> CollectiveRequest {
@@ -36,7 +39,8 @@ fn time(
     limits: &Limits,
 ) -> f64 {
     let draft = Draft::new(Pattern::Selected, request, limits).expect("a plan");
-    let outcome = simulate(scene.setup(&arguments.common), &Drafted(&draft)).expect("it ends");
+    let programs = Drafted { draft: &draft, stores: limits.stores };
+    let outcome = simulate(scene.setup(&arguments.common), &programs).expect("it ends");
     outcome.end.us()
 }
 
@@ -46,19 +50,35 @@ struct Outcome {
     low_latency_wins: bool,
 }
 
-/// Every request for which selection takes LL messages, on one machine with one engine. An
-/// all-reduce is left out: its limit is the setting, which was measured on virtual GPUs.
-fn outcomes(machine: &str, engine: &str) -> Vec<(Collective, Outcome)> {
+/// Every request for which selection takes LL messages, on one machine with one engine. By engines,
+/// an all-reduce is left out: its limit is the setting, which was measured on virtual GPUs.
+fn outcomes(machine: &str, engine: &str, stores: bool) -> Vec<(Collective, Outcome)> {
     let line = parse(&format!("all-reduce -m {machine} --engine {engine}")).operation;
     let Operation::AllReduce(arguments) = &line else { panic!("an all-reduce was asked for") };
     let scene = Scene::new(&arguments.common).expect("built in");
     let gpus = scene.machine.gpus_per_node() as u32;
-    let (with, without) = (limits(16 << 10), limits(0));
+    let (with, without) = (limits(16 << 10, stores), limits(0, stores));
     let mut outcomes = Vec::new();
     for ranks in 2..=gpus.min(8) {
         let all = Collective::all(ranks - 1).into_iter();
-        for collective in all.filter(|it| *it != Collective::AllReduce) {
-            let sizes = [4, 64, 128, 256, 508, 512, 768, 1024, 1536, 2048, 4096, 16 << 10];
+        for collective in all.filter(|it| stores || *it != Collective::AllReduce) {
+            let sizes = [
+                4,
+                64,
+                128,
+                256,
+                508,
+                512,
+                768,
+                1024,
+                1536,
+                2048,
+                4096,
+                6144,
+                8192,
+                12 << 10,
+                16 << 10,
+            ];
             let sizes = if collective == Collective::Barrier { &[0][..] } else { &sizes[..] };
             for &bytes in sizes {
                 let request = request(collective, ranks, bytes);
@@ -70,8 +90,8 @@ fn outcomes(machine: &str, engine: &str) -> Vec<(Collective, Outcome)> {
                     [with, without].map(|limits| time(&scene, arguments, &request, &limits));
                 let name = collective.name();
                 let text = format!(
-                    "{machine}, {engine}, {ranks} ranks, {name}, {bytes} bytes: modelled \
-                     {ll:.1} µs by LL messages, {slots:.1} µs through slots"
+                    "{machine}, {engine}, stores {stores}, {ranks} ranks, {name}, {bytes} bytes: \
+                     modelled {ll:.1} µs by LL messages, {slots:.1} µs through slots"
                 );
                 outcomes.push((collective, Outcome { text, low_latency_wins: ll < slots }));
             }
@@ -86,10 +106,10 @@ fn low_latency_messages_win_where_selection_takes_them() {
     let mut taken = std::collections::BTreeMap::new();
     let mut lost = Vec::new();
     let machines = Description::built_in_names().filter(|name| *name != "one-gpu");
-    for (machine, engine) in machines.flat_map(|name| [(name, "proxy"), (name, "device")]) {
-        for (collective, Outcome { text, low_latency_wins }) in outcomes(machine, engine) {
+    for (machine, (engine, stores)) in machines.flat_map(|name| WAYS.map(|way| (name, way))) {
+        for (collective, Outcome { text, low_latency_wins }) in outcomes(machine, engine, stores) {
             println!("{text}");
-            *taken.entry(collective.name()).or_insert(0) += 1;
+            *taken.entry((stores, collective.name())).or_insert(0) += 1;
             if !low_latency_wins {
                 lost.push(text);
             }
@@ -97,5 +117,5 @@ fn low_latency_messages_win_where_selection_takes_them() {
     }
     println!("places where LL messages are taken: {taken:?}");
     assert!(lost.is_empty(), "slots are quicker:\n  {}", lost.join("\n  "));
-    assert_eq!(taken.len(), 8, "every collective but the all-reduce goes by LL messages somewhere");
+    assert_eq!(taken.len(), 9 + 8, "every collective goes by LL messages somewhere, both ways");
 }
