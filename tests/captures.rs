@@ -91,8 +91,8 @@ fn captured_sums_are_launched_again_and_again_between_other_calls() {
     });
 }
 
-/// Captured sums in registered buffers, on ranks of this process. Their capture is the first call on
-/// these buffers; where that is `refused`, another call is made.
+/// Captured sums in registered buffers, on ranks of this process. Their capture is the first call
+/// on these buffers; where that is `refused`, another call is made.
 fn captured_sums_of_registered_buffers(communicators: &[Communicator], refused: bool) {
     const COUNT: usize = 140_000;
     let ranks = communicators[0].rank_count();
