@@ -12,7 +12,7 @@ use ringdove::settings::Remedies;
 use ringdove::{Communicator, Error, ReduceOp, Registered, Settings};
 use std::sync::Arc;
 
-const COUNT: usize = 50_000;
+const COUNT: usize = 70_000;
 
 /// Takes memory that was freed just now, if there is any, and overwrites it. Nothing here waits:
 /// kernels of one rank wait for calls that this thread has still to make.

@@ -7,7 +7,7 @@ use cudarc::driver::sys::{CUgraphInstantiate_flags as Flags, CUstreamCaptureMode
 use cudarc::driver::{CudaGraph, CudaSlice, CudaStream};
 use hardware::drivers::{everywhere, sum_up};
 use hardware::engines::on_engines;
-use hardware::{World, address, download, settings};
+use hardware::{World, address, download, on_processes_with, settings};
 use ringdove::{Communicator, DataType, Error, ReduceOp};
 use std::sync::Arc;
 
@@ -89,6 +89,92 @@ fn captured_sums_are_launched_again_and_again_between_other_calls() {
             assert_all("sums", &buffers, |_| expected);
         }
     });
+}
+
+/// Captured sums in registered buffers, on ranks of this process. Their capture is the first call
+/// on these buffers; where that is `refused`, another call is made.
+fn captured_sums_of_registered_buffers(communicators: &[Communicator], refused: bool) {
+    const COUNT: usize = 140_000;
+    let ranks = communicators[0].rank_count();
+    let streams: Vec<_> =
+        communicators.iter().map(|rank| rank.context().new_stream().unwrap()).collect();
+    let register = |(rank, stream): (&Communicator, &Arc<CudaStream>)| {
+        // SAFETY: as in `untracked`.
+        unsafe { rank.context().disable_event_tracking() };
+        let buffer = stream.clone_htod(&vec![rank.rank() + 1; COUNT]).unwrap();
+        stream.synchronize().unwrap();
+        rank.register(buffer).unwrap()
+    };
+    let mut buffers: Vec<_> = communicators.iter().zip(&streams).map(register).collect();
+    let begin = || {
+        for stream in &streams {
+            stream.begin_capture(Mode::CU_STREAM_CAPTURE_MODE_GLOBAL).unwrap();
+        }
+    };
+    begin();
+    if refused {
+        for ((rank, stream), buffer) in communicators.iter().zip(&streams).zip(&mut buffers) {
+            let refused = rank.all_reduce_in_place(buffer, ReduceOp::Sum, stream).unwrap_err();
+            assert!(matches!(refused, Error::Argument { .. }), "{refused}");
+            assert!(refused.to_string().contains("outside of captures"), "{refused}");
+        }
+        for stream in &streams {
+            assert!(stream.end_capture(Flags(0)).unwrap().is_some(), "a capture of nothing");
+        }
+        for ((rank, stream), buffer) in communicators.iter().zip(&streams).zip(&mut buffers) {
+            rank.all_reduce_in_place(buffer, ReduceOp::Max, stream).unwrap();
+        }
+        for ((rank, stream), buffer) in communicators.iter().zip(&streams).zip(&mut buffers) {
+            stream.memcpy_htod(&vec![rank.rank() + 1; COUNT], buffer).unwrap();
+        }
+        begin();
+    }
+    for _ in 0..2 {
+        for ((rank, stream), buffer) in communicators.iter().zip(&streams).zip(&mut buffers) {
+            rank.all_reduce_in_place(buffer, ReduceOp::Sum, stream).unwrap();
+        }
+    }
+    let end = |stream: &Arc<CudaStream>| stream.end_capture(Flags(0)).unwrap().unwrap();
+    let graphs: Vec<_> = streams.iter().map(end).collect();
+    launch(&graphs, 2);
+    for ((rank, stream), buffer) in communicators.iter().zip(&streams).zip(&mut buffers) {
+        rank.all_reduce_in_place(buffer, ReduceOp::Sum, stream).unwrap();
+    }
+    launch(&graphs, 1);
+    let sum = (1..=ranks).sum::<u32>() * ranks.pow(6);
+    for ((rank, stream), buffer) in communicators.iter().zip(&streams).zip(&buffers) {
+        let seen = stream.clone_dtoh(&buffer.as_view()).unwrap();
+        rank.check().unwrap();
+        assert_eq!(seen.iter().position(|&value| value != sum), None, "rank {}", rank.rank());
+    }
+    // A process that ends early takes its end of what is in flight with it.
+    communicators.iter().zip(&streams).for_each(|(rank, stream)| rank.barrier(stream).unwrap());
+    streams.iter().for_each(|stream| stream.synchronize().unwrap());
+}
+
+/// If this fails, a capture is made invalid by what the first call on a registered buffer does.
+#[test]
+fn captured_sums_may_be_the_first_on_registered_buffers() {
+    on_engines("pcie4", || {
+        captured_sums_of_registered_buffers(&untracked(RANKS).communicators, false);
+    });
+}
+
+/// As above. The memory of another process is opened by the first call, which no capture survives:
+/// if this fails, it ends in an error of the driver, and with it the communicator.
+#[test]
+fn captured_sums_are_not_the_first_on_registered_buffers_in_processes() {
+    let options = ["--driver-key", "pools=peer"];
+    let body = |ranks: Vec<_>| captured_sums_of_registered_buffers(&ranks, true);
+    on_processes_with("pcie4", &options, (2, 2), body);
+}
+
+/// As above, where the memory is that of another node.
+#[test]
+fn captured_sums_of_registered_buffers_on_nodes() {
+    let options = ["--driver-key", "pools=peer"];
+    let body = |ranks: Vec<_>| captured_sums_of_registered_buffers(&ranks, false);
+    on_processes_with("pcie4 x 2", &options, (2, 2), body);
 }
 
 /// If this fails, two collectives of one rank run at the same time, on the same slots and signals.

@@ -412,9 +412,12 @@ fn all_reduce_and_send_recv_cross_nodes() {
         let line = format!("all-reduce -g {gpus} -b 4 -e 256K -f 64 -n 1 -w 1 -d float -o all");
         assert_right(&line, &perf_on(nodes, processes, "", "", &line));
     }
-    for line in
-        ["send-recv -g 2 -b 4 -e 1M -f 64 -n 1 -w 1", "all-reduce -g 2 -b 512K -e 512K -n 2 -R 1"]
-    {
+    for line in [
+        "send-recv -g 2 -b 4 -e 1M -f 64 -n 1 -w 1",
+        "all-reduce -g 2 -b 1M -e 1M -n 2 -R 1",
+        "all-gather -g 1 -b 1M -e 1M -n 2 -R 1",
+        "broadcast -g 1 -b 1M -e 1M -n 2 -R 1",
+    ] {
         assert_right(line, &perf_on(2, 2, "", "", line));
     }
 }

@@ -15,6 +15,8 @@ use ringdove::settings::Remedies;
 use ringdove::{Communicator, Error, ReduceOp, Settings, ThroughHost};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 const LESS_THAN_ALL: [&str; 3] = ["memops=own-drop", "memops=own-fail", "memops=none"];
@@ -442,50 +444,52 @@ fn ranks_share_a_gpu_within_its_queues() {
 }
 
 /// Another thread of the program allocates and frees on rank 0's GPU meanwhile.
-fn allocate(context: &Arc<CudaContext>, rounds: usize) {
-    for _ in 0..rounds {
-        context.bind_to_thread().unwrap();
-        // SAFETY: the context is current, and nobody else knows the memory.
-        unsafe {
-            let memory = result::malloc_sync(1 << 20).unwrap();
-            result::free_sync(memory).unwrap();
-        }
+fn allocate(context: &Arc<CudaContext>) {
+    context.bind_to_thread().unwrap();
+    // SAFETY: the context is current, and nobody else knows the memory.
+    unsafe {
+        let memory = result::malloc_sync(1 << 20).unwrap();
+        result::free_sync(memory).unwrap();
     }
 }
 
 /// Another thread loads code there meanwhile.
-fn load(context: &Arc<CudaContext>, rounds: usize) {
-    for _ in 0..rounds {
-        drop(context.load_module(Ptx::from_src(ringdove_kernels::ptx::EXECUTOR)).unwrap());
-    }
+fn load(context: &Arc<CudaContext>) {
+    drop(context.load_module(Ptx::from_src(ringdove_kernels::ptx::EXECUTOR)).unwrap());
 }
 
-/// Collectives beside a thread that does something ten times: what comes of them. Each rank has a
-/// thread of its own. One that drove both could stop between them, where cudarc records the use of
-/// the first rank's buffer.
+/// Collectives beside a thread that does something until they have ended: what comes of them. Each
+/// rank has a thread of its own. One that drove both could stop between them, where cudarc records
+/// the use of the first rank's buffer.
 fn collectives_beside_a_user(
     settings: &Settings,
-    interfere: fn(&Arc<CudaContext>, usize),
+    interfere: fn(&Arc<CudaContext>),
 ) -> ringdove::Result<()> {
     let world = World::with(2, settings);
     let mut buffers = world.upload(&vec![vec![0; BYTES]; 2]);
     let context = world.communicators[0].context();
+    let is_over = AtomicBool::new(false);
     let ended: Vec<ringdove::Result<()>> = std::thread::scope(|scope| {
-        scope.spawn(|| interfere(context, 10));
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                interfere(context);
+            }
+        });
         let world = &world;
         let calls =
             |rank, buffer: &mut _| (0..100).try_for_each(|_| sum(world, rank, buffer, BYTES / 4));
         let ranks = buffers.iter_mut().enumerate();
         let ranks = ranks.map(|(rank, buffer)| scope.spawn(move || calls(rank, buffer)));
         let ranks: Vec<_> = ranks.collect();
-        ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
+        let called: Vec<_> = ranks.into_iter().map(ScopedJoinHandle::join).collect();
+        let ended: Vec<_> = world.streams.iter().map(|stream| stream.synchronize()).collect();
+        // Before anything of it is looked at, or the other thread would go on.
+        is_over.store(true, Ordering::Relaxed);
+        ended.into_iter().for_each(Result::unwrap);
+        called.into_iter().map(Result::unwrap).collect()
     });
     ended.into_iter().collect::<ringdove::Result<()>>()?;
-    for (communicator, stream) in world.ranks() {
-        stream.synchronize().unwrap();
-        communicator.check()?;
-    }
-    Ok(())
+    world.communicators.iter().try_for_each(Communicator::check)
 }
 
 /// A call of the user's that waits for the device while it keeps others from calling the driver
@@ -494,7 +498,7 @@ fn collectives_beside_a_user(
 #[test]
 fn a_user_who_loads_and_frees_beside_collectives() {
     everywhere("pcie4", &["memops=all", "context-lock=on"], || {
-        let calls: [(_, fn(&_, _)); 2] = [("allocations", allocate), ("module loads", load)];
+        let calls: [(_, fn(&_)); 2] = [("allocations", allocate), ("module loads", load)];
         for (what, interfere) in calls {
             match collectives_beside_a_user(&without(Remedies::default()), interfere) {
                 Ok(()) => println!("found: this driver lets collectives go on beside {what}"),

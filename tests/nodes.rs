@@ -67,8 +67,36 @@ fn registered_buffers_are_right_between_nodes_too() {
     if on_real_hardware() {
         return;
     }
-    let line = "all-reduce -g 2 -b 512K -e 512K -n 2 -w 1 -R 1";
+    // Several processes on each node: `tests/deregister.rs`.
+    for (machine, nodes, gpus) in [("pcie4 x 2", 2, 2), ("pcie4 x 3", 3, 1), ("pcie4 x 3", 3, 3)] {
+        let line = format!("all-reduce -g {gpus} -b 4 -e 1M -f 64 -n 2 -w 1 -R 1");
+        assert_right(&line, &perf((machine, nodes), "", "", &line));
+    }
+    for line in ["all-gather", "broadcast"] {
+        let line = format!("{line} -g 1 -b 64K -e 4M -f 8 -n 2 -w 1 -R 1 -r 2");
+        assert_right(&line, &perf(("pcie4 x 3", 3), "", "", &line));
+    }
+    let line = "all-reduce -g 2 -b 1000004 -e 1000004 -n 2 -w 1 -R 1 -d all -o all";
     assert_right(line, &perf(("pcie4 x 2", 2), "", "", line));
+    // Where the order of data and signal is not the adapter's.
+    let line = "all-reduce -g 2 -b 1M -e 1M -n 3 -w 0 -R 1";
+    for order in ["immediate", "flush"] {
+        let inside = format!("export RINGDOVE_VERBS_ORDER={order}");
+        let faults = "seed=6,*:delay=100";
+        assert_right(&inside, &perf(("pcie4 x 2", 2), faults, &inside, line));
+    }
+}
+
+/// If this fails, an adapter is told to write memory that it does not reach.
+#[test]
+fn registered_buffers_are_staged_where_adapters_write_host_memory() {
+    if on_real_hardware() {
+        return;
+    }
+    // On one node alone.
+    let inside = "[ $RANK = 1 ] && export RINGDOVE_INTER_NODE_SLOTS=host; true";
+    let line = "all-reduce -g 2 -b 1M -e 1M -n 2 -w 1 -R 1";
+    assert_right(inside, &perf(("pcie4 x 2", 2), "", inside, line));
 }
 
 #[test]

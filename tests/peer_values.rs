@@ -46,6 +46,8 @@ struct Part {
     address: u64,
     bytes: u64,
     export: Option<Shared>,
+    /// For adapters of other nodes.
+    region: Option<Vec<u8>>,
 }
 
 /// A list without an entry.
@@ -160,7 +162,9 @@ fn lie(lie: Lie) {
         Some(PartLie::Offset(offset)) => (0, Some(shared(2, offset))),
         None => (0, None),
     };
-    show(&plane, &Some(Part { address: part.0, bytes: COUNT as u64 * 4, export: part.1 }));
+    let (address, export) = part;
+    let part = Part { address, bytes: COUNT as u64 * 4, export, region: None };
+    show(&plane, &Some(part));
     // The exporter's memory stays until the other side has said what it thinks of it.
     while plane.check().is_ok() {
         std::thread::sleep(std::time::Duration::from_millis(1));

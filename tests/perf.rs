@@ -77,7 +77,7 @@ fn a_sweep_is_right_and_its_files_agree() {
     let folder = tempfile::tempdir().unwrap();
     let (json, plot) = (folder.path().join("results.json"), folder.path().join("plot.svg"));
     let line = format!(
-        "perf all-reduce -g 4 -b 32K -e 2M -f 4 -n 2 -w 1 -c 1 -v -J {} --plot {}",
+        "perf all-reduce -g 4 -b 8K -e 64K -f 2 -n 2 -w 1 -c 1 -v -J {} --plot {}",
         json.display(),
         plot.display()
     );
@@ -85,7 +85,7 @@ fn a_sweep_is_right_and_its_files_agree() {
     assert!(status.success(), "{status}\n{output}");
     let rows = rows(&output);
     let sizes: Vec<_> = rows.iter().map(|row| row[0]).collect();
-    assert_eq!(sizes, ["32768", "131072", "524288", "2097152"], "{output}");
+    assert_eq!(sizes, ["8192", "16384", "32768", "65536"], "{output}");
     for row in &rows {
         assert_eq!((row.len(), row[8], row[12]), (13, "0", "0"), "{row:?}");
     }
@@ -120,6 +120,18 @@ fn every_type_and_reduction_is_right() {
         let (status, output) = run_on("one-gpu", &line);
         assert!(status.success(), "{options}: {status}\n{output}");
         assert_eq!(rows(&output).len(), 72, "{output}");
+    }
+}
+
+/// Straight between outputs: whole slices and clipped ones, several rounds, every root.
+#[test]
+fn all_gathers_and_broadcasts_between_registered_buffers_are_right() {
+    for machine in ["pcie4", "dgx-a100"] {
+        for line in ["all-gather -d float", "broadcast -d float -r -1"] {
+            let line = format!("perf {line} -g 4 -b 262144 -e 20000004 -f 76 -n 2 -w 1 -R 1");
+            let (status, output) = run_on(machine, &line);
+            assert!(status.success(), "{line}: {status}\n{output}");
+        }
     }
 }
 

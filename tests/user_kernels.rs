@@ -6,9 +6,10 @@ use cudarc::driver::{
     CudaContext, CudaFunction, CudaSlice, CudaStream, DeviceRepr, LaunchConfig, PushKernelArg,
 };
 use cudarc::nvrtc::Ptx;
-use hardware::engines::on_engines;
+use hardware::engines::{ENGINE, on_engines};
 use hardware::{
-    World, hwsim, on_machine, on_machine_with, run_bounded, settings, try_join_with, wait_for_error,
+    World, hwsim, on_machine, on_machine_env, on_machine_with, run_bounded, settings,
+    try_join_with, wait_for_error,
 };
 use ringdove::{
     Communicator, DataType, DeviceHandle, Error, ReduceOp, Registered, Settings, ThroughHost,
@@ -67,19 +68,19 @@ struct Caller<'c> {
 const CALLS_MAX: usize = 256;
 
 /// A caller for each rank, whose kernels are loaded.
-fn callers(world: &World) -> Vec<Caller<'_>> {
+fn callers<'c>(
+    ranks: impl Iterator<Item = (&'c Communicator, &'c Arc<CudaStream>)>,
+) -> Vec<Caller<'c>> {
+    let ranks: Vec<_> = ranks.collect();
     let register = |(communicator, stream): (&Communicator, &Arc<CudaStream>)| {
         let zeros = || stream.alloc_zeros::<u8>(WINDOW_BYTES).unwrap();
         let windows: Vec<_> = (0..2).map(|_| communicator.register(zeros()).unwrap()).collect();
         stream.synchronize().unwrap();
         windows
     };
-    let windows: Vec<_> = world.ranks().map(register).collect();
-    world
-        .ranks()
-        .zip(windows)
-        .map(|((one, stream), windows)| Caller::new(one, stream, windows))
-        .collect()
+    let windows: Vec<_> = ranks.iter().copied().map(register).collect();
+    let ranks = ranks.into_iter().zip(windows);
+    ranks.map(|((one, stream), windows)| Caller::new(one, stream, windows)).collect()
 }
 
 impl<'c> Caller<'c> {
@@ -122,84 +123,123 @@ fn with_lanes(user_lanes: u32) -> Settings {
     Settings { user_lanes, ..settings() }
 }
 
+/// Lanes of each pair of ranks in [`random_puts`].
+const LANES: u32 = 2;
+
+/// Launches kernels that put random parts of a window into random places of the peers', on ranks
+/// of this process; all processes have the same seed.
+fn random_puts(local: &[(&Communicator, &Arc<CudaStream>)], seed: u64) {
+    const PUTS: usize = 3;
+    println!("seed {seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let ranks = local[0].0.rank_count() as usize;
+    let mut callers = callers(local.iter().copied());
+    // Of each window, a part for each (sender, lane, put).
+    let part = WINDOW_BYTES / (ranks * LANES as usize * PUTS) / 8 * 8;
+    for launch in 0..4 {
+        let sources: Vec<Vec<u8>> = (0..ranks)
+            .map(|_| std::iter::repeat_with(|| random.u8(..)).take(WINDOW_BYTES).collect())
+            .collect();
+        let mut expected = vec![vec![0u8; WINDOW_BYTES]; ranks];
+        let mut lists = vec![vec![Vec::new(); LANES as usize]; ranks];
+        for rank in 0..ranks {
+            for (lane, list) in (0..LANES).zip(&mut lists[rank]) {
+                let mut puts: Vec<(usize, usize)> = (0..ranks)
+                    .filter(|peer| *peer != rank)
+                    .flat_map(|peer| (0..PUTS).map(move |put| (peer, put)))
+                    .collect();
+                random.shuffle(&mut puts);
+                for (peer, put) in puts {
+                    let place = ((rank * LANES as usize + lane as usize) * PUTS + put) * part;
+                    let bytes = random.usize(0..=part);
+                    let from = random.usize(0..=WINDOW_BYTES - bytes);
+                    expected[peer][place..place + bytes]
+                        .copy_from_slice(&sources[rank][from..from + bytes]);
+                    let call = Call {
+                        peer: peer as u32,
+                        lane,
+                        to: 1,
+                        to_offset: place as u64,
+                        from_offset: from as u64,
+                        bytes: bytes as u64,
+                        ..Call::default()
+                    };
+                    if random.bool() {
+                        list.push(Call { kind: PUT_WITH_SIGNAL, ..call });
+                    } else {
+                        list.push(Call { kind: PUT, ..call });
+                        list.push(Call { kind: SIGNAL, ..call });
+                    }
+                }
+                for peer in (0..ranks).filter(|peer| *peer != rank) {
+                    let peer = peer as u32;
+                    // All at once, or one after the other.
+                    let (times, count) = if random.bool() { (1, PUTS) } else { (PUTS, 1) };
+                    let wait =
+                        Call { kind: WAIT, peer, lane, count: count as u32, ..Call::default() };
+                    list.extend(vec![wait; times]);
+                    list.push(Call { kind: FLUSH, peer, lane, ..Call::default() });
+                }
+            }
+        }
+        for caller in &mut callers {
+            let source = &sources[caller.communicator.rank() as usize];
+            caller.stream.memcpy_htod(source, &mut caller.windows[0]).unwrap();
+            caller.stream.memset_zeros(&mut caller.windows[1]).unwrap();
+            caller.stream.synchronize().unwrap();
+        }
+        // Nobody puts into a window before it is cleared, nor clears it before it is looked at.
+        for caller in &callers {
+            caller.communicator.barrier(&caller.stream).unwrap();
+        }
+        callers.iter().for_each(|caller| caller.stream.synchronize().unwrap());
+        for caller in &mut callers {
+            let lists = &lists[caller.communicator.rank() as usize];
+            caller.call(lists);
+        }
+        for caller in &callers {
+            caller.stream.synchronize().unwrap();
+            caller.communicator.check().unwrap();
+            let rank = caller.communicator.rank();
+            let expected = &expected[rank as usize];
+            let seen = caller.stream.clone_dtoh(&caller.windows[1]).unwrap();
+            let wrong = seen.iter().zip(expected).position(|(seen, wanted)| seen != wanted);
+            assert_eq!(wrong, None, "seed {seed}, launch {launch}, rank {rank}");
+        }
+    }
+}
+
 /// If this fails, a put goes to the wrong place or rank, overtakes another one of its lane, or a
 /// signal comes before its data, is lost, or is taken for another lane's.
 #[test]
 fn random_puts_arrive_before_their_signals_launch_after_launch() {
-    const LANES: u32 = 2;
-    const PUTS: usize = 3;
     on_engines("pcie4", || {
-        let seed = fastrand::u64(..);
-        println!("seed {seed}");
-        let mut random = fastrand::Rng::with_seed(seed);
-        let ranks = 4;
-        let world = World::with(ranks, &with_lanes(LANES));
-        let mut callers = callers(&world);
-        // Of each window, a part for each (sender, lane, put).
-        let part = WINDOW_BYTES / (ranks * LANES as usize * PUTS) / 8 * 8;
-        for launch in 0..4 {
-            let sources: Vec<Vec<u8>> = (0..ranks)
-                .map(|_| std::iter::repeat_with(|| random.u8(..)).take(WINDOW_BYTES).collect())
-                .collect();
-            let mut expected = vec![vec![0u8; WINDOW_BYTES]; ranks];
-            let mut lists = vec![vec![Vec::new(); LANES as usize]; ranks];
-            for rank in 0..ranks {
-                for (lane, list) in (0..LANES).zip(&mut lists[rank]) {
-                    let mut puts: Vec<(usize, usize)> = (0..ranks)
-                        .filter(|peer| *peer != rank)
-                        .flat_map(|peer| (0..PUTS).map(move |put| (peer, put)))
-                        .collect();
-                    random.shuffle(&mut puts);
-                    for (peer, put) in puts {
-                        let place = ((rank * LANES as usize + lane as usize) * PUTS + put) * part;
-                        let bytes = random.usize(0..=part);
-                        let from = random.usize(0..=WINDOW_BYTES - bytes);
-                        expected[peer][place..place + bytes]
-                            .copy_from_slice(&sources[rank][from..from + bytes]);
-                        let call = Call {
-                            peer: peer as u32,
-                            lane,
-                            to: 1,
-                            to_offset: place as u64,
-                            from_offset: from as u64,
-                            bytes: bytes as u64,
-                            ..Call::default()
-                        };
-                        if random.bool() {
-                            list.push(Call { kind: PUT_WITH_SIGNAL, ..call });
-                        } else {
-                            list.push(Call { kind: PUT, ..call });
-                            list.push(Call { kind: SIGNAL, ..call });
-                        }
-                    }
-                    for peer in (0..ranks).filter(|peer| *peer != rank) {
-                        let peer = peer as u32;
-                        // All at once, or one after the other.
-                        let (times, count) = if random.bool() { (1, PUTS) } else { (PUTS, 1) };
-                        let wait =
-                            Call { kind: WAIT, peer, lane, count: count as u32, ..Call::default() };
-                        list.extend(vec![wait; times]);
-                        list.push(Call { kind: FLUSH, peer, lane, ..Call::default() });
-                    }
-                }
-            }
-            for (caller, source) in callers.iter_mut().zip(&sources) {
-                caller.stream.memcpy_htod(source, &mut caller.windows[0]).unwrap();
-                caller.stream.memset_zeros(&mut caller.windows[1]).unwrap();
-                caller.stream.synchronize().unwrap();
-            }
-            for (caller, lists) in callers.iter_mut().zip(&lists) {
-                caller.call(lists);
-            }
-            world.finish();
-            for (caller, expected) in callers.iter().zip(&expected) {
-                let rank = caller.communicator.rank();
-                let seen = caller.stream.clone_dtoh(&caller.windows[1]).unwrap();
-                let wrong = seen.iter().zip(expected).position(|(seen, wanted)| seen != wanted);
-                assert_eq!(wrong, None, "seed {seed}, launch {launch}, rank {rank}");
-            }
-        }
+        let world = World::with(4, &with_lanes(LANES));
+        random_puts(&world.ranks().collect::<Vec<_>>(), fastrand::u64(..));
+        world.finish();
     });
+}
+
+/// [`random_puts`] with two ranks on each of two nodes.
+fn random_puts_over_nodes() {
+    let ranks = try_join_with(2, with_lanes(LANES)).unwrap();
+    let streams: Vec<_> = ranks.iter().map(|rank| rank.context().new_stream().unwrap()).collect();
+    random_puts(&ranks.iter().zip(&streams).collect::<Vec<_>>(), 20_261_123);
+    // A process that ends early takes its end of what is in flight with it.
+    ranks.iter().zip(&streams).for_each(|(rank, stream)| rank.barrier(stream).unwrap());
+    streams.iter().for_each(|stream| stream.synchronize().unwrap());
+}
+
+/// As above, between nodes, through adapters.
+#[test]
+fn random_puts_cross_nodes() {
+    on_machine_with("pcie4 x 2", &["--procs", "2"], random_puts_over_nodes);
+}
+
+/// As above, from one device engine to another.
+#[test]
+fn random_puts_cross_nodes_by_device_engines() {
+    on_machine_env("ark x 2", &["--procs", "2"], &[(ENGINE, "device")], random_puts_over_nodes);
 }
 
 /// If this fails, a user's kernel and a collective disturb each other: they share a ring.
@@ -207,7 +247,7 @@ fn random_puts_arrive_before_their_signals_launch_after_launch() {
 fn kernels_and_collectives_run_at_the_same_time() {
     on_engines("pcie4", || {
         let world = World::with(2, &with_lanes(1));
-        let mut callers = callers(&world);
+        let mut callers = callers(world.ranks());
         let count = 10_000;
         let ones = 1f32.to_ne_bytes().repeat(count);
         let mut buffers = world.upload(&[ones.clone(), ones]);
@@ -257,7 +297,7 @@ fn bad_calls_end_in_errors_that_name_them() {
         for (call, words) in cases {
             let limit = Duration::from_millis(300);
             let world = World::with(2, &Settings { wait_timeout: limit, ..with_lanes(1) });
-            let mut callers = callers(&world);
+            let mut callers = callers(world.ranks());
             callers[0].call(&[vec![call]]);
             for communicator in &world.communicators {
                 let text = wait_for_error(communicator).to_string();

@@ -245,7 +245,7 @@ impl Upload {
     pub fn new(context: &Arc<CudaContext>, bytes: usize) -> Result<Self> {
         Ok(Self {
             context: context.clone(),
-            staging: PinnedMemory::zeroed(context, bytes)?,
+            staging: PinnedMemory::unwritten(context, bytes)?,
             device: DeviceMemory::with_zeros(context, bytes, [])?,
         })
     }

@@ -142,7 +142,7 @@ impl Drop for FreedMemory {
     }
 }
 
-/// Zeroed page-locked host memory, mapped into every device; freed on drop.
+/// Page-locked host memory, mapped into every device; freed on drop.
 #[derive(Debug)]
 pub(crate) struct PinnedMemory {
     context: Arc<CudaContext>,
@@ -160,6 +160,15 @@ unsafe impl Sync for PinnedMemory {}
 impl PinnedMemory {
     /// Allocates `bytes` of zeroed pinned memory.
     pub fn zeroed(context: &Arc<CudaContext>, bytes: usize) -> Result<Self> {
+        let memory = Self::unwritten(context, bytes)?;
+        // SAFETY: the range was allocated just now, and nobody else knows it yet.
+        unsafe { std::ptr::write_bytes(memory.host, 0, memory.bytes) };
+        Ok(memory)
+    }
+
+    /// Allocates `bytes` of pinned memory. What stands there is unknown, and the memory behind it
+    /// need not exist before it is written.
+    pub fn unwritten(context: &Arc<CudaContext>, bytes: usize) -> Result<Self> {
         let current = Current::bind(context)?;
         let mut host = std::ptr::null_mut();
         let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
@@ -169,8 +178,6 @@ impl PinnedMemory {
         })?;
         let mut memory =
             Self { context: context.clone(), host: host.cast(), device: 0, bytes: bytes.max(1) };
-        // SAFETY: the range was allocated just now and no device knows it yet.
-        unsafe { std::ptr::write_bytes(memory.host, 0, memory.bytes) };
         // SAFETY: `host` is the start of a mapped host allocation.
         current.check("cuMemHostGetDevicePointer", unsafe {
             sys::cuMemHostGetDevicePointer_v2(&mut memory.device, host, 0)
@@ -221,7 +228,7 @@ unsafe impl Send for FreedPinned {}
 impl Drop for FreedPinned {
     fn drop(&mut self) {
         if Current::bind(&self.context).is_ok() {
-            // SAFETY: allocated by `zeroed`, freed only here, after all users have ended.
+            // SAFETY: allocated by `unwritten`, freed only here, after all users have ended.
             unsafe { sys::cuMemFreeHost(self.host.cast()) };
         }
     }

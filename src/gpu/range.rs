@@ -53,7 +53,8 @@ impl GpuRange {
         Self::kept_by(context, memory.address(), memory.bytes() as u64, memory.clone())
     }
 
-    fn kept_by(
+    /// As [`GpuRange::new`], for memory that `owner` keeps by what the library does.
+    pub(crate) fn kept_by(
         context: &Arc<CudaContext>,
         address: u64,
         length_bytes: u64,

@@ -13,16 +13,14 @@
 //!   where the peer adds its input. No staging and no copy, except that a pre-multiplied sum must
 //!   scale the starting chunk first: into this rank's own output, which nobody needs until the
 //!   finished chunk comes back.
-//! * *Hybrid*: registered and in place. A partial sum that landed in the output would destroy
-//!   input that is still to be added, so reduce-scatter is staged. The all-gather is direct: a
-//!   finished chunk holds every rank's contribution, so every rank has read that part of its input,
-//!   which is also why no grant is needed.
+//! * *Hybrid*: registered, and in place or between nodes. In place, a partial sum that landed in
+//!   the output would destroy input that is still to be added, so reduce-scatter is staged. The
+//!   all-gather is direct: a finished chunk holds every rank's contribution, so every rank has read
+//!   that part of its input. It also means that every rank has come to the call, so no grant is
+//!   needed, which between nodes would cost a way.
 
 use super::builder::{DirectHop, Ring, SlotHop, Step, at, copy};
-use super::{
-    Algorithm, BlockProgram, Buffer, Choice, Lane, LaneKind, Modifiers, Op, PortIndex, Range,
-    RankProgram, Segment, Side,
-};
+use super::{Algorithm, BlockProgram, Buffer, Choice, Modifiers, Op, Range, RankProgram};
 use ringdove_kernels::element::ReduceOp;
 
 /// What one rank does.
@@ -91,12 +89,11 @@ impl<'a> Walk<'a> {
         };
         hop.gather(&mut ops, steps.map(landing));
         hop.advance(&mut ops);
-        self.rounds(program, ops);
+        program.rounds(self.choice, ops);
     }
 
     fn direct(&self, program: &mut BlockProgram) {
-        let (send, receive) = self.ports(program, LaneKind::Direct);
-        let mut hop = DirectHop::new(send, receive);
+        let mut hop = program.direct_hop(self.path(), self.block as u16);
         program.once(hop.handshake());
         let mut ops = Vec::new();
         for slice in 0..self.choice.slices {
@@ -122,15 +119,15 @@ impl<'a> Walk<'a> {
             hop.put(&mut ops, Buffer::Output, range);
         }
         self.gather_direct(&mut ops, &mut hop);
+        let drain = hop.drain();
         hop.advance(&mut ops);
-        self.rounds(program, ops);
-        program.once(DirectHop::drain(send));
+        program.rounds(self.choice, ops);
+        program.once(drain);
     }
 
     fn hybrid(&self, program: &mut BlockProgram) {
         let mut staged = self.slot_hop(program);
-        let (send, receive) = self.ports(program, LaneKind::Direct);
-        let mut hop = DirectHop::new(send, receive);
+        let mut hop = program.direct_hop(self.path(), self.block as u16);
         let mut ops = Vec::new();
         self.start_staged(&mut ops, &mut staged);
         for step in self.ring.reduced(self.choice.slices) {
@@ -155,10 +152,11 @@ impl<'a> Walk<'a> {
             staged.receiver.release(&mut ops);
         }
         self.gather_direct(&mut ops, &mut hop);
+        let drain = hop.drain();
         staged.advance(&mut ops);
         hop.advance(&mut ops);
-        self.rounds(program, ops);
-        program.once(DirectHop::drain(send));
+        program.rounds(self.choice, ops);
+        program.once(drain);
     }
 
     /// Sends this rank's starting chunk through slots.
@@ -186,24 +184,12 @@ impl<'a> Walk<'a> {
         Range { extent: slices_before * u64::from(length), length }
     }
 
-    /// The ports that send to the next rank and receive from the previous one.
-    fn ports(&self, program: &mut BlockProgram, kind: LaneKind) -> (PortIndex, PortIndex) {
-        let lane = |from, to| Lane { from, to, index: self.block as u16, kind };
-        let send = program.port(lane(self.rank, self.next), Side::Send);
-        (send, program.port(lane(self.previous, self.rank), Side::Receive))
-    }
-
     fn slot_hop(&self, program: &mut BlockProgram) -> SlotHop {
-        let (send, receive) = self.ports(program, LaneKind::Slots);
-        SlotHop::new(send, receive, self.choice.slots.count)
+        program.hop(self.path(), self.block as u16, self.choice.slots.count)
     }
 
-    fn rounds(&self, program: &mut BlockProgram, ops: Vec<Op>) {
-        program.segments.push(Segment {
-            rounds: self.choice.rounds,
-            round_stride: self.choice.round_bytes(),
-            limit: self.choice.request.bytes,
-            ops,
-        });
+    /// The previous rank, this one, and the next one.
+    fn path(&self) -> [u32; 3] {
+        [self.previous, self.rank, self.next]
     }
 }

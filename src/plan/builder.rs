@@ -24,6 +24,11 @@ impl Lane {
     pub(super) fn slotted(from: u32, to: u32, index: u16) -> Self {
         Self { from, to, index, kind: LaneKind::Slots }
     }
+
+    /// The lane `index` between registered buffers.
+    pub(super) fn direct(from: u32, to: u32, index: u16) -> Self {
+        Self { from, to, index, kind: LaneKind::Direct }
+    }
 }
 
 impl BlockProgram {
@@ -62,6 +67,12 @@ impl BlockProgram {
         let send = self.port(Lane::slotted(own, to, index), Side::Send);
         let receive = self.port(Lane::slotted(from, own, index), Side::Receive);
         SlotHop::new(send, receive, slots)
+    }
+
+    /// A hop as [`hop`](Self::hop), over direct lanes.
+    pub(super) fn direct_hop(&mut self, [from, own, to]: [u32; 3], index: u16) -> DirectHop {
+        let send = self.port(Lane::direct(own, to, index), Side::Send);
+        DirectHop::new(send, self.port(Lane::direct(from, own, index), Side::Receive))
     }
 
     /// Appends one round's ops, to be run in all rounds of the choice.
@@ -318,46 +329,36 @@ impl SlotHop {
     }
 }
 
-/// Both ends of a direct ring hop, within one round: puts on one port, arrivals on another.
-pub(super) struct DirectHop {
-    send: PortIndex,
-    receive: PortIndex,
-    received: u32,
+/// The sending end of a direct lane, within one round.
+pub(super) struct DirectSender {
+    port: PortIndex,
     last_put: Option<usize>,
 }
 
-impl DirectHop {
-    pub(super) fn new(send: PortIndex, receive: PortIndex) -> Self {
-        Self { send, receive, received: 0, last_put: None }
+impl DirectSender {
+    pub(super) fn new(port: PortIndex) -> Self {
+        Self { port, last_put: None }
     }
 
-    /// The handshake at the start of a launch: inform the sender that this rank's output may be
-    /// written from now on, and wait for the receiver to say the same.
-    pub(super) fn handshake(&self) -> Vec<Op> {
-        vec![
-            Op::Credit { port: self.receive },
-            Op::WaitSignal { port: self.send, value: 1 },
-            Op::Advance { port: self.send, signals: 1, completions: 0 },
+    /// At the start of a launch: waits for the receiver's grant to write its output.
+    pub(super) fn wait_grant(&self) -> [Op; 2] {
+        [
+            Op::WaitSignal { port: self.port, value: 1 },
+            Op::Advance { port: self.port, signals: 1, completions: 0 },
         ]
     }
 
     /// Puts `range` of a local buffer into the peer's output.
-    pub(super) fn put(&mut self, ops: &mut Vec<Op>, source: Buffer, range: Range) {
+    pub(super) fn put(
+        &mut self,
+        ops: &mut Vec<Op>,
+        source: Operand,
+        destination: Operand,
+        range: Range,
+    ) {
         self.last_put = Some(ops.len());
-        ops.push(Op::Put {
-            port: self.send,
-            destination: at(Buffer::Output, range),
-            source: at(source, range),
-            range,
-            arrival: true,
-            completion: false,
-        });
-    }
-
-    /// Waits for the next piece.
-    pub(super) fn wait(&mut self, ops: &mut Vec<Op>) {
-        self.received += 1;
-        ops.push(Op::WaitSignal { port: self.receive, value: i64::from(self.received) });
+        let port = self.port;
+        ops.push(Op::Put { port, destination, source, range, arrival: true, completion: false });
     }
 
     /// Ends the round. Its last put raises the completion signal: a lane completes in order, so
@@ -368,12 +369,78 @@ impl DirectHop {
             *completion = true;
             completions = 1;
         }
-        ops.push(Op::Advance { port: self.send, signals: 0, completions });
-        ops.push(Op::Advance { port: self.receive, signals: self.received, completions: 0 });
+        ops.push(Op::Advance { port: self.port, signals: 0, completions });
     }
 
     /// What ends a launch: every source in the caller's memory has been read.
-    pub(super) fn drain(send: PortIndex) -> Vec<Op> {
-        vec![Op::WaitCompletion { port: send, value: 0 }]
+    pub(super) fn drain(&self) -> Op {
+        Op::WaitCompletion { port: self.port, value: 0 }
+    }
+}
+
+/// The receiving end of a direct lane, within one round.
+pub(super) struct DirectReceiver {
+    port: PortIndex,
+    received: u32,
+}
+
+impl DirectReceiver {
+    pub(super) fn new(port: PortIndex) -> Self {
+        Self { port, received: 0 }
+    }
+
+    /// At the start of a launch: this rank's output may be written from now on.
+    pub(super) fn grant(&self) -> Op {
+        Op::Credit { port: self.port }
+    }
+
+    /// Waits for the next piece.
+    pub(super) fn wait(&mut self, ops: &mut Vec<Op>) {
+        self.received += 1;
+        ops.push(Op::WaitSignal { port: self.port, value: i64::from(self.received) });
+    }
+
+    /// Ends the round.
+    pub(super) fn advance(self, ops: &mut Vec<Op>) {
+        ops.push(Op::Advance { port: self.port, signals: self.received, completions: 0 });
+    }
+}
+
+/// Both ends of a direct ring hop, within one round: puts on one port, arrivals on another.
+pub(super) struct DirectHop {
+    pub(super) sender: DirectSender,
+    pub(super) receiver: DirectReceiver,
+}
+
+impl DirectHop {
+    pub(super) fn new(send: PortIndex, receive: PortIndex) -> Self {
+        Self { sender: DirectSender::new(send), receiver: DirectReceiver::new(receive) }
+    }
+
+    /// The handshake at the start of a launch: inform the sender that this rank's output may be
+    /// written from now on, and wait for the receiver to say the same.
+    pub(super) fn handshake(&self) -> Vec<Op> {
+        [&[self.receiver.grant()][..], &self.sender.wait_grant()].concat()
+    }
+
+    /// Puts `range` of a local buffer to the same place of the peer's output.
+    pub(super) fn put(&mut self, ops: &mut Vec<Op>, source: Buffer, range: Range) {
+        self.sender.put(ops, at(source, range), at(Buffer::Output, range), range);
+    }
+
+    /// Waits for the next piece.
+    pub(super) fn wait(&mut self, ops: &mut Vec<Op>) {
+        self.receiver.wait(ops);
+    }
+
+    /// Ends the round at both ends.
+    pub(super) fn advance(self, ops: &mut Vec<Op>) {
+        self.sender.advance(ops);
+        self.receiver.advance(ops);
+    }
+
+    /// What ends a launch: every source in the caller's memory has been read.
+    pub(super) fn drain(&self) -> Vec<Op> {
+        vec![self.sender.drain()]
     }
 }

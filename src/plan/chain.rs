@@ -1,14 +1,19 @@
-//! Broadcast and reduce along a chain of all ranks, through slots: for data that is large enough to
-//! fill the chain. Each rank sends as much as it receives, whatever the number of ranks.
+//! Broadcast and reduce along a chain of all ranks, through slots, or between registered outputs:
+//! for data that is large enough to fill the chain. Each rank sends as much as it receives,
+//! whatever the number of ranks.
 //!
 //! * *Broadcast*: the chain begins at the root. A rank sends what arrives on from the slot that it
-//!   arrived in, and copies it to the output meanwhile.
+//!   arrived in, and copies it to the output meanwhile. Between registered outputs, the root copies
+//!   its input to its output, and each rank sends on from there.
 //! * *Reduce*: the chain ends at the root. Each rank adds its input to what arrives.
 //!
 //! Data is cut as in `ring`. What is in place concerns the root alone, and no other rank's program.
 
-use super::builder::{SlotHop, SlotReceiver, SlotSender, at, copy};
-use super::{BlockProgram, Buffer, Choice, Collective, Lane, Modifiers, Op, RankProgram, Side};
+use super::builder::{DirectReceiver, DirectSender, SlotHop, SlotReceiver, SlotSender, at, copy};
+use super::{
+    Algorithm, BlockProgram, Buffer, Choice, Collective, Lane, Modifiers, Op, PortIndex, Range,
+    RankProgram, Side,
+};
 
 /// What one rank does.
 pub(super) fn program(choice: &Choice, rank: u32) -> RankProgram {
@@ -37,13 +42,21 @@ impl Link<'_> {
         let size = request.rank_count;
         let begin = if is_broadcast { root } else { (root + 1) % size };
         let place = (self.rank + size - begin) % size;
-        let lane = |from, to| Lane::slotted(from, to, self.block as u16);
+        let is_direct = self.choice.algorithm == Algorithm::ChainDirect;
+        let lane = |from, to| match is_direct {
+            true => Lane::direct(from, to, self.block as u16),
+            false => Lane::slotted(from, to, self.block as u16),
+        };
         let receive = (place > 0).then(|| {
             let previous = (self.rank + size - 1) % size;
             program.port(lane(previous, self.rank), Side::Receive)
         });
         let send = (place + 1 < size)
             .then(|| program.port(lane(self.rank, (self.rank + 1) % size), Side::Send));
+        if is_direct {
+            self.direct(&mut program, receive, send);
+            return program;
+        }
         let slot_count = self.choice.slots.count;
         let mut ops = Vec::new();
         match (receive, send) {
@@ -62,15 +75,51 @@ impl Link<'_> {
         matches!(self.choice.request.collective, Collective::Broadcast { .. })
     }
 
+    fn direct(
+        &self,
+        program: &mut BlockProgram,
+        receive: Option<PortIndex>,
+        send: Option<PortIndex>,
+    ) {
+        let (mut receiver, mut sender) =
+            (receive.map(DirectReceiver::new), send.map(DirectSender::new));
+        let grant = receiver.iter().map(DirectReceiver::grant);
+        let granted = sender.iter().flat_map(DirectSender::wait_grant);
+        program.once(grant.chain(granted).collect());
+        let mut ops = Vec::new();
+        for range in self.choice.slices(self.block) {
+            match &mut receiver {
+                Some(receiver) => receiver.wait(&mut ops),
+                None if self.choice.request.in_place => {}
+                None => ops.push(self.copy_own(range)),
+            }
+            if let Some(sender) = &mut sender {
+                let output = at(Buffer::Output, range);
+                sender.put(&mut ops, output, output, range);
+            }
+        }
+        let drain = sender.iter().map(DirectSender::drain).collect();
+        if let Some(sender) = sender {
+            sender.advance(&mut ops);
+        }
+        if let Some(receiver) = receiver {
+            receiver.advance(&mut ops);
+        }
+        program.rounds(self.choice, ops);
+        program.once(drain);
+    }
+
+    /// Copies a slice of the root's input to its output.
+    fn copy_own(&self, range: Range) -> Op {
+        copy(at(Buffer::Output, range), at(Buffer::Input, range), range, Modifiers::NONE)
+    }
+
     fn first(&self, ops: &mut Vec<Op>, mut sender: SlotSender) {
         for range in self.choice.slices(self.block) {
             sender.send(ops, at(Buffer::Input, range), range, self.choice.contribution());
         }
         if self.is_broadcast() && !self.choice.request.in_place {
-            for range in self.choice.slices(self.block) {
-                let (to, from) = (at(Buffer::Output, range), at(Buffer::Input, range));
-                ops.push(copy(to, from, range, Modifiers::NONE));
-            }
+            ops.extend(self.choice.slices(self.block).map(|range| self.copy_own(range)));
         }
         sender.advance(ops);
     }

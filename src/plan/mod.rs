@@ -123,13 +123,15 @@ fn program(choice: &Choice, rank: u32) -> RankProgram {
     match choice.algorithm {
         Algorithm::Copy => alone::program(choice),
         Algorithm::AllPairs => all_pairs::program(choice, rank),
-        Algorithm::Hierarchical => all_reduce_hierarchical::program(choice, rank),
-        Algorithm::RingDirect | Algorithm::RingHybrid => all_reduce_ring::program(choice, rank),
-        Algorithm::RingStaged => match choice.request.collective {
+        Algorithm::Hierarchical | Algorithm::HierarchicalHybrid => {
+            all_reduce_hierarchical::program(choice, rank)
+        }
+        Algorithm::RingHybrid => all_reduce_ring::program(choice, rank),
+        Algorithm::RingStaged | Algorithm::RingDirect => match choice.request.collective {
             Collective::AllReduce => all_reduce_ring::program(choice, rank),
             _ => ring::program(choice, rank),
         },
-        Algorithm::Chain => chain::program(choice, rank),
+        Algorithm::Chain | Algorithm::ChainDirect => chain::program(choice, rank),
         Algorithm::Exchange => exchange::program(choice, rank),
         Algorithm::Star => star::program(choice, rank),
         Algorithm::Dissemination => barrier::program(choice, rank),

@@ -16,12 +16,13 @@
 //! real ones, one hop should win for longer: at 32 KiB, four ranks on PCIe send 192 KiB each, which
 //! takes about as long as two of the ring's six hops.
 //!
-//! Then come, for all-reduces of up to 1 MiB among ranks that reach each other's memory, two hops
-//! over lanes of stores (`selection/stores.rs`).
+//! Where there are lanes of stores with slots (`Limits::store_lanes`), all-reduces of up to 1 MiB
+//! among ranks that reach each other's memory come next, in two hops (`selection/stores.rs`).
 //!
-//! Before the rings come, for buffers that are not registered, recursive doubling up to 128 KiB,
-//! two-shot up to 512 KiB and 16 ranks, and recursive halving where its messages are fewer
-//! (`selection/few_hops.rs` has the rules and their numbers).
+//! Before the rings come recursive doubling up to 128 KiB, two-shot up to 512 KiB and 16 ranks, and
+//! recursive halving where its messages are fewer (`selection/few_hops.rs` has the rules and their
+//! numbers); on one node, rings between registered buffers come before these from 128 KiB for each
+//! rank on.
 //!
 //! The other collectives, by NCCL's `count` (of each rank's part, where there are parts). Rows of
 //! the table above apply to what one lane carries: to all parts where they go around a ring, to one
@@ -36,6 +37,10 @@
 //! | all-to-all      | exchange               | Bruck's               | exchange      |
 //! | gather, scatter | star                   | tree                  | star          |
 //! | barrier         | dissemination          | dissemination         | dissemination |
+//!
+//! All-gathers and broadcasts of registered buffers take ring and chain between the outputs, where
+//! all ranks are on one node, or each on a node of its own: there are direct lanes between
+//! neighbours of a ring, and where nodes have several ranks, along the rails.
 //!
 //! Exchange and star take one hop; Bruck's, tree and dissemination `log2(n)`; in ring and chain
 //! each rank sends as much as it receives. Between nodes the same plans serve.
@@ -84,6 +89,10 @@ const ONE_HOP_RANKS_MAX: u32 = 16;
 const EXCHANGE_PAIRS_MAX: u32 = BLOCK_PORTS_MAX as u32 / 4;
 /// Below this, the grant handshake of a direct plan costs more than the copies it saves.
 const DIRECT_BYTES_MIN: u64 = 64 << 10;
+/// From this, for each rank, a ring between registered buffers beats few hops on one node. By the
+/// timing model, two ranks of `dgx-a100` are even at 220 KiB, four at 570 KiB, four of `pcie4` at
+/// 300 KiB, and eight of `ark` at 550 KiB.
+const DIRECT_RANK_BYTES_MIN: u64 = 128 << 10;
 /// Threads of the one block that does so, at most.
 const ALL_PAIRS_THREADS_MAX: u32 = 512;
 /// What one of them handles.
@@ -117,6 +126,8 @@ pub struct Limits {
     pub low_latency_bytes: u32,
     /// LL messages go by stores of the sender's GPU, between all ranks; else by an engine.
     pub stores: bool,
+    /// There are lanes of stores with slots, too.
+    pub store_lanes: bool,
     /// Ranks of each node, where all nodes have the same number and their ranks follow one another;
     /// else 0: plans do not distinguish nodes.
     pub ranks_per_node: u32,
@@ -132,16 +143,21 @@ pub enum Algorithm {
     Copy,
     /// Ring through slots.
     RingStaged,
-    /// Ring between registered, distinct buffers.
+    /// Ring between registered buffers; of an all-reduce, distinct ones.
     RingDirect,
-    /// Ring in place: reduce-scatter through slots, all-gather between registered buffers.
+    /// Ring in place or between nodes: reduce-scatter through slots, all-gather between registered
+    /// buffers.
     RingHybrid,
     /// Every rank sends every other rank what that one gets, in LL messages.
     AllPairs,
-    /// Rings on each node, and rings over the nodes on every rail.
+    /// Rings on each node, and rings over the nodes on every rail, through slots.
     Hierarchical,
+    /// The same, with finished pieces between registered buffers.
+    HierarchicalHybrid,
     /// Along a chain of all ranks, through slots.
     Chain,
+    /// A broadcast along a chain of all ranks, between registered outputs.
+    ChainDirect,
     /// Every rank sends every other rank what that one gets, through slots.
     Exchange,
     /// Between the root and every other rank, through slots.
@@ -245,7 +261,13 @@ impl Choice {
         let peers = ranks - 1;
         let on_ring = match self.algorithm {
             Algorithm::InRankOrder => self.group_ranks == 1,
-            algorithm => matches!(algorithm, Algorithm::RingStaged | Algorithm::Chain),
+            algorithm => matches!(
+                algorithm,
+                Algorithm::RingStaged
+                    | Algorithm::RingDirect
+                    | Algorithm::Chain
+                    | Algorithm::ChainDirect
+            ),
         };
         let rows_blocks = self.blocks;
         if matches!(self.algorithm, Algorithm::Halving | Algorithm::TwoShot) {
@@ -350,6 +372,7 @@ impl Limits {
             slot_count,
             low_latency_bytes: 0,
             stores: false,
+            store_lanes: false,
             ranks_per_node: 0,
             reproducible: false,
         }
@@ -436,21 +459,22 @@ fn choice(
 
 fn all_reduce(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Choice {
     let direct = request.registered && request.bytes >= DIRECT_BYTES_MIN;
+    let is_large = request.bytes >= DIRECT_RANK_BYTES_MIN * u64::from(request.rank_count);
     let spread = per_node < request.rank_count;
-    let rings = || match (direct, request.in_place) {
-        _ if spread && per_node > 1 => Algorithm::Hierarchical,
-        // A grant costs a way between nodes, and direct lanes do not follow rails.
-        _ if spread => Algorithm::RingStaged,
-        (false, _) => Algorithm::RingStaged,
-        (true, false) => Algorithm::RingDirect,
-        (true, true) => Algorithm::RingHybrid,
+    let rings = || match direct {
+        true if spread && per_node > 1 => Algorithm::HierarchicalHybrid,
+        // A grant costs a way between nodes.
+        true if spread || request.in_place => Algorithm::RingHybrid,
+        true => Algorithm::RingDirect,
+        false if spread && per_node > 1 => Algorithm::Hierarchical,
+        false => Algorithm::RingStaged,
     };
     let stores = goes_by_stores(request, limits, per_node);
     let algorithm = match request.rank_count {
         1 => Algorithm::Copy,
         _ if stores => Algorithm::TwoShot,
-        // Registered buffers need no copy into slots.
-        _ if direct => rings(),
+        // Registered buffers need no copy into slots. Between nodes, hops cost more than copies.
+        _ if direct && is_large && !spread => rings(),
         _ => few_hops::all_reduce(request, limits).unwrap_or_else(rings),
     };
     let mut choice = choice(request, limits, per_node, algorithm, row(request.bytes));
@@ -483,6 +507,8 @@ fn all_pairs(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Cho
 fn other(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Choice {
     let ranks = request.rank_count;
     let is_small = request.bytes <= ONE_HOP_BYTES_MAX && ranks <= ONE_HOP_RANKS_MAX;
+    // There are direct lanes between neighbours alone.
+    let direct = request.registered && (per_node == ranks || per_node == 1);
     let (algorithm, data) = match (request.collective, few_hops::other(request, limits)) {
         _ if ranks == 1 => (Algorithm::Copy, request.bytes),
         (_, Some(algorithm)) => (algorithm, request.bytes),
@@ -494,16 +520,21 @@ fn other(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Choice 
         (Collective::AllGather | Collective::ReduceScatter, _) if is_small => {
             (Algorithm::Exchange, request.bytes)
         }
+        (Collective::AllGather, _) if direct => {
+            (Algorithm::RingDirect, request.bytes.saturating_mul(ranks.into()))
+        }
         (Collective::AllGather | Collective::ReduceScatter, _) => {
             (Algorithm::RingStaged, request.bytes.saturating_mul(ranks.into()))
         }
         _ if is_small => (Algorithm::Star, request.bytes),
+        (Collective::Broadcast { .. }, _) if direct => (Algorithm::ChainDirect, request.bytes),
         _ => (Algorithm::Chain, request.bytes),
     };
     let mut choice = choice(request, limits, per_node, algorithm, row(data));
     choice.set_blocks(limits);
     let slice_bytes_max = match algorithm {
         Algorithm::Copy => ALONE_SLICE_BYTES_MAX,
+        Algorithm::RingDirect | Algorithm::ChainDirect => DIRECT_SLICE_BYTES_MAX,
         _ => u64::from(choice.slots.bytes),
     };
     finish(choice, slice_bytes_max)

@@ -110,21 +110,16 @@ impl MemoryRegion {
     }
 
     /// Never called.
-    pub fn remote(&self) -> RemoteRegion {
+    pub fn encode_remote(&self) -> Vec<u8> {
         match *self {}
     }
 }
 
 /// A peer's registered memory; there is no such value.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum RemoteRegion {}
 
 impl RemoteRegion {
-    /// Never called.
-    pub fn encode(&self) -> [u8; 24] {
-        match *self {}
-    }
-
     /// Never called.
     pub fn extent(&self) -> Extent {
         match *self {}
@@ -176,6 +171,21 @@ impl VerbsControl {
 
     /// Never called.
     pub fn add_local(&self, _region: &MemoryRegion) -> Result<()> {
+        match *self {}
+    }
+
+    /// Never called.
+    pub fn remove_local(&self, _region: &MemoryRegion) -> Result<()> {
+        match *self {}
+    }
+
+    /// Never called.
+    pub fn add_remote(&self, _rank: Rank, _region: RemoteRegion) -> Result<()> {
+        match *self {}
+    }
+
+    /// Never called.
+    pub fn remove_remote(&self, _rank: Rank, _region: RemoteRegion) -> Result<()> {
         match *self {}
     }
 

@@ -32,8 +32,8 @@ pub fn without(remedies: Remedies) -> Settings {
     Settings { wait_timeout: limit, drop_timeout: limit, remedies, ..settings() }
 }
 
-/// Of each rank's buffer in [`sum_up`]: more than goes by stores, so that engines take part.
-pub const BYTES: usize = 2 << 20;
+/// Of each rank's buffer in [`sum_up`].
+pub const BYTES: usize = 256 << 10;
 
 /// Few enough that their results are finite.
 fn is_big(round: usize) -> bool {

@@ -47,10 +47,9 @@ impl Communicator {
     /// peer, of 65,536 in all.
     ///
     /// # Errors
-    /// [`Error::Argument`](crate::Error::Argument) without user lanes; for windows where ranks are
-    /// on several nodes or do not reach each other's GPU memory; for a registration that was taken
-    /// back; where there are too many routes. As [`Communicator::register`] where ranks have not
-    /// registered the same.
+    /// [`Error::Argument`](crate::Error::Argument) without user lanes; for windows where ranks do
+    /// not reach each other's GPU memory; for a registration that was taken back; where there are
+    /// too many routes. As [`Communicator::register`] where ranks have not registered the same.
     pub fn device_handle(&self, windows: &[Registration]) -> Result<DeviceHandle<'_>> {
         let memory = call::device_handle(&self.connected, windows)?;
         Ok(DeviceHandle { memory, communicator: PhantomData })

@@ -19,7 +19,8 @@ impl Communicator {
     /// communicator are gone, also when that is dropped before.
     ///
     /// The call does not wait for the other ranks; the first collective that uses the buffer does,
-    /// and where ranks run in several processes it also waits until the GPUs of this one are idle.
+    /// and where ranks run in several processes of a node it also waits until the GPUs of this one
+    /// are idle. So there that call is not captured into a graph.
     ///
     /// # Errors
     /// [`Error::Argument`] where the buffer is empty, of another context, or of memory that the

@@ -93,7 +93,7 @@ pub(super) fn registered(
 ) -> Result<Option<[RegisteredPlace; 2]>> {
     let usable =
         rank.process.writes_registered_buffers() && call.shape.collective.has_direct_plans();
-    let ([Some(input), Some(output)], true) = (checked.buffers, usable) else { return Ok(None) };
+    let ([input, Some(output)], true) = (checked.buffers, usable) else { return Ok(None) };
     let find = |address, (bytes, allocation): (u64, Allocation)| {
         launcher.routes.find(RegisteredRange { address, bytes, allocation: allocation.id }).map_err(
             |stale| {
@@ -107,8 +107,34 @@ pub(super) fn registered(
             },
         )
     };
-    let (input, output) = (find(call.buffers[INPUT], input)?, find(call.buffers[OUTPUT], output)?);
+    let output = find(call.buffers[OUTPUT], output)?;
+    // Where nothing is sent from the input, the other ranks need not know where it is.
+    let input = match (call.shape.collective.sends_input(), input) {
+        (false, _) => output,
+        (true, None) => None,
+        (true, Some(input)) => find(call.buffers[INPUT], input)?,
+    };
     Ok(input.zip(output).map(|(input, output)| [input, output]))
+}
+
+/// Refuses to capture the first call on registered buffers where memory of other processes has to
+/// be opened: that waits for the GPU, which no capture survives. All ranks refuse alike.
+///
+/// # Errors
+/// [`Error::Argument`].
+pub(super) fn captured(
+    rank: &ConnectedRank,
+    registered: Option<[RegisteredPlace; 2]>,
+) -> Result<()> {
+    match registered {
+        Some(places) if rank.is_unopened(places[OUTPUT].registration) => Err(Error::argument(
+            "captured call",
+            "buffers that are not registered, or that a call outside of captures has used: the \
+             first one opens the memory of other processes, which waits for the GPU",
+            format_args!("registration {} before its first use", places[OUTPUT].registration),
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Checks the memory of a group of sends and receives.

@@ -25,8 +25,8 @@ pub(in crate::communicator) fn device_handle(
         return Err(Error::argument("device handle", expected, 0));
     }
     if !windows.is_empty() && !process.writes_registered_buffers() {
-        let expected = "ranks of one node that reach each other's GPU memory; use slots elsewhere";
-        let seen = "ranks of several nodes, or pairs whose messages go through host memory";
+        let expected = "ranks that reach each other's GPU memory; use slots elsewhere";
+        let seen = "pairs whose messages go through host memory";
         return Err(Error::argument("windows of a device handle", expected, seen));
     }
     let mut launcher = rank.launcher();

@@ -62,6 +62,9 @@ pub(super) fn collective(
         rank.process.streams.claim(rank.rank(), stream, launcher.collective())?;
     }
     let registered = check::registered(rank, &launcher, call, &checked)?;
+    if capture.is_some() {
+        check::captured(rank, registered)?;
+    }
     let request = call.request(rank.rank().0, rank.rank_count(), registered.is_some());
     agree::collective(rank, &mut launcher, call, registered)?;
     if call.is_empty() {

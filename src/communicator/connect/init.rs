@@ -3,7 +3,7 @@
 use super::attach::{self, Others};
 use super::host_memory::SharedFile;
 use super::inter_node::{
-    self, InterNodeAdapter, InterNodeConnections, InterNodeEndpoint, InterNodeSetup,
+    self, InterNodeAdapter, InterNodeConnections, InterNodeEndpoint, InterNodeInfo, InterNodeSetup,
 };
 use super::nodes::{self, Hosts};
 use super::peer::Peer;
@@ -25,7 +25,6 @@ use crate::settings::Settings;
 use crate::transport::verbs::VerbsTransport;
 use cudarc::driver::CudaContext;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 /// All ranks of a communicator in this process: rank `i` runs on `contexts[i]`.
 pub(in crate::communicator) fn init_all(
@@ -125,9 +124,8 @@ fn connect_processes(
     let infos = states.iter().zip(planes).map(info);
     let infos = exchange(planes, &infos.collect::<Result<Vec<_>>>()?)?;
     process.set_local(peer_info::local_ranks(&process, &infos)?, peer_info::tree_position(&infos)?);
-    let mut inter_node =
-        connect_nodes(planes, &states, adapters, &hosts, settings.bootstrap_timeout)?;
     let own = OwnRanks { process: &process, planes, states: &states, settings };
+    let mut inter_node = connect_nodes(&own, adapters, &hosts)?;
     let reached = reach_processes(&own, &infos, &mut inter_node)?;
     let mut connected = Vec::new();
     for ((state, inter_node), reached) in states.into_iter().zip(inter_node).zip(reached.ranks) {
@@ -209,6 +207,8 @@ fn connect_channels(
     let infos = states.iter().zip(planes).map(|(state, plane)| PeerInfo::of_channel(state, plane));
     let infos = exchange(planes, &infos.collect::<Result<Vec<_>>>()?)?;
     process.set_local(peer_info::local_ranks(process, &infos)?, peer_info::tree_position(&infos)?);
+    // An engine writes what its own peer has entered into the tables of its channel.
+    process.set_gpus_reached(true);
     let channels: Vec<_> = infos.iter().map(|info| info.endpoint).collect();
     let start = |state| start(process, state, Others::Channels(channels.clone()), None, settings);
     let connected = states.into_iter().map(start).collect::<Result<Vec<_>>>()?;
@@ -341,11 +341,9 @@ fn states_with_adapters(
 
 /// Connects this process's ranks with those of other nodes, where there are any.
 fn connect_nodes(
-    planes: &[Arc<ControlPlane>],
-    states: &[Arc<RankState>],
+    &OwnRanks { process, planes, states, settings }: &OwnRanks<'_>,
     adapters: Vec<Option<InterNodeAdapter>>,
     hosts: &[String],
-    limit: Duration,
 ) -> Result<Vec<InterNodeTransport>> {
     let Some(adapters) = adapters.into_iter().collect::<Option<Vec<_>>>() else {
         return Ok(states.iter().map(|_| InterNodeTransport::default()).collect());
@@ -354,6 +352,8 @@ fn connect_nodes(
     let setups: Vec<_> = states.iter().zip(adapters).map(setup).collect();
     let infos: Vec<_> = setups.iter().map(|setup| Some(setup.info().clone())).collect();
     let infos = exchange(planes, &infos)?;
+    process.set_gpus_reached(infos.iter().flatten().all(InterNodeInfo::reaches_gpu));
+    let limit = settings.bootstrap_timeout;
     let connect = |((state, plane), setup): ((&Arc<RankState>, _), InterNodeSetup)| {
         let others = nodes::inter_node_ranks(hosts, state.rank);
         let (transport, lanes, endpoints, connections) =

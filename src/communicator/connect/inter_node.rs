@@ -9,21 +9,22 @@ use super::nodes;
 use super::on_demand::{Connector, Parts, Requests};
 use crate::bootstrap::{ControlPlane, exchange};
 use crate::communicator::state::{
-    Endpoint as Addresses, ForAdapter, Geometry, InterNodeSlotMemory, Nodes, RankMemory, RankState,
+    Endpoint as Addresses, ForAdapter, Geometry, InterNodeSlotMemory, Nodes, RankBuffer,
+    RankMemory, RankState, lock,
 };
 use crate::error::{Error, Result};
-use crate::gpu::{ContextStreams, StreamWriter, orders_adapter_writes, pci_address};
+use crate::gpu::{ContextStreams, GpuRange, StreamWriter, orders_adapter_writes, pci_address};
 use crate::id::{LaneId, Rank};
 use crate::settings::{InterNodeSlots, Settings, VerbsOrder};
-use crate::shared::{DeviceRange, Extent, Region};
+use crate::shared::{DeviceRange, Extent, PeerRange, Region};
 use crate::transport::verbs::{
     Adapter, Adapters, Endpoint, HostSignals, LinkLayer, MemoryRegion, Near, RemoteAccess,
     RemoteRegion, SignalWriter, VerbsControl, VerbsSettings, VerbsTransport,
 };
 use cudarc::driver::CudaContext;
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// What a rank sends the ranks of other nodes.
@@ -32,6 +33,15 @@ pub(super) struct InterNodeInfo {
     addresses: Addresses,
     /// Signals and staging memory.
     regions: [Vec<u8>; 2],
+    /// Its adapter reaches its GPU's memory, and so its registered buffers.
+    reaches_gpu: bool,
+}
+
+impl InterNodeInfo {
+    /// Can registered buffers of the rank be written from other nodes?
+    pub fn reaches_gpu(&self) -> bool {
+        self.reaches_gpu
+    }
 }
 
 /// A rank's adapter, and its memory that the adapter reaches.
@@ -50,15 +60,81 @@ pub(super) struct InterNodeSetup {
 /// What must live as long as the engine may use it.
 pub(super) struct InterNodeConnections {
     control: Arc<VerbsControl>,
-    /// Answers requests of other ranks.
-    _connector: Arc<Connector>,
+    /// Answers requests of other ranks, and knows their memory.
+    connector: Arc<Connector>,
+    /// Those of other nodes, in order.
     ranks: Vec<Rank>,
     adapter: InterNodeAdapter,
+    /// Registered buffers, by the numbers of their registrations.
+    buffers: Mutex<BTreeMap<usize, InterNodeBuffer>>,
     /// Host memory of which transfers may read, beside the adapter's own.
     _host_memory: Option<MemoryRegion>,
 }
 
+/// A registered buffer as adapters see it.
+struct InterNodeBuffer {
+    region: MemoryRegion,
+    /// The parts of other ranks that this one may write.
+    remote: Vec<(Rank, RemoteRegion)>,
+}
+
 impl InterNodeConnections {
+    /// Lets adapters, this one and those of peers, reach a registered buffer of this rank. Gives
+    /// what peers need for that.
+    ///
+    /// # Errors
+    /// [`Error::System`] where the adapter refuses.
+    pub fn register(&self, number: usize, buffer: GpuRange) -> Result<Vec<u8>> {
+        let buffer: Arc<dyn DeviceRange> = Arc::new(buffer);
+        let region = self.adapter.adapter.register_device(&buffer, RemoteAccess::Write)?;
+        self.control.add_local(&region)?;
+        let key = region.encode_remote();
+        let buffer = InterNodeBuffer { region, remote: Vec::new() };
+        lock(&self.buffers).insert(number, buffer);
+        Ok(key)
+    }
+
+    /// Lets transfers write the parts of registration `number` on `ranks`, as far as they are on
+    /// other nodes: `buffers` are those of all ranks.
+    ///
+    /// # Errors
+    /// [`Error::PeerValue`] where a part is not the memory that the rank has registered.
+    pub fn open(
+        &self,
+        number: usize,
+        ranks: &BTreeSet<Rank>,
+        buffers: &[RankBuffer],
+    ) -> Result<()> {
+        let mut own = lock(&self.buffers);
+        let Some(own) = own.get_mut(&number).filter(|own| own.remote.is_empty()) else {
+            return Ok(());
+        };
+        for &rank in ranks.iter().filter(|&&rank| self.leads_to(rank)) {
+            let region = part_of(rank, number, &buffers[rank.index()])?;
+            self.connector.add_remote(rank, region)?;
+            own.remote.push((rank, region));
+        }
+        Ok(())
+    }
+
+    /// Takes back what [`register`](Self::register) and [`open`](Self::open) did. No transfer
+    /// touches the buffers any more.
+    ///
+    /// # Errors
+    /// [`Error::EngineStopped`] if the transport is gone.
+    pub fn deregister(&self, number: usize) -> Result<()> {
+        let Some(InterNodeBuffer { region, remote }) = lock(&self.buffers).remove(&number) else {
+            return Ok(());
+        };
+        remote.into_iter().try_for_each(|(rank, part)| self.connector.remove_remote(rank, part))?;
+        self.control.remove_local(&region)
+    }
+
+    /// Is the rank on another node?
+    pub fn leads_to(&self, rank: Rank) -> bool {
+        self.ranks.binary_search(&rank).is_ok()
+    }
+
     /// Lets transfers to other nodes read `memory` too: what ranks of this node have written there
     /// goes on as it lies.
     ///
@@ -80,6 +156,19 @@ impl InterNodeConnections {
             }
         }
     }
+}
+
+/// The part of registration `number` on `rank`, as an adapter writes it.
+fn part_of(rank: Rank, number: usize, buffer: &RankBuffer) -> Result<RemoteRegion> {
+    let what = format!("its part of registration {number}");
+    let region = buffer.region.as_ref().ok_or_else(|| {
+        let expected = "a key, as of every rank of another node";
+        Error::peer_value(rank, &what, expected, "none")
+    })?;
+    let region = RemoteRegion::decode(region).map_err(|error| error.told_by(rank))?;
+    PeerRange { rank, what: &what, length_bytes: buffer.bytes, align: 1 }
+        .at_address(region.extent(), buffer.address)?;
+    Ok(region)
 }
 
 /// Where the memory of a rank on another node lies, in its own addresses.
@@ -257,9 +346,10 @@ fn uneven(rank: Rank) -> Error {
 impl InterNodeSetup {
     /// What ranks of other nodes have to know of `state`'s rank.
     pub fn new(state: &RankState, adapter: InterNodeAdapter) -> Self {
-        let regions = adapter.regions.each_ref().map(|region| region.remote().encode().to_vec());
-        let info = InterNodeInfo { addresses: state.memory.inter_node_endpoint(), regions };
-        Self { adapter, info }
+        let regions = adapter.regions.each_ref().map(MemoryRegion::encode_remote);
+        let addresses = state.memory.inter_node_endpoint();
+        let reaches_gpu = state.memory.host_signals().is_none();
+        Self { adapter, info: InterNodeInfo { addresses, regions, reaches_gpu } }
     }
 
     pub fn info(&self) -> &InterNodeInfo {
@@ -294,7 +384,7 @@ impl InterNodeSetup {
         for &rank in others {
             let (place, regions) = memory_of(rank, infos)?;
             places.push(place);
-            remote.insert(rank, regions);
+            remote.insert(rank, regions.to_vec());
             lanes.extend(layout.ports_of(rank).map(|place| LaneId(place.number)));
         }
         let connector = Connector::new(Parts {
@@ -309,9 +399,10 @@ impl InterNodeSetup {
         transport.connect_by(Box::new(Requests(connector.clone())));
         let connections = InterNodeConnections {
             control,
-            _connector: connector,
+            connector,
             ranks: others.to_vec(),
             adapter: self.adapter,
+            buffers: Mutex::default(),
             _host_memory: None,
         };
         Ok((transport, lanes, places, connections))
@@ -372,6 +463,28 @@ mod tests {
         let message = error.to_string();
         for part in ["rank 1 has InfiniBand", "rank 2 has Ethernet"] {
             assert!(message.contains(part), "{message}");
+        }
+    }
+
+    /// If this fails, a peer of another node chooses where its part of a registration is written:
+    /// outside of what it has registered, its adapter would end the connection.
+    #[cfg(feature = "verbs")]
+    #[test]
+    fn parts_on_other_nodes_lie_in_registered_memory() {
+        let key = |base, length_bytes| {
+            let region = RemoteRegion { base, length_bytes, rkey: 7 };
+            Some(region.encode().to_vec())
+        };
+        let part = |region| {
+            let buffer = RankBuffer { address: 0x1000, bytes: 256, export: None, region };
+            part_of(Rank(3), 5, &buffer)
+        };
+        for right in [key(0x1000, 256), key(0x800, 4096)] {
+            assert_eq!(part(right).unwrap().rkey, 7);
+        }
+        for wrong in [None, key(0x1001, 4096), key(0x1000, 255), key(0x800, 2048), Some(vec![1])] {
+            let refused = part(wrong).unwrap_err();
+            assert!(matches!(refused, Error::PeerValue { rank: Rank(3), .. }), "{refused}");
         }
     }
 }

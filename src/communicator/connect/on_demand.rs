@@ -54,8 +54,8 @@ pub(super) struct Connector {
     control: Arc<VerbsControl>,
     plane: Weak<ControlPlane>,
     layout: Layout,
-    /// Signals and staging memory of each rank on another node.
-    remote: HashMap<Rank, [RemoteRegion; 2]>,
+    /// Memory of each rank on another node that this one may write. Locked after `states`.
+    remote: Mutex<HashMap<Rank, Vec<RemoteRegion>>>,
     /// The peer of each lane, by number.
     peers: Vec<Rank>,
     states: Mutex<HashMap<Rank, State>>,
@@ -69,7 +69,8 @@ pub(super) struct Parts<'a> {
     pub adapter: &'a Arc<Adapter>,
     pub control: &'a Arc<VerbsControl>,
     pub plane: &'a Arc<ControlPlane>,
-    pub remote: HashMap<Rank, [RemoteRegion; 2]>,
+    /// Signals and staging memory of each rank on another node.
+    pub remote: HashMap<Rank, Vec<RemoteRegion>>,
     /// How long a connection may take.
     pub limit: Duration,
 }
@@ -83,7 +84,7 @@ impl Connector {
             control: parts.control.clone(),
             plane: Arc::downgrade(parts.plane),
             layout: parts.layout,
-            remote: parts.remote,
+            remote: Mutex::new(parts.remote),
             peers: parts.layout.ports().map(|place| place.peer()).collect(),
             states: Mutex::default(),
             limit: parts.limit,
@@ -97,11 +98,43 @@ impl Connector {
         connector
     }
 
+    /// More memory of `peer`, connected or not, that this rank may write.
+    ///
+    /// # Errors
+    /// [`Error::EngineStopped`](crate::Error::EngineStopped) if the transport is gone.
+    pub fn add_remote(&self, peer: Rank, region: RemoteRegion) -> Result<()> {
+        let states = lock(&self.states);
+        lock(&self.remote).entry(peer).or_default().push(region);
+        match states.get(&peer) {
+            Some(State::Connected) => self.control.add_remote(peer, region),
+            _ => Ok(()),
+        }
+    }
+
+    /// Forgets memory of `peer`: no transfer may name it any more.
+    ///
+    /// # Errors
+    /// As [`add_remote`](Self::add_remote).
+    pub fn remove_remote(&self, peer: Rank, region: RemoteRegion) -> Result<()> {
+        let states = lock(&self.states);
+        if let Some(regions) = lock(&self.remote).get_mut(&peer) {
+            regions.retain(|other| *other != region);
+        }
+        match states.get(&peer) {
+            Some(State::Connected) => self.control.remove_remote(peer, region),
+            _ => Ok(()),
+        }
+    }
+
+    fn reaches(&self, peer: Rank) -> bool {
+        lock(&self.remote).contains_key(&peer)
+    }
+
     /// A note of another rank. Runs on the I/O thread.
     fn receive(&self, from: Rank, bytes: &[u8]) {
         let mut states = lock(&self.states);
         let taken = match postcard::from_bytes(bytes) {
-            Ok(note) if self.remote.contains_key(&from) => self.take(&mut states, from, note),
+            Ok(note) if self.reaches(from) => self.take(&mut states, from, note),
             _ => Err(out_of_turn(from, "a note that makes no sense")),
         };
         if let Err(error) = taken {
@@ -150,7 +183,8 @@ impl Connector {
     /// Gives the transport a connection.
     fn add(&self, peer: Rank, endpoint: Endpoint) -> Result<()> {
         let lanes: Vec<_> = self.layout.ports_of(peer).map(|place| LaneId(place.number)).collect();
-        self.control.add_peer(peer, endpoint, &self.remote[&peer], &lanes)?;
+        let regions = lock(&self.remote).get(&peer).cloned().unwrap_or_default();
+        self.control.add_peer(peer, endpoint, &regions, &lanes)?;
         tracing::debug!(rank = self.rank.0, peer = peer.0, "connected");
         Ok(())
     }
@@ -177,7 +211,7 @@ impl Connect for Requests {
     fn request(&mut self, lane: LaneId) -> std::result::Result<(), TransportCause> {
         let connector = &self.0;
         let peer = connector.peers.get(lane.0 as usize).copied();
-        let peer = peer.filter(|peer| connector.remote.contains_key(peer));
+        let peer = peer.filter(|&peer| connector.reaches(peer));
         let peer = peer.ok_or(TransportCause::UnknownLane { known: connector.peers.len() })?;
         let mut states = lock(&connector.states);
         match states.get(&peer) {

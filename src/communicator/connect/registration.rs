@@ -2,10 +2,13 @@
 
 use super::rank::ConnectedRank;
 use crate::bootstrap::agreement::{Value, signature};
-use crate::communicator::state::{ExportedMemory, RankBuffer, RegisteredBuffer, RegisteredRange};
+use crate::communicator::state::{
+    ExportedMemory, PortPlace, RankBuffer, RegisteredBuffer, RegisteredRange,
+};
 use crate::error::{Error, Result};
-use crate::gpu::{Allocation, Current, Export, Import};
+use crate::gpu::{Allocation, Current, Export, GpuRange, Import};
 use crate::id::{EngineKind, Rank, Registration};
+use crate::plan::Side;
 use crate::shared::PeerRange;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,12 +31,11 @@ impl ConnectedRank {
         let number = launcher.routes.next_registration();
         let rank = self.rank().0;
         let _span = tracing::debug_span!("registration", rank, number, bytes).entered();
-        // Engines that reach one another need nobody's memory in another process, nor does anybody
-        // where all data is staged.
-        let (alone, staged) = (process.planes().is_empty(), !process.writes_registered_buffers());
-        let export = match alone || staged || process.geometry.engine == EngineKind::Device {
-            true => None,
-            false => Some(ExportedMemory::from(self.export(address)?)),
+        // Nobody needs anybody's memory where all data is staged.
+        let staged = !process.writes_registered_buffers();
+        let export = match self.opens_memory() && !staged {
+            true => Some(ExportedMemory::from(self.export(address)?)),
+            false => None,
         };
         let others = match staged || !self.settings.remedies.open_pools {
             true => Vec::new(),
@@ -41,11 +43,29 @@ impl ConnectedRank {
         };
         Current::bind(&self.state.context)?.open_pool(address, &others)?;
         self.engine().add_registration(number, address, bytes)?;
-        let buffer = RankBuffer { address, bytes, export };
-        let posted = process.registrations.post(self.rank(), self.rank_count(), number, buffer);
-        posted.inspect_err(|_| self.engine().remove_registration(number))?;
+        let post = || {
+            let region = match self.inter_node.as_ref().filter(|_| !staged) {
+                Some(adapters) => Some(adapters.register(number, self.kept(address, bytes)?)?),
+                None => None,
+            };
+            let buffer = RankBuffer { address, bytes, export, region };
+            process.registrations.post(self.rank(), self.rank_count(), number, buffer)
+        };
+        post().inspect_err(|_| drop(self.forget(number)))?;
         launcher.routes.add(RegisteredRange { address, bytes, allocation: allocation.id });
         Ok(Registration(number))
+    }
+
+    /// A registered buffer as a range. What keeps it frees it when the rank's state ends, at the
+    /// earliest.
+    fn kept(&self, address: u64, bytes: u64) -> Result<GpuRange> {
+        GpuRange::kept_by(&self.state.context, address, bytes, self.state.clone())
+    }
+
+    /// Neither engine nor adapter of this rank know registration `number` any more.
+    fn forget(&self, number: usize) -> Result<()> {
+        self.engine().remove_registration(number);
+        self.inter_node.as_ref().map_or(Ok(()), |adapters| adapters.deregister(number))
     }
 
     fn export(&self, address: u64) -> Result<Export> {
@@ -90,14 +110,33 @@ impl ConnectedRank {
         let addresses = addresses.ok_or_else(|| {
             Error::argument("registration", "one that is in use", format_args!("{number}"))
         })?;
+        if let Some(adapters) = &self.inter_node {
+            let moves = |place: &PortPlace| {
+                place.end.side == Side::Send && place.end.lane.kind.moves_buffers()
+            };
+            let ports = self.state.memory.layout.ports().filter(moves);
+            adapters.open(number, &ports.map(|place| place.peer()).collect(), &buffers)?;
+        }
         Ok(RegisteredBuffer { bytes: buffers[0].bytes, addresses })
     }
 
-    /// Is registered memory of other processes opened here? Device engines find a peer's buffer by
-    /// its number, and take no address for it.
+    /// Does the first use of registration `number` still have to open memory of other processes?
+    pub fn is_unopened(&self, number: usize) -> bool {
+        let is_open = || self.process.registrations.opened(number, self.rank()).is_some();
+        self.opens_memory() && !is_open()
+    }
+
+    /// Is registered memory of other processes opened here, and of this one there? Device engines
+    /// find a peer's buffer by its number, and take no address for it.
     fn opens_memory(&self) -> bool {
         let is_device = self.process.geometry.engine == EngineKind::Device;
-        !is_device && self.process.local_count() < self.rank_count() as usize
+        !is_device && (0..self.rank_count()).any(|rank| self.shares_node(Rank(rank)))
+    }
+
+    /// Is the rank of another process, and of this node?
+    fn shares_node(&self, rank: Rank) -> bool {
+        let is_elsewhere = self.inter_node.as_ref().is_some_and(|others| others.leads_to(rank));
+        !is_elsewhere && !self.process.is_local(rank)
     }
 
     /// All ranks' parts of registration `number` as `local`, a rank of this process, reaches them.
@@ -112,7 +151,7 @@ impl ConnectedRank {
         let mut imports = Vec::new();
         let mut addresses = Vec::new();
         for (rank, buffer) in (0..).map(Rank).zip(buffers) {
-            if self.process.is_local(rank) || !opens {
+            if !opens || !self.shares_node(rank) {
                 addresses.push(buffer.address);
                 continue;
             }
@@ -162,7 +201,7 @@ impl ConnectedRank {
                 self.wait_for_gpus()?;
             }
             turn.close(number, &planes)?;
-            self.engine().remove_registration(number);
+            self.forget(number)?;
             // A wait that ended because the communicator failed says nothing of the peers.
             self.check()
         };

@@ -25,8 +25,10 @@ pub(crate) struct Geometry {
     pub nodes: Nodes,
     /// Bytes of data that one LL message holds; 0: no LL lanes.
     pub low_latency_bytes: u32,
-    /// There are lanes of stores, where ranks reach each other's memory: all are on one node.
+    /// LL lanes are lanes of stores, where ranks reach each other's memory: all are on one node.
     pub stores: bool,
+    /// There are lanes of stores with slots, too.
+    pub store_lanes: bool,
     /// Lanes from each rank to each other that no collective uses.
     pub user_lanes: u32,
     /// Reductions are computed by one expression, whatever the plan.
@@ -137,6 +139,8 @@ impl Geometry {
     }
 
     fn without_slots_of_pairs(rank_count: u32, nodes: Nodes, settings: &Settings) -> Self {
+        // Ranks with device engines do not open each other's memory.
+        let may_store = settings.engine == EngineKind::Proxy && nodes == Nodes::One;
         Self {
             rank_count,
             blocks: settings.blocks_max,
@@ -152,10 +156,8 @@ impl Geometry {
                 }
                 _ => 0,
             },
-            // Ranks with device engines do not open each other's memory.
-            stores: settings.stores == Stores::Auto
-                && settings.engine == EngineKind::Proxy
-                && nodes == Nodes::One,
+            stores: may_store && settings.stores != Stores::Never,
+            store_lanes: may_store && settings.stores == Stores::Always,
             user_lanes: settings.user_lanes,
             reproducible: settings.reproducible,
             engine: settings.engine,
@@ -171,6 +173,7 @@ impl Geometry {
             slot_count: self.slot_count,
             low_latency_bytes: self.low_latency_bytes,
             stores: self.stores,
+            store_lanes: self.store_lanes,
             ranks_per_node: self.ranks_per_node(),
             reproducible: self.reproducible,
         }
@@ -249,7 +252,7 @@ impl Geometry {
     /// How many such lanes lead from each rank to each other: one for each block, where plans use
     /// them.
     pub(super) fn store_lane_count(&self) -> u32 {
-        let has_any = self.stores && (2..=ALL_PAIRS_RANKS_MAX).contains(&self.rank_count);
+        let has_any = self.store_lanes && (2..=ALL_PAIRS_RANKS_MAX).contains(&self.rank_count);
         if has_any { self.blocks } else { 0 }
     }
 

@@ -49,6 +49,8 @@ pub(crate) struct ProcessState {
     pub obstacles: Posted<Obstacles>,
     /// Pairs of ranks whose messages go through host memory, once that is known.
     host_pairs: OnceLock<HostPairs>,
+    /// Is every rank's GPU memory written from other nodes, once that is known?
+    gpus_reached: OnceLock<bool>,
 }
 
 impl ProcessState {
@@ -70,6 +72,7 @@ impl ProcessState {
             local: OnceLock::new(),
             obstacles: Posted::new("what ranks reach", geometry.rank_count),
             host_pairs: OnceLock::new(),
+            gpus_reached: OnceLock::new(),
         }
     }
 
@@ -124,18 +127,29 @@ impl ProcessState {
         self.host_pairs.get_or_init(|| pairs)
     }
 
-    /// May engines write into registered buffers of other ranks? Not between nodes, and not where
-    /// some of a node do not reach each other's GPU memory; device engines reach it all.
+    /// Sets whether every rank's GPU memory is written from other nodes; all ranks say the same.
+    pub fn set_gpus_reached(&self, reached: bool) {
+        // As above, the first one sets it for all.
+        let _ = self.gpus_reached.set(reached);
+    }
+
+    /// May engines write into registered buffers of other ranks? Not where some of a node do not
+    /// reach each other's GPU memory, or an adapter does not reach that of its rank; device engines
+    /// reach it all.
     pub fn writes_registered_buffers(&self) -> bool {
-        self.geometry.nodes == Nodes::One && self.all_reached()
+        let between_nodes = || self.gpus_reached.get().is_some_and(|reached| *reached);
+        self.all_reached() && (self.geometry.nodes == Nodes::One || between_nodes())
     }
 
     /// What a plan may use, with slots of `slot_bytes`. All ranks say the same.
     pub fn limits(&self, slot_bytes: u32) -> Limits {
         let limits = self.geometry.limits(slot_bytes);
-        Limits { stores: limits.stores && self.all_reached(), ..limits }
+        let reached = self.all_reached();
+        let (stores, store_lanes) = (limits.stores && reached, limits.store_lanes && reached);
+        Limits { stores, store_lanes, ..limits }
     }
 
+    /// Do all ranks of each node reach each other's GPU memory?
     fn all_reached(&self) -> bool {
         self.host_pairs.get().is_none_or(HostPairs::is_empty)
     }
@@ -312,6 +326,11 @@ pub(crate) fn agreed_settings(geometry: &Geometry, settings: &Settings) -> Vec<T
 }
 
 fn geometry_signature(geometry: &Geometry) -> Signature {
+    let stores = match (geometry.stores, geometry.store_lanes) {
+        (false, _) => "never",
+        (true, false) => "auto",
+        (true, true) => "always",
+    };
     signature([
         ("the number of ranks", Value::Number(geometry.rank_count.into())),
         ("RINGDOVE_ENGINE", Value::Word(geometry.engine.name().into())),
@@ -323,7 +342,7 @@ fn geometry_signature(geometry: &Geometry) -> Signature {
             Value::Number(geometry.pair_slot_bytes.into()),
         ),
         ("RINGDOVE_LOW_LATENCY_BYTES", Value::Number(geometry.low_latency_bytes.into())),
-        ("RINGDOVE_STORES", Value::Word(if geometry.stores { "auto" } else { "never" }.into())),
+        ("RINGDOVE_STORES", Value::word(stores)),
         ("RINGDOVE_USER_LANES", Value::Number(geometry.user_lanes.into())),
         ("RINGDOVE_REPRODUCIBLE", Value::Word(geometry.reproducible.to_string().into())),
     ])

@@ -49,8 +49,10 @@ pub(crate) struct RankBuffer {
     pub address: u64,
     /// Bytes, the same on every rank.
     pub bytes: u64,
-    /// How other processes reach it; `None` where all ranks are of one process.
+    /// How other processes of its node reach it; `None` where all ranks are of one process.
     pub export: Option<ExportedMemory>,
+    /// How adapters of other nodes reach it; `None` where there are no other nodes.
+    pub region: Option<Vec<u8>>,
 }
 
 /// A registration as one rank's engine reaches it.
@@ -300,7 +302,7 @@ mod tests {
     use super::*;
 
     fn buffer(address: u64, bytes: u64) -> RankBuffer {
-        RankBuffer { address, bytes, export: None }
+        RankBuffer { address, bytes, export: None, region: None }
     }
 
     #[test]

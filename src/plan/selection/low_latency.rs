@@ -70,8 +70,8 @@ struct Limited {
 }
 
 const K: u64 = 1024;
-/// What engines move was measured, and is bounded by the setting alone. With stores, two hops over
-/// lanes of stores win from there on (`stores.rs`).
+/// Bounded by the setting alone, which was measured; where there are lanes of stores with slots,
+/// two hops over these win from here on (`stores.rs`).
 const ALL_REDUCE: Limited =
     Limited { rung: [u64::MAX; 7], stored: [16 * K, 4 * K, 4 * K, 2 * K, 2 * K, 2 * K, 2 * K] };
 const ALL_GATHER: Limited = Limited {
@@ -106,6 +106,7 @@ const SCATTER: Limited = Limited {
 fn bytes_max(request: &CollectiveRequest, limits: &Limits) -> Option<u64> {
     let of_setting = u64::from(limits.low_latency_bytes);
     let limited = match request.collective {
+        Collective::AllReduce if !limits.store_lanes => return Some(of_setting),
         Collective::AllReduce => ALL_REDUCE,
         Collective::AllGather => ALL_GATHER,
         Collective::ReduceScatter => REDUCE_SCATTER,

@@ -50,7 +50,7 @@ impl Choice {
 
 /// Does a request go in two hops over lanes of stores?
 pub(super) fn goes_by_stores(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> bool {
-    limits.stores
+    limits.store_lanes
         && request.collective == Collective::AllReduce
         && per_node == request.rank_count
         && (2..=ALL_PAIRS_RANKS_MAX).contains(&request.rank_count)

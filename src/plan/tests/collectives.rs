@@ -34,7 +34,15 @@ pub(in crate::plan) fn ways(root: u32) -> Vec<(Collective, Algorithm)> {
 }
 
 fn all_ways(root: u32) -> Vec<(Collective, Algorithm)> {
-    [ways(root), low_latency_ways(root)].concat()
+    [ways(root), direct_ways(root), low_latency_ways(root)].concat()
+}
+
+/// Collectives, other than all-reduce, between registered buffers.
+pub(in crate::plan) fn direct_ways(root: u32) -> Vec<(Collective, Algorithm)> {
+    vec![
+        (Collective::AllGather, Algorithm::RingDirect),
+        (Collective::Broadcast { root }, Algorithm::ChainDirect),
+    ]
 }
 
 /// Every collective with data, by LL messages.

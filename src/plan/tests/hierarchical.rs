@@ -13,14 +13,19 @@ fn check(
     let request = CollectiveRequest { reduce_op, in_place, ..request(nodes * per_node, bytes) };
     let limits = Limits { ranks_per_node: per_node, ..limits(2, 64, slot_count) };
     let mut choice = select(&request, &limits).expect("a valid request");
-    // Whatever is chosen for small data of many ranks.
-    (choice.algorithm, choice.slots) = (Algorithm::Hierarchical, limits.slots());
-    choice.blocks = 2;
-    choice.slices = 2.min(slot_count / 2);
-    choice.set_slice_bytes(32);
-    let verified = verify(build(&choice), &request.promise());
-    let verified = verified.unwrap_or_else(|error| panic!("{request:?} {limits:?}: {error}"));
-    run(&request, &verified, seed);
+    for (algorithm, registered) in
+        [(Algorithm::Hierarchical, false), (Algorithm::HierarchicalHybrid, true)]
+    {
+        // Whatever is chosen for small data of many ranks.
+        (choice.algorithm, choice.slots) = (algorithm, limits.slots());
+        choice.request.registered = registered;
+        choice.blocks = 2;
+        choice.slices = 2.min(slot_count / 2);
+        choice.set_slice_bytes(32);
+        let verified = verify(build(&choice), &choice.request.promise());
+        let verified = verified.unwrap_or_else(|error| panic!("{choice:?} {limits:?}: {error}"));
+        run(&choice.request, &verified, seed);
+    }
 }
 
 #[test]

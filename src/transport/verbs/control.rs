@@ -13,6 +13,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(super) enum Command {
     Peer(Box<NewPeer>),
     Local(LocalRegion),
+    RemoveLocal { key: u32 },
+    Remote { rank: Rank, region: RemoteRegion },
+    RemoveRemote { rank: Rank, key: u32 },
     BreakOff { rank: Rank },
     Arrivals(Box<Inbound>),
 }
@@ -72,6 +75,31 @@ impl VerbsControl {
     /// [`Error::EngineStopped`] if the transport is gone.
     pub fn add_local(&self, region: &MemoryRegion) -> Result<()> {
         self.send(Command::Local(region.local()))
+    }
+
+    /// Forgets memory of this side. No transfer may name it any more.
+    ///
+    /// # Errors
+    /// As [`add_local`](Self::add_local).
+    pub fn remove_local(&self, region: &MemoryRegion) -> Result<()> {
+        self.send(Command::RemoveLocal { key: region.local().lkey })
+    }
+
+    /// More memory of a peer that was added, for transfers to write. That of one that comes later
+    /// is brought by [`add_peer`](Self::add_peer).
+    ///
+    /// # Errors
+    /// As [`add_local`](Self::add_local).
+    pub fn add_remote(&self, rank: Rank, region: RemoteRegion) -> Result<()> {
+        self.send(Command::Remote { rank, region })
+    }
+
+    /// Forgets memory of a peer. No transfer may name it any more.
+    ///
+    /// # Errors
+    /// As [`add_local`](Self::add_local).
+    pub fn remove_remote(&self, rank: Rank, region: RemoteRegion) -> Result<()> {
+        self.send(Command::RemoveRemote { rank, key: region.rkey })
     }
 
     /// Where peers raise signals by immediate data: word 0 of theirs is the first of `region`.

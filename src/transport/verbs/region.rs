@@ -205,6 +205,11 @@ impl MemoryRegion {
         RemoteRegion { base: self.base, length_bytes: self.length_bytes, rkey }
     }
 
+    /// The same, in the form in which ranks exchange it.
+    pub fn encode_remote(&self) -> Vec<u8> {
+        self.remote().encode().to_vec()
+    }
+
     /// What this side's work requests need to read it.
     pub(super) fn local(&self) -> LocalRegion {
         // SAFETY: as above.

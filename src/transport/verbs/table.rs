@@ -6,9 +6,12 @@ pub(super) trait Ranged {
     fn base(&self) -> u64;
     /// Bytes.
     fn length_bytes(&self) -> u64;
+    /// What tells it from others in the same place.
+    fn key(&self) -> u32;
 }
 
-/// Ranges, sorted by their first address. They may overlap: users register what they like.
+/// Ranges, sorted by their first address. They may overlap, and even be the same: users register
+/// what they like.
 pub(super) struct RangeTable<T> {
     entries: Vec<T>,
 }
@@ -18,15 +21,14 @@ impl<T: Ranged> RangeTable<T> {
         Self { entries: Vec::new() }
     }
 
-    /// Adds a range, or replaces the one with the same first address and length.
     pub(super) fn insert(&mut self, entry: T) {
-        self.remove(entry.base(), entry.length_bytes());
         let at = self.entries.partition_point(|other| other.base() <= entry.base());
         self.entries.insert(at, entry);
     }
 
-    pub(super) fn remove(&mut self, base: u64, length_bytes: u64) {
-        self.entries.retain(|entry| (entry.base(), entry.length_bytes()) != (base, length_bytes));
+    /// Removes the range with this key.
+    pub(super) fn remove(&mut self, key: u32) {
+        self.entries.retain(|entry| entry.key() != key);
     }
 
     /// A range that holds all of `length` bytes from `address`. The nearest range below is nearly
@@ -46,6 +48,10 @@ impl Ranged for super::region::LocalRegion {
     fn length_bytes(&self) -> u64 {
         self.length_bytes
     }
+
+    fn key(&self) -> u32 {
+        self.lkey
+    }
 }
 
 impl Ranged for super::region::RemoteRegion {
@@ -56,6 +62,10 @@ impl Ranged for super::region::RemoteRegion {
     fn length_bytes(&self) -> u64 {
         self.length_bytes
     }
+
+    fn key(&self) -> u32 {
+        self.rkey
+    }
 }
 
 #[cfg(test)]
@@ -64,35 +74,31 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn range(base: u64, length_bytes: u64) -> RemoteRegion {
-        RemoteRegion { base, length_bytes, rkey: (base ^ length_bytes) as u32 }
+    fn range(base: u64, length_bytes: u64, rkey: u32) -> RemoteRegion {
+        RemoteRegion { base, length_bytes, rkey }
     }
 
     proptest! {
         #[test]
         fn a_range_is_found_exactly_if_some_range_holds_it(
             ranges in prop::collection::vec((0..64_u64, 1..64_u64), 0..12),
-            removed in prop::collection::vec(0..12_usize, 0..4),
+            removed in prop::collection::vec(0..12_u32, 0..4),
             (address, length) in (0..128_u64, 0..64_u64),
         ) {
             let mut table = RangeTable::new();
-            let mut left = std::collections::BTreeSet::new();
-            for (base, bytes) in &ranges {
-                table.insert(range(*base, *bytes));
-                left.insert((*base, *bytes));
+            let mut left = std::collections::BTreeMap::new();
+            for (key, &(base, bytes)) in (0..).zip(&ranges) {
+                table.insert(range(base, bytes, key));
+                left.insert(key, (base, bytes));
             }
-            for index in removed {
-                if let Some((base, bytes)) = ranges.get(index) {
-                    table.remove(*base, *bytes);
-                    left.remove(&(*base, *bytes));
-                }
+            for key in removed {
+                table.remove(key);
+                left.remove(&key);
             }
             let holds = |base: u64, bytes: u64| base <= address && address + length <= base + bytes;
             let found = table.find(address, length);
-            prop_assert_eq!(
-                found.is_some(),
-                left.iter().any(|(base, bytes)| holds(*base, *bytes))
-            );
+            let expected = left.values().any(|&(base, bytes)| holds(base, bytes));
+            prop_assert_eq!(found.is_some(), expected);
             if let Some(found) = found {
                 prop_assert!(holds(found.base, found.length_bytes));
             }
@@ -102,7 +108,7 @@ mod tests {
     #[test]
     fn addresses_at_the_end_of_the_address_space_do_not_wrap() {
         let mut table = RangeTable::new();
-        table.insert(range(u64::MAX - 16, 16));
+        table.insert(range(u64::MAX - 16, 16, 1));
         assert!(table.find(u64::MAX - 16, 16).is_some());
         assert!(table.find(u64::MAX - 8, 16).is_none());
     }

@@ -111,6 +111,17 @@ impl VerbsTransport {
             match command {
                 Command::Peer(peer) => self.add_peer(*peer),
                 Command::Local(region) => self.local.insert(region),
+                Command::RemoveLocal { key } => self.local.remove(key),
+                Command::Remote { rank, region } => {
+                    if let Some(peer) = self.peer_mut(rank) {
+                        peer.remote.insert(region);
+                    }
+                }
+                Command::RemoveRemote { rank, key } => {
+                    if let Some(peer) = self.peer_mut(rank) {
+                        peer.remote.remove(key);
+                    }
+                }
                 Command::Arrivals(inbound) => self.inbound = Some(inbound),
                 Command::BreakOff { rank } => {
                     if let Some(Err(error)) =

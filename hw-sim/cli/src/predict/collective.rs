@@ -183,6 +183,7 @@ impl Job<'_> {
             },
             ranks_per_node: if is_one_node || !is_even { 0 } else { per_node },
             stores: arguments.stores(),
+            store_lanes: arguments.store_lanes(),
             reproducible: arguments.reproducible,
             ..Limits::new(candidate.blocks, slot_bytes, slot_count)
         };

@@ -18,6 +18,8 @@ use std::sync::Arc;
 
 /// Bytes of a handle in the driver API.
 pub const HANDLE_BYTES: usize = 64;
+/// Bytes that move at a time into a memory file.
+const MIGRATED_BYTES: usize = 16 << 10;
 const MAGIC: u64 = u64::from_le_bytes(*b"hwsimIPC");
 
 /// Names an exported allocation to other processes.
@@ -235,14 +237,15 @@ impl GlobalMemory {
         let length = Arena::footprint(allocation.bytes);
         let file = pages::memory_file(length)?;
         let _quiet = self.gate.write().unwrap_or_else(|poison| poison.into_inner());
-        let mut buffer = vec![0u8; (1 << 20).min(length as usize)];
+        let mut buffer = [0; MIGRATED_BYTES];
         for offset in (0..length).step_by(buffer.len()) {
             let part = buffer.len().min((length - offset) as usize);
             let source = (allocation.base + offset) as *const u8;
             // SAFETY: the range lies in an arena, which is always mapped; the gate is ours, so no
             // kernel or copy writes meanwhile. Copied out, not referenced.
             unsafe { std::ptr::copy_nonoverlapping(source, buffer.as_mut_ptr(), part) };
-            if buffer[..part].iter().any(|byte| *byte != 0) {
+            // A file has no pages where nothing was written.
+            if buffer[..part] != [0; MIGRATED_BYTES][..part] {
                 file.write_all_at(&buffer[..part], offset).map_err(failed("filling the file"))?;
             }
         }

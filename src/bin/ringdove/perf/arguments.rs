@@ -53,7 +53,13 @@ pub struct Arguments {
         value_parser = parse_reductions)]
     pub reductions: Reductions,
     /// Root of broadcast, reduce, gather and scatter; -1: each rank in turn
-    #[arg(short = 'r', long, value_name = "RANK", default_value_t = 0)]
+    #[arg(
+        short = 'r',
+        long,
+        value_name = "RANK",
+        default_value_t = 0,
+        allow_negative_numbers = true
+    )]
     pub root: i32,
     /// Ranks that each thread drives, one on each GPU; with more ranks than GPUs they share
     #[arg(short = 'g', long = "ngpus", value_name = "COUNT", default_value_t = 1,
@@ -296,6 +302,13 @@ mod tests {
         assert_eq!(format!("{short:?}"), format!("{long:?}"));
         assert_eq!(short.maximum_bytes, 1 << 30);
         assert_eq!(short.rank_count(), 8);
+    }
+
+    #[test]
+    fn every_root_in_turn_can_be_asked_for() {
+        for line in ["-r -1", "--root -1", "--root=-1"] {
+            assert_eq!(parse(line).expect(line).root, -1);
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! random interleavings, and has to give the right result twice in a row. What may be accepted at
 //! all is listed in `harmless`; whatever else the verifier lets pass fails the test.
 
+use crate::plan::tests::collectives::{choose, direct_ways};
 use crate::plan::tests::{limits, try_run};
 use crate::plan::*;
 use ringdove_kernels::element::ReduceOp;
@@ -375,6 +376,59 @@ fn one_change_is_refused_or_does_no_harm() {
             ] {
                 let (tried, accepted) = counts.get(&always).copied().unwrap_or_default();
                 assert_eq!(accepted, 0, "{always:?} of {tried}");
+            }
+        }
+    }
+}
+
+/// If this fails, a rail or a node may write into memory that somebody still reads.
+#[test]
+fn one_change_to_rings_over_nodes_is_refused_or_does_no_harm() {
+    let forms = [
+        (Algorithm::Hierarchical, false, false),
+        (Algorithm::HierarchicalHybrid, true, false),
+        (Algorithm::HierarchicalHybrid, true, true),
+    ];
+    for (algorithm, registered, in_place) in forms {
+        let request = CollectiveRequest {
+            // Two rounds of one block, the second one clipped.
+            bytes: 2 * 128 - 20,
+            ..request(in_place, registered, ReduceOp::Avg, 4)
+        };
+        let limits = Limits { ranks_per_node: 2, ..limits(1, 32, 4) };
+        let mut choice = select(&request, &limits).expect("valid");
+        (choice.algorithm, choice.slots) = (algorithm, limits.slots());
+        (choice.blocks, choice.slices) = (1, 1);
+        choice.set_slice_bytes(32);
+        assert_eq!(choice.rounds, 2);
+        let counts = try_mutants(&request, &build(&choice), 1);
+        println!("{algorithm:?}, in place {in_place}: {counts:?}");
+        for always in [Change::Message, Change::Advance, Change::Arrival, Change::Offset] {
+            let (tried, accepted) = counts.get(&always).copied().unwrap_or_default();
+            assert!(tried > 0 && accepted == 0, "{always:?}: {accepted} of {tried}");
+        }
+    }
+}
+
+/// If this fails, an output is written before its rank has come to the call, or sent on before it
+/// has arrived.
+#[test]
+fn one_change_between_registered_outputs_is_refused_or_does_no_harm() {
+    for (collective, algorithm) in direct_ways(2) {
+        for in_place in [false, true] {
+            let request = CollectiveRequest {
+                collective,
+                // Two rounds of two slices, of which the last one is clipped.
+                bytes: 2 * 64 - 20,
+                ..request(in_place, true, ReduceOp::Sum, 3)
+            };
+            let choice = choose(&request, algorithm, &limits(1, 64, 4), 32);
+            assert_eq!((choice.slices, choice.rounds), (2, 2));
+            let counts = try_mutants(&request, &build(&choice), 0);
+            println!("{collective:?}, in place {in_place}: {counts:?}");
+            for always in [Change::Advance, Change::Arrival, Change::Offset] {
+                let (tried, accepted) = counts.get(&always).copied().unwrap_or_default();
+                assert!(tried > 0 && accepted == 0, "{always:?}: {accepted} of {tried}");
             }
         }
     }

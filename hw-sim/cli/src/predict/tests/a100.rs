@@ -103,18 +103,25 @@ fn every_row_is_met_within_ten_percent() {
     }
 }
 
-/// What the library's own plans reach on these rows today: the small ones of one node, over lanes
-/// of stores. If this fails because others got better, the table and its words are to be brought
-/// up to date.
+/// What the library's own plans reach on these rows today. If this fails because they got better,
+/// the table and its words are to be brought up to date.
 #[test]
-fn the_librarys_own_plans_reach_the_small_rows_of_one_node_alone() {
+fn the_librarys_own_plans_do_not_reach_the_rows_yet() {
     for row in &ROWS {
         let ratio = row.of_the_library() / row.published;
-        let speed = if row.is_bandwidth { ratio } else { 1.0 / ratio };
-        let small = row.nodes == 1 && row.bytes <= 48 << 10;
-        let expected = if small { 0.9..1.2 } else { 0.0..0.6 };
-        let text = format!("{} B on {} nodes: {speed} of what was published", row.bytes, row.nodes);
-        assert!(expected.contains(&speed), "{text}");
+        let slower = if row.is_bandwidth { ratio < 0.5 } else { ratio > 1.5 };
+        assert!(slower, "{} B on {} nodes: {ratio} of the published value", row.bytes, row.nodes);
+    }
+}
+
+/// With lanes of stores it reaches the small rows of one node. If this fails, the words above the
+/// table, and those of `RINGDOVE_STORES`, are to be brought up to date.
+#[test]
+fn with_lanes_of_stores_the_librarys_own_plans_reach_the_small_rows_of_a_node() {
+    for (row, told) in ROWS.iter().zip([6.8, 7.2, 7.7]) {
+        let time = row.modelled_with("--engine proxy --algorithm selected --stores always");
+        assert!((time - told).abs() < 0.05, "{} B: {time} µs, told {told}", row.bytes);
+        assert!(time <= row.published / 0.9, "{} B: {time} µs", row.bytes);
     }
 }
 

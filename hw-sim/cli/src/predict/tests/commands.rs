@@ -23,7 +23,7 @@ fn everything_that_is_written_says_that_it_is_modelled_and_with_which_profile() 
         path("out.svg"),
         path("trace.json")
     );
-    for operation in ["all-reduce -b 8K -e 64K --stores never", "p2p -b 64 -e 4K --engine device"] {
+    for operation in ["all-reduce -b 8K -e 64K", "p2p -b 64 -e 4K --engine device"] {
         match parse(&format!("{operation} {outputs}")).operation {
             Operation::AllReduce(arguments) => all_reduce(&arguments).map(drop),
             Operation::P2p(arguments) => p2p(&arguments).map(drop),
@@ -126,7 +126,7 @@ fn device_engines_have_the_limits_that_the_machine_file_gives_them() {
 #[test]
 fn below_the_low_latency_size_the_selected_plan_sends_low_latency_messages() {
     let time = |options: &str| {
-        let line = format!("all-reduce --algorithm selected --stores never {options}");
+        let line = format!("all-reduce --algorithm selected {options}");
         let arguments = all_reduce_arguments(&line);
         let scene = Scene::new(&arguments.common).expect("built in");
         let job = super::super::Job { scene: &scene, arguments: &arguments, ranks: 4, bytes: 8192 };

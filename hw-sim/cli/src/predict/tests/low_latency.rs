@@ -133,9 +133,10 @@ fn lanes_of_stores_win_where_selection_takes_them() {
             for bytes in (9..=20).map(|log2| 1 << log2) {
                 let request = request(Collective::AllReduce, ranks, bytes);
                 let time = |request, limits: Limits| time(&scene, arguments, request, &limits);
-                if select(&request, &limits(16 << 10, true)).expect("a plan").stores {
+                let with_slots = Limits { store_lanes: true, ..limits(16 << 10, true) };
+                if select(&request, &with_slots).expect("a plan").stores {
                     taken += 1;
-                    let stores = time(&request, limits(16 << 10, true));
+                    let stores = time(&request, with_slots);
                     let direct = CollectiveRequest { registered: true, ..request };
                     let others = [
                         time(&request, limits(256 << 10, false)),
