@@ -116,9 +116,9 @@ settings! {
         |value| value.number("auto, always or never", |_| true),
         "what the threads of the sender's GPU move themselves, where the engine is a proxy, \
          between ranks of a node that reach each other's GPU memory: `auto`, low-latency (LL) \
-         messages; `always`, all-reduces of up to 1 MiB too, which by the timing model is up to six \
-         times as fast on eight A100, and was slower on virtual GPUs; `never`, nothing; the same \
-         on every rank";
+         messages; `always`, all-reduces of up to 1 MiB too, which by the timing model is up to \
+         six times as fast on eight A100, and was slower on virtual GPUs; `never`, nothing; the \
+         same on every rank";
     reproducible: bool = "RINGDOVE_REPRODUCIBLE", "false",
         |value| value.switch(),
         "`true`: each element of a reduction has the same bits whatever the count, plan, node or \
