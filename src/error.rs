@@ -483,8 +483,8 @@ impl fmt::Display for BadDescriptor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: bad descriptor at ring {}: ", self.rank, self.position)?;
         match self.reason {
-            DescriptorFault::Malformed(MalformedDescriptor::ReservedBits) => {
-                write!(f, "reserved bits are set")?;
+            DescriptorFault::Malformed(MalformedDescriptor::ReservedBit) => {
+                write!(f, "a reserved bit is set")?;
             }
             DescriptorFault::Malformed(MalformedDescriptor::DatalessWithRange) => {
                 write!(f, "it moves no data but has offsets or a length")?;

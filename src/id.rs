@@ -11,7 +11,7 @@ pub struct Rank(pub u32);
 
 /// A registered pair of source and destination that descriptors name (R8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct RouteId(pub u16);
+pub struct RouteId(pub u32);
 
 /// A directed path to one peer, the unit of ordering (R11). Many routes can share a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

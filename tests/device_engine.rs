@@ -417,6 +417,8 @@ fn all_reduce_and_send_recv_cross_nodes() {
         "all-reduce -g 2 -b 1M -e 1M -n 2 -R 1",
         "all-gather -g 1 -b 1M -e 1M -n 2 -R 1",
         "broadcast -g 1 -b 1M -e 1M -n 2 -R 1",
+        "all-to-all -g 2 -b 1M -e 1M -n 2 -R 1",
+        "all-gather -g 2 -b 1M -e 1M -n 2 -R 1",
     ] {
         assert_right(line, &perf_on(2, 2, "", "", line));
     }

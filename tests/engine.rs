@@ -12,7 +12,7 @@ use ringdove::ring::Producer;
 use ringdove::shared::Region;
 use ringdove::transport::traced::{Trace, Traced};
 use ringdove::transport::{SignalWrite, Transport};
-use ringdove_kernels::descriptor::{Descriptor, MalformedDescriptor};
+use ringdove_kernels::descriptor::{Descriptor, MalformedDescriptor, ROUTE_MAX};
 use ringdove_kernels::launch::{WaitKind, WaitRecord};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -113,7 +113,7 @@ fn r8_ranges_are_checked_to_the_byte() {
         ),
         (Descriptor { length: 1 << 22, ..fits }, DescriptorFault::SourceRange(1 << 16)),
         (Descriptor { route: 1, ..fits }, DescriptorFault::UnknownRoute),
-        (Descriptor { route: u16::MAX, ..fits }, DescriptorFault::UnknownRoute),
+        (Descriptor { route: ROUTE_MAX, ..fits }, DescriptorFault::UnknownRoute),
     ];
     for (descriptor, reason) in cases {
         let bad = Bench::refused(&descriptor);
@@ -133,7 +133,7 @@ fn r8_words_that_are_no_descriptor_are_named() {
     slots.store(1, words[1], Ordering::Relaxed);
     bench.step();
     let Error::BadDescriptor(bad) = bench.rank.alarm.only_error() else { panic!() };
-    assert_eq!(bad.reason, DescriptorFault::Malformed(MalformedDescriptor::ReservedBits));
+    assert_eq!(bad.reason, DescriptorFault::Malformed(MalformedDescriptor::ReservedBit));
     assert_eq!((bad.words, bad.fields), (words, None));
     assert!(bench.trace.events().is_empty());
 }
@@ -227,7 +227,7 @@ fn r7_interleaved_lanes_coalesce_each_on_its_own() {
     bench.handle.add_route(RouteId(1), Route { lane: LaneId(1), ..route() }).unwrap();
     for index in 0..6 {
         let offset = index / 2 * 64;
-        bench.ring(&put((index % 2) as u16, offset, offset, 64));
+        bench.ring(&put((index % 2) as u32, offset, offset, 64));
     }
     bench.step();
     let seen: Vec<_> = bench.trace.accepted().iter().map(|t| (t.lane, t.length)).collect();
@@ -459,8 +459,9 @@ fn invalid_control_plane_requests_are_refused() {
     let wraps = RegionDescriptor { base: u64::MAX, length_bytes: 2 };
     let results = [
         bench.handle.add_lane(LANE, lane()),
-        bench.handle.add_lane(LaneId(1 << 16), lane()),
+        bench.handle.add_lane(LaneId(1 << 20), lane()),
         bench.handle.add_route(ROUTE, route()),
+        bench.handle.add_route(RouteId(1 << 20), route()),
         bench.handle.add_route(RouteId(1), Route { lane: LaneId(1), ..route() }),
         bench.handle.add_route(RouteId(1), Route { source: wraps, ..route() }),
         bench.handle.remove_route(RouteId(1)),

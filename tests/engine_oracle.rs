@@ -45,7 +45,7 @@ impl World {
     }
 
     fn apply(&mut self, descriptor: &Descriptor) {
-        let (route, lane) = (usize::from(descriptor.route), usize::from(descriptor.route) / 2);
+        let (route, lane) = (descriptor.route as usize, descriptor.route as usize / 2);
         let from = route * BYTES as usize + descriptor.source_offset as usize;
         let to = lane * BYTES as usize + descriptor.destination_offset as usize;
         let target = &mut self.expected[to..to + descriptor.length as usize];
@@ -88,7 +88,7 @@ impl World {
 
 /// Mostly short pieces that follow one another, as plans ring them; sometimes anything.
 fn descriptors() -> impl Strategy<Value = Vec<Descriptor>> {
-    let one = (0..ROUTES as u16, 0..BYTES, any::<u64>(), 0u64..40, 0u8..8);
+    let one = (0..ROUTES as u32, 0..BYTES, any::<u64>(), 0u64..40, 0u8..8);
     let one = one.prop_map(|(route, source, far, length, flags)| {
         let length = length.min(BYTES - source);
         let destination = if flags & 4 == 0 { source } else { far % (BYTES - length + 1) };
@@ -148,7 +148,7 @@ proptest! {
             handle.add_lane(LaneId(index as u32), world.lane(index)).unwrap();
         }
         for index in 0..ROUTES {
-            handle.add_route(RouteId(index as u16), world.route(index)).unwrap();
+            handle.add_route(RouteId(index as u32), world.route(index)).unwrap();
         }
         let mut waiting = rung.iter().peekable();
         let mut steps = 0u64;

@@ -76,6 +76,10 @@ fn registered_buffers_are_right_between_nodes_too() {
         let line = format!("{line} -g 1 -b 64K -e 4M -f 8 -n 2 -w 1 -R 1 -r 2");
         assert_right(&line, &perf(("pcie4 x 3", 3), "", "", &line));
     }
+    for line in ["all-to-all", "all-gather"] {
+        let line = format!("{line} -g 2 -b 64K -e 4M -f 8 -n 2 -w 1 -R 1");
+        assert_right(&line, &perf(("pcie4 x 3", 3), "", "", &line));
+    }
     let line = "all-reduce -g 2 -b 1000004 -e 1000004 -n 2 -w 1 -R 1 -d all -o all";
     assert_right(line, &perf(("pcie4 x 2", 2), "", "", line));
     // Where the order of data and signal is not the adapter's.

@@ -123,11 +123,11 @@ fn every_type_and_reduction_is_right() {
     }
 }
 
-/// Straight between outputs: whole slices and clipped ones, several rounds, every root.
+/// Straight to outputs: whole slices and clipped ones, several rounds, every root.
 #[test]
-fn all_gathers_and_broadcasts_between_registered_buffers_are_right() {
+fn collectives_between_registered_buffers_are_right() {
     for machine in ["pcie4", "dgx-a100"] {
-        for line in ["all-gather -d float", "broadcast -d float -r -1"] {
+        for line in ["all-gather -d float", "all-to-all -d float", "broadcast -d float -r -1"] {
             let line = format!("perf {line} -g 4 -b 262144 -e 20000004 -f 76 -n 2 -w 1 -R 1");
             let (status, output) = run_on(machine, &line);
             assert!(status.success(), "{line}: {status}\n{output}");

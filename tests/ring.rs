@@ -14,7 +14,7 @@ use support::{TestRing, put, wait_until};
 
 /// A descriptor that can be recognised.
 fn numbered(number: u64) -> Descriptor {
-    put((number % 7) as u16, number, number / 2, number as u32 % 4096 + 1)
+    put((number % 7) as u32, number, number / 2, number as u32 % 4096 + 1)
 }
 
 fn poll(consumer: &mut Consumer, limit: usize) -> Vec<Committed> {

@@ -75,14 +75,19 @@ impl Case {
         self.processes * self.gpus
     }
 
-    /// What `ringdove perf` makes the engines submit.
+    /// What an all-reduce of `ringdove perf` makes the engines submit.
     fn functional(&self) -> Lanes {
+        self.submitted("all-reduce")
+    }
+
+    /// What any collective of it does.
+    fn submitted(&self, collective: &str) -> Lanes {
         let folder = tempfile::tempdir().unwrap();
         let mut command = hwsim();
         command.args(["run", "--quiet", "--machine", self.machine]);
         command.args(["--procs", &self.processes.to_string(), "--"]);
         command.arg(tool("ringdove"));
-        command.args(["perf", "all-reduce", "-n", "1", "-w", "0"]);
+        command.args(["perf", collective, "-n", "1", "-w", "0"]);
         for (flag, value) in [
             ("-b", self.bytes),
             ("-e", self.bytes),
@@ -313,6 +318,32 @@ fn rings_over_nodes_between_registered_buffers() {
         for (machine, nodes, gpus) in [("pcie4 x 2", 2, 2), ("pcie4 x 3", 3, 1)] {
             compare(&Case { machine, processes: nodes, gpus, registered: true, ..RING });
         }
+    }
+}
+
+/// If this fails, exchanges between registered buffers are staged.
+#[test]
+fn exchanges_between_registered_buffers() {
+    if cannot_run() {
+        return;
+    }
+    let nodes = Case { machine: "pcie4 x 2", processes: 2, gpus: 2, registered: true, ..RING };
+    let node = Case { registered: true, ..RING };
+    for (collective, case) in
+        [("all-to-all", &node), ("all-to-all", &nodes), ("all-gather", &nodes)]
+    {
+        let lanes = case.submitted(collective);
+        let part = case.bytes / u64::from(case.ranks());
+        let pairs = lanes.iter().filter(|(name, _)| name.ends_with("direct 0"));
+        let pairs: Vec<_> = pairs.filter(|(_, lane)| lane.bytes() > 0).collect();
+        assert_eq!(pairs.len() as u32, case.ranks() * (case.ranks() - 1), "{collective}");
+        for (name, lane) in pairs {
+            assert!(lane.bytes() % part == 0, "{collective}, {name}: {}", lane.bytes());
+        }
+        // In place, what an all-to-all writes is what others still send.
+        let staged: u64 =
+            lanes.iter().filter(|it| it.0.contains("slots")).map(|it| it.1.bytes()).sum();
+        assert_eq!(staged > 0, collective == "all-to-all", "{collective}: {staged} bytes");
     }
 }
 

@@ -12,13 +12,13 @@ namespace ringdove {
 constexpr u64 DESCRIPTOR_BYTES = 16;
 constexpr u64 OFFSET_MAX = (1ull << 40) - 1;
 constexpr u64 LENGTH_BYTES_MAX = 1ull << 22;
-constexpr u32 ROUTE_MAX = (1u << 16) - 1;
+constexpr u32 ROUTE_MAX = (1u << 20) - 1;
 constexpr u64 LAP_BIT = 1ull << 63;
 constexpr u32 LENGTH_SHIFT = 40;
 constexpr u32 ROUTE_SHIFT = 40;
-constexpr u64 ARRIVAL_BIT = 1ull << 56;
-constexpr u64 COMPLETION_BIT = 1ull << 57;
-constexpr u64 NO_DATA_BIT = 1ull << 58;
+constexpr u64 ARRIVAL_BIT = 1ull << 60;
+constexpr u64 COMPLETION_BIT = 1ull << 61;
+constexpr u64 NO_DATA_BIT = 1ull << 62;
 
 // element.rs
 

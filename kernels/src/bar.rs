@@ -206,7 +206,7 @@ pub struct ErrorRecord {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u64)]
 pub enum ErrorCode {
-    /// The words are no descriptor. `detail`: 1 reserved bits, 2 a range without data, 3 empty.
+    /// The words are no descriptor. `detail`: 1 a reserved bit, 2 a range without data, 3 empty.
     Malformed = 1,
     /// The route is not valid, or its lane or the lane's peer is not.
     UnknownRoute = 2,

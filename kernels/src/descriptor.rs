@@ -10,11 +10,10 @@
 //! | 0    | 62     | zero                                                          |
 //! | 0    | 63     | lap bit                                                       |
 //! | 1    | 0..40  | destination offset, bytes from the start of the destination    |
-//! | 1    | 40..56 | route                                                         |
-//! | 1    | 56     | raise the arrival signal of the route's lane                   |
-//! | 1    | 57     | raise the completion signal of the route's lane                |
-//! | 1    | 58     | no data: only signals (offsets and length field are zero)      |
-//! | 1    | 59..63 | zero                                                          |
+//! | 1    | 40..60 | route                                                         |
+//! | 1    | 60     | raise the arrival signal of the route's lane                   |
+//! | 1    | 61     | raise the completion signal of the route's lane                |
+//! | 1    | 62     | no data: only signals (offsets and length field are zero)      |
 //! | 1    | 63     | lap bit                                                       |
 
 /// Bytes of one ring slot.
@@ -26,7 +25,7 @@ pub const OFFSET_MAX: u64 = (1 << OFFSET_BITS) - 1;
 /// The largest transfer that one descriptor can ask for, in bytes.
 pub const LENGTH_BYTES_MAX: u64 = 1 << 22;
 /// The largest route number.
-pub const ROUTE_MAX: u32 = (1 << 16) - 1;
+pub const ROUTE_MAX: u32 = (1 << 20) - 1;
 
 /// The lap bit, in both words.
 pub const LAP_BIT: u64 = 1 << 63;
@@ -35,18 +34,17 @@ const LENGTH_SHIFT: u32 = 40;
 const LENGTH_MASK: u64 = LENGTH_BYTES_MAX - 1;
 const ROUTE_SHIFT: u32 = 40;
 const ROUTE_MASK: u64 = ROUTE_MAX as u64;
-const ARRIVAL_BIT: u64 = 1 << 56;
-const COMPLETION_BIT: u64 = 1 << 57;
-const NO_DATA_BIT: u64 = 1 << 58;
-const RESERVED_0: u64 = 1 << 62;
-const RESERVED_1: u64 = 0xf << 59;
+const ARRIVAL_BIT: u64 = 1 << 60;
+const COMPLETION_BIT: u64 = 1 << 61;
+const NO_DATA_BIT: u64 = 1 << 62;
+const RESERVED: u64 = 1 << 62;
 
 /// A decoded descriptor. Fields are what the producer asked for; nothing is checked against the
 /// route table yet (R8 is the engine's duty).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Descriptor {
     /// Which registered source and destination.
-    pub route: u16,
+    pub route: u32,
     /// Bytes from the start of the route's source region.
     pub source_offset: u64,
     /// Bytes from the start of the route's destination region.
@@ -62,8 +60,8 @@ pub struct Descriptor {
 /// Why two words are not a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MalformedDescriptor {
-    /// Bits that must be zero are not.
-    ReservedBits,
+    /// The bit that must be zero is not.
+    ReservedBit,
     /// A descriptor without data whose offsets or length field are not zero.
     DatalessWithRange,
     /// Neither data nor a signal: it would do nothing.
@@ -74,10 +72,11 @@ impl Descriptor {
     /// The two words of this descriptor for a lap whose lap bit is `lap_bit` (R2).
     ///
     /// # Panics
-    /// If a field does not fit: offsets above [`OFFSET_MAX`], length above [`LENGTH_BYTES_MAX`].
+    /// If a field does not fit: offsets above [`OFFSET_MAX`], length above [`LENGTH_BYTES_MAX`], route
+    /// above [`ROUTE_MAX`].
     pub fn encode(&self, lap_bit: bool) -> [u64; 2] {
         assert!(self.source_offset <= OFFSET_MAX && self.destination_offset <= OFFSET_MAX);
-        assert!(u64::from(self.length) <= LENGTH_BYTES_MAX);
+        assert!(u64::from(self.length) <= LENGTH_BYTES_MAX && self.route <= ROUTE_MAX);
         let lap = if lap_bit { LAP_BIT } else { 0 };
         let mut words = [lap, lap | u64::from(self.route) << ROUTE_SHIFT];
         if self.length == 0 {
@@ -98,8 +97,8 @@ impl Descriptor {
 
     /// Reads two words whose lap bits were already accepted.
     pub fn decode(words: [u64; 2]) -> Result<Self, MalformedDescriptor> {
-        if words[0] & RESERVED_0 != 0 || words[1] & RESERVED_1 != 0 {
-            return Err(MalformedDescriptor::ReservedBits);
+        if words[0] & RESERVED != 0 {
+            return Err(MalformedDescriptor::ReservedBit);
         }
         let source_offset = words[0] & OFFSET_MAX;
         let length_field = words[0] >> LENGTH_SHIFT & LENGTH_MASK;
@@ -117,7 +116,7 @@ impl Descriptor {
             0
         };
         Ok(Self {
-            route: (words[1] >> ROUTE_SHIFT & ROUTE_MASK) as u16,
+            route: (words[1] >> ROUTE_SHIFT & ROUTE_MASK) as u32,
             source_offset,
             destination_offset,
             length,

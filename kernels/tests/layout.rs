@@ -47,7 +47,7 @@ macro_rules! values {
 }
 
 /// The single descriptor bits, taken from what the encoder does rather than from its constants.
-fn bit(route: u16, length: u32, arrival: bool, completion: bool) -> u64 {
+fn bit(route: u32, length: u32, arrival: bool, completion: bool) -> u64 {
     let source_offset = 0;
     let destination_offset = 0;
     Descriptor { route, source_offset, destination_offset, length, arrival, completion }

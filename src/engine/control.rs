@@ -6,6 +6,7 @@ use super::thread::Waker;
 use crate::error::{Error, Result};
 use crate::id::{LaneId, RouteId};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
+use ringdove_kernels::descriptor::ROUTE_MAX;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -77,10 +78,13 @@ impl AttachmentHandle {
     /// Adds a route. Descriptors may name it as soon as this returns.
     ///
     /// # Errors
-    /// [`Error::Argument`] if the route exists, its lane does not, or a region wraps around;
+    /// [`Error::Argument`] if the route exists or its number is too large, its lane does not exist, or a region wraps around;
     /// [`Error::EngineStopped`] if the engine is gone.
     pub fn add_route(&self, id: RouteId, route: Route) -> Result<()> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if id.0 > ROUTE_MAX {
+            return Err(Error::argument("route", format!("at most {ROUTE_MAX}"), id));
+        }
         for region in [route.source, route.destination] {
             if region.base.checked_add(region.length_bytes).is_none() {
                 let expected = "an end below 2^64";

@@ -11,7 +11,7 @@ use crate::transport::{SignalWrite, Transfer};
 use ringdove_kernels::descriptor::Descriptor;
 
 /// The most lanes of one attachment.
-pub const LANES_MAX: usize = 1 << 16;
+pub const LANES_MAX: usize = 1 << 20;
 
 /// Memory that a route may touch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,7 +64,7 @@ pub(super) struct RouteTable {
 
 impl RouteTable {
     pub(super) fn set_route(&mut self, id: RouteId, route: Option<Route>) {
-        let index = usize::from(id.0);
+        let index = id.0 as usize;
         if index >= self.routes.len() {
             self.routes.resize(index + 1, None);
         }
@@ -82,7 +82,7 @@ impl RouteTable {
     }
 
     pub(super) fn route(&self, id: RouteId) -> Option<&Route> {
-        self.routes.get(usize::from(id.0))?.as_ref()
+        self.routes.get(id.0 as usize)?.as_ref()
     }
 
     pub(super) fn lane(&self, id: LaneId) -> Option<&Lane> {

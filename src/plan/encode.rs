@@ -4,8 +4,8 @@ use super::packed::pack_of;
 use super::{LaneEnd, LaneKind, Modifiers, Op, Operand, Plan, Range, RankProgram};
 use ringdove_kernels::op::{self as wire, ADDRESS_NUMBER_SHIFT, OpCode, PLAN_MAGIC, Space, flags};
 
-/// The most bytes that one rank's encoded program may have.
-pub const ENCODED_BYTES_MAX: u64 = 64 << 20;
+/// The most bytes that one rank's encoded program may have: an exchange of 65,536 ranks has 71 MiB.
+pub const ENCODED_BYTES_MAX: u64 = 80 << 20;
 
 /// Finds the port of a lane end: its place in the communicator's port table.
 pub trait PortResolver {

@@ -16,7 +16,7 @@
 //! * `builder`: pieces that algorithms share (claim a slot, put it, wait, release it)
 //! * `piece`: messages that hold parts of several ranks; `part`: blocks with a piece for each rank
 //! * `all_pairs`, `all_reduce_doubling`, `all_reduce_halving`, `all_reduce_hierarchical`,
-//!   `all_reduce_ring`, `all_reduce_two_shot`, `alone`, `barrier`, `bruck`, `chain`, `exchange`,
+//!   `all_reduce_ring`, `all_reduce_two_shot`, `alone`, `barrier`, `bruck`, `chain`, `exchange`, `exchange_direct`,
 //!   `in_rank_order`, `ring`, `send_recv`, `star`, `tree`: one file for each algorithm
 //! * `selection`: which algorithm and which sizes, as one documented table
 //! * `verify`: the symbolic verifier
@@ -40,6 +40,7 @@ mod display;
 mod draft;
 mod encode;
 mod exchange;
+mod exchange_direct;
 #[cfg(test)]
 mod host;
 mod in_rank_order;
@@ -60,7 +61,7 @@ mod verify;
 pub use draft::{Draft, Pattern};
 pub use encode::{ENCODED_BYTES_MAX, EncodeError, PortResolver};
 pub use request::{Collective, CollectiveRequest, Delivery};
-pub(crate) use selection::ALL_PAIRS_RANKS_MAX;
+pub(crate) use selection::{ALL_PAIRS_RANKS_MAX, DIRECT_PAIRS_RANKS_MAX};
 pub use selection::{Algorithm, Choice, Limits, PlanError, select};
 pub(crate) use send_recv::check_overlap;
 pub use send_recv::{Direction, Group, PointToPoint, group, group_plan};
@@ -133,6 +134,7 @@ fn program(choice: &Choice, rank: u32) -> RankProgram {
         },
         Algorithm::Chain | Algorithm::ChainDirect => chain::program(choice, rank),
         Algorithm::Exchange => exchange::program(choice, rank),
+        Algorithm::ExchangeDirect => exchange_direct::program(choice, rank),
         Algorithm::Star => star::program(choice, rank),
         Algorithm::Dissemination => barrier::program(choice, rank),
         Algorithm::Doubling => all_reduce_doubling::program(choice, rank),

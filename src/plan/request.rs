@@ -83,12 +83,12 @@ impl Collective {
 
     /// True if there are plans that move data straight between registered buffers.
     pub const fn has_direct_plans(self) -> bool {
-        matches!(self, Self::AllReduce | Self::AllGather | Self::Broadcast { .. })
+        matches!(self, Self::AllReduce | Self::AllGather | Self::AllToAll | Self::Broadcast { .. })
     }
 
     /// True if these plans send from the input too, and not from the output alone.
     pub const fn sends_input(self) -> bool {
-        matches!(self, Self::AllReduce)
+        matches!(self, Self::AllReduce | Self::AllToAll)
     }
 
     /// True if inputs are combined, so that type and reduction matter.

@@ -89,6 +89,8 @@ const ONE_HOP_RANKS_MAX: u32 = 16;
 const EXCHANGE_PAIRS_MAX: u32 = BLOCK_PORTS_MAX as u32 / 4;
 /// Below this, the grant handshake of a direct plan costs more than the copies it saves.
 const DIRECT_BYTES_MIN: u64 = 64 << 10;
+/// The same for each part that goes to one peer.
+const DIRECT_PART_BYTES_MIN: u64 = 16 << 10;
 /// From this, for each rank, a ring between registered buffers beats few hops on one node. By the
 /// timing model, two ranks of `dgx-a100` are even at 220 KiB, four at 570 KiB, four of `pcie4` at
 /// 300 KiB, and eight of `ark` at 550 KiB.
@@ -101,6 +103,9 @@ const ALL_PAIRS_BYTES_PER_THREAD: u64 = 64;
 pub(crate) const LOW_LATENCY_SLOTS: u32 = 2;
 /// An LL message has to fit one put, with its flags, also where it fills its slot.
 const LOW_LATENCY_BYTES_MAX: u64 = 1 << 20;
+/// The most ranks between each two of which there is a direct lane, and not between neighbours
+/// alone: each takes a route for each pair of registered buffers.
+pub(crate) const DIRECT_PAIRS_RANKS_MAX: u32 = 64;
 /// One put of a direct plan: long enough to hide its doorbell, short enough to pipeline.
 const DIRECT_SLICE_BYTES_MAX: u64 = 1 << 20;
 /// One copy where there is nobody to talk to.
@@ -160,6 +165,8 @@ pub enum Algorithm {
     ChainDirect,
     /// Every rank sends every other rank what that one gets, through slots.
     Exchange,
+    /// The same of an all-to-all out of place, or an all-gather, between registered buffers.
+    ExchangeDirect,
     /// Between the root and every other rank, through slots.
     Star,
     /// Empty messages at distances that double.
@@ -217,9 +224,14 @@ impl Choice {
             (Algorithm::AllPairs, _) => return u64::from(self.slice_bytes),
             _ if self.is_in_whole_parts() => return self.request.bytes.max(1),
             // Blocks divide peers among them, and no data; or there is one block.
-            (Algorithm::Exchange | Algorithm::Star | Algorithm::Tree | Algorithm::Doubling, _) => {
-                u64::from(self.slices)
-            }
+            (
+                Algorithm::Exchange
+                | Algorithm::ExchangeDirect
+                | Algorithm::Star
+                | Algorithm::Tree
+                | Algorithm::Doubling,
+                _,
+            ) => u64::from(self.slices),
             (Algorithm::InRankOrder, Collective::AllReduce | Collective::Reduce { .. }) => {
                 u64::from(self.blocks) * u64::from(self.group_ranks) * u64::from(self.slices)
             }
@@ -281,7 +293,8 @@ impl Choice {
             }
             _ if on_ring => 1,
             (Algorithm::Exchange, Collective::ReduceScatter) => 1,
-            (Algorithm::Exchange, _) => {
+            (Algorithm::ExchangeDirect, Collective::AllGather) => 1,
+            (Algorithm::Exchange | Algorithm::ExchangeDirect, _) => {
                 let pairs = ranks / 2;
                 rows_blocks.max(pairs.div_ceil(EXCHANGE_PAIRS_MAX)).min(pairs)
             }
@@ -507,12 +520,14 @@ fn all_pairs(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Cho
 fn other(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Choice {
     let ranks = request.rank_count;
     let is_small = request.bytes <= ONE_HOP_BYTES_MAX && ranks <= ONE_HOP_RANKS_MAX;
-    // There are direct lanes between neighbours alone.
+    // Neighbours on a ring of all ranks have direct lanes for each block.
     let direct = request.registered && (per_node == ranks || per_node == 1);
+    let all_pairs = request.registered && goes_directly(request);
     let (algorithm, data) = match (request.collective, few_hops::other(request, limits)) {
         _ if ranks == 1 => (Algorithm::Copy, request.bytes),
         (_, Some(algorithm)) => (algorithm, request.bytes),
         (Collective::Barrier, _) => (Algorithm::Dissemination, 0),
+        (Collective::AllToAll, _) if all_pairs => (Algorithm::ExchangeDirect, request.bytes),
         (Collective::AllToAll, _) => (Algorithm::Exchange, request.bytes),
         (Collective::Gather { .. } | Collective::Scatter { .. }, _) => {
             (Algorithm::Star, request.bytes)
@@ -523,6 +538,7 @@ fn other(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Choice 
         (Collective::AllGather, _) if direct => {
             (Algorithm::RingDirect, request.bytes.saturating_mul(ranks.into()))
         }
+        (Collective::AllGather, _) if all_pairs => (Algorithm::ExchangeDirect, request.bytes),
         (Collective::AllGather | Collective::ReduceScatter, _) => {
             (Algorithm::RingStaged, request.bytes.saturating_mul(ranks.into()))
         }
@@ -534,10 +550,23 @@ fn other(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Choice 
     choice.set_blocks(limits);
     let slice_bytes_max = match algorithm {
         Algorithm::Copy => ALONE_SLICE_BYTES_MAX,
-        Algorithm::RingDirect | Algorithm::ChainDirect => DIRECT_SLICE_BYTES_MAX,
+        Algorithm::RingDirect | Algorithm::ChainDirect | Algorithm::ExchangeDirect => {
+            DIRECT_SLICE_BYTES_MAX
+        }
         _ => u64::from(choice.slots.bytes),
     };
     finish(choice, slice_bytes_max)
+}
+
+/// Does a request go from registered buffers straight to those of all peers?
+fn goes_directly(request: &CollectiveRequest) -> bool {
+    let ranks_max = match request.collective {
+        // Of one block, which has a port to and from each peer.
+        Collective::AllGather => BLOCK_PORTS_MAX as u32 / 2 + 1,
+        _ if request.in_place => return false,
+        _ => DIRECT_PAIRS_RANKS_MAX,
+    };
+    request.bytes >= DIRECT_PART_BYTES_MIN && request.rank_count <= ranks_max
 }
 
 /// Sets slices and rounds.

@@ -129,13 +129,13 @@ fn random(rng: &mut Rng) -> [u64; 2] {
 
 /// A descriptor that could be the next one, more or less.
 fn descriptor(rng: &mut Rng, rank: &RankMemory, lap: u64) -> [u64; 2] {
-    let routes = rank.communicator.port_count as u16;
+    let routes = rank.communicator.port_count;
     let length = rng.choice([0, 16, 4096, 5000, 1 << 22]).unwrap();
     let offset = |rng: &mut Rng| {
         if length == 0 { 0 } else { rng.choice([0, 16, 4096, 1 << 20, (1 << 40) - 1]).unwrap() }
     };
     let descriptor = Descriptor {
-        route: rng.u16(0..=routes),
+        route: rng.u32(0..=routes),
         source_offset: offset(rng),
         destination_offset: offset(rng),
         length,

@@ -107,7 +107,7 @@ impl TestRank {
 }
 
 /// A descriptor that moves `length` bytes and raises an arrival.
-pub fn put(route: u16, source_offset: u64, destination_offset: u64, length: u32) -> Descriptor {
+pub fn put(route: u32, source_offset: u64, destination_offset: u64, length: u32) -> Descriptor {
     Descriptor {
         route,
         source_offset,
@@ -119,7 +119,7 @@ pub fn put(route: u16, source_offset: u64, destination_offset: u64, length: u32)
 }
 
 /// A descriptor that only raises an arrival.
-pub fn credit(route: u16) -> Descriptor {
+pub fn credit(route: u32) -> Descriptor {
     put(route, 0, 0, 0)
 }
 

@@ -47,18 +47,18 @@ fn blocks_share_a_small_ring() {
         steps += 1;
         for _ in 0..steps % 4 {
             if let Some(descriptor) = rank.poll() {
-                seen[usize::from(descriptor.route) - 40].push(descriptor);
+                seen[descriptor.route as usize - 40].push(descriptor);
             }
         }
     });
     while let Some(descriptor) = rank.poll() {
-        seen[usize::from(descriptor.route) - 40].push(descriptor);
+        seen[descriptor.route as usize - 40].push(descriptor);
     }
     assert_eq!(rank.record().state, 0, "{:?}", rank.record());
     for (block, found) in seen.iter().enumerate() {
         let expected: Vec<Descriptor> = (0..u64::from(ROUNDS))
             .map(|round| Descriptor {
-                route: 40 + block as u16,
+                route: 40 + block as u32,
                 source_offset: 0x100 + 16 * round,
                 destination_offset: 0x2_0000 + 16 * round,
                 length: 16,

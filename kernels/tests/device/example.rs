@@ -66,7 +66,7 @@ fn serve(from: &mut Rank, to: &Rank) {
         }
         assert!(descriptor.arrival);
         // Data raises the receiver's arrival signal, a credit the sender's credit signal.
-        let port = if u32::from(descriptor.route) == DATA { 1 } else { 0 };
+        let port = if descriptor.route == DATA { 1 } else { 0 };
         to.arena.raise(to.ports()[port].signal);
     }
 }

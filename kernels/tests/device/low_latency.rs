@@ -81,7 +81,7 @@ fn pack_writes_each_word_with_its_flag_and_the_put_moves_all_of_them() {
             let offset = position % 2 * u64::from(SLOT_BYTES);
             for (descriptor, port) in rung.iter().zip(&ports) {
                 assert_eq!(u64::from(descriptor.length), slot_bytes);
-                assert_eq!(u32::from(descriptor.route), port.route);
+                assert_eq!(descriptor.route, port.route);
                 assert!(!descriptor.arrival && !descriptor.completion);
                 assert_eq!(rank.communicator.staging + descriptor.source_offset, packed);
                 assert_eq!(descriptor.destination_offset, offset);

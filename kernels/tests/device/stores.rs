@@ -53,7 +53,7 @@ fn send(stored: &[usize], position: u64, length: u32, misalignment: usize) {
             assert_eq!(seen[bytes..], behind, "{what}, peer {number}");
         }
     }
-    let routes: Vec<usize> = rung.iter().map(|it| it.route.into()).collect();
+    let routes: Vec<usize> = rung.iter().map(|it| it.route as usize).collect();
     let by_engine: Vec<usize> = (0..2).filter(|number| !stored.contains(number)).collect();
     assert_eq!(routes, by_engine, "{what}");
     let seen = rank.arena.get(own, bytes);

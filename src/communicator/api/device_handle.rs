@@ -44,7 +44,7 @@ impl Communicator {
     ///
     /// Windows stay registered until the last kernel that uses them has ended. They take routes:
     /// for each pair of windows, [`Settings::user_lanes`](crate::Settings::user_lanes) for each
-    /// peer, of 65,536 in all.
+    /// peer, of 1,048,576 in all.
     ///
     /// # Errors
     /// [`Error::Argument`](crate::Error::Argument) without user lanes; for windows where ranks do

@@ -3,7 +3,9 @@
 
 use crate::error::{Error, Result};
 use crate::id::EngineKind;
-use crate::plan::{ALL_PAIRS_RANKS_MAX, GRANULE_BYTES, Limits, Side, SlotShape};
+use crate::plan::{
+    ALL_PAIRS_RANKS_MAX, DIRECT_PAIRS_RANKS_MAX, GRANULE_BYTES, Limits, Side, SlotShape,
+};
 use crate::settings::{Settings, Stores};
 use ringdove_kernels::descriptor::ROUTE_MAX;
 use std::ops::Range;
@@ -71,13 +73,15 @@ impl Nodes {
 
 impl Geometry {
     /// The most ranks of a communicator. Each pair takes two routes of each rank, or four through
-    /// host memory, and a descriptor names one of 65,536; registered buffers need some, too.
-    pub const RANKS_MAX: u32 = 16_000;
+    /// host memory, and a descriptor names one of 1,048,576; users' lanes and registered buffers
+    /// need some, too.
+    pub const RANKS_MAX: u32 = 1 << 16;
 
     /// Slots between ranks that are no neighbours do not shrink below this: a transfer of so few
     /// bytes costs as much as one of none.
     const PAIR_SLOT_BYTES_MIN: u32 = 512;
-    /// What all of them take at most, where no setting says it: those of 64 ranks are not shrunk.
+    /// What all of them take at most, where no setting says it and they need no more: those of 64
+    /// ranks are not shrunk.
     const PAIRS_BYTES_USUAL: u64 = 64 << 20;
 
     /// The geometry that `settings` ask for. Slots between ranks that are no neighbours are as
@@ -98,7 +102,7 @@ impl Geometry {
                 value: settings.user_lanes.to_string(),
                 expected: format!(
                     "at most {lanes_max} between each two of {rank_count} ranks: a descriptor \
-                     names one of 65,536 routes"
+                     names one of 1,048,576 routes"
                 ),
             });
         }
@@ -113,19 +117,21 @@ impl Geometry {
             + u64::from(rank_count - 1) * stored;
         let of_users = 2 * u64::from(settings.user_lanes) * (u64::from(rank_count) - 1);
         let slots = (lanes + of_users) * u64::from(settings.slot_count);
-        let all = settings.staging_bytes.unwrap_or(near + Self::PAIRS_BYTES_USUAL);
+        let least = slots * u64::from(Self::PAIR_SLOT_BYTES_MIN);
+        let usual = near + Self::PAIRS_BYTES_USUAL.max(least);
+        let all = settings.staging_bytes.unwrap_or(usual);
         let bytes_max = Limits::pair_slot_bytes_max(settings.slot_bytes);
         let fits = all.saturating_sub(near).checked_div(slots).unwrap_or(u64::MAX);
         let bytes = fits.min(bytes_max.into()) as u32;
         geometry.pair_slot_bytes = bytes - bytes % GRANULE_BYTES as u32;
         if near > all || bytes < Self::PAIR_SLOT_BYTES_MIN {
-            let least = near + slots * u64::from(Self::PAIR_SLOT_BYTES_MIN);
             return Err(Error::Setting {
                 name: "RINGDOVE_STAGING_BYTES".into(),
                 value: settings.staging_bytes.map_or("".into(), |bytes| bytes.to_string()),
                 expected: format!(
-                    "at least {least} for {rank_count} ranks, or less of RINGDOVE_BLOCKS, \
-                     RINGDOVE_SLOTS and RINGDOVE_SLOT_BYTES"
+                    "at least {} for {rank_count} ranks, or less of RINGDOVE_BLOCKS, \
+                     RINGDOVE_SLOTS and RINGDOVE_SLOT_BYTES",
+                    near + least
                 ),
             });
         }
@@ -238,9 +244,15 @@ impl Geometry {
         let direct = Sizes { ports: 1, staging: 0, direct: u32::from(side == Side::Send) };
         let others = match between_neighbours {
             true => slots.and(direct).times(self.blocks),
+            false if self.pairs_are_direct() => slots.and(direct),
             false => slots,
         };
         low_latency.and(others).and(self.store_lanes(side, self.store_lane_count()))
+    }
+
+    /// Is there a direct lane between each two ranks? Between neighbours there are more.
+    pub(super) fn pairs_are_direct(&self) -> bool {
+        self.rank_count <= DIRECT_PAIRS_RANKS_MAX
     }
 
     /// What one end of so many lanes of stores takes, LL lanes apart: slots at the receiver alone.
@@ -339,7 +351,8 @@ mod tests {
             let settings = Settings { user_lanes, ..Settings::default() };
             Geometry::new(ranks, Nodes::One, &settings)
         };
-        for (ranks, most) in [(8, 64), (100, 64), (129, 63), (1000, 8), (Geometry::RANKS_MAX, 0)] {
+        let largest = Geometry::RANKS_MAX;
+        for (ranks, most) in [(8, 64), (2000, 64), (2049, 63), (16_000, 8), (largest, 2)] {
             new(ranks, most).unwrap();
             if most < 64 {
                 let text = new(ranks, most + 1).unwrap_err().to_string();

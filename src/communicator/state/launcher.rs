@@ -44,7 +44,7 @@ impl Launcher {
         let tracking = keeping_errors(&state.context, || state.context.new_stream());
         Ok(Self {
             executor: Executor::load(&state.context, cubins, remedies.eager_load)?,
-            plans: PlanMemory::new(&state.context)?,
+            plans: PlanMemory::new(&state.context, layout.rank_count())?,
             routes: Routes::new(state.memory.static_routes(), layout.direct_lanes()),
             launches: 0,
             collectives: 0,

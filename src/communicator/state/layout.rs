@@ -230,7 +230,7 @@ impl Layout {
 
     /// What stands before a lane among those from one rank to another, and its slots; None where
     /// there is no such lane. The LL lane is the first; then comes, for each index, a lane with
-    /// slots, and between neighbours a direct one; then lanes of stores, then user lanes.
+    /// slots, and between neighbours, or all ranks where they are few, a direct one; then lanes of stores, then user lanes.
     fn among_lanes(&self, end: &LaneEnd) -> Option<(Sizes, SlotShape)> {
         let (geometry, LaneEnd { lane, side }) = (&self.geometry, *end);
         let between_neighbours = geometry.are_neighbours(lane.from, lane.to);
@@ -249,7 +249,9 @@ impl Layout {
         match lane.kind {
             LaneKind::LowLatency => Some((Sizes::default(), low_latency.filter(|_| index == 0)?)),
             LaneKind::Slots if index < count => Some((before, slots)),
-            LaneKind::Direct if index < count && between_neighbours => {
+            LaneKind::Direct
+                if index < count && (between_neighbours || geometry.pairs_are_direct()) =>
+            {
                 let its_slots = Sizes { ports: 1, staging: bytes(slots), direct: 0 };
                 Some((before.and(its_slots), SlotShape { bytes: 0, ..slots }))
             }

@@ -168,7 +168,7 @@ fn a_port_of_the_largest_world_is_found_at_once() {
 /// If this fails, some rank of a large communicator has more routes than descriptors can name.
 #[test]
 fn descriptors_name_all_routes_of_the_largest_communicator() {
-    let settings = Settings { staging_bytes: Some(1 << 32), blocks_max: 16, ..Settings::default() };
+    let settings = Settings { blocks_max: 16, ..Settings::default() };
     for nodes in [Nodes::One, Nodes::Even { ranks: 8 }, Nodes::Uneven] {
         let geometry = Geometry::new(Geometry::RANKS_MAX, nodes, &settings).unwrap();
         // Those through host memory follow all others.

@@ -11,7 +11,7 @@ use super::halves::{Halves, Uploaded};
 use super::kept::Kept;
 use super::sync::lock;
 use crate::error::{Error, Result};
-use crate::plan::{CollectiveRequest, PointToPoint, Verified};
+use crate::plan::{CollectiveRequest, ENCODED_BYTES_MAX, PointToPoint, Verified};
 use cudarc::driver::{CudaContext, CudaStream};
 use lru::LruCache;
 use std::collections::HashMap;
@@ -22,8 +22,17 @@ use std::sync::{Arc, Mutex};
 /// this builds some of them again, which costs milliseconds.
 const VERIFIED_MAX: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 
-/// Device memory for encoded plans, and as much pinned memory. A plan takes a few KiB.
-const PLAN_MEMORY_BYTES: usize = 4 << 20;
+/// Device memory for encoded plans, and as much pinned memory. Half of it holds the largest plan.
+fn plan_memory_bytes(rank_count: u32) -> usize {
+    2 * (rank_count as usize * PLAN_BYTES_OF_RANK).clamp(PLAN_BYTES_MIN, ENCODED_BYTES_MAX as usize)
+}
+
+/// What the longest plan, a ring of nodes with four blocks, takes for each rank of the communicator.
+/// Where that would be too much, no such plan is chosen.
+const PLAN_BYTES_OF_RANK: usize = 8 << 10;
+
+/// The least for a plan, so that many small ones are kept.
+const PLAN_BYTES_MIN: usize = 2 << 20;
 
 /// The same for tables of addresses: half of it holds that of the largest plan.
 const TABLE_MEMORY_BYTES: usize = 256 << 10;
@@ -125,10 +134,10 @@ struct Entry {
 }
 
 impl PlanMemory {
-    /// Room for plans in `context`.
-    pub fn new(context: &Arc<CudaContext>) -> Result<Self> {
+    /// Room, in `context`, for plans of so many ranks.
+    pub fn new(context: &Arc<CudaContext>, rank_count: u32) -> Result<Self> {
         Ok(Self {
-            plans: Halves::new(context, PLAN_MEMORY_BYTES)?,
+            plans: Halves::new(context, plan_memory_bytes(rank_count))?,
             tables: Halves::new(context, TABLE_MEMORY_BYTES)?,
             collectives: HashMap::new(),
             groups: HashMap::new(),

@@ -49,7 +49,7 @@ fn descriptor_fault(code: ErrorCode, record: &ErrorRecord) -> Option<DescriptorF
     let lane = LaneId(u32::try_from(record.lane).unwrap_or(u32::MAX));
     Some(match code {
         ErrorCode::Malformed => DescriptorFault::Malformed(match record.detail {
-            1 => MalformedDescriptor::ReservedBits,
+            1 => MalformedDescriptor::ReservedBit,
             2 => MalformedDescriptor::DatalessWithRange,
             3 => MalformedDescriptor::Empty,
             _ => return None,

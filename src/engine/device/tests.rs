@@ -200,7 +200,7 @@ fn every_code_becomes_an_error_that_says_where() {
         record::error(Rank(1), "0000:05:00.0", 0, &record)
     };
     for (code, detail, reason) in [
-        (ErrorCode::Malformed, 1, DescriptorFault::Malformed(MalformedDescriptor::ReservedBits)),
+        (ErrorCode::Malformed, 1, DescriptorFault::Malformed(MalformedDescriptor::ReservedBit)),
         (ErrorCode::Malformed, 3, DescriptorFault::Malformed(MalformedDescriptor::Empty)),
         (ErrorCode::UnknownRoute, 0, DescriptorFault::UnknownRoute),
         (ErrorCode::SourceRange, 0, DescriptorFault::SourceRange(4096)),

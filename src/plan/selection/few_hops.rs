@@ -32,6 +32,9 @@ const DOUBLING_BYTES_MAX: u64 = 128 << 10;
 const DOUBLING_BYTES_MAX_ALONE: u64 = 256 << 10;
 /// Up to this, two-shot wins everywhere: see above. Its ranks have a port for each other one.
 const TWO_SHOT_BYTES_MAX: u64 = 512 << 10;
+/// Above this, a ring's plan would have more than [`ENCODED_BYTES_MAX`](crate::plan::ENCODED_BYTES_MAX)
+/// bytes for each rank.
+const RING_RANKS_MAX: u32 = 8192;
 /// Up to this, of one part, Bruck's all-to-all wins. Of `n` ranks, it moves `log2(n) / 2` times
 /// as much as an exchange and copies it twice, and saves about two descriptors for each rank: the
 /// message and its credit, which take ARK's engine 2.5 µs each (the same figure, small messages).
@@ -96,6 +99,7 @@ pub(super) fn all_reduce(request: &CollectiveRequest, limits: &Limits) -> Option
         && slot_bytes >= GRANULE_BYTES * u64::from(ranks / 2)
         && rounds * 2 * levels <= around;
     match bytes {
+        _ if ranks > RING_RANKS_MAX => Some(Algorithm::Doubling),
         _ if doubling && bytes <= DOUBLING_BYTES_MAX => Some(Algorithm::Doubling),
         _ if two_shot => Some(Algorithm::TwoShot),
         _ if halving => Some(Algorithm::Halving),

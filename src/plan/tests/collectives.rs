@@ -41,6 +41,8 @@ fn all_ways(root: u32) -> Vec<(Collective, Algorithm)> {
 pub(in crate::plan) fn direct_ways(root: u32) -> Vec<(Collective, Algorithm)> {
     vec![
         (Collective::AllGather, Algorithm::RingDirect),
+        (Collective::AllGather, Algorithm::ExchangeDirect),
+        (Collective::AllToAll, Algorithm::ExchangeDirect),
         (Collective::Broadcast { root }, Algorithm::ChainDirect),
     ]
 }
@@ -55,6 +57,9 @@ pub(in crate::plan) fn low_latency_ways(root: u32) -> Vec<(Collective, Algorithm
 pub(in crate::plan) fn is_possible(request: &CollectiveRequest, algorithm: Algorithm) -> bool {
     match algorithm {
         Algorithm::Halving => request.rank_count.is_power_of_two(),
+        Algorithm::ExchangeDirect => {
+            request.collective == Collective::AllGather || !request.in_place
+        }
         Algorithm::AllPairs => !request.scales() || request.collective == Collective::AllReduce,
         _ => true,
     }

@@ -46,3 +46,25 @@ fn plans_of_few_hops_are_proved_for_hundreds_of_ranks() {
         }
     }
 }
+
+/// If this fails, a rank of the largest communicator has no plan that its executor runs, or none in
+/// time.
+#[test]
+fn ranks_of_large_worlds_have_plans() {
+    // Slots of pairs are small where there are many.
+    let limits = Limits { ranks_per_node: 8, pair_slot_bytes: 512, ..limits(4, 128 << 10, 4) };
+    for rank_count in [1 << 10, 1 << 13, 1 << 16] {
+        for collective in Collective::all(77) {
+            for bytes in [12, 64 << 10, 1 << 20, 1 << 30] {
+                let bytes = if collective == Collective::Barrier { 0 } else { bytes };
+                let request = CollectiveRequest { collective, ..request(rank_count, bytes) };
+                // All parts together may be too large.
+                let Ok(choice) = select(&request, &limits) else { continue };
+                let rank = rank_count / 2 + 3;
+                let own = own_part(&choice, rank).unwrap_or_else(|e| panic!("{choice:?}: {e}"));
+                let encoded = own.encode(rank, &|_| Some(0)).unwrap().len();
+                assert!(encoded <= rank_count as usize * (8 << 10), "{encoded}: {choice:?}");
+            }
+        }
+    }
+}

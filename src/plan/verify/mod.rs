@@ -128,6 +128,7 @@ pub fn verify(plan: Plan, promise: &Promise) -> Result<Verified, VerifyError> {
         return Err(VerifyError::new(Site::Plan, reason));
     }
     let Verified { plan, lanes } = check_ops(plan)?;
+    structure::check_length(&plan)?;
     let (mut world, mut blocks) = set_up(&plan, promise, &lanes);
     run(&mut world, &mut blocks)?;
     check_lanes(&world, &blocks)?;

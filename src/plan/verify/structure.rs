@@ -4,7 +4,8 @@ use super::super::display::Named;
 use super::super::encode::{ENCODED_BYTES_MAX, encoded_bytes};
 use super::super::packed::pack_of;
 use super::super::{
-    BlockProgram, GRANULE_BYTES, LaneEnd, LaneKind, Op, Operand, Plan, Range, Side, SlotShape,
+    BlockProgram, GRANULE_BYTES, LaneEnd, LaneKind, Op, Operand, Plan, Range, Segment, Side,
+    SlotShape,
 };
 use super::error::{Reason, Site, VerifyError};
 use super::world::{Move, Raises};
@@ -33,7 +34,6 @@ pub(super) fn check(plan: &Plan) -> Result<(), VerifyError> {
         return Err(shape("slots", "a power of two", u64::from(count)));
     }
     one_kind_of_slots(plan)?;
-    let mut unrolled = 0u64;
     for (rank, program) in (0..).zip(&plan.ranks) {
         let blocks = program.blocks.len() as u64;
         if blocks == 0 || blocks > 1 << 16 {
@@ -41,19 +41,26 @@ pub(super) fn check(plan: &Plan) -> Result<(), VerifyError> {
         }
         let encoded = encoded_bytes(program);
         if encoded > ENCODED_BYTES_MAX {
-            return Err(shape("encoded bytes of a rank", "at most 64 MiB", encoded));
+            return Err(shape("encoded bytes of a rank", "at most 80 MiB", encoded));
         }
         let mut users = HashMap::new();
         for (number, block) in (0..).zip(&program.blocks) {
             ports(plan, rank, number, block, &mut users)?;
-            for segment in &block.segments {
-                unrolled += segment.ops.len() as u64 * u64::from(segment.rounds);
-            }
             Operands { plan, rank, number, block }.check()?;
         }
     }
+    Ok(())
+}
+
+/// Refuses a plan that is too long to be unrolled.
+pub(super) fn check_length(plan: &Plan) -> Result<(), VerifyError> {
+    let blocks = plan.ranks.iter().flat_map(|program| &program.blocks);
+    let ops = |segment: &Segment| segment.ops.len() as u64 * u64::from(segment.rounds);
+    let unrolled: u64 = blocks.flat_map(|block| &block.segments).map(ops).sum();
     if unrolled > UNROLLED_OPS_MAX {
-        return Err(shape("ops in all rounds", "at most 2^26", unrolled));
+        let (what, expected) = ("ops in all rounds", "at most 2^26");
+        let reason = Reason::Shape { what, expected, seen: unrolled };
+        return Err(VerifyError::new(Site::Plan, reason));
     }
     Ok(())
 }

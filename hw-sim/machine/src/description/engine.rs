@@ -168,8 +168,8 @@ impl Check<'_> {
             lanes: limit("lanes", &entry.lanes, table.clone(), usual.lanes)?,
             signals: limit("signals", &entry.signals, table.clone(), usual.signals)?,
             windows: limit("windows", &entry.windows, table, usual.windows)?,
-            // A descriptor has 16 bits for its route.
-            routes: limit("routes", &entry.routes, 1..=1 << 16, usual.routes)?,
+            // A descriptor has 20 bits for its route.
+            routes: limit("routes", &entry.routes, 1..=1 << 20, usual.routes)?,
             // BAR.md: at least 64.
             lane_depth: limit(
                 "requests of a lane",

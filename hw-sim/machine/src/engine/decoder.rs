@@ -99,7 +99,7 @@ fn check(
         Ok(asked) => asked,
         Err(why) => {
             let detail = match why {
-                MalformedDescriptor::ReservedBits => 1,
+                MalformedDescriptor::ReservedBit => 1,
                 MalformedDescriptor::DatalessWithRange => 2,
                 MalformedDescriptor::Empty => 3,
             };

@@ -72,7 +72,7 @@ fn enter_port(channel: &Channel, state: &RankState, port: &PortDescription) -> R
         false => (0, 0),
     };
     channel.enter_route(
-        RouteId(port.number as u16),
+        RouteId(port.number),
         bar::Route {
             lane: port.number.into(),
             source_base,

@@ -52,7 +52,7 @@ impl RankEngine {
     /// # Errors
     /// [`Error::HostWaitExpired`](crate::Error::HostWaitExpired) after `limit`.
     pub fn remove_routes(&self, routes: &[u32], limit: Duration) -> Result<()> {
-        let mut routes = routes.iter().map(|&route| RouteId(route as u16));
+        let mut routes = routes.iter().map(|&route| RouteId(route));
         match self {
             Self::Proxy { attached, .. } => {
                 routes.try_for_each(|route| attached.handle().remove_route(route))?;
@@ -81,7 +81,7 @@ impl RankEngine {
             if place.end.side != Side::Send || !lane.kind.moves_buffers() {
                 continue;
             }
-            let route = RouteId((first + place.route_index) as u16);
+            let route = RouteId(first + place.route_index);
             match self {
                 Self::Proxy { attached, .. } => {
                     let base = destination.addresses[lane.to as usize];

@@ -90,7 +90,7 @@ pub(super) fn attach(
         let Some(RouteDescription { carries_data, bytes, .. }) = port.route else { continue };
         let add_route = |number, source, base| {
             let destination = RegionDescriptor { base, length_bytes: bytes };
-            attached.handle().add_route(RouteId(number as u16), Route { lane, source, destination })
+            attached.handle().add_route(RouteId(number), Route { lane, source, destination })
         };
         if !carries_data {
             let none = RegionDescriptor::default();

@@ -278,7 +278,7 @@ impl Host {
 }
 
 /// A descriptor of a route whose data goes to the offset that it comes from.
-pub fn put(route: u16, offset: u64, length: u32) -> Descriptor {
+pub fn put(route: u32, offset: u64, length: u32) -> Descriptor {
     let (source_offset, destination_offset) = (offset, offset);
     let (arrival, completion) = (true, true);
     Descriptor { route, source_offset, destination_offset, length, arrival, completion }

@@ -111,7 +111,7 @@ impl Oracle {
             window[(place / 8 + target + word) as usize] = source_word(sender, source + word);
         }
         host.ring(&Descriptor {
-            route: lane as u16,
+            route: lane as u32,
             source_offset: 8 * source,
             destination_offset: 8 * target,
             length: 8 * words as u32,
