@@ -72,8 +72,8 @@ impl Descriptor {
     /// The two words of this descriptor for a lap whose lap bit is `lap_bit` (R2).
     ///
     /// # Panics
-    /// If a field does not fit: offsets above [`OFFSET_MAX`], length above [`LENGTH_BYTES_MAX`], route
-    /// above [`ROUTE_MAX`].
+    /// If a field does not fit: offsets above [`OFFSET_MAX`], length above [`LENGTH_BYTES_MAX`],
+    /// route above [`ROUTE_MAX`].
     pub fn encode(&self, lap_bit: bool) -> [u64; 2] {
         assert!(self.source_offset <= OFFSET_MAX && self.destination_offset <= OFFSET_MAX);
         assert!(u64::from(self.length) <= LENGTH_BYTES_MAX && self.route <= ROUTE_MAX);

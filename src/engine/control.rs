@@ -78,8 +78,8 @@ impl AttachmentHandle {
     /// Adds a route. Descriptors may name it as soon as this returns.
     ///
     /// # Errors
-    /// [`Error::Argument`] if the route exists or its number is too large, its lane does not exist, or a region wraps around;
-    /// [`Error::EngineStopped`] if the engine is gone.
+    /// [`Error::Argument`] if the route exists or its number is too large, its lane does not exist,
+    /// or a region wraps around; [`Error::EngineStopped`] if the engine is gone.
     pub fn add_route(&self, id: RouteId, route: Route) -> Result<()> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if id.0 > ROUTE_MAX {

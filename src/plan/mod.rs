@@ -16,8 +16,9 @@
 //! * `builder`: pieces that algorithms share (claim a slot, put it, wait, release it)
 //! * `piece`: messages that hold parts of several ranks; `part`: blocks with a piece for each rank
 //! * `all_pairs`, `all_reduce_doubling`, `all_reduce_halving`, `all_reduce_hierarchical`,
-//!   `all_reduce_ring`, `all_reduce_two_shot`, `alone`, `barrier`, `bruck`, `chain`, `exchange`, `exchange_direct`,
-//!   `in_rank_order`, `ring`, `send_recv`, `star`, `tree`: one file for each algorithm
+//!   `all_reduce_ring`, `all_reduce_two_shot`, `alone`, `barrier`, `bruck`, `chain`, `exchange`,
+//!   `exchange_direct`, `in_rank_order`, `ring`, `send_recv`, `star`, `tree`: one file for each
+//!   algorithm
 //! * `selection`: which algorithm and which sizes, as one documented table
 //! * `verify`: the symbolic verifier
 //! * `encode`: typed ops to the bytes of [`ringdove_kernels::op`]

@@ -51,11 +51,14 @@
 //! sizes below, come from reasoning (a message wants the fewest hops and barriers when it is small,
 //! and at least two slices in flight when it is large), not from a measurement on hardware.
 
+mod direct;
 mod few_hops;
 mod low_latency;
 mod reproducible;
 mod stores;
 
+pub(crate) use direct::DIRECT_PAIRS_RANKS_MAX;
+use direct::goes_directly;
 pub(crate) use low_latency::ALL_PAIRS_RANKS_MAX;
 use low_latency::goes_all_pairs;
 use stores::goes_by_stores;
@@ -89,8 +92,6 @@ const ONE_HOP_RANKS_MAX: u32 = 16;
 const EXCHANGE_PAIRS_MAX: u32 = BLOCK_PORTS_MAX as u32 / 4;
 /// Below this, the grant handshake of a direct plan costs more than the copies it saves.
 const DIRECT_BYTES_MIN: u64 = 64 << 10;
-/// The same for each part that goes to one peer.
-const DIRECT_PART_BYTES_MIN: u64 = 16 << 10;
 /// From this, for each rank, a ring between registered buffers beats few hops on one node. By the
 /// timing model, two ranks of `dgx-a100` are even at 220 KiB, four at 570 KiB, four of `pcie4` at
 /// 300 KiB, and eight of `ark` at 550 KiB.
@@ -103,9 +104,6 @@ const ALL_PAIRS_BYTES_PER_THREAD: u64 = 64;
 pub(crate) const LOW_LATENCY_SLOTS: u32 = 2;
 /// An LL message has to fit one put, with its flags, also where it fills its slot.
 const LOW_LATENCY_BYTES_MAX: u64 = 1 << 20;
-/// The most ranks between each two of which there is a direct lane, and not between neighbours
-/// alone: each takes a route for each pair of registered buffers.
-pub(crate) const DIRECT_PAIRS_RANKS_MAX: u32 = 64;
 /// One put of a direct plan: long enough to hide its doorbell, short enough to pipeline.
 const DIRECT_SLICE_BYTES_MAX: u64 = 1 << 20;
 /// One copy where there is nobody to talk to.
@@ -556,17 +554,6 @@ fn other(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Choice 
         _ => u64::from(choice.slots.bytes),
     };
     finish(choice, slice_bytes_max)
-}
-
-/// Does a request go from registered buffers straight to those of all peers?
-fn goes_directly(request: &CollectiveRequest) -> bool {
-    let ranks_max = match request.collective {
-        // Of one block, which has a port to and from each peer.
-        Collective::AllGather => BLOCK_PORTS_MAX as u32 / 2 + 1,
-        _ if request.in_place => return false,
-        _ => DIRECT_PAIRS_RANKS_MAX,
-    };
-    request.bytes >= DIRECT_PART_BYTES_MIN && request.rank_count <= ranks_max
 }
 
 /// Sets slices and rounds.

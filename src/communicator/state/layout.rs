@@ -230,7 +230,8 @@ impl Layout {
 
     /// What stands before a lane among those from one rank to another, and its slots; None where
     /// there is no such lane. The LL lane is the first; then comes, for each index, a lane with
-    /// slots, and between neighbours, or all ranks where they are few, a direct one; then lanes of stores, then user lanes.
+    /// slots, and between neighbours, or all ranks where they are few, a direct one; then lanes of
+    /// stores, then user lanes.
     fn among_lanes(&self, end: &LaneEnd) -> Option<(Sizes, SlotShape)> {
         let (geometry, LaneEnd { lane, side }) = (&self.geometry, *end);
         let between_neighbours = geometry.are_neighbours(lane.from, lane.to);

@@ -25,7 +25,7 @@ fn geometry(rank_count: u32, nodes: Nodes, low_latency_bytes: u32) -> Geometry {
 /// Worlds of all kinds.
 fn geometries() -> impl Iterator<Item = Geometry> {
     let spreads = (1..=9).flat_map(|ranks| [(ranks, Nodes::One), (ranks, Nodes::Uneven)]);
-    let even = [(2, 1), (4, 2), (6, 2), (6, 3), (12, 4), (5, 1), (9, 3)]
+    let even = [(2, 1), (4, 2), (6, 2), (6, 3), (12, 4), (5, 1), (9, 3), (66, 6)]
         .map(|(ranks, each)| (ranks, Nodes::Even { ranks: each }));
     let all = spreads.chain(even);
     let all = all.flat_map(|(ranks, nodes)| [0, 4096].map(|bytes| geometry(ranks, nodes, bytes)));
@@ -60,6 +60,8 @@ fn wanted(geometry: &Geometry) -> Vec<Lane> {
         if next {
             lanes.extend((1..blocks).map(|index| lane(index, LaneKind::Slots)));
             lanes.extend((0..blocks).map(|index| lane(index, LaneKind::Direct)));
+        } else if ranks <= 64 {
+            lanes.push(lane(0, LaneKind::Direct));
         }
     }
     lanes
@@ -121,7 +123,7 @@ fn lanes_that_do_not_exist_have_no_port() {
     for (from, to, index, kind, side) in [
         (2, 3, 3, slots, Side::Send),
         (2, 4, 1, slots, Side::Send),
-        (2, 4, 0, direct, Side::Send),
+        (2, 4, 1, direct, Side::Send),
         (2, 3, 0, LaneKind::LowLatency, Side::Send),
         (2, 2, 0, slots, Side::Send),
         (2, 6, 0, slots, Side::Send),

@@ -27,8 +27,8 @@ fn plan_memory_bytes(rank_count: u32) -> usize {
     2 * (rank_count as usize * PLAN_BYTES_OF_RANK).clamp(PLAN_BYTES_MIN, ENCODED_BYTES_MAX as usize)
 }
 
-/// What the longest plan, a ring of nodes with four blocks, takes for each rank of the communicator.
-/// Where that would be too much, no such plan is chosen.
+/// What the longest plan, a ring of nodes with four blocks, takes for each rank of the
+/// communicator. Where that would be too much, no such plan is chosen.
 const PLAN_BYTES_OF_RANK: usize = 8 << 10;
 
 /// The least for a plan, so that many small ones are kept.
