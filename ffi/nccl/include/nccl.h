@@ -10,6 +10,11 @@
 #if __has_include(<cuda_runtime.h>)
 #include <cuda_runtime.h>
 #define RINGDOVE_NCCL_HAS_CUDART 1
+/* NCCL's header brings the 16-bit floats, and programs rely on it. */
+#if __has_include(<cuda_fp16.h>) && __has_include(<cuda_bf16.h>)
+#include <cuda_fp16.h>
+#include <cuda_bf16.h>
+#endif
 #endif
 #endif
 #ifndef RINGDOVE_NCCL_HAS_CUDART

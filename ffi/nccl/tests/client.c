@@ -192,6 +192,14 @@ static void groups(void) {
     OK(ncclGroupEnd());
     COMPARE("send and receive", COUNT, w_left);
 
+    /* In place: nobody knows which data comes, and the calls behind it are not disturbed. */
+    OK(ncclGroupStart());
+    for (int r = 0; r < RANKS; r++) {
+        OK(ncclSend(receives[r], COUNT, ncclFloat, (r + 1) % RANKS, comms[r], streams[r]));
+        OK(ncclRecv(receives[r], COUNT, ncclFloat, (r + RANKS - 1) % RANKS, comms[r], streams[r]));
+    }
+    OK(ncclGroupEnd());
+
     /* Two collectives and a ring in one group. */
     fill();
     OK(ncclGroupStart());
