@@ -35,3 +35,15 @@ fn ranks_are_processes_too() {
         assert_eq!(seen.matches(": right").count(), 4, "{machine}: {seen}");
     }
 }
+
+/// If this fails, a program that leaves communicators to the end of the process crashes there, or
+/// one that resets a device crashes at its next call.
+#[test]
+fn communicators_survive_a_reset_of_their_devices() {
+    let installed = build::Installed::new();
+    let program = installed.compile("reset");
+    for arguments in [&["leave"][..], &[]] {
+        let output = installed.run(&["--machine", "pcie4"], &program, arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", build::text(&output));
+    }
+}
