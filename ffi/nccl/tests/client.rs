@@ -3,6 +3,7 @@
 mod build;
 
 use build::{Installed, text};
+use std::path::Path;
 
 /// If this fails, a program of NCCL gets wrong results, another result code than NCCL documents,
 /// or a message that does not name the argument.
@@ -46,4 +47,19 @@ fn communicators_survive_a_reset_of_their_devices() {
         let output = installed.run(&["--machine", "pcie4"], &program, arguments);
         assert!(output.status.success(), "{arguments:?}: {}", build::text(&output));
     }
+}
+
+/// If this fails, jobs do not start whose processes know where to meet, and tell each other nothing.
+#[test]
+fn ranks_meet_where_the_environment_says() {
+    let installed = Installed::new();
+    let program = installed.compile("ranks").display().to_string();
+    // Free a moment ago.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let place = format!("NCCL_COMM_ID={free}");
+    let options = ["--machine", "pcie4", "--procs", "4"];
+    let output = installed.run(&options, Path::new("/usr/bin/env"), &[&place, &program]);
+    let seen = text(&output);
+    assert!(output.status.success(), "{seen}");
+    assert_eq!(seen.matches(": right").count(), 4, "{seen}");
 }
