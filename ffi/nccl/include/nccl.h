@@ -129,6 +129,18 @@ const char *pncclGetErrorString(ncclResult_t result);
 const char *ncclGetLastError(ncclComm_t comm);
 const char *pncclGetLastError(ncclComm_t comm);
 
+/* Ranks that are `stride` apart. */
+typedef struct ncclTeam {
+    int nRanks;
+    int rank;
+    int stride;
+} ncclTeam_t;
+
+ncclTeam_t ncclTeamWorld(ncclComm_t comm);
+ncclTeam_t pncclTeamWorld(ncclComm_t comm);
+ncclTeam_t ncclTeamLsa(ncclComm_t comm);
+ncclTeam_t pncclTeamLsa(ncclComm_t comm);
+
 RINGDOVE_NCCL(CommInitRank, ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank);
 RINGDOVE_NCCL(CommInitRankConfig, ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank,
               ncclConfig_t *config);

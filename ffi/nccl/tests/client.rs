@@ -63,3 +63,26 @@ fn ranks_meet_where_the_environment_says() {
     assert!(output.status.success(), "{seen}");
     assert_eq!(seen.matches(": right").count(), 4, "{seen}");
 }
+
+/// Functions that programs of today are linked with or look up: PyTorch, vLLM, CuPy, Horovod,
+/// nccl-tests, CubeCL (2026-11).
+const ASKED_FOR: &str = "AllGather AllReduce AlltoAll Bcast Broadcast CommAbort CommCount
+    CommCuDevice CommDeregister CommDestroy CommFinalize CommGetAsyncError CommGetUniqueId CommGrow
+    CommInitAll CommInitRank CommInitRankConfig CommInitRankScalable CommMemStats
+    CommQueryProperties CommRegister CommResume CommRevoke CommShrink CommSplit CommSuspend
+    CommUserRank CommWindowDeregister CommWindowRegister DevCommCreate DevCommDestroy Gather
+    GetErrorString GetLastError GetLsaMultimemDevicePointer GetPeerDevicePointer GetUniqueId
+    GetVersion GroupEnd GroupSimulateEnd GroupStart MemAlloc MemFree PutSignal Recv
+    RedOpCreatePreMulSum RedOpDestroy Reduce ReduceScatter Scatter Send Signal TeamLsa TeamWorld
+    WaitSignal WinGetUserPtr";
+
+/// If this fails, a program does not load, or does without a function that is there.
+#[test]
+fn programs_that_link_weakly_or_by_name_find_the_functions() {
+    let installed = Installed::new();
+    let program = installed.compile("weak");
+    let names: Vec<_> = ASKED_FOR.split_whitespace().map(|name| format!("nccl{name}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let output = installed.run(&["--machine", "pcie4"], &program, &names);
+    assert!(output.status.success(), "{}", text(&output));
+}
