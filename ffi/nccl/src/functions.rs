@@ -47,8 +47,10 @@ macro_rules! functions {
         )*
 
         /// Names of the functions that do what NCCL's do.
-        pub const SUPPORTED: &[&str] =
-            &["ncclGetErrorString", "ncclGetLastError", "ncclTeamLsa", "ncclTeamWorld", $(stringify!($nccl)),*];
+        pub const SUPPORTED: &[&str] = &[
+            "ncclGetErrorString", "ncclGetLastError", "ncclTeamLsa", "ncclTeamWorld",
+            $(stringify!($nccl)),*
+        ];
     };
 }
 

@@ -49,7 +49,7 @@ fn communicators_survive_a_reset_of_their_devices() {
     }
 }
 
-/// If this fails, jobs do not start whose processes know where to meet, and tell each other nothing.
+/// If this fails, jobs do not start whose processes know where to meet and tell each other nothing.
 #[test]
 fn ranks_meet_where_the_environment_says() {
     let installed = Installed::new();
