@@ -1,5 +1,5 @@
-//! `NCCL_COMM_ID=host:port`: the place where ranks meet is agreed on beforehand, so that every
-//! process may make the id of its job, and none has to be told it. Rank 0 listens there when it joins.
+//! `NCCL_COMM_ID=host:port`: the place where ranks meet is agreed on beforehand. Every process can
+//! make the id of its job, none has to be told it. Rank 0 listens there when it joins.
 
 use crate::result::{Failure, Result};
 use ringdove::bootstrap::Launch;
