@@ -53,6 +53,54 @@ fn calls_on_addresses_are_right() {
     });
 }
 
+/// If this fails, programs that exchange in place without a look at the data do not run, or such a
+/// group disturbs the calls behind it.
+#[test]
+fn transfers_of_a_group_overlap_where_that_is_allowed() {
+    on_engines("pcie4", || {
+        let world = World::new(2);
+        let values: Vec<Vec<u8>> =
+            [1u32, 2].map(|value| value.to_ne_bytes().repeat(300_000)).to_vec();
+        let buffers = world.upload(&values);
+        // SAFETY (of all calls): the buffers outlive the world, and only its calls touch them.
+        let exchange = |rank: usize, receive: u64, allowed: bool| {
+            let mut group = world.communicators[rank].group();
+            if allowed {
+                group.allow_overlap();
+            }
+            let (peer, count, kind) = (1 - rank as u32, 300_000, DataType::U32);
+            // SAFETY: as above.
+            unsafe {
+                group.send_raw(address(&buffers[rank]), count, kind, peer).unwrap();
+                group.receive_raw(receive, count, kind, peer).unwrap();
+            }
+            group.launch(&world.streams[rank])
+        };
+        for (rank, buffer) in buffers.iter().enumerate() {
+            let refused = exchange(rank, address(buffer), false).unwrap_err();
+            assert!(matches!(refused, Error::Argument { .. }), "{refused}");
+        }
+        for (rank, buffer) in buffers.iter().enumerate() {
+            exchange(rank, address(buffer), true).unwrap();
+        }
+        world.finish();
+        for buffer in &buffers {
+            let seen = download(buffer);
+            // Old or new, element for element.
+            let mut words =
+                seen.chunks_exact(4).map(|word| u32::from_ne_bytes(word.try_into().unwrap()));
+            assert!(words.all(|word| word == 1 || word == 2));
+        }
+        let sent: Vec<_> = buffers.iter().map(download).collect();
+        let receives = world.upload(&[vec![0; 1_200_000], vec![0; 1_200_000]]);
+        for (rank, receive) in receives.iter().enumerate() {
+            exchange(rank, address(receive), true).unwrap();
+        }
+        world.finish();
+        assert!(download(&receives[0]) == sent[1] && download(&receives[1]) == sent[0]);
+    });
+}
+
 /// If this fails, a wrong address is launched, or ends more than the call.
 #[test]
 fn wrong_addresses_are_refused_and_harmless() {

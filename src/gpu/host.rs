@@ -1,12 +1,12 @@
-//! Host memory of a file that several processes map, as kernels and copy engines reach it.
+//! Host memory that no driver has allocated, as kernels and copy engines reach it.
 
 use super::{Current, discard};
 use crate::error::Result;
-use crate::shared::Region;
+use crate::shared::{Region, map_zeros};
 use cudarc::driver::{CudaContext, sys};
 use std::sync::Arc;
 
-/// Pages of a file, pinned and mapped into every device until this is dropped.
+/// Pages, pinned and mapped into every device until this is dropped.
 #[derive(Debug)]
 pub(crate) struct HostMemory {
     device: u64,
@@ -14,7 +14,17 @@ pub(crate) struct HostMemory {
 }
 
 impl HostMemory {
-    /// Registers `region`, which is all of a mapped file, whole pages.
+    /// New memory of zeros for threads of this process, which stays the host's when a program
+    /// resets the device.
+    ///
+    /// # Errors
+    /// As [`register`](Self::register); [`Error::System`](crate::Error::System) where there is no
+    /// memory left.
+    pub fn zeroed(context: &Arc<CudaContext>, bytes: usize) -> Result<Self> {
+        Self::register(context, map_zeros(bytes)?)
+    }
+
+    /// Registers `region`, which is all of a mapping, whole pages.
     ///
     /// # Errors
     /// [`Error::Cuda`](crate::Error::Cuda) where the driver cannot pin it.

@@ -1,8 +1,9 @@
-//! Files whose bytes a device also writes: the BARs of PCI functions, as Linux shows them.
+//! Pages whose bytes a device also writes: files, such as the BARs of PCI functions as Linux shows
+//! them, and memory of the process that is no driver's.
 
 use super::Region;
 use crate::error::{Error, Result};
-use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use std::ffi::c_void;
 use std::fs::File;
 use std::num::NonZeroUsize;
@@ -10,7 +11,7 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Bytes of a file in memory, until it is dropped.
+/// Pages in memory, until it is dropped.
 struct Mapping {
     base: NonNull<c_void>,
     length_bytes: usize,
@@ -23,10 +24,10 @@ unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by `map_file`, unmapped only here, after the last view of it is gone.
+        // SAFETY: mapped by this module, unmapped only here, after the last view of it is gone.
         let unmapped = unsafe { munmap(self.base, self.length_bytes) };
         if let Err(error) = unmapped {
-            tracing::warn!(%error, "a BAR stays mapped");
+            tracing::warn!(%error, "pages stay mapped");
         }
     }
 }
@@ -42,14 +43,36 @@ pub fn map_file(file: &File, path: &Path) -> Result<Region> {
     let bytes = file.metadata().map_err(|error| failed(error.to_string()))?.len();
     let length = usize::try_from(bytes).ok().and_then(NonZeroUsize::new);
     let length = length.ok_or_else(|| failed(format!("it has {bytes} bytes")))?;
-    let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
     // SAFETY: a new mapping at an address of the system's choice touches no memory in use.
-    let base = unsafe { mmap(None, length, protection, MapFlags::MAP_SHARED, file, 0) };
+    let base = unsafe { mmap(None, length, PROTECTION, MapFlags::MAP_SHARED, file, 0) };
     let base = base.map_err(|errno| failed(errno.desc().to_owned()))?;
+    Ok(region_of(base, length))
+}
+
+/// New pages of zeros, at least `bytes` bytes. They are shared: a fork leaves them where a device
+/// knows them.
+///
+/// # Errors
+/// [`Error::System`] where the system has no memory left.
+pub fn map_zeros(bytes: usize) -> Result<Region> {
+    let length = NonZeroUsize::new(bytes.max(1)).expect("at least 1");
+    // SAFETY: as in `map_file`.
+    let base = unsafe { mmap_anonymous(None, length, PROTECTION, MapFlags::MAP_SHARED) };
+    let base = base.map_err(|errno| Error::System {
+        what: format!("{bytes} bytes of memory"),
+        cause: errno.desc().to_owned(),
+    })?;
+    Ok(region_of(base, length))
+}
+
+const PROTECTION: ProtFlags = ProtFlags::PROT_READ.union(ProtFlags::PROT_WRITE);
+
+/// The view of pages that were mapped just now, which unmaps them when the last part is gone.
+fn region_of(base: NonNull<c_void>, length: NonZeroUsize) -> Region {
     let mapping = Arc::new(Mapping { base, length_bytes: length.get() });
     // SAFETY: the bytes are mapped, readable and writable until `mapping` is dropped, and nothing
     // in this process has a reference into them: they are reached through regions alone.
-    Ok(unsafe { Region::new(base.cast(), length.get(), mapping) })
+    unsafe { Region::new(base.cast(), length.get(), mapping) }
 }
 
 #[cfg(test)]

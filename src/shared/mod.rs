@@ -24,7 +24,7 @@ mod region;
 mod word;
 
 pub use device::{DeviceRange, DmaBuffer};
-pub use mapping::map_file;
+pub use mapping::{map_file, map_zeros};
 pub use peer_range::{Extent, PeerRange};
 pub use region::{Owner, Region};
 pub use word::{AtomicWord32, AtomicWord64, WordArray};

@@ -11,6 +11,11 @@
 #if __has_include(<cuda_runtime.h>)
 #include <cuda_runtime.h>
 #define RINGDOVE_NCCL_HAS_CUDART 1
+/* NCCL's header brings the 16-bit floats, and programs rely on it. */
+#if __has_include(<cuda_fp16.h>) && __has_include(<cuda_bf16.h>)
+#include <cuda_fp16.h>
+#include <cuda_bf16.h>
+#endif
 #endif
 #endif
 #ifndef RINGDOVE_NCCL_HAS_CUDART
@@ -129,6 +134,18 @@ const char *ncclGetErrorString(ncclResult_t result);
 const char *pncclGetErrorString(ncclResult_t result);
 const char *ncclGetLastError(ncclComm_t comm);
 const char *pncclGetLastError(ncclComm_t comm);
+
+/* Ranks that are `stride` apart. */
+typedef struct ncclTeam {
+    int nRanks;
+    int rank;
+    int stride;
+} ncclTeam_t;
+
+ncclTeam_t ncclTeamWorld(ncclComm_t comm);
+ncclTeam_t pncclTeamWorld(ncclComm_t comm);
+ncclTeam_t ncclTeamLsa(ncclComm_t comm);
+ncclTeam_t pncclTeamLsa(ncclComm_t comm);
 
 RINGDOVE_NCCL(CommInitRank, ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank);
 RINGDOVE_NCCL(CommInitRankConfig, ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank,

@@ -58,6 +58,23 @@ impl From<ringdove::UniqueId> for UniqueId {
     }
 }
 
+/// `ncclTeam_t`: ranks that are `stride` apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Team {
+    rank_count: c_int,
+    /// This rank's number in the team.
+    rank: c_int,
+    stride: c_int,
+}
+
+impl Team {
+    /// Neighbouring ranks.
+    pub fn of(rank_count: u32, rank: u32) -> Self {
+        Self { rank_count: rank_count as c_int, rank: rank as c_int, stride: 1 }
+    }
+}
+
 /// The type with NCCL's number.
 pub fn data_type(number: c_int) -> Option<DataType> {
     Some(match number {

@@ -2,6 +2,7 @@
 //! them.
 
 use crate::abi::{Status, UniqueId, data_type};
+use crate::comm_id;
 use crate::communicator::{Communicator, Handle, Join, lock};
 use crate::config::Config;
 use crate::group::{self, Call, Job};
@@ -120,9 +121,12 @@ pub fn point_to_point(
 /// `comm` is null, or a place for a handle.
 pub unsafe fn join(comm: *mut Handle, join: Join, config: Config) -> Result<Status> {
     check_target("comm", comm)?;
-    let Join { rank, rank_count, .. } = join;
+    let Join { id, rank, rank_count } = join;
     if rank >= rank_count {
         return Err(Failure::argument("rank", &format!("less than {rank_count}"), rank));
+    }
+    if rank == 0 {
+        comm_id::serve(id, &variables::settings()?)?;
     }
     let context = stream::current()?;
     let (handle, communicator) = Communicator::joining(rank, rank_count, context);
@@ -134,7 +138,11 @@ pub unsafe fn join(comm: *mut Handle, join: Join, config: Config) -> Result<Stat
 
 pub fn new_id() -> Result<UniqueId> {
     variables::start_log();
-    let root = Root::open(&variables::settings()?)?;
+    let settings = variables::settings()?;
+    if let Some(id) = comm_id::id(&settings)? {
+        return Ok(id.into());
+    }
+    let root = Root::open(&settings)?;
     let id = root.id();
     root.detach();
     Ok(id.into())

@@ -1,6 +1,6 @@
 //! The exported functions. Each has two names, `nccl...` and `pnccl...`, as profilers expect.
 
-use crate::abi::{Status, UniqueId, VERSION};
+use crate::abi::{Status, Team, UniqueId, VERSION};
 use crate::calls::{
     Buffers, check_target, element, init_all, join, new_id, point_to_point, put, unsigned,
 };
@@ -54,8 +54,10 @@ macro_rules! functions {
         )*
 
         /// Names of the functions that do what NCCL's do.
-        pub const SUPPORTED: &[&str] =
-            &["ncclGetErrorString", "ncclGetLastError", $(stringify!($nccl)),*];
+        pub const SUPPORTED: &[&str] = &[
+            "ncclGetErrorString", "ncclGetLastError", "ncclTeamLsa", "ncclTeamWorld",
+            $(stringify!($nccl)),*
+        ];
     };
 }
 
@@ -555,4 +557,38 @@ pub extern "C" fn ncclGetLastError(comm: Handle) -> *const c_char {
 #[unsafe(no_mangle)]
 pub extern "C" fn pncclGetLastError(comm: Handle) -> *const c_char {
     ncclGetLastError(comm)
+}
+
+/// All ranks; none for a handle that is no communicator's, which `ncclGetLastError` names.
+#[unsafe(no_mangle)]
+pub extern "C" fn ncclTeamWorld(comm: Handle) -> Team {
+    team(comm, "ncclTeamWorld", |found| Team::of(found.rank_count, found.rank))
+}
+
+/// The same, for profilers that take its name.
+#[unsafe(no_mangle)]
+pub extern "C" fn pncclTeamWorld(comm: Handle) -> Team {
+    ncclTeamWorld(comm)
+}
+
+/// The ranks whose windows a kernel may load from and store to: windows are not there, so this rank
+/// alone.
+#[unsafe(no_mangle)]
+pub extern "C" fn ncclTeamLsa(comm: Handle) -> Team {
+    team(comm, "ncclTeamLsa", |_| Team::of(1, 0))
+}
+
+/// The same, for profilers that take its name.
+#[unsafe(no_mangle)]
+pub extern "C" fn pncclTeamLsa(comm: Handle) -> Team {
+    ncclTeamLsa(comm)
+}
+
+fn team(comm: Handle, function: &str, of: impl Fn(&Communicator) -> Team) -> Team {
+    let mut team = Team::of(0, 0);
+    guard(function, || {
+        team = of(&*Communicator::find(comm)?);
+        Ok(Status::Success)
+    });
+    team
 }

@@ -12,13 +12,15 @@
 //! * `memory`: registered buffers, and windows
 //! * `stream`: how work enters and leaves a caller's stream; the caller's device
 //! * `reduction`: reductions by number, with the scalars that users define
-//! * `config`, `variables`: configurations and `NCCL_*` variables, as settings of ringdove
+//! * `config`, `variables`: configurations and `NCCL_*` variables, as settings of ringdove;
+//!   `comm_id`: the variable that names where ranks meet
 //! * `result`: result codes, messages, panics
 //!
 //! Behaviour is that of NCCL 2.21.5, as far as `README.md` says.
 
 mod abi;
 mod calls;
+mod comm_id;
 mod communicator;
 mod config;
 mod functions;

@@ -142,7 +142,9 @@ pub fn start_log() {
         // A second library of this kind in the process may have come first.
         let _ = subscriber.with_writer(std::io::stderr).try_init();
         for (name, _) in env::vars().filter(|(name, _)| name.starts_with("NCCL_")) {
-            if name != "NCCL_DEBUG" && MEANINGS.iter().all(|known| known.nccl != name) {
+            if !["NCCL_DEBUG", "NCCL_COMM_ID"].contains(&&*name)
+                && MEANINGS.iter().all(|known| known.nccl != name)
+            {
                 tracing::info!(name, "has no meaning for ringdove");
             }
         }

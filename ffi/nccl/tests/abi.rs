@@ -69,7 +69,11 @@ fn the_header_and_the_page_list_the_functions() {
     assert_eq!(listed("## Functions that are refused"), names(nccl::REFUSED));
     for name in nccl::SUPPORTED {
         let short = name.trim_start_matches("nccl");
-        let declared = [format!("RINGDOVE_NCCL({short},"), format!(" *{name}(")];
+        let declared = [
+            format!("RINGDOVE_NCCL({short},"),
+            format!(" *{name}("),
+            format!("ncclTeam_t {name}("),
+        ];
         assert!(
             declared.iter().any(|text| header.contains(text)),
             "nccl.h does not declare {name}"

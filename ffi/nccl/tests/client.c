@@ -192,6 +192,14 @@ static void groups(void) {
     OK(ncclGroupEnd());
     COMPARE("send and receive", COUNT, w_left);
 
+    /* In place: nobody knows which data comes, and the calls behind it are not disturbed. */
+    OK(ncclGroupStart());
+    for (int r = 0; r < RANKS; r++) {
+        OK(ncclSend(receives[r], COUNT, ncclFloat, (r + 1) % RANKS, comms[r], streams[r]));
+        OK(ncclRecv(receives[r], COUNT, ncclFloat, (r + RANKS - 1) % RANKS, comms[r], streams[r]));
+    }
+    OK(ncclGroupEnd());
+
     /* Two collectives and a ring in one group. */
     fill();
     OK(ncclGroupStart());
@@ -255,6 +263,12 @@ static void badly(void) {
     ncclUniqueId id;
     OK(ncclGetUniqueId(&id));
     REFUSED(ncclInvalidArgument, "version", ncclGetVersion(NULL));
+    for (int r = 0; r < RANKS; r++) {
+        ncclTeam_t world = ncclTeamWorld(comms[r]), near = ncclTeamLsa(comms[r]);
+        EXPECT(world.nRanks == RANKS && world.rank == r && world.stride == 1, "rank %d", r);
+        EXPECT(near.nRanks == 1 && near.rank == 0 && near.stride == 1, "rank %d", r);
+    }
+    EXPECT(ncclTeamWorld(NULL).nRanks == 0 && strstr(ncclGetLastError(NULL), "comm"), "no team");
     REFUSED(ncclInvalidArgument, "uniqueId", ncclGetUniqueId(NULL));
     REFUSED(ncclInvalidArgument, "comm", ncclCommInitRank(NULL, 2, id, 0));
     REFUSED(ncclInvalidArgument, "rank", ncclCommInitRank(&comm, 2, id, 2));

@@ -26,6 +26,7 @@ SAME(ncclAvg, 4);
 SAME(ncclNumOps, 5);
 SAME(ncclScalarHostImmediate, 1);
 SAME(sizeof(ncclRedOp_t), 4);
+SAME(sizeof(ncclTeam_t), 12);
 SAME(sizeof(ncclDataType_t), 4);
 SAME(sizeof(ncclResult_t), 4);
 SAME(sizeof(ncclWindow_t), 8);

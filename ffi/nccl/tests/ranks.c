@@ -1,5 +1,6 @@
 /* One rank of a job whose ranks are processes, on one node or several: the rank and the number of
- * ranks come from the environment, the id through the file that is named. Sums, and a ring. */
+ * ranks come from the environment, the id through the file that is named; without a file, every rank
+ * makes it, as NCCL_COMM_ID says. Sums, and a ring. */
 #include "nccl.h"
 
 #include <cuda.h>
@@ -27,9 +28,10 @@ static int number(const char *name) {
 int main(int argc, char **argv) {
     int rank = number("RANK"), ranks = number("WORLD_SIZE");
     ncclUniqueId id;
-    NEED(argc == 2);
     /* The name appears when the file is whole. */
-    if (rank == 0) {
+    if (argc == 1) {
+        NEED(ncclGetUniqueId(&id) == ncclSuccess);
+    } else if (rank == 0) {
         char draft[4096];
         snprintf(draft, sizeof draft, "%s.draft", argv[1]);
         NEED(ncclGetUniqueId(&id) == ncclSuccess);
@@ -75,6 +77,11 @@ int main(int argc, char **argv) {
     NEED(ncclCommDestroy(pair) == ncclSuccess);
 
     NEED(ncclCommFinalize(comm) == ncclSuccess && ncclCommDestroy(comm) == ncclSuccess);
+    if (argc == 1) {
+        /* The place serves one job after the other. */
+        NEED(ncclCommInitRank(&comm, ranks, id, rank) == ncclSuccess);
+        NEED(ncclCommDestroy(comm) == ncclSuccess);
+    }
     printf("rank %d of %d: right\n", rank, ranks);
     return 0;
 }

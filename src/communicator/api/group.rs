@@ -4,7 +4,7 @@ use super::core::Communicator;
 use crate::communicator::call::{self, Element, GroupCall, check};
 use crate::error::{Error, Result};
 use crate::gpu::{DeviceBuffer, DeviceBufferMut};
-use crate::plan::{Direction, PointToPoint};
+use crate::plan::{self, Direction, PointToPoint};
 use cudarc::driver::{CudaStream, SyncOnDrop};
 use ringdove_kernels::element::DataType;
 use std::fmt;
@@ -30,6 +30,7 @@ use std::sync::Arc;
 pub struct Group<'a> {
     communicator: &'a Communicator,
     members: Vec<Member<'a>>,
+    may_overlap: bool,
 }
 
 /// A send or a receive.
@@ -84,7 +85,7 @@ impl<T, B: DeviceBufferMut<T>> Buffer for Destination<'_, T, B> {
 impl Communicator {
     /// An empty group.
     pub fn group(&self) -> Group<'_> {
-        Group { communicator: self, members: Vec::new() }
+        Group { communicator: self, members: Vec::new(), may_overlap: false }
     }
 
     /// Sends `buffer` to `peer`: a group of one.
@@ -194,6 +195,14 @@ impl<'a> Group<'a> {
         self.add(Member { direction: Direction::Receive, peer, bytes, data_type, memory })
     }
 
+    /// Lets members that were added by address receive into memory of other members. Transfers of a
+    /// group have no order, so what such memory then holds, and what is sent of it, is not defined;
+    /// NCCL takes such groups, and programs measure with them.
+    pub fn allow_overlap(&mut self) -> &mut Self {
+        self.may_overlap = true;
+        self
+    }
+
     /// Adds a member at a device address. Whoever calls it keeps the memory until the stream has
     /// passed the group.
     pub(super) fn add_raw(
@@ -225,7 +234,7 @@ impl<'a> Group<'a> {
     /// own rank without matching receives, for a stream of another context, and for a group whose
     /// plan is too large; the error that ended the communicator before, if any.
     pub fn launch(self, stream: &Arc<CudaStream>) -> Result<()> {
-        let Self { communicator, mut members } = self;
+        let Self { communicator, mut members, may_overlap } = self;
         let connected = &communicator.connected;
         connected.check()?;
         // Before the addresses are taken: cudarc then already enqueues on the stream.
@@ -237,7 +246,12 @@ impl<'a> Group<'a> {
         // Dropped when the launch is enqueued: then the stream is past all uses of the buffers.
         let (transfers, _uses): (Vec<PointToPoint>, Vec<_>) =
             members.iter_mut().map(|member| member.resolve(stream)).unzip();
-        call::group(connected, &GroupCall::new(transfers, data_types), stream)
+        let overlaps = || plan::check_overlap(connected.rank().0, &transfers).is_err();
+        let call = match may_overlap && overlaps() {
+            true => GroupCall::overlapping(transfers, data_types),
+            false => GroupCall::new(transfers, data_types),
+        };
+        call::group(connected, &call, stream)
     }
 }
 

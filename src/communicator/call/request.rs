@@ -86,6 +86,8 @@ pub(in crate::communicator) struct GroupCall {
     pub data_types: Vec<DataType>,
     /// The table.
     pub addresses: Vec<u64>,
+    /// Memory that is received into may be that of other transfers.
+    pub may_overlap: bool,
 }
 
 impl GroupCall {
@@ -101,7 +103,17 @@ impl GroupCall {
             });
             transfer.address = (number as u64 + 1) << ADDRESS_NUMBER_SHIFT;
         }
-        Self { transfers, data_types, addresses }
+        Self { transfers, data_types, addresses, may_overlap: false }
+    }
+
+    /// The same, where transfers overlap and are not refused for it. Each has a number of its own,
+    /// so that a plan knows nothing of their overlap.
+    pub fn overlapping(mut transfers: Vec<PointToPoint>, data_types: Vec<DataType>) -> Self {
+        let addresses = transfers.iter().map(|transfer| transfer.address).collect();
+        for (number, transfer) in (1..).zip(&mut transfers) {
+            transfer.address = number << ADDRESS_NUMBER_SHIFT;
+        }
+        Self { transfers, data_types, addresses, may_overlap: true }
     }
 
     /// Each transfer, at its device address, with its data type.
@@ -134,5 +146,17 @@ mod tests {
         assert_eq!(first.addresses, [0x7f00_0000_1000, 0x7f00_0000_2000]);
         let at: Vec<u64> = first.members().map(|(transfer, _)| transfer.address).collect();
         assert_eq!(at, [0x7f00_0000_1000, 0x7f00_0000_2000, 0x7f00_0000_1000]);
+    }
+
+    /// If this fails, a group that receives into memory that it sends has no plan.
+    #[test]
+    fn transfers_that_may_overlap_are_apart_for_their_plan() {
+        let transfer =
+            |direction| PointToPoint { peer: 1, direction, address: 0x7f00_0000_1000, bytes: 8 };
+        let both = [Direction::Send, Direction::Receive].map(transfer).to_vec();
+        let call = GroupCall::overlapping(both.clone(), vec![DataType::U8; 2]);
+        assert_ne!(call.transfers[0].address, call.transfers[1].address);
+        let seen: Vec<_> = call.members().map(|(transfer, _)| transfer).collect();
+        assert_eq!(seen, both);
     }
 }

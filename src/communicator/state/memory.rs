@@ -7,7 +7,7 @@ use super::layout::{Layout, Offsets, PortPlace};
 use crate::engine::RegionDescriptor;
 use crate::engine::device::Channel;
 use crate::error::{Error, Result};
-use crate::gpu::{ContextStreams, DeviceMemory, GpuRange, Keeper, PinnedMemory};
+use crate::gpu::{ContextStreams, DeviceMemory, GpuRange, HostMemory, Keeper, PinnedMemory};
 use crate::id::{EngineKind, Rank};
 use crate::plan::{LaneKind, Side};
 use crate::shared::{AtomicWord32, AtomicWord64, Region};
@@ -101,7 +101,9 @@ pub(crate) struct RankMemory {
     /// Of a device engine. Its channel is reset before the rest may go.
     doorbell: Option<Doorbell>,
     pub layout: Layout,
-    pinned: Arc<PinnedMemory>,
+    /// The ring and what else host threads look at unasked. A program may reset the device below a
+    /// communicator that it never destroys; this memory outlives that.
+    pinned: Arc<HostMemory>,
     control: Arc<DeviceMemory>,
     signals: Arc<DeviceMemory>,
     staging: Arc<DeviceMemory>,
@@ -171,7 +173,7 @@ impl RankMemory {
         let staging = DeviceMemory::with_zeros(context, bytes, on_device_zeros)?;
         Ok(Self {
             doorbell: None,
-            pinned: Arc::new(PinnedMemory::zeroed(context, pinned::RING + ring_bytes)?),
+            pinned: Arc::new(HostMemory::zeroed(context, pinned::RING + ring_bytes)?),
             control: device(control_bytes as u64)?,
             signals: device(on_device.signals)?,
             staging: Arc::new(staging),
