@@ -26,4 +26,5 @@ pub mod rounding;
 pub mod shared;
 mod sweep;
 pub mod warp;
+pub mod watch;
 pub mod windows;
