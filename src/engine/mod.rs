@@ -11,6 +11,7 @@
 
 pub mod attachment;
 pub mod control;
+mod crowd;
 pub mod device;
 mod idle;
 pub mod proxy;

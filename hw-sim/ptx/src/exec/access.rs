@@ -11,6 +11,14 @@ use crate::memory::{Memory, Order};
 /// Addresses of all lanes.
 pub type Addresses = [u64; LANES];
 
+/// What a load of one place found.
+pub(super) struct Outcome {
+    /// Where in global memory it was, if it was there.
+    pub place: Option<u64>,
+    /// The bytes, and zeros.
+    pub buffer: [u8; 32],
+}
+
 /// How the addresses of lanes lie.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shape {
@@ -117,6 +125,9 @@ impl Warp {
         {
             return Ok(());
         }
+        if self.load_one(context, access, active).is_some() {
+            return Ok(());
+        }
         self.load_slowly(context, access, active)
     }
 
@@ -129,6 +140,18 @@ impl Warp {
         active: u32,
     ) -> Result<(), Box<Trouble>> {
         let strong = access.strength.order != Order::Weak;
+        if let Some(outcome) = self.load_one(context, access, active) {
+            let bytes = &outcome.buffer[..access.lane_bytes()];
+            match outcome.place {
+                Some(address) => {
+                    let same = self.watch.note(address, bytes);
+                    self.watch.looked(same, strong);
+                }
+                None if strong => self.watch.looked(true, true),
+                None => {}
+            }
+            return Ok(());
+        }
         let constant = access.space == Space::Param;
         let addresses = self.addresses(access.base, access.narrow_base, access.offset);
         self.load_slowly(context, access, active)?;
@@ -298,6 +321,9 @@ impl Warp {
             && let Some(space) = Self::quick_space(access.space, address)
             && self.store_quickly(context, access, space, address)
         {
+            return Ok(());
+        }
+        if active.is_power_of_two() && self.store_one(context, access, active) {
             return Ok(());
         }
         self.store_slowly(context, access, active)
