@@ -6,8 +6,9 @@ mod hardware;
 use cudarc::driver::{CudaSlice, CudaViewMut, DeviceSlice};
 use hardware::data::{expected, first_difference, input, scalar};
 use hardware::engines::on_engines;
-use hardware::{World, download, settings, upload};
-use ringdove::{Communicator, DataType, ReduceOp, Reduction, Registered, Scalar, Settings};
+use hardware::perf::{assert_right, on_real_hardware, perf};
+use hardware::{World, download, on_machine, settings, upload};
+use ringdove::{Communicator, DataType, ReduceOp, Reduction, Registered, Scalar, Settings, Stores};
 
 /// How one all-reduce is called.
 #[derive(Clone, Copy, Debug)]
@@ -193,6 +194,68 @@ fn large_counts_in_all_modes() {
             }
         }
     });
+}
+
+fn with_lanes_of_stores() -> Settings {
+    Settings { stores: Stores::Always, ..settings() }
+}
+
+/// If this fails, two hops over lanes of stores are wrong: slots used again before they were read,
+/// a count that does not carry over to the next launch, other plans in between that disturb them.
+#[test]
+fn sums_over_lanes_of_stores() {
+    on_machine("pcie4", || {
+        for ranks in [2, 3, 4] {
+            let world = World::with(ranks, &with_lanes_of_stores());
+            for count in [1, 700, 4096, 20_003, 65_536, 262_144, 262_145, 300_000, 3] {
+                for in_place in [false, true] {
+                    let case = Case::new(DataType::F32, ReduceOp::Sum, count);
+                    check(&world, Case { in_place, ..case });
+                }
+            }
+        }
+    });
+}
+
+/// As above, for every type and reduction: of 3 ranks, whose sums are exact in 8-bit floats, too.
+#[test]
+fn every_type_and_reduction_over_lanes_of_stores() {
+    on_machine("dgx-a100", || {
+        let world = World::with(3, &with_lanes_of_stores());
+        for data_type in DataType::ALL {
+            for op in ReduceOp::ALL {
+                check(&world, Case::new(data_type, op, 10_007));
+            }
+        }
+    });
+}
+
+/// As above, where ranks share a GPU.
+#[test]
+fn lanes_of_stores_on_one_gpu() {
+    on_machine("one-gpu", || {
+        let case = Case::new(DataType::F32, ReduceOp::Sum, 100_000);
+        check(&World::with(4, &with_lanes_of_stores()), case);
+    });
+}
+
+/// As above, where GPUs do not reach each other, and so nobody stores.
+#[test]
+fn lanes_of_stores_that_lead_nowhere_are_not_used() {
+    on_machine("quad-pc", || {
+        let case = Case::new(DataType::F32, ReduceOp::Sum, 100_000);
+        check(&World::with(4, &with_lanes_of_stores()), case);
+    });
+}
+
+/// As above, between processes.
+#[test]
+fn lanes_of_stores_lead_into_other_processes() {
+    if on_real_hardware() {
+        return;
+    }
+    let line = "all-reduce -g 2 -b 8 -e 1M -f 8 -n 3 -w 1";
+    assert_right(line, &perf(("pcie4", 2), "", "export RINGDOVE_STORES=always", line));
 }
 
 /// If this fails, buffers that are aligned to their element only are mishandled.

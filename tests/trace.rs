@@ -66,6 +66,8 @@ struct Case {
     low_latency_bytes: u32,
     /// LL lanes are lanes of stores.
     stores: bool,
+    /// There are lanes of stores with slots, too.
+    store_lanes: bool,
 }
 
 impl Case {
@@ -93,7 +95,12 @@ impl Case {
         command.env("RINGDOVE_COALESCE_BYTES", "1");
         command.env("RINGDOVE_TRACE", folder.path().join("trace"));
         command.env("RINGDOVE_LOW_LATENCY_BYTES", self.low_latency_bytes.to_string());
-        command.env("RINGDOVE_STORES", if self.stores { "auto" } else { "never" });
+        let stores = match (self.stores, self.store_lanes) {
+            (_, true) => "always",
+            (true, false) => "auto",
+            (false, false) => "never",
+        };
+        command.env("RINGDOVE_STORES", stores);
         let (status, output) = run_bounded(command);
         assert!(status.success(), "{status}\n{output}");
         let mut lanes = Lanes::new();
@@ -120,6 +127,7 @@ impl Case {
         let limits = Limits {
             low_latency_bytes: if is_far { 0 } else { self.low_latency_bytes },
             stores: self.stores,
+            store_lanes: self.store_lanes,
             ranks_per_node: if is_far { self.gpus } else { 0 },
             ..Limits::new(settings.blocks_max, settings.slot_bytes, settings.slot_count)
         };
@@ -263,6 +271,7 @@ const RING: Case = Case {
     registered: false,
     low_latency_bytes: 0,
     stores: false,
+    store_lanes: false,
 };
 
 #[test]
@@ -317,7 +326,7 @@ fn low_latency_messages() {
 /// If this fails, an engine moves messages that GPU threads store, too, or the model has others on
 /// lanes of stores than on those of an engine, which the test above compares with a run.
 #[test]
-fn low_latency_messages_by_stores() {
+fn engines_have_no_part_in_lanes_of_stores() {
     if !cannot_run() {
         let rung = Case { bytes: 4 << 10, low_latency_bytes: 16 << 10, ..RING };
         let stored = Case { stores: true, ..rung };
@@ -327,5 +336,11 @@ fn low_latency_messages_by_stores() {
             assert_eq!(stored, rung);
         }
         assert_eq!(stored.functional(), Lanes::new(), "what engines submitted");
+        // In two hops over lanes of stores.
+        let two_hops = Case { bytes: 64 << 10, store_lanes: true, ..stored };
+        let modelled = two_hops.modelled(false, Engine::Proxy);
+        assert!(modelled.keys().all(|name| name.contains("stores")), "{modelled:?}");
+        assert!(modelled.values().all(|lane| lane.credits > 0 && !lane.arrivals.is_empty()));
+        assert_eq!(two_hops.functional(), Lanes::new(), "what engines submitted");
     }
 }

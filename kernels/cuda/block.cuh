@@ -104,6 +104,16 @@ protected:
     // Not `FINE`: this thread has failed, and the block ends at its next barrier.
     u32 failed = FINE;
 
+    // The first 16 bytes of an op, and where the rest is.
+    struct Head {
+        u64 address;
+        OpCode code;
+        u8 flags;
+        u16 port;
+        u32 length;
+        u64 extent;
+    };
+
     RINGDOVE_INLINE explicit Block(BlockState& shared)
         : state(shared), is_leader(ptx::thread_index() == 0) {}
 
@@ -330,6 +340,27 @@ protected:
         state.place.ops = op;
         state.place.ops_end = op + static_cast<u64>(segment.op_count) * sizeof(Op);
         return check_range(segment.ops, segment.op_count, sizeof(Op), 16);
+    }
+
+    static RINGDOVE_INLINE Head fetch(u64 address) {
+        ptx::Vector<u64> words;
+        ptx::load_vector<0>(address, words);
+        const u64 head = words.words[0];
+        return {address,          OpCode(u8(head)), u8(head >> 8),
+                u16(head >> 16),  u32(head >> 32),  words.words[1]};
+    }
+
+    static RINGDOVE_INLINE s64 fetch_value(const Head& head) {
+        return s64(ptx::load<u64>(head.address + __builtin_offsetof(Op, value)));
+    }
+
+    // The operand at byte `OFFSET` of the op.
+    template <u32 OFFSET>
+    static RINGDOVE_INLINE Operand fetch_operand(const Head& head) {
+        ptx::Vector<u64> words;
+        ptx::load_vector<OFFSET>(head.address, words);
+        const u64 rest = words.words[1];
+        return {words.words[0], u32(rest), u16(rest >> 32), Space(u8(rest >> 48)), 0};
     }
 };
 

@@ -40,16 +40,6 @@ private:
     // Work was posted, and since then thread 0 has joined no barrier.
     bool data_pending = false;
 
-    // The first 16 bytes of an op, and where the rest is.
-    struct Head {
-        u64 address;
-        OpCode code;
-        u8 flags;
-        u16 port;
-        u32 length;
-        u64 extent;
-    };
-
     RINGDOVE_INLINE void run_program() {
         if (is_leader) {
             start_program();
@@ -157,27 +147,6 @@ private:
             }
         }
         return true;
-    }
-
-    static RINGDOVE_INLINE Head fetch(u64 address) {
-        ptx::Vector<u64> words;
-        ptx::load_vector<0>(address, words);
-        const u64 head = words.words[0];
-        return {address,          OpCode(u8(head)), u8(head >> 8),
-                u16(head >> 16),  u32(head >> 32),  words.words[1]};
-    }
-
-    static RINGDOVE_INLINE s64 fetch_value(const Head& head) {
-        return s64(ptx::load<u64>(head.address + __builtin_offsetof(Op, value)));
-    }
-
-    // The operand at byte `OFFSET` of the op.
-    template <u32 OFFSET>
-    static RINGDOVE_INLINE Operand fetch_operand(const Head& head) {
-        ptx::Vector<u64> words;
-        ptx::load_vector<OFFSET>(head.address, words);
-        const u64 rest = words.words[1];
-        return {words.words[0], u32(rest), u16(rest >> 32), Space(u8(rest >> 48)), 0};
     }
 
     // Does this op tell a peer that data is complete, or that it has been read?
@@ -460,8 +429,34 @@ private:
         return true;
     }
 
+    // Put and Credit on a lane of stores: the signal at the other end. The data is there already.
+    RINGDOVE_INLINE void raise_signal(const Head& head) {
+        Port& port = state.ports[head.port];
+        u64 count = 0;
+        if (head.code == OpCode::Credit) {
+            port.completion_position += 1;
+            count = port.completion_position;
+        } else {
+            // Each message raises one arrival.
+            const Operand to = fetch_operand<__builtin_offsetof(Op, destination)>(head);
+            count = port.position + to.number + 1;
+        }
+        fence_payload();
+        raise_at_peer(port, count);
+    }
+
+    RINGDOVE_INLINE void fence_payload() {
+        if (fence_needed) {
+            release_payload();
+            fence_needed = false;
+        }
+    }
+
     // Put and Credit.
     RINGDOVE_INLINE void ring_doorbell(const Head& head) {
+        if (state.ports[head.port].peer_signal != 0) {
+            return raise_signal(head);
+        }
         Request request = {};
         if (head.code == OpCode::Credit) {
             // A credit is the arrival signal of the lane that leads back.
@@ -482,10 +477,7 @@ private:
             refuse_request(request);
             return;
         }
-        if (fence_needed) {
-            release_payload();
-            fence_needed = false;
-        }
+        fence_payload();
         if (!ring(state.communicator, request, site(head.port))) {
             failed = STOPPED;
         }

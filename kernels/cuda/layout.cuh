@@ -143,6 +143,7 @@ struct Port {
     u32 peer;
     u32 in_host;
     u64 peer_slots;
+    u64 peer_signal;
 };
 
 // launch.rs

@@ -27,6 +27,13 @@ RINGDOVE_INLINE Expectation expect_completion(const Port& port, s64 value) {
             port.completion_position + static_cast<u64>(value), port.completion_position};
 }
 
+// Raises the signal at the other end of a lane of stores; one thread calls. With the fence before
+// it (`release_payload`) it is a release of what the block has stored or read: pairs with
+// `wait_for`, R9. It has one writer, so it only rises.
+RINGDOVE_INLINE void raise_at_peer(const Port& port, u64 count) {
+    ptx::store_relaxed_system_u64(port.peer_signal, count);
+}
+
 // Waits for it; one thread calls. `site` says where we are; its kind and position are set here.
 // False: the wait failed, and the record says why.
 RINGDOVE_INLINE bool wait_for(const DeviceCommunicator& communicator,

@@ -36,7 +36,8 @@ pub struct Port {
     pub position: u64,
     /// Device address of the completion signal word; 0 at a receive port.
     pub completion: u64,
-    /// How many completions earlier launches have consumed.
+    /// How many completions earlier launches have consumed; at the receive port of a lane of
+    /// stores, how many credits have been returned.
     pub completion_position: u64,
     /// Device address of slot 0 at this end; 0 for a lane without slots.
     pub slots: u64,
@@ -58,9 +59,13 @@ pub struct Port {
     /// that a rank of the same node writes. Source offsets of a put count from
     /// `DeviceCommunicator::staging`, `host_staging` or `shared_staging`.
     pub in_host: u32,
-    /// Send port of a lane of stores: device address of the peer's slot 0, as this GPU reaches it.
-    /// Else 0: an engine moves the data.
+    /// Send port of an LL lane of stores: device address of the peer's slot 0, as this GPU reaches
+    /// it. Else 0. (At other send ports of lanes of stores `slots` has it: there are none at this
+    /// end.)
     pub peer_slots: u64,
+    /// Either port of a lane of stores that is no LL lane: device address of the signal word at the
+    /// other end, as this GPU reaches it. Else 0: an engine raises signals.
+    pub peer_signal: u64,
 }
 
-const _: () = assert!(size_of::<Port>() == 72);
+const _: () = assert!(size_of::<Port>() == 80);

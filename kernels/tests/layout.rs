@@ -156,7 +156,8 @@ fn expected() -> String {
         route_index,
         peer,
         in_host,
-        peer_slots
+        peer_slots,
+        peer_signal
     );
     layout!(
         text,

@@ -53,6 +53,14 @@ impl BlockProgram {
         SlotReceiver::new(self.port(Lane::slotted(from, own, index), Side::Receive))
     }
 
+    /// Lanes of stores with this index, to and from a peer.
+    pub(super) fn stores(&mut self, own: u32, peer: u32, index: u16, slots: u32) -> SlotHop {
+        let lane = |from, to| Lane { from, to, index, kind: LaneKind::Stores };
+        let send = self.port(lane(own, peer), Side::Send);
+        let receive = self.port(lane(peer, own), Side::Receive);
+        SlotHop::new(send, receive, slots)
+    }
+
     /// A hop on a path of three ranks, over lanes `index`: the one in the middle is this block's.
     /// With the same rank at both ends, the lanes to and from that one.
     pub(super) fn hop(&mut self, [from, own, to]: [u32; 3], index: u16, slots: u32) -> SlotHop {

@@ -43,6 +43,7 @@ impl fmt::Display for Lane {
             LaneKind::Slots => "slots",
             LaneKind::Direct => "direct",
             LaneKind::LowLatency => "low-latency",
+            LaneKind::Stores => "stores",
             LaneKind::User => "user",
         };
         write!(f, "lane {}->{} {kind} {}", self.from, self.to, self.index)

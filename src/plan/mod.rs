@@ -223,6 +223,9 @@ pub enum LaneKind {
     Direct,
     /// Slots at both ends that only ever hold LL messages (R13). No signals, no credits.
     LowLatency,
+    /// Slots at the receiver, which the sender's blocks write themselves; a credit frees one. No
+    /// engine takes part: a put is the arrival signal alone (R14).
+    Stores,
     /// Slots, or registered buffers: what a user's kernel says. No plan uses it.
     User,
 }

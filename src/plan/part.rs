@@ -39,7 +39,11 @@ impl Part<'_> {
 
     /// The block's lanes to and from `peer`.
     pub(super) fn lanes(&self, program: &mut BlockProgram, peer: u32) -> SlotHop {
-        program.hop([peer, self.rank, peer], self.block as u16, self.choice.slots.count)
+        let (index, slots) = (self.block as u16, self.choice.slots.count);
+        match self.choice.stores {
+            true => program.stores(self.rank, peer, index, slots),
+            false => program.hop([peer, self.rank, peer], index, slots),
+        }
     }
 
     /// Ends the program: `ops` are one round of it, `lanes` those that they use.

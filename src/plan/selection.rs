@@ -16,6 +16,9 @@
 //! real ones, one hop should win for longer: at 32 KiB, four ranks on PCIe send 192 KiB each, which
 //! takes about as long as two of the ring's six hops.
 //!
+//! Where there are lanes of stores with slots (`Limits::store_lanes`), all-reduces of up to 1 MiB
+//! among ranks that reach each other's memory come next, in two hops (`selection/stores.rs`).
+//!
 //! Before the rings come recursive doubling up to 128 KiB, two-shot up to 512 KiB and 16 ranks, and
 //! recursive halving where its messages are fewer (`selection/few_hops.rs` has the rules and their
 //! numbers); on one node, rings between registered buffers come before these from 128 KiB for each
@@ -51,9 +54,11 @@
 mod few_hops;
 mod low_latency;
 mod reproducible;
+mod stores;
 
 pub(crate) use low_latency::ALL_PAIRS_RANKS_MAX;
 use low_latency::goes_all_pairs;
+use stores::goes_by_stores;
 
 use super::{Collective, CollectiveRequest, GRANULE_BYTES, Modifiers, Range, SlotShape};
 use ringdove_kernels::descriptor::LENGTH_BYTES_MAX;
@@ -121,6 +126,8 @@ pub struct Limits {
     pub low_latency_bytes: u32,
     /// LL messages go by stores of the sender's GPU, between all ranks; else by an engine.
     pub stores: bool,
+    /// There are lanes of stores with slots, too.
+    pub store_lanes: bool,
     /// Ranks of each node, where all nodes have the same number and their ranks follow one another;
     /// else 0: plans do not distinguish nodes.
     pub ranks_per_node: u32,
@@ -194,6 +201,8 @@ pub struct Choice {
     pub thread_count: u32,
     /// Slots of each slotted lane.
     pub slots: SlotShape,
+    /// Messages go over lanes of stores: [`Algorithm::TwoShot`] and [`Algorithm::Halving`] alone.
+    pub stores: bool,
     /// Ranks of each node.
     pub ranks_per_node: u32,
     /// Ranks that exchange directly, of [`Algorithm::InRankOrder`]: they follow one another, and
@@ -363,6 +372,7 @@ impl Limits {
             slot_count,
             low_latency_bytes: 0,
             stores: false,
+            store_lanes: false,
             ranks_per_node: 0,
             reproducible: false,
         }
@@ -441,6 +451,7 @@ fn choice(
         rounds: 0,
         thread_count: row.thread_count,
         slots: limits.slots(),
+        stores: false,
         ranks_per_node: per_node,
         group_ranks: request.rank_count,
     }
@@ -458,14 +469,18 @@ fn all_reduce(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Ch
         false if spread && per_node > 1 => Algorithm::Hierarchical,
         false => Algorithm::RingStaged,
     };
+    let stores = goes_by_stores(request, limits, per_node);
     let algorithm = match request.rank_count {
         1 => Algorithm::Copy,
+        _ if stores => Algorithm::TwoShot,
         // Registered buffers need no copy into slots. Between nodes, hops cost more than copies.
         _ if direct && is_large && !spread => rings(),
         _ => few_hops::all_reduce(request, limits).unwrap_or_else(rings),
     };
     let mut choice = choice(request, limits, per_node, algorithm, row(request.bytes));
-    if matches!(algorithm, Algorithm::Doubling | Algorithm::Halving | Algorithm::TwoShot) {
+    if stores {
+        choice.set_stores(limits);
+    } else if matches!(algorithm, Algorithm::Doubling | Algorithm::Halving | Algorithm::TwoShot) {
         choice.set_blocks(limits);
     }
     let slice_bytes_max = match algorithm {

@@ -101,9 +101,11 @@ impl FromStr for ThroughHost {
 /// Which lanes the threads of the sender's GPU serve by stores into the receiver's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Stores {
-    /// Those of low-latency (LL) messages, where the GPU reaches that memory.
+    /// Those of low-latency (LL) messages, where it reaches that memory.
     #[default]
     Auto,
+    /// Those, and lanes with slots for all-reduces of up to 1 MiB.
+    Always,
     /// None: engines move all messages.
     Never,
 }
@@ -114,6 +116,7 @@ impl FromStr for Stores {
     fn from_str(text: &str) -> std::result::Result<Self, ()> {
         match text {
             "auto" => Ok(Self::Auto),
+            "always" => Ok(Self::Always),
             "never" => Ok(Self::Never),
             _ => Err(()),
         }

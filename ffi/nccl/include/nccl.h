@@ -5,6 +5,7 @@
 
 #include <limits.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #if defined(__has_include)
 #if __has_include(<cuda_runtime.h>)
@@ -30,12 +31,17 @@ typedef struct CUstream_st *cudaStream_t;
 #define NCCL_SHRINK_DEFAULT 0x00
 #define NCCL_SHRINK_ABORT 0x01
 #define NCCL_UNDEF_FLOAT (-1.0f)
+#define NCCL_WIN_DEFAULT 0x00
+#define NCCL_WIN_COLL_SYMMETRIC 0x01
+#define NCCL_WIN_STRICT_ORDERING 0x02
+#define NCCL_WIN_REQUIRED_ALIGNMENT 4096
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 typedef struct ncclComm *ncclComm_t;
+typedef struct ncclWindow_vidmem *ncclWindow_t;
 
 typedef struct {
     char internal[NCCL_UNIQUE_ID_BYTES];
@@ -180,6 +186,19 @@ RINGDOVE_NCCL(MemAlloc, void **ptr, size_t size);
 RINGDOVE_NCCL(MemFree, void *ptr);
 RINGDOVE_NCCL(CommRegister, const ncclComm_t comm, void *buff, size_t size, void **handle);
 RINGDOVE_NCCL(CommDeregister, const ncclComm_t comm, void *handle);
+RINGDOVE_NCCL(CommWindowRegister, ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win,
+              int winFlags);
+RINGDOVE_NCCL(CommWindowDeregister, ncclComm_t comm, ncclWindow_t win);
+RINGDOVE_NCCL(WinGetUserPtr, ncclComm_t comm, ncclWindow_t win, void **outUserPtr);
+
+typedef enum {
+    ncclStatGpuMemSuspend = 0,
+    ncclStatGpuMemSuspended = 1,
+    ncclStatGpuMemPersist = 2,
+    ncclStatGpuMemTotal = 3
+} ncclCommMemStat_t;
+
+RINGDOVE_NCCL(CommMemStats, ncclComm_t comm, ncclCommMemStat_t stat, uint64_t *value);
 
 #undef RINGDOVE_NCCL
 

@@ -1,6 +1,7 @@
 //! Communicators behind handles: how they come to be, and how they end.
 
 use crate::abi::Status;
+use crate::memory::Named;
 use crate::reduction::Table;
 use crate::result::{Failure, Result, text};
 use crate::stream::Bridge;
@@ -33,8 +34,8 @@ pub struct Communicator {
     phase: Mutex<Phase>,
     changed: Condvar,
     pub reductions: Mutex<Table>,
-    /// Buffers that were registered, by the number of their handle.
-    pub buffers: Mutex<Buffers>,
+    /// Memory that the program has named.
+    pub named: Mutex<Named>,
     /// The message of the error that ended it.
     fatal: OnceLock<CString>,
 }
@@ -55,14 +56,6 @@ pub struct Ready {
     /// Held while a call is enqueued, so that calls of several threads do not mix. Whoever waits
     /// for the GPU, or aborts, does without it.
     pub turn: Mutex<()>,
-}
-
-/// Buffers that a program has registered. They are staged all the same: ringdove registers by
-/// agreement of all ranks, which `ncclCommRegister` does not ask for.
-#[derive(Default)]
-pub struct Buffers {
-    next: usize,
-    all: BTreeMap<usize, (u64, usize)>,
 }
 
 /// What a rank needs to join.
@@ -87,7 +80,7 @@ impl Communicator {
             phase: Mutex::new(Phase::Joining),
             changed: Condvar::new(),
             reductions: Mutex::default(),
-            buffers: Mutex::default(),
+            named: Mutex::default(),
             fatal: OnceLock::new(),
         });
         let mut live = lock(&LIVE);
@@ -237,21 +230,4 @@ fn forget(handle: Handle, communicator: &Communicator) {
     // Dropped outside of the locks: other communicators are in use meanwhile.
     let ended = mem::replace(&mut *lock(&communicator.phase), Phase::Ended);
     drop(ended);
-}
-
-impl Buffers {
-    /// Remembers a buffer; its handle.
-    pub fn add(&mut self, address: u64, bytes: usize) -> *mut c_void {
-        self.next += STEP;
-        self.all.insert(self.next, (address, bytes));
-        self.next as *mut c_void
-    }
-
-    /// Forgets a buffer.
-    pub fn remove(&mut self, handle: *mut c_void) -> Result<()> {
-        self.all.remove(&(handle as usize)).map(drop).ok_or_else(|| {
-            let seen = format!("{handle:?}");
-            Failure::argument("handle", "one of ncclCommRegister for this communicator", seen)
-        })
-    }
 }

@@ -7,6 +7,7 @@ use crate::calls::{
 use crate::communicator::{self, Communicator, Handle, Join, lock};
 use crate::config::Config;
 use crate::group::{self, Call, Derived, Job};
+use crate::memory::{Asked, COLLECTIVE_SYMMETRIC, STRICT_ORDERING};
 use crate::reduction::{self, Defined, Source};
 use crate::result::{self, Failure, guard};
 use crate::stream::{self, Handle as Stream};
@@ -17,6 +18,12 @@ use std::ffi::{c_char, c_int, c_void};
 /// `NCCL_SHRINK_DEFAULT` and `NCCL_SHRINK_ABORT`.
 const SHRINK_DEFAULT: c_int = 0;
 const SHRINK_ABORT: c_int = 1;
+
+/// `ncclCommMemStat_t`.
+const STAT_SUSPENDABLE: c_int = 0;
+const STAT_IS_SUSPENDED: c_int = 1;
+const STAT_PERSISTENT: c_int = 2;
+const STAT_TOTAL: c_int = 3;
 
 macro_rules! functions {
     ($(
@@ -450,7 +457,7 @@ functions! {
         if buffer.is_null() || bytes == 0 {
             return Err(Failure::argument("buff", "some bytes of device memory", bytes));
         }
-        let number = lock(&Communicator::find(comm)?.buffers).add(buffer as u64, bytes);
+        let number = lock(&Communicator::find(comm)?.named).add_buffer(buffer as u64, bytes);
         // SAFETY: the caller's place for a pointer.
         unsafe { put("handle", handle, number)? };
         Ok(Status::Success)
@@ -458,7 +465,68 @@ functions! {
 
     /// Forgets a buffer.
     ncclCommDeregister pncclCommDeregister(comm: Handle, handle: *mut c_void) {
-        lock(&Communicator::find(comm)?.buffers).remove(handle)?;
+        lock(&Communicator::find(comm)?.named).remove_buffer(handle)?;
+        Ok(Status::Success)
+    }
+
+    /// All ranks make a window, of the same size. Where collectives use it at the same offsets on
+    /// all ranks, as `NCCL_WIN_COLL_SYMMETRIC` promises, its data is not staged.
+    ncclCommWindowRegister pncclCommWindowRegister(
+        comm: Handle, buffer: *mut c_void, bytes: usize, window: *mut *mut c_void, flags: c_int,
+    ) {
+        check_target("win", window)?;
+        if buffer.is_null() || bytes == 0 {
+            return Err(Failure::argument("buff", "some bytes of device memory", bytes));
+        }
+        if flags & !(COLLECTIVE_SYMMETRIC | STRICT_ORDERING) != 0 {
+            let expected = "NCCL_WIN_COLL_SYMMETRIC, NCCL_WIN_STRICT_ORDERING, both or 0";
+            return Err(Failure::argument("winFlags", expected, flags));
+        }
+        let is_symmetric = flags & COLLECTIVE_SYMMETRIC != 0;
+        let asked = Asked { address: buffer as u64, bytes, is_symmetric, target: window };
+        group::add(|| {
+            let communicator = Communicator::find(comm)?;
+            let ready = communicator.ready()?;
+            Ok(Job::Window { communicator, ready, asked })
+        })
+    }
+
+    /// All ranks take a window back, in the same order among their other calls. Waits until their
+    /// collectives on it have ended. Null is no window.
+    ncclCommWindowDeregister pncclCommWindowDeregister(comm: Handle, window: *mut c_void) {
+        if window.is_null() {
+            return Ok(Status::Success);
+        }
+        group::add(|| {
+            let communicator = Communicator::find(comm)?;
+            let ready = communicator.ready()?;
+            let window = lock(&communicator.named).remove_window(window)?;
+            Ok(Job::EndOfWindow { ready, window })
+        })
+    }
+
+    /// The address of a window.
+    ncclWinGetUserPtr pncclWinGetUserPtr(
+        comm: Handle, window: *mut c_void, pointer: *mut *mut c_void,
+    ) {
+        check_target("outUserPtr", pointer)?;
+        let window = lock(&Communicator::find(comm)?.named).window(window)?;
+        // SAFETY: the caller's place for a pointer.
+        unsafe { put("outUserPtr", pointer, window.address as *mut c_void)? };
+        Ok(Status::Success)
+    }
+
+    /// How much device memory a rank takes. None of it can be suspended.
+    ncclCommMemStats pncclCommMemStats(comm: Handle, stat: c_int, value: *mut u64) {
+        check_target("value", value)?;
+        let ready = Communicator::find(comm)?.ready()?;
+        let bytes = match stat {
+            STAT_SUSPENDABLE | STAT_IS_SUSPENDED => 0,
+            STAT_PERSISTENT | STAT_TOTAL => ready.ranks.statistics().device_bytes,
+            _ => return Err(Failure::argument("stat", "a ncclCommMemStat_t, 0 to 3", stat)),
+        };
+        // SAFETY: the caller's place for a number.
+        unsafe { put("value", value, bytes)? };
         Ok(Status::Success)
     }
 }

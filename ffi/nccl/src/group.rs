@@ -3,6 +3,7 @@
 
 use crate::abi::Status;
 use crate::communicator::{Communicator, Handle, Join, Ready, lock};
+use crate::memory::{self, Asked, Window};
 use crate::result::{Failure, Result};
 use crate::stream::Handle as Stream;
 use crate::variables;
@@ -31,6 +32,10 @@ pub enum Job {
     Join { communicator: Arc<Communicator>, join: Join, is_blocking: bool },
     /// A rank joins a communicator that is made of its own, whose handle goes to `target`.
     Derive { ready: Arc<Ready>, as_what: Derived, target: *mut Handle },
+    /// Memory becomes a window.
+    Window { communicator: Arc<Communicator>, ready: Arc<Ready>, asked: Asked },
+    /// A window ends.
+    EndOfWindow { ready: Arc<Ready>, window: Window },
     /// A call on a communicator that has joined.
     Call { ready: Arc<Ready>, call: Call, stream: Stream },
 }
@@ -101,12 +106,17 @@ pub fn add(job: impl FnOnce() -> Result<Job>) -> Result<Status> {
 
 fn run(jobs: Vec<Job>) -> Result<Status> {
     let (mut joins, mut derived, mut calls) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut windows, mut ends) = (Vec::new(), Vec::new());
     for job in jobs {
         match job {
             Job::Join { communicator, join, is_blocking } => {
                 joins.push((communicator, join, is_blocking));
             }
             Job::Derive { ready, as_what, target } => derived.push((ready, as_what, target)),
+            Job::Window { communicator, ready, asked } => {
+                windows.push((communicator, ready, asked));
+            }
+            Job::EndOfWindow { ready, window } => ends.push((ready, window)),
             Job::Call { ready, call, stream } => calls.push((ready, call, stream)),
         }
     }
@@ -118,7 +128,13 @@ fn run(jobs: Vec<Job>) -> Result<Status> {
     let derived = derive(deriving);
     joined.into_iter().collect::<Result<()>>()?;
     derived?;
+    for (communicator, ready, asked) in windows {
+        memory::register(&communicator, &ready, asked)?;
+    }
     enqueue(calls)?;
+    for (ready, Window { registration, .. }) in ends {
+        registration.map_or(Ok(()), |registration| memory::deregister(&ready, registration))?;
+    }
     Ok(status)
 }
 

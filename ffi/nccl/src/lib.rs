@@ -9,6 +9,7 @@
 //! * `calls`: checked arguments, and the calls that are made of them
 //! * `communicator`: handles, and what stands behind them; how ranks join
 //! * `group`: calls between `ncclGroupStart` and `ncclGroupEnd`, and how they are enqueued
+//! * `memory`: registered buffers, and windows
 //! * `stream`: how work enters and leaves a caller's stream; the caller's device
 //! * `reduction`: reductions by number, with the scalars that users define
 //! * `config`, `variables`: configurations and `NCCL_*` variables, as settings of ringdove
@@ -22,6 +23,7 @@ mod communicator;
 mod config;
 mod functions;
 mod group;
+mod memory;
 mod reduction;
 mod refused;
 mod result;

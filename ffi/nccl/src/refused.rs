@@ -27,12 +27,9 @@ macro_rules! refused {
 }
 
 refused! {
-    ncclCommMemStats pncclCommMemStats
     ncclCommQueryProperties pncclCommQueryProperties
     ncclCommResume pncclCommResume
     ncclCommSuspend pncclCommSuspend
-    ncclCommWindowDeregister pncclCommWindowDeregister
-    ncclCommWindowRegister pncclCommWindowRegister
     ncclDevCommCreate pncclDevCommCreate
     ncclDevCommDestroy pncclDevCommDestroy
     ncclGetLsaMultimemDevicePointer pncclGetLsaMultimemDevicePointer
@@ -41,5 +38,4 @@ refused! {
     ncclPutSignal pncclPutSignal
     ncclSignal pncclSignal
     ncclWaitSignal pncclWaitSignal
-    ncclWinGetUserPtr pncclWinGetUserPtr
 }

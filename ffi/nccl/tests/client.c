@@ -389,6 +389,78 @@ static void memory(void) {
     REFUSED(ncclInvalidArgument, "handle", ncclCommDeregister(comms[0], handle));
     OK(ncclMemFree(buffer));
     OK(ncclMemFree(NULL));
+    uint64_t bytes = 0;
+    OK(ncclCommMemStats(comms[0], ncclStatGpuMemTotal, &bytes));
+    EXPECT(bytes > 1 << 20 && bytes < 1 << 30, "%llu bytes", (unsigned long long)bytes);
+    OK(ncclCommMemStats(comms[0], ncclStatGpuMemSuspended, &bytes));
+    EXPECT(bytes == 0, "%llu", (unsigned long long)bytes);
+    REFUSED(ncclInvalidArgument, "stat", ncclCommMemStats(comms[0], (ncclCommMemStat_t)4, &bytes));
+    REFUSED(ncclInvalidArgument, "value", ncclCommMemStats(comms[0], ncclStatGpuMemTotal, NULL));
+}
+
+/* Collectives between windows, on communicators of their own: one of them ends badly. */
+static void windows(void) {
+    enum { BYTES = 1 << 20, FLOATS = BYTES / sizeof(float) };
+    ncclComm_t own[RANKS];
+    ncclWindow_t ends[RANKS], staged = NULL, none = NULL;
+    float *buffers[RANKS], *copy = malloc(BYTES);
+    OK(ncclCommInitAll(own, RANKS, NULL));
+    for (int r = 0; r < RANKS; r++) {
+        CUDA(cuCtxSetCurrent(contexts[r]));
+        OK(ncclMemAlloc((void **)&buffers[r], BYTES));
+        for (int i = 0; i < FLOATS; i++) copy[i] = value(r, i);
+        CUDA(cuMemcpyHtoD((CUdeviceptr)buffers[r], copy, BYTES));
+        CUDA(cuCtxSynchronize());
+    }
+    OK(ncclGroupStart());
+    for (int r = 0; r < RANKS; r++)
+        OK(ncclCommWindowRegister(own[r], buffers[r], BYTES, &ends[r], NCCL_WIN_COLL_SYMMETRIC));
+    OK(ncclGroupEnd());
+    for (int r = 0; r < RANKS; r++) {
+        void *address = NULL;
+        OK(ncclWinGetUserPtr(own[r], ends[r], &address));
+        EXPECT(address == buffers[r], "%p", address);
+    }
+    OK(ncclGroupStart());
+    for (int r = 0; r < RANKS; r++)
+        OK(ncclAllReduce(buffers[r], buffers[r], FLOATS, ncclFloat, ncclSum, own[r], streams[r]));
+    OK(ncclGroupEnd());
+    for (int r = 0; r < RANKS; r++) {
+        CUDA(cuCtxSetCurrent(contexts[r]));
+        CUDA(cuStreamSynchronize(streams[r]));
+        CUDA(cuMemcpyDtoH(copy, (CUdeviceptr)buffers[r], BYTES));
+        for (int i = 0; i < FLOATS; i++)
+            EXPECT(copy[i] == sum(i), "rank %d, element %d: %f", r, i, copy[i]);
+    }
+    REFUSED(ncclInvalidArgument, "winFlags", ncclCommWindowRegister(own[0], buffers[0], 8, &none, 4));
+    REFUSED(ncclInvalidArgument, "buff", ncclCommWindowRegister(own[0], NULL, 8, &none, 0));
+    REFUSED(ncclInvalidArgument, "win", ncclCommWindowRegister(own[0], buffers[0], 8, NULL, 0));
+    REFUSED(ncclInvalidArgument, "win", ncclCommWindowDeregister(own[1], (ncclWindow_t)8));
+    OK(ncclCommWindowDeregister(own[0], NULL));
+    /* One without the flag is no agreement of the ranks, and may be of one of them alone. */
+    OK(ncclCommWindowRegister(own[0], buffers[0], 8, &staged, NCCL_WIN_DEFAULT));
+    OK(ncclCommWindowDeregister(own[0], staged));
+    OK(ncclGroupStart());
+    for (int r = 0; r < RANKS; r++) OK(ncclCommWindowDeregister(own[r], ends[r]));
+    OK(ncclGroupEnd());
+    REFUSED(ncclInvalidArgument, "win", ncclCommWindowDeregister(own[0], ends[0]));
+
+    /* Other offsets on one rank break the promise: that they are noticed shows that the windows
+     * are used. */
+    for (int r = 0; r < RANKS; r++)
+        OK(ncclCommWindowRegister(own[r], buffers[r], BYTES, &ends[r], NCCL_WIN_COLL_SYMMETRIC));
+    ncclResult_t result = ncclSuccess;
+    for (int r = 0; r < RANKS && result == ncclSuccess; r++) {
+        float *part = buffers[r] + (r == 2 ? 16 : 0);
+        result = ncclAllReduce(part, part, COUNT, ncclFloat, ncclSum, own[r], streams[r]);
+    }
+    EXPECT(result == ncclInvalidUsage, "%d", result);
+    EXPECT(strstr(ncclGetLastError(NULL), "offset in the input's registration"), "%s",
+           ncclGetLastError(NULL));
+    for (int r = 0; r < RANKS; r++) OK(ncclCommWindowDeregister(own[r], ends[r]));
+    for (int r = 0; r < RANKS; r++) OK(ncclCommDestroy(own[r]));
+    for (int r = 0; r < RANKS; r++) OK(ncclMemFree(buffers[r]));
+    free(copy);
 }
 
 /* All ranks of a new communicator, joined by one thread in a group. */
@@ -518,6 +590,7 @@ int main(void) {
     scalars();
     badly();
     memory();
+    windows();
     split();
     shrink_and_grow();
     graphs();

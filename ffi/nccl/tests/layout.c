@@ -28,5 +28,8 @@ SAME(ncclScalarHostImmediate, 1);
 SAME(sizeof(ncclRedOp_t), 4);
 SAME(sizeof(ncclDataType_t), 4);
 SAME(sizeof(ncclResult_t), 4);
+SAME(sizeof(ncclWindow_t), 8);
+SAME(NCCL_WIN_COLL_SYMMETRIC, 1);
+SAME(ncclStatGpuMemTotal, 3);
 
 int main(void) { return 0; }

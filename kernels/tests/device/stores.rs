@@ -1,10 +1,10 @@
-//! LL messages on lanes of stores (R13): they are packed into the peers' slots, and nothing is
-//! rung.
+//! Lanes of stores: LL messages are packed into the peers' slots (R13), puts and credits are counts
+//! at the other end (R14), and nothing is rung.
 
 use crate::low_latency::{SLOT_BYTES, low_latency_put, message, pack, rank, slot_address};
-use crate::rank::{PlanText, Rank, advance};
+use crate::rank::{PlanText, Rank, advance, buffer, copy, op, put, slot, wait_signal};
 use ringdove_kernels::launch::{PlanFault, WaitKind};
-use ringdove_kernels::op::{Op, ll_bytes};
+use ringdove_kernels::op::{Op, OpCode, flags, ll_bytes};
 use ringdove_kernels::port::Port;
 
 /// What a peer's slots hold before.
@@ -95,5 +95,51 @@ fn stores_that_cannot_be_are_refused() {
         assert_eq!((record.position, record.expected, record.seen), (fault as u64, limit, seen));
         let peer = rank.ports()[1].peer_slots;
         assert_eq!(rank.arena.get(peer, 512), [OLD; 512], "nothing was stored");
+    }
+}
+
+/// R14: if this fails, a peer reads what has not come, or waits for a count that does not come; or
+/// a sender writes slots that are still read.
+#[test]
+fn puts_and_credits_on_a_lane_of_stores_are_counts_at_the_other_end() {
+    for position in [0, 5] {
+        let mut rank = Rank::new(2, 2, &[]);
+        let shape = Port { position, slot_bytes: SLOT_BYTES, peer: 1, ..Port::default() };
+        let send = rank.add_port(shape, 0, true);
+        let receive = rank.add_port(Port { completion_position: position, ..shape }, 2, false);
+        // At the peer: slots and their arrivals, and the word for credits.
+        let slots = rank.arena.allocate(2 * SLOT_BYTES as usize, 0);
+        let words = [rank.arena.allocate(8, 0), rank.arena.allocate(8, 0)];
+        let mut ports = rank.ports();
+        (ports[0].slots, ports[0].slot_mask, ports[0].peer_signal) = (slots, 1, words[0]);
+        ports[1].peer_signal = words[1];
+        rank.arena.put(rank.communicator.ports, bytemuck::cast_slice(&ports));
+        rank.arena.write_as(ports[1].signal, position + 2);
+        let mut ops = Vec::new();
+        for message in 0..2 {
+            let there = slot(0, message, 0);
+            ops.push(copy(there, buffer(0, u64::from(message) * 100), 100));
+            ops.push(put(0, there, there, 100, flags::ARRIVAL));
+            ops.push(wait_signal(1, i64::from(message) + 1));
+            ops.push(op(OpCode::Credit, 1));
+        }
+        ops.extend([advance(0, 2, 0), advance(1, 2, 0)]);
+        let mut arguments = rank.arguments(&PlanText::single(64, &[send, receive], &ops));
+        let data: Vec<u8> = (0..200).collect();
+        arguments.buffers[0] = rank.arena.allocate(200, 0);
+        rank.arena.put(arguments.buffers[0], &data);
+        let mut rung = 0;
+        rank.execute(&arguments, (1, 64), |rank| rung += u32::from(rank.poll().is_some()));
+        assert_eq!((rank.record().state, rung), (0, 0), "{:?}", rank.record());
+        for message in 0..2 {
+            let at = slots + ((position + message) & 1) * u64::from(SLOT_BYTES);
+            let expected = &data[100 * message as usize..][..100];
+            assert_eq!(rank.arena.get(at, 100), expected, "message {message} of {position}");
+        }
+        let counts = words.map(|word| rank.arena.read_as::<u64>(word));
+        assert_eq!(counts, [position + 2; 2], "arrivals and credits");
+        let ports = rank.ports();
+        assert_eq!((ports[0].position, ports[1].position), (position + 2, position + 2));
+        assert_eq!(ports[1].completion_position, position + 2, "credits, for the next launch");
     }
 }

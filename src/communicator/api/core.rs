@@ -76,6 +76,9 @@ pub struct Statistics {
     pub signals: u64,
     /// The most descriptors that stood in the ring at once.
     pub ring_occupancy_max: u64,
+    /// Device memory of this rank's own, in bytes: control structures, signals, staging slots,
+    /// plans. Registered buffers are their owner's.
+    pub device_bytes: u64,
 }
 
 impl Communicator {
@@ -188,13 +191,15 @@ impl Communicator {
     pub fn statistics(&self) -> Statistics {
         let engine = self.connected.engine_statistics();
         let Snapshot { descriptors, transfers, bytes, signals, occupancy_max, .. } = engine;
+        let (launcher, memory) = (self.connected.launcher(), &self.connected.state.memory);
         Statistics {
-            launches: self.connected.launcher().launches(),
+            launches: launcher.launches(),
             descriptors,
             transfers,
             bytes,
             signals,
             ring_occupancy_max: occupancy_max,
+            device_bytes: (memory.device_bytes() + launcher.plans.device_bytes()) as u64,
         }
     }
 }

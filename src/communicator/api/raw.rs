@@ -75,6 +75,15 @@ impl Communicator {
     pub unsafe fn register_raw(&self, address: u64, bytes: usize) -> Result<Registration> {
         self.register_at(address, bytes as u64)
     }
+
+    /// Takes back what [`Communicator::register_raw`] did, as [`Communicator::deregister`] does.
+    /// From then on the memory may be freed.
+    ///
+    /// # Errors
+    /// As [`Communicator::deregister`]; the memory then stays allocated as before.
+    pub fn deregister_raw(&self, registration: Registration) -> Result<()> {
+        self.connected.deregister(registration, self.connected.settings.bootstrap_timeout)
+    }
 }
 
 impl Group<'_> {

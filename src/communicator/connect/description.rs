@@ -49,7 +49,7 @@ impl PortDescription {
         let low_latency = end.lane.kind == LaneKind::LowLatency;
         let sends = end.side == Side::Send;
         let route = match (end.side, end.lane.kind) {
-            (Side::Send, LaneKind::Direct) => None,
+            (Side::Send, LaneKind::Direct) | (_, LaneKind::Stores) => None,
             (Side::Send, _) => Some(RouteDescription {
                 // So that what arrived can go on as it lies.
                 carries_data: true,

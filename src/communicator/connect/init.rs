@@ -285,8 +285,8 @@ fn start(
     let (rank, ranks) = (state.rank, process.geometry.rank_count);
     let remedies = &settings.remedies;
     let pinned = remedies.pinned_uploads;
-    let peer_slots = |place: &PortPlace| others.stored_slots(&process.geometry, place);
-    state.memory.publish(rank, settings.wait_timeout, pinned, peer_slots)?;
+    let stored = |place: &PortPlace| others.stored(&process.geometry, place);
+    state.memory.publish(rank, settings.wait_timeout, pinned, stored)?;
     let mut launcher = Launcher::new(&state, settings)?;
     sharing::check(process, &state, &mut launcher, remedies)?;
     let launcher = Arc::new(Mutex::new(launcher));

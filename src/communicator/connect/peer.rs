@@ -3,7 +3,8 @@
 use super::inter_node::InterNodeEndpoint;
 use super::sharing;
 use crate::communicator::state::{
-    Endpoint, Geometry, HostLanes, Layout, Nodes, Obstacle, Offsets, PortPlace, RankState,
+    Endpoint, Geometry, HostLanes, Layout, Nodes, Obstacle, Offsets, PortAddresses, PortPlace,
+    RankState,
 };
 use crate::error::Result;
 use crate::gpu::{Access, Export, Import, discard, enable_peer_access, is_without_peer_access};
@@ -37,14 +38,6 @@ impl Drop for Peer {
         // Closing them may wait for the device.
         discard(std::mem::take(&mut self.imports));
     }
-}
-
-/// Addresses of what is written at one port of a peer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct PortAddresses {
-    pub signal: u64,
-    /// Of no use where the port has no slots, or sends.
-    pub slots: u64,
 }
 
 /// A peer, or why its memory is not reached.

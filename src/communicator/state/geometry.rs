@@ -25,8 +25,10 @@ pub(crate) struct Geometry {
     pub nodes: Nodes,
     /// Bytes of data that one LL message holds; 0: no LL lanes.
     pub low_latency_bytes: u32,
-    /// LL lanes are lanes of stores, between ranks that reach each other's memory.
+    /// LL lanes are lanes of stores, where ranks reach each other's memory: all are on one node.
     pub stores: bool,
+    /// There are lanes of stores with slots, too.
+    pub store_lanes: bool,
     /// Lanes from each rank to each other that no collective uses.
     pub user_lanes: u32,
     /// Reductions are computed by one expression, whatever the plan.
@@ -104,8 +106,11 @@ impl Geometry {
         let neighbours = geometry.successors(0).count() + geometry.predecessors(0).count();
         let lanes = 2 * (u64::from(rank_count) - 1) - neighbours as u64;
         let bytes = |is_near| geometry.lanes(Side::Send, is_near).staging;
-        // What is not shrunk: slots between neighbours, and those of LL lanes.
-        let near = neighbours as u64 * bytes(true) + lanes * bytes(false);
+        let stored = geometry.store_lanes(Side::Receive, geometry.store_lane_count()).staging;
+        // What is not shrunk: slots between neighbours, and those of LL lanes and lanes of stores.
+        let near = neighbours as u64 * bytes(true)
+            + lanes * bytes(false)
+            + u64::from(rank_count - 1) * stored;
         let of_users = 2 * u64::from(settings.user_lanes) * (u64::from(rank_count) - 1);
         let slots = (lanes + of_users) * u64::from(settings.slot_count);
         let all = settings.staging_bytes.unwrap_or(near + Self::PAIRS_BYTES_USUAL);
@@ -134,6 +139,8 @@ impl Geometry {
     }
 
     fn without_slots_of_pairs(rank_count: u32, nodes: Nodes, settings: &Settings) -> Self {
+        // Ranks with device engines do not open each other's memory.
+        let may_store = settings.engine == EngineKind::Proxy && nodes == Nodes::One;
         Self {
             rank_count,
             blocks: settings.blocks_max,
@@ -149,8 +156,8 @@ impl Geometry {
                 }
                 _ => 0,
             },
-            // Ranks with device engines do not open each other's memory.
-            stores: settings.stores == Stores::Auto && settings.engine == EngineKind::Proxy,
+            stores: may_store && settings.stores != Stores::Never,
+            store_lanes: may_store && settings.stores == Stores::Always,
             user_lanes: settings.user_lanes,
             reproducible: settings.reproducible,
             engine: settings.engine,
@@ -166,6 +173,7 @@ impl Geometry {
             slot_count: self.slot_count,
             low_latency_bytes: self.low_latency_bytes,
             stores: self.stores,
+            store_lanes: self.store_lanes,
             ranks_per_node: self.ranks_per_node(),
             reproducible: self.reproducible,
         }
@@ -232,7 +240,20 @@ impl Geometry {
             true => slots.and(direct).times(self.blocks),
             false => slots,
         };
-        low_latency.and(others)
+        low_latency.and(others).and(self.store_lanes(side, self.store_lane_count()))
+    }
+
+    /// What one end of so many lanes of stores takes, LL lanes apart: slots at the receiver alone.
+    pub(super) fn store_lanes(&self, side: Side, count: u32) -> Sizes {
+        let staging = if side == Side::Receive { bytes(Limits::store_slots()) } else { 0 };
+        Sizes { ports: 1, staging, direct: 0 }.times(count)
+    }
+
+    /// How many such lanes lead from each rank to each other: one for each block, where plans use
+    /// them.
+    pub(super) fn store_lane_count(&self) -> u32 {
+        let has_any = self.store_lanes && (2..=ALL_PAIRS_RANKS_MAX).contains(&self.rank_count);
+        if has_any { self.blocks } else { 0 }
     }
 
     /// What one end of so many user lanes takes.
@@ -281,6 +302,15 @@ impl Sizes {
             ports: self.ports + other.ports,
             staging: self.staging + other.staging,
             direct: self.direct + other.direct,
+        }
+    }
+
+    /// What is left without `other`, which is a part of it.
+    pub fn without(self, other: Self) -> Self {
+        Self {
+            ports: self.ports - other.ports,
+            staging: self.staging - other.staging,
+            direct: self.direct - other.direct,
         }
     }
 

@@ -51,9 +51,14 @@ impl Halves {
         Ok(Self { upload, used: 0, left: [None, None], turn: Turn::default() })
     }
 
+    /// Bytes of room, for both halves.
+    pub fn bytes(&self) -> usize {
+        self.upload.bytes()
+    }
+
     /// The most bytes that fit.
     pub fn bytes_max(&self) -> usize {
-        self.upload.bytes() / 2
+        self.bytes() / 2
     }
 
     /// The current turn.

@@ -9,7 +9,7 @@ use super::layout::{Layout, PortPlace};
 use super::reach::HostPairs;
 use crate::gpu::HostMemory;
 use crate::id::Rank;
-use crate::plan::Side;
+use crate::plan::{LaneKind, Side};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -40,7 +40,11 @@ pub(crate) struct HostPlace {
 impl HostLayout {
     /// Of `rank`, whose layout is `layout`.
     pub fn new(layout: &Layout, rank: Rank, pairs: &HostPairs) -> Self {
-        let leads_through_host = |place: &PortPlace| pairs.obstacle(rank, place.peer()).is_some();
+        let leads_through_host = |place: &PortPlace| {
+            // Where there is such a pair, no plan uses lanes of stores.
+            let is_used = place.end.lane.kind != LaneKind::Stores;
+            is_used && pairs.obstacle(rank, place.peer()).is_some()
+        };
         let through_host: Vec<_> = layout.ports().filter(leads_through_host).collect();
         let staging = (through_host.len() as u64 * SIGNAL_STRIDE).next_multiple_of(PAGE);
         let (mut places, mut end) = (HashMap::new(), staging);
@@ -106,7 +110,8 @@ mod tests {
         let mut taken = Vec::new();
         for port in layout.ports() {
             let place = host.place(port.number);
-            assert_eq!(place.is_some(), [Rank(0), Rank(5)].contains(&port.peer()));
+            let is_used = port.end.lane.kind != LaneKind::Stores;
+            assert_eq!(place.is_some(), is_used && [Rank(0), Rank(5)].contains(&port.peer()));
             let Some(place) = place else { continue };
             taken.push((place.signal, place.signal + 8));
             let receives = port.end.side == Side::Receive && port.slots_bytes() > 0;

@@ -43,6 +43,11 @@ impl Kept {
         Ok(Self { upload, used: 0, known: HashMap::new(), parts: HashMap::new() })
     }
 
+    /// Bytes of room.
+    pub fn bytes(&self) -> usize {
+        self.upload.bytes()
+    }
+
     /// Refuses where there may be no room for one more call.
     pub fn check_room(&self) -> Result<()> {
         if self.used + ROOM_BYTES <= KEPT_BYTES { Ok(()) } else { Err(self.full(ROOM_BYTES)) }

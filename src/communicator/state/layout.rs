@@ -13,7 +13,7 @@
 
 use super::geometry::{Geometry, Sizes, bytes};
 use crate::id::Rank;
-use crate::plan::{Lane, LaneEnd, LaneKind, Side, SlotShape};
+use crate::plan::{Lane, LaneEnd, LaneKind, Limits, Side, SlotShape};
 use std::ops::Range;
 
 /// Bytes between signal words, so that two engines never write one 32-byte sector.
@@ -58,9 +58,12 @@ pub(crate) struct Offsets {
 }
 
 impl PortPlace {
-    /// Bytes of all its slots.
+    /// Bytes of all its slots at this end.
     pub fn slots_bytes(&self) -> u64 {
-        bytes(self.shape)
+        match (self.end.lane.kind, self.end.side) {
+            (LaneKind::Stores, Side::Send) => 0,
+            _ => bytes(self.shape),
+        }
     }
 
     /// The rank at the other end.
@@ -184,11 +187,13 @@ impl Layout {
             let low_latency = std::iter::once(0).map(with_index(LaneKind::LowLatency));
             let others = (0..layout.geometry.blocks as u16)
                 .flat_map(move |index| [(index, LaneKind::Slots), (index, LaneKind::Direct)]);
+            let stored =
+                (0..layout.geometry.store_lane_count() as u16).map(with_index(LaneKind::Stores));
             let of_users = (0..layout.geometry.user_lanes as u16).map(with_index(LaneKind::User));
-            let ends = low_latency
-                .chain(others)
-                .chain(of_users)
-                .map(move |(index, kind)| LaneEnd { lane: Lane { from, to, index, kind }, side });
+            let ends =
+                low_latency.chain(others).chain(stored).chain(of_users).map(
+                    move |(index, kind)| LaneEnd { lane: Lane { from, to, index, kind }, side },
+                );
             ends.filter_map(move |end| layout.port(end))
         })
     }
@@ -201,7 +206,7 @@ impl Layout {
         if end.rank() != own || peer == own || peer >= geometry.rank_count {
             return None;
         }
-        let (among_lanes, shape) = self.among_lanes(&lane)?;
+        let (among_lanes, shape) = self.among_lanes(&end)?;
         let mut before = self.before(peer);
         if side == Side::Receive {
             let lanes_there = geometry.lanes(Side::Send, geometry.are_neighbours(own, peer));
@@ -225,9 +230,9 @@ impl Layout {
 
     /// What stands before a lane among those from one rank to another, and its slots; None where
     /// there is no such lane. The LL lane is the first; then comes, for each index, a lane with
-    /// slots, and between neighbours a direct one; then user lanes.
-    fn among_lanes(&self, lane: &Lane) -> Option<(Sizes, SlotShape)> {
-        let geometry = &self.geometry;
+    /// slots, and between neighbours a direct one; then lanes of stores, then user lanes.
+    fn among_lanes(&self, end: &LaneEnd) -> Option<(Sizes, SlotShape)> {
+        let (geometry, LaneEnd { lane, side }) = (&self.geometry, *end);
         let between_neighbours = geometry.are_neighbours(lane.from, lane.to);
         let low_latency = geometry.low_latency_slots();
         let slots = geometry.slots(between_neighbours);
@@ -249,11 +254,17 @@ impl Layout {
                 Some((before.and(its_slots), SlotShape { bytes: 0, ..slots }))
             }
             LaneKind::User if index < geometry.user_lanes => {
-                let others = geometry.lanes_of_plans(Side::Send, between_neighbours);
-                let before = others.and(geometry.user_lanes(Side::Send, index));
+                let others = geometry.lanes_of_plans(side, between_neighbours);
+                // Places among the send ports on which buffers move are asked for at those alone.
+                let before = others.and(geometry.user_lanes(side, index));
                 Some((before, geometry.slots(false)))
             }
-            LaneKind::Slots | LaneKind::Direct | LaneKind::User => None,
+            LaneKind::Stores if index < geometry.store_lane_count() => {
+                let stored = geometry.store_lanes(side, geometry.store_lane_count() - index);
+                let all = geometry.lanes_of_plans(side, between_neighbours);
+                Some((all.without(stored), Limits::store_slots()))
+            }
+            LaneKind::Slots | LaneKind::Direct | LaneKind::Stores | LaneKind::User => None,
         }
     }
 }

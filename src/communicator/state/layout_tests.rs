@@ -14,7 +14,8 @@ fn geometry(rank_count: u32, nodes: Nodes, low_latency_bytes: u32) -> Geometry {
         slot_count: 4,
         nodes,
         low_latency_bytes,
-        stores: true,
+        stores: nodes == Nodes::One,
+        store_lanes: nodes == Nodes::One,
         user_lanes: 0,
         reproducible: false,
         engine: EngineKind::Proxy,
@@ -53,6 +54,9 @@ fn wanted(geometry: &Geometry) -> Vec<Lane> {
         if geometry.low_latency_bytes > 0 {
             lanes.push(lane(0, LaneKind::LowLatency));
         }
+        if geometry.nodes == Nodes::One && ranks <= 8 {
+            lanes.extend((0..blocks).map(|index| lane(index, LaneKind::Stores)));
+        }
         if next {
             lanes.extend((1..blocks).map(|index| lane(index, LaneKind::Slots)));
             lanes.extend((0..blocks).map(|index| lane(index, LaneKind::Direct)));
@@ -73,8 +77,9 @@ fn both_ends_of_every_lane_exist_and_fill_the_memory_without_overlap() {
             let [sender, receiver] =
                 ends.map(|end| layouts[end.rank() as usize].port(end).expect("it exists"));
             assert_eq!(sender.shape, receiver.shape, "{geometry:?} {lane:?}");
-            let slotted = lane.kind != LaneKind::Direct;
+            let slotted = !matches!(lane.kind, LaneKind::Direct | LaneKind::Stores);
             assert_eq!(sender.slots_bytes() > 0, slotted);
+            assert_eq!(receiver.slots_bytes() > 0, lane.kind != LaneKind::Direct);
             found += 2;
         }
         for layout in &layouts {

@@ -55,6 +55,14 @@ pub(crate) struct Endpoint {
     pub staging: u64,
 }
 
+/// Addresses of what is written at one port of a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PortAddresses {
+    pub signal: u64,
+    /// Of no use where the port has no slots, or sends.
+    pub slots: u64,
+}
+
 impl Endpoint {
     /// The addresses to which the offsets of `inter_node` must be added to come to these two.
     fn before(signals: u64, staging: u64, inter_node: Offsets) -> Self {
@@ -345,20 +353,17 @@ impl RankMemory {
     }
 
     /// Writes what the executor reads: the port table and the communicator's record. `limit` is
-    /// that of waits; without `pinned`, it may come late. `peer_slots` gives the peer's slots, as
-    /// kernels of this rank reach them, at the send ports of lanes of stores.
+    /// that of waits; without `pinned`, it may come late. `stored` gives the peer's end of lanes of
+    /// stores, as kernels of this rank reach it.
     pub fn publish(
         &self,
         rank: Rank,
         limit: Duration,
         pinned: bool,
-        peer_slots: impl Fn(&PortPlace) -> Option<u64>,
+        stored: impl Fn(&PortPlace) -> Option<PortAddresses>,
     ) -> Result<()> {
         let write = if pinned { DeviceMemory::write } else { DeviceMemory::write_pageable };
-        let port = |place: PortPlace| Port {
-            peer_slots: peer_slots(&place).unwrap_or(0),
-            ..self.port(&place)
-        };
+        let port = |place: PortPlace| with_peer(self.port(&place), &place, stored(&place));
         let ports: Vec<Port> = self.layout.ports().map(port).collect();
         write(&self.control, control::PORTS, bytemuck::cast_slice(&ports))?;
         let at = |offset: usize| self.control.address() + offset as u64;
@@ -397,8 +402,12 @@ impl RankMemory {
     /// The device's form of a port.
     fn port(&self, place: &PortPlace) -> Port {
         let (lane, number) = (place.end.lane, place.number);
-        let slotted = lane.kind != LaneKind::Direct;
         let sends = place.end.side == Side::Send;
+        let slotted = match lane.kind {
+            LaneKind::Direct => false,
+            LaneKind::Stores => !sends,
+            LaneKind::Slots | LaneKind::LowLatency | LaneKind::User => true,
+        };
         let endpoint = self.endpoint_of(place);
         let signal = endpoint.signals.wrapping_add(place.signal);
         let slots = if slotted { endpoint.staging.wrapping_add(place.slots) } else { 0 };
@@ -426,6 +435,18 @@ impl RankMemory {
             peer: place.peer().0,
             in_host,
             peer_slots: 0,
+            peer_signal: 0,
         }
+    }
+}
+
+/// A port with what it needs to know of `there`, the other end of a lane of stores.
+fn with_peer(port: Port, place: &PortPlace, there: Option<PortAddresses>) -> Port {
+    let Some(PortAddresses { signal, slots }) = there else { return port };
+    match (place.end.lane.kind, place.end.side) {
+        (LaneKind::LowLatency, Side::Send) => Port { peer_slots: slots, ..port },
+        (LaneKind::Stores, Side::Send) => Port { slots, peer_signal: signal, ..port },
+        (LaneKind::Stores, Side::Receive) => Port { peer_signal: signal, ..port },
+        _ => port,
     }
 }

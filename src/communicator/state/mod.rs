@@ -46,7 +46,7 @@ pub(super) use geometry::{Geometry, Nodes};
 pub(super) use host_lanes::{HostLanes, HostLayout};
 pub(super) use launcher::Launcher;
 pub(super) use layout::{Layout, Offsets, PortPlace};
-pub(super) use memory::{Endpoint, ForAdapter, InterNodeSlotMemory, RankMemory};
+pub(super) use memory::{Endpoint, ForAdapter, InterNodeSlotMemory, PortAddresses, RankMemory};
 pub(super) use plans::{Encoded, PlanKey, Prepared, Resident};
 pub(super) use process::{ProcessState, agreed_settings};
 pub(super) use rank::RankState;

@@ -138,6 +138,11 @@ impl PlanMemory {
         })
     }
 
+    /// Bytes that this takes on the device.
+    pub fn device_bytes(&self) -> usize {
+        self.plans.bytes() + self.tables.bytes() + self.kept.bytes()
+    }
+
     /// Looks up the plan of `key`; `encode` makes it where it is not on the device.
     ///
     /// # Errors

@@ -144,7 +144,9 @@ impl ProcessState {
     /// What a plan may use, with slots of `slot_bytes`. All ranks say the same.
     pub fn limits(&self, slot_bytes: u32) -> Limits {
         let limits = self.geometry.limits(slot_bytes);
-        Limits { stores: limits.stores && self.all_reached(), ..limits }
+        let reached = self.all_reached();
+        let (stores, store_lanes) = (limits.stores && reached, limits.store_lanes && reached);
+        Limits { stores, store_lanes, ..limits }
     }
 
     /// Do all ranks of each node reach each other's GPU memory?
@@ -324,6 +326,11 @@ pub(crate) fn agreed_settings(geometry: &Geometry, settings: &Settings) -> Vec<T
 }
 
 fn geometry_signature(geometry: &Geometry) -> Signature {
+    let stores = match (geometry.stores, geometry.store_lanes) {
+        (false, _) => "never",
+        (true, false) => "auto",
+        (true, true) => "always",
+    };
     signature([
         ("the number of ranks", Value::Number(geometry.rank_count.into())),
         ("RINGDOVE_ENGINE", Value::Word(geometry.engine.name().into())),
@@ -335,7 +342,7 @@ fn geometry_signature(geometry: &Geometry) -> Signature {
             Value::Number(geometry.pair_slot_bytes.into()),
         ),
         ("RINGDOVE_LOW_LATENCY_BYTES", Value::Number(geometry.low_latency_bytes.into())),
-        ("RINGDOVE_STORES", Value::Word(if geometry.stores { "auto" } else { "never" }.into())),
+        ("RINGDOVE_STORES", Value::word(stores)),
         ("RINGDOVE_USER_LANES", Value::Number(geometry.user_lanes.into())),
         ("RINGDOVE_REPRODUCIBLE", Value::Word(geometry.reproducible.to_string().into())),
     ])

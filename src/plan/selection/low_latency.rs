@@ -1,10 +1,10 @@
 //! When low-latency messages win: all-pairs, for small data of up to 8 ranks of one node.
 //!
-//! An all-reduce takes them up to `Limits::low_latency_bytes`. Every other collective has limits of
-//! its own besides, for each number of ranks, because its plans in slots take one hop, too. What LL
-//! messages save is the signal behind the data; they cost twice the bytes, and each rank sends to
-//! every other one, also where it has nothing for it (`all_pairs` says why). So they win longest
-//! for few ranks, and they hardly win where one rank alone receives.
+//! Moved by an engine, an all-reduce takes them up to `Limits::low_latency_bytes`. Every other
+//! collective has limits of its own besides, for each number of ranks, because its plans in slots
+//! take one hop, too. What LL messages save is the signal behind the data; they cost twice the
+//! bytes, and each rank sends to every other one, also where it has nothing for it (`all_pairs`
+//! says why). So they win longest for few ranks, and hardly where one rank alone receives.
 //!
 //! The limits come from the timing model: powers of two up to which it says on each built-in
 //! machine of several GPUs that all-pairs takes less time than the plan in slots. There are two
@@ -70,6 +70,10 @@ struct Limited {
 }
 
 const K: u64 = 1024;
+/// Bounded by the setting alone, which was measured; where there are lanes of stores with slots,
+/// two hops over these win from here on (`stores.rs`).
+const ALL_REDUCE: Limited =
+    Limited { rung: [u64::MAX; 7], stored: [16 * K, 4 * K, 4 * K, 2 * K, 2 * K, 2 * K, 2 * K] };
 const ALL_GATHER: Limited = Limited {
     rung: [2048, 2048, 1024, 1024, 512, 512, 512],
     stored: [32 * K, 16 * K, 16 * K, 8 * K, 8 * K, 8 * K, 8 * K],
@@ -102,7 +106,8 @@ const SCATTER: Limited = Limited {
 fn bytes_max(request: &CollectiveRequest, limits: &Limits) -> Option<u64> {
     let of_setting = u64::from(limits.low_latency_bytes);
     let limited = match request.collective {
-        Collective::AllReduce => return Some(of_setting),
+        Collective::AllReduce if !limits.store_lanes => return Some(of_setting),
+        Collective::AllReduce => ALL_REDUCE,
         Collective::AllGather => ALL_GATHER,
         Collective::ReduceScatter => REDUCE_SCATTER,
         Collective::AllToAll => ALL_TO_ALL,

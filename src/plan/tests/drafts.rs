@@ -24,13 +24,20 @@ fn drafts() -> Vec<(CollectiveRequest, Draft)> {
                     CollectiveRequest { reduce_op: op, in_place, ..request(ranks, bytes) };
                 // What is selected depends on nodes and on LL messages; the other patterns do
                 // not ask for them.
-                let ways: &[(u32, u32)] = match pattern {
-                    Pattern::Selected => &[(0, 0), (2, 0), (0, 1024)],
-                    _ => &[(0, 0)],
+                let ways: &[(u32, u32, bool)] = match pattern {
+                    Pattern::Selected => &[
+                        (0, 0, false),
+                        (2, 0, false),
+                        (0, 1024, false),
+                        (0, 1024, true),
+                        (0, 0, true),
+                    ],
+                    _ => &[(0, 0, false)],
                 };
-                for &(ranks_per_node, low_latency_bytes) in ways {
-                    let limits =
-                        Limits { ranks_per_node, low_latency_bytes, ..limits(blocks, 256, 4) };
+                for &(ranks_per_node, low_latency_bytes, stores) in ways {
+                    let base = limits(blocks, 256, 4);
+                    let (store_lanes, base) = (stores, Limits { ranks_per_node, ..base });
+                    let limits = Limits { low_latency_bytes, stores, store_lanes, ..base };
                     let draft = Draft::new(pattern, &request, &limits).expect("in range");
                     drafts.push((request, draft));
                 }
@@ -93,7 +100,7 @@ fn modelled(draft: &Draft, engine: Engine) -> BTreeMap<LaneKey, Vec<Event>> {
         from: end.lane.from,
         to: end.lane.to,
         index: 2 * u32::from(end.lane.index) + u32::from(end.lane.kind == LaneKind::Direct),
-        stores: false,
+        stores: matches!(end.lane.kind, LaneKind::Stores | LaneKind::LowLatency),
     };
     let program = |rank| {
         let (encoded, table) = draft.encoded(rank);

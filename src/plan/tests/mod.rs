@@ -10,6 +10,7 @@ mod group;
 mod hierarchical;
 mod large;
 mod reproducible;
+mod stores;
 
 use super::host::{Algebra, Element, Event, Host, HostLane, HostPort, HostRank};
 use super::*;

@@ -76,7 +76,12 @@ impl LaneState {
 
     /// True if messages use slots that credits free.
     pub(super) fn slotted(&self) -> bool {
-        self.id.kind == LaneKind::Slots
+        matches!(self.id.kind, LaneKind::Slots | LaneKind::Stores)
+    }
+
+    /// True if blocks write the receiver's slots themselves.
+    pub(super) fn stores(&self) -> bool {
+        self.id.kind == LaneKind::Stores
     }
 
     /// True if messages announce themselves.

@@ -181,7 +181,9 @@ fn set_up<'p>(plan: &'p Plan, promise: &Promise, lanes: &[Lane]) -> (World, Vec<
         position: 0,
         completion_position: 0,
         observed: match (end.side, end.lane.kind) {
-            (Side::Send, super::LaneKind::Slots) => -i64::from(plan.slots.count),
+            (Side::Send, super::LaneKind::Slots | super::LaneKind::Stores) => {
+                -i64::from(plan.slots.count)
+            }
             _ => 0,
         },
     };

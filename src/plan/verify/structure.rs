@@ -68,8 +68,10 @@ fn one_kind_of_slots(plan: &Plan) -> Result<(), VerifyError> {
     if uses(LaneKind::LowLatency) && plan.slots.count < 2 {
         return reason("slots of LL lanes", "at least 2", u64::from(plan.slots.count));
     }
-    if uses(LaneKind::LowLatency) && uses(LaneKind::Slots) {
-        return reason("kinds of lanes with slots", "one", 2);
+    let slotted = [LaneKind::LowLatency, LaneKind::Slots, LaneKind::Stores];
+    let kinds = slotted.into_iter().filter(|kind| uses(*kind)).count() as u64;
+    if kinds > 1 {
+        return reason("kinds of lanes with slots", "one", kinds);
     }
     Ok(())
 }
@@ -156,12 +158,14 @@ impl Operands<'_> {
         match *op {
             Op::Copy { destination, source, range, .. } => {
                 self.not_low_latency(&[destination, source])?;
+                self.not_stored(&[source])?;
                 self.written(destination)?;
                 self.place(source, range)?;
                 self.place(destination, range)
             }
             Op::Reduce { destination, a, b, range, .. } => {
                 self.not_low_latency(&[destination, a, b])?;
+                self.not_stored(&[a, b])?;
                 self.written(destination)?;
                 self.place(a, range)?;
                 self.place(b, range)?;
@@ -215,7 +219,7 @@ impl Operands<'_> {
         let kind = self.port(port)?.lane.kind;
         let rule = match (kind, source, destination) {
             (
-                kind @ (LaneKind::Slots | LaneKind::LowLatency),
+                kind @ (LaneKind::Slots | LaneKind::LowLatency | LaneKind::Stores),
                 Operand::Slot { port: from, message: sent, offset: read },
                 Operand::Slot { port: to, message: put, offset: written },
             ) => {
@@ -234,6 +238,8 @@ impl Operands<'_> {
                     "an LL message raises no signal"
                 } else if !(low_latency || arrived || (from, sent) == (port, put)) {
                     "a put through slots comes from the same message or from one that arrived"
+                } else if kind == LaneKind::Stores && (arrived || completion) {
+                    "a put on a lane of stores announces what the block has stored"
                 } else if !low_latency && !arrival {
                     "a message in a slot announces itself"
                 } else {
@@ -241,7 +247,9 @@ impl Operands<'_> {
                 }
             }
             (LaneKind::Direct, Operand::Buffer { .. }, Operand::Buffer { .. }) => return Ok(()),
-            (LaneKind::Slots | LaneKind::LowLatency, ..) => "a slotted lane moves slots",
+            (LaneKind::Slots | LaneKind::LowLatency | LaneKind::Stores, ..) => {
+                "a slotted lane moves slots"
+            }
             (LaneKind::Direct, ..) => "a direct lane moves registered buffers",
             (LaneKind::User, ..) => "a user lane is in no plan",
         };
@@ -334,6 +342,20 @@ impl Operands<'_> {
                 && self.is_low_latency(port)?
             {
                 let rule = "only pack, put and collect touch the slots of an LL lane";
+                return Err(Reason::Operands { rule });
+            }
+        }
+        Ok(())
+    }
+
+    /// What was stored is the receiver's to read.
+    fn not_stored(&self, places: &[Operand]) -> Result<(), Reason> {
+        for place in places {
+            if let Operand::Slot { port, .. } = *place
+                && let LaneEnd { lane, side: Side::Send } = self.port(port)?
+                && lane.kind == LaneKind::Stores
+            {
+                let rule = "nobody reads the slots at a send port of a lane of stores";
                 return Err(Reason::Operands { rule });
             }
         }

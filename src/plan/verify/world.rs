@@ -291,6 +291,14 @@ impl World {
             }
             _ => return Err(Reason::Operands { rule: "a put ends in a slot or a buffer" }),
         };
+        if self.lanes[end.lane].stores() {
+            // The block has written it; what is not there was not.
+            self.read(block, from, from.start, length, 0)?;
+            let lane = &mut self.lanes[end.lane];
+            lane.puts += 1;
+            lane.arrivals.raise(&block.clock);
+            return Ok(());
+        }
         let (read_epoch, write_epoch) = self.lanes[end.lane].ring(&block.clock);
         if length > 0 {
             let lane = &self.lanes[end.lane];
@@ -492,7 +500,9 @@ impl World {
     }
 
     pub(super) fn slots_of(&self, lane: usize, side: Side) -> usize {
-        USER_MEMORIES * self.rank_count + 2 * lane + usize::from(side == Side::Receive)
+        // On a lane of stores both ends name the receiver's.
+        let at_receiver = side == Side::Receive || self.lanes[lane].stores();
+        USER_MEMORIES * self.rank_count + 2 * lane + usize::from(at_receiver)
     }
 
     pub(super) fn memory_name(&self, memory: usize) -> String {

@@ -102,8 +102,8 @@ pub(super) struct AllReduceArguments {
     /// node [default: what the library uses]
     #[arg(long, value_name = "SIZE")]
     pub low_latency_bytes: Option<Size>,
-    /// As RINGDOVE_STORES: who moves LL messages where the engine is the proxy
-    #[arg(long, value_name = "auto|never", default_value = "auto")]
+    /// As RINGDOVE_STORES: what GPU threads move where the engine is the proxy
+    #[arg(long, value_name = "auto|always|never", default_value = "auto")]
     pub stores: StoresName,
     /// Buffers are registered: engines reach them directly where the pattern allows it
     #[arg(short = 'R', long)]
@@ -219,7 +219,7 @@ impl FromStr for StoresName {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        text.parse().map(Self).map_err(|()| "expected auto or never".into())
+        text.parse().map(Self).map_err(|()| "expected auto, always or never".into())
     }
 }
 
@@ -228,9 +228,14 @@ impl AllReduceArguments {
     pub fn stores(&self) -> bool {
         match self.common.engine.0 {
             Engine::Stores => true,
-            Engine::Proxy => self.stores.0 == Stores::Auto,
+            Engine::Proxy => self.stores.0 != Stores::Never,
             Engine::CpuDriven | Engine::Device => false,
         }
+    }
+
+    /// Are there lanes of stores with slots?
+    pub fn store_lanes(&self) -> bool {
+        self.stores() && self.stores.0 == Stores::Always
     }
 
     pub fn ranks(&self, machine: &Machine) -> Result<u32, PredictError> {

@@ -29,7 +29,11 @@ impl Programs for Drafted<'_> {
 
 fn port(end: &LaneEnd, stores: bool) -> Port {
     let index = 2 * u32::from(end.lane.index) + u32::from(end.lane.kind == LaneKind::Direct);
-    let stores = stores && end.lane.kind == LaneKind::LowLatency;
+    let stores = match end.lane.kind {
+        LaneKind::Stores => true,
+        LaneKind::LowLatency => stores,
+        LaneKind::Slots | LaneKind::Direct | LaneKind::User => false,
+    };
     let lane = hwsim_timing::Lane { from: end.lane.from, to: end.lane.to, index, stores };
     Port { lane, sends: end.side == Side::Send }
 }
@@ -179,6 +183,7 @@ impl Job<'_> {
             },
             ranks_per_node: if is_one_node || !is_even { 0 } else { per_node },
             stores: arguments.stores(),
+            store_lanes: arguments.store_lanes(),
             reproducible: arguments.reproducible,
             ..Limits::new(candidate.blocks, slot_bytes, slot_count)
         };

@@ -72,7 +72,8 @@ pub fn programs_with(draft: &Draft, stores: bool) -> Vec<RankProgram> {
                 from: end.lane.from,
                 to: end.lane.to,
                 index: 2 * u32::from(end.lane.index) + u32::from(end.lane.kind == LaneKind::Direct),
-                stores: stores && end.lane.kind == LaneKind::LowLatency,
+                stores: end.lane.kind == LaneKind::Stores
+                    || stores && end.lane.kind == LaneKind::LowLatency,
             },
             sends: end.side == Side::Send,
         };

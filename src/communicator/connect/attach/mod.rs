@@ -11,10 +11,10 @@ pub(super) use proxy::InterNodeLanes;
 
 use super::description::PortDescription;
 use super::reach::Reached;
-use crate::communicator::state::{Geometry, PortPlace, ProcessState, RankState};
+use crate::communicator::state::{Geometry, PortAddresses, PortPlace, ProcessState, RankState};
 use crate::engine::device::ChannelAddress;
 use crate::error::Result;
-use crate::plan::{LaneKind, Side};
+use crate::plan::LaneKind;
 use crate::settings::Settings;
 use std::sync::Arc;
 
@@ -27,16 +27,15 @@ pub(super) enum Others {
 }
 
 impl Others {
-    /// Where the slots of a lane of stores lie at the receiver, as kernels of this rank reach them,
-    /// if the port at `place` is the send port of one.
-    pub fn stored_slots(&self, geometry: &Geometry, place: &PortPlace) -> Option<u64> {
+    /// Where signal and slots lie at the other end of a lane of stores, as kernels of this rank
+    /// reach them, if `place` is a port of one.
+    pub fn stored(&self, geometry: &Geometry, place: &PortPlace) -> Option<PortAddresses> {
         let Self::Addressed((peers, _), _) = self else { return None };
-        let lane = place.end.lane;
-        let sends = place.end.side == Side::Send && lane.kind == LaneKind::LowLatency;
+        let stores = matches!(place.end.lane.kind, LaneKind::LowLatency | LaneKind::Stores);
         let there = &peers[place.peer().index()];
         let is_reached = !place.is_inter_node && !there.is_through_host();
-        (geometry.stores && sends && is_reached)
-            .then(|| there.port(&PortDescription::of(place, &there.layout).there).slots)
+        (geometry.stores && stores && is_reached)
+            .then(|| there.port(&PortDescription::of(place, &there.layout).there))
     }
 }
 

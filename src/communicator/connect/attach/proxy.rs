@@ -10,6 +10,7 @@ use crate::engine::{
 };
 use crate::error::{Error, Result};
 use crate::id::{LaneId, RouteId};
+use crate::plan::LaneKind;
 use crate::ring::{Consumer, RingSize};
 use crate::settings::Settings;
 use crate::transport::Transport;
@@ -77,6 +78,9 @@ pub(super) fn attach(
     })?;
     let (own, memory) = (state.memory.endpoint(), &state.memory);
     for place in memory.layout.ports() {
+        if place.end.lane.kind == LaneKind::Stores {
+            continue;
+        }
         let (number, there) = (place.number, &peers[place.peer().index()]);
         let port = PortDescription::of(&place, &there.layout);
         let (lane, addresses) = (LaneId(number), there.port(&port.there));

@@ -119,3 +119,39 @@ fn low_latency_messages_win_where_selection_takes_them() {
     assert!(lost.is_empty(), "slots are quicker:\n  {}", lost.join("\n  "));
     assert_eq!(taken.len(), 9 + 8, "every collective goes by LL messages somewhere, both ways");
 }
+
+/// If this fails, selection takes lanes of stores for an all-reduce where LL messages or the proxy
+/// are quicker by more than it says.
+#[test]
+fn lanes_of_stores_win_where_selection_takes_them() {
+    let mut taken = 0;
+    for machine in Description::built_in_names().filter(|name| *name != "one-gpu") {
+        let line = parse(&format!("all-reduce -m {machine} --engine proxy")).operation;
+        let Operation::AllReduce(arguments) = &line else { panic!("an all-reduce was asked for") };
+        let scene = Scene::new(&arguments.common).expect("built in");
+        for ranks in 2..=scene.machine.gpus_per_node().min(8) as u32 {
+            for bytes in (9..=20).map(|log2| 1 << log2) {
+                let request = request(Collective::AllReduce, ranks, bytes);
+                let time = |request, limits: Limits| time(&scene, arguments, request, &limits);
+                let with_slots = Limits { store_lanes: true, ..limits(16 << 10, true) };
+                if select(&request, &with_slots).expect("a plan").stores {
+                    taken += 1;
+                    let stores = time(&request, with_slots);
+                    let direct = CollectiveRequest { registered: true, ..request };
+                    let others = [
+                        time(&request, limits(256 << 10, false)),
+                        time(&request, limits(0, false)),
+                        time(&direct, limits(0, false)),
+                    ];
+                    let most = if bytes <= 512 << 10 { 1.0 } else { 1.35 };
+                    let text = format!(
+                        "{machine}, {ranks} ranks, {bytes} bytes: {stores} µs by stores, {others:?}"
+                    );
+                    println!("{text}");
+                    assert!(others.iter().all(|other| stores <= most * other), "{text}");
+                }
+            }
+        }
+    }
+    assert!(taken > 100, "{taken}");
+}
