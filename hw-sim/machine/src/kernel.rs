@@ -212,9 +212,13 @@ impl Active {
         idle && self.next_block == self.blocks
     }
 
+    /// Blocks that waited and are to look again.
+    pub fn waiting_count(&self) -> usize {
+        self.waiting.len()
+    }
+
     /// Is there a block that can run and does not wait?
     pub fn has_ready(&self) -> bool {
-        let started = !self.ready.is_empty() || !self.waiting.is_empty();
-        started || (self.next_block < self.blocks && !self.no_room)
+        !self.ready.is_empty() || (self.next_block < self.blocks && !self.no_room)
     }
 }

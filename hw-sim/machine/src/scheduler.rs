@@ -309,7 +309,9 @@ impl Scheduler {
             if let Some(task) = state.take() {
                 state.sleeping.stirred = now;
                 idle.leave(&mut state);
-                let wake = state.parked > 0 && state.has_ready();
+                // The look of a block that waited is over sooner than another worker is awake.
+                let short = matches!(&task, Task::Block(_, block) if block.waiting);
+                let wake = state.parked > 0 && state.has_work(usize::from(short));
                 drop(state);
                 if wake {
                     self.work.notify_one();
@@ -335,8 +337,8 @@ impl Scheduler {
         if !idle.watching {
             if state.watched {
                 // The watcher may be busy with what it has found.
-                let time = (look_at != u64::MAX).then_some(RELIEF);
-                return self.park(state, time);
+                let time = Duration::from_nanos(look_at.saturating_sub(now)) + RELIEF;
+                return self.park(state, (look_at != u64::MAX).then_some(time));
             }
             (idle.watching, state.watched) = (true, true);
         }
@@ -418,7 +420,7 @@ impl Scheduler {
 const SPIN_NS_MAX: u64 = 5_000;
 /// How long it spins and yields before it sleeps.
 const YIELD_NS_MAX: u64 = 60_000;
-/// How long a worker sleeps that may have to look after sleepers in the place of another.
+/// How much later than due a worker looks after sleepers in the place of another.
 const RELIEF: Duration = Duration::from_millis(1);
 /// From one look at another process's turn on a GPU to the next.
 const SLICE_NS: u64 = 40_000;
@@ -476,13 +478,14 @@ impl SchedulerState {
         active.wake(sleeper.resident, &mut self.occupancy[active.run.origin.gpu]);
     }
 
-    /// Is there work that does not wait?
-    fn has_ready(&self) -> bool {
+    /// Is there work for one more worker? So many blocks that look again are left to this one.
+    fn has_work(&self, looks: usize) -> bool {
         !self.streams.is_empty()
             || (self.polls_due && !self.polls.is_empty())
             || !self.copies.is_empty()
             || !self.order.local.is_empty()
             || self.kernels.iter().any(Active::has_ready)
+            || self.kernels.iter().map(Active::waiting_count).sum::<usize>() > looks
     }
 
     /// Streams first, as they bring new work; then copies and kernels in turn.

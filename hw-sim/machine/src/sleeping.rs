@@ -143,11 +143,14 @@ impl Sleeping {
 
     /// Streams wait, among others for words that change untold, and until this time.
     pub fn streams_wait(&mut self, untold: bool, until: u64, now: u64) {
-        let (was_untold, was_until) = self.streams.unwrap_or((false, u64::MAX));
+        // Nobody says so when the memory of a word is freed, which ends a wait, too.
+        let (was_untold, was_until) = self.streams.unwrap_or((false, now + RESCUE_NS));
         let (untold, until) = (untold | was_untold, until.min(was_until));
         self.streams = Some((untold, until));
-        let pause = if untold { self.scan_pause(now) } else { RESCUE_NS };
-        self.look_at = self.look_at.min(until).min(now + pause);
+        self.look_at = self.look_at.min(until);
+        if untold {
+            self.look_at = self.look_at.min(now + self.scan_pause(now));
+        }
     }
 
     /// Who is to be woken now: those whose time has come, those who see something else than they
@@ -179,7 +182,7 @@ impl Sleeping {
         }
         // They are looked at as a whole, and then say again what they wait for.
         match self.streams {
-            Some((untold, until)) if untold || rescue || now >= until => {
+            Some((untold, until)) if untold || now >= until => {
                 self.streams = None;
                 woken.push((STREAMS, true));
             }
