@@ -4,8 +4,8 @@
 //!
 //! A thread that spins on a processor which others want takes it from them, four ranks on two
 //! cores from one another. It notices ([`Crowd`]). Then it parks between two looks, also while
-//! launches run: for the shorter the less time has passed since it had something to do, as doorbells
-//! that come late then come late by a share of what their sender has waited anyway.
+//! launches run: for the shorter the less time has passed since it had something to do, so that a
+//! doorbell is late by a share of the time that has passed anyway.
 //!
 //! It never yields: on a busy core the scheduler takes a yield for the offer of a whole time slice,
 //! and a doorbell would go unseen for milliseconds. A thread whose short sleep ends is run at once.

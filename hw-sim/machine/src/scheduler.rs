@@ -2,8 +2,8 @@
 //!
 //! Nothing that waits holds a worker; kernels that wait for each other, on any streams and GPUs,
 //! therefore always progress. Blocks and streams that wait for memory sleep until somebody writes
-//! it (`memory::watches`), at no cost. When nothing but waiting is left the workers sleep, too. One of
-//! them wakes up now and then, ever more rarely, if somebody waits for memory that host threads or
+//! it (`memory::watches`). When nothing but waiting is left the workers sleep, too. One of them
+//! wakes up now and then, ever more rarely, if somebody waits for memory that host threads or
 //! other processes write, or for a time.
 
 use crate::client::Client;

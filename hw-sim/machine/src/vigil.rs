@@ -1,9 +1,9 @@
 //! How a block waits, and when to look at it although nothing that it watches was written.
 //!
 //! A block of which every step repeats itself until memory changes sleeps until memory does. One
-//! that reads a clock meanwhile has a deadline, which nobody but itself knows: it looks at its clock
-//! from time to time, the more rarely the longer it has waited. One that counts its looks must be
-//! allowed to go on counting.
+//! that reads a clock meanwhile has a deadline, which nobody but itself knows: it looks at its
+//! clock from time to time, the more rarely the longer it has waited. One that counts its looks
+//! must be allowed to go on counting.
 
 use crate::clock::WallClock;
 use hwsim_ptx::{Block, Progress};

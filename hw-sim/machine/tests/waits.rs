@@ -83,7 +83,8 @@ fn waiting_kernels() -> String {
 
 const OTHERS: &str = ".version 7.0\n.target sm_70\n.address_size 64\n\
 .visible .entry store(.param .u64 a, .param .u64 b, .param .u64 c) {\n\
- .reg .b64 %rd<3>; ld.param.u64 %rd1, [a]; ld.param.u64 %rd2, [b]; st.global.u64 [%rd1], %rd2; ret; }\n\
+ .reg .b64 %rd<3>; ld.param.u64 %rd1, [a]; ld.param.u64 %rd2, [b];\n\
+ st.global.u64 [%rd1], %rd2; ret; }\n\
 .visible .entry release(.param .u64 a, .param .u64 b, .param .u64 c) {\n\
  .reg .b64 %rd<3>; ld.param.u64 %rd1, [a]; ld.param.u64 %rd2, [b];\n\
  st.release.sys.global.u64 [%rd1], %rd2; ret; }\n\
@@ -216,7 +217,7 @@ fn settle(count: impl Fn() -> u64) {
     while start.elapsed() < Duration::from_secs(20) {
         std::thread::sleep(Duration::from_millis(100));
         let now = count();
-        if now - before <= 20 {
+        if now - before <= 60 {
             return;
         }
         before = now;
@@ -244,7 +245,7 @@ fn blocks_that_wait_cost_nothing() {
     let spent = processor_time() - before;
     println!("{} blocks: {tasks} tasks and {spent:?} in 500 ms each", 8 * LOOPS.len());
     // Two forms read clocks: 16 blocks look at theirs every 50 ms.
-    assert!(tasks <= 200, "{tasks} tasks in 500 ms");
+    assert!(tasks <= 300, "{tasks} tasks in 500 ms");
     assert!(spent < Duration::from_millis(100), "{spent:?} of 500 ms");
     // Another kernel runs beside them as if they were not there.
     let word = bench.device();
