@@ -3,16 +3,23 @@
 //! costs next to nothing; the next launch wakes it.
 //!
 //! A thread that spins on a processor which others want takes it from them, four ranks on two
-//! cores from one another. It notices: the clock jumps while it spins. Then it parks between two
-//! looks, also while launches run, and tries again later.
+//! cores from one another. It notices ([`Crowd`]). Then it parks between two looks, also while
+//! launches run: for the shorter the less time has passed since it had something to do, so that a
+//! doorbell is late by a share of the time that has passed anyway.
 //!
 //! It never yields: on a busy core the scheduler takes a yield for the offer of a whole time slice,
 //! and a doorbell would go unseen for milliseconds. A thread whose short sleep ends is run at once.
 
 use super::EngineSettings;
+use super::crowd::{Crowd, ReadyThreads};
 use super::proxy::{Expects, Progress};
 use std::thread;
 use std::time::Duration;
+
+/// In a crowd a thread parks for this share of the time in which it has had nothing to do, ...
+const IDLE_SHARE: u32 = 2;
+/// ... and at least for so long: a park takes some microseconds of its processor itself.
+const CROWDED_PARK_MIN: Duration = Duration::from_micros(5);
 
 /// One pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +43,7 @@ impl IdlePolicy {
     pub(super) fn new(settings: &EngineSettings) -> Self {
         Self {
             settings: settings.clone(),
-            crowd: Crowd::new(settings.crowded_after),
+            crowd: Crowd::new(settings.crowded_after, ReadyThreads::open()),
             idle_steps: 0,
             idle_since: Duration::ZERO,
             park: settings.park_min,
@@ -77,8 +84,16 @@ impl IdlePolicy {
         let settings = &self.settings;
         let is_awaited = progress.expects == Expects::Launch
             && now.saturating_sub(self.idle_since) < settings.spin_max;
-        if self.idle_steps <= settings.spin_steps || (is_awaited && !self.crowd.is_here(now)) {
+        if self.idle_steps <= settings.spin_steps {
             return Pause::Spin;
+        }
+        if is_awaited {
+            if !self.crowd.is_here(now) {
+                return Pause::Spin;
+            }
+            self.crowd.stops_spinning();
+            let idle = now.saturating_sub(self.idle_since);
+            return Pause::Park((idle / IDLE_SHARE).clamp(CROWDED_PARK_MIN, settings.park_max));
         }
         self.crowd.stops_spinning();
         // Transfers in flight end without a doorbell, and somebody waits for them.
@@ -93,52 +108,6 @@ impl IdlePolicy {
         let park = self.park.min(longest);
         self.park = (park * 2).min(longest);
         Pause::Park(park)
-    }
-}
-
-/// Do others want the processor on which a thread spins?
-struct Crowd {
-    /// A jump of the clock by so much says so.
-    gap: Duration,
-    /// The time of the last spin, if the thread has done nothing else since.
-    spun_at: Option<Duration>,
-    /// Until when the processor is left to others.
-    until: Duration,
-    /// For how long it will be left to them the next time.
-    patience: Duration,
-}
-
-impl Crowd {
-    /// After a jump the processor is left to others for so long at first: what was taken from them
-    /// is a few percent of it.
-    const PATIENCE_MIN: Duration = Duration::from_millis(100);
-    /// And for so long where they are there each time.
-    const PATIENCE_MAX: Duration = Duration::from_secs(2);
-
-    fn new(gap: Duration) -> Self {
-        let (until, patience) = (Duration::ZERO, Self::PATIENCE_MIN);
-        Self { gap, spun_at: None, until, patience }
-    }
-
-    /// The thread would spin: shall it leave the processor to others?
-    fn is_here(&mut self, now: Duration) -> bool {
-        if now < self.until {
-            return true;
-        }
-        if self.spun_at.is_some_and(|before| now.saturating_sub(before) >= self.gap) {
-            self.until = now + self.patience;
-            self.patience = (self.patience * 2).min(Self::PATIENCE_MAX);
-            return true;
-        }
-        if now >= self.until + 2 * self.patience {
-            self.patience = Self::PATIENCE_MIN;
-        }
-        self.spun_at = Some(now);
-        false
-    }
-
-    fn stops_spinning(&mut self) {
-        self.spun_at = None;
     }
 }
 
@@ -180,7 +149,8 @@ mod tests {
             crowded_after: Duration::from_millis(1),
             ..EngineSettings::default()
         };
-        IdlePolicy::new(&settings)
+        let crowd = Crowd::new(settings.crowded_after, None);
+        IdlePolicy { crowd, ..IdlePolicy::new(&settings) }
     }
 
     /// What so many steps with this progress choose, all of them at `now`.
@@ -244,7 +214,7 @@ mod tests {
         let mut at = |ms: u64| policy.choose(&LAUNCHED, false, Duration::from_millis(ms));
         assert_eq!([at(1000), at(1000)], [Pause::Spin; 2]);
         // Off its processor for 3 ms.
-        assert_eq!([at(1003), at(1003), at(1003)], [park(20), park(20), park(40)]);
+        assert_eq!([at(1003), at(1003)], [park(70), park(70)]);
         assert_eq!(at(1102), park(70), "others have it for 100 ms");
         assert_eq!(at(1104), Pause::Spin);
         assert_eq!(at(1107), park(70), "and for 200 ms if they are still there");

@@ -11,6 +11,7 @@
 
 pub mod attachment;
 pub mod control;
+mod crowd;
 pub mod device;
 mod idle;
 pub mod proxy;
@@ -61,8 +62,8 @@ pub struct EngineSettings {
     /// For so long a thread spins while a launch has not ended and nothing happens: the launch may
     /// stand behind kernels of the user that take long.
     pub spin_max: Duration,
-    /// A thread that was off its processor for so long while it spun leaves it to others, and parks
-    /// as if no launch ran, for a while.
+    /// A thread that was off its processor for so long while it spun leaves it to others for a
+    /// while. It does so, too, as long as more threads are ready to run than there are processors.
     pub crowded_after: Duration,
     /// Idle steps with the shortest park after each, before parks grow.
     pub nap_steps: u32,

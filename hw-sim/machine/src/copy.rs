@@ -67,6 +67,7 @@ impl Bulk {
                 bytes::fill(target, value, width, length);
             },
         }
+        memory.watches.written_unfenced(target, length);
         Ok(())
     }
 }

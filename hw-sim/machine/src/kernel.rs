@@ -3,6 +3,7 @@
 use crate::client::{Client, Origin};
 use crate::gpu::{Footprint, Occupancy};
 use crate::memory::View;
+use crate::vigil::Vigil;
 use hwsim_ptx::{Block, Launch};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -56,8 +57,10 @@ impl KernelRun {
 pub(crate) struct Resident {
     pub block: Block,
     pub multiprocessor: u32,
-    /// It waited when it ran last.
+    /// It waited when it ran last, or was woken.
     pub waiting: bool,
+    /// How it waits.
+    pub vigil: Vigil,
 }
 
 /// A kernel in the scheduler.
@@ -68,9 +71,12 @@ pub(crate) struct Active {
     next_block: u64,
     blocks: u64,
     ready: VecDeque<Box<Resident>>,
+    /// Blocks that waited and are to look again.
     waiting: VecDeque<Box<Resident>>,
     /// Blocks in the hands of workers.
     out: usize,
+    /// Blocks that the scheduler wakes when something that they wait for is written.
+    asleep: usize,
     turn: u32,
     /// No multiprocessor had room when a block was to start last.
     no_room: bool,
@@ -80,8 +86,8 @@ impl Active {
     pub fn new(run: Arc<KernelRun>, arrival: u64) -> Self {
         let blocks = run.block_count();
         let (ready, waiting) = (VecDeque::new(), VecDeque::new());
-        let (next_block, out, turn, no_room) = (0, 0, 0, false);
-        Self { run, arrival, next_block, blocks, ready, waiting, out, turn, no_room }
+        let (next_block, out, asleep, turn, no_room) = (0, 0, 0, 0, false);
+        Self { run, arrival, next_block, blocks, ready, waiting, out, asleep, turn, no_room }
     }
 
     /// Its GPU.
@@ -106,14 +112,14 @@ impl Active {
 
     /// What it does, for people.
     pub fn describe(&self) -> String {
-        let resident = self.ready.len() + self.waiting.len() + self.out;
+        let waiting = self.waiting.len() + self.asleep;
+        let resident = self.ready.len() + waiting + self.out;
         format!(
-            "kernel {}, {} blocks, of which {} have not started and {resident} are resident, {} \
-             of them waiting",
+            "kernel {}, {} blocks, of which {} have not started and {resident} are resident, \
+             {waiting} of them waiting",
             self.run.launch.kernel.name,
             self.blocks,
             self.blocks - self.next_block,
-            self.waiting.len(),
         )
     }
 
@@ -153,7 +159,8 @@ impl Active {
         let index = self.run.block_index(self.next_block);
         self.next_block += 1;
         let block = Block::new(Arc::clone(&self.run.launch), index, multiprocessor);
-        Some(Box::new(Resident { block, multiprocessor, waiting: false }))
+        let vigil = Vigil::default();
+        Some(Box::new(Resident { block, multiprocessor, waiting: false, vigil }))
     }
 
     /// A worker hands a block back.
@@ -166,6 +173,20 @@ impl Active {
         } else {
             self.ready.push_back(resident);
         }
+    }
+
+    /// A block that a worker holds falls asleep.
+    pub fn falls_asleep(&mut self) {
+        self.out -= 1;
+        self.asleep += 1;
+    }
+
+    /// A block that slept goes on, unless the kernel is doomed.
+    pub fn wake(&mut self, mut resident: Box<Resident>, occupancy: &mut Occupancy) {
+        self.asleep -= 1;
+        self.out += 1;
+        resident.waiting = true;
+        self.put_back(resident, occupancy);
     }
 
     /// A block finished or failed.
@@ -186,11 +207,12 @@ impl Active {
 
     /// Are all blocks done?
     pub fn is_finished(&self) -> bool {
-        let idle = self.ready.is_empty() && self.waiting.is_empty() && self.out == 0;
+        let gone = self.out + self.asleep == 0;
+        let idle = self.ready.is_empty() && self.waiting.is_empty() && gone;
         idle && self.next_block == self.blocks
     }
 
-    /// Blocks that wait.
+    /// Blocks that waited and are to look again.
     pub fn waiting_count(&self) -> usize {
         self.waiting.len()
     }

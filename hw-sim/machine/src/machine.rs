@@ -17,7 +17,7 @@ use crate::worker::Worker;
 use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 /// A virtual machine. It lives until [`Machine::stop`], or as long as the process.
@@ -74,8 +74,12 @@ impl Machine {
         let slices = Slices::new(&description, site.fabric.as_deref())?;
         let order = BlockOrder::of(&description.driver);
         let memory = Arc::new(GlobalMemory::new(&sizes, site)?);
-        let scheduler = Arc::new(Scheduler::new(occupancy, order, slices));
-        let worker = Worker { scheduler, memory, clock: WallClock::start() };
+        let clock = WallClock::start();
+        let scheduler = Scheduler::new(occupancy, order, slices, Arc::clone(&memory), clock);
+        let scheduler = Arc::new(scheduler);
+        let sleepers: Weak<Scheduler> = Arc::downgrade(&scheduler);
+        memory.watches.wake_by(sleepers);
+        let worker = Worker { scheduler, memory, clock };
         worker.start(workers).map_err(|cause| Error::System {
             what: format!("starting {workers} worker threads"),
             cause: cause.to_string(),

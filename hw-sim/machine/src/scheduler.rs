@@ -1,22 +1,27 @@
 //! The scheduler: streams, copies and blocks share a fixed pool of worker threads.
 //!
-//! Everything that waits is polled in turn, and nothing that waits holds a worker; kernels that
-//! wait for each other, on any streams and GPUs, therefore always progress. When nothing but
-//! waiting is left, one worker polls, ever more slowly, and the others sleep, so that host threads
-//! (an engine's proxy, the program itself) get the cores.
+//! Nothing that waits holds a worker; kernels that wait for each other, on any streams and GPUs,
+//! therefore always progress. Blocks and streams that wait for memory sleep until somebody writes
+//! it (`memory::watches`). When nothing but waiting is left the workers sleep, too. One of them
+//! wakes up now and then, ever more rarely, if somebody waits for memory that host threads or
+//! other processes write, or for a time.
 
 use crate::client::Client;
+use crate::clock::WallClock;
 use crate::copy::{Bulk, BulkJob};
 use crate::driver::slice::Slices;
 use crate::engine::KernelWatch;
 use crate::gpu::{Footprint, Occupancy};
 use crate::kernel::{Active, KernelRun, Resident};
+use crate::memory::{GlobalMemory, Sleepers};
 use crate::profile::Profile;
+use crate::sleeping::{STREAMS, Sleeping};
+use crate::vigil::Rest;
 use crate::wait_value::WaitValue;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A task of a worker.
 pub(crate) enum Task {
@@ -52,6 +57,10 @@ pub struct Scheduler {
     work: Condvar,
     /// Tasks handed out, for tests and curiosity.
     tasks: AtomicU64,
+    /// Changes whenever there may be something to do, for a worker that spins.
+    stirs: AtomicU64,
+    memory: Arc<GlobalMemory>,
+    clock: WallClock,
     /// Device engines look at their rings more often while kernels run.
     pub(crate) kernels: Arc<KernelWatch>,
 }
@@ -61,8 +70,11 @@ struct SchedulerState {
     copies: VecDeque<Arc<BulkJob>>,
     kernels: Vec<Active>,
     polls: Vec<Poll>,
+    /// It is time to look at what streams wait for.
+    polls_due: bool,
+    sleeping: Sleeping,
     occupancy: Vec<Occupancy>,
-    /// Whose turn it is: an index into `kernels`, one past for the polls.
+    /// Whose turn it is: an index into `kernels`.
     turn: usize,
     /// Alternates between copies and kernels.
     copy_turn: bool,
@@ -70,8 +82,10 @@ struct SchedulerState {
     /// Turns of processes on GPUs, if they take turns.
     slices: Option<Slices>,
     parked: usize,
-    /// A worker is polling what waits.
-    poller: bool,
+    /// A worker looks after what waits for a time, or for memory that changes untold.
+    watched: bool,
+    /// A worker with nothing to do looks whether there is something, and needs no call.
+    spins: bool,
     stopping: bool,
 }
 
@@ -101,6 +115,8 @@ impl Scheduler {
         occupancy: Vec<Occupancy>,
         order: BlockOrder,
         slices: Option<Slices>,
+        memory: Arc<GlobalMemory>,
+        clock: WallClock,
     ) -> Self {
         let state = SchedulerState {
             order,
@@ -109,15 +125,19 @@ impl Scheduler {
             copies: VecDeque::new(),
             kernels: Vec::new(),
             polls: Vec::new(),
+            polls_due: false,
+            sleeping: Sleeping::default(),
             occupancy,
             turn: 0,
             copy_turn: false,
             parked: 0,
-            poller: false,
+            watched: false,
+            spins: false,
             stopping: false,
         };
-        let tasks = AtomicU64::new(0);
-        Self { state: Mutex::new(state), work: Condvar::new(), tasks, kernels: Arc::default() }
+        let (tasks, stirs) = (AtomicU64::new(0), AtomicU64::new(0));
+        let (state, work) = (Mutex::new(state), Condvar::new());
+        Self { state, work, tasks, stirs, memory, clock, kernels: Arc::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, SchedulerState> {
@@ -128,7 +148,13 @@ impl Scheduler {
     fn add(&self, change: impl FnOnce(&mut SchedulerState)) {
         let mut state = self.lock();
         change(&mut state);
-        let wake = state.parked > 0;
+        self.stir(state);
+    }
+
+    /// There is something to do: somebody who has nothing to do is to know.
+    fn stir(&self, state: MutexGuard<'_, SchedulerState>) {
+        self.stirs.fetch_add(1, Ordering::Relaxed);
+        let wake = state.parked > 0 && !state.spins;
         drop(state);
         if wake {
             self.work.notify_one();
@@ -178,12 +204,33 @@ impl Scheduler {
 
     /// A stream waits for a word or a time.
     pub(crate) fn poll(&self, wait: WaitFor, stream: Arc<dyn Client>) {
-        self.add(|state| state.polls.push(Poll { wait, stream }));
+        if let WaitFor::Word(word) = &wait {
+            self.memory.watches.enter(STREAMS, word.places());
+        }
+        self.add(|state| {
+            state.polls.push(Poll { wait, stream });
+            // Only now would a write be noticed.
+            state.polls_due = true;
+        });
     }
 
-    /// Words that did not change yet.
-    pub(crate) fn poll_again(&self, unmet: Vec<Poll>) {
-        self.lock().polls.extend(unmet);
+    /// What became of streams' waits: some are over, others are not.
+    pub(crate) fn polled(&self, met: &[Poll], unmet: Vec<Poll>) {
+        for poll in met {
+            if let WaitFor::Word(word) = &poll.wait {
+                self.memory.watches.leave(STREAMS, word.places());
+            }
+        }
+        let now = self.clock.now();
+        let state = &mut *self.lock();
+        for Poll { wait, .. } in &unmet {
+            let (untold, until) = match wait {
+                WaitFor::Word(word) => (!self.memory.is_told(word.address), u64::MAX),
+                WaitFor::Time(time) => (false, *time),
+            };
+            state.sleeping.streams_wait(untold, until, now);
+        }
+        state.polls.extend(unmet);
     }
 
     /// Drops the blocks of a failed context. Blocks in the hands of workers end as these return.
@@ -195,6 +242,10 @@ impl Scheduler {
                     active.doom(&mut state.occupancy[active.run.origin.gpu]);
                 }
             }
+            for number in state.sleeping.of_context(context) {
+                state.wake(&self.memory, number, false);
+            }
+            state.polls_due = true;
             let finished = state.kernels.extract_if(.., |active| active.is_finished()).collect();
             state.leave_idle_gpus();
             finished
@@ -207,55 +258,60 @@ impl Scheduler {
 
     /// A block's slice is over. True if the kernel is finished with it: the caller goes on with
     /// the stream.
-    pub(crate) fn put_back(
-        &self,
-        run: &Arc<KernelRun>,
-        resident: Option<Box<Resident>>,
-        at: u32,
-    ) -> bool {
-        let state = &mut *self.lock();
+    pub(crate) fn put_back(&self, run: &Arc<KernelRun>, outcome: Outcome) -> bool {
+        let mut guard = self.lock();
+        let state = &mut *guard;
         let found = state.kernels.iter().position(|active| Arc::ptr_eq(&active.run, run));
         let index = found.expect("a kernel stays while a worker holds a block of it");
         let active = &mut state.kernels[index];
         let occupancy = &mut state.occupancy[run.origin.gpu];
-        match resident {
-            Some(resident) => active.put_back(resident, occupancy),
-            None => active.block_ended(at, occupancy),
+        match outcome.block {
+            None => active.block_ended(outcome.multiprocessor, occupancy),
+            Some((resident, rest)) if rest == Rest::Again || run.is_doomed() => {
+                active.put_back(resident, occupancy);
+            }
+            Some((resident, rest)) => {
+                let (memory, run) = (&self.memory, Arc::clone(run));
+                match state.sleeping.add(memory, run, resident, rest, self.clock.now()) {
+                    Some(resident) => active.put_back(resident, occupancy),
+                    None => active.falls_asleep(),
+                }
+            }
         }
-        if !active.is_finished() {
-            return false;
+        let finished = active.is_finished();
+        if finished {
+            state.kernels.swap_remove(index);
+            state.leave_idle_gpus();
+            self.kernels.ended();
         }
-        state.kernels.swap_remove(index);
-        state.leave_idle_gpus();
-        self.kernels.ended();
-        true
+        // The lock was a full fence: what the slice stored is seen by who falls asleep from now on.
+        if self.memory.watches.epoch() != outcome.epoch {
+            for number in state.sleeping.missed_since(&self.memory, outcome.epoch) {
+                state.wake(&self.memory, number, false);
+            }
+        }
+        finished
     }
 
     /// The next task for a worker; sleeps while there is none. None: the machine stops.
     pub(crate) fn next(&self, idle: &mut Idle) -> Option<Task> {
         let mut state = self.lock();
-        if idle.polling && idle.fruitless == 0 {
-            // What we watched has moved: run it, and let another worker watch the rest.
-            idle.leave(&mut state);
-            if state.parked > 0 {
-                self.work.notify_one();
-            }
-        }
         loop {
             if state.stopping {
                 return None;
             }
-            if idle.fruitless > state.round() {
-                if !idle.polling && state.poller {
-                    state = self.park(state, None);
-                    idle.fruitless = 0;
-                } else {
-                    state = self.back_off(state, idle);
-                    idle.fruitless = 1;
+            let now = self.clock.now();
+            if now >= state.sleeping.look_at {
+                for (number, by_time) in state.sleeping.look_around(&self.memory, now) {
+                    state.wake(&self.memory, number, by_time);
                 }
             }
             if let Some(task) = state.take() {
-                let wake = state.parked > 0 && state.has_ready();
+                state.sleeping.stirred = now;
+                idle.leave(&mut state);
+                // The look of a block that waited is over sooner than another worker is awake.
+                let short = matches!(&task, Task::Block(_, block) if block.waiting);
+                let wake = state.parked > 0 && state.has_work(usize::from(short));
                 drop(state);
                 if wake {
                     self.work.notify_one();
@@ -263,12 +319,50 @@ impl Scheduler {
                 self.tasks.fetch_add(1, Ordering::Relaxed);
                 return Some(task);
             }
-            idle.leave(&mut state);
-            idle.fruitless = 0;
-            // Nobody tells us when another process's turn on a GPU is over.
-            let look_again = state.slices.as_ref().is_some_and(Slices::waits).then_some(SLEEP);
-            state = self.park(state, look_again);
+            state = self.rest(state, idle, now);
         }
+    }
+
+    /// A worker has nothing to do. One spins for a little while, since most waits are short; then
+    /// it looks after those whom nobody else wakes. All others sleep.
+    fn rest<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, SchedulerState>,
+        idle: &mut Idle,
+        now: u64,
+    ) -> MutexGuard<'a, SchedulerState> {
+        // Nobody tells us when another process's turn on a GPU is over.
+        let slices = state.slices.as_ref().is_some_and(Slices::waits);
+        let look_at = if slices { now + SLICE_NS } else { state.sleeping.look_at };
+        if !idle.watching {
+            if state.watched {
+                // The watcher may be busy with what it has found.
+                let time = Duration::from_nanos(look_at.saturating_sub(now)) + RELIEF;
+                return self.park(state, (look_at != u64::MAX).then_some(time));
+            }
+            (idle.watching, state.watched) = (true, true);
+        }
+        let since = *idle.since.get_or_insert(now);
+        if now >= since + YIELD_NS_MAX {
+            let time = Duration::from_nanos(look_at.saturating_sub(now));
+            return self.park(state, (look_at != u64::MAX).then_some(time));
+        }
+        let stirs = self.stirs.load(Ordering::Relaxed);
+        state.spins = true;
+        drop(state);
+        let until = look_at.min(since + YIELD_NS_MAX);
+        let mut now = now;
+        while now < until && self.stirs.load(Ordering::Relaxed) == stirs {
+            if now < since + SPIN_NS_MAX {
+                std::hint::spin_loop();
+            } else {
+                std::thread::yield_now();
+            }
+            now = self.clock.now();
+        }
+        let mut state = self.lock();
+        state.spins = false;
+        state
     }
 
     /// What the kernels of a stream do, for people.
@@ -288,30 +382,6 @@ impl Scheduler {
         text
     }
 
-    /// One step of the worker that watches all that waits: spins, yields, then sleeps a little.
-    fn back_off<'a>(
-        &'a self,
-        mut state: MutexGuard<'a, SchedulerState>,
-        idle: &mut Idle,
-    ) -> MutexGuard<'a, SchedulerState> {
-        if !idle.polling {
-            idle.polling = true;
-            idle.since = Some(Instant::now());
-            state.poller = true;
-        }
-        let waited = idle.since.map(|since| since.elapsed()).unwrap_or_default();
-        if waited > YIELD_TIME_MAX {
-            return self.park(state, Some(SLEEP));
-        }
-        drop(state);
-        if waited < SPIN_TIME_MAX {
-            std::hint::spin_loop();
-        } else {
-            std::thread::yield_now();
-        }
-        self.lock()
-    }
-
     fn park<'a>(
         &'a self,
         mut state: MutexGuard<'a, SchedulerState>,
@@ -329,6 +399,11 @@ impl Scheduler {
         state
     }
 
+    /// Blocks so far that nobody woke although what they waited for had been written.
+    pub fn rescued_count(&self) -> u64 {
+        self.lock().sleeping.rescued
+    }
+
     /// Tasks handed out so far.
     pub fn task_count(&self) -> u64 {
         self.tasks.load(Ordering::Relaxed)
@@ -341,52 +416,86 @@ impl Scheduler {
     }
 }
 
-/// How long the watching worker spins before it yields to others.
-const SPIN_TIME_MAX: Duration = Duration::from_micros(5);
-/// How long it yields before it sleeps.
-const YIELD_TIME_MAX: Duration = Duration::from_micros(60);
-/// How long it sleeps at a time: what a kernel notices late of a flag that the host wrote.
-const SLEEP: Duration = Duration::from_micros(40);
+/// How long a worker with nothing to do spins before it yields to others.
+const SPIN_NS_MAX: u64 = 5_000;
+/// How long it spins and yields before it sleeps.
+const YIELD_NS_MAX: u64 = 60_000;
+/// How much later than due a worker looks after sleepers in the place of another.
+const RELIEF: Duration = Duration::from_millis(1);
+/// From one look at another process's turn on a GPU to the next.
+const SLICE_NS: u64 = 40_000;
 
-/// A worker's memory of how much it found to do.
+/// What a worker brings back of a block.
+pub(crate) struct Outcome {
+    /// The block and what becomes of it; None if it has ended.
+    pub block: Option<(Box<Resident>, Rest)>,
+    /// Where it had room.
+    pub multiprocessor: u32,
+    /// The table of watches before the slice.
+    pub epoch: u64,
+}
+
+/// A worker's memory of its having nothing to do.
 #[derive(Default)]
 pub(crate) struct Idle {
-    /// Tasks in a row that only found that they still wait.
-    pub fruitless: usize,
-    /// This worker watches what waits.
-    polling: bool,
-    since: Option<Instant>,
+    /// This worker looks after what nobody else wakes.
+    watching: bool,
+    since: Option<u64>,
 }
 
 impl Idle {
     fn leave(&mut self, state: &mut SchedulerState) {
-        if self.polling {
-            self.polling = false;
-            state.poller = false;
+        self.since = None;
+        if std::mem::take(&mut self.watching) {
+            state.watched = false;
         }
     }
 }
 
+impl Sleepers for Scheduler {
+    fn wake(&self, numbers: &[u64]) {
+        let mut state = self.lock();
+        for &number in numbers {
+            state.wake(&self.memory, number, false);
+        }
+        self.stir(state);
+    }
+}
+
 impl SchedulerState {
-    /// Tasks after which a worker has looked at everything that waits, and would have met anything
-    /// that does not.
-    fn round(&self) -> usize {
-        let waiting: usize = self.kernels.iter().map(Active::waiting_count).sum();
-        waiting + 2 * (self.kernels.len() + 1)
+    /// Somebody who sleeps is to look again: because of the time, or of something written.
+    fn wake(&mut self, memory: &GlobalMemory, number: u64, by_time: bool) {
+        if number == STREAMS {
+            // A worker may be looking at them now, and have looked too early.
+            self.polls_due = true;
+            return;
+        }
+        // It may have been woken by another meanwhile.
+        let Some(mut sleeper) = self.sleeping.take(memory, number) else { return };
+        sleeper.resident.vigil.by_time = by_time;
+        let found = self.kernels.iter_mut().find(|active| Arc::ptr_eq(&active.run, &sleeper.run));
+        let active = found.expect("a kernel stays while a block of it sleeps");
+        active.wake(sleeper.resident, &mut self.occupancy[active.run.origin.gpu]);
     }
 
-    /// Is there work that does not wait?
-    fn has_ready(&self) -> bool {
+    /// Is there work for one more worker? So many blocks that look again are left to this one.
+    fn has_work(&self, looks: usize) -> bool {
         !self.streams.is_empty()
+            || (self.polls_due && !self.polls.is_empty())
             || !self.copies.is_empty()
             || !self.order.local.is_empty()
             || self.kernels.iter().any(Active::has_ready)
+            || self.kernels.iter().map(Active::waiting_count).sum::<usize>() > looks
     }
 
     /// Streams first, as they bring new work; then copies and kernels in turn.
     fn take(&mut self) -> Option<Task> {
         if let Some(task) = self.streams.pop_front() {
             return Some(task);
+        }
+        if self.polls_due && !self.polls.is_empty() {
+            self.polls_due = false;
+            return Some(Task::Polls(std::mem::take(&mut self.polls)));
         }
         if !self.order.local.is_empty() {
             self.place_local_copies();
@@ -442,26 +551,22 @@ impl SchedulerState {
         waiting.min_by_key(|active| active.rank()).map_or(0, |active| active.arrival)
     }
 
-    /// A block of the next kernel in turn that has one; the polls take their turn like a kernel.
+    /// A block of the next kernel in turn that has one.
     fn take_block(&mut self) -> Option<Task> {
         let hostile = self.order.in_order || self.slices.is_some();
-        let turns = self.kernels.len() + 1;
+        let turns = self.kernels.len();
         for _ in 0..turns {
             self.turn = (self.turn + 1) % turns;
             let mut may_start = true;
-            if hostile && let Some(active) = self.kernels.get(self.turn) {
+            if hostile {
+                let active = &self.kernels[self.turn];
                 let (gpu, arrival) = (active.gpu(), active.arrival);
                 if !self.has_gpu(gpu) {
                     continue;
                 }
                 may_start = !self.order.in_order || self.first_in_order(gpu) == arrival;
             }
-            let Some(active) = self.kernels.get_mut(self.turn) else {
-                if self.polls.is_empty() {
-                    continue;
-                }
-                return Some(Task::Polls(std::mem::take(&mut self.polls)));
-            };
+            let active = &mut self.kernels[self.turn];
             let occupancy = &mut self.occupancy[active.gpu()];
             if let Some(resident) = active.take(occupancy, may_start) {
                 return Some(Task::Block(Arc::clone(&active.run), resident));

@@ -31,6 +31,11 @@ pub struct WaitValue {
 }
 
 impl WaitValue {
+    /// Where the word is, and its bytes.
+    pub(crate) fn places(&self) -> impl Iterator<Item = (u64, u64)> {
+        std::iter::once((self.address, if self.wide { 8 } else { 4 }))
+    }
+
     /// Is the condition met? Memory that was freed meets every condition, so that nobody waits
     /// for it for ever.
     pub fn is_met(&self, memory: &GlobalMemory) -> bool {
@@ -98,6 +103,7 @@ impl WriteValue {
             let word = unsafe { AtomicU32::from_ptr(self.address as *mut u32) };
             word.store(self.value as u32, Ordering::Release);
         }
+        memory.watches.written_unfenced(self.address, if self.wide { 8 } else { 4 });
         Ok(())
     }
 }

@@ -5,8 +5,9 @@ use crate::error::Sticky;
 use crate::kernel::{KernelRun, Resident};
 use crate::memory::GlobalMemory;
 use crate::report;
-use crate::scheduler::{Idle, Poll, Scheduler, Task, WaitFor};
-use hwsim_ptx::Progress;
+use crate::scheduler::{Idle, Outcome, Poll, Scheduler, Task, WaitFor};
+use crate::vigil::Rest;
+use hwsim_ptx::{Block, Fault, Progress};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::Builder;
@@ -16,8 +17,6 @@ const SLICE_INSTRUCTIONS: u64 = 8192;
 /// Warp instructions that suffice to see whether a block that waited still does. A block that has
 /// come to life is handed back, so that other workers learn of it.
 const GLANCE_INSTRUCTIONS: u64 = 512;
-/// A look at a waiting block that takes longer than this has done more than wait.
-const GLANCE_NS_MAX: u64 = 4_000;
 
 /// How far the workers stand back behind the program's own threads.
 const WORKER_NICE: i32 = 10;
@@ -45,57 +44,42 @@ impl Worker {
         give_way();
         let mut idle = Idle::default();
         while let Some(task) = self.scheduler.next(&mut idle) {
-            let progressed = match task {
-                Task::Resume(stream) => {
-                    stream.resume();
-                    true
-                }
-                Task::Drive(stream) => {
-                    stream.go_on();
-                    true
-                }
+            match task {
+                Task::Resume(stream) => stream.resume(),
+                Task::Drive(stream) => stream.go_on(),
                 Task::Piece(job, offset) => {
                     if job.run(&self.memory, offset) {
                         self.scheduler.end_copy(&job);
                         Arc::clone(job.client()).resume();
                     }
-                    true
                 }
                 Task::Block(run, resident) => self.run_block(&run, resident),
                 Task::Polls(polls) => self.run_polls(polls),
-            };
-            idle.fruitless = if progressed { 0 } else { idle.fruitless + 1 };
+            }
         }
     }
 
-    /// Runs one slice of a block; false if it only waits.
-    fn run_block(&self, run: &Arc<KernelRun>, mut resident: Box<Resident>) -> bool {
-        let budget = if resident.waiting { GLANCE_INSTRUCTIONS } else { SLICE_INSTRUCTIONS };
-        let place = resident.multiprocessor;
-        let started = self.clock.now();
-        if resident.waiting {
-            run.view.clear_stored();
-        }
+    /// Runs one slice of a block.
+    fn run_block(&self, run: &Arc<KernelRun>, mut resident: Box<Resident>) {
+        let multiprocessor = resident.multiprocessor;
+        let epoch = self.memory.watches.epoch();
         let outcome = if run.is_doomed() {
             Ok(Ok(Progress::Finished))
         } else {
             let _access = self.memory.access();
-            let block = &mut resident.block;
-            let slice = || block.run(&run.view, &self.clock, budget).map_err(Box::new);
+            let slice = || self.run_slice(run, &mut resident).map_err(Box::new);
             catch_unwind(AssertUnwindSafe(slice))
         };
-        let mut progressed = true;
         let kept = match outcome {
             Ok(Ok(Progress::Finished)) => None,
             Ok(Ok(Progress::Waiting)) => {
-                let took = self.clock.now() - started;
-                progressed = took > GLANCE_NS_MAX || run.view.has_stored();
                 resident.waiting = true;
-                Some(resident)
+                let rest = resident.vigil.rest(&resident.block, self.clock.now());
+                Some((resident, rest))
             }
             Ok(Ok(Progress::Budget)) => {
                 resident.waiting = false;
-                Some(resident)
+                Some((resident, Rest::Again))
             }
             Ok(Err(fault)) => {
                 run.client.fail(report::fault(&self.memory, run.origin.gpu, &fault));
@@ -107,14 +91,29 @@ impl Worker {
                 None
             }
         };
-        if self.scheduler.put_back(run, kept, place) {
+        let outcome = Outcome { block: kept, multiprocessor, epoch };
+        if self.scheduler.put_back(run, outcome) {
             Arc::clone(&run.client).resume();
         }
-        progressed
     }
 
-    /// Looks at words that streams wait for; false if none changed.
-    fn run_polls(&self, polls: Vec<Poll>) -> bool {
+    #[allow(clippy::result_large_err)] // At most one for each kernel.
+    fn run_slice(&self, run: &KernelRun, resident: &mut Resident) -> Result<Progress, Fault> {
+        let budget = if resident.waiting { GLANCE_INSTRUCTIONS } else { SLICE_INSTRUCTIONS };
+        let go_on = |block: &mut Block| block.run(&run.view, &self.clock, budget);
+        let Resident { block, vigil, .. } = resident;
+        let effects = block.effects();
+        let progress = go_on(block)?;
+        let waits = progress == Progress::Waiting && block.effects() == effects;
+        if waits && vigil.by_time {
+            vigil.look_into(block, &self.clock, go_on)
+        } else {
+            Ok(progress)
+        }
+    }
+
+    /// Looks at words that streams wait for.
+    fn run_polls(&self, polls: Vec<Poll>) {
         let now = self.clock.now();
         let met = |wait: &WaitFor| match wait {
             WaitFor::Word(word) => word.is_met(&self.memory),
@@ -122,14 +121,10 @@ impl Worker {
         };
         let over = |poll: &Poll| poll.stream.has_failed() || met(&poll.wait);
         let (met, unmet): (Vec<_>, Vec<_>) = polls.into_iter().partition(over);
-        let progressed = !met.is_empty();
-        if !unmet.is_empty() {
-            self.scheduler.poll_again(unmet);
-        }
+        self.scheduler.polled(&met, unmet);
         for poll in met {
             poll.stream.resume();
         }
-        progressed
     }
 }
 

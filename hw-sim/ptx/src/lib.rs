@@ -20,7 +20,7 @@ pub use decode::supported::{Opcode, supported};
 pub use decode::{Global, LinkedModule, Module, Relocation};
 pub use error::PtxError;
 pub use exec::atomic;
-pub use exec::block::{Block, Progress};
+pub use exec::block::{Block, Progress, Wait};
 pub use exec::fault::{Fault, FaultKind};
 pub use kernel::{Clock, Kernel, Launch, Param};
 pub use parser::parse;

@@ -215,6 +215,13 @@ impl Regions {
 }
 
 impl Held<'_> {
+    /// Wakes kernels and streams that wait for what was written just now.
+    pub fn written(&self, target: u64, length: u64) {
+        if let Some(memory) = self.gpu_memory {
+            memory.watches.written_unfenced(target, length);
+        }
+    }
+
     /// The address in this process of `length` bytes at `address` of a region; or
     /// [`CompletionStatus::LocalProtection`], which callers turn into what their side calls it.
     pub fn resolve(

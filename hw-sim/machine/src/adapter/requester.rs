@@ -318,6 +318,7 @@ impl Connection {
                 held.resolve(self.domain, key, address, u64::from(length), Access::LOCAL_WRITE)?;
             // SAFETY: as in `gather`, the other way.
             unsafe { copy::land(target, source + place, length as usize) };
+            held.written(target, u64::from(length));
         }
         Ok(())
     }

@@ -254,6 +254,7 @@ impl Connection {
                     copy::land(target, payload, length as usize);
                 }
             }
+            held.written(target, length);
         }
         if announces {
             self.place(side);
@@ -278,6 +279,7 @@ impl Connection {
                 // SAFETY: the region holds the range, and stays while `held` lives; `place` gives
                 // the address of as many bytes.
                 unsafe { copy::land(target, from, part.length) };
+                held.written(target, length);
             }
         });
     }
@@ -333,6 +335,7 @@ impl Connection {
                 held.resolve(self.domain, key, address, u64::from(length), Access::LOCAL_WRITE)?;
             // SAFETY: as in `write`; the parts lie inside the payload.
             unsafe { copy::land(target, payload + place, length as usize) };
+            held.written(target, u64::from(length));
         }
         Ok(())
     }
@@ -459,6 +462,7 @@ impl Connection {
                 _ => copy::atomic(target, first, None),
             }
         };
+        held.written(target, 8);
         drop(held);
         let mut answer = Record::new(RecordKind::AtomicResult, record.message);
         answer.operands[0] = old;

@@ -36,6 +36,7 @@ impl<'a> Dma<'a> {
         // SAFETY: both ranges are allocated, and stay mapped while the gate is held; they are the
         // guest program's, so that no Rust reference to them exists.
         unsafe { bytes::copy_up(target, source, length) };
+        self.memory.watches.written_unfenced(target, length);
         Ok(())
     }
 
@@ -58,6 +59,7 @@ impl<'a> Dma<'a> {
         self.check(target, length)?;
         // SAFETY: as in `copy`; the caller vouches for the buffer.
         unsafe { bytes::copy_up(target, buffer, length) };
+        self.memory.watches.written_unfenced(target, length);
         Ok(())
     }
 
@@ -72,6 +74,7 @@ impl<'a> Dma<'a> {
         // Release pairs with the acquire of the kernel's wait (wait.cuh, R9), of producers that
         // look for room (R4), and of hosts.
         word.store(count, Ordering::Release);
+        self.memory.watches.written_unfenced(address, 8);
         Ok(())
     }
 
@@ -86,6 +89,7 @@ impl<'a> Dma<'a> {
         // Release pairs with hosts that look at the record once they see the word. To kernels it
         // carries no data (R12).
         word.store(1, Ordering::Release);
+        self.memory.watches.written_unfenced(address, 4);
         Ok(())
     }
 }

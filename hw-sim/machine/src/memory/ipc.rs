@@ -218,6 +218,7 @@ impl GlobalMemory {
         };
         let mut sharing = self.sharing.lock().unwrap();
         sharing.serve()?;
+        self.note_shared();
         let inode = match sharing.exports.get(&allocation.base) {
             Some(inode) => *inode,
             None => {
@@ -275,6 +276,7 @@ impl GlobalMemory {
             *uses += 1;
             return Ok(*address);
         }
+        self.note_shared();
         let (file, length) = (sharing.find(handle)?, Arena::footprint(handle.bytes));
         let base = pages::map_shared(&file, length, None)?;
         let kind = AllocationKind::Imported { gpu: handle.gpu as usize };

@@ -10,19 +10,24 @@ mod passing;
 mod ranges;
 mod table;
 mod view;
+mod watches;
 mod words;
 
 pub use ipc::{IpcHandle, Site};
 pub use table::{Allocation, AllocationKind, Rights};
 pub use view::{Cursor, Reach, View};
+pub(crate) use watches::Sleepers;
 pub use words::SharedWords;
 
+use crate::bytes;
 use crate::error::{Error, Result};
 use arena::Arena;
 use ipc::Sharing;
 use ledger::Ledger;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard};
 use table::AllocationTable;
+use watches::Watches;
 
 /// All memory that GPUs can touch.
 #[derive(Debug)]
@@ -35,7 +40,14 @@ pub struct GlobalMemory {
     sharing: Mutex<Sharing>,
     /// What other processes of the node have taken; None for a process that is alone.
     ledger: Option<Ledger>,
+    /// Who waits for which bytes.
+    pub(crate) watches: Watches,
+    /// Memory of a GPU was exported, imported, or given to something that writes it unasked.
+    shared: AtomicBool,
 }
+
+/// Bytes that are compared at once.
+const HELD_BYTES: usize = 64;
 
 /// Leave to access memory; holds the gate.
 pub struct AccessGuard<'a> {
@@ -58,12 +70,51 @@ impl GlobalMemory {
             table: AllocationTable::default(),
             gate: RwLock::new(()),
             sharing: Mutex::new(Sharing::new(site)),
+            watches: Watches::default(),
+            shared: AtomicBool::new(false),
         })
     }
 
     /// Enters the gate for a slice of work.
     pub fn access(&self) -> AccessGuard<'_> {
         AccessGuard { _gate: self.gate.read().unwrap_or_else(|poison| poison.into_inner()) }
+    }
+
+    /// Enters the gate unless somebody waits for those inside to leave: for who holds a lock that
+    /// these may need.
+    pub fn try_access(&self) -> Option<AccessGuard<'_>> {
+        self.gate.try_read().ok().map(|gate| AccessGuard { _gate: gate })
+    }
+
+    /// From now on, others than this machine may write memory of its GPUs.
+    pub(crate) fn note_shared(&self) {
+        // Relaxed: who waits looks again within a bounded time in any case.
+        self.shared.store(true, Ordering::Relaxed);
+    }
+
+    /// Does everybody who writes the bytes say so to `watches`?
+    pub(crate) fn is_told(&self, address: u64) -> bool {
+        !self.shared.load(Ordering::Relaxed)
+            && self
+                .table
+                .find(address)
+                .is_some_and(|found| matches!(found.kind, AllocationKind::Device { .. }))
+    }
+
+    /// Are these still the bytes at an address? Who asks holds the gate.
+    pub(crate) fn holds(&self, _gate: &AccessGuard<'_>, address: u64, bytes: &[u8]) -> bool {
+        if self.check(address, bytes.len() as u64).is_err() {
+            return false;
+        }
+        bytes.chunks(HELD_BYTES).zip((address..).step_by(HELD_BYTES)).all(|(bytes, address)| {
+            let mut seen = [0; HELD_BYTES];
+            // SAFETY: the range was checked just now and stays mapped while the gate is held; the
+            // buffer is our own and large enough.
+            unsafe {
+                bytes::copy_up(seen.as_mut_ptr() as u64, address, bytes.len() as u64);
+            }
+            seen[..bytes.len()] == *bytes
+        })
     }
 
     /// Allocates on a GPU. `managed` memory is reachable from every GPU.

@@ -19,7 +19,7 @@ use super::table::Allocation;
 use crate::profile::Profile;
 use hwsim_ptx::memory::{AtomicOp, AtomicType, Memory, MemoryFault, Order, Strength};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
 /// The GPUs whose memory a context's kernels may touch, a bit each.
 #[derive(Debug)]
@@ -83,8 +83,6 @@ pub struct Cursor {
 pub struct View {
     memory: Arc<GlobalMemory>,
     reach: Arc<Reach>,
-    /// Something was stored since this was cleared: a block that only waits does not store.
-    stored: AtomicBool,
     /// GPUs whose memory loses writes: see [`Reach`].
     losing: u64,
 }
@@ -93,7 +91,7 @@ impl View {
     /// A view with these rights.
     pub fn new(memory: Arc<GlobalMemory>, reach: Arc<Reach>) -> Self {
         let losing = reach.losing;
-        Self { memory, reach, stored: AtomicBool::new(false), losing }
+        Self { memory, reach, losing }
     }
 
     /// Another one with the same rights.
@@ -104,24 +102,6 @@ impl View {
     /// All of the memory.
     pub(crate) fn memory(&self) -> &Arc<GlobalMemory> {
         &self.memory
-    }
-
-    /// Forgets stores so far. Relaxed, as all of it: a hint for the scheduler, nothing more.
-    pub(crate) fn clear_stored(&self) {
-        self.stored.store(false, Ordering::Relaxed);
-    }
-
-    /// Was anything stored since?
-    pub(crate) fn has_stored(&self) -> bool {
-        self.stored.load(Ordering::Relaxed)
-    }
-
-    /// Notes a store. Loads first, so that the line stays shared between workers.
-    #[inline(always)]
-    fn note_store(&self) {
-        if !self.stored.load(Ordering::Relaxed) {
-            self.stored.store(true, Ordering::Relaxed);
-        }
     }
 
     /// Are all of the bytes ours to touch?
@@ -177,6 +157,17 @@ impl View {
         let gpu = self.memory.table.find(address).and_then(|found| found.kind.gpu());
         gpu.is_some_and(|gpu| self.losing & (1 << gpu) != 0)
     }
+}
+
+/// Does an atomic leave something else than it found?
+#[inline(always)]
+fn atomic_changes(op: AtomicOp, ty: AtomicType, old: u64, operand: u64, compare: u64) -> bool {
+    use AtomicType as T;
+    // Sums of floats may flush what they find.
+    let is_integer = matches!(ty, T::B16 | T::B32 | T::B64 | T::U32 | T::U64 | T::S32 | T::S64);
+    !is_integer
+        || hwsim_ptx::atomic::apply(op, ty, old, operand, compare)
+            != hwsim_ptx::atomic::apply(AtomicOp::Exch, ty, 0, old, 0)
 }
 
 /// The host's order for a load of this strength.
@@ -268,7 +259,6 @@ impl Memory for View {
         bytes: &[u8],
     ) -> Result<(), MemoryFault> {
         self.check(cursor, address, bytes.len())?;
-        self.note_store();
         if self.losing != 0 && self.loses(address) {
             return Ok(());
         }
@@ -278,6 +268,8 @@ impl Memory for View {
                 let target = address as *mut u8;
                 std::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len());
             }
+            // Whoever falls asleep at this moment is found at the end of the slice.
+            self.memory.watches.written(address, bytes.len() as u64);
             return Ok(());
         }
         let order = store_order(strength);
@@ -287,6 +279,7 @@ impl Memory for View {
             4 => store_words!(AtomicU32, u32, address, bytes, order),
             _ => store_words!(AtomicU64, u64, address, bytes, order),
         }
+        self.memory.watches.written_unfenced(address, bytes.len() as u64);
         Ok(())
     }
 
@@ -306,7 +299,13 @@ impl Memory for View {
         }
         // SAFETY: `check` found the bytes in one mapped allocation; the interpreter checked
         // alignment; nobody holds a Rust reference into it.
-        Ok(unsafe { atomic::rmw(address, op, ty, operand, compare) })
+        let old = unsafe { atomic::rmw(address, op, ty, operand, compare) };
+        // A locked instruction is a full fence. One that changed nothing wakes nobody: those who
+        // look by such atomics would keep one another awake.
+        if atomic_changes(op, ty, old, operand, compare) {
+            self.memory.watches.written(address, ty.size_bytes() as u64);
+        }
+        Ok(old)
     }
 
     fn fence(&self, _cursor: &mut Cursor, _strength: Strength) {

@@ -11,6 +11,14 @@ use crate::memory::{Memory, Order};
 /// Addresses of all lanes.
 pub type Addresses = [u64; LANES];
 
+/// What a load of one place found.
+pub(super) struct Outcome {
+    /// Where in global memory it was, if it was there.
+    pub place: Option<u64>,
+    /// The bytes, and zeros.
+    pub buffer: [u8; 32],
+}
+
 /// How the addresses of lanes lie.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shape {
@@ -106,8 +114,8 @@ impl Warp {
         access: &Access,
         active: u32,
     ) -> Result<(), Box<Trouble>> {
-        if access.strength.order != Order::Weak {
-            self.polls += 1;
+        if access.strength.order != Order::Weak || self.watch.is_on() {
+            return self.load_watched(context, access, active);
         }
         let width = access.lane_bytes();
         if active == FULL
@@ -117,7 +125,60 @@ impl Warp {
         {
             return Ok(());
         }
+        if self.load_one(context, access, active).is_some() {
+            return Ok(());
+        }
         self.load_slowly(context, access, active)
+    }
+
+    /// A load that may be a poll.
+    #[inline(never)]
+    fn load_watched<M: Memory, C: Clock>(
+        &mut self,
+        context: &mut Context<'_, M, C>,
+        access: &Access,
+        active: u32,
+    ) -> Result<(), Box<Trouble>> {
+        let strong = access.strength.order != Order::Weak;
+        if let Some(outcome) = self.load_one(context, access, active) {
+            let bytes = &outcome.buffer[..access.lane_bytes()];
+            match outcome.place {
+                Some(address) => {
+                    let same = self.watch.note(address, bytes);
+                    self.watch.looked(same, strong);
+                }
+                None if strong => self.watch.looked(true, true),
+                None => {}
+            }
+            return Ok(());
+        }
+        let constant = access.space == Space::Param;
+        let addresses = self.addresses(access.base, access.narrow_base, access.offset);
+        self.load_slowly(context, access, active)?;
+        if constant {
+            return Ok(());
+        }
+        let mut outside = 0;
+        if access.space == Space::Global || access.space == Space::Generic {
+            each_lane(active, |lane| {
+                outside |= u32::from(addresses[lane] >> windows::SHIFT == 0) << lane;
+            });
+        }
+        if outside == 0 {
+            // Memory of the block: only its own warps can change it.
+            if strong {
+                self.watch.looked(true, true);
+            }
+            return Ok(());
+        }
+        let (width, scratch, watch) = (access.lane_bytes(), self.scratch.bytes(), &mut self.watch);
+        let mut same = true;
+        for_runs(&addresses, outside, width, |lane, count| {
+            same &= watch.note(addresses[lane], &scratch[lane * width..(lane + count) * width]);
+            Ok(())
+        })?;
+        watch.looked(same, strong);
+        Ok(())
     }
 
     /// One copy for all lanes. Says whether it could be done; if not, nothing is lost.
@@ -251,7 +312,9 @@ impl Warp {
         access: &Access,
         active: u32,
     ) -> Result<(), Box<Trouble>> {
-        self.polls = 0;
+        if self.watch.is_on() {
+            self.end_watch(access, active);
+        }
         let width = access.lane_bytes();
         if active == FULL
             && let Some(address) = self.side_by_side(access, width as u64)
@@ -260,7 +323,23 @@ impl Warp {
         {
             return Ok(());
         }
+        if active.is_power_of_two() && self.store_one(context, access, active) {
+            return Ok(());
+        }
         self.store_slowly(context, access, active)
+    }
+
+    /// A store ends the notes, unless lanes keep it to themselves like a register.
+    #[cold]
+    fn end_watch(&mut self, access: &Access, active: u32) {
+        let private = access.space == Space::Local || access.space == Space::Param || {
+            let addresses = self.addresses(access.base, access.narrow_base, access.offset);
+            let local = windows::LOCAL >> windows::SHIFT;
+            access.space == Space::Generic && same_window(&addresses, active) == Some(local)
+        };
+        if !private {
+            self.watch.clear();
+        }
     }
 
     /// One copy for all lanes. Says whether it could be done; if not, nothing was written.

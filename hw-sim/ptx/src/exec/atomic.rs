@@ -4,7 +4,7 @@ use super::access::{check_alignment, try_each_lane};
 use super::fault::{FaultKind, Trouble};
 use super::float::{canonical, maximum, minimum};
 use super::program::{Atomic, NO_SLOT, Space};
-use super::registers::LANES;
+use super::registers::{LANES, each_lane};
 use super::rounding::{self, Format, Rounding};
 use super::warp::{Context, Warp};
 use super::windows;
@@ -104,7 +104,11 @@ impl Warp {
             olds[lane] = old;
             Ok(())
         })?;
-        self.polls = if changed { 0 } else { self.polls + 1 };
+        if changed {
+            self.watch.clear();
+        } else {
+            self.note_atomic(atomic, &addresses, &olds, active);
+        }
         if atomic.d != NO_SLOT {
             match bytes {
                 2 => self.registers.put(atomic.d, &olds.map(|old| old as u16), active),
@@ -113,6 +117,30 @@ impl Warp {
             }
         }
         Ok(())
+    }
+
+    /// An atomic that left memory as it was is a look at it.
+    #[cold]
+    fn note_atomic(
+        &mut self,
+        atomic: &Atomic,
+        addresses: &[u64; LANES],
+        olds: &[u64; LANES],
+        active: u32,
+    ) {
+        let bytes = atomic.ty.size_bytes();
+        let mut same = true;
+        each_lane(active, |lane| {
+            let outside = match atomic.space {
+                Space::Global => true,
+                Space::Generic => addresses[lane] >> windows::SHIFT == 0,
+                _ => false,
+            };
+            if outside {
+                same &= self.watch.note(addresses[lane], &olds[lane].to_le_bytes()[..bytes]);
+            }
+        });
+        self.watch.looked(same, true);
     }
 
     fn one_atomic<M: Memory, C: Clock>(

@@ -30,6 +30,16 @@ pub enum Progress {
     Budget,
 }
 
+/// What a block waits for that runs no further by itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Wait {
+    /// Every place that its warps looked at is in [`Block::looks`], and they saw nothing new when
+    /// they looked last.
+    pub is_complete: bool,
+    /// It read a clock in the meantime: time may end the wait, too.
+    pub is_timed: bool,
+}
+
 /// A block that runs, or is about to.
 #[derive(Debug)]
 pub struct Block {
@@ -117,6 +127,35 @@ impl Block {
             }
             return Err(self.stuck(&launch));
         }
+    }
+
+    /// The warps that are not just waiting for others of the block.
+    fn polling(&self) -> impl Iterator<Item = &Warp> {
+        self.warps.iter().filter(|warp| warp.live != 0 && warp.has_napped())
+    }
+
+    /// What it waits for, after [`Progress::Waiting`].
+    pub fn wait(&self) -> Wait {
+        let is_complete = self.polling().all(|warp| warp.watch.is_complete());
+        Wait { is_complete, is_timed: self.polling().any(|warp| warp.watch.timed) }
+    }
+
+    /// A number that grows when it does something between two waits.
+    pub fn effects(&self) -> u64 {
+        self.warps.iter().map(|warp| warp.watch.effects).sum()
+    }
+
+    /// The places in global memory that it looked at since it last did something: addresses, and
+    /// the bytes that were there.
+    pub fn looks(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        self.polling().flat_map(|warp| warp.watch.looks())
+    }
+
+    /// A digest of all that decides what it does next, but for memory outside and the clock. If it
+    /// comes again and the block did nothing meanwhile, the block will go on like that until what
+    /// it looked at changes.
+    pub fn digest(&self) -> u64 {
+        self.polling().fold(0, |digest, warp| warp.digest(digest))
     }
 
     /// Every warp waits at a barrier, and no barrier can complete.

@@ -51,7 +51,7 @@ impl Warp {
         if !read {
             return false;
         }
-        self.polls = 0;
+        self.watch.clear();
         if in_a_row(&to[..count], row) {
             return memory.write(cursor, to[0], word, strength, bytes).is_ok();
         }

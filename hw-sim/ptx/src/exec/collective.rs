@@ -193,7 +193,7 @@ impl Warp {
         let threads = mask.count_ones();
         let slots = if mask == self.live { LANES as u32 } else { threads };
         let generation = block.arrive(id as u8, Arrival { threads, slots, expected, held });
-        self.polls = 0;
+        self.watch.clear();
         if barrier.kind == BarrierKind::Arrive {
             return Ok(Flow::Next);
         }
@@ -227,6 +227,8 @@ impl Warp {
         active: u32,
     ) {
         let launch = context.launch;
+        use Special as S;
+        self.watch.timed |= matches!(which, S::Clock | S::Timer | S::ClockHigh | S::TimerHigh);
         let lanes: [u32; LANES] = std::array::from_fn(|lane| lane as u32);
         let same = |value: u64| [value; LANES];
         let values: [u64; LANES] = match which {

@@ -25,5 +25,7 @@ pub mod registers;
 pub mod rounding;
 pub mod shared;
 mod sweep;
+mod uniform;
 pub mod warp;
+pub mod watch;
 pub mod windows;

@@ -20,6 +20,12 @@ impl Row {
     pub const ZERO: Self = Self([0; LANES]);
 }
 
+/// One step of a digest that tells states of one program apart.
+#[inline(always)]
+pub fn mix(digest: u64, word: u64) -> u64 {
+    (digest ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
+}
+
 /// A type that registers hold.
 pub trait Lane: Pod {
     /// Views the register at `rows[0]`.
@@ -107,6 +113,20 @@ impl Registers {
         let mut predicates = vec![0; predicates.max(predicate::FIRST as usize)];
         predicates[predicate::TRUE as usize] = FULL;
         Self { rows: template.to_vec(), predicates }
+    }
+
+    /// Mixes all registers and predicates into a digest.
+    pub fn digest(&self, before: u64) -> u64 {
+        let words: &[u64] = bytemuck::cast_slice(&self.rows);
+        let mut lanes = [before; 8];
+        // Side by side: a multiplication waits for the one before it.
+        for group in words.as_chunks::<8>().0 {
+            for (lane, word) in lanes.iter_mut().zip(group) {
+                *lane = mix(*lane, *word);
+            }
+        }
+        let digest = lanes.into_iter().fold(before, mix);
+        self.predicates.iter().fold(digest, |digest, bits| mix(digest, u64::from(*bits)))
     }
 
     /// The 32 lanes of a register.

@@ -47,7 +47,7 @@ impl Warp {
             }
         }
         if done > 0 {
-            self.polls = 0;
+            self.watch.clear();
         }
         done * cost
     }

@@ -7,15 +7,14 @@
 
 use super::fault::{FaultKind, Trouble};
 use super::program::{Instruction, Op, Program};
-use super::registers::{FULL, LANES, Registers};
+use super::registers::{FULL, LANES, Registers, mix};
 use super::shared::BlockMemory;
+use super::watch::Watch;
 use crate::kernel::{Clock, Launch};
 use crate::memory::Memory;
 
 /// Instructions that a fragment may run while others of its warp stand ready elsewhere.
 const SLICE: u64 = 8192;
-/// Polls (strong loads, failed exchanges) with nothing done between them that make a spin.
-const POLLS_MAX: u32 = 32;
 
 /// What instructions may need besides their warp.
 pub struct Context<'a, M: Memory, C: Clock> {
@@ -123,8 +122,8 @@ pub struct Warp {
     pub(super) returns: Vec<[u32; LANES]>,
     /// Registers put aside for recursion, by lane.
     pub(super) saved: Vec<Vec<u32>>,
-    /// Polls since something else was done.
-    pub(super) polls: u32,
+    /// What it has looked at since it did something.
+    pub(super) watch: Watch,
     /// Run the next instruction even if lanes are missing that it should wait for.
     pub(super) forced: bool,
     pub(super) scratch: Box<super::lanes::Scratch>,
@@ -164,7 +163,7 @@ impl Warp {
             local: vec![0; program.local_bytes as usize * LANES],
             returns: Vec::new(),
             saved: vec![Vec::new(); LANES],
-            polls: 0,
+            watch: Watch::default(),
             forced: false,
             scratch: Box::default(),
             cargo: Box::default(),
@@ -354,8 +353,8 @@ impl Warp {
                     let backward = *target <= pc;
                     pc = *target;
                     if backward {
-                        if self.polls > POLLS_MAX {
-                            self.polls = 0;
+                        if self.watch.is_over() {
+                            self.watch.step_aside();
                             break Step::Become(State::Napped);
                         }
                         if !alone {
@@ -506,7 +505,10 @@ impl Warp {
             Op::Nop => Ok(Flow::Next),
             Op::Trap => Err(Trouble::new(FaultKind::Trap, active)),
             Op::CopyLocal(copy) => self.copy_local(copy, active).map(|()| Flow::Next),
-            Op::Builtin(builtin) => self.builtin(context, builtin, active).map(|()| Flow::Next),
+            Op::Builtin(builtin) => {
+                self.watch.clear();
+                self.builtin(context, builtin, active).map(|()| Flow::Next)
+            }
             Op::Alu(..)
             | Op::Branch(_)
             | Op::Load(_)
@@ -515,6 +517,28 @@ impl Warp {
             | Op::Sweep(_)
             | Op::Compare(_) => Ok(Flow::Next),
         }
+    }
+
+    /// Does a part of it wait for something other than a barrier?
+    pub(super) fn has_napped(&self) -> bool {
+        self.fragments.iter().any(|fragment| fragment.state == State::Napped)
+    }
+
+    /// Mixes what decides what it does next into a digest.
+    pub(super) fn digest(&self, before: u64) -> u64 {
+        let mut digest = self.registers.digest(before);
+        for fragment in &self.fragments {
+            let place = u64::from(fragment.pc) << 32 | u64::from(fragment.mask);
+            digest = mix(mix(digest, place), u64::from(fragment.depth));
+        }
+        for lanes in &self.returns {
+            digest = lanes.iter().fold(digest, |digest, pc| mix(digest, u64::from(*pc)));
+        }
+        self.local.chunks(8).fold(digest, |digest, bytes| {
+            let mut word = [0; 8];
+            word[..bytes.len()].copy_from_slice(bytes);
+            mix(digest, u64::from_le_bytes(word))
+        })
     }
 
     /// `%tid` of a lane.

@@ -1,0 +1,192 @@
+//! Accesses of one lane, and loads of many from one place: what a thread does for its block while
+//! the others wait, and what all of them read of what it left there.
+
+use super::access::Outcome;
+use super::program::{Access, NO_SLOT, Space};
+use super::registers::{FULL, LANES};
+use super::warp::{Context, Warp};
+use super::windows;
+use crate::kernel::Clock;
+use crate::memory::Memory;
+
+/// The widest access of a lane.
+const WIDTH_MAX: usize = 32;
+
+impl Warp {
+    /// The address that all active lanes access, if it is one.
+    #[inline(always)]
+    fn one_address(&self, access: &Access, active: u32) -> Option<u64> {
+        if access.base == NO_SLOT {
+            return Some(access.offset);
+        }
+        let first = active.trailing_zeros() as usize % LANES;
+        if access.narrow_base {
+            let bases = self.registers.get::<u32>(access.base);
+            is_one(bases, bases[first], active)
+                .then(|| u64::from(bases[first]).wrapping_add(access.offset))
+        } else {
+            let bases = self.registers.get::<u64>(access.base);
+            is_one(bases, bases[first], active).then(|| bases[first].wrapping_add(access.offset))
+        }
+    }
+
+    /// Where one address leads: memory that one lane reaches like all others, or has for itself.
+    #[inline(always)]
+    fn one_place(access: &Access, address: u64, alone: bool) -> Option<Space> {
+        let space = match (access.space, address & !windows::OFFSET) {
+            (Space::Generic, 0) => Space::Global,
+            (Space::Generic, windows::SHARED) => Space::Shared,
+            (Space::Generic, windows::LOCAL) => Space::Local,
+            (Space::Generic, _) => return None,
+            (space, _) => space,
+        };
+        let aligned = address & (access.lane_bytes() as u64 - 1) == 0;
+        let reached = match space {
+            Space::Global | Space::Shared => true,
+            Space::Local => alone,
+            // At a known place: the same for all.
+            Space::Param => access.base == NO_SLOT,
+            Space::Generic => false,
+        };
+        (aligned && reached).then_some(space)
+    }
+
+    /// Memory that belongs to the block.
+    #[inline(always)]
+    fn inside<'a, M: Memory, C: Clock>(
+        &'a mut self,
+        context: &'a mut Context<'_, M, C>,
+        space: Space,
+        lane: usize,
+        address: u64,
+        width: usize,
+    ) -> Option<&'a mut [u8]> {
+        let start = (address & windows::OFFSET) as usize;
+        let bytes = if space == Space::Shared {
+            context.block.bytes.as_mut_slice()
+        } else {
+            let local_bytes = context.program.local_bytes as usize;
+            &mut self.local[lane * local_bytes..(lane + 1) * local_bytes]
+        };
+        bytes.get_mut(start..start.checked_add(width)?)
+    }
+
+    /// A load of one place. None: it is not, or cannot be done; nothing is lost.
+    #[inline(always)]
+    pub(super) fn load_one<M: Memory, C: Clock>(
+        &mut self,
+        context: &mut Context<'_, M, C>,
+        access: &Access,
+        active: u32,
+    ) -> Option<Outcome> {
+        let address = self.one_address(access, active)?;
+        let alone = active.is_power_of_two();
+        let space = Self::one_place(access, address, alone)?;
+        let lane = active.trailing_zeros() as usize % LANES;
+        let width = access.lane_bytes();
+        let mut buffer = [0; WIDTH_MAX];
+        let bytes = buffer.get_mut(..width)?;
+        if space == Space::Global {
+            let (memory, cursor) = (context.memory, &mut context.cursor);
+            let word = usize::from(access.element_bytes);
+            memory.read(cursor, address, word, access.strength, bytes).ok()?;
+        } else if space == Space::Param {
+            let start = address as usize;
+            bytes.copy_from_slice(context.launch.params.get(start..start.checked_add(width)?)?);
+        } else {
+            bytes.copy_from_slice(self.inside(context, space, lane, address, width)?);
+        }
+        let element = usize::from(access.element_bytes);
+        for (&slot, bytes) in access.registers.iter().zip(buffer.chunks_exact(element)) {
+            if slot == NO_SLOT {
+                continue;
+            }
+            let mut raw = [0; 8];
+            raw[..element].copy_from_slice(bytes);
+            let unused = 64 - 8 * element as u32;
+            let value = u64::from_le_bytes(raw);
+            let value =
+                if access.signed { ((value << unused) as i64 >> unused) as u64 } else { value };
+            self.put_one(slot, access.register_bytes, value, active);
+        }
+        let place = (space == Space::Global).then_some(address);
+        Some(Outcome { place, buffer })
+    }
+
+    #[inline(always)]
+    fn put_one(&mut self, slot: u32, register_bytes: u8, value: u64, active: u32) {
+        let registers = &mut self.registers;
+        if active.is_power_of_two() {
+            let lane = active.trailing_zeros() as usize % LANES;
+            match register_bytes {
+                2 => registers.get_mut::<u16>(slot)[lane] = value as u16,
+                4 => registers.get_mut::<u32>(slot)[lane] = value as u32,
+                _ => registers.get_mut::<u64>(slot)[lane] = value,
+            }
+            return;
+        }
+        match register_bytes {
+            2 => registers.put(slot, &[value as u16; LANES], active),
+            4 => registers.put(slot, &[value as u32; LANES], active),
+            _ => registers.put(slot, &[value; LANES], active),
+        }
+    }
+
+    /// A store of one lane. False: it is not, or cannot be done; nothing was written.
+    #[inline(always)]
+    pub(super) fn store_one<M: Memory, C: Clock>(
+        &mut self,
+        context: &mut Context<'_, M, C>,
+        access: &Access,
+        active: u32,
+    ) -> bool {
+        self.try_store_one(context, access, active).is_some()
+    }
+
+    #[inline(always)]
+    fn try_store_one<M: Memory, C: Clock>(
+        &mut self,
+        context: &mut Context<'_, M, C>,
+        access: &Access,
+        active: u32,
+    ) -> Option<()> {
+        let address = self.one_address(access, active)?;
+        let space = Self::one_place(access, address, true).filter(|&it| it != Space::Param)?;
+        let lane = active.trailing_zeros() as usize % LANES;
+        let (width, element) = (access.lane_bytes(), usize::from(access.element_bytes));
+        let mut buffer = [0; WIDTH_MAX];
+        buffer.get(..width)?;
+        for (&slot, bytes) in access.registers.iter().zip(buffer.chunks_exact_mut(element)) {
+            let value = self.lane_bits(slot, lane, usize::from(access.register_bytes));
+            bytes.copy_from_slice(&value.to_le_bytes()[..element]);
+        }
+        if space == Space::Global {
+            let (memory, cursor) = (context.memory, &mut context.cursor);
+            let bytes = &buffer[..width];
+            return memory.write(cursor, address, element, access.strength, bytes).ok();
+        }
+        self.inside(context, space, lane, address, width)?.copy_from_slice(&buffer[..width]);
+        Some(())
+    }
+}
+
+/// Do all active lanes have this value?
+#[inline(always)]
+fn is_one<T: Copy + Into<u64>>(values: &[T; LANES], first: T, active: u32) -> bool {
+    if active.is_power_of_two() {
+        return true;
+    }
+    let first: u64 = first.into();
+    let mut unequal = 0;
+    if active == FULL {
+        for &value in values {
+            unequal |= value.into() ^ first;
+        }
+    } else {
+        for (lane, &value) in values.iter().enumerate() {
+            let keep = u64::from(active >> lane & 1).wrapping_neg();
+            unequal |= (value.into() ^ first) & keep;
+        }
+    }
+    unequal == 0
+}
