@@ -190,7 +190,7 @@ fn every_code_becomes_an_error_that_says_where() {
             state: 1,
             code: code as u64,
             position: 17,
-            words: [1 << 63, 1 << 63 | 1 << 56],
+            words: [1 << 63, 1 << 63 | 1 << 60],
             route: 5,
             lane: 6,
             peer: 2,

@@ -32,8 +32,8 @@ const DOUBLING_BYTES_MAX: u64 = 128 << 10;
 const DOUBLING_BYTES_MAX_ALONE: u64 = 256 << 10;
 /// Up to this, two-shot wins everywhere: see above. Its ranks have a port for each other one.
 const TWO_SHOT_BYTES_MAX: u64 = 512 << 10;
-/// Above this, a ring's plan would have more than [`ENCODED_BYTES_MAX`](crate::plan::ENCODED_BYTES_MAX)
-/// bytes for each rank.
+/// Above this, a rank's part of a ring over nodes would have more than
+/// [`ENCODED_BYTES_MAX`](crate::plan::ENCODED_BYTES_MAX) bytes.
 const RING_RANKS_MAX: u32 = 8192;
 /// Up to this, of one part, Bruck's all-to-all wins. Of `n` ranks, it moves `log2(n) / 2` times
 /// as much as an exchange and copies it twice, and saves about two descriptors for each rank: the

@@ -317,7 +317,7 @@ fn wrong_engines_are_named_with_their_line() {
         ("gb_per_s = 0.0", "gb_per_s", "above 0 and up to 1e6, found 0"),
         ("gb_per_s = 1.0\nlane_depth = 63", "lane_depth", "from 64 to 65536, found 63"),
         ("gb_per_s = 1.0\nsub_request_bytes = 100", "sub_request_bytes", "multiple of 64 bytes"),
-        ("gb_per_s = 1.0\nroutes = 65537", "routes", "from 1 to 65536, found 65537"),
+        ("gb_per_s = 1.0\nroutes = 1048577", "routes", "from 1 to 1048576, found 1048577"),
         ("gb_per_s = 1.0\nchannels = 0", "channels", "from 1 to 256, found 0"),
         ("gb_per_s = 1.0\nlimes = 3", "limes", "unknown field"),
         ("gb_per_s = 1.0\nfaults = [\"port-down\"]", "faults", "link-down-after=N"),

@@ -43,13 +43,12 @@ fn refused(make: Make, words: [u64; 2]) -> (ErrorCode, ringdove_kernels::bar::Er
 
 /// R8 in hardware: no field of a descriptor can make it a transfer that was not registered.
 fn bad_descriptors_end_the_channel(make: Make) {
-    const NO_DATA: u64 = 1 << 58;
-    const ARRIVAL: u64 = 1 << 56;
-    const COMPLETION: u64 = 1 << 57;
+    const NO_DATA: u64 = 1 << 62;
+    const ARRIVAL: u64 = 1 << 60;
+    const COMPLETION: u64 = 1 << 61;
     let route = |route: u64| route << 40;
     for (words, detail) in [
         ([1 << 62, 0], 1),
-        ([0, 1 << 59], 1),
         ([0x7fff_ffff_ffff_ffff, 0x7fff_ffff_ffff_ffff], 1),
         ([5, NO_DATA | ARRIVAL], 2),
         ([0, NO_DATA], 3),
