@@ -78,10 +78,56 @@ fn all_reduce(criterion: &mut Criterion) {
     }
 }
 
+/// Small all-reduces of each rank, one by one and in a group.
+fn groups(criterion: &mut Criterion) {
+    const CALLS: usize = 8;
+    const BYTES: usize = 8 << 10;
+    let mut group = criterion.benchmark_group("eight all-reduces of 8 KiB");
+    group.sample_size(20).measurement_time(Duration::from_secs(3));
+    for gpus in [2, 4] {
+        let mut ranks = ranks(gpus, BYTES, false);
+        let new = |rank: &Rank| -> Vec<_> {
+            (0..CALLS).map(|_| rank.stream.alloc_zeros::<f32>(BYTES / 4).unwrap()).collect()
+        };
+        let mut buffers: Vec<Vec<CudaSlice<f32>>> = ranks.iter().map(new).collect();
+        for grouped in [false, true] {
+            let how = if grouped { "in a group" } else { "one by one" };
+            group.bench_function(
+                BenchmarkId::new(format!("{gpus} virtual GPUs"), how),
+                |bencher| {
+                    bencher.iter(|| {
+                        for (rank, buffers) in ranks.iter_mut().zip(&mut buffers) {
+                            let Rank { communicator, stream, .. } = rank;
+                            if grouped {
+                                let mut group = communicator.group();
+                                for buffer in buffers {
+                                    group.all_reduce_in_place(buffer, ReduceOp::Sum).unwrap();
+                                }
+                                group.launch(stream).unwrap();
+                            } else {
+                                for buffer in buffers {
+                                    let sum = ReduceOp::Sum;
+                                    communicator.all_reduce_in_place(buffer, sum, stream).unwrap();
+                                }
+                            }
+                        }
+                        for rank in &ranks {
+                            rank.stream.synchronize().unwrap();
+                            rank.communicator.check().unwrap();
+                        }
+                    });
+                },
+            );
+        }
+    }
+    group.finish();
+}
+
 fn main() {
     if std::env::var_os(INSIDE).is_some() {
         let mut criterion = Criterion::default().configure_from_args();
         all_reduce(&mut criterion);
+        groups(&mut criterion);
         return criterion.final_summary();
     }
     // Once more, on a virtual machine.

@@ -419,12 +419,13 @@ impl fmt::Display for ExpiredWait {
         write!(
             f,
             "{rank} timed out after {} waiting for {awaited}: expected {}, seen {} (launch {}, \
-             block {}, segment {}, op {}, round {}, port {}, position {}). {}Likely cause: \
+             call {} of it, block {}, segment {}, op {}, round {}, port {}, position {}). {}Likely cause: \
              {advice}. If the job is only slow, raise RINGDOVE_TIMEOUT_MS",
             seconds(Duration::from_nanos(record.waited_ns)),
             record.expected,
             record.seen,
             record.sequence,
+            record.call,
             record.block,
             record.segment,
             record.op,

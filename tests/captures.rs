@@ -8,7 +8,7 @@ use cudarc::driver::{CudaGraph, CudaSlice, CudaStream};
 use hardware::drivers::{everywhere, sum_up};
 use hardware::engines::on_engines;
 use hardware::{World, address, download, on_processes_with, settings};
-use ringdove::{Communicator, DataType, Error, ReduceOp};
+use ringdove::{Collective, CollectiveSpec, Communicator, DataType, Error, ReduceOp};
 use std::sync::Arc;
 
 const RANKS: usize = 4;
@@ -234,6 +234,35 @@ fn captured_groups_keep_their_addresses() {
         world.finish();
         assert_all("after six shifts", &own, |rank| ((rank + 2 * RANKS - 6) % RANKS) as u32);
         assert_all("after five", &other, |rank| ((rank + 2 * RANKS - 5) % RANKS) as u32);
+    });
+}
+
+/// If this fails, a captured group does not bring the plans of all its calls, or a replay of their
+/// one launch takes the positions of another one.
+#[test]
+fn captured_groups_of_collectives_are_launched_again_and_again() {
+    on_engines("pcie4", || {
+        let world = untracked(RANKS);
+        let buffers = COUNTS.map(|count| world.upload(&words(|rank| rank as u32 + 1, count)));
+        let before = world.communicators[0].statistics().launches;
+        let graphs = capture(&world, |rank| {
+            let mut group = world.communicators[rank].group();
+            let reduction = Some(ReduceOp::Sum.into());
+            let (collective, data_type) = (Collective::AllReduce, DataType::U32);
+            let spec = CollectiveSpec { collective, data_type, reduction };
+            for (buffers, count) in buffers.iter().zip(COUNTS) {
+                let at = address(&buffers[rank]);
+                // SAFETY: as of `add`.
+                unsafe { group.collective_raw(spec, [at, at], count) };
+            }
+            group.launch(&world.streams[rank]).unwrap();
+        });
+        assert_eq!(world.communicators[0].statistics().launches, before + 1, "one for the group");
+        for (times, expected) in [(1, 10), (3, 640), (2, 10_240)] {
+            launch(&graphs, times);
+            world.finish();
+            buffers.iter().for_each(|buffers| assert_all("groups", buffers, |_| expected));
+        }
     });
 }
 

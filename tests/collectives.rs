@@ -1,11 +1,13 @@
 //! The collectives other than all-reduce on hardware: results bit for bit, every count, root, type
 //! and way of calling, on every engine; what bad input gets.
 
+#[path = "collectives/groups.rs"]
+mod groups;
 mod hardware;
 #[path = "collectives/low_latency.rs"]
 mod low_latency;
 
-use cudarc::driver::{CudaSlice, CudaStream};
+use cudarc::driver::{CudaSlice, CudaStream, CudaView, CudaViewMut};
 use hardware::data::{expected, first_difference, input, scalar};
 use hardware::engines::{on_connections, on_engines};
 use hardware::{World, download, on_machine, on_processes, settings, upload};
@@ -147,16 +149,29 @@ impl Call {
 
     /// Calls it on all ranks.
     fn start(&mut self, world: &World) {
-        let Self { case, inputs, sends, receives } = self;
         for (rank, (communicator, stream)) in world.ranks().enumerate() {
-            let (has_input, has_output) = case.parts(rank, inputs.len());
-            let send = sends[rank].slice(..inputs[rank].len());
-            let send = (has_input > 0).then_some(&send);
-            let mut receive = receives[rank].slice_mut(..has_output * case.bytes());
-            let receive = (has_output > 0).then_some(&mut receive);
-            let called = communicator.collective_bytes(case.spec(rank), send, receive, stream);
-            called.unwrap_or_else(|error| panic!("{case:?}, rank {rank}: {error}"));
+            self.start_one(rank, communicator, stream);
         }
+    }
+
+    /// Calls it on one rank.
+    fn start_one(&mut self, rank: usize, communicator: &Communicator, stream: &Arc<CudaStream>) {
+        let (case, send, mut receive) = self.views(rank);
+        let spec = case.spec(rank);
+        let called = communicator.collective_bytes(spec, send.as_ref(), receive.as_mut(), stream);
+        called.unwrap_or_else(|error| panic!("{case:?}, rank {rank}: {error}"));
+    }
+
+    /// What one rank calls, and its buffers.
+    fn views(
+        &mut self,
+        rank: usize,
+    ) -> (Case, Option<CudaView<'_, u8>>, Option<CudaViewMut<'_, u8>>) {
+        let Self { case, inputs, sends, receives } = self;
+        let (has_input, has_output) = case.parts(rank, inputs.len());
+        let send = (has_input > 0).then(|| sends[rank].slice(..inputs[rank].len()));
+        let received = ..has_output * case.bytes();
+        (*case, send, (has_output > 0).then(|| receives[rank].slice_mut(received)))
     }
 
     /// Its results, once it has ended.

@@ -74,7 +74,7 @@ fn calls_have_spans_with_rank_and_sequence() {
             "registration rank=1 number=0 bytes=400",
             "collective operation=\"all-reduce\" rank=0 count=100 sequence=0",
             "collective operation=\"all-reduce\" rank=1 count=100 sequence=1",
-            "group rank=0 transfers=1 sequence=2",
+            "group rank=0 collectives=0 transfers=1 sequence=2",
             "group rank=1 transfers=1 sequence=3",
         ];
         for span in expected {

@@ -75,11 +75,16 @@ struct Work {
 // kernel.
 struct BlockState {
     DeviceCommunicator communicator;
-    LaunchArguments arguments;
+    // `LaunchArguments::sequence`.
+    u64 sequence;
+    // The call that runs, and its number.
+    CallArguments arguments;
+    u32 call;
     Port ports[BLOCK_PORTS_MAX];
     u32 port_numbers[BLOCK_PORTS_MAX];
-    // `PlanHeader::size_bytes`.
+    // `PlanHeader::size_bytes` and `block_count`.
     u64 plan_bytes;
+    u32 plan_blocks;
     BlockProgram program;
     // The segment that runs.
     Segment segment;
@@ -137,7 +142,8 @@ protected:
                 number,
                 peer,
                 0,
-                state.arguments.sequence};
+                state.sequence,
+                state.call};
     }
 
     // A plan that cannot be run: `limit` is what was expected, `seen` what the plan says. Returns
@@ -160,14 +166,14 @@ protected:
                                 NO_PORT,
                                 NO_RANK,
                                 static_cast<u64>(refusal.fault),
-                                state.arguments.sequence};
+                                state.sequence,
+                                state.call};
         leave_record(state.communicator, where, RECORD_EXPIRED, refusal.limit, refusal.seen, 0);
     }
 
     // Not an assignment of the whole: the compiler would make it a loop over bytes.
-    RINGDOVE_INLINE void save_arguments(const LaunchArguments& arguments) {
-        LaunchArguments& saved = state.arguments;
-        saved.communicator = arguments.communicator;
+    RINGDOVE_INLINE void save_arguments(const CallArguments& arguments) {
+        CallArguments& saved = state.arguments;
         saved.plan = arguments.plan;
 #pragma unroll
         for (u32 i = 0; i < BUFFERS_MAX; ++i) {
@@ -178,7 +184,6 @@ protected:
         for (u32 i = 0; i < BUFFERS_MAX * BUFFERS_MAX; ++i) {
             saved.route_bases[i] = arguments.route_bases[i];
         }
-        saved.sequence = arguments.sequence;
         saved.scalar = arguments.scalar;
         saved.data_type = arguments.data_type;
         saved.reduce_op = arguments.reduce_op;
@@ -208,42 +213,55 @@ protected:
         return true;
     }
 
-    // Fills the shared state up to the program. False, for every thread alike: the block stops.
-    RINGDOVE_INLINE bool load_program(const LaunchArguments& arguments) {
-        if (is_leader) {
-            // A plan that is refused at once is refused at its start.
+    // Thread 0: what all calls of the launch share.
+    RINGDOVE_INLINE void load_launch(const LaunchArguments& arguments) {
+        // What is refused at once is refused at its start.
+        state.place = {0, 0, 0, 0, 0};
+        load_record(state.communicator, arguments.communicator);
+        state.sequence = arguments.sequence;
+        state.call = 0;
+        const u32 count = arguments.call_count;
+        if (count - 1 >= LAUNCH_CALLS_MAX) {
+            refuse(PlanFault::CallCount, LAUNCH_CALLS_MAX, count);
+        } else if (has_failed_before(state.communicator)) {
+            const WaitSite start = {
+                WaitKind::StrayClaim, 0, 0, 0, NO_PORT, NO_RANK, 0, state.sequence, 0};
+            record_stray_claim(state.communicator, start);
+            failed = STOPPED;
+        }
+    }
+
+    // Fills the shared state up to the program of one call. False, for every thread alike: the
+    // block stops.
+    RINGDOVE_INLINE bool load_program(const CallArguments& arguments, u32 call) {
+        if (is_leader && failed == FINE) {
             state.place = {0, 0, 0, 0, 0};
-            load_record(state.communicator, arguments.communicator);
+            state.call = call;
             save_arguments(arguments);
             if (check_header(arguments)) {
                 load_block_program();
-            }
-            if (failed == FINE && has_failed_before(state.communicator)) {
-                const WaitSite start = {
-                    WaitKind::StrayClaim, 0, 0, 0, NO_PORT, NO_RANK, 0, state.arguments.sequence};
-                record_stray_claim(state.communicator, start);
-                failed = STOPPED;
             }
         }
         return !any_failed();
     }
 
-    // Thread 0: does this launch fit the plan?
-    RINGDOVE_INLINE bool check_header(const LaunchArguments& arguments) {
+    // Thread 0: does this launch fit the call's plan?
+    RINGDOVE_INLINE bool check_header(const CallArguments& arguments) {
         const u64 plan = arguments.plan;
         ptx::Vector<u64> words;
         ptx::load_vector<0>(plan, words);
         const u32 threads = ptx::load<u32>(plan + __builtin_offsetof(PlanHeader, thread_count));
         const u64 magic = words.words[0];
         const u32 blocks = u32(words.words[1] >> 32);
+        state.plan_blocks = blocks;
         state.plan_bytes = u32(words.words[1]);
         if (magic != PLAN_MAGIC) {
             return refuse(PlanFault::Magic, PLAN_MAGIC, magic);
         }
-        if (blocks != ptx::block_count()) {
+        if (blocks > ptx::block_count()) {
             return refuse(PlanFault::BlockCount, ptx::block_count(), blocks);
         }
-        if (threads != ptx::thread_count() || threads % WARP_THREADS != 0) {
+        if (threads > ptx::thread_count() || ptx::thread_count() % WARP_THREADS != 0) {
             return refuse(PlanFault::ThreadCount, ptx::thread_count(), threads);
         }
         if (arguments.data_type >= DATA_TYPE_COUNT) {
@@ -255,8 +273,13 @@ protected:
         return true;
     }
 
-    // Thread 0: loads the block's program.
+    // Thread 0: loads the block's program, which is empty where another call of the launch needs
+    // more blocks.
     RINGDOVE_INLINE bool load_block_program() {
+        if (ptx::block_index() >= state.plan_blocks) {
+            state.program = {0, 0, 0, 0};
+            return true;
+        }
         const u32 offset = sizeof(PlanHeader) + ptx::block_index() * sizeof(BlockProgram);
         if (!check_range(offset, 1, sizeof(BlockProgram), 16)) {
             return false;
@@ -315,7 +338,7 @@ protected:
         const u64 blocks = state.communicator.blocks_ended;
         if (ptx::fetch_add_relaxed_gpu_u64(blocks, 1) + 1 == ptx::block_count()) {
             ptx::store<u64>(blocks, 0);
-            ptx::store_relaxed_system_u64(launches, state.arguments.sequence + 1);
+            ptx::store_relaxed_system_u64(launches, state.sequence + 1);
         }
     }
 

@@ -21,9 +21,18 @@ public:
     RINGDOVE_INLINE explicit Executor(BlockState& shared) : Collector(shared) {}
 
     RINGDOVE_INLINE void run(const LaunchArguments& arguments) {
-        if (load_program(arguments) && load_ports()) {
-            run_program();
+        if (is_leader) {
+            load_launch(arguments);
         }
+        u32 call = 0;
+        do {
+            if (!load_program(arguments.calls[call], call) || !load_ports()) {
+                break;
+            }
+            run_program();
+            call += 1;
+            // Thread 0 goes on to the next call when the others have stored their positions.
+        } while (call < arguments.call_count && !any_failed());
         if (failed == REFUSED) {
             record_refusal();
         }
@@ -92,7 +101,7 @@ private:
         if (pass == Pass::Plain) {
             copy(operands.destination, operands.a, operands.length, team);
         } else {
-            const LaunchArguments& arguments = state.arguments;
+            const CallArguments& arguments = state.arguments;
             reduce(DataType(arguments.data_type), pass, operands, arguments.scalar,
                    state.communicator.rank_count, team);
         }
@@ -129,6 +138,9 @@ private:
     RINGDOVE_INLINE void start_program() {
         state.place.segment = 0u - 1;
         state.segment.rounds = 0;
+        op = state.place.ops_end;
+        fence_needed = true;
+        data_pending = false;
     }
 
     // Goes on to the next round, or to the next segment that has any. False: there is none.
@@ -277,7 +289,7 @@ private:
             return false;
         }
         const bool is_reduce = head.code == OpCode::Reduce;
-        const LaunchArguments& arguments = state.arguments;
+        const CallArguments& arguments = state.arguments;
         const Pass pass = select_pass(is_reduce, ReduceOp(arguments.reduce_op), head.flags);
         Operands operands = {0, 0, 0, length};
         if (!resolve(fetch_operand<__builtin_offsetof(Op, destination)>(head), length,
@@ -541,7 +553,7 @@ private:
             return refuse(PlanFault::BufferNumber, BUFFERS_MAX,
                           from.number >= BUFFERS_MAX ? from.number : to.number);
         }
-        const LaunchArguments& arguments = state.arguments;
+        const CallArguments& arguments = state.arguments;
         request.route =
             arguments.route_bases[from.number * BUFFERS_MAX + to.number] + port.route_index;
         request.source_offset = arguments.region_offsets[from.number] + shifted(from);

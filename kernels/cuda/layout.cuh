@@ -52,6 +52,7 @@ constexpr u32 REDUCE_OP_COUNT = 6;
 
 constexpr u64 PLAN_MAGIC = 0x00014e414c504452ull;
 constexpr u32 BLOCK_PORTS_MAX = 32;
+constexpr u32 THREADS_MAX = 640;
 constexpr u32 BUFFERS_MAX = 4;
 constexpr u32 MESSAGES_MAX = 15;
 constexpr u64 WHOLE_SLOT_PERIOD = 1ull << 30;
@@ -181,19 +182,27 @@ RINGDOVE_INLINE u64 staging_of(const DeviceCommunicator& communicator, const Por
     }
 }
 
-struct LaunchArguments {
-    u64 communicator;
+constexpr u32 LAUNCH_CALLS_MAX = 8;
+
+struct CallArguments {
     u64 plan;
     u64 buffers[BUFFERS_MAX];
     u64 region_offsets[BUFFERS_MAX];
     u32 route_bases[BUFFERS_MAX * BUFFERS_MAX];
-    u64 sequence;
     u64 scalar;
     u32 data_type;
     u32 reduce_op;
     u64 addresses;
     u32 address_count;
     u32 reserved;
+};
+
+struct LaunchArguments {
+    u64 communicator;
+    u64 sequence;
+    u32 call_count;
+    u32 reserved;
+    CallArguments calls[LAUNCH_CALLS_MAX];
 };
 
 enum class WaitKind : u32 {
@@ -261,6 +270,7 @@ enum class PlanFault : u32 {
     MessageNumber = 21,
     Peer = 22,
     Lane = 23,
+    CallCount = 24,
 };
 
 struct WaitRecord {
@@ -277,7 +287,8 @@ struct WaitRecord {
     u64 position;
     u64 sequence;
     u64 waited_ns;
-    u64 reserved[3];
+    u64 call;
+    u64 reserved[2];
 };
 
 #include "layout_check.inc"

@@ -154,7 +154,7 @@ private:
     }
 
     RINGDOVE_INLINE WaitSite site() const {
-        return {WaitKind::BadCall, 0, 0, 0, number, port.peer, 0, sequence};
+        return {WaitKind::BadCall, 0, 0, 0, number, port.peer, 0, sequence, 0};
     }
 
     RINGDOVE_INLINE bool ring_checked(const Request& request) {

@@ -35,6 +35,7 @@ struct WaitSite {
     u32 peer;
     u64 position;
     u64 sequence;
+    u32 call;
 };
 
 // Has a counter that only rises come as far as `expected`? The difference is signed, because an
@@ -118,6 +119,7 @@ RINGDOVE_INLINE void leave_record(const DeviceCommunicator& communicator, const 
     ptx::store<u64>(record + __builtin_offsetof(WaitRecord, position), site.position);
     ptx::store<u64>(record + __builtin_offsetof(WaitRecord, sequence), site.sequence);
     ptx::store<u64>(record + __builtin_offsetof(WaitRecord, waited_ns), waited_ns);
+    ptx::store<u64>(record + __builtin_offsetof(WaitRecord, call), site.call);
     // Pairs with the host's acquire load of `state`, R10.
     ptx::store_release_system_u32(record + __builtin_offsetof(WaitRecord, state), state);
 }

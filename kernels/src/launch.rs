@@ -51,15 +51,36 @@ pub struct DeviceCommunicator {
     pub launches_ended: u64,
 }
 
+/// The most calls that one launch runs.
+pub const LAUNCH_CALLS_MAX: usize = 8;
+
 /// The parameter of the executor kernel, by value.
+///
+/// Each block runs its parts of all calls, one call after the other, and does not wait for the
+/// other blocks in between. So calls of one launch use each port in one block alone, the same for
+/// all of them, and no call touches memory that another one writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct LaunchArguments {
     /// Device address of the [`DeviceCommunicator`].
     pub communicator: u64,
+    /// Counts the launches of this communicator; reported in the record of an expired wait.
+    pub sequence: u64,
+    /// How many of `calls` there are: 1 to [`LAUNCH_CALLS_MAX`].
+    pub call_count: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// In their order.
+    pub calls: [CallArguments; LAUNCH_CALLS_MAX],
+}
+
+/// What one call of a launch reads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct CallArguments {
     /// Device address of the encoded plan.
     pub plan: u64,
-    /// Device addresses of the launch's buffers: 0 input, 1 output, others as the plan says.
+    /// Device addresses of the call's buffers: 0 input, 1 output, others as the plan says.
     pub buffers: [u64; BUFFERS_MAX],
     /// For buffers that are registered: bytes from the start of the registered region, the same
     /// on every rank.
@@ -67,8 +88,6 @@ pub struct LaunchArguments {
     /// First route of the pair (source buffer, destination buffer); a put adds its port's
     /// `route_index`. Index: `source * BUFFERS_MAX + destination`.
     pub route_bases: [u32; BUFFERS_MAX * BUFFERS_MAX],
-    /// Counts the launches of this communicator; reported in the record of an expired wait.
-    pub sequence: u64,
     /// The scalar of `PreMulSum`: the bits of an f64 for f64, of an f32 for the other floats
     /// (f16 and bf16 too), the integer's bits, sign-extended, for integers.
     pub scalar: u64,
@@ -135,9 +154,9 @@ impl WaitKind {
 pub enum PlanFault {
     /// The plan does not start with its magic number.
     Magic = 1,
-    /// The launch has another number of blocks than the plan.
+    /// The launch has fewer blocks than the plan.
     BlockCount = 2,
-    /// The launch's blocks have another number of threads than the plan, or not a multiple of 32.
+    /// The launch's blocks have fewer threads than the plan's, or not a multiple of 32.
     ThreadCount = 3,
     /// A record lies outside of the plan, or is misaligned. `seen`: its end.
     Range = 4,
@@ -163,9 +182,9 @@ pub enum PlanFault {
     Route = 14,
     /// An operand of a reduction is not a whole number of elements. `expected`: element size.
     Alignment = 15,
-    /// The launch's data type has no such code.
+    /// The call's data type has no such code.
     DataType = 16,
-    /// The launch's reduction has no such code.
+    /// The call's reduction has no such code.
     ReduceOp = 17,
     /// A wait on a signal that the port does not have.
     NoSignal = 18,
@@ -179,11 +198,13 @@ pub enum PlanFault {
     Peer = 22,
     /// A user's kernel opens a lane that does not exist. `expected`: user lanes of each peer.
     Lane = 23,
+    /// The launch has no calls, or more than it can. `expected`: [`LAUNCH_CALLS_MAX`].
+    CallCount = 24,
 }
 
 impl PlanFault {
     /// Every fault, in the order of the codes, which start at 1.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::Magic,
         Self::BlockCount,
         Self::ThreadCount,
@@ -207,6 +228,7 @@ impl PlanFault {
         Self::MessageNumber,
         Self::Peer,
         Self::Lane,
+        Self::CallCount,
     ];
 
     /// The fault with this code.
@@ -252,12 +274,15 @@ pub struct WaitRecord {
     pub sequence: u64,
     /// How long the wait had lasted, in nanoseconds.
     pub waited_ns: u64,
+    /// Which of the launch's calls.
+    pub call: u64,
     /// Zero.
-    pub reserved: [u64; 3],
+    pub reserved: [u64; 2],
 }
 
 const _: () = {
     assert!(size_of::<DeviceCommunicator>() == 128);
-    assert!(size_of::<LaunchArguments>() == 184);
+    assert!(size_of::<CallArguments>() == 168);
+    assert!(size_of::<LaunchArguments>() == 24 + 168 * LAUNCH_CALLS_MAX);
     assert!(size_of::<WaitRecord>() == 96);
 };

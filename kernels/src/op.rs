@@ -19,6 +19,9 @@ use bytemuck::{Pod, Zeroable};
 pub const PLAN_MAGIC: u64 = 0x0001_4e41_4c50_4452;
 /// The most ports that one block may use (they are cached in shared memory).
 pub const BLOCK_PORTS_MAX: usize = 32;
+
+/// The most threads of a block.
+pub const THREADS_MAX: u32 = 640;
 /// The most buffers that a launch can bind by number.
 pub const BUFFERS_MAX: usize = 4;
 /// Where the number of an entry in the launch's table of addresses begins, in a 64-bit address of a

@@ -9,11 +9,12 @@ use ringdove_kernels::descriptor::{
 };
 use ringdove_kernels::element::{DataType, ReduceOp};
 use ringdove_kernels::launch::{
-    DeviceCommunicator, LaunchArguments, PlanFault, WaitKind, WaitRecord,
+    CallArguments, DeviceCommunicator, LAUNCH_CALLS_MAX, LaunchArguments, PlanFault, WaitKind,
+    WaitRecord,
 };
 use ringdove_kernels::op::{
     BLOCK_PORTS_MAX, BUFFERS_MAX, BlockProgram, MESSAGES_MAX, Op, OpCode, Operand, PLAN_MAGIC,
-    PlanHeader, Segment, Space, WHOLE_SLOT_PERIOD, flags,
+    PlanHeader, Segment, Space, THREADS_MAX, WHOLE_SLOT_PERIOD, flags,
 };
 use ringdove_kernels::port::Port;
 use ringdove_kernels::user::{DeviceHandle, LanePorts, NO_PORT, WindowEntry};
@@ -72,8 +73,10 @@ fn expected() -> String {
         "COMPLETION_BIT", bit(0, 1, false, true);
         "PLAN_MAGIC", PLAN_MAGIC;
         "BLOCK_PORTS_MAX", BLOCK_PORTS_MAX;
+        "THREADS_MAX", THREADS_MAX;
         "BUFFERS_MAX", BUFFERS_MAX;
         "MESSAGES_MAX", MESSAGES_MAX;
+        "LAUNCH_CALLS_MAX", LAUNCH_CALLS_MAX;
         "WHOLE_SLOT_PERIOD", WHOLE_SLOT_PERIOD;
         "DATA_TYPE_COUNT", DataType::ALL.len();
         "REDUCE_OP_COUNT", ReduceOp::ALL.len();
@@ -135,7 +138,8 @@ fn expected() -> String {
         MessageCount,
         MessageNumber,
         Peer,
-        Lane
+        Lane,
+        CallCount
     );
     layout!(text, PlanHeader, magic, size_bytes, block_count, thread_count);
     layout!(text, BlockProgram, segments, segment_count, ports, port_count);
@@ -183,13 +187,11 @@ fn expected() -> String {
     );
     layout!(
         text,
-        LaunchArguments,
-        communicator,
+        CallArguments,
         plan,
         buffers,
         region_offsets,
         route_bases,
-        sequence,
         scalar,
         data_type,
         reduce_op,
@@ -197,12 +199,13 @@ fn expected() -> String {
         address_count,
         reserved
     );
+    layout!(text, LaunchArguments, communicator, sequence, call_count, reserved, calls);
     layout!(text, DeviceHandle, communicator, ports, windows, routes, lane_count, window_count);
     layout!(text, LanePorts, send, receive);
     layout!(text, WindowEntry, address, bytes);
     layout!(
         text, WaitRecord, state, kind, block, segment, op, round, port, peer, expected, seen,
-        position, sequence, waited_ns
+        position, sequence, waited_ns, call
     );
     std::mem::take(text)
 }

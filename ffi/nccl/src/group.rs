@@ -229,9 +229,10 @@ struct Queue {
     point_to_point: Vec<(Call, Stream)>,
 }
 
-/// Enqueues the calls. One thread may drive several ranks, and a rank that is far ahead is held
-/// back: so the first collective of all communicators, then the second, ...; at last the sends and
-/// receives of each, together, for their order must not matter.
+/// Enqueues the calls: those of a communicator in groups, the collectives in their order, as many
+/// with one launch as the library takes, and the sends and receives with the last of them,
+/// together, for their order must not matter. One thread may drive several ranks, and a rank that
+/// is far ahead is held back: so the first few calls of all communicators, then the next, ...
 fn enqueue(calls: Vec<(Arc<Ready>, Call, Stream)>) -> Result<()> {
     let mut queues: Vec<Queue> = Vec::new();
     for (ready, call, stream) in calls {
@@ -253,31 +254,26 @@ fn enqueue(calls: Vec<(Arc<Ready>, Call, Stream)>) -> Result<()> {
             unsafe { queue.ready.bridge.check(stream)? };
         }
     }
-    while queues.iter().any(|queue| !queue.collectives.is_empty()) {
-        for queue in &mut queues {
-            if let Some((call, stream)) = queue.collectives.pop_front() {
-                collective(&queue.ready, call, stream)?;
+    loop {
+        let mut is_done = true;
+        for Queue { ready, collectives, point_to_point } in &mut queues {
+            let count = collectives.len().min(ringdove::Group::LAUNCH_CALLS_MAX);
+            let mut calls: Vec<_> = collectives.drain(..count).collect();
+            match collectives.is_empty() {
+                true => calls.append(point_to_point),
+                false => is_done = false,
             }
+            launch(ready, &calls)?;
+        }
+        if is_done {
+            return Ok(());
         }
     }
-    queues.iter().try_for_each(|queue| point_to_point(&queue.ready, &queue.point_to_point))
 }
 
-fn collective(ready: &Ready, call: Call, stream: Stream) -> Result<()> {
-    let Call::Collective { spec, buffers, count } = call else {
-        unreachable!("sends and receives are apart")
-    };
-    let (bridge, _turn) = (&ready.bridge, lock(&ready.turn));
-    // SAFETY: NCCL's contract is the caller's: a stream of the communicator's device, and memory
-    // that stays until the stream has passed the call.
-    unsafe {
-        bridge.enter(stream)?;
-        ready.ranks.collective_raw(spec, buffers, count, bridge.stream())?;
-        bridge.leave(stream)
-    }
-}
-
-fn point_to_point(ready: &Ready, calls: &[(Call, Stream)]) -> Result<()> {
+/// Enqueues calls of one communicator together. With several streams it is as NCCL says: all of
+/// them wait for all that was on any, and go on when all calls have ended.
+fn launch(ready: &Ready, calls: &[(Call, Stream)]) -> Result<()> {
     if calls.is_empty() {
         return Ok(());
     }
@@ -298,7 +294,9 @@ fn point_to_point(ready: &Ready, calls: &[(Call, Stream)]) -> Result<()> {
                 Call::Receive { address, count, data_type, peer } => {
                     group.receive_raw(address, count, data_type, peer)?;
                 }
-                Call::Collective { .. } => unreachable!("collectives are apart"),
+                Call::Collective { spec, buffers, count } => {
+                    group.collective_raw(spec, buffers, count);
+                }
             }
         }
     }

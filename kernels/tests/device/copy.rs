@@ -2,8 +2,8 @@
 
 use crate::rank::{BlockText, PlanText, Rank, address, buffer, copy, listed};
 use proptest::prelude::*;
-use ringdove_kernels::launch::LaunchArguments;
-use ringdove_kernels::op::{Op, Segment};
+use ringdove_kernels::launch::CallArguments;
+use ringdove_kernels::op::{Op, Segment, THREADS_MAX};
 
 fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|i| (i * 37 + i / 251) as u8).collect()
@@ -38,10 +38,10 @@ proptest! {
     }
 }
 
-/// A whole block of 1024 threads, several tiles each, and a tail of each kind.
+/// A whole block of as many threads as can be, several tiles each, and a tail of each kind.
 #[test]
 fn large_copies_are_exact() {
-    check(1024, 300_001, 0, 0);
+    check(THREADS_MAX, 300_001, 0, 0);
     check(32, 70_016, 0, 0);
 }
 
@@ -58,7 +58,7 @@ fn addresses_come_from_the_table_of_the_launch() {
     rank.arena.put(table, bytemuck::cast_slice(&[u64::MAX, destination, source]));
     let op = copy(listed(2, 3), listed(3, 8), LENGTH as u32);
     let plan = PlanText::single(64, &[], &[op]);
-    let arguments = LaunchArguments { addresses: table, address_count: 3, ..rank.arguments(&plan) };
+    let arguments = CallArguments { addresses: table, address_count: 3, ..rank.arguments(&plan) };
     rank.execute(&arguments, (1, 64), |_| {});
     assert_eq!(rank.record().state, 0);
     assert!(rank.arena.get(destination + 3, LENGTH) == pattern(LENGTH));

@@ -2,6 +2,7 @@
 //! engine and peer. Nothing of the library takes part: what the kernels do is checked against the
 //! layouts and the rules alone.
 
+mod calls;
 mod copy;
 mod doorbell;
 mod example;

@@ -4,7 +4,9 @@
 use crate::gpu::{Arena, BASE, Running, STEPS_MAX, TickingClock};
 use ringdove_kernels::descriptor::{DESCRIPTOR_BYTES, Descriptor, LAP_BIT};
 use ringdove_kernels::element::{DataType, ReduceOp};
-use ringdove_kernels::launch::{DeviceCommunicator, LaunchArguments, WaitRecord};
+use ringdove_kernels::launch::{
+    CallArguments, DeviceCommunicator, LAUNCH_CALLS_MAX, LaunchArguments, WaitRecord,
+};
 use ringdove_kernels::op::{
     BlockProgram, Op, OpCode, Operand, PLAN_MAGIC, PlanHeader, Segment, Space,
 };
@@ -91,14 +93,12 @@ impl Rank {
         self.arena.read_as(self.communicator.record)
     }
 
-    /// Arguments for this plan, with no buffers bound.
-    pub fn arguments(&self, plan: &[u8]) -> LaunchArguments {
+    /// A call of this plan, with no buffers bound.
+    pub fn arguments(&self, plan: &[u8]) -> CallArguments {
         let address = self.arena.allocate(plan.len(), 0);
         self.arena.put(address, plan);
-        LaunchArguments {
-            communicator: self.address,
+        CallArguments {
             plan: address,
-            sequence: 77,
             data_type: DataType::F32 as u32,
             reduce_op: ReduceOp::Sum as u32,
             ..Default::default()
@@ -120,14 +120,38 @@ impl Rank {
         Some(Descriptor::decode(words).expect("a rung descriptor is well formed"))
     }
 
-    /// Runs the executor to its end. After each step `engine` acts.
+    /// Runs one call to its end. After each step `engine` acts.
     pub fn execute(
         &mut self,
-        arguments: &LaunchArguments,
+        call: &CallArguments,
+        shape: (u32, u32),
+        engine: impl FnMut(&mut Self),
+    ) {
+        let launch = self.launch(std::slice::from_ref(call));
+        self.execute_launch(&launch, shape, engine);
+    }
+
+    /// A launch of these calls.
+    pub fn launch(&self, calls: &[CallArguments]) -> LaunchArguments {
+        let mut launch = LaunchArguments {
+            communicator: self.address,
+            sequence: 77,
+            call_count: calls.len() as u32,
+            ..Default::default()
+        };
+        assert!(calls.len() <= LAUNCH_CALLS_MAX);
+        launch.calls[..calls.len()].copy_from_slice(calls);
+        launch
+    }
+
+    /// Runs a launch of the executor to its end. After each step `engine` acts.
+    pub fn execute_launch(
+        &mut self,
+        launch: &LaunchArguments,
         (blocks, threads): (u32, u32),
         mut engine: impl FnMut(&mut Self),
     ) {
-        let params = bytemuck::bytes_of(arguments).to_vec();
+        let params = bytemuck::bytes_of(launch).to_vec();
         let mut running =
             Running::launch(ptx::EXECUTOR, ptx::EXECUTOR_ENTRY, blocks, threads, params);
         for _ in 0..STEPS_MAX {

@@ -6,7 +6,9 @@ use crate::rank::{
     wait_completion, wait_signal,
 };
 use ringdove_kernels::element::{DataType, ReduceOp};
-use ringdove_kernels::launch::{LaunchArguments, PlanFault, WaitKind};
+use ringdove_kernels::launch::{
+    CallArguments, LAUNCH_CALLS_MAX, LaunchArguments, PlanFault, WaitKind,
+};
 use ringdove_kernels::op::{Op, OpCode, Operand, flags};
 use ringdove_kernels::port::Port;
 
@@ -20,7 +22,7 @@ fn three_ports() -> Rank {
     rank
 }
 
-fn expect(rank: &mut Rank, arguments: &LaunchArguments, fault: PlanFault, what: &str) {
+fn expect(rank: &mut Rank, arguments: &CallArguments, fault: PlanFault, what: &str) {
     rank.execute(arguments, (1, 64), |_| {});
     let record = rank.record();
     assert_eq!((record.state, record.kind), (1, WaitKind::BadPlan as u32), "{what}: {record:?}");
@@ -82,7 +84,7 @@ fn bad_ops_are_refused() {
 fn launches_that_do_not_fit_the_plan_are_refused() {
     let ops = [advance(0, 1, 0)];
     let cases: Vec<(PlanFault, &str, Vec<u8>)> = vec![
-        (PlanFault::ThreadCount, "threads", PlanText::single(32, &[0], &ops)),
+        (PlanFault::ThreadCount, "threads", PlanText::single(96, &[0], &ops)),
         (PlanFault::PortNumber, "port 3", PlanText::single(64, &[3], &ops)),
         (PlanFault::PortCount, "33 ports", PlanText::single(64, &[0; 33], &ops)),
         (PlanFault::Magic, "magic", patched(&ops, 0, 0)),
@@ -104,8 +106,17 @@ fn launches_that_do_not_fit_the_plan_are_refused() {
     let codes = [(types, 0, PlanFault::DataType), (0, reductions, PlanFault::ReduceOp)];
     for (data_type, reduce_op, fault) in codes {
         let mut rank = three_ports();
-        let arguments = LaunchArguments { data_type, reduce_op, ..rank.arguments(&plan) };
+        let arguments = CallArguments { data_type, reduce_op, ..rank.arguments(&plan) };
         expect(&mut rank, &arguments, fault, "code");
+    }
+    for call_count in [0, LAUNCH_CALLS_MAX as u32 + 1, u32::MAX] {
+        let mut rank = three_ports();
+        let call = rank.arguments(&plan);
+        let launch = LaunchArguments { call_count, ..rank.launch(&[call; LAUNCH_CALLS_MAX]) };
+        rank.execute_launch(&launch, (1, 64), |_| {});
+        let fault = PlanFault::from_code(rank.record().position);
+        assert_eq!(fault, Some(PlanFault::CallCount), "{call_count}");
+        assert!(rank.ports().iter().all(|port| port.position == 0), "{call_count}");
     }
 }
 

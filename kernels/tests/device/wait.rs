@@ -25,9 +25,12 @@ fn expire(rank: &mut Rank, ops: &[Op]) {
         ports: vec![1, 0],
         segments: vec![(Segment::default(), Vec::new()), (segment, ops.to_vec())],
     };
-    let mut arguments = rank.arguments(&PlanText { threads: 64, blocks: vec![block] }.encode());
-    arguments.sequence = 1234;
-    rank.execute(&arguments, (1, 64), |_| {});
+    // A call before it, which does nothing.
+    let idle = rank.arguments(&PlanText::single(32, &[], &[]));
+    let arguments = rank.arguments(&PlanText { threads: 64, blocks: vec![block] }.encode());
+    let mut launch = rank.launch(&[idle, arguments]);
+    launch.sequence = 1234;
+    rank.execute_launch(&launch, (1, 64), |_| {});
 }
 
 /// R10. If this fails, a user who meets a hang learns nothing, or the wrong thing, about its cause.
@@ -55,7 +58,7 @@ fn an_expired_wait_leaves_a_complete_record() {
         assert_eq!((record.block, record.segment, record.op, record.round), (0, 1, 0, 1));
         assert_eq!((record.port, record.peer), (port, peer));
         assert_eq!((record.expected, record.seen, record.position), (4, 2, 2));
-        assert_eq!(record.sequence, 1234);
+        assert_eq!((record.sequence, record.call), (1234, 1));
         let timeout = rank.communicator.timeout_ns;
         assert!(record.waited_ns >= timeout && record.waited_ns < 2 * timeout);
         // Positions of a failed launch stay, as the record counts from them.

@@ -1,7 +1,7 @@
 //! Collectives on typed buffers: from buffers to counts and addresses.
 
 use super::core::Communicator;
-use crate::communicator::call::{self, Call, Element, Reduction, Shape, check};
+use crate::communicator::call::{self, Call, Calls, Element, Reduction, Shape, check};
 use crate::error::{Error, Result};
 use crate::gpu::{DeviceBuffer, DeviceBufferMut};
 use crate::plan::{Collective, CollectiveRequest};
@@ -35,7 +35,7 @@ impl CollectiveSpec {
         Self { collective, data_type: T::DATA_TYPE, reduction: Some(reduction.into()) }
     }
 
-    fn shape(self, count: usize) -> Shape {
+    pub(super) fn shape(self, count: usize) -> Shape {
         let Self { collective, data_type, reduction } = self;
         let reduction = collective.reduces().then(|| reduction.unwrap_or(ReduceOp::Sum.into()));
         Shape { collective, count, data_type, reduction }
@@ -54,17 +54,46 @@ impl Communicator {
     ) -> Result<()> {
         // Before the addresses are taken: cudarc then already enqueues on the stream.
         check::stream(&self.connected, spec.collective.name(), stream)?;
+        let (send, receive) = self.own_buffers(spec, send, receive);
+        let count = self.count(spec, send, receive.as_deref())?;
+        let sent = send.map(|send| send.device_ptr(stream));
+        let received = receive.map(|receive| receive.device_ptr_mut(stream));
+        let address = |buffer: &Option<(u64, _)>| buffer.as_ref().map_or(0, |(at, _)| *at);
+        let buffers = [address(&sent), address(&received)];
+        self.call_checked(spec, count, buffers, stream)
+    }
+
+    /// Those of the two buffers that this rank has a use for.
+    pub(super) fn own_buffers<S, R>(
+        &self,
+        spec: CollectiveSpec,
+        send: Option<S>,
+        receive: Option<R>,
+    ) -> (Option<S>, Option<R>) {
         let [input_parts, output_parts] = self.parts(spec);
-        let send = send.filter(|_| input_parts > 0);
-        let receive = receive.filter(|_| output_parts > 0);
+        (send.filter(|_| input_parts > 0), receive.filter(|_| output_parts > 0))
+    }
+
+    /// NCCL's count, by the buffers that this rank has.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for buffers of another context, and for sizes that do not belong
+    /// together.
+    pub(super) fn count<T>(
+        &self,
+        spec: CollectiveSpec,
+        send: Option<&impl DeviceBuffer<T>>,
+        receive: Option<&impl DeviceBufferMut<T>>,
+    ) -> Result<usize> {
+        let [input_parts, output_parts] = self.parts(spec);
         let mut count = None;
         if let Some(send) = send {
             check::buffer(&self.connected, "send buffer", send)?;
             let elements = check::elements("send buffer", send.num_bytes(), spec.data_type)?;
             count = Some(one_part("send buffer", elements, input_parts)?);
         }
-        if let Some(receive) = &receive {
-            check::buffer(&self.connected, "receive buffer", &**receive)?;
+        if let Some(receive) = receive {
+            check::buffer(&self.connected, "receive buffer", receive)?;
             let bytes = receive.num_bytes();
             let elements = check::elements("receive buffer", bytes, spec.data_type)?;
             let received = one_part("receive buffer", elements, output_parts)?;
@@ -80,11 +109,7 @@ impl Communicator {
             }
             count = Some(received);
         }
-        let sent = send.map(|send| send.device_ptr(stream));
-        let received = receive.map(|receive| receive.device_ptr_mut(stream));
-        let address = |buffer: &Option<(u64, _)>| buffer.as_ref().map_or(0, |(at, _)| *at);
-        let buffers = [address(&sent), address(&received)];
-        self.call_checked(spec, count.unwrap_or(0), buffers, stream)
+        Ok(count.unwrap_or(0))
     }
 
     /// A collective in place: `buffer` holds input and output, one of which may be a part of it.
@@ -95,6 +120,20 @@ impl Communicator {
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
         check::stream(&self.connected, spec.collective.name(), stream)?;
+        let (count, offsets) = self.count_in_place(spec, buffer)?;
+        let (address, _use) = buffer.device_ptr_mut(stream);
+        self.call_checked(spec, count, offsets.map(|offset| address + offset), stream)
+    }
+
+    /// NCCL's count of a call in place, and where input and output start in `buffer`.
+    ///
+    /// # Errors
+    /// As [`Communicator::count`].
+    pub(super) fn count_in_place<T>(
+        &self,
+        spec: CollectiveSpec,
+        buffer: &impl DeviceBufferMut<T>,
+    ) -> Result<(usize, [u64; 2])> {
         check::buffer(&self.connected, "buffer", buffer)?;
         let elements = check::elements("buffer", buffer.num_bytes(), spec.data_type)?;
         let [input_parts, output_parts] = self.parts(spec);
@@ -106,8 +145,7 @@ impl Communicator {
             true => request.in_place_offsets(self.rank()),
             false => (0, 0),
         };
-        let (address, _use) = buffer.device_ptr_mut(stream);
-        self.call_checked(spec, count, [address + input, address + output], stream)
+        Ok((count, [input, output]))
     }
 
     /// A collective on device addresses. Whoever calls it keeps the memory until the stream has
@@ -131,7 +169,9 @@ impl Communicator {
         buffers: [u64; 2],
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        call::collective(&self.connected, &Call { shape: spec.shape(count), buffers }, stream)
+        let call = Call { shape: spec.shape(count), buffers };
+        let calls = Calls { collectives: std::slice::from_ref(&call), messages: None };
+        call::enqueue(&self.connected, &calls, stream)
     }
 
     /// Parts of one count in this rank's input and output; 0 for a buffer that it does not have.

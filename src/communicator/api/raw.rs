@@ -122,4 +122,17 @@ impl Group<'_> {
     ) -> Result<&mut Self> {
         self.add_raw(Direction::Receive, RawElements { address, count, data_type }, peer)
     }
+
+    /// Adds any collective on device addresses, as [`Communicator::collective_raw`].
+    ///
+    /// # Safety
+    /// From [`Group::launch`] on, as [`Communicator::collective_raw`].
+    pub unsafe fn collective_raw(
+        &mut self,
+        spec: CollectiveSpec,
+        buffers: [u64; 2],
+        count: usize,
+    ) -> &mut Self {
+        self.add_collective(spec, buffers, count)
+    }
 }

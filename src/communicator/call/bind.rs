@@ -1,27 +1,21 @@
-//! The arguments of a launch: addresses and routes, as the kernel takes them.
+//! The arguments of a call: addresses and routes, as the kernel takes them.
 
 use super::request::{Call, GroupCall, OUTPUT};
-use crate::communicator::connect::ConnectedRank;
 use crate::communicator::state::{Launcher, RegisteredPlace};
 use crate::error::Result;
 use cudarc::driver::CudaStream;
 use ringdove_kernels::element::DataType;
-use ringdove_kernels::launch::LaunchArguments;
+use ringdove_kernels::launch::CallArguments;
 use ringdove_kernels::op::BUFFERS_MAX;
 
 /// The arguments of a collective.
 pub(super) fn collective(
-    rank: &ConnectedRank,
     call: &Call,
     registered: Option<[RegisteredPlace; 2]>,
     routes: [u32; 2],
-) -> LaunchArguments {
+) -> CallArguments {
     let data_type = call.shape.data_type;
-    let mut arguments = LaunchArguments {
-        communicator: rank.state.memory.communicator(),
-        data_type: data_type as u32,
-        ..LaunchArguments::default()
-    };
+    let mut arguments = CallArguments { data_type: data_type as u32, ..CallArguments::default() };
     if let Some(reduction) = call.shape.reduction() {
         arguments.scalar = reduction.scalar_bits(data_type);
         arguments.reduce_op = reduction.op as u32;
@@ -40,18 +34,16 @@ pub(super) fn collective(
 /// # Errors
 /// As [`PlanMemory::table`](crate::communicator::state::PlanMemory::table).
 pub(super) fn group(
-    rank: &ConnectedRank,
     launcher: &mut Launcher,
     call: &GroupCall,
     stream: &CudaStream,
     capture: Option<u64>,
-) -> Result<LaunchArguments> {
+) -> Result<CallArguments> {
     let plans = &mut launcher.plans;
-    Ok(LaunchArguments {
-        communicator: rank.state.memory.communicator(),
+    Ok(CallArguments {
         data_type: DataType::U8 as u32,
         addresses: plans.table(&call.transfers, &call.addresses, stream, capture)?,
         address_count: call.addresses.len() as u32,
-        ..LaunchArguments::default()
+        ..CallArguments::default()
     })
 }

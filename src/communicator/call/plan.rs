@@ -2,24 +2,25 @@
 
 use super::request::GroupCall;
 use crate::communicator::connect::ConnectedRank;
-use crate::communicator::state::{Encoded, Launcher, PlanKey, Prepared, Resident};
+use crate::communicator::state::{
+    Encoded, Launcher, PlanKey, PlanShape, PortUse, Prepared, Resident,
+};
 use crate::error::{Error, Result};
-use crate::plan::{self, CollectiveRequest, Verified, VerifyError};
+use crate::plan::{self, CollectiveRequest, PortResolver, Verified, VerifyError};
 use cudarc::driver::CudaStream;
 use std::sync::Arc;
 
-/// The plan of a collective.
+/// The plan of a collective: where it is in device memory, or what must go there.
 ///
 /// # Errors
-/// [`Error::System`] for a fault of the library, [`Error::Cuda`] where the driver refuses.
-pub(super) fn collective(
+/// [`Error::System`] for a fault of the library.
+pub(super) fn collective<'a>(
     rank: &ConnectedRank,
-    launcher: &mut Launcher,
-    request: &CollectiveRequest,
-    stream: &CudaStream,
+    launcher: &Launcher,
+    request: &'a CollectiveRequest,
     capture: Option<u64>,
-) -> Result<Resident> {
-    let prepared = launcher.plans.prepare(PlanKey::Collective(request), capture, || {
+) -> Result<Prepared<'a>> {
+    launcher.plans.prepare(PlanKey::Collective(request), capture, || {
         let limits = rank.process.limits(rank.process.geometry.slot_bytes);
         let choice = plan::select(request, &limits).map_err(|e| internal("plan", &e))?;
         let proved = || plan::verify(plan::build(&choice), &request.promise());
@@ -30,8 +31,7 @@ pub(super) fn collective(
             false => Arc::new(plan::own_part(&choice, rank.rank().0).map_err(refused)?),
         };
         encode(rank, &verified)
-    })?;
-    launcher.plans.resident(prepared, stream, capture)
+    })
 }
 
 /// The plan of a group: where it is in device memory, or what must go there.
@@ -70,11 +70,14 @@ pub(super) fn resident(
 /// This rank's part of a plan, as the executor reads it.
 fn encode(rank: &ConnectedRank, plan: &Verified) -> Result<Encoded> {
     let own = rank.rank().0;
-    Ok(Encoded {
-        bytes: plan.encode(own, rank).map_err(|e| internal("plan", &e))?,
-        blocks: plan.block_count(own),
-        threads: plan.plan().thread_count,
-    })
+    let bytes = plan.encode(own, rank).map_err(|e| internal("plan", &e))?;
+    let mut ports: Vec<PortUse> = plan
+        .ports(own)
+        .filter_map(|(block, end)| rank.port(end).map(|port| PortUse { port, block }))
+        .collect();
+    ports.sort_unstable();
+    let (blocks, threads) = (plan.block_count(own), plan.plan().thread_count);
+    Ok(Encoded { bytes, shape: PlanShape { blocks, threads, ports: ports.into() } })
 }
 
 /// A fault of the library itself, as an error instead of a panic.

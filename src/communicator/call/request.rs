@@ -77,6 +77,24 @@ impl Call {
     }
 }
 
+/// Calls that are made together.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::communicator) struct Calls<'a> {
+    pub collectives: &'a [Call],
+    pub messages: Option<&'a GroupCall>,
+}
+
+impl Calls<'_> {
+    /// What errors call them.
+    pub fn name(&self) -> &'static str {
+        match (self.collectives, self.messages) {
+            ([call], None) => call.shape.collective.name(),
+            ([], _) => "a group of sends and receives",
+            _ => "a group of calls",
+        }
+    }
+}
+
 /// A group whose addresses are known.
 #[derive(Debug)]
 pub(in crate::communicator) struct GroupCall {

@@ -10,7 +10,7 @@ use cudarc::driver::{CudaEvent, CudaStream};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// What a launch brings at most: itself, a copy of its plan, marks of ours and of cudarc, which
+/// What a call brings at most: its launch, a copy of its plan, marks of ours and of cudarc, which
 /// records and waits for the uses of buffers.
 const LAUNCH_COMMANDS: u32 = 6;
 /// The most events whose end is not known: launches ahead are at most this many strides, and the
@@ -78,16 +78,16 @@ impl Backlog {
         Ok(())
     }
 
-    /// A launch will be enqueued on `stream`, which is ordered behind those before.
+    /// A launch of so many calls will be enqueued on `stream`, which is ordered behind those before.
     ///
     /// They are marked here and not after the last of them: a call on the context of a launch may
     /// block until that launch has ended (another thread loads code), and the same thread may
     /// still have to launch what it waits for, on another rank.
-    pub fn launching(&mut self, stream: &CudaStream) -> Result<()> {
+    pub fn launching(&mut self, calls: u32, stream: &CudaStream) -> Result<()> {
         if self.is_bounded && self.unmarked >= self.stride {
             self.mark(stream)?;
         }
-        self.unmarked += 1;
+        self.unmarked += calls;
         Ok(())
     }
 

@@ -66,14 +66,19 @@ impl Halves {
         self.turn
     }
 
+    /// True if `bytes` fit into the current half.
+    pub fn has_room(&self, bytes: &[u8]) -> bool {
+        self.used + size_of_part(bytes) <= self.bytes_max()
+    }
+
     /// Enqueues the upload of at most [`bytes_max`](Self::bytes_max) bytes on `stream`, which waits
     /// for the launches before.
     ///
     /// # Errors
     /// [`Error::Cuda`] where the driver refuses.
     pub fn enqueue(&mut self, bytes: &[u8], stream: &CudaStream) -> Result<Uploaded> {
-        let size = bytes.len().next_multiple_of(ALIGN);
-        if self.used + size > self.bytes_max() {
+        let size = size_of_part(bytes);
+        if !self.has_room(bytes) {
             self.turn_over(stream)?;
         }
         let offset = self.turn.half() * self.bytes_max() + self.used;
@@ -97,6 +102,11 @@ impl Halves {
         (self.turn, self.used) = (next, 0);
         Ok(())
     }
+}
+
+/// What the upload of `bytes` takes.
+fn size_of_part(bytes: &[u8]) -> usize {
+    bytes.len().next_multiple_of(ALIGN)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use super::backlog::{Backlog, COMMANDS_MIN};
 use super::launching::launching;
 use super::order::{CapturedOrders, LaunchOrder};
-use super::plans::{PlanMemory, Resident};
+use super::plans::PlanMemory;
 use super::rank::RankState;
 use super::routes::Routes;
 use crate::error::{Error, Result};
@@ -31,6 +31,13 @@ pub(crate) struct Launcher {
     /// waits for them before it frees the memory; else it takes all uses to be on one stream, which
     /// is wrong where threads have default streams of their own or several contexts are used.
     _tracking: Arc<CudaStream>,
+}
+
+/// Blocks of a launch, and threads of each.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LaunchShape {
+    pub blocks: u32,
+    pub threads: u32,
 }
 
 impl Launcher {
@@ -114,22 +121,21 @@ impl Launcher {
         }
     }
 
-    /// Launches `plan` on `stream`, or adds its launch to the graph that a capture makes. All that
+    /// Launches calls on `stream`, or adds their launch to the graph that a capture makes. All that
     /// a launch reads of those before it is in device memory, so that it can be repeated.
     pub fn launch(
         &mut self,
-        plan: &Resident,
+        LaunchShape { blocks, threads }: LaunchShape,
         arguments: &mut LaunchArguments,
         stream: &Arc<CudaStream>,
         capture: Option<u64>,
     ) -> Result<()> {
-        arguments.plan = plan.address;
         arguments.sequence = self.launches;
         if capture.is_none() {
-            self.backlog.launching(stream)?;
+            self.backlog.launching(arguments.call_count, stream)?;
         }
         let _launching = launching();
-        self.executor.launch(stream, plan.blocks, plan.threads, arguments)?;
+        self.executor.launch(stream, blocks, threads, arguments)?;
         self.launches += 1;
         match capture {
             Some(capture) => self.captured.of(capture).leave(stream),

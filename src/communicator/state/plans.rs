@@ -7,7 +7,7 @@
 //! A plan holds no addresses. Those of a collective are arguments of its launch; those of a group
 //! stand in a table in device memory, which is uploaded where they have changed.
 
-use super::halves::{Halves, Uploaded};
+use super::halves::{Halves, Turn, Uploaded};
 use super::kept::Kept;
 use super::sync::lock;
 use crate::error::{Error, Result};
@@ -47,14 +47,41 @@ pub(crate) enum PlanKey<'a> {
 }
 
 /// A plan in device memory.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Resident {
     /// Device address.
     pub address: u64,
-    /// Blocks of its launch.
+    pub shape: PlanShape,
+}
+
+/// What a launch has to have for a plan.
+#[derive(Clone, Debug)]
+pub(crate) struct PlanShape {
+    /// Blocks, at least.
     pub blocks: u32,
-    /// Threads of each block.
+    /// Threads of each block, at least.
     pub threads: u32,
+    /// The ports that it uses, each once, in the order of their numbers.
+    pub ports: Arc<[PortUse]>,
+}
+
+/// A port, and the block of a plan that it belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct PortUse {
+    pub port: u32,
+    pub block: u32,
+}
+
+impl PlanShape {
+    /// Can one launch run both plans? Its blocks do not wait for one another between them, so what
+    /// both use must belong to one block.
+    pub fn goes_with(&self, other: &Self) -> bool {
+        let mut others = other.ports.iter().peekable();
+        self.ports.iter().all(|own| {
+            while others.next_if(|other| other.port < own.port).is_some() {}
+            others.peek().is_none_or(|other| other.port != own.port || other.block == own.block)
+        })
+    }
 }
 
 /// An encoded plan, before it is on the device.
@@ -62,10 +89,7 @@ pub(crate) struct Resident {
 pub(crate) struct Encoded {
     /// The bytes of `ringdove_kernels::op`.
     pub bytes: Vec<u8>,
-    /// Blocks of its launch.
-    pub blocks: u32,
-    /// Threads of each block.
-    pub threads: u32,
+    pub shape: PlanShape,
 }
 
 /// A plan that was looked up.
@@ -170,7 +194,7 @@ impl PlanMemory {
             return Ok(Prepared {
                 key,
                 plan: match kept {
-                    Some(kept) => Found::Kept(*kept),
+                    Some(kept) => Found::Kept(kept.clone()),
                     None => Found::Encoded(encode()?),
                 },
             });
@@ -180,7 +204,7 @@ impl PlanMemory {
             PlanKey::Group(transfers) => self.groups.get(transfers),
         };
         if let Some(entry) = entry {
-            return Ok(Prepared { key, plan: Found::Resident(entry.plan) });
+            return Ok(Prepared { key, plan: Found::Resident(entry.plan.clone()) });
         }
         let encoded = encode()?;
         let (size, most) = (encoded.bytes.len(), self.plans.bytes_max());
@@ -189,6 +213,20 @@ impl PlanMemory {
             return Err(Error::argument("size of the call", expected, size));
         }
         Ok(Prepared { key, plan: Found::Encoded(encoded) })
+    }
+
+    /// What is prepared in one turn is still true in it.
+    pub fn turn(&self) -> Turn {
+        self.plans.turn()
+    }
+
+    /// True if other plans have to give way before this one can be brought to the device. Those
+    /// that are about to be launched are launched before.
+    pub fn displaces(&self, prepared: &Prepared<'_>, capture: Option<u64>) -> bool {
+        match &prepared.plan {
+            Found::Encoded(encoded) if capture.is_none() => !self.plans.has_room(&encoded.bytes),
+            _ => false,
+        }
     }
 
     /// Brings a plan to the device, on `stream`, if it is not there. No other plan may have been
@@ -217,9 +255,8 @@ impl PlanMemory {
             self.collectives.retain(|_, entry| stays(entry));
             self.groups.retain(|_, entry| stays(entry));
         }
-        let Encoded { blocks, threads, .. } = encoded;
-        let plan = Resident { address: uploaded.address, blocks, threads };
-        let entry = Entry { plan, uploaded, table: None };
+        let plan = Resident { address: uploaded.address, shape: encoded.shape };
+        let entry = Entry { plan: plan.clone(), uploaded, table: None };
         match key {
             PlanKey::Collective(request) => self.collectives.insert(*request, entry),
             PlanKey::Group(transfers) => self.groups.insert(transfers.to_vec(), entry),
@@ -234,7 +271,7 @@ impl PlanMemory {
         stream: &CudaStream,
         capture: u64,
     ) -> Result<Resident> {
-        let Encoded { bytes, blocks, threads } = match plan {
+        let Encoded { bytes, shape } = match plan {
             Found::Kept(plan) | Found::Resident(plan) => {
                 self.kept.upload(plan.address, stream, capture)?;
                 return Ok(plan);
@@ -243,10 +280,11 @@ impl PlanMemory {
         };
         let address = self.kept.add(&bytes)?;
         self.kept.upload(address, stream, capture)?;
-        let plan = Resident { address, blocks, threads };
+        let plan = Resident { address, shape };
+        let kept = plan.clone();
         match key {
-            PlanKey::Collective(request) => self.kept_collectives.insert(*request, plan),
-            PlanKey::Group(transfers) => self.kept_groups.insert(transfers.to_vec(), plan),
+            PlanKey::Collective(request) => self.kept_collectives.insert(*request, kept),
+            PlanKey::Group(transfers) => self.kept_groups.insert(transfers.to_vec(), kept),
         };
         Ok(plan)
     }
@@ -296,5 +334,35 @@ impl PlanMemory {
         kept.extend_from_slice(addresses);
         entry.table = Some((kept, table));
         Ok(table.address)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(ports: &[(u32, u32)]) -> PlanShape {
+        let ports = ports.iter().map(|&(port, block)| PortUse { port, block }).collect();
+        PlanShape { blocks: 4, threads: 128, ports }
+    }
+
+    /// If this fails, two blocks of one launch count messages on one port, or calls that could
+    /// share a launch do not.
+    #[test]
+    fn plans_go_together_where_each_port_has_one_block() {
+        let ring = shape(&[(3, 0), (4, 0), (7, 1), (8, 1)]);
+        let together = [
+            shape(&[]),
+            shape(&[(1, 2), (5, 2), (9, 0)]),
+            shape(&[(3, 0), (8, 1)]),
+            shape(&[(0, 5), (4, 0), (5, 3), (7, 1), (20, 0)]),
+        ];
+        let apart = [shape(&[(8, 0)]), shape(&[(3, 0), (7, 0)]), shape(&[(1, 1), (4, 1)])];
+        for other in &together {
+            assert!(ring.goes_with(other) && other.goes_with(&ring), "{other:?}");
+        }
+        for other in &apart {
+            assert!(!ring.goes_with(other) && !other.goes_with(&ring), "{other:?}");
+        }
     }
 }

@@ -7,6 +7,7 @@ use crate::id::Rank;
 use crate::plan::Direction;
 use cudarc::driver::CudaStream;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Mutex;
 use std::thread::ThreadId;
 
@@ -40,12 +41,12 @@ impl End {
     }
 }
 
-/// A rank's latest collective.
+/// The collectives that a rank has enqueued last.
 #[derive(Debug, PartialEq, Eq)]
 struct Claim {
     rank: Rank,
     stream: StreamName,
-    collective: u64,
+    collectives: Range<u64>,
 }
 
 /// What makes two streams the same. The per-thread default stream is a name that each thread has.
@@ -67,25 +68,28 @@ impl StreamName {
 }
 
 impl StreamClaims {
-    /// `rank` is about to enqueue its collective of this number on `stream`.
+    /// `rank` is about to enqueue its collectives of these numbers on `stream`.
     ///
     /// # Errors
-    /// [`Error::Argument`] where another rank has enqueued the same collective there: it runs
-    /// first, and waits for this one, which stands behind it.
-    pub fn claim(&self, rank: Rank, stream: &CudaStream, collective: u64) -> Result<()> {
-        self.claim_named(rank, StreamName::of(stream), collective)
+    /// [`Error::Argument`] where another rank has enqueued one of them there: it runs first, and
+    /// waits for this one, which stands behind it.
+    pub fn claim(&self, rank: Rank, stream: &CudaStream, collectives: Range<u64>) -> Result<()> {
+        self.claim_named(rank, StreamName::of(stream), collectives)
     }
 
-    fn claim_named(&self, rank: Rank, stream: StreamName, collective: u64) -> Result<()> {
+    fn claim_named(&self, rank: Rank, stream: StreamName, collectives: Range<u64>) -> Result<()> {
         let mut claims = lock(&self.claims);
-        let same = |claim: &&Claim| claim.stream == stream && claim.collective == collective;
+        let same = |claim: &&Claim| {
+            let (other, own) = (&claim.collectives, &collectives);
+            claim.stream == stream && other.start < own.end && own.start < other.end
+        };
         if let Some(other) = claims.iter().filter(|claim| claim.rank != rank).find(same) {
             let expected = format!("another one than {} uses for this collective", other.rank);
             let seen = "the same: one rank would wait for the other behind it";
             return Err(Error::argument("stream", expected, seen));
         }
         claims.retain(|claim| claim.rank != rank);
-        claims.push(Claim { rank, stream, collective });
+        claims.push(Claim { rank, stream, collectives });
         Ok(())
     }
 
@@ -150,13 +154,15 @@ mod tests {
     fn two_ranks_on_one_stream_are_refused() {
         let claims = StreamClaims::default();
         let stream = |handle| StreamName { context: 1, handle, thread: None };
-        claims.claim_named(Rank(0), stream(7), 0).unwrap();
-        let refused = claims.claim_named(Rank(1), stream(7), 0).unwrap_err().to_string();
-        assert!(refused.contains("rank 0"), "{refused}");
-        claims.claim_named(Rank(1), stream(8), 0).unwrap();
+        claims.claim_named(Rank(0), stream(7), 0..3).unwrap();
+        for collectives in [0..1, 2..4] {
+            let refused = claims.claim_named(Rank(1), stream(7), collectives).unwrap_err();
+            assert!(refused.to_string().contains("rank 0"), "{refused}");
+        }
+        claims.claim_named(Rank(1), stream(8), 0..3).unwrap();
         // The other way round for the next one: each stands behind one that has ended by then.
-        claims.claim_named(Rank(0), stream(8), 1).unwrap();
-        claims.claim_named(Rank(1), stream(7), 1).unwrap();
+        claims.claim_named(Rank(0), stream(8), 3..4).unwrap();
+        claims.claim_named(Rank(1), stream(7), 3..4).unwrap();
     }
 
     /// If this fails, both ends of a message on one stream hang, or streams that take turns are

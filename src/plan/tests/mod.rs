@@ -160,7 +160,7 @@ pub(super) fn host(plan: &Verified, element: Element, position: u64) -> Host {
     let mut ranks = Vec::new();
     for rank in 0..plan.plan().ranks.len() as u32 {
         // A port table with gaps and in another order than the block's lists.
-        let mut table: Vec<LaneEnd> = plan.ports(rank).collect();
+        let mut table: Vec<LaneEnd> = plan.ports(rank).map(|(_, end)| end).collect();
         table.reverse();
         let find = |end: LaneEnd| table.iter().position(|it| *it == end).map(|it| it as u32);
         let program = plan.encode(rank, &find).expect("every port is in the table");

@@ -94,10 +94,11 @@ impl Verified {
         &self.lanes
     }
 
-    /// The lane ends at `rank`.
-    pub fn ports(&self, rank: u32) -> impl Iterator<Item = LaneEnd> {
+    /// The lane ends at `rank`, each with the number of the block that uses it.
+    pub fn ports(&self, rank: u32) -> impl Iterator<Item = (u32, LaneEnd)> {
         let blocks = self.plan.ranks.get(rank as usize).map(|program| &program.blocks);
-        blocks.into_iter().flatten().flat_map(|block| block.ports.iter().copied())
+        let numbered = (0..).zip(blocks.into_iter().flatten());
+        numbered.flat_map(|(number, block)| block.ports.iter().map(move |end| (number, *end)))
     }
 
     /// Blocks of the rank's launch.

@@ -10,7 +10,7 @@ use super::super::{
 use super::error::{Reason, Site, VerifyError};
 use super::world::{Move, Raises};
 use ringdove_kernels::descriptor::LENGTH_BYTES_MAX;
-use ringdove_kernels::op::{BLOCK_PORTS_MAX, MESSAGES_MAX, ll_bytes};
+use ringdove_kernels::op::{BLOCK_PORTS_MAX, MESSAGES_MAX, THREADS_MAX, ll_bytes};
 use std::collections::HashMap;
 
 /// Bounds the work of unrolling a plan.
@@ -23,8 +23,8 @@ pub(super) fn check(plan: &Plan) -> Result<(), VerifyError> {
     let shape =
         |what, expected, seen| VerifyError::new(Site::Plan, Reason::Shape { what, expected, seen });
     let threads = plan.thread_count;
-    if !(32..=1024).contains(&threads) || !threads.is_multiple_of(32) {
-        return Err(shape("threads", "a multiple of 32 up to 1024", u64::from(threads)));
+    if !(32..=THREADS_MAX).contains(&threads) || !threads.is_multiple_of(32) {
+        return Err(shape("threads", "a multiple of 32 up to 640", u64::from(threads)));
     }
     let SlotShape { bytes, count } = plan.slots;
     if bytes == 0 || !u64::from(bytes).is_multiple_of(GRANULE_BYTES) {

@@ -51,7 +51,7 @@ fn first(plan: &mut Plan, edit: impl Fn(&mut Op) -> bool) {
 fn shapes_that_no_launch_can_have_are_named() {
     type Edit = fn(&mut Plan);
     let edits: [(&str, Edit); 6] = [
-        ("threads: expected a multiple of 32 up to 1024, seen 100", |plan| plan.thread_count = 100),
+        ("threads: expected a multiple of 32 up to 640, seen 100", |plan| plan.thread_count = 100),
         ("slot bytes: expected a multiple of 16, seen 24", |plan| plan.slots.bytes = 24),
         ("slots: expected a power of two, seen 3", |plan| plan.slots.count = 3),
         ("blocks: expected 1 to 65536", |plan| plan.ranks[1].blocks.clear()),

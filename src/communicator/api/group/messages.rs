@@ -1,40 +1,18 @@
-//! Send and receive, in groups.
+//! Send and receive.
 
-use super::core::Communicator;
-use crate::communicator::call::{self, Element, GroupCall, check};
+use super::Group;
+use super::buffers::{Buffer, destination, source};
+use crate::communicator::api::Communicator;
+use crate::communicator::call::{Element, check};
 use crate::error::{Error, Result};
 use crate::gpu::{DeviceBuffer, DeviceBufferMut};
-use crate::plan::{self, Direction, PointToPoint};
+use crate::plan::{Direction, PointToPoint};
 use cudarc::driver::{CudaStream, SyncOnDrop};
 use ringdove_kernels::element::DataType;
-use std::fmt;
-use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// Sends and receives that run together. Their order inside the group cannot dead-lock; messages
-/// between two ranks match in the order in which they were named. Nothing runs before
-/// [`Group::launch`]; until then the group borrows its buffers.
-///
-/// ```no_run
-/// # fn exchange(rank: &ringdove::Communicator) -> Result<(), Box<dyn std::error::Error>> {
-/// let stream = rank.context().new_stream()?;
-/// let (mine, mut theirs) = (stream.clone_htod(&[1f32; 64])?, stream.alloc_zeros::<f32>(64)?);
-/// let mut group = rank.group();
-/// group.send(&mine, (rank.rank() + 1) % rank.rank_count())?;
-/// group.receive(&mut theirs, (rank.rank() + rank.rank_count() - 1) % rank.rank_count())?;
-/// group.launch(&stream)?;
-/// # Ok(())
-/// # }
-/// ```
-#[must_use = "a group runs when it is launched"]
-pub struct Group<'a> {
-    communicator: &'a Communicator,
-    members: Vec<Member<'a>>,
-    may_overlap: bool,
-}
-
 /// A send or a receive.
-struct Member<'a> {
+pub struct Member<'a> {
     direction: Direction,
     peer: u32,
     bytes: u64,
@@ -44,7 +22,7 @@ struct Member<'a> {
 
 /// Elements at a device address.
 #[derive(Clone, Copy)]
-pub(super) struct RawElements {
+pub(in crate::communicator::api) struct RawElements {
     pub address: u64,
     pub count: usize,
     pub data_type: DataType,
@@ -58,36 +36,7 @@ enum Memory<'a> {
     Borrowed(Box<dyn Buffer + 'a>),
 }
 
-/// A borrowed buffer of any element type.
-trait Buffer {
-    /// Its address, for a use on `stream` that is enqueued before the second part is dropped.
-    fn address<'s>(&'s mut self, stream: &'s CudaStream) -> (u64, SyncOnDrop<'s>);
-}
-
-/// A buffer of `T` that is read.
-struct Source<'a, T, B>(&'a B, PhantomData<T>);
-
-impl<T, B: DeviceBuffer<T>> Buffer for Source<'_, T, B> {
-    fn address<'s>(&'s mut self, stream: &'s CudaStream) -> (u64, SyncOnDrop<'s>) {
-        self.0.device_ptr(stream)
-    }
-}
-
-/// A buffer of `T` that is written.
-struct Destination<'a, T, B>(&'a mut B, PhantomData<T>);
-
-impl<T, B: DeviceBufferMut<T>> Buffer for Destination<'_, T, B> {
-    fn address<'s>(&'s mut self, stream: &'s CudaStream) -> (u64, SyncOnDrop<'s>) {
-        self.0.device_ptr_mut(stream)
-    }
-}
-
 impl Communicator {
-    /// An empty group.
-    pub fn group(&self) -> Group<'_> {
-        Group { communicator: self, members: Vec::new(), may_overlap: false }
-    }
-
     /// Sends `buffer` to `peer`: a group of one.
     ///
     /// # Errors
@@ -179,7 +128,7 @@ impl<'a> Group<'a> {
     ) -> Result<&mut Self> {
         check::buffer(&self.communicator.connected, "send buffer", buffer)?;
         let bytes = member_bytes("send buffer", buffer.num_bytes(), data_type)?;
-        let memory = Memory::Borrowed(Box::new(Source(buffer, PhantomData)));
+        let memory = Memory::Borrowed(source(buffer));
         self.add(Member { direction: Direction::Send, peer, bytes, data_type, memory })
     }
 
@@ -191,21 +140,13 @@ impl<'a> Group<'a> {
     ) -> Result<&mut Self> {
         check::buffer(&self.communicator.connected, "receive buffer", buffer)?;
         let bytes = member_bytes("receive buffer", buffer.num_bytes(), data_type)?;
-        let memory = Memory::Borrowed(Box::new(Destination(buffer, PhantomData)));
+        let memory = Memory::Borrowed(destination(buffer));
         self.add(Member { direction: Direction::Receive, peer, bytes, data_type, memory })
-    }
-
-    /// Lets members that were added by address receive into memory of other members. Transfers of a
-    /// group have no order, so what such memory then holds, and what is sent of it, is not defined;
-    /// NCCL takes such groups, and programs measure with them.
-    pub fn allow_overlap(&mut self) -> &mut Self {
-        self.may_overlap = true;
-        self
     }
 
     /// Adds a member at a device address. Whoever calls it keeps the memory until the stream has
     /// passed the group.
-    pub(super) fn add_raw(
+    pub(in crate::communicator::api) fn add_raw(
         &mut self,
         direction: Direction,
         elements: RawElements,
@@ -221,37 +162,8 @@ impl<'a> Group<'a> {
         if peer >= ranks {
             return Err(Error::argument("peer", format!("a rank less than {ranks}"), peer));
         }
-        self.members.push(member);
+        self.messages.push(member);
         Ok(self)
-    }
-
-    /// Enqueues the group on `stream` and returns. The buffers may be reused when the stream has
-    /// passed this point.
-    ///
-    /// # Errors
-    /// [`Error::Disagreement`] where the other side of a message named another size or type;
-    /// [`Error::Argument`] for misaligned buffers, for memory that cannot be used, for sends to the
-    /// own rank without matching receives, for a stream of another context, and for a group whose
-    /// plan is too large; the error that ended the communicator before, if any.
-    pub fn launch(self, stream: &Arc<CudaStream>) -> Result<()> {
-        let Self { communicator, mut members, may_overlap } = self;
-        let connected = &communicator.connected;
-        connected.check()?;
-        // Before the addresses are taken: cudarc then already enqueues on the stream.
-        check::stream(connected, "a group of sends and receives", stream)?;
-        if members.is_empty() {
-            return Ok(());
-        }
-        let data_types: Vec<DataType> = members.iter().map(|member| member.data_type).collect();
-        // Dropped when the launch is enqueued: then the stream is past all uses of the buffers.
-        let (transfers, _uses): (Vec<PointToPoint>, Vec<_>) =
-            members.iter_mut().map(|member| member.resolve(stream)).unzip();
-        let overlaps = || plan::check_overlap(connected.rank().0, &transfers).is_err();
-        let call = match may_overlap && overlaps() {
-            true => GroupCall::overlapping(transfers, data_types),
-            false => GroupCall::new(transfers, data_types),
-        };
-        call::group(connected, &call, stream)
     }
 }
 
@@ -260,15 +172,17 @@ fn member_bytes(what: &str, bytes: usize, data_type: DataType) -> Result<u64> {
     check::bytes(check::elements(what, bytes, data_type)? as u64, data_type)
 }
 
-impl fmt::Debug for Group<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Group").field("members", &self.members.len()).finish_non_exhaustive()
-    }
-}
-
 impl Member<'_> {
+    /// Type of the elements.
+    pub fn data_type(&self) -> DataType {
+        self.data_type
+    }
+
     /// The transfer, for a use on `stream`.
-    fn resolve<'s>(&'s mut self, stream: &'s CudaStream) -> (PointToPoint, Option<SyncOnDrop<'s>>) {
+    pub fn resolve<'s>(
+        &'s mut self,
+        stream: &'s CudaStream,
+    ) -> (PointToPoint, Option<SyncOnDrop<'s>>) {
         let &mut Self { direction, peer, bytes, .. } = self;
         let (address, used) = match &mut self.memory {
             Memory::Raw(address) => (*address, None),
