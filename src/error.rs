@@ -419,8 +419,8 @@ impl fmt::Display for ExpiredWait {
         write!(
             f,
             "{rank} timed out after {} waiting for {awaited}: expected {}, seen {} (launch {}, \
-             call {} of it, block {}, segment {}, op {}, round {}, port {}, position {}). {}Likely cause: \
-             {advice}. If the job is only slow, raise RINGDOVE_TIMEOUT_MS",
+             call {} of it, block {}, segment {}, op {}, round {}, port {}, position {}). {}Likely \
+             cause: {advice}. If the job is only slow, raise RINGDOVE_TIMEOUT_MS",
             seconds(Duration::from_nanos(record.waited_ns)),
             record.expected,
             record.seen,

@@ -366,7 +366,8 @@ fn r10_the_record_of_an_expired_wait_becomes_an_error() {
         position: 80,
         sequence: 41,
         waited_ns: 1_500_000_000,
-        reserved: [0; 3],
+        call: 3,
+        reserved: [0; 2],
     };
     let bytes = bytemuck::bytes_of(&record);
     region.copy_in(4, &bytes[4..]).unwrap();
@@ -388,7 +389,7 @@ fn r10_the_record_of_an_expired_wait_becomes_an_error() {
     for part in [
         "rank 3 timed out after 1.500 s waiting for data from rank 2",
         "expected 96, seen 95",
-        "launch 41, block 4, segment 5, op 6, round 7, port 8, position 80",
+        "launch 41, call 3 of it, block 4, segment 5, op 6, round 7, port 8, position 80",
     ] {
         assert!(text.contains(part), "{text}");
     }

@@ -78,7 +78,7 @@ impl Backlog {
         Ok(())
     }
 
-    /// A launch of so many calls will be enqueued on `stream`, which is ordered behind those before.
+    /// A launch of so many calls will be enqueued on `stream`, behind those before.
     ///
     /// They are marked here and not after the last of them: a call on the context of a launch may
     /// block until that launch has ended (another thread loads code), and the same thread may
