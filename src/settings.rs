@@ -115,10 +115,15 @@ settings! {
     stores: Stores = "RINGDOVE_STORES", "auto",
         |value| value.number("auto, always or never", |_| true),
         "what the threads of the sender's GPU move themselves, where the engine is a proxy, \
-         between ranks of a node that reach each other's GPU memory: `auto`, low-latency (LL) \
-         messages; `always`, all-reduces of up to 1 MiB too, which by the timing model is up to \
-         six times as fast on eight A100, and was slower on virtual GPUs; `never`, nothing; the \
-         same on every rank";
+         between up to 8 ranks of a node that reach each other's GPU memory: `auto`, low-latency \
+         (LL) messages, and all-reduces of any size where NVLink joins all of their GPUs; \
+         `always`, all-reduces of up to 1 MiB without NVLink, too; `never`, nothing, so that \
+         engines leave the GPU's threads to other kernels; the same on every rank";
+    store_blocks: u32 = "RINGDOVE_STORE_BLOCKS", "32",
+        |value| value.number("1 to 32", |n: &u32| (1..=32).contains(n)),
+        "the most blocks of an all-reduce that GPU threads move over NVLink: each takes a part \
+         of a multiprocessor, and 65536 bytes of staging memory for each other rank; the same \
+         on every rank";
     reproducible: bool = "RINGDOVE_REPRODUCIBLE", "false",
         |value| value.switch(),
         "`true`: each element of a reduction has the same bits whatever the count, plan, node or \

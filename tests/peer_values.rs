@@ -50,8 +50,8 @@ struct Part {
     region: Option<Vec<u8>>,
 }
 
-/// A list without an entry.
-const NOTHING_UNREACHED: [u8; 1] = [0];
+/// A list without an entry, and no NVLink.
+const NOTHING_UNREACHED: [u8; 2] = [0, 0];
 
 /// What rank 1 says that is not so.
 #[derive(Clone, Copy, Default)]
@@ -131,6 +131,7 @@ fn lie(lie: Lie) {
         text("bytes of a pair's slot (RINGDOVE_STAGING_BYTES)", PAIR_SLOT_BYTES.to_string()),
         text("RINGDOVE_LOW_LATENCY_BYTES", settings.low_latency_bytes.to_string()),
         text("RINGDOVE_STORES", "auto".into()),
+        text("lanes of stores (RINGDOVE_STORE_BLOCKS)", settings.store_blocks.to_string()),
         text("RINGDOVE_USER_LANES", settings.user_lanes.to_string()),
         text("RINGDOVE_REPRODUCIBLE", settings.reproducible.to_string()),
         text("RINGDOVE_VERBS_ORDER", settings.verbs_order.to_string()),

@@ -132,7 +132,7 @@ impl Case {
         let limits = Limits {
             low_latency_bytes: if is_far { 0 } else { self.low_latency_bytes },
             stores: self.stores,
-            store_lanes: self.store_lanes,
+            store_blocks: if self.store_lanes { settings.store_blocks } else { 0 },
             ranks_per_node: if is_far { self.gpus } else { 0 },
             ..Limits::new(settings.blocks_max, settings.slot_bytes, settings.slot_count)
         };

@@ -196,6 +196,22 @@ impl Current {
         (status == sys::CUresult::CUDA_SUCCESS).then(|| usize::try_from(device).ok()).flatten()
     }
 
+    /// Does NVLink join the GPU of `context`, which is current, to the one with this number? There,
+    /// atomic operations of one work in the memory of the other.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`] with the driver's answer.
+    pub fn is_joined_to(&self, context: &CudaContext, device: usize) -> Result<bool> {
+        use sys::CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED as ATOMICS;
+        let peer = result::device::get(device as i32).map_err(Error::from_driver("cuDeviceGet"))?;
+        let mut joined = 0;
+        // SAFETY: both devices exist, and `joined` outlives the call.
+        self.check("cuDeviceGetP2PAttribute", unsafe {
+            sys::cuDeviceGetP2PAttribute(&mut joined, ATOMICS, context.cu_device(), peer)
+        })?;
+        Ok(joined != 0)
+    }
+
     /// The allocation that holds `address`. `None` where the driver does not know the address.
     pub fn allocation(&self, address: u64) -> Option<Allocation> {
         use sys::CUpointer_attribute_enum as Attribute;

@@ -16,8 +16,9 @@
 //! real ones, one hop should win for longer: at 32 KiB, four ranks on PCIe send 192 KiB each, which
 //! takes about as long as two of the ring's six hops.
 //!
-//! Where there are lanes of stores with slots (`Limits::store_lanes`), all-reduces of up to 1 MiB
-//! among ranks that reach each other's memory come next, in two hops (`selection/stores.rs`).
+//! Where there are lanes of stores with slots (`Limits::store_blocks`), all-reduces among ranks
+//! that reach each other's memory come next, in two hops: of any size where NVLink joins all of
+//! them, else of up to 1 MiB (`selection/stores.rs`).
 //!
 //! Before the rings come recursive doubling up to 128 KiB, two-shot up to 512 KiB and 16 ranks, and
 //! recursive halving where its messages are fewer (`selection/few_hops.rs` has the rules and their
@@ -129,8 +130,10 @@ pub struct Limits {
     pub low_latency_bytes: u32,
     /// LL messages go by stores of the sender's GPU, between all ranks; else by an engine.
     pub stores: bool,
-    /// There are lanes of stores with slots, too.
-    pub store_lanes: bool,
+    /// Lanes of stores with slots from each rank to each other, which as many blocks use; or 0.
+    pub store_blocks: u32,
+    /// NVLink joins all GPUs of a node, each to each.
+    pub nvlink: bool,
     /// Ranks of each node, where all nodes have the same number and their ranks follow one another;
     /// else 0: plans do not distinguish nodes.
     pub ranks_per_node: u32,
@@ -383,7 +386,8 @@ impl Limits {
             slot_count,
             low_latency_bytes: 0,
             stores: false,
-            store_lanes: false,
+            store_blocks: 0,
+            nvlink: false,
             ranks_per_node: 0,
             reproducible: false,
         }

@@ -47,7 +47,7 @@ impl<'a> Memory<'a> {
     fn is_apart(&self, other: &Self) -> bool {
         self.uses().all(|(own, is_own_written)| {
             other.uses().all(|(range, is_written)| {
-                let meets = own.start < range.end && range.start < own.end;
+                let meets = own.start.max(range.start) < own.end.min(range.end);
                 !(meets && (is_own_written || is_written))
             })
         })

@@ -14,8 +14,8 @@ use super::registry::process_of;
 use super::sharing;
 use crate::bootstrap::{ControlPlane, JoinRequest, Succession, UniqueId, exchange};
 use crate::communicator::state::{
-    Doorbell, Geometry, HostPairs, InterNodeSlotMemory, Launcher, Layout, Nodes, Obstacle,
-    PortPlace, ProcessState, RankMemory, RankState, Tidy, agreed_settings,
+    Doorbell, Geometry, InterNodeSlotMemory, Launcher, Layout, Nodes, Obstacle, PortPlace,
+    ProcessState, RankMemory, RankState, Tidy, agreed_settings,
 };
 use crate::engine::Alarm;
 use crate::error::{Error, Result};
@@ -164,11 +164,8 @@ fn reach_processes(
         reach::look(state, candidates(process, state, infos, inter_node, settings)?, settings)
     };
     let looked = states.iter().zip(&*inter_node).map(look).collect::<Result<Vec<_>>>()?;
-    let own: Vec<_> = looked.iter().map(|looked| looked.obstacles().clone()).collect();
-    let pairs = HostPairs::of(&exchange(planes, &own)?, |one, other| {
-        process.geometry.are_apart(one.0, other.0)
-    })?;
-    let pairs = process.set_host_pairs(pairs);
+    let own: Vec<_> = looked.iter().map(reach::Looked::row).collect();
+    let pairs = reach::agree(process, &exchange(planes, &own)?)?;
     if process.state(Rank(0)).is_ok() {
         reach::log_pairs(pairs);
     }
@@ -255,12 +252,12 @@ fn reach_in_process(
         };
         let candidates = states.iter().map(candidate).collect::<Result<_>>()?;
         let found = reach::look(state, candidates, settings)?;
-        process.obstacles.post(state.rank, found.obstacles().clone());
+        process.reach.post(state.rank, found.row());
         looked.push(found);
     }
     // All have tried the others' memory before anybody runs.
-    let rows = process.obstacles.wait(settings.bootstrap_timeout, || process.failure())?;
-    let pairs = process.set_host_pairs(HostPairs::of(&rows, |_, _| false)?);
+    let rows = process.reach.wait(settings.bootstrap_timeout, || process.failure())?;
+    let pairs = reach::agree(process, &rows)?;
     if ranks.contains(&Rank(0)) {
         reach::log_pairs(pairs);
     }

@@ -7,7 +7,9 @@ use crate::communicator::state::{
     RankState,
 };
 use crate::error::Result;
-use crate::gpu::{Access, Export, Import, discard, enable_peer_access, is_without_peer_access};
+use crate::gpu::{
+    Access, Current, Export, Import, discard, enable_peer_access, is_without_peer_access,
+};
 use crate::id::Rank;
 use crate::shared::PeerRange;
 use cudarc::driver::CudaContext;
@@ -75,6 +77,18 @@ impl Peer {
         PortAddresses {
             signal: endpoint.signals.wrapping_add(place.signal),
             slots: endpoint.staging.wrapping_add(place.slots),
+        }
+    }
+
+    /// Is its memory on another GPU, to which NVLink joins that of `context`?
+    ///
+    /// # Errors
+    /// [`Error::Cuda`](crate::Error::Cuda) where the driver refuses.
+    pub(super) fn is_joined(&self, context: &CudaContext) -> Result<bool> {
+        let current = Current::bind(context)?;
+        match current.device_of(self.endpoint.staging) {
+            Some(device) if device != context.ordinal() => current.is_joined_to(context, device),
+            _ => Ok(false),
         }
     }
 

@@ -9,7 +9,8 @@ use super::description::PortDescription;
 use super::host_memory::{self, SharedFile, SharedName};
 use super::peer::{Peer, Reach};
 use crate::communicator::state::{
-    HostLanes, HostLayout, HostPairs, Layout, Obstacle, Obstacles, RankState,
+    HostLanes, HostLayout, HostPairs, Layout, Obstacle, Obstacles, ProcessState, RankState,
+    ReachRow,
 };
 use crate::error::{Error, Result};
 use crate::id::{Rank, SignalWay};
@@ -50,6 +51,8 @@ pub(super) struct Looked {
     /// By rank; None where there is an obstacle.
     peers: Vec<Option<Peer>>,
     obstacles: Obstacles,
+    /// NVLink joins its GPU to that of each other rank of its node.
+    nvlink: bool,
     /// How signals reach those of this node, where that was tried.
     way: Option<SignalWay>,
 }
@@ -67,13 +70,14 @@ pub(super) fn look(
     candidates: Vec<Candidate>,
     settings: &Settings,
 ) -> Result<Looked> {
-    let mut looked = Looked { peers: Vec::new(), obstacles: Vec::new(), way: None };
+    let mut looked = Looked { peers: Vec::new(), obstacles: Vec::new(), nvlink: true, way: None };
     let mut on_node = Vec::new();
     for (rank, candidate) in (0..).map(Rank).zip(candidates) {
         let peer = match candidate {
             Candidate::Elsewhere(peer) => Some(peer),
             Candidate::OnNode(Ok(peer)) => {
                 on_node.push(rank);
+                looked.nvlink &= rank == state.rank || peer.is_joined(&state.context)?;
                 Some(peer)
             }
             Candidate::OnNode(Err(obstacle)) => {
@@ -101,6 +105,18 @@ pub(super) fn look(
         looked.way = Some(way);
     }
     Ok(looked)
+}
+
+/// Sets what follows from what all ranks have found.
+///
+/// # Errors
+/// As [`HostPairs::of`].
+pub(super) fn agree<'a>(process: &'a ProcessState, rows: &[ReachRow]) -> Result<&'a HostPairs> {
+    let pairs = HostPairs::of(rows.iter().map(|row| &row.obstacles), |one, other| {
+        process.geometry.are_apart(one.0, other.0)
+    })?;
+    process.set_nvlink(rows.iter().all(|row| row.nvlink));
+    Ok(process.set_host_pairs(pairs))
 }
 
 fn permit(settings: &Settings, error: impl FnOnce() -> Error) -> Result<()> {
@@ -213,9 +229,10 @@ pub(super) fn open(
 }
 
 impl Looked {
-    /// What this rank does not reach.
-    pub fn obstacles(&self) -> &Obstacles {
-        &self.obstacles
+    /// What the other ranks are told.
+    pub fn row(&self) -> ReachRow {
+        let nvlink = self.nvlink && self.obstacles.is_empty();
+        ReachRow { obstacles: self.obstacles.clone(), nvlink }
     }
 
     /// All ranks, as the one of `state` reaches them; `through_host` opens those of `pairs`. What

@@ -36,7 +36,7 @@ pub(super) fn check(
         queues.streams = queues.streams.min(set);
     }
     let room = Room { blocks: launcher.blocks_at_once(BLOCK_THREADS)?, queues };
-    fit(state.context.ordinal(), ranks, process.geometry.blocks, room)?;
+    fit(state.context.ordinal(), ranks, process.blocks_max(), room)?;
     launcher.share(queues.commands / ranks);
     Ok(())
 }

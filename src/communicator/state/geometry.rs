@@ -29,8 +29,10 @@ pub(crate) struct Geometry {
     pub low_latency_bytes: u32,
     /// LL lanes are lanes of stores, where ranks reach each other's memory: all are on one node.
     pub stores: bool,
-    /// There are lanes of stores with slots, too.
-    pub store_lanes: bool,
+    /// Lanes of stores with slots, too, from each rank to each other.
+    pub store_blocks: u32,
+    /// These are used without NVLink, too.
+    pub stores_always: bool,
     /// Lanes from each rank to each other that no collective uses.
     pub user_lanes: u32,
     /// Reductions are computed by one expression, whatever the plan.
@@ -110,14 +112,18 @@ impl Geometry {
         let neighbours = geometry.successors(0).count() + geometry.predecessors(0).count();
         let lanes = 2 * (u64::from(rank_count) - 1) - neighbours as u64;
         let bytes = |is_near| geometry.lanes(Side::Send, is_near).staging;
-        let stored = geometry.store_lanes(Side::Receive, geometry.store_lane_count()).staging;
-        // What is not shrunk: slots between neighbours, and those of LL lanes and lanes of stores.
-        let near = neighbours as u64 * bytes(true)
-            + lanes * bytes(false)
-            + u64::from(rank_count - 1) * stored;
         let of_users = 2 * u64::from(settings.user_lanes) * (u64::from(rank_count) - 1);
         let slots = (lanes + of_users) * u64::from(settings.slot_count);
         let least = slots * u64::from(Self::PAIR_SLOT_BYTES_MIN);
+        // What is not shrunk: slots between neighbours, and those of LL lanes.
+        let near = neighbours as u64 * bytes(true) + lanes * bytes(false);
+        // Of lanes of stores there are fewer, where memory is bounded: half of what is left.
+        let lane = u64::from(rank_count - 1) * geometry.store_lanes(Side::Receive, 1).staging;
+        if let Some(all) = settings.staging_bytes {
+            let fits = (all.saturating_sub(near + least) / 2).checked_div(lane).unwrap_or(0);
+            geometry.store_blocks = fits.min(geometry.store_blocks.into()) as u32;
+        }
+        let near = near + u64::from(geometry.store_blocks) * lane;
         let usual = near + Self::PAIRS_BYTES_USUAL.max(least);
         let all = settings.staging_bytes.unwrap_or(usual);
         let bytes_max = Limits::pair_slot_bytes_max(settings.slot_bytes);
@@ -163,14 +169,20 @@ impl Geometry {
                 _ => 0,
             },
             stores: may_store && settings.stores != Stores::Never,
-            store_lanes: may_store && settings.stores == Stores::Always,
+            store_blocks: match settings.stores {
+                Stores::Never => 0,
+                _ if !may_store || !(2..=ALL_PAIRS_RANKS_MAX).contains(&rank_count) => 0,
+                Stores::Auto | Stores::Always => settings.store_blocks,
+            },
+            stores_always: settings.stores == Stores::Always,
             user_lanes: settings.user_lanes,
             reproducible: settings.reproducible,
             engine: settings.engine,
         }
     }
 
-    /// What a plan may use, with slots of `slot_bytes`, where all ranks reach each other.
+    /// What a plan may use, with slots of `slot_bytes`, where all ranks reach each other, and not
+    /// by NVLink.
     pub fn limits(&self, slot_bytes: u32) -> Limits {
         Limits {
             blocks_max: self.blocks,
@@ -179,7 +191,8 @@ impl Geometry {
             slot_count: self.slot_count,
             low_latency_bytes: self.low_latency_bytes,
             stores: self.stores,
-            store_lanes: self.store_lanes,
+            store_blocks: self.store_blocks,
+            nvlink: false,
             ranks_per_node: self.ranks_per_node(),
             reproducible: self.reproducible,
         }
@@ -247,7 +260,7 @@ impl Geometry {
             false if self.pairs_are_direct() => slots.and(direct),
             false => slots,
         };
-        low_latency.and(others).and(self.store_lanes(side, self.store_lane_count()))
+        low_latency.and(others).and(self.store_lanes(side, self.store_blocks))
     }
 
     /// Is there a direct lane between each two ranks? Between neighbours there are more.
@@ -259,13 +272,6 @@ impl Geometry {
     pub(super) fn store_lanes(&self, side: Side, count: u32) -> Sizes {
         let staging = if side == Side::Receive { bytes(Limits::store_slots()) } else { 0 };
         Sizes { ports: 1, staging, direct: 0 }.times(count)
-    }
-
-    /// How many such lanes lead from each rank to each other: one for each block, where plans use
-    /// them.
-    pub(super) fn store_lane_count(&self) -> u32 {
-        let has_any = self.store_lanes && (2..=ALL_PAIRS_RANKS_MAX).contains(&self.rank_count);
-        if has_any { self.blocks } else { 0 }
     }
 
     /// What one end of so many user lanes takes.

@@ -105,7 +105,7 @@ mod tests {
         let layout = Layout::new(&geometry, Rank(2));
         let mut rows = vec![Vec::new(); 6];
         rows[2] = vec![(Rank(0), Obstacle::NoPeerAccess), (Rank(5), Obstacle::NoPeerAccess)];
-        let pairs = HostPairs::of(&rows, |_, _| false).unwrap();
+        let pairs = HostPairs::of(rows.iter(), |_, _| false).unwrap();
         let host = HostLayout::new(&layout, Rank(2), &pairs);
         let mut taken = Vec::new();
         for port in layout.ports() {

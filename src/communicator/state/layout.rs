@@ -187,8 +187,7 @@ impl Layout {
             let low_latency = std::iter::once(0).map(with_index(LaneKind::LowLatency));
             let others = (0..layout.geometry.blocks as u16)
                 .flat_map(move |index| [(index, LaneKind::Slots), (index, LaneKind::Direct)]);
-            let stored =
-                (0..layout.geometry.store_lane_count() as u16).map(with_index(LaneKind::Stores));
+            let stored = (0..layout.geometry.store_blocks as u16).map(with_index(LaneKind::Stores));
             let of_users = (0..layout.geometry.user_lanes as u16).map(with_index(LaneKind::User));
             let ends =
                 low_latency.chain(others).chain(stored).chain(of_users).map(
@@ -262,8 +261,8 @@ impl Layout {
                 let before = others.and(geometry.user_lanes(side, index));
                 Some((before, geometry.slots(false)))
             }
-            LaneKind::Stores if index < geometry.store_lane_count() => {
-                let stored = geometry.store_lanes(side, geometry.store_lane_count() - index);
+            LaneKind::Stores if index < geometry.store_blocks => {
+                let stored = geometry.store_lanes(side, geometry.store_blocks - index);
                 let all = geometry.lanes_of_plans(side, between_neighbours);
                 Some((all.without(stored), Limits::store_slots()))
             }

@@ -50,7 +50,7 @@ pub(super) use memory::{Endpoint, ForAdapter, InterNodeSlotMemory, PortAddresses
 pub(super) use plans::{Encoded, PlanKey, PlanShape, PortUse, Prepared, Resident};
 pub(super) use process::{ProcessState, agreed_settings};
 pub(super) use rank::RankState;
-pub(super) use reach::{HostPairs, Obstacle, Obstacles};
+pub(super) use reach::{HostPairs, Obstacle, Obstacles, ReachRow};
 pub(super) use registrations::{RankBuffer, RegisteredBuffer};
 pub(super) use routes::{RegisteredPlace, RegisteredRange};
 pub(super) use sync::lock;

@@ -7,7 +7,7 @@ use super::geometry::{Geometry, Nodes};
 use super::plans::PlanCache;
 use super::posted::Posted;
 use super::rank::RankState;
-use super::reach::{HostPairs, Obstacles};
+use super::reach::{HostPairs, ReachRow};
 use super::registrations::Registrations;
 use super::streams::StreamClaims;
 use super::sync::lock;
@@ -46,11 +46,12 @@ pub(crate) struct ProcessState {
     /// The ranks of this process, in order, once that is known.
     local: OnceLock<Vec<Rank>>,
     /// What each rank does not reach, where all are of this process.
-    pub obstacles: Posted<Obstacles>,
+    pub reach: Posted<ReachRow>,
     /// Pairs of ranks whose messages go through host memory, once that is known.
     host_pairs: OnceLock<HostPairs>,
     /// Is every rank's GPU memory written from other nodes, once that is known?
     gpus_reached: OnceLock<bool>,
+    nvlink: OnceLock<bool>,
 }
 
 impl ProcessState {
@@ -70,9 +71,10 @@ impl ProcessState {
             served_changed: Condvar::new(),
             planes: Mutex::default(),
             local: OnceLock::new(),
-            obstacles: Posted::new("what ranks reach", geometry.rank_count),
+            reach: Posted::new("what ranks reach", geometry.rank_count),
             host_pairs: OnceLock::new(),
             gpus_reached: OnceLock::new(),
+            nvlink: OnceLock::new(),
         }
     }
 
@@ -127,6 +129,11 @@ impl ProcessState {
         self.host_pairs.get_or_init(|| pairs)
     }
 
+    /// Sets whether NVLink joins the GPUs of all ranks, each to each; all ranks say the same.
+    pub fn set_nvlink(&self, joined: bool) {
+        let _ = self.nvlink.set(joined);
+    }
+
     /// Sets whether every rank's GPU memory is written from other nodes; all ranks say the same.
     pub fn set_gpus_reached(&self, reached: bool) {
         // As above, the first one sets it for all.
@@ -145,8 +152,15 @@ impl ProcessState {
     pub fn limits(&self, slot_bytes: u32) -> Limits {
         let limits = self.geometry.limits(slot_bytes);
         let reached = self.all_reached();
-        let (stores, store_lanes) = (limits.stores && reached, limits.store_lanes && reached);
-        Limits { stores, store_lanes, ..limits }
+        let nvlink = reached && self.nvlink.get().is_some_and(|joined| *joined);
+        let by_slots = reached && (nvlink || self.geometry.stores_always);
+        let store_blocks = if by_slots { limits.store_blocks } else { 0 };
+        Limits { stores: limits.stores && reached, store_blocks, nvlink, ..limits }
+    }
+
+    /// The most blocks of a launch.
+    pub fn blocks_max(&self) -> u32 {
+        self.geometry.blocks.max(self.limits(self.geometry.slot_bytes).store_blocks)
     }
 
     /// Do all ranks of each node reach each other's GPU memory?
@@ -309,7 +323,7 @@ impl Alarm for ProcessState {
         // Locked in between, or a rank that is about to wait would miss it.
         drop(lock(&self.served));
         self.served_changed.notify_all();
-        self.obstacles.wake();
+        self.reach.wake();
     }
 
     fn is_raised(&self) -> bool {
@@ -326,7 +340,7 @@ pub(crate) fn agreed_settings(geometry: &Geometry, settings: &Settings) -> Vec<T
 }
 
 fn geometry_signature(geometry: &Geometry) -> Signature {
-    let stores = match (geometry.stores, geometry.store_lanes) {
+    let stores = match (geometry.stores, geometry.stores_always) {
         (false, _) => "never",
         (true, false) => "auto",
         (true, true) => "always",
@@ -343,6 +357,7 @@ fn geometry_signature(geometry: &Geometry) -> Signature {
         ),
         ("RINGDOVE_LOW_LATENCY_BYTES", Value::Number(geometry.low_latency_bytes.into())),
         ("RINGDOVE_STORES", Value::word(stores)),
+        ("lanes of stores (RINGDOVE_STORE_BLOCKS)", Value::Number(geometry.store_blocks.into())),
         ("RINGDOVE_USER_LANES", Value::Number(geometry.user_lanes.into())),
         ("RINGDOVE_REPRODUCIBLE", Value::Word(geometry.reproducible.to_string().into())),
     ])

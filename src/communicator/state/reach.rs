@@ -34,6 +34,14 @@ impl fmt::Display for Obstacle {
 /// What one rank does not reach.
 pub(crate) type Obstacles = Vec<(Rank, Obstacle)>;
 
+/// What one rank says of the others of its node.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct ReachRow {
+    pub obstacles: Obstacles,
+    /// NVLink joins its GPU to that of each other rank of its node.
+    pub nvlink: bool,
+}
+
 /// Pairs of ranks of one node whose messages go through host memory, in both directions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HostPairs {
@@ -47,11 +55,14 @@ impl HostPairs {
     ///
     /// # Errors
     /// [`Error::PeerValue`] where a rank names one that is not another rank of its node.
-    pub fn of(rows: &[Obstacles], are_apart: impl Fn(Rank, Rank) -> bool) -> Result<Self> {
-        let mut pairs = BTreeMap::new();
+    pub fn of<'a>(
+        rows: impl ExactSizeIterator<Item = &'a Obstacles>,
+        are_apart: impl Fn(Rank, Rank) -> bool,
+    ) -> Result<Self> {
+        let (mut pairs, rank_count) = (BTreeMap::new(), rows.len());
         for (rank, row) in (0..).map(Rank).zip(rows) {
             for &(peer, obstacle) in row {
-                if peer == rank || peer.index() >= rows.len() || are_apart(rank, peer) {
+                if peer == rank || peer.index() >= rank_count || are_apart(rank, peer) {
                     let expected = "other ranks of its node";
                     return Err(Error::peer_value(rank, "what it does not reach", expected, peer));
                 }
@@ -108,7 +119,7 @@ mod tests {
             vec![(Rank(3), Obstacle::WritesLost)],
             vec![(Rank(2), Obstacle::NotShared)],
         ];
-        let pairs = HostPairs::of(&rows, |_, _| false).unwrap();
+        let pairs = HostPairs::of(rows.iter(), |_, _| false).unwrap();
         for (one, other, why) in [
             (0, 1, Obstacle::WritesLost),
             (1, 0, Obstacle::WritesLost),
@@ -127,7 +138,7 @@ mod tests {
     fn rows_that_name_no_other_rank_of_the_node_are_refused() {
         for (peer, apart) in [(0, false), (2, false), (1, true)] {
             let rows = [vec![(Rank(peer), Obstacle::NotShared)], vec![]];
-            let error = HostPairs::of(&rows, |_, _| apart).unwrap_err();
+            let error = HostPairs::of(rows.iter(), |_, _| apart).unwrap_err();
             assert!(matches!(error, Error::PeerValue { rank: Rank(0), .. }), "{error}");
         }
     }

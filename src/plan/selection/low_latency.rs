@@ -106,7 +106,7 @@ const SCATTER: Limited = Limited {
 fn bytes_max(request: &CollectiveRequest, limits: &Limits) -> Option<u64> {
     let of_setting = u64::from(limits.low_latency_bytes);
     let limited = match request.collective {
-        Collective::AllReduce if !limits.store_lanes => return Some(of_setting),
+        Collective::AllReduce if limits.store_blocks == 0 => return Some(of_setting),
         Collective::AllReduce => ALL_REDUCE,
         Collective::AllGather => ALL_GATHER,
         Collective::ReduceScatter => REDUCE_SCATTER,

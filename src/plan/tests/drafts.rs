@@ -36,8 +36,9 @@ fn drafts() -> Vec<(CollectiveRequest, Draft)> {
                 };
                 for &(ranks_per_node, low_latency_bytes, stores) in ways {
                     let base = limits(blocks, 256, 4);
-                    let (store_lanes, base) = (stores, Limits { ranks_per_node, ..base });
-                    let limits = Limits { low_latency_bytes, stores, store_lanes, ..base };
+                    let (store_blocks, base) =
+                        (4 * u32::from(stores), Limits { ranks_per_node, ..base });
+                    let limits = Limits { low_latency_bytes, stores, store_blocks, ..base };
                     let draft = Draft::new(pattern, &request, &limits).expect("in range");
                     drafts.push((request, draft));
                 }

@@ -5,7 +5,7 @@ use super::*;
 /// Two hops over lanes of stores, with slots so small that rounds use them again.
 fn two_shot(rank_count: u32, count: u64, in_place: bool) -> (CollectiveRequest, Choice) {
     let request = CollectiveRequest { in_place, ..request(rank_count, 4 * count) };
-    let limits = Limits { stores: true, store_lanes: true, ..limits(3, 64, 4) };
+    let limits = Limits { stores: true, store_blocks: 3, nvlink: true, ..limits(3, 64, 4) };
     let mut choice = select(&request, &limits).expect("valid");
     assert_eq!((choice.algorithm, choice.stores), (Algorithm::TwoShot, true), "{request:?}");
     choice.blocks = limits.blocks_max;

@@ -3,8 +3,8 @@
 use super::PredictError;
 use clap::{Args, Subcommand};
 use hwsim_timing::{Engine, Machine};
-use ringdove::Stores;
 use ringdove::plan::Pattern;
+use ringdove::{Settings, Stores};
 use ringdove_figures::size::{parse_size, short};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -233,9 +233,11 @@ impl AllReduceArguments {
         }
     }
 
-    /// Are there lanes of stores with slots?
-    pub fn store_lanes(&self) -> bool {
-        self.stores() && self.stores.0 == Stores::Always
+    /// How many lanes of stores with slots are there between each two ranks, which NVLink joins
+    /// or not?
+    pub fn store_blocks(&self, nvlink: bool) -> u32 {
+        let has_any = self.stores() && (nvlink || self.stores.0 == Stores::Always);
+        if has_any { Settings::default().store_blocks } else { 0 }
     }
 
     pub fn ranks(&self, machine: &Machine) -> Result<u32, PredictError> {

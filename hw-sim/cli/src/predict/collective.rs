@@ -173,6 +173,7 @@ impl Job<'_> {
         let per_node = self.scene.machine.gpus_per_node() as u32;
         let is_one_node = self.ranks <= per_node;
         let is_even = self.ranks.is_multiple_of(per_node);
+        let nvlink = self.scene.is_joined(self.ranks.min(per_node));
         let slot_bytes = bytes(arguments.slot_bytes, slot_bytes);
         let slot_count = arguments.slots.unwrap_or(library.slot_count);
         let limits = Limits {
@@ -183,7 +184,8 @@ impl Job<'_> {
             },
             ranks_per_node: if is_one_node || !is_even { 0 } else { per_node },
             stores: arguments.stores(),
-            store_lanes: arguments.store_lanes(),
+            store_blocks: if is_one_node { arguments.store_blocks(nvlink) } else { 0 },
+            nvlink,
             reproducible: arguments.reproducible,
             ..Limits::new(candidate.blocks, slot_bytes, slot_count)
         };

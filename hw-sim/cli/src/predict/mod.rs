@@ -80,6 +80,8 @@ struct Scene {
     machine: Machine,
     profile: Profile,
     budget: OpsBudget,
+    /// NVLink joins so many GPUs of a node, from the first one on, each to each.
+    joined_gpus: u32,
 }
 
 impl Scene {
@@ -87,12 +89,19 @@ impl Scene {
         let description = Description::find(&common.machine)?;
         let profile = machine::profile(&description, common).map_err(PredictError::from)?;
         let machine = machine::convert(&description, common, &profile)?;
-        Ok(Self { machine, profile, budget: OpsBudget::new(common.ops_max) })
+        let joins = |gpu: &usize| (0..*gpu).all(|other| description.nv_link_count(*gpu, other) > 0);
+        let joined_gpus = (0..description.gpus.len()).take_while(joins).count() as u32;
+        Ok(Self { machine, profile, budget: OpsBudget::new(common.ops_max), joined_gpus })
     }
 
     fn setup(&self, common: &Common) -> Setup<'_> {
         let rested = common.rested;
         Setup { rested, ..Setup::new(&self.machine, &self.profile, common.engine.0) }
+    }
+
+    /// Does NVLink join all of so many ranks of a node?
+    fn is_joined(&self, ranks: u32) -> bool {
+        ranks <= self.joined_gpus
     }
 
     /// The notice in every output.

@@ -103,25 +103,25 @@ fn every_row_is_met_within_ten_percent() {
     }
 }
 
-/// What the library's own plans reach on these rows today. If this fails because they got better,
-/// the table and its words are to be brought up to date.
+/// If this fails, the library's own plans no longer reach the rows of one node, which its documents
+/// say they do.
 #[test]
-fn the_librarys_own_plans_do_not_reach_the_rows_yet() {
-    for row in &ROWS {
+fn the_librarys_own_plans_reach_the_rows_of_one_node() {
+    for row in ROWS.iter().filter(|row| row.nodes == 1) {
         let ratio = row.of_the_library() / row.published;
-        let slower = if row.is_bandwidth { ratio < 0.5 } else { ratio > 1.5 };
-        assert!(slower, "{} B on {} nodes: {ratio} of the published value", row.bytes, row.nodes);
+        let speed = if row.is_bandwidth { ratio } else { 1.0 / ratio };
+        assert!(speed >= 0.9, "{} B: {speed} of the published speed", row.bytes);
     }
 }
 
-/// With lanes of stores it reaches the small rows of one node. If this fails, the words above the
-/// table, and those of `RINGDOVE_STORES`, are to be brought up to date.
+/// What they reach between nodes today. If this fails because they got better, the table and its
+/// words are to be brought up to date.
 #[test]
-fn with_lanes_of_stores_the_librarys_own_plans_reach_the_small_rows_of_a_node() {
-    for (row, told) in ROWS.iter().zip([6.8, 7.2, 7.7]) {
-        let time = row.modelled_with("--engine proxy --algorithm selected --stores always");
-        assert!((time - told).abs() < 0.05, "{} B: {time} µs, told {told}", row.bytes);
-        assert!(time <= row.published / 0.9, "{} B: {time} µs", row.bytes);
+fn between_nodes_they_do_not_reach_the_rows_yet() {
+    for row in ROWS.iter().filter(|row| row.nodes == 2) {
+        let ratio = row.of_the_library() / row.published;
+        let slower = if row.is_bandwidth { ratio < 0.5 } else { ratio > 1.5 };
+        assert!(slower, "{} B on {} nodes: {ratio} of the published value", row.bytes, row.nodes);
     }
 }
 

@@ -124,16 +124,18 @@ fn low_latency_messages_win_where_selection_takes_them() {
 /// are quicker by more than it says.
 #[test]
 fn lanes_of_stores_win_where_selection_takes_them() {
-    let mut taken = 0;
+    let (mut taken, mut lost) = (0, Vec::new());
     for machine in Description::built_in_names().filter(|name| *name != "one-gpu") {
         let line = parse(&format!("all-reduce -m {machine} --engine proxy")).operation;
         let Operation::AllReduce(arguments) = &line else { panic!("an all-reduce was asked for") };
         let scene = Scene::new(&arguments.common).expect("built in");
         for ranks in 2..=scene.machine.gpus_per_node().min(8) as u32 {
-            for bytes in (9..=20).map(|log2| 1 << log2) {
+            let nvlink = scene.is_joined(ranks);
+            let store_blocks = arguments.store_blocks(true);
+            for bytes in (9..=26).map(|log2| 1 << log2) {
                 let request = request(Collective::AllReduce, ranks, bytes);
                 let time = |request, limits: Limits| time(&scene, arguments, request, &limits);
-                let with_slots = Limits { store_lanes: true, ..limits(16 << 10, true) };
+                let with_slots = Limits { store_blocks, nvlink, ..limits(16 << 10, true) };
                 if select(&request, &with_slots).expect("a plan").stores {
                     taken += 1;
                     let stores = time(&request, with_slots);
@@ -143,15 +145,22 @@ fn lanes_of_stores_win_where_selection_takes_them() {
                         time(&request, limits(0, false)),
                         time(&direct, limits(0, false)),
                     ];
-                    let most = if bytes <= 512 << 10 { 1.0 } else { 1.35 };
+                    // Two or three V100s are joined by a link or two.
+                    let most = match nvlink {
+                        true if bytes > 4 << 20 => 1.14,
+                        false if bytes > 512 << 10 => 1.42,
+                        _ => 1.0,
+                    };
                     let text = format!(
                         "{machine}, {ranks} ranks, {bytes} bytes: {stores} µs by stores, {others:?}"
                     );
                     println!("{text}");
-                    assert!(others.iter().all(|other| stores <= most * other), "{text}");
+                    let wins = others.iter().all(|other| stores <= most * other);
+                    lost.extend((!wins).then_some(text));
                 }
             }
         }
     }
+    assert!(lost.is_empty(), "stores lose:\n  {}", lost.join("\n  "));
     assert!(taken > 100, "{taken}");
 }
