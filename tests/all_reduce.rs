@@ -7,7 +7,7 @@ use cudarc::driver::{CudaSlice, CudaViewMut, DeviceSlice};
 use hardware::data::{expected, first_difference, input, scalar};
 use hardware::engines::on_engines;
 use hardware::perf::{assert_right, on_real_hardware, perf};
-use hardware::{World, download, on_machine, settings, upload};
+use hardware::{World, download, is_real, on_machine, settings, upload};
 use ringdove::{Communicator, DataType, ReduceOp, Reduction, Registered, Scalar, Settings, Stores};
 
 /// How one all-reduce is called.
@@ -213,6 +213,25 @@ fn sums_over_lanes_of_stores() {
                     check(&world, Case { in_place, ..case });
                 }
             }
+        }
+    });
+}
+
+/// If this fails, GPUs that NVLink joins leave large sums to engines, or others, for which that is
+/// slower, do not.
+#[test]
+fn large_sums_go_by_stores_where_nvlink_joins_all_gpus() {
+    on_machine("dgx1v", || {
+        // Of eight V100s not all are joined, each to each.
+        for (ranks, is_joined) in [(2, true), (4, true), (8, false)] {
+            let world = World::new(ranks);
+            for (count, in_place) in [(600_007, false), (2_000_000, true)] {
+                let case = Case::new(DataType::F32, ReduceOp::Sum, count);
+                check(&world, Case { in_place, ..case });
+            }
+            let rung = world.communicators.iter().map(|rank| rank.statistics().descriptors);
+            let rung: u64 = rung.sum();
+            assert!(is_real() || (rung == 0) == is_joined, "{ranks} ranks: {rung} descriptors");
         }
     });
 }

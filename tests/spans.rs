@@ -75,7 +75,7 @@ fn calls_have_spans_with_rank_and_sequence() {
             "collective operation=\"all-reduce\" rank=0 count=100 sequence=0",
             "collective operation=\"all-reduce\" rank=1 count=100 sequence=1",
             "group rank=0 collectives=0 transfers=1 sequence=2",
-            "group rank=1 transfers=1 sequence=3",
+            "group rank=1 collectives=0 transfers=1 sequence=3",
         ];
         for span in expected {
             assert!(seen.iter().any(|seen| seen == span), "no `{span}` among {seen:#?}");
