@@ -92,6 +92,7 @@ pub struct Module {
     /// Those that use no variable's address are complete, and shared by all who link the module.
     kernels: Vec<Arc<Kernel>>,
     functions: HashMap<String, u64>,
+    architecture: u32,
 }
 
 impl Module {
@@ -129,7 +130,12 @@ impl Module {
                 Some((function.name.clone(), windows::FUNCTION | number as u64))
             })
             .collect();
-        Ok(Self { globals, kernels, functions })
+        Ok(Self { globals, kernels, functions, architecture: module.architecture() })
+    }
+
+    /// The architecture that its `.target` names: 80 for `sm_80`.
+    pub fn architecture(&self) -> u32 {
+        self.architecture
     }
 
     /// Variables that need a place.
