@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::allocate::{Allocation, allocate};
 use super::function::FunctionDecoder;
 use super::layout::{LayoutCursor, variable_align, variable_bytes};
+use super::matrix::Layout;
 use super::{DecodeError, text};
 use super::{fuse, sweep};
 use crate::ast::{self, Linkage, StateSpace, Variable};
@@ -94,6 +95,8 @@ pub struct DecodeState<'m> {
     shared_places: HashMap<(String, u32), u64>,
     shared_cursor: LayoutCursor,
     uses_dynamic: bool,
+    /// Shared by the matrix instructions that have them.
+    places: HashMap<Layout, Arc<[u16]>>,
     /// A shared variable that could not be sized.
     failure: Option<DecodeError>,
     /// Index of each label of the function in work.
@@ -116,6 +119,7 @@ impl<'m> DecodeState<'m> {
             shared_places: HashMap::new(),
             shared_cursor: LayoutCursor::default(),
             uses_dynamic: false,
+            places: HashMap::new(),
             failure: None,
             label_places: Vec::new(),
             callees: Vec::new(),
@@ -172,6 +176,16 @@ impl<'m> DecodeState<'m> {
     fn shared_bytes(&self) -> u64 {
         let align = if self.uses_dynamic { DYNAMIC_ALIGN } else { 1 };
         self.shared_cursor.end.next_multiple_of(u64::from(align))
+    }
+
+    /// What lies where in the registers of a matrix.
+    pub fn places(&mut self, layout: Layout) -> Arc<[u16]> {
+        Arc::clone(self.places.entry(layout).or_insert_with(|| layout.places()))
+    }
+
+    /// The number of the module's architecture.
+    pub fn architecture(&self) -> u32 {
+        self.index.module.architecture()
     }
 
     /// A function's number.

@@ -50,6 +50,12 @@ impl<'m> FunctionDecoder<'m, '_> {
             "shfl" => self.shuffle(instruction),
             "vote" | "match" | "redux" | "elect" => self.collective(instruction),
             "activemask" => self.active_mask(instruction),
+            "mma" => self.mma(instruction),
+            "wmma" => self.wmma(instruction),
+            "ldmatrix" => self.move_tiles(instruction, false),
+            "stmatrix" => self.move_tiles(instruction, true),
+            "movmatrix" => self.move_matrix(instruction),
+            "cp" => self.copy_async(instruction),
             _ => self.compute(instruction),
         }
     }

@@ -4,6 +4,7 @@ use super::DecodeError;
 use super::function::{Class, FunctionDecoder, describe};
 use super::select::{Words, register_bytes, size_bytes};
 use crate::ast::{Instruction, Operand, ScalarType as T, StateSpace};
+use crate::exec::matrix::memory::Base;
 use crate::exec::program::{Access, Atomic, Constant, DEFAULT_SCOPE, NO_SLOT, Op, Space};
 use crate::exec::registers::{AluFn, Args, Registers, map1, map2};
 use crate::exec::windows;
@@ -37,6 +38,14 @@ pub struct AddressOperand {
     base: u32,
     narrow_base: bool,
     offset: u64,
+}
+
+impl AddressOperand {
+    /// For instructions that are no plain loads and stores.
+    pub fn base(self) -> Base {
+        let Self { space, base: slot, narrow_base: narrow, offset } = self;
+        Base { space, slot, narrow, offset }
+    }
 }
 
 /// The words that say where and how strong.
@@ -89,7 +98,7 @@ fn take_scope(words: &mut Words<'_>) -> Option<Scope> {
 }
 
 /// Takes words about caches, which change no result. Says whether a policy operand follows.
-fn cache_words(words: &mut Words<'_>) -> bool {
+pub fn cache_words(words: &mut Words<'_>) -> bool {
     while words
         .take_any(&["nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "unified", "noftz"])
         .is_some()
@@ -286,7 +295,7 @@ impl FunctionDecoder<'_, '_> {
     }
 
     /// Understands an address operand.
-    fn place_of(
+    pub(super) fn place_of(
         &mut self,
         operand: &Operand,
         space: Option<&str>,

@@ -1,12 +1,12 @@
 //! The device runtime's functions that the interpreter answers itself.
 
 use super::fault::{FaultKind, Trouble};
-use super::program::{Builtin, BuiltinKind, NO_SLOT};
+use super::place::Place;
+use super::program::{Builtin, BuiltinKind, NO_SLOT, Space};
 use super::registers::{LANES, each_lane};
 use super::warp::{Context, Warp};
-use super::windows;
 use crate::kernel::Clock;
-use crate::memory::{Memory, Strength};
+use crate::memory::Memory;
 
 /// Longest string that a kernel may print or assert with.
 const TEXT_BYTES_MAX: u64 = 4096;
@@ -81,24 +81,8 @@ impl Warp {
         address: u64,
         bytes: &mut [u8],
     ) -> Result<(), Box<Trouble>> {
-        let start = (address & windows::OFFSET) as usize;
-        let end = start.saturating_add(bytes.len());
-        let (owned, fault): (&[u8], _) = match address & !windows::OFFSET {
-            windows::SHARED => (&context.block.bytes, FaultKind::SharedOutOfBounds),
-            windows::LOCAL => {
-                let own = self.local.len() / LANES;
-                (&self.local[lane * own..(lane + 1) * own], FaultKind::LocalOutOfBounds)
-            }
-            _ => {
-                let read =
-                    context.memory.read(&mut context.cursor, address, 1, Strength::WEAK, bytes);
-                return read.map_err(|fault| Trouble::at(fault.into(), lane, address, bytes.len()));
-            }
-        };
-        let found = owned.get(start..end);
-        let found = found.ok_or_else(|| Trouble::at(fault, lane, address, bytes.len()))?;
-        bytes.copy_from_slice(found);
-        Ok(())
+        let place = Place { space: Space::Generic, address, lane, word: 1 };
+        self.read_at(context, place, bytes)
     }
 
     /// A NUL-terminated string.
