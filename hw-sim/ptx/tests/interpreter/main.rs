@@ -10,5 +10,8 @@ mod conversions;
 mod faults;
 mod floats;
 mod flow;
+mod matrices;
+mod number;
 mod subset;
 mod sweeps;
+mod tiles;
