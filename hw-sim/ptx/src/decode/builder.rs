@@ -95,6 +95,8 @@ pub struct DecodeState<'m> {
     shared_places: HashMap<(String, u32), u64>,
     shared_cursor: LayoutCursor,
     uses_dynamic: bool,
+    /// The largest size that a dynamic variable was declared with.
+    dynamic_bytes: u64,
     /// Shared by the matrix instructions that have them.
     places: HashMap<Layout, Arc<[u16]>>,
     /// A shared variable that could not be sized.
@@ -119,6 +121,7 @@ impl<'m> DecodeState<'m> {
             shared_places: HashMap::new(),
             shared_cursor: LayoutCursor::default(),
             uses_dynamic: false,
+            dynamic_bytes: 0,
             places: HashMap::new(),
             failure: None,
             label_places: Vec::new(),
@@ -161,6 +164,7 @@ impl<'m> DecodeState<'m> {
         };
         if variable.linkage == Linkage::Extern || bytes == 0 {
             self.uses_dynamic = true;
+            self.dynamic_bytes = self.dynamic_bytes.max(bytes);
             return Some(self.shared_bytes());
         }
         let key = (variable.name.clone(), variable.line);
@@ -288,7 +292,11 @@ pub fn build(index: &Index<'_>, kernel: usize) -> Result<Built, DecodeError> {
     program.constants = std::mem::take(&mut shared.constant_list);
     match shared.failure.take() {
         Some(error) => Err(error),
-        None => Ok(Built { program, static_shared_bytes: shared.shared_bytes() }),
+        None => {
+            // A dynamic array that was declared with a size has it whatever the launch asks for.
+            let static_shared_bytes = shared.shared_bytes() + shared.dynamic_bytes;
+            Ok(Built { program, static_shared_bytes })
+        }
     }
 }
 

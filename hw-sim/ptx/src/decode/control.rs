@@ -19,6 +19,17 @@ struct Signature<'m> {
 impl<'m> FunctionDecoder<'m, '_> {
     /// Decodes one instruction.
     pub(super) fn instruction(&mut self, instruction: &'m Instruction) -> Result<(), DecodeError> {
+        if instruction.opcode == "call" {
+            return self.call(instruction);
+        }
+        match self.with_parts(instruction) {
+            Some(instruction) => self.dispatch(&instruction),
+            None => self.dispatch(instruction),
+        }
+    }
+
+    /// All but calls.
+    fn dispatch(&mut self, instruction: &Instruction) -> Result<(), DecodeError> {
         match instruction.opcode.as_str() {
             "mov" => self.mov(instruction),
             "ld" | "ldu" => self.load_or_store(instruction, false),
@@ -35,7 +46,6 @@ impl<'m> FunctionDecoder<'m, '_> {
             "testp" => self.test_property(instruction),
             "bra" => self.branch(instruction),
             "brx" => self.branch_index(instruction),
-            "call" => self.call(instruction),
             "ret" => self.finish_return(),
             "exit" => self.plain(instruction, Op::Exit, &[]),
             "trap" | "brkpt" => self.plain(instruction, Op::Trap, &[]),
@@ -56,6 +66,7 @@ impl<'m> FunctionDecoder<'m, '_> {
             "stmatrix" => self.move_tiles(instruction, true),
             "movmatrix" => self.move_matrix(instruction),
             "cp" => self.copy_async(instruction),
+            opcode if super::video::is_video(opcode) => self.video(instruction),
             _ => self.compute(instruction),
         }
     }
@@ -329,7 +340,7 @@ impl<'m> FunctionDecoder<'m, '_> {
             let ty = if class == Class::Wide { ScalarType::B64 } else { ScalarType::B32 };
             let d = self.destination(&Operand::Name(name.clone()), ty)?;
             let args = crate::exec::registers::Args { d, a, ..Default::default() };
-            self.emit(Op::Alu(super::data::copy_of(class), args));
+            self.emit(Op::Alu(super::moves::copy_of(class), args));
         }
         Ok(())
     }
@@ -357,7 +368,7 @@ impl<'m> FunctionDecoder<'m, '_> {
         }
         let d = self.write(register);
         let args = crate::exec::registers::Args { d, a, ..Default::default() };
-        self.emit(Op::Alu(super::data::copy_of(Class::Wide), args));
+        self.emit(Op::Alu(super::moves::copy_of(Class::Wide), args));
         Ok(register)
     }
 }

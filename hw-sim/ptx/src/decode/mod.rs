@@ -10,11 +10,14 @@ mod function;
 pub(crate) mod fuse;
 mod layout;
 mod matrix;
+mod moves;
 pub mod select;
 mod special;
 pub mod supported;
 pub(crate) mod sweep;
 mod text;
+mod vectors;
+mod video;
 mod warp_wide;
 
 use std::collections::HashMap;

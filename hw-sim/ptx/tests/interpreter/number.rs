@@ -15,10 +15,6 @@ impl Rng {
     pub fn new(seed: u64) -> Self {
         Self(fastrand::Rng::with_seed(seed))
     }
-
-    pub fn below(&mut self, end: i64) -> i64 {
-        self.0.i64(..end)
-    }
 }
 
 /// A number.

@@ -69,12 +69,10 @@ fn stored_matrices_come_back() {
     for (word, turn) in [("", false), (".trans", true)] {
         let mut text = format!(
             "ld.global.b32 %r0, [%at];\nld.global.b32 %r1, [%at+128];\n\
-             mad.lo.u32 %row, %t, 16, %row;\nmov.u32 %row, s;\nmad.lo.u32 %row, %t, 16, %row;\n\
-             @%p bra HERE;\nHERE:\n\
+             mov.u32 %row, s;\nmad.lo.u32 %row, %t, 16, %row;\n\
              stmatrix.sync.aligned.m8n8.x2{word}.shared.b16 [%row], {{%r0, %r1}};\n\
              ldmatrix.sync.aligned.m8n8.x2.shared.b16 {{%r2, %r3}}, [%row];\n"
-        )
-        .replace("@%p bra HERE;\nHERE:\n", "");
+        );
         if turn {
             text += "movmatrix.sync.aligned.m8n8.trans.b16 %r2, %r2;\n\
                      movmatrix.sync.aligned.m8n8.trans.b16 %r3, %r3;\n";
