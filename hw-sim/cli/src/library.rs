@@ -81,8 +81,11 @@ impl Stage {
         }
         let this = env::current_exe().map_err(Error::system("finding this program's path"))?;
         let assembler = folder.path().join(ptxas::NAME);
-        symlink(&this, &assembler)
-            .map_err(Error::system(format!("linking {} to {}", ptxas::NAME, this.display())))?;
+        symlink(&this, &assembler).map_err(Error::system(format!(
+            "linking {} to {}",
+            ptxas::NAME,
+            this.display()
+        )))?;
         let machine_file = folder.path().join("machine.toml");
         fs::write(&machine_file, machine.source())
             .map_err(Error::system(format!("writing {}", machine_file.display())))?;

@@ -2,12 +2,12 @@
 
 use super::DecodeError;
 use super::function::{Class, FunctionDecoder, describe};
+use super::moves::copy_of;
 use super::select::{Words, register_bytes, size_bytes};
 use crate::ast::{Instruction, Operand, ScalarType as T, StateSpace};
 use crate::exec::matrix::memory::Base;
 use crate::exec::program::{Access, Atomic, Constant, DEFAULT_SCOPE, NO_SLOT, Op, Space};
 use crate::exec::registers::{AluFn, Args, Registers, map2};
-use super::moves::copy_of;
 use crate::exec::windows;
 use crate::memory::{AtomicOp, AtomicType, Order, Scope, Strength};
 

@@ -70,12 +70,7 @@ impl FunctionDecoder<'_, '_> {
     }
 
     /// `mov.v2.b32 {a, b}, {c, d}`: all sources are read before anything is written.
-    fn copy_parts(
-        &mut self,
-        to: &[Operand],
-        from: &[Operand],
-        ty: T,
-    ) -> Result<(), DecodeError> {
+    fn copy_parts(&mut self, to: &[Operand], from: &[Operand], ty: T) -> Result<(), DecodeError> {
         if to.len() != from.len() {
             return Err(self.error(format!("{} parts", to.len()), from.len().to_string()));
         }

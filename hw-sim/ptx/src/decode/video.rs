@@ -89,7 +89,11 @@ impl FunctionDecoder<'_, '_> {
         self.emit_video(instruction, video)
     }
 
-    fn emit_video(&mut self, instruction: &Instruction, mut video: Video) -> Result<(), DecodeError> {
+    fn emit_video(
+        &mut self,
+        instruction: &Instruction,
+        mut video: Video,
+    ) -> Result<(), DecodeError> {
         let (to, a, b, c) = match instruction.operands.as_slice() {
             [to, a, b] => (to, a, b, None),
             [to, a, b, c] => (to, a, b, Some(c)),

@@ -63,11 +63,16 @@ pub fn select(words: &mut Words<'_>) -> Option<(Compute, u32)> {
     Some((compute.with_extra(relu), 89))
 }
 
+/// `.relu`: what is below zero becomes +0, and so does -0; a NaN stays one.
+fn relu(value: f32) -> f32 {
+    if value > 0.0 || value.is_nan() { value } else { 0.0 }
+}
+
 /// `cvt.{rna,rn,rz}.tf32.f32`
 fn to_tf32(r: &mut Registers, i: &Args, mask: u32) {
     let e = i.e;
     map1(r, i, mask, |a: f32| {
-        let a = if e & flags::RELU != 0 && a < 0.0 { 0.0 } else { a };
+        let a = if e & flags::RELU != 0 { relu(a) } else { a };
         if a.is_nan() {
             return canonical(a).to_bits();
         }
@@ -88,7 +93,7 @@ const fn format(is_e5m2: bool) -> Minifloat {
 
 /// A float as a byte.
 fn byte<const IS_E5M2: bool>(value: f32, e: u32) -> u16 {
-    let value = if e & flags::RELU != 0 && value < 0.0 { 0.0 } else { value };
+    let value = if e & flags::RELU != 0 { relu(value) } else { value };
     format(IS_E5M2).encode(value).into()
 }
 
@@ -109,12 +114,11 @@ fn from_halves<const IS_E5M2: bool>(r: &mut Registers, i: &Args, mask: u32) {
 
 /// `cvt.rn.f16x2.e4m3x2`: every 8-bit float is an f16.
 fn to_halves<const IS_E5M2: bool>(r: &mut Registers, i: &Args, mask: u32) {
-    let relu = i.e & flags::RELU != 0;
     let pairs = *r.get::<u16>(i.a);
     let halves = [0, 8].map(|shift| {
         let values: [f32; LANES] = std::array::from_fn(|lane| {
             let value = format(IS_E5M2).decode((pairs[lane] >> shift) as u8);
-            if relu && value < 0.0 { 0.0 } else { value }
+            if i.e & flags::RELU != 0 { relu(value) } else { value }
         });
         narrow::<false>(&values)
     });

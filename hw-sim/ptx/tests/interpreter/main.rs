@@ -7,6 +7,7 @@ mod arithmetic;
 mod common;
 mod compiled;
 mod conversions;
+mod copies;
 mod dialects;
 mod faults;
 mod floats;

@@ -36,9 +36,7 @@ fn spot_a(form: Form, lane: usize, i: usize) -> Spot {
         }
         ((8, 8, 4), _) => (g, t, 0),
         ((8, 8, 16), _) => (g, 4 * t + i, 0),
-        ((16, 8, 8), Kind::F16 | Kind::BF16) => {
-            (if i < 2 { g } else { g + 8 }, 2 * t + i % 2, 0)
-        }
+        ((16, 8, 8), Kind::F16 | Kind::BF16) => (if i < 2 { g } else { g + 8 }, 2 * t + i % 2, 0),
         ((16, 8, 16), Kind::F16 | Kind::BF16) => {
             let row = if matches!(i, 0 | 1 | 4 | 5) { g } else { g + 8 };
             (row, 2 * t + i % 2 + if i < 4 { 0 } else { 8 }, 0)
@@ -70,9 +68,7 @@ fn spot_b(form: Form, lane: usize, i: usize) -> Spot {
         ((8, 8, 4) | (16, 8, 4), _) => (t, g, 0),
         ((8, 8, 16), _) => (4 * t + i, g, 0),
         ((16, 8, 8), Kind::F16 | Kind::BF16) => (2 * t + i, g, 0),
-        ((16, 8, 16), Kind::F16 | Kind::BF16) => {
-            (2 * t + i % 2 + if i < 2 { 0 } else { 8 }, g, 0)
-        }
+        ((16, 8, 16), Kind::F16 | Kind::BF16) => (2 * t + i % 2 + if i < 2 { 0 } else { 8 }, g, 0),
         ((16, 8, 16), Kind::S8 | Kind::U8) => (4 * t + i, g, 0),
         ((16, 8, 32), _) => (4 * t + i % 4 + if i < 4 { 0 } else { 16 }, g, 0),
         ((16, 8, 8), _) => (if i == 0 { t } else { t + 4 }, g, 0),
@@ -142,8 +138,10 @@ fn kernel(form: Form, suffix: &str, target: u32) -> String {
             }
         }
     }
-    let lists: Vec<String> =
-        sides.iter().map(|(name, kind, elements)| braces(name, registers(*kind, *elements))).collect();
+    let lists: Vec<String> = sides
+        .iter()
+        .map(|(name, kind, elements)| braces(name, registers(*kind, *elements)))
+        .collect();
     let (rows, columns) = form.layouts;
     format!(
         ".version 8.4\n.target sm_{target}\n.address_size 64\n\
@@ -167,7 +165,12 @@ fn kernel(form: Form, suffix: &str, target: u32) -> String {
 type Matrix = Vec<Value>;
 
 /// The bytes of all lanes, by the table.
-fn spread(kind: Kind, elements: usize, spot: impl Fn(usize, usize) -> usize, from: &Matrix) -> Vec<u8> {
+fn spread(
+    kind: Kind,
+    elements: usize,
+    spot: impl Fn(usize, usize) -> usize,
+    from: &Matrix,
+) -> Vec<u8> {
     let mut bytes = Vec::new();
     for lane in 0..LANES {
         for i in 0..elements {

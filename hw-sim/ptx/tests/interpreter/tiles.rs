@@ -36,9 +36,8 @@ fn matrices_come_from_rows_that_lanes_name() {
         for transposed in [false, true] {
             let list = ["%r0", "%r1", "%r2", "%r3"][..count].join(", ");
             let word = if transposed { ".trans" } else { "" };
-            let mut text = format!(
-                "ldmatrix.sync.aligned.m8n8.{name}{word}.shared.b16 {{{list}}}, [%row];\n"
-            );
+            let mut text =
+                format!("ldmatrix.sync.aligned.m8n8.{name}{word}.shared.b16 {{{list}}}, [%row];\n");
             for number in 0..count {
                 text += &format!("st.global.b32 [%at+{}], %r{number};\n", 4096 + 128 * number);
             }

@@ -34,21 +34,15 @@ fn parts_are_chosen_clamped_and_merged() {
         (a as i32).saturating_add(b as i32) as u32
     });
     check32("vsub.u32.u32.u32.sat %r0, %r1, %r2", |a, b, _| a.saturating_sub(b));
-    check32("vadd.u32.u32.s32 %r0, %r1.b2, %r2.h1", |a, b, _| {
-        (byte(a, 2) + half(b, 1)) as u32
-    });
+    check32("vadd.u32.u32.s32 %r0, %r1.b2, %r2.h1", |a, b, _| (byte(a, 2) + half(b, 1)) as u32);
     check32("vadd.u32.u32.u32.sat %r0.b1, %r1.b0, %r2.b3, %r3", |a, b, c| {
         c & !0xff00 | ((byte(a, 0) + byte(b, 3)).min(255) as u32) << 8
     });
     check32("vmin.s32.s32.u32.max %r0, %r1, %r2, %r3", |a, b, c| {
         (i64::from(a as i32).min(b.into()) as i32).max(c as i32) as u32
     });
-    check32("vabsdiff.u32.u32.u32.add %r0, %r1, %r2, %r3", |a, b, c| {
-        a.abs_diff(b).wrapping_add(c)
-    });
-    check32("vset.s32.u32.lt %r0, %r1, %r2", |a, b, _| {
-        (i64::from(a as i32) < i64::from(b)).into()
-    });
+    check32("vabsdiff.u32.u32.u32.add %r0, %r1, %r2, %r3", |a, b, c| a.abs_diff(b).wrapping_add(c));
+    check32("vset.s32.u32.lt %r0, %r1, %r2", |a, b, _| (i64::from(a as i32) < i64::from(b)).into());
 }
 
 #[test]
@@ -74,9 +68,8 @@ fn several_parts_are_computed_at_once() {
         larger(1) << 16 | larger(0)
     });
     check32("vsub2.s32.s32.s32.sat %r0, %r1, %r2, %r3", |a, b, _| {
-        let difference = |number| {
-            (half(a, number) - half(b, number)).clamp(-32768, 32767) as u32 & 0xffff
-        };
+        let difference =
+            |number| (half(a, number) - half(b, number)).clamp(-32768, 32767) as u32 & 0xffff;
         difference(1) << 16 | difference(0)
     });
 }

@@ -118,9 +118,7 @@ impl Layout {
         let along = member * width + part;
         let halves = self.shape.m / 8;
         match self.side {
-            Side::A => {
-                (group + 8 * (register % halves), register / halves * 4 * width + along)
-            }
+            Side::A => (group + 8 * (register % halves), register / halves * 4 * width + along),
             Side::B => (register * 4 * width + along, group),
             Side::C => (group + 8 * (element / 2), 2 * member + element % 2),
         }

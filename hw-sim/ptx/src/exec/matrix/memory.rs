@@ -175,9 +175,7 @@ impl Warp {
                 matrix[place % ELEMENTS_MAX] = *value;
             });
         }
-        for (number, line) in
-            matrix.chunks_exact_mut(lines.length).take(lines.lines).enumerate()
-        {
+        for (number, line) in matrix.chunks_exact_mut(lines.length).take(lines.lines).enumerate() {
             let step = (number as u64).wrapping_mul(stride).wrapping_mul(size_of::<E>() as u64);
             let address = start.wrapping_add(step);
             let place = Place { space, address, lane: 0, word: size_of::<E>() };
