@@ -17,6 +17,7 @@ pub mod convert;
 pub mod copy_async;
 pub mod fault;
 pub mod float;
+mod format;
 pub mod half;
 pub mod inside;
 pub mod integer;

@@ -181,3 +181,27 @@ fn an_extern_array_has_at_least_its_own_size() {
     bench.run("test", 1, 1, &[BASE]).unwrap();
     assert_eq!(bench.get::<u32>(0, 1), [7]);
 }
+
+/// `%.10d` and its kin; widths and precisions that are arguments, also negative ones.
+#[test]
+fn printf_formats_as_c_does() {
+    let format = "%.10d|%+.3i|%#x|%*d|%-.*s|\0";
+    let bytes: Vec<String> = format.bytes().map(|byte| byte.to_string()).collect();
+    let bench = module(
+        &format!(
+            ".extern .func (.param .b32 status) vprintf(.param .b64 format, .param .b64 values);\n\
+             .global .align 1 .b8 text[{}] = {{{}}};",
+            bytes.len(),
+            bytes.join(", ")
+        ),
+        ".local .align 8 .b8 slots[48];\n.reg .b64 %g;\n.reg .b64 %l;\n\
+         mov.u64 %l, slots;\ncvta.local.u64 %l, %l;\nmov.u64 %g, text;\ncvta.global.u64 %g, %g;\n\
+         st.u32 [%l], 42;\nst.u32 [%l+4], -7;\nst.u32 [%l+8], 255;\nst.u32 [%l+12], -5;\n\
+         st.u32 [%l+16], 3;\nst.u32 [%l+20], 4;\nst.u64 [%l+24], %g;\n\
+         {\n.param .b64 f, v; .param .b32 s;\nst.param.b64 [f], %g;\nst.param.b64 [v], %l;\n\
+         call (s), vprintf, (f, v);\n}\n",
+    );
+    bench.run("test", 1, 1, &[BASE]).unwrap();
+    let printed = bench.clock.printed.lock().unwrap().clone();
+    assert_eq!(printed, "0000000042|-007|0xff|3    |%.10|");
+}
