@@ -10,6 +10,7 @@ use super::matrix::Layout;
 use super::{DecodeError, text};
 use super::{fuse, sweep};
 use crate::ast::{self, Linkage, StateSpace, Variable};
+use crate::exec::matrix::element::Places;
 use crate::exec::program::{Call, Constant, Instruction, Op, Program, Target};
 use crate::exec::registers::{RegisterSpan, Row, predicate};
 
@@ -98,7 +99,7 @@ pub struct DecodeState<'m> {
     /// The largest size that a dynamic variable was declared with.
     dynamic_bytes: u64,
     /// Shared by the matrix instructions that have them.
-    places: HashMap<Layout, Arc<[u16]>>,
+    places: HashMap<Layout, Places>,
     /// A shared variable that could not be sized.
     failure: Option<DecodeError>,
     /// Index of each label of the function in work.
@@ -183,8 +184,8 @@ impl<'m> DecodeState<'m> {
     }
 
     /// What lies where in the registers of a matrix.
-    pub fn places(&mut self, layout: Layout) -> Arc<[u16]> {
-        Arc::clone(self.places.entry(layout).or_insert_with(|| layout.places()))
+    pub fn places(&mut self, layout: Layout) -> Places {
+        self.places.entry(layout).or_insert_with(|| layout.places()).clone()
     }
 
     /// The number of the module's architecture.

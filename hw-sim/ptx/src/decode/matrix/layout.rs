@@ -1,8 +1,6 @@
 //! Which element of a matrix lies in which register of which lane.
 
-use std::sync::Arc;
-
-use crate::exec::matrix::element::Element;
+use crate::exec::matrix::element::{Element, Places};
 use crate::exec::matrix::multiply::Shape;
 use crate::exec::registers::LANES;
 
@@ -78,7 +76,7 @@ impl Layout {
     }
 
     /// The places of all elements: by register, lane, and place in the register.
-    pub fn places(self) -> Arc<[u16]> {
+    pub fn places(self) -> Places {
         let mut places = Vec::new();
         for register in 0..self.registers() {
             for lane in 0..LANES {
@@ -88,7 +86,7 @@ impl Layout {
                 }
             }
         }
-        places.into()
+        Places::new(&places)
     }
 
     /// The place of an element of a lane.
@@ -100,11 +98,13 @@ impl Layout {
             Form::Linear | Form::Memory { .. } => self.linear(lane, element),
         };
         let quad = if matches!(self.form, Form::Quads { .. }) { lane / 4 % 4 } else { 0 };
-        // A is kept by columns: what meets one row of B lies side by side.
-        let by_row = match self.form {
-            Form::Memory { by_row } => by_row,
-            _ => self.side != Side::A,
+        // `mma` gives a lane two columns side by side, in two registers. Even columns first, odd ones
+        // behind, the registers of four lanes lie side by side.
+        let column = match (self.form, self.side) {
+            (Form::Warp, Side::B | Side::C) => column % 2 * 4 + column / 2,
+            _ => column,
         };
+        let by_row = self.form != Form::Memory { by_row: false };
         let inside = if by_row { row * columns + column } else { column * rows + row };
         quad * rows * columns + inside
     }

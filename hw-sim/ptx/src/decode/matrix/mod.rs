@@ -8,9 +8,10 @@ pub use layout::{Form, Layout, Side};
 use super::DecodeError;
 use super::function::FunctionDecoder;
 use crate::ast::{Instruction, Operand, ScalarType as T};
-use crate::exec::matrix::element::{Element, Fragment};
+use crate::exec::matrix::element::{ELEMENTS_MAX, Element, Fragment};
 use crate::exec::matrix::multiply::{Multiply, Shape, run};
 use crate::exec::program::Op;
+use crate::exec::registers::Registers;
 
 /// The dotted words of a matrix instruction.
 #[derive(Debug, Default)]
@@ -103,6 +104,25 @@ fn wmma_architecture(shape: Shape, types: Types) -> Option<u32> {
     })
 }
 
+/// What multiplies matrices of so many elements at most.
+fn runner(d: Element, saturate: bool, elements: usize) -> fn(&mut Registers, &Multiply) {
+    macro_rules! of {
+        ($ty:ty) => {
+            match elements {
+                ..=128 => run::<$ty, 128>,
+                129..=256 => run::<$ty, 256>,
+                _ => run::<$ty, ELEMENTS_MAX>,
+            }
+        };
+    }
+    match d {
+        Element::F64 => of!(f64),
+        Element::S32 if saturate => of!(i64),
+        Element::S32 => of!(i32),
+        _ => of!(f32),
+    }
+}
+
 impl FunctionDecoder<'_, '_> {
     /// Refuses an instruction that the module's `.target` does not have.
     pub(super) fn require(
@@ -193,13 +213,9 @@ impl FunctionDecoder<'_, '_> {
         let b = self.fragment(b, layout(Side::B, b_form, types.b), false)?;
         let c = self.fragment(c, layout(Side::C, a_form, types.c), false)?;
         let d = self.fragment(to, layout(Side::C, a_form, types.d), true)?;
-        let run = match types.d {
-            Element::F64 => run::<f64>,
-            Element::S32 if words.saturate => run::<i64>,
-            Element::S32 => run::<i32>,
-            _ => run::<f32>,
-        };
         let count = if matches!(a_form, Form::Quads { .. }) { 4 } else { 1 };
+        let Shape { m, n, k } = shape;
+        let run = runner(types.d, words.saturate, count * (m * n).max(m * k).max(n * k));
         self.emit(Op::Multiply(Box::new(Multiply { shape, count, a, b, c, d, run })));
         Ok(())
     }

@@ -1,5 +1,7 @@
 //! Elements of matrices: how they lie in registers, and the numbers that are computed with.
 
+use std::sync::Arc;
+
 use half::slice::HalfFloatSliceExt;
 
 use crate::exec::float::canonical;
@@ -68,19 +70,90 @@ pub struct Fragment {
     pub element: Element,
     /// Its registers.
     pub slots: Vec<u32>,
-    /// Where in the matrix each element lies: by register, lane, and place in the register.
-    pub places: std::sync::Arc<[u16]>,
+    /// Where in the matrix they lie.
+    pub places: Places,
+}
+
+/// Where in a matrix the elements of registers lie. A register has those of lane 0 first, in the
+/// order of their bits, then those of lane 1, and so on.
+#[derive(Clone, Debug)]
+pub struct Places {
+    /// Elements that lie side by side in register and matrix: 1, 4, 8 or 16.
+    run: usize,
+    /// The first place of each run, register after register.
+    starts: Arc<[u16]>,
+}
+
+impl Places {
+    /// From the places of all elements.
+    pub fn new(all: &[u16]) -> Self {
+        let in_order = |run: &[u16]| run.windows(2).all(|pair| pair[1] == pair[0] + 1);
+        let fits = |run: &usize| all.chunks(*run).all(in_order);
+        let run = [16, 8, 4].into_iter().find(fits).unwrap_or(1);
+        Self { run, starts: all.iter().copied().step_by(run).collect() }
+    }
 }
 
 impl Fragment {
-    /// Elements of one register in all lanes.
-    pub fn row_elements(&self) -> usize {
-        self.element.per_register() * LANES
+    /// Each register, with the places of its runs.
+    pub fn rows(&self) -> impl Iterator<Item = (u32, &[u16])> {
+        let runs = self.element.per_register() * LANES / self.places.run;
+        self.slots.iter().copied().zip(self.places.starts.chunks_exact(runs))
     }
 
-    /// Each register, with the places of its elements.
-    pub fn rows(&self) -> impl Iterator<Item = (u32, &[u16])> {
-        self.slots.iter().copied().zip(self.places.chunks_exact(self.row_elements()))
+    /// Puts the elements of a register where they lie. `SIZE` is a power of two that no place
+    /// reaches.
+    #[inline(always)]
+    pub fn drop<T: Copy, const SIZE: usize>(
+        &self,
+        places: &[u16],
+        row: &[T],
+        matrix: &mut [T; SIZE],
+    ) {
+        match self.places.run {
+            16 => drop_runs::<T, 16>(places, row, matrix),
+            8 => drop_runs::<T, 8>(places, row, matrix),
+            4 => drop_runs::<T, 4>(places, row, matrix),
+            _ => {
+                for (value, &place) in row.iter().zip(places) {
+                    matrix[usize::from(place) % SIZE] = *value;
+                }
+            }
+        }
+    }
+
+    /// The reverse of [`Fragment::drop`].
+    #[inline(always)]
+    pub fn pick<T: Copy, const SIZE: usize>(
+        &self,
+        places: &[u16],
+        matrix: &[T; SIZE],
+        row: &mut [T],
+    ) {
+        match self.places.run {
+            16 => pick_runs::<T, 16>(places, matrix, row),
+            8 => pick_runs::<T, 8>(places, matrix, row),
+            4 => pick_runs::<T, 4>(places, matrix, row),
+            _ => {
+                for (value, &place) in row.iter_mut().zip(places) {
+                    *value = matrix[usize::from(place) % SIZE];
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn drop_runs<T: Copy, const N: usize>(places: &[u16], row: &[T], matrix: &mut [T]) {
+    for (run, &place) in row.as_chunks::<N>().0.iter().zip(places) {
+        matrix[usize::from(place)..][..N].copy_from_slice(run);
+    }
+}
+
+#[inline(always)]
+fn pick_runs<T: Copy, const N: usize>(places: &[u16], matrix: &[T], row: &mut [T]) {
+    for (run, &place) in row.as_chunks_mut::<N>().0.iter_mut().zip(places) {
+        run.copy_from_slice(&matrix[usize::from(place)..][..N]);
     }
 }
 

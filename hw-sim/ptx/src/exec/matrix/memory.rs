@@ -7,8 +7,9 @@ use super::element::{ELEMENTS_MAX, Fragment};
 use crate::exec::fault::Trouble;
 use crate::exec::place::Place;
 use crate::exec::program::{NO_SLOT, Space};
-use crate::exec::registers::{FULL, LANES, Registers};
+use crate::exec::registers::{FULL, Registers};
 use crate::exec::warp::{Context, Flow, Warp};
+use crate::exec::windows;
 use crate::kernel::Clock;
 use crate::memory::Memory;
 
@@ -72,6 +73,21 @@ pub struct Transpose {
     pub a: u32,
 }
 
+/// Reads rows of shared memory. False: one is misaligned or outside.
+#[inline(always)]
+fn read_rows(shared: &[u8], addresses: &[u64], matrix: &mut [u8; MATRIX_BYTES]) -> bool {
+    let mut fits = true;
+    for (row, &address) in matrix.as_chunks_mut::<ROW_BYTES>().0.iter_mut().zip(addresses) {
+        let start = (address & windows::OFFSET) as usize;
+        match shared.get(start..).and_then(|shared| shared.first_chunk()) {
+            Some(found) => *row = *found,
+            None => fits = false,
+        }
+        fits &= start.is_multiple_of(ROW_BYTES);
+    }
+    fits
+}
+
 /// Turns a matrix of halves around.
 fn transposed(bytes: [u8; MATRIX_BYTES]) -> [u8; MATRIX_BYTES] {
     let from: [[u16; ROWS]; ROWS] = bytemuck::cast(bytes);
@@ -103,14 +119,18 @@ impl Warp {
                 matrix = bytemuck::cast(*self.registers.get::<u32>(slot));
                 matrix = if tiles.transposed { transposed(matrix) } else { matrix };
             }
-            for (row, bytes) in matrix.chunks_exact_mut(ROW_BYTES).enumerate() {
-                let lane = number * ROWS + row;
-                let place = Place { space, address: addresses[lane], lane, word: 2 };
-                place.check_alignment(ROW_BYTES)?;
-                if tiles.stores {
-                    self.write_at(context, place, bytes)?;
-                } else {
-                    self.read_at(context, place, bytes)?;
+            let rows = &addresses[number * ROWS..][..ROWS];
+            let quick = !tiles.stores && space == Space::Shared;
+            if !(quick && read_rows(&context.block.bytes, rows, &mut matrix)) {
+                for (row, bytes) in matrix.chunks_exact_mut(ROW_BYTES).enumerate() {
+                    let lane = number * ROWS + row;
+                    let place = Place { space, address: addresses[lane], lane, word: 2 };
+                    place.check_alignment(ROW_BYTES)?;
+                    if tiles.stores {
+                        self.write_at(context, place, bytes)?;
+                    } else {
+                        self.read_at(context, place, bytes)?;
+                    }
                 }
             }
             if !tiles.stores {
@@ -169,11 +189,12 @@ impl Warp {
             slot => u64::from(self.registers.get::<u32>(slot)[0]),
         };
         let mut matrix = [E::zeroed(); ELEMENTS_MAX];
+        let fragment = &lines.fragment;
         if lines.stores {
             self.watch.clear();
-            each_row(&mut self.registers, &lines.fragment, |value, place| {
-                matrix[place % ELEMENTS_MAX] = *value;
-            });
+            for (slot, places) in fragment.rows() {
+                fragment.drop(places, elements::<E>(&mut self.registers, slot), &mut matrix);
+            }
         }
         for (number, line) in matrix.chunks_exact_mut(lines.length).take(lines.lines).enumerate() {
             let step = (number as u64).wrapping_mul(stride).wrapping_mul(size_of::<E>() as u64);
@@ -187,29 +208,19 @@ impl Warp {
             }
         }
         if !lines.stores {
-            each_row(&mut self.registers, &lines.fragment, |value, place| {
-                *value = matrix[place % ELEMENTS_MAX];
-            });
+            for (slot, places) in fragment.rows() {
+                fragment.pick(places, &matrix, elements::<E>(&mut self.registers, slot));
+            }
         }
         Ok(())
     }
 }
 
-/// Calls `f` with each element of a fragment and its place.
-fn each_row<E: Pod>(
-    registers: &mut Registers,
-    fragment: &Fragment,
-    mut f: impl FnMut(&mut E, usize),
-) {
-    for (slot, places) in fragment.rows() {
-        let row: &mut [E] = if size_of::<E>() == 8 {
-            bytemuck::cast_slice_mut(registers.get_mut::<u64>(slot))
-        } else {
-            bytemuck::cast_slice_mut(registers.get_mut::<u32>(slot))
-        };
-        debug_assert_eq!(row.len(), LANES * fragment.element.per_register());
-        for (value, &place) in row.iter_mut().zip(places) {
-            f(value, usize::from(place));
-        }
+/// The elements of a register in all lanes.
+fn elements<E: Pod>(registers: &mut Registers, slot: u32) -> &mut [E] {
+    if size_of::<E>() == 8 {
+        bytemuck::cast_slice_mut(registers.get_mut::<u64>(slot))
+    } else {
+        bytemuck::cast_slice_mut(registers.get_mut::<u32>(slot))
     }
 }

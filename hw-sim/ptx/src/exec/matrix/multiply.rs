@@ -9,13 +9,13 @@
 //! the start, and rounded once at the end. Subnormal numbers are kept, and a NaN is the canonical
 //! one. Sums of integers wrap; with `.satfinite` the exact sum is clamped at the end.
 
-use super::element::{ELEMENTS_MAX, Fragment, Number, ROW_MAX};
+use super::element::{Fragment, Number, ROW_MAX};
 use crate::exec::fault::Trouble;
 use crate::exec::registers::Registers;
 use crate::exec::warp::{Flow, Warp};
 
-/// Rows and columns that are computed together: sums that fit into the host's vector registers.
-const TILE: usize = 8;
+/// Rows that are computed together; all matrices have a multiple.
+const ROWS: usize = 4;
 
 /// The instruction.
 #[derive(Clone, Debug)]
@@ -24,11 +24,11 @@ pub struct Multiply {
     pub shape: Shape,
     /// How many matrices of this shape lie in the fragments, one behind the other.
     pub count: usize,
-    /// Places are `k × m + row`.
+    /// Places are `row × k + column`.
     pub a: Fragment,
-    /// Places are `k × n + column`.
+    /// Places are `row × n + column`, of columns in the order of C's.
     pub b: Fragment,
-    /// Places are `row × n + column`.
+    /// Places are `row × n + column`; the columns may be in any order.
     pub c: Fragment,
     /// As C.
     pub d: Fragment,
@@ -36,7 +36,7 @@ pub struct Multiply {
     pub run: fn(&mut Registers, &Multiply),
 }
 
-/// Extents of a multiplication. Rows and columns are multiples of [`TILE`].
+/// Extents of a multiplication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Shape {
     /// Rows of the result.
@@ -63,64 +63,62 @@ impl Warp {
     }
 }
 
-/// The work, with sums of one type.
-pub fn run<T: Number>(registers: &mut Registers, multiply: &Multiply) {
-    let [mut a, mut b, mut c] = [[T::ZERO; ELEMENTS_MAX]; 3];
-    gather(registers, &multiply.a, &mut a);
-    gather(registers, &multiply.b, &mut b);
-    gather(registers, &multiply.c, &mut c);
+/// The work, with sums of one type. No matrix has more than `SIZE` elements, a power of two: to
+/// clear more than that would take longer than the sums.
+pub fn run<T: Number, const SIZE: usize>(registers: &mut Registers, multiply: &Multiply) {
+    let [mut a, mut b, mut c] = [[T::ZERO; SIZE]; 3];
+    let mut row = [T::ZERO; ROW_MAX];
+    gather(registers, &multiply.a, &mut row, &mut a);
+    gather(registers, &multiply.b, &mut row, &mut b);
+    gather(registers, &multiply.c, &mut row, &mut c);
     let Shape { m, n, k } = multiply.shape;
     for number in 0..multiply.count {
-        accumulate(
-            multiply.shape,
-            &a[number * m * k..][..m * k],
-            &b[number * k * n..][..k * n],
-            &mut c[number * m * n..][..m * n],
-        );
+        let a = &a[number * m * k..][..m * k];
+        let b = &b[number * k * n..][..k * n];
+        let c = &mut c[number * m * n..][..m * n];
+        match n {
+            8 => accumulate::<T, 8>(k, a, b, c),
+            16 => accumulate::<T, 16>(k, a, b, c),
+            _ => accumulate::<T, 32>(k, a, b, c),
+        }
     }
     for (slot, places) in multiply.d.rows() {
-        let mut values = [T::ZERO; ROW_MAX];
-        for (value, &place) in values.iter_mut().zip(places) {
-            *value = c[usize::from(place) % ELEMENTS_MAX];
-        }
-        T::write(registers, slot, multiply.d.element, &values);
+        multiply.d.pick(places, &c, &mut row);
+        T::write(registers, slot, multiply.d.element, &row);
     }
 }
 
 /// Puts the elements of a fragment where they lie in the matrix.
 #[inline(always)]
-fn gather<T: Number>(registers: &Registers, fragment: &Fragment, matrix: &mut [T; ELEMENTS_MAX]) {
+fn gather<T: Number, const SIZE: usize>(
+    registers: &Registers,
+    fragment: &Fragment,
+    row: &mut [T; ROW_MAX],
+    matrix: &mut [T; SIZE],
+) {
     for (slot, places) in fragment.rows() {
-        let mut values = [T::ZERO; ROW_MAX];
-        T::read(registers, slot, fragment.element, &mut values);
-        for (&value, &place) in values.iter().zip(places) {
-            matrix[usize::from(place) % ELEMENTS_MAX] = value;
-        }
+        T::read(registers, slot, fragment.element, row);
+        fragment.drop(places, row, matrix);
     }
 }
 
-/// `c += a × b`, a tile of sums at a time.
+/// `c += a × b`, where C and B have `N` columns: some rows of sums at a time, as many as the host's
+/// vector registers hold.
 #[inline(always)]
-fn accumulate<T: Number>(shape: Shape, a: &[T], b: &[T], c: &mut [T]) {
-    let Shape { m, n, .. } = shape;
-    for row in (0..m).step_by(TILE) {
-        for column in (0..n).step_by(TILE) {
-            let mut sums = [[T::ZERO; TILE]; TILE];
-            for (line, sums) in sums.iter_mut().enumerate() {
-                sums.copy_from_slice(&c[(row + line) * n + column..][..TILE]);
-            }
-            for (left, right) in a.chunks_exact(m).zip(b.chunks_exact(n)) {
-                let left: &[T; TILE] = left[row..].first_chunk().expect("a multiple of tiles");
-                let right: &[T; TILE] = right[column..].first_chunk().expect("a multiple of tiles");
-                for line in 0..TILE {
-                    for lane in 0..TILE {
-                        sums[line][lane] = T::fused(left[line], right[lane], sums[line][lane]);
-                    }
+fn accumulate<T: Number, const N: usize>(k: usize, a: &[T], b: &[T], c: &mut [T]) {
+    let rows = c.as_chunks_mut::<N>().0.as_chunks_mut::<ROWS>().0;
+    let right = &b.as_chunks::<N>().0[..k];
+    for (sums, left) in rows.iter_mut().zip(a.chunks_exact(ROWS * k)) {
+        let left: [&[T]; ROWS] = std::array::from_fn(|row| &left[row * k..][..k]);
+        let mut own = *sums;
+        for step in 0..k {
+            for row in 0..ROWS {
+                let factor = left[row][step];
+                for column in 0..N {
+                    own[row][column] = T::fused(factor, right[step][column], own[row][column]);
                 }
             }
-            for (line, sums) in sums.iter().enumerate() {
-                c[(row + line) * n + column..][..TILE].copy_from_slice(sums);
-            }
         }
+        *sums = own;
     }
 }
