@@ -163,7 +163,7 @@ fn floats_to_pairs_of_bytes() {
         let text = format!("cvt.rn.satfinite.{name}.f32 %h1, %r1, %r2; cvt.u32.u16 %r0, %h1");
         check32(&text, |a, b, _| byte(a, wide) << 8 | byte(b, wide));
         // Random bits are mostly far out of range; these are not.
-        let near = |a: u32| (a & 0x83ff_ffff) | 0x3800_0000 + (a >> 5 & 0x0780_0000);
+        let near = |a: u32| (a & 0x83ff_ffff) | (0x3800_0000 + (a >> 5 & 0x0780_0000));
         check32(
             &format!(
                 "and.b32 %r4, %r1, 0x83ffffff; shr.b32 %r5, %r1, 5; and.b32 %r5, %r5, 0x7800000;\n\

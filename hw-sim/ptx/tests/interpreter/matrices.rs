@@ -51,7 +51,8 @@ fn spot_a(form: Form, lane: usize, i: usize) -> Spot {
             (if matches!(i, 0 | 2) { g } else { g + 8 }, if i < 2 { t } else { t + 4 }, 0)
         }
         ((16, 8, 16), _) => {
-            (if i % 2 == 0 { g } else { g + 8 }, if i % 2 == 0 { 2 * i } else { 2 * i - 2 } + t, 0)
+            let odd = i % 2;
+            (if odd == 0 { g } else { g + 8 }, if odd == 0 { 2 * i } else { 2 * i - 2 } + t, 0)
         }
         other => panic!("no table for {other:?}"),
     }
