@@ -100,7 +100,7 @@ impl Request {
     fn answer(&self) -> Result<(), String> {
         let Self::Assemble { input, output, architecture } = self else {
             println!(
-                "ptxas: hwsim's stand-in for the PTX assembler: it checks PTX text and passes it on\n\
+                "ptxas: hwsim's stand-in for the PTX assembler: it checks PTX and passes it on\n\
                  Cuda compilation tools, release {RELEASE}, V{RELEASE}.0\n\
                  hwsim {}",
                 env!("CARGO_PKG_VERSION")

@@ -1,5 +1,5 @@
-//! The stand-in for `ptxas` that `hwsim run` brings: it is there for Triton, passes on what a virtual
-//! GPU runs, and refuses the rest.
+//! The stand-in for `ptxas` that `hwsim run` brings: it is there for Triton, passes on what a
+//! virtual GPU runs, and refuses the rest.
 
 mod sandbox;
 
@@ -35,8 +35,8 @@ fn what_runs_is_passed_on() {
     sandbox.assert_nothing_left();
 }
 
-/// Triton takes the newest PTX that the release in this line knows, and keeps what it has compiled by
-/// the whole text.
+/// Triton takes the newest PTX that the release in this line knows, and keeps what it has compiled
+/// by the whole text.
 #[test]
 fn it_names_a_release_and_itself() {
     let sandbox = Sandbox::new();

@@ -19,8 +19,8 @@ pub struct Module {
 }
 
 impl Module {
-    /// The number of the architecture that `.target` names: 80 for `sm_80`, 90 for `sm_90a`; 0 for a
-    /// name that has none.
+    /// The number of the architecture that `.target` names: 80 for `sm_80`, 90 for `sm_90a`; 0 for
+    /// a name that has none.
     pub fn architecture(&self) -> u32 {
         let number = self.target.strip_prefix("sm_").unwrap_or_default();
         let number = number.trim_end_matches(|c: char| c.is_ascii_lowercase());

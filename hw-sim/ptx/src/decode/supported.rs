@@ -79,8 +79,9 @@ const SUPPORTED: &[Opcode] = &[
     op("min", "as max"),
     op(
         "mma",
-        "m8n8k4 m16n8k8 m16n8k16 f16; m16n8k8 m16n8k16 bf16; m16n8k4 m16n8k8 tf32; m16n8k32 e4m3 e5m2; \
-         m8n8k16 m16n8k16 m16n8k32 s8 u8; m8n8k4 m16n8k4 m16n8k8 m16n8k16 f64; no .sp",
+        "m8n8k4 m16n8k8 m16n8k16 f16; m16n8k8 m16n8k16 bf16; m16n8k4 m16n8k8 tf32; \
+         m16n8k32 e4m3 e5m2; m8n8k16 m16n8k16 m16n8k32 s8 u8; m8n8k4 m16n8k4 m16n8k8 m16n8k16 \
+         f64; no .sp",
     ),
     op("mov", "all types; .v2 .v4 .v8; b128; packs and unpacks; addresses; special registers"),
     op("movmatrix", ".m8n8.trans.b16"),

@@ -1,5 +1,5 @@
-//! Vector registers (`.reg .v4 .f32 %v`): several plain registers, named `%v.x` to `%v.w`. A register
-//! of 128 bits is one of two times 64.
+//! Vector registers (`.reg .v4 .f32 %v`): several plain registers, named `%v.x` to `%v.w`. A
+//! register of 128 bits is one of two times 64.
 
 use super::function::{FunctionDecoder, RegisterDeclaration};
 use crate::ast::{Instruction, Operand, ScalarType as T};

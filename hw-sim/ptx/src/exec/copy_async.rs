@@ -1,8 +1,8 @@
 //! `cp.async`: from global to shared memory.
 //!
 //! PTX lets the copy happen at any time between the instruction and the wait for its group. Here it
-//! happens at once, so groups hold nothing and waits have nothing to wait for; a kernel that forgets
-//! to wait does not show.
+//! happens at once, so groups hold nothing and waits have nothing to wait for; a kernel that
+//! forgets to wait does not show.
 
 use super::fault::Trouble;
 use super::matrix::memory::Base;

@@ -78,8 +78,8 @@ impl Specifier {
         (specifier, "")
     }
 
-    /// With the width and the precision that arguments gave. A negative width means the left edge, a
-    /// negative precision none.
+    /// With the width and the precision that arguments gave. A negative width means the left edge,
+    /// a negative precision none.
     pub fn with(mut self, width: Option<i32>, precision: Option<i32>) -> Self {
         self.left |= width.is_some_and(|width| width < 0);
         let most = TEXT_BYTES_MAX as u32;

@@ -298,8 +298,8 @@ fn with_carry<W: Lane, const SETS: bool>(
 /// `add.cc`, `addc`, `addc.cc` and the same for `sub`. USES: takes the flag in; SETS: gives it.
 ///
 /// Hardware subtracts by adding the complement, so the flag behind a subtraction is the inverted
-/// borrow: `addc` behind a `sub.cc` that borrows adds nothing. PTX calls the flag a borrow there, and
-/// says nothing of such mixtures.
+/// borrow: `addc` behind a `sub.cc` that borrows adds nothing. PTX calls the flag a borrow there,
+/// and says nothing of such mixtures.
 fn carry_run<W: CarryWord, const SUB: bool, const USES: bool, const SETS: bool>(
     r: &mut Registers,
     i: &Args,

@@ -126,7 +126,7 @@ fn all_halves_widen_exactly() {
     }
 }
 
-/// The nearest of all numbers that `decode` knows, ties to the even pattern: how conversions to 8-bit
+/// The nearest of all numbers that `decode` knows, ties to the even pattern: conversions to 8-bit
 /// floats are checked without a word on how they are done.
 fn nearest(value: f32, decode: impl Fn(u8) -> f32, largest: u8) -> u8 {
     if value.is_nan() {

@@ -70,8 +70,9 @@ fn a_vector_register_has_no_other_parts() {
 
 #[test]
 fn functions_give_back_several_values() {
-    let in_memory = ".func (.param .u64 sum, .param .u32 product) both(.param .u64 a, .param .u32 b)\n\
-                     {\n.reg .b64 %x, %z;\n.reg .b32 %y, %l;\nld.param.u64 %x, [a];\n\
+    let in_memory = ".func (.param .u64 sum, .param .u32 product)\n\
+                     both(.param .u64 a, .param .u32 b)\n{\n.reg .b64 %x, %z;\n\
+                     .reg .b32 %y, %l;\nld.param.u64 %x, [a];\n\
                      ld.param.u32 %y, [b];\ncvt.u64.u32 %z, %y;\nadd.u64 %z, %z, %x;\n\
                      st.param.u64 [sum], %z;\ncvt.u32.u64 %l, %x;\nmul.lo.u32 %l, %l, %y;\n\
                      st.param.u32 [product], %l;\nret;\n}\n";

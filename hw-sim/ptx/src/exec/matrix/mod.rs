@@ -9,8 +9,8 @@ use super::registers::FULL;
 use super::warp::{Flow, State, Warp};
 
 impl Warp {
-    /// Are all 32 lanes here? Those of the warp that stand elsewhere are waited for (`Some`); a warp
-    /// that cannot be whole is the program's mistake.
+    /// Are all 32 lanes here? Those of the warp that stand elsewhere are waited for (`Some`); a
+    /// warp that cannot be whole is the program's mistake.
     pub(super) fn whole_warp(
         &mut self,
         mask: u32,
