@@ -98,8 +98,8 @@ impl Layout {
             Form::Linear | Form::Memory { .. } => self.linear(lane, element),
         };
         let quad = if matches!(self.form, Form::Quads { .. }) { lane / 4 % 4 } else { 0 };
-        // `mma` gives a lane two columns side by side, in two registers. With even columns first and
-        // odd ones behind them, the registers of four lanes lie side by side.
+        // `mma` gives a lane two columns side by side, in two registers. With even columns first
+        // and odd ones behind them, the registers of four lanes lie side by side.
         let column = match (self.form, self.side) {
             (Form::Warp, Side::B | Side::C) => column % 2 * 4 + column / 2,
             _ => column,
