@@ -184,7 +184,7 @@ impl FunctionDecoder<'_, '_> {
     }
 
     /// The comparison that the words of `setp` and `set` ask for.
-    fn comparison(&self, operator: &str, ty: T, ftz: bool) -> Option<Test> {
+    pub(super) fn comparison(&self, operator: &str, ty: T, ftz: bool) -> Option<Test> {
         match ty {
             T::F32 | T::F64 => float::comparison(operator, ty, ftz),
             T::F16 | T::BF16 => half::comparison(operator, ty),
@@ -324,7 +324,7 @@ impl FunctionDecoder<'_, '_> {
     }
 
     /// `d = condition ? yes : 0`
-    fn emit_choice(&mut self, class: Class, yes: u64, d: u32, condition: u32) {
+    pub(super) fn emit_choice(&mut self, class: Class, yes: u64, d: u32, condition: u32) {
         let a = self.constant(Constant::Bits(yes), class.bytes());
         let b = self.constant(Constant::Bits(0), class.bytes());
         self.emit(Op::Alu(select_of(class), Args { d, a, b, e: condition, ..Args::default() }));

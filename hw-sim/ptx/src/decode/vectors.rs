@@ -29,24 +29,25 @@ pub fn component(name: &str) -> Option<u8> {
 impl FunctionDecoder<'_, '_> {
     /// The instruction with vector registers as lists of their parts, if it names one.
     pub(super) fn with_parts(&self, instruction: &Instruction) -> Option<Instruction> {
-        if !self.has_vectors {
-            return None;
-        }
-        let parts = |operand: &Operand| {
-            let Operand::Name(name) = operand else { return None };
-            let vector = self.declaration(name)?.vector;
-            let part = |number: u8| Operand::Name(format!("{name}.{number}"));
-            (vector > 1).then(|| Operand::Vector((0..vector).map(part).collect()))
-        };
-        if !instruction.operands.iter().any(|operand| parts(operand).is_some()) {
+        if !self.has_vectors
+            || !instruction.operands.iter().any(|operand| self.parts_of(operand).is_some())
+        {
             return None;
         }
         let mut instruction = instruction.clone();
         for operand in &mut instruction.operands {
-            if let Some(list) = parts(operand) {
-                *operand = list;
+            if let Some(parts) = self.parts_of(operand) {
+                *operand = Operand::Vector(parts);
             }
         }
         Some(instruction)
+    }
+
+    /// The parts of a vector register.
+    pub(super) fn parts_of(&self, operand: &Operand) -> Option<Vec<Operand>> {
+        let Operand::Name(name) = operand else { return None };
+        let vector = self.declaration(name)?.vector;
+        let part = |number: u8| Operand::Name(format!("{name}.{number}"));
+        (vector > 1).then(|| (0..vector).map(part).collect())
     }
 }

@@ -98,6 +98,29 @@ fn functions_give_back_several_values() {
     }
 }
 
+#[test]
+fn vectors_and_predicates_are_passed_to_functions_and_back() {
+    let function = ".func (.reg .v2 .u32 sums, .reg .pred same, .reg .b128 turned)\n\
+                    mixed(.reg .v2 .u32 a, .reg .pred flag, .reg .b128 wide)\n{\n\
+                    .reg .u32 %x;\n.reg .b64 %l, %h;\nadd.u32 sums.x, a.x, a.y;\n\
+                    selp.u32 sums.y, 7, 8, flag;\nsetp.eq.u32 same, a.x, a.y;\n\
+                    mov.b128 {%l, %h}, wide;\nmov.b128 turned, {%h, %l};\nret;\n}\n";
+    let bench = module(
+        function,
+        ".reg .v2 .u32 pair, sums;\n.reg .b128 wide;\nmov.u32 %r1, %tid.x;\n\
+         mov.v2.u32 pair, {%r1, 5};\nsetp.lt.u32 %p1, %r1, 9;\nmov.b128 wide, {3, 4};\n\
+         call (sums, %p2, wide), mixed, (pair, %p1, wide);\nselp.u32 %r2, 1, 0, %p2;\n\
+         mov.b128 {%d1, %d2}, wide;\ncvt.u32.u64 %r3, %d1;\nmul.wide.u32 %d3, %r1, 16;\n\
+         add.u64 %d3, %d3, %base;\nst.global.v4.u32 [%d3], {sums.x, sums.y, %r2, %r3};",
+    );
+    bench.run("test", 1, 32, &[BASE]).unwrap();
+    for lane in 0..32 {
+        let flag = if lane < 9 { 7 } else { 8 };
+        let expected = [lane + 5, flag, u32::from(lane == 5), 4];
+        assert_eq!(bench.get::<u32>(16 * lane as usize, 4), expected);
+    }
+}
+
 /// LLVM without optimisation copies structures byte by byte, from the address of the parameter.
 #[test]
 fn aggregates_are_read_through_their_address() {
