@@ -289,6 +289,28 @@ fn integer_sums_wrap_or_are_clamped() {
     }
 }
 
+/// The direction in which sums of f64 are rounded: 1 and a product that is not seen beside it.
+#[test]
+fn sums_of_doubles_are_rounded_as_the_instruction_says() {
+    let form = form((8, 8, 4), Kind::F64, Kind::F64, Kind::F64);
+    let results = ["", ".rn", ".rz", ".rm", ".rp"].map(|word| {
+        let text =
+            kernel(form, "", 80).replace(".f64.f64.f64.f64", &format!(".f64.f64.f64.f64{word}"));
+        let bench = Bench::new(&text);
+        bench.put(PLACES[0], &[1e-9_f64; 32]);
+        bench.put(PLACES[1], &[-1e-9_f64; 32]);
+        bench.put(PLACES[2], &[1.0_f64; 64]);
+        bench.run("test", 1, 32, &[BASE]).unwrap();
+        let results = bench.get::<f64>(PLACES[3], 64);
+        assert!(results.iter().all(|result| *result == results[0]), "{word}: {results:?}");
+        results[0]
+    });
+    let below = (0..4).fold(1.0_f64, |sum, _| sum.next_down());
+    assert_eq!(results, [1.0, 1.0, below, below, 1.0]);
+    let f32 = kernel(Form { c: Kind::F32, d: Kind::F32, ..form }, "", 80);
+    assert!(hwsim_ptx::Module::load(&f32).is_err());
+}
+
 /// A driver refuses what the module's architecture does not have; so does this one, by name.
 #[test]
 fn forms_are_refused_below_their_architecture() {

@@ -115,7 +115,7 @@ const EXAMPLES: &[&str] = &[
     "vsub.s32.s32.s32 %r1, %r2, %r3",
     "vsub2.s32.s32.s32.sat %r1, %r2, %r3, %r4",
     "vsub4.u32.u32.u32 %r1, %r2, %r3, %r4",
-    "wmma.mma.sync.aligned.row.col.m8n8k4.f64.f64.f64.f64 {%g1, %g2}, {%g3}, {%g4}, {%g1, %g2}",
+    "wmma.mma.sync.aligned.row.col.m8n8k4.f64.f64.f64.f64.rn {%g1, %g2}, {%g3}, {%g4}, {%g1, %g2}",
     "xor.b32 %r1, %r2, %r3",
 ];
 

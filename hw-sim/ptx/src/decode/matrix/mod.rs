@@ -8,10 +8,11 @@ pub use layout::{Form, Layout, Side};
 use super::DecodeError;
 use super::function::FunctionDecoder;
 use crate::ast::{Instruction, Operand, ScalarType as T};
-use crate::exec::matrix::element::{ELEMENTS_MAX, Element, Fragment};
+use crate::exec::matrix::element::{Directed, ELEMENTS_MAX, Element, Fragment};
 use crate::exec::matrix::multiply::{Multiply, Shape, run};
 use crate::exec::program::Op;
 use crate::exec::registers::Registers;
+use crate::exec::rounding::Rounding;
 
 /// The dotted words of a matrix instruction.
 #[derive(Debug, Default)]
@@ -21,6 +22,7 @@ struct MatrixWords<'i> {
     by_row: Vec<bool>,
     elements: Vec<Element>,
     saturate: bool,
+    rounding: Option<Rounding>,
     /// The others.
     rest: Vec<&'i str>,
 }
@@ -32,6 +34,10 @@ impl<'i> MatrixWords<'i> {
             match word {
                 "row" | "col" => words.by_row.push(word == "row"),
                 "satfinite" => words.saturate = true,
+                "rn" => words.rounding = Some(Rounding::Nearest),
+                "rz" => words.rounding = Some(Rounding::Zero),
+                "rm" => words.rounding = Some(Rounding::Down),
+                "rp" => words.rounding = Some(Rounding::Up),
                 _ => {
                     if let Some(element) = Element::named(word) {
                         words.elements.push(element);
@@ -105,7 +111,7 @@ fn wmma_architecture(shape: Shape, types: Types) -> Option<u32> {
 }
 
 /// What multiplies matrices of so many elements at most.
-fn runner(d: Element, saturate: bool, elements: usize) -> fn(&mut Registers, &Multiply) {
+fn runner(d: Element, words: &MatrixWords<'_>, elements: usize) -> fn(&mut Registers, &Multiply) {
     macro_rules! of {
         ($ty:ty) => {
             match elements {
@@ -115,10 +121,13 @@ fn runner(d: Element, saturate: bool, elements: usize) -> fn(&mut Registers, &Mu
             }
         };
     }
-    match d {
-        Element::F64 => of!(f64),
-        Element::S32 if saturate => of!(i64),
-        Element::S32 => of!(i32),
+    match (d, words.rounding) {
+        (Element::F64, Some(Rounding::Zero)) => of!(Directed<{ Rounding::Zero.code() }>),
+        (Element::F64, Some(Rounding::Down)) => of!(Directed<{ Rounding::Down.code() }>),
+        (Element::F64, Some(Rounding::Up)) => of!(Directed<{ Rounding::Up.code() }>),
+        (Element::F64, _) => of!(f64),
+        (Element::S32, _) if words.saturate => of!(i64),
+        (Element::S32, _) => of!(i32),
         _ => of!(f32),
     }
 }
@@ -204,8 +213,8 @@ impl FunctionDecoder<'_, '_> {
         [a_form, b_form]: [Form; 2],
     ) -> Result<(), DecodeError> {
         let [to, a, b, c] = self.operands::<4>(instruction)?;
-        let integers = types.d == Element::S32;
-        if words.saturate && !integers {
+        let (integers, doubles) = (types.d == Element::S32, types.d == Element::F64);
+        if (words.saturate && !integers) || (words.rounding.is_some() && !doubles) {
             return Err(self.unsupported(instruction));
         }
         let layout = |side, form, element| Layout { side, form, shape, element };
@@ -215,7 +224,7 @@ impl FunctionDecoder<'_, '_> {
         let d = self.fragment(to, layout(Side::C, a_form, types.d), true)?;
         let count = if matches!(a_form, Form::Quads { .. }) { 4 } else { 1 };
         let Shape { m, n, k } = shape;
-        let run = runner(types.d, words.saturate, count * (m * n).max(m * k).max(n * k));
+        let run = runner(types.d, words, count * (m * n).max(m * k).max(n * k));
         self.emit(Op::Multiply(Box::new(Multiply { shape, count, a, b, c, d, run })));
         Ok(())
     }

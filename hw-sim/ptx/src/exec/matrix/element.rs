@@ -7,6 +7,7 @@ use half::slice::HalfFloatSliceExt;
 use crate::exec::float::canonical;
 use crate::exec::minifloat;
 use crate::exec::registers::{LANES, Registers};
+use crate::exec::rounding::{self, Rounding};
 
 /// Most elements of a matrix.
 pub const ELEMENTS_MAX: usize = 512;
@@ -241,6 +242,30 @@ impl Number for f64 {
     #[inline(always)]
     fn write(registers: &mut Registers, slot: u32, _: Element, values: &[Self; ROW_MAX]) {
         registers.get_mut::<f64>(slot).copy_from_slice(&values[..LANES]);
+    }
+}
+
+/// An f64 whose sums are rounded in another direction than to nearest: that of this code.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub struct Directed<const CODE: u32>(f64);
+
+impl<const CODE: u32> Number for Directed<CODE> {
+    const ZERO: Self = Self(0.0);
+
+    fn fused(a: Self, b: Self, c: Self) -> Self {
+        let direction = Rounding::from_code(CODE);
+        Self(f64::from_bits(rounding::fused(a.0, b.0, c.0, rounding::F64, direction)))
+    }
+
+    fn read(registers: &Registers, slot: u32, _: Element, out: &mut [Self; ROW_MAX]) {
+        out[..LANES].copy_from_slice(&registers.get::<f64>(slot).map(Self));
+    }
+
+    fn write(registers: &mut Registers, slot: u32, _: Element, values: &[Self; ROW_MAX]) {
+        for (out, value) in registers.get_mut::<f64>(slot).iter_mut().zip(values) {
+            *out = value.0;
+        }
     }
 }
 
