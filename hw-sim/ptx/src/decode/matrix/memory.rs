@@ -113,11 +113,11 @@ impl FunctionDecoder<'_, '_> {
             Some(stride) => self.source(stride, T::U32)?,
             None => NO_SLOT,
         };
-        let fragment = self.fragment(registers, layout, !stores)?;
+        let matrix = self.matrix_registers(registers, layout, !stores)?;
         let (rows, columns) = layout.extents();
         let by_row = layout.form == Form::Memory { by_row: true };
         let (lines, length) = if by_row { (rows, columns) } else { (columns, rows) };
-        self.emit(Op::Lines(Box::new(Lines { base, stride, lines, length, fragment, stores })));
+        self.emit(Op::Lines(Box::new(Lines { base, stride, lines, length, matrix, stores })));
         Ok(())
     }
 }

@@ -8,7 +8,7 @@ pub use layout::{Form, Layout, Side};
 use super::DecodeError;
 use super::function::FunctionDecoder;
 use crate::ast::{Instruction, Operand, ScalarType as T};
-use crate::exec::matrix::element::{Directed, ELEMENTS_MAX, Element, Fragment};
+use crate::exec::matrix::element::{Directed, ELEMENTS_MAX, Element, MatrixRegisters};
 use crate::exec::matrix::multiply::{Multiply, Shape, run};
 use crate::exec::program::Op;
 use crate::exec::registers::Registers;
@@ -218,10 +218,10 @@ impl FunctionDecoder<'_, '_> {
             return Err(self.unsupported(instruction));
         }
         let layout = |side, form, element| Layout { side, form, shape, element };
-        let a = self.fragment(a, layout(Side::A, a_form, types.a), false)?;
-        let b = self.fragment(b, layout(Side::B, b_form, types.b), false)?;
-        let c = self.fragment(c, layout(Side::C, a_form, types.c), false)?;
-        let d = self.fragment(to, layout(Side::C, a_form, types.d), true)?;
+        let a = self.matrix_registers(a, layout(Side::A, a_form, types.a), false)?;
+        let b = self.matrix_registers(b, layout(Side::B, b_form, types.b), false)?;
+        let c = self.matrix_registers(c, layout(Side::C, a_form, types.c), false)?;
+        let d = self.matrix_registers(to, layout(Side::C, a_form, types.d), true)?;
         let count = if matches!(a_form, Form::Quads { .. }) { 4 } else { 1 };
         let Shape { m, n, k } = shape;
         let run = runner(types.d, words, count * (m * n).max(m * k).max(n * k));
@@ -230,16 +230,16 @@ impl FunctionDecoder<'_, '_> {
     }
 
     /// The registers of a matrix, and what lies where in them.
-    fn fragment(
+    fn matrix_registers(
         &mut self,
         operand: &Operand,
         layout: Layout,
         is_destination: bool,
-    ) -> Result<Fragment, DecodeError> {
+    ) -> Result<MatrixRegisters, DecodeError> {
         let slots =
             self.matrix_slots(operand, layout.registers(), layout.element, is_destination)?;
         let places = self.shared.places(layout);
-        Ok(Fragment { element: layout.element, slots, places })
+        Ok(MatrixRegisters { element: layout.element, slots, places })
     }
 
     /// So many registers in braces; one may stand without.

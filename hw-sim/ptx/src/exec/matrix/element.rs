@@ -64,9 +64,9 @@ impl Element {
     }
 }
 
-/// A matrix, spread over registers.
+/// A matrix, spread over registers: what PTX calls a fragment, a word that here means lanes.
 #[derive(Clone, Debug)]
-pub struct Fragment {
+pub struct MatrixRegisters {
     /// What its elements are.
     pub element: Element,
     /// Its registers.
@@ -95,7 +95,7 @@ impl Places {
     }
 }
 
-impl Fragment {
+impl MatrixRegisters {
     /// Each register, with the places of its runs.
     pub fn rows(&self) -> impl Iterator<Item = (u32, &[u16])> {
         let runs = self.element.per_register() * LANES / self.places.run;
@@ -123,7 +123,7 @@ impl Fragment {
         }
     }
 
-    /// The reverse of [`Fragment::drop`].
+    /// The reverse of [`MatrixRegisters::drop`].
     #[inline(always)]
     pub fn pick<T: Copy, const SIZE: usize>(
         &self,

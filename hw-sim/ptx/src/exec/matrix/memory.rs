@@ -3,7 +3,7 @@
 
 use bytemuck::Pod;
 
-use super::element::{ELEMENTS_MAX, Fragment};
+use super::element::{ELEMENTS_MAX, MatrixRegisters};
 use crate::exec::fault::Trouble;
 use crate::exec::place::Place;
 use crate::exec::program::{NO_SLOT, Space};
@@ -59,7 +59,7 @@ pub struct Lines {
     /// Elements of one.
     pub length: usize,
     /// Its registers; places are `line × length + index`.
-    pub fragment: Fragment,
+    pub matrix: MatrixRegisters,
     /// From registers to memory.
     pub stores: bool,
 }
@@ -167,7 +167,7 @@ impl Warp {
         if let Some(wait) = self.whole_warp(mask, active)? {
             return Ok(wait);
         }
-        match lines.fragment.element.bytes() {
+        match lines.matrix.element.bytes() {
             1 => self.lines_of::<u8, M, C>(context, lines)?,
             2 => self.lines_of::<u16, M, C>(context, lines)?,
             4 => self.lines_of::<u32, M, C>(context, lines)?,
@@ -189,11 +189,11 @@ impl Warp {
             slot => u64::from(self.registers.get::<u32>(slot)[0]),
         };
         let mut matrix = [E::zeroed(); ELEMENTS_MAX];
-        let fragment = &lines.fragment;
+        let registers = &lines.matrix;
         if lines.stores {
             self.watch.clear();
-            for (slot, places) in fragment.rows() {
-                fragment.drop(places, elements::<E>(&mut self.registers, slot), &mut matrix);
+            for (slot, places) in registers.rows() {
+                registers.drop(places, elements::<E>(&mut self.registers, slot), &mut matrix);
             }
         }
         for (number, line) in matrix.chunks_exact_mut(lines.length).take(lines.lines).enumerate() {
@@ -208,8 +208,8 @@ impl Warp {
             }
         }
         if !lines.stores {
-            for (slot, places) in fragment.rows() {
-                fragment.pick(places, &matrix, elements::<E>(&mut self.registers, slot));
+            for (slot, places) in registers.rows() {
+                registers.pick(places, &matrix, elements::<E>(&mut self.registers, slot));
             }
         }
         Ok(())

@@ -10,7 +10,7 @@
 //! numbers are kept, and a NaN is the canonical one. Sums of integers wrap; with `.satfinite` the
 //! exact sum is clamped at the end.
 
-use super::element::{Fragment, Number, ROW_MAX};
+use super::element::{MatrixRegisters, Number, ROW_MAX};
 use crate::exec::fault::Trouble;
 use crate::exec::registers::Registers;
 use crate::exec::warp::{Flow, Warp};
@@ -23,16 +23,16 @@ const ROWS: usize = 4;
 pub struct Multiply {
     /// Rows of A and C, columns of B and C, columns of A and rows of B.
     pub shape: Shape,
-    /// How many matrices of this shape lie in the fragments, one behind the other.
+    /// How many matrices of this shape lie in the registers, one behind the other.
     pub count: usize,
     /// Places are `row × k + column`.
-    pub a: Fragment,
+    pub a: MatrixRegisters,
     /// Places are `row × n + column`, of columns in the order of C's.
-    pub b: Fragment,
+    pub b: MatrixRegisters,
     /// Places are `row × n + column`; the columns may be in any order.
-    pub c: Fragment,
+    pub c: MatrixRegisters,
     /// As C.
-    pub d: Fragment,
+    pub d: MatrixRegisters,
     /// Does the work, in the type that the sums need.
     pub run: fn(&mut Registers, &Multiply),
 }
@@ -89,17 +89,17 @@ pub fn run<T: Number, const SIZE: usize>(registers: &mut Registers, multiply: &M
     }
 }
 
-/// Puts the elements of a fragment where they lie in the matrix.
+/// Puts the elements of registers where they lie in the matrix.
 #[inline(always)]
 fn gather<T: Number, const SIZE: usize>(
     registers: &Registers,
-    fragment: &Fragment,
+    spread: &MatrixRegisters,
     row: &mut [T; ROW_MAX],
     matrix: &mut [T; SIZE],
 ) {
-    for (slot, places) in fragment.rows() {
-        T::read(registers, slot, fragment.element, row);
-        fragment.drop(places, row, matrix);
+    for (slot, places) in spread.rows() {
+        T::read(registers, slot, spread.element, row);
+        spread.drop(places, row, matrix);
     }
 }
 
