@@ -354,3 +354,22 @@ fn a_warp_that_is_not_whole_is_an_error() {
     let fault = bench.run("test", 1, 24, &[BASE]).unwrap_err();
     assert_eq!(fault.kind, hwsim_ptx::FaultKind::PartialWarp);
 }
+
+/// Nobody is to search for what a module lacks: the error names it.
+#[test]
+fn later_instructions_are_refused_by_name() {
+    for example in [
+        "wgmma.fence.sync.aligned",
+        "wgmma.commit_group.sync.aligned",
+        "tcgen05.wait::ld.sync.aligned",
+        "multimem.ld_reduce.relaxed.sys.global.add.f32 %f1, [%base]",
+        "cp.async.bulk.commit_group",
+        "mma.sync.aligned.m8n8k32.row.col.s32.s4.s4.s32 {%r0, %r1}, {%r2}, {%r3}, {%r0, %r1}",
+        "redux.sync.min.f32 %f1, %f2, -1",
+    ] {
+        let text = crate::common::module_text(&format!("{example};"));
+        let refused = hwsim_ptx::Module::load(&text).expect_err(example);
+        let opcode = example.split(' ').next().unwrap();
+        assert!(refused.found.contains(opcode), "{example}: {refused}");
+    }
+}
