@@ -6,9 +6,9 @@
 //! of D starts as that of C, and takes up the products of one k after the other, in rising order:
 //! `d = fma(a[k], b[k], d)`. The product is exact, and the sum is rounded to nearest even: in f32
 //! for all floats of up to 32 bits, in f64 for f64, whose instructions may name another direction.
-//! An accumulator of type f16 is widened to f32 at the start, and rounded once at the end. Subnormal
-//! numbers are kept, and a NaN is the canonical one. Sums of integers wrap; with `.satfinite` the
-//! exact sum is clamped at the end.
+//! An accumulator of type f16 is widened to f32 at the start, and rounded once at the end.
+//! Subnormal numbers are kept, and a NaN is the canonical one. Sums of integers wrap; with
+//! `.satfinite` the exact sum is clamped at the end.
 
 use super::element::{MatrixRegisters, Number, ROW_MAX};
 use crate::exec::fault::Trouble;
