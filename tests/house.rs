@@ -25,7 +25,12 @@ const CRATES: [(&str, &str, &[&str]); 13] = [
     ("hwsim-cudart", "hw-sim/cudart", &[]),
     ("hwsim-cudart-12", "hw-sim/cudart/12", &["hwsim-cudart"]),
     ("hwsim-cudart-13", "hw-sim/cudart/13", &["hwsim-cudart"]),
-    ("hwsim-cli", "hw-sim/cli", &["ringdove", "ringdove-figures", "hwsim-machine", "hwsim-timing"]),
+    // Stands in for `ptxas`, so it sees the PTX crate too.
+    (
+        "hwsim-cli",
+        "hw-sim/cli",
+        &["ringdove", "ringdove-figures", "hwsim-machine", "hwsim-ptx", "hwsim-timing"],
+    ),
     ("tally", "tests/tally", &[]),
 ];
 

@@ -2,6 +2,7 @@
 
 use crate::adapters;
 use crate::error::Error;
+use crate::ptxas;
 use hwsim_machine::description::Description;
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -49,6 +50,8 @@ pub struct Stage {
     folder: TempDir,
     /// The machine's file inside the folder.
     pub machine_file: PathBuf,
+    /// The link inside the folder by which this program stands in for `ptxas`.
+    pub assembler: PathBuf,
     /// What the verbs library takes for the path of its provider, where the machine has adapters.
     pub provider: Option<PathBuf>,
 }
@@ -76,13 +79,20 @@ impl Stage {
                     .map_err(Error::system(format!("linking {name} to {}", runtime.display())))?;
             }
         }
+        let this = env::current_exe().map_err(Error::system("finding this program's path"))?;
+        let assembler = folder.path().join(ptxas::NAME);
+        symlink(&this, &assembler).map_err(Error::system(format!(
+            "linking {} to {}",
+            ptxas::NAME,
+            this.display()
+        )))?;
         let machine_file = folder.path().join("machine.toml");
         fs::write(&machine_file, machine.source())
             .map_err(Error::system(format!("writing {}", machine_file.display())))?;
         let provider = (!machine.adapters.is_empty())
             .then(|| adapters::link_provider(folder.path(), library))
             .transpose()?;
-        Ok(Self { folder, machine_file, provider })
+        Ok(Self { folder, machine_file, assembler, provider })
     }
 
     /// A fresh folder inside.

@@ -8,6 +8,7 @@ mod library;
 mod machines;
 mod namespace;
 mod predict;
+mod ptxas;
 mod run;
 mod sdk;
 mod tidy;
@@ -125,6 +126,9 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 fn main() -> ExitCode {
+    if let Some(status) = ptxas::answer() {
+        return status;
+    }
     let outcome = match Arguments::parse().verb {
         Verb::Run(arguments) => run::run(&arguments),
         Verb::Machines(arguments) => machines::show(arguments.name.as_deref(), arguments.toml),

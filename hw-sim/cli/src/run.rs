@@ -15,6 +15,7 @@ use crate::error::Error;
 use crate::fabric::Fabric;
 use crate::library::{self, SEARCH_VARIABLE, Stage};
 use crate::namespace;
+use crate::ptxas;
 use crate::tidy::Tidier;
 use child::Template;
 use hwsim_machine::description::cluster::{FABRIC_VARIABLE, NODES_VARIABLE, node_from_environment};
@@ -58,6 +59,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, Error> {
     let mut fabric = Fabric::find(stage.path())?;
     template.add(environment(arguments, &machine, &stage, &fabric)?);
     template.add(secret()?);
+    template.add(triton(&stage));
     template.add(profile.map(|profile| (PROFILE_VARIABLE, profile.into())));
     template.add((!keys.is_empty()).then(|| (KEYS_VARIABLE, keys.into())));
     if !arguments.no_adapters {
@@ -156,6 +158,15 @@ fn environment(
         environment.push((TRACE_VARIABLE, trace.canonicalize().map_err(failed())?.into()));
     }
     Ok(environment)
+}
+
+/// Where Triton finds an assembler and the driver, as far as the user has not said so. It brings an
+/// assembler of its own, which makes machine code.
+fn triton(stage: &Stage) -> Vec<(&'static str, OsString)> {
+    let commands = ptxas::TRITON_COMMANDS.map(|name| (name, stage.assembler.clone().into()));
+    let libraries = (ptxas::TRITON_LIBRARIES, stage.path().into());
+    let all = commands.into_iter().chain([libraries]);
+    all.filter(|(name, _)| setting(name).is_none()).collect()
 }
 
 /// A secret for the job that the children are, or that they start, unless there is one already.

@@ -18,6 +18,16 @@ pub struct Module {
     pub functions: Vec<Function>,
 }
 
+impl Module {
+    /// The number of the architecture that `.target` names: 80 for `sm_80`, 90 for `sm_90a`; 0 for
+    /// a name that has none.
+    pub fn architecture(&self) -> u32 {
+        let number = self.target.strip_prefix("sm_").unwrap_or_default();
+        let number = number.trim_end_matches(|c: char| c.is_ascii_lowercase());
+        number.parse().unwrap_or(0)
+    }
+}
+
 /// Visibility of a symbol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Linkage {

@@ -7,7 +7,7 @@ use crate::ast::{Instruction, Operand, ScalarType as T};
 use crate::exec::float::{self, Mode};
 use crate::exec::program::{Compare, Constant, Logic, NO_SLOT, Op};
 use crate::exec::registers::{AluFn, Args, LANES, Lane, Registers, map2};
-use crate::exec::{convert, half, integer};
+use crate::exec::{convert, half, integer, pack};
 
 /// A comparison of two registers: a bit per lane.
 type Test = fn(&Registers, u32, u32) -> u32;
@@ -65,6 +65,13 @@ impl FunctionDecoder<'_, '_> {
         if ty == Some(T::Pred) {
             return self.predicate_logic(instruction);
         }
+        if opcode == "cvt"
+            && let Some((compute, architecture)) = pack::select(&mut words)
+        {
+            self.require(instruction, architecture)?;
+            self.all_taken(&words, instruction)?;
+            return self.emit_compute(instruction, compute);
+        }
         let chosen = match ty {
             _ if opcode == "cvt" => {
                 let widths = self.convert_widths(instruction)?;
@@ -120,11 +127,11 @@ impl FunctionDecoder<'_, '_> {
         if operands.len() != needed {
             return Err(self.error(format!("{needed} operands"), operands.len().to_string()));
         }
-        let is_convert = instruction.opcode == "cvt";
+        let any_width = compute.any_width;
         let mut slots = [None; 4];
         for (number, ty) in compute.sources.iter().enumerate() {
             let operand = &operands[1 + number];
-            slots[number] = Some(if is_convert {
+            slots[number] = Some(if any_width {
                 self.source_of(operand, *ty)?.0
             } else {
                 self.source(operand, *ty)?
@@ -140,7 +147,7 @@ impl FunctionDecoder<'_, '_> {
                 other => return Err(self.error("a table from 0 to 255", describe(other))),
             };
         }
-        let d = if is_convert {
+        let d = if any_width {
             let class = Class::of(compute.dst).unwrap_or(Class::Wide);
             self.destination_of(&operands[0], class)?.0
         } else {
@@ -177,7 +184,7 @@ impl FunctionDecoder<'_, '_> {
     }
 
     /// The comparison that the words of `setp` and `set` ask for.
-    fn comparison(&self, operator: &str, ty: T, ftz: bool) -> Option<Test> {
+    pub(super) fn comparison(&self, operator: &str, ty: T, ftz: bool) -> Option<Test> {
         match ty {
             T::F32 | T::F64 => float::comparison(operator, ty, ftz),
             T::F16 | T::BF16 => half::comparison(operator, ty),
@@ -263,7 +270,13 @@ impl FunctionDecoder<'_, '_> {
         self.all_taken(&words, instruction)?;
         let half = half::half_of(ty);
         let test = operator.and_then(|operator| self.comparison(operator, half.unwrap_or(ty), ftz));
-        let yes = match half.map_or(Some(dst), |_| half::half_of(dst)) {
+        // Of a pair, each half says so in 16 bits.
+        let own = match (half, dst) {
+            (Some(_), T::U32 | T::S32) => Some(T::U16),
+            (Some(_), _) => half::half_of(dst),
+            (None, _) => Some(dst),
+        };
+        let yes = match own {
             Some(T::U16 | T::S16) => 0xffff,
             Some(T::U32 | T::S32) => 0xffff_ffff,
             Some(T::F32) => 0x3f80_0000,
@@ -311,7 +324,7 @@ impl FunctionDecoder<'_, '_> {
     }
 
     /// `d = condition ? yes : 0`
-    fn emit_choice(&mut self, class: Class, yes: u64, d: u32, condition: u32) {
+    pub(super) fn emit_choice(&mut self, class: Class, yes: u64, d: u32, condition: u32) {
         let a = self.constant(Constant::Bits(yes), class.bytes());
         let b = self.constant(Constant::Bits(0), class.bytes());
         self.emit(Op::Alu(select_of(class), Args { d, a, b, e: condition, ..Args::default() }));

@@ -6,9 +6,11 @@ use std::sync::Arc;
 use super::allocate::{Allocation, allocate};
 use super::function::FunctionDecoder;
 use super::layout::{LayoutCursor, variable_align, variable_bytes};
+use super::matrix::Layout;
 use super::{DecodeError, text};
 use super::{fuse, sweep};
 use crate::ast::{self, Linkage, StateSpace, Variable};
+use crate::exec::matrix::element::Places;
 use crate::exec::program::{Call, Constant, Instruction, Op, Program, Target};
 use crate::exec::registers::{RegisterSpan, Row, predicate};
 
@@ -94,6 +96,10 @@ pub struct DecodeState<'m> {
     shared_places: HashMap<(String, u32), u64>,
     shared_cursor: LayoutCursor,
     uses_dynamic: bool,
+    /// The largest size that a dynamic variable was declared with.
+    dynamic_bytes: u64,
+    /// Shared by the matrix instructions that have them.
+    places: HashMap<Layout, Places>,
     /// A shared variable that could not be sized.
     failure: Option<DecodeError>,
     /// Index of each label of the function in work.
@@ -116,6 +122,8 @@ impl<'m> DecodeState<'m> {
             shared_places: HashMap::new(),
             shared_cursor: LayoutCursor::default(),
             uses_dynamic: false,
+            dynamic_bytes: 0,
+            places: HashMap::new(),
             failure: None,
             label_places: Vec::new(),
             callees: Vec::new(),
@@ -157,6 +165,7 @@ impl<'m> DecodeState<'m> {
         };
         if variable.linkage == Linkage::Extern || bytes == 0 {
             self.uses_dynamic = true;
+            self.dynamic_bytes = self.dynamic_bytes.max(bytes);
             return Some(self.shared_bytes());
         }
         let key = (variable.name.clone(), variable.line);
@@ -172,6 +181,16 @@ impl<'m> DecodeState<'m> {
     fn shared_bytes(&self) -> u64 {
         let align = if self.uses_dynamic { DYNAMIC_ALIGN } else { 1 };
         self.shared_cursor.end.next_multiple_of(u64::from(align))
+    }
+
+    /// What lies where in the registers of a matrix.
+    pub fn places(&mut self, layout: Layout) -> Places {
+        self.places.entry(layout).or_insert_with(|| layout.places()).clone()
+    }
+
+    /// The number of the module's architecture.
+    pub fn architecture(&self) -> u32 {
+        self.index.module.architecture()
     }
 
     /// A function's number.
@@ -274,7 +293,11 @@ pub fn build(index: &Index<'_>, kernel: usize) -> Result<Built, DecodeError> {
     program.constants = std::mem::take(&mut shared.constant_list);
     match shared.failure.take() {
         Some(error) => Err(error),
-        None => Ok(Built { program, static_shared_bytes: shared.shared_bytes() }),
+        None => {
+            // A dynamic array that was declared with a size has it whatever the launch asks for.
+            let static_shared_bytes = shared.shared_bytes() + shared.dynamic_bytes;
+            Ok(Built { program, static_shared_bytes })
+        }
     }
 }
 

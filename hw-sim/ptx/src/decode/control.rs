@@ -1,12 +1,13 @@
 //! Which decoder takes an instruction, and everything about jumps and calls.
 
 use super::DecodeError;
-use super::function::{Class, FunctionDecoder, describe};
+use super::function::{Class, FunctionDecoder, RegisterDeclaration, describe};
 use super::layout::{LayoutCursor, variable_align, variable_bytes};
 use super::select::{Words, register_bytes, size_bytes};
 use crate::ast::{Instruction, Operand, ScalarType, StateSpace, Variable};
 use crate::exec::program::{
-    Access, BranchIndex, Builtin, BuiltinKind, Call, CopyLocal, NO_SLOT, Op, Space, Target,
+    Access, BranchIndex, Builtin, BuiltinKind, Call, Compare, Constant, CopyLocal, NO_SLOT, Op,
+    Space, Target,
 };
 use crate::memory::Strength;
 
@@ -19,6 +20,17 @@ struct Signature<'m> {
 impl<'m> FunctionDecoder<'m, '_> {
     /// Decodes one instruction.
     pub(super) fn instruction(&mut self, instruction: &'m Instruction) -> Result<(), DecodeError> {
+        if instruction.opcode == "call" {
+            return self.call(instruction);
+        }
+        match self.with_parts(instruction) {
+            Some(instruction) => self.dispatch(&instruction),
+            None => self.dispatch(instruction),
+        }
+    }
+
+    /// All but calls.
+    fn dispatch(&mut self, instruction: &Instruction) -> Result<(), DecodeError> {
         match instruction.opcode.as_str() {
             "mov" => self.mov(instruction),
             "ld" | "ldu" => self.load_or_store(instruction, false),
@@ -35,7 +47,6 @@ impl<'m> FunctionDecoder<'m, '_> {
             "testp" => self.test_property(instruction),
             "bra" => self.branch(instruction),
             "brx" => self.branch_index(instruction),
-            "call" => self.call(instruction),
             "ret" => self.finish_return(),
             "exit" => self.plain(instruction, Op::Exit, &[]),
             "trap" | "brkpt" => self.plain(instruction, Op::Trap, &[]),
@@ -50,6 +61,13 @@ impl<'m> FunctionDecoder<'m, '_> {
             "shfl" => self.shuffle(instruction),
             "vote" | "match" | "redux" | "elect" => self.collective(instruction),
             "activemask" => self.active_mask(instruction),
+            "mma" => self.mma(instruction),
+            "wmma" => self.wmma(instruction),
+            "ldmatrix" => self.move_tiles(instruction, false),
+            "stmatrix" => self.move_tiles(instruction, true),
+            "movmatrix" => self.move_matrix(instruction),
+            "cp" => self.copy_async(instruction),
+            opcode if super::video::is_video(opcode) => self.video(instruction),
             _ => self.compute(instruction),
         }
     }
@@ -114,7 +132,7 @@ impl<'m> FunctionDecoder<'m, '_> {
         for param in function.params.iter().filter(|param| param.space == StateSpace::Reg) {
             let offset = self.frame.get(param.name.as_str()).map_or(0, |entry| entry.0);
             let to = Operand::Name(param.name.clone());
-            self.move_frame_register(offset, &to, param.scalar, false)?;
+            self.move_frame_register(offset, &to, param, false)?;
         }
         Ok(())
     }
@@ -125,21 +143,49 @@ impl<'m> FunctionDecoder<'m, '_> {
         for result in function.returns.iter().filter(|result| result.space == StateSpace::Reg) {
             let offset = self.frame.get(result.name.as_str()).map_or(0, |entry| entry.0);
             let from = Operand::Name(result.name.clone());
-            self.move_frame_register(offset, &from, result.scalar, true)?;
+            self.move_frame_register(offset, &from, result, true)?;
         }
         self.emit(Op::Return);
         Ok(())
     }
 
-    /// Moves between a register and a place in this function's frame, or behind it.
+    /// Moves between a register and a place in this function's frame, or behind it. A vector goes
+    /// part by part.
     fn move_frame_register(
         &mut self,
         offset: u64,
         operand: &Operand,
+        variable: &Variable,
+        store: bool,
+    ) -> Result<(), DecodeError> {
+        let declared = RegisterDeclaration::new(None, variable.scalar, variable.vector);
+        let parts = match operand {
+            Operand::Vector(parts) => parts.clone(),
+            single => self.parts_of(single).unwrap_or_else(|| vec![single.clone()]),
+        };
+        if parts.len() != usize::from(declared.vector) {
+            let expected = format!("{} parts for `{}`", declared.vector, variable.name);
+            return Err(self.error(expected, describe(operand)));
+        }
+        for (number, part) in (0..).zip(&parts) {
+            let offset = offset + number * u64::from(size_bytes(declared.scalar));
+            let base = self.frame_address(offset, 8);
+            match (declared.scalar, store) {
+                (ScalarType::Pred, true) => self.store_predicate(base, part)?,
+                (ScalarType::Pred, false) => self.load_predicate(base, part)?,
+                (ty, _) => self.move_frame_part(base, part, ty, store)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn move_frame_part(
+        &mut self,
+        base: u32,
+        operand: &Operand,
         ty: ScalarType,
         store: bool,
     ) -> Result<(), DecodeError> {
-        let base = self.frame_address(offset, 8);
         let (slot, bytes) = if store {
             self.source_of(operand, ty)?
         } else {
@@ -147,18 +193,38 @@ impl<'m> FunctionDecoder<'m, '_> {
             let (slot, class) = self.destination_of(operand, class)?;
             (slot, class.bytes())
         };
-        let access = Box::new(Access {
-            space: Space::Local,
-            base,
-            narrow_base: false,
-            offset: 0,
-            registers: vec![slot],
-            register_bytes: bytes,
-            element_bytes: size_bytes(ty).min(u32::from(bytes)) as u8,
-            signed: false,
-            strength: Strength::WEAK,
-        });
+        let mut access = local_access(base, slot, bytes);
+        access.element_bytes = size_bytes(ty).min(u32::from(bytes)) as u8;
+        let access = Box::new(access);
         self.emit(if store { Op::Store(access) } else { Op::Load(access) });
+        Ok(())
+    }
+
+    /// A predicate as a byte.
+    fn store_predicate(&mut self, base: u32, operand: &Operand) -> Result<(), DecodeError> {
+        let pending = std::mem::take(&mut self.pending);
+        let number = self.fresh(Class::Narrow);
+        let e = self.predicate_source(operand)?;
+        let d = self.write(number);
+        self.emit_choice(Class::Narrow, 1, d, e);
+        self.pending = pending;
+        let slot = self.read(number);
+        let access = Access { element_bytes: 1, ..local_access(base, slot, 2) };
+        self.emit(Op::Store(Box::new(access)));
+        Ok(())
+    }
+
+    /// The reverse of [`FunctionDecoder::store_predicate`].
+    fn load_predicate(&mut self, base: u32, operand: &Operand) -> Result<(), DecodeError> {
+        let number = self.fresh(Class::Narrow);
+        let slot = self.write(number);
+        let access = Access { element_bytes: 1, ..local_access(base, slot, 2) };
+        self.emit(Op::Load(Box::new(access)));
+        let Some(test) = self.comparison("ne", ScalarType::U16, false) else { return Ok(()) };
+        let (a, b) = (self.read(number), self.constant(Constant::Bits(0), 2));
+        let p = self.predicate_destination(operand)?;
+        let compare = Compare { test, a, b, combine: None, p, q: NO_SLOT };
+        self.emit(Op::Compare(Box::new(compare)));
         Ok(())
     }
 
@@ -280,7 +346,7 @@ impl<'m> FunctionDecoder<'m, '_> {
             self.emit(Op::CopyLocal(Box::new(CopyLocal { from, to, bytes })));
             return Ok(());
         }
-        self.move_frame_register(there, operand, variable.scalar, is_argument)
+        self.move_frame_register(there, operand, variable, is_argument)
     }
 
     /// A function of the device runtime.
@@ -323,7 +389,7 @@ impl<'m> FunctionDecoder<'m, '_> {
             let ty = if class == Class::Wide { ScalarType::B64 } else { ScalarType::B32 };
             let d = self.destination(&Operand::Name(name.clone()), ty)?;
             let args = crate::exec::registers::Args { d, a, ..Default::default() };
-            self.emit(Op::Alu(super::data::copy_of(class), args));
+            self.emit(Op::Alu(super::moves::copy_of(class), args));
         }
         Ok(())
     }
@@ -351,7 +417,7 @@ impl<'m> FunctionDecoder<'m, '_> {
         }
         let d = self.write(register);
         let args = crate::exec::registers::Args { d, a, ..Default::default() };
-        self.emit(Op::Alu(super::data::copy_of(Class::Wide), args));
+        self.emit(Op::Alu(super::moves::copy_of(Class::Wide), args));
         Ok(register)
     }
 }

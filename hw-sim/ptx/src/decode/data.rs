@@ -2,10 +2,12 @@
 
 use super::DecodeError;
 use super::function::{Class, FunctionDecoder, describe};
+use super::moves::copy_of;
 use super::select::{Words, register_bytes, size_bytes};
 use crate::ast::{Instruction, Operand, ScalarType as T, StateSpace};
+use crate::exec::matrix::memory::Base;
 use crate::exec::program::{Access, Atomic, Constant, DEFAULT_SCOPE, NO_SLOT, Op, Space};
-use crate::exec::registers::{AluFn, Args, Registers, map1, map2};
+use crate::exec::registers::{AluFn, Args, Registers, map2};
 use crate::exec::windows;
 use crate::memory::{AtomicOp, AtomicType, Order, Scope, Strength};
 
@@ -18,25 +20,20 @@ macro_rules! alu {
     }};
 }
 
-/// Copies a register of a class.
-pub fn copy_of(class: Class) -> AluFn {
-    match class {
-        Class::Narrow => alu!(map1, |a: u16| a),
-        Class::Word => alu!(map1, |a: u32| a),
-        Class::Wide => alu!(map1, |a: u64| a),
-        Class::Predicate => |r, i, mask| {
-            let bits = r.predicate(i.a);
-            r.set_predicate(i.d, bits, mask);
-        },
-    }
-}
-
 /// An address operand, understood.
 pub struct AddressOperand {
     space: Space,
     base: u32,
     narrow_base: bool,
     offset: u64,
+}
+
+impl AddressOperand {
+    /// For instructions that are no plain loads and stores.
+    pub fn base(self) -> Base {
+        let Self { space, base: slot, narrow_base: narrow, offset } = self;
+        Base { space, slot, narrow, offset }
+    }
 }
 
 /// The words that say where and how strong.
@@ -89,7 +86,7 @@ fn take_scope(words: &mut Words<'_>) -> Option<Scope> {
 }
 
 /// Takes words about caches, which change no result. Says whether a policy operand follows.
-fn cache_words(words: &mut Words<'_>) -> bool {
+pub fn cache_words(words: &mut Words<'_>) -> bool {
     while words
         .take_any(&["nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "unified", "noftz"])
         .is_some()
@@ -105,104 +102,6 @@ fn cache_words(words: &mut Words<'_>) -> bool {
 }
 
 impl FunctionDecoder<'_, '_> {
-    /// `mov`
-    pub(super) fn mov(&mut self, instruction: &Instruction) -> Result<(), DecodeError> {
-        let [to, from] = self.operands::<2>(instruction)?;
-        let mut words = Words::new(&instruction.modifiers);
-        let ty = self.type_of(&mut words, instruction)?;
-        self.all_taken(&words, instruction)?;
-        match (to, from) {
-            (Operand::Vector(parts), _) => self.unpack(parts, from, ty),
-            (_, Operand::Vector(parts)) => self.pack(to, parts, ty),
-            _ if ty == T::Pred => {
-                let a = self.predicate_source(from)?;
-                let d = self.destination(to, ty)?;
-                let args = Args { d, a, ..Args::default() };
-                self.emit(Op::Alu(copy_of(Class::Predicate), args));
-                Ok(())
-            }
-            (Operand::Name(_), Operand::Name(name)) if super::special::find(name).is_some() => {
-                let Some((which, _)) = super::special::find(name) else { return Ok(()) };
-                let (d, class) = self.destination_of(to, Class::Word)?;
-                self.emit(Op::Special { d, which, width: class.bytes() });
-                Ok(())
-            }
-            _ => {
-                let a = self.source(from, ty)?;
-                let d = self.destination(to, ty)?;
-                let class = Class::of(ty).unwrap_or(Class::Wide);
-                self.emit(Op::Alu(copy_of(class), Args { d, a, ..Args::default() }));
-                Ok(())
-            }
-        }
-    }
-
-    /// `mov.b64 {a, b}, c`: each part by itself.
-    fn unpack(&mut self, parts: &[Operand], from: &Operand, ty: T) -> Result<(), DecodeError> {
-        let bytes = size_bytes(ty) / (parts.len() as u32).max(1);
-        let exec = match (size_bytes(ty), bytes) {
-            (4, 2) => alu!(map2, |a: u32, n: u32| (a >> (n * 16)) as u16),
-            (8, 2) => alu!(map2, |a: u64, n: u32| (a >> (n * 16)) as u16),
-            (8, 4) => alu!(map2, |a: u64, n: u32| (a >> (n * 32)) as u32),
-            _ => return Err(self.error("parts of 16 or 32 bits", format!("{bytes} bytes"))),
-        };
-        let part_type = if bytes == 2 { T::B16 } else { T::B32 };
-        // The source may be among the parts: it is read from a copy.
-        let wide = Class::of(ty).unwrap_or(Class::Wide);
-        let copy = self.fresh(wide);
-        let a = self.source(from, ty)?;
-        let d = self.write(copy);
-        self.emit(Op::Alu(copy_of(wide), Args { d, a, ..Args::default() }));
-        for (number, part) in parts.iter().enumerate() {
-            if *part == Operand::Sink {
-                continue;
-            }
-            let b = self.constant(Constant::Bits(number as u64), 4);
-            let a = self.read(copy);
-            let d = self.destination(part, part_type)?;
-            self.emit(Op::Alu(exec, Args { d, a, b, ..Args::default() }));
-        }
-        Ok(())
-    }
-
-    /// `mov.b64 c, {a, b}`
-    fn pack(&mut self, to: &Operand, parts: &[Operand], ty: T) -> Result<(), DecodeError> {
-        let join_words = alu!(map2, |a: u32, b: u32| u64::from(b) << 32 | u64::from(a));
-        match (size_bytes(ty), parts) {
-            (4, [low, high]) => {
-                let (a, b) = (self.source(low, T::B16)?, self.source(high, T::B16)?);
-                let d = self.destination(to, ty)?;
-                self.emit(Op::Alu(crate::exec::half::join, Args { d, a, b, ..Args::default() }));
-            }
-            (8, [low, high]) => {
-                let (a, b) = (self.source(low, T::B32)?, self.source(high, T::B32)?);
-                let d = self.destination(to, ty)?;
-                self.emit(Op::Alu(join_words, Args { d, a, b, ..Args::default() }));
-            }
-            (8, [first, second, third, fourth]) => {
-                let mut words = [None; 2];
-                for (word, (low, high)) in words.iter_mut().zip([(first, second), (third, fourth)])
-                {
-                    let (a, b) = (self.source(low, T::B16)?, self.source(high, T::B16)?);
-                    let joined = self.fresh(Class::Word);
-                    let d = self.write(joined);
-                    self.emit(Op::Alu(
-                        crate::exec::half::join,
-                        Args { d, a, b, ..Args::default() },
-                    ));
-                    *word = Some(joined);
-                }
-                if let [Some(low), Some(high)] = words {
-                    let (a, b) = (self.read(low), self.read(high));
-                    let d = self.destination(to, ty)?;
-                    self.emit(Op::Alu(join_words, Args { d, a, b, ..Args::default() }));
-                }
-            }
-            _ => return Err(self.error("2 parts of a half, or 4 of a quarter", "others")),
-        }
-        Ok(())
-    }
-
     /// `ld`, `ldu`, `st`
     pub(super) fn load_or_store(
         &mut self,
@@ -217,7 +116,11 @@ impl FunctionDecoder<'_, '_> {
             "v4" => 4,
             _ => 8,
         });
-        let ty = self.type_of(&mut words, instruction)?;
+        let (ty, vector) = match self.type_of(&mut words, instruction)? {
+            // Two registers of 64 bits, here as in `mov`.
+            T::B128 if vector == 1 => (T::B64, 2),
+            ty => (ty, vector),
+        };
         self.all_taken(&words, instruction)?;
         let count = instruction.operands.len();
         if count != 2 + usize::from(hint) || ty == T::Pred || size_bytes(ty) > 8 {
@@ -286,7 +189,7 @@ impl FunctionDecoder<'_, '_> {
     }
 
     /// Understands an address operand.
-    fn place_of(
+    pub(super) fn place_of(
         &mut self,
         operand: &Operand,
         space: Option<&str>,
@@ -440,6 +343,17 @@ impl FunctionDecoder<'_, '_> {
         }
         let exec = match (to_space, window) {
             (_, 0) => copy_of(Class::Wide),
+            // What a function was passed lies in local memory, and its address says so.
+            (to, windows::PARAM) => {
+                fn is_local(a: u64) -> bool {
+                    a & !windows::OFFSET == windows::LOCAL
+                }
+                if to {
+                    alu!(map2, |a: u64, _: u64| if is_local(a) { a } else { a & windows::OFFSET })
+                } else {
+                    alu!(map2, |a: u64, window: u64| if is_local(a) { a } else { a | window })
+                }
+            }
             (true, _) => alu!(map2, |a: u64, _: u64| a & windows::OFFSET),
             (false, _) => alu!(map2, |a: u64, window: u64| a | window),
         };

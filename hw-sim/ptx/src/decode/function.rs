@@ -7,10 +7,12 @@ use super::allocate::Allocation;
 use super::builder::DecodeState;
 use super::layout::{LayoutCursor, float_bits, variable_align, variable_bytes};
 use super::select::{register_bytes, size_bytes};
+use super::vectors::component;
 use super::{DecodeError, special};
 use crate::ast::{self, Operand, ScalarType, StateSpace, Variable};
 use crate::exec::program::{Constant, Instruction, NO_SLOT, Op};
-use crate::exec::registers::{Args, map2, predicate};
+use crate::exec::registers::{AluFn, Args, map2, predicate};
+use crate::exec::windows;
 
 /// Kinds of register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +83,17 @@ pub struct Record {
     pub role: Role,
 }
 
+/// What is said of a register, or of a numbered family, where it is declared.
+#[derive(Clone, Copy, Debug)]
+pub struct RegisterDeclaration {
+    /// Members of the family.
+    pub count: Option<u32>,
+    /// Type of a part.
+    pub scalar: ScalarType,
+    /// Parts.
+    pub vector: u8,
+}
+
 /// A register, or the place of one.
 #[derive(Clone, Copy, Debug)]
 pub struct RegisterRef {
@@ -95,7 +108,9 @@ pub struct FunctionDecoder<'m, 's> {
     pub(super) shared: &'s mut DecodeState<'m>,
     pub(super) function: &'m ast::Function,
     pub(super) body: &'m ast::Body,
-    exact: HashMap<&'m str, (Option<u32>, ScalarType)>,
+    exact: HashMap<&'m str, RegisterDeclaration>,
+    /// Some registers are vectors.
+    pub(super) has_vectors: bool,
     named: HashMap<String, RegisterRef>,
     pub(super) classes: Vec<Class>,
     /// Places, in the second pass.
@@ -125,19 +140,23 @@ impl<'m, 's> FunctionDecoder<'m, 's> {
         placed: Option<(&'s Allocation, u32, u32)>,
     ) -> Result<Self, DecodeError> {
         let own = function.returns.iter().chain(&function.params);
-        let exact = body
+        let exact: HashMap<_, _> = body
             .registers
             .iter()
-            .map(|register| (register.name.as_str(), (register.count, register.scalar)))
-            .chain(
-                own.filter(|variable| variable.space == StateSpace::Reg)
-                    .map(|variable| (variable.name.as_str(), (None, variable.scalar))),
-            )
+            .map(|register| {
+                let ast::Register { name, count, scalar, vector } = register;
+                (name.as_str(), RegisterDeclaration::new(*count, *scalar, *vector))
+            })
+            .chain(own.filter(|variable| variable.space == StateSpace::Reg).map(|variable| {
+                let Variable { name, scalar, vector, .. } = variable;
+                (name.as_str(), RegisterDeclaration::new(None, *scalar, *vector))
+            }))
             .collect();
         let mut decoder = Self {
             shared,
             function,
             body,
+            has_vectors: exact.values().any(|declaration| declaration.vector > 1),
             exact,
             named: HashMap::new(),
             classes: Vec::new(),
@@ -270,21 +289,39 @@ impl<'m, 's> FunctionDecoder<'m, 's> {
         if let Some(known) = self.named.get(name) {
             return Some(*known);
         }
-        let scalar = match self.exact.get(name) {
-            Some((None, scalar)) => *scalar,
-            _ => {
-                let prefix = name.trim_end_matches(|c: char| c.is_ascii_digit());
-                // `%rd1` may be number 1 of `%rd` or number 21 of `%rd2`: the declared one wins.
-                (prefix.len()..name.len()).find_map(|cut| {
-                    let (count, scalar) = self.exact.get(&name[..cut])?;
-                    let number: u32 = name[cut..].parse().ok()?;
-                    (number < (*count)?).then_some(*scalar)
-                })?
-            }
-        };
-        let class = Class::of(scalar)?;
-        let reference = self.fresh(class);
-        self.named.insert(name.to_owned(), reference);
+        if let Some((vector, part)) = name.rsplit_once('.') {
+            let (part, declaration) = (component(part)?, self.declaration(vector)?);
+            let canonical = format!("{vector}.{part}");
+            return match canonical == name {
+                _ if part >= declaration.vector || declaration.vector == 1 => None,
+                true => self.name_register(canonical, declaration.scalar),
+                false => self.find_register(&canonical),
+            };
+        }
+        let declaration = self.declaration(name)?;
+        if declaration.vector > 1 {
+            return None;
+        }
+        self.name_register(name.to_owned(), declaration.scalar)
+    }
+
+    /// What is said of a register where it, or its family, is declared.
+    pub(super) fn declaration(&self, name: &str) -> Option<RegisterDeclaration> {
+        if let Some(declaration) = self.exact.get(name).filter(|found| found.count.is_none()) {
+            return Some(*declaration);
+        }
+        let prefix = name.trim_end_matches(|c: char| c.is_ascii_digit());
+        // `%rd1` may be number 1 of `%rd` or number 21 of `%rd2`: the declared one wins.
+        (prefix.len()..name.len()).find_map(|cut| {
+            let declaration = self.exact.get(&name[..cut])?;
+            let number: u32 = name[cut..].parse().ok()?;
+            (number < declaration.count?).then_some(*declaration)
+        })
+    }
+
+    fn name_register(&mut self, name: String, scalar: ScalarType) -> Option<RegisterRef> {
+        let reference = self.fresh(Class::of(scalar)?);
+        self.named.insert(name, reference);
         Some(reference)
     }
 
@@ -395,9 +432,11 @@ impl<'m, 's> FunctionDecoder<'m, 's> {
         bytes: u8,
     ) -> Result<(u32, u8), DecodeError> {
         if let Some(register) = self.find_register(name) {
-            if register.class == Class::Predicate || offset != 0 {
+            if register.class == Class::Predicate {
                 return Err(self.error("a register that holds a number", format!("`{name}`")));
             }
+            let register =
+                if offset == 0 { register } else { self.plus_constant(register, offset) };
             return Ok((self.read(register), register.class.bytes()));
         }
         if name == "WARP_SZ" {
@@ -413,8 +452,34 @@ impl<'m, 's> FunctionDecoder<'m, 's> {
             self.pending = pending;
             return Ok((self.read(temporary), class.bytes()));
         }
+        if let Some(&(at, variable)) = self.frame.get(name)
+            && (variable.space, bytes) == (StateSpace::Param, 8)
+        {
+            // Not among the kernel's parameters, which a `.param` access would look at.
+            let address = at.wrapping_add_signed(offset) | windows::LOCAL;
+            return Ok((self.frame_address(address, bytes), bytes));
+        }
         let slot = self.address_of(name, offset, bytes)?;
         Ok((slot, bytes))
+    }
+
+    /// `register + constant`, in a register that no text names. Emitted before the instruction that
+    /// asks for it, whose notes must wait.
+    fn plus_constant(&mut self, register: RegisterRef, offset: i64) -> RegisterRef {
+        let pending = std::mem::take(&mut self.pending);
+        let sum = self.fresh(register.class);
+        let bytes = register.class.bytes();
+        let a = self.read(register);
+        let b = self.constant(Constant::Bits(offset as u64), bytes);
+        let d = self.write(sum);
+        let exec: AluFn = match bytes {
+            2 => |r, i, mask| map2(r, i, mask, |a: u16, b: u16| a.wrapping_add(b)),
+            4 => |r, i, mask| map2(r, i, mask, |a: u32, b: u32| a.wrapping_add(b)),
+            _ => |r, i, mask| map2(r, i, mask, |a: u64, b: u64| a.wrapping_add(b)),
+        };
+        self.emit(Op::Alu(exec, Args { d, a, b, ..Args::default() }));
+        self.pending = pending;
+        sum
     }
 
     /// A register with the address of a variable or function, in its own space.

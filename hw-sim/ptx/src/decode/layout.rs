@@ -11,9 +11,9 @@ const VARIABLE_BYTES_MAX: u64 = 1 << 34;
 /// can name one at the far end of a large array.
 const IMAGE_BYTES_MAX: u64 = 1 << 28;
 
-/// Bytes of one element.
+/// Bytes of one element. A predicate that is passed to a function, or back, has one.
 fn element_bytes(variable: &Variable) -> u64 {
-    u64::from(size_bytes(variable.scalar)) * u64::from(variable.vector.max(1))
+    u64::from(size_bytes(variable.scalar).max(1)) * u64::from(variable.vector.max(1))
 }
 
 /// Bytes of a variable; 0 for one of unknown size.

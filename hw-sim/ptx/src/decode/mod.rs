@@ -4,15 +4,20 @@ mod allocate;
 mod arithmetic;
 mod builder;
 mod control;
+mod copy_async;
 mod data;
 mod function;
 pub(crate) mod fuse;
 mod layout;
+mod matrix;
+mod moves;
 pub mod select;
 mod special;
 pub mod supported;
 pub(crate) mod sweep;
 mod text;
+mod vectors;
+mod video;
 mod warp_wide;
 
 use std::collections::HashMap;
@@ -92,6 +97,7 @@ pub struct Module {
     /// Those that use no variable's address are complete, and shared by all who link the module.
     kernels: Vec<Arc<Kernel>>,
     functions: HashMap<String, u64>,
+    architecture: u32,
 }
 
 impl Module {
@@ -129,7 +135,12 @@ impl Module {
                 Some((function.name.clone(), windows::FUNCTION | number as u64))
             })
             .collect();
-        Ok(Self { globals, kernels, functions })
+        Ok(Self { globals, kernels, functions, architecture: module.architecture() })
+    }
+
+    /// The architecture that its `.target` names: 80 for `sm_80`.
+    pub fn architecture(&self) -> u32 {
+        self.architecture
     }
 
     /// Variables that need a place.

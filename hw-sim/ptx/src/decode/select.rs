@@ -14,17 +14,25 @@ pub struct Compute {
     pub sources: Vec<ScalarType>,
     /// Written to `Args::e` where there are fewer than four sources.
     pub extra: u32,
+    /// Its registers may be wider than its types.
+    pub any_width: bool,
 }
 
 impl Compute {
     /// One type for all operands.
     pub fn uniform(exec: AluFn, ty: ScalarType, sources: usize) -> Self {
-        Self { exec, dst: ty, sources: vec![ty; sources], extra: 0 }
+        Self { exec, dst: ty, sources: vec![ty; sources], extra: 0, any_width: false }
     }
 
     /// Any types.
     pub fn mixed(exec: AluFn, dst: ScalarType, sources: &[ScalarType]) -> Self {
-        Self { exec, dst, sources: sources.to_vec(), extra: 0 }
+        Self { exec, dst, sources: sources.to_vec(), extra: 0, any_width: false }
+    }
+
+    /// The same between registers that may be wider than its types.
+    pub fn of_any_width(mut self) -> Self {
+        self.any_width = true;
+        self
     }
 
     /// The same with bits for `Args::e`.

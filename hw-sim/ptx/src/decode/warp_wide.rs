@@ -115,6 +115,11 @@ impl FunctionDecoder<'_, '_> {
         let Some(kind) = collective_kind(&instruction.opcode, operation, ty) else {
             return Err(self.unsupported(instruction));
         };
+        match instruction.opcode.as_str() {
+            "redux" => self.require(instruction, 80)?,
+            "elect" => self.require(instruction, 90)?,
+            _ => {}
+        }
         use CollectiveKind as K;
         let a = match kind {
             K::Elect => NO_SLOT,

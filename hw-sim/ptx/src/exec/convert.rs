@@ -97,12 +97,12 @@ pub fn select(words: &mut Words<'_>, widths: (u8, u8)) -> Option<Compute> {
         && exact_widths
         && let Some(exec) = quick(&request)
     {
-        return Some(Compute::mixed(exec, request.dst, &[request.src]));
+        return Some(Compute::mixed(exec, request.dst, &[request.src]).of_any_width());
     }
     if request.flags == 0
         && let Some(exec) = quick_extension(&request, widths)
     {
-        return Some(Compute::mixed(exec, request.dst, &[request.src]));
+        return Some(Compute::mixed(exec, request.dst, &[request.src]).of_any_width());
     }
     let width_code = |bytes: u8| u32::from(bytes).trailing_zeros() - 1;
     let extra = request.flags
@@ -112,7 +112,8 @@ pub fn select(words: &mut Words<'_>, widths: (u8, u8)) -> Option<Compute> {
         | type_code(request.src)? << layout::SRC_TYPE
         | width_code(widths.0) << layout::DST_WIDTH
         | width_code(widths.1) << layout::SRC_WIDTH;
-    Some(Compute::mixed(general, request.dst, &[request.src]).with_extra(extra))
+    let compute = Compute::mixed(general, request.dst, &[request.src]);
+    Some(compute.of_any_width().with_extra(extra))
 }
 
 /// The common pairs, without flags, between registers of the types' own widths.

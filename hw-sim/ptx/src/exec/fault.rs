@@ -23,6 +23,8 @@ pub enum FaultKind {
     Assert,
     /// Threads of a warp wait at different barriers, or none can arrive any more.
     DivergentBarrier,
+    /// An instruction of the whole warp that not all of its 32 threads execute.
+    PartialWarp,
     /// A barrier number above 15, or a count that is no multiple of the warp size.
     InvalidBarrier,
     /// Code ran past its end, or a jump table's index was out of range.
@@ -46,6 +48,7 @@ impl FaultKind {
             Self::Trap => "trap instruction",
             Self::Assert => "device-side assertion failed",
             Self::DivergentBarrier => "barrier that not all threads can reach",
+            Self::PartialWarp => "instruction of a whole warp without all of its 32 threads",
             Self::InvalidBarrier => "invalid barrier number or thread count",
             Self::InvalidPc => "invalid program counter",
             Self::IndirectCall => "call through an invalid function pointer",

@@ -152,7 +152,7 @@ fn for_windows(
     mut f: impl FnMut(Space, &Addresses, u32) -> Result<(), Box<Trouble>>,
 ) -> Result<(), Box<Trouble>> {
     let offsets = addresses.map(|address| address & windows::OFFSET);
-    if space != Space::Generic {
+    if !matches!(space, Space::Generic | Space::Param) {
         // An address that was computed in a window may carry a window's byte all the same.
         return f(space, &offsets, active);
     }
@@ -163,10 +163,11 @@ fn for_windows(
         each_lane(left, |lane| {
             lanes |= u32::from(addresses[lane] & !windows::OFFSET == window) << lane;
         });
-        let space = match window {
-            windows::SHARED => Space::Shared,
-            windows::LOCAL => Space::Local,
-            windows::PARAM => Space::Param,
+        let space = match (window, space) {
+            // What a function was passed lies in local memory.
+            (windows::LOCAL, _) => Space::Local,
+            (_, Space::Param) | (windows::PARAM, _) => Space::Param,
+            (windows::SHARED, _) => Space::Shared,
             _ => Space::Global,
         };
         f(space, &offsets, lanes)?;

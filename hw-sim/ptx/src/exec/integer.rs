@@ -296,6 +296,10 @@ fn with_carry<W: Lane, const SETS: bool>(
 }
 
 /// `add.cc`, `addc`, `addc.cc` and the same for `sub`. USES: takes the flag in; SETS: gives it.
+///
+/// Hardware subtracts by adding the complement, so the flag behind a subtraction is the inverted
+/// borrow: `addc` behind a `sub.cc` that borrows adds nothing. PTX calls the flag a borrow there,
+/// and says nothing of such mixtures.
 fn carry_run<W: CarryWord, const SUB: bool, const USES: bool, const SETS: bool>(
     r: &mut Registers,
     i: &Args,
@@ -303,7 +307,12 @@ fn carry_run<W: CarryWord, const SUB: bool, const USES: bool, const SETS: bool>(
 ) {
     with_carry::<W, SETS>(r, i, mask, |r, lane, flag| {
         let (a, b) = (r.get::<W>(i.a)[lane], r.get::<W>(i.b)[lane]);
-        if SUB { a.sub(b, flag && USES) } else { a.add(b, flag && USES) }
+        if SUB {
+            let (difference, borrow) = a.sub(b, USES && !flag);
+            (difference, !borrow)
+        } else {
+            a.add(b, flag && USES)
+        }
     });
 }
 

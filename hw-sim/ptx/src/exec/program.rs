@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use super::copy_async::CopyAsync;
+use super::matrix::memory::{Lines, Tiles, Transpose};
+use super::matrix::multiply::Multiply;
 use super::registers::{AluFn, Args, RegisterPool, RegisterSpan, Row};
 use crate::memory::{AtomicOp, AtomicType, Scope, Strength};
 
@@ -66,6 +69,16 @@ pub enum Op {
     Shuffle(Box<Shuffle>),
     /// `vote`, `match`, `redux`, `elect`
     Collective(Box<Collective>),
+    /// `mma`, `wmma.mma`
+    Multiply(Box<Multiply>),
+    /// `ldmatrix`, `stmatrix`
+    Tiles(Box<Tiles>),
+    /// `wmma.load`, `wmma.store`
+    Lines(Box<Lines>),
+    /// `movmatrix`
+    Transpose(Transpose),
+    /// `cp.async`
+    CopyAsync(Box<CopyAsync>),
     /// `activemask`
     ActiveMask(u32),
     /// A nap: others may run.

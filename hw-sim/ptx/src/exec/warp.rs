@@ -497,6 +497,11 @@ impl Warp {
             Op::WarpSync(members) => Ok(self.warp_sync(context.program, index, *members)),
             Op::Shuffle(shuffle) => Ok(self.shuffle(shuffle, mask, active)),
             Op::Collective(collective) => Ok(self.collective(collective, mask, active)),
+            Op::Multiply(multiply) => self.multiply(multiply, mask, active),
+            Op::Tiles(tiles) => self.tiles(context, tiles, mask, active),
+            Op::Lines(lines) => self.lines(context, lines, mask, active),
+            Op::Transpose(transpose) => self.transpose(*transpose, mask, active),
+            Op::CopyAsync(copy) => self.copy_async(context, copy, active).map(|()| Flow::Next),
             Op::ActiveMask(d) => {
                 self.registers.put(*d, &[active; LANES], active);
                 Ok(Flow::Next)

@@ -112,7 +112,7 @@ impl Bench {
 /// number, `%a4` and `%a8` are base + 4 and 8 bytes times that.
 pub fn module_text(body: &str) -> String {
     format!(
-        ".version 7.8\n.target sm_80\n.address_size 64\n\
+        ".version 8.4\n.target sm_90\n.address_size 64\n\
          .visible .entry test(.param .u64 p0) {{\n\
          .reg .pred %p<16>;\n.reg .b16 %h<32>;\n.reg .b32 %r<32>;\n.reg .b64 %d<32>;\n\
          .reg .f32 %f<32>;\n.reg .f64 %g<32>;\n.reg .b64 %base, %a2, %a4, %a8, %o2, %o4, %o8;\n\

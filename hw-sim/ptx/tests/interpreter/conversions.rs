@@ -125,3 +125,138 @@ fn all_halves_widen_exactly() {
         }
     }
 }
+
+/// The nearest of all numbers that `decode` knows, ties to the even pattern: conversions to 8-bit
+/// floats are checked without a word on how they are done.
+fn nearest(value: f32, decode: impl Fn(u8) -> f32, largest: u8) -> u8 {
+    if value.is_nan() {
+        return 0x7f;
+    }
+    // Beyond any of them; larger ones would make all distances equal.
+    let magnitude = f64::from(value.abs().min(1e6));
+    let distance = |bits: u8| (f64::from(decode(bits)) - magnitude).abs();
+    let best = (0..=largest)
+        .min_by(|a, b| distance(*a).total_cmp(&distance(*b)).then((*a & 1).cmp(&(*b & 1))));
+    best.unwrap() | u8::from(value.is_sign_negative()) << 7
+}
+
+fn e4m3(bits: u8) -> f32 {
+    let (exponent, fraction) = (i32::from(bits >> 3 & 15), f32::from(bits & 7));
+    if exponent == 0 {
+        fraction * 2_f32.powi(-9)
+    } else {
+        (8.0 + fraction) * 2_f32.powi(exponent - 10)
+    }
+}
+
+fn e5m2(bits: u8) -> f32 {
+    half::f16::from_bits(u16::from(bits) << 8).to_f32()
+}
+
+#[test]
+fn floats_to_pairs_of_bytes() {
+    let byte = |bits: u32, wide: bool| {
+        let value = f32::from_bits(bits);
+        u32::from(if wide { nearest(value, e5m2, 0x7b) } else { nearest(value, e4m3, 0x7e) })
+    };
+    for (name, wide) in [("e4m3x2", false), ("e5m2x2", true)] {
+        let text = format!("cvt.rn.satfinite.{name}.f32 %h1, %r1, %r2; cvt.u32.u16 %r0, %h1");
+        check32(&text, |a, b, _| byte(a, wide) << 8 | byte(b, wide));
+        // Random bits are mostly far out of range; these are not.
+        let near = |a: u32| (a & 0x83ff_ffff) | (0x3800_0000 + (a >> 5 & 0x0780_0000));
+        check32(
+            &format!(
+                "and.b32 %r4, %r1, 0x83ffffff; shr.b32 %r5, %r1, 5; and.b32 %r5, %r5, 0x7800000;\n\
+                 add.u32 %r5, %r5, 0x38000000; or.b32 %r4, %r4, %r5;\n\
+                 cvt.rn.satfinite.{name}.f32 %h1, %r4, %r4; cvt.u32.u16 %r0, %h1"
+            ),
+            |a, _, _| byte(near(a), wide) * 0x101,
+        );
+        let text = format!("cvt.rn.satfinite.relu.{name}.f16x2 %h1, %r1; cvt.u32.u16 %r0, %h1");
+        check32(&text, |a, _, _| {
+            let half = |bits: u32| {
+                let value = half::f16::from_bits(bits as u16).to_f32();
+                byte(if value <= 0.0 { 0 } else { value.to_bits() }, wide)
+            };
+            half(a >> 16) << 8 | half(a)
+        });
+    }
+}
+
+#[test]
+fn pairs_of_bytes_to_halves() {
+    type Decode = fn(u8) -> f32;
+    let formats: [(&str, Decode, u8); 2] = [("e4m3x2", e4m3, 0x7e), ("e5m2x2", e5m2, 0x7c)];
+    for (name, decode, last) in formats {
+        let half = |bits: u32| {
+            let value = if bits as u8 & 0x7f > last {
+                return 0x7fff;
+            } else {
+                decode(bits as u8 & 0x7f)
+            };
+            u32::from(half::f16::from_f32(value).to_bits()) | (bits & 0x80) << 8
+        };
+        let text = format!("cvt.u16.u32 %h1, %r1; cvt.rn.f16x2.{name} %r0, %h1");
+        check32(&text, |a, _, _| half(a >> 8) << 16 | half(a));
+    }
+}
+
+#[test]
+fn singles_to_tf32() {
+    let convert = |a: u32, rounded: fn(u32) -> u32| {
+        let value = f32::from_bits(a);
+        match () {
+            () if value.is_nan() => 0x7fff_ffff,
+            () if value.is_infinite() => a,
+            () => rounded(a),
+        }
+    };
+    check32("cvt.rna.tf32.f32 %r0, %r1", |a, _, _| {
+        convert(a, |a| a.wrapping_add(0x1000) & !0x1fff)
+    });
+    check32("cvt.rz.tf32.f32 %r0, %r1", |a, _, _| convert(a, |a| a & !0x1fff));
+    check32("cvt.rn.tf32.f32 %r0, %r1", |a, _, _| {
+        convert(a, |a| a.wrapping_add(0xfff + (a >> 13 & 1)) & !0x1fff)
+    });
+}
+
+#[test]
+fn integers_are_clamped_and_packed() {
+    let clamp = |a: u32, low: i32, high: i32, mask: u32| (a as i32).clamp(low, high) as u32 & mask;
+    check32("cvt.pack.sat.s16.s32 %r0, %r1, %r2", |a, b, _| {
+        clamp(a, -32768, 32767, 0xffff) << 16 | clamp(b, -32768, 32767, 0xffff)
+    });
+    check32("cvt.pack.sat.u16.s32 %r0, %r1, %r2", |a, b, _| {
+        clamp(a, 0, 65535, 0xffff) << 16 | clamp(b, 0, 65535, 0xffff)
+    });
+    check32("cvt.pack.sat.u8.s32.b32 %r0, %r1, %r2, %r3", |a, b, c| {
+        c << 16 | clamp(a, 0, 255, 255) << 8 | clamp(b, 0, 255, 255)
+    });
+    check32("cvt.pack.sat.s4.s32.b32 %r0, %r1, %r2, %r3", |a, b, c| {
+        c << 8 | clamp(a, -8, 7, 15) << 4 | clamp(b, -8, 7, 15)
+    });
+    check32("cvt.pack.sat.u2.s32.b32 %r0, %r1, %r2, %r3", |a, b, c| {
+        c << 4 | clamp(a, 0, 3, 3) << 2 | clamp(b, 0, 3, 3)
+    });
+}
+
+/// Each is refused by a module for an architecture that does not have it yet.
+#[test]
+fn conversions_are_refused_below_their_architecture() {
+    let cases = [
+        ("cvt.rna.tf32.f32 %r0, %f1", 75, 80),
+        ("cvt.rz.tf32.f32 %r0, %f1", 89, 90),
+        ("cvt.rn.satfinite.e4m3x2.f32 %h0, %f1, %f2", 86, 89),
+        ("cvt.rn.f16x2.e5m2x2 %r0, %h1", 80, 89),
+        ("cvt.pack.sat.s16.s32 %r0, %r1, %r2", 70, 72),
+        ("cvt.pack.sat.u4.s32.b32 %r0, %r1, %r2, %r3", 72, 75),
+        ("redux.sync.add.u32 %r0, %r1, -1", 75, 80),
+    ];
+    for (example, below, least) in cases {
+        let text = crate::common::module_text(&format!("{example};"));
+        hwsim_ptx::Module::load(&text).unwrap_or_else(|error| panic!("{error}"));
+        let text = text.replace("sm_90", &format!("sm_{below}"));
+        let refused = hwsim_ptx::Module::load(&text).expect_err(example);
+        assert!(refused.expected.contains(&format!("sm_{least}")), "{example}: {refused}");
+    }
+}

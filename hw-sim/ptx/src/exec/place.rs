@@ -1,0 +1,106 @@
+//! Bytes at one address, for instructions whose lanes do not access memory each for itself.
+
+use super::fault::{FaultKind, Trouble};
+use super::program::Space;
+use super::registers::LANES;
+use super::warp::{Context, Warp};
+use super::windows;
+use crate::kernel::Clock;
+use crate::memory::{Memory, Strength};
+
+/// An address, and who names it.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// The space of the instruction.
+    pub space: Space,
+    /// As it was computed.
+    pub address: u64,
+    /// Whose it is: for local memory, and for faults.
+    pub lane: usize,
+    /// Bytes of the accesses that make it up.
+    pub word: usize,
+}
+
+impl Place {
+    /// The memory that it is in.
+    fn owner(self) -> Space {
+        match (self.space, self.address & !windows::OFFSET) {
+            (Space::Generic, windows::SHARED) => Space::Shared,
+            (Space::Generic, windows::LOCAL) => Space::Local,
+            (Space::Generic, windows::PARAM) => Space::Param,
+            (Space::Generic, _) => Space::Global,
+            (space, _) => space,
+        }
+    }
+
+    fn trouble(self, kind: FaultKind, bytes: usize) -> Box<Trouble> {
+        Trouble::at(kind, self.lane, self.address, bytes)
+    }
+
+    /// An address must be a multiple of so many bytes, a power of two.
+    pub fn check_alignment(self, bytes: usize) -> Result<(), Box<Trouble>> {
+        if self.address & (bytes as u64 - 1) == 0 {
+            return Ok(());
+        }
+        Err(self.trouble(FaultKind::Misaligned, bytes))
+    }
+}
+
+impl Warp {
+    /// Reads global, shared, local or parameter memory.
+    pub(super) fn read_at<M: Memory, C: Clock>(
+        &self,
+        context: &mut Context<'_, M, C>,
+        place: Place,
+        bytes: &mut [u8],
+    ) -> Result<(), Box<Trouble>> {
+        let start = (place.address & windows::OFFSET) as usize;
+        let end = start.saturating_add(bytes.len());
+        let (owned, fault): (&[u8], _) = match place.owner() {
+            Space::Shared => (&context.block.bytes, FaultKind::SharedOutOfBounds),
+            Space::Local => {
+                let own = self.local.len() / LANES;
+                let own = place.lane * own..(place.lane + 1) * own;
+                (&self.local[own], FaultKind::LocalOutOfBounds)
+            }
+            Space::Param => (&context.launch.params, FaultKind::ParamOutOfBounds),
+            Space::Global | Space::Generic => {
+                let (memory, cursor) = (context.memory, &mut context.cursor);
+                let read = memory.read(cursor, place.address, place.word, Strength::WEAK, bytes);
+                return read.map_err(|fault| place.trouble(fault.into(), bytes.len()));
+            }
+        };
+        let found = owned.get(start..end).ok_or_else(|| place.trouble(fault, bytes.len()))?;
+        bytes.copy_from_slice(found);
+        Ok(())
+    }
+
+    /// Writes global, shared or local memory.
+    pub(super) fn write_at<M: Memory, C: Clock>(
+        &mut self,
+        context: &mut Context<'_, M, C>,
+        place: Place,
+        bytes: &[u8],
+    ) -> Result<(), Box<Trouble>> {
+        let start = (place.address & windows::OFFSET) as usize;
+        let end = start.saturating_add(bytes.len());
+        let (owned, fault): (&mut [u8], _) = match place.owner() {
+            Space::Shared => (&mut context.block.bytes, FaultKind::SharedOutOfBounds),
+            Space::Local => {
+                let own = self.local.len() / LANES;
+                let own = place.lane * own..(place.lane + 1) * own;
+                (&mut self.local[own], FaultKind::LocalOutOfBounds)
+            }
+            Space::Param => return Err(place.trouble(FaultKind::ParamOutOfBounds, bytes.len())),
+            Space::Global | Space::Generic => {
+                let (memory, cursor) = (context.memory, &mut context.cursor);
+                let write = memory.write(cursor, place.address, place.word, Strength::WEAK, bytes);
+                return write.map_err(|fault| place.trouble(fault.into(), bytes.len()));
+            }
+        };
+        let found = owned.get_mut(start..end);
+        let found = found.ok_or_else(|| place.trouble(fault, bytes.len()))?;
+        found.copy_from_slice(bytes);
+        Ok(())
+    }
+}
