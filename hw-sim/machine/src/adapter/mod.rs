@@ -42,6 +42,7 @@ mod responder;
 mod service;
 pub mod state;
 mod users;
+mod window;
 pub mod work;
 
 pub use address::Endpoint;
@@ -52,5 +53,6 @@ pub use host::GpuMemory;
 pub use network::Network;
 pub use qp::{Capacity, QueuePair, QueuePairRequest};
 pub use receive::ReceiveQueue;
-pub use region::{Access, RegionRequest};
+pub use region::{Access, RegionChange, RegionRequest};
 pub use state::{Attributes, QueuePairState};
+pub use window::{BindRequest, WindowKind};
