@@ -1,13 +1,13 @@
 //! The requester's side of a queue pair: from the send queue to the peer's ring, and from its
 //! answers to completions.
 
+use super::access::Access;
 use super::completion::{Completion, CompletionStatus};
 use super::connection::Connection;
 use super::device::{AsyncEvent, PortState};
 use super::fault::Verdict;
 use super::link::{Link, PIECE_BYTES, Peer, REQUESTS, RESPONSES};
 use super::record::{AT_FIRST, FIRST, IMMEDIATE, INVALIDATE, LAST, Record, RecordKind, SOLICITED};
-use super::region::Access;
 use super::state::{Attributes, QueuePairState};
 use super::work::{Data, Piece, SendRequest, Verb, parts};
 use crate::fabric::{Reader, Writer, copy};

@@ -1,12 +1,12 @@
 //! The responder's side of a queue pair: carries out what the peer asks, after checking it.
 
+use super::access::Access;
 use super::completion::{Completion, CompletionStatus, Operation};
 use super::connection::Connection;
 use super::device::{AsyncEvent, PortState};
 use super::link::{Link, PIECE_BYTES, Peer, REQUESTS, RESPONSES};
 use super::placement::Unplaced;
 use super::record::{AT_FIRST, FIRST, IMMEDIATE, INVALIDATE, LAST, Record, RecordKind, SOLICITED};
-use super::region::Access;
 use super::state::{Attributes, QueuePairState, receiver_timer_us};
 use super::work::{Piece, ReceiveRequest, parts};
 use crate::fabric::{Reader, Writer, copy};

@@ -1,5 +1,5 @@
-//! Polling with `ibv_start_poll`, `ibv_next_poll` and `ibv_end_poll`: one completion at a time, whose
-//! fields the program reads by functions.
+//! Polling with `ibv_start_poll`, `ibv_next_poll` and `ibv_end_poll`: one completion at a time,
+//! whose fields the program reads by functions.
 
 use super::completion_queue::QueueObject;
 use super::layout::{IbvCqEx, IbvPollCqAttr};
