@@ -16,6 +16,9 @@ mod handles;
 mod image;
 mod launch;
 mod library;
+mod linked;
+mod linker;
+mod logs;
 mod memory;
 mod misc;
 mod module;
@@ -41,6 +44,7 @@ const CALLS: &[&[(&str, *const ())]] = &[
     graph::structure::CALLS,
     launch::CALLS,
     library::CALLS,
+    linker::CALLS,
     memory::CALLS,
     misc::CALLS,
     module::CALLS,

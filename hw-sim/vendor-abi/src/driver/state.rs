@@ -6,6 +6,7 @@ use super::code::{
 };
 use super::handles::{Handle, HandleKind, Handles};
 use super::image::Image;
+use super::linker::Linker;
 use super::{call, gate, trace, visible};
 use hwsim_machine::description::Description;
 use hwsim_machine::engine::Engines;
@@ -26,6 +27,7 @@ pub(crate) struct Driver {
     pub streams: Handles<Stream>,
     pub events: Handles<Event>,
     pub modules: Handles<Module>,
+    pub linkers: Handles<Linker>,
     pub functions: Handles<Function>,
     pub libraries: Handles<Library>,
     pub kernels: Handles<LibraryKernel>,
@@ -140,6 +142,7 @@ pub(crate) fn initialise() -> Outcome {
         streams: Handles::new(HandleKind::Stream),
         events: Handles::new(HandleKind::Event),
         modules: Handles::new(HandleKind::Module),
+        linkers: Handles::new(HandleKind::Linker),
         functions: Handles::new(HandleKind::Function),
         libraries: Handles::new(HandleKind::Library),
         kernels: Handles::new(HandleKind::Kernel),

@@ -76,14 +76,6 @@ super::stubs! { NOT_SUPPORTED:
     cuLaunchGrid
     cuLaunchGridAsync
     cuLibraryGetUnifiedFunction
-    cuLinkAddData
-    cuLinkAddData_v2
-    cuLinkAddFile
-    cuLinkAddFile_v2
-    cuLinkComplete
-    cuLinkCreate
-    cuLinkCreate_v2
-    cuLinkDestroy
     cuMemAddressFree
     cuMemAddressReserve
     cuMemCreate
