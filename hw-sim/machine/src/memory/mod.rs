@@ -3,6 +3,7 @@
 mod arena;
 mod atomic;
 mod dma_buf;
+mod heap;
 mod ipc;
 mod ledger;
 mod pages;
@@ -13,6 +14,7 @@ mod view;
 mod watches;
 mod words;
 
+pub(crate) use heap::Heap;
 pub use ipc::{IpcHandle, Site};
 pub use table::{Allocation, AllocationKind, Rights};
 pub use view::{Cursor, Reach, View};
@@ -95,15 +97,13 @@ impl GlobalMemory {
     /// Does everybody who writes the bytes say so to `watches`?
     pub(crate) fn is_told(&self, address: u64) -> bool {
         !self.shared.load(Ordering::Relaxed)
-            && self
-                .table
-                .find(address)
-                .is_some_and(|found| matches!(found.kind, AllocationKind::Device { .. }))
+            && self.table.find(address).is_some_and(|found| is_of_kernels(found.kind))
     }
 
     /// Are these still the bytes at an address? Who asks holds the gate.
     pub(crate) fn holds(&self, _gate: &AccessGuard<'_>, address: u64, bytes: &[u8]) -> bool {
-        if self.check(address, bytes.len() as u64).is_err() {
+        let found = self.table.find(address);
+        if found.is_none_or(|found| bytes.len() as u64 > found.end() - address) {
             return false;
         }
         bytes.chunks(HELD_BYTES).zip((address..).step_by(HELD_BYTES)).all(|(bytes, address)| {
@@ -171,7 +171,12 @@ impl GlobalMemory {
         };
         self.unexport(&allocation)?;
         let gpu = allocation.kind.gpu().expect("device memory has a GPU");
-        self.arenas[gpu].free(base, allocation.bytes);
+        self.give_back(gpu, base, allocation.bytes)
+    }
+
+    /// Gives a range of a GPU's memory back.
+    fn give_back(&self, gpu: usize, base: u64, bytes: u64) -> Result<()> {
+        self.arenas[gpu].free(base, bytes);
         match &self.ledger {
             // Alone, or a number could overtake another thread's newer one.
             Some(ledger) => ledger
@@ -273,6 +278,11 @@ impl GlobalMemory {
                 AllocationKind::Pinned => self.free_host(allocation.base),
                 AllocationKind::Registered => self.unregister_host(allocation.base),
                 AllocationKind::Imported { .. } => self.close(allocation.base, true),
+                // The heap gives its memory back as a whole.
+                AllocationKind::Heap { .. } => {
+                    self.table.remove(allocation.base, AllocationKind::is_heap);
+                    Ok(())
+                }
             };
         }
     }
@@ -282,12 +292,16 @@ impl GlobalMemory {
         self.table.invalidate();
     }
 
-    /// Does one allocation hold all of `bytes` at `address`?
+    /// Does one allocation that the host may name hold all of `bytes` at `address`?
     pub fn check(&self, address: u64, bytes: u64) -> Result<()> {
         if bytes == 0 {
             return Ok(());
         }
         match self.table.find(address) {
+            Some(found) if found.kind.is_heap() => Err(Error::InvalidValue(format!(
+                "{address:#x} is memory of a kernel's malloc, which the host cannot use: copy \
+                     it in a kernel"
+            ))),
             Some(found) if bytes <= found.end() - address => Ok(()),
             Some(found) => Err(Error::InvalidValue(format!(
                 "{bytes} bytes at {address:#x} reach past the allocation of {} bytes at {:#x}",
@@ -296,6 +310,11 @@ impl GlobalMemory {
             None => Err(Error::InvalidValue(format!("no allocation holds {address:#x}"))),
         }
     }
+}
+
+/// Memory of a GPU that only kernels, copies and engines of this process write.
+fn is_of_kernels(kind: AllocationKind) -> bool {
+    matches!(kind, AllocationKind::Device { .. } | AllocationKind::Heap { .. })
 }
 
 /// Maps a whole memory file for an adapter, wherever there is room.

@@ -332,16 +332,21 @@ driver_calls! {
     }
 
     fn cuCtxGetLimit(value: Out<usize>, limit: c_int) {
-        state::current_any()?;
+        let (_, context) = state::current_any()?;
         match attributes::LIMITS.get(usize::try_from(limit).unwrap_or(usize::MAX)) {
+            Some(_) if limit == attributes::HEAP_LIMIT => value.set(context.heap_limit() as usize),
             Some(&number) => value.set(number),
             None => Err(UNSUPPORTED_LIMIT.into()),
         }
     }
 
-    fn cuCtxSetLimit(limit: c_int, _value: usize) {
-        // Stacks grow as kernels need them and printf has no buffer: there is nothing to limit.
-        state::current()?;
+    fn cuCtxSetLimit(limit: c_int, value: usize) {
+        let (_, context) = state::current()?;
+        if limit == attributes::HEAP_LIMIT && !context.set_heap_limit(value as u64) {
+            let words = "the heap's size, after a kernel has used malloc";
+            return refuse(INVALID_VALUE, words);
+        }
+        // Stacks grow as kernels need them and printf has no buffer: the others limit nothing.
         match attributes::LIMITS.get(usize::try_from(limit).unwrap_or(usize::MAX)) {
             Some(_) => Ok(()),
             None => Err(UNSUPPORTED_LIMIT.into()),

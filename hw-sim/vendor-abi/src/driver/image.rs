@@ -15,8 +15,8 @@ const ELF_MAGIC: u32 = u32::from_le_bytes(*b"\x7fELF");
 
 /// Code as a program gave it.
 pub(crate) enum Image {
-    /// One PTX text, or several that were linked, parsed when it was given: what is wrong with it is
-    /// an error of the call.
+    /// One PTX text, or several that were linked, parsed when it was given: what is wrong with it
+    /// is an error of the call.
     Text(Code),
     /// Texts for several architectures, each parsed when it is first used.
     Fat(FatBinary),
