@@ -9,6 +9,7 @@ mod ledger;
 mod pages;
 mod passing;
 mod ranges;
+mod reservation;
 mod table;
 mod view;
 mod watches;
@@ -16,6 +17,7 @@ mod words;
 
 pub(crate) use heap::Heap;
 pub use ipc::{IpcHandle, Site};
+pub use reservation::Reservation;
 pub use table::{Allocation, AllocationKind, Rights};
 pub use view::{Cursor, Reach, View};
 pub(crate) use watches::Sleepers;
@@ -36,6 +38,7 @@ use watches::Watches;
 pub struct GlobalMemory {
     arenas: Vec<Arena>,
     table: AllocationTable,
+    reservations: reservation::Reservations,
     /// Held shared during accesses to memory on a GPU's behalf; taken exclusively where a mapping
     /// is exchanged or removed, so that an access that passed its check never finds a hole.
     gate: RwLock<()>,
@@ -70,6 +73,7 @@ impl GlobalMemory {
             ledger,
             arenas: capacities.iter().map(|&bytes| Arena::new(bytes)).collect::<Result<_>>()?,
             table: AllocationTable::default(),
+            reservations: reservation::Reservations::default(),
             gate: RwLock::new(()),
             sharing: Mutex::new(Sharing::new(site)),
             watches: Watches::default(),
@@ -171,12 +175,21 @@ impl GlobalMemory {
         };
         self.unexport(&allocation)?;
         let gpu = allocation.kind.gpu().expect("device memory has a GPU");
+        if self.reservations.begins(base) {
+            self.reservations.note(gpu, allocation.bytes, false);
+            return self.uncommit(gpu, allocation.bytes);
+        }
         self.give_back(gpu, base, allocation.bytes)
     }
 
     /// Gives a range of a GPU's memory back.
     fn give_back(&self, gpu: usize, base: u64, bytes: u64) -> Result<()> {
         self.arenas[gpu].free(base, bytes);
+        self.note_used(gpu)
+    }
+
+    /// Tells the other processes of the node how much this one uses.
+    fn note_used(&self, gpu: usize) -> Result<()> {
         match &self.ledger {
             // Alone, or a number could overtake another thread's newer one.
             Some(ledger) => ledger
@@ -185,6 +198,24 @@ impl GlobalMemory {
                 .map_err(ipc::failed("noting memory in the node's ledger")),
             None => Ok(()),
         }
+    }
+
+    /// Takes memory for addresses that were set aside.
+    fn commit(&self, gpu: usize, bytes: u64) -> Result<()> {
+        let arena = &self.arenas[gpu];
+        let Some(ledger) = &self.ledger else { return arena.commit(bytes, 0) };
+        let noting = ipc::failed("noting memory in the node's ledger");
+        let taken = ledger.alone(|| {
+            arena.commit(bytes, ledger.others(gpu).map_err(&noting)?)?;
+            ledger.note(gpu, arena.used()).map_err(&noting)
+        });
+        taken.map_err(&noting)?
+    }
+
+    /// Gives that memory back, and keeps the addresses.
+    fn uncommit(&self, gpu: usize, bytes: u64) -> Result<()> {
+        self.arenas[gpu].uncommit(bytes);
+        self.note_used(gpu)
     }
 
     /// Allocates pinned host memory.
@@ -269,6 +300,7 @@ impl GlobalMemory {
 
     /// Frees all that a context made and has not freed.
     pub fn release_context(&self, context: u64) {
+        self.forget_reservations(context);
         for allocation in self.table.of_context(context) {
             // An entry that somebody else removed in the meantime is what we want anyway.
             let _ = match allocation.kind {

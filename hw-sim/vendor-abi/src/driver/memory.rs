@@ -37,7 +37,11 @@ fn free(address: u64) -> Outcome {
         return Ok(());
     }
     let finished = context.synchronize();
-    driver.machine.memory.free(address)?;
+    let memory = &driver.machine.memory;
+    match memory.reservation(address).filter(|own| own.base == address) {
+        Some(own) => own.let_go()?.end(),
+        None => memory.free(address)?,
+    }
     Ok(finished?)
 }
 

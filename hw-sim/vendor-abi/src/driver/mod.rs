@@ -39,6 +39,7 @@ const CALLS: &[&[(&str, *const ())]] = &[
     event::CALLS,
     graph::executable::CALLS,
     graph::general::CALLS,
+    graph::memory_nodes::CALLS,
     graph::nodes::CALLS,
     graph::objects::CALLS,
     graph::structure::CALLS,

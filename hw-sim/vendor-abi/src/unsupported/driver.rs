@@ -42,8 +42,6 @@ super::stubs! { NOT_SUPPORTED:
     cuGetProcAddress_v2_ptsz
     cuGraphAddExternalSemaphoresSignalNode
     cuGraphAddExternalSemaphoresWaitNode
-    cuGraphAddMemAllocNode
-    cuGraphAddMemFreeNode
     cuGraphConditionalHandleCreate
     cuGraphExecExternalSemaphoresSignalNodeSetParams
     cuGraphExecExternalSemaphoresWaitNodeSetParams
@@ -51,8 +49,6 @@ super::stubs! { NOT_SUPPORTED:
     cuGraphExternalSemaphoresSignalNodeSetParams
     cuGraphExternalSemaphoresWaitNodeGetParams
     cuGraphExternalSemaphoresWaitNodeSetParams
-    cuGraphMemAllocNodeGetParams
-    cuGraphMemFreeNodeGetParams
     cuGraphicsMapResources
     cuGraphicsMapResources_ptsz
     cuGraphicsResourceGetMappedMipmappedArray
