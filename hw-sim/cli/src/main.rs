@@ -13,6 +13,7 @@ mod sdk;
 mod tidy;
 
 use clap::{Args, Parser, Subcommand};
+use hwsim_machine::version::DriverVersion;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -62,6 +63,11 @@ struct RunArguments {
     /// How long the other processes may take to end when one has failed, before they are killed
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
     grace: Duration,
+    /// The version of CUDA whose driver is shown: 12.4, 12.8 or 13.0. With this option, PTX that
+    /// is too new for the driver or the GPU is refused, as a real driver does [default: 12.4, and
+    /// PTX of every version is taken]
+    #[arg(long, value_name = "VERSION")]
+    driver: Option<DriverVersion>,
     /// How hostile the driver is: `strict` or `lenient`
     /// [default: HWSIM_DRIVER_PROFILE, or what the machine file says, or lenient]
     #[arg(long, value_name = "PROFILE")]

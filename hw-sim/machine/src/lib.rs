@@ -49,6 +49,7 @@ mod sleeping;
 pub mod stream;
 mod stream_capture;
 pub mod transfer;
+pub mod version;
 mod vigil;
 pub mod wait_value;
 mod worker;

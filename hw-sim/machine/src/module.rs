@@ -102,6 +102,11 @@ impl Code {
         Ok(code)
     }
 
+    /// The text; or names and texts that were joined, each behind a NUL.
+    pub fn source(&self) -> &str {
+        &self.0.source
+    }
+
     /// Is there a managed variable of this name?
     pub fn is_managed(&self, name: &str) -> bool {
         self.0.module.globals().iter().any(|global| global.managed && global.name == name)

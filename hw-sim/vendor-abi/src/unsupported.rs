@@ -3,6 +3,7 @@
 //! its user a line on stderr that names the function, once.
 
 pub mod driver;
+pub mod later;
 pub mod nvml;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,6 +16,19 @@ pub type Stub = (&'static str, extern "C" fn() -> i32);
 
 /// Defines one stub for each name, and `STUBS`, the list of them.
 macro_rules! stubs {
+    (hidden $code:ident: $($name:ident)*) => {
+        /// The stubs of this module, sorted by name.
+        pub const STUBS: &[super::Stub] = &[$((stringify!($name), $name)),*];
+        $(
+            #[allow(non_snake_case, reason = "the name is the vendor's")]
+            extern "C" fn $name() -> i32 {
+                static NAMED: std::sync::atomic::AtomicBool =
+                    std::sync::atomic::AtomicBool::new(false);
+                super::name_once(stringify!($name), &NAMED);
+                $code
+            }
+        )*
+    };
     ($code:ident: $($name:ident)*) => {
         /// The stubs of this module, sorted by name.
         pub const STUBS: &[super::Stub] = &[$((stringify!($name), $name)),*];

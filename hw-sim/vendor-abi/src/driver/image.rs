@@ -7,6 +7,7 @@ use super::code::{
 };
 use super::fatbin::{CONTAINER_HEADER, CONTAINER_MAGIC, FatBinary, WRAPPER_MAGIC, container_bytes};
 use super::linked::{self, LINKED_HEADER, LINKED_MAGIC, image_bytes};
+use super::requirement;
 use hwsim_machine::description::GpuModel;
 use hwsim_machine::module::Code;
 use std::ffi::{CStr, c_char};
@@ -24,6 +25,7 @@ pub(crate) enum Image {
 
 /// Parses a text. One that is refused is named on stderr here, and so once.
 pub(super) fn parse(text: &str) -> Outcome<Code> {
+    requirement::check_version(text)?;
     Ok(Code::parse(text).inspect_err(|error| {
         if let hwsim_machine::Error::InvalidPtx(words) = error {
             eprintln!("hwsim: PTX refused: {words}");
@@ -97,7 +99,10 @@ impl Image {
     /// The code for a kind of GPU.
     pub fn code_for(&self, model: &GpuModel) -> Outcome<&Code> {
         match self {
-            Self::Text(code) => Ok(code),
+            Self::Text(code) => {
+                requirement::check_target(code.source(), model)?;
+                Ok(code)
+            }
             Self::Fat(fat) => {
                 let best = fat.best(model.compute_capability);
                 best.inspect_err(|failure| eprintln!("hwsim: {}", failure.words))?.code()

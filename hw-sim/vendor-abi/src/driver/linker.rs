@@ -9,7 +9,7 @@ use super::handles::Handle;
 use super::image::{bytes_at, file_bytes};
 use super::linked::{self, OwnedInput};
 use super::logs::LogBuffers;
-use super::state;
+use super::{requirement, state};
 use hwsim_machine::Context;
 use hwsim_machine::module::{Code, LinkError};
 use std::ffi::{c_char, c_int, c_uint};
@@ -98,6 +98,8 @@ impl Linker {
         };
         for OwnedInput { name, text } in &inputs {
             let refused = |error| Failure { code: INVALID_PTX, words: format!("{name}: {error}") };
+            requirement::check_version(text)?;
+            requirement::check_target(text, self.context.machine.model(self.context.gpu))?;
             Code::check(text).map_err(refused)?;
         }
         Ok(inputs)

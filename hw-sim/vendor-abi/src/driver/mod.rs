@@ -1,4 +1,5 @@
-//! The CUDA driver API, version 12.4. Every call is a thin translation to the machine.
+//! The CUDA driver API, version 12.4, and what is newer in `later`. Every call is a thin
+//! translation to the machine.
 
 mod attributes;
 mod call;
@@ -14,6 +15,7 @@ mod gate;
 mod graph;
 mod handles;
 mod image;
+mod later;
 mod launch;
 mod library;
 mod linked;
@@ -24,6 +26,7 @@ mod misc;
 mod module;
 mod peer;
 mod pool;
+mod requirement;
 mod state;
 mod stream;
 mod trace;
@@ -43,6 +46,7 @@ const CALLS: &[&[(&str, *const ())]] = &[
     graph::nodes::CALLS,
     graph::objects::CALLS,
     graph::structure::CALLS,
+    later::CALLS,
     launch::CALLS,
     library::CALLS,
     linker::CALLS,

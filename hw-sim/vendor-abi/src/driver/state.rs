@@ -245,6 +245,14 @@ pub(crate) fn current() -> Outcome<(&'static Driver, Arc<Context>)> {
     Ok((driver, context))
 }
 
+/// The context of a handle, the current one for 0.
+pub(crate) fn context_or_current(handle: Handle) -> Outcome<Arc<Context>> {
+    match handle {
+        0 => Ok(current_any()?.1),
+        handle => driver()?.contexts.get_context(handle),
+    }
+}
+
 /// The stream of a handle: 0 and 1 the default stream, 2 the thread's own.
 pub(crate) fn stream(handle: Handle) -> Outcome<Arc<Stream>> {
     let stream = stream_of(handle)?;
