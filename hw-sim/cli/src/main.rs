@@ -68,6 +68,10 @@ struct RunArguments {
     /// PTX of every version is taken]
     #[arg(long, value_name = "VERSION")]
     driver: Option<DriverVersion>,
+    /// Let device allocations reach as far as on real GPUs, to a multiple of 512 bytes and from
+    /// 2 MiB on of 2 MiB: kernels that go a little too far are not stopped
+    #[arg(long)]
+    round_allocations: bool,
     /// How hostile the driver is: `strict` or `lenient`
     /// [default: HWSIM_DRIVER_PROFILE, or what the machine file says, or lenient]
     #[arg(long, value_name = "PROFILE")]

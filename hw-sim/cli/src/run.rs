@@ -19,6 +19,7 @@ use crate::tidy::Tidier;
 use child::Template;
 use hwsim_machine::description::cluster::{FABRIC_VARIABLE, NODES_VARIABLE, node_from_environment};
 use hwsim_machine::description::{Description, MACHINE_VARIABLE};
+use hwsim_machine::memory::ROUND_VARIABLE;
 use hwsim_machine::profile::{KEYS_VARIABLE, PROFILE_VARIABLE, Profile};
 use hwsim_machine::version::DRIVER_VARIABLE;
 use many::Job;
@@ -59,6 +60,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, Error> {
     let mut fabric = Fabric::find(stage.path())?;
     template.add(environment(arguments, &machine, &stage, &fabric)?);
     template.add(secret()?);
+    template.add(arguments.round_allocations.then(|| (ROUND_VARIABLE, "1".into())));
     template.add(arguments.driver.map(|driver| (DRIVER_VARIABLE, driver.name.into())));
     template.add(profile.map(|profile| (PROFILE_VARIABLE, profile.into())));
     template.add((!keys.is_empty()).then(|| (KEYS_VARIABLE, keys.into())));

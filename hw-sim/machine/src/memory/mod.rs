@@ -49,10 +49,19 @@ pub struct GlobalMemory {
     pub(crate) watches: Watches,
     /// Memory of a GPU was exported, imported, or given to something that writes it unasked.
     shared: AtomicBool,
+    /// Device allocations reach as far as on real GPUs.
+    rounds: AtomicBool,
 }
 
 /// Bytes that are compared at once.
 const HELD_BYTES: usize = 64;
+
+/// `1`: device allocations reach as far as on real GPUs.
+pub const ROUND_VARIABLE: &str = "HWSIM_ROUND_ALLOCATIONS";
+
+/// What real drivers round device allocations up to, and from where on to that.
+const SMALL: u64 = 512;
+const LARGE: u64 = 2 << 20;
 
 /// Leave to access memory; holds the gate.
 pub struct AccessGuard<'a> {
@@ -78,7 +87,34 @@ impl GlobalMemory {
             sharing: Mutex::new(Sharing::new(site)),
             watches: Watches::default(),
             shared: AtomicBool::new(false),
+            rounds: AtomicBool::new(false),
         })
+    }
+
+    /// From now on, before anything is allocated, device allocations reach as far as on real GPUs:
+    /// to a multiple of 512 bytes, and from 2 MiB on of 2 MiB. Kernels can touch all of that.
+    pub fn round_allocations(&self) {
+        // Relaxed: nothing is allocated yet, and no thread runs that would care.
+        self.rounds.store(true, Ordering::Relaxed);
+    }
+
+    /// Bytes that an allocation takes, before pages.
+    fn rounded(&self, bytes: u64) -> u64 {
+        if !self.rounds.load(Ordering::Relaxed) {
+            return bytes;
+        }
+        let granularity = if bytes >= LARGE { LARGE } else { SMALL };
+        bytes.checked_next_multiple_of(granularity).unwrap_or(bytes)
+    }
+
+    /// How far kernels can touch an allocation.
+    fn reached(&self, allocation: &Allocation) -> u64 {
+        match allocation.kind {
+            AllocationKind::Device { .. } | AllocationKind::Managed { .. } => {
+                self.rounded(allocation.bytes)
+            }
+            _ => allocation.bytes,
+        }
     }
 
     /// Enters the gate for a slice of work.
@@ -147,7 +183,7 @@ impl GlobalMemory {
         context: u64,
         rights: Option<Arc<Rights>>,
     ) -> Result<u64> {
-        let base = self.take(gpu, bytes)?;
+        let base = self.take(gpu, self.rounded(bytes))?;
         let entry = Allocation { base, bytes, kind, id: 0, context, flags: 0, rights };
         self.table.insert(entry).expect("the arena hands out free ranges only");
         Ok(base)
@@ -177,9 +213,9 @@ impl GlobalMemory {
         let gpu = allocation.kind.gpu().expect("device memory has a GPU");
         if self.reservations.begins(base) {
             self.reservations.note(gpu, allocation.bytes, false);
-            return self.uncommit(gpu, allocation.bytes);
+            return self.uncommit(gpu, self.rounded(allocation.bytes));
         }
-        self.give_back(gpu, base, allocation.bytes)
+        self.give_back(gpu, base, self.rounded(allocation.bytes))
     }
 
     /// Gives a range of a GPU's memory back.

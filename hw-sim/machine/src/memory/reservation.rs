@@ -124,7 +124,7 @@ impl Reservation {
         bytes: u64,
         rights: Option<Arc<Rights>>,
     ) -> Result<Arc<Self>> {
-        let base = memory.arenas[gpu].reserve(bytes)?;
+        let base = memory.arenas[gpu].reserve(memory.rounded(bytes))?;
         let reservation = Arc::new(Self {
             memory: Arc::clone(memory),
             gpu,
@@ -186,7 +186,7 @@ impl Reservation {
 
     /// Its node's turn: from now on there is memory.
     pub(crate) fn begin(&self) -> Result<()> {
-        self.memory.commit(self.gpu, self.bytes)?;
+        self.memory.commit(self.gpu, self.memory.rounded(self.bytes))?;
         self.memory.reservations.note(self.gpu, self.bytes, true);
         let entry = Allocation {
             base: self.base,
@@ -198,7 +198,7 @@ impl Reservation {
             rights: self.rights.clone(),
         };
         if self.memory.table.insert(entry).is_none() {
-            self.memory.uncommit(self.gpu, self.bytes)?;
+            self.memory.uncommit(self.gpu, self.memory.rounded(self.bytes))?;
             let text = format!("the graph's memory at {:#x} is there already", self.base);
             return Err(Error::InvalidValue(text));
         }
@@ -215,6 +215,7 @@ impl Drop for Reservation {
     fn drop(&mut self) {
         self.end();
         self.memory.reservations.by_address().remove(&self.base);
-        self.memory.arenas[self.gpu].unreserve(self.base, self.bytes);
+        let bytes = self.memory.rounded(self.bytes);
+        self.memory.arenas[self.gpu].unreserve(self.base, bytes);
     }
 }

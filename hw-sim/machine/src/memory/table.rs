@@ -156,6 +156,12 @@ impl AllocationTable {
         (address < allocation.end()).then(|| Arc::clone(allocation))
     }
 
+    /// The allocation that holds `address`, or that is next below it.
+    pub fn below(&self, address: u64) -> Option<Arc<Allocation>> {
+        let map = self.map.read().unwrap();
+        map.range(..=address).next_back().map(|(_, allocation)| Arc::clone(allocation))
+    }
+
     /// The allocation nearest to `address`, for a report.
     pub fn nearest(&self, address: u64) -> Option<Arc<Allocation>> {
         let map = self.map.read().unwrap();

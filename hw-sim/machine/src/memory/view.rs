@@ -126,14 +126,15 @@ impl View {
         if cursor.generation != generation {
             *cursor = Cursor { generation, ..Cursor::default() };
         }
-        let found = self.memory.table.find(address).ok_or(MemoryFault::OutOfBounds)?;
-        if bytes as u64 > found.end() - address {
+        let found = self.memory.table.below(address).ok_or(MemoryFault::OutOfBounds)?;
+        let end = found.base + self.memory.reached(&found);
+        if address >= end || bytes as u64 > end - address {
             return Err(MemoryFault::OutOfBounds);
         }
         if !self.may_touch(&found) {
             return Err(MemoryFault::Forbidden);
         }
-        cursor.spans[cursor.next] = Span { base: found.base, end: found.end() };
+        cursor.spans[cursor.next] = Span { base: found.base, end };
         cursor.next = (cursor.next + 1) % SPANS;
         Ok(())
     }

@@ -11,7 +11,7 @@ use super::{call, gate, trace, visible};
 use hwsim_machine::description::Description;
 use hwsim_machine::engine::Engines;
 use hwsim_machine::graph::{Executable, Graph, NodeId, UserObject};
-use hwsim_machine::memory::Rights;
+use hwsim_machine::memory::{ROUND_VARIABLE, Rights};
 use hwsim_machine::{Context, Event, Function, Machine, Module, Stream};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -128,6 +128,9 @@ pub(crate) fn initialise() -> Outcome {
         }
     };
     let machine = Machine::new(description).inspect_err(|error| eprintln!("hwsim: {error}"))?;
+    if std::env::var(ROUND_VARIABLE).is_ok_and(|value| value == "1") {
+        machine.memory.round_allocations();
+    }
     // SAFETY: the handler only stores to an atomic, which is allowed after fork.
     unsafe { libc::pthread_atfork(None, None, Some(after_fork)) };
     let count = machine.description.gpus.len();
