@@ -82,6 +82,10 @@ struct RunArguments {
     /// Write one line for each driver call to this file
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    /// Write to this file, for each process that used the driver, one line of JSON: functions,
+    /// kernels, instructions, bytes, and what was refused
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
     /// Show no virtual RDMA adapters and no device engines; what the host has stays visible
     #[arg(long)]
     no_adapters: bool,

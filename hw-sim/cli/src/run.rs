@@ -37,6 +37,8 @@ use std::process::ExitCode;
 const SECRET_VARIABLE: &str = "RINGDOVE_BOOTSTRAP_SECRET";
 /// Where the virtual driver writes its call trace.
 const TRACE_VARIABLE: &str = "HWSIM_TRACE";
+/// Where it appends what the processes did.
+const REPORT_VARIABLE: &str = "HWSIM_REPORT";
 
 /// Runs the command on the machine and ends as it ends.
 pub fn run(arguments: &RunArguments) -> Result<ExitCode, Error> {
@@ -153,11 +155,13 @@ fn environment(
         (NODES_VARIABLE, machine.nodes.to_string().into()),
         (FABRIC_VARIABLE, fabric.directory.path().into()),
     ];
-    if let Some(trace) = &arguments.trace {
-        let failed = || Error::system(format!("creating the trace file {}", trace.display()));
-        File::create(trace).map_err(failed())?;
+    let files = [(TRACE_VARIABLE, &arguments.trace), (REPORT_VARIABLE, &arguments.report)];
+    for (variable, file) in files {
+        let Some(file) = file else { continue };
+        let failed = || Error::system(format!("creating the file {}", file.display()));
+        File::create(file).map_err(failed())?;
         // Absolute, for the command may change its directory.
-        environment.push((TRACE_VARIABLE, trace.canonicalize().map_err(failed())?.into()));
+        environment.push((variable, file.canonicalize().map_err(failed())?.into()));
     }
     Ok(environment)
 }

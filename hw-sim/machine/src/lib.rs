@@ -48,6 +48,7 @@ pub mod scheduler;
 mod sleeping;
 pub mod stream;
 mod stream_capture;
+pub mod tally;
 pub mod transfer;
 pub mod version;
 mod vigil;

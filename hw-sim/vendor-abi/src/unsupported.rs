@@ -6,7 +6,11 @@ pub mod driver;
 pub mod later;
 pub mod nvml;
 
+use crate::driver::{is_reported, report_call};
 use std::sync::atomic::{AtomicBool, Ordering};
+
+/// `CUDA_ERROR_NOT_SUPPORTED`, by which the report names what is missing.
+const NOT_SUPPORTED: u32 = 801;
 
 /// A stub as [`driver::STUBS`] and [`nvml::STUBS`] list it: the symbol's name and its address.
 ///
@@ -47,7 +51,10 @@ macro_rules! stubs {
 use stubs;
 
 /// Says on stderr, the first time, which function is missing.
-fn name_once(name: &str, named: &AtomicBool) {
+fn name_once(name: &'static str, named: &AtomicBool) {
+    if is_reported() {
+        report_call(name, NOT_SUPPORTED, "not supported by virtual hardware");
+    }
     // Relaxed: the flag orders nothing but itself.
     if !named.swap(true, Ordering::Relaxed) {
         // A closed stderr is no reason to fail where the real library would not.

@@ -32,7 +32,8 @@ fn kernels_reach_the_slack_of_an_allocation_where_it_is_given() {
     if !in_both_modes("kernels_reach_the_slack_of_an_allocation_where_it_is_given") {
         return;
     }
-    // Bytes, and how far a kernel gets with real rounding. Each on its own GPU: a fault is for good.
+    // Bytes, and how far a kernel gets with real rounding. Each on a GPU of its own, for a fault is
+    // for good.
     for (device, (bytes, reach)) in
         [(8, 512), (512, 512), (516, 1024), (3 * MIB + 4, 4 * MIB)].into_iter().enumerate()
     {

@@ -26,12 +26,14 @@ mod misc;
 mod module;
 mod peer;
 mod pool;
+mod report;
 mod requirement;
 mod state;
 mod stream;
 mod trace;
 mod visible;
 
+pub(crate) use report::{call as report_call, is_on as is_reported};
 pub(crate) use state::gpu_memory;
 
 /// Calls by module: name and address.

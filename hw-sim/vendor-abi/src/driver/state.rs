@@ -7,7 +7,7 @@ use super::code::{
 use super::handles::{Handle, HandleKind, Handles};
 use super::image::Image;
 use super::linker::Linker;
-use super::{call, gate, trace, visible};
+use super::{call, gate, report, trace, visible};
 use hwsim_machine::description::Description;
 use hwsim_machine::engine::Engines;
 use hwsim_machine::graph::{Executable, Graph, NodeId, UserObject};
@@ -107,6 +107,7 @@ pub(crate) fn gpu_memory() -> Option<&'static hwsim_machine::memory::GlobalMemor
 /// `cuInit`: builds the machine that the environment names.
 pub(crate) fn initialise() -> Outcome {
     trace::start();
+    report::start();
     if FORKED.load(Ordering::Relaxed) {
         return refuse(
             NOT_INITIALIZED,
