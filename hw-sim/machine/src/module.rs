@@ -17,6 +17,8 @@ pub struct Module {
     /// Where it is loaded.
     pub context: Arc<Context>,
     linked: LinkedModule,
+    /// Bytes of its constant variables.
+    pub constant_bytes: u64,
     variables: HashMap<String, Variable>,
     /// The allocations that hold all variables.
     _storage: Storage,
@@ -154,7 +156,9 @@ impl Module {
         let addresses = variables.iter().map(|(name, v)| (name.clone(), v.address)).collect();
         let linked = module.link(&addresses).map_err(invalid)?;
         let context = Arc::clone(context);
-        let module = Self { context, linked, variables, _storage: storage };
+        let constants = module.globals().iter().filter(|global| global.constant);
+        let constant_bytes = constants.map(|global| global.size_bytes).sum();
+        let module = Self { context, linked, constant_bytes, variables, _storage: storage };
         module
             .initialise(|name| sibling.is_none() || !managed.names().any(|other| other == name))?;
         Ok(Arc::new(module))

@@ -75,7 +75,9 @@ pub(super) fn function_attribute(function: &Function, attribute: c_int) -> Outco
             None => hwsim_machine::gpu::BLOCK_THREADS_MAX as c_int,
         },
         1 => kernel.static_shared_bytes as c_int,
-        2 | 7 => 0,
+        // Those of the module: a real compiler counts what the kernel uses.
+        2 => function.module.constant_bytes as c_int,
+        7 => 0,
         3 => kernel.local_bytes as c_int,
         4 => registers_per_thread(kernel) as c_int,
         5 | 6 => version,
