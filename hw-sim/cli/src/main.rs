@@ -14,6 +14,7 @@ mod sdk;
 mod tidy;
 
 use clap::{Args, Parser, Subcommand};
+use hwsim_machine::version::DriverVersion;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -63,6 +64,15 @@ struct RunArguments {
     /// How long the other processes may take to end when one has failed, before they are killed
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
     grace: Duration,
+    /// The version of CUDA whose driver is shown: 12.4, 12.8 or 13.0. With this option, PTX that
+    /// is too new for the driver or the GPU is refused, as a real driver does [default: 12.4, and
+    /// PTX of every version is taken]
+    #[arg(long, value_name = "VERSION")]
+    driver: Option<DriverVersion>,
+    /// Let device allocations reach as far as on real GPUs, to a multiple of 512 bytes and from
+    /// 2 MiB on of 2 MiB: kernels that go a little too far are not stopped
+    #[arg(long)]
+    round_allocations: bool,
     /// How hostile the driver is: `strict` or `lenient`
     /// [default: HWSIM_DRIVER_PROFILE, or what the machine file says, or lenient]
     #[arg(long, value_name = "PROFILE")]
@@ -73,6 +83,10 @@ struct RunArguments {
     /// Write one line for each driver call to this file
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    /// Write to this file, for each process that used the driver, one line of JSON: functions,
+    /// kernels, instructions, bytes, and what was refused
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
     /// Show no virtual RDMA adapters and no device engines; what the host has stays visible
     #[arg(long)]
     no_adapters: bool,

@@ -20,7 +20,9 @@ use crate::tidy::Tidier;
 use child::Template;
 use hwsim_machine::description::cluster::{FABRIC_VARIABLE, NODES_VARIABLE, node_from_environment};
 use hwsim_machine::description::{Description, MACHINE_VARIABLE};
+use hwsim_machine::memory::ROUND_VARIABLE;
 use hwsim_machine::profile::{KEYS_VARIABLE, PROFILE_VARIABLE, Profile};
+use hwsim_machine::version::DRIVER_VARIABLE;
 use many::Job;
 use nix::sys::signal::{SigSet, Signal};
 use ringdove::bootstrap::Secret;
@@ -36,6 +38,8 @@ use std::process::ExitCode;
 const SECRET_VARIABLE: &str = "RINGDOVE_BOOTSTRAP_SECRET";
 /// Where the virtual driver writes its call trace.
 const TRACE_VARIABLE: &str = "HWSIM_TRACE";
+/// Where it appends what the processes did.
+const REPORT_VARIABLE: &str = "HWSIM_REPORT";
 
 /// Runs the command on the machine and ends as it ends.
 pub fn run(arguments: &RunArguments) -> Result<ExitCode, Error> {
@@ -60,6 +64,8 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, Error> {
     template.add(environment(arguments, &machine, &stage, &fabric)?);
     template.add(secret()?);
     template.add(triton(&stage));
+    template.add(arguments.round_allocations.then(|| (ROUND_VARIABLE, "1".into())));
+    template.add(arguments.driver.map(|driver| (DRIVER_VARIABLE, driver.name.into())));
     template.add(profile.map(|profile| (PROFILE_VARIABLE, profile.into())));
     template.add((!keys.is_empty()).then(|| (KEYS_VARIABLE, keys.into())));
     if !arguments.no_adapters {
@@ -151,11 +157,13 @@ fn environment(
         (NODES_VARIABLE, machine.nodes.to_string().into()),
         (FABRIC_VARIABLE, fabric.directory.path().into()),
     ];
-    if let Some(trace) = &arguments.trace {
-        let failed = || Error::system(format!("creating the trace file {}", trace.display()));
-        File::create(trace).map_err(failed())?;
+    let files = [(TRACE_VARIABLE, &arguments.trace), (REPORT_VARIABLE, &arguments.report)];
+    for (variable, file) in files {
+        let Some(file) = file else { continue };
+        let failed = || Error::system(format!("creating the file {}", file.display()));
+        File::create(file).map_err(failed())?;
         // Absolute, for the command may change its directory.
-        environment.push((TRACE_VARIABLE, trace.canonicalize().map_err(failed())?.into()));
+        environment.push((variable, file.canonicalize().map_err(failed())?.into()));
     }
     Ok(environment)
 }

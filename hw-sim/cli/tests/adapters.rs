@@ -12,7 +12,7 @@ use socket2::{Domain, Socket, Type};
 use std::fs;
 use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
@@ -22,24 +22,33 @@ fn library() -> PathBuf {
     library
 }
 
-/// The program, compiled once.
-fn program() -> &'static PathBuf {
-    static PROGRAM: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
-    let (_, path) = PROGRAM.get_or_init(|| {
+/// The folder with the programs, compiled once.
+fn programs() -> &'static Path {
+    static PROGRAMS: OnceLock<tempfile::TempDir> = OnceLock::new();
+    let folder = PROGRAMS.get_or_init(|| {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("adapters");
-        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/adapters.c");
-        let compiled = Command::new("cc")
-            .args(["-O1", "-Wall", "-Werror", "-o"])
-            .arg(&path)
-            .args([source, "-libverbs", "-ldl", "-pthread"])
-            .output()
-            .unwrap();
-        let message = text(&compiled.stderr);
-        assert!(compiled.status.success(), "is libibverbs-dev installed?\n{message}");
-        (folder, path)
+        compile("adapters", folder.path());
+        compile("windows", folder.path());
+        folder
     });
-    path
+    folder.path()
+}
+
+fn compile(name: &str, folder: &Path) {
+    let source = format!("{}/tests/{name}.c", env!("CARGO_MANIFEST_DIR"));
+    let compiled = Command::new("cc")
+        .args(["-O1", "-Wall", "-Werror", "-o"])
+        .arg(folder.join(name))
+        .args([&source, "-libverbs", "-ldl", "-pthread"])
+        .output()
+        .unwrap();
+    let message = text(&compiled.stderr);
+    assert!(compiled.status.success(), "is libibverbs-dev installed?\n{message}");
+}
+
+/// The program most jobs are in.
+fn program() -> PathBuf {
+    programs().join("adapters")
 }
 
 /// `hwsim run` with the real library.
@@ -51,9 +60,13 @@ fn hwsim(sandbox: &Sandbox, options: &[&str]) -> Command {
 
 /// One job of the program on a machine, with these variables.
 fn job(name: &str, machine: &str, variables: &[(&str, &str)]) {
+    job_of(&program(), name, machine, variables);
+}
+
+fn job_of(program: &Path, name: &str, machine: &str, variables: &[(&str, &str)]) {
     let sandbox = Sandbox::new();
     let mut command = hwsim(&sandbox, &["-m", machine]);
-    let output = command.arg(program()).arg(name).envs(variables.iter().copied()).output().unwrap();
+    let output = command.arg(program).arg(name).envs(variables.iter().copied()).output().unwrap();
     check(name, variables, &output);
     sandbox.assert_nothing_left();
 }
@@ -103,6 +116,21 @@ fn events_come_once_for_each_time_that_they_are_asked_for() {
 #[test]
 fn queue_pairs_share_a_receive_queue() {
     job("shared-receive", "one-gpu", &[]);
+}
+
+/// Rights that a window does not give, or no longer gives, would let a peer write anywhere.
+#[test]
+fn windows_give_what_they_say_and_no_more() {
+    for name in ["type-1", "type-2", "bad-bindings", "order-of-bindings", "reregistration"] {
+        job_of(&programs().join("windows"), name, "one-gpu", &[]);
+    }
+    let profile = [("HWSIM_DRIVER_KEYS", "place-out-of-order=on")];
+    job_of(&programs().join("windows"), "type-2", "one-gpu", &profile);
+}
+
+#[test]
+fn extended_completion_queues_show_the_same_completions() {
+    job_of(&programs().join("windows"), "extended-queue", "one-gpu", &[]);
 }
 
 /// A reader that sees a later write sees the earlier one whole, with no thread that polls.
@@ -271,7 +299,7 @@ fn it_works_without_privileges() {
     for (from, name) in [
         (PathBuf::from(env!("CARGO_BIN_EXE_hwsim")), "hwsim"),
         (library(), "library.so"),
-        (program().clone(), "program"),
+        (program(), "program"),
     ] {
         fs::copy(from, sandbox.path(name)).unwrap();
     }

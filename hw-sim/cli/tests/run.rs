@@ -176,6 +176,30 @@ fn the_trace_path_is_absolute_and_the_environments_machine_is_the_default() {
     assert!(text(&output.stderr).contains("machine one-gpu"), "{}", text(&output.stderr));
 }
 
+/// What the command line says reaches the driver, and what it cannot mean is refused before
+/// anything starts.
+#[test]
+fn options_of_the_driver_become_its_variables() {
+    let sandbox = Sandbox::new();
+    let script = "cd /; echo $HWSIM_DRIVER $HWSIM_ROUND_ALLOCATIONS $HWSIM_REPORT";
+    let options = ["--driver", "12.8", "--round-allocations", "--report", "done.json"];
+    let output = sandbox
+        .hwsim(&[&["run"], &options[..], &["--", "sh", "-c", script]].concat())
+        .current_dir(sandbox.folder.path())
+        .output()
+        .unwrap();
+    let (out, report) = (text(&output.stdout), sandbox.path("done.json"));
+    assert!(out.starts_with("12.8 1 /") && out.ends_with("/done.json\n"), "{out}");
+    assert_eq!(fs::read(report).unwrap(), b"", "nothing used the driver");
+    let output = sandbox.output(&["run", "--", "sh", "-c", script]);
+    assert_eq!(text(&output.stdout).trim(), "");
+    let output = sandbox.output(&["run", "--driver", "12.5", "--", "true"]);
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(error.contains("12.5") && error.contains("12.4, 12.8, 13.0"), "{error}");
+    refused(&sandbox, &["run", "--report", "/no/file", "--", "true"], 125, &["/no/file"]);
+}
+
 #[test]
 fn machines_lists_all_and_shows_one() {
     let sandbox = Sandbox::new();

@@ -347,6 +347,20 @@ driver_functions! {
     fn cuGraphNodeGetEnabled(executable: Handle, node: Handle, enabled: Out<c_uint>);
     fn cuGraphNodeSetEnabled(executable: Handle, node: Handle, enabled: c_uint);
     fn cuDeviceGraphMemTrim(device: Device);
+    fn cuDeviceGetGraphMemAttribute(device: Device, attribute: c_int, value: u64);
+    fn cuDeviceSetGraphMemAttribute(device: Device, attribute: c_int, value: u64);
+    fn cuGraphAddNode_v2(
+        node: Out<Handle>, graph: Handle, before: u64, edges: u64, count: usize,
+        parameters: Out<[u64; 32]>,
+    );
+    fn cuGraphAddMemAllocNode(
+        node: Out<Handle>, graph: Handle, before: u64, count: usize, parameters: u64,
+    );
+    fn cuGraphAddMemFreeNode(
+        node: Out<Handle>, graph: Handle, before: u64, count: usize, address: u64,
+    );
+    fn cuGraphMemAllocNodeGetParams(node: Handle, parameters: u64);
+    fn cuGraphMemFreeNodeGetParams(node: Handle, address: u64);
     fn cuUserObjectCreate(
         object: Out<Handle>, data: u64, destroy: u64, references: c_uint, flags: c_uint,
     );

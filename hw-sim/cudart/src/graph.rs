@@ -12,7 +12,7 @@ use std::ffi::{c_char, c_int, c_uint};
 /// `cudaKernelNodeParams`
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct KernelNode {
+pub(crate) struct KernelNode {
     host: u64,
     grid: [c_uint; 3],
     block: [c_uint; 3],
@@ -41,7 +41,7 @@ type FillNode = u64;
 const _: () = assert!(size_of::<KernelNode>() == 56 && size_of::<DriverKernelNode>() == 72);
 
 impl KernelNode {
-    fn to_driver(self) -> Outcome<DriverKernelNode> {
+    pub fn to_driver(self) -> Outcome<DriverKernelNode> {
         let Self { host, grid, block, shared_bytes, arguments, extra } = self;
         let function = function(host)?;
         let (kernel, context) = (0, 0);

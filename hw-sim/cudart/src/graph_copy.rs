@@ -58,7 +58,7 @@ impl Side {
 }
 
 impl Copy3d {
-    fn to_driver(self) -> Outcome<DriverCopy3d> {
+    pub fn to_driver(self) -> Outcome<DriverCopy3d> {
         check_direction(self.kind)?;
         if self.from_array != 0 || self.to_array != 0 {
             return Err(NOT_SUPPORTED);

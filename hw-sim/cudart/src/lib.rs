@@ -13,6 +13,7 @@ mod error;
 mod event;
 mod graph;
 mod graph_copy;
+mod graph_nodes;
 mod launch;
 mod library;
 mod memory;

@@ -140,6 +140,50 @@ static void graph_by_hand(void) {
     free(back);
 }
 
+/* Memory that a graph allocates: filled, scaled by the kernel, copied out, and freed by it. */
+static void graph_with_memory(void) {
+    static float back[COUNT];
+    float factor_now = 0;
+    size_t used = 7;
+    OK(cudaMemcpyFromSymbol(&factor_now, &factor, 4, 0, 2));
+    cudaGraph_t graph;
+    cudaGraphNode_t nodes[5];
+    cudaGraphExec_t made;
+    cudaGraphNodeParams alloc = {.type = 10}, any;
+    float *source = filled();
+    OK(cudaGraphCreate(&graph, 0));
+    alloc.u.alloc.kind = alloc.u.alloc.location = 1;
+    alloc.u.alloc.bytes = BYTES;
+    OK(ADD_NODE(&nodes[0], graph, NULL, 0, &alloc));
+    float *memory = alloc.u.alloc.address;
+    CHECK(memory);
+    any = (cudaGraphNodeParams){.type = 1};
+    any.u.copy.copy = (cudaMemcpy3DParms){.srcPtr = {source, BYTES, BYTES, 1},
+        .dstPtr = {memory, BYTES, BYTES, 1}, .extent = {BYTES, 1, 1}, .kind = 3};
+    OK(ADD_NODE(&nodes[1], graph, &nodes[0], 1, &any));
+    unsigned count = COUNT;
+    void *arguments[] = {&memory, &count};
+    any = (cudaGraphNodeParams){.type = 0};
+    any.u.kernel = (cudaKernelNodeParams){(void *)scale, {8, 1, 1}, {128, 1, 1}, 0, arguments, NULL};
+    OK(ADD_NODE(&nodes[2], graph, &nodes[1], 1, &any));
+    OK(cudaGraphAddMemcpyNode1D(&nodes[3], graph, &nodes[2], 1, back, memory, BYTES, 2));
+    any = (cudaGraphNodeParams){.type = 11};
+    any.u.end.address = memory;
+    OK(ADD_NODE(&nodes[4], graph, &nodes[3], 1, &any));
+    OK(cudaGraphInstantiate(&made, graph, 0));
+    for (int round = 0; round < 2; round++) {
+        memset(back, 0, sizeof back);
+        OK(cudaGraphLaunch(made, NULL));
+        OK(cudaDeviceSynchronize());
+        CHECK(back[999] == factor_now * 999);
+    }
+    OK(cudaDeviceGetGraphMemAttribute(0, 0, &used));
+    CHECK(used == 0);
+    OK(cudaGraphExecDestroy(made));
+    OK(cudaGraphDestroy(graph));
+    OK(cudaFree(source));
+}
+
 /* As nccl-tests -G and the samples capture: launches, a copy out to ordinary memory. */
 static void graph_by_capture(void) {
     float *device = filled(), seen = 0;
@@ -366,6 +410,7 @@ static void reset(void) {
 int main(void) {
     kernels_and_symbols();
     graph_by_hand();
+    graph_with_memory();
     graph_by_capture();
     streams_and_events();
     shaped_memory();

@@ -25,6 +25,28 @@ typedef struct {
 typedef struct { void *dst; size_t pitch; unsigned value, element; size_t width, height; } cudaMemsetParams;
 typedef struct { void (*fn)(void *); void *data; } cudaHostNodeParams;
 
+/* The parameters of any node: the kind, and from byte 16 on what goes with it. */
+typedef struct { int type, reserved[3]; union {
+    cudaKernelNodeParams kernel; cudaMemsetParams fill; cudaHostNodeParams host;
+    struct { int flags, reserved[3]; cudaMemcpy3DParms copy; } copy;
+    struct { int kind, handles, location, device; long rest[9]; void *accesses; size_t count, bytes;
+             void *address; } alloc;
+    struct { void *address; } end;
+    long all[29];
+} u; long last; } cudaGraphNodeParams;
+#if VERSION == 12
+cudaError_t cudaGraphAddNode(cudaGraphNode_t *, cudaGraph_t, const cudaGraphNode_t *, size_t,
+                             cudaGraphNodeParams *);
+#define ADD_NODE(node, graph, before, count, params)                                               \
+    cudaGraphAddNode(node, graph, before, count, params)
+#else
+cudaError_t cudaGraphAddNode(cudaGraphNode_t *, cudaGraph_t, const cudaGraphNode_t *, const void *,
+                             size_t, cudaGraphNodeParams *);
+#define ADD_NODE(node, graph, before, count, params)                                               \
+    cudaGraphAddNode(node, graph, before, NULL, count, params)
+#endif
+cudaError_t cudaDeviceGetGraphMemAttribute(int, int, void *);
+
 cudaError_t cudaGraphCreate(cudaGraph_t *, unsigned), cudaGraphDestroy(cudaGraph_t);
 cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t *, cudaGraph_t, const cudaGraphNode_t *, size_t,
                                    const cudaKernelNodeParams *);

@@ -4,6 +4,7 @@ use crate::client::Client;
 use crate::copy::{Bulk, Transfer2d};
 use crate::error::{Result, Sticky};
 use crate::kernel::KernelRun;
+use crate::memory::Reservation;
 use crate::record::Records;
 use crate::wait_value::{WaitValue, WriteValue};
 use std::sync::Arc;
@@ -83,6 +84,10 @@ pub enum Command {
     HostCall(HostCall),
     /// Frees device memory.
     Free(u64),
+    /// Gives a graph's addresses memory.
+    BeginReserved(Arc<Reservation>),
+    /// Takes it back.
+    EndReserved(Arc<Reservation>),
     /// A launch of a graph.
     Graph(Arc<dyn Task>),
     /// Holds the stream until the machine's clock shows this, ns.

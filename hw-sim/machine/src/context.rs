@@ -3,7 +3,7 @@
 use crate::context_state::{ContextState, Locked};
 use crate::error::{Error, Result, Sticky};
 use crate::machine::Machine;
-use crate::memory::{Reach, View};
+use crate::memory::{Heap, Reach, View};
 use crate::stream::{Stream, StreamKind, Streams};
 use crate::workspace::Workspaces;
 use std::sync::Arc;
@@ -22,6 +22,7 @@ pub struct Context {
     state: Arc<ContextState>,
     streams: Arc<Streams>,
     reach: Arc<Reach>,
+    heap: Arc<Heap>,
     /// Workspaces of cooperative launches: the barriers of their blocks.
     workspaces: Workspaces,
 }
@@ -36,6 +37,7 @@ impl Context {
             flags: AtomicU32::new(flags),
             streams: Streams::new(&state),
             reach: Arc::new(Reach::of(gpu, &machine.description.driver)),
+            heap: Arc::new(Heap::new(gpu, state.id)),
             workspaces: Workspaces::default(),
             state,
             machine,
@@ -95,11 +97,23 @@ impl Context {
         self.state.fail(Sticky::Destroyed);
         self.drain();
         self.machine.memory.release_context(self.id);
+        self.heap.end(&self.machine.memory);
+    }
+
+    /// Bytes of the heap that kernels allocate from.
+    pub fn heap_limit(&self) -> u64 {
+        self.heap.limit()
+    }
+
+    /// Sizes that heap; false if kernels have used it already.
+    pub fn set_heap_limit(&self, bytes: u64) -> bool {
+        self.heap.set_limit(bytes)
     }
 
     /// Memory as this context's kernels see it.
     pub(crate) fn view(&self) -> View {
-        View::new(Arc::clone(&self.machine.memory), Arc::clone(&self.reach))
+        let (reach, heap) = (Arc::clone(&self.reach), Arc::clone(&self.heap));
+        View::new(Arc::clone(&self.machine.memory), reach, heap)
     }
 
     /// Lets this context's kernels touch the memory of `peer`'s GPU.

@@ -4,6 +4,7 @@ use crate::bytes;
 use crate::client::Client;
 use crate::error::Result;
 use crate::memory::GlobalMemory;
+use crate::tally;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -68,6 +69,9 @@ impl Bulk {
             },
         }
         memory.watches.written_unfenced(target, length);
+        if tally::is_on() {
+            tally::moved(length, matches!(self.source, Source::Pattern { .. }));
+        }
         Ok(())
     }
 }

@@ -37,7 +37,7 @@ impl KernelRun {
     }
 
     /// Blocks of the grid.
-    fn block_count(&self) -> u64 {
+    pub(crate) fn block_count(&self) -> u64 {
         self.launch.grid.iter().map(|&extent| u64::from(extent)).product()
     }
 

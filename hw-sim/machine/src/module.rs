@@ -3,6 +3,7 @@
 use crate::context::Context;
 use crate::copy::{Bulk, Source};
 use crate::error::{Error, Result};
+pub use hwsim_ptx::{Input, LinkError};
 use hwsim_ptx::{Kernel, LinkedModule};
 use lru::LruCache;
 use std::collections::HashMap;
@@ -16,6 +17,8 @@ pub struct Module {
     /// Where it is loaded.
     pub context: Arc<Context>,
     linked: LinkedModule,
+    /// Bytes of its constant variables.
+    pub constant_bytes: u64,
     variables: HashMap<String, Variable>,
     /// The allocations that hold all variables.
     _storage: Storage,
@@ -42,15 +45,16 @@ pub struct Function {
     loaded: AtomicBool,
 }
 
-/// A PTX text, parsed and decoded once, that can be placed in any number of contexts.
+/// PTX, parsed and decoded once, that can be placed in any number of contexts.
 #[derive(Clone, Debug)]
 pub struct Code(Arc<Decoded>);
 
 #[derive(Debug)]
 struct Decoded {
-    text: Box<str>,
+    /// The text; or names and texts that were joined, each behind a NUL.
+    source: Box<str>,
     module: hwsim_ptx::Module,
-    /// Of the text: who has compiled it before need not do so again.
+    /// Of the source: who has compiled it before need not do so again.
     digest: u64,
 }
 
@@ -65,20 +69,44 @@ const DECODED_MAX: NonZeroUsize = NonZeroUsize::new(16).unwrap();
 impl Code {
     /// Parses and decodes.
     pub fn parse(text: &str) -> Result<Self> {
+        Self::decode_once(text, || hwsim_ptx::Module::load(text).map_err(invalid))
+    }
+
+    /// Joins several texts, and decodes the result.
+    pub fn join(inputs: &[Input<'_>]) -> std::result::Result<Self, LinkError> {
+        let each = inputs.iter().flat_map(|input| ["\0", input.name, "\0", input.text]);
+        let source: String = each.collect();
+        Self::decode_once(&source, || hwsim_ptx::Module::load_joined(inputs))
+    }
+
+    /// Looks through a text that will be joined with others.
+    pub fn check(text: &str) -> std::result::Result<(), hwsim_ptx::PtxError> {
+        hwsim_ptx::Module::check(text)
+    }
+
+    fn decode_once<E>(
+        source: &str,
+        decode: impl FnOnce() -> std::result::Result<hwsim_ptx::Module, E>,
+    ) -> std::result::Result<Self, E> {
         let mut hasher = DefaultHasher::new();
-        text.hash(&mut hasher);
+        source.hash(&mut hasher);
         let digest = hasher.finish();
         // The lock is held meanwhile: threads that load the same text at once decode it once.
         let mut decoded = DECODED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = decoded.get(&digest)
-            && &*known.0.text == text
+            && &*known.0.source == source
         {
             return Ok(known.clone());
         }
-        let module = hwsim_ptx::Module::load(text).map_err(invalid)?;
-        let code = Self(Arc::new(Decoded { text: text.into(), module, digest }));
+        let module = decode()?;
+        let code = Self(Arc::new(Decoded { source: source.into(), module, digest }));
         decoded.put(digest, code.clone());
         Ok(code)
+    }
+
+    /// The text; or names and texts that were joined, each behind a NUL.
+    pub fn source(&self) -> &str {
+        &self.0.source
     }
 
     /// Is there a managed variable of this name?
@@ -128,7 +156,9 @@ impl Module {
         let addresses = variables.iter().map(|(name, v)| (name.clone(), v.address)).collect();
         let linked = module.link(&addresses).map_err(invalid)?;
         let context = Arc::clone(context);
-        let module = Self { context, linked, variables, _storage: storage };
+        let constants = module.globals().iter().filter(|global| global.constant);
+        let constant_bytes = constants.map(|global| global.size_bytes).sum();
+        let module = Self { context, linked, constant_bytes, variables, _storage: storage };
         module
             .initialise(|name| sibling.is_none() || !managed.names().any(|other| other == name))?;
         Ok(Arc::new(module))

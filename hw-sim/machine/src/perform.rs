@@ -28,6 +28,7 @@ pub(crate) fn perform(
             // The address was checked when the call was made; a second free was refused then.
             let _ = machine.memory.free(address);
         }
+        Command::EndReserved(reservation) => reservation.end(),
         Command::HostCall(call) => {
             let step = later(client, Head::CallsHost);
             let (client, context) = (Arc::clone(client), Arc::clone(context));
@@ -45,6 +46,11 @@ pub(crate) fn perform(
             }
         }
         _ if dropped => {}
+        Command::BeginReserved(reservation) => {
+            if let Err(error) = reservation.begin() {
+                client.fail_copy(&error);
+            }
+        }
         Command::Bulk(bulk) => return start_bulk(context, client, bulk),
         Command::Copy2d(transfer) => {
             if let Err(error) = copy::rows(&machine.memory, &transfer) {

@@ -16,6 +16,7 @@ use crate::kernel::{Active, KernelRun, Resident};
 use crate::memory::{GlobalMemory, Sleepers};
 use crate::profile::Profile;
 use crate::sleeping::{STREAMS, Sleeping};
+use crate::tally;
 use crate::vigil::Rest;
 use crate::wait_value::WaitValue;
 use std::collections::VecDeque;
@@ -191,6 +192,9 @@ impl Scheduler {
     pub(crate) fn start(&self, run: Arc<KernelRun>) {
         let (client, context) = (Arc::clone(&run.client), run.origin.context);
         self.kernels.started();
+        if tally::is_on() {
+            tally::launched(&run.launch.kernel.name, run.block_count());
+        }
         self.add(|state| {
             state.order.arrivals += 1;
             let arrival = state.order.arrivals;

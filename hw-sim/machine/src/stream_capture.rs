@@ -2,10 +2,13 @@
 
 use crate::command::{Command, Place};
 use crate::driver::capture::{CaptureInfo, CaptureStatus, Mode, Point};
-use crate::error::{CaptureError, Result};
+use crate::error::{CaptureError, Error, Result};
 use crate::graph::{Executable, Graph, NodeId, Work};
 use crate::stream::{Stream, StreamKind};
 use std::sync::Arc;
+
+/// `CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH`
+const AUTO_FREE: u64 = 1;
 
 impl Stream {
     /// Is the stream captured?
@@ -44,14 +47,20 @@ impl Stream {
     pub fn launch_graph(self: &Arc<Self>, executable: &Executable) -> Result<()> {
         self.context.check()?;
         if self.is_captured() {
+            if executable.has_memory() {
+                let text = "a graph that allocates or frees memory cannot be a child";
+                return Err(Error::InvalidValue(text.into()));
+            }
             self.note(Work::Child(executable.to_graph()));
             return Ok(());
         }
+        let ended = executable.take_memory(executable.flags & AUTO_FREE != 0)?;
         let launches = &executable.launches;
         let (before, number) = launches.add_after();
         if before > 0 && !launches.has_reached(before) {
             self.submit(Command::WaitEvent(Arc::clone(launches), before));
         }
+        ended.into_iter().for_each(|memory| self.submit(Command::EndReserved(memory)));
         let place: Arc<dyn Place> = self.context.clone();
         self.submit(Command::Graph(executable.launch(place)));
         self.submit(Command::Record(Arc::clone(launches), number));

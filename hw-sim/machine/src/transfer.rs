@@ -62,9 +62,10 @@ fn is_known(memory: &GlobalMemory, place: CopyAddress, bytes: u64) -> Result<boo
         return Err(Error::InvalidValue(format!("{bytes} bytes at {address:#x}")));
     }
     match memory.find(address) {
-        Some(found) if bytes <= found.end() - address => Ok(true),
+        Some(found) if bytes <= found.end() - address && !found.kind.is_heap() => Ok(true),
         // Host memory of which only a part is registered counts as pageable.
         Some(found) if side == Side::Host && found.kind.is_host() => Ok(false),
+        None if memory.is_reserved(address, bytes) => Ok(true),
         None if side != Side::Device && memory.arena_of(address).is_none() => Ok(false),
         _ => memory.check(address, bytes).map(|()| true),
     }

@@ -6,6 +6,7 @@ use crate::kernel::{KernelRun, Resident};
 use crate::memory::GlobalMemory;
 use crate::report;
 use crate::scheduler::{Idle, Outcome, Poll, Scheduler, Task, WaitFor};
+use crate::tally;
 use crate::vigil::Rest;
 use hwsim_ptx::{Block, Fault, Progress};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -99,6 +100,15 @@ impl Worker {
 
     #[allow(clippy::result_large_err)] // At most one for each kernel.
     fn run_slice(&self, run: &KernelRun, resident: &mut Resident) -> Result<Progress, Fault> {
+        let outcome = self.run_on(run, resident);
+        if tally::is_on() {
+            tally::ran(&run.launch.kernel.name, resident.block.take_spent());
+        }
+        outcome
+    }
+
+    #[allow(clippy::result_large_err)] // At most one for each kernel.
+    fn run_on(&self, run: &KernelRun, resident: &mut Resident) -> Result<Progress, Fault> {
         let budget = if resident.waiting { GLANCE_INSTRUCTIONS } else { SLICE_INSTRUCTIONS };
         let go_on = |block: &mut Block| block.run(&run.view, &self.clock, budget);
         let Resident { block, vigil, .. } = resident;

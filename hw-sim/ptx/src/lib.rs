@@ -13,6 +13,7 @@ pub mod error;
 mod exec;
 pub mod flat;
 pub mod kernel;
+mod link;
 pub mod memory;
 pub mod parser;
 
@@ -23,6 +24,7 @@ pub use exec::atomic;
 pub use exec::block::{Block, Progress, Wait};
 pub use exec::fault::{Fault, FaultKind};
 pub use kernel::{Clock, Kernel, Launch, Param};
+pub use link::{Input, LinkError};
 pub use parser::parse;
 
 /// Windows of the generic address space: what the highest byte of an address means.

@@ -142,6 +142,20 @@ pub trait Memory {
         compare: u64,
     ) -> Result<u64, MemoryFault>;
 
+    /// `malloc` of a thread: where `bytes` bytes are, aligned to 16, or 0 if the heap is full.
+    /// Memory without a heap is always full.
+    fn allocate(&self, bytes: u64) -> u64 {
+        let _ = bytes;
+        0
+    }
+
+    /// `free` of a thread: false if [`Memory::allocate`] has not given the address, or it is free
+    /// again. Null is the caller's business.
+    fn release(&self, address: u64) -> bool {
+        let _ = address;
+        false
+    }
+
     /// A fence.
     fn fence(&self, cursor: &mut Self::Cursor, strength: Strength);
 }

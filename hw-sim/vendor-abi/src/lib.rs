@@ -5,3 +5,4 @@ pub mod driver;
 pub mod nvml;
 pub mod unsupported;
 pub mod verbs;
+mod version;

@@ -3,9 +3,14 @@
 //! its user a line on stderr that names the function, once.
 
 pub mod driver;
+pub mod later;
 pub mod nvml;
 
+use crate::driver::{is_reported, report_call};
 use std::sync::atomic::{AtomicBool, Ordering};
+
+/// `CUDA_ERROR_NOT_SUPPORTED`, by which the report names what is missing.
+const NOT_SUPPORTED: u32 = 801;
 
 /// A stub as [`driver::STUBS`] and [`nvml::STUBS`] list it: the symbol's name and its address.
 ///
@@ -15,6 +20,19 @@ pub type Stub = (&'static str, extern "C" fn() -> i32);
 
 /// Defines one stub for each name, and `STUBS`, the list of them.
 macro_rules! stubs {
+    (hidden $code:ident: $($name:ident)*) => {
+        /// The stubs of this module, sorted by name.
+        pub const STUBS: &[super::Stub] = &[$((stringify!($name), $name)),*];
+        $(
+            #[allow(non_snake_case, reason = "the name is the vendor's")]
+            extern "C" fn $name() -> i32 {
+                static NAMED: std::sync::atomic::AtomicBool =
+                    std::sync::atomic::AtomicBool::new(false);
+                super::name_once(stringify!($name), &NAMED);
+                $code
+            }
+        )*
+    };
     ($code:ident: $($name:ident)*) => {
         /// The stubs of this module, sorted by name.
         pub const STUBS: &[super::Stub] = &[$((stringify!($name), $name)),*];
@@ -33,7 +51,10 @@ macro_rules! stubs {
 use stubs;
 
 /// Says on stderr, the first time, which function is missing.
-fn name_once(name: &str, named: &AtomicBool) {
+fn name_once(name: &'static str, named: &AtomicBool) {
+    if is_reported() {
+        report_call(name, NOT_SUPPORTED, "not supported by virtual hardware");
+    }
     // Relaxed: the flag orders nothing but itself.
     if !named.swap(true, Ordering::Relaxed) {
         // A closed stderr is no reason to fail where the real library would not.

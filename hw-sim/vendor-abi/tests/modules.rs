@@ -33,6 +33,10 @@ fn variables_are_placed_and_initialised() {
         let mut seen = 0u32;
         ok!(cuMemcpyDtoH_v2((&raw mut seen).cast(), out, 4));
         assert_eq!(seen, 3, "through a pointer that the loader relocated");
+        let constant = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES;
+        let mut constant_bytes = -1;
+        ok!(cuFuncGetAttribute(&mut constant_bytes, constant, read));
+        assert_eq!(constant_bytes, 8, "the one constant variable");
         refused!(CUDA_ERROR_NOT_FOUND: cuModuleGetFunction(&mut read, module, c"none".as_ptr()));
         let mut again = null_mut();
         ok!(cuModuleGetFunction(&mut again, module, c"read".as_ptr()));

@@ -20,6 +20,8 @@ pub enum CompletionStatus {
     LocalProtection = 4,
     /// Not done: the queue pair went into the error state.
     Flushed = 5,
+    /// A window that could not be bound or taken back.
+    WindowBinding = 6,
     /// The responder could not do what was asked.
     RemoteInvalidRequest = 9,
     /// A remote key, range or right that does not hold.
@@ -36,12 +38,13 @@ pub enum CompletionStatus {
 
 impl CompletionStatus {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Success,
         Self::LocalLength,
         Self::LocalOperation,
         Self::LocalProtection,
         Self::Flushed,
+        Self::WindowBinding,
         Self::RemoteInvalidRequest,
         Self::RemoteAccess,
         Self::RemoteOperation,
@@ -64,6 +67,7 @@ impl CompletionStatus {
             Self::LocalOperation => 0x70,
             Self::LocalProtection => 0x51,
             Self::Flushed => 0xf9,
+            Self::WindowBinding => 0x53,
             Self::RemoteInvalidRequest => 0x8a,
             Self::RemoteAccess => 0x88,
             Self::RemoteOperation => 0x89,
@@ -88,6 +92,10 @@ pub enum Operation {
     CompareSwap = 3,
     /// A fetch and add.
     FetchAdd = 4,
+    /// A window was bound.
+    Bind = 5,
+    /// A window was taken back.
+    LocalInvalidate = 6,
     /// A message was received.
     Receive = 128,
     /// An RDMA write with immediate data came in.
@@ -109,6 +117,8 @@ pub struct Completion {
     pub length: u32,
     /// Immediate data as it came, in network order.
     pub immediate: Option<u32>,
+    /// The key of the window that the peer's message took back.
+    pub invalidated: Option<u32>,
     /// The queue pair.
     pub queue_pair: u32,
 }
@@ -122,7 +132,16 @@ impl Completion {
         queue_pair: u32,
     ) -> Self {
         let vendor_code = status.vendor_code();
-        Self { id, status, operation, vendor_code, length: 0, immediate: None, queue_pair }
+        Self {
+            id,
+            status,
+            operation,
+            vendor_code,
+            length: 0,
+            immediate: None,
+            invalidated: None,
+            queue_pair,
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use super::host::Host;
 use super::link::{Link, Peer};
 use super::receive::ReceiveQueue;
 use super::state::{Attributes, QueuePairState};
+use super::window::Party;
 use crate::description::LinkLayer;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
@@ -96,6 +97,11 @@ impl Connection {
             handle: request.handle,
             events: request.events,
         }
+    }
+
+    /// On whose behalf its peer touches memory.
+    pub fn party(&self) -> Party {
+        Party { domain: self.domain, queue_pair: self.number }
     }
 
     /// Its state.

@@ -1,7 +1,7 @@
 //! The host of a process's adapters: its place in the fabric, and the memory that they may touch.
 
 use super::error::Result;
-use super::region::{Held, RegionRequest, Regions};
+use super::region::{GpuReach, Held, RegionChange, RegionRequest, Regions};
 use crate::description::Description;
 use crate::fabric::Fabric;
 use crate::memory::GlobalMemory;
@@ -33,7 +33,16 @@ impl Host {
 
     /// Registers memory at `base` of this process.
     pub fn register(&self, request: &RegionRequest, base: u64) -> Result<u32> {
-        self.regions.register(request, base, (self.gpu_memory)(), self.peer_memory)
+        self.regions.register(request, base, self.reach())
+    }
+
+    /// Changes a registration.
+    pub fn reregister(&self, key: u32, change: &RegionChange) -> Result<()> {
+        self.regions.reregister(key, change, self.reach())
+    }
+
+    fn reach(&self) -> GpuReach<'static> {
+        GpuReach { memory: (self.gpu_memory)(), peer_memory: self.peer_memory }
     }
 
     /// Holds all regions for a copy.

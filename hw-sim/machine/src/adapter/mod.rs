@@ -23,7 +23,9 @@
 //! acknowledgement. So a reader that sees a later effect sees the earlier ones, also on a virtual
 //! GPU.
 
+mod access;
 pub mod address;
+mod binding;
 pub mod completion;
 mod connection;
 pub mod device;
@@ -42,8 +44,10 @@ mod responder;
 mod service;
 pub mod state;
 mod users;
+mod window;
 pub mod work;
 
+pub use access::Access;
 pub use address::Endpoint;
 pub use completion::{Completion, CompletionQueue, CompletionStatus};
 pub use device::{AsyncEvent, Device, Element, Events, PortState};
@@ -52,5 +56,6 @@ pub use host::GpuMemory;
 pub use network::Network;
 pub use qp::{Capacity, QueuePair, QueuePairRequest};
 pub use receive::ReceiveQueue;
-pub use region::{Access, RegionRequest};
+pub use region::{RegionChange, RegionRequest};
 pub use state::{Attributes, QueuePairState};
+pub use window::{BindRequest, WindowKind};

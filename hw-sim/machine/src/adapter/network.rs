@@ -6,8 +6,9 @@ use super::error::{Result, VerbsError};
 use super::fault::AdapterFaults;
 use super::host::{GpuMemory, Host};
 use super::qp::{QueuePair, QueuePairRequest};
-use super::region::RegionRequest;
+use super::region::{RegionChange, RegionRequest};
 use super::service::Service;
+use super::window::WindowKind;
 use crate::description::{Adapter, Description};
 use crate::fabric::Fabric;
 use crate::fault::FAULTS_VARIABLE;
@@ -87,7 +88,22 @@ impl Network {
         self.host.regions.deregister(key)
     }
 
-    /// Does a protection domain still have regions or queue pairs?
+    /// Changes a registration of memory that is no dma-buf.
+    pub fn reregister(&self, key: u32, change: &RegionChange) -> Result<()> {
+        self.host.reregister(key, change)
+    }
+
+    /// Makes a memory window; gives its first key.
+    pub fn make_window(&self, domain: u64, kind: WindowKind) -> u32 {
+        self.host.regions.make_window(domain, kind)
+    }
+
+    /// Ends the memory window that one of its keys names.
+    pub fn end_window(&self, key: u32) -> Result<()> {
+        self.host.regions.end_window(key)
+    }
+
+    /// Does a protection domain still have regions, windows or queue pairs?
     pub fn uses_domain(&self, domain: u64) -> bool {
         let uses = |pair: &Arc<QueuePair>| pair.domain() == domain && !pair.is_destroyed();
         self.host.regions.uses(domain) || self.service.pairs().iter().any(uses)

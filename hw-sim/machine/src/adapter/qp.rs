@@ -239,6 +239,7 @@ impl QueuePair {
         connection.send_completions.remove_user(self);
         connection.receive_completions.remove_user(self);
         connection.receive_queue.remove_user(self);
+        connection.host.regions.forget_queue_pair(connection.party());
         connection.forget_completions();
     }
 

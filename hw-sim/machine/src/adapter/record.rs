@@ -43,6 +43,8 @@ pub(crate) const IMMEDIATE: u8 = 4;
 pub(crate) const SOLICITED: u8 = 8;
 /// There is no receive request at first, and one when the message is looked at again.
 pub(crate) const AT_FIRST: u8 = 16;
+/// The message takes back the window with the record's key.
+pub(crate) const INVALIDATE: u8 = 32;
 
 /// A record, without its payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

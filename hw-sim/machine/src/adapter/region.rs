@@ -1,7 +1,9 @@
 //! Memory regions: which memory adapters may touch, and how.
 
+use super::access::Access;
 use super::completion::CompletionStatus;
 use super::error::{Result, VerbsError};
+use super::window::{self, Party, Window};
 use crate::memory::{AccessGuard, GlobalMemory};
 use std::collections::HashMap;
 use std::fs::File;
@@ -11,31 +13,6 @@ use std::sync::{RwLock, RwLockReadGuard};
 
 /// The name of the memory files that stand for exported GPU memory.
 const MEMORY_FILE: &str = "memfd:hwsim-device-memory";
-
-/// Rights, as bits of the verbs interface.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Access(pub u32);
-
-impl Access {
-    /// Adapters of this process may write.
-    pub const LOCAL_WRITE: Self = Self(1);
-    /// Peers may write.
-    pub const REMOTE_WRITE: Self = Self(2);
-    /// Peers may read.
-    pub const REMOTE_READ: Self = Self(4);
-    /// Peers may do atomics.
-    pub const REMOTE_ATOMIC: Self = Self(8);
-    /// Reading by adapters of this process needs no right.
-    pub const NONE: Self = Self(0);
-    /// What is understood: the above, and on-demand, huge pages and relaxed ordering, which change
-    /// nothing here.
-    const KNOWN: u32 = 0xf | 1 << 6 | 1 << 7 | 0x3ff << 20;
-
-    /// Are all of these rights there?
-    pub const fn has(self, need: Self) -> bool {
-        self.0 & need.0 == need.0
-    }
-}
 
 /// Memory to register.
 #[derive(Debug)]
@@ -62,14 +39,25 @@ enum Backing {
 }
 
 #[derive(Debug)]
-struct Region {
-    domain: u64,
-    io_address: u64,
-    length: u64,
+pub(super) struct Region {
+    pub domain: u64,
+    pub io_address: u64,
+    pub length: u64,
     /// Where `io_address` lies in this process.
     base: u64,
-    access: Access,
+    pub access: Access,
     backing: Backing,
+}
+
+/// A change of a registration; what is `None` stays.
+#[derive(Debug, Default)]
+pub struct RegionChange {
+    /// The protection domain.
+    pub domain: Option<u64>,
+    /// Rights.
+    pub access: Option<Access>,
+    /// Other memory of the program: address and bytes.
+    pub memory: Option<(u64, u64)>,
 }
 
 impl Drop for Region {
@@ -82,16 +70,76 @@ impl Drop for Region {
     }
 }
 
-/// All regions of a process. Local and remote keys are the same number.
+/// All regions of a process, and the windows over them. Local and remote keys are the same number.
 #[derive(Debug, Default)]
 pub(super) struct Regions {
-    table: RwLock<RegionTable>,
+    pub table: RwLock<RegionTable>,
 }
 
 #[derive(Debug, Default)]
-struct RegionTable {
-    regions: HashMap<u32, Region>,
+pub(super) struct RegionTable {
+    pub regions: HashMap<u32, Region>,
+    /// By the part of their keys that stays.
+    pub windows: HashMap<u32, Window>,
     made: u32,
+}
+
+impl RegionTable {
+    /// A key that no region and no window has.
+    pub fn new_key(&mut self) -> u32 {
+        loop {
+            self.made = self.made.wrapping_add(1);
+            // Keys of different processes differ, so that one given to the wrong peer is noticed;
+            // and one that was deregistered does not come back soon.
+            let key = (self.made << 8 ^ std::process::id().wrapping_mul(0x9e37_79b1)) & !0xff
+                | (self.made & 0x7f) << 1;
+            let is_window = self.windows.contains_key(&window::index(key));
+            if key != 0 && !is_window && !self.regions.contains_key(&key) {
+                return key;
+            }
+        }
+    }
+
+    /// Is a window bound to this region?
+    fn is_bound(&self, key: u32) -> bool {
+        let mut bindings = self.windows.values().filter_map(|window| window.bound.as_ref());
+        bindings.any(|bound| bound.region == key)
+    }
+}
+
+/// Who decides whether an address is GPU memory, and whether adapters may reach that directly.
+#[derive(Clone, Copy)]
+pub(super) struct GpuReach<'a> {
+    pub memory: Option<&'a GlobalMemory>,
+    pub peer_memory: bool,
+}
+
+impl GpuReach<'_> {
+    /// Finds out what kind of memory this is, and that it may be registered with these rights.
+    fn backing(self, base: u64, length: u64, access: Access) -> Result<Backing> {
+        let end = base.checked_add(length);
+        let end = end.ok_or_else(|| VerbsError::Fault("the range wraps around".into()))?;
+        let on_gpu = self.memory.filter(|memory| {
+            memory.find(base).is_some_and(|found| !found.kind.is_host())
+                || memory.arena_of(base).is_some()
+        });
+        match on_gpu {
+            Some(_) if !self.peer_memory => Err(VerbsError::Fault(format!(
+                "{base:#x} is GPU memory, and this machine's adapters do not support peer \
+                 memory: use a dma-buf"
+            ))),
+            Some(memory) => {
+                memory.check(base, length).map_err(|e| VerbsError::Fault(e.to_string()))?;
+                let found = memory.find(base);
+                let found = found.ok_or_else(|| VerbsError::Fault("freed meanwhile".into()))?;
+                Ok(Backing::Device { id: found.id, allocation: found.base })
+            }
+            None => {
+                check_mapped(base, end, access)?;
+                Ok(Backing::Host)
+            }
+        }
+    }
 }
 
 /// Leave to touch registered memory: nothing is deregistered, and no GPU memory remapped, while one
@@ -104,39 +152,37 @@ pub(super) struct Held<'a> {
 
 impl Regions {
     /// Registers memory of the program, or of a GPU where `peer_memory` allows it.
-    pub fn register(
-        &self,
-        request: &RegionRequest,
-        base: u64,
-        gpu_memory: Option<&GlobalMemory>,
-        peer_memory: bool,
-    ) -> Result<u32> {
+    pub fn register(&self, request: &RegionRequest, base: u64, reach: GpuReach<'_>) -> Result<u32> {
         check_rights(request)?;
-        let end = base.checked_add(request.length);
-        let end = end.ok_or_else(|| VerbsError::Fault("the range wraps around".into()))?;
-        let on_gpu = gpu_memory.filter(|memory| {
-            memory.find(base).is_some_and(|found| !found.kind.is_host())
-                || memory.arena_of(base).is_some()
-        });
-        let backing = match on_gpu {
-            Some(_) if !peer_memory => {
-                return Err(VerbsError::Fault(format!(
-                    "{base:#x} is GPU memory, and this machine's adapters do not support peer \
-                     memory: use a dma-buf"
-                )));
-            }
-            Some(memory) => {
-                memory.check(base, request.length).map_err(|e| VerbsError::Fault(e.to_string()))?;
-                let found = memory.find(base);
-                let found = found.ok_or_else(|| VerbsError::Fault("freed meanwhile".into()))?;
-                Backing::Device { id: found.id, allocation: found.base }
-            }
-            None => {
-                check_mapped(base, end, request.access)?;
-                Backing::Host
-            }
-        };
+        let backing = reach.backing(base, request.length, request.access)?;
         Ok(self.enter(request, base, backing))
+    }
+
+    /// Changes a registration; its key stays. What is refused changes nothing.
+    pub fn reregister(&self, key: u32, change: &RegionChange, reach: GpuReach<'_>) -> Result<()> {
+        let mut table = self.table.write().unwrap();
+        if table.is_bound(key) {
+            let text = format!("memory windows are bound to the region {key:#x}");
+            return Err(VerbsError::Busy(text));
+        }
+        let region = table.regions.get_mut(&key);
+        let region = region.ok_or_else(|| no_region(key))?;
+        let (base, length) = change.memory.unwrap_or((region.base, region.length));
+        let request = RegionRequest {
+            domain: change.domain.unwrap_or(region.domain),
+            io_address: if change.memory.is_some() { base } else { region.io_address },
+            length,
+            access: change.access.unwrap_or(region.access),
+        };
+        check_rights(&request)?;
+        if matches!(region.backing, Backing::DmaBuf { .. }) {
+            let text = "changing the registration of a dma-buf";
+            return Err(VerbsError::NotSupported(text.into()));
+        }
+        region.backing = reach.backing(base, length, request.access)?;
+        (region.domain, region.access) = (request.domain, request.access);
+        (region.io_address, region.length, region.base) = (request.io_address, length, base);
+        Ok(())
     }
 
     /// Registers a range of a dma-buf, that is, of exported GPU memory. The file's position says
@@ -172,16 +218,7 @@ impl Regions {
 
     fn enter(&self, request: &RegionRequest, base: u64, backing: Backing) -> u32 {
         let mut table = self.table.write().unwrap();
-        let key = loop {
-            table.made = table.made.wrapping_add(1);
-            // Keys of different processes differ, so that one given to the wrong peer is noticed;
-            // and one that was deregistered does not come back soon.
-            let key = (table.made << 8 ^ std::process::id().wrapping_mul(0x9e37_79b1)) & !0xff
-                | (table.made & 0x7f) << 1;
-            if key != 0 && !table.regions.contains_key(&key) {
-                break key;
-            }
-        };
+        let key = table.new_key();
         let region = Region {
             domain: request.domain,
             io_address: request.io_address,
@@ -196,15 +233,19 @@ impl Regions {
 
     /// Ends a registration. When this returns, no copy touches the memory any more.
     pub fn deregister(&self, key: u32) -> Result<()> {
-        match self.table.write().unwrap().regions.remove(&key) {
-            Some(_) => Ok(()),
-            None => Err(VerbsError::Invalid(format!("no memory region has the key {key:#x}"))),
+        let mut table = self.table.write().unwrap();
+        if table.is_bound(key) {
+            let text = format!("memory windows are bound to the region {key:#x}: take them back");
+            return Err(VerbsError::Busy(text));
         }
+        table.regions.remove(&key).map(drop).ok_or_else(|| no_region(key))
     }
 
-    /// Does a protection domain still have regions?
+    /// Does a protection domain still have regions or windows?
     pub fn uses(&self, domain: u64) -> bool {
-        self.table.read().unwrap().regions.values().any(|region| region.domain == domain)
+        let table = self.table.read().unwrap();
+        table.regions.values().any(|region| region.domain == domain)
+            || table.windows.values().any(|window| window.domain == domain)
     }
 
     /// Holds all regions for a copy.
@@ -239,15 +280,45 @@ impl Held<'_> {
         if region.domain != domain || !region.access.has(need) || !fits {
             return refused;
         }
+        self.address_in(region, offset)
+    }
+
+    /// The same on behalf of a peer, to which windows are open, too.
+    pub fn resolve_for_peer(
+        &self,
+        party: Party,
+        key: u32,
+        range: (u64, u64),
+        need: Access,
+    ) -> std::result::Result<u64, CompletionStatus> {
+        let Some(window) = self.table.windows.get(&window::index(key)) else {
+            return self.resolve(party.domain, key, range.0, range.1, need);
+        };
+        let refused = CompletionStatus::LocalProtection;
+        let (bound, offset) = window.opens(party, key, range, need).ok_or(refused)?;
+        let region = self.table.regions.get(&bound.region).ok_or(refused)?;
+        self.address_in(region, bound.start - region.io_address + offset)
+    }
+
+    /// The address of a region's byte, unless its memory is gone.
+    fn address_in(
+        &self,
+        region: &Region,
+        offset: u64,
+    ) -> std::result::Result<u64, CompletionStatus> {
         if let Backing::Device { id, allocation } = region.backing {
             // Freed memory may be another allocation's by now.
             let found = self.gpu_memory.and_then(|memory| memory.find(allocation));
             if found.is_none_or(|found| found.id != id) {
-                return refused;
+                return Err(CompletionStatus::LocalProtection);
             }
         }
         Ok(region.base + offset)
     }
+}
+
+fn no_region(key: u32) -> VerbsError {
+    VerbsError::Invalid(format!("no memory region has the key {key:#x}"))
 }
 
 fn check_rights(request: &RegionRequest) -> Result<()> {

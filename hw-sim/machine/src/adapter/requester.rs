@@ -1,13 +1,13 @@
 //! The requester's side of a queue pair: from the send queue to the peer's ring, and from its
 //! answers to completions.
 
+use super::access::Access;
 use super::completion::{Completion, CompletionStatus};
 use super::connection::Connection;
 use super::device::{AsyncEvent, PortState};
 use super::fault::Verdict;
 use super::link::{Link, PIECE_BYTES, Peer, REQUESTS, RESPONSES};
-use super::record::{AT_FIRST, FIRST, IMMEDIATE, LAST, Record, RecordKind, SOLICITED};
-use super::region::Access;
+use super::record::{AT_FIRST, FIRST, IMMEDIATE, INVALIDATE, LAST, Record, RecordKind, SOLICITED};
 use super::state::{Attributes, QueuePairState};
 use super::work::{Data, Piece, SendRequest, Verb, parts};
 use crate::fabric::{Reader, Writer, copy};
@@ -16,14 +16,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+/// The number of a message that has not set off: above all others, so that the queue is sorted.
+const NOT_SENT: u64 = u64::MAX;
+
 /// A send request under way.
 #[derive(Debug)]
 pub(super) struct Work {
     pub request: SendRequest,
     length: u64,
-    /// Its number, once it has set off.
+    /// Its number, once it has set off. A request that the peer takes no part in has that of the
+    /// next message.
     message: u64,
-    /// All that it brings back is there.
+    /// All that it brings back is there; or what the peer takes no part in is done.
     answered: bool,
     failure: Option<(CompletionStatus, u32)>,
 }
@@ -34,7 +38,7 @@ impl Work {
         let atomic = matches!(request.verb, Verb::CompareSwap | Verb::FetchAdd);
         let failure = (atomic && length != 8)
             .then(|| (CompletionStatus::LocalLength, CompletionStatus::LocalLength.vendor_code()));
-        Self { request, length, message: 0, answered: false, failure }
+        Self { request, length, message: NOT_SENT, answered: false, failure }
     }
 
     fn fail(&mut self, status: CompletionStatus) {
@@ -108,10 +112,13 @@ impl SendSide {
 
     /// The request with this message number, if it has set off and not completed.
     fn work_of(&mut self, message: u64) -> Option<&mut Work> {
-        let first = self.queue.front()?.message;
-        let index = message.checked_sub(first)? as usize;
+        let before = |work: &Work| work.message < message;
+        let mut index = self.queue.partition_point(before);
+        while self.queue.get(index)?.request.verb.is_local() {
+            index += 1;
+        }
         let set_off = self.sent + usize::from(self.started);
-        self.queue.get_mut(index).filter(|_| index < set_off)
+        self.queue.get_mut(index).filter(|work| index < set_off && work.message == message)
     }
 }
 
@@ -144,7 +151,16 @@ impl Connection {
             let (fence, read) = (work.request.fence, work.request.verb.is_read());
             let waits = fence && side.reads > 0;
             let too_many = read && side.reads >= u32::from(side.settings.reads.max(1));
-            if work.failure.is_some() || waits || too_many || !self.may_go(side) {
+            if work.failure.is_some() || waits || too_many {
+                break;
+            }
+            if work.request.verb.is_local() {
+                if !self.carry_out(side) {
+                    break;
+                }
+                continue;
+            }
+            if !self.may_go(side) {
                 break;
             }
             if !self.has_outlet(side) {
@@ -172,11 +188,32 @@ impl Connection {
         if went && let Some((peer, _)) = &side.outlet {
             peer.wake();
         }
-        // A request that fails before it sets off may be the oldest.
-        if side.queue.front().is_some_and(|work| work.failure.is_some()) {
+        // A request that fails before it sets off may be the oldest, or one that is done already.
+        let ends =
+            |work: &Work| work.failure.is_some() || (work.request.verb.is_local() && work.answered);
+        if side.queue.front().is_some_and(ends) {
             self.complete(side, failed);
         }
         went
+    }
+
+    /// Carries out the next request, in which the peer takes no part. False if it failed. Requests
+    /// before it may be under way still: whoever needs their end asks for a fence.
+    fn carry_out(&self, side: &mut SendSide) -> bool {
+        let (index, message) = (side.sent, side.next_message);
+        let work = &mut side.queue[index];
+        let (regions, party) = (&self.host.regions, self.party());
+        let done = match &work.request.verb {
+            Verb::Bind(request) => regions.bind(party, request),
+            _ => regions.invalidate(party, work.request.remote_key),
+        };
+        if let Err(status) = done {
+            work.fail(status);
+            return false;
+        }
+        (work.message, work.answered) = (message, true);
+        side.sent += 1;
+        true
     }
 
     /// Asks the faults about the next message, once. False if it has to wait, or has failed.
@@ -235,11 +272,14 @@ impl Connection {
         let request = &work.request;
         work.message = side.next_message;
         let (kind, payload) = match request.verb {
-            Verb::Send => (RecordKind::Send, work.length),
+            Verb::Send | Verb::SendAndInvalidate => (RecordKind::Send, work.length),
             Verb::Write => (RecordKind::Write, work.length),
             Verb::Read => (RecordKind::Read, 0),
             Verb::CompareSwap => (RecordKind::CompareSwap, 0),
             Verb::FetchAdd => (RecordKind::FetchAdd, 0),
+            Verb::Bind(_) | Verb::LocalInvalidate => {
+                return Piecewise::Failed(CompletionStatus::LocalOperation);
+            }
         };
         let piece = (payload - side.sent_bytes).min(PIECE_BYTES);
         let Some(room) = writer.reserve(piece as usize) else { return Piecewise::Full };
@@ -260,6 +300,7 @@ impl Connection {
             (whole, LAST),
             (request.immediate.is_some(), IMMEDIATE),
             (request.solicited, SOLICITED),
+            (matches!(request.verb, Verb::SendAndInvalidate), INVALIDATE),
         ]
         .into_iter()
         .filter_map(|(set, flag)| set.then_some(flag))
@@ -335,8 +376,9 @@ impl Connection {
                 *failed = true;
                 return true;
             }
-            let read = front.request.verb.is_read();
-            let done = if read { front.answered } else { acknowledged > front.message };
+            let verb = front.request.verb;
+            let by_answer = verb.is_read() || verb.is_local();
+            let done = if by_answer { front.answered } else { acknowledged > front.message };
             if side.sent == 0 || !done {
                 break;
             }
@@ -358,6 +400,7 @@ impl Connection {
         let front = side.queue.front().filter(|_| side.sent > 0 || side.started);
         if let (Some((message, status)), Some(front)) = (side.refused, front)
             && message == front.message
+            && !front.request.verb.is_local()
         {
             self.fail_front(side, status, status.vendor_code());
             *failed = true;

@@ -1,12 +1,12 @@
 //! The responder's side of a queue pair: carries out what the peer asks, after checking it.
 
+use super::access::Access;
 use super::completion::{Completion, CompletionStatus, Operation};
 use super::connection::Connection;
 use super::device::{AsyncEvent, PortState};
 use super::link::{Link, PIECE_BYTES, Peer, REQUESTS, RESPONSES};
 use super::placement::Unplaced;
-use super::record::{AT_FIRST, FIRST, IMMEDIATE, LAST, Record, RecordKind, SOLICITED};
-use super::region::Access;
+use super::record::{AT_FIRST, FIRST, IMMEDIATE, INVALIDATE, LAST, Record, RecordKind, SOLICITED};
 use super::state::{Attributes, QueuePairState, receiver_timer_us};
 use super::work::{Piece, ReceiveRequest, parts};
 use crate::fabric::{Reader, Writer, copy};
@@ -239,8 +239,12 @@ impl Connection {
         }
         if length > 0 {
             let held = self.host.hold();
-            let target =
-                held.resolve(self.domain, record.key, record.address, length, Access::REMOTE_WRITE);
+            let target = held.resolve_for_peer(
+                self.party(),
+                record.key,
+                (record.address, length),
+                Access::REMOTE_WRITE,
+            );
             let Ok(target) = target else {
                 return side.refuse(record.message, CompletionStatus::RemoteAccess);
             };
@@ -275,7 +279,9 @@ impl Connection {
         side.unplaced.place(|part, from| {
             let (length, right) = (part.length as u64, Access::REMOTE_WRITE);
             // It was checked when it arrived; what its owner has given up since takes nothing.
-            if let Ok(target) = held.resolve(self.domain, part.key, part.address, length, right) {
+            if let Ok(target) =
+                held.resolve_for_peer(self.party(), part.key, (part.address, length), right)
+            {
                 // SAFETY: the region holds the range, and stays while `held` lives; `place` gives
                 // the address of as many bytes.
                 unsafe { copy::land(target, from, part.length) };
@@ -306,6 +312,7 @@ impl Connection {
         } else {
             self.scatter_received(&request, record, payload)
                 .map_err(|status| (status, CompletionStatus::RemoteOperation))
+                .and_then(|()| self.invalidate_for_peer(record))
         };
         if let Err((own, told)) = landed {
             let failed = Completion::new(request.id, Operation::Receive, own, self.number);
@@ -319,6 +326,19 @@ impl Connection {
             side.current = Some(request);
         }
         Step::Done
+    }
+
+    /// Takes back the window that a message names, before the message is reported. The
+    /// specification leaves open what the sender of a bad key is told; here it is told.
+    fn invalidate_for_peer(
+        &self,
+        record: &Record,
+    ) -> Result<(), (CompletionStatus, CompletionStatus)> {
+        let told = CompletionStatus::RemoteInvalidRequest;
+        if record.flags & LAST == 0 || record.flags & INVALIDATE == 0 {
+            return Ok(());
+        }
+        self.host.regions.invalidate(self.party(), record.key).map_err(|_| (told, told))
     }
 
     fn scatter_received(
@@ -378,6 +398,7 @@ impl Connection {
             Completion::new(request.id, operation, CompletionStatus::Success, self.number);
         completion.length = record.total;
         completion.immediate = (record.flags & IMMEDIATE != 0).then_some(record.immediate);
+        completion.invalidated = (record.flags & INVALIDATE != 0).then_some(record.key);
         self.report(completion, record.flags & SOLICITED != 0);
     }
 
@@ -386,8 +407,13 @@ impl Connection {
         let allowed = side.grants(Access::REMOTE_READ)
             && (length == 0 || {
                 let held = self.host.hold();
-                held.resolve(self.domain, record.key, record.address, length, Access::REMOTE_READ)
-                    .is_ok()
+                held.resolve_for_peer(
+                    self.party(),
+                    record.key,
+                    (record.address, length),
+                    Access::REMOTE_READ,
+                )
+                .is_ok()
             });
         if !allowed {
             return side.refuse(record.message, CompletionStatus::RemoteAccess);
@@ -412,7 +438,8 @@ impl Connection {
             let held = self.host.hold();
             let address = job.address + job.done;
             // Checked again: the region may have gone since the read began.
-            let source = held.resolve(self.domain, job.key, address, piece, Access::REMOTE_READ);
+            let source =
+                held.resolve_for_peer(self.party(), job.key, (address, piece), Access::REMOTE_READ);
             let Ok(source) = source else {
                 let message = job.message;
                 side.read = None;
@@ -449,7 +476,7 @@ impl Connection {
         }
         let held = self.host.hold();
         let (key, need) = (record.key, Access::REMOTE_ATOMIC);
-        let target = held.resolve(self.domain, key, record.address, 8, need);
+        let target = held.resolve_for_peer(self.party(), key, (record.address, 8), need);
         let target = target.ok().filter(|target| target.is_multiple_of(8));
         let Some(target) = target else {
             return side.refuse(record.message, CompletionStatus::RemoteAccess);

@@ -1,6 +1,7 @@
 //! Work requests.
 
 use super::completion::Operation;
+use super::window::BindRequest;
 
 /// A piece of registered memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,23 +27,36 @@ pub enum Verb {
     CompareSwap,
     /// Add to eight bytes there.
     FetchAdd,
+    /// Send a message, and take back the peer's window with the key `remote_key`.
+    SendAndInvalidate,
+    /// Bind a window of one's own.
+    Bind(BindRequest),
+    /// Take back the window of one's own with the key `remote_key`.
+    LocalInvalidate,
 }
 
 impl Verb {
     /// The operation that its completion names.
     pub(super) fn operation(self) -> Operation {
         match self {
-            Self::Send => Operation::Send,
+            Self::Send | Self::SendAndInvalidate => Operation::Send,
             Self::Write => Operation::Write,
             Self::Read => Operation::Read,
             Self::CompareSwap => Operation::CompareSwap,
             Self::FetchAdd => Operation::FetchAdd,
+            Self::Bind(_) => Operation::Bind,
+            Self::LocalInvalidate => Operation::LocalInvalidate,
         }
     }
 
     /// Does it bring data back?
     pub(super) fn is_read(self) -> bool {
-        !matches!(self, Self::Send | Self::Write)
+        matches!(self, Self::Read | Self::CompareSwap | Self::FetchAdd)
+    }
+
+    /// Does the peer take no part in it?
+    pub(super) fn is_local(self) -> bool {
+        matches!(self, Self::Bind(_) | Self::LocalInvalidate)
     }
 }
 
@@ -84,7 +98,7 @@ pub struct SendRequest {
     pub fence: bool,
     /// Where, in the peer's memory.
     pub remote_address: u64,
-    /// The key of the peer's region.
+    /// The key of the peer's memory; for an invalidation, of the window.
     pub remote_key: u32,
     /// The addend, or the value to compare with.
     pub operand: u64,

@@ -3,9 +3,10 @@
 use super::user_object::{Held, UserObject};
 use super::work::{NodeKind, Work};
 use crate::error::{Error, Result};
+use crate::memory::Reservation;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// A node's number: never used twice, in whatever graph, and later for later nodes.
 pub type NodeId = u64;
@@ -25,6 +26,8 @@ pub struct Graph {
     /// A capture adds nodes to it.
     is_capturing: AtomicBool,
     state: Mutex<State>,
+    /// The executable graph that was made of it last, if it has memory: there is one at a time.
+    instance: Mutex<Weak<()>>,
 }
 
 #[derive(Default)]
@@ -69,6 +72,30 @@ impl State {
         Ok(())
     }
 
+    /// Refuses a second end of the same memory, here or in another graph.
+    fn check_free(&self, reservation: &Arc<Reservation>) -> Result<()> {
+        let about = |node: &&Node| {
+            node.work.reservation().is_some_and(|other| Arc::ptr_eq(other, reservation))
+        };
+        let here: Vec<_> = self.nodes.values().filter(about).collect();
+        if here.iter().any(|node| node.work.kind() == NodeKind::Free) {
+            return invalid("a node of the graph frees this memory already");
+        }
+        reservation.will_be_freed(!here.is_empty())
+    }
+
+    fn has_memory(&self) -> bool {
+        self.nodes.values().any(|node| node.work.reservation().is_some())
+    }
+
+    /// Refuses to take nodes or edges out of graphs with memory.
+    fn require_no_memory(&self) -> Result<()> {
+        if self.has_memory() {
+            return invalid("the graph allocates or frees memory: nothing of it can be taken out");
+        }
+        Ok(())
+    }
+
     fn depth(&self) -> usize {
         let child = |node: &Node| match &node.work {
             Work::Child(graph) => 1 + graph.lock().depth(),
@@ -80,6 +107,9 @@ impl State {
     /// Makes `work` this graph's own: a child becomes a copy.
     fn own(work: Work) -> Result<Work> {
         let Work::Child(graph) = work else { return Ok(work) };
+        if graph.has_memory() {
+            return invalid("a graph that allocates or frees memory cannot be a child");
+        }
         if graph.lock().depth() >= DEPTH_MAX {
             let text = format!("graphs more than {DEPTH_MAX} deep within each other");
             return Err(Error::NotSupported(text));
@@ -102,6 +132,7 @@ impl Graph {
             is_embedded: AtomicBool::new(false),
             is_capturing: AtomicBool::new(false),
             state: Mutex::new(state),
+            instance: Mutex::default(),
         })
     }
 
@@ -129,6 +160,9 @@ impl Graph {
         let work = State::own(work)?;
         let mut state = self.lock();
         state.check(after)?;
+        if let Work::Free(reservation) = &work {
+            state.check_free(reservation)?;
+        }
         let number = NEXT_NODE.fetch_add(1, Ordering::Relaxed);
         let node = Node { work, after: after.to_vec(), origin: None };
         state.nodes.insert(number, node);
@@ -139,6 +173,7 @@ impl Graph {
     pub fn remove(&self, node: NodeId) -> Result<()> {
         let mut state = self.lock();
         state.node(node)?;
+        state.require_no_memory()?;
         state.nodes.remove(&node);
         for other in state.nodes.values_mut() {
             other.after.retain(|before| *before != node);
@@ -170,6 +205,7 @@ impl Graph {
     /// Takes edges out, all or none.
     pub fn disconnect(&self, edges: &[Edge]) -> Result<()> {
         let mut state = self.lock();
+        state.require_no_memory()?;
         let mut seen = BTreeSet::new();
         for &(from, to) in edges {
             state.node(from)?;
@@ -229,6 +265,9 @@ impl Graph {
         let work = State::own(work)?;
         let mut state = self.lock();
         let kind = state.node(node)?.work.kind();
+        if matches!(kind, NodeKind::Allocate | NodeKind::Free) {
+            return invalid("a node that allocates or frees memory cannot be changed");
+        }
         if kind != work.kind() {
             return invalid(format!("{:?} parameters for a node of kind {kind:?}", work.kind()));
         }
@@ -236,6 +275,25 @@ impl Graph {
             node.work = work;
         }
         Ok(())
+    }
+
+    /// Do nodes of it allocate or free memory?
+    pub fn has_memory(&self) -> bool {
+        self.lock().has_memory()
+    }
+
+    /// Leave to make an executable graph of it: with memory, there is one at a time.
+    pub(super) fn instance(&self) -> Result<Option<Arc<()>>> {
+        if !self.has_memory() {
+            return Ok(None);
+        }
+        let mut instance = self.instance.lock().unwrap_or_else(PoisonError::into_inner);
+        if instance.strong_count() > 0 {
+            return invalid("a graph with memory can be instantiated once at a time");
+        }
+        let token = Arc::new(());
+        *instance = Arc::downgrade(&token);
+        Ok(Some(token))
     }
 
     /// A copy with nodes of its own, also of the graphs within.

@@ -22,6 +22,9 @@ fn describe(work: &Work) -> String {
             format!("{rows} x {} bytes\\n{from}\\nto {:#x}", row.bytes, row.destination)
         }
         Work::Memory(operations) => format!("{} operations", operations.len()),
+        Work::Allocate(own) | Work::Free(own) => {
+            format!("{} bytes\\nat {:#x}", own.bytes, own.base)
+        }
         Work::Child(graph) => format!("{} nodes", graph.nodes().len()),
         Work::Empty | Work::Host(_) | Work::Record(_) | Work::Wait(_) => String::new(),
     }

@@ -7,6 +7,7 @@ use super::user_object::Held;
 use super::work::{NodeKind, Work};
 use crate::command::Place;
 use crate::error::{Error, Result};
+use crate::memory::Reservation;
 use crate::record::Records;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -47,6 +48,8 @@ pub enum UpdateError {
     Kind(NodeId),
     /// A kernel is of another context.
     Context(NodeId),
+    /// A node is about other memory.
+    Memory(NodeId),
     /// There is no memory for what the other graph needs.
     NoMemory(NodeId),
 }
@@ -60,6 +63,8 @@ pub struct Executable {
     pub(crate) launches: Arc<Records>,
     /// References that its launches need, too.
     held: Arc<Held>,
+    /// Keeps others from being made of a graph with memory.
+    _instance: Option<Arc<()>>,
 }
 
 struct State {
@@ -165,6 +170,11 @@ fn compare(
         {
             return Err(UpdateError::Context(new.node));
         }
+        if let (Some(old), Some(memory)) = (old.work.reservation(), new.work.reservation())
+            && !Arc::ptr_eq(old, memory)
+        {
+            return Err(UpdateError::Memory(new.node));
+        }
     }
     Ok(())
 }
@@ -177,8 +187,46 @@ impl Executable {
         let mut held = graph.held();
         graph.embedded().iter().for_each(|graph| held.extend(graph.held()));
         let state = State { steps: Arc::new(flat.steps), places: flat.places };
-        let (launches, held) = (Arc::default(), Arc::new(held));
-        Ok(Arc::new(Self { flags, state: Mutex::new(state), launches, held }))
+        let (launches, held, state) = (Arc::default(), Arc::new(held), Mutex::new(state));
+        let _instance = graph.instance()?;
+        Ok(Arc::new(Self { flags, state, launches, held, _instance }))
+    }
+
+    /// Does it allocate or free memory?
+    pub(crate) fn has_memory(&self) -> bool {
+        self.lock().steps.iter().any(|step| step.work.reservation().is_some())
+    }
+
+    /// Notes, in the order of calls, what a launch does to the memory of graphs; gives what has to
+    /// be freed before. An error if an allocation of an earlier launch is still held, unless
+    /// launches free those, or if there is nothing to free.
+    pub(crate) fn take_memory(&self, frees_first: bool) -> Result<Vec<Arc<Reservation>>> {
+        let steps = Arc::clone(&self.lock().steps);
+        let of = |kind: NodeKind| {
+            let steps = steps.iter().filter(move |step| step.work.kind() == kind);
+            steps.filter_map(|step| step.work.reservation()).collect::<Vec<_>>()
+        };
+        let (allocated, freed) = (of(NodeKind::Allocate), of(NodeKind::Free));
+        let without = |these: &[&Arc<Reservation>], those: &[&Arc<Reservation>]| {
+            let lacks = |one: &&&Arc<Reservation>| !those.iter().any(|o| Arc::ptr_eq(o, one));
+            these.iter().filter(lacks).map(|one| Arc::clone(one)).collect::<Vec<_>>()
+        };
+        let (kept, others) = (without(&allocated, &freed), without(&freed, &allocated));
+        if let Some(still) = kept.iter().find(|own| own.is_held() && !frees_first) {
+            return Err(Error::InvalidValue(format!(
+                "the memory at {:#x}, of an earlier launch of this graph, has not been freed",
+                still.base
+            )));
+        }
+        if let Some(gone) = others.iter().find(|other| !other.is_held()) {
+            return gone.let_go().map(|_| Vec::new());
+        }
+        for other in &others {
+            other.let_go()?;
+        }
+        let before = kept.iter().filter_map(|own| own.let_go().ok()).collect();
+        kept.iter().for_each(Reservation::hold);
+        Ok(before)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -207,7 +255,7 @@ impl Executable {
         let state = &mut *self.lock();
         let (first, last) = state.place(node)?;
         let kind = state.steps[first].kind;
-        if kind != work.kind() {
+        if kind != work.kind() || work.reservation().is_some() {
             let text = format!("{:?} parameters for a node of kind {kind:?}", work.kind());
             return Err(Error::InvalidValue(text));
         }

@@ -4,6 +4,7 @@ use super::definition::Graph;
 use super::kernel::KernelLaunch;
 use crate::command::{Command, HostCall};
 use crate::copy::{Source, Transfer2d};
+use crate::memory::Reservation;
 use crate::record::Records;
 use crate::wait_value::{WaitValue, WriteValue};
 use std::sync::Arc;
@@ -28,6 +29,10 @@ pub enum NodeKind {
     Wait = 6,
     /// A record of an event.
     Record = 7,
+    /// An allocation.
+    Allocate = 10,
+    /// The end of one.
+    Free = 11,
     /// Memory operations.
     Memory = 12,
 }
@@ -80,6 +85,10 @@ pub enum Work {
     Wait(Arc<Records>),
     /// Memory operations, in order.
     Memory(Vec<MemoryOperation>),
+    /// Gives addresses memory.
+    Allocate(Arc<Reservation>),
+    /// Takes it back.
+    Free(Arc<Reservation>),
     /// All nodes of a graph.
     Child(Arc<Graph>),
 }
@@ -126,6 +135,16 @@ impl Work {
             Self::Wait(_) => NodeKind::Wait,
             Self::Memory(_) => NodeKind::Memory,
             Self::Child(_) => NodeKind::Child,
+            Self::Allocate(_) => NodeKind::Allocate,
+            Self::Free(_) => NodeKind::Free,
+        }
+    }
+
+    /// The memory that it allocates or frees.
+    pub(super) fn reservation(&self) -> Option<&Arc<Reservation>> {
+        match self {
+            Self::Allocate(reservation) | Self::Free(reservation) => Some(reservation),
+            _ => None,
         }
     }
 
@@ -150,6 +169,8 @@ impl Work {
     pub(super) fn commands(&self, number: u64) -> Vec<Command> {
         match self {
             Self::Empty | Self::Kernel(_) | Self::Child(_) => Vec::new(),
+            Self::Allocate(own) => vec![Command::BeginReserved(Arc::clone(own))],
+            Self::Free(own) => vec![Command::EndReserved(Arc::clone(own))],
             Self::Transfer(transfer) => transfer.commands(),
             Self::Host(host) => vec![Command::HostCall(Arc::clone(&host.call))],
             Self::Record(records) => vec![Command::Record(Arc::clone(records), number)],

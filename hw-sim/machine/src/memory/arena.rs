@@ -48,33 +48,58 @@ impl Arena {
     /// have taken `elsewhere`.
     pub fn allocate(&self, bytes: u64, elsewhere: u64) -> Result<u64> {
         let mut state = self.state.lock().unwrap();
+        self.count(&mut state, bytes, elsewhere)?;
+        let taken = state.take(bytes);
+        taken.ok_or_else(|| {
+            state.used -= Self::footprint(bytes);
+            self.refused(bytes, 0)
+        })
+    }
+
+    fn refused(&self, wanted: u64, free: u64) -> Error {
+        Error::OutOfMemory { wanted, free, total: self.capacity }
+    }
+
+    /// Counts bytes as used, if there are so many.
+    fn count(&self, state: &mut ArenaState, bytes: u64, elsewhere: u64) -> Result<()> {
         let free = self.capacity.saturating_sub(state.used).saturating_sub(elsewhere);
-        let refused = Error::OutOfMemory { wanted: bytes, free, total: self.capacity };
         if bytes > free || Self::footprint(bytes) > free {
-            return Err(refused);
+            return Err(self.refused(bytes, free));
         }
-        let length = Self::footprint(bytes);
-        let align = if length >= HUGE_PAGE { HUGE_PAGE } else { PAGE };
-        let Some(address) = state.free.find(length, align) else { return Err(refused) };
-        state.free.remove(address, length);
-        state.kept.remove(address, length);
-        state.used += length;
-        Ok(address)
+        state.used += Self::footprint(bytes);
+        Ok(())
+    }
+
+    /// Sets addresses aside without taking memory.
+    pub fn reserve(&self, bytes: u64) -> Result<u64> {
+        if bytes > self.capacity {
+            return Err(self.refused(bytes, self.capacity));
+        }
+        let taken = self.state.lock().unwrap().take(bytes);
+        taken.ok_or_else(|| self.refused(bytes, 0))
+    }
+
+    /// Gives addresses back that were set aside.
+    pub fn unreserve(&self, address: u64, bytes: u64) {
+        self.state.lock().unwrap().put_back(address, Self::footprint(bytes));
+    }
+
+    /// Takes memory for addresses that were set aside.
+    pub fn commit(&self, bytes: u64, elsewhere: u64) -> Result<()> {
+        self.count(&mut self.state.lock().unwrap(), bytes, elsewhere)
+    }
+
+    /// Gives that memory back, and keeps the addresses.
+    pub fn uncommit(&self, bytes: u64) {
+        self.state.lock().unwrap().used -= Self::footprint(bytes);
     }
 
     /// Gives an allocation back.
     pub fn free(&self, address: u64, bytes: u64) {
         let length = Self::footprint(bytes);
         let mut state = self.state.lock().unwrap();
-        state.free.insert(address, length);
-        state.kept.insert(address, length);
+        state.put_back(address, length);
         state.used -= length;
-        if state.kept.total() > KEPT_BYTES_MAX {
-            for (start, length) in state.kept.iter() {
-                pages::give_back(start, length);
-            }
-            state.kept.clear();
-        }
     }
 
     /// Free and total bytes.
@@ -90,6 +115,29 @@ impl Arena {
     /// Does the address belong to this GPU, allocated or not?
     pub fn contains(&self, address: u64) -> bool {
         (self.base..self.base + self.span).contains(&address)
+    }
+}
+
+impl ArenaState {
+    /// Addresses for `bytes`, where there is room for them.
+    fn take(&mut self, bytes: u64) -> Option<u64> {
+        let length = Arena::footprint(bytes);
+        let align = if length >= HUGE_PAGE { HUGE_PAGE } else { PAGE };
+        let address = self.free.find(length, align)?;
+        self.free.remove(address, length);
+        self.kept.remove(address, length);
+        Some(address)
+    }
+
+    fn put_back(&mut self, address: u64, length: u64) {
+        self.free.insert(address, length);
+        self.kept.insert(address, length);
+        if self.kept.total() > KEPT_BYTES_MAX {
+            for (start, length) in self.kept.iter() {
+                pages::give_back(start, length);
+            }
+            self.kept.clear();
+        }
     }
 }
 

@@ -3,17 +3,21 @@
 mod arena;
 mod atomic;
 mod dma_buf;
+mod heap;
 mod ipc;
 mod ledger;
 mod pages;
 mod passing;
 mod ranges;
+mod reservation;
 mod table;
 mod view;
 mod watches;
 mod words;
 
+pub(crate) use heap::Heap;
 pub use ipc::{IpcHandle, Site};
+pub use reservation::Reservation;
 pub use table::{Allocation, AllocationKind, Rights};
 pub use view::{Cursor, Reach, View};
 pub(crate) use watches::Sleepers;
@@ -34,6 +38,7 @@ use watches::Watches;
 pub struct GlobalMemory {
     arenas: Vec<Arena>,
     table: AllocationTable,
+    reservations: reservation::Reservations,
     /// Held shared during accesses to memory on a GPU's behalf; taken exclusively where a mapping
     /// is exchanged or removed, so that an access that passed its check never finds a hole.
     gate: RwLock<()>,
@@ -44,10 +49,19 @@ pub struct GlobalMemory {
     pub(crate) watches: Watches,
     /// Memory of a GPU was exported, imported, or given to something that writes it unasked.
     shared: AtomicBool,
+    /// Device allocations reach as far as on real GPUs.
+    rounds: AtomicBool,
 }
 
 /// Bytes that are compared at once.
 const HELD_BYTES: usize = 64;
+
+/// `1`: device allocations reach as far as on real GPUs.
+pub const ROUND_VARIABLE: &str = "HWSIM_ROUND_ALLOCATIONS";
+
+/// What real drivers round device allocations up to, and from where on to that.
+const SMALL: u64 = 512;
+const LARGE: u64 = 2 << 20;
 
 /// Leave to access memory; holds the gate.
 pub struct AccessGuard<'a> {
@@ -68,11 +82,39 @@ impl GlobalMemory {
             ledger,
             arenas: capacities.iter().map(|&bytes| Arena::new(bytes)).collect::<Result<_>>()?,
             table: AllocationTable::default(),
+            reservations: reservation::Reservations::default(),
             gate: RwLock::new(()),
             sharing: Mutex::new(Sharing::new(site)),
             watches: Watches::default(),
             shared: AtomicBool::new(false),
+            rounds: AtomicBool::new(false),
         })
+    }
+
+    /// From now on, before anything is allocated, device allocations reach as far as on real GPUs:
+    /// to a multiple of 512 bytes, and from 2 MiB on of 2 MiB. Kernels can touch all of that.
+    pub fn round_allocations(&self) {
+        // Relaxed: nothing is allocated yet, and no thread runs that would care.
+        self.rounds.store(true, Ordering::Relaxed);
+    }
+
+    /// Bytes that an allocation takes, before pages.
+    fn rounded(&self, bytes: u64) -> u64 {
+        if !self.rounds.load(Ordering::Relaxed) {
+            return bytes;
+        }
+        let granularity = if bytes >= LARGE { LARGE } else { SMALL };
+        bytes.checked_next_multiple_of(granularity).unwrap_or(bytes)
+    }
+
+    /// How far kernels can touch an allocation.
+    fn reached(&self, allocation: &Allocation) -> u64 {
+        match allocation.kind {
+            AllocationKind::Device { .. } | AllocationKind::Managed { .. } => {
+                self.rounded(allocation.bytes)
+            }
+            _ => allocation.bytes,
+        }
     }
 
     /// Enters the gate for a slice of work.
@@ -95,15 +137,13 @@ impl GlobalMemory {
     /// Does everybody who writes the bytes say so to `watches`?
     pub(crate) fn is_told(&self, address: u64) -> bool {
         !self.shared.load(Ordering::Relaxed)
-            && self
-                .table
-                .find(address)
-                .is_some_and(|found| matches!(found.kind, AllocationKind::Device { .. }))
+            && self.table.find(address).is_some_and(|found| is_of_kernels(found.kind))
     }
 
     /// Are these still the bytes at an address? Who asks holds the gate.
     pub(crate) fn holds(&self, _gate: &AccessGuard<'_>, address: u64, bytes: &[u8]) -> bool {
-        if self.check(address, bytes.len() as u64).is_err() {
+        let found = self.table.find(address);
+        if found.is_none_or(|found| bytes.len() as u64 > found.end() - address) {
             return false;
         }
         bytes.chunks(HELD_BYTES).zip((address..).step_by(HELD_BYTES)).all(|(bytes, address)| {
@@ -143,7 +183,7 @@ impl GlobalMemory {
         context: u64,
         rights: Option<Arc<Rights>>,
     ) -> Result<u64> {
-        let base = self.take(gpu, bytes)?;
+        let base = self.take(gpu, self.rounded(bytes))?;
         let entry = Allocation { base, bytes, kind, id: 0, context, flags: 0, rights };
         self.table.insert(entry).expect("the arena hands out free ranges only");
         Ok(base)
@@ -171,7 +211,21 @@ impl GlobalMemory {
         };
         self.unexport(&allocation)?;
         let gpu = allocation.kind.gpu().expect("device memory has a GPU");
-        self.arenas[gpu].free(base, allocation.bytes);
+        if self.reservations.begins(base) {
+            self.reservations.note(gpu, allocation.bytes, false);
+            return self.uncommit(gpu, self.rounded(allocation.bytes));
+        }
+        self.give_back(gpu, base, self.rounded(allocation.bytes))
+    }
+
+    /// Gives a range of a GPU's memory back.
+    fn give_back(&self, gpu: usize, base: u64, bytes: u64) -> Result<()> {
+        self.arenas[gpu].free(base, bytes);
+        self.note_used(gpu)
+    }
+
+    /// Tells the other processes of the node how much this one uses.
+    fn note_used(&self, gpu: usize) -> Result<()> {
         match &self.ledger {
             // Alone, or a number could overtake another thread's newer one.
             Some(ledger) => ledger
@@ -180,6 +234,24 @@ impl GlobalMemory {
                 .map_err(ipc::failed("noting memory in the node's ledger")),
             None => Ok(()),
         }
+    }
+
+    /// Takes memory for addresses that were set aside.
+    fn commit(&self, gpu: usize, bytes: u64) -> Result<()> {
+        let arena = &self.arenas[gpu];
+        let Some(ledger) = &self.ledger else { return arena.commit(bytes, 0) };
+        let noting = ipc::failed("noting memory in the node's ledger");
+        let taken = ledger.alone(|| {
+            arena.commit(bytes, ledger.others(gpu).map_err(&noting)?)?;
+            ledger.note(gpu, arena.used()).map_err(&noting)
+        });
+        taken.map_err(&noting)?
+    }
+
+    /// Gives that memory back, and keeps the addresses.
+    fn uncommit(&self, gpu: usize, bytes: u64) -> Result<()> {
+        self.arenas[gpu].uncommit(bytes);
+        self.note_used(gpu)
     }
 
     /// Allocates pinned host memory.
@@ -264,6 +336,7 @@ impl GlobalMemory {
 
     /// Frees all that a context made and has not freed.
     pub fn release_context(&self, context: u64) {
+        self.forget_reservations(context);
         for allocation in self.table.of_context(context) {
             // An entry that somebody else removed in the meantime is what we want anyway.
             let _ = match allocation.kind {
@@ -273,6 +346,11 @@ impl GlobalMemory {
                 AllocationKind::Pinned => self.free_host(allocation.base),
                 AllocationKind::Registered => self.unregister_host(allocation.base),
                 AllocationKind::Imported { .. } => self.close(allocation.base, true),
+                // The heap gives its memory back as a whole.
+                AllocationKind::Heap { .. } => {
+                    self.table.remove(allocation.base, AllocationKind::is_heap);
+                    Ok(())
+                }
             };
         }
     }
@@ -282,12 +360,16 @@ impl GlobalMemory {
         self.table.invalidate();
     }
 
-    /// Does one allocation hold all of `bytes` at `address`?
+    /// Does one allocation that the host may name hold all of `bytes` at `address`?
     pub fn check(&self, address: u64, bytes: u64) -> Result<()> {
         if bytes == 0 {
             return Ok(());
         }
         match self.table.find(address) {
+            Some(found) if found.kind.is_heap() => Err(Error::InvalidValue(format!(
+                "{address:#x} is memory of a kernel's malloc, which the host cannot use: copy \
+                     it in a kernel"
+            ))),
             Some(found) if bytes <= found.end() - address => Ok(()),
             Some(found) => Err(Error::InvalidValue(format!(
                 "{bytes} bytes at {address:#x} reach past the allocation of {} bytes at {:#x}",
@@ -296,6 +378,11 @@ impl GlobalMemory {
             None => Err(Error::InvalidValue(format!("no allocation holds {address:#x}"))),
         }
     }
+}
+
+/// Memory of a GPU that only kernels, copies and engines of this process write.
+fn is_of_kernels(kind: AllocationKind) -> bool {
+    matches!(kind, AllocationKind::Device { .. } | AllocationKind::Heap { .. })
 }
 
 /// Maps a whole memory file for an adapter, wherever there is room.

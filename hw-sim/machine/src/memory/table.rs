@@ -12,6 +12,11 @@ pub enum AllocationKind {
         /// Which.
         gpu: usize,
     },
+    /// A piece of a heap: what a kernel got of `malloc`.
+    Heap {
+        /// On which GPU.
+        gpu: usize,
+    },
     /// Memory that another process exported, on this GPU.
     Imported {
         /// Which.
@@ -32,9 +37,17 @@ impl AllocationKind {
     /// The GPU that holds the memory, None for the host's.
     pub const fn gpu(self) -> Option<usize> {
         match self {
-            Self::Device { gpu } | Self::Imported { gpu } | Self::Managed { gpu } => Some(gpu),
+            Self::Device { gpu }
+            | Self::Heap { gpu }
+            | Self::Imported { gpu }
+            | Self::Managed { gpu } => Some(gpu),
             Self::Pinned | Self::Registered => None,
         }
+    }
+
+    /// Is it a piece of a heap, which only kernels may use?
+    pub const fn is_heap(self) -> bool {
+        matches!(self, Self::Heap { .. })
     }
 
     /// Is it the host's memory?
@@ -141,6 +154,12 @@ impl AllocationTable {
         let map = self.map.read().unwrap();
         let (_, allocation) = map.range(..=address).next_back()?;
         (address < allocation.end()).then(|| Arc::clone(allocation))
+    }
+
+    /// The allocation that holds `address`, or that is next below it.
+    pub fn below(&self, address: u64) -> Option<Arc<Allocation>> {
+        let map = self.map.read().unwrap();
+        map.range(..=address).next_back().map(|(_, allocation)| Arc::clone(allocation))
     }
 
     /// The allocation nearest to `address`, for a report.

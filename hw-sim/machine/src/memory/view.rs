@@ -15,6 +15,7 @@
 
 use super::GlobalMemory;
 use super::atomic;
+use super::heap::Heap;
 use super::table::Allocation;
 use crate::profile::Profile;
 use hwsim_ptx::memory::{AtomicOp, AtomicType, Memory, MemoryFault, Order, Strength};
@@ -83,20 +84,21 @@ pub struct Cursor {
 pub struct View {
     memory: Arc<GlobalMemory>,
     reach: Arc<Reach>,
+    heap: Arc<Heap>,
     /// GPUs whose memory loses writes: see [`Reach`].
     losing: u64,
 }
 
 impl View {
     /// A view with these rights.
-    pub fn new(memory: Arc<GlobalMemory>, reach: Arc<Reach>) -> Self {
+    pub(crate) fn new(memory: Arc<GlobalMemory>, reach: Arc<Reach>, heap: Arc<Heap>) -> Self {
         let losing = reach.losing;
-        Self { memory, reach, losing }
+        Self { memory, reach, heap, losing }
     }
 
     /// Another one with the same rights.
     pub(crate) fn again(&self) -> Self {
-        Self::new(Arc::clone(&self.memory), Arc::clone(&self.reach))
+        Self::new(Arc::clone(&self.memory), Arc::clone(&self.reach), Arc::clone(&self.heap))
     }
 
     /// All of the memory.
@@ -124,14 +126,15 @@ impl View {
         if cursor.generation != generation {
             *cursor = Cursor { generation, ..Cursor::default() };
         }
-        let found = self.memory.table.find(address).ok_or(MemoryFault::OutOfBounds)?;
-        if bytes as u64 > found.end() - address {
+        let found = self.memory.table.below(address).ok_or(MemoryFault::OutOfBounds)?;
+        let end = found.base + self.memory.reached(&found);
+        if address >= end || bytes as u64 > end - address {
             return Err(MemoryFault::OutOfBounds);
         }
         if !self.may_touch(&found) {
             return Err(MemoryFault::Forbidden);
         }
-        cursor.spans[cursor.next] = Span { base: found.base, end: found.end() };
+        cursor.spans[cursor.next] = Span { base: found.base, end };
         cursor.next = (cursor.next + 1) % SPANS;
         Ok(())
     }
@@ -142,12 +145,12 @@ impl View {
             AllocationKind::Pinned
             | AllocationKind::Registered
             | AllocationKind::Managed { .. } => true,
-            AllocationKind::Device { gpu } | AllocationKind::Imported { gpu } => {
-                match &allocation.rights {
-                    Some(rights) if gpu != self.reach.gpu => rights.hold(self.reach.gpu),
-                    _ => self.reach.holds(gpu),
-                }
-            }
+            AllocationKind::Device { gpu }
+            | AllocationKind::Heap { gpu }
+            | AllocationKind::Imported { gpu } => match &allocation.rights {
+                Some(rights) if gpu != self.reach.gpu => rights.hold(self.reach.gpu),
+                _ => self.reach.holds(gpu),
+            },
         }
     }
 
@@ -306,6 +309,14 @@ impl Memory for View {
             self.memory.watches.written(address, ty.size_bytes() as u64);
         }
         Ok(old)
+    }
+
+    fn allocate(&self, bytes: u64) -> u64 {
+        self.heap.allocate(&self.memory, &self.memory.table, bytes)
+    }
+
+    fn release(&self, address: u64) -> bool {
+        self.heap.release(&self.memory.table, address)
     }
 
     fn fence(&self, _cursor: &mut Cursor, _strength: Strength) {

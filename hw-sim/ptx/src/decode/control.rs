@@ -17,6 +17,10 @@ struct Signature<'m> {
     params: &'m [Variable],
 }
 
+/// Functions of the device runtime that the interpreter answers: declared by modules, defined by
+/// none.
+pub const BUILTINS: [&str; 4] = ["vprintf", "__assertfail", "malloc", "free"];
+
 impl<'m> FunctionDecoder<'m, '_> {
     /// Decodes one instruction.
     pub(super) fn instruction(&mut self, instruction: &'m Instruction) -> Result<(), DecodeError> {

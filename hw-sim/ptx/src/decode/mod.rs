@@ -29,6 +29,8 @@ use crate::exec::program::Program;
 use crate::exec::windows;
 use crate::kernel::{Kernel, Param};
 
+pub use control::BUILTINS;
+
 /// Why an instruction or a declaration cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DecodeError {
@@ -44,7 +46,7 @@ impl DecodeError {
     }
 
     /// With the text of its line.
-    fn in_text(self, text: &str) -> PtxError {
+    pub(crate) fn in_text(self, text: &str) -> PtxError {
         let index = self.line.saturating_sub(1) as usize;
         let line_text = text.lines().nth(index).unwrap_or("");
         let indent = line_text.len() - line_text.trim_start().len();
@@ -111,7 +113,7 @@ impl Module {
         Self::decode(&module).map_err(|error| error.in_text(text))
     }
 
-    fn decode(module: &ast::Module) -> Result<Self, DecodeError> {
+    pub(crate) fn decode(module: &ast::Module) -> Result<Self, DecodeError> {
         if module.address_size != 64 {
             let found = format!(".address_size {}", module.address_size);
             return Err(DecodeError::new(1, "a module with 64-bit addresses", found));

@@ -39,7 +39,7 @@ const SUPPORTED: &[Opcode] = &[
     op("brev", "b32 b64"),
     op("brkpt", "as trap"),
     op("brx", ".idx"),
-    op("call", "direct and indirect; built in: vprintf, __assertfail, malloc (always null), free"),
+    op("call", "direct and indirect; built in: vprintf, __assertfail, malloc, free"),
     op("clz", "b32 b64"),
     op("cnot", BITS),
     op("copysign", "f32 f64"),

@@ -48,6 +48,8 @@ pub struct Block {
     warps: Vec<Warp>,
     /// The warp whose turn is next.
     next: usize,
+    /// Warp instructions since somebody asked.
+    spent: u64,
 }
 
 impl Block {
@@ -58,7 +60,8 @@ impl Block {
         let shared = kernel.static_shared_bytes as usize + launch.dynamic_shared_bytes as usize;
         let warps = (0..threads.div_ceil(LANES as u32)).map(|number| Warp::new(&launch, number));
         let warps = warps.collect();
-        Self { memory: BlockMemory::new(shared, threads, index, sm), warps, next: 0, launch }
+        let (memory, next, spent) = (BlockMemory::new(shared, threads, index, sm), 0, 0);
+        Self { memory, warps, next, spent, launch }
     }
 
     /// The block's place in the grid.
@@ -105,6 +108,7 @@ impl Block {
                     Err((trouble, pc)) => return Err(self.fault(&launch, number, *trouble, pc)),
                 };
                 left -= turn - rest;
+                self.spent += turn - rest;
                 match pause {
                     Pause::Done => {}
                     Pause::Nap => (live, napped) = (true, true),
@@ -127,6 +131,11 @@ impl Block {
             }
             return Err(self.stuck(&launch));
         }
+    }
+
+    /// Warp instructions that it has run since this was called last.
+    pub fn take_spent(&mut self) -> u64 {
+        std::mem::take(&mut self.spent)
     }
 
     /// The warps that are not just waiting for others of the block.

@@ -17,15 +17,8 @@ impl Warp {
         builtin: &Builtin,
         active: u32,
     ) -> Result<(), Box<Trouble>> {
-        match builtin.kind {
-            BuiltinKind::Free => return Ok(()),
-            BuiltinKind::Allocate => {
-                if builtin.result != NO_SLOT {
-                    self.registers.put(builtin.result, &[0_u64; LANES], active);
-                }
-                return Ok(());
-            }
-            BuiltinKind::Print | BuiltinKind::AssertFail => {}
+        if matches!(builtin.kind, BuiltinKind::Allocate | BuiltinKind::Free) {
+            return self.heap(context, builtin, active);
         }
         let mut results = [0_u32; LANES];
         let mut outcome = Ok(());
@@ -48,6 +41,32 @@ impl Warp {
                     Err(self.assertion(context, lane, arguments))
                 }
             };
+        });
+        outcome?;
+        if builtin.result != NO_SLOT {
+            self.registers.put(builtin.result, &results, active);
+        }
+        Ok(())
+    }
+
+    /// `malloc` and `free`, lane by lane.
+    fn heap<M: Memory, C: Clock>(
+        &mut self,
+        context: &mut Context<'_, M, C>,
+        builtin: &Builtin,
+        active: u32,
+    ) -> Result<(), Box<Trouble>> {
+        let argument = builtin.arguments.first().copied();
+        let arguments = argument.map_or([0; LANES], |slot| *self.registers.get::<u64>(slot));
+        let mut results = [0_u64; LANES];
+        let mut outcome = Ok(());
+        each_lane(active, |lane| {
+            let value = arguments[lane];
+            if builtin.kind == BuiltinKind::Allocate {
+                results[lane] = context.memory.allocate(value);
+            } else if value != 0 && outcome.is_ok() && !context.memory.release(value) {
+                outcome = Err(Trouble::at(FaultKind::InvalidFree, lane, value, 0));
+            }
         });
         outcome?;
         if builtin.result != NO_SLOT {

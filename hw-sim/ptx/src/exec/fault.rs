@@ -33,6 +33,8 @@ pub enum FaultKind {
     IndirectCall,
     /// Calls nested deeper than local memory holds.
     StackOverflow,
+    /// `free` of what `malloc` has not given, or of what is free already.
+    InvalidFree,
 }
 
 impl FaultKind {
@@ -53,6 +55,7 @@ impl FaultKind {
             Self::InvalidPc => "invalid program counter",
             Self::IndirectCall => "call through an invalid function pointer",
             Self::StackOverflow => "stack overflow",
+            Self::InvalidFree => "free of memory that is not malloc's, or free already",
         }
     }
 }

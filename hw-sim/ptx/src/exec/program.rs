@@ -483,9 +483,9 @@ pub enum BuiltinKind {
     Print,
     /// `__assertfail(message, file, line, function, char size)`
     AssertFail,
-    /// `malloc`: there is no device heap, so it is always exhausted and gives null.
+    /// `malloc(bytes)`
     Allocate,
-    /// `free`, which so only ever sees null.
+    /// `free(address)`
     Free,
 }
 

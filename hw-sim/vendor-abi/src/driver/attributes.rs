@@ -6,6 +6,8 @@ use hwsim_machine::gpu::{BLOCK_EXTENT_MAX, BLOCK_THREADS_MAX, GRID_EXTENT_MAX, W
 /// Values of `CUlimit`: stack, printf buffer, heap, launch depth, pending launches, L2 fetch
 /// granularity, persisting L2. Those of a fresh context.
 pub(crate) const LIMITS: [usize; 7] = [1024, 1 << 20, 8 << 20, 2, 2048, 64, 0];
+/// `CU_LIMIT_MALLOC_HEAP_SIZE`, the only one that has an effect.
+pub(crate) const HEAP_LIMIT: i32 = 2;
 
 /// The name that the driver reports: it always says that the GPU is virtual.
 pub(crate) fn device_name(model: &GpuModel) -> String {

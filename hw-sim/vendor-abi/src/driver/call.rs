@@ -1,7 +1,7 @@
 //! The boundary: how a C call becomes a Rust one and back.
 
 use super::code::{self, Code, INVALID_VALUE, Outcome, UNKNOWN};
-use super::{gate, trace};
+use super::{gate, report, trace};
 use std::cell::Cell;
 use std::ffi::{CStr, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,6 +17,9 @@ pub(crate) fn call(name: &'static str, body: impl FnOnce() -> Outcome) -> Code {
     };
     if trace::is_on() {
         trace::line(name, code, words);
+    }
+    if report::is_on() {
+        report::call(name, code, words);
     }
     code
 }

@@ -16,6 +16,7 @@ pub(crate) const INVALID_DEVICE: Code = 101;
 pub(crate) const INVALID_IMAGE: Code = 200;
 pub(crate) const INVALID_CONTEXT: Code = 201;
 pub(crate) const NO_BINARY_FOR_GPU: Code = 209;
+pub(crate) const UNSUPPORTED_PTX_VERSION: Code = 222;
 pub(crate) const PEER_ACCESS_UNSUPPORTED: Code = 217;
 pub(crate) const INVALID_PTX: Code = 218;
 pub(crate) const UNSUPPORTED_LIMIT: Code = 215;

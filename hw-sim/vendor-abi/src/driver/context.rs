@@ -7,14 +7,13 @@ use super::code::{
 };
 use super::handles::Handle;
 use super::{attributes, state};
+use crate::version;
 use hwsim_machine::Context;
 use hwsim_machine::profile::MemoryOperations;
 use std::ffi::{c_char, c_int, c_uint};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The driver version that is reported: CUDA 12.4.
-pub(crate) const DRIVER_VERSION: c_int = 12040;
 /// Context flags that mean something: scheduling, mapping of host memory, and the rest of 12.4.
 const CONTEXT_FLAGS: c_uint = 0xff;
 
@@ -22,7 +21,7 @@ const CONTEXT_FLAGS: c_uint = 0xff;
 type Uuid = [u8; 16];
 
 /// A fresh context, current to the calling thread.
-fn create(context: Out<Handle>, flags: c_uint, device: c_int) -> Outcome {
+pub(super) fn create(context: Out<Handle>, flags: c_uint, device: c_int) -> Outcome {
     let (driver, gpu) = state::device(device)?;
     if flags & !CONTEXT_FLAGS != 0 {
         return refuse(INVALID_VALUE, format!("context flags {flags:#x}"));
@@ -31,6 +30,14 @@ fn create(context: Out<Handle>, flags: c_uint, device: c_int) -> Outcome {
     let handle = driver.contexts.add(Context::new(Arc::clone(&driver.machine), gpu, flags));
     state::push_current(handle);
     context.set(handle)
+}
+
+/// Waits for all of a context's work.
+pub(super) fn synchronize(context: &Context) -> Outcome {
+    for stream in context.streams() {
+        stream.refuse_if_captured()?;
+    }
+    Ok(context.synchronize()?)
 }
 
 /// Ends a device's primary context, if it is active.
@@ -115,7 +122,7 @@ driver_calls! {
     }
 
     fn cuDriverGetVersion(version: Out<c_int>) {
-        version.set(DRIVER_VERSION)
+        version.set(version::shown().cuda)
     }
 
     fn cuDeviceGet(device: Out<c_int>, ordinal: c_int) {
@@ -307,11 +314,7 @@ driver_calls! {
     }
 
     fn cuCtxSynchronize() {
-        let context = state::current_any()?.1;
-        for stream in context.streams() {
-            stream.refuse_if_captured()?;
-        }
-        Ok(context.synchronize()?)
+        synchronize(&state::current_any()?.1)
     }
 
     fn cuCtxGetApiVersion(context: Handle, version: Out<c_uint>) {
@@ -332,16 +335,21 @@ driver_calls! {
     }
 
     fn cuCtxGetLimit(value: Out<usize>, limit: c_int) {
-        state::current_any()?;
+        let (_, context) = state::current_any()?;
         match attributes::LIMITS.get(usize::try_from(limit).unwrap_or(usize::MAX)) {
+            Some(_) if limit == attributes::HEAP_LIMIT => value.set(context.heap_limit() as usize),
             Some(&number) => value.set(number),
             None => Err(UNSUPPORTED_LIMIT.into()),
         }
     }
 
-    fn cuCtxSetLimit(limit: c_int, _value: usize) {
-        // Stacks grow as kernels need them and printf has no buffer: there is nothing to limit.
-        state::current()?;
+    fn cuCtxSetLimit(limit: c_int, value: usize) {
+        let (_, context) = state::current()?;
+        if limit == attributes::HEAP_LIMIT && !context.set_heap_limit(value as u64) {
+            let words = "the heap's size, after a kernel has used malloc";
+            return refuse(INVALID_VALUE, words);
+        }
+        // Stacks grow as kernels need them and printf has no buffer: the others limit nothing.
         match attributes::LIMITS.get(usize::try_from(limit).unwrap_or(usize::MAX)) {
             Some(_) => Ok(()),
             None => Err(UNSUPPORTED_LIMIT.into()),

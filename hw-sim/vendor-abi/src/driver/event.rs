@@ -22,7 +22,7 @@ fn destroy(event: Handle) -> Outcome {
     state::driver()?.events.remove(event).map(drop)
 }
 
-fn elapsed(milliseconds: Out<f32>, start: Handle, end: Handle) -> Outcome {
+pub(super) fn elapsed(milliseconds: Out<f32>, start: Handle, end: Handle) -> Outcome {
     let driver = state::driver()?;
     let (start, end) = (driver.events.get(start)?, driver.events.get(end)?);
     end.context.check()?;

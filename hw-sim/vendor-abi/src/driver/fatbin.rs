@@ -294,7 +294,7 @@ impl Ptx {
     }
 
     /// The text, which ends at its first NUL: payloads are padded.
-    fn text(&self) -> Outcome<String> {
+    pub fn text(&self) -> Outcome<String> {
         let bytes = match self.coding {
             Coding::Plain => self.payload.clone(),
             Coding::Lz4 => self.unpack_lz4()?,

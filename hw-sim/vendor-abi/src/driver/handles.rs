@@ -26,6 +26,7 @@ pub(crate) enum HandleKind {
     GraphNode = 10,
     Executable = 11,
     UserObject = 12,
+    Linker = 13,
 }
 
 struct Slot<T> {

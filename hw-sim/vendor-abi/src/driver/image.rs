@@ -6,6 +6,8 @@ use super::code::{
     FILE_NOT_FOUND, INVALID_IMAGE, INVALID_VALUE, NO_BINARY_FOR_GPU, Outcome, refuse,
 };
 use super::fatbin::{CONTAINER_HEADER, CONTAINER_MAGIC, FatBinary, WRAPPER_MAGIC, container_bytes};
+use super::linked::{self, LINKED_HEADER, LINKED_MAGIC, image_bytes};
+use super::requirement;
 use hwsim_machine::description::GpuModel;
 use hwsim_machine::module::Code;
 use std::ffi::{CStr, c_char};
@@ -14,7 +16,8 @@ const ELF_MAGIC: u32 = u32::from_le_bytes(*b"\x7fELF");
 
 /// Code as a program gave it.
 pub(crate) enum Image {
-    /// One PTX text, parsed when it was given: what is wrong with it is an error of the call.
+    /// One PTX text, or several that were linked, parsed when it was given: what is wrong with it
+    /// is an error of the call.
     Text(Code),
     /// Texts for several architectures, each parsed when it is first used.
     Fat(FatBinary),
@@ -22,6 +25,7 @@ pub(crate) enum Image {
 
 /// Parses a text. One that is refused is named on stderr here, and so once.
 pub(super) fn parse(text: &str) -> Outcome<Code> {
+    requirement::check_version(text)?;
     Ok(Code::parse(text).inspect_err(|error| {
         if let hwsim_machine::Error::InvalidPtx(words) = error {
             eprintln!("hwsim: PTX refused: {words}");
@@ -38,6 +42,10 @@ impl Image {
         match magic(address)? {
             ELF_MAGIC => refuse_machine_code(bytes_at(address, ELF_HEADER)?),
             CONTAINER_MAGIC => Self::fat(address),
+            LINKED_MAGIC => {
+                let total = image_bytes(bytes_at(address, LINKED_HEADER)?)?;
+                Self::linked(bytes_at(address, total)?)
+            }
             WRAPPER_MAGIC => {
                 let container = In::<u64>::from_address(address.address() + 8).get()?;
                 Self::fat(In::from_address(container))
@@ -62,16 +70,21 @@ impl Image {
         Ok(Self::Fat(fat))
     }
 
+    /// What the linker has made of several texts.
+    fn linked(image: &[u8]) -> Outcome<Self> {
+        let inputs = linked::decode(image)?;
+        let joined = Code::join(&linked::borrowed(&inputs));
+        joined.map(Self::Text).or_else(|error| refuse(INVALID_IMAGE, error.to_string()))
+    }
+
     /// The image in a file.
     pub fn in_file(path: &str) -> Outcome<Self> {
-        let bytes = match std::fs::read(path) {
-            Ok(bytes) => bytes,
-            Err(cause) => return refuse(FILE_NOT_FOUND, format!("{path}: {cause}")),
-        };
+        let bytes = file_bytes(path)?;
         let start = bytes.first_chunk().map_or(0, |word| u32::from_le_bytes(*word));
         match start {
             ELF_MAGIC => refuse_machine_code(&bytes),
             CONTAINER_MAGIC => Self::parse_fat(&bytes),
+            LINKED_MAGIC => Self::linked(&bytes),
             WRAPPER_MAGIC => refuse(
                 INVALID_IMAGE,
                 "a wrapper contains an address, so it cannot come from a file",
@@ -86,13 +99,21 @@ impl Image {
     /// The code for a kind of GPU.
     pub fn code_for(&self, model: &GpuModel) -> Outcome<&Code> {
         match self {
-            Self::Text(code) => Ok(code),
+            Self::Text(code) => {
+                requirement::check_target(code.source(), model)?;
+                Ok(code)
+            }
             Self::Fat(fat) => {
                 let best = fat.best(model.compute_capability);
                 best.inspect_err(|failure| eprintln!("hwsim: {}", failure.words))?.code()
             }
         }
     }
+}
+
+/// All bytes of a file.
+pub(super) fn file_bytes(path: &str) -> Outcome<Vec<u8>> {
+    std::fs::read(path).or_else(|cause| refuse(FILE_NOT_FOUND, format!("{path}: {cause}")))
 }
 
 /// The first four bytes, as far as they are there: a text may be shorter, and ends with NUL.
@@ -109,7 +130,7 @@ fn magic(address: In<u8>) -> Outcome<u32> {
 
 /// Bytes of the program's memory. Sizes come from headers that may be broken, so what is not
 /// mapped is an error and not a crash.
-fn bytes_at<'a>(from: In<u8>, bytes: usize) -> Outcome<&'a [u8]> {
+pub(super) fn bytes_at<'a>(from: In<u8>, bytes: usize) -> Outcome<&'a [u8]> {
     const PAGE: u64 = 4096;
     let start = from.address() & !(PAGE - 1);
     let unmapped = || refuse(INVALID_IMAGE, format!("{bytes} bytes at {:#x}", from.address()));

@@ -37,7 +37,11 @@ fn free(address: u64) -> Outcome {
         return Ok(());
     }
     let finished = context.synchronize();
-    driver.machine.memory.free(address)?;
+    let memory = &driver.machine.memory;
+    match memory.reservation(address).filter(|own| own.base == address) {
+        Some(own) => own.let_go()?.end(),
+        None => memory.free(address)?,
+    }
     Ok(finished?)
 }
 
@@ -104,8 +108,8 @@ fn info(free: Out<usize>, total: Out<usize>) -> Outcome {
 }
 
 fn range(base: Out<u64>, size: Out<usize>, address: u64) -> Outcome {
-    let (driver, _) = state::current()?;
-    let Some(found) = driver.machine.memory.find(address) else {
+    state::current()?;
+    let Some(found) = find(address)? else {
         return refuse(super::code::NOT_FOUND, format!("no allocation holds {address:#x}"));
     };
     base.set_if(found.base);
@@ -167,6 +171,12 @@ fn pointer_attribute(data: Out<u64>, attribute: c_int, found: &Arc<Allocation>) 
         17 => data.set(pool::of(found)),
         _ => refuse(INVALID_VALUE, format!("pointer attribute {attribute} of {:#x}", found.base)),
     }
+}
+
+/// The allocation that holds an address, if the host may know of it.
+fn find(address: u64) -> Outcome<Option<Arc<Allocation>>> {
+    let found = state::driver()?.machine.memory.find(address);
+    Ok(found.filter(|found| !found.kind.is_heap()))
 }
 
 /// Can the host use the address as it is?
@@ -311,7 +321,7 @@ driver_calls! {
 
     fn cuPointerGetAttribute(data: Out<u64>, attribute: c_int, pointer: u64) {
         data.require()?;
-        match state::driver()?.machine.memory.find(pointer) {
+        match find(pointer)? {
             Some(found) => pointer_attribute(data, attribute, &found),
             None => refuse(INVALID_VALUE, format!("no allocation holds {pointer:#x}")),
         }
@@ -320,7 +330,7 @@ driver_calls! {
     fn cuPointerGetAttributes(
         count: c_uint, attributes: In<c_int>, data: In<Out<u64>>, pointer: u64,
     ) {
-        let found = state::driver()?.machine.memory.find(pointer);
+        let found = find(pointer)?;
         for index in 0..count as usize {
             let (attribute, room) = (attributes.at(index).get()?, data.at(index).get()?);
             match &found {

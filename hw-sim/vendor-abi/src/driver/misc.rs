@@ -2,38 +2,34 @@
 
 use super::call::{In, Out, driver_calls, string};
 use super::code::{Code, INVALID_VALUE, NOT_FOUND, Outcome, name, refuse, text};
-use super::{address_of, state};
-use crate::unsupported;
+use super::{address_of, later, state};
+use crate::{unsupported, version};
 use std::collections::BTreeSet;
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null;
 use std::sync::Mutex;
 
-/// Names whose newer form came with a certain version; older programs mean the older form. All
-/// other names mean their newest form.
-const SINCE: &[(&str, c_int, &str)] = &[
-    ("cuCtxCreate", 11040, "_v3"),
-    ("cuDeviceGetUuid", 11040, "_v2"),
-    ("cuGetProcAddress", 12000, "_v2"),
-    ("cuMemAdvise", 12020, "_v2"),
-    ("cuMemPrefetchAsync", 12020, "_v2"),
-    ("cuStreamGetCaptureInfo", 11030, "_v2"),
-];
-
 /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`
 const PER_THREAD: u64 = 2;
 
-/// A symbol, answered or not.
+/// A symbol, answered or not, if the shown driver has it.
 fn symbol(name: &str) -> Option<*const ()> {
-    let stub = || unsupported::driver::STUBS.iter().find(|(stub, _)| *stub == name);
+    if later::since(name).is_some_and(|since| since > version::shown().cuda) {
+        return None;
+    }
+    let stubs = || unsupported::driver::STUBS.iter().chain(unsupported::later::STUBS);
+    let stub = || stubs().find(|(stub, _)| *stub == name);
     address_of(name).or_else(|| stub().map(|(_, address)| *address as *const ()))
 }
 
 /// The form of a name that a program built for `version` means.
 fn resolve(name: &str, version: c_int, flags: u64) -> Option<*const ()> {
-    let newest = match SINCE.iter().find(|(base, ..)| *base == name) {
-        Some((_, since, suffix)) if version >= *since => Some(format!("{name}{suffix}")),
-        Some(_) => None,
+    let version = version.min(version::shown().cuda);
+    let newest = match later::FORMS.iter().find(|(base, _)| *base == name) {
+        Some((_, since)) => match since.iter().filter(|since| **since <= version).count() {
+            0 | 1 => None,
+            form => Some(format!("{name}_v{form}")),
+        },
         None => Some(format!("{name}_v2")),
     };
     let forms = newest.into_iter().chain([name.to_owned()]);

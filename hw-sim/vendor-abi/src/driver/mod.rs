@@ -1,4 +1,5 @@
-//! The CUDA driver API, version 12.4. Every call is a thin translation to the machine.
+//! The CUDA driver API, version 12.4, and what is newer in `later`. Every call is a thin
+//! translation to the machine.
 
 mod attributes;
 mod call;
@@ -14,18 +15,25 @@ mod gate;
 mod graph;
 mod handles;
 mod image;
+mod later;
 mod launch;
 mod library;
+mod linked;
+mod linker;
+mod logs;
 mod memory;
 mod misc;
 mod module;
 mod peer;
 mod pool;
+mod report;
+mod requirement;
 mod state;
 mod stream;
 mod trace;
 mod visible;
 
+pub(crate) use report::{call as report_call, is_on as is_reported};
 pub(crate) use state::gpu_memory;
 
 /// Calls by module: name and address.
@@ -36,11 +44,14 @@ const CALLS: &[&[(&str, *const ())]] = &[
     event::CALLS,
     graph::executable::CALLS,
     graph::general::CALLS,
+    graph::memory_nodes::CALLS,
     graph::nodes::CALLS,
     graph::objects::CALLS,
     graph::structure::CALLS,
+    later::CALLS,
     launch::CALLS,
     library::CALLS,
+    linker::CALLS,
     memory::CALLS,
     misc::CALLS,
     module::CALLS,

@@ -4,51 +4,12 @@ use super::call::{In, Out, driver_calls, string};
 use super::code::{INVALID_HANDLE, INVALID_VALUE, NOT_FOUND, Outcome, refuse};
 use super::handles::Handle;
 use super::image::Image;
+use super::logs::LogBuffers;
 use super::{gate, state};
 use hwsim_machine::gpu::registers_per_thread;
 use hwsim_machine::{Function, Module};
-use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ffi::{c_char, c_int, c_uint};
 use std::sync::Arc;
-
-/// Options of the just-in-time compiler that have an effect here: the logs.
-#[derive(Default)]
-struct LogBuffers {
-    error: Option<(Out<c_char>, usize)>,
-    info: Option<(Out<c_char>, usize)>,
-}
-
-impl LogBuffers {
-    /// `CUjit_option`: 3 and 4 the information log and its size, 5 and 6 the error log's.
-    fn read(count: c_uint, options: In<c_int>, values: In<u64>) -> Outcome<Self> {
-        let (mut addresses, mut sizes) = ([0u64; 2], [0usize; 2]);
-        for index in 0..count as usize {
-            let (option, value) = (options.at(index).get()?, values.at(index).get()?);
-            match option {
-                3 => addresses[0] = value,
-                4 => sizes[0] = value as u32 as usize,
-                5 => addresses[1] = value,
-                6 => sizes[1] = value as u32 as usize,
-                0..=40 => {}
-                _ => return refuse(INVALID_VALUE, format!("compiler option {option}")),
-            }
-        }
-        let buffer = |index: usize| {
-            let given = addresses[index] != 0 && sizes[index] > 0;
-            given.then(|| (Out::from_address(addresses[index]), sizes[index]))
-        };
-        Ok(Self { info: buffer(0), error: buffer(1) })
-    }
-
-    /// Writes the logs and, where the values of options 4 and 6 stand, how much of them was used.
-    fn write(&self, error: &str) -> Outcome {
-        for (buffer, text) in [(&self.info, ""), (&self.error, error)] {
-            if let Some((buffer, size)) = *buffer {
-                super::call::put_text(buffer, size, text)?;
-            }
-        }
-        Ok(())
-    }
-}
 
 /// Loads an image into the current context.
 fn load(module: Out<Handle>, image: Outcome<Image>, logs: &LogBuffers) -> Outcome {
@@ -60,11 +21,11 @@ fn load(module: Out<Handle>, image: Outcome<Image>, logs: &LogBuffers) -> Outcom
     });
     match placed {
         Ok(loaded) => {
-            logs.write("")?;
+            logs.write("", "")?;
             module.set(driver.modules.add(loaded))
         }
         Err(failure) => {
-            logs.write(&failure.words)?;
+            logs.write("", &failure.words)?;
             Err(failure)
         }
     }
@@ -114,7 +75,9 @@ pub(super) fn function_attribute(function: &Function, attribute: c_int) -> Outco
             None => hwsim_machine::gpu::BLOCK_THREADS_MAX as c_int,
         },
         1 => kernel.static_shared_bytes as c_int,
-        2 | 7 => 0,
+        // Those of the module: a real compiler counts what the kernel uses.
+        2 => function.module.constant_bytes as c_int,
+        7 => 0,
         3 => kernel.local_bytes as c_int,
         4 => registers_per_thread(kernel) as c_int,
         5 | 6 => version,
@@ -242,6 +205,3 @@ driver_calls! {
         state.set(c_int::from(!gate::is_lazy() || function.is_loaded()))
     }
 }
-
-/// The type of option values in C; the tables above take them as words.
-const _: () = assert!(size_of::<*mut c_void>() == size_of::<u64>());

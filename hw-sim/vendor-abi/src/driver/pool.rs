@@ -6,7 +6,8 @@ use super::handles::Handle;
 use super::state::{self, Pool};
 use hwsim_machine::Error;
 use hwsim_machine::command::Command;
-use hwsim_machine::memory::Allocation;
+use hwsim_machine::graph::Work;
+use hwsim_machine::memory::{Allocation, Reservation};
 use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -32,11 +33,17 @@ pub(super) fn allocate(
     address.require()?;
     let own = || driver.current_pools[stream.context.gpu].load(Ordering::Relaxed);
     let pool = driver.pools.get(pool.unwrap_or_else(own))?;
-    stream.refuse_if_captured()?;
     if bytes == 0 {
         return refuse(INVALID_VALUE, "an allocation of 0 bytes");
     }
     let (memory, context) = (&driver.machine.memory, stream.context.id);
+    if stream.is_captured() {
+        let (place, rights) = ((pool.device, context), pool.rights.clone());
+        let own = Reservation::new(memory, place, bytes as u64, rights)?;
+        let base = own.base;
+        stream.note(Work::Allocate(own));
+        return address.set(base);
+    }
     let take = || memory.allocate_with(pool.device, bytes as u64, context, pool.rights.clone());
     let taken = take().or_else(|_| {
         stream.wait_idle();
@@ -48,6 +55,17 @@ pub(super) fn allocate(
 /// Frees in stream order.
 pub(super) fn free(address: u64, stream: Handle) -> Outcome {
     let (driver, stream) = (state::driver()?, state::stream(stream)?);
+    if let Some(own) = driver.machine.memory.reservation(address) {
+        if own.base != address {
+            return refuse(INVALID_VALUE, format!("no allocation starts at {address:#x}"));
+        }
+        if stream.is_captured() {
+            stream.note(Work::Free(own));
+        } else {
+            stream.submit(Command::EndReserved(own.let_go()?));
+        }
+        return Ok(());
+    }
     let found = driver.machine.memory.find(address);
     if !found.is_some_and(|found| found.base == address && !found.kind.is_host()) {
         return refuse(INVALID_VALUE, format!("no device allocation starts at {address:#x}"));
@@ -56,20 +74,65 @@ pub(super) fn free(address: u64, stream: Handle) -> Outcome {
     Ok(())
 }
 
-/// `CUmemPoolProps`, as far as it matters.
+/// `CUmemPoolProps`; the rest does not matter here.
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct PoolProperties {
+pub(super) struct PoolProperties {
     allocation_type: c_int,
     handle_types: c_int,
     location_type: c_int,
     location: c_int,
+    rest: [u64; 9],
+}
+
+impl PoolProperties {
+    /// Pinned memory of a device.
+    pub fn on(device: c_int) -> Self {
+        let (allocation_type, location_type) = (1, 1);
+        Self { allocation_type, handle_types: 0, location_type, location: device, rest: [0; 9] }
+    }
+}
+
+/// The GPU whose memory is wanted; other kinds of pools are refused.
+pub(super) fn check(properties: &PoolProperties) -> Outcome<usize> {
+    permit()?;
+    // Pinned allocations on a device, not exported.
+    if properties.allocation_type != 1 || properties.location_type != 1 {
+        return refuse(INVALID_VALUE, "a pool of pinned device memory is what there is");
+    }
+    if properties.handle_types != 0 {
+        return refuse(NOT_SUPPORTED, "pools that other processes share");
+    }
+    Ok(state::device(properties.location)?.1)
+}
+
+/// Gives devices access to a pool's memory, or takes it.
+pub(super) fn grant(pool: &Pool, accesses: In<AccessDescription>, count: usize) -> Outcome {
+    let driver = state::driver()?;
+    for index in 0..count.min(64) {
+        let AccessDescription { location_type, location, flags } = accesses.at(index).get()?;
+        let (_, gpu) = state::device(location)?;
+        if location_type != ON_DEVICE || !matches!(flags, NO_ACCESS | READ_WRITE) {
+            return refuse(INVALID_VALUE, format!("location {location_type}, flags {flags}"));
+        }
+        if flags == READ_WRITE && gpu != pool.device {
+            let (from, to) = (gpu, pool.device);
+            if !driver.machine.can_access_peer(from, to) {
+                return Err(Error::PeerUnsupported { from, to }.into());
+            }
+        }
+        // Elsewhere rights follow the contexts' peer access.
+        if let Some(rights) = &pool.rights {
+            rights.set(gpu, flags == READ_WRITE);
+        }
+    }
+    Ok(())
 }
 
 /// `CUmemAccessDesc`
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct AccessDescription {
+pub(super) struct AccessDescription {
     location_type: c_int,
     location: c_int,
     flags: c_int,
@@ -120,15 +183,7 @@ driver_calls! {
     fn cuMemPoolCreate(pool: Out<Handle>, properties: In<PoolProperties>) {
         let properties = properties.get()?;
         pool.require()?;
-        permit()?;
-        // Pinned allocations on a device, not exported.
-        if properties.allocation_type != 1 || properties.location_type != 1 {
-            return refuse(INVALID_VALUE, "a pool of pinned device memory is what there is");
-        }
-        if properties.handle_types != 0 {
-            return refuse(NOT_SUPPORTED, "pools that other processes share");
-        }
-        let (driver, gpu) = state::device(properties.location)?;
+        let (driver, gpu) = (state::driver()?, check(&properties)?);
         pool.set(driver.pools.add(Pool::new(&driver.machine, gpu)))
     }
 
@@ -182,24 +237,7 @@ driver_calls! {
 
     fn cuMemPoolSetAccess(pool: Handle, accesses: In<AccessDescription>, count: usize) {
         let driver = state::driver()?;
-        let pool = driver.pools.get(pool)?;
-        for index in 0..count.min(64) {
-            let AccessDescription { location_type, location, flags } = accesses.at(index).get()?;
-            let (_, gpu) = state::device(location)?;
-            if location_type != ON_DEVICE || !matches!(flags, NO_ACCESS | READ_WRITE) {
-                return refuse(INVALID_VALUE, format!("location {location_type}, flags {flags}"));
-            }
-            if flags == READ_WRITE && gpu != pool.device {
-                let (from, to) = (gpu, pool.device);
-                if !driver.machine.can_access_peer(from, to) {
-                    return Err(Error::PeerUnsupported { from, to }.into());
-                }
-            }
-            // Elsewhere rights follow the contexts' peer access.
-            if let Some(rights) = &pool.rights {
-                rights.set(gpu, flags == READ_WRITE);
-            }
-        }
+        grant(&*driver.pools.get(pool)?, accesses, count)?;
         driver.machine.memory.rights_changed();
         Ok(())
     }

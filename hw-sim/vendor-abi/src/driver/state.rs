@@ -6,11 +6,12 @@ use super::code::{
 };
 use super::handles::{Handle, HandleKind, Handles};
 use super::image::Image;
-use super::{call, gate, trace, visible};
+use super::linker::Linker;
+use super::{call, gate, report, trace, visible};
 use hwsim_machine::description::Description;
 use hwsim_machine::engine::Engines;
 use hwsim_machine::graph::{Executable, Graph, NodeId, UserObject};
-use hwsim_machine::memory::Rights;
+use hwsim_machine::memory::{ROUND_VARIABLE, Rights};
 use hwsim_machine::{Context, Event, Function, Machine, Module, Stream};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -26,6 +27,7 @@ pub(crate) struct Driver {
     pub streams: Handles<Stream>,
     pub events: Handles<Event>,
     pub modules: Handles<Module>,
+    pub linkers: Handles<Linker>,
     pub functions: Handles<Function>,
     pub libraries: Handles<Library>,
     pub kernels: Handles<LibraryKernel>,
@@ -105,6 +107,7 @@ pub(crate) fn gpu_memory() -> Option<&'static hwsim_machine::memory::GlobalMemor
 /// `cuInit`: builds the machine that the environment names.
 pub(crate) fn initialise() -> Outcome {
     trace::start();
+    report::start();
     if FORKED.load(Ordering::Relaxed) {
         return refuse(
             NOT_INITIALIZED,
@@ -126,6 +129,9 @@ pub(crate) fn initialise() -> Outcome {
         }
     };
     let machine = Machine::new(description).inspect_err(|error| eprintln!("hwsim: {error}"))?;
+    if std::env::var(ROUND_VARIABLE).is_ok_and(|value| value == "1") {
+        machine.memory.round_allocations();
+    }
     // SAFETY: the handler only stores to an atomic, which is allowed after fork.
     unsafe { libc::pthread_atfork(None, None, Some(after_fork)) };
     let count = machine.description.gpus.len();
@@ -140,6 +146,7 @@ pub(crate) fn initialise() -> Outcome {
         streams: Handles::new(HandleKind::Stream),
         events: Handles::new(HandleKind::Event),
         modules: Handles::new(HandleKind::Module),
+        linkers: Handles::new(HandleKind::Linker),
         functions: Handles::new(HandleKind::Function),
         libraries: Handles::new(HandleKind::Library),
         kernels: Handles::new(HandleKind::Kernel),
@@ -240,6 +247,14 @@ pub(crate) fn current() -> Outcome<(&'static Driver, Arc<Context>)> {
     let (driver, context) = current_any()?;
     context.check()?;
     Ok((driver, context))
+}
+
+/// The context of a handle, the current one for 0.
+pub(crate) fn context_or_current(handle: Handle) -> Outcome<Arc<Context>> {
+    match handle {
+        0 => Ok(current_any()?.1),
+        handle => driver()?.contexts.get_context(handle),
+    }
 }
 
 /// The stream of a handle: 0 and 1 the default stream, 2 the thread's own.

@@ -2,6 +2,7 @@
 #![allow(non_snake_case, reason = "the names are NVML's")]
 
 use super::{Answer, Out, TextIn, answer, export, handle, machine, state};
+use crate::version;
 use hwsim_machine::description::{Description, PciBusId};
 use nvml_wrapper_sys::bindings as sys;
 use std::ffi::{CStr, c_char, c_int, c_uint};
@@ -12,10 +13,11 @@ use sys::nvmlReturn_enum_NVML_ERROR_NOT_FOUND as NOT_FOUND;
 use sys::nvmlReturn_enum_NVML_ERROR_UNINITIALIZED as UNINITIALIZED;
 use sys::{nvmlDevice_t, nvmlReturn_t};
 
-/// The driver whose interface is offered: the first of CUDA 12.4.
-const DRIVER_VERSION: &str = "550.54.15";
-const NVML_VERSION: &str = "12.550.54.15";
-const CUDA_VERSION: c_int = 12040;
+/// NVML's own version: that of CUDA, and the driver's.
+fn nvml_version() -> String {
+    let shown = version::shown();
+    format!("{}.{}", shown.cuda / 1000, shown.driver)
+}
 
 fn initialise() -> Answer {
     let mut state = state();
@@ -67,15 +69,15 @@ export! {
 
     fn nvmlSystemGetDriverVersion(version: Out<c_char>, length: c_uint) {
         machine()?;
-        version.write_text(length, DRIVER_VERSION)
+        version.write_text(length, version::shown().driver)
     }
 
     // These two answer without initialisation, as the real ones do.
     fn nvmlSystemGetNVMLVersion(version: Out<c_char>, length: c_uint) {
-        version.write_text(length, NVML_VERSION)
+        version.write_text(length, &nvml_version())
     }
-    fn nvmlSystemGetCudaDriverVersion(version: Out<c_int>) { version.write(CUDA_VERSION) }
-    fn nvmlSystemGetCudaDriverVersion_v2(version: Out<c_int>) { version.write(CUDA_VERSION) }
+    fn nvmlSystemGetCudaDriverVersion(to: Out<c_int>) { to.write(version::shown().cuda) }
+    fn nvmlSystemGetCudaDriverVersion_v2(to: Out<c_int>) { to.write(version::shown().cuda) }
 
     fn nvmlDeviceGetCount(to: Out<c_uint>) { count(&to) }
     fn nvmlDeviceGetCount_v2(to: Out<c_uint>) { count(&to) }

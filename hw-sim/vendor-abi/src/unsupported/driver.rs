@@ -42,8 +42,6 @@ super::stubs! { NOT_SUPPORTED:
     cuGetProcAddress_v2_ptsz
     cuGraphAddExternalSemaphoresSignalNode
     cuGraphAddExternalSemaphoresWaitNode
-    cuGraphAddMemAllocNode
-    cuGraphAddMemFreeNode
     cuGraphConditionalHandleCreate
     cuGraphExecExternalSemaphoresSignalNodeSetParams
     cuGraphExecExternalSemaphoresWaitNodeSetParams
@@ -51,8 +49,6 @@ super::stubs! { NOT_SUPPORTED:
     cuGraphExternalSemaphoresSignalNodeSetParams
     cuGraphExternalSemaphoresWaitNodeGetParams
     cuGraphExternalSemaphoresWaitNodeSetParams
-    cuGraphMemAllocNodeGetParams
-    cuGraphMemFreeNodeGetParams
     cuGraphicsMapResources
     cuGraphicsMapResources_ptsz
     cuGraphicsResourceGetMappedMipmappedArray
@@ -76,14 +72,6 @@ super::stubs! { NOT_SUPPORTED:
     cuLaunchGrid
     cuLaunchGridAsync
     cuLibraryGetUnifiedFunction
-    cuLinkAddData
-    cuLinkAddData_v2
-    cuLinkAddFile
-    cuLinkAddFile_v2
-    cuLinkComplete
-    cuLinkCreate
-    cuLinkCreate_v2
-    cuLinkDestroy
     cuMemAddressFree
     cuMemAddressReserve
     cuMemCreate

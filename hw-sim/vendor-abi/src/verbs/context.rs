@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 /// Bytes for a context: the library's header, `struct ibv_context`, and our own word behind it.
 const CONTEXT_BYTES: usize = 2048;
 /// The completion vectors that a program may choose from; all are alike.
-const COMPLETION_VECTORS: c_int = 4;
+pub(super) const COMPLETION_VECTORS: c_int = 4;
 
 /// A device that a program has opened.
 pub(super) struct OpenDevice {

@@ -1,6 +1,8 @@
 //! Structures of `libibverbs` as C lays them out on 64-bit Linux. Public ones are those of
 //! `infiniband/verbs.h`; of its private ones only what a provider must know.
 
+use super::memory::{RegionObject, WindowObject};
+use super::objects::DomainObject;
 use super::pointer::{Object, Source, Target};
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::offset_of;
@@ -52,6 +54,8 @@ pub(super) struct VerbsMr {
     pub handle: u32,
     pub lkey: u32,
     pub rkey: u32,
+    /// The public structure ends here, with padding.
+    pub end: u32,
     /// 0 memory, 3 dma-buf.
     pub kind: u32,
     pub access: c_int,
@@ -78,6 +82,65 @@ pub(super) struct IbvCq {
     pub condition: libc::pthread_cond_t,
     pub events_completed: u32,
     pub async_events_completed: u32,
+}
+
+/// `struct ibv_cq_ex`: a queue, and the functions that read its completions.
+#[repr(C)]
+pub(super) struct IbvCqEx {
+    pub base: IbvCq,
+    pub comp_mask: u32,
+    pub status: u32,
+    pub id: u64,
+    pub functions: [usize; 18],
+}
+
+/// `struct ibv_cq_init_attr_ex`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct IbvCqInitAttrEx {
+    pub capacity: u32,
+    pub cq_context: usize,
+    pub channel: Source<IbvCompChannel>,
+    pub vector: u32,
+    pub completion_flags: u64,
+    pub comp_mask: u32,
+    pub flags: u32,
+}
+
+/// `struct ibv_poll_cq_attr`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct IbvPollCqAttr {
+    pub comp_mask: u32,
+}
+
+/// `struct ibv_mw`.
+#[repr(C)]
+pub(super) struct IbvMw {
+    pub context: Target<IbvContext>,
+    pub pd: Object<DomainObject>,
+    pub key: u32,
+    pub handle: u32,
+    pub kind: u32,
+}
+
+/// `struct ibv_mw_bind_info`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct IbvMwBindInfo {
+    pub region: Object<RegionObject>,
+    pub address: u64,
+    pub length: u64,
+    pub access: u32,
+}
+
+/// `struct ibv_mw_bind`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct IbvMwBind {
+    pub id: u64,
+    pub flags: u32,
+    pub info: IbvMwBindInfo,
 }
 
 /// `struct ibv_srq`, with room for the private fields that follow it.
@@ -155,7 +218,11 @@ pub(super) struct IbvSendWr {
     pub key_or_operand: u64,
     pub swap: u64,
     pub atomic_key: u32,
-    pub rest: [u64; 7],
+    pub shared_receive_queue: u64,
+    /// The window to bind, and the key that it shall have.
+    pub window: Object<WindowObject>,
+    pub window_key: u32,
+    pub binding: IbvMwBindInfo,
 }
 
 /// `struct ibv_recv_wr`.
@@ -308,7 +375,7 @@ pub(super) struct IbvSrqInitAttrEx {
     pub attributes: IbvSrqAttr,
     pub comp_mask: u32,
     pub kind: u32,
-    pub pd: Object<super::objects::DomainObject>,
+    pub pd: Object<DomainObject>,
 }
 
 /// `struct ibv_port_attr`, as of rdma-core 34; newer ones append fields that are zero here.
@@ -366,7 +433,10 @@ pub(super) struct IbvDeviceAttr {
     pub reads: c_int,
     pub ee_own_reads: c_int,
     pub atomics: u32,
-    pub none: [c_int; 11],
+    pub ee: c_int,
+    pub read_domains: c_int,
+    pub windows: c_int,
+    pub none: [c_int; 8],
     pub srqs: c_int,
     pub srq_requests: c_int,
     pub srq_pieces: c_int,
@@ -405,15 +475,19 @@ const _: () = {
     assert!(size_of::<IbvContext>() == 328 && offset_of!(IbvContext, command_fd) == 264);
     assert!(offset_of!(IbvContext, mutex) == 280);
     assert!(size_of::<IbvPd>() == 16);
-    assert!(offset_of!(VerbsMr, lkey) == 36 && offset_of!(VerbsMr, kind) == 44);
+    assert!(offset_of!(VerbsMr, lkey) == 36 && offset_of!(VerbsMr, kind) == 48);
     assert!(offset_of!(IbvCompChannel, fd) == 8);
     assert!(size_of::<IbvCq>() == 128 && offset_of!(IbvCq, condition) == 72);
+    assert!(offset_of!(IbvCqEx, status) == 132 && offset_of!(IbvCqEx, functions) == 144);
+    assert!(size_of::<IbvCqInitAttrEx>() == 48 && offset_of!(IbvCqInitAttrEx, vector) == 24);
+    assert!(size_of::<IbvMw>() == 32 && size_of::<IbvMwBind>() == 48);
     assert!(offset_of!(IbvSrq, events_completed) == 120 && offset_of!(IbvSrq, private) == 128);
     assert!(size_of::<IbvQp>() == 160 && offset_of!(IbvQp, number) == 52);
     assert!(offset_of!(IbvQpEx, flags) == 176 && offset_of!(IbvQpEx, functions) == 184);
     assert!(offset_of!(IbvQpEx, by_version) == 344);
     assert!(size_of::<IbvSge>() == 16 && size_of::<IbvRecvWr>() == 32);
     assert!(size_of::<IbvSendWr>() == 128 && offset_of!(IbvSendWr, atomic_key) == 64);
+    assert!(offset_of!(IbvSendWr, window) == 80 && offset_of!(IbvSendWr, binding) == 96);
     assert!(size_of::<IbvWc>() == 48 && offset_of!(IbvWc, flags) == 36);
     assert!(size_of::<IbvQpInitAttr>() == 64 && offset_of!(IbvQpInitAttr, kind) == 52);
     assert!(size_of::<IbvQpInitAttrEx>() == 136 && offset_of!(IbvQpInitAttrEx, pd) == 64);

@@ -4,12 +4,15 @@
 //! Everything here translates between its structures and `hwsim_machine::adapter`.
 
 mod channel;
+mod completion_queue;
 mod context;
 mod hook;
 mod layout;
+mod memory;
 mod objects;
 mod operations;
 mod pointer;
+mod poll_extended;
 mod post;
 mod query;
 mod queue_pair;

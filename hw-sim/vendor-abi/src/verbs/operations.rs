@@ -1,7 +1,7 @@
 //! The table of operations that a provider hands to `libibverbs`. Versions of the library have
 //! tables of different lengths, always sorted by name: each name here says since when it is there.
 
-use super::{context, objects, post, query, queue_pair};
+use super::{completion_queue, context, memory, objects, post, query, queue_pair};
 
 /// All operations, sorted, with the interface version (35 and 36: within interface 34) that brought
 /// them.
@@ -97,8 +97,31 @@ type Answered = (&'static str, *const (), &'static [&'static str]);
 
 /// The operations that are answered. The library itself refuses the others.
 pub(super) const ANSWERED: &[Answered] = &[
+    ("alloc_mw", memory::alloc_mw as *const (), &["ibv_alloc_mw"]),
     ("alloc_pd", objects::alloc_pd as *const (), &["ibv_alloc_pd"]),
-    ("create_cq", objects::create_cq as *const (), &["ibv_create_cq"]),
+    ("bind_mw", memory::bind_mw as *const (), &["ibv_bind_mw"]),
+    ("create_cq", completion_queue::create_cq as *const (), &["ibv_create_cq"]),
+    (
+        "create_cq_ex",
+        completion_queue::create_cq_ex as *const (),
+        &[
+            "ibv_create_cq_ex",
+            "ibv_start_poll",
+            "ibv_next_poll",
+            "ibv_end_poll",
+            "ibv_wc_read_opcode",
+            "ibv_wc_read_vendor_err",
+            "ibv_wc_read_byte_len",
+            "ibv_wc_read_imm_data",
+            "ibv_wc_read_invalidated_rkey",
+            "ibv_wc_read_qp_num",
+            "ibv_wc_read_src_qp",
+            "ibv_wc_read_wc_flags",
+            "ibv_wc_read_slid",
+            "ibv_wc_read_sl",
+            "ibv_wc_read_dlid_path_bits",
+        ],
+    ),
     ("create_qp", queue_pair::create_qp as *const (), &["ibv_create_qp"]),
     (
         "create_qp_ex",
@@ -113,6 +136,9 @@ pub(super) const ANSWERED: &[Answered] = &[
             "ibv_wr_rdma_read",
             "ibv_wr_send",
             "ibv_wr_send_imm",
+            "ibv_wr_send_inv",
+            "ibv_wr_bind_mw",
+            "ibv_wr_local_inv",
             "ibv_wr_atomic_cmp_swp",
             "ibv_wr_atomic_fetch_add",
             "ibv_wr_set_sge",
@@ -123,9 +149,10 @@ pub(super) const ANSWERED: &[Answered] = &[
     ),
     ("create_srq", objects::create_srq as *const (), &["ibv_create_srq"]),
     ("create_srq_ex", objects::create_srq_ex as *const (), &["ibv_create_srq_ex"]),
+    ("dealloc_mw", memory::dealloc_mw as *const (), &["ibv_dealloc_mw"]),
     ("dealloc_pd", objects::dealloc_pd as *const (), &["ibv_dealloc_pd"]),
-    ("dereg_mr", objects::dereg_mr as *const (), &["ibv_dereg_mr"]),
-    ("destroy_cq", objects::destroy_cq as *const (), &["ibv_destroy_cq"]),
+    ("dereg_mr", memory::dereg_mr as *const (), &["ibv_dereg_mr"]),
+    ("destroy_cq", completion_queue::destroy_cq as *const (), &["ibv_destroy_cq"]),
     ("destroy_qp", queue_pair::destroy_qp as *const (), &["ibv_destroy_qp"]),
     ("destroy_srq", objects::destroy_srq as *const (), &["ibv_destroy_srq"]),
     ("free_context", context::free_context as *const (), &["ibv_close_device"]),
@@ -148,10 +175,11 @@ pub(super) const ANSWERED: &[Answered] = &[
         &["ibv_query_qp_data_in_order"],
     ),
     ("query_srq", objects::query_srq as *const (), &["ibv_query_srq"]),
-    ("reg_dmabuf_mr", objects::reg_dmabuf_mr as *const (), &["ibv_reg_dmabuf_mr"]),
-    ("reg_mr", objects::reg_mr as *const (), &["ibv_reg_mr", "ibv_reg_mr_iova"]),
-    ("req_notify_cq", objects::req_notify_cq as *const (), &["ibv_req_notify_cq"]),
-    ("resize_cq", objects::resize_cq as *const (), &["ibv_resize_cq"]),
+    ("reg_dmabuf_mr", memory::reg_dmabuf_mr as *const (), &["ibv_reg_dmabuf_mr"]),
+    ("reg_mr", memory::reg_mr as *const (), &["ibv_reg_mr", "ibv_reg_mr_iova"]),
+    ("req_notify_cq", completion_queue::req_notify_cq as *const (), &["ibv_req_notify_cq"]),
+    ("rereg_mr", memory::rereg_mr as *const (), &["ibv_rereg_mr"]),
+    ("resize_cq", completion_queue::resize_cq as *const (), &["ibv_resize_cq"]),
 ];
 
 /// The table for a version of the interface: addresses, and null where the library shall refuse.

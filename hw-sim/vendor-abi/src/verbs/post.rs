@@ -1,11 +1,13 @@
 //! Posting and polling, the old way.
 
+use super::completion_queue::QueueObject;
 use super::layout::{IbvRecvWr, IbvSendWr, IbvSge, IbvWc};
-use super::objects::{QueueObject, SharedReceiveObject, errno_of};
+use super::memory::bind_request;
+use super::objects::{SharedReceiveObject, errno_of};
 use super::pointer::{Object, Source, Target};
 use super::queue_pair::PairObject;
 use hwsim_machine::adapter::work::{Data, Piece, ReceiveRequest, SendRequest, Verb};
-use hwsim_machine::adapter::{Completion, VerbsError};
+use hwsim_machine::adapter::{Completion, VerbsError, WindowKind};
 use std::ffi::c_int;
 
 /// Flags of send requests.
@@ -15,6 +17,10 @@ const SOLICITED: u32 = 1 << 2;
 const INLINE: u32 = 1 << 3;
 /// A completion with immediate data.
 const WITH_IMMEDIATE: u32 = 1 << 1;
+/// A completion of a message that took a window back.
+const WITH_INVALIDATION: u32 = 1 << 3;
+/// The operation code that binds a window.
+const BIND: u32 = 8;
 
 /// What an operation code stands for, and whether it carries immediate data.
 fn verb(opcode: u32) -> Option<(Verb, bool)> {
@@ -26,6 +32,8 @@ fn verb(opcode: u32) -> Option<(Verb, bool)> {
         4 => (Verb::Read, false),
         5 => (Verb::CompareSwap, false),
         6 => (Verb::FetchAdd, false),
+        7 => (Verb::LocalInvalidate, false),
+        9 => (Verb::SendAndInvalidate, false),
         _ => return None,
     })
 }
@@ -69,6 +77,9 @@ pub(super) fn copy_inline(bytes: &mut Vec<u8>, source: Source<u8>, length: usize
 }
 
 fn from_c(wr: &IbvSendWr, inline_max: u32) -> Result<SendRequest, VerbsError> {
+    if wr.opcode == BIND {
+        return bind(wr);
+    }
     let Some((verb, immediate)) = verb(wr.opcode) else {
         return Err(VerbsError::NotSupported(format!("operation {}", wr.opcode)));
     };
@@ -80,6 +91,14 @@ fn from_c(wr: &IbvSendWr, inline_max: u32) -> Result<SendRequest, VerbsError> {
         made.remote_key = wr.atomic_key;
     } else {
         made.remote_key = wr.key_or_operand as u32;
+    }
+    match verb {
+        Verb::SendAndInvalidate => made.remote_key = wr.immediate,
+        Verb::LocalInvalidate => {
+            made.remote_key = wr.immediate;
+            return Ok(made);
+        }
+        _ => {}
     }
     let list = pieces(wr.pieces, usize::try_from(wr.piece_count).unwrap_or(0));
     made.data = if wr.flags & INLINE != 0 && !matches!(verb, Verb::Read) {
@@ -97,6 +116,20 @@ fn from_c(wr: &IbvSendWr, inline_max: u32) -> Result<SendRequest, VerbsError> {
         Data::Pieces(list)
     };
     Ok(made)
+}
+
+/// A window of type 2 is bound by a send request, and those alone.
+fn bind(wr: &IbvSendWr) -> Result<SendRequest, VerbsError> {
+    let is_two = wr.window.non_null().is_some_and(|window| window.get().kind == WindowKind::Two);
+    let made = bind_request(wr.id, wr.flags, wr.window, (wr.window_key, &wr.binding));
+    match made {
+        Ok(made) if is_two => Ok(made),
+        _ => Err(VerbsError::Invalid(format!(
+            "binding by a send request: expected a window of type 2, a region, and a key with the \
+             window's upper 24 bits; found key {:#x}",
+            wr.window_key
+        ))),
+    }
 }
 
 /// `post_send`.
@@ -179,17 +212,22 @@ pub(super) extern "C" fn poll_cq(
     taken as c_int
 }
 
-fn to_c(completion: &Completion) -> IbvWc {
+/// A completion as C has it. A key that was invalidated stands in the place of immediate data.
+pub(super) fn to_c(completion: &Completion) -> IbvWc {
+    let flags = [
+        (completion.immediate.is_some(), WITH_IMMEDIATE),
+        (completion.invalidated.is_some(), WITH_INVALIDATION),
+    ];
     IbvWc {
         id: completion.id,
         status: completion.status as u32,
         opcode: completion.operation as u32,
         vendor_code: completion.vendor_code,
         length: completion.length,
-        immediate: completion.immediate.unwrap_or(0),
+        immediate: completion.immediate.or(completion.invalidated).unwrap_or(0),
         queue_pair: completion.queue_pair,
         source: 0,
-        flags: if completion.immediate.is_some() { WITH_IMMEDIATE } else { 0 },
+        flags: flags.into_iter().filter_map(|(set, flag)| set.then_some(flag)).sum(),
         partition: 0,
         source_lid: 0,
         service_level: 0,

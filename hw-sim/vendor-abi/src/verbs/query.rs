@@ -10,8 +10,14 @@ use hwsim_machine::adapter::device::{
 use hwsim_machine::description::LinkLayer;
 use std::ffi::{c_int, c_void};
 
-/// RNR NAKs, system GUID, port events, current state in changes, resizable shared receive queues.
-const CAPABILITIES: u32 = 1 << 12 | 1 << 11 | 1 << 10 | 1 << 7 | 1 << 13;
+/// RNR NAKs, system GUID, port events, current state in changes, resizable shared receive queues;
+/// memory windows, of type 2B too, and invalidation.
+const CAPABILITIES: u32 =
+    1 << 12 | 1 << 11 | 1 << 10 | 1 << 7 | 1 << 13 | 1 << 17 | 1 << 24 | 1 << 21;
+/// The vendor's IEEE number: all ones is nobody's. The kernel's software adapter says so, too.
+const VENDOR: u32 = 0xff_ffff;
+/// The only kind of virtual adapter.
+const PART: u32 = 1;
 /// Atomics are those of the host's processors (`IBV_ATOMIC_GLOB`).
 const ATOMICS_GLOBAL: u32 = 2;
 /// Where `struct ibv_device_attr_ex` counts ports again.
@@ -38,8 +44,8 @@ pub(super) extern "C" fn query_device(
         system_guid: guid,
         region_max: u64::MAX,
         page_sizes: 0xffff_f000,
-        vendor: 0,
-        part: 0,
+        vendor: VENDOR,
+        part: PART,
         hardware: 0,
         queue_pairs: 1 << 16,
         requests: REQUESTS_MAX as c_int,
@@ -56,7 +62,10 @@ pub(super) extern "C" fn query_device(
         reads: READS_MAX as c_int,
         ee_own_reads: 0,
         atomics: ATOMICS_GLOBAL,
-        none: [0; 11],
+        ee: 0,
+        read_domains: 0,
+        windows: many,
+        none: [0; 8],
         srqs: many,
         srq_requests: REQUESTS_MAX as c_int,
         srq_pieces: PIECES_MAX as c_int,

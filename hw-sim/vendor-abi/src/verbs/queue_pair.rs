@@ -1,12 +1,13 @@
 //! Queue pairs: making, changing, asking, destroying.
 
 use super::channel;
+use super::completion_queue::QueueObject;
 use super::context::OpenDevice;
 use super::layout::{
     IS_EXTENDED, IbvAhAttr, IbvContext, IbvQpAttr, IbvQpCap, IbvQpEx, IbvQpInitAttr,
     IbvQpInitAttrEx,
 };
-use super::objects::{DomainObject, QueueObject, SharedReceiveObject, errno_of, refused, zeroed};
+use super::objects::{DomainObject, SharedReceiveObject, errno_of, refused, zeroed};
 use super::pointer::{Object, Target};
 use super::work_request;
 use hwsim_machine::adapter::state::{Attributes, Route, mask};

@@ -1,15 +1,18 @@
 //! Posting with `ibv_wr_start`, `ibv_wr_*` and `ibv_wr_complete`.
 
-use super::layout::{IbvDataBuf, IbvSge};
+use super::layout::{IbvDataBuf, IbvMwBindInfo, IbvSge};
+use super::memory::{WindowObject, bind_request};
 use super::pointer::{Object, Source};
 use super::post;
 use super::queue_pair::{PairObject, post_built};
+use hwsim_machine::adapter::WindowKind;
 use hwsim_machine::adapter::work::{Data, Piece, SendRequest, Verb};
 use std::ffi::c_int;
 use std::sync::{Condvar, Mutex};
 
-/// Writes, sends, both with immediate data, reads, and both atomics.
-pub(super) const OPERATIONS: u64 = 0b111_1111;
+/// Writes, sends, both with immediate data, reads, both atomics, local invalidation, binding of
+/// windows, sends that invalidate.
+pub(super) const OPERATIONS: u64 = 0b11_1111_1111;
 
 /// What one thread builds; others that want to build wait.
 #[derive(Default)]
@@ -113,6 +116,30 @@ extern "C" fn send_immediate(qp: Pair, immediate: u32) {
     add(qp, Verb::Send, |request| request.immediate = Some(immediate));
 }
 
+extern "C" fn send_invalidate(qp: Pair, key: u32) {
+    add(qp, Verb::SendAndInvalidate, |request| request.remote_key = key);
+}
+
+extern "C" fn local_invalidate(qp: Pair, key: u32) {
+    add(qp, Verb::LocalInvalidate, |request| request.remote_key = key);
+}
+
+extern "C" fn bind_window(
+    qp: Pair,
+    window: Object<WindowObject>,
+    key: u32,
+    info: Source<IbvMwBindInfo>,
+) {
+    let object = qp.get();
+    let (id, flags) = object.number_and_flags();
+    let is_two = window.non_null().is_some_and(|window| window.get().kind == WindowKind::Two);
+    match bind_request(id, flags, window, (key, &info.get())) {
+        Ok(request) if is_two => object.building.state.lock().unwrap().requests.push(request),
+        Ok(_) => object.building.fail(libc::EINVAL),
+        Err(errno) => object.building.fail(errno),
+    }
+}
+
 extern "C" fn set_inline(qp: Pair, address: Source<u8>, length: usize) {
     set_inline_bytes(qp, length, |bytes| post::copy_inline(bytes, address, length));
 }
@@ -158,16 +185,15 @@ pub(super) fn functions() -> [usize; 20] {
     [
         compare_swap as *const () as usize,
         fetch_add as *const () as usize,
-        // Memory windows, local invalidation.
-        unsupported as *const () as usize,
-        unsupported as *const () as usize,
+        bind_window as *const () as usize,
+        local_invalidate as *const () as usize,
         read as *const () as usize,
         write as *const () as usize,
         write_immediate as *const () as usize,
         send as *const () as usize,
         send_immediate as *const () as usize,
-        // Remote invalidation, segmentation, datagrams, extended connections.
-        unsupported as *const () as usize,
+        send_invalidate as *const () as usize,
+        // Segmentation, datagrams, extended connections.
         unsupported as *const () as usize,
         unsupported as *const () as usize,
         unsupported as *const () as usize,

@@ -95,6 +95,7 @@ fn update(handle: Handle, other: Handle) -> Outcome<(c_uint, Handle, bool)> {
         Err(UpdateError::NoMemory(node)) => (1, Some(node)),
         Err(UpdateError::Topology(node)) => (2, node),
         Err(UpdateError::Kind(node)) => (3, Some(node)),
+        Err(UpdateError::Memory(node)) => (5, Some(node)),
         Err(UpdateError::Context(node)) => (7, Some(node)),
     };
     Ok((result, handle_in(&other, node)?, false))

@@ -2,7 +2,7 @@
 
 use super::nodes::{add, child_work, record_work, set, wait_work};
 use super::parameters::{Batch, Copy3d, Fill, HostCall, Kernel, NodeParameters, require_context};
-use super::{EdgeData, check_edges, executable, node};
+use super::{EdgeData, check_edges, executable, memory_nodes, node};
 use crate::driver::call::{In, Out, driver_calls};
 use crate::driver::code::{INVALID_VALUE, NOT_SUPPORTED, Outcome, refuse};
 use crate::driver::handles::Handle;
@@ -15,6 +15,9 @@ const UNION: u64 = 16;
 const COPY: u64 = 16;
 /// Where the context is in `CUDA_MEMSET_NODE_PARAMS_v2`: after a fill as before.
 const FILL_CONTEXT: u64 = 40;
+
+/// `CU_GRAPH_NODE_TYPE_MEM_ALLOC`
+const ALLOCATE: c_int = 10;
 
 /// What a `CUgraphNodeParams` says. It begins with the kind.
 fn work(parameters: In<c_int>) -> Outcome<Work> {
@@ -35,20 +38,36 @@ fn work(parameters: In<c_int>) -> Outcome<Work> {
         5 => Ok(Work::Empty),
         6 => wait_work(handle(0)?),
         7 => record_work(handle(0)?),
-        8..=11 | 13 => refuse(
-            NOT_SUPPORTED,
-            format!("nodes of kind {kind}: external semaphores, memory of graphs, conditions"),
-        ),
+        8 | 9 | 13 => {
+            refuse(NOT_SUPPORTED, format!("nodes of kind {kind}: external semaphores, conditions"))
+        }
+        ALLOCATE => memory_nodes::refuse_change(),
+        11 => memory_nodes::free_work(handle(0)?),
         12 => In::<Batch>::from_address(base).get()?.work(),
         _ => refuse(INVALID_VALUE, format!("a node of kind {kind}")),
     }
+}
+
+/// Adds a node of any kind. One that allocates writes to its parameters.
+fn add_any(
+    to: Out<Handle>,
+    graph: Handle,
+    before: In<Handle>,
+    count: usize,
+    parameters: In<c_int>,
+) -> Outcome {
+    if parameters.get()? == ALLOCATE {
+        let parameters = Out::from_address(parameters.address() + UNION);
+        return memory_nodes::add_allocation(to, graph, before, count, parameters);
+    }
+    add(to, graph, before, count, || work(parameters))
 }
 
 driver_calls! {
     fn cuGraphAddNode(
         to: Out<Handle>, graph: Handle, before: In<Handle>, count: usize, parameters: In<c_int>,
     ) {
-        add(to, graph, before, count, || work(parameters))
+        add_any(to, graph, before, count, parameters)
     }
 
     fn cuGraphAddNode_v2(
@@ -56,7 +75,7 @@ driver_calls! {
         parameters: In<c_int>,
     ) {
         check_edges(data, count)?;
-        add(to, graph, before, count, || work(parameters))
+        add_any(to, graph, before, count, parameters)
     }
 
     fn cuGraphNodeSetParams(handle: Handle, parameters: In<c_int>) {

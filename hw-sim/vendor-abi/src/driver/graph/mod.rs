@@ -11,6 +11,7 @@
 
 pub(super) mod executable;
 pub(super) mod general;
+pub(super) mod memory_nodes;
 pub(super) mod nodes;
 pub(super) mod objects;
 mod parameters;

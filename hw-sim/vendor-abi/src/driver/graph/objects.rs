@@ -1,5 +1,6 @@
 //! User objects, and the memory of graphs, of which there is none.
 
+use super::memory_nodes;
 use crate::driver::call::{Out, driver_calls};
 use crate::driver::code::{INVALID_VALUE, Outcome, refuse};
 use crate::driver::handles::Handle;
@@ -77,18 +78,18 @@ driver_calls! {
     }
 
     fn cuDeviceGetGraphMemAttribute(device: c_int, attribute: c_int, value: Out<u64>) {
-        state::device(device)?;
-        match attribute {
-            0..=3 => value.set(0),
-            _ => refuse(INVALID_VALUE, format!("graph memory attribute {attribute}")),
-        }
+        let (_, gpu) = state::device(device)?;
+        value.set(memory_nodes::attribute(gpu, attribute)?)
     }
 
     fn cuDeviceSetGraphMemAttribute(device: c_int, attribute: c_int, value: Out<u64>) {
-        state::device(device)?;
+        let (driver, gpu) = state::device(device)?;
         // The two marks of the most memory used can be set back, and nothing else.
         match (attribute, value.get()?) {
-            (1 | 3, 0) => Ok(()),
+            (1 | 3, 0) => {
+                driver.machine.memory.reset_used_by_graphs(gpu);
+                Ok(())
+            }
             (_, value) => {
                 refuse(INVALID_VALUE, format!("graph memory attribute {attribute} = {value}"))
             }

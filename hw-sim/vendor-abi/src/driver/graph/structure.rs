@@ -102,6 +102,10 @@ driver_calls! {
     fn cuGraphClone(to: Out<Handle>, original: Handle) {
         let (driver, original) = (state::driver()?, graph(original)?);
         to.require()?;
+        if original.has_memory() {
+            let words = "a graph that allocates or frees memory cannot be cloned";
+            return refuse(INVALID_VALUE, words);
+        }
         to.set(driver.graphs.add(original.duplicate()))
     }
 

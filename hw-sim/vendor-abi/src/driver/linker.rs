@@ -1,0 +1,289 @@
+//! The linker: several inputs of PTX become one image.
+
+use super::call::{In, Out, driver_calls, string};
+use super::code::{
+    Failure, INVALID_IMAGE, INVALID_PTX, INVALID_VALUE, NO_BINARY_FOR_GPU, Outcome, refuse,
+};
+use super::fatbin;
+use super::handles::Handle;
+use super::image::{bytes_at, file_bytes};
+use super::linked::{self, OwnedInput};
+use super::logs::LogBuffers;
+use super::{requirement, state};
+use hwsim_machine::Context;
+use hwsim_machine::module::{Code, LinkError};
+use std::ffi::{c_char, c_int, c_uint};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// `CUjitInputType`.
+const CUBIN: c_int = 0;
+const PTX: c_int = 1;
+const FAT_BINARY: c_int = 2;
+const OBJECT: c_int = 3;
+const LIBRARY: c_int = 4;
+
+/// A link under way.
+pub(crate) struct Linker {
+    /// Whose GPU fat binaries are opened for.
+    context: Arc<Context>,
+    logs: LogBuffers,
+    work: Mutex<Work>,
+}
+
+#[derive(Default)]
+struct Work {
+    inputs: Vec<OwnedInput>,
+    info: String,
+    errors: String,
+    /// The image, once it is made. It stays in place for as long as the linker lives.
+    image: Option<Box<[u8]>>,
+}
+
+impl Work {
+    fn note(log: &mut String, words: &str) {
+        log.push_str(words);
+        log.push('\n');
+    }
+}
+
+/// What a call that adds an input was given.
+struct Given<'a> {
+    kind: c_int,
+    name: &'a str,
+    bytes: &'a [u8],
+    /// The logs of this call alone; else those of the linker.
+    logs: LogBuffers,
+}
+
+impl Linker {
+    /// The work, until the image is made.
+    fn open(&self) -> Outcome<MutexGuard<'_, Work>> {
+        let work = self.work.lock().unwrap();
+        if work.image.is_some() {
+            return refuse(INVALID_VALUE, "the link is complete: begin another one");
+        }
+        Ok(work)
+    }
+
+    fn add(&self, given: Outcome<Given<'_>>) -> Outcome {
+        let mut work = self.open()?;
+        let logs = given.as_ref().map_or(LogBuffers::default(), |given| given.logs);
+        let added = given.and_then(|given| self.inputs(&given));
+        match added {
+            Ok(inputs) => work.inputs.extend(inputs),
+            Err(failure) => {
+                Work::note(&mut work.errors, &failure.words);
+                eprintln!("hwsim: link: {}", failure.words);
+                logs.write("", &failure.words)?;
+                self.logs.write(&work.info, &work.errors)?;
+                return Err(failure);
+            }
+        }
+        Ok(())
+    }
+
+    /// The texts of an input, each looked through.
+    fn inputs(&self, given: &Given<'_>) -> Outcome<Vec<OwnedInput>> {
+        let Given { name, bytes, .. } = *given;
+        let one = |text| vec![OwnedInput { name: name.to_owned(), text }];
+        let inputs = match given.kind {
+            PTX => one(text_of(bytes)),
+            FAT_BINARY => one(self.text_in(bytes)?),
+            CUBIN if bytes.starts_with(&linked::LINKED_MAGIC.to_le_bytes()) => {
+                linked::decode(bytes)?
+            }
+            CUBIN => return refuse_machine_code(name),
+            OBJECT | LIBRARY => self.in_objects(name, bytes)?,
+            kind => return refuse(INVALID_VALUE, format!("{name}: input type {kind}")),
+        };
+        for OwnedInput { name, text } in &inputs {
+            let refused = |error| Failure { code: INVALID_PTX, words: format!("{name}: {error}") };
+            requirement::check_version(text)?;
+            requirement::check_target(text, self.context.machine.model(self.context.gpu))?;
+            Code::check(text).map_err(refused)?;
+        }
+        Ok(inputs)
+    }
+
+    /// The text of a fat binary that fits the GPU best.
+    fn text_in(&self, bytes: &[u8]) -> Outcome<String> {
+        let model = self.context.machine.model(self.context.gpu);
+        fatbin::FatBinary::parse(bytes)?.best(model.compute_capability)?.text()
+    }
+
+    /// The fat binaries inside of object files and archives of them.
+    fn in_objects(&self, name: &str, bytes: &[u8]) -> Outcome<Vec<OwnedInput>> {
+        let magic = fatbin::CONTAINER_MAGIC.to_le_bytes();
+        let mut inputs = Vec::new();
+        let starts = bytes.windows(magic.len()).enumerate().filter(|(_, word)| **word == magic);
+        for (start, _) in starts {
+            // The magic number may be anything else, too.
+            let text = self.text_in(&bytes[start..]);
+            if let Ok(text) = text {
+                inputs.push(OwnedInput { name: format!("{name}[{}]", inputs.len()), text });
+            }
+        }
+        if inputs.is_empty() { refuse_machine_code(name) } else { Ok(inputs) }
+    }
+
+    /// Joins the inputs; the address and the bytes of the image.
+    fn complete(&self) -> Outcome<(u64, usize)> {
+        let mut work = self.work.lock().unwrap();
+        if work.image.is_none() {
+            let joined = Code::join(&linked::borrowed(&work.inputs));
+            match joined {
+                Ok(code) => {
+                    let kernels: Vec<_> = code.kernel_names().collect();
+                    let (inputs, kernels) = (work.inputs.len(), kernels.join(" "));
+                    Work::note(&mut work.info, &format!("{inputs} inputs; kernels: {kernels}"));
+                    work.image = Some(linked::encode(&work.inputs));
+                }
+                Err(error) => {
+                    let code = match error {
+                        LinkError::Ptx { .. } => INVALID_PTX,
+                        _ => INVALID_IMAGE,
+                    };
+                    let words = error.to_string();
+                    Work::note(&mut work.errors, &words);
+                    eprintln!("hwsim: link: {words}");
+                    self.logs.write(&work.info, &work.errors)?;
+                    return Err(Failure { code, words });
+                }
+            }
+        }
+        self.logs.write(&work.info, &work.errors)?;
+        let image = work.image.as_ref().expect("made above");
+        Ok((image.as_ptr() as u64, image.len()))
+    }
+}
+
+/// The text up to its NUL, or to the end.
+fn text_of(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}
+
+fn refuse_machine_code<T>(name: &str) -> Outcome<T> {
+    let words = format!(
+        "{name} holds no PTX that this GPU runs, and a virtual GPU runs PTX only: link PTX, or \
+         build with -gencode arch=compute_80,code=compute_80"
+    );
+    refuse(NO_BINARY_FOR_GPU, words)
+}
+
+fn create(count: c_uint, options: In<c_int>, values: In<u64>, linker: Out<Handle>) -> Outcome {
+    let (driver, context) = state::current()?;
+    linker.require()?;
+    let (logs, work) = (LogBuffers::read(count, options, values)?, Mutex::default());
+    logs.write("", "")?;
+    linker.set(driver.linkers.add(Arc::new(Linker { context, logs, work })))
+}
+
+/// The arguments that describe options.
+type Options = (c_uint, In<c_int>, In<u64>);
+
+fn add_data(
+    linker: Handle,
+    kind: c_int,
+    (data, bytes): (In<u8>, usize),
+    name: In<c_char>,
+    (count, options, values): Options,
+) -> Outcome {
+    let linker = state::driver()?.linkers.get(linker)?;
+    let logs = LogBuffers::read(count, options, values)?;
+    if data.is_null() || bytes == 0 {
+        return refuse(INVALID_VALUE, "an input without data");
+    }
+    let name = if name.is_null() { "<unnamed>" } else { string(name)? };
+    linker.add(bytes_at(data, bytes).map(|bytes| Given { kind, name, bytes, logs }))
+}
+
+fn add_file(
+    linker: Handle,
+    kind: c_int,
+    path: In<c_char>,
+    (count, options, values): Options,
+) -> Outcome {
+    let linker = state::driver()?.linkers.get(linker)?;
+    let logs = LogBuffers::read(count, options, values)?;
+    let name = string(path)?;
+    let read = file_bytes(name);
+    linker.add(match &read {
+        Ok(bytes) => Ok(Given { kind, name, bytes, logs }),
+        Err(failure) => Err(Failure { code: failure.code, words: failure.words.clone() }),
+    })
+}
+
+driver_calls! {
+    fn cuLinkCreate(
+        count: c_uint, options: In<c_int>, values: In<u64>, linker: Out<Handle>,
+    ) {
+        create(count, options, values, linker)
+    }
+
+    fn cuLinkCreate_v2(
+        count: c_uint, options: In<c_int>, values: In<u64>, linker: Out<Handle>,
+    ) {
+        create(count, options, values, linker)
+    }
+
+    fn cuLinkAddData(
+        linker: Handle,
+        kind: c_int,
+        data: In<u8>,
+        bytes: usize,
+        name: In<c_char>,
+        count: c_uint,
+        options: In<c_int>,
+        values: In<u64>,
+    ) {
+        add_data(linker, kind, (data, bytes), name, (count, options, values))
+    }
+
+    fn cuLinkAddData_v2(
+        linker: Handle,
+        kind: c_int,
+        data: In<u8>,
+        bytes: usize,
+        name: In<c_char>,
+        count: c_uint,
+        options: In<c_int>,
+        values: In<u64>,
+    ) {
+        add_data(linker, kind, (data, bytes), name, (count, options, values))
+    }
+
+    fn cuLinkAddFile(
+        linker: Handle,
+        kind: c_int,
+        path: In<c_char>,
+        count: c_uint,
+        options: In<c_int>,
+        values: In<u64>,
+    ) {
+        add_file(linker, kind, path, (count, options, values))
+    }
+
+    fn cuLinkAddFile_v2(
+        linker: Handle,
+        kind: c_int,
+        path: In<c_char>,
+        count: c_uint,
+        options: In<c_int>,
+        values: In<u64>,
+    ) {
+        add_file(linker, kind, path, (count, options, values))
+    }
+
+    fn cuLinkComplete(linker: Handle, image: Out<u64>, bytes: Out<usize>) {
+        let linker = state::driver()?.linkers.get(linker)?;
+        image.require()?;
+        let (address, length) = linker.complete()?;
+        bytes.set_if(length);
+        image.set(address)
+    }
+
+    fn cuLinkDestroy(linker: Handle) {
+        state::driver()?.linkers.remove(linker).map(drop)
+    }
+}
