@@ -54,6 +54,14 @@ fn ranks(count: usize, bytes: usize, registered: bool) -> Vec<Rank> {
         .collect()
 }
 
+/// Waits for all that the ranks have enqueued.
+fn finish(ranks: &[Rank]) {
+    for rank in ranks {
+        rank.stream.synchronize().unwrap();
+        rank.communicator.check().unwrap();
+    }
+}
+
 fn all_reduce(criterion: &mut Criterion) {
     for (mode, registered) in [("staged", false), ("registered", true)] {
         let mut group = criterion.benchmark_group(format!("all-reduce f32 in place, {mode}"));
@@ -67,10 +75,7 @@ fn all_reduce(criterion: &mut Criterion) {
             group.bench_function(id, |bencher| {
                 bencher.iter(|| {
                     ranks.iter_mut().for_each(Rank::enqueue);
-                    for rank in &ranks {
-                        rank.stream.synchronize().unwrap();
-                        rank.communicator.check().unwrap();
-                    }
+                    finish(&ranks);
                 });
             });
         }
@@ -111,10 +116,7 @@ fn groups(criterion: &mut Criterion) {
                                 }
                             }
                         }
-                        for rank in &ranks {
-                            rank.stream.synchronize().unwrap();
-                            rank.communicator.check().unwrap();
-                        }
+                        finish(&ranks);
                     });
                 },
             );

@@ -90,7 +90,8 @@ settings! {
          milliseconds";
     blocks_max: u32 = "RINGDOVE_BLOCKS", "4",
         |value| value.number("1 to 16", |n| (1..=16).contains(n)),
-        "the most thread blocks that one collective uses on a GPU (1 to 16)";
+        "the most thread blocks that one collective uses on a GPU (1 to 16), but for all-reduces \
+         that GPU threads move (`RINGDOVE_STORE_BLOCKS`)";
     slot_bytes: u32 = "RINGDOVE_SLOT_BYTES", "1048576",
         |value| value.number("a multiple of 16 from 4096 to 4194304", |n: &u32| {
             (4096..=4_194_304).contains(n) && n.is_multiple_of(16)
@@ -104,8 +105,9 @@ settings! {
     staging_bytes: Option<u64> = "RINGDOVE_STAGING_BYTES", "",
         |value| value.optional("a number of bytes, or nothing"),
         "the most bytes of staging memory of a rank: slots between ranks that are no neighbours \
-         in a ring shrink from 131072 bytes, to 512 at least, until all fit; empty: 67108864 \
-         more than the slots between neighbours take";
+         in a ring shrink from 131072 bytes, to 512 at least, and lanes of stores \
+         (`RINGDOVE_STORE_BLOCKS`) get fewer, until all fit; empty: 67108864 more than the slots \
+         between neighbours and of lanes of stores take";
     low_latency_bytes: u32 = "RINGDOVE_LOW_LATENCY_BYTES", "16384",
         |value| value.number("a multiple of 16 from 0 to 262144", |n: &u32| {
             *n <= 262_144 && n.is_multiple_of(16)
@@ -116,14 +118,16 @@ settings! {
         |value| value.number("auto, always or never", |_| true),
         "what the threads of the sender's GPU move themselves, where the engine is a proxy, \
          between up to 8 ranks of a node that reach each other's GPU memory: `auto`, low-latency \
-         (LL) messages, and all-reduces of any size where NVLink joins all of their GPUs; \
+         (LL) messages, and all-reduces of any size where NVLink joins all of their GPUs, on each \
+         node where there are several; \
          `always`, all-reduces of up to 1 MiB without NVLink, too; `never`, nothing, so that \
          engines leave the GPU's threads to other kernels; the same on every rank";
     store_blocks: u32 = "RINGDOVE_STORE_BLOCKS", "32",
         |value| value.number("1 to 32", |n: &u32| (1..=32).contains(n)),
         "the most blocks of an all-reduce that GPU threads move over NVLink: each takes a part \
-         of a multiprocessor, and 65536 bytes of staging memory for each other rank; the same \
-         on every rank";
+         of a multiprocessor, and 65536 bytes of staging memory for each other rank of the node, \
+         with several nodes and up to 64 ranks twice as many for the other nodes; the same on \
+         every rank";
     reproducible: bool = "RINGDOVE_REPRODUCIBLE", "false",
         |value| value.switch(),
         "`true`: each element of a reduction has the same bits whatever the count, plan, node or \

@@ -177,6 +177,13 @@ fn captured_sums_of_registered_buffers_on_nodes() {
     on_processes_with("pcie4 x 2", &options, (2, 2), body);
 }
 
+/// As above, where GPU threads store on each node.
+#[test]
+fn captured_sums_on_nodes_that_store() {
+    let body = |ranks: Vec<_>| captured_sums_of_registered_buffers(&ranks, false);
+    on_processes_with("dgx-a100 x 2", &["--driver-key", "pools=peer"], (2, 2), body);
+}
+
 /// If this fails, two collectives of one rank run at the same time, on the same slots and signals.
 #[test]
 fn branches_of_one_graph_are_put_in_order() {

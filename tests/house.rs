@@ -10,7 +10,7 @@ use std::path::Path;
 
 /// Our crates: name, folder, and which of ours each may depend on. Nobody depends on the leaf
 /// `hwsim-cli`: it appears in no list. Tests of all may depend on `tally`.
-const CRATES: [(&str, &str, &[&str]); 13] = [
+const CRATES: [(&str, &str, &[&str]); 14] = [
     ("ringdove-kernels", "kernels", &[]),
     // Sizes, tables and plots of results, for the two commands that print them.
     ("ringdove-figures", "benches/figures", &[]),
@@ -25,6 +25,7 @@ const CRATES: [(&str, &str, &[&str]); 13] = [
     ("hwsim-cudart", "hw-sim/cudart", &[]),
     ("hwsim-cudart-12", "hw-sim/cudart/12", &["hwsim-cudart"]),
     ("hwsim-cudart-13", "hw-sim/cudart/13", &["hwsim-cudart"]),
+    ("hwsim-cudnn", "hw-sim/cudnn", &[]),
     // Stands in for `ptxas`, so it sees the PTX crate too.
     (
         "hwsim-cli",
@@ -73,7 +74,7 @@ const MAPPING: [&str; 3] = ["mman", "mmap", "munmap"];
 /// in cudarc. `communicator/raw` declares the calls on addresses, whose contract is the caller's,
 /// and has no unsafe block; `tests/raw` makes those calls, `tests/cust` lends memory of cust, and
 /// `tests/drivers` allocates beside collectives as a user does.
-const UNSAFE_PLACES: [&str; 16] = [
+const UNSAFE_PLACES: [&str; 17] = [
     "examples/",
     "ffi/",
     "src/communicator/api/raw.rs",
@@ -88,6 +89,7 @@ const UNSAFE_PLACES: [&str; 16] = [
     "src/transport/peer",
     "src/transport/verbs",
     "hw-sim/cudart/",
+    "hw-sim/cudnn/",
     "hw-sim/machine/",
     "hw-sim/vendor-abi/",
 ];

@@ -12,8 +12,14 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// What a driver may withhold, each by its key.
-const WITHHELD: [&str; 5] =
-    ["no-peer=on", "ipc=off", "dma-buf=off", "memory-pools=off", "memops=none"];
+const WITHHELD: [&str; 6] = [
+    "no-peer=on",
+    "ipc=off",
+    "dma-buf=off",
+    "memory-pools=off",
+    "virtual-memory=off",
+    "memops=none",
+];
 
 /// Runs the body of the current test in `processes` processes on `machine`, with options of `hwsim
 /// run` and with variables.

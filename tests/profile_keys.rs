@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// A key, the test of the library as it is, and that of the failure, as FILE::TEST; where there is
 /// nothing to switch off, why.
-const TESTS: [[&str; 3]; 18] = [
+const TESTS: [[&str; 3]; 19] = [
     [
         "context-lock",
         "drivers::the_first_launch_waits_for_nothing_else_on_its_gpu",
@@ -87,6 +87,11 @@ const TESTS: [[&str; 3]; 18] = [
         "memory-pools",
         "no_peer_access::every_collective_whatever_is_withheld",
         "none: the library takes no memory of pools",
+    ],
+    [
+        "virtual-memory",
+        "no_peer_access::every_collective_whatever_is_withheld",
+        "none: the library maps no memory itself",
     ],
     [
         "jit-delay",

@@ -69,6 +69,14 @@ impl BlockProgram {
         SlotHop::new(send, receive, slots)
     }
 
+    /// A hop as [`hop`](Self::hop), over lanes of a rail.
+    pub(super) fn rail(&mut self, [from, own, to]: [u32; 3], index: u16, slots: u32) -> SlotHop {
+        let lane = |from, to| Lane { from, to, index, kind: LaneKind::Rail };
+        let send = self.port(lane(own, to), Side::Send);
+        let receive = self.port(lane(from, own), Side::Receive);
+        SlotHop::new(send, receive, slots)
+    }
+
     /// A hop as [`hop`](Self::hop), over direct lanes.
     pub(super) fn direct_hop(&mut self, [from, own, to]: [u32; 3], index: u16) -> DirectHop {
         let send = self.port(Lane::direct(own, to, index), Side::Send);

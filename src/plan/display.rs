@@ -44,6 +44,7 @@ impl fmt::Display for Lane {
             LaneKind::Direct => "direct",
             LaneKind::LowLatency => "low-latency",
             LaneKind::Stores => "stores",
+            LaneKind::Rail => "rail",
             LaneKind::User => "user",
         };
         write!(f, "lane {}->{} {kind} {}", self.from, self.to, self.index)

@@ -9,6 +9,7 @@
 //! what all agents know of each other: of a direct exchange of 256 ranks these are 65,280 lanes,
 //! and the proof would take more memory than the data. The programs come from the algorithms that
 //! are proved for fewer ranks, by the same formulas; tests prove plans of 100 and 256 ranks, too.
+//! Where a plan is long, a short one is proved in its place ([`stand_in`]).
 //!
 //! `README.md` says how an algorithm is written.
 //!
@@ -16,11 +17,12 @@
 //! * `builder`: pieces that algorithms share (claim a slot, put it, wait, release it)
 //! * `piece`: messages that hold parts of several ranks; `part`: blocks with a piece for each rank
 //! * `all_pairs`, `all_reduce_doubling`, `all_reduce_halving`, `all_reduce_hierarchical`,
-//!   `all_reduce_ring`, `all_reduce_two_shot`, `alone`, `barrier`, `bruck`, `chain`, `exchange`,
-//!   `exchange_direct`, `in_rank_order`, `ring`, `send_recv`, `star`, `tree`: one file for each
-//!   algorithm
+//!   `all_reduce_ring`, `all_reduce_two_shot`, `all_reduce_two_shot_nodes`, `alone`, `barrier`,
+//!   `bruck`, `chain`, `exchange`, `exchange_direct`, `in_rank_order`, `ring`, `send_recv`, `star`,
+//!   `tree`: one file for each algorithm
 //! * `selection`: which algorithm and which sizes, as one documented table
 //! * `verify`: the symbolic verifier
+//! * `proof`: what is proved of a long plan
 //! * `encode`: typed ops to the bytes of [`ringdove_kernels::op`]
 //! * `draft`: programs one rank at a time, for worlds too large to hold (feature `draft-plans`)
 //! * `display`: a plan as text, one op a line
@@ -31,6 +33,7 @@ mod all_reduce_halving;
 mod all_reduce_hierarchical;
 mod all_reduce_ring;
 mod all_reduce_two_shot;
+mod all_reduce_two_shot_nodes;
 mod alone;
 mod barrier;
 mod bruck;
@@ -48,6 +51,7 @@ mod in_rank_order;
 mod packed;
 mod part;
 mod piece;
+mod proof;
 mod request;
 mod ring;
 mod selection;
@@ -61,6 +65,7 @@ mod verify;
 #[cfg(any(test, feature = "draft-plans"))]
 pub use draft::{Draft, Pattern};
 pub use encode::{ENCODED_BYTES_MAX, EncodeError, PortResolver};
+pub use proof::stand_in;
 pub use request::{Collective, CollectiveRequest, Delivery};
 pub(crate) use selection::{ALL_PAIRS_RANKS_MAX, DIRECT_PAIRS_RANKS_MAX};
 pub use selection::{Algorithm, Choice, Limits, PlanError, select};
@@ -141,6 +146,7 @@ fn program(choice: &Choice, rank: u32) -> RankProgram {
         Algorithm::Doubling => all_reduce_doubling::program(choice, rank),
         Algorithm::Halving => part::program(choice, rank, all_reduce_halving::program),
         Algorithm::TwoShot => part::program(choice, rank, all_reduce_two_shot::program),
+        Algorithm::TwoShotNodes => all_reduce_two_shot_nodes::program(choice, rank),
         Algorithm::Tree => tree::program(choice, rank),
         Algorithm::Bruck => bruck::program(choice, rank),
         Algorithm::InRankOrder => in_rank_order::program(choice, rank),
@@ -229,6 +235,9 @@ pub enum LaneKind {
     /// Slots at the receiver, which the sender's blocks write themselves; a credit frees one. No
     /// engine takes part: a put is the arrival signal alone (R14).
     Stores,
+    /// Slots at both ends, as [`Slots`](Self::Slots), between neighbours on a rail. There is one
+    /// for each lane of stores on the nodes, of the same shape: one block feeds both.
+    Rail,
     /// Slots, or registered buffers: what a user's kernel says. No plan uses it.
     User,
 }

@@ -18,7 +18,8 @@
 //!
 //! Where there are lanes of stores with slots (`Limits::store_blocks`), all-reduces among ranks
 //! that reach each other's memory come next, in two hops: of any size where NVLink joins all of
-//! them, else of up to 1 MiB (`selection/stores.rs`).
+//! them, else of up to 1 MiB (`selection/stores.rs`). On several nodes of 2 to 8 ranks each, those
+//! hops are on each node, and engines move data along the rails (`selection/stores_on_nodes.rs`).
 //!
 //! Before the rings come recursive doubling up to 128 KiB, two-shot up to 512 KiB and 16 ranks, and
 //! recursive halving where its messages are fewer (`selection/few_hops.rs` has the rules and their
@@ -53,16 +54,21 @@
 //! and at least two slices in flight when it is large), not from a measurement on hardware.
 
 mod direct;
+mod error;
 mod few_hops;
 mod low_latency;
 mod reproducible;
 mod stores;
+mod stores_on_nodes;
 
 pub(crate) use direct::DIRECT_PAIRS_RANKS_MAX;
 use direct::goes_directly;
+pub use error::PlanError;
+pub(super) use error::require;
 pub(crate) use low_latency::ALL_PAIRS_RANKS_MAX;
 use low_latency::goes_all_pairs;
 use stores::goes_by_stores;
+use stores_on_nodes::goes_by_stores_on_nodes;
 
 use super::{Collective, CollectiveRequest, GRANULE_BYTES, Modifiers, Range, SlotShape};
 use ringdove_kernels::descriptor::LENGTH_BYTES_MAX;
@@ -130,7 +136,8 @@ pub struct Limits {
     pub low_latency_bytes: u32,
     /// LL messages go by stores of the sender's GPU, between all ranks; else by an engine.
     pub stores: bool,
-    /// Lanes of stores with slots from each rank to each other, which as many blocks use; or 0.
+    /// Lanes of stores with slots from each rank to each other of its node, and as many between
+    /// neighbours on a rail, which as many blocks use; or 0.
     pub store_blocks: u32,
     /// NVLink joins all GPUs of a node, each to each.
     pub nvlink: bool,
@@ -180,6 +187,8 @@ pub enum Algorithm {
     /// Every rank reduces its chunk of the data and sends the result to all, through slots. Of at
     /// most 17 ranks.
     TwoShot,
+    /// The same on each node over lanes of stores, and between nodes along the rails.
+    TwoShotNodes,
     /// Along a binomial tree, through slots.
     Tree,
     /// Parts of many ranks in each message, to distances that double, through slots.
@@ -209,7 +218,8 @@ pub struct Choice {
     pub thread_count: u32,
     /// Slots of each slotted lane.
     pub slots: SlotShape,
-    /// Messages go over lanes of stores: [`Algorithm::TwoShot`] and [`Algorithm::Halving`] alone.
+    /// Messages on a node go over lanes of stores: [`Algorithm::TwoShot`],
+    /// [`Algorithm::TwoShotNodes`] and [`Algorithm::Halving`] alone.
     pub stores: bool,
     /// Ranks of each node.
     pub ranks_per_node: u32,
@@ -233,6 +243,9 @@ impl Choice {
                 | Algorithm::Doubling,
                 _,
             ) => u64::from(self.slices),
+            (Algorithm::TwoShotNodes, _) => {
+                u64::from(self.blocks) * u64::from(self.ranks_per_node) * u64::from(self.slices)
+            }
             (Algorithm::InRankOrder, Collective::AllReduce | Collective::Reduce { .. }) => {
                 u64::from(self.blocks) * u64::from(self.group_ranks) * u64::from(self.slices)
             }
@@ -315,60 +328,6 @@ impl Choice {
         // More rounds than fit are refused by the verifier, which bounds the ops of all rounds.
         self.rounds = u32::try_from(rounds).unwrap_or(u32::MAX);
     }
-}
-
-/// Why there is no plan for what was asked.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PlanError {
-    /// A number does not fit.
-    #[error("{what}: expected {expected}, got {seen}")]
-    Number {
-        /// Which number.
-        what: &'static str,
-        /// What would do.
-        expected: &'static str,
-        /// What was given.
-        seen: u64,
-    },
-    /// A group receives into memory that it also sends from or receives into elsewhere.
-    #[error(
-        "rank {rank}: a group's transfers use bytes {:#x}..{:#x} and {:#x}..{:#x}, which overlap, \
-         and receive into one of them; transfers of a group have no order, so they need memory of \
-         their own",
-        first.0, first.1, second.0, second.1
-    )]
-    Overlap {
-        /// The rank.
-        rank: u32,
-        /// Start and end of the one with the lower address.
-        first: (u64, u64),
-        /// Start and end of the other.
-        second: (u64, u64),
-    },
-    /// A rank sends to itself without a receive to match, or the other way round, or sizes differ.
-    #[error(
-        "rank {rank} exchanges with itself: send number {number} has {sent:?} bytes, receive \
-         {received:?}; each send of a rank to itself needs a receive of the same size in the group"
-    )]
-    UnmatchedSelf {
-        /// The rank.
-        rank: u32,
-        /// Which of its transfers to itself, from 0.
-        number: usize,
-        /// Bytes of the send, if there is one.
-        sent: Option<u64>,
-        /// Bytes of the receive, if there is one.
-        received: Option<u64>,
-    },
-}
-
-pub(super) fn require(
-    ok: bool,
-    what: &'static str,
-    expected: &'static str,
-    seen: u64,
-) -> Result<(), PlanError> {
-    if ok { Ok(()) } else { Err(PlanError::Number { what, expected, seen }) }
 }
 
 impl Limits {
@@ -488,6 +447,7 @@ fn all_reduce(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Ch
     let algorithm = match request.rank_count {
         1 => Algorithm::Copy,
         _ if stores => Algorithm::TwoShot,
+        _ if goes_by_stores_on_nodes(request, limits, per_node) => Algorithm::TwoShotNodes,
         // Registered buffers need no copy into slots. Between nodes, hops cost more than copies.
         _ if direct && is_large && !spread => rings(),
         _ => few_hops::all_reduce(request, limits).unwrap_or_else(rings),
@@ -501,6 +461,7 @@ fn all_reduce(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Ch
     let slice_bytes_max = match algorithm {
         Algorithm::Copy => ALONE_SLICE_BYTES_MAX,
         Algorithm::RingDirect => DIRECT_SLICE_BYTES_MAX,
+        Algorithm::TwoShotNodes => choice.set_stores_on_nodes(limits),
         // One message has the pieces of half of the ranks.
         Algorithm::Halving => {
             let piece = choice.slots.bytes / (request.rank_count / 2);

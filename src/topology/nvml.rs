@@ -67,6 +67,13 @@ impl Management {
         self.gpus.iter().find(|gpu| gpu.pci == pci)
     }
 
+    /// The number that the library gives the GPU at a PCI address.
+    pub fn number(&self, pci: PciAddress) -> Option<u32> {
+        let place = self.gpus.iter().position(|gpu| gpu.pci == pci)?;
+        // Those that do not answer have numbers, too.
+        (0..).filter(|number| self.silent.iter().all(|(silent, _)| silent != number)).nth(place)
+    }
+
     /// NVLinks that join two GPUs: direct ones, or as many as both have to common switches.
     pub fn links_between(&self, one: PciAddress, other: PciAddress) -> usize {
         let (Some(a), Some(b)) = (self.gpu(one), self.gpu(other)) else { return 0 };
@@ -135,6 +142,16 @@ mod tests {
 
     fn seeing(gpus: Vec<ManagedGpu>) -> Management {
         Management { driver_version: String::new(), gpus, silent: Vec::new() }
+    }
+
+    /// If this fails, a GPU that fell off the bus makes others answer to wrong numbers.
+    #[test]
+    fn gpus_that_do_not_answer_keep_their_numbers() {
+        let mut machine = seeing(vec![gpu(1, &[]), gpu(3, &[]), gpu(5, &[])]);
+        let numbers = |machine: &Management| [1, 3, 5, 9].map(|bus| machine.number(at(bus)));
+        assert_eq!(numbers(&machine), [Some(0), Some(1), Some(2), None]);
+        machine.silent = vec![(0, "lost".into()), (2, "lost".into())];
+        assert_eq!(numbers(&machine), [Some(1), Some(3), Some(4), None]);
     }
 
     #[test]

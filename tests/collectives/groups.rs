@@ -1,5 +1,6 @@
 //! Collectives in groups: results as of calls one by one, in fewer launches.
 
+use super::hardware::drivers::everywhere;
 use super::hardware::engines::on_engines;
 use super::hardware::{self, World, address, download, on_machine, on_processes, settings, upload};
 use super::{Call, Case, all, compare, without_low_latency};
@@ -63,6 +64,42 @@ fn small_collectives_of_a_group_are_one_launch() {
                 assert_eq!(launches(&world), one_more);
             }
         }
+    });
+}
+
+/// If this fails, a group of many calls fills the queue of its GPU, and blocks the engines that its
+/// kernels wait for.
+#[test]
+fn a_group_of_many_calls_is_held_back() {
+    const CALLS: usize = 3000;
+    everywhere("pcie4", &["context-lock=on,launch-queue=1024"], || {
+        let world = World::new(2);
+        // So much goes by the engine, which the calls of a full queue would block.
+        let case = Case::new(Collective::AllReduce, 10_000);
+        let buffers = world.upload(&vec![bytes_of(&[1f32; 10_000]); 2]);
+        std::thread::scope(|scope| {
+            for (rank, (communicator, stream)) in world.ranks().enumerate() {
+                let at = address(&buffers[rank]);
+                scope.spawn(move || {
+                    let mut group = communicator.group();
+                    // Each of them uses the memory of the one before, and so has its own launch.
+                    for _ in 0..CALLS {
+                        let spec = CollectiveSpec {
+                            reduction: Some(ReduceOp::Avg.into()),
+                            ..case.spec(rank)
+                        };
+                        // SAFETY: the buffers outlive the scope and what is enqueued in it.
+                        unsafe { group.collective_raw(spec, [at, at], case.count) };
+                    }
+                    group.launch(stream).unwrap();
+                });
+            }
+        });
+        world.finish();
+        for (rank, buffer) in buffers.iter().enumerate() {
+            compare(case, rank, &download(buffer), &bytes_of(&[1f32; 10_000]));
+        }
+        assert!(launches(&world).iter().all(|count| *count == CALLS as u64));
     });
 }
 
@@ -166,6 +203,12 @@ fn messages_and_collectives_share_a_group() {
 #[test]
 fn messages_and_collectives_share_a_group_between_nodes() {
     on_processes("pcie4 x 2", (2, 2), |ranks| exchange_and_reduce(&ranks));
+}
+
+/// The same where GPU threads store on each node, and engines have the rails.
+#[test]
+fn messages_and_collectives_share_a_group_between_nodes_that_store() {
+    on_processes("dgx-a100 x 2", (2, 2), |ranks| exchange_and_reduce(&ranks));
 }
 
 fn exchange_and_reduce(communicators: &[Communicator]) {

@@ -4,6 +4,7 @@
 #define NCCL_H_
 
 #include <limits.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -172,6 +173,19 @@ RINGDOVE_NCCL(CommUserRank, const ncclComm_t comm, int *rank);
 RINGDOVE_NCCL(GroupStart, void);
 RINGDOVE_NCCL(GroupEnd, void);
 
+typedef struct ncclSimInfo_v22200 {
+    size_t size;
+    unsigned int magic;
+    unsigned int version;
+    float estimatedTime;
+} ncclSimInfo_t;
+
+#define NCCL_SIM_INFO_INITIALIZER \
+    { sizeof(ncclSimInfo_t), 0x74685283u, NCCL_VERSION_CODE, NCCL_UNDEF_FLOAT }
+
+/* The group's calls do not happen, and their time is not estimated. */
+RINGDOVE_NCCL(GroupSimulateEnd, ncclSimInfo_t *simInfo);
+
 RINGDOVE_NCCL(RedOpCreatePreMulSum, ncclRedOp_t *op, void *scalar, ncclDataType_t datatype,
               ncclScalarResidence_t residence, ncclComm_t comm);
 RINGDOVE_NCCL(RedOpDestroy, ncclRedOp_t op, ncclComm_t comm);
@@ -216,6 +230,57 @@ typedef enum {
 } ncclCommMemStat_t;
 
 RINGDOVE_NCCL(CommMemStats, ncclComm_t comm, ncclCommMemStat_t stat, uint64_t *value);
+
+/* Functions of features that are absent: README.md says what they answer. */
+
+#define NCCL_SUSPEND_MEM 0x01
+
+RINGDOVE_NCCL(CommSuspend, ncclComm_t comm, int flags);
+RINGDOVE_NCCL(CommResume, ncclComm_t comm);
+
+typedef enum {
+    NCCL_GIN_TYPE_NONE = 0,
+    NCCL_GIN_TYPE_PROXY = 2,
+    NCCL_GIN_TYPE_GDAKI = 3,
+    NCCL_GIN_TYPE_GPI = 4
+} ncclGinType_t;
+
+typedef struct ncclCommProperties {
+    size_t size;
+    unsigned int magic;
+    unsigned int version;
+    int rank;
+    int nRanks;
+    int cudaDev;
+    int nvmlDev;
+    bool deviceApiSupport;
+    bool multimemSupport;
+    ncclGinType_t ginType;
+    int nLsaTeams;
+    bool hostRmaSupport;
+    ncclGinType_t railedGinType;
+} ncclCommProperties_t;
+
+#define NCCL_COMM_PROPERTIES_INITIALIZER \
+    { sizeof(ncclCommProperties_t), 0xcafebeefu, NCCL_VERSION_CODE, 0, 0, 0, 0, false, false,  \
+      NCCL_GIN_TYPE_NONE, 0, false, NCCL_GIN_TYPE_NONE }
+
+RINGDOVE_NCCL(CommQueryProperties, ncclComm_t comm, ncclCommProperties_t *props);
+
+typedef struct {
+    int opCnt;
+    int peer;
+    int sigIdx;
+    int ctx;
+} ncclWaitSignalDesc_t;
+
+RINGDOVE_NCCL(PutSignal, const void *localbuff, size_t count, ncclDataType_t datatype, int peer,
+              ncclWindow_t peerWin, size_t peerWinOffset, int sigIdx, int ctx, unsigned int flags,
+              ncclComm_t comm, cudaStream_t stream);
+RINGDOVE_NCCL(Signal, int peer, int sigIdx, int ctx, unsigned int flags, ncclComm_t comm,
+              cudaStream_t stream);
+RINGDOVE_NCCL(WaitSignal, int nDesc, ncclWaitSignalDesc_t *signalDescs, ncclComm_t comm,
+              cudaStream_t stream);
 
 #undef RINGDOVE_NCCL
 

@@ -1,7 +1,10 @@
 //! Types and numbers of NCCL's interface.
 
+use crate::communicator::Communicator;
+use crate::result::Result;
 use ringdove::DataType;
-use std::ffi::{c_char, c_int};
+use std::ffi::{c_char, c_int, c_uint};
+use std::mem::offset_of;
 
 /// The version whose behaviour is implemented: 2.21.5.
 pub const VERSION: c_int = 22105;
@@ -72,6 +75,61 @@ impl Team {
     /// Neighbouring ranks.
     pub fn of(rank_count: u32, rank: u32) -> Self {
         Self { rank_count: rank_count as c_int, rank: rank as c_int, stride: 1 }
+    }
+}
+
+/// `ncclSimInfo_t`.
+#[repr(C)]
+pub struct SimulationInfo {
+    pub size: usize,
+    pub magic: c_uint,
+    pub version: c_uint,
+    pub estimated_time: f32,
+}
+
+/// `ncclCommProperties_t` of 2.29.7 and later; older ones are shorter.
+#[repr(C)]
+pub struct Properties {
+    pub size: usize,
+    pub magic: c_uint,
+    pub version: c_uint,
+    pub rank: c_int,
+    rank_count: c_int,
+    cuda_device: c_int,
+    nvml_device: c_int,
+    has_device_communicators: bool,
+    has_multicast: bool,
+    /// `ncclGinType_t`: how kernels reach the network.
+    gin_type: c_int,
+    load_store_teams: c_int,
+    has_one_sided: bool,
+    railed_gin_type: c_int,
+}
+
+/// `NCCL_GIN_TYPE_NONE`.
+const GIN_NONE: c_int = 0;
+
+impl Properties {
+    /// Bytes of the shortest, that of 2.29.2.
+    pub const BYTES_MIN: usize = offset_of!(Self, load_store_teams);
+
+    /// Those of a communicator.
+    pub fn of(communicator: &Communicator) -> Result<Self> {
+        Ok(Self {
+            size: size_of::<Self>(),
+            magic: 0,
+            version: 0,
+            rank: communicator.rank as c_int,
+            rank_count: communicator.rank_count as c_int,
+            cuda_device: communicator.device() as c_int,
+            nvml_device: communicator.nvml_device()?,
+            has_device_communicators: false,
+            has_multicast: false,
+            gin_type: GIN_NONE,
+            load_store_teams: communicator.rank_count as c_int,
+            has_one_sided: false,
+            railed_gin_type: GIN_NONE,
+        })
     }
 }
 

@@ -87,9 +87,12 @@ impl Buffers {
                 }
                 Some(Named::Defined(Defined { source: Source::Device(address), .. })) => {
                     let bytes = data_type.size_bytes();
-                    // SAFETY: the caller defined the reduction with this address, and keeps the
-                    // scalar.
-                    let word = unsafe { ready.bridge.read(address, bytes, stream)? };
+                    // SAFETY: the caller names a stream; it defined the reduction with this
+                    // address, and keeps the scalar.
+                    let word = unsafe {
+                        ready.bridge.check(stream)?;
+                        ready.bridge.read(address, bytes, stream)?
+                    };
                     Some(reduction::multiplied(data_type, word))
                 }
             };
@@ -148,10 +151,16 @@ pub fn new_id() -> Result<UniqueId> {
     Ok(id.into())
 }
 
+/// The most ranks of a communicator: no list of a caller is longer.
+const RANKS_MAX: u32 = 1 << 16;
+
 /// # Safety
 /// `devices` is null, or `count` numbers.
 unsafe fn devices(count: usize, devices: *const c_int) -> Result<Vec<usize>> {
     let there = ringdove::device_count()?;
+    if devices.is_null() && count > there {
+        return Err(Failure::argument("ndev", &format!("at most {there}, the devices"), count));
+    }
     let wanted: Vec<c_int> = match devices.is_null() {
         true => (0..count as c_int).collect(),
         // SAFETY: the caller's list of so many numbers.
@@ -173,8 +182,9 @@ unsafe fn devices(count: usize, devices: *const c_int) -> Result<Vec<usize>> {
 pub unsafe fn init_all(comms: *mut Handle, count: c_int, list: *const c_int) -> Result<Status> {
     check_target("comms", comms)?;
     let rank_count = unsigned("ndev", count)?;
-    if rank_count == 0 {
-        return Err(Failure::argument("ndev", "at least 1", 0));
+    if !(1..=RANKS_MAX).contains(&rank_count) {
+        let expected = format!("1 to {RANKS_MAX}");
+        return Err(Failure::argument("ndev", &expected, rank_count));
     }
     variables::start_log();
     // SAFETY: as the caller of this promises.

@@ -6,9 +6,15 @@ use crate::reduction::Table;
 use crate::result::{Failure, Result, text};
 use crate::stream::Bridge;
 use cudarc::driver::CudaContext;
+use cudarc::driver::sys::CUdevice_attribute::{
+    CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID,
+    CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID,
+};
+use ringdove::topology::nvml::Management;
+use ringdove::topology::pci::PciAddress;
 use ringdove::{Communicator as Ranks, Settings, UniqueId};
 use std::collections::BTreeMap;
-use std::ffi::{CString, c_char, c_void};
+use std::ffi::{CString, c_char, c_int, c_void};
 use std::mem;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -177,6 +183,28 @@ impl Communicator {
     /// Number of its device.
     pub fn device(&self) -> usize {
         self.context.ordinal()
+    }
+
+    /// The number that the management library gives its device, which counts those too that are
+    /// hidden from CUDA.
+    pub fn nvml_device(&self) -> Result<c_int> {
+        let part = |part| {
+            self.context
+                .attribute(part)
+                .map_err(|error| Failure::cuda("cuDeviceGetAttribute", error.0))
+        };
+        let pci = PciAddress {
+            domain: part(CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)? as u32,
+            bus: part(CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)? as u8,
+            device: part(CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)? as u8,
+            function: 0,
+        };
+        let failed = |message| Failure { status: Status::SystemError, message };
+        let management = Management::read().map_err(|cause| failed(format!("NVML: {cause}")))?;
+        match management.number(pci) {
+            Some(number) => Ok(number as c_int),
+            None => Err(failed(format!("NVML knows no GPU at {pci}"))),
+        }
     }
 
     /// Waits until all that was enqueued has ended. What the rank's engine still owes others, the

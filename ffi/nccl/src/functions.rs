@@ -1,4 +1,4 @@
-//! The exported functions. Each has two names, `nccl...` and `pnccl...`, as profilers expect.
+//! The exported functions that do what NCCL's do.
 
 use crate::abi::{Status, Team, UniqueId, VERSION};
 use crate::calls::{
@@ -6,6 +6,7 @@ use crate::calls::{
 };
 use crate::communicator::{self, Communicator, Handle, Join, lock};
 use crate::config::Config;
+use crate::exported::exported;
 use crate::group::{self, Call, Derived, Job};
 use crate::memory::{Asked, COLLECTIVE_SYMMETRIC, STRICT_ORDERING};
 use crate::reduction::{self, Defined, Source};
@@ -25,43 +26,11 @@ const STAT_IS_SUSPENDED: c_int = 1;
 const STAT_PERSISTENT: c_int = 2;
 const STAT_TOTAL: c_int = 3;
 
-macro_rules! functions {
-    ($(
-        $(#[doc = $doc:literal])*
-        $nccl:ident $pnccl:ident($($arg:ident: $type:ty),* $(,)?) $body:block
-    )*) => {
-        $(
-            $(#[doc = $doc])*
-            ///
-            /// # Safety
-            /// The contract of NCCL: pointers lead to what their names say, handles were made by
-            /// this library, memory stays until the stream has passed the call.
-            #[unsafe(no_mangle)]
-            pub unsafe extern "C" fn $nccl($($arg: $type),*) -> c_int {
-                #[allow(unused_unsafe, reason = "some bodies have nothing unsafe")]
-                guard(stringify!($nccl), || $body)
-            }
+exported! {
+    /// Names of the functions that do what NCCL's do.
+    pub const SUPPORTED
+        = "ncclGetErrorString" = "ncclGetLastError" = "ncclTeamLsa" = "ncclTeamWorld";
 
-            /// The same, for profilers that take its name.
-            ///
-            /// # Safety
-            /// As the function without `p`.
-            #[unsafe(no_mangle)]
-            pub unsafe extern "C" fn $pnccl($($arg: $type),*) -> c_int {
-                // SAFETY: the same contract.
-                unsafe { $nccl($($arg),*) }
-            }
-        )*
-
-        /// Names of the functions that do what NCCL's do.
-        pub const SUPPORTED: &[&str] = &[
-            "ncclGetErrorString", "ncclGetLastError", "ncclTeamLsa", "ncclTeamWorld",
-            $(stringify!($nccl)),*
-        ];
-    };
-}
-
-functions! {
     /// The version whose behaviour is implemented.
     ncclGetVersion pncclGetVersion(version: *mut c_int) {
         // SAFETY: the caller's place for a number, or null.
@@ -150,14 +119,19 @@ functions! {
         check_target("newcomm", target)?;
         // SAFETY: null, or what the caller initialised.
         unsafe { Config::read(config)? };
-        let count = unsigned("excludeRanksCount", count)? as usize;
+        let count = unsigned("excludeRanksCount", count)?;
+        let ranks = Communicator::find(comm)?.rank_count;
+        if count > ranks {
+            let expected = format!("at most {ranks}, the ranks");
+            return Err(Failure::argument("excludeRanksCount", &expected, count));
+        }
         if count > 0 {
             check_target("excludeRanksList", excluded)?;
         }
         let list: &[c_int] = match count {
             0 => &[],
             // SAFETY: the caller's list of so many numbers.
-            _ => unsafe { std::slice::from_raw_parts(excluded, count) },
+            _ => unsafe { std::slice::from_raw_parts(excluded, count as usize) },
         };
         let ranks = list.iter().map(|&rank| unsigned("excludeRanksList", rank));
         let ranks = ranks.collect::<result::Result<Vec<_>>>()?;

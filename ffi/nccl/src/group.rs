@@ -71,7 +71,21 @@ pub fn is_open() -> bool {
 
 /// Ends a group; the outermost runs what was collected.
 pub fn end() -> Result<Status> {
-    let collected = GROUP.with_borrow_mut(|group| {
+    leave()?.map_or(Ok(Status::Success), run)
+}
+
+/// Ends a group; the outermost runs what was collected, but for calls on communicators. Nothing of
+/// the group happens where `check` refuses.
+pub fn end_without_calls(check: impl FnOnce() -> Result<()>) -> Result<Status> {
+    let Some(mut jobs) = leave()? else { return Ok(Status::Success) };
+    check()?;
+    jobs.retain(|job| !matches!(job, Job::Call { .. }));
+    run(jobs)
+}
+
+/// Leaves a group. What the outermost has collected, if nothing of it was refused.
+fn leave() -> Result<Option<Vec<Job>>> {
+    GROUP.with_borrow_mut(|group| {
         match group.depth.checked_sub(1) {
             None => return Err(Failure::usage("ncclGroupEnd without ncclGroupStart")),
             Some(0) => {}
@@ -82,8 +96,7 @@ pub fn end() -> Result<Status> {
         }
         let Group { jobs, failed, .. } = std::mem::take(group);
         failed.map_or(Ok(Some(jobs)), Err)
-    })?;
-    collected.map_or(Ok(Status::Success), run)
+    })
 }
 
 /// Adds what `job` makes, or runs it where no group is open. A refusal is kept for the group's end.

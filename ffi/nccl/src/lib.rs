@@ -4,8 +4,8 @@
 //! ringdove does not know: handles, groups of each thread, reductions that users define, result
 //! codes and their messages.
 //!
-//! * `functions`: the exported functions, each under its `nccl` and its `pnccl` name; `refused`:
-//!   those that only refuse
+//! * `functions`: the exported functions; `absent`: those of features that are absent; `refused`:
+//!   those that only refuse; `exported`: the two names of each
 //! * `calls`: checked arguments, and the calls that are made of them
 //! * `communicator`: handles, and what stands behind them; how ranks join
 //! * `group`: calls between `ncclGroupStart` and `ncclGroupEnd`, and how they are enqueued
@@ -19,10 +19,12 @@
 //! Behaviour is that of NCCL 2.21.5, as far as `README.md` says.
 
 mod abi;
+mod absent;
 mod calls;
 mod comm_id;
 mod communicator;
 mod config;
+mod exported;
 mod functions;
 mod group;
 mod memory;
@@ -32,5 +34,6 @@ mod result;
 mod stream;
 mod variables;
 
+pub use absent::ABSENT;
 pub use functions::SUPPORTED;
 pub use refused::REFUSED;

@@ -27,15 +27,8 @@ macro_rules! refused {
 }
 
 refused! {
-    ncclCommQueryProperties pncclCommQueryProperties
-    ncclCommResume pncclCommResume
-    ncclCommSuspend pncclCommSuspend
     ncclDevCommCreate pncclDevCommCreate
     ncclDevCommDestroy pncclDevCommDestroy
     ncclGetLsaMultimemDevicePointer pncclGetLsaMultimemDevicePointer
     ncclGetPeerDevicePointer pncclGetPeerDevicePointer
-    ncclGroupSimulateEnd pncclGroupSimulateEnd
-    ncclPutSignal pncclPutSignal
-    ncclSignal pncclSignal
-    ncclWaitSignal pncclWaitSignal
 }

@@ -91,15 +91,23 @@ impl Bridge {
         &self.stream
     }
 
-    /// Refuses a stream whose capture takes no more work. One that is being captured is taken:
-    /// `enter` and `leave` make the communicator's stream a branch of its graph.
+    /// Refuses a stream of another device, and one whose capture takes no more work. One that is
+    /// being captured is taken: `enter` and `leave` make the communicator's stream a branch of its
+    /// graph.
     ///
     /// # Safety
-    /// `stream` is a stream of the communicator's device.
+    /// `stream` is a stream that was not destroyed, or a default stream.
     pub unsafe fn check(&self, stream: Handle) -> Result<()> {
         self.bind()?;
+        let mut home = ptr::null_mut();
+        // SAFETY: the caller names a stream, or a default one, which is of the current context.
+        check("cuStreamGetCtx", unsafe { sys::cuStreamGetCtx(stream, &mut home) })?;
+        if home != self.context.cu_ctx() {
+            let expected = format!("a stream of device {}", self.context.ordinal());
+            return Err(Failure::argument("stream", &expected, "one of another context"));
+        }
         let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
-        // SAFETY: the caller names a stream of this context, which is current.
+        // SAFETY: the stream is of this context, which is current.
         check("cuStreamIsCapturing", unsafe { sys::cuStreamIsCapturing(stream, &mut status) })?;
         match status {
             sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_INVALIDATED => {
@@ -112,7 +120,7 @@ impl Bridge {
     /// What is enqueued next on the communicator's stream runs after all that `stream` has now.
     ///
     /// # Safety
-    /// As [`Bridge::check`].
+    /// [`Bridge::check`] has accepted the stream.
     pub unsafe fn enter(&self, stream: Handle) -> Result<()> {
         self.bind()?;
         // SAFETY: both streams and the event are of this context, which is current; an event may be
@@ -123,7 +131,7 @@ impl Bridge {
     /// What is enqueued next on `stream` runs after all that the communicator's stream has now.
     ///
     /// # Safety
-    /// As [`Bridge::check`].
+    /// As [`Bridge::enter`].
     pub unsafe fn leave(&self, stream: Handle) -> Result<()> {
         self.bind()?;
         // SAFETY: as in `enter`.
@@ -134,7 +142,7 @@ impl Bridge {
     /// for that.
     ///
     /// # Safety
-    /// As [`Bridge::check`]; `address` is device memory of at least `bytes` bytes.
+    /// As [`Bridge::enter`]; `address` is device memory of at least `bytes` bytes.
     pub unsafe fn read(&self, address: u64, bytes: usize, stream: Handle) -> Result<u64> {
         self.bind()?;
         let mut word = [0; 8];

@@ -6,6 +6,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::process::Command;
 
+const LISTS: [&[&str]; 3] = [nccl::SUPPORTED, nccl::ABSENT, nccl::REFUSED];
+
 /// If this fails, a program does not load, or finds a name of ours in place of its own library's.
 #[test]
 fn the_library_exports_its_functions_and_nothing_else() {
@@ -14,7 +16,7 @@ fn the_library_exports_its_functions_and_nothing_else() {
     let text = String::from_utf8(output.stdout).unwrap();
     let seen: BTreeSet<_> =
         text.lines().filter_map(|line| line.split_whitespace().nth(2)).collect();
-    let functions = || nccl::SUPPORTED.iter().chain(nccl::REFUSED).map(|name| name.to_string());
+    let functions = || LISTS.into_iter().flatten().map(|name| name.to_string());
     let expected: BTreeSet<_> =
         functions().chain(functions().map(|name| format!("p{name}"))).collect();
     let expected: BTreeSet<_> = expected.iter().map(String::as_str).collect();
@@ -66,8 +68,9 @@ fn the_header_and_the_page_list_the_functions() {
     };
     let names = |list: &[&str]| list.iter().map(|name| name.to_string()).collect::<BTreeSet<_>>();
     assert_eq!(listed("## Functions that are implemented"), names(nccl::SUPPORTED));
+    assert_eq!(listed("## Functions of absent features"), names(nccl::ABSENT));
     assert_eq!(listed("## Functions that are refused"), names(nccl::REFUSED));
-    for name in nccl::SUPPORTED {
+    for name in nccl::SUPPORTED.iter().chain(nccl::ABSENT) {
         let short = name.trim_start_matches("nccl");
         let declared = [
             format!("RINGDOVE_NCCL({short},"),

@@ -314,8 +314,8 @@ static void badly(void) {
     REFUSED(ncclInvalidArgument, "rank", ncclCommGrow(comms[0], RANKS + 1, NULL, 0, &comm, NULL));
     REFUSED(ncclInvalidArgument, "uniqueId", ncclCommGrow(NULL, RANKS + 1, NULL, RANKS, &comm, NULL));
     REFUSED(ncclInvalidArgument, "uniqueId", ncclCommGetUniqueId(comms[0], NULL));
-    ncclResult_t ncclCommSuspend(void);
-    REFUSED(ncclInvalidUsage, "does not implement", ncclCommSuspend());
+    ncclResult_t ncclDevCommDestroy(void);
+    REFUSED(ncclInvalidUsage, "does not implement", ncclDevCommDestroy());
     EXPECT(strlen(ncclGetErrorString(ncclInvalidUsage)) > 0, "no text");
     EXPECT(ncclGetErrorString((ncclResult_t)-7) != NULL, "no text");
     /* None of it has hurt the communicators. */

@@ -21,6 +21,31 @@ fn every_function_does_what_it_should_well_and_badly() {
     }
 }
 
+/// If this fails, an argument that makes no sense crashes the program, is taken for a good one, or
+/// leaves a communicator that does not work.
+#[test]
+fn arguments_and_configurations_at_random_are_refused() {
+    let installed = Installed::new();
+    let program = installed.compile("fuzz");
+    let seed = std::env::var("RINGDOVE_FUZZ_SEED").unwrap_or_else(|_| "1".into());
+    let calls = std::env::var("RINGDOVE_FUZZ_CASES").unwrap_or_else(|_| "3000".into());
+    let output = installed.run(&["--machine", "pcie4"], &program, &[&seed, &calls]);
+    assert!(output.status.success(), "seed {seed}: {}", text(&output));
+    assert!(text(&output).contains("calls, 0 wrong"), "seed {seed}: {}", text(&output));
+}
+
+/// If this fails, a program that asks for a feature believes that it is there, or hears another
+/// answer than NCCL's and ends instead of going another way.
+#[test]
+fn functions_of_absent_features_answer_as_nccl_does() {
+    let installed = Installed::new();
+    let program = installed.compile("absent").display().to_string();
+    let arguments = ["CUDA_VISIBLE_DEVICES=1,2", &program];
+    let output = installed.run(&["--machine", "pcie4"], Path::new("/usr/bin/env"), &arguments);
+    assert!(output.status.success(), "{}", text(&output));
+    assert!(text(&output).contains("0 wrong"), "{}", text(&output));
+}
+
 /// Ranks that are processes, on one node and on two.
 #[test]
 fn ranks_are_processes_too() {

@@ -32,5 +32,15 @@ SAME(sizeof(ncclResult_t), 4);
 SAME(sizeof(ncclWindow_t), 8);
 SAME(NCCL_WIN_COLL_SYMMETRIC, 1);
 SAME(ncclStatGpuMemTotal, 3);
+SAME(sizeof(ncclSimInfo_t), 24);
+SAME(offsetof(ncclSimInfo_t, estimatedTime), 16);
+SAME(sizeof(ncclCommProperties_t), 56);
+SAME(offsetof(ncclCommProperties_t, rank), 16);
+SAME(offsetof(ncclCommProperties_t, deviceApiSupport), 32);
+SAME(offsetof(ncclCommProperties_t, ginType), 36);
+SAME(offsetof(ncclCommProperties_t, nLsaTeams), 40);
+SAME(offsetof(ncclCommProperties_t, hostRmaSupport), 44);
+SAME(offsetof(ncclCommProperties_t, railedGinType), 48);
+SAME(sizeof(ncclWaitSignalDesc_t), 16);
 
 int main(void) { return 0; }

@@ -23,6 +23,12 @@ const VENDOR_NAMES: [&str; 4] =
 /// Without them everything but programs of nvcc runs, so that they may be missing.
 const RUNTIMES: [(&str, &str); 2] =
     [("libcudart.so.12", "libcudart12.so"), ("libcudart.so.13", "libcudart13.so")];
+/// The same of cuDNN's stand-in, for programs that ask for it.
+const CUDNN: (&str, &str) = ("libcudnn.so.9", "libhwsim_cudnn.so");
+/// What the shell and programs read to find commands.
+pub const COMMANDS_VARIABLE: &str = "PATH";
+/// The folder of commands in the private one.
+const COMMANDS: &str = "bin";
 
 /// The path of `libhwsim.so`: from `HWSIM_LIB`, beside this program, or in `../lib`.
 pub fn find() -> Result<PathBuf, Error> {
@@ -69,23 +75,20 @@ impl Stage {
             })
             .map_err(Error::system("making a private folder for library links"))?;
         for name in VENDOR_NAMES {
-            symlink(library, folder.path().join(name))
-                .map_err(Error::system(format!("linking {name} to {}", library.display())))?;
+            link(library, &folder.path().join(name))?;
         }
         for (name, file) in RUNTIMES {
             let runtime = library.with_file_name(file);
             if runtime.is_file() {
-                symlink(&runtime, folder.path().join(name))
-                    .map_err(Error::system(format!("linking {name} to {}", runtime.display())))?;
+                link(&runtime, &folder.path().join(name))?;
             }
         }
         let this = env::current_exe().map_err(Error::system("finding this program's path"))?;
-        let assembler = folder.path().join(ptxas::NAME);
-        symlink(&this, &assembler).map_err(Error::system(format!(
-            "linking {} to {}",
-            ptxas::NAME,
-            this.display()
-        )))?;
+        let commands = folder.path().join(COMMANDS);
+        fs::create_dir(&commands)
+            .map_err(Error::system(format!("making {}", commands.display())))?;
+        let assembler = commands.join(ptxas::NAME);
+        link(&this, &assembler)?;
         let machine_file = folder.path().join("machine.toml");
         fs::write(&machine_file, machine.source())
             .map_err(Error::system(format!("writing {}", machine_file.display())))?;
@@ -93,6 +96,16 @@ impl Stage {
             .then(|| adapters::link_provider(folder.path(), library))
             .transpose()?;
         Ok(Self { folder, machine_file, assembler, provider })
+    }
+
+    /// Shows cuDNN's stand-in, which lies beside `library`, under the name of cuDNN.
+    pub fn add_cudnn(&self, library: &Path) -> Result<(), Error> {
+        let (name, file) = CUDNN;
+        let stand_in = library.with_file_name(file);
+        match stand_in.is_file() {
+            true => link(&stand_in, &self.folder.path().join(name)),
+            false => Err(Error::NoLibrary { searched: vec![stand_in] }),
+        }
     }
 
     /// A fresh folder inside.
@@ -109,12 +122,12 @@ impl Stage {
 
     /// The loader's search path with this folder in front of what is there.
     pub fn search_path(&self) -> OsString {
-        let mut path = self.folder.path().as_os_str().to_owned();
-        if let Some(rest) = env::var_os(SEARCH_VARIABLE).filter(|rest| !rest.is_empty()) {
-            path.push(OsStr::new(":"));
-            path.push(rest);
-        }
-        path
+        in_front(self.path(), SEARCH_VARIABLE)
+    }
+
+    /// The same of the path of commands.
+    pub fn command_path(&self) -> OsString {
+        in_front(&self.path().join(COMMANDS), COMMANDS_VARIABLE)
     }
 
     /// Removes the folder, and says so if that fails.
@@ -122,4 +135,19 @@ impl Stage {
         let path = self.folder.path().display().to_string();
         self.folder.close().map_err(Error::system(format!("removing {path}")))
     }
+}
+
+/// A search path with `folder` in front of what `variable` has.
+fn in_front(folder: &Path, variable: &str) -> OsString {
+    let mut path = folder.as_os_str().to_owned();
+    if let Some(rest) = env::var_os(variable).filter(|rest| !rest.is_empty()) {
+        path.push(OsStr::new(":"));
+        path.push(rest);
+    }
+    path
+}
+
+fn link(file: &Path, name: &Path) -> Result<(), Error> {
+    let failed = format!("linking {} to {}", name.display(), file.display());
+    symlink(file, name).map_err(Error::system(failed))
 }

@@ -73,6 +73,10 @@ struct RunArguments {
     /// 2 MiB on of 2 MiB: kernels that go a little too far are not stopped
     #[arg(long)]
     round_allocations: bool,
+    /// Show a stand-in for cuDNN: its handles can be made, and nothing be computed. XLA (JAX) asks
+    /// for one before it compiles anything
+    #[arg(long)]
+    cudnn: bool,
     /// How hostile the driver is: `strict` or `lenient`
     /// [default: HWSIM_DRIVER_PROFILE, or what the machine file says, or lenient]
     #[arg(long, value_name = "PROFILE")]
@@ -87,7 +91,8 @@ struct RunArguments {
     /// kernels, instructions, bytes, and what was refused
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
-    /// Show no virtual RDMA adapters and no device engines; what the host has stays visible
+    /// Show no virtual RDMA adapters, no device engines and no device files of GPUs; what the host
+    /// has stays visible
     #[arg(long)]
     no_adapters: bool,
     /// Do not name the machine at the start

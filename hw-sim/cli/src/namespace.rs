@@ -1,9 +1,10 @@
-//! Device files for adapters that the kernel does not know.
+//! Device files for adapters and GPUs that the kernel does not know.
 //!
-//! The verbs library wants character devices `/dev/infiniband/uverbsN`; what they are does not
-//! matter, for the virtual provider never talks to the kernel. They are shown to the command alone,
-//! in its own mount namespace, so nothing is left in `/dev`. Root makes one directly;
-//! others through a user namespace in which they stay who they are.
+//! The verbs library wants character devices `/dev/infiniband/uverbsN`, and some programs (JAX)
+//! look for `/dev/nvidia0` before they ask the driver. What they are does not matter, for virtual
+//! drivers never talk to the kernel. They are shown to the command alone, in its own mount
+//! namespace, so nothing is left in `/dev`. Root makes one directly; others through a user
+//! namespace in which they stay who they are.
 
 use crate::adapters::device_name;
 use crate::error::Error;
@@ -17,10 +18,16 @@ use std::path::{Path, PathBuf};
 
 /// Where the verbs library looks. In memory, once [`enter`] has succeeded.
 pub const FOLDER: &str = "/dev/infiniband";
+/// Its name there.
+const ADAPTERS: &str = "infiniband";
 
-/// Moves this process into namespaces in which there are device files for `adapters` adapters.
-/// `scratch` is an empty folder to build them in. The process must have no other threads.
-pub fn enter(adapters: usize, scratch: &Path) -> Result<(), Error> {
+/// What names of GPUs' device files begin with.
+const GPUS: &str = "nvidia";
+
+/// Moves this process into namespaces in which there are device files for so many adapters and
+/// GPUs, and none for those of the host. `scratch` is an empty folder to build them in. The process
+/// must have no other threads.
+pub fn enter(adapters: usize, gpus: usize, scratch: &Path) -> Result<(), Error> {
     let failed = |what: &str| {
         let what = what.to_owned();
         move |errno: Errno| Error::system(what)(errno.into())
@@ -44,16 +51,14 @@ pub fn enter(adapters: usize, scratch: &Path) -> Result<(), Error> {
         .map_err(failed("making mounts private"))?;
     let null = Path::new("/dev/null").canonicalize();
     let null = null.map_err(Error::system("finding /dev/null"))?;
-    if Path::new(FOLDER).is_dir() {
-        // Its own machine with adapters: the virtual ones hide them.
-        tmpfs(Path::new(FOLDER))?;
-        return devices(Path::new(FOLDER), &null, adapters);
-    }
     tmpfs(scratch)?;
     copy_dev(scratch)?;
-    let folder = scratch.join("infiniband");
+    let folder = scratch.join(ADAPTERS);
     fs::create_dir(&folder).map_err(Error::system("making /dev/infiniband"))?;
-    devices(&folder, &null, adapters)?;
+    devices(&folder, &null, (0..adapters).map(device_name))?;
+    let numbered = (0..gpus).map(|gpu| format!("{GPUS}{gpu}"));
+    let all = numbered.chain(["ctl", "-uvm"].map(|kind| format!("{GPUS}{kind}")));
+    devices(scratch, &null, all)?;
     mount(Some(scratch), "/dev", none, MsFlags::MS_MOVE, none)
         .map_err(failed("showing device files in /dev"))
 }
@@ -70,24 +75,28 @@ fn bind(source: &Path, target: &Path) -> Result<(), Error> {
         .map_err(|errno| Error::system(format!("showing {}", source.display()))(errno.into()))
 }
 
-fn devices(folder: &Path, null: &Path, adapters: usize) -> Result<(), Error> {
-    for index in 0..adapters {
-        let file = folder.join(device_name(index));
+fn devices(folder: &Path, null: &Path, names: impl Iterator<Item = String>) -> Result<(), Error> {
+    for name in names {
+        let file = folder.join(name);
         File::create(&file).map_err(Error::system(format!("making {}", file.display())))?;
         bind(null, &file)?;
     }
     Ok(())
 }
 
-/// Shows everything of `/dev` in another folder, too.
+/// Shows everything of `/dev` in another folder, too, but adapters and GPUs.
 fn copy_dev(target: &Path) -> Result<(), Error> {
     let entries = fs::read_dir("/dev").map_err(Error::system("reading /dev"))?;
     for entry in entries.flatten() {
-        let (source, place) = (entry.path(), target.join(entry.file_name()));
+        let name = entry.file_name();
+        if name == ADAPTERS || name.to_string_lossy().starts_with(GPUS) {
+            continue;
+        }
+        let (source, place) = (entry.path(), target.join(&name));
         let Ok(kind) = entry.file_type() else { continue };
         let made = if kind.is_symlink() {
             fs::read_link(&source).and_then(|leads| symlink(leads, &place))
-        } else if entry.file_name() == "ptmx" && Path::new("/dev/pts/ptmx").exists() {
+        } else if name == "ptmx" && Path::new("/dev/pts/ptmx").exists() {
             // Finds its terminals beside itself, which a bind mount would not do.
             symlink(PathBuf::from("pts/ptmx"), &place)
         } else if kind.is_dir() {

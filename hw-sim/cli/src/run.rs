@@ -13,7 +13,7 @@ use crate::RunArguments;
 use crate::adapters::{self, DRIVERS_VARIABLE};
 use crate::error::Error;
 use crate::fabric::Fabric;
-use crate::library::{self, SEARCH_VARIABLE, Stage};
+use crate::library::{self, COMMANDS_VARIABLE, SEARCH_VARIABLE, Stage};
 use crate::namespace;
 use crate::ptxas;
 use crate::tidy::Tidier;
@@ -59,6 +59,9 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, Error> {
     let signals = forwarded_signals();
     signals.thread_block().map_err(|errno| Error::system("blocking signals")(errno.into()))?;
     let stage = Stage::new(&library, &machine)?;
+    if arguments.cudnn {
+        stage.add_cudnn(&library)?;
+    }
     let mut tidier = Tidier::start(stage.path())?;
     let mut fabric = Fabric::find(stage.path())?;
     template.add(environment(arguments, &machine, &stage, &fabric)?);
@@ -153,6 +156,7 @@ fn environment(
 ) -> Result<Vec<(&'static str, OsString)>, Error> {
     let mut environment = vec![
         (SEARCH_VARIABLE, stage.search_path()),
+        (COMMANDS_VARIABLE, stage.command_path()),
         (MACHINE_VARIABLE, stage.machine_file.clone().into()),
         (NODES_VARIABLE, machine.nodes.to_string().into()),
         (FABRIC_VARIABLE, fabric.directory.path().into()),
@@ -188,6 +192,11 @@ fn secret() -> Result<Option<(&'static str, OsString)>, Error> {
     Ok(Some((SECRET_VARIABLE, secret.into())))
 }
 
+/// Makes device files for the machine's adapters and GPUs.
+fn enter(machine: &Description, stage: &Stage) -> Result<(), Error> {
+    namespace::enter(machine.adapters.len(), machine.gpus.len(), &stage.scratch("dev")?)
+}
+
 /// Shows the machine's RDMA adapters and device engines to all children of a run. Where the host
 /// does not allow device files for adapters, the run goes on without these.
 fn show_devices(
@@ -197,7 +206,7 @@ fn show_devices(
 ) -> Result<Option<(&'static str, OsString)>, Error> {
     let mut provider = stage.provider.clone();
     if provider.is_some()
-        && let Err(error) = namespace::enter(machine.adapters.len(), &stage.scratch("dev")?)
+        && let Err(error) = enter(machine, stage)
     {
         eprintln!(
             "hwsim: no virtual RDMA adapters: {error}. They need user namespaces, or \

@@ -746,10 +746,7 @@ static void job_killed(const char *folder) {
 }
 
 int main(int count, char **arguments) {
-    static const struct {
-        const char *name;
-        void (*job)(void);
-    } jobs[] = {
+    static const struct job jobs[] = {
         { "states", job_states }, { "verbs", job_verbs },
         { "work-requests", job_work_requests }, { "protection", job_protection },
         { "receiver-not-ready", job_receiver_not_ready }, { "unreachable", job_unreachable },
@@ -766,12 +763,6 @@ int main(int count, char **arguments) {
         job_killed(arguments[2]);
         return 0;
     }
-    for (unsigned i = 0; i < sizeof jobs / sizeof *jobs; i++) {
-        if (!strcmp(arguments[1], jobs[i].name)) {
-            jobs[i].job();
-            puts("done");
-            return 0;
-        }
-    }
-    FAIL("no job %s", arguments[1]);
+    do_job(jobs, sizeof jobs / sizeof *jobs, arguments[1]);
+    return 0;
 }

@@ -44,6 +44,24 @@ static struct ibv_port_attr port;
 static int qp_access = ALL, rnr_retry = 7, timeout_code = 14, retries = 7, capacity = 64;
 UNUSED static struct ibv_srq *srq;
 
+/* What a program can be asked to try. */
+struct job {
+    const char *name;
+    void (*job)(void);
+};
+
+/* Does the job of this name, and says so. */
+static void do_job(const struct job *jobs, size_t count, const char *name) {
+    for (size_t i = 0; i < count; i++) {
+        if (!strcmp(name, jobs[i].name)) {
+            jobs[i].job();
+            puts("done");
+            return;
+        }
+    }
+    FAIL("no job %s", name);
+}
+
 static void open_device(int adapter) {
     struct ibv_device **list = ibv_get_device_list(NULL);
     CHECK(list && list[0]);

@@ -335,10 +335,7 @@ static void job_extended_queue(void) {
 }
 
 int main(int count, char **arguments) {
-    static const struct {
-        const char *name;
-        void (*job)(void);
-    } jobs[] = {
+    static const struct job jobs[] = {
         { "type-1", job_type_1 },
         { "type-2", job_type_2 },
         { "bad-bindings", job_bad_bindings },
@@ -348,12 +345,6 @@ int main(int count, char **arguments) {
     };
     CHECK(count >= 2);
     open_device(0);
-    for (unsigned i = 0; i < sizeof jobs / sizeof *jobs; i++) {
-        if (!strcmp(arguments[1], jobs[i].name)) {
-            jobs[i].job();
-            puts("done");
-            return 0;
-        }
-    }
-    FAIL("no job %s", arguments[1]);
+    do_job(jobs, sizeof jobs / sizeof *jobs, arguments[1]);
+    return 0;
 }

@@ -112,6 +112,8 @@ pub struct Profile {
     pub dma_buf: bool,
     /// There are memory pools.
     pub memory_pools: bool,
+    /// There is virtual memory management.
+    pub virtual_memory: bool,
     /// What the first load of a module takes besides, ms.
     pub jit_delay_ms: u32,
     /// Data of one queue pair lands out of order.
@@ -138,6 +140,7 @@ impl Profile {
             ipc: true,
             dma_buf: true,
             memory_pools: true,
+            virtual_memory: true,
             jit_delay_ms: 0,
             place_out_of_order: false,
         }
@@ -194,6 +197,7 @@ impl Profile {
             "ipc" => self.ipc = on_off(value)?,
             "dma-buf" => self.dma_buf = on_off(value)?,
             "memory-pools" => self.memory_pools = on_off(value)?,
+            "virtual-memory" => self.virtual_memory = on_off(value)?,
             "jit-delay" => self.jit_delay_ms = bounded(value, "off", 1..=600_000)?.unwrap_or(0),
             "place-out-of-order" => self.place_out_of_order = on_off(value)?,
             _ => {
@@ -235,6 +239,7 @@ impl Profile {
             "ipc" => on(self.ipc),
             "dma-buf" => on(self.dma_buf),
             "memory-pools" => on(self.memory_pools),
+            "virtual-memory" => on(self.virtual_memory),
             "jit-delay" => positive(self.jit_delay_ms),
             "place-out-of-order" => on(self.place_out_of_order),
             _ => return None,

@@ -26,6 +26,8 @@ pub struct Kernel {
     pub param_bytes: usize,
     /// `.shared` variables of fixed size.
     pub static_shared_bytes: u32,
+    /// It asks where the system's own shared memory is, and so has some.
+    pub(crate) uses_reserved_shared: bool,
     /// Local memory of each thread, frames of called functions included.
     pub local_bytes: u32,
     /// Rows of the register file, after allocation: an estimate of a real compiler's count.
@@ -64,7 +66,21 @@ impl Launch {
     pub fn block_threads(&self) -> u32 {
         self.block.iter().product()
     }
+
+    /// Bytes of shared memory that a block asks for.
+    pub(crate) fn shared_bytes(&self) -> u64 {
+        u64::from(self.kernel.static_shared_bytes) + u64::from(self.dynamic_shared_bytes)
+    }
+
+    /// Where the system's own begins, for kernels that look for it.
+    pub(crate) fn reserved_shared(&self) -> u64 {
+        self.shared_bytes().next_multiple_of(16)
+    }
 }
+
+/// Shared memory of each block that is the system's own, as real GPUs from sm_80 on have it. It is
+/// zero when a block begins.
+pub(crate) const RESERVED_SHARED_BYTES: u32 = 1024;
 
 /// The world around the kernel that is no memory.
 pub trait Clock {

@@ -46,7 +46,8 @@ fn kernels_reach_a_peer_only_when_it_is_enabled() {
 }
 
 /// If this fails, a copy between two GPUs overtakes a kernel of the other GPU that writes its
-/// source, or is overtaken by one: programs like CUDA's simpleP2P then read old data at times.
+/// source, or is overtaken by one: programs like CUDA's simpleP2P, and CuPy's copies between
+/// devices, then read old data at times.
 #[test]
 fn a_peer_copy_is_ordered_with_work_of_both_contexts() {
     on_machine("a_peer_copy_is_ordered_with_work_of_both_contexts", "pcie4", || {
@@ -54,7 +55,7 @@ fn a_peer_copy_is_ordered_with_work_of_both_contexts() {
         // SAFETY: pinned memory of four bytes, aligned, which nothing else uses yet.
         let gate = unsafe { AtomicU32::from_ptr(pinned(4).cast()) };
         let target = device_memory(4);
-        for named in [true, false] {
+        for call in ["Peer", "DtoD", "PeerAsync", "Async"] {
             gate.store(0, Ordering::Relaxed);
             let second = context(1);
             let source = device_memory(4);
@@ -65,10 +66,13 @@ fn a_peer_copy_is_ordered_with_work_of_both_contexts() {
             ok!(cuStreamWaitValue32_v2(queues[0], gate.as_ptr() as u64, 1, 0));
             ok!(cuMemsetD32Async(source, 2, 1, queues[0]));
             context(0);
-            if named {
-                ok!(cuMemcpyPeer(target, first, source, second, 4));
-            } else {
-                ok!(cuMemcpyDtoD_v2(target, source, 4));
+            // The asynchronous ones on the default stream.
+            let none = null_mut();
+            match call {
+                "Peer" => ok!(cuMemcpyPeer(target, first, source, second, 4)),
+                "DtoD" => ok!(cuMemcpyDtoD_v2(target, source, 4)),
+                "PeerAsync" => ok!(cuMemcpyPeerAsync(target, first, source, second, 4, none)),
+                _ => ok!(cuMemcpyAsync(target, source, 4, none)),
             }
             context(1);
             ok!(cuMemsetD32Async(source, 3, 1, queues[1]));
@@ -80,7 +84,7 @@ fn a_peer_copy_is_ordered_with_work_of_both_contexts() {
             for (word, address) in seen.iter_mut().zip([target, source]) {
                 ok!(cuMemcpyDtoH_v2(std::ptr::from_mut(word).cast(), address, 4));
             }
-            assert_eq!(seen, [2, 3], "named contexts: {named}");
+            assert_eq!(seen, [2, 3], "cuMemcpy{call}");
         }
     });
 }

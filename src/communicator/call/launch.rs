@@ -7,9 +7,9 @@
 
 use super::request::{Call, GroupCall};
 use crate::communicator::connect::ConnectedRank;
-use crate::communicator::state::{LaunchShape, Launcher, Resident};
+use crate::communicator::state::{LaunchShape, Launcher, Prepared, Resident};
 use crate::error::Result;
-use crate::plan::Direction;
+use crate::plan::{CollectiveRequest, Direction};
 use cudarc::driver::CudaStream;
 use ringdove_kernels::launch::{CallArguments, LAUNCH_CALLS_MAX, LaunchArguments};
 use std::ops::Range;
@@ -23,7 +23,6 @@ pub(super) struct Step<'a> {
 }
 
 /// The memory that a call uses.
-#[derive(Clone)]
 pub(super) enum Memory<'a> {
     /// Of a collective: what it reads and what it writes.
     Collective { input: Range<u64>, output: Range<u64> },
@@ -32,14 +31,13 @@ pub(super) enum Memory<'a> {
 }
 
 impl<'a> Memory<'a> {
-    /// The memory of a collective, on this rank.
-    pub fn of(rank: &ConnectedRank, call: &Call) -> Self {
-        let request = call.request(rank.rank().0, rank.rank_count(), false);
+    /// The memory of a collective, on `rank`.
+    pub fn of(rank: u32, call: &Call, request: &CollectiveRequest) -> Self {
         let [send, receive] = call.buffers;
         let range = |start: u64, bytes| start..start.saturating_add(bytes);
         Self::Collective {
-            input: range(send, request.input_bytes(rank.rank().0)),
-            output: range(receive, request.output_bytes(rank.rank().0)),
+            input: range(send, request.input_bytes(rank)),
+            output: range(receive, request.output_bytes(rank)),
         }
     }
 
@@ -100,6 +98,18 @@ impl<'a> Batch<'a> {
         Ok(Self { rank, stream, capture, shape, arguments, members })
     }
 
+    /// Brings a plan to the device, if it is not there. What is there is launched before, where its
+    /// own plans would have to give way.
+    ///
+    /// # Errors
+    /// As [`Batch::enter`].
+    pub fn bring(&mut self, launcher: &mut Launcher, plan: Prepared<'_>) -> Result<Resident> {
+        if launcher.plans.displaces(&plan, self.capture) {
+            self.launch(launcher)?;
+        }
+        launcher.plans.resident(plan, self.stream, self.capture)
+    }
+
     /// Adds a call. What is there is launched before, where the two cannot share a launch.
     ///
     /// # Errors
@@ -125,7 +135,7 @@ impl<'a> Batch<'a> {
             })
     }
 
-    /// Launches what is there.
+    /// Launches what is there. Another launch may follow: the stream orders the two.
     ///
     /// # Errors
     /// As [`Batch::enter`].
@@ -137,7 +147,6 @@ impl<'a> Batch<'a> {
         launcher.launch(self.shape, &mut self.arguments, self.stream, self.capture)?;
         (self.arguments.call_count, self.shape) = (0, LaunchShape::default());
         self.members = [const { None }; LAUNCH_CALLS_MAX];
-        // What follows on another launch of the same stream is ordered by the stream.
         Ok(())
     }
 }

@@ -28,11 +28,12 @@ pub use element::{Element, Reduction, Scalar};
 pub(super) use request::{Call, Calls, GroupCall, Shape};
 
 use super::connect::ConnectedRank;
-use super::state::{Launcher, RegisteredPlace};
+use super::state::{Launcher, Prepared, RegisteredPlace, Turn};
 use crate::error::Result;
 use crate::id::Rank;
 use cudarc::driver::CudaStream;
 use launch::{Batch, Memory, Step};
+use ringdove_kernels::launch::LAUNCH_CALLS_MAX;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use tracing::field;
@@ -64,61 +65,93 @@ pub(super) fn enqueue(
     make_room(rank, &mut launcher, capture)?;
     // Before the ranks agree: the other ranks do not know yet of a group that is refused here.
     let turn = launcher.plans.turn();
-    let messages = match calls.messages {
+    let mut messages = match calls.messages {
         Some(group) => Some((group, plan::group(rank, &launcher, group, capture)?)),
         None => None,
     };
     claim(rank, &launcher, calls, stream)?;
-    let mut places: Each<Option<[RegisteredPlace; 2]>> = SmallVec::new();
+    let mut places: Each<Places> = SmallVec::new();
     for (call, checked) in calls.collectives.iter().zip(&checked) {
         places.push(check::registered(rank, &launcher, call, checked)?);
     }
     if capture.is_some() {
         places.iter().try_for_each(|registered| check::captured(rank, *registered))?;
     }
-    if let Some(group) = calls.messages {
-        agree::group(rank, group)?;
+    let mut collectives = calls.collectives.iter().zip(places);
+    loop {
+        let mut now: Each<(&Call, Places)> = SmallVec::new();
+        let mut launched = 0;
+        while launched < LAUNCH_CALLS_MAX
+            && let Some((call, registered)) = collectives.next()
+        {
+            launched += usize::from(!call.is_empty());
+            now.push((call, registered));
+        }
+        let is_last = collectives.len() == 0;
+        let messages = if is_last { messages.take() } else { None };
+        if let Some((group, _)) = messages {
+            agree::group(rank, group)?;
+        }
+        for (call, registered) in &now {
+            agree::collective(rank, &mut launcher, call, *registered)?;
+        }
+        let now = Together { collectives: now, messages, turn };
+        // All ranks have agreed on the calls and would wait for this one.
+        let enqueued = launch(rank, &mut launcher, now, stream, capture);
+        enqueued.map_err(|error| rank.fail(error))?;
+        if is_last {
+            return Ok(());
+        }
+        // The others have been told of a part of the calls, and wait for the rest.
+        let room = make_room(rank, &mut launcher, capture);
+        room.map_err(|error| rank.fail(error))?;
     }
-    for (call, registered) in calls.collectives.iter().zip(&places) {
-        agree::collective(rank, &mut launcher, call, *registered)?;
-    }
-    let collectives = calls.collectives.iter().zip(places).filter(|(call, _)| !call.is_empty());
-    let mut collectives = collectives.peekable();
-    if messages.is_none() && collectives.peek().is_none() {
+}
+
+/// Input and output in registered buffers, where both are.
+type Places = Option<[RegisteredPlace; 2]>;
+
+/// Calls on which all ranks have agreed, as many as one launch may run.
+struct Together<'a> {
+    collectives: Each<(&'a Call, Places)>,
+    messages: Option<(&'a GroupCall, Prepared<'a>)>,
+    /// When the plan of the messages was prepared.
+    turn: Turn,
+}
+
+/// Plan, connect, bind, launch.
+fn launch(
+    rank: &ConnectedRank,
+    launcher: &mut Launcher,
+    Together { collectives, messages, turn }: Together<'_>,
+    stream: &Arc<CudaStream>,
+    capture: Option<u64>,
+) -> Result<()> {
+    if messages.is_none() && collectives.iter().all(|(call, _)| call.is_empty()) {
         return Ok(());
     }
-    let enqueue = || {
-        let mut batch = Batch::enter(rank, &mut launcher, stream, capture)?;
-        for (call, registered) in collectives {
-            let request = call.request(rank.rank().0, rank.rank_count(), registered.is_some());
-            let plan = plan::collective(rank, &launcher, &request, capture)?;
-            if launcher.plans.displaces(&plan, capture) {
-                batch.launch(&mut launcher)?;
-            }
-            let plan = plan::resident(&mut launcher, plan, stream, capture)?;
-            let routes = connect::collective(rank, &mut launcher, registered)?;
-            let arguments = bind::collective(call, registered, routes);
-            let memory = Memory::of(rank, call);
-            batch.add(&mut launcher, Step { plan, arguments, memory })?;
-        }
-        if let Some((group, plan)) = messages {
-            let plan = match launcher.plans.turn() == turn {
-                true => plan,
-                // Those of the collectives may have taken its place.
-                false => plan::group(rank, &launcher, group, capture)?,
-            };
-            if launcher.plans.displaces(&plan, capture) {
-                batch.launch(&mut launcher)?;
-            }
-            let plan = plan::resident(&mut launcher, plan, stream, capture)?;
-            let arguments = bind::group(&mut launcher, group, stream, capture)?;
-            let memory = Memory::Messages(group);
-            batch.add(&mut launcher, Step { plan, arguments, memory })?;
-        }
-        batch.launch(&mut launcher)
-    };
-    // All ranks have agreed on the calls and would wait for this one.
-    enqueue().map_err(|error| rank.fail(error))
+    let mut batch = Batch::enter(rank, launcher, stream, capture)?;
+    for (call, registered) in collectives.into_iter().filter(|(call, _)| !call.is_empty()) {
+        let request = call.request(rank.rank().0, rank.rank_count(), registered.is_some());
+        let plan = plan::collective(rank, launcher, &request, capture)?;
+        let plan = batch.bring(launcher, plan)?;
+        let routes = connect::collective(rank, launcher, registered)?;
+        let arguments = bind::collective(call, registered, routes);
+        let memory = Memory::of(rank.rank().0, call, &request);
+        batch.add(launcher, Step { plan, arguments, memory })?;
+    }
+    if let Some((group, plan)) = messages {
+        let plan = match launcher.plans.turn() == turn {
+            true => plan,
+            // Those of the collectives may have taken its place.
+            false => plan::group(rank, launcher, group, capture)?,
+        };
+        let plan = batch.bring(launcher, plan)?;
+        let arguments = bind::group(launcher, group, stream, capture)?;
+        let memory = Memory::Messages(group);
+        batch.add(launcher, Step { plan, arguments, memory })?;
+    }
+    batch.launch(launcher)
 }
 
 /// One value for each collective; mostly there is one.

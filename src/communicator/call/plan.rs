@@ -2,12 +2,9 @@
 
 use super::request::GroupCall;
 use crate::communicator::connect::ConnectedRank;
-use crate::communicator::state::{
-    Encoded, Launcher, PlanKey, PlanShape, PortUse, Prepared, Resident,
-};
+use crate::communicator::state::{Encoded, Launcher, PlanKey, PlanShape, PortUse, Prepared};
 use crate::error::{Error, Result};
-use crate::plan::{self, CollectiveRequest, PortResolver, Verified, VerifyError};
-use cudarc::driver::CudaStream;
+use crate::plan::{self, Choice, CollectiveRequest, PortResolver, Verified, VerifyError};
 use std::sync::Arc;
 
 /// The plan of a collective: where it is in device memory, or what must go there.
@@ -23,12 +20,20 @@ pub(super) fn collective<'a>(
     launcher.plans.prepare(PlanKey::Collective(request), capture, || {
         let limits = rank.process.limits(rank.process.geometry.slot_bytes);
         let choice = plan::select(request, &limits).map_err(|e| internal("plan", &e))?;
-        let proved = || plan::verify(plan::build(&choice), &request.promise());
+        let Choice { algorithm, blocks, rounds, .. } = choice;
+        let bytes = request.bytes;
+        tracing::debug!(collective = request.collective.name(), bytes, ?algorithm, blocks, rounds);
         let refused = |error: VerifyError| internal("plan", &error);
-        let verified = match plan::is_proved(&choice) {
-            true => rank.process.plans.plan(request, || proved().map_err(refused))?,
-            // A rank's own part is of no use to others.
-            false => Arc::new(plan::own_part(&choice, rank.rank().0).map_err(refused)?),
+        let proved = |choice: &Choice| {
+            let proof = || plan::verify(plan::build(choice), &choice.request.promise());
+            rank.process.plans.plan(request, || proof().map_err(refused))
+        };
+        // A rank's own part is of no use to others.
+        let own_part = || plan::own_part(&choice, rank.rank().0).map(Arc::new).map_err(refused);
+        let verified = match (plan::is_proved(&choice), plan::stand_in(&choice)) {
+            (true, None) => proved(&choice)?,
+            (true, Some(stand_in)) => proved(&stand_in).and_then(|_| own_part())?,
+            (false, _) => own_part()?,
         };
         encode(rank, &verified)
     })
@@ -52,19 +57,6 @@ pub(super) fn group<'a>(
         let verified = plan::verify(group.plan, &group.promise);
         encode(rank, &verified.map_err(|error| internal("group's plan", &error))?)
     })
-}
-
-/// Brings a plan to the device, on `stream`, if it is not there.
-///
-/// # Errors
-/// [`Error::Cuda`] where the driver refuses.
-pub(super) fn resident(
-    launcher: &mut Launcher,
-    plan: Prepared<'_>,
-    stream: &CudaStream,
-    capture: Option<u64>,
-) -> Result<Resident> {
-    launcher.plans.resident(plan, stream, capture)
 }
 
 /// This rank's part of a plan, as the executor reads it.

@@ -51,7 +51,7 @@ pub(super) struct Looked {
     /// By rank; None where there is an obstacle.
     peers: Vec<Option<Peer>>,
     obstacles: Obstacles,
-    /// NVLink joins its GPU to that of each other rank of its node.
+    /// NVLink joins its GPU to that of each other rank of its node, and plans ask for it.
     nvlink: bool,
     /// How signals reach those of this node, where that was tried.
     way: Option<SignalWay>,
@@ -70,14 +70,18 @@ pub(super) fn look(
     candidates: Vec<Candidate>,
     settings: &Settings,
 ) -> Result<Looked> {
-    let mut looked = Looked { peers: Vec::new(), obstacles: Vec::new(), nvlink: true, way: None };
+    // Nobody asks for links without lanes whose use depends on them.
+    let nvlink = state.memory.layout.has_store_lanes();
+    let mut looked = Looked { peers: Vec::new(), obstacles: Vec::new(), nvlink, way: None };
     let mut on_node = Vec::new();
     for (rank, candidate) in (0..).map(Rank).zip(candidates) {
         let peer = match candidate {
             Candidate::Elsewhere(peer) => Some(peer),
             Candidate::OnNode(Ok(peer)) => {
                 on_node.push(rank);
-                looked.nvlink &= rank == state.rank || peer.is_joined(&state.context)?;
+                if looked.nvlink && rank != state.rank {
+                    looked.nvlink = peer.is_joined(&state.context)?;
+                }
                 Some(peer)
             }
             Candidate::OnNode(Err(obstacle)) => {

@@ -4,7 +4,8 @@
 use crate::error::{Error, Result};
 use crate::id::EngineKind;
 use crate::plan::{
-    ALL_PAIRS_RANKS_MAX, DIRECT_PAIRS_RANKS_MAX, GRANULE_BYTES, Limits, Side, SlotShape,
+    ALL_PAIRS_RANKS_MAX, DIRECT_PAIRS_RANKS_MAX, GRANULE_BYTES, Limits, PROVED_RANKS_MAX, Side,
+    SlotShape,
 };
 use crate::settings::{Settings, Stores};
 use ringdove_kernels::descriptor::ROUTE_MAX;
@@ -27,9 +28,10 @@ pub(crate) struct Geometry {
     pub nodes: Nodes,
     /// Bytes of data that one LL message holds; 0: no LL lanes.
     pub low_latency_bytes: u32,
-    /// LL lanes are lanes of stores, where ranks reach each other's memory: all are on one node.
+    /// LL lanes are lanes of stores, where ranks reach each other's memory.
     pub stores: bool,
-    /// Lanes of stores with slots, too, from each rank to each other.
+    /// Lanes of stores with slots, from each rank to each other of its node, and as many lanes
+    /// between neighbours on a rail.
     pub store_blocks: u32,
     /// These are used without NVLink, too.
     pub stores_always: bool,
@@ -111,14 +113,15 @@ impl Geometry {
         // Every rank has as many neighbours as the first one.
         let neighbours = geometry.successors(0).count() + geometry.predecessors(0).count();
         let lanes = 2 * (u64::from(rank_count) - 1) - neighbours as u64;
-        let bytes = |is_near| geometry.lanes(Side::Send, is_near).staging;
+        let bytes =
+            |neighbours| geometry.lanes(Side::Send, Between { neighbours, apart: false }).staging;
         let of_users = 2 * u64::from(settings.user_lanes) * (u64::from(rank_count) - 1);
         let slots = (lanes + of_users) * u64::from(settings.slot_count);
         let least = slots * u64::from(Self::PAIR_SLOT_BYTES_MIN);
         // What is not shrunk: slots between neighbours, and those of LL lanes.
         let near = neighbours as u64 * bytes(true) + lanes * bytes(false);
         // Of lanes of stores there are fewer, where memory is bounded: half of what is left.
-        let lane = u64::from(rank_count - 1) * geometry.store_lanes(Side::Receive, 1).staging;
+        let lane = geometry.store_block_bytes();
         if let Some(all) = settings.staging_bytes {
             let fits = (all.saturating_sub(near + least) / 2).checked_div(lane).unwrap_or(0);
             geometry.store_blocks = fits.min(geometry.store_blocks.into()) as u32;
@@ -152,7 +155,14 @@ impl Geometry {
 
     fn without_slots_of_pairs(rank_count: u32, nodes: Nodes, settings: &Settings) -> Self {
         // Ranks with device engines do not open each other's memory.
-        let may_store = settings.engine == EngineKind::Proxy && nodes == Nodes::One;
+        let may_store = settings.engine == EngineKind::Proxy && nodes != Nodes::Uneven;
+        let stores = may_store && settings.stores != Stores::Never;
+        // Plans for more ranks on several nodes do not use them.
+        let on_node = match nodes {
+            Nodes::Even { ranks } if rank_count <= PROVED_RANKS_MAX => ranks,
+            Nodes::Even { .. } => 0,
+            Nodes::One | Nodes::Uneven => rank_count,
+        };
         Self {
             rank_count,
             blocks: settings.blocks_max,
@@ -168,11 +178,10 @@ impl Geometry {
                 }
                 _ => 0,
             },
-            stores: may_store && settings.stores != Stores::Never,
-            store_blocks: match settings.stores {
-                Stores::Never => 0,
-                _ if !may_store || !(2..=ALL_PAIRS_RANKS_MAX).contains(&rank_count) => 0,
-                Stores::Auto | Stores::Always => settings.store_blocks,
+            stores,
+            store_blocks: match (2..=ALL_PAIRS_RANKS_MAX).contains(&on_node) {
+                true if stores => settings.store_blocks,
+                _ => 0,
             },
             stores_always: settings.stores == Stores::Always,
             user_lanes: settings.user_lanes,
@@ -206,6 +215,12 @@ impl Geometry {
         }
     }
 
+    /// How two ranks are placed.
+    pub(super) fn between(&self, from: u32, to: u32) -> Between {
+        let neighbours = self.successors(from).any(|next| next == to);
+        Between { neighbours, apart: self.are_apart(from, to) }
+    }
+
     /// Do the two run on different nodes, as far as layouts distinguish nodes?
     pub fn are_apart(&self, one: u32, other: u32) -> bool {
         matches!(self.nodes, Nodes::Even { ranks } if one / ranks != other / ranks)
@@ -236,31 +251,27 @@ impl Geometry {
         both.into_iter().flatten().filter(move |&other| other != rank)
     }
 
-    /// Does a collective send much from one to the other?
-    pub(super) fn are_neighbours(&self, from: u32, to: u32) -> bool {
-        self.successors(from).any(|next| next == to)
-    }
-
     /// What one end of all lanes from one rank to another takes.
-    pub(super) fn lanes(&self, side: Side, between_neighbours: bool) -> Sizes {
+    pub(super) fn lanes(&self, side: Side, between: Between) -> Sizes {
         let of_users = self.user_lanes(side, self.user_lanes);
-        self.lanes_of_plans(side, between_neighbours).and(of_users)
+        self.lanes_of_plans(side, between).and(of_users)
     }
 
     /// The same without user lanes, which stand behind these.
-    pub(super) fn lanes_of_plans(&self, side: Side, between_neighbours: bool) -> Sizes {
+    pub(super) fn lanes_of_plans(&self, side: Side, between: Between) -> Sizes {
         let low_latency = match self.low_latency_slots() {
             Some(slots) => Sizes { ports: 1, staging: bytes(slots), direct: 0 },
             None => Sizes::default(),
         };
-        let slots = Sizes { ports: 1, staging: bytes(self.slots(between_neighbours)), direct: 0 };
+        let slots = self.slots(between.neighbours);
+        let slots = Sizes { ports: 1, staging: bytes(slots), direct: 0 };
         let direct = Sizes { ports: 1, staging: 0, direct: u32::from(side == Side::Send) };
-        let others = match between_neighbours {
+        let others = match between.neighbours {
             true => slots.and(direct).times(self.blocks),
             false if self.pairs_are_direct() => slots.and(direct),
             false => slots,
         };
-        low_latency.and(others).and(self.store_lanes(side, self.store_blocks))
+        low_latency.and(others).and(self.block_lanes(side, between, self.store_blocks))
     }
 
     /// Is there a direct lane between each two ranks? Between neighbours there are more.
@@ -268,10 +279,27 @@ impl Geometry {
         self.rank_count <= DIRECT_PAIRS_RANKS_MAX
     }
 
-    /// What one end of so many lanes of stores takes, LL lanes apart: slots at the receiver alone.
-    pub(super) fn store_lanes(&self, side: Side, count: u32) -> Sizes {
-        let staging = if side == Side::Receive { bytes(Limits::store_slots()) } else { 0 };
-        Sizes { ports: 1, staging, direct: 0 }.times(count)
+    /// What one end takes of the lanes that so many blocks with lanes of stores have between two
+    /// ranks, LL lanes apart. On a node there are slots at the receiver alone.
+    pub(super) fn block_lanes(&self, side: Side, between: Between, count: u32) -> Sizes {
+        let one = Sizes { ports: 1, staging: bytes(Limits::store_slots()), direct: 0 };
+        let lane = match (between, side) {
+            (Between { apart: false, .. }, Side::Send) => Sizes { staging: 0, ..one },
+            (Between { apart: false, .. }, Side::Receive) => one,
+            (Between { neighbours: true, .. }, _) => one,
+            (Between { neighbours: false, .. }, _) => Sizes::default(),
+        };
+        lane.times(count)
+    }
+
+    /// Bytes of the slots of one such block, of all its lanes.
+    fn store_block_bytes(&self) -> u64 {
+        let of = |from, to, side| self.block_lanes(side, self.between(from, to), 1).staging;
+        let after = self.successors(0).filter(|&peer| self.are_apart(0, peer));
+        let before = self.predecessors(0).filter(|&peer| self.are_apart(0, peer));
+        let on_node = self.node_of(0).filter(|&peer| peer != 0);
+        let to = after.map(|peer| of(0, peer, Side::Send));
+        to.chain(before.chain(on_node).map(|peer| of(peer, 0, Side::Receive))).sum()
     }
 
     /// What one end of so many user lanes takes.
@@ -302,6 +330,15 @@ impl Geometry {
             Nodes::One | Nodes::Uneven => 0..self.rank_count,
         }
     }
+}
+
+/// How two ranks are placed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Between {
+    /// A collective sends much from one to the other.
+    pub neighbours: bool,
+    /// They run on different nodes, as far as layouts distinguish nodes.
+    pub apart: bool,
 }
 
 /// What ports take.

@@ -11,7 +11,7 @@
 //! ([`Geometry::successors`]); so what stands before a port is a multiplication and four
 //! comparisons.
 
-use super::geometry::{Geometry, Sizes, bytes};
+use super::geometry::{Between, Geometry, Sizes, bytes};
 use crate::id::Rank;
 use crate::plan::{Lane, LaneEnd, LaneKind, Limits, Side, SlotShape};
 use std::ops::Range;
@@ -90,8 +90,10 @@ impl Layout {
     }
 
     /// What all lanes to and from ranks of a range take.
+    /// These are all of this rank's node, or all of others.
     fn with_peers(&self, peers: Range<u32>) -> Sizes {
         let (geometry, own) = (&self.geometry, self.rank.0);
+        let apart = geometry.are_apart(own, peers.start);
         let count = peers.len() as u32 - u32::from(peers.contains(&own));
         let among = |ranks: &mut dyn Iterator<Item = u32>| {
             ranks.filter(|rank| peers.contains(rank)).count() as u32
@@ -101,8 +103,8 @@ impl Layout {
         [(Side::Send, after), (Side::Receive, before)]
             .into_iter()
             .map(|(side, neighbours)| {
-                let many = geometry.lanes(side, true).times(neighbours);
-                many.and(geometry.lanes(side, false).times(count - neighbours))
+                let lanes = |neighbours| geometry.lanes(side, Between { neighbours, apart });
+                lanes(true).times(neighbours).and(lanes(false).times(count - neighbours))
             })
             .fold(Sizes::default(), Sizes::and)
     }
@@ -132,6 +134,11 @@ impl Layout {
     /// Ranks of the communicator.
     pub fn rank_count(&self) -> u32 {
         self.geometry.rank_count
+    }
+
+    /// Are there lanes of stores with slots?
+    pub fn has_store_lanes(&self) -> bool {
+        self.geometry.store_blocks > 0
     }
 
     /// The number of ports.
@@ -188,11 +195,11 @@ impl Layout {
             let others = (0..layout.geometry.blocks as u16)
                 .flat_map(move |index| [(index, LaneKind::Slots), (index, LaneKind::Direct)]);
             let stored = (0..layout.geometry.store_blocks as u16).map(with_index(LaneKind::Stores));
+            let on_rail = (0..layout.geometry.store_blocks as u16).map(with_index(LaneKind::Rail));
             let of_users = (0..layout.geometry.user_lanes as u16).map(with_index(LaneKind::User));
-            let ends =
-                low_latency.chain(others).chain(stored).chain(of_users).map(
-                    move |(index, kind)| LaneEnd { lane: Lane { from, to, index, kind }, side },
-                );
+            let all = low_latency.chain(others).chain(stored).chain(on_rail).chain(of_users);
+            let ends = all
+                .map(move |(index, kind)| LaneEnd { lane: Lane { from, to, index, kind }, side });
             ends.filter_map(move |end| layout.port(end))
         })
     }
@@ -208,7 +215,7 @@ impl Layout {
         let (among_lanes, shape) = self.among_lanes(&end)?;
         let mut before = self.before(peer);
         if side == Side::Receive {
-            let lanes_there = geometry.lanes(Side::Send, geometry.are_neighbours(own, peer));
+            let lanes_there = geometry.lanes(Side::Send, geometry.between(own, peer));
             before = before.and(lanes_there);
         }
         let before = before.and(among_lanes);
@@ -230,10 +237,11 @@ impl Layout {
     /// What stands before a lane among those from one rank to another, and its slots; None where
     /// there is no such lane. The LL lane is the first; then comes, for each index, a lane with
     /// slots, and between neighbours, or all ranks where they are few, a direct one; then lanes of
-    /// stores, then user lanes.
+    /// stores or of a rail, then user lanes.
     fn among_lanes(&self, end: &LaneEnd) -> Option<(Sizes, SlotShape)> {
         let (geometry, LaneEnd { lane, side }) = (&self.geometry, *end);
-        let between_neighbours = geometry.are_neighbours(lane.from, lane.to);
+        let between = geometry.between(lane.from, lane.to);
+        let between_neighbours = between.neighbours;
         let low_latency = geometry.low_latency_slots();
         let slots = geometry.slots(between_neighbours);
         let index = u32::from(lane.index);
@@ -256,17 +264,25 @@ impl Layout {
                 Some((before.and(its_slots), SlotShape { bytes: 0, ..slots }))
             }
             LaneKind::User if index < geometry.user_lanes => {
-                let others = geometry.lanes_of_plans(side, between_neighbours);
+                let others = geometry.lanes_of_plans(side, between);
                 // Places among the send ports on which buffers move are asked for at those alone.
                 let before = others.and(geometry.user_lanes(side, index));
                 Some((before, geometry.slots(false)))
             }
-            LaneKind::Stores if index < geometry.store_blocks => {
-                let stored = geometry.store_lanes(side, geometry.store_blocks - index);
-                let all = geometry.lanes_of_plans(side, between_neighbours);
-                Some((all.without(stored), Limits::store_slots()))
+            LaneKind::Stores | LaneKind::Rail if index < geometry.store_blocks => {
+                let is_rail = lane.kind == LaneKind::Rail;
+                if is_rail != between.apart || is_rail && !between.neighbours {
+                    return None;
+                }
+                let behind = geometry.block_lanes(side, between, geometry.store_blocks - index);
+                let all = geometry.lanes_of_plans(side, between);
+                Some((all.without(behind), Limits::store_slots()))
             }
-            LaneKind::Slots | LaneKind::Direct | LaneKind::Stores | LaneKind::User => None,
+            LaneKind::Slots
+            | LaneKind::Direct
+            | LaneKind::Stores
+            | LaneKind::Rail
+            | LaneKind::User => None,
         }
     }
 }

@@ -14,8 +14,12 @@ fn geometry(rank_count: u32, nodes: Nodes, low_latency_bytes: u32) -> Geometry {
         slot_count: 4,
         nodes,
         low_latency_bytes,
-        stores: nodes == Nodes::One,
-        store_blocks: if nodes == Nodes::One && (2..=8).contains(&rank_count) { 3 } else { 0 },
+        stores: nodes != Nodes::Uneven,
+        store_blocks: match nodes {
+            Nodes::One if (2..=8).contains(&rank_count) => 3,
+            Nodes::Even { ranks } if (2..=8).contains(&ranks) => 3,
+            _ => 0,
+        },
         stores_always: true,
         user_lanes: 0,
         reproducible: false,
@@ -55,9 +59,15 @@ fn wanted(geometry: &Geometry) -> Vec<Lane> {
         if geometry.low_latency_bytes > 0 {
             lanes.push(lane(0, LaneKind::LowLatency));
         }
-        if geometry.nodes == Nodes::One && ranks <= 8 {
-            lanes.extend((0..blocks).map(|index| lane(index, LaneKind::Stores)));
-        }
+        let stored = match geometry.nodes {
+            Nodes::One if ranks <= 8 => Some(LaneKind::Stores),
+            Nodes::Even { ranks: each } if each > 1 && from / each == to / each => {
+                Some(LaneKind::Stores)
+            }
+            Nodes::Even { ranks: each } if each > 1 && next => Some(LaneKind::Rail),
+            _ => None,
+        };
+        lanes.extend(stored.into_iter().flat_map(|kind| (0..blocks).map(move |i| lane(i, kind))));
         if next {
             lanes.extend((1..blocks).map(|index| lane(index, LaneKind::Slots)));
             lanes.extend((0..blocks).map(|index| lane(index, LaneKind::Direct)));

@@ -408,7 +408,7 @@ impl RankMemory {
         let slotted = match lane.kind {
             LaneKind::Direct => false,
             LaneKind::Stores => !sends,
-            LaneKind::Slots | LaneKind::LowLatency | LaneKind::User => true,
+            LaneKind::Slots | LaneKind::LowLatency | LaneKind::Rail | LaneKind::User => true,
         };
         let endpoint = self.endpoint_of(place);
         let signal = endpoint.signals.wrapping_add(place.signal);

@@ -43,6 +43,7 @@ mod tidy;
 pub(super) use doorbell::{Doorbell, STEP_TIMEOUT};
 pub(super) use exported::ExportedMemory;
 pub(super) use geometry::{Geometry, Nodes};
+pub(super) use halves::Turn;
 pub(super) use host_lanes::{HostLanes, HostLayout};
 pub(super) use launcher::{LaunchShape, Launcher};
 pub(super) use layout::{Layout, Offsets, PortPlace};

@@ -160,7 +160,7 @@ impl ProcessState {
 
     /// The most blocks of a launch.
     pub fn blocks_max(&self) -> u32 {
-        self.geometry.blocks.max(self.limits(self.geometry.slot_bytes).store_blocks)
+        self.geometry.blocks.max(self.limits(self.geometry.slot_bytes).store_blocks_max())
     }
 
     /// Do all ranks of each node reach each other's GPU memory?
@@ -336,7 +336,11 @@ impl Alarm for ProcessState {
 pub(crate) fn agreed_settings(geometry: &Geometry, settings: &Settings) -> Vec<Term> {
     let terms = geometry_signature(geometry).into_iter();
     let terms = terms.map(|(name, value)| (name.into_owned(), value.to_string()));
-    terms.chain([("RINGDOVE_VERBS_ORDER".into(), settings.verbs_order.to_string())]).collect()
+    let order = ("RINGDOVE_VERBS_ORDER".into(), settings.verbs_order.to_string());
+    // Which of them there are is known once nodes are.
+    let store_blocks = if geometry.stores { settings.store_blocks } else { 0 };
+    let store_blocks = ("RINGDOVE_STORE_BLOCKS".into(), store_blocks.to_string());
+    terms.chain([order, store_blocks]).collect()
 }
 
 fn geometry_signature(geometry: &Geometry) -> Signature {

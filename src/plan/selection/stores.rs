@@ -37,32 +37,36 @@ use super::{ALL_PAIRS_RANKS_MAX, Choice, Limits, SlotShape};
 use crate::plan::{Collective, CollectiveRequest};
 
 /// Up to this, two hops over lanes of stores are taken without NVLink: see above.
-const BYTES_MAX: u64 = 1 << 20;
+pub(super) const BYTES_MAX: u64 = 1 << 20;
 /// And in so many blocks at most: they are no faster than the bus.
 const BLOCKS_MAX: u32 = 4;
 /// What a block handles before there is another one. On eight A100 two blocks take 7.2 µs for
 /// 24 KiB where one takes 8.6 (modelled); on virtual GPUs each block that waits costs time.
 const BYTES_PER_BLOCK: u64 = 16 << 10;
 /// Slots of a lane, and their bytes: 64 KiB for each lane, at the receiver alone.
-const SLOTS: SlotShape = SlotShape { bytes: 32 << 10, count: 2 };
+pub(super) const STORE_SLOTS: SlotShape = SlotShape { bytes: 32 << 10, count: 2 };
 
 impl Limits {
     /// The slots of each lane of stores that is no LL lane.
     pub fn store_slots() -> SlotShape {
-        SLOTS
+        STORE_SLOTS
+    }
+
+    /// The most blocks of an all-reduce over lanes of stores; 0 without such lanes.
+    pub(crate) fn store_blocks_max(&self) -> u32 {
+        match self.nvlink {
+            true => self.store_blocks,
+            false => self.store_blocks.min(BLOCKS_MAX),
+        }
     }
 }
 
 impl Choice {
     /// Makes this a choice over lanes of stores.
     pub(super) fn set_stores(&mut self, limits: &Limits) {
-        (self.stores, self.slices, self.slots) = (true, 1, SLOTS);
+        (self.stores, self.slices, self.slots) = (true, 1, STORE_SLOTS);
         let wanted = self.request.bytes.div_ceil(BYTES_PER_BLOCK).max(1);
-        let most = match limits.nvlink {
-            true => limits.store_blocks,
-            false => limits.store_blocks.min(BLOCKS_MAX),
-        };
-        self.blocks = wanted.min(most.into()) as u32;
+        self.blocks = wanted.min(limits.store_blocks_max().into()) as u32;
     }
 }
 

@@ -31,6 +31,7 @@ fn drafts() -> Vec<(CollectiveRequest, Draft)> {
                         (0, 1024, false),
                         (0, 1024, true),
                         (0, 0, true),
+                        (2, 0, true),
                     ],
                     _ => &[(0, 0, false)],
                 };

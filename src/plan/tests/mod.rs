@@ -11,6 +11,7 @@ mod hierarchical;
 mod large;
 mod reproducible;
 mod stores;
+mod two_shot_nodes;
 
 use super::host::{Algebra, Element, Event, Host, HostLane, HostPort, HostRank};
 use super::*;

@@ -5,6 +5,7 @@ use super::super::{BlockProgram, Lane, LaneKind, Op, Segment, Side};
 use super::clock::{Clock, Epoch};
 use super::error::Site;
 use super::low_latency::Messages;
+use super::scope::Scope;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
@@ -52,12 +53,12 @@ pub(super) struct LaneState {
 }
 
 impl LaneState {
-    pub(super) fn new(id: Lane, agent: u32, agent_count: usize) -> Self {
+    pub(super) fn new(id: Lane, (agent, scope): &(u32, Scope)) -> Self {
         Self {
             id,
-            agent,
-            read_clock: Clock::new(agent_count),
-            write_clock: Clock::new(agent_count),
+            agent: *agent,
+            read_clock: Clock::new(scope),
+            write_clock: Clock::new(scope),
             puts: 0,
             messages: Messages::default(),
             arrivals: Signal::default(),
@@ -76,7 +77,7 @@ impl LaneState {
 
     /// True if messages use slots that credits free.
     pub(super) fn slotted(&self) -> bool {
-        matches!(self.id.kind, LaneKind::Slots | LaneKind::Stores)
+        matches!(self.id.kind, LaneKind::Slots | LaneKind::Stores | LaneKind::Rail)
     }
 
     /// True if blocks write the receiver's slots themselves.

@@ -42,6 +42,7 @@ mod clock;
 mod error;
 mod low_latency;
 mod memory;
+mod scope;
 mod structure;
 mod world;
 
@@ -51,13 +52,14 @@ mod tests;
 pub use error::{Access, Reason, Site, Stuck, VerifyError};
 
 use super::{
-    Buffer, Collective, CollectiveRequest, Delivery, Direction, EncodeError, Lane, LaneEnd, Plan,
-    PointToPoint, PortResolver, Side, encode,
+    Buffer, Collective, CollectiveRequest, Delivery, Direction, EncodeError, Lane, LaneEnd,
+    LaneKind, Plan, PointToPoint, PortResolver, Side, encode,
 };
 use agents::{Block, Port, Step};
 use clock::Clock;
 use memory::{Fault, Sum, Term, Value, input_of};
 use ringdove_kernels::element::ReduceOp;
+use scope::Agents;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use world::{Binding, Rules, Spot, World};
@@ -172,18 +174,23 @@ fn set_up<'p>(plan: &'p Plan, promise: &Promise, lanes: &[Lane]) -> (World, Vec<
         (0..).zip(&program.blocks).map(move |(number, block)| (rank, number, block))
     };
     let all: Vec<_> = (0..).zip(&plan.ranks).flat_map(blocks_of).collect();
-    let agents = all.iter().map(|&(rank, number, _)| (rank, number)).collect();
+    let names = all.iter().map(|&(rank, number, _)| (rank, number)).collect();
     let bindings = (0..plan.ranks.len() as u32).map(|rank| binding(promise, rank)).collect();
-    let mut world = World::new(rules(promise), bindings, plan.slots, lanes, agents);
     let number_of: BTreeMap<Lane, usize> =
         lanes.iter().enumerate().map(|(number, &lane)| (lane, number)).collect();
+    let uses: Vec<Vec<usize>> = all
+        .iter()
+        .map(|(.., block)| block.ports.iter().map(|end| number_of[&end.lane]).collect())
+        .collect();
+    let agents = Agents::new(plan.ranks.len() as u32, lanes.len(), &uses);
+    let mut world = World::new(rules(promise), bindings, plan.slots, lanes, (names, agents));
     let port = |end: &LaneEnd| Port {
         lane: number_of[&end.lane],
         side: end.side,
         position: 0,
         completion_position: 0,
         observed: match (end.side, end.lane.kind) {
-            (Side::Send, super::LaneKind::Slots | super::LaneKind::Stores) => {
+            (Side::Send, LaneKind::Slots | LaneKind::Stores | LaneKind::Rail) => {
                 -i64::from(plan.slots.count)
             }
             _ => 0,
@@ -191,13 +198,14 @@ fn set_up<'p>(plan: &'p Plan, promise: &Promise, lanes: &[Lane]) -> (World, Vec<
     };
     let block = |(place, &(rank, number, program)): (usize, &(u32, u32, &'p _))| {
         let program: &'p super::BlockProgram = program;
-        let mut clock = Clock::new(world.agent_count());
+        let (agent, scope) = &world.agents.blocks[place];
+        let mut clock = Clock::new(scope);
         clock.tick(rank);
         Block {
             rank,
             number,
             program,
-            agent: (plan.ranks.len() + place) as u32,
+            agent: *agent,
             clock,
             ports: program.ports.iter().map(port).collect(),
             segment: 0,
@@ -334,7 +342,7 @@ fn check_step(world: &World) -> Result<(), VerifyError> {
 /// The caller's memory at the end of each rank's kernel: unused, and as promised.
 fn check_memory(world: &World, blocks: &[Block<'_>], promise: &Promise) -> Result<(), VerifyError> {
     for rank in 0..world.rank_count as u32 {
-        let mut end = Clock::new(world.agent_count());
+        let mut end = Clock::new(&world.agents.everybody());
         for block in blocks.iter().filter(|block| block.rank == rank) {
             end.join(&block.clock);
         }
@@ -411,7 +419,7 @@ fn check_met(world: &World, rank: u32, end: &Clock) -> Result<(), VerifyError> {
 }
 
 fn before(world: &World, rank: u32) -> Clock {
-    let mut clock = Clock::new(world.agent_count());
+    let mut clock = Clock::new(&world.agents.everybody());
     clock.tick(rank);
     clock
 }

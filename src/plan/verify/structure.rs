@@ -75,8 +75,10 @@ fn one_kind_of_slots(plan: &Plan) -> Result<(), VerifyError> {
     if uses(LaneKind::LowLatency) && plan.slots.count < 2 {
         return reason("slots of LL lanes", "at least 2", u64::from(plan.slots.count));
     }
-    let slotted = [LaneKind::LowLatency, LaneKind::Slots, LaneKind::Stores];
-    let kinds = slotted.into_iter().filter(|kind| uses(*kind)).count() as u64;
+    // Lanes of rails have the shape of lanes of stores.
+    let stores = uses(LaneKind::Stores) || uses(LaneKind::Rail);
+    let kinds = [uses(LaneKind::LowLatency), uses(LaneKind::Slots), stores];
+    let kinds = kinds.into_iter().filter(|uses| *uses).count() as u64;
     if kinds > 1 {
         return reason("kinds of lanes with slots", "one", kinds);
     }
@@ -226,7 +228,7 @@ impl Operands<'_> {
         let kind = self.port(port)?.lane.kind;
         let rule = match (kind, source, destination) {
             (
-                kind @ (LaneKind::Slots | LaneKind::LowLatency | LaneKind::Stores),
+                kind @ (LaneKind::Slots | LaneKind::LowLatency | LaneKind::Stores | LaneKind::Rail),
                 Operand::Slot { port: from, message: sent, offset: read },
                 Operand::Slot { port: to, message: put, offset: written },
             ) => {
@@ -254,7 +256,7 @@ impl Operands<'_> {
                 }
             }
             (LaneKind::Direct, Operand::Buffer { .. }, Operand::Buffer { .. }) => return Ok(()),
-            (LaneKind::Slots | LaneKind::LowLatency | LaneKind::Stores, ..) => {
+            (LaneKind::Slots | LaneKind::LowLatency | LaneKind::Stores | LaneKind::Rail, ..) => {
                 "a slotted lane moves slots"
             }
             (LaneKind::Direct, ..) => "a direct lane moves registered buffers",

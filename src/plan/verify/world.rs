@@ -6,6 +6,7 @@ use super::clock::Epoch;
 use super::error::{Access, Reason};
 use super::low_latency::{Collect, Pack, PortMessage, Ports};
 use super::memory::{Accessor, Fault, Memory, Piece, Sum, rebase, zip};
+use super::scope::{Agent, Agents};
 use std::ops;
 use std::rc::Rc;
 
@@ -76,9 +77,9 @@ pub(super) struct World {
     pub(super) slots: SlotShape,
     pub(super) memories: Vec<Memory>,
     pub(super) lanes: Vec<LaneState>,
-    /// Agents: ranks before the launch, then blocks (by rank and number), then
-    /// two for each lane.
-    pub(super) agents: Vec<(u32, u32)>,
+    /// Blocks, by rank and number.
+    blocks: Vec<(u32, u32)>,
+    pub(super) agents: Agents,
     pub(super) scratch: [Vec<Piece>; 2],
 }
 
@@ -88,26 +89,18 @@ impl World {
         bindings: Vec<Binding>,
         slots: SlotShape,
         lanes: &[Lane],
-        agents: Vec<(u32, u32)>,
+        (blocks, agents): (Vec<(u32, u32)>, Agents),
     ) -> Self {
         let rank_count = bindings.len();
-        let agent_count = rank_count + agents.len() + 2 * lanes.len();
-        let first_lane_agent = rank_count + agents.len();
         let mut memories = vec![Memory::default(); USER_MEMORIES * rank_count + 2 * lanes.len()];
         for memory in &mut memories[USER_MEMORIES * rank_count..] {
             let end = u64::from(slots.bytes) * u64::from(slots.count);
             memory.map(0, end, None, Epoch::BEFORE_ALL);
         }
-        let lane = |(number, &id): (usize, &Lane)| {
-            LaneState::new(id, (first_lane_agent + 2 * number) as u32, agent_count)
-        };
-        let lanes = lanes.iter().enumerate().map(lane).collect();
+        let lanes = lanes.iter().zip(&agents.lanes);
+        let lanes = lanes.map(|(&id, agent)| LaneState::new(id, agent)).collect();
         let scratch = Default::default();
-        Self { rules, rank_count, bindings, slots, memories, lanes, agents, scratch }
-    }
-
-    pub(super) fn agent_count(&self) -> usize {
-        self.rank_count + self.agents.len() + 2 * self.lanes.len()
+        Self { rules, rank_count, bindings, slots, memories, lanes, blocks, agents, scratch }
     }
 
     /// The moment before a rank's launch: what its stream did earlier.
@@ -516,16 +509,13 @@ impl World {
     }
 
     pub(super) fn agent_name(&self, agent: u32) -> String {
-        let agent = agent as usize;
-        if agent < self.rank_count {
-            return format!("what ran on rank {agent} before");
-        }
-        match self.agents.get(agent - self.rank_count) {
-            Some((rank, block)) => format!("rank {rank} block {block}"),
-            None => {
-                let lane = &self.lanes[(agent - self.rank_count - self.agents.len()) / 2];
-                format!("the engine on {}", lane.id)
+        match self.agents.get(agent) {
+            Agent::Before { rank } => format!("what ran on rank {rank} before"),
+            Agent::Block(place) => {
+                let (rank, block) = self.blocks[place];
+                format!("rank {rank} block {block}")
             }
+            Agent::Engine { lane } => format!("the engine on {}", self.lanes[lane].id),
         }
     }
 

@@ -32,7 +32,7 @@ fn port(end: &LaneEnd, stores: bool) -> Port {
     let stores = match end.lane.kind {
         LaneKind::Stores => true,
         LaneKind::LowLatency => stores,
-        LaneKind::Slots | LaneKind::Direct | LaneKind::User => false,
+        LaneKind::Slots | LaneKind::Direct | LaneKind::Rail | LaneKind::User => false,
     };
     let lane = hwsim_timing::Lane { from: end.lane.from, to: end.lane.to, index, stores };
     Port { lane, sends: end.side == Side::Send }
@@ -184,7 +184,7 @@ impl Job<'_> {
             },
             ranks_per_node: if is_one_node || !is_even { 0 } else { per_node },
             stores: arguments.stores(),
-            store_blocks: if is_one_node { arguments.store_blocks(nvlink) } else { 0 },
+            store_blocks: if is_one_node || is_even { arguments.store_blocks(nvlink) } else { 0 },
             nvlink,
             reproducible: arguments.reproducible,
             ..Limits::new(candidate.blocks, slot_bytes, slot_count)

@@ -236,7 +236,7 @@ impl GlobalMemory {
     /// Moves an allocation's pages into a memory file at the same addresses.
     fn migrate(&self, allocation: &Allocation) -> Result<File> {
         let length = Arena::footprint(allocation.bytes);
-        let file = pages::memory_file(length)?;
+        let file = pages::memory_file(c"hwsim-device-memory", length)?;
         let _quiet = self.gate.write().unwrap_or_else(|poison| poison.into_inner());
         let mut buffer = [0; MIGRATED_BYTES];
         for offset in (0..length).step_by(buffer.len()) {

@@ -6,6 +6,7 @@ mod dma_buf;
 mod heap;
 mod ipc;
 mod ledger;
+mod mapping;
 mod pages;
 mod passing;
 mod ranges;
@@ -17,6 +18,7 @@ mod words;
 
 pub(crate) use heap::Heap;
 pub use ipc::{IpcHandle, Site};
+pub use mapping::{GRANULARITY, Mapped, Physical};
 pub use reservation::Reservation;
 pub use table::{Allocation, AllocationKind, Rights};
 pub use view::{Cursor, Reach, View};
@@ -39,6 +41,7 @@ pub struct GlobalMemory {
     arenas: Vec<Arena>,
     table: AllocationTable,
     reservations: reservation::Reservations,
+    spaces: mapping::Spaces,
     /// Held shared during accesses to memory on a GPU's behalf; taken exclusively where a mapping
     /// is exchanged or removed, so that an access that passed its check never finds a hole.
     gate: RwLock<()>,
@@ -83,6 +86,7 @@ impl GlobalMemory {
             arenas: capacities.iter().map(|&bytes| Arena::new(bytes)).collect::<Result<_>>()?,
             table: AllocationTable::default(),
             reservations: reservation::Reservations::default(),
+            spaces: mapping::Spaces::default(),
             gate: RwLock::new(()),
             sharing: Mutex::new(Sharing::new(site)),
             watches: Watches::default(),
@@ -346,6 +350,8 @@ impl GlobalMemory {
                 AllocationKind::Pinned => self.free_host(allocation.base),
                 AllocationKind::Registered => self.unregister_host(allocation.base),
                 AllocationKind::Imported { .. } => self.close(allocation.base, true),
+                // No context's.
+                AllocationKind::Mapped { .. } => Ok(()),
                 // The heap gives its memory back as a whole.
                 AllocationKind::Heap { .. } => {
                     self.table.remove(allocation.base, AllocationKind::is_heap);
@@ -392,5 +398,5 @@ pub(crate) fn map_file(file: &std::fs::File, bytes: u64) -> Result<u64> {
 
 #[cfg(test)]
 pub(crate) fn memory_file_for_tests(bytes: u64) -> std::fs::File {
-    pages::memory_file(bytes).expect("memory files")
+    pages::memory_file(c"hwsim-test", bytes).expect("memory files")
 }

@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use std::ffi::CStr;
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::null_mut;
@@ -81,11 +82,12 @@ pub(crate) fn replace_private(address: u64, bytes: u64) -> Result<()> {
 }
 
 /// A memory file of `bytes`: it has no name in any file system, and ends with its last user.
-pub(crate) fn memory_file(bytes: u64) -> Result<File> {
-    // SAFETY: the name is a NUL-terminated constant.
+/// `name` is for who looks into `/proc`.
+pub(crate) fn memory_file(name: &CStr, bytes: u64) -> Result<File> {
+    // SAFETY: the name is NUL-terminated.
     let fd = unsafe {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        libc::memfd_create(c"hwsim-device-memory".as_ptr(), flags)
+        libc::memfd_create(name.as_ptr(), flags)
     };
     if fd < 0 {
         return Err(Error::system("making a memory file"));

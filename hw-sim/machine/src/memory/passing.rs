@@ -242,7 +242,7 @@ mod tests {
     }
 
     fn memory() -> (u64, File) {
-        let file = super::super::pages::memory_file(4096).unwrap();
+        let file = super::super::pages::memory_file(c"hwsim-test", 4096).unwrap();
         (file.metadata().unwrap().ino(), file)
     }
 

@@ -22,6 +22,11 @@ pub enum AllocationKind {
         /// Which.
         gpu: usize,
     },
+    /// Memory that a program has mapped at addresses of its choice, on this GPU.
+    Mapped {
+        /// Which.
+        gpu: usize,
+    },
     /// Managed memory, reachable from everywhere.
     Managed {
         /// The GPU it was allocated on.
@@ -40,6 +45,7 @@ impl AllocationKind {
             Self::Device { gpu }
             | Self::Heap { gpu }
             | Self::Imported { gpu }
+            | Self::Mapped { gpu }
             | Self::Managed { gpu } => Some(gpu),
             Self::Pinned | Self::Registered => None,
         }
@@ -61,6 +67,11 @@ impl AllocationKind {
 pub struct Rights(AtomicU64);
 
 impl Rights {
+    /// Those of GPUs, a bit each.
+    pub(crate) fn of(gpus: u64) -> Self {
+        Self(AtomicU64::new(gpus))
+    }
+
     /// Grants or withdraws. Who withdraws voids the warps' memories.
     pub fn set(&self, gpu: usize, granted: bool) {
         // Relaxed: the caller orders this against the kernels that it is for.
@@ -147,6 +158,20 @@ impl AllocationTable {
         let removed = map.remove(&base);
         self.invalidate();
         removed
+    }
+
+    /// Takes out the allocations that start at `gone` and enters others, in one step: nobody finds
+    /// a hole where both have the same bytes.
+    pub fn replace(&self, gone: &[u64], new: Vec<Allocation>) {
+        let mut map = self.map.write().unwrap();
+        for base in gone {
+            map.remove(base);
+        }
+        for mut allocation in new {
+            allocation.id = 1 + self.next_id.fetch_add(1, Ordering::Relaxed);
+            map.insert(allocation.base, Arc::new(allocation));
+        }
+        self.invalidate();
     }
 
     /// The allocation that holds `address`.

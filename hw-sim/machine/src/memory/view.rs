@@ -145,6 +145,9 @@ impl View {
             AllocationKind::Pinned
             | AllocationKind::Registered
             | AllocationKind::Managed { .. } => true,
+            AllocationKind::Mapped { .. } => {
+                allocation.rights.as_ref().is_some_and(|rights| rights.hold(self.reach.gpu))
+            }
             AllocationKind::Device { gpu }
             | AllocationKind::Heap { gpu }
             | AllocationKind::Imported { gpu } => match &allocation.rights {

@@ -27,7 +27,7 @@ pub struct SharedWords {
 impl SharedWords {
     /// New ones.
     pub fn create(memory: &Arc<GlobalMemory>) -> Result<Self> {
-        Self::map(memory, pages::memory_file(PAGE)?, true)
+        Self::map(memory, pages::memory_file(c"hwsim-words", PAGE)?, true)
     }
 
     /// Those that another process exported.

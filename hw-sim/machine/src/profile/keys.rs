@@ -167,6 +167,16 @@ pub const KEYS: &[Key] = &[
         inference: "the error code",
     },
     Key {
+        name: "virtual-memory",
+        values: "`on`, `off`",
+        behaviour: "With `off`, there is no virtual memory management: `cuMemCreate`, `cuMemMap` \
+                    and their like fail with `CUDA_ERROR_NOT_SUPPORTED`, and the device \
+                    attributes say so",
+        source: "CUDA driver API, \
+                 `CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED`",
+        inference: "the error code",
+    },
+    Key {
         name: "jit-delay",
         values: "`off`, ms",
         behaviour: "The first load of a PTX text in a process takes so much longer",

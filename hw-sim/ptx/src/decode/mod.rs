@@ -222,6 +222,7 @@ fn kernel(
         params,
         param_bytes: cursor.end as usize,
         static_shared_bytes,
+        uses_reserved_shared: program.uses_reserved_shared(),
         local_bytes: program.local_bytes,
         register_count: program.cargo,
         max_block: function.max_block,

@@ -2,6 +2,7 @@
 
 use crate::ast::ScalarType;
 use crate::exec::program::{LaneMask, Special};
+use crate::kernel::RESERVED_SHARED_BYTES;
 
 /// The special register of a name, with its type.
 pub fn find(name: &str) -> Option<(Special, ScalarType)> {
@@ -46,6 +47,11 @@ pub fn find(name: &str) -> Option<(Special, ScalarType)> {
         "%envreg1" => Special::WorkspaceHigh,
         "%envreg2" => Special::Workspace,
         "%total_smem_size" | "%aggr_smem_size" => Special::TotalShared,
+        // Cooperative groups keep what they share from `_1` on.
+        "%reserved_smem_offset_begin" | "%reserved_smem_offset_0" => Special::ReservedShared(0),
+        "%reserved_smem_offset_1" => Special::ReservedShared(RESERVED_SHARED_BYTES / 4),
+        "%reserved_smem_offset_end" => Special::ReservedShared(RESERVED_SHARED_BYTES),
+        "%reserved_smem_offset_cap" => Special::Fixed(RESERVED_SHARED_BYTES),
         _ => {
             let number: u32 = base.strip_prefix("%envreg")?.parse().ok()?;
             (number < 32).then_some(Special::Fixed(0))?

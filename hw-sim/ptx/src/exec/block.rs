@@ -6,7 +6,7 @@ use super::fault::{Fault, FaultKind, Trouble};
 use super::registers::LANES;
 use super::shared::BlockMemory;
 use super::warp::{Context, Pause, State, Warp};
-use crate::kernel::{Clock, Launch};
+use crate::kernel::{Clock, Launch, RESERVED_SHARED_BYTES};
 use crate::memory::Memory;
 
 /// Warp instructions of one turn of a warp.
@@ -56,11 +56,13 @@ impl Block {
     /// The block at `index` of a launch's grid, on multiprocessor `sm`.
     pub fn new(launch: Arc<Launch>, index: [u32; 3], sm: u32) -> Self {
         let threads = launch.block_threads();
-        let kernel = &launch.kernel;
-        let shared = kernel.static_shared_bytes as usize + launch.dynamic_shared_bytes as usize;
+        let shared = match launch.kernel.uses_reserved_shared {
+            true => launch.reserved_shared() + u64::from(RESERVED_SHARED_BYTES),
+            false => launch.shared_bytes(),
+        };
         let warps = (0..threads.div_ceil(LANES as u32)).map(|number| Warp::new(&launch, number));
         let warps = warps.collect();
-        let (memory, next, spent) = (BlockMemory::new(shared, threads, index, sm), 0, 0);
+        let (memory, next, spent) = (BlockMemory::new(shared as usize, threads, index, sm), 0, 0);
         Self { memory, warps, next, spent, launch }
     }
 

@@ -15,11 +15,35 @@ impl Warp {
     /// Are lanes missing that a `.sync` instruction names? Then it must wait for them, unless
     /// nobody else can move either.
     fn must_wait(&mut self, members: u32, mask: u32, active: u32) -> bool {
-        let members =
-            if members == NO_SLOT { mask } else { self.lane_bits_of_first(members, active) };
+        let members = if members == NO_SLOT { mask } else { self.named(members, active) };
         let missing = members & self.live & !mask != 0;
         let forced = std::mem::take(&mut self.forced);
         missing && !forced
+    }
+
+    /// The lanes that are named by at least one lane.
+    fn named(&self, members: u32, active: u32) -> u32 {
+        let values = self.registers.get::<u32>(members);
+        let mut all = 0;
+        each_lane(active, |lane| all |= values[lane]);
+        all
+    }
+
+    /// Lanes that name the same lanes look at each other, and at no others: a warp may have several
+    /// such groups.
+    fn each_group(&mut self, members: u32, active: u32, mut act: impl FnMut(&mut Self, u32)) {
+        if members == NO_SLOT {
+            return act(self, active);
+        }
+        let mut left = active;
+        while left != 0 {
+            let values = self.registers.get::<u32>(members);
+            let own = values[left.trailing_zeros() as usize % LANES];
+            let mut group = 0;
+            each_lane(left, |lane| group |= u32::from(values[lane] == own) << lane);
+            left &= !group;
+            act(self, group);
+        }
     }
 
     /// The value of a uniform 32-bit register.
@@ -67,10 +91,18 @@ impl Warp {
 
     /// Votes, matches and reductions over a warp.
     pub(super) fn collective(&mut self, collective: &Collective, mask: u32, active: u32) -> Flow {
-        use CollectiveKind as K;
         if self.must_wait(collective.members, mask, active) {
             return Flow::Become(State::Blocked);
         }
+        // The result may take the place of what was voted on, or of the members.
+        let members = collective.members;
+        self.each_group(members, active, |warp, group| warp.collective_of(collective, group));
+        Flow::Next
+    }
+
+    /// The same, of the lanes that look at each other.
+    fn collective_of(&mut self, collective: &Collective, active: u32) {
+        use CollectiveKind as K;
         let Collective { kind, d, p, a, .. } = *collective;
         match kind {
             K::VoteAll | K::VoteAny | K::VoteUniform | K::VoteBallot => {
@@ -109,7 +141,6 @@ impl Warp {
                 self.registers.put(d, &[result; LANES], active);
             }
         }
-        Flow::Next
     }
 
     fn put_vote(&mut self, d: u32, holds: bool, active: u32) {
@@ -139,7 +170,7 @@ impl Warp {
     /// `bar.warp.sync`: also lanes that stand at another such instruction count.
     pub(super) fn warp_sync(&mut self, program: &Program, index: usize, members: u32) -> Flow {
         let mask = self.fragments[index].mask;
-        let members = self.lane_bits_of_first(members, mask) & self.live;
+        let members = self.named(members, mask) & self.live;
         let forced = std::mem::take(&mut self.forced);
         let waits =
             |pc: u32| matches!(program.code.get(pc as usize).map(|i| &i.op), Some(Op::WarpSync(_)));
@@ -246,7 +277,8 @@ impl Warp {
             Special::Clock | Special::Timer => same(context.clock.now_ns()),
             Special::ClockHigh | Special::TimerHigh => same(context.clock.now_ns() >> 32),
             Special::DynamicShared => same(launch.dynamic_shared_bytes.into()),
-            Special::TotalShared => same(context.block.bytes.len() as u64),
+            Special::TotalShared => same(launch.shared_bytes()),
+            Special::ReservedShared(offset) => same(launch.reserved_shared() + u64::from(offset)),
             Special::Workspace => same(u64::from(launch.grid_workspace as u32)),
             Special::WorkspaceHigh => same(launch.grid_workspace >> 32),
             Special::Fixed(value) => same(value.into()),

@@ -169,6 +169,8 @@ pub enum Special {
     DynamicShared,
     /// `%total_smem_size`
     TotalShared,
+    /// `%reserved_smem_offset_begin` and its kin: so many bytes behind the block's own memory.
+    ReservedShared(u32),
     /// `%envreg2`: the grid's workspace, low half.
     Workspace,
     /// `%envreg1`: its high half.
@@ -526,6 +528,12 @@ pub struct Program {
 }
 
 impl Program {
+    /// Does it ask where the system's own shared memory is?
+    pub fn uses_reserved_shared(&self) -> bool {
+        let asks = |op: &Op| matches!(op, Op::Special { which: Special::ReservedShared(_), .. });
+        self.code.iter().any(|instruction| asks(&instruction.op))
+    }
+
     /// The text of the instruction on a line.
     pub fn text(&self, line: u32) -> &str {
         match self.texts.binary_search_by_key(&line, |entry| entry.0) {

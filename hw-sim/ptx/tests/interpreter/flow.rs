@@ -234,6 +234,55 @@ fn warp_reductions() {
     assert_eq!(bench.get::<u32>(256, 32).iter().sum::<u32>(), 1);
 }
 
+/// Lanes of one warp that name different lanes are groups of their own, as of a
+/// `labeled_partition` of cooperative groups: if this fails, they see each other's values.
+#[test]
+fn groups_of_a_warp_look_at_themselves() {
+    // Three groups, by lane modulo 3; of lane 31 alone, a fourth one.
+    let bench = Bench::of_body(
+        "rem.u32 %r1, %t, 3; setp.eq.u32 %p1, %t, 31; selp.u32 %r1, 9, %r1, %p1;\n\
+         match.any.sync.b32 %r2, %r1, -1;\n\
+         redux.sync.max.u32 %r3, %t, %r2; setp.gt.u32 %p1, %t, 15;\n\
+         vote.sync.ballot.b32 %r4, %p1, %r2; setp.lt.u32 %p1, %t, 31;\n\
+         vote.sync.all.pred %p2, %p1, %r2; selp.u32 %r5, 1, 0, %p2;\n\
+         elect.sync %r1|%p1, %r2; bar.warp.sync %r2;\n\
+         st.global.u32 [%a4], %r2; st.global.u32 [%a4+128], %r3; st.global.u32 [%a4+256], %r4;\n\
+         st.global.u32 [%a4+384], %r5; st.global.u32 [%a4+512], %r1;",
+    );
+    bench.run("test", 1, 32, &[BASE]).unwrap();
+    let seen: [Vec<u32>; 5] = std::array::from_fn(|place| bench.get(place * 128, 32));
+    for lane in 0..32 {
+        let same = |other: &u32| match lane {
+            31 => *other == 31,
+            _ => *other < 31 && other % 3 == lane % 3,
+        };
+        let group: Vec<u32> = (0..32).filter(same).collect();
+        let bits = |lanes: &[u32]| lanes.iter().map(|lane| 1 << lane).sum::<u32>();
+        let upper: Vec<u32> = group.iter().copied().filter(|lane| *lane > 15).collect();
+        let expected =
+            [bits(&group), *group.last().unwrap(), bits(&upper), u32::from(lane < 31), group[0]];
+        let of_lane: [u32; 5] = std::array::from_fn(|place| seen[place][lane as usize]);
+        assert_eq!(of_lane, expected, "lane {lane}");
+    }
+}
+
+/// Cooperative groups of several warps keep what they share there: if this fails, they have no
+/// room, or write over the program's own variables.
+#[test]
+fn the_system_has_shared_memory_of_its_own() {
+    let bench = Bench::of_body(
+        ".shared .b32 own[5];\n.reg .b32 %first, %last, %size, %all;\n.reg .b64 %at;\n\
+         mov.u32 %first, %reserved_smem_offset_1; mov.u32 %last, %reserved_smem_offset_end;\n\
+         mov.u32 %size, %reserved_smem_offset_cap; mov.u32 %all, %total_smem_size;\n\
+         cvt.u64.u32 %at, %first; ld.shared.u32 %r1, [%at];\n\
+         cvt.u64.u32 %at, %last; st.shared.u32 [%at+-4], 7; ld.shared.u32 %r2, [%at+-4];\n\
+         sub.u32 %r3, %last, %first; setp.ge.u32 %p1, %first, %all; selp.u32 %r4, 1, 0, %p1;\n\
+         st.global.v4.u32 [%base], {%r1, %r2, %r3, %r4}; st.global.u32 [%base+16], %size;",
+    );
+    bench.run("test", 1, 32, &[BASE]).unwrap();
+    assert_eq!(bench.get::<u32>(0, 5), [0, 7, 768, 1, 1024]);
+}
+
 #[test]
 fn special_registers() {
     let bench = Bench::of_body(

@@ -65,6 +65,8 @@ fn capability(attribute: i32) -> Option<i32> {
         // Preemption, registered pointers as they are, stream memory operations, cooperative
         // launch, host registration, memory pools.
         90 | 91 | 92 | 93 | 94 | 95 | 99 | 115 | 122 | 123 => 1,
+        // Virtual memory management; its memory is exported as descriptors.
+        102 | 103 => 1,
         // GPUDirect RDMA; the host can flush its writes.
         116 | 117 => 1,
         // Writes of other devices are seen in order by every device.
@@ -73,10 +75,10 @@ fn capability(attribute: i32) -> Option<i32> {
         // host atomics, pageable access, multi-device launch, remote write flushes, page tables of
         // the host.
         17 | 18 | 20 | 32 | 35 | 84..=86 | 88 | 96 | 98 | 100 | 101 => 0,
-        // Virtual memory management, shareable handles, compression, persisting L2, access policy,
-        // GPUDirect RDMA with it, sparse arrays, read-only registration, timeline semaphores,
-        // clusters, tensor maps, NUMA configuration, multicast, MPS.
-        102..=105 | 107..=110 | 112..=114 | 119..=121 | 125..=133 | 135..=160 => 0,
+        // Shareable handles of other systems, compression, persisting L2, access policy, GPUDirect
+        // RDMA with virtual memory management, sparse arrays, read-only registration, timeline
+        // semaphores, clusters, tensor maps, NUMA configuration, multicast, MPS.
+        104 | 105 | 107..=110 | 112..=114 | 119..=121 | 125..=133 | 135..=160 => 0,
         _ => return None,
     })
 }

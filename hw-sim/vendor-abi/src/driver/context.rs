@@ -174,6 +174,7 @@ driver_calls! {
             return value.set(0);
         }
         let withheld = match attribute {
+            102 | 103 => !machine.driver.virtual_memory,
             115 => !machine.driver.memory_pools,
             124 => !machine.driver.dma_buf,
             _ => false,

@@ -5,6 +5,7 @@ use super::code::{INVALID_VALUE, NOT_SUPPORTED, Outcome, refuse};
 use super::handles::Handle;
 use super::{gate, state};
 use hwsim_machine::Stream;
+use hwsim_machine::stream::StreamKind;
 use hwsim_machine::transfer::{self, CopyAddress, Ordered, Pattern, Return, Rows};
 use std::ffi::c_uint;
 use std::sync::Arc;
@@ -34,33 +35,40 @@ fn finish(stream: &Arc<Stream>, waits: bool) -> Outcome {
     Ok(())
 }
 
-/// A copy of a call that does not name the contexts of its ends.
-fn unnamed_copy(
+/// An asynchronous copy within device memory. On the default stream it is ordered with both
+/// devices, as the CUDA programming guide says of copies between two devices in the NULL stream.
+fn device_copy(
     to: CopyAddress,
     from: CopyAddress,
     bytes: usize,
     stream: Handle,
-    returns: Return,
+    named: &[u64],
 ) -> Outcome {
-    transfer::check_pool_rights(&*state::stream(stream)?, [to.address, from.address])?;
-    copy(to, from, bytes, stream, returns)
+    let stream = state::stream(stream)?;
+    if stream.kind == StreamKind::Legacy && !stream.is_captured() {
+        return ordered_copy(&stream, [to, from], bytes, Return::Queued, named);
+    }
+    if named.is_empty() {
+        transfer::check_pool_rights(&stream, [to.address, from.address])?;
+    }
+    let waits = transfer::copy(&stream, to, from, bytes as u64, Return::Queued)?;
+    finish(&stream, waits)
 }
 
 /// A copy of a call that waits for both devices, and makes their later work wait.
 fn ordered_copy(
-    to: CopyAddress,
-    from: CopyAddress,
+    stream: &Arc<Stream>,
+    [to, from]: [CopyAddress; 2],
     bytes: usize,
     returns: Return,
     named: &[u64],
 ) -> Outcome {
-    let stream = state::stream(DEFAULT)?;
     if named.is_empty() {
-        transfer::check_pool_rights(&stream, [to.address, from.address])?;
+        transfer::check_pool_rights(stream, [to.address, from.address])?;
     }
     let ordered = Ordered { named, contexts: state::contexts };
-    let waits = transfer::copy_ordered(&stream, to, from, bytes as u64, returns, ordered)?;
-    finish(&stream, waits)
+    let waits = transfer::copy_ordered(stream, to, from, bytes as u64, returns, ordered)?;
+    finish(stream, waits)
 }
 
 /// The numbers of two contexts that a call names.
@@ -168,13 +176,13 @@ driver_calls! {
     #[per_thread(cuMemcpy_ptds)]
     fn cuMemcpy(to: u64, from: u64, bytes: usize) {
         let ends = [to, from].map(CopyAddress::unified);
-        ordered_copy(ends[0], ends[1], bytes, Return::Done, &[])
+        ordered_copy(&state::stream(DEFAULT)?, ends, bytes, Return::Done, &[])
     }
 
     #[per_thread(cuMemcpyAsync_ptsz)]
     fn cuMemcpyAsync(to: u64, from: u64, bytes: usize, stream: Handle) {
         let ends = [to, from].map(CopyAddress::unified);
-        unnamed_copy(ends[0], ends[1], bytes, stream, Return::Queued)
+        device_copy(ends[0], ends[1], bytes, stream, &[])
     }
 
     #[per_thread(cuMemcpyPeer_ptds)]
@@ -183,16 +191,16 @@ driver_calls! {
     ) {
         let named = check_contexts([to_context, from_context])?;
         let ends = [to, from].map(CopyAddress::device);
-        ordered_copy(ends[0], ends[1], bytes, Return::Queued, &named)
+        ordered_copy(&state::stream(DEFAULT)?, ends, bytes, Return::Queued, &named)
     }
 
     #[per_thread(cuMemcpyPeerAsync_ptsz)]
     fn cuMemcpyPeerAsync(
         to: u64, to_context: Handle, from: u64, from_context: Handle, bytes: usize, stream: Handle,
     ) {
-        check_contexts([to_context, from_context])?;
+        let named = check_contexts([to_context, from_context])?;
         // It returns at once, as all copies within device memory do.
-        copy(CopyAddress::device(to), CopyAddress::device(from), bytes, stream, Return::Queued)
+        device_copy(CopyAddress::device(to), CopyAddress::device(from), bytes, stream, &named)
     }
 
     #[per_thread(cuMemcpyHtoD_v2_ptds)]
@@ -208,7 +216,7 @@ driver_calls! {
     #[per_thread(cuMemcpyDtoD_v2_ptds)]
     fn cuMemcpyDtoD_v2(to: u64, from: u64, bytes: usize) {
         let ends = [to, from].map(CopyAddress::device);
-        ordered_copy(ends[0], ends[1], bytes, Return::Queued, &[])
+        ordered_copy(&state::stream(DEFAULT)?, ends, bytes, Return::Queued, &[])
     }
 
     #[per_thread(cuMemcpyHtoDAsync_v2_ptsz)]
@@ -231,7 +239,7 @@ driver_calls! {
     ) {
         let ends = [to, from].map(CopyAddress::device);
         // It returns at once, as all copies within device memory do.
-        unnamed_copy(ends[0], ends[1], bytes, stream, Return::Queued)
+        device_copy(ends[0], ends[1], bytes, stream, &[])
     }
 
     #[per_thread(cuMemcpy2D_v2_ptds)]

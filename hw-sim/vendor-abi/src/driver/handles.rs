@@ -27,6 +27,7 @@ pub(crate) enum HandleKind {
     Executable = 11,
     UserObject = 12,
     Linker = 13,
+    PhysicalMemory = 14,
 }
 
 struct Slot<T> {

@@ -3,7 +3,7 @@
 use super::call::{In, Out, driver_calls};
 use super::code::{INVALID_VALUE, NOT_PERMITTED, NOT_SUPPORTED, Outcome, refuse};
 use super::handles::Handle;
-use super::{engine, pool, state};
+use super::{engine, pool, state, virtual_memory};
 use hwsim_machine::memory::{Allocation, AllocationKind};
 use std::ffi::{c_int, c_uint};
 use std::os::fd::IntoRawFd;
@@ -112,8 +112,9 @@ fn range(base: Out<u64>, size: Out<usize>, address: u64) -> Outcome {
     let Some(found) = find(address)? else {
         return refuse(super::code::NOT_FOUND, format!("no allocation holds {address:#x}"));
     };
-    base.set_if(found.base);
-    size.set_if(found.bytes as usize);
+    let own = virtual_memory::mapped(address)?;
+    base.set_if(own.as_ref().map_or(found.base, |own| own.base));
+    size.set_if(own.map_or(found.bytes, |own| own.physical.bytes) as usize);
     Ok(())
 }
 

@@ -31,6 +31,7 @@ mod requirement;
 mod state;
 mod stream;
 mod trace;
+mod virtual_memory;
 mod visible;
 
 pub(crate) use report::{call as report_call, is_on as is_reported};
@@ -58,6 +59,7 @@ const CALLS: &[&[(&str, *const ())]] = &[
     peer::CALLS,
     pool::CALLS,
     stream::CALLS,
+    virtual_memory::CALLS,
 ];
 
 /// The names of all calls that are answered, sorted.

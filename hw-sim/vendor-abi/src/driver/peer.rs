@@ -107,7 +107,7 @@ driver_calls! {
         handle.require()?;
         permit_ipc()?;
         if driver.machine.memory.find(address).is_some_and(|found| found.rights.is_some()) {
-            return refuse(INVALID_VALUE, "memory of a pool has no IPC handle");
+            return refuse(INVALID_VALUE, "memory of a pool, or mapped memory, has no IPC handle");
         }
         handle.set(IpcBytes(driver.machine.memory.export(address)?.to_bytes()))
     }

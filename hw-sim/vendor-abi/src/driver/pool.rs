@@ -133,17 +133,17 @@ pub(super) fn grant(pool: &Pool, accesses: In<AccessDescription>, count: usize) 
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) struct AccessDescription {
-    location_type: c_int,
-    location: c_int,
-    flags: c_int,
+    pub location_type: c_int,
+    pub location: c_int,
+    pub flags: c_int,
 }
 
 /// `CU_MEM_LOCATION_TYPE_DEVICE`
-const ON_DEVICE: c_int = 1;
+pub(super) const ON_DEVICE: c_int = 1;
 /// `CU_MEM_ACCESS_FLAGS_PROT_NONE`
-const NO_ACCESS: c_int = 0;
+pub(super) const NO_ACCESS: c_int = 0;
 /// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`
-const READ_WRITE: c_int = 3;
+pub(super) const READ_WRITE: c_int = 3;
 
 /// The pool that an allocation is from, 0 if the driver does not report it.
 pub(super) fn of(found: &Allocation) -> Handle {

@@ -7,6 +7,7 @@ use super::code::{
 use super::handles::{Handle, HandleKind, Handles};
 use super::image::Image;
 use super::linker::Linker;
+use super::virtual_memory::PhysicalHandle;
 use super::{call, gate, report, trace, visible};
 use hwsim_machine::description::Description;
 use hwsim_machine::engine::Engines;
@@ -32,6 +33,7 @@ pub(crate) struct Driver {
     pub libraries: Handles<Library>,
     pub kernels: Handles<LibraryKernel>,
     pub pools: Handles<Pool>,
+    pub physicals: Handles<PhysicalHandle>,
     pub graphs: Handles<Graph>,
     pub nodes: Handles<GraphNode>,
     /// Node handles by the nodes' numbers: asking twice gives the same handle.
@@ -155,6 +157,7 @@ pub(crate) fn initialise() -> Outcome {
         current_pools: default_pools.iter().map(|&pool| AtomicU64::new(pool)).collect(),
         default_pools,
         pools,
+        physicals: Handles::new(HandleKind::PhysicalMemory),
         graphs: Handles::new(HandleKind::Graph),
         nodes: Handles::new(HandleKind::GraphNode),
         node_handles: Mutex::default(),

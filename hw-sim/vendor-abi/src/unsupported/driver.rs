@@ -72,15 +72,6 @@ super::stubs! { NOT_SUPPORTED:
     cuLaunchGrid
     cuLaunchGridAsync
     cuLibraryGetUnifiedFunction
-    cuMemAddressFree
-    cuMemAddressReserve
-    cuMemCreate
-    cuMemExportToShareableHandle
-    cuMemGetAccess
-    cuMemGetAllocationGranularity
-    cuMemGetAllocationPropertiesFromHandle
-    cuMemImportFromShareableHandle
-    cuMemMap
     cuMemMapArrayAsync
     cuMemMapArrayAsync_ptsz
     cuMemPoolExportPointer
@@ -89,10 +80,6 @@ super::stubs! { NOT_SUPPORTED:
     cuMemPoolImportPointer
     cuMemRangeGetAttribute
     cuMemRangeGetAttributes
-    cuMemRelease
-    cuMemRetainAllocationHandle
-    cuMemSetAccess
-    cuMemUnmap
     cuMemcpy2D
     cuMemcpy2DAsync
     cuMemcpy2DUnaligned
