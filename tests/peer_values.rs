@@ -135,6 +135,7 @@ fn lie(lie: Lie) {
         text("RINGDOVE_USER_LANES", settings.user_lanes.to_string()),
         text("RINGDOVE_REPRODUCIBLE", settings.reproducible.to_string()),
         text("RINGDOVE_VERBS_ORDER", settings.verbs_order.to_string()),
+        text("RINGDOVE_STORE_BLOCKS", settings.store_blocks.to_string()),
     ];
     let bytes = lie.bytes.unwrap_or([SIGNAL_BYTES, STAGING_BYTES]);
     let exporter = Exporter::start(&[bytes[0], bytes[1], COUNT as u64 * 4]);

@@ -463,10 +463,7 @@ fn all_reduce(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Ch
         Algorithm::RingDirect => DIRECT_SLICE_BYTES_MAX,
         Algorithm::TwoShotNodes => choice.set_stores_on_nodes(limits),
         // One message has the pieces of half of the ranks.
-        Algorithm::Halving => {
-            let piece = choice.slots.bytes / (request.rank_count / 2);
-            u64::from(piece) / GRANULE_BYTES * GRANULE_BYTES
-        }
+        Algorithm::Halving => u64::from(choice.slots.bytes / (request.rank_count / 2)),
         _ => u64::from(choice.slots.bytes),
     };
     finish(choice, slice_bytes_max)
@@ -523,7 +520,7 @@ fn other(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Choice 
 
 /// Sets slices and rounds.
 fn finish(mut choice: Choice, slice_bytes_max: u64) -> Choice {
-    let slice_bytes_max = slice_bytes_max.min(LENGTH_BYTES_MAX);
+    let slice_bytes_max = slice_bytes_max.min(LENGTH_BYTES_MAX) / GRANULE_BYTES * GRANULE_BYTES;
     choice.set_slice_bytes(match choice.is_in_whole_parts() {
         true => slice_bytes_max as u32,
         false => even_slice(&choice, slice_bytes_max),

@@ -357,7 +357,9 @@ fn no_wake_up_is_lost() {
             let words = bench.device();
             let rounds = 2000;
             rings.push(bench.other("ring", 5, [words, rounds, seed * 1000 + number]));
-            bench.other("release", 1, [words, 1, 0]);
+            // Once: a second thread's store, if it came late, would take the ring's word back.
+            let once = Source::Pattern { value: 1, width: 4 };
+            bench.submit(&bench.stream(), words, once, 4);
         }
         rings.iter().for_each(|stream| stream.wait_idle());
         bench.end();

@@ -82,6 +82,7 @@ fn plans_of_real_sizes_are_proved() {
     for (nodes, per_node, bytes) in [
         (2, 8, 4),
         (2, 8, 8 << 10),
+        (2, 2, 70_000),
         (2, 8, 1_000_004),
         (2, 4, (24 << 20) + 4),
         (3, 2, 1 << 20),
@@ -92,6 +93,19 @@ fn plans_of_real_sizes_are_proved() {
         assert_eq!(choice.algorithm, Algorithm::TwoShotNodes, "{request:?}");
         let proved = verify(build(&choice), &request.promise());
         proved.unwrap_or_else(|error| panic!("{choice:?}: {error}"));
+    }
+}
+
+/// If this fails, messages of some sizes begin where no access of 16 bytes may.
+#[test]
+fn messages_of_every_size_are_whole_granules() {
+    for (nodes, per_node) in [(2, 2), (2, 3), (2, 7), (2, 8), (3, 4), (5, 3)] {
+        for bytes in (4..24 << 20).step_by(4 * 9973) {
+            let choice = select(&request(nodes * per_node, bytes), &nodes_of(per_node));
+            let slice = choice.expect("valid").slice_bytes;
+            let granules = slice > 0 && u64::from(slice).is_multiple_of(GRANULE_BYTES);
+            assert!(granules, "{nodes} x {per_node}, {bytes} bytes: {slice}");
+        }
     }
 }
 
