@@ -73,10 +73,29 @@ struct RegisteredPages {
 
 impl Drop for RegisteredPages {
     fn drop(&mut self) {
-        if Current::bind(&self.context).is_ok() {
-            // SAFETY: registered by `register` and given back only here; owners drop it after all
-            // kernels and engines that know the address have ended.
-            unsafe { sys::cuMemHostUnregister(self.region.base_address() as *mut _) };
-        }
+        // SAFETY: registered by `register` and given back only here; owners drop it after all
+        // kernels and engines that know the address have ended.
+        unsafe { unregister(&self.context, &self.region) };
+    }
+}
+
+/// Takes pages from the driver. Where the driver keeps them, as it does while the thread captures
+/// a stream, they stay mapped for the life of the process: what waits for its turn on a device may
+/// still reach them.
+///
+/// # Safety
+/// `region` begins where registered memory does, which nobody uses any more.
+pub(super) unsafe fn unregister(context: &Arc<CudaContext>, region: &Region) {
+    use sys::CUresult::{CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, CUDA_SUCCESS};
+    if Current::bind(context).is_err() {
+        // The context is gone, and with it all that ran in it.
+        return;
+    }
+    // SAFETY: the caller's promise.
+    let status = unsafe { sys::cuMemHostUnregister(region.base_address() as *mut _) };
+    // A device that the program has reset knows nothing of them.
+    if !matches!(status, CUDA_SUCCESS | CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED) {
+        tracing::debug!(?status, "the driver keeps host memory, so it stays mapped");
+        std::mem::forget(region.clone());
     }
 }

@@ -1,6 +1,7 @@
 //! Pages of a PCI function's BAR that kernels may write.
 
 use super::Current;
+use super::host::unregister;
 use super::range::page_bytes;
 use crate::error::{Error, Result};
 use crate::shared::Region;
@@ -11,10 +12,9 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct IoMemory {
     context: Arc<CudaContext>,
-    host: u64,
     device: u64,
     /// Keeps the mapping for as long as the driver knows it.
-    _region: Region,
+    region: Region,
 }
 
 impl IoMemory {
@@ -42,7 +42,7 @@ impl IoMemory {
             });
         }
         current.check("cuMemHostRegister (I/O memory)", status)?;
-        let mut memory = Self { context: context.clone(), host, device: 0, _region: region };
+        let mut memory = Self { context: context.clone(), device: 0, region };
         // SAFETY: `host` is the start of what was registered, mapped, just now.
         current.check("cuMemHostGetDevicePointer", unsafe {
             sys::cuMemHostGetDevicePointer_v2(&mut memory.device, host as *mut _, 0)
@@ -58,10 +58,8 @@ impl IoMemory {
 
 impl Drop for IoMemory {
     fn drop(&mut self) {
-        if Current::bind(&self.context).is_ok() {
-            // SAFETY: registered by `register`, and given back only here, after all kernels that
-            // know the address have ended.
-            unsafe { sys::cuMemHostUnregister(self.host as *mut _) };
-        }
+        // SAFETY: registered by `register`, and given back only here, after all kernels that know
+        // the address have ended.
+        unsafe { unregister(&self.context, &self.region) };
     }
 }
