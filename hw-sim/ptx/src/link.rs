@@ -9,14 +9,16 @@
 //! | `.extern` alone, used | an error; functions of the device runtime are there always |
 //! | `.extern .shared` alone | the launch's dynamic shared memory, as in one module |
 //! | names without linkage | each input has its own; one that is taken gets the input's number |
+//! | a result that is declared and not defined | stays undefined: linkers see no prototypes |
 //!
 //! Kernels (`.entry`) count as `.visible`, for programs ask for them by name. The PTX specification
 //! leaves open what becomes of two definitions of different kinds, a function and a variable: here
 //! they are two definitions of one name.
 
+mod device_runtime;
 mod rename;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use thiserror::Error;
 
@@ -140,15 +142,22 @@ fn join(inputs: &[Input<'_>]) -> Result<Joined, LinkError> {
     let mut joined =
         Joined { module: ast::Module::default(), text: String::new(), starts: Vec::new() };
     let mut modules = Vec::new();
-    for Input { name, text } in inputs {
-        let at_input = |error| LinkError::Ptx { input: (*name).to_owned(), error };
+    let mut inputs = inputs.to_vec();
+    let mut number = 0;
+    // The device runtime joins last, where it is needed.
+    while let Some(Input { name, text }) = inputs.get(number).copied() {
+        number += 1;
+        let at_input = |error| LinkError::Ptx { input: name.to_owned(), error };
         let mut module = crate::parser::parse(text).map_err(at_input)?;
         let lines = joined.text.lines().count() as u32;
         rename::shift_lines(&mut module, lines);
-        joined.starts.push(((*name).to_owned(), lines));
+        joined.starts.push((name.to_owned(), lines));
         joined.text.push_str(text);
         joined.text.push('\n');
         modules.push(module);
+        if number == inputs.len() && device_runtime::is_needed(&modules) {
+            inputs.push(device_runtime::INPUT);
+        }
     }
     let names: Vec<&str> = inputs.iter().map(|input| input.name).collect();
     joined.module = merge(&names, modules)?;
@@ -157,6 +166,7 @@ fn join(inputs: &[Input<'_>]) -> Result<Joined, LinkError> {
 
 fn merge(names: &[&str], mut modules: Vec<ast::Module>) -> Result<ast::Module, LinkError> {
     let definitions = definitions(names, &modules)?;
+    forget_results(&mut modules);
     rename::separate(&mut modules, |name| definitions.contains_key(name));
     for (input, module) in modules.iter().enumerate() {
         let used = rename::used_names(module);
@@ -168,7 +178,7 @@ fn merge(names: &[&str], mut modules: Vec<ast::Module>) -> Result<ast::Module, L
         }
     }
     let mut result = ast::Module { address_size: 64, ..ast::Module::default() };
-    let mut dynamic = std::collections::HashSet::new();
+    let mut dynamic = HashSet::new();
     for (input, module) in modules.into_iter().enumerate() {
         result.version = result.version.max(module.version);
         if architecture(&module.target) >= architecture(&result.target) {
@@ -194,6 +204,25 @@ fn merge(names: &[&str], mut modules: Vec<ast::Module>) -> Result<ast::Module, L
         }));
     }
     Ok(result)
+}
+
+/// Calls of functions that are declared with results and defined elsewhere without lose them.
+fn forget_results(modules: &mut [ast::Module]) {
+    let is_void = |function: &&Function| {
+        strength_of(function).is_some() && function.returns.is_empty() && !function.is_entry
+    };
+    let functions = modules.iter().flat_map(|module| &module.functions);
+    let void: HashSet<String> = functions.filter(is_void).map(|it| it.name.clone()).collect();
+    for module in modules {
+        let declared = module.functions.iter().filter(|function| {
+            function.body.is_none() && !function.returns.is_empty() && void.contains(&function.name)
+        });
+        let declared: HashSet<String> = declared.map(|function| function.name.clone()).collect();
+        if !declared.is_empty() {
+            let bodies = module.functions.iter_mut().filter_map(|it| it.body.as_mut());
+            bodies.for_each(|body| rename::drop_results(body, &declared));
+        }
+    }
 }
 
 /// `sm_90a`: 90.

@@ -225,7 +225,8 @@ fn bad_inputs_get_their_codes() {
         let add = |kind, bytes: &[u8]| link.add_bytes(kind, "input", bytes);
         assert_eq!(add(CU_JIT_INPUT_CUBIN, b"\x7fELF and more"), CUDA_ERROR_NO_BINARY_FOR_GPU);
         assert_eq!(add(CU_JIT_INPUT_FATBINARY, b"no fat binary at all"), CUDA_ERROR_INVALID_IMAGE);
-        assert_eq!(add(CU_JIT_INPUT_LIBRARY, b"!<arch>\nnothing"), CUDA_ERROR_NO_BINARY_FOR_GPU);
+        assert_eq!(add(CU_JIT_INPUT_OBJECT, b"\x7fELF and more"), CUDA_ERROR_NO_BINARY_FOR_GPU);
+        assert_eq!(add(CU_JIT_INPUT_LIBRARY, b"no archive"), CUDA_ERROR_INVALID_IMAGE);
         assert_eq!(add(CU_JIT_INPUT_NVVM, b"BC"), CUDA_ERROR_INVALID_VALUE);
         assert_eq!(add(CU_JIT_INPUT_PTX, b""), CUDA_ERROR_INVALID_VALUE);
         let (data, none) = (8 as *mut c_void, null_mut());
@@ -285,5 +286,100 @@ fn fat_binaries_and_the_files_that_hold_them_are_inputs() {
         let (options, values) = (null_mut(), null_mut());
         ok!(cuLinkAddFile_v2(link.state, CU_JIT_INPUT_OBJECT, path.as_ptr(), 0, options, values));
         assert_eq!(run(link.complete().unwrap()), [15, 77, 100]);
+    });
+}
+
+/// A kernel in which each of 8 blocks says that it has come, waits for the others, and stores how
+/// many it then sees. `found` is where it stores the status of the barrier.
+const MEETS: &str = "
+.extern .func (.param .b64 r) cudaCGGetIntrinsicHandle (.param .b32 scope);
+.extern .func (.param .b32 r) cudaCGSynchronize (.param .b64 handle, .param .b32 flags);
+.visible .entry meets(.param .u64 count, .param .u64 seen, .param .u64 found) {
+    .param .b32 scope; .param .b64 got; .param .b64 handle; .param .b32 flags; .param .b32 status;
+    .reg .pred %p; .reg .b32 %r<6>; .reg .b64 %rd<8>;
+    ld.param.u64 %rd0, [count]; ld.param.u64 %rd1, [seen]; ld.param.u64 %rd2, [found];
+    mov.b32 %r0, 1; st.param.b32 [scope], %r0;
+    call.uni (got), cudaCGGetIntrinsicHandle, (scope);
+    ld.param.b64 %rd3, [got];
+    mov.u32 %r1, %tid.x; setp.ne.u32 %p, %r1, 0; @%p bra COME;
+    red.global.add.u32 [%rd0], 1;
+COME:
+    st.param.b64 [handle], %rd3; mov.b32 %r0, 0; st.param.b32 [flags], %r0;
+    call.uni (status), cudaCGSynchronize, (handle, flags);
+    ld.param.b32 %r2, [status];
+    ld.volatile.global.u32 %r3, [%rd0];
+    mov.u32 %r4, %ctaid.x; mad.lo.u32 %r4, %r4, 64, %r1; mul.wide.u32 %rd4, %r4, 4;
+    add.u64 %rd5, %rd1, %rd4; st.global.u32 [%rd5], %r3;
+    add.u64 %rd6, %rd2, %rd4; st.global.u32 [%rd6], %r2;
+    ret;
+}";
+
+/// If this fails, kernels of Numba that synchronise their grid are not built, or pass their barrier
+/// too early. The library of the device runtime is an archive of machine code.
+#[test]
+fn the_device_runtime_synchronises_grids() {
+    on_machine("the_device_runtime_synchronises_grids", "dgx1v", || {
+        context(0);
+        let link = Link::new();
+        link.add("meets.ptx", MEETS);
+        let archive = b"!<arch>\n and machine code";
+        assert_eq!(link.add_bytes(CU_JIT_INPUT_LIBRARY, "cudadevrt.a", archive) as u32, 0);
+        let (mut module, mut function) = (null_mut(), null_mut());
+        ok!(cuModuleLoadData(&mut module, link.complete().unwrap().as_ptr().cast()));
+        ok!(cuModuleGetFunction(&mut function, module, c"meets".as_ptr()));
+        const THREADS: usize = 8 * 64;
+        let [count, seen, found] = [4, 4 * THREADS, 4 * THREADS].map(device_memory);
+        let words = |address| {
+            let mut words = [0u32; THREADS];
+            ok!(cuMemcpyDtoH_v2(words.as_mut_ptr().cast(), address, 4 * THREADS));
+            words
+        };
+        for launches in 1..4 {
+            let arguments = [&raw const count, &raw const seen, &raw const found];
+            let mut arguments = arguments.map(|it| it.cast_mut().cast());
+            let (list, none) = (arguments.as_mut_ptr(), null_mut());
+            ok!(cuLaunchCooperativeKernel(function, 8, 1, 1, 64, 1, 1, 0, none, list));
+            assert_eq!((words(seen), words(found)), ([8 * launches; THREADS], [0; THREADS]));
+        }
+        // Nobody can wait where blocks need not run at the same time.
+        assert_eq!(launch(function, 8, 64, null_mut(), &[count, seen, found]) as u32, 0);
+        assert_eq!(words(found), [sys::CUresult::CUDA_ERROR_INVALID_VALUE as u32; THREADS]);
+    });
+}
+
+/// If this fails, a name that an archive would have is missing, and nobody says where it was sought.
+#[test]
+fn an_archive_of_machine_code_is_named_where_it_is_missed() {
+    on_machine("an_archive_of_machine_code_is_named_where_it_is_missed", "pcie4", || {
+        context(0);
+        let link = Link::new();
+        link.add("main.ptx", MAIN);
+        assert_eq!(link.add_bytes(CU_JIT_INPUT_LIBRARY, "scale.a", b"!<arch>\n...") as u32, 0);
+        assert_eq!(link.complete().unwrap_err(), sys::CUresult::CUDA_ERROR_INVALID_IMAGE);
+        assert!(link.errors().contains("scale.a: machine code alone"), "{}", link.errors());
+    });
+}
+
+/// Linkers see no prototypes: a result that nobody gives stays what it was.
+#[test]
+fn a_result_that_is_declared_and_not_defined_is_no_error() {
+    on_machine("a_result_that_is_declared_and_not_defined_is_no_error", "pcie4", || {
+        context(0);
+        let main = "
+            .extern .func (.param .b32 r) fill (.param .b64 at);
+            .visible .entry main(.param .u64 out) {
+                .param .b64 at; .param .b32 got; .reg .b64 %rd0; .reg .b32 %r0;
+                ld.param.u64 %rd0, [out]; st.param.b64 [at], %rd0;
+                call.uni (got), fill, (at); ld.param.b32 %r0, [got]; ret;
+            }";
+        let fill = "
+            .visible .func fill (.param .b64 at) {
+                .reg .b64 %rd0; ld.param.u64 %rd0, [at];
+                st.global.u32 [%rd0], 7; st.global.u32 [%rd0+4], 8; st.global.u32 [%rd0+8], 9; ret;
+            }";
+        let link = Link::new();
+        link.add("main.ptx", main);
+        link.add("fill.ptx", fill);
+        assert_eq!(run(link.complete().unwrap()), [7, 8, 9]);
     });
 }

@@ -43,17 +43,22 @@ impl Installed {
         self.0.path().join(name)
     }
 
-    /// Builds `tests/NAME.c` as a program does that is linked with NCCL and the driver.
+    /// Builds `tests/NAME.c`.
     pub fn compile(&self, name: &str) -> PathBuf {
+        self.compile_file(&format!("tests/{name}.c"))
+    }
+
+    /// Builds a file of this crate as a program does that is linked with NCCL and the driver.
+    pub fn compile_file(&self, file: &str) -> PathBuf {
         let sdk = Command::new(built("hwsim")).arg("sdk").arg(self.path("sdk")).output().unwrap();
         assert!(sdk.status.success(), "{}", String::from_utf8_lossy(&sdk.stderr));
-        let program = self.path(name);
+        let source = source(file);
+        let program = self.0.path().join(source.file_stem().expect("a file in C"));
+        let include = self::source("include");
         let mut compiler = Command::new("cc");
-        compiler
-            .args(["-O1", "-pthread", "-Wall", "-Wextra", "-Werror", "-I"])
-            .arg(source("include"));
+        compiler.args(["-O1", "-pthread", "-Wall", "-Wextra", "-Werror", "-I"]).arg(include);
         compiler.arg("-I").arg(self.path("sdk/include"));
-        compiler.arg(source(&format!("tests/{name}.c"))).arg("-o").arg(&program);
+        compiler.arg(source).arg("-o").arg(&program);
         compiler.arg("-L").arg(self.0.path()).arg("-L").arg(self.path("sdk/lib64"));
         let output = compiler.args(["-lnccl", "-lcuda"]).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

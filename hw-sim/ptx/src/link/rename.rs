@@ -1,4 +1,4 @@
-//! Names and lines of a module as its neighbours need them.
+//! Names, lines and calls of a module as its neighbours need them.
 
 use std::collections::{HashMap, HashSet};
 
@@ -211,5 +211,19 @@ fn used_by<'m>(initializer: &'m Initializer, used: &mut HashSet<&'m str>) {
         Initializer::List(items) => items.iter().for_each(|item| used_by(item, used)),
         Initializer::Symbol { name, .. } => drop(used.replace(name.as_str())),
         _ => {}
+    }
+}
+
+/// Takes the results from calls of these functions.
+pub(super) fn drop_results(body: &mut Body, functions: &HashSet<String>) {
+    for statement in &mut body.statements {
+        if let Statement::Instruction(instruction) = statement
+            && instruction.opcode == "call"
+            && let [Operand::List(results), Operand::Name(callee), ..] =
+                instruction.operands.as_mut_slice()
+            && functions.contains(callee)
+        {
+            results.clear();
+        }
     }
 }

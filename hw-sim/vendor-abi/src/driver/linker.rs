@@ -22,6 +22,9 @@ const FAT_BINARY: c_int = 2;
 const OBJECT: c_int = 3;
 const LIBRARY: c_int = 4;
 
+/// What an archive begins with.
+const ARCHIVE_MAGIC: &[u8] = b"!<arch>\n";
+
 /// A link under way.
 pub(crate) struct Linker {
     /// Whose GPU fat binaries are opened for.
@@ -33,6 +36,8 @@ pub(crate) struct Linker {
 #[derive(Default)]
 struct Work {
     inputs: Vec<OwnedInput>,
+    /// Archives that hold machine code alone.
+    unused: Vec<String>,
     info: String,
     errors: String,
     /// The image, once it is made. It stays in place for as long as the linker lives.
@@ -68,8 +73,10 @@ impl Linker {
     fn add(&self, given: Outcome<Given<'_>>) -> Outcome {
         let mut work = self.open()?;
         let logs = given.as_ref().map_or(LogBuffers::default(), |given| given.logs);
+        let name = given.as_ref().map_or("", |given| given.name).to_owned();
         let added = given.and_then(|given| self.inputs(&given));
         match added {
+            Ok(inputs) if inputs.is_empty() => work.unused.push(name),
             Ok(inputs) => work.inputs.extend(inputs),
             Err(failure) => {
                 Work::note(&mut work.errors, &failure.words);
@@ -93,7 +100,13 @@ impl Linker {
                 linked::decode(bytes)?
             }
             CUBIN => return refuse_machine_code(name),
-            OBJECT | LIBRARY => self.in_objects(name, bytes)?,
+            OBJECT => match self.in_objects(name, bytes) {
+                found if found.is_empty() => return refuse_machine_code(name),
+                found => found,
+            },
+            // Of an archive linkers take what is needed: what is then missing has a name.
+            LIBRARY if bytes.starts_with(ARCHIVE_MAGIC) => self.in_objects(name, bytes),
+            LIBRARY => return refuse(INVALID_IMAGE, format!("{name} is no archive")),
             kind => return refuse(INVALID_VALUE, format!("{name}: input type {kind}")),
         };
         for OwnedInput { name, text } in &inputs {
@@ -112,7 +125,7 @@ impl Linker {
     }
 
     /// The fat binaries inside of object files and archives of them.
-    fn in_objects(&self, name: &str, bytes: &[u8]) -> Outcome<Vec<OwnedInput>> {
+    fn in_objects(&self, name: &str, bytes: &[u8]) -> Vec<OwnedInput> {
         let magic = fatbin::CONTAINER_MAGIC.to_le_bytes();
         let mut inputs = Vec::new();
         let starts = bytes.windows(magic.len()).enumerate().filter(|(_, word)| **word == magic);
@@ -123,7 +136,7 @@ impl Linker {
                 inputs.push(OwnedInput { name: format!("{name}[{}]", inputs.len()), text });
             }
         }
-        if inputs.is_empty() { refuse_machine_code(name) } else { Ok(inputs) }
+        inputs
     }
 
     /// Joins the inputs; the address and the bytes of the image.
@@ -143,7 +156,11 @@ impl Linker {
                         LinkError::Ptx { .. } => INVALID_PTX,
                         _ => INVALID_IMAGE,
                     };
-                    let words = error.to_string();
+                    let mut words = error.to_string();
+                    if let (LinkError::Undefined { .. }, [_, ..]) = (&error, &work.unused[..]) {
+                        let unused = work.unused.join(", ");
+                        words += &format!(" ({unused}: machine code alone, which was not used)");
+                    }
                     Work::note(&mut work.errors, &words);
                     eprintln!("hwsim: link: {words}");
                     self.logs.write(&work.info, &work.errors)?;
