@@ -56,7 +56,9 @@ pub fn on_machine(test: &str, machine: &str, body: fn()) -> String {
     let output = run_again(test, machine, &[]);
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (out, err) = (text(&output.stdout), text(&output.stderr));
-    assert!(output.status.success() && out.contains("1 passed"), "on {machine}:\n{out}\n{err}");
+    let status = output.status;
+    let passed = status.success() && out.contains("1 passed");
+    assert!(passed, "on {machine}: {status}\n{out}\n{err}");
     err
 }
 
