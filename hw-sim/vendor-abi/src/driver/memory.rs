@@ -162,7 +162,7 @@ fn pointer_attribute(data: Out<u64>, attribute: c_int, found: &Arc<Allocation>) 
             let number = of(found.kind.gpu()).or_else(|| of(owner().map(|owner| owner.gpu)));
             word(number.unwrap_or(0) as u32)
         }
-        10 => byte(matches!(found.kind, AllocationKind::Device { .. }) && found.rights.is_none()),
+        10 => byte(matches!(found.kind, AllocationKind::Device { .. }) && !found.has_own_rights()),
         11 => data.set(found.base),
         12 => data.set(found.bytes),
         13 => byte(true),
