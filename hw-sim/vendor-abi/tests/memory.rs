@@ -159,6 +159,20 @@ fn pointer_attributes_describe_the_memory() {
         let room = (&raw mut context).cast();
         ok!(cuPointerGetAttribute(room, CU_POINTER_ATTRIBUTE_CONTEXT, a));
         assert_eq!(context, own.cast());
+        // What a pointer into the middle of memory is to the other side is no pointer to its start:
+        // a module's managed variables may lie in one allocation.
+        let middle = host as u64 + 12;
+        let mut seen = 0u64;
+        for attribute in [CU_POINTER_ATTRIBUTE_HOST_POINTER, CU_POINTER_ATTRIBUTE_DEVICE_POINTER] {
+            ok!(cuPointerGetAttribute((&raw mut seen).cast(), attribute, middle));
+            assert_eq!(seen, middle);
+        }
+        ok!(cuPointerGetAttribute(
+            (&raw mut seen).cast(),
+            CU_POINTER_ATTRIBUTE_DEVICE_POINTER,
+            a + 8
+        ));
+        assert_eq!(seen, a + 8);
         let on_stack = 0u8;
         let address = &raw const on_stack as u64;
         refused!(CUDA_ERROR_INVALID_VALUE:

@@ -113,9 +113,9 @@ fn memory_of_a_pool_is_reached_by_the_pools_rights() {
         let mut of: sys::CUmemoryPool = null_mut();
         let attribute = sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE;
         ok!(cuPointerGetAttribute((&raw mut of).cast(), attribute, granted));
+        assert_eq!(of, pool);
         if has_key("pools=own") {
             refused!(CUDA_ERROR_INVALID_VALUE: cuIpcGetMemHandle(&mut handle, granted));
-            assert_eq!(of, pool);
         } else {
             ok!(cuIpcGetMemHandle(&mut handle, granted));
         }
@@ -141,11 +141,7 @@ fn memory_of_a_pool_is_reached_by_the_pools_rights() {
         ok!(cuStreamSynchronize(null_mut()));
         let store = kernel(ptx::STORE, "store");
         let access = |flags| {
-            let location = sys::CUmemLocation {
-                type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
-                id: 1,
-            };
-            let description = sys::CUmemAccessDesc { location, flags };
+            let description = sys::CUmemAccessDesc { location: on_device(1), flags };
             ok!(cuMemPoolSetAccess(pool, &description, 1));
         };
         access(sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
@@ -162,6 +158,66 @@ fn memory_of_a_pool_is_reached_by_the_pools_rights() {
         }
     };
     with_keys(NAME, "pcie4", &[("pools=own", &[]), ("pools=peer", &[])], body);
+}
+
+/// Without peer access, a pool's own rights let another GPU's kernels use what it gave out before
+/// and gives out later. If not, programs with pools of several GPUs end in illegal addresses.
+#[test]
+fn rights_to_a_pool_need_no_peer_access() {
+    const NAME: &str = "rights_to_a_pool_need_no_peer_access";
+    let body = || {
+        let first = context(0);
+        // SAFETY: zeros are a value of this structure of C.
+        let mut properties: sys::CUmemPoolProps = unsafe { std::mem::zeroed() };
+        properties.allocType = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
+        properties.location = on_device(0);
+        let (mut default, mut own) = (null_mut(), null_mut());
+        ok!(cuDeviceGetDefaultMemPool(&mut default, 0));
+        ok!(cuMemPoolCreate(&mut own, &properties));
+        for pool in [default, own] {
+            ok!(cuCtxSetCurrent(first));
+            let take = || {
+                let mut address = 0;
+                ok!(cuMemAllocFromPoolAsync(&mut address, 64, pool, null_mut()));
+                address
+            };
+            let before = take();
+            use sys::CUmemAccess_flags as Access;
+            let may = || {
+                let mut flags = Access::CU_MEM_ACCESS_FLAGS_PROT_READ;
+                ok!(cuMemPoolGetAccess(&mut flags, pool, &mut on_device(1)));
+                flags
+            };
+            assert_eq!(may(), Access::CU_MEM_ACCESS_FLAGS_PROT_NONE);
+            let flags = Access::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+            let description = sys::CUmemAccessDesc { location: on_device(1), flags };
+            ok!(cuMemPoolSetAccess(pool, &description, 1));
+            assert_eq!(may(), flags);
+            let after = take();
+            ok!(cuCtxSynchronize());
+            context(1);
+            let store = kernel(ptx::STORE, "store");
+            for address in [before, after] {
+                assert_eq!(launch(store, 1, 1, null_mut(), &[address, 7]) as u32, 0);
+                ok!(cuCtxSynchronize());
+                assert_eq!(read(address), 7);
+            }
+        }
+        // What was not granted stays closed.
+        ok!(cuCtxSetCurrent(first));
+        let mut alone = 0;
+        ok!(cuMemAlloc_v2(&mut alone, 64));
+        context(1);
+        let store = kernel(ptx::STORE, "store");
+        assert_eq!(launch(store, 1, 1, null_mut(), &[alone, 7]) as u32, 0);
+        refused!(CUDA_ERROR_ILLEGAL_ADDRESS: cuCtxSynchronize());
+    };
+    with_keys(NAME, "pcie4", &[("pools=own", &[]), ("pools=peer", &[])], body);
+}
+
+/// A place in device memory.
+fn on_device(id: i32) -> sys::CUmemLocation {
+    sys::CUmemLocation { type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id }
 }
 
 /// A program that uploads and lets another stream read at once reads what was there before.

@@ -62,28 +62,43 @@ impl AllocationKind {
     }
 }
 
-/// The GPUs whose kernels may touch memory that has rights of its own, a bit each.
+/// The GPUs whose kernels may touch memory that has rights of its own.
 #[derive(Debug, Default)]
-pub struct Rights(AtomicU64);
+pub struct Rights {
+    /// A bit for each GPU.
+    gpus: AtomicU64,
+    /// Contexts with peer access may touch the memory as well.
+    joins_peer_access: bool,
+}
 
 impl Rights {
     /// Those of GPUs, a bit each.
     pub(crate) fn of(gpus: u64) -> Self {
-        Self(AtomicU64::new(gpus))
+        Self { gpus: AtomicU64::new(gpus), joins_peer_access: false }
+    }
+
+    /// No GPU's yet, beside those that peer access gives.
+    pub fn beside_peer_access() -> Self {
+        Self { joins_peer_access: true, ..Self::default() }
+    }
+
+    /// Does peer access count for nothing here?
+    pub fn replace_peer_access(&self) -> bool {
+        !self.joins_peer_access
     }
 
     /// Grants or withdraws. Who withdraws voids the warps' memories.
     pub fn set(&self, gpu: usize, granted: bool) {
         // Relaxed: the caller orders this against the kernels that it is for.
         match granted {
-            true => self.0.fetch_or(1 << gpu, Ordering::Relaxed),
-            false => self.0.fetch_and(!(1 << gpu), Ordering::Relaxed),
+            true => self.gpus.fetch_or(1 << gpu, Ordering::Relaxed),
+            false => self.gpus.fetch_and(!(1 << gpu), Ordering::Relaxed),
         };
     }
 
     /// May kernels of a GPU touch the memory?
     pub fn hold(&self, gpu: usize) -> bool {
-        self.0.load(Ordering::Relaxed) & (1 << gpu) != 0
+        self.gpus.load(Ordering::Relaxed) & (1 << gpu) != 0
     }
 }
 
@@ -110,7 +125,7 @@ pub struct Allocation {
     pub context: u64,
     /// Flags that it was made with (host allocations and registrations).
     pub flags: u32,
-    /// Rights of its own, in place of peer access: those of a memory pool.
+    /// Rights of its own, beside or in place of peer access: those of a memory pool or a mapping.
     pub rights: Option<Arc<Rights>>,
 }
 
@@ -118,6 +133,11 @@ impl Allocation {
     /// One past its last byte.
     pub fn end(&self) -> u64 {
         self.base + self.bytes
+    }
+
+    /// Do contexts with peer access need more than that to touch it?
+    pub fn has_own_rights(&self) -> bool {
+        self.rights.as_ref().is_some_and(|rights| rights.replace_peer_access())
     }
 }
 

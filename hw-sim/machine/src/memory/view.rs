@@ -151,7 +151,10 @@ impl View {
             AllocationKind::Device { gpu }
             | AllocationKind::Heap { gpu }
             | AllocationKind::Imported { gpu } => match &allocation.rights {
-                Some(rights) if gpu != self.reach.gpu => rights.hold(self.reach.gpu),
+                Some(rights) if gpu != self.reach.gpu => {
+                    let peers = !rights.replace_peer_access() && self.reach.holds(gpu);
+                    peers || rights.hold(self.reach.gpu)
+                }
                 _ => self.reach.holds(gpu),
             },
         }

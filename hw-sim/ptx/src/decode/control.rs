@@ -71,6 +71,7 @@ impl<'m> FunctionDecoder<'m, '_> {
             "stmatrix" => self.move_tiles(instruction, true),
             "movmatrix" => self.move_matrix(instruction),
             "cp" => self.copy_async(instruction),
+            "mbarrier" => self.mbarrier(instruction),
             opcode if super::video::is_video(opcode) => self.video(instruction),
             _ => self.compute(instruction),
         }

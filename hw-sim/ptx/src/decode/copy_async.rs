@@ -22,6 +22,7 @@ impl FunctionDecoder<'_, '_> {
                     return Err(self.error("a number of groups", describe(count)));
                 }
             }
+            ["async", "mbarrier", ..] => return self.copy_arrival(instruction),
             ["async", "ca" | "cg", ..] => return self.copy_to_shared(instruction),
             _ => return Err(self.unsupported(instruction)),
         }

@@ -10,6 +10,7 @@ mod function;
 pub(crate) mod fuse;
 mod layout;
 mod matrix;
+mod mbarrier;
 mod moves;
 pub mod select;
 mod special;

@@ -46,7 +46,8 @@ const SUPPORTED: &[Opcode] = &[
     op("cos", ".approx.f32"),
     op(
         "cp",
-        ".async.ca .async.cg, done at once; .async.commit_group .wait_group .wait_all; no bulk",
+        ".async.ca .async.cg, done at once; .async.commit_group .wait_group .wait_all; \
+         .async.mbarrier.arrive; no bulk",
     ),
     op(
         "cvt",
@@ -75,6 +76,11 @@ const SUPPORTED: &[Opcode] = &[
     op("madc", "u32 s32 u64 s64; .lo .hi; .cc"),
     op("match", ".any .all; b32 b64"),
     op("max", "integers; f16(x2) bf16(x2) f32 f64; .ftz .NaN"),
+    op(
+        "mbarrier",
+        ".init .inval .arrive .arrive_drop .noComplete .test_wait .try_wait .pending_count; no \
+         clusters, no bytes to expect",
+    ),
     op("membar", ".cta .gl .sys"),
     op("min", "as max"),
     op(

@@ -23,6 +23,7 @@ pub mod inside;
 pub mod integer;
 pub mod lanes;
 pub mod matrix;
+pub mod mbarrier;
 pub mod minifloat;
 pub mod pack;
 pub mod place;

@@ -46,6 +46,16 @@ impl Place {
     }
 }
 
+impl Place {
+    /// It must be in the block's shared memory.
+    pub fn check_shared(self, bytes: usize) -> Result<(), Box<Trouble>> {
+        if self.owner() == Space::Shared {
+            return Ok(());
+        }
+        Err(self.trouble(FaultKind::SharedOutOfBounds, bytes))
+    }
+}
+
 impl Warp {
     /// Reads global, shared, local or parameter memory.
     pub(super) fn read_at<M: Memory, C: Clock>(

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::copy_async::CopyAsync;
 use super::matrix::memory::{Lines, Tiles, Transpose};
 use super::matrix::multiply::Multiply;
+use super::mbarrier::BarrierWord;
 use super::registers::{AluFn, Args, RegisterPool, RegisterSpan, Row};
 use crate::memory::{AtomicOp, AtomicType, Scope, Strength};
 
@@ -79,6 +80,15 @@ pub enum Op {
     Transpose(Transpose),
     /// `cp.async`
     CopyAsync(Box<CopyAsync>),
+    /// `mbarrier`, `cp.async.mbarrier`
+    BarrierWord(Box<BarrierWord>),
+    /// `mbarrier.pending_count`
+    PendingCount {
+        /// Destination.
+        to: u32,
+        /// A barrier's state.
+        state: u32,
+    },
     /// `activemask`
     ActiveMask(u32),
     /// A nap: others may run.

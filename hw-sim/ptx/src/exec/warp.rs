@@ -502,6 +502,11 @@ impl Warp {
             Op::Lines(lines) => self.lines(context, lines, mask, active),
             Op::Transpose(transpose) => self.transpose(*transpose, mask, active),
             Op::CopyAsync(copy) => self.copy_async(context, copy, active).map(|()| Flow::Next),
+            Op::BarrierWord(word) => self.barrier_word(context, word, active).map(|()| Flow::Next),
+            Op::PendingCount { to, state } => {
+                self.pending_count(*to, *state, active);
+                Ok(Flow::Next)
+            }
             Op::ActiveMask(d) => {
                 self.registers.put(*d, &[active; LANES], active);
                 Ok(Flow::Next)

@@ -78,7 +78,7 @@ fn other_copies_are_refused() {
         ("shared.global", "shared.shared"),
         ("cp.async.cg.shared.global", "cp.async.bulk.shared.global"),
         ("cp.async.wait_group 0;", "cp.async.wait_group %r1;"),
-        ("cp.async.commit_group;", "cp.async.mbarrier.arrive.b64 [%to];"),
+        ("cp.async.commit_group;", "cp.async.mbarrier.complete.b64 [%to];"),
     ] {
         let text = text(copy);
         assert!(text.contains(from), "{from}");

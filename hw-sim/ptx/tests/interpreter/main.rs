@@ -13,6 +13,7 @@ mod faults;
 mod floats;
 mod flow;
 mod matrices;
+mod mbarriers;
 mod number;
 mod subset;
 mod sweeps;

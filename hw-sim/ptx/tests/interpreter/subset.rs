@@ -49,6 +49,7 @@ const EXAMPLES: &[&str] = &[
     "madc.hi.cc.s64 %d1, %d2, %d3, %d4",
     "match.all.sync.b64 %r1|%p1, %d1, -1",
     "max.NaN.bf16 %h1, %h2, %h3",
+    "mbarrier.arrive.noComplete.shared::cta.b64 %d1, [%r1], %r2",
     "membar.sys",
     "min.u16 %h1, %h2, %h3",
     "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%f1, %f2, %f3, %f4}, \

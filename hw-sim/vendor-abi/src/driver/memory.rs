@@ -133,9 +133,13 @@ fn prefetch(address: u64, bytes: usize, stream: Handle) -> Outcome {
     Ok(state::driver()?.machine.memory.check(address, bytes as u64)?)
 }
 
-/// `CU_POINTER_ATTRIBUTE_*`, by number, of memory that the machine knows. Values go to `data`,
-/// which has the attribute's own size.
-fn pointer_attribute(data: Out<u64>, attribute: c_int, found: &Arc<Allocation>) -> Outcome {
+/// `CU_POINTER_ATTRIBUTE_*`, by number, of a pointer into memory that the machine knows. Values go
+/// to `data`, which has the attribute's own size.
+fn pointer_attribute(
+    data: Out<u64>,
+    attribute: c_int,
+    (pointer, found): (u64, &Arc<Allocation>),
+) -> Outcome {
     // The same room, seen as a value of the attribute's size.
     let word = |value: u32| Out::<u32>::from_address(data.address()).set(value);
     let byte = |value: bool| Out::<u8>::from_address(data.address()).set(u8::from(value));
@@ -148,10 +152,8 @@ fn pointer_attribute(data: Out<u64>, attribute: c_int, found: &Arc<Allocation>) 
         // Memory type: host 1, device 2, unified 4 is never reported.
         2 => word(if found.kind.is_host() { 1 } else { 2 }),
         // Device and host pointers: the two are one.
-        3 => data.set(found.base),
-        4 if found.kind.is_host() || matches!(found.kind, AllocationKind::Managed { .. }) => {
-            data.set(found.base)
-        }
+        3 => data.set(pointer),
+        4 if is_reached_by_host(found) => data.set(pointer),
         // Memory operations synchronise; managed; device; mapped.
         6 => word(0),
         7 => data.set(found.id),
@@ -162,7 +164,7 @@ fn pointer_attribute(data: Out<u64>, attribute: c_int, found: &Arc<Allocation>) 
             let number = of(found.kind.gpu()).or_else(|| of(owner().map(|owner| owner.gpu)));
             word(number.unwrap_or(0) as u32)
         }
-        10 => byte(matches!(found.kind, AllocationKind::Device { .. }) && found.rights.is_none()),
+        10 => byte(matches!(found.kind, AllocationKind::Device { .. }) && !found.has_own_rights()),
         11 => data.set(found.base),
         12 => data.set(found.bytes),
         13 => byte(true),
@@ -323,7 +325,7 @@ driver_calls! {
     fn cuPointerGetAttribute(data: Out<u64>, attribute: c_int, pointer: u64) {
         data.require()?;
         match find(pointer)? {
-            Some(found) => pointer_attribute(data, attribute, &found),
+            Some(found) => pointer_attribute(data, attribute, (pointer, &found)),
             None => refuse(INVALID_VALUE, format!("no allocation holds {pointer:#x}")),
         }
     }
@@ -339,7 +341,7 @@ driver_calls! {
                 Some(found) if attribute == 4 && !is_reached_by_host(found) => {
                     room.set(0)?;
                 }
-                Some(found) => pointer_attribute(room, attribute, found)?,
+                Some(found) => pointer_attribute(room, attribute, (pointer, found))?,
                 // Of memory that the driver does not know it says nothing, without an error.
                 None if matches!(attribute, 2 | 6 | 8 | 9 | 10 | 13) => {
                     Out::<u8>::from_address(room.address()).set(0)?;

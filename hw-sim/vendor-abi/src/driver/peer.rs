@@ -106,7 +106,7 @@ driver_calls! {
         let (driver, _) = state::current()?;
         handle.require()?;
         permit_ipc()?;
-        if driver.machine.memory.find(address).is_some_and(|found| found.rights.is_some()) {
+        if driver.machine.memory.find(address).is_some_and(|found| found.has_own_rights()) {
             return refuse(INVALID_VALUE, "memory of a pool, or mapped memory, has no IPC handle");
         }
         handle.set(IpcBytes(driver.machine.memory.export(address)?.to_bytes()))

@@ -38,13 +38,14 @@ pub(super) fn allocate(
     }
     let (memory, context) = (&driver.machine.memory, stream.context.id);
     if stream.is_captured() {
-        let (place, rights) = ((pool.device, context), pool.rights.clone());
+        let (place, rights) = ((pool.device, context), Some(Arc::clone(&pool.rights)));
         let own = Reservation::new(memory, place, bytes as u64, rights)?;
         let base = own.base;
         stream.note(Work::Allocate(own));
         return address.set(base);
     }
-    let take = || memory.allocate_with(pool.device, bytes as u64, context, pool.rights.clone());
+    let rights = || Some(Arc::clone(&pool.rights));
+    let take = || memory.allocate_with(pool.device, bytes as u64, context, rights());
     let taken = take().or_else(|_| {
         stream.wait_idle();
         take()
@@ -121,10 +122,7 @@ pub(super) fn grant(pool: &Pool, accesses: In<AccessDescription>, count: usize) 
                 return Err(Error::PeerUnsupported { from, to }.into());
             }
         }
-        // Elsewhere rights follow the contexts' peer access.
-        if let Some(rights) = &pool.rights {
-            rights.set(gpu, flags == READ_WRITE);
-        }
+        pool.rights.set(gpu, flags == READ_WRITE);
     }
     Ok(())
 }
@@ -145,10 +143,10 @@ pub(super) const NO_ACCESS: c_int = 0;
 /// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`
 pub(super) const READ_WRITE: c_int = 3;
 
-/// The pool that an allocation is from, 0 if the driver does not report it.
+/// The pool that an allocation is from, 0 if it is from none.
 pub(super) fn of(found: &Allocation) -> Handle {
     let Some(rights) = &found.rights else { return 0 };
-    let own = |pool: &Pool| pool.rights.as_ref().is_some_and(|own| Arc::ptr_eq(own, rights));
+    let own = |pool: &Pool| Arc::ptr_eq(&pool.rights, rights);
     state::driver().ok().and_then(|driver| driver.pools.handle_where(own)).unwrap_or(0)
 }
 
@@ -249,7 +247,7 @@ driver_calls! {
         if location_type != ON_DEVICE {
             return refuse(INVALID_VALUE, format!("location {location_type}"));
         }
-        let given = pool.rights.as_ref().is_none_or(|rights| rights.hold(gpu));
-        flags.set(if given || gpu == pool.device { READ_WRITE } else { NO_ACCESS })
+        let given = gpu == pool.device || pool.rights.hold(gpu);
+        flags.set(if given { READ_WRITE } else { NO_ACCESS })
     }
 }

@@ -63,8 +63,8 @@ pub(crate) struct Pool {
     pub device: usize,
     pub release_threshold: AtomicU64,
     pub reuse: [AtomicU32; 3],
-    /// The GPUs that were given access, where that is the pool's to say.
-    pub rights: Option<Arc<Rights>>,
+    /// The GPUs that were given access.
+    pub rights: Arc<Rights>,
 }
 
 /// A library: a module that is loaded in each context that uses it.
@@ -96,8 +96,12 @@ impl Pool {
     /// A pool of a GPU's memory.
     pub fn new(machine: &Machine, device: usize) -> Arc<Self> {
         let reuse = [AtomicU32::new(1), AtomicU32::new(1), AtomicU32::new(1)];
-        let rights = machine.description.driver.pools.then(Arc::default);
-        Arc::new(Self { device, release_threshold: AtomicU64::new(0), reuse, rights })
+        let rights = match machine.description.driver.pools {
+            true => Rights::default(),
+            false => Rights::beside_peer_access(),
+        };
+        let release_threshold = AtomicU64::new(0);
+        Arc::new(Self { device, release_threshold, reuse, rights: Arc::new(rights) })
     }
 }
 

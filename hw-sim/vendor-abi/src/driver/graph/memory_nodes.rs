@@ -35,7 +35,7 @@ fn reservation(wanted: &Allocate) -> Outcome<Arc<Reservation>> {
     let pool = state::Pool::new(&driver.machine, gpu);
     pool::grant(&pool, wanted.accesses, wanted.access_count)?;
     let (memory, bytes) = (&driver.machine.memory, wanted.bytes as u64);
-    Ok(Reservation::new(memory, (gpu, context.id), bytes, pool.rights.clone())?)
+    Ok(Reservation::new(memory, (gpu, context.id), bytes, Some(Arc::clone(&pool.rights)))?)
 }
 
 /// Adds a node that allocates, and writes its address to the parameters.

@@ -1,0 +1,118 @@
+//! `mbarrier`, as of `sm_80`, and `try_wait`.
+
+use super::DecodeError;
+use super::function::FunctionDecoder;
+use super::select::Words;
+use crate::ast::{Instruction, Operand, ScalarType as T};
+use crate::exec::mbarrier::{Action, BarrierWord};
+use crate::exec::program::{NO_SLOT, Op};
+
+/// The words that say in which order others see what was done before; the warps of a block see
+/// everything in order.
+fn take_order(words: &mut Words<'_>) {
+    words.take_any(&["acquire", "release", "relaxed"]);
+    words.take_any(&["cta", "cluster"]);
+}
+
+impl FunctionDecoder<'_, '_> {
+    /// `mbarrier`
+    pub(super) fn mbarrier(&mut self, instruction: &Instruction) -> Result<(), DecodeError> {
+        let mut words = Words::new(&instruction.modifiers);
+        let kind = words.take_any(&[
+            "init",
+            "inval",
+            "arrive",
+            "arrive_drop",
+            "test_wait",
+            "try_wait",
+            "pending_count",
+        ]);
+        let Some(kind) = kind else { return Err(self.unsupported(instruction)) };
+        let waits = matches!(kind, "test_wait" | "try_wait");
+        let arrives = matches!(kind, "arrive" | "arrive_drop");
+        let by_parity = waits && words.take("parity");
+        let stays = arrives && words.take("noComplete");
+        if waits || arrives {
+            take_order(&mut words);
+        }
+        let space = words.take_any(&["shared", "shared::cta"]);
+        let is_64_bits = words.take("b64");
+        self.all_taken(&words, instruction)?;
+        if !is_64_bits {
+            return Err(self.unsupported(instruction));
+        }
+        self.require(instruction, if kind == "try_wait" { 90 } else { 80 })?;
+        let operands = instruction.operands.as_slice();
+        let (at, action) = match (kind, operands) {
+            ("pending_count", [to, state]) => {
+                let (to, state) = (self.destination(to, T::B32)?, self.source(state, T::B64)?);
+                self.emit(Op::PendingCount { to, state });
+                return Ok(());
+            }
+            ("init", [at, count]) => (at, Action::Init(self.source(count, T::U32)?)),
+            ("inval", [at]) => (at, Action::Invalidate),
+            ("arrive" | "arrive_drop", [state, at, count @ ..]) => {
+                // A count that may end the phase came later.
+                match count {
+                    [] if !stays => {}
+                    [_] if stays => {}
+                    [_] => self.require(instruction, 90)?,
+                    _ => return Err(self.unsupported(instruction)),
+                }
+                let count = match count {
+                    [count] => self.source(count, T::U32)?,
+                    _ => NO_SLOT,
+                };
+                let state = match state {
+                    Operand::Sink => NO_SLOT,
+                    state => self.destination(state, T::B64)?,
+                };
+                let drops = kind == "arrive_drop";
+                (at, Action::Arrive { state, count, drops, stays })
+            }
+            ("test_wait" | "try_wait", [over, at, phase, hint @ ..]) => {
+                match hint {
+                    [] => {}
+                    // How long it may take: it is answered at once.
+                    [hint] if kind == "try_wait" => drop(self.source(hint, T::U32)?),
+                    _ => return Err(self.unsupported(instruction)),
+                }
+                let over = self.predicate_destination(over)?;
+                let phase = self.source(phase, if by_parity { T::U32 } else { T::B64 })?;
+                (at, Action::Test { over, phase, by_parity })
+            }
+            _ => return Err(self.unsupported(instruction)),
+        };
+        self.barrier_word(at, space, action)
+    }
+
+    /// `cp.async.mbarrier.arrive`: copies are done at once, so it arrives at once.
+    pub(super) fn copy_arrival(&mut self, instruction: &Instruction) -> Result<(), DecodeError> {
+        let mut words = Words::new(&instruction.modifiers);
+        let is_it = words.take("async") && words.take("mbarrier") && words.take("arrive");
+        let action = match words.take("noinc") {
+            true => Action::Arrive { state: NO_SLOT, count: NO_SLOT, drops: false, stays: false },
+            false => Action::ArriveAndWaitFor,
+        };
+        let space = words.take_any(&["shared", "shared::cta"]);
+        let is_64_bits = words.take("b64");
+        self.all_taken(&words, instruction)?;
+        if !(is_it && is_64_bits) {
+            return Err(self.unsupported(instruction));
+        }
+        self.require(instruction, 80)?;
+        let [at] = self.operands::<1>(instruction)?;
+        self.barrier_word(at, space, action)
+    }
+
+    fn barrier_word(
+        &mut self,
+        at: &Operand,
+        space: Option<&str>,
+        action: Action,
+    ) -> Result<(), DecodeError> {
+        let base = self.place_of(at, space)?.base();
+        self.emit(Op::BarrierWord(Box::new(BarrierWord { base, action })));
+        Ok(())
+    }
+}
