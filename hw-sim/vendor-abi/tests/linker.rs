@@ -347,7 +347,8 @@ fn the_device_runtime_synchronises_grids() {
     });
 }
 
-/// If this fails, a name that an archive would have is missing, and nobody says where it was sought.
+/// If this fails, a name that an archive would have is missing, and nobody says where it was
+/// sought.
 #[test]
 fn an_archive_of_machine_code_is_named_where_it_is_missed() {
     on_machine("an_archive_of_machine_code_is_named_where_it_is_missed", "pcie4", || {

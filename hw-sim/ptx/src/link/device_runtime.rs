@@ -1,5 +1,5 @@
-//! Functions of CUDA's device runtime that are PTX: kernels get them where they declare them, as they
-//! do of NVIDIA's library of them, which holds machine code.
+//! Functions of CUDA's device runtime that are PTX: kernels get them where they declare them, as
+//! they do of NVIDIA's library of them, which holds machine code.
 
 use super::Input;
 use crate::ast::Module;
