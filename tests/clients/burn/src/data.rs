@@ -56,9 +56,10 @@ pub fn part(samples: &[Sample], rank: usize, ranks: usize, step: usize) -> Vec<S
     samples[begin..begin + BATCH / ranks].to_vec()
 }
 
-/// What all ranks together take in step `step`.
-pub fn whole(samples: &[Sample], ranks: usize, step: usize) -> Vec<Sample> {
-    (0..ranks).flat_map(|rank| part(samples, rank, ranks, step)).collect()
+/// What all ranks together take in each step.
+pub fn whole(samples: &[Sample], ranks: usize) -> impl Iterator<Item = Vec<Sample>> {
+    let parts = move |step| (0..ranks).flat_map(move |rank| part(samples, rank, ranks, step));
+    (0..STEPS).map(move |step| parts(step).collect())
 }
 
 #[derive(Clone)]

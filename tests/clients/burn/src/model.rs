@@ -9,7 +9,7 @@ use burn::nn::{Linear, Relu};
 use burn::optim::{AdamConfig, GradientsParams, ModuleOptimizer};
 use burn::tensor::{Device, Tensor, TensorData};
 
-use crate::data::{Batch, Batches, FEATURES, Numbers, STEPS, Sample, whole};
+use crate::data::{Batch, Batches, FEATURES, Numbers, Sample};
 
 const HIDDEN: usize = 32;
 pub const LEARNING_RATE: f64 = 0.01;
@@ -77,14 +77,14 @@ pub struct Seen {
     pub weights: Vec<f32>,
 }
 
-/// Trains on one device with whole batches, in the order in which `ranks` ranks take them.
-pub fn train_alone(device: &Device, samples: &[Sample], ranks: usize) -> Seen {
+/// Trains on one device.
+pub fn train_alone(device: &Device, batches: impl IntoIterator<Item = Vec<Sample>>) -> Seen {
     let device = device.clone().autodiff();
     let (mut seen, mut optimizer) = (Seen::default(), optimizer());
     let mut model = Mlp::new(&device);
-    for step in 0..STEPS {
+    for batch in batches {
         let began = Instant::now();
-        let batch = Batches.batch(whole(samples, ranks, step), &device);
+        let batch = Batches.batch(batch, &device);
         let (_, loss) = model.forward(&batch);
         let gradients = GradientsParams::from_grads(loss.backward(), &model);
         model = optimizer.step(LEARNING_RATE, model, gradients);
