@@ -4,6 +4,7 @@
 //! This is the only place besides `transport/peer` that names driver symbols. Which driver answers
 //! (a vendor's, or the virtual one) is not visible here, and must not be.
 
+mod bridge;
 mod buffer;
 mod code;
 mod current;
@@ -26,6 +27,7 @@ mod signal;
 mod stream;
 mod streams;
 
+pub use bridge::{StreamBridge, StreamHandle};
 pub use buffer::{DeviceBuffer, DeviceBufferMut};
 pub(crate) use current::{Allocation, Capture, Current, keeping_errors, outside_captures};
 pub(crate) use driver::{Access, orders_adapter_writes, pci_address};

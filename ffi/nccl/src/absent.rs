@@ -7,7 +7,7 @@ use crate::communicator::{Communicator, Handle};
 use crate::exported::exported;
 use crate::group;
 use crate::result::{Failure, Result, guard};
-use crate::stream::Handle as Stream;
+use ringdove::gpu::StreamHandle as Stream;
 use std::ffi::{c_int, c_uint, c_void};
 use std::mem::offset_of;
 

@@ -2,15 +2,16 @@
 //! them.
 
 use crate::abi::{Status, UniqueId, data_type};
+use crate::caller;
 use crate::comm_id;
 use crate::communicator::{Communicator, Handle, Join, lock};
 use crate::config::Config;
 use crate::group::{self, Call, Job};
 use crate::reduction::{self, Defined, Named, Source};
 use crate::result::{Failure, Result};
-use crate::stream::{self, Handle as Stream};
 use crate::variables;
 use ringdove::bootstrap::Root;
+use ringdove::gpu::StreamHandle as Stream;
 use ringdove::{Collective, CollectiveSpec, DataType, Reduction};
 use std::ffi::{c_int, c_void};
 
@@ -131,7 +132,7 @@ pub unsafe fn join(comm: *mut Handle, join: Join, config: Config) -> Result<Stat
     if rank == 0 {
         comm_id::serve(id, &variables::settings()?)?;
     }
-    let context = stream::current()?;
+    let context = caller::current()?;
     let (handle, communicator) = Communicator::joining(rank, rank_count, context);
     // SAFETY: a place for a handle.
     unsafe { comm.write(handle) };

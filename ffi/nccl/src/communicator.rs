@@ -4,12 +4,12 @@ use crate::abi::Status;
 use crate::memory::Named;
 use crate::reduction::Table;
 use crate::result::{Failure, Result, text};
-use crate::stream::Bridge;
 use cudarc::driver::CudaContext;
 use cudarc::driver::sys::CUdevice_attribute::{
     CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID,
     CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID,
 };
+use ringdove::gpu::StreamBridge;
 use ringdove::topology::nvml::Management;
 use ringdove::topology::pci::PciAddress;
 use ringdove::{Communicator as Ranks, Settings, UniqueId};
@@ -58,7 +58,7 @@ enum Phase {
 /// A communicator whose ranks have joined.
 pub struct Ready {
     pub ranks: Ranks,
-    pub bridge: Bridge,
+    pub bridge: StreamBridge,
     /// Held while a call is enqueued, so that calls of several threads do not mix. Whoever waits
     /// for the GPU, or aborts, does without it.
     pub turn: Mutex<()>,
@@ -122,7 +122,7 @@ impl Communicator {
     /// Ends the phase of joining.
     pub fn joined(&self, ranks: Result<Ranks>) -> Result<()> {
         let ready = ranks.and_then(|ranks| {
-            let bridge = Bridge::new(&self.context)?;
+            let bridge = StreamBridge::new(&self.context)?;
             Ok(Arc::new(Ready { ranks, bridge, turn: Mutex::default() }))
         });
         let failure = ready.as_ref().err().cloned();

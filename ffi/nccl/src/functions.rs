@@ -1,6 +1,7 @@
 //! The exported functions that do what NCCL's do.
 
 use crate::abi::{Status, Team, UniqueId, VERSION};
+use crate::caller;
 use crate::calls::{
     Buffers, check_target, element, init_all, join, new_id, point_to_point, put, unsigned,
 };
@@ -11,9 +12,9 @@ use crate::group::{self, Call, Derived, Job};
 use crate::memory::{Asked, COLLECTIVE_SYMMETRIC, STRICT_ORDERING};
 use crate::reduction::{self, Defined, Source};
 use crate::result::{self, Failure, guard};
-use crate::stream::{self, Handle as Stream};
 use cudarc::driver::result as driver;
 use ringdove::Collective;
+use ringdove::gpu::StreamHandle as Stream;
 use std::ffi::{c_char, c_int, c_void};
 
 /// `NCCL_SHRINK_DEFAULT` and `NCCL_SHRINK_ABORT`.
@@ -405,7 +406,7 @@ exported! {
     /// Device memory of the current device.
     ncclMemAlloc pncclMemAlloc(target: *mut *mut c_void, bytes: usize) {
         check_target("ptr", target)?;
-        stream::use_current()?;
+        caller::use_current()?;
         // SAFETY: a context is current.
         let address = unsafe { driver::malloc_sync(bytes) };
         let address = address.map_err(|error| Failure::cuda("cuMemAlloc", error.0))?;
@@ -417,7 +418,7 @@ exported! {
     /// Frees such memory.
     ncclMemFree pncclMemFree(pointer: *mut c_void) {
         if !pointer.is_null() {
-            stream::use_current()?;
+            caller::use_current()?;
             // SAFETY: the driver refuses what it has not allocated.
             let freed = unsafe { driver::free_sync(pointer as u64) };
             freed.map_err(|error| Failure::cuda("cuMemFree", error.0))?;

@@ -10,7 +10,7 @@
 //! * `communicator`: handles, and what stands behind them; how ranks join
 //! * `group`: calls between `ncclGroupStart` and `ncclGroupEnd`, and how they are enqueued
 //! * `memory`: registered buffers, and windows
-//! * `stream`: how work enters and leaves a caller's stream; the caller's device
+//! * `caller`: the caller's device
 //! * `reduction`: reductions by number, with the scalars that users define
 //! * `config`, `variables`: configurations and `NCCL_*` variables, as settings of ringdove;
 //!   `comm_id`: the variable that names where ranks meet
@@ -20,6 +20,7 @@
 
 mod abi;
 mod absent;
+mod caller;
 mod calls;
 mod comm_id;
 mod communicator;
@@ -31,7 +32,6 @@ mod memory;
 mod reduction;
 mod refused;
 mod result;
-mod stream;
 mod variables;
 
 pub use absent::ABSENT;

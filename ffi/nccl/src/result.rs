@@ -1,7 +1,7 @@
 //! Result codes with messages. No panic leaves the library, and no error is without a message.
 
 use crate::abi::Status;
-use crate::stream::CallersContext;
+use crate::caller::CallersContext;
 use ringdove::Error;
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int};

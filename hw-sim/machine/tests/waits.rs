@@ -7,8 +7,8 @@ use hwsim_machine::graph::Shape;
 use hwsim_machine::wait_value::{Condition, WaitValue, WriteValue};
 use hwsim_machine::{Context, Function, LaunchRequest, Machine, Module, Stream};
 use std::fmt::Write;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Bodies of loops that wait until the word at `%rd1` reaches `%rd2`, in the forms in which people
@@ -225,6 +225,12 @@ fn settle(count: impl Fn() -> u64) {
     panic!("blocks that wait do not come to rest");
 }
 
+/// One test at a time: the time of the process's processors is measured.
+fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn processor_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` outlives the call.
@@ -236,6 +242,7 @@ fn processor_time() -> Duration {
 /// seen to wait. More blocks than workers, each in each form.
 #[test]
 fn blocks_that_wait_cost_nothing() {
+    let _alone = alone();
     let bench = Bench::new(2);
     // Before anybody waits: to make one waits for all kernels.
     let (flag, out, word) = (bench.device(), bench.device(), bench.device());
@@ -247,7 +254,8 @@ fn blocks_that_wait_cost_nothing() {
     println!("{} blocks: {tasks} tasks and {spent:?} in 500 ms each", 8 * LOOPS.len());
     // Two forms read clocks: 16 blocks look at theirs every 50 ms.
     assert!(tasks <= 300, "{tasks} tasks in 500 ms");
-    assert!(spent < Duration::from_millis(100), "{spent:?} of 500 ms");
+    // A worker that spins takes all of a processor, or its share of a busy one.
+    assert!(spent < Duration::from_millis(150), "{spent:?} of 500 ms");
     // Another kernel runs beside them as if they were not there.
     let working = bench.other("work", 1, [word, 1_000_000, 0]);
     working.wait_idle();
@@ -262,6 +270,7 @@ fn blocks_that_wait_cost_nothing() {
 /// fill, a stream's write, the host. Each wakes every form of loop.
 #[test]
 fn every_writer_wakes_every_loop() {
+    let _alone = alone();
     type Writer = fn(&Bench, u64);
     let writers: [(&str, Writer); 6] = [
         ("a weak store", |bench, flag| drop(bench.other("store", 1, [flag, 1, 0]))),
@@ -302,6 +311,7 @@ fn every_writer_wakes_every_loop() {
 /// If this fails, what the host writes into pinned memory is not seen, or late.
 #[test]
 fn the_host_wakes_kernels_without_a_word() {
+    let _alone = alone();
     let bench = Bench::new(2);
     let (flag, out) = (bench.pinned(), bench.device());
     bench.wait_for(flag.as_ptr() as u64, 2, out);
@@ -324,6 +334,7 @@ fn the_host_wakes_kernels_without_a_word() {
 /// If this fails, a wait with a deadline, or with a number of looks, does not end, or far too late.
 #[test]
 fn bounded_waits_end() {
+    let _alone = alone();
     let bench = Bench::new(2);
     let (flag, out) = (bench.device(), bench.device());
     for limit in [Duration::from_micros(20), Duration::from_millis(2), Duration::from_millis(300)] {
@@ -349,6 +360,7 @@ fn bounded_waits_end() {
 /// one line, with pauses of a random length, so that stores meet blocks which just fall asleep.
 #[test]
 fn no_wake_up_is_lost() {
+    let _alone = alone();
     for (seed, workers) in [(1u64, 1), (2, 2), (3, 2), (4, 4), (5, 8)] {
         println!("seed {seed}, {workers} workers");
         let bench = Bench::new(workers);

@@ -1,0 +1,23 @@
+"""Where the wheel has put files for other programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_FILES = Path(__file__).parent / "_files"
+
+
+def _there(path: Path) -> Path:
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: this installation is not a wheel of ./x wheel")
+    return path
+
+
+def nccl() -> Path:
+    """``libnccl.so.2``: NCCL's interface on ringdove, for LD_LIBRARY_PATH or dlopen."""
+    return _there(_FILES / "lib" / "libnccl.so.2")
+
+
+def include() -> Path:
+    """The folder with ``nccl.h`` and ``ringdove/ringdove.cuh``, for compilers."""
+    return _there(_FILES / "include")

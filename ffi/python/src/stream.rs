@@ -1,0 +1,40 @@
+//! Streams of any library, by their handles.
+
+use crate::errors;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+/// The handle of a stream: of an object with `__cuda_stream__` (cuda.core and others),
+/// `cuda_stream` (PyTorch), `ptr` (CuPy) or `handle` (Numba), or a handle itself.
+///
+/// # Errors
+/// `ArgumentError` for anything else.
+pub fn handle(stream: &Bound<'_, PyAny>) -> PyResult<u64> {
+    let py = stream.py();
+    if let Ok(handle) = stream.extract::<u64>() {
+        return Ok(handle);
+    }
+    if let Some(protocol) = stream.getattr_opt(intern!(py, "__cuda_stream__"))? {
+        let pair = match protocol.is_callable() {
+            true => protocol.call0()?,
+            false => protocol,
+        };
+        let (_version, handle): (u64, u64) = pair.cast_into::<PyTuple>()?.extract()?;
+        return Ok(handle);
+    }
+    for name in [intern!(py, "cuda_stream"), intern!(py, "ptr"), intern!(py, "handle")] {
+        let Some(found) = stream.getattr_opt(name)? else { continue };
+        // Numba has a pointer of ctypes, whose null is None.
+        let value = found.getattr_opt(intern!(py, "value"))?;
+        match value {
+            Some(value) if value.is_none() => return Ok(0),
+            Some(value) => return value.extract(),
+            None if found.is_none() => return Ok(0),
+            None => return found.extract(),
+        }
+    }
+    let expected = "a stream: an object with __cuda_stream__, cuda_stream, ptr or handle, or a \
+                    handle as an int";
+    Err(errors::argument(py, "stream", expected, &stream.get_type().name()?.to_string()))
+}

@@ -1,0 +1,118 @@
+"""What cannot be is an exception that says so, and nothing hangs."""
+
+import os
+import signal
+import threading
+import time
+
+import ringdove
+from ringdove import DeviceArray
+
+
+class Interface:
+    """An array that says of itself what a test wants."""
+
+    def __init__(self, array, **changes):
+        self.array = array
+        self.changes = changes
+
+    @property
+    def __cuda_array_interface__(self):
+        return {**self.array.__cuda_array_interface__, **self.changes}
+
+
+def raises(kind, words, call, *arguments, **named):
+    try:
+        call(*arguments, **named)
+    except kind as error:
+        assert words in str(error), f"{error!r} does not say {words!r}"
+        return error
+    raise AssertionError(f"no {kind.__name__}: {words}")
+
+
+def main():
+    comms = ringdove.init_all([0, 1])
+    comm, other = comms
+    on0, on1 = DeviceArray(8, device=0), DeviceArray(8, device=1)
+    wrong = ringdove.ArgumentError
+    assert issubclass(wrong, ValueError)
+
+    error = raises(wrong, "an array on a GPU", comm.all_reduce, [1, 2, 3])
+    assert (error.op, error.seen) == ("send", "list"), vars(error)
+    raises(wrong, "an array on a GPU", comm.all_reduce, b"1234")
+    raises(wrong, "contiguous", comm.all_reduce, Interface(on0, shape=(4,), strides=(8,)))
+    raises(wrong, "may be written", comm.all_reduce, on0, Interface(on0, data=(4096, True)))
+    raises(wrong, "type that collectives know", comm.all_reduce, Interface(on0, typestr="<c8"))
+    raises(wrong, "", comm.all_reduce, on1)
+    raises(wrong, "", comm.all_reduce, Interface(on0, data=(0xDEAD0000, False)))
+    raises(wrong, "", comm.all_reduce, Interface(on0, shape=(1 << 40,)))
+    raises(wrong, "4 elements", comm.all_reduce, Interface(on0, shape=(4,)), on0)
+    raises(wrong, "as send has", comm.all_reduce, on0, Interface(on0, typestr="<i4"))
+    raises(wrong, "a multiple of 2", comm.all_to_all, Interface(on0, shape=(7,)))
+    raises(wrong, "an array, seen None", comm.all_gather, on0, None)
+    raises(wrong, "sum, prod", comm.all_reduce, on0, op="mean")
+    raises(wrong, "sum, where scale", comm.all_reduce, on0, op="max", scale=2)
+    raises(wrong, "", comm.broadcast, on0, root=2)
+    raises(wrong, "", comm.send, on0, 2)
+    raises(OverflowError, "", comm.send, on0, -1)
+    raises(wrong, "bfloat16", comm.all_reduce, on0, dtype="half")
+    raises(wrong, "elements of 2 bytes", comm.all_reduce, on0, dtype="bfloat16")
+    raises(wrong, "a stream", comm.all_reduce, on0, stream="0")
+    raises(wrong, "bytes of ringdove.unique_id", ringdove.init_rank, b"no", 0, 1)
+    raises(ringdove.NotFoundError, "CUDA device 99", ringdove.init_all, [99])
+    raises(wrong, "none of them", ringdove.init)
+
+    # Nothing of this has ended the communicator.
+    for comm, array in zip(comms, [on0, on1]):
+        array.write([1] * 8)
+        comm.all_reduce(array)
+    for comm in comms:
+        comm.synchronize()
+    assert on0.tolist() == [2.0] * 8
+
+    # A rank that makes another call: both sides learn of both.
+    comms[0].all_reduce(on0)
+    error = raises(ringdove.DisagreementError, "", comms[1].all_reduce, Interface(on1, shape=(4,)))
+    assert {error.rank, error.peer} == {0, 1}, vars(error)
+    raises(ringdove.DisagreementError, "", comms[0].synchronize)
+
+    # After fork, communicators of the parent say so.
+    comms = ringdove.init_all([0, 1])
+    child = os.fork()
+    if child == 0:
+        try:
+            comms[0].all_reduce(on0)
+        except ringdove.ForkError:
+            comms[0].close()
+            os._exit(7)
+        os._exit(8)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+    # Ctrl-C ends a wait for ranks that never come.
+    unique_id = ringdove.unique_id()
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    began = time.monotonic()
+    raises(KeyboardInterrupt, "", ringdove.init_rank, unique_id, 0, 2)
+    assert time.monotonic() - began < 20
+
+    # And one for a rank that does not call; the communicator has ended then.
+    comms[0].all_reduce(on0)
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    raises(KeyboardInterrupt, "", comms[0].synchronize)
+    raises(ringdove.AbortedError, "", comms[1].all_reduce, on1)
+
+    # An exception in a block ends the communicator for all.
+    comms = ringdove.init_all([0, 1])
+    try:
+        with comms[0]:
+            raise LookupError("here")
+    except LookupError:
+        pass
+    error = raises(ringdove.AbortedError, "LookupError", comms[1].all_reduce, on1)
+    assert error.peer == 0, vars(error)
+    raises(ringdove.ClosedError, "closed", comms[0].all_reduce, on0)
+    print("right")
+
+
+if __name__ == "__main__":
+    main()

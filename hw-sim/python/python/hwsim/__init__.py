@@ -1,0 +1,32 @@
+"""Virtual GPUs and RDMA adapters: CUDA programs run unmodified, without hardware.
+
+The command ``hwsim run -- COMMAND`` starts any program on a virtual machine; ``pytest --hwsim
+MACHINE`` starts the tests on one. Inside of them, libcuda.so.1, libcudart, libnvidia-ml.so.1 and
+RDMA adapters are virtual.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sysconfig
+
+__all__ = ["command", "is_running"]
+
+
+def command() -> str:
+    """Path of the command ``hwsim`` that was installed with this package.
+
+    Raises:
+        FileNotFoundError: it is neither beside this Python nor on the search path
+    """
+    beside = os.path.join(sysconfig.get_path("scripts"), "hwsim")
+    found = beside if os.access(beside, os.X_OK) else shutil.which("hwsim")
+    if found is None:
+        raise FileNotFoundError(f"no command hwsim: neither {beside} nor on PATH")
+    return found
+
+
+def is_running() -> bool:
+    """Was this process, or one that started it, started by ``hwsim run``?"""
+    return "HWSIM_NODES" in os.environ
