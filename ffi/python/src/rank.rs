@@ -114,7 +114,8 @@ impl Rank {
         let wanted = data_type.as_deref().map(|name| named_type(py, name)).transpose()?;
         let read = |object: &Option<Bound<'_, PyAny>>, what| {
             let object = object.as_ref().filter(|object| !object.is_none());
-            object.map(|object| array(object, what, wanted, stream)).transpose()
+            let array = object.map(|object| array(object, what, wanted, stream)).transpose()?;
+            array.map(|array| self.check_device(py, array, what)).transpose()
         };
         let (send, receive) = (read(send, "send")?, read(receive, "recv")?);
         if receive.as_ref().is_some_and(|receive| receive.is_read_only) {
@@ -140,6 +141,19 @@ impl Rank {
             false => Action::Receive { address, count, data_type, peer },
         };
         Ok(Planned { action, ready_on: array.stream, keepers: vec![array.keeper] })
+    }
+
+    /// Refuses memory of another GPU. Kernels might reach it, slowly, and by chance.
+    fn check_device(&self, py: Python<'_>, array: Array, what: &str) -> PyResult<Array> {
+        let device = gpu_of(array.address);
+        if array.count > 0
+            && let Some(device) = device.filter(|device| *device != self.device)
+        {
+            let expected = format!("an array on GPU {}, as the communicator", self.device);
+            let seen = format!("one on GPU {device}");
+            return Err(errors::argument(py, what, &expected, &seen));
+        }
+        Ok(array)
     }
 
     fn plan_collective(
@@ -284,6 +298,23 @@ impl Open {
         }
         group.launch(stream)
     }
+}
+
+/// The GPU whose memory is at `address`; `None` where the driver does not say, and for memory that
+/// moves between GPUs.
+fn gpu_of(address: u64) -> Option<usize> {
+    use sys::CUpointer_attribute::{
+        CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL as ORDINAL, CU_POINTER_ATTRIBUTE_IS_MANAGED as MANAGED,
+    };
+    let mut attributes = [ORDINAL, MANAGED];
+    let (mut ordinal, mut managed) = (-1i32, 0u32);
+    let mut values = [(&raw mut ordinal).cast(), (&raw mut managed).cast()];
+    // SAFETY: two attributes, and a place of its type for each.
+    let asked = unsafe {
+        sys::cuPointerGetAttributes(2, attributes.as_mut_ptr(), values.as_mut_ptr(), address)
+    };
+    let is_known = asked == sys::CUresult::CUDA_SUCCESS && managed == 0;
+    usize::try_from(ordinal).ok().filter(|_| is_known)
 }
 
 fn collective(name: &str, root: u32) -> Option<Collective> {

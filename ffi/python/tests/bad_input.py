@@ -43,7 +43,7 @@ def main():
     raises(wrong, "contiguous", comm.all_reduce, Interface(on0, shape=(4,), strides=(8,)))
     raises(wrong, "may be written", comm.all_reduce, on0, Interface(on0, data=(4096, True)))
     raises(wrong, "type that collectives know", comm.all_reduce, Interface(on0, typestr="<c8"))
-    raises(wrong, "", comm.all_reduce, on1)
+    raises(wrong, "seen one on GPU 1", comm.all_reduce, on1)
     raises(wrong, "", comm.all_reduce, Interface(on0, data=(0xDEAD0000, False)))
     raises(wrong, "", comm.all_reduce, Interface(on0, shape=(1 << 40,)))
     raises(wrong, "4 elements", comm.all_reduce, Interface(on0, shape=(4,)), on0)

@@ -142,6 +142,7 @@ def main():
             comm.all_reduce(DeviceArray([1] * 5000, device=comm.device))
     for comm in comms:
         comm.barrier()
+    for comm in comms:
         comm.synchronize()
 
     # Registered: straight from memory to memory.
