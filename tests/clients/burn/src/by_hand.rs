@@ -15,8 +15,16 @@ use crate::model::{LEARNING_RATE, Mlp, Seen, optimizer};
 
 /// What each rank has seen.
 pub fn train(devices: &[Device], samples: &[Sample]) -> Vec<Seen> {
+    // A GPU's messages and collectives are on one stream. A copy of the model that another rank
+    // still waits for must not come behind an all-reduce that waits for that rank: all ranks have
+    // their copies before the first one trains.
     let model = Mlp::new(&devices[0].clone().autodiff());
-    let ranks: Vec<_> = (0..devices.len()).map(|rank| (rank, model.clone())).collect();
+    let ranks: Vec<_> = devices
+        .iter()
+        .map(|device| model.clone().fork(&device.clone().autodiff()))
+        .inspect(|model| drop(model.weights()))
+        .enumerate()
+        .collect();
     thread::scope(|scope| {
         let threads: Vec<_> = ranks
             .into_iter()
@@ -26,9 +34,8 @@ pub fn train(devices: &[Device], samples: &[Sample]) -> Vec<Seen> {
     })
 }
 
-fn train_rank(rank: usize, model: Mlp, devices: &[Device], samples: &[Sample]) -> Seen {
+fn train_rank(rank: usize, mut model: Mlp, devices: &[Device], samples: &[Sample]) -> Seen {
     let device = devices[rank].clone().autodiff();
-    let mut model = model.fork(&device);
     let (mut seen, mut optimizer) = (Seen::default(), optimizer());
     for step in 0..STEPS {
         let began = Instant::now();
