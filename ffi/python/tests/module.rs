@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 use tempfile::TempDir;
 
 fn source(path: &str) -> PathBuf {
@@ -58,22 +58,14 @@ fn what_cannot_be_is_an_exception() {
     assert_right(&python(&installed(), "pcie4", "bad_input.py").output().unwrap());
 }
 
-/// If this fails, ranks that torchrun has started do not find one another from Python.
+/// If this fails, ranks that a launcher has started do not find one another from Python.
 #[test]
 fn ranks_of_a_launcher_meet() {
     let installed = installed();
-    // A port that was free a moment ago.
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let ranks: Vec<_> = (0..2)
-        .map(|rank| {
-            let mut command = python(&installed, "pcie4", "launched.py");
-            command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
-            command.env("RANK", rank.to_string()).env("WORLD_SIZE", "2");
-            command.env("LOCAL_RANK", rank.to_string()).env("LOCAL_WORLD_SIZE", "2");
-            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
-        })
-        .collect();
-    for rank in ranks {
-        assert_right(&rank.wait_with_output().unwrap());
-    }
+    let mut command = Command::new(built("hwsim"));
+    // It sets the variables of torchrun.
+    command.args(["run", "--quiet", "--driver-profile", "strict", "--machine", "pcie4 x 2"]);
+    command.args(["--procs", "4", "--", "python3"]).arg(source("tests").join("launched.py"));
+    command.env("PYTHONPATH", installed.path()).env("PYTHONFAULTHANDLER", "1");
+    assert_right(&command.output().unwrap());
 }
