@@ -10,12 +10,13 @@ use std::path::Path;
 
 /// Our crates: name, folder, and which of ours each may depend on. Nobody depends on the leaf
 /// `hwsim-cli`: it appears in no list. Tests of all may depend on `tally`.
-const CRATES: [(&str, &str, &[&str]); 14] = [
+const CRATES: [(&str, &str, &[&str]); 15] = [
     ("ringdove-kernels", "kernels", &[]),
     // Sizes, tables and plots of results, for the two commands that print them.
     ("ringdove-figures", "benches/figures", &[]),
     ("ringdove", ".", &["ringdove-kernels", "ringdove-figures"]),
     ("ringdove-nccl", "ffi/nccl", &["ringdove"]),
+    ("ringdove-python", "ffi/python", &["ringdove"]),
     ("hwsim-ptx", "hw-sim/ptx", &[]),
     ("hwsim-machine", "hw-sim/machine", &["hwsim-ptx", "ringdove-kernels"]),
     ("hwsim-timing", "hw-sim/timing", &["ringdove-kernels"]),

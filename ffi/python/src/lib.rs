@@ -4,16 +4,19 @@
 //! This crate translates: arrays and streams of any library into addresses and handles, errors into
 //! exceptions, and blocking calls into ones that a signal interrupts.
 //!
-//! * `rank`: a rank of a communicator, and its calls
+//! * `init`: how ranks are made; `rank`: a rank of a communicator, and its calls
+//! * `device_handle`: what kernels of a program's own need to communicate
 //! * `array`: arrays by `__cuda_array_interface__` and DLPack; `stream`: streams by their handles
 //! * `in_flight`: what Python objects work that was enqueued still uses
 //! * `memory`: a piece of GPU memory, for programs without an array library
 //! * `errors`: exceptions; `wait`: calls that block
 
 mod array;
+mod device_handle;
 mod dlpack;
 mod errors;
 mod in_flight;
+mod init;
 mod memory;
 mod rank;
 mod stream;
@@ -25,11 +28,13 @@ use pyo3::prelude::*;
 #[pymodule]
 mod _ringdove {
     #[pymodule_export]
+    use super::device_handle::DeviceHandle;
+    #[pymodule_export]
+    use super::init::{device_count, init_all, init_launched, init_rank, unique_id};
+    #[pymodule_export]
     use super::memory::Memory;
     #[pymodule_export]
-    use super::rank::{
-        DeviceHandle, Rank, device_count, init_all, init_launched, init_rank, unique_id,
-    };
+    use super::rank::Rank;
 
     use pyo3::prelude::*;
 

@@ -1,4 +1,4 @@
-//! A rank of a communicator, and its calls.
+//! A rank of a communicator, and its calls. `init` makes them.
 
 use crate::array::{Array, array, named_type};
 use crate::errors::{self, exception};
@@ -8,11 +8,10 @@ use crate::wait::interruptible;
 use cudarc::driver::sys;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use ringdove::bootstrap::{Launch, Root};
 use ringdove::gpu::{StreamBridge, StreamHandle};
 use ringdove::{
     Collective, CollectiveSpec, Communicator, DataType, Error, ReduceOp, Reduction, Registration,
-    Scalar, Settings, UniqueId,
+    Scalar,
 };
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,9 +32,9 @@ pub struct Rank {
     open: Mutex<Option<Arc<Open>>>,
 }
 
-struct Open {
+pub(crate) struct Open {
     // Dropped first: nothing runs any more when it is, see `Rank::close`.
-    communicator: Communicator,
+    pub communicator: Communicator,
     bridge: StreamBridge,
     /// Held while a call is enqueued, so that calls of several threads do not mix.
     turn: Mutex<()>,
@@ -76,7 +75,7 @@ type Named<'py> = (
 );
 
 impl Rank {
-    fn new(communicator: Communicator) -> ringdove::Result<Self> {
+    pub(crate) fn new(communicator: Communicator) -> ringdove::Result<Self> {
         Ok(Self {
             rank: communicator.rank(),
             rank_count: communicator.rank_count(),
@@ -86,7 +85,7 @@ impl Rank {
         })
     }
 
-    fn opened(&self, py: Python<'_>) -> PyResult<Arc<Open>> {
+    pub(crate) fn opened(&self, py: Python<'_>) -> PyResult<Arc<Open>> {
         if std::process::id() != self.process {
             let message = "this communicator is of the process that this one was forked from. \
                            CUDA does not survive fork(): make communicators after it, or start \
@@ -98,7 +97,7 @@ impl Rank {
     }
 
     /// Runs a call that blocks. A signal aborts the communicator, which ends the call.
-    fn blocking<T: Send + 'static>(
+    pub(crate) fn blocking<T: Send + 'static>(
         &self,
         py: Python<'_>,
         call: impl FnOnce(&Open) -> ringdove::Result<T> + Send + 'static,
@@ -537,125 +536,4 @@ impl Drop for Rank {
             });
         });
     }
-}
-
-/// What a user's kernel needs: `ringdove.cuh` takes its address.
-#[pyclass(frozen, module = "ringdove._ringdove")]
-pub struct DeviceHandle {
-    // Dropped before the communicator that it belongs to.
-    handle: ringdove::DeviceHandle<'static>,
-    _open: Arc<Open>,
-}
-
-#[pymethods]
-impl DeviceHandle {
-    /// The handle of `rank`, with registrations as windows.
-    #[new]
-    fn new(py: Python<'_>, rank: &Rank, windows: Vec<usize>) -> PyResult<Self> {
-        let open = rank.opened(py)?;
-        let windows: Vec<Registration> = windows.into_iter().map(Registration).collect();
-        rank.blocking(py, move |own| {
-            let handle = own.communicator.device_handle(&windows)?;
-            // SAFETY: the reference is only a borrow of the communicator, which `_open` keeps, and
-            // is dropped before it.
-            let handle = unsafe {
-                std::mem::transmute::<ringdove::DeviceHandle<'_>, ringdove::DeviceHandle<'static>>(
-                    handle,
-                )
-            };
-            Ok(Self { handle, _open: open })
-        })
-    }
-
-    /// Device address.
-    #[getter]
-    fn address(&self) -> u64 {
-        self.handle.address()
-    }
-}
-
-fn settings(py: Python<'_>) -> PyResult<Settings> {
-    Settings::from_env().map_err(|error| exception(py, &error))
-}
-
-/// How many GPUs this process sees.
-#[pyfunction]
-pub fn device_count(py: Python<'_>) -> PyResult<usize> {
-    ringdove::device_count().map_err(|error| exception(py, &error))
-}
-
-/// One rank for each of `devices`, all of this process.
-#[pyfunction]
-pub fn init_all(py: Python<'_>, devices: Vec<usize>) -> PyResult<Vec<Rank>> {
-    let settings = settings(py)?;
-    let init = move || {
-        let contexts = devices.into_iter().map(ringdove::open_device);
-        let contexts = contexts.collect::<ringdove::Result<Vec<_>>>()?;
-        let ranks = Communicator::init_all(&contexts, &settings)?;
-        ranks.into_iter().map(Rank::new).collect()
-    };
-    interruptible(py, init, || ())
-}
-
-/// A name under which ranks of several processes meet. The process that makes it serves them.
-#[pyfunction]
-pub fn unique_id(py: Python<'_>) -> PyResult<Vec<u8>> {
-    let settings = settings(py)?;
-    let root = Root::open(&settings).map_err(|error| exception(py, &error))?;
-    let id = root.id();
-    root.detach();
-    Ok(id.as_bytes().to_vec())
-}
-
-/// Rank `rank` of `size`, on GPU `device`; all pass the same id.
-#[pyfunction]
-pub fn init_rank(py: Python<'_>, id: &[u8], rank: u32, size: u32, device: usize) -> PyResult<Rank> {
-    let Ok(bytes) = <[u8; UniqueId::BYTES]>::try_from(id) else {
-        let expected = format!("{} bytes of ringdove.unique_id()", UniqueId::BYTES);
-        return Err(errors::argument(py, "unique_id", &expected, &id.len().to_string()));
-    };
-    let settings = settings(py)?;
-    let init = move || {
-        let context = ringdove::open_device(device)?;
-        let id = UniqueId::from_bytes(bytes);
-        Rank::new(Communicator::init_rank(&context, &id, rank, size, &settings)?)
-    };
-    interruptible(py, init, || ())
-}
-
-fn launch(py: Python<'_>) -> PyResult<Launch> {
-    let launch = Launch::from_env().map_err(|error| exception(py, &error))?;
-    launch.ok_or_else(|| {
-        errors::argument(
-            py,
-            "environment",
-            "variables of torchrun, mpirun, srun, or RINGDOVE_RANK and its like",
-            "none of them",
-        )
-    })
-}
-
-/// The rank that a launcher has given this process, on GPU `device`, or on that of its number on
-/// its node.
-#[pyfunction]
-#[pyo3(signature = (device=None))]
-pub fn init_launched(py: Python<'_>, device: Option<usize>) -> PyResult<Rank> {
-    let (launch, settings) = (launch(py)?, settings(py)?);
-    let init = move || {
-        let device = match device {
-            Some(device) => device,
-            // A process that sees some GPUs only sees its own ones.
-            None => {
-                let count = ringdove::device_count()?.max(1);
-                launch.local_rank.unwrap_or(launch.rank) as usize % count
-            }
-        };
-        let context = ringdove::open_device(device)?;
-        let (id, root) = launch.rendezvous(&settings)?;
-        let (rank, size) = (launch.rank, launch.rank_count);
-        let communicator = Communicator::init_rank(&context, &id, rank, size, &settings)?;
-        root.into_iter().for_each(Root::detach);
-        Rank::new(communicator)
-    };
-    interruptible(py, init, || ())
 }

@@ -38,6 +38,18 @@ pub(crate) enum Task {
     Polls(Vec<Poll>),
 }
 
+impl Task {
+    /// It looks whether a wait is over. If looks counted as something that happens, the next one
+    /// would always be due at once. What a look finds brings tasks of its own.
+    fn is_look(&self) -> bool {
+        match self {
+            Self::Polls(_) => true,
+            Self::Block(_, block) => block.waiting && block.vigil.by_time,
+            Self::Resume(_) | Self::Drive(_) | Self::Piece(..) => false,
+        }
+    }
+}
+
 /// What a stream waits for that it must poll for.
 pub(crate) enum WaitFor {
     /// A word in memory.
@@ -311,7 +323,9 @@ impl Scheduler {
                 }
             }
             if let Some(task) = state.take() {
-                state.sleeping.stirred = now;
+                if !task.is_look() {
+                    state.sleeping.stirred = now;
+                }
                 idle.leave(&mut state);
                 // The look of a block that waited is over sooner than another worker is awake.
                 let short = matches!(&task, Task::Block(_, block) if block.waiting);
