@@ -41,7 +41,7 @@ pub(crate) use host::HostMemory;
 pub(crate) use io::IoMemory;
 pub(crate) use ipc::{Export, HANDLE_BYTES, Import, is_not_shared, is_without_peer_access};
 pub(crate) use memory::{DeviceMemory, PinnedMemory};
-pub use primary::open_current_device;
+pub use primary::{CallersContext, open_current_device};
 pub(crate) use queues::{COMMANDS_USUAL, Queues};
 pub use range::{GpuRange, StreamWriter};
 pub(crate) use registered::Keeper;

@@ -4,8 +4,9 @@
 use super::driver::{check_anywhere as check, device_count, open_device};
 use crate::error::{Error, Result};
 use cudarc::driver::{CudaContext, result, sys};
+use std::marker::PhantomData;
 use std::ptr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 /// The context that is current on this thread, or that of device 0 where none is.
 ///
@@ -35,6 +36,46 @@ pub(super) fn primary(given: sys::CUcontext) -> Result<Arc<CudaContext>> {
     check("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(before) })?;
     let expected = format!("the primary context of device {ordinal}, which the CUDA runtime uses");
     Err(Error::argument("context", expected, "another context of that device"))
+}
+
+/// The context that a caller had made current. It is current again when this is dropped: functions
+/// that other languages call leave a program's current device as it is, as the CUDA runtime's
+/// programs expect, and calls on several communicators bind each of their contexts.
+#[derive(Debug)]
+pub struct CallersContext {
+    before: sys::CUcontext,
+    /// Contexts are current on a thread.
+    _thread: PhantomData<*const ()>,
+}
+
+impl CallersContext {
+    /// Remembers the context that is current on the calling thread, if any.
+    #[must_use]
+    pub fn keep() -> Self {
+        Self { before: bound(), _thread: PhantomData }
+    }
+}
+
+impl Drop for CallersContext {
+    fn drop(&mut self) {
+        if bound() != self.before {
+            // SAFETY: it was current when this was made, or none was.
+            unsafe { sys::cuCtxSetCurrent(self.before) };
+        }
+    }
+}
+
+/// The context that is current on this thread; null also where no driver is there or started.
+fn bound() -> sys::CUcontext {
+    // SAFETY: only tries to load the driver library; its initialisers are the vendor's.
+    static IS_THERE: LazyLock<bool> = LazyLock::new(|| unsafe { sys::is_culib_present() });
+    let mut context = ptr::null_mut();
+    if *IS_THERE {
+        // SAFETY: its target outlives the call. A driver that was not started refuses, and leaves
+        // null there.
+        let _ = unsafe { sys::cuCtxGetCurrent(&mut context) };
+    }
+    context
 }
 
 fn current() -> Result<sys::CUcontext> {

@@ -1,8 +1,8 @@
 //! Result codes with messages. No panic leaves the library, and no error is without a message.
 
 use crate::abi::Status;
-use crate::caller::CallersContext;
 use ringdove::Error;
+use ringdove::gpu::CallersContext;
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};

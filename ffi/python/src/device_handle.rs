@@ -1,5 +1,6 @@
 //! What kernels of a program's own need to communicate.
 
+use crate::guarded::Guarded;
 use crate::rank::{Open, Rank};
 use pyo3::prelude::*;
 use ringdove::Registration;
@@ -9,8 +10,8 @@ use std::sync::Arc;
 #[pyclass(frozen, module = "ringdove._ringdove")]
 pub struct DeviceHandle {
     // Dropped before the communicator that it belongs to.
-    handle: ringdove::DeviceHandle<'static>,
-    _open: Arc<Open>,
+    handle: Guarded<ringdove::DeviceHandle<'static>>,
+    _open: Arc<Guarded<Open>>,
 }
 
 #[pymethods]
@@ -29,7 +30,7 @@ impl DeviceHandle {
                     handle,
                 )
             };
-            Ok(Self { handle, _open: open })
+            Ok(Self { handle: Guarded::new(handle), _open: open })
         })
     }
 

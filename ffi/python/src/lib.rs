@@ -9,12 +9,13 @@
 //! * `array`: arrays by `__cuda_array_interface__` and DLPack; `stream`: streams by their handles
 //! * `in_flight`: what Python objects work that was enqueued still uses
 //! * `memory`: a piece of GPU memory, for programs without an array library
-//! * `errors`: exceptions; `wait`: calls that block
+//! * `errors`: exceptions; `wait`: calls that block; `guarded`: objects whose end uses a GPU
 
 mod array;
 mod device_handle;
 mod dlpack;
 mod errors;
+mod guarded;
 mod in_flight;
 mod init;
 mod memory;

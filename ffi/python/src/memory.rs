@@ -1,6 +1,8 @@
 //! GPU memory for programs without an array library.
 
 use crate::errors;
+use crate::guarded::Guarded;
+use crate::wait::detached;
 use cudarc::driver::{CudaContext, CudaSlice, DevicePtr};
 use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
@@ -11,11 +13,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Zeroed memory on one GPU.
 #[pyclass(frozen, module = "ringdove._ringdove")]
 pub struct Memory {
-    context: Arc<CudaContext>,
     address: u64,
     bytes: usize,
+    allocation: Guarded<Allocation>,
+}
+
+struct Allocation {
     /// Held while the host copies.
     slice: Mutex<CudaSlice<u8>>,
+    context: Arc<CudaContext>,
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        // cudarc frees in the context that happens to be current.
+        let _ = self.context.bind_to_thread();
+    }
 }
 
 fn cuda(call: &'static str) -> impl Fn(cudarc::driver::DriverError) -> Error {
@@ -38,9 +51,10 @@ impl Memory {
             let zeros = stream.alloc_zeros(bytes.max(1)).map_err(cuda("cuMemAlloc"))?;
             stream.synchronize().map_err(cuda("cuStreamSynchronize"))?;
             let address = zeros.device_ptr(&stream).0;
-            Ok(Self { context, address, bytes, slice: Mutex::new(zeros) })
+            let allocation = Guarded::new(Allocation { slice: Mutex::new(zeros), context });
+            Ok(Self { address, bytes, allocation })
         };
-        py.detach(allocate).map_err(|error| errors::exception(py, &error))
+        detached(py, allocate).map_err(|error| errors::exception(py, &error))
     }
 
     /// Device address.
@@ -58,7 +72,7 @@ impl Memory {
     /// Number of the GPU.
     #[getter]
     fn device(&self) -> usize {
-        self.context.ordinal()
+        self.allocation.context.ordinal()
     }
 
     /// Copies bytes from the host, and waits for it. `data` has as many bytes as this memory.
@@ -70,26 +84,26 @@ impl Memory {
         // Owned: another thread could change what Python lends while the lock is not held.
         let data = data.to_vec();
         let copy = || -> ringdove::Result<()> {
-            let mut slice = self.slice.lock().unwrap_or_else(PoisonError::into_inner);
-            let stream = self.context.default_stream();
+            let mut slice = self.allocation.slice.lock().unwrap_or_else(PoisonError::into_inner);
+            let stream = self.allocation.context.default_stream();
             let mut target = slice.slice_mut(..data.len());
             stream.memcpy_htod(&data, &mut target).map_err(cuda("cuMemcpyHtoD"))?;
             stream.synchronize().map_err(cuda("cuStreamSynchronize"))
         };
-        py.detach(copy).map_err(|error| errors::exception(py, &error))
+        detached(py, copy).map_err(|error| errors::exception(py, &error))
     }
 
     /// All bytes, copied to the host when the default stream comes to this point.
     fn read<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let copy = || -> ringdove::Result<Vec<u8>> {
-            let slice = self.slice.lock().unwrap_or_else(PoisonError::into_inner);
-            let stream = self.context.default_stream();
+            let slice = self.allocation.slice.lock().unwrap_or_else(PoisonError::into_inner);
+            let stream = self.allocation.context.default_stream();
             let mut data = stream.clone_dtoh(&*slice).map_err(cuda("cuMemcpyDtoH"))?;
             stream.synchronize().map_err(cuda("cuStreamSynchronize"))?;
             data.truncate(self.bytes);
             Ok(data)
         };
-        let data = py.detach(copy).map_err(|error| errors::exception(py, &error))?;
+        let data = detached(py, copy).map_err(|error| errors::exception(py, &error))?;
         Ok(PyBytes::new(py, &data))
     }
 }

@@ -2,9 +2,10 @@
 
 use crate::array::{Array, array, named_type};
 use crate::errors::{self, exception};
+use crate::guarded::Guarded;
 use crate::in_flight::InFlight;
 use crate::stream;
-use crate::wait::interruptible;
+use crate::wait::{detached, interruptible};
 use cudarc::driver::sys;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -13,6 +14,7 @@ use ringdove::{
     Collective, CollectiveSpec, Communicator, DataType, Error, ReduceOp, Reduction, Registration,
     Scalar,
 };
+use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -29,7 +31,7 @@ pub struct Rank {
     /// The process that made it.
     process: u32,
     /// `None` once it was closed.
-    open: Mutex<Option<Arc<Open>>>,
+    open: Mutex<Option<Arc<Guarded<Open>>>>,
 }
 
 pub(crate) struct Open {
@@ -39,12 +41,20 @@ pub(crate) struct Open {
     /// Held while a call is enqueued, so that calls of several threads do not mix.
     turn: Mutex<()>,
     in_flight: Mutex<InFlight>,
+    /// What keeps registered arrays, by the numbers of the registrations.
+    registered: Mutex<HashMap<usize, Py<PyAny>>>,
 }
 
 impl Open {
     fn new(communicator: Communicator) -> ringdove::Result<Self> {
         let bridge = StreamBridge::new(communicator.context())?;
-        Ok(Self { communicator, bridge, turn: Mutex::default(), in_flight: Mutex::default() })
+        Ok(Self {
+            communicator,
+            bridge,
+            turn: Mutex::default(),
+            in_flight: Mutex::default(),
+            registered: Mutex::default(),
+        })
     }
 }
 
@@ -81,11 +91,11 @@ impl Rank {
             rank_count: communicator.rank_count(),
             device: communicator.context().ordinal(),
             process: std::process::id(),
-            open: Mutex::new(Some(Arc::new(Open::new(communicator)?))),
+            open: Mutex::new(Some(Arc::new(Guarded::new(Open::new(communicator)?)))),
         })
     }
 
-    pub(crate) fn opened(&self, py: Python<'_>) -> PyResult<Arc<Open>> {
+    pub(crate) fn opened(&self, py: Python<'_>) -> PyResult<Arc<Guarded<Open>>> {
         if std::process::id() != self.process {
             let message = "this communicator is of the process that this one was forked from. \
                            CUDA does not survive fork(): make communicators after it, or start \
@@ -215,7 +225,7 @@ impl Rank {
             actions.push(call.action);
         }
         // Without Python's lock: others may need it to get where this call waits for them.
-        let (enqueued, ended) = py.detach(|| {
+        let (enqueued, ended) = detached(py, || {
             let _turn = lock(&open.turn);
             let enqueued = open.enqueue(&actions, stream, keepers);
             (enqueued, lock(&open.in_flight).ended())
@@ -440,21 +450,25 @@ impl Rank {
         self.blocking(py, |open| Self::new(open.communicator.duplicate()?))
     }
 
-    /// Registers an array. Whoever calls keeps it until it is deregistered, or all ranks closed.
-    fn register(&self, py: Python<'_>, array: Bound<'_, PyAny>) -> PyResult<(usize, Py<PyAny>)> {
+    /// Registers an array, which is kept until it is deregistered or this rank is closed.
+    fn register(&self, py: Python<'_>, array: Bound<'_, PyAny>) -> PyResult<usize> {
         let open = self.opened(py)?;
         let memory = crate::array::array(&array, "array", None, None)?;
         let (address, bytes) = (memory.address, memory.count * memory.data_type.size_bytes());
-        // SAFETY: the Python object of the registration keeps the array; a program that closes a
-        // rank before the others are done with it is told so in its documentation.
-        let registered = py.detach(|| unsafe { open.communicator.register_raw(address, bytes) });
+        // SAFETY: the array is kept from here on; a program that closes a rank before the others are
+        // done with it is told so in its documentation.
+        let registered = detached(py, || unsafe { open.communicator.register_raw(address, bytes) });
         let number = registered.map_err(|error| exception(py, &error))?.0;
-        Ok((number, memory.keeper))
+        lock(&open.registered).insert(number, memory.keeper);
+        Ok(number)
     }
 
     fn deregister(&self, py: Python<'_>, number: usize) -> PyResult<()> {
         let registration = Registration(number);
-        self.blocking(py, move |open| open.communicator.deregister_raw(registration))
+        self.blocking(py, move |open| open.communicator.deregister_raw(registration))?;
+        let kept = lock(&self.opened(py)?.registered).remove(&number);
+        drop(kept);
+        Ok(())
     }
 
     /// Counters since the communicator was made.
@@ -483,7 +497,7 @@ impl Rank {
     /// Ends the communicator on all ranks.
     fn abort(&self, py: Python<'_>, why: &str) -> PyResult<()> {
         let open = self.opened(py)?;
-        py.detach(|| open.communicator.abort(why));
+        detached(py, || open.communicator.abort(why));
         Ok(())
     }
 
@@ -516,7 +530,7 @@ impl Rank {
         let own = open.clone();
         let interrupt = || open.communicator.abort("interrupted by a signal");
         let waited = interruptible(py, move || own.bridge.synchronize(), interrupt);
-        py.detach(|| drop(open));
+        detached(py, || drop(open));
         waited
     }
 }
@@ -530,7 +544,7 @@ impl Drop for Rank {
         }
         // The arrays of its calls stay until these have ended.
         Python::attach(|py| {
-            py.detach(|| {
+            detached(py, || {
                 let _ = open.bridge.synchronize();
                 drop(open);
             });

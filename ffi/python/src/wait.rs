@@ -1,14 +1,23 @@
-//! Calls that block: without the interpreter's lock, and ended by Ctrl-C.
+//! Calls without the interpreter's lock, some of them ended by Ctrl-C.
 
 use crate::errors;
 use crossbeam_channel::{RecvTimeoutError, bounded};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
+use ringdove::gpu::CallersContext;
 use std::thread;
 use std::time::Duration;
 
 /// How often a blocked call looks for signals.
 const SIGNALS_LOOKED_FOR: Duration = Duration::from_millis(20);
+
+/// Runs `call` on this thread, on which the program's current GPU stays what it was.
+pub fn detached<T: Send>(py: Python<'_>, call: impl FnOnce() -> T + Send) -> T {
+    py.detach(|| {
+        let _current = CallersContext::keep();
+        call()
+    })
+}
 
 /// Runs `call` on a thread of its own, and waits for it. A signal whose handler raises ends the
 /// wait: `interrupted` then ends what the call waits for, and its result is dropped when it comes.

@@ -1,6 +1,8 @@
 """Every call on four GPUs of one process, driven by one thread, against lists of numbers."""
 
+import gc
 import random
+import weakref
 
 import ringdove
 from ringdove import DeviceArray
@@ -156,6 +158,12 @@ def main():
     check(comms, both, [[1.0 + 2 + 3 + 4] * count] * RANKS, "registered")
     assert comms[0].statistics()["launches"] > 10
     in_threads(comms, lambda comm: windows[comm.rank].deregister())
+    # Registered arrays stay as long as other ranks may use them, whoever else forgets them.
+    kept = [comm.register(DeviceArray(count, device=comm.device)) for comm in comms]
+    arrays_kept = [weakref.ref(window.array) for window in kept]
+    del kept
+    gc.collect()
+    assert all(array() is not None for array in arrays_kept)
 
     halves = in_threads(comms, lambda comm: comm.split(comm.rank % 2, -comm.rank))
     assert [half.rank for half in halves] == [1, 1, 0, 0], halves
@@ -168,6 +176,8 @@ def main():
         comm.close()
         comm.close()
         assert comm.closed
+    gc.collect()
+    assert all(array() is None for array in arrays_kept)
     print("right")
 
 

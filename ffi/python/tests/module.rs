@@ -58,6 +58,13 @@ fn what_cannot_be_is_an_exception() {
     assert_right(&python(&installed(), "pcie4", "bad_input.py").output().unwrap());
 }
 
+/// If this fails, a call or the end of an object changes the GPU on which a program's other
+/// libraries go on, or frees memory in a context that is not its own.
+#[test]
+fn the_current_gpu_stays() {
+    assert_right(&python(&installed(), "pcie4", "current_gpu.py").output().unwrap());
+}
+
 /// If this fails, ranks that a launcher has started do not find one another from Python.
 #[test]
 fn ranks_of_a_launcher_meet() {

@@ -194,13 +194,13 @@ class Group(Collectives):
 class Registration:
     """An array that all ranks have registered, so that data moves straight from and into it.
 
-    The ranks register in the same order. The array is kept, and must not be freed by other means,
-    until ``deregister`` has returned, or until all ranks have closed.
+    The ranks register in the same order. The communicator keeps the array until ``deregister`` has
+    returned, or until it is closed; it must not be freed by other means before all ranks are there.
     """
 
     def __init__(self, rank: _ringdove.Rank, array: Any) -> None:
         self._rank = rank
-        self._number, self._keeper = rank.register(array)
+        self._number = rank.register(array)
         self.array = array
 
     @property
@@ -211,7 +211,7 @@ class Registration:
     def deregister(self) -> None:
         """Gives the array back. Every rank calls it; waits for what is enqueued."""
         self._rank.deregister(self._number)
-        self.array = self._keeper = None
+        self.array = None
 
     def __enter__(self) -> Registration:
         return self
