@@ -97,25 +97,30 @@ impl DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// The 64-bit word at `offset`, which nobody writes any more. Waits for nothing that does not
-    /// end by itself: `stream` has only copies to do. A new one could wait for the device, and the
-    /// legacy one would wait for kernels of other users, which may wait for whoever asks here.
+    /// The 64-bit word at `offset`, which nobody writes any more; as [`read`](Self::read).
     pub fn read_word(&self, offset: usize, stream: &OwnStream) -> Result<u64> {
-        assert!(offset.checked_add(size_of::<u64>()).is_some_and(|end| end <= self.bytes));
-        let current = Current::bind(&self.context)?;
         let mut word = [0; size_of::<u64>()];
-        // SAFETY: the range lies inside the allocation, and `word` lives until the stream has been
-        // waited for.
+        self.read(offset, &mut word, stream)?;
+        Ok(u64::from_le_bytes(word))
+    }
+
+    /// Copies the bytes from `offset` on. Waits for nothing that does not end by itself: `stream`
+    /// has only copies to do. A new one could wait for the device, and the legacy one would wait
+    /// for kernels of other users, which may wait for whoever asks here.
+    pub fn read(&self, offset: usize, target: &mut [u8], stream: &OwnStream) -> Result<()> {
+        assert!(offset.checked_add(target.len()).is_some_and(|end| end <= self.bytes));
+        let current = Current::bind(&self.context)?;
+        // SAFETY: the range lies inside the allocation, and `target` is borrowed until the stream
+        // has been waited for.
         current.check("cuMemcpyDtoHAsync", unsafe {
             sys::cuMemcpyDtoHAsync_v2(
-                word.as_mut_ptr().cast(),
+                target.as_mut_ptr().cast(),
                 self.address + offset as u64,
-                word.len(),
+                target.len(),
                 stream.handle(),
             )
         })?;
-        stream.synchronize()?;
-        Ok(u64::from_le_bytes(word))
+        stream.synchronize()
     }
 }
 

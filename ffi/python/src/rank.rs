@@ -455,8 +455,8 @@ impl Rank {
         let open = self.opened(py)?;
         let memory = crate::array::array(&array, "array", None, None)?;
         let (address, bytes) = (memory.address, memory.count * memory.data_type.size_bytes());
-        // SAFETY: the array is kept from here on; a program that closes a rank before the others are
-        // done with it is told so in its documentation.
+        // SAFETY: the array is kept from here on; a program that closes a rank before the others
+        // are done with it is told so in its documentation.
         let registered = detached(py, || unsafe { open.communicator.register_raw(address, bytes) });
         let number = registered.map_err(|error| exception(py, &error))?.0;
         lock(&open.registered).insert(number, memory.keeper);

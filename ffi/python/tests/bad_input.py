@@ -88,6 +88,9 @@ def main():
         os._exit(8)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
+    # A shell starts its background jobs with this signal ignored, and Python leaves it so.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
     # Ctrl-C ends a wait for ranks that never come.
     unique_id = ringdove.unique_id()
     threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()

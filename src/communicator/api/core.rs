@@ -171,14 +171,14 @@ impl Communicator {
         self.connected.fail(Error::Aborted { by, why: why.to_owned() });
     }
 
-    /// Waits until everything that this rank has enqueued has ended, and its engine owes the other
-    /// ranks nothing: also not the credits by which it says that their messages were read, which
-    /// may be on their way when the rank's own stream is done.
+    /// Waits until everything that this rank has enqueued has ended, and neither side owes the
+    /// other anything: this rank's engine has returned all credits, by which it says that messages
+    /// were read, and ranks of other nodes have read all that this one has sent them.
     ///
-    /// A process that is about to end calls this for its ranks, then waits for the other processes
-    /// at a barrier of the program's own, and only then drops its communicators. Without it nothing
-    /// is lost; but between nodes, the ranks that stay may wait up to two seconds as they drop
-    /// theirs, since nobody acknowledges their last credits.
+    /// A process may end after that. A communicator that is dropped waits for the same, between
+    /// nodes for at most two seconds. If its process then ends while another rank, busy with other
+    /// work, has yet to read, the data is there; but that rank's credits find nobody, and its
+    /// communicator fails.
     ///
     /// # Errors
     /// The error that ended the communicator, if any; [`Error::HostWaitExpired`] after

@@ -3,19 +3,22 @@
 use super::attach::RankEngine;
 use super::inter_node::InterNodeConnections;
 use crate::bootstrap::Succession;
-use crate::communicator::state::{Launcher, ProcessState, RankState, Tidy, lock};
+use crate::communicator::state::{Launcher, ProcessState, RankState, Tidy, Unread, lock};
 use crate::engine::{Alarm, Snapshot};
 use crate::error::{Error, Result};
 use crate::id::Rank;
 use crate::plan::{LaneEnd, PortResolver};
 use crate::settings::Settings;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a rank whose kernels have ended waits for transfers to other nodes. Those that somebody
 /// waits for are acknowledged within milliseconds; credits for a rank that has left already never
 /// are, and the adapter would repeat them until its timeout.
 const FINAL_ACK_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// From one look at the credits of other nodes to the next, while a rank waits for the last ones.
+const UNREAD_LOOK: Duration = Duration::from_micros(200);
 
 /// One rank of a communicator.
 pub(in crate::communicator) struct ConnectedRank {
@@ -80,7 +83,8 @@ impl ConnectedRank {
         self.launcher().wait(limit)
     }
 
-    /// Waits until the launches of this rank have ended, and its engine has ended all transfers.
+    /// Waits until the launches of this rank have ended, its engine has ended all transfers, and
+    /// ranks of other nodes have read all messages.
     ///
     /// # Errors
     /// The error that ended the communicator, if any; [`Error::HostWaitExpired`] after `limit`.
@@ -94,9 +98,32 @@ impl ConnectedRank {
             });
         }
         self.check()?;
+        let begin = Instant::now();
         let idle = self.engine().wait_idle(self.state.memory.head()?, limit);
         // What ended the communicator says more than work that is left.
-        self.check().and(idle)
+        self.check().and(idle)?;
+        self.all_read(limit.saturating_sub(begin.elapsed()))
+    }
+
+    /// Waits until ranks of other nodes have read what this one has sent. Its launches have ended.
+    fn all_read(&self, limit: Duration) -> Result<()> {
+        if self.inter_node.is_none() {
+            return Ok(());
+        }
+        let begin = Instant::now();
+        while let Some(Unread { receiver, messages }) = self.state.memory.unread()? {
+            self.check()?;
+            if begin.elapsed() >= limit {
+                return Err(Error::HostWaitExpired {
+                    what: format!("{receiver} to read what {} has sent", self.rank()),
+                    expected: "credits for all messages".into(),
+                    seen: format!("{messages} without"),
+                    waited: begin.elapsed(),
+                });
+            }
+            std::thread::sleep(UNREAD_LOOK);
+        }
+        Ok(())
     }
 }
 
@@ -123,10 +150,16 @@ impl Drop for ConnectedRank {
         if let Some(connections) = self.inter_node.as_ref().filter(|_| self.process.is_raised()) {
             connections.close();
         }
-        let limit = match &self.inter_node {
-            Some(_) if ended => self.settings.drop_timeout.min(FINAL_ACK_TIMEOUT),
-            _ => self.settings.drop_timeout,
-        };
+        let mut limit = self.settings.drop_timeout;
+        if ended && self.inter_node.is_some() {
+            limit = limit.min(FINAL_ACK_TIMEOUT);
+            // Or their credits would find nobody once this process has ended.
+            if !self.process.is_raised()
+                && let Err(error) = self.all_read(limit)
+            {
+                tracing::debug!(%error, rank = rank.0, "dropped before the others have read all");
+            }
+        }
         if let Some(engine) = self.engine.take()
             && let Err(error) =
                 engine.detach(|| self.state.memory.head().ok().filter(|_| ended), limit)

@@ -141,6 +141,11 @@ impl Layout {
         self.geometry.store_blocks > 0
     }
 
+    /// The number of ports that lead to ranks of the same node; they come first.
+    pub fn intra_node_ports(&self) -> u32 {
+        self.intra_node.ports
+    }
+
     /// The number of ports.
     pub fn port_count(&self) -> u32 {
         self.all.ports

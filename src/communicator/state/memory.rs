@@ -16,6 +16,7 @@ use ringdove_kernels::descriptor::DESCRIPTOR_BYTES;
 use ringdove_kernels::launch::{DeviceCommunicator, WaitRecord};
 use ringdove_kernels::port::Port;
 use serde::{Deserialize, Serialize};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -320,6 +321,31 @@ impl RankMemory {
     /// How many descriptors the rank's kernels have rung. They have ended.
     pub fn head(&self) -> Result<u64> {
         self.control.read_word(control::HEAD, self.streams.words().stream())
+    }
+
+    /// Ports from number `first` on, as the executor left them.
+    pub fn read_ports(&self, first: u32, ports: &mut [Port]) -> Result<()> {
+        let offset = control::PORTS + first as usize * size_of::<Port>();
+        self.control.read(offset, bytemuck::cast_slice_mut(ports), self.streams.words().stream())
+    }
+
+    /// All 64-bit words of the signals that ranks of other nodes raise.
+    pub fn inter_node_signals(&self) -> Result<Vec<u64>> {
+        let begin = self.layout.inter_node().signals;
+        let mut words = vec![0; (self.layout.signal_bytes() - begin) as usize / size_of::<u64>()];
+        match &self.host {
+            Some(HostPart { signals, .. }) => {
+                let written = signals.region().words64(0, words.len())?;
+                for (index, word) in words.iter_mut().enumerate() {
+                    *word = written.load(index, Ordering::Acquire);
+                }
+            }
+            None => {
+                let bytes = bytemuck::cast_slice_mut(&mut words);
+                self.signals.read(begin as usize, bytes, self.streams.words().stream())?;
+            }
+        }
+        Ok(words)
     }
 
     /// The slots and the tail word of a proxy's ring, as the proxy sees them.

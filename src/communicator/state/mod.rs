@@ -13,6 +13,7 @@
 //! * `routes`: this rank's registered buffers, and the routes between them
 //! * `launcher`, `order`, `backlog`: launches of the executor, their order across streams, and how
 //!   many may be ahead of their end; `streams`: on which streams ranks that share a GPU are
+//! * `unread`: what ranks of other nodes have yet to read
 //! * `tidy`, `launching`: when memory is freed
 //! * `sync`: locks; `posted`: a value of each rank, for all
 
@@ -39,6 +40,7 @@ mod routes;
 mod streams;
 mod sync;
 mod tidy;
+mod unread;
 
 pub(super) use doorbell::{Doorbell, STEP_TIMEOUT};
 pub(super) use exported::ExportedMemory;
@@ -56,3 +58,4 @@ pub(super) use registrations::{RankBuffer, RegisteredBuffer};
 pub(super) use routes::{RegisteredPlace, RegisteredRange};
 pub(super) use sync::lock;
 pub(super) use tidy::Tidy;
+pub(super) use unread::Unread;

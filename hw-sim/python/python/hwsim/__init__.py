@@ -8,10 +8,11 @@ RDMA adapters are virtual.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sysconfig
 
-__all__ = ["command", "is_running"]
+__all__ = ["command", "is_running", "machine"]
 
 
 def command() -> str:
@@ -30,3 +31,15 @@ def command() -> str:
 def is_running() -> bool:
     """Was this process, or one that started it, started by ``hwsim run``?"""
     return "HWSIM_NODES" in os.environ
+
+
+def machine() -> str:
+    """The name of the machine on which this process runs, as its file gives it."""
+    named = os.environ.get("HWSIM_MACHINE", "pcie4")
+    try:
+        with open(named, encoding="utf-8") as file:
+            found = re.search(r'^name\s*=\s*"([^"]*)"', file.read(), re.MULTILINE)
+    except FileNotFoundError:
+        # A built-in machine, of several nodes perhaps: "dgx-a100 x 2".
+        return named.split(" x ")[0].strip()
+    return named if found is None else found[1]

@@ -119,7 +119,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_report_header(config: pytest.Config) -> str | None:
     if not hwsim.is_running():
         return None
-    return f"hwsim: {os.environ.get('HWSIM_MACHINE', 'pcie4')}, virtual GPUs"
+    return f"hwsim: {hwsim.machine()}, virtual GPUs"
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -133,10 +133,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def _lacks(mark: pytest.Mark) -> str | None:
-    machine = os.environ.get("HWSIM_MACHINE", "pcie4")
-    # "dgx-a100 x 2": two nodes.
-    name = machine.split(" x ")[0].strip()
     if mark.name == "hwsim_machine":
+        name = hwsim.machine()
         return None if name in mark.args else f"needs machine {' or '.join(mark.args)}, not {name}"
     if mark.name == "hwsim_nodes":
         nodes = int(os.environ.get("HWSIM_NODES", "1"))
