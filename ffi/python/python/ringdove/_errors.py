@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+
 
 class Error(Exception):
     """Any failure of the library.
@@ -43,7 +45,7 @@ class WaitExpiredError(Error, TimeoutError):
     """A rank waited in vain: for data, or for ranks to join."""
 
 
-class ConnectionError(Error, ConnectionError):  # noqa: A001
+class ConnectionError(Error, builtins.ConnectionError):  # noqa: A001
     """A rank was lost, cannot be reached, or sent what cannot be true."""
 
 
