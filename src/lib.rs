@@ -70,7 +70,7 @@ pub mod transport;
 
 pub use communicator::{
     CollectiveSpec, Communicator, DeviceHandle, Element, Group, Reduction, Registered,
-    Registration, Scalar, Statistics, UniqueId,
+    Registration, Scalar, Statistics, UniqueId, free_discarded,
 };
 pub use error::{Error, Result};
 pub use gpu::{DeviceBuffer, DeviceBufferMut, device_count, open_current_device, open_device};

@@ -17,3 +17,4 @@ pub use crate::gpu::Registered;
 pub use crate::id::Registration;
 pub use api::{CollectiveSpec, Communicator, DeviceHandle, Group, Statistics};
 pub use call::{Element, Reduction, Scalar};
+pub use state::free_discarded;

@@ -11,9 +11,11 @@ use std::sync::Arc;
 /// What the start and the size of an export are multiples of: the largest page that hosts have.
 const EXPORT_BYTES: usize = 64 << 10;
 
-/// Device memory, freed on drop.
+/// Device memory, not of the driver's pools: other processes can open it. What is dropped is freed at
+/// a moment when no launch of the library is under way, see
+/// [`free_discarded`](crate::free_discarded).
 #[derive(Debug)]
-pub(crate) struct DeviceMemory {
+pub struct DeviceMemory {
     context: Arc<CudaContext>,
     address: u64,
     bytes: usize,
@@ -22,13 +24,16 @@ pub(crate) struct DeviceMemory {
 impl DeviceMemory {
     /// Allocates `bytes` of zeroed memory on the context's device. May synchronise the device, so
     /// it belongs to initialisation only.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`](crate::Error::Cuda) with the driver's answer.
     pub fn zeroed(context: &Arc<CudaContext>, bytes: usize) -> Result<Self> {
         Self::with_zeros(context, bytes, std::iter::once(0..bytes.max(1)))
     }
 
     /// As [`zeroed`](Self::zeroed), with zeros in some `ranges` alone. What else stands there is
     /// unknown, and the memory behind it need not exist before it is written.
-    pub fn with_zeros(
+    pub(crate) fn with_zeros(
         context: &Arc<CudaContext>,
         bytes: usize,
         ranges: impl IntoIterator<Item = Range<usize>>,
@@ -66,7 +71,7 @@ impl DeviceMemory {
 
     /// Copies `source` to `offset` and waits until it is there: for every stream, also for those
     /// that wait for no other, to which a copy from pageable memory may come late.
-    pub fn write(&self, offset: usize, source: &[u8]) -> Result<()> {
+    pub(crate) fn write(&self, offset: usize, source: &[u8]) -> Result<()> {
         assert!(offset.checked_add(source.len()).is_some_and(|end| end <= self.bytes));
         let pinned = Arc::new(PinnedMemory::zeroed(&self.context, source.len())?);
         pinned.region().copy_in(0, source)?;
@@ -86,7 +91,7 @@ impl DeviceMemory {
 
     /// As [`write`](Self::write), from pageable memory, so that it may come late: for tests that
     /// show what happens then.
-    pub fn write_pageable(&self, offset: usize, source: &[u8]) -> Result<()> {
+    pub(crate) fn write_pageable(&self, offset: usize, source: &[u8]) -> Result<()> {
         assert!(offset.checked_add(source.len()).is_some_and(|end| end <= self.bytes));
         let current = Current::bind(&self.context)?;
         let (to, from) = (self.address + offset as u64, source.as_ptr().cast());
@@ -98,7 +103,7 @@ impl DeviceMemory {
 
 impl DeviceMemory {
     /// The 64-bit word at `offset`, which nobody writes any more; as [`read`](Self::read).
-    pub fn read_word(&self, offset: usize, stream: &OwnStream) -> Result<u64> {
+    pub(crate) fn read_word(&self, offset: usize, stream: &OwnStream) -> Result<u64> {
         let mut word = [0; size_of::<u64>()];
         self.read(offset, &mut word, stream)?;
         Ok(u64::from_le_bytes(word))
@@ -107,7 +112,7 @@ impl DeviceMemory {
     /// Copies the bytes from `offset` on. Waits for nothing that does not end by itself: `stream`
     /// has only copies to do. A new one could wait for the device, and the legacy one would wait
     /// for kernels of other users, which may wait for whoever asks here.
-    pub fn read(&self, offset: usize, target: &mut [u8], stream: &OwnStream) -> Result<()> {
+    pub(crate) fn read(&self, offset: usize, target: &mut [u8], stream: &OwnStream) -> Result<()> {
         assert!(offset.checked_add(target.len()).is_some_and(|end| end <= self.bytes));
         let current = Current::bind(&self.context)?;
         // SAFETY: the range lies inside the allocation, and `target` is borrowed until the stream

@@ -3,9 +3,12 @@
 use crate::errors::{self, exception};
 use crate::rank::Rank;
 use crate::wait::interruptible;
+use cudarc::driver::CudaContext;
 use pyo3::prelude::*;
 use ringdove::bootstrap::{Launch, Root};
 use ringdove::{Communicator, Settings, UniqueId};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 fn settings(py: Python<'_>) -> PyResult<Settings> {
     Settings::from_env().map_err(|error| exception(py, &error))
@@ -15,6 +18,21 @@ fn settings(py: Python<'_>) -> PyResult<Settings> {
 #[pyfunction]
 pub fn device_count(py: Python<'_>) -> PyResult<usize> {
     ringdove::device_count().map_err(|error| exception(py, &error))
+}
+
+/// Makes a GPU the current one of this thread, as the CUDA runtime does, until another one is made so.
+#[pyfunction]
+pub fn set_device(py: Python<'_>, device: usize) -> PyResult<()> {
+    /// Memory and kernels of a context end with it, and a program that has no other library holds
+    /// none.
+    static KEPT: Mutex<BTreeMap<usize, Arc<CudaContext>>> = Mutex::new(BTreeMap::new());
+    let set = || -> ringdove::Result<()> {
+        // It is current on this thread from here on.
+        let context = ringdove::open_device(device)?;
+        KEPT.lock().unwrap_or_else(PoisonError::into_inner).entry(device).or_insert(context);
+        Ok(())
+    };
+    py.detach(set).map_err(|error| exception(py, &error))
 }
 
 /// One rank for each of `devices`, all of this process.

@@ -31,7 +31,7 @@ mod _ringdove {
     #[pymodule_export]
     use super::device_handle::DeviceHandle;
     #[pymodule_export]
-    use super::init::{device_count, init_all, init_launched, init_rank, unique_id};
+    use super::init::{device_count, init_all, init_launched, init_rank, set_device, unique_id};
     #[pymodule_export]
     use super::memory::Memory;
     #[pymodule_export]

@@ -3,11 +3,12 @@
 use crate::errors;
 use crate::guarded::Guarded;
 use crate::wait::detached;
-use cudarc::driver::{CudaContext, CudaSlice, DevicePtr};
+use cudarc::driver::{CudaContext, CudaSlice, DevicePtr, DriverError, result, sys};
 use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use ringdove::Error;
+use ringdove::gpu::DeviceMemory;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Zeroed memory on one GPU.
@@ -15,23 +16,74 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct Memory {
     address: u64,
     bytes: usize,
-    allocation: Guarded<Allocation>,
+    _allocation: Guarded<Allocation>,
+    context: Guarded<Arc<CudaContext>>,
+    /// Held while the host copies.
+    copying: Mutex<()>,
 }
 
-struct Allocation {
-    /// Held while the host copies.
-    slice: Mutex<CudaSlice<u8>>,
-    context: Arc<CudaContext>,
+/// Keeps the memory.
+enum Allocation {
+    /// Of the driver's pool: neither to allocate nor to free it waits for the GPU.
+    Pooled { _slice: CudaSlice<u8>, context: Arc<CudaContext> },
+    /// Memory that other processes can open.
+    Shareable { _memory: DeviceMemory },
 }
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        // cudarc frees in the context that happens to be current.
-        let _ = self.context.bind_to_thread();
+        if let Self::Pooled { context, .. } = self {
+            // cudarc frees in the context that happens to be current.
+            let _ = context.bind_to_thread();
+        }
     }
 }
 
-fn cuda(call: &'static str) -> impl Fn(cudarc::driver::DriverError) -> Error {
+impl Memory {
+    fn zeroed(bytes: usize, device: usize, is_shareable: bool) -> ringdove::Result<Self> {
+        let context = ringdove::open_device(device)?;
+        let (address, allocation) = match is_shareable {
+            true => {
+                // Of arrays that were dropped.
+                ringdove::free_discarded();
+                let memory = DeviceMemory::zeroed(&context, bytes)?;
+                (memory.address(), Allocation::Shareable { _memory: memory })
+            }
+            false => {
+                let stream = context.default_stream();
+                // No allocation is empty.
+                let slice = stream.alloc_zeros(bytes.max(1)).map_err(cuda("cuMemAllocAsync"))?;
+                stream.synchronize().map_err(cuda("cuStreamSynchronize"))?;
+                let address = slice.device_ptr(&stream).0;
+                (address, Allocation::Pooled { _slice: slice, context: context.clone() })
+            }
+        };
+        Ok(Self {
+            address,
+            bytes,
+            _allocation: Guarded::new(allocation),
+            context: Guarded::new(context),
+            copying: Mutex::default(),
+        })
+    }
+
+    /// Does `copy` on the default stream, and waits for it.
+    fn copied(
+        &self,
+        call: &'static str,
+        copy: impl FnOnce(u64, sys::CUstream) -> Result<(), DriverError>,
+    ) -> ringdove::Result<()> {
+        let _turn = self.copying.lock().unwrap_or_else(PoisonError::into_inner);
+        self.context.bind_to_thread().map_err(cuda("cuCtxSetCurrent"))?;
+        let stream = self.context.default_stream();
+        let copied = copy(self.address, stream.cu_stream());
+        // Also where it failed: the bytes on the host are not kept for it.
+        let ended = stream.synchronize().map_err(cuda("cuStreamSynchronize"));
+        copied.map_err(cuda(call)).and(ended)
+    }
+}
+
+fn cuda(call: &'static str) -> impl Fn(DriverError) -> Error {
     move |error| Error::Cuda {
         call: call.to_owned(),
         code: error.0 as u32,
@@ -43,18 +95,9 @@ fn cuda(call: &'static str) -> impl Fn(cudarc::driver::DriverError) -> Error {
 impl Memory {
     /// `bytes` bytes of zeros on GPU `device`.
     #[new]
-    fn new(py: Python<'_>, bytes: usize, device: usize) -> PyResult<Self> {
-        let allocate = || -> ringdove::Result<Self> {
-            let context = ringdove::open_device(device)?;
-            let stream = context.default_stream();
-            // No allocation is empty.
-            let zeros = stream.alloc_zeros(bytes.max(1)).map_err(cuda("cuMemAlloc"))?;
-            stream.synchronize().map_err(cuda("cuStreamSynchronize"))?;
-            let address = zeros.device_ptr(&stream).0;
-            let allocation = Guarded::new(Allocation { slice: Mutex::new(zeros), context });
-            Ok(Self { address, bytes, allocation })
-        };
-        detached(py, allocate).map_err(|error| errors::exception(py, &error))
+    fn new(py: Python<'_>, bytes: usize, device: usize, shareable: bool) -> PyResult<Self> {
+        let zeroed = detached(py, || Self::zeroed(bytes, device, shareable));
+        zeroed.map_err(|error| errors::exception(py, &error))
     }
 
     /// Device address.
@@ -72,7 +115,7 @@ impl Memory {
     /// Number of the GPU.
     #[getter]
     fn device(&self) -> usize {
-        self.allocation.context.ordinal()
+        self.context.ordinal()
     }
 
     /// Copies bytes from the host, and waits for it. `data` has as many bytes as this memory.
@@ -83,27 +126,25 @@ impl Memory {
         }
         // Owned: another thread could change what Python lends while the lock is not held.
         let data = data.to_vec();
-        let copy = || -> ringdove::Result<()> {
-            let mut slice = self.allocation.slice.lock().unwrap_or_else(PoisonError::into_inner);
-            let stream = self.allocation.context.default_stream();
-            let mut target = slice.slice_mut(..data.len());
-            stream.memcpy_htod(&data, &mut target).map_err(cuda("cuMemcpyHtoD"))?;
-            stream.synchronize().map_err(cuda("cuStreamSynchronize"))
+        let write = || {
+            // SAFETY: as many bytes as the memory has, kept until the stream has been waited for.
+            self.copied("cuMemcpyHtoDAsync", |address, stream| unsafe {
+                result::memcpy_htod_async(address, &data, stream)
+            })
         };
-        detached(py, copy).map_err(|error| errors::exception(py, &error))
+        detached(py, write).map_err(|error| errors::exception(py, &error))
     }
 
     /// All bytes, copied to the host when the default stream comes to this point.
     fn read<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let copy = || -> ringdove::Result<Vec<u8>> {
-            let slice = self.allocation.slice.lock().unwrap_or_else(PoisonError::into_inner);
-            let stream = self.allocation.context.default_stream();
-            let mut data = stream.clone_dtoh(&*slice).map_err(cuda("cuMemcpyDtoH"))?;
-            stream.synchronize().map_err(cuda("cuStreamSynchronize"))?;
-            data.truncate(self.bytes);
-            Ok(data)
+        let mut data = vec![0u8; self.bytes];
+        let read = || {
+            // SAFETY: as in `write`.
+            self.copied("cuMemcpyDtoHAsync", |address, stream| unsafe {
+                result::memcpy_dtoh_async(&mut data, address, stream)
+            })
         };
-        let data = detached(py, copy).map_err(|error| errors::exception(py, &error))?;
+        detached(py, read).map_err(|error| errors::exception(py, &error))?;
         Ok(PyBytes::new(py, &data))
     }
 }

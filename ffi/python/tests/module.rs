@@ -1,6 +1,5 @@
 //! The Python package on virtual GPUs: programs in Python, run by Python.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use tempfile::TempDir;
@@ -19,16 +18,12 @@ fn built(name: &str) -> PathBuf {
 /// The package, as a wheel installs it.
 fn installed() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
-    let package = folder.path().join("ringdove");
-    fs::create_dir(&package).unwrap();
-    for file in fs::read_dir(source("python/ringdove")).unwrap() {
-        let file = file.unwrap();
-        if file.file_type().unwrap().is_file() {
-            fs::copy(file.path(), package.join(file.file_name())).unwrap();
-        }
-    }
     let module = built("libringdove_python.so");
-    fs::copy(module, package.join("_ringdove.abi3.so")).unwrap();
+    let mut assemble = Command::new(source("assemble"));
+    assemble.arg("--package").arg(folder.path());
+    assemble.env("CARGO_TARGET_DIR", module.parent().unwrap().parent().unwrap());
+    let output = assemble.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     folder
 }
 

@@ -58,4 +58,5 @@ pub(super) use registrations::{RankBuffer, RegisteredBuffer};
 pub(super) use routes::{RegisteredPlace, RegisteredRange};
 pub(super) use sync::lock;
 pub(super) use tidy::Tidy;
+pub use tidy::free_discarded;
 pub(super) use unread::Unread;

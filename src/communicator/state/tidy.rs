@@ -34,11 +34,18 @@ impl Drop for Tidy {
         if !self.is_late {
             return collect_garbage();
         }
-        // Whoever launches now goes on, and the next one that is dropped frees.
-        let Some(_none_launching) = not_launching() else { return };
-        if all_idle() {
-            collect_garbage();
-        }
+        free_discarded();
+    }
+}
+
+/// Frees the device memory that the library has given up, if none of its launches is under way in
+/// this process. Every communicator that is dropped does so; a program that makes and drops
+/// [`DeviceMemory`](crate::gpu::DeviceMemory) meanwhile asks for it.
+pub fn free_discarded() {
+    // Whoever launches now goes on, and the next one who asks frees.
+    let Some(_none_launching) = not_launching() else { return };
+    if all_idle() {
+        collect_garbage();
     }
 }
 

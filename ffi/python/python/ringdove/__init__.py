@@ -44,7 +44,7 @@ from ._errors import (
     WaitExpiredError,
 )
 from ._array import DeviceArray
-from ._ringdove import __version__, device_count
+from ._ringdove import __version__, device_count, set_device
 
 __all__ = [
     "AbortedError",
@@ -68,5 +68,6 @@ __all__ = [
     "init",
     "init_all",
     "init_rank",
+    "set_device",
     "unique_id",
 ]

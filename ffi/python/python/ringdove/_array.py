@@ -25,16 +25,23 @@ class DeviceArray:
     """A one-dimensional array on a GPU, zeroed.
 
     It is enough for examples and tests without CuPy, Numba or NumPy, and offers
-    ``__cuda_array_interface__``, so that kernels of such libraries take it, too.
+    ``__cuda_array_interface__``, so that kernels of such libraries take it, too, and of Triton.
 
     Args:
         values: the elements, or how many of them
         dtype: int8, uint8, int32, uint32, int64, uint64, float32 or float64
         device: the GPU's number
+        shareable: memory that other processes can open, as ``Communicator.register`` needs it where
+            ranks are in several processes. To allocate it may wait for all work of the GPU.
     """
 
     def __init__(
-        self, values: int | Iterable[float], dtype: str = "float32", device: int = 0
+        self,
+        values: int | Iterable[float],
+        dtype: str = "float32",
+        device: int = 0,
+        *,
+        shareable: bool = False,
     ) -> None:
         if dtype not in _TYPES:
             raise ArgumentError(
@@ -52,7 +59,7 @@ class DeviceArray:
         else:
             data = array.array(self._code, values)
             self._size = len(data)
-        self._memory = Memory(self._size * self._item, device)
+        self._memory = Memory(self._size * self._item, device, shareable)
         if data is not None:
             self._memory.write(data.tobytes())
 
@@ -63,6 +70,10 @@ class DeviceArray:
     def device(self) -> int:
         """The GPU's number."""
         return self._memory.device
+
+    def data_ptr(self) -> int:
+        """The device address, as kernels in Triton ask for it."""
+        return self._memory.address
 
     def write(self, values: Iterable[float]) -> None:
         """Copies ``len(self)`` values from the host, and waits for that."""

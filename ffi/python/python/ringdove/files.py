@@ -21,3 +21,13 @@ def nccl() -> Path:
 def include() -> Path:
     """The folder with ``nccl.h`` and ``ringdove/ringdove.cuh``, for compilers."""
     return _there(_FILES / "include")
+
+
+def bitcode() -> Path:
+    """LLVM bitcode of the functions of ``ringdove.triton``, for other compilers."""
+    return _there(_FILES / "kernels" / "functions.bc")
+
+
+def ptx() -> Path:
+    """The same functions as PTX, and as Numba calls them."""
+    return _there(_FILES / "kernels" / "functions.ptx")
