@@ -1,14 +1,14 @@
-// The calls of ringdove.cuh as functions for kernels that other languages compile: Triton takes them
-// as LLVM bitcode (bitcode/functions.bc), Numba as PTX (ptx/functions.ptx). The Python package wraps
-// both (`ringdove.triton`, `ringdove.numba`).
+// The calls of ringdove.cuh as functions for kernels that other languages compile: Triton takes
+// them as LLVM bitcode (bitcode/functions.bc), Numba as PTX (ptx/functions.ptx). The Python
+// package wraps both (`ringdove.triton`, `ringdove.numba`).
 //
-// All threads of a block make each call alike, and all get its result. What any of them wrote before
-// goes with a put; what has arrived is theirs after `wait`. Blocks have whole warps.
+// All threads of a block make each call alike, and all get its result. What any of them wrote
+// before goes with a put; what has arrived is theirs after `wait`. Blocks have whole warps.
 //
-// Nothing is kept from one call to the next: a call opens its lane, and stores how far it came. So any
-// number of blocks may put and signal on one lane. One block at a time waits on a lane, and one flushes
-// it. A window, lane or peer that does not exist ends the communicator, and the host says why; peer -1
-// (NO_PEER) is nobody.
+// Nothing is kept from one call to the next: a call opens its lane, and stores how far it came. So
+// any number of blocks may put and signal on one lane. One block at a time waits on a lane, and
+// one flushes it. A window, lane or peer that does not exist ends the communicator, and the host
+// says why; peer -1 (NO_PEER) is nobody.
 
 #include "ringdove.cuh"
 

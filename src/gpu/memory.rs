@@ -11,8 +11,8 @@ use std::sync::Arc;
 /// What the start and the size of an export are multiples of: the largest page that hosts have.
 const EXPORT_BYTES: usize = 64 << 10;
 
-/// Device memory, not of the driver's pools: other processes can open it. What is dropped is freed at
-/// a moment when no launch of the library is under way, see
+/// Device memory, not of the driver's pools: other processes can open it. What is dropped is freed
+/// at a moment when no launch of the library is under way, see
 /// [`free_discarded`](crate::free_discarded).
 #[derive(Debug)]
 pub struct DeviceMemory {

@@ -20,7 +20,7 @@ pub fn device_count(py: Python<'_>) -> PyResult<usize> {
     ringdove::device_count().map_err(|error| exception(py, &error))
 }
 
-/// Makes a GPU the current one of this thread, as the CUDA runtime does, until another one is made so.
+/// Makes a GPU the current one of this thread, as the CUDA runtime does, until another one is.
 #[pyfunction]
 pub fn set_device(py: Python<'_>, device: usize) -> PyResult<()> {
     /// Memory and kernels of a context end with it, and a program that has no other library holds
