@@ -148,6 +148,22 @@ fn a_completion_alone_ends_in_its_turn() {
     });
 }
 
+/// What a rank asks about its own past needs no peer: the peer may have left with all that it got.
+#[test]
+fn a_completion_alone_needs_no_peer() {
+    on_adapter(|settings| {
+        let [mut from, to] = pair(&settings, 4096, 1);
+        let mut data = transfer(0, (&from, 0), (&to, 0), 4096);
+        data.completion = Some(SignalWrite { address: from.signal_address(0), value: 1 });
+        let mut alone = transfer(0, (&from, 0), (&to, 0), 0);
+        alone.completion = Some(SignalWrite { address: from.signal_address(0), value: 2 });
+        run(&mut from.transport, &[data]).unwrap();
+        drop(to);
+        run(&mut from.transport, &[alone]).unwrap();
+        assert_eq!(from.signal(0).load(Ordering::Acquire), 2);
+    });
+}
+
 /// A completion that the queue has no room for is lost, so transfers would never end: the adapter's
 /// event must end them, and say which adapter it was.
 #[test]

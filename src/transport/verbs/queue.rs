@@ -244,12 +244,12 @@ impl QueuePair {
     }
 
     /// Work requests that a transfer takes: its data in messages that the adapter can carry, and
-    /// its signal. At least one, so that everything that is accepted also completes, in its turn.
+    /// its signal. None if only a completion is asked for: it has ended with all before it.
     fn requests_of(&self, transfer: &Transfer) -> u64 {
         let data = transfer.length.div_ceil(self.message_bytes_max);
-        // Immediate data goes with the last of the data.
-        let signal = u64::from(transfer.arrival.is_some() && self.receiver.is_none());
-        (data + signal).max(1)
+        // Immediate data goes with the last of the data, where there is any.
+        let apart = self.receiver.is_none() || data == 0;
+        data + u64::from(transfer.arrival.is_some() && apart)
     }
 
     /// Work requests for transfers: where credits are written, one is kept for them.
@@ -264,10 +264,16 @@ impl QueuePair {
 
     /// True if there is room for the transfer now, here and, for its signal, at the peer.
     pub(super) fn has_room(&self, transfer: &Transfer) -> bool {
-        let room =
-            self.staged - self.retired + self.requests_of(transfer) <= self.depth_for_transfers();
+        let requests = self.requests_of(transfer);
+        let room = self.staged - self.retired + requests <= self.depth_for_transfers()
+            && self.pending.len() < self.depth as usize;
         room && (transfer.arrival.is_none()
             || self.receiver.as_ref().is_none_or(Receiver::may_send))
+    }
+
+    /// True if a transfer that only asks for a completion has ended as soon as it is staged.
+    pub(super) fn has_ended(&self, transfer: &Transfer) -> bool {
+        self.requests_of(transfer) == 0 && self.pending.is_empty()
     }
 
     /// True if something is staged and not posted.
@@ -318,12 +324,12 @@ impl QueuePair {
                 let target = Target { address: signal.address, key: keys.signal_key };
                 self.push(Action::Write, Some(piece), target, true);
             }
-            // Only a completion is asked for: an empty write ends after all before it.
-            (None, _) if done == 0 => self.push(Action::Write, None, Target::default(), false),
             (None, _) => {}
         }
         self.unsignalled += requests;
-        if transfer.completion.is_some() || self.unsignalled >= self.depth / 4 {
+        let wanted = transfer.completion.is_some() || self.unsignalled >= self.depth / 4;
+        // What was posted before had its last one signalled.
+        if wanted && self.is_staged() {
             self.signal_last();
         }
         self.pending.push_back(Pending {
