@@ -60,6 +60,14 @@ fn the_current_gpu_stays() {
     assert_right(&python(&installed(), "pcie4", "current_gpu.py").output().unwrap());
 }
 
+/// If this fails, kernels that other compilers make do not communicate.
+#[test]
+fn functions_for_kernels_put_signal_and_wait() {
+    let installed = installed();
+    let mut command = python(&installed, "pcie4", "functions.py");
+    assert_right(&command.env("RINGDOVE_USER_LANES", "1").output().unwrap());
+}
+
 /// If this fails, ranks that a launcher has started do not find one another from Python.
 #[test]
 fn ranks_of_a_launcher_meet() {
