@@ -79,3 +79,16 @@ fn ranks_of_a_launcher_meet() {
     command.env("PYTHONPATH", installed.path()).env("PYTHONFAULTHANDLER", "1");
     assert_right(&command.output().unwrap());
 }
+
+/// If this fails, tests in Python cannot start ranks on virtual machines of their own, or give these
+/// faults.
+#[test]
+fn python_starts_virtual_machines() {
+    let hwsim = built("hwsim");
+    let search = std::env::var("PATH").unwrap();
+    let mut command = Command::new("python3");
+    command.arg(source("../../hw-sim/python/tests/runs.py"));
+    command.env("PYTHONPATH", source("../../hw-sim/python/python"));
+    command.env("PATH", format!("{}:{search}", hwsim.parent().unwrap().display()));
+    assert_right(&command.output().unwrap());
+}

@@ -2,30 +2,19 @@
 
 The command ``hwsim run -- COMMAND`` starts any program on a virtual machine; ``pytest --hwsim
 MACHINE`` starts the tests on one. Inside of them, libcuda.so.1, libcudart, libnvidia-ml.so.1 and
-RDMA adapters are virtual.
+RDMA adapters are virtual. ``hwsim.run`` starts a function, or a program, on a machine of its own, in
+several processes and on several nodes, and ``hwsim.fault`` gives that machine faults.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
-import sysconfig
 
-__all__ = ["command", "is_running", "machine"]
+from ._command import command
+from ._run import Completed, RunError, fault, run
 
-
-def command() -> str:
-    """Path of the command ``hwsim`` that was installed with this package.
-
-    Raises:
-        FileNotFoundError: it is neither beside this Python nor on the search path
-    """
-    beside = os.path.join(sysconfig.get_path("scripts"), "hwsim")
-    found = beside if os.access(beside, os.X_OK) else shutil.which("hwsim")
-    if found is None:
-        raise FileNotFoundError(f"no command hwsim: neither {beside} nor on PATH")
-    return found
+__all__ = ["Completed", "RunError", "command", "fault", "is_running", "machine", "run"]
 
 
 def is_running() -> bool:
