@@ -520,9 +520,9 @@ impl fmt::Display for BadDescriptor {
         }
         write!(
             f,
-            "; words {:#018x} {:#018x}. No data was moved. A kernel of the program's own put outside \
-             its windows; or host and device code are of different versions, or the ring was \
-             overwritten",
+            "; words {:#018x} {:#018x}. No data was moved. A kernel of the program's own put \
+             outside its windows; or host and device code are of different versions, or the ring \
+             was overwritten",
             self.words[0], self.words[1]
         )
     }

@@ -1,7 +1,7 @@
 """The functions of ``ringdove.triton`` and ``ringdove.numba``, called by a kernel without either.
 
-Each rank fills a window, puts it to the next rank, waits for what the one before has put, and adds it
-up. The kernel is linked with the functions as compilers link it.
+Each rank fills a window, puts it to the next rank, and waits for what the one before has put. The
+kernel is linked with the functions as compilers link it.
 """
 
 import ctypes

@@ -80,8 +80,8 @@ fn ranks_of_a_launcher_meet() {
     assert_right(&command.output().unwrap());
 }
 
-/// If this fails, tests in Python cannot start ranks on virtual machines of their own, or give these
-/// faults.
+/// If this fails, tests in Python cannot start ranks on virtual machines of their own, or give
+/// these faults.
 #[test]
 fn python_starts_virtual_machines() {
     let hwsim = built("hwsim");

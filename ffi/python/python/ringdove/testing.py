@@ -7,11 +7,12 @@
             ...
 
     def test_ranks():
-        testing.on_ranks(ranks, count=4, machine="pcie4 x 2", faults=["*:delay=200"], seeds=range(5))
+        faults = ["*:delay=200"]
+        testing.on_ranks(ranks, count=4, machine="pcie4 x 2", faults=faults, seeds=range(5))
 
-It needs the package ``hwsim``, and no GPU. Each seed is a run of its own: it decides what faults do at
-random, such as how long which message takes. Which of several threads goes on first is the host's
-choice, and no seed's.
+It needs the package ``hwsim``, and no GPU. Each seed is a run of its own: it decides what faults do
+at random, such as how long which message takes. Which of several threads goes on first is the
+host's choice, and no seed's.
 """
 
 from __future__ import annotations

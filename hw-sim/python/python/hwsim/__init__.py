@@ -2,8 +2,8 @@
 
 The command ``hwsim run -- COMMAND`` starts any program on a virtual machine; ``pytest --hwsim
 MACHINE`` starts the tests on one. Inside of them, libcuda.so.1, libcudart, libnvidia-ml.so.1 and
-RDMA adapters are virtual. ``hwsim.run`` starts a function, or a program, on a machine of its own, in
-several processes and on several nodes, and ``hwsim.fault`` gives that machine faults.
+RDMA adapters are virtual. ``hwsim.run`` starts a function, or a program, on a machine of its own,
+in several processes and on several nodes, and ``hwsim.fault`` gives that machine faults.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Calls a function of a file: ``python -m hwsim._call FILE NAME ARGUMENTS``, as ``hwsim.run`` does."""
+"""Calls a function of a file, for ``hwsim.run``: ``python -m hwsim._call FILE NAME ARGUMENTS``."""
 
 from __future__ import annotations
 

@@ -87,8 +87,8 @@ def fault(*faults: str, seed: int = 0) -> Iterator[str]:
             hwsim.run(ranks, machine="pcie4 x 2", procs=4).check()
 
     Args:
-        faults: ``DEVICE:FAULT`` or ``nodeN/DEVICE:FAULT``, with ``*`` for all devices of a node; the
-            README of virtual hardware lists them. A wrong one ends the processes with its message
+        faults: ``DEVICE:FAULT`` or ``nodeN/DEVICE:FAULT``, with ``*`` for all devices of a node;
+            the README of virtual hardware lists them. A wrong one ends the processes, with a message
         seed: of the choices that faults make at random; the same seed makes the same ones
     """
     outer = _faults.get()
