@@ -244,12 +244,12 @@ impl QueuePair {
     }
 
     /// Work requests that a transfer takes: its data in messages that the adapter can carry, and
-    /// its signal. None if only a completion is asked for: it has ended with all before it.
+    /// its signal. At least one, so that everything that is accepted also completes, in its turn.
     fn requests_of(&self, transfer: &Transfer) -> u64 {
         let data = transfer.length.div_ceil(self.message_bytes_max);
         // Immediate data goes with the last of the data.
         let signal = u64::from(transfer.arrival.is_some() && self.receiver.is_none());
-        data + signal
+        (data + signal).max(1)
     }
 
     /// Work requests for transfers: where credits are written, one is kept for them.
@@ -264,16 +264,10 @@ impl QueuePair {
 
     /// True if there is room for the transfer now, here and, for its signal, at the peer.
     pub(super) fn has_room(&self, transfer: &Transfer) -> bool {
-        let requests = self.requests_of(transfer);
-        let room = self.staged - self.retired + requests <= self.depth_for_transfers()
-            && self.pending.len() < self.depth as usize;
+        let room =
+            self.staged - self.retired + self.requests_of(transfer) <= self.depth_for_transfers();
         room && (transfer.arrival.is_none()
             || self.receiver.as_ref().is_none_or(Receiver::may_send))
-    }
-
-    /// True if a transfer that only asks for a completion has ended as soon as it is staged.
-    pub(super) fn has_ended(&self, transfer: &Transfer) -> bool {
-        self.requests_of(transfer) == 0 && self.pending.is_empty()
     }
 
     /// True if something is staged and not posted.
@@ -324,12 +318,12 @@ impl QueuePair {
                 let target = Target { address: signal.address, key: keys.signal_key };
                 self.push(Action::Write, Some(piece), target, true);
             }
+            // Only a completion is asked for: an empty write ends after all before it.
+            (None, _) if done == 0 => self.push(Action::Write, None, Target::default(), false),
             (None, _) => {}
         }
         self.unsignalled += requests;
-        let wanted = transfer.completion.is_some() || self.unsignalled >= self.depth / 4;
-        // What was posted before had its last one signalled.
-        if wanted && self.is_staged() {
+        if transfer.completion.is_some() || self.unsignalled >= self.depth / 4 {
             self.signal_last();
         }
         self.pending.push_back(Pending {

@@ -49,8 +49,6 @@ pub struct VerbsTransport {
     /// Set where peers' signals come as immediate data.
     inbound: Option<Box<Inbound>>,
     in_flight: u64,
-    /// Completion signals of transfers that had ended when they were submitted.
-    ended: Vec<Option<SignalWrite>>,
     /// Asked for peers that are missing.
     connector: Option<Box<dyn Connect>>,
     adapter: Arc<Adapter>,
@@ -96,7 +94,6 @@ impl VerbsTransport {
             event_seen: None,
             inbound: None,
             in_flight: 0,
-            ended: Vec::new(),
             connector: None,
             adapter: adapter.clone(),
         };
@@ -180,17 +177,11 @@ impl VerbsTransport {
         if !queue.has_room(transfer) {
             return if queue.exceeds(transfer) { Err(too_long(transfer)) } else { Ok(false) };
         }
-        if queue.has_ended(transfer) {
-            self.ended.push(transfer.completion);
-            self.in_flight += 1;
-            return Ok(true);
-        }
         let keys = resolve(transfer, &self.local, &peer.remote, queue.receiver.is_some())?;
-        let was_staged = queue.is_staged();
-        queue.stage(transfer, &keys);
-        if queue.is_staged() && !was_staged {
+        if !queue.is_staged() {
             self.staged.push(path);
         }
+        queue.stage(transfer, &keys);
         peer.in_flight += 1;
         self.in_flight += 1;
         Ok(true)
@@ -259,26 +250,6 @@ impl VerbsTransport {
             self.serve_receivers(index)?;
         }
         Ok(completed)
-    }
-
-    /// Raises the completions of transfers that had ended when they were submitted.
-    fn end_at_once(&mut self) -> Result<u64, TransportError> {
-        if self.ended.is_empty() {
-            return Ok(0);
-        }
-        self.signals.clear();
-        for signal in self.ended.iter().copied() {
-            push_signal(&mut self.signals, signal);
-        }
-        let ended = self.ended.len() as u64;
-        self.ended.clear();
-        self.in_flight -= ended;
-        if !self.signals.is_empty()
-            && let Err(cause) = self.writer.raise(&self.signals)
-        {
-            return Err(self.blame(0, cause));
-        }
-        Ok(ended)
     }
 
     /// Receive requests are posted anew, and their number is reported to the peer.
@@ -452,7 +423,7 @@ impl Transport for VerbsTransport {
 
     fn poll(&mut self) -> Result<Polled, TransportError> {
         self.apply_commands();
-        let mut completed = self.end_at_once()?;
+        let mut completed = 0;
         let listens = self.inbound.is_some();
         if self.in_flight > 0 || listens {
             for index in 0..self.peers.len() {
