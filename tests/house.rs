@@ -10,7 +10,7 @@ use std::path::Path;
 
 /// Our crates: name, folder, and which of ours each may depend on. Nobody depends on the leaf
 /// `hwsim-cli`: it appears in no list. Tests of all may depend on `tally`.
-const CRATES: [(&str, &str, &[&str]); 15] = [
+const CRATES: [(&str, &str, &[&str]); 16] = [
     ("ringdove-kernels", "kernels", &[]),
     // Sizes, tables and plots of results, for the two commands that print them.
     ("ringdove-figures", "benches/figures", &[]),
@@ -22,6 +22,8 @@ const CRATES: [(&str, &str, &[&str]); 15] = [
     ("hwsim-timing", "hw-sim/timing", &["ringdove-kernels"]),
     // Compiles what programs load and reports what in it is wrong, so it sees the PTX crate too.
     ("hwsim-vendor-abi", "hw-sim/vendor-abi", &["hwsim-machine", "hwsim-ptx"]),
+    // Runs the protocol's code on the weak memory; only the command line shows it.
+    ("hwsim-explore", "hw-sim/explore", &["ringdove", "ringdove-kernels", "hwsim-ptx"]),
     // The runtime knows the driver by its public interface alone, and links none of ours.
     ("hwsim-cudart", "hw-sim/cudart", &[]),
     ("hwsim-cudart-12", "hw-sim/cudart/12", &["hwsim-cudart"]),
@@ -31,7 +33,14 @@ const CRATES: [(&str, &str, &[&str]); 15] = [
     (
         "hwsim-cli",
         "hw-sim/cli",
-        &["ringdove", "ringdove-figures", "hwsim-machine", "hwsim-ptx", "hwsim-timing"],
+        &[
+            "ringdove",
+            "ringdove-figures",
+            "hwsim-explore",
+            "hwsim-machine",
+            "hwsim-ptx",
+            "hwsim-timing",
+        ],
     ),
     ("tally", "tests/tally", &[]),
 ];

@@ -3,7 +3,7 @@
 use super::cursor::RingSize;
 use crate::error::Result;
 use crate::id::Position;
-use crate::shared::{AtomicWord64, Region, WordArray};
+use crate::shared::{AtomicWord64, Region, Row64, Word64, WordArray};
 use ringdove_kernels::descriptor::DESCRIPTOR_BYTES;
 use std::sync::atomic::Ordering;
 
@@ -17,9 +17,11 @@ pub struct Committed {
 }
 
 /// Takes descriptors out of one ring, in order. There is exactly one consumer for a ring.
-pub struct Consumer {
-    slots: WordArray,
-    tail: AtomicWord64,
+///
+/// The ring is memory that devices reach, unless a simulation gives it words of another kind.
+pub struct Consumer<S = WordArray, T = AtomicWord64> {
+    slots: S,
+    tail: T,
     size: RingSize,
     /// The position to read next; everything before is copied out and freed.
     next: Position,
@@ -48,7 +50,14 @@ impl Consumer {
         start: Position,
     ) -> Result<Self> {
         let words = size.slots() as usize * DESCRIPTOR_BYTES / 8;
-        Ok(Self { slots: slots.words64(0, words)?, tail, size, next: start, occupancy_max: 0 })
+        Ok(Self::over(slots.words64(0, words)?, tail, size, start))
+    }
+}
+
+impl<S: Row64, T: Word64> Consumer<S, T> {
+    /// As [`starting_at`](Consumer::starting_at), over the words of the slots.
+    pub fn over(slots: S, tail: T, size: RingSize, start: Position) -> Self {
+        Self { slots, tail, size, next: start, occupancy_max: 0 }
     }
 
     /// Copies out, in order, what is committed, at most `out.len()` descriptors, and frees their

@@ -27,4 +27,4 @@ pub use device::{DeviceRange, DmaBuffer};
 pub use mapping::{map_file, map_zeros};
 pub use peer_range::{Extent, PeerRange};
 pub use region::{Owner, Region};
-pub use word::{AtomicWord32, AtomicWord64, WordArray};
+pub use word::{AtomicWord32, AtomicWord64, Row64, Word64, WordArray};

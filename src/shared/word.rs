@@ -40,6 +40,40 @@ unsafe impl Send for WordArray {}
 // SAFETY: as above, for each word of the row.
 unsafe impl Sync for WordArray {}
 
+/// A word of 64 bits that another agent accesses, too: what the code of a protocol asks of it. It is
+/// an [`AtomicWord64`], or a word of a simulated memory.
+pub trait Word64 {
+    /// Loads the word.
+    fn load(&self, ordering: Ordering) -> u64;
+    /// Stores the word.
+    fn store(&self, value: u64, ordering: Ordering);
+}
+
+/// A row of such words.
+pub trait Row64 {
+    /// Loads word `index`.
+    ///
+    /// # Panics
+    /// If there is no such word.
+    fn load(&self, index: usize, ordering: Ordering) -> u64;
+}
+
+impl Word64 for AtomicWord64 {
+    fn load(&self, ordering: Ordering) -> u64 {
+        self.word().load(ordering)
+    }
+
+    fn store(&self, value: u64, ordering: Ordering) {
+        self.word().store(value, ordering);
+    }
+}
+
+impl Row64 for WordArray {
+    fn load(&self, index: usize, ordering: Ordering) -> u64 {
+        self.word(index).load(ordering)
+    }
+}
+
 impl AtomicWord32 {
     /// # Safety
     /// `pointer` is aligned and obeys the contract of [`Region::new`](super::Region::new) for as

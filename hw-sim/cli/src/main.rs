@@ -3,8 +3,10 @@
 mod adapters;
 mod engines;
 mod error;
+mod explore;
 mod fabric;
 mod library;
+mod litmus;
 mod machines;
 mod namespace;
 mod predict;
@@ -39,6 +41,10 @@ enum Verb {
     Sdk(SdkArguments),
     /// Predict how long an operation takes on a machine: modelled times, no data moves
     Predict(predict::PredictArguments),
+    /// Run the protocol's device code and engine on a weak memory, every choice drawn from a seed
+    Explore(explore::ExploreArguments),
+    /// Run litmus tests of PTX's memory model on the weak memory, in every way they can run
+    Litmus(litmus::LitmusArguments),
     /// The second half of `run`, inside the child process
     #[command(name = run::child::VERB, hide = true)]
     Child(ChildArguments),
@@ -153,6 +159,8 @@ fn main() -> ExitCode {
         Verb::Machines(arguments) => machines::show(arguments.name.as_deref(), arguments.toml),
         Verb::Sdk(arguments) => sdk::sdk(&arguments.folder),
         Verb::Predict(arguments) => predict::predict(&arguments),
+        Verb::Explore(arguments) => explore::explore(&arguments),
+        Verb::Litmus(arguments) => litmus::litmus(&arguments),
         Verb::Child(arguments) => {
             let ChildArguments { parent, watched, command } = arguments;
             Err(run::child::become_command(parent, watched, &command))

@@ -14,14 +14,16 @@ mod exec;
 pub mod flat;
 pub mod kernel;
 mod link;
+pub mod litmus;
 pub mod memory;
 pub mod parser;
+pub mod weak;
 
 pub use decode::supported::{Opcode, supported};
 pub use decode::{Global, LinkedModule, Module, Relocation};
 pub use error::PtxError;
 pub use exec::atomic;
-pub use exec::block::{Block, Progress, Wait};
+pub use exec::block::{Block, Progress, Turn, Wait};
 pub use exec::fault::{Fault, FaultKind};
 pub use kernel::{Clock, Kernel, Launch, Param};
 pub use link::{Input, LinkError};

@@ -15,8 +15,10 @@ pub enum Order {
     Acquire,
     /// Release store.
     Release,
-    /// Both, for atomics.
+    /// Both, for atomics and fences.
     AcquireRelease,
+    /// Both, and in one order with all such fences: `fence.sc` and `membar`.
+    SequentiallyConsistent,
 }
 
 /// Who an ordered access is ordered with.
@@ -107,6 +109,31 @@ pub enum MemoryFault {
 pub trait Memory {
     /// What a warp remembers between accesses, so that most bounds checks are two comparisons.
     type Cursor: Default + Send;
+
+    /// Does it tell threads apart? If so, each thread's accesses come one by one, behind
+    /// [`Memory::turn`], shared memory passes through it, too (in its window of the generic address
+    /// space), and it learns of barriers.
+    const BY_THREAD: bool = false;
+
+    /// What comes next is done by this thread, counted in its block.
+    fn turn(&self, thread: u32) {
+        let _ = thread;
+    }
+
+    /// The thread arrives at barrier `id` of its block, in this generation of it.
+    fn arrive(&self, id: u8, generation: u64) {
+        let _ = (id, generation);
+    }
+
+    /// The thread leaves it: all have arrived.
+    fn leave(&self, id: u8, generation: u64) {
+        let _ = (id, generation);
+    }
+
+    /// Threads of a warp pass a `bar.warp.sync` together.
+    fn meet(&self, threads: impl Iterator<Item = u32> + Clone) {
+        let _ = threads;
+    }
 
     /// Reads `bytes.len()` bytes from `address` on. `word` is the size of the accesses that make
     /// it up (1 to 8): strong words are read whole. Alignment was checked by the caller.

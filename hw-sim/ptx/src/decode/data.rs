@@ -314,14 +314,14 @@ impl FunctionDecoder<'_, '_> {
             self.emit(Op::Nop);
             return Ok(());
         }
-        let order = words.take_any(&["sc", "acq_rel", "acquire", "release"]).map_or(
-            Order::AcquireRelease,
-            |word| match word {
-                "acquire" => Order::Acquire,
-                "release" => Order::Release,
-                _ => Order::AcquireRelease,
-            },
-        );
+        // `membar` is a synonym of `fence.sc`, and a fence without an order is `.acq_rel`.
+        let order = match words.take_any(&["sc", "acq_rel", "acquire", "release"]) {
+            Some("acquire") => Order::Acquire,
+            Some("release") => Order::Release,
+            Some("sc") => Order::SequentiallyConsistent,
+            None if instruction.opcode == "membar" => Order::SequentiallyConsistent,
+            _ => Order::AcquireRelease,
+        };
         let scope = take_scope(&mut words)
             .or_else(|| words.take("gl").then_some(Scope::Gpu))
             .unwrap_or(DEFAULT_SCOPE);

@@ -114,6 +114,9 @@ impl Warp {
         access: &Access,
         active: u32,
     ) -> Result<(), Box<Trouble>> {
+        if M::BY_THREAD {
+            return self.load_by_thread(context, access, active);
+        }
         if access.strength.order != Order::Weak || self.watch.is_on() {
             return self.load_watched(context, access, active);
         }
@@ -284,7 +287,7 @@ impl Warp {
     }
 
     /// A kernel parameter at a known place: the same for all lanes.
-    fn load_param<M: Memory, C: Clock>(
+    pub(super) fn load_param<M: Memory, C: Clock>(
         &mut self,
         context: &mut Context<'_, M, C>,
         access: &Access,
@@ -314,6 +317,9 @@ impl Warp {
     ) -> Result<(), Box<Trouble>> {
         if self.watch.is_on() {
             self.end_watch(access, active);
+        }
+        if M::BY_THREAD {
+            return self.store_by_thread(context, access, active);
         }
         let width = access.lane_bytes();
         if active == FULL

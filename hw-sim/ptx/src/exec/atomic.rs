@@ -159,6 +159,7 @@ impl Warp {
             (Space::Generic, _) => Space::Global,
             (space, _) => space,
         };
+        let (space, address) = self.by_thread_place::<M>(context.memory, space, address, lane);
         let start = (address & windows::OFFSET) as usize;
         let (memory, fault) = match space {
             Space::Shared => (context.block.bytes.as_mut_slice(), FaultKind::SharedOutOfBounds),

@@ -30,6 +30,19 @@ pub enum Progress {
     Budget,
 }
 
+/// How a turn of one warp ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// All its threads have ended.
+    Finished,
+    /// It napped, or polls: it may run again.
+    Waiting,
+    /// It stands at a barrier, and runs no further until others arrive.
+    Barrier,
+    /// The budget is spent.
+    Budget,
+}
+
 /// What a block waits for that runs no further by itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Wait {
@@ -132,6 +145,57 @@ impl Block {
                 return Ok(Progress::Waiting);
             }
             return Err(self.stuck(&launch));
+        }
+    }
+
+    /// How many warps it has.
+    pub fn warps(&self) -> usize {
+        self.warps.len()
+    }
+
+    /// Has this warp threads that have not ended?
+    pub fn is_live(&self, warp: usize) -> bool {
+        self.warps[warp].live != 0
+    }
+
+    /// A number that grows when a barrier of it completes.
+    pub fn barriers_passed(&self) -> u64 {
+        self.memory.completions
+    }
+
+    /// Runs one warp for at most `budget` instructions: for those who decide themselves whose turn
+    /// it is.
+    ///
+    /// # Errors
+    ///
+    /// The fault that ends the kernel. The block must not be run again.
+    #[allow(clippy::result_large_err)] // At most one for each kernel.
+    pub fn run_warp<M: Memory>(
+        &mut self,
+        memory: &M,
+        clock: &impl Clock,
+        number: usize,
+        budget: u64,
+    ) -> Result<Turn, Fault> {
+        let launch = Arc::clone(&self.launch);
+        let warp = &mut self.warps[number];
+        let mut context = Context {
+            memory,
+            cursor: M::Cursor::default(),
+            clock,
+            launch: &launch,
+            program: &launch.kernel.program,
+            block: &mut self.memory,
+        };
+        let mut rest = budget;
+        let pause = warp.run(&mut context, &mut rest);
+        self.spent += budget - rest;
+        match pause {
+            Ok(Pause::Done) => Ok(Turn::Finished),
+            Ok(Pause::Nap) => Ok(Turn::Waiting),
+            Ok(Pause::Barrier) => Ok(Turn::Barrier),
+            Ok(Pause::Budget) => Ok(Turn::Budget),
+            Err((trouble, pc)) => Err(self.fault(&launch, number, *trouble, pc)),
         }
     }
 

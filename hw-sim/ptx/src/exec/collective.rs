@@ -167,8 +167,14 @@ impl Warp {
         }
     }
 
-    /// `bar.warp.sync`: also lanes that stand at another such instruction count.
-    pub(super) fn warp_sync(&mut self, program: &Program, index: usize, members: u32) -> Flow {
+    /// `bar.warp.sync`: also lanes that stand at another such instruction count. Gives the lanes
+    /// that pass, too.
+    pub(super) fn warp_sync(
+        &mut self,
+        program: &Program,
+        index: usize,
+        members: u32,
+    ) -> (Flow, u32) {
         let mask = self.fragments[index].mask;
         let members = self.named(members, mask) & self.live;
         let forced = std::mem::take(&mut self.forced);
@@ -179,16 +185,18 @@ impl Warp {
         };
         let there = self.fragments.iter().filter(|f| blocked(f)).fold(mask, |all, f| all | f.mask);
         if members & !there != 0 && !forced {
-            return Flow::Become(State::Blocked);
+            return (Flow::Become(State::Blocked), 0);
         }
+        let mut passed = mask;
         for fragment in &mut self.fragments {
             if blocked(fragment) && fragment.mask & members != 0 {
+                passed |= fragment.mask;
                 fragment.state = State::Ready;
                 fragment.pc += 1;
             }
         }
         self.fragments[index].pc += 1;
-        Flow::Schedule
+        (Flow::Schedule, passed)
     }
 
     /// A barrier of the block.

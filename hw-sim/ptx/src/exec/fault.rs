@@ -35,6 +35,8 @@ pub enum FaultKind {
     StackOverflow,
     /// `free` of what `malloc` has not given, or of what is free already.
     InvalidFree,
+    /// An instruction that a memory which tells threads apart does not model.
+    NotByThread,
 }
 
 impl FaultKind {
@@ -55,6 +57,7 @@ impl FaultKind {
             Self::InvalidPc => "invalid program counter",
             Self::IndirectCall => "call through an invalid function pointer",
             Self::StackOverflow => "stack overflow",
+            Self::NotByThread => "instruction that the weak memory does not model",
             Self::InvalidFree => "free of memory that is not malloc's, or free already",
         }
     }

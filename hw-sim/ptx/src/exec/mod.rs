@@ -10,6 +10,7 @@ pub mod atomic;
 pub mod bits;
 pub mod block;
 pub mod builtin;
+mod by_thread;
 pub mod calls;
 mod carry;
 pub mod collective;

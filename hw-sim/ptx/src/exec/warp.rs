@@ -223,6 +223,7 @@ impl Warp {
                 _ => None,
             };
             if let Some(result) = past {
+                self.left(context.memory, fragment);
                 self.leave_barrier(context.program, index, result);
                 any = true;
             } else if which(fragment.state) {
@@ -373,7 +374,7 @@ impl Warp {
                 }
                 Op::Transit(transit) => {
                     let count = 2 * transit.loads.len() as u32;
-                    let whole = pc + count <= stop && left >= u64::from(count);
+                    let whole = pc + count <= stop && left >= u64::from(count) && !M::BY_THREAD;
                     if whole && active == FULL && self.carry(context, transit) {
                         pc += count;
                         left -= u64::from(count) - 1;
@@ -388,7 +389,7 @@ impl Warp {
                     pc += 1;
                 }
                 Op::Sweep(sweep) => {
-                    if active == FULL {
+                    if active == FULL && !M::BY_THREAD {
                         left -= self.sweep(context, sweep, left);
                     }
                     match &sweep.first {
@@ -480,21 +481,31 @@ impl Warp {
             return Ok(Flow::Schedule);
         }
         match &instruction.op {
+            Op::Lines(_) | Op::Tiles(_) | Op::CopyAsync(_) | Op::BarrierWord(_) if M::BY_THREAD => {
+                Err(Trouble::new(FaultKind::NotByThread, active))
+            }
             Op::Special { d, which, width } => {
                 self.special(context, *d, *which, *width, active);
                 Ok(Flow::Next)
             }
             Op::Atomic(atomic) => self.atomic(context, atomic, active).map(|()| Flow::Next),
             Op::Fence(strength) => {
-                context.memory.fence(&mut context.cursor, *strength);
+                self.fence(context, *strength, active);
                 Ok(Flow::Next)
             }
             Op::BranchIndex(table) => self.branch_index(index, table),
             Op::Call(call) => self.call(context.program, index, call),
             Op::Return if self.fragments[index].depth > 0 => self.leave(context.program, index),
             Op::Return | Op::Exit => Ok(self.exit(context.block, index, active)),
-            Op::Barrier(barrier) => self.barrier(context.block, index, barrier),
-            Op::WarpSync(members) => Ok(self.warp_sync(context.program, index, *members)),
+            Op::Barrier(barrier) => {
+                let flow = self.barrier(context.block, index, barrier)?;
+                self.arrived(context.memory, &flow, mask)
+            }
+            Op::WarpSync(members) => {
+                let (flow, passed) = self.warp_sync(context.program, index, *members);
+                self.met(context.memory, passed);
+                Ok(flow)
+            }
             Op::Shuffle(shuffle) => Ok(self.shuffle(shuffle, mask, active)),
             Op::Collective(collective) => Ok(self.collective(collective, mask, active)),
             Op::Multiply(multiply) => self.multiply(multiply, mask, active),

@@ -1,0 +1,162 @@
+//! A rank in the weak memory: its communicator, ports, and the plan that its blocks run.
+
+use hwsim_ptx::weak::WeakMemory;
+use ringdove_kernels::descriptor::DESCRIPTOR_BYTES;
+use ringdove_kernels::element::{DataType, ReduceOp};
+use ringdove_kernels::launch::{CallArguments, DeviceCommunicator, LaunchArguments, WaitRecord};
+use ringdove_kernels::op::{
+    BlockProgram, Op, OpCode, Operand, PLAN_MAGIC, PlanHeader, Segment, Space,
+};
+use ringdove_kernels::port::Port;
+use std::rc::Rc;
+
+/// Waits expire after so many looks at the clock: never within a run's bounds.
+const TIMEOUT_NS: u64 = 1 << 50;
+
+/// A rank.
+pub struct Rank {
+    memory: Rc<WeakMemory>,
+    /// Its number.
+    pub number: u32,
+    /// As it lies in device memory.
+    pub communicator: DeviceCommunicator,
+    /// Its address.
+    pub address: u64,
+    /// All of its ports.
+    pub ports: Vec<Port>,
+}
+
+impl Rank {
+    /// A rank of two, with a ring of `1 << ring_log2` slots.
+    pub fn new(memory: &Rc<WeakMemory>, number: u32, ring_log2: u32) -> Self {
+        let name = |part: &str| format!("{part} of rank {number}");
+        let allocate = |part: &str, bytes: usize| memory.allocate(&name(part), bytes as u64);
+        let communicator = DeviceCommunicator {
+            ring_slots: allocate("ring", DESCRIPTOR_BYTES << ring_log2),
+            ring_head: allocate("head", 8),
+            ring_tail: allocate("tail", 8),
+            ring_tail_cache: allocate("tail cache", 8),
+            ring_log2,
+            rank: number,
+            rank_count: 2,
+            abort: allocate("abort", 4),
+            record_claim: allocate("claim", 4),
+            record: allocate("record", size_of::<WaitRecord>()),
+            timeout_ns: TIMEOUT_NS,
+            blocks_ended: allocate("blocks ended", 8),
+            launches_ended: allocate("launches ended", 8),
+            ..Default::default()
+        };
+        let address = allocate("communicator", size_of::<DeviceCommunicator>());
+        Self { memory: Rc::clone(memory), number, communicator, address, ports: Vec::new() }
+    }
+
+    /// Zeros with a name.
+    pub fn allocate(&self, part: &str, bytes: u64) -> u64 {
+        self.memory.allocate(&format!("{part} of rank {}", self.number), bytes)
+    }
+
+    /// Adds a port and gives its number.
+    pub fn add_port(&mut self, port: Port) -> u32 {
+        self.ports.push(port);
+        self.ports.len() as u32 - 1
+    }
+
+    /// Writes communicator and ports to memory, once all ports are there.
+    pub fn publish(&mut self) {
+        let bytes: &[u8] = bytemuck::cast_slice(&self.ports);
+        self.communicator.ports = self.allocate("ports", bytes.len() as u64);
+        self.communicator.port_count = self.ports.len() as u32;
+        self.set(self.communicator.ports, bytes);
+        self.set(self.address, bytemuck::bytes_of(&self.communicator));
+    }
+
+    /// Sets what all agents know when the run begins.
+    pub fn set(&self, address: u64, bytes: &[u8]) {
+        self.memory.set(address, bytes).expect("it was allocated with this length");
+    }
+
+    /// The parameters of a launch that runs one plan on these buffers.
+    pub fn launch(&self, plan: &[u8], buffers: [u64; 4]) -> Vec<u8> {
+        let address = self.allocate("plan", plan.len() as u64);
+        self.set(address, plan);
+        let call = CallArguments {
+            plan: address,
+            buffers,
+            data_type: DataType::U32 as u32,
+            reduce_op: ReduceOp::Sum as u32,
+            ..Default::default()
+        };
+        let mut launch = LaunchArguments {
+            communicator: self.address,
+            sequence: 1,
+            call_count: 1,
+            ..Default::default()
+        };
+        launch.calls[0] = call;
+        bytemuck::bytes_of(&launch).to_vec()
+    }
+
+    /// The record of a failed wait, when all is over.
+    pub fn record(&self) -> WaitRecord {
+        let mut bytes = [0; size_of::<WaitRecord>()];
+        self.memory.get(self.communicator.record, &mut bytes).expect("it was allocated");
+        bytemuck::pod_read_unaligned(&bytes)
+    }
+}
+
+/// Ports and ops of one block, run once.
+pub struct Program {
+    /// Ports that its ops name by index.
+    pub ports: Vec<u32>,
+    /// What it does.
+    pub ops: Vec<Op>,
+}
+
+/// A plan for blocks of so many threads, encoded as `op.rs` says.
+pub fn encode(threads: u32, blocks: &[Program]) -> Vec<u8> {
+    let table = size_of::<PlanHeader>()
+        + size_of_val(blocks) / size_of::<Program>() * size_of::<BlockProgram>();
+    let mut tail: Vec<u8> = Vec::new();
+    let mut programs = Vec::new();
+    for block in blocks {
+        let mut append = |bytes: &[u8]| {
+            tail.resize(tail.len().next_multiple_of(16), 0);
+            tail.extend_from_slice(bytes);
+            (table + tail.len() - bytes.len()) as u32
+        };
+        let ports = append(bytemuck::cast_slice(&block.ports));
+        let ops = append(bytemuck::cast_slice(&block.ops));
+        let op_count = block.ops.len() as u32;
+        let segment = Segment { ops, op_count, rounds: 1, limit: u64::MAX, ..Segment::default() };
+        let segments = append(bytemuck::bytes_of(&segment));
+        let port_count = block.ports.len() as u32;
+        programs.push(BlockProgram { segments, segment_count: 1, ports, port_count });
+    }
+    let header = PlanHeader {
+        magic: PLAN_MAGIC,
+        size_bytes: (table + tail.len()) as u32,
+        block_count: blocks.len() as u32,
+        thread_count: threads,
+        reserved: [0; 3],
+    };
+    let mut plan = bytemuck::bytes_of(&header).to_vec();
+    plan.extend_from_slice(bytemuck::cast_slice(&programs));
+    plan.extend_from_slice(&tail);
+    plan
+}
+
+/// A place in a buffer.
+pub fn buffer(number: u32, offset: u64) -> Operand {
+    Operand { offset, number, space: Space::Buffer as u8, ..Default::default() }
+}
+
+/// A place in the slot of a message, counted from the launch's first one.
+pub fn slot(port: u16, message: u32) -> Operand {
+    Operand { number: message, port, space: Space::Slot as u8, ..Default::default() }
+}
+
+/// An op without operands.
+pub fn op(code: OpCode, port: u16) -> Op {
+    Op { code: code as u8, port, ..Default::default() }
+}
