@@ -5,11 +5,13 @@
 mod adapter;
 mod bootstrap;
 mod engine;
+mod experts;
 mod kernel;
 
 pub use adapter::{AdapterFault, AdapterFaultKind};
 pub use bootstrap::{BootstrapError, Ranks};
 pub use engine::{EngineFault, EngineFaultKind, UnfitEngine};
+pub use experts::{RoutingFault, RoutingFaultKind};
 
 use crate::id::{LaneId, Position, Rank, RouteId};
 use ringdove_kernels::descriptor::{Descriptor, MalformedDescriptor};
@@ -108,6 +110,9 @@ pub enum Error {
         /// The value that the kernel passed.
         seen: u64,
     },
+    /// The routing of one rank in a dispatch of experts was refused. The group stays usable.
+    #[error("{0}")]
+    ExpertsRouting(Box<RoutingFault>),
     /// A word of the library's own in GPU memory holds a value that the library never writes.
     /// Launches stop there: what else was overwritten is not known.
     #[error(

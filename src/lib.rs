@@ -15,6 +15,7 @@
 //! Beside it:
 //!
 //! * [`bootstrap`]: how ranks of several processes find one another, and their control plane
+//! * [`experts`]: expert parallelism, the second client of the device handle
 //! * [`gpu`]: the CUDA driver, as far as it is needed
 //! * [`topology`]: what this node is made of, and which adapter suits which GPU
 //! * [`shared`]: the only views of memory that a device also writes
@@ -59,6 +60,7 @@ pub mod bootstrap;
 pub mod communicator;
 pub mod engine;
 pub mod error;
+pub mod experts;
 pub mod gpu;
 pub mod id;
 pub mod plan;

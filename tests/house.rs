@@ -46,7 +46,7 @@ const CRATES: [(&str, &str, &[&str]); 16] = [
 ];
 
 /// Modules of `src/`, and which others each may import. `id` and `error` are the vocabulary of all.
-const MODULES: [(&str, &[&str]); 14] = [
+const MODULES: [(&str, &[&str]); 15] = [
     ("id", &[]),
     ("error", &["id"]),
     ("settings", &["id", "error"]),
@@ -59,14 +59,23 @@ const MODULES: [(&str, &[&str]); 14] = [
     ("engine", &["id", "error", "settings", "shared", "ring", "transport"]),
     ("bootstrap", &["id", "error", "settings"]),
     ("communicator", EVERYTHING),
+    // The second client of the device handle: the public API, and nothing below it.
+    ("experts", &["id", "error", "gpu", "communicator"]),
     ("lib", EVERYTHING),
     ("bin", EVERYTHING),
 ];
 const EVERYTHING: &[&str] = &["*"];
 
 /// Where CUDA may be named in `src/`: the driver is behind these.
-const CUDA_USERS: [&str; 6] =
-    ["src/gpu", "src/transport/peer", "src/topology", "src/communicator", "src/bin", "src/lib.rs"];
+const CUDA_USERS: [&str; 7] = [
+    "src/gpu",
+    "src/transport/peer",
+    "src/topology",
+    "src/communicator",
+    "src/experts",
+    "src/bin",
+    "src/lib.rs",
+];
 
 /// Where RDMA may be named in `src/`, and where libraries may be opened.
 const RDMA_USERS: [&str; 1] = ["src/transport/verbs/"];

@@ -3,6 +3,7 @@
 // asserts here what Rust holds to be true, so neither side can drift alone.
 #pragma once
 
+#include "experts_layout.cuh"
 #include "ptx.cuh"
 
 namespace ringdove {
@@ -232,6 +233,7 @@ struct DeviceHandle {
     u64 routes;
     u32 lane_count;
     u32 window_count;
+    u64 reached;
 };
 
 struct LanePorts {

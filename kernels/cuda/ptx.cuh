@@ -95,6 +95,27 @@ RINGDOVE_INLINE u32 barrier_or(u32 flag) {
     return any;
 }
 
+// Which lanes of the warp, all of which call it, bring true.
+RINGDOVE_INLINE u32 ballot(bool mine) {
+    u32 lanes;
+    asm volatile(
+        "{\n\t"
+        ".reg .pred mine;\n\t"
+        "setp.ne.u32 mine, %1, 0;\n\t"
+        "vote.sync.ballot.b32 %0, mine, 0xffffffff;\n\t"
+        "}"
+        : "=r"(lanes)
+        : "r"(u32(mine))
+        : "memory");
+    return lanes;
+}
+
+RINGDOVE_INLINE u32 count_ones(u32 bits) {
+    u32 count;
+    asm("popc.b32 %0, %1;" : "=r"(count) : "r"(bits));
+    return count;
+}
+
 RINGDOVE_INLINE void fence_acquire_release_system() {
     asm volatile("fence.acq_rel.sys;" : : : "memory");
 }
@@ -155,11 +176,20 @@ RINGDOVE_INLINE void store_relaxed_system_2_u64(u64 address, u64 word_0, u64 wor
                  : "memory");
 }
 
-// Atomics. Both order nothing by themselves.
+// Atomics. They order nothing by themselves.
 
 RINGDOVE_INLINE u64 fetch_add_relaxed_gpu_u64(u64 address, u64 value) {
     u64 old;
     asm volatile("atom.relaxed.gpu.global.add.u64 %0, [%1], %2;"
+                 : "=l"(old)
+                 : "l"(address), "l"(value)
+                 : "memory");
+    return old;
+}
+
+RINGDOVE_INLINE u64 fetch_min_relaxed_gpu_u64(u64 address, u64 value) {
+    u64 old;
+    asm volatile("atom.relaxed.gpu.global.min.u64 %0, [%1], %2;"
                  : "=l"(old)
                  : "l"(address), "l"(value)
                  : "memory");

@@ -27,6 +27,9 @@
 // * Every signal is waited for, on the lane with the same number, before the communicator ends.
 // * A window must not be overwritten while a put reads it: `flush` waits for that. When the peer
 //   has read what it got, it says so with a signal of its own.
+// * Where GPUs reach each other, `Device::reached` gives a peer's part of a window as an address,
+//   and a kernel may store there itself. A word in a window, with one writer, then says that the
+//   data is there: `store_word` and `wait_for_word` (rule R15 of src/ring/PROTOCOL.md).
 // * Each call returns false once the communicator has failed; the host's `Communicator::check`
 //   says why. The kernel then ends as soon as it can, without `close`.
 // * All blocks that wait for one another must be resident at a time, as for a cooperative launch.
@@ -73,6 +76,38 @@ public:
     RINGDOVE_INLINE u64 bytes(Window window) const {
         return window.number < handle.window_count ? entry(window).bytes : 0;
     }
+
+    // The address of `peer`'s part of a window for stores of this kernel; 0 where this GPU does not
+    // reach it, for which `put` is there. What `peer` gets for this rank is 0 at the same time. For
+    // the rank itself it is `data`.
+    RINGDOVE_INLINE u64 reached(Window window, u32 peer) const {
+        if (window.number >= handle.window_count || peer >= rank_count()) {
+            return 0;
+        }
+        const u64 index = static_cast<u64>(window.number) * rank_count() + peer;
+        return *reinterpret_cast<const u64*>(handle.reached + index * sizeof(u64));
+    }
+
+    // Stores a word that announces what was stored before: by this thread, by its block before a
+    // barrier, or by whom they have acquired from. One rank writes the word, and its values rise.
+    RINGDOVE_INLINE void store_word(u64 address, u64 value) const {
+        // With the relaxed store: a release. Pairs with `wait_for_word`, R15.
+        ptx::fence_acquire_release_system();
+        ptx::store_relaxed_system_u64(address, value);
+    }
+
+    // Waits until `peer` has stored `value` or more; the block reads what it announces after a
+    // barrier. False: the wait has failed, and the record names the peer (R10). `sequence` is
+    // anything that tells launches apart.
+    RINGDOVE_INLINE bool wait_for_word(u64 address, u64 value, u32 peer, u64 sequence) const {
+        u64 seen = 0;
+        const WaitSite site = {WaitKind::Arrival, 0, 0, 0, NO_PORT, peer, value, sequence, 0};
+        return wait_or_record(device_communicator(), address, value, site, seen);
+    }
+
+    // Has the communicator failed in an earlier launch? The kernel then ends at once: what earlier
+    // launches left is not to be trusted.
+    RINGDOVE_INLINE bool has_failed() const { return has_failed_before(device_communicator()); }
 
     // For OpenPort: the ports of a lane to `peer`, and of the lane with that number from it.
     RINGDOVE_INLINE LanePorts ports(u32 peer, u32 lane) const {

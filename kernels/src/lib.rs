@@ -9,12 +9,14 @@
 //! * [`port`]: one end of a lane: signals and slots
 //! * [`launch`]: what a kernel launch is given, and the record that an expired wait leaves
 //! * [`element`]: data types and reductions, with the codes that both sides use
+//! * [`experts`]: what the kernels of expert parallelism are given, and what they leave
 //! * [`user`]: what a user's kernel is given
 //! * [`ptx`]: the compiled device code
 
 pub mod bar;
 pub mod descriptor;
 pub mod element;
+pub mod experts;
 pub mod launch;
 pub mod op;
 pub mod port;

@@ -21,6 +21,10 @@ pub const EXAMPLE_HALO: &str = include_str!("../ptx/example_halo.ptx");
 /// (`kernels/cuda/example_tile.cu`), entry `example_tile`.
 pub const EXAMPLE_TILE: &str = include_str!("../ptx/example_tile.ptx");
 
+/// Dispatch and combine of expert parallelism (`kernels/cuda/experts.cu`). The one parameter of
+/// each entry is an [`ExpertsCall`](crate::experts::ExpertsCall), by value.
+pub const EXPERTS: &str = include_str!("../ptx/experts.ptx");
+
 /// Makes the calls of `ringdove.cuh` that a list names (`kernels/cuda/test_calls.cu`), entry
 /// `test_calls`. For tests.
 pub const TEST_CALLS: &str = include_str!("../ptx/test_calls.ptx");

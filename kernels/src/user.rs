@@ -23,6 +23,9 @@ pub struct DeviceHandle {
     pub lane_count: u32,
     /// Number of windows.
     pub window_count: u32,
+    /// Device address of a table of addresses, `u64`: `window * rank_count + rank` is that rank's
+    /// part of the window, as this GPU's stores reach it; 0 where they do not.
+    pub reached: u64,
 }
 
 /// The ports of a lane to a peer, and of the lane with the same number from that peer.
@@ -46,7 +49,7 @@ pub struct WindowEntry {
 }
 
 const _: () = {
-    assert!(size_of::<DeviceHandle>() == 40);
+    assert!(size_of::<DeviceHandle>() == 48);
     assert!(size_of::<LanePorts>() == 8);
     assert!(size_of::<WindowEntry>() == 16);
 };

@@ -8,6 +8,11 @@ use ringdove_kernels::descriptor::{
     DESCRIPTOR_BYTES, Descriptor, LAP_BIT, LENGTH_BYTES_MAX, OFFSET_MAX, ROUTE_MAX,
 };
 use ringdove_kernels::element::{DataType, ReduceOp};
+use ringdove_kernels::experts::{
+    EXPERTS_LOW_LATENCY, EXPERTS_NO_FAULT, EXPERTS_THROUGHPUT, EXPERTS_TOO_MANY, EXPERTS_WEIGHTS,
+    EXPERTS_WIDE_INDICES, EXPERTS_WORD_STRIDE, ExpertsCall, ExpertsFault, ExpertsFaultCode,
+    ExpertsGroup, ExpertsHeader, ExpertsRouting, ExpertsRow, ExpertsState,
+};
 use ringdove_kernels::launch::{
     CallArguments, DeviceCommunicator, LAUNCH_CALLS_MAX, LaunchArguments, PlanFault, WaitKind,
     WaitRecord,
@@ -200,7 +205,106 @@ fn expected() -> String {
         reserved
     );
     layout!(text, LaunchArguments, communicator, sequence, call_count, reserved, calls);
-    layout!(text, DeviceHandle, communicator, ports, windows, routes, lane_count, window_count);
+    layout!(
+        text,
+        DeviceHandle,
+        communicator,
+        ports,
+        windows,
+        routes,
+        lane_count,
+        window_count,
+        reached
+    );
+    values!(text,
+        "EXPERTS_LOW_LATENCY", EXPERTS_LOW_LATENCY;
+        "EXPERTS_THROUGHPUT", EXPERTS_THROUGHPUT;
+        "EXPERTS_WORD_STRIDE", EXPERTS_WORD_STRIDE;
+        "EXPERTS_WIDE_INDICES", EXPERTS_WIDE_INDICES;
+        "EXPERTS_TOO_MANY", EXPERTS_TOO_MANY;
+        "EXPERTS_WEIGHTS", EXPERTS_WEIGHTS;
+        "EXPERTS_NO_FAULT", EXPERTS_NO_FAULT;
+    );
+    codes!(text, ExpertsFaultCode, Index, Repeated, Weight, Tokens, Message);
+    layout!(
+        text,
+        ExpertsGroup,
+        handle,
+        state,
+        arrivals,
+        received,
+        message_bytes,
+        returned,
+        returned_bytes,
+        outgoing,
+        returning,
+        experts,
+        local_experts,
+        top_k,
+        tokens_max,
+        rows_max,
+        home_rows_max,
+        header_bytes,
+        data_bytes,
+        scale_bytes,
+        row_bytes,
+        return_data_bytes,
+        return_row_bytes,
+        mode,
+        data_type,
+        lane,
+        alignment
+    );
+    layout!(text, ExpertsFault, step, place, value, code, rank);
+    layout!(
+        text,
+        ExpertsState,
+        sent,
+        received,
+        returns_sent,
+        returns_received,
+        blocks_done,
+        first_fault,
+        fault
+    );
+    layout!(text, ExpertsHeader, step, rows, home_base, fault);
+    layout!(text, ExpertsRow, token, choice, weight, reserved);
+    layout!(
+        text,
+        ExpertsRouting,
+        indices,
+        weights,
+        places,
+        homes,
+        counts,
+        bases,
+        rows,
+        home_bases,
+        fault,
+        in_rows,
+        in_homes,
+        in_bases,
+        in_starts,
+        in_places
+    );
+    layout!(
+        text,
+        ExpertsCall,
+        group,
+        routing,
+        input,
+        scales,
+        indices,
+        weights,
+        output,
+        output_scales,
+        output_counts,
+        output_indices,
+        output_weights,
+        output_sources,
+        tokens,
+        flags
+    );
     layout!(text, LanePorts, send, receive);
     layout!(text, WindowEntry, address, bytes);
     layout!(

@@ -18,3 +18,4 @@ pub use crate::id::Registration;
 pub use api::{CollectiveSpec, Communicator, DeviceHandle, Group, Statistics};
 pub use call::{Element, Reduction, Scalar};
 pub use state::free_discarded;
+pub(crate) use state::{CapturedOrders, LaunchOrder};

@@ -164,7 +164,6 @@ impl Module {
 
     fn load(context: &Arc<CudaContext>, code: &Code, eagerly: bool) -> Result<Self> {
         let current = Current::bind(context)?;
-        let entry = CString::new(ptx::EXECUTOR_ENTRY).expect("the entry's name holds no NUL");
         let mut module = std::ptr::null_mut();
         // SAFETY: the code is text that ends with NUL, or machine code, whose header says how long
         // it is; it outlives the call, and the context is current.
@@ -172,17 +171,30 @@ impl Module {
             sys::cuModuleLoadData(&mut module, code.bytes().as_ptr().cast())
         })?;
         let mut loaded = Self { context: context.clone(), module, function: std::ptr::null_mut() };
-        // SAFETY: the module is loaded and `entry` is NUL-terminated.
-        current.check("cuModuleGetFunction", unsafe {
-            sys::cuModuleGetFunction(&mut loaded.function, module, entry.as_ptr())
-        })?;
-        // Older drivers load a function when its handle is asked for.
-        if eagerly && driver_version()? >= FUNCTION_LOAD_SINCE {
-            // SAFETY: a function of the module that was loaded just now.
-            current.check("cuFuncLoad", unsafe { sys::cuFuncLoad(loaded.function) })?;
-        }
+        loaded.function = load_function(&current, module, ptx::EXECUTOR_ENTRY, eagerly)?;
         Ok(loaded)
     }
+}
+
+/// A function of a module that is loaded. `eagerly`: its code too, and not at the first launch.
+pub(super) fn load_function(
+    current: &Current,
+    module: sys::CUmodule,
+    entry: &str,
+    eagerly: bool,
+) -> Result<sys::CUfunction> {
+    let entry = CString::new(entry).expect("the entry's name holds no NUL");
+    let mut function = std::ptr::null_mut();
+    // SAFETY: the module is loaded and `entry` is NUL-terminated.
+    current.check("cuModuleGetFunction", unsafe {
+        sys::cuModuleGetFunction(&mut function, module, entry.as_ptr())
+    })?;
+    // Older drivers load a function when its handle is asked for.
+    if eagerly && driver_version()? >= FUNCTION_LOAD_SINCE {
+        // SAFETY: the module has this function.
+        current.check("cuFuncLoad", unsafe { sys::cuFuncLoad(function) })?;
+    }
+    Ok(function)
 }
 
 impl Drop for Module {

@@ -5,7 +5,7 @@ mod perf;
 
 use clap::{Parser, Subcommand};
 use perf::arguments::Arguments;
-use perf::{Collective, PerfError};
+use perf::{Collective, PerfError, experts};
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 
@@ -49,11 +49,15 @@ enum Perf {
     Scatter(Arguments),
     /// Every rank sends to the next and receives from the one before (out-of-place only)
     SendRecv(Arguments),
+    /// Tokens go to experts on all ranks and come back, for mixtures of experts
+    Experts(experts::Arguments),
 }
 
 impl Perf {
-    fn split(self) -> (Collective, Arguments) {
-        match self {
+    fn run(self) -> Result<ExitCode, PerfError> {
+        let (collective, arguments) = match self {
+            Self::Experts(arguments) => return experts::run(&arguments),
+
             Self::AllReduce(arguments) => (Collective::AllReduce, arguments),
             Self::AllGather(arguments) => (Collective::AllGather, arguments),
             Self::ReduceScatter(arguments) => (Collective::ReduceScatter, arguments),
@@ -63,7 +67,8 @@ impl Perf {
             Self::Gather(arguments) => (Collective::Gather, arguments),
             Self::Scatter(arguments) => (Collective::Scatter, arguments),
             Self::SendRecv(arguments) => (Collective::SendRecv, arguments),
-        }
+        };
+        perf::run(collective, arguments)
     }
 }
 
@@ -71,10 +76,7 @@ fn main() -> ExitCode {
     let verb = Command::parse().verb;
     start_log();
     let outcome = match verb {
-        Verb::Perf(perf) => {
-            let (collective, arguments) = perf.split();
-            perf::run(collective, arguments)
-        }
+        Verb::Perf(perf) => perf.run(),
         Verb::Doctor(arguments) => Ok(doctor::run(&arguments)),
     };
     outcome.unwrap_or_else(|error| fail(&error))

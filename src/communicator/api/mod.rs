@@ -5,6 +5,7 @@ mod collective;
 mod collectives;
 mod core;
 mod device_handle;
+mod experts;
 mod group;
 mod membership;
 mod raw;

@@ -34,6 +34,10 @@ pub(in crate::communicator) fn device_handle(
     for (from, to) in windows.iter().flat_map(|from| windows.iter().map(move |to| (from, to))) {
         routes.push(connect::routes(rank, &mut launcher, from.0, to.0)?);
     }
+    let mut reached = Vec::new();
+    for window in windows {
+        reached.extend(reached_parts(rank, window.0)?);
+    }
     let ranges = windows.iter().filter_map(|window| launcher.routes.range(window.0));
     let windows: Vec<_> =
         ranges.map(|range| WindowEntry { address: range.address, bytes: range.bytes }).collect();
@@ -41,9 +45,10 @@ pub(in crate::communicator) fn device_handle(
         .flat_map(|peer| (0..lane_count as u16).map(move |index| ports(rank, Rank(peer), index)))
         .collect();
 
-    let parts: [&[u8]; 3] = [
+    let parts: [&[u8]; 4] = [
         bytemuck::cast_slice(&ports),
         bytemuck::cast_slice(&windows),
+        bytemuck::cast_slice(&reached),
         bytemuck::cast_slice(&routes),
     ];
     let bytes = size_of::<DeviceHandle>() + parts.iter().map(|part| part.len()).sum::<usize>();
@@ -58,14 +63,25 @@ pub(in crate::communicator) fn device_handle(
         communicator: rank.state.memory.communicator(),
         ports: addresses[0],
         windows: addresses[1],
-        routes: addresses[2],
+        routes: addresses[3],
         lane_count,
         window_count: windows.len() as u32,
+        reached: addresses[2],
     };
-    memory.write(0, &[bytemuck::bytes_of(&handle), parts[0], parts[1], parts[2]].concat())?;
+    let tables = parts.concat();
+    memory.write(0, &[bytemuck::bytes_of(&handle), &tables[..]].concat())?;
     launcher.expect_user_kernels();
     rank.engine().announce(launcher.announced());
     Ok(memory)
+}
+
+/// Every rank's part of registration `number`, which is open, as stores of this rank's kernels
+/// reach it; 0 where they do not.
+fn reached_parts(rank: &ConnectedRank, number: usize) -> Result<Vec<u64>> {
+    let (geometry, own) = (&rank.process.geometry, rank.rank().0);
+    let addresses = rank.registered_buffer(number)?.addresses;
+    let is_reached = |peer| peer == own || geometry.stores && !geometry.are_apart(own, peer);
+    Ok((0..).zip(addresses).map(|(peer, address)| address * u64::from(is_reached(peer))).collect())
 }
 
 /// The ports of the lanes to and from `peer`.

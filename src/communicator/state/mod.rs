@@ -50,6 +50,7 @@ pub(super) use host_lanes::{HostLanes, HostLayout};
 pub(super) use launcher::{LaunchShape, Launcher};
 pub(super) use layout::{Layout, Offsets, PortPlace};
 pub(super) use memory::{Endpoint, ForAdapter, InterNodeSlotMemory, PortAddresses, RankMemory};
+pub(crate) use order::{CapturedOrders, LaunchOrder};
 pub(super) use plans::{Encoded, PlanKey, PlanShape, PortUse, Prepared, Resident};
 pub(super) use process::{ProcessState, agreed_settings};
 pub(super) use rank::RankState;

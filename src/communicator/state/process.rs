@@ -148,6 +148,11 @@ impl ProcessState {
         self.all_reached() && (self.geometry.nodes == Nodes::One || between_nodes())
     }
 
+    /// Do stores of every rank's kernels reach every other rank's windows? All ranks say the same.
+    pub fn stores_reach_all(&self) -> bool {
+        self.all_reached() && self.geometry.stores && self.geometry.nodes == Nodes::One
+    }
+
     /// What a plan may use, with slots of `slot_bytes`. All ranks say the same.
     pub fn limits(&self, slot_bytes: u32) -> Limits {
         let limits = self.geometry.limits(slot_bytes);

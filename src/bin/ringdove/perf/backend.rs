@@ -109,7 +109,7 @@ impl Device {
     }
 }
 
-fn gpu(what: &'static str) -> impl Fn(DriverError) -> PerfError {
+pub fn gpu(what: &'static str) -> impl Fn(DriverError) -> PerfError {
     move |source| PerfError::Gpu { what, source }
 }
 

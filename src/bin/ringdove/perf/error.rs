@@ -67,6 +67,14 @@ pub enum PerfError {
         /// Why.
         source: std::io::Error,
     },
+    /// An input file.
+    #[error("could not read {}: {source}", path.display())]
+    Input {
+        /// The file that was asked for.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
     /// The picture could not be drawn.
     #[error(transparent)]
     Plot(#[from] PlotError),

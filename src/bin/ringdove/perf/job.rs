@@ -102,7 +102,7 @@ impl Job {
     }
 
     /// What every process says, in order. A process alone does not communicate.
-    fn gather<T: Serialize + DeserializeOwned>(&self, own: T) -> Result<Vec<T>, PerfError> {
+    pub fn gather<T: Serialize + DeserializeOwned>(&self, own: T) -> Result<Vec<T>, PerfError> {
         let Some(plane) = &self.plane else { return Ok(vec![own]) };
         let bytes = serde_json::to_vec(&own).map_err(PerfError::Json)?;
         let all = plane.all_gather(&bytes)?;

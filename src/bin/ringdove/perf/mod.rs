@@ -3,6 +3,7 @@
 //! * [`arguments`]: the options
 //! * [`backend`]: a rank on a GPU
 //! * [`pattern`], [`check`]: inputs, expected results, and their comparison
+//! * [`experts`]: dispatch and combine of expert parallelism, with options of their own
 //! * [`job`]: the processes that take part
 //! * [`measure`], [`threads`], [`interrupt`]: the timed loop
 //! * [`report`], [`json`], [`plot`], [`output`]: the results
@@ -11,6 +12,7 @@ pub mod arguments;
 mod backend;
 mod check;
 mod error;
+pub mod experts;
 mod interrupt;
 mod job;
 mod json;
@@ -65,7 +67,7 @@ pub fn run(collective: Collective, mut arguments: Arguments) -> Result<ExitCode,
     };
     let interrupt = Interrupt::install()?;
     let start_time = now();
-    let stage = Stage::open(&arguments, &job)?;
+    let stage = Stage::open(arguments.rank_count(), &job)?;
     if let Some(bytes) = job.least(stage.bytes_max(&arguments))? {
         print(&format!("#\n# Reducing maxBytes to {bytes} due to memory limitation\n"));
         arguments.maximum_bytes = bytes;
@@ -127,7 +129,7 @@ fn measure_all(
         receive_bytes,
         register: arguments.register == 1,
     };
-    let communicators = open_communicators(stage, job, settings)?;
+    let communicators = open_communicators(&stage.contexts, job, settings)?;
     let mut ranks = backend::open_ranks(communicators, &stage.contexts, buffers)?;
     let measured = sweep::run(&mut ranks, sweep, &Run { interrupt, job }, arguments.verbose)?;
     // A process that left earlier would take its memory away from those who still return credits.
@@ -140,16 +142,16 @@ fn measure_all(
 
 /// The communicators of this process's ranks.
 fn open_communicators(
-    stage: &Stage,
+    contexts: &[Arc<CudaContext>],
     job: &Job,
     settings: &Settings,
 ) -> Result<Vec<Communicator>, PerfError> {
-    let count = stage.contexts.len();
+    let count = contexts.len();
     Ok(match job.communicator(settings)? {
-        None => Communicator::init_all(&stage.contexts, settings)?,
+        None => Communicator::init_all(contexts, settings)?,
         Some(id) => {
             let (first, all) = (count * job.process(), count * job.processes());
-            Communicator::init_ranks(&stage.contexts, &id, first as u32, all as u32, settings)?
+            Communicator::init_ranks(contexts, &id, first as u32, all as u32, settings)?
         }
     })
 }
@@ -164,8 +166,7 @@ struct Stage {
 
 impl Stage {
     /// The ranks of a node stand on its GPUs in turn, round-robin where there are fewer.
-    fn open(arguments: &Arguments, job: &Job) -> Result<Self, PerfError> {
-        let count = arguments.rank_count();
+    fn open(count: usize, job: &Job) -> Result<Self, PerfError> {
         let first = count * job.local_process();
         let mut stage = Self { contexts: Vec::new(), places: Vec::new(), host: host_name() };
         for (number, (context, device)) in

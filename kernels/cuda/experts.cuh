@@ -1,0 +1,181 @@
+// What the kernels of expert parallelism share: where messages and rows lie, and how they leave.
+// They use the device handle and nothing below it. src/experts/mod.rs describes the whole; the
+// layouts are those of kernels/src/experts.rs.
+#pragma once
+
+#include "arithmetic.cuh"
+#include "copy.cuh"
+#include "ringdove.cuh"
+
+namespace ringdove {
+
+// Threads of every launch.
+constexpr u32 EXPERTS_THREADS = 256;
+// The group's window.
+constexpr Window EXPERTS_WINDOW = {0};
+// An entry of a table where there is none.
+constexpr u32 NO_ROW = 0xffffffffu;
+
+// One entry of a table of 32-bit numbers.
+RINGDOVE_INLINE u32 entry(u64 table, u64 index) { return ptx::load<u32>(table + index * 4); }
+RINGDOVE_INLINE void set_entry(u64 table, u64 index, u32 value) {
+    ptx::store<u32>(table + index * 4, value);
+}
+
+RINGDOVE_INLINE u32 round_up(u32 value, u32 unit) { return (value + unit - 1) / unit * unit; }
+
+// This thread's warp among all of the grid.
+struct GridWarp {
+    u32 lane;
+    u32 number;
+    u32 count;
+
+    static RINGDOVE_INLINE GridWarp here() {
+        const u32 warps = ptx::thread_count() / WARP_THREADS;
+        const u32 thread = ptx::thread_index();
+        return {thread % WARP_THREADS, ptx::block_index() * warps + thread / WARP_THREADS,
+                ptx::block_count() * warps};
+    }
+
+    // Copies by this warp alone.
+    RINGDOVE_INLINE Team team() const { return {lane, WARP_THREADS}; }
+};
+
+// Does the calling block end last of the launch? All that the others did is then visible to all of
+// its threads. Every thread of every block calls it, once.
+RINGDOVE_INLINE bool is_last_block(u64 blocks_done) {
+    ptx::barrier();
+    u32 is_last = 0;
+    if (ptx::thread_index() == 0) {
+        // With the atomic: a release of what this block did, and in the last one an acquire of what
+        // all did. Pairs with itself, in the other blocks (R15).
+        ptx::fence_acquire_release_system();
+        is_last = ptx::fetch_add_relaxed_gpu_u64(blocks_done, 1) + 1 == ptx::block_count();
+        if (is_last != 0) {
+            ptx::fence_acquire_release_system();
+            ptx::store<u64>(blocks_done, 0);
+        }
+    }
+    return ptx::barrier_or(is_last) != 0;
+}
+
+// One launch's view of its group.
+struct Experts {
+    const ExpertsCall& call;
+    const ExpertsGroup& group;
+    const Device device;
+    const u32 rank;
+    const u32 ranks;
+    // This rank's part of the window.
+    const u64 window;
+
+    explicit RINGDOVE_INLINE Experts(const ExpertsCall& experts_call)
+        : call(experts_call),
+          group(*reinterpret_cast<const ExpertsGroup*>(experts_call.group)),
+          device(group.handle),
+          rank(device.rank()),
+          ranks(device.rank_count()),
+          window(reinterpret_cast<u64>(device.data<u8>(EXPERTS_WINDOW))) {}
+
+    RINGDOVE_INLINE bool is_throughput() const { return group.mode == EXPERTS_THROUGHPUT; }
+    RINGDOVE_INLINE u32 owner(u32 expert) const { return expert / group.local_experts; }
+    RINGDOVE_INLINE u64 state(u32 offset) const { return group.state + offset; }
+
+    // Of this rank's routing: no token of it is sent where it has a fault.
+    RINGDOVE_INLINE u32 fault_code() const {
+        return ptx::load<u32>(call.routing.fault + __builtin_offsetof(ExpertsFault, code));
+    }
+    RINGDOVE_INLINE u64 token_count() const {
+        return fault_code() != 0 ? 0 : ptx::load<u64>(call.routing.fault + sizeof(ExpertsFault));
+    }
+
+    // Offset in the receiver's window of what `from` sends in a dispatch.
+    RINGDOVE_INLINE u64 received(u64 step, u32 from) const {
+        return group.received + ((step & 1) * ranks + from) * group.message_bytes;
+    }
+
+    // Offset in this rank's window of a message that an engine takes to `to`.
+    RINGDOVE_INLINE u64 outgoing(u32 to) const {
+        return group.outgoing + u64(to) * group.header_bytes +
+               u64(entry(call.routing.home_bases, to)) * group.row_bytes;
+    }
+
+    // Where this rank writes its message to `to`.
+    RINGDOVE_INLINE u64 message_to(u64 step, u32 to) const {
+        const u64 there = device.reached(EXPERTS_WINDOW, to);
+        return there != 0 ? there + received(step, rank) : window + outgoing(to);
+    }
+
+    // Offset in the receiver's window of its rows of a combine.
+    RINGDOVE_INLINE u64 returned(u64 step) const {
+        return group.returned + (step & 1) * group.returned_bytes;
+    }
+
+    // Offset in this rank's window of rows that an engine takes back to `to`.
+    RINGDOVE_INLINE u64 returning(u32 to) const {
+        return group.returning + u64(to) * group.rows_max * group.return_row_bytes;
+    }
+
+    // Offset of the word that `from` raises in another rank's window.
+    RINGDOVE_INLINE u64 word(bool is_combine, u32 from) const {
+        return group.arrivals + (u64(is_combine) * ranks + from) * EXPERTS_WORD_STRIDE;
+    }
+
+    // Ends this rank's part of a step towards `to`: an engine takes `bytes` from one offset of the
+    // window to another; where stores have put them there, a word says so. One thread for each rank
+    // calls it, in the last block.
+    RINGDOVE_INLINE void announce(bool is_combine, u64 step, u32 to, u64 to_offset,
+                                  u64 from_offset, u64 bytes) const {
+        const u64 there = device.reached(EXPERTS_WINDOW, to);
+        if (there != 0) {
+            device.store_word(there + word(is_combine, rank), step + 1);
+            return;
+        }
+        OpenPort port(device.communicator(), ports(is_combine, to).send, step);
+        const u32 route =
+            port.route_of_pair(device.first_route(EXPERTS_WINDOW, EXPERTS_WINDOW));
+        // A failure is in the communicator's record.
+        port.put(route, from_offset, to_offset, bytes, flags::ARRIVAL | flags::COMPLETION);
+    }
+
+    // Waits until what `from` has announced is here, and what this rank sent it has been read from
+    // the window.
+    RINGDOVE_INLINE bool wait_for(bool is_combine, u64 step, u32 from) const {
+        if (device.reached(EXPERTS_WINDOW, from) != 0) {
+            return device.wait_for_word(window + word(is_combine, from), step + 1, from, step);
+        }
+        const LanePorts lane = ports(is_combine, from);
+        OpenPort receive(device.communicator(), lane.receive, step);
+        OpenPort send(device.communicator(), lane.send, step);
+        if (!receive.wait(1) || !send.wait_completion(1)) {
+            return false;
+        }
+        receive.advance(1, 0);
+        send.advance(0, 1);
+        receive.close();
+        send.close();
+        return true;
+    }
+
+    // Waits for all ranks; all threads of the only block call it.
+    RINGDOVE_INLINE bool wait_for_all(bool is_combine, u64 step) const {
+        bool is_well = !device.has_failed();
+        for (u32 from = ptx::thread_index(); from < ranks && is_well;
+             from += ptx::thread_count()) {
+            is_well = wait_for(is_combine, step, from);
+        }
+        return ptx::barrier_or(!is_well) == 0;
+    }
+
+private:
+    RINGDOVE_INLINE LanePorts ports(bool is_combine, u32 peer) const {
+        return device.ports(peer, group.lane + u32(is_combine));
+    }
+};
+
+// Bytes of one value for each choice, in a row.
+RINGDOVE_INLINE u32 choices_bytes(const ExpertsGroup& group) {
+    return round_up(group.top_k * 4, VECTOR_BYTES);
+}
+
+}  // namespace ringdove

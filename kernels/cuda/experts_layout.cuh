@@ -1,0 +1,119 @@
+// What the kernels of expert parallelism are given: the mirror of kernels/src/experts.rs, where
+// every field is described. layout.cuh includes this file, and asserts it with the rest.
+#pragma once
+
+#include "ptx.cuh"
+
+namespace ringdove {
+
+constexpr u32 EXPERTS_LOW_LATENCY = 0;
+constexpr u32 EXPERTS_THROUGHPUT = 1;
+constexpr u64 EXPERTS_WORD_STRIDE = 32;
+constexpr u32 EXPERTS_WIDE_INDICES = 1;
+constexpr u32 EXPERTS_TOO_MANY = 2;
+constexpr u32 EXPERTS_WEIGHTS = 4;
+constexpr u64 EXPERTS_NO_FAULT = 0xffffffffffffffffull;
+
+enum class ExpertsFaultCode : u32 {
+    Index = 1,
+    Repeated = 2,
+    Weight = 3,
+    Tokens = 4,
+    Message = 5,
+};
+
+struct ExpertsGroup {
+    u64 handle;
+    u64 state;
+    u64 arrivals;
+    u64 received;
+    u64 message_bytes;
+    u64 returned;
+    u64 returned_bytes;
+    u64 outgoing;
+    u64 returning;
+    u32 experts;
+    u32 local_experts;
+    u32 top_k;
+    u32 tokens_max;
+    u32 rows_max;
+    u32 home_rows_max;
+    u32 header_bytes;
+    u32 data_bytes;
+    u32 scale_bytes;
+    u32 row_bytes;
+    u32 return_data_bytes;
+    u32 return_row_bytes;
+    u32 mode;
+    u32 data_type;
+    u32 lane;
+    u32 alignment;
+};
+
+struct ExpertsFault {
+    u64 step;
+    u64 place;
+    s64 value;
+    u32 code;
+    u32 rank;
+};
+
+struct ExpertsState {
+    u64 sent;
+    u64 received;
+    u64 returns_sent;
+    u64 returns_received;
+    u64 blocks_done;
+    u64 first_fault;
+    ExpertsFault fault;
+};
+
+struct ExpertsHeader {
+    u64 step;
+    u32 rows;
+    u32 home_base;
+    ExpertsFault fault;
+};
+
+struct ExpertsRow {
+    u32 token;
+    u32 choice;
+    u32 weight;
+    u32 reserved;
+};
+
+struct ExpertsRouting {
+    u64 indices;
+    u64 weights;
+    u64 places;
+    u64 homes;
+    u64 counts;
+    u64 bases;
+    u64 rows;
+    u64 home_bases;
+    u64 fault;
+    u64 in_rows;
+    u64 in_homes;
+    u64 in_bases;
+    u64 in_starts;
+    u64 in_places;
+};
+
+struct ExpertsCall {
+    u64 group;
+    ExpertsRouting routing;
+    u64 input;
+    u64 scales;
+    u64 indices;
+    u64 weights;
+    u64 output;
+    u64 output_scales;
+    u64 output_counts;
+    u64 output_indices;
+    u64 output_weights;
+    u64 output_sources;
+    u32 tokens;
+    u32 flags;
+};
+
+}  // namespace ringdove

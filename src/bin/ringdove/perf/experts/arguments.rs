@@ -1,0 +1,110 @@
+//! The options of `ringdove perf experts`.
+
+use super::routing::Distribution;
+use crate::perf::error::PerfError;
+use ringdove::DataType;
+use ringdove::experts::{Config, Mode};
+use ringdove::id::EngineKind;
+use std::path::PathBuf;
+
+/// Options of one measurement.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Arguments {
+    /// Ranks of this process, one on each GPU; with more ranks than GPUs they share
+    #[arg(short = 'g', long = "ngpus", value_name = "COUNT", default_value_t = 1)]
+    pub gpus: usize,
+    /// Tokens of each rank
+    #[arg(short = 'T', long, value_name = "COUNT", default_value_t = 128)]
+    pub tokens: u32,
+    /// Experts of all ranks
+    #[arg(short = 'E', long, value_name = "COUNT", default_value_t = 64)]
+    pub experts: u32,
+    /// Choices of each token
+    #[arg(short = 'K', long, value_name = "COUNT", default_value_t = 8)]
+    pub top_k: u32,
+    /// Elements of a token
+    #[arg(short = 'H', long, value_name = "COUNT", default_value_t = 7168)]
+    pub hidden: u32,
+    /// half, float or bfloat16
+    #[arg(short = 'd', long = "datatype", value_name = "TYPE", default_value = "bfloat16",
+        value_parser = parse_type)]
+    pub data_type: DataType,
+    /// low-latency or throughput
+    #[arg(long, value_name = "MODE", default_value = "low-latency", value_parser = parse_mode)]
+    pub mode: Mode,
+    /// uniform, zipf, one (every token's first choice is expert 0, and the others are none), empty
+    /// (every other rank has no token), none (a third of the choices are none), or file:PATH (lines
+    /// of -K numbers, one for each token, used from rank to rank)
+    #[arg(long, value_name = "NAME", default_value = "uniform")]
+    pub distribution: Distribution,
+    /// Seed of the routing
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    pub seed: u64,
+    /// Timed iterations
+    #[arg(short = 'n', long = "iters", value_name = "COUNT", default_value_t = 5)]
+    pub iterations: u32,
+    /// Iterations before the timed ones
+    #[arg(short = 'w', long = "warmup_iters", value_name = "COUNT", default_value_t = 1)]
+    pub warmup: u32,
+    /// 0: check nothing; else every element of a further run
+    #[arg(short = 'c', long = "check", value_name = "0|1", default_value_t = 1)]
+    pub check: u32,
+    /// What drains the rings: proxy or device; without it, what RINGDOVE_ENGINE says
+    #[arg(long, value_name = "ENGINE")]
+    pub engine: Option<EngineKind>,
+    /// Write the results to this file, as JSON
+    #[arg(short = 'J', long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+fn parse_type(text: &str) -> Result<DataType, String> {
+    match text {
+        "half" => Ok(DataType::F16),
+        "float" => Ok(DataType::F32),
+        "bfloat16" => Ok(DataType::BF16),
+        _ => Err("expected half, float or bfloat16".to_owned()),
+    }
+}
+
+fn parse_mode(text: &str) -> Result<Mode, String> {
+    match text {
+        "low-latency" => Ok(Mode::LowLatency),
+        "throughput" => Ok(Mode::Throughput),
+        _ => Err("expected low-latency or throughput".to_owned()),
+    }
+}
+
+/// The mode's name on the command line.
+pub fn mode_name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::LowLatency => "low-latency",
+        Mode::Throughput => "throughput",
+    }
+}
+
+impl Arguments {
+    /// The group that the options describe.
+    pub fn config(&self) -> Config {
+        Config {
+            experts: self.experts,
+            top_k: self.top_k,
+            hidden: self.hidden,
+            tokens_max: self.tokens,
+            data_type: self.data_type,
+            mode: self.mode,
+            alignment: 1,
+            lane: 0,
+        }
+    }
+
+    /// Fails where options make no sense.
+    pub fn check_counts(&self) -> Result<(), PerfError> {
+        for (option, value) in [("-g", self.gpus as u64), ("-n", self.iterations.into())] {
+            if value == 0 {
+                let (expected, seen) = ("1 at least".to_owned(), "0".to_owned());
+                return Err(PerfError::Option { option, expected, seen });
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,41 @@
+//! What groups of experts ask a communicator beside the device handle.
+
+use super::core::Communicator;
+use crate::bootstrap::agreement::{Value, signature};
+use crate::error::Result;
+use std::time::Duration;
+
+impl Communicator {
+    /// Compares the sizes of a group of experts with those of the other ranks; in the order of
+    /// collective calls.
+    ///
+    /// # Errors
+    /// [`Error::Disagreement`](crate::Error::Disagreement), which ends the communicator.
+    pub(crate) fn agree_on_experts<const COUNT: usize>(
+        &self,
+        values: [(&'static str, u64); COUNT],
+    ) -> Result<()> {
+        let rank = &self.connected;
+        rank.check()?;
+        let number = rank.launcher().next_collective();
+        let signature = signature(values.map(|(name, value)| (name, Value::Number(value))));
+        let agreed =
+            rank.process.compare_calls(|calls| calls.collective(rank.rank(), number, signature));
+        agreed.map_err(|error| rank.fail(error))
+    }
+
+    /// Do stores of every rank reach every other rank's windows? All ranks say the same.
+    pub(crate) fn stores_reach_all(&self) -> bool {
+        self.connected.process.stores_reach_all()
+    }
+
+    /// Lanes from each rank to each other for users' kernels.
+    pub(crate) fn user_lanes(&self) -> u32 {
+        self.connected.process.geometry.user_lanes
+    }
+
+    /// How long whoever drops something waits for its work.
+    pub(crate) fn drop_timeout(&self) -> Duration {
+        self.connected.settings.drop_timeout
+    }
+}

@@ -1,0 +1,100 @@
+//! What can be wrong with the routing of a dispatch.
+
+use crate::id::Rank;
+use ringdove_kernels::experts::ExpertsFaultCode;
+use std::fmt;
+
+/// The routing of one rank in one dispatch was refused. Every rank of the group is told. That rank
+/// sent no token in the dispatch, and its combine gives nothing; the group stays usable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RoutingFault {
+    /// The rank whose routing it is.
+    pub rank: Rank,
+    /// The dispatch, counted from 0 over the life of the group.
+    pub step: u64,
+    /// The token.
+    pub token: u64,
+    /// Which of its choices.
+    pub choice: u64,
+    /// What is wrong.
+    pub kind: RoutingFaultKind,
+}
+
+/// What is wrong with a choice, or with a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RoutingFaultKind {
+    /// The index is neither an expert's nor -1.
+    Index {
+        /// The index.
+        seen: i64,
+        /// Number of experts.
+        experts: u32,
+    },
+    /// The token names this expert in an earlier choice, too.
+    Repeated {
+        /// The expert.
+        expert: i64,
+    },
+    /// The weight is not a number.
+    WeightNotANumber,
+    /// There are more tokens than the group takes.
+    Tokens {
+        /// How many the call has.
+        seen: i64,
+        /// The most.
+        most: u32,
+    },
+    /// The message of the rank has counts that cannot be, so its rows were not used.
+    Message {
+        /// Rows that it says it has.
+        rows: i64,
+    },
+    /// A code that this version does not know.
+    Unknown {
+        /// The code.
+        code: u32,
+    },
+}
+
+impl RoutingFaultKind {
+    /// Of what a kernel has left; `experts` and `most` are the group's.
+    pub(crate) fn of(code: u32, seen: i64, experts: u32, most: u32) -> Self {
+        match ExpertsFaultCode::from_code(code) {
+            Some(ExpertsFaultCode::Index) => Self::Index { seen, experts },
+            Some(ExpertsFaultCode::Repeated) => Self::Repeated { expert: seen },
+            Some(ExpertsFaultCode::Weight) => Self::WeightNotANumber,
+            Some(ExpertsFaultCode::Tokens) => Self::Tokens { seen, most },
+            Some(ExpertsFaultCode::Message) => Self::Message { rows: seen },
+            None => Self::Unknown { code },
+        }
+    }
+}
+
+impl fmt::Display for RoutingFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rank, step, token, choice, kind } = self;
+        write!(f, "{rank}: its routing in dispatch {step} was refused: ")?;
+        match kind {
+            RoutingFaultKind::Index { seen, experts } => write!(
+                f,
+                "choice {choice} of token {token} names expert {seen}; expected -1 or less than \
+                 {experts}"
+            ),
+            RoutingFaultKind::Repeated { expert } => {
+                write!(f, "choice {choice} of token {token} names expert {expert} once more")
+            }
+            RoutingFaultKind::WeightNotANumber => {
+                write!(f, "the weight of choice {choice} of token {token} is not a number")
+            }
+            RoutingFaultKind::Tokens { seen, most } => {
+                write!(f, "expected at most {most} tokens, seen {seen}")
+            }
+            RoutingFaultKind::Message { rows } => {
+                write!(f, "its message says {rows} rows, which its counts contradict")
+            }
+            RoutingFaultKind::Unknown { code } => write!(f, "fault {code}"),
+        }?;
+        write!(f, ". No token of {rank} was used in that dispatch; the group stays usable")
+    }
+}

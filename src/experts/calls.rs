@@ -1,0 +1,427 @@
+//! Dispatch and combine: the halves, and what they are given.
+
+use super::config::{Mode, VECTOR_BYTES};
+use super::group::{Entry, Group, blocks};
+use super::handle::Handle;
+use crate::communicator::Element;
+use crate::error::{Error, Result};
+use crate::gpu::{DeviceBuffer, DeviceBufferMut};
+use cudarc::driver::{CudaStream, DeviceRepr, SyncOnDrop};
+use ringdove_kernels::experts::{
+    EXPERTS_TOO_MANY, EXPERTS_WEIGHTS, EXPERTS_WIDE_INDICES, ExpertsCall,
+};
+use std::sync::Arc;
+
+/// A type of indices: i32 or i64.
+pub trait Index: private::Sealed + DeviceRepr {
+    /// Is it i64?
+    const IS_WIDE: bool;
+}
+
+mod private {
+    pub trait Sealed {}
+    impl Sealed for i32 {}
+    impl Sealed for i64 {}
+}
+
+impl Index for i32 {
+    const IS_WIDE: bool = false;
+}
+
+impl Index for i64 {
+    const IS_WIDE: bool = true;
+}
+
+/// This rank's tokens in a dispatch.
+pub struct Tokens<'a, T, I> {
+    /// `count` times `hidden` elements.
+    pub x: &'a dyn DeviceBuffer<T>,
+    /// `count` times `top_k` experts, -1 for none. A token names an expert once at most.
+    pub indices: &'a dyn DeviceBuffer<I>,
+    /// As many weights; without them they are 1.
+    pub weights: Option<&'a dyn DeviceBuffer<f32>>,
+    /// How many tokens, also 0; ranks may differ. More than the group takes are a
+    /// [fault](Group::check) on all ranks.
+    pub count: u32,
+}
+
+/// Where a dispatch puts what has arrived.
+pub struct Received<'a, T> {
+    /// [`output_rows`](super::Config::output_rows) rows. Low latency: those of local expert `e`
+    /// begin at row `e * ranks * tokens_max`. In both modes they are ordered by source rank, then
+    /// token.
+    pub x: &'a mut dyn DeviceBufferMut<T>,
+    /// [`output_counts`](super::Config::output_counts) numbers: rows of each local expert (in
+    /// throughput mode, choices of it), rounded up to the group's alignment; and in throughput mode
+    /// all rows, not rounded.
+    pub counts: &'a mut dyn DeviceBufferMut<u32>,
+    /// Throughput mode: for each row, `top_k` local experts, -1 for those of other ranks.
+    pub indices: Option<&'a mut dyn DeviceBufferMut<i32>>,
+    /// Throughput mode: as many weights, 0 for choices on other ranks.
+    pub weights: Option<&'a mut dyn DeviceBufferMut<f32>>,
+    /// Four numbers for each row: the token at its rank, which of its choices (low latency), bits
+    /// of that choice's weight, and 0.
+    pub sources: Option<&'a mut dyn DeviceBufferMut<u32>>,
+}
+
+/// What a combine takes.
+pub struct Rows<'a, T> {
+    /// The rows of the dispatch's output, each replaced by its result.
+    pub y: &'a dyn DeviceBuffer<T>,
+    /// Throughput mode: `top_k` numbers for each row, which are summed beside.
+    pub weights: Option<&'a dyn DeviceBuffer<f32>>,
+}
+
+/// Where a combine puts its result.
+pub struct Combined<'a, T> {
+    /// As many rows as the dispatch had tokens on this rank.
+    pub x: &'a mut dyn DeviceBufferMut<T>,
+    /// Throughput mode: the sums of weights, `top_k` for each token.
+    pub weights: Option<&'a mut dyn DeviceBufferMut<f32>>,
+}
+
+/// Addresses of a call's buffers, whose use ends when it is dropped: after the launches.
+#[derive(Default)]
+struct Uses<'a>(Vec<SyncOnDrop<'a>>);
+
+impl<'a> Uses<'a> {
+    fn reads<T>(
+        &mut self,
+        what: &str,
+        buffer: &'a dyn DeviceBuffer<T>,
+        elements: u64,
+        stream: &'a CudaStream,
+    ) -> Result<u64> {
+        let (address, used) = buffer.device_ptr(stream);
+        self.take(what, address, [buffer.len() as u64, elements], used)
+    }
+
+    fn writes<T>(
+        &mut self,
+        what: &str,
+        buffer: &'a mut dyn DeviceBufferMut<T>,
+        elements: u64,
+        stream: &'a CudaStream,
+    ) -> Result<u64> {
+        let length = buffer.len() as u64;
+        let (address, used) = buffer.device_ptr_mut(stream);
+        self.take(what, address, [length, elements], used)
+    }
+
+    fn take(
+        &mut self,
+        what: &str,
+        address: u64,
+        [length, elements]: [u64; 2],
+        used: SyncOnDrop<'a>,
+    ) -> Result<u64> {
+        self.0.push(used);
+        if length < elements {
+            let expected = format!("{elements} elements at least");
+            return Err(Error::argument(format!("experts: {what}").as_str(), expected, length));
+        }
+        Ok(address)
+    }
+}
+
+fn out_of_turn(call: &str, expected: &str, seen: &str) -> Error {
+    Error::argument(format!("experts: {call}").as_str(), expected, seen)
+}
+
+/// Rows are moved 16 bytes at a time.
+fn aligned(what: &str, address: u64) -> Result<u64> {
+    if address.is_multiple_of(VECTOR_BYTES) {
+        return Ok(address);
+    }
+    let expected = "an address that is a multiple of 16";
+    Err(Error::argument(format!("experts: {what}").as_str(), expected, format!("{address:#x}")))
+}
+
+impl Group<'_> {
+    /// Both halves of a dispatch.
+    ///
+    /// # Errors
+    /// As [`Self::dispatch_send`] and [`Self::dispatch_receive`].
+    pub fn dispatch<T: Element, I: Index>(
+        &self,
+        handle: &mut Handle,
+        tokens: &Tokens<'_, T, I>,
+        received: Received<'_, T>,
+        stream: &Arc<CudaStream>,
+    ) -> Result<()> {
+        self.dispatch_send(handle, tokens, stream)?;
+        self.dispatch_receive(handle, received, stream)
+    }
+
+    /// Both halves of a combine.
+    ///
+    /// # Errors
+    /// As [`Self::combine_send`] and [`Self::combine_receive`].
+    pub fn combine<T: Element>(
+        &self,
+        handle: &Handle,
+        rows: &Rows<'_, T>,
+        combined: Combined<'_, T>,
+        stream: &Arc<CudaStream>,
+    ) -> Result<()> {
+        self.combine_send(handle, rows, stream)?;
+        self.combine_receive(handle, combined, stream)
+    }
+
+    /// Sends this rank's tokens to the ranks of their experts, and keeps in `handle` where they
+    /// went. All ranks make the call. The tokens may be overwritten behind it, in the stream's
+    /// order.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for buffers that are too short, of another type or misaligned, for a
+    /// handle of another group, and while another dispatch is under way: nothing was enqueued then.
+    /// What is wrong with indices, weights and the number of tokens, [`Group::check`] says on all
+    /// ranks.
+    pub fn dispatch_send<T: Element, I: Index>(
+        &self,
+        handle: &mut Handle,
+        tokens: &Tokens<'_, T, I>,
+        stream: &Arc<CudaStream>,
+    ) -> Result<()> {
+        let config = self.config();
+        let (top_k, hidden) = (u64::from(config.top_k), u64::from(config.hidden));
+        let is_too_many = tokens.count > config.tokens_max;
+        // Of too many none is read.
+        let count = if is_too_many { 0 } else { u64::from(tokens.count) };
+        let mut launching = self.begin_dispatch::<T>(handle)?;
+        let mut uses = Uses::default();
+        let x = uses.reads("tokens", tokens.x, count * hidden, stream)?;
+        let indices = uses.reads("indices", tokens.indices, count * top_k, stream)?;
+        let weights =
+            tokens.weights.map(|weights| uses.reads("weights", weights, count * top_k, stream));
+        let flag = |is_set: bool, flag: u32| u32::from(is_set) * flag;
+        let call = ExpertsCall {
+            routing: handle.routing,
+            input: aligned("tokens", x)?,
+            indices,
+            weights: weights.transpose()?.unwrap_or(0),
+            tokens: tokens.count,
+            flags: flag(I::IS_WIDE, EXPERTS_WIDE_INDICES)
+                | flag(is_too_many, EXPERTS_TOO_MANY)
+                | flag(weights_given(tokens), EXPERTS_WEIGHTS),
+            ..ExpertsCall::default()
+        };
+        let buckets = u64::from(config.experts) + u64::from(self.sizes.ranks);
+        let launches = [
+            (Entry::Route, blocks(buckets + count.div_ceil(32))),
+            (Entry::Send, blocks(count * top_k)),
+        ];
+        self.launch(&mut launching, &launches, call, stream)?;
+        launching.sent = Some(handle.number);
+        (handle.tokens, handle.has_rows) = (Some(count as u32), false);
+        Ok(())
+    }
+
+    /// As [`Self::dispatch_send`], with the routing of the handle's last dispatch, and as many
+    /// tokens.
+    ///
+    /// # Errors
+    /// As [`Self::dispatch_send`]; for a handle without a dispatch.
+    pub fn dispatch_again_send<T: Element>(
+        &self,
+        handle: &mut Handle,
+        x: &dyn DeviceBuffer<T>,
+        stream: &Arc<CudaStream>,
+    ) -> Result<()> {
+        let mut launching = self.begin_dispatch::<T>(handle)?;
+        let Some(tokens) = handle.tokens else {
+            let expected = "a handle with the routing of an earlier dispatch";
+            return Err(out_of_turn("dispatch with the same routing", expected, "a new handle"));
+        };
+        let config = self.config();
+        let mut uses = Uses::default();
+        let elements = u64::from(tokens) * u64::from(config.hidden);
+        let x = uses.reads("tokens", x, elements, stream)?;
+        let call = ExpertsCall {
+            routing: handle.routing,
+            input: aligned("tokens", x)?,
+            tokens,
+            ..ExpertsCall::default()
+        };
+        let launches = [(Entry::Send, blocks(u64::from(tokens) * u64::from(config.top_k)))];
+        self.launch(&mut launching, &launches, call, stream)?;
+        launching.sent = Some(handle.number);
+        handle.has_rows = false;
+        Ok(())
+    }
+
+    /// Waits, in the stream, for the tokens of all ranks, and lays them out. All ranks make the
+    /// call after the send half with the same handle.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for buffers that are too short, of another type or misaligned, and where
+    /// no dispatch with this handle was sent.
+    pub fn dispatch_receive<T: Element>(
+        &self,
+        handle: &mut Handle,
+        received: Received<'_, T>,
+        stream: &Arc<CudaStream>,
+    ) -> Result<()> {
+        self.owns(handle)?;
+        self.is_of_type::<T>()?;
+        let mut launching = self.launching();
+        if launching.sent != Some(handle.number) {
+            let seen = "none under way, or one with another handle";
+            return Err(out_of_turn("receive of a dispatch", "a dispatch with this handle", seen));
+        }
+        let (config, ranks) = (self.config(), self.sizes.ranks);
+        let rows = config.output_rows(ranks);
+        let choices = rows * u64::from(config.top_k);
+        let mut uses = Uses::default();
+        let Received { x, counts, indices, weights, sources } = received;
+        if config.mode == Mode::LowLatency && (indices.is_some() || weights.is_some()) {
+            let expected = "throughput mode: in low-latency mode a row has one choice";
+            return Err(out_of_turn("indices or weights of rows", expected, "low latency"));
+        }
+        let x = uses.writes("received tokens", x, rows * u64::from(config.hidden), stream)?;
+        let counts = uses.writes("counts", counts, config.output_counts(ranks), stream)?;
+        let indices = indices.map(|out| uses.writes("received indices", out, choices, stream));
+        let indices = indices.transpose()?;
+        let weights = weights.map(|out| uses.writes("received weights", out, choices, stream));
+        let weights = weights.transpose()?;
+        let sources = sources.map(|out| uses.writes("sources", out, 4 * rows, stream));
+        let sources = sources.transpose()?.map(|out| aligned("sources", out)).transpose()?;
+        let call = ExpertsCall {
+            routing: handle.routing,
+            output: aligned("received tokens", x)?,
+            output_counts: counts,
+            output_indices: indices.unwrap_or(0),
+            output_weights: weights.unwrap_or(0),
+            output_sources: sources.unwrap_or(0),
+            ..ExpertsCall::default()
+        };
+        let most = u64::from(ranks) * u64::from(self.sizes.rows_max);
+        let launches = [(Entry::Await, 1), (Entry::Receive, blocks(most))];
+        self.launch(&mut launching, &launches, call, stream)?;
+        launching.sent = None;
+        handle.has_rows = true;
+        Ok(())
+    }
+
+    /// Sends the rows of the handle's dispatch back. All ranks make the call. The rows may be
+    /// overwritten behind it, in the stream's order.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] as of [`Self::dispatch_send`], and for a handle whose dispatch was not
+    /// received.
+    pub fn combine_send<T: Element>(
+        &self,
+        handle: &Handle,
+        rows: &Rows<'_, T>,
+        stream: &Arc<CudaStream>,
+    ) -> Result<()> {
+        self.owns(handle)?;
+        self.is_of_type::<T>()?;
+        let mut launching = self.launching();
+        if !handle.has_rows {
+            let expected = "a handle whose dispatch was received";
+            return Err(out_of_turn("combine", expected, "one without rows"));
+        }
+        if launching.returned.is_some() {
+            let expected = "the earlier combine to be received first";
+            return Err(out_of_turn("combine", expected, "a second one under way"));
+        }
+        let (config, ranks) = (self.config(), self.sizes.ranks);
+        let most = config.output_rows(ranks);
+        let mut uses = Uses::default();
+        let y = uses.reads("results of rows", rows.y, most * u64::from(config.hidden), stream)?;
+        let choices = most * u64::from(config.top_k);
+        let weights = self.only_throughput(rows.weights)?;
+        let weights = weights.map(|weights| uses.reads("weights", weights, choices, stream));
+        let call = ExpertsCall {
+            routing: handle.routing,
+            input: aligned("results of rows", y)?,
+            weights: weights.transpose()?.unwrap_or(0),
+            ..ExpertsCall::default()
+        };
+        let most = u64::from(ranks) * u64::from(self.sizes.rows_max);
+        self.launch(&mut launching, &[(Entry::Return, blocks(most))], call, stream)?;
+        launching.returned = Some(handle.number);
+        Ok(())
+    }
+
+    /// Waits, in the stream, for the rows of all ranks, and adds them for each token: in f32, in
+    /// the order of the token's choices, from 0; a product with a weight is rounded before it is
+    /// added, and the sum once at the end.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] as of [`Self::dispatch_receive`].
+    pub fn combine_receive<T: Element>(
+        &self,
+        handle: &Handle,
+        combined: Combined<'_, T>,
+        stream: &Arc<CudaStream>,
+    ) -> Result<()> {
+        self.owns(handle)?;
+        self.is_of_type::<T>()?;
+        let mut launching = self.launching();
+        if launching.returned != Some(handle.number) {
+            let seen = "none under way, or one with another handle";
+            return Err(out_of_turn("receive of a combine", "a combine with this handle", seen));
+        }
+        let config = self.config();
+        let tokens = u64::from(handle.tokens.unwrap_or(0));
+        let mut uses = Uses::default();
+        let Combined { x, weights } = combined;
+        let x = uses.writes("combined tokens", x, tokens * u64::from(config.hidden), stream)?;
+        let sums = tokens * u64::from(config.top_k);
+        let weights = self.only_throughput(weights)?;
+        let weights = weights.map(|out| uses.writes("sums of weights", out, sums, stream));
+        let call = ExpertsCall {
+            routing: handle.routing,
+            output: aligned("combined tokens", x)?,
+            output_weights: weights.transpose()?.unwrap_or(0),
+            ..ExpertsCall::default()
+        };
+        let parts = self.sizes.data_bytes.div_ceil(2048);
+        let launches = [(Entry::AwaitReturns, 1), (Entry::Combine, blocks(tokens * parts))];
+        self.launch(&mut launching, &launches, call, stream)?;
+        launching.returned = None;
+        Ok(())
+    }
+
+    /// May a dispatch be sent now, with this handle and type?
+    fn begin_dispatch<T: Element>(
+        &self,
+        handle: &Handle,
+    ) -> Result<std::sync::MutexGuard<'_, super::group::Launching>> {
+        self.owns(handle)?;
+        self.is_of_type::<T>()?;
+        let launching = self.launching();
+        if launching.sent.is_some() {
+            let expected = "the earlier dispatch to be received first";
+            return Err(out_of_turn("dispatch", expected, "a second one under way"));
+        }
+        if launching.returned == Some(handle.number) {
+            let expected = "the combine of the handle to be received first";
+            return Err(out_of_turn("dispatch", expected, "one under way"));
+        }
+        Ok(launching)
+    }
+
+    fn is_of_type<T: Element>(&self) -> Result<()> {
+        let expected = self.config().data_type;
+        if T::DATA_TYPE == expected {
+            return Ok(());
+        }
+        let (expected, seen) = (format!("{expected:?}"), format!("{:?}", T::DATA_TYPE));
+        Err(Error::argument("experts: type of tokens", expected, seen))
+    }
+
+    fn only_throughput<W>(&self, weights: Option<W>) -> Result<Option<W>> {
+        if weights.is_some() && self.config().mode != Mode::Throughput {
+            let expected = "throughput mode: low latency weighs the rows itself";
+            return Err(out_of_turn("weights of a combine", expected, "low latency"));
+        }
+        Ok(weights)
+    }
+}
+
+fn weights_given<T, I>(tokens: &Tokens<'_, T, I>) -> bool {
+    tokens.weights.is_some()
+}

@@ -1,0 +1,336 @@
+//! Groups: how they are made, what they launch, and how they end.
+
+use super::config::{BytesNeeded, Config, Sizes};
+use super::handle::{self, Handle};
+use crate::communicator::{CapturedOrders, Communicator, DeviceHandle, LaunchOrder};
+use crate::error::{Error, Result, RoutingFault, RoutingFaultKind};
+use crate::gpu::{Capture, Current, DeviceMemory, GpuRange, Kernels, OwnStream};
+use crate::id::{Rank, Registration};
+use cudarc::driver::CudaStream;
+use ringdove_kernels::experts::{
+    EXPERTS_NO_FAULT, ExpertsCall, ExpertsFault, ExpertsGroup, ExpertsState,
+};
+use ringdove_kernels::ptx;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Threads of a block, and warps.
+const THREADS: u32 = 256;
+const WARPS: u64 = 8;
+/// The most blocks of a launch: enough to fill the links of one GPU.
+const BLOCKS_MAX: u64 = 128;
+/// Lanes of a group: of dispatches, and of combines.
+const LANES: u32 = 2;
+/// Where the state lies behind the group in its memory.
+const STATE: usize = 256;
+
+/// Entries of the module.
+const ENTRIES: [&str; 7] = [
+    "experts_route",
+    "experts_send",
+    "experts_await",
+    "experts_receive",
+    "experts_return",
+    "experts_await_returns",
+    "experts_combine",
+];
+
+/// A kernel, by its place in [`ENTRIES`].
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Entry {
+    Route,
+    Send,
+    Await,
+    Receive,
+    Return,
+    AwaitReturns,
+    Combine,
+}
+
+/// Numbers of groups and handles of this process.
+static NUMBERS: AtomicU64 = AtomicU64::new(0);
+
+fn next_number() -> u64 {
+    // Relaxed: a number that nobody else has, no more.
+    NUMBERS.fetch_add(1, Ordering::Relaxed)
+}
+
+/// A group that is registered on this rank. [`open`](Self::open) waits for the other ranks.
+#[derive(Debug)]
+pub struct Workspace<'c> {
+    communicator: &'c Communicator,
+    sizes: Sizes,
+    window: Registration,
+}
+
+/// One rank's part of a group of experts; see the [module](super).
+///
+/// Dropping it waits a bounded time for its launches ([`Settings::drop_timeout`]
+/// (crate::Settings::drop_timeout)); launches of graphs are the caller's to wait for. The memory of
+/// its messages stays with the communicator.
+pub struct Group<'c> {
+    pub(super) communicator: &'c Communicator,
+    pub(super) sizes: Sizes,
+    pub(super) number: u64,
+    kernels: Option<Kernels<ExpertsCall>>,
+    /// [`ExpertsGroup`], and [`ExpertsState`] behind it.
+    memory: Option<DeviceMemory>,
+    /// For the state, which the host reads.
+    words: OwnStream,
+    launching: Mutex<Launching>,
+    _handle: DeviceHandle<'c>,
+}
+
+/// What calls change.
+#[derive(Debug, Default)]
+pub(super) struct Launching {
+    order: LaunchOrder,
+    captured: CapturedOrders,
+    /// The handle of a dispatch that was sent and not received.
+    pub sent: Option<u64>,
+    /// The same of a combine.
+    pub returned: Option<u64>,
+    /// Memory of all handles: kernels may use that of a handle which was dropped.
+    handles: Vec<Arc<DeviceMemory>>,
+    /// Step and rank of the fault that was told last.
+    told: Option<(u64, u32)>,
+}
+
+impl<'c> Group<'c> {
+    /// What a group and its handles take on each rank of `communicator`.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] names what is out of range.
+    pub fn bytes_needed(communicator: &Communicator, config: &Config) -> Result<BytesNeeded> {
+        let sizes = config.sizes(communicator.rank_count(), communicator.stores_reach_all())?;
+        let group = sizes.window_bytes + (STATE + size_of::<ExpertsState>()) as u64;
+        Ok(BytesNeeded { group, handle: handle::handle_bytes(&sizes) })
+    }
+
+    /// Allocates and registers the memory of a group. All ranks make the call, in the same order
+    /// among their collectives; it does not wait for them. Like all registration it comes before
+    /// work that waits for other ranks.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] names what is out of range, lanes among it; [`Error::Disagreement`]
+    /// where ranks want different groups, which ends the communicator.
+    pub fn register(communicator: &'c Communicator, config: &Config) -> Result<Workspace<'c>> {
+        let sizes = config.sizes(communicator.rank_count(), communicator.stores_reach_all())?;
+        let lanes = communicator.user_lanes();
+        if config.lane.checked_add(LANES).is_none_or(|end| end > lanes) {
+            let expected = format!(
+                "two of the {lanes} user lanes (RINGDOVE_USER_LANES, Settings::user_lanes)"
+            );
+            let seen = format!("lanes {} and the next", config.lane);
+            return Err(Error::argument("experts: lane", expected, seen));
+        }
+        communicator.agree_on_experts(agreed(config))?;
+        let (bytes, context) = (sizes.window_bytes as usize, communicator.context());
+        // Words of arrival begin at zero; all else is written before it is read.
+        let zeros = sizes.arrivals as usize..(sizes.arrivals + sizes.arrival_bytes) as usize;
+        let memory = Arc::new(DeviceMemory::with_zeros(context, bytes, [zeros])?);
+        let window = communicator.register_range(GpuRange::of_memory(context, &memory)?.into())?;
+        Ok(Workspace { communicator, sizes, window })
+    }
+
+    /// Groups of all ranks that one thread drives.
+    ///
+    /// # Errors
+    /// As [`Group::register`] and [`Workspace::open`].
+    pub fn open_all(communicators: &'c [Communicator], config: &Config) -> Result<Vec<Self>> {
+        let register = |communicator| Self::register(communicator, config);
+        let registered: Vec<_> = communicators.iter().map(register).collect::<Result<_>>()?;
+        registered.into_iter().map(Workspace::open).collect()
+    }
+
+    /// A handle, for a dispatch and its combine. Allocates.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`] where there is no memory.
+    pub fn handle(&self) -> Result<Handle> {
+        let (memory, routing) = handle::allocate(self.communicator.context(), &self.sizes)?;
+        self.launching().handles.push(memory.clone());
+        let (number, group) = (next_number(), self.number);
+        Ok(Handle { number, group, _memory: memory, routing, tokens: None, has_rows: false })
+    }
+
+    /// What the group was made for.
+    pub fn config(&self) -> &Config {
+        &self.sizes.config
+    }
+
+    /// What is wrong with dispatches that have been received, on any rank: the last that had a
+    /// fault and was not told yet; or what ended the communicator. The caller has waited for the
+    /// stream.
+    ///
+    /// # Errors
+    /// [`Error::ExpertsRouting`], after which the group goes on; all others end the communicator.
+    pub fn check(&self) -> Result<()> {
+        self.communicator.check()?;
+        let mut fault = ExpertsFault::default();
+        let offset = STATE + std::mem::offset_of!(ExpertsState, fault);
+        self.memory().read(offset, bytemuck::bytes_of_mut(&mut fault), &self.words)?;
+        let mut launching = self.launching();
+        if fault.code == 0 || launching.told.is_some_and(|told| told == (fault.step, fault.rank)) {
+            return Ok(());
+        }
+        launching.told = Some((fault.step, fault.rank));
+        let Config { experts, tokens_max, .. } = self.sizes.config;
+        Err(Error::ExpertsRouting(Box::new(RoutingFault {
+            rank: Rank(fault.rank),
+            step: fault.step,
+            token: fault.place >> 4,
+            choice: fault.place & 15,
+            kind: RoutingFaultKind::of(fault.code, fault.value, experts, tokens_max),
+        })))
+    }
+
+    fn memory(&self) -> &DeviceMemory {
+        self.memory.as_ref().expect("present until drop")
+    }
+
+    pub(super) fn launching(&self) -> MutexGuard<'_, Launching> {
+        self.launching.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Fails where the handle is another group's.
+    pub(super) fn owns(&self, handle: &Handle) -> Result<()> {
+        if handle.group == self.number {
+            return Ok(());
+        }
+        Err(Error::argument("experts: handle", "one of this group", "one of another group"))
+    }
+
+    /// Enqueues launches, in their order, behind all earlier ones of the group.
+    pub(super) fn launch(
+        &self,
+        launching: &mut Launching,
+        launches: &[(Entry, u32)],
+        call: ExpertsCall,
+        stream: &Arc<CudaStream>,
+    ) -> Result<()> {
+        self.communicator.check()?;
+        let rank = Rank(self.communicator.rank());
+        let capture = match Current::bind(self.communicator.context())?.capture(stream)? {
+            Capture::None => None,
+            Capture::Active(capture) => Some(capture),
+            Capture::Impossible => return Err(Error::Capturing { rank, call: "experts" }),
+        };
+        let order = match capture {
+            None => &mut launching.order,
+            Some(capture) => launching.captured.of(capture),
+        };
+        let call = ExpertsCall { group: self.memory().address(), ..call };
+        order.enter(stream)?;
+        let kernels = self.kernels.as_ref().expect("present until drop");
+        for &(entry, blocks) in launches {
+            kernels.launch(entry as usize, stream, (blocks, THREADS), &call)?;
+        }
+        order.leave(stream)
+    }
+}
+
+/// What must be equal on all ranks.
+fn agreed(config: &Config) -> [(&'static str, u64); 9] {
+    [
+        ("experts", config.experts.into()),
+        ("top-k", config.top_k.into()),
+        ("elements of a token", config.hidden.into()),
+        ("tokens of a rank", config.tokens_max.into()),
+        ("data type of experts", config.data_type as u64),
+        ("mode of experts", config.mode.code().into()),
+        ("alignment of counts", config.alignment.into()),
+        ("lane of experts", config.lane.into()),
+        ("group of experts", 1),
+    ]
+}
+
+/// Blocks for so many warps' work.
+pub(super) fn blocks(items: u64) -> u32 {
+    items.div_ceil(WARPS).clamp(1, BLOCKS_MAX) as u32
+}
+
+impl<'c> Workspace<'c> {
+    /// Waits until all ranks have registered the group, and makes it usable. A thread that drives
+    /// several ranks registers all of them first. As [`Communicator::device_handle`], it comes
+    /// before work that waits for other ranks.
+    ///
+    /// # Errors
+    /// As [`Communicator::device_handle`]: groups need GPUs whose memory engines and adapters
+    /// reach.
+    pub fn open(self) -> Result<Group<'c>> {
+        let Self { communicator, sizes, window } = self;
+        let context = communicator.context();
+        let handle = communicator.device_handle(&[window])?;
+        let bytes = STATE + size_of::<ExpertsState>();
+        let memory = DeviceMemory::zeroed(context, bytes)?;
+        let group = described(&sizes, handle.address(), memory.address() + STATE as u64);
+        let state = ExpertsState { first_fault: EXPERTS_NO_FAULT, ..ExpertsState::default() };
+        memory.write(0, bytemuck::bytes_of(&group))?;
+        memory.write(STATE, bytemuck::bytes_of(&state))?;
+        Ok(Group {
+            communicator,
+            sizes,
+            number: next_number(),
+            kernels: Some(Kernels::load(context, ptx::EXPERTS, &ENTRIES)?),
+            memory: Some(memory),
+            words: OwnStream::new(context)?,
+            launching: Mutex::default(),
+            _handle: handle,
+        })
+    }
+}
+
+/// The group as its kernels know it.
+fn described(sizes: &Sizes, handle: u64, state: u64) -> ExpertsGroup {
+    let Sizes { config, .. } = *sizes;
+    ExpertsGroup {
+        handle,
+        state,
+        arrivals: sizes.arrivals,
+        received: sizes.received,
+        message_bytes: sizes.message_bytes,
+        returned: sizes.returned,
+        returned_bytes: sizes.returned_bytes,
+        outgoing: sizes.outgoing,
+        returning: sizes.returning,
+        experts: config.experts,
+        local_experts: sizes.local_experts,
+        top_k: config.top_k,
+        tokens_max: config.tokens_max,
+        rows_max: sizes.rows_max,
+        home_rows_max: sizes.home_rows_max,
+        header_bytes: sizes.header_bytes as u32,
+        data_bytes: sizes.data_bytes as u32,
+        scale_bytes: 0,
+        row_bytes: sizes.row_bytes as u32,
+        return_data_bytes: sizes.data_bytes as u32,
+        return_row_bytes: sizes.return_row_bytes as u32,
+        mode: config.mode.code(),
+        data_type: config.data_type as u32,
+        lane: config.lane,
+        alignment: config.alignment,
+    }
+}
+
+impl std::fmt::Debug for Group<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Group")
+            .field("communicator", self.communicator)
+            .field("config", &self.sizes.config)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Group<'_> {
+    fn drop(&mut self) {
+        let limit = self.communicator.drop_timeout();
+        let ended = self.launching().order.wait(limit);
+        if !ended {
+            // A kernel may still use all of this.
+            tracing::error!("kernels of experts do not end, so their memory is leaked");
+            std::mem::forget((self.memory.take(), self.kernels.take()));
+            std::mem::forget(std::mem::take(&mut self.launching().handles));
+        }
+    }
+}

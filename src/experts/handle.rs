@@ -1,0 +1,77 @@
+//! Handles: where the tokens of a dispatch went, for its combine and for the same routing again.
+
+use super::config::{Mode, Sizes};
+use crate::error::Result;
+use crate::gpu::DeviceMemory;
+use cudarc::driver::CudaContext;
+use ringdove_kernels::experts::{ExpertsFault, ExpertsRouting};
+use std::sync::Arc;
+
+/// Tables begin at multiples of this.
+const TABLE_BYTES: u64 = 128;
+
+/// The routing of one dispatch, in device memory. A combine needs it, and another dispatch with the
+/// same routing can use it again. A group can have any number of handles.
+#[derive(Debug)]
+pub struct Handle {
+    pub(super) number: u64,
+    /// The number of its group.
+    pub(super) group: u64,
+    /// The group keeps it, too, for as long as kernels may use it.
+    pub(super) _memory: Arc<DeviceMemory>,
+    pub(super) routing: ExpertsRouting,
+    /// Tokens of the dispatch that routed it last.
+    pub(super) tokens: Option<u32>,
+    /// Rows of a dispatch have arrived under this routing.
+    pub(super) has_rows: bool,
+}
+
+/// Bytes of the tables, one after the other; their order is that of [`ExpertsRouting`]'s fields.
+fn table_bytes(sizes: &Sizes) -> [u64; 14] {
+    let [ranks, experts, local] =
+        [sizes.ranks, sizes.config.experts, sizes.local_experts].map(u64::from);
+    let choices = u64::from(sizes.config.tokens_max) * u64::from(sizes.config.top_k);
+    let starts = match sizes.config.mode {
+        Mode::LowLatency => ranks * local,
+        Mode::Throughput => ranks,
+    };
+    let fault = (size_of::<ExpertsFault>() + size_of::<u64>()) as u64;
+    let rows = ranks * u64::from(sizes.rows_max);
+    let words = |count: u64| 4 * count;
+    [
+        words(choices),
+        words(choices),
+        words(choices),
+        words(choices),
+        words(experts + ranks),
+        words(experts),
+        words(ranks),
+        words(ranks),
+        fault,
+        words(ranks),
+        words(ranks),
+        words(ranks * local),
+        words(starts),
+        words(rows),
+    ]
+}
+
+/// Bytes of a handle's memory.
+pub(super) fn handle_bytes(sizes: &Sizes) -> u64 {
+    table_bytes(sizes).iter().map(|bytes| bytes.next_multiple_of(TABLE_BYTES)).sum()
+}
+
+/// Memory of a handle, and where its tables lie in it.
+pub(super) fn allocate(
+    context: &Arc<CudaContext>,
+    sizes: &Sizes,
+) -> Result<(Arc<DeviceMemory>, ExpertsRouting)> {
+    let memory = Arc::new(DeviceMemory::zeroed(context, handle_bytes(sizes) as usize)?);
+    let mut next = memory.address();
+    let addresses = table_bytes(sizes).map(|bytes| {
+        let address = next;
+        next += bytes.next_multiple_of(TABLE_BYTES);
+        address
+    });
+    Ok((memory, bytemuck::cast(addresses)))
+}

@@ -1,0 +1,136 @@
+//! What dispatch and combine give, computed on the CPU: every row and every bit. For tests of this
+//! library and of programs that use it.
+
+use super::config::{Config, Mode};
+
+/// The routing of all ranks, checked or not.
+#[derive(Clone, Debug)]
+pub struct Routing<'a> {
+    /// The group.
+    pub config: &'a Config,
+    /// For each rank, `top_k` indices of each of its tokens.
+    pub indices: &'a [Vec<i64>],
+    /// As many weights.
+    pub weights: &'a [Vec<f32>],
+}
+
+/// A received row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Its place in the output.
+    pub place: usize,
+    /// The rank that it is from.
+    pub source: usize,
+    /// The token at that rank.
+    pub token: usize,
+    /// Which of its choices; in throughput mode, the first on this rank.
+    pub choice: usize,
+}
+
+impl Routing<'_> {
+    fn ranks(&self) -> usize {
+        self.indices.len()
+    }
+
+    fn local_experts(&self) -> usize {
+        self.config.experts as usize / self.ranks()
+    }
+
+    /// The indices of a token.
+    fn choices(&self, rank: usize, token: usize) -> &[i64] {
+        let top_k = self.config.top_k as usize;
+        &self.indices[rank][token * top_k..][..top_k]
+    }
+
+    /// How many tokens a rank has.
+    pub fn tokens(&self, rank: usize) -> usize {
+        self.indices[rank].len() / self.config.top_k as usize
+    }
+
+    /// The rank of an expert; none for -1.
+    pub fn owner(&self, index: i64) -> Option<usize> {
+        usize::try_from(index).ok().map(|expert| expert / self.local_experts())
+    }
+
+    /// The rows that `rank` receives.
+    pub fn rows(&self, rank: usize) -> Vec<Row> {
+        let buckets: Vec<(usize, std::ops::Range<i64>)> = match self.config.mode {
+            Mode::LowLatency => (0..self.local_experts())
+                .map(|local| {
+                    let expert = (rank * self.local_experts() + local) as i64;
+                    let first = local * self.ranks() * self.config.tokens_max as usize;
+                    (first, expert..expert + 1)
+                })
+                .collect(),
+            Mode::Throughput => {
+                let first = (rank * self.local_experts()) as i64;
+                vec![(0, first..first + self.local_experts() as i64)]
+            }
+        };
+        let mut rows = Vec::new();
+        for (mut place, experts) in buckets {
+            for source in 0..self.ranks() {
+                for token in 0..self.tokens(source) {
+                    let choices = self.choices(source, token);
+                    if let Some(choice) = choices.iter().position(|index| experts.contains(index)) {
+                        rows.push(Row { place, source, token, choice });
+                        place += 1;
+                    }
+                }
+            }
+        }
+        rows
+    }
+
+    /// The counts that `rank` receives.
+    pub fn counts(&self, rank: usize) -> Vec<u32> {
+        let first = rank * self.local_experts();
+        let count = |expert: usize| {
+            let all = self.indices.iter().flatten();
+            let chosen = all.filter(|index| **index == expert as i64).count() as u32;
+            chosen.next_multiple_of(self.config.alignment)
+        };
+        let mut counts: Vec<_> = (first..first + self.local_experts()).map(count).collect();
+        if self.config.mode == Mode::Throughput {
+            counts.push(self.rows(rank).len() as u32);
+        }
+        counts
+    }
+
+    /// The local experts of a received row, and their weights, in throughput mode.
+    pub fn local_choices(&self, rank: usize, row: &Row) -> Vec<(i32, f32)> {
+        let first = (rank * self.local_experts()) as i64;
+        let weights = &self.weights[row.source][row.token * self.config.top_k as usize..];
+        let choices = self.choices(row.source, row.token).iter().zip(weights);
+        choices
+            .map(|(index, weight)| match self.owner(*index) == Some(rank) {
+                true => ((*index - first) as i32, *weight),
+                false => (-1, 0.0),
+            })
+            .collect()
+    }
+
+    /// The rows that are added for a token, in their order: the choice that each stands for, and
+    /// its factor.
+    pub fn terms(&self, rank: usize, token: usize) -> Vec<(usize, f32)> {
+        let choices = self.choices(rank, token);
+        let weights = &self.weights[rank][token * self.config.top_k as usize..];
+        let mut terms = Vec::new();
+        for (choice, index) in choices.iter().enumerate() {
+            let Some(owner) = self.owner(*index) else { continue };
+            let is_first = !choices[..choice].iter().any(|other| self.owner(*other) == Some(owner));
+            match self.config.mode {
+                Mode::LowLatency => terms.push((choice, weights[choice])),
+                Mode::Throughput if is_first => terms.push((choice, 1.0)),
+                Mode::Throughput => {}
+            }
+        }
+        terms
+    }
+}
+
+/// One element of a combined token before it is rounded to the group's type: the sum over the
+/// [`terms`](Routing::terms) of its token. `value` gives the element of the row for a choice.
+pub fn combined(terms: &[(usize, f32)], mut value: impl FnMut(usize) -> f32) -> f32 {
+    terms.iter().fold(0.0, |sum, (choice, factor)| sum + factor * value(*choice))
+}

@@ -1,0 +1,105 @@
+//! Kernels of the library beside the executor: a module, its entries, and their launches.
+
+use super::executor::load_function;
+use super::{Current, discard};
+use crate::error::Result;
+use bytemuck::Pod;
+use cudarc::driver::{CudaContext, CudaStream, sys};
+use std::ffi::{CString, c_void};
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+/// A module whose kernels take one `Parameter`, by value.
+#[derive(Debug)]
+pub(crate) struct Kernels<Parameter> {
+    context: Arc<CudaContext>,
+    module: sys::CUmodule,
+    functions: Vec<sys::CUfunction>,
+    parameter: PhantomData<fn(Parameter)>,
+}
+
+// SAFETY: module and functions are driver handles; the driver allows their use from any thread.
+unsafe impl<Parameter> Send for Kernels<Parameter> {}
+// SAFETY: as above.
+unsafe impl<Parameter> Sync for Kernels<Parameter> {}
+
+impl<Parameter: Pod> Kernels<Parameter> {
+    /// Loads `text`, a module of the library's own whose `entries` take one `Parameter` by value.
+    /// All of it is loaded now, and nothing at a first launch: that would wait for kernels which
+    /// wait for this rank. For the same reason the call belongs to initialisation.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`](crate::Error::Cuda) with the driver's answer.
+    pub fn load(context: &Arc<CudaContext>, text: &str, entries: &[&str]) -> Result<Self> {
+        let current = Current::bind(context)?;
+        let text = CString::new(text).expect("the device code holds no NUL");
+        let mut module = std::ptr::null_mut();
+        // SAFETY: the code ends with NUL and outlives the call, and the context is current.
+        current.check("cuModuleLoadData", unsafe {
+            sys::cuModuleLoadData(&mut module, text.as_ptr().cast())
+        })?;
+        let context = context.clone();
+        let mut loaded = Self { context, module, functions: Vec::new(), parameter: PhantomData };
+        for entry in entries {
+            loaded.functions.push(load_function(&current, module, entry, true)?);
+        }
+        Ok(loaded)
+    }
+
+    /// Enqueues a launch of the entry with this number.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`](crate::Error::Cuda) with the driver's answer.
+    pub fn launch(
+        &self,
+        entry: usize,
+        stream: &CudaStream,
+        (blocks, threads): (u32, u32),
+        parameter: &Parameter,
+    ) -> Result<()> {
+        let current = Current::bind(&self.context)?;
+        let mut parameters = [std::ptr::from_ref(parameter).cast_mut().cast::<c_void>()];
+        // SAFETY: by the contract of `load` the function takes one `Parameter` by value, which the
+        // driver copies before it returns. What the addresses in it mean is the caller's contract,
+        // as for the executor: they name memory that outlives the launch.
+        current.check("cuLaunchKernel", unsafe {
+            sys::cuLaunchKernel(
+                self.functions[entry],
+                blocks,
+                1,
+                1,
+                threads,
+                1,
+                1,
+                0,
+                stream.cu_stream(),
+                parameters.as_mut_ptr(),
+                std::ptr::null_mut(),
+            )
+        })
+    }
+}
+
+impl<Parameter> Drop for Kernels<Parameter> {
+    fn drop(&mut self) {
+        discard(Unloaded { context: self.context.clone(), module: self.module });
+    }
+}
+
+/// A module that nobody uses any more.
+struct Unloaded {
+    context: Arc<CudaContext>,
+    module: sys::CUmodule,
+}
+
+// SAFETY: as of `Kernels`.
+unsafe impl Send for Unloaded {}
+
+impl Drop for Unloaded {
+    fn drop(&mut self) {
+        if Current::bind(&self.context).is_ok() {
+            // SAFETY: loaded by `load`; whoever launches drops it after the last launch has ended.
+            unsafe { sys::cuModuleUnload(self.module) };
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Expert parallelism: dispatch and combine, compared with the reference bit for bit.
+//!
+//! Random tests print their seed; `RINGDOVE_TEST_SEED` gives them another.
+
+#[path = "experts/layer.rs"]
+mod layer;
+
+mod hardware;
+
+use half::{bf16, f16};
+use hardware::engines::{ENGINE, on_engines};
+use hardware::{World, on_machine_env, on_machine_with, settings, try_join_with};
+use layer::{LOADS, Member, Step, members, step};
+use ringdove::experts::{Config, Mode};
+use ringdove::{Communicator, DataType, Settings};
+
+const MODES: [Mode; 2] = [Mode::LowLatency, Mode::Throughput];
+
+fn with_lanes() -> Settings {
+    Settings { user_lanes: 2, ..settings() }
+}
+
+/// The seed of a random test.
+fn seed() -> u64 {
+    let given = std::env::var("RINGDOVE_TEST_SEED").ok().and_then(|text| text.parse().ok());
+    let seed = given.unwrap_or_else(|| fastrand::u64(..));
+    println!("RINGDOVE_TEST_SEED={seed}");
+    seed
+}
+
+fn config(mode: Mode, ranks: u32, data_type: DataType) -> Config {
+    Config {
+        experts: 3 * ranks,
+        top_k: 4,
+        hidden: 1088,
+        tokens_max: 37,
+        data_type,
+        mode,
+        alignment: 1,
+        lane: 0,
+    }
+}
+
+/// A random configuration for so many ranks.
+fn random_config(
+    mode: Mode,
+    ranks: u32,
+    data_type: DataType,
+    random: &mut fastrand::Rng,
+) -> Config {
+    let experts = ranks * random.u32(1..=9);
+    Config {
+        experts,
+        top_k: random.u32(1..=16.min(experts)),
+        hidden: 8 * random.u32(1..=300),
+        tokens_max: random.u32(1..=70),
+        alignment: [1, 16][random.usize(..2)],
+        ..config(mode, ranks, data_type)
+    }
+}
+
+/// Steps under every load, in one group.
+fn all_loads(members: &mut [Member<'_>], ranks: usize, random: &mut fastrand::Rng) {
+    let config = *members[0].group.config();
+    for load in LOADS {
+        println!("{load:?} {config:?}");
+        macro_rules! steps {
+            ($type:ty, $index:ty) => {{
+                let first = Step::random::<$type>(&config, ranks, load, random);
+                step::<$type, $index>(members, &first, false);
+                step::<$type, $index>(members, &first, true);
+            }};
+        }
+        match (config.data_type, random.bool()) {
+            (DataType::F32, true) => steps!(f32, i32),
+            (DataType::F32, false) => steps!(f32, i64),
+            (DataType::F16, true) => steps!(f16, i32),
+            (DataType::F16, false) => steps!(f16, i64),
+            (_, true) => steps!(bf16, i32),
+            (_, false) => steps!(bf16, i64),
+        }
+    }
+}
+
+/// If this fails, a token reaches a wrong expert, a wrong place or not at all, a row is added in
+/// another order or twice, or a step takes what belongs to another one.
+fn equal_to_the_reference(communicators: &[Communicator], seed: u64) {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let ranks = communicators[0].rank_count();
+    for mode in MODES {
+        for data_type in [DataType::F32, DataType::F16, DataType::BF16] {
+            let config = random_config(mode, ranks, data_type, &mut random);
+            let mut members = members(communicators, &config);
+            all_loads(&mut members, ranks as usize, &mut random);
+        }
+    }
+}
+
+#[test]
+fn both_modes_equal_the_reference_on_one_node() {
+    on_engines("dgx-a100", || {
+        let seed = seed();
+        for ranks in [2, 5, 8] {
+            let world = World::with(ranks, &with_lanes());
+            equal_to_the_reference(&world.communicators, seed);
+            world.finish();
+        }
+    });
+}
+
+/// As above, where engines move everything although GPUs reach each other.
+#[test]
+fn both_modes_equal_the_reference_without_stores() {
+    on_machine_env("dgx-a100", &[], &[("RINGDOVE_STORES", "never")], || {
+        let stores = Settings::from_env().unwrap().stores;
+        let world = World::with(4, &Settings { stores, ..with_lanes() });
+        equal_to_the_reference(&world.communicators, seed());
+        world.finish();
+    });
+}
+
+fn over_nodes() {
+    let ranks = try_join_with(2, with_lanes()).unwrap();
+    equal_to_the_reference(&ranks, 20_261_124);
+    ranks.iter().for_each(|rank| rank.finalize().unwrap());
+    let streams: Vec<_> = ranks.iter().map(|rank| rank.context().new_stream().unwrap()).collect();
+    ranks.iter().zip(&streams).for_each(|(rank, stream)| rank.barrier(stream).unwrap());
+    streams.iter().for_each(|stream| stream.synchronize().unwrap());
+}
+
+/// As above, where stores and adapters serve one group.
+#[test]
+fn both_modes_equal_the_reference_across_nodes() {
+    on_machine_with("dgx-a100 x 2", &["--procs", "2"], over_nodes);
+}
+
+/// As above, from one device engine to another.
+#[test]
+fn both_modes_equal_the_reference_across_device_engines() {
+    on_machine_env("ark x 2", &["--procs", "2"], &[(ENGINE, "device")], over_nodes);
+}

@@ -1,0 +1,407 @@
+//! A layer of experts on some ranks, compared with the reference bit for bit.
+
+use cudarc::driver::{CudaStream, DeviceRepr, ValidAsZeroBits};
+use half::{bf16, f16};
+use ringdove::experts::reference::{Routing, Row, combined};
+use ringdove::experts::{Combined, Config, Group, Handle, Index, Mode, Received, Rows, Tokens};
+use ringdove::{Communicator, Element};
+use std::sync::Arc;
+
+/// A type of tokens.
+pub trait Value:
+    Element + DeviceRepr + ValidAsZeroBits + Copy + PartialEq + std::fmt::Debug
+{
+    fn of(value: f32) -> Self;
+    fn value(self) -> f32;
+    fn bits(self) -> u32;
+}
+
+impl Value for f32 {
+    fn of(value: f32) -> Self {
+        value
+    }
+    fn value(self) -> f32 {
+        self
+    }
+    fn bits(self) -> u32 {
+        self.to_bits()
+    }
+}
+
+macro_rules! halves {
+    ($($half:ty),*) => {$(
+        impl Value for $half {
+            fn of(value: f32) -> Self {
+                Self::from_f32(value)
+            }
+            fn value(self) -> f32 {
+                self.to_f32()
+            }
+            fn bits(self) -> u32 {
+                self.to_bits().into()
+            }
+        }
+    )*};
+}
+
+halves!(f16, bf16);
+
+/// How tokens choose.
+#[derive(Clone, Copy, Debug)]
+pub enum Load {
+    Uniform,
+    /// The first experts are chosen most, as s = 1.
+    Zipf,
+    /// Every token's first choice is expert 0, and it has no other.
+    AllToOne,
+    /// Some ranks have no token.
+    EmptyRanks,
+    /// Some choices are none.
+    RandomNone,
+}
+
+pub const LOADS: [Load; 5] =
+    [Load::Uniform, Load::Zipf, Load::AllToOne, Load::EmptyRanks, Load::RandomNone];
+
+/// What all ranks bring to one step.
+pub struct Step {
+    pub indices: Vec<Vec<i64>>,
+    pub weights: Vec<Vec<f32>>,
+    /// Tokens as f32 that the type holds exactly, by rank.
+    x: Vec<Vec<f32>>,
+}
+
+/// One token's choices, of which no two are equal.
+fn choices(config: &Config, load: Load, random: &mut fastrand::Rng) -> Vec<i64> {
+    let mut chosen: Vec<i64> = Vec::new();
+    while chosen.len() < config.top_k as usize {
+        let index = match load {
+            Load::AllToOne if chosen.is_empty() => 0,
+            Load::AllToOne => -1,
+            Load::RandomNone if random.f32() < 0.3 => -1,
+            Load::Zipf => {
+                let harmonic: f64 = (1..=config.experts).map(|n| 1.0 / f64::from(n)).sum();
+                let mut left = random.f64() * harmonic;
+                let found = (1..config.experts).find(|n| {
+                    left -= 1.0 / f64::from(*n);
+                    left < 0.0
+                });
+                i64::from(found.unwrap_or(config.experts) - 1)
+            }
+            _ => i64::from(random.u32(..config.experts)),
+        };
+        if index == -1 || !chosen.contains(&index) {
+            chosen.push(index);
+        }
+    }
+    chosen
+}
+
+impl Step {
+    pub fn random<T: Value>(
+        config: &Config,
+        ranks: usize,
+        load: Load,
+        random: &mut fastrand::Rng,
+    ) -> Self {
+        let mut step = Self { indices: Vec::new(), weights: Vec::new(), x: Vec::new() };
+        for _ in 0..ranks {
+            let is_empty = matches!(load, Load::EmptyRanks) && random.bool();
+            let tokens = if is_empty { 0 } else { random.u32(0..=config.tokens_max) as usize };
+            let all = |length: usize, next: &mut dyn FnMut() -> f32| {
+                (0..length).map(|_| next()).collect::<Vec<_>>()
+            };
+            step.indices.push((0..tokens).flat_map(|_| choices(config, load, random)).collect());
+            let count = tokens * config.top_k as usize;
+            step.weights.push(all(count, &mut || random.f32()));
+            let count = tokens * config.hidden as usize;
+            let mut value = || T::of(random.f32() * 8.0 - 4.0).value();
+            step.x.push(all(count, &mut value));
+        }
+        step
+    }
+
+    pub fn routing<'a>(&'a self, config: &'a Config) -> Routing<'a> {
+        Routing { config, indices: &self.indices, weights: &self.weights }
+    }
+
+    fn token(&self, config: &Config, rank: usize, token: usize) -> &[f32] {
+        &self.x[rank][token * config.hidden as usize..][..config.hidden as usize]
+    }
+}
+
+/// What the row of an expert (low latency) or a rank becomes there.
+fn result<T: Value>(value: f32, by: usize) -> T {
+    T::of(value * (1.0 + by as f32 * 0.375) + by as f32)
+}
+
+/// A rank of this process.
+pub struct Member<'c> {
+    pub group: Group<'c>,
+    pub handle: Handle,
+    pub stream: Arc<CudaStream>,
+    rank: usize,
+}
+
+/// Members for ranks of this process, whose groups are open.
+pub fn members<'c>(communicators: &'c [Communicator], config: &Config) -> Vec<Member<'c>> {
+    let streams: Vec<_> =
+        communicators.iter().map(|rank| rank.context().new_stream().unwrap()).collect();
+    let groups = Group::open_all(communicators, config).unwrap();
+    let ranks = communicators.iter().map(|rank| rank.rank() as usize);
+    let members = groups.into_iter().zip(streams).zip(ranks);
+    let member = |((group, stream), rank)| {
+        let handle = Group::handle(&group).unwrap();
+        Member { group, handle, stream, rank }
+    };
+    members.map(member).collect()
+}
+
+/// An index of this type.
+pub trait Narrow: Index + ValidAsZeroBits + Copy {
+    fn of(index: i64) -> Self;
+}
+
+impl Narrow for i32 {
+    fn of(index: i64) -> Self {
+        index as Self
+    }
+}
+
+impl Narrow for i64 {
+    fn of(index: i64) -> Self {
+        index
+    }
+}
+
+/// Device buffers of one step of a rank.
+pub struct Buffers<T, I> {
+    x: cudarc::driver::CudaSlice<T>,
+    indices: cudarc::driver::CudaSlice<I>,
+    weights: cudarc::driver::CudaSlice<f32>,
+    rows: cudarc::driver::CudaSlice<T>,
+    counts: cudarc::driver::CudaSlice<u32>,
+    row_indices: cudarc::driver::CudaSlice<i32>,
+    row_weights: cudarc::driver::CudaSlice<f32>,
+    sources: cudarc::driver::CudaSlice<u32>,
+    out: cudarc::driver::CudaSlice<T>,
+    sums: cudarc::driver::CudaSlice<f32>,
+}
+
+/// Fills what nobody should write.
+const POISON: f32 = -77.0;
+
+impl<T: Value, I: Narrow> Buffers<T, I> {
+    pub fn new(member: &Member<'_>, step: &Step, ranks: usize) -> Self {
+        let (stream, config, rank) = (&member.stream, *member.group.config(), member.rank);
+        // Never empty, and one more than is needed: nobody writes that.
+        let upload = |values: Vec<T>| stream.clone_htod(&values).unwrap();
+        let padded = |values: &[f32]| {
+            values.iter().chain([&POISON]).map(|value| T::of(*value)).collect::<Vec<T>>()
+        };
+        let tokens = step.indices[rank].len() / config.top_k as usize;
+        let rows = config.output_rows(ranks as u32) as usize;
+        let (hidden, top_k) = (config.hidden as usize, config.top_k as usize);
+        let indices: Vec<I> = step.indices[rank].iter().chain([&0]).map(|i| I::of(*i)).collect();
+        let weights: Vec<f32> = step.weights[rank].iter().chain([&POISON]).copied().collect();
+        let counts = config.output_counts(ranks as u32) as usize;
+        let buffers = Self {
+            x: upload(padded(&step.x[rank])),
+            indices: stream.clone_htod(&indices).unwrap(),
+            weights: stream.clone_htod(&weights).unwrap(),
+            rows: upload(vec![T::of(POISON); rows * hidden]),
+            counts: stream.clone_htod(&vec![u32::MAX; counts + 1]).unwrap(),
+            row_indices: stream.clone_htod(&vec![-77; rows * top_k]).unwrap(),
+            row_weights: stream.clone_htod(&vec![POISON; rows * top_k]).unwrap(),
+            sources: stream.clone_htod(&vec![u32::MAX; rows * 4]).unwrap(),
+            out: upload(vec![T::of(POISON); tokens * hidden + 1]),
+            sums: stream.clone_htod(&vec![POISON; tokens * top_k + 1]).unwrap(),
+        };
+        stream.synchronize().unwrap();
+        buffers
+    }
+}
+
+impl Member<'_> {
+    pub fn send<T: Value, I: Narrow>(
+        &mut self,
+        buffers: &Buffers<T, I>,
+        step: &Step,
+    ) -> ringdove::Result<()> {
+        let tokens = Tokens {
+            x: &buffers.x,
+            indices: &buffers.indices,
+            weights: Some(&buffers.weights),
+            count: step.indices[self.rank].len() as u32 / self.group.config().top_k,
+        };
+        self.group.dispatch_send(&mut self.handle, &tokens, &self.stream)
+    }
+
+    pub fn send_again<T: Value, I: Narrow>(&mut self, buffers: &Buffers<T, I>) {
+        self.group.dispatch_again_send(&mut self.handle, &buffers.x, &self.stream).unwrap();
+    }
+
+    pub fn receive<T: Value, I: Narrow>(&mut self, buffers: &mut Buffers<T, I>) {
+        let is_throughput = self.group.config().mode == Mode::Throughput;
+        let Buffers { rows, counts, row_indices, row_weights, sources, .. } = buffers;
+        let received = Received {
+            x: rows,
+            counts,
+            indices: is_throughput.then_some(row_indices as _),
+            weights: is_throughput.then_some(row_weights as _),
+            sources: Some(sources),
+        };
+        self.group.dispatch_receive(&mut self.handle, received, &self.stream).unwrap();
+    }
+
+    /// Compares what was received; replaces each row by its result.
+    pub fn compare_rows<T: Value, I: Narrow>(&self, buffers: &mut Buffers<T, I>, step: &Step) {
+        let config = self.group.config();
+        let routing = step.routing(config);
+        let (hidden, top_k) = (config.hidden as usize, config.top_k as usize);
+        let rows = routing.rows(self.rank);
+        let seen = self.stream.clone_dtoh(&buffers.rows).unwrap();
+        let mut results = vec![T::of(POISON); seen.len()];
+        let mut expected = results.clone();
+        let mut sources = vec![u32::MAX; seen.len() / hidden * 4];
+        let mut local = vec![(-77, POISON); seen.len() / hidden * top_k];
+        for row in &rows {
+            let by = worker(config, &routing, self.rank, row);
+            let token = step.token(config, row.source, row.token);
+            for (at, value) in (row.place * hidden..).zip(token) {
+                (expected[at], results[at]) = (T::of(*value), result(*value, by));
+            }
+            let weight = step.weights[row.source][row.token * top_k + row.choice];
+            let source = [row.token as u32, row.choice as u32, weight.to_bits(), 0];
+            sources[row.place * 4..][..4].copy_from_slice(&source);
+            let choices = routing.local_choices(self.rank, row);
+            local[row.place * top_k..][..top_k].copy_from_slice(&choices);
+        }
+        same(&seen, &expected, |value| value.bits(), "rows", self.rank);
+        let mut counts = routing.counts(self.rank);
+        counts.push(u32::MAX);
+        let word = |value: &u32| *value;
+        same(&self.download(&buffers.counts), &counts, word, "counts", self.rank);
+        same(&self.download(&buffers.sources), &sources, word, "sources", self.rank);
+        if config.mode == Mode::Throughput {
+            let (indices, weights): (Vec<i32>, Vec<f32>) = local.into_iter().unzip();
+            let indices_seen = self.download(&buffers.row_indices);
+            same(&indices_seen, &indices, |index| *index as u32, "row indices", self.rank);
+            let weights_seen = self.download(&buffers.row_weights);
+            same(&weights_seen, &weights, |weight| weight.to_bits(), "row weights", self.rank);
+        }
+        self.stream.memcpy_htod(&results, &mut buffers.rows).unwrap();
+        self.stream.synchronize().unwrap();
+    }
+
+    fn download<V: DeviceRepr + Clone>(&self, slice: &cudarc::driver::CudaSlice<V>) -> Vec<V> {
+        self.stream.clone_dtoh(slice).unwrap()
+    }
+
+    pub fn give_back<T: Value, I: Narrow>(&self, buffers: &Buffers<T, I>) {
+        let is_throughput = self.group.config().mode == Mode::Throughput;
+        let weights = is_throughput.then_some(&buffers.row_weights as _);
+        let rows = Rows { y: &buffers.rows, weights };
+        self.group.combine_send(&self.handle, &rows, &self.stream).unwrap();
+    }
+
+    pub fn take_back<T: Value, I: Narrow>(&self, buffers: &mut Buffers<T, I>) {
+        let is_throughput = self.group.config().mode == Mode::Throughput;
+        let Buffers { out, sums, .. } = buffers;
+        let combined = Combined { x: out, weights: is_throughput.then_some(sums as _) };
+        self.group.combine_receive(&self.handle, combined, &self.stream).unwrap();
+    }
+
+    /// Compares what came back.
+    pub fn compare_combined<T: Value, I: Narrow>(&self, buffers: &Buffers<T, I>, step: &Step) {
+        let config = self.group.config();
+        let routing = step.routing(config);
+        let tokens = routing.tokens(self.rank);
+        let mut expected = Vec::new();
+        for token in 0..tokens {
+            let terms = routing.terms(self.rank, token);
+            for value in step.token(config, self.rank, token) {
+                let of_choice = |choice: usize| {
+                    let index = step.indices[self.rank][token * config.top_k as usize + choice];
+                    let owner = routing.owner(index).unwrap();
+                    let by = if config.mode == Mode::LowLatency { index as usize } else { owner };
+                    result::<T>(*value, by).value()
+                };
+                expected.push(T::of(combined(&terms, of_choice)));
+            }
+        }
+        expected.push(T::of(POISON));
+        let seen = self.download(&buffers.out);
+        same(&seen, &expected, |value| value.bits(), "combined tokens", self.rank);
+        if config.mode == Mode::Throughput {
+            let of_choice = |(weight, index): (&f32, &i64)| if *index < 0 { 0.0 } else { *weight };
+            let both = step.weights[self.rank].iter().zip(&step.indices[self.rank]);
+            let sums: Vec<f32> = both.map(of_choice).chain([POISON]).collect();
+            let seen = self.download(&buffers.sums);
+            same(&seen, &sums, |weight| weight.to_bits(), "sums of weights", self.rank);
+        }
+    }
+}
+
+/// The expert or the rank by which a row's result differs from others.
+fn worker(config: &Config, routing: &Routing<'_>, rank: usize, row: &Row) -> usize {
+    let choice = row.token * config.top_k as usize + row.choice;
+    match config.mode {
+        Mode::LowLatency => routing.indices[row.source][choice] as usize,
+        Mode::Throughput => rank,
+    }
+}
+
+/// Every element, bit for bit.
+fn same<V: std::fmt::Debug>(
+    seen: &[V],
+    expected: &[V],
+    bits: impl Fn(&V) -> u32,
+    what: &str,
+    rank: usize,
+) {
+    assert_eq!(seen.len(), expected.len(), "{what} of rank {rank}");
+    let pairs = seen.iter().zip(expected);
+    let wrong: Vec<_> =
+        pairs.enumerate().filter(|(_, (seen, expected))| bits(seen) != bits(expected)).collect();
+    let (count, all) = (wrong.len(), expected.len());
+    if let Some((at, (seen, expected))) = wrong.first() {
+        panic!(
+            "{what} of rank {rank}: {count} of {all} are wrong, the first at {at}: {seen:?} for \
+             {expected:?}"
+        );
+    }
+}
+
+/// Dispatch, experts, combine: one step on all ranks of this process.
+pub fn step<T: Value, I: Narrow>(members: &mut [Member<'_>], step: &Step, again: bool) {
+    let ranks = step.indices.len();
+    let mut buffers: Vec<_> =
+        members.iter().map(|member| Buffers::<T, I>::new(member, step, ranks)).collect();
+    for (member, buffers) in members.iter_mut().zip(&buffers) {
+        if again {
+            member.send_again(buffers);
+        } else {
+            member.send(buffers, step).unwrap();
+        }
+    }
+    for (member, buffers) in members.iter_mut().zip(&mut buffers) {
+        member.receive(buffers);
+    }
+    for (member, buffers) in members.iter().zip(&mut buffers) {
+        member.stream.synchronize().unwrap();
+        member.group.check().unwrap();
+        member.compare_rows(buffers, step);
+    }
+    for (member, buffers) in members.iter().zip(&mut buffers) {
+        member.give_back(buffers);
+    }
+    for (member, buffers) in members.iter().zip(&mut buffers) {
+        member.take_back(buffers);
+    }
+    for (member, buffers) in members.iter().zip(&buffers) {
+        member.stream.synchronize().unwrap();
+        member.group.check().unwrap();
+        member.compare_combined(buffers, step);
+    }
+}
