@@ -2,6 +2,10 @@
 //!
 //! Random tests print their seed; `RINGDOVE_TEST_SEED` gives them another.
 
+#[path = "experts/graphs.rs"]
+mod graphs;
+#[path = "experts/input.rs"]
+mod input;
 #[path = "experts/layer.rs"]
 mod layer;
 
@@ -9,7 +13,9 @@ mod hardware;
 
 use half::{bf16, f16};
 use hardware::engines::{ENGINE, on_engines};
-use hardware::{World, on_machine_env, on_machine_with, settings, try_join_with};
+use hardware::{
+    World, on_machine, on_machine_env, on_machine_with, settings, try_join_with, wait_for_error,
+};
 use layer::{LOADS, Member, Step, members, step};
 use ringdove::experts::{Config, Mode};
 use ringdove::{Communicator, DataType, Settings};

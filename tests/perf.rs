@@ -173,3 +173,31 @@ fn an_interrupt_ends_the_run_with_what_was_measured() {
     assert!(text.contains("# Avg bus bandwidth"), "{text}");
     assert!(rows(&text).len() < 1000, "it ran to its end");
 }
+
+/// If this fails, dispatch or combine is measured with wrong results, or a distribution is not
+/// read.
+#[test]
+fn experts_are_measured_and_checked_in_both_modes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (routing, json) = (folder.path().join("routing"), folder.path().join("json"));
+    std::fs::write(&routing, "0 5\n7 -1\n3 2\n").unwrap();
+    let file = format!("file:{}", routing.display());
+    for mode in ["low-latency", "throughput"] {
+        for distribution in ["uniform", "zipf", "one", "empty", "none", file.as_str()] {
+            let line = format!(
+                "perf experts -g 4 -T 20 -E 8 -K 2 -H 256 -n 2 --mode {mode} \
+                 --distribution {distribution} -J {}",
+                json.display()
+            );
+            let (status, output) = run_on("pcie4", &line);
+            assert!(status.success(), "{line}: {output}");
+            assert!(output.contains("Out of bounds values : 0 OK"), "{line}: {output}");
+            let text = std::fs::read_to_string(&json).unwrap();
+            let document: serde_json::Value = serde_json::from_str(&text).unwrap();
+            assert_eq!(document["wrong"], 0, "{text}");
+            assert!(document["dispatch_us"].as_f64().unwrap() > 0.0, "{text}");
+        }
+    }
+    let (status, output) = run_on("pcie4", "perf experts -g 4 -E 9 -n 1");
+    assert!(!status.success() && output.contains("a multiple of 4 ranks"), "{output}");
+}

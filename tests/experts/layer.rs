@@ -64,6 +64,7 @@ pub const LOADS: [Load; 5] =
     [Load::Uniform, Load::Zipf, Load::AllToOne, Load::EmptyRanks, Load::RandomNone];
 
 /// What all ranks bring to one step.
+#[derive(Clone)]
 pub struct Step {
     pub indices: Vec<Vec<i64>>,
     pub weights: Vec<Vec<f32>>,
@@ -223,6 +224,10 @@ impl<T: Value, I: Narrow> Buffers<T, I> {
 }
 
 impl Member<'_> {
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
     pub fn send<T: Value, I: Narrow>(
         &mut self,
         buffers: &Buffers<T, I>,
@@ -314,6 +319,20 @@ impl Member<'_> {
 
     /// Compares what came back.
     pub fn compare_combined<T: Value, I: Narrow>(&self, buffers: &Buffers<T, I>, step: &Step) {
+        self.compare_sums(buffers, step, result::<T>);
+    }
+
+    /// Compares what came back, where experts return what they get.
+    pub fn compare_unchanged<T: Value, I: Narrow>(&self, buffers: &Buffers<T, I>, step: &Step) {
+        self.compare_sums(buffers, step, |value, _| T::of(value));
+    }
+
+    fn compare_sums<T: Value, I: Narrow>(
+        &self,
+        buffers: &Buffers<T, I>,
+        step: &Step,
+        result: impl Fn(f32, usize) -> T,
+    ) {
         let config = self.group.config();
         let routing = step.routing(config);
         let tokens = routing.tokens(self.rank);
@@ -325,7 +344,7 @@ impl Member<'_> {
                     let index = step.indices[self.rank][token * config.top_k as usize + choice];
                     let owner = routing.owner(index).unwrap();
                     let by = if config.mode == Mode::LowLatency { index as usize } else { owner };
-                    result::<T>(*value, by).value()
+                    result(*value, by).value()
                 };
                 expected.push(T::of(combined(&terms, of_choice)));
             }

@@ -17,6 +17,8 @@ pub struct Mutant {
     /// What is changed into what.
     pub change: String,
     text: String,
+    /// The same text with a trap at the line.
+    trap: String,
 }
 
 /// Who notices.
@@ -51,10 +53,10 @@ impl Mutant {
 }
 
 /// All mutants of a PTX text, in the order of its lines.
-pub fn mutants(text: &str) -> Vec<Mutant> {
+pub fn mutants(original: &str) -> Vec<Mutant> {
     let mut found = Vec::new();
     let mut counts = std::collections::BTreeMap::<&str, usize>::new();
-    for (number, line) in text.lines().enumerate() {
+    for (number, line) in original.lines().enumerate() {
         let code = line.trim_start();
         let body = match code.strip_prefix('@') {
             Some(rest) => rest.split_once(char::is_whitespace).map_or("", |(_, rest)| rest.trim()),
@@ -82,8 +84,9 @@ pub fn mutants(text: &str) -> Vec<Mutant> {
         *count += 1;
         for (change, changed) in changes {
             let site = format!("{key} {count}");
-            let text = replaced(text, number, &changed);
-            found.push(Mutant { line: number + 1, site, change, text });
+            let text = replaced(original, number, &changed);
+            let trap = replaced(original, number, "trap;");
+            found.push(Mutant { line: number + 1, site, change, text, trap });
         }
     }
     found
@@ -111,7 +114,20 @@ fn replaced(text: &str, number: usize, changed: &str) -> String {
 ///
 /// The mutant cannot be loaded.
 pub fn hunt(mutant: &Mutant, seeds: u64) -> Result<Option<Kill>, String> {
-    let kernel: Arc<Kernel> = scenario::load(mutant.text())?;
+    first_kill(mutant.text(), seeds)
+}
+
+/// Does any of these runs come to the mutant's line?
+///
+/// # Errors
+///
+/// The text cannot be loaded.
+pub fn is_reached(mutant: &Mutant, seeds: u64) -> Result<bool, String> {
+    Ok(first_kill(&mutant.trap, seeds)?.is_some())
+}
+
+fn first_kill(text: &str, seeds: u64) -> Result<Option<Kill>, String> {
+    let kernel: Arc<Kernel> = scenario::load(text)?;
     for seed in 0..seeds {
         for scenario in [Scenario::Ring, Scenario::Stores, Scenario::LowLatency] {
             if let Err(failure) = scenario::run(&kernel, Options::draw(scenario, seed)) {
@@ -137,7 +153,8 @@ pub fn print_table(text: &str, seeds: u64, mut write: impl FnMut(&str)) -> Resul
     for mutant in mutants(text) {
         let found = match hunt(&mutant, seeds)? {
             Some(kill) => format!("{} {}", kill.scenario.name(), kill.seed),
-            None => "-".to_owned(),
+            None if is_reached(&mutant, seeds)? => "nobody".to_owned(),
+            None => "not reached".to_owned(),
         };
         write(&format!("| {} | {} | {found} |", mutant.site, mutant.change));
     }

@@ -102,13 +102,15 @@ impl Options {
             Scenario::Random => one_of[random.usize(..one_of.len())],
             scenario => scenario,
         };
+        // Short messages mostly, because they are quick; long ones give all warps a part.
+        let words_max = [16, 160, 700][random.usize(..3)];
         Self {
             seed,
             scenario,
             blocks: random.u32(1..=3),
             threads: [32, 64, 96][random.usize(..3)],
             messages: random.u32(2..=5),
-            bytes: 16 * random.u32(1..=16),
+            bytes: 4 * random.u32(1..=words_max),
             ring_log2: random.u32(0..=2),
             plain_percent: [20, 50, 80][random.usize(..3)],
             tears: random.bool(),
@@ -205,7 +207,8 @@ impl Setup {
     /// Rank 0 sends, rank 1 receives and returns credits.
     fn send_and_receive(&mut self, by_stores: bool) {
         let Options { blocks, messages, bytes, .. } = self.options;
-        let slots_bytes = u64::from(SLOTS * bytes);
+        let slot_bytes = bytes.next_multiple_of(16);
+        let slots_bytes = u64::from(SLOTS * slot_bytes);
         for block in 0..blocks {
             let [sender, receiver] = &mut self.ranks;
             let there = receiver.allocate(&format!("slots {block}"), slots_bytes);
@@ -262,7 +265,7 @@ impl Setup {
     /// Both ranks send each message to the other one, and sum.
     fn exchange(&mut self) {
         let Options { blocks, messages, bytes, .. } = self.options;
-        let slot_bytes = 2 * bytes;
+        let slot_bytes = 2 * bytes.next_multiple_of(8);
         for block in 0..blocks {
             let slots = [0, 1].map(|rank: usize| {
                 let name = format!("slots {block}");

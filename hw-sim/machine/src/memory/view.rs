@@ -184,7 +184,7 @@ fn load_order(strength: Strength) -> Ordering {
     match strength.order {
         Order::Weak | Order::Relaxed | Order::Release => Ordering::Relaxed,
         // Pairs with whatever released the word: a kernel, the engine's proxy, a copy engine.
-        Order::Acquire | Order::AcquireRelease => Ordering::Acquire,
+        Order::Acquire | Order::AcquireRelease | Order::SequentiallyConsistent => Ordering::Acquire,
     }
 }
 
@@ -193,7 +193,7 @@ fn store_order(strength: Strength) -> Ordering {
     match strength.order {
         Order::Weak | Order::Relaxed | Order::Acquire => Ordering::Relaxed,
         // Pairs with whoever acquires the word: a kernel, a host thread, another process.
-        Order::Release | Order::AcquireRelease => Ordering::Release,
+        Order::Release | Order::AcquireRelease | Order::SequentiallyConsistent => Ordering::Release,
     }
 }
 

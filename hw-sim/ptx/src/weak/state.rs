@@ -37,6 +37,11 @@ impl State {
         &mut region.cells[((cell - region.start) / 8) as usize]
     }
 
+    fn cell_of(&self, cell: u64) -> &Cell {
+        let (_, region) = self.regions.range(..=cell).next_back().expect("checked before");
+        &region.cells[((cell - region.start) / 8) as usize]
+    }
+
     /// Checks that one allocation holds the bytes.
     fn check(&self, address: u64, length: usize) -> Result<(), MemoryFault> {
         let (_, region) =
@@ -87,9 +92,19 @@ impl State {
 
     fn read_cell(&mut self, agent: AgentId, word: Word, strength: Strength) -> (u64, usize) {
         let whole = {
-            let cell = self.cell(word.cell);
-            if cell.history.is_empty() {
-                return (cell.base, 0);
+            let own = &self.agents[agent as usize];
+            let cell = self.cell_of(word.cell);
+            match cell.history.as_slice() {
+                [] => return (cell.base, 0),
+                // The one that is known: no choice, and nothing new.
+                [only]
+                    if only.mask & word.mask == word.mask
+                        && strength.order == Order::Weak
+                        && (only.id.agent == agent || own.view.knows(word.cell, only.id)) =>
+                {
+                    return (only.data, 0);
+                }
+                _ => {}
             }
             let partial = |m: &Message| m.mask & word.mask != 0 && m.mask & word.mask != word.mask;
             !cell.history.iter().any(partial)
@@ -98,9 +113,11 @@ impl State {
             return self.read_bytes(agent, word, strength);
         }
         let candidates = self.candidates(agent, word.cell, word.mask);
-        let is_strong = strength.order != Order::Weak;
-        let torn = self.options.tears && !is_strong && candidates.len() > 1;
-        if torn && word.mask.count_ones() > 1 && self.choices.choose(8) == 7 {
+        let may_tear = self.options.tears && candidates.len() > 1 && word.mask.count_ones() > 1;
+        if may_tear
+            && !self.are_strong(agent, word, strength, &candidates)
+            && self.choices.choose(8) == 7
+        {
             return self.read_bytes(agent, word, strength);
         }
         let chosen = self.choices.choose(candidates.len());
@@ -108,6 +125,25 @@ impl State {
         let value = self.cell(word.cell).value_at(position);
         self.saw(agent, word, strength, position);
         (value, chosen)
+    }
+
+    /// Is the read morally strong with every write that it may return? Then it is one piece.
+    fn are_strong(
+        &self,
+        agent: AgentId,
+        word: Word,
+        strength: Strength,
+        candidates: &[usize],
+    ) -> bool {
+        let own = scope_index(strength.scope);
+        let history = &self.cell_of(word.cell).history;
+        let messages = candidates.iter().filter_map(|at| history.get(at.checked_sub(1)?));
+        strength.order != Order::Weak
+            && messages.into_iter().all(|message| {
+                let away = distance(self.place(agent), self.place(message.id.agent));
+                let wide = message.scope.is_some_and(|scope| scope >= away) && own >= away;
+                message.mask == word.mask && (wide || message.id.agent == agent)
+            })
     }
 
     /// Byte by byte: where writes cover parts of what is read, or a race tears it.
@@ -137,8 +173,7 @@ impl State {
         view: &View,
         f: impl FnOnce(&Reader<'_>, &Cell) -> T,
     ) -> T {
-        let (_, region) = self.regions.range(..=address).next_back().expect("checked before");
-        let cell = &region.cells[((address - region.start) / 8) as usize];
+        let cell = self.cell_of(address);
         let agents = &self.agents;
         let far =
             |a: AgentId, b: AgentId| distance(agents[a as usize].place, agents[b as usize].place);
