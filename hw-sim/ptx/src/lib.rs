@@ -16,6 +16,7 @@ pub mod kernel;
 mod link;
 pub mod memory;
 pub mod parser;
+pub mod tensor_map;
 
 pub use decode::supported::{Opcode, supported};
 pub use decode::{Global, LinkedModule, Module, Relocation};

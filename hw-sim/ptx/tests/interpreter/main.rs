@@ -12,6 +12,7 @@ mod dialects;
 mod faults;
 mod floats;
 mod flow;
+mod hopper;
 mod matrices;
 mod mbarriers;
 mod number;
