@@ -16,6 +16,7 @@ mod hopper;
 mod matrices;
 mod mbarriers;
 mod number;
+mod programs;
 mod subset;
 mod sweeps;
 mod tiles;
