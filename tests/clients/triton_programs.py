@@ -9,6 +9,7 @@ import time
 import numpy as np
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 cuda = ctypes.CDLL("libcuda.so.1")
 random = np.random.default_rng(1)
@@ -162,6 +163,37 @@ def dot_kernel(
     tl.store(c + row * N + column, tl.dot(x, y, out_dtype=TYPE))
 
 
+@triton.jit
+def multiply_tiles(a, b, c, M, N, K, PROGRAMS, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """As matmul_kernel, but tiles come and go by tensor maps."""
+    across = tl.cdiv(N, BN)
+    for tile in tl.range(tl.program_id(0), tl.cdiv(M, BM) * across, PROGRAMS):
+        row, column = tile // across * BM, tile % across * BN
+        total = tl.zeros((BM, BN), tl.float32)
+        for k in range(0, K, BK):
+            total = tl.dot(a.load([row, k]), b.load([k, column]), total)
+        c.store([row, column], total.to(tl.float16))
+
+
+@triton.jit
+def descriptor_kernel(
+    a, b, c, M, N, K, PROGRAMS, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):
+    """The kernel makes the maps."""
+    left = tl.make_tensor_descriptor(a, [M, K], [K, 1], [BM, BK])
+    right = tl.make_tensor_descriptor(b, [K, N], [N, 1], [BK, BN])
+    out = tl.make_tensor_descriptor(c, [M, N], [N, 1], [BM, BN])
+    multiply_tiles(left, right, out, M, N, K, PROGRAMS, BM, BN, BK)
+
+
+@triton.jit
+def tensor_map_kernel(
+    a, b, c, M, N, K, PROGRAMS, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):
+    """The driver makes the maps."""
+    multiply_tiles(a, b, c, M, N, K, PROGRAMS, BM, BN, BK)
+
+
 def add():
     x, y = normal(100003), normal(100003)
     out = Array(np.zeros_like(x))
@@ -224,6 +256,40 @@ def matmul(shape, programs, dtype, tolerance):
     return np.allclose(c.get(), expected, atol=tolerance, rtol=1e-2)
 
 
+class Tensor(Array):
+    """What a tensor descriptor asks of a tensor beside its address."""
+
+    class Type(str):
+        itemsize = 2
+        is_floating_point = True
+
+    def __init__(self, values):
+        super().__init__(values)
+        self.dtype = Tensor.Type(self.dtype)
+        self.shape = list(self.values.shape)
+
+    def stride(self):
+        return [stride // self.values.itemsize for stride in self.values.strides]
+
+
+def descriptors(shape, by_driver):
+    m, n, k = shape
+    a, b = normal(m, k, dtype=np.float16), normal(k, n, dtype=np.float16)
+    c = Tensor(np.zeros((m, n), np.float16))
+    tile = {"BM": 128, "BN": 64, "BK": 64}
+    if by_driver:
+        blocks = [[tile["BM"], tile["BK"]], [tile["BK"], tile["BN"]], [tile["BM"], tile["BN"]]]
+        tensors = [Tensor(a), Tensor(b), c]
+        maps = [TensorDescriptor.from_tensor(*pair) for pair in zip(tensors, blocks)]
+        tensor_map_kernel[(3,)](*maps, m, n, k, 3, **tile)
+    else:
+        # Where the maps lie.
+        triton.set_allocator(lambda size, align, stream: Array(np.zeros(size + 128, np.int8)))
+        descriptor_kernel[(3,)](Array(a), Array(b), c, m, n, k, 3, **tile)
+    expected = a.astype(np.float32) @ b.astype(np.float32)
+    return np.allclose(c.get().astype(np.float32), expected, atol=5e-2, rtol=1e-2)
+
+
 def attention_f16():
     heads, length, width = 4, 256, 64
     q, k, v = (normal(heads, length, width, dtype=np.float16) for _ in range(3))
@@ -263,6 +329,8 @@ PROGRAMS = {
     "matmul_tf32": lambda: matmul((128, 128, 128), 4, np.float32, 1e-1),
     "persistent_f16": lambda: matmul((300, 272, 200), 5, np.float16, 1e-2),
     "persistent_tf32": lambda: matmul((300, 272, 200), 5, np.float32, 1e-1),
+    "descriptors_f16": lambda: descriptors((300, 272, 200), False),
+    "tensor_maps_f16": lambda: descriptors((300, 272, 200), True),
     "attention_f16": attention_f16,
     "dot_f64": lambda: dot(normal(32, 16, dtype=np.float64), normal(16, 32, dtype=np.float64),
                            np.float64, tl.float64, 1e-12),

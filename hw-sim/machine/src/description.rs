@@ -23,11 +23,12 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// The machines compiled into the program: name and file.
-const BUILT_IN: [(&str, &str); 6] = [
+const BUILT_IN: [(&str, &str); 7] = [
     ("one-gpu", include_str!("../machines/one-gpu.toml")),
     ("pcie4", include_str!("../machines/pcie4.toml")),
     ("dgx1v", include_str!("../machines/dgx1v.toml")),
     ("dgx-a100", include_str!("../machines/dgx-a100.toml")),
+    ("dgx-h100", include_str!("../machines/dgx-h100.toml")),
     ("quad-pc", include_str!("../machines/quad-pc.toml")),
     ("ark", include_str!("../machines/ark.toml")),
 ];

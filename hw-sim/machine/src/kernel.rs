@@ -7,7 +7,7 @@ use crate::vigil::Vigil;
 use hwsim_ptx::{Block, Launch};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// A kernel on its way.
 pub struct KernelRun {
@@ -21,6 +21,8 @@ pub struct KernelRun {
     pub(crate) origin: Origin,
     /// Resources of a multiprocessor that a block takes.
     pub(crate) footprint: Footprint,
+    /// Blocks that have started, or never will.
+    next_block: AtomicU64,
     /// Its context has failed: no block runs on.
     doomed: AtomicBool,
 }
@@ -33,7 +35,8 @@ impl KernelRun {
         footprint: Footprint,
     ) -> Self {
         let (launch, origin) = (Arc::new(launch), client.origin());
-        Self { launch, view, client, origin, footprint, doomed: AtomicBool::new(false) }
+        let (next_block, doomed) = (AtomicU64::new(0), AtomicBool::new(false));
+        Self { launch, view, client, origin, footprint, next_block, doomed }
     }
 
     /// Blocks of the grid.
@@ -45,6 +48,19 @@ impl KernelRun {
     fn block_index(&self, linear: u64) -> [u32; 3] {
         let [x, y, _] = self.launch.grid.map(u64::from);
         [(linear % x) as u32, (linear / x % y) as u32, (linear / (x * y)) as u32]
+    }
+
+    /// Takes a block that has not started, for whoever has room for it.
+    fn claim(&self) -> Option<[u32; 3]> {
+        let blocks = self.block_count();
+        // Nothing is published by it: what blocks work on was there before the first one.
+        let (order, next) = (Ordering::Relaxed, |next| (next < blocks).then_some(next + 1));
+        self.next_block.fetch_update(order, order, next).ok().map(|block| self.block_index(block))
+    }
+
+    /// Have all blocks started?
+    fn is_used_up(&self) -> bool {
+        self.next_block.load(Ordering::Relaxed) >= self.block_count()
     }
 
     /// Is the kernel to end without finishing?
@@ -63,13 +79,25 @@ pub(crate) struct Resident {
     pub vigil: Vigil,
 }
 
+impl Resident {
+    /// A block has ended: makes the next one of its kernel of it, in the same room, if there is
+    /// one.
+    pub fn follow(&mut self, run: &KernelRun) -> bool {
+        if run.is_doomed() {
+            return false;
+        }
+        let Some(index) = run.claim() else { return false };
+        self.block.restart(index);
+        (self.waiting, self.vigil) = (false, Vigil::default());
+        true
+    }
+}
+
 /// A kernel in the scheduler.
 pub(crate) struct Active {
     pub run: Arc<KernelRun>,
     /// How many kernels had come when it came.
     pub arrival: u64,
-    next_block: u64,
-    blocks: u64,
     ready: VecDeque<Box<Resident>>,
     /// Blocks that waited and are to look again.
     waiting: VecDeque<Box<Resident>>,
@@ -84,10 +112,9 @@ pub(crate) struct Active {
 
 impl Active {
     pub fn new(run: Arc<KernelRun>, arrival: u64) -> Self {
-        let blocks = run.block_count();
         let (ready, waiting) = (VecDeque::new(), VecDeque::new());
-        let (next_block, out, asleep, turn, no_room) = (0, 0, 0, 0, false);
-        Self { run, arrival, next_block, blocks, ready, waiting, out, asleep, turn, no_room }
+        let (out, asleep, turn, no_room) = (0, 0, 0, false);
+        Self { run, arrival, ready, waiting, out, asleep, turn, no_room }
     }
 
     /// Its GPU.
@@ -97,7 +124,7 @@ impl Active {
 
     /// Does it have blocks on a GPU that have not started?
     pub fn waits_for_room(&self, gpu: usize) -> bool {
-        self.gpu() == gpu && self.next_block < self.blocks
+        self.gpu() == gpu && !self.run.is_used_up()
     }
 
     /// Its place in the order in which kernels start: the greatest priority has the least number.
@@ -114,12 +141,14 @@ impl Active {
     pub fn describe(&self) -> String {
         let waiting = self.waiting.len() + self.asleep;
         let resident = self.ready.len() + waiting + self.out;
+        let blocks = self.run.block_count();
+        let started = self.run.next_block.load(Ordering::Relaxed);
         format!(
             "kernel {}, {} blocks, of which {} have not started and {resident} are resident, \
              {waiting} of them waiting",
             self.run.launch.kernel.name,
-            self.blocks,
-            self.blocks - self.next_block,
+            blocks,
+            blocks - started,
         )
     }
 
@@ -130,7 +159,7 @@ impl Active {
     pub fn take(&mut self, occupancy: &mut Occupancy, may_start: bool) -> Option<Box<Resident>> {
         self.turn = self.turn.wrapping_add(1);
         let mut taken = None;
-        if !may_start && self.next_block < self.blocks {
+        if !may_start && !self.run.is_used_up() {
             self.no_room = true;
             taken = self.ready.pop_front().or_else(|| self.waiting.pop_front());
             self.out += usize::from(taken.is_some());
@@ -150,14 +179,17 @@ impl Active {
     }
 
     fn start_block(&mut self, occupancy: &mut Occupancy) -> Option<Box<Resident>> {
-        if self.next_block == self.blocks || self.run.is_doomed() {
+        if self.run.is_used_up() || self.run.is_doomed() {
             return None;
         }
         let place = occupancy.place(&self.run.footprint);
         self.no_room = place.is_none();
         let multiprocessor = place?;
-        let index = self.run.block_index(self.next_block);
-        self.next_block += 1;
+        let Some(index) = self.run.claim() else {
+            // A worker was quicker.
+            occupancy.release(multiprocessor, &self.run.footprint);
+            return None;
+        };
         let block = Block::new(Arc::clone(&self.run.launch), index, multiprocessor);
         let vigil = Vigil::default();
         Some(Box::new(Resident { block, multiprocessor, waiting: false, vigil }))
@@ -199,7 +231,7 @@ impl Active {
     /// Drops all blocks that no worker holds, and starts no more.
     pub fn doom(&mut self, occupancy: &mut Occupancy) {
         self.run.doomed.store(true, Ordering::Relaxed);
-        self.next_block = self.blocks;
+        self.run.next_block.store(self.run.block_count(), Ordering::Relaxed);
         for resident in self.ready.drain(..).chain(self.waiting.drain(..)) {
             occupancy.release(resident.multiprocessor, &self.run.footprint);
         }
@@ -209,7 +241,7 @@ impl Active {
     pub fn is_finished(&self) -> bool {
         let gone = self.out + self.asleep == 0;
         let idle = self.ready.is_empty() && self.waiting.is_empty() && gone;
-        idle && self.next_block == self.blocks
+        idle && self.run.is_used_up()
     }
 
     /// Blocks that waited and are to look again.
@@ -219,6 +251,6 @@ impl Active {
 
     /// Is there a block that can run and does not wait?
     pub fn has_ready(&self) -> bool {
-        !self.ready.is_empty() || (self.next_block < self.blocks && !self.no_room)
+        !self.ready.is_empty() || (!self.run.is_used_up() && !self.no_room)
     }
 }

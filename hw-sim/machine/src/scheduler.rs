@@ -76,6 +76,8 @@ pub struct Scheduler {
     clock: WallClock,
     /// Device engines look at their rings more often while kernels run.
     pub(crate) kernels: Arc<KernelWatch>,
+    /// Who starts a block must ask first: blocks start in order, or processes take turns.
+    pub(crate) is_strict: bool,
 }
 
 struct SchedulerState {
@@ -131,6 +133,7 @@ impl Scheduler {
         memory: Arc<GlobalMemory>,
         clock: WallClock,
     ) -> Self {
+        let is_strict = order.in_order || slices.is_some();
         let state = SchedulerState {
             order,
             slices,
@@ -150,7 +153,8 @@ impl Scheduler {
         };
         let (tasks, stirs) = (AtomicU64::new(0), AtomicU64::new(0));
         let (state, work) = (Mutex::new(state), Condvar::new());
-        Self { state, work, tasks, stirs, memory, clock, kernels: Arc::default() }
+        let kernels = Arc::default();
+        Self { state, work, tasks, stirs, memory, clock, kernels, is_strict }
     }
 
     fn lock(&self) -> MutexGuard<'_, SchedulerState> {

@@ -15,6 +15,8 @@ use std::thread::Builder;
 
 /// Warp instructions that a block runs before others get their turn: some 100 µs.
 const SLICE_INSTRUCTIONS: u64 = 8192;
+/// What the start of a block counts for, in warp instructions.
+const START_INSTRUCTIONS: u64 = 32;
 /// Warp instructions that suffice to see whether a block that waited still does. A block that has
 /// come to life is handed back, so that other workers learn of it.
 const GLANCE_INSTRUCTIONS: u64 = 512;
@@ -98,18 +100,32 @@ impl Worker {
         }
     }
 
+    /// A slice's worth of work: of one block, or of some that follow one another, which spares the
+    /// scheduler between them.
     #[allow(clippy::result_large_err)] // At most one for each kernel.
     fn run_slice(&self, run: &KernelRun, resident: &mut Resident) -> Result<Progress, Fault> {
-        let outcome = self.run_on(run, resident);
-        if tally::is_on() {
-            tally::ran(&run.launch.kernel.name, resident.block.take_spent());
+        let mut left = if resident.waiting { GLANCE_INSTRUCTIONS } else { SLICE_INSTRUCTIONS };
+        loop {
+            let outcome = self.run_on(run, resident, left);
+            let spent = resident.block.take_spent();
+            if tally::is_on() {
+                tally::ran(&run.launch.kernel.name, spent);
+            }
+            left = left.saturating_sub(spent + START_INSTRUCTIONS);
+            let over = !matches!(outcome, Ok(Progress::Finished)) || left == 0;
+            if over || self.scheduler.is_strict || !resident.follow(run) {
+                return outcome;
+            }
         }
-        outcome
     }
 
     #[allow(clippy::result_large_err)] // At most one for each kernel.
-    fn run_on(&self, run: &KernelRun, resident: &mut Resident) -> Result<Progress, Fault> {
-        let budget = if resident.waiting { GLANCE_INSTRUCTIONS } else { SLICE_INSTRUCTIONS };
+    fn run_on(
+        &self,
+        run: &KernelRun,
+        resident: &mut Resident,
+        budget: u64,
+    ) -> Result<Progress, Fault> {
         let go_on = |block: &mut Block| block.run(&run.view, &self.clock, budget);
         let Resident { block, vigil, .. } = resident;
         let effects = block.effects();

@@ -172,6 +172,10 @@ pub struct Body {
     pub prototypes: Vec<(String, Vec<Variable>, Vec<Variable>)>,
     /// `.branchtargets` and `.calltargets` lists: label and names.
     pub target_lists: Vec<(String, Vec<String>)>,
+    /// `.loc`: from which statement on, the file's number, and the line in it.
+    pub locations: Vec<(usize, u32, u32)>,
+    /// `.file`: numbers and names, where there are locations.
+    pub files: Vec<(u32, String)>,
 }
 
 /// `.reg .b32 %r<20>;` or `.reg .f32 %x;`
@@ -243,6 +247,15 @@ pub enum Operand {
         base: Option<String>,
         /// Bytes.
         offset: i64,
+    },
+    /// `[name+offset, {a, b, ...}]`: coordinates in the tensor whose map lies there.
+    Tensor {
+        /// Register or variable.
+        base: String,
+        /// Bytes.
+        offset: i64,
+        /// Coordinates, the innermost first.
+        coordinates: Vec<Operand>,
     },
     /// `{a, b, ...}`
     Vector(Vec<Operand>),

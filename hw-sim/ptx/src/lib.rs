@@ -17,6 +17,7 @@ mod link;
 pub mod litmus;
 pub mod memory;
 pub mod parser;
+pub mod tensor_map;
 pub mod weak;
 
 pub use decode::supported::{Opcode, supported};

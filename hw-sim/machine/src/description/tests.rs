@@ -20,8 +20,15 @@ fn spoilt(machine: &str, from: &str, to: &str) -> (usize, String, String) {
 /// A built-in file that does not parse would be found by the first user only.
 #[test]
 fn every_built_in_machine_parses_under_its_own_name() {
-    let expected =
-        [("one-gpu", 1), ("pcie4", 4), ("dgx1v", 8), ("dgx-a100", 8), ("quad-pc", 4), ("ark", 8)];
+    let expected = [
+        ("one-gpu", 1),
+        ("pcie4", 4),
+        ("dgx1v", 8),
+        ("dgx-a100", 8),
+        ("dgx-h100", 8),
+        ("quad-pc", 4),
+        ("ark", 8),
+    ];
     assert_eq!(Description::built_in_names().count(), expected.len());
     for (name, gpus) in expected {
         let machine = Description::builtin(name).unwrap();

@@ -243,6 +243,7 @@ impl Memory for View {
                 match bytes.len() {
                     4 => bytes.copy_from_slice(&source.cast::<[u8; 4]>().read()),
                     8 => bytes.copy_from_slice(&source.cast::<[u8; 8]>().read()),
+                    16 => bytes.copy_from_slice(&source.cast::<[u8; 16]>().read()),
                     n => std::ptr::copy_nonoverlapping(source, bytes.as_mut_ptr(), n),
                 }
             }

@@ -193,6 +193,11 @@ impl<'m> DecodeState<'m> {
         self.index.module.architecture()
     }
 
+    /// The module's `.version`.
+    pub fn version(&self) -> (u32, u32) {
+        self.index.module.version
+    }
+
     /// A function's number.
     pub fn function_number(&self, name: &str) -> Option<usize> {
         self.index.functions.get(name).copied()
@@ -418,10 +423,17 @@ fn local_bytes(sketches: &[Sketch]) -> u32 {
 }
 
 /// Texts of a body's instructions, for faults.
-fn texts_of(body: &ast::Body, texts: &mut Vec<(u32, String)>) {
-    for statement in &body.statements {
+fn texts_of(body: &ast::Body, texts: &mut Vec<(u32, String, Arc<str>)>) {
+    let mut locations = body.locations.iter().peekable();
+    let mut source: Arc<str> = Arc::from("");
+    for (number, statement) in body.statements.iter().enumerate() {
+        while let Some((_, file, line)) = locations.next_if(|place| place.0 <= number) {
+            let named = body.files.iter().find(|named| named.0 == *file);
+            source = named.map_or_else(String::new, |(_, name)| format!("{name}:{line}")).into();
+        }
         if let ast::Statement::Instruction(instruction) = statement {
-            texts.push((instruction.line, text::instruction(instruction)));
+            let text = text::instruction(instruction);
+            texts.push((instruction.line, text, source.clone()));
         }
     }
 }

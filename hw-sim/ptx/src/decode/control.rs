@@ -72,6 +72,10 @@ impl<'m> FunctionDecoder<'m, '_> {
             "movmatrix" => self.move_matrix(instruction),
             "cp" => self.copy_async(instruction),
             "mbarrier" => self.mbarrier(instruction),
+            "wgmma" => self.wgmma(instruction),
+            "tensormap" => self.tensor_map(instruction),
+            "mapa" => self.map_address(instruction),
+            "getctarank" => self.rank_of_address(instruction),
             opcode if super::video::is_video(opcode) => self.video(instruction),
             _ => self.compute(instruction),
         }

@@ -53,6 +53,7 @@ fn space_and_strength(words: &mut Words<'_>, atomic: bool) -> (Option<&'static s
         "global",
         "shared",
         "shared::cta",
+        "shared::cluster",
         "local",
         "const",
         "param",
@@ -200,7 +201,8 @@ impl FunctionDecoder<'_, '_> {
         let mut named = match space {
             None => Space::Generic,
             Some("global" | "const") => Space::Global,
-            Some("shared" | "shared::cta") => Space::Shared,
+            // Clusters have one block here.
+            Some("shared" | "shared::cta" | "shared::cluster") => Space::Shared,
             Some("local") => Space::Local,
             Some(_) => Space::Param,
         };
@@ -308,9 +310,11 @@ impl FunctionDecoder<'_, '_> {
     /// `fence` and `membar`
     pub(super) fn fence(&mut self, instruction: &Instruction) -> Result<(), DecodeError> {
         let mut words = Words::new(&instruction.modifiers);
-        // Proxies do not exist here: all accesses go through one memory.
-        let proxy = words.take_map(|word| word.starts_with("proxy").then_some(())).is_some();
-        if proxy {
+        // Proxies do not exist here: all accesses go through one memory. A barrier of the block is
+        // seen by whoever may use it as soon as it is made.
+        let is_void = |word: &str| word.starts_with("proxy") || word == "mbarrier_init";
+        let void = words.take_map(|word| is_void(word).then_some(())).is_some();
+        if void {
             self.emit(Op::Nop);
             return Ok(());
         }
@@ -361,6 +365,39 @@ impl FunctionDecoder<'_, '_> {
         let b = self.constant(Constant::Bits(window), 8);
         let d = self.destination(to, T::U64)?;
         self.emit(Op::Alu(exec, Args { d, a, b, ..Args::default() }));
+        Ok(())
+    }
+
+    /// `mapa`: the same place in another block of the cluster. Clusters have one block here.
+    pub(super) fn map_address(&mut self, instruction: &Instruction) -> Result<(), DecodeError> {
+        self.require(instruction, 90)?;
+        let mut words = Words::new(&instruction.modifiers);
+        words.take("shared::cluster");
+        let ty = words.take_type();
+        self.all_taken(&words, instruction)?;
+        let Some(ty @ (T::U32 | T::U64)) = ty else { return Err(self.unsupported(instruction)) };
+        let [to, from, rank] = self.operands::<3>(instruction)?;
+        self.source(rank, T::U32)?;
+        let a = self.source(from, ty)?;
+        let d = self.destination(to, ty)?;
+        let class = if ty == T::U32 { Class::Word } else { Class::Wide };
+        self.emit(Op::Alu(copy_of(class), Args { d, a, ..Args::default() }));
+        Ok(())
+    }
+
+    /// `getctarank`
+    pub(super) fn rank_of_address(&mut self, instruction: &Instruction) -> Result<(), DecodeError> {
+        self.require(instruction, 90)?;
+        let mut words = Words::new(&instruction.modifiers);
+        words.take("shared::cluster");
+        let ty = words.take_type();
+        self.all_taken(&words, instruction)?;
+        let Some(ty @ (T::U32 | T::U64)) = ty else { return Err(self.unsupported(instruction)) };
+        let [to, from] = self.operands::<2>(instruction)?;
+        self.source(from, ty)?;
+        let a = self.constant(Constant::Bits(0), 4);
+        let d = self.destination(to, T::U32)?;
+        self.emit(Op::Alu(copy_of(Class::Word), Args { d, a, ..Args::default() }));
         Ok(())
     }
 

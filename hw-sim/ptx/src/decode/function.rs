@@ -1,7 +1,7 @@
 //! Decodes one function. It is done twice: first to learn which registers live when, then, once
 //! they have their places, for good.
 
-use std::collections::HashMap;
+use foldhash::{HashMap, HashMapExt};
 
 use super::allocate::Allocation;
 use super::builder::DecodeState;

@@ -1,4 +1,4 @@
-//! `mbarrier`, as of `sm_80`, and `try_wait`.
+//! `mbarrier`, with `try_wait` and the bytes of `sm_90`.
 
 use super::DecodeError;
 use super::function::FunctionDecoder;
@@ -26,22 +26,27 @@ impl FunctionDecoder<'_, '_> {
             "test_wait",
             "try_wait",
             "pending_count",
+            "expect_tx",
+            "complete_tx",
         ]);
         let Some(kind) = kind else { return Err(self.unsupported(instruction)) };
         let waits = matches!(kind, "test_wait" | "try_wait");
         let arrives = matches!(kind, "arrive" | "arrive_drop");
         let by_parity = waits && words.take("parity");
         let stays = arrives && words.take("noComplete");
-        if waits || arrives {
+        let expects = arrives && words.take("expect_tx");
+        let moves = matches!(kind, "expect_tx" | "complete_tx");
+        if waits || arrives || moves {
             take_order(&mut words);
         }
-        let space = words.take_any(&["shared", "shared::cta"]);
+        let space = words.take_any(&["shared", "shared::cta", "shared::cluster"]);
         let is_64_bits = words.take("b64");
         self.all_taken(&words, instruction)?;
         if !is_64_bits {
             return Err(self.unsupported(instruction));
         }
-        self.require(instruction, if kind == "try_wait" { 90 } else { 80 })?;
+        let recent = kind == "try_wait" || expects || moves || space == Some("shared::cluster");
+        self.require(instruction, if recent { 90 } else { 80 })?;
         let operands = instruction.operands.as_slice();
         let (at, action) = match (kind, operands) {
             ("pending_count", [to, state]) => {
@@ -51,6 +56,16 @@ impl FunctionDecoder<'_, '_> {
             }
             ("init", [at, count]) => (at, Action::Init(self.source(count, T::U32)?)),
             ("inval", [at]) => (at, Action::Invalidate),
+            ("expect_tx" | "complete_tx", [at, bytes]) => {
+                let bytes = self.source(bytes, T::U32)?;
+                (at, Action::Expect { bytes, completes: kind == "complete_tx" })
+            }
+            ("arrive" | "arrive_drop", [state, at, bytes]) if expects => {
+                let bytes = self.source(bytes, T::U32)?;
+                let state = self.arrival_state(state)?;
+                let drops = kind == "arrive_drop";
+                (at, Action::Arrive { state, count: NO_SLOT, drops, stays: false, bytes })
+            }
             ("arrive" | "arrive_drop", [state, at, count @ ..]) => {
                 // A count that may end the phase came later.
                 match count {
@@ -63,12 +78,9 @@ impl FunctionDecoder<'_, '_> {
                     [count] => self.source(count, T::U32)?,
                     _ => NO_SLOT,
                 };
-                let state = match state {
-                    Operand::Sink => NO_SLOT,
-                    state => self.destination(state, T::B64)?,
-                };
+                let state = self.arrival_state(state)?;
                 let drops = kind == "arrive_drop";
-                (at, Action::Arrive { state, count, drops, stays })
+                (at, Action::Arrive { state, count, drops, stays, bytes: NO_SLOT })
             }
             ("test_wait" | "try_wait", [over, at, phase, hint @ ..]) => {
                 match hint {
@@ -91,7 +103,13 @@ impl FunctionDecoder<'_, '_> {
         let mut words = Words::new(&instruction.modifiers);
         let is_it = words.take("async") && words.take("mbarrier") && words.take("arrive");
         let action = match words.take("noinc") {
-            true => Action::Arrive { state: NO_SLOT, count: NO_SLOT, drops: false, stays: false },
+            true => Action::Arrive {
+                state: NO_SLOT,
+                count: NO_SLOT,
+                drops: false,
+                stays: false,
+                bytes: NO_SLOT,
+            },
             false => Action::ArriveAndWaitFor,
         };
         let space = words.take_any(&["shared", "shared::cta"]);
@@ -103,6 +121,14 @@ impl FunctionDecoder<'_, '_> {
         self.require(instruction, 80)?;
         let [at] = self.operands::<1>(instruction)?;
         self.barrier_word(at, space, action)
+    }
+
+    /// Where an arrival leaves the state before it.
+    fn arrival_state(&mut self, operand: &Operand) -> Result<u32, DecodeError> {
+        match operand {
+            Operand::Sink => Ok(NO_SLOT),
+            state => self.destination(state, T::B64),
+        }
     }
 
     fn barrier_word(

@@ -3,6 +3,7 @@
 mod allocate;
 mod arithmetic;
 mod builder;
+mod bulk;
 mod control;
 mod copy_async;
 mod data;

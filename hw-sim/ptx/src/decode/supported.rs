@@ -30,7 +30,7 @@ const SUPPORTED: &[Opcode] = &[
     op("applypriority", "no effect"),
     op("atom", "add and or xor min max inc dec exch cas; every scope and order; no vectors"),
     op("bar", "sync arrive red (popc and or), warp.sync"),
-    op("barrier", "the same, .aligned or not; no cluster"),
+    op("barrier", "the same, .aligned or not; .cluster of one block"),
     op("bfe", "u32 u64 s32 s64"),
     op("bfi", "b32 b64"),
     op("bfind", "u32 u64 s32 s64; .shiftamt"),
@@ -47,7 +47,8 @@ const SUPPORTED: &[Opcode] = &[
     op(
         "cp",
         ".async.ca .async.cg, done at once; .async.commit_group .wait_group .wait_all; \
-         .async.mbarrier.arrive; no bulk",
+         .async.mbarrier.arrive; .async.bulk and .async.bulk.tensor (.tile), done at once; no \
+         .reduce, .multicast, .im2col",
     ),
     op(
         "cvt",
@@ -64,6 +65,7 @@ const SUPPORTED: &[Opcode] = &[
     op("exit", ""),
     op("fence", ".sc .acq_rel .acquire .release; proxies have no effect"),
     op("fma", "f16(x2) bf16(x2) f32 f64 with rounding, .ftz, .sat, .relu; rounded once"),
+    op("getctarank", "of clusters of one block"),
     op("griddepcontrol", "no effect"),
     op("isspacep", "global shared local const param"),
     op("ld", "every space; v2 v4 v8; .volatile .relaxed .acquire .mmio; cache words ignored"),
@@ -74,12 +76,13 @@ const SUPPORTED: &[Opcode] = &[
     op("mad", "integers .lo .hi .wide, .hi.sat.s32, .cc; f32 f64"),
     op("mad24", "u32 s32; .lo .hi"),
     op("madc", "u32 s32 u64 s64; .lo .hi; .cc"),
+    op("mapa", "of clusters of one block"),
     op("match", ".any .all; b32 b64"),
     op("max", "integers; f16(x2) bf16(x2) f32 f64; .ftz .NaN"),
     op(
         "mbarrier",
-        ".init .inval .arrive .arrive_drop .noComplete .test_wait .try_wait .pending_count; no \
-         clusters, no bytes to expect",
+        ".init .inval .arrive .arrive_drop .noComplete .expect_tx .complete_tx .test_wait \
+         .try_wait .pending_count; clusters of one block",
     ),
     op("membar", ".cta .gl .sys"),
     op("min", "as max"),
@@ -126,6 +129,7 @@ const SUPPORTED: &[Opcode] = &[
     op("subc", "as addc"),
     op("szext", "u32 s32; .clamp .wrap"),
     op("tanh", ".approx f32 f16(x2) bf16(x2)"),
+    op("tensormap", ".replace.tile .cp_fenceproxy"),
     op("testp", "f32 f64"),
     op("trap", "ends the kernel with an error"),
     op("vabsdiff", "as vadd"),
@@ -151,6 +155,11 @@ const SUPPORTED: &[Opcode] = &[
     op("vsub", "as vadd"),
     op("vsub2", "as vadd2"),
     op("vsub4", "as vadd2"),
+    op(
+        "wgmma",
+        ".mma_async, done at once: m64n8k16 to m64n256k16 f16 bf16, k8 tf32, k32 e4m3 e5m2 s8 u8; \
+         .fence .commit_group .wait_group; no .sp",
+    ),
     op(
         "wmma",
         ".load .mma .store: m16n16k16 m32n8k16 m8n32k16 f16 bf16 s8 u8; m16n16k8 tf32; m8n8k4 f64",

@@ -18,6 +18,9 @@ pub fn operand(operand: &Operand) -> String {
         Operand::NameOffset(name, offset) => format!("{name}{}", signed(*offset)),
         Operand::Address { base: Some(base), offset } => format!("[{base}{}]", signed(*offset)),
         Operand::Address { base: None, offset } => format!("[{offset}]"),
+        Operand::Tensor { base, offset, coordinates } => {
+            format!("[{base}{}, {{{}}}]", signed(*offset), list(coordinates))
+        }
         Operand::Vector(items) => format!("{{{}}}", list(items)),
         Operand::Pair(first, second) => {
             format!("{}|{}", self::operand(first), self::operand(second))

@@ -21,6 +21,9 @@ impl FunctionDecoder<'_, '_> {
             self.emit(Op::WarpSync(members));
             return Ok(());
         }
+        if instruction.opcode == "barrier" && words.take("cluster") {
+            return self.cluster_barrier(instruction, words);
+        }
         let aligned = words.take("aligned") || instruction.opcode == "bar";
         let action = words.take_any(&["sync", "arrive", "red"]);
         let reduction = words.take_any(&["popc", "and", "or"]);
@@ -50,6 +53,26 @@ impl FunctionDecoder<'_, '_> {
             _ => return Err(self.unsupported(instruction)),
         };
         self.emit(Op::Barrier(Box::new(Barrier { id, count, kind, aligned })));
+        Ok(())
+    }
+
+    /// `barrier.cluster`
+    fn cluster_barrier(
+        &mut self,
+        instruction: &Instruction,
+        mut words: Words<'_>,
+    ) -> Result<(), DecodeError> {
+        self.require(instruction, 90)?;
+        let arrives = words.take("arrive");
+        let waits = words.take("wait");
+        words.take_any(&["release", "relaxed", "acquire"]);
+        words.take("aligned");
+        self.all_taken(&words, instruction)?;
+        self.operands::<0>(instruction)?;
+        if arrives == waits {
+            return Err(self.unsupported(instruction));
+        }
+        self.emit(Op::ClusterBarrier { arrives });
         Ok(())
     }
 

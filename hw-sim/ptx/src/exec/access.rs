@@ -128,7 +128,9 @@ impl Warp {
         {
             return Ok(());
         }
-        if self.load_one(context, access, active).is_some() {
+        if self.load_one(context, access, active).is_some()
+            || self.load_scattered(context, access, active)
+        {
             return Ok(());
         }
         self.load_slowly(context, access, active)
@@ -329,7 +331,9 @@ impl Warp {
         {
             return Ok(());
         }
-        if active.is_power_of_two() && self.store_one(context, access, active) {
+        if active.is_power_of_two() && self.store_one(context, access, active)
+            || self.store_scattered(context, access, active)
+        {
             return Ok(());
         }
         self.store_slowly(context, access, active)
@@ -465,7 +469,8 @@ fn same_window(addresses: &Addresses, active: u32) -> Option<u64> {
 }
 
 /// Calls `f` with each run of lanes whose addresses follow one another: first lane, how many.
-fn for_runs(
+#[inline(always)]
+pub(super) fn for_runs(
     addresses: &Addresses,
     active: u32,
     width: usize,

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::fault::{Fault, FaultKind, Trouble};
-use super::registers::LANES;
 use super::shared::BlockMemory;
 use super::warp::{Context, Pause, State, Warp};
 use crate::kernel::{Clock, Launch, RESERVED_SHARED_BYTES};
@@ -15,7 +14,7 @@ const TURN: u64 = 4096;
 impl Drop for Block {
     fn drop(&mut self) {
         let pool = &self.launch.kernel.program.pool;
-        pool.give(self.warps.drain(..).map(|warp| warp.registers));
+        pool.give(std::mem::take(&mut self.warps));
     }
 }
 
@@ -73,10 +72,20 @@ impl Block {
             true => launch.reserved_shared() + u64::from(RESERVED_SHARED_BYTES),
             false => launch.shared_bytes(),
         };
-        let warps = (0..threads.div_ceil(LANES as u32)).map(|number| Warp::new(&launch, number));
-        let warps = warps.collect();
+        let warps = Warp::of_block(&launch);
         let (memory, next, spent) = (BlockMemory::new(shared as usize, threads, index, sm), 0, 0);
         Self { memory, warps, next, spent, launch }
+    }
+
+    /// Becomes another block of the same launch, on the same multiprocessor: as [`Block::new`], but
+    /// what a block is made of is there already.
+    pub fn restart(&mut self, index: [u32; 3]) {
+        let threads = self.launch.block_threads();
+        self.memory.restart(threads, index);
+        for (warp, number) in self.warps.iter_mut().zip(0..) {
+            warp.restart(&self.launch, number);
+        }
+        self.next = 0;
     }
 
     /// The block's place in the grid.
@@ -98,6 +107,7 @@ impl Block {
     ) -> Result<Progress, Fault> {
         let launch = Arc::clone(&self.launch);
         let mut left = budget;
+        let mut cursor = M::Cursor::default();
         loop {
             let completions = self.memory.completions;
             let (mut live, mut ran, mut napped) = (false, false, false);
@@ -110,7 +120,7 @@ impl Block {
                 }
                 let mut context = Context {
                     memory,
-                    cursor: M::Cursor::default(),
+                    cursor: std::mem::take(&mut cursor),
                     clock,
                     launch: &launch,
                     program: &launch.kernel.program,
@@ -122,6 +132,8 @@ impl Block {
                     Ok(pause) => pause,
                     Err((trouble, pc)) => return Err(self.fault(&launch, number, *trouble, pc)),
                 };
+                // Warps of a block mostly walk over the same memory.
+                cursor = context.cursor;
                 left -= turn - rest;
                 self.spent += turn - rest;
                 match pause {
@@ -249,13 +261,15 @@ impl Block {
     fn fault(&self, launch: &Launch, number: usize, trouble: Trouble, pc: u32) -> Fault {
         let program = &launch.kernel.program;
         let line = program.code.get(pc as usize).map_or(0, |instruction| instruction.line);
+        let (instruction, source) = program.text(line);
         Fault {
             kind: trouble.kind,
             kernel: launch.kernel.name.clone(),
             block: self.memory.index,
             thread: self.warps[number].thread_of(trouble.lane),
             line,
-            instruction: program.text(line).to_owned(),
+            instruction: instruction.to_owned(),
+            source: source.to_owned(),
             address: trouble.address,
             bytes: trouble.bytes,
             detail: trouble.detail,

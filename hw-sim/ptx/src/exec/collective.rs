@@ -6,7 +6,7 @@ use super::program::{
     ShuffleMode, Special,
 };
 use super::registers::{FULL, LANES, each_lane};
-use super::shared::{Arrival, BARRIERS, BarrierResult, BlockMemory};
+use super::shared::{Arrival, BARRIERS, BarrierResult, BlockMemory, CLUSTER_BARRIER};
 use super::warp::{Context, Flow, State, Warp};
 use crate::kernel::Clock;
 use crate::memory::Memory;
@@ -239,6 +239,24 @@ impl Warp {
         Ok(Flow::Become(State::Barrier { id: id as u8, generation }))
     }
 
+    /// `barrier.cluster`. A wait goes on once the generation of the last arrival is past.
+    pub(super) fn cluster_barrier(
+        &mut self,
+        block: &mut BlockMemory,
+        index: usize,
+        arrives: bool,
+    ) -> Flow {
+        self.watch.clear();
+        if !arrives {
+            let (id, generation) = (CLUSTER_BARRIER, self.cluster_generation);
+            return Flow::Become(State::Barrier { id, generation });
+        }
+        let threads = self.fragments[index].mask.count_ones();
+        let arrival = Arrival { threads, slots: threads, expected: None, held: None };
+        self.cluster_generation = block.arrive(CLUSTER_BARRIER, arrival);
+        Flow::Next
+    }
+
     /// Goes on behind a barrier that is past.
     pub(super) fn leave_barrier(&mut self, program: &Program, index: usize, result: BarrierResult) {
         let fragment = &mut self.fragments[index];
@@ -268,6 +286,19 @@ impl Warp {
         let launch = context.launch;
         use Special as S;
         self.watch.timed |= matches!(which, S::Clock | S::Timer | S::ClockHigh | S::TimerHigh);
+        // Most have 32 bits: nothing wider is made of those on the way.
+        let word = match which {
+            Special::ThreadIndex(axis) if width == 4 => {
+                return self.registers.put(d, &self.thread_index[usize::from(axis)], active);
+            }
+            Special::BlockShape(axis) => Some(launch.block[usize::from(axis)]),
+            Special::BlockIndex(axis) => Some(context.block.index[usize::from(axis)]),
+            Special::GridShape(axis) => Some(launch.grid[usize::from(axis)]),
+            _ => None,
+        };
+        if let (Some(word), 4) = (word, width) {
+            return self.registers.put(d, &[word; LANES], active);
+        }
         let lanes: [u32; LANES] = std::array::from_fn(|lane| lane as u32);
         let same = |value: u64| [value; LANES];
         let values: [u64; LANES] = match which {

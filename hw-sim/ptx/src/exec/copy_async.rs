@@ -4,14 +4,16 @@
 //! happens at once, so groups hold nothing and waits have nothing to wait for; a kernel that
 //! forgets to wait does not show.
 
+use super::access::{Addresses, for_runs};
 use super::fault::Trouble;
 use super::matrix::memory::Base;
 use super::place::Place;
 use super::program::Space;
 use super::registers::{LANES, each_lane};
 use super::warp::{Context, Warp};
+use super::windows;
 use crate::kernel::Clock;
-use crate::memory::Memory;
+use crate::memory::{Memory, Strength};
 
 /// Most bytes of one copy.
 const BYTES_MAX: usize = 16;
@@ -63,6 +65,12 @@ impl Warp {
             }
         }
         self.watch.clear();
+        if copy.bytes == BYTES_MAX
+            && copy.from.space == Space::Global
+            && self.copy_lines(context, (&to, &from), &counts, active)
+        {
+            return Ok(());
+        }
         super::access::try_each_lane(active, |lane| {
             let mut bytes = [0; BYTES_MAX];
             if counts[lane] > 0 {
@@ -76,5 +84,45 @@ impl Warp {
             place.check_alignment(copy.bytes)?;
             self.write_at(context, place, &bytes[..copy.bytes])
         })
+    }
+    /// The same for copies of 16 bytes that come from global memory whole, or not at all: one read
+    /// for lanes whose sources lie side by side. False if this way is not for them; what may have
+    /// been written until then is what they write anyway.
+    fn copy_lines<M: Memory, C: Clock>(
+        &mut self,
+        context: &mut Context<'_, M, C>,
+        (to, from): (&Addresses, &Addresses),
+        counts: &[usize; LANES],
+        active: u32,
+    ) -> bool {
+        let mut reading = 0;
+        let mut fits = true;
+        each_lane(active, |lane| {
+            let aligned = (to[lane] | from[lane]) & (BYTES_MAX as u64 - 1) == 0;
+            fits &= aligned && matches!(counts[lane], 0 | BYTES_MAX);
+            reading |= u32::from(counts[lane] != 0) << lane;
+        });
+        if !fits {
+            return false;
+        }
+        let mut lines = [[0_u8; BYTES_MAX]; LANES];
+        let (memory, cursor) = (context.memory, &mut context.cursor);
+        let read = for_runs(from, reading, BYTES_MAX, |lane, count| {
+            let bytes = lines[lane..lane + count].as_flattened_mut();
+            let read = memory.read(cursor, from[lane], 8, Strength::WEAK, bytes);
+            read.map_err(|fault| Trouble::at(fault.into(), lane, from[lane], BYTES_MAX))
+        });
+        if read.is_err() {
+            return false;
+        }
+        let shared = context.block.bytes.as_chunks_mut::<BYTES_MAX>().0;
+        each_lane(active, |lane| {
+            let number = (to[lane] & windows::OFFSET) as usize / BYTES_MAX;
+            match shared.get_mut(number) {
+                Some(line) => *line = lines[lane],
+                None => fits = false,
+            }
+        });
+        fits
     }
 }

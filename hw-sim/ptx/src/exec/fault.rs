@@ -27,6 +27,8 @@ pub enum FaultKind {
     PartialWarp,
     /// A barrier number above 15, or a count that is no multiple of the warp size.
     InvalidBarrier,
+    /// A bulk copy, a tensor map or a matrix descriptor that PTX does not allow.
+    InvalidBulk,
     /// Code ran past its end, or a jump table's index was out of range.
     InvalidPc,
     /// A call through a pointer that is no function's.
@@ -54,6 +56,7 @@ impl FaultKind {
             Self::DivergentBarrier => "barrier that not all threads can reach",
             Self::PartialWarp => "instruction of a whole warp without all of its 32 threads",
             Self::InvalidBarrier => "invalid barrier number or thread count",
+            Self::InvalidBulk => "invalid bulk copy, tensor map or matrix descriptor",
             Self::InvalidPc => "invalid program counter",
             Self::IndirectCall => "call through an invalid function pointer",
             Self::StackOverflow => "stack overflow",
@@ -88,6 +91,8 @@ pub struct Fault {
     pub line: u32,
     /// The instruction there.
     pub instruction: String,
+    /// File and line of the source that a compiler made it from, if it said so (`.loc`).
+    pub source: String,
     /// The address, for accesses: as the thread computed it.
     pub address: Option<u64>,
     /// Bytes of the access, 0 where there was none.
@@ -102,6 +107,9 @@ impl std::fmt::Display for Fault {
         write!(f, "{} in kernel {}, ", self.kind.describe(), self.kernel)?;
         write!(f, "block ({bx}, {by}, {bz}), thread ({tx}, {ty}, {tz}), ")?;
         write!(f, "PTX line {}: {}", self.line, self.instruction)?;
+        if !self.source.is_empty() {
+            write!(f, " ({})", self.source)?;
+        }
         if let Some(address) = self.address {
             write!(f, "; address {address:#x}, {} bytes", self.bytes)?;
         }

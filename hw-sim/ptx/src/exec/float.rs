@@ -44,6 +44,23 @@ pub fn canonical(value: f32) -> f32 {
     f32::from_bits(if bits & 0x7fff_ffff > infinity { 0x7fff_ffff } else { bits })
 }
 
+/// A result of double precision. Where it is a NaN, processors differ in whose NaN it is; here it
+/// is that of the first operand that is one, made quiet, or else the one that is written for what
+/// has no result.
+#[inline(always)]
+pub fn settled<const N: usize>(result: f64, operands: [f64; N]) -> f64 {
+    const QUIET: u64 = 1 << 51;
+    // In integers: LLVM takes the freedom to keep any NaN where a float is selected.
+    let is_nan = |bits: u64| bits & (u64::MAX >> 1) > 0x7ff0_0000_0000_0000;
+    let mut nan = 0xfff8_0000_0000_0000;
+    for operand in operands.iter().rev() {
+        let bits = operand.to_bits();
+        nan = if is_nan(bits) { bits | QUIET } else { nan };
+    }
+    let bits = result.to_bits();
+    f64::from_bits(if is_nan(bits) { nan } else { bits })
+}
+
 /// A subnormal becomes a zero of its sign.
 #[inline(always)]
 pub fn flush(value: f32) -> f32 {
@@ -214,13 +231,15 @@ pub fn strict(a: f32, b: f32, f: impl Fn(f32, f32) -> f32) -> f32 {
 fn double(opcode: &str, mode: Mode) -> Option<AluFn> {
     let plain = mode.is_plain();
     Some(match opcode {
-        "add" if plain => alu!(map2, |a: f64, b: f64| a + b),
-        "sub" if plain => alu!(map2, |a: f64, b: f64| a - b),
-        "mul" if plain => alu!(map2, |a: f64, b: f64| a * b),
-        "fma" | "mad" if plain => alu!(map3, |a: f64, b: f64, c: f64| a.mul_add(b, c)),
-        "div" if plain => alu!(map2, |a: f64, b: f64| a / b),
-        "sqrt" if plain => alu!(map1, |a: f64| a.sqrt()),
-        "rcp" if plain || mode.approximate => alu!(map1, |a: f64| 1.0 / a),
+        "add" if plain => alu!(map2, |a: f64, b: f64| settled(a + b, [a, b])),
+        "sub" if plain => alu!(map2, |a: f64, b: f64| settled(a - b, [a, b])),
+        "mul" if plain => alu!(map2, |a: f64, b: f64| settled(a * b, [a, b])),
+        "fma" | "mad" if plain => {
+            alu!(map3, |a: f64, b: f64, c: f64| settled(a.mul_add(b, c), [a, b, c]))
+        }
+        "div" if plain => alu!(map2, |a: f64, b: f64| settled(a / b, [a, b])),
+        "sqrt" if plain => alu!(map1, |a: f64| settled(a.sqrt(), [a])),
+        "rcp" if plain || mode.approximate => alu!(map1, |a: f64| settled(1.0 / a, [a])),
         "add" => rounded!(F64, |a, b, _, d| rounding::sum(a, b, rounding::F64, d)),
         "sub" => rounded!(F64, |a, b, _, d| rounding::sum(a, -b, rounding::F64, d)),
         "mul" => rounded!(F64, |a, b, _, d| rounding::product(a, b, rounding::F64, d)),
@@ -228,7 +247,7 @@ fn double(opcode: &str, mode: Mode) -> Option<AluFn> {
         "div" => rounded!(F64, |a, b, _, d| rounding::quotient(a, b, rounding::F64, d)),
         "rcp" => rounded!(F64, |a, _, _, d| rounding::quotient(1.0, a, rounding::F64, d)),
         "sqrt" => rounded!(F64, |a, _, _, d| rounding::square_root(a, rounding::F64, d)),
-        "rsqrt" => alu!(map1, |a: f64| 1.0 / a.sqrt()),
+        "rsqrt" => alu!(map1, |a: f64| settled(1.0 / a.sqrt(), [a])),
         "abs" => alu!(map1, |a: u64| a & (u64::MAX >> 1)),
         "neg" => alu!(map1, |a: u64| a ^ (1 << 63)),
         "copysign" => alu!(map2, |a: u64, b: u64| (a & (1 << 63)) | (b & (u64::MAX >> 1))),
@@ -248,7 +267,9 @@ fn run_rounded(
 ) {
     let direction = Rounding::from_code(i.e);
     if ty == T::F64 {
-        return map3(r, i, mask, |a: f64, b: f64, c: f64| f64::from_bits(f(a, b, c, direction)));
+        return map3(r, i, mask, |a: f64, b: f64, c: f64| {
+            settled(f64::from_bits(f(a, b, c, direction)), [a, b, c])
+        });
     }
     let ftz = i.e & flags::FTZ != 0;
     let input = |x: f32| f64::from(if ftz { flush(x) } else { x });

@@ -1,8 +1,10 @@
 //! `mbarrier`: barriers that are words in shared memory.
 //!
 //! The PTX ISA leaves the word's layout open. Here it is, from its lowest bit: arrivals that the
-//! phase still waits for (20 bits), arrivals that each phase waits for (20 bits), and the number of
-//! the phase (24 bits, which wrap). The state that an arrival gives is the word as it was before.
+//! phase still waits for (20 bits), arrivals that each phase waits for (20 bits), bytes that it
+//! still waits for (21 bits with a sign: what arrives may be expected afterwards), and the
+//! number of the phase (3 bits, which wrap: states are of this phase or the one before). The state that an
+//! arrival gives is the word as it was before.
 
 use super::access::try_each_lane;
 use super::fault::{FaultKind, Trouble};
@@ -18,8 +20,12 @@ use crate::memory::Memory;
 const COUNT_BITS: u32 = 20;
 /// The largest count.
 const COUNT_MAX: u64 = (1 << COUNT_BITS) - 1;
+/// Where the bytes are.
+const BYTES_SHIFT: u32 = 2 * COUNT_BITS;
+/// Bits of the bytes.
+const BYTES_BITS: u32 = 21;
 /// Where the phase is.
-const PHASE_SHIFT: u32 = 2 * COUNT_BITS;
+const PHASE_SHIFT: u32 = BYTES_SHIFT + BYTES_BITS;
 /// Bytes of the word.
 const BYTES: usize = 8;
 
@@ -49,6 +55,15 @@ pub enum Action {
         drops: bool,
         /// It must not end the phase.
         stays: bool,
+        /// Slot of the bytes that the phase is to wait for, too; [`NO_SLOT`] for none.
+        bytes: u32,
+    },
+    /// `expect_tx`, or `complete_tx`, which is the reverse: slot of the bytes.
+    Expect {
+        /// The slot.
+        bytes: u32,
+        /// They have come.
+        completes: bool,
     },
     /// `cp.async.mbarrier.arrive` without `.noinc`: the phase waits for one more arrival, which
     /// follows at once, because copies are done at once.
@@ -87,18 +102,40 @@ impl Word {
         self.0 >> PHASE_SHIFT
     }
 
+    /// Bytes that the phase waits for.
+    fn bytes(self) -> i64 {
+        let unused = u64::BITS - PHASE_SHIFT;
+        (self.0 << unused) as i64 >> (u64::BITS - BYTES_BITS)
+    }
+
+    /// The same with so many bytes more to wait for. None where that is beyond what hardware
+    /// counts.
+    fn expect(self, bytes: i64) -> Option<Self> {
+        let bytes = self.bytes() + bytes;
+        let mask = (1 << BYTES_BITS) - 1;
+        let rest = self.0 & !(mask << BYTES_SHIFT);
+        let fits = bytes.unsigned_abs() <= COUNT_MAX;
+        fits.then_some(Self(rest | (bytes as u64 & mask) << BYTES_SHIFT))
+    }
+
+    /// The next phase, if this one waits for nothing more, and whether that is so.
+    fn settle(self) -> (Self, bool) {
+        if self.pending() != 0 || self.bytes() != 0 || self.expected() == 0 {
+            return (self, false);
+        }
+        let (expected, phase) = (self.expected(), self.phase() + 1);
+        (Self(phase << PHASE_SHIFT | expected << COUNT_BITS | expected), true)
+    }
+
     /// After so many arrivals, and whether they ended the phase. None where the phase does not wait
     /// for that many.
     fn arrive(self, count: u32, drops: bool) -> Option<(Self, bool)> {
         let count = u64::from(count);
         let pending = self.pending().checked_sub(count)?;
         let expected = self.expected().checked_sub(if drops { count } else { 0 })?;
-        let is_over = pending == 0;
-        let (pending, phase) = match is_over {
-            true => (expected, self.phase() + 1),
-            false => (pending, self.phase()),
-        };
-        Some((Self(phase << PHASE_SHIFT | expected << COUNT_BITS | pending), is_over))
+        let low = (1 << BYTES_SHIFT) - 1;
+        let after = Self(self.0 & !low | expected << COUNT_BITS | pending);
+        Some(after.settle())
     }
 
     /// Is the phase of a state over?
@@ -176,12 +213,28 @@ impl Warp {
                 }
             }
             Action::Invalidate => Word(0),
-            Action::Arrive { count, drops, stays, .. } => {
+            Action::Expect { bytes, completes } => {
+                let bytes = i64::from(self.registers.get::<u32>(bytes)[place.lane]);
+                let Some(after) = before.expect(if completes { -bytes } else { bytes }) else {
+                    return refused(format!("{bytes} bytes beside {}", before.bytes()));
+                };
+                let (after, is_over) = after.settle();
+                context.block.completions += u64::from(is_over);
+                after
+            }
+            Action::Arrive { count, drops, stays, bytes, .. } => {
+                let more = match bytes {
+                    NO_SLOT => 0,
+                    slot => i64::from(self.registers.get::<u32>(slot)[place.lane]),
+                };
+                let Some(waits) = before.expect(more) else {
+                    return refused(format!("{more} bytes beside {}", before.bytes()));
+                };
                 let count = match count {
                     NO_SLOT => 1,
                     slot => self.registers.get::<u32>(slot)[place.lane],
                 };
-                match before.arrive(count, drops) {
+                match waits.arrive(count, drops) {
                     Some((_, true)) if stays => {
                         return refused("an arrival with .noComplete ends the phase".to_owned());
                     }
@@ -201,6 +254,24 @@ impl Warp {
         };
         self.write_at(context, place, &after.0.to_le_bytes())?;
         Ok(before)
+    }
+
+    /// So many bytes have come that the barrier at a place waits for.
+    pub(super) fn complete_bytes<M: Memory, C: Clock>(
+        &mut self,
+        context: &mut Context<'_, M, C>,
+        place: Place,
+        bytes: usize,
+    ) -> Result<(), Box<Trouble>> {
+        let before = self.barrier_at(context, Place { word: BYTES, ..place })?;
+        let Some(after) = before.expect(-(bytes as i64)) else {
+            let trouble = Trouble::at(FaultKind::InvalidBarrier, place.lane, place.address, BYTES);
+            let detail = format!("{bytes} bytes came, where {} are awaited", before.bytes());
+            return Err(Box::new(Trouble { detail, ..*trouble }));
+        };
+        let (after, is_over) = after.settle();
+        context.block.completions += u64::from(is_over);
+        self.write_at(context, Place { word: BYTES, ..place }, &after.0.to_le_bytes())
     }
 
     /// The word at a place, which must be aligned and in shared memory.
@@ -259,6 +330,24 @@ mod tests {
         let last = word;
         word = word.arrive(1, false).unwrap().0;
         assert!(word.phase() == 0 && word.is_past(last.0) && word.expected() == 1);
+    }
+
+    /// If this fails, a thread reads a tile before its bytes have come, or waits for it forever.
+    #[test]
+    fn a_phase_waits_for_bytes_too() {
+        let word = Word::new(1).unwrap().expect(100).unwrap();
+        let (arrived, over) = word.arrive(1, false).unwrap();
+        assert!(!over && (arrived.pending(), arrived.bytes()) == (0, 100));
+        let (some, over) = arrived.expect(-60).unwrap().settle();
+        assert!(!over && some.bytes() == 40);
+        let (next, over) = some.expect(-40).unwrap().settle();
+        assert!(over && next.is_past_parity(0) && (next.pending(), next.bytes()) == (1, 0));
+        // What comes before it is expected ends nothing.
+        let (early, over) = next.expect(-8).unwrap().settle();
+        assert!(!over && early.bytes() == -8);
+        let (late, over) = early.expect(8).unwrap().arrive(1, false).unwrap();
+        assert!(over && late.phase() == 2);
+        assert!(Word::new(1).unwrap().expect(1 << 20).is_none());
     }
 
     /// If this fails, counts that PTX forbids make barriers that end at once, or never.

@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
+use super::bulk::{BulkCopy, MapChange, MapCopy, TensorCopy};
 use super::copy_async::CopyAsync;
+use super::matrix::group::GroupMultiply;
 use super::matrix::memory::{Lines, Tiles, Transpose};
 use super::matrix::multiply::Multiply;
 use super::mbarrier::BarrierWord;
-use super::registers::{AluFn, Args, RegisterPool, RegisterSpan, Row};
+use super::pool::WarpPool;
+use super::registers::{AluFn, Args, RegisterSpan, Row};
 use crate::memory::{AtomicOp, AtomicType, Scope, Strength};
 
 /// A destination that is not wanted (`_`), and a base that is not there.
@@ -78,8 +81,23 @@ pub enum Op {
     Lines(Box<Lines>),
     /// `movmatrix`
     Transpose(Transpose),
+    /// `wgmma.mma_async`
+    GroupMultiply(Box<GroupMultiply>),
     /// `cp.async`
     CopyAsync(Box<CopyAsync>),
+    /// `cp.async.bulk`
+    BulkCopy(Box<BulkCopy>),
+    /// `cp.async.bulk.tensor`
+    TensorCopy(Box<TensorCopy>),
+    /// `tensormap.replace`
+    MapChange(Box<MapChange>),
+    /// `tensormap.cp_fenceproxy`
+    MapCopy(Box<MapCopy>),
+    /// `barrier.cluster`: of clusters of one block, so that it waits for that block's threads.
+    ClusterBarrier {
+        /// Arrives; else waits for the generation that the warp arrived in.
+        arrives: bool,
+    },
     /// `mbarrier`, `cp.async.mbarrier`
     BarrierWord(Box<BarrierWord>),
     /// `mbarrier.pending_count`
@@ -521,8 +539,8 @@ pub struct Program {
     pub constants: Vec<(u32, u8, Constant)>,
     /// Rows of the register file, constants included; filled in when linked.
     pub template: Vec<Row>,
-    /// Register files to use again.
-    pub pool: RegisterPool,
+    /// Warps to use again.
+    pub pool: WarpPool,
     /// Rows that `template` will have.
     pub rows: usize,
     /// The first cargo row, for [`Sweep`]: behind the registers that the kernel names.
@@ -534,7 +552,8 @@ pub struct Program {
     /// Slot of the frame register: where the running function's local frame begins.
     pub frame: u32,
     /// Source texts of instructions, for faults: sorted by line.
-    pub texts: Vec<(u32, String)>,
+    /// Each with its place in the file that a compiler made it from, where that is known.
+    pub texts: Vec<(u32, String, Arc<str>)>,
 }
 
 impl Program {
@@ -544,11 +563,11 @@ impl Program {
         self.code.iter().any(|instruction| asks(&instruction.op))
     }
 
-    /// The text of the instruction on a line.
-    pub fn text(&self, line: u32) -> &str {
+    /// The text of the instruction on a line, and its place in the compiler's source.
+    pub fn text(&self, line: u32) -> (&str, &str) {
         match self.texts.binary_search_by_key(&line, |entry| entry.0) {
-            Ok(found) => &self.texts[found].1,
-            Err(_) => "",
+            Ok(found) => (&self.texts[found].1, &self.texts[found].2),
+            Err(_) => ("", ""),
         }
     }
 }

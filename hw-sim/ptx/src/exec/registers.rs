@@ -1,8 +1,6 @@
 //! The register file of one warp: 32 lanes side by side, so that one decoded instruction is one
 //! loop that the compiler turns into vector code.
 
-use std::sync::Mutex;
-
 use bytemuck::{Pod, Zeroable};
 
 /// Lanes of a warp.
@@ -148,10 +146,10 @@ impl Registers {
         if mask == FULL {
             *lanes = *values;
         } else {
+            // A choice, not a branch, in each lane: vector code.
             for lane in 0..LANES {
-                if mask >> lane & 1 != 0 {
-                    lanes[lane] = values[lane];
-                }
+                let kept = lanes[lane];
+                lanes[lane] = if mask >> lane & 1 != 0 { values[lane] } else { kept };
             }
         }
     }
@@ -236,37 +234,6 @@ impl Registers {
     }
 }
 
-/// Register files that warps of a kernel have left behind, for its next warps: their constants
-/// are in place. Registers keep old values, as they do on a device; PTX gives an unwritten register
-/// no value.
-#[derive(Debug, Default)]
-pub struct RegisterPool(Mutex<Vec<Registers>>);
-
-/// Files that a pool keeps at most.
-const POOLED_MAX: usize = 256;
-
-impl RegisterPool {
-    /// Takes a file, if there is one.
-    pub fn take(&self) -> Option<Registers> {
-        self.0.lock().ok()?.pop()
-    }
-
-    /// Gives files back.
-    pub fn give(&self, files: impl Iterator<Item = Registers>) {
-        if let Ok(mut pool) = self.0.lock() {
-            let room = POOLED_MAX.saturating_sub(pool.len());
-            pool.extend(files.take(room));
-        }
-    }
-}
-
-/// A copy of its own kernel starts with a pool.
-impl Clone for RegisterPool {
-    fn clone(&self) -> Self {
-        Self::default()
-    }
-}
-
 /// The registers of one function, to be saved around a recursive call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RegisterSpan {
@@ -294,9 +261,44 @@ pub struct Args {
 /// An instruction that only computes: registers, slots, mask of lanes to write.
 pub type AluFn = fn(&mut Registers, &Args, u32);
 
+/// Lanes that are computed together: a vector register of the host, of words.
+const GROUP: usize = 8;
+
+/// May each group of results be written before the next group of a source is read? So it is unless
+/// the two share rows without being the same register.
+#[inline(always)]
+fn in_step<A: Lane, D: Lane>(source: u32, destination: u32) -> bool {
+    let (source_rows, rows) =
+        (size_of::<A>().div_ceil(4) as u32, size_of::<D>().div_ceil(4) as u32);
+    let same = source == destination && size_of::<A>() == size_of::<D>();
+    same || source + source_rows <= destination || destination + rows <= source
+}
+
+/// Some lanes of a register.
+#[inline(always)]
+fn group<T: Lane>(r: &Registers, slot: u32, number: usize) -> [T; GROUP] {
+    r.get::<T>(slot).as_chunks::<GROUP>().0[number]
+}
+
+/// The same, to write.
+#[inline(always)]
+fn group_mut<T: Lane>(r: &mut Registers, slot: u32, number: usize) -> &mut [T; GROUP] {
+    &mut r.get_mut::<T>(slot).as_chunks_mut::<GROUP>().0[number]
+}
+
 /// `d = f(a)` on every lane.
 #[inline(always)]
 pub fn map1<A: Lane, D: Lane>(r: &mut Registers, i: &Args, mask: u32, f: impl Fn(A) -> D) {
+    if mask == FULL && in_step::<A, D>(i.a, i.d) {
+        for number in 0..LANES / GROUP {
+            let a = group::<A>(r, i.a, number);
+            let d = group_mut::<D>(r, i.d, number);
+            for lane in 0..GROUP {
+                d[lane] = f(a[lane]);
+            }
+        }
+        return;
+    }
     let a = r.get::<A>(i.a);
     let mut d = [D::zeroed(); LANES];
     for lane in 0..LANES {
@@ -313,6 +315,16 @@ pub fn map2<A: Lane, B: Lane, D: Lane>(
     mask: u32,
     f: impl Fn(A, B) -> D,
 ) {
+    if mask == FULL && in_step::<A, D>(i.a, i.d) && in_step::<B, D>(i.b, i.d) {
+        for number in 0..LANES / GROUP {
+            let (a, b) = (group::<A>(r, i.a, number), group::<B>(r, i.b, number));
+            let d = group_mut::<D>(r, i.d, number);
+            for lane in 0..GROUP {
+                d[lane] = f(a[lane], b[lane]);
+            }
+        }
+        return;
+    }
     let (a, b) = (r.get::<A>(i.a), r.get::<B>(i.b));
     let mut d = [D::zeroed(); LANES];
     for lane in 0..LANES {
@@ -329,6 +341,18 @@ pub fn map3<A: Lane, B: Lane, C: Lane, D: Lane>(
     mask: u32,
     f: impl Fn(A, B, C) -> D,
 ) {
+    let in_step = in_step::<A, D>(i.a, i.d) && in_step::<B, D>(i.b, i.d);
+    if mask == FULL && in_step && self::in_step::<C, D>(i.c, i.d) {
+        for number in 0..LANES / GROUP {
+            let (a, b) = (group::<A>(r, i.a, number), group::<B>(r, i.b, number));
+            let c = group::<C>(r, i.c, number);
+            let d = group_mut::<D>(r, i.d, number);
+            for lane in 0..GROUP {
+                d[lane] = f(a[lane], b[lane], c[lane]);
+            }
+        }
+        return;
+    }
     let (a, b, c) = (r.get::<A>(i.a), r.get::<B>(i.b), r.get::<C>(i.c));
     let mut d = [D::zeroed(); LANES];
     for lane in 0..LANES {

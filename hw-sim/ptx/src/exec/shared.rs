@@ -4,6 +4,8 @@
 pub const BARRIERS: usize = 16;
 /// Past generations of a barrier whose results are kept: a warp may be late to look.
 const HISTORY: usize = 8;
+/// The barrier of the cluster, behind those that have numbers.
+pub const CLUSTER_BARRIER: u8 = BARRIERS as u8;
 
 /// What a finished barrier found out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,12 +63,19 @@ impl BlockMemory {
     pub fn new(bytes: usize, threads: u32, index: [u32; 3], multiprocessor: u32) -> Self {
         Self {
             bytes: vec![0; bytes],
-            barriers: vec![BarrierState::default(); BARRIERS],
+            barriers: vec![BarrierState::default(); BARRIERS + 1],
             live_threads: threads,
             completions: 0,
             index,
             multiprocessor,
         }
+    }
+
+    /// The same for another block of the launch.
+    pub fn restart(&mut self, threads: u32, index: [u32; 3]) {
+        self.bytes.fill(0);
+        self.barriers.fill(BarrierState::default());
+        (self.live_threads, self.completions, self.index) = (threads, 0, index);
     }
 
     /// Arrives; gives the generation to wait for the end of.
@@ -104,7 +113,7 @@ impl BlockMemory {
     /// Threads ended: barriers of the whole block wait for them no longer.
     pub fn threads_ended(&mut self, count: u32) {
         self.live_threads -= count;
-        for id in 0..BARRIERS {
+        for id in 0..self.barriers.len() {
             self.complete(id);
         }
     }

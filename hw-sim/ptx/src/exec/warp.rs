@@ -114,6 +114,8 @@ pub struct Warp {
     pub(super) live: u32,
     /// Its number in the block.
     pub(super) number: u32,
+    /// Threads of the block on each axis.
+    pub(super) shape: [u32; 3],
     /// `%tid`, by axis and lane.
     pub(super) thread_index: Box<[[u32; LANES]; 3]>,
     /// Local memory, lane after lane.
@@ -126,50 +128,13 @@ pub struct Warp {
     pub(super) watch: Watch,
     /// Run the next instruction even if lanes are missing that it should wait for.
     pub(super) forced: bool,
+    /// The generation of the cluster's barrier that it arrived in last.
+    pub(super) cluster_generation: u64,
     pub(super) scratch: Box<super::lanes::Scratch>,
     pub(super) cargo: Box<super::carry::Cargo>,
 }
 
 impl Warp {
-    /// The warp that holds threads `number * 32` and on.
-    pub fn new(launch: &Launch, number: u32) -> Self {
-        let program = &launch.kernel.program;
-        let first = number * LANES as u32;
-        let count = launch.block_threads().saturating_sub(first).min(LANES as u32);
-        let live = if count == LANES as u32 { FULL } else { (1 << count) - 1 };
-        let [width, height, _] = launch.block.map(|extent| extent.max(1));
-        let mut thread_index = Box::new([[0; LANES]; 3]);
-        for lane in 0..LANES {
-            let thread = first + lane as u32;
-            thread_index[0][lane] = thread % width;
-            thread_index[1][lane] = thread / width % height;
-            thread_index[2][lane] = thread / (width * height);
-        }
-        let fresh = || Registers::new(&program.template, program.predicates);
-        let mut registers = program.pool.take().unwrap_or_else(fresh);
-        *registers.get_mut::<u64>(program.frame) = [0; LANES];
-        Self {
-            registers,
-            fragments: vec![Fragment {
-                pc: 0,
-                mask: live,
-                depth: 0,
-                state: State::Ready,
-                spent: 0,
-            }],
-            live,
-            number,
-            thread_index,
-            local: vec![0; program.local_bytes as usize * LANES],
-            returns: Vec::new(),
-            saved: vec![Vec::new(); LANES],
-            watch: Watch::default(),
-            forced: false,
-            scratch: Box::default(),
-            cargo: Box::default(),
-        }
-    }
-
     /// Runs until all lanes ended or wait, or the budget is spent.
     pub fn run<M: Memory, C: Clock>(
         &mut self,
@@ -472,6 +437,7 @@ impl Warp {
                 | Op::Call(_)
                 | Op::Return
                 | Op::Barrier(_)
+                | Op::ClusterBarrier { .. }
                 | Op::WarpSync(_)
                 | Op::Nanosleep
         );
@@ -512,6 +478,14 @@ impl Warp {
             Op::Tiles(tiles) => self.tiles(context, tiles, mask, active),
             Op::Lines(lines) => self.lines(context, lines, mask, active),
             Op::Transpose(transpose) => self.transpose(*transpose, mask, active),
+            Op::GroupMultiply(multiply) => self.multiply_in_group(context, multiply, mask, active),
+            Op::BulkCopy(copy) => self.copy_bulk(context, copy, active).map(|()| Flow::Next),
+            Op::TensorCopy(copy) => self.copy_tensor(context, copy, active).map(|()| Flow::Next),
+            Op::MapChange(change) => self.change_map(context, change, active).map(|()| Flow::Next),
+            Op::MapCopy(copy) => self.copy_map(context, copy, active).map(|()| Flow::Next),
+            Op::ClusterBarrier { arrives } => {
+                Ok(self.cluster_barrier(context.block, index, *arrives))
+            }
             Op::CopyAsync(copy) => self.copy_async(context, copy, active).map(|()| Flow::Next),
             Op::BarrierWord(word) => self.barrier_word(context, word, active).map(|()| Flow::Next),
             Op::PendingCount { to, state } => {

@@ -63,6 +63,14 @@ impl Watch {
         self.effects += 1;
     }
 
+    /// Another thread block has the warp now.
+    pub(super) fn restart(&mut self) {
+        self.looks.clear();
+        self.bytes.clear();
+        let (looks, bytes) = (std::mem::take(&mut self.looks), std::mem::take(&mut self.bytes));
+        *self = Self { looks, bytes, ..Self::default() };
+    }
+
     fn begin(&mut self) {
         if !self.is_on {
             (self.is_on, self.timed) = (true, false);

@@ -158,6 +158,10 @@ fn in_operand(operand: &mut Operand, f: &mut impl FnMut(&mut String)) {
     match operand {
         Operand::Name(name) | Operand::NameOffset(name, _) => f(name),
         Operand::Address { base: Some(name), .. } => f(name),
+        Operand::Tensor { base, coordinates, .. } => {
+            f(base);
+            coordinates.iter_mut().for_each(|item| in_operand(item, f));
+        }
         Operand::Vector(items) | Operand::List(items) => {
             items.iter_mut().for_each(|item| in_operand(item, f));
         }
@@ -195,6 +199,10 @@ fn used_in<'m>(operand: &'m Operand, used: &mut HashSet<&'m str>) {
         Operand::Name(name)
         | Operand::NameOffset(name, _)
         | Operand::Address { base: Some(name), .. } => drop(used.replace(name.as_str())),
+        Operand::Tensor { base, coordinates, .. } => {
+            used.insert(base);
+            coordinates.iter().for_each(|item| used_in(item, used));
+        }
         Operand::Vector(items) | Operand::List(items) => {
             items.iter().for_each(|item| used_in(item, used));
         }

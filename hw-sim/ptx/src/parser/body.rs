@@ -52,6 +52,9 @@ impl<'t> Parser<'t> {
 
     fn body_directive(&mut self, body: &mut Body, scopes: &mut Scopes<'t>) -> Result<(), PtxError> {
         if self.transparent_directive()? {
+            if let Some((file, line)) = self.location.take() {
+                body.locations.push((body.statements.len(), file, line));
+            }
             return Ok(());
         }
         if space(&self.slice(self.peek())[1..]).is_none() {

@@ -48,11 +48,24 @@ struct Parser<'t> {
     text: &'t str,
     tokens: Vec<Token>,
     next: usize,
+    /// The instruction at hand may name tensors.
+    takes_tensors: bool,
+    /// `.file` directives so far.
+    files: Vec<(u32, String)>,
+    /// File and line of the last `.loc`, until somebody takes it.
+    location: Option<(u32, u32)>,
 }
 
 impl<'t> Parser<'t> {
     fn new(text: &'t str) -> Result<Self, PtxError> {
-        Ok(Self { text, tokens: lexer::tokens(text)?, next: 0 })
+        Ok(Self {
+            text,
+            tokens: lexer::tokens(text)?,
+            next: 0,
+            takes_tensors: false,
+            files: Vec::new(),
+            location: None,
+        })
     }
 
     /// The token to be read next; [`Kind::End`] again and again behind the last.

@@ -7,6 +7,9 @@ use super::lexer::{Kind, Token};
 use crate::ast::{Linkage, Module};
 use crate::error::PtxError;
 
+/// Files whose names are kept.
+const FILES_MAX: usize = 256;
+
 impl<'t> Parser<'t> {
     /// All of the text.
     pub(super) fn module(&mut self) -> Result<Module, PtxError> {
@@ -18,6 +21,11 @@ impl<'t> Parser<'t> {
         self.target(&mut module)?;
         while self.peek().kind != Kind::End {
             self.item(&mut module, &mut defined)?;
+        }
+        // Files may be named behind the functions that come from them.
+        let bodies = module.functions.iter_mut().filter_map(|function| function.body.as_mut());
+        for body in bodies.filter(|body| !body.locations.is_empty()) {
+            body.files.clone_from(&self.files);
         }
         Ok(module)
     }
@@ -130,11 +138,19 @@ impl<'t> Parser<'t> {
     /// `.file 1 "name"`, `.file 1 "name", time, size`.
     fn skip_file(&mut self) -> Result<(), PtxError> {
         self.advance();
-        self.expect_kind(Kind::Number, "the file's number")?;
-        self.expect_kind(Kind::Text, "the file's name")?;
+        let number = self.expect_kind(Kind::Number, "the file's number")?;
+        let mut name = self.expect_kind(Kind::Text, "the file's name")?;
         // A second string: some assemblers write directory and name apart.
         while self.peek().kind == Kind::Text {
-            self.advance();
+            name = self.advance();
+        }
+        if let Ok(number) = self.slice(number).parse()
+            && self.files.len() < FILES_MAX
+        {
+            let name = self.slice(name).trim_matches('"');
+            // People know their files by the last part of the path.
+            let short = name.rsplit('/').next().unwrap_or(name);
+            self.files.push((number, short.to_owned()));
         }
         while self.eat(",") {
             self.expect_kind(Kind::Number, "the file's time or size")?;
@@ -145,7 +161,7 @@ impl<'t> Parser<'t> {
     /// `.loc 1 2 3`, `.loc 1 2 3, function_name label+4, inlined_at 1 2 3`.
     fn skip_location(&mut self) -> Result<(), PtxError> {
         self.advance();
-        self.skip_place()?;
+        self.location = self.skip_place()?;
         while self.eat(",") {
             match self.word("`function_name` or `inlined_at`")? {
                 "function_name" => {
@@ -154,7 +170,7 @@ impl<'t> Parser<'t> {
                         self.expect_kind(Kind::Number, "an offset")?;
                     }
                 }
-                "inlined_at" => self.skip_place()?,
+                "inlined_at" => drop(self.skip_place()?),
                 other => {
                     let found = format!("`{other}`");
                     let at = self.tokens[self.next - 1];
@@ -165,12 +181,13 @@ impl<'t> Parser<'t> {
         Ok(())
     }
 
-    /// File, line, column.
-    fn skip_place(&mut self) -> Result<(), PtxError> {
-        for what in ["a file's number", "a line", "a column"] {
-            self.expect_kind(Kind::Number, what)?;
-        }
-        Ok(())
+    /// File, line, column: the first two, if they are plain numbers.
+    fn skip_place(&mut self) -> Result<Option<(u32, u32)>, PtxError> {
+        let file = self.expect_kind(Kind::Number, "a file's number")?;
+        let line = self.expect_kind(Kind::Number, "a line")?;
+        self.expect_kind(Kind::Number, "a column")?;
+        let number = |token| self.slice(token).parse().ok();
+        Ok(number(file).zip(number(line)))
     }
 
     /// `.section .debug_info { ... }`; its data name labels and sections freely, so only braces

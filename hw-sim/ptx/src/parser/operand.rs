@@ -18,6 +18,7 @@ impl<'t> Parser<'t> {
             modifiers.push(modifier.to_owned());
         }
         let is_call = opcode == "call";
+        self.takes_tensors = opcode == "cp";
         let operands = self.list(";", |parser| {
             if is_call && parser.eat("(") {
                 let items = parser.list(")", |parser| parser.operand(scopes))?;
@@ -101,7 +102,7 @@ impl<'t> Parser<'t> {
         self.integer("an offset", i64::MIN.into(), i64::MAX.into()).map(|offset| offset as i64)
     }
 
-    /// `[name]`, `[name+offset]`, `[constant]`.
+    /// `[name]`, `[name+offset]`, `[constant]`, `[name, {coordinates}]`.
     fn address(&mut self, scopes: &Scopes<'t>) -> Result<Operand, PtxError> {
         self.expect("[")?;
         let base = match self.peek().kind {
@@ -114,6 +115,15 @@ impl<'t> Parser<'t> {
             // The upper half of the addresses is written as it is, and kept as its bits.
             (None, _) => self.integer("an address", i64::MIN.into(), u64::MAX.into())? as i64,
         };
+        if let Some(base) = &base
+            && self.takes_tensors
+            && self.eat(",")
+        {
+            self.expect("{")?;
+            let coordinates = self.list("}", |parser| parser.element(scopes))?;
+            self.expect("]")?;
+            return Ok(Operand::Tensor { base: base.clone(), offset, coordinates });
+        }
         if !self.at("]") {
             return Err(self.unexpected("`]` (an address is one name or constant, and an offset)"));
         }

@@ -166,3 +166,18 @@ fn blocks_move_between_threads() {
     is_send::<hwsim_ptx::Block>();
     is_send::<hwsim_ptx::Fault>();
 }
+
+/// If this fails, who writes kernels in another language than PTX cannot find the wrong access.
+#[test]
+fn faults_name_the_line_of_the_source() {
+    let text = crate::common::module_text(
+        "mov.u64 %d1, 64;\n.loc 2 7 1\nadd.u64 %d1, %d1, 64;\n\
+         .loc 1 31 5, function_name $name, inlined_at 2 8 3\nst.global.u32 [%d1], %t;\n.loc 2 9 1",
+    );
+    let text = format!("{text}.file 1 \"/home/somebody/kernel.py\"\n.file 2 \"other.py\"\n");
+    let fault = Bench::new(&text).run("test", 1, 1, &[BASE]).unwrap_err();
+    assert_eq!(fault.source, "kernel.py:31");
+    assert!(fault.to_string().contains("st.global.u32 [%d1], %t (kernel.py:31)"), "{fault}");
+    let bare = Bench::of_body("mov.u64 %d1, 128;\nst.global.u32 [%d1], %t;");
+    assert_eq!(bare.run("test", 1, 1, &[BASE]).unwrap_err().source, "");
+}

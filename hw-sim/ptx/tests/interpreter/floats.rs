@@ -10,8 +10,18 @@ fn single(f: impl Fn(f32, f32, f32) -> f32) -> impl Fn(u32, u32, u32) -> u32 {
     }
 }
 
-fn double(f: impl Fn(f64, f64, f64) -> f64) -> impl Fn(u64, u64, u64) -> u64 {
-    move |a, b, c| f(f64::from_bits(a), f64::from_bits(b), f64::from_bits(c)).to_bits()
+/// Of `N` operands. Whose NaN a NaN is must not hang on the host: the first operand's that is one.
+fn double<const N: usize>(f: impl Fn([f64; N]) -> f64) -> impl Fn(u64, u64, u64) -> u64 {
+    move |a, b, c| {
+        let operands: [u64; N] = std::array::from_fn(|number| [a, b, c][number]);
+        let value = f(operands.map(f64::from_bits));
+        let nan = operands.into_iter().find(|&bits| f64::from_bits(bits).is_nan());
+        match (value.is_nan(), nan) {
+            (false, _) => value.to_bits(),
+            (true, Some(nan)) => nan | 1 << 51,
+            (true, None) => 0xfff8_0000_0000_0000,
+        }
+    }
 }
 
 /// Runs on floats of a middling range, where an f64 holds sums and products exactly.
@@ -73,9 +83,31 @@ fn singles_to_nearest() {
 
 #[test]
 fn doubles_to_nearest() {
-    check64("add.f64 %d0, %d1, %d2", double(|a, b, _| a + b));
-    check64("mul.f64 %d0, %d1, %d2", double(|a, b, _| a * b));
-    check64("fma.rn.f64 %d0, %d1, %d2, %d3", double(f64::mul_add));
+    check64("add.f64 %d0, %d1, %d2", double(|[a, b]| a + b));
+    check64("sub.f64 %d0, %d1, %d2", double(|[a, b]| a - b));
+    check64("mul.f64 %d0, %d1, %d2", double(|[a, b]| a * b));
+    check64("div.rn.f64 %d0, %d1, %d2", double(|[a, b]| a / b));
+    check64("sqrt.rn.f64 %d0, %d1", double(|[a]| a.sqrt()));
+    check64("fma.rn.f64 %d0, %d1, %d2, %d3", double(|[a, b, c]| a.mul_add(b, c)));
+}
+
+/// If this fails, the same program gives other bits on another processor.
+#[test]
+fn nans_of_doubles_are_the_first_operands() {
+    let moves = "mov.b64 %d1, 0x7ff0000000000001; mov.b64 %d2, 0xfff8000000000002; \
+                 mov.b64 %d3, 0x7ff8000000000003; mov.b64 %d4, 0x3ff0000000000000; \
+                 mov.b64 %d5, 0x7ff0000000000000; mov.b64 %d6, 0;";
+    for (instruction, wanted) in [
+        ("fma.rn.f64 %d0, %d1, %d2, %d3", 0x7ff8_0000_0000_0001),
+        ("fma.rn.f64 %d0, %d4, %d2, %d3", 0xfff8_0000_0000_0002),
+        ("fma.rn.f64 %d0, %d4, %d4, %d3", 0x7ff8_0000_0000_0003),
+        ("fma.rn.f64 %d0, %d5, %d6, %d3", 0x7ff8_0000_0000_0003),
+        ("fma.rn.f64 %d0, %d5, %d6, %d4", 0xfff8_0000_0000_0000),
+        ("add.f64 %d0, %d3, %d2", 0x7ff8_0000_0000_0003),
+        ("fma.rz.f64 %d0, %d4, %d2, %d1", 0xfff8_0000_0000_0002_u64),
+    ] {
+        check64(&format!("{moves} {instruction}"), |_, _, _| wanted);
+    }
 }
 
 #[test]

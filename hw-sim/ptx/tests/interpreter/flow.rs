@@ -295,3 +295,26 @@ fn special_registers() {
     // The last lane of the last warp of the last block wrote last.
     assert_eq!(bench.get::<u32>(0, 6), [31, 1, 2, 3, i32::MAX as u32, 4096]);
 }
+
+/// If this fails, a block finds what another block of its kernel has left in shared memory, in
+/// local memory, at its barriers, or in its place of the grid.
+#[test]
+fn a_block_that_is_used_again_begins_anew() {
+    let body = ".shared .align 4 .b8 sum[4];\n.local .align 4 .b8 own[8];\n\
+         mov.u32 %r1, %ctaid.x;\nmov.u32 %r2, sum;\n\
+         ld.local.u32 %r3, [own];\nadd.u32 %r3, %r3, %t;\nst.local.u32 [own], %r3;\n\
+         atom.shared.add.u32 %r4, [%r2], %r3;\nbar.sync 0;\nld.shared.u32 %r5, [%r2];\n\
+         mul.lo.u32 %r6, %r1, 40;\nadd.u32 %r6, %r6, %t;\nmul.wide.u32 %o4, %r6, 4;\n\
+         add.s64 %a4, %base, %o4;\nmad.lo.u32 %r5, %r1, 1000, %r5;\nst.global.u32 [%a4], %r5;\n\
+         setp.gt.u32 %p1, %t, 3;\n@%p1 exit;\nbar.warp.sync 15;";
+    let bench = Bench::of_body(body);
+    let mut block = Block::new(bench.launch("test", 3, 40, &[BASE]), [2, 0, 0], 0);
+    for index in [2, 0, 1] {
+        block.restart([index, 0, 0]);
+        bench.finish(&mut block).unwrap_or_else(|fault| panic!("{fault}"));
+        assert_eq!(block.index(), [index, 0, 0]);
+    }
+    let sum: u32 = (0..40).sum();
+    let wanted: Vec<u32> = (0..120).map(|thread| thread / 40 * 1000 + sum).collect();
+    assert_eq!(bench.get::<u32>(0, 120), wanted);
+}

@@ -191,6 +191,8 @@ pub(super) const CLASSES: &[Class] = &[
             "cuProfilerStop",
             "cuStreamGetCtx_v2",
             "cuStreamGetDevice",
+            "cuTensorMapEncodeTiled",
+            "cuTensorMapReplaceAddress",
             "cuThreadExchangeStreamCaptureMode",
             "cuUserObjectCreate",
             "cuUserObjectRelease",

@@ -30,6 +30,7 @@ mod report;
 mod requirement;
 mod state;
 mod stream;
+mod tensor_map;
 mod trace;
 mod virtual_memory;
 mod visible;
@@ -59,6 +60,7 @@ const CALLS: &[&[(&str, *const ())]] = &[
     peer::CALLS,
     pool::CALLS,
     stream::CALLS,
+    tensor_map::CALLS,
     virtual_memory::CALLS,
 ];
 

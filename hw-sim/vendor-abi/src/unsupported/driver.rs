@@ -162,8 +162,6 @@ super::stubs! { NOT_SUPPORTED:
     cuSurfRefGetArray
     cuSurfRefSetArray
     cuTensorMapEncodeIm2col
-    cuTensorMapEncodeTiled
-    cuTensorMapReplaceAddress
     cuTexObjectCreate
     cuTexObjectDestroy
     cuTexObjectGetResourceDesc

@@ -1,5 +1,6 @@
 //! Matrix instructions: `mma`, `wmma`, `ldmatrix` and their kin.
 
+mod group;
 mod layout;
 mod memory;
 

@@ -168,6 +168,10 @@ pub trait Number: Copy {
     fn read(registers: &Registers, slot: u32, element: Element, out: &mut [Self; ROW_MAX]);
     /// Writes a register of all lanes.
     fn write(registers: &mut Registers, slot: u32, element: Element, values: &[Self; ROW_MAX]);
+    /// Reads elements that lie side by side in memory.
+    fn line(bytes: &[u8], element: Element, out: &mut [Self]);
+    /// With the other sign.
+    fn negated(self) -> Self;
 }
 
 impl Number for f32 {
@@ -224,6 +228,39 @@ impl Number for f32 {
             *out = canonical(*value);
         }
     }
+
+    #[inline(always)]
+    fn line(bytes: &[u8], element: Element, out: &mut [Self]) {
+        let halves = bytes.as_chunks::<2>().0.iter().map(|half| u16::from_le_bytes(*half));
+        match element {
+            Element::F16 => {
+                for (out, half) in out.iter_mut().zip(halves) {
+                    *out = half::f16::from_bits(half).to_f32();
+                }
+            }
+            Element::BF16 => {
+                for (out, half) in out.iter_mut().zip(halves) {
+                    *out = Self::from_bits(u32::from(half) << 16);
+                }
+            }
+            Element::E4m3 | Element::E5m2 => {
+                let table = minifloat::table(element == Element::E5m2);
+                for (out, byte) in out.iter_mut().zip(bytes) {
+                    *out = table[usize::from(*byte)];
+                }
+            }
+            _ => {
+                let kept = if element == Element::Tf32 { !0x1fff } else { u32::MAX };
+                for (out, word) in out.iter_mut().zip(bytes.as_chunks::<4>().0) {
+                    *out = Self::from_bits(u32::from_le_bytes(*word) & kept);
+                }
+            }
+        }
+    }
+
+    fn negated(self) -> Self {
+        -self
+    }
 }
 
 impl Number for f64 {
@@ -242,6 +279,16 @@ impl Number for f64 {
     #[inline(always)]
     fn write(registers: &mut Registers, slot: u32, _: Element, values: &[Self; ROW_MAX]) {
         registers.get_mut::<f64>(slot).copy_from_slice(&values[..LANES]);
+    }
+
+    fn line(bytes: &[u8], _: Element, out: &mut [Self]) {
+        for (out, word) in out.iter_mut().zip(bytes.as_chunks::<8>().0) {
+            *out = Self::from_le_bytes(*word);
+        }
+    }
+
+    fn negated(self) -> Self {
+        -self
     }
 }
 
@@ -266,6 +313,16 @@ impl<const CODE: u32> Number for Directed<CODE> {
         for (out, value) in registers.get_mut::<f64>(slot).iter_mut().zip(values) {
             *out = value.0;
         }
+    }
+
+    fn line(bytes: &[u8], _: Element, out: &mut [Self]) {
+        for (out, word) in out.iter_mut().zip(bytes.as_chunks::<8>().0) {
+            *out = Self(f64::from_le_bytes(*word));
+        }
+    }
+
+    fn negated(self) -> Self {
+        Self(-self.0)
     }
 }
 
@@ -297,6 +354,19 @@ macro_rules! integer {
                 for (out, value) in r.get_mut::<i32>(slot).iter_mut().zip(values) {
                     *out = $narrow(*value);
                 }
+            }
+
+            fn line(bytes: &[u8], element: Element, out: &mut [Self]) {
+                for (out, &byte) in out.iter_mut().zip(bytes) {
+                    *out = match element {
+                        Element::S8 => Self::from(byte as i8),
+                        _ => Self::from(byte),
+                    };
+                }
+            }
+
+            fn negated(self) -> Self {
+                self.wrapping_neg()
             }
         }
     };

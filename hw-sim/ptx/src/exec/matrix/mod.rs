@@ -1,6 +1,7 @@
 //! Matrix instructions, whose operands are spread over the registers of a whole warp.
 
 pub mod element;
+pub mod group;
 pub mod memory;
 pub mod multiply;
 

@@ -106,7 +106,7 @@ fn gather<T: Number, const SIZE: usize>(
 /// `c += a × b`, where C and B have `N` columns: some rows of sums at a time, as many as the host's
 /// vector registers hold.
 #[inline(always)]
-fn accumulate<T: Number, const N: usize>(k: usize, a: &[T], b: &[T], c: &mut [T]) {
+pub(super) fn accumulate<T: Number, const N: usize>(k: usize, a: &[T], b: &[T], c: &mut [T]) {
     let rows = c.as_chunks_mut::<N>().0.as_chunks_mut::<ROWS>().0;
     let right = &b.as_chunks::<N>().0[..k];
     for (sums, left) in rows.iter_mut().zip(a.chunks_exact(ROWS * k)) {

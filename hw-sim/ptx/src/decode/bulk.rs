@@ -1,0 +1,169 @@
+//! `cp.async.bulk`, `tensormap`.
+
+use super::DecodeError;
+use super::data::cache_words;
+use super::function::{FunctionDecoder, describe};
+use super::select::Words;
+use crate::ast::{Instruction, Operand, ScalarType as T};
+use crate::exec::bulk::{BulkCopy, MapChange, MapCopy, TensorCopy};
+use crate::exec::program::Op;
+use crate::tensor_map::{BYTES, Field, RANK_MAX};
+
+/// Words that name a side of a copy.
+const SIDES: [&str; 4] = ["shared::cluster", "shared::cta", "shared", "global"];
+
+/// The two sides of a copy, in the order in which they are written.
+fn take_sides(instruction: &Instruction, words: &mut Words<'_>) -> Option<(bool, bool)> {
+    let named = instruction.modifiers.iter().filter(|word| SIDES.contains(&word.as_str()));
+    let sides: Vec<bool> = named.map(|word| word == "global").collect();
+    while words.take_any(&SIDES).is_some() {}
+    match *sides {
+        [to_global, from_global] => Some((to_global, from_global)),
+        _ => None,
+    }
+}
+
+impl FunctionDecoder<'_, '_> {
+    /// `cp.async.bulk` and its groups. Copies are done at once, so groups hold nothing.
+    pub(super) fn copy_bulk(&mut self, instruction: &Instruction) -> Result<(), DecodeError> {
+        self.require(instruction, 90)?;
+        let mut words = Words::new(&instruction.modifiers);
+        words.take("async");
+        words.take("bulk");
+        if words.take("commit_group") {
+            self.all_taken(&words, instruction)?;
+            self.operands::<0>(instruction)?;
+            self.emit(Op::Nop);
+            return Ok(());
+        }
+        if words.take("wait_group") {
+            words.take("read");
+            self.all_taken(&words, instruction)?;
+            let [count] = self.operands::<1>(instruction)?;
+            if !matches!(count, Operand::Integer(0..)) {
+                return Err(self.error("a number of groups", describe(count)));
+            }
+            self.emit(Op::Nop);
+            return Ok(());
+        }
+        if words.take("prefetch") {
+            // Nothing comes of it.
+            self.emit(Op::Nop);
+            return Ok(());
+        }
+        let is_tensor = words.take("tensor");
+        let rank = words.take_any(&["1d", "2d", "3d", "4d", "5d"]);
+        words.take("tile");
+        let Some((to_global, from_global)) = take_sides(instruction, &mut words) else {
+            return Err(self.unsupported(instruction));
+        };
+        let by_barrier = words.take("mbarrier::complete_tx::bytes");
+        let by_group = words.take("bulk_group");
+        let hint = cache_words(&mut words);
+        self.all_taken(&words, instruction)?;
+        if by_barrier == by_group || by_group != to_global || (to_global && from_global) {
+            return Err(self.unsupported(instruction));
+        }
+        let operands = match (instruction.operands.as_slice(), hint) {
+            // The cache policy.
+            ([operands @ .., _], true) => operands,
+            (operands, _) => operands,
+        };
+        match (is_tensor, rank) {
+            (true, Some(rank)) => {
+                let rank = usize::from(rank.as_bytes()[0] - b'0');
+                self.copy_tensor(instruction, operands, (rank, to_global))
+            }
+            (false, None) => {
+                let [to, from, bytes, barrier @ ..] = operands else {
+                    return Err(self.unsupported(instruction));
+                };
+                let space = |global| if global { "global" } else { "shared" };
+                let to = self.place_of(to, Some(space(to_global)))?.base();
+                let from = self.place_of(from, Some(space(from_global)))?.base();
+                let bytes = self.source(bytes, T::U32)?;
+                let barrier = match (barrier, by_barrier) {
+                    ([at], true) => Some(self.place_of(at, Some("shared"))?.base()),
+                    ([], false) => None,
+                    _ => return Err(self.unsupported(instruction)),
+                };
+                self.emit(Op::BulkCopy(Box::new(BulkCopy { to, from, bytes, barrier })));
+                Ok(())
+            }
+            _ => Err(self.unsupported(instruction)),
+        }
+    }
+
+    fn copy_tensor(
+        &mut self,
+        instruction: &Instruction,
+        operands: &[Operand],
+        (rank, to_global): (usize, bool),
+    ) -> Result<(), DecodeError> {
+        let (tile, tensor, barrier) = match (operands, to_global) {
+            ([tensor, tile], true) => (tile, tensor, None),
+            ([tile, tensor, barrier], false) => (tile, tensor, Some(barrier)),
+            _ => return Err(self.unsupported(instruction)),
+        };
+        let Operand::Tensor { base, offset, coordinates } = tensor else {
+            return Err(self.error("a tensor map with coordinates", describe(tensor)));
+        };
+        if coordinates.len() != rank {
+            return Err(self.error(format!("{rank} coordinates"), coordinates.len().to_string()));
+        }
+        let tile = self.place_of(tile, Some("shared"))?.base();
+        let at = Operand::Address { base: Some(base.clone()), offset: *offset };
+        let map = self.place_of(&at, None)?.base();
+        let slots = coordinates.iter().map(|operand| self.source(operand, T::S32));
+        let coordinates = slots.collect::<Result<_, _>>()?;
+        let barrier = match barrier {
+            Some(at) => Some(self.place_of(at, Some("shared"))?.base()),
+            None => None,
+        };
+        self.emit(Op::TensorCopy(Box::new(TensorCopy { tile, map, coordinates, barrier })));
+        Ok(())
+    }
+
+    /// `tensormap`
+    pub(super) fn tensor_map(&mut self, instruction: &Instruction) -> Result<(), DecodeError> {
+        self.require(instruction, 90)?;
+        let mut words = Words::new(&instruction.modifiers);
+        if words.take("cp_fenceproxy") {
+            let [to, from, bytes] = self.operands::<3>(instruction)?;
+            if *bytes != Operand::Integer(BYTES as i128) {
+                return Err(self.error(format!("{BYTES} bytes"), describe(bytes)));
+            }
+            let to = self.place_of(to, Some("global"))?.base();
+            let from = self.place_of(from, Some("shared"))?.base();
+            self.emit(Op::MapCopy(Box::new(MapCopy { to, from })));
+            return Ok(());
+        }
+        let is_it = words.take("replace") && words.take("tile");
+        let field = words.take_map(Field::named);
+        let space = words.take_any(&["global", "shared::cta", "shared"]);
+        let is_map = words.take("b1024");
+        let ty = words.take_type();
+        self.all_taken(&words, instruction)?;
+        let (Some(field), true, Some(ty @ (T::B32 | T::B64))) = (field, is_it && is_map, ty) else {
+            return Err(self.unsupported(instruction));
+        };
+        let (at, index, value) = match (instruction.operands.as_slice(), field.is_indexed()) {
+            ([at, Operand::Integer(index), value], true)
+                if (0..RANK_MAX as i128).contains(index) =>
+            {
+                (at, *index as usize, value)
+            }
+            ([at, value], false) => (at, 0, value),
+            _ => return Err(self.unsupported(instruction)),
+        };
+        let map = self.place_of(at, space)?.base();
+        let (value, is_wide) = (self.source(value, ty)?, ty == T::B64);
+        // NVIDIA's assemblers before PTX 8.5 take strides in units of 16 bytes, a defect that
+        // compilers allow for: Triton shifts them.
+        let in_units = field == Field::Stride && self.shared.version() < (8, 5);
+        let unit = if in_units { 16 } else { 1 };
+        let change = MapChange { map, field, index, value, is_wide, unit };
+        self.emit(Op::MapChange(Box::new(change)));
+        Ok(())
+    }
+}

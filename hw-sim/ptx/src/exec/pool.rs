@@ -1,0 +1,103 @@
+//! How warps begin, and what becomes of them afterwards.
+
+use std::sync::Mutex;
+
+use super::program::Program;
+use super::registers::{FULL, LANES, Registers};
+use super::warp::{Fragment, State, Warp};
+use super::watch::Watch;
+use crate::kernel::Launch;
+
+/// Warps that blocks of a kernel have left behind, for its next blocks: what they are made of takes
+/// longer to allocate than many a kernel to run.
+#[derive(Debug, Default)]
+pub struct WarpPool(Mutex<Vec<Warp>>);
+
+/// Warps that a pool keeps at most.
+const POOLED_MAX: usize = 256;
+
+impl WarpPool {
+    /// Takes up to `count` warps.
+    fn take(&self, count: usize) -> Vec<Warp> {
+        let Ok(mut pool) = self.0.lock() else { return Vec::new() };
+        let kept = pool.len().saturating_sub(count);
+        pool.split_off(kept)
+    }
+
+    /// Gives warps back.
+    pub fn give(&self, warps: Vec<Warp>) {
+        if let Ok(mut pool) = self.0.lock() {
+            let room = POOLED_MAX.saturating_sub(pool.len());
+            pool.extend(warps.into_iter().take(room));
+        }
+    }
+}
+
+/// A copy of its own kernel starts with a pool.
+impl Clone for WarpPool {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+impl Warp {
+    /// The warps of a block, in order.
+    pub fn of_block(launch: &Launch) -> Vec<Self> {
+        let program = &launch.kernel.program;
+        let count = launch.block_threads().div_ceil(LANES as u32);
+        let mut warps = program.pool.take(count as usize);
+        while warps.len() < count as usize {
+            warps.push(Self::fresh(program));
+        }
+        for (warp, number) in warps.iter_mut().zip(0..) {
+            warp.restart(launch, number);
+        }
+        warps
+    }
+
+    fn fresh(program: &Program) -> Self {
+        Self {
+            registers: Registers::new(&program.template, program.predicates),
+            fragments: Vec::new(),
+            live: 0,
+            number: 0,
+            shape: [0; 3],
+            thread_index: Box::new([[0; LANES]; 3]),
+            local: vec![0; program.local_bytes as usize * LANES],
+            returns: Vec::new(),
+            saved: vec![Vec::new(); LANES],
+            watch: Watch::default(),
+            forced: false,
+            cluster_generation: 0,
+            scratch: Box::default(),
+            cargo: Box::default(),
+        }
+    }
+
+    /// Begins anew, as the warp that holds threads `number * 32` and on. Registers keep old values,
+    /// as they do on a device; PTX gives an unwritten register no value.
+    pub fn restart(&mut self, launch: &Launch, number: u32) {
+        let first = number * LANES as u32;
+        let count = launch.block_threads().saturating_sub(first).min(LANES as u32);
+        self.live = if count == LANES as u32 { FULL } else { (1 << count) - 1 };
+        let shape = launch.block.map(|extent| extent.max(1));
+        if (self.number, self.shape) != (number, shape) {
+            let [width, height, _] = shape;
+            for lane in 0..LANES {
+                let thread = first + lane as u32;
+                self.thread_index[0][lane] = thread % width;
+                self.thread_index[1][lane] = thread / width % height;
+                self.thread_index[2][lane] = thread / (width * height);
+            }
+            (self.number, self.shape) = (number, shape);
+        }
+        *self.registers.get_mut::<u64>(launch.kernel.program.frame) = [0; LANES];
+        let start = Fragment { pc: 0, mask: self.live, depth: 0, state: State::Ready, spent: 0 };
+        self.fragments.clear();
+        self.fragments.push(start);
+        self.local.fill(0);
+        self.saved.iter_mut().for_each(Vec::clear);
+        self.watch.restart();
+        self.forced = false;
+    }
+}

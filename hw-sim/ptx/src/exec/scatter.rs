@@ -1,0 +1,167 @@
+//! Loads and stores of whole words in shared memory whose lanes lie anywhere: tables, tiles of
+//! matrices, one vector for several lanes. One pass over the lanes, and no look at windows.
+
+use super::program::{Access, Space};
+use super::registers::{FULL, LANES, each_lane};
+use super::warp::{Context, Warp};
+use super::windows;
+use crate::kernel::Clock;
+use crate::memory::Memory;
+
+/// No block has as much shared memory.
+const NEAR: u32 = 1 << 24;
+
+impl Warp {
+    /// The places of lanes in shared memory, counted in accesses of so many bytes. None if one of
+    /// the active lanes goes elsewhere or is misaligned.
+    #[inline(always)]
+    fn shared_numbers(&self, access: &Access, active: u32, bytes: u32) -> Option<[u32; LANES]> {
+        let mut numbers = [0; LANES];
+        let mut wrong = 0;
+        let is_active = |lane: usize| (active >> lane & 1).wrapping_neg();
+        if access.narrow_base && access.space == Space::Shared {
+            // Below this, sums of 32 bits are right: what is negative is far outside.
+            let delta = access.offset as i64;
+            if delta.unsigned_abs() >= u64::from(NEAR) {
+                return None;
+            }
+            let bases = self.registers.get::<u32>(access.base);
+            for lane in 0..LANES {
+                let offset = bases[lane].wrapping_add(delta as u32);
+                let far = bases[lane] & !(NEAR - 1);
+                wrong |= (offset & (bytes - 1) | far) & is_active(lane);
+                numbers[lane] = offset / bytes;
+            }
+            return (wrong == 0).then_some(numbers);
+        }
+        let (window, kept) = match access.space {
+            // The window's byte does not count, as wherever an access says its space.
+            Space::Shared => (0, windows::OFFSET),
+            Space::Generic => (windows::SHARED, u64::MAX),
+            _ => return None,
+        };
+        let addresses = self.addresses(access.base, access.narrow_base, access.offset);
+        for lane in 0..LANES {
+            let offset = (addresses[lane] ^ window) & kept;
+            let far = u32::from(offset >= u64::from(NEAR));
+            wrong |= (offset as u32 & (bytes - 1) | far) & is_active(lane);
+            numbers[lane] = offset as u32 / bytes;
+        }
+        (wrong == 0).then_some(numbers)
+    }
+
+    /// A load of one, two or four words a lane. False if this way is not for it; nothing is lost.
+    #[inline(always)]
+    pub(super) fn load_scattered<M: Memory, C: Clock>(
+        &mut self,
+        context: &Context<'_, M, C>,
+        access: &Access,
+        active: u32,
+    ) -> bool {
+        if access.element_bytes != 4 || access.register_bytes != 4 {
+            return false;
+        }
+        match *access.registers {
+            [_] => self.load_words::<M, C, 1, 4>(context, access, active),
+            [_, _] => self.load_words::<M, C, 2, 8>(context, access, active),
+            [_, _, _, _] => self.load_words::<M, C, 4, 16>(context, access, active),
+            _ => false,
+        }
+    }
+
+    /// `N` words, `BYTES` bytes.
+    #[inline(never)]
+    fn load_words<M: Memory, C: Clock, const N: usize, const BYTES: usize>(
+        &mut self,
+        context: &Context<'_, M, C>,
+        access: &Access,
+        active: u32,
+    ) -> bool {
+        let Some(numbers) = self.shared_numbers(access, active, BYTES as u32) else { return false };
+        let shared = context.block.bytes.as_chunks::<BYTES>().0;
+        let Some(last) = (shared.len() as u32).checked_sub(1) else { return false };
+        // What lanes ask for that do not act is thrown away.
+        let outside = (0..LANES)
+            .fold(0, |outside, lane| outside | u32::from(numbers[lane] > last) & active >> lane);
+        if outside & 1 != 0 {
+            return false;
+        }
+        let found: [[u8; BYTES]; LANES] =
+            std::array::from_fn(|lane| shared[numbers[lane].min(last) as usize]);
+        let words: &[[u32; N]] = bytemuck::cast_slice(found.as_flattened());
+        if active == FULL
+            && let Some(rows) = self.registers.words_mut::<N>(&access.registers)
+        {
+            for lane in 0..LANES {
+                for element in 0..N {
+                    rows[element].0[lane] = words[lane][element];
+                }
+            }
+            return true;
+        }
+        for (element, &slot) in access.registers.iter().enumerate() {
+            if slot != super::program::NO_SLOT {
+                let row: [u32; LANES] = std::array::from_fn(|lane| words[lane][element]);
+                self.registers.put(slot, &row, active);
+            }
+        }
+        true
+    }
+
+    /// A store of one, two or four words a lane. False if this way is not for it; nothing was
+    /// written.
+    #[inline(always)]
+    pub(super) fn store_scattered<M: Memory, C: Clock>(
+        &mut self,
+        context: &mut Context<'_, M, C>,
+        access: &Access,
+        active: u32,
+    ) -> bool {
+        if access.element_bytes != 4 || access.register_bytes != 4 {
+            return false;
+        }
+        match *access.registers {
+            [_] => self.store_words::<M, C, 1, 4>(context, access, active),
+            [_, _] => self.store_words::<M, C, 2, 8>(context, access, active),
+            [_, _, _, _] => self.store_words::<M, C, 4, 16>(context, access, active),
+            _ => false,
+        }
+    }
+
+    #[inline(never)]
+    fn store_words<M: Memory, C: Clock, const N: usize, const BYTES: usize>(
+        &mut self,
+        context: &mut Context<'_, M, C>,
+        access: &Access,
+        active: u32,
+    ) -> bool {
+        let Some(numbers) = self.shared_numbers(access, active, BYTES as u32) else { return false };
+        let shared = context.block.bytes.as_chunks_mut::<BYTES>().0;
+        let length = shared.len() as u32;
+        let mut fits = true;
+        for lane in 0..LANES {
+            fits &= numbers[lane] < length || active >> lane & 1 == 0;
+        }
+        if !fits {
+            return false;
+        }
+        let mut words = [[0_u32; N]; LANES];
+        for (element, &slot) in access.registers.iter().enumerate() {
+            let row = self.registers.get::<u32>(slot);
+            for lane in 0..LANES {
+                words[lane][element] = row[lane];
+            }
+        }
+        let mut put = |lane: usize| {
+            if let Some(target) = shared.get_mut(numbers[lane] as usize) {
+                target.copy_from_slice(bytemuck::cast_slice(&words[lane]));
+            }
+        };
+        if active == FULL {
+            (0..LANES).for_each(put);
+        } else {
+            each_lane(active, &mut put);
+        }
+        true
+    }
+}

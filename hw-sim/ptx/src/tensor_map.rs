@@ -1,0 +1,306 @@
+//! Tensor maps: how a tensor lies in global memory, and which box of it a bulk copy moves.
+//!
+//! CUDA leaves the 128 bytes of a map opaque. Here they are, little-endian: the address (8 bytes);
+//! element type, rank, interleave, swizzle, fill and a mark (a byte each), two bytes of zeros;
+//! five extents (8 bytes each); four strides in bytes (8 bytes each, of the second dimension and
+//! on); five extents of the box and five steps (4 bytes each).
+
+/// Bytes of a map.
+pub const BYTES: usize = 128;
+/// The most dimensions.
+pub const RANK_MAX: usize = 5;
+/// Says that the driver, or a kernel, has filled the map in.
+const MARK: u8 = 0x7d;
+
+/// How 16 bytes of a line change places in shared memory, so that columns are read without
+/// conflict.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Swizzle {
+    /// They do not.
+    #[default]
+    None,
+    /// Within 32 bytes.
+    Bytes32,
+    /// Within 64 bytes.
+    Bytes64,
+    /// Within 128 bytes.
+    Bytes128,
+}
+
+impl Swizzle {
+    /// By PTX's and the driver's number.
+    pub fn numbered(number: u8) -> Option<Self> {
+        Some(match number {
+            0 => Self::None,
+            1 => Self::Bytes32,
+            2 => Self::Bytes64,
+            3 => Self::Bytes128,
+            _ => return None,
+        })
+    }
+
+    /// Bytes of a line.
+    pub fn line_bytes(self) -> u64 {
+        16 << self as u64
+    }
+
+    /// Where a byte of shared memory comes to lie.
+    #[inline(always)]
+    pub fn place(self, address: u64) -> u64 {
+        let mask = (1 << self as u64) - 1;
+        address ^ (address >> 7 & mask) << 4
+    }
+}
+
+/// Element types, by the numbers of PTX's `tensormap.replace.elemtype`: bytes, and the pattern that
+/// fills what is outside if NaN is asked for.
+const ELEMENTS: [(u64, u64); 13] = [
+    (1, 0),
+    (2, 0),
+    (4, 0),
+    (4, 0),
+    (8, 0),
+    (8, 0),
+    (2, 0x7fff),
+    (4, 0x7fff_ffff),
+    (4, 0x7fff_ffff),
+    (8, 0x7fff_ffff_ffff_ffff),
+    (2, 0x7fff),
+    (4, 0x7fff_ffff),
+    (4, 0x7fff_ffff),
+];
+
+/// A map, read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TensorMap {
+    /// Where the tensor begins.
+    pub address: u64,
+    /// Element type, by PTX's number.
+    pub element: u8,
+    /// Dimensions, 1 to 5.
+    pub rank: u8,
+    /// Only 0 is supported.
+    pub interleave: u8,
+    /// In shared memory.
+    pub swizzle: Swizzle,
+    /// What is outside is NaN, not zero.
+    pub fills_nan: bool,
+    /// Elements, the innermost dimension first.
+    pub extents: [u64; RANK_MAX],
+    /// Bytes from one element to the next, of dimensions 1 and on.
+    pub strides: [u64; RANK_MAX - 1],
+    /// Elements of the box.
+    pub boxes: [u32; RANK_MAX],
+    /// From one element of the box to the next.
+    pub steps: [u32; RANK_MAX],
+}
+
+impl TensorMap {
+    /// Bytes of an element; 0 where there is no such type.
+    pub fn element_bytes(&self) -> u64 {
+        ELEMENTS.get(usize::from(self.element)).map_or(0, |element| element.0)
+    }
+
+    /// What an element outside is filled with.
+    pub fn fill(&self) -> u64 {
+        let nan = ELEMENTS.get(usize::from(self.element)).map_or(0, |element| element.1);
+        if self.fills_nan { nan } else { 0 }
+    }
+
+    /// Elements of the box that are moved along a dimension.
+    pub fn count(&self, dimension: usize) -> u64 {
+        let step = if dimension == 0 { 1 } else { self.steps[dimension].max(1) };
+        u64::from(self.boxes[dimension].div_ceil(step))
+    }
+
+    /// As a kernel keeps it.
+    pub fn to_bytes(&self) -> [u8; BYTES] {
+        let mut bytes = [0; BYTES];
+        bytes[..8].copy_from_slice(&self.address.to_le_bytes());
+        let (swizzle, fill) = (self.swizzle as u8, u8::from(self.fills_nan));
+        bytes[8..14].copy_from_slice(&[
+            self.element,
+            self.rank,
+            self.interleave,
+            swizzle,
+            fill,
+            MARK,
+        ]);
+        let wide = self.extents.iter().chain(&self.strides);
+        for (place, value) in bytes[16..88].as_chunks_mut::<8>().0.iter_mut().zip(wide) {
+            *place = value.to_le_bytes();
+        }
+        let narrow = self.boxes.iter().chain(&self.steps);
+        for (place, value) in bytes[88..].as_chunks_mut::<4>().0.iter_mut().zip(narrow) {
+            *place = value.to_le_bytes();
+        }
+        bytes
+    }
+
+    /// A map that a copy may use: None if it was never filled in, or not right.
+    pub fn from_bytes(bytes: &[u8; BYTES]) -> Option<Self> {
+        let map = Self::partial(bytes)?;
+        let rank = usize::from(map.rank);
+        let is_right = (1..=RANK_MAX).contains(&rank)
+            && map.element_bytes() > 0
+            && map.interleave == 0
+            && map.boxes[..rank].iter().all(|extent| (1..=256).contains(extent));
+        (is_right && bytes[13] == MARK).then_some(map)
+    }
+
+    /// A map of which parts may still be missing, as kernels make them.
+    fn partial(bytes: &[u8; BYTES]) -> Option<Self> {
+        let (head, rest) = bytes.split_at(16);
+        let (wide, narrow) = rest.split_at(72);
+        let word = |place: &[u8; 8]| u64::from_le_bytes(*place);
+        let wide = wide.as_chunks::<8>().0;
+        let narrow = narrow.as_chunks::<4>().0;
+        Some(Self {
+            address: u64::from_le_bytes(*head.first_chunk()?),
+            element: head[8],
+            rank: head[9],
+            interleave: head[10],
+            swizzle: Swizzle::numbered(head[11])?,
+            fills_nan: head[12] == 1,
+            extents: std::array::from_fn(|index| word(&wide[index])),
+            strides: std::array::from_fn(|index| word(&wide[RANK_MAX + index])),
+            boxes: std::array::from_fn(|index| u32::from_le_bytes(narrow[index])),
+            steps: std::array::from_fn(|index| u32::from_le_bytes(narrow[RANK_MAX + index])),
+        })
+    }
+
+    /// Replaces a field of a map in memory, as `tensormap.replace` does. None where the field or
+    /// the value is out of range.
+    pub fn replace(bytes: &mut [u8; BYTES], field: Field, index: usize, value: u64) -> Option<()> {
+        // What a kernel begins with need not be a map: a mode that does not exist is none.
+        if bytes[11] > 3 {
+            bytes[11] = 0;
+        }
+        let mut map = Self::partial(bytes)?;
+        let byte = u8::try_from(value).ok();
+        let word = u32::try_from(value).ok();
+        match field {
+            Field::Address => map.address = value,
+            // PTX gives the rank less one.
+            Field::Rank => map.rank = byte?.checked_add(1)?,
+            Field::Extent => *map.extents.get_mut(index)? = value,
+            Field::Stride => *map.strides.get_mut(index)? = value,
+            Field::Box => *map.boxes.get_mut(index)? = word?,
+            Field::Step => *map.steps.get_mut(index)? = word?,
+            Field::Element => map.element = byte?,
+            Field::Interleave => map.interleave = byte?,
+            Field::Swizzle => map.swizzle = Swizzle::numbered(byte?)?,
+            Field::Fill => map.fills_nan = byte? == 1,
+        }
+        *bytes = map.to_bytes();
+        Some(())
+    }
+}
+
+/// What `tensormap.replace` replaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Field {
+    /// `.global_address`
+    Address,
+    /// `.rank`
+    Rank,
+    /// `.global_dim`
+    Extent,
+    /// `.global_stride`
+    Stride,
+    /// `.box_dim`
+    Box,
+    /// `.element_stride`
+    Step,
+    /// `.elemtype`
+    Element,
+    /// `.interleave_layout`
+    Interleave,
+    /// `.swizzle_mode`
+    Swizzle,
+    /// `.fill_mode`
+    Fill,
+}
+
+impl Field {
+    /// By its word.
+    pub fn named(word: &str) -> Option<Self> {
+        Some(match word {
+            "global_address" => Self::Address,
+            "rank" => Self::Rank,
+            "global_dim" => Self::Extent,
+            "global_stride" => Self::Stride,
+            "box_dim" => Self::Box,
+            "element_stride" => Self::Step,
+            "elemtype" => Self::Element,
+            "interleave_layout" => Self::Interleave,
+            "swizzle_mode" => Self::Swizzle,
+            "fill_mode" => Self::Fill,
+            _ => return None,
+        })
+    }
+
+    /// Is it one of several?
+    pub const fn is_indexed(self) -> bool {
+        matches!(self, Self::Extent | Self::Stride | Self::Box | Self::Step)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// If this fails, the driver and the interpreter read the same map differently.
+    #[test]
+    fn a_map_survives_its_bytes() {
+        let map = TensorMap {
+            address: 0x7000_1234_5670,
+            element: 6,
+            rank: 3,
+            swizzle: Swizzle::Bytes64,
+            fills_nan: true,
+            extents: [1 << 32, 7, 3, 1, 1],
+            strides: [64, 4096, 0, 0],
+            boxes: [32, 8, 2, 1, 1],
+            steps: [1, 2, 1, 1, 1],
+            ..TensorMap::default()
+        };
+        assert_eq!(TensorMap::from_bytes(&map.to_bytes()), Some(map));
+        assert_eq!(map.count(1), 4);
+        assert_eq!(TensorMap::from_bytes(&[0; BYTES]), None);
+        assert_eq!(TensorMap::from_bytes(&[0xff; BYTES]), None);
+    }
+
+    /// If this fails, maps that kernels make differ from those that the driver makes.
+    #[test]
+    fn fields_are_replaced() {
+        let mut bytes = [0xff; BYTES];
+        let fields = [(Field::Address, 0, 4096), (Field::Rank, 0, 1), (Field::Element, 0, 7)];
+        let more = [(Field::Box, 0, 8), (Field::Box, 1, 4), (Field::Step, 0, 1)];
+        let rest = [
+            (Field::Extent, 0, 100),
+            (Field::Extent, 1, 50),
+            (Field::Stride, 0, 400),
+            (Field::Swizzle, 0, 3),
+            (Field::Interleave, 0, 0),
+            (Field::Fill, 0, 0),
+        ];
+        for (field, index, value) in fields.into_iter().chain(more).chain(rest) {
+            TensorMap::replace(&mut bytes, field, index, value).expect("in range");
+        }
+        let map = TensorMap::from_bytes(&bytes).expect("complete");
+        assert_eq!((map.rank, map.extents[1], map.strides[0], map.boxes[1]), (2, 50, 400, 4));
+        assert_eq!(TensorMap::replace(&mut bytes, Field::Box, 5, 1), None);
+        assert_eq!(TensorMap::replace(&mut bytes, Field::Swizzle, 0, 9), None);
+    }
+
+    /// If this fails, tiles lie in shared memory as no multiplication reads them.
+    #[test]
+    fn swizzles_are_the_published_ones() {
+        assert_eq!(Swizzle::Bytes128.place(0x80), 0x90);
+        assert_eq!(Swizzle::Bytes128.place(0x3f0), 0x380);
+        assert_eq!(Swizzle::Bytes64.place(0x180), 0x1b0);
+        assert_eq!(Swizzle::Bytes32.place(0x180), 0x190);
+        assert_eq!(Swizzle::None.place(0x3f0), 0x3f0);
+    }
+}
