@@ -133,6 +133,25 @@ settings! {
         "`true`: each element of a reduction has the same bits whatever the count, plan, node or \
          run, for one number of ranks, at the price that the README names; `false`: the fastest \
          plan is taken; the same on every rank";
+    granted_bytes: Option<u64> = "RINGDOVE_GRANTED_BYTES", "1048576",
+        |value| value.optional("a number of bytes, or nothing"),
+        "sends and receives (and gathers and scatters) of at least so many bytes begin with the \
+         receiver's word where the data goes: into its registered memory, without a copy, or into \
+         staging slots. Without registered buffers that word costs the time of one signal; empty: \
+         none, and what is received passes through slots; the same on every rank";
+    registration_cache: usize = "RINGDOVE_REGISTRATION_CACHE", "0",
+        |value| value.number("0 to 48", |n| (0..=48).contains(n)),
+        "how many allocations (0 to 48) the library registers by itself, of those that sends and \
+         receives of `RINGDOVE_GRANTED_BYTES` and more use outside of captures, in processes of one \
+         rank. Registering takes calls of the driver and of adapters, which may wait for the GPU, at the first use; memory \
+         that is freed stays with the adapter until an entry is needed and nothing of the rank \
+         runs";
+    open_beside_kernels: bool = "RINGDOVE_OPEN_BESIDE_KERNELS", "false",
+        |value| value.switch(),
+        "`true`: registered memory of another process of the node, into which this rank is to send, \
+         is opened at once, also while kernels run, which stalls drivers that wait for the GPUs \
+         then; `false`: in a later call, once the rank's launches have ended, and only in processes \
+         of one rank; until then messages there are staged";
     user_lanes: u32 = "RINGDOVE_USER_LANES", "0",
         |value| value.number("0 to 64", |n| (0..=64).contains(n)),
         "lanes from each rank to each other for users' kernels, see `Communicator::device_handle` \

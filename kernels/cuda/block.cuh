@@ -189,6 +189,7 @@ protected:
         saved.reduce_op = arguments.reduce_op;
         saved.addresses = arguments.addresses;
         saved.address_count = arguments.address_count;
+        saved.source = arguments.source;
     }
 
     // Copies a record from device to shared memory; one thread calls it.

@@ -10,15 +10,15 @@
 //   * the accesses of one piece of work from those of the next.
 #pragma once
 
-#include "collect.cuh"
 #include "doorbell.cuh"
+#include "operand.cuh"
 #include "signal.cuh"
 
 namespace ringdove {
 
-class Executor : Collector {
+class Executor : Resolver {
 public:
-    RINGDOVE_INLINE explicit Executor(BlockState& shared) : Collector(shared) {}
+    RINGDOVE_INLINE explicit Executor(BlockState& shared) : Resolver(shared) {}
 
     RINGDOVE_INLINE void run(const LaunchArguments& arguments) {
         if (is_leader) {
@@ -163,7 +163,8 @@ private:
 
     // Does this op tell a peer that data is complete, or that it has been read?
     RINGDOVE_INLINE bool announces_data(const Head& head) const {
-        return (head.code == OpCode::Put && !is_stored(head)) || head.code == OpCode::Credit;
+        return (head.code == OpCode::Put && !is_stored(head)) || head.code == OpCode::Credit ||
+               head.code == OpCode::Grant;
     }
 
     // Is this the put of an LL message that was packed into the peer's slot? Then all is done.
@@ -199,8 +200,13 @@ private:
                 return describe_pack(head, work);
             case OpCode::Collect:
                 return describe_collect(head, work);
+            case OpCode::Grant:
+                if (check_port(head.port)) {
+                    grant(head);
+                }
+                return false;
             default:
-                return refuse(PlanFault::OpCode, u64(OpCode::Collect), u64(head.code));
+                return refuse(PlanFault::OpCode, u64(OpCode::Grant), u64(head.code));
         }
     }
 
@@ -210,66 +216,6 @@ private:
         const u64 limit = state.segment.limit;
         const u64 left = start < limit ? limit - start : 0;
         return left < head.length ? left : head.length;
-    }
-
-    RINGDOVE_INLINE bool check_port(u32 place) {
-        const u32 count = state.program.port_count;
-        return place < count ? true : refuse(PlanFault::OpPort, count, place);
-    }
-
-    // Where in its lane's slots, at either end, an operand of `length` bytes starts.
-    RINGDOVE_INLINE bool slot_offset(const Operand& operand, u64 length, u64& offset) {
-        const Port& port = state.ports[operand.port];
-        if (port.slots == 0 || operand.offset > port.slot_bytes ||
-            length > port.slot_bytes - operand.offset) {
-            return refuse(PlanFault::SlotRange, port.slots == 0 ? 0 : port.slot_bytes,
-                          operand.offset + length);
-        }
-        const u64 index = (port.position + operand.number) & port.slot_mask;
-        offset = index * port.slot_bytes + operand.offset;
-        return true;
-    }
-
-    // Offset of an operand that moves with the round.
-    RINGDOVE_INLINE u64 shifted(const Operand& operand) const {
-        return operand.offset + state.place.shift;
-    }
-
-    // The address of an operand of a copy or reduction.
-    RINGDOVE_INLINE bool resolve(const Operand& operand, u64 length, u64& address) {
-        switch (operand.space) {
-            case Space::Buffer:
-                if (operand.number >= BUFFERS_MAX ||
-                    state.arguments.buffers[operand.number] == 0) {
-                    return refuse(PlanFault::BufferNumber, BUFFERS_MAX, operand.number);
-                }
-                address = state.arguments.buffers[operand.number] + shifted(operand);
-                return true;
-            case Space::Slot: {
-                if (operand.port >= state.program.port_count) {
-                    return refuse(PlanFault::OpPort, state.program.port_count, operand.port);
-                }
-                u64 offset = 0;
-                if (!slot_offset(operand, length, offset)) {
-                    return false;
-                }
-                address = state.ports[operand.port].slots + offset;
-                return true;
-            }
-            case Space::Address: {
-                const u32 number = operand.number;
-                if (number > state.arguments.address_count) {
-                    return refuse(PlanFault::BufferNumber, state.arguments.address_count, number);
-                }
-                // Written by a copy that the stream ends before the launch.
-                const u64 entry = state.arguments.addresses + u64(number - 1) * 8;
-                address = (number == 0 ? 0 : ptx::load<u64>(entry)) + shifted(operand);
-                return true;
-            }
-            default:
-                return refuse(PlanFault::Space, u64(Space::Address),
-                                       u64(operand.space));
-        }
     }
 
     // How many threads a pass keeps busy, at most. On aligned operands each has a vector, and the
@@ -485,6 +431,10 @@ private:
                 return;
             }
         }
+        ring_request(head, request);
+    }
+
+    RINGDOVE_INLINE void ring_request(const Head& head, const Request& request) {
         if (!fits(request)) {
             refuse_request(request);
             return;
@@ -524,12 +474,38 @@ private:
         }
     }
 
+    // Grant: the place, and then a credit, both in one transfer.
+    RINGDOVE_INLINE void grant(const Head& head) {
+        const Port& port = state.ports[head.port];
+        const Operand at = fetch_operand<__builtin_offsetof(Op, a)>(head);
+        u64 granted = 0;
+        if (at.space == Space::Address && !load_entry(at.number, granted)) {
+            return;
+        }
+        if (port.slots == 0 || port.peer_signal != 0) {
+            refuse(PlanFault::SlotRange, 0, 0);
+            return;
+        }
+        const u64 word = grant_word(port);
+        ptx::store_relaxed_system_u64(word, granted == 0 ? 0 : granted + at.offset);
+        fence_needed = true;
+        const Request request = {port.route, word - staging_of(state.communicator, port), 0,
+                                 sizeof(u64), true, false};
+        ring_request(head, request);
+    }
+
     // Route and offsets of a put. Both operands are slots, the destination one of the op's port, or
-    // both are buffers.
+    // both are buffers; or else see above.
     RINGDOVE_INLINE bool describe_put(const Head& head, Request& request) {
         const Port& port = state.ports[head.port];
         const Operand from = fetch_operand<__builtin_offsetof(Op, a)>(head);
         const Operand to = fetch_operand<__builtin_offsetof(Op, destination)>(head);
+        const bool is_local = from.space == Space::Slot || from.space == Space::Address ||
+                              (from.space == Space::Buffer && from.number == 0);
+        if (is_local && (to.space == Space::Granted ||
+                         (to.space == Space::Slot && from.space != Space::Slot))) {
+            return describe_place(head, from, to, request);
+        }
         if (from.space == Space::Slot && to.space == Space::Slot) {
             if (to.port != head.port) {
                 return refuse(PlanFault::SlotPort, head.port, to.port);

@@ -48,7 +48,7 @@ RINGDOVE_INLINE bool is_last_block(u64 blocks_done) {
     u32 is_last = 0;
     if (ptx::thread_index() == 0) {
         // With the atomic: a release of what this block did, and in the last one an acquire of what
-        // all did. Pairs with itself, in the other blocks (R15).
+        // all did. Pairs with itself, in the other blocks (R16).
         ptx::fence_acquire_release_system();
         is_last = ptx::fetch_add_relaxed_gpu_u64(blocks_done, 1) + 1 == ptx::block_count();
         if (is_last != 0) {

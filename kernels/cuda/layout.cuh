@@ -92,6 +92,7 @@ enum class OpCode : u8 {
     Advance = 7,
     Pack = 8,
     Collect = 9,
+    Grant = 10,
 };
 
 namespace flags {
@@ -107,6 +108,7 @@ enum class Space : u8 {
     Buffer = 1,
     Slot = 2,
     Address = 3,
+    Granted = 4,
 };
 
 struct Operand {
@@ -169,7 +171,16 @@ struct DeviceCommunicator {
     u64 shared_staging;
     u64 blocks_ended;
     u64 launches_ended;
+    u64 sources;
 };
+
+namespace place {
+constexpr u32 OFFSET_BITS = 40;
+constexpr u32 GENERATION_SHIFT = 52;
+constexpr u32 SOURCES_MAX = 64;
+constexpr u32 GRANTS_MAX = 256;
+constexpr u32 ENTRY_GENERATION_SHIFT = 20;
+}  // namespace place
 
 // What a put from a slot of this port counts its source's offset from.
 RINGDOVE_INLINE u64 staging_of(const DeviceCommunicator& communicator, const Port& port) {
@@ -195,7 +206,7 @@ struct CallArguments {
     u32 reduce_op;
     u64 addresses;
     u32 address_count;
-    u32 reserved;
+    u32 source;
 };
 
 struct LaunchArguments {
@@ -273,6 +284,7 @@ enum class PlanFault : u32 {
     Peer = 22,
     Lane = 23,
     CallCount = 24,
+    Place = 25,
 };
 
 struct WaitRecord {

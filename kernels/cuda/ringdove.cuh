@@ -29,7 +29,7 @@
 //   has read what it got, it says so with a signal of its own.
 // * Where GPUs reach each other, `Device::reached` gives a peer's part of a window as an address,
 //   and a kernel may store there itself. A word in a window, with one writer, then says that the
-//   data is there: `store_word` and `wait_for_word` (rule R15 of src/ring/PROTOCOL.md).
+//   data is there: `store_word` and `wait_for_word` (rule R16 of src/ring/PROTOCOL.md).
 // * Each call returns false once the communicator has failed; the host's `Communicator::check`
 //   says why. The kernel then ends as soon as it can, without `close`.
 // * All blocks that wait for one another must be resident at a time, as for a cooperative launch.
@@ -91,7 +91,7 @@ public:
     // Stores a word that announces what was stored before: by this thread, by its block before a
     // barrier, or by whom they have acquired from. One rank writes the word, and its values rise.
     RINGDOVE_INLINE void store_word(u64 address, u64 value) const {
-        // With the relaxed store: a release. Pairs with `wait_for_word`, R15.
+        // With the relaxed store: a release. Pairs with `wait_for_word`, R16.
         ptx::fence_acquire_release_system();
         ptx::store_relaxed_system_u64(address, value);
     }

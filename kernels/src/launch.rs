@@ -49,6 +49,53 @@ pub struct DeviceCommunicator {
     /// Device address of the number of launches that have ended (pinned host memory, `u64`), for
     /// an engine that idles between launches; 0 where none does.
     pub launches_ended: u64,
+    /// Device address of the routes from this rank's sources ([`place::source_entry`]; pinned host
+    /// memory, which the host changes while kernels run); 0 without such sources.
+    pub sources: u64,
+}
+
+/// Places in registered memory, as one word, and the table that leads from them to routes (R15).
+///
+/// Two kinds of places: one in this rank's memory, from which it puts, has the number of a
+/// *source*; one in a peer's memory, which that peer has granted, has the number of a *grant*,
+/// given by the rank that may write there, and the *generation* of that number.
+pub mod place {
+    /// Bits of the offset from the start of the registered memory.
+    pub const OFFSET_BITS: u32 = 40;
+    /// Where the generation of a grant begins; below is its number.
+    pub const GENERATION_SHIFT: u32 = 52;
+    /// The most sources of a rank; number 0 is its staging memory.
+    pub const SOURCES_MAX: u32 = 64;
+    /// The most grants that a rank knows, of all its peers; number 0 stands for slots.
+    pub const GRANTS_MAX: u32 = 256;
+    /// The largest generation; 0 is none.
+    pub const GENERATION_MAX: u32 = (1 << 12) - 1;
+    /// Where the generation begins in an entry of the table; below is the route.
+    pub const ENTRY_GENERATION_SHIFT: u32 = 20;
+    /// Bytes of the table.
+    pub const TABLE_BYTES: usize = (SOURCES_MAX * GRANTS_MAX) as usize * 4;
+
+    /// A place in a source.
+    pub const fn of_source(source: u32, offset: u64) -> u64 {
+        (source as u64) << OFFSET_BITS | offset
+    }
+
+    /// A place that is granted.
+    pub const fn of_grant(grant: u32, generation: u32, offset: u64) -> u64 {
+        (generation as u64) << GENERATION_SHIFT | (grant as u64) << OFFSET_BITS | offset
+    }
+
+    /// The index of an entry (`u32`) of the table. With grant 0 the entry is the route from the
+    /// source to the slots of port 0, to which a put adds the number of its port's route; else it
+    /// is [`entry`]. 0: there is none.
+    pub const fn source_entry(source: u32, grant: u32) -> u32 {
+        source * GRANTS_MAX + grant
+    }
+
+    /// The entry of a grant.
+    pub const fn entry(route: u32, generation: u32) -> u32 {
+        generation << ENTRY_GENERATION_SHIFT | route
+    }
 }
 
 /// The most calls that one launch runs.
@@ -100,8 +147,9 @@ pub struct CallArguments {
     pub addresses: u64,
     /// Entries of the table.
     pub address_count: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// The number of the source that the input is in, `region_offsets[0]` bytes from its start; 0
+    /// where plans copy what they send.
+    pub source: u32,
 }
 
 /// Kinds of waits.
@@ -200,11 +248,14 @@ pub enum PlanFault {
     Lane = 23,
     /// The launch has no calls, or more than it can. `expected`: [`LAUNCH_CALLS_MAX`].
     CallCount = 24,
+    /// A source, or a grant, that this rank has no route for (any more). `expected`: the generation
+    /// of the grant, `seen`: that of the route.
+    Place = 25,
 }
 
 impl PlanFault {
     /// Every fault, in the order of the codes, which start at 1.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::Magic,
         Self::BlockCount,
         Self::ThreadCount,
@@ -229,6 +280,7 @@ impl PlanFault {
         Self::Peer,
         Self::Lane,
         Self::CallCount,
+        Self::Place,
     ];
 
     /// The fault with this code.
@@ -281,7 +333,7 @@ pub struct WaitRecord {
 }
 
 const _: () = {
-    assert!(size_of::<DeviceCommunicator>() == 128);
+    assert!(size_of::<DeviceCommunicator>() == 136);
     assert!(size_of::<CallArguments>() == 168);
     assert!(size_of::<LaunchArguments>() == 24 + 168 * LAUNCH_CALLS_MAX);
     assert!(size_of::<WaitRecord>() == 96);

@@ -103,7 +103,11 @@ pub enum OpCode {
     /// `destination = a (op) b`, elementwise, with the launch's data type and reduction.
     Reduce = 2,
     /// Ring a doorbell: move `a` to `destination` at the peer of `port` (a send port). On a lane of
-    /// stores an LL message is there already.
+    /// stores an LL message is there already. `a` is a slot or, to a slot or what was granted, the
+    /// input, where it is registered
+    /// ([`CallArguments::source`](crate::launch::CallArguments::source)),
+    /// or an entry of the table of addresses that is a [`place`](crate::launch::place) of
+    /// registered memory.
     Put = 3,
     /// Ring a doorbell without data: return one credit on `port` (a receive port).
     Credit = 4,
@@ -125,6 +129,11 @@ pub enum OpCode {
     /// each word of them. Without `a`, it is the reduction of the messages: of one, a copy. Without
     /// `destination`, it only waits.
     Collect = 9,
+    /// Ring a doorbell: return one credit on `port` (a receive port) that says where the messages
+    /// to come go, in the [`place`](crate::launch::place) beside the sender's slots (R15): entry
+    /// `a.number - 1` of the table of addresses, `a.offset` bytes behind it, is the place. Without
+    /// `a` ([`Space::None`]) they go into their slots.
+    Grant = 10,
 }
 
 impl OpCode {
@@ -140,6 +149,7 @@ impl OpCode {
             7 => Self::Advance,
             8 => Self::Pack,
             9 => Self::Collect,
+            10 => Self::Grant,
             _ => return None,
         })
     }
@@ -173,9 +183,12 @@ pub enum Space {
     /// The slot of message `position + number` at port `port`, `offset` bytes into it.
     Slot = 2,
     /// `offset` bytes behind entry `number - 1` of the launch's table of addresses; number 0: the
-    /// device address `offset` itself. Moves with the round. Only local operands of copies and
-    /// reductions may use it, never a put.
+    /// device address `offset` itself. Moves with the round. For a put the entry is a place of
+    /// registered memory, and no address.
     Address = 3,
+    /// Of a put alone: `offset` bytes behind what the peer has granted last, which moves with the
+    /// round; if that was its slots, the slot of message `position + number` at port `port`.
+    Granted = 4,
 }
 
 /// One operand of an op.

@@ -13,6 +13,9 @@
 //! `m & slot_mask` at both ends. A lane without slots moves data between registered buffers; its
 //! credit is a *grant*: the receiver says that its buffer may be written.
 //!
+//! Behind the slots of a lane, 32 bytes at either end are for grants: the receiver says in the
+//! first word where the messages to come go (R15).
+//!
 //! An *LL lane* carries low-latency (LL) messages (R13): it has no arrival signals and no credits.
 //! Its slots hold LL messages only.
 //!
@@ -23,6 +26,9 @@
 //! `position` and `completion_position`, so a plan counts from zero at each launch.
 
 use bytemuck::{Pod, Zeroable};
+
+/// Bytes behind the slots of a lane, at either end, for a grant.
+pub const GRANT_BYTES: u64 = 32;
 
 /// One end of a lane, in device memory. The host writes it once; afterwards only the executor
 /// changes the two positions, at the end of a launch.

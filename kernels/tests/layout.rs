@@ -15,7 +15,7 @@ use ringdove_kernels::experts::{
 };
 use ringdove_kernels::launch::{
     CallArguments, DeviceCommunicator, LAUNCH_CALLS_MAX, LaunchArguments, PlanFault, WaitKind,
-    WaitRecord,
+    WaitRecord, place,
 };
 use ringdove_kernels::op::{
     BLOCK_PORTS_MAX, BUFFERS_MAX, BlockProgram, MESSAGES_MAX, Op, OpCode, Operand, PLAN_MAGIC,
@@ -83,6 +83,11 @@ fn expected() -> String {
         "MESSAGES_MAX", MESSAGES_MAX;
         "LAUNCH_CALLS_MAX", LAUNCH_CALLS_MAX;
         "WHOLE_SLOT_PERIOD", WHOLE_SLOT_PERIOD;
+        "(1ull << place::OFFSET_BITS)", place::of_source(1, 0);
+        "(1ull << place::GENERATION_SHIFT)", place::of_grant(0, 1, 0);
+        "place::SOURCES_MAX", place::SOURCES_MAX;
+        "place::GRANTS_MAX", place::GRANTS_MAX;
+        "(1ull << place::ENTRY_GENERATION_SHIFT)", place::entry(0, 1);
         "DATA_TYPE_COUNT", DataType::ALL.len();
         "REDUCE_OP_COUNT", ReduceOp::ALL.len();
         "flags::ARRIVAL", flags::ARRIVAL;
@@ -114,9 +119,10 @@ fn expected() -> String {
         WaitCompletion,
         Advance,
         Pack,
-        Collect
+        Collect,
+        Grant
     );
-    codes!(text, Space, None, Buffer, Slot, Address);
+    codes!(text, Space, None, Buffer, Slot, Address, Granted);
     codes!(text, WaitKind, Arrival, Credit, Completion, RingSpace, BadPlan, StrayClaim, BadCall);
     codes!(
         text,
@@ -144,7 +150,8 @@ fn expected() -> String {
         MessageNumber,
         Peer,
         Lane,
-        CallCount
+        CallCount,
+        Place
     );
     layout!(text, PlanHeader, magic, size_bytes, block_count, thread_count);
     layout!(text, BlockProgram, segments, segment_count, ports, port_count);
@@ -188,7 +195,8 @@ fn expected() -> String {
         host_staging,
         shared_staging,
         blocks_ended,
-        launches_ended
+        launches_ended,
+        sources
     );
     layout!(
         text,
@@ -202,7 +210,7 @@ fn expected() -> String {
         reduce_op,
         addresses,
         address_count,
-        reserved
+        source
     );
     layout!(text, LaunchArguments, communicator, sequence, call_count, reserved, calls);
     layout!(

@@ -260,7 +260,8 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// Has `handler` called with the notes of other ranks, on the I/O thread. It must not wait for
+    /// Has `handler`, one of several, called with the notes of other ranks, on the I/O thread. It
+    /// passes over those that are not for it, and must not wait for
     /// anybody; while it works, all control traffic of the process waits.
     pub fn on_note(&self, handler: impl FnMut(Rank, &[u8]) + Send + 'static) {
         self.shared.on_note(Box::new(handler));

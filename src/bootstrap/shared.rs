@@ -17,7 +17,7 @@ pub(super) type MessageHandler = Box<dyn FnMut(Rank, &[u8]) + Send>;
 pub(super) struct Shared {
     state: Mutex<State>,
     child_handler: Mutex<Option<MessageHandler>>,
-    note_handler: Mutex<Option<MessageHandler>>,
+    note_handlers: Mutex<Vec<MessageHandler>>,
     changed: Condvar,
 }
 
@@ -97,16 +97,14 @@ impl Shared {
         }
     }
 
-    /// Has `handler` called with the notes of other ranks from now on.
+    /// Has `handler` called with the notes of other ranks from now on, beside those before.
     pub fn on_note(&self, handler: MessageHandler) {
-        *lock(&self.note_handler) = Some(handler);
+        lock(&self.note_handlers).push(handler);
     }
 
     /// Rank `from` has sent a note. It is dropped where there is no handler.
     pub fn receive_note(&self, from: Rank, bytes: &[u8]) {
-        if let Some(handler) = lock(&self.note_handler).as_mut() {
-            handler(from, bytes);
-        }
+        lock(&self.note_handlers).iter_mut().for_each(|handler| handler(from, bytes));
     }
 
     /// Waits until `done` gives something, or until the deadline.
@@ -132,6 +130,6 @@ impl Shared {
     }
 }
 
-fn lock(handler: &Mutex<Option<MessageHandler>>) -> MutexGuard<'_, Option<MessageHandler>> {
+fn lock<T>(handler: &Mutex<T>) -> MutexGuard<'_, T> {
     handler.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -55,14 +55,14 @@
 //! of the receiver's experts, and the rows, contiguous. A rank without tokens for another sends a
 //! message of zero rows, so "none" and "not yet" are never the same. Where GPUs reach each other
 //! (proxy, one node), the warps store the rows straight into the receiver's window, and a word says
-//! that they are there (rule R15 of `src/ring/PROTOCOL.md`). Elsewhere the message is built in this
+//! that they are there (rule R16 of `src/ring/PROTOCOL.md`). Elsewhere the message is built in this
 //! rank's window, and the engine takes it as one transfer with one signal behind it (R5, R9); pairs
 //! of both kinds work in one group.
 //!
 //! **Steps.** Words hold the number of the step, signals count it, and both only rise; the header
 //! names the step once more. Messages of two steps in turn lie in different halves of the window. A
 //! half is free when it is used again: a rank sends step `s` after it has received step `s - 1`
-//! from every peer, and a peer sent that after it had taken step `s - 2` out of its window (R15).
+//! from every peer, and a peer sent that after it had taken step `s - 2` out of its window (R16).
 //!
 //! **Memory** is told by [`Group::bytes_needed`]: two steps of messages from each rank at the most
 //! rows, two steps of returned rows, and where engines take part, one step of each on its way out.

@@ -100,6 +100,9 @@ impl Named<'_> {
                 format!("slot of message {message} + {offset} at {}", self.port(port))
             }
             Operand::Address(address) => format!("address {address:#x}"),
+            Operand::Granted { message, offset, .. } => {
+                format!("granted place + {offset}, or slot of message {message}")
+            }
         }
     }
 }
@@ -169,6 +172,10 @@ impl fmt::Display for Named<'_> {
                 f.write_str(if completion { ", raise completion" } else { "" })
             }
             Op::Credit { port } => write!(f, "credit on {}", at(port)),
+            Op::Grant { port, place: None } => write!(f, "grant the slots on {}", at(port)),
+            Op::Grant { port, place: Some(place) } => {
+                write!(f, "grant {} on {}", self.place(Operand::Address(place)), at(port))
+            }
             Op::WaitSignal { port, value } => write!(f, "wait for signal {value} at {}", at(port)),
             Op::WaitCompletion { port, value } => {
                 write!(f, "wait for completion {value} at {}", at(port))

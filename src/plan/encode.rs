@@ -179,6 +179,9 @@ fn encode_op(op: &Op, ports: &[LaneEnd]) -> wire::Op {
             ..sized(OpCode::Put, range, Some(destination), Some(source))
         },
         Op::Credit { .. } => valued(OpCode::Credit, 0),
+        Op::Grant { place, .. } => {
+            wire::Op { a: optional(place.map(Operand::Address)), ..valued(OpCode::Grant, 0) }
+        }
         Op::WaitSignal { value, .. } => valued(OpCode::WaitSignal, value),
         Op::WaitCompletion { value, .. } => valued(OpCode::WaitCompletion, value),
         Op::Advance { signals, completions, .. } => wire::Op {
@@ -208,6 +211,9 @@ fn operand(place: Operand) -> wire::Operand {
         }
         Operand::Slot { port, message, offset } => {
             wire::Operand { offset, number: message, port, space: Space::Slot as u8, ..empty }
+        }
+        Operand::Granted { port, message, offset } => {
+            wire::Operand { offset, number: message, port, space: Space::Granted as u8, ..empty }
         }
         Operand::Address(address) => wire::Operand {
             offset: address & ((1 << ADDRESS_NUMBER_SHIFT) - 1),

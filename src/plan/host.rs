@@ -13,6 +13,11 @@ use ringdove_kernels::op::{
 };
 use std::collections::VecDeque;
 
+#[path = "host_expression.rs"]
+mod expression;
+
+pub(super) use expression::{kinds, node};
+
 /// What elements are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Algebra {
@@ -21,34 +26,6 @@ pub(super) enum Algebra {
     /// Fingerprints of the expression by which an element was computed, of 8 bytes each: what is
     /// rounded once is one node of it. Operands of a sum are not exchanged, nor terms regrouped.
     Expressions,
-}
-
-/// The fingerprint of a node of an expression: two that are not built alike have the same one in
-/// one of 2^64 cases.
-pub(super) fn node(kind: u64, a: u64, b: u64) -> u64 {
-    let mix = |mut value: u64| {
-        // The finalizer of SplitMix64.
-        value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        value = (value ^ value >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        value ^ value >> 31
-    };
-    mix(mix(mix(kind.wrapping_add(0x9e37_79b9_7f4a_7c15)) ^ a).wrapping_add(1) ^ b)
-}
-
-/// Kinds of nodes.
-pub(super) mod kinds {
-    /// `a (op) b`.
-    pub const REDUCE: u64 = 0;
-    /// Of a reduction: `b` is scaled, and not rounded in between.
-    pub const SCALED: u64 = 1;
-    /// Of a reduction: the sum is finished, and not rounded in between.
-    pub const FINISHED: u64 = 2;
-    /// `a` scaled.
-    pub const SCALE: u64 = 4;
-    /// `a` finished.
-    pub const FINISH: u64 = 5;
-    /// An element of an input: rank and offset.
-    pub const INPUT: u64 = 6;
 }
 
 /// How elements combine.
@@ -127,6 +104,8 @@ pub(super) struct HostLane {
     pub(super) stores: bool,
     send_slots: Vec<u8>,
     receive_slots: Vec<u8>,
+    /// What was granted last: `None`, the slots.
+    granted: Option<Where>,
     arrivals: u64,
     credits: u64,
     completions: u64,
@@ -144,6 +123,7 @@ impl HostLane {
             stores: false,
             send_slots: slots.clone(),
             receive_slots: slots,
+            granted: None,
             arrivals: position,
             credits: position,
             completions: position,
@@ -385,6 +365,14 @@ impl Host {
                 self.lanes[lane].credits += 1;
                 self.raised(lane, "credit", self.lanes[lane].credits);
             }
+            OpCode::Grant => {
+                let granted = has(&op.a).then(|| self.resolve(at, &op.a, 0));
+                let lane = self.port(at, op.port).lane;
+                self.lanes[lane].granted = granted;
+                self.events.push((lane, Event::Credit));
+                self.lanes[lane].credits += 1;
+                self.raised(lane, "credit", self.lanes[lane].credits);
+            }
             OpCode::WaitSignal => {
                 let port = self.port(at, op.port);
                 let lane = &self.lanes[port.lane];
@@ -541,8 +529,13 @@ impl Host {
 
     fn resolve_peer(&self, at: &Cursor, op: &Op, moved: usize) -> Where {
         let (port, to) = (self.port(at, op.port), &op.destination);
-        if to.space == Space::Slot as u8 {
-            let offset = to.offset as usize + self.slot_start(&port, to.number);
+        let granted = to.space == Space::Granted as u8;
+        if granted && let Some(place) = self.lanes[port.lane].granted {
+            return place.plus(to.offset as usize + moved);
+        }
+        if granted || to.space == Space::Slot as u8 {
+            let offset = if granted { 0 } else { to.offset as usize };
+            let offset = offset + self.slot_start(&port, to.number);
             return Where::ReceiveSlots { lane: port.lane, offset };
         }
         let (number, offset) = (to.number as usize, to.offset as usize + moved);

@@ -67,7 +67,9 @@ pub use draft::{Draft, Pattern};
 pub use encode::{ENCODED_BYTES_MAX, EncodeError, PortResolver};
 pub use proof::stand_in;
 pub use request::{Collective, CollectiveRequest, Delivery};
-pub(crate) use selection::{ALL_PAIRS_RANKS_MAX, DIRECT_PAIRS_RANKS_MAX};
+pub(crate) use selection::{
+    ALL_PAIRS_RANKS_MAX, DIRECT_PAIRS_RANKS_MAX, goes_in_place, is_granted,
+};
 pub use selection::{Algorithm, Choice, Limits, PlanError, select};
 pub(crate) use send_recv::check_overlap;
 pub use send_recv::{Direction, Group, PointToPoint, group, group_plan};
@@ -319,9 +321,19 @@ pub enum Operand {
         offset: u64,
     },
     /// A device address, or, from 2^40 on, the entry of the launch's table of addresses with the
-    /// number in the bits from 40 on, and bytes behind it. Moves with the round. Local operands
-    /// only.
+    /// number in the bits from 40 on, and bytes behind it. Moves with the round. As the source of a
+    /// put, or as what is granted, it is registered memory.
     Address(u64),
+    /// Of a put alone: what the peer has granted last on this lane: `offset` bytes behind that
+    /// place, which moves with the round, or the message's slot.
+    Granted {
+        /// The op's port.
+        port: PortIndex,
+        /// Message number relative to the port's position.
+        message: u32,
+        /// Bytes behind a place, in round 0.
+        offset: u64,
+    },
 }
 
 /// How many bytes an op handles and where they stand in the collective, for clipping.
@@ -414,9 +426,10 @@ pub enum Op {
     Put {
         /// A send port.
         port: PortIndex,
-        /// Memory of the peer: the same message's slot, or a registered buffer.
+        /// Memory of the peer: the same message's slot, a registered buffer, or what it has
+        /// granted.
         destination: Operand,
-        /// Local slot or registered buffer.
+        /// Local slot, or registered memory.
         source: Operand,
         /// How much.
         range: Range,
@@ -429,6 +442,14 @@ pub enum Op {
     Credit {
         /// A receive port.
         port: PortIndex,
+    },
+    /// Return the credit for the first of several messages early, and say where all of them go
+    /// (R15). The credit for the second one stands for both.
+    Grant {
+        /// A receive port.
+        port: PortIndex,
+        /// Registered memory of this rank, an address; `None`: the slots.
+        place: Option<u64>,
     },
     /// Wait until the port's signal has reached `position + value`.
     WaitSignal {
@@ -464,6 +485,7 @@ impl Op {
             Self::Pack { port, .. }
             | Self::Put { port, .. }
             | Self::Credit { port }
+            | Self::Grant { port, .. }
             | Self::WaitSignal { port, .. }
             | Self::WaitCompletion { port, .. }
             | Self::Advance { port, .. } => Some(port),

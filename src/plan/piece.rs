@@ -32,6 +32,9 @@ impl Operand {
                 Self::Slot { port, message, offset: offset + bytes }
             }
             Self::Address(address) => Self::Address(address + bytes),
+            Self::Granted { port, message, offset } => {
+                Self::Granted { port, message, offset: offset + bytes }
+            }
         }
     }
 }

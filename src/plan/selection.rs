@@ -147,6 +147,9 @@ pub struct Limits {
     /// Each element of a reduction is computed by one expression, whatever the plan: see
     /// [`Algorithm::InRankOrder`].
     pub reproducible: bool,
+    /// Sends and receives of so many bytes, and of more messages than a lane has slots, begin with
+    /// the receiver's grant; `None`: there are no grants.
+    pub granted_bytes: Option<u64>,
 }
 
 /// How a request is carried out.
@@ -349,6 +352,7 @@ impl Limits {
             nvlink: false,
             ranks_per_node: 0,
             reproducible: false,
+            granted_bytes: None,
         }
     }
 
@@ -546,6 +550,19 @@ fn even_slice(choice: &Choice, maximum: u64) -> u32 {
 pub(super) fn message_bytes(bytes: u64, limits: &Limits) -> u64 {
     let wanted = bytes.div_ceil(MESSAGES_WANTED).next_multiple_of(GRANULE_BYTES);
     wanted.max(MESSAGE_BYTES_MIN).min(u64::from(limits.slot_bytes)).min(LENGTH_BYTES_MAX)
+}
+
+/// Does a transfer of `bytes` between two ranks begin with the receiver's grant? As above.
+pub(crate) fn is_granted(bytes: u64, limits: &Limits) -> bool {
+    let messages = || bytes.div_ceil(message_bytes(bytes, limits));
+    limits.granted_bytes.is_some_and(|least| bytes >= least.max(1))
+        && messages() > u64::from(limits.slot_count)
+}
+
+/// Is registered memory of so many bytes put straight into slots? For less, the wait until the
+/// engine has read it costs more than a copy.
+pub(crate) fn goes_in_place(bytes: u64, limits: &Limits) -> bool {
+    bytes >= MESSAGE_BYTES_MIN.min(limits.slot_bytes.into())
 }
 
 /// Threads of a group's blocks: by its largest transfer.

@@ -7,12 +7,17 @@
 //!
 //! A message goes through a slot: copy in, put; wait, copy out, credit. The sender runs ahead of
 //! the receiver by as many messages as there are slots.
+//!
+//! From registered memory messages are put without a copy. A transfer of more messages than there
+//! are slots begins with the receiver's *grant* (R15), which says where they go: into its
+//! registered memory, or into slots. So each end knows of its own memory alone, and either may be
+//! registered without the other.
 
 use super::builder::{SlotReceiver, SlotSender, copy};
-use super::selection::{group_thread_count, message_bytes};
+use super::selection::{goes_in_place, group_thread_count, is_granted, message_bytes};
 use super::{
-    BlockProgram, Lane, Limits, Modifiers, Operand, Plan, PlanError, Promise, Range, RankProgram,
-    Segment, Side,
+    BlockProgram, Lane, Limits, Modifiers, Op, Operand, Plan, PlanError, PortIndex, Promise, Range,
+    RankProgram, Segment, Side,
 };
 use std::collections::BTreeMap;
 
@@ -44,6 +49,8 @@ pub struct PointToPoint {
     pub address: u64,
     /// How much; 0 is fine.
     pub bytes: u64,
+    /// The memory is registered: engines reach it.
+    pub registered: bool,
 }
 
 /// A group's plan, and what it has to achieve.
@@ -86,7 +93,8 @@ pub fn group(
             Direction::Receive => Direction::Send,
         };
         let bytes = transfer.bytes;
-        world[transfer.peer as usize].push(PointToPoint { peer: rank, direction, address, bytes });
+        let mirror = PointToPoint { peer: rank, direction, address, bytes, registered: false };
+        world[transfer.peer as usize].push(mirror);
         address += bytes.next_multiple_of(MIRROR_ALIGNMENT);
     }
     world[rank as usize] = transfers.to_vec();
@@ -201,14 +209,73 @@ fn rank_program(
 
 fn send(block: &mut BlockProgram, rank: u32, peer: u32, transfer: &PointToPoint, limits: &Limits) {
     let port = block.port(Lane::slotted(rank, peer, 0), Side::Send);
-    let mut sender = SlotSender::new(port, limits.slot_count);
-    let range = piece(message_bytes(transfer.bytes, limits));
-    let mut ops = Vec::new();
-    let slot = sender.claim(&mut ops);
-    ops.push(copy(slot, Operand::Address(transfer.address), range, Modifiers::NONE));
-    sender.put(&mut ops, range);
-    sender.advance(&mut ops);
-    rounds(block, range, transfer.bytes, ops);
+    let length = message_bytes(transfer.bytes, limits);
+    let in_place = transfer.registered && goes_in_place(transfer.bytes, limits);
+    let send = Send { port, transfer, length, in_place };
+    let slot_count = i64::from(limits.slot_count);
+    if is_granted(transfer.bytes, limits) {
+        // The grant is a credit; from then on one credit more than else is out.
+        let first = send.message(1, true, 0);
+        block.segments.push(Segment { rounds: 1, ops: first, ..send.segment(0) });
+        let ops = send.message(2 - slot_count, true, length);
+        block.segments.push(Segment { ops, ..send.segment(length) });
+    } else if in_place {
+        let ops = send.message(1 - slot_count, false, 0);
+        block.segments.push(Segment { ops, ..send.segment(0) });
+    } else {
+        let mut sender = SlotSender::new(port, limits.slot_count);
+        let mut ops = Vec::new();
+        let slot = sender.claim(&mut ops);
+        ops.push(copy(slot, Operand::Address(transfer.address), piece(length), Modifiers::NONE));
+        sender.put(&mut ops, piece(length));
+        sender.advance(&mut ops);
+        block.segments.push(Segment { ops, ..send.segment(0) });
+    }
+    if in_place {
+        block.once(vec![Op::WaitCompletion { port, value: 0 }]);
+    }
+}
+
+/// A transfer of which each message is put by ops of its own.
+struct Send<'a> {
+    port: PortIndex,
+    transfer: &'a PointToPoint,
+    /// Bytes of one message.
+    length: u64,
+    /// From where it lies.
+    in_place: bool,
+}
+
+impl Send<'_> {
+    /// The ops of one message, `extent` bytes from the start, once `credits` have come.
+    fn message(&self, credits: i64, granted: bool, extent: u64) -> Vec<Op> {
+        let Self { port, transfer, length, in_place } = *self;
+        let range = Range { extent, ..piece(length) };
+        let memory = Operand::Address(transfer.address + extent);
+        let slot = Operand::Slot { port, message: 0, offset: 0 };
+        let mut ops = vec![Op::WaitSignal { port, value: credits }];
+        if !in_place {
+            ops.push(copy(slot, memory, range, Modifiers::NONE));
+        }
+        ops.push(Op::Put {
+            port,
+            destination: match granted {
+                true => Operand::Granted { port, message: 0, offset: extent },
+                false => slot,
+            },
+            source: if in_place { memory } else { slot },
+            range,
+            arrival: true,
+            completion: in_place,
+        });
+        let completions = u32::from(in_place);
+        ops.push(Op::Advance { port, signals: 1, completions });
+        ops
+    }
+
+    fn segment(&self, from: u64) -> Segment {
+        segment(self.length, self.transfer.bytes, from)
+    }
 }
 
 fn receive(
@@ -219,34 +286,55 @@ fn receive(
     limits: &Limits,
 ) {
     let port = block.port(Lane::slotted(peer, rank, 0), Side::Receive);
-    let mut receiver = SlotReceiver::new(port);
-    let range = piece(message_bytes(transfer.bytes, limits));
-    let mut ops = Vec::new();
-    let slot = receiver.wait(&mut ops);
-    ops.push(copy(Operand::Address(transfer.address), slot, range, Modifiers::NONE));
-    receiver.release(&mut ops);
-    receiver.advance(&mut ops);
-    rounds(block, range, transfer.bytes, ops);
+    let length = message_bytes(transfer.bytes, limits);
+    let granted = is_granted(transfer.bytes, limits);
+    let place = (granted && transfer.registered).then_some(transfer.address);
+    let message = |extent: u64, is_credited: bool| {
+        let mut receiver = SlotReceiver::new(port);
+        let mut ops = Vec::new();
+        let slot = receiver.wait(&mut ops);
+        if place.is_none() {
+            let memory = Operand::Address(transfer.address + extent);
+            let range = Range { extent, ..piece(length) };
+            ops.push(copy(memory, slot, range, Modifiers::NONE));
+        }
+        if is_credited {
+            receiver.release(&mut ops);
+            receiver.advance(&mut ops);
+        } else {
+            ops.push(Op::Advance { port, signals: 1, completions: 0 });
+        }
+        ops
+    };
+    let segment = |from| segment(length, transfer.bytes, from);
+    if !granted {
+        block.segments.push(Segment { ops: message(0, true), ..segment(0) });
+        return;
+    }
+    // The credit of the first message has come early, as the grant.
+    let mut first = vec![Op::Grant { port, place }];
+    first.extend(message(0, false));
+    block.segments.push(Segment { rounds: 1, ops: first, ..segment(0) });
+    block.segments.push(Segment { ops: message(length, true), ..segment(length) });
 }
 
 fn copy_local(block: &mut BlockProgram, from: &PointToPoint, to: &PointToPoint) {
-    if from.address == to.address {
+    if from.address == to.address || from.bytes == 0 {
         return;
     }
     let range = piece(COPY_BYTES_MAX.min(from.bytes.max(1)));
     let (source, destination) = (Operand::Address(from.address), Operand::Address(to.address));
-    rounds(block, range, from.bytes, vec![copy(destination, source, range, Modifiers::NONE)]);
+    let ops = vec![copy(destination, source, range, Modifiers::NONE)];
+    block.segments.push(Segment { ops, ..segment(range.length.into(), from.bytes, 0) });
 }
 
 fn piece(length: u64) -> Range {
     Range { extent: 0, length: length as u32 }
 }
 
-fn rounds(block: &mut BlockProgram, range: Range, bytes: u64, ops: Vec<super::Op>) {
-    let round_stride = u64::from(range.length);
+/// The rounds of messages of `length` bytes of a transfer of `bytes`, but for the first `from`.
+fn segment(length: u64, bytes: u64, from: u64) -> Segment {
     // More rounds than fit are refused by the verifier, which bounds the ops of all rounds.
-    let rounds = u32::try_from(bytes.div_ceil(round_stride)).unwrap_or(u32::MAX);
-    if rounds > 0 {
-        block.segments.push(Segment { rounds, round_stride, limit: bytes, ops });
-    }
+    let rounds = u32::try_from((bytes - from).div_ceil(length)).unwrap_or(u32::MAX);
+    Segment { rounds, round_stride: length, limit: bytes, ops: Vec::new() }
 }

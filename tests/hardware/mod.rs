@@ -292,12 +292,20 @@ impl World {
     }
 }
 
+/// Has registered memory of other processes opened at once, where it is `true`.
+pub const AT_ONCE: &str = "RINGDOVE_OPEN_BESIDE_KERNELS";
+
+/// Entries of the registration cache.
+pub const CACHE: &str = "RINGDOVE_REGISTRATION_CACHE";
+
 /// Settings for tests: nothing waits for minutes.
 pub fn settings() -> Settings {
     Settings {
         wait_timeout: Duration::from_secs(60),
         bootstrap_timeout: Duration::from_secs(60),
         engine: engines::engine(),
+        registration_cache: std::env::var(CACHE).map_or(0, |value| value.parse().unwrap()),
+        open_beside_kernels: std::env::var(AT_ONCE).is_ok_and(|value| value == "true"),
         ..Settings::default()
     }
 }

@@ -9,7 +9,7 @@ use crate::communicator::{self, Communicator, Handle, Join, lock};
 use crate::config::Config;
 use crate::exported::exported;
 use crate::group::{self, Call, Derived, Job};
-use crate::memory::{Asked, COLLECTIVE_SYMMETRIC, STRICT_ORDERING};
+use crate::memory::{self, Asked, COLLECTIVE_SYMMETRIC, STRICT_ORDERING};
 use crate::reduction::{self, Defined, Source};
 use crate::result::{self, Failure, guard};
 use cudarc::driver::result as driver;
@@ -426,7 +426,7 @@ exported! {
         Ok(Status::Success)
     }
 
-    /// Remembers a buffer. Its data is staged all the same.
+    /// Registers a buffer for this rank: sends and receives on it need no copy. Nobody waits.
     ncclCommRegister pncclCommRegister(
         comm: Handle, buffer: *mut c_void, bytes: usize, handle: *mut *mut c_void,
     ) {
@@ -434,15 +434,19 @@ exported! {
         if buffer.is_null() || bytes == 0 {
             return Err(Failure::argument("buff", "some bytes of device memory", bytes));
         }
-        let number = lock(&Communicator::find(comm)?.named).add_buffer(buffer as u64, bytes);
+        let communicator = Communicator::find(comm)?;
+        let registration = memory::register_local(&communicator, buffer as u64, bytes)?;
+        let number = lock(&communicator.named).add_buffer(registration);
         // SAFETY: the caller's place for a pointer.
         unsafe { put("handle", handle, number)? };
         Ok(Status::Success)
     }
 
-    /// Forgets a buffer.
+    /// Forgets a buffer: waits until the rank's calls have ended, and others do not know it.
     ncclCommDeregister pncclCommDeregister(comm: Handle, handle: *mut c_void) {
-        lock(&Communicator::find(comm)?.named).remove_buffer(handle)?;
+        let communicator = Communicator::find(comm)?;
+        let registration = lock(&communicator.named).remove_buffer(handle)?;
+        memory::deregister_local(&communicator, registration)?;
         Ok(Status::Success)
     }
 

@@ -18,9 +18,9 @@ const STEP: usize = 16;
 #[derive(Default)]
 pub struct Named {
     last: usize,
-    /// Buffers of `ncclCommRegister`. Their data is staged all the same: ringdove registers by
-    /// agreement of all ranks, for which that function does not ask.
-    buffers: BTreeMap<usize, (u64, usize)>,
+    /// Buffers of `ncclCommRegister`, which this rank has registered for itself; `None` where the
+    /// communicator was not ready.
+    buffers: BTreeMap<usize, Option<Registration>>,
     windows: BTreeMap<usize, Window>,
 }
 
@@ -39,15 +39,15 @@ impl Named {
     }
 
     /// Remembers a buffer; its handle.
-    pub fn add_buffer(&mut self, address: u64, bytes: usize) -> *mut c_void {
+    pub fn add_buffer(&mut self, registration: Option<Registration>) -> *mut c_void {
         let number = self.next();
-        self.buffers.insert(number, (address, bytes));
+        self.buffers.insert(number, registration);
         number as *mut c_void
     }
 
     /// Forgets a buffer.
-    pub fn remove_buffer(&mut self, handle: *mut c_void) -> Result<()> {
-        self.buffers.remove(&(handle as usize)).map(drop).ok_or_else(|| {
+    pub fn remove_buffer(&mut self, handle: *mut c_void) -> Result<Option<Registration>> {
+        self.buffers.remove(&(handle as usize)).ok_or_else(|| {
             let expected = "one of ncclCommRegister for this communicator";
             Failure::argument("handle", expected, format!("{handle:?}"))
         })
@@ -72,6 +72,31 @@ impl Named {
         let window = self.window(handle)?;
         self.windows.remove(&(handle as usize));
         Ok(window)
+    }
+}
+
+/// Registers a buffer for one rank. Calls on it need nothing of the other ranks.
+pub fn register_local(
+    communicator: &Communicator,
+    address: u64,
+    bytes: usize,
+) -> Result<Option<Registration>> {
+    let Ok(ready) = communicator.ready() else { return Ok(None) };
+    // SAFETY: the memory stays allocated until the buffer is deregistered: NCCL's contract.
+    let registration = unsafe { ready.ranks.register_local_raw(address, bytes) };
+    registration.map(Some).map_err(Failure::from)
+}
+
+/// Takes a buffer's registration back. As of a window: see below.
+pub fn deregister_local(
+    communicator: &Communicator,
+    registration: Option<Registration>,
+) -> Result<()> {
+    match (registration, communicator.ready()) {
+        (Some(registration), Ok(ready)) if ready.ranks.check().is_ok() => {
+            ready.ranks.deregister_local(registration).map_err(Failure::from)
+        }
+        _ => Ok(()),
     }
 }
 

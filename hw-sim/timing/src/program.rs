@@ -350,7 +350,7 @@ impl Code {
             let sends = names_port && self.ports[first_port as usize + usize::from(op.port)].sends;
             let needs = match op.code {
                 OpCode::Put | OpCode::Pack | OpCode::WaitCompletion => Some(true),
-                OpCode::Credit | OpCode::Collect => Some(false),
+                OpCode::Credit | OpCode::Grant | OpCode::Collect => Some(false),
                 _ => None,
             };
             if op.code == OpCode::Collect {

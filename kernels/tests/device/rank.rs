@@ -5,7 +5,7 @@ use crate::gpu::{Arena, BASE, Running, STEPS_MAX, TickingClock};
 use ringdove_kernels::descriptor::{DESCRIPTOR_BYTES, Descriptor, LAP_BIT};
 use ringdove_kernels::element::{DataType, ReduceOp};
 use ringdove_kernels::launch::{
-    CallArguments, DeviceCommunicator, LAUNCH_CALLS_MAX, LaunchArguments, WaitRecord,
+    CallArguments, DeviceCommunicator, LAUNCH_CALLS_MAX, LaunchArguments, WaitRecord, place,
 };
 use ringdove_kernels::op::{
     BlockProgram, Op, OpCode, Operand, PLAN_MAGIC, PlanHeader, Segment, Space,
@@ -55,6 +55,7 @@ impl Rank {
             shared_staging: BASE - 2 * HOST_STAGING_BEFORE,
             blocks_ended: arena.allocate(8, 0),
             launches_ended: arena.allocate(8, 0),
+            sources: arena.allocate(place::TABLE_BYTES, 0),
         };
         let address = arena.allocate(size_of::<DeviceCommunicator>(), 0);
         arena.write_as(address, communicator);

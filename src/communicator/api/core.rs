@@ -79,6 +79,10 @@ pub struct Statistics {
     /// Device memory of this rank's own, in bytes: control structures, signals, staging slots,
     /// plans. Registered buffers are their owner's.
     pub device_bytes: u64,
+    /// Sends that were planned to be put straight from registered memory.
+    pub sent_in_place: u64,
+    /// Receives that were planned to be put straight into registered memory.
+    pub received_in_place: u64,
 }
 
 impl Communicator {
@@ -200,6 +204,8 @@ impl Communicator {
             signals,
             ring_occupancy_max: occupancy_max,
             device_bytes: (memory.device_bytes() + launcher.plans.device_bytes()) as u64,
+            sent_in_place: self.connected.places.sent(),
+            received_in_place: self.connected.places.received(),
         }
     }
 }

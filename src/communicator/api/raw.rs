@@ -76,6 +76,35 @@ impl Communicator {
         self.register_at(address, bytes as u64)
     }
 
+    /// Registers memory for this rank alone: what it sends from there is put straight from where it
+    /// lies, and what it receives there is put there, where the sender knows the memory: from the
+    /// second transfer of its size on, or later. The other ranks need not register anything, and
+    /// nobody waits. Memory that was freed, and allocated again, is not used by it any more.
+    ///
+    /// # Safety
+    /// The memory stays allocated until [`Communicator::deregister_local`] has returned, or the
+    /// communicator was dropped on all ranks; or nobody passes it, or memory that was allocated in
+    /// its place, to this communicator any more before.
+    ///
+    /// # Errors
+    /// [`Error::Argument`](crate::Error::Argument) for memory that is unknown to the driver. What the
+    /// driver does not share with other processes is registered for sends alone there.
+    pub unsafe fn register_local_raw(&self, address: u64, bytes: usize) -> Result<Registration> {
+        self.register_local_at(address, bytes as u64)
+    }
+
+    /// Takes back what [`Communicator::register_local_raw`] did: waits until this rank's launches
+    /// have ended, and the other ranks know the memory no more.
+    ///
+    /// # Errors
+    /// [`Error::HostWaitExpired`](crate::Error::HostWaitExpired) where they do not within
+    /// [`Settings::bootstrap_timeout`](crate::Settings::bootstrap_timeout);
+    /// [`Error::Argument`](crate::Error::Argument) for a registration of another kind.
+    pub fn deregister_local(&self, registration: Registration) -> Result<()> {
+        let limit = self.connected.settings.bootstrap_timeout;
+        self.connected.deregister_local(registration, limit)
+    }
+
     /// Takes back what [`Communicator::register_raw`] did, as [`Communicator::deregister`] does.
     /// From then on the memory may be freed.
     ///

@@ -3,7 +3,7 @@
 use super::core::Communicator;
 use crate::communicator::call::{Element, check};
 use crate::error::{Error, Result};
-use crate::gpu::{Current, GpuRange, Registered};
+use crate::gpu::{Allocation, Current, GpuRange, Registered};
 use crate::id::Registration;
 use crate::shared::DeviceRange;
 use cudarc::driver::{CudaSlice, DevicePtr};
@@ -72,6 +72,15 @@ impl Communicator {
 
     /// Registers memory that somebody keeps.
     pub(super) fn register_at(&self, address: u64, bytes: u64) -> Result<Registration> {
+        self.connected.register(address, bytes, self.registrable(address, bytes)?)
+    }
+
+    /// Registers memory that somebody keeps, for this rank alone.
+    pub(super) fn register_local_at(&self, address: u64, bytes: u64) -> Result<Registration> {
+        self.connected.register_local(address, bytes, self.registrable(address, bytes)?)
+    }
+
+    fn registrable(&self, address: u64, bytes: u64) -> Result<Allocation> {
         self.connected.check()?;
         let what = "registered buffer";
         let current = Current::bind(self.context())?;
@@ -80,6 +89,6 @@ impl Communicator {
             let seen = format!("{bytes} bytes at {address:#x}");
             return Err(Error::argument(what, "some bytes of device memory", seen));
         }
-        self.connected.register(address, bytes, allocation)
+        Ok(allocation)
     }
 }

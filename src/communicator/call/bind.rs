@@ -42,8 +42,8 @@ pub(super) fn group(
     let plans = &mut launcher.plans;
     Ok(CallArguments {
         data_type: DataType::U8 as u32,
-        addresses: plans.table(&call.transfers, &call.addresses, stream, capture)?,
-        address_count: call.addresses.len() as u32,
+        addresses: plans.table(&call.transfers, &call.table, stream, capture)?,
+        address_count: call.table.len() as u32,
         ..CallArguments::default()
     })
 }

@@ -162,7 +162,13 @@ mod tests {
     fn what_one_call_writes_no_other_call_of_its_launch_uses() {
         let collective =
             |input: Range<u64>, output: Range<u64>| Memory::Collective { input, output };
-        let transfer = |direction, address| PointToPoint { peer: 1, direction, address, bytes: 10 };
+        let transfer = |direction, address| PointToPoint {
+            peer: 1,
+            direction,
+            address,
+            bytes: 10,
+            registered: false,
+        };
         let transfers = vec![transfer(Direction::Send, 100), transfer(Direction::Receive, 200)];
         let messages = GroupCall::new(transfers, vec![DataType::U8; 2]);
         let messages = Memory::Messages(&messages);

@@ -7,6 +7,8 @@
 //! * `request`: a call; `element`: types and reductions
 //! * `check`: are the arguments usable? No other rank knows of the call yet
 //! * `agree`: do all ranks make the same call?
+//! * `cache`: allocations that the library registers by itself
+//! * `place`: which sends and receives go from registered memory, or to it, without a copy
 //! * `plan`: the verified plan, encoded, in device memory
 //! * `connect`: routes between the registered buffers that the call uses
 //! * `bind`: addresses and routes, as the kernel takes them
@@ -15,11 +17,13 @@
 
 mod agree;
 mod bind;
+mod cache;
 pub(super) mod check;
 mod connect;
 mod device_handle;
 mod element;
 mod launch;
+mod place;
 mod plan;
 mod request;
 
@@ -65,7 +69,12 @@ pub(super) fn enqueue(
     make_room(rank, &mut launcher, capture)?;
     // Before the ranks agree: the other ranks do not know yet of a group that is refused here.
     let turn = launcher.plans.turn();
-    let mut messages = match calls.messages {
+    place::open_waiting(rank, &launcher, capture);
+    let placed = match calls.messages {
+        Some(group) => Some(place::group(rank, &mut launcher, group, capture)?),
+        None => None,
+    };
+    let mut messages = match placed.as_deref() {
         Some(group) => Some((group, plan::group(rank, &launcher, group, capture)?)),
         None => None,
     };
@@ -133,6 +142,15 @@ fn launch(
     let mut batch = Batch::enter(rank, launcher, stream, capture)?;
     for (call, registered) in collectives.into_iter().filter(|(call, _)| !call.is_empty()) {
         let request = call.request(rank.rank().0, rank.rank_count(), registered.is_some());
+        if let Some(messages) = place::as_messages(rank, call) {
+            let messages = place::group(rank, launcher, &messages, capture)?.into_owned();
+            let plan = plan::group(rank, launcher, &messages, capture)?;
+            let plan = batch.bring(launcher, plan)?;
+            let arguments = bind::group(launcher, &messages, stream, capture)?;
+            let memory = Memory::of(rank.rank().0, call, &request);
+            batch.add(launcher, Step { plan, arguments, memory })?;
+            continue;
+        }
         let plan = plan::collective(rank, launcher, &request, capture)?;
         let plan = batch.bring(launcher, plan)?;
         let routes = connect::collective(rank, launcher, registered)?;

@@ -96,14 +96,16 @@ impl Calls<'_> {
 }
 
 /// A group whose addresses are known.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(in crate::communicator) struct GroupCall {
     /// Their addresses are entries of the table of a launch, as [`Self::new`] numbers them.
     pub transfers: Vec<PointToPoint>,
     /// Of each transfer.
     pub data_types: Vec<DataType>,
-    /// The table.
+    /// The device address of each entry.
     pub addresses: Vec<u64>,
+    /// The table as a launch has it: these addresses, and places of registered memory.
+    pub table: Vec<u64>,
     /// Memory that is received into may be that of other transfers.
     pub may_overlap: bool,
 }
@@ -121,17 +123,29 @@ impl GroupCall {
             });
             transfer.address = (number as u64 + 1) << ADDRESS_NUMBER_SHIFT;
         }
-        Self { transfers, data_types, addresses, may_overlap: false }
+        let table = addresses.clone();
+        Self { transfers, data_types, addresses, table, may_overlap: false }
     }
 
     /// The same, where transfers overlap and are not refused for it. Each has a number of its own,
     /// so that a plan knows nothing of their overlap.
     pub fn overlapping(mut transfers: Vec<PointToPoint>, data_types: Vec<DataType>) -> Self {
-        let addresses = transfers.iter().map(|transfer| transfer.address).collect();
+        let addresses: Vec<u64> = transfers.iter().map(|transfer| transfer.address).collect();
         for (number, transfer) in (1..).zip(&mut transfers) {
             transfer.address = number << ADDRESS_NUMBER_SHIFT;
         }
-        Self { transfers, data_types, addresses, may_overlap: true }
+        let table = addresses.clone();
+        Self { transfers, data_types, addresses, table, may_overlap: true }
+    }
+
+    /// Has transfer `number` use registered memory, at the place that `word` names.
+    pub fn place(&mut self, number: usize, word: u64) {
+        let transfer = &mut self.transfers[number];
+        let entry = (transfer.address >> ADDRESS_NUMBER_SHIFT) as usize - 1;
+        self.addresses.push(self.addresses[entry]);
+        self.table.push(word);
+        transfer.address = (self.table.len() as u64) << ADDRESS_NUMBER_SHIFT;
+        transfer.registered = true;
     }
 
     /// Each transfer, at its device address, with its data type.
@@ -154,8 +168,13 @@ mod tests {
     #[test]
     fn groups_differ_in_how_their_buffers_coincide_and_not_in_where_they_lie() {
         let group = |addresses: [u64; 3]| {
-            let transfer =
-                |address| PointToPoint { peer: 1, direction: Direction::Send, address, bytes: 8 };
+            let transfer = |address| PointToPoint {
+                peer: 1,
+                direction: Direction::Send,
+                address,
+                bytes: 8,
+                registered: false,
+            };
             GroupCall::new(addresses.map(transfer).to_vec(), vec![DataType::U8; 3])
         };
         let first = group([0x7f00_0000_1000, 0x7f00_0000_2000, 0x7f00_0000_1000]);
@@ -169,8 +188,13 @@ mod tests {
     /// If this fails, a group that receives into memory that it sends has no plan.
     #[test]
     fn transfers_that_may_overlap_are_apart_for_their_plan() {
-        let transfer =
-            |direction| PointToPoint { peer: 1, direction, address: 0x7f00_0000_1000, bytes: 8 };
+        let transfer = |direction| PointToPoint {
+            peer: 1,
+            direction,
+            address: 0x7f00_0000_1000,
+            bytes: 8,
+            registered: false,
+        };
         let both = [Direction::Send, Direction::Receive].map(transfer).to_vec();
         let call = GroupCall::overlapping(both.clone(), vec![DataType::U8; 2]);
         assert_ne!(call.transfers[0].address, call.transfers[1].address);

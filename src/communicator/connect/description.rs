@@ -4,6 +4,9 @@ use crate::communicator::state::{Layout, PortPlace};
 use crate::id::Rank;
 use crate::plan::{LaneEnd, LaneKind, Side};
 
+/// A grant is one word.
+const GRANT_WORD_BYTES: u64 = 8;
+
 /// The number of the window that is a rank's staging memory; registrations follow it.
 pub(super) const STAGING: u64 = 0;
 
@@ -28,7 +31,8 @@ pub(super) struct PortDescription {
     pub route: Option<RouteDescription>,
 }
 
-/// From anywhere in this rank's staging memory (or nowhere) to some of the peer's.
+/// From anywhere in this rank's staging memory (or nowhere) to some of the peer's: slots, or the
+/// place of a grant (R15).
 pub(super) struct RouteDescription {
     pub carries_data: bool,
     /// Offset of the destination in the peer's staging memory.
@@ -56,6 +60,10 @@ impl PortDescription {
                 offset: there.slots,
                 bytes: place.slots_bytes(),
             }),
+            (Side::Receive, LaneKind::Slots) => {
+                let offset = there.grant();
+                Some(RouteDescription { carries_data: true, offset, bytes: GRANT_WORD_BYTES })
+            }
             (Side::Receive, _) => {
                 Some(RouteDescription { carries_data: false, offset: 0, bytes: 0 })
             }

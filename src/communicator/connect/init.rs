@@ -8,6 +8,7 @@ use super::inter_node::{
 use super::nodes::{self, Hosts};
 use super::peer::Peer;
 use super::peer_info::{self, PeerInfo, SharedMemory};
+use super::places::{self, Places};
 use super::rank::ConnectedRank;
 use super::reach::{self, Candidate, Looked, Reached};
 use super::registry::process_of;
@@ -15,7 +16,7 @@ use super::sharing;
 use crate::bootstrap::{ControlPlane, JoinRequest, Succession, UniqueId, exchange};
 use crate::communicator::state::{
     Doorbell, Geometry, InterNodeSlotMemory, Launcher, Layout, Nodes, Obstacle, PortPlace,
-    ProcessState, RankMemory, RankState, Tidy, agreed_settings,
+    ProcessState, RankMemory, RankState, Tidy, agreed_settings, lock,
 };
 use crate::engine::Alarm;
 use crate::error::{Error, Result};
@@ -297,9 +298,19 @@ fn start(
         device_bytes = state.memory.device_bytes(),
         "communicator ready"
     );
+    let plane = process.planes().into_iter().find(|plane| plane.rank() == rank);
+    let parts = places::Parts {
+        engine: engine.routes(&process.geometry),
+        numbers: lock(&launcher).routes.numbers().clone(),
+        plane,
+        connector: inter_node.as_ref().map(|adapters| adapters.connector().clone()),
+        open_beside_kernels: settings.open_beside_kernels,
+    };
+    let places = Places::new(process, &state, parts)?;
     Ok(ConnectedRank {
         settings: settings.clone(),
         process: process.clone(),
+        places,
         state,
         launcher,
         engine: Some(engine),

@@ -130,6 +130,11 @@ impl InterNodeConnections {
         self.control.remove_local(&region)
     }
 
+    /// What knows the other ranks' memory.
+    pub fn connector(&self) -> &Arc<Connector> {
+        &self.connector
+    }
+
     /// Is the rank on another node?
     pub fn leads_to(&self, rank: Rank) -> bool {
         self.ranks.binary_search(&rank).is_ok()
@@ -159,7 +164,7 @@ impl InterNodeConnections {
 }
 
 /// The part of registration `number` on `rank`, as an adapter writes it.
-fn part_of(rank: Rank, number: usize, buffer: &RankBuffer) -> Result<RemoteRegion> {
+pub(super) fn part_of(rank: Rank, number: usize, buffer: &RankBuffer) -> Result<RemoteRegion> {
     let what = format!("its part of registration {number}");
     let region = buffer.region.as_ref().ok_or_else(|| {
         let expected = "a key, as of every rank of another node";

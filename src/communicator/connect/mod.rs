@@ -10,6 +10,8 @@
 //!   ranks share which do not reach each other's GPU memory
 //! * `description`: lanes and routes in numbers and offsets
 //! * `attach`: a rank's ring, lanes and routes, as its engine gets them
+//! * `places`: registered memory that ranks grant one another for their messages;
+//!   `single_routes`: the routes there
 //! * `rank`: a rank that is connected; `registration`: its registered buffers
 
 mod attach;
@@ -21,11 +23,13 @@ mod nodes;
 mod on_demand;
 mod peer;
 mod peer_info;
+mod places;
 mod rank;
 mod reach;
 mod registration;
 mod registry;
 mod sharing;
+mod single_routes;
 
 pub(super) use init::{init_all, init_ranks};
 pub(super) use rank::ConnectedRank;

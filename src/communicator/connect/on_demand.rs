@@ -12,6 +12,7 @@
 //!
 //! Where both ask at a time, the request of the lower rank counts.
 
+use super::places::is_on_places;
 use crate::bootstrap::ControlPlane;
 use crate::communicator::state::{Layout, lock};
 use crate::error::{Error, Result, TransportCause};
@@ -126,12 +127,16 @@ impl Connector {
         }
     }
 
-    fn reaches(&self, peer: Rank) -> bool {
+    /// Is the rank on another node?
+    pub fn reaches(&self, peer: Rank) -> bool {
         lock(&self.remote).contains_key(&peer)
     }
 
     /// A note of another rank. Runs on the I/O thread.
     fn receive(&self, from: Rank, bytes: &[u8]) {
+        if is_on_places(bytes) {
+            return;
+        }
         let mut states = lock(&self.states);
         let taken = match postcard::from_bytes(bytes) {
             Ok(note) if self.reaches(from) => self.take(&mut states, from, note),

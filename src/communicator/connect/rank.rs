@@ -2,6 +2,7 @@
 
 use super::attach::RankEngine;
 use super::inter_node::InterNodeConnections;
+use super::places::Places;
 use crate::bootstrap::Succession;
 use crate::communicator::state::{Launcher, ProcessState, RankState, Tidy, Unread, lock};
 use crate::engine::{Alarm, Snapshot};
@@ -30,6 +31,8 @@ pub(in crate::communicator) struct ConnectedRank {
     /// `None` only while the rank is being dropped.
     pub(super) engine: Option<RankEngine>,
     pub(super) inter_node: Option<InterNodeConnections>,
+    /// Places in registered memory, of this rank and of others.
+    pub places: Arc<Places>,
     pub succession: Succession,
     /// Dropped last: frees what the others gave up.
     pub(super) _tidy: Tidy,

@@ -1,9 +1,10 @@
 //! Registered buffers of a connected rank: registered, opened by the other ranks, and taken back.
 
+use super::description::registration_window;
 use super::rank::ConnectedRank;
 use crate::bootstrap::agreement::{Value, signature};
 use crate::communicator::state::{
-    ExportedMemory, PortPlace, RankBuffer, RegisteredBuffer, RegisteredRange,
+    ExportedMemory, LOCAL_FIRST, Launcher, PortPlace, RankBuffer, RegisteredBuffer, RegisteredRange,
 };
 use crate::error::{Error, Result};
 use crate::gpu::{Allocation, Current, Export, GpuRange, Import};
@@ -49,11 +50,118 @@ impl ConnectedRank {
                 None => None,
             };
             let buffer = RankBuffer { address, bytes, export, region };
+            self.places.add(number, registration_window(number), buffer.clone());
             process.registrations.post(self.rank(), self.rank_count(), number, buffer)
         };
         post().inspect_err(|_| drop(self.forget(number)))?;
         launcher.routes.add(RegisteredRange { address, bytes, allocation: allocation.id });
         Ok(Registration(number))
+    }
+
+    /// Registers memory for this rank alone: what it sends from there is not copied, nor what it
+    /// receives there, where the other rank knows it by then. Nobody waits for anybody.
+    ///
+    /// # Errors
+    /// As [`register`](Self::register), but for what others do.
+    pub fn register_local(
+        &self,
+        address: u64,
+        bytes: u64,
+        allocation: Allocation,
+    ) -> Result<Registration> {
+        self.register_for_itself(&mut self.launcher(), address, bytes, allocation.id)
+    }
+
+    /// The same, where the launcher is locked.
+    ///
+    /// # Errors
+    /// As [`register_local`](Self::register_local).
+    pub fn register_for_itself(
+        &self,
+        launcher: &mut Launcher,
+        address: u64,
+        bytes: u64,
+        allocation: u64,
+    ) -> Result<Registration> {
+        let process = &self.process;
+        let number = launcher.routes.next_local();
+        let staged = !process.writes_registered_buffers();
+        let _span = tracing::debug_span!("local registration", rank = self.rank().0).entered();
+        if !staged {
+            let others = match self.settings.remedies.open_pools {
+                true => process.other_devices(&self.state.context),
+                false => Vec::new(),
+            };
+            Current::bind(&self.state.context)?.open_pool(address, &others)?;
+            // What the driver does not share can be read here all the same.
+            let export = match self.opens_memory().then(|| self.export(address)) {
+                Some(Ok(export)) => Some(ExportedMemory::from(export)),
+                Some(Err(error)) => {
+                    tracing::debug!(%error, rank = self.rank().0, "registered for sends alone");
+                    None
+                }
+                None => None,
+            };
+            let window =
+                self.engine().add_local_registration(number - LOCAL_FIRST, address, bytes)?;
+            let adapters = self.inter_node.as_ref();
+            let region =
+                adapters.map(|adapters| adapters.register(number, self.kept(address, bytes)?));
+            let region = region.transpose().inspect_err(|_| self.engine().remove_window(window))?;
+            self.places.add(number, window, RankBuffer { address, bytes, export, region });
+        }
+        launcher.routes.add_local(number, RegisteredRange { address, bytes, allocation });
+        Ok(Registration(number))
+    }
+
+    /// Takes a local registration back: waits, at most `limit`, until this rank's launches have
+    /// ended, and the other ranks have forgotten the memory.
+    ///
+    /// # Errors
+    /// [`Error::HostWaitExpired`] where they do not; [`Error::Argument`] for another registration.
+    pub fn deregister_local(&self, registration: Registration, limit: Duration) -> Result<()> {
+        let number = registration.0;
+        let mut launcher = self.launcher();
+        if number < LOCAL_FIRST || launcher.routes.range(number).is_none() {
+            let expected = "a local one of this communicator, in use";
+            return Err(Error::argument("registration", expected, number));
+        }
+        if !launcher.wait(limit) {
+            return Err(Error::HostWaitExpired {
+                what: format!("the launches of {} before a deregistration", self.rank()),
+                expected: "all ended".into(),
+                seen: "some that wait for other ranks".into(),
+                waited: limit,
+            });
+        }
+        if self.process.writes_registered_buffers() {
+            if self.check().is_ok() {
+                self.engine().wait_idle(self.state.memory.head()?, limit)?;
+            }
+            let withdrawn =
+                self.places.withdraw(number).and_then(|()| self.places.forgotten(number, limit));
+            // After a failure nobody puts anything any more, and nobody need answer.
+            withdrawn.or_else(|error| self.check().err().map_or(Err(error), |_| Ok(())))?;
+        }
+        self.forget_local(&mut launcher, number)
+    }
+
+    /// Takes back a local registration that nobody uses; other ranks are told, and not waited for.
+    ///
+    /// # Errors
+    /// Those of engine and adapter.
+    pub fn forget_unused(&self, launcher: &mut Launcher, number: usize) -> Result<()> {
+        self.places.withdraw(number)?;
+        self.forget_local(launcher, number)
+    }
+
+    fn forget_local(&self, launcher: &mut Launcher, number: usize) -> Result<()> {
+        launcher.routes.remove_local(number);
+        if self.process.writes_registered_buffers() {
+            self.engine().remove_window(self.engine().local_window(number - LOCAL_FIRST));
+            self.inter_node.as_ref().map_or(Ok(()), |adapters| adapters.deregister(number))?;
+        }
+        Ok(())
     }
 
     /// A registered buffer as a range. What keeps it frees it when the rank's state ends, at the
@@ -193,6 +301,8 @@ impl ConnectedRank {
         let mut take_back = || {
             self.agree_on_deregistration(launcher.next_collective(), number)?;
             self.engine().wait_idle(self.state.memory.head()?, limit)?;
+            self.places.withdraw(number)?;
+            self.places.forgotten(number, limit)?;
             self.engine().remove_routes(&launcher.routes.remove(number), limit)?;
             let (planes, local) = (self.process.planes(), self.process.local_count());
             let registrations = &self.process.registrations;

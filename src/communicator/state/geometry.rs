@@ -9,6 +9,7 @@ use crate::plan::{
 };
 use crate::settings::{Settings, Stores};
 use ringdove_kernels::descriptor::ROUTE_MAX;
+use ringdove_kernels::port::GRANT_BYTES;
 use std::ops::Range;
 
 /// What must be equal on all ranks for their layouts to match.
@@ -39,6 +40,8 @@ pub(crate) struct Geometry {
     pub user_lanes: u32,
     /// Reductions are computed by one expression, whatever the plan.
     pub reproducible: bool,
+    /// Transfers of so many bytes begin with the receiver's grant.
+    pub granted_bytes: Option<u64>,
     /// What drains the rings, on every rank.
     pub engine: EngineKind,
 }
@@ -186,6 +189,7 @@ impl Geometry {
             stores_always: settings.stores == Stores::Always,
             user_lanes: settings.user_lanes,
             reproducible: settings.reproducible,
+            granted_bytes: settings.granted_bytes,
             engine: settings.engine,
         }
     }
@@ -204,6 +208,8 @@ impl Geometry {
             nvlink: false,
             ranks_per_node: self.ranks_per_node(),
             reproducible: self.reproducible,
+            // Where ranks write registered memory: see `ProcessState::limits`.
+            granted_bytes: None,
         }
     }
 
@@ -264,7 +270,7 @@ impl Geometry {
             None => Sizes::default(),
         };
         let slots = self.slots(between.neighbours);
-        let slots = Sizes { ports: 1, staging: bytes(slots), direct: 0 };
+        let slots = Sizes { ports: 1, staging: granted(slots), direct: 0 };
         let direct = Sizes { ports: 1, staging: 0, direct: u32::from(side == Side::Send) };
         let others = match between.neighbours {
             true => slots.and(direct).times(self.blocks),
@@ -376,6 +382,11 @@ impl Sizes {
             direct: self.direct * count,
         }
     }
+}
+
+/// Bytes of all slots of a lane whose receiver grants, and of the place of the grant.
+pub(super) fn granted(slots: SlotShape) -> u64 {
+    bytes(slots) + GRANT_BYTES
 }
 
 /// Bytes of all slots of a lane.

@@ -5,7 +5,7 @@ use super::launching::launching;
 use super::order::{CapturedOrders, LaunchOrder};
 use super::plans::PlanMemory;
 use super::rank::RankState;
-use super::routes::Routes;
+use super::routes::{CachedRange, Routes};
 use crate::error::{Error, Result};
 use crate::gpu::{Executor, keeping_errors};
 use crate::settings::Settings;
@@ -20,6 +20,8 @@ pub(crate) struct Launcher {
     executor: Executor,
     pub plans: PlanMemory,
     pub routes: Routes,
+    /// What the registration cache holds, the oldest first.
+    pub cached: Vec<CachedRange>,
     launches: u64,
     collectives: u64,
     order: LaunchOrder,
@@ -53,6 +55,7 @@ impl Launcher {
             executor: Executor::load(&state.context, cubins, remedies.eager_load)?,
             plans: PlanMemory::new(&state.context, layout.rank_count())?,
             routes: Routes::new(state.memory.static_routes(), layout.direct_lanes()),
+            cached: Vec::new(),
             launches: 0,
             collectives: 0,
             order: LaunchOrder::default(),

@@ -11,7 +11,7 @@
 //! ([`Geometry::successors`]); so what stands before a port is a multiplication and four
 //! comparisons.
 
-use super::geometry::{Between, Geometry, Sizes, bytes};
+use super::geometry::{Between, Geometry, Sizes, bytes, granted};
 use crate::id::Rank;
 use crate::plan::{Lane, LaneEnd, LaneKind, Limits, Side, SlotShape};
 use std::ops::Range;
@@ -64,6 +64,11 @@ impl PortPlace {
             (LaneKind::Stores, Side::Send) => 0,
             _ => bytes(self.shape),
         }
+    }
+
+    /// Offset of the word behind the slots in which a grant stands, of lanes whose receiver grants.
+    pub fn grant(&self) -> u64 {
+        self.slots + bytes(self.shape)
     }
 
     /// The rank at the other end.
@@ -257,7 +262,7 @@ impl Layout {
             direct: 0,
         });
         // One with slots, and a direct one.
-        let two = Sizes { ports: 2, staging: bytes(slots), direct: 1 };
+        let two = Sizes { ports: 2, staging: granted(slots), direct: 1 };
         let before = first.and(two.times(index));
         match lane.kind {
             LaneKind::LowLatency => Some((Sizes::default(), low_latency.filter(|_| index == 0)?)),
@@ -265,7 +270,7 @@ impl Layout {
             LaneKind::Direct
                 if index < count && (between_neighbours || geometry.pairs_are_direct()) =>
             {
-                let its_slots = Sizes { ports: 1, staging: bytes(slots), direct: 0 };
+                let its_slots = Sizes { ports: 1, staging: granted(slots), direct: 0 };
                 Some((before.and(its_slots), SlotShape { bytes: 0, ..slots }))
             }
             LaneKind::User if index < geometry.user_lanes => {

@@ -4,6 +4,7 @@ use super::super::geometry::Nodes;
 use super::*;
 use crate::id::EngineKind;
 use crate::settings::Settings;
+use ringdove_kernels::port::GRANT_BYTES;
 
 fn geometry(rank_count: u32, nodes: Nodes, low_latency_bytes: u32) -> Geometry {
     Geometry {
@@ -23,6 +24,7 @@ fn geometry(rank_count: u32, nodes: Nodes, low_latency_bytes: u32) -> Geometry {
         stores_always: true,
         user_lanes: 0,
         reproducible: false,
+        granted_bytes: None,
         engine: EngineKind::Proxy,
     }
 }
@@ -104,6 +106,10 @@ fn both_ends_of_every_lane_exist_and_fill_the_memory_without_overlap() {
                 assert_eq!((place.number, place.slots), (number, staging), "{geometry:?}");
                 assert_eq!(layout.port(place.end), Some(*place));
                 staging += place.slots_bytes();
+                if place.end.lane.kind == LaneKind::Slots {
+                    assert_eq!(place.grant(), staging);
+                    staging += GRANT_BYTES;
+                }
                 let is_direct = matches!(place.end.lane.kind, LaneKind::Direct | LaneKind::User);
                 if place.end.side == Side::Send && is_direct {
                     assert_eq!(place.route_index, direct);
@@ -219,7 +225,8 @@ fn staging_of_any_number_of_ranks_keeps_to_the_setting() {
     assert!(slots.iter().all(|bytes| bytes.is_multiple_of(16)) && slots.contains(&(128 << 10)));
     let small = Settings { staging_bytes: Some(40 << 20), ..settings };
     let error = Geometry::new(4096, Nodes::One, &small).unwrap_err().to_string();
-    let least = (32 << 20) + (2 * 4095 - 2) * 4 * 512;
+    let grants = (2 * 4 + 2 * 4095 - 2) * GRANT_BYTES;
+    let least = (32 << 20) + (2 * 4095 - 2) * 4 * 512 + grants;
     for part in ["RINGDOVE_STAGING_BYTES", &least.to_string(), "4096 ranks"] {
         assert!(error.contains(part), "lacks {part}: {error}");
     }

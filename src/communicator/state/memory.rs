@@ -13,7 +13,7 @@ use crate::plan::{LaneKind, Side};
 use crate::shared::{AtomicWord32, AtomicWord64, Region};
 use cudarc::driver::CudaContext;
 use ringdove_kernels::descriptor::DESCRIPTOR_BYTES;
-use ringdove_kernels::launch::{DeviceCommunicator, WaitRecord};
+use ringdove_kernels::launch::{DeviceCommunicator, WaitRecord, place};
 use ringdove_kernels::port::Port;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::Ordering;
@@ -31,19 +31,21 @@ mod pinned {
     pub const ABORT: usize = LINE;
     pub const RECORD: usize = 2 * LINE;
     pub const LAUNCHES_ENDED: usize = 3 * LINE;
-    pub const RING: usize = 4 * LINE;
+    /// Routes from this rank's sources, by number (R15).
+    pub const SOURCES: usize = 4 * LINE;
+    pub const RING: usize = SOURCES + ringdove_kernels::launch::place::TABLE_BYTES;
 }
 
 /// Offsets in the control memory of a rank, on the device.
 mod control {
     use super::LINE;
     pub const COMMUNICATOR: usize = 0;
-    pub const HEAD: usize = LINE;
-    pub const TAIL_CACHE: usize = 2 * LINE;
-    pub const CLAIM: usize = 3 * LINE;
-    pub const TAIL: usize = 4 * LINE;
-    pub const BLOCKS_ENDED: usize = 5 * LINE;
-    pub const PORTS: usize = 6 * LINE;
+    pub const HEAD: usize = 2 * LINE;
+    pub const TAIL_CACHE: usize = 3 * LINE;
+    pub const CLAIM: usize = 4 * LINE;
+    pub const TAIL: usize = 5 * LINE;
+    pub const BLOCKS_ENDED: usize = 6 * LINE;
+    pub const PORTS: usize = 7 * LINE;
 }
 
 /// Two addresses from which a peer computes every other (see [`Layout`]).
@@ -365,6 +367,11 @@ impl RankMemory {
         self.pinned.region().part(pinned::RECORD, size_of::<WaitRecord>())
     }
 
+    /// The entries of the table of sources, which kernels read (R15).
+    pub fn sources(&self) -> Result<Region> {
+        self.pinned.region().part(pinned::SOURCES, place::TABLE_BYTES)
+    }
+
     /// How many of the rank's launches have ended.
     pub fn launches_ended(&self) -> Result<AtomicWord64> {
         self.pinned.region().word64(pinned::LAUNCHES_ENDED)
@@ -423,6 +430,7 @@ impl RankMemory {
                 // Hardware does not rest.
                 Some(_) => 0,
             },
+            sources: self.pinned.address() + pinned::SOURCES as u64,
         };
         write(&self.control, control::COMMUNICATOR, bytemuck::bytes_of(&communicator))
     }

@@ -8,7 +8,7 @@ use super::plans::PlanCache;
 use super::posted::Posted;
 use super::rank::RankState;
 use super::reach::{HostPairs, ReachRow};
-use super::registrations::Registrations;
+use super::registrations::{RankBuffer, Registrations};
 use super::streams::StreamClaims;
 use super::sync::lock;
 use crate::bootstrap::agreement::{
@@ -21,8 +21,10 @@ use crate::id::Rank;
 use crate::plan::Limits;
 use crate::settings::Settings;
 use cudarc::driver::{CudaContext, sys};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// State that the ranks of one process share.
@@ -52,6 +54,33 @@ pub(crate) struct ProcessState {
     /// Is every rank's GPU memory written from other nodes, once that is known?
     gpus_reached: OnceLock<bool>,
     nvlink: OnceLock<bool>,
+    /// What takes offers of other ranks, by rank of this process.
+    places: Mutex<BTreeMap<Rank, Weak<dyn PlaceTaker>>>,
+}
+
+/// Registered memory that one rank offers another one.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Offer {
+    /// The rank's registration.
+    pub number: u64,
+    /// Its window, where the engine is a device.
+    pub window: u64,
+    pub buffer: RankBuffer,
+}
+
+/// A rank of this process, for others of it that offer it memory.
+pub(crate) trait PlaceTaker: Send + Sync {
+    /// Number and generation of the grant, if the offer of `from` is taken.
+    fn take(&self, from: Rank, offer: &Offer) -> Option<(u32, u32)>;
+
+    /// Forgets registration `number` of `from`, into which nobody puts any more.
+    fn forget(&self, from: Rank, number: u64);
+}
+
+impl std::fmt::Debug for dyn PlaceTaker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("PlaceTaker")
+    }
 }
 
 impl ProcessState {
@@ -75,6 +104,7 @@ impl ProcessState {
             host_pairs: OnceLock::new(),
             gpus_reached: OnceLock::new(),
             nvlink: OnceLock::new(),
+            places: Mutex::default(),
         }
     }
 
@@ -160,7 +190,12 @@ impl ProcessState {
         let nvlink = reached && self.nvlink.get().is_some_and(|joined| *joined);
         let by_slots = reached && (nvlink || self.geometry.stores_always);
         let store_blocks = if by_slots { limits.store_blocks } else { 0 };
-        Limits { stores: limits.stores && reached, store_blocks, nvlink, ..limits }
+        let granted_bytes = match self.writes_registered_buffers() {
+            true => self.geometry.granted_bytes,
+            false => None,
+        };
+        let stores = limits.stores && reached;
+        Limits { stores, store_blocks, nvlink, granted_bytes, ..limits }
     }
 
     /// The most blocks of a launch.
@@ -171,6 +206,16 @@ impl ProcessState {
     /// Do all ranks of each node reach each other's GPU memory?
     fn all_reached(&self) -> bool {
         self.host_pairs.get().is_none_or(HostPairs::is_empty)
+    }
+
+    /// Adds what takes offers for a rank of this process.
+    pub fn add_places(&self, rank: Rank, places: Weak<dyn PlaceTaker>) {
+        lock(&self.places).insert(rank, places);
+    }
+
+    /// What takes offers for a rank of this process, while there is such a rank.
+    pub fn places(&self, rank: Rank) -> Option<Arc<dyn PlaceTaker>> {
+        lock(&self.places).get(&rank)?.upgrade()
     }
 
     /// The error that ended the communicator, if any.
@@ -354,6 +399,10 @@ fn geometry_signature(geometry: &Geometry) -> Signature {
         (true, false) => "auto",
         (true, true) => "always",
     };
+    let granted = match geometry.granted_bytes {
+        Some(bytes) => Value::Number(bytes),
+        None => Value::word("none"),
+    };
     signature([
         ("the number of ranks", Value::Number(geometry.rank_count.into())),
         ("RINGDOVE_ENGINE", Value::Word(geometry.engine.name().into())),
@@ -368,6 +417,7 @@ fn geometry_signature(geometry: &Geometry) -> Signature {
         ("RINGDOVE_STORES", Value::word(stores)),
         ("lanes of stores (RINGDOVE_STORE_BLOCKS)", Value::Number(geometry.store_blocks.into())),
         ("RINGDOVE_USER_LANES", Value::Number(geometry.user_lanes.into())),
+        ("RINGDOVE_GRANTED_BYTES", granted),
         ("RINGDOVE_REPRODUCIBLE", Value::Word(geometry.reproducible.to_string().into())),
     ])
 }

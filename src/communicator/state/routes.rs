@@ -1,7 +1,9 @@
 //! This rank's registered buffers, and the routes from one of them to the peers' parts of another.
 
+use super::sync::lock;
 use crate::error::{Error, Result};
 use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex};
 
 /// A registered buffer of this rank.
 #[derive(Clone, Copy, Debug)]
@@ -10,6 +12,16 @@ pub(crate) struct RegisteredRange {
     pub address: u64,
     pub bytes: u64,
     /// The allocation that held it when it was registered.
+    pub allocation: u64,
+}
+
+/// An allocation that the library has registered by itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CachedRange {
+    pub registration: usize,
+    /// Address of its first byte.
+    pub start: u64,
+    /// The driver's number of it.
     pub allocation: u64,
 }
 
@@ -30,9 +42,55 @@ pub(crate) struct Stale {
     pub registered: u64,
 }
 
+/// Numbers of the routes that are added while a communicator runs. Clones give of the same ones.
+#[derive(Clone, Debug)]
+pub(crate) struct RouteNumbers(Arc<Mutex<Numbers>>);
+
+#[derive(Debug)]
+struct Numbers {
+    next: u32,
+    /// First numbers of what was given back, by how many they are.
+    free: BTreeMap<u32, Vec<u32>>,
+}
+
+impl RouteNumbers {
+    fn new(first: u32) -> Self {
+        Self(Arc::new(Mutex::new(Numbers { next: first, free: BTreeMap::new() })))
+    }
+
+    /// The first of `count` numbers in a row.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] where no descriptor could name them.
+    pub fn take(&self, count: u32) -> Result<u32> {
+        let mut numbers = lock(&self.0);
+        if let Some(first) = numbers.free.get_mut(&count).and_then(Vec::pop) {
+            return Ok(first);
+        }
+        let (first, most) = (numbers.next, ringdove_kernels::descriptor::ROUTE_MAX);
+        if count > most - first.min(most) {
+            let expected = format!("at most {most} routes for all registered buffers");
+            return Err(Error::argument("registered buffers", expected, first + count));
+        }
+        numbers.next += count;
+        Ok(first)
+    }
+
+    /// Numbers that no route has any more.
+    pub fn give_back(&self, first: u32, count: u32) {
+        lock(&self.0).free.entry(count).or_default().push(first);
+    }
+}
+
+/// Registrations that a rank made without the others have numbers from here on. They are used
+/// again.
+pub(crate) const LOCAL_FIRST: usize = 1 << 40;
+
 /// Registered buffers of one rank, and the routes between them.
 #[derive(Debug)]
 pub(crate) struct Routes {
+    /// Those that this rank has registered for itself.
+    local: BTreeMap<usize, RegisteredRange>,
     /// By number; those that were taken back are missing.
     registered: BTreeMap<usize, RegisteredRange>,
     next_registration: usize,
@@ -40,9 +98,7 @@ pub(crate) struct Routes {
     bases: HashMap<(usize, usize), u32>,
     /// Routes of one pair.
     count: u32,
-    next: u32,
-    /// First routes of pairs that were taken back.
-    free: Vec<u32>,
+    numbers: RouteNumbers,
 }
 
 impl Routes {
@@ -50,13 +106,53 @@ impl Routes {
     /// first route of all.
     pub fn new(first: u32, count: u32) -> Self {
         Self {
+            local: BTreeMap::new(),
             registered: BTreeMap::new(),
             next_registration: 0,
             bases: HashMap::new(),
             count,
-            next: first,
-            free: Vec::new(),
+            numbers: RouteNumbers::new(first),
         }
+    }
+
+    /// What gives routes their numbers.
+    pub fn numbers(&self) -> &RouteNumbers {
+        &self.numbers
+    }
+
+    /// The number that a local registration gets next.
+    pub fn next_local(&self) -> usize {
+        let mut number = LOCAL_FIRST;
+        while self.local.contains_key(&number) {
+            number += 1;
+        }
+        number
+    }
+
+    /// Adds a buffer that this rank registers for itself.
+    pub fn add_local(&mut self, number: usize, range: RegisteredRange) {
+        self.local.insert(number, range);
+    }
+
+    /// Takes a local registration back, if there is one.
+    pub fn remove_local(&mut self, number: usize) -> Option<RegisteredRange> {
+        self.local.remove(&number)
+    }
+
+    /// Is any buffer registered?
+    pub fn has_any(&self) -> bool {
+        !(self.registered.is_empty() && self.local.is_empty())
+    }
+
+    /// Where `wanted` lies in this rank's registered buffers, whoever registered them; memory that
+    /// has taken the place of what was registered is not.
+    pub fn find_any(&self, wanted: RegisteredRange) -> Option<RegisteredPlace> {
+        self.registered.iter().chain(&self.local).find_map(|(&registration, range)| {
+            let offset = wanted.address.checked_sub(range.address)?;
+            let inside = offset <= range.bytes && wanted.bytes <= range.bytes - offset;
+            (inside && range.allocation == wanted.allocation)
+                .then_some(RegisteredPlace { registration, offset })
+        })
     }
 
     /// Number of the next registration. Numbers are not used again.
@@ -66,7 +162,7 @@ impl Routes {
 
     /// This rank's buffer of registration `number`, if it was not taken back.
     pub fn range(&self, number: usize) -> Option<RegisteredRange> {
-        self.registered.get(&number).copied()
+        self.registered.get(&number).or_else(|| self.local.get(&number)).copied()
     }
 
     /// Adds this rank's buffer of the next registration.
@@ -83,7 +179,7 @@ impl Routes {
             |(source, destination): &(usize, usize)| *source == number || *destination == number;
         let bases: Vec<u32> =
             self.bases.extract_if(|pair, _| concerned(pair)).map(|(_, base)| base).collect();
-        self.free.extend(&bases);
+        bases.iter().for_each(|&base| self.numbers.give_back(base, self.count));
         bases.into_iter().flat_map(|base| base..base + self.count).collect()
     }
 
@@ -120,16 +216,8 @@ impl Routes {
         if let Some(&base) = self.bases.get(&pair) {
             return Ok(base);
         }
-        let base = self.free.last().copied().unwrap_or(self.next);
-        let most = ringdove_kernels::descriptor::ROUTE_MAX;
-        if base + self.count > most {
-            let expected = format!("at most {most} routes for all pairs of registered buffers");
-            return Err(Error::argument("registered buffers", expected, base + self.count));
-        }
-        add(base)?;
-        if self.free.pop().is_none() {
-            self.next += self.count;
-        }
+        let base = self.numbers.take(self.count)?;
+        add(base).inspect_err(|_| self.numbers.give_back(base, self.count))?;
         self.bases.insert(pair, base);
         Ok(base)
     }

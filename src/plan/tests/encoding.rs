@@ -23,6 +23,11 @@ impl Decoder<'_> {
                 message: operand.number,
                 offset: operand.offset,
             },
+            space if space == Space::Granted as u8 => Operand::Granted {
+                port: operand.port,
+                message: operand.number,
+                offset: operand.offset,
+            },
             space => {
                 assert_eq!(space, Space::Address as u8);
                 Operand::Address(u64::from(operand.number) << ADDRESS_NUMBER_SHIFT | operand.offset)
@@ -78,6 +83,13 @@ impl Decoder<'_> {
                 completion: flag(flags::COMPLETION),
             },
             OpCode::Credit => Op::Credit { port },
+            OpCode::Grant => Op::Grant {
+                port,
+                place: Self::optional(&op.a).map(|place| match place {
+                    Operand::Address(address) => address,
+                    other => panic!("{other:?} is granted"),
+                }),
+            },
             OpCode::WaitSignal => Op::WaitSignal { port, value },
             OpCode::WaitCompletion => Op::WaitCompletion { port, value },
             OpCode::Advance => {
@@ -125,7 +137,13 @@ fn plans() -> Vec<Verified> {
     }
     let (plan, promise) = all_pairs(64);
     plans.push(verify(plan, &promise).expect("correct"));
-    let transfer = |peer, direction, address| PointToPoint { peer, direction, address, bytes: 100 };
+    let transfer = |peer, direction, address| PointToPoint {
+        peer,
+        direction,
+        address,
+        bytes: 100,
+        registered: false,
+    };
     let list = [
         transfer(1, Direction::Send, 0),
         transfer(1, Direction::Receive, 256),
@@ -133,8 +151,18 @@ fn plans() -> Vec<Verified> {
         transfer(0, Direction::Receive, 1024),
         transfer(2, Direction::Send, 0),
     ];
-    let group = group(0, 3, &list, &limits).expect("valid");
-    plans.push(verify(group.plan, &group.promise).expect("correct"));
+    let registered = list.map(|transfer| PointToPoint {
+        registered: true,
+        bytes: 400,
+        address: 4 * transfer.address,
+        ..transfer
+    });
+    for (list, granted_bytes) in [(list, None), (registered, None), (registered, Some(1))] {
+        let limits = Limits { granted_bytes, ..limits };
+        let group = group(0, 3, &list, &limits);
+        let group = group.expect("valid");
+        plans.push(verify(group.plan, &group.promise).expect("correct"));
+    }
     plans
 }
 

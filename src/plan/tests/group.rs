@@ -25,7 +25,8 @@ fn world(
         {
             let address = ends[rank as usize];
             ends[rank as usize] += bytes + 3;
-            let transfer = PointToPoint { peer, direction, address, bytes };
+            let registered = random.bool();
+            let transfer = PointToPoint { peer, direction, address, bytes, registered };
             let list = &mut lists[rank as usize];
             let kin = |it: &PointToPoint| (it.peer, it.direction) == (peer, direction);
             let first = list.iter().rposition(kin).map_or(0, |place| place + 1);
@@ -67,19 +68,21 @@ fn run(lists: &[Vec<PointToPoint>], verified: &Verified, random: &mut fastrand::
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
-    /// Whatever order each rank names its peers in, everything arrives where it should.
+    /// Whatever order each rank names its peers in, and whichever memory is registered, everything
+    /// arrives where it should.
     #[test]
     fn groups_deliver_in_any_order(
         rank_count in 1..=5u32,
         pairs in prop::collection::vec((0..5u32, 0..5u32, 0..400u64), 0..12),
         slots_log2 in 1..4u32,
+        granted_bytes in prop::option::of(0..300u64),
         seed in any::<u64>(),
     ) {
         let mut random = fastrand::Rng::with_seed(seed);
         let fold = |(from, to, bytes)| (from % rank_count, to % rank_count, bytes);
         let messages: Vec<_> = pairs.into_iter().map(fold).collect();
         let lists = world(rank_count, &messages, &mut random);
-        let limits = limits(1, 48, 1 << slots_log2);
+        let limits = Limits { granted_bytes, ..limits(1, 48, 1 << slots_log2) };
         let all = group_plan(&lists, &limits).expect("valid");
         for (rank, list) in (0..).zip(&lists) {
             // What a rank builds from its own list alone is what the world's plan has for it.
@@ -97,11 +100,39 @@ proptest! {
     }
 }
 
+/// If this fails, what is registered at both ends is copied all the same, or a sender that knows
+/// nothing of the receiver's memory is planned otherwise than one that does.
+#[test]
+fn registered_memory_at_both_ends_is_not_copied() {
+    let limits = Limits { granted_bytes: Some(1), ..limits(1, 64, 2) };
+    let list = |peer, direction, registered| {
+        vec![PointToPoint { peer, direction, address: 0, bytes: 1000, registered }]
+    };
+    for (sends, receives) in [(false, false), (false, true), (true, false), (true, true)] {
+        let world = [list(1, Direction::Send, sends), list(0, Direction::Receive, receives)];
+        let all = group_plan(&world, &limits).expect("valid");
+        let copies = |rank: usize| {
+            let segments = all.plan.ranks[rank].blocks[0].segments.iter();
+            segments.flat_map(|it| &it.ops).any(|op| matches!(op, Op::Copy { .. }))
+        };
+        assert_eq!([copies(0), copies(1)], [!sends, !receives]);
+        let verified = verify(all.plan, &all.promise).expect("a correct plan");
+        for seed in 0..20 {
+            run(&world, &verified, &mut fastrand::Rng::with_seed(seed));
+        }
+    }
+}
+
 #[test]
 fn a_large_transfer_is_cut_into_messages() {
     let limits = limits(4, 1 << 20, 8);
-    let send =
-        PointToPoint { peer: 1, direction: Direction::Send, address: 4096, bytes: (1 << 30) + 1 };
+    let send = PointToPoint {
+        peer: 1,
+        direction: Direction::Send,
+        address: 4096,
+        bytes: (1 << 30) + 1,
+        registered: false,
+    };
     let group = group(0, 2, &[send], &limits).expect("valid");
     let segment = &group.plan.ranks[0].blocks[0].segments[0];
     assert_eq!((segment.rounds, segment.round_stride), (1025, 1 << 20));
@@ -111,7 +142,13 @@ fn a_large_transfer_is_cut_into_messages() {
 #[test]
 fn lists_that_make_no_sense_are_refused() {
     let limits = limits(1, 64, 2);
-    let send = |peer, bytes| PointToPoint { peer, direction: Direction::Send, address: 0, bytes };
+    let send = |peer, bytes| PointToPoint {
+        peer,
+        direction: Direction::Send,
+        address: 0,
+        bytes,
+        registered: false,
+    };
     let unmatched = group(0, 2, &[send(0, 4)], &limits).expect_err("nobody receives");
     assert!(unmatched.to_string().contains("exchanges with itself"), "{unmatched}");
     assert!(group(0, 2, &[send(2, 4)], &limits).is_err());
@@ -123,8 +160,20 @@ fn lists_that_make_no_sense_are_refused() {
 #[test]
 fn a_world_whose_lists_disagree_is_not_verified() {
     let limits = limits(1, 64, 2);
-    let send = PointToPoint { peer: 1, direction: Direction::Send, address: 0, bytes: 128 };
-    let receive = PointToPoint { peer: 0, direction: Direction::Receive, address: 0, bytes: 192 };
+    let send = PointToPoint {
+        peer: 1,
+        direction: Direction::Send,
+        address: 0,
+        bytes: 128,
+        registered: false,
+    };
+    let receive = PointToPoint {
+        peer: 0,
+        direction: Direction::Receive,
+        address: 0,
+        bytes: 192,
+        registered: false,
+    };
     let group = group_plan(&[vec![send], vec![receive]], &limits).expect("each list is valid");
     let error = verify(group.plan, &group.promise).expect_err("sizes differ");
     assert!(matches!(*error.reason, Reason::Deadlock(ref stuck) if stuck.len() == 1), "{error}");
@@ -135,7 +184,7 @@ fn receives_that_overlap_are_refused() {
     let limits = limits(1, 64, 2);
     let receive = |peer, address| {
         let direction = Direction::Receive;
-        PointToPoint { peer, direction, address, bytes: 32 }
+        PointToPoint { peer, direction, address, bytes: 32, registered: false }
     };
     let error = group(0, 3, &[receive(1, 0), receive(2, 16)], &limits).expect_err("byte 16");
     let expected = PlanError::Overlap { rank: 0, first: (0, 32), second: (16, 48) };
@@ -156,7 +205,13 @@ fn receives_that_overlap_are_refused() {
 #[test]
 fn memory_may_be_sent_twice_but_not_received_into_meanwhile() {
     let limits = limits(1, 64, 2);
-    let transfer = |peer, direction, address| PointToPoint { peer, direction, address, bytes: 32 };
+    let transfer = |peer, direction, address| PointToPoint {
+        peer,
+        direction,
+        address,
+        bytes: 32,
+        registered: false,
+    };
     let [send, receive] = [Direction::Send, Direction::Receive];
     let twice = [transfer(1, send, 0), transfer(2, send, 16), transfer(1, receive, 48)];
     let all = group(0, 3, &twice, &limits).expect("sends may share memory");

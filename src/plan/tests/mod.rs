@@ -182,7 +182,13 @@ fn a_plan_prints_one_op_a_line_with_names() {
     let group = group(
         0,
         2,
-        &[PointToPoint { peer: 1, direction: Direction::Send, address: 0x100, bytes: 40 }],
+        &[PointToPoint {
+            peer: 1,
+            direction: Direction::Send,
+            address: 0x100,
+            bytes: 40,
+            registered: false,
+        }],
         &limits(1, 32, 2),
     );
     let text = group.expect("valid").plan.to_string();

@@ -6,6 +6,7 @@ use super::clock::{Clock, Epoch};
 use super::error::Site;
 use super::low_latency::Messages;
 use super::scope::Scope;
+use super::world::Spot;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
@@ -50,6 +51,17 @@ pub(super) struct LaneState {
     pub(super) arrivals: Signal,
     pub(super) credits: Signal,
     pub(super) completions: Signal,
+    /// The grants that were given, in order.
+    pub(super) grants: Vec<Granted>,
+}
+
+/// What a receiver has granted.
+#[derive(Clone, Copy)]
+pub(super) struct Granted {
+    /// The message whose credit came early.
+    pub(super) message: i64,
+    /// Where the messages go from this one on; `None`: into their slots.
+    pub(super) place: Option<Spot>,
 }
 
 impl LaneState {
@@ -64,7 +76,20 @@ impl LaneState {
             arrivals: Signal::default(),
             credits: Signal::default(),
             completions: Signal::default(),
+            grants: Vec::new(),
         }
+    }
+
+    /// How many messages' slots are free once so many credits have come: the credit that is a grant
+    /// frees none, and the one after it two.
+    pub(super) fn freed(&self, credits: i64) -> i64 {
+        let grant = self.grants.binary_search_by_key(&credits, |grant| grant.message + 1);
+        credits - i64::from(grant.is_ok())
+    }
+
+    /// Is the credit for the second message after a grant still to come?
+    pub(super) fn owes_credit(&self) -> bool {
+        self.freed(self.credits.raised) != self.credits.raised
     }
 
     /// Takes a put that a block rings knowing `ringer`: the moments of its read and its write.

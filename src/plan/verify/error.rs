@@ -181,6 +181,14 @@ pub enum Reason {
     SlotReturned { message: i64, credits: i64 },
     #[error("gives message {message} back to its sender while {other} may still use its slot")]
     SlotInUse { message: i64, other: String },
+    #[error(
+        "grants message {message} and what follows while it has returned {credits} credits: those          of all messages before must have gone, and no more"
+    )]
+    EarlyGrant { message: i64, credits: i64 },
+    #[error("puts message {message} without having waited for the grant of it")]
+    NotGranted { message: i64 },
+    #[error("puts message {message} into what was granted for others: the next grant has come")]
+    GrantGone { message: i64 },
     #[error("combines or scales a value that is finished already")]
     AfterFinish,
     #[error("scales what rank {rank} contributed; each rank has a scalar of its own")]

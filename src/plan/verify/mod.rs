@@ -306,7 +306,7 @@ fn check_lanes(world: &World, blocks: &[Block<'_>]) -> Result<(), VerifyError> {
             ("arrivals waited for", arrivals, receive.observed.min(arrivals)),
         ];
         if lane.slotted() {
-            rules.push(("credits for all messages", lane.puts, credits));
+            rules.push(("credits for all messages", lane.puts, lane.freed(credits)));
             rules.push(("arrivals of all messages", lane.puts, arrivals));
         }
         if let Some(&(what, expected, seen)) = rules.iter().find(|rule| rule.1 != rule.2) {

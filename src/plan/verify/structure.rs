@@ -4,8 +4,8 @@ use super::super::display::Named;
 use super::super::encode::{ENCODED_BYTES_MAX, encoded_bytes};
 use super::super::packed::pack_of;
 use super::super::{
-    BlockProgram, GRANULE_BYTES, LaneEnd, LaneKind, Op, Operand, Plan, Range, Segment, Side,
-    SlotShape,
+    BlockProgram, Buffer, GRANULE_BYTES, LaneEnd, LaneKind, Op, Operand, Plan, Range, Segment,
+    Side, SlotShape,
 };
 use super::error::{Reason, Site, VerifyError};
 use super::world::{Move, Raises};
@@ -206,6 +206,17 @@ impl Operands<'_> {
                 self.put(op.port(), Move { destination, source, range }, raises)
             }
             Op::Credit { .. } => need(Side::Receive, "only a receive port returns credits"),
+            Op::Grant { place, .. } => {
+                need(Side::Receive, "only a receive port grants")?;
+                match port {
+                    Some(port) if port.lane.kind != LaneKind::Slots => {
+                        Err(Reason::WrongPort { port, rule: "lanes with slots alone are granted" })
+                    }
+                    _ => place.map_or(Ok(()), |place| {
+                        self.place(Operand::Address(place), Range { extent: 0, length: 0 })
+                    }),
+                }
+            }
             Op::WaitCompletion { .. } => need(Side::Send, "only a send port has completions"),
             Op::WaitSignal { .. } => Ok(()),
             Op::Advance { completions, .. } => {
@@ -217,7 +228,8 @@ impl Operands<'_> {
         }
     }
 
-    /// A put goes from slot to slot, or between buffers.
+    /// A put goes from slot to slot, or between buffers, or from either, on a lane with slots, to
+    /// what the peer has granted.
     fn put(
         &self,
         port: Option<u16>,
@@ -255,6 +267,23 @@ impl Operands<'_> {
                     return Ok(());
                 }
             }
+            (
+                LaneKind::Slots,
+                source,
+                Operand::Slot { port: to, message: put, .. }
+                | Operand::Granted { port: to, message: put, .. },
+            ) => match source {
+                _ if to != port => "a put through slots goes to a message of its own port",
+                _ if !arrival => "a message in a slot announces itself",
+                Operand::Slot { port: from, message: sent, .. } if (from, sent) != (port, put) => {
+                    "a put into what is granted comes from the slot of the same message"
+                }
+                Operand::Buffer { buffer: Buffer::Output, .. } => {
+                    "a put into a slot comes from a slot, the input or an address"
+                }
+                Operand::Granted { .. } => "nothing is read from what a peer has granted",
+                _ => return Ok(()),
+            },
             (LaneKind::Direct, Operand::Buffer { .. }, Operand::Buffer { .. }) => return Ok(()),
             (LaneKind::Slots | LaneKind::LowLatency | LaneKind::Stores | LaneKind::Rail, ..) => {
                 "a slotted lane moves slots"
@@ -312,7 +341,7 @@ impl Operands<'_> {
     /// Memory of the rank itself, and no slot.
     fn local(&self, place: Operand, range: Range) -> Result<(), Reason> {
         match place {
-            Operand::Slot { .. } => {
+            Operand::Slot { .. } | Operand::Granted { .. } => {
                 Err(Reason::Operands { rule: "messages go between slots and memory" })
             }
             _ => self.place(place, range),
@@ -336,6 +365,9 @@ impl Operands<'_> {
     /// Engines alone write the slots at a receive port.
     fn written(&self, place: Operand) -> Result<(), Reason> {
         match place {
+            Operand::Granted { .. } => {
+                Err(Reason::Operands { rule: "only the engine writes what a peer has granted" })
+            }
             Operand::Slot { port, .. } if self.port(port)?.side == Side::Receive => {
                 Err(Reason::Operands { rule: "only the engine writes the slots at a receive port" })
             }
@@ -385,6 +417,13 @@ impl Operands<'_> {
                 Err(Reason::Operands { rule: "an address fits 63 bits" })
             }
             Operand::Address(_) => Ok(()),
+            Operand::Granted { port, offset, .. } => {
+                self.port(port)?;
+                match offset < OFFSET_END {
+                    true => self.fits(0, u64::from(range.length), false),
+                    false => Err(Reason::Operands { rule: "an offset fits 62 bits" }),
+                }
+            }
             Operand::Slot { port, offset, .. } => {
                 let end = self.port(port)?;
                 let low_latency = end.lane.kind == LaneKind::LowLatency;

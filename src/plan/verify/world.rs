@@ -1,7 +1,7 @@
 //! Memory and lanes of all ranks, and what each op does to them.
 
 use super::super::{Buffer, Lane, Modifiers, Op, Operand, Range, Segment, Side, SlotShape};
-use super::agents::{Block, LaneState, Port, Step};
+use super::agents::{Block, Granted, LaneState, Port, Step};
 use super::clock::Epoch;
 use super::error::{Access, Reason};
 use super::low_latency::{Collect, Pack, PortMessage, Ports};
@@ -137,6 +137,7 @@ impl World {
                 self.slot_left(block, number)?;
                 self.lanes[number].credits.raise(&block.clock);
             }
+            Op::Grant { port, place } => self.grant(block, usize::from(port), place)?,
             Op::WaitSignal { .. } | Op::WaitCompletion { .. } => {
                 if let Some(waiting) = self.wait(block, op) {
                     return Ok(waiting);
@@ -265,7 +266,7 @@ impl World {
         let end = block.ports[usize::from(port)];
         let from = self.place(block, segment, source, Access::Read)?;
         let to = match (source, destination) {
-            (Operand::Slot { .. }, Operand::Slot { message, offset, .. }) => {
+            (_, Operand::Slot { message, offset, .. }) => {
                 let message = end.position + i64::from(message);
                 match self.lanes[end.lane].is_low_latency() {
                     true => {
@@ -281,6 +282,18 @@ impl World {
                 let moved = u64::from(block.round) * segment.round_stride;
                 let Spot { memory, start } = self.buffer(peer, buffer);
                 Spot { memory, start: start + offset + moved }
+            }
+            (_, Operand::Granted { message, offset, .. }) => {
+                let message = end.position + i64::from(message);
+                let moved = u64::from(block.round) * segment.round_stride;
+                self.message_to_put(&end, message)?;
+                match self.granted(&end, message)? {
+                    Some(Spot { memory, start }) => Spot { memory, start: start + offset + moved },
+                    None => Spot {
+                        memory: self.slots_of(end.lane, Side::Receive),
+                        start: self.slot_start(message),
+                    },
+                }
             }
             _ => return Err(Reason::Operands { rule: "a put ends in a slot or a buffer" }),
         };
@@ -316,6 +329,34 @@ impl World {
         Ok(())
     }
 
+    /// The first credit of messages to come, and where they go.
+    fn grant(&mut self, block: &Block<'_>, port: usize, place: Option<u64>) -> Result<(), Reason> {
+        let end = block.ports[port];
+        let place = place.map(|start| Spot { memory: self.addresses(block.rank), start });
+        let lane = &mut self.lanes[end.lane];
+        let (message, credits) = (end.position, lane.credits.raised);
+        // The number of a credit says which messages it stands for.
+        if credits != message || lane.owes_credit() {
+            return Err(Reason::EarlyGrant { message, credits });
+        }
+        lane.grants.push(Granted { message, place });
+        lane.credits.raise(&block.clock);
+        Ok(())
+    }
+
+    /// Where a message goes that is put into what was granted.
+    fn granted(&self, end: &Port, message: i64) -> Result<Option<Spot>, Reason> {
+        let grants = &self.lanes[end.lane].grants;
+        let known = grants.iter().rposition(|grant| grant.message < end.observed);
+        let known = known.filter(|&known| grants[known].message <= message);
+        let known = known.ok_or(Reason::NotGranted { message })?;
+        // The next one's word takes the place of this one's.
+        match known + 1 == grants.len() {
+            true => Ok(grants[known].place),
+            false => Err(Reason::GrantGone { message }),
+        }
+    }
+
     /// Messages go in order, into slots that are free at both ends.
     fn message_to_put(&self, end: &Port, message: i64) -> Result<(), Reason> {
         let expected = self.lanes[end.lane].puts;
@@ -327,8 +368,8 @@ impl World {
 
     fn slot_free(&self, end: &Port, message: i64) -> Result<(), Reason> {
         let needed = message + 1 - i64::from(self.slots.count);
-        if end.observed < needed {
-            let observed = end.observed;
+        let observed = self.lanes[end.lane].freed(end.observed);
+        if observed < needed {
             return Err(Reason::SlotNotFree { message, needed, observed });
         }
         Ok(())
@@ -350,6 +391,9 @@ impl World {
                     self.writable(memory)?;
                 }
                 Ok(Spot { memory, start: start + offset + moved })
+            }
+            Operand::Granted { .. } => {
+                Err(Reason::Operands { rule: "what a peer has granted is put into, and no more" })
             }
             Operand::Address(address) => {
                 Ok(Spot { memory: self.addresses(block.rank), start: address + moved })
@@ -376,7 +420,7 @@ impl World {
             (Side::Receive, _) if end.observed <= message => {
                 Err(Reason::NotArrived { message, observed: end.observed })
             }
-            (Side::Receive, _) if lane.credits.raised > message => {
+            (Side::Receive, _) if lane.freed(lane.credits.raised) > message => {
                 Err(Reason::SlotReturned { message, credits: lane.credits.raised })
             }
             (Side::Receive, _) => Ok(()),
@@ -389,11 +433,14 @@ impl World {
         if !self.lanes[lane].slotted() {
             return Ok(());
         }
-        let message = self.lanes[lane].credits.raised;
-        let start = self.slot_start(message);
-        let slot = start..start + u64::from(self.slots.bytes);
-        let left = self.memories[self.slots_of(lane, Side::Receive)].left(slot, &block.clock);
-        left.map_err(|other| Reason::SlotInUse { message, other: self.agent_name(other.agent) })
+        let last = self.lanes[lane].credits.raised;
+        let first = self.lanes[lane].freed(last);
+        (first..=last).try_for_each(|message| {
+            let start = self.slot_start(message);
+            let slot = start..start + u64::from(self.slots.bytes);
+            let left = self.memories[self.slots_of(lane, Side::Receive)].left(slot, &block.clock);
+            left.map_err(|other| Reason::SlotInUse { message, other: self.agent_name(other.agent) })
+        })
     }
 
     pub(super) fn slot_start(&self, message: i64) -> u64 {

@@ -144,7 +144,8 @@ impl World<'_> {
             OpCode::Collect if bytes > 0 => return self.collect(block, op, bytes),
             OpCode::Pack | OpCode::Collect => {}
             OpCode::Put => return self.put(block, op, bytes, moved),
-            OpCode::Credit => {
+            // A grant is a credit with eight bytes, which nothing waits for longer.
+            OpCode::Credit | OpCode::Grant => {
                 let lane = self.port(block, op.port).lane;
                 return self.ring(block, Request::signal(lane, raises(Signal::Credit)));
             }

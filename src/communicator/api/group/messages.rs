@@ -191,6 +191,6 @@ impl Member<'_> {
                 (address, Some(used))
             }
         };
-        (PointToPoint { peer, direction, address, bytes }, used)
+        (PointToPoint { peer, direction, address, bytes, registered: false }, used)
     }
 }

@@ -2,7 +2,8 @@
 
 use crate::communicator::connect::description::registration_window;
 use crate::communicator::connect::peer::Peer;
-use crate::communicator::state::{ProcessState, RankState, RegisteredBuffer};
+use crate::communicator::connect::single_routes::EngineRoutes;
+use crate::communicator::state::{Geometry, ProcessState, RankState, RegisteredBuffer};
 use crate::engine::device::DeviceAttachment;
 use crate::engine::{Alarm, Attached, ProxyThreads, RegionDescriptor, Route, Snapshot, Watch};
 use crate::error::Result;
@@ -17,7 +18,7 @@ pub(in crate::communicator) enum RankEngine {
     Proxy {
         attached: Attached,
         /// What the routes lead to, as long as the engine may use them.
-        peers: Vec<Peer>,
+        peers: Arc<Vec<Peer>>,
         /// The record of an expired wait, which the proxy looks at now and then.
         watch: Watch,
         process: Arc<ProcessState>,
@@ -36,6 +37,33 @@ impl RankEngine {
             Self::Device(device) => {
                 device.channel().enter_window(registration_window(number), address, bytes)
             }
+        }
+    }
+
+    /// The window of local registration `number`, of those counted from the table's end.
+    pub fn local_window(&self, number: usize) -> u64 {
+        match self {
+            Self::Proxy { .. } => 0,
+            Self::Device(device) => {
+                let windows = device.channel().function().identity().window_count;
+                windows.saturating_sub(1 + number as u64)
+            }
+        }
+    }
+
+    /// Makes a local registration known; gives its window.
+    pub fn add_local_registration(&self, number: usize, address: u64, bytes: u64) -> Result<u64> {
+        let window = self.local_window(number);
+        if let Self::Device(device) = self {
+            device.channel().enter_window(window, address, bytes)?;
+        }
+        Ok(window)
+    }
+
+    /// Makes a window unknown: peers do not write there any more.
+    pub fn remove_window(&self, window: u64) {
+        if let Self::Device(device) = self {
+            device.channel().clear_window(window);
         }
     }
 
@@ -105,6 +133,18 @@ impl RankEngine {
             }
         }
         Ok(())
+    }
+
+    /// What adds single routes, also while this is used elsewhere.
+    pub fn routes(&self, geometry: &Geometry) -> EngineRoutes {
+        match self {
+            Self::Proxy { attached, peers, .. } => {
+                EngineRoutes::Proxy { handle: attached.handle().clone(), peers: peers.clone() }
+            }
+            Self::Device(device) => {
+                EngineRoutes::Device { channel: device.channel().clone(), geometry: *geometry }
+            }
+        }
     }
 
     /// Launches up to number `count`, whose kernels ring, are about to be enqueued.

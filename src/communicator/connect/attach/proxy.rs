@@ -10,7 +10,7 @@ use crate::engine::{
 };
 use crate::error::{Error, Result};
 use crate::id::{LaneId, RouteId};
-use crate::plan::LaneKind;
+use crate::plan::{LaneKind, Side};
 use crate::ring::{Consumer, RingSize};
 use crate::settings::Settings;
 use crate::transport::Transport;
@@ -87,14 +87,22 @@ pub(super) fn attach(
         let arrival = port.raises.then_some(addresses.signal);
         let completion = port.completion.map(|offset| own.signals + offset);
         attached.handle().add_lane(lane, Lane { peer: port.peer, arrival, completion })?;
-        let Some(RouteDescription { carries_data, bytes, .. }) = port.route else { continue };
+        let Some(RouteDescription { carries_data, bytes, offset }) = port.route else { continue };
         let add_route = |number, source, base| {
             let destination = RegionDescriptor { base, length_bytes: bytes };
             attached.handle().add_route(RouteId(number), Route { lane, source, destination })
         };
-        if !carries_data {
+        let sends = place.end.side == Side::Send;
+        // Where messages go through host memory, nothing is granted: see `ProcessState::limits`.
+        if !carries_data || (!sends && there.is_through_host()) {
             let none = RegionDescriptor::default();
-            add_route(number, none, none.base)?;
+            let route = Route { lane, source: none, destination: none };
+            attached.handle().add_route(RouteId(number), route)?;
+            continue;
+        }
+        if !sends {
+            let grant = addresses.slots.wrapping_add(offset - port.there.slots);
+            add_route(number, memory.source(&place), grant)?;
             continue;
         }
         add_route(number, memory.source(&place), addresses.slots)?;
@@ -104,6 +112,7 @@ pub(super) fn attach(
     }
     attached.handle().wait_applied(settings.bootstrap_timeout)?;
     let watch = Watch::new(state.rank, state.memory.record()?)?;
+    let peers = Arc::new(peers);
     Ok(RankEngine::Proxy { attached, peers, watch, process: process.clone(), _threads: threads })
 }
 

@@ -78,19 +78,23 @@ fn altered(op: Op) -> Vec<(Change, Op)> {
             copy
         };
         let up = edit_place(&|place| match place {
-            Operand::Buffer { offset, .. } | Operand::Slot { offset, .. } => *offset += 16,
+            Operand::Buffer { offset, .. }
+            | Operand::Slot { offset, .. }
+            | Operand::Granted { offset, .. } => *offset += 16,
             Operand::Address(address) => *address += 16,
         });
         with(Change::Offset, &|it| *it = up);
         let down = edit_place(&|place| match place {
-            Operand::Buffer { offset, .. } => *offset = offset.saturating_sub(16),
+            Operand::Buffer { offset, .. } | Operand::Granted { offset, .. } => {
+                *offset = offset.saturating_sub(16);
+            }
             Operand::Address(address) => *address -= 16,
             Operand::Slot { .. } => (),
         });
         with(Change::Offset, &|it| *it = down);
         for step in [1, 3, u32::MAX] {
             let other = edit_place(&|place| {
-                if let Operand::Slot { message, .. } = place {
+                if let Operand::Slot { message, .. } | Operand::Granted { message, .. } = place {
                     *message = message.wrapping_add(step);
                 }
             });
@@ -492,7 +496,13 @@ fn one_change_to_low_latency_messages_is_refused_or_does_no_harm() {
 /// The rules for a transfer are the same, so a few places suffice; nothing is run here.
 #[test]
 fn one_change_to_a_group_is_refused_or_does_no_harm() {
-    let transfer = |peer, direction, address| PointToPoint { peer, direction, address, bytes: 100 };
+    let transfer = |peer, direction, address| PointToPoint {
+        peer,
+        direction,
+        address,
+        bytes: 100,
+        registered: false,
+    };
     let list = [
         transfer(1, Direction::Send, 1024),
         transfer(1, Direction::Send, 2048),
@@ -514,5 +524,46 @@ fn one_change_to_a_group_is_refused_or_does_no_harm() {
             };
             assert!(!accepted || allowed, "{:?} of {:?}", mutant.change, mutant.op);
         }
+    }
+}
+
+/// A sender or a receiver that breaks R15: a change is refused, or it is one that does no harm.
+#[test]
+fn one_change_to_granted_transfers_is_refused_or_does_no_harm() {
+    let limits = Limits { granted_bytes: Some(1), ..limits(1, 32, 2) };
+    let mut reasons = BTreeMap::<String, usize>::new();
+    for (sends, receives) in [(false, false), (false, true), (true, false), (true, true)] {
+        let two = |peer, direction, registered| {
+            let transfer =
+                |address| PointToPoint { peer, direction, address, bytes: 100, registered };
+            [1024, 2048].map(transfer).to_vec()
+        };
+        let world = [two(1, Direction::Send, sends), two(0, Direction::Receive, receives)];
+        let group = group_plan(&world, &limits).expect("valid");
+        verify(group.plan.clone(), &group.promise).expect("the plan itself is right");
+        for mutant in (0..2).flat_map(|rank| mutants(&group.plan, rank, 0)) {
+            let Err(error) = verify(mutant.plan.clone(), &group.promise) else {
+                let harmless = match (mutant.change, mutant.op) {
+                    (Change::Scale | Change::Finish | Change::SwapWithNext, _) => true,
+                    // The segment of the first message ends before the data does.
+                    (Change::Limit, _) => mutant.op.is_none(),
+                    (Change::Repeat, Some(op)) => matches!(
+                        op,
+                        Op::WaitSignal { .. } | Op::WaitCompletion { .. } | Op::Copy { .. }
+                    ),
+                    // A wait for more than is needed, as long as it comes.
+                    (Change::WaitMore, Some(Op::WaitSignal { .. })) => true,
+                    _ => false,
+                };
+                assert!(harmless, "accepted: {:?} of {:?}", mutant.change, mutant.op);
+                continue;
+            };
+            let name = format!("{:?}", error.reason);
+            let name = name.split([' ', '(']).next().unwrap_or_default();
+            *reasons.entry(name.to_owned()).or_default() += 1;
+        }
+    }
+    for expected in ["EarlyGrant", "NotGranted", "SlotNotFree"] {
+        assert!(reasons.contains_key(expected), "none was refused for {expected}: {reasons:?}");
     }
 }
