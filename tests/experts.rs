@@ -2,6 +2,8 @@
 //!
 //! Random tests print their seed; `RINGDOVE_TEST_SEED` gives them another.
 
+#[path = "experts/fp8.rs"]
+mod fp8;
 #[path = "experts/graphs.rs"]
 mod graphs;
 #[path = "experts/input.rs"]
@@ -41,6 +43,7 @@ fn config(mode: Mode, ranks: u32, data_type: DataType) -> Config {
         hidden: 1088,
         tokens_max: 37,
         data_type,
+        fp8: None,
         mode,
         alignment: 1,
         lane: 0,

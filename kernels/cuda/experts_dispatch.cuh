@@ -2,6 +2,7 @@
 #pragma once
 
 #include "experts.cuh"
+#include "experts_fp8.cuh"
 
 namespace ringdove {
 
@@ -230,6 +231,21 @@ RINGDOVE_INLINE void write_header(const Experts& experts, u64 step, u32 to, u32 
     }
 }
 
+// Data and scales of a row; a warp calls.
+RINGDOVE_INLINE void write_row(const Experts& experts, u64 at, u32 token, const GridWarp& warp) {
+    const ExpertsCall& call = experts.call;
+    const ExpertsGroup& group = experts.group;
+    if ((call.flags & EXPERTS_QUANTISE) != 0) {
+        const u64 from = call.input + u64(token) * group.return_data_bytes;
+        return quantise_row(group, at, from, warp.lane);
+    }
+    copy_vectors(at, call.input + u64(token) * group.data_bytes, group.data_bytes, warp.team());
+    if (group.scales != EXPERTS_NO_SCALES) {
+        const u32 bytes = scales_bytes(group);
+        copy(at + group.data_bytes, call.scales + u64(token) * bytes, bytes, warp.team());
+    }
+}
+
 // The messages to all ranks, whose rows are laid out already.
 RINGDOVE_INLINE void experts_send(const ExpertsCall& call) {
     const Experts experts(call);
@@ -259,8 +275,7 @@ RINGDOVE_INLINE void experts_send(const ExpertsCall& call) {
         }
         const u64 at = experts.message_to(step, to) + group.header_bytes +
                        u64(row) * group.row_bytes;
-        copy_vectors(at, call.input + u64(token) * group.data_bytes, group.data_bytes,
-                     warp.team());
+        write_row(experts, at, token, warp);
         describe_row(experts, at + group.data_bytes + group.scale_bytes, token,
                      u32(item % group.top_k), to, warp.lane);
     }
@@ -406,6 +421,11 @@ RINGDOVE_INLINE void experts_receive(const ExpertsCall& call) {
             const u64 behind = at + group.data_bytes + group.scale_bytes;
             copy_vectors(call.output + u64(to) * group.data_bytes, at, group.data_bytes,
                          warp.team());
+            if (group.scales != EXPERTS_NO_SCALES) {
+                const u32 bytes = scales_bytes(group);
+                copy(call.output_scales + u64(to) * bytes, at + group.data_bytes, bytes,
+                     warp.team());
+            }
             if (warp.lane == 0) {
                 set_entry(call.routing.in_places, u64(from) * group.rows_max + row, to);
                 if (call.output_sources != 0) {

@@ -12,6 +12,11 @@ constexpr u64 EXPERTS_WORD_STRIDE = 32;
 constexpr u32 EXPERTS_WIDE_INDICES = 1;
 constexpr u32 EXPERTS_TOO_MANY = 2;
 constexpr u32 EXPERTS_WEIGHTS = 4;
+constexpr u32 EXPERTS_QUANTISE = 8;
+constexpr u32 EXPERTS_NO_SCALES = 0;
+constexpr u32 EXPERTS_F32_SCALES = 1;
+constexpr u32 EXPERTS_UE8M0_SCALES = 2;
+constexpr u32 EXPERTS_SCALE_ELEMENTS = 128;
 constexpr u64 EXPERTS_NO_FAULT = 0xffffffffffffffffull;
 
 enum class ExpertsFaultCode : u32 {
@@ -48,6 +53,8 @@ struct ExpertsGroup {
     u32 data_type;
     u32 lane;
     u32 alignment;
+    u32 scales;
+    u32 hidden;
 };
 
 struct ExpertsFault {

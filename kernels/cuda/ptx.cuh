@@ -110,6 +110,16 @@ RINGDOVE_INLINE u32 ballot(bool mine) {
     return lanes;
 }
 
+// The value of the lane whose number differs in the bits of `lanes`; the whole warp calls it.
+RINGDOVE_INLINE float exchange_f32(float mine, u32 lanes) {
+    float other;
+    asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 0x1f, 0xffffffff;"
+                 : "=f"(other)
+                 : "f"(mine), "r"(lanes)
+                 : "memory");
+    return other;
+}
+
 RINGDOVE_INLINE u32 count_ones(u32 bits) {
     u32 count;
     asm("popc.b32 %0, %1;" : "=r"(count) : "r"(bits));

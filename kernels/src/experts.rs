@@ -26,6 +26,18 @@ pub const EXPERTS_TOO_MANY: u32 = 2;
 /// Input of the dispatch or the combine has weights.
 pub const EXPERTS_WEIGHTS: u32 = 4;
 
+/// The kernel quantises the tokens; else they are e4m3, with the caller's scales.
+pub const EXPERTS_QUANTISE: u32 = 8;
+
+/// Rows are of the type of the combine.
+pub const EXPERTS_NO_SCALES: u32 = 0;
+/// An f32 for each 128 elements.
+pub const EXPERTS_F32_SCALES: u32 = 1;
+/// A byte for each 128 elements: the exponent of a power of two, as f32 has it.
+pub const EXPERTS_UE8M0_SCALES: u32 = 2;
+/// Elements that share a scale.
+pub const EXPERTS_SCALE_ELEMENTS: u32 = 128;
+
 /// The value of [`ExpertsState::first_fault`] where there is none.
 pub const EXPERTS_NO_FAULT: u64 = u64::MAX;
 
@@ -84,6 +96,10 @@ pub struct ExpertsGroup {
     pub lane: u32,
     /// Counts of received rows are rounded up to a multiple of this; at least 1.
     pub alignment: u32,
+    /// Rows of a dispatch are e4m3 with scales of this form: [`EXPERTS_NO_SCALES`] and others.
+    pub scales: u32,
+    /// Elements of a token.
+    pub hidden: u32,
 }
 
 /// What is wrong with the routing of a rank.
@@ -248,7 +264,7 @@ pub struct ExpertsCall {
 }
 
 const _: () = {
-    assert!(size_of::<ExpertsGroup>() == 136);
+    assert!(size_of::<ExpertsGroup>() == 144);
     assert!(size_of::<ExpertsFault>() == 32);
     assert!(size_of::<ExpertsState>() == 80);
     assert!(size_of::<ExpertsHeader>() == 48);

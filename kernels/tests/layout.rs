@@ -9,9 +9,10 @@ use ringdove_kernels::descriptor::{
 };
 use ringdove_kernels::element::{DataType, ReduceOp};
 use ringdove_kernels::experts::{
-    EXPERTS_LOW_LATENCY, EXPERTS_NO_FAULT, EXPERTS_THROUGHPUT, EXPERTS_TOO_MANY, EXPERTS_WEIGHTS,
-    EXPERTS_WIDE_INDICES, EXPERTS_WORD_STRIDE, ExpertsCall, ExpertsFault, ExpertsFaultCode,
-    ExpertsGroup, ExpertsHeader, ExpertsRouting, ExpertsRow, ExpertsState,
+    EXPERTS_F32_SCALES, EXPERTS_LOW_LATENCY, EXPERTS_NO_FAULT, EXPERTS_NO_SCALES, EXPERTS_QUANTISE,
+    EXPERTS_SCALE_ELEMENTS, EXPERTS_THROUGHPUT, EXPERTS_TOO_MANY, EXPERTS_UE8M0_SCALES,
+    EXPERTS_WEIGHTS, EXPERTS_WIDE_INDICES, EXPERTS_WORD_STRIDE, ExpertsCall, ExpertsFault,
+    ExpertsFaultCode, ExpertsGroup, ExpertsHeader, ExpertsRouting, ExpertsRow, ExpertsState,
 };
 use ringdove_kernels::launch::{
     CallArguments, DeviceCommunicator, LAUNCH_CALLS_MAX, LaunchArguments, PlanFault, WaitKind,
@@ -231,6 +232,11 @@ fn expected() -> String {
         "EXPERTS_WIDE_INDICES", EXPERTS_WIDE_INDICES;
         "EXPERTS_TOO_MANY", EXPERTS_TOO_MANY;
         "EXPERTS_WEIGHTS", EXPERTS_WEIGHTS;
+        "EXPERTS_QUANTISE", EXPERTS_QUANTISE;
+        "EXPERTS_NO_SCALES", EXPERTS_NO_SCALES;
+        "EXPERTS_F32_SCALES", EXPERTS_F32_SCALES;
+        "EXPERTS_UE8M0_SCALES", EXPERTS_UE8M0_SCALES;
+        "EXPERTS_SCALE_ELEMENTS", EXPERTS_SCALE_ELEMENTS;
         "EXPERTS_NO_FAULT", EXPERTS_NO_FAULT;
     );
     codes!(text, ExpertsFaultCode, Index, Repeated, Weight, Tokens, Message);
@@ -261,7 +267,9 @@ fn expected() -> String {
         mode,
         data_type,
         lane,
-        alignment
+        alignment,
+        scales,
+        hidden
     );
     layout!(text, ExpertsFault, step, place, value, code, rank);
     layout!(

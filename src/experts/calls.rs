@@ -1,14 +1,15 @@
 //! Dispatch and combine: the halves, and what they are given.
 
-use super::config::{Mode, VECTOR_BYTES};
+use super::config::{Mode, Scales, VECTOR_BYTES};
 use super::group::{Entry, Group, blocks};
 use super::handle::Handle;
 use crate::communicator::Element;
 use crate::error::{Error, Result};
 use crate::gpu::{DeviceBuffer, DeviceBufferMut};
 use cudarc::driver::{CudaStream, DeviceRepr, SyncOnDrop};
+use ringdove_kernels::element::DataType;
 use ringdove_kernels::experts::{
-    EXPERTS_TOO_MANY, EXPERTS_WEIGHTS, EXPERTS_WIDE_INDICES, ExpertsCall,
+    EXPERTS_QUANTISE, EXPERTS_TOO_MANY, EXPERTS_WEIGHTS, EXPERTS_WIDE_INDICES, ExpertsCall,
 };
 use std::sync::Arc;
 
@@ -32,10 +33,30 @@ impl Index for i64 {
     const IS_WIDE: bool = true;
 }
 
+/// The scales of tokens that are e4m3, `hidden / 128` for each.
+#[derive(Clone, Copy)]
+pub enum ScaleBuffer<'a> {
+    /// For [`Scales::F32`].
+    F32(&'a dyn DeviceBuffer<f32>),
+    /// For [`Scales::Ue8m0`].
+    Ue8m0(&'a dyn DeviceBuffer<u8>),
+}
+
+/// Where the scales of received rows go.
+pub enum ScaleBufferMut<'a> {
+    /// For [`Scales::F32`].
+    F32(&'a mut dyn DeviceBufferMut<f32>),
+    /// For [`Scales::Ue8m0`].
+    Ue8m0(&'a mut dyn DeviceBufferMut<u8>),
+}
+
 /// This rank's tokens in a dispatch.
 pub struct Tokens<'a, T, I> {
-    /// `count` times `hidden` elements.
+    /// `count` times `hidden` elements, of the group's type; in a group with
+    /// [`fp8`](super::Config::fp8) the kernel quantises them, or they are e4m3 with scales.
     pub x: &'a dyn DeviceBuffer<T>,
+    /// The scales of tokens that are e4m3, and of no others.
+    pub scales: Option<ScaleBuffer<'a>>,
     /// `count` times `top_k` experts, -1 for none. A token names an expert once at most.
     pub indices: &'a dyn DeviceBuffer<I>,
     /// As many weights; without them they are 1.
@@ -51,6 +72,8 @@ pub struct Received<'a, T> {
     /// begin at row `e * ranks * tokens_max`. In both modes they are ordered by source rank, then
     /// token.
     pub x: &'a mut dyn DeviceBufferMut<T>,
+    /// In a group with [`fp8`](super::Config::fp8), whose rows are e4m3: the scales of each row.
+    pub scales: Option<ScaleBufferMut<'a>>,
     /// [`output_counts`](super::Config::output_counts) numbers: rows of each local expert (in
     /// throughput mode, choices of it), rounded up to the group's alignment; and in throughput mode
     /// all rows, not rounded.
@@ -142,11 +165,11 @@ impl Group<'_> {
     ///
     /// # Errors
     /// As [`Self::dispatch_send`] and [`Self::dispatch_receive`].
-    pub fn dispatch<T: Element, I: Index>(
+    pub fn dispatch<T: Element, R: Element, I: Index>(
         &self,
         handle: &mut Handle,
         tokens: &Tokens<'_, T, I>,
-        received: Received<'_, T>,
+        received: Received<'_, R>,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
         self.dispatch_send(handle, tokens, stream)?;
@@ -191,6 +214,7 @@ impl Group<'_> {
         let mut launching = self.begin_dispatch::<T>(handle)?;
         let mut uses = Uses::default();
         let x = uses.reads("tokens", tokens.x, count * hidden, stream)?;
+        let (scales, quantises) = self.scales::<T>(&mut uses, tokens.scales, count, stream)?;
         let indices = uses.reads("indices", tokens.indices, count * top_k, stream)?;
         let weights =
             tokens.weights.map(|weights| uses.reads("weights", weights, count * top_k, stream));
@@ -198,12 +222,14 @@ impl Group<'_> {
         let call = ExpertsCall {
             routing: handle.routing,
             input: aligned("tokens", x)?,
+            scales,
             indices,
             weights: weights.transpose()?.unwrap_or(0),
             tokens: tokens.count,
             flags: flag(I::IS_WIDE, EXPERTS_WIDE_INDICES)
                 | flag(is_too_many, EXPERTS_TOO_MANY)
-                | flag(weights_given(tokens), EXPERTS_WEIGHTS),
+                | flag(tokens.weights.is_some(), EXPERTS_WEIGHTS)
+                | flag(quantises, EXPERTS_QUANTISE),
             ..ExpertsCall::default()
         };
         let buckets = u64::from(config.experts) + u64::from(self.sizes.ranks);
@@ -226,6 +252,7 @@ impl Group<'_> {
         &self,
         handle: &mut Handle,
         x: &dyn DeviceBuffer<T>,
+        scales: Option<ScaleBuffer<'_>>,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
         let mut launching = self.begin_dispatch::<T>(handle)?;
@@ -237,10 +264,13 @@ impl Group<'_> {
         let mut uses = Uses::default();
         let elements = u64::from(tokens) * u64::from(config.hidden);
         let x = uses.reads("tokens", x, elements, stream)?;
+        let (scales, quantises) = self.scales::<T>(&mut uses, scales, tokens.into(), stream)?;
         let call = ExpertsCall {
             routing: handle.routing,
             input: aligned("tokens", x)?,
+            scales,
             tokens,
+            flags: if quantises { EXPERTS_QUANTISE } else { 0 },
             ..ExpertsCall::default()
         };
         let launches = [(Entry::Send, blocks(u64::from(tokens) * u64::from(config.top_k)))];
@@ -263,7 +293,7 @@ impl Group<'_> {
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
         self.owns(handle)?;
-        self.is_of_type::<T>()?;
+        self.is_row_type::<T>()?;
         let mut launching = self.launching();
         if launching.sent != Some(handle.number) {
             let seen = "none under way, or one with another handle";
@@ -273,12 +303,13 @@ impl Group<'_> {
         let rows = config.output_rows(ranks);
         let choices = rows * u64::from(config.top_k);
         let mut uses = Uses::default();
-        let Received { x, counts, indices, weights, sources } = received;
+        let Received { x, scales, counts, indices, weights, sources } = received;
         if config.mode == Mode::LowLatency && (indices.is_some() || weights.is_some()) {
             let expected = "throughput mode: in low-latency mode a row has one choice";
             return Err(out_of_turn("indices or weights of rows", expected, "low latency"));
         }
         let x = uses.writes("received tokens", x, rows * u64::from(config.hidden), stream)?;
+        let scales = self.output_scales(&mut uses, scales, rows, stream)?;
         let counts = uses.writes("counts", counts, config.output_counts(ranks), stream)?;
         let indices = indices.map(|out| uses.writes("received indices", out, choices, stream));
         let indices = indices.transpose()?;
@@ -289,6 +320,7 @@ impl Group<'_> {
         let call = ExpertsCall {
             routing: handle.routing,
             output: aligned("received tokens", x)?,
+            output_scales: scales,
             output_counts: counts,
             output_indices: indices.unwrap_or(0),
             output_weights: weights.unwrap_or(0),
@@ -378,7 +410,7 @@ impl Group<'_> {
             output_weights: weights.transpose()?.unwrap_or(0),
             ..ExpertsCall::default()
         };
-        let parts = self.sizes.data_bytes.div_ceil(2048);
+        let parts = self.sizes.return_data_bytes.div_ceil(2048);
         let launches = [(Entry::AwaitReturns, 1), (Entry::Combine, blocks(tokens * parts))];
         self.launch(&mut launching, &launches, call, stream)?;
         launching.returned = None;
@@ -391,7 +423,9 @@ impl Group<'_> {
         handle: &Handle,
     ) -> Result<std::sync::MutexGuard<'_, super::group::Launching>> {
         self.owns(handle)?;
-        self.is_of_type::<T>()?;
+        if self.config().fp8.is_none() || T::DATA_TYPE != DataType::F8E4M3 {
+            self.is_of_type::<T>()?;
+        }
         let launching = self.launching();
         if launching.sent.is_some() {
             let expected = "the earlier dispatch to be received first";
@@ -404,13 +438,60 @@ impl Group<'_> {
         Ok(launching)
     }
 
-    fn is_of_type<T: Element>(&self) -> Result<()> {
-        let expected = self.config().data_type;
-        if T::DATA_TYPE == expected {
-            return Ok(());
+    /// Address of a dispatch's scales, and whether the kernel makes them.
+    fn scales<'a, T: Element>(
+        &self,
+        uses: &mut Uses<'a>,
+        scales: Option<ScaleBuffer<'a>>,
+        count: u64,
+        stream: &'a CudaStream,
+    ) -> Result<(u64, bool)> {
+        let elements = count * self.config().scale_count();
+        let given = T::DATA_TYPE == DataType::F8E4M3;
+        match (self.config().fp8.filter(|_| given), scales) {
+            (None, None) => Ok((0, self.config().fp8.is_some())),
+            (Some(Scales::F32), Some(ScaleBuffer::F32(buffer))) => {
+                Ok((uses.reads("scales", buffer, elements, stream)?, false))
+            }
+            (Some(Scales::Ue8m0), Some(ScaleBuffer::Ue8m0(buffer))) => {
+                Ok((uses.reads("scales", buffer, elements, stream)?, false))
+            }
+            (wanted, _) => Err(other_scales(wanted)),
         }
-        let (expected, seen) = (format!("{expected:?}"), format!("{:?}", T::DATA_TYPE));
-        Err(Error::argument("experts: type of tokens", expected, seen))
+    }
+
+    /// Address of the scales of received rows.
+    fn output_scales<'a, 'b: 'a>(
+        &self,
+        uses: &mut Uses<'a>,
+        scales: Option<ScaleBufferMut<'b>>,
+        rows: u64,
+        stream: &'a CudaStream,
+    ) -> Result<u64> {
+        let elements = rows * self.config().scale_count();
+        match (self.config().fp8, scales) {
+            (None, None) => Ok(0),
+            (Some(Scales::F32), Some(ScaleBufferMut::F32(buffer))) => {
+                uses.writes("received scales", buffer, elements, stream)
+            }
+            (Some(Scales::Ue8m0), Some(ScaleBufferMut::Ue8m0(buffer))) => {
+                uses.writes("received scales", buffer, elements, stream)
+            }
+            (wanted, _) => Err(other_scales(wanted)),
+        }
+    }
+
+    /// Is it the type of a dispatch's rows?
+    fn is_row_type<T: Element>(&self) -> Result<()> {
+        match self.config().fp8 {
+            Some(_) => is_type::<T>(DataType::F8E4M3),
+            None => self.is_of_type::<T>(),
+        }
+    }
+
+    /// Is it the type of tokens, and of rows of a combine?
+    fn is_of_type<T: Element>(&self) -> Result<()> {
+        is_type::<T>(self.config().data_type)
     }
 
     fn only_throughput<W>(&self, weights: Option<W>) -> Result<Option<W>> {
@@ -422,6 +503,19 @@ impl Group<'_> {
     }
 }
 
-fn weights_given<T, I>(tokens: &Tokens<'_, T, I>) -> bool {
-    tokens.weights.is_some()
+fn is_type<T: Element>(expected: DataType) -> Result<()> {
+    if T::DATA_TYPE == expected {
+        return Ok(());
+    }
+    let (expected, seen) = (format!("{expected:?}"), format!("{:?}", T::DATA_TYPE));
+    Err(Error::argument("experts: type of tokens", expected, seen))
+}
+
+fn other_scales(wanted: Option<Scales>) -> Error {
+    let expected = match wanted {
+        Some(Scales::F32) => "scales of f32 beside e4m3",
+        Some(Scales::Ue8m0) => "scales of u8 beside e4m3",
+        None => "no scales: the tokens are not e4m3",
+    };
+    Error::argument("experts: scales", expected, "others, or none")
 }

@@ -4,13 +4,16 @@ use crate::error::{Error, Result};
 use ringdove_kernels::descriptor::OFFSET_MAX;
 use ringdove_kernels::element::DataType;
 use ringdove_kernels::experts::{
-    EXPERTS_LOW_LATENCY, EXPERTS_THROUGHPUT, EXPERTS_WORD_STRIDE, ExpertsHeader, ExpertsRow,
+    EXPERTS_F32_SCALES, EXPERTS_LOW_LATENCY, EXPERTS_NO_SCALES, EXPERTS_SCALE_ELEMENTS,
+    EXPERTS_THROUGHPUT, EXPERTS_UE8M0_SCALES, EXPERTS_WORD_STRIDE, ExpertsHeader, ExpertsRow,
 };
 
 /// The most choices of a token.
 pub const TOP_K_MAX: u32 = 16;
 /// The most experts of all ranks together.
 pub const EXPERTS_MAX: u32 = 65_536;
+/// Elements of a token that share a scale.
+pub const SCALE_ELEMENTS: u32 = EXPERTS_SCALE_ELEMENTS;
 /// What sizes and addresses of rows are multiples of. Bytes.
 pub(super) const VECTOR_BYTES: u64 = 16;
 /// Parts of the window begin at multiples of this.
@@ -26,6 +29,15 @@ pub enum Mode {
     Throughput,
 }
 
+/// The form of the scales of 8-bit floats: one for each [`SCALE_ELEMENTS`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Scales {
+    /// An f32: the largest magnitude over 448.
+    F32,
+    /// A byte, the exponent of the next power of two, biased by 127.
+    Ue8m0,
+}
+
 /// What a group of experts is made for; the same on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -38,8 +50,11 @@ pub struct Config {
     pub hidden: u32,
     /// The most tokens that a rank brings to one dispatch.
     pub tokens_max: u32,
-    /// f32, f16 or bf16.
+    /// f32, f16 or bf16: the type of tokens, and of the rows of a combine.
     pub data_type: DataType,
+    /// Rows of a dispatch are e4m3 with scales; the caller or the kernel quantises. `hidden` is
+    /// then a multiple of [`SCALE_ELEMENTS`].
+    pub fp8: Option<Scales>,
     /// How often a token crosses.
     pub mode: Mode,
     /// Counts of received rows are rounded up to a multiple of this, as some kernels of experts
@@ -69,6 +84,8 @@ pub(super) struct Sizes {
     pub home_rows_max: u32,
     pub header_bytes: u64,
     pub data_bytes: u64,
+    pub scale_bytes: u64,
+    pub return_data_bytes: u64,
     pub row_bytes: u64,
     pub return_row_bytes: u64,
     pub message_bytes: u64,
@@ -107,6 +124,8 @@ impl Config {
         let bytes = u64::from(hidden) * data_type.size_bytes() as u64;
         let fits = bytes > 0 && bytes.is_multiple_of(VECTOR_BYTES) && bytes <= 1 << 30;
         is("bytes of a token", fits, "a multiple of 16, at most 2^30", bytes)?;
+        let fits = self.fp8.is_none() || hidden.is_multiple_of(SCALE_ELEMENTS);
+        is("elements of a token", fits, "a multiple of 128, for fp8", hidden.into())?;
         is("tokens of a rank", tokens_max > 0, "1 at least", 0)?;
         is("alignment", alignment > 0, "1 at least", 0)
     }
@@ -135,9 +154,15 @@ impl Config {
         let counts = 4 * u64::from(local_experts);
         let header_bytes = size_of::<ExpertsHeader>() as u64 + counts;
         let header_bytes = header_bytes.next_multiple_of(VECTOR_BYTES);
-        let data_bytes = u64::from(self.hidden) * self.data_type.size_bytes() as u64;
-        let row_bytes = data_bytes + size_of::<ExpertsRow>() as u64 + beside[0];
-        let return_row_bytes = data_bytes + beside[1];
+        let return_data_bytes = u64::from(self.hidden) * self.data_type.size_bytes() as u64;
+        let scale_bytes = self.scale_count() * self.fp8.map_or(0, Scales::bytes);
+        let scale_bytes = scale_bytes.next_multiple_of(VECTOR_BYTES);
+        let data_bytes = match self.fp8 {
+            Some(_) => u64::from(self.hidden),
+            None => return_data_bytes,
+        };
+        let row_bytes = data_bytes + scale_bytes + size_of::<ExpertsRow>() as u64 + beside[0];
+        let return_row_bytes = return_data_bytes + beside[1];
         let message_bytes = (header_bytes + rows * row_bytes).next_multiple_of(PART_BYTES);
         let returned_bytes = (home_rows * return_row_bytes).next_multiple_of(PART_BYTES);
         let arrival_bytes = (2 * many * EXPERTS_WORD_STRIDE).next_multiple_of(PART_BYTES);
@@ -165,6 +190,8 @@ impl Config {
             home_rows_max: home_rows as u32,
             header_bytes,
             data_bytes,
+            scale_bytes,
+            return_data_bytes,
             row_bytes,
             return_row_bytes,
             message_bytes,
@@ -177,6 +204,11 @@ impl Config {
             returning,
             window_bytes: end,
         })
+    }
+
+    /// Scales of a token, where there are any.
+    pub(super) fn scale_count(&self) -> u64 {
+        u64::from(self.hidden / SCALE_ELEMENTS)
     }
 
     /// Rows of a dispatch's output on each of `ranks` ranks. In low-latency mode each local expert
@@ -194,6 +226,25 @@ impl Config {
     pub fn output_counts(&self, ranks: u32) -> u64 {
         let total = u64::from(self.mode == Mode::Throughput);
         u64::from(self.experts / ranks.max(1)) + total
+    }
+}
+
+impl Scales {
+    /// Bytes of one.
+    fn bytes(self) -> u64 {
+        match self {
+            Self::F32 => 4,
+            Self::Ue8m0 => 1,
+        }
+    }
+
+    /// As kernels know them.
+    pub(super) fn code(scales: Option<Self>) -> u32 {
+        match scales {
+            None => EXPERTS_NO_SCALES,
+            Some(Self::F32) => EXPERTS_F32_SCALES,
+            Some(Self::Ue8m0) => EXPERTS_UE8M0_SCALES,
+        }
     }
 }
 
@@ -218,6 +269,7 @@ mod tests {
             hidden: 7168,
             tokens_max: 128,
             data_type: DataType::BF16,
+            fp8: None,
             mode: Mode::LowLatency,
             alignment: 1,
             lane: 0,
@@ -272,6 +324,7 @@ mod tests {
             (Config { tokens_max: 1 << 22, hidden: 1 << 14, ..ok }, "memory of a rank"),
             (Config { data_type: DataType::I32, ..ok }, "data type"),
             (Config { alignment: 0, ..ok }, "alignment"),
+            (Config { hidden: 8, fp8: Some(Scales::F32), ..ok }, "elements of a token"),
         ] {
             let text = wrong.sizes(8, false).unwrap_err().to_string();
             assert!(text.contains(name), "{text}");

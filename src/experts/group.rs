@@ -1,6 +1,6 @@
 //! Groups: how they are made, what they launch, and how they end.
 
-use super::config::{BytesNeeded, Config, Sizes};
+use super::config::{BytesNeeded, Config, Scales, Sizes};
 use super::handle::{self, Handle};
 use crate::communicator::{CapturedOrders, Communicator, DeviceHandle, LaunchOrder};
 use crate::error::{Error, Result, RoutingFault, RoutingFaultKind};
@@ -231,7 +231,7 @@ impl<'c> Group<'c> {
 }
 
 /// What must be equal on all ranks.
-fn agreed(config: &Config) -> [(&'static str, u64); 9] {
+fn agreed(config: &Config) -> [(&'static str, u64); 10] {
     [
         ("experts", config.experts.into()),
         ("top-k", config.top_k.into()),
@@ -241,6 +241,7 @@ fn agreed(config: &Config) -> [(&'static str, u64); 9] {
         ("mode of experts", config.mode.code().into()),
         ("alignment of counts", config.alignment.into()),
         ("lane of experts", config.lane.into()),
+        ("scales of experts", Scales::code(config.fp8).into()),
         ("group of experts", 1),
     ]
 }
@@ -302,14 +303,16 @@ fn described(sizes: &Sizes, handle: u64, state: u64) -> ExpertsGroup {
         home_rows_max: sizes.home_rows_max,
         header_bytes: sizes.header_bytes as u32,
         data_bytes: sizes.data_bytes as u32,
-        scale_bytes: 0,
+        scale_bytes: sizes.scale_bytes as u32,
         row_bytes: sizes.row_bytes as u32,
-        return_data_bytes: sizes.data_bytes as u32,
+        return_data_bytes: sizes.return_data_bytes as u32,
         return_row_bytes: sizes.return_row_bytes as u32,
         mode: config.mode.code(),
         data_type: config.data_type as u32,
         lane: config.lane,
         alignment: config.alignment,
+        scales: Scales::code(config.fp8),
+        hidden: config.hidden,
     }
 }
 

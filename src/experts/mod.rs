@@ -33,7 +33,7 @@
 //! | take it for | decoding: few tokens, fixed shapes | training and prefill: many tokens |
 //!
 //! *Planned*: between nodes, throughput mode sends a token once for each rank, not yet once for
-//! each node; a mode that chooses by the model's prediction; fp8 with scales; NCCL EP's C
+//! each node; a mode that chooses by the model's prediction; NCCL EP's C
 //! functions; going on without a rank that died.
 //!
 //! # How it works
@@ -63,6 +63,10 @@
 //! names the step once more. Messages of two steps in turn lie in different halves of the window. A
 //! half is free when it is used again: a rank sends step `s` after it has received step `s - 1`
 //! from every peer, and a peer sent that after it had taken step `s - 2` out of its window (R16).
+//!
+//! **Rows of 8 bits.** With [`Config::fp8`] the rows of a dispatch are e4m3, and the scales stand
+//! behind a row's data. The caller quantises, or the warps of `experts_send` do: a warp takes a
+//! block of 128 elements at a time. What a combine returns has the group's type.
 //!
 //! **Memory** is told by [`Group::bytes_needed`]: two steps of messages from each rank at the most
 //! rows, two steps of returned rows, and where engines take part, one step of each on its way out.
@@ -96,7 +100,7 @@ mod group;
 mod handle;
 pub mod reference;
 
-pub use calls::{Combined, Index, Received, Rows, Tokens};
-pub use config::{BytesNeeded, Config, EXPERTS_MAX, Mode, TOP_K_MAX};
+pub use calls::{Combined, Index, Received, Rows, ScaleBuffer, ScaleBufferMut, Tokens};
+pub use config::{BytesNeeded, Config, EXPERTS_MAX, Mode, SCALE_ELEMENTS, Scales, TOP_K_MAX};
 pub use group::{Group, Workspace};
 pub use handle::Handle;

@@ -1,7 +1,8 @@
 //! What dispatch and combine give, computed on the CPU: every row and every bit. For tests of this
 //! library and of programs that use it.
 
-use super::config::{Config, Mode};
+use super::config::{Config, Mode, SCALE_ELEMENTS, Scales};
+use float8::F8E4M3;
 
 /// The routing of all ranks, checked or not.
 #[derive(Clone, Debug)]
@@ -133,4 +134,21 @@ impl Routing<'_> {
 /// [`terms`](Routing::terms) of its token. `value` gives the element of the row for a choice.
 pub fn combined(terms: &[(usize, f32)], mut value: impl FnMut(usize) -> f32) -> f32 {
     terms.iter().fold(0.0, |sum, (choice, factor)| sum + factor * value(*choice))
+}
+
+/// A token as e4m3, and its scales as f32: each block's largest magnitude, 1e-4 at least, over 448;
+/// for [`Scales::Ue8m0`] the next power of two. A value is divided by the scale in f32.
+pub fn quantised(token: &[f32], scales: Scales) -> (Vec<F8E4M3>, Vec<f32>) {
+    let blocks = token.chunks_exact(SCALE_ELEMENTS as usize);
+    let scale = |block: &[f32]| {
+        let exact = block.iter().fold(1e-4_f32, |largest, value| largest.max(value.abs())) / 448.0;
+        match scales {
+            Scales::F32 => exact,
+            Scales::Ue8m0 => f32::from_bits((exact.to_bits() + 0x7f_ffff) >> 23 << 23),
+        }
+    };
+    let scales: Vec<f32> = blocks.clone().map(scale).collect();
+    let blocks = blocks.zip(&scales);
+    let values = blocks.flat_map(|(block, scale)| block.iter().map(move |value| value / scale));
+    (values.map(F8E4M3::from_f32).collect(), scales)
 }

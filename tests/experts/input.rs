@@ -146,11 +146,12 @@ fn calls_out_of_turn_are_refused_and_enqueue_nothing() {
         let halves = stream.alloc_zeros::<half::f16>(1 << 20).unwrap();
         let rows = Rows { y: &halves, weights: None };
         is_argument(group.combine_send(handle, &rows, stream), "F32");
-        is_argument(group.dispatch_again_send(handle, &y, stream), "an earlier dispatch");
+        is_argument(group.dispatch_again_send(handle, &y, None, stream), "an earlier dispatch");
         let mut x = stream.alloc_zeros::<f32>(1 << 20).unwrap();
         let mut counts = stream.alloc_zeros::<u32>(64).unwrap();
         let received = Received {
             x: &mut x,
+            scales: None,
             counts: &mut counts,
             indices: None,
             weights: None,
@@ -163,7 +164,7 @@ fn calls_out_of_turn_are_refused_and_enqueue_nothing() {
         let mut foreign = others[0].handle().unwrap();
         let rows = Rows { y: &y, weights: None };
         is_argument(group.combine_send(&foreign, &rows, stream), "of another group");
-        is_argument(group.dispatch_again_send(&mut foreign, &y, stream), "of another group");
+        is_argument(group.dispatch_again_send(&mut foreign, &y, None, stream), "of another group");
 
         for (member, buffers) in members.iter_mut().zip(&buffers) {
             member.send(buffers, &good).unwrap();

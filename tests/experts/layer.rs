@@ -126,7 +126,7 @@ impl Step {
         Routing { config, indices: &self.indices, weights: &self.weights }
     }
 
-    fn token(&self, config: &Config, rank: usize, token: usize) -> &[f32] {
+    pub fn token(&self, config: &Config, rank: usize, token: usize) -> &[f32] {
         &self.x[rank][token * config.hidden as usize..][..config.hidden as usize]
     }
 }
@@ -235,6 +235,7 @@ impl Member<'_> {
     ) -> ringdove::Result<()> {
         let tokens = Tokens {
             x: &buffers.x,
+            scales: None,
             indices: &buffers.indices,
             weights: Some(&buffers.weights),
             count: step.indices[self.rank].len() as u32 / self.group.config().top_k,
@@ -243,7 +244,7 @@ impl Member<'_> {
     }
 
     pub fn send_again<T: Value, I: Narrow>(&mut self, buffers: &Buffers<T, I>) {
-        self.group.dispatch_again_send(&mut self.handle, &buffers.x, &self.stream).unwrap();
+        self.group.dispatch_again_send(&mut self.handle, &buffers.x, None, &self.stream).unwrap();
     }
 
     pub fn receive<T: Value, I: Narrow>(&mut self, buffers: &mut Buffers<T, I>) {
@@ -251,6 +252,7 @@ impl Member<'_> {
         let Buffers { rows, counts, row_indices, row_weights, sources, .. } = buffers;
         let received = Received {
             x: rows,
+            scales: None,
             counts,
             indices: is_throughput.then_some(row_indices as _),
             weights: is_throughput.then_some(row_weights as _),

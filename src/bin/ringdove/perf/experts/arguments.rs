@@ -91,6 +91,7 @@ impl Arguments {
             hidden: self.hidden,
             tokens_max: self.tokens,
             data_type: self.data_type,
+            fp8: None,
             mode: self.mode,
             alignment: 1,
             lane: 0,

@@ -99,14 +99,15 @@ impl<'c, T: Value> Rank<'c, T> {
     /// The send half of a dispatch.
     pub fn dispatch_send(&mut self) -> Result<(), PerfError> {
         let Self { x, indices, weights, tokens: count, .. } = self;
-        let tokens = Tokens { x, indices, weights: Some(weights), count: *count };
+        let tokens = Tokens { x, scales: None, indices, weights: Some(weights), count: *count };
         Ok(self.group.dispatch_send(&mut self.handle, &tokens, &self.stream)?)
     }
 
     /// The receive half of a dispatch.
     pub fn dispatch_receive(&mut self) -> Result<(), PerfError> {
         let Self { rows, counts, .. } = self;
-        let received = Received { x: rows, counts, indices: None, weights: None, sources: None };
+        let received =
+            Received { x: rows, scales: None, counts, indices: None, weights: None, sources: None };
         Ok(self.group.dispatch_receive(&mut self.handle, received, &self.stream)?)
     }
 
