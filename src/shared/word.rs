@@ -40,8 +40,8 @@ unsafe impl Send for WordArray {}
 // SAFETY: as above, for each word of the row.
 unsafe impl Sync for WordArray {}
 
-/// A word of 64 bits that another agent accesses, too: what the code of a protocol asks of it. It is
-/// an [`AtomicWord64`], or a word of a simulated memory.
+/// A word of 64 bits that another agent accesses, too: what the code of a protocol asks of it. It
+/// is an [`AtomicWord64`], or a word of a simulated memory.
 pub trait Word64 {
     /// Loads the word.
     fn load(&self, ordering: Ordering) -> u64;

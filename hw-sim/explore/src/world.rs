@@ -1,7 +1,7 @@
 //! Whose turn it is: warps, engines and lanes, one at a time, until all kernels have ended.
 
 use hwsim_ptx::weak::{AgentId, BlockView, Event, Place, WeakMemory};
-use hwsim_ptx::{Block, Clock, Kernel, Launch, Turn};
+use hwsim_ptx::{Block, Clock, Kernel, Launch};
 use std::cell::Cell;
 use std::fmt::Write as _;
 use std::rc::Rc;
@@ -149,8 +149,7 @@ impl World {
                 let Running { block, view, .. } = &mut self.blocks[block];
                 let turn = block.run_warp(view, &self.clock, warp, budget);
                 self.stats.instructions += block.take_spent();
-                let turn: Turn = turn.map_err(|fault| fault.to_string())?;
-                let _ = turn;
+                turn.map_err(|fault| fault.to_string())?;
             }
             Actor::Engine(engine) => {
                 self.stats.descriptors += self.engines[engine].poll()? as u64;

@@ -66,7 +66,7 @@ fn message_passing() {
     at_each_scope(|places, scope, wide| {
         let s = scope;
         let writers = [
-            (format!("st.weak x, 1; st.weak y, 1"), false),
+            ("st.weak x, 1; st.weak y, 1".to_owned(), false),
             (format!("st.weak x, 1; st.relaxed.{s} y, 1"), false),
             (format!("st.weak x, 1; st.release.{s} y, 1"), true),
             (format!("st.weak x, 1; fence.acq_rel.{s}; st.relaxed.{s} y, 1"), true),
@@ -77,7 +77,7 @@ fn message_passing() {
             (format!("st.weak x, 1; atom.relaxed.{s}.add r9, y, 1"), false),
         ];
         let readers = [
-            (format!("ld.weak r0, y; ld.weak r1, x"), false),
+            ("ld.weak r0, y; ld.weak r1, x".to_owned(), false),
             (format!("ld.relaxed.{s} r0, y; ld.weak r1, x"), false),
             (format!("ld.acquire.{s} r0, y; ld.weak r1, x"), true),
             (format!("ld.relaxed.{s} r0, y; fence.acq_rel.{s}; ld.weak r1, x"), true),

@@ -1,25 +1,25 @@
 //! A weak memory: an operational model of PTX's scoped memory consistency model.
 //!
-//! Each eight bytes have a *history* of writes ([`cell`]); each agent (a GPU thread, a host thread, a
-//! copy engine, an adapter) has a *view* of what it knows ([`view`]). A read may return any write
+//! Each eight bytes have a *history* of writes (`cell`); each agent (a GPU thread, a host thread,
+//! a copy engine, an adapter) has a *view* of what it knows (`view`). A read may return any write
 //! that the agent's knowledge does not rule out; a write may come to stand anywhere in the history
 //! behind what its agent knows. [`Choose`] decides, so a seed or a list of choices is a run.
 //!
 //! | of the model | here |
 //! |---|---|
 //! | morally strong | both strong, each scope holds the other agent, the same bytes; or one agent |
-//! | coherence order | a list of writes, of which only morally strong and causal pairs count |
-//! | release pattern | a release write, or a fence (or release write there) and a strong write later |
+//! | coherence order | a list of writes; only morally strong and causal pairs count |
+//! | release pattern | a release write; a fence, or release write there, then a strong write |
 //! | observation order | a morally strong read of a write; atomics pass on what they have read |
-//! | acquire pattern | an acquire read, or a strong read and a fence (or acquire read there) later |
-//! | synchronisation | release and acquire whose scopes hold each other's agents; barriers |
-//! | causality order | program order and synchronisation; what was observed on the way, by itself |
+//! | acquire pattern | an acquire read; a strong read, then a fence, or acquire read there |
+//! | synchronisation | release and acquire, scopes that hold each other's agents; barriers |
+//! | causality order | program order, synchronisation; what was observed on the way, alone |
 //! | `fence.sc` | fences whose scopes hold each other's agents, in the order of execution |
 //! | atomicity | nothing morally strong comes between an atomic's read and its write |
 //! | races | reads of values that race may be torn, byte from byte ([`Options::tears`]) |
 //!
-//! What is *not* generated: executions in which a load takes its value from a store that comes later
-//! (load buffering), which PTX allows where no dependency forbids it. Agents run their instructions
+//! What is *not* generated: executions in which a load takes its value from a store that comes
+//! later (load buffering), which PTX allows where no dependency forbids it. Agents run their instructions
 //! in order, and the interpreter needs a load's value at once. So an earlier *load* is never passed
 //! by a later store, and a missing fence between a load and the store that gives its memory away
 //! (a credit) does not show here. Everything that is generated is allowed by the model; proxies
