@@ -16,6 +16,12 @@ pub(crate) fn fault(memory: &GlobalMemory, gpu: usize, fault: &Fault) -> Sticky 
         fault.kind,
         fault.instruction.trim(),
     );
+    if !fault.source.is_empty() {
+        let _ = writeln!(text, "    at {}", fault.source);
+    }
+    if !fault.detail.is_empty() {
+        let _ = writeln!(text, "    {}", fault.detail);
+    }
     if let Some(address) = fault.address {
         let _ = writeln!(text, "    address {address:#x}: {}", surroundings(memory, address));
     }

@@ -16,7 +16,6 @@ use crate::perform::perform;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
-use std::time::{Duration, Instant};
 
 /// Order of a stream against others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,10 +73,6 @@ struct StreamState {
 
 /// Commands that one turn of a worker spends on a stream before others get theirs.
 const TURN_COMMANDS_MAX: usize = 64;
-
-/// How long a thread that waits for a stream spins before it sleeps: a small kernel ends sooner
-/// than a thread wakes up.
-const SPIN_MAX: Duration = Duration::from_micros(10);
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
@@ -297,13 +292,6 @@ impl Stream {
         let target = self.submitted.load(Ordering::Acquire);
         if self.completed.load(Ordering::Acquire) >= target {
             return;
-        }
-        let since = Instant::now();
-        while since.elapsed() < SPIN_MAX {
-            std::hint::spin_loop();
-            if self.completed.load(Ordering::Acquire) >= target {
-                return;
-            }
         }
         self.lock().sleepers += 1;
         let unfinished = |_: &mut StreamState| self.completed.load(Ordering::Acquire) < target;

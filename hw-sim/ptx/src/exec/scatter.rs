@@ -79,15 +79,24 @@ impl Warp {
     ) -> bool {
         let Some(numbers) = self.shared_numbers(access, active, BYTES as u32) else { return false };
         let shared = context.block.bytes.as_chunks::<BYTES>().0;
-        let Some(last) = (shared.len() as u32).checked_sub(1) else { return false };
-        // What lanes ask for that do not act is thrown away.
-        let outside = (0..LANES)
-            .fold(0, |outside, lane| outside | u32::from(numbers[lane] > last) & active >> lane);
-        if outside & 1 != 0 {
-            return false;
+        let mut found = [[0_u8; BYTES]; LANES];
+        if active == FULL {
+            for lane in 0..LANES {
+                match shared.get(numbers[lane] as usize) {
+                    Some(bytes) => found[lane] = *bytes,
+                    None => return false,
+                }
+            }
+        } else {
+            let mut fits = true;
+            each_lane(active, |lane| match shared.get(numbers[lane] as usize) {
+                Some(bytes) => found[lane] = *bytes,
+                None => fits = false,
+            });
+            if !fits {
+                return false;
+            }
         }
-        let found: [[u8; BYTES]; LANES] =
-            std::array::from_fn(|lane| shared[numbers[lane].min(last) as usize]);
         let words: &[[u32; N]] = bytemuck::cast_slice(found.as_flattened());
         if active == FULL
             && let Some(rows) = self.registers.words_mut::<N>(&access.registers)

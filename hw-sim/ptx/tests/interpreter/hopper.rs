@@ -129,7 +129,6 @@ fn image(
         (true, Form::Plain) => {
             // Chunks of 8 lines; blocks of 8 elements of a sum.
             (leading, stride) = (128 * (lines / 8), 128);
-            let leading = leading;
             Box::new(move |line, step| {
                 step / 8 * leading + line / 8 * 128 + step % 8 * 16 + line % 8 * kind.bytes()
             })
@@ -137,7 +136,6 @@ fn image(
         (true, _) => {
             let per_line = width / kind.bytes();
             (leading, stride) = (k / 8 * 8 * width, 8 * width);
-            let leading = leading;
             Box::new(move |line, step| {
                 let chunk = form.swizzled(line % per_line / per_chunk, step);
                 let atom = line / per_line * leading + step * width;

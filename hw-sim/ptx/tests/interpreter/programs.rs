@@ -56,7 +56,10 @@ enum Meeting {
     BlockCount { d: usize, a: usize },
 }
 
-const OPS: [(&str, fn(u32, u32) -> u32); 12] = [
+/// An instruction, and what it does.
+type Operation = (&'static str, fn(u32, u32) -> u32);
+
+const OPS: [Operation; 12] = [
     ("add.u32", u32::wrapping_add),
     ("sub.u32", u32::wrapping_sub),
     ("mul.lo.u32", u32::wrapping_mul),
@@ -68,7 +71,7 @@ const OPS: [(&str, fn(u32, u32) -> u32); 12] = [
     ("shl.b32", |a, b| a.checked_shl(b).unwrap_or(0)),
     ("shr.u32", |a, b| a.checked_shr(b).unwrap_or(0)),
     ("sad.u32", |a, b| a.abs_diff(b).wrapping_add(b)),
-    ("mul.hi.u32", |a, b| (u64::from(a) * u64::from(b) >> 32) as u32),
+    ("mul.hi.u32", |a, b| ((u64::from(a) * u64::from(b)) >> 32) as u32),
 ];
 
 /// A program: each part of a thread's own, and the meeting behind it.
