@@ -142,16 +142,16 @@ settings! {
     registration_cache: usize = "RINGDOVE_REGISTRATION_CACHE", "0",
         |value| value.number("0 to 48", |n| (0..=48).contains(n)),
         "how many allocations (0 to 48) the library registers by itself, of those that sends and \
-         receives of `RINGDOVE_GRANTED_BYTES` and more use outside of captures, in processes of one \
-         rank. Registering takes calls of the driver and of adapters, which may wait for the GPU, at the first use; memory \
-         that is freed stays with the adapter until an entry is needed and nothing of the rank \
-         runs";
+         receives of `RINGDOVE_GRANTED_BYTES` and more use outside of captures, in processes of \
+         one rank. Registering takes calls of the driver and of adapters, which may wait for the \
+         GPU, at the first use; memory that is freed stays with the adapter until an entry is needed \
+         and nothing of the rank runs";
     open_beside_kernels: bool = "RINGDOVE_OPEN_BESIDE_KERNELS", "false",
         |value| value.switch(),
-        "`true`: registered memory of another process of the node, into which this rank is to send, \
-         is opened at once, also while kernels run, which stalls drivers that wait for the GPUs \
-         then; `false`: in a later call, once the rank's launches have ended, and only in processes \
-         of one rank; until then messages there are staged";
+        "`true`: registered memory of another process of the node, into which this rank is to \
+         send, is opened at once, also while kernels run, which stalls drivers that wait for the \
+         GPUs then; `false`: in a later call, once the rank's launches have ended, and only in \
+         processes of one rank; until then messages there are staged";
     user_lanes: u32 = "RINGDOVE_USER_LANES", "0",
         |value| value.number("0 to 64", |n| (0..=64).contains(n)),
         "lanes from each rank to each other for users' kernels, see `Communicator::device_handle` \

@@ -87,8 +87,8 @@ impl Communicator {
     /// its place, to this communicator any more before.
     ///
     /// # Errors
-    /// [`Error::Argument`](crate::Error::Argument) for memory that is unknown to the driver. What the
-    /// driver does not share with other processes is registered for sends alone there.
+    /// [`Error::Argument`](crate::Error::Argument) for memory that is unknown to the driver. What
+    /// the driver does not share with other processes is registered for sends alone there.
     pub unsafe fn register_local_raw(&self, address: u64, bytes: usize) -> Result<Registration> {
         self.register_local_at(address, bytes as u64)
     }

@@ -4,6 +4,9 @@ use crate::communicator::state::{Layout, PortPlace};
 use crate::id::Rank;
 use crate::plan::{LaneEnd, LaneKind, Side};
 
+/// The first byte of notes on places in registered memory: no other kind of note begins so.
+pub(super) const PLACE_NOTE: u8 = 0xfe;
+
 /// A grant is one word.
 const GRANT_WORD_BYTES: u64 = 8;
 

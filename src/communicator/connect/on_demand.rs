@@ -12,7 +12,7 @@
 //!
 //! Where both ask at a time, the request of the lower rank counts.
 
-use super::places::is_on_places;
+use super::description::PLACE_NOTE;
 use crate::bootstrap::ControlPlane;
 use crate::communicator::state::{Layout, lock};
 use crate::error::{Error, Result, TransportCause};
@@ -134,7 +134,7 @@ impl Connector {
 
     /// A note of another rank. Runs on the I/O thread.
     fn receive(&self, from: Rank, bytes: &[u8]) {
-        if is_on_places(bytes) {
+        if bytes.first() == Some(&PLACE_NOTE) {
             return;
         }
         let mut states = lock(&self.states);

@@ -15,6 +15,7 @@
 //!
 //! Between ranks of one process these are calls, else notes of the control plane.
 
+use super::description::PLACE_NOTE;
 use super::inter_node::part_of;
 use super::on_demand::Connector;
 use super::single_routes::{Destination, EngineRoutes};
@@ -36,18 +37,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// The first byte of notes on places: no other kind of note begins so.
-const NOTE_TAG: u8 = 0xfe;
 /// An offer that nobody has answered for so long is made again: its receiver may not have been
 /// there yet.
 const OFFER_AGAIN: Duration = Duration::from_secs(1);
 /// The number of the source that is the staging memory.
 const STAGING_SOURCE: u32 = 0;
-
-/// Is the note one of these?
-pub(super) fn is_on_places(note: &[u8]) -> bool {
-    note.first() == Some(&NOTE_TAG)
-}
 
 #[derive(Serialize, Deserialize)]
 enum Note {
@@ -173,7 +167,7 @@ impl Places {
         if let Some(plane) = plane {
             let receiver = Arc::downgrade(&places);
             plane.on_note(move |from, bytes| {
-                let Some((&NOTE_TAG, bytes)) = bytes.split_first() else { return };
+                let Some((&PLACE_NOTE, bytes)) = bytes.split_first() else { return };
                 if let Some(places) = receiver.upgrade() {
                     places.receive(from, bytes);
                 }
@@ -418,7 +412,7 @@ impl Places {
     }
 
     fn send(&self, to: Rank, note: &Note) -> Result<()> {
-        let mut bytes = vec![NOTE_TAG];
+        let mut bytes = vec![PLACE_NOTE];
         bytes.extend(postcard::to_allocvec(note).expect("writing to memory does not fail"));
         self.plane.upgrade().map_or(Ok(()), |plane| plane.send_note(to, &bytes))
     }

@@ -182,7 +182,8 @@ pub enum Reason {
     #[error("gives message {message} back to its sender while {other} may still use its slot")]
     SlotInUse { message: i64, other: String },
     #[error(
-        "grants message {message} and what follows while it has returned {credits} credits: those          of all messages before must have gone, and no more"
+        "grants message {message} and what follows while it has returned {credits} credits: those \
+         of all messages before must have gone, and no more"
     )]
     EarlyGrant { message: i64, credits: i64 },
     #[error("puts message {message} without having waited for the grant of it")]
