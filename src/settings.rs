@@ -141,11 +141,11 @@ settings! {
          none, and what is received passes through slots; the same on every rank";
     registration_cache: usize = "RINGDOVE_REGISTRATION_CACHE", "0",
         |value| value.number("0 to 48", |n| (0..=48).contains(n)),
-        "how many allocations (0 to 48) the library registers by itself, of those that sends and \
-         receives of `RINGDOVE_GRANTED_BYTES` and more use outside of captures, in processes of \
-         one rank. Registering takes calls of the driver and of adapters, which may wait for the \
-         GPU, at the first use; memory that is freed stays with the adapter until an entry is needed \
-         and nothing of the rank runs";
+        "how many allocations (0 to 48) the library registers by itself, of those that sends \
+         and receives of `RINGDOVE_GRANTED_BYTES` and more use outside of captures, in \
+         processes of one rank. Registering takes calls of the driver and of adapters, which \
+         may wait for the GPU, at the first use; memory that is freed stays with the adapter \
+         until an entry is needed and nothing of the rank runs";
     open_beside_kernels: bool = "RINGDOVE_OPEN_BESIDE_KERNELS", "false",
         |value| value.switch(),
         "`true`: registered memory of another process of the node, into which this rank is to \
