@@ -3,8 +3,8 @@
 //! The PTX ISA leaves the word's layout open. Here it is, from its lowest bit: arrivals that the
 //! phase still waits for (20 bits), arrivals that each phase waits for (20 bits), bytes that it
 //! still waits for (21 bits with a sign: what arrives may be expected afterwards), and the
-//! number of the phase (3 bits, which wrap: states are of this phase or the one before). The state that an
-//! arrival gives is the word as it was before.
+//! number of the phase (3 bits, which wrap: states are of this phase or the one before). The state
+//! that an arrival gives is the word as it was before.
 
 use super::access::try_each_lane;
 use super::fault::{FaultKind, Trouble};

@@ -335,7 +335,8 @@ fn text(program: &Program) -> String {
          ld.param.u64 %base, [p0];\nmov.u32 %t, %tid.x;\nmov.u32 %counts, counts;\n\
          mov.u32 %places, places;\nmad.wide.u32 %out, %t, {}, %base;\n{load}\
          mov.u32 %r2, 0;\nsetp.lt.u32 %p, %t, {COUNTERS};\nmad.lo.u32 %r1, %t, 4, %counts;\n\
-         @%p st.shared.u32 [%r1], %r2;\nbar.sync 0;\n{}bar.sync 0;\n{store}setp.ge.u32 %p, %t, {COUNTERS};\n@%p bra END;\n\
+         @%p st.shared.u32 [%r1], %r2;\nbar.sync 0;\n{}bar.sync 0;\n{store}\
+         setp.ge.u32 %p, %t, {COUNTERS};\n@%p bra END;\n\
          mad.lo.u32 %r1, %t, 4, %counts;\nld.shared.u32 %r2, [%r1];\n\
          mad.wide.u32 %out, %t, 4, %base;\nst.global.u32 [%out+{COUNTS}], %r2;\nEND:\nret;\n}}\n",
         COUNTERS * 4,

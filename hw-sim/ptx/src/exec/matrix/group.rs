@@ -2,8 +2,8 @@
 //!
 //! Each warp has 16 of the 64 rows, and needs of the others nothing but what they have written to
 //! shared memory before. So each computes its rows by itself, at once: fences, groups and waits
-//! have nothing to do, and a kernel that forgets them does not show. The order of the sums is that of
-//! `mma` ([`super::multiply`]).
+//! have nothing to do, and a kernel that forgets them does not show. The order of the sums is that
+//! of `mma` ([`super::multiply`]).
 
 use super::element::{Element, MatrixRegisters, Number, ROW_MAX};
 use super::multiply::accumulate;
