@@ -21,9 +21,9 @@
 //! What is *not* generated: executions in which a load takes its value from a store that comes
 //! later (load buffering), which PTX allows where no dependency forbids it. Agents run their
 //! instructions in order, and the interpreter needs a load's value at once. So an earlier *load* is
-//! never passed by a later store, and a missing fence between a load and the store that gives its memory away
-//! (a credit) does not show here. Everything that is generated is allowed by the model; proxies
-//! other than the generic one do not exist.
+//! never passed by a later store, and a missing fence between a load and the store that gives its
+//! memory away (a credit) does not show here. Everything that is generated is allowed by the model;
+//! proxies other than the generic one do not exist.
 
 mod agent;
 mod block;
