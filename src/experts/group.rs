@@ -65,9 +65,9 @@ pub struct Workspace<'c> {
 
 /// One rank's part of a group of experts; see the [module](super).
 ///
-/// Dropping it waits a bounded time for its launches ([`Settings::drop_timeout`]
-/// (crate::Settings::drop_timeout)); launches of graphs are the caller's to wait for. The memory of
-/// its messages stays with the communicator.
+/// Dropping it waits a bounded time for its launches
+/// ([`Settings::drop_timeout`](crate::Settings::drop_timeout)); launches of graphs are the caller's
+/// to wait for. The memory of its messages stays with the communicator.
 pub struct Group<'c> {
     pub(super) communicator: &'c Communicator,
     pub(super) sizes: Sizes,
