@@ -72,8 +72,8 @@
 //! rows, two steps of returned rows, and where engines take part, one step of each on its way out.
 //!
 //! **The same answer every time.** Places come from prefix sums over tokens in their order. Sums
-//! are in f32 in the order of a token's choices ([`Group::combine_receive`]). [`mod@reference`] is the
-//! same on the CPU, bit for bit.
+//! are in f32 in the order of a token's choices ([`Group::combine_receive`]). [`mod@reference`] is
+//! the same on the CPU, bit for bit.
 //!
 //! # What goes wrong
 //!

@@ -123,7 +123,7 @@ impl RankMemory {
     pub fn find(memory: &Memory, near: u64, rank: u32, is_device: bool) -> Self {
         let found = memory.search(near, |at, page| {
             let seen: DeviceCommunicator = start(page);
-            seen.rank == rank && seen.ring_head == at + 128 && seen.record_claim == at + 384
+            seen.rank == rank && seen.ring_head == at + 256 && seen.record_claim == at + 512
         });
         let &[at] = &found[..] else { panic!("rank {rank} has its record at {found:x?}") };
         let communicator: DeviceCommunicator = memory.read(at).unwrap();
