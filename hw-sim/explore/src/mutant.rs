@@ -183,7 +183,6 @@ const REASONS: &[(&str, &str, &str)] = &[
     ("ld.relaxed.sys 3", "", ABORT_WORD),
     ("ld.relaxed.sys 7", "", ABORT_WORD),
     ("ld.relaxed.sys 9", "", ABORT_WORD),
-    ("ld.relaxed.sys 11", "", ABORT_WORD),
     ("ld.relaxed.sys 14", "", ABORT_WORD),
     ("ld.relaxed.sys 21", "", ABORT_WORD),
     ("ld.relaxed.sys 12", "", POLL),

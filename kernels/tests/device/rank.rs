@@ -10,7 +10,7 @@ use ringdove_kernels::launch::{
 use ringdove_kernels::op::{
     BlockProgram, Op, OpCode, Operand, PLAN_MAGIC, PlanHeader, Segment, Space,
 };
-use ringdove_kernels::port::Port;
+use ringdove_kernels::port::{GRANT_BYTES, Port};
 use ringdove_kernels::ptx;
 
 /// Deadline of every wait, in nanoseconds of the test's clock.
@@ -72,7 +72,8 @@ impl Rank {
         }
         if slot_count != 0 {
             port.slot_mask = slot_count - 1;
-            port.slots = self.arena.allocate((slot_count * port.slot_bytes) as usize, 0);
+            let bytes = u64::from(slot_count * port.slot_bytes) + GRANT_BYTES;
+            port.slots = self.arena.allocate(bytes as usize, 0);
         }
         table.push(port);
         self.communicator.ports = self.arena.allocate(size_of_val(table.as_slice()), 0);

@@ -40,7 +40,7 @@ fn bad_ops_are_refused() {
     let big = 4 * 1024 * 1024 + 1;
     let cases: Vec<(PlanFault, &str, Op)> = vec![
         (PlanFault::OpCode, "code 0", Op { code: 0, ..op(OpCode::Copy, 0) }),
-        (PlanFault::OpCode, "code 10", Op { code: 10, ..op(OpCode::Copy, 0) }),
+        (PlanFault::OpCode, "code 11", Op { code: 11, ..op(OpCode::Copy, 0) }),
         (PlanFault::OpPort, "wait", wait_signal(3, 0)),
         (PlanFault::OpPort, "advance", advance(3, 0, 0)),
         (PlanFault::OpPort, "credit", op(OpCode::Credit, 900)),
@@ -50,6 +50,8 @@ fn bad_ops_are_refused() {
         (PlanFault::SlotRange, "far past it", copy(buffer(0, 0), slot(1, 0, u64::MAX), 1)),
         (PlanFault::SlotRange, "no slots", copy(buffer(0, 0), slot(2, 0, 0), 1)),
         (PlanFault::SlotRange, "put", put(0, slot(0, 0, 1), slot(0, 0, 0), 64, 0)),
+        (PlanFault::OpPort, "grant", op(OpCode::Grant, 3)),
+        (PlanFault::SlotRange, "grant without slots", op(OpCode::Grant, 2)),
         (PlanFault::SlotPort, "foreign slot", put(0, slot(1, 0, 0), slot(0, 0, 0), 1, 0)),
         (PlanFault::BufferNumber, "buffer 4", copy(buffer(0, 0), far, 1)),
         (PlanFault::BufferNumber, "unbound", copy(buffer(3, 0), buffer(0, 0), 1)),

@@ -192,14 +192,18 @@ fn data_is_read_after_its_signal() {
 
 /// The ordering table's waits (rows 5, 7, 8 and 9): looks are relaxed, and a fence follows the one
 /// that sees the value. If this fails, each look empties the first-level cache under the other
-/// blocks' copies, or data is read that has not come.
+/// blocks' copies, or data is read that has not come. The word of a grant (row 18) is no wait: it
+/// is read after the wait for its credit, and its fence.
 #[test]
 fn waits_poll_with_relaxed_loads_and_fence_once() {
-    for (name, text) in [("executor", ptx::EXECUTOR), ("example", ptx::EXAMPLE_EXCHANGE)] {
+    for (name, text, words) in
+        [("executor", ptx::EXECUTOR, 1), ("example", ptx::EXAMPLE_EXCHANGE, 0)]
+    {
         assert!(!text.contains("ld.acquire.sys"), "{name}: a wait polls with acquire");
         let lines: Vec<_> = text.lines().map(str::trim).collect();
         let look = |line: &&str| line.starts_with("ld.relaxed.sys.global.u64");
         let mut waits = std::collections::BTreeSet::new();
+        let mut without_fence = Vec::new();
         for (place, line) in lines.iter().enumerate().filter(|(_, line)| look(line)) {
             // A wait looks once in line, and again, into the same register, in a loop elsewhere.
             if !waits.insert(line) {
@@ -209,8 +213,11 @@ fn waits_poll_with_relaxed_loads_and_fence_once() {
             let next = behind.copied().find(|line| {
                 ["fence.", "bar.", "ld.global", "st."].iter().any(|word| line.starts_with(word))
             });
-            assert_eq!(next, Some("fence.acq_rel.sys;"), "{name}: behind `{line}`");
+            if next != Some("fence.acq_rel.sys;") {
+                without_fence.push(line);
+            }
         }
+        assert_eq!(without_fence.len(), words, "{name}: no fence behind {without_fence:?}");
         assert!(!waits.is_empty(), "{name}: no wait");
     }
 }
