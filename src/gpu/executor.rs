@@ -204,9 +204,9 @@ impl Drop for Module {
 }
 
 /// A module that nobody uses any more.
-struct Unloaded {
-    context: Arc<CudaContext>,
-    module: sys::CUmodule,
+pub(super) struct Unloaded {
+    pub context: Arc<CudaContext>,
+    pub module: sys::CUmodule,
 }
 
 // SAFETY: as of `Module`.
@@ -215,8 +215,7 @@ unsafe impl Send for Unloaded {}
 impl Drop for Unloaded {
     fn drop(&mut self) {
         if Current::bind(&self.context).is_ok() {
-            // SAFETY: loaded by `load`; the last communicator of the context drops it after its
-            // last launch has ended.
+            // SAFETY: its owner has loaded it, and drops it after its last launch has ended.
             unsafe { sys::cuModuleUnload(self.module) };
         }
     }

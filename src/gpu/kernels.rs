@@ -1,6 +1,6 @@
 //! Kernels of the library beside the executor: a module, its entries, and their launches.
 
-use super::executor::load_function;
+use super::executor::{Unloaded, load_function};
 use super::{Current, discard};
 use crate::error::Result;
 use bytemuck::Pod;
@@ -83,23 +83,5 @@ impl<Parameter: Pod> Kernels<Parameter> {
 impl<Parameter> Drop for Kernels<Parameter> {
     fn drop(&mut self) {
         discard(Unloaded { context: self.context.clone(), module: self.module });
-    }
-}
-
-/// A module that nobody uses any more.
-struct Unloaded {
-    context: Arc<CudaContext>,
-    module: sys::CUmodule,
-}
-
-// SAFETY: as of `Kernels`.
-unsafe impl Send for Unloaded {}
-
-impl Drop for Unloaded {
-    fn drop(&mut self) {
-        if Current::bind(&self.context).is_ok() {
-            // SAFETY: loaded by `load`; whoever launches drops it after the last launch has ended.
-            unsafe { sys::cuModuleUnload(self.module) };
-        }
     }
 }

@@ -8,6 +8,7 @@ import json
 import os
 import pickle
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -151,15 +152,9 @@ def run(
         full = [command(), "run", *options, "--report", report, "--", *started]
         status, output = _bounded(full, environment, timeout)
         reports = _read(report)
-    words = [f"{key}={_quoted(value)}" for key, value in own.items()]
-    words += ["hwsim", "run", *map(_quoted, options), "--", *map(_quoted, started)]
+    words = [f"{key}={shlex.quote(value)}" for key, value in own.items()]
+    words += ["hwsim", "run", *map(shlex.quote, options), "--", *map(shlex.quote, started)]
     return Completed(status, output, " ".join(words), reports)
-
-
-def _quoted(word: str) -> str:
-    import shlex
-
-    return shlex.quote(word)
 
 
 def _command_of(target: Target, arguments: tuple[Any, ...]) -> list[str]:
