@@ -114,6 +114,12 @@ settings! {
         }),
         "the largest all-reduce, of up to 8 ranks of a node, that uses low-latency (LL) messages, \
          and the most bytes of other collectives that do: a multiple of 16 up to 262144; 0: none";
+    low_latency_adapters: bool = "RINGDOVE_LOW_LATENCY_ADAPTERS", "false",
+        |value| value.switch(),
+        "`true`: LL messages go between nodes over RDMA adapters, too, which write each aligned 8 \
+         bytes in one piece into the memory of slots; `ringdove doctor --adapter-words` tries \
+         whether those of a machine do. `false`, or with `RINGDOVE_STORES=never`: not over \
+         adapters; the same on every rank";
     stores: Stores = "RINGDOVE_STORES", "auto",
         |value| value.number("auto, always or never", |_| true),
         "what the threads of the sender's GPU move themselves, where the engine is a proxy, \

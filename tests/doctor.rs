@@ -212,3 +212,28 @@ fn settings_show_where_they_come_from_and_bad_ones_stop_a_run() {
     assert!(last.starts_with("missing: ") && last.contains("settings"), "{output}");
     assert!(output.contains("RINGDOVE_SLOTS=3"), "{output}");
 }
+
+/// If this fails, the doctor recommends LL messages over adapters that break them.
+#[test]
+fn adapters_that_write_words_in_halves_are_found() {
+    if cannot_run() {
+        return;
+    }
+    for (words, level) in [("whole", "ok"), ("halves", "missing")] {
+        let key = format!("adapter-words={words}");
+        let mut command = hwsim();
+        command.args(["run", "--quiet", "-m", "one-gpu", "--driver-key", &key, "--"]);
+        command.arg(tool("ringdove")).args(["doctor", "--json", "--adapter-words", "3"]);
+        let (status, output) = run_bounded(command);
+        let begin = output.find('{').unwrap_or_else(|| panic!("no JSON: {output}"));
+        let document: Value = serde_json::from_str(&output[begin..]).unwrap();
+        if !has_adapters(&document) {
+            return;
+        }
+        let sections = document["sections"].as_array().unwrap();
+        let tried = sections.last().unwrap()["findings"].as_array().unwrap();
+        assert_eq!(tried.len(), 1, "{output}");
+        assert_eq!(tried[0]["level"], level, "{words}: {output}");
+        assert_eq!(status.success(), level == "ok", "{words}: {output}");
+    }
+}

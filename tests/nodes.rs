@@ -204,3 +204,30 @@ fn host_memory_serves_where_adapters_do_not_reach_device_memory() {
     let refused = perf((&without, 2), "", "export RINGDOVE_INTER_NODE_SLOTS=device", line);
     assert!(!refused.0.success() && refused.1.contains("dma-buf"), "{}", refused.1);
 }
+
+/// If this fails, an adapter's write shows as a message before all of it is there, or LL messages
+/// between nodes are not sent.
+#[test]
+fn low_latency_messages_go_between_nodes_where_adapters_write_whole_words() {
+    if on_real_hardware() {
+        return;
+    }
+    let apart = "export RINGDOVE_LOW_LATENCY_ADAPTERS=true";
+    for (name, machine, nodes, gpus, slots) in [
+        ("all-reduce", "pcie4 x 2", 2, 4, "device"),
+        ("all-gather", "pcie4 x 2", 2, 2, "device"),
+        ("broadcast", "pcie4 x 2", 2, 4, "host"),
+        ("all-reduce", "one-gpu x 3", 3, 1, "host"),
+    ] {
+        let inside = format!("{apart} RINGDOVE_INTER_NODE_SLOTS={slots}");
+        let line = format!("{name} -g {gpus} -b 4 -e 1K -f 16 -n 4 -w 1 -d all -v");
+        let what = format!("{inside}; {line}");
+        let ended = perf((machine, nodes), "", &inside, &line);
+        assert_right(&what, &ended);
+        // What goes through slots raises signals.
+        let tallies = ended.1.lines().filter(|line| line.contains("descriptors rung"));
+        assert!(tallies.clone().count() > 8, "{what}: {}", ended.1);
+        let mut with_signals = tallies.filter(|line| !line.contains(", 0 signals"));
+        assert_eq!(with_signals.next(), None, "{what}: {}", ended.1);
+    }
+}

@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// A key, the test of the library as it is, and that of the failure, as FILE::TEST; where there is
 /// nothing to switch off, why.
-const TESTS: [[&str; 3]; 19] = [
+const TESTS: [[&str; 3]; 20] = [
     [
         "context-lock",
         "drivers::the_first_launch_waits_for_nothing_else_on_its_gpu",
@@ -102,6 +102,11 @@ const TESTS: [[&str; 3]; 19] = [
         "place-out-of-order",
         "verbs_order::data_is_there_when_the_receiver_raises_its_signal",
         "verbs_order::written_signals_pass_their_data_on_an_adapter_that_keeps_no_order",
+    ],
+    [
+        "adapter-words",
+        "nodes::low_latency_messages_go_between_nodes_where_adapters_write_whole_words",
+        "doctor::adapters_that_write_words_in_halves_are_found",
     ],
 ];
 

@@ -257,6 +257,15 @@ struct WindowEntry {
     u64 bytes;
 };
 
+// What the kernel that watches an adapter's writes is given.
+constexpr u64 WORDS_BYTES_PER_THREAD = 16;
+struct WordsCall {
+    u64 words;
+    u64 stop;
+    u64 tally;
+    u64 timeout_ns;
+};
+
 // What is wrong with a plan, or with a call of a user's kernel; in `WaitRecord::position` of a
 // `BadPlan` or `BadCall` record.
 enum class PlanFault : u32 {

@@ -22,3 +22,4 @@ pub mod op;
 pub mod port;
 pub mod ptx;
 pub mod user;
+pub mod words;

@@ -25,6 +25,10 @@ pub const EXAMPLE_TILE: &str = include_str!("../ptx/example_tile.ptx");
 /// each entry is an [`ExpertsCall`](crate::experts::ExpertsCall), by value.
 pub const EXPERTS: &str = include_str!("../ptx/experts.ptx");
 
+/// Watches words that an adapter writes (`kernels/cuda/words.cu`), entry `ringdove_words`. Its one
+/// parameter is a [`WordsCall`](crate::words::WordsCall), by value.
+pub const WORDS: &str = include_str!("../ptx/words.ptx");
+
 /// Makes the calls of `ringdove.cuh` that a list names (`kernels/cuda/test_calls.cu`), entry
 /// `test_calls`. For tests.
 pub const TEST_CALLS: &str = include_str!("../ptx/test_calls.ptx");

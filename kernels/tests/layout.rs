@@ -24,6 +24,7 @@ use ringdove_kernels::op::{
 };
 use ringdove_kernels::port::Port;
 use ringdove_kernels::user::{DeviceHandle, LanePorts, NO_PORT, WindowEntry};
+use ringdove_kernels::words::{WORDS_BYTES_PER_THREAD, WordsCall};
 use std::fmt::Write;
 use std::mem::offset_of;
 
@@ -323,6 +324,10 @@ fn expected() -> String {
     );
     layout!(text, LanePorts, send, receive);
     layout!(text, WindowEntry, address, bytes);
+    layout!(text, WordsCall, words, stop, tally, timeout_ns);
+    values! { text,
+        "WORDS_BYTES_PER_THREAD", WORDS_BYTES_PER_THREAD;
+    }
     layout!(
         text, WaitRecord, state, kind, block, segment, op, round, port, peer, expected, seen,
         position, sequence, waited_ns, call

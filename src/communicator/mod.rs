@@ -6,11 +6,14 @@
 //! * `call`: the way of a call: check, agree, plan, connect, bind, launch
 //! * `connect`: how ranks become a communicator, and what their engines get
 //! * `state`: what a communicator knows and holds
+//!
+//! Apart from these, [`words`] tries what low-latency messages between nodes rest on.
 
 mod api;
 mod call;
 mod connect;
 mod state;
+pub mod words;
 
 pub use crate::bootstrap::UniqueId;
 pub use crate::gpu::Registered;

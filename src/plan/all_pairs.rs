@@ -2,9 +2,9 @@
 //!
 //! Every rank sends every other rank one LL message (R13) on the LL lane of the pair: with what
 //! that one gets from it, or, where that is nothing, without data. What goes to several ranks is
-//! packed once; on lanes of stores it is there then. Then the rank takes what has come: it copies
-//! each message to its place, or reduces all of them and its own term, in the order of ranks, so
-//! that all ranks get the same bits. There is one hop instead of several, without arrival signals
+//! packed once for those of its node and once for the others; on lanes of stores it is there then.
+//! Then the rank takes what has come: it copies each message to its place, or reduces all of them
+//! and its own term, in the order of ranks, so that all ranks get the same bits. There is one hop instead of several, without arrival signals
 //! and credits. What travels in total is `n (n - 1)` messages, twice their size because of the
 //! flags: for small data only.
 //!
@@ -117,15 +117,17 @@ impl AllPairs<'_> {
             let input = at(Buffer::Input, self.range());
             ops.push(copy(self.own_term(), input, self.range(), Modifiers::SCALE));
         }
-        // For each port, where its message is packed: at the first one that sends the same.
-        let mut packed: Vec<(Option<Operand>, PortIndex)> = Vec::new();
+        // For each port, where its message is packed: at the first one that sends the same to the
+        // same side, since slots to and from other nodes may lie in the host's memory.
+        let mut packed: Vec<((Option<Operand>, bool), PortIndex)> = Vec::new();
         let mut puts = Vec::new();
         for (port, &peer) in (0..).zip(peers) {
             let source = self.source(peer).map(|it| if scales { self.own_term() } else { it });
             let range = if source.is_some() { self.range() } else { self.empty() };
-            let known = packed.iter().find(|(it, _)| *it == source).map(|(_, port)| *port);
+            let same = (source, self.is_apart(peer));
+            let known = packed.iter().find(|(it, _)| *it == same).map(|(_, port)| *port);
             let from = known.unwrap_or_else(|| {
-                packed.push((source, port));
+                packed.push((same, port));
                 ops.push(Op::Pack { port, message: 0, source, range });
                 port
             });
@@ -146,6 +148,12 @@ impl AllPairs<'_> {
         puts.rotate_left(first);
         puts.sort_by_key(|(is_empty, _)| *is_empty);
         ops.extend(puts.into_iter().map(|(_, put)| put));
+    }
+
+    /// Is a peer on another node?
+    fn is_apart(&self, peer: u32) -> bool {
+        let per_node = self.choice.ranks_per_node.max(1);
+        self.rank / per_node != peer / per_node
     }
 
     /// This rank's own term of a reduction.

@@ -118,6 +118,8 @@ pub struct Profile {
     pub jit_delay_ms: u32,
     /// Data of one queue pair lands out of order.
     pub place_out_of_order: bool,
+    /// Each aligned 8 bytes of a longer write of an adapter come in one piece.
+    pub whole_words: bool,
 }
 
 impl Profile {
@@ -143,6 +145,7 @@ impl Profile {
             virtual_memory: true,
             jit_delay_ms: 0,
             place_out_of_order: false,
+            whole_words: true,
         }
     }
 
@@ -162,6 +165,7 @@ impl Profile {
             lazy_dma_us: 200,
             jit_delay_ms: 20,
             place_out_of_order: true,
+            whole_words: false,
             ..Self::lenient()
         }
     }
@@ -200,6 +204,7 @@ impl Profile {
             "virtual-memory" => self.virtual_memory = on_off(value)?,
             "jit-delay" => self.jit_delay_ms = bounded(value, "off", 1..=600_000)?.unwrap_or(0),
             "place-out-of-order" => self.place_out_of_order = on_off(value)?,
+            "adapter-words" => self.whole_words = one_of(value, ADAPTER_WORDS)?,
             _ => {
                 let known: Vec<_> = KEYS.iter().map(|key| key.name).collect();
                 return Err(format!("unknown driver key: expected one of {}", known.join(", ")));
@@ -242,6 +247,7 @@ impl Profile {
             "virtual-memory" => on(self.virtual_memory),
             "jit-delay" => positive(self.jit_delay_ms),
             "place-out-of-order" => on(self.place_out_of_order),
+            "adapter-words" => name_of(self.whole_words, ADAPTER_WORDS),
             _ => return None,
         })
     }
@@ -279,6 +285,8 @@ const MEMOPS: &[(&str, MemoryOperations)] = &[
 
 const IO_MEMORY: &[(&str, IoMemory)] =
     &[("any", IoMemory::Any), ("root", IoMemory::Root), ("refused", IoMemory::Refused)];
+
+const ADAPTER_WORDS: &[(&str, bool)] = &[("whole", true), ("halves", false)];
 
 fn one_of<T: Copy>(value: &str, known: &[(&str, T)]) -> Result<T, String> {
     match known.iter().find(|(name, _)| *name == value) {

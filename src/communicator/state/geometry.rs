@@ -174,12 +174,16 @@ impl Geometry {
             slot_count: settings.slot_count,
             nodes,
             // A word of data and its flag are known to stay together within a node, and from one
-            // device engine to another (R13).
+            // device engine to another; of adapters, a setting says it (R13).
             low_latency_bytes: match (nodes, settings.engine) {
-                (Nodes::One, _) | (_, EngineKind::Device) if rank_count <= ALL_PAIRS_RANKS_MAX => {
+                _ if rank_count > ALL_PAIRS_RANKS_MAX => 0,
+                (Nodes::One, _) | (_, EngineKind::Device) => settings.low_latency_bytes,
+                (Nodes::Even { .. }, EngineKind::Proxy)
+                    if stores && settings.low_latency_adapters =>
+                {
                     settings.low_latency_bytes
                 }
-                _ => 0,
+                (Nodes::Even { .. } | Nodes::Uneven, EngineKind::Proxy) => 0,
             },
             stores,
             store_blocks: match (2..=ALL_PAIRS_RANKS_MAX).contains(&on_node) {

@@ -1,4 +1,4 @@
-//! When low-latency messages win: all-pairs, for small data of up to 8 ranks of one node.
+//! When low-latency messages win: all-pairs, for small data of up to 8 ranks.
 //!
 //! Moved by an engine, an all-reduce takes them up to `Limits::low_latency_bytes`. Every other
 //! collective has limits of its own besides, for each number of ranks, because its plans in slots
@@ -52,6 +52,21 @@
 //! | dgx-a100, proxy  | 8     | 1 KiB | 23.8, 11.6 | 23.8, 11.7     | 24.7, 25.8 | 23.7, 25.4 |
 //! | dgx-a100, device | 8     | 1 KiB | 8.4, 9.7   | 8.4, 9.8       | 9.3, 9.4   | 8.3, 17.8  |
 
+//! Between nodes, LL messages of an all-reduce or a barrier of several ranks save one hop or more,
+//! and where nodes have several ranks, every collective's do: its plans in slots send over the
+//! proxy also within the node. Where each rank is on a node of its own, others gain nothing.
+//! Modelled times in µs, as above:
+//!
+//! | machine, engine          | ranks | bytes | all-reduce | all-gather | reduce     | barrier   |
+//! |--------------------------|-------|-------|------------|------------|------------|-----------|
+//! | 2 of one-gpu, proxy      | 2     | 1 KiB | 7.2, 7.2   | 7.2, 7.2   | 7.2, 7.2   | 6.4, 6.4  |
+//! | 8 of one-gpu, proxy      | 8     | 1 KiB | 9.6, 15.5  | 9.9, 9.4   | 8.7, 8.7   | 8.6, 13.2 |
+//! | 8 of one-gpu, device     | 8     | 1 KiB | 9.5, 20.3  | 9.8, 10.2  | 9.3, 10.4  | 8.9, 19.6 |
+//! | 2 of pcie4, proxy        | 8     | 1 KiB | 10.1, 36.2 | 13.1, 20.6 | 9.1, 14.3  | 7.3, 30.3 |
+//! | 2 of pcie4, proxy        | 8     | 4 KiB | 16.7, 38.6 | 19.7, 22.8 | 14.3, 16.4 |           |
+//! | 2 of pcie4, device       | 8     | 1 KiB | 8.1, 18.8  | 11.1, 11.0 | 8.4, 11.5  | 6.6, 15.6 |
+//! | 2 x 4 of dgx-a100, proxy | 8     | 1 KiB | 8.9, 9.5   | 9.2, 17.0  | 7.7, 10.8  |           |
+
 use super::Limits;
 use crate::plan::{Collective, CollectiveRequest};
 
@@ -67,46 +82,78 @@ struct Limited {
     rung: BytesMax,
     /// Where GPU threads store them.
     stored: BytesMax,
+    /// Where ranks are on several nodes.
+    apart: Apart,
 }
+
+/// The most bytes on several nodes, for more than two ranks; 0: slots win.
+struct Apart {
+    /// Each rank on a node of its own; by the proxy.
+    alone: u64,
+    /// Several ranks on each node, where GPU threads store; between them by the proxy.
+    beside: u64,
+    /// By device engines.
+    device: u64,
+}
+
+/// For two ranks, each on a node of its own, whatever the collective: by the proxy.
+const PAIR_APART: u64 = K;
+/// The same by device engines.
+const PAIR_APART_DEVICE: u64 = 4 * K;
+/// All-reduces of several nodes of several ranks, where threads store on each in two hops.
+const ALL_REDUCE_BESIDE_STORES: u64 = K;
 
 const K: u64 = 1024;
 /// Bounded by the setting alone, which was measured; where there are lanes of stores with slots,
 /// two hops over these win from here on (`stores.rs`).
-const ALL_REDUCE: Limited =
-    Limited { rung: [u64::MAX; 7], stored: [16 * K, 4 * K, 4 * K, 2 * K, 2 * K, 2 * K, 2 * K] };
+const ALL_REDUCE: Limited = Limited {
+    rung: [u64::MAX; 7],
+    stored: [16 * K, 4 * K, 4 * K, 2 * K, 2 * K, 2 * K, 2 * K],
+    apart: Apart { alone: 8 * K, beside: 16 * K, device: 8 * K },
+};
 const ALL_GATHER: Limited = Limited {
     rung: [2048, 2048, 1024, 1024, 512, 512, 512],
     stored: [32 * K, 16 * K, 16 * K, 8 * K, 8 * K, 8 * K, 8 * K],
+    apart: Apart { alone: 0, beside: 4 * K, device: 512 },
 };
 const REDUCE_SCATTER: Limited = Limited {
     rung: [2048, 1024, 1024, 512, 512, 256, 256],
     stored: [64 * K, 16 * K, 8 * K, 8 * K, 4 * K, 4 * K, 4 * K],
+    apart: Apart { alone: 0, beside: 2 * K, device: 256 },
 };
 const ALL_TO_ALL: Limited = Limited {
     rung: [2048, 512, 0, 0, 0, 0, 0],
     stored: [32 * K, 16 * K, 8 * K, 8 * K, 4 * K, 4 * K, 2 * K],
+    apart: Apart { alone: 0, beside: 512, device: 0 },
 };
-const BROADCAST: Limited =
-    Limited { rung: [2048; 7], stored: [64 * K, 64 * K, 64 * K, 64 * K, 16 * K, 16 * K, 16 * K] };
+const BROADCAST: Limited = Limited {
+    rung: [2048; 7],
+    stored: [64 * K, 64 * K, 64 * K, 64 * K, 16 * K, 16 * K, 16 * K],
+    apart: Apart { alone: 256, beside: 8 * K, device: 2 * K },
+};
 /// To the root through slots, its peers send one message each; by LL, seven.
 const REDUCE: Limited = Limited {
     rung: [2048, 0, 0, 0, 0, 0, 0],
     stored: [64 * K, 64 * K, 64 * K, 64 * K, 64 * K, 64 * K, 16 * K],
+    apart: Apart { alone: 0, beside: 4 * K, device: 2 * K },
 };
 const GATHER: Limited = Limited {
     rung: [2048, 0, 0, 0, 0, 0, 0],
     stored: [128 * K, 32 * K, 32 * K, 32 * K, 16 * K, 16 * K, 8 * K],
+    apart: Apart { alone: 0, beside: K, device: K },
 };
 const SCATTER: Limited = Limited {
     rung: [2048, 1024, 512, 256, 0, 0, 0],
     stored: [64 * K, 32 * K, 32 * K, 32 * K, 16 * K, 16 * K, 16 * K],
+    apart: Apart { alone: 0, beside: 2 * K, device: 0 },
 };
 
 /// The most bytes for which a collective goes all-pairs; `None`: it does not, whatever they are.
-fn bytes_max(request: &CollectiveRequest, limits: &Limits) -> Option<u64> {
+fn bytes_max(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Option<u64> {
     let of_setting = u64::from(limits.low_latency_bytes);
+    let is_apart = per_node < request.rank_count;
     let limited = match request.collective {
-        Collective::AllReduce if limits.store_blocks == 0 => return Some(of_setting),
+        Collective::AllReduce if limits.store_blocks == 0 && !is_apart => return Some(of_setting),
         Collective::AllReduce => ALL_REDUCE,
         Collective::AllGather => ALL_GATHER,
         Collective::ReduceScatter => REDUCE_SCATTER,
@@ -117,20 +164,27 @@ fn bytes_max(request: &CollectiveRequest, limits: &Limits) -> Option<u64> {
         Collective::Scatter { .. } => SCATTER,
         Collective::Barrier => return Some(0),
     };
-    let table = if limits.stores { limited.stored } else { limited.rung };
-    match table[request.rank_count as usize - 2] {
-        0 => None,
-        bytes => Some(bytes.min(of_setting)),
-    }
+    let Limited { rung, stored, apart } = limited;
+    let few_hops = limits.store_blocks > 0 && request.collective == Collective::AllReduce;
+    let index = request.rank_count as usize - 2;
+    let most = match (is_apart, limits.stores, request.rank_count) {
+        (false, true, _) => stored[index],
+        (false, false, _) => rung[index],
+        (true, true, 2) => PAIR_APART,
+        (true, true, _) if per_node == 1 => apart.alone,
+        (true, true, _) if few_hops => apart.beside.min(ALL_REDUCE_BESIDE_STORES),
+        (true, true, _) => apart.beside,
+        (true, false, 2) => PAIR_APART_DEVICE,
+        (true, false, _) => apart.device,
+    };
+    (most > 0).then_some(most.min(of_setting))
 }
 
 /// Does a collective go in LL messages?
 pub(super) fn goes_all_pairs(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> bool {
-    // LL words are trusted on the transport inside of a node alone (R13).
-    per_node == request.rank_count
-        && limits.low_latency_bytes > 0
+    limits.low_latency_bytes > 0
         && (2..=ALL_PAIRS_RANKS_MAX).contains(&request.rank_count)
-        && bytes_max(request, limits).is_some_and(|most| request.bytes <= most)
+        && bytes_max(request, limits, per_node).is_some_and(|most| request.bytes <= most)
         // Messages are not scaled as they are packed, and the output of an all-reduce alone has
         // room for the scaled input.
         && (!request.scales() || request.collective == Collective::AllReduce)
@@ -162,7 +216,8 @@ mod tests {
     fn the_readme_has_these_sizes() {
         let readme = include_str!("../../../README.md");
         let (_, section) = readme.split_once("### Low-latency messages\n").expect("the section");
-        let (tables, _) = section.split_once("\n* ").expect("notes behind the tables");
+        let (tables, _) =
+            section.split_once("\nOn several nodes").expect("notes behind the tables");
         let mut stores = None;
         let mut named = Vec::new();
         for row in tables.lines().filter(|line| line.starts_with("| ")) {
@@ -182,20 +237,58 @@ mod tests {
         assert_eq!(named.len(), 2 * 9, "{named:?}");
     }
 
+    /// If this fails, the README names other sizes between nodes than selection has.
+    #[test]
+    fn the_readme_has_these_sizes_between_nodes() {
+        let readme = include_str!("../../../README.md");
+        let (_, table) = readme.split_once("| between nodes |").expect("the table");
+        let (table, _) = table.split_once("\n\n").expect("text behind it");
+        // Ranks of a node, ranks, and whether GPU threads store.
+        let columns = [(1, 2, true), (1, 8, true), (4, 8, true), (4, 8, false)];
+        let mut named = 0;
+        for row in table.lines().filter(|line| line.starts_with("| ")) {
+            let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+            for collective in collectives(cells[0]) {
+                named += 1;
+                for (&(per_node, ranks, stores), cell) in columns.iter().zip(&cells[1..]) {
+                    let goes = |bytes| goes_on_nodes(stores, collective, ranks, per_node, bytes);
+                    check_cell(cell, goes, &format!("{}, {cell}", collective.name()));
+                }
+            }
+        }
+        assert_eq!(named, 9);
+    }
+
+    fn goes_on_nodes(
+        stores: bool,
+        collective: Collective,
+        rank_count: u32,
+        ranks_per_node: u32,
+        bytes: u64,
+    ) -> bool {
+        let limits = limits(4, 1 << 20, 4);
+        let limits = Limits { low_latency_bytes: 16 << 10, stores, ranks_per_node, ..limits };
+        let request = CollectiveRequest { collective, ..request(rank_count, bytes) };
+        goes_all_pairs(&request, &limits, ranks_per_node)
+    }
+
+    fn check_cell(cell: &str, goes: impl Fn(u64) -> bool, what: &str) {
+        let number = cell.split(' ').next().and_then(|it| it.parse::<u64>().ok());
+        let unit = if cell.ends_with("KiB") { 1024 } else { 1 };
+        match number {
+            Some(number) => {
+                assert!(goes(number * unit), "{what}");
+                assert!(!goes(number * unit + 4), "{what}");
+            }
+            None => assert_eq!(goes(0), cell == "always", "{what}"),
+        }
+    }
+
     fn has_these_sizes(stores: bool, collectives: &[Collective], cells: &[&str]) {
         for &collective in collectives {
             for (ranks, cell) in (2..=ALL_PAIRS_RANKS_MAX).zip(cells) {
                 let what = format!("{}, {ranks} ranks: {cell}", collective.name());
-                let number = cell.split(' ').next().and_then(|it| it.parse::<u64>().ok());
-                let unit = if cell.ends_with("KiB") { 1024 } else { 1 };
-                let goes = |bytes| goes(stores, collective, ranks, bytes);
-                match number {
-                    Some(number) => {
-                        assert!(goes(number * unit), "{what}");
-                        assert!(!goes(number * unit + 4), "{what}");
-                    }
-                    None => assert_eq!(goes(0), *cell == "always", "{what}"),
-                }
+                check_cell(cell, |bytes| goes(stores, collective, ranks, bytes), &what);
             }
             let many = goes(stores, collective, ALL_PAIRS_RANKS_MAX + 1, 0);
             assert!(!many, "{}", collective.name());

@@ -98,10 +98,13 @@ pub(super) struct AllReduceArguments {
     /// Staging slots of each lane [default: what the library uses]
     #[arg(long, value_name = "N")]
     pub slots: Option<u32>,
-    /// As RINGDOVE_LOW_LATENCY_BYTES: up to this size the library sends LL messages on one
-    /// node [default: what the library uses]
+    /// As RINGDOVE_LOW_LATENCY_BYTES: up to this size the library sends LL messages
+    /// [default: what the library uses]
     #[arg(long, value_name = "SIZE")]
     pub low_latency_bytes: Option<Size>,
+    /// As RINGDOVE_LOW_LATENCY_ADAPTERS=true: the proxy sends LL messages between nodes, too
+    #[arg(long)]
+    pub low_latency_adapters: bool,
     /// As RINGDOVE_STORES: what GPU threads move where the engine is the proxy
     #[arg(long, value_name = "auto|always|never", default_value = "auto")]
     pub stores: StoresName,
@@ -230,6 +233,15 @@ impl AllReduceArguments {
             Engine::Stores => true,
             Engine::Proxy => self.stores.0 != Stores::Never,
             Engine::CpuDriven | Engine::Device => false,
+        }
+    }
+
+    /// Do LL messages go between nodes?
+    pub fn sends_words_apart(&self) -> bool {
+        match self.common.engine.0 {
+            Engine::Device => true,
+            Engine::Proxy => self.low_latency_adapters,
+            Engine::Stores | Engine::CpuDriven => false,
         }
     }
 

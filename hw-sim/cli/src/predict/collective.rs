@@ -11,8 +11,10 @@ use ringdove::{ReduceOp, Settings};
 /// A draft, as the model reads it.
 pub(super) struct Drafted<'a> {
     pub draft: &'a Draft,
-    /// LL lanes are lanes of stores.
+    /// LL lanes on a node are lanes of stores.
     pub stores: bool,
+    /// Ranks of each node.
+    pub per_node: u32,
 }
 
 impl Programs for Drafted<'_> {
@@ -22,20 +24,23 @@ impl Programs for Drafted<'_> {
 
     fn program(&self, rank: u32) -> RankProgram {
         let (encoded, table) = self.draft.encoded(rank);
-        let ports = table.iter().map(|end| port(end, self.stores)).collect();
+        let ports = table.iter().map(|end| self.port(end)).collect();
         RankProgram { encoded, ports }
     }
 }
 
-fn port(end: &LaneEnd, stores: bool) -> Port {
-    let index = 2 * u32::from(end.lane.index) + u32::from(end.lane.kind == LaneKind::Direct);
-    let stores = match end.lane.kind {
-        LaneKind::Stores => true,
-        LaneKind::LowLatency => stores,
-        LaneKind::Slots | LaneKind::Direct | LaneKind::Rail | LaneKind::User => false,
-    };
-    let lane = hwsim_timing::Lane { from: end.lane.from, to: end.lane.to, index, stores };
-    Port { lane, sends: end.side == Side::Send }
+impl Drafted<'_> {
+    fn port(&self, end: &LaneEnd) -> Port {
+        let (from, to) = (end.lane.from, end.lane.to);
+        let index = 2 * u32::from(end.lane.index) + u32::from(end.lane.kind == LaneKind::Direct);
+        let stores = match end.lane.kind {
+            LaneKind::Stores => true,
+            LaneKind::LowLatency => self.stores && from / self.per_node == to / self.per_node,
+            LaneKind::Slots | LaneKind::Direct | LaneKind::Rail | LaneKind::User => false,
+        };
+        let lane = hwsim_timing::Lane { from, to, index, stores };
+        Port { lane, sends: end.side == Side::Send }
+    }
 }
 
 /// One size of an all-reduce.
@@ -116,7 +121,8 @@ impl Job<'_> {
     }
 
     fn programs<'b>(&self, draft: &'b Draft) -> Drafted<'b> {
-        Drafted { draft, stores: self.arguments.stores() }
+        let per_node = self.scene.machine.gpus_per_node() as u32;
+        Drafted { draft, stores: self.arguments.stores(), per_node }
     }
 
     fn setup(&self) -> Setup<'_> {
@@ -177,8 +183,9 @@ impl Job<'_> {
         let slot_bytes = bytes(arguments.slot_bytes, slot_bytes);
         let slot_count = arguments.slots.unwrap_or(library.slot_count);
         let limits = Limits {
-            // As the communicator has it: LL words stay together on one node only (R13).
-            low_latency_bytes: match is_one_node {
+            // As the communicator has it: between nodes, LL words stay together from one device
+            // engine to another, and over adapters where a setting says so (R13).
+            low_latency_bytes: match is_one_node || is_even && arguments.sends_words_apart() {
                 true => bytes(arguments.low_latency_bytes, library.low_latency_bytes),
                 false => 0,
             },

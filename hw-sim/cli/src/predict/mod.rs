@@ -86,9 +86,12 @@ struct Scene {
 
 impl Scene {
     fn new(common: &Common) -> Result<Self, Error> {
-        let description = Description::find(&common.machine)?;
-        let profile = machine::profile(&description, common).map_err(PredictError::from)?;
-        let machine = machine::convert(&description, common, &profile)?;
+        Self::of(&Description::find(&common.machine)?, common)
+    }
+
+    fn of(description: &Description, common: &Common) -> Result<Self, Error> {
+        let profile = machine::profile(description, common).map_err(PredictError::from)?;
+        let machine = machine::convert(description, common, &profile)?;
         let joins = |gpu: &usize| (0..*gpu).all(|other| description.nv_link_count(*gpu, other) > 0);
         let joined_gpus = (0..description.gpus.len()).take_while(joins).count() as u32;
         Ok(Self { machine, profile, budget: OpsBudget::new(common.ops_max), joined_gpus })

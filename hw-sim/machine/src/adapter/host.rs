@@ -3,7 +3,7 @@
 use super::error::Result;
 use super::region::{GpuReach, Held, RegionChange, RegionRequest, Regions};
 use crate::description::Description;
-use crate::fabric::Fabric;
+use crate::fabric::{Fabric, copy};
 use crate::memory::GlobalMemory;
 use std::sync::Arc;
 
@@ -18,6 +18,7 @@ pub(super) struct Host {
     peer_memory: bool,
     /// Plain writes land out of order.
     pub out_of_order: bool,
+    whole_words: bool,
 }
 
 impl Host {
@@ -28,6 +29,21 @@ impl Host {
             gpu_memory,
             peer_memory: description.peer_memory,
             out_of_order: description.driver.place_out_of_order,
+            whole_words: description.driver.whole_words,
+        }
+    }
+
+    /// Copies what a peer writes to where it goes.
+    ///
+    /// # Safety
+    /// As [`copy::land`].
+    pub unsafe fn land(&self, target: u64, source: u64, length: usize) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            match self.whole_words {
+                true => copy::land(target, source, length),
+                false => copy::land_in_halves(target, source, length),
+            }
         }
     }
 

@@ -255,7 +255,7 @@ impl Connection {
                     let later = side.unplaced.add(record.key, record.address, length as usize);
                     copy::fetch(later.as_mut_ptr() as u64, payload, later.len());
                 } else {
-                    copy::land(target, payload, length as usize);
+                    self.host.land(target, payload, length as usize);
                 }
             }
             held.written(target, length);
@@ -284,7 +284,7 @@ impl Connection {
             {
                 // SAFETY: the region holds the range, and stays while `held` lives; `place` gives
                 // the address of as many bytes.
-                unsafe { copy::land(target, from, part.length) };
+                unsafe { self.host.land(target, from, part.length) };
                 held.written(target, length);
             }
         });

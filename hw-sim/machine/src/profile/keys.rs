@@ -191,6 +191,14 @@ pub const KEYS: &[Key] = &[
                     keep their promise: what came before them has landed. \
                     `ibv_query_qp_data_in_order` says no",
         source: "DeepEP 40, torchcomms 3881, mscclpp 753; `ibv_query_qp_data_in_order(3)`",
-        inference: "pieces of 64 bytes or more; words of 8 bytes stay whole",
+        inference: "pieces of 64 bytes or more",
+    },
+    Key {
+        name: "adapter-words",
+        values: "`whole`, `halves`",
+        behaviour: "Aligned 8 bytes of an RDMA write become visible in one piece, or 4 by 4. A \
+                    write of 8 bytes alone stays whole",
+        source: "PCI Express leaves open in what pieces a write becomes visible",
+        inference: "halves: adapters are likely to write 8 bytes and more at once",
     },
 ];

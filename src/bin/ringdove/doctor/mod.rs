@@ -3,6 +3,7 @@
 //!
 //! * `host`, `facts`: what is found, read once; nothing is changed
 //! * `gpus`, `drivers`, `adapters`, `engines`, `job`: judgements, pure functions of the facts
+//! * `words`: a trial, on request: low-latency messages over adapters
 //! * `report`: findings, and how they are shown
 
 mod adapters;
@@ -15,6 +16,7 @@ mod job;
 mod report;
 #[cfg(test)]
 mod tests;
+mod words;
 
 use adapters::GpuAdapter;
 use clap::Args;
@@ -35,6 +37,10 @@ pub struct Arguments {
     /// Print JSON, for programs
     #[arg(long)]
     json: bool,
+    /// Also let each GPU's RDMA adapter write to itself for so many seconds, and look whether words
+    /// of 8 bytes come in one piece, as RINGDOVE_LOW_LATENCY_ADAPTERS=true needs it
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "5")]
+    adapter_words: Option<f64>,
 }
 
 /// The report for programs.
@@ -73,7 +79,16 @@ struct GpuEntry<'a> {
 pub fn run(arguments: &Arguments) -> ExitCode {
     let facts = Facts::gather();
     let chosen = Chosen::of(&facts);
-    let report = examine(&facts, &chosen);
+    let mut report = examine(&facts, &chosen);
+    if let Some(seconds) = arguments.adapter_words {
+        match std::time::Duration::try_from_secs_f64(seconds) {
+            Ok(duration) => words::words(&facts, duration, &mut report),
+            Err(error) => {
+                let advice = "give seconds, such as 5 or 0.5";
+                report.complain(Level::Missing, "--adapter-words", error, advice);
+            }
+        }
+    }
     let text = if arguments.json {
         let document = document(&facts, &report, &chosen);
         serde_json::to_string_pretty(&document).expect("plain structures become JSON")

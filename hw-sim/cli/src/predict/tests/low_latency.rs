@@ -1,7 +1,7 @@
 //! Low-latency messages win where selection takes them: modelled, on every built-in machine, and
 //! with both engines of the library; with the proxy, by stores, too.
 
-use super::super::arguments::AllReduceArguments;
+use super::super::arguments::{AllReduceArguments, PredictArguments};
 use super::super::collective::Drafted;
 use super::super::{Operation, Scene};
 use super::a100::parse;
@@ -39,7 +39,11 @@ fn time(
     limits: &Limits,
 ) -> f64 {
     let draft = Draft::new(Pattern::Selected, request, limits).expect("a plan");
-    let programs = Drafted { draft: &draft, stores: limits.stores };
+    let programs = Drafted {
+        draft: &draft,
+        stores: limits.stores,
+        per_node: scene.machine.gpus_per_node() as u32,
+    };
     let outcome = simulate(scene.setup(&arguments.common), &programs).expect("it ends");
     outcome.end.us()
 }
@@ -163,4 +167,79 @@ fn lanes_of_stores_win_where_selection_takes_them() {
     }
     assert!(lost.is_empty(), "stores lose:\n  {}", lost.join("\n  "));
     assert!(taken > 100, "{taken}");
+}
+
+/// Ways of LL messages where there are several nodes.
+const WAYS_APART: [(&str, bool); 2] = [("proxy", true), ("device", false)];
+
+/// Clusters of up to 8 GPUs: machine, nodes, GPUs of each, and whether NVLink joins these.
+const CLUSTERS: [(&str, u32, usize, bool); 14] = [
+    ("one-gpu", 2, 1, false),
+    ("one-gpu", 3, 1, false),
+    ("one-gpu", 4, 1, false),
+    ("one-gpu", 8, 1, false),
+    ("pcie4", 2, 4, false),
+    ("pcie4", 2, 2, false),
+    ("pcie4", 2, 3, false),
+    ("pcie4", 4, 2, false),
+    ("dgx-a100", 2, 4, true),
+    ("dgx-a100", 2, 2, true),
+    ("dgx-a100", 4, 2, true),
+    ("dgx-h100", 2, 4, true),
+    ("dgx1v", 2, 4, true),
+    ("ark", 2, 4, false),
+];
+
+/// The first GPUs of each node of a cluster.
+fn part(machine: &str, nodes: u32, gpus: usize, engine: &str) -> (Scene, PredictArguments) {
+    let line = format!("all-reduce -m {machine} --nodes {nodes} --engine {engine}");
+    let line = parse(&line);
+    let Operation::AllReduce(arguments) = &line.operation else { panic!("an all-reduce") };
+    let mut description = Description::find(&arguments.common.machine).expect("built in");
+    description.gpus.truncate(gpus);
+    (Scene::of(&description, &arguments.common).expect("a cluster"), line)
+}
+
+/// If this fails, selection takes LL messages between nodes where the plan in slots is quicker.
+#[test]
+fn low_latency_messages_win_between_nodes_where_selection_takes_them() {
+    let mut taken = std::collections::BTreeMap::new();
+    let mut lost = Vec::new();
+    for ((machine, nodes, gpus, nvlink), (engine, stores)) in
+        CLUSTERS.into_iter().flat_map(|cluster| WAYS_APART.map(|way| (cluster, way)))
+    {
+        let (scene, line) = part(machine, nodes, gpus, engine);
+        let Operation::AllReduce(arguments) = &line.operation else { panic!("an all-reduce") };
+        let ranks = nodes * gpus as u32;
+        let without = Limits {
+            ranks_per_node: gpus as u32,
+            nvlink,
+            store_blocks: if nvlink && stores && gpus > 1 { 32 } else { 0 },
+            ..limits(0, stores)
+        };
+        let with = Limits { low_latency_bytes: 16 << 10, ..without };
+        for collective in Collective::all(ranks - 1) {
+            let sizes = [16, 256, 512, 1024, 2048, 4096, 8192, 16 << 10];
+            let sizes = if collective == Collective::Barrier { &[0][..] } else { &sizes[..] };
+            for &bytes in sizes {
+                let request = request(collective, ranks, bytes);
+                if select(&request, &with).expect("a plan").algorithm != Algorithm::AllPairs {
+                    continue;
+                }
+                let [ll, slots] =
+                    [with, without].map(|limits| time(&scene, arguments, &request, &limits));
+                *taken.entry((engine, stores, collective.name())).or_insert(0) += 1;
+                if ll > slots {
+                    lost.push(format!(
+                        "{nodes} x {gpus} of {machine}, {engine}, stores {stores}, {}, {bytes} \
+                         bytes: modelled {ll:.2} µs by LL messages, {slots:.2} µs through slots",
+                        collective.name()
+                    ));
+                }
+            }
+        }
+    }
+    println!("places where LL messages are taken: {taken:?}");
+    assert!(lost.is_empty(), "slots are quicker:\n  {}", lost.join("\n  "));
+    assert_eq!(taken.len(), 2 * 9, "every collective goes by LL messages somewhere, each way");
 }
