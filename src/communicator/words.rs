@@ -103,7 +103,6 @@ pub fn try_adapter_words(
 /// Writes one version after the other: all of the target, or a part as a low-latency message may
 /// be. Returns how many.
 fn write_for(source: &MemoryRegion, target: &MemoryRegion, duration: Duration) -> Result<u64> {
-    let mut random = fastrand::Rng::with_seed(0x77_6f72_6473);
     let mut loopback = Loopback::new(source, target)?;
     let (begun, mut count) = (Instant::now(), 0);
     while begun.elapsed() < duration || loopback.in_flight() > 0 {
@@ -116,21 +115,25 @@ fn write_for(source: &MemoryRegion, target: &MemoryRegion, duration: Duration) -
             });
         }
         if begun.elapsed() < duration && loopback.in_flight() < IN_FLIGHT_MAX {
-            let pieces = TARGET_BYTES / WORDS_BYTES_PER_THREAD;
-            let (first, count_of) = match random.bool() {
-                true => (0, pieces),
-                false => {
-                    let first = random.u64(..pieces);
-                    (first, random.u64(1..=pieces - first))
-                }
-            };
-            let (at, length) = (first * WORDS_BYTES_PER_THREAD, count_of * WORDS_BYTES_PER_THREAD);
+            let (at, length) = part(count);
             let version = count % VERSIONS * TARGET_BYTES;
             count += u64::from(loopback.write(version + at, at, length)?);
         }
         loopback.poll()?;
     }
     Ok(count)
+}
+
+/// Where write `number` begins, and its bytes: every other one is of the whole target.
+fn part(number: u64) -> (u64, u64) {
+    let pieces = TARGET_BYTES / WORDS_BYTES_PER_THREAD;
+    if number.is_multiple_of(2) {
+        return (0, TARGET_BYTES);
+    }
+    // Primes, so that the parts are many.
+    let first = number.wrapping_mul(7919) % pieces;
+    let count = 1 + number.wrapping_mul(104_729) % (pieces - first);
+    (first * WORDS_BYTES_PER_THREAD, count * WORDS_BYTES_PER_THREAD)
 }
 
 /// What is written and watched.

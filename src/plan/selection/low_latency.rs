@@ -60,12 +60,11 @@
 //! | machine, engine          | ranks | bytes | all-reduce | all-gather | reduce     | barrier   |
 //! |--------------------------|-------|-------|------------|------------|------------|-----------|
 //! | 2 of one-gpu, proxy      | 2     | 1 KiB | 7.2, 7.2   | 7.2, 7.2   | 7.2, 7.2   | 6.4, 6.4  |
-//! | 8 of one-gpu, proxy      | 8     | 1 KiB | 9.6, 15.5  | 9.9, 9.4   | 8.7, 8.7   | 8.6, 13.2 |
-//! | 8 of one-gpu, device     | 8     | 1 KiB | 9.5, 20.3  | 9.8, 10.2  | 9.3, 10.4  | 8.9, 19.6 |
-//! | 2 of pcie4, proxy        | 8     | 1 KiB | 10.1, 36.2 | 13.1, 20.6 | 9.1, 14.3  | 7.3, 30.3 |
-//! | 2 of pcie4, proxy        | 8     | 4 KiB | 16.7, 38.6 | 19.7, 22.8 | 14.3, 16.4 |           |
-//! | 2 of pcie4, device       | 8     | 1 KiB | 8.1, 18.8  | 11.1, 11.0 | 8.4, 11.5  | 6.6, 15.6 |
-//! | 2 x 4 of dgx-a100, proxy | 8     | 1 KiB | 8.9, 9.5   | 9.2, 17.0  | 7.7, 10.8  |           |
+//! | 8 of one-gpu, proxy      | 8     | 1 KiB | 9.6, 15.5  |            |            | 8.6, 13.2 |
+//! | 8 of one-gpu, device     | 8     | 1 KiB | 9.5, 20.3  |            | 9.3, 10.4  | 8.9, 19.6 |
+//! | 2 of pcie4, proxy        | 8     | 1 KiB | 10.8, 36.2 | 13.8, 20.6 | 9.6, 14.3  | 7.8, 30.3 |
+//! | 2 of pcie4, device       | 8     | 1 KiB | 8.8, 18.8  |            | 8.9, 11.5  | 7.1, 15.6 |
+//! | 2 x 4 of dgx-a100, proxy | 8     | 1 KiB | 9.1, 9.5   | 9.4, 17.0  | 7.8, 10.8  | 7.5, 22.8 |
 
 use super::Limits;
 use crate::plan::{Collective, CollectiveRequest};
@@ -109,12 +108,12 @@ const K: u64 = 1024;
 const ALL_REDUCE: Limited = Limited {
     rung: [u64::MAX; 7],
     stored: [16 * K, 4 * K, 4 * K, 2 * K, 2 * K, 2 * K, 2 * K],
-    apart: Apart { alone: 8 * K, beside: 16 * K, device: 8 * K },
+    apart: Apart { alone: 8 * K, beside: 8 * K, device: 4 * K },
 };
 const ALL_GATHER: Limited = Limited {
     rung: [2048, 2048, 1024, 1024, 512, 512, 512],
     stored: [32 * K, 16 * K, 16 * K, 8 * K, 8 * K, 8 * K, 8 * K],
-    apart: Apart { alone: 0, beside: 4 * K, device: 512 },
+    apart: Apart { alone: 0, beside: 2 * K, device: 0 },
 };
 const REDUCE_SCATTER: Limited = Limited {
     rung: [2048, 1024, 1024, 512, 512, 256, 256],
@@ -129,7 +128,7 @@ const ALL_TO_ALL: Limited = Limited {
 const BROADCAST: Limited = Limited {
     rung: [2048; 7],
     stored: [64 * K, 64 * K, 64 * K, 64 * K, 16 * K, 16 * K, 16 * K],
-    apart: Apart { alone: 256, beside: 8 * K, device: 2 * K },
+    apart: Apart { alone: 256, beside: 8 * K, device: K },
 };
 /// To the root through slots, its peers send one message each; by LL, seven.
 const REDUCE: Limited = Limited {

@@ -229,13 +229,13 @@ fn low_latency_messages_win_between_nodes_where_selection_takes_them() {
                 let [ll, slots] =
                     [with, without].map(|limits| time(&scene, arguments, &request, &limits));
                 *taken.entry((engine, stores, collective.name())).or_insert(0) += 1;
-                if ll > slots {
-                    lost.push(format!(
-                        "{nodes} x {gpus} of {machine}, {engine}, stores {stores}, {}, {bytes} \
-                         bytes: modelled {ll:.2} µs by LL messages, {slots:.2} µs through slots",
-                        collective.name()
-                    ));
-                }
+                let text = format!(
+                    "{nodes} x {gpus} of {machine}, {engine}, {}, {bytes} bytes: modelled \
+                     {ll:.2} µs by LL messages, {slots:.2} µs through slots",
+                    collective.name()
+                );
+                println!("{text}");
+                lost.extend((ll > slots).then_some(text));
             }
         }
     }
