@@ -4,9 +4,9 @@
 //! that one gets from it, or, where that is nothing, without data. What goes to several ranks is
 //! packed once for those of its node and once for the others; on lanes of stores it is there then.
 //! Then the rank takes what has come: it copies each message to its place, or reduces all of them
-//! and its own term, in the order of ranks, so that all ranks get the same bits. There is one hop instead of several, without arrival signals
-//! and credits. What travels in total is `n (n - 1)` messages, twice their size because of the
-//! flags: for small data only.
+//! and its own term, in the order of ranks, so that all ranks get the same bits. There is one hop
+//! instead of several, without arrival signals and credits. What travels in total is `n (n - 1)`
+//! messages, twice their size because of the flags: for small data only.
 //!
 //! Nobody waits for credits. A rank packs message `m` only after it has read all messages before
 //! `m` from each peer, and so does each peer. Hence message `m - 1` from a peer, which this rank

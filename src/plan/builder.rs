@@ -171,8 +171,8 @@ impl SlotSender {
         self.sent += 1;
     }
 
-    /// Puts what lies in the slot `arrived` of another port, without a copy. The engine reads that
-    /// slot until [`SlotSender::wait_forwarded`] says otherwise.
+    /// Puts what lies in the slot `arrived` of another port, or in a registered input, without a
+    /// copy. The engine reads it until [`SlotSender::wait_forwarded`] says otherwise.
     pub(super) fn forward(&mut self, ops: &mut Vec<Op>, arrived: Operand, range: Range) {
         let destination = self.claim(ops);
         ops.push(Op::Put {
@@ -194,6 +194,11 @@ impl SlotSender {
             ops.push(Op::WaitCompletion { port: self.port, value: i64::from(read) });
             self.read = read;
         }
+    }
+
+    /// Behind all rounds: waits until the engine has read all that was forwarded.
+    pub(super) fn all_read(&self) -> Op {
+        Op::WaitCompletion { port: self.port, value: 0 }
     }
 
     /// Ends the round: the next one counts from zero again.

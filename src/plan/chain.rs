@@ -5,7 +5,8 @@
 //! * *Broadcast*: the chain begins at the root. A rank sends what arrives on from the slot that it
 //!   arrived in, and copies it to the output meanwhile. Between registered outputs, the root copies
 //!   its input to its output, and each rank sends on from there.
-//! * *Reduce*: the chain ends at the root. Each rank adds its input to what arrives.
+//! * *Reduce*: the chain ends at the root. Each rank adds its input to what arrives. The first one
+//!   puts its input without a copy, if it is registered.
 //!
 //! Data is cut as in `ring`. What is in place concerns the root alone, and no other rank's program.
 
@@ -60,7 +61,14 @@ impl Link<'_> {
         let slot_count = self.choice.slots.count;
         let mut ops = Vec::new();
         match (receive, send) {
-            (None, Some(send)) => self.first(&mut ops, SlotSender::new(send, slot_count)),
+            (None, Some(send)) => {
+                let sender = SlotSender::new(send, slot_count);
+                let read = self.choice.sends_from_input().then(|| sender.all_read());
+                self.first(&mut ops, sender);
+                program.rounds(self.choice, ops);
+                program.once(read.into_iter().collect());
+                return program;
+            }
             (Some(receive), None) => self.last(&mut ops, SlotReceiver::new(receive)),
             (Some(receive), Some(send)) => {
                 self.middle(&mut ops, SlotHop::new(send, receive, slot_count));
@@ -116,7 +124,11 @@ impl Link<'_> {
 
     fn first(&self, ops: &mut Vec<Op>, mut sender: SlotSender) {
         for range in self.choice.slices(self.block) {
-            sender.send(ops, at(Buffer::Input, range), range, self.choice.contribution());
+            let input = at(Buffer::Input, range);
+            match self.choice.sends_from_input() {
+                true => sender.forward(ops, input, range),
+                false => sender.send(ops, input, range, self.choice.contribution()),
+            }
         }
         if self.is_broadcast() && !self.choice.request.in_place {
             ops.extend(self.choice.slices(self.block).map(|range| self.copy_own(range)));

@@ -135,6 +135,19 @@ impl CollectiveRequest {
         self.collective.reduces() && self.reduce_op == ReduceOp::PreMulSum
     }
 
+    /// May a rank put from its registered input, for itself alone? Where it does not, it makes the
+    /// request [`staged`](Self::staged), and sends and receives the same messages.
+    pub(crate) fn may_send_from_input(&self) -> bool {
+        let of_input =
+            matches!(self.collective, Collective::ReduceScatter | Collective::Reduce { .. });
+        self.registered && of_input && self.rank_count > 1 && !self.scales()
+    }
+
+    /// The same, with buffers that are not registered.
+    pub(crate) fn staged(self) -> Self {
+        Self { registered: false, ..self }
+    }
+
     /// Bytes of `rank`'s input; 0 if it has none.
     pub fn input_bytes(&self, rank: u32) -> u64 {
         let all = self.bytes * u64::from(self.rank_count);

@@ -7,7 +7,8 @@
 //!   output, and sends all but the last on from the slot that they arrived in. Between registered
 //!   outputs, it copies its part to its own output, and sends that and all that arrives from there.
 //! * *Reduce-scatter*: the part of rank `p` starts at rank `p + 1`, goes around, and each rank adds
-//!   its contribution. At rank `p` it is complete.
+//!   its contribution. At rank `p` it is complete. From registered inputs, rank `p + 1` puts its
+//!   own without a copy.
 //!
 //! In place both are right: all-gather writes each part of the output once and never this rank's
 //! own; reduce-scatter writes its own part alone, after it has added it.
@@ -52,8 +53,10 @@ impl Walk<'_> {
             Collective::AllGather => self.gather(&mut ops, &mut hop, ring),
             _ => self.reduce(&mut ops, &mut hop, ring),
         }
+        let read = self.choice.sends_from_input().then(|| hop.sender.all_read());
         hop.advance(&mut ops);
         program.rounds(self.choice, ops);
+        program.once(read.into_iter().collect());
         program
     }
 
@@ -110,7 +113,10 @@ impl Walk<'_> {
         let first = ring.index + ring.size - 1;
         for range in self.choice.slices(self.block) {
             let from = self.choice.part(Buffer::Input, first % ring.size, range);
-            hop.sender.send(ops, from, range, Modifiers::SCALE);
+            match self.choice.sends_from_input() {
+                true => hop.sender.forward(ops, from, range),
+                false => hop.sender.send(ops, from, range, Modifiers::SCALE),
+            }
         }
         for step in ring.steps(first + ring.size - 1, self.choice.slices) {
             let range = self.choice.slice(self.block, step.slice);

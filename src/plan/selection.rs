@@ -267,6 +267,19 @@ impl Choice {
         Range { extent: before * u64::from(self.slice_bytes), length: self.slice_bytes }
     }
 
+    /// Do ranks put parts of their registered inputs into slots as they lie? They say so alike,
+    /// and may do otherwise one by one: the messages are the same ([`CollectiveRequest::staged`]).
+    pub(super) fn sends_from_input(&self) -> bool {
+        let goes = matches!(
+            (self.algorithm, self.request.collective),
+            (Algorithm::RingStaged, Collective::ReduceScatter)
+                | (Algorithm::Chain, Collective::Reduce { .. })
+        );
+        goes && self.request.registered
+            && !self.request.scales()
+            && u64::from(self.slice_bytes) >= MESSAGE_BYTES_MIN
+    }
+
     /// What a rank does to its own input when it copies it into a slot.
     pub(super) fn contribution(&self) -> Modifiers {
         Modifiers { scale: self.request.collective.reduces(), finish: false }

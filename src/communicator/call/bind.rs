@@ -8,11 +8,13 @@ use ringdove_kernels::element::DataType;
 use ringdove_kernels::launch::CallArguments;
 use ringdove_kernels::op::BUFFERS_MAX;
 
-/// The arguments of a collective.
+/// The arguments of a collective. `source` is the number of the source that the input is in, if
+/// slots are filled from there (R15).
 pub(super) fn collective(
     call: &Call,
     registered: Option<[RegisteredPlace; 2]>,
     routes: [u32; 2],
+    source: Option<u32>,
 ) -> CallArguments {
     let data_type = call.shape.data_type;
     let mut arguments = CallArguments { data_type: data_type as u32, ..CallArguments::default() };
@@ -20,6 +22,7 @@ pub(super) fn collective(
         arguments.scalar = reduction.scalar_bits(data_type);
         arguments.reduce_op = reduction.op as u32;
     }
+    arguments.source = source.unwrap_or_default();
     arguments.buffers[..call.buffers.len()].copy_from_slice(&call.buffers);
     for (buffer, place) in registered.iter().flatten().enumerate() {
         arguments.region_offsets[buffer] = place.offset;

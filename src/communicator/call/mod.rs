@@ -151,10 +151,16 @@ fn launch(
             batch.add(launcher, Step { plan, arguments, memory })?;
             continue;
         }
+        let source = place::input(rank, launcher, &request, registered);
+        // This rank alone decides where its input is put from.
+        let request = match source {
+            None if request.may_send_from_input() => request.staged(),
+            _ => request,
+        };
         let plan = plan::collective(rank, launcher, &request, capture)?;
         let plan = batch.bring(launcher, plan)?;
         let routes = connect::collective(rank, launcher, registered)?;
-        let arguments = bind::collective(call, registered, routes);
+        let arguments = bind::collective(call, registered, routes, source);
         let memory = Memory::of(rank.rank().0, call, &request);
         batch.add(launcher, Step { plan, arguments, memory })?;
     }

@@ -9,7 +9,7 @@ use crate::engine::RegionDescriptor;
 use crate::error::Result;
 use crate::gpu::Current;
 use crate::id::Rank;
-use crate::plan::{self, Collective, Direction, PROVED_RANKS_MAX, PointToPoint};
+use crate::plan::{self, Collective, CollectiveRequest, Direction, PROVED_RANKS_MAX, PointToPoint};
 use ringdove_kernels::launch::place;
 use std::borrow::Cow;
 use std::time::Duration;
@@ -95,6 +95,27 @@ pub(super) fn as_messages(rank: &ConnectedRank, call: &Call) -> Option<GroupCall
     add(root, at_peer, if to_root { input } else { output });
     let data_types = vec![call.shape.data_type; transfers.len()];
     Some(GroupCall::new(transfers, data_types))
+}
+
+/// The number of the source that a collective's registered input is in, where the rank may put from
+/// there into slots of its successor; `None` where it may not, or there is no room.
+pub(super) fn input(
+    rank: &ConnectedRank,
+    launcher: &Launcher,
+    request: &CollectiveRequest,
+    registered: Option<[RegisteredPlace; 2]>,
+) -> Option<u32> {
+    let [RegisteredPlace { registration, .. }, _] = registered?;
+    if !request.may_send_from_input() || !rank.process.writes_registered_buffers() {
+        return None;
+    }
+    let range = launcher.routes.range(registration)?;
+    let region = RegionDescriptor { base: range.address, length_bytes: range.bytes };
+    let successor = Rank((rank.rank().0 + 1) % rank.rank_count());
+    rank.places.source(registration, region, successor).unwrap_or_else(|error| {
+        tracing::debug!(%error, rank = rank.rank().0, "a registered input is staged");
+        None
+    })
 }
 
 /// The place as kernels name it; `None` where the peer does not know it yet, or there is no room.

@@ -180,6 +180,15 @@ impl Places {
         self.state.rank
     }
 
+    /// The send ports of all lanes with slots to `peer`: messages go on the first, and blocks of
+    /// collectives on one each.
+    fn ports(&self, peer: Rank) -> impl Iterator<Item = PortPlace> {
+        let sends = |place: &PortPlace| {
+            place.end.side == Side::Send && place.end.lane.kind == LaneKind::Slots
+        };
+        self.state.memory.layout.ports_of(peer).filter(sends)
+    }
+
     /// The send port of the lane on which messages to `peer` go.
     fn port(&self, peer: Rank) -> Option<PortPlace> {
         let lane = Lane { from: self.rank().0, to: peer.0, index: 0, kind: LaneKind::Slots };
@@ -204,7 +213,9 @@ impl Places {
         region: RegionDescriptor,
         peer: Rank,
     ) -> Result<Option<u32>> {
-        let Some(port) = self.port(peer) else { return Ok(None) };
+        if self.port(peer).is_none() {
+            return Ok(None);
+        }
         let mut inner = lock(&self.inner);
         let inner = &mut *inner;
         let known = inner.sources.iter().find(|(_, it)| it.registration == Some(registration));
@@ -225,10 +236,12 @@ impl Places {
             }
         };
         let source = inner.sources.get_mut(&number).expect("found or made");
-        if !source.ports.contains(&port.number) {
-            let to = self.engine.slots(&port);
-            self.engine.add(source.slots + port.number, port.number, region, &to)?;
-            source.ports.insert(port.number);
+        for port in self.ports(peer) {
+            if !source.ports.contains(&port.number) {
+                let to = self.engine.slots(&port);
+                self.engine.add(source.slots + port.number, port.number, region, &to)?;
+                source.ports.insert(port.number);
+            }
         }
         Ok(Some(number))
     }

@@ -268,3 +268,45 @@ fn nobody_passes_without_all(request: &CollectiveRequest, verified: &Verified) {
         }
     }
 }
+
+/// If this fails, a registered input is copied before it goes out, or is written or given back while
+/// an engine still reads it; or a rank that stages for itself sends other messages than its peers
+/// expect.
+#[test]
+fn registered_inputs_go_out_as_they_lie() {
+    let is_from_input = |op: &Op| {
+        let input = |it: &Operand| matches!(it, Operand::Buffer { buffer: Buffer::Input, .. });
+        matches!(op, Op::Put { source, .. } if input(source))
+    };
+    let limits = limits(2, 128 << 10, 4);
+    for (rank_count, root) in [(2, 0), (3, 1), (5, 4)] {
+        for collective in [Collective::ReduceScatter, Collective::Reduce { root }] {
+            for (bytes, in_place) in [(2 << 20, false), (2 << 20, true), ((1 << 20) + 4, false)] {
+                let staged =
+                    CollectiveRequest { collective, in_place, ..request(rank_count, bytes) };
+                let registered = CollectiveRequest { registered: true, ..staged };
+                let [choice, other] =
+                    [registered, staged].map(|it| select(&it, &limits).expect("valid"));
+                check(&registered, &choice, bytes);
+                let [plan, other] = [&choice, &other].map(build);
+                let puts = |plan: &Plan, rank: usize| {
+                    let segments = plan.ranks[rank].blocks.iter().flat_map(|it| &it.segments);
+                    segments.flat_map(|it| &it.ops).filter(|op| is_from_input(op)).count()
+                };
+                let all =
+                    |plan| (0..rank_count as usize).map(|rank| puts(plan, rank)).sum::<usize>();
+                assert!(all(&plan) > 0, "{choice:?}");
+                assert_eq!(all(&other), 0, "{choice:?}");
+                // One rank stages.
+                let mut mixed = plan.clone();
+                mixed.ranks[1] = other.ranks[1].clone();
+                let verified = verify(mixed, &registered.promise());
+                let verified = verified.unwrap_or_else(|error| panic!("{choice:?}: {error}"));
+                run(&registered, &verified, 3);
+                let scaled = CollectiveRequest { reduce_op: ReduceOp::PreMulSum, ..registered };
+                let scaled = select(&scaled, &limits).expect("valid");
+                assert_eq!(all(&build(&scaled)), 0, "what is scaled is copied");
+            }
+        }
+    }
+}
