@@ -22,7 +22,7 @@ mod worker;
 
 use exchange::Exchange;
 use results::Results;
-use ringdove::experts::{Config, Group, Mode};
+use ringdove::experts::{Config, Group, Mode, Surplus};
 use ringdove::{Communicator, DataType, Settings, device_count, open_device};
 use ringdove_figures::run::{Curve, curves};
 use train::{Result, STEPS, Samples};
@@ -73,6 +73,7 @@ fn main() -> Result<()> {
         top_k: TOP_K as u32,
         hidden: HIDDEN as u32,
         tokens_max: (samples.targets.len() / count) as u32,
+        surplus: Surplus::Refuse,
         data_type: DataType::F32,
         fp8: None,
         mode: Mode::Throughput,

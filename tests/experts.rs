@@ -19,7 +19,7 @@ use hardware::{
     World, on_machine, on_machine_env, on_machine_with, settings, try_join_with, wait_for_error,
 };
 use layer::{LOADS, Member, Step, members, step};
-use ringdove::experts::{Config, Mode};
+use ringdove::experts::{Config, Mode, Surplus};
 use ringdove::{Communicator, DataType, Settings};
 
 const MODES: [Mode; 2] = [Mode::LowLatency, Mode::Throughput];
@@ -42,6 +42,7 @@ fn config(mode: Mode, ranks: u32, data_type: DataType) -> Config {
         top_k: 4,
         hidden: 1088,
         tokens_max: 37,
+        surplus: Surplus::Refuse,
         data_type,
         fp8: None,
         mode,

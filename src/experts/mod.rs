@@ -79,7 +79,8 @@
 //!
 //! * Indices out of range or repeated, weights that are NaN, too many tokens: the rank sends empty
 //!   messages that say so, every rank's [`Group::check`] gives
-//!   [`Error::ExpertsRouting`](crate::Error::ExpertsRouting), and the group goes on.
+//!   [`Error::ExpertsRouting`](crate::Error::ExpertsRouting), and the group goes on. With
+//!   [`Surplus::Drop`] the tokens beyond the most are dropped and counted instead.
 //! * Sizes that differ: [`Error::Disagreement`](crate::Error::Disagreement) when the group is made.
 //! * Calls out of turn, buffers too short, handles of another group:
 //!   [`Error::Argument`](crate::Error::Argument), and nothing was enqueued.
@@ -101,6 +102,8 @@ mod handle;
 pub mod reference;
 
 pub use calls::{Combined, Index, Received, Rows, ScaleBuffer, ScaleBufferMut, Tokens};
-pub use config::{BytesNeeded, Config, EXPERTS_MAX, Mode, SCALE_ELEMENTS, Scales, TOP_K_MAX};
+pub use config::{
+    BytesNeeded, Config, EXPERTS_MAX, Mode, SCALE_ELEMENTS, Scales, Surplus, TOP_K_MAX,
+};
 pub use group::{Group, Workspace};
 pub use handle::Handle;

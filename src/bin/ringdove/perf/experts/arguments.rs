@@ -3,7 +3,7 @@
 use super::routing::Distribution;
 use crate::perf::error::PerfError;
 use ringdove::DataType;
-use ringdove::experts::{Config, Mode};
+use ringdove::experts::{Config, Mode, Surplus};
 use ringdove::id::EngineKind;
 use std::path::PathBuf;
 
@@ -90,6 +90,7 @@ impl Arguments {
             top_k: self.top_k,
             hidden: self.hidden,
             tokens_max: self.tokens,
+            surplus: Surplus::Refuse,
             data_type: self.data_type,
             fp8: None,
             mode: self.mode,
