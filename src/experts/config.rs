@@ -87,6 +87,17 @@ pub struct BytesNeeded {
     pub handle: u64,
 }
 
+/// Bytes of what ranks send one another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MessageBytes {
+    /// The head of each message of a dispatch.
+    pub header: u64,
+    /// A row of a dispatch: data, scales and where it is from.
+    pub row: u64,
+    /// A row of a combine.
+    pub return_row: u64,
+}
+
 /// What follows from a configuration, for a number of ranks. Bytes, and offsets in the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sizes {
@@ -217,6 +228,16 @@ impl Config {
             returning,
             window_bytes: end,
         })
+    }
+
+    /// What ranks send one another, of `ranks` ranks.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] names what is out of range.
+    pub fn message_bytes(&self, ranks: u32) -> Result<MessageBytes> {
+        let Sizes { header_bytes: header, row_bytes: row, return_row_bytes: return_row, .. } =
+            self.sizes(ranks, false)?;
+        Ok(MessageBytes { header, row, return_row })
     }
 
     /// Scales of a token, where there are any.

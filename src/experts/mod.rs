@@ -41,13 +41,13 @@
 //! 1. `experts_route`: a warp for each expert (or rank) numbers its tokens by ballots. No counters
 //!    race, so places are the same in each run. Other warps check indices and weights; the last
 //!    block lays the messages out.
-//! 2. `experts_send`: a warp for each choice copies the token into the message; the last block
-//!    announces all messages.
+//! 2. `experts_send`: a warp for each choice copies the token into the message. Messages that
+//!    engines take come first: the block that ends last with these announces them, and engines move
+//!    them while the others are stored, which the last block of all announces.
 //! 3. `experts_await`: one block waits for the messages of all ranks, checks their counts, and lays
 //!    the output out.
 //! 4. `experts_receive`: a warp for each row copies it to its place.
-//! 5. `experts_return`: the rows go back in the order in which they came; the last block announces
-//!    them.
+//! 5. `experts_return`: the rows go back in the order in which they came, in the same two parts.
 //! 6. `experts_await_returns`: one block waits for all ranks.
 //! 7. `experts_combine`: a warp for each part of a token adds its rows.
 //!
@@ -103,7 +103,8 @@ pub mod reference;
 
 pub use calls::{Combined, Index, Received, Rows, ScaleBuffer, ScaleBufferMut, Tokens};
 pub use config::{
-    BytesNeeded, Config, EXPERTS_MAX, Mode, SCALE_ELEMENTS, Scales, Surplus, TOP_K_MAX,
+    BytesNeeded, Config, EXPERTS_MAX, MessageBytes, Mode, SCALE_ELEMENTS, Scales, Surplus,
+    TOP_K_MAX,
 };
 pub use group::{Group, Workspace};
 pub use handle::Handle;
