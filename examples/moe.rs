@@ -57,7 +57,7 @@ fn train(workers: &mut [Worker<'_>]) -> Result<Vec<Results>> {
 fn main() -> Result<()> {
     let folder = std::env::args().nth(1).unwrap_or_else(|| "target".into());
     let count = [4, 2, 1].into_iter().find(|count| *count <= device_count().unwrap_or(0));
-    let count = count.ok_or("there is no GPU")? as usize;
+    let count = count.ok_or("there is no GPU")?;
     let contexts = (0..count).map(open_device).collect::<std::result::Result<Vec<_>, _>>()?;
     let samples = Samples::new();
 

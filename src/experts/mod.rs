@@ -33,8 +33,8 @@
 //! | take it for | decoding: few tokens, fixed shapes | training and prefill: many tokens |
 //!
 //! *Planned*: between nodes, throughput mode sends a token once for each rank, not yet once for
-//! each node; a mode that chooses by the model's prediction; NCCL EP's C
-//! functions; going on without a rank that died.
+//! each node; a mode that chooses by the model's prediction; NCCL EP's C functions; a step that
+//! ends without a rank that died, where each token says whether all its experts answered.
 //!
 //! # How it works
 //!
@@ -86,7 +86,11 @@
 //!   [`Error::Argument`](crate::Error::Argument), and nothing was enqueued.
 //! * A rank that dies or stalls: waits end at the communicator's deadline (R10) in
 //!   [`Error::WaitExpired`](crate::Error::WaitExpired), which names it. A rank that is slower than
-//!   [`Settings::wait_timeout`](crate::Settings::wait_timeout) is taken for one that died.
+//!   [`Settings::wait_timeout`](crate::Settings::wait_timeout) is taken for one that died: that
+//!   setting is the difference. The step ends without results, and the group with it. Survivors
+//!   agree on who is left by [`Communicator::shrink`](crate::Communicator::shrink), and go on with
+//!   a group of the smaller communicator, whose experts are numbered anew; a replacement joins by
+//!   [`Communicator::grow`](crate::Communicator::grow).
 //!
 //! # CUDA graphs
 //!
