@@ -3,8 +3,8 @@
 //! results come back; in the backward pass the gradients of the results go the way of the tokens,
 //! and the gradients of the tokens the way of the results.
 //!
-//! The same network on one GPU is the reference, bit for bit: outputs, gradients, weights. The dense
-//! network of `train.rs` learns the same function beside it.
+//! The same network on one GPU is the reference, bit for bit: outputs, gradients, weights. The
+//! dense network of `train.rs` learns the same function beside it.
 //!
 //! `cargo run --release --example moe [FOLDER]`, or on virtual hardware
 //! `hwsim run --machine pcie4 -- target/release/examples/moe [FOLDER]`, draws the losses to FOLDER

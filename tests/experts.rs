@@ -151,8 +151,8 @@ fn both_modes_equal_the_reference_across_nodes() {
     on_machine_with("dgx-a100 x 2", &["--procs", "2"], over_nodes);
 }
 
-/// As above, on four nodes: 16 ranks, of which each has engines to 12 and stores to 3. A few steps of
-/// each mode, for each rank compares all that it gets.
+/// As above, on four nodes: 16 ranks, of which each has engines to 12 and stores to 3. A few steps
+/// of each mode, for each rank compares all that it gets.
 #[test]
 fn sixteen_ranks_on_four_nodes_equal_the_reference() {
     on_machine_with("pcie4 x 4", &["--procs", "4"], || {

@@ -204,8 +204,8 @@ fn experts_are_measured_and_checked_in_both_modes() {
     for mode in ["low-latency", "throughput"] {
         for scales in ["f32", "ue8m0"] {
             let line = format!(
-                "perf experts -g 4 -T 3,24 -E 8 -K 3 -H 256 -n 1 --mode {mode} --fp8 {scales} -J {} \
-                 --plot {}",
+                "perf experts -g 4 -T 3,24 -E 8 -K 3 -H 256 -n 1 --mode {mode} --fp8 {scales} \
+                 -J {} --plot {}",
                 json.display(),
                 svg.display()
             );

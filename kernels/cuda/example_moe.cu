@@ -1,5 +1,5 @@
-// Kernels of examples/moe.rs: the router and the experts of a mixture-of-experts layer, forwards and
-// backwards; example_train.cu has those of the dense layers. As there, each thread computes one
+// Kernels of examples/moe.rs: the router and the experts of a mixture-of-experts layer, forwards
+// and backwards; example_train.cu has those of the dense layers. As there, each thread computes one
 // value and adds in a fixed order.
 //
 // A row is a token that has reached a GPU for one expert of it or for several. It has `top_k` local
@@ -7,8 +7,9 @@
 // `hidden` to `hidden`, with the activation: (hidden + 1) * hidden parameters, a row of weights for
 // each input, and the biases behind them.
 //
-// Choices of one row are added in groups of `group` experts, and then the groups: what GPUs add that
-// have `group` experts each, and combine after them. So one GPU with all experts gives the same bits.
+// Choices of one row are added in groups of `group` experts, and then the groups: what GPUs add
+// that have `group` experts each, and combine after them. So one GPU with all experts gives the
+// same bits.
 
 #include "ptx.cuh"
 
@@ -237,8 +238,8 @@ extern "C" __global__ void moe_router_deltas(const float* scores, const s32* cho
     }
 }
 
-// by_outputs[token][o]: derivatives by what the experts gave, out of the deltas of a dense layer with
-// `outputs` columns behind them.
+// by_outputs[token][o]: derivatives by what the experts gave, out of the deltas of a dense layer
+// with `outputs` columns behind them.
 extern "C" __global__ void moe_output_gradients(const float* parameters, const float* deltas,
                                                 float* by_outputs, Shape shape, u32 outputs) {
     const u32 index = own_index();

@@ -89,8 +89,8 @@ fn ranks_that_make_no_sense_are_refused() {
     }
 }
 
-/// If this fails, benches/README.md shows other times than the model gives. µs, dispatch in e4m3 and
-/// combine in bf16, 128 tokens; those of pplx-garden beside them are the bars.
+/// If this fails, benches/README.md shows other times than the model gives. µs, dispatch in e4m3
+/// and combine in bf16, 128 tokens; those of pplx-garden beside them are the bars.
 #[test]
 fn the_published_rows_are_those_of_the_model() {
     let all = rows("-g 8,16,32,64 --fp8 f32");

@@ -273,8 +273,8 @@ fn table(measured: &Measured, ranks: usize) -> String {
     }
     let (messages, engines) = (measured.message_bytes, measured.engine_bytes);
     text + &format!(
-        "# Messages of both to other GPUs: {messages} bytes with heads, scales and weights; engines \
-         moved {engines} (counted), GPUs stored {}\n",
+        "# Messages of both to other GPUs: {messages} bytes with heads, scales and weights; \
+         engines moved {engines} (counted), GPUs stored {}\n",
         messages.saturating_sub(engines)
     )
 }
