@@ -18,23 +18,23 @@ use ringdove_kernels::ptx::EXAMPLE_TRAIN;
 use std::error::Error;
 use std::sync::Arc;
 
-type Result<T> = std::result::Result<T, Box<dyn Error>>;
+pub(crate) type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// Values of a sample before, between and after the layers.
 const WIDTHS: [usize; 4] = [2, 32, 32, 1];
-const SAMPLES: usize = 256;
-const STEPS: usize = 100;
-const RATE: f32 = 0.2;
-const SEED: u64 = 7;
+pub(crate) const SAMPLES: usize = 256;
+pub(crate) const STEPS: usize = 100;
+pub(crate) const RATE: f32 = 0.2;
+pub(crate) const SEED: u64 = 7;
 const ROWS: [&str; 2] = ["compute", "all-reduce"];
 
 /// One layer, and as many samples as a kernel sees: the device's `Shape`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Shape {
-    samples: u32,
-    inputs: u32,
-    outputs: u32,
+pub(crate) struct Shape {
+    pub(crate) samples: u32,
+    pub(crate) inputs: u32,
+    pub(crate) outputs: u32,
 }
 
 // SAFETY: plain numbers, laid out as in the kernels' source.
@@ -79,13 +79,13 @@ struct Mark {
 }
 
 /// Samples, and what is to be learnt of them.
-struct Samples {
-    inputs: Vec<f32>,
-    targets: Vec<f32>,
+pub(crate) struct Samples {
+    pub(crate) inputs: Vec<f32>,
+    pub(crate) targets: Vec<f32>,
 }
 
 impl Samples {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut random = fastrand::Rng::with_seed(SEED);
         let inputs: Vec<f32> = (0..SAMPLES * WIDTHS[0]).map(|_| random.f32() * 2.0 - 1.0).collect();
         let target = |sample: &[f32]| (2.0 * sample[0]).sin() + 0.5 * sample[1];
@@ -94,7 +94,7 @@ impl Samples {
     }
 
     /// Part `number` of `count`.
-    fn part(&self, number: usize, count: usize) -> Self {
+    pub(crate) fn part(&self, number: usize, count: usize) -> Self {
         let range = SAMPLES * number / count..SAMPLES * (number + 1) / count;
         let inputs = self.inputs[range.start * WIDTHS[0]..range.end * WIDTHS[0]].to_vec();
         Self { inputs, targets: self.targets[range].to_vec() }
@@ -312,13 +312,18 @@ fn train(workers: &mut [Worker]) -> Result<Vec<f64>> {
         .collect()
 }
 
+/// Trains on one GPU, with all samples.
+pub(crate) fn on_one_gpu(context: &Arc<CudaContext>, samples: &Samples) -> Result<Vec<f64>> {
+    train(&mut [Worker::new(context, samples, None)?])
+}
+
 fn main() -> Result<()> {
     let folder = std::env::args().nth(1).unwrap_or_else(|| "target".into());
     let contexts =
         (0..device_count()?.min(8)).map(open_device).collect::<std::result::Result<Vec<_>, _>>()?;
     let (samples, count) = (Samples::new(), contexts.len());
 
-    let reference = train(&mut [Worker::new(&contexts[0], &samples, None)?])?;
+    let reference = on_one_gpu(&contexts[0], &samples)?;
     let communicators = Communicator::init_all(&contexts, &Settings::from_env()?)?;
     let mut workers = Vec::new();
     for (number, (context, communicator)) in contexts.iter().zip(communicators).enumerate() {

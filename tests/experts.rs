@@ -10,6 +10,8 @@ mod graphs;
 mod input;
 #[path = "experts/layer.rs"]
 mod layer;
+#[path = "experts/recovery.rs"]
+mod recovery;
 
 mod hardware;
 
@@ -19,7 +21,7 @@ use hardware::{
     World, on_machine, on_machine_env, on_machine_with, settings, try_join_with, wait_for_error,
 };
 use layer::{LOADS, Member, Step, members, step};
-use ringdove::experts::{Config, Mode};
+use ringdove::experts::{Config, Mode, Surplus};
 use ringdove::{Communicator, DataType, Settings};
 
 const MODES: [Mode; 2] = [Mode::LowLatency, Mode::Throughput];
@@ -42,6 +44,7 @@ fn config(mode: Mode, ranks: u32, data_type: DataType) -> Config {
         top_k: 4,
         hidden: 1088,
         tokens_max: 37,
+        surplus: Surplus::Refuse,
         data_type,
         fp8: None,
         mode,
@@ -131,6 +134,11 @@ fn both_modes_equal_the_reference_without_stores() {
 fn over_nodes() {
     let ranks = try_join_with(2, with_lanes()).unwrap();
     equal_to_the_reference(&ranks, 20_261_124);
+    finish(&ranks);
+}
+
+/// All ranks of a job leave together.
+fn finish(ranks: &[Communicator]) {
     ranks.iter().for_each(|rank| rank.finalize().unwrap());
     let streams: Vec<_> = ranks.iter().map(|rank| rank.context().new_stream().unwrap()).collect();
     ranks.iter().zip(&streams).for_each(|(rank, stream)| rank.barrier(stream).unwrap());
@@ -141,6 +149,52 @@ fn over_nodes() {
 #[test]
 fn both_modes_equal_the_reference_across_nodes() {
     on_machine_with("dgx-a100 x 2", &["--procs", "2"], over_nodes);
+}
+
+/// As above, on four nodes: 16 ranks, of which each has engines to 12 and stores to 3. A few steps
+/// of each mode, for each rank compares all that it gets.
+#[test]
+fn sixteen_ranks_on_four_nodes_equal_the_reference() {
+    on_machine_with("pcie4 x 4", &["--procs", "4"], || {
+        let ranks = try_join_with(4, with_lanes()).unwrap();
+        let mut random = fastrand::Rng::with_seed(20_261_125);
+        for mode in MODES {
+            let config = Config {
+                experts: 32,
+                top_k: 6,
+                hidden: 8 * random.u32(1..=40),
+                tokens_max: 24,
+                ..config(mode, 16, DataType::BF16)
+            };
+            let mut members = members(&ranks, &config);
+            all_loads(&mut members, 16, &mut random);
+        }
+        finish(&ranks);
+    });
+}
+
+/// As above, with 64 ranks that share the GPUs of one node.
+#[test]
+fn sixty_four_ranks_equal_the_reference() {
+    on_machine("dgx-a100", || {
+        let world = World::with(64, &with_lanes());
+        let mut random = fastrand::Rng::with_seed(seed());
+        for mode in MODES {
+            let config = Config {
+                experts: 128,
+                top_k: 8,
+                hidden: 64,
+                tokens_max: 6,
+                ..config(mode, 64, DataType::F16)
+            };
+            let mut members = members(&world.communicators, &config);
+            for load in [layer::Load::Zipf, layer::Load::EmptyRanks] {
+                let first = Step::random::<f16>(&config, 64, load, &mut random);
+                step::<f16, i64>(&mut members, &first, false);
+            }
+        }
+        world.finish();
+    });
 }
 
 /// As above, from one device engine to another.

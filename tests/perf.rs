@@ -194,8 +194,35 @@ fn experts_are_measured_and_checked_in_both_modes() {
             assert!(output.contains("Out of bounds values : 0 OK"), "{line}: {output}");
             let text = std::fs::read_to_string(&json).unwrap();
             let document: serde_json::Value = serde_json::from_str(&text).unwrap();
-            assert_eq!(document["wrong"], 0, "{text}");
-            assert!(document["dispatch_us"].as_f64().unwrap() > 0.0, "{text}");
+            assert_eq!(document["results"][0]["wrong"], 0, "{text}");
+            assert!(document["results"][0]["dispatch_us"].as_f64().unwrap() > 0.0, "{text}");
+        }
+    }
+    // Of 8 bits, several numbers of tokens, with the figure. Engines move all that goes to others,
+    // and it is as many bytes as messages have.
+    let svg = folder.path().join("svg");
+    for mode in ["low-latency", "throughput"] {
+        for scales in ["f32", "ue8m0"] {
+            let line = format!(
+                "perf experts -g 4 -T 3,24 -E 8 -K 3 -H 256 -n 1 --mode {mode} --fp8 {scales} \
+                 -J {} --plot {}",
+                json.display(),
+                svg.display()
+            );
+            let mut command = ringdove_on("pcie4", &line);
+            command.env("RINGDOVE_STORES", "never");
+            let (status, output) = run_bounded(command);
+            assert!(status.success(), "{line}: {output}");
+            assert!(output.contains("Out of bounds values : 0 OK"), "{line}: {output}");
+            let text = std::fs::read_to_string(&json).unwrap();
+            let document: serde_json::Value = serde_json::from_str(&text).unwrap();
+            for (at, tokens) in [3, 24].into_iter().enumerate() {
+                let result = &document["results"][at];
+                assert_eq!(result["tokens"], tokens, "{text}");
+                assert_eq!(result["wrong"], 0, "{text}");
+                assert_eq!(result["message_bytes"], result["engine_bytes"], "{text}");
+            }
+            assert!(std::fs::read_to_string(&svg).unwrap().starts_with("<svg"));
         }
     }
     let (status, output) = run_on("pcie4", "perf experts -g 4 -E 9 -n 1");

@@ -1,18 +1,16 @@
-//! The example of training, on virtual GPUs or on the real ones.
+//! The examples of training, on virtual GPUs or on the real ones.
 
 mod hardware;
 
 use hardware::{hwsim, is_real, run_bounded, tool};
 use std::process::Command;
 
-/// If this fails, the first program that an author of a framework looks at is wrong: weights differ
-/// between GPUs, or the loss is not that of one GPU.
-#[test]
-fn data_parallel_training_follows_one_gpu() {
-    let example = tool("examples/train");
+/// Runs an example on machines; gives what it has said, for each.
+fn run_example(name: &str, machines: &[&str], drawings: &[&str]) -> Vec<String> {
+    let example = tool(&format!("examples/{name}"));
     let folder = tempfile::tempdir().unwrap();
-    let machines = if is_real() { &["this one"][..] } else { &["pcie4", "dgx1v"] };
-    for machine in machines {
+    let machines = if is_real() { &["this one"][..] } else { machines };
+    let run = |machine: &&str| {
         let mut command = Command::new(&example);
         if !is_real() {
             command = hwsim();
@@ -21,12 +19,33 @@ fn data_parallel_training_follows_one_gpu() {
         command.arg(folder.path());
         let (status, output) = run_bounded(command);
         assert!(status.success(), "{machine}: {status}\n{output}");
-        for line in ["the same weights on all", "the loss is that of one GPU within"] {
-            assert!(output.contains(line), "{machine}: {output}");
-        }
-        for drawing in ["train-loss.svg", "train-timeline.svg"] {
+        for drawing in drawings {
             let text = std::fs::read_to_string(folder.path().join(drawing)).unwrap();
             assert!(text.starts_with("<svg") && text.trim_end().ends_with("</svg>"), "{drawing}");
         }
+        output
+    };
+    machines.iter().map(run).collect()
+}
+
+/// If this fails, the first program that an author of a framework looks at is wrong: weights differ
+/// between GPUs, or the loss is not that of one GPU.
+#[test]
+fn data_parallel_training_follows_one_gpu() {
+    let drawings = ["train-loss.svg", "train-timeline.svg"];
+    for output in run_example("train", &["pcie4", "dgx1v"], &drawings) {
+        for line in ["the same weights on all", "the loss is that of one GPU within"] {
+            assert!(output.contains(line), "{output}");
+        }
+    }
+}
+
+/// If this fails, a token or a gradient reaches a wrong expert, or is added in another order: the
+/// experts of several GPUs do not learn what they learn on one.
+#[test]
+fn a_mixture_of_experts_on_many_gpus_is_that_of_one() {
+    for output in run_example("moe", &["pcie4", "dgx-a100"], &["moe-loss.svg"]) {
+        let line = "100 steps: outputs, gradients and weights are those of one GPU";
+        assert!(output.contains(line), "{output}");
     }
 }

@@ -89,6 +89,42 @@ struct Experts {
         return fault_code() != 0 ? 0 : ptx::load<u64>(call.routing.fault + sizeof(ExpertsFault));
     }
 
+    // Does an engine take what this rank sends there?
+    RINGDOVE_INLINE bool is_far(u32 to) const { return device.reached(EXPERTS_WINDOW, to) == 0; }
+    // Are there such ranks? All threads of a block call it.
+    RINGDOVE_INLINE bool has_far() const {
+        bool has_any = false;
+        for (u32 to = ptx::thread_index(); to < ranks; to += ptx::thread_count()) {
+            has_any = has_any || is_far(to);
+        }
+        return ptx::barrier_or(has_any) != 0;
+    }
+
+    // Runs both parts of a send: `write(is_far)` by all threads, which writes this block's share of
+    // the messages to far ranks or to the others, and then, in the block that ends last,
+    // `announce(to)` by one thread for each of these ranks. Engines take the messages to far ranks
+    // while the others are stored. Is this the block that has ended all?
+    template <typename Write, typename Announce>
+    RINGDOVE_INLINE bool send_far_first(Write write, Announce announce_to) const {
+        bool is_last = false;
+        for (u32 turn = has_far() ? 0 : 1; turn < 2; ++turn) {
+            const bool far = turn == 0;
+            write(far);
+            is_last = is_last_block(
+                state(far ? u32(__builtin_offsetof(ExpertsState, blocks_done_far))
+                          : u32(__builtin_offsetof(ExpertsState, blocks_done))));
+            // From the next rank on, so that not all ranks send to the same one first.
+            for (u32 nth = ptx::thread_index(); nth < ranks && is_last;
+                 nth += ptx::thread_count()) {
+                const u32 to = (rank + nth) % ranks;
+                if (is_far(to) == far) {
+                    announce_to(to);
+                }
+            }
+        }
+        return is_last;
+    }
+
     // Offset in the receiver's window of what `from` sends in a dispatch.
     RINGDOVE_INLINE u64 received(u64 step, u32 from) const {
         return group.received + ((step & 1) * ranks + from) * group.message_bytes;

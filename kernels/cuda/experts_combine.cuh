@@ -10,6 +10,28 @@
 
 namespace ringdove {
 
+// The rows that go back to one rank; all warps of the grid call.
+RINGDOVE_INLINE void return_rows(const Experts& experts, u64 home, u32 to, const GridWarp& warp) {
+    const ExpertsCall& call = experts.call;
+    const ExpertsGroup& group = experts.group;
+    const u32 rows = entry(call.routing.in_rows, to);
+    const u64 there = experts.device.reached(EXPERTS_WINDOW, to);
+    const u64 first_home = u64(entry(call.routing.in_homes, to)) * group.return_row_bytes;
+    const u64 first =
+        there != 0 ? there + home + first_home : experts.window + experts.returning(to);
+    for (u32 row = warp.number; row < rows; row += warp.count) {
+        const u64 from = entry(call.routing.in_places, u64(to) * group.rows_max + row);
+        const u64 at = first + u64(row) * group.return_row_bytes;
+        copy_vectors(at, call.input + from * group.return_data_bytes, group.return_data_bytes,
+                     warp.team());
+        if (experts.is_throughput() && warp.lane < group.top_k) {
+            const u32 weight =
+                call.weights != 0 ? entry(call.weights, from * group.top_k + warp.lane) : 0;
+            set_entry(at + group.return_data_bytes, warp.lane, weight);
+        }
+    }
+}
+
 // Sends the rows of the last dispatch with this handle back, in the order in which they came.
 RINGDOVE_INLINE void experts_return(const ExpertsCall& call) {
     const Experts experts(call);
@@ -21,33 +43,19 @@ RINGDOVE_INLINE void experts_return(const ExpertsCall& call) {
     const u64 sent = experts.state(__builtin_offsetof(ExpertsState, returns_sent));
     const u64 step = ptx::load<u64>(sent);
     const u64 home = experts.returned(step);
-    for (u32 to = 0; to < experts.ranks; ++to) {
-        const u32 rows = entry(call.routing.in_rows, to);
-        const u64 there = experts.device.reached(EXPERTS_WINDOW, to);
-        const u64 first_home = u64(entry(call.routing.in_homes, to)) * group.return_row_bytes;
-        const u64 first = there != 0 ? there + home + first_home
-                                     : experts.window + experts.returning(to);
-        for (u32 row = warp.number; row < rows; row += warp.count) {
-            const u64 from = entry(call.routing.in_places, u64(to) * group.rows_max + row);
-            const u64 at = first + u64(row) * group.return_row_bytes;
-            copy_vectors(at, call.input + from * group.return_data_bytes, group.return_data_bytes,
-                         warp.team());
-            if (experts.is_throughput() && warp.lane < group.top_k) {
-                const u32 weight =
-                    call.weights != 0 ? entry(call.weights, from * group.top_k + warp.lane) : 0;
-                set_entry(at + group.return_data_bytes, warp.lane, weight);
+    const auto write = [&](bool is_far) {
+        for (u32 to = 0; to < experts.ranks; ++to) {
+            if (experts.is_far(to) == is_far) {
+                return_rows(experts, home, to, warp);
             }
         }
-    }
-    if (!is_last_block(experts.state(__builtin_offsetof(ExpertsState, blocks_done)))) {
-        return;
-    }
-    for (u32 to = ptx::thread_index(); to < experts.ranks; to += ptx::thread_count()) {
+    };
+    const auto announce = [&](u32 to) {
         const u64 bytes = u64(entry(call.routing.in_rows, to)) * group.return_row_bytes;
         const u64 first = u64(entry(call.routing.in_homes, to)) * group.return_row_bytes;
         experts.announce(true, step, to, home + first, experts.returning(to), bytes);
-    }
-    if (ptx::thread_index() == 0) {
+    };
+    if (experts.send_far_first(write, announce) && ptx::thread_index() == 0) {
         ptx::store<u64>(sent, step + 1);
     }
 }

@@ -246,6 +246,35 @@ RINGDOVE_INLINE void write_row(const Experts& experts, u64 at, u32 token, const 
     }
 }
 
+// One choice: its row, where it has one. A warp calls.
+RINGDOVE_INLINE void send_choice(const Experts& experts, u64 step, u64 item, bool is_far,
+                                 const GridWarp& warp) {
+    const ExpertsCall& call = experts.call;
+    const ExpertsGroup& group = experts.group;
+    const u32 place = entry(call.routing.places, item);
+    if (place == NO_ROW) {
+        if (warp.lane == 0) {
+            set_entry(call.routing.homes, item, NO_ROW);
+        }
+        return;
+    }
+    const u32 token = u32(item / group.top_k);
+    const u32 expert = entry(call.routing.indices, item);
+    const u32 to = experts.owner(expert);
+    if (experts.is_far(to) != is_far) {
+        return;
+    }
+    const u32 row = experts.is_throughput() ? place : entry(call.routing.bases, expert) + place;
+    if (warp.lane == 0) {
+        set_entry(call.routing.homes, item, entry(call.routing.home_bases, to) + row);
+    }
+    const u64 at =
+        experts.message_to(step, to) + group.header_bytes + u64(row) * group.row_bytes;
+    write_row(experts, at, token, warp);
+    describe_row(experts, at + group.data_bytes + group.scale_bytes, token,
+                 u32(item % group.top_k), to, warp.lane);
+}
+
 // The messages to all ranks, whose rows are laid out already.
 RINGDOVE_INLINE void experts_send(const ExpertsCall& call) {
     const Experts experts(call);
@@ -257,41 +286,23 @@ RINGDOVE_INLINE void experts_send(const ExpertsCall& call) {
     const u64 sent = experts.state(__builtin_offsetof(ExpertsState, sent));
     const u64 step = ptx::load<u64>(sent);
     const u64 choices = experts.token_count() * group.top_k;
-    for (u64 item = warp.number; item < choices; item += warp.count) {
-        const u32 place = entry(call.routing.places, item);
-        if (place == NO_ROW) {
-            if (warp.lane == 0) {
-                set_entry(call.routing.homes, item, NO_ROW);
+    const auto write = [&](bool is_far) {
+        for (u64 item = warp.number; item < choices; item += warp.count) {
+            send_choice(experts, step, item, is_far, warp);
+        }
+        for (u32 to = warp.number; to < experts.ranks; to += warp.count) {
+            if (experts.is_far(to) == is_far) {
+                write_header(experts, step, to, warp.lane);
             }
-            continue;
         }
-        const u32 token = u32(item / group.top_k);
-        const u32 expert = entry(call.routing.indices, item);
-        const u32 to = experts.owner(expert);
-        const u32 row =
-            experts.is_throughput() ? place : entry(call.routing.bases, expert) + place;
-        if (warp.lane == 0) {
-            set_entry(call.routing.homes, item, entry(call.routing.home_bases, to) + row);
-        }
-        const u64 at = experts.message_to(step, to) + group.header_bytes +
-                       u64(row) * group.row_bytes;
-        write_row(experts, at, token, warp);
-        describe_row(experts, at + group.data_bytes + group.scale_bytes, token,
-                     u32(item % group.top_k), to, warp.lane);
-    }
-    for (u32 to = warp.number; to < experts.ranks; to += warp.count) {
-        write_header(experts, step, to, warp.lane);
-    }
-    if (!is_last_block(experts.state(__builtin_offsetof(ExpertsState, blocks_done)))) {
-        return;
-    }
-    for (u32 to = ptx::thread_index(); to < experts.ranks; to += ptx::thread_count()) {
+    };
+    const auto announce = [&](u32 to) {
         const u32 rows = experts.fault_code() != 0 ? 0 : entry(call.routing.rows, to);
         const u64 bytes = group.header_bytes + u64(rows) * group.row_bytes;
         experts.announce(false, step, to, experts.received(step, experts.rank),
                          experts.outgoing(to), bytes);
-    }
-    if (ptx::thread_index() == 0) {
+    };
+    if (experts.send_far_first(write, announce) && ptx::thread_index() == 0) {
         ptx::store<u64>(sent, step + 1);
     }
 }

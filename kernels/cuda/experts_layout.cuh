@@ -71,6 +71,7 @@ struct ExpertsState {
     u64 returns_sent;
     u64 returns_received;
     u64 blocks_done;
+    u64 blocks_done_far;
     u64 first_fault;
     ExpertsFault fault;
 };

@@ -159,6 +159,8 @@ pub struct ExpertsState {
     pub returns_received: u64,
     /// Blocks of the running launch that are done.
     pub blocks_done: u64,
+    /// Those that are done with what engines take.
+    pub blocks_done_far: u64,
     /// The least `place * 8 + code` of the running launch's faults, or [`EXPERTS_NO_FAULT`].
     pub first_fault: u64,
     /// Of the last dispatch that had faults, that of the lowest rank.
@@ -266,7 +268,7 @@ pub struct ExpertsCall {
 const _: () = {
     assert!(size_of::<ExpertsGroup>() == 144);
     assert!(size_of::<ExpertsFault>() == 32);
-    assert!(size_of::<ExpertsState>() == 80);
+    assert!(size_of::<ExpertsState>() == 88);
     assert!(size_of::<ExpertsHeader>() == 48);
     assert!(size_of::<ExpertsRow>() == 16);
     assert!(size_of::<ExpertsRouting>() == 112);

@@ -36,3 +36,9 @@ pub const TEST_CALLS: &str = include_str!("../ptx/test_calls.ptx");
 /// Kernels of a small training loop (`kernels/cuda/example_train.cu`), entries `train_forward`,
 /// `train_loss`, `train_gradients`, `train_backward` and `train_descend`.
 pub const EXAMPLE_TRAIN: &str = include_str!("../ptx/example_train.ptx");
+
+/// Router and experts of a small mixture of experts (`kernels/cuda/example_moe.cu`), entries
+/// `moe_scores`, `moe_choose`, `moe_activate`, `moe_results`, `moe_deltas`, `moe_backward`,
+/// `moe_gradients`, `moe_router_deltas`, `moe_output_gradients`, `moe_input_deltas` and
+/// `moe_descend`.
+pub const EXAMPLE_MOE: &str = include_str!("../ptx/example_moe.ptx");

@@ -281,6 +281,7 @@ fn expected() -> String {
         returns_sent,
         returns_received,
         blocks_done,
+        blocks_done_far,
         first_fault,
         fault
     );

@@ -1,6 +1,6 @@
 //! Dispatch and combine: the halves, and what they are given.
 
-use super::config::{Mode, Scales, VECTOR_BYTES};
+use super::config::{Mode, Scales, Surplus, VECTOR_BYTES};
 use super::group::{Entry, Group, blocks};
 use super::handle::Handle;
 use crate::communicator::Element;
@@ -62,7 +62,7 @@ pub struct Tokens<'a, T, I> {
     /// As many weights; without them they are 1.
     pub weights: Option<&'a dyn DeviceBuffer<f32>>,
     /// How many tokens, also 0; ranks may differ. More than the group takes are a
-    /// [fault](Group::check) on all ranks.
+    /// [fault](Group::check) on all ranks, or [dropped](Surplus::Drop).
     pub count: u32,
 }
 
@@ -208,9 +208,11 @@ impl Group<'_> {
     ) -> Result<()> {
         let config = self.config();
         let (top_k, hidden) = (u64::from(config.top_k), u64::from(config.hidden));
-        let is_too_many = tokens.count > config.tokens_max;
+        let surplus = tokens.count.saturating_sub(config.tokens_max);
+        let is_too_many = surplus > 0 && config.surplus == Surplus::Refuse;
+        let dropped = if is_too_many { 0 } else { surplus };
         // Of too many none is read.
-        let count = if is_too_many { 0 } else { u64::from(tokens.count) };
+        let count = if is_too_many { 0 } else { u64::from(tokens.count - dropped) };
         let mut launching = self.begin_dispatch::<T>(handle)?;
         let mut uses = Uses::default();
         let x = uses.reads("tokens", tokens.x, count * hidden, stream)?;
@@ -225,7 +227,7 @@ impl Group<'_> {
             scales,
             indices,
             weights: weights.transpose()?.unwrap_or(0),
-            tokens: tokens.count,
+            tokens: tokens.count - dropped,
             flags: flag(I::IS_WIDE, EXPERTS_WIDE_INDICES)
                 | flag(is_too_many, EXPERTS_TOO_MANY)
                 | flag(tokens.weights.is_some(), EXPERTS_WEIGHTS)
@@ -239,7 +241,9 @@ impl Group<'_> {
         ];
         self.launch(&mut launching, &launches, call, stream)?;
         launching.sent = Some(handle.number);
+        launching.dropped += u64::from(dropped);
         (handle.tokens, handle.has_rows) = (Some(count as u32), false);
+        handle.dropped = dropped;
         Ok(())
     }
 
@@ -276,6 +280,7 @@ impl Group<'_> {
         let launches = [(Entry::Send, blocks(u64::from(tokens) * u64::from(config.top_k)))];
         self.launch(&mut launching, &launches, call, stream)?;
         launching.sent = Some(handle.number);
+        launching.dropped += u64::from(handle.dropped);
         handle.has_rows = false;
         Ok(())
     }

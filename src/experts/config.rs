@@ -29,6 +29,17 @@ pub enum Mode {
     Throughput,
 }
 
+/// What becomes of tokens beyond [`Config::tokens_max`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Surplus {
+    /// None of the rank's tokens is sent, and every rank's [`check`](super::Group::check) names it.
+    #[default]
+    Refuse,
+    /// The last ones are not sent, and counted: [`Handle::dropped`](super::Handle::dropped),
+    /// [`Group::dropped`](super::Group::dropped). No combine writes their results.
+    Drop,
+}
+
 /// The form of the scales of 8-bit floats: one for each [`SCALE_ELEMENTS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scales {
@@ -50,6 +61,8 @@ pub struct Config {
     pub hidden: u32,
     /// The most tokens that a rank brings to one dispatch.
     pub tokens_max: u32,
+    /// What becomes of more.
+    pub surplus: Surplus,
     /// f32, f16 or bf16: the type of tokens, and of the rows of a combine.
     pub data_type: DataType,
     /// Rows of a dispatch are e4m3 with scales; the caller or the kernel quantises. `hidden` is
@@ -72,6 +85,17 @@ pub struct BytesNeeded {
     pub group: u64,
     /// Of each [`Handle`](super::Handle).
     pub handle: u64,
+}
+
+/// Bytes of what ranks send one another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MessageBytes {
+    /// The head of each message of a dispatch.
+    pub header: u64,
+    /// A row of a dispatch: data, scales and where it is from.
+    pub row: u64,
+    /// A row of a combine.
+    pub return_row: u64,
 }
 
 /// What follows from a configuration, for a number of ranks. Bytes, and offsets in the window.
@@ -206,6 +230,16 @@ impl Config {
         })
     }
 
+    /// What ranks send one another, of `ranks` ranks.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] names what is out of range.
+    pub fn message_bytes(&self, ranks: u32) -> Result<MessageBytes> {
+        let Sizes { header_bytes: header, row_bytes: row, return_row_bytes: return_row, .. } =
+            self.sizes(ranks, false)?;
+        Ok(MessageBytes { header, row, return_row })
+    }
+
     /// Scales of a token, where there are any.
     pub(super) fn scale_count(&self) -> u64 {
         u64::from(self.hidden / SCALE_ELEMENTS)
@@ -268,6 +302,7 @@ mod tests {
             top_k: 8,
             hidden: 7168,
             tokens_max: 128,
+            surplus: Surplus::Refuse,
             data_type: DataType::BF16,
             fp8: None,
             mode: Mode::LowLatency,

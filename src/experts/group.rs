@@ -92,6 +92,8 @@ pub(super) struct Launching {
     pub returned: Option<u64>,
     /// Memory of all handles: kernels may use that of a handle which was dropped.
     handles: Vec<Arc<DeviceMemory>>,
+    /// Tokens that were left out.
+    pub dropped: u64,
     /// Step and rank of the fault that was told last.
     told: Option<(u64, u32)>,
 }
@@ -151,7 +153,22 @@ impl<'c> Group<'c> {
         let (memory, routing) = handle::allocate(self.communicator.context(), &self.sizes)?;
         self.launching().handles.push(memory.clone());
         let (number, group) = (next_number(), self.number);
-        Ok(Handle { number, group, _memory: memory, routing, tokens: None, has_rows: false })
+        Ok(Handle {
+            number,
+            group,
+            _memory: memory,
+            routing,
+            tokens: None,
+            has_rows: false,
+            dropped: 0,
+        })
+    }
+
+    /// How many tokens this rank's dispatches have left out, with
+    /// [`Surplus::Drop`](super::Surplus::Drop). Launches of
+    /// graphs are not counted: the capture was, once.
+    pub fn dropped(&self) -> u64 {
+        self.launching().dropped
     }
 
     /// What the group was made for.
@@ -231,7 +248,7 @@ impl<'c> Group<'c> {
 }
 
 /// What must be equal on all ranks.
-fn agreed(config: &Config) -> [(&'static str, u64); 10] {
+fn agreed(config: &Config) -> [(&'static str, u64); 11] {
     [
         ("experts", config.experts.into()),
         ("top-k", config.top_k.into()),
@@ -242,6 +259,7 @@ fn agreed(config: &Config) -> [(&'static str, u64); 10] {
         ("alignment of counts", config.alignment.into()),
         ("lane of experts", config.lane.into()),
         ("scales of experts", Scales::code(config.fp8).into()),
+        ("surplus tokens of experts", config.surplus as u64),
         ("group of experts", 1),
     ]
 }

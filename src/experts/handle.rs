@@ -24,6 +24,17 @@ pub struct Handle {
     pub(super) tokens: Option<u32>,
     /// Rows of a dispatch have arrived under this routing.
     pub(super) has_rows: bool,
+    /// Tokens that the dispatch left out.
+    pub(super) dropped: u32,
+}
+
+impl Handle {
+    /// How many tokens the last dispatch left out, with
+    /// [`Surplus::Drop`](super::Surplus::Drop): the last ones of the call. A combine with this
+    /// handle writes nothing for them.
+    pub fn dropped(&self) -> u32 {
+        self.dropped
+    }
 }
 
 /// Bytes of the tables, one after the other; their order is that of [`ExpertsRouting`]'s fields.

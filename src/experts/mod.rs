@@ -33,21 +33,21 @@
 //! | take it for | decoding: few tokens, fixed shapes | training and prefill: many tokens |
 //!
 //! *Planned*: between nodes, throughput mode sends a token once for each rank, not yet once for
-//! each node; a mode that chooses by the model's prediction; NCCL EP's C
-//! functions; going on without a rank that died.
+//! each node; a mode that chooses by the model's prediction; NCCL EP's C functions; a step that
+//! ends without a rank that died, where each token says whether all its experts answered.
 //!
 //! # How it works
 //!
 //! 1. `experts_route`: a warp for each expert (or rank) numbers its tokens by ballots. No counters
 //!    race, so places are the same in each run. Other warps check indices and weights; the last
 //!    block lays the messages out.
-//! 2. `experts_send`: a warp for each choice copies the token into the message; the last block
-//!    announces all messages.
+//! 2. `experts_send`: a warp for each choice copies the token into the message. Messages that
+//!    engines take come first: the block that ends last with these announces them, and engines move
+//!    them while the others are stored, which the last block of all announces.
 //! 3. `experts_await`: one block waits for the messages of all ranks, checks their counts, and lays
 //!    the output out.
 //! 4. `experts_receive`: a warp for each row copies it to its place.
-//! 5. `experts_return`: the rows go back in the order in which they came; the last block announces
-//!    them.
+//! 5. `experts_return`: the rows go back in the order in which they came, in the same two parts.
 //! 6. `experts_await_returns`: one block waits for all ranks.
 //! 7. `experts_combine`: a warp for each part of a token adds its rows.
 //!
@@ -79,13 +79,18 @@
 //!
 //! * Indices out of range or repeated, weights that are NaN, too many tokens: the rank sends empty
 //!   messages that say so, every rank's [`Group::check`] gives
-//!   [`Error::ExpertsRouting`](crate::Error::ExpertsRouting), and the group goes on.
+//!   [`Error::ExpertsRouting`](crate::Error::ExpertsRouting), and the group goes on. With
+//!   [`Surplus::Drop`] the tokens beyond the most are dropped and counted instead.
 //! * Sizes that differ: [`Error::Disagreement`](crate::Error::Disagreement) when the group is made.
 //! * Calls out of turn, buffers too short, handles of another group:
 //!   [`Error::Argument`](crate::Error::Argument), and nothing was enqueued.
 //! * A rank that dies or stalls: waits end at the communicator's deadline (R10) in
 //!   [`Error::WaitExpired`](crate::Error::WaitExpired), which names it. A rank that is slower than
-//!   [`Settings::wait_timeout`](crate::Settings::wait_timeout) is taken for one that died.
+//!   [`Settings::wait_timeout`](crate::Settings::wait_timeout) is taken for one that died: that
+//!   setting is the difference. The step ends without results, and the group with it. Survivors
+//!   agree on who is left by [`Communicator::shrink`](crate::Communicator::shrink), and go on with
+//!   a group of the smaller communicator, whose experts are numbered anew; a replacement joins by
+//!   [`Communicator::grow`](crate::Communicator::grow).
 //!
 //! # CUDA graphs
 //!
@@ -101,6 +106,9 @@ mod handle;
 pub mod reference;
 
 pub use calls::{Combined, Index, Received, Rows, ScaleBuffer, ScaleBufferMut, Tokens};
-pub use config::{BytesNeeded, Config, EXPERTS_MAX, Mode, SCALE_ELEMENTS, Scales, TOP_K_MAX};
+pub use config::{
+    BytesNeeded, Config, EXPERTS_MAX, MessageBytes, Mode, SCALE_ELEMENTS, Scales, Surplus,
+    TOP_K_MAX,
+};
 pub use group::{Group, Workspace};
 pub use handle::Handle;

@@ -5,7 +5,7 @@ use super::{MODES, config, on_machine, seed, wait_for_error, with_lanes};
 use crate::hardware::World;
 use crate::hardware::engines::on_engines;
 use ringdove::error::RoutingFaultKind;
-use ringdove::experts::{Config, Group, Mode, Received, Rows};
+use ringdove::experts::{Config, Group, Mode, Received, Rows, Surplus};
 use ringdove::{DataType, Error, Settings};
 use std::time::Duration;
 
@@ -120,6 +120,60 @@ fn a_bad_routing_is_an_error_on_all_ranks_and_the_group_goes_on() {
     });
 }
 
+/// If this fails, tokens beyond the most overwrite others, are sent, or vanish uncounted.
+#[test]
+fn surplus_tokens_are_dropped_and_counted_where_the_group_wants_it() {
+    on_engines("pcie4", || {
+        let world = World::with(RANKS, &with_lanes());
+        let mut random = fastrand::Rng::with_seed(seed());
+        for mode in MODES {
+            let config = config(mode, RANKS as u32, DataType::F32);
+            let config = Config { surplus: Surplus::Drop, ..config };
+            let mut members = members(&world.communicators, &config);
+            let larger = Config { tokens_max: 3 * config.tokens_max, ..config };
+            let mut dropped = [0; RANKS];
+            for _ in 0..3 {
+                let all = Step::random::<f32>(&larger, RANKS, Load::Uniform, &mut random);
+                let kept = all.first(&config);
+                let mut buffers: Vec<_> = members
+                    .iter()
+                    .map(|member| Buffers::<f32, i32>::new(member, &all, RANKS))
+                    .collect();
+                for (member, buffers) in members.iter_mut().zip(&buffers) {
+                    member.send(buffers, &all).unwrap();
+                    let rank = member.rank();
+                    let tokens = |step: &Step| step.routing(&config).tokens(rank) as u64;
+                    let left_out = tokens(&all) - tokens(&kept);
+                    dropped[rank] += left_out;
+                    assert_eq!(u64::from(member.handle.dropped()), left_out);
+                    assert_eq!(member.group.dropped(), dropped[rank]);
+                }
+                for (member, buffers) in members.iter_mut().zip(&mut buffers) {
+                    member.receive(buffers);
+                }
+                for (member, buffers) in members.iter_mut().zip(&mut buffers) {
+                    member.stream.synchronize().unwrap();
+                    member.group.check().unwrap();
+                    member.compare_rows(buffers, &kept);
+                }
+                for (member, buffers) in members.iter().zip(&buffers) {
+                    member.give_back(buffers);
+                }
+                for (member, buffers) in members.iter().zip(&mut buffers) {
+                    member.take_back(buffers);
+                }
+                for (member, buffers) in members.iter().zip(&buffers) {
+                    member.stream.synchronize().unwrap();
+                    // What was dropped keeps its poison.
+                    member.compare_combined(buffers, &kept);
+                }
+            }
+            assert!(dropped.iter().any(|count| *count > 0));
+        }
+        world.finish();
+    });
+}
+
 fn is_argument(result: ringdove::Result<()>, says: &str) {
     let error = result.unwrap_err();
     assert!(matches!(error, Error::Argument { .. }), "{error}");
@@ -170,6 +224,12 @@ fn calls_out_of_turn_are_refused_and_enqueue_nothing() {
             member.send(buffers, &good).unwrap();
             is_argument(member.send(buffers, &good), "received first");
         }
+        // Of the earlier step, of another handle, and before the tokens were received.
+        let other = members[0].group.handle().unwrap();
+        let Member { group, handle, stream, .. } = &mut members[0];
+        let rows = Rows { y: &y, weights: None };
+        is_argument(group.combine_send(&other, &rows, stream), "whose dispatch was received");
+        is_argument(group.combine_send(handle, &rows, stream), "whose dispatch was received");
         for (member, buffers) in members.iter_mut().zip(&mut buffers) {
             member.receive(buffers);
             member.stream.synchronize().unwrap();
@@ -194,10 +254,15 @@ fn ranks_that_want_different_groups_are_told_so() {
         let world = World::with(2, &with_lanes());
         let one = config(Mode::LowLatency, 2, DataType::F32);
         let two = Config { top_k: 3, ..one };
-        let _first = Group::register(&world.communicators[0], &one).unwrap();
+        let first = Group::register(&world.communicators[0], &one).unwrap();
         let error = Group::register(&world.communicators[1], &two).unwrap_err();
         assert!(matches!(error, Error::Disagreement { .. }), "{error}");
         assert!(error.to_string().contains("top-k"), "{error}");
+        // The rank that came first, too.
+        let error = wait_for_error(&world.communicators[0]);
+        assert!(matches!(error, Error::Disagreement { .. }), "{error}");
+        assert!(error.to_string().contains("top-k"), "{error}");
+        assert!(first.open().is_err());
         let world = World::new(2);
         let error = Group::register(&world.communicators[0], &one).unwrap_err();
         assert!(error.to_string().contains("RINGDOVE_USER_LANES"), "{error}");

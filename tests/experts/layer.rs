@@ -122,6 +122,17 @@ impl Step {
         step
     }
 
+    /// Without the tokens that a group leaves out.
+    pub fn first(&self, config: &Config) -> Self {
+        let of_rank = |width: u32| config.tokens_max as usize * width as usize;
+        let mut step = self.clone();
+        let (choices, elements) = (of_rank(config.top_k), of_rank(config.hidden));
+        step.indices.iter_mut().for_each(|indices| indices.truncate(choices));
+        step.weights.iter_mut().for_each(|weights| weights.truncate(choices));
+        step.x.iter_mut().for_each(|x| x.truncate(elements));
+        step
+    }
+
     pub fn routing<'a>(&'a self, config: &'a Config) -> Routing<'a> {
         Routing { config, indices: &self.indices, weights: &self.weights }
     }
@@ -351,13 +362,15 @@ impl Member<'_> {
                 expected.push(T::of(combined(&terms, of_choice)));
             }
         }
-        expected.push(T::of(POISON));
+        // Behind them nothing is written, also not for tokens that were left out.
+        expected.resize(buffers.out.len(), T::of(POISON));
         let seen = self.download(&buffers.out);
         same(&seen, &expected, |value| value.bits(), "combined tokens", self.rank);
         if config.mode == Mode::Throughput {
             let of_choice = |(weight, index): (&f32, &i64)| if *index < 0 { 0.0 } else { *weight };
             let both = step.weights[self.rank].iter().zip(&step.indices[self.rank]);
-            let sums: Vec<f32> = both.map(of_choice).chain([POISON]).collect();
+            let mut sums: Vec<f32> = both.map(of_choice).collect();
+            sums.resize(buffers.sums.len(), POISON);
             let seen = self.download(&buffers.sums);
             same(&seen, &sums, |weight| weight.to_bits(), "sums of weights", self.rank);
         }

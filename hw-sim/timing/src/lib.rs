@@ -10,6 +10,7 @@
 //! ([`queue`]). A time from here is *modelled*; who prints one says so, with the profile's name.
 
 pub mod ark;
+pub mod encode;
 mod fold;
 pub mod machine;
 pub mod p2p;

@@ -1,13 +1,10 @@
 //! One GPU puts to another: the plans behind `hwsim predict p2p`, and ARK's Fig. 8.
 
+use crate::encode::{Block, encode, put, wait_arrivals, wait_completions};
 use crate::program::{Lane, Port, RankProgram};
 use crate::report::{Limit, Outcome};
 use crate::time::Time;
 use crate::world::{ModelError, Setup, simulate};
-use ringdove_kernels::descriptor::LENGTH_BYTES_MAX;
-use ringdove_kernels::op::{
-    BlockProgram, Op, OpCode, Operand, PLAN_MAGIC, PlanHeader, Segment, Space, flags,
-};
 
 /// A stream of puts from rank `from` to rank `to`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,40 +32,22 @@ impl Stream {
         for message in 0..self.count {
             if message >= self.window {
                 let value = i64::from(message - self.window) + 1;
-                sender.push(Op { code: OpCode::WaitCompletion as u8, value, ..Op::default() });
+                wait_completions(&mut sender, 0, value);
             }
             let start = if self.contiguous { u64::from(message) * self.bytes } else { 0 };
-            self.put(&mut sender, start);
+            put(&mut sender, 0, (start, self.bytes), true);
         }
         let value = i64::from(self.count);
-        let receiver = vec![Op { code: OpCode::WaitSignal as u8, value, ..Op::default() }];
-        let mut programs = vec![RankProgram { encoded: encode(&[], 0), ports: Vec::new() }];
+        let mut receiver = Vec::new();
+        wait_arrivals(&mut receiver, 0, value);
+        let idle = encode(&[Block::default()]);
+        let mut programs = vec![RankProgram { encoded: idle, ports: Vec::new() }];
         programs.resize(self.from.max(self.to) as usize + 1, programs[0].clone());
         for (rank, ops, sends) in [(self.from, sender, true), (self.to, receiver, false)] {
-            let ports = vec![Port { lane, sends }];
-            programs[rank as usize] = RankProgram { encoded: encode(&ops, 1), ports };
+            let encoded = encode(&[Block { ports: vec![0], ops }]);
+            programs[rank as usize] = RankProgram { encoded, ports: vec![Port { lane, sends }] };
         }
         programs
-    }
-
-    fn put(&self, ops: &mut Vec<Op>, start: u64) {
-        let mut done = 0;
-        while done < self.bytes {
-            let length = (self.bytes - done).min(LENGTH_BYTES_MAX);
-            let offset = start + done;
-            let at = Operand { offset, space: Space::Buffer as u8, ..Operand::default() };
-            done += length;
-            let raised = if done == self.bytes { flags::ARRIVAL | flags::COMPLETION } else { 0 };
-            ops.push(Op {
-                code: OpCode::Put as u8,
-                flags: raised,
-                length: length as u32,
-                extent: offset,
-                destination: at,
-                a: at,
-                ..Op::default()
-            });
-        }
     }
 
     /// Plays it.
@@ -78,40 +57,6 @@ impl Stream {
     pub fn run(&self, setup: Setup<'_>) -> Result<Outcome, ModelError> {
         simulate(setup, &self.programs())
     }
-}
-
-/// One block that runs `ops` once; `port_count` ports in the order of the table.
-fn encode(ops: &[Op], port_count: u32) -> Vec<u8> {
-    let ports_at = (size_of::<PlanHeader>() + size_of::<BlockProgram>()) as u32;
-    let segments_at = ports_at + port_count.next_multiple_of(4) * 4;
-    let ops_at = segments_at + size_of::<Segment>() as u32;
-    let header = PlanHeader {
-        magic: PLAN_MAGIC,
-        size_bytes: ops_at + size_of_val(ops) as u32,
-        block_count: 1,
-        thread_count: 32,
-        reserved: [0; 3],
-    };
-    let block =
-        BlockProgram { segments: segments_at, segment_count: 1, ports: ports_at, port_count };
-    let segment = Segment {
-        ops: ops_at,
-        op_count: ops.len() as u32,
-        rounds: 1,
-        reserved: 0,
-        round_stride: 0,
-        limit: u64::MAX,
-    };
-    let mut ports: Vec<u32> = (0..port_count).collect();
-    ports.resize(port_count.next_multiple_of(4) as usize, 0);
-    [
-        bytemuck::bytes_of(&header),
-        bytemuck::bytes_of(&block),
-        bytemuck::cast_slice(&ports),
-        bytemuck::bytes_of(&segment),
-        bytemuck::cast_slice(ops),
-    ]
-    .concat()
 }
 
 /// What one pair of GPUs reaches with messages of one size.

@@ -12,9 +12,10 @@ use read::Reader;
 use std::path::{Path, PathBuf};
 
 /// The profiles compiled into the program: name and file.
-const BUILT_IN: [(&str, &str); 3] = [
+const BUILT_IN: [(&str, &str); 4] = [
     ("ark-v100", include_str!("../profiles/ark-v100.toml")),
     ("a100", include_str!("../profiles/a100.toml")),
+    ("h100", include_str!("../profiles/h100.toml")),
     ("what-if-400g", include_str!("../profiles/what-if-400g.toml")),
 ];
 

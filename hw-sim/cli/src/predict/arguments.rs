@@ -1,6 +1,7 @@
 //! The flags of `hwsim predict`.
 
 use super::PredictError;
+use super::experts::ExpertsArguments;
 use clap::{Args, Subcommand};
 use hwsim_timing::{Engine, Machine};
 use ringdove::plan::Pattern;
@@ -22,10 +23,12 @@ pub(super) enum Operation {
     AllReduce(AllReduceArguments),
     /// One GPU puts to another: latency and throughput
     P2p(P2pArguments),
+    /// Dispatch and combine of expert parallelism
+    Experts(ExpertsArguments),
 }
 
 /// About a minute on two cores.
-const OPS_MAX: u64 = 150_000_000;
+pub(super) const OPS_MAX: u64 = 150_000_000;
 
 #[derive(Args)]
 pub(super) struct Common {

@@ -6,7 +6,12 @@ use super::{Half, Row, Scene};
 use hwsim_timing::p2p::Point;
 use serde_json::{Value, json};
 
-fn document(scene: &Scene, common: &Common, operation: &str, results: Vec<Value>) -> String {
+pub(super) fn document(
+    scene: &Scene,
+    common: &Common,
+    operation: &str,
+    results: Vec<Value>,
+) -> String {
     let document = json!({
         "version": 3,
         "operation": operation,

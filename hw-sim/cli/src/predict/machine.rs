@@ -45,7 +45,8 @@ pub(super) fn graph(description: &Description) -> Graph {
 
 /// Built-in profiles by the compute capability of the GPUs that they describe, and the one for
 /// those that none describes.
-const PROFILES: [((u32, u32), &str); 2] = [((7, 0), "ark-v100"), ((8, 0), "a100")];
+const PROFILES: [((u32, u32), &str); 3] =
+    [((7, 0), "ark-v100"), ((8, 0), "a100"), ((9, 0), "h100")];
 const OTHERWISE: &str = "ark-v100";
 
 /// The profile that the flags name, or the one for the machine's GPUs; with the limits of the

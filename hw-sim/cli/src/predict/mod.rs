@@ -3,11 +3,13 @@
 //! * `arguments`: the flags, in nccl-tests' letters where it has them
 //! * `machine`: a machine description as a machine of the model
 //! * `collective`: plans of the library as programs of the model
+//! * `experts`: dispatch and combine, which no plan stands behind
 //! * `parallel`: sizes on all cores
 //! * `table`, `json`, `plot`: the results; each says that they are modelled, and with which profile
 
 mod arguments;
 mod collective;
+mod experts;
 mod json;
 mod machine;
 mod parallel;
@@ -72,6 +74,7 @@ pub fn predict(arguments: &PredictArguments) -> Result<ExitCode, Error> {
     match &arguments.operation {
         Operation::AllReduce(arguments) => all_reduce(arguments),
         Operation::P2p(arguments) => p2p(arguments),
+        Operation::Experts(arguments) => experts::predict(arguments),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Output of the command.
 
-use super::super::{Operation, PredictError, Scene, all_reduce, json, p2p, plot, table};
+use super::super::{Operation, PredictError, Scene, all_reduce, experts, json, p2p, plot, table};
 use super::a100::{parse, try_parse};
 use hwsim_timing::p2p::{Stream, measure};
 use serde_json::Value;
@@ -8,7 +8,7 @@ use serde_json::Value;
 fn all_reduce_arguments(line: &str) -> super::super::AllReduceArguments {
     match parse(line).operation {
         Operation::AllReduce(arguments) => arguments,
-        Operation::P2p(_) => panic!("{line} is no all-reduce"),
+        _ => panic!("{line} is no all-reduce"),
     }
 }
 
@@ -27,6 +27,7 @@ fn everything_that_is_written_says_that_it_is_modelled_and_with_which_profile() 
         match parse(&format!("{operation} {outputs}")).operation {
             Operation::AllReduce(arguments) => all_reduce(&arguments).map(drop),
             Operation::P2p(arguments) => p2p(&arguments).map(drop),
+            Operation::Experts(arguments) => experts::predict(&arguments).map(drop),
         }
         .expect("it predicts");
         for name in ["out.json", "out.svg", "trace.json"] {
@@ -141,7 +142,7 @@ fn below_the_low_latency_size_the_selected_plan_sends_low_latency_messages() {
 fn json_and_plots_hold_every_point() {
     let arguments = match parse("p2p -b 64 -e 1K -f 4").operation {
         Operation::P2p(arguments) => arguments,
-        Operation::AllReduce(_) => panic!("a p2p"),
+        _ => panic!("a p2p"),
     };
     let common = &arguments.common;
     let scene = Scene::new(common).expect("built in");
@@ -165,7 +166,7 @@ fn more_ops_than_the_bound_are_refused_before_they_are_played() {
     assert!(error.contains("at most 1000") && error.contains("--ops-max"), "{error}");
     let error = match parse("p2p --nodes 1048576").operation {
         Operation::P2p(arguments) => p2p(&arguments).expect_err("too many GPUs").to_string(),
-        Operation::AllReduce(_) => panic!("p2p was asked for"),
+        _ => panic!("p2p was asked for"),
     };
     assert!(error.contains("at most 131072, got 1048576 nodes of 4 GPUs"), "{error}");
 }
@@ -177,6 +178,7 @@ fn flags_out_of_range_are_refused_with_what_would_do() {
         match parse(line).operation {
             Operation::AllReduce(arguments) => all_reduce(&arguments).map(drop),
             Operation::P2p(arguments) => p2p(&arguments).map(drop),
+            Operation::Experts(arguments) => experts::predict(&arguments).map(drop),
         }
         .expect_err(line)
         .to_string()
@@ -186,6 +188,9 @@ fn flags_out_of_range_are_refused_with_what_would_do() {
         ("all-reduce -b 2M -e 1M", "--maximum: expected no less than --minimum"),
         ("all-reduce -f 1", "--factor: expected at least 2, got 1"),
         ("all-reduce -g 5", "--ranks: expected 2 to 4, the GPUs of pcie4, got 5"),
+        ("experts -g 12", "--ranks: expected 2 to 8, or whole nodes of 8 up to 1024, got 12"),
+        ("experts --engine stores", "--engine: expected proxy or device, got stores"),
+        ("experts -H 7", "bytes of a token"),
         ("all-reduce -m nothing", "unknown machine `nothing`"),
         ("all-reduce -p nothing", "unknown profile `nothing`"),
         ("all-reduce -g 3 --algorithm halving", "no plan: ranks: expected a power of two"),

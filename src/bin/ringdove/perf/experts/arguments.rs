@@ -3,7 +3,7 @@
 use super::routing::Distribution;
 use crate::perf::error::PerfError;
 use ringdove::DataType;
-use ringdove::experts::{Config, Mode};
+use ringdove::experts::{Config, Mode, Scales, Surplus};
 use ringdove::id::EngineKind;
 use std::path::PathBuf;
 
@@ -13,9 +13,15 @@ pub struct Arguments {
     /// Ranks of this process, one on each GPU; with more ranks than GPUs they share
     #[arg(short = 'g', long = "ngpus", value_name = "COUNT", default_value_t = 1)]
     pub gpus: usize,
-    /// Tokens of each rank
-    #[arg(short = 'T', long, value_name = "COUNT", default_value_t = 128)]
-    pub tokens: u32,
+    /// Tokens of each rank; several numbers, with commas, are measured one after the other
+    #[arg(
+        short = 'T',
+        long,
+        value_name = "COUNT,...",
+        value_delimiter = ',',
+        default_value = "128"
+    )]
+    pub tokens: Vec<u32>,
     /// Experts of all ranks
     #[arg(short = 'E', long, value_name = "COUNT", default_value_t = 64)]
     pub experts: u32,
@@ -29,6 +35,9 @@ pub struct Arguments {
     #[arg(short = 'd', long = "datatype", value_name = "TYPE", default_value = "bfloat16",
         value_parser = parse_type)]
     pub data_type: DataType,
+    /// Rows of a dispatch are e4m3, which the kernel makes, with scales: f32 or ue8m0
+    #[arg(long, value_name = "SCALES", value_parser = parse_scales)]
+    pub fp8: Option<Scales>,
     /// low-latency or throughput
     #[arg(long, value_name = "MODE", default_value = "low-latency", value_parser = parse_mode)]
     pub mode: Mode,
@@ -55,6 +64,9 @@ pub struct Arguments {
     /// Write the results to this file, as JSON
     #[arg(short = 'J', long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Draw the times by numbers of tokens to this file, as SVG
+    #[arg(long, value_name = "FILE")]
+    pub plot: Option<PathBuf>,
 }
 
 fn parse_type(text: &str) -> Result<DataType, String> {
@@ -63,6 +75,14 @@ fn parse_type(text: &str) -> Result<DataType, String> {
         "float" => Ok(DataType::F32),
         "bfloat16" => Ok(DataType::BF16),
         _ => Err("expected half, float or bfloat16".to_owned()),
+    }
+}
+
+fn parse_scales(text: &str) -> Result<Scales, String> {
+    match text {
+        "f32" => Ok(Scales::F32),
+        "ue8m0" => Ok(Scales::Ue8m0),
+        _ => Err("expected f32 or ue8m0".to_owned()),
     }
 }
 
@@ -83,15 +103,16 @@ pub fn mode_name(mode: Mode) -> &'static str {
 }
 
 impl Arguments {
-    /// The group that the options describe.
-    pub fn config(&self) -> Config {
+    /// The group that the options describe, for so many tokens.
+    pub fn config(&self, tokens: u32) -> Config {
         Config {
             experts: self.experts,
             top_k: self.top_k,
             hidden: self.hidden,
-            tokens_max: self.tokens,
+            tokens_max: tokens,
+            surplus: Surplus::Refuse,
             data_type: self.data_type,
-            fp8: None,
+            fp8: self.fp8,
             mode: self.mode,
             alignment: 1,
             lane: 0,

@@ -17,8 +17,9 @@ use super::report::{RankDevice, VIRTUAL_NOTICE};
 use super::{Stage, open_communicators, print};
 use arguments::mode_name;
 use rank::{Rank, Value};
-use ringdove::experts::Group;
+use ringdove::experts::{Config, Group};
 use ringdove::{Communicator, DataType, Settings};
+use ringdove_figures::plot::{self, Chart, Series, Style};
 use routing::Routings;
 use serde::{Deserialize, Serialize};
 use std::process::ExitCode;
@@ -29,15 +30,21 @@ const OPERATIONS: [&str; 3] = ["dispatch", "combine", "both"];
 /// User lanes of a group.
 const LANES: u32 = 2;
 
-/// What one process has measured.
+/// What one process has measured for one number of tokens.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Measured {
+    /// Of each rank.
+    tokens: u32,
     /// Of each operation.
     seconds: [f64; 3],
     /// Wrong elements; none where nothing was checked.
     wrong: Option<u64>,
-    /// Bytes of rows that ranks received from themselves, and from others, in one dispatch.
+    /// Bytes of rows' data that ranks received from themselves, and from others, in one dispatch.
     row_bytes: [u64; 2],
+    /// The same of one combine.
+    return_bytes: [u64; 2],
+    /// Bytes of the messages of both, with heads, scales and weights, to others.
+    message_bytes: u64,
     /// Bytes that engines moved for one dispatch and one combine; all others were stored.
     engine_bytes: u64,
 }
@@ -50,6 +57,12 @@ struct Document<'a> {
     args: Vec<String>,
     ranks: usize,
     mode: &'a str,
+    results: Vec<Entry>,
+}
+
+/// Those for one number of tokens.
+#[derive(Debug, Serialize)]
+struct Entry {
     /// µs.
     dispatch_us: f64,
     /// µs.
@@ -69,30 +82,42 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, PerfError> {
     let job = Job::join(&settings)?;
     let file = arguments.json.as_deref().filter(|_| job.is_first());
     let file = file.map(OutputFile::begin).transpose()?;
+    let plot = arguments.plot.as_deref().filter(|_| job.is_first());
+    let plot = plot.map(OutputFile::begin).transpose()?;
     let stage = Stage::open(arguments.gpus, &job)?;
     let communicators = open_communicators(&stage.contexts, &job, &settings)?;
     let ranks = communicators[0].rank_count() as usize;
-    let routings = Routings::new(arguments, ranks)?;
     let say = |text: String| {
         if job.is_first() {
             print(&text)
         }
     };
-    let needed = Group::bytes_needed(&communicators[0], &arguments.config())?;
+    let most = arguments.tokens.iter().copied().max().unwrap_or(0);
+    let needed = Group::bytes_needed(&communicators[0], &arguments.config(most))?;
     say(header(arguments, &stage.places, ranks, needed.group + needed.handle));
-    let measured = match arguments.data_type {
-        DataType::F32 => measure::<f32>(&communicators, arguments, &routings),
-        DataType::F16 => measure::<half::f16>(&communicators, arguments, &routings),
-        _ => measure::<half::bf16>(&communicators, arguments, &routings),
-    }?;
+    let mut all = Vec::new();
+    for &tokens in &arguments.tokens {
+        let routings = Routings::new(arguments, tokens, ranks)?;
+        let config = arguments.config(tokens);
+        let measured = match arguments.data_type {
+            DataType::F32 => measure::<f32>(&communicators, arguments, &config, &routings),
+            DataType::F16 => measure::<half::f16>(&communicators, arguments, &config, &routings),
+            _ => measure::<half::bf16>(&communicators, arguments, &config, &routings),
+        }?;
+        let measured = job.gather(measured)?.into_iter().reduce(Measured::plus).unwrap_or_default();
+        say(table(&measured, ranks));
+        all.push(measured);
+    }
     if job.processes() > 1 {
         communicators.iter().try_for_each(Communicator::finalize)?;
     }
-    let measured = job.gather(measured)?.into_iter().reduce(Measured::plus).unwrap_or_default();
-    say(table(&measured, ranks));
-    let wrong = measured.wrong.unwrap_or(0);
+    let wrong = all.iter().map(|measured| measured.wrong.unwrap_or(0)).sum::<u64>();
+    say(verdict(&all, wrong));
+    if let Some(plot) = plot {
+        plot.finish(&chart(&stage.places, &all)?)?;
+    }
     if let Some(file) = file {
-        let text = document(arguments, &stage.places, measured);
+        let text = document(arguments, &stage.places, all);
         file.finish(&text.map_err(PerfError::Json)?)?;
     }
     job.barrier()?;
@@ -106,7 +131,10 @@ impl Measured {
         Self {
             seconds: [longer(0), longer(1), longer(2)],
             wrong: self.wrong.zip(other.wrong).map(|(one, two)| one + two),
+            tokens: self.tokens,
             row_bytes: [0, 1].map(|at| self.row_bytes[at] + other.row_bytes[at]),
+            return_bytes: [0, 1].map(|at| self.return_bytes[at] + other.return_bytes[at]),
+            message_bytes: self.message_bytes + other.message_bytes,
             engine_bytes: self.engine_bytes + other.engine_bytes,
         }
     }
@@ -116,10 +144,10 @@ impl Measured {
 fn measure<T: Value>(
     communicators: &[Communicator],
     arguments: &Arguments,
+    config: &Config,
     routings: &Routings,
 ) -> Result<Measured, PerfError> {
-    let groups = Group::open_all(communicators, &arguments.config())?;
-    let row_bytes = rank::token_bytes(&groups[0]);
+    let groups = Group::open_all(communicators, config)?;
     let mut ranks = Vec::new();
     for (communicator, group) in communicators.iter().zip(groups) {
         let stream = communicator.context().new_stream();
@@ -133,7 +161,7 @@ fn measure<T: Value>(
         combine(&mut ranks)?;
         wait(&ranks)?;
     }
-    let mut measured = Measured::default();
+    let mut measured = Measured { tokens: config.tokens_max, ..Measured::default() };
     let before = moved();
     for _ in 0..arguments.iterations {
         let began = Instant::now();
@@ -148,11 +176,16 @@ fn measure<T: Value>(
         }
     }
     measured.engine_bytes = (moved() - before) / u64::from(arguments.iterations);
+    let (message, data) = (config.message_bytes(routings.count())?, rank::token_bytes(config));
     for rank in &ranks {
-        let rows = rank.received_rows(routings);
-        for (sum, rows) in measured.row_bytes.iter_mut().zip(rows) {
-            *sum += rows * row_bytes;
+        let [own, others] = rank.received_rows(routings);
+        for (sums, bytes) in
+            [(&mut measured.row_bytes, data[0]), (&mut measured.return_bytes, data[1])]
+        {
+            (sums[0], sums[1]) = (sums[0] + own * bytes, sums[1] + others * bytes);
         }
+        let heads = u64::from(routings.count() - 1) * message.header;
+        measured.message_bytes += heads + others * (message.row + message.return_row);
     }
     if arguments.check > 0 {
         ranks.iter_mut().try_for_each(Rank::clear)?;
@@ -186,16 +219,15 @@ fn wait<T: Value>(ranks: &[Rank<'_, T>]) -> Result<(), PerfError> {
 fn header(arguments: &Arguments, places: &[RankDevice], ranks: usize, bytes: u64) -> String {
     let mut text = format!(
         "# ringdove {} perf experts\n\
-         # {ranks} ranks, {} tokens each, {} experts, top-{}, {} elements of {:?}, {} mode, \
-         {:?}, seed {}\n\
+         # {ranks} ranks, {} experts, top-{}, {} elements of {:?}{}, {} mode, {:?}, seed {}\n\
          # warmup iters: {} iters: {} validation: {}\n\
          # memory of each rank: {bytes} bytes for messages and one handle\n#\n",
         env!("CARGO_PKG_VERSION"),
-        arguments.tokens,
         arguments.experts,
         arguments.top_k,
         arguments.hidden,
         arguments.data_type,
+        arguments.fp8.map_or(String::new(), |form| format!(", dispatched in e4m3 with {form:?}")),
         mode_name(arguments.mode),
         arguments.distribution,
         arguments.seed,
@@ -215,11 +247,12 @@ fn header(arguments: &Arguments, places: &[RankDevice], ranks: usize, bytes: u64
     text
 }
 
-/// The table, and the lines behind it.
+/// The rows of one number of tokens.
 fn table(measured: &Measured, ranks: usize) -> String {
-    let [own, crossed] = measured.row_bytes;
     let mut text = format!(
-        "#\n# {:>9} {:>12} {:>14} {:>14} {:>10}\n# {:>9} {:>12} {:>14} {:>14} {:>10}\n",
+        "#\n# {} tokens each\n# {:>9} {:>12} {:>14} {:>14} {:>10}\n# {:>9} {:>12} {:>14} {:>14} \
+         {:>10}\n",
+        measured.tokens,
         "operation",
         "time",
         "rows, own GPU",
@@ -231,44 +264,66 @@ fn table(measured: &Measured, ranks: usize) -> String {
         "(B)",
         "(GB/s)"
     );
-    for (name, seconds) in OPERATIONS.iter().zip(measured.seconds) {
-        let times = if *name == "both" { 2 } else { 1 };
-        let rate = (times * (own + crossed)) as f64 / ranks as f64 / seconds / 1e9;
-        let (own, crossed) = (times * own, times * crossed);
+    let (out, back) = (measured.row_bytes, measured.return_bytes);
+    let bytes = [out, back, [out[0] + back[0], out[1] + back[1]]];
+    for ((name, seconds), [own, others]) in OPERATIONS.iter().zip(measured.seconds).zip(bytes) {
+        let rate = (own + others) as f64 / ranks as f64 / seconds / 1e9;
         text +=
-            &format!("  {name:>9} {:>12.1} {own:>14} {crossed:>14} {rate:>10.3}\n", seconds * 1e6);
+            &format!("  {name:>9} {:>12.1} {own:>14} {others:>14} {rate:>10.3}\n", seconds * 1e6);
     }
-    text += &format!(
-        "# Of one dispatch and one combine, engines moved {} bytes; GPUs stored the rest\n",
-        measured.engine_bytes
-    );
-    match measured.wrong {
-        None => text += "# Nothing was checked (-c 0)\n",
-        Some(wrong) => {
-            let verdict = if wrong == 0 { "OK" } else { "FAILED" };
-            text += &format!("# {:<20} : {wrong} {verdict}\n", "Out of bounds values");
-        }
+    let (messages, engines) = (measured.message_bytes, measured.engine_bytes);
+    text + &format!(
+        "# Messages of both to other GPUs: {messages} bytes with heads, scales and weights; \
+         engines moved {engines} (counted), GPUs stored {}\n",
+        messages.saturating_sub(engines)
+    )
+}
+
+/// The last lines.
+fn verdict(all: &[Measured], wrong: u64) -> String {
+    if all.iter().any(|measured| measured.wrong.is_none()) {
+        return "# Nothing was checked (-c 0)\n".to_owned();
     }
-    text
+    let verdict = if wrong == 0 { "OK" } else { "FAILED" };
+    format!("# {:<20} : {wrong} {verdict}\n", "Out of bounds values")
+}
+
+/// Times by numbers of tokens.
+fn chart(places: &[RankDevice], all: &[Measured]) -> Result<String, PerfError> {
+    let device = places.first().map_or("", |place| place.device.name.as_str());
+    let is_virtual = places.iter().any(|place| place.device.is_virtual());
+    let note = if is_virtual { VIRTUAL_NOTICE } else { "measured wall-clock times" };
+    let curve = |operation: usize| Series {
+        name: OPERATIONS[operation].to_owned(),
+        points: all
+            .iter()
+            .map(|measured| (f64::from(measured.tokens), measured.seconds[operation] * 1e6))
+            .collect(),
+        colour: operation,
+        style: Style::Line,
+    };
+    let title = format!("ringdove experts by tokens, {} ranks on {device}", places.len());
+    let series = (0..OPERATIONS.len()).map(curve).collect();
+    Ok(plot::draw(&[Chart { title, note: note.to_owned(), axis: "us", series }])?)
 }
 
 /// The file's text.
 fn document(
     arguments: &Arguments,
     places: &[RankDevice],
-    measured: Measured,
+    all: Vec<Measured>,
 ) -> serde_json::Result<String> {
-    let [dispatch_us, combine_us, both_us] = measured.seconds.map(|seconds| seconds * 1e6);
+    let entry = |measured: Measured| {
+        let [dispatch_us, combine_us, both_us] = measured.seconds.map(|seconds| seconds * 1e6);
+        Entry { dispatch_us, combine_us, both_us, measured }
+    };
     let document = Document {
         ringdove_version: env!("CARGO_PKG_VERSION"),
         virtual_hardware: places.iter().any(|place| place.device.is_virtual()),
         args: std::env::args_os().map(|text| text.to_string_lossy().into_owned()).collect(),
         ranks: places.len(),
         mode: mode_name(arguments.mode),
-        dispatch_us,
-        combine_us,
-        both_us,
-        measured,
+        results: all.into_iter().map(entry).collect(),
     };
     serde_json::to_string_pretty(&document).map(|text| text + "\n")
 }

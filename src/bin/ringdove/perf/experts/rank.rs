@@ -3,10 +3,14 @@
 use super::routing::Routings;
 use crate::perf::backend::gpu;
 use crate::perf::error::PerfError;
-use cudarc::driver::{CudaSlice, CudaStream, DeviceRepr, ValidAsZeroBits};
+use cudarc::driver::{CudaSlice, CudaStream, DeviceRepr, DriverError, ValidAsZeroBits};
+use float8::F8E4M3;
 use ringdove::Element;
-use ringdove::experts::reference::{Routing, combined};
-use ringdove::experts::{Combined, Group, Handle, Received, Rows, Tokens};
+use ringdove::experts::reference::{Routing, combined, quantised};
+use ringdove::experts::{
+    Combined, Config, Group, Handle, Received, Rows, SCALE_ELEMENTS, ScaleBufferMut, Scales, Tokens,
+};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// A type of tokens.
@@ -38,7 +42,53 @@ fn value(rank: usize, token: usize, at: usize) -> f32 {
     ((rank * 31 + token * 7 + at * 13) % 251) as f32 - 125.0
 }
 
-/// One rank, whose experts return what they get.
+/// Received rows of 8 bits.
+struct Fp8Rows {
+    rows: CudaSlice<F8E4M3>,
+    scales: ScaleSlice,
+}
+
+/// Scales of either form.
+enum ScaleSlice {
+    F32(CudaSlice<f32>),
+    Ue8m0(CudaSlice<u8>),
+}
+
+impl Fp8Rows {
+    fn new(rows: usize, config: &Config, form: Scales, stream: &CudaStreamRef) -> Made<Self> {
+        let scales = rows * (config.hidden / SCALE_ELEMENTS) as usize;
+        let scales = match form {
+            Scales::F32 => ScaleSlice::F32(stream.alloc_zeros(scales)?),
+            Scales::Ue8m0 => ScaleSlice::Ue8m0(stream.alloc_zeros(scales)?),
+        };
+        Ok(Self { rows: stream.alloc_zeros(rows * config.hidden as usize)?, scales })
+    }
+
+    fn clear(&mut self, stream: &CudaStreamRef) -> Made<()> {
+        stream.memset_zeros(&mut self.rows)?;
+        match &mut self.scales {
+            ScaleSlice::F32(slice) => stream.memset_zeros(slice),
+            ScaleSlice::Ue8m0(slice) => stream.memset_zeros(slice),
+        }
+    }
+
+    /// All rows, and their scales as f32.
+    fn read(&self, stream: &CudaStreamRef) -> Made<(Vec<F8E4M3>, Vec<f32>)> {
+        let scales = match &self.scales {
+            ScaleSlice::F32(slice) => stream.clone_dtoh(slice)?,
+            ScaleSlice::Ue8m0(slice) => {
+                let bytes = stream.clone_dtoh(slice)?.into_iter();
+                bytes.map(|byte| f32::from_bits(u32::from(byte) << 23)).collect()
+            }
+        };
+        Ok((stream.clone_dtoh(&self.rows)?, scales))
+    }
+}
+
+type CudaStreamRef = Arc<CudaStream>;
+type Made<T> = Result<T, DriverError>;
+
+/// One rank. Its experts return what they get; where rows have 8 bits, values of their place.
 pub struct Rank<'c, T> {
     group: Group<'c>,
     handle: Handle,
@@ -48,7 +98,9 @@ pub struct Rank<'c, T> {
     x: CudaSlice<T>,
     indices: CudaSlice<i64>,
     weights: CudaSlice<f32>,
+    /// Results of rows; without fp8 the received rows themselves.
     rows: CudaSlice<T>,
+    fp8: Option<Fp8Rows>,
     counts: CudaSlice<u32>,
     out: CudaSlice<T>,
 }
@@ -68,7 +120,7 @@ impl<'c, T: Value> Rank<'c, T> {
         let elements = (0..tokens).flat_map(|token| (0..hidden).map(move |at| (token, at)));
         let x: Vec<T> = elements.map(|(token, at)| T::of(value(number, token, at))).collect();
         let failed = gpu("allocate the buffers of a rank");
-        let rows = config.output_rows(ranks as u32) as usize * hidden;
+        let rows = config.output_rows(ranks as u32) as usize;
         let counts = config.output_counts(ranks as u32) as usize;
         let handle = group.handle()?;
         // Never empty.
@@ -88,7 +140,20 @@ impl<'c, T: Value> Rank<'c, T> {
             x: stream.clone_htod(&x).map_err(&failed)?,
             indices: stream.clone_htod(&indices).map_err(&failed)?,
             weights: stream.clone_htod(&weights).map_err(&failed)?,
-            rows: stream.alloc_zeros(rows).map_err(&failed)?,
+            rows: match config.fp8 {
+                None => stream.alloc_zeros(rows * hidden),
+                Some(_) => {
+                    let places = (0..rows).flat_map(|row| (0..hidden).map(move |at| (row, at)));
+                    let results = places.map(|(row, at)| T::of(value(number, row, at)));
+                    stream.clone_htod(&results.collect::<Vec<T>>())
+                }
+            }
+            .map_err(&failed)?,
+            fp8: config
+                .fp8
+                .map(|form| Fp8Rows::new(rows, &config, form, &stream))
+                .transpose()
+                .map_err(&failed)?,
             counts: stream.alloc_zeros(counts).map_err(&failed)?,
             out: stream.alloc_zeros(or_one(tokens * hidden)).map_err(&failed)?,
             group,
@@ -105,10 +170,18 @@ impl<'c, T: Value> Rank<'c, T> {
 
     /// The receive half of a dispatch.
     pub fn dispatch_receive(&mut self) -> Result<(), PerfError> {
-        let Self { rows, counts, .. } = self;
-        let received =
-            Received { x: rows, scales: None, counts, indices: None, weights: None, sources: None };
-        Ok(self.group.dispatch_receive(&mut self.handle, received, &self.stream)?)
+        let Self { group, handle, stream, rows, fp8, counts, .. } = self;
+        let (indices, weights, sources) = (None, None, None);
+        let Some(Fp8Rows { rows, scales }) = fp8 else {
+            let received = Received { x: rows, scales: None, counts, indices, weights, sources };
+            return Ok(group.dispatch_receive(handle, received, stream)?);
+        };
+        let scales = Some(match scales {
+            ScaleSlice::F32(slice) => ScaleBufferMut::F32(slice),
+            ScaleSlice::Ue8m0(slice) => ScaleBufferMut::Ue8m0(slice),
+        });
+        let received = Received { x: rows, scales, counts, indices, weights, sources };
+        Ok(group.dispatch_receive(handle, received, stream)?)
     }
 
     /// The send half of a combine.
@@ -132,7 +205,11 @@ impl<'c, T: Value> Rank<'c, T> {
     /// Forgets what was received: whatever the next step leaves out is seen.
     pub fn clear(&mut self) -> Result<(), PerfError> {
         let failed = gpu("clear the buffers of a rank");
-        self.stream.memset_zeros(&mut self.rows).map_err(&failed)?;
+        match &mut self.fp8 {
+            None => self.stream.memset_zeros(&mut self.rows),
+            Some(rows) => rows.clear(&self.stream),
+        }
+        .map_err(&failed)?;
         self.stream.memset_zeros(&mut self.counts).map_err(&failed)?;
         self.stream.memset_zeros(&mut self.out).map_err(&failed)
     }
@@ -143,27 +220,55 @@ impl<'c, T: Value> Rank<'c, T> {
         let routing = Routing { config, indices: &routings.indices, weights: &routings.weights };
         let failed = gpu("read the results of a rank");
         let hidden = config.hidden as usize;
-        let rows = self.stream.clone_dtoh(&self.rows).map_err(&failed)?;
-        let mut wrong = 0;
-        for row in routing.rows(self.number) {
-            let seen = rows[row.place * hidden..][..hidden].iter().enumerate();
-            let differs =
-                |(at, seen): &(usize, &T)| **seen != T::of(value(row.source, row.token, *at));
-            wrong += seen.filter(differs).count() as u64;
-        }
+        let mut wrong = self.wrong_rows(&routing).map_err(&failed)?;
         let counts = self.stream.clone_dtoh(&self.counts).map_err(&failed)?;
         let expected = routing.counts(self.number);
         wrong +=
             counts.iter().zip(&expected).filter(|(seen, wanted)| seen != wanted).count() as u64;
         let out = self.stream.clone_dtoh(&self.out).map_err(&failed)?;
+        let returned = Returned::new(&routing, self.number);
         for token in 0..routing.tokens(self.number) {
             let terms = routing.terms(self.number, token);
             let seen = out[token * hidden..][..hidden].iter().enumerate();
             let differs = |(at, seen): &(usize, &T)| {
-                let own = value(self.number, token, *at);
-                **seen != T::of(combined(&terms, |_| own))
+                let of_choice = |choice| match self.fp8 {
+                    None => value(self.number, token, *at),
+                    Some(_) => {
+                        let (owner, place) = returned.0[&(token, choice)];
+                        value(owner, place, *at)
+                    }
+                };
+                **seen != T::of(combined(&terms, of_choice))
             };
             wrong += seen.filter(differs).count() as u64;
+        }
+        Ok(wrong)
+    }
+
+    /// How many elements of received rows are wrong, and scales.
+    fn wrong_rows(&self, routing: &Routing<'_>) -> Made<u64> {
+        let hidden = routing.config.hidden as usize;
+        let mut wrong = 0;
+        let Some((form, fp8)) = routing.config.fp8.zip(self.fp8.as_ref()) else {
+            let rows = self.stream.clone_dtoh(&self.rows)?;
+            for row in routing.rows(self.number) {
+                let seen = rows[row.place * hidden..][..hidden].iter().enumerate();
+                let differs =
+                    |(at, seen): &(usize, &T)| **seen != T::of(value(row.source, row.token, *at));
+                wrong += seen.filter(differs).count() as u64;
+            }
+            return Ok(wrong);
+        };
+        let (rows, scales) = fp8.read(&self.stream)?;
+        let blocks = hidden / SCALE_ELEMENTS as usize;
+        for row in routing.rows(self.number) {
+            let token: Vec<f32> = (0..hidden).map(|at| value(row.source, row.token, at)).collect();
+            let expected = quantised(&token, form);
+            let rows = rows[row.place * hidden..][..hidden].iter().zip(&expected.0);
+            let scales = scales[row.place * blocks..][..blocks].iter().zip(&expected.1);
+            wrong +=
+                rows.filter(|(seen, wanted)| seen.to_bits() != wanted.to_bits()).count() as u64;
+            wrong += scales.filter(|(seen, wanted)| seen != wanted).count() as u64;
         }
         Ok(wrong)
     }
@@ -178,8 +283,21 @@ impl<'c, T: Value> Rank<'c, T> {
     }
 }
 
-/// Bytes of a token's data.
-pub fn token_bytes(group: &Group<'_>) -> u64 {
-    let config = group.config();
-    u64::from(config.hidden) * config.data_type.size_bytes() as u64
+/// Where the rows of one rank's tokens lie at their experts: rank and place, by token and choice.
+struct Returned(HashMap<(usize, usize), (usize, usize)>);
+
+impl Returned {
+    fn new(routing: &Routing<'_>, source: usize) -> Self {
+        let owners = 0..routing.indices.len();
+        let rows =
+            owners.flat_map(|owner| routing.rows(owner).into_iter().map(move |row| (owner, row)));
+        let own = rows.filter(|(_, row)| row.source == source);
+        Self(own.map(|(owner, row)| ((row.token, row.choice), (owner, row.place))).collect())
+    }
+}
+
+/// Bytes of a token's data in a dispatch, and in a combine.
+pub fn token_bytes(config: &Config) -> [u64; 2] {
+    let of_type = u64::from(config.hidden) * config.data_type.size_bytes() as u64;
+    [if config.fp8.is_some() { config.hidden.into() } else { of_type }, of_type]
 }

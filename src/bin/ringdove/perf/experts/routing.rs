@@ -49,19 +49,26 @@ pub struct Routings {
 }
 
 impl Routings {
-    /// Those of `ranks` ranks.
-    pub fn new(arguments: &Arguments, ranks: usize) -> Result<Self, PerfError> {
+    /// Those of `ranks` ranks with so many tokens.
+    pub fn new(arguments: &Arguments, tokens: u32, ranks: usize) -> Result<Self, PerfError> {
         let mut random = fastrand::Rng::with_seed(arguments.seed);
         let mut source = Source::new(arguments)?;
         let (mut indices, mut weights) = (Vec::new(), Vec::new());
         for rank in 0..ranks {
             let is_empty = arguments.distribution == Distribution::Empty && rank % 2 == 1;
-            let tokens = if is_empty { 0 } else { arguments.tokens };
+            let tokens = if is_empty { 0 } else { tokens };
             let chosen: Vec<i64> = (0..tokens).flat_map(|_| source.choices(&mut random)).collect();
             weights.push(chosen.iter().map(|_| random.f32()).collect());
             indices.push(chosen);
         }
         Ok(Self { indices, weights })
+    }
+}
+
+impl Routings {
+    /// How many ranks.
+    pub fn count(&self) -> u32 {
+        self.indices.len() as u32
     }
 }
 
