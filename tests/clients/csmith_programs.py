@@ -3,15 +3,17 @@ host's processor.
 
     csmith_programs.py FIRST COUNT FOLDER    programs of the seeds FIRST, FIRST + 1, ...
 
-$hwsim is the command; what fails stays in FOLDER. A program that takes a tenth of a second of the host's
-processor is left out, and counted: csmith's programs need not end. Every second one computes with floats.
-The last line counts: right, left out, and wrong or refused."""
+$hwsim is the command; what fails stays in FOLDER. A program is left out, and counted, if it takes a tenth
+of a second of the host's processor, as csmith's programs need not end, or if it converts a float to an
+integer that cannot hold it, which C leaves undefined, and processors and GPUs do differently. Every second
+one computes with floats. The last line counts: right, left out, and wrong or refused."""
 
 import concurrent.futures
 import ctypes
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 
@@ -25,6 +27,8 @@ KERNELS_SECONDS = 300
 # Signed overflow is undefined: csmith's wrappers avoid it. Packed structures are not aligned.
 CSMITH = ["--no-packed-struct", "--no-argc", "--max-funcs", "6", "--max-block-depth", "4"]
 COMPILE = ["-w", "-ffp-contract=off"]
+# Where the result is undefined, the program ends by a signal.
+HOST = ["-O1", "-fsanitize=float-cast-overflow", "-fsanitize-trap=all"]
 GPU = ["--target=nvptx64-nvidia-cuda", "-march=sm_70", "-nogpulib", "-ffreestanding", "-S"]
 
 
@@ -33,7 +37,7 @@ def tool(*command, **more):
 
 
 def on_host(program):
-    """What a program prints, and its processor's time, which other load does not change: one that does
+    """What a program prints, if that is defined, and its processor's time, which other load does not change: one that does
     not end is ended after a second of it."""
     limited = ["sh", "-c", 'ulimit -t 1; exec "$0"', str(program)]
     with subprocess.Popen(limited, stdout=subprocess.PIPE) as running:
@@ -41,21 +45,25 @@ def on_host(program):
         _, status, usage = os.wait4(running.pid, 0)
         running.returncode = os.waitstatus_to_exitcode(status)
     seconds = usage.ru_utime + usage.ru_stime
+    if running.returncode == -signal.SIGILL:
+        return None, seconds
     if running.returncode != 0 and seconds <= HOST_SECONDS:
         raise RuntimeError(f"{program}: status {running.returncode} on the host")
     return printed, seconds
 
 
 def prepare(folder, seed):
-    """The checksum of a seed's program on the host, and its kernels; None where it takes long."""
+    """The checksum of a seed's program on the host, and its kernels;
+    None where it is left out."""
     program = folder / f"{seed}.c"
     floats = ["--float"] if seed % 2 else []
     tool("csmith", "--seed", seed, *CSMITH, *floats, "-o", program, cwd=folder)
     host = folder / f"{seed}.host"
-    tool(CLANG, *COMPILE, "-O1", "-I", HEADERS, program, "-lm", "-o", host)
+    tool(CLANG, *COMPILE, *HOST, "-I", HEADERS, program, "-lm", "-o", host)
     printed, seconds = on_host(host)
     host.unlink()
-    if seconds > HOST_SECONDS:
+    if printed is None or seconds > HOST_SECONDS:
+        program.unlink()
         return None
     kernels = []
     for level in LEVELS:
@@ -114,12 +122,12 @@ def launch(kernels):
 def main():
     first, count, folder = int(sys.argv[1]), int(sys.argv[2]), pathlib.Path(sys.argv[3]).resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    right, long, bad = 0, 0, []
+    right, out, bad = 0, 0, []
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         seeds = range(first, first + count)
         for seed, made in zip(seeds, pool.map(lambda seed: prepare(folder, seed), seeds)):
             if made is None:
-                long += 1
+                out += 1
                 continue
             expected, kernels = made
             wrong = False
@@ -136,7 +144,7 @@ def main():
                 right += 1
                 (folder / f"{seed}.c").unlink()
     print(f"seeds {first} to {first + count - 1}: {right} programs right at -O0 to -O3, "
-          f"{long} left out, {len(bad)} wrong or refused{': ' * bool(bad)}"
+          f"{out} left out, {len(bad)} wrong or refused{': ' * bool(bad)}"
           f"{' '.join(map(str, bad))}")
     return bool(bad) or right == 0
 
