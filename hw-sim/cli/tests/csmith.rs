@@ -23,7 +23,8 @@ fn random_programs_compute_what_the_host_computes() {
         return tally::skip("csmith", "random C programs on a virtual GPU");
     }
     let library = std::env::current_exe().unwrap().parent().unwrap().join("libhwsim.so");
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/clients/csmith_programs.py");
+    let script =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/clients/csmith_programs.py");
     let mut command = Command::new("python3");
     command.arg(script).args(SEEDS).arg(folder.path());
     command.env("hwsim", env!("CARGO_BIN_EXE_hwsim")).env("HWSIM_LIB", library);
