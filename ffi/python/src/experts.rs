@@ -4,7 +4,7 @@ use crate::array::{Array, array, named_type};
 use crate::errors::{self, exception};
 use crate::guarded::Guarded;
 use crate::rank::{Open, Rank};
-use crate::raw::Raw;
+use crate::raw::{Raw, is_memory};
 use crate::stream;
 use crate::wait::detached;
 use pyo3::prelude::*;
@@ -138,6 +138,8 @@ impl Experts {
         outputs: usize,
         stream: Option<u64>,
     ) -> PyResult<Taken> {
+        // Before the driver is asked about addresses: it does not survive fork().
+        self.rank.get().opened(py)?;
         let (mut parts, mut keepers, mut ready_on) = (Vec::new(), Vec::new(), None);
         for (place, (object, what)) in given.iter().zip(names).enumerate() {
             let Some((object, named)) = object else {
@@ -151,6 +153,11 @@ impl Experts {
             if is_read_only && place >= outputs {
                 let expected = "an array that may be written";
                 return Err(errors::argument(py, what, expected, "another"));
+            }
+            let bytes = (count * data_type.size_bytes()) as u64;
+            if !is_memory(address, bytes) {
+                let seen = format!("{bytes} bytes at {address:#x}, which it does not know");
+                return Err(errors::argument(py, what, "memory of the driver's", &seen));
             }
             parts.push(Some(Part { address, count, data_type }));
             keepers.push(keeper);
@@ -322,6 +329,7 @@ impl Experts {
     }
 
     fn handle(&self, py: Python<'_>) -> PyResult<ExpertsHandle> {
+        self.rank.get().opened(py)?;
         let made = detached(py, || self.group.handle());
         let handle = made.map_err(|error| exception(py, &error))?;
         Ok(ExpertsHandle { handle: Guarded::new(Mutex::new(handle)) })

@@ -1,6 +1,6 @@
 //! Memory of Python's arrays, as calls that take buffers want it.
 
-use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, DeviceSlice, SyncOnDrop};
+use cudarc::driver::{CudaStream, DevicePtr, DevicePtrMut, DeviceSlice, SyncOnDrop, sys};
 use ringdove::gpu::{DeviceBuffer, DeviceBufferMut};
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -47,3 +47,17 @@ impl<T> DevicePtrMut<T> for Raw<T> {
 unsafe impl<T> DeviceBuffer<T> for Raw<T> {}
 // SAFETY: as above.
 unsafe impl<T> DeviceBufferMut<T> for Raw<T> {}
+
+/// Does the driver know memory at both ends of `bytes` bytes from `address` on? A range may consist
+/// of several allocations, so its middle is not looked at.
+pub fn is_memory(address: u64, bytes: u64) -> bool {
+    let is_known = |address: u64| {
+        let mut kind = 0u32;
+        let attribute = sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+        // SAFETY: a place of the attribute's type.
+        let asked =
+            unsafe { sys::cuPointerGetAttribute((&raw mut kind).cast(), attribute, address) };
+        asked == sys::CUresult::CUDA_SUCCESS && kind != 0
+    };
+    bytes == 0 || is_known(address) && address.checked_add(bytes - 1).is_some_and(is_known)
+}

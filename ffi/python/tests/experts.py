@@ -3,6 +3,8 @@
 Expert ``e`` multiplies by ``e + 1``. All numbers are such that sums in f32 are exact.
 """
 
+import os
+
 import ringdove
 from ringdove import DeviceArray
 
@@ -86,6 +88,20 @@ def raises(kind, words, call, *arguments, **named):
     raise AssertionError(f"nothing was raised by {call}")
 
 
+class Wild:
+    """An array that was freed, or never was."""
+
+    __cuda_array_interface__ = {
+        "shape": (HIDDEN,), "typestr": "<f4", "data": (0xDEAD0000, False), "version": 3,
+    }
+
+
+class Gone:
+    """A registration that was taken back."""
+
+    number, array = 0, None
+
+
 def bad_input(comm, group, handle):
     """Nothing is enqueued for a call that cannot be, and the group goes on."""
     on = {"device": comm.device}
@@ -97,6 +113,16 @@ def bad_input(comm, group, handle):
     few = DeviceArray(1, "int32", **on)
     raises(ringdove.ArgumentError, "for each token", group.dispatch_send, handle, x, few)
     raises(ringdove.ArgumentError, "array", group.dispatch_send, handle, [1.0], index)
+    raises(ringdove.ArgumentError, "does not know", group.dispatch_send, handle, Wild(), index)
+    raises(ringdove.ArgumentError, "windows", comm.device_handle, [Gone()])
+    child = os.fork()
+    if child == 0:
+        try:
+            group.handle()
+        except ringdove.ForkError:
+            os._exit(7)
+        os._exit(8)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     raises(ringdove.ArgumentError, "mode", comm.experts, experts=EXPERTS, top_k=1, hidden=HIDDEN,
            tokens_max=1, mode="fast")
     raises(ringdove.ArgumentError, "top-k", comm.experts, experts=EXPERTS, top_k=17, hidden=HIDDEN,
