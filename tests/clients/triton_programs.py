@@ -1,7 +1,6 @@
 """Kernels in Triton, without PyTorch, against NumPy. Called with the names of programs; prints one line
 for each that is right, and fails at the first that is wrong."""
 
-import ctypes
 import math
 import sys
 import time
@@ -11,43 +10,8 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-cuda = ctypes.CDLL("libcuda.so.1")
-random = np.random.default_rng(1)
-print("seed 1")
-
-
-def call(name, *arguments):
-    """A call of the driver, which must succeed."""
-    status = getattr(cuda, name)(*arguments)
-    if status != 0:
-        raise RuntimeError(f"{name}: status {status}")
-
-
-class Array:
-    """An array on the GPU, as Triton takes it: an address and a type."""
-
-    def __init__(self, values):
-        self.values = np.ascontiguousarray(values)
-        self.dtype = str(self.values.dtype)
-        self.address = ctypes.c_uint64()
-        size = ctypes.c_size_t(max(self.values.nbytes, 16))
-        call("cuMemAlloc_v2", ctypes.byref(self.address), size)
-        source = self.values.ctypes.data_as(ctypes.c_void_p)
-        call("cuMemcpyHtoD_v2", self.address, source, ctypes.c_size_t(self.values.nbytes))
-
-    def data_ptr(self):
-        return self.address.value
-
-    def get(self):
-        """What the GPU has left in it."""
-        out = np.empty_like(self.values)
-        target = out.ctypes.data_as(ctypes.c_void_p)
-        call("cuMemcpyDtoH_v2", target, self.address, ctypes.c_size_t(out.nbytes))
-        return out
-
-
-def normal(*shape, dtype=np.float32):
-    return random.standard_normal(shape).astype(dtype)
+from triton_arrays import Array, BFloat16, normal, random
+from triton_training import grouped, layer_norm_backward
 
 
 @triton.jit
@@ -147,9 +111,9 @@ def attention_kernel(
         shrink = tl.exp(largest - larger)
         weight = weight * shrink + tl.sum(share, 1)
         values = tl.load(v + base + key[:, None] * D + d[None, :])
-        total = total * shrink[:, None] + tl.dot(share.to(tl.float16), values)
+        total = total * shrink[:, None] + tl.dot(share.to(values.dtype), values)
         largest = larger
-    tl.store(out + base + row * D + d[None, :], (total / weight[:, None]).to(tl.float16))
+    tl.store(out + base + row * D + d[None, :], (total / weight[:, None]).to(out.dtype.element_ty))
 
 
 @triton.jit
@@ -290,19 +254,18 @@ def descriptors(shape, by_driver):
     return np.allclose(c.get().astype(np.float32), expected, atol=5e-2, rtol=1e-2)
 
 
-def attention_f16():
+def attention(array, tolerance):
     heads, length, width = 4, 256, 64
-    q, k, v = (normal(heads, length, width, dtype=np.float16) for _ in range(3))
-    out, scale = Array(np.zeros_like(q)), 1 / math.sqrt(width)
-    attention_kernel[(length // 64, heads)](
-        Array(q), Array(k), Array(v), out, scale, length, D=width, BM=64, BN=32
-    )
-    q, k, v = (values.astype(np.float32) for values in (q, k, v))
+    q, k, v = (array(normal(heads, length, width, dtype=np.float16)) for _ in range(3))
+    out, scale = array(np.zeros((heads, length, width), np.float16)), 1 / math.sqrt(width)
+    attention_kernel[(length // 64, heads)](q, k, v, out, scale, length, D=width, BM=64, BN=32)
+    # What the types have kept of the numbers.
+    q, k, v = (values.get().astype(np.float32) for values in (q, k, v))
     score = np.einsum("hmd,hnd->hmn", q, k) * scale
     score = np.where(np.tril(np.ones((length, length), bool)), score, -np.inf)
     share = np.exp(score - score.max(2, keepdims=True))
     expected = np.einsum("hmn,hnd->hmd", share / share.sum(2, keepdims=True), v)
-    return np.allclose(out.get().astype(np.float32), expected, atol=2e-2)
+    return np.allclose(out.get().astype(np.float32), expected, atol=tolerance)
 
 
 def dot(a, b, dtype, type, tolerance):
@@ -331,7 +294,11 @@ PROGRAMS = {
     "persistent_tf32": lambda: matmul((300, 272, 200), 5, np.float32, 1e-1),
     "descriptors_f16": lambda: descriptors((300, 272, 200), False),
     "tensor_maps_f16": lambda: descriptors((300, 272, 200), True),
-    "attention_f16": attention_f16,
+    "attention_f16": lambda: attention(Array, 4e-3),
+    "attention_bf16": lambda: attention(BFloat16, 3e-2),
+    "layer_norm_backward": layer_norm_backward,
+    "grouped_f16": lambda: grouped(Array, 2e-3),
+    "grouped_bf16": lambda: grouped(BFloat16, 2e-2),
     "dot_f64": lambda: dot(normal(32, 16, dtype=np.float64), normal(16, 32, dtype=np.float64),
                            np.float64, tl.float64, 1e-12),
     "dot_f16": lambda: dot(normal(32, 32, dtype=np.float16), normal(32, 32, dtype=np.float16),
@@ -339,11 +306,6 @@ PROGRAMS = {
     "dot_s8": lambda: dot(bytes_of(64, 64), bytes_of(64, 32), np.int32, tl.int32, 0),
 }
 
-device, context = ctypes.c_int(), ctypes.c_void_p()
-call("cuInit", 0)
-call("cuDeviceGet", ctypes.byref(device), 0)
-call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
-call("cuCtxSetCurrent", context)
 for name in sys.argv[1:]:
     began = time.monotonic()
     if not PROGRAMS[name]():

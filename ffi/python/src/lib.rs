@@ -15,11 +15,13 @@ mod array;
 mod device_handle;
 mod dlpack;
 mod errors;
+mod experts;
 mod guarded;
 mod in_flight;
 mod init;
 mod memory;
 mod rank;
+mod raw;
 mod stream;
 mod wait;
 
@@ -30,6 +32,8 @@ use pyo3::prelude::*;
 mod _ringdove {
     #[pymodule_export]
     use super::device_handle::DeviceHandle;
+    #[pymodule_export]
+    use super::experts::{Experts, ExpertsHandle};
     #[pymodule_export]
     use super::init::{device_count, init_all, init_launched, init_rank, set_device, unique_id};
     #[pymodule_export]

@@ -6,7 +6,7 @@ use crate::guarded::Guarded;
 use crate::in_flight::InFlight;
 use crate::stream;
 use crate::wait::{detached, interruptible};
-use cudarc::driver::sys;
+use cudarc::driver::{CudaStream, sys};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use ringdove::gpu::{StreamBridge, StreamHandle};
@@ -117,6 +117,10 @@ impl Rank {
         interruptible(py, move || call(&own), || open.communicator.abort("interrupted by a signal"))
     }
 
+    pub(crate) fn rank_count(&self) -> u32 {
+        self.rank_count
+    }
+
     fn plan(&self, py: Python<'_>, call: &Named<'_>, stream: Option<u64>) -> PyResult<Planned> {
         let (name, send, receive, peer, op, factor, data_type) = call;
         let (name, peer) = (name.as_str(), *peer);
@@ -153,7 +157,7 @@ impl Rank {
     }
 
     /// Refuses memory of another GPU. Kernels might reach it, slowly, and by chance.
-    fn check_device(&self, py: Python<'_>, array: Array, what: &str) -> PyResult<Array> {
+    pub(crate) fn check_device(&self, py: Python<'_>, array: Array, what: &str) -> PyResult<Array> {
         let device = gpu_of(array.address);
         if array.count > 0
             && let Some(device) = device.filter(|device| *device != self.device)
@@ -215,19 +219,31 @@ impl Rank {
 
     /// Enqueues calls on `stream`, or, where the caller names none, where their arrays are ready.
     fn enqueue(&self, py: Python<'_>, calls: Vec<Planned>, stream: Option<u64>) -> PyResult<()> {
-        let open = self.opened(py)?;
         let ready_on = calls.iter().find_map(|call| call.ready_on);
-        let stream = stream.or(ready_on).unwrap_or(0) as usize;
         let mut keepers = Vec::new();
         let mut actions = Vec::new();
         for call in calls {
             keepers.extend(call.keepers);
             actions.push(call.action);
         }
+        self.on_stream(py, stream.or(ready_on), keepers, |open| open.launch(&actions))
+    }
+
+    /// Enqueues what `launch` launches on the stream of the bridge, in the order of `stream`, and
+    /// keeps arrays until it has ended.
+    pub(crate) fn on_stream(
+        &self,
+        py: Python<'_>,
+        stream: Option<u64>,
+        keepers: Vec<Py<PyAny>>,
+        launch: impl FnOnce(&Open) -> ringdove::Result<()> + Send,
+    ) -> PyResult<()> {
+        let open = self.opened(py)?;
+        let stream = stream.unwrap_or(0) as usize;
         // Without Python's lock: others may need it to get where this call waits for them.
         let (enqueued, ended) = detached(py, || {
             let _turn = lock(&open.turn);
-            let enqueued = open.enqueue(&actions, stream, keepers);
+            let enqueued = open.enqueue(stream, keepers, launch);
             (enqueued, lock(&open.in_flight).ended())
         });
         drop(ended);
@@ -236,11 +252,16 @@ impl Rank {
 }
 
 impl Open {
+    /// The stream of its own, on which calls are launched.
+    pub(crate) fn stream(&self) -> &Arc<CudaStream> {
+        self.bridge.stream()
+    }
+
     fn enqueue(
         &self,
-        actions: &[Action],
         stream: usize,
         keepers: Vec<Py<PyAny>>,
+        launch: impl FnOnce(&Self) -> ringdove::Result<()>,
     ) -> ringdove::Result<()> {
         let stream = stream as *mut c_void as StreamHandle;
         // SAFETY: the caller names a stream of its own, or a default one.
@@ -249,7 +270,7 @@ impl Open {
         unsafe { self.bridge.enter(stream)? };
         let is_captured = self.is_captured()?;
         // Kept from here on: what a call that fails has enqueued may still use it.
-        let launched = self.launch(actions);
+        let launched = launch(self);
         // SAFETY: as above. What was enqueued before an error is also on the way.
         let left = unsafe { self.bridge.leave(stream) };
         let (context, own) = (self.communicator.context(), self.bridge.stream());

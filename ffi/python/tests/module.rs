@@ -80,6 +80,20 @@ fn ranks_of_a_launcher_meet() {
     assert_right(&command.output().unwrap());
 }
 
+/// If this fails, a token takes another way through experts from Python than from Rust, or a wrong
+/// call harms a group.
+#[test]
+fn experts_of_four_ranks() {
+    let installed = installed();
+    for machine in ["pcie4", "dgx-a100 x 2"] {
+        let mut command = Command::new(built("hwsim"));
+        command.args(["run", "--quiet", "--driver-profile", "strict", "--machine", machine]);
+        command.args(["--procs", "4", "--", "python3"]).arg(source("tests").join("experts.py"));
+        command.env("PYTHONPATH", installed.path()).env("PYTHONFAULTHANDLER", "1");
+        assert_right(&command.env("RINGDOVE_USER_LANES", "4").output().unwrap());
+    }
+}
+
 /// If this fails, tests in Python cannot start ranks on virtual machines of their own, or give
 /// these faults.
 #[test]

@@ -25,6 +25,7 @@ from ._communicator import (
     DeviceHandle,
     Group,
     Registration,
+    Window,
     init,
     init_all,
     init_rank,
@@ -44,6 +45,7 @@ from ._errors import (
     WaitExpiredError,
 )
 from ._array import DeviceArray
+from ._experts import Experts, ExpertsHandle
 from ._ringdove import __version__, device_count, set_device
 
 __all__ = [
@@ -57,12 +59,15 @@ __all__ = [
     "DeviceHandle",
     "DisagreementError",
     "Error",
+    "Experts",
+    "ExpertsHandle",
     "ForkError",
     "Group",
     "NotFoundError",
     "Registration",
     "StaleRegistrationError",
     "WaitExpiredError",
+    "Window",
     "__version__",
     "device_count",
     "init",

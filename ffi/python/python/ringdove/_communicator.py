@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from types import TracebackType
 from typing import Any, Iterable
 
 from . import _ringdove
+from ._errors import ArgumentError
+from ._experts import Experts
 
 _Call = tuple[str, Any, Any, int, "str | None", "float | None", "str | None"]
 
@@ -221,15 +224,73 @@ class Registration:
             self.deregister()
 
 
+class Window:
+    """A registered array, as kernels know it: by its place in the handle, and offsets in bytes.
+
+    Attributes:
+        index: the number that ``put`` and its like take
+        array: this rank's array
+        shape, itemsize, nbytes: of it; every rank has the same ``nbytes``
+    """
+
+    def __init__(self, index: int, array: Any) -> None:
+        self.index = index
+        self.array = array
+        self.shape, self.itemsize = _shape(array)
+        self.nbytes = math.prod(self.shape) * self.itemsize
+
+    def offset(self, *position: int) -> int:
+        """Bytes from the begin of the window to an element, or to a row of them.
+
+        Raises:
+            IndexError: the array has no such element; its end counts as one, in one dimension
+        """
+        if len(position) > len(self.shape):
+            raise IndexError(f"window {self.index}: {len(position)} indices, shape {self.shape}")
+        offset, stride = 0, self.nbytes
+        for number, size in zip(position, self.shape):
+            if not 0 <= number <= size - (len(self.shape) > 1):
+                raise IndexError(f"window {self.index}: {position} in shape {self.shape}")
+            stride //= max(size, 1)
+            offset += number * stride
+        return offset
+
+    def __index__(self) -> int:
+        return self.index
+
+    def __repr__(self) -> str:
+        return f"Window({self.index}, shape {self.shape}, {self.nbytes} bytes)"
+
+
+def _shape(array: Any) -> tuple[tuple[int, ...], int]:
+    """Shape, and bytes of an element."""
+    interface = getattr(array, "__cuda_array_interface__", None)
+    if interface is not None:
+        return tuple(interface["shape"]), int(interface["typestr"][2:])
+    return tuple(array.shape), int(array.dtype.itemsize)
+
+
 class DeviceHandle:
     """What a kernel of the user's needs to put data, to signal and to wait.
 
     ``ringdove.cuh`` takes ``address``. Kernels that have it end before it is dropped.
+
+    Attributes:
+        windows: the registered arrays, in the order in which they were given
     """
 
     def __init__(self, rank: _ringdove.Rank, windows: Iterable[Registration]) -> None:
-        numbers = [window.number for window in windows]
-        self._handle = _ringdove.DeviceHandle(rank, numbers)
+        given = list(windows)
+        for window in given:
+            if window.array is None:
+                raise ArgumentError(
+                    "windows: expected registered arrays, seen one that was deregistered",
+                    op="windows",
+                    expected="registered arrays",
+                    seen="one that was deregistered",
+                )
+        self._handle = _ringdove.DeviceHandle(rank, [window.number for window in given])
+        self.windows = [Window(index, window.array) for index, window in enumerate(given)]
 
     @property
     def address(self) -> int:
@@ -323,6 +384,49 @@ class Communicator(Collectives):
         The setting ``RINGDOVE_USER_LANES`` says how many lanes they have. Waits for all ranks.
         """
         return DeviceHandle(self._rank, windows)
+
+    def experts(
+        self,
+        *,
+        experts: int,
+        top_k: int,
+        hidden: int,
+        tokens_max: int,
+        dtype: str = "bfloat16",
+        fp8: str | None = None,
+        mode: str = "low-latency",
+        alignment: int = 1,
+        lane: int = 0,
+    ) -> Experts:
+        """A group of experts. Waits for all ranks, which pass the same sizes.
+
+        Args:
+            experts: of all ranks, a multiple of their number; rank ``r`` of ``n`` has those from
+                ``r * experts / n`` on
+            top_k: choices of each token, at most 16
+            hidden: elements of a token; its bytes are a multiple of 16
+            tokens_max: the most tokens that a rank brings to one dispatch
+            dtype: float32, float16 or bfloat16
+            fp8: rows of a dispatch are float8_e4m3fn with scales for each 128 elements, of
+                ``"float32"`` or ``"ue8m0"``
+            mode: ``"low-latency"`` sends a token once for each choice, ``"throughput"`` once for
+                each rank
+            alignment: counts are rounded up to a multiple of it
+            lane: the group uses this user lane and the next; ``RINGDOVE_USER_LANES`` says how many
+                there are
+        """
+        return Experts(
+            self._rank,
+            experts=experts,
+            top_k=top_k,
+            hidden=hidden,
+            tokens_max=tokens_max,
+            dtype=dtype,
+            fp8=fp8,
+            mode=mode,
+            alignment=alignment,
+            lane=lane,
+        )
 
     def statistics(self) -> dict[str, int]:
         """Counters since the communicator was made: launches, descriptors, transfers, bytes, ..."""
