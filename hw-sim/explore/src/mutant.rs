@@ -298,8 +298,9 @@ const HEAD: &str = "\
 
 Each row is PTX with one ordering removed or weakened: the n-th of its kind in
 `kernels/ptx/executor.ptx`, and in `kernels/ptx/test_calls.ptx`, a kernel that makes the calls of
-`ringdove.cuh`. The last column names a scenario and a seed that go wrong with it, or says why none does: *equivalent* ones change nothing that the memory model lets anybody see;
-a *gap* is one that somebody should notice, and no run that was tried does; *not reached* is a line
-that no run comes to. Written by `cargo run --release -p hwsim-explore --example mutants`, which
+`ringdove.cuh`. The last column names a scenario and a seed that go wrong with it, or says why none
+does: *equivalent* ones change nothing that the memory model lets anybody see; a *gap* is one that
+somebody should notice, and no run that was tried does; *not reached* is a line that no run comes
+to. Written by `cargo run --release -p hwsim-explore --example mutants`, which
 tries the seed of each row first; a test replays each row that names one.
 ";

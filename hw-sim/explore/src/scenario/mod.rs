@@ -26,8 +26,9 @@ use crate::world::{Stats, World};
 pub use options::{Change, Options};
 pub use shrink::shrink;
 
-/// Turns of a run. The longest that ended well needed a third of them.
-const TURNS_MAX: u64 = 120_000;
+/// Turns of a run. The longest that ended well needed half of them: waits of many lanes that expire
+/// one after the other.
+const TURNS_MAX: u64 = 250_000;
 /// The same of a run of many blocks.
 const TURNS_MAX_OF_MANY: u64 = 2_000_000;
 /// Slots of a lane.
