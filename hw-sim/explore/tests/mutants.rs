@@ -71,8 +71,8 @@ fn no_fence_of_the_executor_can_go() {
     assert_eq!(unnoticed, []);
 }
 
-/// A look at the abort word, in the wait of a grant for room in the ring: a run would need all other
-/// blocks to be done, as they stop this one by the claim word.
+/// A look at the abort word, in the wait of a grant for room in the ring: a run would need all
+/// other blocks to be done, as they stop this one by the claim word.
 const GAPS: [&str; 2] = ["ld.relaxed.sys 9", "ld.relaxed.sys 9"];
 
 /// If this fails, more of the executor's orderings go without a test than did before.

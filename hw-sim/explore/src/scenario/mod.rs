@@ -26,9 +26,9 @@ use crate::world::{Stats, World};
 pub use options::{Change, Options};
 pub use shrink::shrink;
 
-/// Turns of a run. The longest that ended well needed half of them: waits of many lanes that expire
-/// one after the other.
-const TURNS_MAX: u64 = 250_000;
+/// Turns of a run. The longest of hundreds that ended well needed 149,479, for waits of many lanes
+/// that expired one after the other.
+const TURNS_MAX: u64 = 400_000;
 /// The same of a run of many blocks.
 const TURNS_MAX_OF_MANY: u64 = 2_000_000;
 /// Slots of a lane.
