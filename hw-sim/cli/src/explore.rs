@@ -2,7 +2,8 @@
 
 use crate::error::Error;
 use clap::Args;
-use hwsim_explore::{Options, Scenario, scenario};
+use hwsim_explore::{Change, Failure, Kernels, Options, Scenario, scenario};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -18,10 +19,20 @@ pub struct ExploreArguments {
     /// Stop after this time, whatever --runs says
     #[arg(long, value_name = "SECONDS", value_parser = crate::seconds)]
     budget: Option<Duration>,
-    /// Run this PTX file in the executor's place
+    /// Run this PTX file in the place of the executor or of the kernel of users' calls
     #[arg(long, value_name = "FILE")]
-    ptx: Option<std::path::PathBuf>,
-    /// ring, stores, low-latency or random
+    ptx: Option<PathBuf>,
+    /// Look for a shorter run that fails as the first failing one does
+    #[arg(long)]
+    shrink: bool,
+    /// Write the failing run, or else the last one, for Perfetto
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Make a number that was drawn smaller, as --shrink prints it
+    #[arg(long = "with", value_name = "NAME=NUMBER")]
+    changes: Vec<Change>,
+    /// ring, stores, low-latency, grants, many, refusal, abort, expiry, stray, user, user-faults or
+    /// random
     #[arg(value_name = "SCENARIO", value_parser = named)]
     scenario: Scenario,
 }
@@ -33,32 +44,33 @@ fn named(name: &str) -> Result<Scenario, String> {
 
 /// Runs it. A run that fails ends the command with status 1.
 pub fn explore(arguments: &ExploreArguments) -> Result<ExitCode, Error> {
-    let text = match &arguments.ptx {
-        None => hwsim_explore::scenario::committed().to_owned(),
-        Some(path) => std::fs::read_to_string(path).map_err(|source| Error::System {
-            action: format!("cannot read {}", path.display()),
-            source,
-        })?,
+    let kernels = match &arguments.ptx {
+        None => Ok(Kernels::committed()),
+        Some(path) => Kernels::load(&std::fs::read_to_string(path).map_err(|source| {
+            Error::System { action: format!("cannot read {}", path.display()), source }
+        })?),
     };
-    let kernel = match scenario::load(&text) {
-        Ok(kernel) => kernel,
+    let kernels = match kernels {
+        Ok(kernels) => kernels,
         Err(reason) => {
             eprintln!("hwsim: {reason}");
             return Ok(ExitCode::FAILURE);
         }
     };
     let began = Instant::now();
+    let deadline = arguments.budget.map(|budget| began + budget);
+    let is_late = || deadline.is_some_and(|deadline| Instant::now() >= deadline);
     let (mut runs, mut instructions) = (0_u64, 0_u64);
-    while runs < arguments.runs && arguments.budget.is_none_or(|budget| began.elapsed() < budget) {
-        let options = Options::draw(arguments.scenario, arguments.seed.wrapping_add(runs));
-        match scenario::run(&kernel, options) {
+    while runs < arguments.runs && !is_late() {
+        let options = drawn(arguments, runs);
+        match scenario::run(&kernels, &options) {
             Ok(stats) => instructions += stats.instructions,
-            Err(failure) => {
-                println!("{failure}");
-                return Ok(ExitCode::FAILURE);
-            }
+            Err(failure) => return report(arguments, &kernels, *failure, deadline),
         }
         runs += 1;
+    }
+    if let (Some(path), Some(last)) = (&arguments.trace, runs.checked_sub(1)) {
+        write_trace(path, &kernels, &drawn(arguments, last))?;
     }
     let seconds = began.elapsed().as_secs_f64().max(1e-9);
     println!(
@@ -68,4 +80,56 @@ pub fn explore(arguments: &ExploreArguments) -> Result<ExitCode, Error> {
         runs as f64 / seconds,
     );
     Ok(ExitCode::SUCCESS)
+}
+
+fn drawn(arguments: &ExploreArguments, run: u64) -> Options {
+    let mut options = Options::draw(arguments.scenario, arguments.seed.wrapping_add(run));
+    for change in &arguments.changes {
+        options.change(change.clone());
+    }
+    options
+}
+
+/// Prints a failure and the command that replays it.
+fn report(
+    arguments: &ExploreArguments,
+    kernels: &Kernels,
+    failure: Failure,
+    deadline: Option<Instant>,
+) -> Result<ExitCode, Error> {
+    let turns = failure.stats.turns;
+    let failure = match arguments.shrink {
+        true => scenario::shrink(kernels, failure, deadline),
+        false => failure,
+    };
+    println!("{failure}");
+    if arguments.shrink {
+        println!("shrunk from {turns} to {} turns", failure.stats.turns);
+    }
+    if let Some(path) = &arguments.trace {
+        write_trace(path, kernels, &failure.options)?;
+    }
+    let ptx = match &arguments.ptx {
+        Some(path) => format!("--ptx {} ", quoted(path)),
+        None => String::new(),
+    };
+    println!("replay: hwsim explore {ptx}{}", failure.replay());
+    Ok(ExitCode::FAILURE)
+}
+
+/// A path as a shell takes it for one word.
+fn quoted(path: &Path) -> String {
+    let text = path.display().to_string();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+".contains(c);
+    if text.chars().all(is_plain) { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
+}
+
+fn write_trace(path: &Path, kernels: &Kernels, options: &Options) -> Result<(), Error> {
+    let (_, trace) = scenario::run_traced(kernels, options);
+    std::fs::write(path, trace.to_string()).map_err(|source| Error::System {
+        action: format!("cannot write {}", path.display()),
+        source,
+    })?;
+    println!("trace: {}", path.display());
+    Ok(())
 }

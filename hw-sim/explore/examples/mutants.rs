@@ -6,5 +6,5 @@ use hwsim_explore::mutant;
 fn main() -> Result<(), String> {
     let seeds = std::env::args().nth(1).map_or(Ok(mutant::SEEDS), |text| text.parse());
     let seeds = seeds.map_err(|_| "expected a number of seeds".to_owned())?;
-    mutant::print_table(hwsim_explore::scenario::committed(), seeds, |line| println!("{line}"))
+    mutant::print_table(seeds, |line| println!("{line}"))
 }

@@ -61,7 +61,7 @@ impl Word64 for HostWords {
 }
 
 /// Where a route leads.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Route {
     /// The lane that carries it.
     pub lane: usize,
@@ -71,6 +71,8 @@ pub struct Route {
     pub destination: u64,
     /// The word that an arrival raises.
     pub arrival: u64,
+    /// The word that a completion raises; 0 where there is none.
+    pub completion: u64,
 }
 
 /// A step of a lane.
@@ -84,6 +86,7 @@ struct Lane {
     agent: AgentId,
     work: VecDeque<Work>,
     arrivals: u64,
+    completions: u64,
 }
 
 /// An engine.
@@ -105,8 +108,12 @@ impl Engine {
         let slots = words(rank.communicator.ring_slots);
         let tail = words(rank.communicator.ring_tail);
         let count = routes.iter().map(|route| route.lane + 1).max().unwrap_or(0);
-        let lane =
-            |_| Lane { agent: memory.agent(Place::Outside), work: VecDeque::new(), arrivals: 0 };
+        let lane = |_| Lane {
+            agent: memory.agent(Place::Outside),
+            work: VecDeque::new(),
+            arrivals: 0,
+            completions: 0,
+        };
         Self {
             memory: Rc::clone(memory),
             agent,
@@ -161,6 +168,11 @@ impl Engine {
         if descriptor.arrival {
             lane.arrivals += 1;
             let (address, count) = (route.arrival, lane.arrivals);
+            lane.work.push_back(Work::Raise { address, count });
+        }
+        if descriptor.completion {
+            lane.completions += 1;
+            let (address, count) = (route.completion, lane.completions);
             lane.work.push_back(Work::Raise { address, count });
         }
     }

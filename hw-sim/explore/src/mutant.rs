@@ -1,11 +1,51 @@
-//! Mutants: the executor with one ordering removed or weakened. Whatever the protocol relies on,
+//! Mutants: device code with one ordering removed or weakened. Whatever the protocol relies on,
 //! some scenario must miss; what none misses needs a reason.
 
-use hwsim_ptx::Kernel;
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+mod reasons;
 
-use crate::scenario::{self, Options, Scenario};
+use std::collections::{BTreeMap, BTreeSet};
+
+use ringdove_kernels::ptx;
+
+use crate::scenario::{self, Kernels, Options, Scenario};
+
+/// Whose mutants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// `kernels/ptx/executor.ptx`.
+    Executor,
+    /// `ringdove.cuh`, as `kernels/ptx/test_calls.ptx` calls it.
+    User,
+}
+
+impl Subject {
+    /// All, in the order of the table.
+    pub const ALL: [Self; 2] = [Self::Executor, Self::User];
+
+    /// The title of its part of the table.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Executor => "The executor",
+            Self::User => "Users' kernels",
+        }
+    }
+
+    /// Its committed text.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Executor => ptx::EXECUTOR,
+            Self::User => ptx::TEST_CALLS,
+        }
+    }
+
+    /// Scenarios that come to it.
+    pub fn scenarios(self) -> &'static [Scenario] {
+        match self {
+            Self::Executor => &Scenario::DRAWN[..8],
+            Self::User => &Scenario::DRAWN[8..],
+        }
+    }
+}
 
 /// One change of one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,32 +146,59 @@ fn replaced(text: &str, number: usize, changed: &str) -> String {
     text
 }
 
-/// Runs seeds of each scenario until one fails.
+/// Runs seeds of each scenario until one fails: `first` ones of the likely one, `others` of each
+/// other.
 ///
 /// # Errors
 ///
 /// The mutant cannot be loaded.
-pub fn hunt(mutant: &Mutant, seeds: u64) -> Result<Option<Kill>, String> {
-    first_kill(mutant.text(), seeds)
+pub fn hunt(
+    subject: Subject,
+    mutant: &Mutant,
+    likely: Scenario,
+    [first, others]: [u64; 2],
+) -> Result<Option<Kill>, String> {
+    let kernels = Kernels::load(mutant.text())?;
+    let rest = subject.scenarios().iter().filter(|it| **it != likely).map(|it| (*it, others));
+    for (scenario, seeds) in [(likely, first)].into_iter().chain(rest) {
+        if let Some(kill) = (0..seeds).find_map(|seed| attempt(&kernels, scenario, seed)) {
+            return Ok(Some(kill));
+        }
+    }
+    Ok(None)
 }
 
-/// The lines of mutants that none of these runs comes to.
+/// Where runs come to: for each line of a mutant the scenario that came there first, or none.
 ///
 /// # Errors
 ///
 /// A text with traps cannot be loaded.
-pub fn unreached(original: &str, seeds: u64) -> Result<BTreeSet<usize>, String> {
+pub fn reach(subject: Subject, seeds: u64) -> Result<BTreeMap<usize, Option<Scenario>>, String> {
+    let original = subject.text();
     let mut lines: BTreeSet<usize> = mutants(original).iter().map(|it| it.line).collect();
-    // A trap at each: the first one that is come to is taken away, until none is come to.
-    while let Some(kill) = first_kill(&trapped(original, &lines), seeds)? {
-        let line = kill.reason.split("PTX line ").nth(1).and_then(|rest| {
-            rest.split(':').next().and_then(|number| number.parse::<usize>().ok())
-        });
-        if !line.is_some_and(|line| lines.remove(&line)) {
-            return Err(format!("not a trap: {}", kill.reason));
+    let mut found: BTreeMap<_, _> = lines.iter().map(|line| (*line, None)).collect();
+    // A trap at each: one that is come to is taken away, and the run done again.
+    let mut kernel = Kernels::load(&trapped(original, &lines))?;
+    for seed in 0..seeds {
+        for &scenario in subject.scenarios() {
+            while let Some(kill) = attempt(&kernel, scenario, seed) {
+                let line = kill.reason.split("PTX line ").nth(1).and_then(|rest| {
+                    rest.split(':').next().and_then(|number| number.parse::<usize>().ok())
+                });
+                let Some(line) = line.filter(|line| lines.remove(line)) else {
+                    return Err(format!("not a trap: {}", kill.reason));
+                };
+                found.insert(line, Some(scenario));
+                kernel = Kernels::load(&trapped(original, &lines))?;
+            }
         }
     }
-    Ok(lines)
+    Ok(found)
+}
+
+fn attempt(kernel: &Kernels, scenario: Scenario, seed: u64) -> Option<Kill> {
+    let failure = scenario::run(kernel, &Options::draw(scenario, seed)).err()?;
+    Some(Kill { scenario, seed, reason: failure.reason })
 }
 
 fn trapped(original: &str, lines: &BTreeSet<usize>) -> String {
@@ -142,73 +209,18 @@ fn trapped(original: &str, lines: &BTreeSet<usize>) -> String {
     lines.collect::<Vec<_>>().join("\n") + "\n"
 }
 
-fn first_kill(text: &str, seeds: u64) -> Result<Option<Kill>, String> {
-    let kernel: Arc<Kernel> = scenario::load(text)?;
-    for seed in 0..seeds {
-        for scenario in [Scenario::Ring, Scenario::Stores, Scenario::LowLatency] {
-            if let Err(failure) = scenario::run(&kernel, Options::draw(scenario, seed)) {
-                return Ok(Some(Kill { scenario, seed, reason: failure.reason }));
-            }
-        }
-    }
-    Ok(None)
-}
-
 /// Seeds that are tried of each scenario before a mutant counts as not noticed.
-pub const SEEDS: u64 = 10;
+pub const SEEDS: u64 = 12;
 
-/// So many times more where no reason is known.
-const PATIENCE: u64 = 4;
-
-/// Why nobody notices a mutant that runs come to: a kind of site and the change, or one site; the
-/// reason. `gap` marks what no scenario shows yet; the others are equivalent. Sites are numbered in
-/// the order of the PTX: whoever changes the executor looks at these again.
-const REASONS: &[(&str, &str, &str)] = &[
-    (
-        "st.release.gpu",
-        "st.release.gpu -> st.relaxed.gpu",
-        "equivalent: the fence behind the wait for `tail` comes before it, and both are a release",
-    ),
-    (
-        "bar.warp.sync",
-        "bar.warp.sync -> removed",
-        "equivalent: a barrier of the block follows; this one brings the warp together for it",
-    ),
-    (
-        "ld.relaxed.gpu",
-        "ld.relaxed.gpu -> ld.relaxed.cta",
-        "gap: a look at the claim word, and no run fails a wait",
-    ),
-    // Of the block's waits: for room in the ring, for signals, for LL messages.
-    ("ld.relaxed.sys 3", "", ABORT_WORD),
-    ("ld.relaxed.sys 7", "", ABORT_WORD),
-    ("ld.relaxed.sys 9", "", ABORT_WORD),
-    ("ld.relaxed.sys 14", "", ABORT_WORD),
-    ("ld.relaxed.sys 21", "", ABORT_WORD),
-    ("ld.relaxed.sys 12", "", POLL),
-    ("ld.relaxed.sys 13", "", POLL),
-    (
-        "bar.red.or.pred 4",
-        "",
-        "gap: words prove themselves behind it; it tells of a failed wait, and no run fails one",
-    ),
-    (
-        "st.relaxed.sys 7",
-        "",
-        "gap: the end of the launch; the proxy reads it only to rest, and is not in these runs",
-    ),
-];
-
-const ABORT_WORD: &str = "gap: a look at the abort word, and no run aborts";
-const POLL: &str =
-    "equivalent: one thread polls here for the block; all read the words again and check them";
+/// So many times more of the likely scenario, and of the search for what runs come to.
+const PATIENCE: u64 = 10;
 
 /// What is said of a mutant that somebody should notice.
 const UNKNOWN: &str = "gap: nobody notices";
 
 /// Why nobody notices it, if that is known.
-pub fn reason(mutant: &Mutant) -> &'static str {
-    let found = REASONS.iter().find(|(sites, change, _)| {
+pub fn reason(subject: Subject, mutant: &Mutant) -> &'static str {
+    let found = reasons::of(subject).iter().find(|(sites, change, _)| {
         let rest = mutant.site.strip_prefix(sites);
         let at_one = rest == Some("");
         let at_all = rest.is_some_and(|rest| rest.starts_with(' ')) && mutant.change == *change;
@@ -217,25 +229,48 @@ pub fn reason(mutant: &Mutant) -> &'static str {
     found.map_or(UNKNOWN, |(.., reason)| reason)
 }
 
-/// Hunts all mutants of a text, and writes a line of the table for each.
+/// Hunts all mutants, and writes a line of the table for each.
 ///
 /// # Errors
 ///
 /// A mutant cannot be loaded.
-pub fn print_table(text: &str, seeds: u64, mut write: impl FnMut(&str)) -> Result<(), String> {
+pub fn print_table(seeds: u64, mut write: impl FnMut(&str)) -> Result<(), String> {
     for line in HEAD.trim_end().lines() {
         write(line);
     }
-    let unreached = unreached(text, seeds)?;
-    for mutant in mutants(text) {
-        let found = if unreached.contains(&mutant.line) {
-            "not reached".to_owned()
-        } else {
-            let reason = reason(&mutant);
-            let seeds = if reason == UNKNOWN { seeds * PATIENCE } else { seeds };
-            match hunt(&mutant, seeds)? {
-                Some(kill) => format!("{} {}", kill.scenario.name(), kill.seed),
-                None => reason.to_owned(),
+    Subject::ALL.into_iter().try_for_each(|subject| print_part(subject, seeds, &mut write))
+}
+
+/// The same for the mutants of one subject.
+///
+/// # Errors
+///
+/// A mutant cannot be loaded.
+pub fn print_part(subject: Subject, seeds: u64, mut write: impl FnMut(&str)) -> Result<(), String> {
+    write(&format!("\n## {}\n\n{COLUMNS}", subject.title()));
+    let reach = reach(subject, seeds * PATIENCE)?;
+    for mutant in mutants(subject.text()) {
+        if let Some((scenario, seed)) = noticed_before(subject, &mutant)
+            && attempt(&Kernels::load(mutant.text())?, scenario, seed).is_some()
+        {
+            let (site, change, name) = (&mutant.site, &mutant.change, scenario.name());
+            write(&format!("| {site} | {change} | {name} {seed} |"));
+            continue;
+        }
+        let reason = reason(subject, &mutant);
+        let found = match reach.get(&mutant.line).copied().flatten() {
+            None if reason == UNKNOWN => "not reached".to_owned(),
+            None => reason.to_owned(),
+            Some(likely) => {
+                // Long where nobody knows why none should notice.
+                let tries = match reason == UNKNOWN {
+                    true => [seeds * PATIENCE, seeds * PATIENCE / 2],
+                    false => [seeds, seeds],
+                };
+                match hunt(subject, &mutant, likely, tries)? {
+                    Some(kill) => format!("{} {}", kill.scenario.name(), kill.seed),
+                    None => reason.to_owned(),
+                }
             }
         };
         write(&format!("| {} | {} | {found} |", mutant.site, mutant.change));
@@ -243,17 +278,29 @@ pub fn print_table(text: &str, seeds: u64, mut write: impl FnMut(&str)) -> Resul
     Ok(())
 }
 
+/// The scenario and seed that noticed it when the table was written last.
+fn noticed_before(subject: Subject, mutant: &Mutant) -> Option<(Scenario, u64)> {
+    let part = LAST_TABLE.split("\n## ").find(|part| part.starts_with(subject.title()))?;
+    let start = format!("| {} | {} | ", mutant.site, mutant.change);
+    let verdict = part.lines().find_map(|line| line.strip_prefix(&start)?.strip_suffix(" |"))?;
+    let (name, seed) = verdict.split_once(' ')?;
+    Some((Scenario::named(name)?, seed.parse().ok()?))
+}
+
+const LAST_TABLE: &str = include_str!("../MUTANTS.md");
+
+const COLUMNS: &str = "\
+| site | change | scenario and seed that notice |
+|---|---|---|";
+
 const HEAD: &str = "\
-# Mutants of the executor
+# Mutants of the device code
 
-Each row is the executor's PTX with one ordering removed or weakened: the n-th of its kind in
-`kernels/ptx/executor.ptx`. The last column names the scenario and the first seed from 0 on that go
-wrong with it, or says why none does. *Not reached*: no run comes to the line (most are copies of
-the record of a failed wait, and no scenario fails a wait yet; others serve transfers from and into
-registered memory, R15, of which no scenario has any yet). *Gap*: runs come to it, and nobody
-notices. Written by `cargo run --release -p hwsim-explore --example mutants`; a test replays each
-row that names a seed.
-
-| site | change | scenario and first seed that notice |
-|---|---|---|
+Each row is PTX with one ordering removed or weakened: the n-th of its kind in
+`kernels/ptx/executor.ptx`, and in `kernels/ptx/test_calls.ptx`, a kernel that makes the calls of
+`ringdove.cuh`. The last column names a scenario and a seed that go wrong with it, or says why none
+does: *equivalent* ones change nothing that the memory model lets anybody see; a *gap* is one that
+somebody should notice, and no run that was tried does; *not reached* is a line that no run comes
+to. Written by `cargo run --release -p hwsim-explore --example mutants`, which
+tries the seed of each row first; a test replays each row that names one.
 ";

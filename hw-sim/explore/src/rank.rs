@@ -3,17 +3,19 @@
 use hwsim_ptx::weak::WeakMemory;
 use ringdove_kernels::descriptor::DESCRIPTOR_BYTES;
 use ringdove_kernels::element::{DataType, ReduceOp};
-use ringdove_kernels::launch::{CallArguments, DeviceCommunicator, LaunchArguments, WaitRecord};
+use ringdove_kernels::launch::{
+    CallArguments, DeviceCommunicator, LaunchArguments, WaitRecord, place,
+};
 use ringdove_kernels::op::{
     BlockProgram, Op, OpCode, Operand, PLAN_MAGIC, PlanHeader, Segment, Space,
 };
 use ringdove_kernels::port::Port;
 use std::rc::Rc;
 
-/// Waits expire after so many looks at the clock: never within a run's bounds.
-const TIMEOUT_NS: u64 = 1 << 50;
+/// A time that no run lasts: waits never expire.
+pub const NEVER_NS: u64 = 1 << 50;
 
-/// The number of the one launch.
+/// The number of the first launch.
 pub const LAUNCH: u64 = 9;
 
 /// A rank.
@@ -30,8 +32,8 @@ pub struct Rank {
 }
 
 impl Rank {
-    /// A rank of two, with a ring of `1 << ring_log2` slots.
-    pub fn new(memory: &Rc<WeakMemory>, number: u32, ring_log2: u32) -> Self {
+    /// A rank of two, with a ring of `1 << ring_log2` slots, whose waits expire after so long.
+    pub fn new(memory: &Rc<WeakMemory>, number: u32, ring_log2: u32, timeout_ns: u64) -> Self {
         let name = |part: &str| format!("{part} of rank {number}");
         let allocate = |part: &str, bytes: usize| memory.allocate(&name(part), bytes as u64);
         let communicator = DeviceCommunicator {
@@ -45,9 +47,10 @@ impl Rank {
             abort: allocate("abort", 4),
             record_claim: allocate("claim", 4),
             record: allocate("record", size_of::<WaitRecord>()),
-            timeout_ns: TIMEOUT_NS,
+            timeout_ns,
             blocks_ended: allocate("blocks ended", 8),
             launches_ended: allocate("launches ended", 8),
+            sources: allocate("sources", place::TABLE_BYTES),
             ..Default::default()
         };
         let address = allocate("communicator", size_of::<DeviceCommunicator>());
@@ -79,25 +82,38 @@ impl Rank {
         self.memory.set(address, bytes).expect("it was allocated with this length");
     }
 
-    /// The parameters of a launch that runs one plan on these buffers.
-    pub fn launch(&self, plan: &[u8], buffers: [u64; 4]) -> Vec<u8> {
+    /// The parameters of launch `number`, from 0 on: calls of one plan with these arguments.
+    pub fn launch(&self, number: u64, plan: &[u8], calls: &[CallArguments]) -> Vec<u8> {
         let address = self.allocate("plan", plan.len() as u64);
         self.set(address, plan);
-        let call = CallArguments {
-            plan: address,
-            buffers,
-            data_type: DataType::U32 as u32,
-            reduce_op: ReduceOp::Sum as u32,
-            ..Default::default()
-        };
         let mut launch = LaunchArguments {
             communicator: self.address,
-            sequence: LAUNCH,
-            call_count: 1,
+            sequence: LAUNCH + number,
+            call_count: calls.len() as u32,
             ..Default::default()
         };
-        launch.calls[0] = call;
+        for (place, arguments) in launch.calls.iter_mut().zip(calls) {
+            *place = CallArguments {
+                plan: address,
+                data_type: DataType::U32 as u32,
+                reduce_op: ReduceOp::Sum as u32,
+                ..*arguments
+            };
+        }
         bytemuck::bytes_of(&launch).to_vec()
+    }
+
+    /// A table of words for operands in `Space::Address`.
+    pub fn table(&self, words: &[u64]) -> u64 {
+        let address = self.allocate("addresses", size_of_val(words).max(8) as u64);
+        self.set(address, bytemuck::cast_slice(words));
+        address
+    }
+
+    /// Adds an entry to the table of sources.
+    pub fn add_source(&self, source: u32, grant: u32, entry: u32) {
+        let index = u64::from(place::source_entry(source, grant));
+        self.set(self.communicator.sources + 4 * index, &entry.to_le_bytes());
     }
 
     /// The record of a failed wait, when all is over.
@@ -157,6 +173,16 @@ pub fn buffer(number: u32, offset: u64) -> Operand {
 /// A place in the slot of a message, counted from the launch's first one.
 pub fn slot(port: u16, message: u32) -> Operand {
     Operand { number: message, port, space: Space::Slot as u8, ..Default::default() }
+}
+
+/// A place of the table of addresses, whose first entry has number 1.
+pub fn address(number: u32, offset: u64) -> Operand {
+    Operand { offset, number, space: Space::Address as u8, ..Default::default() }
+}
+
+/// What the peer has granted last, for a message counted from the launch's first one.
+pub fn granted(port: u16, message: u32, offset: u64) -> Operand {
+    Operand { offset, number: message, port, space: Space::Granted as u8, ..Default::default() }
 }
 
 /// An op without operands.

@@ -1,18 +1,28 @@
-//! Whose turn it is: warps, engines and lanes, one at a time, until all kernels have ended.
+//! Whose turn it is: warps, engines, lanes and hosts, one at a time, until all is over.
 
+use hwsim_ptx::memory::{Order, Scope, Strength};
 use hwsim_ptx::weak::{AgentId, BlockView, Event, Place, WeakMemory};
 use hwsim_ptx::{Block, Clock, Kernel, Launch};
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::engine::Engine;
+use crate::fault::{Fault, STRAY};
+use crate::host::Host;
 
 /// Instructions of one turn, as a power of two, at most.
 const TURN_LOG2_MAX: u32 = 7;
 /// How much likelier some actors' turns are than others', at most.
 const WEIGHT_MAX: u32 = 6;
+
+/// The block of a thread that belongs to no launch of ours.
+const INTRUDER: u32 = u32::MAX - 1;
+
+/// Events of an agent that a report shows.
+const EVENTS_SHOWN: usize = 12;
 
 /// What a run came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,7 +35,8 @@ pub struct Stats {
     pub descriptors: u64,
 }
 
-/// Time stands still between looks, so that it never ends a wait, and moves with each.
+/// Time stands still between looks, so that it never ends a wait by itself, and moves with each:
+/// a nanosecond is one look of one warp.
 #[derive(Default)]
 struct Looks(Cell<u64>);
 
@@ -37,11 +48,12 @@ impl Clock for Looks {
 }
 
 /// Who may take a turn.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Actor {
     Warp { block: usize, warp: usize },
     Engine(usize),
     Lane { engine: usize, lane: usize },
+    Host(usize),
 }
 
 struct Running {
@@ -51,14 +63,44 @@ struct Running {
     threads: u32,
 }
 
+/// A kernel that waits for those before it on its GPU's stream.
+struct Queued {
+    launch: Arc<Launch>,
+    blocks: u32,
+    threads: u32,
+}
+
+/// A GPU with one stream.
+struct Gpu {
+    /// What the stream's work hands on.
+    stream: AgentId,
+    queue: VecDeque<Queued>,
+    /// Blocks of the kernel that runs, by number.
+    running: Vec<usize>,
+    is_stopped: bool,
+    launched: u64,
+    /// A thread of another kernel, which overwrites what is not its own.
+    intruder: AgentId,
+}
+
 /// All actors of a run.
 pub struct World {
     memory: Rc<WeakMemory>,
     random: fastrand::Rng,
     clock: Looks,
+    gpus: Vec<Gpu>,
     blocks: Vec<Running>,
     /// One for each rank.
     pub engines: Vec<Engine>,
+    /// One for each rank.
+    pub hosts: Vec<Host>,
+    /// Kernels tell hosts of their end, as the executor does.
+    pub reports_ends: bool,
+    stopped_engines: Vec<usize>,
+    /// Of each rank.
+    claim_words: Vec<u64>,
+    faults: Vec<Fault>,
+    actors: Vec<(Actor, u32)>,
     stats: Stats,
 }
 
@@ -69,13 +111,51 @@ impl World {
             memory: Rc::clone(memory),
             random: fastrand::Rng::with_seed(seed),
             clock: Looks::default(),
+            gpus: Vec::new(),
             blocks: Vec::new(),
             engines: Vec::new(),
+            hosts: Vec::new(),
+            reports_ends: true,
+            stopped_engines: Vec::new(),
+            claim_words: Vec::new(),
+            faults: Vec::new(),
+            actors: Vec::new(),
             stats: Stats::default(),
         }
     }
 
-    /// Starts a kernel on a GPU.
+    /// Adds a rank: its engine, its host, a GPU, and the claim word of its record.
+    pub fn add_rank(&mut self, engine: Engine, host: Host, claim_word: u64) {
+        let rank = self.engines.len();
+        self.add_actor(Actor::Engine(rank));
+        for lane in 0..engine.lanes() {
+            self.add_actor(Actor::Lane { engine: rank, lane });
+        }
+        self.add_actor(Actor::Host(rank));
+        self.engines.push(engine);
+        self.hosts.push(host);
+        self.claim_words.push(claim_word);
+        self.gpus.push(Gpu {
+            stream: self.memory.agent(Place::Outside),
+            queue: VecDeque::new(),
+            running: Vec::new(),
+            is_stopped: false,
+            launched: 0,
+            intruder: self.memory.agent(Place::Block { gpu: rank as u32, block: INTRUDER }),
+        });
+    }
+
+    /// What will go wrong.
+    pub fn add_fault(&mut self, fault: Fault) {
+        self.faults.push(fault);
+    }
+
+    fn add_actor(&mut self, actor: Actor) {
+        let weight = self.random.u32(1..=WEIGHT_MAX);
+        self.actors.push((actor, weight));
+    }
+
+    /// Queues a kernel on a GPU's stream. It starts when those before it have ended.
     pub fn launch(&mut self, gpu: u32, kernel: &Arc<Kernel>, shape: (u32, u32), params: Vec<u8>) {
         let (blocks, threads) = shape;
         let launch = Arc::new(Launch {
@@ -88,57 +168,155 @@ impl World {
             grid_workspace: 0,
             sm_count: blocks,
         });
-        for index in 0..blocks {
-            let number = self.blocks.len() as u32;
-            let place = Place::Block { gpu, block: number };
-            let shared = kernel.static_shared_bytes.into();
-            self.blocks.push(Running {
-                gpu,
-                block: Block::new(Arc::clone(&launch), [index, 0, 0], index),
-                view: BlockView::new(&self.memory, place, threads, shared),
-                threads,
-            });
+        self.gpus[gpu as usize].queue.push_back(Queued { launch, blocks, threads });
+    }
+
+    /// What the run has come to so far.
+    pub fn stats(&self) -> Stats {
+        self.stats
+    }
+
+    /// Has this GPU come to a stop, by a fault?
+    pub fn is_stopped(&self, gpu: usize) -> bool {
+        self.gpus[gpu].is_stopped
+    }
+
+    /// Starts the next kernel of a GPU whose last one has ended.
+    fn start_next(&mut self, gpu: usize) {
+        let it = &self.gpus[gpu];
+        let has_ended = it.running.iter().all(|block| self.has_ended(*block));
+        if it.is_stopped || !has_ended || it.queue.is_empty() {
+            return;
+        }
+        let ended = std::mem::take(&mut self.gpus[gpu].running);
+        let stream = self.gpus[gpu].stream;
+        for block in ended {
+            let Running { view, threads, .. } = &self.blocks[block];
+            for thread in 0..*threads {
+                self.memory.hand_over(view.agent_of(thread), stream);
+            }
+            self.actors.retain(
+                |(actor, _)| !matches!(actor, Actor::Warp { block: it, .. } if *it == block),
+            );
+        }
+        let Some(queued) = self.gpus[gpu].queue.pop_front() else { return };
+        self.gpus[gpu].launched += 1;
+        for index in 0..queued.blocks {
+            let number = self.blocks.len();
+            let place = Place::Block { gpu: gpu as u32, block: number as u32 };
+            let shared = queued.launch.kernel.static_shared_bytes.into();
+            let block = Block::new(Arc::clone(&queued.launch), [index, 0, 0], index);
+            let view = BlockView::new(&self.memory, place, queued.threads, shared);
+            for thread in 0..queued.threads {
+                self.memory.hand_over(stream, view.agent_of(thread));
+            }
+            for warp in 0..block.warps() {
+                self.add_actor(Actor::Warp { block: number, warp });
+            }
+            self.gpus[gpu].running.push(number);
+            let threads = queued.threads;
+            self.blocks.push(Running { gpu: gpu as u32, block, view, threads });
         }
     }
 
-    /// Runs until all kernels have ended, for at most so many turns.
+    fn has_ended(&self, block: usize) -> bool {
+        let block = &self.blocks[block].block;
+        (0..block.warps()).all(|warp| !block.is_live(warp))
+    }
+
+    /// Runs until all kernels have ended and hosts have seen it, for at most so many turns.
     ///
     /// # Errors
     ///
     /// What went wrong: a fault of a kernel, a bad descriptor, or that nothing ended in time.
     pub fn run(&mut self, turns_max: u64) -> Result<Stats, String> {
-        let mut actors = Vec::new();
-        for (block, running) in self.blocks.iter().enumerate() {
-            actors.extend((0..running.block.warps()).map(|warp| Actor::Warp { block, warp }));
-        }
-        for (engine, it) in self.engines.iter().enumerate() {
-            actors.push(Actor::Engine(engine));
-            actors.extend((0..it.lanes()).map(|lane| Actor::Lane { engine, lane }));
-        }
-        let weights: Vec<u32> = actors.iter().map(|_| self.random.u32(1..=WEIGHT_MAX)).collect();
         let mut ready = Vec::new();
         while self.stats.turns < turns_max {
+            self.strike();
+            for gpu in 0..self.gpus.len() {
+                self.start_next(gpu);
+            }
+            if self.is_over() {
+                return Ok(self.stats);
+            }
             ready.clear();
-            for (actor, weight) in actors.iter().zip(&weights) {
+            for (actor, weight) in &self.actors {
                 if self.can_run(*actor) {
                     ready.extend(std::iter::repeat_n(*actor, *weight as usize));
                 }
-            }
-            if !ready.iter().any(|actor| matches!(actor, Actor::Warp { .. })) {
-                return Ok(self.stats);
             }
             self.stats.turns += 1;
             let actor = ready[self.random.usize(..ready.len())];
             self.step(actor)?;
         }
-        Err(format!("nothing ended within {turns_max} turns"))
+        Err(format!("{} within {turns_max} turns", self.unfinished()))
+    }
+
+    /// What still goes on.
+    fn unfinished(&self) -> String {
+        let mut live = Vec::new();
+        for (number, running) in self.blocks.iter().enumerate() {
+            if !self.gpus[running.gpu as usize].is_stopped && !self.has_ended(number) {
+                live.push(format!("block {number} of GPU {} does not end", running.gpu));
+            }
+        }
+        if live.is_empty() { "hosts see no end".to_owned() } else { live.join(", ") }
+    }
+
+    /// Does what faults do at this turn.
+    fn strike(&mut self) {
+        let turn = self.stats.turns;
+        for fault in std::mem::take(&mut self.faults) {
+            if fault.turn() > turn {
+                self.faults.push(fault);
+                continue;
+            }
+            let rank = fault.rank() as usize;
+            match fault {
+                Fault::BadOp { .. } | Fault::BadPort { .. } => {}
+                Fault::NoAlarm { .. } => self.hosts[rank].is_mute = true,
+                Fault::Abort { .. } => self.hosts[rank].alarm(),
+                Fault::EngineStops { .. } => self.stopped_engines.push(rank),
+                Fault::GpuStops { .. } => self.gpus[rank].is_stopped = true,
+                Fault::StrayClaim { .. } => {
+                    let how = Strength { order: Order::Relaxed, scope: Scope::Gpu };
+                    let (place, stray) = (self.claim_words[rank], STRAY.to_le_bytes());
+                    let written =
+                        self.memory.write(self.gpus[rank].intruder, place, 4, how, &stray);
+                    written.expect("the word was allocated");
+                }
+            }
+        }
+    }
+
+    /// Have all kernels ended, and do hosts know? A host of a GPU that stopped hears nothing.
+    fn is_over(&self) -> bool {
+        self.gpus.iter().enumerate().all(|(number, gpu)| {
+            let mut claim = [0; 4];
+            self.memory.get(self.claim_words[number], &mut claim).expect("it was allocated");
+            let is_claimed = u32::from_le_bytes(claim) == ringdove_kernels::launch::RECORD_CLAIMED;
+            let host = &self.hosts[number];
+            let has_heard = host.launches_seen() == crate::rank::LAUNCH + gpu.launched;
+            let knows =
+                (has_heard || !self.reports_ends) && (!is_claimed || host.record().is_some());
+            gpu.is_stopped
+                || gpu.queue.is_empty()
+                    && gpu.running.iter().all(|block| self.has_ended(*block))
+                    && knows
+        })
     }
 
     fn can_run(&self, actor: Actor) -> bool {
         match actor {
-            Actor::Warp { block, warp } => self.blocks[block].block.is_live(warp),
-            Actor::Engine(_) => true,
-            Actor::Lane { engine, lane } => self.engines[engine].is_busy(lane),
+            Actor::Warp { block, warp } => {
+                let running = &self.blocks[block];
+                !self.gpus[running.gpu as usize].is_stopped && running.block.is_live(warp)
+            }
+            Actor::Engine(engine) => !self.stopped_engines.contains(&engine),
+            Actor::Lane { engine, lane } => {
+                !self.stopped_engines.contains(&engine) && self.engines[engine].is_busy(lane)
+            }
+            Actor::Host(_) => true,
         }
     }
 
@@ -155,38 +333,55 @@ impl World {
                 self.stats.descriptors += self.engines[engine].poll()? as u64;
             }
             Actor::Lane { engine, lane } => self.engines[engine].work(lane)?,
+            Actor::Host(host) => self.hosts[host].step(),
         }
         Ok(())
     }
 
-    /// What the agents did last: of each block the threads that did anything, and the engines.
-    pub fn last_events(&self) -> String {
-        let mut text = String::new();
+    /// All agents with their names: threads of blocks, engines with their lanes, and hosts.
+    pub fn agents(&self) -> Vec<(String, AgentId)> {
+        let mut agents = Vec::new();
         for (number, running) in self.blocks.iter().enumerate() {
             for thread in 0..running.threads {
                 let name = format!("gpu {} block {number} thread {thread}", running.gpu);
-                self.events_of(&mut text, &name, running.view.agent_of(thread));
+                agents.push((name, running.view.agent_of(thread)));
             }
         }
         for (number, engine) in self.engines.iter().enumerate() {
-            self.events_of(&mut text, &format!("engine {number}"), engine.agent);
+            agents.push((format!("engine {number}"), engine.agent));
             for lane in 0..engine.lanes() {
-                let name = format!("engine {number} lane {lane}");
-                self.events_of(&mut text, &name, engine.lane_agent(lane));
+                agents.push((format!("engine {number} lane {lane}"), engine.lane_agent(lane)));
+            }
+        }
+        for (number, host) in self.hosts.iter().enumerate() {
+            agents.push((format!("host {number}"), host.agent));
+        }
+        for (number, gpu) in self.gpus.iter().enumerate() {
+            agents.push((format!("intruder on gpu {number}"), gpu.intruder));
+        }
+        agents
+    }
+
+    /// What an agent did last, oldest first: when, and what.
+    pub fn events_of(&self, agent: AgentId) -> Vec<(u64, String)> {
+        let events = self.memory.events(agent);
+        events.into_iter().map(|(time, event)| (time, self.describe(event))).collect()
+    }
+
+    /// The same of all agents that did anything, as text.
+    pub fn last_events(&self) -> String {
+        let mut text = String::new();
+        for (name, agent) in self.agents() {
+            let events = self.events_of(agent);
+            if !events.is_empty() {
+                let _ = writeln!(text, "  {name}");
+            }
+            let skipped = events.len().saturating_sub(EVENTS_SHOWN);
+            for (time, event) in &events[skipped..] {
+                let _ = writeln!(text, "    {time:>9} {event}");
             }
         }
         text
-    }
-
-    fn events_of(&self, text: &mut String, name: &str, agent: AgentId) {
-        let events = self.memory.events(agent);
-        if events.is_empty() {
-            return;
-        }
-        let _ = writeln!(text, "  {name}");
-        for (time, event) in events {
-            let _ = writeln!(text, "    {time:>9} {}", self.describe(event));
-        }
     }
 
     fn describe(&self, event: Event) -> String {

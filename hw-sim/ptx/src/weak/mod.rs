@@ -17,6 +17,7 @@
 //! | `fence.sc` | fences whose scopes hold each other's agents, in the order of execution |
 //! | atomicity | nothing morally strong comes between an atomic's read and its write |
 //! | races | reads of values that race may be torn, byte from byte ([`Options::tears`]) |
+//! | progress | reads that race need never see a newer value ([`Options::stalls`]) |
 //!
 //! What is *not* generated: executions in which a load takes its value from a store that comes
 //! later (load buffering), which PTX allows where no dependency forbids it. Agents run their
@@ -51,7 +52,7 @@ use view::{SCOPES, Snapshot, View, WriteId, join_snapshot};
 const FIRST_ADDRESS: u64 = 0x10_0000;
 /// Between allocations.
 const GAP_BYTES: u64 = 0x1000;
-/// Events that are kept of each agent.
+/// Events that are kept of each agent, at least.
 const EVENTS_KEPT: usize = 12;
 
 /// How the memory behaves beyond what the model fixes.
@@ -59,6 +60,11 @@ const EVENTS_KEPT: usize = 12;
 pub struct Options {
     /// Reads that race may mix bytes of several writes.
     pub tears: bool,
+    /// Reads that race return the oldest value that they may, each time: PTX promises a loop that
+    /// polls an end only if its reads are morally strong with the write that ends it.
+    pub stalls: bool,
+    /// How many events of each agent to keep; a dozen are kept in any case.
+    pub events_kept: usize,
 }
 
 /// What an agent did last.
@@ -224,6 +230,16 @@ impl WeakMemory {
             let count = range.len();
             bytes[range].copy_from_slice(&value[first..first + count]);
         })
+    }
+
+    /// What the eight bytes around an address have held, oldest first, as far as that is kept: for
+    /// whoever judges a run.
+    pub fn values(&self, address: u64) -> Vec<u64> {
+        let mut values = Vec::new();
+        let _ = self.0.borrow_mut().each_part(address, 1, |_, cell, _, _, _, _| {
+            values.extend((0..=cell.history.len()).map(|position| cell.value_at(position)));
+        });
+        values
     }
 
     /// Reads: each `word` bytes are one access.

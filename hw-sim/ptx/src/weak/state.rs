@@ -25,8 +25,9 @@ impl State {
 
     pub(super) fn log(&mut self, agent: AgentId, event: Event) {
         let serial = self.tick();
+        let kept = self.options.events_kept.max(EVENTS_KEPT);
         let events = &mut self.events[agent as usize];
-        if events.len() == EVENTS_KEPT {
+        if events.len() == kept {
             events.pop_front();
         }
         events.push_back((serial, event));
@@ -113,14 +114,17 @@ impl State {
             return self.read_bytes(agent, word, strength);
         }
         let candidates = self.candidates(agent, word.cell, word.mask);
-        let may_tear = self.options.tears && candidates.len() > 1 && word.mask.count_ones() > 1;
-        if may_tear
-            && !self.are_strong(agent, word, strength, &candidates)
-            && self.choices.choose(8) == 7
+        let races = (self.options.tears || self.options.stalls)
+            && candidates.len() > 1
+            && !self.are_strong(agent, word, strength, &candidates);
+        if races && self.options.tears && word.mask.count_ones() > 1 && self.choices.choose(8) == 7
         {
             return self.read_bytes(agent, word, strength);
         }
-        let chosen = self.choices.choose(candidates.len());
+        let chosen = match races && self.options.stalls {
+            true => candidates.len() - 1,
+            false => self.choices.choose(candidates.len()),
+        };
         let position = candidates[chosen];
         let value = self.cell(word.cell).value_at(position);
         self.saw(agent, word, strength, position);

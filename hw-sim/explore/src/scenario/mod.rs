@@ -1,0 +1,409 @@
+//! What two ranks do, and what must come of it.
+
+mod grants;
+mod lanes;
+mod options;
+mod shrink;
+mod user;
+mod user_verdict;
+mod verdict;
+
+use hwsim_ptx::weak::{Drawn, Options as MemoryOptions, WeakMemory};
+use hwsim_ptx::{Kernel, Module};
+use ringdove_kernels::launch::CallArguments;
+use ringdove_kernels::ptx;
+use std::collections::HashMap;
+use std::fmt::{self, Write as _};
+use std::rc::Rc;
+use std::sync::{Arc, OnceLock};
+
+use crate::engine::{Engine, Route};
+use crate::fault::Fault;
+use crate::host::Host;
+use crate::rank::{Program, Rank, encode};
+use crate::world::{Stats, World};
+
+pub use options::{Change, Options};
+pub use shrink::shrink;
+
+/// Turns of a run. The longest of hundreds that ended well needed 149,479, for waits of many lanes
+/// that expired one after the other.
+const TURNS_MAX: u64 = 400_000;
+/// The same of a run of many blocks.
+const TURNS_MAX_OF_MANY: u64 = 2_000_000;
+/// Slots of a lane.
+const SLOTS: u32 = 2;
+
+/// What is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Scenario {
+    /// Blocks of one rank share a small ring; messages go by the engine, credits come back by it.
+    Ring,
+    /// Messages and credits on lanes of stores, without an engine.
+    Stores,
+    /// Low-latency messages both ways, on lanes of stores.
+    LowLatency,
+    /// Transfers from and into registered memory, which begin with grants (R15).
+    Grants,
+    /// As `Ring`, with up to 64 blocks.
+    Many,
+    /// A block refuses its plan.
+    Refusal,
+    /// A host aborts in the middle.
+    Abort,
+    /// A GPU or an engine stops, and waits expire.
+    Expiry,
+    /// The claim word of a record is overwritten.
+    Stray,
+    /// Users' kernels put, signal and wait by themselves (`ringdove.cuh`).
+    User,
+    /// The same, and something goes wrong, as in one of the four before.
+    UserFaults,
+    /// One of these, drawn.
+    Random,
+}
+
+/// What the ranks of a run do, unless something goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Traffic {
+    /// As [`Scenario::Ring`].
+    Ring,
+    /// As [`Scenario::Stores`].
+    Stores,
+    /// As [`Scenario::LowLatency`].
+    LowLatency,
+    /// As [`Scenario::Grants`].
+    Grants,
+    /// As [`Scenario::User`].
+    User,
+}
+
+impl Traffic {
+    /// All, by name.
+    pub const ALL: [(&'static str, Self); 5] = [
+        ("ring", Self::Ring),
+        ("stores", Self::Stores),
+        ("low-latency", Self::LowLatency),
+        ("grants", Self::Grants),
+        ("user", Self::User),
+    ];
+
+    /// Those of the executor.
+    pub const OF_EXECUTOR: [Self; 4] = [Self::Ring, Self::Stores, Self::LowLatency, Self::Grants];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(_, it)| *it == self).map_or("?", |(name, _)| name)
+    }
+}
+
+impl Scenario {
+    /// All, with the names by which they are called.
+    pub const ALL: [(&'static str, Self); 12] = [
+        ("ring", Self::Ring),
+        ("stores", Self::Stores),
+        ("low-latency", Self::LowLatency),
+        ("grants", Self::Grants),
+        ("many", Self::Many),
+        ("refusal", Self::Refusal),
+        ("abort", Self::Abort),
+        ("expiry", Self::Expiry),
+        ("stray", Self::Stray),
+        ("user", Self::User),
+        ("user-faults", Self::UserFaults),
+        ("random", Self::Random),
+    ];
+
+    /// Those that `Random` draws from: all but `Many`, whose runs are long.
+    pub const DRAWN: [Self; 10] = [
+        Self::Ring,
+        Self::Stores,
+        Self::LowLatency,
+        Self::Grants,
+        Self::Refusal,
+        Self::Abort,
+        Self::Expiry,
+        Self::Stray,
+        Self::User,
+        Self::UserFaults,
+    ];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(_, it)| *it == self).map_or("?", |(name, _)| name)
+    }
+
+    /// By name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().find(|(it, _)| *it == name).map(|(_, scenario)| *scenario)
+    }
+
+    /// What its ranks do, if that is not drawn.
+    fn traffic(self) -> Option<Traffic> {
+        match self {
+            Self::Ring | Self::Many => Some(Traffic::Ring),
+            Self::Stores => Some(Traffic::Stores),
+            Self::LowLatency => Some(Traffic::LowLatency),
+            Self::Grants => Some(Traffic::Grants),
+            Self::User | Self::UserFaults => Some(Traffic::User),
+            _ => None,
+        }
+    }
+}
+
+/// A run that went wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// What was drawn.
+    pub options: Options,
+    /// What is wrong.
+    pub reason: String,
+    /// What the agents did last.
+    pub events: String,
+    /// How far the run came.
+    pub stats: Stats,
+}
+
+impl Failure {
+    /// The arguments of `hwsim explore` that replay it; a changed PTX text needs its own.
+    pub fn replay(&self) -> String {
+        let Options { seed, scenario, changes, .. } = &self.options;
+        let mut text = format!("--seed {seed} --runs 1");
+        for change in changes {
+            let _ = write!(text, " --with {change}");
+        }
+        format!("{text} {}", scenario.name())
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "seed {} fails: {}", self.options.seed, self.reason)?;
+        writeln!(f, "drawn: {}", self.options)?;
+        write!(f, "{} turns; last events of each agent:\n{}", self.stats.turns, self.events)
+    }
+}
+
+/// The kernels of a run.
+#[derive(Clone)]
+pub struct Kernels {
+    executor: Arc<Kernel>,
+    user: Arc<Kernel>,
+}
+
+/// The entry of `test_calls.cu`.
+const USER_ENTRY: &str = "test_calls";
+
+impl Kernels {
+    /// Those that are committed.
+    ///
+    /// # Panics
+    ///
+    /// They cannot be loaded.
+    pub fn committed() -> Self {
+        static KERNELS: OnceLock<Kernels> = OnceLock::new();
+        let load = || Self {
+            executor: entry(ptx::EXECUTOR, ptx::EXECUTOR_ENTRY).expect("it is committed"),
+            user: entry(ptx::TEST_CALLS, USER_ENTRY).expect("it is committed"),
+        };
+        KERNELS.get_or_init(load).clone()
+    }
+
+    /// The same with a changed text in the place of one of them, whichever it has the entry of.
+    ///
+    /// # Errors
+    ///
+    /// The text is no PTX, or has neither entry.
+    pub fn load(text: &str) -> Result<Self, String> {
+        let committed = Self::committed();
+        match entry(text, ptx::EXECUTOR_ENTRY) {
+            Ok(executor) => Ok(Self { executor, ..committed }),
+            Err(reason) => match entry(text, USER_ENTRY) {
+                Ok(user) => Ok(Self { user, ..committed }),
+                Err(_) => Err(reason),
+            },
+        }
+    }
+}
+
+fn entry(text: &str, name: &str) -> Result<Arc<Kernel>, String> {
+    if !text.contains(name) {
+        return Err(format!("no kernel {name}"));
+    }
+    let module = Module::load(text).map_err(|error| error.to_string())?;
+    let linked = module.link(&HashMap::new()).map_err(|error| error.to_string())?;
+    linked.kernel(name).ok_or_else(|| format!("no kernel {name}"))
+}
+
+/// One run.
+///
+/// # Errors
+///
+/// Whatever is not as the protocol promises.
+pub fn run(kernels: &Kernels, options: &Options) -> Result<Stats, Box<Failure>> {
+    perform(kernels, options, 0).0
+}
+
+/// One run, of which more events are kept; gives them too, as Perfetto reads them.
+///
+/// # Errors
+///
+/// As [`run`].
+pub fn run_traced(
+    kernels: &Kernels,
+    options: &Options,
+) -> (Result<Stats, Box<Failure>>, serde_json::Value) {
+    let (outcome, world) = perform(kernels, options, crate::trace::EVENTS_MAX);
+    (outcome, crate::trace::of(&world))
+}
+
+fn perform(
+    kernels: &Kernels,
+    options: &Options,
+    events_kept: usize,
+) -> (Result<Stats, Box<Failure>>, World) {
+    let drawn = Drawn::new(options.seed, options.plain_percent);
+    let memory_options =
+        MemoryOptions { tears: options.tears, stalls: options.stalls, events_kept };
+    let memory = Rc::new(WeakMemory::new(Box::new(drawn), memory_options));
+    let mut setup = Setup::new(&memory, options);
+    match options.traffic {
+        Traffic::Ring => setup.send_and_receive(false),
+        Traffic::Stores => setup.send_and_receive(true),
+        Traffic::LowLatency => setup.exchange(),
+        Traffic::Grants => setup.grant(),
+        Traffic::User => setup.use_handles(),
+    }
+    setup.break_programs();
+    setup.start(kernels);
+    let turns_max = if options.scenario == Scenario::Many { TURNS_MAX_OF_MANY } else { TURNS_MAX };
+    let outcome = setup.world.run(turns_max).and_then(|stats| setup.check().map(|()| stats));
+    let outcome = outcome.map_err(|reason| {
+        let (options, stats) = (options.clone(), setup.world.stats());
+        Box::new(Failure { options, reason, events: setup.world.last_events(), stats })
+    });
+    (outcome, setup.world)
+}
+
+struct Setup<'a> {
+    memory: Rc<WeakMemory>,
+    options: &'a Options,
+    world: World,
+    ranks: [Rank; 2],
+    routes: [Vec<Route>; 2],
+    programs: [Vec<Program>; 2],
+    inputs: [u64; 2],
+    outputs: [u64; 2],
+    /// Of all calls of a rank.
+    arguments: [CallArguments; 2],
+    /// Of users' kernels.
+    handles: [u64; 2],
+}
+
+impl<'a> Setup<'a> {
+    fn new(memory: &Rc<WeakMemory>, options: &'a Options) -> Self {
+        let world = World::new(memory, options.seed.rotate_left(32) ^ 0x7075_7473);
+        let (ring_log2, timeout_ns) = (options.ring_log2, options.timeout_ns);
+        let ranks = [0, 1].map(|number| Rank::new(memory, number, ring_log2, timeout_ns));
+        let bytes = u64::from(options.rounds()) * buffer_bytes(options);
+        let inputs = [0, 1].map(|rank: usize| ranks[rank].allocate("input", bytes));
+        let outputs = [0, 1].map(|rank: usize| ranks[rank].allocate("output", bytes));
+        let memory = Rc::clone(memory);
+        let (routes, programs, arguments, handles) = Default::default();
+        Self {
+            memory,
+            options,
+            world,
+            ranks,
+            routes,
+            programs,
+            inputs,
+            outputs,
+            arguments,
+            handles,
+        }
+    }
+
+    /// Where a message's data lies in the buffers of its block.
+    fn offset(&self, block: u32, message: u32) -> u64 {
+        let Options { messages, transfers, bytes, .. } = *self.options;
+        u64::from((block * messages * transfers + message) * bytes)
+    }
+
+    /// The number at a place of a rank's input.
+    fn word(rank: usize, index: u64) -> u32 {
+        // Never zero, and no two alike within a rank.
+        (index as u32 + 1) * 8 + rank as u32
+    }
+
+    /// Does to plans what faults do to them; users' calls are broken as they are made.
+    fn break_programs(&mut self) {
+        for fault in &self.options.faults {
+            self.world.add_fault(*fault);
+            match *fault {
+                _ if self.options.traffic == Traffic::User => {}
+                Fault::BadOp { rank, block, op } => {
+                    let ops = &mut self.programs[rank as usize][block as usize].ops;
+                    let count = ops.len();
+                    ops[op as usize % count].code = NO_OP;
+                }
+                Fault::BadPort { rank, block } => {
+                    self.programs[rank as usize][block as usize].ports.push(NO_SUCH_PORT);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn start(&mut self, kernels: &Kernels) {
+        let Options { blocks, threads, launches, calls, traffic, .. } = *self.options;
+        let words = u64::from(self.options.rounds()) * buffer_bytes(self.options) / 4;
+        self.world.reports_ends = traffic != Traffic::User;
+        let abort_words = self.ranks.each_ref().map(|rank| rank.communicator.abort);
+        for rank in 0..2 {
+            let data: Vec<u32> = (0..words).map(|index| Self::word(rank, index)).collect();
+            self.ranks[rank].set(self.inputs[rank], bytemuck::cast_slice(&data));
+            self.ranks[rank].publish();
+            let routes = std::mem::take(&mut self.routes[rank]);
+            let communicator = self.ranks[rank].communicator;
+            let engine = Engine::new(&self.memory, &self.ranks[rank], routes);
+            let host = Host::new(&self.memory, &communicator, abort_words.to_vec());
+            self.world.add_rank(engine, host, communicator.record_claim);
+            if traffic == Traffic::User {
+                for launch in 0..launches {
+                    let params = self.user_params(rank, launch);
+                    self.world.launch(rank as u32, &kernels.user, (blocks, 1), params);
+                }
+                continue;
+            }
+            let plan = encode(threads, &self.programs[rank]);
+            for launch in 0..launches {
+                let rounds = (launch * calls..).take(calls as usize);
+                let arguments = rounds.map(|round| self.arguments(rank, round)).collect::<Vec<_>>();
+                let params = self.ranks[rank].launch(launch.into(), &plan, &arguments);
+                self.world.launch(rank as u32, &kernels.executor, (blocks, threads), params);
+            }
+        }
+    }
+
+    /// What one call works on.
+    fn arguments(&self, rank: usize, round: u32) -> CallArguments {
+        let at = u64::from(round) * buffer_bytes(self.options);
+        let mut arguments = self.arguments[rank];
+        arguments.buffers = [self.inputs[rank] + at, self.outputs[rank] + at, 0, 0];
+        arguments.region_offsets = [at, at, 0, 0];
+        arguments.addresses += 8 * u64::from(round * arguments.address_count);
+        arguments
+    }
+}
+
+/// Bytes of the input, and of the output, of one call of a rank.
+fn buffer_bytes(options: &Options) -> u64 {
+    let Options { blocks, messages, transfers, bytes, .. } = *options;
+    u64::from(blocks * messages * transfers * bytes)
+}
+
+/// A code that no op has.
+const NO_OP: u8 = 0xee;
+/// A port that no communicator has.
+const NO_SUCH_PORT: u32 = 0xffff;

@@ -1,0 +1,333 @@
+//! What a seed draws before a run.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::{Scenario, Traffic};
+use crate::fault::Fault;
+use crate::rank::NEVER_NS;
+
+/// Turns within which most runs end: faults strike at powers of two below.
+const STRIKE_LOG2_MAX: u32 = 13;
+
+/// All that a run follows from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The seed.
+    pub seed: u64,
+    /// Never [`Scenario::Random`].
+    pub scenario: Scenario,
+    /// What the ranks do.
+    pub traffic: Traffic,
+    /// What goes wrong.
+    pub faults: Vec<Fault>,
+    /// How long a wait may last, in looks at the clock.
+    pub timeout_ns: u64,
+    /// Launches, one behind the other.
+    pub launches: u32,
+    /// Calls of a launch. Each call does the same on other buffers.
+    pub calls: u32,
+    /// Blocks, each with a lane of its own.
+    pub blocks: u32,
+    /// Threads of a block.
+    pub threads: u32,
+    /// Messages of each lane in a transfer.
+    pub messages: u32,
+    /// Transfers of each lane in a launch; one but for grants.
+    pub transfers: u32,
+    /// Low-latency messages that one op takes, each by a lane of its own.
+    pub terms: u32,
+    /// Bytes of a message.
+    pub bytes: u32,
+    /// Slots of the ring, as a power of two.
+    pub ring_log2: u32,
+    /// Ports of a block that it does not use, before the one that it does.
+    pub spare_ports: u32,
+    /// Loads in a hundred that return the newest value without a draw.
+    pub plain_percent: u8,
+    /// Loads that race may mix values.
+    pub tears: bool,
+    /// Loads that race never see anything newer.
+    pub stalls: bool,
+    /// What was changed after the draw.
+    pub changes: Vec<Change>,
+}
+
+/// A number that is changed after the draw: how a shorter run is told from the one of its seed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Which number.
+    pub name: &'static str,
+    /// Its new value.
+    pub value: u64,
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.name, self.value)
+    }
+}
+
+impl FromStr for Change {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, value) = text.split_once('=').unwrap_or((text, ""));
+        let known = Options::NAMES.iter().find(|(known, _)| *known == name);
+        let names = Options::NAMES.map(|(name, _)| name).join(", ");
+        let (name, _) =
+            known.ok_or_else(|| format!("expected NAME=NUMBER, NAME one of {names}"))?;
+        let value = value.parse().map_err(|_| format!("expected a number after {name}="))?;
+        Ok(Self { name, value })
+    }
+}
+
+impl fmt::Display for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let on = |flag| if flag { "on" } else { "off" };
+        write!(
+            f,
+            "{}: {} launches of {} calls, {} blocks of {} threads, {} transfers of {} messages of \
+             {} bytes, {} terms, ring of {}, {} spare ports, {} % plain, tearing {}, stalling {}",
+            self.traffic.name(),
+            self.launches,
+            self.calls,
+            self.blocks,
+            self.threads,
+            self.transfers,
+            self.messages,
+            self.bytes,
+            self.terms,
+            1 << self.ring_log2,
+            self.spare_ports,
+            self.plain_percent,
+            on(self.tears),
+            on(self.stalls),
+        )?;
+        if self.timeout_ns != NEVER_NS {
+            write!(f, ", waits expire after {} looks", self.timeout_ns)?;
+        }
+        for fault in &self.faults {
+            write!(f, "; {fault}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Options {
+    /// Draws them. What [`Scenario::Random`] draws is the same as that scenario by its own name.
+    pub fn draw(scenario: Scenario, seed: u64) -> Self {
+        let mut random = fastrand::Rng::with_seed(seed ^ 0x0971_0e5e);
+        let scenario = match scenario {
+            Scenario::Random => Scenario::DRAWN[random.usize(..Scenario::DRAWN.len())],
+            scenario => scenario,
+        };
+        let mut random = fastrand::Rng::with_seed(seed ^ 0x0971_0e5e);
+        let traffic = match scenario.traffic() {
+            Some(traffic) => traffic,
+            None => Traffic::OF_EXECUTOR[random.usize(..Traffic::OF_EXECUTOR.len())],
+        };
+        // Short messages mostly, because they are quick; long ones give all warps a part.
+        let words_max = [16, 160, 700][random.usize(..3)];
+        let mut options = Self {
+            seed,
+            scenario,
+            traffic,
+            faults: Vec::new(),
+            timeout_ns: NEVER_NS,
+            launches: 1,
+            calls: 1,
+            blocks: random.u32(1..=3),
+            threads: [32, 64, 96][random.usize(..3)],
+            messages: random.u32(2..=5),
+            transfers: 1,
+            terms: random.u32(1..=2),
+            bytes: 4 * random.u32(1..=words_max),
+            ring_log2: random.u32(0..=2),
+            spare_ports: random.u32(0..=7),
+            plain_percent: [20, 50, 80][random.usize(..3)],
+            tears: random.bool(),
+            stalls: random.bool(),
+            changes: Vec::new(),
+        };
+        match random.u32(0..4) {
+            0 => options.launches = 2,
+            1 => options.calls = 2,
+            _ => {}
+        }
+        if traffic == Traffic::Grants {
+            options.messages = random.u32(3..=5);
+            options.transfers = random.u32(1..=3);
+            options.bytes = options.bytes.min(1024);
+        }
+        if traffic == Traffic::LowLatency {
+            // Long enough for a tile of each warp. Each thread of a later launch knows of each word
+            // of the earlier ones, so these are short.
+            options.bytes = options.bytes.min(if options.rounds() > 1 { 128 } else { 1100 });
+        }
+        if traffic == Traffic::User {
+            options.launches = options.rounds();
+            options.calls = 1;
+        }
+        let strike = match scenario {
+            Scenario::UserFaults => {
+                [Scenario::Refusal, Scenario::Abort, Scenario::Expiry, Scenario::Stray]
+                    [random.usize(..4)]
+            }
+            scenario => scenario,
+        };
+        match strike {
+            Scenario::Many => options.make_many(&mut random),
+            Scenario::Refusal => options.refuse(&mut random),
+            Scenario::Abort => options.abort(&mut random),
+            Scenario::Expiry => options.expire(&mut random),
+            Scenario::Stray => options.stray(&mut random),
+            _ => {}
+        }
+        options
+    }
+
+    /// Numbers that may be changed, and the least that each may be.
+    pub const NAMES: [(&'static str, u64); 13] = [
+        ("launches", 1),
+        ("calls", 1),
+        ("blocks", 1),
+        ("threads", 32),
+        ("transfers", 1),
+        ("messages", 1),
+        ("bytes", 4),
+        ("terms", 1),
+        ("spare-ports", 0),
+        ("ring-log2", 0),
+        ("tears", 0),
+        ("stalls", 0),
+        ("faults", 0),
+    ];
+
+    /// The number with this name.
+    pub fn number(&self, name: &str) -> u64 {
+        match name {
+            "launches" => self.launches.into(),
+            "calls" => self.calls.into(),
+            "blocks" => self.blocks.into(),
+            "threads" => self.threads.into(),
+            "transfers" => self.transfers.into(),
+            "messages" => self.messages.into(),
+            "bytes" => self.bytes.into(),
+            "terms" => self.terms.into(),
+            "spare-ports" => self.spare_ports.into(),
+            "ring-log2" => self.ring_log2.into(),
+            "tears" => self.tears.into(),
+            "stalls" => self.stalls.into(),
+            _ => self.faults.len() as u64,
+        }
+    }
+
+    /// Changes a number, no further than it was or may be. `faults` keeps the first ones.
+    pub fn change(&mut self, change: Change) {
+        let least = Self::NAMES.iter().find(|(name, _)| *name == change.name);
+        let value = change.value.max(least.map_or(0, |(_, least)| *least));
+        let value = value.min(self.number(change.name)) as u32;
+        match change.name {
+            "launches" => self.launches = value,
+            "calls" => self.calls = value,
+            "blocks" => self.blocks = value,
+            "threads" => self.threads = value / 32 * 32,
+            "transfers" => self.transfers = value,
+            "messages" => self.messages = value,
+            "bytes" => self.bytes = value / 4 * 4,
+            "terms" => self.terms = value,
+            "spare-ports" => self.spare_ports = value,
+            "ring-log2" => self.ring_log2 = value,
+            "tears" => self.tears = value != 0,
+            "stalls" => self.stalls = value != 0,
+            _ => self.faults.truncate(value as usize),
+        }
+        for fault in &mut self.faults {
+            fault.move_into(self.blocks);
+        }
+        self.changes.retain(|it| it.name != change.name);
+        self.changes.push(change);
+    }
+
+    /// Calls of all launches.
+    pub fn rounds(&self) -> u32 {
+        self.launches * self.calls
+    }
+
+    /// Many producers, few messages, and a ring of which each slot is used often.
+    fn make_many(&mut self, random: &mut fastrand::Rng) {
+        self.blocks = random.u32(16..=64);
+        self.threads = 32;
+        (self.launches, self.calls) = (1, 1);
+        self.messages = random.u32(1..=2);
+        self.bytes = 4 * random.u32(1..=8);
+        self.ring_log2 = random.u32(0..=5);
+    }
+
+    /// One block refuses its plan. Then the others stop too, even if the host does nothing.
+    fn refuse(&mut self, random: &mut fastrand::Rng) {
+        let (rank, block) = (random.u32(0..2), random.u32(0..self.blocks));
+        match random.u32(0..4) {
+            0 => return self.faults.push(Fault::BadPort { rank, block }),
+            1 => return self.faults.push(Fault::BadOp { rank, block, op: random.u32(0..64) }),
+            _ => {}
+        }
+        self.blocks = self.blocks.max(2);
+        self.faults.push(Fault::BadOp { rank, block, op: 0 });
+        self.faults.push(Fault::NoAlarm { rank });
+        self.leave_alone(rank, random);
+    }
+
+    /// The peer of a rank stops, and perhaps its own engine too.
+    fn leave_alone(&mut self, rank: u32, random: &mut fastrand::Rng) {
+        self.faults.push(Fault::GpuStops { rank: 1 - rank, turn: strike(random) });
+        match random.u32(0..4) {
+            0 => self.faults.push(Fault::EngineStops { rank, turn: strike(random) }),
+            1 => {
+                // All blocks but one find the ring full.
+                self.faults.push(Fault::EngineStops { rank, turn: 0 });
+                self.ring_log2 = 0;
+                self.blocks = self.blocks.max(2);
+            }
+            _ => {}
+        }
+    }
+
+    fn abort(&mut self, random: &mut fastrand::Rng) {
+        let rank = random.u32(0..2);
+        self.faults.push(Fault::Abort { rank, turn: strike(random) });
+        if random.bool() {
+            self.leave_alone(random.u32(0..2), random);
+        }
+    }
+
+    fn expire(&mut self, random: &mut fastrand::Rng) {
+        self.timeout_ns = 1 << random.u32(4..=7);
+        self.leave_alone(random.u32(0..2), random);
+    }
+
+    fn stray(&mut self, random: &mut fastrand::Rng) {
+        let rank = random.u32(0..2);
+        let turn = if random.u32(0..4) == 0 { 0 } else { strike(random) };
+        self.faults.push(Fault::StrayClaim { rank, turn });
+        self.faults.push(Fault::NoAlarm { rank });
+        self.leave_alone(rank, random);
+        // The rank fails for another reason too, at about the same time.
+        match random.u32(0..4) {
+            0 => {
+                let block = random.u32(0..self.blocks);
+                self.faults.push(Fault::BadOp { rank, block, op: 0 });
+            }
+            1 => self.faults.push(Fault::Abort { rank, turn: turn + random.u64(0..400) }),
+            2 => self.timeout_ns = 1 << random.u32(2..=6),
+            _ => {}
+        }
+    }
+}
+
+/// A turn: early ones are as likely as late ones.
+fn strike(random: &mut fastrand::Rng) -> u64 {
+    let turn = 1_u64 << random.u32(0..=STRIKE_LOG2_MAX);
+    turn + random.u64(0..turn)
+}
