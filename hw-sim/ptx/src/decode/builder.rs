@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::allocate::{Allocation, allocate};
+use super::common::Front;
 use super::function::FunctionDecoder;
 use super::layout::{LayoutCursor, variable_align, variable_bytes};
 use super::matrix::Layout;
@@ -222,6 +223,8 @@ impl<'m> DecodeState<'m> {
 /// What the first pass found out about a function.
 struct Sketch {
     number: usize,
+    /// What blocks have in common: of the kernel alone.
+    front: Front,
     allocation: Allocation,
     runs: Vec<fuse::Run>,
     frame_bytes: u32,
@@ -258,6 +261,7 @@ pub fn build(index: &Index<'_>, kernel: usize) -> Result<Built, DecodeError> {
         entries: vec![None; index.module.functions.len()],
         frame: shared.frame_slot(),
         local_bytes,
+        common: sketches.first().map_or(0, |sketch| sketch.front.count as u32),
         ..Program::default()
     };
     let mut sweep_rows = 0;
@@ -270,6 +274,8 @@ pub fn build(index: &Index<'_>, kernel: usize) -> Result<Built, DecodeError> {
         let mut decoder = FunctionDecoder::new(&mut shared, function, body, placed)?;
         decoder.decode()?;
         let mut code = std::mem::take(&mut decoder.code);
+        sketch.front.apply(&mut code);
+        sketch.front.apply(&mut decoder.records);
         // Found in the plain code, and put over what the fusing leaves at their heads.
         let sweeps = sweep::find(&code, &decoder.records);
         fuse::fuse(&mut code, &sketch.runs);
@@ -325,7 +331,14 @@ fn sketch_all<'m>(
         shared.calls_indirectly = false;
         let mut decoder = FunctionDecoder::new(shared, function, body, None)?;
         decoder.decode()?;
-        let allocation = allocate(&decoder.records, &decoder.classes);
+        let front = match number == kernel {
+            true => Front::of(&decoder.code, &decoder.records),
+            false => Front::default(),
+        };
+        front.apply(&mut decoder.code);
+        front.apply(&mut decoder.records);
+        let kept: Vec<u32> = front.registers(&decoder.records).collect();
+        let allocation = allocate(&decoder.records, &decoder.classes, &kept);
         let runs = fuse::runs(&decoder.code, &decoder.records);
         let frame_bytes = decoder.frame_bytes;
         let mut callees = std::mem::take(&mut shared.callees);
@@ -335,7 +348,7 @@ fn sketch_all<'m>(
         callees.sort_unstable();
         callees.dedup();
         queue.extend(callees.iter().copied().filter(|callee| seen.insert(*callee)));
-        sketches.push(Sketch { number, allocation, runs, frame_bytes, callees });
+        sketches.push(Sketch { number, front, allocation, runs, frame_bytes, callees });
     }
     Ok(sketches)
 }

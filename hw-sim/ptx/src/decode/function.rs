@@ -81,6 +81,8 @@ pub struct Record {
     pub falls_through: bool,
     /// What it may be to a loop.
     pub role: Role,
+    /// It does nothing but write the registers noted here, of those noted here.
+    pub is_pure: bool,
 }
 
 /// What is said of a register, or of a numbered family, where it is declared.

@@ -11,6 +11,8 @@ use crate::memory::Memory;
 
 /// No block has as much shared memory.
 const NEAR: u32 = 1 << 24;
+/// Lanes that are compared together.
+const GROUP: usize = 8;
 
 /// What an instruction says of where it goes.
 pub(super) struct SharedPlace {
@@ -211,28 +213,32 @@ fn gather<const BYTES: usize>(
     numbers: &[u32; LANES],
     found: &mut [[u8; BYTES]; LANES],
 ) -> bool {
-    let (mut repeated, mut grouped) = (0, 0);
-    for lane in 0..LANES / 2 {
-        repeated |= numbers[lane] ^ numbers[lane + LANES / 2];
+    let groups = numbers.as_chunks::<GROUP>().0;
+    // A vector register of the host each: bits in which lanes differ.
+    let (mut within, mut halves) = ([0; GROUP], [0; GROUP]);
+    for (number, group) in groups.iter().enumerate() {
+        let (first, other) = (group[0], groups[(number + 2) % groups.len()]);
+        for lane in 0..GROUP {
+            within[lane] |= group[lane] ^ first;
+            halves[lane] |= group[lane] ^ other[lane];
+        }
     }
-    for lane in 0..LANES {
-        grouped |= numbers[lane] ^ numbers[lane & !7];
-    }
-    if grouped == 0 {
-        for group in 0..LANES / 8 {
-            let Some(bytes) = shared.get(numbers[8 * group] as usize) else { return false };
-            found[8 * group..8 * group + 8].fill(*bytes);
+    if within == [0; GROUP] {
+        for (group, found) in groups.iter().zip(found.as_chunks_mut::<GROUP>().0) {
+            let Some(bytes) = shared.get(group[0] as usize) else { return false };
+            *found = [*bytes; GROUP];
         }
         return true;
     }
-    let distinct = if repeated == 0 { LANES / 2 } else { LANES };
+    let repeated = halves == [0; GROUP];
+    let distinct = if repeated { LANES / 2 } else { LANES };
     for lane in 0..distinct {
         match shared.get(numbers[lane] as usize) {
             Some(bytes) => found[lane] = *bytes,
             None => return false,
         }
     }
-    if repeated == 0 {
+    if repeated {
         let (first, second) = found.split_at_mut(LANES / 2);
         second.copy_from_slice(first);
     }

@@ -369,6 +369,15 @@ impl Warp {
                     self.special(context, *d, *which, *width, active);
                     pc += 1;
                 }
+                Op::Return | Op::Exit
+                    if alone && active == live && self.fragments[index].depth == 0 =>
+                {
+                    self.live = 0;
+                    self.fragments.clear();
+                    context.block.threads_ended(live.count_ones());
+                    *budget -= limit - left;
+                    return Ok(Step::Schedule);
+                }
                 Op::Sweep(sweep) => {
                     if active == FULL && !M::BY_THREAD {
                         left -= self.sweep(context, sweep, left);
