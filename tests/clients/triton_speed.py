@@ -1,9 +1,10 @@
-"""How fast virtual GPUs run kernels that Triton wrote, beside NumPy in the same run. The rates are those of a
-simulation on this machine's processors, not of any GPU:
+"""How fast virtual GPUs run kernels that Triton wrote, beside NumPy in the same run. The rates are
+those of a simulation on this machine's processors, not of any GPU:
 
     hwsim run -q --machine dgx-a100 -- python3 tests/clients/triton_speed.py [NAME...]
 
-Each line has the least and the middle of several times on the wall, and the processor time of all threads."""
+Each line has the least and the middle of several times on the wall, and processor time of all
+threads: the least, for the small kernel the mean."""
 
 import ctypes
 import resource
@@ -114,7 +115,8 @@ def elementwise(name):
         gpu = measure(synchronized(lambda: add_kernel[blocks](a, b, c, count, BLOCK=1024)))
         assert (c.get() == x + y).all()
     report(f"{name} of 64 MB, NumPy", host)
-    report(f"{name} of 64 MB", gpu, f"{host[0] / gpu[0]:.2f} of NumPy's rate (medians {host[1] / gpu[1]:.2f})")
+    rates = f"{host[0] / gpu[0]:.2f} of NumPy's rate (medians {host[1] / gpu[1]:.2f})"
+    report(f"{name} of 64 MB", gpu, rates)
 
 
 def product(name):
@@ -123,7 +125,8 @@ def product(name):
     x, y = (random.standard_normal((1024, 1024)).astype(kind) for _ in range(2))
     a, b, c = Array(x), Array(y), Array(np.zeros((1024, 1024), np.float32))
     grid = (16, 16)
-    gpu = measure(synchronized(lambda: matmul_kernel[grid](a, b, c, 1024, 1024, BM=64, BN=64, BK=32)), 3)
+    tiles = {"BM": 64, "BN": 64, "BK": 32}
+    gpu = measure(synchronized(lambda: matmul_kernel[grid](a, b, c, 1024, 1024, **tiles)), 3)
     wanted = x.astype(np.float64) @ y.astype(np.float64)
     assert np.allclose(c.get(), wanted, rtol=1e-3, atol=1e-2)
     report(f"product of 1024 x 1024, {x.dtype}", gpu, f"{2 * 1024**3 / gpu[0] / 1e9:.2f} GFLOP/s")
@@ -160,8 +163,33 @@ ld.param.u64 %rd1, [out]; mov.u32 %r1, 1; st.global.u32 [%rd1], %r1; ret; }
     report("launch to finish of a small kernel", (min(ends), statistics.median(ends), each))
 
 
+def load(_):
+    """Loading of a module of 1 MB: kernels of the f32 product, each under a name of its own."""
+    a = Array(np.zeros((64, 64), np.float32))
+    text = matmul_kernel[(1, 1)](a, a, a, 64, 64, BM=64, BN=64, BK=32).asm["ptx"]
+    begin = text.index(".visible .entry")
+    end = text.index("}", text.index("$L__func_end0")) + 1
+    head, kernel = text[:begin], text[begin:end]
+    kernel = "\n".join(line for line in kernel.splitlines() if not line.strip().startswith(".loc"))
+    module = ctypes.c_void_p()
+    loads, again = [], []
+    for number in range(8):
+        names = [f"k{number}_{copy}" for copy in range((1 << 20) // len(kernel) + 1)]
+        whole = (head + "".join(kernel.replace("matmul_kernel", name) for name in names)).encode()
+        for times in (loads, again):
+            before, began = spent(), time.perf_counter()
+            call("cuModuleLoadData", ctypes.byref(module), whole)
+            times.append((time.perf_counter() - began, spent() - before))
+    for what, times in ("loading 1 MB of PTX", loads), ("loading it again", again):
+        wall, processor = zip(*times)
+        report(what, (min(wall), statistics.median(wall), min(processor)), f"{len(whole)} bytes")
+
+
 def report(what, times, more=""):
-    least, middle, processor = (f"{1e6 * value:.1f} us" if value < 1e-3 else f"{1e3 * value:.1f} ms" for value in times)
+    def text(value):
+        return f"{1e6 * value:.1f} us" if value < 1e-3 else f"{1e3 * value:.1f} ms"
+
+    least, middle, processor = map(text, times)
     print(f"{what}: {least}, median {middle}, processor {processor}  {more}", flush=True)
 
 
@@ -169,6 +197,13 @@ call("cuInit", 0)
 context = ctypes.c_void_p()
 call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
 call("cuCtxSetCurrent", context)
-programs = {"copy": elementwise, "add": elementwise, "product": product, "product_f16": product, "small": small}
+programs = {
+    "copy": elementwise,
+    "add": elementwise,
+    "product": product,
+    "product_f16": product,
+    "small": small,
+    "load": load,
+}
 for program in sys.argv[1:] or programs:
     programs[program](program)

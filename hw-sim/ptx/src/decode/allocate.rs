@@ -144,7 +144,7 @@ fn intervals(records: &[Record], registers: usize) -> Vec<Option<(usize, usize)>
         each(&piece.alive_in, &mut |register| extend(register, piece.start, piece.start));
         each(&piece.alive_out, &mut |register| extend(register, piece.end, piece.end));
         for (index, record) in records.iter().enumerate().take(piece.end).skip(piece.start) {
-            for &register in record.uses.iter().chain(&record.defs) {
+            for &register in record.uses.iter().chain(record.defs.iter()) {
                 extend(register, index, index);
             }
         }

@@ -223,7 +223,7 @@ impl<'m> DecodeState<'m> {
 /// What the first pass found out about a function.
 struct Sketch {
     number: usize,
-    /// What blocks have in common: of the kernel alone.
+    /// Its start, of the kernel alone.
     front: Front,
     allocation: Allocation,
     runs: Vec<fuse::Run>,
@@ -261,7 +261,6 @@ pub fn build(index: &Index<'_>, kernel: usize) -> Result<Built, DecodeError> {
         entries: vec![None; index.module.functions.len()],
         frame: shared.frame_slot(),
         local_bytes,
-        common: sketches.first().map_or(0, |sketch| sketch.front.count as u32),
         ..Program::default()
     };
     let mut sweep_rows = 0;
@@ -274,8 +273,6 @@ pub fn build(index: &Index<'_>, kernel: usize) -> Result<Built, DecodeError> {
         let mut decoder = FunctionDecoder::new(&mut shared, function, body, placed)?;
         decoder.decode()?;
         let mut code = std::mem::take(&mut decoder.code);
-        sketch.front.apply(&mut code);
-        sketch.front.apply(&mut decoder.records);
         // Found in the plain code, and put over what the fusing leaves at their heads.
         let sweeps = sweep::find(&code, &decoder.records);
         fuse::fuse(&mut code, &sketch.runs);
@@ -296,6 +293,8 @@ pub fn build(index: &Index<'_>, kernel: usize) -> Result<Built, DecodeError> {
         texts_of(body, &mut program.texts);
     }
     resolve_calls(&mut program);
+    // The kernel is the first of them.
+    program.follow = sketches.first().map_or(0, |sketch| sketch.front.append(&mut program.code));
     program.texts.sort_by_key(|entry| entry.0);
     program.texts.dedup_by_key(|entry| entry.0);
     program.cargo = shared.next_row;
@@ -335,10 +334,7 @@ fn sketch_all<'m>(
             true => Front::of(&decoder.code, &decoder.records),
             false => Front::default(),
         };
-        front.apply(&mut decoder.code);
-        front.apply(&mut decoder.records);
-        let kept: Vec<u32> = front.registers(&decoder.records).collect();
-        let allocation = allocate(&decoder.records, &decoder.classes, &kept);
+        let allocation = allocate(&decoder.records, &decoder.classes, &front.kept);
         let runs = fuse::runs(&decoder.code, &decoder.records);
         let frame_bytes = decoder.frame_bytes;
         let mut callees = std::mem::take(&mut shared.callees);

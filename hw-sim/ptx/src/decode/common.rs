@@ -1,58 +1,61 @@
 //! Finds what all blocks of a launch compute alike: from the number of a thread in its block, from
-//! parameters and from constants, at the start of a kernel. It is brought to the front of the code,
-//! into registers that nothing else writes. A warp that begins another block of the same launch
-//! finds it there and starts behind it.
+//! parameters and from constants, at the start of a kernel, into registers that nothing else writes.
+//! A warp that begins another block of the same launch finds it there, and starts with a copy of
+//! the kernel's start that lacks it.
 
 use super::function::Record;
 use crate::exec::program::{Instruction, NO_SLOT, Op, Space, Special};
+use crate::exec::registers::predicate;
 use crate::memory::Order;
 
-/// The order in which a kernel's first instructions stand.
+/// The start of a kernel, up to where somebody may jump to or from.
 #[derive(Clone, Debug, Default)]
 pub struct Front {
-    /// The instructions by their old numbers, from the first one on.
-    order: Vec<usize>,
-    /// How many of them, from the first one on, all blocks have in common.
-    pub count: usize,
+    /// What each block does for itself, by number.
+    own: Vec<usize>,
+    /// Where the start ends.
+    end: usize,
+    /// Registers with what blocks have in common: they must keep it to the end.
+    pub kept: Vec<u32>,
 }
 
 impl Front {
-    /// What a kernel's blocks have in common, from its first pass.
+    /// That of a kernel, from its first pass.
     pub fn of(code: &[Instruction], records: &[Record]) -> Self {
         let writes = writes(records);
         let mut is_common = vec![false; writes.len()];
-        let (mut common, mut own) = (Vec::new(), Vec::new());
-        for number in 0..straight(code, records) {
-            let record = &records[number];
+        let mut front = Self { end: straight(code, records), ..Self::default() };
+        for (number, record) in records.iter().enumerate().take(front.end) {
             let once = record.defs.iter().all(|&register| writes[register as usize] == 1);
             let known = record.uses.iter().all(|&register| is_common[register as usize]);
             if is_fixed(&code[number].op, record) && once && known && !record.guarded {
                 record.defs.iter().for_each(|&register| is_common[register as usize] = true);
-                common.push(number);
+                front.kept.extend_from_slice(&record.defs);
             } else {
-                own.push(number);
+                front.own.push(number);
             }
         }
-        let count = common.len();
-        common.extend(own);
-        Self { order: common, count }
+        front
     }
 
-    /// Puts instructions, or what is noted of them, in this order.
-    pub fn apply<T: Clone>(&self, items: &mut [T]) {
-        let moved: Vec<T> = self.order.iter().map(|&number| items[number].clone()).collect();
-        items[..moved.len()].clone_from_slice(&moved);
-    }
-
-    /// The registers that must keep their values to the end, after [`Self::apply`].
-    pub fn registers<'a>(&self, records: &'a [Record]) -> impl Iterator<Item = u32> + 'a {
-        records[..self.count].iter().flat_map(|record| record.defs.iter().copied())
+    /// Appends the start without what is common, and a jump to where it ends. Gives the place; the
+    /// kernel's own start, 0, where nothing is common.
+    pub fn append(&self, code: &mut Vec<Instruction>) -> u32 {
+        if self.kept.is_empty() {
+            return 0;
+        }
+        let place = code.len() as u32;
+        let own: Vec<Instruction> = self.own.iter().map(|&number| code[number].clone()).collect();
+        code.extend(own);
+        let (op, line) = (Op::Branch(self.end as u32), code[self.end].line);
+        code.push(Instruction { op, guard: predicate::TRUE, line });
+        place
     }
 }
 
 /// Instructions that write each register.
 fn writes(records: &[Record]) -> Vec<u32> {
-    let all = || records.iter().flat_map(|record| record.defs.iter().chain(&record.uses));
+    let all = || records.iter().flat_map(|record| record.defs.iter().chain(record.uses.iter()));
     let mut counts = vec![0; all().max().map_or(0, |&last| last as usize + 1)];
     for record in records {
         record.defs.iter().for_each(|&register| counts[register as usize] += 1);

@@ -79,7 +79,7 @@ impl Warp {
     pub fn follow(&mut self, launch: &Launch, number: u32) {
         // It has run to its end, and so over all of its start.
         let is_there = self.live == 0 && self.number == number;
-        self.restart(launch, number, if is_there { launch.kernel.program.common } else { 0 });
+        self.restart(launch, number, if is_there { launch.kernel.program.follow } else { 0 });
     }
 
     /// Begins anew, as the warp that holds threads `number * 32` and on. Registers keep old values,

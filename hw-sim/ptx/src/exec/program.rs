@@ -547,9 +547,9 @@ pub struct Program {
     pub cargo: u32,
     /// Predicates.
     pub predicates: usize,
-    /// Instructions at the start whose results all blocks of a launch have in common, in registers
-    /// that nothing else writes.
-    pub common: u32,
+    /// Where a warp starts that has run a block of the same launch: what all blocks compute alike
+    /// is still in registers that nothing else writes.
+    pub follow: u32,
     /// Bytes of local memory that a thread needs.
     pub local_bytes: u32,
     /// Slot of the frame register: where the running function's local frame begins.

@@ -11,8 +11,6 @@ use crate::memory::Memory;
 
 /// No block has as much shared memory.
 const NEAR: u32 = 1 << 24;
-/// Lanes that are compared together.
-const GROUP: usize = 8;
 
 /// What an instruction says of where it goes.
 pub(super) struct SharedPlace {
@@ -115,8 +113,11 @@ impl Warp {
         let shared = context.block.bytes.as_chunks::<BYTES>().0;
         let mut found = [[0_u8; BYTES]; LANES];
         if active == FULL {
-            if !gather(shared, &numbers, &mut found) {
-                return false;
+            for lane in 0..LANES {
+                match shared.get(numbers[lane] as usize) {
+                    Some(bytes) => found[lane] = *bytes,
+                    None => return false,
+                }
             }
         } else {
             let mut fits = true;
@@ -202,45 +203,4 @@ impl Warp {
         }
         true
     }
-}
-
-/// What lies at the places of all lanes. Tiles of matrices are read by groups of lanes: where the
-/// second half of the warp reads what the first one does, or eight lanes read one place, it is
-/// looked up once.
-#[inline(always)]
-fn gather<const BYTES: usize>(
-    shared: &[[u8; BYTES]],
-    numbers: &[u32; LANES],
-    found: &mut [[u8; BYTES]; LANES],
-) -> bool {
-    let groups = numbers.as_chunks::<GROUP>().0;
-    // A vector register of the host each: bits in which lanes differ.
-    let (mut within, mut halves) = ([0; GROUP], [0; GROUP]);
-    for (number, group) in groups.iter().enumerate() {
-        let (first, other) = (group[0], groups[(number + 2) % groups.len()]);
-        for lane in 0..GROUP {
-            within[lane] |= group[lane] ^ first;
-            halves[lane] |= group[lane] ^ other[lane];
-        }
-    }
-    if within == [0; GROUP] {
-        for (group, found) in groups.iter().zip(found.as_chunks_mut::<GROUP>().0) {
-            let Some(bytes) = shared.get(group[0] as usize) else { return false };
-            *found = [*bytes; GROUP];
-        }
-        return true;
-    }
-    let repeated = halves == [0; GROUP];
-    let distinct = if repeated { LANES / 2 } else { LANES };
-    for lane in 0..distinct {
-        match shared.get(numbers[lane] as usize) {
-            Some(bytes) => found[lane] = *bytes,
-            None => return false,
-        }
-    }
-    if repeated {
-        let (first, second) = found.split_at_mut(LANES / 2);
-        second.copy_from_slice(first);
-    }
-    true
 }

@@ -50,8 +50,8 @@ fn registers_that_are_written_twice_begin_anew() {
 #[test]
 fn guards_and_carries_stay_in_their_places() {
     let body = "setp.lt.u32 %p1, %t, 10;\nmov.u32 %r1, 0;\n@%p1 mov.u32 %r1, 100;\n\
-                mov.u32 %r2, -1;\nmov.u32 %r3, 0;\nadd.cc.u32 %r4, %t, %r2;\naddc.u32 %r5, %r3, 0;\n\
-                sub.cc.u32 %r6, %t, %t;\nadd.u32 %r9, %r1, %r5;";
+                mov.u32 %r2, -1;\nmov.u32 %r3, 0;\nadd.cc.u32 %r4, %t, %r2;\n\
+                addc.u32 %r5, %r3, 0;\nsub.cc.u32 %r6, %t, %t;\nadd.u32 %r9, %r1, %r5;";
     let expected = |_, t: u32| if t < 10 { 100 } else { 0 } + u32::from(t > 0);
     assert_eq!(stored(body), each(expected));
 }
@@ -69,6 +69,7 @@ fn loops_from_the_start_are_run_as_they_stand() {
 #[test]
 fn lanes_that_end_early_come_back_in_the_next_block() {
     let body = "mov.u32 %r1, %ctaid.x;\nshl.b32 %r2, %t, 2;\nand.b32 %r3, %t, 1;\n\
-                setp.eq.u32 %p1, %r3, %r1;\n@%p1 exit;\nadd.u32 %r9, %r2, %r1;\nadd.u32 %r9, %r9, 1;";
+                setp.eq.u32 %p1, %r3, %r1;\n@%p1 exit;\nadd.u32 %r9, %r2, %r1;\n\
+                add.u32 %r9, %r9, 1;";
     assert_eq!(stored(body), each(|block, t| if t & 1 == block { 0 } else { 4 * t + block + 1 }));
 }
