@@ -1,7 +1,7 @@
 //! Finds what all blocks of a launch compute alike: from the number of a thread in its block, from
-//! parameters and from constants, at the start of a kernel, into registers that nothing else writes.
-//! A warp that begins another block of the same launch finds it there, and starts with a copy of
-//! the kernel's start that lacks it.
+//! parameters and from constants, at the start of a kernel, into registers that nothing else
+//! writes. A warp that begins another block of the same launch finds it there, and starts with a
+//! copy of the kernel's start that lacks it.
 
 use super::function::Record;
 use crate::exec::program::{Instruction, NO_SLOT, Op, Space, Special};
