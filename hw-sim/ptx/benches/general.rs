@@ -120,7 +120,9 @@ fn measure(criterion: &mut Criterion, name: &str, text: &str) {
     let module = Module::load(text).unwrap_or_else(|error| panic!("{error}"));
     let module = module.link(&HashMap::new()).expect("no variables");
     let memory = FlatMemory::new(BASE, BYTES);
-    let words: Vec<u32> = (0..BYTES as u32 / 4).map(|i| i.wrapping_mul(2_654_435_761)).collect();
+    // Any byte for those that count bytes, and as floats ordinary numbers.
+    let number = |i: u32| (i.wrapping_mul(2_654_435_761) >> 8) as f32 * 1e-4;
+    let words: Vec<u32> = (0..BYTES as u32 / 4).map(|i| number(i).to_bits()).collect();
     memory.fill(0, bytemuck::cast_slice(&words));
     let launch = Arc::new(Launch {
         kernel: module.kernel("test").expect("its name"),

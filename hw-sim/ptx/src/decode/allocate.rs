@@ -144,7 +144,7 @@ fn intervals(records: &[Record], registers: usize) -> Vec<Option<(usize, usize)>
         each(&piece.alive_in, &mut |register| extend(register, piece.start, piece.start));
         each(&piece.alive_out, &mut |register| extend(register, piece.end, piece.end));
         for (index, record) in records.iter().enumerate().take(piece.end).skip(piece.start) {
-            for &register in record.uses.iter().chain(&record.defs) {
+            for &register in record.uses.iter().chain(record.defs.iter()) {
                 extend(register, index, index);
             }
         }
@@ -152,13 +152,17 @@ fn intervals(records: &[Record], registers: usize) -> Vec<Option<(usize, usize)>
     intervals
 }
 
-/// Allocates the registers of one function.
-pub fn allocate(records: &[Record], classes: &[Class]) -> Allocation {
+/// Allocates the registers of one function. What is in those of `kept` stays there to the end.
+pub fn allocate(records: &[Record], classes: &[Class], kept: &[u32]) -> Allocation {
     let mut allocation = Allocation { places: vec![0; classes.len()], ..Allocation::default() };
     if records.is_empty() {
         return allocation;
     }
-    let intervals = intervals(records, classes.len());
+    let mut intervals = intervals(records, classes.len());
+    for &register in kept {
+        // From the start: nothing that runs before may have the place, either.
+        intervals[register as usize] = Some((0, usize::MAX));
+    }
     let mut order: Vec<(usize, usize, usize)> = intervals
         .iter()
         .enumerate()

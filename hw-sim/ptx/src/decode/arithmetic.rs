@@ -154,6 +154,9 @@ impl FunctionDecoder<'_, '_> {
             self.destination(&operands[0], compute.dst)?
         };
         self.pending.role = role_of(instruction, &compute);
+        let carries = matches!(instruction.opcode.as_str(), "addc" | "subc" | "madc")
+            || instruction.modifiers.iter().any(|word| word == "cc");
+        self.pending.is_pure = !carries;
         self.emit(Op::Alu(compute.exec, Args { d, a, b, c, e }));
         Ok(())
     }

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::allocate::{Allocation, allocate};
+use super::common::Front;
 use super::function::FunctionDecoder;
 use super::layout::{LayoutCursor, variable_align, variable_bytes};
 use super::matrix::Layout;
@@ -222,6 +223,8 @@ impl<'m> DecodeState<'m> {
 /// What the first pass found out about a function.
 struct Sketch {
     number: usize,
+    /// Its start, of the kernel alone.
+    front: Front,
     allocation: Allocation,
     runs: Vec<fuse::Run>,
     frame_bytes: u32,
@@ -290,6 +293,8 @@ pub fn build(index: &Index<'_>, kernel: usize) -> Result<Built, DecodeError> {
         texts_of(body, &mut program.texts);
     }
     resolve_calls(&mut program);
+    // The kernel is the first of them.
+    program.follow = sketches.first().map_or(0, |sketch| sketch.front.append(&mut program.code));
     program.texts.sort_by_key(|entry| entry.0);
     program.texts.dedup_by_key(|entry| entry.0);
     program.cargo = shared.next_row;
@@ -325,7 +330,11 @@ fn sketch_all<'m>(
         shared.calls_indirectly = false;
         let mut decoder = FunctionDecoder::new(shared, function, body, None)?;
         decoder.decode()?;
-        let allocation = allocate(&decoder.records, &decoder.classes);
+        let front = match number == kernel {
+            true => Front::of(&decoder.code, &decoder.records),
+            false => Front::default(),
+        };
+        let allocation = allocate(&decoder.records, &decoder.classes, &front.kept);
         let runs = fuse::runs(&decoder.code, &decoder.records);
         let frame_bytes = decoder.frame_bytes;
         let mut callees = std::mem::take(&mut shared.callees);
@@ -335,7 +344,7 @@ fn sketch_all<'m>(
         callees.sort_unstable();
         callees.dedup();
         queue.extend(callees.iter().copied().filter(|callee| seen.insert(*callee)));
-        sketches.push(Sketch { number, allocation, runs, frame_bytes, callees });
+        sketches.push(Sketch { number, front, allocation, runs, frame_bytes, callees });
     }
     Ok(sketches)
 }

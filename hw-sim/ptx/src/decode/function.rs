@@ -2,6 +2,7 @@
 //! they have their places, for good.
 
 use foldhash::{HashMap, HashMapExt};
+use smallvec::SmallVec;
 
 use super::allocate::Allocation;
 use super::builder::DecodeState;
@@ -70,9 +71,9 @@ pub enum Role {
 #[derive(Clone, Debug, Default)]
 pub struct Record {
     /// Registers read.
-    pub uses: Vec<u32>,
+    pub uses: SmallVec<[u32; 4]>,
     /// Registers written.
-    pub defs: Vec<u32>,
+    pub defs: SmallVec<[u32; 4]>,
     /// Some lanes may not do it.
     pub guarded: bool,
     /// Where it may jump, by index in the function.
@@ -81,6 +82,8 @@ pub struct Record {
     pub falls_through: bool,
     /// What it may be to a loop.
     pub role: Role,
+    /// It does nothing but write the registers noted here, of those noted here.
+    pub is_pure: bool,
 }
 
 /// What is said of a register, or of a numbered family, where it is declared.
@@ -166,8 +169,8 @@ impl<'m, 's> FunctionDecoder<'m, 's> {
             frame: HashMap::new(),
             frame_bytes: 0,
             params: HashMap::new(),
-            code: Vec::new(),
-            records: Vec::new(),
+            code: Vec::with_capacity(body.statements.len()),
+            records: Vec::with_capacity(body.statements.len()),
             pending: Record::default(),
             labels: HashMap::new(),
             line: function.line,

@@ -43,7 +43,7 @@ pub fn runs(code: &[Instruction], records: &[Record]) -> Vec<Run> {
 
 /// Registers that one instruction writes and one instruction reads.
 fn private_registers(records: &[Record]) -> Vec<bool> {
-    let all = || records.iter().flat_map(|record| record.defs.iter().chain(&record.uses));
+    let all = || records.iter().flat_map(|record| record.defs.iter().chain(record.uses.iter()));
     let mut counts = vec![(0_u32, 0_u32); all().max().map_or(0, |&last| last as usize + 1)];
     for record in records {
         record.defs.iter().for_each(|&register| counts[register as usize].0 += 1);

@@ -4,6 +4,7 @@ mod allocate;
 mod arithmetic;
 mod builder;
 mod bulk;
+mod common;
 mod control;
 mod copy_async;
 mod data;

@@ -63,6 +63,7 @@ impl FunctionDecoder<'_, '_> {
                 let a = self.source(from, ty)?;
                 let d = self.destination(to, ty)?;
                 let class = Class::of(ty).unwrap_or(Class::Wide);
+                self.pending.is_pure = true;
                 self.emit(Op::Alu(copy_of(class), Args { d, a, ..Args::default() }));
                 Ok(())
             }
@@ -80,12 +81,14 @@ impl FunctionDecoder<'_, '_> {
             let copy = self.fresh(class);
             let a = self.source(part, ty)?;
             let d = self.write(copy);
+            self.pending.is_pure = true;
             self.emit(Op::Alu(copy_of(class), Args { d, a, ..Args::default() }));
             copies.push(copy);
         }
         for (part, copy) in to.iter().zip(copies).filter(|(part, _)| **part != Operand::Sink) {
             let a = self.read(copy);
             let d = self.destination(part, ty)?;
+            self.pending.is_pure = true;
             self.emit(Op::Alu(copy_of(class), Args { d, a, ..Args::default() }));
         }
         Ok(())

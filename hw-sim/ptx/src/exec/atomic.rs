@@ -6,6 +6,7 @@ use super::float::{canonical, maximum, minimum};
 use super::program::{Atomic, NO_SLOT, Space};
 use super::registers::{LANES, each_lane};
 use super::rounding::{self, Format, Rounding};
+use super::shared::BlockMemory;
 use super::warp::{Context, Warp};
 use super::windows;
 use crate::kernel::Clock;
@@ -69,6 +70,30 @@ fn pair(op: AtomicOp, old: u64, operand: u64, format: Format) -> u64 {
     high << 16 | low
 }
 
+/// Words of shared memory, and who does what to which.
+struct WordLanes<'a> {
+    words: &'a mut [[u8; 4]],
+    places: &'a [u32; LANES],
+    operands: &'a [u32; LANES],
+    active: u32,
+}
+
+impl WordLanes<'_> {
+    /// Lane after lane. Gives the old values, and whether any word is another one now.
+    #[inline(always)]
+    fn each(self, new: impl Fn(usize, u32, u32) -> u32) -> ([u32; LANES], bool) {
+        let (mut olds, mut changed) = ([0; LANES], 0);
+        each_lane(self.active, |lane| {
+            let word = &mut self.words[self.places[lane] as usize];
+            let old = u32::from_le_bytes(*word);
+            let new = new(lane, old, self.operands[lane]);
+            (olds[lane], *word) = (old, new.to_le_bytes());
+            changed |= old ^ new;
+        });
+        (olds, changed != 0)
+    }
+}
+
 impl Warp {
     /// One register's lane, by its width.
     pub(super) fn lane_bits(&self, slot: u32, lane: usize, bytes: usize) -> u64 {
@@ -80,6 +105,7 @@ impl Warp {
     }
 
     /// `atom` and `red`: lane after lane.
+    #[inline(never)]
     pub(super) fn atomic<M: Memory, C: Clock>(
         &mut self,
         context: &mut Context<'_, M, C>,
@@ -87,6 +113,9 @@ impl Warp {
         active: u32,
     ) -> Result<(), Box<Trouble>> {
         let bytes = atomic.ty.size_bytes();
+        if bytes == 4 && !M::BY_THREAD && self.atomic_words(context.block, atomic, active) {
+            return Ok(());
+        }
         let addresses = self.addresses(atomic.base, atomic.narrow_base, atomic.offset);
         check_alignment(&addresses, active, bytes)?;
         let mut olds = [0_u64; LANES];
@@ -117,6 +146,44 @@ impl Warp {
             }
         }
         Ok(())
+    }
+
+    /// The same on words of shared memory alone. False if this way is not for it; nothing was done.
+    fn atomic_words(&mut self, block: &mut BlockMemory, atomic: &Atomic, active: u32) -> bool {
+        let Some(places) = self.shared_numbers(&atomic.into(), active, 4) else { return false };
+        let words = block.bytes.as_chunks_mut::<4>().0;
+        let mut fits = true;
+        each_lane(active, |lane| fits &= (places[lane] as usize) < words.len());
+        if !fits {
+            return false;
+        }
+        let operands = self.registers.get::<u32>(atomic.operand);
+        let lanes = WordLanes { words, places: &places, operands, active };
+        let (olds, changed) = match (atomic.op, atomic.ty) {
+            (AtomicOp::Add, AtomicType::U32 | AtomicType::S32 | AtomicType::B32) => {
+                lanes.each(|_, old, operand| old.wrapping_add(operand))
+            }
+            (AtomicOp::Add, AtomicType::F32) => lanes.each(|_, old, operand| {
+                canonical(f32::from_bits(old) + f32::from_bits(operand)).to_bits()
+            }),
+            (AtomicOp::Exch, _) => lanes.each(|_, _, operand| operand),
+            (AtomicOp::Cas, _) => {
+                let compare = self.registers.get::<u32>(atomic.compare);
+                lanes.each(|lane, old, operand| if old == compare[lane] { operand } else { old })
+            }
+            (op, ty) => lanes.each(|_, old, operand| {
+                apply(op, ty, u64::from(old), u64::from(operand), 0) as u32
+            }),
+        };
+        if changed {
+            self.watch.clear();
+        } else {
+            self.watch.looked(true, true);
+        }
+        if atomic.d != NO_SLOT {
+            self.registers.put(atomic.d, &olds, active);
+        }
+        true
     }
 
     /// An atomic that left memory as it was is a look at it.

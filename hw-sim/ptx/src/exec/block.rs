@@ -83,7 +83,7 @@ impl Block {
         let threads = self.launch.block_threads();
         self.memory.restart(threads, index);
         for (warp, number) in self.warps.iter_mut().zip(0..) {
-            warp.restart(&self.launch, number);
+            warp.follow(&self.launch, number);
         }
         self.next = 0;
     }
@@ -105,9 +105,24 @@ impl Block {
         clock: &impl Clock,
         budget: u64,
     ) -> Result<Progress, Fault> {
+        self.run_on(memory, &mut M::Cursor::default(), clock, budget)
+    }
+
+    /// The same, with what is remembered of memory from the block before.
+    ///
+    /// # Errors
+    ///
+    /// As [`Block::run`].
+    #[allow(clippy::result_large_err)] // At most one for each kernel.
+    pub fn run_on<M: Memory>(
+        &mut self,
+        memory: &M,
+        cursor: &mut M::Cursor,
+        clock: &impl Clock,
+        budget: u64,
+    ) -> Result<Progress, Fault> {
         let launch = Arc::clone(&self.launch);
         let mut left = budget;
-        let mut cursor = M::Cursor::default();
         loop {
             let completions = self.memory.completions;
             let (mut live, mut ran, mut napped) = (false, false, false);
@@ -120,7 +135,7 @@ impl Block {
                 }
                 let mut context = Context {
                     memory,
-                    cursor: std::mem::take(&mut cursor),
+                    cursor: std::mem::take(cursor),
                     clock,
                     launch: &launch,
                     program: &launch.kernel.program,
@@ -133,7 +148,7 @@ impl Block {
                     Err((trouble, pc)) => return Err(self.fault(&launch, number, *trouble, pc)),
                 };
                 // Warps of a block mostly walk over the same memory.
-                cursor = context.cursor;
+                *cursor = context.cursor;
                 left -= turn - rest;
                 self.spent += turn - rest;
                 match pause {

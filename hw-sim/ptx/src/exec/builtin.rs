@@ -11,6 +11,7 @@ use crate::memory::Memory;
 
 impl Warp {
     /// Runs a built-in function for each lane.
+    #[inline(never)]
     pub(super) fn builtin<M: Memory, C: Clock>(
         &mut self,
         context: &mut Context<'_, M, C>,

@@ -86,6 +86,7 @@ impl Warp {
     }
 
     /// `cp.async.bulk`
+    #[inline(never)]
     pub(super) fn copy_bulk<M: Memory, C: Clock>(
         &mut self,
         context: &mut Context<'_, M, C>,
@@ -126,6 +127,7 @@ impl Warp {
     }
 
     /// `cp.async.bulk.tensor`
+    #[inline(never)]
     pub(super) fn copy_tensor<M: Memory, C: Clock>(
         &mut self,
         context: &mut Context<'_, M, C>,
@@ -237,6 +239,7 @@ impl Warp {
     }
 
     /// `tensormap.replace`
+    #[inline(never)]
     pub(super) fn change_map<M: Memory, C: Clock>(
         &mut self,
         context: &mut Context<'_, M, C>,
@@ -261,6 +264,7 @@ impl Warp {
     }
 
     /// `tensormap.cp_fenceproxy`: all lanes name the same places.
+    #[inline(never)]
     pub(super) fn copy_map<M: Memory, C: Clock>(
         &mut self,
         context: &mut Context<'_, M, C>,

@@ -11,6 +11,7 @@ const DEPTH_MAX: usize = 4096;
 
 impl Warp {
     /// `brx.idx`: lanes with the same target go on together, the others try again.
+    #[inline(never)]
     pub(super) fn branch_index(
         &mut self,
         index: usize,
@@ -30,6 +31,7 @@ impl Warp {
     }
 
     /// A call: lanes with the same target go down one level, the others try again.
+    #[inline(never)]
     pub(super) fn call(
         &mut self,
         program: &Program,
@@ -81,6 +83,7 @@ impl Warp {
     }
 
     /// Back to the caller: lanes of one call go on together, the others try again.
+    #[inline(never)]
     pub(super) fn leave(&mut self, program: &Program, index: usize) -> Result<Flow, Box<Trouble>> {
         let Fragment { mask, depth, .. } = self.fragments[index];
         let (back, group) = first_group(&self.returns[depth as usize - 1], mask);

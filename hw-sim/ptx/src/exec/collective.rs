@@ -5,7 +5,7 @@ use super::program::{
     Barrier, BarrierKind, Collective, CollectiveKind, LaneMask, NO_SLOT, Op, Program, Shuffle,
     ShuffleMode, Special,
 };
-use super::registers::{FULL, LANES, each_lane};
+use super::registers::{FULL, LANES, bits_of, each_lane};
 use super::shared::{Arrival, BARRIERS, BarrierResult, BlockMemory, CLUSTER_BARRIER};
 use super::warp::{Context, Flow, State, Warp};
 use crate::kernel::Clock;
@@ -24,6 +24,9 @@ impl Warp {
     /// The lanes that are named by at least one lane.
     fn named(&self, members: u32, active: u32) -> u32 {
         let values = self.registers.get::<u32>(members);
+        if active == FULL {
+            return values.iter().fold(0, |all, value| all | value);
+        }
         let mut all = 0;
         each_lane(active, |lane| all |= values[lane]);
         all
@@ -52,34 +55,31 @@ impl Warp {
     }
 
     /// `shfl.sync`
+    #[inline(never)]
     pub(super) fn shuffle(&mut self, shuffle: &Shuffle, mask: u32, active: u32) -> Flow {
         if self.must_wait(shuffle.members, mask, active) {
             return Flow::Become(State::Blocked);
         }
-        let a = *self.registers.get::<u32>(shuffle.a);
-        let (b, c) = (*self.registers.get::<u32>(shuffle.b), *self.registers.get::<u32>(shuffle.c));
-        let mut d = [0; LANES];
-        let mut in_range = 0;
-        for lane in 0..LANES {
-            let (index, distance) = (lane as u32, b[lane] & 31);
-            let (clamp, segment) = (c[lane] & 31, c[lane] >> 8 & 31);
-            let highest = (index & segment) | (clamp & !segment);
-            let (source, valid) = match shuffle.mode {
-                ShuffleMode::Up => {
-                    let source = index as i32 - distance as i32;
-                    (source as u32, source >= highest as i32)
-                }
-                ShuffleMode::Down => (index + distance, index + distance <= highest),
-                ShuffleMode::Butterfly => (index ^ distance, index ^ distance <= highest),
-                ShuffleMode::Index => {
-                    let source = (index & segment) | (distance & !segment);
-                    (source, source <= highest)
-                }
-            };
-            let source = if valid { source as usize % LANES } else { lane };
-            d[lane] = a[source];
-            in_range |= u32::from(valid) << lane;
-        }
+        let registers = &self.registers;
+        let (b, c) = (registers.get::<u32>(shuffle.b), registers.get::<u32>(shuffle.c));
+        let (sources, in_range) = match shuffle.mode {
+            ShuffleMode::Up => sources(b, c, |lane, distance, highest, _| {
+                let source = lane as i32 - distance as i32;
+                (source as u32, source >= highest as i32)
+            }),
+            ShuffleMode::Down => sources(b, c, |lane, distance, highest, _| {
+                (lane + distance, lane + distance <= highest)
+            }),
+            ShuffleMode::Butterfly => sources(b, c, |lane, distance, highest, _| {
+                (lane ^ distance, lane ^ distance <= highest)
+            }),
+            ShuffleMode::Index => sources(b, c, |lane, distance, highest, segment| {
+                let source = (lane & segment) | (distance & !segment);
+                (source, source <= highest)
+            }),
+        };
+        let a = registers.get::<u32>(shuffle.a);
+        let d: [u32; LANES] = std::array::from_fn(|lane| a[sources[lane] as usize % LANES]);
         if shuffle.d != NO_SLOT {
             self.registers.put(shuffle.d, &d, active);
         }
@@ -90,6 +90,7 @@ impl Warp {
     }
 
     /// Votes, matches and reductions over a warp.
+    #[inline(never)]
     pub(super) fn collective(&mut self, collective: &Collective, mask: u32, active: u32) -> Flow {
         if self.must_wait(collective.members, mask, active) {
             return Flow::Become(State::Blocked);
@@ -169,6 +170,7 @@ impl Warp {
 
     /// `bar.warp.sync`: also lanes that stand at another such instruction count. Gives the lanes
     /// that pass, too.
+    #[inline(never)]
     pub(super) fn warp_sync(
         &mut self,
         program: &Program,
@@ -200,6 +202,7 @@ impl Warp {
     }
 
     /// A barrier of the block.
+    #[inline(never)]
     pub(super) fn barrier(
         &mut self,
         block: &mut BlockMemory,
@@ -275,6 +278,7 @@ impl Warp {
     }
 
     /// Reads a special register.
+    #[inline(never)]
     pub(super) fn special<M: Memory, C: Clock>(
         &mut self,
         context: &mut Context<'_, M, C>,
@@ -328,6 +332,26 @@ impl Warp {
             _ => self.registers.put(d, &values, active),
         }
     }
+}
+
+/// Where each lane of a shuffle takes its value from, and which lanes find a source in range; the
+/// others keep their own. `source` is given lane, distance, highest source and segment.
+#[inline(always)]
+fn sources(
+    b: &[u32; LANES],
+    c: &[u32; LANES],
+    source: impl Fn(u32, u32, u32, u32) -> (u32, bool),
+) -> ([u32; LANES], u32) {
+    let (mut sources, mut valid) = ([0; LANES], [0_u8; LANES]);
+    for index in 0..LANES {
+        let (lane, distance) = (index as u32, b[index] & 31);
+        let (clamp, segment) = (c[index] & 31, c[index] >> 8 & 31);
+        let highest = (lane & segment) | (clamp & !segment);
+        let (from, is_valid) = source(lane, distance, highest, segment);
+        sources[index] = if is_valid { from } else { lane };
+        valid[index] = u8::from(is_valid);
+    }
+    (sources, bits_of(&valid))
 }
 
 const fn lane_mask(kind: LaneMask, lane: u32) -> u32 {

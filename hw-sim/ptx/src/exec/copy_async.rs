@@ -44,6 +44,7 @@ pub enum SourceBytes {
 
 impl Warp {
     /// `cp.async`
+    #[inline(never)]
     pub(super) fn copy_async<M: Memory, C: Clock>(
         &mut self,
         context: &mut Context<'_, M, C>,

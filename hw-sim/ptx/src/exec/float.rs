@@ -1,7 +1,7 @@
 //! f32 and f64 instructions. To nearest they are the host's; other directions go through
 //! [`super::rounding`].
 
-use super::registers::{AluFn, Args, Registers, map1, map2, map3, test2};
+use super::registers::{AluFn, Args, FULL, LANES, Registers, map1, map2, map3, test2};
 use super::rounding::{self, Format, Rounding};
 use crate::ast::ScalarType as T;
 use crate::decode::select::{Compute, Words};
@@ -162,6 +162,45 @@ impl Mode {
     }
 }
 
+/// `d = f(a, b)` on every lane, with the device's NaN. Results that are none are rare, so they are
+/// looked for at once and written anew if there are any.
+#[inline(always)]
+fn settled2(r: &mut Registers, i: &Args, mask: u32, f: impl Fn(f32, f32) -> f32) {
+    if mask != FULL {
+        return map2(r, i, mask, |a, b| canonical(f(a, b)));
+    }
+    map2(r, i, mask, f);
+    settle(r.get_mut(i.d));
+}
+
+/// `d = f(a, b, c)` likewise.
+#[inline(always)]
+fn settled3(r: &mut Registers, i: &Args, mask: u32, f: impl Fn(f32, f32, f32) -> f32) {
+    if mask != FULL {
+        return map3(r, i, mask, |a, b, c| canonical(f(a, b, c)));
+    }
+    map3(r, i, mask, f);
+    settle(r.get_mut(i.d));
+}
+
+#[inline(always)]
+fn settle(results: &mut [f32; LANES]) {
+    let mut any = 0;
+    for lane in 0..LANES / 2 {
+        // The host compares two numbers at a time for this.
+        any |= u32::from(results[lane].is_nan() | results[lane + LANES / 2].is_nan());
+    }
+    if any != 0 {
+        rewrite(results);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn rewrite(results: &mut [f32; LANES]) {
+    *results = results.map(canonical);
+}
+
 /// Chooses an f32 or f64 instruction.
 pub fn select(opcode: &str, mode: Mode, ty: T) -> Option<Compute> {
     let sources = match opcode {
@@ -180,11 +219,11 @@ pub fn select(opcode: &str, mode: Mode, ty: T) -> Option<Compute> {
 fn single(opcode: &str, mode: Mode) -> Option<AluFn> {
     let plain = mode.is_plain();
     Some(match opcode {
-        "add" if plain => alu!(map2, |a: f32, b: f32| canonical(a + b)),
-        "sub" if plain => alu!(map2, |a: f32, b: f32| canonical(a - b)),
-        "mul" if plain => alu!(map2, |a: f32, b: f32| canonical(a * b)),
+        "add" if plain => alu!(settled2, |a: f32, b: f32| a + b),
+        "sub" if plain => alu!(settled2, |a: f32, b: f32| a - b),
+        "mul" if plain => alu!(settled2, |a: f32, b: f32| a * b),
         "fma" | "mad" if plain => {
-            alu!(map3, |a: f32, b: f32, c: f32| canonical(a.mul_add(b, c)))
+            alu!(settled3, |a: f32, b: f32, c: f32| a.mul_add(b, c))
         }
         "div" if plain => alu!(map2, |a: f32, b: f32| canonical(a / b)),
         "sqrt" if plain => alu!(map1, |a: f32| canonical(a.sqrt())),

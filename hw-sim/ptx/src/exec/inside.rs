@@ -123,6 +123,7 @@ impl Warp {
     }
 
     /// Copies between local addresses of each lane: arguments and results of calls.
+    #[inline(never)]
     pub(super) fn copy_local(
         &mut self,
         copy: &super::program::CopyLocal,

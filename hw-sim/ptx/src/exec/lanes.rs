@@ -3,7 +3,7 @@
 use bytemuck::Zeroable;
 
 use super::program::{Access, NO_SLOT};
-use super::registers::{FULL, LANES, Lane, Registers, each_lane};
+use super::registers::{FULL, LANES, Lane, Registers, Row, each_lane};
 use super::warp::Warp;
 
 /// Room for the widest access of all lanes: 32 bytes each.
@@ -68,12 +68,56 @@ impl Warp {
 fn spread_words<const N: usize>(registers: &mut Registers, slots: &[u32], words: &[u64]) -> bool {
     let Some(rows) = registers.words_mut::<N>(slots) else { return false };
     let words: &[u32] = bytemuck::cast_slice(words);
-    for (lane, group) in words[..LANES * N].chunks_exact(N).enumerate() {
-        for element in 0..N {
-            rows[element].0[lane] = group[element];
+    let Some(words) = words.as_chunks::<N>().0.first_chunk() else { return false };
+    rows_of(words, rows);
+    true
+}
+
+/// Lanes of words to rows. By name where they are two or four: only so does the compiler see that
+/// they lie apart, and makes vector code of it.
+#[inline(always)]
+pub(super) fn rows_of<const N: usize>(words: &[[u32; N]; LANES], mut rows: [&mut Row; N]) {
+    match rows.as_mut_slice() {
+        [a] => part::<N>(words, 0, a),
+        [a, b] => two(words, a, b),
+        [a, b, c, d] => four(words, a, b, c, d),
+        _ => {
+            for (element, row) in rows.iter_mut().enumerate() {
+                part(words, element, row);
+            }
         }
     }
-    true
+}
+
+#[inline(always)]
+fn part<const N: usize>(words: &[[u32; N]; LANES], element: usize, row: &mut Row) {
+    for lane in 0..LANES {
+        row.0[lane] = words[lane][element];
+    }
+}
+
+#[inline(always)]
+fn two<const N: usize>(words: &[[u32; N]; LANES], a: &mut Row, b: &mut Row) {
+    for lane in 0..LANES {
+        a.0[lane] = words[lane][0];
+        b.0[lane] = words[lane][1];
+    }
+}
+
+#[inline(always)]
+fn four<const N: usize>(
+    words: &[[u32; N]; LANES],
+    a: &mut Row,
+    b: &mut Row,
+    c: &mut Row,
+    d: &mut Row,
+) {
+    for lane in 0..LANES {
+        a.0[lane] = words[lane][0];
+        b.0[lane] = words[lane][1];
+        c.0[lane] = words[lane][2];
+        d.0[lane] = words[lane][3];
+    }
 }
 
 /// Lanes of `N` words each, side by side, to `N` registers.

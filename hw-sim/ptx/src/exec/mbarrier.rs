@@ -151,6 +151,7 @@ impl Word {
 
 impl Warp {
     /// An operation on barriers in shared memory, lane after lane.
+    #[inline(never)]
     pub(super) fn barrier_word<M: Memory, C: Clock>(
         &mut self,
         context: &mut Context<'_, M, C>,
@@ -288,6 +289,7 @@ impl Warp {
     }
 
     /// `mbarrier.pending_count`
+    #[inline(never)]
     pub(super) fn pending_count(&mut self, to: u32, state: u32, active: u32) {
         let states = self.registers.get::<u64>(state);
         let mut counts = [0_u32; LANES];

@@ -50,7 +50,7 @@ impl Warp {
             warps.push(Self::fresh(program));
         }
         for (warp, number) in warps.iter_mut().zip(0..) {
-            warp.restart(launch, number);
+            warp.restart(launch, number, 0);
         }
         warps
     }
@@ -74,9 +74,17 @@ impl Warp {
         }
     }
 
+    /// Begins another block of the same launch. What it computed for the one before and what is the
+    /// same for this one is still there.
+    pub fn follow(&mut self, launch: &Launch, number: u32) {
+        // It has run to its end, and so over all of its start.
+        let is_there = self.live == 0 && self.number == number;
+        self.restart(launch, number, if is_there { launch.kernel.program.follow } else { 0 });
+    }
+
     /// Begins anew, as the warp that holds threads `number * 32` and on. Registers keep old values,
     /// as they do on a device; PTX gives an unwritten register no value.
-    pub fn restart(&mut self, launch: &Launch, number: u32) {
+    fn restart(&mut self, launch: &Launch, number: u32, pc: u32) {
         let first = number * LANES as u32;
         let count = launch.block_threads().saturating_sub(first).min(LANES as u32);
         self.live = if count == LANES as u32 { FULL } else { (1 << count) - 1 };
@@ -91,8 +99,11 @@ impl Warp {
             }
             (self.number, self.shape) = (number, shape);
         }
-        *self.registers.get_mut::<u64>(launch.kernel.program.frame) = [0; LANES];
-        let start = Fragment { pc: 0, mask: self.live, depth: 0, state: State::Ready, spent: 0 };
+        if !self.returns.is_empty() {
+            // Only calls have moved it.
+            *self.registers.get_mut::<u64>(launch.kernel.program.frame) = [0; LANES];
+        }
+        let start = Fragment { pc, mask: self.live, depth: 0, state: State::Ready, spent: 0 };
         self.fragments.clear();
         self.fragments.push(start);
         self.local.fill(0);

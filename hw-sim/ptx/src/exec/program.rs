@@ -547,6 +547,9 @@ pub struct Program {
     pub cargo: u32,
     /// Predicates.
     pub predicates: usize,
+    /// Where a warp starts that has run a block of the same launch: what all blocks compute alike
+    /// is still in registers that nothing else writes.
+    pub follow: u32,
     /// Bytes of local memory that a thread needs.
     pub local_bytes: u32,
     /// Slot of the frame register: where the running function's local frame begins.

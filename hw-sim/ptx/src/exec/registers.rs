@@ -265,13 +265,18 @@ pub type AluFn = fn(&mut Registers, &Args, u32);
 const GROUP: usize = 8;
 
 /// May each group of results be written before the next group of a source is read? So it is unless
-/// the two share rows without being the same register.
+/// the two share rows without being the same register, and registers of one size never do: they
+/// have their rows apart, or in common.
 #[inline(always)]
 fn in_step<A: Lane, D: Lane>(source: u32, destination: u32) -> bool {
     let (source_rows, rows) =
         (size_of::<A>().div_ceil(4) as u32, size_of::<D>().div_ceil(4) as u32);
-    let same = source == destination && size_of::<A>() == size_of::<D>();
-    same || source + source_rows <= destination || destination + rows <= source
+    let apart = source + source_rows <= destination || destination + rows <= source;
+    if size_of::<A>() == size_of::<D>() {
+        debug_assert!(source == destination || apart);
+        return true;
+    }
+    apart
 }
 
 /// Some lanes of a register.
@@ -299,6 +304,12 @@ pub fn map1<A: Lane, D: Lane>(r: &mut Registers, i: &Args, mask: u32, f: impl Fn
         }
         return;
     }
+    some1(r, i, mask, f);
+}
+
+/// The same on some lanes. Apart, so that the common way needs no room for what is kept.
+#[inline(never)]
+fn some1<A: Lane, D: Lane>(r: &mut Registers, i: &Args, mask: u32, f: impl Fn(A) -> D) {
     let a = r.get::<A>(i.a);
     let mut d = [D::zeroed(); LANES];
     for lane in 0..LANES {
@@ -325,6 +336,12 @@ pub fn map2<A: Lane, B: Lane, D: Lane>(
         }
         return;
     }
+    some2(r, i, mask, f);
+}
+
+/// The same on some lanes.
+#[inline(never)]
+fn some2<A: Lane, B: Lane, D: Lane>(r: &mut Registers, i: &Args, mask: u32, f: impl Fn(A, B) -> D) {
     let (a, b) = (r.get::<A>(i.a), r.get::<B>(i.b));
     let mut d = [D::zeroed(); LANES];
     for lane in 0..LANES {
@@ -353,6 +370,17 @@ pub fn map3<A: Lane, B: Lane, C: Lane, D: Lane>(
         }
         return;
     }
+    some3(r, i, mask, f);
+}
+
+/// The same on some lanes.
+#[inline(never)]
+fn some3<A: Lane, B: Lane, C: Lane, D: Lane>(
+    r: &mut Registers,
+    i: &Args,
+    mask: u32,
+    f: impl Fn(A, B, C) -> D,
+) {
     let (a, b, c) = (r.get::<A>(i.a), r.get::<B>(i.b), r.get::<C>(i.c));
     let mut d = [D::zeroed(); LANES];
     for lane in 0..LANES {
@@ -365,18 +393,23 @@ pub fn map3<A: Lane, B: Lane, C: Lane, D: Lane>(
 #[inline(always)]
 pub fn test2<A: Lane>(r: &Registers, a: u32, b: u32, f: impl Fn(A, A) -> bool) -> u32 {
     let (a, b) = (r.get::<A>(a), r.get::<A>(b));
-    let mut flags = [[0_u8; 8]; LANES / 8];
-    for (group, flags) in flags.iter_mut().enumerate() {
-        for (lane, flag) in flags.iter_mut().enumerate() {
-            *flag = u8::from(f(a[group * 8 + lane], b[group * 8 + lane]));
-        }
+    let mut flags = [0_u8; LANES];
+    for lane in 0..LANES {
+        flags[lane] = u8::from(f(a[lane], b[lane]));
     }
+    bits_of(&flags)
+}
+
+/// A bit for each flag, which is 0 or 1.
+#[inline(always)]
+pub fn bits_of(flags: &[u8; LANES]) -> u32 {
     // The product brings eight flags, each in the lowest bit of a byte, together in the highest
     // byte, the first one lowest.
     let together = |flags: [u8; 8]| {
         (u64::from_le_bytes(flags).wrapping_mul(0x0102_0408_1020_4080) >> 56) as u8
     };
-    u32::from_le_bytes(flags.map(together))
+    let groups: &[[u8; 8]; LANES / 8] = bytemuck::cast_ref(flags);
+    u32::from_le_bytes(groups.map(together))
 }
 
 /// Calls `f` with each lane of `mask`.

@@ -1,7 +1,8 @@
 //! Loads and stores of whole words in shared memory whose lanes lie anywhere: tables, tiles of
 //! matrices, one vector for several lanes. One pass over the lanes, and no look at windows.
 
-use super::program::{Access, Space};
+use super::lanes::rows_of;
+use super::program::{Access, Atomic, Space};
 use super::registers::{FULL, LANES, each_lane};
 use super::warp::{Context, Warp};
 use super::windows;
@@ -11,21 +12,50 @@ use crate::memory::Memory;
 /// No block has as much shared memory.
 const NEAR: u32 = 1 << 24;
 
+/// What an instruction says of where it goes.
+pub(super) struct SharedPlace {
+    pub space: Space,
+    pub base: u32,
+    pub narrow_base: bool,
+    pub offset: u64,
+}
+
+impl From<&Access> for SharedPlace {
+    #[inline(always)]
+    fn from(access: &Access) -> Self {
+        let Access { space, base, narrow_base, offset, .. } = *access;
+        Self { space, base, narrow_base, offset }
+    }
+}
+
+impl From<&Atomic> for SharedPlace {
+    #[inline(always)]
+    fn from(atomic: &Atomic) -> Self {
+        let Atomic { space, base, narrow_base, offset, .. } = *atomic;
+        Self { space, base, narrow_base, offset }
+    }
+}
+
 impl Warp {
     /// The places of lanes in shared memory, counted in accesses of so many bytes. None if one of
     /// the active lanes goes elsewhere or is misaligned.
     #[inline(always)]
-    fn shared_numbers(&self, access: &Access, active: u32, bytes: u32) -> Option<[u32; LANES]> {
+    pub(super) fn shared_numbers(
+        &self,
+        place: &SharedPlace,
+        active: u32,
+        bytes: u32,
+    ) -> Option<[u32; LANES]> {
         let mut numbers = [0; LANES];
         let mut wrong = 0;
         let is_active = |lane: usize| (active >> lane & 1).wrapping_neg();
-        if access.narrow_base && access.space == Space::Shared {
+        if place.narrow_base && place.space == Space::Shared {
             // Below this, sums of 32 bits are right: what is negative is far outside.
-            let delta = access.offset as i64;
+            let delta = place.offset as i64;
             if delta.unsigned_abs() >= u64::from(NEAR) {
                 return None;
             }
-            let bases = self.registers.get::<u32>(access.base);
+            let bases = self.registers.get::<u32>(place.base);
             for lane in 0..LANES {
                 let offset = bases[lane].wrapping_add(delta as u32);
                 let far = bases[lane] & !(NEAR - 1);
@@ -34,13 +64,13 @@ impl Warp {
             }
             return (wrong == 0).then_some(numbers);
         }
-        let (window, kept) = match access.space {
+        let (window, kept) = match place.space {
             // The window's byte does not count, as wherever an access says its space.
             Space::Shared => (0, windows::OFFSET),
             Space::Generic => (windows::SHARED, u64::MAX),
             _ => return None,
         };
-        let addresses = self.addresses(access.base, access.narrow_base, access.offset);
+        let addresses = self.addresses(place.base, place.narrow_base, place.offset);
         for lane in 0..LANES {
             let offset = (addresses[lane] ^ window) & kept;
             let far = u32::from(offset >= u64::from(NEAR));
@@ -77,7 +107,9 @@ impl Warp {
         access: &Access,
         active: u32,
     ) -> bool {
-        let Some(numbers) = self.shared_numbers(access, active, BYTES as u32) else { return false };
+        let Some(numbers) = self.shared_numbers(&access.into(), active, BYTES as u32) else {
+            return false;
+        };
         let shared = context.block.bytes.as_chunks::<BYTES>().0;
         let mut found = [[0_u8; BYTES]; LANES];
         if active == FULL {
@@ -97,15 +129,11 @@ impl Warp {
                 return false;
             }
         }
-        let words: &[[u32; N]] = bytemuck::cast_slice(found.as_flattened());
+        let words: &[[u32; N]; LANES] = bytemuck::cast_ref(&found);
         if active == FULL
             && let Some(rows) = self.registers.words_mut::<N>(&access.registers)
         {
-            for lane in 0..LANES {
-                for element in 0..N {
-                    rows[element].0[lane] = words[lane][element];
-                }
-            }
+            rows_of(words, rows);
             return true;
         }
         for (element, &slot) in access.registers.iter().enumerate() {
@@ -144,7 +172,9 @@ impl Warp {
         access: &Access,
         active: u32,
     ) -> bool {
-        let Some(numbers) = self.shared_numbers(access, active, BYTES as u32) else { return false };
+        let Some(numbers) = self.shared_numbers(&access.into(), active, BYTES as u32) else {
+            return false;
+        };
         let shared = context.block.bytes.as_chunks_mut::<BYTES>().0;
         let length = shared.len() as u32;
         let mut fits = true;

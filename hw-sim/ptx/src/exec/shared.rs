@@ -50,6 +50,8 @@ pub struct BlockMemory {
     pub bytes: Vec<u8>,
     barriers: Vec<BarrierState>,
     live_threads: u32,
+    /// Somebody has arrived at one.
+    has_arrivals: bool,
     /// Barriers that were completed so far.
     pub completions: u64,
     /// The block's place in the grid.
@@ -65,6 +67,7 @@ impl BlockMemory {
             bytes: vec![0; bytes],
             barriers: vec![BarrierState::default(); BARRIERS + 1],
             live_threads: threads,
+            has_arrivals: false,
             completions: 0,
             index,
             multiprocessor,
@@ -74,12 +77,16 @@ impl BlockMemory {
     /// The same for another block of the launch.
     pub fn restart(&mut self, threads: u32, index: [u32; 3]) {
         self.bytes.fill(0);
-        self.barriers.fill(BarrierState::default());
+        if self.has_arrivals {
+            self.barriers.fill(BarrierState::default());
+            self.has_arrivals = false;
+        }
         (self.live_threads, self.completions, self.index) = (threads, 0, index);
     }
 
     /// Arrives; gives the generation to wait for the end of.
     pub fn arrive(&mut self, id: u8, arrival: Arrival) -> u64 {
+        self.has_arrivals = true;
         let barrier = &mut self.barriers[usize::from(id)];
         let generation = barrier.generation;
         barrier.threads += arrival.threads;
@@ -113,6 +120,9 @@ impl BlockMemory {
     /// Threads ended: barriers of the whole block wait for them no longer.
     pub fn threads_ended(&mut self, count: u32) {
         self.live_threads -= count;
+        if !self.has_arrivals {
+            return;
+        }
         for id in 0..self.barriers.len() {
             self.complete(id);
         }

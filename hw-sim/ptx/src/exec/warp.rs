@@ -7,7 +7,7 @@
 
 use super::fault::{FaultKind, Trouble};
 use super::program::{Instruction, Op, Program};
-use super::registers::{FULL, LANES, Registers, mix};
+use super::registers::{FULL, LANES, Registers, mix, predicate};
 use super::shared::BlockMemory;
 use super::watch::Watch;
 use crate::kernel::{Clock, Launch};
@@ -314,6 +314,18 @@ impl Warp {
                     let lanes = if active == live { FULL } else { active };
                     run(&mut self.registers, args, lanes);
                     pc += 1;
+                    // What computes mostly stands in a row, and mostly for all lanes.
+                    let lanes = if mask == live { FULL } else { mask };
+                    while let Some(Instruction { op: Op::Alu(run, args), guard, .. }) =
+                        code.get(pc as usize)
+                        && *guard == predicate::TRUE
+                        && pc < stop
+                        && left > 0
+                    {
+                        run(&mut self.registers, args, lanes);
+                        pc += 1;
+                        left -= 1;
+                    }
                 }
                 Op::Branch(target) if active == mask => {
                     let backward = *target <= pc;
@@ -352,6 +364,19 @@ impl Warp {
                 Op::Compare(compare) => {
                     self.compare(compare, active);
                     pc += 1;
+                }
+                Op::Special { d, which, width } => {
+                    self.special(context, *d, *which, *width, active);
+                    pc += 1;
+                }
+                Op::Return | Op::Exit
+                    if alone && active == live && self.fragments[index].depth == 0 =>
+                {
+                    self.live = 0;
+                    self.fragments.clear();
+                    context.block.threads_ended(live.count_ones());
+                    *budget -= limit - left;
+                    return Ok(Step::Schedule);
                 }
                 Op::Sweep(sweep) => {
                     if active == FULL && !M::BY_THREAD {
@@ -450,10 +475,6 @@ impl Warp {
             Op::Lines(_) | Op::Tiles(_) | Op::CopyAsync(_) | Op::BarrierWord(_) if M::BY_THREAD => {
                 Err(Trouble::new(FaultKind::NotByThread, active))
             }
-            Op::Special { d, which, width } => {
-                self.special(context, *d, *which, *width, active);
-                Ok(Flow::Next)
-            }
             Op::Atomic(atomic) => self.atomic(context, atomic, active).map(|()| Flow::Next),
             Op::Fence(strength) => {
                 self.fence(context, *strength, active);
@@ -510,6 +531,7 @@ impl Warp {
             | Op::Store(_)
             | Op::Transit(_)
             | Op::Sweep(_)
+            | Op::Special { .. }
             | Op::Compare(_) => Ok(Flow::Next),
         }
     }

@@ -4,6 +4,7 @@
 #![allow(clippy::result_large_err)] // A fault ends a test.
 
 mod arithmetic;
+mod blocks;
 mod common;
 mod compiled;
 mod conversions;

@@ -127,6 +127,7 @@ impl Descriptor {
 
 impl Warp {
     /// `wgmma.mma_async`
+    #[inline(never)]
     pub(in crate::exec) fn multiply_in_group<M: Memory, C: Clock>(
         &mut self,
         context: &Context<'_, M, C>,

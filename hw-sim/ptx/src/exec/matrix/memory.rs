@@ -98,6 +98,7 @@ fn transposed(bytes: [u8; MATRIX_BYTES]) -> [u8; MATRIX_BYTES] {
 
 impl Warp {
     /// `ldmatrix`, `stmatrix`
+    #[inline(never)]
     pub(in crate::exec) fn tiles<M: Memory, C: Clock>(
         &mut self,
         context: &mut Context<'_, M, C>,
@@ -142,6 +143,7 @@ impl Warp {
     }
 
     /// `movmatrix`
+    #[inline(never)]
     pub(in crate::exec) fn transpose(
         &mut self,
         transpose: Transpose,
@@ -157,6 +159,7 @@ impl Warp {
     }
 
     /// `wmma.load`, `wmma.store`
+    #[inline(never)]
     pub(in crate::exec) fn lines<M: Memory, C: Clock>(
         &mut self,
         context: &mut Context<'_, M, C>,

@@ -50,6 +50,7 @@ pub struct Shape {
 
 impl Warp {
     /// `mma`, `wmma.mma`
+    #[inline(never)]
     pub(in crate::exec) fn multiply(
         &mut self,
         multiply: &Multiply,
