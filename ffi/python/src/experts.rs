@@ -10,7 +10,7 @@ use crate::wait::detached;
 use pyo3::prelude::*;
 use ringdove::experts::{
     Combined, Config, Group, Handle, Mode, Received, Rows, ScaleBuffer, ScaleBufferMut, Scales,
-    Tokens,
+    Surplus, Tokens,
 };
 use ringdove::{DataType, Error};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -308,8 +308,18 @@ impl Experts {
             _ => return Err(errors::argument(py, "mode", "low-latency or throughput", mode)),
         };
         let data_type = named_type(py, data_type)?;
-        let config =
-            Config { experts, top_k, hidden, tokens_max, data_type, fp8, mode, alignment, lane };
+        let config = Config {
+            experts,
+            top_k,
+            hidden,
+            tokens_max,
+            surplus: Surplus::Refuse,
+            data_type,
+            fp8,
+            mode,
+            alignment,
+            lane,
+        };
         let open = rank.get().opened(py)?;
         let made = rank.get().blocking(py, move |own| {
             let group = Group::register(&own.communicator, &config)?.open()?;
