@@ -106,11 +106,11 @@ fn optional<T>(
     }
 }
 
+/// Those of f32, and those of one byte; at most one of them is there.
+type RawScales = (Option<Raw<f32>>, Option<Raw<u8>>);
+
 /// Scales, of either form.
-fn scales(
-    part: Option<Part>,
-    open: &Open,
-) -> ringdove::Result<(Option<Raw<f32>>, Option<Raw<u8>>)> {
+fn scales(part: Option<Part>, open: &Open) -> ringdove::Result<RawScales> {
     match part {
         None => Ok((None, None)),
         Some(part) if part.data_type == DataType::F32 => Ok((Some(part.raw(open)), None)),
