@@ -269,9 +269,9 @@ fn nobody_passes_without_all(request: &CollectiveRequest, verified: &Verified) {
     }
 }
 
-/// If this fails, a registered input is copied before it goes out, or is written or given back while
-/// an engine still reads it; or a rank that stages for itself sends other messages than its peers
-/// expect.
+/// If this fails, a registered input is copied before it goes out, or is written or given back
+/// while an engine still reads it; or a rank that stages for itself sends other messages than its
+/// peers expect.
 #[test]
 fn registered_inputs_go_out_as_they_lie() {
     let is_from_input = |op: &Op| {

@@ -18,8 +18,8 @@
 //! Rooms: `library` (libibverbs, opened when first needed), `device` (what is there), `adapter`
 //! (what [`topology`](crate::topology) chooses), `region`, `table` (memory), `address`,
 //! `endpoint`, `queue`, `on_demand` (connections), `control`, `transport`, `signals`, `events`,
-//! `fault`; `loopback` (an adapter that writes to itself); `immediate`, `receive`, `arrivals`, `flush` (signals that the receiver's engine
-//! raises).
+//! `fault`; `loopback` (an adapter that writes to itself); `immediate`, `receive`, `arrivals`,
+//! `flush` (signals that the receiver's engine raises).
 
 mod adapter;
 mod address;

@@ -294,7 +294,10 @@ pub fn build(index: &Index<'_>, kernel: usize) -> Result<Built, DecodeError> {
     }
     resolve_calls(&mut program);
     // The kernel is the first of them.
-    program.follow = sketches.first().map_or(0, |sketch| sketch.front.append(&mut program.code));
+    if let Some(sketch) = sketches.first() {
+        program.follow = sketch.front.append(&mut program.code);
+        program.followed = sketch.front.spared();
+    }
     program.texts.sort_by_key(|entry| entry.0);
     program.texts.dedup_by_key(|entry| entry.0);
     program.cargo = shared.next_row;

@@ -38,6 +38,14 @@ impl Front {
         front
     }
 
+    /// How many instructions fewer the appended start has, its jump included.
+    pub fn spared(&self) -> u64 {
+        match self.kept.is_empty() {
+            true => 0,
+            false => (self.end - self.own.len()) as u64 - 1,
+        }
+    }
+
     /// Appends the start without what is common, and a jump to where it ends. Gives the place; the
     /// kernel's own start, 0, where nothing is common.
     pub fn append(&self, code: &mut Vec<Instruction>) -> u32 {

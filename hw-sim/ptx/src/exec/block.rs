@@ -83,7 +83,8 @@ impl Block {
         let threads = self.launch.block_threads();
         self.memory.restart(threads, index);
         for (warp, number) in self.warps.iter_mut().zip(0..) {
-            warp.follow(&self.launch, number);
+            // They count as run: a program's instructions do not depend on who runs it.
+            self.spent += warp.follow(&self.launch, number);
         }
         self.next = 0;
     }

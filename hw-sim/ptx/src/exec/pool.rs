@@ -75,11 +75,14 @@ impl Warp {
     }
 
     /// Begins another block of the same launch. What it computed for the one before and what is the
-    /// same for this one is still there.
-    pub fn follow(&mut self, launch: &Launch, number: u32) {
+    /// same for this one is still there. Gives how many instructions the program has there that are
+    /// not run again.
+    pub fn follow(&mut self, launch: &Launch, number: u32) -> u64 {
+        let program = &launch.kernel.program;
         // It has run to its end, and so over all of its start.
         let is_there = self.live == 0 && self.number == number;
-        self.restart(launch, number, if is_there { launch.kernel.program.follow } else { 0 });
+        self.restart(launch, number, if is_there { program.follow } else { 0 });
+        if is_there { program.followed } else { 0 }
     }
 
     /// Begins anew, as the warp that holds threads `number * 32` and on. Registers keep old values,

@@ -550,6 +550,8 @@ pub struct Program {
     /// Where a warp starts that has run a block of the same launch: what all blocks compute alike
     /// is still in registers that nothing else writes.
     pub follow: u32,
+    /// How many instructions fewer that start has.
+    pub followed: u64,
     /// Bytes of local memory that a thread needs.
     pub local_bytes: u32,
     /// Slot of the frame register: where the running function's local frame begins.
