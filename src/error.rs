@@ -7,6 +7,7 @@ mod bootstrap;
 mod engine;
 mod experts;
 mod kernel;
+mod record;
 
 pub use adapter::{AdapterFault, AdapterFaultKind};
 pub use bootstrap::{BootstrapError, Ranks};
@@ -15,7 +16,7 @@ pub use experts::{RoutingFault, RoutingFaultKind};
 
 use crate::id::{LaneId, Position, Rank, RouteId};
 use ringdove_kernels::descriptor::{Descriptor, MalformedDescriptor};
-use ringdove_kernels::launch::{PlanFault, WaitKind, WaitRecord};
+use ringdove_kernels::launch::{WaitKind, WaitRecord};
 use std::fmt;
 use std::time::Duration;
 
@@ -69,6 +70,18 @@ pub enum Error {
     /// A wait on the device reached its deadline (R10).
     #[error("{0}")]
     WaitExpired(Box<ExpiredWait>),
+    /// A graph was launched that sends from, or receives into, registered memory that has been
+    /// deregistered since it was captured (R15).
+    #[error(
+        "{rank}: launch {sequence} uses registered memory that was deregistered after the launch \
+         was captured. Nothing was moved; capture the calls anew"
+    )]
+    RegistrationGone {
+        /// The rank whose launch it is.
+        rank: Rank,
+        /// Launch counter of the communicator.
+        sequence: u64,
+    },
     /// The executor refused its plan. A fault of the library, never of the caller.
     #[error(
         "{rank}: the executor refused the plan of launch {sequence} (block {block}, segment \
@@ -325,51 +338,6 @@ impl Error {
                 Self::PeerValue { rank, field: what, expected, seen }
             }
             other => other,
-        }
-    }
-
-    /// Decodes the record that a device wait left; `None` while there is no complete record.
-    /// `rank` is the rank whose device wrote it.
-    pub fn from_record(rank: Rank, record: &WaitRecord) -> Option<Self> {
-        let peer = (record.peer != u32::MAX).then_some(Rank(record.peer));
-        let kind = WaitKind::from_code(record.kind);
-        match record.state {
-            0 => None,
-            // The wait itself is a victim: whoever raised the abort word knows the cause.
-            2 => Some(Self::Aborted {
-                by: None,
-                why: format!("{rank} saw the abort word in launch {}", record.sequence),
-            }),
-            _ if kind == Some(WaitKind::BadPlan) => Some(Self::PlanRefused {
-                rank,
-                sequence: record.sequence,
-                block: record.block,
-                segment: record.segment,
-                op: record.op,
-                expected: record.expected,
-                seen: record.seen,
-            }),
-            _ if kind == Some(WaitKind::BadCall) => Some(Self::KernelCall {
-                rank,
-                sequence: record.sequence,
-                block: record.block,
-                what: kernel::what_is_wrong(PlanFault::from_code(record.position)),
-                expected: record.expected,
-                seen: record.seen,
-            }),
-            _ if kind == Some(WaitKind::StrayClaim) => Some(Self::MemoryOverwritten {
-                rank,
-                sequence: record.sequence,
-                expected: record.expected,
-                seen: record.seen,
-            }),
-            _ => Some(Self::WaitExpired(Box::new(ExpiredWait {
-                rank,
-                kind,
-                peer,
-                record: *record,
-                behind: Vec::new(),
-            }))),
         }
     }
 }

@@ -7,7 +7,7 @@ use cudarc::driver::sys::{CUgraphInstantiate_flags as Flags, CUstreamCaptureMode
 use cudarc::driver::{CudaSlice, CudaStream};
 use hardware::engines::on_engines;
 use hardware::{World, address, download, on_processes_env, on_processes_with};
-use ringdove::{Collective, CollectiveSpec, Communicator, DataType, Registration};
+use ringdove::{Collective, CollectiveSpec, Communicator, DataType, Error, Registration};
 use std::sync::Arc;
 
 /// More than the slots of a lane hold, and no whole number of messages.
@@ -232,6 +232,62 @@ fn a_registration_is_never_stale() {
                 assert_shifted(rank, buffers, round + 50, 0, BYTES);
                 assert_eq!(in_place(rank), before, "a stale registration was granted");
             }
+        }
+    });
+}
+
+/// If this fails, a graph sends from a registration that has taken the place of the one that it was
+/// captured with.
+#[test]
+fn a_graph_that_outlives_its_source_is_refused() {
+    on_engines("pcie4", || {
+        let world = World::new(2);
+        let ranks: Vec<_> = world.ranks().collect();
+        let mut buffers: Vec<_> = ranks.iter().map(|&rank| Buffers::new(rank)).collect();
+        let sent: Vec<_> =
+            ranks.iter().zip(&buffers).map(|(&rank, it)| register(rank, &it.sent)).collect();
+        for (rank, _) in &ranks {
+            // SAFETY: all uses of a buffer are on one stream, or waited for.
+            unsafe { rank.context().disable_event_tracking() };
+        }
+        let capture = |buffers: &[Buffers]| {
+            for (_, stream) in &ranks {
+                stream.begin_capture(Mode::CU_STREAM_CAPTURE_MODE_RELAXED).unwrap();
+            }
+            ranks.iter().zip(buffers).for_each(|(&rank, it)| shift(rank, it, 0, BYTES));
+            let end = |rank: &Rank<'_>| rank.1.end_capture(Flags(0)).unwrap().unwrap();
+            ranks.iter().map(end).collect::<Vec<_>>()
+        };
+        ranks.iter().zip(&buffers).for_each(|(&rank, it)| shift(rank, it, 0, BYTES));
+        meet(&ranks);
+        let before: Vec<_> = ranks.iter().map(|rank| rank.0.statistics().sent_in_place).collect();
+        let graphs = capture(&buffers);
+        for (rank, before) in ranks.iter().zip(before) {
+            assert_eq!(rank.0.statistics().sent_in_place, before + 1, "the capture is staged");
+        }
+        for (&rank, buffers) in ranks.iter().zip(&mut buffers) {
+            buffers.fill(rank, 3);
+        }
+        graphs.iter().for_each(|graph| graph.launch().unwrap());
+        for (&rank, buffers) in ranks.iter().zip(&buffers) {
+            rank.1.synchronize().unwrap();
+            assert_shifted(rank, buffers, 3, 0, BYTES);
+        }
+        // Others take their places.
+        let others: Vec<_> = ranks.iter().map(|&rank| Buffers::new(rank)).collect();
+        for ((&rank, &sent), other) in ranks.iter().zip(&sent).zip(&others) {
+            rank.0.deregister_local(sent).unwrap();
+            register(rank, &other.sent);
+        }
+        ranks.iter().zip(&others).for_each(|(&rank, it)| shift(rank, it, 0, BYTES));
+        meet(&ranks);
+        graphs.iter().for_each(|graph| graph.launch().unwrap());
+        for (rank, stream) in &ranks {
+            stream.synchronize().unwrap();
+            let error = rank.check().unwrap_err();
+            let own = |error: &Error| matches!(error, Error::RegistrationGone { .. });
+            let told = |error: &Error| error.to_string().contains("was deregistered after");
+            assert!(own(&error) || told(&error), "{error}");
         }
     });
 }

@@ -312,7 +312,7 @@ mod tests {
     }
 
     /// If this fails, a group takes more memory than DeepEP's buffers for the same sizes: four
-    /// times experts, tokens and row (FACTS of the field: 1.9 GB with 256 experts).
+    /// times experts, tokens and row (1.9 GB with 256 experts).
     #[test]
     fn a_group_takes_no_more_than_the_fields_buffers() {
         for ranks in [8, 16, 32, 64] {

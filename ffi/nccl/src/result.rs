@@ -46,6 +46,7 @@ impl From<Error> for Failure {
             Error::Argument { .. } => Status::InvalidArgument,
             Error::Disagreement { .. }
             | Error::PlanRefused { .. }
+            | Error::RegistrationGone { .. }
             | Error::KernelCall { .. }
             | Error::StaleRegistration { .. }
             | Error::Capturing { .. }

@@ -46,7 +46,9 @@ fn class(error: &Error) -> &'static str {
             _ => "ConnectionError",
         },
         Error::PeerValue { .. } | Error::Transport { .. } => "ConnectionError",
-        Error::StaleRegistration { .. } => "StaleRegistrationError",
+        Error::StaleRegistration { .. } | Error::RegistrationGone { .. } => {
+            "StaleRegistrationError"
+        }
         Error::NotFound { .. } | Error::FeatureOff { .. } => "NotFoundError",
         Error::Cuda { .. } => "CudaError",
         _ => "Error",

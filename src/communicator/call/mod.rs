@@ -151,7 +151,7 @@ fn launch(
             batch.add(launcher, Step { plan, arguments, memory })?;
             continue;
         }
-        let source = place::input(rank, launcher, &request, registered);
+        let source = place::input(rank, launcher, &request, registered, capture);
         // This rank alone decides where its input is put from.
         let request = match source {
             None if request.may_send_from_input() => request.staged(),

@@ -52,7 +52,8 @@ pub(super) fn group<'a>(
             false => None,
         };
         let Some(place) = known.or_else(|| cached(launcher)) else { continue };
-        let word = word(rank, launcher, &transfer, place).unwrap_or_else(|error| {
+        let word = word(rank, launcher, &transfer, place, capture.is_some());
+        let word = word.unwrap_or_else(|error| {
             tracing::debug!(%error, rank = rank.rank().0, "a registered buffer is staged");
             None
         });
@@ -104,6 +105,7 @@ pub(super) fn input(
     launcher: &Launcher,
     request: &CollectiveRequest,
     registered: Option<[RegisteredPlace; 2]>,
+    capture: Option<u64>,
 ) -> Option<u32> {
     let [RegisteredPlace { registration, .. }, _] = registered?;
     if !request.may_send_from_input() || !rank.process.writes_registered_buffers() {
@@ -112,7 +114,8 @@ pub(super) fn input(
     let range = launcher.routes.range(registration)?;
     let region = RegionDescriptor { base: range.address, length_bytes: range.bytes };
     let successor = Rank((rank.rank().0 + 1) % rank.rank_count());
-    rank.places.source(registration, region, successor).unwrap_or_else(|error| {
+    let source = rank.places.source(registration, region, successor, capture.is_some());
+    source.unwrap_or_else(|error| {
         tracing::debug!(%error, rank = rank.rank().0, "a registered input is staged");
         None
     })
@@ -124,13 +127,14 @@ fn word(
     launcher: &Launcher,
     transfer: &PointToPoint,
     RegisteredPlace { registration, offset }: RegisteredPlace,
+    captured: bool,
 ) -> Result<Option<u64>> {
     let peer = Rank(transfer.peer);
     Ok(match transfer.direction {
         Direction::Send => {
             let Some(range) = launcher.routes.range(registration) else { return Ok(None) };
             let region = RegionDescriptor { base: range.address, length_bytes: range.bytes };
-            let source = rank.places.source(registration, region, peer)?;
+            let source = rank.places.source(registration, region, peer, captured)?;
             source.map(|source| place::of_source(source, offset))
         }
         Direction::Receive => {

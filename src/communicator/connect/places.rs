@@ -60,6 +60,8 @@ struct Source {
     slots: u32,
     /// Ports to whose slots there is a route.
     ports: BTreeSet<u32>,
+    /// Graphs may hold its number for as long as the communicator lives.
+    is_captured: bool,
 }
 
 /// Memory of a peer that this rank may be granted.
@@ -86,6 +88,8 @@ enum Offered {
 #[derive(Default)]
 struct Inner {
     sources: BTreeMap<u32, Source>,
+    /// Numbers of sources that are gone and that graphs may hold: a replay is refused (R15.4).
+    retired: BTreeSet<u32>,
     grants: BTreeMap<u32, Grant>,
     generations: BTreeMap<u32, u32>,
     offered: BTreeMap<(Rank, u64), Offered>,
@@ -146,6 +150,7 @@ impl Places {
             region: RegionDescriptor { base: staging, length_bytes },
             slots: 0,
             ports: BTreeSet::new(),
+            is_captured: false,
         };
         let inner = Inner { sources: [(STAGING_SOURCE, source)].into(), ..Inner::default() };
         let places = Arc::new(Self {
@@ -203,7 +208,8 @@ impl Places {
     }
 
     /// The number of the source that is `registration`, memory `region` of this rank, with routes
-    /// for all messages to `peer`. `None` where there are too many sources.
+    /// for all messages to `peer`. `None` where there are too many sources. What is `captured` keeps
+    /// its number to itself.
     ///
     /// # Errors
     /// Those of the engine, and where there are too many routes.
@@ -212,6 +218,7 @@ impl Places {
         registration: usize,
         region: RegionDescriptor,
         peer: Rank,
+        captured: bool,
     ) -> Result<Option<u32>> {
         if self.port(peer).is_none() {
             return Ok(None);
@@ -222,11 +229,14 @@ impl Places {
         let number = match known {
             Some((&number, _)) => number,
             None => {
-                let free = (1..SOURCES_MAX).find(|number| !inner.sources.contains_key(number));
+                let is_free = |number: &u32| {
+                    !inner.sources.contains_key(number) && !inner.retired.contains(number)
+                };
+                let free = (1..SOURCES_MAX).find(is_free);
                 let Some(number) = free else { return Ok(None) };
                 let slots = self.numbers.take(self.state.memory.layout.port_count())?;
-                let ports = BTreeSet::new();
-                let source = Source { registration: Some(registration), region, slots, ports };
+                let (registration, ports) = (Some(registration), BTreeSet::new());
+                let source = Source { registration, region, slots, ports, is_captured: false };
                 inner.sources.insert(number, source);
                 for (&grant, entry) in &mut inner.grants {
                     self.join(number, region, grant, entry)?;
@@ -236,6 +246,7 @@ impl Places {
             }
         };
         let source = inner.sources.get_mut(&number).expect("found or made");
+        source.is_captured |= captured;
         for port in self.ports(peer) {
             if !source.ports.contains(&port.number) {
                 let to = self.engine.slots(&port);
@@ -382,6 +393,9 @@ impl Places {
         let known = inner.sources.iter().find(|(_, it)| it.registration == Some(registration));
         let Some((&number, _)) = known else { return Ok(()) };
         let source = inner.sources.remove(&number).expect("found");
+        if source.is_captured {
+            inner.retired.insert(number);
+        }
         self.write_entry(number, 0, 0)?;
         for port in source.ports {
             self.engine.remove(source.slots + port)?;
