@@ -8,7 +8,7 @@ use cudarc::driver::{CudaGraph, CudaSlice, CudaStream};
 use hardware::drivers::{everywhere, sum_up};
 use hardware::engines::on_engines;
 use hardware::{World, address, download, on_processes_with, settings};
-use ringdove::{Collective, CollectiveSpec, Communicator, DataType, Error, ReduceOp};
+use ringdove::{Collective, CollectiveSpec, Communicator, DataType, Error, ReduceOp, Registered};
 use std::sync::Arc;
 
 const RANKS: usize = 4;
@@ -150,6 +150,55 @@ fn captured_sums_of_registered_buffers(communicators: &[Communicator], refused: 
     // A process that ends early takes its end of what is in flight with it.
     communicators.iter().zip(&streams).for_each(|(rank, stream)| rank.barrier(stream).unwrap());
     streams.iter().for_each(|stream| stream.synchronize().unwrap());
+}
+
+/// If this fails, a graph writes into a buffer that was registered after its own was given back.
+#[test]
+fn a_graph_that_outlives_its_registrations_is_refused() {
+    on_engines("pcie4", || {
+        const COUNT: usize = 140_000;
+        let world = untracked(RANKS);
+        let ranks = || world.communicators.iter().zip(&world.streams);
+        let register = |(rank, stream): (&Communicator, &Arc<CudaStream>)| {
+            let buffer = stream.clone_htod(&vec![rank.rank() + 1; COUNT]).unwrap();
+            stream.synchronize().unwrap();
+            rank.register(buffer).unwrap()
+        };
+        let sum = |buffers: &mut [Registered<u32>]| {
+            for ((rank, stream), buffer) in ranks().zip(buffers) {
+                rank.all_reduce_in_place(buffer, ReduceOp::Sum, stream).unwrap();
+            }
+        };
+        let wait = || world.streams.iter().for_each(|stream| stream.synchronize().unwrap());
+        let mut buffers: Vec<_> = ranks().map(register).collect();
+        sum(&mut buffers);
+        wait();
+        for stream in &world.streams {
+            stream.begin_capture(Mode::CU_STREAM_CAPTURE_MODE_GLOBAL).unwrap();
+        }
+        sum(&mut buffers);
+        let end = |stream: &Arc<CudaStream>| stream.end_capture(Flags(0)).unwrap().unwrap();
+        let graphs: Vec<_> = world.streams.iter().map(end).collect();
+        launch(&graphs, 1);
+        wait();
+        world.communicators.iter().for_each(|rank| rank.check().unwrap());
+        let own = world.communicators.iter().zip(buffers);
+        let _given_back: Vec<_> =
+            own.map(|(rank, buffer)| rank.deregister(buffer).unwrap()).collect();
+        let mut others: Vec<_> = ranks().map(register).collect();
+        sum(&mut others);
+        wait();
+        launch(&graphs, 1);
+        for ((rank, stream), other) in ranks().zip(&others) {
+            stream.synchronize().unwrap();
+            let error = rank.check().unwrap_err();
+            let known = matches!(error, Error::BadDescriptor(_) | Error::Aborted { .. });
+            assert!(known, "{error}");
+            let seen = stream.clone_dtoh(&other.as_view()).unwrap();
+            let total = (1..=RANKS as u32).sum::<u32>();
+            assert_eq!(seen.iter().position(|&value| value != total), None, "{}", rank.rank());
+        }
+    });
 }
 
 /// If this fails, a capture is made invalid by what the first call on a registered buffer does.

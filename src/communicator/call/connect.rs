@@ -16,12 +16,16 @@ pub(super) fn collective(
     rank: &ConnectedRank,
     launcher: &mut Launcher,
     registered: Option<[RegisteredPlace; 2]>,
+    capture: Option<u64>,
 ) -> Result<[u32; 2]> {
     let Some(places) = registered else { return Ok([0; 2]) };
     let output = places[OUTPUT].registration;
     let mut bases = [0; 2];
     for (base, place) in bases.iter_mut().zip(places) {
         *base = routes(rank, launcher, place.registration, output)?;
+        if capture.is_some() {
+            launcher.routes.capture(*base);
+        }
     }
     Ok(bases)
 }

@@ -159,7 +159,7 @@ fn launch(
         };
         let plan = plan::collective(rank, launcher, &request, capture)?;
         let plan = batch.bring(launcher, plan)?;
-        let routes = connect::collective(rank, launcher, registered)?;
+        let routes = connect::collective(rank, launcher, registered, capture)?;
         let arguments = bind::collective(call, registered, routes, source);
         let memory = Memory::of(rank.rank().0, call, &request);
         batch.add(launcher, Step { plan, arguments, memory })?;

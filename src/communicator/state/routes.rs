@@ -2,7 +2,7 @@
 
 use super::sync::lock;
 use crate::error::{Error, Result};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
 /// A registered buffer of this rank.
@@ -96,6 +96,9 @@ pub(crate) struct Routes {
     next_registration: usize,
     /// The first route of a pair of registrations: source and destination.
     bases: HashMap<(usize, usize), u32>,
+    /// Those that graphs hold: their numbers are never used again, so that a graph which outlives a
+    /// registration is refused.
+    captured: HashSet<u32>,
     /// Routes of one pair.
     count: u32,
     numbers: RouteNumbers,
@@ -110,6 +113,7 @@ impl Routes {
             registered: BTreeMap::new(),
             next_registration: 0,
             bases: HashMap::new(),
+            captured: HashSet::new(),
             count,
             numbers: RouteNumbers::new(first),
         }
@@ -171,15 +175,21 @@ impl Routes {
         self.next_registration += 1;
     }
 
+    /// The route `base`, and those of its pair, are captured into a graph.
+    pub fn capture(&mut self, base: u32) {
+        self.captured.insert(base);
+    }
+
     /// Takes registration `number` back. Gives the routes that lead from it or to it, whose numbers
-    /// are then used again.
+    /// are then used again, unless graphs hold them.
     pub fn remove(&mut self, number: usize) -> Vec<u32> {
         self.registered.remove(&number);
         let concerned =
             |(source, destination): &(usize, usize)| *source == number || *destination == number;
         let bases: Vec<u32> =
             self.bases.extract_if(|pair, _| concerned(pair)).map(|(_, base)| base).collect();
-        bases.iter().for_each(|&base| self.numbers.give_back(base, self.count));
+        let free = bases.iter().filter(|base| !self.captured.contains(base));
+        free.for_each(|&base| self.numbers.give_back(base, self.count));
         bases.into_iter().flat_map(|base| base..base + self.count).collect()
     }
 
