@@ -40,9 +40,11 @@
 //! | gather, scatter | star                   | tree                  | star          |
 //! | barrier         | dissemination          | dissemination         | dissemination |
 //!
-//! All-gathers and broadcasts of registered buffers take ring and chain between the outputs, where
-//! all ranks are on one node, or each on a node of its own: there are direct lanes between
-//! neighbours of a ring, and where nodes have several ranks, along the rails.
+//! All-gathers and broadcasts of registered buffers take ring and chain between the outputs: in
+//! several blocks where all ranks are on one node, or each on a node of its own, since there are
+//! direct lanes for each block between neighbours of a ring, and where nodes have several ranks,
+//! along the rails. Up to 64 ranks have a direct lane between each two: there, ring and chain of
+//! one block take those between other ranks, too.
 //!
 //! Exchange and star take one hop; Bruck's, tree and dissemination `log2(n)`; in ring and chain
 //! each rank sends as much as it receives. Between nodes the same plans serve.
@@ -499,6 +501,8 @@ fn other(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Choice 
     let is_small = request.bytes <= ONE_HOP_BYTES_MAX && ranks <= ONE_HOP_RANKS_MAX;
     // Neighbours on a ring of all ranks have direct lanes for each block.
     let direct = request.registered && (per_node == ranks || per_node == 1);
+    // Other pairs of ranks have one each, where ranks are few: enough for a ring of one block.
+    let in_one_block = request.registered && ranks <= DIRECT_PAIRS_RANKS_MAX;
     let all_pairs = request.registered && goes_directly(request);
     let (algorithm, data) = match (request.collective, few_hops::other(request, limits)) {
         _ if ranks == 1 => (Algorithm::Copy, request.bytes),
@@ -516,20 +520,25 @@ fn other(request: &CollectiveRequest, limits: &Limits, per_node: u32) -> Choice 
             (Algorithm::RingDirect, request.bytes.saturating_mul(ranks.into()))
         }
         (Collective::AllGather, _) if all_pairs => (Algorithm::ExchangeDirect, request.bytes),
+        (Collective::AllGather, _) if in_one_block => {
+            (Algorithm::RingDirect, request.bytes.saturating_mul(ranks.into()))
+        }
         (Collective::AllGather | Collective::ReduceScatter, _) => {
             (Algorithm::RingStaged, request.bytes.saturating_mul(ranks.into()))
         }
         _ if is_small => (Algorithm::Star, request.bytes),
-        (Collective::Broadcast { .. }, _) if direct => (Algorithm::ChainDirect, request.bytes),
+        (Collective::Broadcast { .. }, _) if direct || in_one_block => {
+            (Algorithm::ChainDirect, request.bytes)
+        }
         _ => (Algorithm::Chain, request.bytes),
     };
     let mut choice = choice(request, limits, per_node, algorithm, row(data));
     choice.set_blocks(limits);
     let slice_bytes_max = match algorithm {
         Algorithm::Copy => ALONE_SLICE_BYTES_MAX,
-        Algorithm::RingDirect | Algorithm::ChainDirect | Algorithm::ExchangeDirect => {
-            DIRECT_SLICE_BYTES_MAX
-        }
+        Algorithm::ExchangeDirect => DIRECT_SLICE_BYTES_MAX,
+        Algorithm::RingDirect | Algorithm::ChainDirect if direct => DIRECT_SLICE_BYTES_MAX,
+        // One block alone fills the chain with what it cuts.
         _ => u64::from(choice.slots.bytes),
     };
     finish(choice, slice_bytes_max)

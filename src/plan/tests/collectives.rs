@@ -310,3 +310,29 @@ fn registered_inputs_go_out_as_they_lie() {
         }
     }
 }
+
+/// If this fails, registered outputs of a few nodes of several ranks are staged, or one block cuts
+/// data into fewer pieces than staging does.
+#[test]
+fn registered_outputs_on_several_nodes_are_written_in_place() {
+    let limits = Limits { ranks_per_node: 3, ..limits(4, 128 << 10, 4) };
+    for (rank_count, collective, algorithm) in [
+        (6, Collective::Broadcast { root: 4 }, Algorithm::ChainDirect),
+        (6, Collective::AllGather, Algorithm::ExchangeDirect),
+        (18, Collective::AllGather, Algorithm::RingDirect),
+        (66, Collective::AllGather, Algorithm::RingStaged),
+        (66, Collective::Broadcast { root: 0 }, Algorithm::Chain),
+    ] {
+        let staged = CollectiveRequest { collective, ..request(rank_count, (1 << 20) + 4) };
+        let registered = CollectiveRequest { registered: true, ..staged };
+        let choice = select(&registered, &limits).expect("valid");
+        assert_eq!(choice.algorithm, algorithm, "{rank_count} ranks, {collective:?}");
+        if rank_count <= 18 {
+            check(&registered, &choice, 7);
+        }
+        if algorithm == Algorithm::ChainDirect {
+            let staged = select(&staged, &limits).expect("valid");
+            assert_eq!((choice.blocks, choice.slice_bytes), (staged.blocks, staged.slice_bytes));
+        }
+    }
+}
