@@ -51,8 +51,8 @@ impl Communicator {
     /// Deregistration is collective: every rank deregisters the same registration, in the same
     /// order among its other calls. It waits until the launches of this rank have ended, and where
     /// ranks run in several processes, also for one rank of each. A thread that drives several
-    /// ranks makes all their earlier calls first. Graphs that were captured with the buffer must not
-    /// be launched any more: such a launch is refused, and ends the communicator.
+    /// ranks makes all their earlier calls first. Graphs that were captured with the buffer must
+    /// not be launched any more: such a launch is refused, and ends the communicator.
     ///
     /// # Errors
     /// [`Error::Argument`] for a buffer that another communicator registered;

@@ -15,6 +15,8 @@
 //!
 //! Between ranks of one process these are calls, else notes of the control plane.
 
+mod tables;
+
 use super::description::PLACE_NOTE;
 use super::inter_node::part_of;
 use super::on_demand::Connector;
@@ -31,73 +33,17 @@ use crate::plan::{Direction, Lane, LaneEnd, LaneKind, Side};
 use crate::shared::{PeerRange, Region};
 use crate::transport::verbs::RemoteRegion;
 use ringdove_kernels::launch::place::{self, GENERATION_MAX, GRANTS_MAX, SOURCES_MAX};
-use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
+use tables::{Grant, Inner, Note, Offered, Source};
 
 /// An offer that nobody has answered for so long is made again: its receiver may not have been
 /// there yet.
 const OFFER_AGAIN: Duration = Duration::from_secs(1);
 /// The number of the source that is the staging memory.
 const STAGING_SOURCE: u32 = 0;
-
-#[derive(Serialize, Deserialize)]
-enum Note {
-    Offer(Offer),
-    Known { number: u64, grant: u32, generation: u32 },
-    Withdraw { number: u64 },
-    Gone { number: u64 },
-}
-
-/// Memory of this rank from which it puts.
-struct Source {
-    /// Its registration; of staging memory none.
-    registration: Option<usize>,
-    region: RegionDescriptor,
-    /// The route to the slots of port 0, if there was one; 0 of staging memory.
-    slots: u32,
-    /// Ports to whose slots there is a route.
-    ports: BTreeSet<u32>,
-    /// Graphs may hold its number for as long as the communicator lives.
-    is_captured: bool,
-}
-
-/// Memory of a peer that this rank may be granted.
-struct Grant {
-    peer: Rank,
-    registration: u64,
-    lane: u32,
-    destination: Destination,
-    generation: u32,
-    /// By source.
-    routes: BTreeMap<u32, u32>,
-    import: Option<Arc<Import>>,
-    remote: Option<RemoteRegion>,
-}
-
-/// What a peer knows of memory of this rank.
-#[derive(Clone, Copy)]
-enum Offered {
-    Asked { since: Instant },
-    Known { grant: u32, generation: u32 },
-    Withdrawn,
-}
-
-#[derive(Default)]
-struct Inner {
-    sources: BTreeMap<u32, Source>,
-    /// Numbers of sources that are gone and that graphs may hold: a replay is refused (R15.4).
-    retired: BTreeSet<u32>,
-    grants: BTreeMap<u32, Grant>,
-    generations: BTreeMap<u32, u32>,
-    offered: BTreeMap<(Rank, u64), Offered>,
-    /// This rank's registrations.
-    own: BTreeMap<usize, Offer>,
-    /// Offers whose memory cannot be opened while kernels run.
-    waiting: Vec<(Rank, Offer)>,
-}
 
 /// What a rank's places are made of.
 pub(super) struct Parts {
