@@ -154,8 +154,8 @@ impl Places {
     }
 
     /// The number of the source that is `registration`, memory `region` of this rank, with routes
-    /// for all messages to `peer`. `None` where there are too many sources. What is `captured` keeps
-    /// its number to itself.
+    /// for all messages to `peer`. `None` where there are too many sources. What is `captured`
+    /// keeps its number to itself.
     ///
     /// # Errors
     /// Those of the engine, and where there are too many routes.
