@@ -166,9 +166,7 @@ impl Places {
         peer: Rank,
         captured: bool,
     ) -> Result<Option<u32>> {
-        if self.port(peer).is_none() {
-            return Ok(None);
-        }
+        let Some(first) = self.port(peer) else { return Ok(None) };
         let mut inner = lock(&self.inner);
         let inner = &mut *inner;
         let known = inner.sources.iter().find(|(_, it)| it.registration == Some(registration));
@@ -193,11 +191,15 @@ impl Places {
         };
         let source = inner.sources.get_mut(&number).expect("found or made");
         source.is_captured |= captured;
-        for port in self.ports(peer) {
-            if !source.ports.contains(&port.number) {
-                let to = self.engine.slots(&port);
-                self.engine.add(source.slots + port.number, port.number, region, &to)?;
-                source.ports.insert(port.number);
+        // The first port comes last: where it has a route, all have one, and calls look no further.
+        if !source.ports.contains(&first.number) {
+            let ports: Vec<_> = self.ports(peer).collect();
+            for port in ports.into_iter().rev() {
+                if !source.ports.contains(&port.number) {
+                    let to = self.engine.slots(&port);
+                    self.engine.add(source.slots + port.number, port.number, region, &to)?;
+                    source.ports.insert(port.number);
+                }
             }
         }
         Ok(Some(number))
