@@ -7,6 +7,7 @@ use ringdove_kernels::experts::{
     EXPERTS_F32_SCALES, EXPERTS_LOW_LATENCY, EXPERTS_NO_SCALES, EXPERTS_SCALE_ELEMENTS,
     EXPERTS_THROUGHPUT, EXPERTS_UE8M0_SCALES, EXPERTS_WORD_STRIDE, ExpertsHeader, ExpertsRow,
 };
+use std::str::FromStr;
 
 /// The most choices of a token.
 pub const TOP_K_MAX: u32 = 16;
@@ -29,6 +30,26 @@ pub enum Mode {
     Throughput,
 }
 
+impl Mode {
+    /// Its name on command lines.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::LowLatency => "low-latency",
+            Self::Throughput => "throughput",
+        }
+    }
+}
+
+impl FromStr for Mode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let all = [Self::LowLatency, Self::Throughput];
+        let named = all.into_iter().find(|mode| mode.name() == text);
+        named.ok_or_else(|| "expected low-latency or throughput".to_owned())
+    }
+}
+
 /// What becomes of tokens beyond [`Config::tokens_max`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Surplus {
@@ -47,6 +68,18 @@ pub enum Scales {
     F32,
     /// A byte, the exponent of the next power of two, biased by 127.
     Ue8m0,
+}
+
+impl FromStr for Scales {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "f32" => Ok(Self::F32),
+            "ue8m0" => Ok(Self::Ue8m0),
+            _ => Err("expected f32 or ue8m0".to_owned()),
+        }
+    }
 }
 
 /// What a group of experts is made for; the same on all ranks.

@@ -47,10 +47,10 @@ pub(super) struct ExpertsArguments {
         value_parser = data_type)]
     data_type: DataType,
     /// Rows of a dispatch are e4m3, with scales: f32 or ue8m0
-    #[arg(long, value_name = "SCALES", value_parser = scales)]
+    #[arg(long, value_name = "SCALES")]
     fp8: Option<Scales>,
     /// low-latency or throughput
-    #[arg(long, value_name = "MODE", default_value = "low-latency", value_parser = mode)]
+    #[arg(long, value_name = "MODE", default_value = "low-latency")]
     mode: Mode,
     /// A built-in machine, or the path of a machine file
     #[arg(long, short, value_name = "NAME|FILE", default_value = "dgx-h100")]
@@ -82,22 +82,6 @@ fn data_type(text: &str) -> Result<DataType, String> {
         "float" => Ok(DataType::F32),
         "bfloat16" => Ok(DataType::BF16),
         _ => Err("expected half, float or bfloat16".to_owned()),
-    }
-}
-
-fn scales(text: &str) -> Result<Scales, String> {
-    match text {
-        "f32" => Ok(Scales::F32),
-        "ue8m0" => Ok(Scales::Ue8m0),
-        _ => Err("expected f32 or ue8m0".to_owned()),
-    }
-}
-
-fn mode(text: &str) -> Result<Mode, String> {
-    match text {
-        "low-latency" => Ok(Mode::LowLatency),
-        "throughput" => Ok(Mode::Throughput),
-        _ => Err("expected low-latency or throughput".to_owned()),
     }
 }
 

@@ -36,10 +36,10 @@ pub struct Arguments {
         value_parser = parse_type)]
     pub data_type: DataType,
     /// Rows of a dispatch are e4m3, which the kernel makes, with scales: f32 or ue8m0
-    #[arg(long, value_name = "SCALES", value_parser = parse_scales)]
+    #[arg(long, value_name = "SCALES")]
     pub fp8: Option<Scales>,
     /// low-latency or throughput
-    #[arg(long, value_name = "MODE", default_value = "low-latency", value_parser = parse_mode)]
+    #[arg(long, value_name = "MODE", default_value = "low-latency")]
     pub mode: Mode,
     /// uniform, zipf, one (every token's first choice is expert 0, and the others are none), empty
     /// (every other rank has no token), none (a third of the choices are none), or file:PATH (lines
@@ -75,30 +75,6 @@ fn parse_type(text: &str) -> Result<DataType, String> {
         "float" => Ok(DataType::F32),
         "bfloat16" => Ok(DataType::BF16),
         _ => Err("expected half, float or bfloat16".to_owned()),
-    }
-}
-
-fn parse_scales(text: &str) -> Result<Scales, String> {
-    match text {
-        "f32" => Ok(Scales::F32),
-        "ue8m0" => Ok(Scales::Ue8m0),
-        _ => Err("expected f32 or ue8m0".to_owned()),
-    }
-}
-
-fn parse_mode(text: &str) -> Result<Mode, String> {
-    match text {
-        "low-latency" => Ok(Mode::LowLatency),
-        "throughput" => Ok(Mode::Throughput),
-        _ => Err("expected low-latency or throughput".to_owned()),
-    }
-}
-
-/// The mode's name on the command line.
-pub fn mode_name(mode: Mode) -> &'static str {
-    match mode {
-        Mode::LowLatency => "low-latency",
-        Mode::Throughput => "throughput",
     }
 }
 

@@ -15,7 +15,6 @@ use super::job::Job;
 use super::output::OutputFile;
 use super::report::{RankDevice, VIRTUAL_NOTICE};
 use super::{Stage, open_communicators, print};
-use arguments::mode_name;
 use rank::{Rank, Value};
 use ringdove::experts::{Config, Group};
 use ringdove::{Communicator, DataType, Settings};
@@ -228,7 +227,7 @@ fn header(arguments: &Arguments, places: &[RankDevice], ranks: usize, bytes: u64
         arguments.hidden,
         arguments.data_type,
         arguments.fp8.map_or(String::new(), |form| format!(", dispatched in e4m3 with {form:?}")),
-        mode_name(arguments.mode),
+        arguments.mode.name(),
         arguments.distribution,
         arguments.seed,
         arguments.warmup,
@@ -322,7 +321,7 @@ fn document(
         virtual_hardware: places.iter().any(|place| place.device.is_virtual()),
         args: std::env::args_os().map(|text| text.to_string_lossy().into_owned()).collect(),
         ranks: places.len(),
-        mode: mode_name(arguments.mode),
+        mode: arguments.mode.name(),
         results: all.into_iter().map(entry).collect(),
     };
     serde_json::to_string_pretty(&document).map(|text| text + "\n")
