@@ -1,5 +1,5 @@
 //! How fast one core interprets general code: a tiled product of matrices, a scan of a block, a
-//! histogram with atomics. An element of criterion is a thread-instruction, of which an instruction
+//! histogram with atomics, and what one thread does for its block. An element of criterion is a thread-instruction, of which an instruction
 //! of a warp is 32.
 //! `cargo bench -p hwsim-ptx --bench general`
 //!
@@ -116,6 +116,23 @@ fn histogram() -> String {
     )
 }
 
+/// One thread follows a chain of words and mixes them, while the others wait for it.
+fn leader() -> String {
+    kernel(
+        ".shared .align 8 .b8 result[8];",
+        "setp.ne.u32 %p1, %t, 0;\n@%p1 bra REST;\nmov.u32 %r10, 0;\nmov.u32 %r1, 0;\n\
+         mov.u64 %d3, 0;\n\
+         LOOP:\nmul.wide.u32 %d1, %r1, 4;\nadd.s64 %d1, %base, %d1;\nld.global.u32 %r2, [%d1];\n\
+         and.b32 %r1, %r2, 65535;\nshr.u32 %r3, %r2, 16;\ncvt.u64.u32 %d2, %r3;\n\
+         xor.b64 %d3, %d3, %d2;\nshl.b64 %d4, %d3, 5;\nadd.s64 %d3, %d3, %d4;\n\
+         setp.lt.u32 %p2, %r3, 4096;\nselp.b32 %r4, %r3, %r1, %p2;\nadd.u32 %r5, %r4, %r10;\n\
+         mad.lo.u32 %r6, %r5, 3, %r2;\nadd.u32 %r10, %r10, 1;\nsetp.lt.u32 %p3, %r10, 1024;\n\
+         @%p3 bra LOOP;\nst.shared.u64 [result], %d3;\nREST:\nbar.sync 0;\n\
+         mul.wide.u32 %d5, %t, 8;\nadd.s64 %d5, %base, %d5;\nld.shared.u64 %d6, [result];\n\
+         st.global.u64 [%d5+524288], %d6;",
+    )
+}
+
 fn measure(criterion: &mut Criterion, name: &str, text: &str) {
     let module = Module::load(text).unwrap_or_else(|error| panic!("{error}"));
     let module = module.link(&HashMap::new()).expect("no variables");
@@ -152,6 +169,7 @@ fn kernels(criterion: &mut Criterion) {
     measure(criterion, "product of tiles", &product());
     measure(criterion, "scan of a block", &scan());
     measure(criterion, "histogram", &histogram());
+    measure(criterion, "one thread for a block", &leader());
 }
 
 criterion_group!(benches, kernels);

@@ -6,16 +6,18 @@ use super::select::{Compute, Words, register_bytes};
 use crate::ast::{Instruction, Operand, ScalarType as T};
 use crate::exec::float::{self, Mode};
 use crate::exec::program::{Compare, Constant, Logic, NO_SLOT, Op};
-use crate::exec::registers::{AluFn, Args, LANES, Lane, Registers, map2};
+use crate::exec::registers::{AluFn, Args, LANES, Lane, Registers, TestFn, map2, only};
 use crate::exec::{convert, half, integer, pack};
-
-/// A comparison of two registers: a bit per lane.
-type Test = fn(&Registers, u32, u32) -> u32;
 
 /// `d = p ? a : b`; the predicate reference is in `e`.
 fn select_run<L: Lane>(r: &mut Registers, i: &Args, mask: u32) {
     let p = r.predicate(i.e);
     let (a, b) = (r.get::<L>(i.a), r.get::<L>(i.b));
+    if let Some(lane) = only(mask) {
+        let one = if p >> lane & 1 != 0 { a[lane] } else { b[lane] };
+        r.get_mut::<L>(i.d)[lane] = one;
+        return;
+    }
     let mut d = [L::zeroed(); LANES];
     for lane in 0..LANES {
         d[lane] = if p >> lane & 1 != 0 { a[lane] } else { b[lane] };
@@ -187,7 +189,7 @@ impl FunctionDecoder<'_, '_> {
     }
 
     /// The comparison that the words of `setp` and `set` ask for.
-    pub(super) fn comparison(&self, operator: &str, ty: T, ftz: bool) -> Option<Test> {
+    pub(super) fn comparison(&self, operator: &str, ty: T, ftz: bool) -> Option<TestFn> {
         match ty {
             T::F32 | T::F64 => float::comparison(operator, ty, ftz),
             T::F16 | T::BF16 => half::comparison(operator, ty),
@@ -319,7 +321,7 @@ impl FunctionDecoder<'_, '_> {
     }
 
     /// Compares into a predicate that no text names; gives its slot, noted as read.
-    fn outcome(&mut self, test: Test, (a, b): (u32, u32), combine: Option<(Logic, u32)>) -> u32 {
+    fn outcome(&mut self, test: TestFn, (a, b): (u32, u32), combine: Option<(Logic, u32)>) -> u32 {
         let outcome = self.fresh(Class::Predicate);
         let p = self.write(outcome);
         self.emit(Op::Compare(Box::new(Compare { test, a, b, combine, p, q: NO_SLOT })));

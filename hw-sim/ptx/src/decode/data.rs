@@ -411,8 +411,8 @@ impl FunctionDecoder<'_, '_> {
         let b = self.constant(Constant::Bits(window), 8);
         let p = self.predicate_destination(to)?;
         self.emit(Op::Compare(Box::new(crate::exec::program::Compare {
-            test: |r, a, b| {
-                crate::exec::registers::test2(r, a, b, |a: u64, window| {
+            test: |r, operands, mask| {
+                crate::exec::registers::test2(r, operands, mask, |a: u64, window| {
                     a & !windows::OFFSET == window
                 })
             },

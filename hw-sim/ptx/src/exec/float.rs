@@ -1,7 +1,7 @@
 //! f32 and f64 instructions. To nearest they are the host's; other directions go through
 //! [`super::rounding`].
 
-use super::registers::{AluFn, Args, FULL, LANES, Registers, map1, map2, map3, test2};
+use super::registers::{AluFn, Args, FULL, LANES, Registers, TestFn, map1, map2, map3, test2};
 use super::rounding::{self, Format, Rounding};
 use crate::ast::ScalarType as T;
 use crate::decode::select::{Compute, Words};
@@ -323,16 +323,16 @@ fn run_rounded(
 // With NaNs, `!(a >= b)` is not `a < b`; the lints know only ordered numbers.
 #[allow(clippy::neg_cmp_op_on_partial_ord, clippy::double_comparisons)]
 #[allow(clippy::nonminimal_bool)]
-pub fn comparison(operator: &str, ty: T, ftz: bool) -> Option<fn(&Registers, u32, u32) -> u32> {
+pub fn comparison(operator: &str, ty: T, ftz: bool) -> Option<TestFn> {
     macro_rules! of {
         ($f:ident, $flush:expr) => {{
             macro_rules! test {
                 ($g:expr) => {{
-                    fn run(r: &Registers, a: u32, b: u32) -> u32 {
+                    fn run(r: &Registers, (a, b): (u32, u32), mask: u32) -> u32 {
                         let g: fn($f, $f) -> bool = $g;
-                        test2::<$f>(r, a, b, |a, b| g($flush(a), $flush(b)))
+                        test2::<$f>(r, (a, b), mask, |a, b| g($flush(a), $flush(b)))
                     }
-                    run as fn(&Registers, u32, u32) -> u32
+                    run as TestFn
                 }};
             }
             match operator {
@@ -363,16 +363,16 @@ pub fn comparison(operator: &str, ty: T, ftz: bool) -> Option<fn(&Registers, u32
 }
 
 /// `testp`: a property of a float.
-pub fn property(word: &str, ty: T) -> Option<fn(&Registers, u32, u32) -> u32> {
+pub fn property(word: &str, ty: T) -> Option<TestFn> {
     macro_rules! of {
         ($f:ident) => {{
             macro_rules! test {
                 ($g:expr) => {{
-                    fn run(r: &Registers, a: u32, b: u32) -> u32 {
+                    fn run(r: &Registers, (a, b): (u32, u32), mask: u32) -> u32 {
                         let g: fn($f) -> bool = $g;
-                        test2::<$f>(r, a, b, |a, _| g(a))
+                        test2::<$f>(r, (a, b), mask, |a, _| g(a))
                     }
-                    run as fn(&Registers, u32, u32) -> u32
+                    run as TestFn
                 }};
             }
             match word {

@@ -7,7 +7,7 @@
 use half::slice::HalfFloatSliceExt;
 
 use super::float::{Mode, canonical, flags, maximum, minimum, saturate, strict};
-use super::registers::{AluFn, Args, LANES, Registers, map1, map2};
+use super::registers::{AluFn, Args, LANES, Registers, TestFn, map1, map2};
 use super::rounding::{self, Format, Rounding};
 use crate::ast::ScalarType as T;
 use crate::decode::select::Compute;
@@ -243,18 +243,18 @@ fn of<const BF16: bool, const PACKED: bool>(opcode: &str, mode: Mode) -> Option<
 // With NaNs, `!(a >= b)` is not `a < b`; the lints know only ordered numbers.
 #[allow(clippy::neg_cmp_op_on_partial_ord, clippy::double_comparisons)]
 #[allow(clippy::nonminimal_bool)]
-pub fn comparison(operator: &str, ty: T) -> Option<fn(&Registers, u32, u32) -> u32> {
+pub fn comparison(operator: &str, ty: T) -> Option<TestFn> {
     macro_rules! of {
         ($bf16:literal) => {{
             macro_rules! test {
                 ($g:expr) => {{
-                    fn run(r: &Registers, a: u32, b: u32) -> u32 {
+                    fn run(r: &Registers, (a, b): (u32, u32), _: u32) -> u32 {
                         let g: fn(f32, f32) -> bool = $g;
                         let a = widen::<$bf16>(r.get(a));
                         let b = widen::<$bf16>(r.get(b));
                         (0..LANES).fold(0, |bits, k| bits | u32::from(g(a[k], b[k])) << k)
                     }
-                    run as fn(&Registers, u32, u32) -> u32
+                    run as TestFn
                 }};
             }
             match operator {

@@ -1,6 +1,8 @@
 //! Integer and bit instructions.
 
-use super::registers::{AluFn, Args, LANES, Lane, Registers, map1, map2, map3, predicate, test2};
+use super::registers::{
+    AluFn, Args, LANES, Lane, Registers, TestFn, map1, map2, map3, predicate, test2,
+};
 use crate::ast::ScalarType as T;
 use crate::decode::select::{Compute, Words};
 
@@ -376,13 +378,13 @@ fn multiply_carry(uses: bool, sets: bool, part: &str, ty: T) -> Option<Compute> 
 }
 
 /// The comparison that an operator word means on an integer type.
-pub fn comparison(operator: &str, ty: T) -> Option<fn(&Registers, u32, u32) -> u32> {
+pub fn comparison(operator: &str, ty: T) -> Option<TestFn> {
     macro_rules! test {
         ($i:ident, $f:expr) => {{
-            fn run(r: &Registers, a: u32, b: u32) -> u32 {
-                test2::<$i>(r, a, b, $f)
+            fn run(r: &Registers, (a, b): (u32, u32), mask: u32) -> u32 {
+                test2::<$i>(r, (a, b), mask, $f)
             }
-            run as fn(&Registers, u32, u32) -> u32
+            run as TestFn
         }};
     }
     Some(match operator {

@@ -9,7 +9,7 @@ use super::matrix::memory::{Lines, Tiles, Transpose};
 use super::matrix::multiply::Multiply;
 use super::mbarrier::BarrierWord;
 use super::pool::WarpPool;
-use super::registers::{AluFn, Args, RegisterSpan, Row};
+use super::registers::{AluFn, Args, RegisterSpan, Row, TestFn};
 use crate::memory::{AtomicOp, AtomicType, Scope, Strength};
 
 /// A destination that is not wanted (`_`), and a base that is not there.
@@ -125,7 +125,7 @@ pub enum Op {
 #[derive(Clone, Debug)]
 pub struct Compare {
     /// Gives a bit per lane.
-    pub test: fn(&super::registers::Registers, u32, u32) -> u32,
+    pub test: TestFn,
     /// Sources.
     pub a: u32,
     /// Sources.

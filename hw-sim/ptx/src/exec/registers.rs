@@ -291,6 +291,13 @@ fn group_mut<T: Lane>(r: &mut Registers, slot: u32, number: usize) -> &mut [T; G
     &mut r.get_mut::<T>(slot).as_chunks_mut::<GROUP>().0[number]
 }
 
+/// The lane of a mask that has one. What a thread does for its block while the others wait is a
+/// large part of many kernels.
+#[inline(always)]
+pub fn only(mask: u32) -> Option<usize> {
+    mask.is_power_of_two().then(|| mask.trailing_zeros() as usize)
+}
+
 /// `d = f(a)` on every lane.
 #[inline(always)]
 pub fn map1<A: Lane, D: Lane>(r: &mut Registers, i: &Args, mask: u32, f: impl Fn(A) -> D) {
@@ -310,6 +317,10 @@ pub fn map1<A: Lane, D: Lane>(r: &mut Registers, i: &Args, mask: u32, f: impl Fn
 /// The same on some lanes. Apart, so that the common way needs no room for what is kept.
 #[inline(never)]
 fn some1<A: Lane, D: Lane>(r: &mut Registers, i: &Args, mask: u32, f: impl Fn(A) -> D) {
+    if let Some(lane) = only(mask) {
+        r.get_mut::<D>(i.d)[lane] = f(r.get::<A>(i.a)[lane]);
+        return;
+    }
     let a = r.get::<A>(i.a);
     let mut d = [D::zeroed(); LANES];
     for lane in 0..LANES {
@@ -342,6 +353,10 @@ pub fn map2<A: Lane, B: Lane, D: Lane>(
 /// The same on some lanes.
 #[inline(never)]
 fn some2<A: Lane, B: Lane, D: Lane>(r: &mut Registers, i: &Args, mask: u32, f: impl Fn(A, B) -> D) {
+    if let Some(lane) = only(mask) {
+        r.get_mut::<D>(i.d)[lane] = f(r.get::<A>(i.a)[lane], r.get::<B>(i.b)[lane]);
+        return;
+    }
     let (a, b) = (r.get::<A>(i.a), r.get::<B>(i.b));
     let mut d = [D::zeroed(); LANES];
     for lane in 0..LANES {
@@ -381,6 +396,11 @@ fn some3<A: Lane, B: Lane, C: Lane, D: Lane>(
     mask: u32,
     f: impl Fn(A, B, C) -> D,
 ) {
+    if let Some(lane) = only(mask) {
+        let (a, b) = (r.get::<A>(i.a)[lane], r.get::<B>(i.b)[lane]);
+        r.get_mut::<D>(i.d)[lane] = f(a, b, r.get::<C>(i.c)[lane]);
+        return;
+    }
     let (a, b, c) = (r.get::<A>(i.a), r.get::<B>(i.b), r.get::<C>(i.c));
     let mut d = [D::zeroed(); LANES];
     for lane in 0..LANES {
@@ -389,10 +409,21 @@ fn some3<A: Lane, B: Lane, C: Lane, D: Lane>(
     r.put(i.d, &d, mask);
 }
 
-/// A bit per lane where `f(a, b)` holds.
+/// A comparison: registers, slots of its operands, and the lanes whose bits are wanted.
+pub type TestFn = fn(&Registers, (u32, u32), u32) -> u32;
+
+/// A bit where `f(a, b)` holds, for each lane of `mask`. What the others have means nothing.
 #[inline(always)]
-pub fn test2<A: Lane>(r: &Registers, a: u32, b: u32, f: impl Fn(A, A) -> bool) -> u32 {
+pub fn test2<A: Lane>(
+    r: &Registers,
+    (a, b): (u32, u32),
+    mask: u32,
+    f: impl Fn(A, A) -> bool,
+) -> u32 {
     let (a, b) = (r.get::<A>(a), r.get::<A>(b));
+    if let Some(lane) = only(mask) {
+        return u32::from(f(a[lane], b[lane])) << lane;
+    }
     let mut flags = [0_u8; LANES];
     for lane in 0..LANES {
         flags[lane] = u8::from(f(a[lane], b[lane]));

@@ -430,7 +430,7 @@ impl Warp {
     /// `setp`.
     #[inline(always)]
     fn compare(&mut self, compare: &super::program::Compare, active: u32) {
-        let bits = (compare.test)(&self.registers, compare.a, compare.b);
+        let bits = (compare.test)(&self.registers, (compare.a, compare.b), active);
         let (p, q) = match compare.combine {
             None => (bits, !bits),
             Some((logic, c)) => {
