@@ -353,6 +353,9 @@ driver_functions! {
         node: Out<Handle>, graph: Handle, before: u64, edges: u64, count: usize,
         parameters: Out<[u64; 32]>,
     );
+    fn cuGraphConditionalHandleCreate(
+        handle: u64, graph: Handle, context: Handle, default: c_uint, flags: c_uint,
+    );
     fn cuGraphAddMemAllocNode(
         node: Out<Handle>, graph: Handle, before: u64, count: usize, parameters: u64,
     );

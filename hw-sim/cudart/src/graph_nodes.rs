@@ -7,7 +7,7 @@ use crate::error::Outcome;
 use crate::graph::{DriverKernelNode, KernelNode, context};
 use crate::graph_copy::DriverCopy3d;
 use crate::{Interface, interface};
-use std::ffi::c_int;
+use std::ffi::{c_int, c_uint};
 
 /// `cudaGraphNodeParams` and `CUgraphNodeParams`: both begin with the kind.
 type AnyNode = [u64; 32];
@@ -21,11 +21,14 @@ const COPY_CONTEXT: usize = 3;
 const FILL_CONTEXT: usize = 7;
 /// The word that holds the address of an allocation.
 const ADDRESS: usize = 16;
+/// The word that holds the address of the graphs of a conditional node.
+const GRAPHS: usize = 4;
 
 const KERNEL: c_int = 0;
 const COPIES: c_int = 1;
 const FILLS: c_int = 2;
 const ALLOCATES: c_int = 10;
+const CONDITIONS: c_int = 13;
 
 /// What the runtime says otherwise than the driver: kernels by their host function, copies, and
 /// whose device a copy or a fill is on.
@@ -58,11 +61,12 @@ fn add(
 ) -> Outcome {
     let (kind, mut node) = to_driver(parameters)?;
     driver::cuGraphAddNode_v2(to, graph, before, edges, count, Out::to(&mut node))?;
-    if kind == ALLOCATES {
-        let place = parameters + ADDRESS as u64 * 8;
-        Out::from_address(place).set(node[ADDRESS])?;
-    }
-    Ok(())
+    let written = match kind {
+        ALLOCATES => ADDRESS,
+        CONDITIONS => GRAPHS,
+        _ => return Ok(()),
+    };
+    Out::from_address(parameters + written as u64 * 8).set(node[written])
 }
 
 runtime_calls! {
@@ -81,6 +85,12 @@ runtime_calls! {
         to: Out<Handle>, graph: Handle, before: u64, edges: u64, count: usize, parameters: u64,
     ) {
         add(to, graph, before, (edges, count), parameters)
+    }
+
+    fn cudaGraphConditionalHandleCreate(
+        handle: u64, graph: Handle, default: c_uint, flags: c_uint,
+    ) {
+        driver::cuGraphConditionalHandleCreate(handle, graph, 0, default, flags)
     }
 
     fn cudaGraphAddMemAllocNode(

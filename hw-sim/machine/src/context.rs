@@ -54,6 +54,11 @@ impl Context {
         self.state.check()
     }
 
+    /// That error, if a call has told of it: [`ContextState::check_told`].
+    pub fn check_told(&self) -> Result<()> {
+        self.state.check_told()
+    }
+
     /// Takes the context's lock: [`ContextState::lock`].
     pub fn lock(&self) -> Locked {
         self.state.lock()
@@ -86,9 +91,11 @@ impl Context {
         self.check()
     }
 
-    /// As [`Context::synchronize`], whatever state the context is in.
+    /// As [`Context::synchronize`], whatever state the context is in. If it has failed, later calls
+    /// tell.
     pub fn drain(&self) {
         self.streams().iter().for_each(|stream| stream.wait_idle());
+        let _ = self.check();
     }
 
     /// Ends the context: work is dropped, memory freed.

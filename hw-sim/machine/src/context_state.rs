@@ -5,7 +5,11 @@ use crate::error::{Error, Result, Sticky};
 use crate::machine::Machine;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+/// Commands that a failed context still takes before a call that only queues work tells of the error.
+/// A real driver takes about as many before the caller has to wait for the GPU, and then sees it.
+const TAKEN_MAX: u32 = 1024;
 
 /// What of a context is not its streams.
 pub struct ContextState {
@@ -17,6 +21,10 @@ pub struct ContextState {
     pub machine: Arc<Machine>,
     /// 0, or the code of a [`Sticky`].
     failed: AtomicU32,
+    /// Has the program seen the error, or could it have?
+    told: AtomicBool,
+    /// Commands that were taken since the context failed, while it had not.
+    taken: AtomicU32,
     lock: ContextLock,
 }
 
@@ -37,17 +45,44 @@ static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 impl ContextState {
     /// Of a new context.
     pub(crate) fn new(machine: Arc<Machine>, gpu: usize) -> Arc<Self> {
-        let (failed, lock) = (AtomicU32::new(0), ContextLock::default());
-        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        Arc::new(Self { id, gpu, machine, failed, lock })
+        Arc::new(Self {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            gpu,
+            machine,
+            failed: AtomicU32::new(0),
+            told: AtomicBool::new(false),
+            taken: AtomicU32::new(0),
+            lock: ContextLock::default(),
+        })
     }
 
-    /// The error that made the context fail, if any.
+    /// The error that made the context fail, if any: for calls that wait for work, or ask whether it
+    /// is done. From now on every call tells.
     pub fn check(&self) -> Result<()> {
         match Sticky::from_code(self.failed.load(Ordering::Acquire)) {
             None => Ok(()),
-            Some(sticky) => Err(Error::Sticky(sticky)),
+            Some(sticky) => {
+                // Relaxed: it guards nothing; the error itself is acquired above.
+                self.told.store(true, Ordering::Relaxed);
+                Err(Error::Sticky(sticky))
+            }
         }
+    }
+
+    /// As [`ContextState::check`], but only if a call has told of the error before: for calls that
+    /// neither wait nor ask. Otherwise it would be a matter of luck which call of a program fails, as
+    /// a virtual GPU on a busy host may end a kernel before its launch returns.
+    pub fn check_told(&self) -> Result<()> {
+        if self.has_failed() && self.told.load(Ordering::Relaxed) { self.check() } else { Ok(()) }
+    }
+
+    /// As [`ContextState::check_told`], for calls that queue a command. A program that does nothing
+    /// else is told in the end.
+    pub fn admit(&self) -> Result<()> {
+        if self.has_failed() && self.taken.fetch_add(1, Ordering::Relaxed) >= TAKEN_MAX {
+            return self.check();
+        }
+        self.check_told()
     }
 
     /// Has the context failed?
@@ -59,6 +94,10 @@ impl ContextState {
     /// dropped.
     pub fn fail(&self, reason: Sticky) {
         let code = reason as u32;
+        if reason == Sticky::Destroyed {
+            // The program's own doing.
+            self.told.store(true, Ordering::Relaxed);
+        }
         // Release pairs with `check`: who sees the error sees what led to it.
         let first = self.failed.compare_exchange(0, code, Ordering::AcqRel, Ordering::Acquire);
         if first.is_ok() {

@@ -54,7 +54,7 @@ impl Event {
         if self.context.id != stream.context.id {
             return Err(Error::InvalidHandle("event and stream are of different contexts".into()));
         }
-        stream.context.check()?;
+        stream.context.check_told()?;
         let point = stream.capture_point();
         let number = {
             let mut captured = self.captured.lock().unwrap();
@@ -79,7 +79,7 @@ impl Event {
     }
 
     fn note_in_graph(&self, stream: &Stream, work: fn(Arc<Records>) -> Work) -> Result<()> {
-        stream.context.check()?;
+        stream.context.check_told()?;
         if !stream.is_captured() {
             let text = "an external record or wait needs a stream that is captured";
             return Err(Error::InvalidValue(text.into()));
@@ -95,7 +95,7 @@ impl Event {
 
     /// Makes a stream wait for the latest record.
     pub fn wait(&self, stream: &Arc<Stream>) -> Result<()> {
-        stream.context.check()?;
+        stream.context.check_told()?;
         let is_outside = || self.captured.lock().unwrap().is_none() && self.records.latest() > 0;
         if stream.is_captured() && is_outside() {
             return stream.refuse_outside_wait();

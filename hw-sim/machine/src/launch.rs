@@ -22,7 +22,7 @@ impl LaunchRequest<'_> {
     /// Checks it against the kernel and the GPU: a launch that can be repeated.
     pub fn prepare(self) -> Result<KernelLaunch> {
         let (function, context) = (self.function, &self.function.module.context);
-        context.check()?;
+        context.check_told()?;
         let (model, kernel) = (context.machine.model(context.gpu), &function.kernel);
         let Shape { grid, block, dynamic_shared_bytes: dynamic, cooperative } = self.shape;
         gpu::check_launch(model, kernel, grid, block, dynamic, function.dynamic_shared_max())?;
@@ -47,7 +47,7 @@ impl LaunchRequest<'_> {
 
     /// Enqueues the kernel.
     pub fn enqueue(self, stream: &Arc<Stream>) -> Result<()> {
-        stream.context.check()?;
+        stream.context.check_told()?;
         let context = &self.function.module.context;
         if context.id != stream.context.id {
             return Err(Error::InvalidHandle("kernel and stream are of different contexts".into()));

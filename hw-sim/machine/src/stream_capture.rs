@@ -45,7 +45,7 @@ impl Stream {
     /// Launches a graph in stream order, after all earlier launches of it. A captured stream's
     /// graph gets a copy of it as a node.
     pub fn launch_graph(self: &Arc<Self>, executable: &Executable) -> Result<()> {
-        self.context.check()?;
+        self.context.check_told()?;
         if self.is_captured() {
             if executable.has_memory() {
                 let text = "a graph that allocates or frees memory cannot be a child";

@@ -79,7 +79,7 @@ pub fn copy(
     bytes: u64,
     returns: Return,
 ) -> Result<bool> {
-    stream.context.check()?;
+    stream.context.check_told()?;
     if bytes == 0 {
         return Ok(false);
     }
@@ -235,7 +235,7 @@ pub fn copy_rows(
     rows: u64,
     returns: Return,
 ) -> Result<bool> {
-    stream.context.check()?;
+    stream.context.check_told()?;
     if width == 0 || rows == 0 {
         return Ok(false);
     }
@@ -324,7 +324,7 @@ pub fn fill(
     count: u64,
     rows: u64,
 ) -> Result<()> {
-    stream.context.check()?;
+    stream.context.check_told()?;
     if count == 0 || rows == 0 {
         return check_alignment(destination, pitch, pattern, rows);
     }

@@ -6,7 +6,7 @@
 //! workspace.
 
 use crate::error::Result;
-use crate::graph::GridWorkspace;
+use crate::graph::OwnMemory;
 use crate::memory::GlobalMemory;
 use crate::stream::Stream;
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 
 /// A context's workspaces, by stream. They go with the context.
 #[derive(Default)]
-pub(crate) struct Workspaces(Mutex<BTreeMap<usize, GridWorkspace>>);
+pub(crate) struct Workspaces(Mutex<BTreeMap<usize, OwnMemory>>);
 
 impl Workspaces {
     /// The workspace of a stream, made on its first cooperative launch. A stream that is made where
@@ -30,7 +30,7 @@ impl Workspaces {
         if let Some(known) = workspaces.get(&stream) {
             return Ok(known.address);
         }
-        let workspace = GridWorkspace::new(memory, gpu, context)?;
+        let workspace = OwnMemory::grid_workspace(memory, gpu, context)?;
         let address = workspace.address;
         workspaces.insert(stream, workspace);
         Ok(address)

@@ -57,7 +57,7 @@ pub enum LinkError {
         second: String,
     },
     /// No definition of a name that is used.
-    #[error("undefined reference to `{symbol}` in {input}")]
+    #[error("Undefined reference to '{symbol}' in '{input}'")]
     Undefined {
         /// The name.
         symbol: String,
@@ -131,6 +131,19 @@ impl Joined {
         let (input, lines) = found.cloned().unwrap_or_default();
         error.line -= lines;
         LinkError::Ptx { input, error }
+    }
+}
+
+/// A text that calls a function of the device runtime which needs no linker, with that function.
+pub(crate) fn with_built_in(module: &ast::Module, text: &str) -> Option<Result<Module, PtxError>> {
+    if !device_runtime::is_built_in(module) {
+        return None;
+    }
+    match Module::load_joined(&[Input { name: "", text }]) {
+        Ok(module) => Some(Ok(module)),
+        Err(LinkError::Ptx { error, .. }) => Some(Err(error)),
+        // Other names are missing, too: the text alone shows where.
+        Err(_) => None,
     }
 }
 

@@ -70,6 +70,69 @@ fn each_fault_has_the_code_that_cuda_defines() {
     });
 }
 
+/// A kernel of device 0 traps, and has certainly ended: a stream of device 1 has waited for the event
+/// behind it, so that no call has told of the error yet. Gives the kernel and its stream.
+fn trapped() -> (sys::CUfunction, sys::CUstream) {
+    let other = context(1);
+    let waiting = stream();
+    context(0);
+    let (trip, queue, mut event) = (kernel(ptx::STORE, "trip"), stream(), null_mut());
+    ok!(cuEventCreate(&mut event, 2));
+    assert_eq!(launch(trip, 1, 1, queue, &[]) as u32, 0);
+    ok!(cuEventRecord(event, queue));
+    ok!(cuCtxPushCurrent_v2(other));
+    ok!(cuStreamWaitEvent(waiting, event, 0));
+    ok!(cuStreamSynchronize(waiting));
+    ok!(cuCtxPopCurrent_v2(null_mut()));
+    (trip, queue)
+}
+
+/// Otherwise it would be luck, and the load of the host, which call of a program fails: cudarc's own
+/// test of assertions records an event behind its launch, and asks only later.
+#[test]
+fn only_a_call_that_waits_or_asks_is_the_first_to_tell_of_a_fault() {
+    let name = "only_a_call_that_waits_or_asks_is_the_first_to_tell_of_a_fault";
+    on_machine(name, "pcie4", || {
+        for asks in 0..5 {
+            let (trip, queue) = trapped();
+            let (mut event, mut address, host) = (null_mut(), 0, pinned(64));
+            let kept = device_memory(4);
+            ok!(cuEventCreate(&mut event, 2));
+            ok!(cuEventRecord(event, queue));
+            ok!(cuStreamWaitEvent(queue, event, 0));
+            ok!(cuMemAlloc_v2(&mut address, 64));
+            ok!(cuMemcpyHtoDAsync_v2(address, host.cast(), 64, queue));
+            ok!(cuMemsetD8Async(address, 0, 64, queue));
+            ok!(cuStreamWriteValue32_v2(queue, address, 1, 0));
+            ok!(cuMemFreeAsync(address, queue));
+            assert_eq!(launch(trip, 1, 1, queue, &[]) as u32, 0);
+            match asks {
+                0 => refused!(CUDA_ERROR_LAUNCH_FAILED: cuStreamSynchronize(queue)),
+                1 => refused!(CUDA_ERROR_LAUNCH_FAILED: cuCtxSynchronize()),
+                2 => refused!(CUDA_ERROR_LAUNCH_FAILED: cuEventSynchronize(event)),
+                3 => refused!(CUDA_ERROR_LAUNCH_FAILED: cuEventQuery(event)),
+                _ => refused!(CUDA_ERROR_LAUNCH_FAILED: cuMemcpyDtoH_v2(host.cast(), kept, 4)),
+            }
+            let launched = launch(trip, 1, 1, queue, &[]);
+            assert_eq!(launched, sys::CUresult::CUDA_ERROR_LAUNCH_FAILED);
+            refused!(CUDA_ERROR_LAUNCH_FAILED: cuEventRecord(event, queue));
+            refused!(CUDA_ERROR_LAUNCH_FAILED: cuMemAlloc_v2(&mut address, 64));
+            ok!(cuDevicePrimaryCtxReset_v2(0));
+        }
+    });
+}
+
+/// A program that only launches would go on for ever with a GPU that does nothing any more.
+#[test]
+fn a_program_that_never_asks_is_told_of_a_fault_in_the_end() {
+    on_machine("a_program_that_never_asks_is_told_of_a_fault_in_the_end", "pcie4", || {
+        let (trip, queue) = trapped();
+        let taken = (0..5000).take_while(|_| launch(trip, 1, 1, queue, &[]) as u32 == 0).count();
+        assert_eq!(taken, 1024);
+        refused!(CUDA_ERROR_LAUNCH_FAILED: cuStreamSynchronize(queue));
+    });
+}
+
 /// A fault must end kernels of the context that would wait for ever.
 #[test]
 fn a_fault_ends_the_other_kernels_of_its_context() {

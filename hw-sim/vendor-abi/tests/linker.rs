@@ -192,7 +192,7 @@ fn what_cannot_be_joined_is_named() {
         let missing = Link::new();
         missing.add("main.ptx", MAIN);
         assert_eq!(missing.complete().unwrap_err(), invalid);
-        assert!(missing.errors().contains("`scale` in main.ptx"), "{:?}", missing.errors());
+        assert!(missing.errors().contains("'scale' in 'main.ptx'"), "{:?}", missing.errors());
         let variable = Link::new();
         variable.add("main.ptx", MAIN);
         variable.add("scale.ptx", &SCALE.replace("shared_word", "other_word"));
@@ -210,6 +210,23 @@ fn what_cannot_be_joined_is_named() {
     });
     let inside = common::is_inside("what_cannot_be_joined_is_named");
     assert!(inside || err.contains("multiple definition"), "{err}");
+}
+
+/// cuda.core frees its options when the link is made. A number that the driver writes there later is in
+/// memory of somebody else: the program crashed in an allocation.
+#[test]
+fn a_link_whose_options_are_gone_writes_to_nobody_elses_memory() {
+    const NAME: &str = "a_link_whose_options_are_gone_writes_to_nobody_elses_memory";
+    on_machine(NAME, "one-gpu", || {
+        context(0);
+        let mut link = Link::new();
+        link.values[1] = 0x1234_5678_9abc as *mut c_void;
+        link.values[3] = null_mut();
+        link.add("main.ptx", MAIN);
+        assert!(link.complete().is_err());
+        assert!(link.errors().contains("Undefined reference to"), "{}", link.errors());
+        assert_eq!((link.values[1] as u64, link.values[3]), (0x1234_5678_9abc, null_mut()));
+    });
 }
 
 #[test]

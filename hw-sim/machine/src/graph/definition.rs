@@ -1,5 +1,6 @@
 //! Graphs as programs make and change them.
 
+use super::condition::Condition;
 use super::user_object::{Held, UserObject};
 use super::work::{NodeKind, Work};
 use crate::error::{Error, Result};
@@ -34,6 +35,8 @@ pub struct Graph {
 struct State {
     nodes: BTreeMap<NodeId, Node>,
     held: Held,
+    /// For conditional nodes of it.
+    conditions: Vec<Arc<Condition>>,
 }
 
 /// A node.
@@ -97,11 +100,8 @@ impl State {
     }
 
     fn depth(&self) -> usize {
-        let child = |node: &Node| match &node.work {
-            Work::Child(graph) => 1 + graph.lock().depth(),
-            _ => 1,
-        };
-        self.nodes.values().map(child).max().unwrap_or(1)
+        let graphs = self.nodes.values().flat_map(|node| node.work.graphs());
+        1 + graphs.map(|graph| graph.lock().depth()).max().unwrap_or(0)
     }
 
     /// Makes `work` this graph's own: a child becomes a copy.
@@ -114,9 +114,7 @@ impl State {
             let text = format!("graphs more than {DEPTH_MAX} deep within each other");
             return Err(Error::NotSupported(text));
         }
-        let own = graph.duplicate();
-        own.is_embedded.store(true, Ordering::Relaxed);
-        Ok(Work::Child(own))
+        Ok(Work::Child(graph.duplicate_within()))
     }
 }
 
@@ -138,6 +136,27 @@ impl Graph {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A graph without nodes that is part of a node.
+    pub fn new_within() -> Arc<Self> {
+        let graph = Self::new();
+        graph.is_embedded.store(true, Ordering::Relaxed);
+        graph
+    }
+
+    /// Takes a condition for its conditional nodes.
+    pub fn add_condition(&self, condition: Arc<Condition>) {
+        self.lock().conditions.push(condition);
+    }
+
+    /// That of a handle.
+    pub fn condition(&self, handle: u64) -> Result<Arc<Condition>> {
+        let state = self.lock();
+        match state.conditions.iter().find(|condition| condition.handle() == handle) {
+            Some(condition) => Ok(Arc::clone(condition)),
+            None => invalid(format!("the graph has no condition {handle:#x}")),
+        }
     }
 
     /// Is it part of a node of another graph?
@@ -303,18 +322,23 @@ impl Graph {
         let numbers: BTreeMap<NodeId, NodeId> = state.nodes.keys().map(new).collect();
         let copy = |(number, node): (&NodeId, &Node)| {
             let work = match &node.work {
-                Work::Child(graph) => {
-                    let own = graph.duplicate();
-                    own.is_embedded.store(true, Ordering::Relaxed);
-                    Work::Child(own)
-                }
+                Work::Child(graph) => Work::Child(graph.duplicate_within()),
+                Work::Conditional(conditional) => Work::Conditional(conditional.duplicate()),
                 work => work.clone(),
             };
             let after = node.after.iter().map(|before| numbers[before]).collect();
             (numbers[number], Node { work, after, origin: Some(*number) })
         };
         let nodes = state.nodes.iter().map(copy).collect();
-        Self::with(State { nodes, held: state.held.duplicate() })
+        let (held, conditions) = (state.held.duplicate(), state.conditions.clone());
+        Self::with(State { nodes, held, conditions })
+    }
+
+    /// A copy that is part of a node.
+    pub(super) fn duplicate_within(&self) -> Arc<Self> {
+        let own = self.duplicate();
+        own.is_embedded.store(true, Ordering::Relaxed);
+        own
     }
 
     /// The copy, in this graph, of a node of the graph that it was made from.
@@ -328,11 +352,7 @@ impl Graph {
     pub fn embedded(&self) -> Vec<Arc<Self>> {
         let own: Vec<Arc<Self>> = {
             let state = self.lock();
-            let child = |node: &Node| match &node.work {
-                Work::Child(graph) => Some(Arc::clone(graph)),
-                _ => None,
-            };
-            state.nodes.values().filter_map(child).collect()
+            state.nodes.values().flat_map(|node| node.work.graphs()).cloned().collect()
         };
         let deeper: Vec<_> = own.iter().flat_map(|graph| graph.embedded()).collect();
         own.into_iter().chain(deeper).collect()
@@ -370,7 +390,7 @@ impl Graph {
                 node.after.push(numbers[*from]);
             }
         }
-        Self::with(State { nodes, held })
+        Self::with(State { nodes, held, conditions: Vec::new() })
     }
 
     /// The references that it holds, once more.

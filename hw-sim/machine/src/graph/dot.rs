@@ -26,6 +26,9 @@ fn describe(work: &Work) -> String {
             format!("{} bytes\\nat {:#x}", own.bytes, own.base)
         }
         Work::Child(graph) => format!("{} nodes", graph.nodes().len()),
+        Work::Conditional(conditional) => {
+            format!("{:?}\\nhandle {:#x}", conditional.kind, conditional.condition.handle())
+        }
         Work::Empty | Work::Host(_) | Work::Record(_) | Work::Wait(_) => String::new(),
     }
 }
@@ -40,9 +43,9 @@ fn write_graph(text: &mut String, graph: &Graph) {
         let Ok(work) = graph.work(node) else { continue };
         let label = format!("{:?}\\n{}", work.kind(), describe(&work));
         let _ = writeln!(text, "    {} [label=\"{}\"];", name(node), label.replace('"', "'"));
-        if let Work::Child(child) = &work {
-            let _ = writeln!(text, "    subgraph cluster_{node} {{");
-            write_graph(text, child);
+        for (index, graph) in work.graphs().iter().enumerate() {
+            let _ = writeln!(text, "    subgraph cluster_{node}_{index} {{");
+            write_graph(text, graph);
             let _ = writeln!(text, "    }}");
         }
     }

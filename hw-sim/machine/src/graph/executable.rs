@@ -1,7 +1,7 @@
 //! Graphs that can be launched: flat, in an order that respects their edges.
 
 use super::definition::{Graph, NodeId};
-use super::kernel::GridWorkspace;
+use super::kernel::OwnMemory;
 use super::run::GraphRun;
 use super::user_object::Held;
 use super::work::{NodeKind, Work};
@@ -26,7 +26,9 @@ pub(super) struct Step {
     pub waits: usize,
     pub enabled: bool,
     /// Of a cooperative kernel.
-    pub workspace: Option<Arc<GridWorkspace>>,
+    pub workspace: Option<Arc<OwnMemory>>,
+    /// Those of the graphs of a conditional node.
+    pub bodies: Vec<Arc<Vec<Step>>>,
 }
 
 /// A graph on its way to be flat.
@@ -91,6 +93,7 @@ impl Flat {
             waits,
             enabled: true,
             workspace: None,
+            bodies: Vec::new(),
         });
         index
     }
@@ -127,9 +130,32 @@ impl Flat {
     fn prepare(&mut self) -> std::result::Result<(), (NodeId, Error)> {
         self.steps.iter_mut().try_for_each(|step| {
             let node = step.node;
-            step.set(step.work.clone()).map_err(|error| (node, error))
+            step.set(step.work.clone()).map_err(|error| (node, error))?;
+            step.bodies = bodies(&step.work).map_err(|error| (node, error))?;
+            Ok(())
         })
     }
+}
+
+/// The steps of the graphs of a conditional node. CUDA admits there what a GPU does by itself.
+fn bodies(work: &Work) -> Result<Vec<Arc<Vec<Step>>>> {
+    let Work::Conditional(conditional) = work else { return Ok(Vec::new()) };
+    let body = |graph: &Arc<Graph>| {
+        let mut flat = Flat::of(graph)?;
+        for step in &flat.steps {
+            match step.work.kind() {
+                NodeKind::Kernel | NodeKind::Copy | NodeKind::Fill | NodeKind::Empty => {}
+                NodeKind::Conditional => {}
+                kind => {
+                    let text = format!("a node of kind {kind:?} in a conditional node");
+                    return Err(Error::NotSupported(text));
+                }
+            }
+        }
+        flat.prepare().map_err(|(_, error)| error)?;
+        Ok(Arc::new(flat.steps))
+    };
+    conditional.bodies.iter().map(body).collect()
 }
 
 impl Step {
@@ -174,6 +200,11 @@ fn compare(
             && !Arc::ptr_eq(old, memory)
         {
             return Err(UpdateError::Memory(new.node));
+        }
+        if let (Work::Conditional(old), Work::Conditional(conditional)) = (&old.work, &new.work)
+            && (old.kind, old.bodies.len()) != (conditional.kind, conditional.bodies.len())
+        {
+            return Err(UpdateError::Topology(Some(new.node)));
         }
     }
     Ok(())
@@ -289,9 +320,15 @@ impl Executable {
         let state = &mut *self.lock();
         compare(&state.steps, &flat.steps, [0, 0])?;
         flat.prepare().map_err(|(node, _)| UpdateError::NoMemory(node))?;
+        for (step, new) in state.steps.iter().zip(&flat.steps) {
+            for (body, new) in step.bodies.iter().zip(&new.bodies) {
+                compare(body, new, [0, 0])?;
+            }
+        }
         for (step, new) in Arc::make_mut(&mut state.steps).iter_mut().zip(flat.steps) {
             step.work = new.work;
             step.workspace = new.workspace;
+            step.bodies = new.bodies;
         }
         Ok(())
     }

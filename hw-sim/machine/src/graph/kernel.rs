@@ -49,30 +49,37 @@ pub struct KernelLaunch {
     pub(crate) origin: Arc<KernelOrigin>,
 }
 
-/// Workspace of a cooperative kernel that belongs to nobody's stream: the count of its barriers.
-pub(crate) struct GridWorkspace {
-    memory: Arc<GlobalMemory>,
+/// A little memory of a GPU that the driver has for its own purposes.
+pub(crate) struct OwnMemory {
+    /// The machine's.
+    pub memory: Arc<GlobalMemory>,
     context: u64,
     /// Where it is.
     pub address: u64,
 }
 
-impl GridWorkspace {
-    /// Bytes: its size, and the count.
-    const BYTES: usize = 16;
+impl OwnMemory {
+    /// Memory that holds these bytes.
+    pub fn new(
+        memory: &Arc<GlobalMemory>,
+        (gpu, context): (usize, u64),
+        image: &[u8],
+    ) -> Result<Self> {
+        let address = memory.allocate(gpu, image.len() as u64, false, context)?;
+        let own = Self { memory: Arc::clone(memory), context, address };
+        copy::staged(memory, address, image)?;
+        Ok(own)
+    }
 
-    /// A fresh one on a GPU.
-    pub fn new(memory: &Arc<GlobalMemory>, gpu: usize, context: u64) -> Result<Self> {
-        let address = memory.allocate(gpu, Self::BYTES as u64, false, context)?;
-        let workspace = Self { memory: Arc::clone(memory), context, address };
-        let mut image = [0u8; Self::BYTES];
-        image[..4].copy_from_slice(&(Self::BYTES as u32).to_le_bytes());
-        copy::staged(memory, address, &image)?;
-        Ok(workspace)
+    /// The workspace of a cooperative kernel: its size, and the count of its barriers.
+    pub fn grid_workspace(memory: &Arc<GlobalMemory>, gpu: usize, context: u64) -> Result<Self> {
+        let mut image = [0u8; 16];
+        image[0] = image.len() as u8;
+        Self::new(memory, (gpu, context), &image)
     }
 }
 
-impl Drop for GridWorkspace {
+impl Drop for OwnMemory {
     fn drop(&mut self) {
         // A context that ended took it already, and another may have memory there now.
         let found = self.memory.find(self.address);
@@ -91,12 +98,12 @@ impl KernelLaunch {
 
     /// The workspace that a launch needs, if it does. Launches of one executable graph follow each
     /// other and share it.
-    pub(super) fn workspace(&self) -> Result<Option<GridWorkspace>> {
+    pub(super) fn workspace(&self) -> Result<Option<OwnMemory>> {
         if !self.shape.cooperative {
             return Ok(None);
         }
         let (context, gpu) = self.origin.place.context();
-        GridWorkspace::new(self.origin.view.memory(), gpu, context).map(Some)
+        OwnMemory::grid_workspace(self.origin.view.memory(), gpu, context).map(Some)
     }
 
     /// The kernel on its way, for a client.

@@ -25,7 +25,7 @@ pub(crate) struct GraphRun {
     /// Who waits for the end.
     client: OnceLock<Arc<dyn Client>>,
     /// Objects that must not end before the launch.
-    _held: Arc<Held>,
+    held: Arc<Held>,
 }
 
 /// A step on its way: the client of its commands.
@@ -35,6 +35,8 @@ struct NodeRun {
     place: Arc<dyn Place>,
     origin: Origin,
     commands: Mutex<VecDeque<Command>>,
+    /// Graphs of a conditional node that have begun.
+    rounds: AtomicUsize,
 }
 
 impl GraphRun {
@@ -48,7 +50,7 @@ impl GraphRun {
         let numbers = steps.iter().map(number).collect();
         let waits = steps.iter().map(|step| AtomicUsize::new(step.waits)).collect();
         let left = AtomicUsize::new(steps.len());
-        Arc::new(Self { numbers, waits, left, steps, place, client: OnceLock::new(), _held: held })
+        Arc::new(Self { numbers, waits, left, steps, place, client: OnceLock::new(), held })
     }
 
     /// Starts steps, and those that can start when short ones among them have ended.
@@ -87,6 +89,13 @@ impl Task for GraphRun {
         }
         // Once: a launch is one command of one stream.
         let _ = self.client.set(Arc::clone(client));
+        for step in self.steps.iter() {
+            if let Work::Conditional(conditional) = &step.work
+                && let Err(error) = conditional.condition.begin()
+            {
+                client.fail_copy(&error);
+            }
+        }
         let first = (0..self.steps.len()).filter(|&step| self.steps[step].waits == 0);
         let mut first: Vec<usize> = first.collect();
         // The earliest is taken from the end.
@@ -108,14 +117,17 @@ impl NodeRun {
             _ => Arc::clone(&run.place),
         };
         let commands: VecDeque<Command> = step.work.commands(run.numbers[index]).into();
-        if commands.is_empty() && !matches!(step.work, Work::Kernel(_)) {
+        let is_made_later = matches!(step.work, Work::Kernel(_) | Work::Conditional(_));
+        if commands.is_empty() && !is_made_later {
             return None;
         }
         let (context, gpu) = place.context();
         let base = run.client.get()?.origin();
         let origin = Origin { context, gpu, ..base };
-        let commands = Mutex::new(commands);
-        let node = Arc::new(Self { run: Arc::clone(run), step: index, place, origin, commands });
+        let (commands, rounds) = (Mutex::new(commands), AtomicUsize::new(0));
+        let run = Arc::clone(run);
+        let node = Arc::new(Self { run, step: index, place, origin, commands, rounds });
+        let step = &node.run.steps[index];
         if let Work::Kernel(launch) = &step.work {
             let workspace = step.workspace.as_ref().map_or(0, |workspace| workspace.address);
             let kernel = launch.run(node.clone(), workspace);
@@ -133,11 +145,31 @@ impl NodeRun {
         let client: Arc<dyn Client> = self.clone();
         loop {
             let next = self.commands.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-            let Some(command) = next else { return Progress::Done };
+            let Some(command) = next.or_else(|| self.next_body()) else { return Progress::Done };
+            let is_graph = matches!(command, Command::Graph(_));
             if Arc::clone(&self.place).perform(&client, command) == Progress::Later {
                 return Progress::Later;
             }
+            if is_graph {
+                // An empty one: others have their turn before the condition is asked again.
+                self.place.resume(client);
+                return Progress::Later;
+            }
         }
+    }
+
+    /// The graph of a conditional node that comes next.
+    fn next_body(&self) -> Option<Command> {
+        let step = &self.run.steps[self.step];
+        let Work::Conditional(conditional) = &step.work else { return None };
+        if self.place.has_failed() {
+            return None;
+        }
+        // Relaxed: one thread at a time drives a node.
+        let body = conditional.next(self.rounds.fetch_add(1, Ordering::Relaxed))?;
+        let steps = Arc::clone(&step.bodies[body]);
+        let (place, held) = (Arc::clone(&self.run.place), Arc::clone(&self.run.held));
+        Some(Command::Graph(GraphRun::new(steps, place, held)))
     }
 
     /// Goes on with what comes after a command that has ended.

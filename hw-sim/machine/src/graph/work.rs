@@ -1,5 +1,6 @@
 //! What a node of a graph does.
 
+use super::condition::Conditional;
 use super::definition::Graph;
 use super::kernel::KernelLaunch;
 use crate::command::{Command, HostCall};
@@ -35,6 +36,8 @@ pub enum NodeKind {
     Free = 11,
     /// Memory operations.
     Memory = 12,
+    /// Graphs that run as often as a condition says.
+    Conditional = 13,
 }
 
 /// Rows in planes, copied or filled.
@@ -91,6 +94,8 @@ pub enum Work {
     Free(Arc<Reservation>),
     /// All nodes of a graph.
     Child(Arc<Graph>),
+    /// Graphs that run as often as a condition says.
+    Conditional(Arc<Conditional>),
 }
 
 impl From<Transfer2d> for Transfer3d {
@@ -135,6 +140,7 @@ impl Work {
             Self::Wait(_) => NodeKind::Wait,
             Self::Memory(_) => NodeKind::Memory,
             Self::Child(_) => NodeKind::Child,
+            Self::Conditional(_) => NodeKind::Conditional,
             Self::Allocate(_) => NodeKind::Allocate,
             Self::Free(_) => NodeKind::Free,
         }
@@ -164,11 +170,20 @@ impl Work {
         })
     }
 
+    /// The graphs within it.
+    pub fn graphs(&self) -> &[Arc<Graph>] {
+        match self {
+            Self::Child(graph) => std::slice::from_ref(graph),
+            Self::Conditional(conditional) => &conditional.bodies,
+            _ => &[],
+        }
+    }
+
     /// The commands of a node other than a kernel or a graph. `number` is that of its event's
     /// record.
     pub(super) fn commands(&self, number: u64) -> Vec<Command> {
         match self {
-            Self::Empty | Self::Kernel(_) | Self::Child(_) => Vec::new(),
+            Self::Empty | Self::Kernel(_) | Self::Child(_) | Self::Conditional(_) => Vec::new(),
             Self::Allocate(own) => vec![Command::BeginReserved(Arc::clone(own))],
             Self::Free(own) => vec![Command::EndReserved(Arc::clone(own))],
             Self::Transfer(transfer) => transfer.commands(),

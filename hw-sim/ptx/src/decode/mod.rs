@@ -113,6 +113,9 @@ impl Module {
     /// What is no PTX, and what is no instruction of the subset: named, with its line.
     pub fn load(text: &str) -> Result<Self, PtxError> {
         let module = crate::parser::parse(text)?;
+        if let Some(joined) = crate::link::with_built_in(&module, text) {
+            return joined;
+        }
         Self::decode(&module).map_err(|error| error.in_text(text))
     }
 

@@ -2,14 +2,21 @@
 //! they do of NVIDIA's library of them, which holds machine code.
 
 use super::Input;
-use crate::ast::Module;
+use crate::ast::{Function, Module};
 
 /// The functions.
 pub(super) const INPUT: Input<'_> =
     Input { name: "the device runtime", text: include_str!("device_runtime.ptx") };
 
 /// What it defines.
-const NAMES: [&str; 2] = ["cudaCGGetIntrinsicHandle", "cudaCGSynchronize"];
+const NAMES: [&str; 3] =
+    ["cudaCGGetIntrinsicHandle", "cudaCGSynchronize", "cudaGraphSetConditional"];
+
+/// Does a module declare the one that the driver has without its library?
+pub(super) fn is_built_in(module: &Module) -> bool {
+    let declared = |function: &Function| function.body.is_none() && function.name == NAMES[2];
+    module.functions.iter().any(declared)
+}
 
 /// Does a module declare a function of it that none defines?
 pub(super) fn is_needed(modules: &[Module]) -> bool {

@@ -119,6 +119,7 @@ pub(super) const CLASSES: &[Class] = &[
             "cuGraphBatchMemOpNodeSetParams",
             "cuGraphChildGraphNodeGetGraph",
             "cuGraphClone",
+            "cuGraphConditionalHandleCreate",
             "cuGraphCreate",
             "cuGraphDebugDotPrint",
             "cuGraphDestroy",

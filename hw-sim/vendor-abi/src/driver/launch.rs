@@ -246,6 +246,7 @@ driver_calls! {
         let each = model.shared_memory_per_multiprocessor / blocks / 128 * 128;
         let taken = u64::from(function.kernel.static_shared_bytes)
             + model.shared_memory_reserved_per_block();
-        bytes.set(each.saturating_sub(taken).min(model.shared_memory_per_block_optin()) as usize)
+        let most = u64::from(function.dynamic_shared_max());
+        bytes.set(each.saturating_sub(taken).min(most) as usize)
     }
 }

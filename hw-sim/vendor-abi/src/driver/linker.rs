@@ -29,12 +29,12 @@ const ARCHIVE_MAGIC: &[u8] = b"!<arch>\n";
 pub(crate) struct Linker {
     /// Whose GPU fat binaries are opened for.
     context: Arc<Context>,
-    logs: LogBuffers,
     work: Mutex<Work>,
 }
 
 #[derive(Default)]
 struct Work {
+    logs: LogBuffers,
     inputs: Vec<OwnedInput>,
     /// Archives that hold machine code alone.
     unused: Vec<String>,
@@ -45,9 +45,18 @@ struct Work {
 }
 
 impl Work {
+    /// Adds an error as the real driver words it.
+    fn note_error(&mut self, words: &str) {
+        Self::note(&mut self.errors, &format!("error   : {words}"));
+    }
+
     fn note(log: &mut String, words: &str) {
         log.push_str(words);
         log.push('\n');
+    }
+
+    fn write_logs(&mut self) -> Outcome {
+        self.logs.write(&self.info, &self.errors)
     }
 }
 
@@ -72,17 +81,17 @@ impl Linker {
 
     fn add(&self, given: Outcome<Given<'_>>) -> Outcome {
         let mut work = self.open()?;
-        let logs = given.as_ref().map_or(LogBuffers::default(), |given| given.logs);
+        let mut logs = given.as_ref().map_or(LogBuffers::default(), |given| given.logs);
         let name = given.as_ref().map_or("", |given| given.name).to_owned();
         let added = given.and_then(|given| self.inputs(&given));
         match added {
             Ok(inputs) if inputs.is_empty() => work.unused.push(name),
             Ok(inputs) => work.inputs.extend(inputs),
             Err(failure) => {
-                Work::note(&mut work.errors, &failure.words);
+                work.note_error(&failure.words);
                 eprintln!("hwsim: link: {}", failure.words);
                 logs.write("", &failure.words)?;
-                self.logs.write(&work.info, &work.errors)?;
+                work.write_logs()?;
                 return Err(failure);
             }
         }
@@ -141,7 +150,8 @@ impl Linker {
 
     /// Joins the inputs; the address and the bytes of the image.
     fn complete(&self) -> Outcome<(u64, usize)> {
-        let mut work = self.work.lock().unwrap();
+        let mut guard = self.work.lock().unwrap();
+        let work = &mut *guard;
         if work.image.is_none() {
             let joined = Code::join(&linked::borrowed(&work.inputs));
             match joined {
@@ -161,14 +171,14 @@ impl Linker {
                         let unused = work.unused.join(", ");
                         words += &format!(" ({unused}: machine code alone, which was not used)");
                     }
-                    Work::note(&mut work.errors, &words);
+                    work.note_error(&words);
                     eprintln!("hwsim: link: {words}");
-                    self.logs.write(&work.info, &work.errors)?;
+                    work.write_logs()?;
                     return Err(Failure { code, words });
                 }
             }
         }
-        self.logs.write(&work.info, &work.errors)?;
+        work.write_logs()?;
         let image = work.image.as_ref().expect("made above");
         Ok((image.as_ptr() as u64, image.len()))
     }
@@ -191,9 +201,10 @@ fn refuse_machine_code<T>(name: &str) -> Outcome<T> {
 fn create(count: c_uint, options: In<c_int>, values: In<u64>, linker: Out<Handle>) -> Outcome {
     let (driver, context) = state::current()?;
     linker.require()?;
-    let (logs, work) = (LogBuffers::read(count, options, values)?, Mutex::default());
-    logs.write("", "")?;
-    linker.set(driver.linkers.add(Arc::new(Linker { context, logs, work })))
+    let logs = LogBuffers::read(count, options, values)?;
+    logs.clear()?;
+    let work = Mutex::new(Work { logs, ..Work::default() });
+    linker.set(driver.linkers.add(Arc::new(Linker { context, work })))
 }
 
 /// The arguments that describe options.

@@ -17,8 +17,10 @@ const OPTION_MAX: c_int = 40;
 struct Log {
     buffer: u64,
     bytes: usize,
-    /// The value that said how large it is, and says afterwards how much is used; 0 for none.
+    /// The value that said how large it is, and says afterwards how much is used; null for none.
     used: u64,
+    /// What it said last, or was told.
+    said: u64,
 }
 
 /// The logs that a program wants.
@@ -38,7 +40,8 @@ impl LogBuffers {
             match option {
                 INFO | ERROR => log.buffer = value,
                 INFO_BYTES | ERROR_BYTES => {
-                    (log.bytes, log.used) = (value as u32 as usize, values.at(index).address());
+                    (log.bytes, log.said) = (value as u32 as usize, value);
+                    log.used = values.at(index).address();
                 }
                 0..=OPTION_MAX => {}
                 _ => return refuse(INVALID_VALUE, format!("compiler option {option}")),
@@ -47,12 +50,30 @@ impl LogBuffers {
         Ok(logs)
     }
 
-    /// Writes the logs, each cut to its buffer, and how many bytes of it are used.
-    pub fn write(&self, info: &str, error: &str) -> Outcome {
-        for (Log { buffer, bytes, used }, text) in [(self.info, info), (self.error, error)] {
-            if buffer != 0 && bytes > 0 {
-                put_text(Out::<c_char>::from_address(buffer), bytes, text)?;
-                Out::<u64>::from_address(used).set_if(text.len().min(bytes - 1) as u64);
+    /// Empties the logs, and leaves alone what says how large they are.
+    pub fn clear(&self) -> Outcome {
+        for log in [self.info, self.error] {
+            if log.buffer != 0 && log.bytes > 0 {
+                put_text(Out::<c_char>::from_address(log.buffer), log.bytes, "")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the logs, each cut to its buffer, and how many bytes of it are used. A linker does so
+    /// when its options should still be there, and may not: cuda.core 1.0 has freed the values by
+    /// then, and a number would land in memory of somebody else. So only a value that has not changed
+    /// is overwritten.
+    pub fn write(&mut self, info: &str, error: &str) -> Outcome {
+        for (log, text) in [(&mut self.info, info), (&mut self.error, error)] {
+            if log.buffer == 0 || log.bytes == 0 {
+                continue;
+            }
+            put_text(Out::<c_char>::from_address(log.buffer), log.bytes, text)?;
+            let used = Out::<u64>::from_address(log.used);
+            if log.used != 0 && used.get()? == log.said {
+                log.said = text.len().min(log.bytes - 1) as u64;
+                used.set(log.said)?;
             }
         }
         Ok(())

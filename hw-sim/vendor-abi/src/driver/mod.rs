@@ -46,6 +46,7 @@ const CALLS: &[&[(&str, *const ())]] = &[
     event::CALLS,
     graph::executable::CALLS,
     graph::general::CALLS,
+    graph::conditional::CALLS,
     graph::memory_nodes::CALLS,
     graph::nodes::CALLS,
     graph::objects::CALLS,

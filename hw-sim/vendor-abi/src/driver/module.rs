@@ -12,7 +12,7 @@ use std::ffi::{c_char, c_int, c_uint};
 use std::sync::Arc;
 
 /// Loads an image into the current context.
-fn load(module: Out<Handle>, image: Outcome<Image>, logs: &LogBuffers) -> Outcome {
+fn load(module: Out<Handle>, image: Outcome<Image>, mut logs: LogBuffers) -> Outcome {
     let (driver, context) = state::current()?;
     module.require()?;
     let placed = image.and_then(|image| {
@@ -108,21 +108,21 @@ pub(super) fn parameter(function: &Function, index: usize) -> Outcome<(usize, us
 
 driver_calls! {
     fn cuModuleLoad(module: Out<Handle>, path: In<c_char>) {
-        load(module, Image::in_file(string(path)?), &LogBuffers::default())
+        load(module, Image::in_file(string(path)?), LogBuffers::default())
     }
 
     fn cuModuleLoadData(module: Out<Handle>, image: In<u8>) {
-        load(module, Image::at(image), &LogBuffers::default())
+        load(module, Image::at(image), LogBuffers::default())
     }
 
     fn cuModuleLoadDataEx(
         module: Out<Handle>, image: In<u8>, count: c_uint, options: In<c_int>, values: In<u64>,
     ) {
-        load(module, Image::at(image), &LogBuffers::read(count, options, values)?)
+        load(module, Image::at(image), LogBuffers::read(count, options, values)?)
     }
 
     fn cuModuleLoadFatBinary(module: Out<Handle>, image: In<u8>) {
-        load(module, Image::at(image), &LogBuffers::default())
+        load(module, Image::at(image), LogBuffers::default())
     }
 
     fn cuModuleUnload(module: Handle) {

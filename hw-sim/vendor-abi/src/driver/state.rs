@@ -249,10 +249,10 @@ pub(crate) fn current_any() -> Outcome<(&'static Driver, Arc<Context>)> {
     }
 }
 
-/// The current context, unless it has failed.
+/// The current context, unless it is known to have failed.
 pub(crate) fn current() -> Outcome<(&'static Driver, Arc<Context>)> {
     let (driver, context) = current_any()?;
-    context.check()?;
+    context.check_told()?;
     Ok((driver, context))
 }
 
@@ -264,9 +264,10 @@ pub(crate) fn context_or_current(handle: Handle) -> Outcome<Arc<Context>> {
     }
 }
 
-/// The stream of a handle: 0 and 1 the default stream, 2 the thread's own.
+/// The stream of a handle, to queue work in: 0 and 1 the default stream, 2 the thread's own.
 pub(crate) fn stream(handle: Handle) -> Outcome<Arc<Stream>> {
     let stream = stream_of(handle)?;
+    stream.context.admit()?;
     if gate::is_on() {
         gate::follow(&stream.context);
         stream.refuse_if_implicit()?;
@@ -285,11 +286,7 @@ fn stream_of(handle: Handle) -> Outcome<Arc<Stream>> {
                 Arc::clone(streams.entry(context.id).or_insert_with(make))
             }))
         }
-        handle => {
-            let stream = driver()?.streams.get(handle)?;
-            stream.context.check()?;
-            Ok(stream)
-        }
+        handle => driver()?.streams.get(handle),
     }
 }
 

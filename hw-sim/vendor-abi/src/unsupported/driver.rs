@@ -42,7 +42,6 @@ super::stubs! { NOT_SUPPORTED:
     cuGetProcAddress_v2_ptsz
     cuGraphAddExternalSemaphoresSignalNode
     cuGraphAddExternalSemaphoresWaitNode
-    cuGraphConditionalHandleCreate
     cuGraphExecExternalSemaphoresSignalNodeSetParams
     cuGraphExecExternalSemaphoresWaitNodeSetParams
     cuGraphExternalSemaphoresSignalNodeGetParams

@@ -2,7 +2,7 @@
 
 use super::nodes::{add, child_work, record_work, set, wait_work};
 use super::parameters::{Batch, Copy3d, Fill, HostCall, Kernel, NodeParameters, require_context};
-use super::{EdgeData, check_edges, executable, memory_nodes, node};
+use super::{EdgeData, check_edges, conditional, executable, memory_nodes, node};
 use crate::driver::call::{In, Out, driver_calls};
 use crate::driver::code::{INVALID_VALUE, NOT_SUPPORTED, Outcome, refuse};
 use crate::driver::handles::Handle;
@@ -18,6 +18,8 @@ const FILL_CONTEXT: u64 = 40;
 
 /// `CU_GRAPH_NODE_TYPE_MEM_ALLOC`
 const ALLOCATE: c_int = 10;
+/// `CU_GRAPH_NODE_TYPE_CONDITIONAL`
+const CONDITIONAL: c_int = 13;
 
 /// What a `CUgraphNodeParams` says. It begins with the kind.
 fn work(parameters: In<c_int>) -> Outcome<Work> {
@@ -38,9 +40,8 @@ fn work(parameters: In<c_int>) -> Outcome<Work> {
         5 => Ok(Work::Empty),
         6 => wait_work(handle(0)?),
         7 => record_work(handle(0)?),
-        8 | 9 | 13 => {
-            refuse(NOT_SUPPORTED, format!("nodes of kind {kind}: external semaphores, conditions"))
-        }
+        8 | 9 => refuse(NOT_SUPPORTED, "nodes for external semaphores"),
+        CONDITIONAL => refuse(NOT_SUPPORTED, "changing conditional nodes"),
         ALLOCATE => memory_nodes::refuse_change(),
         11 => memory_nodes::free_work(handle(0)?),
         12 => In::<Batch>::from_address(base).get()?.work(),
@@ -48,7 +49,7 @@ fn work(parameters: In<c_int>) -> Outcome<Work> {
     }
 }
 
-/// Adds a node of any kind. One that allocates writes to its parameters.
+/// Adds a node of any kind. One that allocates, and a conditional one, write to its parameters.
 fn add_any(
     to: Out<Handle>,
     graph: Handle,
@@ -56,9 +57,17 @@ fn add_any(
     count: usize,
     parameters: In<c_int>,
 ) -> Outcome {
-    if parameters.get()? == ALLOCATE {
-        let parameters = Out::from_address(parameters.address() + UNION);
-        return memory_nodes::add_allocation(to, graph, before, count, parameters);
+    let written = parameters.address() + UNION;
+    match parameters.get()? {
+        ALLOCATE => {
+            let parameters = Out::from_address(written);
+            return memory_nodes::add_allocation(to, graph, before, count, parameters);
+        }
+        CONDITIONAL => {
+            let parameters = Out::from_address(written);
+            return conditional::add(to, graph, before, count, parameters);
+        }
+        _ => {}
     }
     add(to, graph, before, count, || work(parameters))
 }

@@ -4,11 +4,13 @@
 //! |---|---|
 //! | `structure` | graphs, nodes and edges |
 //! | `nodes` | what nodes do, by kind |
+//! | `conditional` | conditional nodes |
 //! | `general` | the same for structures that hold any kind |
 //! | `parameters` | the structures |
 //! | `executable` | instantiation, launch, changes of what was instantiated |
 //! | `objects` | user objects, memory of graphs |
 
+pub(super) mod conditional;
 pub(super) mod executable;
 pub(super) mod general;
 pub(super) mod memory_nodes;

@@ -3,7 +3,7 @@
 use super::parameters::{
     Batch, Copy3d, Fill, HostCall, Kernel, KernelV1, NodeParameters, put_host, require_context,
 };
-use super::structure::{child, forget_child};
+use super::structure::{child, forget_graphs};
 use super::{graph, graph_handle, node, node_handle, numbers};
 use crate::driver::call::{In, Out, driver_calls};
 use crate::driver::code::{INVALID_VALUE, NOT_SUPPORTED, Outcome, refuse};
@@ -56,7 +56,7 @@ pub(super) fn wait_work(event: Handle) -> Outcome<Work> {
 pub(super) fn set(handle: Handle, work: Work) -> Outcome {
     let node = node(handle)?;
     if matches!(work, Work::Child(_)) {
-        forget_child(&node)?;
+        forget_graphs(&node)?;
     }
     Ok(node.graph.set_work(node.number, work)?)
 }

@@ -156,6 +156,12 @@ fn keep(node: NodeId, bytes: &[u8], offsets: impl Iterator<Item = usize>) -> (u6
     addresses
 }
 
+/// Keeps an array of handles for a program to read, as long as the node is there.
+pub(super) fn keep_handles(node: NodeId, handles: &[Handle]) -> u64 {
+    let bytes: Vec<u8> = handles.iter().flat_map(|handle| handle.to_ne_bytes()).collect();
+    keep(node, &bytes, std::iter::empty()).0
+}
+
 /// The nodes are gone.
 pub(super) fn forget_kept(nodes: &[NodeId]) {
     let mut all = KEPT.lock().unwrap_or_else(PoisonError::into_inner);

@@ -188,9 +188,7 @@ driver_calls! {
     fn cuGraphDestroyNode(handle: Handle) {
         let (driver, node) = (state::driver()?, node(handle)?);
         require_no_capture(&node.graph)?;
-        if let machine::Work::Child(child) = node.graph.work(node.number)? {
-            forget(driver, &child);
-        }
+        forget_graphs(&node)?;
         node.graph.remove(node.number)?;
         forget_nodes(driver, &[node.number]);
         Ok(())
@@ -208,11 +206,10 @@ driver_calls! {
     }
 }
 
-/// A child's graph changes with its node: the handles of the old one go.
-pub(super) fn forget_child(node: &state::GraphNode) -> Outcome {
-    if let machine::Work::Child(child) = node.graph.work(node.number)? {
-        forget(state::driver()?, &child);
-    }
+/// The graphs of a node change or go with it, and with them their handles.
+pub(super) fn forget_graphs(node: &state::GraphNode) -> Outcome {
+    let driver = state::driver()?;
+    node.graph.work(node.number)?.graphs().iter().for_each(|graph| forget(driver, graph));
     Ok(())
 }
 
