@@ -12,7 +12,7 @@ mod record;
 pub use adapter::{AdapterFault, AdapterFaultKind};
 pub use bootstrap::{BootstrapError, Ranks};
 pub use engine::{EngineFault, EngineFaultKind, UnfitEngine};
-pub use experts::{RoutingFault, RoutingFaultKind};
+pub use experts::{GoneRanks, RoutingFault, RoutingFaultKind};
 
 use crate::id::{LaneId, Position, Rank, RouteId};
 use ringdove_kernels::descriptor::{Descriptor, MalformedDescriptor};
@@ -126,6 +126,9 @@ pub enum Error {
     /// The routing of one rank in a dispatch of experts was refused. The group stays usable.
     #[error("{0}")]
     ExpertsRouting(Box<RoutingFault>),
+    /// Ranks of a group of experts that goes on did not answer. The step has ended without them.
+    #[error("{0}")]
+    ExpertsGone(Box<GoneRanks>),
     /// A word of the library's own in GPU memory holds a value that the library never writes.
     /// Launches stop there: what else was overwritten is not known.
     #[error(

@@ -106,7 +106,7 @@ impl<'c> Exchange<'c> {
             return Ok(stream.memcpy_dtod(given.values, values)?);
         };
         let weights = weights.map(|weights| weights as _);
-        Ok(group.combine_receive(handle, Combined { x: values, weights }, stream)?)
+        Ok(group.combine_receive(handle, Combined { x: values, weights, missing: None }, stream)?)
     }
 
     /// Gathers the gradients of all workers: each has its own part of the buffer.

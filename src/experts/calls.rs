@@ -1,6 +1,6 @@
 //! Dispatch and combine: the halves, and what they are given.
 
-use super::config::{Mode, Scales, Surplus, VECTOR_BYTES};
+use super::config::{Mode, OnLoss, Scales, Surplus, VECTOR_BYTES};
 use super::group::{Entry, Group, blocks};
 use super::handle::Handle;
 use crate::communicator::Element;
@@ -101,6 +101,9 @@ pub struct Combined<'a, T> {
     pub x: &'a mut dyn DeviceBufferMut<T>,
     /// Throughput mode: the sums of weights, `top_k` for each token.
     pub weights: Option<&'a mut dyn DeviceBufferMut<f32>>,
+    /// In a group that [goes on](OnLoss::GoOn): a number for each token, with a bit for each choice
+    /// whose result is missing in its sum; 0 where it is whole.
+    pub missing: Option<&'a mut dyn DeviceBufferMut<u32>>,
 }
 
 /// Addresses of a call's buffers, whose use ends when it is dropped: after the launches.
@@ -234,7 +237,8 @@ impl Group<'_> {
                 | flag(quantises, EXPERTS_QUANTISE),
             ..ExpertsCall::default()
         };
-        let buckets = u64::from(config.experts) + u64::from(self.sizes.ranks);
+        let buckets = [config.experts, self.sizes.ranks, self.sizes.nodes()].map(u64::from);
+        let buckets: u64 = buckets.iter().sum();
         let launches = [
             (Entry::Route, blocks(buckets + count.div_ceil(32))),
             (Entry::Send, blocks(count * top_k)),
@@ -305,7 +309,7 @@ impl Group<'_> {
             return Err(out_of_turn("receive of a dispatch", "a dispatch with this handle", seen));
         }
         let (config, ranks) = (self.config(), self.sizes.ranks);
-        let rows = config.output_rows(ranks);
+        let rows = self.sizes.output_rows();
         let choices = rows * u64::from(config.top_k);
         let mut uses = Uses::default();
         let Received { x, scales, counts, indices, weights, sources } = received;
@@ -315,7 +319,7 @@ impl Group<'_> {
         }
         let x = uses.writes("received tokens", x, rows * u64::from(config.hidden), stream)?;
         let scales = self.output_scales(&mut uses, scales, rows, stream)?;
-        let counts = uses.writes("counts", counts, config.output_counts(ranks), stream)?;
+        let counts = uses.writes("counts", counts, self.sizes.output_counts(), stream)?;
         let indices = indices.map(|out| uses.writes("received indices", out, choices, stream));
         let indices = indices.transpose()?;
         let weights = weights.map(|out| uses.writes("received weights", out, choices, stream));
@@ -334,6 +338,11 @@ impl Group<'_> {
         };
         let most = u64::from(ranks) * u64::from(self.sizes.rows_max);
         let launches = [(Entry::Await, 1), (Entry::Receive, blocks(most))];
+        if self.sizes.node_ranks > 0 {
+            let relayed = u64::from(self.sizes.nodes()) * u64::from(self.sizes.rows_max);
+            let first = [(Entry::AwaitRelayed, 1), (Entry::Relay, blocks(relayed))];
+            self.launch(&mut launching, &first, call, stream)?;
+        }
         self.launch(&mut launching, &launches, call, stream)?;
         launching.sent = None;
         handle.has_rows = true;
@@ -364,7 +373,7 @@ impl Group<'_> {
             return Err(out_of_turn("combine", expected, "a second one under way"));
         }
         let (config, ranks) = (self.config(), self.sizes.ranks);
-        let most = config.output_rows(ranks);
+        let most = self.sizes.output_rows();
         let mut uses = Uses::default();
         let y = uses.reads("results of rows", rows.y, most * u64::from(config.hidden), stream)?;
         let choices = most * u64::from(config.top_k);
@@ -384,7 +393,9 @@ impl Group<'_> {
 
     /// Waits, in the stream, for the rows of all ranks, and adds them for each token: in f32, in
     /// the order of the token's choices, from 0; a product with a weight is rounded before it is
-    /// added, and the sum once at the end.
+    /// added, and the sum once at the end. Where rows are [relayed](Group::node_ranks), the rows of
+    /// another node are added there, in the same way, and their sum takes the place of the first of
+    /// these choices.
     ///
     /// # Errors
     /// [`Error::Argument`] as of [`Self::dispatch_receive`].
@@ -404,19 +415,28 @@ impl Group<'_> {
         let config = self.config();
         let tokens = u64::from(handle.tokens.unwrap_or(0));
         let mut uses = Uses::default();
-        let Combined { x, weights } = combined;
+        let Combined { x, weights, missing } = combined;
         let x = uses.writes("combined tokens", x, tokens * u64::from(config.hidden), stream)?;
         let sums = tokens * u64::from(config.top_k);
         let weights = self.only_throughput(weights)?;
         let weights = weights.map(|out| uses.writes("sums of weights", out, sums, stream));
+        let missing = self.only_where_it_goes_on(missing)?;
+        let missing = missing.map(|out| uses.writes("marks of tokens", out, tokens, stream));
         let call = ExpertsCall {
             routing: handle.routing,
             output: aligned("combined tokens", x)?,
             output_weights: weights.transpose()?.unwrap_or(0),
+            output_missing: missing.transpose()?.unwrap_or(0),
+            tokens: tokens as u32,
             ..ExpertsCall::default()
         };
         let parts = self.sizes.return_data_bytes.div_ceil(2048);
         let launches = [(Entry::AwaitReturns, 1), (Entry::Combine, blocks(tokens * parts))];
+        if self.sizes.node_ranks > 0 {
+            let relayed = u64::from(self.sizes.nodes()) * u64::from(self.sizes.rows_max);
+            let first = [(Entry::AwaitGathered, 1), (Entry::Gather, blocks(relayed * parts))];
+            self.launch(&mut launching, &first, call, stream)?;
+        }
         self.launch(&mut launching, &launches, call, stream)?;
         launching.returned = None;
         Ok(())
@@ -497,6 +517,14 @@ impl Group<'_> {
     /// Is it the type of tokens, and of rows of a combine?
     fn is_of_type<T: Element>(&self) -> Result<()> {
         is_type::<T>(self.config().data_type)
+    }
+
+    fn only_where_it_goes_on<W>(&self, missing: Option<W>) -> Result<Option<W>> {
+        if missing.is_some() && self.config().on_loss == OnLoss::End {
+            let expected = "a group that goes on (Config::on_loss)";
+            return Err(out_of_turn("marks of tokens", expected, "one that ends"));
+        }
+        Ok(missing)
     }
 
     fn only_throughput<W>(&self, weights: Option<W>) -> Result<Option<W>> {

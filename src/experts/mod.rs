@@ -103,12 +103,15 @@ mod calls;
 mod config;
 mod group;
 mod handle;
+mod placement;
 pub mod reference;
+mod sizes;
 
 pub use calls::{Combined, Index, Received, Rows, ScaleBuffer, ScaleBufferMut, Tokens};
 pub use config::{
-    BytesNeeded, Config, EXPERTS_MAX, MessageBytes, Mode, SCALE_ELEMENTS, Scales, Surplus,
+    BytesNeeded, Config, EXPERTS_MAX, MessageBytes, Mode, OnLoss, SCALE_ELEMENTS, Scales, Surplus,
     TOP_K_MAX,
 };
 pub use group::{Group, Workspace};
 pub use handle::Handle;
+pub use placement::Placement;

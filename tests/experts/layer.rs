@@ -134,7 +134,7 @@ impl Step {
     }
 
     pub fn routing<'a>(&'a self, config: &'a Config) -> Routing<'a> {
-        Routing { config, indices: &self.indices, weights: &self.weights }
+        Routing::new(config, &self.indices, &self.weights)
     }
 
     pub fn token(&self, config: &Config, rank: usize, token: usize) -> &[f32] {
@@ -326,7 +326,8 @@ impl Member<'_> {
     pub fn take_back<T: Value, I: Narrow>(&self, buffers: &mut Buffers<T, I>) {
         let is_throughput = self.group.config().mode == Mode::Throughput;
         let Buffers { out, sums, .. } = buffers;
-        let combined = Combined { x: out, weights: is_throughput.then_some(sums as _) };
+        let combined =
+            Combined { x: out, weights: is_throughput.then_some(sums as _), missing: None };
         self.group.combine_receive(&self.handle, combined, &self.stream).unwrap();
     }
 
@@ -347,7 +348,8 @@ impl Member<'_> {
         result: impl Fn(f32, usize) -> T,
     ) {
         let config = self.group.config();
-        let routing = step.routing(config);
+        let node_ranks = self.group.node_ranks() as usize;
+        let routing = Routing { node_ranks, ..step.routing(config) };
         let tokens = routing.tokens(self.rank);
         let mut expected = Vec::new();
         for token in 0..tokens {
@@ -359,7 +361,8 @@ impl Member<'_> {
                     let by = if config.mode == Mode::LowLatency { index as usize } else { owner };
                     result(*value, by).value()
                 };
-                expected.push(T::of(combined(&terms, of_choice)));
+                let sum = combined(&terms, of_choice, |sum| T::of(sum).value());
+                expected.push(T::of(sum));
             }
         }
         // Behind them nothing is written, also not for tokens that were left out.

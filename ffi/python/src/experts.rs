@@ -9,8 +9,8 @@ use crate::stream;
 use crate::wait::detached;
 use pyo3::prelude::*;
 use ringdove::experts::{
-    Combined, Config, Group, Handle, Mode, Received, Rows, ScaleBuffer, ScaleBufferMut, Scales,
-    Surplus, Tokens,
+    Combined, Config, Group, Handle, Mode, OnLoss, Received, Rows, ScaleBuffer, ScaleBufferMut,
+    Scales, Surplus, Tokens,
 };
 use ringdove::{DataType, Error};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -277,7 +277,7 @@ impl Experts {
         with_rows!(x.data_type, T => {
             let mut x = x.raw::<T>(open);
             let weights = weights.as_mut().map(|out| out as _);
-            self.group.combine_receive(handle, Combined { x: &mut x, weights }, open.stream())
+            self.group.combine_receive(handle, Combined { x: &mut x, weights, missing: None }, open.stream())
         })
     }
 }
@@ -319,6 +319,7 @@ impl Experts {
             mode,
             alignment,
             lane,
+            on_loss: OnLoss::End,
         };
         let open = rank.get().opened(py)?;
         let made = rank.get().blocking(py, move |own| {
