@@ -37,6 +37,18 @@ pub enum Error {
         /// The value that was passed.
         seen: String,
     },
+    /// Too few ranks are left of a communicator for them to go on: others might go on, too.
+    #[error(
+        "of {rank_count} ranks only {} met: expected more than half, or half with rank 0. Where it \
+         is known that no others go on, Communicator::shrink makes a communicator of any ranks",
+        bootstrap::Ranks(left)
+    )]
+    Minority {
+        /// Those that met.
+        left: Vec<Rank>,
+        /// Ranks of the communicator.
+        rank_count: u32,
+    },
     /// Two ranks called with values that must be equal and are not.
     #[error("ranks disagree on {what}: {rank} says {value}, {peer} says {peer_value}")]
     Disagreement {

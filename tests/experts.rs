@@ -10,6 +10,8 @@ mod graphs;
 mod input;
 #[path = "experts/layer.rs"]
 mod layer;
+#[path = "experts/loss.rs"]
+mod loss;
 #[path = "experts/recovery.rs"]
 mod recovery;
 

@@ -11,7 +11,7 @@ pub enum Exchange<'c> {
     /// They are all here: tokens are rows.
     Alone,
     /// They are on all GPUs. The handle knows the way of the step's tokens.
-    Grouped { communicator: &'c Communicator, group: Box<Group<'c>>, handle: Handle },
+    Grouped { communicator: &'c Communicator, group: Box<Group<'c>>, handle: Box<Handle> },
 }
 
 /// One value for each choice of a token or a row.
@@ -44,7 +44,7 @@ pub struct Given<'a> {
 
 impl<'c> Exchange<'c> {
     pub fn new(communicator: &'c Communicator, group: Group<'c>) -> Result<Self> {
-        let handle = group.handle()?;
+        let handle = Box::new(group.handle()?);
         Ok(Self::Grouped { communicator, group: Box::new(group), handle })
     }
 
