@@ -3,7 +3,7 @@
 use super::train::Result;
 use cudarc::driver::{CudaSlice, CudaStream};
 use ringdove::Communicator;
-use ringdove::experts::{Combined, Group, Handle, Received, Rows, Tokens};
+use ringdove::experts::{Combined, Group, Handle, IndexBufferMut, Received, Rows, Tokens};
 use std::sync::Arc;
 
 /// How a worker reaches the experts.
@@ -79,7 +79,7 @@ impl<'c> Exchange<'c> {
             return Ok(stream.memcpy_dtod(sent.tokens, rows)?);
         };
         let Choices { experts, weights } = choices;
-        let (indices, weights): (_, _) = (Some(experts as _), Some(weights as _));
+        let (indices, weights): (_, _) = (Some(IndexBufferMut::I32(experts)), Some(weights as _));
         let received = Received { x: rows, scales: None, counts, indices, weights, sources: None };
         Ok(group.dispatch_receive(handle, received, stream)?)
     }
@@ -106,7 +106,11 @@ impl<'c> Exchange<'c> {
             return Ok(stream.memcpy_dtod(given.values, values)?);
         };
         let weights = weights.map(|weights| weights as _);
-        Ok(group.combine_receive(handle, Combined { x: values, weights, missing: None }, stream)?)
+        Ok(group.combine_receive(
+            handle,
+            Combined { x: values, weights, factors: None, missing: None },
+            stream,
+        )?)
     }
 
     /// Gathers the gradients of all workers: each has its own part of the buffer.

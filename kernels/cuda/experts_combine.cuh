@@ -270,8 +270,9 @@ RINGDOVE_INLINE void experts_combine(const ExpertsCall& call) {
         const u64 token = item / parts;
         const u64 begin = item % parts * COMBINE_BYTES;
         const u64 first = token * group.top_k;
+        const u64 weights = call.weights != 0 ? call.weights : call.routing.weights;
         const Terms terms = {call.routing.homes + first * 4,
-                             experts.is_throughput() ? 0 : call.routing.weights + first * 4, rows,
+                             experts.is_throughput() ? 0 : weights + first * 4, rows,
                              is_unsent ? 0 : group.top_k};
         const u64 to = call.output + token * group.return_data_bytes;
         add_part_of_type(group, terms, to, begin, warp.lane);

@@ -535,7 +535,12 @@ RINGDOVE_INLINE void experts_receive(const ExpertsCall& call) {
                 const u64 indices = behind + sizeof(ExpertsRow);
                 const u64 place = u64(to) * group.top_k + warp.lane;
                 if (call.output_indices != 0) {
-                    set_entry(call.output_indices, place, entry(indices, warp.lane));
+                    const u32 local = entry(indices, warp.lane);
+                    if ((call.flags & EXPERTS_WIDE_INDICES) != 0) {
+                        ptx::store<u64>(call.output_indices + place * 8, u64(s64(s32(local))));
+                    } else {
+                        set_entry(call.output_indices, place, local);
+                    }
                 }
                 if (call.output_weights != 0) {
                     set_entry(call.output_weights, place, entry(indices + choices, warp.lane));

@@ -105,8 +105,8 @@ public:
         return wait_or_record(device_communicator(), address, value, site, seen);
     }
 
-    // As `wait_for_word`, for kernels that go on without a rank that does not answer: false leaves no
-    // record, and the communicator as it is. It waits until the communicator's deadline; where
+    // As `wait_for_word`, for kernels that go on without a rank that does not answer: false leaves
+    // no record, and the communicator as it is. It waits until the communicator's deadline; where
     // another rank has died or failed meanwhile, for `grace_ns` from then on.
     RINGDOVE_INLINE bool wait_for_word_or_go_on(u64 address, u64 value, u64 grace_ns) const {
         return wait_with_grace(device_communicator(), address, value, grace_ns);

@@ -24,7 +24,7 @@ pub const EXPERTS_THROUGHPUT: u32 = 1;
 /// Bytes between words of arrival, so that two ranks never write one sector.
 pub const EXPERTS_WORD_STRIDE: u64 = 32;
 
-/// Indices are i64, not i32.
+/// Indices are i64, not i32: those of a dispatch, or those of received rows.
 pub const EXPERTS_WIDE_INDICES: u32 = 1;
 /// The caller passed more tokens than the group takes: none is sent, and every rank is told.
 pub const EXPERTS_TOO_MANY: u32 = 2;
@@ -297,7 +297,8 @@ pub struct ExpertsCall {
     pub scales: u64,
     /// Indices of a dispatch.
     pub indices: u64,
-    /// Weights of a dispatch, or of the rows of a combine; 0 without.
+    /// Weights of a dispatch, or of the rows of a combine; of a combine's tokens, in low-latency mode,
+    /// in place of those of the dispatch; 0 without.
     pub weights: u64,
     /// Received rows, or combined tokens.
     pub output: u64,

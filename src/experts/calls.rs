@@ -50,6 +50,14 @@ pub enum ScaleBufferMut<'a> {
     Ue8m0(&'a mut dyn DeviceBufferMut<u8>),
 }
 
+/// Where the local experts of received rows go.
+pub enum IndexBufferMut<'a> {
+    /// As i32.
+    I32(&'a mut dyn DeviceBufferMut<i32>),
+    /// As i64.
+    I64(&'a mut dyn DeviceBufferMut<i64>),
+}
+
 /// This rank's tokens in a dispatch.
 pub struct Tokens<'a, T, I> {
     /// `count` times `hidden` elements, of the group's type; in a group with
@@ -79,7 +87,7 @@ pub struct Received<'a, T> {
     /// all rows, not rounded.
     pub counts: &'a mut dyn DeviceBufferMut<u32>,
     /// Throughput mode: for each row, `top_k` local experts, -1 for those of other ranks.
-    pub indices: Option<&'a mut dyn DeviceBufferMut<i32>>,
+    pub indices: Option<IndexBufferMut<'a>>,
     /// Throughput mode: as many weights, 0 for choices on other ranks.
     pub weights: Option<&'a mut dyn DeviceBufferMut<f32>>,
     /// Four numbers for each row: the token at its rank, which of its choices (low latency), bits
@@ -101,6 +109,9 @@ pub struct Combined<'a, T> {
     pub x: &'a mut dyn DeviceBufferMut<T>,
     /// Throughput mode: the sums of weights, `top_k` for each token.
     pub weights: Option<&'a mut dyn DeviceBufferMut<f32>>,
+    /// Low latency: factors of the rows, `top_k` for each token, in place of the weights of the
+    /// dispatch.
+    pub factors: Option<&'a dyn DeviceBuffer<f32>>,
     /// In a group that [goes on](OnLoss::GoOn): a number for each token, with a bit for each choice
     /// whose result is missing in its sum; 0 where it is whole.
     pub missing: Option<&'a mut dyn DeviceBufferMut<u32>>,
@@ -320,8 +331,16 @@ impl Group<'_> {
         let x = uses.writes("received tokens", x, rows * u64::from(config.hidden), stream)?;
         let scales = self.output_scales(&mut uses, scales, rows, stream)?;
         let counts = uses.writes("counts", counts, self.sizes.output_counts(), stream)?;
-        let indices = indices.map(|out| uses.writes("received indices", out, choices, stream));
-        let indices = indices.transpose()?;
+        let is_wide = matches!(indices, Some(IndexBufferMut::I64(_)));
+        let indices = match indices {
+            Some(IndexBufferMut::I32(out)) => {
+                Some(uses.writes("received indices", out, choices, stream)?)
+            }
+            Some(IndexBufferMut::I64(out)) => {
+                Some(uses.writes("received indices", out, choices, stream)?)
+            }
+            None => None,
+        };
         let weights = weights.map(|out| uses.writes("received weights", out, choices, stream));
         let weights = weights.transpose()?;
         let sources = sources.map(|out| uses.writes("sources", out, 4 * rows, stream));
@@ -334,6 +353,7 @@ impl Group<'_> {
             output_indices: indices.unwrap_or(0),
             output_weights: weights.unwrap_or(0),
             output_sources: sources.unwrap_or(0),
+            flags: if is_wide { EXPERTS_WIDE_INDICES } else { 0 },
             ..ExpertsCall::default()
         };
         let most = u64::from(ranks) * u64::from(self.sizes.rows_max);
@@ -415,16 +435,19 @@ impl Group<'_> {
         let config = self.config();
         let tokens = u64::from(handle.tokens.unwrap_or(0));
         let mut uses = Uses::default();
-        let Combined { x, weights, missing } = combined;
+        let Combined { x, weights, factors, missing } = combined;
         let x = uses.writes("combined tokens", x, tokens * u64::from(config.hidden), stream)?;
         let sums = tokens * u64::from(config.top_k);
         let weights = self.only_throughput(weights)?;
         let weights = weights.map(|out| uses.writes("sums of weights", out, sums, stream));
+        let factors = self.only_low_latency(factors)?;
+        let factors = factors.map(|factors| uses.reads("factors", factors, sums, stream));
         let missing = self.only_where_it_goes_on(missing)?;
         let missing = missing.map(|out| uses.writes("marks of tokens", out, tokens, stream));
         let call = ExpertsCall {
             routing: handle.routing,
             output: aligned("combined tokens", x)?,
+            weights: factors.transpose()?.unwrap_or(0),
             output_weights: weights.transpose()?.unwrap_or(0),
             output_missing: missing.transpose()?.unwrap_or(0),
             tokens: tokens as u32,
@@ -525,6 +548,14 @@ impl Group<'_> {
             return Err(out_of_turn("marks of tokens", expected, "one that ends"));
         }
         Ok(missing)
+    }
+
+    fn only_low_latency<W>(&self, factors: Option<W>) -> Result<Option<W>> {
+        if factors.is_some() && self.config().mode != Mode::LowLatency {
+            let expected = "low latency: in throughput mode the experts' kernels weigh";
+            return Err(out_of_turn("factors of a combine", expected, "throughput mode"));
+        }
+        Ok(factors)
     }
 
     fn only_throughput<W>(&self, weights: Option<W>) -> Result<Option<W>> {

@@ -142,7 +142,9 @@ mod placement;
 pub mod reference;
 mod sizes;
 
-pub use calls::{Combined, Index, Received, Rows, ScaleBuffer, ScaleBufferMut, Tokens};
+pub use calls::{
+    Combined, Index, IndexBufferMut, Received, Rows, ScaleBuffer, ScaleBufferMut, Tokens,
+};
 pub use config::{
     BytesNeeded, Config, EXPERTS_MAX, MessageBytes, Mode, OnLoss, SCALE_ELEMENTS, Scales, Surplus,
     TOP_K_MAX,

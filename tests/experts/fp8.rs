@@ -152,7 +152,7 @@ fn finish(member: &Member<'_>, step: &Step) {
     let routing = step.routing(&config);
     let tokens = routing.tokens(rank);
     let mut out = stream.alloc_zeros::<bf16>(tokens * hidden + 1).unwrap();
-    let combine = Combined { x: &mut out, weights: None, missing: None };
+    let combine = Combined { x: &mut out, weights: None, factors: None, missing: None };
     member.group.combine_receive(&member.handle, combine, stream).unwrap();
     let seen = stream.clone_dtoh(&out).unwrap();
     let rows: Vec<_> = (0..RANKS).map(|rank| routing.rows(rank)).collect();

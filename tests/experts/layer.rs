@@ -4,7 +4,8 @@ use cudarc::driver::{CudaStream, DeviceRepr, ValidAsZeroBits};
 use half::{bf16, f16};
 use ringdove::experts::reference::{Routing, Row, combined};
 use ringdove::experts::{
-    Combined, Config, Group, Handle, Index, Mode, OnLoss, Placement, Received, Rows, Tokens,
+    Combined, Config, Group, Handle, Index, IndexBufferMut, Mode, OnLoss, Placement, Received,
+    Rows, Tokens,
 };
 use ringdove::{Communicator, Element};
 use std::sync::Arc;
@@ -284,7 +285,7 @@ impl Member<'_> {
             x: rows,
             scales: None,
             counts,
-            indices: is_throughput.then_some(row_indices as _),
+            indices: is_throughput.then_some(IndexBufferMut::I32(row_indices)),
             weights: is_throughput.then_some(row_weights as _),
             sources: Some(sources),
         };
@@ -349,6 +350,7 @@ impl Member<'_> {
         let combined = Combined {
             x: out,
             weights: is_throughput.then_some(sums as _),
+            factors: None,
             missing: goes_on.then_some(missing as _),
         };
         self.group.combine_receive(&self.handle, combined, &self.stream).unwrap();

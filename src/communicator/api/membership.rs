@@ -74,7 +74,8 @@ impl Communicator {
         let rank_count = members.len() as u32;
         let request = JoinRequest { id, rank: Rank(number), rank_count, terms: Vec::new() };
         let plane = ControlPlane::start(request, &settings)?;
-        let met = plane.assembled();
+        // The place is kept until all know that all have met: they would take it for lost.
+        let met = plane.assembled().and_then(|()| plane.barrier());
         drop((plane, root));
         let place = || process.successors.place(is_member).into_iter().collect();
         match met.as_ref().err() {
@@ -97,6 +98,17 @@ impl Communicator {
     /// As [`Communicator::split`], which also says who has to call.
     pub fn duplicate(&self) -> Result<Self> {
         let same = self.split(Some(0), 0)?;
+        Ok(same.expect("a rank with a color is in its group"))
+    }
+
+    /// As [`Communicator::duplicate`], with so many [user lanes](crate::Settings::user_lanes)
+    /// between each two ranks, the same number on all.
+    ///
+    /// # Errors
+    /// As [`Communicator::duplicate`].
+    pub fn with_user_lanes(&self, lanes: u32) -> Result<Self> {
+        let settings = Settings { user_lanes: lanes, ..self.connected.settings.clone() };
+        let same = self.split_with(Some(0), 0, &settings)?;
         Ok(same.expect("a rank with a color is in its group"))
     }
 

@@ -207,7 +207,7 @@ impl<'c, T: Value> Rank<'c, T> {
 
     /// The receive half of a combine.
     pub fn combine_receive(&mut self) -> Result<(), PerfError> {
-        let combined = Combined { x: &mut self.out, weights: None, missing: None };
+        let combined = Combined { x: &mut self.out, weights: None, factors: None, missing: None };
         Ok(self.group.combine_receive(&self.handle, combined, &self.stream)?)
     }
 
