@@ -297,8 +297,8 @@ pub struct ExpertsCall {
     pub scales: u64,
     /// Indices of a dispatch.
     pub indices: u64,
-    /// Weights of a dispatch, or of the rows of a combine; of a combine's tokens, in low-latency mode,
-    /// in place of those of the dispatch; 0 without.
+    /// Weights of a dispatch, or of the rows of a combine; of a combine's tokens, in low-latency
+    /// mode, in place of those of the dispatch; 0 without.
     pub weights: u64,
     /// Received rows, or combined tokens.
     pub output: u64,
