@@ -22,7 +22,7 @@ mod worker;
 
 use exchange::Exchange;
 use results::Results;
-use ringdove::experts::{Config, Group, Mode, Surplus};
+use ringdove::experts::{Config, Group, Mode, OnLoss, Surplus};
 use ringdove::{Communicator, DataType, Settings, device_count, open_device};
 use ringdove_figures::run::{Curve, curves};
 use train::{Result, STEPS, Samples};
@@ -79,6 +79,7 @@ fn main() -> Result<()> {
         mode: Mode::Throughput,
         alignment: 1,
         lane: 0,
+        on_loss: OnLoss::End,
     };
     let groups = Group::open_all(&communicators, &config)?;
     let mut workers = Vec::new();

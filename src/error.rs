@@ -12,7 +12,7 @@ mod record;
 pub use adapter::{AdapterFault, AdapterFaultKind};
 pub use bootstrap::{BootstrapError, Ranks};
 pub use engine::{EngineFault, EngineFaultKind, UnfitEngine};
-pub use experts::{RoutingFault, RoutingFaultKind};
+pub use experts::{GoneRanks, RoutingFault, RoutingFaultKind};
 
 use crate::id::{LaneId, Position, Rank, RouteId};
 use ringdove_kernels::descriptor::{Descriptor, MalformedDescriptor};
@@ -36,6 +36,18 @@ pub enum Error {
         expected: String,
         /// The value that was passed.
         seen: String,
+    },
+    /// Too few ranks are left of a communicator for them to go on: others might go on, too.
+    #[error(
+        "of {rank_count} ranks only {} met: expected more than half, or half with rank 0. Where it \
+         is known that no others go on, Communicator::shrink makes a communicator of any ranks",
+        bootstrap::Ranks(left)
+    )]
+    Minority {
+        /// Those that met.
+        left: Vec<Rank>,
+        /// Ranks of the communicator.
+        rank_count: u32,
     },
     /// Two ranks called with values that must be equal and are not.
     #[error("ranks disagree on {what}: {rank} says {value}, {peer} says {peer_value}")]
@@ -126,6 +138,9 @@ pub enum Error {
     /// The routing of one rank in a dispatch of experts was refused. The group stays usable.
     #[error("{0}")]
     ExpertsRouting(Box<RoutingFault>),
+    /// Ranks of a group of experts that goes on did not answer. The step has ended without them.
+    #[error("{0}")]
+    ExpertsGone(Box<GoneRanks>),
     /// A word of the library's own in GPU memory holds a value that the library never writes.
     /// Launches stop there: what else was overwritten is not known.
     #[error(

@@ -71,7 +71,7 @@ pub mod topology;
 pub mod transport;
 
 pub use communicator::{
-    CollectiveSpec, Communicator, DeviceHandle, Element, Group, Reduction, Registered,
+    CollectiveSpec, Communicator, DeviceHandle, Element, Group, Membership, Reduction, Registered,
     Registration, Scalar, Statistics, UniqueId, free_discarded,
 };
 pub use error::{Error, Result};

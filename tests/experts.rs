@@ -10,6 +10,8 @@ mod graphs;
 mod input;
 #[path = "experts/layer.rs"]
 mod layer;
+#[path = "experts/loss.rs"]
+mod loss;
 #[path = "experts/recovery.rs"]
 mod recovery;
 
@@ -21,7 +23,7 @@ use hardware::{
     World, on_machine, on_machine_env, on_machine_with, settings, try_join_with, wait_for_error,
 };
 use layer::{LOADS, Member, Step, members, step};
-use ringdove::experts::{Config, Mode, Surplus};
+use ringdove::experts::{Config, Mode, OnLoss, Surplus};
 use ringdove::{Communicator, DataType, Settings};
 
 const MODES: [Mode; 2] = [Mode::LowLatency, Mode::Throughput];
@@ -50,6 +52,7 @@ fn config(mode: Mode, ranks: u32, data_type: DataType) -> Config {
         mode,
         alignment: 1,
         lane: 0,
+        on_loss: OnLoss::End,
     }
 }
 
@@ -167,6 +170,8 @@ fn sixteen_ranks_on_four_nodes_equal_the_reference() {
                 ..config(mode, 16, DataType::BF16)
             };
             let mut members = members(&ranks, &config);
+            let relayed = if mode == Mode::Throughput { 4 } else { 0 };
+            assert_eq!(members[0].group.node_ranks(), relayed, "who passes rows on");
             all_loads(&mut members, 16, &mut random);
         }
         finish(&ranks);

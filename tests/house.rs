@@ -10,12 +10,14 @@ use std::path::Path;
 
 /// Our crates: name, folder, and which of ours each may depend on. Nobody depends on the leaf
 /// `hwsim-cli`: it appears in no list. Tests of all may depend on `tally`.
-const CRATES: [(&str, &str, &[&str]); 16] = [
+const CRATES: [(&str, &str, &[&str]); 17] = [
     ("ringdove-kernels", "kernels", &[]),
     // Sizes, tables and plots of results, for the two commands that print them.
     ("ringdove-figures", "benches/figures", &[]),
     ("ringdove", ".", &["ringdove-kernels", "ringdove-figures"]),
     ("ringdove-nccl", "ffi/nccl", &["ringdove"]),
+    // Names alone: the functions are in the other library, which it finds when it runs.
+    ("ringdove-nccl-ep", "ffi/nccl_ep", &[]),
     ("ringdove-python", "ffi/python", &["ringdove"]),
     ("hwsim-ptx", "hw-sim/ptx", &[]),
     ("hwsim-machine", "hw-sim/machine", &["hwsim-ptx", "ringdove-kernels"]),

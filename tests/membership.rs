@@ -2,20 +2,12 @@
 
 mod hardware;
 
-use hardware::perf::on_real_hardware;
-use hardware::{
-    FOLDER, World, hwsim, on_machine, run_bounded, settings, total, try_join, wait_for_all,
-    wait_for_error,
-};
+use hardware::victims::{die, folder, in_processes, victim};
+use hardware::{World, on_machine, settings, total, wait_for_all, wait_for_error};
 use ringdove::{Communicator, Error, ReduceOp, UniqueId};
 use std::path::Path;
-use std::process::Command;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
-
-const INSIDE: &str = "RINGDOVE_TEST_INSIDE";
-/// The rank that dies.
-const VICTIM: &str = "RINGDOVE_TEST_VICTIM";
 
 /// If this fails, a communicator of some ranks has others, or its parent suffers.
 #[test]
@@ -112,55 +104,49 @@ fn new_ranks_join() {
     });
 }
 
-/// Runs the body of the current test in `processes` processes of one rank on virtual nodes, where
-/// rank `victim`, if any, kills itself. All others have to get to the body's end.
-fn in_processes(
-    machine: &str,
-    processes: u32,
-    victim: Option<u32>,
-    body: impl FnOnce(Communicator),
-) {
-    if std::env::var_os(INSIDE).is_some() {
-        return body(try_join(1).unwrap().swap_remove(0));
+/// The others agree on who is left, without being told who is gone.
+fn agree_without_one(parent: Communicator) {
+    let victim = victim();
+    let (rank, count) = (parent.rank(), parent.rank_count());
+    assert_eq!(total(&parent, 1 << rank), (1 << count) - 1);
+    wait_for_all(std::slice::from_ref(&parent));
+    if rank == victim {
+        die();
     }
-    if on_real_hardware() {
-        return;
+    // The slowest is one of them.
+    std::thread::sleep(Duration::from_millis(if rank + 1 == count { 300 } else { 0 }));
+    let membership = parent.survive(Duration::from_secs(4)).unwrap();
+    let members: Vec<_> = (0..count).filter(|member| *member != victim).collect();
+    assert_eq!(membership.members, members);
+    let fewer = membership.communicator;
+    assert_eq!(fewer.rank_count(), count - 1);
+    assert_eq!(total(&fewer, 1 << rank), ((1 << count) - 1) & !(1 << victim));
+    // Once more, with all that are left.
+    let same = fewer.survive(Duration::from_secs(4)).unwrap();
+    assert_eq!(same.members, (0..count - 1).collect::<Vec<_>>());
+    assert_eq!(total(&same.communicator, 1), count - 1);
+    for ranks in [&same.communicator, &fewer] {
+        ranks.finalize().unwrap();
+        wait_for_all(std::slice::from_ref(ranks));
     }
-    let thread = std::thread::current();
-    let test = thread.name().expect("libtest names its threads");
-    let folder = tempfile::tempdir().unwrap();
-    let own = std::env::current_exe().unwrap();
-    // The victim's shell stays, so that nobody takes the job to have failed.
-    let dies = victim.map_or("none".to_owned(), |victim| victim.to_string());
-    let script = format!(
-        "{} {test} --exact --nocapture --test-threads=1; status=$?\n\
-         [ $RANK = {dies} ] && [ $status = 137 ] && exit 0; exit $status",
-        own.display()
-    );
-    let mut command = hwsim();
-    command.args(["run", "--quiet", "--machine", machine, "--procs", &processes.to_string()]);
-    command.args(["--", "bash", "-c", &script]);
-    command.env(INSIDE, "1").env(VICTIM, dies).env(FOLDER, folder.path());
-    let (status, output) = run_bounded(command);
-    assert!(status.success(), "on {machine}: {status}\n{output}");
-    let passed = output.matches("1 passed").count() as u32;
-    assert_eq!(
-        passed,
-        processes - u32::from(victim.is_some()),
-        "on {machine}: not every process passed\n{output}"
-    );
 }
 
-/// Ends this process as nothing can prevent.
-fn die() -> ! {
-    let own = std::process::id().to_string();
-    Command::new("kill").args(["-9", &own]).status().unwrap();
-    unreachable!("killed")
+/// If this fails, survivors wait for a dead rank without end, disagree on who is left, or lose one
+/// that was slow.
+#[test]
+fn survivors_agree_on_who_is_left() {
+    in_processes("pcie4", 4, Some(2), &settings(), agree_without_one);
+}
+
+/// As above, without the rank at whose place they would have met.
+#[test]
+fn survivors_agree_without_the_first() {
+    in_processes("pcie4", 3, Some(0), &settings(), agree_without_one);
 }
 
 /// The others find out, and go on without it.
 fn go_on_without_one(parent: Communicator) {
-    let victim: u32 = std::env::var(VICTIM).unwrap().parse().unwrap();
+    let victim = victim();
     let (rank, count) = (parent.rank(), parent.rank_count());
     let all = (1 << count) - 1;
     assert_eq!(total(&parent, 1 << rank), all);
@@ -190,25 +176,24 @@ fn go_on_without_one(parent: Communicator) {
 /// If this fails, the death of one process ends the work of all others.
 #[test]
 fn processes_go_on_without_one_that_was_killed() {
-    in_processes("pcie4", 4, Some(1), go_on_without_one);
+    in_processes("pcie4", 4, Some(1), &settings(), go_on_without_one);
 }
 
 /// If this fails, the others cannot find one another without the rank that was the root of all.
 #[test]
 fn processes_go_on_without_the_first() {
-    in_processes("pcie4", 3, Some(0), go_on_without_one);
+    in_processes("pcie4", 3, Some(0), &settings(), go_on_without_one);
 }
 
 /// If this fails, the death of one process ends the work of all others.
 #[test]
 fn nodes_go_on_without_a_process_that_was_killed() {
-    in_processes("pcie4 x 2", 4, Some(2), go_on_without_one);
+    in_processes("pcie4 x 2", 4, Some(2), &settings(), go_on_without_one);
 }
 
 /// Without rank 2, and with it again.
 fn leave_and_come_back(parent: Communicator) {
-    let folder = std::env::var(FOLDER).unwrap();
-    let file = Path::new(&folder).join("id");
+    let file = Path::new(&folder()).join("id");
     let rank = parent.rank();
     let more = if rank == 2 {
         let deadline = Instant::now() + hardware::SOON;
@@ -240,5 +225,5 @@ fn leave_and_come_back(parent: Communicator) {
 /// If this fails, a process cannot come back to those that went on without it.
 #[test]
 fn a_process_leaves_and_comes_back() {
-    in_processes("pcie4", 3, None, leave_and_come_back);
+    in_processes("pcie4", 3, None, &settings(), leave_and_come_back);
 }

@@ -3,7 +3,7 @@
 use super::train::Result;
 use cudarc::driver::{CudaSlice, CudaStream};
 use ringdove::Communicator;
-use ringdove::experts::{Combined, Group, Handle, Received, Rows, Tokens};
+use ringdove::experts::{Combined, Group, Handle, IndexBufferMut, Received, Rows, Tokens};
 use std::sync::Arc;
 
 /// How a worker reaches the experts.
@@ -11,7 +11,7 @@ pub enum Exchange<'c> {
     /// They are all here: tokens are rows.
     Alone,
     /// They are on all GPUs. The handle knows the way of the step's tokens.
-    Grouped { communicator: &'c Communicator, group: Box<Group<'c>>, handle: Handle },
+    Grouped { communicator: &'c Communicator, group: Box<Group<'c>>, handle: Box<Handle> },
 }
 
 /// One value for each choice of a token or a row.
@@ -44,7 +44,7 @@ pub struct Given<'a> {
 
 impl<'c> Exchange<'c> {
     pub fn new(communicator: &'c Communicator, group: Group<'c>) -> Result<Self> {
-        let handle = group.handle()?;
+        let handle = Box::new(group.handle()?);
         Ok(Self::Grouped { communicator, group: Box::new(group), handle })
     }
 
@@ -79,7 +79,7 @@ impl<'c> Exchange<'c> {
             return Ok(stream.memcpy_dtod(sent.tokens, rows)?);
         };
         let Choices { experts, weights } = choices;
-        let (indices, weights): (_, _) = (Some(experts as _), Some(weights as _));
+        let (indices, weights): (_, _) = (Some(IndexBufferMut::I32(experts)), Some(weights as _));
         let received = Received { x: rows, scales: None, counts, indices, weights, sources: None };
         Ok(group.dispatch_receive(handle, received, stream)?)
     }
@@ -106,7 +106,11 @@ impl<'c> Exchange<'c> {
             return Ok(stream.memcpy_dtod(given.values, values)?);
         };
         let weights = weights.map(|weights| weights as _);
-        Ok(group.combine_receive(handle, Combined { x: values, weights }, stream)?)
+        Ok(group.combine_receive(
+            handle,
+            Combined { x: values, weights, factors: None, missing: None },
+            stream,
+        )?)
     }
 
     /// Gathers the gradients of all workers: each has its own part of the buffer.

@@ -78,8 +78,36 @@ struct Experts {
           window(reinterpret_cast<u64>(device.data<u8>(EXPERTS_WINDOW))) {}
 
     RINGDOVE_INLINE bool is_throughput() const { return group.mode == EXPERTS_THROUGHPUT; }
-    RINGDOVE_INLINE u32 owner(u32 expert) const { return expert / group.local_experts; }
+    // The rank that has an expert, or NO_RANK; and the first expert of a rank.
+    RINGDOVE_INLINE u32 owner(u32 expert) const {
+        return entry(group.owners, expert / group.local_experts);
+    }
+    RINGDOVE_INLINE u32 first_expert(u32 of_rank) const {
+        return entry(group.first_experts, of_rank);
+    }
     RINGDOVE_INLINE u64 state(u32 offset) const { return group.state + offset; }
+
+    // A group that goes on gives up ranks that do not answer: they get nothing more, so that they
+    // do the same, and what they send is not used.
+    RINGDOVE_INLINE bool goes_on() const { return group.goes_on != 0; }
+    RINGDOVE_INLINE bool is_given_up(u32 other) const {
+        return goes_on() && entry(group.gone, other) != 0;
+    }
+    // Were ranks given up in an earlier step? Then no step follows in this group.
+    RINGDOVE_INLINE bool is_over() const {
+        return goes_on() &&
+               ptx::load<u64>(state(__builtin_offsetof(ExpertsState, gone_count))) != 0;
+    }
+    // Does a launch end at once, because the communicator has failed?
+    RINGDOVE_INLINE bool is_stopped() const { return !goes_on() && device.has_failed(); }
+    // The lowest rank that was given up, as a fault of this rank; there is one.
+    RINGDOVE_INLINE ExpertsFault gone_fault(u64 step) const {
+        u32 lowest = 0;
+        while (lowest + 1 < ranks && !is_given_up(lowest)) {
+            ++lowest;
+        }
+        return {step, 0, s64(lowest), u32(ExpertsFaultCode::Gone), rank};
+    }
 
     // Of this rank's routing: no token of it is sent where it has a fault.
     RINGDOVE_INLINE u32 fault_code() const {
@@ -88,6 +116,9 @@ struct Experts {
     RINGDOVE_INLINE u64 token_count() const {
         return fault_code() != 0 ? 0 : ptx::load<u64>(call.routing.fault + sizeof(ExpertsFault));
     }
+
+    // Tokens of a dispatch that is being sent.
+    RINGDOVE_INLINE u64 sent_tokens() const { return is_over() ? 0 : token_count(); }
 
     // Does an engine take what this rank sends there?
     RINGDOVE_INLINE bool is_far(u32 to) const { return device.reached(EXPERTS_WINDOW, to) == 0; }
@@ -105,9 +136,9 @@ struct Experts {
     // `announce(to)` by one thread for each of these ranks. Engines take the messages to far ranks
     // while the others are stored. Is this the block that has ended all?
     template <typename Write, typename Announce>
-    RINGDOVE_INLINE bool send_far_first(Write write, Announce announce_to) const {
+    RINGDOVE_INLINE bool send_far_first(bool any_far, Write write, Announce announce_to) const {
         bool is_last = false;
-        for (u32 turn = has_far() ? 0 : 1; turn < 2; ++turn) {
+        for (u32 turn = any_far ? 0 : 1; turn < 2; ++turn) {
             const bool far = turn == 0;
             write(far);
             is_last = is_last_block(
@@ -117,12 +148,43 @@ struct Experts {
             for (u32 nth = ptx::thread_index(); nth < ranks && is_last;
                  nth += ptx::thread_count()) {
                 const u32 to = (rank + nth) % ranks;
-                if (is_far(to) == far) {
+                if (is_far(to) == far && sends_to(to) && !is_given_up(to)) {
                     announce_to(to);
                 }
             }
         }
         return is_last;
+    }
+
+    // Throughput mode on several nodes: a row goes once to each node, to the rank there that has
+    // this rank's place in its node, which stores it onwards. experts_relay.cuh has that half.
+    RINGDOVE_INLINE bool is_relayed() const { return group.node_ranks != 0; }
+    RINGDOVE_INLINE u32 node_count() const { return ranks / group.node_ranks; }
+    RINGDOVE_INLINE u32 node() const { return rank / group.node_ranks; }
+    RINGDOVE_INLINE u32 place_in_node() const { return rank % group.node_ranks; }
+    // The rank of a node that exchanges messages with this one.
+    RINGDOVE_INLINE u32 relay(u32 of_node) const {
+        return of_node * group.node_ranks + place_in_node();
+    }
+    // Does this rank have a message of its own for `to`?
+    RINGDOVE_INLINE bool sends_to(u32 to) const {
+        return !is_far(to) || !is_relayed() || to % group.node_ranks == place_in_node();
+    }
+
+    // Offset in a relay's window of the rows that a rank of `from_node` sends through it.
+    RINGDOVE_INLINE u64 relayed(u64 step, u32 from_node) const {
+        return group.relayed + ((step & 1) * node_count() + from_node) * group.relayed_bytes;
+    }
+
+    // Offset in a relay's window of the rows of a combine that it adds.
+    RINGDOVE_INLINE u64 gathered(u64 step) const {
+        return group.gathered + (step & 1) * group.gathered_bytes;
+    }
+
+    // The row among these that a rank of this node, by its place in it, returns as the `row`th for
+    // a rank of another node.
+    RINGDOVE_INLINE u64 gathered_row(u32 place, u32 to_node, u32 row) const {
+        return (u64(place) * node_count() + to_node) * group.rows_max + row;
     }
 
     // Offset in the receiver's window of what `from` sends in a dispatch.
@@ -132,6 +194,9 @@ struct Experts {
 
     // Offset in this rank's window of a message that an engine takes to `to`.
     RINGDOVE_INLINE u64 outgoing(u32 to) const {
+        if (is_relayed()) {
+            return group.outgoing + u64(to / group.node_ranks) * group.relayed_bytes;
+        }
         return group.outgoing + u64(to) * group.header_bytes +
                u64(entry(call.routing.home_bases, to)) * group.row_bytes;
     }
@@ -149,7 +214,8 @@ struct Experts {
 
     // Offset in this rank's window of rows that an engine takes back to `to`.
     RINGDOVE_INLINE u64 returning(u32 to) const {
-        return group.returning + u64(to) * group.rows_max * group.return_row_bytes;
+        const u64 nth = is_relayed() ? to / group.node_ranks : to;
+        return group.returning + nth * group.rows_max * group.return_row_bytes;
     }
 
     // Offset of the word that `from` raises in another rank's window.
@@ -174,16 +240,28 @@ struct Experts {
         port.put(route, from_offset, to_offset, bytes, flags::ARRIVAL | flags::COMPLETION);
     }
 
+    // Waits for the word of `from`, in a group that goes on or not.
+    RINGDOVE_INLINE bool wait_for_word(bool is_combine, u64 step, u32 from) const {
+        const u64 at = window + word(is_combine, from);
+        return goes_on() ? device.wait_for_word_or_go_on(at, step + 1, group.grace_ns)
+                         : device.wait_for_word(at, step + 1, from, step);
+    }
+
     // Waits until what `from` has announced is here, and what this rank sent it has been read from
     // the window.
     RINGDOVE_INLINE bool wait_for(bool is_combine, u64 step, u32 from) const {
         if (device.reached(EXPERTS_WINDOW, from) != 0) {
-            return device.wait_for_word(window + word(is_combine, from), step + 1, from, step);
+            return wait_for_word(is_combine, step, from);
         }
         const LanePorts lane = ports(is_combine, from);
         OpenPort receive(device.communicator(), lane.receive, step);
         OpenPort send(device.communicator(), lane.send, step);
-        if (!receive.wait(1) || !send.wait_completion(1)) {
+        const u64 grace_ns = group.grace_ns;
+        const bool is_well =
+            goes_on()
+                ? receive.wait_or_go_on(1, grace_ns) && send.wait_completion_or_go_on(1, grace_ns)
+                : receive.wait(1) && send.wait_completion(1);
+        if (!is_well) {
             return false;
         }
         receive.advance(1, 0);
@@ -193,12 +271,43 @@ struct Experts {
         return true;
     }
 
-    // Waits for all ranks; all threads of the only block call it.
-    RINGDOVE_INLINE bool wait_for_all(bool is_combine, u64 step) const {
-        bool is_well = !device.has_failed();
+    // As `wait_for`; a group that goes on gives up who does not answer, and all is well.
+    RINGDOVE_INLINE bool wait_or_give_up(bool is_combine, u64 step, u32 from) const {
+        if (!goes_on()) {
+            return wait_for(is_combine, step, from);
+        }
+        if (!is_given_up(from) && !wait_for(is_combine, step, from)) {
+            set_entry(group.gone, from, 1);
+        }
+        return true;
+    }
+
+    // Waits for all ranks that `wants(from)`; all threads of the only block call it.
+    template <typename Wants>
+    RINGDOVE_INLINE bool wait_for_all(bool is_combine, u64 step, Wants wants) const {
+        bool is_well = !is_stopped();
         for (u32 from = ptx::thread_index(); from < ranks && is_well;
              from += ptx::thread_count()) {
-            is_well = wait_for(is_combine, step, from);
+            is_well = !wants(from) || wait_or_give_up(is_combine, step, from);
+        }
+        const bool all_well = ptx::barrier_or(!is_well) == 0;
+        if (goes_on() && ptx::thread_index() == 0) {
+            u64 count = 0;
+            for (u32 other = 0; other < ranks; ++other) {
+                count += entry(group.gone, other);
+            }
+            ptx::store<u64>(state(__builtin_offsetof(ExpertsState, gone_count)), count);
+        }
+        return all_well;
+    }
+
+    // Waits for the words of all ranks: where rows are relayed, also of those of other nodes, whose
+    // words their relays store. All threads of the only block call it.
+    RINGDOVE_INLINE bool wait_for_words(u64 step) const {
+        bool is_well = !is_stopped();
+        for (u32 from = ptx::thread_index(); from < ranks && is_well;
+             from += ptx::thread_count()) {
+            is_well = wait_for_word(false, step, from);
         }
         return ptx::barrier_or(!is_well) == 0;
     }

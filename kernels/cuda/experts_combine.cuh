@@ -3,22 +3,40 @@
 // The order of additions: a token's choices in their order, from +0, in f32; each product of weight
 // and value is rounded before it is added; the sum is rounded to the type of the rows. In
 // throughput mode a rank's row stands at the first of the token's choices on that rank, and has no
-// weight.
+// weight. Where rows are relayed, the sum of a node's rows stands at the first of the token's
+// choices on that node: the relay adds them in the same way, and rounds the sum to the type of the
+// rows, as which it travels. Rows of this rank's own node are added one by one.
 #pragma once
 
 #include "experts.cuh"
 
 namespace ringdove {
 
+// Where this rank writes the rows that go back to `to`.
+RINGDOVE_INLINE u64 first_return(const Experts& experts, u64 home, u32 to) {
+    const ExpertsGroup& group = experts.group;
+    const u64 there = experts.device.reached(EXPERTS_WINDOW, to);
+    if (there != 0) {
+        return there + home +
+               u64(entry(experts.call.routing.in_homes, to)) * group.return_row_bytes;
+    }
+    if (!experts.is_relayed()) {
+        return experts.window + experts.returning(to);
+    }
+    // The relay adds them.
+    const u32 relay = experts.node() * group.node_ranks + to % group.node_ranks;
+    const u64 step = ptx::load<u64>(experts.state(__builtin_offsetof(ExpertsState, returns_sent)));
+    const u64 row = experts.gathered_row(experts.place_in_node(), to / group.node_ranks, 0);
+    return experts.device.reached(EXPERTS_WINDOW, relay) + experts.gathered(step) +
+           row * group.return_row_bytes;
+}
+
 // The rows that go back to one rank; all warps of the grid call.
 RINGDOVE_INLINE void return_rows(const Experts& experts, u64 home, u32 to, const GridWarp& warp) {
     const ExpertsCall& call = experts.call;
     const ExpertsGroup& group = experts.group;
     const u32 rows = entry(call.routing.in_rows, to);
-    const u64 there = experts.device.reached(EXPERTS_WINDOW, to);
-    const u64 first_home = u64(entry(call.routing.in_homes, to)) * group.return_row_bytes;
-    const u64 first =
-        there != 0 ? there + home + first_home : experts.window + experts.returning(to);
+    const u64 first = first_return(experts, home, to);
     for (u32 row = warp.number; row < rows; row += warp.count) {
         const u64 from = entry(call.routing.in_places, u64(to) * group.rows_max + row);
         const u64 at = first + u64(row) * group.return_row_bytes;
@@ -36,16 +54,19 @@ RINGDOVE_INLINE void return_rows(const Experts& experts, u64 home, u32 to, const
 RINGDOVE_INLINE void experts_return(const ExpertsCall& call) {
     const Experts experts(call);
     const ExpertsGroup& group = experts.group;
-    if (ptx::barrier_or(experts.device.has_failed()) != 0) {
+    if (ptx::barrier_or(experts.is_stopped()) != 0) {
         return;
     }
     const GridWarp warp = GridWarp::here();
     const u64 sent = experts.state(__builtin_offsetof(ExpertsState, returns_sent));
     const u64 step = ptx::load<u64>(sent);
     const u64 home = experts.returned(step);
+    // Where rows are relayed, all of them are stored: to their ranks, or to relays of this node.
+    const bool has_far = !experts.is_relayed() && experts.has_far();
     const auto write = [&](bool is_far) {
         for (u32 to = 0; to < experts.ranks; ++to) {
-            if (experts.is_far(to) == is_far) {
+            if ((experts.is_relayed() || experts.is_far(to) == is_far) &&
+                !experts.is_given_up(to)) {
                 return_rows(experts, home, to, warp);
             }
         }
@@ -55,18 +76,8 @@ RINGDOVE_INLINE void experts_return(const ExpertsCall& call) {
         const u64 first = u64(entry(call.routing.in_homes, to)) * group.return_row_bytes;
         experts.announce(true, step, to, home + first, experts.returning(to), bytes);
     };
-    if (experts.send_far_first(write, announce) && ptx::thread_index() == 0) {
+    if (experts.send_far_first(has_far, write, announce) && ptx::thread_index() == 0) {
         ptx::store<u64>(sent, step + 1);
-    }
-}
-
-// Waits until all rows are back. One block.
-RINGDOVE_INLINE void experts_await_returns(const ExpertsCall& call) {
-    const Experts experts(call);
-    const u64 received = experts.state(__builtin_offsetof(ExpertsState, returns_received));
-    const u64 step = ptx::load<u64>(received);
-    if (experts.wait_for_all(true, step) && ptx::thread_index() == 0) {
-        ptx::store<u64>(received, step + 1);
     }
 }
 
@@ -112,62 +123,132 @@ struct HalfValues {
 constexpr u32 COMBINE_VECTORS = 4;
 constexpr u32 COMBINE_BYTES = COMBINE_VECTORS * ROW_BYTES;
 
-// Adds one part of one token.
+// Rows that are added, with their factors, by number: the rows of one token's choices, or those
+// that a relay has of one row.
+struct Terms {
+    // u32 for each choice: the row, or NO_ROW.
+    u64 table;
+    // f32 for each choice, or 0 where the factors are 1.
+    u64 factors;
+    u64 rows;
+    u32 count;
+};
+
+// Adds one part of some rows into `to`.
 template <class Values>
-RINGDOVE_INLINE void combine_part(const Experts& experts, u64 rows, u64 token, u64 begin,
-                                  u32 lane) {
-    const ExpertsCall& call = experts.call;
-    const ExpertsGroup& group = experts.group;
+RINGDOVE_INLINE void add_part(const ExpertsGroup& group, const Terms& terms, u64 to, u64 begin,
+                              u32 lane) {
     const u64 first = begin + u64(lane) * VECTOR_BYTES;
     float sums[COMBINE_VECTORS][8] = {};
 #pragma unroll 1
-    for (u32 k = 0; k < group.top_k; ++k) {
-        const u64 place = token * group.top_k + k;
-        const u32 row = entry(call.routing.homes, place);
+    for (u32 k = 0; k < terms.count; ++k) {
+        const u32 row = entry(terms.table, k);
         if (row == NO_ROW) {
             continue;
         }
-        const float weight = experts.is_throughput()
-                                 ? 1.0f
-                                 : ptx::load<float>(call.routing.weights + place * 4);
-        const u64 from = rows + u64(row) * group.return_row_bytes + first;
+        const float factor =
+            terms.factors == 0 ? 1.0f : ptx::load<float>(terms.factors + u64(k) * 4);
+        const u64 from = terms.rows + u64(row) * group.return_row_bytes + first;
 #pragma unroll
         for (u32 i = 0; i < COMBINE_VECTORS; ++i) {
             if (first + i * ROW_BYTES < group.return_data_bytes) {
                 ptx::Vector<u32> values;
                 ptx::load_vector<0>(from + i * ROW_BYTES, values);
-                Values::add(sums[i], values, weight);
+                Values::add(sums[i], values, factor);
             }
         }
     }
-    const u64 to = call.output + token * group.return_data_bytes + first;
 #pragma unroll
     for (u32 i = 0; i < COMBINE_VECTORS; ++i) {
         if (first + i * ROW_BYTES < group.return_data_bytes) {
             ptx::Vector<u32> values;
             Values::round(sums[i], values);
-            ptx::store_vector<0>(to + i * ROW_BYTES, values);
+            ptx::store_vector<0>(to + first + i * ROW_BYTES, values);
         }
     }
 }
 
-// The sums of the weights that came back with a token's rows, in the order of the rows.
-RINGDOVE_INLINE void combine_weights(const Experts& experts, u64 rows, u64 token, u32 lane) {
-    const ExpertsCall& call = experts.call;
-    const ExpertsGroup& group = experts.group;
+RINGDOVE_INLINE void add_part_of_type(const ExpertsGroup& group, const Terms& terms, u64 to,
+                                      u64 begin, u32 lane) {
+    switch (static_cast<DataType>(group.data_type)) {
+        case DataType::F16:
+            return add_part<HalfValues<F16Format>>(group, terms, to, begin, lane);
+        case DataType::BF16:
+            return add_part<HalfValues<BF16Format>>(group, terms, to, begin, lane);
+        default:
+            return add_part<WholeValues>(group, terms, to, begin, lane);
+    }
+}
+
+// The sums of the weights that came with some rows, in the order of the rows, into `to`.
+RINGDOVE_INLINE void add_weights(const ExpertsGroup& group, const Terms& terms, u64 to, u32 lane) {
     if (lane >= group.top_k) {
         return;
     }
     float sum = 0;
-    for (u32 k = 0; k < group.top_k; ++k) {
-        const u32 row = entry(call.routing.homes, token * group.top_k + k);
+    for (u32 k = 0; k < terms.count; ++k) {
+        const u32 row = entry(terms.table, k);
         if (row != NO_ROW) {
             const u64 weights =
-                rows + u64(row) * group.return_row_bytes + group.return_data_bytes;
+                terms.rows + u64(row) * group.return_row_bytes + group.return_data_bytes;
             sum = sum + ptx::load<float>(weights + lane * 4);
         }
     }
-    ptx::store<float>(call.output_weights + (token * group.top_k + lane) * 4, sum);
+    ptx::store<float>(to + lane * 4, sum);
+}
+
+// In a group that goes on: which results of a token are missing, a bit for each choice. Rows that
+// did not come are left out of its sum. A warp calls, before it adds. A choice is missing if
+// its expert has no rank, if its rank was given up, or if the token was not sent at all.
+RINGDOVE_INLINE void mark_missing(const Experts& experts, u64 token, bool is_unsent, u32 lane) {
+    const ExpertsCall& call = experts.call;
+    const u64 first = token * experts.group.top_k;
+    bool is_missing = false;
+    if (lane < experts.group.top_k) {
+        const u32 expert = entry(call.routing.indices, first + lane);
+        if (expert != NO_ROW) {
+            const u32 owner = is_unsent ? NO_RANK : experts.owner(expert);
+            is_missing = owner == NO_RANK || experts.is_given_up(owner);
+        }
+    }
+    const u32 missing = ptx::ballot(is_missing);
+    if (lane == 0) {
+        set_entry(call.routing.missing, token, missing);
+        if (call.output_missing != 0) {
+            set_entry(call.output_missing, token, missing);
+        }
+    }
+}
+
+// The rows of all tokens, in a group that goes on: those of ranks that were given up do not count.
+// The only block of the launch calls it, behind the wait.
+RINGDOVE_INLINE void leave_out(const Experts& experts) {
+    const ExpertsCall& call = experts.call;
+    const u64 choices = experts.token_count() * experts.group.top_k;
+    for (u64 item = ptx::thread_index(); item < choices; item += ptx::thread_count()) {
+        const u32 expert = entry(call.routing.indices, item);
+        const u32 owner = expert == NO_ROW ? NO_RANK : experts.owner(expert);
+        if (owner != NO_RANK && experts.is_given_up(owner)) {
+            set_entry(call.routing.homes, item, NO_ROW);
+        }
+    }
+}
+
+// Waits until all rows are back. One block.
+RINGDOVE_INLINE void experts_await_returns(const ExpertsCall& call) {
+    const Experts experts(call);
+    const u64 received = experts.state(__builtin_offsetof(ExpertsState, returns_received));
+    const u64 step = ptx::load<u64>(received);
+    const auto wants = [&](u32 from) { return experts.sends_to(from); };
+    if (!experts.wait_for_all(true, step, wants)) {
+        return;
+    }
+    if (experts.is_over()) {
+        leave_out(experts);
+    }
+    if (ptx::thread_index() == 0) {
+        ptx::store<u64>(received, step + 1);
+    }
 }
 
 // Adds the rows of all tokens.
@@ -175,29 +256,34 @@ RINGDOVE_INLINE void experts_combine(const ExpertsCall& call) {
     const Experts experts(call);
     const ExpertsGroup& group = experts.group;
     const GridWarp warp = GridWarp::here();
-    if (experts.device.has_failed()) {
+    if (experts.is_stopped()) {
         return;
     }
     const u64 returned = experts.state(__builtin_offsetof(ExpertsState, returns_received));
     const u64 rows = experts.window + experts.returned(ptx::load<u64>(returned) - 1);
     const u32 parts = (group.return_data_bytes + COMBINE_BYTES - 1) / COMBINE_BYTES;
-    // Of a faulty routing nothing was sent, and nothing is added.
-    const u64 items = experts.token_count() * parts;
+    // Of a faulty routing nothing was sent, and nothing is added; a group that goes on gives zeros,
+    // and marks them.
+    const bool is_unsent = experts.goes_on() && experts.fault_code() != 0;
+    const u64 items = (is_unsent ? u64(call.tokens) : experts.token_count()) * parts;
     for (u64 item = warp.number; item < items; item += warp.count) {
         const u64 token = item / parts;
         const u64 begin = item % parts * COMBINE_BYTES;
-        switch (static_cast<DataType>(group.data_type)) {
-            case DataType::F16:
-                combine_part<HalfValues<F16Format>>(experts, rows, token, begin, warp.lane);
-                break;
-            case DataType::BF16:
-                combine_part<HalfValues<BF16Format>>(experts, rows, token, begin, warp.lane);
-                break;
-            default:
-                combine_part<WholeValues>(experts, rows, token, begin, warp.lane);
+        const u64 first = token * group.top_k;
+        const u64 weights = call.weights != 0 ? call.weights : call.routing.weights;
+        const Terms terms = {call.routing.homes + first * 4,
+                             experts.is_throughput() ? 0 : weights + first * 4, rows,
+                             is_unsent ? 0 : group.top_k};
+        const u64 to = call.output + token * group.return_data_bytes;
+        add_part_of_type(group, terms, to, begin, warp.lane);
+        if (begin != 0) {
+            continue;
         }
-        if (begin == 0 && experts.is_throughput() && call.output_weights != 0) {
-            combine_weights(experts, rows, token, warp.lane);
+        if (experts.is_throughput() && call.output_weights != 0) {
+            add_weights(group, terms, call.output_weights + first * 4, warp.lane);
+        }
+        if (experts.goes_on()) {
+            mark_missing(experts, token, is_unsent, warp.lane);
         }
     }
 }

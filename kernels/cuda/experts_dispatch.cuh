@@ -55,16 +55,19 @@ RINGDOVE_INLINE void check_token(const Experts& experts, const Choices& choices,
         ptx::store<float>(call.routing.weights + (first + k) * 4, weight);
         if (expert < 0) {
             set_entry(call.routing.places, first + k, NO_ROW);
+            if (experts.is_relayed()) {
+                set_entry(call.routing.node_places, first + k, NO_ROW);
+            }
         }
     }
 }
 
 // Numbers the tokens of one bucket, in their order; a warp calls. The bucket holds the tokens that
-// chose one of the experts from `first` on, and a token's first such choice has its row. Gives how
-// many there are. Without `KEEPS` it only counts.
+// chose one of the experts from `first` on, and a token's first such choice has its row, which the
+// table `places` gets. Gives how many there are. Without `KEEPS` it only counts.
 template <bool KEEPS>
-RINGDOVE_INLINE u32 number_tokens(const Experts& experts, const Choices& choices, u32 first,
-                                  u32 count, u32 lane) {
+RINGDOVE_INLINE u32 number_tokens(const Experts& experts, const Choices& choices, u64 places,
+                                  u32 first, u32 count, u32 lane) {
     const u32 tokens = usable_tokens(experts.call);
     const u32 top_k = experts.group.top_k;
     const u32 lanes_before = (1u << lane) - 1;
@@ -81,12 +84,12 @@ RINGDOVE_INLINE u32 number_tokens(const Experts& experts, const Choices& choices
             if (choice == NO_ROW) {
                 choice = k;
             } else if (KEEPS) {
-                set_entry(experts.call.routing.places, row + k, NO_ROW);
+                set_entry(places, row + k, NO_ROW);
             }
         }
         const u32 chosen = ptx::ballot(choice != NO_ROW);
         if (KEEPS && choice != NO_ROW) {
-            set_entry(experts.call.routing.places, row + choice,
+            set_entry(places, row + choice,
                       numbered + ptx::count_ones(chosen & lanes_before));
         }
         numbered += ptx::count_ones(chosen);
@@ -122,10 +125,11 @@ RINGDOVE_INLINE void keep_fault(const Experts& experts, const Choices& choices) 
 RINGDOVE_INLINE void lay_out(const Experts& experts, bool is_faulty) {
     const ExpertsRouting& routing = experts.call.routing;
     const ExpertsGroup& group = experts.group;
-    for (u32 to = ptx::thread_index(); to < experts.ranks; to += ptx::thread_count()) {
+    const u32 nodes = experts.is_relayed() ? experts.node_count() : 0;
+    for (u32 to = ptx::thread_index(); to < experts.ranks + nodes; to += ptx::thread_count()) {
         u32 rows = 0;
-        for (u32 local = 0; local < group.local_experts; ++local) {
-            const u32 expert = to * group.local_experts + local;
+        for (u32 local = 0; local < group.local_experts && to < experts.ranks; ++local) {
+            const u32 expert = experts.first_expert(to) + local;
             set_entry(routing.bases, expert, rows);
             if (is_faulty) {
                 set_entry(routing.counts, expert, 0);
@@ -140,12 +144,38 @@ RINGDOVE_INLINE void lay_out(const Experts& experts, bool is_faulty) {
     }
     ptx::barrier();
     if (ptx::thread_index() == 0) {
+        // The order in which rows come back: those of ranks that get a message of their own, then
+        // those of other nodes. The rows of ranks there are among their node's.
         u32 rows = 0;
-        for (u32 to = 0; to < experts.ranks; ++to) {
+        for (u32 to = 0; to < experts.ranks + nodes; ++to) {
             set_entry(routing.home_bases, to, rows);
-            rows += entry(routing.rows, to);
+            const bool is_own = to < experts.ranks
+                                    ? nodes == 0 || !experts.is_far(to)
+                                    : to - experts.ranks != experts.node();
+            rows += is_own ? entry(routing.rows, to) : 0;
         }
     }
+}
+
+// One bucket: an expert, then, in throughput mode, a rank, then, where rows are relayed, a node.
+// Gives its count.
+RINGDOVE_INLINE u32 number_bucket(const Experts& experts, const Choices& choices, u32 bucket,
+                                  u32 lane) {
+    const ExpertsRouting& routing = experts.call.routing;
+    const u32 local = experts.group.local_experts;
+    if (bucket >= experts.group.experts + experts.ranks) {
+        const u32 of_node = experts.group.node_ranks * local;
+        const u32 first = (bucket - experts.group.experts - experts.ranks) * of_node;
+        return number_tokens<true>(experts, choices, routing.node_places, first, of_node, lane);
+    }
+    if (bucket >= experts.group.experts) {
+        const u32 first = experts.first_expert(bucket - experts.group.experts);
+        return number_tokens<true>(experts, choices, routing.places, first, local, lane);
+    }
+    if (experts.is_throughput()) {
+        return number_tokens<false>(experts, choices, routing.places, bucket, 1, lane);
+    }
+    return number_tokens<true>(experts, choices, routing.places, bucket, 1, lane);
 }
 
 // Where each token goes: one warp for each bucket, and for each 32 tokens that it checks.
@@ -155,10 +185,10 @@ RINGDOVE_INLINE void experts_route(const ExpertsCall& call) {
     const GridWarp warp = GridWarp::here();
     const Choices choices = {call.indices, (call.flags & EXPERTS_WIDE_INDICES) != 0};
     const u32 tokens = usable_tokens(call);
-    const u32 buckets = group.experts + (experts.is_throughput() ? experts.ranks : 0);
+    const u32 nodes = experts.is_relayed() ? experts.node_count() : 0;
+    const u32 buckets = group.experts + (experts.is_throughput() ? experts.ranks + nodes : 0);
     const u32 items = buckets + (tokens + WARP_THREADS - 1) / WARP_THREADS;
     for (u32 item = warp.number; item < items; item += warp.count) {
-        u32 count = 0;
         if (item >= buckets) {
             const u32 token = (item - buckets) * WARP_THREADS + warp.lane;
             if (token < tokens) {
@@ -167,14 +197,7 @@ RINGDOVE_INLINE void experts_route(const ExpertsCall& call) {
             ptx::converge_warp();
             continue;
         }
-        if (item >= group.experts) {
-            const u32 first = (item - group.experts) * group.local_experts;
-            count = number_tokens<true>(experts, choices, first, group.local_experts, warp.lane);
-        } else if (experts.is_throughput()) {
-            count = number_tokens<false>(experts, choices, item, 1, warp.lane);
-        } else {
-            count = number_tokens<true>(experts, choices, item, 1, warp.lane);
-        }
+        const u32 count = number_bucket(experts, choices, item, warp.lane);
         if (warp.lane == 0) {
             set_entry(call.routing.counts, item, count);
         }
@@ -190,9 +213,10 @@ RINGDOVE_INLINE void experts_route(const ExpertsCall& call) {
     lay_out(experts, experts.fault_code() != 0);
 }
 
-// What a row says of itself, behind its data; a warp calls.
-RINGDOVE_INLINE void describe_row(const Experts& experts, u64 at, u32 token, u32 choice, u32 to,
-                                  u32 lane) {
+// What a row says of itself, behind its data; a warp calls. In throughput mode it names those of
+// the token's experts that are among the `count` from `first_there` on.
+RINGDOVE_INLINE void describe_row(const Experts& experts, u64 at, u32 token, u32 choice,
+                                  u32 first_there, u32 count, u32 lane) {
     const ExpertsRouting& routing = experts.call.routing;
     const u64 first = u64(token) * experts.group.top_k;
     if (lane == 0) {
@@ -201,9 +225,7 @@ RINGDOVE_INLINE void describe_row(const Experts& experts, u64 at, u32 token, u32
     }
     if (experts.is_throughput() && lane < experts.group.top_k) {
         const u32 expert = entry(routing.indices, first + lane);
-        const u32 first_there = to * experts.group.local_experts;
-        const bool is_there =
-            expert >= first_there && expert - first_there < experts.group.local_experts;
+        const bool is_there = expert >= first_there && expert - first_there < count;
         const u64 indices = at + sizeof(ExpertsRow);
         set_entry(indices, lane, is_there ? expert - first_there : NO_ROW);
         set_entry(indices + choices_bytes(experts.group), lane,
@@ -211,23 +233,43 @@ RINGDOVE_INLINE void describe_row(const Experts& experts, u64 at, u32 token, u32
     }
 }
 
-// The head of the message to `to`; a warp calls.
-RINGDOVE_INLINE void write_header(const Experts& experts, u64 step, u32 to, u32 lane) {
+// The head of a message at `message`, with the counts of `count` experts from `first` on, and rows
+// by their place in the handle's tables; a warp calls.
+RINGDOVE_INLINE void write_head(const Experts& experts, u64 step, u64 message, u32 first, u32 count,
+                                u32 destination, u32 lane) {
     const ExpertsRouting& routing = experts.call.routing;
-    const u64 message = experts.message_to(step, to);
-    const u32 local_experts = experts.group.local_experts;
-    for (u32 local = lane; local < local_experts; local += WARP_THREADS) {
+    const bool is_empty = experts.fault_code() != 0 || experts.is_over();
+    for (u32 local = lane; local < count; local += WARP_THREADS) {
         set_entry(message + sizeof(ExpertsHeader), local,
-                  entry(routing.counts, to * local_experts + local));
+                  is_empty ? 0 : entry(routing.counts, first + local));
     }
     if (lane == 0) {
         ExpertsHeader header = {};
         header.step = step;
-        header.fault = *reinterpret_cast<const ExpertsFault*>(routing.fault);
+        header.fault = experts.is_over()
+                           ? experts.gone_fault(step)
+                           : *reinterpret_cast<const ExpertsFault*>(routing.fault);
         header.fault.step = step;
-        header.rows = experts.fault_code() != 0 ? 0 : entry(routing.rows, to);
-        header.home_base = entry(routing.home_bases, to);
+        header.rows = is_empty ? 0 : entry(routing.rows, destination);
+        header.home_base = entry(routing.home_bases, destination);
         *reinterpret_cast<ExpertsHeader*>(message) = header;
+    }
+}
+
+// The head of the message to `to`, which may be one to its node; a warp calls.
+RINGDOVE_INLINE void write_header(const Experts& experts, u64 step, u32 to, u32 lane) {
+    const ExpertsGroup& group = experts.group;
+    const u64 message = experts.message_to(step, to);
+    if (!experts.is_relayed() || !experts.is_far(to)) {
+        return write_head(experts, step, message, experts.first_expert(to), group.local_experts, to,
+                          lane);
+    }
+    const u32 node = to / group.node_ranks;
+    const u32 count = group.node_ranks * group.local_experts;
+    write_head(experts, step, message, node * count, count, experts.ranks + node, lane);
+    const u64 rows = message + sizeof(ExpertsHeader) + u64(count) * 4;
+    for (u32 place = lane; place < group.node_ranks; place += WARP_THREADS) {
+        set_entry(rows, place, entry(experts.call.routing.rows, node * group.node_ranks + place));
     }
 }
 
@@ -251,7 +293,16 @@ RINGDOVE_INLINE void send_choice(const Experts& experts, u64 step, u64 item, boo
                                  const GridWarp& warp) {
     const ExpertsCall& call = experts.call;
     const ExpertsGroup& group = experts.group;
-    const u32 place = entry(call.routing.places, item);
+    const u32 expert = entry(call.routing.indices, item);
+    const u32 to = expert == NO_ROW ? NO_RANK : experts.owner(expert);
+    if (to != NO_RANK && experts.is_far(to) != is_far) {
+        return;
+    }
+    const bool is_relayed = to != NO_RANK && is_far && experts.is_relayed();
+    const u32 place = to == NO_RANK ? NO_ROW
+                                    : entry(is_relayed ? call.routing.node_places
+                                                       : call.routing.places,
+                                            item);
     if (place == NO_ROW) {
         if (warp.lane == 0) {
             set_entry(call.routing.homes, item, NO_ROW);
@@ -259,50 +310,75 @@ RINGDOVE_INLINE void send_choice(const Experts& experts, u64 step, u64 item, boo
         return;
     }
     const u32 token = u32(item / group.top_k);
-    const u32 expert = entry(call.routing.indices, item);
-    const u32 to = experts.owner(expert);
-    if (experts.is_far(to) != is_far) {
-        return;
-    }
+    const u32 choice = u32(item % group.top_k);
     const u32 row = experts.is_throughput() ? place : entry(call.routing.bases, expert) + place;
+    const u32 node = is_relayed ? to / group.node_ranks : 0;
     if (warp.lane == 0) {
-        set_entry(call.routing.homes, item, entry(call.routing.home_bases, to) + row);
+        const u32 destination = is_relayed ? experts.ranks + node : to;
+        set_entry(call.routing.homes, item, entry(call.routing.home_bases, destination) + row);
     }
-    const u64 at =
-        experts.message_to(step, to) + group.header_bytes + u64(row) * group.row_bytes;
+    const u64 message = experts.message_to(step, to);
+    if (!is_relayed) {
+        const u64 at = message + group.header_bytes + u64(row) * group.row_bytes;
+        write_row(experts, at, token, warp);
+        return describe_row(experts, at + group.data_bytes + group.scale_bytes, token, choice,
+                            experts.first_expert(to), group.local_experts, warp.lane);
+    }
+    const u64 at = message + group.relayed_header_bytes + u64(row) * group.relayed_row_bytes;
+    const u32 count = group.node_ranks * group.local_experts;
     write_row(experts, at, token, warp);
-    describe_row(experts, at + group.data_bytes + group.scale_bytes, token,
-                 u32(item % group.top_k), to, warp.lane);
+    const u64 behind = at + group.data_bytes + group.scale_bytes;
+    describe_row(experts, behind, token, choice, node * count, count, warp.lane);
+    if (warp.lane < group.top_k) {
+        const u64 first = u64(token) * group.top_k;
+        const u64 places = behind + sizeof(ExpertsRow) + 2 * choices_bytes(group);
+        set_entry(places, warp.lane, entry(call.routing.places, first + warp.lane));
+    }
+}
+
+// Bytes of the message to `to`.
+RINGDOVE_INLINE u64 message_length(const Experts& experts, u32 to) {
+    const ExpertsGroup& group = experts.group;
+    const bool is_relayed = experts.is_relayed() && experts.is_far(to);
+    const u32 destination = is_relayed ? experts.ranks + to / group.node_ranks : to;
+    const u32 rows =
+        experts.sent_tokens() == 0 ? 0 : entry(experts.call.routing.rows, destination);
+    return is_relayed ? group.relayed_header_bytes + u64(rows) * group.relayed_row_bytes
+                      : group.header_bytes + u64(rows) * group.row_bytes;
 }
 
 // The messages to all ranks, whose rows are laid out already.
 RINGDOVE_INLINE void experts_send(const ExpertsCall& call) {
     const Experts experts(call);
     const ExpertsGroup& group = experts.group;
-    if (ptx::barrier_or(experts.device.has_failed()) != 0) {
+    if (ptx::barrier_or(experts.is_stopped()) != 0) {
         return;
     }
     const GridWarp warp = GridWarp::here();
     const u64 sent = experts.state(__builtin_offsetof(ExpertsState, sent));
     const u64 step = ptx::load<u64>(sent);
-    const u64 choices = experts.token_count() * group.top_k;
+    const u64 choices = experts.sent_tokens() * group.top_k;
     const auto write = [&](bool is_far) {
         for (u64 item = warp.number; item < choices; item += warp.count) {
             send_choice(experts, step, item, is_far, warp);
         }
         for (u32 to = warp.number; to < experts.ranks; to += warp.count) {
-            if (experts.is_far(to) == is_far) {
+            if (experts.is_far(to) == is_far && experts.sends_to(to)) {
                 write_header(experts, step, to, warp.lane);
             }
         }
     };
     const auto announce = [&](u32 to) {
-        const u32 rows = experts.fault_code() != 0 ? 0 : entry(call.routing.rows, to);
-        const u64 bytes = group.header_bytes + u64(rows) * group.row_bytes;
-        experts.announce(false, step, to, experts.received(step, experts.rank),
-                         experts.outgoing(to), bytes);
+        const u64 there = experts.is_relayed() && experts.is_far(to)
+                              ? experts.relayed(step, experts.node())
+                              : experts.received(step, experts.rank);
+        experts.announce(false, step, to, there, experts.outgoing(to), message_length(experts, to));
     };
-    if (experts.send_far_first(write, announce) && ptx::thread_index() == 0) {
+    if (experts.send_far_first(experts.has_far(), write, announce) && ptx::thread_index() == 0) {
+        if (experts.is_over()) {
+            // Its combine gives nothing, and marks every token.
+            *reinterpret_cast<ExpertsFault*>(call.routing.fault) = experts.gone_fault(step);
+        }
         ptx::store<u64>(sent, step + 1);
     }
 }
@@ -322,6 +398,11 @@ RINGDOVE_INLINE void tell_host(const Experts& experts, const ExpertsFault& fault
 RINGDOVE_INLINE void take_counts(const Experts& experts, u64 step, u32 from) {
     const ExpertsRouting& routing = experts.call.routing;
     const ExpertsGroup& group = experts.group;
+    if (experts.is_given_up(from)) {
+        set_entry(routing.in_rows, from, 0);
+        set_entry(routing.in_homes, from, 0);
+        return;
+    }
     const u64 message = experts.window + experts.received(step, from);
     ExpertsHeader* header = reinterpret_cast<ExpertsHeader*>(message);
     const u64 table = u64(from) * group.local_experts;
@@ -350,7 +431,10 @@ RINGDOVE_INLINE void experts_await(const ExpertsCall& call) {
     const ExpertsGroup& group = experts.group;
     const u64 received = experts.state(__builtin_offsetof(ExpertsState, received));
     const u64 step = ptx::load<u64>(received);
-    if (!experts.wait_for_all(false, step)) {
+    const bool is_well =
+        experts.is_relayed() ? experts.wait_for_words(step)
+                             : experts.wait_for_all(false, step, [](u32) { return true; });
+    if (!is_well) {
         return;
     }
     for (u32 from = ptx::thread_index(); from < experts.ranks; from += ptx::thread_count()) {
@@ -382,7 +466,9 @@ RINGDOVE_INLINE void experts_await(const ExpertsCall& call) {
             }
             rows += entry(routing.in_rows, from);
             const u64 message = experts.window + experts.received(step, from);
-            tell_host(experts, reinterpret_cast<const ExpertsHeader*>(message)->fault);
+            if (!experts.is_given_up(from)) {
+                tell_host(experts, reinterpret_cast<const ExpertsHeader*>(message)->fault);
+            }
         }
         if (experts.is_throughput()) {
             set_entry(call.output_counts, group.local_experts, rows);
@@ -419,7 +505,7 @@ RINGDOVE_INLINE void experts_receive(const ExpertsCall& call) {
     const GridWarp warp = GridWarp::here();
     // The wait before has counted the step already.
     const u64 step = ptx::load<u64>(experts.state(__builtin_offsetof(ExpertsState, received))) - 1;
-    if (experts.device.has_failed()) {
+    if (experts.is_stopped()) {
         return;
     }
     const u32 choices = choices_bytes(group);
@@ -449,7 +535,12 @@ RINGDOVE_INLINE void experts_receive(const ExpertsCall& call) {
                 const u64 indices = behind + sizeof(ExpertsRow);
                 const u64 place = u64(to) * group.top_k + warp.lane;
                 if (call.output_indices != 0) {
-                    set_entry(call.output_indices, place, entry(indices, warp.lane));
+                    const u32 local = entry(indices, warp.lane);
+                    if ((call.flags & EXPERTS_WIDE_INDICES) != 0) {
+                        ptx::store<u64>(call.output_indices + place * 8, u64(s64(s32(local))));
+                    } else {
+                        set_entry(call.output_indices, place, local);
+                    }
                 }
                 if (call.output_weights != 0) {
                     set_entry(call.output_weights, place, entry(indices + choices, warp.lane));

@@ -25,6 +25,7 @@ enum class ExpertsFaultCode : u32 {
     Weight = 3,
     Tokens = 4,
     Message = 5,
+    Gone = 6,
 };
 
 struct ExpertsGroup {
@@ -37,6 +38,14 @@ struct ExpertsGroup {
     u64 returned_bytes;
     u64 outgoing;
     u64 returning;
+    u64 relayed;
+    u64 relayed_bytes;
+    u64 gathered;
+    u64 gathered_bytes;
+    u64 owners;
+    u64 first_experts;
+    u64 gone;
+    u64 grace_ns;
     u32 experts;
     u32 local_experts;
     u32 top_k;
@@ -55,6 +64,10 @@ struct ExpertsGroup {
     u32 alignment;
     u32 scales;
     u32 hidden;
+    u32 node_ranks;
+    u32 relayed_header_bytes;
+    u32 relayed_row_bytes;
+    u32 goes_on;
 };
 
 struct ExpertsFault {
@@ -73,6 +86,7 @@ struct ExpertsState {
     u64 blocks_done;
     u64 blocks_done_far;
     u64 first_fault;
+    u64 gone_count;
     ExpertsFault fault;
 };
 
@@ -105,6 +119,11 @@ struct ExpertsRouting {
     u64 in_bases;
     u64 in_starts;
     u64 in_places;
+    u64 node_places;
+    u64 relay_rows;
+    u64 relay_homes;
+    u64 relay_choices;
+    u64 missing;
 };
 
 struct ExpertsCall {
@@ -120,6 +139,7 @@ struct ExpertsCall {
     u64 output_indices;
     u64 output_weights;
     u64 output_sources;
+    u64 output_missing;
     u32 tokens;
     u32 flags;
 };

@@ -110,6 +110,15 @@ public:
         return wait_on(expect_completion(port, count));
     }
 
+    // As `wait` and `wait_completion`, for kernels that go on without a rank that does not answer:
+    // Device::wait_for_word_or_go_on says how long they wait.
+    RINGDOVE_INLINE bool wait_or_go_on(s64 count, u64 grace_ns) {
+        return wait_on_or_go_on(expect_signal(port, count), grace_ns);
+    }
+    RINGDOVE_INLINE bool wait_completion_or_go_on(s64 count, u64 grace_ns) {
+        return wait_on_or_go_on(expect_completion(port, count), grace_ns);
+    }
+
     // Passes `messages` and `completions`: later counts start behind them. Threads that use
     // `slot` all do this alike.
     RINGDOVE_INLINE void advance(u64 messages, u64 completions) {
@@ -168,6 +177,12 @@ private:
         }
         is_usable = ring(communicator, request, site());
         return is_usable;
+    }
+
+    RINGDOVE_INLINE bool wait_on_or_go_on(const Expectation& expectation, u64 grace_ns) const {
+        return is_usable && expectation.address != 0 &&
+               wait_with_grace(communicator, expectation.address,
+                               expectation.expected, grace_ns);
     }
 
     RINGDOVE_INLINE bool wait_on(const Expectation& expectation) {

@@ -105,6 +105,13 @@ public:
         return wait_or_record(device_communicator(), address, value, site, seen);
     }
 
+    // As `wait_for_word`, for kernels that go on without a rank that does not answer: false leaves
+    // no record, and the communicator as it is. It waits until the communicator's deadline; where
+    // another rank has died or failed meanwhile, for `grace_ns` from then on.
+    RINGDOVE_INLINE bool wait_for_word_or_go_on(u64 address, u64 value, u64 grace_ns) const {
+        return wait_with_grace(device_communicator(), address, value, grace_ns);
+    }
+
     // Has the communicator failed in an earlier launch? The kernel then ends at once: what earlier
     // launches left is not to be trusted.
     RINGDOVE_INLINE bool has_failed() const { return has_failed_before(device_communicator()); }

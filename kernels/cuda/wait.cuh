@@ -167,6 +167,41 @@ RINGDOVE_INLINE bool wait_or_record(const DeviceCommunicator& communicator, u64 
     return false;
 }
 
+// As `wait_or_record`, for callers that go on without what does not come: it leaves no record, and
+// another thread's failure does not end it. Once the abort word is raised, because a rank has died
+// or failed, the word is awaited for `grace_ns` more, and never beyond the deadline (R10).
+RINGDOVE_INLINE bool wait_with_grace(const DeviceCommunicator& communicator, u64 address,
+                                     u64 expected, u64 grace_ns) {
+    CounterPoll poll = {address, expected, 0};
+    const u64 began_ns = ptx::global_time_ns();
+    u64 limit_ns = communicator.timeout_ns;
+    bool is_aborted = false;
+    u32 nap_ns = 0;
+    for (;;) {
+#pragma unroll 1
+        for (u32 look = 0; look < POLLS_PER_CHECK; ++look) {
+            if (poll()) {
+                // With the relaxed load that saw the value: an acquire, as in `wait_or_record`.
+                ptx::fence_acquire_release_system();
+                return true;
+            }
+            if (nap_ns != 0) {
+                ptx::nanosleep(nap_ns);
+            }
+        }
+        const u64 waited_ns = ptx::global_time_ns() - began_ns;
+        if (!is_aborted && ptx::load_relaxed_system_u32(communicator.abort) != 0) {
+            is_aborted = true;
+            const u64 end_ns = waited_ns + grace_ns;
+            limit_ns = end_ns < limit_ns ? end_ns : limit_ns;
+        }
+        if (waited_ns >= limit_ns) {
+            return false;
+        }
+        nap_ns = nap_ns == 0 ? NAP_NS_FIRST : (nap_ns < NAP_NS_MAX ? 2 * nap_ns : NAP_NS_MAX);
+    }
+}
+
 // Has an earlier launch of this communicator failed? Its positions cannot be trusted then, so a
 // launch that finds it so does nothing. (The abort word is for waits alone to watch: it is host
 // memory, and looking at it would delay every launch.)

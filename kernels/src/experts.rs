@@ -8,6 +8,11 @@
 //! (u32), and rows. A *row* is a token's data, its scales, and its [`ExpertsRow`]; where a row
 //! stands for several choices (throughput mode), the local expert of each choice (i32, -1 for none)
 //! and their weights (f32) follow. In a combine the rows go back in the same order.
+//!
+//! Where rows are *relayed* (throughput mode on several nodes), the message to another node has a
+//! count for each of the node's experts, then the number of rows for each of its ranks. A row's
+//! local experts are numbered within the node, and behind the weights follows, for each choice, the
+//! row in the message that the chosen rank gets (u32, `u32::MAX` where the choice has no row).
 
 use bytemuck::{Pod, Zeroable};
 
@@ -19,7 +24,7 @@ pub const EXPERTS_THROUGHPUT: u32 = 1;
 /// Bytes between words of arrival, so that two ranks never write one sector.
 pub const EXPERTS_WORD_STRIDE: u64 = 32;
 
-/// Indices are i64, not i32.
+/// Indices are i64, not i32: those of a dispatch, or those of received rows.
 pub const EXPERTS_WIDE_INDICES: u32 = 1;
 /// The caller passed more tokens than the group takes: none is sent, and every rank is told.
 pub const EXPERTS_TOO_MANY: u32 = 2;
@@ -62,8 +67,28 @@ pub struct ExpertsGroup {
     pub returned_bytes: u64,
     /// Offset of messages that wait for an engine.
     pub outgoing: u64,
-    /// Offset of rows of a combine that wait for an engine: `R` times `rows_max`.
+    /// Offset of rows of a combine that wait for an engine: `R` times `rows_max`; where rows are
+    /// relayed, of sums of rows, as many for each node.
     pub returning: u64,
+    /// Offset of the messages that this rank relays: two steps in turn, each one for each node.
+    pub relayed: u64,
+    /// Bytes of the longest of them.
+    pub relayed_bytes: u64,
+    /// Offset of the rows of a combine that this rank adds for ranks of other nodes: two steps in
+    /// turn, each `R` times `rows_max`.
+    pub gathered: u64,
+    /// Bytes of one of these.
+    pub gathered_bytes: u64,
+    /// Device address of a table: u32 for each `E` experts, the rank that has them, or `u32::MAX`
+    /// where none has.
+    pub owners: u64,
+    /// Device address of a table: u32 for each rank, its first expert.
+    pub first_experts: u64,
+    /// Device address of a table: u32 for each rank, 0 or 1 where it is given up. Only where the
+    /// group goes on.
+    pub gone: u64,
+    /// For how long a rank is awaited when another one has died. Nanoseconds.
+    pub grace_ns: u64,
     /// Experts of all ranks.
     pub experts: u32,
     /// `E`.
@@ -100,6 +125,14 @@ pub struct ExpertsGroup {
     pub scales: u32,
     /// Elements of a token.
     pub hidden: u32,
+    /// Ranks of each node, where rows to other nodes are relayed; else 0.
+    pub node_ranks: u32,
+    /// Bytes of the head of a relayed message, a multiple of 16.
+    pub relayed_header_bytes: u32,
+    /// Bytes of a row of a relayed message.
+    pub relayed_row_bytes: u32,
+    /// 1 where a step ends without the ranks that do not answer, and marks their tokens; else 0.
+    pub goes_on: u32,
 }
 
 /// What is wrong with the routing of a rank.
@@ -116,12 +149,15 @@ pub enum ExpertsFaultCode {
     Tokens = 4,
     /// A message has counts that cannot be. The value is the number of its rows.
     Message = 5,
+    /// A rank was given up in an earlier step, so this one was not sent. The value is the lowest
+    /// such rank.
+    Gone = 6,
 }
 
 impl ExpertsFaultCode {
     /// Every code, in order; they start at 1.
-    pub const ALL: [Self; 5] =
-        [Self::Index, Self::Repeated, Self::Weight, Self::Tokens, Self::Message];
+    pub const ALL: [Self; 6] =
+        [Self::Index, Self::Repeated, Self::Weight, Self::Tokens, Self::Message, Self::Gone];
 
     /// The code with this number.
     pub fn from_code(code: u32) -> Option<Self> {
@@ -163,6 +199,8 @@ pub struct ExpertsState {
     pub blocks_done_far: u64,
     /// The least `place * 8 + code` of the running launch's faults, or [`EXPERTS_NO_FAULT`].
     pub first_fault: u64,
+    /// Ranks that are given up.
+    pub gone_count: u64,
     /// Of the last dispatch that had faults, that of the lowest rank.
     pub fault: ExpertsFault,
 }
@@ -209,13 +247,14 @@ pub struct ExpertsRouting {
     pub places: u64,
     /// u32, `T * top_k`: the row among all that come back; `u32::MAX` as above.
     pub homes: u64,
-    /// u32, all experts: rows (choices in throughput mode) for each; then `R`: rows for each rank.
+    /// u32, all experts: rows (choices in throughput mode) for each; then `R`: rows for each rank;
+    /// then, where rows are relayed, rows for each node.
     pub counts: u64,
     /// u32, all experts: the first row of each in the message to its rank.
     pub bases: u64,
-    /// u32, `R`: rows of the message to each rank.
+    /// u32, `R`: rows of the message to each rank; where rows are relayed, then to each node.
     pub rows: u64,
-    /// u32, `R`: the first of them among all that come back.
+    /// u32, as many: the first of them among all that come back.
     pub home_bases: u64,
     /// An [`ExpertsFault`], and a u64: the number of tokens.
     pub fault: u64,
@@ -229,6 +268,19 @@ pub struct ExpertsRouting {
     pub in_starts: u64,
     /// u32, `R * rows_max`: the row of the output for each row of a message.
     pub in_places: u64,
+    /// u32, `T * top_k`: the row in the message to a node; `u32::MAX` as in `places`. This and the
+    /// tables behind it are there where rows are relayed.
+    pub node_places: u64,
+    /// u32, nodes: rows that this rank relays for each.
+    pub relay_rows: u64,
+    /// u32, nodes: where their sums go back to.
+    pub relay_homes: u64,
+    /// u32, nodes times `T * top_k`: the gathered row for each choice of a relayed row, `u32::MAX`
+    /// where it has none.
+    pub relay_choices: u64,
+    /// u32, `T`: of each combined token, a bit for each choice whose result is missing. Only where
+    /// the group goes on.
+    pub missing: u64,
 }
 
 /// The parameter of every kernel, by value.
@@ -245,7 +297,8 @@ pub struct ExpertsCall {
     pub scales: u64,
     /// Indices of a dispatch.
     pub indices: u64,
-    /// Weights of a dispatch, or of the rows of a combine; 0 without.
+    /// Weights of a dispatch, or of the rows of a combine; of a combine's tokens, in low-latency
+    /// mode, in place of those of the dispatch; 0 without.
     pub weights: u64,
     /// Received rows, or combined tokens.
     pub output: u64,
@@ -259,6 +312,8 @@ pub struct ExpertsCall {
     pub output_weights: u64,
     /// The [`ExpertsRow`] of each received row; 0 without.
     pub output_sources: u64,
+    /// u32 for each combined token, as [`ExpertsRouting::missing`]; 0 without.
+    pub output_missing: u64,
     /// Tokens of a dispatch, or of the dispatch that a combine answers.
     pub tokens: u32,
     /// [`EXPERTS_WIDE_INDICES`] and others.
@@ -266,11 +321,11 @@ pub struct ExpertsCall {
 }
 
 const _: () = {
-    assert!(size_of::<ExpertsGroup>() == 144);
+    assert!(size_of::<ExpertsGroup>() == 224);
     assert!(size_of::<ExpertsFault>() == 32);
-    assert!(size_of::<ExpertsState>() == 88);
+    assert!(size_of::<ExpertsState>() == 96);
     assert!(size_of::<ExpertsHeader>() == 48);
     assert!(size_of::<ExpertsRow>() == 16);
-    assert!(size_of::<ExpertsRouting>() == 112);
-    assert!(size_of::<ExpertsCall>() == 208);
+    assert!(size_of::<ExpertsRouting>() == 152);
+    assert!(size_of::<ExpertsCall>() == 256);
 };

@@ -240,7 +240,7 @@ fn expected() -> String {
         "EXPERTS_SCALE_ELEMENTS", EXPERTS_SCALE_ELEMENTS;
         "EXPERTS_NO_FAULT", EXPERTS_NO_FAULT;
     );
-    codes!(text, ExpertsFaultCode, Index, Repeated, Weight, Tokens, Message);
+    codes!(text, ExpertsFaultCode, Index, Repeated, Weight, Tokens, Message, Gone);
     layout!(
         text,
         ExpertsGroup,
@@ -253,6 +253,14 @@ fn expected() -> String {
         returned_bytes,
         outgoing,
         returning,
+        relayed,
+        relayed_bytes,
+        gathered,
+        gathered_bytes,
+        owners,
+        first_experts,
+        gone,
+        grace_ns,
         experts,
         local_experts,
         top_k,
@@ -270,7 +278,11 @@ fn expected() -> String {
         lane,
         alignment,
         scales,
-        hidden
+        hidden,
+        node_ranks,
+        relayed_header_bytes,
+        relayed_row_bytes,
+        goes_on
     );
     layout!(text, ExpertsFault, step, place, value, code, rank);
     layout!(
@@ -283,6 +295,7 @@ fn expected() -> String {
         blocks_done,
         blocks_done_far,
         first_fault,
+        gone_count,
         fault
     );
     layout!(text, ExpertsHeader, step, rows, home_base, fault);
@@ -303,7 +316,12 @@ fn expected() -> String {
         in_homes,
         in_bases,
         in_starts,
-        in_places
+        in_places,
+        node_places,
+        relay_rows,
+        relay_homes,
+        relay_choices,
+        missing
     );
     layout!(
         text,
@@ -320,6 +338,7 @@ fn expected() -> String {
         output_indices,
         output_weights,
         output_sources,
+        output_missing,
         tokens,
         flags
     );

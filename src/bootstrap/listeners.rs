@@ -94,7 +94,18 @@ impl Net {
 
     /// Stops listening for a task.
     pub fn stop_listening(&mut self, owner: TaskId) {
-        self.listeners.retain(|_, listener| listener.owner != owner);
+        let registry = self.poll.registry();
+        self.listeners.retain(|_, listener| {
+            if listener.owner != owner {
+                return true;
+            }
+            // A place where ranks meet keeps the socket open under another descriptor. Closing ours
+            // would leave it registered, and the next to get its number could not be.
+            if let Err(error) = registry.deregister(&mut listener.listener) {
+                tracing::warn!(%error, "a listener stays registered");
+            }
+            false
+        });
         // Nobody would answer them any more.
         let unauthenticated = self.pending.get(&owner).map(|pending| pending.unauthenticated.all());
         unauthenticated.into_iter().flatten().for_each(|token| drop(self.forget(token)));

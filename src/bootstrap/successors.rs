@@ -112,6 +112,17 @@ impl Successors {
         let root = listener.map(|listener| Root::serve(listener, id, settings)).transpose()?;
         Ok((id, root))
     }
+
+    /// Do ranks keep places? Not where all are of one process.
+    pub fn has_places(&self) -> bool {
+        self.places.get().is_some()
+    }
+
+    /// The rank at whose place those that are left meet.
+    pub fn place(&self, is_left: impl Fn(Rank) -> bool) -> Option<Rank> {
+        let places = self.places.get()?;
+        places.iter().map(|(rank, _)| *rank).find(|rank| is_left(*rank))
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

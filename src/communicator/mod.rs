@@ -18,7 +18,7 @@ pub mod words;
 pub use crate::bootstrap::UniqueId;
 pub use crate::gpu::Registered;
 pub use crate::id::Registration;
-pub use api::{CollectiveSpec, Communicator, DeviceHandle, Group, Statistics};
+pub use api::{CollectiveSpec, Communicator, DeviceHandle, Group, Membership, Statistics};
 pub use call::{Element, Reduction, Scalar};
 pub use state::free_discarded;
 pub(crate) use state::{CapturedOrders, LaunchOrder};

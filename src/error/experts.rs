@@ -1,5 +1,6 @@
 //! What can be wrong with the routing of a dispatch.
 
+use super::bootstrap::Ranks;
 use crate::id::Rank;
 use ringdove_kernels::experts::ExpertsFaultCode;
 use std::fmt;
@@ -18,6 +19,27 @@ pub struct RoutingFault {
     pub choice: u64,
     /// What is wrong.
     pub kind: RoutingFaultKind,
+}
+
+/// Ranks that a group of experts has given up, because they did not answer in time. The step ended
+/// without them, and tokens whose experts did not all answer are marked. No further step begins in
+/// this group, on any rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GoneRanks {
+    /// The ranks, in order.
+    pub ranks: Vec<Rank>,
+}
+
+impl fmt::Display for GoneRanks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} did not answer in a step of experts, which ended without; tokens that miss a \
+             result are marked. Agree on who is left with Communicator::survive, and go on in a \
+             group of that communicator",
+            Ranks(&self.ranks)
+        )
+    }
 }
 
 /// What is wrong with a choice, or with a message.
@@ -50,6 +72,11 @@ pub enum RoutingFaultKind {
         /// Rows that it says it has.
         rows: i64,
     },
+    /// The rank had given up another one in an earlier step, so it sent nothing.
+    Gone {
+        /// The lowest rank that it had given up.
+        gone: i64,
+    },
     /// A code that this version does not know.
     Unknown {
         /// The code.
@@ -66,6 +93,7 @@ impl RoutingFaultKind {
             Some(ExpertsFaultCode::Weight) => Self::WeightNotANumber,
             Some(ExpertsFaultCode::Tokens) => Self::Tokens { seen, most },
             Some(ExpertsFaultCode::Message) => Self::Message { rows: seen },
+            Some(ExpertsFaultCode::Gone) => Self::Gone { gone: seen },
             None => Self::Unknown { code },
         }
     }
@@ -92,6 +120,9 @@ impl fmt::Display for RoutingFault {
             }
             RoutingFaultKind::Message { rows } => {
                 write!(f, "its message says {rows} rows, which its counts contradict")
+            }
+            RoutingFaultKind::Gone { gone } => {
+                write!(f, "it had given up rank {gone} in an earlier step, and sent nothing")
             }
             RoutingFaultKind::Unknown { code } => write!(f, "fault {code}"),
         }?;

@@ -1,6 +1,6 @@
 //! Dispatch and combine: the halves, and what they are given.
 
-use super::config::{Mode, Scales, Surplus, VECTOR_BYTES};
+use super::config::{Mode, OnLoss, Scales, Surplus, VECTOR_BYTES};
 use super::group::{Entry, Group, blocks};
 use super::handle::Handle;
 use crate::communicator::Element;
@@ -50,6 +50,14 @@ pub enum ScaleBufferMut<'a> {
     Ue8m0(&'a mut dyn DeviceBufferMut<u8>),
 }
 
+/// Where the local experts of received rows go.
+pub enum IndexBufferMut<'a> {
+    /// As i32.
+    I32(&'a mut dyn DeviceBufferMut<i32>),
+    /// As i64.
+    I64(&'a mut dyn DeviceBufferMut<i64>),
+}
+
 /// This rank's tokens in a dispatch.
 pub struct Tokens<'a, T, I> {
     /// `count` times `hidden` elements, of the group's type; in a group with
@@ -79,7 +87,7 @@ pub struct Received<'a, T> {
     /// all rows, not rounded.
     pub counts: &'a mut dyn DeviceBufferMut<u32>,
     /// Throughput mode: for each row, `top_k` local experts, -1 for those of other ranks.
-    pub indices: Option<&'a mut dyn DeviceBufferMut<i32>>,
+    pub indices: Option<IndexBufferMut<'a>>,
     /// Throughput mode: as many weights, 0 for choices on other ranks.
     pub weights: Option<&'a mut dyn DeviceBufferMut<f32>>,
     /// Four numbers for each row: the token at its rank, which of its choices (low latency), bits
@@ -101,6 +109,12 @@ pub struct Combined<'a, T> {
     pub x: &'a mut dyn DeviceBufferMut<T>,
     /// Throughput mode: the sums of weights, `top_k` for each token.
     pub weights: Option<&'a mut dyn DeviceBufferMut<f32>>,
+    /// Low latency: factors of the rows, `top_k` for each token, in place of the weights of the
+    /// dispatch.
+    pub factors: Option<&'a dyn DeviceBuffer<f32>>,
+    /// In a group that [goes on](OnLoss::GoOn): a number for each token, with a bit for each choice
+    /// whose result is missing in its sum; 0 where it is whole.
+    pub missing: Option<&'a mut dyn DeviceBufferMut<u32>>,
 }
 
 /// Addresses of a call's buffers, whose use ends when it is dropped: after the launches.
@@ -234,7 +248,8 @@ impl Group<'_> {
                 | flag(quantises, EXPERTS_QUANTISE),
             ..ExpertsCall::default()
         };
-        let buckets = u64::from(config.experts) + u64::from(self.sizes.ranks);
+        let buckets = [config.experts, self.sizes.ranks, self.sizes.nodes()].map(u64::from);
+        let buckets: u64 = buckets.iter().sum();
         let launches = [
             (Entry::Route, blocks(buckets + count.div_ceil(32))),
             (Entry::Send, blocks(count * top_k)),
@@ -305,7 +320,7 @@ impl Group<'_> {
             return Err(out_of_turn("receive of a dispatch", "a dispatch with this handle", seen));
         }
         let (config, ranks) = (self.config(), self.sizes.ranks);
-        let rows = config.output_rows(ranks);
+        let rows = self.sizes.output_rows();
         let choices = rows * u64::from(config.top_k);
         let mut uses = Uses::default();
         let Received { x, scales, counts, indices, weights, sources } = received;
@@ -315,9 +330,17 @@ impl Group<'_> {
         }
         let x = uses.writes("received tokens", x, rows * u64::from(config.hidden), stream)?;
         let scales = self.output_scales(&mut uses, scales, rows, stream)?;
-        let counts = uses.writes("counts", counts, config.output_counts(ranks), stream)?;
-        let indices = indices.map(|out| uses.writes("received indices", out, choices, stream));
-        let indices = indices.transpose()?;
+        let counts = uses.writes("counts", counts, self.sizes.output_counts(), stream)?;
+        let is_wide = matches!(indices, Some(IndexBufferMut::I64(_)));
+        let indices = match indices {
+            Some(IndexBufferMut::I32(out)) => {
+                Some(uses.writes("received indices", out, choices, stream)?)
+            }
+            Some(IndexBufferMut::I64(out)) => {
+                Some(uses.writes("received indices", out, choices, stream)?)
+            }
+            None => None,
+        };
         let weights = weights.map(|out| uses.writes("received weights", out, choices, stream));
         let weights = weights.transpose()?;
         let sources = sources.map(|out| uses.writes("sources", out, 4 * rows, stream));
@@ -330,10 +353,16 @@ impl Group<'_> {
             output_indices: indices.unwrap_or(0),
             output_weights: weights.unwrap_or(0),
             output_sources: sources.unwrap_or(0),
+            flags: if is_wide { EXPERTS_WIDE_INDICES } else { 0 },
             ..ExpertsCall::default()
         };
         let most = u64::from(ranks) * u64::from(self.sizes.rows_max);
         let launches = [(Entry::Await, 1), (Entry::Receive, blocks(most))];
+        if self.sizes.node_ranks > 0 {
+            let relayed = u64::from(self.sizes.nodes()) * u64::from(self.sizes.rows_max);
+            let first = [(Entry::AwaitRelayed, 1), (Entry::Relay, blocks(relayed))];
+            self.launch(&mut launching, &first, call, stream)?;
+        }
         self.launch(&mut launching, &launches, call, stream)?;
         launching.sent = None;
         handle.has_rows = true;
@@ -364,7 +393,7 @@ impl Group<'_> {
             return Err(out_of_turn("combine", expected, "a second one under way"));
         }
         let (config, ranks) = (self.config(), self.sizes.ranks);
-        let most = config.output_rows(ranks);
+        let most = self.sizes.output_rows();
         let mut uses = Uses::default();
         let y = uses.reads("results of rows", rows.y, most * u64::from(config.hidden), stream)?;
         let choices = most * u64::from(config.top_k);
@@ -384,7 +413,9 @@ impl Group<'_> {
 
     /// Waits, in the stream, for the rows of all ranks, and adds them for each token: in f32, in
     /// the order of the token's choices, from 0; a product with a weight is rounded before it is
-    /// added, and the sum once at the end.
+    /// added, and the sum once at the end. Where rows are [relayed](Group::node_ranks), the rows of
+    /// another node are added there, in the same way, and their sum takes the place of the first of
+    /// these choices.
     ///
     /// # Errors
     /// [`Error::Argument`] as of [`Self::dispatch_receive`].
@@ -404,19 +435,31 @@ impl Group<'_> {
         let config = self.config();
         let tokens = u64::from(handle.tokens.unwrap_or(0));
         let mut uses = Uses::default();
-        let Combined { x, weights } = combined;
+        let Combined { x, weights, factors, missing } = combined;
         let x = uses.writes("combined tokens", x, tokens * u64::from(config.hidden), stream)?;
         let sums = tokens * u64::from(config.top_k);
         let weights = self.only_throughput(weights)?;
         let weights = weights.map(|out| uses.writes("sums of weights", out, sums, stream));
+        let factors = self.only_low_latency(factors)?;
+        let factors = factors.map(|factors| uses.reads("factors", factors, sums, stream));
+        let missing = self.only_where_it_goes_on(missing)?;
+        let missing = missing.map(|out| uses.writes("marks of tokens", out, tokens, stream));
         let call = ExpertsCall {
             routing: handle.routing,
             output: aligned("combined tokens", x)?,
+            weights: factors.transpose()?.unwrap_or(0),
             output_weights: weights.transpose()?.unwrap_or(0),
+            output_missing: missing.transpose()?.unwrap_or(0),
+            tokens: tokens as u32,
             ..ExpertsCall::default()
         };
         let parts = self.sizes.return_data_bytes.div_ceil(2048);
         let launches = [(Entry::AwaitReturns, 1), (Entry::Combine, blocks(tokens * parts))];
+        if self.sizes.node_ranks > 0 {
+            let relayed = u64::from(self.sizes.nodes()) * u64::from(self.sizes.rows_max);
+            let first = [(Entry::AwaitGathered, 1), (Entry::Gather, blocks(relayed * parts))];
+            self.launch(&mut launching, &first, call, stream)?;
+        }
         self.launch(&mut launching, &launches, call, stream)?;
         launching.returned = None;
         Ok(())
@@ -497,6 +540,22 @@ impl Group<'_> {
     /// Is it the type of tokens, and of rows of a combine?
     fn is_of_type<T: Element>(&self) -> Result<()> {
         is_type::<T>(self.config().data_type)
+    }
+
+    fn only_where_it_goes_on<W>(&self, missing: Option<W>) -> Result<Option<W>> {
+        if missing.is_some() && self.config().on_loss == OnLoss::End {
+            let expected = "a group that goes on (Config::on_loss)";
+            return Err(out_of_turn("marks of tokens", expected, "one that ends"));
+        }
+        Ok(missing)
+    }
+
+    fn only_low_latency<W>(&self, factors: Option<W>) -> Result<Option<W>> {
+        if factors.is_some() && self.config().mode != Mode::LowLatency {
+            let expected = "low latency: in throughput mode the experts' kernels weigh";
+            return Err(out_of_turn("factors of a combine", expected, "throughput mode"));
+        }
+        Ok(factors)
     }
 
     fn only_throughput<W>(&self, weights: Option<W>) -> Result<Option<W>> {

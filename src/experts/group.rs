@@ -1,9 +1,11 @@
 //! Groups: how they are made, what they launch, and how they end.
 
-use super::config::{BytesNeeded, Config, Scales, Sizes};
+use super::config::{BytesNeeded, Config, OnLoss, Scales};
 use super::handle::{self, Handle};
+use super::placement::Placement;
+use super::sizes::{Sizes, Spread};
 use crate::communicator::{CapturedOrders, Communicator, DeviceHandle, LaunchOrder};
-use crate::error::{Error, Result, RoutingFault, RoutingFaultKind};
+use crate::error::{Error, GoneRanks, Result, RoutingFault, RoutingFaultKind};
 use crate::gpu::{Capture, Current, DeviceMemory, GpuRange, Kernels, OwnStream};
 use crate::id::{Rank, Registration};
 use cudarc::driver::CudaStream;
@@ -25,7 +27,7 @@ const LANES: u32 = 2;
 const STATE: usize = 256;
 
 /// Entries of the module.
-const ENTRIES: [&str; 7] = [
+const ENTRIES: [&str; 11] = [
     "experts_route",
     "experts_send",
     "experts_await",
@@ -33,6 +35,10 @@ const ENTRIES: [&str; 7] = [
     "experts_return",
     "experts_await_returns",
     "experts_combine",
+    "experts_await_relayed",
+    "experts_relay",
+    "experts_await_gathered",
+    "experts_gather",
 ];
 
 /// A kernel, by its place in [`ENTRIES`].
@@ -45,6 +51,10 @@ pub(super) enum Entry {
     Return,
     AwaitReturns,
     Combine,
+    AwaitRelayed,
+    Relay,
+    AwaitGathered,
+    Gather,
 }
 
 /// Numbers of groups and handles of this process.
@@ -60,6 +70,7 @@ fn next_number() -> u64 {
 pub struct Workspace<'c> {
     communicator: &'c Communicator,
     sizes: Sizes,
+    placement: Placement,
     window: Registration,
 }
 
@@ -72,8 +83,10 @@ pub struct Group<'c> {
     pub(super) communicator: &'c Communicator,
     pub(super) sizes: Sizes,
     pub(super) number: u64,
+    placement: Placement,
     kernels: Option<Kernels<ExpertsCall>>,
-    /// [`ExpertsGroup`], and [`ExpertsState`] behind it.
+    /// [`ExpertsGroup`], [`ExpertsState`], and the tables of owners, first experts and ranks that
+    /// are given up.
     memory: Option<DeviceMemory>,
     /// For the state, which the host reads.
     words: OwnStream,
@@ -104,8 +117,8 @@ impl<'c> Group<'c> {
     /// # Errors
     /// [`Error::Argument`] names what is out of range.
     pub fn bytes_needed(communicator: &Communicator, config: &Config) -> Result<BytesNeeded> {
-        let sizes = config.sizes(communicator.rank_count(), communicator.stores_reach_all())?;
-        let group = sizes.window_bytes + (STATE + size_of::<ExpertsState>()) as u64;
+        let sizes = sizes(communicator, config, &Placement::even(communicator.rank_count()))?;
+        let group = sizes.window_bytes + Tables::of(&sizes).end as u64;
         Ok(BytesNeeded { group, handle: handle::handle_bytes(&sizes) })
     }
 
@@ -117,7 +130,21 @@ impl<'c> Group<'c> {
     /// [`Error::Argument`] names what is out of range, lanes among it; [`Error::Disagreement`]
     /// where ranks want different groups, which ends the communicator.
     pub fn register(communicator: &'c Communicator, config: &Config) -> Result<Workspace<'c>> {
-        let sizes = config.sizes(communicator.rank_count(), communicator.stores_reach_all())?;
+        let placement = Placement::even(communicator.rank_count());
+        Self::register_placed(communicator, config, placement)
+    }
+
+    /// As [`Self::register`], where ranks have the experts that `placement` says: after a rank has
+    /// died, or a replacement has joined. The number of experts is that of all blocks.
+    ///
+    /// # Errors
+    /// As [`Self::register`].
+    pub fn register_placed(
+        communicator: &'c Communicator,
+        config: &Config,
+        placement: Placement,
+    ) -> Result<Workspace<'c>> {
+        let sizes = sizes(communicator, config, &placement)?;
         let lanes = communicator.user_lanes();
         if config.lane.checked_add(LANES).is_none_or(|end| end > lanes) {
             let expected = format!(
@@ -126,13 +153,13 @@ impl<'c> Group<'c> {
             let seen = format!("lanes {} and the next", config.lane);
             return Err(Error::argument("experts: lane", expected, seen));
         }
-        communicator.agree_on_experts(agreed(config))?;
+        communicator.agree_on_experts(agreed(config, &placement))?;
         let (bytes, context) = (sizes.window_bytes as usize, communicator.context());
         // Words of arrival begin at zero; all else is written before it is read.
         let zeros = sizes.arrivals as usize..(sizes.arrivals + sizes.arrival_bytes) as usize;
         let memory = Arc::new(DeviceMemory::with_zeros(context, bytes, [zeros])?);
         let window = communicator.register_range(GpuRange::of_memory(context, &memory)?.into())?;
-        Ok(Workspace { communicator, sizes, window })
+        Ok(Workspace { communicator, sizes, placement, window })
     }
 
     /// Groups of all ranks that one thread drives.
@@ -153,15 +180,7 @@ impl<'c> Group<'c> {
         let (memory, routing) = handle::allocate(self.communicator.context(), &self.sizes)?;
         self.launching().handles.push(memory.clone());
         let (number, group) = (next_number(), self.number);
-        Ok(Handle {
-            number,
-            group,
-            _memory: memory,
-            routing,
-            tokens: None,
-            has_rows: false,
-            dropped: 0,
-        })
+        Ok(Handle { number, group, memory, routing, tokens: None, has_rows: false, dropped: 0 })
     }
 
     /// How many tokens this rank's dispatches have left out, with
@@ -176,13 +195,30 @@ impl<'c> Group<'c> {
         &self.sizes.config
     }
 
+    /// Which rank has which experts.
+    pub fn placement(&self) -> &Placement {
+        &self.placement
+    }
+
+    /// Ranks of a node, where rows to other nodes are relayed within it: throughput mode on several
+    /// nodes with as many ranks each, all of which reach each other within a node, in a group that
+    /// ends with a rank. Else 0.
+    pub fn node_ranks(&self) -> u32 {
+        self.sizes.node_ranks
+    }
+
     /// What is wrong with dispatches that have been received, on any rank: the last that had a
     /// fault and was not told yet; or what ended the communicator. The caller has waited for the
     /// stream.
     ///
     /// # Errors
-    /// [`Error::ExpertsRouting`], after which the group goes on; all others end the communicator.
+    /// [`Error::ExpertsRouting`], after which the group goes on; [`Error::ExpertsGone`] where it
+    /// goes on without ranks, until the end of the step; all others end the communicator.
     pub fn check(&self) -> Result<()> {
+        let gone = self.gone()?;
+        if !gone.is_empty() {
+            return Err(Error::ExpertsGone(Box::new(GoneRanks { ranks: gone })));
+        }
         self.communicator.check()?;
         let mut fault = ExpertsFault::default();
         let offset = STATE + std::mem::offset_of!(ExpertsState, fault);
@@ -200,6 +236,41 @@ impl<'c> Group<'c> {
             choice: fault.place & 15,
             kind: RoutingFaultKind::of(fault.code, fault.value, experts, tokens_max),
         })))
+    }
+
+    /// The ranks that a group which [goes on](OnLoss::GoOn) has given up, in order. The caller has
+    /// waited for the stream.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`] with the driver's answer.
+    pub fn gone(&self) -> Result<Vec<Rank>> {
+        if self.sizes.config.on_loss == OnLoss::End {
+            return Ok(Vec::new());
+        }
+        let mut gone = vec![0u32; self.sizes.ranks as usize];
+        let at = Tables::of(&self.sizes).gone;
+        self.memory().read(at, bytemuck::cast_slice_mut(&mut gone), &self.words)?;
+        let ranks = (0..).map(Rank).zip(gone).filter(|(_, gone)| *gone != 0);
+        Ok(ranks.map(|(rank, _)| rank).collect())
+    }
+
+    /// Of a group that [goes on](OnLoss::GoOn): for each token of the last combine with `handle`, a
+    /// bit for each choice whose result is missing in its sum, 0 where it is whole. The caller has
+    /// waited for the stream. [`Combined::missing`](super::Combined::missing) is the same on the
+    /// device.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a handle of another group, and in a group that ends with a rank.
+    pub fn missing(&self, handle: &Handle) -> Result<Vec<u32>> {
+        self.owns(handle)?;
+        if self.sizes.config.on_loss == OnLoss::End {
+            let expected = "a group that goes on (Config::on_loss)";
+            return Err(Error::argument("experts: marks of tokens", expected, "one that ends"));
+        }
+        let mut missing = vec![0u32; handle.tokens.unwrap_or(0) as usize];
+        let at = (handle.routing.missing - handle.memory.address()) as usize;
+        handle.memory.read(at, bytemuck::cast_slice_mut(&mut missing), &self.words)?;
+        Ok(missing)
     }
 
     fn memory(&self) -> &DeviceMemory {
@@ -226,7 +297,11 @@ impl<'c> Group<'c> {
         call: ExpertsCall,
         stream: &Arc<CudaStream>,
     ) -> Result<()> {
-        self.communicator.check()?;
+        // A step that has begun goes to its end, in a group that goes on.
+        let begins = launches.iter().any(|(entry, _)| matches!(entry, Entry::Send));
+        if begins || self.sizes.config.on_loss == OnLoss::End {
+            self.communicator.check()?;
+        }
         let rank = Rank(self.communicator.rank());
         let capture = match Current::bind(self.communicator.context())?.capture(stream)? {
             Capture::None => None,
@@ -248,7 +323,7 @@ impl<'c> Group<'c> {
 }
 
 /// What must be equal on all ranks.
-fn agreed(config: &Config) -> [(&'static str, u64); 11] {
+fn agreed(config: &Config, placement: &Placement) -> [(&'static str, u64); 13] {
     [
         ("experts", config.experts.into()),
         ("top-k", config.top_k.into()),
@@ -260,8 +335,40 @@ fn agreed(config: &Config) -> [(&'static str, u64); 11] {
         ("lane of experts", config.lane.into()),
         ("scales of experts", Scales::code(config.fp8).into()),
         ("surplus tokens of experts", config.surplus as u64),
+        ("grace of experts in ns", config.on_loss.grace_ns().unwrap_or(u64::MAX)),
+        ("placement of experts", placement.signature()),
         ("group of experts", 1),
     ]
+}
+
+/// The sizes of a group of this communicator.
+fn sizes(communicator: &Communicator, config: &Config, placement: &Placement) -> Result<Sizes> {
+    let spread = Spread {
+        ranks: communicator.rank_count(),
+        blocks: placement.owners().len() as u32,
+        node_ranks: communicator.relayed_node_ranks(),
+        by_stores: communicator.stores_reach_all(),
+    };
+    placement.check(spread.ranks)?;
+    Sizes::new(config, spread)
+}
+
+/// Where the tables lie behind the state, in the memory of a group.
+struct Tables {
+    owners: usize,
+    first_experts: usize,
+    gone: usize,
+    end: usize,
+}
+
+impl Tables {
+    fn of(sizes: &Sizes) -> Self {
+        let [blocks, ranks] = [sizes.blocks, sizes.ranks].map(|count| 4 * count as usize);
+        let owners = STATE + size_of::<ExpertsState>();
+        let first_experts = owners + blocks;
+        let gone = first_experts + ranks;
+        Self { owners, first_experts, gone, end: gone + ranks }
+    }
 }
 
 /// Blocks for so many warps' work.
@@ -278,12 +385,16 @@ impl<'c> Workspace<'c> {
     /// As [`Communicator::device_handle`]: groups need GPUs whose memory engines and adapters
     /// reach.
     pub fn open(self) -> Result<Group<'c>> {
-        let Self { communicator, sizes, window } = self;
+        let Self { communicator, sizes, placement, window } = self;
         let context = communicator.context();
         let handle = communicator.device_handle(&[window])?;
-        let bytes = STATE + size_of::<ExpertsState>();
-        let memory = DeviceMemory::zeroed(context, bytes)?;
-        let group = described(&sizes, handle.address(), memory.address() + STATE as u64);
+        let tables = Tables::of(&sizes);
+        let memory = DeviceMemory::zeroed(context, tables.end)?;
+        let group = described(&sizes, handle.address(), memory.address());
+        let owners = placement.owners().iter().map(|owner| owner.unwrap_or(u32::MAX));
+        let firsts = (0..sizes.ranks).map(|rank| placement.block(rank) * sizes.local_experts);
+        let words: Vec<u32> = owners.chain(firsts).collect();
+        memory.write(tables.owners, bytemuck::cast_slice(&words))?;
         let state = ExpertsState { first_fault: EXPERTS_NO_FAULT, ..ExpertsState::default() };
         memory.write(0, bytemuck::bytes_of(&group))?;
         memory.write(STATE, bytemuck::bytes_of(&state))?;
@@ -291,6 +402,7 @@ impl<'c> Workspace<'c> {
             communicator,
             sizes,
             number: next_number(),
+            placement,
             kernels: Some(Kernels::load(context, ptx::EXPERTS, &ENTRIES)?),
             memory: Some(memory),
             words: OwnStream::new(context)?,
@@ -301,11 +413,12 @@ impl<'c> Workspace<'c> {
 }
 
 /// The group as its kernels know it.
-fn described(sizes: &Sizes, handle: u64, state: u64) -> ExpertsGroup {
+fn described(sizes: &Sizes, handle: u64, memory: u64) -> ExpertsGroup {
     let Sizes { config, .. } = *sizes;
+    let (tables, grace_ns) = (Tables::of(sizes), config.on_loss.grace_ns());
     ExpertsGroup {
         handle,
-        state,
+        state: memory + STATE as u64,
         arrivals: sizes.arrivals,
         received: sizes.received,
         message_bytes: sizes.message_bytes,
@@ -313,6 +426,14 @@ fn described(sizes: &Sizes, handle: u64, state: u64) -> ExpertsGroup {
         returned_bytes: sizes.returned_bytes,
         outgoing: sizes.outgoing,
         returning: sizes.returning,
+        relayed: sizes.relayed,
+        relayed_bytes: sizes.relayed_bytes,
+        gathered: sizes.gathered,
+        gathered_bytes: sizes.gathered_bytes,
+        owners: memory + tables.owners as u64,
+        first_experts: memory + tables.first_experts as u64,
+        gone: memory + tables.gone as u64,
+        grace_ns: grace_ns.unwrap_or(0),
         experts: config.experts,
         local_experts: sizes.local_experts,
         top_k: config.top_k,
@@ -331,6 +452,10 @@ fn described(sizes: &Sizes, handle: u64, state: u64) -> ExpertsGroup {
         alignment: config.alignment,
         scales: Scales::code(config.fp8),
         hidden: config.hidden,
+        node_ranks: sizes.node_ranks,
+        relayed_header_bytes: sizes.relayed_header_bytes as u32,
+        relayed_row_bytes: sizes.relayed_row_bytes as u32,
+        goes_on: grace_ns.is_some().into(),
     }
 }
 

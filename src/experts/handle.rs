@@ -1,6 +1,7 @@
 //! Handles: where the tokens of a dispatch went, for its combine and for the same routing again.
 
-use super::config::{Mode, Sizes};
+use super::config::{Mode, OnLoss};
+use super::sizes::Sizes;
 use crate::error::Result;
 use crate::gpu::DeviceMemory;
 use cudarc::driver::CudaContext;
@@ -18,7 +19,7 @@ pub struct Handle {
     /// The number of its group.
     pub(super) group: u64,
     /// The group keeps it, too, for as long as kernels may use it.
-    pub(super) _memory: Arc<DeviceMemory>,
+    pub(super) memory: Arc<DeviceMemory>,
     pub(super) routing: ExpertsRouting,
     /// Tokens of the dispatch that routed it last.
     pub(super) tokens: Option<u32>,
@@ -38,10 +39,11 @@ impl Handle {
 }
 
 /// Bytes of the tables, one after the other; their order is that of [`ExpertsRouting`]'s fields.
-fn table_bytes(sizes: &Sizes) -> [u64; 14] {
-    let [ranks, experts, local] =
-        [sizes.ranks, sizes.config.experts, sizes.local_experts].map(u64::from);
-    let choices = u64::from(sizes.config.tokens_max) * u64::from(sizes.config.top_k);
+fn table_bytes(sizes: &Sizes) -> [u64; 19] {
+    let [ranks, experts, local, nodes] =
+        [sizes.ranks, sizes.config.experts, sizes.local_experts, sizes.nodes()].map(u64::from);
+    let tokens = u64::from(sizes.config.tokens_max);
+    let choices = tokens * u64::from(sizes.config.top_k);
     let starts = match sizes.config.mode {
         Mode::LowLatency => ranks * local,
         Mode::Throughput => ranks,
@@ -49,21 +51,27 @@ fn table_bytes(sizes: &Sizes) -> [u64; 14] {
     let fault = (size_of::<ExpertsFault>() + size_of::<u64>()) as u64;
     let rows = ranks * u64::from(sizes.rows_max);
     let words = |count: u64| 4 * count;
+    let relayed = u64::from(nodes > 0);
     [
         words(choices),
         words(choices),
         words(choices),
         words(choices),
-        words(experts + ranks),
+        words(experts + ranks + nodes),
         words(experts),
-        words(ranks),
-        words(ranks),
+        words(ranks + nodes),
+        words(ranks + nodes),
         fault,
         words(ranks),
         words(ranks),
         words(ranks * local),
         words(starts),
         words(rows),
+        words(relayed * choices),
+        words(nodes),
+        words(nodes),
+        words(nodes * choices),
+        words(u64::from(sizes.config.on_loss != OnLoss::End) * tokens),
     ]
 }
 

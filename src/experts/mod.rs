@@ -27,14 +27,10 @@
 //!
 //! | | [`Mode::LowLatency`] | [`Mode::Throughput`] |
 //! |---|---|---|
-//! | a token crosses | once for each choice | once for each rank |
+//! | a token crosses | once for each choice | once for each rank; to another node once |
 //! | output | `ranks * tokens_max` rows for each expert | rows of all ranks, with local indices |
 //! | weights | combine multiplies | the experts' kernels do; combine sums what comes back |
 //! | take it for | decoding: few tokens, fixed shapes | training and prefill: many tokens |
-//!
-//! *Planned*: between nodes, throughput mode sends a token once for each rank, not yet once for
-//! each node; a mode that chooses by the model's prediction; NCCL EP's C functions; a step that
-//! ends without a rank that died, where each token says whether all its experts answered.
 //!
 //! # How it works
 //!
@@ -50,6 +46,14 @@
 //! 5. `experts_return`: the rows go back in the order in which they came, in the same two parts.
 //! 6. `experts_await_returns`: one block waits for all ranks.
 //! 7. `experts_combine`: a warp for each part of a token adds its rows.
+//!
+//! Between nodes in throughput mode, a token is sent once to each node: to the *relay* there, the
+//! rank with its sender's place in the node. When the relay receives its own dispatch, it first
+//! stores these rows into the messages of the chosen ranks of its node (`experts_await_relayed`,
+//! `experts_relay`). In a combine the ranks store their results at the relay, which adds them when
+//! it receives its own combine, and one sum crosses back (`experts_await_gathered`,
+//! `experts_gather`). This needs nodes with as many ranks each, which store to one another
+//! ([`Group::node_ranks`]); elsewhere a token crosses once for each rank.
 //!
 //! **Messages.** Each rank sends each rank one message in each dispatch: a header, a count for each
 //! of the receiver's experts, and the rows, contiguous. A rank without tokens for another sends a
@@ -72,8 +76,11 @@
 //! rows, two steps of returned rows, and where engines take part, one step of each on its way out.
 //!
 //! **The same answer every time.** Places come from prefix sums over tokens in their order. Sums
-//! are in f32 in the order of a token's choices ([`Group::combine_receive`]). [`mod@reference`] is
-//! the same on the CPU, bit for bit.
+//! are in f32 in the order of a token's choices ([`Group::combine_receive`]). There are two levels
+//! where rows are relayed: a relay adds the rows of its node in f32, in the order of the token's
+//! choices, and rounds the sum once to the type of the rows, as which it travels; the token's rank
+//! adds the rows of its own node and the sums of the others, each in the place of its first choice.
+//! [`mod@reference`] is the same on the CPU, bit for bit.
 //!
 //! # What goes wrong
 //!
@@ -84,13 +91,41 @@
 //! * Sizes that differ: [`Error::Disagreement`](crate::Error::Disagreement) when the group is made.
 //! * Calls out of turn, buffers too short, handles of another group:
 //!   [`Error::Argument`](crate::Error::Argument), and nothing was enqueued.
-//! * A rank that dies or stalls: waits end at the communicator's deadline (R10) in
-//!   [`Error::WaitExpired`](crate::Error::WaitExpired), which names it. A rank that is slower than
-//!   [`Settings::wait_timeout`](crate::Settings::wait_timeout) is taken for one that died: that
-//!   setting is the difference. The step ends without results, and the group with it. Survivors
-//!   agree on who is left by [`Communicator::shrink`](crate::Communicator::shrink), and go on with
-//!   a group of the smaller communicator, whose experts are numbered anew; a replacement joins by
-//!   [`Communicator::grow`](crate::Communicator::grow).
+//! * A rank that dies or stalls: next section.
+//!
+//! # When a rank dies
+//!
+//! With [`OnLoss::End`], waits end at the communicator's deadline (R10) in
+//! [`Error::WaitExpired`](crate::Error::WaitExpired), which names the rank. The step ends without
+//! results, and the communicator with it.
+//!
+//! With [`OnLoss::GoOn`] the step ends without the rank:
+//!
+//! 1. A rank that does not answer is *given up* by those that wait for it. It gets nothing more of
+//!    them, and what it still sends is not used. A message counts whole or not at all: its word
+//!    comes behind its rows.
+//! 2. The sum of a token leaves out what is missing, and its *mark* says which of its choices that
+//!    is: [`Combined::missing`] on the device, [`Group::missing`] on the host. A token whose mark
+//!    is 0 has the sum that it would have had. [`Group::check`] names the ranks, as
+//!    [`Error::ExpertsGone`](crate::Error::ExpertsGone).
+//! 3. No further step begins. One that was enqueued already sends nothing, and gives zeros and
+//!    marks.
+//! 4. The survivors call [`Communicator::survive`](crate::Communicator::survive). They agree on who
+//!    is left, which is the membership of the next epoch, and get a communicator of these ranks; a
+//!    rank that was given up because it was slow comes, too.
+//! 5. They make a new group there ([`Group::register_placed`]), in which experts keep their numbers
+//!    ([`Placement::after`]). Those of the dead rank have no rank: tokens that choose them are
+//!    marked.
+//! 6. A replacement joins by [`Communicator::grow`](crate::Communicator::grow), and gets these
+//!    experts ([`Placement::filled`]).
+//!
+//! *A slow rank is not a dead one*: as long as the control plane reports no death, a rank is
+//! awaited for [`Settings::wait_timeout`](crate::Settings::wait_timeout). Once it has, all ranks
+//! are awaited for the [grace](OnLoss::GoOn) only.
+//!
+//! *Limits.* Between nodes, the queue pair of a dead rank ends the engines of its partners, so more
+//! results may be missing than that rank's, all of them marked. In such a group, throughput mode
+//! sends a token once for each rank, also between nodes.
 //!
 //! # CUDA graphs
 //!
@@ -103,12 +138,17 @@ mod calls;
 mod config;
 mod group;
 mod handle;
+mod placement;
 pub mod reference;
+mod sizes;
 
-pub use calls::{Combined, Index, Received, Rows, ScaleBuffer, ScaleBufferMut, Tokens};
+pub use calls::{
+    Combined, Index, IndexBufferMut, Received, Rows, ScaleBuffer, ScaleBufferMut, Tokens,
+};
 pub use config::{
-    BytesNeeded, Config, EXPERTS_MAX, MessageBytes, Mode, SCALE_ELEMENTS, Scales, Surplus,
+    BytesNeeded, Config, EXPERTS_MAX, MessageBytes, Mode, OnLoss, SCALE_ELEMENTS, Scales, Surplus,
     TOP_K_MAX,
 };
 pub use group::{Group, Workspace};
 pub use handle::Handle;
+pub use placement::Placement;

@@ -152,7 +152,7 @@ fn finish(member: &Member<'_>, step: &Step) {
     let routing = step.routing(&config);
     let tokens = routing.tokens(rank);
     let mut out = stream.alloc_zeros::<bf16>(tokens * hidden + 1).unwrap();
-    let combine = Combined { x: &mut out, weights: None };
+    let combine = Combined { x: &mut out, weights: None, factors: None, missing: None };
     member.group.combine_receive(&member.handle, combine, stream).unwrap();
     let seen = stream.clone_dtoh(&out).unwrap();
     let rows: Vec<_> = (0..RANKS).map(|rank| routing.rows(rank)).collect();
@@ -166,13 +166,14 @@ fn finish(member: &Member<'_>, step: &Step) {
             };
             (owner, rows[owner].iter().find(is_it).unwrap().place)
         };
-        let places: Vec<_> = terms.iter().map(|(choice, _)| place(*choice)).collect();
+        let places: Vec<_> = terms.iter().flatten().map(|(choice, _)| place(*choice)).collect();
         for at in 0..hidden {
             let mut next = places.iter();
-            let sum = combined(&terms, |_| {
+            let of_next = |_| {
                 let (owner, place) = next.next().unwrap();
                 result(*owner, *place, at)
-            });
+            };
+            let sum = combined(&terms, of_next, |sum| bf16::from_f32(sum).to_f32());
             let expected: bf16 = Value::of(sum);
             assert_eq!(seen[token * hidden + at], expected, "token {token} of rank {rank}, {at}");
         }

@@ -3,7 +3,10 @@
 use cudarc::driver::{CudaStream, DeviceRepr, ValidAsZeroBits};
 use half::{bf16, f16};
 use ringdove::experts::reference::{Routing, Row, combined};
-use ringdove::experts::{Combined, Config, Group, Handle, Index, Mode, Received, Rows, Tokens};
+use ringdove::experts::{
+    Combined, Config, Group, Handle, Index, IndexBufferMut, Mode, OnLoss, Placement, Received,
+    Rows, Tokens,
+};
 use ringdove::{Communicator, Element};
 use std::sync::Arc;
 
@@ -134,7 +137,7 @@ impl Step {
     }
 
     pub fn routing<'a>(&'a self, config: &'a Config) -> Routing<'a> {
-        Routing { config, indices: &self.indices, weights: &self.weights }
+        Routing::new(config, &self.indices, &self.weights)
     }
 
     pub fn token(&self, config: &Config, rank: usize, token: usize) -> &[f32] {
@@ -157,9 +160,20 @@ pub struct Member<'c> {
 
 /// Members for ranks of this process, whose groups are open.
 pub fn members<'c>(communicators: &'c [Communicator], config: &Config) -> Vec<Member<'c>> {
+    members_placed(communicators, config, &Placement::even(communicators[0].rank_count()))
+}
+
+/// The same, where ranks have the experts that `placement` says.
+pub fn members_placed<'c>(
+    communicators: &'c [Communicator],
+    config: &Config,
+    placement: &Placement,
+) -> Vec<Member<'c>> {
     let streams: Vec<_> =
         communicators.iter().map(|rank| rank.context().new_stream().unwrap()).collect();
-    let groups = Group::open_all(communicators, config).unwrap();
+    let register = |rank| Group::register_placed(rank, config, placement.clone()).unwrap();
+    let registered: Vec<_> = communicators.iter().map(register).collect();
+    let groups: Vec<_> = registered.into_iter().map(|group| group.open().unwrap()).collect();
     let ranks = communicators.iter().map(|rank| rank.rank() as usize);
     let members = groups.into_iter().zip(streams).zip(ranks);
     let member = |((group, stream), rank)| {
@@ -198,6 +212,7 @@ pub struct Buffers<T, I> {
     sources: cudarc::driver::CudaSlice<u32>,
     out: cudarc::driver::CudaSlice<T>,
     sums: cudarc::driver::CudaSlice<f32>,
+    missing: cudarc::driver::CudaSlice<u32>,
 }
 
 /// Fills what nobody should write.
@@ -212,11 +227,15 @@ impl<T: Value, I: Narrow> Buffers<T, I> {
             values.iter().chain([&POISON]).map(|value| T::of(*value)).collect::<Vec<T>>()
         };
         let tokens = step.indices[rank].len() / config.top_k as usize;
-        let rows = config.output_rows(ranks as u32) as usize;
+        let local = config.experts as usize / member.group.placement().owners().len();
+        let rows = match config.mode {
+            Mode::LowLatency => ranks * config.tokens_max as usize * local,
+            Mode::Throughput => ranks * config.tokens_max as usize,
+        };
         let (hidden, top_k) = (config.hidden as usize, config.top_k as usize);
         let indices: Vec<I> = step.indices[rank].iter().chain([&0]).map(|i| I::of(*i)).collect();
         let weights: Vec<f32> = step.weights[rank].iter().chain([&POISON]).copied().collect();
-        let counts = config.output_counts(ranks as u32) as usize;
+        let counts = local + usize::from(config.mode == Mode::Throughput);
         let buffers = Self {
             x: upload(padded(&step.x[rank])),
             indices: stream.clone_htod(&indices).unwrap(),
@@ -228,6 +247,7 @@ impl<T: Value, I: Narrow> Buffers<T, I> {
             sources: stream.clone_htod(&vec![u32::MAX; rows * 4]).unwrap(),
             out: upload(vec![T::of(POISON); tokens * hidden + 1]),
             sums: stream.clone_htod(&vec![POISON; tokens * top_k + 1]).unwrap(),
+            missing: stream.clone_htod(&vec![u32::MAX; tokens + 1]).unwrap(),
         };
         stream.synchronize().unwrap();
         buffers
@@ -265,7 +285,7 @@ impl Member<'_> {
             x: rows,
             scales: None,
             counts,
-            indices: is_throughput.then_some(row_indices as _),
+            indices: is_throughput.then_some(IndexBufferMut::I32(row_indices)),
             weights: is_throughput.then_some(row_weights as _),
             sources: Some(sources),
         };
@@ -275,7 +295,7 @@ impl Member<'_> {
     /// Compares what was received; replaces each row by its result.
     pub fn compare_rows<T: Value, I: Narrow>(&self, buffers: &mut Buffers<T, I>, step: &Step) {
         let config = self.group.config();
-        let routing = step.routing(config);
+        let routing = self.routing(step, self.group.placement());
         let (hidden, top_k) = (config.hidden as usize, config.top_k as usize);
         let rows = routing.rows(self.rank);
         let seen = self.stream.clone_dtoh(&buffers.rows).unwrap();
@@ -325,29 +345,78 @@ impl Member<'_> {
 
     pub fn take_back<T: Value, I: Narrow>(&self, buffers: &mut Buffers<T, I>) {
         let is_throughput = self.group.config().mode == Mode::Throughput;
-        let Buffers { out, sums, .. } = buffers;
-        let combined = Combined { x: out, weights: is_throughput.then_some(sums as _) };
+        let goes_on = self.group.config().on_loss != OnLoss::End;
+        let Buffers { out, sums, missing, .. } = buffers;
+        let combined = Combined {
+            x: out,
+            weights: is_throughput.then_some(sums as _),
+            factors: None,
+            missing: goes_on.then_some(missing as _),
+        };
         self.group.combine_receive(&self.handle, combined, &self.stream).unwrap();
     }
 
     /// Compares what came back.
     pub fn compare_combined<T: Value, I: Narrow>(&self, buffers: &Buffers<T, I>, step: &Step) {
-        self.compare_sums(buffers, step, result::<T>);
+        self.compare_placed(buffers, step, self.group.placement());
+    }
+
+    /// Compares what came back, where ranks answered for the experts that `placement` says.
+    pub fn compare_placed<T: Value, I: Narrow>(
+        &self,
+        buffers: &Buffers<T, I>,
+        step: &Step,
+        placement: &Placement,
+    ) {
+        self.compare_sums(buffers, step, placement, result::<T>);
+        if self.group.config().on_loss == OnLoss::End {
+            return;
+        }
+        let routing = self.routing(step, placement);
+        let tokens = 0..routing.tokens(self.rank);
+        let mut expected: Vec<_> = tokens.map(|token| routing.missing(self.rank, token)).collect();
+        assert_eq!(self.group.missing(&self.handle).unwrap(), expected, "marks on the host");
+        expected.push(u32::MAX);
+        assert_eq!(self.download(&buffers.missing), expected, "marks on the device");
+    }
+
+    /// Compares what came back without the results that are marked as missing. Gives the marks.
+    pub fn compare_marked<T: Value, I: Narrow>(
+        &self,
+        buffers: &Buffers<T, I>,
+        step: &Step,
+    ) -> Vec<u32> {
+        let marks = self.group.missing(&self.handle).unwrap();
+        let mut whole = step.clone();
+        let choices = whole.indices[self.rank].chunks_mut(self.group.config().top_k as usize);
+        for (choices, mark) in choices.zip(&marks) {
+            let marked = choices.iter_mut().enumerate().filter(|(k, _)| mark >> k & 1 == 1);
+            marked.for_each(|(_, index)| *index = -1);
+        }
+        self.compare_sums(buffers, &whole, self.group.placement(), result::<T>);
+        marks
+    }
+
+    /// The routing of a step in this group.
+    fn routing<'a>(&'a self, step: &'a Step, placement: &Placement) -> Routing<'a> {
+        let node_ranks = self.group.node_ranks() as usize;
+        Routing { node_ranks, placement: placement.clone(), ..step.routing(self.group.config()) }
     }
 
     /// Compares what came back, where experts return what they get.
     pub fn compare_unchanged<T: Value, I: Narrow>(&self, buffers: &Buffers<T, I>, step: &Step) {
-        self.compare_sums(buffers, step, |value, _| T::of(value));
+        self.compare_sums(buffers, step, self.group.placement(), |value, _| T::of(value));
     }
 
     fn compare_sums<T: Value, I: Narrow>(
         &self,
         buffers: &Buffers<T, I>,
         step: &Step,
+        placement: &Placement,
         result: impl Fn(f32, usize) -> T,
     ) {
         let config = self.group.config();
-        let routing = step.routing(config);
+        let routing = self.routing(step, placement);
         let tokens = routing.tokens(self.rank);
         let mut expected = Vec::new();
         for token in 0..tokens {
@@ -359,7 +428,8 @@ impl Member<'_> {
                     let by = if config.mode == Mode::LowLatency { index as usize } else { owner };
                     result(*value, by).value()
                 };
-                expected.push(T::of(combined(&terms, of_choice)));
+                let sum = combined(&terms, of_choice, |sum| T::of(sum).value());
+                expected.push(T::of(sum));
             }
         }
         // Behind them nothing is written, also not for tokens that were left out.
@@ -367,7 +437,9 @@ impl Member<'_> {
         let seen = self.download(&buffers.out);
         same(&seen, &expected, |value| value.bits(), "combined tokens", self.rank);
         if config.mode == Mode::Throughput {
-            let of_choice = |(weight, index): (&f32, &i64)| if *index < 0 { 0.0 } else { *weight };
+            let is_there = |index: i64| routing.owner(index).is_some();
+            let of_choice =
+                |(weight, index): (&f32, &i64)| if is_there(*index) { *weight } else { 0.0 };
             let both = step.weights[self.rank].iter().zip(&step.indices[self.rank]);
             let mut sums: Vec<f32> = both.map(of_choice).collect();
             sums.resize(buffers.sums.len(), POISON);

@@ -1,9 +1,9 @@
 //! A rank that dies in the middle of a step: who is told, and how the others go on.
 
-use super::layer::{Buffers, Load, Step, members, step};
+use super::layer::{Buffers, Load, Step, members, members_placed, step};
 use super::{config, on_machine, seed, settings, wait_for_error};
 use crate::hardware::contexts;
-use ringdove::experts::{Config, Mode};
+use ringdove::experts::{Config, Mode, Placement};
 use ringdove::{Communicator, DataType, Error, Settings};
 use std::thread;
 use std::time::Duration;
@@ -28,10 +28,15 @@ fn each(
 }
 
 /// Good steps of a group in a communicator of so many ranks.
-fn steps(communicators: &[Communicator], mode: Mode, random: &mut fastrand::Rng) {
+fn steps(
+    communicators: &[Communicator],
+    placement: &Placement,
+    mode: Mode,
+    random: &mut fastrand::Rng,
+) {
     let ranks = communicators.len();
     let config = Config { experts: 12, ..config(mode, ranks as u32, DataType::F32) };
-    let mut members = members(communicators, &config);
+    let mut members = members_placed(communicators, &config, placement);
     for load in [Load::Uniform, Load::EmptyRanks] {
         let good = Step::random::<f32>(&config, ranks, load, random);
         step::<f32, i64>(&mut members, &good, false);
@@ -83,13 +88,16 @@ fn survivors_go_on_without_a_rank_and_a_replacement_joins() {
         let contexts = contexts(RANKS);
         for mode in super::MODES {
             let all = Communicator::init_all(&contexts, &patience()).unwrap();
-            steps(&all, mode, &mut random);
+            let even = Placement::even(RANKS as u32);
+            steps(&all, &even, mode, &mut random);
             a_step_without_end(&all, mode, &mut random);
             let mut survivors = all;
             let dead = survivors.remove(VICTIM);
             let fewer = each(&survivors, |parent| parent.shrink(&[VICTIM as u32]).unwrap());
             drop((survivors, dead));
-            steps(&fewer, mode, &mut random);
+            // Experts keep their numbers, those of the dead rank have none.
+            let without = even.after(&[0, 1, 3]);
+            steps(&fewer, &without, mode, &mut random);
             // A replacement, on the GPU that the dead rank had.
             let id = fewer[0].growth_id().unwrap();
             let again = thread::scope(|scope| {
@@ -102,7 +110,7 @@ fn survivors_go_on_without_a_rank_and_a_replacement_joins() {
                 all
             });
             drop(fewer);
-            steps(&again, mode, &mut random);
+            steps(&again, &without.filled(RANKS as u32), mode, &mut random);
         }
     });
 }

@@ -12,6 +12,7 @@ pub mod drivers;
 pub mod engines;
 pub mod every;
 pub mod perf;
+pub mod victims;
 
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 use ringdove::bootstrap::Launch;

@@ -15,6 +15,7 @@
 //! * `config`, `variables`: configurations and `NCCL_*` variables, as settings of ringdove;
 //!   `comm_id`: the variable that names where ranks meet
 //! * `result`: result codes, messages, panics
+//! * `ep`: NCCL EP's functions, to which `libnccl_ep.so` leads
 //!
 //! Behaviour is that of NCCL 2.21.5, as far as `README.md` says.
 
@@ -25,6 +26,7 @@ mod calls;
 mod comm_id;
 mod communicator;
 mod config;
+mod ep;
 mod exported;
 mod functions;
 mod group;
@@ -35,5 +37,6 @@ mod result;
 mod variables;
 
 pub use absent::ABSENT;
+pub use ep::{FUNCTIONS as EP_FUNCTIONS, ringdoveNcclEp};
 pub use functions::SUPPORTED;
 pub use refused::REFUSED;

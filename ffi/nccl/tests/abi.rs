@@ -19,7 +19,9 @@ fn the_library_exports_its_functions_and_nothing_else() {
     let functions = || LISTS.into_iter().flatten().map(|name| name.to_string());
     let expected: BTreeSet<_> =
         functions().chain(functions().map(|name| format!("p{name}"))).collect();
-    let expected: BTreeSet<_> = expected.iter().map(String::as_str).collect();
+    // By this one libnccl_ep.so finds its functions.
+    let found_by = ["ringdoveNcclEp"];
+    let expected: BTreeSet<_> = expected.iter().map(String::as_str).chain(found_by).collect();
     assert!(expected.len() >= 100, "{}", expected.len());
     assert_eq!(seen, expected);
 }

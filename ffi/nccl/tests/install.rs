@@ -49,6 +49,13 @@ fn programs_are_built_and_run_with_what_is_installed_alone() {
     let seen = text(&output(&mut ranks));
     assert_eq!(seen.matches(": right").count(), 4, "{seen}");
 
+    let folder_of = |kind: &str| prefix.join(kind);
+    let mut experts = Command::new("cc");
+    experts.arg(source("../nccl_ep/tests/layout.c")).arg("-o").arg(at("layout"));
+    experts.arg("-I").arg(folder_of("include")).arg("-I").arg(at("sdk/include"));
+    output(experts.arg("-L").arg(folder_of("lib")).args(["-Wl,--no-as-needed", "-lnccl_ep"]));
+    output(Command::new(at("layout")).env("LD_LIBRARY_PATH", prefix.join("lib")));
+
     let mut kernel = Command::new("clang++-19");
     kernel.args(["-x", "cuda", "--cuda-device-only", "-nocudainc", "-nocudalib", "-std=c++17"]);
     kernel.args(["--cuda-gpu-arch=sm_70", "-fsyntax-only", "-I"]);

@@ -9,8 +9,8 @@ use crate::stream;
 use crate::wait::detached;
 use pyo3::prelude::*;
 use ringdove::experts::{
-    Combined, Config, Group, Handle, Mode, Received, Rows, ScaleBuffer, ScaleBufferMut, Scales,
-    Surplus, Tokens,
+    Combined, Config, Group, Handle, IndexBufferMut, Mode, OnLoss, Received, Rows, ScaleBuffer,
+    ScaleBufferMut, Scales, Surplus, Tokens,
 };
 use ringdove::{DataType, Error};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -239,7 +239,7 @@ impl Experts {
                     _ => None,
                 },
                 counts: &mut counts,
-                indices: indices.as_mut().map(|out| out as _),
+                indices: indices.as_mut().map(|out| IndexBufferMut::I32(out)),
                 weights: weights.as_mut().map(|out| out as _),
                 sources: sources.as_mut().map(|out| out as _),
             };
@@ -277,7 +277,8 @@ impl Experts {
         with_rows!(x.data_type, T => {
             let mut x = x.raw::<T>(open);
             let weights = weights.as_mut().map(|out| out as _);
-            self.group.combine_receive(handle, Combined { x: &mut x, weights }, open.stream())
+            let combined = Combined { x: &mut x, weights, factors: None, missing: None };
+            self.group.combine_receive(handle, combined, open.stream())
         })
     }
 }
@@ -319,6 +320,7 @@ impl Experts {
             mode,
             alignment,
             lane,
+            on_loss: OnLoss::End,
         };
         let open = rank.get().opened(py)?;
         let made = rank.get().blocking(py, move |own| {

@@ -29,6 +29,16 @@ impl Communicator {
         self.connected.process.stores_reach_all()
     }
 
+    /// Ranks of each node, where nodes have as many ranks each, several, and stores reach all ranks
+    /// of a node: rows for another node may go to one of its ranks. Else 0. All ranks say the same.
+    pub(crate) fn relayed_node_ranks(&self) -> u32 {
+        let process = &self.connected.process;
+        match process.stores_reach_nodes() {
+            true => process.geometry.ranks_per_node(),
+            false => 0,
+        }
+    }
+
     /// Lanes from each rank to each other for users' kernels.
     pub(crate) fn user_lanes(&self) -> u32 {
         self.connected.process.geometry.user_lanes

@@ -1,21 +1,114 @@
 //! Communicators with fewer, more, or the same ranks as another one.
 
 use super::core::Communicator;
-use crate::bootstrap::{Root, UniqueId};
-use crate::error::{Error, Result};
+use crate::bootstrap::{ControlPlane, JoinRequest, Root, UniqueId};
+use crate::error::{BootstrapError, Error, Result};
 use crate::id::Rank;
+use crate::settings::Settings;
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 const SHRINK: &str = "Communicator::shrink";
 const GROW: &str = "Communicator::grow";
+const SURVIVE: &str = "Communicator::survive";
+
+/// What the survivors of a communicator have agreed on: one epoch of its ranks.
+#[derive(Debug)]
+pub struct Membership {
+    /// The communicator of those that are left.
+    pub communicator: Communicator,
+    /// The ranks that they had before, in order: rank `n` is the one that was `members[n]`.
+    pub members: Vec<u32>,
+}
 
 impl Communicator {
+    /// A communicator of all ranks that make this call, whoever else has died: they agree on who is
+    /// left. Nobody says who has died. A rank that calls is one of them, also if it was slow; one
+    /// that has not called within `patience` of the first is not, and gets an error when it calls.
+    /// `patience` is longer than the calls of the survivors are apart, and where somebody is
+    /// missing, the call takes that long.
+    ///
+    /// Ranks of one process live and die together, and all of them call, from threads of their own.
+    /// Otherwise as [`Communicator::shrink`].
+    ///
+    /// # Errors
+    /// [`Error::Minority`] where those that are left are less than half of the ranks, or half
+    /// without rank 0: others might go on without this one. Otherwise as [`Communicator::shrink`].
+    pub fn survive(&self, patience: Duration) -> Result<Membership> {
+        let count = self.rank_count();
+        let mut members: Vec<u32> = (0..count).collect();
+        // Each turn but the last finds somebody missing.
+        for _ in 0..count {
+            let missing = self.census(&members, patience)?;
+            if missing.is_empty() {
+                break;
+            }
+            members.retain(|member| !missing.contains(&Rank(*member)));
+        }
+        let is_left = |rank: u32| members.binary_search(&rank).is_ok();
+        if !is_left(self.rank()) || !is_quorum(&members, count) {
+            let left = members.into_iter().map(Rank).collect();
+            return Err(Error::Minority { left, rank_count: count });
+        }
+        let excluded: Vec<u32> = (0..count).filter(|rank| !is_left(*rank)).collect();
+        let communicator = self.shrink(&excluded)?;
+        Ok(Membership { communicator, members })
+    }
+
+    /// Meets those that are left of `members`. Who is missing, the same for all who are not:
+    /// either the meeting place says it, or it is the rank that should have kept the place.
+    fn census(&self, members: &[u32], patience: Duration) -> Result<Vec<Rank>> {
+        let (process, succession) = (&self.connected.process, &self.connected.succession);
+        let own = Rank(self.rank());
+        let (attempt, settings) = (succession.next_attempt(), &self.connected.settings);
+        let settings = Settings { bootstrap_timeout: patience, ..settings.clone() };
+        let is_member = |rank: Rank| members.binary_search(&rank.0).is_ok();
+        let here = members.iter().filter(|member| process.is_local(Rank(**member))).count();
+        process.barrier.wait(SURVIVE, here, settings.bootstrap_timeout)?;
+        let (id, root) = process.successors.meet(own, attempt, &settings, is_member)?;
+        if !process.successors.has_places() {
+            // All are of this process, and have met.
+            return Ok(Vec::new());
+        }
+        let number = members.binary_search(&own.0).expect("the caller is a member") as u32;
+        let rank_count = members.len() as u32;
+        let request = JoinRequest { id, rank: Rank(number), rank_count, terms: Vec::new() };
+        let plane = ControlPlane::start(request, &settings)?;
+        // The place is kept until all know that all have met: they would take it for lost.
+        let met = plane.assembled().and_then(|()| plane.barrier());
+        drop((plane, root));
+        let place = || process.successors.place(is_member).into_iter().collect();
+        match met.as_ref().err() {
+            None => Ok(Vec::new()),
+            Some(Error::Bootstrap(fault)) => match fault.as_ref() {
+                BootstrapError::Missing { missing, .. } => {
+                    Ok(missing.iter().map(|rank| Rank(members[rank.index()])).collect())
+                }
+                BootstrapError::Lost { rank, .. } => Ok(vec![Rank(members[rank.index()])]),
+                BootstrapError::Unreachable { .. } | BootstrapError::RootLost { .. } => Ok(place()),
+                _ => met.map(|()| Vec::new()),
+            },
+            Some(_) => met.map(|()| Vec::new()),
+        }
+    }
+
     /// A communicator of the same ranks: its calls have an order of their own.
     ///
     /// # Errors
     /// As [`Communicator::split`], which also says who has to call.
     pub fn duplicate(&self) -> Result<Self> {
         let same = self.split(Some(0), 0)?;
+        Ok(same.expect("a rank with a color is in its group"))
+    }
+
+    /// As [`Communicator::duplicate`], with so many [user lanes](crate::Settings::user_lanes)
+    /// between each two ranks, the same number on all.
+    ///
+    /// # Errors
+    /// As [`Communicator::duplicate`].
+    pub fn with_user_lanes(&self, lanes: u32) -> Result<Self> {
+        let settings = Settings { user_lanes: lanes, ..self.connected.settings.clone() };
+        let same = self.split_with(Some(0), 0, &settings)?;
         Ok(same.expect("a rank with a color is in its group"))
     }
 
@@ -112,9 +205,28 @@ fn members(count: u32, own: u32, excluded: &[u32]) -> Result<Vec<u32>> {
     Ok((0..count).filter(|rank| !excluded.contains(rank)).collect())
 }
 
+/// May those that are left go on? Of two groups that do not see each other, one at most may.
+fn is_quorum(members: &[u32], count: u32) -> bool {
+    let twice = 2 * members.len() as u64;
+    let count = u64::from(count);
+    twice > count || twice == count && members.first() == Some(&0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// If this fails, two groups of survivors go on, each without the other.
+    #[test]
+    fn one_group_of_survivors_goes_on() {
+        for count in 1..=6u32 {
+            for set in 0..1u32 << count {
+                let of = |set: u32| (0..count).filter(|rank| set >> rank & 1 == 1).collect();
+                let [some, others]: [Vec<u32>; 2] = [of(set), of(!set)];
+                assert!(is_quorum(&some, count) != is_quorum(&others, count), "{some:?}");
+            }
+        }
+    }
 
     #[test]
     fn those_that_are_left_keep_their_order_and_bad_lists_are_refused() {

@@ -16,3 +16,4 @@ pub use collective::CollectiveSpec;
 pub use core::{Communicator, Statistics};
 pub use device_handle::DeviceHandle;
 pub use group::Group;
+pub use membership::Membership;

@@ -3,6 +3,7 @@
 use super::core::Communicator;
 use crate::bootstrap::{Root, UniqueId};
 use crate::error::{Error, Result};
+use crate::settings::Settings;
 use cudarc::driver::CudaStream;
 use std::sync::Arc;
 
@@ -24,6 +25,16 @@ impl Communicator {
     /// # Errors
     /// As [`Communicator::init_rank`] and [`Communicator::all_gather`].
     pub fn split(&self, color: Option<u32>, key: i32) -> Result<Option<Self>> {
+        self.split_with(color, key, &self.connected.settings)
+    }
+
+    /// As [`Communicator::split`], with other settings.
+    pub(super) fn split_with(
+        &self,
+        color: Option<u32>,
+        key: i32,
+        settings: &Settings,
+    ) -> Result<Option<Self>> {
         let context = self.context();
         // Nothing is created before all ranks are here: it would wait for work of those that are
         // not, with locks of the driver that this work needs.
@@ -42,18 +53,23 @@ impl Communicator {
         // From here on the root serves without its handle.
         id.and_then(|(_, root)| root).into_iter().for_each(Root::detach);
         self.wait_for_gpus(WHAT)?;
-        let group = self.join_group(&members, &ids);
+        let group = self.join_group(&members, &ids, settings);
         // Nobody goes on, and enqueues work that waits for others, while some are still at it.
         self.meet(WHAT)?;
         group
     }
 
-    fn join_group(&self, members: &[u32], ids: &[[u8; UniqueId::BYTES]]) -> Result<Option<Self>> {
+    fn join_group(
+        &self,
+        members: &[u32],
+        ids: &[[u8; UniqueId::BYTES]],
+        settings: &Settings,
+    ) -> Result<Option<Self>> {
         let Some(leader) = members.first() else { return Ok(None) };
         let id = UniqueId::from_bytes(ids[*leader as usize]);
         let number = members.iter().position(|member| *member == self.rank());
         let number = number.expect("a rank with a color is in its group") as u32;
-        let (count, settings) = (members.len() as u32, &self.connected.settings);
+        let count = members.len() as u32;
         Self::init_rank(self.context(), &id, number, count, settings).map(Some)
     }
 

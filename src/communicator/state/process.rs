@@ -183,6 +183,12 @@ impl ProcessState {
         self.all_reached() && self.geometry.stores && self.geometry.nodes == Nodes::One
     }
 
+    /// Do stores of every rank's kernels reach the windows of all ranks of its node? All ranks say
+    /// the same.
+    pub fn stores_reach_nodes(&self) -> bool {
+        self.all_reached() && self.geometry.stores
+    }
+
     /// What a plan may use, with slots of `slot_bytes`. All ranks say the same.
     pub fn limits(&self, slot_bytes: u32) -> Limits {
         let limits = self.geometry.limits(slot_bytes);

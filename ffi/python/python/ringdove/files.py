@@ -18,8 +18,13 @@ def nccl() -> Path:
     return _there(_FILES / "lib" / "libnccl.so.2")
 
 
+def nccl_ep() -> Path:
+    """``libnccl_ep.so.0``: NCCL EP's interface, beside ``libnccl.so.2``, which it needs."""
+    return _there(_FILES / "lib" / "libnccl_ep.so.0")
+
+
 def include() -> Path:
-    """The folder with ``nccl.h`` and ``ringdove/ringdove.cuh``, for compilers."""
+    """The folder with ``nccl.h``, ``nccl_ep.h`` and ``ringdove/ringdove.cuh``, for compilers."""
     return _there(_FILES / "include")
 
 

@@ -18,7 +18,7 @@ use hwsim_timing::{Engine, Time};
 use load::Load;
 use parts::{Part, Player};
 use ringdove::DataType;
-use ringdove::experts::{Config, Mode, Scales, Surplus};
+use ringdove::experts::{Config, Mode, OnLoss, Scales, Surplus};
 use ringdove_figures::plot::{Chart, Series, Style, draw};
 use ringdove_figures::table::fitted;
 use serde_json::json as value;
@@ -142,6 +142,7 @@ impl ExpertsArguments {
             mode: self.mode,
             alignment: 1,
             lane: 0,
+            on_loss: OnLoss::End,
         }
     }
 

@@ -3,7 +3,7 @@
 use super::routing::Distribution;
 use crate::perf::error::PerfError;
 use ringdove::DataType;
-use ringdove::experts::{Config, Mode, Scales, Surplus};
+use ringdove::experts::{Config, Mode, OnLoss, Scales, Surplus};
 use ringdove::id::EngineKind;
 use std::path::PathBuf;
 
@@ -92,6 +92,7 @@ impl Arguments {
             mode: self.mode,
             alignment: 1,
             lane: 0,
+            on_loss: OnLoss::End,
         }
     }
 

@@ -17,11 +17,18 @@ use std::sync::Arc;
 pub trait Value: Element + DeviceRepr + ValidAsZeroBits + Copy + PartialEq + 'static {
     /// The nearest.
     fn of(value: f32) -> Self;
+
+    /// The value again.
+    fn value(self) -> f32;
 }
 
 impl Value for f32 {
     fn of(value: f32) -> Self {
         value
+    }
+
+    fn value(self) -> f32 {
+        self
     }
 }
 
@@ -29,11 +36,19 @@ impl Value for half::f16 {
     fn of(value: f32) -> Self {
         Self::from_f32(value)
     }
+
+    fn value(self) -> f32 {
+        self.to_f32()
+    }
 }
 
 impl Value for half::bf16 {
     fn of(value: f32) -> Self {
         Self::from_f32(value)
+    }
+
+    fn value(self) -> f32 {
+        self.to_f32()
     }
 }
 
@@ -192,7 +207,7 @@ impl<'c, T: Value> Rank<'c, T> {
 
     /// The receive half of a combine.
     pub fn combine_receive(&mut self) -> Result<(), PerfError> {
-        let combined = Combined { x: &mut self.out, weights: None };
+        let combined = Combined { x: &mut self.out, weights: None, factors: None, missing: None };
         Ok(self.group.combine_receive(&self.handle, combined, &self.stream)?)
     }
 
@@ -214,10 +229,17 @@ impl<'c, T: Value> Rank<'c, T> {
         self.stream.memset_zeros(&mut self.out).map_err(&failed)
     }
 
+    /// The routing of all ranks, in this group.
+    fn routing<'a>(&'a self, routings: &'a Routings) -> Routing<'a> {
+        let Routings { indices, weights, .. } = routings;
+        let node_ranks = self.group.node_ranks() as usize;
+        Routing { node_ranks, ..Routing::new(self.group.config(), indices, weights) }
+    }
+
     /// How many elements of the last dispatch and combine, and counts, are wrong.
     pub fn wrong(&self, routings: &Routings) -> Result<u64, PerfError> {
         let config = self.group.config();
-        let routing = Routing { config, indices: &routings.indices, weights: &routings.weights };
+        let routing = self.routing(routings);
         let failed = gpu("read the results of a rank");
         let hidden = config.hidden as usize;
         let mut wrong = self.wrong_rows(&routing).map_err(&failed)?;
@@ -238,7 +260,7 @@ impl<'c, T: Value> Rank<'c, T> {
                         value(owner, place, *at)
                     }
                 };
-                **seen != T::of(combined(&terms, of_choice))
+                **seen != T::of(combined(&terms, of_choice, |sum| T::of(sum).value()))
             };
             wrong += seen.filter(differs).count() as u64;
         }
@@ -275,8 +297,7 @@ impl<'c, T: Value> Rank<'c, T> {
 
     /// Rows that this rank receives from itself, and from others.
     pub fn received_rows(&self, routings: &Routings) -> [u64; 2] {
-        let config = self.group.config();
-        let routing = Routing { config, indices: &routings.indices, weights: &routings.weights };
+        let routing = self.routing(routings);
         let rows = routing.rows(self.number);
         let own = rows.iter().filter(|row| row.source == self.number).count() as u64;
         [own, rows.len() as u64 - own]
