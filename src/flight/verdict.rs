@@ -72,25 +72,29 @@ impl Verdict {
     /// Of the ranks of one communicator, each at most once. `ranks` need not hold all: those of
     /// other nodes are not seen.
     pub fn of(ranks: &[RankView]) -> Self {
-        let rules: [fn(&[RankView]) -> Option<Self>; 9] =
+        let rules: [Rule; 9] =
             [dead, named, stopped, other_call, never_arrived, engine, slow_gpu, waited_for, link];
         if let Some(verdict) = rules.into_iter().find_map(|rule| rule(ranks)) {
             return verdict;
         }
-        let is_over = |rank: &RankView| rank.failure.is_some();
-        match ranks.iter().all(|rank| rank.is_idle() && !is_over(rank)) {
-            true => Self::new(Cause::Nothing, "no rank has anything left to do".into()),
-            false => {
-                let why = "what the ranks have recorded fits more than one cause";
-                Self::new(Cause::Unknown, why.into())
+        let has_failed = ranks.iter().any(|rank| rank.failure.is_some());
+        let why = match (has_failed, ranks.iter().all(RankView::is_idle)) {
+            (false, true) => {
+                return Self::new(Cause::Nothing, "no rank has anything left to do".into());
             }
-        }
+            (false, false) => "launches run, and all ranks have called the same",
+            (true, _) => "what the ranks have recorded fits more than one cause",
+        };
+        Self::new(Cause::Unknown, why.into())
     }
 
     fn new(cause: Cause, why: String) -> Self {
         Self { cause, why }
     }
 }
+
+/// Decides, or leaves it to the next one.
+type Rule = fn(&[RankView]) -> Option<Verdict>;
 
 fn dead(ranks: &[RankView]) -> Option<Verdict> {
     let node = ranks.first()?.node.iter().copied();
@@ -208,9 +212,9 @@ fn slow_gpu(ranks: &[RankView]) -> Option<Verdict> {
     let slow: Vec<_> = ranks.iter().filter(has_not_begun).collect();
     let rank = slow.first()?;
     let why = format!(
-        "launch {} of {} was enqueued, and no wait of its kernel has ended while those of {recorded} \
-         other ranks have: its GPU has not begun it. Look at what the program runs before it on the \
-         stream",
+        "launch {} of {} was enqueued, and no wait of its kernel has ended while those of \
+         {recorded} other ranks have: its GPU has not begun it. Look at what the program runs \
+         before it on the stream",
         rank.ended, rank.rank,
     );
     let slow = slow.iter().map(|rank| rank.rank).collect();

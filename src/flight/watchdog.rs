@@ -264,13 +264,17 @@ fn is_hang(rank: &RankView) -> bool {
         .is_some_and(|failure| matches!(failure.kind, Expired | Transport | Gone | Engine))
 }
 
-/// The report on a communicator, if it is this process that speaks for the node: the one of the
-/// lowest rank whose process runs.
+/// The report on a communicator, if it is this process that speaks for its node: the one of the
+/// node's lowest rank whose process runs.
 fn reported_here(key: u64) -> Option<Report> {
     let own = own()?.view();
+    let node = own.ranks.iter().find(|rank| rank.key == key)?.node.clone();
     let gathered = gather_beside(vec![own]);
     let report = Report::of_all(&gathered).into_iter().find(|report| report.key == key)?;
-    let speaker = report.ranks.iter().find(|rank| rank.life == Life::Running)?;
+    // Those of a virtual node are seen from others, too.
+    let is_beside = |rank: &&RankView| node.is_empty() || node.contains(&rank.rank);
+    let mut running = report.ranks.iter().filter(|rank| rank.life == Life::Running);
+    let speaker = running.find(is_beside)?;
     (speaker.pid == std::process::id()).then_some(report)
 }
 
