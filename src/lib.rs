@@ -16,6 +16,7 @@
 //!
 //! * [`bootstrap`]: how ranks of several processes find one another, and their control plane
 //! * [`experts`]: expert parallelism, the second client of the device handle
+//! * [`flight`]: the flight recorder, the watchdog, and the report on a hang
 //! * [`gpu`]: the CUDA driver, as far as it is needed
 //! * [`topology`]: what this node is made of, and which adapter suits which GPU
 //! * [`shared`]: the only views of memory that a device also writes
@@ -61,6 +62,7 @@ pub mod communicator;
 pub mod engine;
 pub mod error;
 pub mod experts;
+pub mod flight;
 pub mod gpu;
 pub mod id;
 pub mod plan;

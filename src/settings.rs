@@ -5,7 +5,7 @@ mod kinds;
 mod remedies;
 mod value;
 
-pub use kinds::{InterNodeSlots, Stores, ThroughHost, VerbsOrder};
+pub use kinds::{InspectSignal, InterNodeSlots, Stores, ThroughHost, VerbsOrder};
 pub use remedies::Remedies;
 
 use crate::error::Result;
@@ -84,6 +84,15 @@ settings! {
         |value| value.text(),
         "name of the node: ranks with the same name share device memory directly; empty: the \
          boot id of the operating system";
+    watchdog: Option<Duration> = "RINGDOVE_WATCHDOG_MS", "60000",
+        |value| value.optional_milliseconds(),
+        "a communicator of which nothing has moved for so many milliseconds while a launch runs \
+         is reported as a warning, with the rank that is the cause; empty: not before its wait \
+         expires";
+    inspect_signal: InspectSignal = "RINGDOVE_INSPECT_SIGNAL", "none",
+        |value| value.number("none, USR1, USR2 or QUIT", |_| true),
+        "the signal on which the process writes the report of `ringdove inspect` to standard \
+         error: `USR1`, `USR2` or `QUIT`; `none`: signals are left to the program";
     drop_timeout: Duration = "RINGDOVE_DROP_TIMEOUT_MS", "10000",
         |value| value.milliseconds(),
         "how long dropping a communicator waits for its kernels before it aborts them, in \
@@ -349,6 +358,8 @@ mod tests {
             ("RINGDOVE_THROUGH_HOST", "sometimes"),
             ("RINGDOVE_COPY_CONTEXT", "other"),
             ("RINGDOVE_VERBS_ORDER", "none"),
+            ("RINGDOVE_WATCHDOG_MS", "0"),
+            ("RINGDOVE_INSPECT_SIGNAL", "KILL"),
         ] {
             let message = with(name, value).unwrap_err().to_string();
             assert!(message.contains(name) && message.contains(value), "{message}");

@@ -55,6 +55,60 @@ fn held(contexts: &[Arc<CudaContext>]) -> Held {
     }
 }
 
+/// Cycles with an abort of a usual test run: each takes as long as its kernels' last looks at the
+/// abort word. `RINGDOVE_TEST_CYCLES=1000` is the whole.
+const ABORTED: usize = 150;
+
+fn aborted_cycles() -> usize {
+    let whole = std::env::var("RINGDOVE_TEST_CYCLES").ok();
+    whole.map_or(ABORTED, |text| text.parse().unwrap())
+}
+
+/// If this fails, a program that recovers from aborts again and again runs out of threads, files,
+/// mappings, shared files, or memory of the host or of a GPU.
+#[test]
+fn communicators_that_are_aborted_in_kernels_leave_nothing_behind() {
+    on_engines("pcie4", || {
+        let contexts = contexts(RANKS);
+        let streams: Vec<_> =
+            contexts.iter().map(|context| context.new_stream().unwrap()).collect();
+        let buffer = |stream: &Arc<CudaStream>| {
+            let buffer = stream.alloc_zeros::<u8>(BYTES).unwrap();
+            stream.synchronize().unwrap();
+            buffer
+        };
+        let buffers: Vec<_> = streams.iter().map(buffer).collect();
+        let settings = Settings { slot_bytes: 64 << 10, blocks_max: 1, ..settings() };
+        let mut cycle = |number: usize| {
+            let ranks = Communicator::init_all(&contexts, &settings).unwrap();
+            let sum = |rank: usize| {
+                let (at, kind, op) = (address(&buffers[rank]), DataType::U32, ReduceOp::Sum);
+                let stream = &streams[rank];
+                // SAFETY: the buffers outlive all communicators, and nobody else uses them before
+                // the streams have passed.
+                unsafe { ranks[rank].all_reduce_raw(at, at, BYTES / 4, kind, op, stream) }
+            };
+            (0..RANKS).for_each(|rank| sum(rank).unwrap());
+            // One rank's kernel waits for the other's; of every other one it has not begun yet.
+            sum(number % RANKS).unwrap();
+            if number % 4 < 2 {
+                streams[1 - number % RANKS].synchronize().unwrap();
+            }
+            ranks[number % RANKS].abort("the end of a cycle");
+            streams.iter().for_each(|stream| stream.synchronize().unwrap());
+            assert!(ranks.iter().all(|rank| rank.check().is_err()));
+        };
+        let cycles = aborted_cycles();
+        (0..WARM_UP).for_each(&mut cycle);
+        let (before, heap_before) = (held(&contexts), allocated());
+        (WARM_UP..cycles).for_each(&mut cycle);
+        let (after, heap_after) = (held(&contexts), allocated());
+        assert_eq!(before, after, "after {WARM_UP} cycles, and after {cycles}");
+        let grown = heap_after.saturating_sub(heap_before);
+        assert!(grown < HEAP_BYTES, "{grown} bytes more after {} cycles", cycles - WARM_UP);
+    });
+}
+
 /// If this fails, a program that makes communicators for a while each runs out of threads, files,
 /// mappings, or memory of the host or of a GPU.
 #[test]

@@ -48,7 +48,7 @@ const CRATES: [(&str, &str, &[&str]); 17] = [
 ];
 
 /// Modules of `src/`, and which others each may import. `id` and `error` are the vocabulary of all.
-const MODULES: [(&str, &[&str]); 15] = [
+const MODULES: [(&str, &[&str]); 16] = [
     ("id", &[]),
     ("error", &["id"]),
     ("settings", &["id", "error"]),
@@ -60,6 +60,7 @@ const MODULES: [(&str, &[&str]); 15] = [
     ("gpu", &["id", "error", "shared"]),
     ("engine", &["id", "error", "settings", "shared", "ring", "transport"]),
     ("bootstrap", &["id", "error", "settings"]),
+    ("flight", &["id", "error", "shared"]),
     ("communicator", EVERYTHING),
     // The second client of the device handle: the public API, and nothing below it.
     ("experts", &["id", "error", "gpu", "communicator"]),

@@ -319,6 +319,9 @@ impl Attachment {
             self.shared.statistics.publish_idle(self.counters.steps_idle);
         } else {
             self.counters.steps_busy += 1;
+            self.counters.pending = progress.pending;
+            self.counters.in_flight = progress.in_flight;
+            self.counters.lane = self.submitted_last.0.0.into();
             self.shared.statistics.publish(&self.counters);
         }
     }

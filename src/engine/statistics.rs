@@ -19,19 +19,25 @@ pub struct Snapshot {
     pub steps_busy: u64,
     /// Steps that found nothing to do.
     pub steps_idle: u64,
+    /// Transfers that wait for the transport now.
+    pub pending: u64,
+    /// Transfers that the transport works on now.
+    pub in_flight: u64,
+    /// Lane of the last transfer that the transport took.
+    pub lane: u64,
 }
 
 impl Snapshot {
-    /// What happened since `earlier`. `occupancy_max` is a record, not a count, and stays.
+    /// What happened since `earlier`. What is no count stays as it is now.
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
             descriptors: self.descriptors - earlier.descriptors,
             transfers: self.transfers - earlier.transfers,
             bytes: self.bytes - earlier.bytes,
             signals: self.signals - earlier.signals,
-            occupancy_max: self.occupancy_max,
             steps_busy: self.steps_busy - earlier.steps_busy,
             steps_idle: self.steps_idle - earlier.steps_idle,
+            ..*self
         }
     }
 }
@@ -48,6 +54,9 @@ pub(super) struct Statistics {
     occupancy_max: AtomicU64,
     steps_busy: AtomicU64,
     steps_idle: AtomicU64,
+    pending: AtomicU64,
+    in_flight: AtomicU64,
+    lane: AtomicU64,
 }
 
 impl Statistics {
@@ -60,6 +69,9 @@ impl Statistics {
         self.signals.store(counters.signals, Ordering::Relaxed);
         self.occupancy_max.store(counters.occupancy_max, Ordering::Relaxed);
         self.steps_busy.store(counters.steps_busy, Ordering::Relaxed);
+        self.pending.store(counters.pending, Ordering::Relaxed);
+        self.in_flight.store(counters.in_flight, Ordering::Relaxed);
+        self.lane.store(counters.lane, Ordering::Relaxed);
         self.publish_idle(counters.steps_idle);
     }
 
@@ -77,6 +89,9 @@ impl Statistics {
             occupancy_max: self.occupancy_max.load(Ordering::Relaxed),
             steps_busy: self.steps_busy.load(Ordering::Relaxed),
             steps_idle: self.steps_idle.load(Ordering::Relaxed),
+            pending: self.pending.load(Ordering::Relaxed),
+            in_flight: self.in_flight.load(Ordering::Relaxed),
+            lane: self.lane.load(Ordering::Relaxed),
         }
     }
 }

@@ -59,6 +59,7 @@ mod direct;
 mod error;
 mod few_hops;
 mod low_latency;
+mod names;
 mod reproducible;
 mod stores;
 mod stores_on_nodes;

@@ -122,3 +122,43 @@ impl FromStr for Stores {
         }
     }
 }
+
+/// The signal on which a process reports its communicators.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum InspectSignal {
+    /// Signals are left to the program.
+    #[default]
+    None,
+    /// `SIGUSR1`.
+    Usr1,
+    /// `SIGUSR2`.
+    Usr2,
+    /// `SIGQUIT`, which a terminal sends on Ctrl-\\. It no longer ends the process then.
+    Quit,
+}
+
+impl InspectSignal {
+    /// Its number.
+    pub const fn number(self) -> Option<i32> {
+        match self {
+            Self::None => None,
+            Self::Usr1 => Some(nix::libc::SIGUSR1),
+            Self::Usr2 => Some(nix::libc::SIGUSR2),
+            Self::Quit => Some(nix::libc::SIGQUIT),
+        }
+    }
+}
+
+impl FromStr for InspectSignal {
+    type Err = ();
+
+    fn from_str(text: &str) -> std::result::Result<Self, ()> {
+        match text {
+            "none" | "" => Ok(Self::None),
+            "USR1" => Ok(Self::Usr1),
+            "USR2" => Ok(Self::Usr2),
+            "QUIT" => Ok(Self::Quit),
+            _ => Err(()),
+        }
+    }
+}

@@ -52,6 +52,14 @@ impl Value {
             .map(Duration::from_millis)
     }
 
+    /// A time of at most a day; empty stands for "never".
+    pub fn optional_milliseconds(self) -> Result<Option<Duration>> {
+        match self.text.trim() {
+            "" => Ok(None),
+            _ => self.milliseconds().map(Some),
+        }
+    }
+
     /// Values that are separated by commas.
     pub fn list<T>(self, expected: &str, read: impl Fn(&str) -> Option<T>) -> Result<Vec<T>> {
         let parts = self.text.split(',').map(str::trim).filter(|part| !part.is_empty());

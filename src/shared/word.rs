@@ -180,4 +180,20 @@ impl WordArray {
     pub fn store(&self, index: usize, value: u64, ordering: Ordering) {
         self.word(index).store(value, ordering);
     }
+
+    /// Adds to word `index`, with wrap-around; gives the value before.
+    ///
+    /// # Panics
+    /// If there is no such word.
+    pub fn fetch_add(&self, index: usize, value: u64, ordering: Ordering) -> u64 {
+        self.word(index).fetch_add(value, ordering)
+    }
+
+    /// Raises word `index` to `value` where it is less; gives the value before.
+    ///
+    /// # Panics
+    /// If there is no such word.
+    pub fn fetch_max(&self, index: usize, value: u64, ordering: Ordering) -> u64 {
+        self.word(index).fetch_max(value, ordering)
+    }
 }

@@ -267,8 +267,12 @@ impl World {
 
     /// As [`World::new`], with other settings.
     pub fn with(count: usize, settings: &Settings) -> Self {
-        let contexts = contexts(count);
-        let communicators = Communicator::init_all(&contexts, settings).unwrap();
+        Self::on(&contexts(count), settings)
+    }
+
+    /// As [`World::with`], a rank on each of the contexts.
+    pub fn on(contexts: &[Arc<CudaContext>], settings: &Settings) -> Self {
+        let communicators = Communicator::init_all(contexts, settings).unwrap();
         let streams = contexts.iter().map(|context| context.new_stream().unwrap()).collect();
         Self { communicators, streams }
     }

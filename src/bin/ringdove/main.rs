@@ -1,6 +1,7 @@
 //! The `ringdove` command.
 
 mod doctor;
+mod inspect;
 mod perf;
 
 use clap::{Parser, Subcommand};
@@ -27,6 +28,8 @@ enum Verb {
     Perf(Perf),
     /// Report hardware and software of this machine, what will be used, and what is missing
     Doctor(doctor::Arguments),
+    /// Show where the ranks of running processes stand, and which one is the cause of a hang
+    Inspect(inspect::Arguments),
 }
 
 #[derive(Subcommand)]
@@ -78,6 +81,7 @@ fn main() -> ExitCode {
     let outcome = match verb {
         Verb::Perf(perf) => perf.run(),
         Verb::Doctor(arguments) => Ok(doctor::run(&arguments)),
+        Verb::Inspect(arguments) => Ok(inspect::run(&arguments)),
     };
     outcome.unwrap_or_else(|error| fail(&error))
 }

@@ -5,6 +5,7 @@ use crate::bootstrap::agreement::{Pair, Signature, Value, signature};
 use crate::communicator::connect::ConnectedRank;
 use crate::communicator::state::{Launcher, RegisteredPlace};
 use crate::error::Result;
+use crate::flight::Digest;
 use crate::id::Rank;
 use crate::plan::{CollectiveRequest, Direction};
 use ringdove_kernels::element::{DataType, ReduceOp};
@@ -22,9 +23,21 @@ pub(super) fn collective(
     let number = launcher.next_collective();
     let request = call.request(rank.rank().0, rank.rank_count(), registered.is_some());
     let signature = collective_signature(&call.shape, &request, registered);
+    record(rank, number, &call.shape);
     let agreed =
         rank.process.compare_calls(|calls| calls.collective(rank.rank(), number, signature));
     agreed.map_err(|error| rank.fail(error))
+}
+
+/// Records the call, before it is compared: where it differs, both sides show.
+fn record(rank: &ConnectedRank, number: u64, shape: &Shape) {
+    let Shape { collective, count, data_type, .. } = *shape;
+    let reduction = shape.reduction().map_or(0, |reduction| 1 + reduction.op as u64);
+    let root = collective.root().map_or(0, |root| 1 + u64::from(root));
+    let name = collective.name();
+    let word = name.bytes().fold(0u64, |word, byte| word.rotate_left(8) ^ u64::from(byte));
+    let digest = Digest::of([word, count as u64, data_type as u64, reduction, root]);
+    rank.flight.collective(number, name, count as u64, digest);
 }
 
 /// The values of a call that must be equal on all ranks. Their number and order is the same for all
@@ -62,6 +75,9 @@ fn collective_signature(
 pub(super) fn group(rank: &ConnectedRank, call: &GroupCall) -> Result<()> {
     let own = rank.rank();
     let to_others = || call.members().filter(|(transfer, _)| Rank(transfer.peer) != own);
+    if let Some((first, _)) = to_others().next() {
+        rank.flight.messages(to_others().count() as u64, Rank(first.peer));
+    }
     let compared = rank.process.compare_calls(|calls| {
         to_others().try_for_each(|(transfer, data_type)| {
             let peer = Rank(transfer.peer);

@@ -144,6 +144,9 @@ impl<'a> Batch<'a> {
             return Ok(());
         }
         self.rank.engine().announce(launcher.announced());
+        let (sequence, calls) = (launcher.launches(), self.arguments.call_count.into());
+        let plan = self.members[0].as_ref().map_or("", |(plan, _)| plan.shape.name);
+        self.rank.flight.launched(sequence, calls, plan, self.capture.is_some());
         launcher.launch(self.shape, &mut self.arguments, self.stream, self.capture)?;
         (self.arguments.call_count, self.shape) = (0, LaunchShape::default());
         self.members = [const { None }; LAUNCH_CALLS_MAX];

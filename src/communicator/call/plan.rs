@@ -35,7 +35,7 @@ pub(super) fn collective<'a>(
             (true, Some(stand_in)) => proved(&stand_in).and_then(|_| own_part())?,
             (false, _) => own_part()?,
         };
-        encode(rank, &verified)
+        encode(rank, &verified, algorithm.name())
     })
 }
 
@@ -55,12 +55,13 @@ pub(super) fn group<'a>(
         let group = plan::group(rank.rank().0, geometry.rank_count, &call.transfers, &limits)
             .map_err(|error| Error::argument("group", "transfers that match", error))?;
         let verified = plan::verify(group.plan, &group.promise);
-        encode(rank, &verified.map_err(|error| internal("group's plan", &error))?)
+        let verified = verified.map_err(|error| internal("group's plan", &error))?;
+        encode(rank, &verified, "messages")
     })
 }
 
 /// This rank's part of a plan, as the executor reads it.
-fn encode(rank: &ConnectedRank, plan: &Verified) -> Result<Encoded> {
+fn encode(rank: &ConnectedRank, plan: &Verified, name: &'static str) -> Result<Encoded> {
     let own = rank.rank().0;
     let bytes = plan.encode(own, rank).map_err(|e| internal("plan", &e))?;
     let mut ports: Vec<PortUse> = plan
@@ -69,7 +70,7 @@ fn encode(rank: &ConnectedRank, plan: &Verified) -> Result<Encoded> {
         .collect();
     ports.sort_unstable();
     let (blocks, threads) = (plan.block_count(own), plan.plan().thread_count);
-    Ok(Encoded { bytes, shape: PlanShape { blocks, threads, ports: ports.into() } })
+    Ok(Encoded { bytes, shape: PlanShape { name, blocks, threads, ports: ports.into() } })
 }
 
 /// A fault of the library itself, as an error instead of a panic.

@@ -1,6 +1,7 @@
 //! The steps from contexts and a unique id to connected ranks.
 
 use super::attach::{self, Others};
+use super::flight;
 use super::host_memory::SharedFile;
 use super::inter_node::{
     self, InterNodeAdapter, InterNodeConnections, InterNodeEndpoint, InterNodeInfo, InterNodeSetup,
@@ -36,11 +37,13 @@ pub(in crate::communicator) fn init_all(
     let _span = tracing::debug_span!("communicator", rank = 0, ranks = count).entered();
     let geometry = geometry(count, Nodes::One, settings)?;
     let process = Arc::new(ProcessState::new(geometry));
+    let ranks: Vec<Rank> = (0..count).map(Rank).collect();
+    process.set_flight(flight::random_key()?, ranks.clone());
     for (rank, context) in (0..).zip(contexts) {
         let state = rank_state(context, &geometry, Rank(rank), rank as usize, settings)?;
         process.join(state, &geometry)?;
     }
-    start_in_process(&process, &(0..count).map(Rank).collect::<Vec<_>>(), settings)
+    start_in_process(&process, &ranks, settings)
 }
 
 /// Ranks `first`, `first + 1`, ... of `rank_count`, on `contexts`; waits until all have joined.
@@ -75,6 +78,7 @@ fn init_threads(
 ) -> Result<Vec<ConnectedRank>> {
     let geometry = geometry(rank_count, Nodes::One, settings)?;
     let process = process_of(id, geometry);
+    process.set_flight(flight::key_of(id), (0..rank_count).map(Rank).collect());
     for (&rank, context) in ranks.iter().zip(contexts) {
         let state = rank_state(context, &geometry, rank, rank.index(), settings)?;
         process.join(state, &geometry)?;
@@ -96,6 +100,8 @@ fn connect_processes(
     let Hosts { names: hosts, is_alone } = nodes::hosts(planes, settings)?;
     let geometry = geometry(hosts.len() as u32, Nodes::of(&hosts), settings)?;
     let process = process_of(id, geometry);
+    let first = planes.first().map_or(Rank(0), |plane| plane.rank());
+    process.set_flight(flight::key_of(id), nodes::ranks_beside(&hosts, first));
     process.successors.open(id, planes, settings)?;
     // Device engines reach other nodes by themselves.
     let by_channel = geometry.engine == EngineKind::Device;
@@ -307,10 +313,13 @@ fn start(
         open_beside_kernels: settings.open_beside_kernels,
     };
     let places = Places::new(process, &state, parts)?;
+    let (flight, watched) = flight::begin(process, &state, &engine, settings)?;
     Ok(ConnectedRank {
         settings: settings.clone(),
         process: process.clone(),
         places,
+        flight,
+        watched: Some(watched),
         state,
         launcher,
         engine: Some(engine),

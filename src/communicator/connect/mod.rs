@@ -10,12 +10,14 @@
 //!   ranks share which do not reach each other's GPU memory
 //! * `description`: lanes and routes in numbers and offsets
 //! * `attach`: a rank's ring, lanes and routes, as its engine gets them
+//! * `flight`: the flight recorder of a rank, and what its watchdog looks at
 //! * `places`: registered memory that ranks grant one another for their messages;
 //!   `single_routes`: the routes there
 //! * `rank`: a rank that is connected; `registration`: its registered buffers
 
 mod attach;
 mod description;
+mod flight;
 mod host_memory;
 mod init;
 mod inter_node;

@@ -39,6 +39,13 @@ pub(super) fn inter_node_ranks(hosts: &[String], rank: Rank) -> Vec<Rank> {
     others.map(|(rank, _)| Rank(rank)).collect()
 }
 
+/// The ranks of `rank`'s node, itself included.
+pub(super) fn ranks_beside(hosts: &[String], rank: Rank) -> Vec<Rank> {
+    let own = &hosts[rank.index()];
+    let beside = (0..).zip(hosts).filter(|&(_, host)| host == own);
+    beside.map(|(rank, _)| Rank(rank)).collect()
+}
+
 /// Which rank of its node `rank` is, from 0.
 pub(super) fn number_on_node(hosts: &[String], rank: Rank) -> usize {
     let own = &hosts[rank.index()];

@@ -7,6 +7,7 @@ use crate::bootstrap::Succession;
 use crate::communicator::state::{Launcher, ProcessState, RankState, Tidy, Unread, lock};
 use crate::engine::{Alarm, Snapshot};
 use crate::error::{Error, Result};
+use crate::flight::{RankRecorder, WatchedRank};
 use crate::id::Rank;
 use crate::plan::{LaneEnd, PortResolver};
 use crate::settings::Settings;
@@ -34,6 +35,10 @@ pub(in crate::communicator) struct ConnectedRank {
     /// Places in registered memory, of this rank and of others.
     pub places: Arc<Places>,
     pub succession: Succession,
+    /// What it calls and launches is recorded here.
+    pub flight: Arc<RankRecorder>,
+    /// `None` only while the rank is being dropped.
+    pub(super) watched: Option<WatchedRank>,
     /// Dropped last: frees what the others gave up.
     pub(super) _tidy: Tidy,
 }
@@ -150,6 +155,8 @@ impl Drop for ConnectedRank {
                 std::mem::forget((self.launcher.clone(), self.process.clone()));
             }
         }
+        // What it reads of the engine is about to go.
+        drop(self.watched.take());
         if let Some(connections) = self.inter_node.as_ref().filter(|_| self.process.is_raised()) {
             connections.close();
         }

@@ -425,11 +425,7 @@ impl RankMemory {
             host_staging: self.host.as_ref().map_or(0, |part| part.staging.address()),
             shared_staging: self.host_lanes().map_or(0, HostLanes::staging),
             blocks_ended: at(control::BLOCKS_ENDED),
-            launches_ended: match self.doorbell {
-                None => self.pinned.address() + pinned::LAUNCHES_ENDED as u64,
-                // Hardware does not rest.
-                Some(_) => 0,
-            },
+            launches_ended: self.pinned.address() + pinned::LAUNCHES_ENDED as u64,
             sources: self.pinned.address() + pinned::SOURCES as u64,
         };
         write(&self.control, control::COMMUNICATOR, bytemuck::bytes_of(&communicator))

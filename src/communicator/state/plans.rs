@@ -57,6 +57,8 @@ pub(crate) struct Resident {
 /// What a launch has to have for a plan.
 #[derive(Clone, Debug)]
 pub(crate) struct PlanShape {
+    /// Name of the algorithm.
+    pub name: &'static str,
     /// Blocks, at least.
     pub blocks: u32,
     /// Threads of each block, at least.
@@ -343,7 +345,7 @@ mod tests {
 
     fn shape(ports: &[(u32, u32)]) -> PlanShape {
         let ports = ports.iter().map(|&(port, block)| PortUse { port, block }).collect();
-        PlanShape { blocks: 4, threads: 128, ports }
+        PlanShape { name: "test", blocks: 4, threads: 128, ports }
     }
 
     /// If this fails, two blocks of one launch count messages on one port, or calls that could

@@ -39,6 +39,8 @@ pub(crate) struct ProcessState {
     pub streams: StreamClaims,
     pub plans: PlanCache,
     pub successors: Successors,
+    /// Name of the communicator in flight recorders, and the ranks of this node.
+    flight: OnceLock<(u64, Arc<[Rank]>)>,
     raised: AtomicBool,
     /// Ranks of this process whose engines serve them.
     served: Mutex<usize>,
@@ -95,6 +97,7 @@ impl ProcessState {
             streams: StreamClaims::default(),
             plans: PlanCache::default(),
             successors: Successors::default(),
+            flight: OnceLock::new(),
             raised: AtomicBool::new(false),
             served: Mutex::default(),
             served_changed: Condvar::new(),
@@ -222,6 +225,18 @@ impl ProcessState {
     /// What takes offers for a rank of this process, while there is such a rank.
     pub fn places(&self, rank: Rank) -> Option<Arc<dyn PlaceTaker>> {
         lock(&self.places).get(&rank)?.upgrade()
+    }
+
+    /// Sets the communicator's name in flight recorders, and the ranks of this node. All ranks of
+    /// the process say the same.
+    pub fn set_flight(&self, key: u64, node: Vec<Rank>) {
+        let _ = self.flight.set((key, node.into()));
+    }
+
+    /// The communicator's name in flight recorders, and the ranks of this node.
+    pub fn flight(&self) -> (u64, Arc<[Rank]>) {
+        let unnamed = || (0, Arc::from([]));
+        self.flight.get().cloned().unwrap_or_else(unnamed)
     }
 
     /// The error that ended the communicator, if any.

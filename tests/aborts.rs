@@ -1,0 +1,107 @@
+//! How long an abort takes to reach every rank, also those whose kernels wait; and that what was
+//! aborted or has lost a rank can be left behind: survivors shrink and go on with right results.
+
+mod hardware;
+
+use hardware::engines::on_engines;
+use hardware::{FOLDER, World, on_processes_env, settings, total, wait_for_all};
+use ringdove::{Communicator, DataType, ReduceOp, Settings, Stores};
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// The bar on an idle machine is 100 ms, which is what the printed figures are for. A test run
+/// shares its processors with others.
+const LIMIT: Duration = Duration::from_secs(5);
+const BYTES: usize = 1 << 20;
+
+/// Bytes, and whether GPU threads move them themselves: low-latency messages by stores and by
+/// engines, and slots.
+const CALLS: [(usize, Stores); 3] =
+    [(1024, Stores::Auto), (1024, Stores::Never), (BYTES, Stores::Never)];
+
+/// If this fails, a rank that is aborted while its kernel waits holds its program up.
+#[test]
+fn an_abort_ends_the_kernels_of_every_rank() {
+    on_engines("dgx1v", || {
+        for (bytes, stores) in CALLS {
+            let settings = Settings { stores, ..settings() };
+            let world = World::with(4, &settings);
+            let mut buffers = world.upload(&vec![vec![0; BYTES]; 4]);
+            // Loaded and planned; then all but one call, and wait for it.
+            for (rank, buffer) in buffers.iter_mut().enumerate() {
+                call(&world, rank, buffer, bytes);
+            }
+            world.finish();
+            for rank in 0..3 {
+                call(&world, rank, &mut buffers[rank], bytes);
+            }
+            await_kernels(&world);
+            let started = Instant::now();
+            world.communicators[3].abort("enough");
+            world.streams.iter().for_each(|stream| stream.synchronize().unwrap());
+            let took = started.elapsed();
+            println!("{bytes} bytes, stores {stores:?}: all kernels had ended after {took:?}");
+            assert!(took < LIMIT, "{took:?}");
+            assert!(world.communicators.iter().all(|one| one.check().is_err()));
+        }
+    });
+}
+
+fn call(world: &World, rank: usize, buffer: &mut cudarc::driver::CudaSlice<u8>, bytes: usize) {
+    let mut part = buffer.slice_mut(..bytes);
+    let (communicator, stream) = (&world.communicators[rank], &world.streams[rank]);
+    let (kind, op) = (DataType::U32, ReduceOp::Sum);
+    communicator.all_reduce_bytes_in_place(kind, &mut part, op, stream).unwrap();
+}
+
+/// Until kernels wait: nothing of them is seen from outside, so for as long as they take to start.
+fn await_kernels(world: &World) {
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_millis(100) {
+        assert!(world.communicators.iter().all(|one| one.check().is_ok()));
+        std::thread::yield_now();
+    }
+}
+
+/// The moment of the abort, for other processes, as nanoseconds since 1970.
+fn now() -> u128 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos()
+}
+
+/// If this fails, ranks of other processes learn of an abort late, or cannot go on without the rank
+/// that was aborted.
+#[test]
+fn an_abort_reaches_other_processes_and_the_rest_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let variables = [(FOLDER, folder.path().to_str().unwrap())];
+    on_processes_env("pcie4", &[], &variables, (4, 1), |ranks| {
+        let communicator = &ranks[0];
+        assert_eq!(total(communicator, 1 << communicator.rank()), 15);
+        wait_for_all(&ranks);
+        let aborted = PathBuf::from(std::env::var(FOLDER).unwrap()).join("aborted");
+        if communicator.rank() == 3 {
+            // As above: the others' kernels wait.
+            std::thread::sleep(Duration::from_millis(300));
+            std::fs::write(&aborted, now().to_string()).unwrap();
+            communicator.abort("enough");
+        } else {
+            wait_in_kernel(communicator);
+            let ended = now();
+            let begun: u128 = std::fs::read_to_string(&aborted).unwrap().parse().unwrap();
+            let took = Duration::from_nanos(ended.saturating_sub(begun) as u64);
+            println!("rank {}: its kernel had ended after {took:?}", communicator.rank());
+            assert!(took < LIMIT, "{took:?}");
+            let fewer = communicator.shrink(&[3]).unwrap();
+            assert_eq!(total(&fewer, 1 << communicator.rank()), 7);
+        }
+        wait_for_all(&ranks);
+    });
+}
+
+fn wait_in_kernel(communicator: &Communicator) {
+    let stream = communicator.context().per_thread_stream();
+    let mut buffer = stream.clone_htod(&vec![1u32; BYTES / 4]).unwrap();
+    communicator.all_reduce_in_place(&mut buffer, ReduceOp::Sum, &stream).unwrap();
+    stream.synchronize().unwrap();
+    assert!(communicator.check().is_err());
+}
