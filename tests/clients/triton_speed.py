@@ -15,37 +15,7 @@ import time
 import numpy as np
 import triton
 import triton.language as tl
-
-cuda = ctypes.CDLL("libcuda.so.1")
-
-
-def call(name, *arguments):
-    """A call of the driver, which must succeed."""
-    status = getattr(cuda, name)(*arguments)
-    if status != 0:
-        raise RuntimeError(f"{name}: status {status}")
-
-
-class Array:
-    """An array on the GPU, as Triton takes it: an address and a type."""
-
-    def __init__(self, values):
-        self.values = np.ascontiguousarray(values)
-        self.dtype = str(self.values.dtype)
-        self.address = ctypes.c_uint64()
-        call("cuMemAlloc_v2", ctypes.byref(self.address), ctypes.c_size_t(self.values.nbytes))
-        source = self.values.ctypes.data_as(ctypes.c_void_p)
-        call("cuMemcpyHtoD_v2", self.address, source, ctypes.c_size_t(self.values.nbytes))
-
-    def data_ptr(self):
-        return self.address.value
-
-    def get(self):
-        """What the GPU has left in it."""
-        out = np.empty_like(self.values)
-        target = out.ctypes.data_as(ctypes.c_void_p)
-        call("cuMemcpyDtoH_v2", target, self.address, ctypes.c_size_t(out.nbytes))
-        return out
+from triton_arrays import Array, call, cuda
 
 
 @triton.jit
@@ -193,10 +163,6 @@ def report(what, times, more=""):
     print(f"{what}: {least}, median {middle}, processor {processor}  {more}", flush=True)
 
 
-call("cuInit", 0)
-context = ctypes.c_void_p()
-call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
-call("cuCtxSetCurrent", context)
 programs = {
     "copy": elementwise,
     "add": elementwise,

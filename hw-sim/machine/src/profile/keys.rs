@@ -100,14 +100,14 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "pools",
         values: "`peer`, `own`",
-        behaviour: "With `own`, kernels of another GPU, and copies on its streams, reach memory of \
-                    a pool only where `cuMemPoolSetAccess` says so, whatever peer access is \
+        behaviour: "With `own`, kernels of another GPU, and copies on its streams or from its \
+                    current context, reach memory of a pool only where `cuMemPoolSetAccess` says so, whatever peer access is \
                     enabled; calls that name both contexts (`cuMemcpyPeer`) copy all the same. \
                     Such memory has no IPC handle",
         source: "CUDA programming guide, stream-ordered allocator; llama.cpp 3930, 4620; PyTorch, \
-                 `CUDACachingAllocator.cpp`, `memcpyAsync`; CUDA.jl 3112",
-        inference: "that the copy's call fails, with `CUDA_ERROR_INVALID_VALUE`; that rights given \
-                    later may be lost (driver 590) is not played",
+                 `CUDACachingAllocator.cpp`, `memcpyAsync`; CUDA.jl 3112; cuda.core 1.0.1, \
+                 `test_memory_peer_access.py` (the error code)",
+        inference: "that rights given later may be lost (driver 590) is not played",
     },
     Key {
         name: "lazy-dma",

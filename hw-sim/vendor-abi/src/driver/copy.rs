@@ -25,6 +25,13 @@ fn copy(
     finish(&stream, waits)
 }
 
+/// Refuses a copy to or from memory of a pool that neither the stream's GPU nor that of the current
+/// context may reach.
+fn check_pool_rights(stream: &Stream, ends: [u64; 2]) -> Outcome {
+    let current = state::current_any().map_or(stream.context.gpu, |(_, context)| context.gpu);
+    Ok(transfer::check_pool_rights(stream, current, ends)?)
+}
+
 /// Waits for a copy, if the call does.
 fn finish(stream: &Arc<Stream>, waits: bool) -> Outcome {
     if waits {
@@ -49,7 +56,7 @@ fn device_copy(
         return ordered_copy(&stream, [to, from], bytes, Return::Queued, named);
     }
     if named.is_empty() {
-        transfer::check_pool_rights(&stream, [to.address, from.address])?;
+        check_pool_rights(&stream, [to.address, from.address])?;
     }
     let waits = transfer::copy(&stream, to, from, bytes as u64, Return::Queued)?;
     finish(&stream, waits)
@@ -64,7 +71,7 @@ fn ordered_copy(
     named: &[u64],
 ) -> Outcome {
     if named.is_empty() {
-        transfer::check_pool_rights(stream, [to.address, from.address])?;
+        check_pool_rights(stream, [to.address, from.address])?;
     }
     let ordered = Ordered { named, contexts: state::contexts };
     let waits = transfer::copy_ordered(stream, to, from, bytes as u64, returns, ordered)?;
@@ -139,7 +146,7 @@ fn copy_2d(request: In<Copy2d>, stream: Handle, returns: Return) -> Outcome {
     let (to, from) =
         (request.destination.rows(request.width)?, request.source.rows(request.width)?);
     let stream = state::stream(stream)?;
-    transfer::check_pool_rights(&stream, [to.place.address, from.place.address])?;
+    check_pool_rights(&stream, [to.place.address, from.place.address])?;
     let waits = transfer::copy_rows(&stream, to, from, width, height, returns)?;
     finish(&stream, waits)
 }

@@ -51,8 +51,10 @@ impl Work {
     }
 
     fn note(log: &mut String, words: &str) {
+        if !log.is_empty() {
+            log.push('\n');
+        }
         log.push_str(words);
-        log.push('\n');
     }
 
     fn write_logs(&mut self) -> Outcome {
