@@ -174,6 +174,40 @@ fn an_interrupt_ends_the_run_with_what_was_measured() {
     assert!(rows(&text).len() < 1000, "it ran to its end");
 }
 
+/// If this fails, a token crosses to another node more than once, what crossed is not what the
+/// report says, or `auto` takes no mode.
+#[test]
+fn experts_on_two_nodes_are_relayed() {
+    if hardware::perf::on_real_hardware() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("json");
+    let measured = |mode: &str| {
+        let line = format!(
+            "perf experts -g 2 -T 40 -E 16 -K 6 -H 256 -n 2 --mode {mode} --distribution none -J {}",
+            json.display()
+        );
+        let mut command = hwsim();
+        command.args(["run", "--quiet", "--machine", "dgx-a100 x 2", "--procs", "2", "--"]);
+        command.arg(tool("ringdove")).args(line.split_whitespace());
+        let (status, output) = run_bounded(command);
+        assert!(status.success(), "{line}: {output}");
+        assert!(output.contains("Out of bounds values : 0 OK"), "{line}: {output}");
+        let text = std::fs::read_to_string(&json).unwrap();
+        let document: serde_json::Value = serde_json::from_str(&text).unwrap();
+        document["results"][0].clone()
+    };
+    let [low, high, auto] = ["low-latency", "throughput", "auto"].map(measured);
+    let number = |result: &serde_json::Value, name: &str| result[name].as_u64().unwrap();
+    // Four choices of sixteen experts on average, of which two are on the other node.
+    assert!(3 * number(&high, "engine_bytes") < 2 * number(&low, "engine_bytes"), "{low} {high}");
+    let crossed = number(&high, "message_bytes") - number(&high, "stored_bytes");
+    assert_eq!(crossed, number(&high, "engine_bytes"), "{high}");
+    assert!(low["stored_bytes"].is_null(), "{low}");
+    assert!(["low-latency", "throughput"].contains(&auto["mode"].as_str().unwrap()), "{auto}");
+}
+
 /// If this fails, dispatch or combine is measured with wrong results, or a distribution is not
 /// read.
 #[test]

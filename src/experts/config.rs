@@ -49,6 +49,19 @@ impl FromStr for Mode {
     }
 }
 
+/// The type of tokens with this name on command lines: half, float or bfloat16.
+///
+/// # Errors
+/// The names that there are.
+pub fn token_type(name: &str) -> std::result::Result<DataType, String> {
+    match name {
+        "half" => Ok(DataType::F16),
+        "float" => Ok(DataType::F32),
+        "bfloat16" => Ok(DataType::BF16),
+        _ => Err("expected half, float or bfloat16".to_owned()),
+    }
+}
+
 /// What becomes of tokens beyond [`Config::tokens_max`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Surplus {

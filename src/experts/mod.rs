@@ -32,6 +32,9 @@
 //! | weights | combine multiplies | the experts' kernels do; combine sums what comes back |
 //! | take it for | decoding: few tokens, fixed shapes | training and prefill: many tokens |
 //!
+//! [`Config::faster_mode`] gives the one that the timing model predicts to be faster, and
+//! [`ModeChoice`] is the name of either, or `auto`, on command lines.
+//!
 //! # How it works
 //!
 //! 1. `experts_route`: a warp for each expert (or rank) numbers its tokens by ballots. No counters
@@ -135,6 +138,7 @@
 //! launched in the order of the calls.
 
 mod calls;
+mod choice;
 mod config;
 mod group;
 mod handle;
@@ -145,9 +149,10 @@ mod sizes;
 pub use calls::{
     Combined, Index, IndexBufferMut, Received, Rows, ScaleBuffer, ScaleBufferMut, Tokens,
 };
+pub use choice::{ModeChoice, Reach};
 pub use config::{
     BytesNeeded, Config, EXPERTS_MAX, MessageBytes, Mode, OnLoss, SCALE_ELEMENTS, Scales, Surplus,
-    TOP_K_MAX,
+    TOP_K_MAX, token_type,
 };
 pub use group::{Group, Workspace};
 pub use handle::Handle;

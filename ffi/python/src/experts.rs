@@ -9,8 +9,8 @@ use crate::stream;
 use crate::wait::detached;
 use pyo3::prelude::*;
 use ringdove::experts::{
-    Combined, Config, Group, Handle, IndexBufferMut, Mode, OnLoss, Received, Rows, ScaleBuffer,
-    ScaleBufferMut, Scales, Surplus, Tokens,
+    Combined, Config, Group, Handle, IndexBufferMut, Mode, ModeChoice, OnLoss, Received, Rows,
+    ScaleBuffer, ScaleBufferMut, Scales, Surplus, Tokens,
 };
 use ringdove::{DataType, Error};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -303,10 +303,9 @@ impl Experts {
             Some("ue8m0") => Some(Scales::Ue8m0),
             Some(other) => return Err(errors::argument(py, "fp8", "float32 or ue8m0", other)),
         };
-        let mode = match mode {
-            "low-latency" => Mode::LowLatency,
-            "throughput" => Mode::Throughput,
-            _ => return Err(errors::argument(py, "mode", "low-latency or throughput", mode)),
+        let Ok(mode) = mode.parse::<ModeChoice>() else {
+            let expected = "low-latency, throughput or auto";
+            return Err(errors::argument(py, "mode", expected, mode));
         };
         let data_type = named_type(py, data_type)?;
         let config = Config {
@@ -317,13 +316,21 @@ impl Experts {
             surplus: Surplus::Refuse,
             data_type,
             fp8,
-            mode,
+            mode: match mode {
+                ModeChoice::Fixed(mode) => mode,
+                ModeChoice::Auto => Mode::LowLatency,
+            },
             alignment,
             lane,
             on_loss: OnLoss::End,
         };
         let open = rank.get().opened(py)?;
         let made = rank.get().blocking(py, move |own| {
+            let mode = match mode {
+                ModeChoice::Fixed(mode) => mode,
+                ModeChoice::Auto => config.faster_mode(&own.communicator)?,
+            };
+            let config = Config { mode, ..config };
             let group = Group::register(&own.communicator, &config)?.open()?;
             // SAFETY: the reference is only a borrow of the communicator, which `_open` keeps, and
             // is dropped before it.
@@ -338,6 +345,12 @@ impl Experts {
     fn output(&self) -> (u64, u64) {
         let (config, ranks) = (self.group.config(), self.rank.get().rank_count());
         (config.output_rows(ranks), config.output_counts(ranks))
+    }
+
+    /// The mode that was taken.
+    #[getter]
+    fn mode(&self) -> &'static str {
+        self.group.config().mode.name()
     }
 
     fn handle(&self, py: Python<'_>) -> PyResult<ExpertsHandle> {

@@ -410,7 +410,8 @@ class Communicator(Collectives):
             fp8: rows of a dispatch are float8_e4m3fn with scales for each 128 elements, of
                 ``"float32"`` or ``"ue8m0"``
             mode: ``"low-latency"`` sends a token once for each choice, ``"throughput"`` once for
-                each rank
+                each rank, ``"auto"`` takes the one that is predicted to be faster
+                (``Experts.mode``)
             alignment: counts are rounded up to a multiple of it
             lane: the group uses this user lane and the next; ``RINGDOVE_USER_LANES`` says how many
                 there are

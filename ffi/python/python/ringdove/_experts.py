@@ -35,6 +35,7 @@ class Experts:
 
     Attributes:
         rows: rows of a dispatch's output
+        mode: ``"low-latency"`` or ``"throughput"``
         counts: entries of its counts: one for each local expert; in throughput mode one more, for
             all rows
     """
@@ -59,6 +60,7 @@ class Experts:
         self._dtype = dtype if dtype == "bfloat16" else None
         self._fp8 = fp8 is not None
         self.rows, self.counts = self._group.output
+        self.mode = self._group.mode
 
     def handle(self) -> ExpertsHandle:
         """A handle; allocates."""

@@ -1,6 +1,6 @@
 //! Rows and bytes between ranks, where every expert is chosen equally often.
 
-use ringdove::experts::{Config, Mode};
+use ringdove::experts::{Config, MessageBytes, Mode};
 
 /// What each rank sends in a dispatch, and gets back in a combine.
 pub(super) struct Load {
@@ -12,9 +12,11 @@ pub(super) struct Load {
     pub tokens: u32,
     /// Rows of a message, on average.
     pub rows: f64,
-    header: u64,
-    row: u64,
-    return_row: u64,
+    /// Nodes, where rows to other nodes are relayed within them; else 1.
+    pub nodes: u32,
+    /// Rows of a message to another node, on average.
+    pub node_rows: f64,
+    bytes: MessageBytes,
     /// Bytes of a row's data in a dispatch, and in a combine.
     data: [u64; 2],
     /// Numbers that rows are placed by: one for each expert, and in throughput mode for each rank.
@@ -30,7 +32,11 @@ pub(super) enum Way {
 
 impl Load {
     pub fn new(config: &Config, ranks: u32, near: u32) -> ringdove::Result<Self> {
-        let bytes = config.message_bytes(ranks)?;
+        // As the library does, where stores reach the ranks of a node.
+        let is_relayed = config.mode == Mode::Throughput && near > 1 && near < ranks;
+        let node_ranks = if is_relayed { near } else { 0 };
+        let nodes = if is_relayed { ranks / near } else { 1 };
+        let bytes = config.message_bytes_on_nodes(ranks, node_ranks)?;
         let of_type = u64::from(config.hidden) * config.data_type.size_bytes() as u64;
         let data = [if config.fp8.is_some() { config.hidden.into() } else { of_type }, of_type];
         let by_rank = if config.mode == Mode::Throughput { ranks } else { 0 };
@@ -40,46 +46,57 @@ impl Load {
             experts: config.experts,
             top_k: config.top_k,
             tokens: config.tokens_max,
-            rows: f64::from(config.tokens_max) * rows_of_token(config, ranks),
-            header: bytes.header,
-            row: bytes.row,
-            return_row: bytes.return_row,
+            rows: f64::from(config.tokens_max) * config.rows_of_token(ranks),
+            nodes,
+            node_rows: f64::from(config.tokens_max) * config.rows_of_token(nodes),
+            bytes,
             data,
-            buckets: config.experts + by_rank,
+            buckets: config.experts + by_rank + if is_relayed { nodes } else { 0 },
         })
     }
 
     /// Bytes of one message.
     pub fn message(&self, way: Way) -> u64 {
         match way {
-            Way::Dispatch => self.header + (self.rows * self.row as f64) as u64,
-            Way::Combine => (self.rows * self.return_row as f64) as u64,
+            Way::Dispatch => self.bytes.header + (self.rows * self.bytes.row as f64) as u64,
+            Way::Combine => (self.rows * self.bytes.return_row as f64) as u64,
         }
     }
 
-    /// Bytes of all rows' data in each operation.
+    /// Bytes of one message to another node, where rows are relayed.
+    pub fn node_message(&self, way: Way) -> u64 {
+        let MessageBytes { relayed_header, relayed_row, return_row, .. } = self.bytes;
+        match way {
+            Way::Dispatch => relayed_header + (self.node_rows * relayed_row as f64) as u64,
+            Way::Combine => (self.node_rows * return_row as f64) as u64,
+        }
+    }
+
+    /// Are rows to other nodes relayed within them?
+    pub fn is_relayed(&self) -> bool {
+        self.nodes > 1
+    }
+
+    /// Bytes of all rows' data in each operation: rows of all ranks, or of all nodes where rows are
+    /// relayed; the own one is among them.
     pub fn data_bytes(&self) -> [f64; 2] {
-        self.data.map(|bytes| self.rows * f64::from(self.ranks) * bytes as f64)
+        let rows = match self.is_relayed() {
+            true => self.node_rows * f64::from(self.nodes),
+            false => self.rows * f64::from(self.ranks),
+        };
+        self.data.map(|bytes| rows * bytes as f64)
     }
 
     /// Bytes that leave a rank in both operations: by stores, and by engines.
     pub fn crossed_bytes(&self) -> [u64; 2] {
-        let both = self.message(Way::Dispatch) + self.message(Way::Combine);
-        [self.near - 1, self.ranks - self.near].map(|peers| u64::from(peers) * both)
-    }
-}
-
-/// Rows of one token for one rank, on average: its choices there, or whether there are any.
-fn rows_of_token(config: &Config, ranks: u32) -> f64 {
-    let [experts, top_k, own] =
-        [config.experts, config.top_k, config.experts / ranks].map(f64::from);
-    match config.mode {
-        Mode::LowLatency => top_k / f64::from(ranks),
-        // Choices are `top_k` different experts.
-        Mode::Throughput => {
-            let none =
-                |nth: u32| (experts - own - f64::from(nth)).max(0.0) / (experts - f64::from(nth));
-            1.0 - (0..config.top_k).map(none).product::<f64>()
+        let ways = [Way::Dispatch, Way::Combine];
+        let both: u64 = ways.iter().map(|way| self.message(*way)).sum();
+        if self.is_relayed() {
+            // A relay stores to its node what each other node's rank sends, or gets it from there.
+            let near = u64::from(self.near - 1) * u64::from(self.nodes) * both;
+            let each: u64 = ways.iter().map(|way| self.node_message(*way)).sum();
+            return [near, u64::from(self.nodes - 1) * each];
         }
+        [self.near - 1, self.ranks - self.near].map(|peers| u64::from(peers) * both)
     }
 }

@@ -18,7 +18,7 @@ use hwsim_timing::{Engine, Time};
 use load::Load;
 use parts::{Part, Player};
 use ringdove::DataType;
-use ringdove::experts::{Config, Mode, OnLoss, Scales, Surplus};
+use ringdove::experts::{Config, Mode, ModeChoice, OnLoss, Reach, Scales, Surplus, token_type};
 use ringdove_figures::plot::{Chart, Series, Style, draw};
 use ringdove_figures::table::fitted;
 use serde_json::json as value;
@@ -44,14 +44,14 @@ pub(super) struct ExpertsArguments {
     hidden: u32,
     /// half, float or bfloat16
     #[arg(short = 'd', long = "datatype", value_name = "TYPE", default_value = "bfloat16",
-        value_parser = data_type)]
+        value_parser = token_type)]
     data_type: DataType,
     /// Rows of a dispatch are e4m3, with scales: f32 or ue8m0
     #[arg(long, value_name = "SCALES")]
     fp8: Option<Scales>,
-    /// low-latency or throughput
+    /// low-latency, throughput, or auto: the faster, as the library chooses
     #[arg(long, value_name = "MODE", default_value = "low-latency")]
-    mode: Mode,
+    mode: ModeChoice,
     /// A built-in machine, or the path of a machine file
     #[arg(long, short, value_name = "NAME|FILE", default_value = "dgx-h100")]
     machine: String,
@@ -76,17 +76,9 @@ pub(super) struct ExpertsArguments {
     plot: Option<PathBuf>,
 }
 
-fn data_type(text: &str) -> Result<DataType, String> {
-    match text {
-        "half" => Ok(DataType::F16),
-        "float" => Ok(DataType::F32),
-        "bfloat16" => Ok(DataType::BF16),
-        _ => Err("expected half, float or bfloat16".to_owned()),
-    }
-}
-
 /// The results for one number of ranks.
 struct Row {
+    mode: Mode,
     load: Load,
     dispatch: Vec<Part>,
     combine: Vec<Part>,
@@ -139,7 +131,10 @@ impl ExpertsArguments {
             surplus: Surplus::Refuse,
             data_type: self.data_type,
             fp8: self.fp8,
-            mode: self.mode,
+            mode: match self.mode {
+                ModeChoice::Fixed(mode) => mode,
+                ModeChoice::Auto => Mode::LowLatency,
+            },
             alignment: 1,
             lane: 0,
             on_loss: OnLoss::End,
@@ -173,14 +168,23 @@ impl ExpertsArguments {
             Engine::Proxy => ranks.min(scene.machine.gpus_per_node() as u32),
             _ => 1,
         };
-        let load = Load::new(&config, ranks, near).map_err(|error| PredictError::Flag {
+        let refused = |error: ringdove::Error| PredictError::Flag {
             flag: "experts",
             expected: "sizes that a group can have".into(),
             seen: error.to_string(),
-        })?;
+        };
+        let mode = match self.mode {
+            ModeChoice::Fixed(mode) => mode,
+            ModeChoice::Auto => {
+                let reach = Reach { ranks, near, relays: near > 1 };
+                config.faster_mode_at(reach).map_err(refused)?
+            }
+        };
+        let config = Config { mode, ..config };
+        let load = Load::new(&config, ranks, near).map_err(refused)?;
         let player = Player { scene, engine: self.engine.0, load: &load };
         let (dispatch, combine) = (player.dispatch()?, player.combine()?);
-        Ok(Row { load, dispatch, combine })
+        Ok(Row { mode, load, dispatch, combine })
     }
 }
 
@@ -209,15 +213,15 @@ pub(super) fn predict(arguments: &ExpertsArguments) -> Result<ExitCode, Error> {
 }
 
 fn header(scene: &Scene, arguments: &ExpertsArguments) -> String {
-    let ExpertsArguments { tokens, top_k, hidden, data_type, fp8, mode, .. } = arguments;
+    let ExpertsArguments { tokens, top_k, hidden, data_type, fp8, .. } = arguments;
     let fp8 = fp8.map_or("no fp8".to_owned(), |scales| format!("dispatch in e4m3, {scales:?}"));
     format!(
         "# hwsim predict experts\n# {}: {}\n# machine {}, engine {}, stores within a node\n\
-         # {tokens} tokens each, top-{top_k}, {hidden} elements of {data_type:?}, {fp8}, {mode:?}, \
+         # {tokens} tokens each, top-{top_k}, {hidden} elements of {data_type:?}, {fp8}, \
          every expert chosen equally often\n\
          # {}: no time was measured, no data was moved\n#\n\
-         # {:>6} {:>7} {:>10} {:>10} {:>10} {:>9} {:>9} {:>12} {:>12}  dispatch limited by; \
-         combine by\n\
+         # {:>6} {:>7} {:>10} {:>10} {:>10} {:>9} {:>9} {:>12} {:>12}  mode; dispatch limited \
+         by; combine by\n\
          # {:>6} {:>7} {:>10} {:>10} {:>10} {:>9} {:>9} {:>12} {:>12}\n",
         scene.notice(),
         scene.profile.summary,
@@ -245,7 +249,8 @@ fn header(scene: &Scene, arguments: &ExpertsArguments) -> String {
     )
 }
 
-/// Rates are those of rows' data, own GPU included; bytes those of both operations that leave a
+/// Rates are those of rows' data, own GPU included (where rows are relayed, of rows for each node,
+/// own node included); bytes those of both operations that leave a
 /// rank, by stores and by engines.
 fn line(row: &Row) -> String {
     let times = [&row.dispatch, &row.combine].map(|parts| time(parts));
@@ -253,7 +258,7 @@ fn line(row: &Row) -> String {
     let rate = |at: usize| fitted(rates[at] / times[at].seconds(), 9);
     let [near, far] = row.load.crossed_bytes();
     format!(
-        "  {:>6} {:>7} {:>10} {:>10} {:>10} {:>9} {:>9} {near:>12} {far:>12}  {}; {}\n",
+        "  {:>6} {:>7} {:>10} {:>10} {:>10} {:>9} {:>9} {near:>12} {far:>12}  {}; {}; {}\n",
         row.load.ranks,
         row.load.experts,
         fitted(times[0].us(), 9),
@@ -261,6 +266,7 @@ fn line(row: &Row) -> String {
         fitted((times[0] + times[1]).us(), 9),
         rate(0),
         rate(1),
+        row.mode.name(),
         limit(&row.dispatch),
         limit(&row.combine),
     )
@@ -279,7 +285,7 @@ fn document(scene: &Scene, common: &Common, rows: &[Row]) -> String {
     let result = |row: &Row| {
         let [near, far] = row.load.crossed_bytes();
         value!({
-            "ranks": row.load.ranks, "experts": row.load.experts, "dispatch": parts(&row.dispatch),
+            "ranks": row.load.ranks, "experts": row.load.experts, "mode": row.mode.name(), "dispatch": parts(&row.dispatch),
             "combine": parts(&row.combine), "near_bytes": near, "far_bytes": far,
         })
     };

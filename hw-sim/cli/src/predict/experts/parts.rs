@@ -50,11 +50,12 @@ struct Near {
     message: u64,
 }
 
-/// Engines take messages to all ranks of other nodes.
+/// Engines take messages to all ranks of other nodes, or to one of each.
 struct Far {
     ranks: u32,
     near: u32,
     message: u64,
+    one_of_each: bool,
 }
 
 impl Programs for Local {
@@ -110,7 +111,8 @@ impl Programs for Far {
             let (node, local) = (nth / self.near + 1, (base + nth) % self.near);
             (first + node * self.near) % self.ranks + local
         };
-        let peers: Vec<u32> = (0..self.ranks - self.near).map(peer).collect();
+        let step = if self.one_of_each { self.near as usize } else { 1 };
+        let peers: Vec<u32> = (0..self.ranks - self.near).step_by(step).map(peer).collect();
         let (mut ports, mut blocks) = (Vec::new(), Vec::new());
         for peers in peers.chunks(FAR_PEERS as usize) {
             let (mut block, mut waits) = (Block::default(), Vec::new());
@@ -174,17 +176,54 @@ impl Player<'_> {
         let mut parts = vec![self.route()];
         let choices = f64::from(self.load.tokens) * f64::from(self.load.top_k);
         self.send(Way::Dispatch, self.blocks(choices), &mut parts)?;
+        if self.load.is_relayed() {
+            // One more kernel waits behind it.
+            let rows = self.load.node_rows * f64::from(self.load.nodes - 1);
+            let message = u64::from(self.load.nodes - 1) * self.load.message(Way::Dispatch);
+            parts.push(self.stores("relayed rows", message, self.blocks(rows))?);
+        }
         let bytes = u64::from(self.load.ranks) * self.load.message(Way::Dispatch);
         parts.push(self.local("rows to their places", bytes, self.blocks(self.all_rows()))?);
         Ok(parts)
     }
 
     pub fn combine(&self) -> Result<Vec<Part>, PredictError> {
+        if self.load.is_relayed() {
+            return self.relayed_combine();
+        }
         let mut parts = Vec::new();
         self.send(Way::Combine, self.blocks(self.all_rows()), &mut parts)?;
         let bytes = u64::from(self.load.ranks) * self.load.message(Way::Combine);
         parts.push(self.local("additions", bytes, BLOCKS_MAX)?);
         Ok(parts)
+    }
+
+    /// Rows are stored to their ranks or to relays; these add them, engines take the sums back, and
+    /// all is added.
+    fn relayed_combine(&self) -> Result<Vec<Part>, PredictError> {
+        let &Load { ranks, near, nodes, .. } = self.load;
+        let (message, others) = (self.load.message(Way::Combine), u64::from(nodes - 1));
+        let node_message = self.load.node_message(Way::Combine);
+        let stored = u64::from(nodes) * message;
+        let gathered = u64::from(near) * others * message;
+        let far = Far { ranks, near, message: node_message, one_of_each: true };
+        let mut engines = self.part("engines", &far, Start::Running)?;
+        engines.time = engines.time + self.scene.profile.block.launch;
+        let added = u64::from(near) * message + others * node_message;
+        Ok(vec![
+            self.stores("stores", stored, self.blocks(self.all_rows()))?,
+            self.local("additions at relays", gathered, BLOCKS_MAX)?,
+            engines,
+            self.local("additions", added, BLOCKS_MAX)?,
+        ])
+    }
+
+    /// A kernel that stores so many bytes to each rank of the node, and one behind it that waits.
+    fn stores(&self, name: &'static str, message: u64, blocks: u32) -> Result<Part, PredictError> {
+        let near = Near { ranks: self.load.near, blocks, message };
+        let stores = self.part(name, &near, Start::Launch)?;
+        let time = stores.time + self.scene.profile.block.launch;
+        Ok(Part { time, ..stores })
     }
 
     /// A warp for each bucket looks at 32 tokens at a time.
@@ -198,14 +237,18 @@ impl Player<'_> {
 
     /// What engines take is written first; while they move it, the rest is stored.
     fn send(&self, way: Way, blocks: u32, parts: &mut Vec<Part>) -> Result<(), PredictError> {
-        let &Load { ranks, near, .. } = self.load;
+        let &Load { ranks, near, nodes, .. } = self.load;
         let message = self.load.message(way);
-        let far_bytes = u64::from(ranks - near) * message;
+        let one_of_each = self.load.is_relayed();
+        let far_message = if one_of_each { self.load.node_message(way) } else { message };
+        let far_peers = if one_of_each { nodes - 1 } else { ranks - near };
+        let far_bytes = u64::from(far_peers) * far_message;
         let mut start = Start::Launch;
         if far_bytes > 0 {
             parts.push(self.local("rows for engines", far_bytes, blocks)?);
             start = Start::Running;
-            parts.push(self.part("engines", &Far { ranks, near, message }, start)?);
+            let far = Far { ranks, near, message: far_message, one_of_each };
+            parts.push(self.part("engines", &far, start)?);
         }
         let stores = self.part("stores", &Near { ranks: near, blocks, message }, start)?;
         // Behind this kernel comes the one that waits.

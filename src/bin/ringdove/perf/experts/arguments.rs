@@ -2,9 +2,9 @@
 
 use super::routing::Distribution;
 use crate::perf::error::PerfError;
-use ringdove::DataType;
-use ringdove::experts::{Config, Mode, OnLoss, Scales, Surplus};
+use ringdove::experts::{Config, Mode, ModeChoice, OnLoss, Scales, Surplus, token_type};
 use ringdove::id::EngineKind;
+use ringdove::{Communicator, DataType};
 use std::path::PathBuf;
 
 /// Options of one measurement.
@@ -33,14 +33,14 @@ pub struct Arguments {
     pub hidden: u32,
     /// half, float or bfloat16
     #[arg(short = 'd', long = "datatype", value_name = "TYPE", default_value = "bfloat16",
-        value_parser = parse_type)]
+        value_parser = token_type)]
     pub data_type: DataType,
     /// Rows of a dispatch are e4m3, which the kernel makes, with scales: f32 or ue8m0
     #[arg(long, value_name = "SCALES")]
     pub fp8: Option<Scales>,
-    /// low-latency or throughput
+    /// low-latency, throughput, or auto: the one that is predicted to be faster
     #[arg(long, value_name = "MODE", default_value = "low-latency")]
-    pub mode: Mode,
+    pub mode: ModeChoice,
     /// uniform, zipf, one (every token's first choice is expert 0, and the others are none), empty
     /// (every other rank has no token), none (a third of the choices are none), or file:PATH (lines
     /// of -K numbers, one for each token, used from rank to rank)
@@ -69,18 +69,18 @@ pub struct Arguments {
     pub plot: Option<PathBuf>,
 }
 
-fn parse_type(text: &str) -> Result<DataType, String> {
-    match text {
-        "half" => Ok(DataType::F16),
-        "float" => Ok(DataType::F32),
-        "bfloat16" => Ok(DataType::BF16),
-        _ => Err("expected half, float or bfloat16".to_owned()),
-    }
-}
-
 impl Arguments {
-    /// The group that the options describe, for so many tokens.
-    pub fn config(&self, tokens: u32) -> Config {
+    /// The group that the options describe, for so many tokens of each rank of `communicator`.
+    pub fn config(&self, tokens: u32, communicator: &Communicator) -> Result<Config, PerfError> {
+        let config = self.config_of_mode(tokens, Mode::LowLatency);
+        let mode = match self.mode {
+            ModeChoice::Fixed(mode) => mode,
+            ModeChoice::Auto => config.faster_mode(communicator)?,
+        };
+        Ok(Config { mode, ..config })
+    }
+
+    fn config_of_mode(&self, tokens: u32, mode: Mode) -> Config {
         Config {
             experts: self.experts,
             top_k: self.top_k,
@@ -89,7 +89,7 @@ impl Arguments {
             surplus: Surplus::Refuse,
             data_type: self.data_type,
             fp8: self.fp8,
-            mode: self.mode,
+            mode,
             alignment: 1,
             lane: 0,
             on_loss: OnLoss::End,

@@ -34,6 +34,8 @@ const LANES: u32 = 2;
 struct Measured {
     /// Of each rank.
     tokens: u32,
+    /// The mode that was taken.
+    mode: String,
     /// Of each operation.
     seconds: [f64; 3],
     /// Wrong elements; none where nothing was checked.
@@ -44,18 +46,19 @@ struct Measured {
     return_bytes: [u64; 2],
     /// Bytes of the messages of both, with heads, scales and weights, to others.
     message_bytes: u64,
+    /// Those of them that GPUs store, where rows are relayed.
+    stored_bytes: Option<u64>,
     /// Bytes that engines moved for one dispatch and one combine; all others were stored.
     engine_bytes: u64,
 }
 
 /// The results of all ranks, as the file has them.
 #[derive(Debug, Serialize)]
-struct Document<'a> {
+struct Document {
     ringdove_version: &'static str,
     virtual_hardware: bool,
     args: Vec<String>,
     ranks: usize,
-    mode: &'a str,
     results: Vec<Entry>,
 }
 
@@ -92,12 +95,13 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, PerfError> {
         }
     };
     let most = arguments.tokens.iter().copied().max().unwrap_or(0);
-    let needed = Group::bytes_needed(&communicators[0], &arguments.config(most))?;
+    let needed =
+        Group::bytes_needed(&communicators[0], &arguments.config(most, &communicators[0])?)?;
     say(header(arguments, &stage.places, ranks, needed.group + needed.handle));
     let mut all = Vec::new();
     for &tokens in &arguments.tokens {
         let routings = Routings::new(arguments, tokens, ranks)?;
-        let config = arguments.config(tokens);
+        let config = arguments.config(tokens, &communicators[0])?;
         let measured = match arguments.data_type {
             DataType::F32 => measure::<f32>(&communicators, arguments, &config, &routings),
             DataType::F16 => measure::<half::f16>(&communicators, arguments, &config, &routings),
@@ -116,7 +120,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, PerfError> {
         plot.finish(&chart(&stage.places, &all)?)?;
     }
     if let Some(file) = file {
-        let text = document(arguments, &stage.places, all);
+        let text = document(&stage.places, all);
         file.finish(&text.map_err(PerfError::Json)?)?;
     }
     job.barrier()?;
@@ -131,9 +135,11 @@ impl Measured {
             seconds: [longer(0), longer(1), longer(2)],
             wrong: self.wrong.zip(other.wrong).map(|(one, two)| one + two),
             tokens: self.tokens,
+            mode: self.mode,
             row_bytes: [0, 1].map(|at| self.row_bytes[at] + other.row_bytes[at]),
             return_bytes: [0, 1].map(|at| self.return_bytes[at] + other.return_bytes[at]),
             message_bytes: self.message_bytes + other.message_bytes,
+            stored_bytes: self.stored_bytes.zip(other.stored_bytes).map(|(one, two)| one + two),
             engine_bytes: self.engine_bytes + other.engine_bytes,
         }
     }
@@ -160,7 +166,8 @@ fn measure<T: Value>(
         combine(&mut ranks)?;
         wait(&ranks)?;
     }
-    let mut measured = Measured { tokens: config.tokens_max, ..Measured::default() };
+    let mode = config.mode.name().to_owned();
+    let mut measured = Measured { tokens: config.tokens_max, mode, ..Measured::default() };
     let before = moved();
     for _ in 0..arguments.iterations {
         let began = Instant::now();
@@ -175,7 +182,7 @@ fn measure<T: Value>(
         }
     }
     measured.engine_bytes = (moved() - before) / u64::from(arguments.iterations);
-    let (message, data) = (config.message_bytes(routings.count())?, rank::token_bytes(config));
+    let data = rank::token_bytes(config);
     for rank in &ranks {
         let [own, others] = rank.received_rows(routings);
         for (sums, bytes) in
@@ -183,8 +190,9 @@ fn measure<T: Value>(
         {
             (sums[0], sums[1]) = (sums[0] + own * bytes, sums[1] + others * bytes);
         }
-        let heads = u64::from(routings.count() - 1) * message.header;
-        measured.message_bytes += heads + others * (message.row + message.return_row);
+        let (bytes, stored) = rank.message_bytes(routings)?;
+        measured.message_bytes += bytes;
+        measured.stored_bytes = stored.map(|stored| stored + measured.stored_bytes.unwrap_or(0));
     }
     if arguments.check > 0 {
         ranks.iter_mut().try_for_each(Rank::clear)?;
@@ -218,7 +226,7 @@ fn wait<T: Value>(ranks: &[Rank<'_, T>]) -> Result<(), PerfError> {
 fn header(arguments: &Arguments, places: &[RankDevice], ranks: usize, bytes: u64) -> String {
     let mut text = format!(
         "# ringdove {} perf experts\n\
-         # {ranks} ranks, {} experts, top-{}, {} elements of {:?}{}, {} mode, {:?}, seed {}\n\
+         # {ranks} ranks, {} experts, top-{}, {} elements of {:?}{}, {:?}, seed {}\n\
          # warmup iters: {} iters: {} validation: {}\n\
          # memory of each rank: {bytes} bytes for messages and one handle\n#\n",
         env!("CARGO_PKG_VERSION"),
@@ -227,7 +235,6 @@ fn header(arguments: &Arguments, places: &[RankDevice], ranks: usize, bytes: u64
         arguments.hidden,
         arguments.data_type,
         arguments.fp8.map_or(String::new(), |form| format!(", dispatched in e4m3 with {form:?}")),
-        arguments.mode.name(),
         arguments.distribution,
         arguments.seed,
         arguments.warmup,
@@ -249,9 +256,10 @@ fn header(arguments: &Arguments, places: &[RankDevice], ranks: usize, bytes: u64
 /// The rows of one number of tokens.
 fn table(measured: &Measured, ranks: usize) -> String {
     let mut text = format!(
-        "#\n# {} tokens each\n# {:>9} {:>12} {:>14} {:>14} {:>10}\n# {:>9} {:>12} {:>14} {:>14} \
+        "#\n# {} tokens each, {} mode\n# {:>9} {:>12} {:>14} {:>14} {:>10}\n# {:>9} {:>12} {:>14} {:>14} \
          {:>10}\n",
         measured.tokens,
+        measured.mode,
         "operation",
         "time",
         "rows, own GPU",
@@ -307,11 +315,7 @@ fn chart(places: &[RankDevice], all: &[Measured]) -> Result<String, PerfError> {
 }
 
 /// The file's text.
-fn document(
-    arguments: &Arguments,
-    places: &[RankDevice],
-    all: Vec<Measured>,
-) -> serde_json::Result<String> {
+fn document(places: &[RankDevice], all: Vec<Measured>) -> serde_json::Result<String> {
     let entry = |measured: Measured| {
         let [dispatch_us, combine_us, both_us] = measured.seconds.map(|seconds| seconds * 1e6);
         Entry { dispatch_us, combine_us, both_us, measured }
@@ -321,7 +325,6 @@ fn document(
         virtual_hardware: places.iter().any(|place| place.device.is_virtual()),
         args: std::env::args_os().map(|text| text.to_string_lossy().into_owned()).collect(),
         ranks: places.len(),
-        mode: arguments.mode.name(),
         results: all.into_iter().map(entry).collect(),
     };
     serde_json::to_string_pretty(&document).map(|text| text + "\n")

@@ -10,7 +10,7 @@ use ringdove::experts::reference::{Routing, combined, quantised};
 use ringdove::experts::{
     Combined, Config, Group, Handle, Received, Rows, SCALE_ELEMENTS, ScaleBufferMut, Scales, Tokens,
 };
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// A type of tokens.
@@ -293,6 +293,39 @@ impl<'c, T: Value> Rank<'c, T> {
             wrong += scales.filter(|(seen, wanted)| seen != wanted).count() as u64;
         }
         Ok(wrong)
+    }
+
+    /// Bytes of the messages of both operations between this GPU and others, with heads, scales and
+    /// weights, each counted at one end; and those of them that GPUs store, where rows are relayed.
+    pub fn message_bytes(&self, routings: &Routings) -> Result<(u64, Option<u64>), PerfError> {
+        let (routing, config) = (self.routing(routings), self.group.config());
+        let (ranks, near) = (routings.count() as usize, routing.node_ranks);
+        let bytes = config.message_bytes_on_nodes(routings.count(), near as u32)?;
+        let [_, others] = self.received_rows(routings);
+        let both = bytes.row + bytes.return_row;
+        let Some(nodes) = ranks.checked_div(near) else {
+            return Ok(((ranks as u64 - 1) * bytes.header + others * both, None));
+        };
+        let node = |rank: usize| rank / near;
+        // Who stores rows of `source` here: itself, or its relay.
+        let by = |source: usize| match node(source) == node(self.number) {
+            true => source,
+            false => node(self.number) * near + source % near,
+        };
+        let stored = (0..ranks).filter(|source| by(*source) != self.number).count() as u64;
+        let rows = routing.rows(self.number);
+        let rows = rows.iter().filter(|row| by(row.source) != self.number).count() as u64;
+        let crossings = |token: usize| {
+            let choices = &routing.indices[self.number][token * config.top_k as usize..];
+            let owners = choices[..config.top_k as usize].iter().filter_map(|i| routing.owner(*i));
+            let nodes: BTreeSet<usize> = owners.map(node).collect();
+            nodes.iter().filter(|other| **other != node(self.number)).count() as u64
+        };
+        let crossed: u64 = (0..routing.tokens(self.number)).map(crossings).sum();
+        let stored = stored * bytes.header + rows * both;
+        let crossed = (nodes as u64 - 1) * bytes.relayed_header
+            + crossed * (bytes.relayed_row + bytes.return_row);
+        Ok((stored + crossed, Some(stored)))
     }
 
     /// Rows that this rank receives from itself, and from others.
