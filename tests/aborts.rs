@@ -32,8 +32,8 @@ fn an_abort_ends_the_kernels_of_every_rank() {
                 call(&world, rank, buffer, bytes);
             }
             world.finish();
-            for rank in 0..3 {
-                call(&world, rank, &mut buffers[rank], bytes);
+            for (rank, buffer) in buffers.iter_mut().enumerate().take(3) {
+                call(&world, rank, buffer, bytes);
             }
             await_kernels(&world);
             let started = Instant::now();

@@ -179,6 +179,21 @@ fn each_kind_of_cause_is_told_from_its_victims() {
     assert_eq!(messages, Cause::NeverArrived(vec![Rank(2)]));
 }
 
+/// If this fails, a hang is not reported by a process that learns of it from another one, or an
+/// abort of the program is reported as a hang.
+#[test]
+fn what_other_processes_say_of_a_hang_is_a_hang() {
+    use super::FailureKind;
+    use crate::error::ExpiredWait;
+    let record = waits(WaitKind::Arrival, 1, 1);
+    let (rank, peer) = (Rank(2), Some(Rank(1)));
+    let kind = Some(WaitKind::Arrival);
+    let wait = ExpiredWait { rank, kind, peer, record, behind: Vec::new() };
+    let why = Error::WaitExpired(Box::new(wait)).to_string();
+    let of = |why: &str| FailureKind::of(&Error::Aborted { by: Some(rank), why: why.into() }).0;
+    assert_eq!([of(&why), of("enough")], [FailureKind::Expired, FailureKind::Aborted]);
+}
+
 /// If this fails, what is dead or stopped is not told from what is late.
 #[test]
 fn processes_that_are_gone_or_stopped_come_first() {

@@ -3,7 +3,8 @@
 //! The rules, in their order; the first one that fits decides. What is surely wrong comes before
 //! what is inferred, and a rank that only waits for others is never a cause.
 //!
-//! 1. A process of this node has no recorder any more: its ranks are dead.
+//! 1. Nothing has failed yet, and a process of this node has no recorder any more: its ranks are
+//!    dead.
 //! 2. The control plane has lost a rank, or a transfer has failed: the error names it.
 //! 3. A process is stopped.
 //! 4. Ranks have called different things under one number: those that differ from most.
@@ -97,6 +98,11 @@ impl Verdict {
 type Rule = fn(&[RankView]) -> Option<Verdict>;
 
 fn dead(ranks: &[RankView]) -> Option<Verdict> {
+    // After a failure processes end one after the other; who died before was noticed by the control
+    // plane, and is named by the failure.
+    if ranks.iter().any(|rank| rank.failure.is_some()) {
+        return None;
+    }
     let node = ranks.first()?.node.iter().copied();
     let seen = |rank: &Rank| ranks.iter().any(|view| view.rank == *rank);
     let gone: Vec<Rank> = node.filter(|rank| !seen(rank)).collect();

@@ -192,6 +192,15 @@ impl FailureKind {
         all.into_iter().find(|kind| *kind as u64 == code)
     }
 
+    /// Kind of an abort by another rank: that of the error which it gives as its reason, as far as
+    /// that explains why a wait did not end.
+    fn of_reason(by: Rank, why: &str) -> Self {
+        match why.strip_prefix(&by.to_string()) {
+            Some(rest) if rest.starts_with(" timed out after ") => Self::Expired,
+            _ => Self::Aborted,
+        }
+    }
+
     /// Kind of an error, the rank that it speaks of, and that one's peer.
     pub(super) fn of(error: &Error) -> (Self, Option<Rank>, Option<Rank>) {
         match error {
@@ -205,13 +214,14 @@ impl FailureKind {
                 BootstrapError::Lost { rank, .. } | BootstrapError::Left { rank, .. } => {
                     (Self::Gone, Some(*rank), None)
                 }
-                BootstrapError::Aborted { by, .. } => (Self::Aborted, Some(*by), None),
                 BootstrapError::Disagreement { rank, peer, .. } => {
                     (Self::Disagreement, Some(*rank), Some(*peer))
                 }
                 _ => (Self::Other, None, None),
             },
-            Error::Aborted { by, .. } => (Self::Aborted, *by, None),
+            // Errors of other processes come as the reason of an abort, in their words.
+            Error::Aborted { by: Some(by), why } => (Self::of_reason(*by, why), Some(*by), None),
+            Error::Aborted { by: None, .. } => (Self::Aborted, None, None),
             Error::Engine(fault) => (Self::Engine, Some(fault.rank), None),
             Error::EngineStopped { .. } => (Self::Engine, None, None),
             _ => (Self::Other, None, None),

@@ -98,7 +98,9 @@ type Held = (World, CudaEvent);
 
 impl Hang {
     fn new(world: World, random: Rng, culprit: usize) -> Self {
-        let buffers = || world.upload(&vec![vec![1; BYTES]; world.communicators.len()]);
+        // The wrong call may be of one element more for each rank.
+        let bytes = BYTES + 4096;
+        let buffers = || world.upload(&vec![vec![1; bytes]; world.communicators.len()]);
         let (sends, receives) = (buffers(), buffers());
         let patient = Settings { wait_timeout: hardware::SOON, ..settings() };
         // On the culprit's GPU and another one: it must not hold up a victim's.

@@ -90,6 +90,10 @@ struct RunArguments {
     /// Set one key of the driver's profile; may be repeated. hw-sim/README.md lists them
     #[arg(long, value_name = "KEY=VALUE")]
     driver_key: Vec<String>,
+    /// A fault of a virtual device, such as `hwsim0:loss-at=100`, `gpu1:stop-at=5` or `seed=7`; may
+    /// be repeated, and comes behind those of HWSIM_FAULTS. hw-sim/README.md lists them
+    #[arg(long, value_name = "DEVICE:FAULT", value_parser = fault)]
+    fault: Vec<String>,
     /// Write one line for each driver call to this file
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
@@ -148,6 +152,11 @@ fn seconds(text: &str) -> Result<Duration, String> {
         Ok(seconds) if (0.0..=86400.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
         _ => Err("expected seconds from 0 to 86400".into()),
     }
+}
+
+/// Reads a fault, or the seed of faults.
+fn fault(text: &str) -> Result<String, String> {
+    hwsim_machine::fault::check_list(text).map(|()| text.to_owned())
 }
 
 fn main() -> ExitCode {

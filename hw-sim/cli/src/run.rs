@@ -20,6 +20,7 @@ use crate::tidy::Tidier;
 use child::Template;
 use hwsim_machine::description::cluster::{FABRIC_VARIABLE, NODES_VARIABLE, node_from_environment};
 use hwsim_machine::description::{Description, MACHINE_VARIABLE};
+use hwsim_machine::fault::FAULTS_VARIABLE;
 use hwsim_machine::memory::ROUND_VARIABLE;
 use hwsim_machine::profile::{KEYS_VARIABLE, PROFILE_VARIABLE, Profile};
 use hwsim_machine::version::DRIVER_VARIABLE;
@@ -40,6 +41,14 @@ const SECRET_VARIABLE: &str = "RINGDOVE_BOOTSTRAP_SECRET";
 const TRACE_VARIABLE: &str = "HWSIM_TRACE";
 /// Where it appends what the processes did.
 const REPORT_VARIABLE: &str = "HWSIM_REPORT";
+
+/// The list of faults, where the command line adds any: those of the environment come first.
+fn faults(arguments: &RunArguments) -> Option<String> {
+    let own = arguments.fault.join(",");
+    let before = setting(FAULTS_VARIABLE);
+    let all = before.into_iter().chain([own.clone()]).collect::<Vec<_>>().join(",");
+    (!own.is_empty()).then_some(all)
+}
 
 /// Runs the command on the machine and ends as it ends.
 pub fn run(arguments: &RunArguments) -> Result<ExitCode, Error> {
@@ -69,6 +78,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, Error> {
     template.add(triton(&stage));
     template.add(arguments.round_allocations.then(|| (ROUND_VARIABLE, "1".into())));
     template.add(arguments.driver.map(|driver| (DRIVER_VARIABLE, driver.name.into())));
+    template.add(faults(arguments).map(|faults| (FAULTS_VARIABLE, faults.into())));
     template.add(profile.map(|profile| (PROFILE_VARIABLE, profile.into())));
     template.add((!keys.is_empty()).then(|| (KEYS_VARIABLE, keys.into())));
     if !arguments.no_adapters {

@@ -10,6 +10,7 @@ use crate::driver::slice::Slices;
 use crate::driver::watch::Watchdog;
 use crate::engine::{EngineError, Engines, EnginesRequest};
 use crate::error::{Error, Result};
+use crate::fault::GpuFaults;
 use crate::gpu::Occupancy;
 use crate::memory::{GlobalMemory, Site};
 use crate::scheduler::{BlockOrder, Scheduler};
@@ -73,7 +74,9 @@ impl Machine {
         let watchdog = watchdog.map_err(Error::InvalidValue)?;
         let slices = Slices::new(&description, site.fabric.as_deref())?;
         let order = BlockOrder::of(&description.driver);
-        let memory = Arc::new(GlobalMemory::new(&sizes, site)?);
+        let faults = GpuFaults::from_environment(description.node, sizes.len());
+        let faults = faults.map_err(Error::InvalidValue)?;
+        let memory = Arc::new(GlobalMemory::new(&sizes, site)?.with_faults(faults));
         let clock = WallClock::start();
         let scheduler = Scheduler::new(occupancy, order, slices, Arc::clone(&memory), clock);
         let scheduler = Arc::new(scheduler);

@@ -207,6 +207,10 @@ impl Scheduler {
     /// A kernel whose turn in its stream has come.
     pub(crate) fn start(&self, run: Arc<KernelRun>) {
         let (client, context) = (Arc::clone(&run.client), run.origin.context);
+        if self.memory.faults().stops_launch(run.origin.gpu) {
+            // Its stream waits for it, for ever.
+            return;
+        }
         self.kernels.started();
         if tally::is_on() {
             tally::launched(&run.launch.kernel.name, run.block_count());

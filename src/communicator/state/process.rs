@@ -381,15 +381,17 @@ impl Alarm for ProcessState {
             wait.behind = self.calls.behind();
         }
         // Release: whoever sees the flag finds the error. Pairs with `is_raised`.
-        if !self.raised.swap(true, Ordering::Release) {
+        let is_first = !self.raised.swap(true, Ordering::Release);
+        for state in self.states.lock().iter().flatten() {
+            state.fail(&error);
+        }
+        if is_first {
             tracing::error!(%error, "communicator failed");
-            // One control plane is enough: the error reaches all ranks, also those of this process.
+            // After this process's ranks have kept it: from the plane it comes back as an abort. One
+            // control plane is enough: the error reaches all ranks.
             if let Some(plane) = lock(&self.planes).first() {
                 plane.end(&error);
             }
-        }
-        for state in self.states.lock().iter().flatten() {
-            state.fail(&error);
         }
         // Locked in between, or a rank that is about to wait would miss it.
         drop(lock(&self.served));

@@ -84,6 +84,9 @@ pub struct Device {
     port_down: AtomicBool,
     messages: AtomicU64,
     queue_pairs: AtomicU32,
+    registrations: AtomicU64,
+    /// What it sends is lost from now on.
+    loses: AtomicBool,
     listeners: Mutex<Vec<Weak<dyn Events>>>,
 }
 
@@ -101,6 +104,8 @@ impl Device {
             port_down,
             messages: AtomicU64::new(0),
             queue_pairs: AtomicU32::new(0),
+            registrations: AtomicU64::new(0),
+            loses: AtomicBool::new(false),
             listeners: Mutex::default(),
         })
     }
@@ -140,6 +145,21 @@ impl Device {
     /// Counts a message of this adapter, from 0.
     pub(super) fn count_message(&self) -> u64 {
         self.messages.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Counts a registration of memory. True: a fault refuses it.
+    pub fn refuses_registration(&self) -> bool {
+        self.faults.refuses_registration(self.registrations.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// From now on what it sends is lost.
+    pub(super) fn begin_loss(&self) {
+        self.loses.store(true, Ordering::Relaxed);
+    }
+
+    /// Is what it sends lost? Relaxed: a late look sends one message more.
+    pub(super) fn loses(&self) -> bool {
+        self.loses.load(Ordering::Relaxed)
     }
 
     /// Counts a queue pair of this adapter, from 0.

@@ -10,6 +10,7 @@ use std::time::Duration;
 pub(super) enum Verdict {
     Send,
     PortDown,
+    Lose,
     Fail { code: u32 },
     Hold(Duration),
 }
@@ -50,6 +51,7 @@ impl AdapterFaults {
                 AdapterFault::PortDownAfter(count) if of_adapter >= count => {
                     return Verdict::PortDown;
                 }
+                AdapterFault::LossAt(at) if of_adapter >= at => return Verdict::Lose,
                 AdapterFault::QueuePairError { after, code } if message == after => {
                     return Verdict::Fail { code };
                 }
@@ -64,6 +66,11 @@ impl AdapterFaults {
             }
         }
         if hold == 0 { Verdict::Send } else { Verdict::Hold(Duration::from_micros(hold)) }
+    }
+
+    /// Is the adapter's registration with this number refused?
+    pub(super) fn refuses_registration(&self, number: u64) -> bool {
+        self.faults.contains(&AdapterFault::RegistrationFailsAt(number))
     }
 
     /// Does a message find no receive request, the first time that it is looked at?

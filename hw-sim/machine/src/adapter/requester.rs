@@ -232,6 +232,10 @@ impl Connection {
         let of_adapter = self.device.count_message();
         match self.device.faults.at_message(of_adapter, self.ordinal, side.next_message) {
             Verdict::Send => true,
+            Verdict::Lose => {
+                self.device.begin_loss();
+                true
+            }
             Verdict::PortDown => {
                 self.device.take_port_down();
                 true
@@ -252,7 +256,7 @@ impl Connection {
 
     /// Connects to the peer's ring, if the peer is there.
     fn has_outlet(&self, side: &mut SendSide) -> bool {
-        if self.device.port_state() == PortState::Down {
+        if self.device.port_state() == PortState::Down || self.device.loses() {
             return false;
         }
         if side.outlet.is_none()
@@ -526,6 +530,7 @@ impl Connection {
             }
         }
         let there = self.device.port_state() == PortState::Active
+            && !self.device.loses()
             && side.outlet.as_ref().is_some_and(|(peer, _)| peer.is_there());
         if there
             || !matches!(self.state(), QueuePairState::ReadyToSend | QueuePairState::SendDrained)

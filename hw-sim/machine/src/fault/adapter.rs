@@ -9,6 +9,8 @@
 //! | `delay=MICROSECONDS` | each message waits for a random time up to this |
 //! | `reorder=MICROSECONDS` | every second message, at random, is held back while others overtake |
 //! | `receiver-not-ready=PERCENT` | so many messages find no receive request at first |
+//! | `loss-at=N` | the adapter's messages from N on are lost, until retries end |
+//! | `registration-fails-at=N` | registration N of memory, counted from 0, is refused; later ones are not |
 //! | `completions-max=N` | completion queues hold N at most, whatever they promise, and overrun |
 
 use super::argument;
@@ -27,6 +29,8 @@ pub(crate) enum AdapterFault {
     Reorder(u64),
     ReceiverNotReady(u64),
     CompletionsMax(u64),
+    LossAt(u64),
+    RegistrationFailsAt(u64),
 }
 
 impl FromStr for AdapterFault {
@@ -34,8 +38,8 @@ impl FromStr for AdapterFault {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let known = "port-down, port-down-after=N, qp-error-after=N[:CODE], delay=MICROSECONDS, \
-                     reorder=MICROSECONDS (both up to a day), receiver-not-ready=PERCENT or \
-                     completions-max=N";
+                     reorder=MICROSECONDS (both up to a day), receiver-not-ready=PERCENT, \
+                     completions-max=N, loss-at=N or registration-fails-at=N";
         let wrong = || format!("expected {known}, found `{text}`");
         let number = |text: &str| argument::number(text).ok_or_else(wrong);
         let time = |text: &str| argument::time(text).ok_or_else(wrong);
@@ -55,6 +59,8 @@ impl FromStr for AdapterFault {
                 };
                 Self::QueuePairError { after: number(after)?, code }
             }
+            ("loss-at", Some(count)) => Self::LossAt(number(count)?),
+            ("registration-fails-at", Some(count)) => Self::RegistrationFailsAt(number(count)?),
             ("delay", Some(text)) => Self::Delay(time(text)?),
             ("reorder", Some(text)) => Self::Reorder(time(text)?),
             ("receiver-not-ready", Some(share)) => match number(share)? {

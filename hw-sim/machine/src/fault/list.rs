@@ -1,9 +1,10 @@
 //! Lists of faults, as `HWSIM_FAULTS` has them: a seed, and faults of devices by name.
 //!
-//! `seed=7,hwsim0:port-down,*:delay=200`; `node1/hwsim0:port-down` is for one node. Adapters and
-//! device engines share one list and have faults of their own kinds: each takes what bears its name
+//! `seed=7,hwsim0:port-down,*:delay=200`; `node1/hwsim0:port-down` is for one node. Adapters,
+//! device engines and GPUs share one list and have faults of their own kinds: each takes what bears its name
 //! and is of its kind. An entry that is of no kind is an error whoever reads it.
 
+use super::gpu::GpuFault;
 use super::{AdapterFault, EngineFault};
 use std::str::FromStr;
 
@@ -55,5 +56,24 @@ pub(crate) fn of_device<F: FromStr<Err = String>>(
 
 /// Is it a fault of any kind of device?
 fn is_known(fault: &str) -> bool {
-    fault.parse::<AdapterFault>().is_ok() || fault.parse::<EngineFault>().is_ok()
+    fault.parse::<AdapterFault>().is_ok()
+        || fault.parse::<EngineFault>().is_ok()
+        || fault.parse::<GpuFault>().is_ok()
+}
+
+/// Is this a list that some device can read? Names of devices are not looked at.
+///
+/// # Errors
+/// The entry that is none, and what was expected.
+pub fn check_list(list: &str) -> Result<(), String> {
+    list.split(',').map(str::trim).filter(|entry| !entry.is_empty()).try_for_each(|entry| {
+        let is_seed = |seed: &str| seed.parse::<u64>().is_ok();
+        let known = match (entry.strip_prefix("seed="), entry.split_once(':')) {
+            (Some(seed), _) => is_seed(seed),
+            (None, Some((_, fault))) => is_known(fault),
+            (None, None) => false,
+        };
+        let expected = "seed=NUMBER, or DEVICE:FAULT with a fault of hw-sim/README.md";
+        if known { Ok(()) } else { Err(format!("expected {expected}, found `{entry}`")) }
+    })
 }

@@ -1,5 +1,6 @@
 //! Faults of virtual devices, by name: which there are, and the lists that hold them. The effect of
-//! a fault is its device's business: `adapter::fault` and `engine::fault`.
+//! a fault is its device's business: `adapter::fault`, `engine::fault`, and for GPUs `memory` and
+//! `scheduler`.
 //!
 //! In a machine file a device has `faults = ["delay=200"]`. `HWSIM_FAULTS` holds a list with
 //! commas: `seed=7,hwsim0:port-down,*:delay=200`; `node1/hwsim0:port-down` is for one node.
@@ -8,10 +9,12 @@ mod adapter;
 mod argument;
 mod choice;
 mod engine;
+mod gpu;
 mod list;
 
 pub(crate) use adapter::AdapterFault;
 pub(crate) use choice::choose;
 pub(crate) use engine::EngineFault;
-pub use list::FAULTS_VARIABLE;
+pub(crate) use gpu::GpuFaults;
 pub(crate) use list::{DeviceFaults, of_device};
+pub use list::{FAULTS_VARIABLE, check_list};

@@ -27,6 +27,7 @@ pub use words::SharedWords;
 
 use crate::bytes;
 use crate::error::{Error, Result};
+use crate::fault::GpuFaults;
 use arena::Arena;
 use ipc::Sharing;
 use ledger::Ledger;
@@ -54,6 +55,7 @@ pub struct GlobalMemory {
     shared: AtomicBool,
     /// Device allocations reach as far as on real GPUs.
     rounds: AtomicBool,
+    faults: GpuFaults,
 }
 
 /// Bytes that are compared at once.
@@ -92,7 +94,18 @@ impl GlobalMemory {
             watches: Watches::default(),
             shared: AtomicBool::new(false),
             rounds: AtomicBool::new(false),
+            faults: GpuFaults::default(),
         })
+    }
+
+    /// With faults of GPUs.
+    pub(crate) fn with_faults(self, faults: GpuFaults) -> Self {
+        Self { faults, ..self }
+    }
+
+    /// The faults of the GPUs.
+    pub(crate) fn faults(&self) -> &GpuFaults {
+        &self.faults
     }
 
     /// From now on, before anything is allocated, device allocations reach as far as on real GPUs:
@@ -187,6 +200,9 @@ impl GlobalMemory {
         context: u64,
         rights: Option<Arc<Rights>>,
     ) -> Result<u64> {
+        if self.faults.refuses_allocation(gpu) {
+            return Err(Error::OutOfMemory { wanted: bytes, free: 0, total: 0 });
+        }
         let base = self.take(gpu, self.rounded(bytes))?;
         let entry = Allocation { base, bytes, kind, id: 0, context, flags: 0, rights };
         self.table.insert(entry).expect("the arena hands out free ranges only");
@@ -261,7 +277,7 @@ impl GlobalMemory {
     /// Allocates pinned host memory.
     pub fn allocate_host(&self, bytes: u64, flags: u32, context: u64) -> Result<u64> {
         let refused = Error::OutOfMemory { wanted: bytes, free: 0, total: 0 };
-        if bytes > 1 << 46 {
+        if bytes > 1 << 46 || self.faults.refuses_pinned() {
             return Err(refused);
         }
         let base = pages::reserve(Arena::footprint(bytes)).map_err(|_| refused)?;

@@ -87,6 +87,9 @@ pub(super) extern "C" fn reg_mr(
         length: length as u64,
         access: Access(access as u32),
     };
+    if device.device.refuses_registration() {
+        return refused(libc::ENOMEM);
+    }
     let key = device.network.register(&request, address);
     region(pd, 0, &request, key)
 }
@@ -103,6 +106,9 @@ pub(super) extern "C" fn reg_dmabuf_mr(
     let DomainObject { domain, device, .. } = pd.get();
     if fd < 0 {
         return refused(libc::EBADF);
+    }
+    if device.device.refuses_registration() {
+        return refused(libc::ENOMEM);
     }
     // SAFETY: the program's descriptor, borrowed for the call.
     let Ok(buffer) = (unsafe { BorrowedFd::borrow_raw(fd) }).try_clone_to_owned() else {

@@ -1,0 +1,297 @@
+//! What a job does under each fault: one table, from which the runs and `hw-sim/FAULTS.md` are made.
+//! If this fails, a fault hangs a job, ends it without a word, or changes a result.
+//!
+//! `RINGDOVE_TEST_BLESS=1` writes the document anew.
+
+mod hardware;
+
+use hardware::perf::on_real_hardware;
+use hardware::{hwsim, run_bounded, tool};
+use std::fmt::Write;
+
+/// What must come of it.
+enum Must {
+    /// Every result is right.
+    Right,
+    /// The job ends with an error that says all of this.
+    Fail(&'static [&'static str]),
+}
+
+use Must::{Fail, Right};
+
+/// A fault, and the job that meets it.
+struct Row {
+    /// Arguments of `--fault`.
+    faults: &'static [&'static str],
+    /// Shell code in each process before the job: faults that are no device's.
+    inside: &'static str,
+    /// What it stands for.
+    meaning: &'static str,
+    job: Job,
+    must: Must,
+}
+
+/// Machine, processes, and what `ringdove perf` is asked for.
+struct Job(&'static str, u32, &'static str);
+
+const NODES: Job = Job("pcie4 x 2", 2, "all-reduce -g 1 -b 64K -e 64K -n 50 -w 1");
+const LONG: Job = Job("pcie4 x 2", 2, "all-reduce -g 1 -b 64K -e 64K -n 2000 -w 0 -c 0");
+const NODE: Job = Job("pcie4", 2, "all-reduce -g 1 -b 64K -e 64K -n 10 -w 1");
+const ENDLESS: Job = Job("pcie4", 3, "all-reduce -g 1 -b 1M -e 1M -n 1000000 -w 1 -c 0");
+const ENGINES: Job = Job("ark", 2, "all-reduce -g 1 -b 64K -e 64K -n 50 -w 1");
+
+const HASTY: &str = "export RINGDOVE_TIMEOUT_MS=4000 RINGDOVE_RETRY_TIMEOUT_MS=500";
+const DEVICE: &str = "export RINGDOVE_ENGINE=device RINGDOVE_TIMEOUT_MS=4000";
+
+const TABLE: &[Row] = &[
+    Row {
+        faults: &["node1/hwsim0:loss-at=200"],
+        inside: HASTY,
+        meaning: "messages are lost until retries end",
+        job: LONG,
+        must: Fail(&["transfer to rank", "adapter hwsim0", "retr"]),
+    },
+    Row {
+        faults: &["seed=3", "*:delay=300"],
+        inside: "",
+        meaning: "messages take long",
+        job: NODES,
+        must: Right,
+    },
+    Row {
+        faults: &["seed=4", "*:reorder=200"],
+        inside: "",
+        meaning: "messages of other queue pairs overtake",
+        job: NODES,
+        must: Right,
+    },
+    Row {
+        faults: &["seed=5", "*:receiver-not-ready=20", "*:delay=50"],
+        inside: "",
+        meaning: "messages find no receive request at first, and take long",
+        job: NODES,
+        must: Right,
+    },
+    Row {
+        faults: &["node1/*:port-down-after=200"],
+        inside: HASTY,
+        meaning: "a port goes down",
+        job: LONG,
+        must: Fail(&["transfer to rank", "port 1"]),
+    },
+    Row {
+        faults: &["node0/*:qp-error-after=100"],
+        inside: HASTY,
+        meaning: "a queue pair fails",
+        job: LONG,
+        must: Fail(&["transfer to rank", "queue pair", "0x65"]),
+    },
+    Row {
+        faults: &["*:port-down"],
+        inside: "",
+        meaning: "no port is up",
+        job: NODES,
+        must: Fail(&["adapter", "down"]),
+    },
+    Row {
+        faults: &["node0/*:registration-fails-at=0"],
+        inside: "",
+        meaning: "an adapter does not register a dma-buf: its address is registered",
+        job: NODES,
+        must: Right,
+    },
+    Row {
+        faults: &["node0/*:registration-fails-at=2"],
+        inside: "",
+        meaning: "an adapter does not register memory that there is no other way for",
+        job: NODES,
+        must: Fail(&["ibv_reg_mr on hwsim0", "Cannot allocate memory"]),
+    },
+    Row {
+        faults: &["gpu0:out-of-memory-at=1"],
+        inside: "",
+        meaning: "a GPU has no memory left at an allocation",
+        job: NODE,
+        must: Fail(&["CUDA_ERROR_OUT_OF_MEMORY"]),
+    },
+    Row {
+        faults: &["host:out-of-memory-at=0"],
+        inside: "",
+        meaning: "the host has no pinned memory left",
+        job: NODE,
+        must: Fail(&["CUDA_ERROR_OUT_OF_MEMORY"]),
+    },
+    Row {
+        faults: &["gpu1:stop-at=5"],
+        inside: HASTY,
+        meaning: "a GPU stops",
+        job: NODE,
+        must: Fail(&["timed out", "rank 1", "the GPU of rank 1 is late"]),
+    },
+    Row {
+        faults: &["seed=6", "*:delay=100"],
+        inside: DEVICE,
+        meaning: "requests of device engines take long",
+        job: ENGINES,
+        must: Right,
+    },
+    Row {
+        faults: &["engine1:stall-after=20"],
+        inside: DEVICE,
+        meaning: "a device engine does nothing more",
+        job: ENGINES,
+        must: Fail(&["rank 1"]),
+    },
+    Row {
+        faults: &["engine1:link-down-after=20"],
+        inside: DEVICE,
+        meaning: "the link of a device engine goes down",
+        job: ENGINES,
+        must: Fail(&["link", "rank"]),
+    },
+    Row {
+        faults: &["engine0:fetch-fault-after=20"],
+        inside: DEVICE,
+        meaning: "a device engine cannot read a source",
+        job: ENGINES,
+        must: Fail(&["rank 0", "it could not read"]),
+    },
+    Row {
+        faults: &[],
+        inside: "if [ $RANK = 2 ]; then (sleep 1; kill -KILL $$) & fi",
+        meaning: "a rank is killed",
+        job: ENDLESS,
+        must: Fail(&["rank 2"]),
+    },
+    Row {
+        faults: &[],
+        inside: "export RINGDOVE_TIMEOUT_MS=5000; \
+                 if [ $RANK = 1 ]; then (sleep 1; kill -STOP $$; sleep 15; kill -KILL $$) & fi",
+        meaning: "a rank is stopped",
+        job: ENDLESS,
+        must: Fail(&["timed out", "rank 1 does not run"]),
+    },
+    Row {
+        faults: &[],
+        inside: "export RINGDOVE_BOOTSTRAP_TIMEOUT_MS=1500; [ $RANK = 1 ] && exec sleep 30",
+        meaning: "a rank is cut off from the bootstrap",
+        job: NODE,
+        must: Fail(&["rank 1", "no sign of"]),
+    },
+    Row {
+        faults: &[],
+        inside: "export RINGDOVE_TRACE=/proc/no/such/folder/trace",
+        meaning: "a file cannot be made",
+        job: NODE,
+        must: Fail(&["RINGDOVE_TRACE", "/proc/no/such/folder/trace"]),
+    },
+];
+
+impl Row {
+    /// Runs the job; says what is wrong with what came of it.
+    fn check(&self) -> Result<(), String> {
+        let Job(machine, processes, line) = self.job;
+        let mut command = hwsim();
+        command.args(["run", "--quiet", "--machine", machine, "--procs", &processes.to_string()]);
+        for fault in self.faults {
+            command.args(["--fault", fault]);
+        }
+        let script = format!("{}\nexec {} perf {line}", self.inside, tool("ringdove").display());
+        command.args(["--", "bash", "-c", &script]);
+        let (status, output) = run_bounded(command);
+        let wrong = match self.must {
+            Right if !status.success() => format!("{status}"),
+            Right if !output.contains("# Out of bounds values : 0 OK") => "wrong results".into(),
+            Fail(_) if status.success() => "it succeeded".into(),
+            Fail(words) => match words.iter().find(|word| !output.contains(**word)) {
+                Some(missing) => format!("the output does not say `{missing}`"),
+                None => return Ok(()),
+            },
+            Right => return Ok(()),
+        };
+        Err(format!("{} ({:?}): {wrong}\n{output}", self.meaning, self.faults))
+    }
+
+    /// Its row of the document.
+    fn text(&self) -> String {
+        let Job(machine, processes, line) = self.job;
+        let faults: Vec<_> = self.faults.iter().map(|fault| format!("`--fault {fault}`")).collect();
+        let mut how = faults.join(" ");
+        if !self.inside.is_empty() {
+            let separator = if how.is_empty() { "" } else { "; " };
+            let inside = self.inside.replace('|', "\\|");
+            write!(how, "{separator}`{inside}`").unwrap();
+        }
+        let must = match self.must {
+            Right => "every result is right".to_owned(),
+            Fail(words) => {
+                let words: Vec<_> = words.iter().map(|word| format!("`{word}`")).collect();
+                format!("an error, in time, which says {}", words.join(", "))
+            }
+        };
+        format!(
+            "| {} | {how} | `{line}` in {processes} processes on `{machine}` | {must} |",
+            self.meaning
+        )
+    }
+}
+
+#[test]
+fn every_fault_leads_to_what_the_table_says() {
+    if on_real_hardware() {
+        return;
+    }
+    let wrong: Vec<String> = TABLE.iter().filter_map(|row| row.check().err()).collect();
+    assert!(wrong.is_empty(), "{} of {} rows:\n{}", wrong.len(), TABLE.len(), wrong.join("\n"));
+}
+
+/// "Out of memory at any allocation": each of the first ones in turn, of a GPU and of the host.
+#[test]
+fn no_allocation_is_taken_for_granted() {
+    if on_real_hardware() {
+        return;
+    }
+    let (mut refused, mut right) = (0, 0);
+    for place in ["gpu0", "host"] {
+        for number in 0..16 {
+            let fault = format!("{place}:out-of-memory-at={number}");
+            let mut command = hwsim();
+            command.args(["run", "--quiet", "--machine", "pcie4", "--fault", &fault, "--"]);
+            command.arg(tool("ringdove"));
+            command.args("perf all-reduce -g 2 -b 64K -e 64K -n 2 -w 0".split(' '));
+            let (status, output) = run_bounded(command);
+            if status.success() {
+                right += 1;
+                assert!(output.contains("# Out of bounds values : 0 OK"), "{fault}: {output}");
+                continue;
+            }
+            refused += 1;
+            assert_eq!(status.code(), Some(1), "{fault}: {status}\n{output}");
+            assert!(output.contains("CUDA_ERROR_OUT_OF_MEMORY"), "{fault}: {output}");
+        }
+    }
+    println!("{refused} jobs ended with the error, {right} had no such allocation, or did without");
+    assert!(refused >= 8, "{refused} jobs met their fault");
+}
+
+#[test]
+fn the_document_is_made_from_the_table() {
+    let mut text = "# What a job does under each fault\n\n".to_owned();
+    text += "Generated from the table of `tests/faults.rs`, which runs every row; \
+             `RINGDOVE_TEST_BLESS=1 cargo test\n--release -p ringdove --test faults the_document` \
+             writes it anew. [README.md](README.md) lists the faults of devices.\n\n\
+             | fault | how | job | what must come of it |\n|---|---|---|---|\n";
+    TABLE.iter().for_each(|row| writeln!(text, "{}", row.text()).unwrap());
+    text += "\nOut of memory: the same test refuses each of the first 16 allocations of a GPU and of \
+             pinned memory in turn.\nFaults of the protocol itself (garbage in rings, stray writes, \
+             plans that are refused, GPUs and engines that stop at any\nstep) are drawn by `hwsim \
+             explore`; bits that flip in messages of the control plane, in `src/bootstrap` \
+             (`hostile_tests.rs`,\n`fuzz_tests.rs`). Full disks: `tests/full_disk.rs`. Not there: \
+             clocks that jump, adapters that are reset, GPUs that are slow.\n";
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/hw-sim/FAULTS.md");
+    if std::env::var_os("RINGDOVE_TEST_BLESS").is_some() {
+        std::fs::write(path, &text).unwrap();
+    }
+    let seen = std::fs::read_to_string(path).unwrap_or_default();
+    assert_eq!(seen, text, "{path} is not what the table says");
+}
