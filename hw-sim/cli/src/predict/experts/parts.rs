@@ -208,7 +208,7 @@ impl Player<'_> {
         let gathered = u64::from(near) * others * message;
         let far = Far { ranks, near, message: node_message, one_of_each: true };
         let mut engines = self.part("engines", &far, Start::Running)?;
-        engines.time = engines.time + self.scene.profile.block.launch;
+        engines.time += self.scene.profile.block.launch;
         let added = u64::from(near) * message + others * node_message;
         Ok(vec![
             self.stores("stores", stored, self.blocks(self.all_rows()))?,
