@@ -1,4 +1,4 @@
-//! What a job does under each fault: one table, from which the runs and `hw-sim/FAULTS.md` are made.
+//! What a job does under each fault: one table, of which the runs and `hw-sim/FAULTS.md` are made.
 //! If this fails, a fault hangs a job, ends it without a word, or changes a result.
 //!
 //! `RINGDOVE_TEST_BLESS=1` writes the document anew.
@@ -282,10 +282,10 @@ fn the_document_is_made_from_the_table() {
              writes it anew. [README.md](README.md) lists the faults of devices.\n\n\
              | fault | how | job | what must come of it |\n|---|---|---|---|\n";
     TABLE.iter().for_each(|row| writeln!(text, "{}", row.text()).unwrap());
-    text += "\nOut of memory: the same test refuses each of the first 16 allocations of a GPU and of \
-             pinned memory in turn.\nFaults of the protocol itself (garbage in rings, stray writes, \
-             plans that are refused, GPUs and engines that stop at any\nstep) are drawn by `hwsim \
-             explore`; bits that flip in messages of the control plane, in `src/bootstrap` \
+    text += "\nOut of memory: the same test refuses each of the first 16 allocations of a GPU and \
+             of pinned memory in turn.\nFaults of the protocol itself (garbage in rings, stray \
+             writes, plans that are refused, GPUs and engines that stop at any\nstep) are drawn by \
+             `hwsim explore`; bits that flip in messages of the control plane, in `src/bootstrap` \
              (`hostile_tests.rs`,\n`fuzz_tests.rs`). Full disks: `tests/full_disk.rs`. Not there: \
              clocks that jump, adapters that are reset, GPUs that are slow.\n";
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/hw-sim/FAULTS.md");

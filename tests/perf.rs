@@ -185,7 +185,8 @@ fn experts_on_two_nodes_are_relayed() {
     let json = folder.path().join("json");
     let measured = |mode: &str| {
         let line = format!(
-            "perf experts -g 2 -T 40 -E 16 -K 6 -H 256 -n 2 --mode {mode} --distribution none -J {}",
+            "perf experts -g 2 -T 40 -E 16 -K 6 -H 256 -n 2 --mode {mode} --distribution none \
+             -J {}",
             json.display()
         );
         let mut command = hwsim();

@@ -7,8 +7,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// Commands that a failed context still takes before a call that only queues work tells of the error.
-/// A real driver takes about as many before the caller has to wait for the GPU, and then sees it.
+/// Commands that a failed context still takes before a call that only queues work tells of the
+/// error. A real driver takes about as many before the caller has to wait for the GPU, and then
+/// sees it.
 const TAKEN_MAX: u32 = 1024;
 
 /// What of a context is not its streams.
@@ -56,8 +57,8 @@ impl ContextState {
         })
     }
 
-    /// The error that made the context fail, if any: for calls that wait for work, or ask whether it
-    /// is done. From now on every call tells.
+    /// The error that made the context fail, if any: for calls that wait for work, or ask whether
+    /// it is done. From now on every call tells.
     pub fn check(&self) -> Result<()> {
         match Sticky::from_code(self.failed.load(Ordering::Acquire)) {
             None => Ok(()),
@@ -70,8 +71,8 @@ impl ContextState {
     }
 
     /// As [`ContextState::check`], but only if a call has told of the error before: for calls that
-    /// neither wait nor ask. Otherwise it would be a matter of luck which call of a program fails, as
-    /// a virtual GPU on a busy host may end a kernel before its launch returns.
+    /// neither wait nor ask. Otherwise it would be a matter of luck which call of a program fails,
+    /// as a virtual GPU on a busy host may end a kernel before its launch returns.
     pub fn check_told(&self) -> Result<()> {
         if self.has_failed() && self.told.load(Ordering::Relaxed) { self.check() } else { Ok(()) }
     }

@@ -583,15 +583,12 @@ impl SchedulerState {
         let turns = self.kernels.len();
         for _ in 0..turns {
             self.turn = (self.turn + 1) % turns;
-            let mut may_start = true;
-            if hostile {
-                let active = &self.kernels[self.turn];
-                let (gpu, arrival) = (active.gpu(), active.arrival);
-                if !self.has_gpu(gpu) {
-                    continue;
-                }
-                may_start = !self.order.in_order || self.first_in_order(gpu) == arrival;
+            let active = &self.kernels[self.turn];
+            let (gpu, arrival) = (active.gpu(), active.arrival);
+            if hostile && !self.has_gpu(gpu) {
+                continue;
             }
+            let may_start = !self.order.in_order || self.first_in_order(gpu) == arrival;
             let active = &mut self.kernels[self.turn];
             let occupancy = &mut self.occupancy[active.gpu()];
             if let Some(resident) = active.take(occupancy, may_start) {

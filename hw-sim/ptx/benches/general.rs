@@ -1,6 +1,6 @@
 //! How fast one core interprets general code: a tiled product of matrices, a scan of a block, a
-//! histogram with atomics, and what one thread does for its block. An element of criterion is a thread-instruction, of which an instruction
-//! of a warp is 32.
+//! histogram with atomics, and what one thread does for its block. An element of criterion is a
+//! thread-instruction, of which an instruction of a warp is 32.
 //! `cargo bench -p hwsim-ptx --bench general`
 //!
 //! These are speeds of the host, not of any GPU.

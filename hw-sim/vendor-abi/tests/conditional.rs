@@ -14,8 +14,8 @@ use graph::{KernelNode, add_count, executable, kind, load, new_graph, nodes, run
 use profile::word;
 use std::ptr::{null, null_mut};
 
-/// `set(handle, value)`; `count_down(handle, address)`: takes 1 from a word, and the condition is what
-/// is left. The function is declared as CUDA's headers do.
+/// `set(handle, value)`; `count_down(handle, address)`: takes 1 from a word, and the condition is
+/// what is left. The function is declared as CUDA's headers do.
 const SET: &str = "
 .version 8.4
 .target sm_70
@@ -118,7 +118,7 @@ fn kernels_choose_what_runs() {
     });
 }
 
-/// If this fails, loops end early, late or never, or defaults of a launch are those of an earlier one.
+/// If this fails, loops end early, late or never, or a launch has the defaults of an earlier one.
 #[test]
 fn loops_go_on_until_a_kernel_ends_them() {
     on_machine("loops_go_on_until_a_kernel_ends_them", "one-gpu", || {
@@ -127,7 +127,7 @@ fn loops_go_on_until_a_kernel_ends_them() {
         let handle = condition(graph, Some(1));
         let (_, bodies) = add(graph, handle, (WHILE, 1), &[]);
         let down = KernelNode::new(kernel(SET, "count_down"), &[handle, left]).add(bodies[0], &[]);
-        // In the loop, a branch, which is taken each time: its default is set at each start of its graph.
+        // In the loop, a branch, taken each time: each start of its graph sets its default.
         let inner = condition(bodies[0], Some(1));
         let (node, inner) = add(bodies[0], inner, (IF, 1), &[down]);
         add_count(inner[0], turns, 1, &[]);

@@ -70,8 +70,8 @@ fn each_fault_has_the_code_that_cuda_defines() {
     });
 }
 
-/// A kernel of device 0 traps, and has certainly ended: a stream of device 1 has waited for the event
-/// behind it, so that no call has told of the error yet. Gives the kernel and its stream.
+/// A kernel of device 0 traps, and has certainly ended: a stream of device 1 has waited for the
+/// event behind it, so that no call has told of the error yet. Gives the kernel and its stream.
 fn trapped() -> (sys::CUfunction, sys::CUstream) {
     let other = context(1);
     let waiting = stream();
@@ -87,8 +87,8 @@ fn trapped() -> (sys::CUfunction, sys::CUstream) {
     (trip, queue)
 }
 
-/// Otherwise it would be luck, and the load of the host, which call of a program fails: cudarc's own
-/// test of assertions records an event behind its launch, and asks only later.
+/// Otherwise it would be luck, and the load of the host, which call of a program fails: cudarc's
+/// own test of assertions records an event behind its launch, and asks only later.
 #[test]
 fn only_a_call_that_waits_or_asks_is_the_first_to_tell_of_a_fault() {
     let name = "only_a_call_that_waits_or_asks_is_the_first_to_tell_of_a_fault";

@@ -212,8 +212,8 @@ fn what_cannot_be_joined_is_named() {
     assert!(inside || err.contains("multiple definition"), "{err}");
 }
 
-/// cuda.core frees its options when the link is made. A number that the driver writes there later is in
-/// memory of somebody else: the program crashed in an allocation.
+/// cuda.core frees its options when the link is made. A number that the driver writes there later
+/// is in memory of somebody else: the program crashed in an allocation.
 #[test]
 fn a_link_whose_options_are_gone_writes_to_nobody_elses_memory() {
     const NAME: &str = "a_link_whose_options_are_gone_writes_to_nobody_elses_memory";

@@ -387,8 +387,8 @@ impl Alarm for ProcessState {
         }
         if is_first {
             tracing::error!(%error, "communicator failed");
-            // After this process's ranks have kept it: from the plane it comes back as an abort. One
-            // control plane is enough: the error reaches all ranks.
+            // After this process's ranks have kept it: from the plane it comes back as an abort.
+            // One control plane is enough: the error reaches all ranks.
             if let Some(plane) = lock(&self.planes).first() {
                 plane.end(&error);
             }

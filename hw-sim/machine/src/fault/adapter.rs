@@ -10,7 +10,7 @@
 //! | `reorder=MICROSECONDS` | every second message, at random, is held back while others overtake |
 //! | `receiver-not-ready=PERCENT` | so many messages find no receive request at first |
 //! | `loss-at=N` | the adapter's messages from N on are lost, until retries end |
-//! | `registration-fails-at=N` | registration N of memory, counted from 0, is refused; later ones are not |
+//! | `registration-fails-at=N` | registration N, counted from 0, is refused; later ones are not |
 //! | `completions-max=N` | completion queues hold N at most, whatever they promise, and overrun |
 
 use super::argument;

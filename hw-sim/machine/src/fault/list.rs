@@ -1,8 +1,8 @@
 //! Lists of faults, as `HWSIM_FAULTS` has them: a seed, and faults of devices by name.
 //!
 //! `seed=7,hwsim0:port-down,*:delay=200`; `node1/hwsim0:port-down` is for one node. Adapters,
-//! device engines and GPUs share one list and have faults of their own kinds: each takes what bears its name
-//! and is of its kind. An entry that is of no kind is an error whoever reads it.
+//! device engines and GPUs share one list and have faults of their own kinds: each takes what bears
+//! its name and is of its kind. An entry that is of no kind is an error whoever reads it.
 
 use super::gpu::GpuFault;
 use super::{AdapterFault, EngineFault};

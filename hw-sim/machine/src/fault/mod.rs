@@ -8,13 +8,14 @@
 mod adapter;
 mod argument;
 mod choice;
+mod counted;
 mod engine;
 mod gpu;
 mod list;
 
 pub(crate) use adapter::AdapterFault;
 pub(crate) use choice::choose;
+pub(crate) use counted::GpuFaults;
 pub(crate) use engine::EngineFault;
-pub(crate) use gpu::GpuFaults;
 pub(crate) use list::{DeviceFaults, of_device};
 pub use list::{FAULTS_VARIABLE, check_list};

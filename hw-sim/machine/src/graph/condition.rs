@@ -2,9 +2,9 @@
 
 use super::definition::Graph;
 use super::kernel::OwnMemory;
-use crate::context::Context;
 use crate::copy;
 use crate::error::Result;
+use crate::memory::GlobalMemory;
 use crate::wait_value::{Condition as Comparison, WaitValue};
 use std::sync::Arc;
 
@@ -38,10 +38,14 @@ pub struct Conditional {
 }
 
 impl Condition {
-    /// A condition on a context's GPU.
-    pub fn new(context: &Context, default: Option<u32>) -> Result<Arc<Self>> {
+    /// A condition in the memory of a GPU, for a context of it.
+    pub fn new(
+        memory: &Arc<GlobalMemory>,
+        (gpu, context): (usize, u64),
+        default: Option<u32>,
+    ) -> Result<Arc<Self>> {
         let image = default.unwrap_or(0).to_le_bytes();
-        let word = OwnMemory::new(&context.machine.memory, (context.gpu, context.id), &image)?;
+        let word = OwnMemory::new(memory, (gpu, context), &image)?;
         Ok(Arc::new(Self { word, default }))
     }
 

@@ -48,8 +48,9 @@ fn no_room(bytes: u64) -> Error {
     Error::System { what, cause: format!("{cause}{advice}") }
 }
 
-/// Gives the pages of a private anonymous range back, when the host needs them: a range that is used
-/// again before finds its pages, which saves faults and zeroing. It reads as it was, or as zero.
+/// Gives the pages of a private anonymous range back, when the host needs them: a range that is
+/// used again before finds its pages, which saves faults and zeroing. It reads as it was, or as
+/// zero.
 pub(crate) fn give_back(address: u64, bytes: u64) {
     let (start, length) = (address as *mut libc::c_void, bytes as usize);
     // SAFETY: callers pass ranges of an arena in which no allocation lives.

@@ -101,9 +101,9 @@ pub const KEYS: &[Key] = &[
         name: "pools",
         values: "`peer`, `own`",
         behaviour: "With `own`, kernels of another GPU, and copies on its streams or from its \
-                    current context, reach memory of a pool only where `cuMemPoolSetAccess` says so, whatever peer access is \
-                    enabled; calls that name both contexts (`cuMemcpyPeer`) copy all the same. \
-                    Such memory has no IPC handle",
+                    current context, reach memory of a pool only where `cuMemPoolSetAccess` says \
+                    so, whatever peer access is enabled; calls that name both contexts \
+                    (`cuMemcpyPeer`) copy all the same. Such memory has no IPC handle",
         source: "CUDA programming guide, stream-ordered allocator; llama.cpp 3930, 4620; PyTorch, \
                  `CUDACachingAllocator.cpp`, `memcpyAsync`; CUDA.jl 3112; cuda.core 1.0.1, \
                  `test_memory_peer_access.py` (the error code)",

@@ -62,8 +62,8 @@ impl LogBuffers {
 
     /// Writes the logs, each cut to its buffer, and how many bytes of it are used. A linker does so
     /// when its options should still be there, and may not: cuda.core 1.0 has freed the values by
-    /// then, and a number would land in memory of somebody else. So only a value that has not changed
-    /// is overwritten.
+    /// then, and a number would land in memory of somebody else. So only a value that has not
+    /// changed is overwritten.
     pub fn write(&mut self, info: &str, error: &str) -> Outcome {
         for (log, text) in [(&mut self.info, info), (&mut self.error, error)] {
             if log.buffer == 0 || log.bytes == 0 {

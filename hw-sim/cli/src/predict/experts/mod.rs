@@ -285,7 +285,8 @@ fn document(scene: &Scene, common: &Common, rows: &[Row]) -> String {
     let result = |row: &Row| {
         let [near, far] = row.load.crossed_bytes();
         value!({
-            "ranks": row.load.ranks, "experts": row.load.experts, "mode": row.mode.name(), "dispatch": parts(&row.dispatch),
+            "ranks": row.load.ranks, "experts": row.load.experts, "mode": row.mode.name(),
+            "dispatch": parts(&row.dispatch),
             "combine": parts(&row.combine), "near_bytes": near, "far_bytes": far,
         })
     };

@@ -72,7 +72,9 @@ driver_calls! {
         }
         let context = state::context_or_current(context)?;
         context.check_told()?;
-        let condition = Condition::new(&context, (flags != 0).then_some(default))?;
+        let place = (context.gpu, context.id);
+        let default = (flags != 0).then_some(default);
+        let condition = Condition::new(&context.machine.memory, place, default)?;
         let address = condition.handle();
         graph.add_condition(condition);
         handle.set(address)

@@ -256,8 +256,9 @@ fn header(arguments: &Arguments, places: &[RankDevice], ranks: usize, bytes: u64
 /// The rows of one number of tokens.
 fn table(measured: &Measured, ranks: usize) -> String {
     let mut text = format!(
-        "#\n# {} tokens each, {} mode\n# {:>9} {:>12} {:>14} {:>14} {:>10}\n# {:>9} {:>12} {:>14} {:>14} \
-         {:>10}\n",
+        "#\n# {} tokens each, {} mode\n\
+         # {:>9} {:>12} {:>14} {:>14} {:>10}\n\
+         # {:>9} {:>12} {:>14} {:>14} {:>10}\n",
         measured.tokens,
         measured.mode,
         "operation",
