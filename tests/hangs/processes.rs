@@ -88,7 +88,13 @@ fn take_part(drawn: &Drawn) {
     let rank = communicator.rank();
     let is_culprit = rank == drawn.culprit;
     for _ in 0..drawn.calls {
-        call(&communicator, drawn.count).unwrap();
+        let outcome = call(&communicator, drawn.count);
+        if is_culprit {
+            outcome.unwrap();
+        } else if outcome.is_err() {
+            // The culprit was done with it sooner, and died.
+            break;
+        }
     }
     if is_culprit {
         match drawn.kind {
