@@ -77,6 +77,8 @@ impl ConnectedRank {
         if let Some(engine) = &self.engine {
             engine.look();
         }
+        // A launch may have ended by an error whose delivery is under way.
+        self.process.settle();
         self.state.check()
     }
 

@@ -227,6 +227,14 @@ impl ProcessState {
         lock(&self.places).get(&rank)?.upgrade()
     }
 
+    /// Waits until an error that somebody is raising has reached all ranks of this process: from
+    /// then on each of them knows it. Costs one load while all is well.
+    pub fn settle(&self) {
+        if self.is_raised() {
+            drop(self.states.lock());
+        }
+    }
+
     /// Sets the communicator's name in flight recorders, and the ranks of this node. All ranks of
     /// the process say the same.
     pub fn set_flight(&self, key: u64, node: Vec<Rank>) {
@@ -380,11 +388,15 @@ impl Alarm for ProcessState {
         if let Error::WaitExpired(wait) = &mut error {
             wait.behind = self.calls.behind();
         }
-        // Release: whoever sees the flag finds the error. Pairs with `is_raised`.
-        let is_first = !self.raised.swap(true, Ordering::Release);
-        for state in self.states.lock().iter().flatten() {
-            state.fail(&error);
-        }
+        let is_first = {
+            // One delivery at a time, and the flag within: whoever sees it waits here for the rest.
+            let states = self.states.lock();
+            let is_first = !self.raised.swap(true, Ordering::Relaxed);
+            for state in states.iter().flatten() {
+                state.fail(&error);
+            }
+            is_first
+        };
         if is_first {
             tracing::error!(%error, "communicator failed");
             // After this process's ranks have kept it: from the plane it comes back as an abort.
