@@ -5,6 +5,9 @@
 //! * [`adapter`], `gid`: RDMA adapters, their ports and addresses, from sysfs
 //! * [`engine`]: device engines, and which are near to a GPU
 //! * [`choice`]: which adapter, port and GID to use; a pure function of what was found
+//! * [`machine`]: all of it as a tree, from `discovery` on this node or from a topology file of
+//!   NCCL's (`xml`)
+//! * [`graph`], [`packing`]: capacities between GPUs and switches, and the trees that fill them
 //! * [`nvml`]: driver version and NVLinks, from NVIDIA's management library
 //!
 //! What comes from sysfs is read below a folder that the caller names, so that a made-up tree
@@ -12,10 +15,15 @@
 
 pub mod adapter;
 pub mod choice;
+mod discovery;
 pub mod engine;
 mod gid;
+pub mod graph;
+pub mod machine;
 pub mod nvml;
+pub mod packing;
 pub mod pci;
+mod xml;
 
 pub use adapter::{Adapter, LinkLayer, Port, PortState};
 pub use choice::{Near, PassedOver, PciLocation, PortChoice, Wanted};

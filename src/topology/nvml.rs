@@ -34,6 +34,10 @@ pub struct ManagedGpu {
     pub links_down: u32,
     /// Generation of its NVLinks, where it has any.
     pub link_version: Option<u32>,
+    /// Compute capability, major and minor; zeros if it does not say.
+    pub compute: (u32, u32),
+    /// Generation and lanes of its PCI Express link, at most; at rest it may be slower.
+    pub pcie: Option<(u32, u32)>,
 }
 
 impl Management {
@@ -98,7 +102,13 @@ fn gpu(device: &Device<'_>) -> Result<ManagedGpu, NvmlError> {
         links: Vec::new(),
         links_down: 0,
         link_version: None,
+        compute: (0, 0),
+        pcie: None,
     };
+    if let Ok(compute) = device.cuda_compute_capability() {
+        gpu.compute = (compute.major.max(0) as u32, compute.minor.max(0) as u32);
+    }
+    gpu.pcie = device.max_pcie_link_gen().ok().zip(device.max_pcie_link_width().ok());
     for number in 0..LINKS_MAX {
         let link = device.link_wrapper_for(number);
         match link.is_active() {
@@ -137,6 +147,8 @@ mod tests {
             links: links.iter().map(|bus| at(*bus)).collect(),
             links_down: 0,
             link_version: None,
+            compute: (7, 0),
+            pcie: None,
         }
     }
 

@@ -3,6 +3,7 @@
 mod doctor;
 mod inspect;
 mod perf;
+mod topo;
 
 use clap::{Parser, Subcommand};
 use perf::arguments::Arguments;
@@ -30,6 +31,8 @@ enum Verb {
     Doctor(doctor::Arguments),
     /// Show where the ranks of running processes stand, and which one is the cause of a hang
     Inspect(inspect::Arguments),
+    /// Show what this node, or a described machine, is made of, and how fast its links can be
+    Topo(topo::Arguments),
 }
 
 #[derive(Subcommand)]
@@ -82,6 +85,7 @@ fn main() -> ExitCode {
         Verb::Perf(perf) => perf.run(),
         Verb::Doctor(arguments) => Ok(doctor::run(&arguments)),
         Verb::Inspect(arguments) => Ok(inspect::run(&arguments)),
+        Verb::Topo(arguments) => Ok(topo::run(&arguments)),
     };
     outcome.unwrap_or_else(|error| fail(&error))
 }

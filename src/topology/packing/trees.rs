@@ -1,0 +1,266 @@
+//! Trees over links between GPUs that suffice for all of them.
+//!
+//! First tree by tree, each along the widest links that are left: short trees, and quick, but it
+//! may run out of links. Then the way that never does, by a theorem of Edmonds that Bérczi and
+//! Frank extended to several roots: a tree takes a link only so far as a flow shows that all others
+//! can still be completed.
+
+use super::flow::{Network, UNBOUNDED};
+use super::splitting::Links;
+use super::{Roots, Tree, TreeLink};
+use crate::error::{Error, Result};
+use crate::topology::graph::{CapacityGraph, NodeId};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+/// More single trees than these are not tried one by one.
+const SINGLE_MAX: u64 = 1 << 16;
+
+/// Packs `trees` for each root of weight 1.
+pub(super) fn pack(
+    graph: &CapacityGraph,
+    roots: &Roots,
+    trees: u64,
+    mut links: Links,
+) -> Result<Vec<Tree>> {
+    let gpus: Vec<_> = graph.gpus().collect();
+    let room = |(&link, ways): (&(NodeId, NodeId), &Vec<super::Way>)| {
+        (link, ways.iter().map(|way| way.1).sum::<u64>())
+    };
+    let rooms: BTreeMap<_, _> = links.iter().map(room).collect();
+    let is_quick = roots.total() * trees <= SINGLE_MAX;
+    let widest = is_quick.then(|| widest(graph, roots, trees, &gpus, &rooms)).flatten();
+    let drafts = match widest {
+        Some(drafts) => drafts,
+        None => Exact::new(graph, roots, trees, &gpus, rooms).pack()?,
+    };
+    Ok(merged(drafts).into_iter().map(|draft| draft.with_ways(&mut links)).collect())
+}
+
+/// A tree whose links have no ways yet.
+#[derive(Clone, Debug)]
+struct Draft {
+    root: NodeId,
+    copies: u64,
+    links: Vec<(NodeId, NodeId)>,
+}
+
+impl Draft {
+    fn with_ways(self, links: &mut Links) -> Tree {
+        let ways = self.links.iter().map(|&(from, to)| {
+            let ways = super::splitting::take(links, (from, to), self.copies);
+            TreeLink { from, to, ways }
+        });
+        let ways = ways.collect();
+        Tree { root: self.root, copies: self.copies, links: ways }
+    }
+}
+
+/// Equal trees become one with several copies.
+fn merged(drafts: Vec<Draft>) -> Vec<Draft> {
+    let mut merged: Vec<Draft> = Vec::new();
+    let mut places: BTreeMap<(NodeId, Vec<(NodeId, NodeId)>), usize> = BTreeMap::new();
+    for draft in drafts {
+        let mut sorted = draft.links.clone();
+        sorted.sort_unstable();
+        match places.get(&(draft.root, sorted.clone())) {
+            Some(&place) => merged[place].copies += draft.copies,
+            None => {
+                places.insert((draft.root, sorted), merged.len());
+                merged.push(draft);
+            }
+        }
+    }
+    merged
+}
+
+/// Trees one after the other, each along the widest links that are left, the shortest of these
+/// first. `None` if links run out.
+fn widest(
+    graph: &CapacityGraph,
+    roots: &Roots,
+    trees: u64,
+    gpus: &[NodeId],
+    rooms: &BTreeMap<(NodeId, NodeId), u64>,
+) -> Option<Vec<Draft>> {
+    let mut rooms_of: Vec<Vec<(NodeId, u64)>> = vec![Vec::new(); graph.len()];
+    for (&(from, to), &room) in rooms {
+        rooms_of[from.index()].push((to, room));
+    }
+    let mut drafts = Vec::new();
+    let mut reached = vec![0u64; graph.len()];
+    let mut round = 0;
+    let most = roots.weights().map(|(_, weight)| weight * trees).max()?;
+    for nth in 0..most {
+        for (root, weight) in roots.weights() {
+            if nth >= weight * trees {
+                continue;
+            }
+            round += 1;
+            reached[root.index()] = round;
+            let mut links = Vec::with_capacity(gpus.len() - 1);
+            let mut heap = BinaryHeap::new();
+            let mut newest = Some((root, 0u32));
+            while links.len() + 1 < gpus.len() {
+                if let Some((node, depth)) = newest.take() {
+                    for (place, &(to, room)) in rooms_of[node.index()].iter().enumerate() {
+                        if room > 0 && reached[to.index()] != round {
+                            // At equal width and depth, in the order of an own turn for each root:
+                            // else all would begin with the same links.
+                            let turn = (to.0 + graph.len() as u32 - root.0) % graph.len() as u32;
+                            let key = (room, Reverse(depth), Reverse(turn));
+                            heap.push((key, Reverse(node), place));
+                        }
+                    }
+                }
+                let ((_, Reverse(depth), _), Reverse(from), place) = heap.pop()?;
+                let (to, room) = &mut rooms_of[from.index()][place];
+                if reached[to.index()] == round {
+                    continue;
+                }
+                reached[to.index()] = round;
+                *room -= 1;
+                links.push((from, *to));
+                newest = Some((*to, depth + 1));
+            }
+            drafts.push(Draft { root, copies: 1, links });
+        }
+    }
+    Some(drafts)
+}
+
+/// Trees of one root that have the same links so far.
+#[derive(Clone, Debug)]
+struct Group {
+    draft: Draft,
+    /// By GPU's place among the GPUs: how many links from the root, if it is reached.
+    depths: Vec<Option<u32>>,
+    members: Vec<usize>,
+}
+
+struct Exact<'a> {
+    gpus: &'a [NodeId],
+    is_one: bool,
+    /// Room of each link, by places of its ends among the GPUs.
+    rooms: BTreeMap<(usize, usize), u64>,
+    groups: Vec<Group>,
+    complete: Vec<Draft>,
+}
+
+impl<'a> Exact<'a> {
+    fn new(
+        graph: &CapacityGraph,
+        roots: &Roots,
+        trees: u64,
+        gpus: &'a [NodeId],
+        rooms: BTreeMap<(NodeId, NodeId), u64>,
+    ) -> Self {
+        let mut places = vec![usize::MAX; graph.len()];
+        gpus.iter().enumerate().for_each(|(place, gpu)| places[gpu.index()] = place);
+        let place = |node: NodeId| places[node.index()];
+        let rooms = rooms.into_iter().map(|((from, to), room)| ((place(from), place(to)), room));
+        let groups = roots.weights().map(|(root, weight)| {
+            let mut depths = vec![None; gpus.len()];
+            depths[place(root)] = Some(0);
+            let draft = Draft { root, copies: weight * trees, links: Vec::new() };
+            Group { draft, depths, members: vec![place(root)] }
+        });
+        let groups: Vec<_> = groups.collect();
+        Self { gpus, is_one: groups.len() == 1, rooms: rooms.collect(), groups, complete: vec![] }
+    }
+
+    fn pack(mut self) -> Result<Vec<Draft>> {
+        // The smallest first: all grow alike, and none is left with what nobody else wanted.
+        while let Some(smallest) =
+            (0..self.groups.len()).min_by_key(|group| self.groups[*group].members.len())
+        {
+            self.grow(smallest)?;
+        }
+        Ok(self.complete)
+    }
+
+    /// Adds a link to one group.
+    fn grow(&mut self, number: usize) -> Result<()> {
+        let group = &self.groups[number];
+        let mut frontier: Vec<_> = self
+            .rooms
+            .iter()
+            .filter(|(link, room)| {
+                **room > 0 && group.depths[link.0].is_some() && group.depths[link.1].is_none()
+            })
+            .map(|(&(from, to), &room)| {
+                (group.depths[from], Reverse(room.min(group.draft.copies)), from, to)
+            })
+            .collect();
+        frontier.sort_unstable();
+        let mut network = self.network(number);
+        let mut best = (0, 0, 0);
+        for (_, Reverse(room), from, to) in frontier {
+            if room <= best.0 {
+                continue;
+            }
+            let most = self.most(&mut network, number, from, to, room);
+            if most > best.0 {
+                best = (most, from, to);
+                // Few trees are wanted of one root, short ones of all.
+                if !self.is_one || most == group.draft.copies {
+                    break;
+                }
+            }
+        }
+        let (copies, from, to) = best;
+        if copies == 0 {
+            let root = group.draft.root.0;
+            let seen =
+                format!("no link for the tree of node {root} with {} GPUs", group.members.len());
+            return Err(Error::argument("links of a packing", "enough for all trees", seen));
+        }
+        if copies < group.draft.copies {
+            let mut rest = group.clone();
+            rest.draft.copies -= copies;
+            self.groups.push(rest);
+        }
+        let group = &mut self.groups[number];
+        group.draft.copies = copies;
+        group.draft.links.push((self.gpus[from], self.gpus[to]));
+        group.depths[to] = group.depths[from].map(|depth| depth + 1);
+        group.members.push(to);
+        *self.rooms.get_mut(&(from, to)).expect("a link of the frontier") -= copies;
+        if group.members.len() == self.gpus.len() {
+            let group = self.groups.swap_remove(number);
+            self.complete.push(group.draft);
+        }
+        Ok(())
+    }
+
+    /// What is left of the links, and a node for each other group that reaches its members.
+    fn network(&self, number: usize) -> Network {
+        let mut network = Network::new(self.gpus.len() + self.groups.len());
+        for (&(from, to), &room) in self.rooms.iter().filter(|(_, room)| **room > 0) {
+            network.arc(from, to, room);
+        }
+        for (other, group) in self.groups.iter().enumerate().filter(|(other, _)| *other != number) {
+            for &member in &group.members {
+                network.arc(self.gpus.len() + other, member, UNBOUNDED);
+            }
+        }
+        network
+    }
+
+    /// How many copies of the group, at most `room`, can take the link so that all other trees can
+    /// still be completed.
+    fn most(&self, network: &mut Network, number: usize, from: usize, to: usize, room: u64) -> u64 {
+        let mark = network.mark();
+        let mut others = 0;
+        // A group that has reached `to` is no matter: it passes on what it gets.
+        for (other, group) in self.groups.iter().enumerate() {
+            if other != number && group.depths[to].is_none() {
+                network.arc(from, self.gpus.len() + other, group.draft.copies);
+                others += group.draft.copies;
+            }
+        }
+        let flow = network.max_flow(from, to, others + room);
+        network.rewind(mark);
+        flow.saturating_sub(others)
+    }
+}
