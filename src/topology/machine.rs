@@ -332,7 +332,7 @@ impl Machine {
         let known = |address| self.devices.iter().any(|device| device.address == address);
         for node in 0..nodes {
             let first = node * places.len() as u32;
-            let mut switches: BTreeMap<String, NodeId> = BTreeMap::new();
+            let mut switches: BTreeMap<String, Vec<(NodeId, u64)>> = BTreeMap::new();
             for (nth, &place) in (first..).zip(&places) {
                 let DeviceKind::Gpu(gpu) = &self.devices[place].kind else { continue };
                 for links in &gpu.nvlinks {
@@ -342,14 +342,21 @@ impl Machine {
                         // Each end names the link: each adds its own direction.
                         graph.arc(NodeId(nth), NodeId(first + far as u32), capacity)?;
                     } else if links.class == CLASS_NVSWITCH {
-                        let name = format!("{}NVSwitch {}", of_node(node), links.to);
-                        let switch = switches.entry(name.clone());
-                        let switch = *switch.or_insert_with(|| graph.switch(name));
-                        graph.link(NodeId(nth), switch, capacity)?;
+                        let plugged = switches.entry(links.to.to_string()).or_default();
+                        plugged.push((NodeId(nth), capacity));
                     } else if !known(links.to) {
                         let what = format!("NVLink of GPU {}", gpu.number);
                         return Err(Error::argument(&what, "a device of the machine", links.to));
                     }
+                }
+            }
+            // Switches that join the same GPUs equally pass on as one does that has all their links.
+            let mut alike: BTreeMap<Vec<(NodeId, u64)>, u64> = BTreeMap::new();
+            switches.into_values().for_each(|plugged| *alike.entry(plugged).or_default() += 1);
+            for (plugged, count) in alike {
+                let switch = graph.switch(format!("{}{count} NVSwitch", of_node(node)));
+                for (gpu, capacity) in plugged {
+                    graph.link(gpu, switch, capacity * count)?;
                 }
             }
         }

@@ -24,6 +24,8 @@ pub mod nvml;
 pub mod packing;
 pub mod pci;
 mod xml;
+#[cfg(test)]
+mod xml_tests;
 
 pub use adapter::{Adapter, LinkLayer, Port, PortState};
 pub use choice::{Near, PassedOver, PciLocation, PortChoice, Wanted};

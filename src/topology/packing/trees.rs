@@ -1,9 +1,9 @@
 //! Trees over links between GPUs that suffice for all of them.
 //!
-//! First tree by tree, each along the widest links that are left: short trees, and quick, but it
-//! may run out of links. Then the way that never does, by a theorem of Edmonds that Bérczi and
-//! Frank extended to several roots: a tree takes a link only so far as a flow shows that all others
-//! can still be completed.
+//! First tree by tree, each along the shortest ways that are left, then each along the widest
+//! links: that is quick, and makes short trees, but links may run out. Then the way that never
+//! does, by a theorem of Edmonds that Bérczi and Frank extended to several roots: a tree takes a
+//! link only so far as a flow shows that all others can still be completed.
 
 use super::flow::{Network, UNBOUNDED};
 use super::splitting::Links;
@@ -29,8 +29,9 @@ pub(super) fn pack(
     };
     let rooms: BTreeMap<_, _> = links.iter().map(room).collect();
     let is_quick = roots.total() * trees <= SINGLE_MAX;
-    let widest = is_quick.then(|| widest(graph, roots, trees, &gpus, &rooms)).flatten();
-    let drafts = match widest {
+    let quick = |order| OneByOne::new(graph.len(), &gpus, &rooms, order).pack(roots, trees);
+    let orders = [Order::Shortest, Order::Widest].into_iter().filter(|_| is_quick);
+    let drafts = match orders.filter_map(quick).next() {
         Some(drafts) => drafts,
         None => Exact::new(graph, roots, trees, &gpus, rooms).pack()?,
     };
@@ -74,59 +75,86 @@ fn merged(drafts: Vec<Draft>) -> Vec<Draft> {
     merged
 }
 
-/// Trees one after the other, each along the widest links that are left, the shortest of these
-/// first. `None` if links run out.
-fn widest(
-    graph: &CapacityGraph,
-    roots: &Roots,
-    trees: u64,
-    gpus: &[NodeId],
-    rooms: &BTreeMap<(NodeId, NodeId), u64>,
-) -> Option<Vec<Draft>> {
-    let mut rooms_of: Vec<Vec<(NodeId, u64)>> = vec![Vec::new(); graph.len()];
-    for (&(from, to), &room) in rooms {
-        rooms_of[from.index()].push((to, room));
+/// Which of the links that are left a tree takes next.
+#[derive(Clone, Copy)]
+enum Order {
+    /// Those nearest to the root, the widest first.
+    Shortest,
+    /// The widest, those nearest to the root first.
+    Widest,
+}
+
+/// Trees one after the other, along links that are left.
+struct OneByOne<'a> {
+    gpus: &'a [NodeId],
+    order: Order,
+    /// By node: the links that leave it, and what is left of each.
+    rooms_of: Vec<Vec<(NodeId, u64)>>,
+    /// By node: the number of the last tree that has reached it.
+    reached: Vec<u64>,
+    number: u64,
+}
+
+impl<'a> OneByOne<'a> {
+    fn new(
+        nodes: usize,
+        gpus: &'a [NodeId],
+        rooms: &BTreeMap<(NodeId, NodeId), u64>,
+        order: Order,
+    ) -> Self {
+        let mut rooms_of: Vec<Vec<(NodeId, u64)>> = vec![Vec::new(); nodes];
+        for (&(from, to), &room) in rooms {
+            rooms_of[from.index()].push((to, room));
+        }
+        Self { gpus, order, rooms_of, reached: vec![0; nodes], number: 0 }
     }
-    let mut drafts = Vec::new();
-    let mut reached = vec![0u64; graph.len()];
-    let mut round = 0;
-    let most = roots.weights().map(|(_, weight)| weight * trees).max()?;
-    for nth in 0..most {
-        for (root, weight) in roots.weights() {
-            if nth >= weight * trees {
-                continue;
+
+    /// All trees, or `None` if links run out.
+    fn pack(mut self, roots: &Roots, trees: u64) -> Option<Vec<Draft>> {
+        let mut drafts = Vec::new();
+        let most = roots.weights().map(|(_, weight)| weight * trees).max()?;
+        for nth in 0..most {
+            for (root, _) in roots.weights().filter(|(_, weight)| nth < weight * trees) {
+                drafts.push(Draft { root, copies: 1, links: self.tree(root)? });
             }
-            round += 1;
-            reached[root.index()] = round;
-            let mut links = Vec::with_capacity(gpus.len() - 1);
-            let mut heap = BinaryHeap::new();
-            let mut newest = Some((root, 0u32));
-            while links.len() + 1 < gpus.len() {
-                if let Some((node, depth)) = newest.take() {
-                    for (place, &(to, room)) in rooms_of[node.index()].iter().enumerate() {
-                        if room > 0 && reached[to.index()] != round {
-                            // At equal width and depth, in the order of an own turn for each root:
-                            // else all would begin with the same links.
-                            let turn = (to.0 + graph.len() as u32 - root.0) % graph.len() as u32;
-                            let key = (room, Reverse(depth), Reverse(turn));
-                            heap.push((key, Reverse(node), place));
-                        }
+        }
+        Some(drafts)
+    }
+
+    fn tree(&mut self, root: NodeId) -> Option<Vec<(NodeId, NodeId)>> {
+        self.number += 1;
+        self.reached[root.index()] = self.number;
+        let nodes = self.rooms_of.len() as u32;
+        let mut links = Vec::with_capacity(self.gpus.len() - 1);
+        let mut heap = BinaryHeap::new();
+        let mut newest = Some((root, 0u32));
+        while links.len() + 1 < self.gpus.len() {
+            if let Some((node, depth)) = newest.take() {
+                for (place, &(to, room)) in self.rooms_of[node.index()].iter().enumerate() {
+                    if room > 0 && self.reached[to.index()] != self.number {
+                        let (near, width) = (u64::from(u32::MAX - depth), room);
+                        let key = match self.order {
+                            Order::Shortest => (near, width),
+                            Order::Widest => (width, near),
+                        };
+                        // What is equal comes in an order of its own for each root: else all would
+                        // begin with the same links.
+                        let turn = (to.0 + nodes - root.0) % nodes;
+                        heap.push((key, Reverse(turn), Reverse(node), depth, place));
                     }
                 }
-                let ((_, Reverse(depth), _), Reverse(from), place) = heap.pop()?;
-                let (to, room) = &mut rooms_of[from.index()][place];
-                if reached[to.index()] == round {
-                    continue;
-                }
-                reached[to.index()] = round;
+            }
+            let (_, _, Reverse(from), depth, place) = heap.pop()?;
+            let (to, room) = &mut self.rooms_of[from.index()][place];
+            if self.reached[to.index()] != self.number {
+                self.reached[to.index()] = self.number;
                 *room -= 1;
                 links.push((from, *to));
                 newest = Some((*to, depth + 1));
             }
-            drafts.push(Draft { root, copies: 1, links });
         }
+        Some(links)
     }
-    Some(drafts)
 }
 
 /// Trees of one root that have the same links so far.
