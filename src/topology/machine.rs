@@ -350,7 +350,7 @@ impl Machine {
                     }
                 }
             }
-            // Switches that join the same GPUs equally pass on as one does that has all their links.
+            // Switches that join the same GPUs equally pass on what one does that has all links.
             let mut alike: BTreeMap<Vec<(NodeId, u64)>, u64> = BTreeMap::new();
             switches.into_values().for_each(|plugged| *alike.entry(plugged).or_default() += 1);
             for (plugged, count) in alike {

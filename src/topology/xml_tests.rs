@@ -5,38 +5,8 @@ use super::packing::{Rate, Roots, pack};
 use crate::error::Error;
 
 /// Two GPUs below one PCI switch and one on the other socket, with what NCCL writes beside.
-const SMALL: &str = r#"<?xml version="1.0"?>
-<system version="2">
-  <cpu host_hash="0x9f" numaid="0" affinity="0000ffff" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="85">
-    <pci busid="0000:16:00.0" class="0x060400" vendor="0x1000" link_speed="16.0 GT/s PCIe" link_width="16">
-      <pci busid="0000:1a:00.0" class="0x030200" link_speed="16.0 GT/s PCIe" link_width="16">
-        <gpu dev="0" sm="70" rank="0" gdr="1">
-          <nvlink target="0000:1c:00.0" count="2" tclass="0x030200"/>
-          <nvlink target="0000:88:00.0" count="1" tclass="0x030200"/>
-        </gpu>
-      </pci>
-      <pci busid="0000:1c:00.0" class="0x030200" link_speed="" link_width="">
-        <gpu dev="1" sm="70">
-          <nvlink target="0000:1a:00.0" count="2" tclass="0x030200"/>
-        </gpu>
-      </pci>
-      <pci busid="0000:18:00.0" class="0x020000">
-        <nic>
-          <net name="mlx5_0" dev="0" speed="100000" port="1" latency="0.000000" guid="0xb8cef6030067" maxconn="131072" gdr="1"/>
-        </nic>
-      </pci>
-    </pci>
-    <nic><net name="eth0" dev="1" speed="10000" port="0"/></nic>
-  </cpu>
-  <cpu numaid="1" arch="x86_64">
-    <pci busid="0000:88:00.0" class="0x030200" link_speed="8 GT/s" link_width="8">
-      <gpu dev="2" sm="70">
-        <nvlink target="0000:1a:00.0" count="1" tclass="0x030200"/>
-      </gpu>
-    </pci>
-  </cpu>
-</system>
-"#;
+const SMALL: &str =
+    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/topology/three-gpus.xml"));
 
 #[test]
 fn a_posted_file_is_read_and_its_links_are_found() {
