@@ -40,6 +40,24 @@ fn machines_are_discovered_and_their_optimum_is_told() {
     }
 }
 
+/// The mesh has rings of NVLinks alone, but not in the order of numbers. If this fails, a user pays
+/// for links that could be avoided.
+#[test]
+fn a_better_order_of_gpus_is_proposed() {
+    if cannot_run() {
+        return;
+    }
+    let text = topo_on("dgx1v", &[]).unwrap();
+    assert!(text.contains("narrowest link 15.75 GB/s, SYS from GPU 3 to 4"), "{text}");
+    let order = text.split("CUDA_VISIBLE_DEVICES=").nth(1).unwrap().split(' ').next().unwrap();
+    let text = topo_on("dgx1v", &["--gpus", order]).unwrap();
+    assert!(text.contains("narrowest link 50.00 GB/s, NV2"), "{text}");
+    for machine in ["dgx-a100", "dgx-h100", "pcie4"] {
+        let text = topo_on(machine, &[]).unwrap();
+        assert!(!text.contains("CUDA_VISIBLE_DEVICES"), "{machine}: {text}");
+    }
+}
+
 /// If this fails, what a machine says of itself is lost on the way through a file.
 #[test]
 fn an_exported_machine_is_the_same_machine() {

@@ -120,7 +120,7 @@ pub(super) const CLASS_NVSWITCH: u32 = 0x06_80_00;
 
 /// Between two sockets, MB/s in each direction. An assumption: no interface tells it. It is that of
 /// two UPI links of 10.4 GT/s.
-const SOCKETS_MBPS: u64 = 20_800;
+pub(super) const SOCKETS_MBPS: u64 = 20_800;
 
 /// Of a PCI link that nobody describes: generation 3, 16 lanes.
 const UNKNOWN_PCIE: PcieLink = PcieLink { decitransfers: 80, lanes: 16 };
@@ -230,13 +230,21 @@ impl Machine {
 
     /// The link of a device to what it hangs on: where nobody describes it, as the best of those
     /// below it, or else a usual one.
-    fn link(&self, place: usize) -> PcieLink {
+    pub(super) fn link(&self, place: usize) -> PcieLink {
         let below =
             self.devices.iter().enumerate().filter(
                 |(_, device)| matches!(device.parent, Parent::Device(above) if above == place),
             );
         let of_below = || below.map(|(below, _)| self.link(below)).max_by_key(|l| l.megabytes());
         self.devices[place].link.or_else(of_below).unwrap_or(UNKNOWN_PCIE)
+    }
+
+    /// MB/s in each direction of one NVLink of a GPU.
+    pub(super) fn nvlink_megabytes(&self, place: usize) -> u64 {
+        match &self.devices[place].kind {
+            DeviceKind::Gpu(gpu) => gpu.nvlink_megabytes(),
+            DeviceKind::Bridge | DeviceKind::Adapter(_) => 0,
+        }
     }
 
     /// How two devices are joined: by NVLink if they are, else by the PCI tree.
@@ -303,7 +311,7 @@ impl Machine {
     }
 
     /// Places of the GPUs with these numbers.
-    fn chosen(&self, numbers: &[u32]) -> Result<Vec<usize>> {
+    pub(super) fn chosen(&self, numbers: &[u32]) -> Result<Vec<usize>> {
         let gpus = self.gpus();
         let mut places = Vec::new();
         for number in numbers {

@@ -8,6 +8,7 @@
 //! * [`machine`]: all of it as a tree, from `discovery` on this node or from a topology file of
 //!   NCCL's (`xml`)
 //! * [`graph`], [`packing`]: capacities between GPUs and switches, and the trees that fill them
+//! * [`ring_order`]: the order of GPUs whose ring has the widest links
 //! * [`nvml`]: driver version and NVLinks, from NVIDIA's management library
 //!
 //! What comes from sysfs is read below a folder that the caller names, so that a made-up tree
@@ -23,6 +24,7 @@ pub mod machine;
 pub mod nvml;
 pub mod packing;
 pub mod pci;
+pub mod ring_order;
 mod xml;
 #[cfg(test)]
 mod xml_tests;

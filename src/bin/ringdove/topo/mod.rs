@@ -70,6 +70,10 @@ fn show(arguments: &Arguments) -> Result<(), String> {
     let graph = machine.capacities(&gpus, arguments.nodes).map_err(words)?;
     let packing = pack(&graph, &Roots::all(&graph), arguments.trees).map_err(words)?;
     print!("\n{}", text::rates(&graph, &packing));
+    if arguments.nodes == 1 {
+        let own = machine.ring(&gpus).map_err(words)?;
+        print!("{}", text::rings(&own, machine.best_ring(&gpus).map_err(words)?.as_ref()));
+    }
     if let Some(file) = &arguments.svg {
         write(file, &draw(&graph, &packing)?)?;
     }

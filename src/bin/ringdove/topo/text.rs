@@ -3,6 +3,7 @@
 use ringdove::topology::graph::CapacityGraph;
 use ringdove::topology::machine::{Device, DeviceKind, Machine, Parent, PcieLink};
 use ringdove::topology::packing::{Packing, Rate, Tree};
+use ringdove::topology::ring_order::Ring;
 use std::fmt::Write;
 
 /// Sockets, bridges, GPUs and adapters, each below what it hangs on.
@@ -107,5 +108,22 @@ pub fn rates(graph: &CapacityGraph, packing: &Packing) -> String {
         "Packed: trees for each GPU: {each}, different ones: {trees}, links to the farthest GPU: \
          {depth}; all-gather {reached:.2} GB/s"
     );
+    out
+}
+
+/// The ring in the order of ranks, and a better order if there is one.
+pub fn rings(own: &Ring, best: Option<&Ring>) -> String {
+    let list = |gpus: &[u32]| gpus.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+    let narrowest = |ring: &Ring| {
+        let (from, to) = ring.narrowest;
+        let gigabytes = ring.megabytes as f64 / 1000.0;
+        format!("{gigabytes:.2} GB/s, {} from GPU {from} to {to}", ring.joined)
+    };
+    let mut out = format!("Ring {}: narrowest link {}\n", list(&own.gpus), narrowest(own));
+    if let Some(best) = best.filter(|best| best.megabytes > own.megabytes) {
+        let order = list(&best.gpus);
+        let _ = writeln!(out, "Ring {order}: narrowest link {}", narrowest(best));
+        let _ = writeln!(out, "  CUDA_VISIBLE_DEVICES={order} makes the rings of collectives so");
+    }
     out
 }
