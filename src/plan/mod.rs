@@ -25,7 +25,7 @@
 //! * `proof`: what is proved of a long plan
 //! * `encode`: typed ops to the bytes of [`ringdove_kernels::op`]
 //! * `draft`: programs one rank at a time, for worlds too large to hold (feature `draft-plans`)
-//! * `display`: a plan as text, one op a line
+//! * `display`: a plan as text, one op a line; `file`: a plan in a file, with what it is for
 
 mod all_pairs;
 mod all_reduce_doubling;
@@ -45,6 +45,7 @@ mod draft;
 mod encode;
 mod exchange;
 mod exchange_direct;
+mod file;
 #[cfg(test)]
 mod host;
 mod in_rank_order;
@@ -65,6 +66,7 @@ mod verify;
 #[cfg(any(test, feature = "draft-plans"))]
 pub use draft::{Draft, Pattern};
 pub use encode::{ENCODED_BYTES_MAX, EncodeError, PortResolver};
+pub use file::{FileError, PlanFile};
 pub use proof::stand_in;
 pub use request::{Collective, CollectiveRequest, Delivery};
 pub(crate) use selection::{
@@ -74,6 +76,8 @@ pub use selection::{Algorithm, Choice, Limits, PlanError, select};
 pub(crate) use send_recv::check_overlap;
 pub use send_recv::{Direction, Group, PointToPoint, group, group_plan};
 pub use verify::{Access, Promise, Reason, Site, Stuck, Verified, VerifyError, verify};
+
+use serde::{Deserialize, Serialize};
 
 /// The page on how algorithms are written; its example is compiled and run.
 #[cfg(doctest)]
@@ -156,7 +160,8 @@ fn program(choice: &Choice, rank: u32) -> RankProgram {
 }
 
 /// What all ranks do for one collective.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Plan {
     /// One program for each rank.
     pub ranks: Vec<RankProgram>,
@@ -167,14 +172,16 @@ pub struct Plan {
 }
 
 /// What one rank does: one program for each block of its launch.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct RankProgram {
     /// The blocks; at least one.
     pub blocks: Vec<BlockProgram>,
 }
 
 /// What one block does.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct BlockProgram {
     /// The lane ends that the block's ops use; ops name them by [`PortIndex`].
     pub ports: Vec<LaneEnd>,
@@ -183,7 +190,8 @@ pub struct BlockProgram {
 }
 
 /// Ops that run `rounds` times over successive pieces of the buffers.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Segment {
     /// How often the ops run.
     pub rounds: u32,
@@ -204,7 +212,8 @@ impl Segment {
 }
 
 /// Slots of a lane: equal pieces of staging memory at both ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct SlotShape {
     /// Bytes of one slot, a multiple of 16.
     pub bytes: u32,
@@ -213,7 +222,8 @@ pub struct SlotShape {
 }
 
 /// A lane: the unit of ordering, from one rank to another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Lane {
     /// The rank that puts.
     pub from: u32,
@@ -226,7 +236,8 @@ pub struct Lane {
 }
 
 /// What a lane moves data between.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum LaneKind {
     /// Staging slots at both ends; a credit frees one slot.
     Slots,
@@ -252,7 +263,8 @@ impl LaneKind {
 }
 
 /// Which end of a lane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Side {
     /// At the source: puts, waits for credits and completions.
     Send,
@@ -261,7 +273,8 @@ pub enum Side {
 }
 
 /// One end of a lane; the communicator has a port for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct LaneEnd {
     /// The lane.
     pub lane: Lane,
@@ -283,7 +296,8 @@ impl LaneEnd {
 pub type PortIndex = u16;
 
 /// A buffer that the launch binds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Buffer {
     /// Buffer 0: the caller's input.
     Input,
@@ -302,7 +316,8 @@ impl Buffer {
 }
 
 /// Where an operand lives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Operand {
     /// `offset` bytes into a buffer; moves with the round.
     Buffer {
@@ -337,7 +352,8 @@ pub enum Operand {
 }
 
 /// How many bytes an op handles and where they stand in the collective, for clipping.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Range {
     /// Bytes from the start of the collective's data, in round 0.
     pub extent: u64,
@@ -346,7 +362,8 @@ pub struct Range {
 }
 
 /// What a copy or reduction does beyond moving and combining.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Modifiers {
     /// Multiply the source (of a reduction: operand `b`) by the launch's scalar first.
     pub scale: bool,
@@ -362,7 +379,8 @@ impl Modifiers {
 }
 
 /// One op. The comments of [`ringdove_kernels::op::OpCode`] say what each does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Op {
     /// `destination = source`.
     Copy {

@@ -3,9 +3,11 @@
 use super::Promise;
 use super::selection::{PlanError, require};
 use ringdove_kernels::element::ReduceOp;
+use serde::{Deserialize, Serialize};
 
 /// A collective. Those with a root name it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Collective {
     /// Every rank gets the reduction of all ranks' inputs.
     AllReduce,
@@ -98,7 +100,8 @@ impl Collective {
 }
 
 /// What a call asks for; alike on every rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct CollectiveRequest {
     /// Which collective.
     pub collective: Collective,
@@ -110,6 +113,7 @@ pub struct CollectiveRequest {
     /// Bytes of one element: 1, 2, 4 or 8.
     pub element_bytes: u32,
     /// The reduction. Means nothing where the collective does not reduce.
+    #[serde(with = "super::file::reduction")]
     pub reduce_op: ReduceOp,
     /// Input and output are the same memory, as [`CollectiveRequest::in_place_offsets`] says. With
     /// a root, this is about the root alone: the other ranks' programs do not depend on it.

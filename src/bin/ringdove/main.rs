@@ -3,11 +3,13 @@
 mod doctor;
 mod inspect;
 mod perf;
+mod plan;
 mod topo;
 
 use clap::{Parser, Subcommand};
 use perf::arguments::Arguments;
 use perf::{Collective, PerfError, experts};
+use std::io::Write;
 use std::process::ExitCode;
 use tracing_subscriber::EnvFilter;
 
@@ -31,6 +33,8 @@ enum Verb {
     Doctor(doctor::Arguments),
     /// Show where the ranks of running processes stand, and which one is the cause of a hang
     Inspect(inspect::Arguments),
+    /// Show the plan that is chosen for a collective, or prove one from a file
+    Plan(plan::Arguments),
     /// Show what this node, or a described machine, is made of, and how fast its links can be
     Topo(topo::Arguments),
 }
@@ -85,6 +89,7 @@ fn main() -> ExitCode {
         Verb::Perf(perf) => perf.run(),
         Verb::Doctor(arguments) => Ok(doctor::run(&arguments)),
         Verb::Inspect(arguments) => Ok(inspect::run(&arguments)),
+        Verb::Plan(arguments) => Ok(plan::run(arguments)),
         Verb::Topo(arguments) => Ok(topo::run(&arguments)),
     };
     outcome.unwrap_or_else(|error| fail(&error))
@@ -105,6 +110,16 @@ fn fail(error: &PerfError) -> ExitCode {
         cause = reason.source();
     }
     if error.is_usage() { ExitCode::from(EXIT_USAGE) } else { ExitCode::FAILURE }
+}
+
+/// Prints. That whoever reads it has gone is no failure.
+fn say(text: &str) -> Result<(), String> {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(format!("cannot write: {error}"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Warnings of the library go to standard error; `RINGDOVE_LOG=debug` asks for more.

@@ -57,27 +57,24 @@ fn show(arguments: &Arguments) -> Result<(), String> {
     if let Some(file) = &arguments.export {
         write(file, &machine.to_nccl())?;
     }
-    print!("{}", text::tree(&machine));
-    println!();
-    print!("{}", text::matrix(&machine));
+    let mut out = format!("{}\n{}", text::tree(&machine), text::matrix(&machine));
     let all = machine.gpus().iter().map(|(_, gpu)| gpu.number).collect();
     let gpus = arguments.gpus.clone().unwrap_or(all);
     if (gpus.len() * arguments.nodes as usize) < 2 {
-        println!("\nOne GPU alone: nothing to be moved.");
-        return Ok(());
+        return super::say(&(out + "\nOne GPU alone: nothing to be moved.\n"));
     }
     let words = |error: ringdove::Error| error.to_string();
     let graph = machine.capacities(&gpus, arguments.nodes).map_err(words)?;
     let packing = pack(&graph, &Roots::all(&graph), arguments.trees).map_err(words)?;
-    print!("\n{}", text::rates(&graph, &packing));
+    out += &format!("\n{}", text::rates(&graph, &packing));
     if arguments.nodes == 1 {
         let own = machine.ring(&gpus).map_err(words)?;
-        print!("{}", text::rings(&own, machine.best_ring(&gpus).map_err(words)?.as_ref()));
+        out += &text::rings(&own, machine.best_ring(&gpus).map_err(words)?.as_ref());
     }
     if let Some(file) = &arguments.svg {
         write(file, &draw(&graph, &packing)?)?;
     }
-    Ok(())
+    super::say(&out)
 }
 
 fn draw(graph: &CapacityGraph, packing: &Packing) -> Result<String, String> {

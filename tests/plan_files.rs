@@ -1,0 +1,124 @@
+//! `ringdove plan`: plans as text and as files, and files that do not hold what they promise.
+
+mod hardware;
+
+use hardware::{run_bounded, tool};
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+
+fn plan(arguments: &[&str]) -> Result<String, String> {
+    let mut command = Command::new(tool("ringdove"));
+    command.arg("plan").args(arguments);
+    let (status, output) = run_bounded(command);
+    if status.success() { Ok(output) } else { Err(output) }
+}
+
+fn checked(folder: &Path, document: &Value) -> Result<String, String> {
+    let path = folder.join("changed.json");
+    std::fs::write(&path, document.to_string()).unwrap();
+    plan(&["check", path.to_str().unwrap()])
+}
+
+/// What is printed when a plan is made is what its file says.
+#[test]
+fn every_collectives_plan_is_written_and_proved_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("plan.json");
+    let file = path.to_str().unwrap();
+    let collectives = [
+        "all-reduce",
+        "all-gather",
+        "reduce-scatter",
+        "broadcast",
+        "reduce",
+        "all-to-all",
+        "gather",
+        "scatter",
+    ];
+    for collective in collectives {
+        for more in [&["-b", "96", "-n", "3"][..], &["-b", "1M", "-n", "4", "--nvlink"]] {
+            let made = plan(&[&[collective, "--json", file], more].concat()).unwrap();
+            let read = plan(&["check", file]).unwrap();
+            let (choice, proved) = made.split_once('\n').unwrap();
+            assert!(choice.starts_with(collective), "{choice}");
+            assert_eq!(proved, read, "{collective}");
+        }
+    }
+}
+
+/// Each change breaks the plan in its own way. If this fails, a wrong file passes.
+#[test]
+fn a_changed_plan_is_refused_with_the_place_and_the_reason() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("plan.json");
+    plan(&["all-reduce", "-b", "256K", "-n", "4", "--json", path.to_str().unwrap()]).unwrap();
+    let document: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    checked(folder.path(), &document).unwrap();
+
+    let ops = "/plan/ranks/1/blocks/0/segments/0/ops";
+    let count = document.pointer(ops).unwrap().as_array().unwrap().len();
+    assert!(count > 10);
+    for op in 0..count {
+        let mut changed = document.clone();
+        changed.pointer_mut(ops).unwrap().as_array_mut().unwrap().remove(op);
+        let text = checked(folder.path(), &changed).expect_err(&format!("without op {op}"));
+        assert!(text.contains("is refused: "), "without op {op}: {text}");
+    }
+
+    let changes: [(&str, Value, &str); 6] = [
+        ("/format", 2.into(), "reads format 1"),
+        ("/request/rank-count", 3.into(), "is refused: "),
+        ("/request/collective", "all-gather".into(), "is refused: "),
+        ("/request/reduce-op", "xor".into(), "expected one of sum prod"),
+        ("/plan/thread-count", 33.into(), "a multiple of 32"),
+        ("/plan/slots/bytes", 8.into(), "a multiple of 16"),
+    ];
+    for (place, value, reason) in changes {
+        let mut changed = document.clone();
+        *changed.pointer_mut(place).unwrap() = value;
+        let text = checked(folder.path(), &changed).expect_err(place);
+        assert!(text.contains(reason), "{place}: {text}");
+    }
+}
+
+/// Numbers of any size, in every place: read and refused, or a plan that is still right.
+#[test]
+fn numbers_that_nobody_meant_are_refused() {
+    fn numbers<'a>(value: &'a mut Value, found: &mut Vec<&'a mut Value>) {
+        match value {
+            Value::Number(_) => found.push(value),
+            Value::Array(values) => values.iter_mut().for_each(|value| numbers(value, found)),
+            Value::Object(map) => map.values_mut().for_each(|value| numbers(value, found)),
+            _ => {}
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("plan.json");
+    plan(&["broadcast", "-b", "64K", "-n", "3", "--json", path.to_str().unwrap()]).unwrap();
+    let document: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let seed = std::env::var("RINGDOVE_FUZZ_SEED").map_or(2026, |seed| seed.parse().unwrap());
+    println!("RINGDOVE_FUZZ_SEED={seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut refused = 0;
+    for _ in 0..60 {
+        let mut changed = document.clone();
+        let mut found = Vec::new();
+        numbers(&mut changed, &mut found);
+        let place = random.usize(0..found.len());
+        *found[place] = match random.u8(0..4) {
+            0 => u64::MAX.into(),
+            1 => (u64::from(u32::MAX)).into(),
+            2 => (-1).into(),
+            _ => random.u32(0..1 << 20).into(),
+        };
+        match checked(folder.path(), &changed) {
+            Ok(text) => assert!(text.starts_with("proved"), "{text}"),
+            Err(text) => {
+                assert!(text.contains("is refused: ") || text.contains("is no plan: "), "{text}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused > 20, "{refused}");
+}
