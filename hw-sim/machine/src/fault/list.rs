@@ -1,10 +1,11 @@
 //! Lists of faults, as `HWSIM_FAULTS` has them: a seed, and faults of devices by name.
 //!
 //! `seed=7,hwsim0:port-down,*:delay=200`; `node1/hwsim0:port-down` is for one node. Adapters,
-//! device engines and GPUs share one list and have faults of their own kinds: each takes what bears
+//! device engines, GPUs and processes share one list and have faults of their own kinds: each takes what bears
 //! its name and is of its kind. An entry that is of no kind is an error whoever reads it.
 
 use super::gpu::GpuFault;
+use super::process::ProcessFault;
 use super::{AdapterFault, EngineFault};
 use std::str::FromStr;
 
@@ -59,6 +60,7 @@ fn is_known(fault: &str) -> bool {
     fault.parse::<AdapterFault>().is_ok()
         || fault.parse::<EngineFault>().is_ok()
         || fault.parse::<GpuFault>().is_ok()
+        || fault.parse::<ProcessFault>().is_ok()
 }
 
 /// Is this a list that some device can read? Names of devices are not looked at.
