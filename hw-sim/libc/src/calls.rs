@@ -173,6 +173,49 @@ pub unsafe extern "C" fn send(
     }
 }
 
+/// `sendmsg`
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendmsg(file: c_int, message: *const libc::msghdr, flags: c_int) -> isize {
+    // SAFETY: by the caller's word.
+    unsafe {
+        match wire::concerns(file) && is_plain(message) {
+            true => {
+                wire::send(file, slice((*message).msg_iov, (*message).msg_iovlen as c_int), flags)
+            }
+            false => libc::syscall(libc::SYS_sendmsg, file, message, flags) as isize,
+        }
+    }
+}
+
+/// `recvmsg`
+///
+/// # Safety
+/// As the C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn recvmsg(file: c_int, message: *mut libc::msghdr, flags: c_int) -> isize {
+    // SAFETY: by the caller's word.
+    unsafe {
+        if !wire::concerns(file) || !is_plain(message) {
+            return libc::syscall(libc::SYS_recvmsg, file, message, flags) as isize;
+        }
+        let message = &mut *message;
+        (message.msg_flags, message.msg_namelen) = (0, 0);
+        wire::receive(file, slice(message.msg_iov, message.msg_iovlen as c_int), flags)
+    }
+}
+
+/// Are there bytes and nothing else in a message?
+///
+/// # Safety
+/// `message` is null or leads to one.
+unsafe fn is_plain(message: *const libc::msghdr) -> bool {
+    // SAFETY: by the caller's word.
+    !message.is_null() && unsafe { (*message).msg_controllen == 0 }
+}
+
 /// `openat`, and what is made of it below. The mode is there if the flags ask for it; where the
 /// caller passes none, nobody reads it.
 ///
@@ -238,10 +281,7 @@ type GetTime = unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -> c_i
 /// # Safety
 /// As the C library's.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn clock_gettime(
-    which: libc::clockid_t,
-    time: *mut libc::timespec,
-) -> c_int {
+pub unsafe extern "C" fn clock_gettime(which: libc::clockid_t, time: *mut libc::timespec) -> c_int {
     use std::sync::atomic::{AtomicPtr, Ordering};
     static NEXT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
     // SAFETY: the symbol that comes next is the C library's, of this type; by the caller's word,

@@ -15,7 +15,9 @@ pub(super) enum Verdict {
     /// The whole adapter fails.
     Reset,
     Lose,
-    Fail { code: u32 },
+    Fail {
+        code: u32,
+    },
     Hold(Duration),
 }
 
@@ -113,7 +115,15 @@ mod tests {
         let flap = Verdict::Flap(Duration::from_micros(70));
         let send = Verdict::Send;
         assert_eq!(of_flaps, [send, send, flap, send, send, Verdict::Reset]);
-        for wrong in ["seed=x", "port-down", "a:port-flap=3", "a:reset-at", "hwsim0:nonsense", "nodex/a:port-down", "a:delay"] {
+        for wrong in [
+            "seed=x",
+            "port-down",
+            "a:port-flap=3",
+            "a:reset-at",
+            "hwsim0:nonsense",
+            "nodex/a:port-down",
+            "a:delay",
+        ] {
             let error = AdapterFaults::new(0, "hwsim0", &[], wrong).unwrap_err();
             assert!(error.contains("expected") && error.contains("found"), "{error}");
         }
