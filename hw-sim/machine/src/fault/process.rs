@@ -4,6 +4,7 @@
 //! | fault | what happens |
 //! |---|---|
 //! | `kill-at=N` | the process is killed (SIGKILL) at its driver call N, counted from 0 |
+//! | `freeze-at=N` | the same, but it is stopped (SIGSTOP), and goes on if somebody lets it |
 //! | `time-jumps=MICROSECONDS` | each look at the time of day is off by a random time up to this |
 //! | `flip-at=N` | one bit, at random, of the Nth byte that it sends over TCP is inverted |
 //! | `partition-at=N` | when it has sent N bytes over TCP, nothing comes or goes any more |
@@ -12,7 +13,7 @@
 //! | `disk-full-at=N` | when it has written N bytes to files, the disk is full |
 //! | `unreadable=PATH` | files whose names begin with this cannot be opened for reading |
 //!
-//! The driver kills. All others are done by a library that `hwsim run` loads into the processes:
+//! The driver kills and stops. All others are done by a library that `hwsim run` loads into the processes:
 //! `hw-sim/libc`.
 
 use super::argument;
@@ -29,6 +30,8 @@ const RANK_VARIABLE: &str = "RANK";
 pub enum ProcessFault {
     /// Killed at this driver call.
     KillAt(u64),
+    /// Stopped at this driver call.
+    FreezeAt(u64),
     /// The time of day is wrong by up to so many microseconds.
     TimeJumps(u64),
     /// One bit of this byte is inverted.
@@ -51,7 +54,7 @@ impl FromStr for ProcessFault {
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
             format!(
-                "expected kill-at=N, time-jumps=MICROSECONDS, flip-at=N, partition-at=N, \
+                "expected kill-at=N, freeze-at=N, time-jumps=MICROSECONDS, flip-at=N, partition-at=N, \
                  connections-reset-at=N, network-delay=MICROSECONDS (times up to a day), \
                  disk-full-at=N or unreadable=PATH, found `{text}`"
             )
@@ -61,6 +64,7 @@ impl FromStr for ProcessFault {
         let time = || argument::time(argument).ok_or_else(wrong);
         Ok(match name {
             "kill-at" => Self::KillAt(number()?),
+            "freeze-at" => Self::FreezeAt(number()?),
             "time-jumps" => Self::TimeJumps(time()?),
             "flip-at" => Self::FlipAt(number()?),
             "partition-at" => Self::PartitionAt(number()?),
@@ -70,6 +74,13 @@ impl FromStr for ProcessFault {
             "unreadable" if argument.starts_with('/') => Self::Unreadable(argument.to_owned()),
             _ => return Err(wrong()),
         })
+    }
+}
+
+impl ProcessFault {
+    /// Does it strike at a driver call?
+    fn strikes_calls(&self) -> bool {
+        matches!(self, Self::KillAt(_) | Self::FreezeAt(_))
     }
 }
 
@@ -106,9 +117,19 @@ impl ProcessFaults {
         &self.faults
     }
 
+    /// Does one of them strike at a driver call?
+    pub fn strikes_calls(&self) -> bool {
+        self.faults.iter().any(ProcessFault::strikes_calls)
+    }
+
     /// Is it time to be killed, at the driver call of this number?
     pub fn kills_at(&self, call: u64) -> bool {
         self.faults.contains(&ProcessFault::KillAt(call))
+    }
+
+    /// The same of being stopped.
+    pub fn freezes_at(&self, call: u64) -> bool {
+        self.faults.contains(&ProcessFault::FreezeAt(call))
     }
 
     /// A random number up to `most`, for the `number`th choice of this purpose.
@@ -122,7 +143,7 @@ impl ProcessFaults {
 pub fn needs_libc(list: &str) -> bool {
     list.split(',').any(|entry| {
         let fault = entry.split_once(':').and_then(|(_, fault)| fault.trim().parse().ok());
-        fault.is_some_and(|fault| !matches!(fault, ProcessFault::KillAt(_)))
+        fault.is_some_and(|fault: ProcessFault| !fault.strikes_calls())
     })
 }
 
@@ -139,7 +160,7 @@ mod tests {
         assert_eq!(of(0, 0), [ProcessFault::Unreadable("/etc/a:b".into())]);
         assert_eq!(of(1, 1), [ProcessFault::KillAt(7), ProcessFault::TimeJumps(50)]);
         let faults = ProcessFaults::new(list, 0, 1).unwrap();
-        assert!(faults.kills_at(7) && !faults.kills_at(6));
+        assert!(faults.kills_at(7) && !faults.kills_at(6) && !faults.freezes_at(7));
         for wrong in ["rank0:kill-at", "rank0:flip-at=x", "rank0:unreadable=a", "*:time-jumps=-1"] {
             let error = ProcessFaults::new(wrong, 0, 0).unwrap_err();
             assert!(error.contains("expected") && error.contains("found"), "{error}");
@@ -153,7 +174,13 @@ mod tests {
         for list in ["rank0:flip-at=1", "seed=1, *:disk-full-at=0", "node1/*:unreadable=/a"] {
             assert!(needs_libc(list), "{list}");
         }
-        for list in ["", "seed=1", "rank0:kill-at=3", "*:delay=1,gpu0:stop-at=1", "nonsense"] {
+        for list in [
+            "",
+            "seed=1",
+            "rank0:kill-at=3,rank1:freeze-at=1",
+            "*:delay=1,gpu0:stop-at=1",
+            "nonsense",
+        ] {
             assert!(!needs_libc(list), "{list}");
         }
     }

@@ -1,15 +1,12 @@
-//! The process that is killed at one of its driver calls, because a fault says so.
+//! The process that is killed or stopped at one of its driver calls, because a fault says so.
 
-use hwsim_machine::fault::{ProcessFault, ProcessFaults};
+use hwsim_machine::fault::ProcessFaults;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The process's faults, where one of them kills it. A list that is wrong is reported elsewhere.
-static FAULTS: LazyLock<Option<ProcessFaults>> = LazyLock::new(|| {
-    let faults = ProcessFaults::from_environment().ok()?;
-    let kills = faults.faults().iter().any(|fault| matches!(fault, ProcessFault::KillAt(_)));
-    kills.then_some(faults)
-});
+/// The process's faults, where one strikes at a call. A list that is wrong is reported elsewhere.
+static FAULTS: LazyLock<Option<ProcessFaults>> =
+    LazyLock::new(|| ProcessFaults::from_environment().ok().filter(ProcessFaults::strikes_calls));
 
 /// Driver calls so far.
 static CALLS: AtomicU64 = AtomicU64::new(0);
@@ -20,7 +17,15 @@ pub(crate) fn count() {
     // Relaxed: the number of a call is one of the order in which they came, whoever made them.
     let number = CALLS.fetch_add(1, Ordering::Relaxed);
     if faults.kills_at(number) {
-        // SAFETY: both calls take integers only. The signal cannot be caught.
-        unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+        strike(libc::SIGKILL);
     }
+    if faults.freezes_at(number) {
+        strike(libc::SIGSTOP);
+    }
+}
+
+/// Sends this process a signal that cannot be caught.
+fn strike(signal: libc::c_int) {
+    // SAFETY: both calls take integers only.
+    unsafe { libc::kill(libc::getpid(), signal) };
 }
