@@ -44,6 +44,7 @@ const NODES: Job = Job("pcie4 x 2", 2, "all-reduce -g 1 -b 64K -e 64K -n 50 -w 1
 const LONG: Job = Job("pcie4 x 2", 2, "all-reduce -g 1 -b 64K -e 64K -n 2000 -w 0 -c 0");
 const NODE: Job = Job("pcie4", 2, "all-reduce -g 1 -b 64K -e 64K -n 10 -w 1");
 const THREE: Job = Job("pcie4", 3, "all-reduce -g 1 -b 64K -e 64K -n 50 -w 1");
+const BRIEF: Job = Job("pcie4", 2, "all-reduce -g 1 -b 64K -e 64K -n 400 -w 1");
 const ENDLESS: Job = Job("pcie4", 3, "all-reduce -g 1 -b 1M -e 1M -n 1000000 -w 1 -c 0");
 const ENGINES: Job = Job("ark", 2, "all-reduce -g 1 -b 64K -e 64K -n 50 -w 1");
 
@@ -284,10 +285,10 @@ const TABLE: &[Row] = &[
         must: Fail(&["RINGDOVE_TRACE", "/proc/no/such/folder/trace"]),
     },
     Row {
-        faults: &["rank1:disk-full-at=100"],
+        faults: &["rank1:disk-full-at=10000"],
         inside: "export RINGDOVE_TRACE=$(mktemp -d)/trace",
         meaning: "the disk is full while a trace is written",
-        job: NODE,
+        job: BRIEF,
         must: Tell(&["the trace ends here", "No space left on device"]),
     },
     Row {
