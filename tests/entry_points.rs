@@ -148,7 +148,7 @@ const ENTRIES: &[Entry] = &[
     ),
     entry(
         "structs and arguments of C callers",
-        ("ffi/nccl/src/abi.rs", "ncclConfig"),
+        ("ffi/nccl/src/config.rs", "impl Config"),
         ("ffi/nccl/tests/client.rs", "arguments_and_configurations_at_random_are_refused"),
         &["ffi/nccl/tests/fuzz.c"],
     ),
@@ -189,6 +189,18 @@ const ENTRIES: &[Entry] = &[
         &["hw-sim/vendor-abi/tests/fixtures/fatbin"],
     ),
     entry(
+        "tensor maps",
+        ("hw-sim/ptx/src/tensor_map.rs", "fn from_bytes("),
+        ("hw-sim/ptx/src/tensor_map.rs", "any_bytes_are_a_map_or_none"),
+        &[],
+    ),
+    entry(
+        "handles of other processes' memory",
+        ("hw-sim/machine/src/memory/ipc.rs", "fn from_bytes("),
+        ("hw-sim/machine/src/memory/ipc.rs", "changed_handles_open_nothing"),
+        &[],
+    ),
+    entry(
         "graphs",
         ("hw-sim/vendor-abi/src/driver/graph/structure.rs", "fn "),
         ("hw-sim/vendor-abi/tests/fuzz.rs", "graphs_at_random_are_answered_with_codes"),
@@ -208,6 +220,10 @@ const OTHERS: &[(&str, &str)] = &[
     ("hw-sim/cli/src/explore.rs", "PTX"),
     ("hw-sim/cli/src/sdk.rs", "the header that it has written itself"),
     ("hw-sim/machine/src/engine/bar.rs", "/proc/self/maps"),
+    ("hw-sim/ptx/src/exec/bulk.rs", "tensor maps"),
+    ("hw-sim/readme_section.rs", "this repository's documents"),
+    ("hw-sim/vendor-abi/src/driver/peer.rs", "handles of other processes' memory"),
+    ("hw-sim/vendor-abi/src/driver/tensor_map.rs", "tensor maps"),
     ("hw-sim/vendor-abi/src/nvml/device.rs", "/sys"),
     ("src/bin/ringdove/doctor/host.rs", "/proc and /sys"),
     ("src/bin/ringdove/perf/job.rs", "what the same command prints on other nodes"),

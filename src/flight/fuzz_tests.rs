@@ -31,7 +31,7 @@ const CASES: usize = 4000;
 /// The words of a recorder after some calls, one of them in a graph, and a failure.
 fn recorded() -> Vec<u64> {
     let memory = Arc::new(Memory::unnamed().unwrap());
-    let node: Vec<_> = (0..RANKS).map(Rank).collect();
+    let node: Arc<[Rank]> = (0..RANKS).map(Rank).collect();
     let flight = |rank| {
         let (rank, timeout) = (Rank(rank), Duration::from_secs(1));
         Flight { key: 7, rank, rank_count: RANKS, node: node.clone(), timeout }
