@@ -1,6 +1,6 @@
 //! Everything that reads bytes from outside, and the test that feeds it with bytes that nobody
-//! meant: bounded, from a seed that is printed, with a corpus of what was found once. If this fails,
-//! a reader has no such test, or one that is not on the list reads what others wrote.
+//! meant: bounded, from a seed that is printed, with a corpus of what was found once. If this
+//! fails, a reader has no such test, or one that is not on the list reads what others wrote.
 //!
 //! Run for longer with `RINGDOVE_FUZZ_CASES` (`tests/support/mutation.rs`) or `PROPTEST_CASES`.
 

@@ -1,6 +1,6 @@
 //! Recorders of other processes at random: words that no recorder wrote, or one that writes while
-//! it is read. If this fails, `ringdove inspect` and the watchdog end by a panic, or report for ever,
-//! because of what another process has in its memory.
+//! it is read. If this fails, `ringdove inspect` and the watchdog end by a panic, or report for
+//! ever, because of what another process has in its memory.
 //!
 //! `RINGDOVE_FUZZ_SEED` replays a run. What was found once stays in `tests/fixtures/flight`: one
 //! case a file, its words in hexadecimal as `WORD VALUE`; `#` begins a comment.

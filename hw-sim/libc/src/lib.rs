@@ -19,12 +19,15 @@ mod disk;
 mod system;
 mod wire;
 
+use hwsim_machine::description::cluster::node_from_environment;
 use hwsim_machine::fault::ProcessFaults;
 use std::sync::LazyLock;
 
 /// The faults of this process. A list that is wrong was refused by `hwsim run`.
-static FAULTS: LazyLock<ProcessFaults> =
-    LazyLock::new(|| ProcessFaults::from_environment().unwrap_or_default());
+static FAULTS: LazyLock<ProcessFaults> = LazyLock::new(|| {
+    let node = node_from_environment().ok().flatten().unwrap_or(0);
+    ProcessFaults::from_environment(node).unwrap_or_default()
+});
 
 /// The least number that a fault has, if there is such a fault.
 fn least(of: impl Fn(&hwsim_machine::fault::ProcessFault) -> Option<u64>) -> Option<u64> {

@@ -5,8 +5,8 @@
 //! |---|---|
 //! | `out-of-memory-at=N` | in each process, allocation N (from 0) is refused; later ones are not |
 //! | `stop-at=N` | in each process, launches from number N on never begin; GPUs alone |
-//! | `slow=MICROSECONDS` | each turn of a block, of some 8,192 instructions of its warps or until it |
-//! | | waits, begins so much later; GPUs alone |
+//! | `slow=MICROSECONDS` | each turn of a block, of some 8,192 instructions of its warps or until |
+//! | | it waits, begins so much later; GPUs alone |
 //! | `clock-leaps-at=N:MICROSECONDS` | in each process, from look N at it on, counted from 0, the |
 //! | | GPU's clock (`%globaltimer`) is so much ahead, or behind with a `-`; GPUs alone |
 

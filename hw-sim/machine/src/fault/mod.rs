@@ -12,6 +12,7 @@ mod counted;
 mod engine;
 mod gpu;
 mod list;
+mod of_process;
 mod process;
 
 pub(crate) use adapter::AdapterFault;
@@ -19,5 +20,6 @@ pub(crate) use choice::choose;
 pub(crate) use counted::GpuFaults;
 pub(crate) use engine::EngineFault;
 pub(crate) use list::{DeviceFaults, of_device};
-pub use list::{FAULTS_VARIABLE, check_list};
-pub use process::{ProcessFault, ProcessFaults, needs_libc};
+pub use list::{FAULTS_VARIABLE, check_list, needs_libc};
+pub use of_process::ProcessFaults;
+pub use process::ProcessFault;

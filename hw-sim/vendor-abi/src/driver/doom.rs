@@ -1,12 +1,15 @@
 //! The process that is killed or stopped at one of its driver calls, because a fault says so.
 
+use hwsim_machine::description::cluster::node_from_environment;
 use hwsim_machine::fault::ProcessFaults;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The process's faults, where one strikes at a call. A list that is wrong is reported elsewhere.
-static FAULTS: LazyLock<Option<ProcessFaults>> =
-    LazyLock::new(|| ProcessFaults::from_environment().ok().filter(ProcessFaults::strikes_calls));
+static FAULTS: LazyLock<Option<ProcessFaults>> = LazyLock::new(|| {
+    let node = node_from_environment().ok()?.unwrap_or(0);
+    ProcessFaults::from_environment(node).ok().filter(ProcessFaults::strikes_calls)
+});
 
 /// Driver calls so far.
 static CALLS: AtomicU64 = AtomicU64::new(0);
