@@ -4,20 +4,25 @@
 //! `RINGDOVE_TEST_BLESS=1` writes the document anew.
 
 mod hardware;
+#[path = "faults/steps.rs"]
+mod steps;
 
 use hardware::perf::on_real_hardware;
 use hardware::{hwsim, run_bounded, tool};
 use std::fmt::Write;
+use std::process::ExitStatus;
 
 /// What must come of it.
 enum Must {
     /// Every result is right.
     Right,
+    /// Every result is right, and the output says all of this.
+    Tell(&'static [&'static str]),
     /// The job ends with an error that says all of this.
     Fail(&'static [&'static str]),
 }
 
-use Must::{Fail, Right};
+use Must::{Fail, Right, Tell};
 
 /// A fault, and the job that meets it.
 struct Row {
@@ -32,15 +37,19 @@ struct Row {
 }
 
 /// Machine, processes, and what `ringdove perf` is asked for.
+#[derive(Clone, Copy)]
 struct Job(&'static str, u32, &'static str);
 
 const NODES: Job = Job("pcie4 x 2", 2, "all-reduce -g 1 -b 64K -e 64K -n 50 -w 1");
 const LONG: Job = Job("pcie4 x 2", 2, "all-reduce -g 1 -b 64K -e 64K -n 2000 -w 0 -c 0");
 const NODE: Job = Job("pcie4", 2, "all-reduce -g 1 -b 64K -e 64K -n 10 -w 1");
+const THREE: Job = Job("pcie4", 3, "all-reduce -g 1 -b 64K -e 64K -n 50 -w 1");
+const BRIEF: Job = Job("pcie4", 2, "all-reduce -g 1 -b 64K -e 64K -n 400 -w 1");
 const ENDLESS: Job = Job("pcie4", 3, "all-reduce -g 1 -b 1M -e 1M -n 1000000 -w 1 -c 0");
 const ENGINES: Job = Job("ark", 2, "all-reduce -g 1 -b 64K -e 64K -n 50 -w 1");
 
 const HASTY: &str = "export RINGDOVE_TIMEOUT_MS=4000 RINGDOVE_RETRY_TIMEOUT_MS=500";
+const IMPATIENT: &str = "export RINGDOVE_TIMEOUT_MS=4000 RINGDOVE_BOOTSTRAP_TIMEOUT_MS=3000";
 const DEVICE: &str = "export RINGDOVE_ENGINE=device RINGDOVE_TIMEOUT_MS=4000";
 
 const TABLE: &[Row] = &[
@@ -78,6 +87,27 @@ const TABLE: &[Row] = &[
         meaning: "a port goes down",
         job: LONG,
         must: Fail(&["transfer to rank", "port 1"]),
+    },
+    Row {
+        faults: &["node0/*:port-flap=100:200000"],
+        inside: "",
+        meaning: "a port goes down and comes up before retries end",
+        job: NODES,
+        must: Right,
+    },
+    Row {
+        faults: &["node0/*:port-flap=100:5000000"],
+        inside: HASTY,
+        meaning: "a port goes down and comes up after retries have ended",
+        job: LONG,
+        must: Fail(&["transfer to rank", "adapter hwsim0", "port 1"]),
+    },
+    Row {
+        faults: &["node0/*:reset-at=100"],
+        inside: HASTY,
+        meaning: "an adapter is reset",
+        job: LONG,
+        must: Fail(&["transfer to rank", "adapter hwsim0", "the adapter needs a reset"]),
     },
     Row {
         faults: &["node0/*:qp-error-after=100"],
@@ -129,6 +159,76 @@ const TABLE: &[Row] = &[
         must: Fail(&["timed out", "rank 1", "the GPU of rank 1 is late"]),
     },
     Row {
+        faults: &["gpu1:slow=2000"],
+        inside: "",
+        meaning: "a GPU is slow",
+        job: NODE,
+        must: Right,
+    },
+    Row {
+        faults: &["gpu1:slow=5000000"],
+        inside: HASTY,
+        meaning: "a GPU is slower than anybody waits",
+        job: NODE,
+        must: Fail(&["timed out", "rank 1", "the GPU of rank 1 is late"]),
+    },
+    Row {
+        faults: &["gpu0:slow=50000", "gpu1:clock-leaps-at=10:1000000"],
+        inside: HASTY,
+        meaning: "the clock of a GPU leaps while it waits, by less than the timeout",
+        job: NODE,
+        must: Right,
+    },
+    Row {
+        faults: &["gpu0:slow=50000", "gpu1:clock-leaps-at=10:3600000000"],
+        inside: HASTY,
+        meaning: "the clock of a GPU leaps while it waits, by more than the timeout",
+        job: NODE,
+        must: Fail(&["timed out", "rank 1"]),
+    },
+    Row {
+        faults: &["gpu0:slow=50000", "gpu1:clock-leaps-at=10:-1000"],
+        inside: HASTY,
+        meaning: "the clock of a GPU steps back while it waits",
+        job: NODE,
+        must: Right,
+    },
+    Row {
+        faults: &["seed=7", "*:time-jumps=3600000000"],
+        inside: "",
+        meaning: "the time of day jumps by up to an hour at each look",
+        job: NODES,
+        must: Right,
+    },
+    Row {
+        faults: &["seed=8", "rank1:flip-at=2000"],
+        inside: IMPATIENT,
+        meaning: "a bit of a message of the control plane flips",
+        job: THREE,
+        must: Fail(&["the connection to rank 1 was lost", "authentication code is wrong"]),
+    },
+    Row {
+        faults: &["rank1:partition-at=2000"],
+        inside: IMPATIENT,
+        meaning: "a rank is cut off from the others",
+        job: THREE,
+        must: Fail(&["timed out", "no sign of rank 1"]),
+    },
+    Row {
+        faults: &["rank1:connections-reset-at=2000"],
+        inside: IMPATIENT,
+        meaning: "a connection of the control plane is reset",
+        job: THREE,
+        must: Fail(&["the connection to rank", "was lost", "connection reset"]),
+    },
+    Row {
+        faults: &["seed=9", "*:network-delay=10000"],
+        inside: "",
+        meaning: "messages of the control plane take long",
+        job: THREE,
+        must: Right,
+    },
+    Row {
         faults: &["seed=6", "*:delay=100"],
         inside: DEVICE,
         meaning: "requests of device engines take long",
@@ -157,16 +257,15 @@ const TABLE: &[Row] = &[
         must: Fail(&["rank 0", "it could not read"]),
     },
     Row {
-        faults: &[],
-        inside: "if [ $RANK = 2 ]; then (sleep 1; kill -KILL $$) & fi",
+        faults: &["rank2:kill-at=2000"],
+        inside: "",
         meaning: "a rank is killed",
         job: ENDLESS,
-        must: Fail(&["rank 2"]),
+        must: Fail(&["the connection to rank 2 was lost"]),
     },
     Row {
-        faults: &[],
-        inside: "export RINGDOVE_TIMEOUT_MS=5000; \
-                 if [ $RANK = 1 ]; then (sleep 1; kill -STOP $$; sleep 15; kill -KILL $$) & fi",
+        faults: &["rank1:freeze-at=2000"],
+        inside: "export RINGDOVE_TIMEOUT_MS=5000",
         meaning: "a rank is stopped",
         job: ENDLESS,
         must: Fail(&["timed out", "rank 1 does not run"]),
@@ -185,25 +284,59 @@ const TABLE: &[Row] = &[
         job: NODE,
         must: Fail(&["RINGDOVE_TRACE", "/proc/no/such/folder/trace"]),
     },
+    Row {
+        faults: &["rank1:disk-full-at=10000"],
+        inside: "export RINGDOVE_TRACE=$(mktemp -d)/trace",
+        meaning: "the disk is full while a trace is written",
+        job: BRIEF,
+        must: Tell(&["the trace ends here", "No space left on device"]),
+    },
+    Row {
+        faults: &["*:unreadable=/sys/", "*:unreadable=/etc/", "*:unreadable=/proc/sys/"],
+        inside: "",
+        meaning: "nothing can be read of what the system says of itself",
+        job: NODES,
+        must: Right,
+    },
 ];
+
+impl Job {
+    /// Runs it under these faults, with this shell code in each process before it. A process whose
+    /// job was killed stays for a while, so that the others end by themselves.
+    fn run(&self, faults: &[&str], inside: &str) -> (ExitStatus, String) {
+        let Job(machine, processes, line) = self;
+        let mut command = hwsim();
+        command.args(["run", "--quiet", "--machine", machine, "--procs", &processes.to_string()]);
+        for fault in faults {
+            command.args(["--fault", fault]);
+        }
+        let perf = format!("{} perf {line}", tool("ringdove").display());
+        let script = match faults.iter().any(|fault| fault.contains("kill-at")) {
+            true => {
+                format!("{inside}\n{perf}; status=$?; [ $status != 137 ] || sleep 30; exit $status")
+            }
+            false => format!("{inside}\nexec {perf}"),
+        };
+        command.args(["--", "bash", "-c", &script]);
+        run_bounded(command)
+    }
+}
+
+fn quoted(words: &[&str]) -> String {
+    words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ")
+}
 
 impl Row {
     /// Runs the job; says what is wrong with what came of it.
     fn check(&self) -> Result<(), String> {
-        let Job(machine, processes, line) = self.job;
-        let mut command = hwsim();
-        command.args(["run", "--quiet", "--machine", machine, "--procs", &processes.to_string()]);
-        for fault in self.faults {
-            command.args(["--fault", fault]);
-        }
-        let script = format!("{}\nexec {} perf {line}", self.inside, tool("ringdove").display());
-        command.args(["--", "bash", "-c", &script]);
-        let (status, output) = run_bounded(command);
+        let (status, output) = self.job.run(self.faults, self.inside);
         let wrong = match self.must {
-            Right if !status.success() => format!("{status}"),
-            Right if !output.contains("# Out of bounds values : 0 OK") => "wrong results".into(),
+            Right | Tell(_) if !status.success() => format!("{status}"),
+            Right | Tell(_) if !output.contains("# Out of bounds values : 0 OK") => {
+                "wrong results".into()
+            }
             Fail(_) if status.success() => "it succeeded".into(),
-            Fail(words) => match words.iter().find(|word| !output.contains(**word)) {
+            Fail(words) | Tell(words) => match words.iter().find(|word| !output.contains(**word)) {
                 Some(missing) => format!("the output does not say `{missing}`"),
                 None => return Ok(()),
             },
@@ -224,10 +357,8 @@ impl Row {
         }
         let must = match self.must {
             Right => "every result is right".to_owned(),
-            Fail(words) => {
-                let words: Vec<_> = words.iter().map(|word| format!("`{word}`")).collect();
-                format!("an error, in time, which says {}", words.join(", "))
-            }
+            Tell(words) => format!("every result is right, and a warning says {}", quoted(words)),
+            Fail(words) => format!("an error, in time, which says {}", quoted(words)),
         };
         format!(
             "| {} | {how} | `{line}` in {processes} processes on `{machine}` | {must} |",
@@ -285,9 +416,10 @@ fn the_document_is_made_from_the_table() {
     text += "\nOut of memory: the same test refuses each of the first 16 allocations of a GPU and \
              of pinned memory in turn.\nFaults of the protocol itself (garbage in rings, stray \
              writes, plans that are refused, GPUs and engines that stop at any\nstep) are drawn by \
-             `hwsim explore`; bits that flip in messages of the control plane, in `src/bootstrap` \
-             (`hostile_tests.rs`,\n`fuzz_tests.rs`). Full disks: `tests/full_disk.rs`. Not there: \
-             clocks that jump, adapters that are reset, GPUs that are slow.\n";
+             `hwsim explore`. `tests/faults/steps.rs` kills ranks at driver calls, flips bits of \
+             the control plane and cuts ranks off\nat bytes that are drawn from a seed; \
+             `src/bootstrap` (`hostile_tests.rs`, `fuzz_tests.rs`) changes messages one by one.\n\
+             Full disks below the virtual hardware itself: `tests/full_disk.rs`.\n";
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/hw-sim/FAULTS.md");
     if std::env::var_os("RINGDOVE_TEST_BLESS").is_some() {
         std::fs::write(path, &text).unwrap();

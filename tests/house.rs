@@ -10,7 +10,7 @@ use std::path::Path;
 
 /// Our crates: name, folder, and which of ours each may depend on. Nobody depends on the leaf
 /// `hwsim-cli`: it appears in no list. Tests of all may depend on `tally`.
-const CRATES: [(&str, &str, &[&str]); 17] = [
+const CRATES: [(&str, &str, &[&str]); 18] = [
     ("ringdove-kernels", "kernels", &[]),
     // Sizes, tables and plots of results, for the two commands that print them.
     ("ringdove-figures", "benches/figures", &[]),
@@ -31,6 +31,8 @@ const CRATES: [(&str, &str, &[&str]); 17] = [
     ("hwsim-cudart-12", "hw-sim/cudart/12", &["hwsim-cudart"]),
     ("hwsim-cudart-13", "hw-sim/cudart/13", &["hwsim-cudart"]),
     ("hwsim-cudnn", "hw-sim/cudnn", &[]),
+    // Reads the same list of faults as virtual devices.
+    ("hwsim-libc", "hw-sim/libc", &["hwsim-machine"]),
     // Stands in for `ptxas`, so it sees the PTX crate too.
     (
         "hwsim-cli",
@@ -96,7 +98,7 @@ const MAPPING: [&str; 3] = ["mman", "mmap", "munmap"];
 /// in cudarc. `communicator/raw` declares the calls on addresses, whose contract is the caller's,
 /// and has no unsafe block; `tests/raw` makes those calls, `tests/cust` lends memory of cust, and
 /// `tests/drivers` allocates beside collectives as a user does.
-const UNSAFE_PLACES: [&str; 20] = [
+const UNSAFE_PLACES: [&str; 21] = [
     "examples/",
     "ffi/",
     "src/communicator/api/raw.rs",
@@ -115,6 +117,7 @@ const UNSAFE_PLACES: [&str; 20] = [
     "src/transport/verbs",
     "hw-sim/cudart/",
     "hw-sim/cudnn/",
+    "hw-sim/libc/",
     "hw-sim/machine/",
     "hw-sim/vendor-abi/",
 ];

@@ -72,11 +72,17 @@ fn a_signal_and_the_watchdog_report_a_process_that_is_stopped() {
         return;
     }
     let line = "all-reduce -g 1 -b 1M -e 1M -n 1000000 -w 1 -c 0";
-    let script = "export RINGDOVE_INSPECT_SIGNAL=USR1 RINGDOVE_WATCHDOG_MS=500 \
-                  RINGDOVE_TIMEOUT_MS=12000; \
-                  [ $RANK = 1 ] && { (sleep 2; kill -STOP $$; sleep 20; kill -KILL $$) & }; \
-                  [ $RANK = 0 ] && { (sleep 8; kill -USR1 $$) & }; true";
-    let (status, output) = perf(("pcie4", 2), "", script, line);
+    // Rank 0 is asked a while after rank 1 was seen to have stopped.
+    let folder = tempfile::tempdir().unwrap();
+    let stopped = folder.path().join("stopped");
+    let script = format!(
+        "export RINGDOVE_INSPECT_SIGNAL=USR1 RINGDOVE_WATCHDOG_MS=500 RINGDOVE_TIMEOUT_MS=12000
+         until_it() {{ until \"$@\"; do sleep 0.1; done; }}
+         [ $RANK = 1 ] && {{ (until_it grep -q '^State:.T' /proc/$$/status; touch {0}) & }}
+         [ $RANK = 0 ] && {{ (until_it test -e {0}; sleep 5; kill -USR1 $$) & }}; true",
+        stopped.display()
+    );
+    let (status, output) = perf(("pcie4", 2), "rank1:freeze-at=2000", &script, line);
     assert!(!status.success(), "{output}");
     let warned = "nothing has moved for a while";
     assert!(output.contains(warned), "no warning of the watchdog: {output}");

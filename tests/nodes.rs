@@ -4,7 +4,7 @@
 mod hardware;
 
 use hardware::engines::CONNECTIONS;
-use hardware::perf::{assert_right, on_real_hardware, perf};
+use hardware::perf::{assert_right, last_words, on_real_hardware, perf};
 use hardware::{run_bounded, tool};
 use std::process::Command;
 
@@ -154,12 +154,11 @@ fn a_node_that_dies_is_named_by_the_survivor() {
     if on_real_hardware() {
         return;
     }
-    let inside = "if [ $RANK = 1 ]; then (sleep 1; kill -9 $$) & fi";
     // Large enough for `perf` to run only a few iterations ahead of the GPU.
     let line = "all-reduce -g 1 -b 1M -e 1M -n 1000000 -w 1 -c 0";
-    let (status, output) = perf(("pcie4 x 2", 2), "", inside, line);
+    let (status, output) = perf(("pcie4 x 2", 2), "rank1:kill-at=2000", "", line);
     assert!(!status.success(), "{output}");
-    assert!(output.contains("[0] ringdove:") && output.contains("rank 1"), "{output}");
+    assert!(last_words(&output, 0).contains("rank 1"), "{output}");
 }
 
 /// Signals that the receiver's engine raises, after a flush or without one, in either memory.

@@ -5,7 +5,7 @@
 mod hardware;
 
 use hardware::engines::CONNECTIONS;
-use hardware::perf::{Ended, assert_right, on_real_hardware, perf};
+use hardware::perf::{Ended, assert_right, last_words, on_real_hardware, perf};
 
 /// `ringdove perf` in `processes` processes on one virtual node.
 fn perf_in(processes: u32, inside: &str, line: &str) -> Ended {
@@ -95,15 +95,13 @@ fn a_rank_that_dies_is_named_by_the_survivors() {
     if on_real_hardware() {
         return;
     }
-    // Ended by its own hand in the middle of the sweep; `hwsim run` gives survivors time to speak.
-    let inside = "if [ $RANK = 2 ]; then (sleep 1; kill -9 $$) & fi";
     // Large enough for `perf` to run only a few iterations ahead of the GPU.
     let line = "all-reduce -g 1 -b 1M -e 1M -n 1000000 -w 1 -c 0";
-    let (status, output) = perf_in(3, inside, line);
+    let (status, output) = perf(("pcie4", 3), "rank2:kill-at=2000", "", line);
     assert!(!status.success(), "{output}");
-    let survivors = ["[0] ringdove:", "[1] ringdove:"];
-    assert!(survivors.iter().any(|survivor| output.contains(survivor)), "{output}");
-    assert!(output.contains("rank 2"), "{output}");
+    for survivor in [0, 1] {
+        assert!(last_words(&output, survivor).contains("rank 2"), "{output}");
+    }
 }
 
 /// As launchers do that give each process one GPU. If this fails, all of them meet on one.

@@ -15,6 +15,8 @@
 //! * `report`: views and verdict as text
 //! * `watchdog`: the thread that looks after ranks, and reports when one does not go on
 
+#[cfg(test)]
+mod fuzz_tests;
 mod layout;
 mod memory;
 mod processes;

@@ -7,6 +7,9 @@ use cudarc::driver::{CudaContext, sys};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+/// The driver's function that opens another process's memory, as errors name it.
+pub(crate) const OPEN_CALL: &str = "cuIpcOpenMemHandle";
+
 /// Bytes of a handle.
 pub(crate) const HANDLE_BYTES: usize = 64;
 
@@ -106,9 +109,8 @@ impl Import {
         let flags = sys::CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
         let mut address = 0;
         // SAFETY: the driver checks the handle's bytes, and `address` outlives the call.
-        current.check("cuIpcOpenMemHandle", unsafe {
-            sys::cuIpcOpenMemHandle_v2(&mut address, handle, flags)
-        })?;
+        current
+            .check(OPEN_CALL, unsafe { sys::cuIpcOpenMemHandle_v2(&mut address, handle, flags) })?;
         let extent = extent_of(&current, address).inspect_err(|_| {
             // SAFETY: opened just now, and nobody has the address.
             unsafe { sys::cuIpcCloseMemHandle(address) };
@@ -140,7 +142,7 @@ fn is_false_handle(error: &Error) -> bool {
         Answer::CUDA_ERROR_INVALID_CONTEXT,
         Answer::CUDA_ERROR_MAP_FAILED,
     ];
-    is_answer(error, "cuIpcOpenMemHandle", &about_handle)
+    is_answer(error, OPEN_CALL, &about_handle)
 }
 
 /// Is the driver's answer that the context cannot open this memory, whatever the handle?
@@ -152,13 +154,13 @@ fn is_unreached(error: &Error) -> bool {
         Answer::CUDA_ERROR_INVALID_DEVICE,
         Answer::CUDA_ERROR_TOO_MANY_PEERS,
     ];
-    is_without_peer_access(error) || is_answer(error, "cuIpcOpenMemHandle", &about_reach)
+    is_without_peer_access(error) || is_answer(error, OPEN_CALL, &about_reach)
 }
 
 /// Is the driver's answer that the GPU has no access to that of the memory?
 pub(crate) fn is_without_peer_access(error: &Error) -> bool {
     let unsupported = sys::CUresult::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
-    is_answer(error, "cuIpcOpenMemHandle", &[unsupported])
+    is_answer(error, OPEN_CALL, &[unsupported])
 }
 
 /// Is the driver's answer that it shares this memory with no other process?

@@ -40,7 +40,9 @@ pub(crate) use garbage::{collect_garbage, discard};
 pub(crate) use home::Home;
 pub(crate) use host::HostMemory;
 pub(crate) use io::IoMemory;
-pub(crate) use ipc::{Export, HANDLE_BYTES, Import, is_not_shared, is_without_peer_access};
+pub(crate) use ipc::{
+    Export, HANDLE_BYTES, Import, OPEN_CALL, is_not_shared, is_without_peer_access,
+};
 pub(crate) use kernels::Kernels;
 pub use memory::DeviceMemory;
 pub(crate) use memory::PinnedMemory;

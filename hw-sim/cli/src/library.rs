@@ -25,6 +25,10 @@ const RUNTIMES: [(&str, &str); 2] =
     [("libcudart.so.12", "libcudart12.so"), ("libcudart.so.13", "libcudart13.so")];
 /// The same of cuDNN's stand-in, for programs that ask for it.
 const CUDNN: (&str, &str) = ("libcudnn.so.9", "libhwsim_cudnn.so");
+/// What stands in for the C library where faults of processes need it, beside `libhwsim.so`.
+const LIBC: &str = "libhwsim_libc.so";
+/// The libraries that the dynamic loader puts in front of all others.
+pub const PRELOAD_VARIABLE: &str = "LD_PRELOAD";
 /// What the shell and programs read to find commands.
 pub const COMMANDS_VARIABLE: &str = "PATH";
 /// The folder of commands in the private one.
@@ -106,6 +110,17 @@ impl Stage {
             true => link(&stand_in, &self.folder.path().join(name)),
             false => Err(Error::NoLibrary { searched: vec![stand_in] }),
         }
+    }
+
+    /// What processes are to load first, so that faults of theirs strike them.
+    pub fn preload(&self, library: &Path) -> Result<OsString, Error> {
+        let stand_in = library.with_file_name(LIBC);
+        match stand_in.is_file() {
+            // Through the private folder: the loader divides its list at blanks and colons.
+            true => link(&stand_in, &self.folder.path().join(LIBC))?,
+            false => return Err(Error::NoLibrary { searched: vec![stand_in] }),
+        }
+        Ok(in_front(&self.folder.path().join(LIBC), PRELOAD_VARIABLE))
     }
 
     /// A fresh folder inside.

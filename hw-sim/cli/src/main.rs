@@ -90,8 +90,9 @@ struct RunArguments {
     /// Set one key of the driver's profile; may be repeated. hw-sim/README.md lists them
     #[arg(long, value_name = "KEY=VALUE")]
     driver_key: Vec<String>,
-    /// A fault of a virtual device, such as `hwsim0:loss-at=100`, `gpu1:stop-at=5` or `seed=7`; may
-    /// be repeated, and comes behind those of HWSIM_FAULTS. hw-sim/README.md lists them
+    /// A fault of a virtual device or a process, such as `hwsim0:loss-at=100`, `gpu1:stop-at=5`,
+    /// `rank2:kill-at=300` or `seed=7`; may be repeated, and comes behind those of HWSIM_FAULTS.
+    /// hw-sim/README.md lists them
     #[arg(long, value_name = "DEVICE:FAULT", value_parser = fault)]
     fault: Vec<String>,
     /// Write one line for each driver call to this file

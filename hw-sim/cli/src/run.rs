@@ -13,14 +13,14 @@ use crate::RunArguments;
 use crate::adapters::{self, DRIVERS_VARIABLE};
 use crate::error::Error;
 use crate::fabric::Fabric;
-use crate::library::{self, COMMANDS_VARIABLE, SEARCH_VARIABLE, Stage};
+use crate::library::{self, COMMANDS_VARIABLE, PRELOAD_VARIABLE, SEARCH_VARIABLE, Stage};
 use crate::namespace;
 use crate::ptxas;
 use crate::tidy::Tidier;
 use child::Template;
 use hwsim_machine::description::cluster::{FABRIC_VARIABLE, NODES_VARIABLE, node_from_environment};
 use hwsim_machine::description::{Description, MACHINE_VARIABLE};
-use hwsim_machine::fault::FAULTS_VARIABLE;
+use hwsim_machine::fault::{FAULTS_VARIABLE, needs_libc};
 use hwsim_machine::memory::ROUND_VARIABLE;
 use hwsim_machine::profile::{KEYS_VARIABLE, PROFILE_VARIABLE, Profile};
 use hwsim_machine::version::DRIVER_VARIABLE;
@@ -42,12 +42,12 @@ const TRACE_VARIABLE: &str = "HWSIM_TRACE";
 /// Where it appends what the processes did.
 const REPORT_VARIABLE: &str = "HWSIM_REPORT";
 
-/// The list of faults, where the command line adds any: those of the environment come first.
+/// The list of faults, if there are any: those of the environment come first.
 fn faults(arguments: &RunArguments) -> Option<String> {
     let own = arguments.fault.join(",");
     let before = setting(FAULTS_VARIABLE);
-    let all = before.into_iter().chain([own.clone()]).collect::<Vec<_>>().join(",");
-    (!own.is_empty()).then_some(all)
+    let all: Vec<_> = before.into_iter().chain((!own.is_empty()).then_some(own)).collect();
+    (!all.is_empty()).then(|| all.join(","))
 }
 
 /// Runs the command on the machine and ends as it ends.
@@ -78,7 +78,11 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, Error> {
     template.add(triton(&stage));
     template.add(arguments.round_allocations.then(|| (ROUND_VARIABLE, "1".into())));
     template.add(arguments.driver.map(|driver| (DRIVER_VARIABLE, driver.name.into())));
-    template.add(faults(arguments).map(|faults| (FAULTS_VARIABLE, faults.into())));
+    let faults = faults(arguments);
+    if faults.as_deref().is_some_and(needs_libc) {
+        template.add([(PRELOAD_VARIABLE, stage.preload(&library)?)]);
+    }
+    template.add(faults.map(|faults| (FAULTS_VARIABLE, faults.into())));
     template.add(profile.map(|profile| (PROFILE_VARIABLE, profile.into())));
     template.add((!keys.is_empty()).then(|| (KEYS_VARIABLE, keys.into())));
     if !arguments.no_adapters {

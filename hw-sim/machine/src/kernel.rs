@@ -77,6 +77,8 @@ pub(crate) struct Resident {
     pub waiting: bool,
     /// How it waits.
     pub vigil: Vigil,
+    /// Its GPU is slow, and the pause before its next turn is over.
+    pub paused: bool,
 }
 
 impl Resident {
@@ -192,7 +194,7 @@ impl Active {
         };
         let block = Block::new(Arc::clone(&self.run.launch), index, multiprocessor);
         let vigil = Vigil::default();
-        Some(Box::new(Resident { block, multiprocessor, waiting: false, vigil }))
+        Some(Box::new(Resident { block, multiprocessor, waiting: false, vigil, paused: false }))
     }
 
     /// A worker hands a block back.

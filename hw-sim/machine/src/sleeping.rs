@@ -89,9 +89,10 @@ impl Sleeping {
         let least = self.blocks.len() as u64 * LOOK_NS;
         let due = match rest {
             Rest::Until(time) => time.max(now + least.min(RESCUE_NS)),
+            Rest::Paused(time) => time,
             Rest::Again | Rest::Watching => u64::MAX,
         };
-        let watches = resident.block.wait().is_complete;
+        let watches = resident.block.wait().is_complete && !matches!(rest, Rest::Paused(_));
         let mut sleeper = Sleeper { run, resident, due, watches, told: true, epoch: 0 };
         if watches {
             let told = sleeper.places().all(|(address, _)| memory.is_told(address));

@@ -36,6 +36,8 @@ pub(crate) enum Rest {
     Until(u64),
     /// It sleeps until what it watches is written.
     Watching,
+    /// Its GPU is slow: it goes on then, whatever is written.
+    Paused(u64),
 }
 
 /// A block's wait so far.

@@ -8,7 +8,7 @@ use crate::report;
 use crate::scheduler::{Idle, Outcome, Poll, Scheduler, Task, WaitFor};
 use crate::tally;
 use crate::vigil::Rest;
-use hwsim_ptx::{Block, Fault, Progress};
+use hwsim_ptx::{Block, Clock, Fault, Progress};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::Builder;
@@ -23,6 +23,19 @@ const GLANCE_INSTRUCTIONS: u64 = 512;
 
 /// How far the workers stand back behind the program's own threads.
 const WORKER_NICE: i32 = 10;
+
+/// A GPU's clock, which may leap.
+struct GpuClock<'a> {
+    clock: WallClock,
+    memory: &'a GlobalMemory,
+    gpu: usize,
+}
+
+impl Clock for GpuClock<'_> {
+    fn now_ns(&self) -> u64 {
+        self.memory.faults().clock(self.gpu, self.clock.now())
+    }
+}
 
 /// What a worker works with.
 #[derive(Clone)]
@@ -66,6 +79,16 @@ impl Worker {
     fn run_block(&self, run: &Arc<KernelRun>, mut resident: Box<Resident>) {
         let multiprocessor = resident.multiprocessor;
         let epoch = self.memory.watches.epoch();
+        let gpu = run.origin.gpu;
+        if let Some(pause) = self.memory.faults().pause(gpu) {
+            resident.paused = !resident.paused && !run.is_doomed();
+            if resident.paused {
+                let rest = Rest::Paused(self.clock.now() + pause.as_nanos() as u64);
+                let block = Some((resident, rest));
+                self.scheduler.put_back(run, Outcome { block, multiprocessor, epoch });
+                return;
+            }
+        }
         let outcome = if run.is_doomed() {
             Ok(Ok(Progress::Finished))
         } else {
@@ -85,7 +108,7 @@ impl Worker {
                 Some((resident, Rest::Again))
             }
             Ok(Err(fault)) => {
-                run.client.fail(report::fault(&self.memory, run.origin.gpu, &fault));
+                run.client.fail(report::fault(&self.memory, gpu, &fault));
                 None
             }
             Err(_) => {
@@ -128,7 +151,14 @@ impl Worker {
         cursor: &mut Cursor,
         budget: u64,
     ) -> Result<Progress, Fault> {
-        let mut go_on = |block: &mut Block| block.run_on(&run.view, cursor, &self.clock, budget);
+        let gpu = run.origin.gpu;
+        let mut go_on = |block: &mut Block| {
+            if self.memory.faults().leaps(gpu) {
+                let clock = GpuClock { clock: self.clock, memory: &self.memory, gpu };
+                return block.run_on(&run.view, cursor, &clock, budget);
+            }
+            block.run_on(&run.view, cursor, &self.clock, budget)
+        };
         let Resident { block, vigil, .. } = resident;
         let effects = block.effects();
         let progress = go_on(block)?;

@@ -70,6 +70,9 @@ const ELEMENTS: [(u64, u64); 13] = [
     (4, 0x7fff_ffff),
 ];
 
+/// Elements of a dimension at most: the driver's own bound. Kernels may write more.
+const EXTENT_MAX: u64 = 1 << 32;
+
 /// A map, read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TensorMap {
@@ -144,6 +147,7 @@ impl TensorMap {
         let is_right = (1..=RANK_MAX).contains(&rank)
             && map.element_bytes() > 0
             && map.interleave == 0
+            && map.extents[..rank].iter().all(|extent| *extent <= EXTENT_MAX)
             && map.boxes[..rank].iter().all(|extent| (1..=256).contains(extent));
         (is_right && bytes[13] == MARK).then_some(map)
     }
@@ -249,6 +253,47 @@ impl Field {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// If this fails, bytes that a kernel leaves in the place of a map end the machine by a
+        /// panic, or are used although they are none.
+        #[test]
+        fn any_bytes_are_a_map_or_none(
+            mut bytes in prop::array::uniform32(any::<[u8; 4]>()),
+            head in (0u8..18, 0u8..8, 0u8..2, 0u8..6, any::<bool>()),
+            extents in prop::array::uniform5(prop_oneof![0..9u64, Just(1 << 32), any::<u64>()]),
+            boxes in prop::array::uniform5(0u32..300),
+            index in 0usize..7,
+            value: u64,
+        ) {
+            let all: &mut [u8; BYTES] = bytes.as_flattened_mut().try_into().unwrap();
+            let _ = TensorMap::from_bytes(all);
+            (all[8], all[9], all[10], all[11]) = (head.0, head.1, head.2, head.3);
+            all[13] = if head.4 { MARK } else { all[13] };
+            for (place, extent) in all[16..].as_chunks_mut::<8>().0.iter_mut().zip(extents) {
+                *place = extent.to_le_bytes();
+            }
+            for (place, extent) in all[88..].as_chunks_mut::<4>().0.iter_mut().zip(boxes) {
+                *place = extent.to_le_bytes();
+            }
+            if let Some(map) = TensorMap::from_bytes(all) {
+                prop_assert!((1..=RANK_MAX).contains(&usize::from(map.rank)));
+                prop_assert!(map.element_bytes() > 0);
+                // A place outside of the tensor is found with signed numbers.
+                let extents = &map.extents[..usize::from(map.rank)];
+                prop_assert!(extents.iter().all(|extent| *extent <= EXTENT_MAX));
+                let counts = (0..extents.len()).map(|at| map.count(at));
+                prop_assert!(counts.into_iter().all(|count| (1..=256).contains(&count)));
+                prop_assert_eq!(TensorMap::from_bytes(&map.to_bytes()), Some(map));
+            }
+            for field in [Field::Rank, Field::Box, Field::Swizzle, Field::Element, Field::Stride] {
+                let _ = TensorMap::replace(all, field, index, value);
+                let _ = TensorMap::replace(all, field, index, value % 8);
+                let _ = TensorMap::from_bytes(all);
+            }
+        }
+    }
 
     /// If this fails, the driver and the interpreter read the same map differently.
     #[test]

@@ -4,11 +4,15 @@
 //! would be shorter, but both sides' values are to be named in an error, and the process that is
 //! asked for them later may have dropped them.
 
-use super::signature::Signature;
+use super::signature::{Signature, Value};
 use serde::{Deserialize, Serialize};
 
 /// Signatures of one message that a further one is compared with.
 const KNOWN_MAX: usize = 64;
+
+/// Bytes that all signatures of one message may take once each record has its own. Records of a few
+/// bytes that share a long signature would else take thousands of times the message.
+const DECODED_BYTES_MAX: usize = 64 << 20;
 
 /// A call of one rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,9 +66,22 @@ impl Outbox {
     }
 }
 
+/// What a signature takes in memory, about.
+fn bytes_of(signature: &Signature) -> usize {
+    let word = |value: &Value| if let Value::Word(word) = value { word.len() } else { 0 };
+    let texts = signature.iter().map(|(name, value)| name.len() + word(value));
+    size_of_val(signature.as_slice()) + texts.sum::<usize>()
+}
+
 /// Decodes the records of one message; `None` if the bytes are not valid.
 pub(super) fn decode(bytes: &[u8]) -> Option<Vec<(CallRecord, Signature)>> {
     let Batch { signatures, records } = postcard::from_bytes(bytes).ok()?;
+    let sizes: Vec<_> = signatures.iter().map(bytes_of).collect();
+    let size = |(_, index): &(CallRecord, u32)| sizes.get(*index as usize).copied();
+    let total = records.iter().try_fold(0usize, |sum, record| sum.checked_add(size(record)?));
+    if total? > DECODED_BYTES_MAX {
+        return None;
+    }
     let resolve = |(record, index): (CallRecord, u32)| {
         signatures.get(index as usize).map(|signature| (record, signature.clone()))
     };
@@ -75,6 +92,50 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Vec<(CallRecord, Signature)>> {
 mod tests {
     use super::super::signature::{Value, signature};
     use super::*;
+    use proptest::prelude::*;
+
+    /// What a rank may send: some calls, encoded.
+    fn encoded() -> Vec<u8> {
+        let mut outbox = Outbox::default();
+        for number in 0..20 {
+            let terms = [("count", Value::Number(number % 3)), ("call", Value::word("all-reduce"))];
+            outbox.add(CallRecord::Collective { rank: 3, number }, signature(terms));
+        }
+        outbox.take()
+    }
+
+    proptest! {
+        /// If this fails, a rank that says something wrong ends another one by a panic.
+        #[test]
+        fn no_bytes_break_the_reader_of_records(
+            any in prop::collection::vec(any::<u8>(), 0..200),
+            changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
+        ) {
+            let _ = decode(&any);
+            let mut bytes = encoded();
+            for (at, value) in changes {
+                let at = at.index(bytes.len());
+                bytes[at] = value;
+            }
+            if let Some(records) = decode(&bytes) {
+                prop_assert!(records.len() <= bytes.len());
+            }
+        }
+    }
+
+    /// If this fails, a message of some kilobytes takes gigabytes of whoever reads it.
+    #[test]
+    fn records_that_share_a_long_signature_are_bounded() {
+        let long = signature([("count", Value::Word("x".repeat(40_000).into()))]);
+        let batch = |count| {
+            let record = |number| (CallRecord::Collective { rank: 0, number }, 0);
+            let records = (0..count).map(record).collect();
+            postcard::to_allocvec(&Batch { signatures: vec![long.clone()], records }).unwrap()
+        };
+        assert_eq!(decode(&batch(100)).unwrap().len(), 100);
+        let bytes = batch(20_000);
+        assert!(bytes.len() < 200_000 && decode(&bytes).is_none());
+    }
 
     #[test]
     fn records_are_decoded_as_encoded_and_equal_signatures_go_once() {

@@ -21,12 +21,14 @@ use crate::communicator::state::{
 };
 use crate::engine::Alarm;
 use crate::error::{Error, Result};
-use crate::gpu::ContextStreams;
+use crate::gpu::{ContextStreams, OPEN_CALL};
 use crate::id::{EngineKind, LaneId, Rank};
 use crate::settings::Settings;
 use crate::transport::verbs::VerbsTransport;
 use cudarc::driver::CudaContext;
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// All ranks of a communicator in this process: rank `i` runs on `contexts[i]`.
 pub(in crate::communicator) fn init_all(
@@ -64,8 +66,34 @@ pub(in crate::communicator) fn init_ranks(
     }
     let planes = join_planes(id, &ranks, rank_count, settings)?;
     let connected = connect_processes(contexts, id, &planes, settings);
+    let connected = connected.map_err(|error| cause_of(error, &planes));
     // The others wait for this process's part: they should learn why it does not come.
     connected.inspect_err(|error| planes.iter().for_each(|plane| plane.abort(&error.to_string())))
+}
+
+/// How long news of a peer that has died may take to come.
+const NEWS_LIMIT: Duration = Duration::from_millis(300);
+
+/// What is behind an error of connecting: where it is about what another rank has made, that rank
+/// may have died, and the driver has noticed it before its control plane.
+fn cause_of(error: Error, planes: &[Arc<ControlPlane>]) -> Error {
+    let about_a_peer = match &error {
+        Error::Cuda { call, .. } => call == OPEN_CALL,
+        Error::PeerValue { .. } | Error::Unreached { .. } | Error::System { .. } => true,
+        _ => false,
+    };
+    if !about_a_peer {
+        return error;
+    }
+    let (heard, news) = channel();
+    for plane in planes {
+        let heard = heard.clone();
+        // Nobody listens any more if the news comes too late.
+        plane.on_failure(move |failure| drop(heard.send(failure.clone())));
+    }
+    let Ok(failure) = news.recv_timeout(NEWS_LIMIT) else { return error };
+    tracing::debug!(%error, "this error came of another one");
+    failure
 }
 
 /// Ranks whose id holds no address: the others are threads of this process.

@@ -5,6 +5,7 @@ use super::fault::AdapterFaults;
 use crate::description::Adapter;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
 
 /// Requests of one queue at most.
 pub const REQUESTS_MAX: u32 = 32768;
@@ -33,6 +34,8 @@ pub enum AsyncEvent {
     QueuePairAccessError = 3,
     /// The send queue has drained.
     SendDrained = 5,
+    /// The adapter is reset.
+    DeviceFatal = 8,
     /// The port came up.
     PortActive = 9,
     /// The port went down.
@@ -82,6 +85,10 @@ pub struct Device {
     pub endpoint: Endpoint,
     pub(super) faults: AdapterFaults,
     port_down: AtomicBool,
+    /// When a port that is down comes up again.
+    port_up_at: Mutex<Option<Instant>>,
+    /// It was reset: nothing that was made of it works any more.
+    is_reset: AtomicBool,
     messages: AtomicU64,
     queue_pairs: AtomicU32,
     registrations: AtomicU64,
@@ -102,6 +109,8 @@ impl Device {
             endpoint,
             faults,
             port_down,
+            port_up_at: Mutex::default(),
+            is_reset: AtomicBool::new(false),
             messages: AtomicU64::new(0),
             queue_pairs: AtomicU32::new(0),
             registrations: AtomicU64::new(0),
@@ -110,8 +119,14 @@ impl Device {
         })
     }
 
-    /// The state of the port.
+    /// The state of the port. The look at it brings up a port whose time has come.
     pub fn port_state(&self) -> PortState {
+        if self.port_down.load(Ordering::Acquire) && self.is_port_due() {
+            // As in `take_port_down`.
+            if self.port_down.swap(false, Ordering::AcqRel) {
+                self.raise(AsyncEvent::PortActive);
+            }
+        }
         if self.port_down.load(Ordering::Acquire) { PortState::Down } else { PortState::Active }
     }
 
@@ -128,10 +143,40 @@ impl Device {
         if self.port_down.swap(true, Ordering::AcqRel) {
             return;
         }
+        self.raise(AsyncEvent::PortError);
+    }
+
+    /// Takes the port down for so long.
+    pub(super) fn flap(&self, time: Duration) {
+        *self.port_up_at.lock().unwrap() = Some(Instant::now() + time);
+        self.take_port_down();
+    }
+
+    /// Is it time for the port to come up? Says so once.
+    fn is_port_due(&self) -> bool {
+        let now = Instant::now();
+        self.port_up_at.lock().unwrap().take_if(|due| now >= *due).is_some()
+    }
+
+    /// Resets the adapter, and notifies all that have the device open.
+    pub(super) fn reset(&self) {
+        // Relaxed: who sees it late sends a message more.
+        if !self.is_reset.swap(true, Ordering::Relaxed) {
+            self.raise(AsyncEvent::DeviceFatal);
+        }
+    }
+
+    /// Was it reset?
+    pub fn is_reset(&self) -> bool {
+        self.is_reset.load(Ordering::Relaxed)
+    }
+
+    /// Notifies all that have the device open.
+    fn raise(&self, event: AsyncEvent) {
         let listeners: Vec<_> =
             self.listeners.lock().unwrap().iter().filter_map(Weak::upgrade).collect();
         for listener in listeners {
-            listener.raise(AsyncEvent::PortError, Element::Port(1));
+            listener.raise(event, Element::Port(1));
         }
     }
 

@@ -10,8 +10,14 @@ use std::time::Duration;
 pub(super) enum Verdict {
     Send,
     PortDown,
+    /// The port goes down for so long.
+    Flap(Duration),
+    /// The whole adapter fails.
+    Reset,
     Lose,
-    Fail { code: u32 },
+    Fail {
+        code: u32,
+    },
     Hold(Duration),
 }
 
@@ -51,6 +57,10 @@ impl AdapterFaults {
                 AdapterFault::PortDownAfter(count) if of_adapter >= count => {
                     return Verdict::PortDown;
                 }
+                AdapterFault::PortFlap { after, micros } if of_adapter == after => {
+                    return Verdict::Flap(Duration::from_micros(micros));
+                }
+                AdapterFault::ResetAt(at) if of_adapter >= at => return Verdict::Reset,
                 AdapterFault::LossAt(at) if of_adapter >= at => return Verdict::Lose,
                 AdapterFault::QueuePairError { after, code } if message == after => {
                     return Verdict::Fail { code };
@@ -100,7 +110,20 @@ mod tests {
         assert_eq!(of(0, "hwsim1").at_message(0, 0, 3), Verdict::Fail { code: 0x99 });
         assert_eq!(of(0, "hwsim1").at_message(0, 0, 2), Verdict::Send);
         assert_eq!(of(1, "hwsim0").faults.len(), 2);
-        for wrong in ["seed=x", "port-down", "hwsim0:nonsense", "nodex/a:port-down", "a:delay"] {
+        let flaps = AdapterFaults::new(0, "a", &[], "a:port-flap=2:70,a:reset-at=5").unwrap();
+        let of_flaps: Vec<_> = (0..6).map(|message| flaps.at_message(message, 0, 0)).collect();
+        let flap = Verdict::Flap(Duration::from_micros(70));
+        let send = Verdict::Send;
+        assert_eq!(of_flaps, [send, send, flap, send, send, Verdict::Reset]);
+        for wrong in [
+            "seed=x",
+            "port-down",
+            "a:port-flap=3",
+            "a:reset-at",
+            "hwsim0:nonsense",
+            "nodex/a:port-down",
+            "a:delay",
+        ] {
             let error = AdapterFaults::new(0, "hwsim0", &[], wrong).unwrap_err();
             assert!(error.contains("expected") && error.contains("found"), "{error}");
         }

@@ -138,6 +138,10 @@ impl Connection {
     /// Sends as much as there is room for. True if anything went.
     pub(super) fn transmit(&self, side: &mut SendSide, failed: &mut bool) -> bool {
         let mut went = false;
+        if self.fail_by_reset(side) {
+            *failed = true;
+            return true;
+        }
         // Relaxed: a hint for the service thread.
         self.held.store(false, Ordering::Relaxed);
         while side.sent < side.queue.len() {
@@ -239,6 +243,14 @@ impl Connection {
             Verdict::PortDown => {
                 self.device.take_port_down();
                 true
+            }
+            Verdict::Flap(time) => {
+                self.device.flap(time);
+                true
+            }
+            Verdict::Reset => {
+                self.device.reset();
+                false
             }
             Verdict::Fail { code } => {
                 let index = side.sent;
@@ -500,6 +512,16 @@ impl Connection {
     fn enter_error(&self, side: &mut SendSide) {
         self.set_state(QueuePairState::Error);
         self.flush_send(side);
+    }
+
+    /// The adapter was reset: what waits is flushed, as drivers of real adapters do then. True if
+    /// the queue pair has failed by it now.
+    fn fail_by_reset(&self, side: &mut SendSide) -> bool {
+        let fails = self.device.is_reset() && self.state() == QueuePairState::ReadyToSend;
+        if fails {
+            self.enter_error(side);
+        }
+        fails
     }
 
     /// Reports every request as not carried out.

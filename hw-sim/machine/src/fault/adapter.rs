@@ -4,6 +4,8 @@
 //! |---|---|
 //! | `port-down` | the port is down from the start |
 //! | `port-down-after=N` | the port goes down when the adapter has sent N messages |
+//! | `port-flap=N:MICROSECONDS` | the same, and it comes up again after this time |
+//! | `reset-at=N` | the adapter is reset when it has sent N messages: its queue pairs fail |
 //! | `qp-error-after=N` | each queue pair fails at its message N: vendor code 0x65 |
 //! | `qp-error-after=N:CODE` | the same with another vendor code |
 //! | `delay=MICROSECONDS` | each message waits for a random time up to this |
@@ -24,6 +26,8 @@ const VENDOR_CODE: u32 = 0x65;
 pub(crate) enum AdapterFault {
     PortDown,
     PortDownAfter(u64),
+    PortFlap { after: u64, micros: u64 },
+    ResetAt(u64),
     QueuePairError { after: u64, code: u32 },
     Delay(u64),
     Reorder(u64),
@@ -37,9 +41,10 @@ impl FromStr for AdapterFault {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let known = "port-down, port-down-after=N, qp-error-after=N[:CODE], delay=MICROSECONDS, \
-                     reorder=MICROSECONDS (both up to a day), receiver-not-ready=PERCENT, \
-                     completions-max=N, loss-at=N or registration-fails-at=N";
+        let known = "port-down, port-down-after=N, port-flap=N:MICROSECONDS, reset-at=N, \
+                     qp-error-after=N[:CODE], delay=MICROSECONDS, reorder=MICROSECONDS (times up \
+                     to a day), receiver-not-ready=PERCENT, completions-max=N, loss-at=N or \
+                     registration-fails-at=N";
         let wrong = || format!("expected {known}, found `{text}`");
         let number = |text: &str| argument::number(text).ok_or_else(wrong);
         let time = |text: &str| argument::time(text).ok_or_else(wrong);
@@ -50,6 +55,11 @@ impl FromStr for AdapterFault {
         Ok(match (name, argument) {
             ("port-down", None) => Self::PortDown,
             ("port-down-after", Some(count)) => Self::PortDownAfter(number(count)?),
+            ("port-flap", Some(argument)) => {
+                let (after, micros) = argument.split_once(':').ok_or_else(wrong)?;
+                Self::PortFlap { after: number(after)?, micros: time(micros)? }
+            }
+            ("reset-at", Some(count)) => Self::ResetAt(number(count)?),
             ("qp-error-after", Some(argument)) => {
                 let (after, code) = match argument.split_once(':') {
                     Some((after, code)) => {

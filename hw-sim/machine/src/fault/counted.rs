@@ -3,6 +3,7 @@
 use super::gpu::GpuFault;
 use super::list::{DeviceFaults, FAULTS_VARIABLE, of_device};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// The faults of a process's GPUs, and of its pinned memory.
 #[derive(Debug, Default)]
@@ -17,6 +18,7 @@ struct Counted {
     faults: Vec<GpuFault>,
     allocations: AtomicU64,
     launches: AtomicU64,
+    looks: AtomicU64,
 }
 
 impl Counted {
@@ -34,6 +36,29 @@ impl Counted {
     fn stops_launch(&self) -> bool {
         let number = self.launches.fetch_add(1, Ordering::Relaxed);
         self.faults.iter().any(|fault| matches!(*fault, GpuFault::StopAt(at) if number >= at))
+    }
+
+    fn pause(&self) -> Option<Duration> {
+        let pause = self.faults.iter().map(|fault| match *fault {
+            GpuFault::Slow(time) => time,
+            _ => 0,
+        });
+        // No overflow: each is a day at most, and lists are short.
+        Some(Duration::from_micros(pause.sum())).filter(|pause| !pause.is_zero())
+    }
+
+    fn leaps(&self) -> bool {
+        self.faults.iter().any(|fault| matches!(fault, GpuFault::ClockLeapsAt { .. }))
+    }
+
+    fn clock(&self, now_ns: u64) -> u64 {
+        let number = self.looks.fetch_add(1, Ordering::Relaxed);
+        self.faults.iter().fold(now_ns, |now_ns, fault| match *fault {
+            GpuFault::ClockLeapsAt { look, by_ns } if number >= look => {
+                now_ns.saturating_add_signed(by_ns)
+            }
+            _ => now_ns,
+        })
     }
 }
 
@@ -64,6 +89,21 @@ impl GpuFaults {
     pub fn stops_launch(&self, gpu: usize) -> bool {
         self.gpus.get(gpu).is_some_and(Counted::stops_launch)
     }
+
+    /// How much later each turn of a block of this GPU begins.
+    pub fn pause(&self, gpu: usize) -> Option<Duration> {
+        self.gpus.get(gpu).and_then(Counted::pause)
+    }
+
+    /// Does this GPU's clock leap at some time?
+    pub fn leaps(&self, gpu: usize) -> bool {
+        self.gpus.get(gpu).is_some_and(Counted::leaps)
+    }
+
+    /// Counts a look at a GPU's clock, at the right time `now_ns`. What it shows.
+    pub fn clock(&self, gpu: usize, now_ns: u64) -> u64 {
+        self.gpus.get(gpu).map_or(now_ns, |gpu| gpu.clock(now_ns))
+    }
 }
 
 #[cfg(test)]
@@ -83,5 +123,21 @@ mod tests {
         assert_eq!([0, 0, 0, 1].map(|gpu| there.stops_launch(gpu)), [false, true, true, false]);
         let wrong = GpuFaults::new("gpu0:stop-after=1", 0, 1).unwrap_err();
         assert!(wrong.contains("stop-at=N") && wrong.contains("stop-after=1"), "{wrong}");
+    }
+
+    /// If this fails, GPUs are slow that nobody asked to be, or clocks leap at another look, the
+    /// wrong way, or more than once.
+    #[test]
+    fn slow_gpus_and_clocks_that_leap() {
+        let list = "gpu0:slow=30,gpu0:slow=12,gpu1:clock-leaps-at=2:-7,gpu1:clock-leaps-at=4:0x10";
+        let faults = GpuFaults::new(list, 0, 2).unwrap();
+        assert_eq!(faults.pause(0), Some(Duration::from_micros(42)));
+        assert_eq!((faults.pause(1), faults.leaps(0), faults.leaps(1)), (None, false, true));
+        let shown: Vec<_> = (0..6).map(|_| faults.clock(1, 100_000)).collect();
+        assert_eq!(shown, [100_000, 100_000, 93_000, 93_000, 109_000, 109_000]);
+        for wrong in ["slow", "slow=-1", "clock-leaps-at=3", "clock-leaps-at=3:86400000001"] {
+            let error = GpuFaults::new(&format!("gpu0:{wrong}"), 0, 1).unwrap_err();
+            assert!(error.contains("expected") && error.contains(wrong), "{error}");
+        }
     }
 }

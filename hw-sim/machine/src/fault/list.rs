@@ -1,10 +1,12 @@
 //! Lists of faults, as `HWSIM_FAULTS` has them: a seed, and faults of devices by name.
 //!
 //! `seed=7,hwsim0:port-down,*:delay=200`; `node1/hwsim0:port-down` is for one node. Adapters,
-//! device engines and GPUs share one list and have faults of their own kinds: each takes what bears
-//! its name and is of its kind. An entry that is of no kind is an error whoever reads it.
+//! device engines, GPUs and processes share one list and have faults of their own kinds: each takes
+//! what bears its name and is of its kind. An entry that is of no kind is an error whoever reads
+//! it.
 
 use super::gpu::GpuFault;
+use super::process::ProcessFault;
 use super::{AdapterFault, EngineFault};
 use std::str::FromStr;
 
@@ -59,6 +61,7 @@ fn is_known(fault: &str) -> bool {
     fault.parse::<AdapterFault>().is_ok()
         || fault.parse::<EngineFault>().is_ok()
         || fault.parse::<GpuFault>().is_ok()
+        || fault.parse::<ProcessFault>().is_ok()
 }
 
 /// Is this a list that some device can read? Names of devices are not looked at.
@@ -75,5 +78,14 @@ pub fn check_list(list: &str) -> Result<(), String> {
         };
         let expected = "seed=NUMBER, or DEVICE:FAULT with a fault of hw-sim/README.md";
         if known { Ok(()) } else { Err(format!("expected {expected}, found `{entry}`")) }
+    })
+}
+
+/// Does a list have faults of processes for which their operating system has to be stood in for?
+/// Entries that are none are not looked at.
+pub fn needs_libc(list: &str) -> bool {
+    list.split(',').any(|entry| {
+        let fault = entry.split_once(':').and_then(|(_, fault)| fault.trim().parse().ok());
+        fault.is_some_and(|fault: ProcessFault| !fault.strikes_calls())
     })
 }

@@ -333,6 +333,31 @@ mod tests {
         assert_eq!(IpcHandle::from_bytes(&[7; HANDLE_BYTES]), None);
     }
 
+    /// If this fails, a handle that somebody has changed opens memory, or ends the process.
+    #[test]
+    fn changed_handles_open_nothing() {
+        let memory = GlobalMemory::new(&[64 << 20], Site::default()).unwrap();
+        let base = memory.allocate(0, 3 << 20, false, 1).unwrap();
+        let right = memory.export(base).unwrap().to_bytes();
+        let seed = 20_261_125;
+        println!("seed {seed}");
+        let mut random = fastrand::Rng::with_seed(seed);
+        let mut handles = 0;
+        for _ in 0..2000 {
+            let mut bytes = right;
+            for _ in 0..random.usize(1..=8) {
+                bytes[random.usize(0..HANDLE_BYTES)] = random.choice([0, 1, 0x7f, 0xff]).unwrap();
+            }
+            if let Some(handle) = IpcHandle::from_bytes(&bytes) {
+                handles += 1;
+                // This process opens no handle of its own, and no other has made one.
+                assert!(memory.open(&handle, 1).is_err(), "{handle:?}");
+            }
+        }
+        assert!(handles > 500, "{handles} of 2000 are handles");
+        memory.free(base).unwrap();
+    }
+
     /// Export must keep address and contents, and free must give clean private memory back.
     #[test]
     fn export_keeps_address_and_contents() {

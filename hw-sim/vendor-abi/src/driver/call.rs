@@ -1,13 +1,14 @@
 //! The boundary: how a C call becomes a Rust one and back.
 
 use super::code::{self, Code, INVALID_VALUE, Outcome, UNKNOWN};
-use super::{gate, report, trace};
+use super::{doom, gate, report, trace};
 use std::cell::Cell;
 use std::ffi::{CStr, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Runs the body of a driver call. Nothing unwinds into C.
 pub(crate) fn call(name: &'static str, body: impl FnOnce() -> Outcome) -> Code {
+    doom::count();
     let guarded = || if gate::is_on() { gate::guarded(name, body) } else { body() };
     let outcome = catch_unwind(AssertUnwindSafe(guarded));
     let (code, words) = match &outcome {

@@ -8,6 +8,7 @@ mod class;
 mod code;
 mod context;
 mod copy;
+mod doom;
 mod engine;
 mod event;
 mod fatbin;

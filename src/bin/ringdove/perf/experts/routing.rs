@@ -2,7 +2,7 @@
 
 use super::arguments::Arguments;
 use crate::perf::error::PerfError;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// How tokens choose.
@@ -128,9 +128,14 @@ impl Source {
 }
 
 /// The lines of a file of routings.
-fn read(path: &PathBuf, top_k: usize) -> Result<Vec<Vec<i64>>, PerfError> {
+fn read(path: &Path, top_k: usize) -> Result<Vec<Vec<i64>>, PerfError> {
     let text = std::fs::read_to_string(path)
-        .map_err(|source| PerfError::Input { path: path.clone(), source })?;
+        .map_err(|source| PerfError::Input { path: path.to_owned(), source })?;
+    parse(&text, path, top_k)
+}
+
+/// The lines of a text of routings, which is that of the file at `path`.
+fn parse(text: &str, path: &Path, top_k: usize) -> Result<Vec<Vec<i64>>, PerfError> {
     let mut lines = Vec::new();
     for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let words = line.split_whitespace().map(str::parse);
@@ -150,4 +155,26 @@ fn read(path: &PathBuf, top_k: usize) -> Result<Vec<Vec<i64>>, PerfError> {
         return Err(PerfError::Option { option: "--distribution", expected, seen });
     }
     Ok(lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// If this fails, a file with a slip ends the command by a panic, or is taken for routings.
+        #[test]
+        fn any_text_is_routings_or_refused(
+            text in "([-0-9 \\n]|9{19}|\\PC){0,60}",
+            top_k in 0usize..4,
+        ) {
+            match parse(&text, Path::new("routings"), top_k) {
+                Ok(lines) => prop_assert!(
+                    !lines.is_empty() && lines.iter().all(|line| line.len() == top_k)
+                ),
+                Err(error) => prop_assert!(error.to_string().contains("routings"), "{error}"),
+            }
+        }
+    }
 }
