@@ -26,6 +26,7 @@ mod misc;
 mod module;
 mod peer;
 mod pool;
+mod refusal;
 mod report;
 mod requirement;
 mod state;
