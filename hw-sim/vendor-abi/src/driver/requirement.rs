@@ -1,5 +1,6 @@
-//! PTX that is too new for the driver or for the GPU, as a real driver refuses it: where a version
-//! of the driver was chosen. Otherwise every version of PTX is taken, for any GPU.
+//! PTX that is too new for the driver or for the GPU, as a real driver refuses it. Where no version
+//! of the driver was chosen, every version of PTX is taken: the compilers that packages bring are
+//! often newer than the driver that their programs ask for.
 
 use super::code::{NO_BINARY_FOR_GPU, Outcome, UNSUPPORTED_PTX_VERSION, refuse};
 use super::refusal;
@@ -39,9 +40,6 @@ pub(super) fn check_version(text: &str) -> Outcome {
 
 /// Refuses PTX for newer GPUs.
 pub(super) fn check_target(text: &str, model: &GpuModel) -> Outcome {
-    if version::chosen().is_none() {
-        return Ok(());
-    }
     let (major, minor) = model.compute_capability;
     let device = major * 10 + minor;
     for target in directives(text, ".target") {
