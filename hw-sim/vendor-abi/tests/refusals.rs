@@ -73,7 +73,13 @@ fn ask() {
         // SAFETY: the stream lives.
         let code = unsafe { sys::cuStreamBeginCapture_v2(stream, mode) };
         assert_eq!(code as u32, 801);
-        let (mut array, descriptor) = (null_mut(), Default::default());
+        let mut array = null_mut();
+        let descriptor = sys::CUDA_ARRAY_DESCRIPTOR {
+            Width: 16,
+            Height: 16,
+            Format: sys::CUarray_format::CU_AD_FORMAT_FLOAT,
+            NumChannels: 1,
+        };
         // SAFETY: room for the array.
         let code = unsafe { sys::cuArrayCreate_v2(&mut array, &descriptor) };
         assert_eq!(code as u32, 801);
