@@ -16,7 +16,8 @@ fn load(image: &[u8]) -> u32 {
 
 fn text(version: &str, target: &str, body: &str) -> Vec<u8> {
     let text = format!(
-        ".version {version}\n.target {target}\n.address_size 64\n.visible .entry k()\n{{\n{body}\n}}"
+        ".version {version}\n.target {target}\n.address_size 64\n\
+         .visible .entry k()\n{{\n{body}\n}}"
     );
     CString::new(text).unwrap().into_bytes_with_nul()
 }

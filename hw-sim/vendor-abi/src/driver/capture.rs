@@ -89,8 +89,8 @@ fn update(stream: Handle, nodes: In<Handle>, count: usize, flags: c_uint) -> Out
     Ok(stream.capture_after(&nodes, alone)?)
 }
 
-/// Ends a capture. Of one that failed no graph is left, unless it was the program's. A program that has
-/// given the graph need not take it: NVIDIA's sample graphConditionalNodes does not.
+/// Ends a capture. Of one that failed no graph is left, unless it was the program's. A program
+/// that has given the graph need not take it: NVIDIA's sample graphConditionalNodes does not.
 fn end(stream: Handle, to: Out<Handle>) -> Outcome {
     require()?;
     let (driver, stream) = (state::driver()?, state::stream(stream)?);

@@ -1,7 +1,7 @@
 //! Refusals on stderr: one line for each function and reason, with what to do.
 //!
-//! Said is what virtual hardware lacks, and code that it does not run. An error that a program makes
-//! by itself (`CUDA_ERROR_INVALID_VALUE`) is not: programs try what a driver takes, and
+//! Printed is what virtual hardware lacks, and code that it does not run. An error that a program
+//! makes by itself (`CUDA_ERROR_INVALID_VALUE`) is not: programs try what a driver takes, and
 //! `hwsim run --trace` shows all of them.
 
 use std::cell::Cell;
