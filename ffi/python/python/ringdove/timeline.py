@@ -80,9 +80,9 @@ def svg(title: str, rows: Sequence[str], programs: Sequence[Sequence[tuple[str, 
         f'<text x="10" y="18" font-size="14">{html.escape(title)}</text>',
     ]
     for index, kind in enumerate(kinds):
-        x = _LEFT + index * 110
-        lines.append(f'<path d="M{x} 30h10v10h-10z" fill="{color[kind]}"/>')
-        lines.append(f'<text x="{x + 14}" y="39">{html.escape(kind)}</text>')
+        place = _LEFT + index * 110
+        lines.append(f'<path d="M{place} 30h10v10h-10z" fill="{color[kind]}"/>')
+        lines.append(f'<text x="{place + 14}" y="39">{html.escape(kind)}</text>')
     for number, (label, row) in enumerate(zip(rows, programs)):
         y = _TOP + number * _ROW
         lines.append(f'<text x="10" y="{y + 11}">{html.escape(label)}</text>')
