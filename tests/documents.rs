@@ -135,3 +135,68 @@ fn the_readme_shows_the_example() {
     let readme = fs::read_to_string(root().join("README.md")).unwrap();
     assert!(readme.contains(code), "README.md and examples/all_reduce.rs differ");
 }
+
+/// The rows of the table that `tests/clients/run` writes into a README of virtual hardware.
+fn client_rows(readme: &str) -> Vec<String> {
+    let (_, rest) = readme.split_once("<!-- clients: begin -->\n").unwrap();
+    let (table, _) = rest.split_once("<!-- clients: end -->").unwrap();
+    table.lines().skip(2).map(str::to_owned).collect()
+}
+
+fn client_of(row: &str) -> &str {
+    row.split('|').nth(1).unwrap().trim()
+}
+
+/// If this fails, users read of a client that is not there, or never learn what became of one.
+#[test]
+fn every_client_has_a_row() {
+    let readme = fs::read_to_string(root().join("hw-sim/README.md")).unwrap();
+    let rows = client_rows(&readme);
+    let shown: Vec<&str> = rows.iter().map(|row| client_of(row)).collect();
+    let mut clients: Vec<String> = fs::read_dir(root().join("tests/clients/clients"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .collect();
+    clients.sort();
+    assert_eq!(shown, clients);
+}
+
+/// If this fails, what a program printed breaks the table, or a run without network erases results.
+#[test]
+fn the_table_of_clients_takes_what_clients_say() {
+    let folder = std::env::temp_dir().join(format!("clients-{}", std::process::id()));
+    let readme = folder.join("README.md");
+    fs::create_dir_all(&folder).unwrap();
+    fs::copy(root().join("hw-sim/README.md"), &readme).unwrap();
+    let rows = || client_rows(&fs::read_to_string(&readme).unwrap());
+    let before = rows();
+    let table = |name: &str, row: &str| {
+        fs::create_dir_all(folder.join(name)).unwrap();
+        fs::write(folder.join(name).join("row"), row).unwrap();
+        let status = std::process::Command::new("python3")
+            .arg(root().join("tests/clients/table.py"))
+            .args([&readme, &folder, Path::new(name)])
+            .status()
+            .unwrap();
+        status.success()
+    };
+
+    let long = "x".repeat(5000);
+    let row = format!("2026-01-02\nabc\nwrong\n3 s\na | <b> \u{1b}[31m\u{7} {long}\n");
+    assert!(table("csmith", &row));
+    let after = rows();
+    assert_eq!(after.len(), before.len());
+    let changed: Vec<_> = after.iter().filter(|row| !before.contains(row)).collect();
+    let [changed] = changed[..] else { panic!("not one row has changed: {changed:?}") };
+    let begin = "| csmith | 2026-01-02 | abc | wrong | 3 s | a \\| &lt;b&gt; [31m xxx";
+    assert!(changed.starts_with(begin), "{changed}");
+    assert!(changed.ends_with("x ... |") && changed.len() < 700, "{changed}");
+
+    let skipped = "2026-01-03\nabc\nskipped\n1 s\nno network\n";
+    assert!(table("csmith", skipped));
+    assert_eq!(rows(), after, "a skipped run has erased a result");
+    assert!(table("another", skipped));
+    assert_eq!(rows().len(), before.len() + 1, "a client without a row is named where skipped");
+    assert!(!table("another", "2026-01-03\nabc\n"), "a row without its fields was accepted");
+    fs::remove_dir_all(&folder).unwrap();
+}

@@ -46,12 +46,12 @@ run_tests() {
     cat "$work/tests"
     counts=$(sed -n 's/^test result: .* \([0-9]*\) passed; \([0-9]*\) failed;.*/\1 \2/p' "$work/tests")
     [ "$status" = 0 ] && [ "${counts% *}" -gt 0 ] || {
-        echo "version $version, $*: ${counts:-no summary} (passed, failed)"
+        echo "cudarc $version, $*: ${counts:-no summary} (passed, failed)"
         exit 1
     }
     passed=$((passed + ${counts% *}))
 }
 
 end_tests() {
-    echo "version $version: $passed passed, 0 failed${left_out:-}"
+    echo "cudarc $version: $passed passed, 0 failed${left_out:-}"
 }

@@ -68,6 +68,12 @@ fn functions_for_kernels_put_signal_and_wait() {
     assert_right(&command.env("RINGDOVE_USER_LANES", "1").output().unwrap());
 }
 
+/// If this fails, a drawing of a kernel shows what has not happened.
+#[test]
+fn a_timeline_is_drawn_of_what_kernels_have_marked() {
+    assert_right(&python(&installed(), "pcie4", "timeline.py").output().unwrap());
+}
+
 /// If this fails, ranks that a launcher has started do not find one another from Python.
 #[test]
 fn ranks_of_a_launcher_meet() {

@@ -59,6 +59,9 @@ fn name_once(name: &'static str, named: &AtomicBool) {
     if !named.swap(true, Ordering::Relaxed) {
         // A closed stderr is no reason to fail where the real library would not.
         use std::io::Write;
-        let _ = writeln!(std::io::stderr(), "hwsim: {name} is not supported by virtual hardware");
+        let line = format!(
+            "hwsim: {name} is not supported by virtual hardware; hw-sim/README.md lists what is\n"
+        );
+        let _ = std::io::stderr().write_all(line.as_bytes());
     }
 }

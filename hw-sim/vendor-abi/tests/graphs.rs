@@ -409,6 +409,14 @@ fn a_capture_shows_its_graph_and_takes_nodes() {
         assert_eq!((before, one), (node, 1));
         run(executable(graph), 1);
         assert_eq!(load(sum), 11 + 111);
+        // A program that has given the graph need not take it at the end; one that has not must.
+        ok!(cuStreamBeginCaptureToGraph(queue, graph, null(), null(), 0, mode));
+        assert_eq!(launch(kernel, 1, 1, queue, &[address(sum), 1000]) as u32, 0);
+        ok!(cuStreamEndCapture(queue, null_mut()));
+        assert_eq!(nodes(graph).len(), 5);
+        ok!(cuStreamBeginCapture_v2(queue, mode));
+        refused!(CUDA_ERROR_INVALID_VALUE: cuStreamEndCapture(queue, null_mut()));
+        ok!(cuStreamEndCapture(queue, &mut same));
         // What was invalidated leaves no graph behind.
         ok!(cuStreamBeginCapture_v2(queue, Mode::CU_STREAM_CAPTURE_MODE_RELAXED));
         ok!(cuStreamGetCaptureInfo_v2(

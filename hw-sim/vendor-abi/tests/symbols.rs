@@ -72,7 +72,7 @@ fn an_unanswered_call_is_refused_and_named_once() {
     let ran = String::from_utf8_lossy(&output.stdout).contains("1 passed");
     assert!(output.status.success() && ran, "{message}");
     for name in [driver.0, nvml.0] {
-        let line = format!("hwsim: {name} is not supported by virtual hardware\n");
+        let line = format!("hwsim: {name} is not supported by virtual hardware; ");
         assert_eq!(message.matches(&line).count(), 1, "{message}");
     }
 }

@@ -37,7 +37,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import triton
+import triton.language as tl
 from triton.language import core
+from triton.language.extra.cuda import globaltimer
 
 from . import files
 
@@ -45,6 +48,7 @@ __all__ = [
     "flush",
     "libraries",
     "lane_count",
+    "mark",
     "n_ranks",
     "put",
     "put_with_signal",
@@ -169,3 +173,9 @@ def flush(handle: Any, peer: Any, lane: Any = 0, _semantic: Any = None) -> Any:
     """Waits until everything that was put on this lane has been read from its windows."""
     arguments = [(handle, core.int64), (peer, core.int32), (lane, core.int32)]
     return _call("ringdove_flush", core.int32, arguments, _semantic)
+
+
+@triton.jit
+def mark(times, index):  # type: ignore[no-untyped-def]
+    """Stores the GPU's clock, in ns, as element ``index``; for ``ringdove.timeline``."""
+    tl.store(times + index, globaltimer())

@@ -1,7 +1,7 @@
 //! The boundary: how a C call becomes a Rust one and back.
 
-use super::code::{self, Code, INVALID_VALUE, Outcome, UNKNOWN};
-use super::{doom, gate, report, trace};
+use super::code::{self, Code, INVALID_VALUE, NOT_SUPPORTED, Outcome, UNKNOWN};
+use super::{doom, gate, refusal, report, trace};
 use std::cell::Cell;
 use std::ffi::{CStr, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,6 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// Runs the body of a driver call. Nothing unwinds into C.
 pub(crate) fn call(name: &'static str, body: impl FnOnce() -> Outcome) -> Code {
     doom::count();
+    refusal::enter(name);
     let guarded = || if gate::is_on() { gate::guarded(name, body) } else { body() };
     let outcome = catch_unwind(AssertUnwindSafe(guarded));
     let (code, words) = match &outcome {
@@ -16,6 +17,9 @@ pub(crate) fn call(name: &'static str, body: impl FnOnce() -> Outcome) -> Code {
         Ok(Err(failure)) => (failure.code, failure.words.as_str()),
         Err(_) => (UNKNOWN, "a defect of the simulator"),
     };
+    if code == NOT_SUPPORTED && !words.is_empty() {
+        refusal::say_unsupported(words);
+    }
     if trace::is_on() {
         trace::line(name, code, words);
     }

@@ -89,13 +89,16 @@ fn update(stream: Handle, nodes: In<Handle>, count: usize, flags: c_uint) -> Out
     Ok(stream.capture_after(&nodes, alone)?)
 }
 
-/// Ends a capture. Of one that failed no graph is left, unless it was the program's.
+/// Ends a capture. Of one that failed no graph is left, unless it was the program's. A program
+/// that has given the graph need not take it: NVIDIA's sample graphConditionalNodes does not.
 fn end(stream: Handle, to: Out<Handle>) -> Outcome {
     require()?;
-    to.require()?;
     let (driver, stream) = (state::driver()?, state::stream(stream)?);
-    to.set(0)?;
     let before = stream.capture_info();
+    if !before.as_ref().is_some_and(|info| info.is_programs) {
+        to.require()?;
+    }
+    to.set_if(0);
     let ended = stream.end_capture();
     if let (Err(_), Some(info)) = (&ended, before)
         && !info.graph.is_capturing()
@@ -103,7 +106,8 @@ fn end(stream: Handle, to: Out<Handle>) -> Outcome {
     {
         forget(driver, &info.graph);
     }
-    to.set(graph_handle(driver, &ended?))
+    to.set_if(graph_handle(driver, &ended?));
+    Ok(())
 }
 
 driver_calls! {

@@ -7,7 +7,7 @@ use super::code::{
 };
 use super::fatbin::{CONTAINER_HEADER, CONTAINER_MAGIC, FatBinary, WRAPPER_MAGIC, container_bytes};
 use super::linked::{self, LINKED_HEADER, LINKED_MAGIC, image_bytes};
-use super::requirement;
+use super::{refusal, requirement};
 use hwsim_machine::description::GpuModel;
 use hwsim_machine::module::Code;
 use std::ffi::{CStr, c_char};
@@ -28,7 +28,7 @@ pub(super) fn parse(text: &str) -> Outcome<Code> {
     requirement::check_version(text)?;
     Ok(Code::parse(text).inspect_err(|error| {
         if let hwsim_machine::Error::InvalidPtx(words) = error {
-            eprintln!("hwsim: PTX refused: {words}");
+            refusal::say(&format!("PTX refused: {words}"));
         }
     })?)
 }
@@ -66,7 +66,7 @@ impl Image {
 
     fn parse_fat(bytes: &[u8]) -> Outcome<Self> {
         let fat = FatBinary::parse(bytes)?;
-        fat.require_ptx().inspect_err(|failure| eprintln!("hwsim: {}", failure.words))?;
+        fat.require_ptx().inspect_err(|failure| refusal::say(&failure.words))?;
         Ok(Self::Fat(fat))
     }
 
@@ -105,7 +105,7 @@ impl Image {
             }
             Self::Fat(fat) => {
                 let best = fat.best(model.compute_capability);
-                best.inspect_err(|failure| eprintln!("hwsim: {}", failure.words))?.code()
+                best.inspect_err(|failure| refusal::say(&failure.words))?.code()
             }
         }
     }
@@ -184,6 +184,6 @@ fn refuse_machine_code<T>(elf: &[u8]) -> Outcome<T> {
         "machine code for {architecture} was refused: a virtual GPU runs PTX only; load PTX text, \
          or build with -gencode arch=compute_80,code=compute_80"
     );
-    eprintln!("hwsim: {words}");
+    refusal::say(&words);
     refuse(NO_BINARY_FOR_GPU, words)
 }

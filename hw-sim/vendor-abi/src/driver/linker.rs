@@ -9,7 +9,7 @@ use super::handles::Handle;
 use super::image::{bytes_at, file_bytes};
 use super::linked::{self, OwnedInput};
 use super::logs::LogBuffers;
-use super::{requirement, state};
+use super::{refusal, requirement, state};
 use hwsim_machine::Context;
 use hwsim_machine::module::{Code, LinkError};
 use std::ffi::{c_char, c_int, c_uint};
@@ -91,7 +91,7 @@ impl Linker {
             Ok(inputs) => work.inputs.extend(inputs),
             Err(failure) => {
                 work.note_error(&failure.words);
-                eprintln!("hwsim: link: {}", failure.words);
+                refusal::say(&failure.words);
                 logs.write("", &failure.words)?;
                 work.write_logs()?;
                 return Err(failure);
@@ -174,7 +174,7 @@ impl Linker {
                         words += &format!(" ({unused}: machine code alone, which was not used)");
                     }
                     work.note_error(&words);
-                    eprintln!("hwsim: link: {words}");
+                    refusal::say(&words);
                     work.write_logs()?;
                     return Err(Failure { code, words });
                 }

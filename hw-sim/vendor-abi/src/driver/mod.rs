@@ -27,6 +27,7 @@ mod misc;
 mod module;
 mod peer;
 mod pool;
+mod refusal;
 mod report;
 mod requirement;
 mod state;

@@ -1,7 +1,9 @@
-//! PTX that is too new for the driver or for the GPU, as a real driver refuses it: where a version
-//! of the driver was chosen. Otherwise every version of PTX is taken, for any GPU.
+//! PTX that is too new for the driver or for the GPU, as a real driver refuses it. Where no version
+//! of the driver was chosen, every version of PTX is taken: the compilers that packages bring are
+//! often newer than the driver that their programs ask for.
 
 use super::code::{NO_BINARY_FOR_GPU, Outcome, UNSUPPORTED_PTX_VERSION, refuse};
+use super::refusal;
 use crate::version;
 use hwsim_machine::description::GpuModel;
 
@@ -25,10 +27,11 @@ pub(super) fn check_version(text: &str) -> Outcome {
             let (most_major, most_minor) = chosen.ptx;
             let words = format!(
                 "PTX {major}.{minor}: the driver of CUDA {} compiles up to \
-                 {most_major}.{most_minor}",
+                 {most_major}.{most_minor}; show a newer driver (`hwsim run --driver`), or have \
+                 the compiler write an older version",
                 chosen.name
             );
-            eprintln!("hwsim: {words}");
+            refusal::say(&words);
             return refuse(UNSUPPORTED_PTX_VERSION, words);
         }
     }
@@ -37,9 +40,6 @@ pub(super) fn check_version(text: &str) -> Outcome {
 
 /// Refuses PTX for newer GPUs.
 pub(super) fn check_target(text: &str, model: &GpuModel) -> Outcome {
-    if version::chosen().is_none() {
-        return Ok(());
-    }
     let (major, minor) = model.compute_capability;
     let device = major * 10 + minor;
     for target in directives(text, ".target") {
@@ -53,8 +53,11 @@ pub(super) fn check_target(text: &str, model: &GpuModel) -> Outcome {
             _ => number <= device,
         };
         if !runs {
-            let words = format!("PTX for {name} on a GPU of compute capability {major}.{minor}");
-            eprintln!("hwsim: {words}");
+            let words = format!(
+                "PTX for {name} on a GPU of compute capability {major}.{minor}; choose a machine \
+                 with other GPUs (`hwsim run --machine`), or build for compute_{device}"
+            );
+            refusal::say(&words);
             return refuse(NO_BINARY_FOR_GPU, words);
         }
     }
