@@ -16,17 +16,20 @@ pub enum Subject {
     Executor,
     /// `ringdove.cuh`, as `kernels/ptx/test_calls.ptx` calls it.
     User,
+    /// `kernels/ptx/experts.ptx`.
+    Experts,
 }
 
 impl Subject {
     /// All, in the order of the table.
-    pub const ALL: [Self; 2] = [Self::Executor, Self::User];
+    pub const ALL: [Self; 3] = [Self::Executor, Self::User, Self::Experts];
 
     /// The title of its part of the table.
     pub fn title(self) -> &'static str {
         match self {
             Self::Executor => "The executor",
             Self::User => "Users' kernels",
+            Self::Experts => "Kernels of experts",
         }
     }
 
@@ -35,6 +38,7 @@ impl Subject {
         match self {
             Self::Executor => ptx::EXECUTOR,
             Self::User => ptx::TEST_CALLS,
+            Self::Experts => ptx::EXPERTS,
         }
     }
 
@@ -42,7 +46,8 @@ impl Subject {
     pub fn scenarios(self) -> &'static [Scenario] {
         match self {
             Self::Executor => &Scenario::DRAWN[..8],
-            Self::User => &Scenario::DRAWN[8..],
+            Self::User => &Scenario::DRAWN[8..10],
+            Self::Experts => &Scenario::DRAWN[10..],
         }
     }
 }

@@ -11,6 +11,7 @@ pub(super) fn of(subject: Subject) -> &'static [Reason] {
     match subject {
         Subject::Executor => EXECUTOR,
         Subject::User => USER,
+        Subject::Experts => EXPERTS,
     }
 }
 
@@ -38,6 +39,8 @@ const EXECUTOR: &[Reason] = &[
 ];
 
 const USER: &[Reason] = &[("st.release.gpu", "st.release.gpu -> st.relaxed.gpu", TAIL_CACHE)];
+
+const EXPERTS: &[Reason] = &[("st.release.gpu", "st.release.gpu -> st.relaxed.gpu", TAIL_CACHE)];
 
 const TAIL_CACHE: &str =
     "equivalent: the fence behind the wait for `tail` comes before it, and both are a release";

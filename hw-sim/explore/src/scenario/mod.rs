@@ -1,5 +1,7 @@
 //! What two ranks do, and what must come of it.
 
+mod experts;
+mod experts_verdict;
 mod grants;
 mod lanes;
 mod options;
@@ -23,6 +25,7 @@ use crate::host::Host;
 use crate::rank::{Program, Rank, encode};
 use crate::world::{Stats, World};
 
+pub use experts::Shape;
 pub use options::{Change, Options};
 pub use shrink::shrink;
 
@@ -59,6 +62,10 @@ pub enum Scenario {
     User,
     /// The same, and something goes wrong, as in one of the four before.
     UserFaults,
+    /// Dispatch and combine of expert parallelism, several steps (R16).
+    Experts,
+    /// The same, and a GPU or an engine stops, or a host aborts.
+    ExpertsFaults,
     /// One of these, drawn.
     Random,
 }
@@ -76,16 +83,19 @@ pub enum Traffic {
     Grants,
     /// As [`Scenario::User`].
     User,
+    /// As [`Scenario::Experts`].
+    Experts,
 }
 
 impl Traffic {
     /// All, by name.
-    pub const ALL: [(&'static str, Self); 5] = [
+    pub const ALL: [(&'static str, Self); 6] = [
         ("ring", Self::Ring),
         ("stores", Self::Stores),
         ("low-latency", Self::LowLatency),
         ("grants", Self::Grants),
         ("user", Self::User),
+        ("experts", Self::Experts),
     ];
 
     /// Those of the executor.
@@ -99,7 +109,7 @@ impl Traffic {
 
 impl Scenario {
     /// All, with the names by which they are called.
-    pub const ALL: [(&'static str, Self); 12] = [
+    pub const ALL: [(&'static str, Self); 14] = [
         ("ring", Self::Ring),
         ("stores", Self::Stores),
         ("low-latency", Self::LowLatency),
@@ -111,11 +121,13 @@ impl Scenario {
         ("stray", Self::Stray),
         ("user", Self::User),
         ("user-faults", Self::UserFaults),
+        ("experts", Self::Experts),
+        ("experts-faults", Self::ExpertsFaults),
         ("random", Self::Random),
     ];
 
     /// Those that `Random` draws from: all but `Many`, whose runs are long.
-    pub const DRAWN: [Self; 10] = [
+    pub const DRAWN: [Self; 12] = [
         Self::Ring,
         Self::Stores,
         Self::LowLatency,
@@ -126,6 +138,8 @@ impl Scenario {
         Self::Stray,
         Self::User,
         Self::UserFaults,
+        Self::Experts,
+        Self::ExpertsFaults,
     ];
 
     /// Its name.
@@ -146,6 +160,7 @@ impl Scenario {
             Self::LowLatency => Some(Traffic::LowLatency),
             Self::Grants => Some(Traffic::Grants),
             Self::User | Self::UserFaults => Some(Traffic::User),
+            Self::Experts | Self::ExpertsFaults => Some(Traffic::Experts),
             _ => None,
         }
     }
@@ -189,10 +204,29 @@ impl fmt::Display for Failure {
 pub struct Kernels {
     executor: Arc<Kernel>,
     user: Arc<Kernel>,
+    experts: Entries,
 }
+
+/// Kernels by the names of their entries.
+type Entries = Arc<HashMap<&'static str, Arc<Kernel>>>;
 
 /// The entry of `test_calls.cu`.
 const USER_ENTRY: &str = "test_calls";
+
+/// The entries of `experts.cu`.
+const EXPERTS_ENTRIES: [&str; 11] = [
+    "experts_route",
+    "experts_send",
+    "experts_await",
+    "experts_receive",
+    "experts_return",
+    "experts_await_returns",
+    "experts_combine",
+    "experts_await_relayed",
+    "experts_relay",
+    "experts_await_gathered",
+    "experts_gather",
+];
 
 impl Kernels {
     /// Those that are committed.
@@ -205,6 +239,7 @@ impl Kernels {
         let load = || Self {
             executor: entry(ptx::EXECUTOR, ptx::EXECUTOR_ENTRY).expect("it is committed"),
             user: entry(ptx::TEST_CALLS, USER_ENTRY).expect("it is committed"),
+            experts: experts(ptx::EXPERTS).expect("they are committed"),
         };
         KERNELS.get_or_init(load).clone()
     }
@@ -213,26 +248,46 @@ impl Kernels {
     ///
     /// # Errors
     ///
-    /// The text is no PTX, or has neither entry.
+    /// The text is no PTX, or has none of the entries.
     pub fn load(text: &str) -> Result<Self, String> {
         let committed = Self::committed();
-        match entry(text, ptx::EXECUTOR_ENTRY) {
-            Ok(executor) => Ok(Self { executor, ..committed }),
-            Err(reason) => match entry(text, USER_ENTRY) {
-                Ok(user) => Ok(Self { user, ..committed }),
-                Err(_) => Err(reason),
-            },
+        let has = |name: &str| text.contains(&format!(".entry {name}("));
+        if has(ptx::EXECUTOR_ENTRY) {
+            return Ok(Self { executor: entry(text, ptx::EXECUTOR_ENTRY)?, ..committed });
         }
+        if has(USER_ENTRY) {
+            return Ok(Self { user: entry(text, USER_ENTRY)?, ..committed });
+        }
+        if has(EXPERTS_ENTRIES[0]) {
+            return Ok(Self { experts: experts(text)?, ..committed });
+        }
+        let names = [ptx::EXECUTOR_ENTRY, USER_ENTRY, EXPERTS_ENTRIES[0]].join(", ");
+        Err(format!("none of the entries {names}"))
+    }
+
+    /// A kernel of `experts.cu`.
+    fn of_experts(&self, name: &str) -> &Arc<Kernel> {
+        &self.experts[name]
     }
 }
 
 fn entry(text: &str, name: &str) -> Result<Arc<Kernel>, String> {
-    if !text.contains(name) {
-        return Err(format!("no kernel {name}"));
-    }
+    let mut kernels = entries(text, [name])?;
+    Ok(kernels.remove(name).expect("it was asked for"))
+}
+
+fn experts(text: &str) -> Result<Entries, String> {
+    entries(text, EXPERTS_ENTRIES).map(Arc::new)
+}
+
+fn entries<'n, const N: usize>(
+    text: &str,
+    names: [&'n str; N],
+) -> Result<HashMap<&'n str, Arc<Kernel>>, String> {
     let module = Module::load(text).map_err(|error| error.to_string())?;
     let linked = module.link(&HashMap::new()).map_err(|error| error.to_string())?;
-    linked.kernel(name).ok_or_else(|| format!("no kernel {name}"))
+    let kernel = |name| linked.kernel(name).ok_or_else(|| format!("no kernel {name}"));
+    names.into_iter().map(|name| Ok((name, kernel(name)?))).collect()
 }
 
 /// One run.
@@ -266,23 +321,31 @@ fn perform(
     let memory_options =
         MemoryOptions { tears: options.tears, stalls: options.stalls, events_kept };
     let memory = Rc::new(WeakMemory::new(Box::new(drawn), memory_options));
-    let mut setup = Setup::new(&memory, options);
-    match options.traffic {
-        Traffic::Ring => setup.send_and_receive(false),
-        Traffic::Stores => setup.send_and_receive(true),
-        Traffic::LowLatency => setup.exchange(),
-        Traffic::Grants => setup.grant(),
-        Traffic::User => setup.use_handles(),
-    }
-    setup.break_programs();
-    setup.start(kernels);
-    let turns_max = if options.scenario == Scenario::Many { TURNS_MAX_OF_MANY } else { TURNS_MAX };
-    let outcome = setup.world.run(turns_max).and_then(|stats| setup.check().map(|()| stats));
+    let turns_max = match options.scenario {
+        Scenario::Many | Scenario::Experts | Scenario::ExpertsFaults => TURNS_MAX_OF_MANY,
+        _ => TURNS_MAX,
+    };
+    let (outcome, world) = match options.traffic {
+        Traffic::Experts => {
+            let mut run = experts::Run::new(&memory, options);
+            run.start(kernels);
+            let outcome = run.world.run(turns_max);
+            (outcome.and_then(|stats| run.check().map(|()| stats)), run.world)
+        }
+        _ => {
+            let mut setup = Setup::new(&memory, options);
+            setup.lay_out();
+            setup.break_programs();
+            setup.start(kernels);
+            let outcome = setup.world.run(turns_max);
+            (outcome.and_then(|stats| setup.check().map(|()| stats)), setup.world)
+        }
+    };
     let outcome = outcome.map_err(|reason| {
-        let (options, stats) = (options.clone(), setup.world.stats());
-        Box::new(Failure { options, reason, events: setup.world.last_events(), stats })
+        let (options, stats) = (options.clone(), world.stats());
+        Box::new(Failure { options, reason, events: world.last_events(), stats })
     });
-    (outcome, setup.world)
+    (outcome, world)
 }
 
 struct Setup<'a> {
@@ -304,7 +367,7 @@ impl<'a> Setup<'a> {
     fn new(memory: &Rc<WeakMemory>, options: &'a Options) -> Self {
         let world = World::new(memory, options.seed.rotate_left(32) ^ 0x7075_7473);
         let (ring_log2, timeout_ns) = (options.ring_log2, options.timeout_ns);
-        let ranks = [0, 1].map(|number| Rank::new(memory, number, ring_log2, timeout_ns));
+        let ranks = [0, 1].map(|number| Rank::new(memory, number, 2, ring_log2, timeout_ns));
         let bytes = u64::from(options.rounds()) * buffer_bytes(options);
         let inputs = [0, 1].map(|rank: usize| ranks[rank].allocate("input", bytes));
         let outputs = [0, 1].map(|rank: usize| ranks[rank].allocate("output", bytes));
@@ -321,6 +384,17 @@ impl<'a> Setup<'a> {
             outputs,
             arguments,
             handles,
+        }
+    }
+
+    fn lay_out(&mut self) {
+        match self.options.traffic {
+            Traffic::Ring => self.send_and_receive(false),
+            Traffic::Stores => self.send_and_receive(true),
+            Traffic::LowLatency => self.exchange(),
+            Traffic::Grants => self.grant(),
+            Traffic::User => self.use_handles(),
+            Traffic::Experts => unreachable!("these runs have a setup of their own"),
         }
     }
 

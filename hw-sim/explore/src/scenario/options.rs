@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Scenario, Traffic};
+use super::{Scenario, Shape, Traffic};
 use crate::fault::Fault;
 use crate::rank::NEVER_NS;
 
@@ -49,6 +49,8 @@ pub struct Options {
     pub tears: bool,
     /// Loads that race never see anything newer.
     pub stalls: bool,
+    /// What runs of experts draw beside.
+    pub shape: Shape,
     /// What was changed after the draw.
     pub changes: Vec<Change>,
 }
@@ -104,6 +106,9 @@ impl fmt::Display for Options {
             on(self.tears),
             on(self.stalls),
         )?;
+        if self.traffic == Traffic::Experts {
+            write!(f, "{}", self.shape)?;
+        }
         if self.timeout_ns != NEVER_NS {
             write!(f, ", waits expire after {} looks", self.timeout_ns)?;
         }
@@ -148,6 +153,7 @@ impl Options {
             plain_percent: [20, 50, 80][random.usize(..3)],
             tears: random.bool(),
             stalls: random.bool(),
+            shape: Shape::default(),
             changes: Vec::new(),
         };
         match random.u32(0..4) {
@@ -169,7 +175,14 @@ impl Options {
             options.launches = options.rounds();
             options.calls = 1;
         }
+        if traffic == Traffic::Experts {
+            options.bring_tokens(&mut random);
+        }
         let strike = match scenario {
+            Scenario::ExpertsFaults => {
+                options.lose_rank(&mut random);
+                scenario
+            }
             Scenario::UserFaults => {
                 [Scenario::Refusal, Scenario::Abort, Scenario::Expiry, Scenario::Stray]
                     [random.usize(..4)]
@@ -263,6 +276,37 @@ impl Options {
         self.messages = random.u32(1..=2);
         self.bytes = 4 * random.u32(1..=8);
         self.ring_log2 = random.u32(0..=5);
+    }
+
+    /// Tokens of a few elements, which several steps dispatch and combine.
+    fn bring_tokens(&mut self, random: &mut fastrand::Rng) {
+        self.shape = Shape::draw(random).checked();
+        (self.launches, self.calls) = (random.u32(2..=4), 1);
+        self.blocks = random.u32(1..=2);
+        self.threads = [32, 64][random.usize(..2)];
+        self.messages = random.u32(1..=4);
+        self.terms = random.u32(1..=3);
+        self.bytes = 16 * random.u32(1..=3);
+    }
+
+    /// A rank of a group of experts stops, is slow, or aborts.
+    fn lose_rank(&mut self, random: &mut fastrand::Rng) {
+        let ranks = self.shape.ranks;
+        self.shape.goes_on = random.bool();
+        let rank = random.u32(0..ranks);
+        let expires = random.u32(0..4) != 0;
+        match random.u32(0..3) {
+            0 if expires => {}
+            1 => self.faults.push(Fault::EngineStops { rank, turn: strike(random) }),
+            _ => self.faults.push(Fault::GpuStops { rank, turn: strike(random) }),
+        }
+        if expires {
+            self.timeout_ns = 1 << random.u32(5..=11);
+        } else {
+            // Without a deadline somebody has to say so.
+            let other = (rank + 1) % ranks;
+            self.faults.push(Fault::Abort { rank: other, turn: strike(random) });
+        }
     }
 
     /// One block refuses its plan. Then the others stop too, even if the host does nothing.

@@ -12,7 +12,7 @@ use crate::rank::{LAUNCH, NEVER_NS};
 /// `WaitRecord::state` of a wait that expired, or of what was refused.
 pub(super) const EXPIRED: u32 = 1;
 /// Of a wait that the abort word ended.
-const ABORTED: u32 = 2;
+pub(super) const ABORTED: u32 = 2;
 /// A port or rank that there is none.
 pub(super) const NONE: u32 = u32::MAX;
 
