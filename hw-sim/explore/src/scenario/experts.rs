@@ -16,13 +16,16 @@ use std::time::Duration;
 use super::{Kernels, Options};
 use crate::engine::{Engine, Route};
 use crate::host::Host;
-use crate::rank::Rank;
+use crate::rank::{NEVER_NS, Rank};
 use crate::world::World;
 
 /// Lanes of a group: of dispatches, and of combines.
 const LANES: u32 = 2;
 /// An index that no expert has.
 pub(super) const NO_EXPERT: i64 = 4097;
+
+/// For how long ranks are awaited after an abort, where waits do not expire.
+const GRACE_NS: u64 = 1 << 7;
 
 /// What a seed draws for these runs beside the other options.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -142,7 +145,10 @@ pub(super) struct Run<'a> {
 impl<'a> Run<'a> {
     pub fn new(memory: &Rc<WeakMemory>, options: &'a Options) -> Self {
         let Shape { ranks, local_experts, node_ranks, is_throughput, goes_on, .. } = options.shape;
-        let grace = Duration::from_nanos(options.timeout_ns / 4);
+        // Without a deadline, an abort ends waits all the same.
+        let grace_ns =
+            if options.timeout_ns == NEVER_NS { GRACE_NS } else { options.timeout_ns / 4 };
+        let grace = Duration::from_nanos(grace_ns);
         let config = Config {
             experts: ranks * local_experts,
             top_k: options.terms.min(ranks * local_experts),

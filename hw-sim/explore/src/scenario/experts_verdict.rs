@@ -202,7 +202,11 @@ impl Run<'_> {
         for (token, mark) in marks.into_iter().enumerate() {
             let mark = u32::from_le_bytes(mark);
             let choices = &step.indices[token * top_k..][..top_k];
-            let all = choices.iter().enumerate().filter(|(_, index)| **index >= 0);
+            // The bad index counts as a choice.
+            let bad = self.options.seed as usize % step.indices.len();
+            let is_bad = |choice| self.is_faulty(number, rank) && token * top_k + choice == bad;
+            let all = choices.iter().enumerate();
+            let all = all.filter(|(choice, index)| **index >= 0 || is_bad(*choice));
             let all: u32 = all.map(|(choice, _)| 1 << choice).sum();
             if mark & !all != 0 || self.is_faulty(number, rank) && mark != all {
                 return Err(format!("token {token} has the mark {mark:#b}"));
