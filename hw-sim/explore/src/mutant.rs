@@ -47,7 +47,7 @@ impl Subject {
         match self {
             Self::Executor => &Scenario::DRAWN[..8],
             Self::User => &Scenario::DRAWN[8..10],
-            Self::Experts => &Scenario::DRAWN[10..],
+            Self::Experts => &Scenario::DRAWN[10..12],
         }
     }
 }

@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::{Kernels, Options};
-use crate::engine::{Engine, Route};
+use crate::engine::{Engine, Manner, Route};
 use crate::host::Host;
 use crate::rank::{NEVER_NS, Rank};
 use crate::world::World;
@@ -202,7 +202,7 @@ impl<'a> Run<'a> {
             self.ranks[rank].set(group, &self.layout.group(&placement, handle, group));
             self.groups.push(group);
             let communicator = self.ranks[rank].communicator;
-            let engine = Engine::new(&self.memory, &self.ranks[rank], routes);
+            let engine = Engine::new(&self.memory, &self.ranks[rank], &routes, Manner::default());
             let host = Host::new(&self.memory, &communicator, abort_words.clone());
             self.world.add_rank(engine, host, communicator.record_claim);
         }
@@ -260,6 +260,7 @@ impl<'a> Run<'a> {
                     destination: windows[peer],
                     arrival: receive.signal,
                     completion: port.completion,
+                    bytes: 0,
                 }
             })
             .collect()

@@ -1,5 +1,6 @@
 //! What two ranks do, and what must come of it.
 
+mod collectives;
 mod experts;
 mod experts_verdict;
 mod grants;
@@ -19,12 +20,13 @@ use std::fmt::{self, Write as _};
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 
-use crate::engine::{Engine, Route};
+use crate::engine::{Engine, Manner, Route};
 use crate::fault::Fault;
 use crate::host::Host;
 use crate::rank::{Program, Rank, encode};
 use crate::world::{Stats, World};
 
+pub use collectives::Shape as PlanShape;
 pub use experts::Shape;
 pub use options::{Change, Options};
 pub use shrink::shrink;
@@ -66,6 +68,8 @@ pub enum Scenario {
     Experts,
     /// The same, and a GPU or an engine stops, or a host aborts.
     ExpertsFaults,
+    /// The library's plans of all collectives, two to four ranks.
+    Collectives,
     /// One of these, drawn.
     Random,
 }
@@ -85,17 +89,20 @@ pub enum Traffic {
     User,
     /// As [`Scenario::Experts`].
     Experts,
+    /// As [`Scenario::Collectives`].
+    Collectives,
 }
 
 impl Traffic {
     /// All, by name.
-    pub const ALL: [(&'static str, Self); 6] = [
+    pub const ALL: [(&'static str, Self); 7] = [
         ("ring", Self::Ring),
         ("stores", Self::Stores),
         ("low-latency", Self::LowLatency),
         ("grants", Self::Grants),
         ("user", Self::User),
         ("experts", Self::Experts),
+        ("collectives", Self::Collectives),
     ];
 
     /// Those of the executor.
@@ -109,7 +116,7 @@ impl Traffic {
 
 impl Scenario {
     /// All, with the names by which they are called.
-    pub const ALL: [(&'static str, Self); 14] = [
+    pub const ALL: [(&'static str, Self); 15] = [
         ("ring", Self::Ring),
         ("stores", Self::Stores),
         ("low-latency", Self::LowLatency),
@@ -123,11 +130,12 @@ impl Scenario {
         ("user-faults", Self::UserFaults),
         ("experts", Self::Experts),
         ("experts-faults", Self::ExpertsFaults),
+        ("collectives", Self::Collectives),
         ("random", Self::Random),
     ];
 
     /// Those that `Random` draws from: all but `Many`, whose runs are long.
-    pub const DRAWN: [Self; 12] = [
+    pub const DRAWN: [Self; 13] = [
         Self::Ring,
         Self::Stores,
         Self::LowLatency,
@@ -140,6 +148,7 @@ impl Scenario {
         Self::UserFaults,
         Self::Experts,
         Self::ExpertsFaults,
+        Self::Collectives,
     ];
 
     /// Its name.
@@ -161,6 +170,7 @@ impl Scenario {
             Self::Grants => Some(Traffic::Grants),
             Self::User | Self::UserFaults => Some(Traffic::User),
             Self::Experts | Self::ExpertsFaults => Some(Traffic::Experts),
+            Self::Collectives => Some(Traffic::Collectives),
             _ => None,
         }
     }
@@ -265,6 +275,10 @@ impl Kernels {
         Err(format!("none of the entries {names}"))
     }
 
+    fn executor(&self) -> &Arc<Kernel> {
+        &self.executor
+    }
+
     /// A kernel of `experts.cu`.
     fn of_experts(&self, name: &str) -> &Arc<Kernel> {
         &self.experts[name]
@@ -322,7 +336,9 @@ fn perform(
         MemoryOptions { tears: options.tears, stalls: options.stalls, events_kept };
     let memory = Rc::new(WeakMemory::new(Box::new(drawn), memory_options));
     let turns_max = match options.scenario {
-        Scenario::Many | Scenario::Experts | Scenario::ExpertsFaults => TURNS_MAX_OF_MANY,
+        Scenario::Many | Scenario::Experts | Scenario::ExpertsFaults | Scenario::Collectives => {
+            TURNS_MAX_OF_MANY
+        }
         _ => TURNS_MAX,
     };
     let (outcome, world) = match options.traffic {
@@ -330,6 +346,11 @@ fn perform(
             let mut run = experts::Run::new(&memory, options);
             run.start(kernels);
             let outcome = run.world.run(turns_max);
+            (outcome.and_then(|stats| run.check().map(|()| stats)), run.world)
+        }
+        Traffic::Collectives => {
+            let mut run = collectives::Run::new(&memory, options);
+            let outcome = run.start(kernels).and_then(|()| run.world.run(turns_max));
             (outcome.and_then(|stats| run.check().map(|()| stats)), run.world)
         }
         _ => {
@@ -394,7 +415,9 @@ impl<'a> Setup<'a> {
             Traffic::LowLatency => self.exchange(),
             Traffic::Grants => self.grant(),
             Traffic::User => self.use_handles(),
-            Traffic::Experts => unreachable!("these runs have a setup of their own"),
+            Traffic::Experts | Traffic::Collectives => {
+                unreachable!("these runs have a setup of their own")
+            }
         }
     }
 
@@ -440,7 +463,7 @@ impl<'a> Setup<'a> {
             self.ranks[rank].publish();
             let routes = std::mem::take(&mut self.routes[rank]);
             let communicator = self.ranks[rank].communicator;
-            let engine = Engine::new(&self.memory, &self.ranks[rank], routes);
+            let engine = Engine::new(&self.memory, &self.ranks[rank], &routes, Manner::default());
             let host = Host::new(&self.memory, &communicator, abort_words.to_vec());
             self.world.add_rank(engine, host, communicator.record_claim);
             if traffic == Traffic::User {

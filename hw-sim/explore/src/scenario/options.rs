@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Scenario, Shape, Traffic};
+use super::{PlanShape, Scenario, Shape, Traffic};
 use crate::fault::Fault;
 use crate::rank::NEVER_NS;
 
@@ -51,6 +51,8 @@ pub struct Options {
     pub stalls: bool,
     /// What runs of experts draw beside.
     pub shape: Shape,
+    /// What runs of collectives draw beside.
+    pub collective: PlanShape,
     /// What was changed after the draw.
     pub changes: Vec<Change>,
 }
@@ -109,6 +111,9 @@ impl fmt::Display for Options {
         if self.traffic == Traffic::Experts {
             write!(f, "{}", self.shape)?;
         }
+        if self.traffic == Traffic::Collectives {
+            write!(f, "{}", self.collective)?;
+        }
         if self.timeout_ns != NEVER_NS {
             write!(f, ", waits expire after {} looks", self.timeout_ns)?;
         }
@@ -154,6 +159,7 @@ impl Options {
             tears: random.bool(),
             stalls: random.bool(),
             shape: Shape::default(),
+            collective: PlanShape::default(),
             changes: Vec::new(),
         };
         match random.u32(0..4) {
@@ -177,6 +183,12 @@ impl Options {
         }
         if traffic == Traffic::Experts {
             options.bring_tokens(&mut random);
+        }
+        if traffic == Traffic::Collectives {
+            options.collective = PlanShape::draw(&mut random);
+            options.bytes = 4 * random.u32(1..=64);
+            options.threads = [32, 64][random.usize(..2)];
+            options.blocks = random.u32(1..=2);
         }
         let strike = match scenario {
             Scenario::ExpertsFaults => {

@@ -98,6 +98,7 @@ impl Setup<'_> {
                     destination,
                     arrival: *arrival,
                     completion: *completion,
+                    bytes: 0,
                 }));
             }
         }
