@@ -1,7 +1,7 @@
 //! `MUTANTS.md` is true: it lists every mutant of the committed code, the seed in each row notices
 //! its mutant, and what nobody notices has a reason.
 
-use hwsim_explore::mutant::{Mutant, Subject, mutants, reason};
+use hwsim_explore::mutant::{Mutant, Subject, is_copy, mutants, reason};
 use hwsim_explore::scenario::run;
 use hwsim_explore::{Kernels, Options, Scenario};
 
@@ -47,6 +47,7 @@ fn every_mutant_is_noticed_or_has_a_reason() {
         for (mutant, [site, change, verdict]) in mutants.iter().zip(&rows) {
             let fine = match seed_of(verdict) {
                 Some((scenario, seed)) => notices(mutant, scenario, seed),
+                None if verdict.starts_with("copy: ") => is_copy(mutant, verdict, &mutants),
                 None => *verdict == reason(subject, mutant) || *verdict == "not reached",
             };
             if !fine {

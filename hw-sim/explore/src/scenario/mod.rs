@@ -70,6 +70,8 @@ pub enum Scenario {
     ExpertsFaults,
     /// The library's plans of all collectives, two to four ranks.
     Collectives,
+    /// The same, and a GPU or an engine stops, or a host aborts.
+    CollectivesFaults,
     /// One of these, drawn.
     Random,
 }
@@ -116,7 +118,7 @@ impl Traffic {
 
 impl Scenario {
     /// All, with the names by which they are called.
-    pub const ALL: [(&'static str, Self); 15] = [
+    pub const ALL: [(&'static str, Self); 16] = [
         ("ring", Self::Ring),
         ("stores", Self::Stores),
         ("low-latency", Self::LowLatency),
@@ -131,11 +133,12 @@ impl Scenario {
         ("experts", Self::Experts),
         ("experts-faults", Self::ExpertsFaults),
         ("collectives", Self::Collectives),
+        ("collectives-faults", Self::CollectivesFaults),
         ("random", Self::Random),
     ];
 
     /// Those that `Random` draws from: all but `Many`, whose runs are long.
-    pub const DRAWN: [Self; 13] = [
+    pub const DRAWN: [Self; 14] = [
         Self::Ring,
         Self::Stores,
         Self::LowLatency,
@@ -149,6 +152,7 @@ impl Scenario {
         Self::Experts,
         Self::ExpertsFaults,
         Self::Collectives,
+        Self::CollectivesFaults,
     ];
 
     /// Its name.
@@ -170,7 +174,7 @@ impl Scenario {
             Self::Grants => Some(Traffic::Grants),
             Self::User | Self::UserFaults => Some(Traffic::User),
             Self::Experts | Self::ExpertsFaults => Some(Traffic::Experts),
-            Self::Collectives => Some(Traffic::Collectives),
+            Self::Collectives | Self::CollectivesFaults => Some(Traffic::Collectives),
             _ => None,
         }
     }
@@ -249,7 +253,7 @@ impl Kernels {
         let load = || Self {
             executor: entry(ptx::EXECUTOR, ptx::EXECUTOR_ENTRY).expect("it is committed"),
             user: entry(ptx::TEST_CALLS, USER_ENTRY).expect("it is committed"),
-            experts: experts(ptx::EXPERTS).expect("they are committed"),
+            experts: Arc::new(entries(ptx::EXPERTS, EXPERTS_ENTRIES).expect("they are committed")),
         };
         KERNELS.get_or_init(load).clone()
     }
@@ -268,8 +272,11 @@ impl Kernels {
         if has(USER_ENTRY) {
             return Ok(Self { user: entry(text, USER_ENTRY)?, ..committed });
         }
-        if has(EXPERTS_ENTRIES[0]) {
-            return Ok(Self { experts: experts(text)?, ..committed });
+        let of_experts: Vec<_> = EXPERTS_ENTRIES.into_iter().filter(|name| has(name)).collect();
+        if !of_experts.is_empty() {
+            let mut all = (*committed.experts).clone();
+            all.extend(entries(text, of_experts)?);
+            return Ok(Self { experts: Arc::new(all), ..committed });
         }
         let names = [ptx::EXECUTOR_ENTRY, USER_ENTRY, EXPERTS_ENTRIES[0]].join(", ");
         Err(format!("none of the entries {names}"))
@@ -290,13 +297,9 @@ fn entry(text: &str, name: &str) -> Result<Arc<Kernel>, String> {
     Ok(kernels.remove(name).expect("it was asked for"))
 }
 
-fn experts(text: &str) -> Result<Entries, String> {
-    entries(text, EXPERTS_ENTRIES).map(Arc::new)
-}
-
-fn entries<'n, const N: usize>(
+fn entries<'n>(
     text: &str,
-    names: [&'n str; N],
+    names: impl IntoIterator<Item = &'n str>,
 ) -> Result<HashMap<&'n str, Arc<Kernel>>, String> {
     let module = Module::load(text).map_err(|error| error.to_string())?;
     let linked = module.link(&HashMap::new()).map_err(|error| error.to_string())?;
@@ -469,7 +472,7 @@ impl<'a> Setup<'a> {
             if traffic == Traffic::User {
                 for launch in 0..launches {
                     let params = self.user_params(rank, launch);
-                    self.world.launch(rank as u32, &kernels.user, (blocks, 1), params);
+                    self.world.launch(rank as u32, &kernels.user, (blocks, threads), params);
                 }
                 continue;
             }

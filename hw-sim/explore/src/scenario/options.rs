@@ -192,7 +192,12 @@ impl Options {
         }
         let strike = match scenario {
             Scenario::ExpertsFaults => {
-                options.lose_rank(&mut random);
+                options.shape.goes_on = random.bool();
+                options.lose_rank(options.shape.ranks, &mut random);
+                scenario
+            }
+            Scenario::CollectivesFaults => {
+                options.lose_rank(options.collective.ranks, &mut random);
                 scenario
             }
             Scenario::UserFaults => {
@@ -301,10 +306,8 @@ impl Options {
         self.bytes = 16 * random.u32(1..=3);
     }
 
-    /// A rank of a group of experts stops, is slow, or aborts.
-    fn lose_rank(&mut self, random: &mut fastrand::Rng) {
-        let ranks = self.shape.ranks;
-        self.shape.goes_on = random.bool();
+    /// One of several ranks stops, is slow, or aborts.
+    fn lose_rank(&mut self, ranks: u32, random: &mut fastrand::Rng) {
         let rank = random.u32(0..ranks);
         let expires = random.u32(0..4) != 0;
         match random.u32(0..3) {

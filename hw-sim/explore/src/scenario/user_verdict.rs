@@ -46,6 +46,10 @@ impl Setup<'_> {
 
     /// Do kind, block, port and peer belong together? A block has the lane of its own number.
     fn check_user_port(&self, rank: usize, record: &WaitRecord) -> Result<(), &'static str> {
+        if self.sends_by_words() {
+            let is_peer = record.peer == 1 - rank as u32;
+            return if is_peer && record.port == NONE { Ok(()) } else { Err("no word of a peer") };
+        }
         let (send, receive) = (record.block, self.options.blocks + record.block);
         let ports = match WaitKind::from_code(record.kind) {
             Some(WaitKind::Arrival) => [receive, receive],

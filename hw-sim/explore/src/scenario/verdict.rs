@@ -34,7 +34,9 @@ impl Setup<'_> {
             {
                 return Err(format!("host {rank} saw {seen:?} in the place of {record:?}"));
             }
-            let is_whole = record.state == 0 && !self.world.is_stopped(rank);
+            // Words may be waited for without a record.
+            let tells = self.options.faults.is_empty() || !self.sends_by_words();
+            let is_whole = record.state == 0 && !self.world.is_stopped(rank) && tells;
             if is_whole && self.options.traffic != Traffic::User {
                 self.check_ends(rank)?;
                 self.check_positions(rank)?;
