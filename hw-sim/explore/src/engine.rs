@@ -22,6 +22,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::rank::Rank;
+use crate::scenario::Scenario;
 use transport::{Queues, Submitted};
 
 /// Bytes that a route may touch, where its setup does not say: as far as offsets reach.
@@ -29,12 +30,54 @@ const ANY_BYTES: u64 = 1 << 40;
 /// Pieces in which a lane moves data, where it moves it piece by piece.
 const PIECE_BYTES: u64 = 64;
 
+/// One ordering of the host's code, weakened to relaxed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostMutant {
+    /// `ring::Consumer::load`: the acquire load of a slot's first word.
+    FirstWord,
+    /// The same of its second word.
+    SecondWord,
+    /// Both.
+    BothWords,
+    /// `ring::Consumer::poll`: the release store of the tail.
+    Tail,
+    /// A transport raises signals with no regard to the data before (R9).
+    Signal,
+}
+
+impl HostMutant {
+    /// All, with what becomes of each: a scenario and a seed that notice it, or why none does.
+    pub const ALL: [(Self, Result<(Scenario, u64), &'static str>); 5] = [
+        (Self::FirstWord, Err(ONE_WORD)),
+        (Self::SecondWord, Err(ONE_WORD)),
+        (Self::BothWords, Ok((Scenario::Ring, 0))),
+        (Self::Tail, Err(LOAD_BUFFERING)),
+        (Self::Signal, Ok((Scenario::Ring, 0))),
+    ];
+
+    /// Does it weaken the load of this word of a slot?
+    fn weakens(self, word: usize) -> bool {
+        match self {
+            Self::FirstWord => word.is_multiple_of(2),
+            Self::SecondWord => !word.is_multiple_of(2),
+            Self::BothWords => true,
+            Self::Tail | Self::Signal => false,
+        }
+    }
+}
+
+const ONE_WORD: &str = "equivalent in this model: both words are stored behind the same fence, so the \
+                        acquire of the other one suffices";
+const LOAD_BUFFERING: &str = "not shown: it keeps loads of slots before the store that gives the slots \
+                              away, and no store passes a load here (load buffering)";
+
 /// Words of the weak memory, as a host thread reaches them.
 #[derive(Clone)]
 pub struct HostWords {
     memory: Rc<WeakMemory>,
     agent: AgentId,
     address: u64,
+    mutant: Option<HostMutant>,
 }
 
 /// What an ordering of Rust is on memory that a GPU shares.
@@ -53,6 +96,8 @@ impl Row64 for HostWords {
     fn load(&self, index: usize, ordering: Ordering) -> u64 {
         let mut bytes = [0; 8];
         let address = self.address + 8 * index as u64;
+        let is_weak = self.mutant.is_some_and(|mutant| mutant.weakens(index));
+        let ordering = if is_weak { Ordering::Relaxed } else { ordering };
         let read = self.memory.read(self.agent, address, 8, strength(ordering), &mut bytes);
         read.expect("the row was allocated");
         u64::from_le_bytes(bytes)
@@ -66,6 +111,8 @@ impl Word64 for HostWords {
 
     fn store(&self, value: u64, ordering: Ordering) {
         let bytes = value.to_le_bytes();
+        let is_weak = self.mutant == Some(HostMutant::Tail);
+        let ordering = if is_weak { Ordering::Relaxed } else { ordering };
         let written = self.memory.write(self.agent, self.address, 8, strength(ordering), &bytes);
         written.expect("the word was allocated");
     }
@@ -103,6 +150,8 @@ pub struct Manner {
     pub watches_abort: bool,
     /// Lanes write words of eight bytes whole, as low-latency messages need.
     pub whole_words: bool,
+    /// What is weakened.
+    pub mutant: Option<HostMutant>,
 }
 
 impl Default for Manner {
@@ -114,6 +163,7 @@ impl Default for Manner {
             splits: false,
             watches_abort: false,
             whole_words: false,
+            mutant: None,
         }
     }
 }
@@ -168,7 +218,12 @@ impl Engine {
     /// The engine of `rank`, with these routes.
     pub fn new(memory: &Rc<WeakMemory>, rank: &Rank, routes: &[Route], manner: Manner) -> Self {
         let agent = memory.agent(Place::Outside);
-        let words = |address| HostWords { memory: Rc::clone(memory), agent, address };
+        let words = |address| HostWords {
+            memory: Rc::clone(memory),
+            agent,
+            address,
+            mutant: manner.mutant,
+        };
         let size = RingSize::new(rank.communicator.ring_log2).expect("a small ring");
         let slots = words(rank.communicator.ring_slots);
         let tail = words(rank.communicator.ring_tail);
@@ -289,7 +344,10 @@ impl Engine {
                 }
                 Work::Raise { address, count } => {
                     // Posted behind the data, on the same path: R9.
-                    let release = strength(Ordering::Release);
+                    let release = match self.manner.mutant {
+                        Some(HostMutant::Signal) => strength(Ordering::Relaxed),
+                        _ => strength(Ordering::Release),
+                    };
                     let bytes = count.to_le_bytes();
                     self.memory.write(lane.agent, address, 8, release, &bytes).map_err(outside)?;
                 }

@@ -237,6 +237,7 @@ impl Shape {
             splits: random.bool(),
             watches_abort: true,
             whole_words: algorithm == Algorithm::AllPairs,
+            mutant: None,
         };
         Self {
             collective,
@@ -385,6 +386,7 @@ impl<'a> Run<'a> {
             self.fill(rank);
             self.ranks[rank].publish();
             let manner = self.options.collective.manner;
+            let manner = Manner { mutant: self.options.host, ..manner };
             let communicator = self.ranks[rank].communicator;
             let engine = Engine::new(&self.memory, &self.ranks[rank], &routes, manner);
             let host = Host::new(&self.memory, &communicator, abort_words.clone());

@@ -191,6 +191,7 @@ impl<'a> Run<'a> {
         let bytes = self.layout.window_bytes();
         let windows: Vec<u64> =
             self.ranks.iter().map(|rank| rank.allocate("window", bytes)).collect();
+        let manner = Manner { mutant: self.options.host, ..Manner::default() };
         let tables = self.add_ports();
         let routes: Vec<_> = (0..count).map(|rank| self.routes(rank, &windows)).collect();
         let abort_words: Vec<u64> = self.ranks.iter().map(|rank| rank.communicator.abort).collect();
@@ -202,7 +203,7 @@ impl<'a> Run<'a> {
             self.ranks[rank].set(group, &self.layout.group(&placement, handle, group));
             self.groups.push(group);
             let communicator = self.ranks[rank].communicator;
-            let engine = Engine::new(&self.memory, &self.ranks[rank], &routes, Manner::default());
+            let engine = Engine::new(&self.memory, &self.ranks[rank], &routes, manner);
             let host = Host::new(&self.memory, &communicator, abort_words.clone());
             self.world.add_rank(engine, host, communicator.record_claim);
         }

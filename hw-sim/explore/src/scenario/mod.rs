@@ -338,10 +338,8 @@ fn perform(
     let memory_options =
         MemoryOptions { tears: options.tears, stalls: options.stalls, events_kept };
     let memory = Rc::new(WeakMemory::new(Box::new(drawn), memory_options));
-    let turns_max = match options.scenario {
-        Scenario::Many | Scenario::Experts | Scenario::ExpertsFaults | Scenario::Collectives => {
-            TURNS_MAX_OF_MANY
-        }
+    let turns_max = match (options.scenario, options.traffic) {
+        (Scenario::Many, _) | (_, Traffic::Experts | Traffic::Collectives) => TURNS_MAX_OF_MANY,
         _ => TURNS_MAX,
     };
     let (outcome, world) = match options.traffic {
@@ -460,13 +458,14 @@ impl<'a> Setup<'a> {
         let words = u64::from(self.options.rounds()) * buffer_bytes(self.options) / 4;
         self.world.reports_ends = traffic != Traffic::User;
         let abort_words = self.ranks.each_ref().map(|rank| rank.communicator.abort);
+        let manner = Manner { mutant: self.options.host, ..Manner::default() };
         for rank in 0..2 {
             let data: Vec<u32> = (0..words).map(|index| Self::word(rank, index)).collect();
             self.ranks[rank].set(self.inputs[rank], bytemuck::cast_slice(&data));
             self.ranks[rank].publish();
             let routes = std::mem::take(&mut self.routes[rank]);
             let communicator = self.ranks[rank].communicator;
-            let engine = Engine::new(&self.memory, &self.ranks[rank], &routes, Manner::default());
+            let engine = Engine::new(&self.memory, &self.ranks[rank], &routes, manner);
             let host = Host::new(&self.memory, &communicator, abort_words.to_vec());
             self.world.add_rank(engine, host, communicator.record_claim);
             if traffic == Traffic::User {

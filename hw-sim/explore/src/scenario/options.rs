@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::{PlanShape, Scenario, Shape, Traffic};
+use crate::engine::HostMutant;
 use crate::fault::Fault;
 use crate::rank::NEVER_NS;
 
@@ -53,6 +54,8 @@ pub struct Options {
     pub shape: Shape,
     /// What runs of collectives draw beside.
     pub collective: PlanShape,
+    /// What the host's code is weakened to: for its mutants. Never drawn.
+    pub host: Option<HostMutant>,
     /// What was changed after the draw.
     pub changes: Vec<Change>,
 }
@@ -158,6 +161,7 @@ impl Options {
             plain_percent: [20, 50, 80][random.usize(..3)],
             tears: random.bool(),
             stalls: random.bool(),
+            host: None,
             shape: Shape::default(),
             collective: PlanShape::default(),
             changes: Vec::new(),
@@ -198,6 +202,10 @@ impl Options {
             }
             Scenario::CollectivesFaults => {
                 options.lose_rank(options.collective.ranks, &mut random);
+                // Each of many lanes may have to wait so long, one after the other.
+                if options.timeout_ns != NEVER_NS {
+                    options.timeout_ns = 1 << random.u32(4..=8);
+                }
                 scenario
             }
             Scenario::UserFaults => {
