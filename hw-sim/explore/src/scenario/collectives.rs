@@ -562,8 +562,11 @@ impl<'a> Run<'a> {
                 })?;
             }
             let is_whole = record.state == 0 && !self.world.is_stopped(rank);
-            // Where terms are missing, an output may hold part of a sum.
-            if !is_whole && (self.request.collective.reduces() || self.request.in_place) {
+            // Where terms are missing, an output may hold part of a sum; and Bruck's algorithm has
+            // there what it passes on.
+            let passes_on = self.options.collective.algorithm == Algorithm::Bruck;
+            let sums = self.request.collective.reduces();
+            if !is_whole && (sums || passes_on || self.request.in_place) {
                 continue;
             }
             for call in 0..self.options.rounds() {

@@ -5,7 +5,7 @@
 use ringdove_kernels::port::Port;
 use ringdove_kernels::user::{DeviceHandle, LanePorts, NO_PORT, WindowEntry};
 
-use super::{Options, Setup, buffer_bytes};
+use super::{Setup, buffer_bytes};
 use crate::engine::Route;
 use crate::fault::Fault;
 use crate::rank::NEVER_NS;
