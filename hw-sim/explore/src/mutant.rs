@@ -47,7 +47,7 @@ impl Subject {
         match self {
             Self::Executor => &Scenario::DRAWN[..8],
             Self::User => &Scenario::DRAWN[8..10],
-            Self::Experts => &Scenario::DRAWN[10..12],
+            Self::Experts => &[Scenario::Experts, Scenario::Relays, Scenario::ExpertsFaults],
         }
     }
 }
@@ -179,7 +179,7 @@ impl<'t> Parts<'t> {
 
     /// The part that a line is in, of a module with several.
     fn name_at(&self, number: usize) -> Option<&str> {
-        let is_one = self.parts.len() < 2;
+        let is_one = self.parts.iter().filter(|(.., is_entry)| *is_entry).count() < 2;
         let part = self.parts.iter().find(|(_, lines, _)| lines.contains(&number))?;
         (!is_one).then_some(part.0.as_str())
     }

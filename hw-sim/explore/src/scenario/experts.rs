@@ -99,6 +99,12 @@ impl Shape {
         }
     }
 
+    /// Makes it one in which rows are relayed.
+    pub fn relay(&mut self) {
+        (self.ranks, self.node_ranks) = (4, 2);
+        (self.is_throughput, self.goes_on) = (true, false);
+    }
+
     /// The shape, without faults of routings that are used again: then the next step has them too.
     pub fn checked(mut self) -> Self {
         if self.routes_again {

@@ -66,7 +66,9 @@ pub enum Scenario {
     UserFaults,
     /// Dispatch and combine of expert parallelism, several steps (R16).
     Experts,
-    /// The same, and a GPU or an engine stops, or a host aborts.
+    /// The same on two nodes of two ranks, in throughput mode: rows are relayed.
+    Relays,
+    /// As `Experts`, and a GPU or an engine stops, or a host aborts.
     ExpertsFaults,
     /// The library's plans of all collectives, two to four ranks.
     Collectives,
@@ -118,7 +120,7 @@ impl Traffic {
 
 impl Scenario {
     /// All, with the names by which they are called.
-    pub const ALL: [(&'static str, Self); 16] = [
+    pub const ALL: [(&'static str, Self); 17] = [
         ("ring", Self::Ring),
         ("stores", Self::Stores),
         ("low-latency", Self::LowLatency),
@@ -131,6 +133,7 @@ impl Scenario {
         ("user", Self::User),
         ("user-faults", Self::UserFaults),
         ("experts", Self::Experts),
+        ("relays", Self::Relays),
         ("experts-faults", Self::ExpertsFaults),
         ("collectives", Self::Collectives),
         ("collectives-faults", Self::CollectivesFaults),
@@ -138,7 +141,7 @@ impl Scenario {
     ];
 
     /// Those that `Random` draws from: all but `Many`, whose runs are long.
-    pub const DRAWN: [Self; 14] = [
+    pub const DRAWN: [Self; 15] = [
         Self::Ring,
         Self::Stores,
         Self::LowLatency,
@@ -153,6 +156,7 @@ impl Scenario {
         Self::ExpertsFaults,
         Self::Collectives,
         Self::CollectivesFaults,
+        Self::Relays,
     ];
 
     /// Its name.
@@ -173,7 +177,7 @@ impl Scenario {
             Self::LowLatency => Some(Traffic::LowLatency),
             Self::Grants => Some(Traffic::Grants),
             Self::User | Self::UserFaults => Some(Traffic::User),
-            Self::Experts | Self::ExpertsFaults => Some(Traffic::Experts),
+            Self::Experts | Self::Relays | Self::ExpertsFaults => Some(Traffic::Experts),
             Self::Collectives | Self::CollectivesFaults => Some(Traffic::Collectives),
             _ => None,
         }

@@ -195,6 +195,10 @@ impl Options {
             options.blocks = random.u32(1..=2);
         }
         let strike = match scenario {
+            Scenario::Relays => {
+                options.shape.relay();
+                scenario
+            }
             Scenario::ExpertsFaults => {
                 options.shape.goes_on = random.bool();
                 options.lose_rank(options.shape.ranks, &mut random);
