@@ -38,7 +38,16 @@ const EXECUTOR: &[Reason] = &[
     ("ld.relaxed.sys 11", "", ENTRY),
 ];
 
-const USER: &[Reason] = &[("st.release.gpu", "st.release.gpu -> st.relaxed.gpu", TAIL_CACHE)];
+const USER: &[Reason] = &[
+    ("st.release.gpu", "st.release.gpu -> st.relaxed.gpu", TAIL_CACHE),
+    ("fence.acq_rel.sys 4", "", NO_DATA),
+    ("fence.acq_rel.sys 6", "", COMPLETION),
+];
+
+const NO_DATA: &str =
+    "equivalent: a flush carries no data, and puts before it have fences of their own";
+const COMPLETION: &str = "not shown: behind a completion the source is written again, and no store \
+                          passes a load here (load buffering)";
 
 const EXPERTS: &[Reason] = &[
     ("st.release.gpu", "st.release.gpu -> st.relaxed.gpu", TAIL_CACHE),

@@ -184,6 +184,9 @@ impl Options {
         if traffic == Traffic::User {
             options.launches = options.rounds();
             options.calls = 1;
+            // Each thread copies words, and few threads are enough to be several.
+            options.threads = [2, 4, 32][random.usize(..3)];
+            options.bytes = options.bytes.min(256);
         }
         if traffic == Traffic::Experts {
             options.bring_tokens(&mut random);
@@ -274,7 +277,9 @@ impl Options {
             "launches" => self.launches = value,
             "calls" => self.calls = value,
             "blocks" => self.blocks = value,
-            "threads" => self.threads = value / 32 * 32,
+            // Of whole warps, unless they were less.
+            "threads" if self.threads > 32 => self.threads = value / 32 * 32,
+            "threads" => {}
             "transfers" => self.transfers = value,
             "messages" => self.messages = value,
             "bytes" => self.bytes = value / 4 * 4,

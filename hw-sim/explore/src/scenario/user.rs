@@ -40,6 +40,11 @@ pub(super) const NO_SUCH_PEER: u32 = 7;
 /// A lane that there is none.
 pub(super) const NO_SUCH_LANE: u32 = 77;
 
+/// A window that there is none.
+pub(super) const NO_SUCH_WINDOW: u32 = 55;
+/// An offset that no descriptor carries.
+pub(super) const TOO_FAR: u64 = 1 << 41;
+
 const PUT: u32 = 1;
 const PUT_WITH_SIGNAL: u32 = 2;
 const SIGNAL: u32 = 3;
@@ -213,10 +218,14 @@ impl Setup<'_> {
             calls.push(copy(message, STAGE, from));
             let Call { to_offset, from_offset, bytes, .. } = copy(message, ARRIVED, STAGE);
             let put = Call { to: ARRIVED, from: STAGE, to_offset, from_offset, bytes, ..call };
-            // Some with their signal, some with one behind them.
-            match message % 2 {
+            // Some with their signal, some with one behind them; some are stored, and an engine signals.
+            match message % 3 {
                 0 => calls.push(Call { kind: PUT_WITH_SIGNAL, ..put }),
-                _ => calls.extend([Call { kind: PUT, ..put }, Call { kind: SIGNAL, ..call }]),
+                1 => calls.extend([Call { kind: PUT, ..put }, Call { kind: SIGNAL, ..call }]),
+                _ => {
+                    let stored = Call { kind: COPY_TO_PEER, peer: call.peer, ..put };
+                    calls.extend([stored, Call { kind: SIGNAL, ..call }]);
+                }
             }
         };
         let wait = Call { kind: WAIT, count: 1, ..call };
@@ -265,7 +274,13 @@ impl Setup<'_> {
         for fault in &self.options.faults {
             match *fault {
                 Fault::BadOp { rank: it, block: of, op } if it as usize == rank && of == block => {
-                    calls[op as usize % count].peer = NO_SUCH_PEER;
+                    let call = &mut calls[op as usize % count];
+                    match (call.kind, op % 4) {
+                        (PUT | PUT_WITH_SIGNAL, 1) => call.to = NO_SUCH_WINDOW,
+                        (PUT | PUT_WITH_SIGNAL, 2) => call.from = NO_SUCH_WINDOW,
+                        (PUT | PUT_WITH_SIGNAL, 3) => call.to_offset = TOO_FAR,
+                        _ => call.peer = NO_SUCH_PEER,
+                    }
                 }
                 Fault::BadPort { rank: it, block: of } if it as usize == rank && of == block => {
                     calls[0].lane = NO_SUCH_LANE;
