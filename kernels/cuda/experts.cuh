@@ -291,12 +291,16 @@ struct Experts {
             is_well = !wants(from) || wait_or_give_up(is_combine, step, from);
         }
         const bool all_well = ptx::barrier_or(!is_well) == 0;
-        if (goes_on() && ptx::thread_index() == 0) {
-            u64 count = 0;
-            for (u32 other = 0; other < ranks; ++other) {
-                count += entry(group.gone, other);
+        if (goes_on()) {
+            if (ptx::thread_index() == 0) {
+                u64 count = 0;
+                for (u32 other = 0; other < ranks; ++other) {
+                    count += entry(group.gone, other);
+                }
+                ptx::store<u64>(state(__builtin_offsetof(ExpertsState, gone_count)), count);
             }
-            ptx::store<u64>(state(__builtin_offsetof(ExpertsState, gone_count)), count);
+            // All threads of the block may ask `is_over` next.
+            ptx::barrier();
         }
         return all_well;
     }

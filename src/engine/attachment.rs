@@ -10,7 +10,7 @@ use super::{Alarm, EngineSettings, Progress};
 use crate::error::{BadDescriptor, DescriptorFault, Error, Result};
 use crate::id::{LaneId, Position, Rank, RouteId};
 use crate::ring::{Committed, Consumer};
-use crate::shared::AtomicWord64;
+use crate::shared::{AtomicWord64, Row64, Word64, WordArray};
 use crate::transport::{Transfer, Transport, TransportCause, TransportError};
 use crossbeam_channel::{Receiver, Sender};
 use ringdove_kernels::descriptor::Descriptor;
@@ -19,12 +19,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// What a communicator gives for one of its ranks.
-pub struct AttachmentParts {
+/// What a communicator gives for one of its ranks. The ring is memory that devices reach, unless a
+/// simulation gives it words of another kind.
+pub struct AttachmentParts<S = WordArray, T = AtomicWord64> {
     /// The rank.
     pub rank: Rank,
     /// The engine's end of its ring.
-    pub consumer: Consumer,
+    pub consumer: Consumer<S, T>,
     /// What moves its bytes.
     pub transport: Box<dyn Transport>,
     /// Where failures go.
@@ -33,12 +34,12 @@ pub struct AttachmentParts {
     pub watch: Option<Watch>,
     /// How many launches of the rank have ended, as its kernels say; those that have begun are
     /// [announced](AttachmentHandle::announce). `None` where doorbells come unannounced.
-    pub launches_ended: Option<AtomicWord64>,
+    pub launches_ended: Option<T>,
 }
 
 /// One rank's ring, routes and transport, in the hands of a proxy.
-pub struct Attachment {
-    parts: AttachmentParts,
+pub struct Attachment<S = WordArray, T = AtomicWord64> {
+    parts: AttachmentParts<S, T>,
     table: RouteTable,
     commands: Receiver<Command>,
     commands_applied: u64,
@@ -74,9 +75,12 @@ enum Condition {
     Dead,
 }
 
-impl Attachment {
+impl<S: Row64, T: Word64> Attachment<S, T> {
     /// An attachment, and the handle by which the control plane reaches it.
-    pub fn new(parts: AttachmentParts, settings: &EngineSettings) -> (Self, AttachmentHandle) {
+    pub fn new(
+        parts: AttachmentParts<S, T>,
+        settings: &EngineSettings,
+    ) -> (Self, AttachmentHandle) {
         let (handle, commands) = AttachmentHandle::new();
         let shared = handle.shared();
         let attachment = Self {

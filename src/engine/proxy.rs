@@ -4,6 +4,7 @@ use super::EngineSettings;
 use super::attachment::Attachment;
 use crate::error::Error;
 use crate::ring::Committed;
+use crate::shared::{AtomicWord64, Row64, Word64, WordArray};
 use std::time::Duration;
 
 /// Names an attachment of one proxy.
@@ -66,32 +67,32 @@ impl Progress {
 }
 
 /// An attachment that has left its proxy.
-pub struct Detached {
+pub struct Detached<S = WordArray, T = AtomicWord64> {
     /// Which one.
     pub key: AttachmentKey,
     /// The attachment. Dropping it drops its transport.
-    pub attachment: Box<Attachment>,
+    pub attachment: Box<Attachment<S, T>>,
     /// What was left undone when its time was up; `None` if it drained.
     pub unfinished: Option<String>,
 }
 
-struct Entry {
+struct Entry<S, T> {
     key: AttachmentKey,
-    attachment: Box<Attachment>,
+    attachment: Box<Attachment<S, T>>,
     /// Set while it is being detached: when to stop waiting for its ring to drain.
     leave_at: Option<Duration>,
 }
 
 /// Serves attachments. Each step gives each of them one bounded batch, so none can starve another.
-pub struct Proxy {
-    entries: Vec<Entry>,
+pub struct Proxy<S = WordArray, T = AtomicWord64> {
+    entries: Vec<Entry<S, T>>,
     inbox: Box<[Committed]>,
     next_key: u64,
     /// Entries with `leave_at`, so that the steady state looks for none.
     leaving: usize,
 }
 
-impl Proxy {
+impl<S: Row64, T: Word64> Proxy<S, T> {
     /// A proxy without attachments.
     pub fn new(settings: &EngineSettings) -> Self {
         Self {
@@ -103,7 +104,7 @@ impl Proxy {
     }
 
     /// Begins to serve an attachment.
-    pub fn attach(&mut self, attachment: Box<Attachment>) -> AttachmentKey {
+    pub fn attach(&mut self, attachment: Box<Attachment<S, T>>) -> AttachmentKey {
         let key = AttachmentKey(self.next_key);
         self.next_key += 1;
         self.entries.push(Entry { key, attachment, leave_at: None });
@@ -123,7 +124,7 @@ impl Proxy {
     }
 
     /// Takes out one attachment that is ready to leave.
-    pub fn take_detached(&mut self, now: Duration) -> Option<Detached> {
+    pub fn take_detached(&mut self, now: Duration) -> Option<Detached<S, T>> {
         if self.leaving == 0 {
             return None;
         }

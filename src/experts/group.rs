@@ -2,6 +2,7 @@
 
 use super::config::{BytesNeeded, Config, OnLoss, Scales};
 use super::handle::{self, Handle};
+use super::layout::{STATE, Tables, group_image};
 use super::placement::Placement;
 use super::sizes::{Sizes, Spread};
 use crate::communicator::{CapturedOrders, Communicator, DeviceHandle, LaunchOrder};
@@ -9,9 +10,7 @@ use crate::error::{Error, GoneRanks, Result, RoutingFault, RoutingFaultKind};
 use crate::gpu::{Capture, Current, DeviceMemory, GpuRange, Kernels, OwnStream};
 use crate::id::{Rank, Registration};
 use cudarc::driver::CudaStream;
-use ringdove_kernels::experts::{
-    EXPERTS_NO_FAULT, ExpertsCall, ExpertsFault, ExpertsGroup, ExpertsState,
-};
+use ringdove_kernels::experts::{ExpertsCall, ExpertsFault, ExpertsState};
 use ringdove_kernels::ptx;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,8 +22,6 @@ const WARPS: u64 = 8;
 const BLOCKS_MAX: u64 = 128;
 /// Lanes of a group: of dispatches, and of combines.
 const LANES: u32 = 2;
-/// Where the state lies behind the group in its memory.
-const STATE: usize = 256;
 
 /// Entries of the module.
 const ENTRIES: [&str; 11] = [
@@ -353,24 +350,6 @@ fn sizes(communicator: &Communicator, config: &Config, placement: &Placement) ->
     Sizes::new(config, spread)
 }
 
-/// Where the tables lie behind the state, in the memory of a group.
-struct Tables {
-    owners: usize,
-    first_experts: usize,
-    gone: usize,
-    end: usize,
-}
-
-impl Tables {
-    fn of(sizes: &Sizes) -> Self {
-        let [blocks, ranks] = [sizes.blocks, sizes.ranks].map(|count| 4 * count as usize);
-        let owners = STATE + size_of::<ExpertsState>();
-        let first_experts = owners + blocks;
-        let gone = first_experts + ranks;
-        Self { owners, first_experts, gone, end: gone + ranks }
-    }
-}
-
 /// Blocks for so many warps' work.
 pub(super) fn blocks(items: u64) -> u32 {
     items.div_ceil(WARPS).clamp(1, BLOCKS_MAX) as u32
@@ -388,16 +367,8 @@ impl<'c> Workspace<'c> {
         let Self { communicator, sizes, placement, window } = self;
         let context = communicator.context();
         let handle = communicator.device_handle(&[window])?;
-        let tables = Tables::of(&sizes);
-        let memory = DeviceMemory::zeroed(context, tables.end)?;
-        let group = described(&sizes, handle.address(), memory.address());
-        let owners = placement.owners().iter().map(|owner| owner.unwrap_or(u32::MAX));
-        let firsts = (0..sizes.ranks).map(|rank| placement.block(rank) * sizes.local_experts);
-        let words: Vec<u32> = owners.chain(firsts).collect();
-        memory.write(tables.owners, bytemuck::cast_slice(&words))?;
-        let state = ExpertsState { first_fault: EXPERTS_NO_FAULT, ..ExpertsState::default() };
-        memory.write(0, bytemuck::bytes_of(&group))?;
-        memory.write(STATE, bytemuck::bytes_of(&state))?;
+        let memory = DeviceMemory::zeroed(context, Tables::of(&sizes).end)?;
+        memory.write(0, &group_image(&sizes, &placement, handle.address(), memory.address()))?;
         Ok(Group {
             communicator,
             sizes,
@@ -409,53 +380,6 @@ impl<'c> Workspace<'c> {
             launching: Mutex::default(),
             _handle: handle,
         })
-    }
-}
-
-/// The group as its kernels know it.
-fn described(sizes: &Sizes, handle: u64, memory: u64) -> ExpertsGroup {
-    let Sizes { config, .. } = *sizes;
-    let (tables, grace_ns) = (Tables::of(sizes), config.on_loss.grace_ns());
-    ExpertsGroup {
-        handle,
-        state: memory + STATE as u64,
-        arrivals: sizes.arrivals,
-        received: sizes.received,
-        message_bytes: sizes.message_bytes,
-        returned: sizes.returned,
-        returned_bytes: sizes.returned_bytes,
-        outgoing: sizes.outgoing,
-        returning: sizes.returning,
-        relayed: sizes.relayed,
-        relayed_bytes: sizes.relayed_bytes,
-        gathered: sizes.gathered,
-        gathered_bytes: sizes.gathered_bytes,
-        owners: memory + tables.owners as u64,
-        first_experts: memory + tables.first_experts as u64,
-        gone: memory + tables.gone as u64,
-        grace_ns: grace_ns.unwrap_or(0),
-        experts: config.experts,
-        local_experts: sizes.local_experts,
-        top_k: config.top_k,
-        tokens_max: config.tokens_max,
-        rows_max: sizes.rows_max,
-        home_rows_max: sizes.home_rows_max,
-        header_bytes: sizes.header_bytes as u32,
-        data_bytes: sizes.data_bytes as u32,
-        scale_bytes: sizes.scale_bytes as u32,
-        row_bytes: sizes.row_bytes as u32,
-        return_data_bytes: sizes.return_data_bytes as u32,
-        return_row_bytes: sizes.return_row_bytes as u32,
-        mode: config.mode.code(),
-        data_type: config.data_type as u32,
-        lane: config.lane,
-        alignment: config.alignment,
-        scales: Scales::code(config.fp8),
-        hidden: config.hidden,
-        node_ranks: sizes.node_ranks,
-        relayed_header_bytes: sizes.relayed_header_bytes as u32,
-        relayed_row_bytes: sizes.relayed_row_bytes as u32,
-        goes_on: grace_ns.is_some().into(),
     }
 }
 

@@ -86,11 +86,17 @@ pub(super) fn allocate(
     sizes: &Sizes,
 ) -> Result<(Arc<DeviceMemory>, ExpertsRouting)> {
     let memory = Arc::new(DeviceMemory::zeroed(context, handle_bytes(sizes) as usize)?);
-    let mut next = memory.address();
+    let routing = routing_at(sizes, memory.address());
+    Ok((memory, routing))
+}
+
+/// Where the tables of a handle lie in its memory.
+pub(super) fn routing_at(sizes: &Sizes, memory: u64) -> ExpertsRouting {
+    let mut next = memory;
     let addresses = table_bytes(sizes).map(|bytes| {
         let address = next;
         next += bytes.next_multiple_of(TABLE_BYTES);
         address
     });
-    Ok((memory, bytemuck::cast(addresses)))
+    bytemuck::cast(addresses)
 }

@@ -142,6 +142,7 @@ mod choice;
 mod config;
 mod group;
 mod handle;
+mod layout;
 mod placement;
 pub mod reference;
 mod sizes;
@@ -156,4 +157,6 @@ pub use config::{
 };
 pub use group::{Group, Workspace};
 pub use handle::Handle;
+pub use layout::Layout;
 pub use placement::Placement;
+pub use sizes::Spread;

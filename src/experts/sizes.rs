@@ -12,7 +12,8 @@ const PART_BYTES: u64 = 128;
 
 /// Where the ranks of a group are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Spread {
+pub struct Spread {
+    /// How many.
     pub ranks: u32,
     /// Blocks of experts, of which each rank has one.
     pub blocks: u32,

@@ -19,7 +19,8 @@ pub struct ExploreArguments {
     /// Stop after this time, whatever --runs says
     #[arg(long, value_name = "SECONDS", value_parser = crate::seconds)]
     budget: Option<Duration>,
-    /// Run this PTX file in the place of the executor or of the kernel of users' calls
+    /// Run this PTX file in the place of the executor, of the kernel of users' calls or of experts'
+    /// kernels
     #[arg(long, value_name = "FILE")]
     ptx: Option<PathBuf>,
     /// Look for a shorter run that fails as the first failing one does
@@ -31,8 +32,8 @@ pub struct ExploreArguments {
     /// Make a number that was drawn smaller, as --shrink prints it
     #[arg(long = "with", value_name = "NAME=NUMBER")]
     changes: Vec<Change>,
-    /// ring, stores, low-latency, grants, many, refusal, abort, expiry, stray, user, user-faults or
-    /// random
+    /// ring, stores, low-latency, grants, many, refusal, abort, expiry, stray, user, user-faults,
+    /// experts, experts-faults, collectives, collectives-faults or random
     #[arg(value_name = "SCENARIO", value_parser = named)]
     scenario: Scenario,
 }

@@ -1,22 +1,75 @@
-//! The engine of one rank: the real consumer of its ring, and lanes that move data.
+//! The engine of one rank: the real proxy, and lanes that move data.
 //!
 //! A lane is an agent of its own, as a copy engine's stream or a queue pair is. Its writes of data
 //! become visible in any order; its signals come behind them (R9), and that is all it promises.
 
+mod transport;
+
 use hwsim_ptx::memory::{Order, Scope, Strength};
 use hwsim_ptx::weak::{AgentId, Place, WeakMemory};
-use ringdove::id::Position;
-use ringdove::ring::{Committed, Consumer, RingSize};
+use ringdove::engine::{
+    Alarm, Attachment, AttachmentHandle, AttachmentParts, EngineSettings, Lane as ProxyLane, Proxy,
+    RegionDescriptor, Route as ProxyRoute,
+};
+use ringdove::error::Error;
+use ringdove::id::{LaneId, Position, Rank as RankId, RouteId};
+use ringdove::ring::{Consumer, RingSize};
 use ringdove::shared::{Row64, Word64};
-use ringdove_kernels::descriptor::Descriptor;
 use std::collections::VecDeque;
 use std::rc::Rc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use crate::rank::Rank;
+use crate::scenario::Scenario;
+use transport::{Queues, Submitted};
 
-/// Descriptors that a poll takes at most.
-const BATCH_MAX: usize = 4;
+/// Bytes that a route may touch, where its setup does not say: as far as offsets reach.
+const ANY_BYTES: u64 = 1 << 40;
+/// Pieces in which a lane moves data, where it moves it piece by piece.
+const PIECE_BYTES: u64 = 64;
+
+/// One ordering of the host's code, weakened to relaxed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostMutant {
+    /// `ring::Consumer::load`: the acquire load of a slot's first word.
+    FirstWord,
+    /// The same of its second word.
+    SecondWord,
+    /// Both.
+    BothWords,
+    /// `ring::Consumer::poll`: the release store of the tail.
+    Tail,
+    /// A transport raises signals with no regard to the data before (R9).
+    Signal,
+}
+
+impl HostMutant {
+    /// All, with what becomes of each: a scenario and a seed that notice it, or why none does.
+    pub const ALL: [(Self, Result<(Scenario, u64), &'static str>); 5] = [
+        (Self::FirstWord, Err(ONE_WORD)),
+        (Self::SecondWord, Err(ONE_WORD)),
+        (Self::BothWords, Ok((Scenario::Ring, 0))),
+        (Self::Tail, Err(LOAD_BUFFERING)),
+        (Self::Signal, Ok((Scenario::Ring, 0))),
+    ];
+
+    /// Does it weaken the load of this word of a slot?
+    fn weakens(self, word: usize) -> bool {
+        match self {
+            Self::FirstWord => word.is_multiple_of(2),
+            Self::SecondWord => !word.is_multiple_of(2),
+            Self::BothWords => true,
+            Self::Tail | Self::Signal => false,
+        }
+    }
+}
+
+const ONE_WORD: &str = "equivalent in this model: both words are stored behind the same fence, so the \
+                        acquire of the other one suffices";
+const LOAD_BUFFERING: &str = "not shown: it keeps loads of slots before the store that gives the slots \
+                              away, and no store passes a load here (load buffering)";
 
 /// Words of the weak memory, as a host thread reaches them.
 #[derive(Clone)]
@@ -24,6 +77,7 @@ pub struct HostWords {
     memory: Rc<WeakMemory>,
     agent: AgentId,
     address: u64,
+    mutant: Option<HostMutant>,
 }
 
 /// What an ordering of Rust is on memory that a GPU shares.
@@ -42,6 +96,8 @@ impl Row64 for HostWords {
     fn load(&self, index: usize, ordering: Ordering) -> u64 {
         let mut bytes = [0; 8];
         let address = self.address + 8 * index as u64;
+        let is_weak = self.mutant.is_some_and(|mutant| mutant.weakens(index));
+        let ordering = if is_weak { Ordering::Relaxed } else { ordering };
         let read = self.memory.read(self.agent, address, 8, strength(ordering), &mut bytes);
         read.expect("the row was allocated");
         u64::from_le_bytes(bytes)
@@ -55,6 +111,8 @@ impl Word64 for HostWords {
 
     fn store(&self, value: u64, ordering: Ordering) {
         let bytes = value.to_le_bytes();
+        let is_weak = self.mutant == Some(HostMutant::Tail);
+        let ordering = if is_weak { Ordering::Relaxed } else { ordering };
         let written = self.memory.write(self.agent, self.address, 8, strength(ordering), &bytes);
         written.expect("the word was allocated");
     }
@@ -69,10 +127,45 @@ pub struct Route {
     pub source: u64,
     /// What destination offsets count from.
     pub destination: u64,
+    /// How far both reach; 0: as far as offsets do.
+    pub bytes: u64,
     /// The word that an arrival raises.
     pub arrival: u64,
     /// The word that a completion raises; 0 where there is none.
     pub completion: u64,
+}
+
+/// How an engine works, beyond what its rank says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Manner {
+    /// Descriptors that a step takes at most, and transfers that wait for the transport.
+    pub batch: usize,
+    /// Contiguous transfers are merged up to so many bytes.
+    pub coalesce_bytes: u64,
+    /// Transfers that the transport takes before it says no.
+    pub room: usize,
+    /// Lanes move data piece by piece, in any order.
+    pub splits: bool,
+    /// It stops once the abort word is raised.
+    pub watches_abort: bool,
+    /// Lanes write words of eight bytes whole, as low-latency messages need.
+    pub whole_words: bool,
+    /// What is weakened.
+    pub mutant: Option<HostMutant>,
+}
+
+impl Default for Manner {
+    fn default() -> Self {
+        Self {
+            batch: 4,
+            coalesce_bytes: 0,
+            room: usize::MAX,
+            splits: false,
+            watches_abort: false,
+            whole_words: false,
+            mutant: None,
+        }
+    }
 }
 
 /// A step of a lane.
@@ -84,9 +177,26 @@ enum Work {
 
 struct Lane {
     agent: AgentId,
+    /// What is left of the transfer that it is at.
     work: VecDeque<Work>,
-    arrivals: u64,
-    completions: u64,
+}
+
+/// Where the proxy says that something failed.
+#[derive(Default)]
+struct Noticed {
+    error: Mutex<Option<Error>>,
+    is_raised: AtomicBool,
+}
+
+impl Alarm for Noticed {
+    fn raise(&self, error: Error) {
+        self.error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+    }
+
+    fn is_raised(&self) -> bool {
+        // Relaxed: one thread runs all agents.
+        self.is_raised.load(Ordering::Relaxed)
+    }
 }
 
 /// An engine.
@@ -94,33 +204,54 @@ pub struct Engine {
     memory: Rc<WeakMemory>,
     /// Its host thread.
     pub agent: AgentId,
-    consumer: Consumer<HostWords, HostWords>,
-    routes: Vec<Route>,
+    proxy: Proxy<HostWords, HostWords>,
+    handle: AttachmentHandle,
+    alarm: Arc<Noticed>,
+    queues: Arc<Mutex<Queues>>,
     lanes: Vec<Lane>,
+    manner: Manner,
+    abort: u64,
+    steps: u64,
 }
 
 impl Engine {
     /// The engine of `rank`, with these routes.
-    pub fn new(memory: &Rc<WeakMemory>, rank: &Rank, routes: Vec<Route>) -> Self {
+    pub fn new(memory: &Rc<WeakMemory>, rank: &Rank, routes: &[Route], manner: Manner) -> Self {
         let agent = memory.agent(Place::Outside);
-        let words = |address| HostWords { memory: Rc::clone(memory), agent, address };
+        let words = |address| HostWords {
+            memory: Rc::clone(memory),
+            agent,
+            address,
+            mutant: manner.mutant,
+        };
         let size = RingSize::new(rank.communicator.ring_log2).expect("a small ring");
         let slots = words(rank.communicator.ring_slots);
         let tail = words(rank.communicator.ring_tail);
         let count = routes.iter().map(|route| route.lane + 1).max().unwrap_or(0);
-        let lane = |_| Lane {
-            agent: memory.agent(Place::Outside),
-            work: VecDeque::new(),
-            arrivals: 0,
-            completions: 0,
+        let lane = |_| Lane { agent: memory.agent(Place::Outside), work: VecDeque::new() };
+        let lanes: Vec<_> = (0..count).map(lane).collect();
+        let settings = EngineSettings {
+            batch_max: manner.batch,
+            coalesce_bytes_max: manner.coalesce_bytes,
+            ..EngineSettings::default()
         };
-        Self {
-            memory: Rc::clone(memory),
-            agent,
+        let queues = Arc::new(Mutex::new(Queues::new(count, manner.room)));
+        let alarm = Arc::<Noticed>::default();
+        let parts = AttachmentParts {
+            rank: RankId(rank.number),
             consumer: Consumer::over(slots, tail, size, Position(0)),
-            routes,
-            lanes: (0..count).map(lane).collect(),
-        }
+            transport: Box::new(Submitted(Arc::clone(&queues))),
+            alarm: Arc::clone(&alarm) as Arc<dyn Alarm>,
+            // The host of the rank looks at the record.
+            watch: None,
+            launches_ended: None,
+        };
+        let (attachment, handle) = Attachment::new(parts, &settings);
+        let mut proxy = Proxy::new(&settings);
+        proxy.attach(Box::new(attachment));
+        register(&handle, routes);
+        let (memory, abort) = (Rc::clone(memory), rank.communicator.abort);
+        Self { memory, agent, proxy, handle, alarm, queues, lanes, manner, abort, steps: 0 }
     }
 
     /// How many lanes it has.
@@ -133,69 +264,118 @@ impl Engine {
         self.lanes[lane].agent
     }
 
+    fn queues(&self) -> std::sync::MutexGuard<'_, Queues> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Has this lane work?
     pub fn is_busy(&self, lane: usize) -> bool {
-        !self.lanes[lane].work.is_empty()
+        !self.lanes[lane].work.is_empty() || self.queues().is_busy(lane)
     }
 
-    /// Takes what is committed, and queues it on lanes. Gives how many descriptors it took.
+    /// One step of the proxy. Gives how many descriptors it took.
     pub fn poll(&mut self) -> Result<usize, String> {
-        let mut batch = [Committed::default(); BATCH_MAX];
-        let count = self.consumer.poll(&mut batch);
-        for committed in &batch[..count] {
-            let position = committed.position.0;
-            let descriptor = Descriptor::decode(committed.words)
-                .map_err(|error| format!("descriptor {position} is malformed: {error:?}"))?;
-            let route = self.routes.get(descriptor.route as usize).copied();
-            let route = route
-                .ok_or_else(|| format!("descriptor {position} names route {}", descriptor.route))?;
-            self.queue(route, &descriptor);
+        if self.manner.watches_abort {
+            let mut word = [0; 4];
+            let relaxed = strength(Ordering::Relaxed);
+            let read = self.memory.read(self.agent, self.abort, 4, relaxed, &mut word);
+            read.expect("the word was allocated");
+            // Relaxed: one thread runs all agents.
+            self.alarm.is_raised.store(word != [0; 4], Ordering::Relaxed);
         }
-        Ok(count)
+        self.steps += 1;
+        let progress = self.proxy.step(Duration::from_nanos(self.steps));
+        let taken = std::mem::take(&mut self.queues().touched);
+        for lane in taken {
+            // What the engine has acquired comes before what the lane does for it.
+            self.memory.hand_over(self.agent, self.lanes[lane].agent);
+        }
+        match self.handle.failure() {
+            Some(error) => Err(format!("an engine fails: {error}")),
+            None => Ok(progress.descriptors as usize),
+        }
     }
 
-    fn queue(&mut self, route: Route, descriptor: &Descriptor) {
-        let lane = &mut self.lanes[route.lane];
-        // What the engine has acquired comes before what the lane does for it.
-        self.memory.hand_over(self.agent, lane.agent);
-        if descriptor.length > 0 {
-            lane.work.push_back(Work::Copy {
-                from: route.source.wrapping_add(descriptor.source_offset),
-                to: route.destination.wrapping_add(descriptor.destination_offset),
-                bytes: descriptor.length.into(),
-            });
+    /// Takes up the next transfer of a lane.
+    fn take_up(&mut self, lane: usize) {
+        let Some(transfer) = self.queues().take(lane) else { return };
+        let work = &mut self.lanes[lane].work;
+        let (from, to) = (transfer.source, transfer.destination);
+        match self.manner.splits {
+            true => {
+                let mut pieces: Vec<_> =
+                    (0..transfer.length).step_by(PIECE_BYTES as usize).collect();
+                // Any order: the memory draws it.
+                while !pieces.is_empty() {
+                    let at = pieces.swap_remove(self.memory.choose(pieces.len()));
+                    let bytes = PIECE_BYTES.min(transfer.length - at);
+                    work.push_back(Work::Copy { from: from + at, to: to + at, bytes });
+                }
+            }
+            false if transfer.length > 0 => {
+                work.push_back(Work::Copy { from, to, bytes: transfer.length });
+            }
+            false => {}
         }
-        if descriptor.arrival {
-            lane.arrivals += 1;
-            let (address, count) = (route.arrival, lane.arrivals);
-            lane.work.push_back(Work::Raise { address, count });
-        }
-        if descriptor.completion {
-            lane.completions += 1;
-            let (address, count) = (route.completion, lane.completions);
-            lane.work.push_back(Work::Raise { address, count });
+        for signal in [transfer.arrival, transfer.completion].into_iter().flatten() {
+            work.push_back(Work::Raise { address: signal.address, count: signal.value });
         }
     }
 
     /// Does the next step of a lane.
-    pub fn work(&mut self, lane: usize) -> Result<(), String> {
-        let lane = &mut self.lanes[lane];
-        let Some(work) = lane.work.pop_front() else { return Ok(()) };
-        let outside = |_| format!("{work:?} leaves registered memory");
-        match work {
-            Work::Copy { from, to, bytes } => {
-                let mut data = vec![0; bytes as usize];
-                self.memory
-                    .read(lane.agent, from, 8, Strength::WEAK, &mut data)
-                    .map_err(outside)?;
-                self.memory.write(lane.agent, to, 8, Strength::WEAK, &data).map_err(outside)
-            }
-            Work::Raise { address, count } => {
-                // Posted behind the data, on the same path: R9.
-                let release = strength(Ordering::Release);
-                let bytes = count.to_le_bytes();
-                self.memory.write(lane.agent, address, 8, release, &bytes).map_err(outside)
+    pub fn work(&mut self, number: usize) -> Result<(), String> {
+        if self.lanes[number].work.is_empty() {
+            self.take_up(number);
+        }
+        let lane = &mut self.lanes[number];
+        if let Some(work) = lane.work.pop_front() {
+            let outside = |_| format!("{work:?} leaves registered memory");
+            match work {
+                Work::Copy { from, to, bytes } => {
+                    let how = match self.manner.whole_words {
+                        true => strength(Ordering::Relaxed),
+                        false => Strength::WEAK,
+                    };
+                    let mut data = vec![0; bytes as usize];
+                    self.memory
+                        .read(lane.agent, from, 8, Strength::WEAK, &mut data)
+                        .map_err(outside)?;
+                    self.memory.write(lane.agent, to, 8, how, &data).map_err(outside)?;
+                }
+                Work::Raise { address, count } => {
+                    // Posted behind the data, on the same path: R9.
+                    let release = match self.manner.mutant {
+                        Some(HostMutant::Signal) => strength(Ordering::Relaxed),
+                        _ => strength(Ordering::Release),
+                    };
+                    let bytes = count.to_le_bytes();
+                    self.memory.write(lane.agent, address, 8, release, &bytes).map_err(outside)?;
+                }
             }
         }
+        if self.lanes[number].work.is_empty() {
+            self.queues().end(number);
+        }
+        Ok(())
+    }
+}
+
+/// Tells the proxy of lanes and routes. Routes of one lane have the same signals.
+fn register(handle: &AttachmentHandle, routes: &[Route]) {
+    let word = |address: u64| (address != 0).then_some(address);
+    let mut lanes = Vec::new();
+    for (number, route) in (0..).zip(routes) {
+        let lane = LaneId(route.lane as u32);
+        if !lanes.contains(&lane) {
+            lanes.push(lane);
+            let (arrival, completion) = (word(route.arrival), word(route.completion));
+            let added = handle.add_lane(lane, ProxyLane { peer: RankId(0), arrival, completion });
+            added.expect("a new lane");
+        }
+        let length_bytes = if route.bytes == 0 { ANY_BYTES } else { route.bytes };
+        let region = |base| RegionDescriptor { base, length_bytes };
+        let (source, destination) = (region(route.source), region(route.destination));
+        let added = handle.add_route(RouteId(number), ProxyRoute { lane, source, destination });
+        added.expect("a new route");
     }
 }

@@ -6,19 +6,22 @@
 //!
 //! | module | subject |
 //! |---|---|
-//! | [`scenario`] | what two ranks do, with options drawn from the seed, and what must come of it |
+//! | [`scenario`] | what ranks do, with options drawn from the seed, and what must come of it |
 //! | [`fault`] | what goes wrong in a run |
 //! | `rank` | a rank's communicator, ports and plan in the weak memory |
-//! | `engine` | the engine: the real ring consumer, and lanes whose writes land late |
+//! | `engine` | the engine: the real proxy, and lanes whose writes land late |
 //! | `host` | the host of a rank: it watches records and spreads errors |
 //! | `world` | whose turn it is, until all have ended or nothing moves |
 //! | `trace` | a run as Perfetto reads it |
 //! | [`mutant`] | the device code with one ordering removed or weakened, and who notices |
 //!
-//! Real: the executor's committed PTX, `ringdove::ring::Consumer`, the layouts. Simulated: the
-//! transport, time, and the host around them. Plans are written here by hand, one for each
-//! scenario; the host's look at the record repeats what `engine::Watch` does. Not yet here:
-//! `Proxy::step`, plans of collectives, users' kernels, experts' kernels.
+//! Real: the committed PTX of the executor, of users' calls and of experts' kernels;
+//! `ringdove::engine::Proxy` with its ring, routes and commands; `ringdove::plan`, of which the
+//! scenario of collectives builds, proves and encodes plans; the layouts, and those of experts'
+//! groups. Simulated: transports, time, and the host around them; the host's look at the record
+//! repeats what `engine::Watch` does. Other scenarios have plans that are written here by hand. Not
+//! yet here: send and receive groups, device engines, connections that are made and broken,
+//! communicators that are created, split and dropped, graphs.
 
 mod engine;
 pub mod fault;
@@ -29,6 +32,7 @@ pub mod scenario;
 mod trace;
 mod world;
 
+pub use engine::HostMutant;
 pub use fault::Fault;
-pub use scenario::{Change, Failure, Kernels, Options, Scenario, Traffic};
+pub use scenario::{Change, Failure, Kernels, Options, PlanShape, Scenario, Traffic};
 pub use world::Stats;

@@ -16,17 +16,20 @@ pub enum Subject {
     Executor,
     /// `ringdove.cuh`, as `kernels/ptx/test_calls.ptx` calls it.
     User,
+    /// `kernels/ptx/experts.ptx`.
+    Experts,
 }
 
 impl Subject {
     /// All, in the order of the table.
-    pub const ALL: [Self; 2] = [Self::Executor, Self::User];
+    pub const ALL: [Self; 3] = [Self::Executor, Self::User, Self::Experts];
 
     /// The title of its part of the table.
     pub fn title(self) -> &'static str {
         match self {
             Self::Executor => "The executor",
             Self::User => "Users' kernels",
+            Self::Experts => "Kernels of experts",
         }
     }
 
@@ -35,6 +38,7 @@ impl Subject {
         match self {
             Self::Executor => ptx::EXECUTOR,
             Self::User => ptx::TEST_CALLS,
+            Self::Experts => ptx::EXPERTS,
         }
     }
 
@@ -42,7 +46,8 @@ impl Subject {
     pub fn scenarios(self) -> &'static [Scenario] {
         match self {
             Self::Executor => &Scenario::DRAWN[..8],
-            Self::User => &Scenario::DRAWN[8..],
+            Self::User => &Scenario::DRAWN[8..10],
+            Self::Experts => &[Scenario::Experts, Scenario::Relays, Scenario::ExpertsFaults],
         }
     }
 }
@@ -52,11 +57,14 @@ impl Subject {
 pub struct Mutant {
     /// The line in the PTX, from 1 on.
     pub line: usize,
-    /// The function that the line is in, and how many of its kind came before it there: a name
-    /// that stays when other code changes.
+    /// The kind of instruction and how many of its kind came before it: in the module, or, where
+    /// that has several entries, in the one that is named first.
     pub site: String,
     /// What is changed into what.
     pub change: String,
+    /// The instruction and its neighbours, without the numbers of registers: alike for copies of an
+    /// inlined function.
+    shape: String,
     text: String,
 }
 
@@ -93,9 +101,11 @@ impl Mutant {
 
 /// All mutants of a PTX text, in the order of its lines.
 pub fn mutants(original: &str) -> Vec<Mutant> {
+    let module = Parts::of(original);
+    let lines: Vec<&str> = original.lines().collect();
     let mut found = Vec::new();
-    let mut counts = BTreeMap::<&str, usize>::new();
-    for (number, line) in original.lines().enumerate() {
+    let mut counts = BTreeMap::<(Option<&str>, &str), usize>::new();
+    for (number, line) in lines.iter().enumerate() {
         let code = line.trim_start();
         let body = match code.strip_prefix('@') {
             Some(rest) => rest.split_once(char::is_whitespace).map_or("", |(_, rest)| rest.trim()),
@@ -119,15 +129,98 @@ pub fn mutants(original: &str) -> Vec<Mutant> {
         } else {
             continue;
         };
-        let count = counts.entry(key).or_default();
+        let part = module.name_at(number);
+        let count = counts.entry((part, key)).or_default();
         *count += 1;
         for (change, changed) in changes {
-            let site = format!("{key} {count}");
-            let text = replaced(original, number, &changed);
-            found.push(Mutant { line: number + 1, site, change, text });
+            let site = match part {
+                Some(part) => format!("{part}: {key} {count}"),
+                None => format!("{key} {count}"),
+            };
+            let shape = shape_at(&lines, number);
+            let text = module.with_line(number, &changed);
+            found.push(Mutant { line: number + 1, site, change, shape, text });
         }
     }
     found
+}
+
+/// The parts of a module: where each entry and function is.
+struct Parts<'t> {
+    lines: Vec<&'t str>,
+    /// Name, lines, and whether it is an entry.
+    parts: Vec<(String, std::ops::Range<usize>, bool)>,
+}
+
+impl<'t> Parts<'t> {
+    fn of(text: &'t str) -> Self {
+        let lines: Vec<&str> = text.lines().collect();
+        let mut parts: Vec<(String, std::ops::Range<usize>, bool)> = Vec::new();
+        let mut begun: Option<(String, usize, bool)> = None;
+        let mut functions = 0;
+        for (number, line) in lines.iter().enumerate() {
+            let is_entry = line.contains(".entry ");
+            if is_entry || line.contains(".func ") {
+                let name = line.split(".entry ").nth(1).and_then(|rest| rest.split('(').next());
+                begun = Some((name.unwrap_or_default().to_owned(), number, is_entry));
+            } else if *line == ";" {
+                // It was a declaration.
+                begun = None;
+            } else if *line == "}"
+                && let Some((name, first, is_entry)) = begun.take()
+            {
+                functions += usize::from(!is_entry);
+                let name = if is_entry { name } else { format!("function {functions}") };
+                parts.push((name, first..number + 1, is_entry));
+            }
+        }
+        Self { lines, parts }
+    }
+
+    /// The part that a line is in, of a module with several.
+    fn name_at(&self, number: usize) -> Option<&str> {
+        let is_one = self.parts.iter().filter(|(.., is_entry)| *is_entry).count() < 2;
+        let part = self.parts.iter().find(|(_, lines, _)| lines.contains(&number))?;
+        (!is_one).then_some(part.0.as_str())
+    }
+
+    /// The text with another line, without entries that do not have it: so it is read sooner.
+    fn with_line(&self, number: usize, changed: &str) -> String {
+        let own = self.parts.iter().find(|(_, lines, _)| lines.contains(&number));
+        let is_entry = own.is_some_and(|(.., is_entry)| *is_entry);
+        let is_left_out = |at: usize| {
+            is_entry
+                && self.parts.iter().any(|(_, lines, is_entry)| {
+                    *is_entry && lines.contains(&at) && !lines.contains(&number)
+                })
+        };
+        let mut text = String::new();
+        for (at, line) in self.lines.iter().enumerate().filter(|(at, _)| !is_left_out(*at)) {
+            text.push_str(if at == number { changed } else { line });
+            text.push('\n');
+        }
+        text
+    }
+}
+
+/// An instruction and the ones before and behind it, without the numbers of registers.
+fn shape_at(lines: &[&str], number: usize) -> String {
+    let is_code = |line: &&str| !line.ends_with(':');
+    let before = lines[..number].iter().rev().copied().find(is_code).unwrap_or("");
+    let behind = lines[number + 1..].iter().copied().find(is_code).unwrap_or("");
+    let mut shape = String::new();
+    for line in [before, lines[number], behind] {
+        let mut in_name = false;
+        for letter in line.trim().chars() {
+            // Registers and labels end in numbers that differ from copy to copy.
+            in_name = letter == '%' || letter == '$' || in_name && letter.is_alphanumeric();
+            if !(in_name && letter.is_ascii_digit()) {
+                shape.push(letter);
+            }
+        }
+        shape.push('|');
+    }
+    shape
 }
 
 /// `bar.red.or.pred all, 0, mine;` as a block of one would have it.
@@ -136,14 +229,6 @@ fn without_barrier(body: &str) -> Option<String> {
     let mut operands = operands.split(',').map(str::trim);
     let (all, _, mine) = (operands.next()?, operands.next()?, operands.next()?);
     Some(format!("mov.pred {all}, {mine};"))
-}
-
-fn replaced(text: &str, number: usize, changed: &str) -> String {
-    let lines = text.lines().enumerate();
-    let lines = lines.map(|(at, line)| if at == number { changed } else { line });
-    let mut text: String = lines.collect::<Vec<_>>().join("\n");
-    text.push('\n');
-    text
 }
 
 /// Runs seeds of each scenario until one fails: `first` ones of the likely one, `others` of each
@@ -215,13 +300,17 @@ pub const SEEDS: u64 = 12;
 /// So many times more of the likely scenario, and of the search for what runs come to.
 const PATIENCE: u64 = 10;
 
+/// What is said of a line that no run comes to.
+const NOT_REACHED: &str = "not reached";
+
 /// What is said of a mutant that somebody should notice.
 const UNKNOWN: &str = "gap: nobody notices";
 
 /// Why nobody notices it, if that is known.
 pub fn reason(subject: Subject, mutant: &Mutant) -> &'static str {
     let found = reasons::of(subject).iter().find(|(sites, change, _)| {
-        let rest = mutant.site.strip_prefix(sites);
+        let kind = mutant.site.rsplit(": ").next().unwrap_or_default();
+        let rest = mutant.site.strip_prefix(sites).or_else(|| kind.strip_prefix(sites));
         let at_one = rest == Some("");
         let at_all = rest.is_some_and(|rest| rest.starts_with(' ')) && mutant.change == *change;
         at_one || at_all
@@ -246,36 +335,88 @@ pub fn print_table(seeds: u64, mut write: impl FnMut(&str)) -> Result<(), String
 /// # Errors
 ///
 /// A mutant cannot be loaded.
-pub fn print_part(subject: Subject, seeds: u64, mut write: impl FnMut(&str)) -> Result<(), String> {
+pub fn print_part(subject: Subject, seeds: u64, write: impl FnMut(&str)) -> Result<(), String> {
+    print_some(subject, seeds, |_| true, write)
+}
+
+/// The same for some of its sites.
+///
+/// # Errors
+///
+/// A mutant cannot be loaded.
+pub fn print_some(
+    subject: Subject,
+    seeds: u64,
+    is_wanted: impl Fn(&str) -> bool,
+    mut write: impl FnMut(&str),
+) -> Result<(), String> {
     write(&format!("\n## {}\n\n{COLUMNS}", subject.title()));
     let reach = reach(subject, seeds * PATIENCE)?;
-    for mutant in mutants(subject.text()) {
-        if let Some((scenario, seed)) = noticed_before(subject, &mutant)
-            && attempt(&Kernels::load(mutant.text())?, scenario, seed).is_some()
-        {
-            let (site, change, name) = (&mutant.site, &mutant.change, scenario.name());
-            write(&format!("| {site} | {change} | {name} {seed} |"));
-            continue;
-        }
-        let reason = reason(subject, &mutant);
-        let found = match reach.get(&mutant.line).copied().flatten() {
-            None if reason == UNKNOWN => "not reached".to_owned(),
-            None => reason.to_owned(),
-            Some(likely) => {
-                // Long where nobody knows why none should notice.
-                let tries = match reason == UNKNOWN {
-                    true => [seeds * PATIENCE, seeds * PATIENCE / 2],
-                    false => [seeds, seeds],
-                };
-                match hunt(subject, &mutant, likely, tries)? {
-                    Some(kill) => format!("{} {}", kill.scenario.name(), kill.seed),
-                    None => reason.to_owned(),
-                }
-            }
-        };
-        write(&format!("| {} | {} | {found} |", mutant.site, mutant.change));
+    let mut mutants = mutants(subject.text());
+    mutants.retain(|mutant| is_wanted(&mutant.site));
+    let mut verdicts = Vec::new();
+    for mutant in &mutants {
+        let verdict = verdict(subject, mutant, &reach, seeds)?;
+        verdicts.push(verdict);
+    }
+    for (mutant, verdict) in mutants.iter().zip(&verdicts) {
+        let copy = copied(mutant, verdict, &mutants, &verdicts);
+        let verdict = copy.as_ref().unwrap_or(verdict);
+        write(&format!("| {} | {} | {verdict} |", mutant.site, mutant.change));
     }
     Ok(())
+}
+
+/// The verdict of a line that no run comes to, and whose copy is noticed.
+fn copied(
+    mutant: &Mutant,
+    verdict: &str,
+    mutants: &[Mutant],
+    verdicts: &[String],
+) -> Option<String> {
+    let is_noticed = |verdict: &str| !verdict.contains(':') && verdict != NOT_REACHED;
+    let all = mutants.iter().zip(verdicts);
+    let twin = all.into_iter().find(|(other, verdict)| {
+        other.shape == mutant.shape && other.change == mutant.change && is_noticed(verdict)
+    });
+    let (twin, _) = twin.filter(|_| verdict == NOT_REACHED)?;
+    Some(format!("copy: as {}", twin.site))
+}
+
+/// Is `verdict`, which names another site as its copy, true: is it alike, and noticed?
+pub fn is_copy(mutant: &Mutant, verdict: &str, all: &[Mutant]) -> bool {
+    let Some(site) = verdict.strip_prefix("copy: as ") else { return false };
+    let twin = all.iter().find(|it| it.site == site && it.change == mutant.change);
+    twin.is_some_and(|twin| twin.shape == mutant.shape)
+}
+
+fn verdict(
+    subject: Subject,
+    mutant: &Mutant,
+    reach: &BTreeMap<usize, Option<Scenario>>,
+    seeds: u64,
+) -> Result<String, String> {
+    if let Some((scenario, seed)) = noticed_before(subject, mutant)
+        && attempt(&Kernels::load(mutant.text())?, scenario, seed).is_some()
+    {
+        return Ok(format!("{} {seed}", scenario.name()));
+    }
+    let reason = reason(subject, mutant);
+    Ok(match reach.get(&mutant.line).copied().flatten() {
+        None if reason == UNKNOWN => NOT_REACHED.to_owned(),
+        None => reason.to_owned(),
+        Some(likely) => {
+            // Long where nobody knows why none should notice.
+            let tries = match reason == UNKNOWN {
+                true => [seeds * PATIENCE, seeds * PATIENCE / 2],
+                false => [seeds, seeds],
+            };
+            match hunt(subject, mutant, likely, tries)? {
+                Some(kill) => format!("{} {}", kill.scenario.name(), kill.seed),
+                None => reason.to_owned(),
+            }
+        }
+    })
 }
 
 /// The scenario and seed that noticed it when the table was written last.

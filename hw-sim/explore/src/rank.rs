@@ -32,8 +32,14 @@ pub struct Rank {
 }
 
 impl Rank {
-    /// A rank of two, with a ring of `1 << ring_log2` slots, whose waits expire after so long.
-    pub fn new(memory: &Rc<WeakMemory>, number: u32, ring_log2: u32, timeout_ns: u64) -> Self {
+    /// A rank of `count`, with a ring of `1 << ring_log2` slots, whose waits expire after so long.
+    pub fn new(
+        memory: &Rc<WeakMemory>,
+        number: u32,
+        count: u32,
+        ring_log2: u32,
+        timeout_ns: u64,
+    ) -> Self {
         let name = |part: &str| format!("{part} of rank {number}");
         let allocate = |part: &str, bytes: usize| memory.allocate(&name(part), bytes as u64);
         let communicator = DeviceCommunicator {
@@ -43,7 +49,7 @@ impl Rank {
             ring_tail_cache: allocate("tail cache", 8),
             ring_log2,
             rank: number,
-            rank_count: 2,
+            rank_count: count,
             abort: allocate("abort", 4),
             record_claim: allocate("claim", 4),
             record: allocate("record", size_of::<WaitRecord>()),

@@ -1,9 +1,9 @@
 //! `MUTANTS.md` is true: it lists every mutant of the committed code, the seed in each row notices
 //! its mutant, and what nobody notices has a reason.
 
-use hwsim_explore::mutant::{Mutant, Subject, mutants, reason};
+use hwsim_explore::mutant::{Mutant, Subject, is_copy, mutants, reason};
 use hwsim_explore::scenario::run;
-use hwsim_explore::{Kernels, Options, Scenario};
+use hwsim_explore::{HostMutant, Kernels, Options, Scenario};
 
 const TABLE: &str = include_str!("../MUTANTS.md");
 
@@ -47,6 +47,12 @@ fn every_mutant_is_noticed_or_has_a_reason() {
         for (mutant, [site, change, verdict]) in mutants.iter().zip(&rows) {
             let fine = match seed_of(verdict) {
                 Some((scenario, seed)) => notices(mutant, scenario, seed),
+                None if verdict.starts_with("copy: ") => {
+                    let site = verdict.trim_start_matches("copy: as ");
+                    let twin = rows.iter().find(|[it, of, _]| *it == site && of == change);
+                    let is_noticed = twin.is_some_and(|[.., verdict]| seed_of(verdict).is_some());
+                    is_noticed && is_copy(mutant, verdict, &mutants)
+                }
                 None => *verdict == reason(subject, mutant) || *verdict == "not reached",
             };
             if !fine {
@@ -84,4 +90,23 @@ fn all_but_one_of_the_executors_sites_are_decided() {
     });
     let open: Vec<_> = open.map(|[site, ..]| *site).collect();
     assert_eq!(open, GAPS);
+}
+
+/// If this fails, an ordering of the ring's consumer, or of a transport's signals, goes without a
+/// test; or one that is said to change nothing does.
+#[test]
+fn orderings_of_the_host_are_noticed_or_have_a_reason() {
+    for (mutant, verdict) in HostMutant::ALL {
+        let fails = |scenario, seed| {
+            let options = Options { host: Some(mutant), ..Options::draw(scenario, seed) };
+            run(&Kernels::committed(), &options).is_err()
+        };
+        match verdict {
+            Ok((scenario, seed)) => assert!(fails(scenario, seed), "{mutant:?} goes unnoticed"),
+            Err(reason) => {
+                let seed = (0..10).find(|seed| fails(Scenario::Ring, *seed));
+                assert_eq!(seed, None, "{mutant:?} is noticed, and not {reason}");
+            }
+        }
+    }
 }

@@ -11,6 +11,7 @@ pub(super) fn of(subject: Subject) -> &'static [Reason] {
     match subject {
         Subject::Executor => EXECUTOR,
         Subject::User => USER,
+        Subject::Experts => EXPERTS,
     }
 }
 
@@ -37,7 +38,53 @@ const EXECUTOR: &[Reason] = &[
     ("ld.relaxed.sys 11", "", ENTRY),
 ];
 
-const USER: &[Reason] = &[("st.release.gpu", "st.release.gpu -> st.relaxed.gpu", TAIL_CACHE)];
+const USER: &[Reason] = &[
+    ("st.release.gpu", "st.release.gpu -> st.relaxed.gpu", TAIL_CACHE),
+    ("fence.acq_rel.sys 4", "", NO_DATA),
+    ("fence.acq_rel.sys 6", "", COMPLETION),
+];
+
+const NO_DATA: &str =
+    "equivalent: a flush carries no data, and puts before it have fences of their own";
+const COMPLETION: &str = "not shown: behind a completion the source is written again, and no store \
+                          passes a load here (load buffering)";
+
+const EXPERTS: &[Reason] = &[
+    ("st.release.gpu", "st.release.gpu -> st.relaxed.gpu", TAIL_CACHE),
+    ("bar.warp.sync", "bar.warp.sync -> removed", TOGETHER),
+    ("experts_route: fence.acq_rel.sys 1", "", COUNT_OF_BLOCKS),
+    ("experts_route: fence.acq_rel.sys 2", "", COUNT_OF_BLOCKS),
+    ("experts_send: fence.acq_rel.sys 1", "", COUNT_OF_BLOCKS),
+    ("experts_send: fence.acq_rel.sys 2", "", COUNT_OF_BLOCKS),
+    ("experts_return: fence.acq_rel.sys 1", "", COUNT_OF_BLOCKS),
+    ("experts_return: fence.acq_rel.sys 2", "", COUNT_OF_BLOCKS),
+    ("experts_send: ld.relaxed.gpu 1", "", EARLIER_LAUNCH),
+    ("experts_receive: ld.relaxed.gpu 1", "", EARLIER_LAUNCH),
+    ("experts_return: ld.relaxed.gpu 1", "", EARLIER_LAUNCH),
+    ("experts_combine: ld.relaxed.gpu 1", "", EARLIER_LAUNCH),
+    ("experts_await: ld.relaxed.gpu 4", "", EARLIER_LAUNCH),
+    ("experts_send: bar.red.or.pred 1", "", ALL_SEE_IT),
+    ("experts_return: bar.red.or.pred 1", "", ALL_SEE_IT),
+    ("experts_await: fence.acq_rel.sys 7", "", TWO_WAITS),
+    ("experts_await: fence.acq_rel.sys 8", "", TWO_WAITS),
+    ("experts_await: fence.acq_rel.sys 10", "", TWO_WAITS),
+    ("experts_await: fence.acq_rel.sys 13", "", TWO_WAITS),
+    ("experts_await_returns: fence.acq_rel.sys 5", "", TWO_WAITS),
+    ("experts_await_returns: fence.acq_rel.sys 6", "", TWO_WAITS),
+    ("experts_await_returns: fence.acq_rel.sys 8", "", TWO_WAITS),
+    ("experts_await_returns: fence.acq_rel.sys 11", "", TWO_WAITS),
+];
+
+const TOGETHER: &str =
+    "equivalent: it brings the lanes of a warp together, which do not depend on one another";
+const COUNT_OF_BLOCKS: &str = "equivalent: the counter is of one GPU; a fence of the system follows \
+                               before a word or a doorbell tells others, and carries this on";
+const EARLIER_LAUNCH: &str =
+    "equivalent: an earlier launch wrote the claim, and the order of the stream shows it";
+const ALL_SEE_IT: &str =
+    "equivalent: all threads read the same claim, which an earlier launch wrote";
+const TWO_WAITS: &str = "equivalent: one thread waits for the message and for the completion of its \
+                         own; the fence behind either wait orders what both have seen";
 
 const TAIL_CACHE: &str =
     "equivalent: the fence behind the wait for `tail` comes before it, and both are a release";

@@ -109,7 +109,7 @@ impl Setup<'_> {
         let (input, output) = (self.inputs[0], self.outputs[1]);
         let ends = [(0, there), (input, there), (0, output), (input, output)];
         for (kind, (source, destination)) in ends.into_iter().enumerate() {
-            let route = Route { lane, source, destination, arrival, completion };
+            let route = Route { lane, source, destination, arrival, completion, bytes: 0 };
             self.routes[0][kind * blocks as usize + lane] = route;
         }
         let grant_word = here + slots_bytes;
@@ -119,6 +119,7 @@ impl Setup<'_> {
             destination: grant_word,
             arrival: credits,
             completion: 0,
+            bytes: 0,
         });
     }
 

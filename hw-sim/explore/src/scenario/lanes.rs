@@ -46,6 +46,7 @@ impl Setup<'_> {
                 destination,
                 arrival,
                 completion: 0,
+                bytes: 0,
             };
             self.routes[0].push(route(there, arrivals));
             self.routes[1].push(route(0, credits));

@@ -1,5 +1,8 @@
 //! What two ranks do, and what must come of it.
 
+mod collectives;
+mod experts;
+mod experts_verdict;
 mod grants;
 mod lanes;
 mod options;
@@ -17,12 +20,14 @@ use std::fmt::{self, Write as _};
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 
-use crate::engine::{Engine, Route};
+use crate::engine::{Engine, Manner, Route};
 use crate::fault::Fault;
 use crate::host::Host;
 use crate::rank::{Program, Rank, encode};
 use crate::world::{Stats, World};
 
+pub use collectives::Shape as PlanShape;
+pub use experts::Shape;
 pub use options::{Change, Options};
 pub use shrink::shrink;
 
@@ -59,6 +64,16 @@ pub enum Scenario {
     User,
     /// The same, and something goes wrong, as in one of the four before.
     UserFaults,
+    /// Dispatch and combine of expert parallelism, several steps (R16).
+    Experts,
+    /// The same on two nodes of two ranks, in throughput mode: rows are relayed.
+    Relays,
+    /// As `Experts`, and a GPU or an engine stops, or a host aborts.
+    ExpertsFaults,
+    /// The library's plans of all collectives, two to four ranks.
+    Collectives,
+    /// The same, and a GPU or an engine stops, or a host aborts.
+    CollectivesFaults,
     /// One of these, drawn.
     Random,
 }
@@ -76,16 +91,22 @@ pub enum Traffic {
     Grants,
     /// As [`Scenario::User`].
     User,
+    /// As [`Scenario::Experts`].
+    Experts,
+    /// As [`Scenario::Collectives`].
+    Collectives,
 }
 
 impl Traffic {
     /// All, by name.
-    pub const ALL: [(&'static str, Self); 5] = [
+    pub const ALL: [(&'static str, Self); 7] = [
         ("ring", Self::Ring),
         ("stores", Self::Stores),
         ("low-latency", Self::LowLatency),
         ("grants", Self::Grants),
         ("user", Self::User),
+        ("experts", Self::Experts),
+        ("collectives", Self::Collectives),
     ];
 
     /// Those of the executor.
@@ -99,7 +120,7 @@ impl Traffic {
 
 impl Scenario {
     /// All, with the names by which they are called.
-    pub const ALL: [(&'static str, Self); 12] = [
+    pub const ALL: [(&'static str, Self); 17] = [
         ("ring", Self::Ring),
         ("stores", Self::Stores),
         ("low-latency", Self::LowLatency),
@@ -111,11 +132,16 @@ impl Scenario {
         ("stray", Self::Stray),
         ("user", Self::User),
         ("user-faults", Self::UserFaults),
+        ("experts", Self::Experts),
+        ("relays", Self::Relays),
+        ("experts-faults", Self::ExpertsFaults),
+        ("collectives", Self::Collectives),
+        ("collectives-faults", Self::CollectivesFaults),
         ("random", Self::Random),
     ];
 
     /// Those that `Random` draws from: all but `Many`, whose runs are long.
-    pub const DRAWN: [Self; 10] = [
+    pub const DRAWN: [Self; 15] = [
         Self::Ring,
         Self::Stores,
         Self::LowLatency,
@@ -126,6 +152,11 @@ impl Scenario {
         Self::Stray,
         Self::User,
         Self::UserFaults,
+        Self::Experts,
+        Self::ExpertsFaults,
+        Self::Collectives,
+        Self::CollectivesFaults,
+        Self::Relays,
     ];
 
     /// Its name.
@@ -146,6 +177,8 @@ impl Scenario {
             Self::LowLatency => Some(Traffic::LowLatency),
             Self::Grants => Some(Traffic::Grants),
             Self::User | Self::UserFaults => Some(Traffic::User),
+            Self::Experts | Self::Relays | Self::ExpertsFaults => Some(Traffic::Experts),
+            Self::Collectives | Self::CollectivesFaults => Some(Traffic::Collectives),
             _ => None,
         }
     }
@@ -189,10 +222,29 @@ impl fmt::Display for Failure {
 pub struct Kernels {
     executor: Arc<Kernel>,
     user: Arc<Kernel>,
+    experts: Entries,
 }
+
+/// Kernels by the names of their entries.
+type Entries = Arc<HashMap<&'static str, Arc<Kernel>>>;
 
 /// The entry of `test_calls.cu`.
 const USER_ENTRY: &str = "test_calls";
+
+/// The entries of `experts.cu`.
+const EXPERTS_ENTRIES: [&str; 11] = [
+    "experts_route",
+    "experts_send",
+    "experts_await",
+    "experts_receive",
+    "experts_return",
+    "experts_await_returns",
+    "experts_combine",
+    "experts_await_relayed",
+    "experts_relay",
+    "experts_await_gathered",
+    "experts_gather",
+];
 
 impl Kernels {
     /// Those that are committed.
@@ -205,6 +257,7 @@ impl Kernels {
         let load = || Self {
             executor: entry(ptx::EXECUTOR, ptx::EXECUTOR_ENTRY).expect("it is committed"),
             user: entry(ptx::TEST_CALLS, USER_ENTRY).expect("it is committed"),
+            experts: Arc::new(entries(ptx::EXPERTS, EXPERTS_ENTRIES).expect("they are committed")),
         };
         KERNELS.get_or_init(load).clone()
     }
@@ -213,26 +266,49 @@ impl Kernels {
     ///
     /// # Errors
     ///
-    /// The text is no PTX, or has neither entry.
+    /// The text is no PTX, or has none of the entries.
     pub fn load(text: &str) -> Result<Self, String> {
         let committed = Self::committed();
-        match entry(text, ptx::EXECUTOR_ENTRY) {
-            Ok(executor) => Ok(Self { executor, ..committed }),
-            Err(reason) => match entry(text, USER_ENTRY) {
-                Ok(user) => Ok(Self { user, ..committed }),
-                Err(_) => Err(reason),
-            },
+        let has = |name: &str| text.contains(&format!(".entry {name}("));
+        if has(ptx::EXECUTOR_ENTRY) {
+            return Ok(Self { executor: entry(text, ptx::EXECUTOR_ENTRY)?, ..committed });
         }
+        if has(USER_ENTRY) {
+            return Ok(Self { user: entry(text, USER_ENTRY)?, ..committed });
+        }
+        let of_experts: Vec<_> = EXPERTS_ENTRIES.into_iter().filter(|name| has(name)).collect();
+        if !of_experts.is_empty() {
+            let mut all = (*committed.experts).clone();
+            all.extend(entries(text, of_experts)?);
+            return Ok(Self { experts: Arc::new(all), ..committed });
+        }
+        let names = [ptx::EXECUTOR_ENTRY, USER_ENTRY, EXPERTS_ENTRIES[0]].join(", ");
+        Err(format!("none of the entries {names}"))
+    }
+
+    fn executor(&self) -> &Arc<Kernel> {
+        &self.executor
+    }
+
+    /// A kernel of `experts.cu`.
+    fn of_experts(&self, name: &str) -> &Arc<Kernel> {
+        &self.experts[name]
     }
 }
 
 fn entry(text: &str, name: &str) -> Result<Arc<Kernel>, String> {
-    if !text.contains(name) {
-        return Err(format!("no kernel {name}"));
-    }
+    let mut kernels = entries(text, [name])?;
+    Ok(kernels.remove(name).expect("it was asked for"))
+}
+
+fn entries<'n>(
+    text: &str,
+    names: impl IntoIterator<Item = &'n str>,
+) -> Result<HashMap<&'n str, Arc<Kernel>>, String> {
     let module = Module::load(text).map_err(|error| error.to_string())?;
     let linked = module.link(&HashMap::new()).map_err(|error| error.to_string())?;
-    linked.kernel(name).ok_or_else(|| format!("no kernel {name}"))
+    let kernel = |name| linked.kernel(name).ok_or_else(|| format!("no kernel {name}"));
+    names.into_iter().map(|name| Ok((name, kernel(name)?))).collect()
 }
 
 /// One run.
@@ -266,23 +342,36 @@ fn perform(
     let memory_options =
         MemoryOptions { tears: options.tears, stalls: options.stalls, events_kept };
     let memory = Rc::new(WeakMemory::new(Box::new(drawn), memory_options));
-    let mut setup = Setup::new(&memory, options);
-    match options.traffic {
-        Traffic::Ring => setup.send_and_receive(false),
-        Traffic::Stores => setup.send_and_receive(true),
-        Traffic::LowLatency => setup.exchange(),
-        Traffic::Grants => setup.grant(),
-        Traffic::User => setup.use_handles(),
-    }
-    setup.break_programs();
-    setup.start(kernels);
-    let turns_max = if options.scenario == Scenario::Many { TURNS_MAX_OF_MANY } else { TURNS_MAX };
-    let outcome = setup.world.run(turns_max).and_then(|stats| setup.check().map(|()| stats));
+    let turns_max = match (options.scenario, options.traffic) {
+        (Scenario::Many, _) | (_, Traffic::Experts | Traffic::Collectives) => TURNS_MAX_OF_MANY,
+        _ => TURNS_MAX,
+    };
+    let (outcome, world) = match options.traffic {
+        Traffic::Experts => {
+            let mut run = experts::Run::new(&memory, options);
+            run.start(kernels);
+            let outcome = run.world.run(turns_max);
+            (outcome.and_then(|stats| run.check().map(|()| stats)), run.world)
+        }
+        Traffic::Collectives => {
+            let mut run = collectives::Run::new(&memory, options);
+            let outcome = run.start(kernels).and_then(|()| run.world.run(turns_max));
+            (outcome.and_then(|stats| run.check().map(|()| stats)), run.world)
+        }
+        _ => {
+            let mut setup = Setup::new(&memory, options);
+            setup.lay_out();
+            setup.break_programs();
+            setup.start(kernels);
+            let outcome = setup.world.run(turns_max);
+            (outcome.and_then(|stats| setup.check().map(|()| stats)), setup.world)
+        }
+    };
     let outcome = outcome.map_err(|reason| {
-        let (options, stats) = (options.clone(), setup.world.stats());
-        Box::new(Failure { options, reason, events: setup.world.last_events(), stats })
+        let (options, stats) = (options.clone(), world.stats());
+        Box::new(Failure { options, reason, events: world.last_events(), stats })
     });
-    (outcome, setup.world)
+    (outcome, world)
 }
 
 struct Setup<'a> {
@@ -304,7 +393,7 @@ impl<'a> Setup<'a> {
     fn new(memory: &Rc<WeakMemory>, options: &'a Options) -> Self {
         let world = World::new(memory, options.seed.rotate_left(32) ^ 0x7075_7473);
         let (ring_log2, timeout_ns) = (options.ring_log2, options.timeout_ns);
-        let ranks = [0, 1].map(|number| Rank::new(memory, number, ring_log2, timeout_ns));
+        let ranks = [0, 1].map(|number| Rank::new(memory, number, 2, ring_log2, timeout_ns));
         let bytes = u64::from(options.rounds()) * buffer_bytes(options);
         let inputs = [0, 1].map(|rank: usize| ranks[rank].allocate("input", bytes));
         let outputs = [0, 1].map(|rank: usize| ranks[rank].allocate("output", bytes));
@@ -321,6 +410,19 @@ impl<'a> Setup<'a> {
             outputs,
             arguments,
             handles,
+        }
+    }
+
+    fn lay_out(&mut self) {
+        match self.options.traffic {
+            Traffic::Ring => self.send_and_receive(false),
+            Traffic::Stores => self.send_and_receive(true),
+            Traffic::LowLatency => self.exchange(),
+            Traffic::Grants => self.grant(),
+            Traffic::User => self.use_handles(),
+            Traffic::Experts | Traffic::Collectives => {
+                unreachable!("these runs have a setup of their own")
+            }
         }
     }
 
@@ -360,19 +462,20 @@ impl<'a> Setup<'a> {
         let words = u64::from(self.options.rounds()) * buffer_bytes(self.options) / 4;
         self.world.reports_ends = traffic != Traffic::User;
         let abort_words = self.ranks.each_ref().map(|rank| rank.communicator.abort);
+        let manner = Manner { mutant: self.options.host, ..Manner::default() };
         for rank in 0..2 {
             let data: Vec<u32> = (0..words).map(|index| Self::word(rank, index)).collect();
             self.ranks[rank].set(self.inputs[rank], bytemuck::cast_slice(&data));
             self.ranks[rank].publish();
             let routes = std::mem::take(&mut self.routes[rank]);
             let communicator = self.ranks[rank].communicator;
-            let engine = Engine::new(&self.memory, &self.ranks[rank], routes);
+            let engine = Engine::new(&self.memory, &self.ranks[rank], &routes, manner);
             let host = Host::new(&self.memory, &communicator, abort_words.to_vec());
             self.world.add_rank(engine, host, communicator.record_claim);
             if traffic == Traffic::User {
                 for launch in 0..launches {
                     let params = self.user_params(rank, launch);
-                    self.world.launch(rank as u32, &kernels.user, (blocks, 1), params);
+                    self.world.launch(rank as u32, &kernels.user, (blocks, threads), params);
                 }
                 continue;
             }

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Scenario, Traffic};
+use super::{PlanShape, Scenario, Shape, Traffic};
+use crate::engine::HostMutant;
 use crate::fault::Fault;
 use crate::rank::NEVER_NS;
 
@@ -49,6 +50,12 @@ pub struct Options {
     pub tears: bool,
     /// Loads that race never see anything newer.
     pub stalls: bool,
+    /// What runs of experts draw beside.
+    pub shape: Shape,
+    /// What runs of collectives draw beside.
+    pub collective: PlanShape,
+    /// What the host's code is weakened to: for its mutants. Never drawn.
+    pub host: Option<HostMutant>,
     /// What was changed after the draw.
     pub changes: Vec<Change>,
 }
@@ -104,6 +111,12 @@ impl fmt::Display for Options {
             on(self.tears),
             on(self.stalls),
         )?;
+        if self.traffic == Traffic::Experts {
+            write!(f, "{}", self.shape)?;
+        }
+        if self.traffic == Traffic::Collectives {
+            write!(f, "{}", self.collective)?;
+        }
         if self.timeout_ns != NEVER_NS {
             write!(f, ", waits expire after {} looks", self.timeout_ns)?;
         }
@@ -148,6 +161,9 @@ impl Options {
             plain_percent: [20, 50, 80][random.usize(..3)],
             tears: random.bool(),
             stalls: random.bool(),
+            host: None,
+            shape: Shape::default(),
+            collective: PlanShape::default(),
             changes: Vec::new(),
         };
         match random.u32(0..4) {
@@ -168,8 +184,37 @@ impl Options {
         if traffic == Traffic::User {
             options.launches = options.rounds();
             options.calls = 1;
+            // Each thread copies words, and few threads are enough to be several.
+            options.threads = [2, 4, 32][random.usize(..3)];
+            options.bytes = options.bytes.min(256);
+        }
+        if traffic == Traffic::Experts {
+            options.bring_tokens(&mut random);
+        }
+        if traffic == Traffic::Collectives {
+            options.collective = PlanShape::draw(&mut random);
+            options.bytes = 4 * random.u32(1..=64);
+            options.threads = [32, 64][random.usize(..2)];
+            options.blocks = random.u32(1..=2);
         }
         let strike = match scenario {
+            Scenario::Relays => {
+                options.shape.relay();
+                scenario
+            }
+            Scenario::ExpertsFaults => {
+                options.shape.goes_on = random.bool();
+                options.lose_rank(options.shape.ranks, &mut random);
+                scenario
+            }
+            Scenario::CollectivesFaults => {
+                options.lose_rank(options.collective.ranks, &mut random);
+                // Each of many lanes may have to wait so long, one after the other.
+                if options.timeout_ns != NEVER_NS {
+                    options.timeout_ns = 1 << random.u32(4..=8);
+                }
+                scenario
+            }
             Scenario::UserFaults => {
                 [Scenario::Refusal, Scenario::Abort, Scenario::Expiry, Scenario::Stray]
                     [random.usize(..4)]
@@ -232,7 +277,9 @@ impl Options {
             "launches" => self.launches = value,
             "calls" => self.calls = value,
             "blocks" => self.blocks = value,
-            "threads" => self.threads = value / 32 * 32,
+            // Of whole warps, unless they were less.
+            "threads" if self.threads > 32 => self.threads = value / 32 * 32,
+            "threads" => {}
             "transfers" => self.transfers = value,
             "messages" => self.messages = value,
             "bytes" => self.bytes = value / 4 * 4,
@@ -263,6 +310,35 @@ impl Options {
         self.messages = random.u32(1..=2);
         self.bytes = 4 * random.u32(1..=8);
         self.ring_log2 = random.u32(0..=5);
+    }
+
+    /// Tokens of a few elements, which several steps dispatch and combine.
+    fn bring_tokens(&mut self, random: &mut fastrand::Rng) {
+        self.shape = Shape::draw(random).checked();
+        (self.launches, self.calls) = (random.u32(2..=4), 1);
+        self.blocks = random.u32(1..=2);
+        self.threads = [32, 64][random.usize(..2)];
+        self.messages = random.u32(1..=4);
+        self.terms = random.u32(1..=3);
+        self.bytes = 16 * random.u32(1..=3);
+    }
+
+    /// One of several ranks stops, is slow, or aborts.
+    fn lose_rank(&mut self, ranks: u32, random: &mut fastrand::Rng) {
+        let rank = random.u32(0..ranks);
+        let expires = random.u32(0..4) != 0;
+        match random.u32(0..3) {
+            0 if expires => {}
+            1 => self.faults.push(Fault::EngineStops { rank, turn: strike(random) }),
+            _ => self.faults.push(Fault::GpuStops { rank, turn: strike(random) }),
+        }
+        if expires {
+            self.timeout_ns = 1 << random.u32(5..=11);
+        } else {
+            // Without a deadline somebody has to say so.
+            let other = (rank + 1) % ranks;
+            self.faults.push(Fault::Abort { rank: other, turn: strike(random) });
+        }
     }
 
     /// One block refuses its plan. Then the others stop too, even if the host does nothing.

@@ -1,18 +1,24 @@
-//! Calls of `ringdove.cuh` by users' kernels: rank 0 puts, rank 1 waits and puts it back, and rank
-//! 0 has it again. Each block has a lane of its own, and one thread.
+//! Calls of `ringdove.cuh` by users' kernels: rank 0 sends what its threads have copied, rank 1
+//! waits, copies it and sends it back, and rank 0 copies what has come. Each block has a lane of its
+//! own; or it stores into the peer's windows and raises words there.
 
 use ringdove_kernels::port::Port;
 use ringdove_kernels::user::{DeviceHandle, LanePorts, NO_PORT, WindowEntry};
 
-use super::{Options, Setup, buffer_bytes};
+use super::{Setup, buffer_bytes};
 use crate::engine::Route;
 use crate::fault::Fault;
+use crate::rank::NEVER_NS;
 
-/// Input, output, and what rank 1 passes on.
-const WINDOWS: u32 = 3;
+/// Input, output, what is about to be put, what has come from the peer, and words.
+const WINDOWS: u32 = 5;
 const INPUT: u32 = 0;
 const OUTPUT: u32 = 1;
-const PASSED_ON: u32 = 2;
+const STAGE: u32 = 2;
+const ARRIVED: u32 = 3;
+const WORDS: u32 = 4;
+/// Bytes between words of blocks.
+const WORD_STRIDE: u64 = 32;
 
 /// A call, as `test_calls.cu` has it.
 #[derive(Clone, Copy, Debug, Default, bytemuck::Pod, bytemuck::Zeroable)]
@@ -34,29 +40,46 @@ pub(super) const NO_SUCH_PEER: u32 = 7;
 /// A lane that there is none.
 pub(super) const NO_SUCH_LANE: u32 = 77;
 
+/// A window that there is none.
+pub(super) const NO_SUCH_WINDOW: u32 = 55;
+/// An offset that no descriptor carries.
+pub(super) const TOO_FAR: u64 = 1 << 41;
+
 const PUT: u32 = 1;
 const PUT_WITH_SIGNAL: u32 = 2;
 const SIGNAL: u32 = 3;
 const WAIT: u32 = 4;
 const FLUSH: u32 = 5;
+const COPY: u32 = 6;
+const COPY_TO_PEER: u32 = 7;
+const STORE_WORD: u32 = 8;
+const WAIT_FOR_WORD: u32 = 9;
+const WAIT_FOR_WORD_OR_GO_ON: u32 = 10;
+const CHECK_FAILED: u32 = 11;
 
 impl Setup<'_> {
     /// Lanes, windows and routes, and a handle for each rank.
     pub(super) fn use_handles(&mut self) {
-        let passed_on = self.ranks[1].allocate("passed on", self.all_bytes());
+        let bytes = self.window_bytes();
         let windows = [0, 1].map(|rank: usize| {
-            let other = if rank == 1 { passed_on } else { self.inputs[0] };
-            [self.inputs[rank], self.outputs[rank], other]
+            let more =
+                ["stage", "arrived", "words"].map(|name| self.ranks[rank].allocate(name, bytes));
+            [self.inputs[rank], self.outputs[rank], more[0], more[1], more[2]]
         });
         let signals = self.add_user_ports();
         for rank in 0..2 {
             self.routes[rank] = self.user_routes(rank, &windows, &signals);
-            self.handles[rank] = self.make_handle(rank, windows[rank]);
+            self.handles[rank] = self.make_handle(rank, &windows);
         }
     }
 
     fn all_bytes(&self) -> u64 {
         u64::from(self.options.rounds()) * buffer_bytes(self.options)
+    }
+
+    /// Bytes of a window, which holds all data, or all words.
+    fn window_bytes(&self) -> u64 {
+        self.all_bytes().max(u64::from(self.options.blocks) * WORD_STRIDE)
     }
 
     /// Ports of each rank: those that send have the number of their lane, those that receive come
@@ -85,7 +108,7 @@ impl Setup<'_> {
     fn user_routes(
         &self,
         rank: usize,
-        windows: &[[u64; 3]; 2],
+        windows: &[[u64; WINDOWS as usize]; 2],
         signals: &[Vec<[u64; 2]>; 2],
     ) -> Vec<Route> {
         let mut routes = Vec::new();
@@ -98,13 +121,14 @@ impl Setup<'_> {
                     destination,
                     arrival: *arrival,
                     completion: *completion,
+                    bytes: 0,
                 }));
             }
         }
         routes
     }
 
-    fn make_handle(&self, rank: usize, windows: [u64; 3]) -> u64 {
+    fn make_handle(&self, rank: usize, windows: &[[u64; WINDOWS as usize]; 2]) -> u64 {
         let lanes = self.options.blocks;
         let it = &self.ranks[rank];
         let put = |name: &str, bytes: &[u8]| {
@@ -120,7 +144,10 @@ impl Setup<'_> {
                 false => LanePorts { send: lane, receive: lanes + lane },
             })
             .collect();
-        let windows = windows.map(|address| WindowEntry { address, bytes: self.all_bytes() });
+        let entry = |address| WindowEntry { address, bytes: self.window_bytes() };
+        let reached: Vec<u64> =
+            windows[0].into_iter().zip(windows[1]).flat_map(|(a, b)| [a, b]).collect();
+        let windows = windows[rank].map(entry);
         let routes: Vec<u32> = (0..WINDOWS * WINDOWS).map(|pair| pair * lanes).collect();
         let handle = DeviceHandle {
             communicator: it.address,
@@ -129,7 +156,7 @@ impl Setup<'_> {
             routes: put("routes", bytemuck::cast_slice(&routes)),
             lane_count: lanes,
             window_count: WINDOWS,
-            reached: put("reached", &[0; 8 * 2 * WINDOWS as usize]),
+            reached: put("reached", bytemuck::cast_slice(&reached)),
         };
         put("handle", bytemuck::bytes_of(&handle))
     }
@@ -151,44 +178,109 @@ impl Setup<'_> {
     }
 
     fn calls(&self, rank: usize, block: u32, launch: u32) -> Vec<Call> {
-        let Options { messages, bytes, .. } = *self.options;
-        let base = u64::from(launch) * buffer_bytes(self.options);
-        let call = Call { peer: 1 - rank as u32, lane: block, ..Call::default() };
-        let mut calls = Vec::new();
-        let puts = |to: u32, from: u32, message: u32| {
-            let at = base + self.offset(block, message);
-            let put =
-                Call { to, from, to_offset: at, from_offset: at, bytes: bytes.into(), ..call };
-            // Some with their signal, some with one behind them.
-            match message % 2 {
-                0 => vec![Call { kind: PUT_WITH_SIGNAL, ..put }],
-                _ => vec![Call { kind: PUT, ..put }, Call { kind: SIGNAL, ..call }],
-            }
-        };
-        let wait = Call { kind: WAIT, count: 1, ..call };
-        if rank == 0 {
-            for message in 0..messages {
-                calls.extend(puts(PASSED_ON, INPUT, message));
-            }
-            calls.push(Call { count: messages, ..wait });
-        } else {
-            for message in 0..messages {
-                calls.push(wait);
-                calls.extend(puts(OUTPUT, PASSED_ON, message));
-            }
+        let mut calls = vec![Call { kind: CHECK_FAILED, ..Call::default() }];
+        match self.sends_by_words() {
+            true => self.call_by_words(rank, block, launch, &mut calls),
+            false => self.call_by_lanes(rank, block, launch, &mut calls),
         }
-        calls.push(Call { kind: FLUSH, ..call });
         self.break_calls(rank, block, &mut calls);
         calls
     }
 
-    /// What faults do to a block's calls.
+    /// Do kernels store into the peer's windows?
+    pub(super) fn sends_by_words(&self) -> bool {
+        let is_bad = |fault: &Fault| matches!(fault, Fault::BadOp { .. } | Fault::BadPort { .. });
+        self.options.seed % 3 == 1 && !self.options.faults.iter().any(is_bad)
+    }
+
+    /// How a word is awaited: now and then by a wait that leaves no record, where that ends in any
+    /// case.
+    fn wait_kind(&self, number: u32) -> u32 {
+        let faults = &self.options.faults;
+        let ends = faults.is_empty()
+            || self.options.timeout_ns != NEVER_NS
+            || faults.iter().any(|fault| matches!(fault, Fault::Abort { .. }));
+        if ends && number % 2 == 1 { WAIT_FOR_WORD_OR_GO_ON } else { WAIT_FOR_WORD }
+    }
+
+    /// A message from one window of a rank into another one.
+    fn copy_of(&self, block: u32, launch: u32, message: u32, to: u32, from: u32) -> Call {
+        let at = u64::from(launch) * buffer_bytes(self.options) + self.offset(block, message);
+        let bytes = self.options.bytes.into();
+        Call { kind: COPY, to, from, to_offset: at, from_offset: at, bytes, ..Call::default() }
+    }
+
+    fn call_by_lanes(&self, rank: usize, block: u32, launch: u32, calls: &mut Vec<Call>) {
+        let messages = self.options.messages;
+        let call = Call { peer: 1 - rank as u32, lane: block, ..Call::default() };
+        let copy = |message, to, from| self.copy_of(block, launch, message, to, from);
+        let send = |calls: &mut Vec<Call>, message: u32, from: u32| {
+            calls.push(copy(message, STAGE, from));
+            let Call { to_offset, from_offset, bytes, .. } = copy(message, ARRIVED, STAGE);
+            let put = Call { to: ARRIVED, from: STAGE, to_offset, from_offset, bytes, ..call };
+            // Some with their signal, some with one behind them; some are stored, and an engine signals.
+            match message % 3 {
+                0 => calls.push(Call { kind: PUT_WITH_SIGNAL, ..put }),
+                1 => calls.extend([Call { kind: PUT, ..put }, Call { kind: SIGNAL, ..call }]),
+                _ => {
+                    let stored = Call { kind: COPY_TO_PEER, peer: call.peer, ..put };
+                    calls.extend([stored, Call { kind: SIGNAL, ..call }]);
+                }
+            }
+        };
+        let wait = Call { kind: WAIT, count: 1, ..call };
+        for message in 0..messages {
+            if rank == 1 {
+                calls.push(wait);
+            }
+            send(calls, message, if rank == 0 { INPUT } else { ARRIVED });
+        }
+        if rank == 0 {
+            calls.push(Call { count: messages, ..wait });
+            calls.extend((0..messages).map(|message| copy(message, OUTPUT, ARRIVED)));
+        }
+        calls.push(Call { kind: FLUSH, ..call });
+    }
+
+    fn call_by_words(&self, rank: usize, block: u32, launch: u32, calls: &mut Vec<Call>) {
+        let messages = self.options.messages;
+        let peer = 1 - rank as u32;
+        let to_offset = u64::from(block) * WORD_STRIDE;
+        let word = Call { peer, to: WORDS, to_offset, ..Call::default() };
+        let copy = |message, to, from| self.copy_of(block, launch, message, to, from);
+        for message in 0..messages {
+            let count = launch * messages + message + 1;
+            if rank == 1 {
+                let kind = self.wait_kind(message);
+                calls.push(Call { kind, count, ..word });
+            }
+            let from = if rank == 0 { INPUT } else { ARRIVED };
+            calls.push(Call { kind: COPY_TO_PEER, peer, ..copy(message, ARRIVED, from) });
+            calls.push(Call { kind: STORE_WORD, count, ..word });
+        }
+        if rank == 0 {
+            let count = (launch + 1) * messages;
+            let kind = self.wait_kind(launch);
+            calls.push(Call { kind, count, ..word });
+            calls.extend((0..messages).map(|message| copy(message, OUTPUT, ARRIVED)));
+        }
+    }
+
+    /// What faults do to a block's calls: to those that open a lane.
     fn break_calls(&self, rank: usize, block: u32, calls: &mut [Call]) {
+        let mut calls: Vec<_> =
+            calls.iter_mut().filter(|call| (PUT..=FLUSH).contains(&call.kind)).collect();
         let count = calls.len();
         for fault in &self.options.faults {
             match *fault {
                 Fault::BadOp { rank: it, block: of, op } if it as usize == rank && of == block => {
-                    calls[op as usize % count].peer = NO_SUCH_PEER;
+                    let call = &mut calls[op as usize % count];
+                    match (call.kind, op % 4) {
+                        (PUT | PUT_WITH_SIGNAL, 1) => call.to = NO_SUCH_WINDOW,
+                        (PUT | PUT_WITH_SIGNAL, 2) => call.from = NO_SUCH_WINDOW,
+                        (PUT | PUT_WITH_SIGNAL, 3) => call.to_offset = TOO_FAR,
+                        _ => call.peer = NO_SUCH_PEER,
+                    }
                 }
                 Fault::BadPort { rank: it, block: of } if it as usize == rank && of == block => {
                     calls[0].lane = NO_SUCH_LANE;

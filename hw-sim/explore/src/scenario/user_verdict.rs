@@ -3,7 +3,7 @@
 use ringdove_kernels::launch::{PlanFault, WaitKind, WaitRecord};
 
 use super::Setup;
-use super::user::{NO_SUCH_LANE, NO_SUCH_PEER};
+use super::user::{NO_SUCH_LANE, NO_SUCH_PEER, NO_SUCH_WINDOW, TOO_FAR};
 use super::verdict::NONE;
 
 impl Setup<'_> {
@@ -27,9 +27,14 @@ impl Setup<'_> {
                 let is_true = match fault {
                     Some(PlanFault::Peer) => record.seen == u64::from(NO_SUCH_PEER),
                     Some(PlanFault::Lane) => record.seen == u64::from(NO_SUCH_LANE),
+                    Some(PlanFault::BufferNumber) => record.seen == u64::from(NO_SUCH_WINDOW),
+                    Some(PlanFault::DescriptorOffset) => record.seen == TOO_FAR,
                     _ => false,
                 };
-                let is_true = is_true && record.port == NONE;
+                let is_put =
+                    matches!(fault, Some(PlanFault::BufferNumber | PlanFault::DescriptorOffset));
+                let port = if is_put { record.block } else { NONE };
+                let is_true = is_true && record.port == port;
                 if is_true { Ok(()) } else { Err("something else is bad") }
             }
             Some(WaitKind::StrayClaim) => {
@@ -46,6 +51,10 @@ impl Setup<'_> {
 
     /// Do kind, block, port and peer belong together? A block has the lane of its own number.
     fn check_user_port(&self, rank: usize, record: &WaitRecord) -> Result<(), &'static str> {
+        if self.sends_by_words() {
+            let is_peer = record.peer == 1 - rank as u32;
+            return if is_peer && record.port == NONE { Ok(()) } else { Err("no word of a peer") };
+        }
         let (send, receive) = (record.block, self.options.blocks + record.block);
         let ports = match WaitKind::from_code(record.kind) {
             Some(WaitKind::Arrival) => [receive, receive],

@@ -12,7 +12,7 @@ use crate::rank::{LAUNCH, NEVER_NS};
 /// `WaitRecord::state` of a wait that expired, or of what was refused.
 pub(super) const EXPIRED: u32 = 1;
 /// Of a wait that the abort word ended.
-const ABORTED: u32 = 2;
+pub(super) const ABORTED: u32 = 2;
 /// A port or rank that there is none.
 pub(super) const NONE: u32 = u32::MAX;
 
@@ -34,7 +34,13 @@ impl Setup<'_> {
             {
                 return Err(format!("host {rank} saw {seen:?} in the place of {record:?}"));
             }
-            let is_whole = record.state == 0 && !self.world.is_stopped(rank);
+            // Words may be waited for without a record, and `has_failed` leaves none of a claim that
+            // holds a stray value.
+            let is_stray = self.strikes(rank, |fault| matches!(fault, Fault::StrayClaim { .. }));
+            let is_silent = self.sends_by_words() || is_stray;
+            let of_user = self.options.traffic == Traffic::User;
+            let tells = self.options.faults.is_empty() || !(of_user && is_silent);
+            let is_whole = record.state == 0 && !self.world.is_stopped(rank) && tells;
             if is_whole && self.options.traffic != Traffic::User {
                 self.check_ends(rank)?;
                 self.check_positions(rank)?;

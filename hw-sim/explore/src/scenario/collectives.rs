@@ -1,0 +1,624 @@
+//! Collectives: the library's own plans, built, proved and encoded as communicators do it, for two
+//! to four ranks; by stores, by the proxy, and with low-latency messages.
+
+use hwsim_ptx::weak::WeakMemory;
+use ringdove::plan::{
+    Algorithm, Choice, Collective, CollectiveRequest, LaneEnd, LaneKind, Side, SlotShape, Verified,
+    build, verify,
+};
+use ringdove_kernels::element::ReduceOp;
+use ringdove_kernels::launch::{CallArguments, WaitKind, WaitRecord};
+use ringdove_kernels::op::{BUFFERS_MAX, ll_bytes};
+use ringdove_kernels::port::Port;
+use std::collections::HashMap;
+use std::fmt;
+use std::rc::Rc;
+
+use super::verdict::ABORTED;
+use super::{Kernels, Options};
+use crate::engine::{Engine, Manner, Route};
+use crate::host::Host;
+use crate::rank::{LAUNCH, NEVER_NS, Rank};
+use crate::world::World;
+
+/// Which plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// The collective; its root, if it has one.
+    pub collective: Collective,
+    /// The algorithm.
+    pub algorithm: Algorithm,
+    /// Ranks.
+    pub ranks: u32,
+    /// Ranks of a node; all of them where plans do not ask.
+    pub node_ranks: u32,
+    /// Messages of a chunk.
+    pub slices: u32,
+    /// Bytes of a message.
+    pub slice_bytes: u32,
+    /// Slots of a lane.
+    pub slots: u32,
+    /// Messages go over lanes of stores, if low-latency ones by stores too.
+    pub by_stores: bool,
+    /// Input and output share memory.
+    pub in_place: bool,
+    /// How engines work.
+    pub manner: Manner,
+}
+
+impl Default for Shape {
+    fn default() -> Self {
+        Self {
+            collective: Collective::Barrier,
+            algorithm: Algorithm::Dissemination,
+            ranks: 2,
+            node_ranks: 2,
+            slices: 1,
+            slice_bytes: 16,
+            slots: 2,
+            by_stores: false,
+            in_place: false,
+            manner: Manner::default(),
+        }
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { collective, algorithm, ranks, node_ranks, slices, slice_bytes, .. } = self;
+        write!(f, ", {}", collective.name())?;
+        if let Some(root) = collective.root() {
+            write!(f, " of root {root}")?;
+        }
+        let way = if self.by_stores { "stores" } else { "engines" };
+        let Manner { batch, coalesce_bytes, room, splits, .. } = self.manner;
+        write!(
+            f,
+            " by {}, {ranks} ranks, {node_ranks} to a node, by {way}, chunks of {slices} messages \
+             of {slice_bytes} bytes, {} slots, batches of {batch}, merged to {coalesce_bytes} \
+             bytes, room for {room} transfers",
+            algorithm.name(),
+            self.slots
+        )?;
+        for (is, what) in [(self.in_place, "in place"), (splits, "piece by piece")] {
+            if is {
+                write!(f, ", {what}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Ways to carry out a collective. Those of an all-reduce first, which has the most.
+const WAYS: [(Collective, &[Algorithm]); 9] = [
+    (
+        Collective::AllReduce,
+        &[
+            Algorithm::RingStaged,
+            Algorithm::RingDirect,
+            Algorithm::RingHybrid,
+            Algorithm::AllPairs,
+            Algorithm::Hierarchical,
+            Algorithm::HierarchicalHybrid,
+            Algorithm::Doubling,
+            Algorithm::Halving,
+            Algorithm::TwoShot,
+            Algorithm::TwoShotNodes,
+            Algorithm::InRankOrder,
+        ],
+    ),
+    (
+        Collective::AllGather,
+        &[
+            Algorithm::RingStaged,
+            Algorithm::RingDirect,
+            Algorithm::AllPairs,
+            Algorithm::Exchange,
+            Algorithm::ExchangeDirect,
+            Algorithm::Bruck,
+        ],
+    ),
+    (
+        Collective::ReduceScatter,
+        &[
+            Algorithm::RingStaged,
+            Algorithm::AllPairs,
+            Algorithm::Exchange,
+            Algorithm::Bruck,
+            Algorithm::InRankOrder,
+        ],
+    ),
+    (
+        Collective::Broadcast { root: 0 },
+        &[
+            Algorithm::AllPairs,
+            Algorithm::Chain,
+            Algorithm::ChainDirect,
+            Algorithm::Star,
+            Algorithm::Tree,
+        ],
+    ),
+    (
+        Collective::Reduce { root: 0 },
+        &[
+            Algorithm::AllPairs,
+            Algorithm::Chain,
+            Algorithm::Star,
+            Algorithm::Tree,
+            Algorithm::InRankOrder,
+        ],
+    ),
+    (
+        Collective::AllToAll,
+        &[Algorithm::AllPairs, Algorithm::Exchange, Algorithm::ExchangeDirect, Algorithm::Bruck],
+    ),
+    (Collective::Gather { root: 0 }, &[Algorithm::AllPairs, Algorithm::Star, Algorithm::Tree]),
+    (Collective::Scatter { root: 0 }, &[Algorithm::AllPairs, Algorithm::Star, Algorithm::Tree]),
+    (Collective::Barrier, &[Algorithm::AllPairs, Algorithm::Dissemination]),
+];
+
+/// The same collective with this root, if it has one.
+fn rooted(collective: Collective, root: u32) -> Collective {
+    match collective {
+        Collective::Broadcast { .. } => Collective::Broadcast { root },
+        Collective::Reduce { .. } => Collective::Reduce { root },
+        Collective::Gather { .. } => Collective::Gather { root },
+        Collective::Scatter { .. } => Collective::Scatter { root },
+        other => other,
+    }
+}
+
+/// Does it move registered buffers?
+fn is_direct(algorithm: Algorithm) -> bool {
+    matches!(
+        algorithm,
+        Algorithm::RingDirect
+            | Algorithm::RingHybrid
+            | Algorithm::HierarchicalHybrid
+            | Algorithm::ChainDirect
+            | Algorithm::ExchangeDirect
+    )
+}
+
+impl Shape {
+    /// All collectives with each of their algorithms.
+    pub fn ways() -> impl Iterator<Item = (Collective, Algorithm)> {
+        WAYS.into_iter().flat_map(|(collective, algorithms)| {
+            algorithms.iter().map(move |algorithm| (collective, *algorithm))
+        })
+    }
+
+    /// Draws one.
+    pub fn draw(random: &mut fastrand::Rng) -> Self {
+        let ways: Vec<_> = Self::ways().collect();
+        let (collective, algorithm) = ways[random.usize(..ways.len())];
+        Self::draw_of(collective, algorithm, random)
+    }
+
+    /// Draws the rest.
+    pub fn draw_of(
+        collective: Collective,
+        algorithm: Algorithm,
+        random: &mut fastrand::Rng,
+    ) -> Self {
+        let ranks = match algorithm {
+            Algorithm::Hierarchical | Algorithm::HierarchicalHybrid | Algorithm::TwoShotNodes => 4,
+            Algorithm::Halving => [2, 4][random.usize(..2)],
+            _ => random.u32(2..=4),
+        };
+        let node_ranks = match algorithm {
+            Algorithm::Hierarchical | Algorithm::HierarchicalHybrid | Algorithm::TwoShotNodes => 2,
+            _ => ranks,
+        };
+        let by_stores = match algorithm {
+            Algorithm::TwoShotNodes => true,
+            Algorithm::AllPairs | Algorithm::TwoShot | Algorithm::Halving => random.bool(),
+            _ => false,
+        };
+        let collective = rooted(collective, random.u32(..ranks));
+        let may_be_in_place = match algorithm {
+            Algorithm::RingDirect => collective != Collective::AllReduce,
+            Algorithm::ExchangeDirect => collective != Collective::AllToAll,
+            _ => !matches!(collective, Collective::AllToAll | Collective::Barrier),
+        };
+        let slots = 1 << random.u32(1..=2);
+        let slices = match algorithm {
+            Algorithm::AllPairs
+            | Algorithm::Halving
+            | Algorithm::TwoShot
+            | Algorithm::TwoShotNodes
+            | Algorithm::InRankOrder => 1,
+            _ => random.u32(1..=slots / 2),
+        };
+        let manner = Manner {
+            batch: random.usize(1..=4),
+            coalesce_bytes: [0, 64, 4096][random.usize(..3)],
+            room: [1, 2, 8][random.usize(..3)],
+            splits: random.bool(),
+            watches_abort: true,
+            whole_words: algorithm == Algorithm::AllPairs,
+            mutant: None,
+        };
+        Self {
+            collective,
+            algorithm,
+            ranks,
+            node_ranks,
+            slices,
+            slice_bytes: 16 * random.u32(1..=3),
+            slots,
+            by_stores,
+            in_place: may_be_in_place && random.u32(0..4) == 0,
+            manner,
+        }
+    }
+
+    /// Blocks of a launch, at most `wanted`: as `plan::select` bounds them.
+    fn blocks(&self, wanted: u32) -> u32 {
+        let ranks = self.ranks;
+        match (self.algorithm, self.collective) {
+            (Algorithm::TwoShot | Algorithm::Halving, _) if self.by_stores => wanted,
+            (Algorithm::Exchange, Collective::ReduceScatter)
+            | (Algorithm::ExchangeDirect, Collective::AllGather)
+            | (Algorithm::Star, Collective::Reduce { .. }) => 1,
+            (Algorithm::Exchange | Algorithm::ExchangeDirect, _) => wanted.min(ranks / 2),
+            (Algorithm::Star, _) => wanted.min(ranks - 1),
+            (
+                Algorithm::RingStaged
+                | Algorithm::RingDirect
+                | Algorithm::RingHybrid
+                | Algorithm::Chain
+                | Algorithm::ChainDirect
+                | Algorithm::Hierarchical
+                | Algorithm::HierarchicalHybrid
+                | Algorithm::TwoShotNodes,
+                _,
+            ) => wanted,
+            _ => 1,
+        }
+    }
+
+    /// What a call of so many bytes asks for.
+    fn request(&self, bytes: u32) -> CollectiveRequest {
+        let bytes = if self.collective == Collective::Barrier { 0 } else { bytes };
+        CollectiveRequest {
+            collective: self.collective,
+            rank_count: self.ranks,
+            bytes: bytes.into(),
+            element_bytes: 4,
+            reduce_op: ReduceOp::Sum,
+            in_place: self.in_place,
+            registered: is_direct(self.algorithm),
+        }
+    }
+
+    /// The plan of such a call, proved.
+    fn plan(&self, bytes: u32, blocks: u32, threads: u32) -> Result<Verified, String> {
+        let request = self.request(bytes);
+        // Where messages hold whole parts, all of them fit one.
+        let whole = (request.bytes as u32 * self.ranks).next_multiple_of(16).max(16);
+        let is_whole = match (self.algorithm, self.collective) {
+            (Algorithm::Bruck, _) => true,
+            (Algorithm::Tree, collective) => {
+                matches!(collective, Collective::Gather { .. } | Collective::Scatter { .. })
+            }
+            _ => false,
+        };
+        let slot_bytes = match self.algorithm {
+            Algorithm::AllPairs => ll_bytes(self.slice_bytes.into()) as u32,
+            Algorithm::Halving => self.slice_bytes * (self.ranks / 2),
+            _ if is_whole => whole,
+            _ => self.slice_bytes,
+        };
+        let count = if self.algorithm == Algorithm::AllPairs { 2 } else { self.slots };
+        let mut choice = Choice {
+            request,
+            algorithm: self.algorithm,
+            blocks: self.blocks(blocks),
+            slices: self.slices,
+            slice_bytes: 16,
+            rounds: 0,
+            thread_count: threads,
+            slots: SlotShape { bytes: slot_bytes, count },
+            stores: self.by_stores && self.algorithm != Algorithm::AllPairs,
+            ranks_per_node: self.node_ranks,
+            group_ranks: self.ranks,
+        };
+        choice.set_slice_bytes(if is_whole { slot_bytes } else { self.slice_bytes });
+        verify(build(&choice), &request.promise())
+            .map_err(|error| format!("the plan is refused: {error}"))
+    }
+}
+
+/// A run.
+pub(super) struct Run<'a> {
+    pub memory: Rc<WeakMemory>,
+    pub options: &'a Options,
+    pub world: World,
+    pub ranks: Vec<Rank>,
+    pub request: CollectiveRequest,
+    pub inputs: Vec<u64>,
+    pub outputs: Vec<u64>,
+    ports: Vec<HashMap<LaneEnd, u32>>,
+    /// Where each rank's routes between registered buffers begin.
+    bases: Vec<[u32; BUFFERS_MAX * BUFFERS_MAX]>,
+}
+
+impl<'a> Run<'a> {
+    pub fn new(memory: &Rc<WeakMemory>, options: &'a Options) -> Self {
+        let shape = &options.collective;
+        let world = World::new(memory, options.seed.rotate_left(32) ^ 0x636f_6c6c);
+        let rank =
+            |number| Rank::new(memory, number, shape.ranks, options.ring_log2, options.timeout_ns);
+        let ranks: Vec<_> = (0..shape.ranks).map(rank).collect();
+        let request = shape.request(options.bytes);
+        let (inputs, outputs, ports, bases) = Default::default();
+        let memory = Rc::clone(memory);
+        Self { memory, options, world, ranks, request, inputs, outputs, ports, bases }
+    }
+
+    /// Bytes of a buffer of one call, on any rank.
+    fn stride(&self) -> u64 {
+        let most = |bytes: u64| bytes.next_multiple_of(16).max(16);
+        let ranks = 0..self.ranks.len() as u32;
+        let of = |rank| self.request.input_bytes(rank).max(self.request.output_bytes(rank));
+        most(ranks.map(of).max().unwrap_or(0))
+    }
+
+    /// Lays out lanes and buffers, and queues the launches.
+    pub fn start(&mut self, kernels: &Kernels) -> Result<(), String> {
+        let Options { blocks, threads, bytes, .. } = *self.options;
+        let verified = self.options.collective.plan(bytes, blocks, threads)?;
+        for fault in &self.options.faults {
+            self.world.add_fault(*fault);
+        }
+        let all = u64::from(self.options.rounds()) * self.stride();
+        for (number, rank) in (0..).zip(&self.ranks) {
+            let input = rank.allocate("input", all);
+            let in_place = self.request.in_place_on(number);
+            self.outputs.push(if in_place { input } else { rank.allocate("output", all) });
+            self.inputs.push(input);
+        }
+        self.add_ports(&verified);
+        let routes: Vec<_> = (0..self.ranks.len()).map(|rank| self.routes(rank, all)).collect();
+        let abort_words: Vec<_> = self.ranks.iter().map(|it| it.communicator.abort).collect();
+        for (rank, routes) in routes.into_iter().enumerate() {
+            self.fill(rank);
+            self.ranks[rank].publish();
+            let manner = self.options.collective.manner;
+            let manner = Manner { mutant: self.options.host, ..manner };
+            let communicator = self.ranks[rank].communicator;
+            let engine = Engine::new(&self.memory, &self.ranks[rank], &routes, manner);
+            let host = Host::new(&self.memory, &communicator, abort_words.clone());
+            self.world.add_rank(engine, host, communicator.record_claim);
+            self.launch(rank, &verified, kernels)?;
+        }
+        Ok(())
+    }
+
+    /// A port for each end of a lane, in the order of blocks; numbers of direct ones among them.
+    fn add_ports(&mut self, verified: &Verified) {
+        let shape = verified.plan().slots;
+        for rank in &mut self.ranks {
+            let mut ports = HashMap::new();
+            let mut direct = 0;
+            for (_, end) in verified.ports(rank.number) {
+                if ports.contains_key(&end) {
+                    continue;
+                }
+                let number = rank.ports.len() as u32;
+                let sends = end.side == Side::Send;
+                let is_direct = end.lane.kind == LaneKind::Direct;
+                let has_slots = !is_direct && !(sends && end.lane.kind == LaneKind::Stores);
+                let bytes = u64::from(shape.bytes * shape.count);
+                let name = |what: &str| format!("{what} of {end}");
+                rank.add_port(Port {
+                    signal: rank.allocate(&name("signal"), 8),
+                    completion: if sends { rank.allocate(&name("completion"), 8) } else { 0 },
+                    slots: if has_slots { rank.allocate(&name("slots"), bytes) } else { 0 },
+                    slot_bytes: if is_direct { 0 } else { shape.bytes },
+                    slot_mask: shape.count - 1,
+                    route: number,
+                    route_index: if is_direct && sends { direct } else { 0 },
+                    peer: if sends { end.lane.to } else { end.lane.from },
+                    ..Port::default()
+                });
+                direct += u32::from(is_direct && sends);
+                ports.insert(end, number);
+            }
+            self.ports.push(ports);
+        }
+        self.join_ports();
+    }
+
+    fn other_end(&self, end: LaneEnd) -> Port {
+        let side = if end.side == Side::Send { Side::Receive } else { Side::Send };
+        let there = LaneEnd { side, ..end };
+        let rank = there.rank() as usize;
+        self.ranks[rank].ports[self.ports[rank][&there] as usize]
+    }
+
+    /// Tells the ends of lanes of stores of each other.
+    fn join_ports(&mut self) {
+        for rank in 0..self.ranks.len() {
+            for (end, number) in self.ports[rank].clone() {
+                let there = self.other_end(end);
+                let port = &mut self.ranks[rank].ports[number as usize];
+                match (end.lane.kind, end.side) {
+                    (LaneKind::LowLatency, Side::Send) if self.options.collective.by_stores => {
+                        port.peer_slots = there.slots;
+                    }
+                    (LaneKind::Stores, Side::Send) => {
+                        (port.slots, port.peer_signal) = (there.slots, there.signal);
+                    }
+                    (LaneKind::Stores, Side::Receive) => port.peer_signal = there.signal,
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// A route for each port, and behind them those between registered buffers.
+    fn routes(&mut self, rank: usize, bytes: u64) -> Vec<Route> {
+        let mut ends: Vec<_> = self.ports[rank].iter().map(|(end, port)| (*port, *end)).collect();
+        ends.sort_unstable();
+        let mut routes = Vec::new();
+        for (number, end) in &ends {
+            let (own, there) = (self.ranks[rank].ports[*number as usize], self.other_end(*end));
+            routes.push(Route {
+                lane: *number as usize,
+                // Slots are named by their addresses.
+                source: 0,
+                destination: there.slots,
+                bytes: 0,
+                arrival: there.signal,
+                completion: own.completion,
+            });
+        }
+        let is_direct = |end: &LaneEnd| end.lane.kind == LaneKind::Direct && end.side == Side::Send;
+        let direct: Vec<_> = ends.into_iter().filter(|(_, end)| is_direct(end)).collect();
+        let mut bases = [0; BUFFERS_MAX * BUFFERS_MAX];
+        for source in 0..2 {
+            for destination in 0..2 {
+                let base = routes.len() as u32;
+                bases[source * BUFFERS_MAX + destination] = base;
+                for (number, end) in &direct {
+                    let to = end.lane.to as usize;
+                    let there = [self.inputs[to], self.outputs[to]][destination];
+                    let from = [self.inputs[rank], self.outputs[rank]][source];
+                    let route = routes[*number as usize];
+                    routes.push(Route { source: from, destination: there, bytes, ..route });
+                }
+            }
+        }
+        self.bases.push(bases);
+        routes
+    }
+
+    /// The number at a place of a rank's input of one call.
+    fn word(rank: usize, call: u32, index: u64) -> u32 {
+        // Never zero, and no two alike within a rank.
+        ((call * 4096 + index as u32) + 1) * 8 + rank as u32
+    }
+
+    fn fill(&self, rank: usize) {
+        for call in 0..self.options.rounds() {
+            let count = self.request.input_bytes(rank as u32) / 4;
+            let data: Vec<u32> = (0..count).map(|index| Self::word(rank, call, index)).collect();
+            let [input, _] = self.buffers(rank, call);
+            self.ranks[rank].set(input, bytemuck::cast_slice(&data));
+        }
+    }
+
+    /// Where input and output of a call lie.
+    fn buffers(&self, rank: usize, call: u32) -> [u64; 2] {
+        let at = u64::from(call) * self.stride();
+        let number = rank as u32;
+        let (from, to) = match self.request.in_place_on(number) {
+            true => self.request.in_place_offsets(number),
+            false => (0, 0),
+        };
+        [self.inputs[rank] + at + from, self.outputs[rank] + at + to]
+    }
+
+    fn launch(
+        &mut self,
+        rank: usize,
+        verified: &Verified,
+        kernels: &Kernels,
+    ) -> Result<(), String> {
+        let Options { launches, calls, threads, .. } = *self.options;
+        let number = rank as u32;
+        let resolve = |end: LaneEnd| self.ports[rank].get(&end).copied();
+        let plan = verified.encode(number, &resolve).map_err(|error| error.to_string())?;
+        let blocks = verified.block_count(number);
+        for launch in 0..launches {
+            let arguments: Vec<_> = (launch * calls..)
+                .take(calls as usize)
+                .map(|call| {
+                    let [input, output] = self.buffers(rank, call);
+                    let offsets = [input - self.inputs[rank], output - self.outputs[rank], 0, 0];
+                    CallArguments {
+                        buffers: [input, output, 0, 0],
+                        region_offsets: offsets,
+                        route_bases: self.bases[rank],
+                        ..CallArguments::default()
+                    }
+                })
+                .collect();
+            let params = self.ranks[rank].launch(launch.into(), &plan, &arguments);
+            self.world.launch(number, kernels.executor(), (blocks, threads), params);
+        }
+        Ok(())
+    }
+
+    /// Every number is where it belongs, and what failed says why.
+    pub fn check(&self) -> Result<(), String> {
+        for rank in 0..self.ranks.len() {
+            let record = self.ranks[rank].record();
+            if record.state != 0 {
+                self.check_record(rank, &record).map_err(|reason| {
+                    format!("the record of rank {rank} is wrong: {reason}: {record:?}")
+                })?;
+            }
+            let is_whole = record.state == 0 && !self.world.is_stopped(rank);
+            // Where terms are missing, an output may hold part of a sum; and Bruck's algorithm has
+            // there what it passes on.
+            let passes_on = self.options.collective.algorithm == Algorithm::Bruck;
+            let sums = self.request.collective.reduces();
+            if !is_whole && (sums || passes_on || self.request.in_place) {
+                continue;
+            }
+            for call in 0..self.options.rounds() {
+                self.check_call(rank, call, is_whole)
+                    .map_err(|reason| format!("call {call} of rank {rank}: {reason}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_record(&self, rank: usize, record: &WaitRecord) -> Result<(), &'static str> {
+        let launches = LAUNCH..LAUNCH + u64::from(self.options.launches);
+        if !launches.contains(&record.sequence) || record.call >= self.options.calls.into() {
+            return Err("there is no such call");
+        }
+        let is_aborted = record.state == ABORTED;
+        if is_aborted && !self.world.hosts.iter().any(Host::has_alarmed) {
+            return Err("nobody aborted");
+        }
+        let timeout_ns = self.options.timeout_ns;
+        if !is_aborted && (timeout_ns == NEVER_NS || record.waited_ns < timeout_ns) {
+            return Err("its time was not over");
+        }
+        let is_ring_space = record.kind == WaitKind::RingSpace as u32;
+        let port = self.ranks[rank].ports.get(record.port as usize);
+        match port.is_some_and(|port| is_ring_space || record.peer == port.peer) {
+            true => Ok(()),
+            false => Err("its port leads to another peer"),
+        }
+    }
+
+    fn check_call(&self, rank: usize, call: u32, is_whole: bool) -> Result<(), String> {
+        let [_, output] = self.buffers(rank, call);
+        let count = self.request.bytes / 4;
+        for delivery in self.request.deliveries(rank as u32) {
+            let mut found = vec![0; 4 * count as usize];
+            self.memory.get(output + delivery.offset, &mut found).expect("it was allocated");
+            for (index, found) in (0..count).zip(found.as_chunks::<4>().0) {
+                let place = delivery.source / 4 + index;
+                let expected: u32 = match delivery.from {
+                    Some(peer) => Self::word(peer as usize, call, place),
+                    None => (0..self.ranks.len()).map(|it| Self::word(it, call, place)).sum(),
+                };
+                let mut pairs = found.iter().zip(expected.to_le_bytes());
+                let is_part = pairs.all(|(found, byte)| *found == 0 || *found == byte);
+                let found = u32::from_le_bytes(*found);
+                if found != expected && (is_whole || !is_part) {
+                    let place = delivery.offset / 4 + index;
+                    return Err(format!("{found:#x} at word {place}, not {expected:#x}"));
+                }
+            }
+        }
+        Ok(())
+    }
+}
