@@ -85,13 +85,29 @@ RINGDOVE_INLINE void experts_return(const ExpertsCall& call) {
     }
 }
 
+// `sum` and a product, which is rounded first; without weights `sum` and the value, which has the
+// same bits. The value is one in a register without type: in PTX, one of f32 takes a move.
+template <bool HAS_WEIGHT>
+RINGDOVE_INLINE float add_bits(float sum, u32 bits, float weight) {
+    float result;
+    if constexpr (HAS_WEIGHT) {
+        float product;
+        asm("mul.rn.f32 %0, %1, %2;" : "=f"(product) : "r"(bits), "f"(weight));
+        asm("add.rn.f32 %0, %1, %2;" : "=f"(result) : "f"(sum), "f"(product));
+    } else {
+        asm("add.rn.f32 %0, %1, %2;" : "=f"(result) : "f"(sum), "r"(bits));
+    }
+    return result;
+}
+
 // Values of a row, a vector of 16 bytes at a time.
 struct WholeValues {
+    template <bool HAS_WEIGHT>
     static RINGDOVE_INLINE void add(float (&sums)[8], const ptx::Vector<u32>& values,
                                     float weight) {
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) {
-            sums[i] = sums[i] + weight * ptx::f32_from_bits(values.words[i]);
+            sums[i] = add_bits<HAS_WEIGHT>(sums[i], values.words[i], weight);
         }
     }
 
@@ -103,14 +119,16 @@ struct WholeValues {
     }
 };
 
-template <class Format>
-struct HalfValues {
+struct F16Values {
+    template <bool HAS_WEIGHT>
     static RINGDOVE_INLINE void add(float (&sums)[8], const ptx::Vector<u32>& values,
                                     float weight) {
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) {
-            sums[2 * i] = sums[2 * i] + weight * Format::widen_low(values.words[i]);
-            sums[2 * i + 1] = sums[2 * i + 1] + weight * Format::widen_high(values.words[i]);
+            const float low = F16Format::widen_low(values.words[i]);
+            const float high = F16Format::widen_high(values.words[i]);
+            sums[2 * i] = sums[2 * i] + (HAS_WEIGHT ? weight * low : low);
+            sums[2 * i + 1] = sums[2 * i + 1] + (HAS_WEIGHT ? weight * high : high);
         }
     }
 
@@ -118,8 +136,41 @@ struct HalfValues {
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) {
             values.words[i] =
-                Format::round(sums[2 * i]) | Format::round(sums[2 * i + 1]) << 16;
+                F16Format::round(sums[2 * i]) | F16Format::round(sums[2 * i + 1]) << 16;
         }
+    }
+};
+
+struct BF16Values {
+    template <bool HAS_WEIGHT>
+    static RINGDOVE_INLINE void add(float (&sums)[8], const ptx::Vector<u32>& values,
+                                    float weight) {
+#pragma unroll
+        for (u32 i = 0; i < 4; ++i) {
+            const u32 word = values.words[i];
+            sums[2 * i] = add_bits<HAS_WEIGHT>(sums[2 * i], word << 16, weight);
+            sums[2 * i + 1] =
+                add_bits<HAS_WEIGHT>(sums[2 * i + 1], word & 0xffff0000u, weight);
+        }
+    }
+
+    static RINGDOVE_INLINE void round(const float (&sums)[8], ptx::Vector<u32>& values) {
+#pragma unroll
+        for (u32 i = 0; i < 4; ++i) {
+            // The high halves of both.
+            asm("prmt.b32 %0, %1, %2, 0x7632;"
+                : "=r"(values.words[i])
+                : "r"(round_high(sums[2 * i])), "r"(round_high(sums[2 * i + 1])));
+        }
+    }
+
+private:
+    // As BF16Format::round, in the high half of a word.
+    static RINGDOVE_INLINE u32 round_high(float value) {
+        const u32 bits = ptx::f32_bits(value);
+        u32 odd;
+        asm("bfe.u32 %0, %1, 16, 1;" : "=r"(odd) : "r"(bits));
+        return value != value ? 0x7fff0000u : bits + odd + 0x7fffu;
     }
 };
 
@@ -154,7 +205,7 @@ struct Part {
 };
 
 // Adds one part of some rows into `to`. Lanes of a whole part have all of their vectors.
-template <class Values, bool IS_WHOLE>
+template <class Values, bool IS_WHOLE, bool HAS_WEIGHTS>
 RINGDOVE_INLINE void add_part(const Part& part, const Terms& terms, u64 to) {
     const u64 rows = terms.rows + part.first;
     float sums[COMBINE_VECTORS][8] = {};
@@ -164,15 +215,17 @@ RINGDOVE_INLINE void add_part(const Part& part, const Terms& terms, u64 to) {
         if (row == NO_ROW) {
             continue;
         }
-        const float factor =
-            terms.factors == 0 ? 1.0f : ptx::load<float>(terms.factors + u64(k) * 4);
+        float factor = 1.0f;
+        if (HAS_WEIGHTS && terms.factors != 0) {
+            factor = ptx::load<float>(terms.factors + u64(k) * 4);
+        }
         const u64 from = rows + u64(row) * part.row_bytes;
 #pragma unroll
         for (u32 i = 0; i < COMBINE_VECTORS; ++i) {
             if (part.has<IS_WHOLE>(i)) {
                 ptx::Vector<u32> values;
                 ptx::load_vector<0>(from + i * ROW_BYTES, values);
-                Values::add(sums[i], values, factor);
+                Values::template add<HAS_WEIGHTS>(sums[i], values, factor);
             }
         }
     }
@@ -192,10 +245,12 @@ RINGDOVE_INLINE void add_any_part(const ExpertsGroup& group, const Terms& terms,
     // Kept here: behind a load of a row the group would be read again.
     const Part part = {begin + u64(lane) * VECTOR_BYTES, group.return_data_bytes,
                        group.return_row_bytes};
-    if (begin + COMBINE_BYTES <= part.data_bytes) {
-        add_part<Values, true>(part, terms, to);
+    if (begin + COMBINE_BYTES > part.data_bytes) {
+        add_part<Values, false, true>(part, terms, to);
+    } else if (terms.factors != 0) {
+        add_part<Values, true, true>(part, terms, to);
     } else {
-        add_part<Values, false>(part, terms, to);
+        add_part<Values, true, false>(part, terms, to);
     }
 }
 
@@ -203,9 +258,9 @@ RINGDOVE_INLINE void add_part_of_type(const ExpertsGroup& group, const Terms& te
                                       u64 begin, u32 lane) {
     switch (static_cast<DataType>(group.data_type)) {
         case DataType::F16:
-            return add_any_part<HalfValues<F16Format>>(group, terms, to, begin, lane);
+            return add_any_part<F16Values>(group, terms, to, begin, lane);
         case DataType::BF16:
-            return add_any_part<HalfValues<BF16Format>>(group, terms, to, begin, lane);
+            return add_any_part<BF16Values>(group, terms, to, begin, lane);
         default:
             return add_any_part<WholeValues>(group, terms, to, begin, lane);
     }
