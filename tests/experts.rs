@@ -14,6 +14,8 @@ mod layer;
 mod loss;
 #[path = "experts/recovery.rs"]
 mod recovery;
+#[path = "experts/sample.rs"]
+mod sample;
 
 mod hardware;
 

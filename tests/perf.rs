@@ -203,9 +203,11 @@ fn experts_on_two_nodes_are_relayed() {
     let number = |result: &serde_json::Value, name: &str| result[name].as_u64().unwrap();
     // Four choices of sixteen experts on average, of which two are on the other node.
     assert!(3 * number(&high, "engine_bytes") < 2 * number(&low, "engine_bytes"), "{low} {high}");
-    let crossed = number(&high, "message_bytes") - number(&high, "stored_bytes");
-    assert_eq!(crossed, number(&high, "engine_bytes"), "{high}");
-    assert!(low["stored_bytes"].is_null(), "{low}");
+    for result in [&low, &high] {
+        let crossed = number(&result["messages"], "between_nodes");
+        assert_eq!(crossed, number(result, "engine_bytes"), "{result}");
+        assert!(number(&result["messages"], "in_nodes") > 0, "{result}");
+    }
     assert!(["low-latency", "throughput"].contains(&auto["mode"].as_str().unwrap()), "{auto}");
 }
 
@@ -255,7 +257,8 @@ fn experts_are_measured_and_checked_in_both_modes() {
                 let result = &document["results"][at];
                 assert_eq!(result["tokens"], tokens, "{text}");
                 assert_eq!(result["wrong"], 0, "{text}");
-                assert_eq!(result["message_bytes"], result["engine_bytes"], "{text}");
+                assert_eq!(result["messages"]["in_nodes"], result["engine_bytes"], "{text}");
+                assert_eq!(result["messages"]["between_nodes"], 0, "{text}");
             }
             assert!(std::fs::read_to_string(&svg).unwrap().starts_with("<svg"));
         }

@@ -41,6 +41,17 @@ struct GridWarp {
     RINGDOVE_INLINE Team team() const { return {lane, WARP_THREADS}; }
 };
 
+// Rows of several ranks count as one sequence, of which each warp has every `warp.count`th: where
+// each rank has fewer rows than there are warps, all warps have work all the same. Given this
+// warp's next row and the rows of one rank, gives its next one of the rank that follows.
+template <class Number>
+RINGDOVE_INLINE Number first_behind(Number row, Number rows, const GridWarp& warp) {
+    while (row < rows) {
+        row += warp.count;
+    }
+    return row - rows;
+}
+
 // Does the calling block end last of the launch? All that the others did is then visible to all of
 // its threads. Every thread of every block calls it, once.
 RINGDOVE_INLINE bool is_last_block(u64 blocks_done) {

@@ -31,13 +31,13 @@ RINGDOVE_INLINE u64 first_return(const Experts& experts, u64 home, u32 to) {
            row * group.return_row_bytes;
 }
 
-// The rows that go back to one rank; all warps of the grid call.
-RINGDOVE_INLINE void return_rows(const Experts& experts, u64 home, u32 to, const GridWarp& warp) {
+// The rows that go back to one rank, from this warp's `row` on; all warps of the grid call.
+RINGDOVE_INLINE void return_rows(const Experts& experts, u64 home, u32 to, u32 row, u32 rows,
+                                 const GridWarp& warp) {
     const ExpertsCall& call = experts.call;
     const ExpertsGroup& group = experts.group;
-    const u32 rows = entry(call.routing.in_rows, to);
     const u64 first = first_return(experts, home, to);
-    for (u32 row = warp.number; row < rows; row += warp.count) {
+    for (; row < rows; row += warp.count) {
         const u64 from = entry(call.routing.in_places, u64(to) * group.rows_max + row);
         const u64 at = first + u64(row) * group.return_row_bytes;
         copy_vectors(at, call.input + from * group.return_data_bytes, group.return_data_bytes,
@@ -63,15 +63,19 @@ RINGDOVE_INLINE void experts_return(const ExpertsCall& call) {
     const u64 home = experts.returned(step);
     // Where rows are relayed, all of them are stored: to their ranks, or to relays of this node.
     const bool has_far = !experts.is_relayed() && experts.has_far();
-    const auto write = [&](bool is_far) {
+    const auto write = [&](bool is_far) RINGDOVE_INLINE_LAMBDA {
+        // The rows of all ranks count as one sequence, so that all warps share them.
+        u32 row = warp.number;
         for (u32 to = 0; to < experts.ranks; ++to) {
-            if ((experts.is_relayed() || experts.is_far(to) == is_far) &&
+            const u32 rows = entry(call.routing.in_rows, to);
+            if (row < rows && (experts.is_relayed() || experts.is_far(to) == is_far) &&
                 !experts.is_given_up(to)) {
-                return_rows(experts, home, to, warp);
+                return_rows(experts, home, to, row, rows, warp);
             }
+            row = first_behind(row, rows, warp);
         }
     };
-    const auto announce = [&](u32 to) {
+    const auto announce = [&](u32 to) RINGDOVE_INLINE_LAMBDA {
         const u64 bytes = u64(entry(call.routing.in_rows, to)) * group.return_row_bytes;
         const u64 first = u64(entry(call.routing.in_homes, to)) * group.return_row_bytes;
         experts.announce(true, step, to, home + first, experts.returning(to), bytes);
@@ -81,13 +85,29 @@ RINGDOVE_INLINE void experts_return(const ExpertsCall& call) {
     }
 }
 
+// `sum` and a product, which is rounded first; without weights `sum` and the value, which has the
+// same bits. The value is one in a register without type: in PTX, one of f32 takes a move.
+template <bool HAS_WEIGHT>
+RINGDOVE_INLINE float add_bits(float sum, u32 bits, float weight) {
+    float result;
+    if constexpr (HAS_WEIGHT) {
+        float product;
+        asm("mul.rn.f32 %0, %1, %2;" : "=f"(product) : "r"(bits), "f"(weight));
+        asm("add.rn.f32 %0, %1, %2;" : "=f"(result) : "f"(sum), "f"(product));
+    } else {
+        asm("add.rn.f32 %0, %1, %2;" : "=f"(result) : "f"(sum), "r"(bits));
+    }
+    return result;
+}
+
 // Values of a row, a vector of 16 bytes at a time.
 struct WholeValues {
+    template <bool HAS_WEIGHT>
     static RINGDOVE_INLINE void add(float (&sums)[8], const ptx::Vector<u32>& values,
                                     float weight) {
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) {
-            sums[i] = sums[i] + weight * ptx::f32_from_bits(values.words[i]);
+            sums[i] = add_bits<HAS_WEIGHT>(sums[i], values.words[i], weight);
         }
     }
 
@@ -99,14 +119,16 @@ struct WholeValues {
     }
 };
 
-template <class Format>
-struct HalfValues {
+struct F16Values {
+    template <bool HAS_WEIGHT>
     static RINGDOVE_INLINE void add(float (&sums)[8], const ptx::Vector<u32>& values,
                                     float weight) {
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) {
-            sums[2 * i] = sums[2 * i] + weight * Format::widen_low(values.words[i]);
-            sums[2 * i + 1] = sums[2 * i + 1] + weight * Format::widen_high(values.words[i]);
+            const float low = F16Format::widen_low(values.words[i]);
+            const float high = F16Format::widen_high(values.words[i]);
+            sums[2 * i] = sums[2 * i] + (HAS_WEIGHT ? weight * low : low);
+            sums[2 * i + 1] = sums[2 * i + 1] + (HAS_WEIGHT ? weight * high : high);
         }
     }
 
@@ -114,8 +136,41 @@ struct HalfValues {
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) {
             values.words[i] =
-                Format::round(sums[2 * i]) | Format::round(sums[2 * i + 1]) << 16;
+                F16Format::round(sums[2 * i]) | F16Format::round(sums[2 * i + 1]) << 16;
         }
+    }
+};
+
+struct BF16Values {
+    template <bool HAS_WEIGHT>
+    static RINGDOVE_INLINE void add(float (&sums)[8], const ptx::Vector<u32>& values,
+                                    float weight) {
+#pragma unroll
+        for (u32 i = 0; i < 4; ++i) {
+            const u32 word = values.words[i];
+            sums[2 * i] = add_bits<HAS_WEIGHT>(sums[2 * i], word << 16, weight);
+            sums[2 * i + 1] =
+                add_bits<HAS_WEIGHT>(sums[2 * i + 1], word & 0xffff0000u, weight);
+        }
+    }
+
+    static RINGDOVE_INLINE void round(const float (&sums)[8], ptx::Vector<u32>& values) {
+#pragma unroll
+        for (u32 i = 0; i < 4; ++i) {
+            // The high halves of both.
+            asm("prmt.b32 %0, %1, %2, 0x7632;"
+                : "=r"(values.words[i])
+                : "r"(round_high(sums[2 * i])), "r"(round_high(sums[2 * i + 1])));
+        }
+    }
+
+private:
+    // As BF16Format::round, in the high half of a word.
+    static RINGDOVE_INLINE u32 round_high(float value) {
+        const u32 bits = ptx::f32_bits(value);
+        u32 odd;
+        asm("bfe.u32 %0, %1, 16, 1;" : "=r"(odd) : "r"(bits));
+        return value != value ? 0x7fff0000u : bits + odd + 0x7fffu;
     }
 };
 
@@ -134,11 +189,25 @@ struct Terms {
     u32 count;
 };
 
-// Adds one part of some rows into `to`.
-template <class Values>
-RINGDOVE_INLINE void add_part(const ExpertsGroup& group, const Terms& terms, u64 to, u64 begin,
-                              u32 lane) {
-    const u64 first = begin + u64(lane) * VECTOR_BYTES;
+// What one part of a sum reads and writes.
+struct Part {
+    // The first of this lane's vectors, in a row.
+    u64 first;
+    // Bytes of a row's data, and from one row to the next.
+    u32 data_bytes;
+    u32 row_bytes;
+
+    // Does a row have this lane's `i`th vector?
+    template <bool IS_WHOLE>
+    RINGDOVE_INLINE bool has(u32 i) const {
+        return IS_WHOLE || first + i * ROW_BYTES < data_bytes;
+    }
+};
+
+// Adds one part of some rows into `to`. Lanes of a whole part have all of their vectors.
+template <class Values, bool IS_WHOLE, bool HAS_WEIGHTS>
+RINGDOVE_INLINE void add_part(const Part& part, const Terms& terms, u64 to) {
+    const u64 rows = terms.rows + part.first;
     float sums[COMBINE_VECTORS][8] = {};
 #pragma unroll 1
     for (u32 k = 0; k < terms.count; ++k) {
@@ -146,25 +215,42 @@ RINGDOVE_INLINE void add_part(const ExpertsGroup& group, const Terms& terms, u64
         if (row == NO_ROW) {
             continue;
         }
-        const float factor =
-            terms.factors == 0 ? 1.0f : ptx::load<float>(terms.factors + u64(k) * 4);
-        const u64 from = terms.rows + u64(row) * group.return_row_bytes + first;
+        float factor = 1.0f;
+        if (HAS_WEIGHTS && terms.factors != 0) {
+            factor = ptx::load<float>(terms.factors + u64(k) * 4);
+        }
+        const u64 from = rows + u64(row) * part.row_bytes;
 #pragma unroll
         for (u32 i = 0; i < COMBINE_VECTORS; ++i) {
-            if (first + i * ROW_BYTES < group.return_data_bytes) {
+            if (part.has<IS_WHOLE>(i)) {
                 ptx::Vector<u32> values;
                 ptx::load_vector<0>(from + i * ROW_BYTES, values);
-                Values::add(sums[i], values, factor);
+                Values::template add<HAS_WEIGHTS>(sums[i], values, factor);
             }
         }
     }
 #pragma unroll
     for (u32 i = 0; i < COMBINE_VECTORS; ++i) {
-        if (first + i * ROW_BYTES < group.return_data_bytes) {
+        if (part.has<IS_WHOLE>(i)) {
             ptx::Vector<u32> values;
             Values::round(sums[i], values);
-            ptx::store_vector<0>(to + first + i * ROW_BYTES, values);
+            ptx::store_vector<0>(to + part.first + i * ROW_BYTES, values);
         }
+    }
+}
+
+template <class Values>
+RINGDOVE_INLINE void add_any_part(const ExpertsGroup& group, const Terms& terms, u64 to, u64 begin,
+                                  u32 lane) {
+    // Kept here: behind a load of a row the group would be read again.
+    const Part part = {begin + u64(lane) * VECTOR_BYTES, group.return_data_bytes,
+                       group.return_row_bytes};
+    if (begin + COMBINE_BYTES > part.data_bytes) {
+        add_part<Values, false, true>(part, terms, to);
+    } else if (terms.factors != 0) {
+        add_part<Values, true, true>(part, terms, to);
+    } else {
+        add_part<Values, true, false>(part, terms, to);
     }
 }
 
@@ -172,11 +258,11 @@ RINGDOVE_INLINE void add_part_of_type(const ExpertsGroup& group, const Terms& te
                                       u64 begin, u32 lane) {
     switch (static_cast<DataType>(group.data_type)) {
         case DataType::F16:
-            return add_part<HalfValues<F16Format>>(group, terms, to, begin, lane);
+            return add_any_part<F16Values>(group, terms, to, begin, lane);
         case DataType::BF16:
-            return add_part<HalfValues<BF16Format>>(group, terms, to, begin, lane);
+            return add_any_part<BF16Values>(group, terms, to, begin, lane);
         default:
-            return add_part<WholeValues>(group, terms, to, begin, lane);
+            return add_any_part<WholeValues>(group, terms, to, begin, lane);
     }
 }
 
@@ -239,7 +325,7 @@ RINGDOVE_INLINE void experts_await_returns(const ExpertsCall& call) {
     const Experts experts(call);
     const u64 received = experts.state(__builtin_offsetof(ExpertsState, returns_received));
     const u64 step = ptx::load<u64>(received);
-    const auto wants = [&](u32 from) { return experts.sends_to(from); };
+    const auto wants = [&](u32 from) RINGDOVE_INLINE_LAMBDA { return experts.sends_to(from); };
     if (!experts.wait_for_all(true, step, wants)) {
         return;
     }

@@ -78,7 +78,8 @@ RINGDOVE_INLINE u32 number_tokens(const Experts& experts, const Choices& choices
         u32 choice = NO_ROW;
         for (u32 k = 0; k < top_k && token < tokens; ++k) {
             const s64 expert = choices(row + k);
-            if (expert < s64(first) || expert >= s64(first) + count) {
+            // One comparison: what is below `first` is far above it as a number without sign.
+            if (u64(expert) - first >= count) {
                 continue;
             }
             if (choice == NO_ROW) {
@@ -358,7 +359,7 @@ RINGDOVE_INLINE void experts_send(const ExpertsCall& call) {
     const u64 sent = experts.state(__builtin_offsetof(ExpertsState, sent));
     const u64 step = ptx::load<u64>(sent);
     const u64 choices = experts.sent_tokens() * group.top_k;
-    const auto write = [&](bool is_far) {
+    const auto write = [&](bool is_far) RINGDOVE_INLINE_LAMBDA {
         for (u64 item = warp.number; item < choices; item += warp.count) {
             send_choice(experts, step, item, is_far, warp);
         }
@@ -368,7 +369,7 @@ RINGDOVE_INLINE void experts_send(const ExpertsCall& call) {
             }
         }
     };
-    const auto announce = [&](u32 to) {
+    const auto announce = [&](u32 to) RINGDOVE_INLINE_LAMBDA {
         const u64 there = experts.is_relayed() && experts.is_far(to)
                               ? experts.relayed(step, experts.node())
                               : experts.received(step, experts.rank);
@@ -431,9 +432,9 @@ RINGDOVE_INLINE void experts_await(const ExpertsCall& call) {
     const ExpertsGroup& group = experts.group;
     const u64 received = experts.state(__builtin_offsetof(ExpertsState, received));
     const u64 step = ptx::load<u64>(received);
-    const bool is_well =
-        experts.is_relayed() ? experts.wait_for_words(step)
-                             : experts.wait_for_all(false, step, [](u32) { return true; });
+    const auto wants = [](u32) RINGDOVE_INLINE_LAMBDA { return true; };
+    const bool is_well = experts.is_relayed() ? experts.wait_for_words(step)
+                                              : experts.wait_for_all(false, step, wants);
     if (!is_well) {
         return;
     }
@@ -509,10 +510,17 @@ RINGDOVE_INLINE void experts_receive(const ExpertsCall& call) {
         return;
     }
     const u32 choices = choices_bytes(group);
+    // The rows of all ranks count as one sequence, so that all warps share them.
+    u32 next = warp.number;
     for (u32 from = 0; from < experts.ranks; ++from) {
         const u32 rows = entry(call.routing.in_rows, from);
+        u32 row = next;
+        next = first_behind(next, rows, warp);
+        if (row >= rows) {
+            continue;
+        }
         const u64 first = experts.window + experts.received(step, from) + group.header_bytes;
-        for (u32 row = warp.number; row < rows; row += warp.count) {
+        for (; row < rows; row += warp.count) {
             const u32 to = output_row(experts, from, row);
             const u64 at = first + u64(row) * group.row_bytes;
             const u64 behind = at + group.data_bytes + group.scale_bytes;

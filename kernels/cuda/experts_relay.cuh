@@ -58,7 +58,9 @@ RINGDOVE_INLINE void experts_await_relayed(const ExpertsCall& call) {
     const Experts experts(call);
     const u64 received = experts.state(__builtin_offsetof(ExpertsState, received));
     const u64 step = ptx::load<u64>(received);
-    const auto wants = [&](u32 from) { return is_other_relay(experts, from); };
+    const auto wants = [&](u32 from) RINGDOVE_INLINE_LAMBDA {
+        return is_other_relay(experts, from);
+    };
     if (!experts.wait_for_all(false, step, wants)) {
         return;
     }
@@ -158,11 +160,14 @@ RINGDOVE_INLINE void experts_relay(const ExpertsCall& call) {
     const GridWarp warp = GridWarp::here();
     const u64 step = ptx::load<u64>(experts.state(__builtin_offsetof(ExpertsState, received)));
     const u32 nodes = experts.node_count();
+    // The rows of all nodes count as one sequence, so that all warps share them.
+    u32 next = warp.number;
     for (u32 node = 0; node < nodes; ++node) {
         const u32 rows = entry(call.routing.relay_rows, node);
-        for (u32 row = warp.number; row < rows; row += warp.count) {
+        for (u32 row = next; row < rows; row += warp.count) {
             relay_row(experts, step, node, row, warp);
         }
+        next = first_behind(next, rows, warp);
     }
     for (u32 nth = warp.number; nth < nodes * group.node_ranks; nth += warp.count) {
         if (nth / group.node_ranks != experts.node()) {
@@ -191,7 +196,8 @@ RINGDOVE_INLINE void experts_await_gathered(const ExpertsCall& call) {
     const Experts experts(call);
     const u64 step =
         ptx::load<u64>(experts.state(__builtin_offsetof(ExpertsState, returns_received)));
-    experts.wait_for_all(true, step, [&](u32 from) { return !experts.is_far(from); });
+    const auto wants = [&](u32 from) RINGDOVE_INLINE_LAMBDA { return !experts.is_far(from); };
+    experts.wait_for_all(true, step, wants);
 }
 
 // Adds the rows that this rank has passed on, and sends the sums back.
@@ -206,10 +212,12 @@ RINGDOVE_INLINE void experts_gather(const ExpertsCall& call) {
         ptx::load<u64>(experts.state(__builtin_offsetof(ExpertsState, returns_received)));
     const u64 rows = experts.window + experts.gathered(step);
     const u32 parts = (group.return_data_bytes + COMBINE_BYTES - 1) / COMBINE_BYTES;
+    // The parts of all nodes' rows count as one sequence, so that all warps share them.
+    u64 next = warp.number;
     for (u32 node = 0; node < experts.node_count(); ++node) {
         const u64 to = experts.window + experts.returning(experts.relay(node));
         const u64 items = u64(entry(call.routing.relay_rows, node)) * parts;
-        for (u64 item = warp.number; item < items; item += warp.count) {
+        for (u64 item = next; item < items; item += warp.count) {
             const u64 row = item / parts;
             const u64 begin = item % parts * COMBINE_BYTES;
             const u64 kept = (u64(node) * group.rows_max + row) * group.top_k;
@@ -220,6 +228,7 @@ RINGDOVE_INLINE void experts_gather(const ExpertsCall& call) {
                 add_weights(group, terms, at + group.return_data_bytes, warp.lane);
             }
         }
+        next = first_behind(next, items, warp);
     }
     if (!is_last_block(experts.state(__builtin_offsetof(ExpertsState, blocks_done)))) {
         return;

@@ -13,6 +13,9 @@
 #define __launch_bounds__(...) __attribute__((launch_bounds(__VA_ARGS__)))
 #endif
 #define RINGDOVE_INLINE __device__ __inline__ __attribute__((always_inline))
+// The same for a lambda, behind its parameters. One that stays a function takes what it captures by
+// reference through local memory: the launch's parameters, for instance, which are then copied there.
+#define RINGDOVE_INLINE_LAMBDA __attribute__((always_inline))
 
 namespace ringdove {
 

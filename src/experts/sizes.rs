@@ -263,14 +263,46 @@ mod tests {
         }
     }
 
-    /// If this fails, a group takes more memory than DeepEP's buffers for the same sizes: four
-    /// times experts, tokens and row (1.9 GB with 256 experts).
+    /// DeepEP V1's low-latency buffer (`LowLatencyLayout` of its `config.hpp`), for 16-bit tokens.
+    fn deep_ep_bytes(config: &Config) -> u64 {
+        let [tokens, hidden, experts] =
+            [config.tokens_max, config.hidden, config.experts].map(u64::from);
+        let scales = hidden / 128;
+        let dispatch = 16 + (2 * hidden).max(hidden + 4 * scales);
+        let combine = 4 * scales + 2 * hidden;
+        let sent = (tokens * dispatch).max(experts * tokens * combine);
+        let received = experts * tokens * dispatch.max(combine);
+        2 * (sent + received + (4 * experts).next_multiple_of(128))
+    }
+
+    /// NCCL EP 0.1.0's, expert-major (`LowLatencyLayout` of its `common.hpp`, NCCL 5067397c), for
+    /// 16-bit tokens, without the heads of its rows.
+    fn nccl_ep_bytes(config: &Config, ranks: u64) -> u64 {
+        let [tokens, hidden, experts, top_k] =
+            [config.tokens_max, config.hidden, config.experts, config.top_k].map(u64::from);
+        let combine = 2 * hidden + 4 * (hidden / 128);
+        let dispatched = (1 + ranks) * tokens * 2 * hidden;
+        let combined = (experts + top_k) * tokens * combine;
+        2 * (dispatched.max(combined) + (4 * experts).next_multiple_of(128))
+    }
+
+    /// Bytes of a group whose nodes have eight ranks, which stores reach.
+    fn bytes_on_nodes(config: &Config, ranks: u32) -> u64 {
+        let by_stores = ranks <= 8;
+        Sizes::new(config, Spread { by_stores, ..Spread::even(ranks) }).unwrap().window_bytes
+    }
+
+    /// benches/README.md has these numbers. If this fails, a group takes more memory than DeepEP's
+    /// buffer for the same sizes, or than NCCL EP's on up to 16 ranks.
     #[test]
     fn a_group_takes_no_more_than_the_fields_buffers() {
-        for ranks in [8, 16, 32, 64] {
-            let sizes = Sizes::new(&config(), Spread::even(ranks)).unwrap();
-            let theirs = 4 * 256 * 128 * (2 * 7168 + 4 * 7168 / 128);
-            assert!(sizes.window_bytes <= theirs, "{ranks} ranks: {}", sizes.window_bytes);
+        for (ranks, most_of_nccl_ep) in [(8, 1.0), (16, 1.0), (32, 1.5), (64, 1.5)] {
+            let bytes = bytes_on_nodes(&config(), ranks);
+            let theirs = [deep_ep_bytes(&config()), nccl_ep_bytes(&config(), ranks.into())];
+            let mb = |bytes: u64| bytes as f64 / 1e6;
+            println!("{ranks} ranks: {:.0} MB, {:.0?} MB", mb(bytes), theirs.map(mb));
+            assert!(bytes <= theirs[0], "{ranks} ranks: {bytes}, {theirs:?}");
+            assert!(mb(bytes) <= most_of_nccl_ep * mb(theirs[1]), "{ranks} ranks: {bytes}");
         }
     }
 

@@ -247,6 +247,62 @@ fn calls_out_of_turn_are_refused_and_enqueue_nothing() {
     });
 }
 
+/// Received rows are the caller's: any number of results may be live, and go back in any order. If
+/// this fails, a combine takes the routing or the rows of another step.
+#[test]
+fn more_than_two_results_may_be_live() {
+    on_machine("pcie4", || {
+        let world = World::with(RANKS, &with_lanes());
+        let mut random = fastrand::Rng::with_seed(seed());
+        for mode in MODES {
+            let config = config(mode, RANKS as u32, DataType::F32);
+            let mut members = members(&world.communicators, &config);
+            let mut live = Vec::new();
+            for load in LOADS {
+                let step = Step::random::<f32>(&config, RANKS, load, &mut random);
+                let mut results: Vec<_> = members
+                    .iter()
+                    .map(|member| {
+                        let buffers = Buffers::<f32, i64>::new(member, &step, RANKS);
+                        (buffers, member.group.handle().unwrap())
+                    })
+                    .collect();
+                for (member, (buffers, handle)) in members.iter_mut().zip(&mut results) {
+                    std::mem::swap(&mut member.handle, handle);
+                    member.send(buffers, &step).unwrap();
+                }
+                for (member, (buffers, handle)) in members.iter_mut().zip(&mut results) {
+                    member.receive(buffers);
+                    std::mem::swap(&mut member.handle, handle);
+                }
+                for (member, (buffers, _)) in members.iter_mut().zip(&mut results) {
+                    member.stream.synchronize().unwrap();
+                    member.compare_rows(buffers, &step);
+                }
+                live.push((step, results));
+            }
+            // The last first, and then one after the other.
+            live.rotate_right(1);
+            for (step, results) in &mut live {
+                for (member, (buffers, handle)) in members.iter_mut().zip(results.iter_mut()) {
+                    std::mem::swap(&mut member.handle, handle);
+                    member.give_back(buffers);
+                }
+                for (member, (buffers, handle)) in members.iter_mut().zip(results.iter_mut()) {
+                    member.take_back(buffers);
+                    std::mem::swap(&mut member.handle, handle);
+                }
+                for (member, (buffers, _)) in members.iter().zip(results.iter()) {
+                    member.stream.synchronize().unwrap();
+                    member.group.check().unwrap();
+                    member.compare_combined(buffers, step);
+                }
+            }
+        }
+        world.finish();
+    });
+}
+
 /// If this fails, ranks write past the end of each other's windows.
 #[test]
 fn ranks_that_want_different_groups_are_told_so() {

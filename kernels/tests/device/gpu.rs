@@ -141,6 +141,7 @@ impl Clock for TickingClock {
 /// A kernel in the middle of its launch.
 pub struct Running {
     blocks: Vec<Block>,
+    instructions: u64,
 }
 
 impl Running {
@@ -160,18 +161,25 @@ impl Running {
             sm_count: 1,
         });
         let blocks = (0..blocks).map(|index| Block::new(launch.clone(), [index, 0, 0], 0));
-        Self { blocks: blocks.collect() }
+        Self { blocks: blocks.collect(), instructions: 0 }
     }
 
     /// Lets each block run for a while. True when all have finished.
     pub fn step(&mut self, arena: &Arena, clock: &TickingClock) -> bool {
+        let instructions = &mut self.instructions;
         self.blocks.retain_mut(|block| {
             let progress = block.run(arena, clock, 20_000).unwrap_or_else(|fault| {
                 panic!("{fault:?}");
             });
+            *instructions += block.take_spent();
             !matches!(progress, Progress::Finished)
         });
         self.blocks.is_empty()
+    }
+
+    /// Warp instructions of all blocks so far.
+    pub fn instructions(&self) -> u64 {
+        self.instructions
     }
 }
 

@@ -8,6 +8,7 @@ mod doorbell;
 mod example;
 mod gpu;
 mod low_latency;
+mod push;
 mod rank;
 mod reduce;
 mod refusal;

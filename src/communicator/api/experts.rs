@@ -24,6 +24,12 @@ impl Communicator {
         agreed.map_err(|error| rank.fail(error))
     }
 
+    /// Does the rank with this number run on another node than this one? Nodes count as one where
+    /// they do not have as many ranks each, one after the other.
+    pub fn is_on_another_node(&self, rank: u32) -> bool {
+        self.connected.process.geometry.are_apart(self.rank(), rank)
+    }
+
     /// Do stores of every rank reach every other rank's windows? All ranks say the same.
     pub(crate) fn stores_reach_all(&self) -> bool {
         self.connected.process.stores_reach_all()

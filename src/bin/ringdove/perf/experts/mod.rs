@@ -15,7 +15,7 @@ use super::job::Job;
 use super::output::OutputFile;
 use super::report::{RankDevice, VIRTUAL_NOTICE};
 use super::{Stage, open_communicators, print};
-use rank::{Rank, Value};
+use rank::{Crossed, Rank, Value};
 use ringdove::experts::{Config, Group};
 use ringdove::{Communicator, DataType, Settings};
 use ringdove_figures::plot::{self, Chart, Series, Style};
@@ -44,11 +44,10 @@ struct Measured {
     row_bytes: [u64; 2],
     /// The same of one combine.
     return_bytes: [u64; 2],
-    /// Bytes of the messages of both, with heads, scales and weights, to others.
-    message_bytes: u64,
-    /// Those of them that GPUs store, where rows are relayed.
-    stored_bytes: Option<u64>,
-    /// Bytes that engines moved for one dispatch and one combine; all others were stored.
+    /// Bytes of the messages of one dispatch and one combine, by the routing.
+    messages: Crossed,
+    /// Bytes that engines moved for both, as they counted: all between nodes, and what GPUs did not
+    /// store.
     engine_bytes: u64,
 }
 
@@ -138,8 +137,7 @@ impl Measured {
             mode: self.mode,
             row_bytes: [0, 1].map(|at| self.row_bytes[at] + other.row_bytes[at]),
             return_bytes: [0, 1].map(|at| self.return_bytes[at] + other.return_bytes[at]),
-            message_bytes: self.message_bytes + other.message_bytes,
-            stored_bytes: self.stored_bytes.zip(other.stored_bytes).map(|(one, two)| one + two),
+            messages: self.messages + other.messages,
             engine_bytes: self.engine_bytes + other.engine_bytes,
         }
     }
@@ -183,16 +181,14 @@ fn measure<T: Value>(
     }
     measured.engine_bytes = (moved() - before) / u64::from(arguments.iterations);
     let data = rank::token_bytes(config);
-    for rank in &ranks {
+    for (rank, communicator) in ranks.iter().zip(communicators) {
         let [own, others] = rank.received_rows(routings);
         for (sums, bytes) in
             [(&mut measured.row_bytes, data[0]), (&mut measured.return_bytes, data[1])]
         {
             (sums[0], sums[1]) = (sums[0] + own * bytes, sums[1] + others * bytes);
         }
-        let (bytes, stored) = rank.message_bytes(routings)?;
-        measured.message_bytes += bytes;
-        measured.stored_bytes = stored.map(|stored| stored + measured.stored_bytes.unwrap_or(0));
+        measured.messages = measured.messages + rank.crossed(routings, communicator)?;
     }
     if arguments.check > 0 {
         ranks.iter_mut().try_for_each(Rank::clear)?;
@@ -279,11 +275,22 @@ fn table(measured: &Measured, ranks: usize) -> String {
         text +=
             &format!("  {name:>9} {:>12.1} {own:>14} {others:>14} {rate:>10.3}\n", seconds * 1e6);
     }
-    let (messages, engines) = (measured.message_bytes, measured.engine_bytes);
-    text + &format!(
-        "# Messages of both to other GPUs: {messages} bytes with heads, scales and weights; \
-         engines moved {engines} (counted), GPUs stored {}\n",
-        messages.saturating_sub(engines)
+    text + &links(measured)
+}
+
+/// What crossed which links, with heads, scales and weights.
+fn links(measured: &Measured) -> String {
+    let (Crossed { in_nodes, between_nodes }, engines) = (measured.messages, measured.engine_bytes);
+    let Some(near) = engines.checked_sub(between_nodes).filter(|near| *near <= in_nodes) else {
+        return format!(
+            "# Bytes of both to other GPUs: {in_nodes} in nodes and {between_nodes} between them \
+             by the routing, but engines counted {engines}\n"
+        );
+    };
+    format!(
+        "# Bytes of both to other GPUs: stores {}, engines in a node {near}, between nodes \
+         {between_nodes}; engines counted {engines}\n",
+        in_nodes - near
     )
 }
 

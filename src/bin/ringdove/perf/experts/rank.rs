@@ -5,11 +5,12 @@ use crate::perf::backend::gpu;
 use crate::perf::error::PerfError;
 use cudarc::driver::{CudaSlice, CudaStream, DeviceRepr, DriverError, ValidAsZeroBits};
 use float8::F8E4M3;
-use ringdove::Element;
 use ringdove::experts::reference::{Routing, combined, quantised};
 use ringdove::experts::{
     Combined, Config, Group, Handle, Received, Rows, SCALE_ELEMENTS, ScaleBufferMut, Scales, Tokens,
 };
+use ringdove::{Communicator, Element};
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -55,6 +56,26 @@ impl Value for half::bf16 {
 /// Values from -125 to 125, which every type holds; the step is prime to all strides.
 fn value(rank: usize, token: usize, at: usize) -> f32 {
     ((rank * 31 + token * 7 + at * 13) % 251) as f32 - 125.0
+}
+
+/// Bytes of messages, with heads, scales and weights, each counted at one end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Crossed {
+    /// Between GPUs of one node, those of relays among them.
+    pub in_nodes: u64,
+    /// Between nodes.
+    pub between_nodes: u64,
+}
+
+impl std::ops::Add for Crossed {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            in_nodes: self.in_nodes + other.in_nodes,
+            between_nodes: self.between_nodes + other.between_nodes,
+        }
+    }
 }
 
 /// Received rows of 8 bits.
@@ -295,16 +316,28 @@ impl<'c, T: Value> Rank<'c, T> {
         Ok(wrong)
     }
 
-    /// Bytes of the messages of both operations between this GPU and others, with heads, scales and
-    /// weights, each counted at one end; and those of them that GPUs store, where rows are relayed.
-    pub fn message_bytes(&self, routings: &Routings) -> Result<(u64, Option<u64>), PerfError> {
+    /// The messages of both operations between this GPU and others, `communicator`'s.
+    pub fn crossed(
+        &self,
+        routings: &Routings,
+        communicator: &Communicator,
+    ) -> Result<Crossed, PerfError> {
         let (routing, config) = (self.routing(routings), self.group.config());
         let (ranks, near) = (routings.count() as usize, routing.node_ranks);
         let bytes = config.message_bytes_on_nodes(routings.count(), near as u32)?;
-        let [_, others] = self.received_rows(routings);
         let both = bytes.row + bytes.return_row;
+        let rows = routing.rows(self.number);
+        let mut crossed = Crossed::default();
         let Some(nodes) = ranks.checked_div(near) else {
-            return Ok(((ranks as u64 - 1) * bytes.header + others * both, None));
+            for source in (0..ranks).filter(|source| *source != self.number) {
+                let rows = rows.iter().filter(|row| row.source == source).count() as u64;
+                let link = match communicator.is_on_another_node(source as u32) {
+                    true => &mut crossed.between_nodes,
+                    false => &mut crossed.in_nodes,
+                };
+                *link += bytes.header + rows * both;
+            }
+            return Ok(crossed);
         };
         let node = |rank: usize| rank / near;
         // Who stores rows of `source` here: itself, or its relay.
@@ -313,7 +346,6 @@ impl<'c, T: Value> Rank<'c, T> {
             false => node(self.number) * near + source % near,
         };
         let stored = (0..ranks).filter(|source| by(*source) != self.number).count() as u64;
-        let rows = routing.rows(self.number);
         let rows = rows.iter().filter(|row| by(row.source) != self.number).count() as u64;
         let crossings = |token: usize| {
             let choices = &routing.indices[self.number][token * config.top_k as usize..];
@@ -321,11 +353,11 @@ impl<'c, T: Value> Rank<'c, T> {
             let nodes: BTreeSet<usize> = owners.map(node).collect();
             nodes.iter().filter(|other| **other != node(self.number)).count() as u64
         };
-        let crossed: u64 = (0..routing.tokens(self.number)).map(crossings).sum();
-        let stored = stored * bytes.header + rows * both;
-        let crossed = (nodes as u64 - 1) * bytes.relayed_header
-            + crossed * (bytes.relayed_row + bytes.return_row);
-        Ok((stored + crossed, Some(stored)))
+        let tokens: u64 = (0..routing.tokens(self.number)).map(crossings).sum();
+        crossed.in_nodes = stored * bytes.header + rows * both;
+        crossed.between_nodes = (nodes as u64 - 1) * bytes.relayed_header
+            + tokens * (bytes.relayed_row + bytes.return_row);
+        Ok(crossed)
     }
 
     /// Rows that this rank receives from itself, and from others.
