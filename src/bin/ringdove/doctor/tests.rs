@@ -19,6 +19,8 @@ pub fn healthy() -> Facts {
         links: Vec::new(),
         links_down: 0,
         link_version: None,
+        compute: (0, 0),
+        pcie: None,
     };
     let ports = vec![port()];
     Facts {
