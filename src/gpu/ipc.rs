@@ -109,8 +109,8 @@ impl Import {
         let flags = sys::CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
         let mut address = 0;
         // SAFETY: the driver checks the handle's bytes, and `address` outlives the call.
-        let opened = unsafe { sys::cuIpcOpenMemHandle_v2(&mut address, handle, flags) };
-        current.check(OPEN_CALL, opened)?;
+        let answer = unsafe { sys::cuIpcOpenMemHandle_v2(&mut address, handle, flags) };
+        current.check(OPEN_CALL, answer)?;
         let extent = extent_of(&current, address).inspect_err(|_| {
             // SAFETY: opened just now, and nobody has the address.
             unsafe { sys::cuIpcCloseMemHandle(address) };

@@ -47,7 +47,7 @@ fn a_rank_killed_at_any_step_is_named_by_the_others() {
     for (number, step) in steps.iter().enumerate() {
         let job = [NODE, NODES][number % 2];
         let fault = format!("rank1:kill-at={step}");
-        let (status, output) = job.run(&[&fault], IMPATIENT);
+        let (status, output) = job.run(&[&fault], "");
         if is_right(status, &output) {
             continue;
         }

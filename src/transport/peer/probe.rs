@@ -19,8 +19,9 @@ use std::time::{Duration, Instant};
 const DATA_BYTES: usize = 16;
 /// What data and signals are written with, before the rank's number.
 const PATTERN: u64 = 0x5249_4e47_0000_0000;
-/// A pair that needs longer than this is as good as one that lies.
-const LIMIT: Duration = Duration::from_secs(2);
+/// What is lost shows when the copies have ended. They take so long only where a GPU runs kernels
+/// that do not end; those of many ranks on virtual hardware took two seconds on a busy machine.
+const LIMIT: Duration = Duration::from_secs(20);
 
 /// A place in a peer's memory which this rank alone writes. The signal holds zeros; both hold them
 /// after the probe.

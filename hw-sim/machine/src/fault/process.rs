@@ -49,8 +49,8 @@ impl FromStr for ProcessFault {
         let wrong = || {
             format!(
                 "expected kill-at=N, freeze-at=N, time-jumps=MICROSECONDS, flip-at=N, \
-                 partition-at=N, connections-reset-at=N, network-delay=MICROSECONDS (times up to a day), \
-                 disk-full-at=N or unreadable=PATH, found `{text}`"
+                 partition-at=N, connections-reset-at=N, network-delay=MICROSECONDS (times up \
+                 to a day), disk-full-at=N or unreadable=PATH, found `{text}`"
             )
         };
         let (name, argument) = text.split_once('=').ok_or_else(wrong)?;
