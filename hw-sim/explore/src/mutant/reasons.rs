@@ -78,7 +78,8 @@ const EXPERTS: &[Reason] = &[
 const TOGETHER: &str =
     "equivalent: it brings the lanes of a warp together, which do not depend on one another";
 const COUNT_OF_BLOCKS: &str = "equivalent: the counter is of one GPU; a fence of the system \
-                               follows before a word or a doorbell tells others, and carries this on";
+                               follows before a word or a doorbell tells others, and carries \
+                               this on";
 const EARLIER_LAUNCH: &str =
     "equivalent: an earlier launch wrote the claim, and the order of the stream shows it";
 const ALL_SEE_IT: &str =
