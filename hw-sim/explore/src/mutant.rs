@@ -53,9 +53,12 @@ impl Subject {
     }
 }
 
+/// A scenario and a seed that notice a mutant, or why none does.
+pub type Verdict = Result<(Scenario, u64), &'static str>;
+
 /// Orderings of the host's code, and what becomes of each that is weakened: a scenario and a seed
 /// that notice it, or why none does.
-pub const HOST: [(HostMutant, Result<(Scenario, u64), &str>); 5] = [
+pub const HOST: [(HostMutant, Verdict); 5] = [
     (HostMutant::FirstWord, Err(ONE_WORD)),
     (HostMutant::SecondWord, Err(ONE_WORD)),
     (HostMutant::BothWords, Ok((Scenario::Ring, 0))),

@@ -95,7 +95,7 @@ impl<'a> Run<'a> {
                 let number = rank.ports.len() as u32;
                 let sends = end.side == Side::Send;
                 let is_direct = end.lane.kind == LaneKind::Direct;
-                let has_slots = !is_direct && !(sends && end.lane.kind == LaneKind::Stores);
+                let has_slots = !(is_direct || sends && end.lane.kind == LaneKind::Stores);
                 let bytes = u64::from(shape.bytes * shape.count);
                 let name = |what: &str| format!("{what} of {end}");
                 rank.add_port(Port {
