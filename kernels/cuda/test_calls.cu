@@ -103,8 +103,9 @@ RINGDOVE_INLINE bool make(const ringdove::Device& device, const Call& call) {
 
 }  // namespace
 
-// Each block makes `calls_per_block` calls, those from its number times as many on. What its threads
-// copied before a call goes with it, and what has come with a wait is there for all of them.
+// Each block makes `calls_per_block` calls, those from its number times as many on. What its
+// threads copied before a call goes with it, and what has come with a wait is there for all of
+// them.
 extern "C" __global__ void test_calls(u64 handle, const Call* calls, u32 calls_per_block) {
     namespace ptx = ringdove::ptx;
     const ringdove::Device device(handle);

@@ -33,7 +33,7 @@ pub struct ExploreArguments {
     #[arg(long = "with", value_name = "NAME=NUMBER")]
     changes: Vec<Change>,
     /// ring, stores, low-latency, grants, many, refusal, abort, expiry, stray, user, user-faults,
-    /// experts, experts-faults, collectives, collectives-faults or random
+    /// experts, relays, experts-faults, collectives, collectives-faults or random
     #[arg(value_name = "SCENARIO", value_parser = named)]
     scenario: Scenario,
 }

@@ -22,7 +22,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::rank::Rank;
-use crate::scenario::Scenario;
 use transport::{Queues, Submitted};
 
 /// Bytes that a route may touch, where its setup does not say: as far as offsets reach.
@@ -46,15 +45,6 @@ pub enum HostMutant {
 }
 
 impl HostMutant {
-    /// All, with what becomes of each: a scenario and a seed that notice it, or why none does.
-    pub const ALL: [(Self, Result<(Scenario, u64), &'static str>); 5] = [
-        (Self::FirstWord, Err(ONE_WORD)),
-        (Self::SecondWord, Err(ONE_WORD)),
-        (Self::BothWords, Ok((Scenario::Ring, 0))),
-        (Self::Tail, Err(LOAD_BUFFERING)),
-        (Self::Signal, Ok((Scenario::Ring, 0))),
-    ];
-
     /// Does it weaken the load of this word of a slot?
     fn weakens(self, word: usize) -> bool {
         match self {
@@ -65,11 +55,6 @@ impl HostMutant {
         }
     }
 }
-
-const ONE_WORD: &str = "equivalent in this model: both words are stored behind the same fence, so the \
-                        acquire of the other one suffices";
-const LOAD_BUFFERING: &str = "not shown: it keeps loads of slots before the store that gives the slots \
-                              away, and no store passes a load here (load buffering)";
 
 /// Words of the weak memory, as a host thread reaches them.
 #[derive(Clone)]

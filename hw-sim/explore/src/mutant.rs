@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ringdove_kernels::ptx;
 
+use crate::engine::HostMutant;
 use crate::scenario::{self, Kernels, Options, Scenario};
 
 /// Whose mutants.
@@ -52,6 +53,21 @@ impl Subject {
     }
 }
 
+/// A scenario and a seed that notice a mutant, or why none does.
+pub type Verdict = Result<(Scenario, u64), &'static str>;
+
+/// Orderings of the host's code, and what becomes of each that is weakened: a scenario and a seed
+/// that notice it, or why none does.
+pub const HOST: [(HostMutant, Verdict); 5] = [
+    (HostMutant::FirstWord, Err(ONE_WORD)),
+    (HostMutant::SecondWord, Err(ONE_WORD)),
+    (HostMutant::BothWords, Ok((Scenario::Ring, 0))),
+    (HostMutant::Tail, Ok((Scenario::Ring, 0))),
+    (HostMutant::Signal, Ok((Scenario::Ring, 0))),
+];
+
+const ONE_WORD: &str = "equivalent in this model: both words are stored behind the same fence, so \
+                        the acquire of the other one suffices";
 /// One change of one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mutant {
@@ -438,10 +454,13 @@ const HEAD: &str = "\
 # Mutants of the device code
 
 Each row is PTX with one ordering removed or weakened: the n-th of its kind in
-`kernels/ptx/executor.ptx`, and in `kernels/ptx/test_calls.ptx`, a kernel that makes the calls of
-`ringdove.cuh`. The last column names a scenario and a seed that go wrong with it, or says why none
-does: *equivalent* ones change nothing that the memory model lets anybody see; a *gap* is one that
-somebody should notice, and no run that was tried does; *not reached* is a line that no run comes
-to. Written by `cargo run --release -p hwsim-explore --example mutants`, which
-tries the seed of each row first; a test replays each row that names one.
+`kernels/ptx/executor.ptx`, in `kernels/ptx/test_calls.ptx`, a kernel that makes the calls of
+`ringdove.cuh`, and in each entry or function of `kernels/ptx/experts.ptx`. The last column names a
+scenario and a seed that go wrong with it, or says why none does: *equivalent* ones change nothing
+that the memory model lets anybody see; *not shown* ones would need load buffering, which the memory
+does not generate; a *gap* is one that somebody should notice, and no run that was tried does; *not
+reached* is a line that no run comes to; a *copy* is not reached either, but the same instruction
+between the same neighbours is noticed elsewhere: both come from one inlined function. Written by
+`cargo run --release -p hwsim-explore --example mutants`, which tries the seed of each row first; a
+test replays each row that names one.
 ";

@@ -1,9 +1,9 @@
 //! `MUTANTS.md` is true: it lists every mutant of the committed code, the seed in each row notices
 //! its mutant, and what nobody notices has a reason.
 
-use hwsim_explore::mutant::{Mutant, Subject, is_copy, mutants, reason};
+use hwsim_explore::mutant::{HOST, Mutant, Subject, is_copy, mutants, reason};
 use hwsim_explore::scenario::run;
-use hwsim_explore::{HostMutant, Kernels, Options, Scenario};
+use hwsim_explore::{Kernels, Options, Scenario};
 
 const TABLE: &str = include_str!("../MUTANTS.md");
 
@@ -96,7 +96,7 @@ fn all_but_one_of_the_executors_sites_are_decided() {
 /// test; or one that is said to change nothing does.
 #[test]
 fn orderings_of_the_host_are_noticed_or_have_a_reason() {
-    for (mutant, verdict) in HostMutant::ALL {
+    for (mutant, verdict) in HOST {
         let fails = |scenario, seed| {
             let options = Options { host: Some(mutant), ..Options::draw(scenario, seed) };
             run(&Kernels::committed(), &options).is_err()

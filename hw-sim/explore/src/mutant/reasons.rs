@@ -77,14 +77,15 @@ const EXPERTS: &[Reason] = &[
 
 const TOGETHER: &str =
     "equivalent: it brings the lanes of a warp together, which do not depend on one another";
-const COUNT_OF_BLOCKS: &str = "equivalent: the counter is of one GPU; a fence of the system follows \
-                               before a word or a doorbell tells others, and carries this on";
+const COUNT_OF_BLOCKS: &str = "equivalent: the counter is of one GPU; a fence of the system \
+                               follows before a word or a doorbell tells others, and carries \
+                               this on";
 const EARLIER_LAUNCH: &str =
     "equivalent: an earlier launch wrote the claim, and the order of the stream shows it";
 const ALL_SEE_IT: &str =
     "equivalent: all threads read the same claim, which an earlier launch wrote";
-const TWO_WAITS: &str = "equivalent: one thread waits for the message and for the completion of its \
-                         own; the fence behind either wait orders what both have seen";
+const TWO_WAITS: &str = "equivalent: one thread waits for the message and for the completion of \
+                         its own; the fence behind either wait orders what both have seen";
 
 const TAIL_CACHE: &str =
     "equivalent: the fence behind the wait for `tail` comes before it, and both are a release";

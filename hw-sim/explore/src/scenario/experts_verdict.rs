@@ -186,7 +186,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// In a group that goes on: each token is the sum of what is not marked, unless its GPU stopped.
+    /// In a group that goes on: each token is the sum of what is not marked, unless its GPU
+    /// stopped.
     fn check_marked(&self, number: usize, rank: usize) -> Result<(), String> {
         if self.world.is_stopped(rank) {
             return Ok(());

@@ -6,6 +6,7 @@ mod experts_verdict;
 mod grants;
 mod lanes;
 mod options;
+mod plan_shape;
 mod shrink;
 mod user;
 mod user_verdict;
@@ -26,9 +27,9 @@ use crate::host::Host;
 use crate::rank::{Program, Rank, encode};
 use crate::world::{Stats, World};
 
-pub use collectives::Shape as PlanShape;
 pub use experts::Shape;
 pub use options::{Change, Options};
+pub use plan_shape::Shape as PlanShape;
 pub use shrink::shrink;
 
 /// Turns of a run. The longest of hundreds that ended well needed 149,479, for waits of many lanes

@@ -1,6 +1,6 @@
 //! Calls of `ringdove.cuh` by users' kernels: rank 0 sends what its threads have copied, rank 1
-//! waits, copies it and sends it back, and rank 0 copies what has come. Each block has a lane of its
-//! own; or it stores into the peer's windows and raises words there.
+//! waits, copies it and sends it back, and rank 0 copies what has come. Each block has a lane of
+//! its own; or it stores into the peer's windows and raises words there.
 
 use ringdove_kernels::port::Port;
 use ringdove_kernels::user::{DeviceHandle, LanePorts, NO_PORT, WindowEntry};
@@ -218,7 +218,8 @@ impl Setup<'_> {
             calls.push(copy(message, STAGE, from));
             let Call { to_offset, from_offset, bytes, .. } = copy(message, ARRIVED, STAGE);
             let put = Call { to: ARRIVED, from: STAGE, to_offset, from_offset, bytes, ..call };
-            // Some with their signal, some with one behind them; some are stored, and an engine signals.
+            // Some with their signal, some with one behind them; some are stored, and an engine
+            // signals.
             match message % 3 {
                 0 => calls.push(Call { kind: PUT_WITH_SIGNAL, ..put }),
                 1 => calls.extend([Call { kind: PUT, ..put }, Call { kind: SIGNAL, ..call }]),

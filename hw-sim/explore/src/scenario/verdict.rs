@@ -34,8 +34,8 @@ impl Setup<'_> {
             {
                 return Err(format!("host {rank} saw {seen:?} in the place of {record:?}"));
             }
-            // Words may be waited for without a record, and `has_failed` leaves none of a claim that
-            // holds a stray value.
+            // Words may be waited for without a record, and `has_failed` leaves none of a claim
+            // that holds a stray value.
             let is_stray = self.strikes(rank, |fault| matches!(fault, Fault::StrayClaim { .. }));
             let is_silent = self.sends_by_words() || is_stray;
             let of_user = self.options.traffic == Traffic::User;
