@@ -3,8 +3,8 @@
 //! disturbs less than time on the wall; on idle cores the wall shows it divided by their number.
 //!
 //! "Moved" are the rows of both operations, each counted once. A row of a dispatch is copied twice
-//! (into its message, and to its place), one of a combine once, and then read to be added: the floor
-//! is the time of three copies and a half.
+//! (into its message, and to its place), one of a combine once, and then read to be added: the
+//! floor is the time of three copies and a half.
 
 #[path = "../tests/hardware/mod.rs"]
 mod hardware;
@@ -144,9 +144,9 @@ fn measure(ranks: u32, tokens: u32, experts: u32, mode: Mode) {
         let began = processor_seconds();
         (0..STEPS).for_each(|_| step(&mut members, tokens));
         let seconds = (processor_seconds() - began) / f64::from(STEPS);
+        println!("{ranks} ranks, {tokens} tokens, {mode:?}: {seconds:.3} s of processor time");
         println!(
-            "{ranks} ranks, {tokens} tokens, {mode:?}: {seconds:.3} s of processor time, {moved:.3} \
-             GB moved, {:.3} of a copy's rate ({rate:.1} GB/s), floor {:.3} s",
+            "    {moved:.3} GB moved, {:.3} of a copy's rate ({rate:.1} GB/s), floor {:.3} s",
             moved / seconds / rate,
             COPIES * moved / 2.0 / rate,
         );

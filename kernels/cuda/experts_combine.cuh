@@ -85,19 +85,15 @@ RINGDOVE_INLINE void experts_return(const ExpertsCall& call) {
     }
 }
 
-// `sum` and a product, which is rounded first; without weights `sum` and the value, which has the
-// same bits. The value is one in a register without type: in PTX, one of f32 takes a move.
+// `sum` and a product, which is rounded first; without weights `sum` and the value, which gives the
+// same bits as a product with 1.
 template <bool HAS_WEIGHT>
 RINGDOVE_INLINE float add_bits(float sum, u32 bits, float weight) {
-    float result;
     if constexpr (HAS_WEIGHT) {
-        float product;
-        asm("mul.rn.f32 %0, %1, %2;" : "=f"(product) : "r"(bits), "f"(weight));
-        asm("add.rn.f32 %0, %1, %2;" : "=f"(result) : "f"(sum), "f"(product));
+        return sum + ptx::multiply_f32_bits(bits, weight);
     } else {
-        asm("add.rn.f32 %0, %1, %2;" : "=f"(result) : "f"(sum), "r"(bits));
+        return ptx::add_f32_bits(sum, bits);
     }
-    return result;
 }
 
 // Values of a row, a vector of 16 bytes at a time.
@@ -157,10 +153,8 @@ struct BF16Values {
     static RINGDOVE_INLINE void round(const float (&sums)[8], ptx::Vector<u32>& values) {
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) {
-            // The high halves of both.
-            asm("prmt.b32 %0, %1, %2, 0x7632;"
-                : "=r"(values.words[i])
-                : "r"(round_high(sums[2 * i])), "r"(round_high(sums[2 * i + 1])));
+            values.words[i] =
+                ptx::high_halves(round_high(sums[2 * i]), round_high(sums[2 * i + 1]));
         }
     }
 
@@ -168,9 +162,7 @@ private:
     // As BF16Format::round, in the high half of a word.
     static RINGDOVE_INLINE u32 round_high(float value) {
         const u32 bits = ptx::f32_bits(value);
-        u32 odd;
-        asm("bfe.u32 %0, %1, 16, 1;" : "=r"(odd) : "r"(bits));
-        return value != value ? 0x7fff0000u : bits + odd + 0x7fffu;
+        return value != value ? 0x7fff0000u : bits + ptx::bit_16(bits) + 0x7fffu;
     }
 };
 

@@ -14,7 +14,7 @@
 #endif
 #define RINGDOVE_INLINE __device__ __inline__ __attribute__((always_inline))
 // The same for a lambda, behind its parameters. One that stays a function takes what it captures by
-// reference through local memory: the launch's parameters, for instance, which are then copied there.
+// reference through local memory: the launch's parameters, for instance, are then copied there.
 #define RINGDOVE_INLINE_LAMBDA __attribute__((always_inline))
 
 namespace ringdove {
@@ -336,6 +336,34 @@ RINGDOVE_INLINE u32 f32_bits(float value) {
     u32 bits;
     asm("mov.b32 %0, %1;" : "=r"(bits) : "f"(value));
     return bits;
+}
+
+// `sum` and a value, or a product, which is rounded first. The value is one in a register without
+// type: in PTX, one of f32 takes a move.
+RINGDOVE_INLINE float add_f32_bits(float sum, u32 bits) {
+    float result;
+    asm("add.rn.f32 %0, %1, %2;" : "=f"(result) : "f"(sum), "r"(bits));
+    return result;
+}
+
+RINGDOVE_INLINE float multiply_f32_bits(u32 bits, float factor) {
+    float product;
+    asm("mul.rn.f32 %0, %1, %2;" : "=f"(product) : "r"(bits), "f"(factor));
+    return product;
+}
+
+// Bit 16.
+RINGDOVE_INLINE u32 bit_16(u32 word) {
+    u32 bit;
+    asm("bfe.u32 %0, %1, 16, 1;" : "=r"(bit) : "r"(word));
+    return bit;
+}
+
+// The high halves of both words, that of `low` below.
+RINGDOVE_INLINE u32 high_halves(u32 low, u32 high) {
+    u32 halves;
+    asm("prmt.b32 %0, %1, %2, 0x7632;" : "=r"(halves) : "r"(low), "r"(high));
+    return halves;
 }
 
 RINGDOVE_INLINE float f32_from_bits(u32 bits) {

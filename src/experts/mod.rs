@@ -94,6 +94,8 @@
 //! * Sizes that differ: [`Error::Disagreement`](crate::Error::Disagreement) when the group is made.
 //! * Calls out of turn, buffers too short, handles of another group:
 //!   [`Error::Argument`](crate::Error::Argument), and nothing was enqueued.
+//! * Any number of results may be live: received rows are the caller's memory, and each handle has
+//!   a routing of its own.
 //! * A rank that dies or stalls: next section.
 //!
 //! # When a rank dies
