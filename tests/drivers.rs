@@ -170,7 +170,7 @@ fn a_pair_that_loses_writes_is_an_error_at_once_where_the_host_is_forbidden() {
         let began = Instant::now();
         let settings = Settings { through_host: ThroughHost::Never, ..settings() };
         let error = Communicator::init_all(&hardware::contexts(2), &settings).unwrap_err();
-        // The probe itself has two seconds; making a communicator takes some on a busy machine.
+        // Making a communicator takes some seconds on a busy machine.
         assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
         let Error::Unreached { rank, peer, expected, seen } = &error else { panic!("{error}") };
         assert!(rank != peer && expected != seen, "{error}");

@@ -61,7 +61,7 @@ fn hidden_switches_join_their_gpus() {
 #[test]
 fn a_wrong_file_is_refused_with_line_and_reason() {
     let cases = [
-        ("</system>", "", "line 34", "root element"),
+        ("</system>", "", "line 1", "never closed"),
         ("<system", "<graph", "line", "graph"),
         ("busid=\"0000:16:00.0\"", "", "line 4", "no such attribute"),
         ("busid=\"0000:1c:00.0\"", "busid=\"1c\"", "line 11", "1c"),
