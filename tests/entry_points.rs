@@ -141,6 +141,18 @@ const ENTRIES: &[Entry] = &[
         &[],
     ),
     entry(
+        "plans in files",
+        ("src/bin/ringdove/plan.rs", "serde_json::from_str"),
+        ("tests/plan_files.rs", "numbers_that_nobody_meant_are_refused"),
+        &[],
+    ),
+    entry(
+        "topology files of NCCL's",
+        ("src/bin/ringdove/topo/mod.rs", "Machine::from_nccl"),
+        ("src/topology/xml_tests.rs", "mutations_are_read_or_refused"),
+        &["tests/fixtures/topology"],
+    ),
+    entry(
         "addresses of adapters",
         ("src/transport/verbs/address.rs", "fn decode("),
         ("src/transport/verbs/address.rs", "an_address_survives_the_way_and_garbage_is_refused"),
@@ -236,6 +248,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("src/communicator/connect/on_demand.rs", "notes between ranks that hold the job's secret"),
     ("src/communicator/connect/places.rs", "notes between ranks that hold the job's secret"),
     ("src/topology/adapter.rs", "/sys"),
+    ("src/topology/discovery.rs", "/sys"),
     ("src/topology/engine.rs", "/sys"),
     ("src/topology/pci.rs", "/sys"),
     ("src/transport/traced.rs", "its own test"),
