@@ -22,7 +22,7 @@ pub struct PlanFile {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FileError {
     /// The file is of another version of this library.
-    #[error("the plan has format {0}: this version reads format {format}", format = PlanFile::FORMAT)]
+    #[error("the plan has format {0}: this version reads format {known}", known = PlanFile::FORMAT)]
     Format(u32),
     /// No collective can be asked for so.
     #[error(transparent)]

@@ -49,7 +49,8 @@ struct Wanted {
     #[arg(short, long, value_name = "SIZE", value_parser = parse_size)]
     bytes: usize,
     /// Ranks
-    #[arg(short = 'n', long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(short = 'n', long, value_name = "COUNT",
+        value_parser = clap::value_parser!(u32).range(1..=64))]
     ranks: u32,
     /// Ranks of each node, where there are several
     #[arg(long, value_name = "COUNT")]
