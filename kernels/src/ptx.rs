@@ -33,6 +33,9 @@ pub const WORDS: &str = include_str!("../ptx/words.ptx");
 /// `test_calls`. For tests.
 pub const TEST_CALLS: &str = include_str!("../ptx/test_calls.ptx");
 
+/// Pushes descriptors from all threads (`kernels/cuda/test_push.cu`), entry `test_push`. For tests.
+pub const TEST_PUSH: &str = include_str!("../ptx/test_push.ptx");
+
 /// Kernels of a small training loop (`kernels/cuda/example_train.cu`), entries `train_forward`,
 /// `train_loss`, `train_gradients`, `train_backward` and `train_descend`.
 pub const EXAMPLE_TRAIN: &str = include_str!("../ptx/example_train.ptx");
