@@ -24,6 +24,20 @@ pub const EXAMPLE_TILE: &str = include_str!("../ptx/example_tile.ptx");
 /// Dispatch and combine of expert parallelism (`kernels/cuda/experts.cu`). The one parameter of
 /// each entry is an [`ExpertsCall`](crate::experts::ExpertsCall), by value.
 pub const EXPERTS: &str = include_str!("../ptx/experts.ptx");
+/// Entries of the kernels of experts: `Group` launches them by their places.
+pub const EXPERTS_ENTRIES: [&str; 11] = [
+    "experts_route",
+    "experts_send",
+    "experts_await",
+    "experts_receive",
+    "experts_return",
+    "experts_await_returns",
+    "experts_combine",
+    "experts_await_relayed",
+    "experts_relay",
+    "experts_await_gathered",
+    "experts_gather",
+];
 
 /// Watches words that an adapter writes (`kernels/cuda/words.cu`), entry `ringdove_words`. Its one
 /// parameter is a [`WordsCall`](crate::words::WordsCall), by value.

@@ -23,22 +23,7 @@ const BLOCKS_MAX: u64 = 128;
 /// Lanes of a group: of dispatches, and of combines.
 const LANES: u32 = 2;
 
-/// Entries of the module.
-const ENTRIES: [&str; 11] = [
-    "experts_route",
-    "experts_send",
-    "experts_await",
-    "experts_receive",
-    "experts_return",
-    "experts_await_returns",
-    "experts_combine",
-    "experts_await_relayed",
-    "experts_relay",
-    "experts_await_gathered",
-    "experts_gather",
-];
-
-/// A kernel, by its place in [`ENTRIES`].
+/// A kernel, by its place in [`ptx::EXPERTS_ENTRIES`].
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Entry {
     Route,
@@ -374,7 +359,7 @@ impl<'c> Workspace<'c> {
             sizes,
             number: next_number(),
             placement,
-            kernels: Some(Kernels::load(context, ptx::EXPERTS, &ENTRIES)?),
+            kernels: Some(Kernels::load(context, ptx::EXPERTS, &ptx::EXPERTS_ENTRIES)?),
             memory: Some(memory),
             words: OwnStream::new(context)?,
             launching: Mutex::default(),

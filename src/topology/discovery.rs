@@ -2,12 +2,12 @@
 
 use super::adapter::{Adapter, sysfs};
 use super::machine::{
-    CLASS_BRIDGE, CLASS_GPU, CLASS_INFINIBAND, CLASS_NVSWITCH, Device, DeviceKind, Gpu, Machine,
-    NetworkPort, NvLinks, Parent, PcieLink, Socket,
+    CLASS_BRIDGE, CLASS_GPU, CLASS_INFINIBAND, Device, DeviceKind, Gpu, Machine, NetworkPort,
+    Parent, PcieLink, Socket,
 };
-use super::nvml::{ManagedGpu, Management};
+use super::nvml::Management;
 use super::pci::{self, PciAddress};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::path::Path;
 
 impl Machine {
@@ -24,8 +24,11 @@ impl Machine {
     pub fn of(management: &Management, adapters: &[Adapter], sysfs: &Path) -> Self {
         let mut building = Building { machine: Self::default(), sysfs, places: HashMap::new() };
         for gpu in &management.gpus {
-            let number = management.number(gpu.pci).unwrap_or(0);
-            let kind = DeviceKind::Gpu(described(gpu, number, management));
+            let kind = DeviceKind::Gpu(Gpu {
+                number: management.number(gpu.pci).unwrap_or(0),
+                compute: gpu.compute.0 * 10 + gpu.compute.1,
+                nvlinks: management.nvlinks(gpu),
+            });
             building.add(gpu.pci, CLASS_GPU, gpu.pcie.and_then(of_generation), kind);
         }
         for adapter in adapters {
@@ -45,16 +48,6 @@ impl Machine {
         }
         building.machine
     }
-}
-
-fn described(gpu: &ManagedGpu, number: u32, management: &Management) -> Gpu {
-    let mut ends: BTreeMap<String, NvLinks> = BTreeMap::new();
-    for &to in &gpu.links {
-        let class = if management.gpu(to).is_some() { CLASS_GPU } else { CLASS_NVSWITCH };
-        ends.entry(to.to_string()).or_insert(NvLinks { to, count: 0, class }).count += 1;
-    }
-    let compute = gpu.compute.0 * 10 + gpu.compute.1;
-    Gpu { number, compute, nvlinks: ends.into_values().collect() }
 }
 
 /// Speed of a generation of PCI Express.

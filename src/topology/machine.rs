@@ -188,6 +188,22 @@ impl std::fmt::Display for Joined {
     }
 }
 
+/// NVLinks that join a GPU with these links to the one at `other`, which has those: direct ones, or
+/// as many as both have to common switches.
+pub(super) fn nvlinks_between(own: &[NvLinks], other: PciAddress, others: &[NvLinks]) -> u32 {
+    let direct: u32 = own.iter().filter(|links| links.to == other).map(|links| links.count).sum();
+    if direct > 0 {
+        return direct;
+    }
+    // A switch passes anything on to all that are plugged into it; a GPU does not.
+    let switched = |links: &[NvLinks], far: &[NvLinks]| -> u32 {
+        let switches = links.iter().filter(|links| links.class == CLASS_NVSWITCH);
+        let common = switches.filter(|links| far.iter().any(|far| far.to == links.to));
+        common.map(|links| links.count).sum()
+    };
+    switched(own, others).min(switched(others, own))
+}
+
 impl Machine {
     /// The GPUs with their places among the devices, by number.
     pub fn gpus(&self) -> Vec<(usize, &Gpu)> {
@@ -277,17 +293,7 @@ impl Machine {
         else {
             return 0;
         };
-        let direct = |links: &NvLinks| links.to == self.devices[b].address;
-        let direct: u32 = gpu_a.nvlinks.iter().filter(|l| direct(l)).map(|l| l.count).sum();
-        if direct > 0 {
-            return direct;
-        }
-        let switched = |gpu: &Gpu, far: &Gpu| -> u32 {
-            let switches = gpu.nvlinks.iter().filter(|links| links.class == CLASS_NVSWITCH);
-            let common = switches.filter(|links| far.nvlinks.iter().any(|far| far.to == links.to));
-            common.map(|links| links.count).sum()
-        };
-        switched(gpu_a, gpu_b).min(switched(gpu_b, gpu_a))
+        nvlinks_between(&gpu_a.nvlinks, self.devices[b].address, &gpu_b.nvlinks)
     }
 
     /// Capacities in MB/s between the GPUs with these numbers, on so many nodes like this one. Of

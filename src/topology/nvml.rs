@@ -3,9 +3,11 @@
 //! NVML sees all GPUs of the machine, numbers them its own way, and knows nothing of
 //! `CUDA_VISIBLE_DEVICES`; PCI addresses show which of its GPUs is which of CUDA's.
 
+use super::machine::{CLASS_GPU, CLASS_NVSWITCH, NvLinks, nvlinks_between};
 use super::pci::PciAddress;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
+use std::collections::BTreeMap;
 
 /// NVML numbers the NVLinks of a GPU up to here.
 const LINKS_MAX: u32 = 18;
@@ -78,19 +80,20 @@ impl Management {
         (0..).filter(|number| self.silent.iter().all(|(silent, _)| silent != number)).nth(place)
     }
 
+    /// The NVLinks of a GPU, by their other ends.
+    pub fn nvlinks(&self, gpu: &ManagedGpu) -> Vec<NvLinks> {
+        let mut ends: BTreeMap<String, NvLinks> = BTreeMap::new();
+        for &to in &gpu.links {
+            let class = if self.gpu(to).is_some() { CLASS_GPU } else { CLASS_NVSWITCH };
+            ends.entry(to.to_string()).or_insert(NvLinks { to, count: 0, class }).count += 1;
+        }
+        ends.into_values().collect()
+    }
+
     /// NVLinks that join two GPUs: direct ones, or as many as both have to common switches.
     pub fn links_between(&self, one: PciAddress, other: PciAddress) -> usize {
         let (Some(a), Some(b)) = (self.gpu(one), self.gpu(other)) else { return 0 };
-        let direct = a.links.iter().filter(|end| **end == other).count();
-        if direct > 0 {
-            return direct;
-        }
-        // A switch passes anything on to all that are plugged into it.
-        let to_switches = |gpu: &ManagedGpu, far: &ManagedGpu| {
-            let is_switch = |end: &&PciAddress| self.gpu(**end).is_none();
-            gpu.links.iter().filter(is_switch).filter(|end| far.links.contains(end)).count()
-        };
-        to_switches(a, b).min(to_switches(b, a))
+        nvlinks_between(&self.nvlinks(a), other, &self.nvlinks(b)) as usize
     }
 }
 

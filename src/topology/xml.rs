@@ -11,7 +11,7 @@ use super::machine::{
 use super::pci::PciAddress;
 use crate::error::{Error, Result};
 use roxmltree::{Document, Node};
-use std::collections::BTreeMap;
+use std::collections::HashSet;
 use xmlwriter::XmlWriter;
 
 /// No machine has more devices, and no PCI tree is deeper.
@@ -37,7 +37,7 @@ impl Machine {
             ));
         }
         let mut machine = Self::default();
-        let mut addresses = BTreeMap::new();
+        let mut addresses = HashSet::new();
         for cpu in elements(system, "cpu") {
             let socket = machine.sockets.len();
             machine.sockets.push(reader.socket(cpu)?);
@@ -204,11 +204,11 @@ impl Reader<'_> {
         parent: Parent,
         depth: usize,
         machine: &mut Machine,
-        addresses: &mut BTreeMap<String, ()>,
+        addresses: &mut HashSet<PciAddress>,
     ) -> Result<()> {
         for pci in elements(node, "pci") {
             let address = self.address(pci, "busid")?;
-            if addresses.insert(address.to_string(), ()).is_some() {
+            if !addresses.insert(address) {
                 return Err(self.wrong(pci, "each address once", format!("{address} again")));
             }
             if machine.devices.len() == DEVICES_MAX || depth == DEPTH_MAX {

@@ -351,25 +351,10 @@ pub fn print_table(seeds: u64, mut write: impl FnMut(&str)) -> Result<(), String
 /// # Errors
 ///
 /// A mutant cannot be loaded.
-pub fn print_part(subject: Subject, seeds: u64, write: impl FnMut(&str)) -> Result<(), String> {
-    print_some(subject, seeds, |_| true, write)
-}
-
-/// The same for some of its sites.
-///
-/// # Errors
-///
-/// A mutant cannot be loaded.
-pub fn print_some(
-    subject: Subject,
-    seeds: u64,
-    is_wanted: impl Fn(&str) -> bool,
-    mut write: impl FnMut(&str),
-) -> Result<(), String> {
+pub fn print_part(subject: Subject, seeds: u64, mut write: impl FnMut(&str)) -> Result<(), String> {
     write(&format!("\n## {}\n\n{COLUMNS}", subject.title()));
     let reach = reach(subject, seeds * PATIENCE)?;
-    let mut mutants = mutants(subject.text());
-    mutants.retain(|mutant| is_wanted(&mutant.site));
+    let mutants = mutants(subject.text());
     let mut verdicts = Vec::new();
     for mutant in &mutants {
         let verdict = verdict(subject, mutant, &reach, seeds)?;

@@ -232,21 +232,6 @@ type Entries = Arc<HashMap<&'static str, Arc<Kernel>>>;
 /// The entry of `test_calls.cu`.
 const USER_ENTRY: &str = "test_calls";
 
-/// The entries of `experts.cu`.
-const EXPERTS_ENTRIES: [&str; 11] = [
-    "experts_route",
-    "experts_send",
-    "experts_await",
-    "experts_receive",
-    "experts_return",
-    "experts_await_returns",
-    "experts_combine",
-    "experts_await_relayed",
-    "experts_relay",
-    "experts_await_gathered",
-    "experts_gather",
-];
-
 impl Kernels {
     /// Those that are committed.
     ///
@@ -258,7 +243,9 @@ impl Kernels {
         let load = || Self {
             executor: entry(ptx::EXECUTOR, ptx::EXECUTOR_ENTRY).expect("it is committed"),
             user: entry(ptx::TEST_CALLS, USER_ENTRY).expect("it is committed"),
-            experts: Arc::new(entries(ptx::EXPERTS, EXPERTS_ENTRIES).expect("they are committed")),
+            experts: Arc::new(
+                entries(ptx::EXPERTS, ptx::EXPERTS_ENTRIES).expect("they are committed"),
+            ),
         };
         KERNELS.get_or_init(load).clone()
     }
@@ -277,13 +264,14 @@ impl Kernels {
         if has(USER_ENTRY) {
             return Ok(Self { user: entry(text, USER_ENTRY)?, ..committed });
         }
-        let of_experts: Vec<_> = EXPERTS_ENTRIES.into_iter().filter(|name| has(name)).collect();
+        let of_experts: Vec<_> =
+            ptx::EXPERTS_ENTRIES.into_iter().filter(|name| has(name)).collect();
         if !of_experts.is_empty() {
             let mut all = (*committed.experts).clone();
             all.extend(entries(text, of_experts)?);
             return Ok(Self { experts: Arc::new(all), ..committed });
         }
-        let names = [ptx::EXECUTOR_ENTRY, USER_ENTRY, EXPERTS_ENTRIES[0]].join(", ");
+        let names = [ptx::EXECUTOR_ENTRY, USER_ENTRY, ptx::EXPERTS_ENTRIES[0]].join(", ");
         Err(format!("none of the entries {names}"))
     }
 

@@ -21,10 +21,12 @@ pub fn draw(graph: &CapacityGraph, packing: &Packing) -> String {
     writer.write_attribute_fmt("viewBox", format_args!("0 0 {SIZE} {SIZE}"));
     writer.write_attribute("font-family", "sans-serif");
     writer.write_attribute("font-size", "14");
+    let places: Vec<_> = (0..graph.len() as u32).map(|node| place(graph, NodeId(node))).collect();
+    let at = |node: NodeId| places[node.0 as usize];
     let widest = graph.arcs().map(|arc| arc.2).max().unwrap_or(1) as f64;
     for (from, to, capacity) in graph.arcs().filter(|arc| arc.0 < arc.1) {
         let width = 2.0 + 10.0 * capacity as f64 / widest;
-        line(&mut writer, place(graph, from), place(graph, to), width, "#dddddd");
+        line(&mut writer, at(from), at(to), width, "#dddddd");
     }
     let first = graph.gpus().next();
     let trees = packing.trees.iter().filter(|tree| Some(tree.root) == first);
@@ -34,7 +36,7 @@ pub fn draw(graph: &CapacityGraph, packing: &Packing) -> String {
         let shift = (nth % 7) as f64 * 3.0 - 9.0;
         for link in &tree.links {
             for pair in link.ways.iter().flat_map(|(way, _)| way.windows(2)) {
-                let (a, b) = (place(graph, pair[0]), place(graph, pair[1]));
+                let (a, b) = (at(pair[0]), at(pair[1]));
                 let length = (a.0 - b.0).hypot(a.1 - b.1).max(1.0);
                 let (x, y) = ((b.1 - a.1) / length * shift, (a.0 - b.0) / length * shift);
                 line(&mut writer, (a.0 + x, a.1 + y), (b.0 + x, b.1 + y), 1.5, colour);
@@ -42,7 +44,7 @@ pub fn draw(graph: &CapacityGraph, packing: &Packing) -> String {
         }
     }
     for node in (0..graph.len() as u32).map(NodeId) {
-        let (x, y) = place(graph, node);
+        let (x, y) = at(node);
         writer.start_element("circle");
         writer.write_attribute("cx", &x);
         writer.write_attribute("cy", &y);
