@@ -399,6 +399,15 @@ impl fmt::Display for ExpiredWait {
                 "a free slot of the doorbell ring".to_owned(),
                 format!("the engine of {rank} does not drain its ring; its thread may be starved"),
             ),
+            Some(WaitKind::Counter) => (
+                format!(
+                    "task {} of a resident program, for counter {} in iteration {}",
+                    record.segment, record.op, record.position
+                ),
+                "the tasks that raise the counter have not ended: one of them runs late, waits for \
+                 another rank, or never returns"
+                    .to_owned(),
+            ),
             Some(WaitKind::BadPlan | WaitKind::StrayClaim | WaitKind::BadCall) | None => (
                 format!("something unknown (wait kind {})", record.kind),
                 "host and device code disagree about the record's layout".to_owned(),

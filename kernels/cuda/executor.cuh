@@ -16,7 +16,7 @@
 
 namespace ringdove {
 
-class Executor : Resolver {
+class Executor : protected Resolver {
 public:
     RINGDOVE_INLINE explicit Executor(BlockState& shared) : Resolver(shared) {}
 
@@ -41,7 +41,7 @@ public:
         }
     }
 
-private:
+protected:
     // What thread 0 alone keeps.
 
     // Something may have happened that descriptors to come must be ordered after.

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "experts_layout.cuh"
+#include "program_layout.cuh"
 #include "ptx.cuh"
 
 namespace ringdove {
@@ -225,6 +226,7 @@ enum class WaitKind : u32 {
     BadPlan = 5,
     StrayClaim = 6,
     BadCall = 7,
+    Counter = 8,
 };
 
 // `WaitRecord::state`.

@@ -378,5 +378,26 @@ RINGDOVE_INLINE double f64_from_bits(u64 bits) {
     return value;
 }
 
+// Functions of one f32. The first is rounded correctly; the others are the hardware's, to two units
+// in the last place or so, and the same on all GPUs of one kind.
+
+RINGDOVE_INLINE float square_root_f32(float value) {
+    float root;
+    asm("sqrt.rn.f32 %0, %1;" : "=f"(root) : "f"(value));
+    return root;
+}
+
+RINGDOVE_INLINE float power_of_2_f32(float exponent) {
+    float power;
+    asm("ex2.approx.f32 %0, %1;" : "=f"(power) : "f"(exponent));
+    return power;
+}
+
+RINGDOVE_INLINE float logarithm_to_2_f32(float value) {
+    float logarithm;
+    asm("lg2.approx.f32 %0, %1;" : "=f"(logarithm) : "f"(value));
+    return logarithm;
+}
+
 }  // namespace ptx
 }  // namespace ringdove

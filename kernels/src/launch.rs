@@ -174,6 +174,9 @@ pub enum WaitKind {
     /// Not a wait: a call of a user's kernel was refused. Fields as for `BadPlan`; the sequence is
     /// the user's.
     BadCall = 7,
+    /// A counter of a resident program. `segment` of the record is the task that waits, `op` the
+    /// counter, `position` the iteration.
+    Counter = 8,
 }
 
 /// The claim of the record once a thread has taken it; 0 before.
@@ -190,6 +193,7 @@ impl WaitKind {
             5 => Self::BadPlan,
             6 => Self::StrayClaim,
             7 => Self::BadCall,
+            8 => Self::Counter,
             _ => return None,
         })
     }

@@ -20,6 +20,7 @@ pub mod experts;
 pub mod launch;
 pub mod op;
 pub mod port;
+pub mod program;
 pub mod ptx;
 pub mod user;
 pub mod words;

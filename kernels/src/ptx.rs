@@ -39,6 +39,12 @@ pub const EXPERTS_ENTRIES: [&str; 11] = [
     "experts_gather",
 ];
 
+/// The kernel of resident programs (`kernels/cuda/program.cu`), entry [`PROGRAM_ENTRY`]. Its one
+/// parameter is a [`ProgramArguments`](crate::program::ProgramArguments), by value.
+pub const PROGRAM: &str = include_str!("../ptx/program.ptx");
+/// Entry of the kernel of resident programs.
+pub const PROGRAM_ENTRY: &str = "ringdove_program";
+
 /// Watches words that an adapter writes (`kernels/cuda/words.cu`), entry `ringdove_words`. Its one
 /// parameter is a [`WordsCall`](crate::words::WordsCall), by value.
 pub const WORDS: &str = include_str!("../ptx/words.ptx");

@@ -23,6 +23,12 @@ use ringdove_kernels::op::{
     PlanHeader, Segment, Space, THREADS_MAX, WHOLE_SLOT_PERIOD, flags,
 };
 use ringdove_kernels::port::Port;
+use ringdove_kernels::program::{
+    EXPRESSION_DEPTH, ITERATIONS_AT_ONCE, Instruction, MAILBOX_ITERATIONS, Mailbox, NO_COUNTER,
+    PARAMETERS, PROGRAM_MAGIC, ProgramArguments, ProgramBlock, ProgramHeader, ProgramMode,
+    ProgramState, ProgramTask, ProgramWait, RESULTS, STATE_ITERATIONS, TASK_OPERANDS, TaskKind,
+    TaskOperand,
+};
 use ringdove_kernels::user::{DeviceHandle, LanePorts, NO_PORT, WindowEntry};
 use ringdove_kernels::words::{WORDS_BYTES_PER_THREAD, WordsCall};
 use std::fmt::Write;
@@ -125,7 +131,10 @@ fn expected() -> String {
         Grant
     );
     codes!(text, Space, None, Buffer, Slot, Address, Granted);
-    codes!(text, WaitKind, Arrival, Credit, Completion, RingSpace, BadPlan, StrayClaim, BadCall);
+    codes!(
+        text, WaitKind, Arrival, Credit, Completion, RingSpace, BadPlan, StrayClaim, BadCall,
+        Counter
+    );
     codes!(
         text,
         PlanFault,
@@ -352,7 +361,114 @@ fn expected() -> String {
         text, WaitRecord, state, kind, block, segment, op, round, port, peer, expected, seen,
         position, sequence, waited_ns, call
     );
+    program(text);
     std::mem::take(text)
+}
+
+/// Resident programs.
+fn program(text: &mut String) {
+    values! { text,
+        "PROGRAM_MAGIC", PROGRAM_MAGIC;
+        "NO_COUNTER", NO_COUNTER;
+        "TASK_OPERANDS", TASK_OPERANDS;
+        "EXPRESSION_DEPTH", EXPRESSION_DEPTH;
+        "PARAMETERS", PARAMETERS;
+        "MAILBOX_ITERATIONS", MAILBOX_ITERATIONS;
+        "RESULTS", RESULTS;
+        "ITERATIONS_AT_ONCE", ITERATIONS_AT_ONCE;
+        "STATE_ITERATIONS", STATE_ITERATIONS;
+    }
+    codes!(
+        text,
+        TaskKind,
+        Matrix,
+        Elementwise,
+        Reduce,
+        Softmax,
+        SoftmaxBackward,
+        CrossEntropy,
+        Norm,
+        NormBackward,
+        Gather,
+        ScatterAdd,
+        Attention,
+        Report,
+        Collective
+    );
+    codes!(
+        text,
+        Instruction,
+        Load,
+        Store,
+        Constant,
+        Parameter,
+        Duplicate,
+        Add,
+        Subtract,
+        Multiply,
+        Divide,
+        Maximum,
+        Minimum,
+        Greater,
+        Negate,
+        Absolute,
+        SquareRoot,
+        Exponential,
+        Logarithm,
+        Drop
+    );
+    codes!(text, ProgramMode, Resident, Begin, Tasks, End);
+    layout!(text, TaskOperand, address, row_bytes, column_bytes);
+    layout!(
+        text,
+        ProgramTask,
+        kind,
+        raises,
+        waits,
+        wait_count,
+        rows,
+        columns,
+        inner,
+        option,
+        operands,
+        expression,
+        expression_length,
+        value,
+        reserved
+    );
+    layout!(text, ProgramWait, counter, raises, count, lag);
+    layout!(text, ProgramBlock, first, count);
+    layout!(
+        text,
+        ProgramHeader,
+        magic,
+        block_count,
+        service_blocks,
+        task_count,
+        result_count,
+        blocks,
+        steps,
+        tasks,
+        waits,
+        instructions,
+        calls,
+        counters,
+        state,
+        mailbox
+    );
+    layout!(text, ProgramState, released, stop_at, ended, parameters);
+    layout!(text, Mailbox, granted, stop, done, reserved, parameters, results);
+    layout!(
+        text,
+        ProgramArguments,
+        program,
+        communicator,
+        iteration,
+        stops,
+        sequence,
+        mode,
+        first_task
+    );
 }
 
 /// If this fails, device code and hosts disagree about memory that they share.

@@ -149,6 +149,7 @@ fn awaited(kind: u32, peer: u32) -> String {
         Some(WaitKind::Credit) => format!("a credit from {peer}"),
         Some(WaitKind::Completion) => format!("the completion of a transfer to {peer}"),
         Some(WaitKind::RingSpace) => "a free slot of the doorbell ring".into(),
+        Some(WaitKind::Counter) => "a counter of a resident program".into(),
         _ => format!("nothing (kind {kind})"),
     }
 }
