@@ -7,12 +7,14 @@ mod bootstrap;
 mod engine;
 mod experts;
 mod kernel;
+mod program;
 mod record;
 
 pub use adapter::{AdapterFault, AdapterFaultKind};
 pub use bootstrap::{BootstrapError, Ranks};
 pub use engine::{EngineFault, EngineFaultKind, UnfitEngine};
 pub use experts::{GoneRanks, RoutingFault, RoutingFaultKind};
+pub use program::{StuckTask, TaskPlace};
 
 use crate::id::{LaneId, Position, Rank, RouteId};
 use ringdove_kernels::descriptor::{Descriptor, MalformedDescriptor};
@@ -82,6 +84,9 @@ pub enum Error {
     /// A wait on the device reached its deadline (R10).
     #[error("{0}")]
     WaitExpired(Box<ExpiredWait>),
+    /// A task of a resident program waited in vain.
+    #[error("{0}")]
+    StuckTask(Box<StuckTask>),
     /// A graph was launched that sends from, or receives into, registered memory that has been
     /// deregistered since it was captured (R15).
     #[error(

@@ -18,6 +18,7 @@
 //! * [`experts`]: expert parallelism, the second client of the device handle
 //! * [`flight`]: the flight recorder, the watchdog, and the report on a hang
 //! * [`gpu`]: the CUDA driver, as far as it is needed
+//! * [`program`]: resident programs: computation and collectives in one kernel that stays
 //! * [`topology`]: what this node is made of, and which adapter suits which GPU
 //! * [`shared`]: the only views of memory that a device also writes
 //! * [`settings`]: one struct, read once
@@ -66,6 +67,7 @@ pub mod flight;
 pub mod gpu;
 pub mod id;
 pub mod plan;
+pub mod program;
 pub mod ring;
 pub mod settings;
 pub mod shared;

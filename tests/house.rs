@@ -50,7 +50,7 @@ const CRATES: [(&str, &str, &[&str]); 18] = [
 ];
 
 /// Modules of `src/`, and which others each may import. `id` and `error` are the vocabulary of all.
-const MODULES: [(&str, &[&str]); 16] = [
+const MODULES: [(&str, &[&str]); 17] = [
     ("id", &[]),
     ("error", &["id"]),
     ("settings", &["id", "error"]),
@@ -66,18 +66,21 @@ const MODULES: [(&str, &[&str]); 16] = [
     ("communicator", EVERYTHING),
     // The second client of the device handle: the public API, and nothing below it.
     ("experts", &["id", "error", "gpu", "communicator"]),
+    // The third: its collectives are the communicator's plans.
+    ("program", &["id", "error", "gpu", "communicator", "shared"]),
     ("lib", EVERYTHING),
     ("bin", EVERYTHING),
 ];
 const EVERYTHING: &[&str] = &["*"];
 
 /// Where CUDA may be named in `src/`: the driver is behind these.
-const CUDA_USERS: [&str; 7] = [
+const CUDA_USERS: [&str; 8] = [
     "src/gpu",
     "src/transport/peer",
     "src/topology",
     "src/communicator",
     "src/experts",
+    "src/program",
     "src/bin",
     "src/lib.rs",
 ];

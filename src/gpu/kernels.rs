@@ -2,9 +2,9 @@
 
 use super::executor::{Unloaded, load_function};
 use super::{Current, discard};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use bytemuck::Pod;
-use cudarc::driver::{CudaContext, CudaStream, sys};
+use cudarc::driver::{CudaContext, CudaStream, result, sys};
 use std::ffi::{CString, c_void};
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -22,6 +22,19 @@ pub(crate) struct Kernels<Parameter> {
 unsafe impl<Parameter> Send for Kernels<Parameter> {}
 // SAFETY: as above.
 unsafe impl<Parameter> Sync for Kernels<Parameter> {}
+
+/// What a kernel takes of a GPU, and how many of its blocks run at a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Residency {
+    /// Blocks on each multiprocessor.
+    pub blocks_each: u32,
+    /// Multiprocessors.
+    pub multiprocessors: u32,
+    /// Registers of a thread.
+    pub registers: u32,
+    /// Bytes of shared memory of a block.
+    pub shared_bytes: u32,
+}
 
 impl<Parameter: Pod> Kernels<Parameter> {
     /// Loads `text`, a module of the library's own whose `entries` take one `Parameter` by value.
@@ -44,6 +57,41 @@ impl<Parameter: Pod> Kernels<Parameter> {
             loaded.functions.push(load_function(&current, module, entry, true)?);
         }
         Ok(loaded)
+    }
+
+    /// How many blocks of an entry, of so many threads each, the GPU runs at a time.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`](crate::Error::Cuda) with the driver's answer.
+    pub fn residency(&self, entry: usize, threads: u32) -> Result<Residency> {
+        use sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT as COUNT;
+        use sys::CUfunction_attribute::{
+            CU_FUNC_ATTRIBUTE_NUM_REGS as REGISTERS, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES as SHARED,
+        };
+        let current = Current::bind(&self.context)?;
+        let function = self.functions[entry];
+        let mut each = 0;
+        // SAFETY: the function is loaded, and `each` outlives the call.
+        current.check("cuOccupancyMaxActiveBlocksPerMultiprocessor", unsafe {
+            let threads = threads as i32;
+            sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut each, function, threads, 0)
+        })?;
+        let attribute = |which| {
+            let mut value = 0;
+            // SAFETY: the function is loaded, and `value` outlives the call.
+            let status = unsafe { sys::cuFuncGetAttribute(&mut value, which, function) };
+            current.check("cuFuncGetAttribute", status).map(|()| value)
+        };
+        // SAFETY: the device is that of a live context.
+        let count = unsafe { result::device::get_attribute(self.context.cu_device(), COUNT) };
+        let count = count.map_err(Error::from_driver("cuDeviceGetAttribute"))?;
+        let unsigned = |value| u32::try_from(value).unwrap_or(0);
+        Ok(Residency {
+            blocks_each: unsigned(each),
+            multiprocessors: unsigned(count),
+            registers: unsigned(attribute(REGISTERS)?),
+            shared_bytes: unsigned(attribute(SHARED)?),
+        })
     }
 
     /// Enqueues a launch of the entry with this number.

@@ -162,7 +162,7 @@ impl Communicator {
     }
 
     /// As [`Communicator::call_at`], on a stream that was checked before the addresses were taken.
-    fn call_checked(
+    pub(super) fn call_checked(
         &self,
         spec: CollectiveSpec,
         count: usize,

@@ -13,6 +13,7 @@
 //! * `connect`: routes between the registered buffers that the call uses
 //! * `bind`: addresses and routes, as the kernel takes them
 //! * `launch`: in the order of calls, on the caller's stream, several at a time where possible
+//! * `resident`: calls that a resident program makes, ready to be launched by it
 //! * `device_handle`: no call, but what users' kernels need for theirs
 
 mod agree;
@@ -26,10 +27,12 @@ mod launch;
 mod place;
 mod plan;
 mod request;
+mod resident;
 
 pub(super) use device_handle::device_handle;
 pub use element::{Element, Reduction, Scalar};
 pub(super) use request::{Call, Calls, GroupCall, Shape};
+pub(super) use resident::{ResidentCalls, resident_calls};
 
 use super::connect::ConnectedRank;
 use super::state::{Launcher, Prepared, RegisteredPlace, Turn};
@@ -64,6 +67,7 @@ pub(super) fn enqueue(
     }
     // Held to the end: calls take effect in the order in which they come here.
     let mut launcher = rank.launcher();
+    launcher.check_free(calls.name())?;
     span.record("sequence", launcher.launches());
     let capture = check::capture(rank, calls.name(), stream)?;
     make_room(rank, &mut launcher, capture)?;

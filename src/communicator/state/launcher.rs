@@ -28,6 +28,8 @@ pub(crate) struct Launcher {
     captured: CapturedOrders,
     /// Users' kernels may ring at any time.
     has_user_kernels: bool,
+    /// A resident program has the rank's lanes.
+    is_occupied: bool,
     backlog: Backlog,
     /// Never used. While a context has a stream of its own, cudarc records the uses of buffers and
     /// waits for them before it frees the memory; else it takes all uses to be on one stream, which
@@ -61,6 +63,7 @@ impl Launcher {
             order: LaunchOrder::default(),
             captured: CapturedOrders::default(),
             has_user_kernels: false,
+            is_occupied: false,
             backlog: Backlog::new(remedies.bounded_launches),
             _tracking: tracking.map_err(Error::from_driver("cuStreamCreate"))?,
         })
@@ -93,6 +96,39 @@ impl Launcher {
     /// From now on users' kernels may ring.
     pub fn expect_user_kernels(&mut self) {
         self.has_user_kernels = true;
+    }
+
+    /// A resident program takes the rank's lanes, or gives them back.
+    pub fn occupy(&mut self, is_occupied: bool) {
+        self.is_occupied = is_occupied;
+    }
+
+    /// Refuses a call beside a resident program: it would wait for the program's end.
+    ///
+    /// # Errors
+    /// [`Error::Argument`].
+    pub fn check_free(&self, call: &str) -> Result<()> {
+        match self.is_occupied {
+            false => Ok(()),
+            true => {
+                let expected = "no resident program on the communicator; pause or stop it first";
+                Err(Error::argument(call, expected, "a program that runs"))
+            }
+        }
+    }
+
+    /// Launches another kernel that uses the rank's lanes, in the order of launches. `launch` gets
+    /// the number of the launch.
+    pub fn launch_other(
+        &mut self,
+        stream: &Arc<CudaStream>,
+        launch: impl FnOnce(u64) -> Result<()>,
+    ) -> Result<()> {
+        self.order.enter(stream)?;
+        let _launching = launching();
+        launch(self.launches)?;
+        self.launches += 1;
+        self.order.leave(stream)
     }
 
     /// The number of the next collective.

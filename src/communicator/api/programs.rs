@@ -1,0 +1,100 @@
+//! What resident programs ask of a communicator.
+
+use super::collective::CollectiveSpec;
+use super::core::Communicator;
+use crate::communicator::call::{self, Call};
+use crate::error::Result;
+use crate::plan::Collective;
+use cudarc::driver::CudaStream;
+use ringdove_kernels::element::{DataType, ReduceOp};
+use ringdove_kernels::launch::CallArguments;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// An all-reduce of f32 in place.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ProgramCall {
+    /// Device address.
+    pub address: u64,
+    /// Elements.
+    pub count: usize,
+    /// How they are combined.
+    pub op: ReduceOp,
+}
+
+impl ProgramCall {
+    fn spec(&self) -> CollectiveSpec {
+        CollectiveSpec {
+            collective: Collective::AllReduce,
+            data_type: DataType::F32,
+            reduction: Some(self.op.into()),
+        }
+    }
+}
+
+/// Calls that a program may run by itself.
+#[derive(Debug, Default)]
+pub(crate) struct ProgramCalls {
+    /// In their order.
+    pub arguments: Vec<CallArguments>,
+    /// Blocks that run them, at least.
+    pub blocks: u32,
+    /// Threads of each, at least.
+    pub threads: u32,
+}
+
+impl Communicator {
+    /// Prepares calls; all ranks make the same ones.
+    pub(crate) fn prepare_program(
+        &self,
+        calls: &[ProgramCall],
+        stream: &Arc<CudaStream>,
+    ) -> Result<ProgramCalls> {
+        let buffers = |call: &ProgramCall| [call.address; 2];
+        let calls: Vec<Call> = calls
+            .iter()
+            .map(|call| Call { shape: call.spec().shape(call.count), buffers: buffers(call) })
+            .collect();
+        let prepared = call::resident_calls(&self.connected, &calls, stream)?;
+        let call::ResidentCalls { arguments, blocks, threads } = prepared;
+        Ok(ProgramCalls { arguments, blocks, threads })
+    }
+
+    /// Makes one of them as an ordinary call.
+    pub(crate) fn call_of_program(
+        &self,
+        call: &ProgramCall,
+        stream: &Arc<CudaStream>,
+    ) -> Result<()> {
+        self.call_checked(call.spec(), call.count, [call.address; 2], stream)
+    }
+
+    /// Launches a program's kernel in the order of launches; see `Launcher::launch_other`.
+    pub(crate) fn launch_program(
+        &self,
+        stream: &Arc<CudaStream>,
+        launch: impl FnOnce(u64) -> Result<()>,
+    ) -> Result<()> {
+        self.connected.launcher().launch_other(stream, launch)
+    }
+
+    /// A resident program takes the lanes, or gives them back.
+    pub(crate) fn occupy(&self, is_occupied: bool) {
+        self.connected.launcher().occupy(is_occupied);
+    }
+
+    /// Waits until all launches have ended; false after `limit`.
+    pub(crate) fn wait_for_launches(&self, limit: Duration) -> bool {
+        self.connected.launcher().wait(limit)
+    }
+
+    /// Device address of the `DeviceCommunicator`.
+    pub(crate) fn device_communicator(&self) -> u64 {
+        self.connected.state.memory.communicator()
+    }
+
+    /// How long a wait of the device may take.
+    pub(crate) fn wait_timeout(&self) -> Duration {
+        self.connected.settings.wait_timeout
+    }
+}

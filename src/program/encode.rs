@@ -1,0 +1,222 @@
+//! From a verified program to the image that the kernel reads (`ringdove_kernels::program`).
+
+use super::plan::Program;
+use super::task::Task;
+use super::tensor::{ELEMENT_BYTES, TensorId, View};
+use bytemuck::bytes_of;
+use ringdove_kernels::launch::CallArguments;
+use ringdove_kernels::program::{
+    NO_COUNTER, PROGRAM_MAGIC, ProgramBlock, ProgramHeader, ProgramState, ProgramTask, ProgramWait,
+    TaskKind, TaskOperand,
+};
+
+/// Alignment of tensors and tables.
+const ALIGN: usize = 256;
+
+/// Where everything lies in the program's memory, by offsets.
+#[derive(Clone, Debug)]
+pub(super) struct Layout {
+    /// Of each tensor.
+    pub tensors: Vec<usize>,
+    /// Of the [`ProgramState`].
+    pub state: usize,
+    /// Of the image, whose first part is its header.
+    pub image: usize,
+    /// Bytes in all.
+    pub bytes: usize,
+    counters: usize,
+    tables: [usize; 6],
+}
+
+impl Layout {
+    /// The layout of a program with so many calls.
+    pub fn of(program: &Program) -> Self {
+        let mut end = 0usize;
+        let mut place = |bytes: usize| {
+            let offset = end.next_multiple_of(ALIGN);
+            end = offset + bytes;
+            offset
+        };
+        let tensors = program.tensors.iter().map(|tensor| place(tensor.bytes() as usize)).collect();
+        let counters = place(program.counters as usize * 8);
+        let state = place(size_of::<ProgramState>());
+        let image = place(size_of::<ProgramHeader>());
+        let waits: usize = program.tasks.iter().map(|task| task.waits.len()).sum();
+        let instructions: usize = program.operators.iter().map(|one| one.expression.len()).sum();
+        // Blocks of collectives share one list of steps; their number is known at the start.
+        let steps = program.tasks.len();
+        let tables = [
+            place((program.blocks.len() + SERVICE_BLOCKS_MAX) * size_of::<ProgramBlock>()),
+            place(steps * size_of::<u32>()),
+            place(steps * size_of::<ProgramTask>()),
+            place(waits * size_of::<ProgramWait>()),
+            place(instructions * size_of::<u64>()),
+            place(program.service.len() * size_of::<CallArguments>()),
+        ];
+        Self { tensors, state, image, bytes: end.max(1), counters, tables }
+    }
+
+    /// Device address of a tensor, in memory that begins at `base`.
+    pub fn address(&self, base: u64, tensor: TensorId) -> u64 {
+        base + self.tensors[tensor.0 as usize] as u64
+    }
+}
+
+/// The most blocks of collectives.
+pub(super) const SERVICE_BLOCKS_MAX: usize = 256;
+
+/// What is known when a program starts.
+pub(super) struct Start<'a> {
+    /// Device address of the program's memory.
+    pub base: u64,
+    /// Device address of the mailbox.
+    pub mailbox: u64,
+    /// Of each collective, in order.
+    pub calls: &'a [CallArguments],
+    /// Blocks that run them.
+    pub service_blocks: u32,
+}
+
+/// The image, to be copied to `layout.image`.
+pub(super) fn encode(program: &Program, layout: &Layout, start: &Start<'_>) -> Vec<u8> {
+    let address = |offset: usize| start.base + offset as u64;
+    let [blocks, steps, tasks, waits, instructions, calls] = layout.tables.map(address);
+    let service_blocks = if program.service.is_empty() { 0 } else { start.service_blocks };
+    let header = ProgramHeader {
+        magic: PROGRAM_MAGIC,
+        block_count: service_blocks + program.blocks.len() as u32,
+        service_blocks,
+        task_count: program.tasks.len() as u32,
+        result_count: program.results,
+        blocks,
+        steps,
+        tasks,
+        waits,
+        instructions,
+        calls,
+        counters: address(layout.counters),
+        state: address(layout.state),
+        mailbox: start.mailbox,
+    };
+    let mut image = Image { bytes: vec![0; layout.bytes - layout.image], first: layout.image };
+    image.put(layout.image, &header);
+    image.put_lists(program, layout, service_blocks);
+    image.put_tasks(program, layout, start);
+    for (number, call) in start.calls.iter().enumerate() {
+        image.put(layout.tables[5] + number * size_of::<CallArguments>(), call);
+    }
+    image.bytes
+}
+
+struct Image {
+    bytes: Vec<u8>,
+    /// Offset of its first byte in the program's memory.
+    first: usize,
+}
+
+impl Image {
+    fn put<T: bytemuck::NoUninit>(&mut self, offset: usize, value: &T) {
+        let at = offset - self.first;
+        self.bytes[at..at + size_of::<T>()].copy_from_slice(bytes_of(value));
+    }
+
+    /// Blocks, and the list of steps of each.
+    fn put_lists(&mut self, program: &Program, layout: &Layout, service_blocks: u32) {
+        let [blocks, steps, ..] = layout.tables;
+        let service = program.service.len() as u32;
+        let mut first = service;
+        for number in 0..service_blocks as usize {
+            let block = ProgramBlock { first: 0, count: service };
+            self.put(blocks + number * size_of::<ProgramBlock>(), &block);
+        }
+        for (number, list) in (service_blocks as usize..).zip(&program.blocks) {
+            let block = ProgramBlock { first, count: list.len() as u32 };
+            self.put(blocks + number * size_of::<ProgramBlock>(), &block);
+            first += block.count;
+        }
+        let all = program.service.iter().chain(program.blocks.iter().flatten());
+        for (place, task) in all.enumerate() {
+            self.put(steps + place * size_of::<u32>(), task);
+        }
+    }
+
+    fn put_tasks(&mut self, program: &Program, layout: &Layout, start: &Start<'_>) {
+        let [_, _, tasks, waits, instructions, _] = layout.tables;
+        let mut expressions = Vec::with_capacity(program.operators.len());
+        let mut instruction = 0u32;
+        for operator in &program.operators {
+            expressions.push(instruction);
+            for word in operator.expression.encoded() {
+                self.put(instructions + instruction as usize * size_of::<u64>(), &word);
+                instruction += 1;
+            }
+        }
+        let raises = raises(program, start.service_blocks);
+        let mut wait = 0u32;
+        for (number, task) in program.tasks.iter().enumerate() {
+            let operator = &program.operators[task.operator as usize];
+            let mut record = record(task, layout, start.base);
+            (record.waits, record.wait_count) = (wait, task.waits.len() as u32);
+            record.expression = expressions[task.operator as usize];
+            record.expression_length = operator.expression.len() as u32;
+            if task.kind == TaskKind::Collective {
+                let call = program.service.iter().position(|&one| one as usize == number);
+                record.option = call.expect("verified: each collective is in the list") as u32;
+            }
+            self.put(tasks + number * size_of::<ProgramTask>(), &record);
+            for one in &task.waits {
+                let (all, each) = raises[one.counter as usize];
+                let (raises, count) = (all * each, one.count * each);
+                let record = ProgramWait { counter: one.counter, raises, count, lag: one.lag };
+                self.put(waits + wait as usize * size_of::<ProgramWait>(), &record);
+                wait += 1;
+            }
+        }
+    }
+}
+
+/// For each counter: tasks that raise it, and how often each of them does. Every block of a
+/// collective raises its counter.
+fn raises(program: &Program, service_blocks: u32) -> Vec<(u32, u32)> {
+    let mut raises = vec![(0, 1); program.counters as usize];
+    for task in &program.tasks {
+        if let Some(counter) = task.raises {
+            let (count, each) = &mut raises[counter as usize];
+            *count += 1;
+            if task.kind == TaskKind::Collective {
+                *each = service_blocks;
+            }
+        }
+    }
+    raises
+}
+
+fn record(task: &Task, layout: &Layout, base: u64) -> ProgramTask {
+    let operands = task
+        .operands
+        .map(|view| view.map_or(TaskOperand::default(), |view| operand(&view, layout, base)));
+    ProgramTask {
+        kind: task.kind as u32,
+        raises: task.raises.unwrap_or(NO_COUNTER),
+        rows: task.shape.0,
+        columns: task.shape.1,
+        inner: task.inner,
+        option: task.option,
+        operands,
+        value: task.value.to_bits(),
+        ..ProgramTask::default()
+    }
+}
+
+fn operand(view: &View, layout: &Layout, base: u64) -> TaskOperand {
+    let element = ELEMENT_BYTES as u32;
+    let row = view.row_elements * element;
+    let offset = u64::from(view.area.rows.0) * u64::from(row)
+        + u64::from(view.area.columns.0) * ELEMENT_BYTES;
+    let (rows, columns) = if view.transposed { (element, row) } else { (row, element) };
+    TaskOperand {
+        address: layout.address(base, view.tensor) + offset,
+        row_bytes: if view.repeated_rows.is_some() { 0 } else { rows },
+        column_bytes: if view.repeated_columns.is_some() { 0 } else { columns },
+    }
+}

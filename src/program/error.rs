@@ -1,0 +1,153 @@
+//! What can be wrong with a program. Whatever concerns tasks names them.
+
+use std::fmt;
+
+/// Why a program was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProgramError {
+    /// Two tensors have one name, or a name is empty.
+    #[error("tensor '{0}': names are unique and not empty")]
+    Name(String),
+    /// A program has no tensor with this name.
+    #[error("no tensor '{0}'")]
+    NoTensor(String),
+    /// A tensor or view is empty, or leaves its tensor.
+    #[error("operator '{operator}': {what}")]
+    View {
+        /// Its name.
+        operator: String,
+        /// What is wrong.
+        what: String,
+    },
+    /// The shapes of an operator's views do not belong together.
+    #[error("operator '{operator}': {what}: expected {expected:?}, seen {seen:?}")]
+    Shape {
+        /// Its name.
+        operator: String,
+        /// Which view.
+        what: &'static str,
+        /// Rows and columns.
+        expected: (u32, u32),
+        /// Those of the view.
+        seen: (u32, u32),
+    },
+    /// An expression cannot be evaluated.
+    #[error("instruction {at} of an expression {what}")]
+    Expression {
+        /// What is wrong.
+        what: &'static str,
+        /// Its place.
+        at: usize,
+    },
+    /// A tile of an operator reads or writes what another tile of it writes.
+    #[error("operator '{operator}': its tiles write what others of its tiles use")]
+    Tiles {
+        /// Its name.
+        operator: String,
+    },
+    /// A count is out of range.
+    #[error("{what}: expected {expected}, seen {seen}")]
+    Count {
+        /// Of what.
+        what: &'static str,
+        /// What is allowed.
+        expected: String,
+        /// What was passed.
+        seen: u64,
+    },
+    /// The verifier refused the program.
+    #[error("{0}")]
+    Refused(Box<Refusal>),
+}
+
+/// A task, as messages name it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskName {
+    /// Its number in the program.
+    pub number: u32,
+    /// Its operator's name.
+    pub operator: String,
+    /// Its place among the operator's tiles.
+    pub tile: u32,
+}
+
+impl fmt::Display for TaskName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "task {} ('{}', tile {})", self.number, self.operator, self.tile)
+    }
+}
+
+/// Why the verifier refused a program, and which tasks are concerned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The rank whose program it is.
+    pub rank: u32,
+    /// What is wrong.
+    pub kind: RefusalKind,
+    /// The task that it was found at.
+    pub task: TaskName,
+    /// The other one, where there is one.
+    pub other: Option<TaskName>,
+}
+
+/// What a verifier finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusalKind {
+    /// The tasks wait for each other, directly or through others.
+    Deadlock,
+    /// The task may run before the other one of the same iteration has ended, although one writes
+    /// what the other uses.
+    Unordered,
+    /// The task may run in an iteration before the other one of the iteration before has ended,
+    /// although one writes what the other uses.
+    UnorderedIterations,
+    /// The task reads what neither the host nor a task before it writes.
+    Unwritten,
+    /// The task waits for more than its counter is raised in an iteration.
+    Unsatisfiable,
+    /// The task waits for a counter that nobody raises, or that does not exist.
+    NoCounter,
+    /// The task waits for an iteration other than its own or the one before.
+    Lag,
+    /// The task stands in no block's list, or in several.
+    Place,
+    /// A collective stands in a block's list, or another task in that of the collectives.
+    Service,
+    /// The collective may begin before the one before it has ended on all blocks, whose lanes it
+    /// uses.
+    Lanes,
+    /// Ranks make different collectives, or in another order.
+    Ranks,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rank, kind, task, other } = self;
+        let other = other.as_ref().map_or_else(|| "another".to_owned(), ToString::to_string);
+        write!(f, "rank {rank}: {task} ")?;
+        match kind {
+            RefusalKind::Deadlock => write!(f, "and {other} wait for each other"),
+            RefusalKind::Unordered => {
+                write!(f, "may run before {other} has ended, and one writes what the other uses")
+            }
+            RefusalKind::UnorderedIterations => write!(
+                f,
+                "may run before {other} of the iteration before has ended, and one writes what \
+                 the other uses"
+            ),
+            RefusalKind::Unwritten => {
+                write!(f, "reads what neither the host nor a task before it writes")
+            }
+            RefusalKind::Unsatisfiable => {
+                write!(f, "waits for more than {other} and the others that raise it ever give")
+            }
+            RefusalKind::NoCounter => write!(f, "waits for a counter that no task raises"),
+            RefusalKind::Lag => write!(f, "waits for an iteration that is long past, or to come"),
+            RefusalKind::Place => write!(f, "stands in no block's list, or in several"),
+            RefusalKind::Service => write!(f, "stands in a list for tasks of the other kind"),
+            RefusalKind::Lanes => write!(f, "may begin before {other} has left its lanes"),
+            RefusalKind::Ranks => write!(f, "is another collective than {other} of rank 0"),
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Resident programs: computation and collectives of a whole step in one kernel that stays on the
+//! GPU, iteration after iteration, without a launch or an event between.
+//!
+//! ```text
+//! Graph ──plan──▶ Program ──verify──▶ Verified ──prepare──▶ Resident: start, run, wait, pause, stop
+//! operators,      tiles on blocks,    proved for all         on one rank, with its collectives
+//! in order        with their waits    orders of blocks       planned as always
+//! ```
+//!
+//! * A [`Graph`] says what is to be computed: operators over named tensors, one after the other.
+//!   That order is all there is to its meaning.
+//! * [`Graph::plan`] cuts operators into tiles (*tasks*), gives them to blocks, and lets them wait
+//!   for one another by counters that only rise: a target grows with the iteration, so nothing is
+//!   ever reset.
+//! * [`verify_same`] proves that whatever order the blocks run in, the result is that of the order
+//!   of operators, in each iteration; and that they never wait for ever.
+//! * [`Resident`] runs it on one rank. Collectives are plans, chosen and verified as those of
+//!   [`Communicator`](crate::Communicator) calls are, over stores, proxy or device engine: blocks
+//!   of their own run them with the executor's code.
+//! * With [`Driven::Launches`] the same tasks are ordinary launches, operator by operator, and the
+//!   collectives ordinary calls: the reference, with the same bits.
+//!
+//! The device's side is `kernels/cuda/program.cuh`, with a file for each kind of task.
+//!
+//! # The host
+//!
+//! [`Resident::run`] writes parameters and a number into a mailbox in pinned memory: block 0 looks
+//! there, and releases iterations to all blocks. Results come back the same way. Between
+//! [`Resident::start`] and [`Resident::pause`] no driver call is made. At most two iterations are
+//! under way at a time: blocks that have ended one go on with the next.
+//!
+//! # What is planned
+//!
+//! Everything computes in f32, with one thread for each value of a matrix product: f16 and bf16,
+//! shared memory and tensor cores are *planned*, as are backward passes of attention, put, signal
+//! and wait as tasks (collectives other than all-reduce, too), users' own tasks from PTX, memory
+//! that is used again where lifetimes permit, zero copy from the program's memory, time stamps of
+//! tasks, and the state of the last iteration that was done after a failure. Times of
+//! [`explain`] are nominal.
+
+mod cost;
+mod encode;
+mod error;
+mod expression;
+mod graph;
+mod plan;
+mod runtime;
+mod task;
+mod tensor;
+mod verify;
+
+pub use cost::{Slot, explain, timeline};
+pub use error::{ProgramError, Refusal, RefusalKind, TaskName};
+pub use expression::Expression;
+pub use graph::{Graph, TileSize};
+pub use plan::Program;
+pub use runtime::{Driven, Options, Resident};
+pub use task::{Access, Operator, Task, Wait};
+pub use tensor::{Area, Element, Origin, Tensor, TensorId, View};
+pub use verify::{Verified, verify, verify_same};

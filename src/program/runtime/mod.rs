@@ -1,0 +1,518 @@
+//! A program on one rank: memory, mailbox, launches, and what is reported when it ends in failure.
+
+mod mailbox;
+mod report;
+
+use super::encode::{Layout, SERVICE_BLOCKS_MAX, Start, encode};
+use super::plan::Program;
+use super::tensor::{ELEMENT_BYTES, Element, TensorId};
+use super::verify::Verified;
+use crate::communicator::{Communicator, ProgramCall, ProgramCalls};
+use crate::error::{Error, Result};
+use crate::gpu::{DeviceMemory, Kernels, OwnStream};
+use cudarc::driver::CudaStream;
+use mailbox::HostMailbox;
+use ringdove_kernels::program::{
+    MAILBOX_ITERATIONS, PARAMETERS, ProgramArguments, ProgramMode, TaskKind,
+};
+use ringdove_kernels::ptx;
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The host looks at the mailbox so often while it waits.
+const LOOK: Duration = Duration::from_micros(100);
+
+/// Who drives the iterations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Driven {
+    /// One kernel that stays.
+    #[default]
+    Resident,
+    /// A launch for each operator, and an ordinary call for each collective: the reference.
+    Launches,
+}
+
+/// How a program is run.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Who drives it.
+    pub driven: Driven,
+    /// Blocks of this program's size that must find room on the GPU beside it: what the caller runs
+    /// there at the same time.
+    pub blocks_beside: u32,
+}
+
+/// What may be called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// The kernel does not run: not yet, or it pauses.
+    Paused,
+    Running,
+    Stopped,
+}
+
+/// A program that is ready on one rank.
+///
+/// All ranks make the same calls in the same order. While it runs, the communicator makes no other
+/// calls: they are refused. It ends with [`Resident::stop`], or when it is dropped, which waits a
+/// bounded time for the iterations that were granted.
+pub struct Resident<'c> {
+    communicator: &'c Communicator,
+    program: Program,
+    layout: Layout,
+    driven: Driven,
+    calls: Vec<ProgramCall>,
+    shape: (u32, u32),
+    stream: Arc<CudaStream>,
+    copies: OwnStream,
+    kernels: Option<Kernels<ProgramArguments>>,
+    memory: Option<DeviceMemory>,
+    mailbox: Option<HostMailbox>,
+    phase: Phase,
+    parameters: [f32; PARAMETERS],
+    /// Iterations that were granted.
+    granted: u64,
+    /// Iterations whose results were taken out of the mailbox.
+    taken: u64,
+    results: VecDeque<Vec<f32>>,
+    /// Resident launches that have ended.
+    stops: u64,
+    /// Shall the last failure be told again?
+    failed: Option<Error>,
+}
+
+impl<'c> Resident<'c> {
+    /// Makes a verified program ready: allocates its memory, plans its collectives, loads its
+    /// module, and refuses what cannot be resident. Like all allocation this comes before work that
+    /// waits for other ranks. All launches will be on `stream`.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] where more blocks are needed than run on this GPU at a time, and for a
+    /// program of another number of ranks; as for collective calls.
+    pub fn prepare(
+        communicator: &'c Communicator,
+        verified: &Verified,
+        options: Options,
+        stream: &Arc<CudaStream>,
+    ) -> Result<Self> {
+        let program = verified.program().clone();
+        let ranks = communicator.rank_count();
+        if let Some(expected) = verified.rank_count().filter(|count| *count != ranks) {
+            let seen = format!("a communicator of {ranks}");
+            return Err(Error::argument("program", format!("{expected} ranks"), seen));
+        }
+        let context = communicator.context();
+        let layout = Layout::of(&program);
+        let memory = DeviceMemory::zeroed(context, layout.bytes)?;
+        let mailbox = HostMailbox::new(context, program.results as usize)?;
+        let kernels = Kernels::load(context, ptx::PROGRAM, &[ptx::PROGRAM_ENTRY])?;
+        let calls = calls(&program, &layout, memory.address());
+        let prepared = match options.driven {
+            Driven::Resident => communicator.prepare_program(&calls, stream)?,
+            Driven::Launches => ProgramCalls::default(),
+        };
+        let image = encode(
+            &program,
+            &layout,
+            &Start {
+                base: memory.address(),
+                mailbox: mailbox.address(),
+                calls: &prepared.arguments,
+                service_blocks: prepared.blocks,
+            },
+        );
+        let blocks = prepared.blocks + program.blocks.len() as u32;
+        let threads = program.threads.max(prepared.threads).next_multiple_of(32);
+        check_fit(&kernels, &prepared, (blocks, threads), options)?;
+        memory.write(layout.image, &image)?;
+        Ok(Self {
+            communicator,
+            program,
+            layout,
+            driven: options.driven,
+            calls,
+            shape: (blocks, threads),
+            stream: stream.clone(),
+            copies: OwnStream::new(context)?,
+            kernels: Some(kernels),
+            memory: Some(memory),
+            mailbox: Some(mailbox),
+            phase: Phase::Paused,
+            parameters: [0.0; PARAMETERS],
+            granted: 0,
+            taken: 0,
+            results: VecDeque::new(),
+            stops: 0,
+            failed: None,
+        })
+    }
+
+    /// Blocks of the resident launch, and threads of each.
+    pub fn shape(&self) -> (u32, u32) {
+        self.shape
+    }
+
+    /// Writes all of a tensor, while the program does not run.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for another name, type or number of values, and while it runs.
+    pub fn write(&self, tensor: &str, values: &[f32]) -> Result<()> {
+        let offset = self.tensor(tensor, Element::F32, values.len())?;
+        self.memory().write(offset, bytemuck::cast_slice(values))
+    }
+
+    /// As [`Self::write`], of a tensor of numbers.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub fn write_numbers(&self, tensor: &str, values: &[u32]) -> Result<()> {
+        let offset = self.tensor(tensor, Element::U32, values.len())?;
+        self.memory().write(offset, bytemuck::cast_slice(values))
+    }
+
+    /// Reads all of a tensor, while the program does not run.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub fn read(&self, tensor: &str) -> Result<Vec<f32>> {
+        let found = self.program.tensors.iter().find(|known| known.name == tensor);
+        let count = found.map_or(0, |found| found.bytes() / ELEMENT_BYTES) as usize;
+        let offset = self.tensor(tensor, Element::F32, count)?;
+        let mut values = vec![0f32; count];
+        self.memory().read(offset, bytemuck::cast_slice_mut(&mut values), &self.copies)?;
+        Ok(values)
+    }
+
+    /// Sets a parameter of the iterations that are granted from now on.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a number that no iteration has.
+    pub fn set_parameter(&mut self, number: u32, value: f32) -> Result<()> {
+        let count = self.parameters.len();
+        let place = self.parameters.get_mut(number as usize).ok_or_else(|| {
+            Error::argument("parameter of a program", format!("less than {count}"), number)
+        })?;
+        *place = value;
+        Ok(())
+    }
+
+    /// Launches the kernel: the last driver call before [`Self::pause`] or [`Self::stop`]. It waits
+    /// for iterations to be granted.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] where it runs or was stopped; [`Error::Cuda`].
+    pub fn start(&mut self) -> Result<()> {
+        self.in_phase("start", Phase::Paused)?;
+        self.communicator.check()?;
+        if self.driven == Driven::Resident {
+            self.mailbox().set_stop(false)?;
+            self.launch(ProgramMode::Resident, self.granted, 0, self.shape.0)?;
+            self.communicator.occupy(true);
+        }
+        self.phase = Phase::Running;
+        Ok(())
+    }
+
+    /// As [`Self::start`], after a pause.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn resume(&mut self) -> Result<()> {
+        self.start()
+    }
+
+    /// Grants `count` more iterations, with the parameters as they are set. It does not wait. As
+    /// many iterations may be granted ahead as the mailbox has room for results that nobody has
+    /// waited for.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] where it does not run, or for too many iterations; what ended the
+    /// communicator before.
+    pub fn run(&mut self, count: u64) -> Result<()> {
+        self.in_phase("run", Phase::Running)?;
+        self.check()?;
+        self.take_results()?;
+        let room = MAILBOX_ITERATIONS as u64 - (self.granted - self.taken);
+        if count > room {
+            let expected = format!("{room} at most until the program is waited for");
+            return Err(Error::argument("iterations", expected, count));
+        }
+        let end = self.granted + count;
+        (self.granted..end)
+            .try_for_each(|number| self.mailbox().set_parameters(number, &self.parameters))?;
+        match self.driven {
+            Driven::Resident => self.mailbox().grant(end)?,
+            Driven::Launches => {
+                (self.granted..end).try_for_each(|iteration| self.launch_iteration(iteration))?;
+            }
+        }
+        self.granted = end;
+        Ok(())
+    }
+
+    /// Waits until all granted iterations are done.
+    ///
+    /// # Errors
+    /// [`Error::StuckTask`] names the task that waited in vain, and the tasks that it waited for;
+    /// otherwise what ended the communicator.
+    pub fn wait(&mut self) -> Result<()> {
+        if self.phase == Phase::Stopped {
+            return self.in_phase("wait", Phase::Running);
+        }
+        loop {
+            let done = self.done()?;
+            self.take_results()?;
+            if done >= self.granted {
+                return Ok(());
+            }
+            self.check()?;
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// Iterations that all blocks have ended.
+    ///
+    /// # Errors
+    /// None that can happen: the mailbox has its words.
+    pub fn done(&self) -> Result<u64> {
+        self.mailbox().done()
+    }
+
+    /// The results of the iterations that were done and waited for, the oldest first: as many
+    /// values for each as the program reports.
+    pub fn take(&mut self) -> Vec<Vec<f32>> {
+        self.results.drain(..).collect()
+    }
+
+    /// Ends the kernel when the granted iterations are done, and waits for that. The GPU is free
+    /// for others then, tensors may be read and written, and [`Self::resume`] goes on.
+    ///
+    /// # Errors
+    /// As [`Self::wait`].
+    pub fn pause(&mut self) -> Result<()> {
+        self.in_phase("pause", Phase::Running)?;
+        self.wait()?;
+        self.end_launch()?;
+        self.phase = Phase::Paused;
+        Ok(())
+    }
+
+    /// As [`Self::pause`], for good: tensors may be read, and nothing else.
+    ///
+    /// # Errors
+    /// As [`Self::wait`].
+    pub fn stop(&mut self) -> Result<()> {
+        if self.phase == Phase::Running {
+            self.pause()?;
+        }
+        self.in_phase("stop", Phase::Paused)?;
+        self.phase = Phase::Stopped;
+        Ok(())
+    }
+
+    /// What ended the program, if anything has.
+    ///
+    /// # Errors
+    /// As [`Self::wait`].
+    pub fn check(&mut self) -> Result<()> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        let Err(error) = self.communicator.check() else { return Ok(()) };
+        let done = self.done()?;
+        let error = report::named(error, &self.program, done);
+        self.failed = Some(error.clone());
+        Err(error)
+    }
+
+    fn memory(&self) -> &DeviceMemory {
+        self.memory.as_ref().expect("present until drop")
+    }
+
+    fn mailbox(&self) -> &HostMailbox {
+        self.mailbox.as_ref().expect("present until drop")
+    }
+
+    fn in_phase(&self, call: &'static str, expected: Phase) -> Result<()> {
+        if self.phase == expected {
+            return Ok(());
+        }
+        let name = |phase| match phase {
+            Phase::Paused => "a program that does not run",
+            Phase::Running => "a program that runs",
+            Phase::Stopped => "one that was stopped",
+        };
+        Err(Error::argument(call, name(expected), name(self.phase)))
+    }
+
+    /// The offset of a tensor of so many elements.
+    fn tensor(&self, name: &str, element: Element, count: usize) -> Result<usize> {
+        if self.phase == Phase::Running {
+            self.in_phase("access to a tensor", Phase::Paused)?;
+        }
+        let number = self.program.tensors.iter().position(|known| known.name == name);
+        let number =
+            number.ok_or_else(|| Error::argument("tensor", "a name of the program's", name))?;
+        let known = &self.program.tensors[number];
+        let expected = (known.bytes() / ELEMENT_BYTES) as usize;
+        if known.element != element || expected != count {
+            let expected = format!("{expected} elements of {:?}", known.element);
+            let seen = format!("{count} of {element:?}");
+            return Err(Error::argument(name, expected, seen));
+        }
+        Ok(self.layout.tensors[number])
+    }
+
+    fn launch(
+        &self,
+        mode: ProgramMode,
+        iteration: u64,
+        first_task: u32,
+        blocks: u32,
+    ) -> Result<()> {
+        let arguments = ProgramArguments {
+            program: self.memory().address() + self.layout.image as u64,
+            communicator: self.communicator.device_communicator(),
+            iteration,
+            stops: self.stops,
+            mode: mode as u32,
+            first_task,
+            ..ProgramArguments::default()
+        };
+        let kernels = self.kernels.as_ref().expect("present until drop");
+        self.communicator.launch_program(&self.stream, |sequence| {
+            let arguments = ProgramArguments { sequence, ..arguments };
+            kernels.launch(0, &self.stream, (blocks, self.shape.1), &arguments)
+        })
+    }
+
+    /// One iteration as ordinary launches and calls.
+    fn launch_iteration(&self, iteration: u64) -> Result<()> {
+        self.launch(ProgramMode::Begin, iteration, 0, 1)?;
+        let mut calls = self.calls.iter();
+        for operator in &self.program.operators {
+            let (first, _) = operator.tasks;
+            if self.program.tasks[first as usize].kind == TaskKind::Collective {
+                let call = calls.next().expect("one for each collective");
+                self.communicator.call_of_program(call, &self.stream)?;
+            } else {
+                self.launch(ProgramMode::Tasks, iteration, first, operator.tiles())?;
+            }
+        }
+        self.launch(ProgramMode::End, iteration, 0, 1)
+    }
+
+    /// Moves results out of the mailbox.
+    fn take_results(&mut self) -> Result<()> {
+        for iteration in self.taken..self.done()?.min(self.granted) {
+            let values = self.mailbox().results(iteration)?;
+            self.results.push_back(values);
+            self.taken = iteration + 1;
+        }
+        Ok(())
+    }
+
+    /// Ends the kernel: all granted iterations are done.
+    fn end_launch(&mut self) -> Result<()> {
+        if self.driven == Driven::Resident {
+            self.mailbox().set_stop(true)?;
+        }
+        let limit = self.communicator.wait_timeout();
+        if !self.communicator.wait_for_launches(limit) {
+            self.check()?;
+            return Err(Error::argument("end of a program", format!("within {limit:?}"), "none"));
+        }
+        if self.driven == Driven::Resident {
+            self.communicator.occupy(false);
+            self.stops += 1;
+        }
+        Ok(())
+    }
+}
+
+/// The collectives, with the addresses of their tensors.
+fn calls(program: &Program, layout: &Layout, base: u64) -> Vec<ProgramCall> {
+    let call = |&number: &u32| {
+        let task = &program.tasks[number as usize];
+        let view = task.operands[0].expect("a collective has a tensor");
+        let TensorId(tensor) = view.tensor;
+        let columns = u64::from(program.tensors[tensor as usize].columns);
+        let offset = u64::from(view.area.rows.0) * columns * ELEMENT_BYTES;
+        let reduction = program.operators[task.operator as usize].reduction;
+        ProgramCall {
+            address: layout.address(base, view.tensor) + offset,
+            count: task.shape.0 as usize * task.shape.1 as usize,
+            op: reduction.expect("a collective that reduces"),
+        }
+    };
+    program.service.iter().map(call).collect()
+}
+
+/// Refuses blocks that cannot all run at a time, with the numbers.
+fn check_fit(
+    kernels: &Kernels<ProgramArguments>,
+    calls: &ProgramCalls,
+    (blocks, threads): (u32, u32),
+    options: Options,
+) -> Result<()> {
+    if options.driven == Driven::Launches {
+        return Ok(());
+    }
+    let service = calls.blocks as usize;
+    if service > SERVICE_BLOCKS_MAX {
+        let expected = format!("at most {SERVICE_BLOCKS_MAX} for collectives");
+        return Err(Error::argument("blocks of a program", expected, service));
+    }
+    let room = kernels.residency(0, threads)?;
+    let most = room.blocks_each.saturating_mul(room.multiprocessors);
+    if u64::from(blocks) + u64::from(options.blocks_beside) <= u64::from(most) {
+        return Ok(());
+    }
+    let expected = format!(
+        "{most} at most: {} on each of {} multiprocessors, with {threads} threads of {} registers \
+         and {} bytes of shared memory",
+        room.blocks_each, room.multiprocessors, room.registers, room.shared_bytes
+    );
+    let seen = format!(
+        "{} that compute, {service} for collectives, and {} beside the program",
+        blocks - calls.blocks,
+        options.blocks_beside
+    );
+    Err(Error::argument("resident blocks", expected, seen))
+}
+
+impl fmt::Debug for Resident<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Resident")
+            .field("communicator", self.communicator)
+            .field("driven", &self.driven)
+            .field("shape", &self.shape)
+            .field("granted", &self.granted)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Resident<'_> {
+    fn drop(&mut self) {
+        if self.phase != Phase::Running {
+            return;
+        }
+        // What was granted ends, or fails by its deadlines.
+        let limit = self.communicator.drop_timeout();
+        let deadline = Instant::now() + limit;
+        let is_asked = self.mailbox().set_stop(true).is_ok();
+        let mut ended = is_asked && self.communicator.wait_for_launches(limit);
+        if !ended {
+            self.communicator.abort("a resident program was dropped and did not end");
+            let left = deadline.saturating_duration_since(Instant::now()).max(LOOK * 1000);
+            ended = self.communicator.wait_for_launches(left);
+        }
+        self.communicator.occupy(false);
+        if !ended {
+            tracing::error!("a resident program does not end, so its memory is leaked");
+            std::mem::forget((self.memory.take(), self.mailbox.take(), self.kernels.take()));
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! Names for the numbers that a failed wait has left.
+
+use crate::error::{Error, StuckTask, TaskPlace};
+use crate::program::plan::Program;
+use ringdove_kernels::launch::WaitKind;
+
+/// The error, with the names of tasks where it was a wait of a task.
+pub(super) fn named(error: Error, program: &Program, done: u64) -> Error {
+    let Error::WaitExpired(wait) = &error else { return error };
+    if wait.kind != Some(WaitKind::Counter) {
+        return error;
+    }
+    let record = &wait.record;
+    let raises = |number: &u32| program.tasks[*number as usize].raises == Some(record.op);
+    let raisers: Vec<u32> = (0..program.tasks.len() as u32).filter(raises).collect();
+    Error::StuckTask(Box::new(StuckTask {
+        rank: wait.rank,
+        block: record.block,
+        waits: place(program, record.segment),
+        counter: record.op,
+        expected: record.expected,
+        seen: record.seen,
+        iteration: record.position,
+        raiser: raisers.first().and_then(|&task| place(program, task)),
+        raisers: raisers.len() as u32,
+        done,
+    }))
+}
+
+fn place(program: &Program, task: u32) -> Option<TaskPlace> {
+    let record = program.tasks.get(task as usize)?;
+    let operator = &program.operators[record.operator as usize];
+    Some(TaskPlace { task, operator: operator.name.clone(), tile: task - operator.tasks.0 })
+}

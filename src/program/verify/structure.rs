@@ -1,0 +1,69 @@
+//! What can be seen without playing: lists of blocks, numbers of counters, collectives of all ranks.
+
+use super::{Rank, raisers};
+use crate::program::error::{Refusal, RefusalKind};
+use ringdove_kernels::program::TaskKind;
+
+pub(super) fn check(rank: &Rank<'_>) -> Result<(), Box<Refusal>> {
+    let program = rank.program;
+    let mut places = vec![0u32; program.tasks.len()];
+    let service = program.service.iter().map(|&task| (task, true));
+    let blocks = program.blocks.iter().flatten().map(|&task| (task, false));
+    for (number, is_service) in service.chain(blocks) {
+        let Some(task) = program.tasks.get(number as usize) else {
+            return Err(rank.refusal(RefusalKind::Place, number, None));
+        };
+        if (task.kind == TaskKind::Collective) != is_service {
+            return Err(rank.refusal(RefusalKind::Service, number, None));
+        }
+        places[number as usize] += 1;
+    }
+    if let Some(number) = places.iter().position(|&count| count != 1) {
+        return Err(rank.refusal(RefusalKind::Place, number as u32, None));
+    }
+    let raisers = raisers(program);
+    for (number, task) in (0..).zip(&program.tasks) {
+        if task.raises.is_some_and(|counter| counter >= program.counters) {
+            return Err(rank.refusal(RefusalKind::NoCounter, number, None));
+        }
+        for wait in &task.waits {
+            let raisers = raisers.get(wait.counter as usize).map_or(&[][..], Vec::as_slice);
+            let Some(&one) = raisers.first() else {
+                return Err(rank.refusal(RefusalKind::NoCounter, number, None));
+            };
+            if wait.count as usize > raisers.len() {
+                return Err(rank.refusal(RefusalKind::Unsatisfiable, number, Some(one)));
+            }
+            if wait.lag > 1 {
+                return Err(rank.refusal(RefusalKind::Lag, number, Some(one)));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// All ranks make the same collectives, in one order.
+pub(super) fn check_calls(ranks: &[Rank<'_>]) -> Result<(), Box<Refusal>> {
+    let Some(first) = ranks.first() else { return Ok(()) };
+    let call = |rank: &Rank<'_>, place: usize| {
+        let number = *rank.program.service.get(place)?;
+        let task = &rank.program.tasks[number as usize];
+        let reduction = rank.program.operators.get(task.operator as usize)?.reduction;
+        Some((number, (task.shape, reduction)))
+    };
+    for rank in &ranks[1..] {
+        let count = first.program.service.len().max(rank.program.service.len());
+        for place in 0..count {
+            let (expected, seen) = (call(first, place), call(rank, place));
+            if expected.map(|(_, call)| call) == seen.map(|(_, call)| call) {
+                continue;
+            }
+            let (task, other) = (seen.or(expected), expected.or(seen));
+            let number = |found: Option<(u32, _)>| found.map_or(0, |(number, _)| number);
+            let mut refusal = rank.refusal(RefusalKind::Ranks, number(task), None);
+            refusal.other = Some(first.name(number(other)));
+            return Err(refusal);
+        }
+    }
+    Ok(())
+}
