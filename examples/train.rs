@@ -21,7 +21,7 @@ use std::sync::Arc;
 pub(crate) type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// Values of a sample before, between and after the layers.
-const WIDTHS: [usize; 4] = [2, 32, 32, 1];
+pub(crate) const WIDTHS: [usize; 4] = [2, 32, 32, 1];
 pub(crate) const SAMPLES: usize = 256;
 pub(crate) const STEPS: usize = 100;
 pub(crate) const RATE: f32 = 0.2;
@@ -59,8 +59,8 @@ struct Kernels {
 }
 
 /// One GPU with its part of the samples; without a communicator, the reference.
-struct Worker {
-    communicator: Option<Communicator>,
+pub(crate) struct Worker<'c> {
+    communicator: Option<&'c Communicator>,
     compute: Arc<CudaStream>,
     reduce: Arc<CudaStream>,
     kernels: Kernels,
@@ -101,6 +101,16 @@ impl Samples {
     }
 }
 
+/// The parameters that a layer begins with.
+pub(crate) fn first_parameters(
+    random: &mut fastrand::Rng,
+    inputs: usize,
+    outputs: usize,
+) -> Vec<f32> {
+    let scale = (1.0 / inputs as f32).sqrt();
+    (0..(inputs + 1) * outputs).map(|_| (random.f32() * 2.0 - 1.0) * scale).collect()
+}
+
 impl Kernels {
     fn load(context: &Arc<CudaContext>) -> Result<Self> {
         let module = context.load_module(Ptx::from_src(EXAMPLE_TRAIN))?;
@@ -114,12 +124,12 @@ impl Kernels {
     }
 }
 
-impl Worker {
+impl<'c> Worker<'c> {
     /// Allocates and loads everything: before the first collective runs, as the README says.
-    fn new(
+    pub(crate) fn new(
         context: &Arc<CudaContext>,
         samples: &Samples,
-        communicator: Option<Communicator>,
+        communicator: Option<&'c Communicator>,
     ) -> Result<Self> {
         let compute = context.new_stream()?;
         let mut random = fastrand::Rng::with_seed(SEED);
@@ -127,9 +137,7 @@ impl Worker {
         let mut layers = Vec::new();
         for widths in WIDTHS.windows(2) {
             let (inputs, outputs) = (widths[0], widths[1]);
-            let scale = (1.0 / inputs as f32).sqrt();
-            let draw = |_| (random.f32() * 2.0 - 1.0) * scale;
-            let parameters: Vec<f32> = (0..(inputs + 1) * outputs).map(draw).collect();
+            let parameters = first_parameters(&mut random, inputs, outputs);
             layers.push(Layer {
                 shape: Shape {
                     samples: count as u32,
@@ -207,7 +215,7 @@ impl Worker {
 
     /// Adds a layer's gradients over all GPUs, in place, once they are complete.
     fn reduce(&mut self, number: usize) -> Result<()> {
-        let Some(communicator) = &self.communicator else { return Ok(()) };
+        let Some(communicator) = self.communicator else { return Ok(()) };
         self.reduce.join(&self.compute)?;
         let gradients = &mut self.layers[number].gradients;
         Ok(communicator.all_reduce_in_place(gradients, ReduceOp::Sum, &self.reduce)?)
@@ -266,11 +274,11 @@ impl Worker {
         let losses = self.compute.clone_dtoh(&self.losses)?;
         self.compute.synchronize()?;
         self.reduce.synchronize()?;
-        self.communicator.as_ref().map_or(Ok(()), Communicator::check)?;
+        self.communicator.map_or(Ok(()), Communicator::check)?;
         Ok(losses.iter().map(|loss| f64::from(*loss)).sum())
     }
 
-    fn parameters(&self) -> Result<Vec<Vec<f32>>> {
+    pub(crate) fn parameters(&self) -> Result<Vec<Vec<f32>>> {
         self.layers.iter().map(|layer| Ok(self.compute.clone_dtoh(&layer.parameters)?)).collect()
     }
 
@@ -288,8 +296,8 @@ impl Worker {
 
 /// Enqueues one step on all workers. Each all-reduce is enqueued on all of them before anything
 /// else is, for one thread drives them all.
-fn step(workers: &mut [Worker], is_marked: bool) -> Result<()> {
-    let mut each = |row: usize, name: &str, body: &dyn Fn(&mut Worker) -> Result<()>| {
+fn step(workers: &mut [Worker<'_>], is_marked: bool) -> Result<()> {
+    let mut each = |row: usize, name: &str, body: &dyn Fn(&mut Worker<'_>) -> Result<()>| {
         let mut numbered = workers.iter_mut().enumerate();
         numbered.try_for_each(|(number, it)| it.marked(is_marked && number == 0, row, name, body))
     };
@@ -303,7 +311,7 @@ fn step(workers: &mut [Worker], is_marked: bool) -> Result<()> {
 }
 
 /// Trains, and returns the loss of each step.
-fn train(workers: &mut [Worker]) -> Result<Vec<f64>> {
+pub(crate) fn train(workers: &mut [Worker<'_>]) -> Result<Vec<f64>> {
     (0..STEPS)
         .map(|number| {
             step(workers, number == STEPS - 1)?;
@@ -326,7 +334,7 @@ fn main() -> Result<()> {
     let reference = on_one_gpu(&contexts[0], &samples)?;
     let communicators = Communicator::init_all(&contexts, &Settings::from_env()?)?;
     let mut workers = Vec::new();
-    for (number, (context, communicator)) in contexts.iter().zip(communicators).enumerate() {
+    for (number, (context, communicator)) in contexts.iter().zip(&communicators).enumerate() {
         workers.push(Worker::new(context, &samples.part(number, count), Some(communicator))?);
     }
     let losses = train(&mut workers)?;

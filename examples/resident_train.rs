@@ -1,0 +1,123 @@
+//! The training of `examples/train.rs` as a resident program: one launch for all of its 100 steps,
+//! forwards, backwards, all-reduces and descent. The weights have the same bits as those of ordinary
+//! launches and calls.
+//!
+//! `cargo run --release --example resident_train`, or on virtual hardware
+//! `hwsim run --machine pcie4 -- target/release/examples/resident_train`; on two nodes,
+//! `hwsim run --machine 'pcie4 x 2' --procs 2 -- target/release/examples/resident_train`. The graph
+//! is in `examples/resident/network.rs`.
+
+#[path = "resident/network.rs"]
+mod network;
+#[path = "train.rs"]
+#[allow(dead_code)] // Its figures and its own main.
+mod train;
+
+use ringdove::bootstrap::Launch;
+use ringdove::program::{Driven, Options, Resident, TileSize, Verified, verify_same};
+use ringdove::{Communicator, Settings, device_count, open_device};
+use std::time::Instant;
+use train::{RATE, Result, SAMPLES, SEED, STEPS, Samples, WIDTHS, Worker, first_parameters};
+
+/// GPUs, on all nodes.
+const RANKS: u32 = 4;
+/// Blocks that compute, on each GPU, and threads of each.
+const BLOCKS: u32 = 8;
+const THREADS: u32 = 128;
+
+/// This process's ranks: all of them, or its part of those of several processes.
+fn join() -> Result<Vec<Communicator>> {
+    let settings = Settings::from_env()?;
+    let open = |count: u32, first: u32| {
+        let devices = device_count()? as u32;
+        (0..count)
+            .map(|rank| open_device(((first + rank) % devices) as usize))
+            .collect::<ringdove::Result<Vec<_>>>()
+    };
+    let Some(launch) = Launch::from_env()? else {
+        return Ok(Communicator::init_all(&open(RANKS, 0)?, &settings)?);
+    };
+    let each = RANKS / launch.rank_count;
+    let (id, _root) = launch.rendezvous(&settings)?;
+    let contexts = open(each, launch.local_rank.unwrap_or(0) * each)?;
+    Ok(Communicator::init_ranks(&contexts, &id, launch.rank * each, RANKS, &settings)?)
+}
+
+fn program() -> Result<Verified> {
+    let widths = WIDTHS.map(|width| width as u32);
+    let samples = (SAMPLES as u32 / RANKS, SAMPLES as u32);
+    let graph = network::step(&widths, samples, TileSize { rows: 16, columns: 16 })?;
+    Ok(verify_same(graph.plan(BLOCKS, THREADS)?)?)
+}
+
+/// One rank's program, with its samples and the weights that all begin with.
+fn prepare<'c>(communicator: &'c Communicator, program: &Verified) -> Result<Resident<'c>> {
+    let stream = communicator.context().new_stream()?;
+    let options = Options { driven: Driven::Resident, ..Options::default() };
+    let mut resident = Resident::prepare(communicator, program, options, &stream)?;
+    let samples = Samples::new().part(communicator.rank() as usize, RANKS as usize);
+    resident.write("input", &samples.inputs)?;
+    resident.write("target", &samples.targets)?;
+    let mut random = fastrand::Rng::with_seed(SEED);
+    for (number, widths) in WIDTHS.windows(2).enumerate() {
+        let parameters = first_parameters(&mut random, widths[0], widths[1]);
+        resident.write(&format!("parameters {number}"), &parameters)?;
+    }
+    resident.set_parameter(network::RATE, RATE)?;
+    Ok(resident)
+}
+
+fn main() -> Result<()> {
+    let communicators = join()?;
+    // Ordinary launches and calls, for comparison.
+    let samples = Samples::new();
+    let mut workers = communicators
+        .iter()
+        .map(|communicator| {
+            let part = samples.part(communicator.rank() as usize, RANKS as usize);
+            Worker::new(communicator.context(), &part, Some(communicator))
+        })
+        .collect::<Result<Vec<_>>>()?;
+    let program = program()?;
+    let mut residents = communicators
+        .iter()
+        .map(|communicator| prepare(communicator, &program))
+        .collect::<Result<Vec<_>>>()?;
+    let began = Instant::now();
+    train::train(&mut workers)?;
+    let by_launches = began.elapsed();
+
+    residents.iter_mut().try_for_each(Resident::start)?;
+    // From here to the end of the last step no driver call is made.
+    let began = Instant::now();
+    residents.iter_mut().try_for_each(|resident| resident.run(STEPS as u64))?;
+    residents.iter_mut().try_for_each(Resident::wait)?;
+    let resident = began.elapsed();
+    residents.iter_mut().try_for_each(Resident::stop)?;
+
+    for (worker, resident) in workers.iter().zip(&residents) {
+        for (number, expected) in worker.parameters()?.iter().enumerate() {
+            let seen = resident.read(&format!("parameters {number}"))?;
+            let bits = |values: &[f32]| values.iter().map(|it| it.to_bits()).collect::<Vec<_>>();
+            if bits(&seen) != bits(expected) {
+                return Err(
+                    format!("weights of layer {number} differ from those of launches").into()
+                );
+            }
+        }
+    }
+    let losses: Vec<f32> = residents[0].take().into_iter().flatten().collect();
+    println!(
+        "{STEPS} steps in one launch on each of {RANKS} GPUs: {} blocks",
+        residents[0].shape().0
+    );
+    println!(
+        "loss of rank {}: {:.6}, then {:.6}",
+        communicators[0].rank(),
+        losses[0],
+        losses[STEPS - 1]
+    );
+    println!("the weights have the bits of ordinary launches");
+    println!("wall clock of this run: {by_launches:.2?} by launches, {resident:.2?} resident");
+    Ok(())
+}
