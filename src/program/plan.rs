@@ -100,8 +100,9 @@ impl Graph {
             .zip(&tasks)
             .filter_map(|(number, task)| (task.kind == TaskKind::Collective).then_some(number))
             .collect();
-        let mut dependencies = reduced(conflicts(&tensors, &operators, &tasks));
-        chain(&service, &tasks, &mut dependencies);
+        let mut conflicts = conflicts(&tensors, &operators, &tasks);
+        chain(&service, &tasks, &mut conflicts);
+        let dependencies = reduced(&conflicts);
         for task in &mut tasks {
             task.raises = Some(task.operator);
             let of = |list: &[u32], lag: u32| -> Vec<Wait> {
@@ -167,15 +168,11 @@ fn conflicts(tensors: &[Tensor], operators: &[Operator], tasks: &[Task]) -> Vec<
             }
         }
     }
-    for list in &mut found {
-        list.sort_unstable();
-        list.dedup();
-    }
     found
 }
 
 /// From what meets to what must be waited for: without what other waits imply.
-fn reduced(conflicts: Vec<Vec<u32>>) -> Vec<Dependencies> {
+fn reduced(conflicts: &[Vec<u32>]) -> Vec<Dependencies> {
     let count = conflicts.len();
     let none = Operators::none(count);
     // Complete before the operator begins: in its iteration, and of the iteration before.
@@ -217,22 +214,19 @@ fn reduced(conflicts: Vec<Vec<u32>>) -> Vec<Dependencies> {
 }
 
 /// Collectives share lanes: each waits for the one before it, the first for the last of the
-/// iteration before.
-fn chain(service: &[u32], tasks: &[Task], dependencies: &mut [Dependencies]) {
+/// iteration before. That is, neighbours conflict.
+fn chain(service: &[u32], tasks: &[Task], conflicts: &mut [Vec<u32>]) {
     let operator = |number: &u32| tasks[*number as usize].operator;
-    for pair in service.windows(2) {
-        let (before, own) = (operator(&pair[0]), operator(&pair[1]));
-        let list = &mut dependencies[own as usize].now;
-        if !list.contains(&before) {
-            list.push(before);
-        }
+    let ends = service.first().zip(service.last()).filter(|(first, last)| first != last);
+    let neighbours = service.windows(2).map(|pair| (&pair[0], &pair[1])).chain(ends);
+    for (one, other) in neighbours {
+        let (one, other) = (operator(one), operator(other));
+        conflicts[one as usize].push(other);
+        conflicts[other as usize].push(one);
     }
-    if let (Some(first), Some(last)) = (service.first(), service.last()) {
-        let (first, last) = (operator(first), operator(last));
-        let list = &mut dependencies[first as usize].before;
-        if !list.contains(&last) {
-            list.push(last);
-        }
+    for list in conflicts {
+        list.sort_unstable();
+        list.dedup();
     }
 }
 

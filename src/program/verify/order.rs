@@ -6,6 +6,7 @@ use super::clocks::Clocks;
 use crate::program::error::{Refusal, RefusalKind};
 use crate::program::task::{Access, accesses};
 use crate::program::tensor::{Area, Origin, TensorId};
+use std::collections::HashSet;
 
 /// A task's use of a tensor.
 #[derive(Clone, Copy)]
@@ -97,9 +98,17 @@ fn ordered(rank: &Rank<'_>, clocks: &Clocks, a: &Use, b: &Use) -> Result<(), Box
 fn written(rank: &Rank<'_>, uses: &[Use]) -> Result<(), Box<Refusal>> {
     let mut writers: Vec<&Use> = uses.iter().filter(|one| one.writes).collect();
     writers.sort_by_key(|one| one.task);
-    for own in uses.iter().filter(|one| !one.writes) {
+    let mut readers: Vec<&Use> = uses.iter().filter(|one| !one.writes).collect();
+    readers.sort_by_key(|one| one.task);
+    // Tiles share bands of their operands: what one of them finds written, those behind it do.
+    let mut proved = HashSet::new();
+    for own in readers {
+        if !proved.insert(own.area) {
+            continue;
+        }
         let mut left = vec![own.area];
-        for writer in writers.iter().take_while(|writer| writer.task < own.task) {
+        let before = writers.iter().take_while(|writer| writer.task < own.task);
+        for writer in before.filter(|writer| writer.area.meets(&own.area)) {
             left = left.iter().flat_map(|area| area.without(&writer.area)).collect();
             if left.is_empty() {
                 break;
