@@ -296,8 +296,8 @@ impl<'c> Worker<'c> {
 
 /// Enqueues one step on all workers. Each all-reduce is enqueued on all of them before anything
 /// else is, for one thread drives them all.
-fn step(workers: &mut [Worker<'_>], is_marked: bool) -> Result<()> {
-    let mut each = |row: usize, name: &str, body: &dyn Fn(&mut Worker<'_>) -> Result<()>| {
+fn step<'c>(workers: &mut [Worker<'c>], is_marked: bool) -> Result<()> {
+    let mut each = |row: usize, name: &str, body: &dyn Fn(&mut Worker<'c>) -> Result<()>| {
         let mut numbered = workers.iter_mut().enumerate();
         numbered.try_for_each(|(number, it)| it.marked(is_marked && number == 0, row, name, body))
     };

@@ -1,13 +1,10 @@
 //! Planner and verifier of resident programs: what they accept, what they refuse, and how long they
 //! take. No GPU takes part.
 
-#[path = "../examples/resident/network.rs"]
-mod network;
-
 use ringdove::ReduceOp;
 use ringdove::program::{
-    Expression, Graph, Origin, Program, ProgramError, RefusalKind, TileSize, explain, timeline,
-    verify, verify_same,
+    Expression, Graph, Origin, Program, ProgramError, RefusalKind, TileSize, explain, network,
+    timeline, verify, verify_same,
 };
 use std::time::{Duration, Instant};
 

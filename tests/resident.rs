@@ -1,12 +1,13 @@
 //! Resident programs on virtual GPUs, or on the real ones.
 
 mod hardware;
-#[path = "../examples/resident/network.rs"]
-mod network;
 
 use hardware::engines::on_engines;
-use hardware::{World, on_machine, on_machine_with, settings, try_join_with};
-use ringdove::program::{Driven, Options, Resident, TileSize, Verified, verify_same};
+use hardware::{
+    World, hwsim, on_machine, on_machine_with, on_traced_machine, run_bounded, settings, tool,
+    try_join_with,
+};
+use ringdove::program::{Driven, Options, Resident, TileSize, Verified, network, verify_same};
 use ringdove::{Communicator, Error, Settings};
 use std::time::{Duration, Instant};
 
@@ -208,4 +209,81 @@ fn an_abort_ends_all_blocks() {
         println!("blocks of both ranks ended within {took:?}");
         assert!(took < Duration::from_secs(5), "{took:?}");
     });
+}
+
+/// If this fails, the host takes part in iterations: something is launched, copied or waited for by
+/// the driver between the start of a program and its end.
+#[test]
+fn no_driver_call_is_made_for_a_hundred_iterations() {
+    let body = || {
+        let world = World::with(4, &settings());
+        let program = program(4);
+        let mut all: Vec<_> = world
+            .communicators
+            .iter()
+            .map(|one| prepare(one, &program, Driven::Resident))
+            .collect();
+        let mark = || {
+            world.communicators[0].context().new_stream().unwrap();
+        };
+        all.iter_mut().for_each(|one| one.start().unwrap());
+        all.iter_mut().for_each(|one| one.run(100).unwrap());
+        all.iter_mut().for_each(|one| one.wait().unwrap());
+        all.iter_mut().for_each(|one| one.stop().unwrap());
+        assert!(all.iter().all(|one| one.done().unwrap() == 100));
+        mark();
+    };
+    on_traced_machine(
+        hardware::engines::MACHINE,
+        &[(hardware::engines::ENGINE, "device")],
+        body,
+        |trace| {
+            let words = |line: &str| {
+                let mut words = line.split_whitespace().skip(1);
+                Some((words.next()?.to_owned(), words.next()?.to_owned()))
+            };
+            let calls: Vec<_> = trace.lines().filter_map(words).collect();
+            let is_launch =
+                |(_, function): &(String, String)| function.starts_with("cuLaunchKernel");
+            assert_eq!(calls.iter().filter(|call| is_launch(call)).count(), 4, "one for each rank");
+            let last = calls.iter().rposition(is_launch).unwrap();
+            // What belongs to the launch, and then the events by which `stop` waits for its end.
+            let behind = &calls[last + 1..];
+            let ends = |(_, function): &(String, String)| function.starts_with("cuEvent");
+            let first_end = behind.iter().position(ends).expect("stop waits for the kernels");
+            let between: Vec<_> =
+                behind[..first_end].iter().filter(|(_, name)| !name.starts_with("cuCtx")).collect();
+            assert!(between.is_empty(), "calls between start and stop: {between:?}");
+            let moves = |(_, function): &&(String, String)| function.starts_with("cuMemcpy");
+            assert_eq!(behind.iter().filter(moves).count(), 0, "no copy by any thread");
+            println!("{} driver calls in all, none in 100 iterations", calls.len());
+        },
+    );
+}
+
+/// If this fails, the programs that a user copies are wrong.
+#[test]
+fn the_examples_are_right() {
+    if hardware::perf::on_real_hardware() {
+        return;
+    }
+    let cases: [(&str, &[&str], &str, &str); 4] = [
+        ("resident_train", &["--machine", "pcie4"], "proxy", "have the bits of ordinary launches"),
+        ("resident_train", &["--machine", "ark"], "device", "have the bits of ordinary launches"),
+        (
+            "resident_train",
+            &["--machine", "pcie4 x 2", "--procs", "2"],
+            "proxy",
+            "have the bits of ordinary launches",
+        ),
+        ("resident_decode", &["--machine", "pcie4"], "proxy", "logits are those of the host"),
+    ];
+    for (example, machine, engine, line) in cases {
+        let mut command = hwsim();
+        command.args(["run", "--quiet"]).args(machine).arg("--");
+        command.arg(tool(&format!("examples/{example}"))).env("RINGDOVE_ENGINE", engine);
+        let (status, output) = run_bounded(command);
+        assert!(status.success(), "{example} on {machine:?}: {status}\n{output}");
+        assert!(output.contains(line), "{example} on {machine:?}: {output}");
+    }
 }

@@ -43,6 +43,7 @@ mod encode;
 mod error;
 mod expression;
 mod graph;
+pub mod network;
 mod plan;
 mod runtime;
 mod task;

@@ -23,6 +23,8 @@ use std::time::{Duration, Instant};
 
 /// The host looks at the mailbox so often while it waits.
 const LOOK: Duration = Duration::from_micros(100);
+/// Launches that wait their turn, at most: drivers take a thousand or so.
+const LAUNCHES_AHEAD: usize = 256;
 
 /// Who drives the iterations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -234,7 +236,7 @@ impl<'c> Resident<'c> {
         self.in_phase("run", Phase::Running)?;
         self.check()?;
         self.take_results()?;
-        let room = MAILBOX_ITERATIONS as u64 - (self.granted - self.taken);
+        let room = self.ahead_max() - (self.granted - self.taken);
         if count > room {
             let expected = format!("{room} at most until the program is waited for");
             return Err(Error::argument("iterations", expected, count));
@@ -325,6 +327,19 @@ impl<'c> Resident<'c> {
         let error = report::named(error, &self.program, done);
         self.failed = Some(error.clone());
         Err(error)
+    }
+
+    /// How many iterations may be granted before their results are taken: as the mailbox has room;
+    /// of launches, as a driver's queue takes, which blocks whoever fills it.
+    fn ahead_max(&self) -> u64 {
+        let most = MAILBOX_ITERATIONS as u64;
+        match self.driven {
+            Driven::Resident => most,
+            Driven::Launches => {
+                let launches = self.program.operators.len() + 2;
+                ((LAUNCHES_AHEAD / launches) as u64).clamp(1, most)
+            }
+        }
     }
 
     fn memory(&self) -> &DeviceMemory {

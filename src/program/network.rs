@@ -1,8 +1,12 @@
-//! The network of `examples/train.rs` as a graph: layers with biases, forwards and backwards, an
-//! all-reduce of each layer's gradients, and descent.
+//! A step of data-parallel training as a graph: layers with biases, forwards and backwards, an
+//! all-reduce of each layer's gradients, and descent. It is the network of `examples/train.rs`, with
+//! the same order of additions.
 
-use ringdove::ReduceOp;
-use ringdove::program::{Expression, Graph, Origin, ProgramError, TileSize, View};
+use super::error::ProgramError;
+use super::expression::Expression;
+use super::graph::{Graph, TileSize};
+use super::tensor::{Origin, View};
+use ringdove_kernels::element::ReduceOp;
 
 /// The number of the parameter that is the rate of descent.
 pub const RATE: u32 = 0;
@@ -15,15 +19,21 @@ struct Layer {
     deltas: View,
 }
 
-/// One step on `samples` of `all` samples, through layers of these `widths`.
+/// One step on `samples` of `all` samples, through layers of these `widths`, input and output
+/// included: tensors `input`, `target` and `parameters 0` and so on are the host's, and the share of
+/// these samples in the loss is reported, for each output.
 ///
 /// # Errors
-/// Where the sizes make no program.
+/// [`ProgramError`] where the sizes make no program.
 pub fn step(
     widths: &[u32],
     (samples, all): (u32, u32),
     tile: TileSize,
 ) -> Result<Graph, ProgramError> {
+    if widths.len() < 2 {
+        let (expected, seen) = ("2 at least".to_owned(), widths.len() as u64);
+        return Err(ProgramError::Count { what: "widths", expected, seen });
+    }
     let mut graph = Graph::new(tile);
     let input = graph.tensor("input", samples, widths[0], Origin::Host)?;
     let last = widths.len() - 2;
