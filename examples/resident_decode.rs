@@ -97,7 +97,7 @@ fn graph() -> Result<Graph, ProgramError> {
     let tokens = graph.numbers("tokens", size(TOKENS_MAX))?;
     let row = graph.tensor("places in a row", 1, size(TOKENS_MAX), Origin::Host)?;
     let column = graph.tensor("places in a column", size(TOKENS_MAX), 1, Origin::Host)?;
-    let mut tensor = |graph: &mut Graph, name: &str, rows: usize, columns: usize| {
+    let tensor = |graph: &mut Graph, name: &str, rows: usize, columns: usize| {
         graph.tensor(name, size(rows), size(columns), Origin::Tasks)
     };
     let plain = Expression::new;
@@ -117,7 +117,7 @@ fn graph() -> Result<Graph, ProgramError> {
     graph.matrix("token", x, [at_row, embedded], none, plain())?;
 
     let normal = normalised(&mut graph, "first norm", x)?;
-    let mut project = |graph: &mut Graph, name: &str, by: View| -> Result<View, ProgramError> {
+    let project = |graph: &mut Graph, name: &str, by: View| -> Result<View, ProgramError> {
         let out = graph.tensor(name, 1, size(OWN), Origin::Tasks)?;
         graph.matrix(&format!("project {name}"), out, [normal, by], none, plain())?;
         Ok(out)

@@ -223,15 +223,11 @@ fn no_driver_call_is_made_for_a_hundred_iterations() {
             .iter()
             .map(|one| prepare(one, &program, Driven::Resident))
             .collect();
-        let mark = || {
-            world.communicators[0].context().new_stream().unwrap();
-        };
         all.iter_mut().for_each(|one| one.start().unwrap());
         all.iter_mut().for_each(|one| one.run(100).unwrap());
         all.iter_mut().for_each(|one| one.wait().unwrap());
         all.iter_mut().for_each(|one| one.stop().unwrap());
         assert!(all.iter().all(|one| one.done().unwrap() == 100));
-        mark();
     };
     on_traced_machine(
         hardware::engines::MACHINE,
@@ -254,8 +250,6 @@ fn no_driver_call_is_made_for_a_hundred_iterations() {
             let between: Vec<_> =
                 behind[..first_end].iter().filter(|(_, name)| !name.starts_with("cuCtx")).collect();
             assert!(between.is_empty(), "calls between start and stop: {between:?}");
-            let moves = |(_, function): &&(String, String)| function.starts_with("cuMemcpy");
-            assert_eq!(behind.iter().filter(moves).count(), 0, "no copy by any thread");
             println!("{} driver calls in all, none in 100 iterations", calls.len());
         },
     );

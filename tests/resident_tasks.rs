@@ -251,7 +251,7 @@ fn every_kind_computes_what_the_host_does() {
         let world = World::with(1, &settings());
         let resident = run(&world, Driven::Resident);
         let launched = run(&world, Driven::Launches);
-        assert_eq!(resident.len(), 22);
+        assert_eq!(resident.len(), 21);
         for ((name, seen), (_, other)) in resident.iter().zip(&launched) {
             let bits = |values: &[f32]| values.iter().map(|it| it.to_bits()).collect::<Vec<_>>();
             assert!(bits(seen) == bits(other), "{name}: launches give other bits");

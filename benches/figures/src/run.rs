@@ -67,6 +67,19 @@ pub fn curves(title: &str, axis: &str, curves: &[Curve]) -> Result<String, PlotE
 /// # Errors
 /// [`PlotError`] with the reason of the drawing library.
 pub fn timeline(title: &str, rows: &[&str], spans: &[Span]) -> Result<String, PlotError> {
+    timeline_in_colours(title, rows, spans, |span| span.row)
+}
+
+/// As [`timeline`]; spans of one number have one colour.
+///
+/// # Errors
+/// As [`timeline`].
+pub fn timeline_in_colours(
+    title: &str,
+    rows: &[&str],
+    spans: &[Span],
+    colour: impl Fn(&Span) -> usize,
+) -> Result<String, PlotError> {
     let end = spans.iter().map(|span| span.end).fold(0.0, f64::max);
     let height = rows.len() as f64;
     draw(|area| {
@@ -83,7 +96,7 @@ pub fn timeline(title: &str, rows: &[&str], spans: &[Span]) -> Result<String, Pl
         }
         for (number, span) in spans.iter().enumerate() {
             let top = height - span.row as f64 - 0.25;
-            let colour = COLOURS[span.row % COLOURS.len()];
+            let colour = COLOURS[colour(span) % COLOURS.len()];
             let area = [(span.start, top), (span.end, top - 0.5)];
             axes.draw_series([Rectangle::new(area, colour.mix(0.75).filled())])?;
             axes.draw_series([Rectangle::new(area, BLACK.mix(0.6))])?;

@@ -4,6 +4,7 @@ mod doctor;
 mod inspect;
 mod perf;
 mod plan;
+mod program;
 mod topo;
 
 use clap::{Parser, Subcommand};
@@ -35,6 +36,8 @@ enum Verb {
     Inspect(inspect::Arguments),
     /// Show the plan that is chosen for a collective, or prove one from a file
     Plan(plan::Arguments),
+    /// Show what the planner of resident programs makes of a step of training
+    Program(program::Arguments),
     /// Show what this node, or a described machine, is made of, and how fast its links can be
     Topo(topo::Arguments),
 }
@@ -90,6 +93,7 @@ fn main() -> ExitCode {
         Verb::Doctor(arguments) => Ok(doctor::run(&arguments)),
         Verb::Inspect(arguments) => Ok(inspect::run(&arguments)),
         Verb::Plan(arguments) => Ok(plan::run(arguments)),
+        Verb::Program(arguments) => Ok(program::run(arguments)),
         Verb::Topo(arguments) => Ok(topo::run(&arguments)),
     };
     outcome.unwrap_or_else(|error| fail(&error))
