@@ -156,11 +156,13 @@ fn a_buffer_that_is_shared_too_early_is_refused() {
     assert_eq!(kind, RefusalKind::Unwritten, "{text}");
 }
 
+type Change = fn(&mut Program);
+
 /// If this fails, lists of blocks that make no sense reach the kernel.
 #[test]
 fn lists_and_counters_that_make_no_sense_are_refused() {
     let program = planned(TileSize { rows: 32, columns: 32 }, 3);
-    let mutants: [(RefusalKind, fn(&mut Program)); 7] = [
+    let mutants: [(RefusalKind, Change); 7] = [
         (RefusalKind::Place, |program| {
             program.blocks[0].pop();
         }),

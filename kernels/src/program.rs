@@ -59,9 +59,9 @@ pub enum TaskKind {
     /// Adds the rows 1\[i\] to the rows 2\[i\] of 0, in the order of i: `inner` rows of 0, of which the
     /// task has `columns` columns.
     ScatterAdd = 10,
-    /// Attention of a block of queries: 0\[i\] = sum over k of softmax(`value` * 1\[i\] . 2\[k\])
-    /// * 3\[k\]. `inner` keys at most; as many as parameter `option` says, where it is not
-    /// [`NO_COUNTER`].
+    /// Attention of a block of queries: 0\[i\] = sum over k of `w[i][k]` times 3\[k\], where `w[i]` is
+    /// the softmax over k of `value` times the product of 1\[i\] and 2\[k\]. `inner` keys at most; as
+    /// many as parameter `option` says, where it is not [`NO_COUNTER`].
     Attention = 11,
     /// Copies operand 1 to the results of the iteration, from place `option` on.
     Report = 12,
@@ -287,5 +287,5 @@ pub struct ProgramArguments {
 const _: () = {
     assert!(size_of::<ProgramTask>() == 128);
     assert!(size_of::<ProgramWait>() == 16);
-    assert!(size_of::<ProgramState>() % 8 == 0);
+    assert!(size_of::<ProgramState>().is_multiple_of(8));
 };

@@ -104,6 +104,17 @@ impl Graph {
         Ok(View::all(TensorId(self.tensors.len() as u32 - 1), rows, columns))
     }
 
+    /// All of a tensor that is there.
+    ///
+    /// # Errors
+    /// [`ProgramError::NoTensor`].
+    pub fn view(&self, name: &str) -> Result<View> {
+        let known = self.tensors.iter().position(|tensor| tensor.name == name);
+        let number = known.ok_or_else(|| ProgramError::NoTensor(name.to_owned()))?;
+        let Tensor { rows, columns, .. } = self.tensors[number];
+        Ok(View::all(TensorId(number as u32), rows, columns))
+    }
+
     /// `out = expression(begin + left * right)`, added in the order of the inner dimension. The
     /// expression finds the sum on its stack; operands 3 and 4 are `begin` and `extra`.
     ///

@@ -1,6 +1,10 @@
 //! A step of data-parallel training as a graph: layers with biases, forwards and backwards, an
 //! all-reduce of each layer's gradients, and descent. It is the network of `examples/train.rs`, with
-//! the same order of additions.
+//! the same order of additions. [`Transformer`] is one transformer block.
+
+mod transformer;
+
+pub use transformer::{PARAMETERS, Transformer};
 
 use super::error::ProgramError;
 use super::expression::Expression;
