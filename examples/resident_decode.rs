@@ -1,7 +1,7 @@
 //! Decoding as a resident program: a small transformer, tensor-parallel over two GPUs, which takes
-//! one token in each iteration. Its sequence grows: keys and values stay in a cache on the GPUs, and
-//! each iteration's parameters say how long it is. One launch for all tokens; the logits come back
-//! through the mailbox, and are compared with those of the host.
+//! one token in each iteration. Its sequence grows: keys and values stay in a cache on the GPUs,
+//! and each iteration's parameters say how long it is. One launch for all tokens; the logits come
+//! back through the mailbox, and are compared with those of the host.
 //!
 //! `cargo run --release --example resident_decode`, or on virtual hardware
 //! `hwsim run --machine pcie4 -- target/release/examples/resident_decode`.

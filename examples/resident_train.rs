@@ -1,6 +1,6 @@
 //! The training of `examples/train.rs` as a resident program: one launch for all of its 100 steps,
-//! forwards, backwards, all-reduces and descent. The weights have the same bits as those of ordinary
-//! launches and calls.
+//! forwards, backwards, all-reduces and descent. The weights have the same bits as those of
+//! ordinary launches and calls.
 //!
 //! `cargo run --release --example resident_train`, or on virtual hardware
 //! `hwsim run --machine pcie4 -- target/release/examples/resident_train`; on two nodes,

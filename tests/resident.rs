@@ -198,8 +198,11 @@ fn an_abort_ends_all_blocks() {
         all.iter_mut().for_each(|one| one.start().unwrap());
         all.iter_mut().for_each(|one| one.run(2).unwrap());
         all.iter_mut().for_each(|one| one.wait().unwrap());
+        // Rank 0 waits for rank 1 in a collective, and rank 1 for its host.
+        all[0].run(1).unwrap();
+        std::thread::sleep(Duration::from_millis(50));
         let began = Instant::now();
-        world.communicators[0].abort("a test");
+        world.communicators[1].abort("a test");
         for one in &mut all {
             let error = one.run(1).unwrap_err();
             assert!(matches!(error, Error::Aborted { .. }), "{error}");
@@ -207,7 +210,8 @@ fn an_abort_ends_all_blocks() {
         drop(all);
         let took = began.elapsed();
         println!("blocks of both ranks ended within {took:?}");
-        assert!(took < Duration::from_secs(5), "{took:?}");
+        // 100 ms are meant; a machine under load gets more.
+        assert!(took < Duration::from_secs(2), "{took:?}");
     });
 }
 
@@ -280,4 +284,25 @@ fn the_examples_are_right() {
         assert!(status.success(), "{example} on {machine:?}: {status}\n{output}");
         assert!(output.contains(line), "{example} on {machine:?}: {output}");
     }
+}
+
+/// If this fails, the command says nothing, or draws nothing, of what was planned.
+#[test]
+fn programs_are_explained_and_drawn() {
+    let folder = tempfile::tempdir().unwrap();
+    let drawing = folder.path().join("step.svg");
+    let mut command = std::process::Command::new(tool("ringdove"));
+    command.args(["program", "explain", "--widths", "8,64,64,4", "--blocks", "6", "--svg"]);
+    command.arg(&drawing);
+    let (status, output) = run_bounded(command);
+    assert!(status.success(), "{output}");
+    for words in ["modelled", "critical path", "forward 2", "sum 0", "6 blocks, 3 collectives"] {
+        assert!(output.contains(words), "no '{words}': {output}");
+    }
+    let text = std::fs::read_to_string(&drawing).unwrap();
+    assert!(text.contains("collectives") && text.trim_end().ends_with("</svg>"));
+    let mut command = std::process::Command::new(tool("ringdove"));
+    command.args(["program", "explain", "--tile", "0x4"]);
+    let (status, output) = run_bounded(command);
+    assert!(!status.success() && output.contains("ROWSxCOLUMNS"), "{output}");
 }

@@ -1,5 +1,5 @@
-//! Each kind of task of resident programs, beside the host's arithmetic in f64; and the same bits by
-//! launches.
+//! Each kind of task of resident programs, beside the host's arithmetic in f64; and the same bits
+//! by launches.
 
 mod hardware;
 

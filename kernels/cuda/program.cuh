@@ -1,9 +1,9 @@
 // Resident programs: the executor grown by tasks that compute (program.rs describes the image).
 //
-// A block runs its steps, in their order, iteration after iteration. Thread 0 waits for the counters
-// of a task, all threads run it, thread 0 raises its counter. Counters are never reset: a target
-// grows with the iteration. The first blocks run collectives: each of their steps is a plan, which
-// the executor's own code runs, over whatever lanes it has.
+// A block runs its steps, in their order, iteration after iteration. Thread 0 waits for the
+// counters of a task, all threads run it, thread 0 raises its counter. Counters are never reset: a
+// target grows with the iteration. The first blocks run collectives: each of their steps is a plan,
+// which the executor's own code runs, over whatever lanes it has.
 //
 // Block 0 begins iterations. It looks at the mailbox in host memory, copies the iteration's
 // parameters to device memory, and releases the iteration to all blocks. No iteration begins before

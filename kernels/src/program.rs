@@ -32,8 +32,9 @@ pub const STATE_ITERATIONS: usize = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum TaskKind {
-    /// 0\[i\]\[j\] = expression(3\[i\]\[j\] + sum over k of 1\[i\]\[k\] * 2\[k\]\[j\]), added in the
-    /// order of k. Without operand 3 the sum begins with 0; the expression finds it on its stack.
+    /// 0\[i\]\[j\] = expression(3\[i\]\[j\] + sum over k of 1\[i\]\[k\] * 2\[k\]\[j\]), added in
+    /// the order of k. Without operand 3 the sum begins with 0; the expression finds it on its
+    /// stack.
     Matrix = 1,
     /// Runs the expression for each element. What it stores goes to the operands that it names.
     Elementwise = 2,
@@ -47,21 +48,22 @@ pub enum TaskKind {
     /// 0\[i\] = scale * (log of sum of exp of 1\[i\] - 1\[i\]\[2\[i\]\]); 3\[i\] = its derivative.
     /// Operand 2 holds class numbers, `u32`; the scale is `value`.
     CrossEntropy = 6,
-    /// 0\[i\] = 1\[i\] normalised, times 2, plus 3 (where they are there); 4\[i\] keeps the mean and
-    /// what it was multiplied by. `option` 1: by the root mean square, without the mean. The
+    /// 0\[i\] = 1\[i\] normalised, times 2, plus 3 (where they are there); 4\[i\] keeps the mean
+    /// and what it was multiplied by. `option` 1: by the root mean square, without the mean. The
     /// constant that keeps it finite is `value`.
     Norm = 7,
-    /// 0\[i\] = the derivative by the norm's input, of 1 (the input), 2 (the factors, if any), 3 (the
-    /// derivative by the output) and 4 (what the norm kept).
+    /// 0\[i\] = the derivative by the norm's input, of 1 (the input), 2 (the factors, if any), 3
+    /// (the derivative by the output) and 4 (what the norm kept).
     NormBackward = 8,
-    /// 0\[i\] = the row of 1 with the number 2\[i\], `u32`; a number of `inner` or more gives zeros.
+    /// 0\[i\] = the row of 1 with the number 2\[i\], `u32`; a number of `inner` or more gives
+    /// zeros.
     Gather = 9,
-    /// Adds the rows 1\[i\] to the rows 2\[i\] of 0, in the order of i: `inner` rows of 0, of which the
-    /// task has `columns` columns.
+    /// Adds the rows 1\[i\] to the rows 2\[i\] of 0, in the order of i: `inner` rows of 0, of which
+    /// the task has `columns` columns.
     ScatterAdd = 10,
-    /// Attention of a block of queries: 0\[i\] = sum over k of `w[i][k]` times 3\[k\], where `w[i]` is
-    /// the softmax over k of `value` times the product of 1\[i\] and 2\[k\]. `inner` keys at most; as
-    /// many as parameter `option` says, where it is not [`NO_COUNTER`].
+    /// Attention of a block of queries: 0\[i\] = sum over k of `w[i][k]` times 3\[k\], where `w[i]`
+    /// is the softmax over k of `value` times the product of 1\[i\] and 2\[k\]. `inner` keys at
+    /// most; as many as parameter `option` says, where it is not [`NO_COUNTER`].
     Attention = 11,
     /// Copies operand 1 to the results of the iteration, from place `option` on.
     Report = 12,
@@ -159,8 +161,8 @@ pub struct ProgramTask {
     pub reserved: u32,
 }
 
-/// A wait of a task: for counter `counter` to have come to `raises * (iteration - lag) + count`. The
-/// target grows with the iteration, so no counter is ever reset.
+/// A wait of a task: for counter `counter` to have come to `raises * (iteration - lag) + count`.
+/// The target grows with the iteration, so no counter is ever reset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct ProgramWait {

@@ -1,6 +1,7 @@
 //! Nominal times of tasks, by which the planner divides work and `explain` draws it. They are
-//! modelled: from numbers of operations and bytes, with the rates below, for a block of a data-centre
-//! GPU with some tens of multiprocessors. Nothing here was measured, and no result depends on it.
+//! modelled: from numbers of operations and bytes, with the rates below, for a block of a
+//! data-centre GPU with some tens of multiprocessors. Nothing here was measured, and no result
+//! depends on it.
 
 use super::plan::Program;
 use super::task::{Operator, Task, accesses};

@@ -2,9 +2,9 @@
 //! GPU, iteration after iteration, without a launch or an event between.
 //!
 //! ```text
-//! Graph ──plan──▶ Program ──verify──▶ Verified ──prepare──▶ Resident: start, run, wait, pause, stop
-//! operators,      tiles on blocks,    proved for all         on one rank, with its collectives
-//! in order        with their waits    orders of blocks       planned as always
+//! Graph ──plan──▶ Program ──verify──▶ Verified ──prepare──▶ Resident: start, run, wait, pause,
+//! stop operators,      tiles on blocks,    proved for all         on one rank, with its
+//! collectives in order        with their waits    orders of blocks       planned as always
 //! ```
 //!
 //! * A [`Graph`] says what is to be computed: operators over named tensors, one after the other.

@@ -2,8 +2,8 @@
 //!
 //! Every operator has one counter, which each of its tiles raises. A tile waits for the operators
 //! that write what it reads, and for those that use what it writes: of this iteration, if they come
-//! before it, and of the last one, if they come after it. A wait that others imply is left out. Tiles
-//! go to the block that is free first by the nominal [`cost`](super::cost), in the order of
+//! before it, and of the last one, if they come after it. A wait that others imply is left out.
+//! Tiles go to the block that is free first by the nominal [`cost`](super::cost), in the order of
 //! operators, so that all waits of an iteration lead back in that order and no order of residents
 //! can deadlock. Collectives have blocks of their own, and begin as soon as their operand is
 //! complete.

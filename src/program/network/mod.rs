@@ -1,6 +1,6 @@
 //! A step of data-parallel training as a graph: layers with biases, forwards and backwards, an
-//! all-reduce of each layer's gradients, and descent. It is the network of `examples/train.rs`, with
-//! the same order of additions. [`Transformer`] is one transformer block.
+//! all-reduce of each layer's gradients, and descent. It is the network of `examples/train.rs`,
+//! with the same order of additions. [`Transformer`] is one transformer block.
 
 mod transformer;
 
@@ -24,8 +24,8 @@ struct Layer {
 }
 
 /// One step on `samples` of `all` samples, through layers of these `widths`, input and output
-/// included: tensors `input`, `target` and `parameters 0` and so on are the host's, and the share of
-/// these samples in the loss is reported, for each output.
+/// included: tensors `input`, `target` and `parameters 0` and so on are the host's, and the share
+/// of these samples in the loss is reported, for each output.
 ///
 /// # Errors
 /// [`ProgramError`] where the sizes make no program.

@@ -8,8 +8,8 @@
 //!    What can never be played is named with what it waits for. Counters only rise and blocks have
 //!    fixed lists, so whatever one order of play completes, every other one completes too.
 //! 3. **Order**: with each task goes the number of steps of each block that have ended when it
-//!    begins (a vector clock). Whatever writes data that another task uses must have ended before it
-//!    or begin behind it, as the order of tasks says; and in the next iteration likewise. Later
+//!    begins (a vector clock). Whatever writes data that another task uses must have ended before
+//!    it or begin behind it, as the order of tasks says; and in the next iteration likewise. Later
 //!    iterations are shifted copies: the kernel begins none before the one two before has ended.
 //! 4. **Written before it is read**: what tasks write first, they write in the same iteration.
 //!

@@ -1,4 +1,5 @@
-//! What can be seen without playing: lists of blocks, numbers of counters, collectives of all ranks.
+//! What can be seen without playing: lists of blocks, numbers of counters, collectives of all
+//! ranks.
 
 use super::{Rank, raisers};
 use crate::program::error::{Refusal, RefusalKind};
