@@ -24,7 +24,7 @@ enum Verb {
 #[derive(Args, Debug)]
 struct Wanted {
     /// Values of a sample before, between and after the layers
-    #[arg(long, value_name = "COUNT,...", value_delimiter = ',', num_args = 2..,
+    #[arg(long, value_name = "COUNT,...", value_delimiter = ',',
         default_values_t = [2, 32, 32, 1])]
     widths: Vec<u32>,
     /// Samples of each rank
