@@ -31,6 +31,7 @@ const CRATES: [(&str, &str, &[&str]); 18] = [
     ("hwsim-cudart-12", "hw-sim/cudart/12", &["hwsim-cudart"]),
     ("hwsim-cudart-13", "hw-sim/cudart/13", &["hwsim-cudart"]),
     ("hwsim-cudnn", "hw-sim/cudnn", &[]),
+    ("hwsim-gdrapi", "hw-sim/gdrapi", &[]),
     // Reads the same list of faults as virtual devices.
     ("hwsim-libc", "hw-sim/libc", &["hwsim-machine"]),
     // Stands in for `ptxas`, so it sees the PTX crate too.
@@ -120,6 +121,7 @@ const UNSAFE_PLACES: [&str; 21] = [
     "src/transport/verbs",
     "hw-sim/cudart/",
     "hw-sim/cudnn/",
+    "hw-sim/gdrapi/",
     "hw-sim/libc/",
     "hw-sim/machine/",
     "hw-sim/vendor-abi/",

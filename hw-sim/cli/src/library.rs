@@ -23,6 +23,8 @@ const VENDOR_NAMES: [&str; 4] =
 /// Without them everything but programs of nvcc runs, so that they may be missing.
 const RUNTIMES: [(&str, &str); 2] =
     [("libcudart.so.12", "libcudart12.so"), ("libcudart.so.13", "libcudart13.so")];
+/// The library of GDRCopy, under both of its names; it may be missing as well.
+const GDRCOPY: ([&str; 2], &str) = (["libgdrapi.so.2", "libgdrapi.so"], "libhwsim_gdrapi.so");
 /// The same of cuDNN's stand-in, for programs that ask for it.
 const CUDNN: (&str, &str) = ("libcudnn.so.9", "libhwsim_cudnn.so");
 /// What stands in for the C library where faults of processes need it, beside `libhwsim.so`.
@@ -86,6 +88,11 @@ impl Stage {
             if runtime.is_file() {
                 link(&runtime, &folder.path().join(name))?;
             }
+        }
+        let (names, file) = GDRCOPY;
+        let mapper = library.with_file_name(file);
+        for name in names.into_iter().filter(|_| mapper.is_file()) {
+            link(&mapper, &folder.path().join(name))?;
         }
         let this = env::current_exe().map_err(Error::system("finding this program's path"))?;
         let commands = folder.path().join(COMMANDS);

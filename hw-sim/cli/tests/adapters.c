@@ -47,8 +47,8 @@ static void job_states(void) {
     connect_to(b, a->qp_num, port.lid);
     SAME(post_write(2, 0, 64, 8), 0);
     expect(2, IBV_WC_SUCCESS);
-    struct ibv_qp_init_attr ud = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_UD };
-    CHECK(!ibv_create_qp(pd, &ud) && errno == EOPNOTSUPP);
+    struct ibv_qp_init_attr raw = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RAW_PACKET };
+    CHECK(!ibv_create_qp(pd, &raw) && errno == EOPNOTSUPP);
 }
 
 /* What each verb moves. */

@@ -80,7 +80,7 @@ static void open_device(int adapter) {
     SAME(ibv_query_port(context, 1, &port), 0);
 }
 
-static struct ibv_qp *make(void) {
+UNUSED static struct ibv_qp *make(void) {
     struct ibv_qp_init_attr init = {
         .send_cq = cq, .recv_cq = cq, .srq = srq, .qp_type = IBV_QPT_RC,
         .cap = { .max_send_wr = capacity, .max_recv_wr = capacity, .max_send_sge = 4,
@@ -97,7 +97,7 @@ static int to_init(struct ibv_qp *qp) {
                                      | IBV_QP_ACCESS_FLAGS);
 }
 
-static int to_rtr(struct ibv_qp *qp, uint32_t number, uint16_t lid, union ibv_gid *gid) {
+UNUSED static int to_rtr(struct ibv_qp *qp, uint32_t number, uint16_t lid, union ibv_gid *gid) {
     struct ibv_qp_attr a = { .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024,
                              .dest_qp_num = number, .rq_psn = 7, .max_dest_rd_atomic = 4,
                              .min_rnr_timer = 1, .ah_attr = { .dlid = lid, .port_num = 1 } };
@@ -110,7 +110,7 @@ static int to_rtr(struct ibv_qp *qp, uint32_t number, uint16_t lid, union ibv_gi
                                      | IBV_QP_MIN_RNR_TIMER);
 }
 
-static int to_rts(struct ibv_qp *qp) {
+UNUSED static int to_rts(struct ibv_qp *qp) {
     struct ibv_qp_attr a = { .qp_state = IBV_QPS_RTS, .timeout = timeout_code,
                              .retry_cnt = retries, .rnr_retry = rnr_retry, .sq_psn = 7,
                              .max_rd_atomic = 4 };
@@ -119,7 +119,7 @@ static int to_rts(struct ibv_qp *qp) {
                                      | IBV_QP_MAX_QP_RD_ATOMIC);
 }
 
-static void connect_to(struct ibv_qp *qp, uint32_t number, uint16_t lid) {
+UNUSED static void connect_to(struct ibv_qp *qp, uint32_t number, uint16_t lid) {
     union ibv_gid gid;
     int global = port.link_layer == IBV_LINK_LAYER_ETHERNET;
     if (global) SAME(ibv_query_gid(context, 1, 3, &gid), 0);
@@ -130,7 +130,7 @@ static void connect_to(struct ibv_qp *qp, uint32_t number, uint16_t lid) {
 
 static struct ibv_qp *a, *b;
 
-static void pair(void) {
+UNUSED static void pair(void) {
     a = make();
     b = make();
     CHECK(a->qp_num != b->qp_num);
@@ -146,7 +146,7 @@ static struct ibv_wc next(void) {
     return wc;
 }
 
-static void expect(uint64_t id, int status) {
+UNUSED static void expect(uint64_t id, int status) {
     struct ibv_wc wc = next();
     SAME(wc.wr_id, id);
     if (wc.status != status)
@@ -168,7 +168,7 @@ static int post(struct ibv_qp *qp, uint64_t id, int opcode, struct ibv_sge piece
     return ibv_post_send(qp, &wr, &bad);
 }
 
-static int post_write(uint64_t id, uint32_t from, uint32_t to, uint32_t length) {
+UNUSED static int post_write(uint64_t id, uint32_t from, uint32_t to, uint32_t length) {
     return post(a, id, IBV_WR_RDMA_WRITE, sge(from, length), (uintptr_t)memory + to, mr->rkey, 0);
 }
 
@@ -194,7 +194,7 @@ UNUSED static void expect_event(int type) {
     ibv_ack_async_event(&event);
 }
 
-static void restart(void) {
+UNUSED static void restart(void) {
     ibv_destroy_qp(a);
     ibv_destroy_qp(b);
     pair();
@@ -202,7 +202,7 @@ static void restart(void) {
 
 /* A request that is not allowed fails on the requester with the right status, puts both queue pairs
  * into the error state, flushes what follows, and changes nothing. */
-static void refused(int expected, int opcode, struct ibv_sge piece, uint64_t remote, uint32_t rkey,
+UNUSED static void refused(int expected, int opcode, struct ibv_sge piece, uint64_t remote, uint32_t rkey,
                     int event) {
     SAME(post_write(1, 0, 64, 8), 0);
     SAME(post(a, 2, opcode, piece, remote, rkey, 0), 0);

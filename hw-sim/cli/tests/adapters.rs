@@ -29,6 +29,7 @@ fn programs() -> &'static Path {
         let folder = tempfile::tempdir().unwrap();
         compile("adapters", folder.path());
         compile("windows", folder.path());
+        compile("datagrams", folder.path());
         folder
     });
     folder.path()
@@ -131,6 +132,32 @@ fn windows_give_what_they_say_and_no_more() {
 #[test]
 fn extended_completion_queues_show_the_same_completions() {
     job_of(&programs().join("windows"), "extended-queue", "one-gpu", &[]);
+}
+
+/// Whatever a datagram's sender does wrong, no memory but that of a fitting receive request changes.
+#[test]
+fn datagrams_arrive_whole_or_not_at_all() {
+    for name in ["datagrams", "lost", "mistakes", "extended"] {
+        for variables in [&[][..], &[("ETHERNET", "1")]] {
+            job_of(&programs().join("datagrams"), name, "pcie4", variables);
+        }
+    }
+    let held_back = [("HWSIM_FAULTS", "seed=3,*:delay=300")];
+    job_of(&programs().join("datagrams"), "lost", "one-gpu", &held_back);
+}
+
+#[test]
+fn parent_domains_take_the_place_of_protection_domains() {
+    job_of(&programs().join("datagrams"), "domains", "one-gpu", &[]);
+}
+
+#[test]
+fn unreliable_connections_lose_messages_without_a_word() {
+    for variables in [&[][..], &[("ETHERNET", "1")]] {
+        job_of(&programs().join("datagrams"), "unreliable", "pcie4", variables);
+    }
+    let profile = [("HWSIM_DRIVER_KEYS", "place-out-of-order=on")];
+    job_of(&programs().join("datagrams"), "unreliable", "one-gpu", &profile);
 }
 
 /// A reader that sees a later write sees the earlier one whole, with no thread that polls.
@@ -262,6 +289,20 @@ fn rc_pingpong_runs_polling_and_with_events() {
 }
 
 #[test]
+fn pingpongs_of_unreliable_transports_run() {
+    // Of datagrams that are lost these tools know nothing: without a receive request they wait for
+    // ever. Their own depth of 500 leaves room for that on a busy host.
+    for tool in ["ibv_ud_pingpong", "ibv_uc_pingpong"] {
+        for options in
+            [&["-d", "hwsim0"][..], &["-d", "hwsim0", "-e"], &["-d", "hwsim1", "-g", "3"]]
+        {
+            let shown = between_two(&[&[tool, "-n", "200"], options].concat());
+            assert_eq!(shown.matches("200 iters in").count(), 2, "{tool} {options:?}: {shown}");
+        }
+    }
+}
+
+#[test]
 fn perftest_runs() {
     for command in [
         &["ib_write_bw", "-d", "hwsim0", "-s", "65536", "-n", "500"][..],
@@ -271,6 +312,8 @@ fn perftest_runs() {
         &["ib_read_bw", "-d", "hwsim0", "-s", "65536", "-n", "500"],
         &["ib_send_bw", "-d", "hwsim0", "-s", "65536", "-n", "500"],
         &["ib_atomic_bw", "-d", "hwsim0", "-n", "500"],
+        &["ib_send_lat", "-c", "UD", "-d", "hwsim0", "-n", "100"],
+        &["ib_write_bw", "-c", "UC", "-d", "hwsim1", "-s", "65536", "-n", "500"],
     ] {
         let shown = between_two(command);
         assert!(shown.contains("#bytes"), "{command:?}: {shown}");

@@ -99,6 +99,19 @@ impl Endpoint {
         self.node < NODES_MAX && (self.adapter as usize) < ADAPTERS_MAX
     }
 
+    /// The local identifier as completions name it: ports of Ethernet have none.
+    pub(super) fn lid_on(self, link_layer: LinkLayer) -> u16 {
+        if link_layer == LinkLayer::InfiniBand { self.lid() } else { 0 }
+    }
+
+    /// What [`Endpoint::pack`] has made; None for anything else.
+    pub(super) fn unpack(word: u64) -> Option<(Self, u32)> {
+        let found =
+            Self { node: (word >> 32) as u32 & !(1 << 31), adapter: (word >> 24) as u32 & 0xff };
+        let number = word as u32 & 0xff_ffff;
+        (found.is_valid() && found.pack(number) == word).then_some((found, number))
+    }
+
     /// Endpoint and queue pair number in one word that is never zero.
     pub(super) fn pack(self, number: u32) -> u64 {
         1 << 63 | u64::from(self.node) << 32 | u64::from(self.adapter) << 24 | u64::from(number)
@@ -119,9 +132,12 @@ mod tests {
                     assert_eq!(Endpoint::from_gid(&gid.raw), Some(port), "{gid:?}");
                 }
             }
+            assert_eq!(Endpoint::unpack(port.pack(0xff_fe00)), Some((port, 0xff_fe00)));
         }
         assert_eq!(Endpoint::from_lid(0), None);
         assert_eq!(Endpoint::from_gid(&[0; 16]), None);
         assert_eq!(Endpoint::from_gid(&[0xff; 16]), None);
+        assert_eq!(Endpoint::unpack(0), None);
+        assert_eq!(Endpoint::unpack(u64::MAX), None);
     }
 }

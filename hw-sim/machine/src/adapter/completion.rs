@@ -121,6 +121,19 @@ pub struct Completion {
     pub invalidated: Option<u32>,
     /// The queue pair.
     pub queue_pair: u32,
+    /// Who sent a datagram.
+    pub sender: Option<Sender>,
+}
+
+/// The sender of a datagram.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sender {
+    /// Its queue pair.
+    pub queue_pair: u32,
+    /// Its port's local identifier; 0 on Ethernet.
+    pub lid: u16,
+    /// The global route header lies in front of the data.
+    pub is_global: bool,
 }
 
 impl Completion {
@@ -141,6 +154,7 @@ impl Completion {
             immediate: None,
             invalidated: None,
             queue_pair,
+            sender: None,
         }
     }
 }

@@ -4,13 +4,13 @@
 use super::address::Endpoint;
 use super::completion::{Completion, CompletionQueue, Operation};
 use super::device::{AsyncEvent, Device, Element, Events, PortState};
-use super::error::{Result, VerbsError};
+use super::error::Result;
 use super::host::Host;
 use super::link::{Link, Peer};
 use super::receive::ReceiveQueue;
-use super::state::{Attributes, QueuePairState};
+use super::state::{Attributes, QueuePairState, Route};
+use super::transport::Transport;
 use super::window::Party;
-use crate::description::LinkLayer;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
@@ -24,6 +24,7 @@ pub(super) struct Connection {
     pub number: u32,
     /// Every send request reports success.
     pub signal_all: bool,
+    pub transport: Transport,
     /// Its receive queue.
     pub receive_queue: Arc<ReceiveQueue>,
     pub domain: u64,
@@ -60,6 +61,7 @@ struct PeerSlot {
 /// What a connection is made of.
 pub(super) struct ConnectionRequest {
     pub number: u32,
+    pub transport: Transport,
     pub link: Link,
     pub ordinal: u32,
     pub receive_queue: Arc<ReceiveQueue>,
@@ -78,6 +80,7 @@ impl Connection {
     pub fn new(request: ConnectionRequest) -> Self {
         Self {
             number: request.number,
+            transport: request.transport,
             signal_all: request.signal_all,
             receive_queue: request.receive_queue,
             domain: request.domain,
@@ -143,7 +146,8 @@ impl Connection {
 
     /// From now on talks to the queue pair that the attributes name, and listens to no other.
     pub fn connect(&self, attributes: &Attributes) -> Result<()> {
-        let destination = self.destination(attributes)?;
+        let port = self.port_of(&attributes.route)?;
+        let destination = port.map(|port| (port, attributes.peer));
         let mut slot = self.peer.lock().unwrap();
         *slot = PeerSlot { destination, ..PeerSlot::default() };
         let peer = destination.map_or(0, |(endpoint, number)| endpoint.pack(number));
@@ -152,30 +156,8 @@ impl Connection {
     }
 
     /// The port that a route leads to.
-    fn destination(&self, attributes: &Attributes) -> Result<Option<(Endpoint, u32)>> {
-        let (route, layer) = (attributes.route, self.device.description.link_layer);
-        let gids = self.device.endpoint.gids(layer);
-        let endpoint = match route.gid {
-            Some(_) if usize::from(route.own_gid) >= gids.len() => {
-                let (seen, most) = (route.own_gid, gids.len());
-                let text = format!("own GID index {seen}: the port has {most}");
-                return Err(VerbsError::Invalid(text));
-            }
-            Some(gid) => match Endpoint::from_gid(&gid) {
-                None if layer == LinkLayer::Ethernet => {
-                    let text = format!("no port of the fabric has the GID {gid:02x?}");
-                    return Err(VerbsError::Unreachable(text));
-                }
-                found => found,
-            },
-            None if layer == LinkLayer::Ethernet => {
-                let text = "a route over Ethernet needs a GID: set is_global and sgid_index";
-                return Err(VerbsError::Invalid(text.into()));
-            }
-            // An address that nobody has is noticed when nobody answers.
-            None => Endpoint::from_lid(route.lid),
-        };
-        Ok(endpoint.map(|endpoint| (endpoint, attributes.peer)))
+    pub fn port_of(&self, route: &Route) -> Result<Option<Endpoint>> {
+        self.device.port_of(route)
     }
 
     /// The other end, if it is there.

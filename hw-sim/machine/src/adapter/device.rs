@@ -1,8 +1,10 @@
 //! One adapter as a process sees it: limits, port, events.
 
 use super::address::Endpoint;
+use super::error::{Result, VerbsError};
 use super::fault::AdapterFaults;
-use crate::description::Adapter;
+use super::state::Route;
+use crate::description::{Adapter, LinkLayer};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
@@ -210,6 +212,32 @@ impl Device {
     /// Counts a queue pair of this adapter, from 0.
     pub(super) fn count_queue_pair(&self) -> u32 {
         self.queue_pairs.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The port that a route leads to. None: an address that nobody has, which is noticed when
+    /// nobody answers.
+    pub fn port_of(&self, route: &Route) -> Result<Option<Endpoint>> {
+        let layer = self.description.link_layer;
+        let gids = self.endpoint.gids(layer);
+        Ok(match route.gid {
+            Some(_) if usize::from(route.own_gid) >= gids.len() => {
+                let (seen, most) = (route.own_gid, gids.len());
+                let text = format!("own GID index {seen}: the port has {most}");
+                return Err(VerbsError::Invalid(text));
+            }
+            Some(gid) => match Endpoint::from_gid(&gid) {
+                None if layer == LinkLayer::Ethernet => {
+                    let text = format!("no port of the fabric has the GID {gid:02x?}");
+                    return Err(VerbsError::Unreachable(text));
+                }
+                found => found,
+            },
+            None if layer == LinkLayer::Ethernet => {
+                let text = "a route over Ethernet needs a GID: set is_global and sgid_index";
+                return Err(VerbsError::Invalid(text.into()));
+            }
+            None => Endpoint::from_lid(route.lid),
+        })
     }
 
     /// The largest packet, as the verbs interface counts: 1 for 256 bytes to 5 for 4096.

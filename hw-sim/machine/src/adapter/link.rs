@@ -25,6 +25,11 @@ pub(super) const RESPONSES: Layout =
 /// the same time, and a ring stays in the processor's cache.
 pub(super) const PIECE_BYTES: u64 = 32 << 10;
 
+/// Attempts to become the one that writes a datagram, each of which lets others run.
+const LOCK_ATTEMPTS: u32 = 4096;
+/// Attempts between two looks whether the one that writes still lives.
+const OWNER_LOOKS_EVERY: u32 = 64;
+
 /// The state that a file shows whose queue pair was reset or destroyed.
 const GONE: u32 = 255;
 
@@ -61,6 +66,22 @@ impl Link {
     /// 1 while a thread of the owner polls so often that its service thread need not be woken.
     fn polling(&self) -> &AtomicU32 {
         self.segment.word32(20)
+    }
+
+    /// 1 where any queue pair may write datagrams into the request ring.
+    fn datagrams(&self) -> &AtomicU32 {
+        self.segment.word32(24)
+    }
+
+    /// The process that writes a datagram now; 0: none.
+    fn datagram_writer(&self) -> &AtomicU64 {
+        self.segment.word64(256)
+    }
+
+    /// Opens the request ring to datagrams.
+    pub fn take_datagrams(&self) {
+        // Release pairs with `Peer::open_for_datagrams`.
+        self.datagrams().store(1, Ordering::Release);
     }
 
     /// Whom the owner listens to: [`Endpoint::pack`].
@@ -103,9 +124,7 @@ impl Link {
     /// Does the owner take requests?
     pub fn takes_requests(&self) -> bool {
         let state = self.state().load(Ordering::Acquire);
-        [QueuePairState::ReadyToReceive, QueuePairState::ReadyToSend, QueuePairState::SendDrained]
-            .iter()
-            .any(|taking| *taking as u32 == state)
+        QueuePairState::RECEIVING.iter().any(|taking| *taking as u32 == state)
     }
 
     /// A thread of the owner polls, or has stopped to.
@@ -140,6 +159,43 @@ impl Peer {
         Some(Arc::new(Self { link, process }))
     }
 
+    /// Opens the file of a queue pair that receives datagrams.
+    pub fn open_for_datagrams(
+        fabric: &Fabric,
+        endpoint: Endpoint,
+        number: u32,
+    ) -> Option<Arc<Self>> {
+        let (segment, owner) = fabric.open(&file_name(endpoint, number), BYTES, MAGIC)?;
+        let link = Link { segment: Arc::new(segment) };
+        if link.datagrams().load(Ordering::Acquire) != 1 || !link.takes_requests() {
+            return None;
+        }
+        let process = fabric.process(owner)?;
+        Some(Arc::new(Self { link, process }))
+    }
+
+    /// Becomes the one that writes a datagram, until the lock is dropped. None if others write all
+    /// the time.
+    pub fn lock(&self, fabric: &Fabric) -> Option<DatagramLock<'_>> {
+        let word = self.link.datagram_writer();
+        let (pid, nonce) = fabric.own_id;
+        let own = u64::from(pid) << 32 | u64::from(nonce);
+        for attempt in 1..=LOCK_ATTEMPTS {
+            // Acquire pairs with the release of the lock: the head that its last owner has left
+            // is seen.
+            let taken = word.compare_exchange(0, own, Ordering::Acquire, Ordering::Relaxed);
+            let Err(owner) = taken else { return Some(DatagramLock(word)) };
+            if attempt % OWNER_LOOKS_EVERY == 0
+                && !fabric.is_alive(((owner >> 32) as u32, owner as u32))
+                && word.compare_exchange(owner, own, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            {
+                return Some(DatagramLock(word));
+            }
+            std::thread::yield_now();
+        }
+        None
+    }
+
     /// Becomes the one that writes requests: `life` names this queue pair since its last reset.
     /// False if another does, or if the packet numbers of the two ends differ.
     pub fn claim(&self, life: u64, packet_number: u32) -> bool {
@@ -168,6 +224,15 @@ impl Peer {
     /// Can the peer answer?
     pub fn is_there(&self) -> bool {
         self.link.takes_requests() && self.process.is_alive()
+    }
+}
+
+/// The right to write a datagram.
+pub(super) struct DatagramLock<'a>(&'a AtomicU64);
+
+impl Drop for DatagramLock<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::Release);
     }
 }
 

@@ -10,6 +10,7 @@ use super::receive::{ReceiveQueue, Receiver};
 use super::requester::{SendSide, Work};
 use super::responder::ReceiveSide;
 use super::state::{self, Attributes, QueuePairState};
+use super::transport::Transport;
 use super::work::{Data, ReceiveRequest, SendRequest};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
@@ -35,6 +36,8 @@ pub struct Capacity {
 
 /// A queue pair to make.
 pub struct QueuePairRequest {
+    /// How its messages travel.
+    pub transport: Transport,
     /// The protection domain.
     pub domain: u64,
     /// Where send requests complete.
@@ -53,7 +56,7 @@ pub struct QueuePairRequest {
     pub handle: u64,
 }
 
-/// A reliable connected queue pair.
+/// A queue pair.
 pub struct QueuePair {
     /// Sizes.
     pub capacity: Capacity,
@@ -89,6 +92,9 @@ impl QueuePair {
             }
         }
         let (number, link) = Link::make(&host.fabric, device.endpoint, None)?;
+        if request.transport == Transport::Datagram {
+            link.take_datagrams();
+        }
         let receive_queue = request.shared.unwrap_or_else(|| {
             ReceiveQueue::own(capacity.receive_requests, capacity.receive_pieces)
         });
@@ -101,6 +107,7 @@ impl QueuePair {
             capacity,
             connection: Connection::new(ConnectionRequest {
                 number,
+                transport: request.transport,
                 link,
                 ordinal,
                 receive_queue,
@@ -142,6 +149,11 @@ impl QueuePair {
         self.connection.signal_all
     }
 
+    /// How its messages travel.
+    pub fn transport(&self) -> Transport {
+        self.connection.transport
+    }
+
     /// Its protection domain.
     pub(super) fn domain(&self) -> u64 {
         self.connection.domain
@@ -177,7 +189,7 @@ impl QueuePair {
             return Err(VerbsError::Invalid(text));
         }
         let to = to.unwrap_or(from);
-        let next = state::change(from, to, &attributes, new, named)?;
+        let next = state::change(self.connection.transport, from, to, &attributes, new, named)?;
         if to == QueuePairState::Error {
             drop(attributes);
             self.fail(None);
@@ -212,6 +224,9 @@ impl QueuePair {
         connection.link.read().unwrap().show_gone();
         let fabric = &connection.host.fabric;
         let (_, link) = Link::make(fabric, connection.device.endpoint, Some(connection.number))?;
+        if connection.transport == Transport::Datagram {
+            link.take_datagrams();
+        }
         *send = SendSide::new(link.clone(), link::new_life(fabric));
         *receive = ReceiveSide::new(&link, connection.ordinal.into());
         // The locks that are held order what it stores.
@@ -332,12 +347,7 @@ impl QueuePair {
 
     /// Does something wait that can go on?
     pub(super) fn has_work(&self) -> bool {
-        if !matches!(
-            self.state(),
-            QueuePairState::ReadyToReceive
-                | QueuePairState::ReadyToSend
-                | QueuePairState::SendDrained
-        ) {
+        if !self.state().receives() {
             return false;
         }
         let link = self.connection.link.read().unwrap();
@@ -377,7 +387,7 @@ impl QueuePair {
                 failed = self.connection.see_to_times(&mut send, now);
             }
         }
-        if failed {
+        if failed && self.state() == QueuePairState::Error {
             self.flush_receive();
         }
         if self.connection.overrun.swap(false, Ordering::Relaxed)
@@ -442,10 +452,9 @@ impl Posting<'_> {
     pub fn push(&mut self, request: SendRequest) -> Result<()> {
         let (pair, capacity) = (self.pair, &self.pair.capacity);
         let state = pair.state();
-        if !matches!(
-            state,
-            QueuePairState::ReadyToSend | QueuePairState::SendDrained | QueuePairState::Error
-        ) {
+        if !(matches!(state, QueuePairState::ReadyToSend | QueuePairState::SendDrained)
+            || state.flushes_sends())
+        {
             return Err(VerbsError::Invalid(format!("send requests in state {state:?}")));
         }
         if self.side.waiting() >= capacity.send_requests as usize {
@@ -456,6 +465,15 @@ impl Posting<'_> {
             Data::Pieces(pieces) => ("pieces", pieces.len(), capacity.send_pieces),
             Data::Inline(bytes) => ("bytes of inline data", bytes.len(), capacity.inline),
         };
+        let transport = pair.connection.transport;
+        if !transport.carries(request.verb) {
+            let text = format!("{:?} by a queue pair of {transport:?}", request.verb);
+            return Err(VerbsError::Invalid(text));
+        }
+        if (transport == Transport::Datagram) != request.to.is_some() {
+            let text = "an address handle is for datagrams, and they need one";
+            return Err(VerbsError::Invalid(text.into()));
+        }
         let length = request.data.length();
         if seen > most as usize || length > device::MESSAGE_MAX {
             let text = format!("a send request of {seen} {what} (at most {most}), {length} bytes");
@@ -470,14 +488,14 @@ impl Posting<'_> {
 
     /// Sends what was added, as far as it goes now.
     pub fn finish(mut self) {
-        if self.pair.state() == QueuePairState::Error {
+        if self.pair.state().flushes_sends() {
             self.pair.connection.flush_send(&mut self.side);
             return;
         }
         let mut failed = false;
         self.pair.connection.transmit(&mut self.side, &mut failed);
         drop(self.side);
-        if failed {
+        if failed && self.pair.state() == QueuePairState::Error {
             self.pair.flush_receive();
         }
     }

@@ -16,10 +16,11 @@ pub(crate) enum RecordKind {
     AtomicResult,
     Nak,
     ReceiverNotReady,
+    Datagram,
 }
 
 impl RecordKind {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Skip,
         Self::Write,
         Self::Send,
@@ -30,6 +31,7 @@ impl RecordKind {
         Self::AtomicResult,
         Self::Nak,
         Self::ReceiverNotReady,
+        Self::Datagram,
     ];
 }
 
@@ -55,15 +57,16 @@ pub(crate) struct Record {
     pub length: u32,
     /// The message's number, counted from 0.
     pub message: u64,
-    /// Where it goes to or comes from in the responder's memory.
+    /// Where it goes to or comes from in the responder's memory; the sender of a datagram.
     pub address: u64,
+    /// The key of that memory, or the queue key of a datagram.
     pub key: u32,
     pub immediate: u32,
     /// Bytes of the whole message.
     pub total: u32,
     /// Offset of this piece in the message.
     pub offset: u32,
-    /// Operands of atomics; a status; a time.
+    /// Operands of atomics; a status; a time; how a datagram was routed.
     pub operands: [u64; 2],
 }
 

@@ -4,11 +4,13 @@
 use super::access::Access;
 use super::completion::{Completion, CompletionStatus};
 use super::connection::Connection;
+use super::datagram::Receivers;
 use super::device::{AsyncEvent, PortState};
 use super::fault::Verdict;
 use super::link::{Link, PIECE_BYTES, Peer, REQUESTS, RESPONSES};
 use super::record::{AT_FIRST, FIRST, IMMEDIATE, INVALIDATE, LAST, Record, RecordKind, SOLICITED};
 use super::state::{Attributes, QueuePairState};
+use super::transport::Transport;
 use super::work::{Data, Piece, SendRequest, Verb, parts};
 use crate::fabric::{Reader, Writer, copy};
 use std::collections::VecDeque;
@@ -62,6 +64,8 @@ pub(super) struct SendSide {
     reads: u32,
     /// Where requests go, once the peer is there.
     outlet: Option<(Arc<Peer>, Writer<Record>)>,
+    /// Where datagrams go.
+    receivers: Receivers,
     responses: Reader<Record>,
     refused: Option<(u64, CompletionStatus)>,
     hold_until: Option<Instant>,
@@ -86,6 +90,7 @@ impl SendSide {
             next_message: 0,
             reads: 0,
             outlet: None,
+            receivers: Receivers::default(),
             refused: None,
             hold_until: None,
             judged: false,
@@ -102,6 +107,14 @@ impl SendSide {
 
     pub fn add(&mut self, work: Work) {
         self.queue.push_back(work);
+    }
+
+    /// The next request has set off, whole.
+    fn advance(&mut self, read: bool) {
+        self.reads += u32::from(read);
+        self.sent += 1;
+        (self.sent_bytes, self.started, self.judged) = (0, false, false);
+        self.next_message += 1;
     }
 
     /// Takes all requests out: they will not be carried out.
@@ -167,6 +180,28 @@ impl Connection {
             if !self.may_go(side) {
                 break;
             }
+            if self.transport == Transport::Datagram {
+                let own_key = side.settings.queue_key;
+                let SendSide { queue, sent, receivers, .. } = &mut *side;
+                let work = &mut queue[*sent];
+                match self.send_datagram(receivers, own_key, &work.request) {
+                    Ok(true) => {
+                        side.advance(false);
+                        went = true;
+                        continue;
+                    }
+                    // Nobody knows who waits for room in a ring that all write into.
+                    Ok(false) => self.held.store(true, Ordering::Relaxed),
+                    Err(status) => work.fail(status),
+                }
+                break;
+            }
+            if self.transport == Transport::Unreliable && !self.has_receiver(side) {
+                // Lost, and nobody is told.
+                side.advance(false);
+                went = true;
+                continue;
+            }
             if !self.has_outlet(side) {
                 // The peer may come: look again soon.
                 self.held.store(true, Ordering::Relaxed);
@@ -174,10 +209,7 @@ impl Connection {
             }
             match self.send_piece(side) {
                 Piecewise::Whole => {
-                    side.reads += u32::from(read);
-                    side.sent += 1;
-                    (side.sent_bytes, side.started, side.judged) = (0, false, false);
-                    side.next_message += 1;
+                    side.advance(read);
                     went = true;
                 }
                 Piecewise::Part => went = true,
@@ -195,7 +227,8 @@ impl Connection {
         // A request that fails before it sets off may be the oldest, or one that is done already.
         let ends =
             |work: &Work| work.failure.is_some() || (work.request.verb.is_local() && work.answered);
-        if side.queue.front().is_some_and(ends) {
+        let unanswered = !self.transport.is_reliable() && side.sent > 0;
+        if unanswered || side.queue.front().is_some_and(ends) {
             self.complete(side, failed);
         }
         went
@@ -266,6 +299,11 @@ impl Connection {
         }
     }
 
+    /// Is there anybody that a message of an unreliable connection could reach?
+    fn has_receiver(&self, side: &mut SendSide) -> bool {
+        self.has_outlet(side) && side.outlet.as_ref().is_some_and(|(peer, _)| peer.is_there())
+    }
+
     /// Connects to the peer's ring, if the peer is there.
     fn has_outlet(&self, side: &mut SendSide) -> bool {
         if self.device.port_state() == PortState::Down || self.device.loses() {
@@ -328,7 +366,7 @@ impl Connection {
     }
 
     /// Copies a piece of a request's data to `target`.
-    fn gather(
+    pub(super) fn gather(
         &self,
         data: &Data,
         offset: u64,
@@ -394,7 +432,12 @@ impl Connection {
             }
             let verb = front.request.verb;
             let by_answer = verb.is_read() || verb.is_local();
-            let done = if by_answer { front.answered } else { acknowledged > front.message };
+            // Nobody tells of a message on an unreliable transport: it is done once it has set off.
+            let done = if by_answer {
+                front.answered
+            } else {
+                !self.transport.is_reliable() || acknowledged > front.message
+            };
             if side.sent == 0 || !done {
                 break;
             }
@@ -505,12 +548,14 @@ impl Connection {
         let mut completion = Completion::new(work.request.id, operation, status, self.number);
         completion.vendor_code = code;
         self.report(completion, true);
-        self.enter_error(side);
+        let whole = self.transport.is_reliable() || status == CompletionStatus::Fatal;
+        let state = if whole { QueuePairState::Error } else { QueuePairState::SendError };
+        self.enter_error(side, state);
     }
 
-    /// Enters the error state from inside the requester's side.
-    fn enter_error(&self, side: &mut SendSide) {
-        self.set_state(QueuePairState::Error);
+    /// Enters an error state from inside the requester's side.
+    fn enter_error(&self, side: &mut SendSide, state: QueuePairState) {
+        self.set_state(state);
         self.flush_send(side);
     }
 
@@ -519,7 +564,7 @@ impl Connection {
     fn fail_by_reset(&self, side: &mut SendSide) -> bool {
         let fails = self.device.is_reset() && self.state() == QueuePairState::ReadyToSend;
         if fails {
-            self.enter_error(side);
+            self.enter_error(side, QueuePairState::Error);
         }
         fails
     }
@@ -539,6 +584,9 @@ impl Connection {
             (side.unreachable_since, side.receiver_deadline) = (None, None);
             return false;
         };
+        if !self.transport.is_reliable() {
+            return false;
+        }
         let first = front.message;
         if let Some((message, until)) = side.receiver_deadline
             && now >= until

@@ -7,7 +7,8 @@ use super::device::{AsyncEvent, PortState};
 use super::link::{Link, PIECE_BYTES, Peer, REQUESTS, RESPONSES};
 use super::placement::Unplaced;
 use super::record::{AT_FIRST, FIRST, IMMEDIATE, INVALIDATE, LAST, Record, RecordKind, SOLICITED};
-use super::state::{Attributes, QueuePairState, receiver_timer_us};
+use super::state::{Attributes, receiver_timer_us};
+use super::transport::Transport;
 use super::work::{Piece, ReceiveRequest, parts};
 use crate::fabric::{Reader, Writer, copy};
 use std::sync::Arc;
@@ -20,7 +21,7 @@ const PIECES_PER_PASS: u32 = 64;
 #[derive(Debug)]
 pub(super) struct ReceiveSide {
     pub settings: Attributes,
-    requests: Reader<Record>,
+    pub requests: Reader<Record>,
     /// Where answers go, once there was a first request.
     outlet: Option<(Arc<Peer>, Writer<Record>)>,
     /// Messages carried out, and how many of them the peer knows of.
@@ -32,6 +33,8 @@ pub(super) struct ReceiveSide {
     refusal: Option<(Record, AsyncEvent)>,
     /// The message whose sender was notified that there is no receive request.
     not_ready: Option<u64>,
+    /// The rest of the message that is being received is dropped.
+    lost: bool,
     /// The message that a fault has made wait.
     delayed: Option<u64>,
     /// Data that has arrived and lands later, where writes land out of order.
@@ -57,7 +60,7 @@ pub(super) struct Responded {
 }
 
 /// Result of one step.
-enum Step {
+pub(super) enum Step {
     /// Something was carried out.
     Done,
     /// There is nothing to do.
@@ -83,6 +86,7 @@ impl ReceiveSide {
             read: None,
             refusal: None,
             not_ready: None,
+            lost: false,
             delayed: None,
             unplaced: Unplaced::new(seed),
         }
@@ -128,19 +132,17 @@ impl Connection {
         self.stalled.store(false, Ordering::SeqCst);
         // Relaxed: a hint for the service thread.
         self.receive_held.store(false, Ordering::Relaxed);
-        let receiving = matches!(
-            self.state(),
-            QueuePairState::ReadyToReceive
-                | QueuePairState::ReadyToSend
-                | QueuePairState::SendDrained
-        );
-        if !receiving || self.device.port_state() == PortState::Down {
+        if !self.state().receives() || self.device.port_state() == PortState::Down {
             // Nobody answers; the peer will notice.
             self.stalled.store(true, Ordering::SeqCst);
             return outcome;
         }
         for _ in 0..PIECES_PER_PASS {
-            match self.respond_once(side, &mut outcome) {
+            let step = match self.transport {
+                Transport::Datagram => self.receive_datagram(side),
+                _ => self.respond_once(side, &mut outcome),
+            };
+            match step {
                 Step::Done => outcome.worked = true,
                 Step::Idle => break,
                 Step::Again => {
@@ -188,14 +190,24 @@ impl Connection {
         }
         let Some((record, payload)) = side.requests.peek() else { return Step::Idle };
         if side.outlet.is_none() {
-            let Some(peer) = self.peer() else { return Step::Again };
-            let writer = Writer::new(Arc::clone(&peer.link.segment), RESPONSES);
-            side.outlet = Some((peer, writer));
+            let peer = self.peer();
+            if peer.is_none() && self.transport.is_reliable() {
+                return Step::Again;
+            }
+            side.outlet = peer.map(|peer| {
+                let writer = Writer::new(Arc::clone(&peer.link.segment), RESPONSES);
+                (peer, writer)
+            });
+        }
+        if self.transport == Transport::Unreliable && self.is_lost(side, &record) {
+            outcome.wake |= side.requests.consume(&record);
+            return Step::Done;
         }
         if record.message != side.executed {
             return side.refuse(record.message, CompletionStatus::RemoteInvalidRequest);
         }
         if record.flags & FIRST != 0
+            && self.transport.is_reliable()
             && self.device.faults.receiver_not_ready(self.ordinal, record.message)
             && side.delayed != Some(record.message)
             && needs_receive(&record)
@@ -215,10 +227,29 @@ impl Connection {
             RecordKind::CompareSwap | RecordKind::FetchAdd => self.atomic(side, &record, outcome),
             _ => side.refuse(record.message, CompletionStatus::RemoteInvalidRequest),
         };
+        if self.transport == Transport::Unreliable && side.refusal.take().is_some() {
+            // Nobody is told; the message has no more effect.
+            side.lost = true;
+        }
         if matches!(step, Step::Done) && side.refusal.is_none() {
             outcome.wake |= side.requests.consume(&record);
         }
         step
+    }
+
+    /// Is this piece of a message dropped? Messages of an unreliable connection may be lost in whole
+    /// or in part, also for want of a receive request: each begins anew.
+    fn is_lost(&self, side: &mut ReceiveSide, record: &Record) -> bool {
+        if record.flags & FIRST != 0 {
+            side.executed = record.message;
+            side.lost = false;
+        }
+        let begins = match record.kind {
+            RecordKind::Send => record.flags & FIRST != 0 && side.current.is_none(),
+            _ => record.flags & LAST != 0 && record.flags & IMMEDIATE != 0,
+        };
+        side.lost |= record.message != side.executed || begins && self.receive_queue.is_empty();
+        side.lost
     }
 
     fn write(
@@ -298,10 +329,11 @@ impl Connection {
         outcome: &mut Responded,
     ) -> Step {
         if record.flags & FIRST != 0 {
-            if !self.can_receive(side, record, outcome) {
+            if side.current.is_none() && !self.can_receive(side, record, outcome) {
                 return Step::Blocked;
             }
-            side.current = self.receive_queue.take();
+            // A message that was lost in part has left its request.
+            side.current = side.current.take().or_else(|| self.receive_queue.take());
         }
         let Some(request) = side.current.take() else {
             return side.refuse(record.message, CompletionStatus::RemoteInvalidRequest);
@@ -310,13 +342,21 @@ impl Connection {
         let landed = if u64::from(record.total) > room {
             Err((CompletionStatus::LocalLength, CompletionStatus::RemoteInvalidRequest))
         } else {
-            self.scatter_received(&request, record, payload)
-                .map_err(|status| (status, CompletionStatus::RemoteOperation))
-                .and_then(|()| self.invalidate_for_peer(record))
+            self.land_received(
+                &request,
+                u64::from(record.offset),
+                u64::from(record.length),
+                payload,
+            )
+            .map_err(|status| (status, CompletionStatus::RemoteOperation))
+            .and_then(|()| self.invalidate_for_peer(record))
         };
         if let Err((own, told)) = landed {
             let failed = Completion::new(request.id, Operation::Receive, own, self.number);
             self.report(failed, true);
+            if !self.transport.is_reliable() {
+                return Step::Failed(AsyncEvent::QueuePairFatal);
+            }
             return side.refuse(record.message, told);
         }
         if record.flags & LAST != 0 {
@@ -341,14 +381,15 @@ impl Connection {
         self.host.regions.invalidate(self.party(), record.key).map_err(|_| (told, told))
     }
 
-    fn scatter_received(
+    /// Copies `length` bytes of a message to their place at `offset` in a receive request's memory.
+    pub(super) fn land_received(
         &self,
         request: &ReceiveRequest,
-        record: &Record,
+        offset: u64,
+        length: u64,
         payload: u64,
     ) -> Result<(), CompletionStatus> {
         let held = self.host.hold();
-        let (offset, length) = (u64::from(record.offset), u64::from(record.length));
         for (part, place) in parts(&request.pieces, offset, length) {
             let Piece { address, length, key } = part;
             let target =

@@ -1,6 +1,7 @@
 //! The state machine of queue pairs: which attributes each step needs and allows.
 
 use super::error::{Result, VerbsError};
+use super::transport::Transport;
 
 /// States; the numbers of the verbs interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -16,11 +17,28 @@ pub enum QueuePairState {
     ReadyToSend = 3,
     /// Sending has stopped for a change of attributes.
     SendDrained = 4,
+    /// A send request has failed where its peer knows nothing of it (UC, UD): later ones are flushed,
+    /// and messages are received as before.
+    SendError = 5,
     /// All requests are flushed.
     Error = 6,
 }
 
 impl QueuePairState {
+    /// The states in which messages are received.
+    pub(super) const RECEIVING: [Self; 4] =
+        [Self::ReadyToReceive, Self::ReadyToSend, Self::SendDrained, Self::SendError];
+
+    /// Are messages received?
+    pub(super) fn receives(self) -> bool {
+        Self::RECEIVING.contains(&self)
+    }
+
+    /// Are send requests flushed?
+    pub(super) fn flushes_sends(self) -> bool {
+        matches!(self, Self::SendError | Self::Error)
+    }
+
     /// The state with this number.
     pub fn from_number(number: u32) -> Option<Self> {
         [
@@ -29,6 +47,7 @@ impl QueuePairState {
             Self::ReadyToReceive,
             Self::ReadyToSend,
             Self::SendDrained,
+            Self::SendError,
             Self::Error,
         ]
         .into_iter()
@@ -50,6 +69,8 @@ pub mod mask {
     pub const PARTITION: u32 = 1 << 4;
     /// Port.
     pub const PORT: u32 = 1 << 5;
+    /// The key that datagrams must carry.
+    pub const QUEUE_KEY: u32 = 1 << 6;
     /// The peer's address.
     pub const ADDRESS: u32 = 1 << 7;
     /// Largest packet.
@@ -91,7 +112,7 @@ pub struct Route {
     pub lid: u16,
 }
 
-/// Attributes of a reliable connected queue pair.
+/// Attributes of a queue pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Attributes {
     /// Rights of the peer over memory, through this queue pair.
@@ -124,13 +145,20 @@ pub struct Attributes {
     pub receiver_retries: u8,
     /// Tell when the send queue has drained.
     pub drained_event: bool,
+    /// The key that datagrams to this queue pair must carry.
+    pub queue_key: u32,
 }
 
 /// The attributes that a transition needs, and those that it allows besides; `None` for an invalid
 /// transition.
-fn step(from: QueuePairState, to: QueuePairState) -> Option<(u32, u32)> {
+fn step(transport: Transport, from: QueuePairState, to: QueuePairState) -> Option<(u32, u32)> {
     use QueuePairState::*;
     use mask::*;
+    match transport {
+        Transport::Reliable => {}
+        Transport::Unreliable => return step_unreliable(from, to),
+        Transport::Datagram => return step_datagram(from, to),
+    }
     Some(match (from, to) {
         (_, Reset) => (0, 0),
         (Initialised | ReadyToReceive | ReadyToSend | SendDrained | Error, Error) => (0, 0),
@@ -159,8 +187,49 @@ fn step(from: QueuePairState, to: QueuePairState) -> Option<(u32, u32)> {
     })
 }
 
+/// The same of unreliable connections: there is nothing to try again.
+fn step_unreliable(from: QueuePairState, to: QueuePairState) -> Option<(u32, u32)> {
+    use QueuePairState::*;
+    use mask::*;
+    Some(match (from, to) {
+        (SendError, Reset | Error) => (0, 0),
+        (SendError, ReadyToSend) => (0, CURRENT_STATE | ACCESS),
+        (Initialised, ReadyToReceive) => {
+            (ADDRESS | MTU | PEER | RECEIVE_NUMBER, ALTERNATE | ACCESS | PARTITION)
+        }
+        (ReadyToReceive, ReadyToSend) => {
+            (SEND_NUMBER, CURRENT_STATE | ALTERNATE | ACCESS | MIGRATION)
+        }
+        (SendDrained, SendDrained) => (0, ADDRESS | ALTERNATE | ACCESS | PARTITION | MIGRATION),
+        _ => {
+            let (needed, allowed) = step(Transport::Reliable, from, to)?;
+            (needed, allowed & !RECEIVER_TIMER)
+        }
+    })
+}
+
+/// The same of datagrams, which know neither peer nor rights.
+fn step_datagram(from: QueuePairState, to: QueuePairState) -> Option<(u32, u32)> {
+    use QueuePairState::*;
+    use mask::*;
+    Some(match (from, to) {
+        (_, Reset) => (0, 0),
+        (Reset, Initialised) => (PARTITION | PORT | QUEUE_KEY, 0),
+        (Initialised, Initialised) => (0, PARTITION | PORT | QUEUE_KEY),
+        (Initialised, ReadyToReceive) => (0, PARTITION | QUEUE_KEY),
+        (ReadyToReceive, ReadyToSend) => (SEND_NUMBER, CURRENT_STATE | QUEUE_KEY),
+        (ReadyToSend | SendDrained | SendError, ReadyToSend) => (0, CURRENT_STATE | QUEUE_KEY),
+        (ReadyToSend, SendDrained) => (0, DRAINED_EVENT),
+        (SendDrained, SendDrained) => (0, PARTITION | QUEUE_KEY),
+        (Reset, Error) => return None,
+        (_, Error) => (0, 0),
+        _ => return None,
+    })
+}
+
 /// Checks a step, and gives the attributes as they are after it.
 pub(super) fn change(
+    transport: Transport,
     from: QueuePairState,
     to: QueuePairState,
     now: &Attributes,
@@ -168,7 +237,7 @@ pub(super) fn change(
     named: u32,
 ) -> Result<Attributes> {
     let refuse = |text: String| Err(VerbsError::Invalid(format!("{from:?} to {to:?}: {text}")));
-    let Some((needed, allowed)) = step(from, to) else {
+    let Some((needed, allowed)) = step(transport, from, to) else {
         return refuse("there is no such transition".into());
     };
     let missing = needed & !named;
@@ -210,7 +279,7 @@ pub(super) fn change(
         PEER => peer, RECEIVE_NUMBER => receive_number, SEND_NUMBER => send_number,
         READS => reads, PEER_READS => peer_reads, RECEIVER_TIMER => receiver_timer,
         TIMEOUT => timeout, RETRIES => retries, RECEIVER_RETRIES => receiver_retries,
-        DRAINED_EVENT => drained_event,
+        DRAINED_EVENT => drained_event, QUEUE_KEY => queue_key,
     }
     // Packet numbers have 24 bits.
     next.receive_number &= 0xff_ffff;
@@ -243,23 +312,29 @@ mod tests {
             (SendDrained, ReadyToSend),
         ];
         let new = Attributes { port: 1, mtu: 5, ..Attributes::default() };
-        for (from, to) in steps {
-            let (needed, allowed) = step(from, to).unwrap();
-            let try_with = |named| change(from, to, &new, &new, named | mask::STATE);
-            assert!(try_with(needed).is_ok(), "{from:?} to {to:?}");
-            for bit in (0..26).map(|bit| 1 << bit).filter(|bit| *bit != mask::STATE) {
-                if needed & bit != 0 {
-                    assert!(
-                        try_with(needed & !bit).is_err(),
-                        "{from:?} to {to:?} without {bit:#x}"
-                    );
-                } else if allowed & bit == 0 {
-                    assert!(try_with(needed | bit).is_err(), "{from:?} to {to:?} with {bit:#x}");
+        for transport in [Transport::Reliable, Transport::Unreliable, Transport::Datagram] {
+            for (from, to) in steps {
+                let (needed, allowed) = step(transport, from, to).unwrap();
+                let what = format!("{transport:?}, {from:?} to {to:?}");
+                let try_with = |named| change(transport, from, to, &new, &new, named | mask::STATE);
+                assert!(try_with(needed).is_ok(), "{what}");
+                for bit in (0..26).map(|bit| 1 << bit).filter(|bit| *bit != mask::STATE) {
+                    if needed & bit != 0 {
+                        assert!(try_with(needed & !bit).is_err(), "{what} without {bit:#x}");
+                    } else if allowed & bit == 0 {
+                        assert!(try_with(needed | bit).is_err(), "{what} with {bit:#x}");
+                    }
                 }
             }
+            let try_step = |from, to| change(transport, from, to, &new, &new, mask::STATE);
+            assert!(try_step(Reset, ReadyToSend).is_err());
+            assert!(try_step(Reset, Error).is_err());
+            assert!(try_step(Error, Initialised).is_err());
+            assert_eq!(
+                try_step(SendError, ReadyToSend).is_ok(),
+                transport != Transport::Reliable,
+                "a reliable connection has no such state"
+            );
         }
-        assert!(change(Reset, ReadyToSend, &new, &new, mask::STATE).is_err());
-        assert!(change(Reset, Error, &new, &new, mask::STATE).is_err());
-        assert!(change(Error, Initialised, &new, &new, mask::STATE).is_err());
     }
 }

@@ -1,6 +1,7 @@
 //! Work requests.
 
 use super::completion::Operation;
+use super::transport::Destination;
 use super::window::BindRequest;
 
 /// A piece of registered memory.
@@ -104,6 +105,8 @@ pub struct SendRequest {
     pub operand: u64,
     /// The new value of a compare-and-swap.
     pub swap: u64,
+    /// Where a datagram goes; connections know their peer.
+    pub to: Option<Destination>,
 }
 
 /// A request for a receive queue.

@@ -158,6 +158,11 @@ impl Fabric {
         Some(process)
     }
 
+    /// Does a process live? One that has no file has never been, or is gone.
+    pub fn is_alive(&self, id: ProcessId) -> bool {
+        self.process(id).is_some_and(|process| process.is_alive())
+    }
+
     /// A number that this process has not had before.
     pub fn serial(&self) -> u32 {
         self.serial.fetch_add(1, Ordering::Relaxed)

@@ -3,7 +3,9 @@
 use super::call::{In, Out, driver_calls};
 use super::code::{INVALID_VALUE, NOT_PERMITTED, NOT_SUPPORTED, Outcome, refuse};
 use super::handles::Handle;
+use super::state::Driver;
 use super::{engine, pool, state, virtual_memory};
+use hwsim_machine::context::Context;
 use hwsim_machine::memory::{Allocation, AllocationKind};
 use std::ffi::{c_int, c_uint};
 use std::os::fd::IntoRawFd;
@@ -32,7 +34,16 @@ pub(super) fn allocate(address: Out<u64>, bytes: usize, managed: bool) -> Outcom
 /// Frees what was allocated. As on the real thing, nothing that was submitted before uses the
 /// memory any more when the call returns.
 fn free(address: u64) -> Outcome {
-    let (driver, context) = state::current_any()?;
+    let driver = state::driver()?;
+    let context = match state::current_handle() {
+        // Its address says whose memory it is: a thread without a context can free it, too.
+        0 => owner_of(driver, address),
+        _ => None,
+    };
+    let context = match context {
+        Some(owner) => owner,
+        None => state::current_any()?.1,
+    };
     if address == 0 {
         return Ok(());
     }
@@ -43,6 +54,13 @@ fn free(address: u64) -> Outcome {
         None => memory.free(address)?,
     }
     Ok(finished?)
+}
+
+/// The context that memory was made in.
+fn owner_of(driver: &Driver, address: u64) -> Option<Arc<Context>> {
+    let found = driver.machine.memory.find(address)?;
+    let handle = driver.contexts.handle_where(|context| context.id == found.context)?;
+    driver.contexts.find(handle)
 }
 
 fn allocate_host(pointer: Out<u64>, bytes: usize, flags: c_uint) -> Outcome {
@@ -154,6 +172,12 @@ fn pointer_attribute(
         // Device and host pointers: the two are one.
         3 => data.set(pointer),
         4 if is_reached_by_host(found) => data.set(pointer),
+        // Tokens for drivers of other devices, which none has asked for since CUDA 6: a word of 64
+        // bits, and one of 32.
+        5 if matches!(found.kind, AllocationKind::Device { .. }) => {
+            data.set(0)?;
+            Out::<u32>::from_address(data.address() + 8).set(0)
+        }
         // Memory operations synchronise; managed; device; mapped.
         6 => word(0),
         7 => data.set(found.id),

@@ -15,6 +15,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// `IBV_CQ_INIT_ATTR_MASK_FLAGS`, and the one flag that is understood: no other thread polls.
 const MASK_FLAGS: u32 = 1;
+/// `IBV_CQ_INIT_ATTR_MASK_PD`: a parent domain, which changes nothing.
+const MASK_DOMAIN: u32 = 1 << 1;
 const SINGLE_THREADED: u32 = 1;
 /// `IBV_WC_STANDARD_FLAGS`: all but time stamps, VLAN and flow tags, tag matching.
 const STANDARD_FIELDS: u64 = 0x7f;
@@ -52,7 +54,7 @@ pub(super) extern "C" fn create_cq_ex(
 ) -> Object<QueueObject> {
     let wanted = request.get();
     let flags = if wanted.comp_mask & MASK_FLAGS != 0 { wanted.flags } else { 0 };
-    let known = wanted.comp_mask & !MASK_FLAGS == 0
+    let known = wanted.comp_mask & !(MASK_FLAGS | MASK_DOMAIN) == 0
         && wanted.completion_flags & !STANDARD_FIELDS == 0
         && flags & !SINGLE_THREADED == 0;
     if !known {

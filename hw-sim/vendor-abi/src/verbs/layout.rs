@@ -1,8 +1,8 @@
 //! Structures of `libibverbs` as C lays them out on 64-bit Linux. Public ones are those of
 //! `infiniband/verbs.h`; of its private ones only what a provider must know.
 
+use super::domains::{DomainObject, ThreadDomain};
 use super::memory::{RegionObject, WindowObject};
-use super::objects::DomainObject;
 use super::pointer::{Object, Source, Target};
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::offset_of;
@@ -42,6 +42,31 @@ pub(super) struct IbvContext {
 pub(super) struct IbvPd {
     pub context: Target<IbvContext>,
     pub handle: u32,
+}
+
+/// `struct ibv_td`.
+#[repr(C)]
+pub(super) struct IbvTd {
+    pub context: Target<IbvContext>,
+}
+
+/// `struct ibv_td_init_attr`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct IbvTdInitAttr {
+    pub comp_mask: u32,
+}
+
+/// `struct ibv_parent_domain_init_attr`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct IbvParentDomainInitAttr {
+    pub pd: Object<DomainObject>,
+    pub td: Object<ThreadDomain>,
+    pub comp_mask: u32,
+    pub allocate: usize,
+    pub free: usize,
+    pub pd_context: usize,
 }
 
 /// `struct verbs_mr`: `struct ibv_mr` and two private fields.
@@ -202,7 +227,8 @@ pub(super) struct IbvSge {
     pub key: u32,
 }
 
-/// `struct ibv_send_wr`, with its unions as reliable connections use them.
+/// `struct ibv_send_wr`, with its unions as reliable connections use them. A datagram has its
+/// address handle in `remote_address`, and its queue pair below its queue key in `key_or_operand`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct IbvSendWr {
@@ -233,6 +259,14 @@ pub(super) struct IbvRecvWr {
     pub next: Source<IbvRecvWr>,
     pub pieces: Source<IbvSge>,
     pub piece_count: c_int,
+}
+
+/// `struct ibv_ah`.
+#[repr(C)]
+pub(super) struct IbvAh {
+    pub context: Target<IbvContext>,
+    pub pd: usize,
+    pub handle: u32,
 }
 
 /// `struct ibv_data_buf`.
@@ -273,7 +307,7 @@ pub(super) struct IbvQpCap {
     pub inline: u32,
 }
 
-/// `struct ibv_qp_init_attr_ex`, up to what reliable connections use; its beginning is
+/// `struct ibv_qp_init_attr_ex`, up to what virtual adapters use; its beginning is
 /// `struct ibv_qp_init_attr`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -436,7 +470,11 @@ pub(super) struct IbvDeviceAttr {
     pub ee: c_int,
     pub read_domains: c_int,
     pub windows: c_int,
-    pub none: [c_int; 8],
+    /// Raw and multicast: none.
+    pub none: [c_int; 5],
+    pub address_handles: c_int,
+    /// Fast memory regions: none.
+    pub none_either: [c_int; 2],
     pub srqs: c_int,
     pub srq_requests: c_int,
     pub srq_pieces: c_int,
@@ -493,6 +531,7 @@ const _: () = {
     assert!(size_of::<IbvQpInitAttrEx>() == 136 && offset_of!(IbvQpInitAttrEx, pd) == 64);
     assert!(offset_of!(IbvQpInitAttrEx, create_flags) == 80);
     assert!(offset_of!(IbvQpInitAttrEx, send_operations) == 128);
+    assert!(size_of::<IbvParentDomainInitAttr>() == 48);
     assert!(size_of::<IbvAhAttr>() == 32 && offset_of!(IbvAhAttr, is_global) == 29);
     assert!(size_of::<IbvQpAttr>() == 144 && offset_of!(IbvQpAttr, route) == 56);
     assert!(offset_of!(IbvQpAttr, partition) == 120 && offset_of!(IbvQpAttr, rate_limit) == 136);

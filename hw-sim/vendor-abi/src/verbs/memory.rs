@@ -1,8 +1,9 @@
 //! Memory regions and memory windows.
 
 use super::context::OpenDevice;
+use super::domains::DomainObject;
 use super::layout::{IbvMw, IbvMwBind, IbvMwBindInfo, VerbsMr};
-use super::objects::{DomainObject, errno_of, refused};
+use super::objects::{errno_of, refused};
 use super::pointer::{Object, Source, Target, set_errno};
 use super::post;
 use super::queue_pair::{PairObject, post_built};

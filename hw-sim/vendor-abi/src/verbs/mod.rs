@@ -3,9 +3,11 @@
 //! `libibverbs` loads this library as `NAME-rdmavVV.so` and takes a table of functions from it.
 //! Everything here translates between its structures and `hwsim_machine::adapter`.
 
+mod address_handle;
 mod channel;
 mod completion_queue;
 mod context;
+mod domains;
 mod hook;
 mod layout;
 mod memory;

@@ -1,8 +1,9 @@
-//! Protection domains and shared receive queues.
+//! Shared receive queues, and what all objects need.
 
 use super::channel;
-use super::context::{OpenDevice, new_domain, open_device};
-use super::layout::{IbvContext, IbvPd, IbvSrq, IbvSrqAttr, IbvSrqInitAttr, IbvSrqInitAttrEx};
+use super::context::{OpenDevice, open_device};
+use super::domains::DomainObject;
+use super::layout::{IbvContext, IbvSrq, IbvSrqAttr, IbvSrqInitAttr, IbvSrqInitAttrEx};
 use super::pointer::{Object, Source, Target, set_errno};
 use hwsim_machine::adapter::device::{PIECES_MAX, REQUESTS_MAX};
 use hwsim_machine::adapter::{ReceiveQueue, VerbsError};
@@ -24,14 +25,6 @@ pub(super) fn zeroed<T>() -> T {
     unsafe { std::mem::zeroed() }
 }
 
-/// A protection domain.
-#[repr(C)]
-pub(super) struct DomainObject {
-    c: UnsafeCell<IbvPd>,
-    pub domain: u64,
-    pub device: Arc<OpenDevice>,
-}
-
 /// A shared receive queue.
 #[repr(C)]
 pub(super) struct SharedReceiveObject {
@@ -47,14 +40,6 @@ impl SharedReceiveObject {
     }
 }
 
-impl DomainObject {
-    /// The context that it belongs to.
-    pub fn context(&self) -> Target<IbvContext> {
-        // SAFETY: the field does not change after the domain was made.
-        unsafe { (*self.c.get()).context }
-    }
-}
-
 /// Gives no object, and says why in `errno`.
 pub(super) fn refused<T>(errno: i32) -> Object<T> {
     set_errno(errno);
@@ -67,23 +52,6 @@ pub(super) fn errno_of(error: &VerbsError) -> i32 {
         eprintln!("hwsim: {error}");
     }
     error.errno()
-}
-
-/// `alloc_pd`.
-pub(super) extern "C" fn alloc_pd(context: Target<IbvContext>) -> Object<DomainObject> {
-    let (domain, device) = (new_domain(), Arc::clone(open_device(context)));
-    let c = UnsafeCell::new(IbvPd { context, handle: domain as u32 });
-    Object::give(Box::new(DomainObject { c, domain, device }))
-}
-
-/// `dealloc_pd`.
-pub(super) extern "C" fn dealloc_pd(pd: Object<DomainObject>) -> c_int {
-    let domain = pd.get();
-    if domain.device.network.uses_domain(domain.domain) {
-        return libc::EBUSY;
-    }
-    drop(pd.take());
-    0
 }
 
 fn make_srq(device: &Arc<OpenDevice>, attributes: &mut IbvSrqAttr) -> Object<SharedReceiveObject> {

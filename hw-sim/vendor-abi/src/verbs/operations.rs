@@ -1,7 +1,9 @@
 //! The table of operations that a provider hands to `libibverbs`. Versions of the library have
 //! tables of different lengths, always sorted by name: each name here says since when it is there.
 
-use super::{completion_queue, context, memory, objects, post, query, queue_pair};
+use super::{
+    address_handle, completion_queue, context, domains, memory, objects, post, query, queue_pair,
+};
 
 /// All operations, sorted, with the interface version (35 and 36: within interface 34) that brought
 /// them.
@@ -98,8 +100,15 @@ type Answered = (&'static str, *const (), &'static [&'static str]);
 /// The operations that are answered. The library itself refuses the others.
 pub(super) const ANSWERED: &[Answered] = &[
     ("alloc_mw", memory::alloc_mw as *const (), &["ibv_alloc_mw"]),
-    ("alloc_pd", objects::alloc_pd as *const (), &["ibv_alloc_pd"]),
+    (
+        "alloc_parent_domain",
+        domains::alloc_parent_domain as *const (),
+        &["ibv_alloc_parent_domain"],
+    ),
+    ("alloc_pd", domains::alloc_pd as *const (), &["ibv_alloc_pd"]),
+    ("alloc_td", domains::alloc_td as *const (), &["ibv_alloc_td"]),
     ("bind_mw", memory::bind_mw as *const (), &["ibv_bind_mw"]),
+    ("create_ah", address_handle::create_ah as *const (), &["ibv_create_ah"]),
     ("create_cq", completion_queue::create_cq as *const (), &["ibv_create_cq"]),
     (
         "create_cq_ex",
@@ -137,6 +146,7 @@ pub(super) const ANSWERED: &[Answered] = &[
             "ibv_wr_send",
             "ibv_wr_send_imm",
             "ibv_wr_send_inv",
+            "ibv_wr_set_ud_addr",
             "ibv_wr_bind_mw",
             "ibv_wr_local_inv",
             "ibv_wr_atomic_cmp_swp",
@@ -150,8 +160,10 @@ pub(super) const ANSWERED: &[Answered] = &[
     ("create_srq", objects::create_srq as *const (), &["ibv_create_srq"]),
     ("create_srq_ex", objects::create_srq_ex as *const (), &["ibv_create_srq_ex"]),
     ("dealloc_mw", memory::dealloc_mw as *const (), &["ibv_dealloc_mw"]),
-    ("dealloc_pd", objects::dealloc_pd as *const (), &["ibv_dealloc_pd"]),
+    ("dealloc_pd", domains::dealloc_pd as *const (), &["ibv_dealloc_pd"]),
+    ("dealloc_td", domains::dealloc_td as *const (), &["ibv_dealloc_td"]),
     ("dereg_mr", memory::dereg_mr as *const (), &["ibv_dereg_mr"]),
+    ("destroy_ah", address_handle::destroy_ah as *const (), &["ibv_destroy_ah"]),
     ("destroy_cq", completion_queue::destroy_cq as *const (), &["ibv_destroy_cq"]),
     ("destroy_qp", queue_pair::destroy_qp as *const (), &["ibv_destroy_qp"]),
     ("destroy_srq", objects::destroy_srq as *const (), &["ibv_destroy_srq"]),

@@ -80,7 +80,15 @@ extern "C" fn flags(queue: Queue) -> u32 {
     field(queue, |completion| post::to_c(completion).flags)
 }
 
-/// Fields of datagrams, which connections leave at zero.
+extern "C" fn source(queue: Queue) -> u32 {
+    field(queue, |completion| post::to_c(completion).source)
+}
+
+extern "C" fn source_lid(queue: Queue) -> u32 {
+    field(queue, |completion| post::to_c(completion).source_lid.into())
+}
+
+/// Fields that are zero on every virtual fabric.
 extern "C" fn zero(_queue: Queue) -> u32 {
     0
 }
@@ -96,11 +104,10 @@ pub(super) fn functions() -> [usize; 18] {
         length as *const () as usize,
         immediate as *const () as usize,
         queue_pair as *const () as usize,
-        // Source queue pair.
-        zero as *const () as usize,
+        source as *const () as usize,
         flags as *const () as usize,
-        // Source LID, service level, path bits.
-        zero as *const () as usize,
+        source_lid as *const () as usize,
+        // Service level, path bits.
         zero as *const () as usize,
         zero as *const () as usize,
         // Time stamp, VLAN, flow tag, tag matching, wall clock.

@@ -1,5 +1,6 @@
 //! Posting and polling, the old way.
 
+use super::address_handle::AddressHandle;
 use super::completion_queue::QueueObject;
 use super::layout::{IbvRecvWr, IbvSendWr, IbvSge, IbvWc};
 use super::memory::bind_request;
@@ -7,7 +8,7 @@ use super::objects::{SharedReceiveObject, errno_of};
 use super::pointer::{Object, Source, Target};
 use super::queue_pair::PairObject;
 use hwsim_machine::adapter::work::{Data, Piece, ReceiveRequest, SendRequest, Verb};
-use hwsim_machine::adapter::{Completion, VerbsError, WindowKind};
+use hwsim_machine::adapter::{Completion, Destination, Transport, VerbsError, WindowKind};
 use std::ffi::c_int;
 
 /// Flags of send requests.
@@ -15,6 +16,8 @@ const FENCE: u32 = 1;
 const SIGNALED: u32 = 1 << 1;
 const SOLICITED: u32 = 1 << 2;
 const INLINE: u32 = 1 << 3;
+/// A completion of a datagram with its global route header.
+const WITH_GLOBAL_ROUTE: u32 = 1;
 /// A completion with immediate data.
 const WITH_IMMEDIATE: u32 = 1 << 1;
 /// A completion of a message that took a window back.
@@ -52,7 +55,18 @@ pub(super) fn request(id: u64, verb: Verb, flags: u32) -> SendRequest {
         remote_key: 0,
         operand: 0,
         swap: 0,
+        to: None,
     }
+}
+
+/// Where a datagram goes; None without an address handle.
+pub(super) fn destination(
+    handle: Object<AddressHandle>,
+    queue_pair: u32,
+    queue_key: u32,
+) -> Option<Destination> {
+    let route = handle.non_null()?.get().route;
+    Some(Destination { route, queue_pair, queue_key })
 }
 
 /// A list of pieces as C has it.
@@ -76,7 +90,11 @@ pub(super) fn copy_inline(bytes: &mut Vec<u8>, source: Source<u8>, length: usize
     }
 }
 
-fn from_c(wr: &IbvSendWr, inline_max: u32) -> Result<SendRequest, VerbsError> {
+fn from_c(
+    wr: &IbvSendWr,
+    inline_max: u32,
+    transport: Transport,
+) -> Result<SendRequest, VerbsError> {
     if wr.opcode == BIND {
         return bind(wr);
     }
@@ -85,7 +103,12 @@ fn from_c(wr: &IbvSendWr, inline_max: u32) -> Result<SendRequest, VerbsError> {
     };
     let mut made = request(wr.id, verb, wr.flags);
     made.immediate = immediate.then_some(wr.immediate);
-    made.remote_address = wr.remote_address;
+    if transport == Transport::Datagram {
+        let handle = Object::from_address(wr.remote_address);
+        made.to = destination(handle, wr.key_or_operand as u32, (wr.key_or_operand >> 32) as u32);
+    } else {
+        made.remote_address = wr.remote_address;
+    }
     if matches!(verb, Verb::CompareSwap | Verb::FetchAdd) {
         (made.operand, made.swap) = (wr.key_or_operand, wr.swap);
         made.remote_key = wr.atomic_key;
@@ -144,7 +167,8 @@ pub(super) extern "C" fn post_send(
     let mut outcome = 0;
     // Bounded by the queue: it refuses what does not fit.
     while let Some(wr) = next.non_null() {
-        let posted = from_c(&wr, pair.capacity.inline).and_then(|made| posting.push(made));
+        let posted =
+            from_c(&wr, pair.capacity.inline, pair.transport()).and_then(|made| posting.push(made));
         if let Err(error) = posted {
             bad.set(next);
             outcome = errno_of(&error);
@@ -214,9 +238,11 @@ pub(super) extern "C" fn poll_cq(
 
 /// A completion as C has it. A key that was invalidated stands in the place of immediate data.
 pub(super) fn to_c(completion: &Completion) -> IbvWc {
+    let sender = completion.sender;
     let flags = [
         (completion.immediate.is_some(), WITH_IMMEDIATE),
         (completion.invalidated.is_some(), WITH_INVALIDATION),
+        (sender.is_some_and(|sender| sender.is_global), WITH_GLOBAL_ROUTE),
     ];
     IbvWc {
         id: completion.id,
@@ -226,10 +252,10 @@ pub(super) fn to_c(completion: &Completion) -> IbvWc {
         length: completion.length,
         immediate: completion.immediate.or(completion.invalidated).unwrap_or(0),
         queue_pair: completion.queue_pair,
-        source: 0,
+        source: sender.map_or(0, |sender| sender.queue_pair),
         flags: flags.into_iter().filter_map(|(set, flag)| set.then_some(flag)).sum(),
         partition: 0,
-        source_lid: 0,
+        source_lid: sender.map_or(0, |sender| sender.lid),
         service_level: 0,
         path_bits: 0,
     }

@@ -1,24 +1,23 @@
 //! Queue pairs: making, changing, asking, destroying.
 
+use super::address_handle::{route_from_c, route_to_c};
 use super::channel;
 use super::completion_queue::QueueObject;
 use super::context::OpenDevice;
+use super::domains::DomainObject;
 use super::layout::{
-    IS_EXTENDED, IbvAhAttr, IbvContext, IbvQpAttr, IbvQpCap, IbvQpEx, IbvQpInitAttr,
-    IbvQpInitAttrEx,
+    IS_EXTENDED, IbvContext, IbvQpAttr, IbvQpCap, IbvQpEx, IbvQpInitAttr, IbvQpInitAttrEx,
 };
-use super::objects::{DomainObject, SharedReceiveObject, errno_of, refused, zeroed};
+use super::objects::{SharedReceiveObject, errno_of, refused, zeroed};
 use super::pointer::{Object, Target};
 use super::work_request;
-use hwsim_machine::adapter::state::{Attributes, Route, mask};
+use hwsim_machine::adapter::state::{Attributes, mask};
 use hwsim_machine::adapter::work::SendRequest;
-use hwsim_machine::adapter::{Capacity, QueuePair, QueuePairRequest, QueuePairState};
+use hwsim_machine::adapter::{Capacity, QueuePair, QueuePairRequest, QueuePairState, Transport};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::sync::Arc;
 
-/// `IBV_QPT_RC`: the one transport that virtual adapters have.
-const RELIABLE_CONNECTED: u32 = 2;
 /// Bits of `ibv_qp_init_attr_ex`: protection domain, flags of creation, send operations.
 const INIT_PD: u32 = 1;
 const INIT_FLAGS: u32 = 1 << 2;
@@ -80,9 +79,6 @@ pub(super) extern "C" fn create_qp_ex(
     }
     let operations =
         (comp_mask & INIT_OPERATIONS != 0).then(|| Target::<u64>::from_address(field(128)).get());
-    if operations.is_some_and(|wanted| wanted & !work_request::OPERATIONS != 0) {
-        return refused(libc::EOPNOTSUPP);
-    }
     make(pd, request, operations)
 }
 
@@ -92,7 +88,11 @@ fn make(
     operations: Option<u64>,
 ) -> Object<PairObject> {
     let wanted = request.get();
-    if wanted.kind != RELIABLE_CONNECTED {
+    let Some(transport) = Transport::from_number(wanted.kind) else {
+        return refused(libc::EOPNOTSUPP);
+    };
+    let possible = work_request::operations(transport);
+    if operations.is_some_and(|wanted| wanted & !possible != 0) {
         return refused(libc::EOPNOTSUPP);
     }
     if wanted.send_cq == 0 || wanted.receive_cq == 0 || pd.is_null() {
@@ -122,6 +122,7 @@ fn make(
     let made = device.network.create_queue_pair(
         &device.device,
         QueuePairRequest {
+            transport,
             domain: *domain,
             send_queue: queue(wanted.send_cq),
             receive_completions: queue(wanted.receive_cq),
@@ -212,18 +213,11 @@ pub(super) extern "C" fn modify_qp(
 }
 
 fn from_c(new: &IbvQpAttr) -> Attributes {
-    let mut gid = [0; 16];
-    gid[..8].copy_from_slice(&new.route.gid[0].to_ne_bytes());
-    gid[8..].copy_from_slice(&new.route.gid[1].to_ne_bytes());
     Attributes {
         access: new.access,
         partition: new.partition,
         port: new.port,
-        route: Route {
-            gid: (new.route.is_global != 0).then_some(gid),
-            own_gid: new.route.own_gid,
-            lid: new.route.lid,
-        },
+        route: route_from_c(&new.route),
         mtu: new.mtu,
         peer: new.peer,
         receive_number: new.receive_number,
@@ -235,6 +229,7 @@ fn from_c(new: &IbvQpAttr) -> Attributes {
         retries: new.retries,
         receiver_retries: new.receiver_retries,
         drained_event: new.drained_event != 0,
+        queue_key: new.qkey,
     }
 }
 
@@ -252,20 +247,8 @@ pub(super) extern "C" fn query_qp(
         IbvQpCap { send_requests, receive_requests, send_pieces, receive_pieces, inline };
     let (now, state) = (pair.attributes(), pair.state() as u32);
     let mut answer: IbvQpAttr = zeroed();
-    let gid = now.route.gid.unwrap_or_default();
-    let half = |from: usize| {
-        let mut word = [0; 8];
-        word.copy_from_slice(&gid[from..from + 8]);
-        u64::from_ne_bytes(word)
-    };
-    answer.route = IbvAhAttr {
-        gid: [half(0), half(8)],
-        own_gid: now.route.own_gid,
-        lid: now.route.lid,
-        is_global: now.route.gid.is_some().into(),
-        port: now.port,
-        ..answer.route
-    };
+    answer.route = route_to_c(&now.route, now.port);
+    answer.qkey = now.queue_key;
     (answer.state, answer.current_state) = (state, state);
     (answer.mtu, answer.peer, answer.access) = (now.mtu, now.peer, now.access);
     (answer.receive_number, answer.send_number) = (now.receive_number, now.send_number);

@@ -1,18 +1,26 @@
 //! Posting with `ibv_wr_start`, `ibv_wr_*` and `ibv_wr_complete`.
 
+use super::address_handle::AddressHandle;
 use super::layout::{IbvDataBuf, IbvMwBindInfo, IbvSge};
 use super::memory::{WindowObject, bind_request};
 use super::pointer::{Object, Source};
 use super::post;
 use super::queue_pair::{PairObject, post_built};
-use hwsim_machine::adapter::WindowKind;
 use hwsim_machine::adapter::work::{Data, Piece, SendRequest, Verb};
+use hwsim_machine::adapter::{Transport, WindowKind};
 use std::ffi::c_int;
 use std::sync::{Condvar, Mutex};
 
-/// Writes, sends, both with immediate data, reads, both atomics, local invalidation, binding of
-/// windows, sends that invalidate.
-pub(super) const OPERATIONS: u64 = 0b11_1111_1111;
+/// The operations that queue pairs of a transport can post, in the order of their bits: writes,
+/// sends, both with immediate data, reads, both atomics, local invalidation, binding of windows,
+/// sends that invalidate.
+pub(super) fn operations(transport: Transport) -> u64 {
+    match transport {
+        Transport::Reliable => 0b11_1111_1111,
+        Transport::Unreliable => 0b11_1000_1111,
+        Transport::Datagram => 0b1100,
+    }
+}
 
 /// What one thread builds; others that want to build wait.
 #[derive(Default)]
@@ -140,6 +148,16 @@ extern "C" fn bind_window(
     }
 }
 
+extern "C" fn set_destination(
+    qp: Pair,
+    handle: Object<AddressHandle>,
+    queue_pair: u32,
+    queue_key: u32,
+) {
+    let to = post::destination(handle, queue_pair, queue_key);
+    qp.get().building.last(|request| request.to = to);
+}
+
 extern "C" fn set_inline(qp: Pair, address: Source<u8>, length: usize) {
     set_inline_bytes(qp, length, |bytes| post::copy_inline(bytes, address, length));
 }
@@ -193,9 +211,10 @@ pub(super) fn functions() -> [usize; 20] {
         send as *const () as usize,
         send_immediate as *const () as usize,
         send_invalidate as *const () as usize,
-        // Segmentation, datagrams, extended connections.
+        // Segmentation.
         unsupported as *const () as usize,
-        unsupported as *const () as usize,
+        set_destination as *const () as usize,
+        // Extended connections.
         unsupported as *const () as usize,
         set_inline as *const () as usize,
         set_inline_list as *const () as usize,

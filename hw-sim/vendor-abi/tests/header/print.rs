@@ -27,6 +27,7 @@ const TOP: &str = "\
 
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 
 #ifdef _WIN32
 #error \"virtual hardware runs on Linux\"

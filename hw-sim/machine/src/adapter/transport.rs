@@ -1,0 +1,51 @@
+//! Transports of queue pairs: what each promises, and what may be asked of it.
+
+use super::state::Route;
+use super::work::Verb;
+
+/// How messages of a queue pair travel; the numbers of the verbs interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Transport {
+    /// Between two queue pairs (RC): each message arrives once, in order, or its sender is told.
+    Reliable = 2,
+    /// Between two queue pairs (UC): in order; a message may be lost, and nobody is told.
+    Unreliable = 3,
+    /// From any queue pair to any (UD), each message in one packet, which may be lost.
+    Datagram = 4,
+}
+
+impl Transport {
+    /// The transport with this number.
+    pub fn from_number(number: u32) -> Option<Self> {
+        [Self::Reliable, Self::Unreliable, Self::Datagram]
+            .into_iter()
+            .find(|transport| *transport as u32 == number)
+    }
+
+    /// Is a sender told of what happened to its message?
+    pub(super) fn is_reliable(self) -> bool {
+        self == Self::Reliable
+    }
+
+    /// Can it carry this operation?
+    pub fn carries(self, verb: Verb) -> bool {
+        match self {
+            Self::Reliable => true,
+            Self::Unreliable => !verb.is_read(),
+            Self::Datagram => matches!(verb, Verb::Send),
+        }
+    }
+}
+
+/// Where a datagram goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Destination {
+    /// The port.
+    pub route: Route,
+    /// The queue pair.
+    pub queue_pair: u32,
+    /// The key that the queue pair must have. With the highest bit set, the sender's own key goes
+    /// in its place.
+    pub queue_key: u32,
+}
