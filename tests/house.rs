@@ -10,7 +10,7 @@ use std::path::Path;
 
 /// Our crates: name, folder, and which of ours each may depend on. Nobody depends on the leaf
 /// `hwsim-cli`: it appears in no list. Tests of all may depend on `tally`.
-const CRATES: [(&str, &str, &[&str]); 18] = [
+const CRATES: [(&str, &str, &[&str]); 19] = [
     ("ringdove-kernels", "kernels", &[]),
     // Sizes, tables and plots of results, for the two commands that print them.
     ("ringdove-figures", "benches/figures", &[]),
@@ -102,7 +102,7 @@ const MAPPING: [&str; 3] = ["mman", "mmap", "munmap"];
 /// in cudarc. `communicator/raw` declares the calls on addresses, whose contract is the caller's,
 /// and has no unsafe block; `tests/raw` makes those calls, `tests/cust` lends memory of cust, and
 /// `tests/drivers` allocates beside collectives as a user does.
-const UNSAFE_PLACES: [&str; 21] = [
+const UNSAFE_PLACES: [&str; 22] = [
     "examples/",
     "ffi/",
     "src/communicator/api/raw.rs",
