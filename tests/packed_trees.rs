@@ -172,7 +172,7 @@ fn rounds_types_and_reductions_are_right() {
         check_all(&world, 5, &[700_001]);
         for (data_type, op) in [
             (DataType::F16, ReduceOp::Avg),
-            (DataType::Bf16, ReduceOp::Max),
+            (DataType::BF16, ReduceOp::Max),
             (DataType::I8, ReduceOp::Sum),
             (DataType::U64, ReduceOp::Min),
             (DataType::F64, ReduceOp::Prod),

@@ -81,9 +81,12 @@ impl SpanningTree {
 
     /// How many links the farthest rank is away from the root.
     pub fn depth(&self) -> u32 {
-        let above = |rank: &u32| self.parent(*rank);
-        let depth = |rank| std::iter::successors(Some(rank), above).count() as u32 - 1;
-        (0..self.parents.len() as u32).map(depth).max().unwrap_or(0)
+        (0..self.parents.len() as u32).map(|rank| self.depth_of(rank)).max().unwrap_or(0)
+    }
+
+    /// How many links a rank is away from the root.
+    pub fn depth_of(&self, rank: u32) -> u32 {
+        std::iter::successors(self.parent(rank), |above| self.parent(*above)).count() as u32
     }
 
     fn new(

@@ -10,11 +10,12 @@
 //! * *Up*: reduce-scatter and reduce. A rank adds what its children have sent, one after the other,
 //!   in the slots in which it arrived, and the last one's on the way into its parent's slot. What
 //!   comes over a rail is added last: an engine writes those slots, and nobody else.
-//! * *Both*: all-reduce, each tree for its part of the data. In each round a block sends the next
-//!   round's slices up before it waits for this round's to come down, so that the way to the root
-//!   and back costs time once, and not in every round.
+//! * *Both*: all-reduce, each tree for its part of the data. A rank sends slices up ahead of those
+//!   that come down: two more for each link between it and the root, which is what one hop up and
+//!   one down take. So a slice's way to the root and back costs time once, and not for every slice.
+//!   If all ranks were equally far ahead, each would wait in each step for the whole way.
 //!
-//! All ranks do a block's slices in one order, so nobody waits for ever. In place everything is
+//! All ranks do a block's slices in one order, each of the two ways, so nobody waits for ever. In place everything is
 //! right, too: what a rank writes to its output it has sent up, or added, before.
 
 use super::builder::{SlotReceiver, SlotSender, at, copy};
@@ -22,6 +23,9 @@ use super::{
     BlockProgram, Buffer, Choice, Collective, Lane, LaneKind, Modifiers, Op, Operand, Range,
     RankProgram, Segment, Side, SpanningTree,
 };
+
+/// Slices that a rank is ahead for each link to the root: see above.
+const SLICES_AHEAD: u32 = 2;
 
 /// What one rank does.
 pub(super) fn program(choice: &Choice, rank: u32) -> RankProgram {
@@ -68,19 +72,23 @@ impl Node<'_> {
         let slices = 0..self.choice.slices;
         match self.choice.request.collective {
             Collective::AllReduce => {
+                let ahead = self.ahead();
                 self.segment(&mut program, 1, |ops, ends| {
-                    slices.clone().for_each(|slice| self.up(ops, ends, self.range(0, slice)));
+                    (0..ahead).for_each(|slice| self.up(ops, ends, self.range(0, slice)));
                 });
-                if last > 0 {
-                    self.segment(&mut program, last, |ops, ends| {
-                        for slice in slices.clone() {
-                            self.up(ops, ends, self.range(1, slice));
-                            self.down(ops, ends, self.range(0, slice));
-                        }
-                    });
-                }
+                self.segment(&mut program, last, |ops, ends| {
+                    for slice in slices.clone() {
+                        self.up(ops, ends, self.range(0, slice + ahead));
+                        self.down(ops, ends, self.range(0, slice));
+                    }
+                });
                 self.segment(&mut program, 1, |ops, ends| {
-                    slices.for_each(|slice| self.down(ops, ends, self.range(last, slice)));
+                    for slice in slices.clone() {
+                        if slice + ahead < self.choice.slices {
+                            self.up(ops, ends, self.range(last, slice + ahead));
+                        }
+                        self.down(ops, ends, self.range(last, slice));
+                    }
                 });
             }
             Collective::AllGather | Collective::Broadcast { .. } => {
@@ -95,7 +103,12 @@ impl Node<'_> {
         program
     }
 
-    /// Appends a segment of so many rounds.
+    /// How many slices this rank sends up ahead of what comes down.
+    fn ahead(&self) -> u32 {
+        (SLICES_AHEAD * self.tree.depth_of(self.rank)).min(self.choice.slices)
+    }
+
+    /// Appends a segment of so many rounds, if there is anything to do.
     fn segment(
         &self,
         program: &mut BlockProgram,
@@ -104,6 +117,9 @@ impl Node<'_> {
     ) {
         let (mut ops, mut ends) = (Vec::new(), self.ends(program));
         write(&mut ops, &mut ends);
+        if ops.is_empty() || rounds == 0 {
+            return;
+        }
         ends.up.into_iter().chain(ends.to).for_each(|end| end.advance(&mut ops));
         let receivers = ends.from.into_iter().map(|(_, end)| end);
         ends.down.into_iter().chain(receivers).for_each(|end| end.advance(&mut ops));
@@ -140,9 +156,10 @@ impl Node<'_> {
         Lane { from, to, index: self.lanes, kind }
     }
 
-    /// A slice of the block's data, so many rounds ahead.
+    /// A slice of the block's data; those behind the last one are the next round's.
     fn range(&self, round: u32, slice: u32) -> Range {
         let Choice { slices, slice_bytes, .. } = *self.choice;
+        let (round, slice) = (round + slice / slices, slice % slices);
         let before = u64::from(self.first) * u64::from(slices) + u64::from(slice);
         let rounds = u64::from(round) * self.choice.round_bytes();
         Range { extent: rounds + before * u64::from(slice_bytes), length: slice_bytes }
