@@ -6,7 +6,7 @@ use super::sync::lock;
 use crate::error::{Error, Result};
 use crate::plan::Forest;
 use crate::topology::graph::{CapacityGraph, NodeId};
-use crate::topology::packing::{Packing, Roots, pack};
+use crate::topology::packing::{Packing, Roots, Shape, pack_in_shape};
 use crate::topology::ranks::{RankGpu, capacities};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -82,7 +82,7 @@ impl Forests {
 /// of `graph`, whose numbers are those of ranks.
 ///
 /// # Errors
-/// As [`pack`]; [`Error::Argument`] where each root would have less than one tree.
+/// As [`pack_in_shape`]; [`Error::Argument`] where each root would have less than one tree.
 pub fn pack_forest(graph: &CapacityGraph, root: Option<u32>, trees_max: u32) -> Result<Forest> {
     let rank_count = graph.gpus().count() as u32;
     let (roots, count) = match root {
@@ -97,7 +97,7 @@ pub fn pack_forest(graph: &CapacityGraph, root: Option<u32>, trees_max: u32) -> 
         let expected = format!("at least {count}, one for each root");
         return Err(Error::argument("trees", expected, trees_max));
     }
-    let exact = pack(graph, &roots, None)?;
+    let exact = pack_in_shape(graph, &roots, None, Shape::Narrow)?;
     let packing = match exact.trees_per_root <= u64::from(per_root) {
         true => exact,
         false => best(graph, &roots, per_root)?,
@@ -114,9 +114,10 @@ pub fn pack_forest(graph: &CapacityGraph, root: Option<u32>, trees_max: u32) -> 
 
 /// The fastest of up to so many trees of each root; of equals, the fewest.
 fn best(graph: &CapacityGraph, roots: &Roots, per_root: u32) -> Result<Packing> {
-    let mut best = pack(graph, roots, Some(1))?;
+    let packed = |trees| pack_in_shape(graph, roots, Some(trees), Shape::Narrow);
+    let mut best = packed(1)?;
     for trees in 2..=u64::from(per_root) {
-        let packing = pack(graph, roots, Some(trees))?;
+        let packing = packed(trees)?;
         if packing.rate() > best.rate() {
             best = packing;
         }

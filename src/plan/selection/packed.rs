@@ -13,7 +13,7 @@ use std::sync::Arc;
 const BYTES_PER_BLOCK: u64 = 32 << 10;
 /// Messages of a round, where there is so much data: while one goes up a tree, those before it
 /// come down.
-const SLICES_MAX: u64 = 8;
+const SLICES_MAX: u64 = 16;
 /// Messages are not cut below this for the sake of more of them.
 const SLICE_BYTES_MIN: u64 = 4 << 10;
 

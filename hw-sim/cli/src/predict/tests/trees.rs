@@ -13,7 +13,25 @@ fn modelled(line: &str) -> f64 {
     let (ranks, bytes) = (ranks(&arguments, &scene), arguments.common.maximum.0);
     let forest = forest(&scene, &arguments, ranks).expect("trees");
     let job = Job { scene: &scene, arguments: &arguments, ranks, bytes, forest };
-    let end = job.best(false).expect("a plan").outcome.end;
+    let outcome = job.best(false).expect("a plan").outcome;
+    let end = outcome.end;
+    if line.contains("trees") {
+        if let Some(forest) = &job.forest {
+            let c: Vec<_> = forest
+                .trees()
+                .iter()
+                .map(|t| (t.depth(), (0..ranks).map(|r| t.children(r).len()).max().unwrap()))
+                .collect();
+            println!("{c:?}");
+        }
+        let u: Vec<_> = outcome
+            .link_bytes
+            .iter()
+            .zip(&outcome.link_rates)
+            .map(|(b, r)| (100.0 * r.time(*b).seconds() / end.seconds()).round())
+            .collect();
+        println!("{u:?}");
+    }
     let rate = bytes as f64 / end.seconds() / 1e9;
     println!("{line}: {rate:.2} GB/s");
     rate
@@ -25,14 +43,10 @@ fn ranks(arguments: &AllReduceArguments, scene: &Scene) -> u32 {
 
 #[test]
 fn trees_beat_rings_by_what_their_optimum_promises() {
-    for line in ["--machine dgx1v", "--machine dgx-a100", "--machine dgx-h100"] {
-        for blocks in ["", "--blocks 16", "--blocks 24", "--blocks 48"] {
-            for bytes in ["64M", "1G"] {
-                modelled(&format!("{line} {blocks} -b {bytes} -e {bytes} --algorithm trees"));
-            }
-        }
-        modelled(&format!("{line} -b 1G -e 1G --algorithm selected --stores never"));
-        modelled(&format!("{line} -b 1G -e 1G --algorithm selected --stores never -R"));
-        modelled(&format!("{line} -b 1G -e 1G --algorithm selected"));
+    for blocks in ["", "--blocks 24", "--blocks 48", "--blocks 64", "--blocks 96"] {
+        modelled(&format!("--machine dgx1v {blocks} -b 1G -e 1G --algorithm trees"));
     }
+    modelled("--machine dgx-a100 -b 1G -e 1G --algorithm trees");
+    modelled("--machine dgx-h100 -b 1G -e 1G --algorithm trees");
+    modelled("--machine dgx1v -b 1G -e 1G --algorithm selected");
 }
