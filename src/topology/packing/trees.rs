@@ -125,6 +125,17 @@ enum Order {
     Narrowest(u64),
 }
 
+impl Order {
+    /// So many children count as none. Links may run out if each tree is as narrow as it can be, so
+    /// tries take turns.
+    fn alike(self) -> u64 {
+        match self {
+            Self::Narrowest(turn) => 1 + turn % 3,
+            Self::Shortest | Self::Widest => 1,
+        }
+    }
+}
+
 /// Trees one after the other, along links that are left.
 struct OneByOne<'a> {
     gpus: &'a [NodeId],
@@ -191,7 +202,7 @@ impl<'a> OneByOne<'a> {
                 }
             }
             let (key, turn, Reverse(from), depth, place) = heap.pop()?;
-            let fewest = u64::MAX - children[from.index()];
+            let fewest = u64::MAX - children[from.index()] / self.order.alike();
             if matches!(self.order, Order::Narrowest(_)) && key.0 != fewest {
                 // It has got children since this link was put here.
                 heap.push(((fewest, key.1), turn, Reverse(from), depth, place));
