@@ -13,8 +13,10 @@ use crate::topology::graph::{CapacityGraph, NodeId};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-/// Narrow trees are tried in so many orders, for so many GPUs at most.
-const NARROW_TRIES: u64 = 256;
+/// Narrow trees are tried in so many orders as narrow as can be, in as many with two children, and
+/// in as many with three; for so many GPUs at most.
+const NARROWEST_TRIES: u64 = 256;
+const NARROW_TRIES: u64 = 3 * NARROWEST_TRIES;
 const NARROW_GPUS_MAX: usize = 16;
 
 /// More single trees than these are not tried one by one.
@@ -126,11 +128,11 @@ enum Order {
 }
 
 impl Order {
-    /// So many children count as none. Links may run out if each tree is as narrow as it can be, so
-    /// tries take turns.
+    /// So many children count as one. Links may run out if each tree is as narrow as it can be, so
+    /// later tries are less so.
     fn alike(self) -> u64 {
         match self {
-            Self::Narrowest(turn) => 1 + turn % 3,
+            Self::Narrowest(turn) => 1 + turn / NARROWEST_TRIES,
             Self::Shortest | Self::Widest => 1,
         }
     }
