@@ -15,8 +15,9 @@
 //!   one down take. So a slice's way to the root and back costs time once, and not for every slice.
 //!   If all ranks were equally far ahead, each would wait in each step for the whole way.
 //!
-//! All ranks do a block's slices in one order, each of the two ways, so nobody waits for ever. In place everything is
-//! right, too: what a rank writes to its output it has sent up, or added, before.
+//! All ranks do a block's slices in one order, each of the two ways, so nobody waits for ever. In
+//! place everything is right, too: what a rank writes to its output it has sent up, or added,
+//! before.
 
 use super::builder::{SlotReceiver, SlotSender, at, copy};
 use super::{

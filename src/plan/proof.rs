@@ -7,7 +7,8 @@
 //! the last one clipped: in it two blocks are beside each other, rounds use slots again, and each
 //! segment runs. Each rank's own part of the whole is checked op by op ([`own_part`]), as those of
 //! large worlds are. Blocks of packed trees ([`Algorithm::Packed`]) have trees of their own: there
-//! the plan of three rounds has all blocks. Tests compare the programs of both, and prove long plans as a whole.
+//! the plan of three rounds has all blocks. Tests compare the programs of both, and prove long
+//! plans as a whole.
 //!
 //! [`own_part`]: super::own_part
 
