@@ -6,7 +6,7 @@ use super::sync::lock;
 use crate::error::{Error, Result};
 use crate::plan::Forest;
 use crate::topology::graph::{CapacityGraph, NodeId};
-use crate::topology::packing::{Packing, Roots, Shape, pack_in_shape};
+use crate::topology::packing::{Roots, Shape, pack, pack_in_shape};
 use crate::topology::ranks::{RankGpu, capacities};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -97,11 +97,13 @@ pub fn pack_forest(graph: &CapacityGraph, root: Option<u32>, trees_max: u32) -> 
         let expected = format!("at least {count}, one for each root");
         return Err(Error::argument("trees", expected, trees_max));
     }
-    let exact = pack_in_shape(graph, &roots, None, Shape::Narrow)?;
-    let packing = match exact.trees_per_root <= u64::from(per_root) {
-        true => exact,
+    let exact = pack(graph, &roots, None)?;
+    let trees = match exact.trees_per_root <= u64::from(per_root) {
+        true => exact.trees_per_root,
         false => best(graph, &roots, per_root)?,
     };
+    // Narrow trees take many tries, so only these are.
+    let packing = pack_in_shape(graph, &roots, Some(trees), Shape::Narrow)?;
     packing.check(graph, &roots)?;
     let mut trees = Vec::new();
     for tree in &packing.trees {
@@ -112,15 +114,14 @@ pub fn pack_forest(graph: &CapacityGraph, root: Option<u32>, trees_max: u32) -> 
         .map_err(|error| Error::argument("packed trees", "trees that span all ranks", error))
 }
 
-/// The fastest of up to so many trees of each root; of equals, the fewest.
-fn best(graph: &CapacityGraph, roots: &Roots, per_root: u32) -> Result<Packing> {
-    let packed = |trees| pack_in_shape(graph, roots, Some(trees), Shape::Narrow);
-    let mut best = packed(1)?;
+/// Of up to so many trees of each root, how many are the fastest; of equals, the fewest.
+fn best(graph: &CapacityGraph, roots: &Roots, per_root: u32) -> Result<u64> {
+    let mut best = pack(graph, roots, Some(1))?;
     for trees in 2..=u64::from(per_root) {
-        let packing = packed(trees)?;
+        let packing = pack(graph, roots, Some(trees))?;
         if packing.rate() > best.rate() {
             best = packing;
         }
     }
-    Ok(best)
+    Ok(best.trees_per_root)
 }
