@@ -82,4 +82,6 @@ pub use error::{Error, Result};
 pub use gpu::{DeviceBuffer, DeviceBufferMut, device_count, open_current_device, open_device};
 pub use plan::Collective;
 pub use ringdove_kernels::element::{DataType, ReduceOp};
-pub use settings::{InterNodeSlots, Setting, Settings, Stores, ThroughHost, VerbsOrder};
+pub use settings::{
+    Algorithms, InterNodeSlots, Setting, Settings, Stores, ThroughHost, VerbsOrder,
+};

@@ -5,7 +5,7 @@ mod kinds;
 mod remedies;
 mod value;
 
-pub use kinds::{InspectSignal, InterNodeSlots, Stores, ThroughHost, VerbsOrder};
+pub use kinds::{Algorithms, InspectSignal, InterNodeSlots, Stores, ThroughHost, VerbsOrder};
 pub use remedies::Remedies;
 
 use crate::error::Result;
@@ -129,6 +129,13 @@ settings! {
          bytes in one piece into the memory of slots; `ringdove doctor --adapter-words` tries \
          whether those of a machine do. `false`, or with `RINGDOVE_STORES=never`: not over \
          adapters; the same on every rank";
+    algorithm: Algorithms = "RINGDOVE_ALGORITHM", "auto",
+        |value| value.number("auto or trees", |_| true),
+        "which plans are taken: `auto`, those that selection chooses; `trees`, for all-reduces, \
+         all-gathers, reduce-scatters, broadcasts and reduces trees that are packed into the \
+         NVLinks between the ranks' GPUs, as far as NVML tells them, and into the rails between \
+         two nodes, moved by GPU threads; where there are no such trees, as `auto`; the same on \
+         every rank";
     stores: Stores = "RINGDOVE_STORES", "auto",
         |value| value.number("auto, always or never", |_| true),
         "what the threads of the sender's GPU move themselves, where the engine is a proxy, \
@@ -348,6 +355,7 @@ mod tests {
             ("RINGDOVE_BLOCKS", "0"),
             ("RINGDOVE_REPRODUCIBLE", "maybe"),
             ("RINGDOVE_STORES", "sometimes"),
+            ("RINGDOVE_ALGORITHM", "fast"),
             ("RINGDOVE_ADAPTER", "mlx5_0:x"),
             ("RINGDOVE_GID_INDEX", "256"),
             ("RINGDOVE_ENGINE", "fpga"),

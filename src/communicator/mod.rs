@@ -21,5 +21,5 @@ pub use crate::id::Registration;
 pub use api::{CollectiveSpec, Communicator, DeviceHandle, Group, Membership, Statistics};
 pub(crate) use api::{ProgramCall, ProgramCalls};
 pub use call::{Element, Reduction, Scalar};
-pub use state::free_discarded;
 pub(crate) use state::{CapturedOrders, LaunchOrder};
+pub use state::{free_discarded, pack_forest};

@@ -6,10 +6,13 @@
 
 use super::encode::encode;
 use super::selection::{Limits, PlanError};
-use super::{Algorithm, Choice, CollectiveRequest, GRANULE_BYTES, LaneEnd, Plan, RankProgram};
+use super::{
+    Algorithm, Choice, CollectiveRequest, Forest, GRANULE_BYTES, LaneEnd, Plan, RankProgram,
+};
 use ringdove_kernels::descriptor::LENGTH_BYTES_MAX;
 use ringdove_kernels::op::BLOCK_PORTS_MAX;
 use std::cell::Cell;
+use std::sync::Arc;
 
 /// Ways to all-reduce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -20,6 +23,8 @@ pub enum Pattern {
     TwoShot,
     /// Recursive halving and doubling; powers of two, at most 65,536.
     Halving,
+    /// Along packed trees: [`Draft::packed`] makes it, which has the trees.
+    Trees,
 }
 
 /// An all-reduce, rank by rank. Programs are a function of the choice, which holds `in_place` no
@@ -62,6 +67,7 @@ impl Draft {
                 return refuse("a power of two from 2 to 65536 for halving");
             }
             Pattern::Halving => u64::from(ranks) / 2,
+            Pattern::Trees => return refuse("trees that are packed for the machine"),
         };
         let message_max = u64::from(limits.slot_bytes).min(LENGTH_BYTES_MAX);
         let piece_max = message_max / pieces_max / GRANULE_BYTES * GRANULE_BYTES;
@@ -84,6 +90,18 @@ impl Draft {
             Choice { algorithm, blocks, slices: 1, slots, thread_count, stores: false, ..selected };
         choice.set_slice_bytes(piece);
         Ok(Self::new_of(choice))
+    }
+
+    /// A plan along packed trees, as a communicator has it.
+    ///
+    /// # Errors
+    /// As [`select_packed`](super::select_packed).
+    pub fn packed(
+        request: &CollectiveRequest,
+        limits: &Limits,
+        forest: &Arc<Forest>,
+    ) -> Result<Self, PlanError> {
+        super::select_packed(request, limits, forest).map(Self::new_of)
     }
 
     /// Number of ranks.

@@ -15,6 +15,7 @@
 //!
 //! * `request`: the collectives, and what each rank has and gets
 //! * `builder`: pieces that algorithms share (claim a slot, put it, wait, release it)
+//! * `forest`: trees that span all ranks; `packed_trees`: data along them
 //! * `piece`: messages that hold parts of several ranks; `part`: blocks with a piece for each rank
 //! * `all_pairs`, `all_reduce_doubling`, `all_reduce_halving`, `all_reduce_hierarchical`,
 //!   `all_reduce_ring`, `all_reduce_two_shot`, `all_reduce_two_shot_nodes`, `alone`, `barrier`,
@@ -46,10 +47,12 @@ mod encode;
 mod exchange;
 mod exchange_direct;
 mod file;
+mod forest;
 #[cfg(test)]
 mod host;
 mod in_rank_order;
 mod packed;
+mod packed_trees;
 mod part;
 mod piece;
 mod proof;
@@ -67,12 +70,13 @@ mod verify;
 pub use draft::{Draft, Pattern};
 pub use encode::{ENCODED_BYTES_MAX, EncodeError, PortResolver};
 pub use file::{FileError, PlanFile};
+pub use forest::{Forest, ForestError, SpanningTree};
 pub use proof::stand_in;
 pub use request::{Collective, CollectiveRequest, Delivery};
 pub(crate) use selection::{
     ALL_PAIRS_RANKS_MAX, DIRECT_PAIRS_RANKS_MAX, goes_in_place, is_granted,
 };
-pub use selection::{Algorithm, Choice, Limits, PlanError, select};
+pub use selection::{Algorithm, Choice, Limits, PlanError, select, select_packed};
 pub(crate) use send_recv::check_overlap;
 pub use send_recv::{Direction, Group, PointToPoint, group, group_plan};
 pub use verify::{Access, Promise, Reason, Site, Stuck, Verified, VerifyError, verify};
@@ -156,6 +160,7 @@ fn program(choice: &Choice, rank: u32) -> RankProgram {
         Algorithm::Tree => tree::program(choice, rank),
         Algorithm::Bruck => bruck::program(choice, rank),
         Algorithm::InRankOrder => in_rank_order::program(choice, rank),
+        Algorithm::Packed => packed_trees::program(choice, rank),
     }
 }
 

@@ -6,11 +6,13 @@
 //! of their own. So where the whole is long, a plan of two blocks and three rounds stands for it,
 //! the last one clipped: in it two blocks are beside each other, rounds use slots again, and each
 //! segment runs. Each rank's own part of the whole is checked op by op ([`own_part`]), as those of
-//! large worlds are. Tests compare the programs of both, and prove long plans as a whole.
+//! large worlds are. Blocks of packed trees ([`Algorithm::Packed`]) have trees of their own: there
+//! the plan of three rounds has all blocks. Tests compare the programs of both, and prove long
+//! plans as a whole.
 //!
 //! [`own_part`]: super::own_part
 
-use super::{Choice, program};
+use super::{Algorithm, Choice, program};
 
 /// Ops in all rounds of all ranks up to which the whole is proved: a fraction of a second.
 const OPS_MAX: u64 = 1 << 17;
@@ -22,6 +24,9 @@ const ROUNDS: u64 = 3;
 pub fn stand_in(choice: &Choice) -> Option<Choice> {
     if !choice.stores || unrolled(choice) <= OPS_MAX {
         return None;
+    }
+    if choice.algorithm == Algorithm::Packed {
+        return Some(fewer_rounds(choice));
     }
     let blocks = choice.blocks.min(BLOCKS);
     let mut small = Choice { blocks, ..choice.clone() };
@@ -36,6 +41,16 @@ pub fn stand_in(choice: &Choice) -> Option<Choice> {
     small.request.bytes = (rounds - 1) * u64::from(blocks) * block_bytes + clipped;
     small.set_slice_bytes(choice.slice_bytes);
     Some(small)
+}
+
+/// Of packed trees each block has its own, so all of them are proved, in three rounds.
+fn fewer_rounds(choice: &Choice) -> Choice {
+    let mut small = choice.clone();
+    let rounds = u64::from(choice.rounds).min(ROUNDS);
+    let last = choice.request.bytes - (u64::from(choice.rounds) - 1) * choice.round_bytes();
+    small.request.bytes = (rounds - 1) * choice.round_bytes() + last;
+    small.set_slice_bytes(choice.slice_bytes);
+    small
 }
 
 /// Ops in all rounds of all ranks, of which each has as many as the first.

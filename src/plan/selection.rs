@@ -58,8 +58,10 @@
 mod direct;
 mod error;
 mod few_hops;
+mod limits;
 mod low_latency;
 mod names;
+mod packed;
 mod reproducible;
 mod stores;
 mod stores_on_nodes;
@@ -68,14 +70,17 @@ pub(crate) use direct::DIRECT_PAIRS_RANKS_MAX;
 use direct::goes_directly;
 pub use error::PlanError;
 pub(super) use error::require;
+pub use limits::Limits;
 pub(crate) use low_latency::ALL_PAIRS_RANKS_MAX;
 use low_latency::goes_all_pairs;
+pub use packed::select_packed;
 use stores::goes_by_stores;
 use stores_on_nodes::goes_by_stores_on_nodes;
 
-use super::{Collective, CollectiveRequest, GRANULE_BYTES, Modifiers, Range, SlotShape};
+use super::{Collective, CollectiveRequest, Forest, GRANULE_BYTES, Modifiers, Range, SlotShape};
 use ringdove_kernels::descriptor::LENGTH_BYTES_MAX;
-use ringdove_kernels::op::{BLOCK_PORTS_MAX, ll_bytes};
+use ringdove_kernels::op::BLOCK_PORTS_MAX;
+use std::sync::Arc;
 
 /// Data up to `bytes` uses these.
 struct Row {
@@ -122,38 +127,6 @@ const ALONE_SLICE_BYTES_MAX: u64 = 1 << 20;
 const MESSAGE_BYTES_MIN: u64 = 64 << 10;
 /// A transfer is cut into about this many messages, as far as the sizes allow.
 const MESSAGES_WANTED: u64 = 8;
-
-/// What a communicator has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Limits {
-    /// The most blocks of a launch; each block of a ring has lanes of its own.
-    pub blocks_max: u32,
-    /// Bytes of one slot, a multiple of 16.
-    pub slot_bytes: u32,
-    /// The same of slots between ranks that are no neighbours of a ring: at most
-    /// [`Limits::pair_slot_bytes_max`], and less where so many pairs have to share the memory.
-    pub pair_slot_bytes: u32,
-    /// Slots of each lane: a power of two, at least 2.
-    pub slot_count: u32,
-    /// The most bytes of data in one LL message, a multiple of 16; 0 without LL lanes.
-    pub low_latency_bytes: u32,
-    /// LL messages go by stores of the sender's GPU, between all ranks; else by an engine.
-    pub stores: bool,
-    /// Lanes of stores with slots from each rank to each other of its node, and as many between
-    /// neighbours on a rail, which as many blocks use; or 0.
-    pub store_blocks: u32,
-    /// NVLink joins all GPUs of a node, each to each.
-    pub nvlink: bool,
-    /// Ranks of each node, where all nodes have the same number and their ranks follow one another;
-    /// else 0: plans do not distinguish nodes.
-    pub ranks_per_node: u32,
-    /// Each element of a reduction is computed by one expression, whatever the plan: see
-    /// [`Algorithm::InRankOrder`].
-    pub reproducible: bool,
-    /// Sends and receives of so many bytes, and of more messages than a lane has slots, begin with
-    /// the receiver's grant; `None`: there are no grants.
-    pub granted_bytes: Option<u64>,
-}
 
 /// How a request is carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -203,6 +176,8 @@ pub enum Algorithm {
     /// groups of ranks directly, and from group to group. The result has the same bits as that of
     /// [`Algorithm::AllPairs`].
     InRankOrder,
+    /// Along trees that span all ranks, which were packed for the machine: see [`Forest`].
+    Packed,
 }
 
 /// Everything that [`build`](super::build) needs.
@@ -232,6 +207,8 @@ pub struct Choice {
     /// Ranks that exchange directly, of [`Algorithm::InRankOrder`]: they follow one another, and
     /// their number divides that of all ranks.
     pub group_ranks: u32,
+    /// The trees of [`Algorithm::Packed`].
+    pub forest: Option<Arc<Forest>>,
 }
 
 impl Choice {
@@ -239,6 +216,7 @@ impl Choice {
     pub fn round_bytes(&self) -> u64 {
         let slices = match (self.algorithm, self.request.collective) {
             (Algorithm::AllPairs, _) => return u64::from(self.slice_bytes),
+            (Algorithm::Packed, _) => u64::from(self.parts_of_data()) * u64::from(self.slices),
             _ if self.is_in_whole_parts() => return self.request.bytes.max(1),
             // Blocks divide peers among them, and no data; or there is one block.
             (
@@ -349,58 +327,6 @@ impl Choice {
     }
 }
 
-impl Limits {
-    /// The slots of each lane.
-    pub fn slots(&self) -> SlotShape {
-        SlotShape { bytes: self.slot_bytes, count: self.slot_count }
-    }
-
-    /// These, on one node, where memory is no matter; without LL messages, not reproducible.
-    pub fn new(blocks_max: u32, slot_bytes: u32, slot_count: u32) -> Self {
-        Self {
-            blocks_max,
-            slot_bytes,
-            pair_slot_bytes: Self::pair_slot_bytes_max(slot_bytes),
-            slot_count,
-            low_latency_bytes: 0,
-            stores: false,
-            store_blocks: 0,
-            nvlink: false,
-            ranks_per_node: 0,
-            reproducible: false,
-            granted_bytes: None,
-        }
-    }
-
-    /// Bytes of a slot between ranks that are no neighbours, where memory is no matter.
-    pub fn pair_slot_bytes_max(slot_bytes: u32) -> u32 {
-        slot_bytes.min(PAIR_SLOT_BYTES_MAX)
-    }
-
-    /// The slots of each LL lane. Two suffice: see `all_pairs`.
-    pub fn low_latency_slots(&self) -> SlotShape {
-        let bytes = ll_bytes(u64::from(self.low_latency_bytes)) as u32;
-        SlotShape { bytes, count: LOW_LATENCY_SLOTS }
-    }
-
-    pub(super) fn check(&self) -> Result<(), PlanError> {
-        let [bytes, pair_bytes, count] =
-            [self.slot_bytes, self.pair_slot_bytes, self.slot_count].map(u64::from);
-        require(self.blocks_max > 0, "blocks of a launch", "at least 1", 0)?;
-        for (what, bytes) in [("slot bytes", bytes), ("slot bytes of pairs", pair_bytes)] {
-            let shaped = bytes >= GRANULE_BYTES && bytes.is_multiple_of(GRANULE_BYTES);
-            require(shaped, what, "a multiple of 16, at least 16", bytes)?;
-        }
-        // With one slot, a ring in which everybody has sent waits for itself.
-        let counted = count >= 2 && count.is_power_of_two();
-        require(counted, "slots of a lane", "a power of two, at least 2", count)?;
-        let low_latency = u64::from(self.low_latency_bytes);
-        let fits =
-            low_latency.is_multiple_of(GRANULE_BYTES) && low_latency <= LOW_LATENCY_BYTES_MAX;
-        require(fits, "bytes of an LL message", "a multiple of 16, at most 1 MiB", low_latency)
-    }
-}
-
 /// Chooses algorithm and sizes for a request.
 ///
 /// # Errors
@@ -448,6 +374,7 @@ fn choice(
         stores: false,
         ranks_per_node: per_node,
         group_ranks: request.rank_count,
+        forest: None,
     }
 }
 

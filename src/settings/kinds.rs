@@ -2,6 +2,37 @@
 
 use std::str::FromStr;
 
+/// Which plans are taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Algorithms {
+    /// What selection chooses.
+    #[default]
+    Auto,
+    /// Packed trees, where the machine has them; else what selection chooses.
+    Trees,
+}
+
+impl FromStr for Algorithms {
+    type Err = ();
+
+    fn from_str(text: &str) -> std::result::Result<Self, ()> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "trees" => Ok(Self::Trees),
+            _ => Err(()),
+        }
+    }
+}
+
+impl std::fmt::Display for Algorithms {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Trees => "trees",
+        })
+    }
+}
+
 /// How a signal follows its data to a rank of another node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum VerbsOrder {

@@ -3,6 +3,7 @@
 use super::graph::{CapacityGraph, NodeId};
 use super::pci::PciAddress;
 use crate::error::{Error, Result};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// A node's sockets and devices.
@@ -87,7 +88,7 @@ pub struct Gpu {
 }
 
 /// NVLinks to one device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NvLinks {
     /// The other end. Of an NVSwitch that a guest does not see, any address that names it.
     pub to: PciAddress,
@@ -415,8 +416,9 @@ impl Machine {
         Ok(graph)
     }
 
-    fn add_network(&self, graph: &mut CapacityGraph, numbers: &[u32], nodes: u32) -> Result<()> {
-        let places = self.chosen(numbers)?;
+    /// MB/s of adapters for each of the GPUs at these places: of each port for each GPU that it is
+    /// nearest to an equal share.
+    pub(super) fn adapter_shares(&self, places: &[usize]) -> Vec<u64> {
         let mut shares = vec![0; places.len()];
         for (adapter, port) in self.ports() {
             let distance = |gpu: &usize| self.joined_by_pci(*gpu, adapter);
@@ -427,6 +429,12 @@ impl Machine {
                 shares[gpu] += port.mbps / 8 / near.len() as u64;
             }
         }
+        shares
+    }
+
+    fn add_network(&self, graph: &mut CapacityGraph, numbers: &[u32], nodes: u32) -> Result<()> {
+        let places = self.chosen(numbers)?;
+        let shares = self.adapter_shares(&places);
         if shares.iter().all(|share| *share == 0) {
             return Err(Error::argument("machine of several nodes", "network adapters", "none"));
         }

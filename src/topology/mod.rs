@@ -8,6 +8,7 @@
 //! * [`machine`]: all of it as a tree, from `discovery` on this node or from a topology file of
 //!   NCCL's (`xml`)
 //! * [`graph`], [`packing`]: capacities between GPUs and switches, and the trees that fill them
+//! * [`ranks`]: what ranks tell each other of their GPUs, and the graph of all of them
 //! * [`ring_order`]: the order of GPUs whose ring has the widest links
 //! * [`nvml`]: driver version and NVLinks, from NVIDIA's management library
 //!
@@ -24,6 +25,7 @@ pub mod machine;
 pub mod nvml;
 pub mod packing;
 pub mod pci;
+pub mod ranks;
 pub mod ring_order;
 mod xml;
 #[cfg(test)]

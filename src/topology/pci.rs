@@ -1,11 +1,12 @@
 //! Where devices hang in the PCI tree, as Linux shows it in sysfs.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// Address of a PCI function: `domain:bus:device.function`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PciAddress {
     /// Domain (segment); more than 16 bits behind some bridges.
     pub domain: u32,

@@ -4,7 +4,9 @@ use super::request::GroupCall;
 use crate::communicator::connect::ConnectedRank;
 use crate::communicator::state::{Encoded, Launcher, PlanKey, PlanShape, PortUse, Prepared};
 use crate::error::{Error, Result};
-use crate::plan::{self, Choice, CollectiveRequest, PortResolver, Verified, VerifyError};
+use crate::plan::{
+    self, Choice, CollectiveRequest, PlanError, PortResolver, Verified, VerifyError,
+};
 use std::sync::Arc;
 
 /// The plan of a collective: where it is in device memory, or what must go there.
@@ -18,11 +20,14 @@ pub(super) fn collective<'a>(
     capture: Option<u64>,
 ) -> Result<Prepared<'a>> {
     launcher.plans.prepare(PlanKey::Collective(request), capture, || {
-        let limits = rank.process.limits(rank.process.geometry.slot_bytes);
-        let choice = plan::select(request, &limits).map_err(|e| internal("plan", &e))?;
+        let choice = choose(rank, request).map_err(|e| internal("plan", &e))?;
         let Choice { algorithm, blocks, rounds, .. } = choice;
-        let bytes = request.bytes;
-        tracing::debug!(collective = request.collective.name(), bytes, ?algorithm, blocks, rounds);
+        let (bytes, collective) = (request.bytes, request.collective.name());
+        tracing::debug!(collective, bytes, ?algorithm, blocks, rounds);
+        if rank.process.is_first(collective, algorithm.name()) {
+            let algorithm = algorithm.name();
+            tracing::info!(collective, bytes, algorithm, blocks, "first call of this kind");
+        }
         let refused = |error: VerifyError| internal("plan", &error);
         let proved = |choice: &Choice| {
             let proof = || plan::verify(plan::build(choice), &choice.request.promise());
@@ -37,6 +42,16 @@ pub(super) fn collective<'a>(
         };
         encode(rank, &verified, algorithm.name())
     })
+}
+
+/// How a collective is done: along packed trees where settings ask for them, else as selection
+/// says. All ranks choose alike.
+fn choose(rank: &ConnectedRank, request: &CollectiveRequest) -> Result<Choice, PlanError> {
+    let process = &rank.process;
+    match process.forest(request) {
+        Some(forest) => plan::select_packed(request, &process.limits_of_trees(), &forest),
+        None => plan::select(request, &process.limits(process.geometry.slot_bytes)),
+    }
 }
 
 /// The plan of a group: where it is in device memory, or what must go there.

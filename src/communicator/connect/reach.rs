@@ -13,12 +13,15 @@ use crate::communicator::state::{
     ReachRow,
 };
 use crate::error::{Error, Result};
+use crate::gpu::pci_address;
 use crate::id::{Rank, SignalWay};
 use crate::settings::{Settings, ThroughHost};
+use crate::topology::machine::Machine;
+use crate::topology::ranks::RankGpu;
 use crate::transport::peer::probe::{Found, Target, probe};
 use cudarc::driver::CudaContext;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Another rank, as one looks at it.
 pub(super) enum Candidate {
@@ -53,6 +56,8 @@ pub(super) struct Looked {
     obstacles: Obstacles,
     /// NVLink joins its GPU to that of each other rank of its node, and plans ask for it.
     nvlink: bool,
+    /// Its GPU and the links of that, where plans ask for them and it is known.
+    gpu: Option<RankGpu>,
     /// How signals reach those of this node, where that was tried.
     way: Option<SignalWay>,
 }
@@ -72,7 +77,9 @@ pub(super) fn look(
 ) -> Result<Looked> {
     // Nobody asks for links without lanes whose use depends on them.
     let nvlink = state.memory.layout.has_store_lanes();
-    let mut looked = Looked { peers: Vec::new(), obstacles: Vec::new(), nvlink, way: None };
+    let gpu = state.memory.layout.wants_links().then(|| own_gpu(&state.context)).transpose()?;
+    let gpu = gpu.flatten();
+    let mut looked = Looked { peers: Vec::new(), obstacles: Vec::new(), nvlink, gpu, way: None };
     let mut on_node = Vec::new();
     for (rank, candidate) in (0..).map(Rank).zip(candidates) {
         let peer = match candidate {
@@ -120,7 +127,20 @@ pub(super) fn agree<'a>(process: &'a ProcessState, rows: &[ReachRow]) -> Result<
         process.geometry.are_apart(one.0, other.0)
     })?;
     process.set_nvlink(rows.iter().all(|row| row.nvlink));
+    process.set_gpus(rows.iter().map(|row| row.gpu.as_ref()));
     Ok(process.set_host_pairs(pairs))
+}
+
+/// The GPU of `context` with its links; `None` where the management library does not know it.
+fn own_gpu(context: &CudaContext) -> Result<Option<RankGpu>> {
+    /// What this node is made of, asked once: it takes milliseconds for each GPU.
+    static NODE: OnceLock<Option<Machine>> = OnceLock::new();
+    let node = NODE.get_or_init(|| {
+        let unknown = |reason| tracing::warn!(%reason, "the links of GPUs are not known");
+        Machine::discover().map_err(unknown).ok()
+    });
+    let address = pci_address(context)?.parse().ok();
+    Ok(node.as_ref().zip(address).and_then(|(node, address)| RankGpu::of(node, address)))
 }
 
 fn permit(settings: &Settings, error: impl FnOnce() -> Error) -> Result<()> {
@@ -236,7 +256,7 @@ impl Looked {
     /// What the other ranks are told.
     pub fn row(&self) -> ReachRow {
         let nvlink = self.nvlink && self.obstacles.is_empty();
-        ReachRow { obstacles: self.obstacles.clone(), nvlink }
+        ReachRow { obstacles: self.obstacles.clone(), nvlink, gpu: self.gpu.clone() }
     }
 
     /// All ranks, as the one of `state` reaches them; `through_host` opens those of `pairs`. What

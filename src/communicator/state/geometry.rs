@@ -7,7 +7,7 @@ use crate::plan::{
     ALL_PAIRS_RANKS_MAX, DIRECT_PAIRS_RANKS_MAX, GRANULE_BYTES, Limits, PROVED_RANKS_MAX, Side,
     SlotShape,
 };
-use crate::settings::{Settings, Stores};
+use crate::settings::{Algorithms, Settings, Stores};
 use ringdove_kernels::descriptor::ROUTE_MAX;
 use ringdove_kernels::port::GRANT_BYTES;
 use std::ops::Range;
@@ -36,6 +36,8 @@ pub(crate) struct Geometry {
     pub store_blocks: u32,
     /// These are used without NVLink, too.
     pub stores_always: bool,
+    /// Plans go along packed trees.
+    pub trees: bool,
     /// Lanes from each rank to each other that no collective uses.
     pub user_lanes: u32,
     /// Reductions are computed by one expression, whatever the plan.
@@ -190,6 +192,7 @@ impl Geometry {
                 true if stores => settings.store_blocks,
                 _ => 0,
             },
+            trees: settings.algorithm == Algorithms::Trees,
             stores_always: settings.stores == Stores::Always,
             user_lanes: settings.user_lanes,
             reproducible: settings.reproducible,

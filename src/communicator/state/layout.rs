@@ -146,6 +146,11 @@ impl Layout {
         self.geometry.store_blocks > 0
     }
 
+    /// Do plans go along packed trees, for which ranks have to know the links of all GPUs?
+    pub fn wants_links(&self) -> bool {
+        self.geometry.trees && self.has_store_lanes()
+    }
+
     /// The number of ports that lead to ranks of the same node; they come first.
     pub fn intra_node_ports(&self) -> u32 {
         self.intra_node.ports

@@ -21,6 +21,7 @@ fn geometry(rank_count: u32, nodes: Nodes, low_latency_bytes: u32) -> Geometry {
             Nodes::Even { ranks } if (2..=8).contains(&ranks) => 3,
             _ => 0,
         },
+        trees: false,
         stores_always: true,
         user_lanes: 0,
         reproducible: false,

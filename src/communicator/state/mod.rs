@@ -4,6 +4,7 @@
 //! * `geometry`, `layout`, `memory`: lanes and ports, and where they lie in each rank's memory
 //! * `reach`: which ranks of a node do not reach each other's memory; `host_lanes`: the host memory
 //!   through which their messages go
+//! * `forests`: the trees that are packed into the links of all ranks' GPUs
 //! * `doorbell`: the channel of a device engine
 //! * `registrations`: registered buffers of all ranks
 //! * `exported`: device memory as other processes open it
@@ -21,6 +22,7 @@ mod backlog;
 mod barrier;
 mod doorbell;
 mod exported;
+mod forests;
 mod geometry;
 mod halves;
 mod host_lanes;
@@ -44,6 +46,7 @@ mod unread;
 
 pub(super) use doorbell::{Doorbell, STEP_TIMEOUT};
 pub(super) use exported::ExportedMemory;
+pub use forests::pack_forest;
 pub(super) use geometry::{Geometry, Nodes};
 pub(super) use halves::Turn;
 pub(super) use host_lanes::{HostLanes, HostLayout};

@@ -3,6 +3,7 @@
 //! the control planes that lead to ranks of other processes.
 
 use super::barrier::ProcessBarrier;
+use super::forests::Forests;
 use super::geometry::{Geometry, Nodes};
 use super::plans::PlanCache;
 use super::posted::Posted;
@@ -18,11 +19,12 @@ use crate::bootstrap::{ControlPlane, Successors, Term};
 use crate::engine::Alarm;
 use crate::error::{Error, Result};
 use crate::id::Rank;
-use crate::plan::Limits;
+use crate::plan::{Collective, CollectiveRequest, Forest, Limits};
 use crate::settings::Settings;
+use crate::topology::ranks::RankGpu;
 use cudarc::driver::{CudaContext, sys};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -56,6 +58,9 @@ pub(crate) struct ProcessState {
     /// Is every rank's GPU memory written from other nodes, once that is known?
     gpus_reached: OnceLock<bool>,
     nvlink: OnceLock<bool>,
+    forests: Forests,
+    /// Kinds of calls of which it was said how they are done.
+    said: Mutex<BTreeSet<(&'static str, &'static str)>>,
     /// What takes offers of other ranks, by rank of this process.
     places: Mutex<BTreeMap<Rank, Weak<dyn PlaceTaker>>>,
 }
@@ -107,6 +112,8 @@ impl ProcessState {
             host_pairs: OnceLock::new(),
             gpus_reached: OnceLock::new(),
             nvlink: OnceLock::new(),
+            forests: Forests::default(),
+            said: Mutex::default(),
             places: Mutex::default(),
         }
     }
@@ -167,6 +174,45 @@ impl ProcessState {
         let _ = self.nvlink.set(joined);
     }
 
+    /// Sets the GPUs of all ranks, in order, where all of them are known; all ranks say the same.
+    pub fn set_gpus<'a>(&self, gpus: impl Iterator<Item = Option<&'a RankGpu>>) {
+        if self.geometry.trees {
+            self.forests.set_gpus(gpus.map(Option::<&RankGpu>::cloned).collect());
+        }
+    }
+
+    /// The trees along which a collective goes, where settings ask for them and the machine has
+    /// them. All ranks say the same.
+    pub fn forest(&self, request: &CollectiveRequest) -> Option<Arc<Forest>> {
+        let geometry = &self.geometry;
+        let collective = request.collective;
+        if !geometry.trees || request.rank_count < 2 {
+            return None;
+        }
+        let root = match collective {
+            _ if geometry.reproducible && collective.reduces() => return None,
+            Collective::AllReduce | Collective::AllGather | Collective::ReduceScatter => None,
+            Collective::Broadcast { root } | Collective::Reduce { root } => Some(root),
+            _ => return None,
+        };
+        let is_reached = |one: u32, other: u32| {
+            let pairs = self.host_pairs.get();
+            pairs.is_none_or(|pairs| pairs.obstacle(Rank(one), Rank(other)).is_none())
+        };
+        self.forests.get(geometry, root, is_reached)
+    }
+
+    /// What a plan along packed trees may use.
+    pub fn limits_of_trees(&self) -> Limits {
+        let limits = self.limits(self.geometry.slot_bytes);
+        Limits { store_blocks: self.geometry.store_blocks, ..limits }
+    }
+
+    /// Is this the first such call? All ranks of the process ask.
+    pub fn is_first(&self, collective: &'static str, algorithm: &'static str) -> bool {
+        lock(&self.said).insert((collective, algorithm))
+    }
+
     /// Sets whether every rank's GPU memory is written from other nodes; all ranks say the same.
     pub fn set_gpus_reached(&self, reached: bool) {
         // As above, the first one sets it for all.
@@ -209,7 +255,9 @@ impl ProcessState {
 
     /// The most blocks of a launch.
     pub fn blocks_max(&self) -> u32 {
-        self.geometry.blocks.max(self.limits(self.geometry.slot_bytes).store_blocks_max())
+        let of_trees = if self.geometry.trees { self.geometry.store_blocks } else { 0 };
+        let limits = self.limits(self.geometry.slot_bytes);
+        self.geometry.blocks.max(limits.store_blocks_max()).max(of_trees)
     }
 
     /// Do all ranks of each node reach each other's GPU memory?
@@ -450,6 +498,7 @@ fn geometry_signature(geometry: &Geometry) -> Signature {
         ),
         ("RINGDOVE_LOW_LATENCY_BYTES", Value::Number(geometry.low_latency_bytes.into())),
         ("RINGDOVE_STORES", Value::word(stores)),
+        ("RINGDOVE_ALGORITHM", Value::word(if geometry.trees { "trees" } else { "auto" })),
         ("lanes of stores (RINGDOVE_STORE_BLOCKS)", Value::Number(geometry.store_blocks.into())),
         ("RINGDOVE_USER_LANES", Value::Number(geometry.user_lanes.into())),
         ("RINGDOVE_GRANTED_BYTES", granted),

@@ -3,6 +3,7 @@
 
 use crate::error::{Error, Result};
 use crate::id::Rank;
+use crate::topology::ranks::RankGpu;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -40,6 +41,8 @@ pub(crate) struct ReachRow {
     pub obstacles: Obstacles,
     /// NVLink joins its GPU to that of each other rank of its node.
     pub nvlink: bool,
+    /// Its GPU and the links of that, where plans ask for them and it is known.
+    pub gpu: Option<RankGpu>,
 }
 
 /// Pairs of ranks of one node whose messages go through host memory, in both directions.

@@ -26,6 +26,7 @@ impl Algorithm {
             Self::Tree => "tree",
             Self::Bruck => "bruck",
             Self::InRankOrder => "in rank order",
+            Self::Packed => "packed trees",
         }
     }
 }

@@ -9,6 +9,7 @@ mod few_hops;
 mod group;
 mod hierarchical;
 mod large;
+mod packed;
 mod reproducible;
 mod stores;
 mod two_shot_nodes;

@@ -362,17 +362,23 @@ impl Operands<'_> {
         self.block.ports.get(usize::from(port)).copied().ok_or(Reason::UnknownPort { port, ports })
     }
 
-    /// Engines alone write the slots at a receive port.
+    /// Engines alone write the slots at a receive port, but for those of stores: what has arrived
+    /// there is the receiver's, who may reduce into it, until it returns the slot.
     fn written(&self, place: Operand) -> Result<(), Reason> {
         match place {
             Operand::Granted { .. } => {
                 Err(Reason::Operands { rule: "only the engine writes what a peer has granted" })
             }
-            Operand::Slot { port, .. } if self.port(port)?.side == Side::Receive => {
+            Operand::Slot { port, .. } if self.is_engines(self.port(port)?) => {
                 Err(Reason::Operands { rule: "only the engine writes the slots at a receive port" })
             }
             _ => Ok(()),
         }
+    }
+
+    /// Does an engine write the slots at this end?
+    fn is_engines(&self, end: LaneEnd) -> bool {
+        end.side == Side::Receive && end.lane.kind != LaneKind::Stores
     }
 
     /// An LL slot holds nothing but LL messages, for what else stood there could be taken

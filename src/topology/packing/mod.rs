@@ -175,6 +175,16 @@ impl Packing {
     }
 }
 
+/// What trees look like, where several packings are equally fast.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// Few links from the root to any GPU: for small data.
+    Shallow,
+    /// Few links that leave a GPU: for data that fills the tree. A GPU sends to its children in
+    /// turn, so the one with most of them is what a tree waits for.
+    Narrow,
+}
+
 /// Packs trees of `roots`: as many as reach the optimum, or `trees` for each root, as fast as these
 /// can be.
 ///
@@ -182,6 +192,19 @@ impl Packing {
 /// receive as much as it sends; a GPU that a root does not reach; no tree at all, or more than
 /// 65,536.
 pub fn pack(graph: &CapacityGraph, roots: &Roots, trees: Option<u64>) -> Result<Packing> {
+    pack_in_shape(graph, roots, trees, Shape::Shallow)
+}
+
+/// As [`pack`], in another shape as far as links allow.
+///
+/// # Errors
+/// As [`pack`].
+pub fn pack_in_shape(
+    graph: &CapacityGraph,
+    roots: &Roots,
+    trees: Option<u64>,
+    shape: Shape,
+) -> Result<Packing> {
     let count = graph.gpus().count();
     if !(2..=GPUS_MAX).contains(&count) {
         return Err(Error::argument("GPUs of a packing", format!("2 to {GPUS_MAX}"), count));
@@ -197,7 +220,7 @@ pub fn pack(graph: &CapacityGraph, roots: &Roots, trees: Option<u64>) -> Result<
         Some(trees) => oracle.with_trees(time, trees),
     };
     let links = splitting::without_switches(graph, roots, &scale);
-    let trees = trees::pack(graph, roots, scale.trees, links)?;
+    let trees = trees::pack(graph, roots, scale.trees, links, shape)?;
     let optimum = Rate::from_integer(roots.total()) / time;
     let (units, trees_per_root) = (scale.units, scale.trees);
     Ok(Packing { optimum, units, trees_per_root, trees, roots: roots.total() })

@@ -172,6 +172,30 @@ fn allocations_of_a_mesh_are_packed() {
     assert!(connected > 100);
 }
 
+/// Narrow trees are as fast as others. If a GPU had four children in one of them, as it has in
+/// shallow trees, that tree would be the slowest by far.
+#[test]
+fn narrow_trees_are_as_fast_and_have_few_children() {
+    let width = |tree: &Tree| {
+        let children = |gpu| tree.links.iter().filter(|link| link.from == NodeId(gpu)).count();
+        (0..8).map(children).max().unwrap()
+    };
+    for (name, graph) in [("DGX-1V", dgx1v()), ("A100", boxes(1, 300, 25)), ("DGX-1P", dgx1p())] {
+        let one = |root| (Roots::one(&graph, NodeId(root)), [None, Some(1)]);
+        for (roots, counts) in [(Roots::all(&graph), [None, Some(2)]), one(0), one(3)] {
+            for trees in counts {
+                let packing = pack_in_shape(&graph, &roots, trees, Shape::Narrow).unwrap();
+                packing.check(&graph, &roots).unwrap();
+                let same = pack(&graph, &roots, trees).unwrap();
+                assert_eq!(packing.rate(), same.rate());
+                let most = |packing: &Packing| packing.trees.iter().map(width).max().unwrap();
+                println!("{name}, {trees:?}: {} instead of {}", most(&packing), most(&same));
+                assert!(most(&packing) <= 2 && most(&packing) <= most(&same), "{name}, {trees:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn large_machines_take_seconds() {
     let graph = boxes(128, 450, 50);

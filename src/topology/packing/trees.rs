@@ -7,11 +7,17 @@
 
 use super::flow::{Network, UNBOUNDED};
 use super::splitting::Links;
-use super::{Roots, Tree, TreeLink};
+use super::{Roots, Shape, Tree, TreeLink};
 use crate::error::{Error, Result};
 use crate::topology::graph::{CapacityGraph, NodeId};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
+
+/// Narrow trees are tried in so many orders as narrow as can be, in as many with two children, and
+/// in as many with three; for so many GPUs at most.
+const NARROWEST_TRIES: u64 = 256;
+const NARROW_TRIES: u64 = 3 * NARROWEST_TRIES;
+const NARROW_GPUS_MAX: usize = 16;
 
 /// More single trees than these are not tried one by one.
 const SINGLE_MAX: u64 = 1 << 16;
@@ -22,6 +28,7 @@ pub(super) fn pack(
     roots: &Roots,
     trees: u64,
     mut links: Links,
+    shape: Shape,
 ) -> Result<Vec<Tree>> {
     let gpus: Vec<_> = graph.gpus().collect();
     let room = |(&link, ways): (&(NodeId, NodeId), &Vec<super::Way>)| {
@@ -30,12 +37,45 @@ pub(super) fn pack(
     let rooms: BTreeMap<_, _> = links.iter().map(room).collect();
     let is_quick = roots.total() * trees <= SINGLE_MAX;
     let quick = |order| OneByOne::new(graph.len(), &gpus, &rooms, order).pack(roots, trees);
-    let orders = [Order::Shortest, Order::Widest].into_iter().filter(|_| is_quick);
-    let drafts = match orders.filter_map(quick).next() {
+    let narrow = || {
+        let tries = (0..NARROW_TRIES).filter_map(|turn| quick(Order::Narrowest(turn)));
+        tries.min_by_key(|drafts| widths(drafts))
+    };
+    let shallow = || [Order::Shortest, Order::Widest].into_iter().filter_map(quick).next();
+    let drafts = match shape {
+        _ if !is_quick => None,
+        Shape::Narrow if gpus.len() <= NARROW_GPUS_MAX => narrow().or_else(shallow),
+        Shape::Narrow | Shape::Shallow => shallow(),
+    };
+    let drafts = match drafts {
         Some(drafts) => drafts,
         None => Exact::new(graph, roots, trees, &gpus, rooms).pack()?,
     };
     Ok(merged(drafts).into_iter().map(|draft| draft.with_ways(&mut links)).collect())
+}
+
+/// Children of the GPU that has most of them, in the trees that have most, and how many trees have
+/// so many.
+fn widths(drafts: &[Draft]) -> (usize, usize) {
+    let width = |draft: &Draft| {
+        let mut children = BTreeMap::<NodeId, usize>::new();
+        draft.links.iter().for_each(|link| *children.entry(link.0).or_default() += 1);
+        children.into_values().max().unwrap_or(0)
+    };
+    let widths: Vec<_> = drafts.iter().map(width).collect();
+    let most = widths.iter().copied().max().unwrap_or(0);
+    (most, widths.iter().filter(|width| **width == most).count())
+}
+
+/// A number that depends on all of these and on nothing else: all ranks make the same trees.
+fn mixed(parts: [u64; 4]) -> u64 {
+    // The finalizer of SplitMix64.
+    parts.into_iter().fold(0, |so_far, part| {
+        let mut x = (so_far ^ part).wrapping_add(0x9e37_79b9_7f4a_7c15);
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    })
 }
 
 /// A tree whose links have no ways yet.
@@ -82,6 +122,20 @@ enum Order {
     Shortest,
     /// The widest, those nearest to the root first.
     Widest,
+    /// Those from nodes with the fewest children; of equals the widest, and in later tries any, in
+    /// an order that the number of the try decides.
+    Narrowest(u64),
+}
+
+impl Order {
+    /// So many children count as one. Links may run out if each tree is as narrow as it can be, so
+    /// later tries are less so.
+    fn alike(self) -> u64 {
+        match self {
+            Self::Narrowest(turn) => 1 + turn / NARROWEST_TRIES,
+            Self::Shortest | Self::Widest => 1,
+        }
+    }
 }
 
 /// Trees one after the other, along links that are left.
@@ -128,6 +182,7 @@ impl<'a> OneByOne<'a> {
         let mut links = Vec::with_capacity(self.gpus.len() - 1);
         let mut heap = BinaryHeap::new();
         let mut newest = Some((root, 0u32));
+        let mut children = vec![0u64; self.rooms_of.len()];
         while links.len() + 1 < self.gpus.len() {
             if let Some((node, depth)) = newest.take() {
                 for (place, &(to, room)) in self.rooms_of[node.index()].iter().enumerate() {
@@ -136,6 +191,10 @@ impl<'a> OneByOne<'a> {
                         let key = match self.order {
                             Order::Shortest => (near, width),
                             Order::Widest => (width, near),
+                            Order::Narrowest(0) => (u64::MAX, width),
+                            Order::Narrowest(turn) => {
+                                (u64::MAX, mixed([turn, self.number, node.0.into(), to.0.into()]))
+                            }
                         };
                         // What is equal comes in an order of its own for each root: else all would
                         // begin with the same links.
@@ -144,11 +203,18 @@ impl<'a> OneByOne<'a> {
                     }
                 }
             }
-            let (_, _, Reverse(from), depth, place) = heap.pop()?;
+            let (key, turn, Reverse(from), depth, place) = heap.pop()?;
+            let fewest = u64::MAX - children[from.index()] / self.order.alike();
+            if matches!(self.order, Order::Narrowest(_)) && key.0 != fewest {
+                // It has got children since this link was put here.
+                heap.push(((fewest, key.1), turn, Reverse(from), depth, place));
+                continue;
+            }
             let (to, room) = &mut self.rooms_of[from.index()][place];
             if self.reached[to.index()] != self.number {
                 self.reached[to.index()] = self.number;
                 *room -= 1;
+                children[from.index()] += 1;
                 links.push((from, *to));
                 newest = Some((*to, depth + 1));
             }

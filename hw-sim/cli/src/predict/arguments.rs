@@ -88,7 +88,8 @@ pub(super) struct AllReduceArguments {
     #[arg(short = 'g', long, value_name = "N")]
     pub ranks: Option<u32>,
     /// selected (what the library runs), two-shot or halving (drafts: verified plans that the
-    /// library does not run yet), or auto (the fastest of those that fit)
+    /// library does not run yet), trees (packed into the NVLinks of one node: what the library runs
+    /// with RINGDOVE_ALGORITHM=trees), or auto (the fastest of the first three that fit)
     #[arg(long, alias = "pattern", value_name = "NAME", default_value = "auto")]
     pub algorithm: AlgorithmName,
     /// Blocks of a rank's kernel, 1 to 1024 [default: what the library uses; the best of a draft]
@@ -178,10 +179,11 @@ impl FromStr for EngineName {
 pub(super) struct AlgorithmName(pub Option<Pattern>);
 
 /// Patterns with the names that the command takes, and whether they are drafts.
-pub(super) const PATTERNS: [(&str, Pattern); 3] = [
+pub(super) const PATTERNS: [(&str, Pattern); 4] = [
     ("selected", Pattern::Selected),
     ("two-shot", Pattern::TwoShot),
     ("halving", Pattern::Halving),
+    ("trees", Pattern::Trees),
 ];
 
 impl FromStr for AlgorithmName {

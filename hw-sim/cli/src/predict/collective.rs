@@ -3,10 +3,14 @@
 use super::arguments::{AllReduceArguments, PATTERNS, Size};
 use super::{Half, PredictError, Row, Scene};
 use hwsim_timing::{Engine, Outcome, Port, Programs, RankProgram, Setup, simulate};
+use ringdove::communicator::pack_forest;
 use ringdove::plan::{
-    Collective, CollectiveRequest, Draft, LaneEnd, LaneKind, Limits, Pattern, PlanError, Side,
+    Collective, CollectiveRequest, Draft, Forest, LaneEnd, LaneKind, Limits, Pattern, PlanError,
+    Side,
 };
+use ringdove::topology::graph::NodeId;
 use ringdove::{ReduceOp, Settings};
+use std::sync::Arc;
 
 /// A draft, as the model reads it.
 pub(super) struct Drafted<'a> {
@@ -49,6 +53,32 @@ pub(super) struct Job<'a> {
     pub arguments: &'a AllReduceArguments,
     pub ranks: u32,
     pub bytes: u64,
+    /// The trees that the flags ask for.
+    pub forest: Option<Arc<Forest>>,
+}
+
+/// The trees that the flags ask for, packed into the NVLinks of the ranks' GPUs.
+pub(super) fn forest(
+    scene: &Scene,
+    arguments: &AllReduceArguments,
+    ranks: u32,
+) -> Result<Option<Arc<Forest>>, PredictError> {
+    if !matches!(arguments.algorithm.0, Some(Pattern::Trees)) {
+        return Ok(None);
+    }
+    let refused = |seen: String| PredictError::Flag {
+        flag: "--algorithm",
+        expected: "for trees, one node whose NVLinks join all ranks".into(),
+        seen,
+    };
+    if ranks as usize > scene.machine.gpus_per_node() {
+        return Err(refused(format!("{ranks} ranks on several nodes")));
+    }
+    let gpus: Vec<NodeId> = (0..ranks).map(NodeId).collect();
+    let blocks = arguments.blocks.unwrap_or(Settings::default().store_blocks);
+    let graph = scene.nvlinks.allocation(&gpus).map_err(|error| refused(error.to_string()))?;
+    let forest = pack_forest(&graph, None, blocks).map_err(|error| refused(error.to_string()))?;
+    Ok(Some(Arc::new(forest)))
 }
 
 /// Beyond this many ranks, `auto` tries one candidate only.
@@ -147,6 +177,10 @@ impl Job<'_> {
         let mut candidates = Vec::new();
         for pattern in patterns {
             match (pattern, self.arguments.blocks) {
+                (Pattern::Trees, None) => {
+                    candidates
+                        .push(Candidate { pattern, blocks: Settings::default().store_blocks });
+                }
                 (Pattern::Selected, None) => {
                     candidates.push(Candidate { pattern, blocks: Settings::default().blocks_max });
                 }
@@ -196,6 +230,12 @@ impl Job<'_> {
             reproducible: arguments.reproducible,
             ..Limits::new(candidate.blocks, slot_bytes, slot_count)
         };
-        Draft::new(candidate.pattern, &request, &limits)
+        match (candidate.pattern, &self.forest) {
+            (Pattern::Trees, Some(forest)) => {
+                let limits = Limits { store_blocks: candidate.blocks, ..limits };
+                Draft::packed(&request, &limits, forest)
+            }
+            (pattern, _) => Draft::new(pattern, &request, &limits),
+        }
     }
 }

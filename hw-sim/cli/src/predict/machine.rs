@@ -5,6 +5,7 @@ use super::arguments::Common;
 use hwsim_machine::description::{Description, EngineLimits, LinkKind, Node};
 use hwsim_timing::machine::{Edge, Graph, LinkKind as Kind};
 use hwsim_timing::{Leaf, Machine, Network, Profile, ProfileError, Rate};
+use ringdove::topology::graph::{CapacityGraph, NodeId};
 
 /// Points are GPUs, root complexes, PCI switches, and one for all NVSwitches: they are reached by
 /// equal bundles, over which traffic is spread evenly.
@@ -41,6 +42,30 @@ pub(super) fn graph(description: &Description) -> Graph {
         }
     }
     Graph { name: description.name.clone(), gpu_count: gpus, points, edges }
+}
+
+/// The GPUs of a node, and the NVLinks between them, also those through NVSwitches: MB/s in each
+/// direction.
+pub(super) fn nvlinks(description: &Description) -> Result<CapacityGraph, PredictError> {
+    let mut graph = CapacityGraph::new();
+    let gpus: Vec<NodeId> = description.gpus.iter().map(|gpu| graph.gpu(&gpu.name)).collect();
+    let switches = 0..description.nv_switches.len();
+    let switches: Vec<_> = switches.map(|nth| graph.switch(format!("nvswitch{nth}"))).collect();
+    for link in description.all_links().iter().filter(|link| link.kind == LinkKind::NvLink) {
+        let end = |node| match node {
+            Node::Gpu(nth) => gpus.get(nth).copied(),
+            Node::NvSwitch(nth) => switches.get(nth).copied(),
+            Node::RootComplex(_) | Node::Switch(_) => None,
+        };
+        let [Some(one), Some(other)] = link.ends.map(end) else { continue };
+        let megabytes = u64::from(link.count) * (link.gb_per_s * 1e3).round() as u64;
+        graph.link(one, other, megabytes).map_err(|error| PredictError::Flag {
+            flag: "--machine",
+            expected: "NVLinks between two devices".into(),
+            seen: error.to_string(),
+        })?;
+    }
+    Ok(graph)
 }
 
 /// Built-in profiles by the compute capability of the GPUs that they describe, and the one for

@@ -31,6 +31,7 @@ use hwsim_timing::{
 };
 use parallel::in_parallel;
 use ringdove::plan::PlanError;
+use ringdove::topology::graph::CapacityGraph;
 use ringdove_figures::plot::PlotError;
 use std::io::{self, Write};
 use std::path::Path;
@@ -85,6 +86,8 @@ struct Scene {
     budget: OpsBudget,
     /// NVLink joins so many GPUs of a node, from the first one on, each to each.
     joined_gpus: u32,
+    /// The GPUs of a node, and the NVLinks between them: MB/s in each direction.
+    nvlinks: CapacityGraph,
 }
 
 impl Scene {
@@ -97,7 +100,9 @@ impl Scene {
         let machine = machine::convert(description, common, &profile)?;
         let joins = |gpu: &usize| (0..*gpu).all(|other| description.nv_link_count(*gpu, other) > 0);
         let joined_gpus = (0..description.gpus.len()).take_while(joins).count() as u32;
-        Ok(Self { machine, profile, budget: OpsBudget::new(common.ops_max), joined_gpus })
+        let nvlinks = machine::nvlinks(description)?;
+        let budget = OpsBudget::new(common.ops_max);
+        Ok(Self { machine, profile, budget, joined_gpus, nvlinks })
     }
 
     fn setup(&self, common: &Common) -> Setup<'_> {
@@ -144,7 +149,12 @@ fn all_reduce(arguments: &AllReduceArguments) -> Result<ExitCode, Error> {
     let scene = Scene::new(common)?;
     let ranks = arguments.ranks(&scene.machine)?;
     print(&table::header(&scene, common, &format!("all-reduce, {ranks} ranks"), true))?;
-    let job = |bytes: &u64| Job { scene: &scene, arguments, ranks, bytes: *bytes }.row();
+    let forest = collective::forest(&scene, arguments, ranks)?;
+    let job_of = |bytes: u64| {
+        let forest = forest.clone();
+        Job { scene: &scene, arguments, ranks, bytes, forest }
+    };
+    let job = |bytes: &u64| job_of(*bytes).row();
     let rows = in_parallel(&sizes, job, |row| print(&table::all_reduce_row(row, ranks)))?;
     print(&table::footer(&rows, ranks))?;
     if let Some(path) = &common.json {
@@ -154,8 +164,7 @@ fn all_reduce(arguments: &AllReduceArguments) -> Result<ExitCode, Error> {
         write(path, &plot::all_reduce(&scene, common, &rows, ranks)?)?;
     }
     if let (Some(path), Some(row)) = (&common.trace, rows.last()) {
-        let job = Job { scene: &scene, arguments, ranks, bytes: row.bytes };
-        let outcome = job.traced(SPANS_MAX)?;
+        let outcome = job_of(row.bytes).traced(SPANS_MAX)?;
         write_trace(path, &scene, &outcome)?;
     }
     Ok(ExitCode::SUCCESS)

@@ -84,7 +84,8 @@ impl Row {
         };
         let scene = Scene::new(&arguments.common).expect("built in");
         let ranks = arguments.ranks(&scene.machine).expect("all GPUs");
-        let job = Job { scene: &scene, arguments: &arguments, ranks, bytes: self.bytes };
+        let job =
+            Job { scene: &scene, arguments: &arguments, ranks, bytes: self.bytes, forest: None };
         let end = job.best(false).expect("a plan").outcome.end;
         match self.is_bandwidth {
             true => self.bytes as f64 / end.seconds() / 1e9,
@@ -156,7 +157,7 @@ fn sixteen_thousand_gpus_are_a_matter_of_seconds() {
         let scene = Scene::new(&arguments.common).expect("built in");
         let ranks = arguments.ranks(&scene.machine).expect("all GPUs");
         assert_eq!(ranks, 16_384);
-        let job = Job { scene: &scene, arguments: &arguments, ranks, bytes };
+        let job = Job { scene: &scene, arguments: &arguments, ranks, bytes, forest: None };
         job.best(false).expect("a plan").outcome
     };
     let (whole, folded) = (run(1 << 20, "--every-rank"), run(1 << 20, ""));

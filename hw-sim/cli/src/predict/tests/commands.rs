@@ -59,7 +59,13 @@ fn everything_that_is_written_says_that_it_is_modelled_and_with_which_profile() 
 fn the_table_has_the_columns_of_nccl_tests() {
     let arguments = all_reduce_arguments("all-reduce -b 1M -e 1M");
     let scene = Scene::new(&arguments.common).expect("built in");
-    let job = super::super::Job { scene: &scene, arguments: &arguments, ranks: 4, bytes: 1 << 20 };
+    let job = super::super::Job {
+        scene: &scene,
+        arguments: &arguments,
+        ranks: 4,
+        bytes: 1 << 20,
+        forest: None,
+    };
     let line = table::all_reduce_row(&job.row().expect("a plan"), 4);
     let columns: Vec<&str> = line.split_whitespace().collect();
     assert_eq!(columns[..5], ["1048576", "262144", "float", "sum", "-1"]);
@@ -77,8 +83,13 @@ fn in_place_is_computed_where_its_programs_differ() {
     let row = |line: &str| {
         let arguments = all_reduce_arguments(line);
         let scene = Scene::new(&arguments.common).expect("built in");
-        let job =
-            super::super::Job { scene: &scene, arguments: &arguments, ranks: 4, bytes: 4 << 20 };
+        let job = super::super::Job {
+            scene: &scene,
+            arguments: &arguments,
+            ranks: 4,
+            bytes: 4 << 20,
+            forest: None,
+        };
         job.row().expect("a plan")
     };
     assert!(row("all-reduce --algorithm selected").in_place.is_none(), "the same programs");
@@ -130,7 +141,13 @@ fn below_the_low_latency_size_the_selected_plan_sends_low_latency_messages() {
         let line = format!("all-reduce --algorithm selected {options}");
         let arguments = all_reduce_arguments(&line);
         let scene = Scene::new(&arguments.common).expect("built in");
-        let job = super::super::Job { scene: &scene, arguments: &arguments, ranks: 4, bytes: 8192 };
+        let job = super::super::Job {
+            scene: &scene,
+            arguments: &arguments,
+            ranks: 4,
+            bytes: 8192,
+            forest: None,
+        };
         job.best(false).expect("a plan").outcome.end
     };
     let (all_pairs, doubling) = (time(""), time("--low-latency-bytes 0"));

@@ -4,3 +4,4 @@ mod a100;
 mod commands;
 mod low_latency;
 mod readme;
+mod trees;

@@ -238,7 +238,7 @@ fn eight_gpus() -> String {
                 panic!("an all-reduce")
             };
             let scene = Scene::new(&arguments.common).expect("built in");
-            let job = Job { scene: &scene, arguments: &arguments, ranks: 8, bytes };
+            let job = Job { scene: &scene, arguments: &arguments, ranks: 8, bytes, forest: None };
             let half = job.best(false).expect("a plan");
             let (_, bus) = bandwidths(bytes, &half, 8);
             write!(text, " {bus:.3} | {}, {} |", half.plan, half.limit.name).expect("a string");

@@ -1,0 +1,127 @@
+//! The trees that are packed into the links of all ranks' GPUs. They are made when a collective
+//! first asks for them, from what all ranks have told each other: so all have the same.
+
+use super::geometry::{Geometry, Nodes};
+use super::sync::lock;
+use crate::error::{Error, Result};
+use crate::plan::Forest;
+use crate::topology::graph::{CapacityGraph, NodeId};
+use crate::topology::packing::{Roots, Shape, pack, pack_in_shape};
+use crate::topology::ranks::{RankGpu, capacities};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// Forests of one communicator.
+#[derive(Debug, Default)]
+pub(super) struct Forests {
+    /// By rank; `None` where a rank does not know its GPU.
+    gpus: OnceLock<Vec<Option<RankGpu>>>,
+    /// By root, `None` for all ranks; those that were asked for.
+    made: Mutex<BTreeMap<Option<u32>, Option<Arc<Forest>>>>,
+}
+
+impl Forests {
+    /// Sets the GPUs of all ranks.
+    pub fn set_gpus(&self, gpus: Vec<Option<RankGpu>>) {
+        // All ranks of the process say the same.
+        let _ = self.gpus.set(gpus);
+    }
+
+    /// The trees of one root, or of all ranks. `None` where there are none, which is said once.
+    pub fn get(
+        &self,
+        geometry: &Geometry,
+        root: Option<u32>,
+        is_reached: impl Fn(u32, u32) -> bool,
+    ) -> Option<Arc<Forest>> {
+        // Held meanwhile: the other ranks of the process want the same trees.
+        let mut made = lock(&self.made);
+        let make = || match self.make(geometry, root, is_reached) {
+            Ok(forest) => Some(Arc::new(forest)),
+            Err(error) => {
+                tracing::warn!(%error, ?root, "no packed trees; plans are selected without them");
+                None
+            }
+        };
+        made.entry(root).or_insert_with(make).clone()
+    }
+
+    fn make(
+        &self,
+        geometry: &Geometry,
+        root: Option<u32>,
+        is_reached: impl Fn(u32, u32) -> bool,
+    ) -> Result<Forest> {
+        let known = self.gpus.get().and_then(|gpus| gpus.iter().cloned().collect());
+        let Some(gpus): Option<Vec<RankGpu>> = known else {
+            let expected = "GPUs whose links NVML tells, and no device engines";
+            return Err(Error::argument("ranks of packed trees", expected, "others"));
+        };
+        let per_node = match geometry.nodes {
+            Nodes::Even { ranks } => ranks,
+            Nodes::One => geometry.rank_count,
+            Nodes::Uneven => 0,
+        };
+        let graph = capacities(&gpus, per_node)?;
+        let forest = pack_forest(&graph, root, geometry.store_blocks)?;
+        let links = || forest.trees().iter().flat_map(|tree| tree.links());
+        let is_missing =
+            |&(from, to): &(u32, u32)| !geometry.are_apart(from, to) && !is_reached(from, to);
+        let missing = links().find(is_missing);
+        match missing {
+            None => Ok(forest),
+            Some((from, to)) => {
+                let seen = format!("rank {from} and rank {to}");
+                Err(Error::argument("links of trees", "ranks that reach each other", seen))
+            }
+        }
+    }
+}
+
+/// Trees of rank `root`, or of all ranks, that carry as much as so many trees can between the GPUs
+/// of `graph`, whose numbers are those of ranks.
+///
+/// # Errors
+/// As [`pack_in_shape`]; [`Error::Argument`] where each root would have less than one tree.
+pub fn pack_forest(graph: &CapacityGraph, root: Option<u32>, trees_max: u32) -> Result<Forest> {
+    let rank_count = graph.gpus().count() as u32;
+    let (roots, count) = match root {
+        Some(root) if root < rank_count => (Roots::one(graph, NodeId(root)), 1),
+        Some(root) => {
+            return Err(Error::argument("root", format!("less than {rank_count}"), root));
+        }
+        None => (Roots::all(graph), rank_count),
+    };
+    let per_root = trees_max.checked_div(count).unwrap_or(0);
+    if per_root == 0 {
+        let expected = format!("at least {count}, one for each root");
+        return Err(Error::argument("trees", expected, trees_max));
+    }
+    let exact = pack(graph, &roots, None)?;
+    let trees = match exact.trees_per_root <= u64::from(per_root) {
+        true => exact.trees_per_root,
+        false => best(graph, &roots, per_root)?,
+    };
+    // Narrow trees take many tries, so only these are.
+    let packing = pack_in_shape(graph, &roots, Some(trees), Shape::Narrow)?;
+    packing.check(graph, &roots)?;
+    let mut trees = Vec::new();
+    for tree in &packing.trees {
+        let links: Vec<_> = tree.links.iter().map(|link| (link.from.0, link.to.0)).collect();
+        trees.extend((0..tree.copies).map(|_| (tree.root.0, links.clone())));
+    }
+    Forest::new(rank_count, &trees)
+        .map_err(|error| Error::argument("packed trees", "trees that span all ranks", error))
+}
+
+/// Of up to so many trees of each root, how many are the fastest; of equals, the fewest.
+fn best(graph: &CapacityGraph, roots: &Roots, per_root: u32) -> Result<u64> {
+    let mut best = pack(graph, roots, Some(1))?;
+    for trees in 2..=u64::from(per_root) {
+        let packing = pack(graph, roots, Some(trees))?;
+        if packing.rate() > best.rate() {
+            best = packing;
+        }
+    }
+    Ok(best.trees_per_root)
+}

@@ -1,0 +1,222 @@
+//! All-gather, reduce-scatter, all-reduce, broadcast and reduce along packed trees, over lanes of
+//! stores on a node and of rails between nodes.
+//!
+//! Each block has a tree, alone or with others: block `b` has tree `b / blocks of a tree`. A root's
+//! data (of an all-reduce, all data) is cut round-major: in round `r`, each of its blocks handles
+//! `slices` slices that follow one another.
+//!
+//! * *Down*: all-gather and broadcast. The root stores its data to its children; every other rank
+//!   stores what arrives to its own children, and copies it to its output.
+//! * *Up*: reduce-scatter and reduce. A rank adds what its children have sent, one after the other,
+//!   in the slots in which it arrived, and the last one's on the way into its parent's slot. What
+//!   comes over a rail is added last: an engine writes those slots, and nobody else.
+//! * *Both*: all-reduce, each tree for its part of the data. A rank sends slices up ahead of those
+//!   that come down: two more for each link between it and the root, which is what one hop up and
+//!   one down take. So a slice's way to the root and back costs time once, and not for every slice.
+//!   If all ranks were equally far ahead, each would wait in each step for the whole way.
+//!
+//! All ranks do a block's slices in one order, each of the two ways, so nobody waits for ever. In
+//! place everything is right, too: what a rank writes to its output it has sent up, or added,
+//! before.
+
+use super::builder::{SlotReceiver, SlotSender, at, copy};
+use super::{
+    BlockProgram, Buffer, Choice, Collective, Lane, LaneKind, Modifiers, Op, Operand, Range,
+    RankProgram, Segment, Side, SpanningTree,
+};
+
+/// Slices that a rank is ahead for each link to the root: see above.
+const SLICES_AHEAD: u32 = 2;
+
+/// What one rank does.
+pub(super) fn program(choice: &Choice, rank: u32) -> RankProgram {
+    let forest = choice.forest.as_ref().expect("packed plans have trees");
+    let blocks = (0..choice.blocks).map(|block| {
+        let shares = choice.blocks_of_tree();
+        let (tree, place) = forest.tree(block / shares);
+        let first = match (forest.root(), choice.request.collective) {
+            (None, Collective::AllReduce) => block,
+            _ => place * shares + block % shares,
+        };
+        Node { choice, tree, rank, lanes: block as u16, first }.program()
+    });
+    RankProgram { blocks: blocks.collect() }
+}
+
+/// One rank's place in the tree of one block.
+struct Node<'a> {
+    choice: &'a Choice,
+    tree: &'a SpanningTree,
+    rank: u32,
+    /// The index of the block's lanes.
+    lanes: u16,
+    /// Which of the equal parts of a round's data is the block's.
+    first: u32,
+}
+
+/// The ends of lanes that a segment uses.
+struct Ends {
+    /// To the parent.
+    up: Option<SlotSender>,
+    /// From the parent.
+    down: Option<SlotReceiver>,
+    /// From the children, those of the node first.
+    from: Vec<(LaneKind, SlotReceiver)>,
+    /// To the children.
+    to: Vec<SlotSender>,
+}
+
+impl Node<'_> {
+    fn program(&self) -> BlockProgram {
+        let mut program = BlockProgram::default();
+        let Some(last) = self.choice.rounds.checked_sub(1) else { return program };
+        let slices = 0..self.choice.slices;
+        match self.choice.request.collective {
+            Collective::AllReduce => {
+                let ahead = self.ahead();
+                self.segment(&mut program, 1, |ops, ends| {
+                    (0..ahead).for_each(|slice| self.up(ops, ends, self.range(0, slice)));
+                });
+                self.segment(&mut program, last, |ops, ends| {
+                    for slice in slices.clone() {
+                        self.up(ops, ends, self.range(0, slice + ahead));
+                        self.down(ops, ends, self.range(0, slice));
+                    }
+                });
+                self.segment(&mut program, 1, |ops, ends| {
+                    for slice in slices.clone() {
+                        if slice + ahead < self.choice.slices {
+                            self.up(ops, ends, self.range(last, slice + ahead));
+                        }
+                        self.down(ops, ends, self.range(last, slice));
+                    }
+                });
+            }
+            Collective::AllGather | Collective::Broadcast { .. } => {
+                self.segment(&mut program, last + 1, |ops, ends| {
+                    slices.for_each(|slice| self.down(ops, ends, self.range(0, slice)));
+                });
+            }
+            _ => self.segment(&mut program, last + 1, |ops, ends| {
+                slices.for_each(|slice| self.up(ops, ends, self.range(0, slice)));
+            }),
+        }
+        program
+    }
+
+    /// How many slices this rank sends up ahead of what comes down.
+    fn ahead(&self) -> u32 {
+        (SLICES_AHEAD * self.tree.depth_of(self.rank)).min(self.choice.slices)
+    }
+
+    /// Appends a segment of so many rounds, if there is anything to do.
+    fn segment(
+        &self,
+        program: &mut BlockProgram,
+        rounds: u32,
+        write: impl FnOnce(&mut Vec<Op>, &mut Ends),
+    ) {
+        let (mut ops, mut ends) = (Vec::new(), self.ends(program));
+        write(&mut ops, &mut ends);
+        if ops.is_empty() || rounds == 0 {
+            return;
+        }
+        ends.up.into_iter().chain(ends.to).for_each(|end| end.advance(&mut ops));
+        let receivers = ends.from.into_iter().map(|(_, end)| end);
+        ends.down.into_iter().chain(receivers).for_each(|end| end.advance(&mut ops));
+        // Not every segment uses both directions.
+        ops.retain(|op| !matches!(op, Op::Advance { signals: 0, completions: 0, .. }));
+        let (round_stride, limit) = (self.choice.round_bytes(), self.choice.request.bytes);
+        program.segments.push(Segment { rounds, round_stride, limit, ops });
+    }
+
+    fn ends(&self, program: &mut BlockProgram) -> Ends {
+        let slots = self.choice.slots.count;
+        let collective = self.choice.request.collective;
+        let goes_up = collective.reduces();
+        let goes_down = !goes_up || collective == Collective::AllReduce;
+        let mut sender =
+            |to| SlotSender::new(program.port(self.lane(self.rank, to), Side::Send), slots);
+        let (parent, children) = (self.tree.parent(self.rank), self.tree.children(self.rank));
+        let up = parent.filter(|_| goes_up).map(&mut sender);
+        let to = children.iter().filter(|_| goes_down).map(|child| sender(*child)).collect();
+        let mut receiver = |from| {
+            let lane = self.lane(from, self.rank);
+            (lane.kind, SlotReceiver::new(program.port(lane, Side::Receive)))
+        };
+        let down = parent.filter(|_| goes_down).map(|parent| receiver(parent).1);
+        let mut from: Vec<_> =
+            children.iter().filter(|_| goes_up).map(|child| receiver(*child)).collect();
+        from.sort_by_key(|(kind, _)| *kind == LaneKind::Rail);
+        Ends { up, down, from, to }
+    }
+
+    fn lane(&self, from: u32, to: u32) -> Lane {
+        let node = |rank| rank / self.choice.ranks_per_node;
+        let kind = if node(from) == node(to) { LaneKind::Stores } else { LaneKind::Rail };
+        Lane { from, to, index: self.lanes, kind }
+    }
+
+    /// A slice of the block's data; those behind the last one are the next round's.
+    fn range(&self, round: u32, slice: u32) -> Range {
+        let Choice { slices, slice_bytes, .. } = *self.choice;
+        let (round, slice) = (round + slice / slices, slice % slices);
+        let before = u64::from(self.first) * u64::from(slices) + u64::from(slice);
+        let rounds = u64::from(round) * self.choice.round_bytes();
+        Range { extent: rounds + before * u64::from(slice_bytes), length: slice_bytes }
+    }
+
+    /// What this rank adds.
+    fn own(&self, range: Range) -> Operand {
+        match self.choice.request.collective {
+            Collective::ReduceScatter => self.choice.part(Buffer::Input, self.tree.root(), range),
+            _ => at(Buffer::Input, range),
+        }
+    }
+
+    /// The sum of what the children have sent and this rank's own goes to the parent, or stays.
+    fn up(&self, ops: &mut Vec<Op>, ends: &mut Ends, range: Range) {
+        let target = |ops: &mut Vec<Op>| match &ends.up {
+            Some(parent) => parent.claim(ops),
+            None => at(Buffer::Output, range),
+        };
+        let mut sum = self.own(range);
+        let Some(last) = ends.from.len().checked_sub(1) else {
+            let slot = target(ops);
+            ops.push(copy(slot, sum, range, Modifiers::SCALE));
+            ends.up.iter_mut().for_each(|parent| parent.put(ops, range));
+            return;
+        };
+        for (number, (_, child)) in ends.from.iter().enumerate() {
+            let a = child.wait(ops);
+            let destination = if number == last { target(ops) } else { a };
+            let finish = number == last && ends.up.is_none();
+            let modifiers = Modifiers { scale: number == 0, finish };
+            ops.push(Op::Reduce { destination, a, b: sum, range, modifiers });
+            sum = destination;
+        }
+        ends.up.iter_mut().for_each(|parent| parent.put(ops, range));
+        ends.from.iter_mut().for_each(|(_, child)| child.release(ops));
+    }
+
+    /// What comes from the parent, or what the root has, goes to the children and to the output.
+    fn down(&self, ops: &mut Vec<Op>, ends: &mut Ends, range: Range) {
+        let collective = self.choice.request.collective;
+        let output = match collective {
+            Collective::AllGather => self.choice.part(Buffer::Output, self.tree.root(), range),
+            _ => at(Buffer::Output, range),
+        };
+        let is_reduced = collective == Collective::AllReduce;
+        let data = match &ends.down {
+            Some(parent) => parent.wait(ops),
+            None if is_reduced => output,
+            None => at(Buffer::Input, range),
+        };
+        ends.to.iter_mut().for_each(|child| child.send(ops, data, range, Modifiers::NONE));
+        let is_there = ends.down.is_none() && (is_reduced || self.choice.request.in_place);
+        if !is_there {
+            ops.push(copy(output, data, range, Modifiers::NONE));
+        }
+        ends.down.iter_mut().for_each(|parent| parent.release(ops));
+    }
+}

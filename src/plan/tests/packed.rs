@@ -1,0 +1,199 @@
+//! Plans along packed trees: right results on random forests, and what is refused.
+
+use super::*;
+use std::sync::Arc;
+
+/// A tree of random links, of which those between nodes go along rails.
+fn random_tree(
+    random: &mut fastrand::Rng,
+    (rank_count, per_node): (u32, u32),
+    root: u32,
+) -> (u32, Vec<(u32, u32)>) {
+    let mut reached = vec![root];
+    let mut links = Vec::new();
+    while links.len() + 1 < rank_count as usize {
+        let from = reached[random.usize(..reached.len())];
+        let to = random.u32(..rank_count);
+        let joined = from / per_node == to / per_node || from % per_node == to % per_node;
+        if joined && !reached.contains(&to) {
+            reached.push(to);
+            links.push((from, to));
+        }
+    }
+    (root, links)
+}
+
+fn random_forest(
+    random: &mut fastrand::Rng,
+    shape: (u32, u32),
+    roots: &[u32],
+    trees_per_root: u32,
+) -> Arc<Forest> {
+    let of_root = |root: &u32| vec![*root; trees_per_root as usize];
+    let roots: Vec<u32> = roots.iter().flat_map(of_root).collect();
+    let trees: Vec<_> = roots.into_iter().map(|root| random_tree(random, shape, root)).collect();
+    Arc::new(Forest::new(shape.0, &trees).expect("spanning trees"))
+}
+
+/// Slots so small that rounds use them again.
+fn small(request: &CollectiveRequest, per_node: u32, forest: &Arc<Forest>) -> Choice {
+    let ranks_per_node = if per_node == request.rank_count { 0 } else { per_node };
+    let limits = Limits {
+        stores: true,
+        store_blocks: 2 * forest.trees().len() as u32,
+        ranks_per_node,
+        ..limits(1, 64, 4)
+    };
+    let mut choice = select_packed(request, &limits, forest).expect("a plan");
+    choice.slots = SlotShape { bytes: 32, count: 2 };
+    choice.slices = 3;
+    choice.set_slice_bytes(32);
+    choice
+}
+
+fn collectives(root: u32) -> [(Collective, bool); 5] {
+    [
+        (Collective::AllReduce, true),
+        (Collective::AllGather, true),
+        (Collective::ReduceScatter, true),
+        (Collective::Broadcast { root }, false),
+        (Collective::Reduce { root }, false),
+    ]
+}
+
+/// If this fails, data goes wrong along trees that a packer may well make.
+#[test]
+fn random_forests_carry_every_collective() {
+    let seed = std::env::var("RINGDOVE_TEST_SEED").map_or(17, |seed| seed.parse().unwrap());
+    println!("RINGDOVE_TEST_SEED={seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    for (rank_count, per_node) in [(2, 2), (3, 3), (5, 5), (8, 8), (4, 2), (6, 3)] {
+        let root = random.u32(..rank_count);
+        for (collective, from_all) in collectives(root) {
+            let roots = if from_all { (0..rank_count).collect() } else { vec![root] };
+            let trees = random.u32(1..=2);
+            let forest = random_forest(&mut random, (rank_count, per_node), &roots, trees);
+            for (count, in_place, reduce_op) in [
+                (1, false, ReduceOp::Sum),
+                (100, true, ReduceOp::Avg),
+                (2000, false, ReduceOp::PreMulSum),
+                (1237, true, ReduceOp::Sum),
+            ] {
+                let request = CollectiveRequest {
+                    collective,
+                    in_place,
+                    reduce_op,
+                    ..request(rank_count, 4 * count)
+                };
+                let choice = small(&request, per_node, &forest);
+                let verified = verify(build(&choice), &request.promise());
+                let verified =
+                    verified.unwrap_or_else(|error| panic!("{request:?} {forest:?}: {error}"));
+                run(&request, &verified, count);
+            }
+        }
+    }
+}
+
+/// If this fails, blocks that share a tree lose data, or do not share it.
+#[test]
+fn several_blocks_share_a_tree() {
+    let mut random = fastrand::Rng::with_seed(3);
+    let forest = random_forest(&mut random, (4, 4), &[0, 1, 2, 3], 1);
+    let limits = Limits { stores: true, store_blocks: 32, ..limits(4, 1 << 20, 4) };
+    for (bytes, blocks) in [(4096, 4), (1 << 20, 32), (1 << 30, 32)] {
+        let request = CollectiveRequest { bytes, ..request(4, bytes) };
+        let choice = select_packed(&request, &limits, &forest).expect("a plan");
+        assert_eq!(choice.blocks, blocks, "{bytes}");
+        let proved = stand_in(&choice).unwrap_or(choice.clone());
+        assert_eq!(proved.blocks, blocks);
+        let verified = verify(build(&proved), &proved.request.promise()).expect("a proof");
+        if bytes < 1 << 20 {
+            run(&proved.request, &verified, bytes);
+        }
+    }
+}
+
+/// If this fails, the plan that is proved in place of a long one has other programs.
+#[test]
+fn what_stands_in_for_a_long_plan_has_its_programs() {
+    let mut random = fastrand::Rng::with_seed(5);
+    let forest = random_forest(&mut random, (8, 8), &[0, 1, 2, 3, 4, 5, 6, 7], 2);
+    let request = request(8, 100 << 20);
+    let limits = Limits { stores: true, store_blocks: 16, ..limits(4, 1 << 20, 4) };
+    let long = select_packed(&request, &limits, &forest).expect("a plan");
+    let short = stand_in(&long).expect("too long to be unrolled");
+    assert!(short.rounds < long.rounds && short.round_bytes() == long.round_bytes());
+    for rank in 0..8 {
+        let (long, short) = (program(&long, rank), program(&short, rank));
+        for (long, short) in long.blocks.iter().zip(&short.blocks) {
+            assert_eq!(long.ports, short.ports);
+            assert_eq!(long.segments.len(), short.segments.len());
+            // The last round alone lies elsewhere: it is the last of fewer.
+            let (last, others) = long.segments.split_last().expect("segments");
+            let (last_short, others_short) = short.segments.split_last().expect("segments");
+            for (long, short) in others.iter().zip(others_short) {
+                assert_eq!(long.ops, short.ops);
+            }
+            assert_eq!(last.ops.len(), last_short.ops.len());
+        }
+    }
+}
+
+/// If this fails, a plan may be run that reads what has not come, or overwrites what is not read.
+#[test]
+fn every_wait_and_every_credit_is_needed() {
+    let mut random = fastrand::Rng::with_seed(9);
+    let forest = random_forest(&mut random, (4, 2), &[0, 1, 2, 3], 1);
+    // Whole rounds: what is clipped away does nothing, and may be left out.
+    let round_bytes = small(&request(4, 4096), 2, &forest).round_bytes();
+    let request = request(4, 3 * round_bytes);
+    let choice = small(&request, 2, &forest);
+    let plan = build(&choice);
+    verify(plan.clone(), &request.promise()).expect("right as it is");
+    let mut left_out = 0;
+    for rank in 0..4 {
+        for block in 0..plan.ranks[rank].blocks.len() {
+            for segment in 0..plan.ranks[rank].blocks[block].segments.len() {
+                let count = plan.ranks[rank].blocks[block].segments[segment].ops.len();
+                for place in (0..count).step_by(3) {
+                    let mut changed = plan.clone();
+                    changed.ranks[rank].blocks[block].segments[segment].ops.remove(place);
+                    let op = &plan.ranks[rank].blocks[block].segments[segment].ops[place];
+                    let refused = verify(changed, &request.promise());
+                    assert!(refused.is_err(), "rank {rank} block {block}: without {op:?}");
+                    left_out += 1;
+                }
+            }
+        }
+    }
+    println!("{left_out} plans without one op, each refused");
+    assert!(left_out > 100);
+}
+
+#[test]
+fn what_trees_do_not_carry_is_refused() {
+    let mut random = fastrand::Rng::with_seed(1);
+    let from_all = random_forest(&mut random, (3, 3), &[0, 1, 2], 1);
+    let from_one = random_forest(&mut random, (3, 3), &[1], 1);
+    let limits = Limits { stores: true, store_blocks: 3, ..limits(4, 1 << 20, 4) };
+    let select = |collective, ranks, forest: &Arc<Forest>| {
+        let request = CollectiveRequest { collective, ..request(ranks, 4096) };
+        select_packed(&request, &limits, forest).map_err(|error| error.to_string())
+    };
+    select(Collective::AllReduce, 3, &from_one).expect("up to one rank and down again");
+    select(Collective::Reduce { root: 1 }, 3, &from_one).expect("its root");
+    for (collective, ranks, forest, part) in [
+        (Collective::AllToAll, 3, &from_all, "a collective that trees carry"),
+        (Collective::AllReduce, 4, &from_all, "ranks of the trees"),
+        (Collective::AllGather, 3, &from_one, "root of the trees"),
+        (Collective::Broadcast { root: 0 }, 3, &from_one, "root of the trees"),
+        (Collective::Broadcast { root: 0 }, 3, &from_all, "root of the trees"),
+    ] {
+        let error = select(collective, ranks, forest).unwrap_err();
+        assert!(error.contains(part), "{error}");
+    }
+    let few = Limits { store_blocks: 2, ..limits };
+    let error = select_packed(&request(3, 64), &few, &from_all).unwrap_err().to_string();
+    assert!(error.contains("at most the lanes of stores"), "{error}");
+}
